@@ -1,0 +1,30 @@
+"""State-dict names that differ from where a parameter lives."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+def alias_state_dict(module: nn.Module, names: dict[str, str]) -> None:
+    """Save and load parameters of ``module`` under other names.
+
+    Published weights keep some parameters elsewhere than our modules do. With ``names = {'pos_embed':
+    'position.pos_embed'}``, ``state_dict()`` writes ``pos_embed``, and loading reads either name.
+
+    Args:
+        module: Whose state dict is meant; a prefix from its parents is respected.
+        names: Name in the state dict to name in the module.
+    """
+
+    def rename_saved(module: nn.Module, state: dict, prefix: str, metadata: dict) -> None:
+        for theirs, ours in names.items():
+            if prefix + ours in state:
+                state[prefix + theirs] = state.pop(prefix + ours)
+
+    def rename_loaded(module: nn.Module, state: dict, prefix: str, *_) -> None:
+        for theirs, ours in names.items():
+            if prefix + theirs in state:
+                state[prefix + ours] = state.pop(prefix + theirs)
+
+    module.register_state_dict_post_hook(rename_saved)
+    module.register_load_state_dict_pre_hook(rename_loaded)

@@ -1,0 +1,235 @@
+"""ViT-Adapter: a plain ViT with a spatial pyramid beside it, for dense prediction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from mmcv.cnn import build_norm_layer
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from mmlape.checks import check_bool, check_option, check_positive_int
+from mmlape.layers import (
+    DeformableAttention,
+    Interaction,
+    SamplingPlan,
+    SpatialPrior,
+    pad_to_multiple,
+    sampling_plan,
+)
+from mmlape.registry import MODELS
+
+from .base import Backbone
+from .vit import VisionTransformer
+
+STRIDES = (4, 8, 16, 32)
+# Which of the ViT's maps, one per interaction, is added to each of the four strides.
+_VIT_FEATURES = {
+    'last': lambda maps: [maps[-1]] * 4,
+    'per_stage': lambda maps: maps,
+}
+
+
+@MODELS.register_module()
+class ViTAdapter(Backbone):
+    """ViT-Adapter (ICLR 2023) around any of our Vision Transformers, so with any position, joining and norm of theirs.
+
+    Works on images of any size: the image is padded inside to multiples of 32 (and of the patch size), the maps are
+    cropped.
+
+    Args:
+        vit: Config of the ``mmlape.VisionTransformer`` inside. Published adapters have
+            ``with_cls_token=False, final_norm=False, layer_scale=True``. Prefix tokens, where it has any, take part in
+            the ViT's layers and leave the exchange with the pyramid alone.
+        conv_inplanes: Channels of the spatial prior's stem. Default 64.
+        num_points: Sampling points of deformable attention per head and level. Default 4.
+        deform_num_heads: Its heads. Default 6.
+        cffn_ratio: Hidden channels of the extractors' feed-forward networks in units of C. Default 0.25.
+        deform_ratio: Channels of projected values in deformable attention in units of C. Default 1.
+        interaction_indexes: [first, last] ViT layer of each interaction, ascending; together they must cover all layers
+            once. Default ``[[0, 2], [3, 5], [6, 8], [9, 11]]``.
+        vit_feature: What the ViT adds to the four maps: ``'last'`` (default, published for detection): its last map;
+            ``'per_stage'`` (segmentation): its map after each of four interactions.
+        norm_cfg: Batch norms of the spatial prior and of the outputs. Default ``dict(type='BN')``; ``SyncBN`` is
+            published.
+        with_cp: Recompute ViT blocks, injectors and extractors in the backward pass. Default False.
+        init_cfg: Initialisation of the whole backbone; ``vit`` has its own ``init_cfg`` for ViT weights.
+
+    Returns (``forward``):
+        Four maps ``(B, C, ceil(H / s), ceil(W / s))`` for the strides s = 4, 8, 16, 32.
+
+    Raises:
+        ValueError: If an option is unknown or out of range, or does not fit the ViT.
+        TypeError: If an option has the wrong type.
+    """
+
+    def __init__(
+        self,
+        vit: dict,
+        conv_inplanes: int = 64,
+        num_points: int = 4,
+        deform_num_heads: int = 6,
+        cffn_ratio: float = 0.25,
+        deform_ratio: float = 1.0,
+        interaction_indexes: Sequence[Sequence[int]] = ((0, 2), (3, 5), (6, 8), (9, 11)),
+        vit_feature: str = 'last',
+        norm_cfg: dict | None = None,
+        with_cp: bool = False,
+        init_cfg: dict | None = None,
+    ) -> None:
+        super().__init__(init_cfg)
+        self.vit = _build_vit(vit, check_bool('with_cp', with_cp))
+        self.with_cp = with_cp
+        self.embed_dims = dims = self.vit.embed_dims
+        self.interaction_indexes = _resolve_interactions(interaction_indexes, self.vit.depth)
+        self.vit_feature = check_option('vit_feature', vit_feature, _VIT_FEATURES)
+        if vit_feature == 'per_stage' and len(self.interaction_indexes) != len(STRIDES):
+            raise ValueError(
+                "vit_feature='per_stage' needs four interactions, "
+                f'got interaction_indexes={interaction_indexes}'
+            )
+        norm_cfg = norm_cfg or dict(type='BN')
+        deform = dict(
+            num_heads=check_positive_int('deform_num_heads', deform_num_heads),
+            num_points=check_positive_int('num_points', num_points),
+            value_proj_ratio=deform_ratio,
+        )
+        last = len(self.interaction_indexes) - 1
+        self.spm = SpatialPrior(dims, conv_inplanes, norm_cfg)
+        self.level_embed = nn.Parameter(torch.empty(3, dims))
+        self.interactions = nn.ModuleList(
+            Interaction(
+                dims,
+                deform,
+                num_extra_extractors=2 if index == last else 0,
+                cffn_ratio=cffn_ratio,
+                drop_path_rate=self.vit.drop_path_rate,
+            )
+            for index in range(last + 1)
+        )
+        self.up = nn.ConvTranspose2d(dims, dims, 2, stride=2)
+        for index in range(1, 5):
+            self.add_module(f'norm{index}', build_norm_layer(norm_cfg, dims)[1])
+        self._init_parameters()
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        """Return four maps for images ``(B, 3, H, W)``."""
+        height, width = image.shape[-2:]
+        image = self._pad(image)
+        c1, *levels = self.spm(image)
+        shapes = tuple((level.shape[2], level.shape[3]) for level in levels)
+        pyramid = torch.cat(
+            [
+                level.flatten(2).transpose(1, 2) + embed
+                for level, embed in zip(levels, self.level_embed)
+            ],
+            dim=1,
+        )
+        pyramid, vit_maps = self._interact(image, pyramid, shapes)
+        levels = [
+            level.transpose(1, 2).unflatten(2, shape)
+            for level, shape in zip(pyramid.split([h * w for h, w in shapes], dim=1), shapes)
+        ]
+        maps = [self.up(levels[0]) + c1, *levels]
+        added = _VIT_FEATURES[self.vit_feature](vit_maps)
+        outputs = []
+        for index, (stride, own, vit_map) in enumerate(zip(STRIDES, maps, added), start=1):
+            out = own + _resize(vit_map, own.shape[-2:])
+            out = getattr(self, f'norm{index}')(out)
+            outputs.append(out[..., : -(-height // stride), : -(-width // stride)].contiguous())
+        return tuple(outputs)
+
+    def _interact(
+        self, image: Tensor, pyramid: Tensor, shapes: tuple[tuple[int, int], ...]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Run the ViT with all exchanges; return the pyramid and the ViT's map after each."""
+        tokens, grid, plan = self.vit.embed(image)
+        into_tokens = sampling_plan((grid,), shapes, image.device)
+        into_pyramid = sampling_plan(shapes, (grid,), image.device)
+        num_prefix = self.vit.num_prefix_tokens
+        maps = []
+        for interaction, (first, last) in zip(self.interactions, self.interaction_indexes):
+            prefix, cells = tokens[:, :num_prefix], tokens[:, num_prefix:]
+            cells = self._run(interaction.injector, cells, pyramid, into_tokens)
+            tokens = torch.cat([prefix, cells], dim=1) if num_prefix else cells
+            for layer in range(first, last + 1):
+                tokens = self.vit.run_block(layer, tokens, grid, plan)
+            tokens = self.vit.finish(last, tokens, grid)
+            cells = tokens[:, num_prefix:]
+            for extractor in interaction.extractors():
+                pyramid = self._run(extractor, pyramid, cells, into_pyramid, shapes)
+            maps.append(cells.transpose(1, 2).unflatten(2, grid))
+        return pyramid, maps
+
+    def _run(
+        self, module: nn.Module, stream: Tensor, other: Tensor, plan: SamplingPlan, *rest
+    ) -> Tensor:
+        if self.with_cp and torch.is_grad_enabled():
+            return checkpoint(module, stream, other, plan, *rest, use_reentrant=False)
+        return module(stream, other, plan, *rest)
+
+    def _pad(self, image: Tensor) -> Tensor:
+        """Pad to whole cells of the coarsest map and of the ViT's patches."""
+        multiple = tuple(math.lcm(STRIDES[-1], side) for side in self.vit.patch_size)
+        padded = pad_to_multiple(image, multiple)
+        if self.training and len(image) == 1 and padded.shape[-2:] == (STRIDES[-1],) * 2:
+            # A single cell has no batch statistics: a batch norm in training refuses it.
+            padded = F.pad(padded, (0, STRIDES[-1]))
+        return padded
+
+    def _init_parameters(self) -> None:
+        """The published initial values of what stands beside the ViT."""
+        nn.init.normal_(self.level_embed)
+        for part in (self.spm, self.interactions, self.up):
+            part.apply(_init_beside_vit)
+        for module in self.interactions.modules():
+            if isinstance(module, DeformableAttention):
+                module.init_weights()
+
+
+def _build_vit(vit: dict, with_cp: bool) -> VisionTransformer:
+    if not isinstance(vit, dict):
+        raise TypeError(f'vit must be the config of a VisionTransformer, got {vit!r}')
+    options = {'type': 'mmlape.VisionTransformer', **vit}
+    if with_cp:
+        options['with_cp'] = True
+    built = MODELS.build(options)
+    if not isinstance(built, VisionTransformer):
+        raise TypeError(f'vit must build a VisionTransformer, got {type(built).__name__}')
+    if len(built.blocks) != built.depth:
+        raise ValueError(f"vit's out_indices must name the last layer, got {built.out_indices}")
+    return built
+
+
+def _resolve_interactions(
+    indexes: Sequence[Sequence[int]], depth: int
+) -> tuple[tuple[int, int], ...]:
+    """Pairs [first, last] that cover the layers 0..depth-1 once, in order."""
+    pairs = tuple(tuple(pair) for pair in indexes)
+    covered = [layer for pair in pairs if len(pair) == 2 for layer in range(pair[0], pair[1] + 1)]
+    if any(len(pair) != 2 for pair in pairs) or covered != list(range(depth)):
+        raise ValueError(
+            f'interaction_indexes must be pairs [first, last] that cover the layers 0..{depth - 1} '
+            f'once and in order, got {indexes}'
+        )
+    return pairs
+
+
+def _resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    if tuple(maps.shape[-2:]) == tuple(size):
+        return maps
+    return F.interpolate(maps, size=size, mode='bilinear', align_corners=False)
+
+
+def _init_beside_vit(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        nn.init.zeros_(module.bias)
+    elif isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
+        fan_out = math.prod(module.kernel_size) * module.out_channels // module.groups
+        nn.init.normal_(module.weight, std=math.sqrt(2.0 / fan_out))
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

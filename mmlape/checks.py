@@ -1,0 +1,63 @@
+"""Checks of what users pass in: each returns the value, or raises with its name, the value and what is accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+
+def check_positive_int(
+    name: str, value: Any, *, minimum: int = 1, maximum: int | None = None
+) -> int:
+    """Return ``value`` if it is an integer in ``minimum..maximum``, else raise TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f'{name} must be an integer, got {value!r} ({type(value).__name__})')
+    if value < minimum or (maximum is not None and value > maximum):
+        accepted = f'{minimum} to {maximum}' if maximum is not None else f'at least {minimum}'
+        raise ValueError(f'{name} must be {accepted}, got {value}')
+    return value
+
+
+def check_bool(name: str, value: Any) -> bool:
+    """Return ``value`` if it is True or False, else raise TypeError."""
+    if not isinstance(value, bool):
+        raise TypeError(f'{name} must be True or False, got {value!r}')
+    return value
+
+
+def check_grid(name: str, value: Any) -> tuple[int, int]:
+    """Return ``(height, width)`` from one integer or a pair of them, else raise."""
+    pair = (value, value) if isinstance(value, int) else value
+    if not isinstance(pair, Sequence) or len(pair) != 2:
+        raise TypeError(f'{name} must be an integer or a pair (height, width), got {value!r}')
+    height, width = (check_positive_int(name, side) for side in pair)
+    return height, width
+
+
+def check_rate(name: str, value: Any, *, with_one: bool = False) -> float:
+    """Return ``value`` if it is a number in [0, 1), or [0, 1] ``with_one``, else raise."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f'{name} must be a number, got {value!r} ({type(value).__name__})')
+    if not (0 <= value < 1 or (with_one and value == 1)):
+        raise ValueError(f'{name} must be in [0, 1{"]" if with_one else ")"}, got {value}')
+    return float(value)
+
+
+def check_option(name: str, value: Any, accepted: Collection[str]) -> str:
+    """Return ``value`` if it is one of ``accepted``, else raise ValueError listing them."""
+    if value not in accepted:
+        raise ValueError(f'{name} must be one of {sorted(accepted)}, got {value!r}')
+    return value
+
+
+def check_keys(name: str, value: Any, required: Collection[str]) -> dict:
+    """Return ``value`` if it is a dict with exactly the ``required`` keys, else raise."""
+    if not isinstance(value, dict):
+        raise TypeError(f'{name} must be a dict, got {value!r} ({type(value).__name__})')
+    unknown, missing = set(value) - set(required), set(required) - set(value)
+    if unknown or missing:
+        raise ValueError(
+            f'{name} must have the keys {sorted(required)}: '
+            f'unknown {sorted(unknown)}, missing {sorted(missing)}'
+        )
+    return value

@@ -1,0 +1,23 @@
+"""Attention, the transformer block, patch embedding, deformable interaction, spatial prior."""
+
+from .attention import Attention
+from .block import Block
+from .deformable import DeformableAttention, SamplingPlan, sampling_plan
+from .interaction import ConvFFN, Extractor, Injector, Interaction
+from .patch_embed import PatchEmbed, pad_to_multiple
+from .spatial_prior import SpatialPrior
+
+__all__ = [
+    'Attention',
+    'Block',
+    'ConvFFN',
+    'DeformableAttention',
+    'Extractor',
+    'Injector',
+    'Interaction',
+    'PatchEmbed',
+    'SamplingPlan',
+    'SpatialPrior',
+    'pad_to_multiple',
+    'sampling_plan',
+]

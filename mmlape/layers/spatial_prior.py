@@ -1,0 +1,55 @@
+"""ViT-Adapter's spatial prior: a small convolutional pyramid beside the ViT."""
+
+from __future__ import annotations
+
+from mmcv.cnn import build_norm_layer
+from torch import Tensor, nn
+
+from mmlape.checks import check_positive_int
+
+
+class SpatialPrior(nn.Module):
+    """Spatial prior module (ViT-Adapter, ICLR 2023, section 3.2).
+
+    A ResNet-like stem to stride 4 and three strided convolutions to strides 8, 16 and 32, each projected to the ViT's
+    channels.
+
+    Args:
+        embed_dims: Channels ``C`` of the ViT.
+        inplanes: Channels of the stem. Default 64.
+        norm_cfg: Batch norm of the convolutions, for MMCV's ``build_norm_layer``. Default ``dict(type='BN')``.
+    """
+
+    def __init__(self, embed_dims: int, inplanes: int = 64, norm_cfg: dict | None = None) -> None:
+        super().__init__()
+        check_positive_int('conv_inplanes', inplanes)
+        norm_cfg = norm_cfg or dict(type='BN')
+        self.stem = nn.Sequential(
+            *_conv(3, inplanes, 2, norm_cfg),
+            *_conv(inplanes, inplanes, 1, norm_cfg),
+            *_conv(inplanes, inplanes, 1, norm_cfg),
+            nn.MaxPool2d(3, stride=2, padding=1),
+        )
+        self.conv2 = nn.Sequential(*_conv(inplanes, 2 * inplanes, 2, norm_cfg))
+        self.conv3 = nn.Sequential(*_conv(2 * inplanes, 4 * inplanes, 2, norm_cfg))
+        self.conv4 = nn.Sequential(*_conv(4 * inplanes, 4 * inplanes, 2, norm_cfg))
+        self.fc1 = nn.Conv2d(inplanes, embed_dims, 1)
+        self.fc2 = nn.Conv2d(2 * inplanes, embed_dims, 1)
+        self.fc3 = nn.Conv2d(4 * inplanes, embed_dims, 1)
+        self.fc4 = nn.Conv2d(4 * inplanes, embed_dims, 1)
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """``(B, 3, H, W)`` to maps ``(B, C, H / s, W / s)`` for the strides s = 4, 8, 16, 32 (rounded up)."""
+        c1 = self.stem(image)
+        c2 = self.conv2(c1)
+        c3 = self.conv3(c2)
+        c4 = self.conv4(c3)
+        return self.fc1(c1), self.fc2(c2), self.fc3(c3), self.fc4(c4)
+
+
+def _conv(in_channels: int, out_channels: int, stride: int, norm_cfg: dict) -> list[nn.Module]:
+    return [
+        nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False),
+        build_norm_layer(norm_cfg, out_channels)[1],
+        nn.ReLU(inplace=True),
+    ]

@@ -1,0 +1,40 @@
+"""A table of one learned row per token."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from mmlape.registry import MODELS
+
+from .embedding import Grid, PositionEmbedding, resize_table
+
+
+@MODELS.register_module()
+class LearnedPosition(PositionEmbedding):
+    """Learned absolute position embedding (ViT, DeiT), stored at the pre-training grid.
+
+    The grid part is resized bicubically, in float32, to any other grid; prefix rows stay as they are. Initial values
+    are drawn from a normal distribution (std 0.02) truncated at two units.
+
+    Args:
+        embed_dims: Channels ``C``.
+        grid: Pre-training grid ``(H0, W0)`` in tokens.
+        num_prefix_tokens: Prefix rows ``P``. Default 0.
+
+    Shape:
+        ``pos_embed``: ``(1, P + H0 * W0, C)``, timm's layout.
+    """
+
+    def __init__(self, embed_dims: int, grid: Grid, num_prefix_tokens: int = 0) -> None:
+        super().__init__(embed_dims, grid, num_prefix_tokens)
+        rows = self.num_prefix_tokens + self.grid[0] * self.grid[1]
+        self.pos_embed = nn.Parameter(torch.empty(1, rows, self.embed_dims))
+        nn.init.trunc_normal_(self.pos_embed, std=0.02, a=-2, b=2)
+
+    def forward(self, grid: Grid) -> Tensor:
+        """Return ``(1, P + H * W, C)`` for ``grid = (H, W)``."""
+        if tuple(grid) == self.grid:
+            return self.pos_embed
+        prefix, cells = self.pos_embed.tensor_split([self.num_prefix_tokens], dim=1)
+        return torch.cat([prefix, resize_table(cells, self.grid, tuple(grid))], dim=1)

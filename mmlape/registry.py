@@ -1,0 +1,47 @@
+"""Child registries of MMEngine's, scope ``mmlape``.
+
+``type='mmlape.X'`` in a config makes MMEngine import this module by itself; the ``locations`` below then register every
+component, so no ``custom_imports`` is needed.
+"""
+
+from mmengine.registry import DATASETS as ROOT_DATASETS
+from mmengine.registry import HOOKS as ROOT_HOOKS
+from mmengine.registry import METRICS as ROOT_METRICS
+from mmengine.registry import MODELS as ROOT_MODELS
+from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS as ROOT_OPTIM_WRAPPER_CONSTRUCTORS
+from mmengine.registry import RUNNERS as ROOT_RUNNERS
+from mmengine.registry import TRANSFORMS as ROOT_TRANSFORMS
+from mmengine.registry import VISUALIZERS as ROOT_VISUALIZERS
+from mmengine.registry import WEIGHT_INITIALIZERS as ROOT_WEIGHT_INITIALIZERS
+from mmengine.registry import Registry
+
+__all__ = [
+    'DATASETS',
+    'HOOKS',
+    'METRICS',
+    'MODELS',
+    'OPTIM_WRAPPER_CONSTRUCTORS',
+    'RUNNERS',
+    'TRANSFORMS',
+    'VISUALIZERS',
+    'WEIGHT_INITIALIZERS',
+]
+
+
+def _child(name: str, parent: Registry, *rooms: str) -> Registry:
+    return Registry(
+        name, parent=parent, scope='mmlape', locations=[f'mmlape.{room}' for room in rooms]
+    )
+
+
+MODELS = _child('model', ROOT_MODELS, 'position', 'norm', 'layers', 'backbones')
+DATASETS = _child('dataset', ROOT_DATASETS, 'datasets')
+TRANSFORMS = _child('transform', ROOT_TRANSFORMS, 'datasets')
+METRICS = _child('metric', ROOT_METRICS, 'engine')
+HOOKS = _child('hook', ROOT_HOOKS, 'engine')
+RUNNERS = _child('runner', ROOT_RUNNERS, 'engine')
+VISUALIZERS = _child('visualizer', ROOT_VISUALIZERS, 'engine')
+OPTIM_WRAPPER_CONSTRUCTORS = _child(
+    'optimizer wrapper constructor', ROOT_OPTIM_WRAPPER_CONSTRUCTORS, 'engine'
+)
+WEIGHT_INITIALIZERS = _child('weight initializer', ROOT_WEIGHT_INITIALIZERS, 'checkpoints')

@@ -1,0 +1,232 @@
+"""Weights from elsewhere: every entry is accounted for, and wrong ones are refused."""
+
+import pytest
+import timm
+import torch
+
+from mmlape.checkpoints import LoadReport, Pretrained, convert, convert_with_report
+from mmlape.registry import MODELS
+
+ARCH = dict(embed_dims=24, depth=2, num_heads=3, mlp_ratio=4)
+
+
+def vit(**options):
+    return MODELS.build(
+        dict(dict(type='mmlape.VisionTransformer', arch=ARCH, img_size=32, patch_size=8), **options)
+    ).eval()
+
+
+def timm_vit(**options):
+    options = dict(dict(img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3), **options)
+    return timm.models.VisionTransformer(num_classes=5, **options).eval()
+
+
+def test_timm_names_load_as_they_are():
+    source, model, image = (
+        timm_vit(init_values=0.1),
+        vit(layer_scale=0.1, out_type='raw'),
+        torch.randn(2, 3, 32, 32),
+    )
+    state = {k: v for k, v in source.state_dict().items() if not k.startswith('head')}
+    model.load_state_dict(state, strict=True)
+    assert set(model.state_dict()) == set(state)
+    assert torch.allclose(model(image)[0], source.forward_features(image), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ('theirs', 'ours'),
+    [
+        (dict(), dict(with_cls_token=True)),
+        (dict(class_token=False, global_pool='avg', fc_norm=False), dict(with_cls_token=False)),
+        (dict(no_embed_class=True), dict(with_cls_token=True)),
+    ],
+)
+def test_equals_timm(theirs, ours):
+    source, model, image = (
+        timm_vit(**theirs),
+        vit(out_type='raw', **ours),
+        torch.randn(2, 3, 32, 32),
+    )
+    model.load_state_dict(convert(source.state_dict(), 'timm', model))
+    assert torch.allclose(model(image)[0], source.forward_features(image), atol=1e-5)
+
+
+def test_distilled_deit():
+    source = timm.models.deit.VisionTransformerDistilled(
+        img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3, num_classes=5
+    ).eval()
+    model, image = vit(with_dist_token=True, out_type='raw'), torch.randn(2, 3, 32, 32)
+    state, report = convert_with_report({'model': source.state_dict()}, 'deit', model)
+    model.load_state_dict(state)
+    assert report.unused == ['head.bias', 'head.weight', 'head_dist.bias', 'head_dist.weight']
+    assert torch.allclose(model(image)[0], source.forward_features(image), atol=1e-5)
+
+
+def test_report_of_a_full_match():
+    _state, report = convert_with_report(timm_vit().state_dict(), 'timm', vit())
+    assert report.matched_fraction == 1 and not report.fresh and not report.resized
+    assert report.unused == ['head.bias', 'head.weight']
+    assert '100.0% of the values' in str(report) and 'head.weight' in str(report)
+
+
+def test_position_table_is_resized_and_said():
+    source, model = timm_vit(), vit(img_size=(48, 64))
+    state, report = convert_with_report(source.state_dict(), 'timm', model)
+    model.load_state_dict(state)
+    assert report.resized == {'pos_embed': '1 + 4 x 4 rows to 1 + 6 x 8'}
+    assert torch.equal(model.position.pos_embed[:, :1], source.pos_embed[:, :1])
+
+
+def test_other_than_square_table_needs_its_grid():
+    state = vit(img_size=(16, 56)).state_dict()
+    with pytest.raises(ValueError, match='source_grid'):
+        convert(state, 'timm', vit())
+    assert convert(state, 'timm', vit(), source_grid=(2, 7))['pos_embed'].shape == (1, 17, 24)
+    with pytest.raises(ValueError, match='more cells'):
+        convert(state, 'timm', vit(), source_grid=(4, 7))
+
+
+def test_lape_norms_of_an_ordinary_checkpoint_stay_fresh():
+    model = vit(joining=dict(type='mmlape.LaPE'))
+    state, report = convert_with_report(timm_vit().state_dict(), 'timm', model)
+    model.load_state_dict(state, strict=True)
+    assert set(report.fresh) == {
+        f'joining.norms.{n}.{p}' for n in (0, 1) for p in ('weight', 'bias')
+    }
+    assert 'joining.* (4 entries): not in the source' in str(report)
+
+
+def test_into_the_vit_of_an_adapter():
+    adapter = MODELS.build(
+        dict(
+            type='mmlape.ViTAdapter',
+            vit=dict(arch=ARCH, img_size=32, patch_size=8, with_cls_token=False, final_norm=False),
+            conv_inplanes=4,
+            interaction_indexes=[[0, 0], [1, 1]],
+        )
+    )
+    source = timm_vit()
+    state, report = convert_with_report(source.state_dict(), 'timm', adapter)
+    adapter.load_state_dict(state, strict=True)
+    assert torch.equal(adapter.vit.blocks[1].attn.qkv.weight, source.blocks[1].attn.qkv.weight)
+    assert torch.equal(adapter.vit.position.pos_embed, source.pos_embed[:, 1:])
+    assert report.matched_fraction == 1
+    assert report.unused == ['cls_token', 'head.bias', 'head.weight', 'norm.bias', 'norm.weight']
+    assert all('outside' in why for why in report.fresh.values())
+
+
+def test_wrong_source_fails():
+    with pytest.raises(ValueError, match=r"only 0.0% of the values.*right source"):
+        convert({'layers.0.weight': torch.zeros(3)}, 'timm', vit())
+
+
+def test_partial_match_can_be_asked_for():
+    state = timm_vit(depth=1).state_dict()
+    with pytest.raises(ValueError, match='min_matched'):
+        convert(state, 'timm', vit())
+    assert set(convert(state, 'timm', vit(), min_matched=0.4)) == set(vit().state_dict())
+
+
+def test_shapes_must_fit():
+    with pytest.raises(ValueError, match=r'patch_embed.proj.weight has the shape \(24, 3, 4, 4\)'):
+        convert(timm_vit(patch_size=4).state_dict(), 'timm', vit())
+
+
+@pytest.mark.parametrize('source', ['Timm', 'dino', None])
+def test_unknown_source_lists_the_known(source):
+    with pytest.raises(ValueError, match="source must be one of.*'vit_adapter'"):
+        convert({}, source, vit())
+
+
+def test_adapter_weights_need_an_adapter():
+    with pytest.raises(
+        ValueError, match='describes a ViTAdapter, the model is a VisionTransformer'
+    ):
+        convert({}, 'vit_adapter', vit())
+
+
+def test_no_tensor_is_refused():
+    with pytest.raises(TypeError, match='epoch'):
+        convert({'epoch': 3}, 'timm', vit())
+
+
+def test_wrappers_are_unwrapped():
+    model = vit()
+    wrapped = {'state_dict': {f'module.backbone.{k}': v + 1 for k, v in model.state_dict().items()}}
+    wrapped['state_dict']['module.decode_head.weight'] = torch.zeros(1)
+    state, report = convert_with_report(wrapped, 'mmlape', model)
+    assert all(torch.equal(state[k], v + 1) for k, v in model.state_dict().items())
+    assert report.unused == ['decode_head.weight']
+
+
+def test_half_precision_checkpoint_keeps_the_models_dtype():
+    model = vit()
+    state = convert({k: v.half() for k, v in model.state_dict().items()}, 'mmlape', model)
+    assert all(v.dtype == torch.float32 for v in state.values())
+
+
+def test_init_cfg_loads_after_everything_else(tmp_path):
+    source = timm_vit()
+    torch.save({'model': source.state_dict()}, tmp_path / 'deit.pth')
+    init_cfg = dict(type='mmlape.Pretrained', source='deit', checkpoint=str(tmp_path / 'deit.pth'))
+    model = vit(init_cfg=init_cfg)
+    model.init_weights()
+    assert torch.equal(model.blocks[0].mlp.fc1.weight, source.blocks[0].mlp.fc1.weight)
+    assert model.init_cfg == init_cfg
+
+
+def test_whole_adapter_from_init_cfg(tmp_path):
+    """Deformable attention initialises itself when MMEngine asks: it must not overwrite what was loaded."""
+    config = dict(
+        type='mmlape.ViTAdapter',
+        vit=dict(arch=ARCH, img_size=32, patch_size=8),
+        conv_inplanes=4,
+        interaction_indexes=[[0, 1]],
+    )
+    source = MODELS.build(config)
+    for parameter in source.parameters():
+        torch.nn.init.normal_(parameter)
+    torch.save(source.state_dict(), tmp_path / 'adapter.pth')
+    init_cfg = dict(
+        type='mmlape.Pretrained', source='mmlape', checkpoint=str(tmp_path / 'adapter.pth')
+    )
+    model = MODELS.build(dict(config, init_cfg=init_cfg))
+    model.init_weights()
+    for (name, got), expected in zip(model.state_dict().items(), source.state_dict().values()):
+        assert torch.equal(got, expected), name
+
+
+@pytest.mark.parametrize(
+    'options',
+    [
+        dict(source='timm'),
+        dict(source='deit', model='deit_tiny_patch16_224'),
+        dict(source='timm', model='vit', checkpoint='x.pth'),
+        dict(source='imagenet', checkpoint='x.pth'),
+        dict(source='timm', checkpoint='x.pth', min_matched=1.5),
+    ],
+)
+def test_bad_init_cfg(options):
+    with pytest.raises(ValueError, match='source|min_matched'):
+        Pretrained(**options)
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match='nowhere.pth'):
+        Pretrained('deit', checkpoint=str(tmp_path / 'nowhere.pth'))(vit())
+
+
+def test_unsafe_checkpoint_is_refused(tmp_path):
+    torch.save({'model': LoadReport('x')}, tmp_path / 'unsafe.pth')
+    with pytest.raises(Exception, match='weights_only|WeightsUnpickler|Unsupported'):
+        Pretrained('deit', checkpoint=str(tmp_path / 'unsafe.pth'))(vit())
+
+
+def test_timm_model_by_name(monkeypatch):
+    source = timm_vit()
+    monkeypatch.setattr(
+        timm, 'create_model', lambda name, pretrained: source if pretrained else None
+    )
+    model = vit()
+    Pretrained('timm', model='vit_micro')(model)
+    assert torch.equal(model.norm.weight, source.norm.weight)

@@ -1,0 +1,142 @@
+"""Deformable attention, its sampling plan, and the exchange between ViT tokens and pyramid."""
+
+import pytest
+import torch
+from mmcv.ops import MultiScaleDeformableAttention
+
+from mmlape.layers import (
+    ConvFFN,
+    DeformableAttention,
+    Extractor,
+    Injector,
+    SpatialPrior,
+    sampling_plan,
+)
+
+CPU = torch.device('cpu')
+SHAPES = ((4, 6), (2, 3), (1, 2))
+NUM_TOKENS = 24 + 6 + 2
+
+
+def randomised(module):
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return module
+
+
+def test_plan_values():
+    plan = sampling_plan(((1, 2), (2, 1)), SHAPES, CPU)
+    expected = torch.tensor([[0.25, 0.5], [0.75, 0.5], [0.5, 0.25], [0.5, 0.75]])
+    assert torch.equal(plan.reference_points.view(4, 2), expected)
+    assert plan.level_starts.tolist() == [0, 24, 30]
+    assert plan.shapes_tensor.tolist() == [list(shape) for shape in SHAPES]
+    assert plan.sizes.view(3, 2).tolist() == [[6, 4], [3, 2], [2, 1]]
+
+
+def test_plan_is_made_once_per_grid():
+    sampling_plan.cache_clear()
+    for _ in range(3):
+        sampling_plan(((2, 3),), SHAPES, CPU)
+    assert sampling_plan.cache_info().misses == 1
+
+
+def test_plan_from_inference_serves_training():
+    sampling_plan.cache_clear()
+    module, query = DeformableAttention(8, 2, 3, 2), torch.randn(1, 6, 8)
+    with torch.inference_mode():
+        plan = sampling_plan(((2, 3),), SHAPES, CPU)
+    module(query, torch.randn(1, NUM_TOKENS, 8), plan).sum().backward()
+    assert module.sampling_offsets.weight.grad is not None
+
+
+@pytest.mark.parametrize('ratio', [1.0, 0.5])
+def test_equals_mmcv_without_its_residual(ratio):
+    module = randomised(DeformableAttention(8, 2, 3, 2, value_proj_ratio=ratio))
+    query, value = torch.randn(2, 6, 8), torch.randn(2, NUM_TOKENS, 8)
+    plan = sampling_plan(((2, 3),), SHAPES, CPU)
+    upstream = MultiScaleDeformableAttention(
+        8, 2, 3, 2, dropout=0.0, batch_first=True, value_proj_ratio=ratio
+    )
+    upstream.load_state_dict(module.state_dict())
+    points = plan.reference_points.view(1, 6, 1, 2).expand(2, 6, 3, 2)
+    expected = upstream(
+        query,
+        value=value,
+        identity=torch.zeros_like(query),
+        reference_points=points,
+        spatial_shapes=plan.shapes_tensor,
+        level_start_index=plan.level_starts,
+    )
+    assert torch.allclose(module(query, value, plan), expected, atol=1e-5)
+
+
+def test_gradcheck():
+    module = randomised(DeformableAttention(4, 2, 2, 2)).double()
+    plan = sampling_plan(((2, 2),), ((2, 3), (1, 2)), CPU)
+    query, value = (torch.randn(1, n, 4, dtype=torch.float64, requires_grad=True) for n in (4, 8))
+    assert torch.autograd.gradcheck(
+        lambda q, v: module(q, v, plan), (query, value), eps=1e-7, atol=1e-4
+    )
+
+
+def test_samples_in_float32_under_autocast(monkeypatch):
+    seen = []
+    from mmlape.layers import deformable
+
+    original = deformable.multi_scale_deformable_attn_pytorch
+    monkeypatch.setattr(
+        deformable,
+        'multi_scale_deformable_attn_pytorch',
+        lambda *a: seen.append((a[0].dtype, a[2].dtype, a[3].dtype)) or original(*a),
+    )
+    module = DeformableAttention(8, 2, 3, 2)
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        module(
+            torch.randn(1, 6, 8),
+            torch.randn(1, NUM_TOKENS, 8),
+            sampling_plan(((2, 3),), SHAPES, CPU),
+        )
+    assert seen == [(torch.float32,) * 3]
+
+
+@pytest.mark.parametrize(
+    'options',
+    [dict(embed_dims=10, num_heads=4), dict(embed_dims=8, num_heads=8, value_proj_ratio=0.5)],
+)
+def test_heads_must_divide(options):
+    with pytest.raises(ValueError, match='deformable heads'):
+        DeformableAttention(**options)
+
+
+def test_injector_starts_as_identity():
+    injector, tokens = Injector(8, dict(num_heads=2, num_points=2)), torch.randn(1, 6, 8)
+    plan = sampling_plan(((2, 3),), SHAPES, CPU)
+    assert torch.equal(injector(tokens, torch.randn(1, NUM_TOKENS, 8), plan), tokens)
+
+
+def test_conv_ffn_keeps_levels_apart():
+    ffn, pyramid = ConvFFN(8, 4), torch.randn(1, NUM_TOKENS, 8)
+    changed = pyramid.clone()
+    changed[:, :24] += 1
+    before, after = ffn(pyramid, SHAPES), ffn(changed, SHAPES)
+    assert torch.allclose(before[:, 24:], after[:, 24:]) and not torch.allclose(before, after)
+
+
+@pytest.mark.parametrize('cls', [Injector, Extractor])
+def test_exchange_compiles_as_one_graph(cls):
+    deform = dict(num_heads=2, num_points=2)
+    module = randomised(cls(8, deform))
+    tokens, pyramid = torch.randn(2, 6, 8), torch.randn(2, NUM_TOKENS, 8)
+    if cls is Injector:
+        arguments = (tokens, pyramid, sampling_plan(((2, 3),), SHAPES, CPU))
+    else:
+        arguments = (pyramid, tokens, sampling_plan(SHAPES, ((2, 3),), CPU), SHAPES)
+    compiled = torch.compile(module, fullgraph=True, backend='aot_eager')
+    assert torch.allclose(compiled(*arguments), module(*arguments), atol=1e-5)
+
+
+@pytest.mark.parametrize('size', [(32, 32), (64, 96)])
+def test_spatial_prior_strides(size):
+    maps = SpatialPrior(8, inplanes=4)(torch.randn(2, 3, *size))
+    expected = [(2, 8, size[0] // s, size[1] // s) for s in (4, 8, 16, 32)]
+    assert [tuple(m.shape) for m in maps] == expected
