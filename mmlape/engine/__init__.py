@@ -1,0 +1,5 @@
+"""What training needs beyond MMEngine."""
+
+from .check_data import CheckDataHook, EarlyHookRunner
+
+__all__ = ['CheckDataHook', 'EarlyHookRunner']

@@ -1,0 +1,81 @@
+"""Tiny data sets and a micro network for tests that run real configs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+REPO = Path(__file__).resolve().parent.parent
+CONFIGS = REPO / 'configs'
+CLASSES = ('red cell', 'white cell', "crow's foot")
+MICRO_ARCH = dict(embed_dims=48, depth=4, num_heads=3, mlp_ratio=2)
+
+
+def shipped_configs() -> list[Path]:
+    """Every config that a user can run."""
+    return sorted(p for p in CONFIGS.glob('*/*.py') if p.parent.name != '_base_')
+
+
+def write_image(path: Path, size: tuple[int, int], seed: int = 0) -> None:
+    """An RGB image of noise; ``size`` is (width, height)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(seed).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+
+
+def coco_content(count: int = 4, size: tuple[int, int] = (97, 71), classes=CLASSES) -> dict:
+    """A COCO annotation object: ``count`` images, one box with a polygon per class on each."""
+    width, height = size
+    images, boxes = [], []
+    for index in range(count):
+        images.append(dict(id=index + 1, file_name=f'{index}.jpg', width=width, height=height))
+        for label in range(len(classes)):
+            x, y, w, h = 5 + 20 * label, 7 + 5 * index, 21.5, 18
+            boxes.append(
+                dict(
+                    id=len(boxes) + 1,
+                    image_id=index + 1,
+                    category_id=10 * (label + 1),
+                    bbox=[x, y, w, h],
+                    area=w * h,
+                    iscrowd=0,
+                    segmentation=[[x, y, x + w, y, x + w, y + h, x, y + h]],
+                )
+            )
+    categories = [dict(id=10 * (i + 1), name=name) for i, name in enumerate(classes)]
+    return dict(images=images, annotations=boxes, categories=categories)
+
+
+def write_coco(root: Path, content: dict | None = None, split: str = 'train') -> dict:
+    """Write ``root/annotations/<split>.json`` and ``root/<split>/*.jpg``; return the content."""
+    content = coco_content() if content is None else content
+    for image in content['images']:
+        write_image(
+            root / split / image['file_name'], (image['width'], image['height']), image['id']
+        )
+    path = root / 'annotations' / f'{split}.json'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    return content
+
+
+def write_label_maps(
+    root: Path, split: str = 'train', count: int = 4, size: tuple[int, int] = (97, 71)
+) -> None:
+    """Write ``root/images/<split>/*.jpg`` and ``root/annotations/<split>/*.png``."""
+    for index in range(count):
+        write_image(root / 'images' / split / f'{index}.jpg', size, index)
+        labels = np.zeros(size[::-1], dtype=np.uint8)
+        labels[10:40, 10:50] = 1
+        labels[30:60, 40:80] = 2
+        labels[:5] = 255
+        write_label_map(root / 'annotations' / split / f'{index}.png', labels)
+
+
+def write_label_map(path: Path, labels: np.ndarray) -> None:
+    """Write class indices as a single-channel PNG."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(labels).save(path)
