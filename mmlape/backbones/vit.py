@@ -36,20 +36,21 @@ _ARCH_KEYS = ('embed_dims', 'depth', 'num_heads', 'mlp_ratio')
 class VisionTransformer(Backbone):
     """Vision Transformer (ICLR 2021) and DeiT (ICML 2021) with any position embedding and any way of joining it.
 
-    Works on images of any size: the image is padded inside to whole patches, and the position follows the grid. Parameter
-    names in the state dict are timm's, so timm and DeiT weights load as they are.
+    Works on images of any size: the image is padded inside to whole patches, and the position follows the grid.
+    Parameter names in the state dict are timm's, so timm and DeiT weights load as they are.
 
     Args:
-        arch: ``'deit-tiny'``, ``'deit-small'``, ``'deit-base'``, or a dict with ``embed_dims``, ``depth``, ``num_heads``
-            and ``mlp_ratio`` (4 if left out). Default ``'deit-tiny'``.
-        img_size: Pre-training image size in pixels, one integer or (height, width); it sets the grid of stored position
-            tables. Default 224.
+        arch: ``'deit-tiny'``, ``'deit-small'``, ``'deit-base'``, or a dict with ``embed_dims``, ``depth``,
+            ``num_heads`` and ``mlp_ratio`` (4 if left out). Default ``'deit-tiny'``.
+        img_size: Pre-training image size in pixels, one integer or (height, width); it sets the grid of stored
+            position tables. Default 224.
         patch_size: In pixels, one integer or (height, width). Default 16.
         in_channels: Image channels. Default 3.
         position: Config of a position embedding. Default ``mmlape.LearnedPosition``.
         joining: Config of a joining method. Default ``mmlape.DefaultJoining``.
-        out_type: ``'featmap'`` (default): maps ``(B, C, H, W)`` with ``H = ceil(height / patch)``; ``'raw'``: all tokens
-            ``(B, P + H * W, C)``, prefix first; ``'featmap_and_prefix'``: pairs of map and prefix tokens ``(B, P, C)``.
+        out_type: ``'featmap'`` (default): maps ``(B, C, H, W)`` with ``H = ceil(height / patch)``; ``'raw'``: all
+            tokens ``(B, P + H * W, C)``, prefix first; ``'featmap_and_prefix'``: pairs of map and prefix tokens
+            ``(B, P, C)``.
         out_indices: Layers whose output is returned, -1 (default) for the last. Layers after the last one named are
             not built.
         with_cls_token: Put a class token before the patch tokens. Default True.
@@ -67,7 +68,8 @@ class VisionTransformer(Backbone):
         frozen_stages: -1 (default): nothing is frozen; 0: patch embedding, prefix tokens and position; n: the first n
             layers too; the depth: everything.
         with_cp: Recompute each block in the backward pass to save memory. Default False.
-        init_cfg: Initialisation, e.g. ``dict(type='mmlape.Pretrained', source='timm', model='deit_tiny_patch16_224')``.
+        init_cfg: Initialisation, e.g. ``dict(type='mmlape.Pretrained', source='timm',
+            model='deit_tiny_patch16_224')``.
 
     Returns (``forward``):
         A tuple with one entry per ``out_indices``.
@@ -256,7 +258,7 @@ def _resolve_arch(arch: str | dict) -> dict:
 
 def _resolve_indices(out_indices: int | Sequence[int], depth: int) -> tuple[int, ...]:
     """Sorted, non-negative layer indices."""
-    listed = [out_indices] if isinstance(out_indices, int) else list(out_indices)
+    listed = list(out_indices) if isinstance(out_indices, (list, tuple)) else [out_indices]
     for index in listed:
         check_positive_int('out_indices', index, minimum=-depth, maximum=depth - 1)
     resolved = sorted({index % depth for index in listed})

@@ -1,4 +1,4 @@
-"""Reading weights from elsewhere (timm, DeiT, LaPE, published ViT-Adapter) into our models, with an account of every entry."""
+"""Reading weights from elsewhere (timm, DeiT, LaPE, ViT-Adapter) into our models, with an account of every entry."""
 
 from .convert import convert, convert_with_report
 from .formats import FORMATS

@@ -28,12 +28,12 @@ def convert(
 ) -> State:
     """Convert a foreign state dict for ``model.load_state_dict(..., strict=True)``.
 
-    Position tables are resized to the model's pre-training grid. Entries that the source lacks (LaPE's norms in an ordinary
-    DeiT file, the adapter around a ViT) keep the model's present values. All of it is logged.
+    Position tables are resized to the model's pre-training grid. Entries that the source lacks (LaPE's norms in an
+    ordinary DeiT file, the adapter around a ViT) keep the model's present values. All of it is logged.
 
     Args:
-        state_dict: Names to tensors; a checkpoint that holds them under ``state_dict`` or ``model`` is unwrapped, and the
-            prefixes ``module.`` and ``backbone.`` are stripped.
+        state_dict: Names to tensors; a checkpoint that holds them under ``state_dict`` or ``model`` is unwrapped, and
+            the prefixes ``module.`` and ``backbone.`` are stripped.
         source: ``'timm'``, ``'deit'``, ``'lape'``, ``'vit_adapter'``, or ``'mmlape'`` for our own.
         model: One of our backbones. A ViT's weights may go into a ``ViTAdapter``, then its ``vit`` receives them.
         min_matched: Least share of the values of the part that the source describes which must come from it.

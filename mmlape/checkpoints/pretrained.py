@@ -24,13 +24,14 @@ class Pretrained:
     Args:
         source: Format of the weights: ``'timm'``, ``'deit'``, ``'lape'``, ``'vit_adapter'``, or ``'mmlape'``.
         checkpoint: Path or http(s) address of a checkpoint. Files are read with ``weights_only=True``.
-        model: Name of a timm model whose published weights are taken; for ``source='timm'`` in place of ``checkpoint``.
+        model: Name of a timm model whose published weights are taken; for ``source='timm'`` in place of
+            ``checkpoint``.
         min_matched: Least share of the values that must come from the checkpoint, else it fails. Default 0.95.
         source_grid: Grid of the position table where it is not square.
 
     Raises:
-        ValueError: If the source is unknown, not exactly one of ``checkpoint`` and ``model`` is given, or (when applied) too
-            little matched.
+        ValueError: If the source is unknown, not exactly one of ``checkpoint`` and ``model`` is given, or (when
+            applied) too little matched.
         FileNotFoundError: When applied, if there is no such file.
     """
 

@@ -66,8 +66,9 @@ def _cell_centres(shape: tuple[int, int]) -> Tensor:
 class DeformableAttention(MultiScaleDeformableAttention):
     """MMCV's ``MultiScaleDeformableAttention`` (Deformable DETR, ICLR 2021, eq. 3) as ViT-Adapter uses it.
 
-    Parameters and initialisation are MMCV's. The forward pass differs: batch first, no dropout, **no residual added**, no
-    device synchronisation (shapes are Python integers), and the sampling runs in float32 under autocast, as published.
+    Parameters and initialisation are MMCV's. The forward pass differs: batch first, no dropout, **no residual
+    added**, no device synchronisation (shapes are Python integers), and the sampling runs in float32 under autocast,
+    as published.
 
     Args:
         embed_dims: Channels ``C`` of queries and values. Default 256.

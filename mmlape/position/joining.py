@@ -1,7 +1,7 @@
 """How one position embedding joins a transformer: which layers receive it, and where.
 
-A joining method turns an embedding ``(1, N, C)`` into a :class:`PositionPlan`. All its parameters are its own, so blocks
-and backbones know nothing of the method.
+A joining method turns an embedding ``(1, N, C)`` into a :class:`PositionPlan`. All its parameters are its own, so
+blocks and backbones know nothing of the method.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ class LaPE(Joining):
     r"""Layer-adaptive Position Embedding (ICCV 2023, eq. 8-11).
 
     Tokens start without position. Each layer's attention reads
-    :math:`LN_{x,l}(x_l) + LN_{\omega,l}(\omega_l)` with a LayerNorm of its own for the position, and the position is passed
-    on from layer to layer: :math:`\omega_0 = \omega`, :math:`\omega_{l+1} = LN_{\omega,l}(\omega_l)`.
+    :math:`LN_{x,l}(x_l) + LN_{\omega,l}(\omega_l)` with a LayerNorm of its own for the position, and the position is
+    passed on from layer to layer: :math:`\omega_0 = \omega`, :math:`\omega_{l+1} = LN_{\omega,l}(\omega_l)`.
 
     Args:
         embed_dims: Channels ``C``.
         depth: Number of transformer layers ``L``.
-        progressive: True for the ICCV form above. False for the arXiv v1 form, "LaPE (sharing PE)" of ICCV Table 7, in
-            which every layer normalises the same :math:`\omega`. Default True.
-        num_layers: ``eta``, the number of first layers that receive the position (arXiv v1, Table 6); the others receive
-            none. Default None, all of them.
+        progressive: True for the ICCV form above. False for the arXiv v1 form, "LaPE (sharing PE)" of ICCV Table 7,
+            in which every layer normalises the same :math:`\omega`. Default True.
+        num_layers: ``eta``, the number of first layers that receive the position (arXiv v1, Table 6); the others
+            receive none. Default None, all of them.
         eps: Added to the variance. Default 1e-6.
 
     Raises:

@@ -134,7 +134,7 @@ def test_shapes_must_fit():
 
 @pytest.mark.parametrize('source', ['Timm', 'dino', None])
 def test_unknown_source_lists_the_known(source):
-    with pytest.raises(ValueError, match="source must be one of.*'vit_adapter'"):
+    with pytest.raises(ValueError, match=r"source must be one of.*'vit_adapter'"):
         convert({}, source, vit())
 
 
@@ -207,18 +207,18 @@ def test_whole_adapter_from_init_cfg(tmp_path):
     ],
 )
 def test_bad_init_cfg(options):
-    with pytest.raises(ValueError, match='source|min_matched'):
+    with pytest.raises(ValueError, match=r'source|min_matched'):
         Pretrained(**options)
 
 
 def test_missing_file_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match='nowhere.pth'):
+    with pytest.raises(FileNotFoundError, match=r'nowhere\.pth'):
         Pretrained('deit', checkpoint=str(tmp_path / 'nowhere.pth'))(vit())
 
 
 def test_unsafe_checkpoint_is_refused(tmp_path):
     torch.save({'model': LoadReport('x')}, tmp_path / 'unsafe.pth')
-    with pytest.raises(Exception, match='weights_only|WeightsUnpickler|Unsupported'):
+    with pytest.raises(Exception, match=r'weights_only|WeightsUnpickler|Unsupported'):
         Pretrained('deit', checkpoint=str(tmp_path / 'unsafe.pth'))(vit())
 
 

@@ -1,0 +1,57 @@
+"""Small backbones of every kind, shared by the tests of this room."""
+
+from mmlape.registry import MODELS
+
+ARCH = dict(embed_dims=24, depth=4, num_heads=3, mlp_ratio=2)
+ADAPTER = dict(
+    type='mmlape.ViTAdapter',
+    vit=dict(
+        type='mmlape.VisionTransformer',
+        arch=ARCH,
+        img_size=64,
+        with_cls_token=False,
+        final_norm=False,
+        layer_scale=True,
+    ),
+    conv_inplanes=8,
+    interaction_indexes=[[0, 0], [1, 1], [2, 2], [3, 3]],
+)
+JOININGS = {
+    'default': dict(type='mmlape.DefaultJoining'),
+    'lape': dict(type='mmlape.LaPE'),
+    'lape-sharing': dict(type='mmlape.LaPE', progressive=False),
+    'lape-eta-2': dict(type='mmlape.LaPE', num_layers=2),
+}
+
+
+def build_vit(**options):
+    """A micro Vision Transformer."""
+    base = dict(type='mmlape.VisionTransformer', arch=ARCH, img_size=64)
+    return MODELS.build(dict(base, **options))
+
+
+def build_adapter(vit=None, **options):
+    """A micro ViT-Adapter; ``vit`` holds options of the ViT inside."""
+    config = dict(ADAPTER, **options)
+    config['vit'] = dict(ADAPTER['vit'], **(vit or {}))
+    return MODELS.build(config)
+
+
+# name: how to build it. Every variant goes through the same tests.
+VARIANTS = {
+    **{f'vit-{name}': lambda j=j: build_vit(joining=j) for name, j in JOININGS.items()},
+    **{
+        f'adapter-{name}': lambda j=j: build_adapter(dict(joining=j))
+        for name, j in JOININGS.items()
+    },
+    'vit-windows': lambda: build_vit(window_size=[2, None, (2, 3), None]),
+    'vit-raw': lambda: build_vit(out_type='raw', with_dist_token=True),
+    'vit-without-prefix': lambda: build_vit(with_cls_token=False, layer_scale=0.1),
+    'vit-two-outputs': lambda: build_vit(out_indices=[0, 2]),
+    'adapter-per-stage': lambda: build_adapter(vit_feature='per_stage'),
+    'adapter-windows': lambda: build_adapter(dict(window_size=[2, None, 2, None])),
+    'adapter-with-prefix': lambda: build_adapter(dict(with_cls_token=True, final_norm=True)),
+    'adapter-patch-14': lambda: build_adapter(dict(patch_size=14)),
+    'adapter-one-interaction': lambda: build_adapter(interaction_indexes=[[0, 3]]),
+    'adapter-deform-ratio': lambda: build_adapter(deform_ratio=0.5),
+}

@@ -1,0 +1,86 @@
+"""What must hold for every backbone in every variant."""
+
+import itertools
+
+import pytest
+import torch
+from backbone_variants import VARIANTS
+from torch import nn
+
+each_variant = pytest.mark.parametrize('build', VARIANTS.values(), ids=VARIANTS.keys())
+
+
+def random_parameters(model):
+    """Initial values hide errors: LaPE's norms are all alike, injectors are zero."""
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def loss(outputs):
+    return sum(output.square().mean() for output in outputs)
+
+
+@each_variant
+def test_trains(build):
+    """No NaN, and every parameter gets a gradient."""
+    model = random_parameters(build())
+    outputs = model(torch.randn(2, 3, 72, 40))
+    loss(outputs).backward()
+    assert all(output.isfinite().all() for output in outputs)
+    without = [
+        n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0
+    ]
+    # A bias on all keys alike cancels in the softmax; it is part of qkv, which has a gradient.
+    assert without == []
+
+
+@each_variant
+def test_recomputed_equals_plain(build):
+    model = random_parameters(build()).eval()
+    image = torch.randn(1, 3, 40, 72)
+    results = []
+    for with_cp in (False, True):
+        for module in model.modules():
+            if hasattr(module, 'with_cp'):
+                module.with_cp = with_cp
+        model.zero_grad()
+        outputs = model(image)
+        loss(outputs).backward()
+        results.append((outputs, [p.grad.clone() for p in model.parameters()]))
+    (plain, plain_grads), (again, again_grads) = results
+    assert all(torch.equal(a, b) for a, b in zip(plain, again))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(plain_grads, again_grads))
+
+
+@each_variant
+def test_state_dict_round_trip(build):
+    source, target = random_parameters(build()).eval(), build().eval()
+    target.load_state_dict(source.state_dict(), strict=True)
+    image = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert all(torch.equal(a, b) for a, b in zip(source(image), target(image)))
+
+
+@each_variant
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_autocast(build, dtype):
+    model, image = random_parameters(build()).eval(), torch.rand(1, 3, 64, 48)
+    expected = model(image)
+    with torch.autocast('cpu', dtype=dtype):
+        outputs = model(image)
+        loss(outputs).backward()
+    for got, exact in zip(outputs, expected):
+        scale = exact.abs().max()
+        assert (got.float() - exact).abs().max() < 0.1 * scale
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+@each_variant
+def test_deterministic_per_image(build):
+    """An image's result does not depend on what else is in the batch."""
+    model, images = random_parameters(build()).eval(), torch.randn(3, 3, 50, 70)
+    with torch.no_grad():
+        together = model(images)
+        alone = [torch.cat(parts) for parts in zip(*(model(image[None]) for image in images))]
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in itertools.zip_longest(together, alone))

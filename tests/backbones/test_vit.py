@@ -1,0 +1,237 @@
+"""The plain ViT: parity, parameter counts, options, sizes, errors."""
+
+import pytest
+import torch
+from backbone_variants import ARCH, build_vit
+from torch import nn
+
+from mmlape.checkpoints import convert
+from mmlape.registry import MODELS
+
+
+def build_golden(meta, **options):
+    joining = {'basic': 'mmlape.DefaultJoining', 'LaPE': 'mmlape.LaPE'}[meta['joining']]
+    return MODELS.build(
+        dict(
+            type='mmlape.VisionTransformer',
+            arch={key: meta[theirs] for key, theirs in _ARCH_KEYS.items()},
+            img_size=meta['img_size'],
+            patch_size=meta['patch_size'],
+            joining=dict(type=joining),
+            out_type='raw',
+            **options,
+        )
+    )
+
+
+_ARCH_KEYS = dict(
+    embed_dims='embed_dim', depth='depth', num_heads='num_heads', mlp_ratio='mlp_ratio'
+)
+
+
+@pytest.mark.parametrize('name', ['lape_vit_default_learnable', 'lape_vit_lape_learnable'])
+def test_parity_with_published_lape(golden, name):
+    """ICCV 2023: outputs within 1e-4, gradients within 1e-3 relative."""
+    meta, state, arrays = golden(name)
+    model = build_golden(meta)
+    model.load_state_dict(convert(state, 'lape', model), strict=True)
+    image = arrays['input'].requires_grad_()
+    (tokens,) = model(image)
+    assert torch.allclose(tokens, arrays['tokens'], atol=1e-4, rtol=0)
+    (tokens * arrays['cotangent']).sum().backward()
+    got = {'input': image.grad, 'pos_embed': model.position.pos_embed.grad}
+    if meta['joining'] == 'LaPE':
+        for layer in (0, 1):
+            got[f'blocks.{layer}.pe_norm.weight'] = model.joining.norms[layer].weight.grad
+    assert {f'grad/{key}' for key in got} == {key for key in arrays if key.startswith('grad/')}
+    for key, grad in got.items():
+        expected = arrays[f'grad/{key}']
+        assert (grad - expected).abs().max() < 1e-3 * expected.abs().max(), key
+
+
+@pytest.mark.parametrize(
+    ('arch', 'default', 'lape'),
+    [
+        ('deit-tiny', 5.717, 5.722),
+        ('deit-small', 22.051, 22.060),
+        ('deit-base', 86.568, 86.586),
+    ],
+)
+def test_parameter_counts(arch, default, lape):
+    """ICCV 2023, Table 5, with a linear head of 1000 classes; LaPE adds exactly 2 x depth x C."""
+    counts = {}
+    for name in ('DefaultJoining', 'LaPE'):
+        with torch.device('meta'):
+            model = build_vit(arch=arch, img_size=224, joining=dict(type=f'mmlape.{name}'))
+            head = nn.Linear(model.embed_dims, 1000)
+        counts[name] = sum(p.numel() for part in (model, head) for p in part.parameters())
+    assert round(counts['DefaultJoining'] / 1e6, 3) == default
+    assert round(counts['LaPE'] / 1e6, 3) == lape
+    assert counts['LaPE'] - counts['DefaultJoining'] == 2 * model.depth * model.embed_dims
+
+
+@pytest.mark.parametrize('size', [(1, 1), (16, 16), (33, 70), (64, 64), (15, 200)])
+@pytest.mark.parametrize('window_size', [None, 3])
+def test_any_image_size(size, window_size):
+    model = build_vit(window_size=window_size).eval()
+    (maps,) = model(torch.randn(1, 3, *size))
+    assert maps.shape == (1, 24, -(-size[0] // 16), -(-size[1] // 16))
+
+
+@pytest.mark.parametrize('patch_size', [4, 14, (8, 16)])
+def test_any_patch_size(patch_size):
+    model = build_vit(patch_size=patch_size)
+    height, width = (patch_size, patch_size) if isinstance(patch_size, int) else patch_size
+    assert model(torch.randn(1, 3, 50, 30))[0].shape[-2:] == (-(-50 // height), -(-30 // width))
+
+
+def test_padding_changes_nothing_where_none_is_needed():
+    model, image = build_vit().eval(), torch.randn(1, 3, 40, 60)
+    padded = nn.functional.pad(image, (0, 4, 0, 8))
+    assert torch.equal(model(image)[0], model(padded)[0])
+
+
+def test_prefix_kept_dropped_returned():
+    image = torch.randn(2, 3, 64, 48)
+    raw = build_vit(out_type='raw', with_dist_token=True)
+    assert raw.num_prefix_tokens == 2 and raw(image)[0].shape == (2, 2 + 12, 24)
+    both = build_vit(out_type='featmap_and_prefix', with_dist_token=True)
+    both.load_state_dict(raw.state_dict())
+    ((maps, prefix),) = both(image)
+    assert torch.equal(prefix, raw(image)[0][:, :2])
+    assert torch.equal(maps.flatten(2).transpose(1, 2), raw(image)[0][:, 2:])
+    dropped = build_vit(with_cls_token=False)
+    assert dropped.num_prefix_tokens == 0 and 'cls_token' not in dropped.state_dict()
+    assert dropped.position.pos_embed.shape == (1, 16, 24)
+
+
+def test_out_indices_and_final_norm():
+    image = torch.randn(1, 3, 64, 64)
+    model = build_vit(out_indices=[1, 3]).eval()
+    only_last = build_vit().eval()
+    only_last.load_state_dict(model.state_dict())
+    early, last = model(image)
+    assert torch.equal(last, only_last(image)[0]) and not torch.allclose(early, last)
+    without = build_vit(out_indices=[1, -1], final_norm=False)
+    assert without.norm is None
+    without.load_state_dict({k: v for k, v in model.state_dict().items() if 'norm.' not in k[:5]})
+    normed = model.norm(without.eval()(image)[1].permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+    assert torch.allclose(normed, last, atol=1e-5)
+
+
+def test_layers_after_the_last_output_are_not_built():
+    """They would get no gradient, which DistributedDataParallel refuses."""
+    model = build_vit(out_indices=1, joining=dict(type='mmlape.LaPE'), drop_path_rate=0.3)
+    assert len(model.blocks) == len(model.joining.norms) == 2 and model.norm is None
+    assert model.blocks[1].drop_path.drop_prob == pytest.approx(0.1)
+
+
+def test_drop_path_grows_linearly():
+    rates = [getattr(b.drop_path, 'drop_prob', 0) for b in build_vit(drop_path_rate=0.3).blocks]
+    assert rates == pytest.approx([0, 0.1, 0.2, 0.3])
+
+
+@pytest.mark.parametrize(
+    ('frozen_stages', 'trained'),
+    [
+        (-1, {'patch_embed', 'cls_token', 'position', 'joining', 'blocks', 'norm'}),
+        (0, {'joining', 'blocks', 'norm'}),
+        (2, {'joining', 'blocks', 'norm'}),
+        (4, set()),
+    ],
+)
+def test_frozen_stages(frozen_stages, trained):
+    model = build_vit(
+        frozen_stages=frozen_stages, joining=dict(type='mmlape.LaPE'), drop_path_rate=0.5
+    ).train()
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    assert {name.split('.')[0] for name in names} == trained
+    for layer, block in enumerate(model.blocks):
+        assert block.training == (layer >= frozen_stages)
+        assert block.attn.qkv.weight.requires_grad == (layer >= frozen_stages)
+        assert model.joining.norms[layer].weight.requires_grad == (layer >= frozen_stages)
+    assert model.train(False).training is False
+
+
+def test_recomputation_saves_memory():
+    def saved_bytes(**options):
+        sizes = []
+        hooks = torch.autograd.graph.saved_tensors_hooks(
+            lambda t: sizes.append(t.numel() * t.element_size()) or t, lambda t: t
+        )
+        model = build_vit(**options)
+        with hooks:
+            model(torch.randn(1, 3, 128, 128))
+        return sum(sizes)
+
+    assert saved_bytes(with_cp=True) < 0.5 * saved_bytes()
+
+
+def test_state_dict_names_are_timms():
+    names = set(build_vit(layer_scale=True).state_dict())
+    assert {'cls_token', 'pos_embed', 'patch_embed.proj.weight', 'norm.weight'} <= names
+    assert 'blocks.3.attn.qkv.weight' in names and 'blocks.3.ls2.gamma' in names
+    assert not any(name.startswith('position') for name in names)
+
+
+def test_names_hold_inside_a_parent_and_through_mmengine():
+    from mmengine.runner.checkpoint import load_state_dict
+
+    parents = [nn.Sequential(build_vit(), nn.Linear(2, 2)) for _ in range(2)]
+    state = parents[0].state_dict()
+    assert '0.pos_embed' in state and '0.position.pos_embed' not in state
+    load_state_dict(parents[1], state, strict=True)
+    assert torch.equal(parents[0][0].position.pos_embed, parents[1][0].position.pos_embed)
+
+
+def test_user_configs_are_not_edited():
+    position, joining = dict(type='mmlape.LearnedPosition'), dict(type='mmlape.LaPE')
+    build_vit(position=position, joining=joining)
+    assert position == dict(type='mmlape.LearnedPosition') and joining == dict(type='mmlape.LaPE')
+
+
+def test_float64_gradcheck():
+    arch = dict(embed_dims=4, depth=2, num_heads=2, mlp_ratio=1)
+    model = build_vit(arch=arch, patch_size=2, img_size=4, joining=dict(type='mmlape.LaPE'))
+    image = torch.randn(1, 3, 3, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(model.double(), (image,))
+
+
+@pytest.mark.parametrize(
+    ('options', 'match'),
+    [
+        (dict(arch='deit-huge'), r"arch must be one of \['deit-base'"),
+        (dict(arch=dict(ARCH, heads=3)), r"unknown \['heads'\]"),
+        (dict(arch=dict(embed_dims=24, depth=4)), r"missing \['num_heads'\]"),
+        (dict(arch=dict(ARCH, num_heads=5)), 'num_heads must divide'),
+        (dict(out_type='cls'), 'out_type must be one of'),
+        (dict(out_indices=[0, 4]), 'out_indices must be -4 to 3, got 4'),
+        (dict(out_indices=[3, -1]), 'different layers'),
+        (dict(out_indices=[]), 'different layers'),
+        (dict(window_size=[2, 2]), 'window_size must have one entry for each of 4 layers'),
+        (dict(frozen_stages=5), 'frozen_stages must be -1 to 4'),
+        (dict(drop_path_rate=1.0), 'drop_path_rate'),
+        (dict(patch_size=0), 'patch_size'),
+        (dict(norm_cfg=dict(type='BN')), 'no token norm'),
+    ],
+)
+def test_bad_values(options, match):
+    with pytest.raises(ValueError, match=match):
+        build_vit(**options)
+
+
+@pytest.mark.parametrize(
+    ('options', 'match'),
+    [
+        (dict(arch=3), 'arch must be a dict'),
+        (dict(img_size='224'), 'img_size'),
+        (dict(layer_scale='yes'), 'layer_scale'),
+        (dict(with_cls_token=1), 'with_cls_token must be True or False'),
+        (dict(with_cp='true'), 'with_cp'),
+        (dict(out_indices=1.0), 'out_indices'),
+        (dict(window=14), "unexpected keyword argument 'window'"),
+    ],
+)
+def test_wrong_types(options, match):
+    with pytest.raises(TypeError, match=match):
+        build_vit(**options)

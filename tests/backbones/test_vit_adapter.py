@@ -1,0 +1,199 @@
+"""ViT-Adapter: parity, sizes, flavours, initial values, errors."""
+
+import pytest
+import torch
+from backbone_variants import build_adapter
+from torch import nn
+
+from mmlape.checkpoints import convert, convert_with_report
+from mmlape.layers import deformable
+from mmlape.registry import MODELS
+
+FLAVOURS = {'det': ('last', 1610), 'seg': ('per_stage', 1620)}
+
+
+def build_golden(meta):
+    return MODELS.build(
+        dict(
+            type='mmlape.ViTAdapter',
+            vit=dict(
+                type='mmlape.VisionTransformer',
+                arch=dict(
+                    embed_dims=meta['embed_dim'],
+                    depth=meta['depth'],
+                    num_heads=meta['num_heads'],
+                    mlp_ratio=meta['mlp_ratio'],
+                ),
+                img_size=meta['pretrain_size'],
+                patch_size=meta['patch_size'],
+                window_size=meta['window_size'],
+                layer_scale=meta['layer_scale'],
+                with_cls_token=False,
+                final_norm=False,
+            ),
+            conv_inplanes=meta['conv_inplane'],
+            num_points=meta['n_points'],
+            deform_num_heads=meta['deform_num_heads'],
+            cffn_ratio=meta['cffn_ratio'],
+            deform_ratio=meta['deform_ratio'],
+            interaction_indexes=meta['interaction_indexes'],
+            vit_feature=FLAVOURS[meta['flavour']][0],
+        )
+    ).eval()
+
+
+@pytest.mark.parametrize('flavour', FLAVOURS)
+def test_parity_with_the_published_code(golden, flavour):
+    """Outputs within 1e-4, input gradient within 1e-3 relative."""
+    meta, state, arrays = golden(f'vit_adapter_{flavour}')
+    model = build_golden(meta)
+    converted, report = convert_with_report(state, 'vit_adapter', model)
+    assert report.matched_fraction == 1 and report.unused == []
+    model.load_state_dict(converted, strict=True)
+    image = arrays['input'].requires_grad_()
+    outputs = model(image)
+    seed = FLAVOURS[flavour][1]
+    total = 0
+    for index, output in enumerate(outputs):
+        assert torch.allclose(output, arrays[f'f{index + 1}'], atol=1e-4, rtol=0)
+        generator = torch.Generator().manual_seed(seed + index)
+        total = total + (output * torch.randn(output.shape, generator=generator)).sum()
+    total.backward()
+    expected = arrays['grad/input']
+    assert (image.grad - expected).abs().max() < 1e-3 * expected.abs().max()
+
+
+def test_whole_published_detector_gives_its_backbone(golden):
+    meta, state, _ = golden('vit_adapter_det')
+    model = build_golden(meta)
+    whole = {'state_dict': {f'backbone.{name}': tensor for name, tensor in state.items()}}
+    whole['state_dict']['rpn_head.rpn_conv.weight'] = torch.zeros(1)
+    converted = convert(whole, 'vit_adapter', model)
+    alone = convert(state, 'vit_adapter', model)
+    assert all(torch.equal(converted[name], tensor) for name, tensor in alone.items())
+
+
+@pytest.mark.parametrize(
+    'size', [(1, 1), (32, 32), (240, 240), (33, 70), (97, 31), (5, 300), (64, 96)]
+)
+@pytest.mark.parametrize('training', [True, False])
+def test_any_image_size(size, training):
+    model = build_adapter().train(training)
+    outputs = model(torch.randn(1, 3, *size))
+    for output, stride in zip(outputs, (4, 8, 16, 32)):
+        assert output.shape == (1, 24, -(-size[0] // stride), -(-size[1] // stride))
+        assert output.isfinite().all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('size', [(500, 333), (1333, 800), (33, 700)])
+def test_large_odd_image_sizes(size):
+    with torch.no_grad():
+        outputs = build_adapter().eval()(torch.randn(1, 3, *size))
+    for output, stride in zip(outputs, (4, 8, 16, 32)):
+        assert output.shape[-2:] == (-(-size[0] // stride), -(-size[1] // stride))
+
+
+def test_padding_changes_nothing_where_none_is_needed():
+    model, image = build_adapter().eval(), torch.randn(1, 3, 50, 60)
+    whole = model(nn.functional.pad(image, (0, 4, 0, 14)))
+    for cropped, full in zip(model(image), whole):
+        assert torch.equal(cropped, full[..., : cropped.shape[-2], : cropped.shape[-1]])
+
+
+def test_flavours_differ():
+    last, per_stage = build_adapter(), build_adapter(vit_feature='per_stage')
+    per_stage.load_state_dict(last.state_dict())
+    image = torch.randn(1, 3, 64, 64)
+    for index, (a, b) in enumerate(zip(last.eval()(image), per_stage.eval()(image))):
+        assert torch.allclose(a, b, atol=1e-5) == (index == 3)
+
+
+def test_no_shape_travels_as_a_tensor(monkeypatch):
+    """On a GPU, reading one would wait for the device. The sampling plan is made once per grid, then none is."""
+    model, image = build_adapter(), torch.randn(1, 3, 64, 64)
+    model(image)
+
+    def refuse(*args, **kwargs):
+        raise AssertionError('a tensor was read back')
+
+    for name in ('item', 'tolist', '__int__', '__bool__', '__index__', '__float__', 'numpy'):
+        monkeypatch.setattr(torch.Tensor, name, refuse)
+    loss = sum(output.mean() for output in model(image))
+    monkeypatch.undo()
+    loss.backward()
+
+
+def test_sampling_plans_are_made_once_per_grid():
+    model, image = build_adapter(), torch.randn(1, 3, 64, 96)
+    deformable.sampling_plan.cache_clear()
+    for _ in range(3):
+        model(image)
+    assert deformable.sampling_plan.cache_info().misses == 2
+
+
+def test_initial_values():
+    model = build_adapter()
+    model.init_weights()
+    assert all((i.injector.gamma == 0).all() for i in model.interactions)
+    attention = model.interactions[0].injector.attn
+    assert (attention.attention_weights.weight == 0).all()
+    assert (
+        attention.sampling_offsets.weight == 0
+    ).all() and attention.sampling_offsets.bias.std() > 1
+    assert abs(model.level_embed.std().item() - 1) < 0.3
+    assert (model.up.bias == 0).all()
+
+
+@pytest.mark.parametrize('norm', ['BN', 'SyncBN', 'GN'])
+def test_norm_cfg(norm):
+    extra = dict(num_groups=4) if norm == 'GN' else {}
+    model = build_adapter(norm_cfg=dict(type=norm, **extra))
+    cls = {'BN': nn.BatchNorm2d, 'SyncBN': nn.SyncBatchNorm, 'GN': nn.GroupNorm}[norm]
+    assert sum(isinstance(m, cls) for m in model.modules()) == 10
+
+
+def test_with_cp_reaches_the_vit():
+    model = build_adapter(with_cp=True)
+    assert model.with_cp and model.vit.with_cp
+
+
+def test_frozen_vit():
+    model = build_adapter(dict(frozen_stages=4))
+    sum(output.mean() for output in model(torch.randn(2, 3, 64, 64))).backward()
+    assert all(p.grad is None for p in model.vit.parameters())
+    assert model.spm.stem[0].weight.grad is not None
+
+
+def test_lape_in_one_line():
+    """DESIGN: every option of the ViT is a ViT-Adapter variant."""
+    plain, lape = build_adapter(), build_adapter(dict(joining=dict(type='mmlape.LaPE')))
+    added = set(lape.state_dict()) - set(plain.state_dict())
+    assert added == {f'vit.joining.norms.{n}.{p}' for n in range(4) for p in ('weight', 'bias')}
+
+
+@pytest.mark.parametrize(
+    ('options', 'match'),
+    [
+        (dict(vit_feature='first'), "vit_feature must be one of \\['last', 'per_stage'\\]"),
+        (dict(vit_feature='per_stage', interaction_indexes=[[0, 3]]), 'needs four interactions'),
+        (dict(interaction_indexes=[[0, 1], [3, 3]]), 'cover the layers 0..3'),
+        (dict(interaction_indexes=[[0, 1, 3]]), 'cover the layers'),
+        (dict(interaction_indexes=[[0, 11]]), 'cover the layers'),
+        (dict(deform_num_heads=5), 'deformable heads must divide'),
+        (dict(num_points=0), 'num_points'),
+        (dict(cffn_ratio=0.0), 'hidden channels'),
+        (dict(conv_inplanes=0), 'conv_inplanes'),
+        (dict(vit=dict(out_indices=[1])), "vit's out_indices"),
+    ],
+)
+def test_bad_values(options, match):
+    with pytest.raises(ValueError, match=match):
+        build_adapter(**options)
+
+
+def test_vit_must_be_a_vit():
+    with pytest.raises(TypeError, match='got ResNet'):
+        MODELS.build(dict(type='mmlape.ViTAdapter', vit=dict(type='mmdet.ResNet', depth=18)))
+    with pytest.raises(TypeError, match='vit must be the config'):
+        MODELS.build(dict(type='mmlape.ViTAdapter', vit='deit-tiny'))
