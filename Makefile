@@ -1,0 +1,56 @@
+# From a clone to trained models: `make demo`; `make test`. Both set up what they need. `make help` lists everything.
+#
+#   PYTHON=python3.12     the interpreter for a new environment (3.10 to 3.12)
+#   VENV=path             where the environment is, or is to be; an existing one is completed, never replaced
+#   STACK=openmmlab       the original OpenMMLab packages in place of the maintained ones
+#   CUDA=0                operators for the CPU only, although there are a GPU and nvcc
+
+STACK ?= onedl
+VENV ?= $(if $(filter onedl,$(STACK)),.venv,.venv-$(STACK))
+PY := $(abspath $(VENV))/bin/python
+# A tested Python if there is one, else whatever python3 is.
+FOUND := $(shell for p in python3 python3.12 python3.11 python3.10; do \
+  "$$p" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null \
+  && { echo "$$p"; break; }; done)
+INTERPRETER := $(or $(PYTHON),$(FOUND),python3)
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
+FORMATTED := $(wildcard setup.py mmlape configs tools tests benchmarks)
+export CUDA
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test test-slow lint format clean clean-env
+
+help:  ## this list
+	@sed -n 's/^#   /    /p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F'\t' '{ printf "make %-12s %s\n", $$1, $$2 }'
+
+env:  ## set up the environment: seconds, or 10 to 15 minutes where mmcv was never compiled before
+	@command -v $(INTERPRETER) >/dev/null \
+	  || { echo 'error: there is no $(INTERPRETER): install Python >= 3.10 or give it: make env PYTHON=path' >&2; exit 1; }
+	@$(INTERPRETER) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("error: mmlape needs Python >= 3.10, and $(INTERPRETER) is %s; give another one: make env PYTHON=path" % sys.version.split()[0])'
+	@$(INTERPRETER) tools/setup_env --venv '$(VENV)' --stack '$(STACK)' $(if $(PYTHON),--python '$(PYTHON)')
+
+demo: env  ## train, evaluate and draw a LaPE detector and a LaPE segmenter on data made on the spot
+	@$(PY) tools/demo.py
+
+test: env  ## the fast tests
+	$(PYTEST) -m 'not slow'
+
+test-slow: env  ## the tests of more than 20 seconds
+	$(PYTEST) -m slow
+
+lint: env  ## what CI checks: style and formatting
+	$(PY) -m ruff check $(FORMATTED)
+	$(PY) -m ruff format --check $(FORMATTED)
+
+format: env  ## repair what lint complains about, as far as that goes by itself
+	$(PY) -m ruff check --fix $(FORMATTED)
+	$(PY) -m ruff format $(FORMATTED)
+
+clean:  ## remove builds and caches; environments, work_dirs and compiled wheels stay
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .coverage htmlcov
+	find mmlape configs tools tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+clean-env:  ## remove the environment of this stack (compiled wheels stay in the cache)
+	@test ! -e '$(VENV)' || grep -qs '"ours": true' '$(VENV)/.mmlape/state.json' || { echo 'error: $(VENV) was not made by make env' >&2; exit 1; }
+	rm -rf '$(VENV)'

@@ -1,0 +1,83 @@
+"""The package: code from ``mmlape/``; ``configs/`` and ``tools/`` travel inside it as ``mmlape/.mim/``, MIM's place."""
+
+import re
+import shutil
+from pathlib import Path
+
+from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+# setup_env sets up a clone, so it is of no use without one.
+SHIPPED = {'configs': (), 'tools': ('setup_env',)}
+
+
+class BuildPyWithConfigs(build_py):
+    """Copies configs and tools into the build folder, never into the source tree."""
+
+    def run(self):
+        super().run()
+        if self.editable_mode:  # an editable install reads them from the clone
+            return
+        for folder, left_out in SHIPPED.items():
+            target = Path(self.build_lib, 'mmlape', '.mim', folder)
+            shutil.rmtree(target, ignore_errors=True)
+            if (ROOT / folder).is_dir():
+                ignore = shutil.ignore_patterns('__pycache__', '*.pyc', *left_out)
+                shutil.copytree(ROOT / folder, target, ignore=ignore)
+
+
+def read(name: str) -> str:
+    path = ROOT / name
+    return path.read_text(encoding='utf-8') if path.is_file() else ''
+
+
+def version() -> str:
+    return re.search(r"__version__ = '(.+)'", read('mmlape/version.py')).group(1)
+
+
+EXTRAS = {
+    'onedl': [
+        'onedl-mmengine>=0.10.12',
+        'onedl-mmcv>=2.3.6',
+        'onedl-mmdetection>=3.5.1',
+        'onedl-mmsegmentation>=1.4.2',
+    ],
+    'openmmlab': [
+        'mmengine==0.10.7',
+        'mmcv>=2.1.0,<2.2.0',
+        'mmdet>=3.3.0',
+        'mmsegmentation>=1.2.2',
+    ],
+    'demo': ['scikit-learn'],
+    'test': ['pytest', 'pytest-timeout', 'pytest-xdist', 'scikit-learn'],
+    'dev': ['ruff'],
+}
+
+setup(
+    name='mmlape',
+    version=version(),
+    description='Layer-adaptive position embedding, dynamic token normalization and Gabor position '
+    'encoding for MMDetection and MMSegmentation',
+    long_description=read('README.md'),
+    long_description_content_type='text/markdown',
+    author='the mmlape authors',
+    license='Apache-2.0',
+    python_requires='>=3.10',
+    packages=find_packages(include=['mmlape', 'mmlape.*']),
+    # Only what cannot replace a part of the user's stack: the OpenMMLab packages exist under two distribution names
+    # with the same import names, so they are extras, and no torch version is asked for.
+    install_requires=['numpy', 'timm>=1.0.3', 'torch'],
+    extras_require=EXTRAS,
+    cmdclass={'build_py': BuildPyWithConfigs},
+    zip_safe=False,
+    classifiers=[
+        'Development Status :: 3 - Alpha',
+        'Intended Audience :: Science/Research',
+        'Programming Language :: Python :: 3',
+        'Programming Language :: Python :: 3.10',
+        'Programming Language :: Python :: 3.11',
+        'Programming Language :: Python :: 3.12',
+        'Topic :: Scientific/Engineering :: Image Recognition',
+    ],
+)
