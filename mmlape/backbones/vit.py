@@ -16,7 +16,7 @@ from mmlape.checks import (
     check_positive_int,
     check_rate,
 )
-from mmlape.layers import Block, PatchEmbed
+from mmlape.layers import Attention, Block, Mlp, PatchEmbed
 from mmlape.norm import build_token_norm
 from mmlape.position import PositionPlan
 from mmlape.registry import MODELS
@@ -128,13 +128,16 @@ class VisionTransformer(Backbone):
         self.blocks = nn.ModuleList(
             Block(
                 self.embed_dims,
-                self.arch['num_heads'],
-                self.arch['mlp_ratio'],
-                qkv_bias=qkv_bias,
-                window_size=windows[layer],
+                Attention(
+                    self.embed_dims,
+                    self.arch['num_heads'],
+                    qkv_bias,
+                    windows[layer],
+                    attn_drop_rate,
+                    drop_rate,
+                ),
+                Mlp(self.embed_dims, int(self.embed_dims * self.arch['mlp_ratio']), drop_rate),
                 layer_scale=_layer_scale_value(layer_scale),
-                drop_rate=drop_rate,
-                attn_drop_rate=attn_drop_rate,
                 drop_path_rate=rates[layer],
                 norm_cfg=norm_cfg,
             )

@@ -1,7 +1,7 @@
 """Attention, the transformer block, patch embedding, deformable interaction, spatial prior."""
 
 from .attention import Attention
-from .block import Block
+from .block import Block, Mlp
 from .deformable import DeformableAttention, SamplingPlan, sampling_plan
 from .interaction import ConvFFN, Extractor, Injector, Interaction
 from .patch_embed import PatchEmbed, pad_to_multiple
@@ -15,6 +15,7 @@ __all__ = [
     'Extractor',
     'Injector',
     'Interaction',
+    'Mlp',
     'PatchEmbed',
     'SamplingPlan',
     'SpatialPrior',

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mmlape.layers import Attention, Block, PatchEmbed, pad_to_multiple
+from mmlape.layers import Attention, Block, Mlp, PatchEmbed, pad_to_multiple
 from mmlape.layers.attention import merge, partition
 
 
@@ -18,6 +18,10 @@ def plain_attention(module, tokens, mask=None):
         scores = scores.masked_fill(~mask, float('-inf'))
     out = scores.softmax(dim=-1) @ value
     return module.proj(out.transpose(1, 2).reshape(batch, num, dims))
+
+
+def micro_block(window=None, **options):
+    return Block(8, Attention(8, 2, window_size=window), Mlp(8, 32), **options)
 
 
 def test_global_equals_the_definition():
@@ -96,14 +100,14 @@ def test_bad_options(options, match):
 
 
 def test_block_formula():
-    block, x, w = Block(8, 2, layer_scale=0.5), torch.randn(2, 6, 8), torch.randn(1, 6, 8)
+    block, x, w = micro_block(layer_scale=0.5), torch.randn(2, 6, 8), torch.randn(1, 6, 8)
     y = x + 0.5 * block.attn(block.norm1(x) + w, (2, 3))
     y = y + 0.5 * block.mlp(block.norm2(y))
     assert torch.allclose(block(x, (2, 3), w), y, atol=1e-6)
 
 
 def test_block_hands_the_grid_to_its_norms():
-    block, seen = Block(8, 2), []
+    block, seen = micro_block(), []
     for norm in (block.norm1, block.norm2):
         norm.forward = lambda tokens, grid=None: seen.append(grid) or tokens
     block(torch.randn(1, 6, 8), (2, 3))
@@ -113,7 +117,7 @@ def test_block_hands_the_grid_to_its_norms():
 @pytest.mark.parametrize('window', [None, 2])
 @pytest.mark.parametrize('position', [None, torch.randn(1, 7, 8)])
 def test_block_compiles_as_one_graph(window, position):
-    block, x = Block(8, 2, window_size=window, layer_scale=1.0), torch.randn(2, 7, 8)
+    block, x = micro_block(window, layer_scale=1.0), torch.randn(2, 7, 8)
     compiled = torch.compile(block, fullgraph=True, backend='aot_eager')
     assert torch.allclose(compiled(x, (2, 3), position), block(x, (2, 3), position), atol=1e-5)
 
