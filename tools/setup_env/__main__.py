@@ -209,14 +209,15 @@ def install_mmcv(setup: Setup) -> None:
     wheel = mmcv_wheel.kept_wheel(name, version, key)
     if wheel is None:
         device = f'for CUDA {cuda.release}, {cuda.archs}' if cuda else 'for the CPU'
-        say(f"3/5 compiling mmcv's operators {device}, once per machine ({COMPILE_TIME})")
+        say(f"4/5 compiling mmcv's operators {device}, once per machine ({COMPILE_TIME})")
         wheel = mmcv_wheel.get_wheel(setup.python, setup.environment(), name, version, key, cuda)
     else:
-        say('3/5 installing mmcv, compiled earlier on this machine')
+        say('4/5 installing mmcv, compiled earlier on this machine')
     setup.install('mmcv', '--no-deps', '--force-reinstall', wheel)
     if not setup.run(setup.python, '-c', 'import mmcv._ext'):
-        wheel.unlink()
-        raise SetupError(f'{wheel.name} does not load (reason above); make env compiles it again')
+        raise SetupError(
+            f'{wheel} does not load (reason above); if you remove it, it is compiled anew'
+        )
 
 
 def own_version(setup: Setup, installed: dict, module: str) -> str | None:
@@ -233,7 +234,7 @@ def install_toolboxes(setup: Setup) -> None:
         if module != 'mmcv' and (setup.ours or not own_version(setup, installed, module))
     ]
     if wanted:
-        say(f'4/5 installing {", ".join(wanted)} (under a minute)')
+        say(f'3/5 installing {", ".join(wanted)} (under a minute)')
         setup.install('the OpenMMLab packages', '--no-build-isolation', '--no-deps', *wanted)
 
 
@@ -245,8 +246,8 @@ def install_mmlape(setup: Setup) -> None:
 STEPS = {
     'venv': create_venv,
     'packages': install_packages,
-    'mmcv': install_mmcv,
     'toolboxes': install_toolboxes,
+    'mmcv': install_mmcv,
     'mmlape': install_mmlape,
 }
 
