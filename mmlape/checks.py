@@ -61,3 +61,17 @@ def check_keys(name: str, value: Any, required: Collection[str]) -> dict:
             f'unknown {sorted(unknown)}, missing {sorted(missing)}'
         )
     return value
+
+
+def check_layers(name: str, value: Any, depth: int) -> tuple[int, ...]:
+    """Return ascending layer indices from None (all), a number of first layers, or a list of indices, else raise."""
+    if value is None or isinstance(value, int):
+        count = check_positive_int(name, depth if value is None else value, maximum=depth)
+        return tuple(range(count))
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f'{name} must be None, an integer or a list of integers, got {value!r}')
+    for layer in value:
+        check_positive_int(name, layer, minimum=0, maximum=depth - 1)
+    if not value or len(set(value)) != len(value):
+        raise ValueError(f'{name} must name different layers, at least one, got {value}')
+    return tuple(sorted(value))

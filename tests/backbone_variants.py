@@ -20,7 +20,9 @@ JOININGS = {
     'default': dict(type='mmlape.DefaultJoining'),
     'lape': dict(type='mmlape.LaPE'),
     'lape-sharing': dict(type='mmlape.LaPE', progressive=False),
-    'lape-eta-2': dict(type='mmlape.LaPE', num_layers=2),
+    'shared': dict(type='mmlape.SharedJoining'),
+    'unshared': dict(type='mmlape.UnsharedJoining'),
+    'lape-eta-2': dict(type='mmlape.LaPE', layers=2),
 }
 
 

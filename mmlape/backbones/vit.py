@@ -12,13 +12,14 @@ from mmlape.checks import (
     check_bool,
     check_grid,
     check_keys,
+    check_layers,
     check_option,
     check_positive_int,
     check_rate,
 )
 from mmlape.layers import Attention, Block, Mlp, PatchEmbed
 from mmlape.norm import build_token_norm
-from mmlape.position import PositionPlan
+from mmlape.position import PlanCache, PositionPlan
 from mmlape.registry import MODELS
 
 from .base import Backbone
@@ -48,6 +49,9 @@ class VisionTransformer(Backbone):
         in_channels: Image channels. Default 3.
         position: Config of a position embedding. Default ``mmlape.LearnedPosition``.
         joining: Config of a joining method. Default ``mmlape.DefaultJoining``.
+        attention_position: Config of what position does inside the attention layers, e.g.
+            ``dict(type='mmlape.RelativePositionBias', layer_norm=True)``; its key ``layers`` (None for all, a number of
+            first layers, or a list) says where. Default None, nothing.
         out_type: ``'featmap'`` (default): maps ``(B, C, H, W)`` with ``H = ceil(height / patch)``; ``'raw'``: all
             tokens ``(B, P + H * W, C)``, prefix first; ``'featmap_and_prefix'``: pairs of map and prefix tokens
             ``(B, P, C)``.
@@ -87,6 +91,7 @@ class VisionTransformer(Backbone):
         in_channels: int = 3,
         position: dict | None = None,
         joining: dict | None = None,
+        attention_position: dict | None = None,
         out_type: str = 'featmap',
         out_indices: int | Sequence[int] = -1,
         with_cls_token: bool = True,
@@ -125,6 +130,7 @@ class VisionTransformer(Backbone):
         self.drop_path_rate = check_rate('drop_path_rate', drop_path_rate)
         rates = _linear_rates(self.drop_path_rate, self.depth)
         windows = _per_layer('window_size', window_size, self.depth)
+        in_attention = self._attention_positions(attention_position, windows[:num_layers])
         self.blocks = nn.ModuleList(
             Block(
                 self.embed_dims,
@@ -135,6 +141,7 @@ class VisionTransformer(Backbone):
                     windows[layer],
                     attn_drop_rate,
                     drop_rate,
+                    in_attention[layer],
                 ),
                 Mlp(self.embed_dims, int(self.embed_dims * self.arch['mlp_ratio']), drop_rate),
                 layer_scale=_layer_scale_value(layer_scale),
@@ -173,7 +180,7 @@ class VisionTransformer(Backbone):
         tokens, grid = self.patch_embed(image)
         prefix = [getattr(self, name).expand(len(tokens), -1, -1) for name in self.prefix_names]
         tokens = torch.cat([*prefix, tokens], dim=1)
-        plan = self.joining(self.position(grid))
+        plan = self.plans.get(grid, lambda: self.joining(self.position(grid)))
         if plan.stem is not None:
             tokens = tokens + plan.stem
         return self.drop_after_position(tokens), grid, plan
@@ -194,6 +201,26 @@ class VisionTransformer(Backbone):
         if self.norm is None or layer != self.depth - 1:
             return tokens
         return self.norm(tokens, grid)
+
+    def switch_to_deploy(self) -> None:
+        """Fold the position for good: one plan per grid, gradients or not, in training or not.
+
+        The parameters of position and joining stay where they are, without gradients; what they make for a grid is
+        computed when the grid is first seen, also for later grids, and is the same to the bit.
+        """
+        self.eval().requires_grad_(False)
+        self.plans.final = True
+
+    def train(self, mode: bool = True) -> VisionTransformer:
+        """Switch between training and evaluation; what was kept of the position is forgotten."""
+        super().train(mode)
+        self.plans.clear()
+        return self
+
+    def _apply(self, *args, **kwargs) -> VisionTransformer:
+        # Called by .to(), .half(), .cuda(): what was kept lives elsewhere.
+        self.plans.clear()
+        return super()._apply(*args, **kwargs)
 
     def frozen_modules(self) -> list[nn.Module]:
         """The first ``frozen_stages`` layers with what serves them, and the stem."""
@@ -228,15 +255,6 @@ class VisionTransformer(Backbone):
         img_size: tuple[int, int],
         num_layers: int,
     ) -> None:
-        grid = tuple(-(-side // patch) for side, patch in zip(img_size, self.patch_size))
-        self.position = MODELS.build(
-            dict(
-                dict(type='mmlape.LearnedPosition') if position is None else position,
-                embed_dims=self.embed_dims,
-                grid=grid,
-                num_prefix_tokens=self.num_prefix_tokens,
-            )
-        )
         self.joining = MODELS.build(
             dict(
                 dict(type='mmlape.DefaultJoining') if joining is None else joining,
@@ -244,8 +262,36 @@ class VisionTransformer(Backbone):
                 depth=num_layers,
             )
         )
+        self.grid = tuple(-(-side // patch) for side, patch in zip(img_size, self.patch_size))
+        self.position = MODELS.build(
+            dict(
+                dict(type='mmlape.LearnedPosition') if position is None else position,
+                embed_dims=self.embed_dims,
+                grid=self.grid,
+                num_prefix_tokens=self.num_prefix_tokens,
+                num_tables=self.joining.num_tables,
+            )
+        )
+        self.plans = PlanCache()
+        self.register_load_state_dict_post_hook(lambda vit, _: vit.plans.clear())
         # timm keeps the table at the top; here it belongs to the embedding.
         alias_state_dict(self, {'pos_embed': 'position.pos_embed'})
+
+    def _attention_positions(self, config: dict | None, windows: list) -> list[nn.Module | None]:
+        """One module or None for each layer."""
+        if config is None:
+            return [None] * len(windows)
+        options = dict(config)
+        layers = check_layers(
+            'attention_position layers', options.pop('layers', None), len(windows)
+        )
+        options.update(embed_dims=self.embed_dims, num_heads=self.arch['num_heads'])
+        return [
+            MODELS.build(dict(options, grid=self.grid if window is None else window))
+            if layer in layers
+            else None
+            for layer, window in enumerate(windows)
+        ]
 
 
 def _resolve_arch(arch: str | dict) -> dict:

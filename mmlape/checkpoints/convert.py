@@ -126,7 +126,7 @@ def _unwrap(checkpoint: Mapping[str, Any]) -> State:
 def _fit_table(
     table: Tensor, position: LearnedPosition, source_grid: int | tuple[int, int] | None
 ) -> tuple[Tensor, str]:
-    """Fit a table ``(1, P' + N', C)`` to a position's prefix rows and grid; also says what was done, '' for nothing."""
+    """Fit a table ``(K, P' + N', C)`` to a position's prefix rows and grid; also says what was done, '' for nothing."""
     if table.ndim != 3 or table.shape[2] != position.embed_dims:
         return table, ''
     if source_grid is None:
@@ -139,7 +139,7 @@ def _fit_table(
     prefix, cells = table.tensor_split([num_prefix], dim=1)
     wanted = position.num_prefix_tokens
     # A table without rows for prefix tokens adds nothing to them.
-    missing = table.new_zeros(1, max(wanted - num_prefix, 0), table.shape[2])
+    missing = table.new_zeros(len(table), max(wanted - num_prefix, 0), table.shape[2])
     fitted = torch.cat(
         [prefix[:, :wanted], missing, resize_table(cells, grid, position.grid)], dim=1
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+import torch
 from torch import Tensor, nn
 
 from mmlape.backbones import VisionTransformer, ViTAdapter
@@ -53,9 +54,22 @@ class Timm(Format):
 
 
 class ReferenceLaPE(Timm):
-    """The published LaPE code: timm's names, and a ``pe_norm`` for the position in each block."""
+    """The published LaPE code: timm's names, a ``pe_norm`` for the position in each block, a table per layer for
+    unshared joining, and relative position biases."""
 
-    renames = ((r'^blocks\.(\d+)\.pe_norm\.', r'joining.norms.\1.'),)
+    renames = (
+        (r'^blocks\.(\d+)\.pe_norm\.', r'joining.norms.\1.'),
+        (r'\.attn\.(relative_position_bias_table$|pe_norm\.)', r'.attn.position.\1'),
+    )
+
+    def rename(self, state: State) -> State:
+        """Names of the ViT; tables ``pos_embed0``, ``pos_embed1``, ... become one."""
+        renamed = super().rename(state)
+        tables = [name for name in renamed if re.fullmatch(r'pos_embed\d+', name)]
+        if tables:
+            order = sorted(tables, key=lambda name: int(name.removeprefix('pos_embed')))
+            renamed['pos_embed'] = torch.cat([renamed.pop(name) for name in order])
+        return renamed
 
 
 class ReferenceViTAdapter(Format):

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_grid, check_positive_int, check_rate
+from mmlape.position import AttentionPosition
 
 
 class Attention(nn.Module):
@@ -24,6 +25,7 @@ class Attention(nn.Module):
         window_size: Window height and width in tokens, one integer or a pair; None (default) for global attention.
         attn_drop_rate: Dropout of attention weights. Default 0.
         proj_drop_rate: Dropout after the output projection. Default 0.
+        position: What a position does to queries, keys, values and scores of patch tokens. Default None, nothing.
 
     Raises:
         ValueError: If ``num_heads`` does not divide ``embed_dims``, or a size or rate is out of range.
@@ -37,6 +39,7 @@ class Attention(nn.Module):
         window_size: int | tuple[int, int] | None = None,
         attn_drop_rate: float = 0.0,
         proj_drop_rate: float = 0.0,
+        position: AttentionPosition | None = None,
     ) -> None:
         super().__init__()
         check_positive_int('embed_dims', embed_dims)
@@ -49,13 +52,14 @@ class Attention(nn.Module):
         self.attn_drop_rate = check_rate('attn_drop_rate', attn_drop_rate)
         self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
         self.proj = nn.Linear(embed_dims, embed_dims)
+        self.position = position
         self.proj_drop = nn.Dropout(check_rate('proj_drop_rate', proj_drop_rate))
 
     def forward(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
         """Attend; ``(B, P + H * W, C)`` to the same shape, ``grid = (H, W)``."""
         qkv = self.qkv(tokens)
         if self.window_size is None:
-            out = self._attend(*self._split_heads(qkv))
+            out = self._attend(*self._split_heads(qkv), grid)
         else:
             out = self._attend_in_windows(qkv, grid, self.window_size)
         return self.proj_drop(self.proj(out))
@@ -64,10 +68,15 @@ class Attention(nn.Module):
         """``(B, N, 3 * C)`` to three ``(B, heads, N, C / heads)``."""
         return qkv.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Heads apart in, ``(B, N, C)`` out."""
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, grid: tuple[int, int] | None = None
+    ) -> Tensor:
+        """Heads apart in, ``(B, N, C)`` out. Position acts on a ``grid`` of queries and keys."""
+        scale, bias = query.shape[-1] ** -0.5, None
+        if self.position is not None and grid is not None:
+            query, key, value, bias = self.position(query, key, value, grid)
         dropout = self.attn_drop_rate if self.training else 0.0
-        out = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        out = F.scaled_dot_product_attention(query, key, value, bias, dropout, scale=scale)
         return out.transpose(1, 2).flatten(2)
 
     def _attend_in_windows(
@@ -79,7 +88,7 @@ class Attention(nn.Module):
         windows = partition(cells, grid, window)
         query, key, value = self._split_heads(windows)
         if not num_prefix:
-            return merge(self._attend(query, key, value), grid, window)
+            return merge(self._attend(query, key, value, window), grid, window)
         per_image = windows.shape[0] // batch
         shared = prefix.repeat_interleave(per_image, dim=0)
         _, prefix_key, prefix_value = self._split_heads(shared)
@@ -87,6 +96,7 @@ class Attention(nn.Module):
             query,
             torch.cat([prefix_key, key], dim=2),
             torch.cat([prefix_value, value], dim=2),
+            window,
         )
         all_query, all_key, all_value = self._split_heads(qkv)
         prefix_out = self._attend(all_query[:, :, :num_prefix], all_key, all_value)

@@ -1,15 +1,35 @@
 """Where a token is: embeddings, and how they join a network."""
 
+from .cache import PlanCache
 from .embedding import PositionEmbedding, resize_table
-from .joining import DefaultJoining, Joining, LaPE, PositionPlan
+from .gabor import GaborPosition
+from .joining import (
+    DefaultJoining,
+    Joining,
+    LaPE,
+    PositionPlan,
+    SharedJoining,
+    UnsharedJoining,
+)
 from .learned import LearnedPosition
+from .relative import AttentionPosition, RelativePositionBias
+from .sinusoidal import FixedPosition, NoPosition, SinusoidalPosition
 
 __all__ = [
+    'AttentionPosition',
     'DefaultJoining',
+    'FixedPosition',
+    'GaborPosition',
     'Joining',
     'LaPE',
     'LearnedPosition',
+    'NoPosition',
+    'PlanCache',
     'PositionEmbedding',
     'PositionPlan',
+    'RelativePositionBias',
+    'SharedJoining',
+    'SinusoidalPosition',
+    'UnsharedJoining',
     'resize_table',
 ]

@@ -18,38 +18,43 @@ class PositionEmbedding(nn.Module, ABC):
     Args:
         embed_dims: Channels ``C``.
         grid: Grid ``(H0, W0)`` in tokens that the network is built (pre-trained) for.
-        num_prefix_tokens: Rows ``P`` for tokens without a place (class, distillation). They come first.
+        num_prefix_tokens: Rows ``P`` for tokens without a place (class, distillation). They come first. Default 0.
+        num_tables: Embeddings ``K`` that are kept side by side; a joining method asks for more than one where every
+            layer has its own. Default 1.
 
     Raises:
         ValueError: If a size is not a positive integer.
     """
 
-    def __init__(self, embed_dims: int, grid: Grid, num_prefix_tokens: int = 0) -> None:
+    def __init__(
+        self, embed_dims: int, grid: Grid, num_prefix_tokens: int = 0, num_tables: int = 1
+    ) -> None:
         super().__init__()
         self.embed_dims = check_positive_int('embed_dims', embed_dims)
         self.grid = check_grid('grid', grid)
         self.num_prefix_tokens = check_positive_int(
             'num_prefix_tokens', num_prefix_tokens, minimum=0
         )
+        self.num_tables = check_positive_int('num_tables', num_tables)
 
     @abstractmethod
     def forward(self, grid: Grid) -> Tensor:
-        """Return the embedding of ``grid = (H, W)`` as ``(1, P + H * W, C)``, rows in raster order."""
+        """Return the embedding of ``grid = (H, W)`` as ``(K, P + H * W, C)``, rows in raster order."""
 
 
 def resize_table(table: Tensor, source: Grid, target: Grid) -> Tensor:
     """Resize a table of one row per grid cell bicubically, in float32 whatever its dtype.
 
     Args:
-        table: ``(1, H0 * W0, C)``, no prefix rows.
+        table: ``(K, H0 * W0, C)``, no prefix rows.
         source: ``(H0, W0)``.
         target: ``(H, W)``.
 
     Returns:
-        ``(1, H * W, C)`` in the dtype of ``table``; ``table`` itself where the grids are equal.
+        ``(K, H * W, C)`` in the dtype of ``table``; ``table`` itself where the grids are equal.
     """
     if source == target:
         return table
-    maps = table.float().reshape(1, *source, -1).permute(0, 3, 1, 2)
+    maps = table.float().unflatten(1, source).permute(0, 3, 1, 2)
     maps = F.interpolate(maps, size=target, mode='bicubic', align_corners=False)
     return maps.flatten(2).transpose(1, 2).to(table.dtype)

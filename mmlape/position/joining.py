@@ -7,12 +7,15 @@ blocks and backbones know nothing of the method.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from mmlape.checks import check_bool, check_positive_int
+from mmlape.checks import check_bool, check_layers, check_option, check_positive_int
 from mmlape.registry import MODELS
+
+from .decomposed import POSITION_NORMS
 
 
 class PositionPlan(NamedTuple):
@@ -35,7 +38,12 @@ class Joining(nn.Module, ABC):
     Args:
         embed_dims: Channels ``C``.
         depth: Number of transformer layers ``L``.
+
+    Attributes:
+        num_tables: Embeddings ``K`` that it asks the position for.
     """
+
+    num_tables = 1
 
     def __init__(self, embed_dims: int, depth: int) -> None:
         super().__init__()
@@ -45,7 +53,7 @@ class Joining(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, embedding: Tensor) -> PositionPlan:
-        """Plan for an embedding of shape ``(1, P + H * W, C)``."""
+        """Plan for an embedding of shape ``(K, P + H * W, C)``."""
 
     def layer_modules(self, layer: int) -> list[nn.Module]:
         """Modules that serve layer ``layer`` alone, frozen together with that layer's block."""
@@ -62,6 +70,32 @@ class DefaultJoining(Joining):
 
 
 @MODELS.register_module()
+class SharedJoining(Joining):
+    """Adds the same embedding to the stream before every layer (LaPE, ICCV 2023, section 4.5, "shared PE")."""
+
+    def forward(self, embedding: Tensor) -> PositionPlan:
+        """Plan with the same ``stream`` entry for each layer."""
+        return PositionPlan(None, (embedding,) * self.depth, self._nothing)
+
+
+@MODELS.register_module()
+class UnsharedJoining(Joining):
+    """Adds an embedding of its own to the stream before every layer (LaPE, ICCV 2023, section 4.5, "unshared PE").
+
+    It asks the position for one table per layer. A fixed embedding has one for all: then it equals
+    :class:`SharedJoining`.
+    """
+
+    def __init__(self, embed_dims: int, depth: int) -> None:
+        super().__init__(embed_dims, depth)
+        self.num_tables = self.depth
+
+    def forward(self, embedding: Tensor) -> PositionPlan:
+        """Plan with one ``stream`` entry for each layer, from ``(L, N, C)`` or ``(1, N, C)``."""
+        return PositionPlan(None, embedding.expand(self.depth, -1, -1).split(1), self._nothing)
+
+
+@MODELS.register_module()
 class LaPE(Joining):
     r"""Layer-adaptive Position Embedding (ICCV 2023, eq. 8-11).
 
@@ -72,16 +106,19 @@ class LaPE(Joining):
     Args:
         embed_dims: Channels ``C``.
         depth: Number of transformer layers ``L``.
-        progressive: True for the ICCV form above. False for the arXiv v1 form, "LaPE (sharing PE)" of ICCV Table 7,
-            in which every layer normalises the same :math:`\omega`. Default True.
-        num_layers: ``eta``, the number of first layers that receive the position (arXiv v1, Table 6); the others
-            receive none. Default None, all of them.
+        progressive: True for the ICCV form above. False for the arXiv v1 form, "LaPE (sharing PE)" of ICCV Table 7, in
+            which every layer normalises the same :math:`\omega`. Default True.
+        layers: Which layers receive the position: None (default) for all, ``eta`` for the first ``eta`` (arXiv v1,
+            Table 6), or a list of 0-based indices. The others receive none.
+        norm: What a layer does to its position, a row of ICCV Table 8 (arXiv v1, Table 5): ``'identity'``,
+            ``'scalar_gain'``, ``'channel_gain'``, ``'channel_gain_bias'``, ``'norm'``, ``'norm_scalar_gain'``,
+            ``'norm_channel_gain'``, or ``'norm_channel_gain_bias'`` (default), the LayerNorm of LaPE.
         eps: Added to the variance. Default 1e-6.
 
     Raises:
-        ValueError: If ``num_layers`` is not in 1..depth.
+        ValueError: If ``layers`` names no layers, one twice, or one that does not exist, or ``norm`` is unknown.
 
-    It adds ``2 * C * num_layers`` parameters.
+    It adds ``2 * C`` parameters for each layer named.
     """
 
     def __init__(
@@ -89,29 +126,26 @@ class LaPE(Joining):
         embed_dims: int,
         depth: int,
         progressive: bool = True,
-        num_layers: int | None = None,
+        layers: int | Sequence[int] | None = None,
+        norm: str = 'norm_channel_gain_bias',
         eps: float = 1e-6,
     ) -> None:
         super().__init__(embed_dims, depth)
         self.progressive = check_bool('progressive', progressive)
-        self.num_layers = check_positive_int(
-            'num_layers', self.depth if num_layers is None else num_layers, maximum=self.depth
-        )
-        self.norms = nn.ModuleList(
-            nn.LayerNorm(self.embed_dims, eps=eps) for _ in range(self.num_layers)
-        )
+        self.layers = check_layers('layers', layers, self.depth)
+        make = POSITION_NORMS[check_option('norm', norm, POSITION_NORMS)]
+        self.norms = nn.ModuleList(make(self.embed_dims, eps) for _ in self.layers)
 
     def forward(self, embedding: Tensor) -> PositionPlan:
-        """Plan with one ``attention`` entry for each of the first ``num_layers`` layers."""
-        positions: list[Tensor] = []
+        """Plan with one ``attention`` entry for each layer named."""
+        attention: list[Tensor | None] = list(self._nothing)
         position = embedding
-        for norm in self.norms:
-            positions.append(norm(position))
+        for layer, norm in zip(self.layers, self.norms):
+            attention[layer] = norm(position)
             if self.progressive:
-                position = positions[-1]
-        attention = (*positions, *self._nothing[self.num_layers :])
-        return PositionPlan(None, self._nothing, attention)
+                position = attention[layer]
+        return PositionPlan(None, self._nothing, tuple(attention))
 
     def layer_modules(self, layer: int) -> list[nn.Module]:
-        """The LayerNorm of ``layer``."""
-        return [self.norms[layer]] if layer < self.num_layers else []
+        """The norm of ``layer``."""
+        return [norm for index, norm in zip(self.layers, self.norms) if index == layer]

@@ -21,19 +21,22 @@ class LearnedPosition(PositionEmbedding):
         embed_dims: Channels ``C``.
         grid: Pre-training grid ``(H0, W0)`` in tokens.
         num_prefix_tokens: Prefix rows ``P``. Default 0.
+        num_tables: Tables ``K``. Default 1.
 
     Shape:
-        ``pos_embed``: ``(1, P + H0 * W0, C)``, timm's layout.
+        ``pos_embed``: ``(K, P + H0 * W0, C)``, timm's layout for K = 1.
     """
 
-    def __init__(self, embed_dims: int, grid: Grid, num_prefix_tokens: int = 0) -> None:
-        super().__init__(embed_dims, grid, num_prefix_tokens)
+    def __init__(
+        self, embed_dims: int, grid: Grid, num_prefix_tokens: int = 0, num_tables: int = 1
+    ) -> None:
+        super().__init__(embed_dims, grid, num_prefix_tokens, num_tables)
         rows = self.num_prefix_tokens + self.grid[0] * self.grid[1]
-        self.pos_embed = nn.Parameter(torch.empty(1, rows, self.embed_dims))
+        self.pos_embed = nn.Parameter(torch.empty(self.num_tables, rows, self.embed_dims))
         nn.init.trunc_normal_(self.pos_embed, std=0.02, a=-2, b=2)
 
     def forward(self, grid: Grid) -> Tensor:
-        """Return ``(1, P + H * W, C)`` for ``grid = (H, W)``."""
+        """Return ``(K, P + H * W, C)`` for ``grid = (H, W)``."""
         if tuple(grid) == self.grid:
             return self.pos_embed
         prefix, cells = self.pos_embed.tensor_split([self.num_prefix_tokens], dim=1)

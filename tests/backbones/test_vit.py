@@ -5,48 +5,78 @@ import torch
 from backbone_variants import ARCH, build_vit
 from torch import nn
 
-from mmlape.checkpoints import convert
+from mmlape.checkpoints import convert_with_report
 from mmlape.registry import MODELS
 
+POSITIONS = {
+    'learnable': dict(position=dict(type='mmlape.LearnedPosition')),
+    '1D_sin': dict(position=dict(type='mmlape.SinusoidalPosition', axes=1)),
+    '2D_sin': dict(position=dict(type='mmlape.SinusoidalPosition', axes=2)),
+    '2D_RPE': dict(
+        position=dict(type='mmlape.NoPosition'),
+        attention_position=dict(type='mmlape.RelativePositionBias'),
+    ),
+}
+JOININGS = {'basic': 'DefaultJoining', 'share': 'SharedJoining', 'unshare': 'UnsharedJoining'}
 
-def build_golden(meta, **options):
-    joining = {'basic': 'mmlape.DefaultJoining', 'LaPE': 'mmlape.LaPE'}[meta['joining']]
+
+def build_golden(meta):
+    options = dict(POSITIONS[meta['position']])
+    if meta['joining'] == 'LaPE':
+        options['joining'] = dict(type='mmlape.LaPE')
+    elif meta['joining'] == 'LN':
+        options['attention_position'] = dict(options['attention_position'], layer_norm=True)
+    else:
+        options['joining'] = dict(type=f'mmlape.{JOININGS[meta["joining"]]}')
+    arch = dict(embed_dims='embed_dim', depth='depth', num_heads='num_heads', mlp_ratio='mlp_ratio')
     return MODELS.build(
         dict(
             type='mmlape.VisionTransformer',
-            arch={key: meta[theirs] for key, theirs in _ARCH_KEYS.items()},
+            arch={key: meta[theirs] for key, theirs in arch.items()},
             img_size=meta['img_size'],
             patch_size=meta['patch_size'],
-            joining=dict(type=joining),
             out_type='raw',
             **options,
         )
     )
 
 
-_ARCH_KEYS = dict(
-    embed_dims='embed_dim', depth='depth', num_heads='num_heads', mlp_ratio='mlp_ratio'
+@pytest.mark.parametrize(
+    'name',
+    [
+        'default_learnable',
+        'default_sin1d',
+        'default_sin2d',
+        'shared_learnable',
+        'unshared_learnable',
+        'lape_learnable',
+        'lape_sin1d',
+        'lape_sin2d',
+        'relative_default',
+        'relative_lape',
+    ],
 )
-
-
-@pytest.mark.parametrize('name', ['lape_vit_default_learnable', 'lape_vit_lape_learnable'])
 def test_parity_with_published_lape(golden, name):
     """ICCV 2023: outputs within 1e-4, gradients within 1e-3 relative."""
-    meta, state, arrays = golden(name)
+    meta, state, arrays = golden(f'lape_vit_{name}')
     model = build_golden(meta)
-    model.load_state_dict(convert(state, 'lape', model), strict=True)
+    converted, report = convert_with_report(state, 'lape', model)
+    assert report.matched_fraction == 1
+    assert all(name == 'pos_embed' or 'index' in name for name in report.unused)
+    model.load_state_dict(converted, strict=True)
     image = arrays['input'].requires_grad_()
     (tokens,) = model(image)
     assert torch.allclose(tokens, arrays['tokens'], atol=1e-4, rtol=0)
     (tokens * arrays['cotangent']).sum().backward()
-    got = {'input': image.grad, 'pos_embed': model.position.pos_embed.grad}
-    if meta['joining'] == 'LaPE':
-        for layer in (0, 1):
-            got[f'blocks.{layer}.pe_norm.weight'] = model.joining.norms[layer].weight.grad
-    assert {f'grad/{key}' for key in got} == {key for key in arrays if key.startswith('grad/')}
-    for key, grad in got.items():
-        expected = arrays[f'grad/{key}']
-        assert (grad - expected).abs().max() < 1e-3 * expected.abs().max(), key
+    for key in (key for key in arrays if key.startswith('grad/')):
+        name = key.removeprefix('grad/')
+        if name == 'input':
+            grad = image.grad
+        elif name == 'pos_embed':
+            grad = model.position.pos_embed.grad
+        else:
+            grad = model.joining.norms[int(name.split('.')[1])].weight.grad
+        assert (grad - arrays[key]).abs().max() < 1e-3 * arrays[key].abs().max(), key
 
 
 @pytest.mark.parametrize(
@@ -83,6 +113,31 @@ def test_any_patch_size(patch_size):
     model = build_vit(patch_size=patch_size)
     height, width = (patch_size, patch_size) if isinstance(patch_size, int) else patch_size
     assert model(torch.randn(1, 3, 50, 30))[0].shape[-2:] == (-(-50 // height), -(-30 // width))
+
+
+@pytest.mark.parametrize(
+    ('joining', 'thousands'),
+    [('Default', 38), ('Shared', 38), ('Unshared', 454), ('LaPE', 42), ('LaPE sharing', 42)],
+)
+def test_position_parameter_counts(joining, thousands):
+    """ICCV 2023, Table 7: DeiT-Ti at 224, a learned embedding."""
+    types = {
+        'LaPE': dict(type='mmlape.LaPE'),
+        'LaPE sharing': dict(type='mmlape.LaPE', progressive=False),
+    }
+    config = types.get(joining, dict(type=f'mmlape.{joining}Joining'))
+    model = build_vit(arch='deit-tiny', img_size=224, joining=config)
+    parts = (model.position, model.joining)
+    assert round(sum(p.numel() for part in parts for p in part.parameters()) / 1e3) == thousands
+
+
+@pytest.mark.parametrize(('variant', 'count'), [('G+E', 10752), ('G', 7680), ('E', 4608)])
+def test_gabor_parameter_counts(variant, count):
+    """Gabor position encoding, Table 1: ViT-B."""
+    model = build_vit(
+        arch='deit-base', out_indices=0, position=dict(type='mmlape.GaborPosition', variant=variant)
+    )
+    assert sum(p.numel() for p in model.position.parameters()) == count
 
 
 def test_padding_changes_nothing_where_none_is_needed():

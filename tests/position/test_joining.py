@@ -49,7 +49,7 @@ def test_lape_sharing():
 
 @pytest.mark.parametrize('eta', [1, 2, 3])
 def test_first_layers_only(eta):
-    joining = random_lape(num_layers=eta)
+    joining = random_lape(layers=eta)
     plan = joining(torch.randn(1, 5, 6))
     assert [position is not None for position in plan.attention] == [n < eta for n in range(3)]
     assert sum(p.numel() for p in joining.parameters()) == 2 * 6 * eta
@@ -69,13 +69,13 @@ def test_extreme_embeddings_stay_finite(scale, dtype):
     assert all(position.isfinite().all() for position in plan.attention)
 
 
-@pytest.mark.parametrize('num_layers', [0, 4, -1])
-def test_layers_out_of_range(num_layers):
-    with pytest.raises(ValueError, match='num_layers must be 1 to 3'):
-        LaPE(embed_dims=6, depth=3, num_layers=num_layers)
+@pytest.mark.parametrize('layers', [0, 4, -1])
+def test_layers_out_of_range(layers):
+    with pytest.raises(ValueError, match='layers must be 1 to 3'):
+        LaPE(embed_dims=6, depth=3, layers=layers)
 
 
-@pytest.mark.parametrize('options', [dict(progressive='yes'), dict(num_layers=1.0)])
+@pytest.mark.parametrize('options', [dict(progressive='yes'), dict(layers=1.0)])
 def test_wrong_types(options):
     with pytest.raises(TypeError, match=next(iter(options))):
         LaPE(embed_dims=6, depth=3, **options)

@@ -1,0 +1,97 @@
+"""Any embedding x any joining x any backbone builds, trains one step, and goes to another grid."""
+
+import pytest
+import torch
+from backbone_variants import build_adapter, build_vit
+
+from mmlape.position.decomposed import POSITION_NORMS
+
+POSITIONS = {
+    'none': dict(type='mmlape.NoPosition'),
+    'learned': dict(type='mmlape.LearnedPosition'),
+    'sin-1d': dict(type='mmlape.SinusoidalPosition'),
+    'sin-2d': dict(type='mmlape.SinusoidalPosition', axes=2),
+    'sin-2d-resized': dict(type='mmlape.SinusoidalPosition', axes=2, other_grids='resize'),
+    'gabor': dict(type='mmlape.GaborPosition'),
+    'gabor-without-edges': dict(type='mmlape.GaborPosition', variant='G'),
+    'edges': dict(type='mmlape.GaborPosition', variant='E'),
+}
+JOININGS = {
+    'default': dict(type='mmlape.DefaultJoining'),
+    'shared': dict(type='mmlape.SharedJoining'),
+    'unshared': dict(type='mmlape.UnsharedJoining'),
+    'lape-sharing': dict(type='mmlape.LaPE', progressive=False),
+    'lape': dict(type='mmlape.LaPE'),
+    'lape-layers-0-2': dict(type='mmlape.LaPE', layers=[0, 2]),
+}
+BACKBONES = {
+    'vit': build_vit,
+    'adapter': lambda **vit: build_adapter(vit),
+}
+
+
+def train_one_step(model):
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    sum(out.square().mean() for out in model(torch.randn(2, 3, 64, 64))).backward()
+    optimizer.step()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    return {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+
+
+@pytest.mark.parametrize('build', BACKBONES.values(), ids=BACKBONES.keys())
+@pytest.mark.parametrize('joining', JOININGS.values(), ids=JOININGS.keys())
+@pytest.mark.parametrize('position', POSITIONS.values(), ids=POSITIONS.keys())
+def test_builds_trains_and_resizes(position, joining, build):
+    model = build(position=position, joining=joining)
+    changed = train_one_step(model)
+    own = [n for n, p in model.named_parameters() if 'position.' in n and p.numel()]
+    assert set(own) <= changed
+    with torch.no_grad():
+        outputs = model.eval()(torch.randn(1, 3, 96, 40))
+    assert all(out.isfinite().all() for out in outputs)
+
+
+@pytest.mark.parametrize('layer_norm', [False, True])
+@pytest.mark.parametrize('layers', [None, 2, [3]])
+@pytest.mark.parametrize('build', BACKBONES.values(), ids=BACKBONES.keys())
+def test_relative_bias_builds_trains_and_resizes(build, layers, layer_norm):
+    model = build(
+        position=dict(type='mmlape.NoPosition'),
+        attention_position=dict(
+            type='mmlape.RelativePositionBias', layers=layers, layer_norm=layer_norm
+        ),
+        window_size=[2, None, 3, None],
+    )
+    changed = train_one_step(model)
+    tables = {n for n, _ in model.named_parameters() if n.endswith('bias_table')}
+    assert tables <= changed
+    assert len(tables) == {None: 4, 2: 2}.get(layers if not isinstance(layers, list) else 'x', 1)
+    with torch.no_grad():
+        outputs = model.eval()(torch.randn(1, 3, 96, 40))
+    assert all(out.isfinite().all() for out in outputs)
+
+
+@pytest.mark.parametrize('norm', POSITION_NORMS)
+def test_every_row_of_table_8(norm):
+    """ICCV 2023: what replaces the LayerNorm of the position, with its parameters."""
+    model = build_vit(joining=dict(type='mmlape.LaPE', norm=norm))
+    train_one_step(model)
+    per_layer = {
+        'identity': 0,
+        'scalar_gain': 1,
+        'channel_gain': 24,
+        'channel_gain_bias': 48,
+        'norm': 0,
+        'norm_scalar_gain': 1,
+        'norm_channel_gain': 24,
+        'norm_channel_gain_bias': 48,
+    }
+    assert sum(p.numel() for p in model.joining.parameters()) == 4 * per_layer[norm]
+
+
+def test_misspelt_norm_lists_the_rows():
+    with pytest.raises(ValueError, match=r'norm must be one of.*norm_channel_gain_bias'):
+        build_vit(joining=dict(type='mmlape.LaPE', norm='layernorm'))
+    with pytest.raises(TypeError, match='progresive'):
+        build_vit(joining=dict(type='mmlape.LaPE', progresive=False))

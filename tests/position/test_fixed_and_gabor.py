@@ -1,0 +1,160 @@
+"""Sinusoids, no position, Gabor functions, and relative bias."""
+
+import math
+
+import pytest
+import torch
+
+from mmlape.position import (
+    GaborPosition,
+    NoPosition,
+    RelativePositionBias,
+    SinusoidalPosition,
+)
+from mmlape.position.relative import relative_index
+from mmlape.position.sinusoidal import _along_both_axes
+
+
+def test_one_axis_counts_prefix_tokens():
+    rows = SinusoidalPosition(8, (2, 3), num_prefix_tokens=1)((2, 3))[0]
+    for index in range(7):
+        for pair in range(4):
+            angle = index / 10000 ** (2 * pair / 8)
+            assert rows[index, 2 * pair].item() == pytest.approx(math.sin(angle), abs=1e-6)
+            assert rows[index, 2 * pair + 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
+
+
+def test_two_axes_are_column_then_row():
+    rows = SinusoidalPosition(8, (2, 3), num_prefix_tokens=1, axes=2)((2, 3))[0]
+    assert (rows[0] == 0).all()
+    cells = rows[1:].view(2, 3, 8)
+    assert torch.equal(cells[0, :, :4], cells[1, :, :4])
+    assert torch.equal(cells[:, 0, 4:], cells[:, 2, 4:])
+    assert cells[1, 2, 0].item() == pytest.approx(math.sin(2), abs=1e-6)
+    assert cells[1, 2, 4].item() == pytest.approx(math.sin(1), abs=1e-6)
+
+
+@pytest.mark.parametrize('axes', [1, 2])
+def test_extrapolation_and_resizing(axes):
+    grid, other = (4, 4), (8, 6)
+    options = dict(embed_dims=16, grid=grid, num_prefix_tokens=1, axes=axes)
+    counted = SinusoidalPosition(**options)
+    resized = SinusoidalPosition(**options, other_grids='resize')
+    assert torch.equal(counted(grid), resized(grid))
+    assert counted(other).shape == resized(other).shape == (1, 49, 16)
+    assert torch.equal(counted(other)[:, :1], resized(other)[:, :1])
+    assert not torch.allclose(counted(other), resized(other), atol=0.1)
+
+
+def test_fixed_embeddings_have_no_state():
+    for position in (SinusoidalPosition(8, (2, 2)), NoPosition(8, (2, 2))):
+        assert not list(position.parameters()) and not position.state_dict()
+        assert position.double()((3, 1)).dtype == torch.float64
+    assert NoPosition(8, (2, 2), 1)((3, 1)).abs().sum() == 0
+
+
+def test_sinusoids_are_made_once_per_grid():
+    _along_both_axes.cache_clear()
+    position = SinusoidalPosition(8, (2, 2), axes=2)
+    for _ in range(3):
+        position((5, 3))
+    assert _along_both_axes.cache_info().misses == 1
+
+
+@pytest.mark.parametrize(
+    ('options', 'match'),
+    [
+        (dict(embed_dims=7), 'multiple of 2'),
+        (dict(embed_dims=6, axes=2), 'multiple of 4'),
+        (dict(embed_dims=8, axes=3), r'axes must be one of \[1, 2\]'),
+        (dict(embed_dims=8, other_grids='crop'), 'other_grids must be one of'),
+    ],
+)
+def test_bad_sinusoids(options, match):
+    with pytest.raises(ValueError, match=match):
+        SinusoidalPosition(grid=(2, 2), **options)
+
+
+@pytest.mark.parametrize('grid', [(1, 1), (1, 5), (4, 6)])
+@pytest.mark.parametrize('num_tables', [1, 3])
+def test_gabor_equals_its_formula(grid, num_tables):
+    """Eq. 8 and 9, cell by cell."""
+    position = GaborPosition(4, grid, num_prefix_tokens=1, num_tables=num_tables)
+    torch.nn.init.normal_(position.bias)
+    got = position(grid)
+    assert got.shape == (num_tables, 1 + grid[0] * grid[1], 4)
+    xs, ys = ([2 * i / (n - 1) - 1 if n > 1 else 0.0 for i in range(n)] for n in grid[::-1])
+    left, right, top, bottom = position.edges.unbind(1)
+    for row, y in enumerate(ys):
+        for column, x in enumerate(xs):
+            expected = position.bias[:, 0]
+            for gabor, t in ((position.gabor_x, x), (position.gabor_y, y)):
+                wave = torch.cos(2 * math.pi * t / gabor.wavelength + gabor.phase)
+                envelope = torch.exp(-(t**2) / (2 * gabor.width**2))
+                expected = expected + (gabor.weight * envelope * wave)[:, 0]
+            expected = expected + left * (column == 0) + right * (column == grid[1] - 1)
+            expected = expected + top * (row == 0) + bottom * (row == grid[0] - 1)
+            assert torch.allclose(got[:, 1 + row * grid[1] + column], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(('variant', 'per_channel'), [('G+E', 14), ('G', 10), ('E', 6)])
+def test_gabor_parameters_per_channel(variant, per_channel):
+    position = GaborPosition(5, (2, 2), num_prefix_tokens=1, variant=variant)
+    assert sum(p.numel() for p in position.parameters()) == 5 * per_channel
+
+
+@pytest.mark.parametrize('raw', [-1e4, -50.0, 0.0, 1e4])
+def test_gabor_gradients_are_finite_for_any_parameter(raw):
+    position = GaborPosition(4, (3, 3))
+    for gabor in (position.gabor_x, position.gabor_y):
+        torch.nn.init.constant_(gabor.raw_width, raw)
+        torch.nn.init.constant_(gabor.raw_wavelength, raw)
+        assert (gabor.width >= 0.02).all() and (gabor.wavelength >= 0.02).all()
+    position((5, 7)).square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in position.parameters() if p.numel())
+
+
+def test_gabor_gradcheck():
+    position = GaborPosition(2, (3, 3), num_prefix_tokens=1).double()
+    names = [name for name, _ in position.named_parameters()]
+
+    def embed(*values):
+        return torch.func.functional_call(position, dict(zip(names, values)), ((3, 4),))
+
+    assert torch.autograd.gradcheck(embed, tuple(position.parameters()))
+
+
+def test_unknown_variant():
+    with pytest.raises(ValueError, match='variant must be one of'):
+        GaborPosition(4, (2, 2), variant='gabor')
+
+
+def test_relative_index_is_swins():
+    index = relative_index((2, 3), torch.device('cpu'))
+    assert index.shape == (6, 6) and index[0, 0] == 7 and index[0, 1] == 6 and index[0, 3] == 2
+    assert index.min() == 0 and index.max() == 14
+
+
+@pytest.mark.parametrize('layer_norm', [False, True])
+@pytest.mark.parametrize('grid', [(4, 4), (3, 6), (1, 1)])
+def test_relative_bias_leaves_prefix_tokens_out(layer_norm, grid):
+    position = RelativePositionBias(8, 2, (4, 4), layer_norm=layer_norm)
+    num = grid[0] * grid[1]
+    query, key = torch.randn(1, 2, 2 + num, 4), torch.randn(1, 2, 2 + num, 4)
+    same_query, same_key, value, bias = position(query, key, key, grid)
+    assert same_query is query and same_key is key and value is key
+    assert bias.shape == (1, 2, 2 + num, 2 + num)
+    assert (bias[..., :2, :] == 0).all() and (bias[..., :2] == 0).all()
+
+
+def test_relative_bias_depends_on_offsets_alone():
+    bias = RelativePositionBias(8, 2, (4, 4)).bias((3, 5))[0].view(2, 3, 5, 3, 5)
+    assert torch.equal(bias[:, 0, 0, 1, 2], bias[:, 1, 2, 2, 4])
+    assert not torch.equal(bias[:, 0, 0, 1, 2], bias[:, 1, 2, 0, 0])
+
+
+def test_relative_layer_norm_is_over_the_keys():
+    position = RelativePositionBias(8, 2, (3, 3), layer_norm=True)
+    bias = position.bias((3, 3))
+    assert torch.allclose(bias.mean(dim=-1), torch.zeros(1, 2, 9), atol=1e-5)
+    assert 'pe_norm.weight' in position.state_dict()
