@@ -20,6 +20,8 @@ JOININGS = {
     'default': dict(type='mmlape.DefaultJoining'),
     'lape': dict(type='mmlape.LaPE'),
     'lape-sharing': dict(type='mmlape.LaPE', progressive=False),
+    'lape-warm-affine': dict(type='mmlape.LaPEWarmStart'),
+    'lape-warm-gate': dict(type='mmlape.LaPEWarmStart', construction='gate'),
     'shared': dict(type='mmlape.SharedJoining'),
     'unshared': dict(type='mmlape.UnsharedJoining'),
     'lape-eta-2': dict(type='mmlape.LaPE', layers=2),

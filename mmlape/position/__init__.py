@@ -14,6 +14,7 @@ from .joining import (
 from .learned import LearnedPosition
 from .relative import AttentionPosition, RelativePositionBias
 from .sinusoidal import FixedPosition, NoPosition, SinusoidalPosition
+from .warm_start import LaPEWarmStart
 
 __all__ = [
     'AttentionPosition',
@@ -22,6 +23,7 @@ __all__ = [
     'GaborPosition',
     'Joining',
     'LaPE',
+    'LaPEWarmStart',
     'LearnedPosition',
     'NoPosition',
     'PlanCache',

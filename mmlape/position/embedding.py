@@ -42,13 +42,14 @@ class PositionEmbedding(nn.Module, ABC):
         """Return the embedding of ``grid = (H, W)`` as ``(K, P + H * W, C)``, rows in raster order."""
 
 
-def resize_table(table: Tensor, source: Grid, target: Grid) -> Tensor:
-    """Resize a table of one row per grid cell bicubically, in float32 whatever its dtype.
+def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic') -> Tensor:
+    """Resize a table of one row per grid cell, in float32 whatever its dtype.
 
     Args:
         table: ``(K, H0 * W0, C)``, no prefix rows.
         source: ``(H0, W0)``.
         target: ``(H, W)``.
+        mode: ``'bicubic'`` (default) or ``'bilinear'``.
 
     Returns:
         ``(K, H * W, C)`` in the dtype of ``table``; ``table`` itself where the grids are equal.
@@ -56,5 +57,5 @@ def resize_table(table: Tensor, source: Grid, target: Grid) -> Tensor:
     if source == target:
         return table
     maps = table.float().unflatten(1, source).permute(0, 3, 1, 2)
-    maps = F.interpolate(maps, size=target, mode='bicubic', align_corners=False)
+    maps = F.interpolate(maps, size=target, mode=mode, align_corners=False)
     return maps.flatten(2).transpose(1, 2).to(table.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from mmlape.checks import check_option
 from mmlape.registry import MODELS
 
 from .embedding import Grid, PositionEmbedding, resize_table
@@ -14,23 +15,33 @@ from .embedding import Grid, PositionEmbedding, resize_table
 class LearnedPosition(PositionEmbedding):
     """Learned absolute position embedding (ViT, DeiT), stored at the pre-training grid.
 
-    The grid part is resized bicubically, in float32, to any other grid; prefix rows stay as they are. Initial values
-    are drawn from a normal distribution (std 0.02) truncated at two units.
+    The grid part is resized, in float32, to any other grid; prefix rows stay as they are. Initial values are drawn from
+    a normal distribution (std 0.02) truncated at two units.
 
     Args:
         embed_dims: Channels ``C``.
         grid: Pre-training grid ``(H0, W0)`` in tokens.
         num_prefix_tokens: Prefix rows ``P``. Default 0.
         num_tables: Tables ``K``. Default 1.
+        resize: ``'bicubic'`` (default; ViT, DeiT, ViT-Adapter) or ``'bilinear'`` (PVT).
+
+    Raises:
+        ValueError: If ``resize`` is neither.
 
     Shape:
         ``pos_embed``: ``(K, P + H0 * W0, C)``, timm's layout for K = 1.
     """
 
     def __init__(
-        self, embed_dims: int, grid: Grid, num_prefix_tokens: int = 0, num_tables: int = 1
+        self,
+        embed_dims: int,
+        grid: Grid,
+        num_prefix_tokens: int = 0,
+        num_tables: int = 1,
+        resize: str = 'bicubic',
     ) -> None:
         super().__init__(embed_dims, grid, num_prefix_tokens, num_tables)
+        self.resize = check_option('resize', resize, ('bicubic', 'bilinear'))
         rows = self.num_prefix_tokens + self.grid[0] * self.grid[1]
         self.pos_embed = nn.Parameter(torch.empty(self.num_tables, rows, self.embed_dims))
         nn.init.trunc_normal_(self.pos_embed, std=0.02, a=-2, b=2)
@@ -40,4 +51,5 @@ class LearnedPosition(PositionEmbedding):
         if tuple(grid) == self.grid:
             return self.pos_embed
         prefix, cells = self.pos_embed.tensor_split([self.num_prefix_tokens], dim=1)
-        return torch.cat([prefix, resize_table(cells, self.grid, tuple(grid))], dim=1)
+        cells = resize_table(cells, self.grid, tuple(grid), self.resize)
+        return torch.cat([prefix, cells], dim=1)
