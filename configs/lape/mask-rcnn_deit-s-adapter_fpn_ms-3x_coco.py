@@ -5,10 +5,15 @@ Published (LaPE, ICCV 2023, Table 3; mean of seeds 121-125): box AP 48.3, mask A
 
 _base_ = './mask-rcnn_deit-t-adapter_fpn_ms-3x_coco.py'
 
-pretrained = 'https://dl.fbaipublicfiles.com/deit/deit_small_patch16_224-cd65a155.pth'
 model = dict(
     backbone=dict(
-        vit=dict(arch='deit-small', drop_path_rate=0.2, init_cfg=dict(checkpoint=pretrained))
+        vit=dict(
+            arch='deit-small',
+            drop_path_rate=0.2,
+            init_cfg=dict(
+                checkpoint='https://dl.fbaipublicfiles.com/deit/deit_small_patch16_224-cd65a155.pth'
+            ),
+        )
     ),
     neck=dict(in_channels=[384] * 4),
 )

@@ -2,16 +2,21 @@
 
 import json
 import logging
+import socket
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from config_utils import CLASSES, coco_content, write_coco, write_image, write_label_map
 from config_utils import write_label_maps as write_maps
-from mmengine.config import ConfigDict
-from mmengine.registry import HOOKS, DefaultScope
+from mmengine.config import Config, ConfigDict
+from mmengine.model import BaseModel
+from mmengine.registry import HOOKS, RUNNERS, DefaultScope
+from mmengine.runner import Runner
+from torch import distributed, multiprocessing
 
-from mmlape.engine import CheckDataHook
+from mmlape.engine import CheckDataHook, EarlyHookRunner
 
 COCO_PIPELINE = [dict(type='LoadAnnotations', with_bbox=True)]
 
@@ -205,7 +210,9 @@ class TestCoco:
         dataset = DATASETS.build({**coco(tmp_path), 'pipeline': [], 'filter_cfg': None})
         kept = sum(len(entry['instances']) for entry in dataset)
         assert f'6 images, {kept} usable boxes' in log
-        assert kept == 18 - 4 - 2, 'four are unusable, and two boxes of the narrow image lie outside'
+        assert kept == 18 - 4 - 2, (
+            'four are unusable, and two boxes of the narrow image lie outside'
+        )
         assert len(DATASETS.build({**coco(tmp_path), 'pipeline': []})) == 5
 
     def test_corner_boxes_are_refused(self, scope, tmp_path, caplog):
@@ -362,3 +369,88 @@ def test_a_split_is_checked_once(scope, tmp_path, caplog):
     hook.before_build(runner, splits=('train',))
     hook.before_build(runner, splits=('train', 'val'))
     assert caplog.text.count('4 images with label maps') == 1
+
+
+class NeverTrained(BaseModel):
+    """A model that fails the test when a step is asked of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, *args, **kwargs):
+        raise AssertionError('training started')
+
+
+def runnable(root, work_dir, **options):
+    loader = dict(batch_size=1, num_workers=0, sampler=dict(type='DefaultSampler', shuffle=False))
+    return Config(
+        dict(
+            model=dict(type=NeverTrained),
+            work_dir=str(work_dir),
+            train_dataloader=dict(loader, dataset=coco(root)),
+            train_cfg=dict(by_epoch=True, max_epochs=1),
+            optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
+            default_scope='mmdet',
+            custom_hooks=[dict(type='mmlape.CheckDataHook')],
+            experiment_name=f'check-{work_dir.name}',
+            **options,
+        )
+    )
+
+
+def test_any_runner_stops_before_training(tmp_path):
+    """Upstream trains on what has the wrong class names; with the hook it does not."""
+    pytest.importorskip('mmdet')
+    write_coco(tmp_path)
+    cfg = runnable(tmp_path, tmp_path / 'plain')
+    cfg.train_dataloader.dataset.metainfo.classes = ('red cell', 'yeast')
+    runner = RUNNERS.build(cfg)
+    assert type(runner) is Runner
+    with pytest.raises(ValueError, match='1 of 2 class names are not categories'):
+        runner.train()
+
+
+def test_the_early_runner_is_before_upstreams_own_error(tmp_path):
+    """An annotation file without images ends in a numpy error with the plain runner."""
+    pytest.importorskip('mmdet')
+    content = coco_content()
+    write_coco(tmp_path, content)
+    empty = dict(content, images=[], annotations=[])
+    (tmp_path / 'annotations' / 'train.json').write_text(json.dumps(empty))
+    with pytest.raises(ValueError, match='need at least one array'):
+        RUNNERS.build(runnable(tmp_path, tmp_path / 'plain')).train()
+    cfg = runnable(tmp_path, tmp_path / 'early', runner_type='mmlape.EarlyHookRunner')
+    runner = RUNNERS.build(cfg)
+    assert type(runner) is EarlyHookRunner
+    with pytest.raises(ValueError, match="list 'images' of the annotation file is empty"):
+        runner.train()
+
+
+def _check_in_a_process(rank, port, root, outcomes):
+    distributed.init_process_group(
+        'gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2
+    )
+    cfg = ConfigDict(train_dataloader=dict(dataset=maps(root)))
+    runner = SimpleNamespace(cfg=cfg, logger=logging.getLogger('check-data'))
+    try:
+        CheckDataHook().before_build(runner, splits=('train',))
+    except ValueError as error:
+        outcomes.put((rank, str(error)))
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize('scope', ['mmseg'], indirect=True)
+def test_all_processes_stop(scope, tmp_path):
+    write_maps(tmp_path)
+    (tmp_path / 'annotations' / 'train' / '2.png').unlink()
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        port = probe.getsockname()[1]
+    outcomes = multiprocessing.get_context('fork').SimpleQueue()
+    multiprocessing.start_processes(
+        _check_in_a_process, (port, tmp_path, outcomes), nprocs=2, start_method='fork'
+    )
+    messages = dict(outcomes.get() for _ in range(2))
+    assert messages[0] == messages[1]
+    assert 'no label map' in messages[0]

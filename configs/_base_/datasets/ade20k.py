@@ -6,7 +6,7 @@ crop_size = (512, 512)
 
 train_pipeline = [
     dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='LoadAnnotations'),
     dict(type='RandomResize', scale=(2048, 512), ratio_range=(0.5, 2.0), keep_ratio=True),
     dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.75),
     dict(type='RandomFlip', prob=0.5),
@@ -17,7 +17,7 @@ train_pipeline = [
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=(2048, 512), keep_ratio=True),
-    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='LoadAnnotations'),
     dict(type='PackSegInputs'),
 ]
 tta_pipeline = [
@@ -33,7 +33,7 @@ tta_pipeline = [
                 dict(type='RandomFlip', prob=0.0, direction='horizontal'),
                 dict(type='RandomFlip', prob=1.0, direction='horizontal'),
             ],
-            [dict(type='LoadAnnotations', reduce_zero_label=True)],
+            [dict(type='LoadAnnotations')],
             [dict(type='PackSegInputs')],
         ],
     ),

@@ -5,7 +5,6 @@ The ViT starts from DeiT's ImageNet-1K weights; all its layers but 2, 5, 8 and 1
 
 _base_ = './mask-rcnn_fpn.py'
 
-pretrained = 'https://dl.fbaipublicfiles.com/deit/deit_tiny_patch16_224-a1311bcf.pth'
 model = dict(
     backbone=dict(
         type='mmlape.ViTAdapter',
@@ -20,7 +19,11 @@ model = dict(
             drop_path_rate=0.1,
             window_size=[14, 14, None] * 4,
             joining=dict(type='mmlape.DefaultJoining'),
-            init_cfg=dict(type='mmlape.Pretrained', source='deit', checkpoint=pretrained),
+            init_cfg=dict(
+                type='mmlape.Pretrained',
+                source='deit',
+                checkpoint='https://dl.fbaipublicfiles.com/deit/deit_tiny_patch16_224-a1311bcf.pth',
+            ),
         ),
         conv_inplanes=64,
         num_points=4,

@@ -4,7 +4,6 @@ DeiT's weights were trained with ImageNet's mean and standard deviation, so thes
 Segmenter configs start from other weights and use 127.5 for both.
 """
 
-pretrained = 'https://dl.fbaipublicfiles.com/deit/deit_tiny_patch16_224-a1311bcf.pth'
 model = dict(
     type='EncoderDecoder',
     data_preprocessor=dict(
@@ -23,7 +22,11 @@ model = dict(
         patch_size=16,
         drop_path_rate=0.1,
         joining=dict(type='mmlape.DefaultJoining'),
-        init_cfg=dict(type='mmlape.Pretrained', source='deit', checkpoint=pretrained),
+        init_cfg=dict(
+            type='mmlape.Pretrained',
+            source='deit',
+            checkpoint='https://dl.fbaipublicfiles.com/deit/deit_tiny_patch16_224-a1311bcf.pth',
+        ),
     ),
     decode_head=dict(
         type='SegmenterMaskTransformerHead',

@@ -1,7 +1,6 @@
 """UPerNet on ViT-Adapter-Ti (the segmentation flavour: global attention, one feature map per interaction)."""
 
 norm_cfg = dict(type='SyncBN', requires_grad=True)
-pretrained = 'https://dl.fbaipublicfiles.com/deit/deit_tiny_patch16_224-a1311bcf.pth'
 model = dict(
     type='EncoderDecoder',
     data_preprocessor=dict(
@@ -25,7 +24,11 @@ model = dict(
             layer_scale=True,
             drop_path_rate=0.1,
             joining=dict(type='mmlape.DefaultJoining'),
-            init_cfg=dict(type='mmlape.Pretrained', source='deit', checkpoint=pretrained),
+            init_cfg=dict(
+                type='mmlape.Pretrained',
+                source='deit',
+                checkpoint='https://dl.fbaipublicfiles.com/deit/deit_tiny_patch16_224-a1311bcf.pth',
+            ),
         ),
         conv_inplanes=64,
         num_points=4,

@@ -1,0 +1,460 @@
+"""Every shipped config parses, builds, trains a step and predicts; upstream's own tools run it."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from config_utils import (
+    CLASSES,
+    CONFIGS,
+    coco_content,
+    shipped_configs,
+    write_coco,
+    write_label_maps,
+)
+from mmengine.config import Config, ConfigDict
+from mmengine.model import revert_sync_batchnorm
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import DATASETS, MODELS, DefaultScope
+from mmengine.structures import InstanceData, PixelData
+
+LAPE = CONFIGS / 'lape'
+CUSTOM = CONFIGS / 'custom'
+PUBLISHED = dict(  # millions of parameters, LaPE (ICCV 2023) Tables 3 and 4
+    mask_rcnn_t=28, mask_rcnn_s=48, upernet_t=36, upernet_s=58, segmenter_t=7
+)
+
+
+@pytest.fixture(autouse=True)
+def custom_options(monkeypatch, tmp_path):
+    """The options without which configs/custom does not say what to train on."""
+    for name in [name for name in os.environ if name.startswith('LAPE_')]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv('LAPE_DATA_ROOT', str(tmp_path))
+    monkeypatch.setenv('LAPE_CLASSES', ','.join(CLASSES))
+
+
+def load(path: Path) -> Config:
+    """A config without weights to download; its scope becomes the default."""
+    cfg = Config.fromfile(path)
+    _drop_weights(cfg.model)
+    scope = cfg.get('default_scope')
+    DefaultScope.get_instance(f'{path.stem}-{id(cfg)}', scope_name=scope)
+    import_module(f'{scope}.utils').register_all_modules(init_default_scope=False)
+    return cfg
+
+
+def _drop_weights(node) -> None:
+    for child in node.values() if isinstance(node, dict) else node:
+        if isinstance(child, (dict, list, tuple)):
+            _drop_weights(child)
+    if isinstance(node, dict) and 'init_cfg' in node:
+        node['init_cfg'] = None
+
+
+def build(cfg: Config) -> torch.nn.Module:
+    model = revert_sync_batchnorm(MODELS.build(cfg.model))
+    model.init_weights()
+    return model
+
+
+def millions(path: Path, **model) -> float:
+    cfg = load(path)
+    cfg.merge_from_dict(dict(model=model))
+    return sum(p.numel() for p in MODELS.build(cfg.model).parameters()) / 1e6
+
+
+@pytest.mark.parametrize('path', shipped_configs(), ids=lambda p: f'{p.parent.name}/{p.stem}')
+def test_one_training_step_and_one_prediction(path):
+    cfg = load(path)
+    model = build(cfg)
+    optim_wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    batch = detection_batch(cfg) if cfg.default_scope == 'mmdet' else segmentation_batch(cfg)
+
+    model.train()
+    losses = model.train_step(copy.deepcopy(batch), optim_wrapper)
+    assert all(torch.isfinite(torch.as_tensor(value)).all() for value in losses.values()), losses
+    backbone = {name for name in before if name.startswith('backbone.')}
+    moved = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
+    # Layer scale, the injectors' gates and the like start a chain of zeros at most one step long.
+    assert len(backbone & moved) > 0.6 * len(backbone)
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+
+    model.eval()
+    (result, _) = model.test_step(batch)
+    if cfg.default_scope == 'mmdet':
+        boxes = result.pred_instances.bboxes
+        assert boxes.shape[1] == 4
+        assert ('masks' in result.pred_instances) == (cfg.model.type == 'MaskRCNN')
+    else:
+        labels = result.pred_sem_seg.data
+        assert labels.shape == (1, *result.ori_shape)
+        assert labels.min() >= 0
+        assert labels.max() < cfg.model.decode_head.num_classes
+
+
+def detection_batch(cfg: Config) -> dict:
+    from mmdet.structures import DetDataSample
+    from mmdet.structures.mask import BitmapMasks
+
+    num_classes = cfg.model.roi_head.bbox_head.num_classes
+    batch = dict(inputs=[], data_samples=[])
+    for index, (height, width) in enumerate([(97, 131), (120, 65)]):
+        meta = dict(
+            img_id=index,
+            img_shape=(height, width),
+            ori_shape=(height, width),
+            scale_factor=(1.0, 1.0),
+            img_path='none',
+        )
+        masks = np.zeros((2, height, width), dtype=np.uint8)
+        masks[0, 10:60, 5:50] = 1
+        masks[1, 20:90, 30:60] = 1
+        sample = DetDataSample(metainfo=meta)
+        sample.gt_instances = InstanceData(
+            bboxes=torch.tensor([[5.0, 10, 50, 60], [30, 20, 60, 90]]),
+            labels=torch.tensor([0, num_classes - 1]),
+            masks=BitmapMasks(masks, height, width),
+        )
+        sample.ignored_instances = InstanceData(
+            bboxes=torch.zeros(0, 4), labels=torch.zeros(0, dtype=torch.long)
+        )
+        batch['inputs'].append(torch.randint(0, 255, (3, height, width), dtype=torch.uint8))
+        batch['data_samples'].append(sample)
+    return batch
+
+
+def segmentation_batch(cfg: Config) -> dict:
+    from mmseg.structures import SegDataSample
+
+    num_classes = cfg.model.decode_head.num_classes
+    batch = dict(inputs=[], data_samples=[])
+    for height, width in [(97, 131), (97, 131)]:  # predictions are stacked: one size
+        meta = dict(img_shape=(height, width), ori_shape=(height, width), img_path='none')
+        labels = torch.randint(0, num_classes, (1, height, width))
+        labels[:, :9] = 255
+        sample = SegDataSample(metainfo=meta, gt_sem_seg=PixelData(data=labels))
+        batch['inputs'].append(torch.randint(0, 255, (3, height, width), dtype=torch.uint8))
+        batch['data_samples'].append(sample)
+    return batch
+
+
+@pytest.mark.parametrize('path', shipped_configs(), ids=lambda p: f'{p.parent.name}/{p.stem}')
+def test_pipelines_read_a_data_set(path, tmp_path):
+    cfg = load(path)
+    if cfg.default_scope == 'mmdet':
+        classes = CLASSES if path.parent == CUSTOM else ('person', 'bicycle', 'car')
+        write_coco(tmp_path, coco_content(classes=classes))
+        place = dict(ann_file='annotations/train.json', data_prefix=dict(img='train'))
+    else:
+        write_label_maps(tmp_path)
+        place = dict(data_prefix=dict(img_path='images/train', seg_map_path='annotations/train'))
+    for split in ('train', 'val', 'test'):
+        loader = cfg[f'{split}_dataloader']
+        dataset = {**loader.dataset, **place, 'data_root': str(tmp_path)}
+        if dataset['type'].startswith('mmlape.'):
+            pytest.skip('the embedded data set has tests of its own')
+        item = DATASETS.build(ConfigDict(dataset))[0]
+        height, width = item['inputs'].shape[1:]
+        if split == 'train':
+            assert (height, width) == tuple(item['data_samples'].img_shape)
+        if cfg.default_scope == 'mmdet':
+            gt = item['data_samples'].gt_instances
+            assert ('masks' in gt) == (cfg.model.type == 'MaskRCNN')
+        else:
+            assert item['data_samples'].gt_sem_seg.data.max() <= 255
+
+
+def test_parameter_counts_are_the_published_ones():
+    small = dict(vit=dict(arch='deit-small', drop_path_rate=0.2))
+    counts = dict(
+        mask_rcnn_t=millions(LAPE / 'mask-rcnn_deit-t-adapter_fpn_ms-3x_coco.py'),
+        mask_rcnn_s=millions(LAPE / 'mask-rcnn_deit-s-adapter_fpn_ms-3x_coco.py'),
+        segmenter_t=millions(LAPE / 'segmenter_deit-t_mask_8xb1-160k_ade20k-512x512.py'),
+    )
+    upernet = CONFIGS / '_base_' / 'models' / 'upernet_deit-t-adapter.py'
+    counts['upernet_t'] = upernet_millions(upernet)
+    counts['upernet_s'] = upernet_millions(
+        upernet,
+        backbone=small,
+        decode_head=dict(in_channels=[384] * 4),
+        auxiliary_head=dict(in_channels=384),
+    )
+    assert {name: round(value) for name, value in counts.items()} == PUBLISHED, counts
+
+
+def upernet_millions(path: Path, **model) -> float:
+    cfg = Config.fromfile(path)
+    cfg.merge_from_dict(dict(model=model))
+    _drop_weights(cfg.model)
+    DefaultScope.get_instance(f'upernet-{id(cfg)}', scope_name='mmseg')
+    return sum(p.numel() for p in MODELS.build(cfg.model).parameters()) / 1e6
+
+
+@pytest.mark.parametrize(('size', 'dims', 'heads'), [('t', 192, 3), ('s', 384, 6)])
+def test_segmenter_has_the_size_of_upstreams(size, dims, heads):
+    """As many parameters as MMSegmentation's Segmenter of these dimensions; LaPE adds 2 x 12 x dim."""
+    name = f'segmenter_deit-{size}%s_mask_8xb1-160k_ade20k-512x512.py'
+    upstream = load(LAPE / (name % ''))
+    upstream.model.backbone = dict(
+        type='VisionTransformer',
+        img_size=(512, 512),
+        patch_size=16,
+        embed_dims=dims,
+        num_layers=12,
+        num_heads=heads,
+        patch_bias=True,
+        final_norm=True,
+        with_cls_token=True,
+    )
+    expected = sum(p.numel() for p in MODELS.build(upstream.model).parameters()) / 1e6
+    assert millions(LAPE / (name % '')) == pytest.approx(expected, abs=1e-9)
+    lape = expected + 2 * 12 * dims / 1e6
+    assert millions(LAPE / (name % '-lape')) == pytest.approx(lape, abs=1e-9)
+
+
+@pytest.mark.parametrize('size', ['t', 's'])
+@pytest.mark.parametrize(
+    'name',
+    [
+        'mask-rcnn_deit-{}-adapter{}_fpn_ms-3x_coco.py',
+        'segmenter_deit-{}{}_mask_8xb1-160k_ade20k-512x512.py',
+    ],
+)
+def test_lape_changes_the_joining_alone(name, size):
+    default = Config.fromfile(LAPE / name.format(size, '')).to_dict()
+    lape = Config.fromfile(LAPE / name.format(size, '-lape')).to_dict()
+    for cfg in (default, lape):
+        backbone = cfg['model']['backbone']
+        cfg['joining'] = backbone.get('vit', backbone).pop('joining')['type']
+        cfg.pop('filename', None)
+    assert default.pop('joining') == 'mmlape.DefaultJoining'
+    assert lape.pop('joining') == 'mmlape.LaPE'
+    assert default == lape
+
+
+def test_weight_decay_spares_what_the_recipe_spares():
+    cfg = load(LAPE / 'mask-rcnn_deit-t-adapter-lape_fpn_ms-3x_coco.py')
+    model = build(cfg)
+    groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
+    decay = {id(p): group['weight_decay'] for group in groups for p in group['params']}
+    by_name = {name: decay[id(p)] for name, p in model.named_parameters()}
+    spared = ('norm', 'bias', 'pos_embed', 'level_embed', 'cls_token')
+    for name, value in by_name.items():
+        assert value == (0 if any(key in name for key in spared) else 0.05), name
+    assert {group['lr'] for group in groups} == {1e-4}
+    vit = 'backbone.vit.'
+    assert by_name[vit + 'blocks.0.attn.qkv.weight'] == 0.05
+    for name in (
+        vit + 'blocks.0.norm1.weight',
+        vit + 'blocks.0.attn.qkv.bias',
+        vit + 'joining.norms.11.weight',
+        vit + 'position.pos_embed',
+        'backbone.level_embed',
+    ):
+        assert by_name[name] == 0, name
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'mask-rcnn_deit-t-adapter-lape_fpn_ms-3x_coco.py',
+        'segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512.py',
+    ],
+)
+def test_weights_arrive(name, tmp_path):
+    """The ``init_cfg`` of a config, given a file of DeiT's layout, survives the init of the rest."""
+    import timm
+
+    deit = timm.create_model('deit_tiny_patch16_224').state_dict()
+    deit = {name: torch.randn_like(value) for name, value in deit.items()}
+    torch.save(dict(model=deit), tmp_path / 'deit.pth')
+    path = LAPE / name
+    config = Config.fromfile(path).model.backbone
+    cfg = load(path)
+    vit = cfg.model.backbone.get('vit', cfg.model.backbone)
+    vit.init_cfg = {
+        **config.get('vit', config).init_cfg,
+        'checkpoint': str(tmp_path / 'deit.pth'),
+    }
+    model = build(cfg)
+    vit = getattr(model.backbone, 'vit', model.backbone)
+    for key in ('patch_embed.proj.weight', 'blocks.0.attn.qkv.weight', 'blocks.11.norm2.bias'):
+        assert torch.equal(vit.state_dict()[key], deit[key]), key
+    if vit.num_prefix_tokens:
+        assert torch.equal(vit.cls_token, deit['cls_token'])
+    norms = vit.joining.norms
+    assert all(torch.equal(norm.weight, torch.ones(192)) for norm in norms)
+
+
+def test_recipes():
+    """Facts of the published recipes that a wrong base file would change."""
+    cfg = Config.fromfile(LAPE / 'mask-rcnn_deit-s-adapter-lape_fpn_ms-3x_coco.py')
+    assert cfg.train_cfg.max_epochs == cfg.param_scheduler[1].end == 36
+    assert cfg.param_scheduler[1].milestones == [27, 33]
+    vit = cfg.model.backbone.vit
+    assert vit.drop_path_rate == 0.2
+    assert [i for i, size in enumerate(vit.window_size) if size is None] == [2, 5, 8, 11]
+    assert cfg.model.backbone.norm_cfg.type == 'SyncBN'
+    resize, crop = cfg.train_pipeline[3].transforms
+    assert resize[0].scales[0] == (480, 1333)
+    assert resize[0].scales[-1] == (800, 1333)
+    assert len(resize[0].scales) == 11
+    assert crop[1].crop_size == (384, 600)
+    assert cfg.train_pipeline[4].crop_size == (1024, 1024)
+    assert cfg.auto_scale_lr.base_batch_size == 16
+
+    cfg = Config.fromfile(LAPE / 'segmenter_deit-s-lape_mask_8xb1-160k_ade20k-512x512.py')
+    optimizer = cfg.optim_wrapper.optimizer
+    assert (optimizer.type, optimizer.lr, optimizer.weight_decay) == ('SGD', 1e-3, 0.0)
+    assert cfg.train_cfg.max_iters == cfg.param_scheduler[0].end == 160000
+    assert cfg.train_dataloader.batch_size * 8 == cfg.auto_scale_lr.base_batch_size
+    assert cfg.model.test_cfg.stride == (480, 480)
+    assert cfg.model.data_preprocessor.mean == [123.675, 116.28, 103.53]
+
+
+def test_metafiles_name_the_configs():
+    import yaml
+
+    for folder in (LAPE,):
+        meta = yaml.safe_load((folder / 'metafile.yml').read_text())
+        paths = [entry['Config'] for entry in meta['Models']]
+        assert sorted(paths) == sorted(
+            f'configs/{folder.name}/{p.name}' for p in folder.glob('*.py')
+        )
+        readme = (folder / 'README.md').read_text()
+        for entry in meta['Models']:
+            assert entry['Name'] == Path(entry['Config']).stem
+            assert Path(entry['Config']).name in readme
+            docstring = (CONFIGS.parent / entry['Config']).read_text().split('"""')[1]
+            for value in entry['Results'][0]['Metrics'].values():
+                assert str(value) in docstring, 'the published figure, in the config too'
+
+
+# Upstream's own tools, from a folder of their own.
+
+
+def run_tool(scope: str, tool: str, *arguments, cwd: Path, **environ) -> str:
+    """Run ``tools/<tool>.py`` as shipped inside the installed toolbox; return what it printed."""
+    folder = Path(__import__(scope).__file__).parent / '.mim' / 'tools'
+    env = {k: v for k, v in os.environ.items() if not k.startswith('LAPE_')}
+    env.update({f'LAPE_{name.upper()}': str(value) for name, value in environ.items()})
+    path = [str(CONFIGS.parent), env.get('PYTHONPATH', '')]
+    env.update(OMP_NUM_THREADS='1', PYTHONPATH=os.pathsep.join(filter(None, path)))
+    command = [sys.executable, str(folder / f'{tool}.py'), *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout + done.stderr
+
+
+MICRO = dict(classes=','.join(CLASSES), vit='48x4x3', weights='none', num_workers=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['faster-rcnn', 'mask-rcnn'])
+def test_custom_detector_with_upstreams_tools(kind, tmp_path):
+    """Data, classes and schedule from the command line; the dumped config resumes without them."""
+    data = tmp_path / 'my data'
+    for split in ('train', 'val'):
+        write_coco(data, split=split)
+    config = CUSTOM / f'{kind}_deit-t-adapter-lape_fpn_coco-format.py'
+    options = dict(MICRO, data_root=data, max_epochs=1, img_scale='128x96')
+    log = run_tool('mmdet', 'train', config, '--work-dir', 'run', cwd=tmp_path, **options)
+    assert 'train data (CocoDataset' in log
+    assert 'coco/bbox_mAP:' in log
+    dumped = tmp_path / 'run' / config.name
+    options = ('train_cfg.max_epochs=2', 'param_scheduler.1.end=2')
+    log = run_tool(
+        'mmdet', 'train', dumped, '--work-dir', 'run', '--resume', '--cfg-options', *options,
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert 'Epoch(train) [2]' in log
+    assert 'Epoch(train) [1]' not in log
+    arguments = ('run/epoch_2.pth', '--work-dir', 'test', '--show-dir', 'pictures')
+    log = run_tool('mmdet', 'test', dumped, *arguments, cwd=tmp_path)
+    assert 'coco/bbox_mAP:' in log
+    assert len(list((tmp_path / 'test').rglob('pictures/*.jpg'))) == 4
+
+
+@pytest.mark.slow
+def test_custom_segmenter_with_upstreams_tools(tmp_path):
+    data = tmp_path / 'my data'
+    for split in ('train', 'val'):
+        write_label_maps(data, split=split)
+    config = CUSTOM / 'segmenter_deit-t-lape_mask_image-folders.py'
+    options = dict(
+        MICRO, data_root=data, max_iters=4, img_scale='128x96', crop_size=64, batch_size=2
+    )
+    log = run_tool('mmseg', 'train', config, '--work-dir', 'run', cwd=tmp_path, **options)
+    assert 'train data (BaseSegDataset' in log
+    assert 'mIoU:' in log
+    arguments = ('run/iter_4.pth', '--work-dir', 'test', '--show-dir', 'pictures')
+    log = run_tool('mmseg', 'test', tmp_path / 'run' / config.name, *arguments, cwd=tmp_path)
+    assert "crow's foot" in log, 'the table of classes'
+    assert list((tmp_path / 'test').rglob('*.png'))
+
+
+@pytest.mark.slow
+def test_wrong_data_stop_upstreams_tool_with_our_message(tmp_path):
+    for split in ('train', 'val'):
+        write_coco(tmp_path / 'data', split=split)
+    empty = dict(images=[], annotations=[], categories=[])
+    (tmp_path / 'data' / 'annotations' / 'train.json').write_text(json.dumps(empty))
+    config = CUSTOM / 'faster-rcnn_deit-t-adapter-lape_fpn_coco-format.py'
+    options = dict(MICRO, data_root=tmp_path / 'data')
+    with pytest.raises(AssertionError, match="list 'images' of the annotation file is empty"):
+        run_tool('mmdet', 'train', config, '--work-dir', 'run', cwd=tmp_path, **options)
+
+
+@pytest.mark.slow
+def test_published_detector_with_upstreams_tools(tmp_path):
+    for split in ('train', 'val'):
+        content = coco_content(2, classes=('person', 'bicycle', 'car'))
+        write_coco(tmp_path, content, split=f'{split}2017')
+        (tmp_path / 'annotations' / f'{split}2017.json').rename(
+            tmp_path / 'annotations' / f'instances_{split}2017.json'
+        )
+    config = LAPE / 'mask-rcnn_deit-t-adapter-lape_fpn_ms-3x_coco.py'
+    options = [
+        f'train_dataloader.dataset.data_root={tmp_path}',
+        f'val_dataloader.dataset.data_root={tmp_path}',
+        f'test_dataloader.dataset.data_root={tmp_path}',
+        f'val_evaluator.ann_file={tmp_path}/annotations/instances_val2017.json',
+        f'test_evaluator.ann_file={tmp_path}/annotations/instances_val2017.json',
+        'train_cfg.max_epochs=1',
+        'model.backbone.vit.init_cfg=None',
+    ]
+    log = run_tool('mmdet', 'train', config, '--cfg-options', *options, cwd=tmp_path)
+    assert 'coco/segm_mAP:' in log
+    checkpoint = f'work_dirs/{config.stem}/epoch_1.pth'
+    log = run_tool('mmdet', 'test', config, checkpoint, '--cfg-options', *options, cwd=tmp_path)
+    assert 'coco/segm_mAP:' in log
+
+
+@pytest.mark.slow
+def test_published_segmenter_with_upstreams_tools(tmp_path):
+    for split in ('training', 'validation'):
+        write_label_maps(tmp_path, split=split, count=2)
+    config = LAPE / 'segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512.py'
+    options = [
+        f'{split}_dataloader.dataset.data_root={tmp_path}' for split in ('train', 'val', 'test')
+    ]
+    options += [
+        'train_cfg.max_iters=2',
+        'train_cfg.val_interval=2',
+        'default_hooks.checkpoint.interval=2',
+        'model.backbone.init_cfg=None',
+    ]
+    log = run_tool('mmseg', 'train', config, '--cfg-options', *options, cwd=tmp_path)
+    assert 'mIoU:' in log
+    checkpoint = f'work_dirs/{config.stem}/iter_2.pth'
+    log = run_tool('mmseg', 'test', config, checkpoint, '--cfg-options', *options, cwd=tmp_path)
+    assert 'mIoU:' in log
