@@ -1,0 +1,19 @@
+# What both demo configs share: iteration-based, a checkpoint every so often, one process on a CPU or one GPU.
+default_hooks = dict(
+    timer=dict(type='IterTimerHook'),
+    logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
+    param_scheduler=dict(type='ParamSchedulerHook'),
+    checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=50, max_keep_ckpts=2),
+    sampler_seed=dict(type='DistSamplerSeedHook'),
+)
+env_cfg = dict(
+    cudnn_benchmark=False,
+    mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
+    dist_cfg=dict(backend='nccl'),
+)
+vis_backends = [dict(type='LocalVisBackend')]
+log_processor = dict(type='LogProcessor', window_size=50, by_epoch=False)
+log_level = 'INFO'
+load_from = None
+resume = False
+randomness = dict(seed=0)

@@ -1,0 +1,51 @@
+"""Train, evaluate and draw a LaPE ViT-Adapter Mask R-CNN and a LaPE Segmenter on data made on the spot.
+
+``make demo`` runs it. It can be stopped at any time; the same command goes on where it was. Everything it writes is in
+``work_dirs/demo`` and ``data/digit_scenes`` of the clone, unless other folders are named. See docs/demo.md.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TASKS = ('mask_rcnn', 'segmenter')
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description='Train, evaluate and draw a small LaPE detector and segmenter.'
+    )
+    parser.add_argument(
+        '--task', choices=TASKS, action='append', help='only this one (may be repeated)'
+    )
+    parser.add_argument(
+        '--quick', action='store_true', help='a few iterations on a few images: does it run at all?'
+    )
+    parser.add_argument('--work-dir', type=Path, help='default: work_dirs/demo of this clone')
+    parser.add_argument('--data-root', type=Path, help='default: data/digit_scenes of this clone')
+    options = parser.parse_args(arguments)
+    suffix = '_quick' if options.quick else ''
+    options.task = options.task or list(TASKS)
+    options.work_dir = options.work_dir or ROOT / f'work_dirs/demo{suffix}'
+    options.data_root = options.data_root or ROOT / f'data/digit_scenes{suffix}'
+    options.config_root = ROOT / 'configs/demo'
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse_arguments(arguments)
+    try:
+        print('Loading PyTorch and OpenMMLab ...', flush=True)
+        # Imported here, so that Ctrl-C is answered the same way during these seconds.
+        from demo_parts.run import run_demo
+
+        run_demo(options)
+    except KeyboardInterrupt:
+        print('\nStopped. `make demo` (or the same command again) continues from the last checkpoint.')
+        return 130
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

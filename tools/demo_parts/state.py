@@ -1,0 +1,85 @@
+"""What of a task is done: kept on disk, so that the demo can go on after being stopped or killed."""
+
+import hashlib
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+STATE_FILE = 'state.json'
+
+
+def fingerprint(*parts: Any) -> str:
+    """A short hash of settings; anything that JSON does not know is taken by its text."""
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class State:
+    """Results of a task, in ``folder/state.json``; every change is on disk at once, and whole.
+
+    Args:
+        folder: The task's folder. It is emptied when it holds results of other settings.
+        settings: Fingerprint of everything that the results depend on.
+        say: Where to say so.
+    """
+
+    def __init__(self, folder: Path, settings: str, say: Callable[[str], None]) -> None:
+        self.file = folder / STATE_FILE
+        self.values: dict[str, Any] = self._read()
+        if self.values.get('settings') != settings:
+            if self.values:
+                say(f'  Settings or data have changed since {folder} was written: starting over.')
+                shutil.rmtree(folder)
+            self.values = {'settings': settings}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.values.get(name, default)
+
+    def put(self, **values: Any) -> None:
+        self.values.update(values)
+        write_whole(self.file, json.dumps(self.values, indent=2, sort_keys=True) + '\n')
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            values = json.loads(self.file.read_text(encoding='utf-8'))
+        except FileNotFoundError:
+            return {}
+        except ValueError:
+            return {'settings': 'unreadable'}
+        return values if isinstance(values, dict) else {'settings': 'unreadable'}
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is never seen half written."""
+    partial = path.with_name(path.name + '.partial')
+    partial.write_text(text, encoding='utf-8')
+    os.replace(partial, path)
+
+
+def last_checkpoint(folder: Path, say: Callable[[str], None]) -> tuple[Path | None, int]:
+    """The newest checkpoint that can be read and its iteration, ``(None, 0)`` where there is none.
+
+    MMEngine writes checkpoints in place: one that was being written when the process was killed is cut short, and
+    resuming from it raises. Such files are removed here.
+    """
+    numbered = [(int(path.stem.split('_')[1]), path) for path in folder.glob('iter_*.pth')]
+    for iteration, path in sorted(numbered, reverse=True):
+        if is_whole(path):
+            return path, iteration
+        say(f'  {path.name} was not written to its end: taking the one before.')
+        path.unlink()
+    return None, 0
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file that ``torch.save`` wrote is complete; it is a ZIP archive, so every part has a checksum."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except (zipfile.BadZipFile, OSError, EOFError):
+        return False

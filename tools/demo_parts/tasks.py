@@ -1,0 +1,250 @@
+"""The demo's two tasks, and how one is evaluated, trained and drawn with MMEngine's Runner."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+
+from .console import Console, clock
+from .pictures import draw_instances, draw_label_maps
+from .state import State, fingerprint, last_checkpoint
+
+
+@dataclass(frozen=True)
+class Task:
+    """One model of the demo.
+
+    Args:
+        key: Its folder's name.
+        title: Its name on screen.
+        config: Its config's file name in configs/demo.
+        metrics: Names for people of the metrics that the evaluator reports, with the factor that makes them 0..1.
+        seconds: Expected seconds of one evaluation and of the training, on 2 cores.
+        draw: Draws validation images into a PNG.
+    """
+
+    key: str
+    title: str
+    config: str
+    metrics: dict[str, tuple[str, float]]
+    seconds: tuple[float, float]
+    draw: Callable[[Runner, Path], None]
+
+    @property
+    def steps(self) -> dict[str, float]:
+        """Names of the steps on screen, with their expected seconds."""
+        evaluation, training = self.seconds
+        return {
+            f'{self.title}: untrained ': evaluation,
+            f'{self.title}: training  ': training,
+            f'{self.title}: trained   ': evaluation,
+        }
+
+
+TASKS = {
+    task.key: task
+    for task in (
+        Task(
+            'mask_rcnn',
+            'Mask R-CNN',
+            'mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes.py',
+            {'box AP': ('coco/bbox_mAP', 1.0), 'mask AP': ('coco/segm_mAP', 1.0)},
+            (20, 280),
+            draw_instances,
+        ),
+        Task(
+            'segmenter',
+            'Segmenter',
+            'segmenter_vit-micro-lape_mask_digit-scenes.py',
+            {'mIoU': ('mIoU', 0.01)},
+            (10, 240),
+            draw_label_maps,
+        ),
+    )
+}
+
+
+class ProgressHook(Hook):
+    """Reports iterations to the console, and the seconds spent to ``on_checkpoint``."""
+
+    # After the hook that writes checkpoints.
+    priority = 'LOWEST'
+
+    def __init__(self, console: Console, on_checkpoint: Callable[[int], None] | None = None) -> None:
+        self.console = console
+        self.on_checkpoint = on_checkpoint
+        self.resumed = 0.0
+
+    def before_train(self, runner: Runner) -> None:
+        self.resumed = runner.iter / runner.max_iters
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
+        done = runner.iter + 1
+        loss = runner.message_hub.get_scalar('train/loss').mean(20)
+        self.console.progress(
+            done / runner.max_iters,
+            f'iteration {done} of {runner.max_iters}, loss {loss:.2f}',
+            self.resumed,
+        )
+        checkpoints = runner.cfg.default_hooks.checkpoint.interval
+        if self.on_checkpoint and (done % checkpoints == 0 or done == runner.max_iters):
+            self.on_checkpoint(done)
+
+    def after_val_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
+        batches = len(runner.val_dataloader)
+        self.console.progress((batch_idx + 1) / batches, f'batch {batch_idx + 1} of {batches}')
+
+
+class TaskRun:
+    """One task from the untrained model to the picture; every step is done once, whatever interrupts.
+
+    Args:
+        task: What to do.
+        config_root: The folder of its config.
+        folder: Where results, checkpoints and the picture go.
+        data_root: The digit scenes.
+        data_id: What tells these digit scenes from others.
+        iterations: Number of training iterations, None for the config's.
+        console: Where to report.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        config_root: Path,
+        folder: Path,
+        data_root: Path,
+        data_id: str,
+        iterations: int | None,
+        console: Console,
+    ) -> None:
+        self.task, self.folder, self.console = task, folder, console
+        self.cfg = Config.fromfile(config_root / task.config)
+        if iterations is not None:
+            shorten(self.cfg, iterations)
+        self.state = State(folder, fingerprint(self.cfg.to_dict(), data_id), console.say)
+        self.cfg.work_dir = str(folder)
+        move_data(self.cfg, data_root)
+        self.untrained, self.training, self.trained = task.steps
+
+    @property
+    def picture(self) -> Path:
+        return self.folder.parent / f'{self.task.key}.png'
+
+    def run(self) -> dict:
+        """Do what is left to do; return the results."""
+        self._evaluate_untrained()
+        checkpoint = self._train()
+        self._evaluate_trained(checkpoint)
+        iterations = self.cfg.train_cfg.max_iters
+        return {
+            'untrained': self.state.get('untrained'),
+            'trained': self.state.get('trained'),
+            'iterations': iterations,
+            'training_seconds': round(self.state.get('seconds')[str(iterations)], 1),
+            'parameters': self.state.get('parameters'),
+            'picture': self.picture.name,
+        }
+
+    def _evaluate_untrained(self) -> None:
+        if self.state.get('untrained') is not None:
+            self.console.skip(self.untrained, describe(self.state.get('untrained')))
+            return
+        self.console.begin(self.untrained)
+        runner = self._runner('untrained')
+        runner.model.init_weights()
+        metrics = self._evaluate(runner)
+        parameters = sum(parameter.numel() for parameter in runner.model.parameters())
+        self.state.put(untrained=metrics, parameters=parameters)
+        self.console.end(describe(metrics))
+
+    def _train(self) -> Path:
+        checkpoint, done = last_checkpoint(self.folder, self.console.say)
+        iterations = self.cfg.train_cfg.max_iters
+        seconds = self.state.get('seconds', {})
+        if checkpoint and done >= iterations and str(done) in seconds:
+            self.console.skip(self.training, f'{iterations} iterations')
+            return checkpoint
+        if checkpoint:
+            self.console.say(f'  {self.training}  continuing after iteration {done}')
+        self.console.begin(self.training)
+        started, before = time.monotonic(), seconds.get(str(done), 0.0)
+
+        def keep_time(iteration: int) -> None:
+            seconds[str(iteration)] = before + time.monotonic() - started
+            self.state.put(seconds=seconds)
+
+        runner = self._runner(
+            'train',
+            load_from=checkpoint and str(checkpoint),
+            resume=checkpoint is not None,
+            # Evaluation is a step of its own.
+            val_cfg=None,
+            val_dataloader=None,
+            val_evaluator=None,
+        )
+        runner.register_hook(ProgressHook(self.console, keep_time))
+        runner.train()
+        if str(iterations) not in seconds:  # killed between the last checkpoint and its note
+            keep_time(iterations)
+        self.console.end(f'{iterations} iterations')
+        return self.folder / f'iter_{iterations}.pth'
+
+    def _evaluate_trained(self, checkpoint: Path) -> None:
+        if self.state.get('trained') is not None and self.picture.is_file():
+            self.console.skip(self.trained, describe(self.state.get('trained')))
+            return
+        self.console.begin(self.trained)
+        runner = self._runner('trained', load_from=str(checkpoint))
+        metrics = self._evaluate(runner)
+        self.task.draw(runner, self.picture)
+        self.state.put(trained=metrics)
+        self.console.end(describe(metrics))
+
+    def _evaluate(self, runner: Runner) -> dict[str, float]:
+        runner.register_hook(ProgressHook(self.console))
+        reported = runner.val()
+        return {
+            name: round(float(reported[key]) * factor, 4)
+            for name, (key, factor) in self.task.metrics.items()
+        }
+
+    def _runner(self, purpose: str, **changes) -> Runner:
+        cfg = self.cfg.copy()
+        # MMEngine keeps loggers and the like by this name, for as long as the process lives.
+        cfg.experiment_name = f'demo-{self.task.key}-{purpose}-{os.getpid()}'
+        for name, value in changes.items():
+            cfg[name] = value
+        return Runner.from_cfg(cfg)
+
+
+def shorten(cfg: Config, iterations: int) -> None:
+    """Change a config's number of iterations, and its learning rate schedule with it."""
+    whole = cfg.train_cfg.max_iters
+    cfg.train_cfg.max_iters = cfg.train_cfg.val_interval = iterations
+    for schedule in cfg.param_scheduler:
+        schedule.begin = round(schedule.begin * iterations / whole)
+        schedule.end = max(round(schedule.end * iterations / whole), schedule.begin + 1)
+    cfg.default_hooks.checkpoint.interval = max(1, iterations // 3)
+
+
+def move_data(cfg: Config, data_root: Path) -> None:
+    """Change where a config expects the digit scenes."""
+    for loader in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
+        cfg[loader].dataset.data_root = str(data_root)
+    for evaluator in (cfg.val_evaluator, cfg.test_evaluator):
+        if 'ann_file' in evaluator:
+            evaluator.ann_file = str(data_root / 'annotations/instances_val.json')
+
+
+def describe(metrics: dict[str, float]) -> str:
+    """Metrics on one line."""
+    return ', '.join(f'{name} {value:.3f}' for name, value in metrics.items())
+
+
+__all__ = ['TASKS', 'Task', 'TaskRun', 'clock']
