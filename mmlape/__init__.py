@@ -1,0 +1,32 @@
+"""mmlape: position embeddings and token normalisation for MMDetection and MMSegmentation.
+
+Importing it registers every component under the scope ``mmlape``.
+"""
+
+import logging
+
+from . import stack
+from .version import __version__
+
+try:
+    stack.check_stack()
+    stack.allow_own_checkpoints()
+    from . import backbones, checkpoints, datasets, engine, layers, norm, position, registry
+except (ImportError, AttributeError) as error:
+    # MMEngine imports us for every `type='mmlape.X'`, swallows these two, and then says only that X is not in the
+    # registry; without this line nobody would see why.
+    logging.getLogger('mmlape').error('mmlape cannot be imported: %s', error)
+    raise
+
+__all__ = [
+    '__version__',
+    'backbones',
+    'checkpoints',
+    'datasets',
+    'engine',
+    'layers',
+    'norm',
+    'position',
+    'registry',
+    'stack',
+]
