@@ -1,5 +1,7 @@
 """How tokens are scaled: token norms answer ``norm(tokens, grid)``."""
 
-from .layer_norm import LN, build_token_norm
+from .build import build_token_norm
+from .dtn import DTN
+from .layer_norm import LN
 
-__all__ = ['LN', 'build_token_norm']
+__all__ = ['DTN', 'LN', 'build_token_norm']

@@ -1,0 +1,252 @@
+"""Dynamic token normalization (DTN, ICLR 2022) for any grid, without a T x T map."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmlape.checks import check_bool, check_option, check_positive_int, check_rate
+from mmlape.registry import MODELS
+
+from .dtn_function import DynamicTokenNorm, HeadRMSNorm
+from .position_map import BandedMap, Grid, LearnedMap, PositionMap, UniformMap
+from .windows import Windows
+
+
+@MODELS.register_module()
+class DTN(nn.Module):
+    """Normalises tokens by their own statistics and by those of the tokens around them, head by head (eq. 4-7).
+
+    For token i, head h and each of its channels, ``y = weight (x - mu) / sqrt(var + eps) + bias`` with
+
+        mu  = r_mean mu_token + (1 - r_mean) P_h x
+        var = r_var var_token + (1 - r_var) (P_h x^2 - (P_h x)^2)
+
+    where ``mu_token``, ``var_token`` are LayerNorm's, over all channels, and the rows of ``P_h`` weigh all tokens by where
+    they lie relative to i. ``P_h`` is applied as a row and a column factor (:mod:`mmlape.norm.position_map`), which is exact
+    and takes O(B C T (H + W)) time and O(H^2 + W^2) memory. With ``r = 1`` DTN is LayerNorm, with ``r = 0`` and a uniform map
+    InstanceNorm (both for ``stabilize=False``).
+
+    Prefix tokens (class, distillation) have no place on the grid: they take no part in the statistics of others and get
+    a plain LayerNorm with the same ``weight``, ``bias`` and ``eps``.
+
+    Statistics are computed in float32 at least, whatever the dtype of the tokens and under autocast; the result has the
+    dtype of the tokens.
+
+    Args:
+        num_features: Channels ``C``.
+        num_heads: Heads ``G``; must divide ``C``. Best a square number, see ``position_init``.
+        pool: Statistics across tokens are taken between cells of ``pool x pool`` averaged tokens, and the tokens of a cell
+            share them. Cells at the bottom and right hold fewer tokens where the grid is no multiple. Default 1;
+            published: 4 and 2 in the first stages of PVT and Swin.
+        variance_only: The mean is the token's own: ``ratio_mean`` fixed to 1. Default False.
+        stabilize: Each head of each token is first divided by its root mean square, and ``var_token`` is the unbiased
+            variance: what the published models compute. False for eq. 4-5 as they stand. Default True, since published
+            weights and figures stand for it.
+        ratio_mean: Share ``r_mean`` of the token's own mean: ``'learned'`` (default; a sigmoid per head, initially 0.5)
+            or a fixed number from 0 to 1.
+        ratio_var: The same for the variance.
+        positions: ``'learned'`` for eq. 6 (default), ``'uniform'`` for all tokens alike, ``'banded'`` for the
+            ``band x band`` cells around alike.
+        position_init: For learned positions, ``'local'`` for eq. 7 as in the paper (default), ``'random'`` as in the
+            published training code, whose network initialisation overwrites eq. 7 (Table: 72.7 against 73.2 top-1).
+            Eq. 7 reaches the first ``floor(sqrt(G))^2`` heads; the others start at random.
+        band: Odd number of cells along each axis; for banded positions, and only for them.
+        eps: Added to the variance, and to the mean square of a head. Default 1e-5, as published.
+
+    Raises:
+        TypeError: If a value has the wrong type.
+        ValueError: If a value is out of range, or ``num_heads`` does not divide ``num_features``.
+    """
+
+    _abbr_ = 'dtn'
+
+    def __init__(
+        self,
+        num_features: int,
+        num_heads: int,
+        pool: int = 1,
+        variance_only: bool = False,
+        stabilize: bool = True,
+        ratio_mean: str | float = 'learned',
+        ratio_var: str | float = 'learned',
+        positions: str = 'learned',
+        position_init: str = 'local',
+        band: int | None = None,
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.num_features = check_positive_int('num_features', num_features)
+        self.num_heads = check_positive_int('num_heads', num_heads)
+        if num_features % num_heads:
+            raise ValueError(
+                'num_heads must divide num_features, '
+                f'got num_heads={num_heads}, num_features={num_features}'
+            )
+        self.pool = check_positive_int('pool', pool)
+        self.stabilize = check_bool('stabilize', stabilize)
+        self.eps = _check_eps(eps)
+        if check_bool('variance_only', variance_only):
+            if ratio_mean not in ('learned', 1):
+                raise ValueError(
+                    f'variance_only fixes ratio_mean to 1, got ratio_mean={ratio_mean!r}'
+                )
+            ratio_mean = 1.0
+        self.weight = nn.Parameter(torch.ones(num_features))
+        self.bias = nn.Parameter(torch.zeros(num_features))
+        self.ratio_mean = _build_ratio('ratio_mean', ratio_mean, num_heads)
+        self.ratio_var = _build_ratio('ratio_var', ratio_var, num_heads)
+        self.positions = _build_positions(positions, num_heads, position_init, band)
+
+    def forward(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
+        """Normalise.
+
+        Args:
+            tokens: ``(B, P + H * W, C)``, prefix tokens first.
+            grid: ``(H, W)``; ``(1, T)`` for a sequence. None is accepted for a square number of tokens without prefix.
+
+        Returns:
+            As ``tokens``.
+
+        Raises:
+            ValueError: If the tokens do not fill the grid, or there is no grid and their number is no square.
+        """
+        grid = resolve_grid(tokens.shape[1], grid)
+        num_prefix = tokens.shape[1] - grid[0] * grid[1]
+        dtype = torch.promote_types(tokens.dtype, torch.float32)
+        with torch.autocast(tokens.device.type, enabled=False):
+            weight, bias = self.weight.to(dtype), self.bias.to(dtype)
+            patches = self._normalise(tokens[:, num_prefix:].to(dtype), grid, weight, bias)
+            if not num_prefix:
+                return patches.to(tokens.dtype)
+            prefix = tokens[:, :num_prefix].to(dtype)
+            prefix = F.layer_norm(prefix, (self.num_features,), weight, bias, self.eps)
+            return torch.cat([prefix, patches], dim=1).to(tokens.dtype)
+
+    def axis_maps(self, grid: Grid) -> tuple[Tensor, Tensor]:
+        """Factors of the positional maps for a grid of tokens, in cells where ``pool`` is not 1.
+
+        Returns:
+            ``P_y`` ``(G or 1, A, A)`` and ``P_x`` ``(G or 1, E, E)`` over ``A x E`` cells; ``P[(y, x), (v, u)] =
+            P_y[y, v] P_x[x, u]`` is the weight with which cell (v, u) enters the statistics of cell (y, x).
+        """
+        return self._axis_maps(Windows(tuple(grid), self.pool), self.weight.dtype)
+
+    def extra_repr(self) -> str:
+        """Options that parameters do not show."""
+        return (
+            f'{self.num_features}, num_heads={self.num_heads}, pool={self.pool}, '
+            f'stabilize={self.stabilize}, eps={self.eps}'
+        )
+
+    def _normalise(self, tokens: Tensor, grid: Grid, weight: Tensor, bias: Tensor) -> Tensor:
+        """``(B, H * W, C)``, all in the dtype of the statistics."""
+        windows = Windows(grid, self.pool)
+        x = tokens.contiguous().unflatten(2, (self.num_heads, -1))
+        if self.stabilize:
+            x = HeadRMSNorm.apply(x, self.eps)
+        row_map, column_map = self._axis_maps(windows, x.dtype)
+        out = DynamicTokenNorm.apply(
+            x,
+            row_map,
+            column_map,
+            self.ratio_mean(x),
+            self.ratio_var(x),
+            weight,
+            bias,
+            windows,
+            self.eps,
+            int(self.stabilize),
+        )
+        return out.flatten(2)
+
+    def _axis_maps(self, windows: Windows, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        dtype = torch.promote_types(dtype, torch.float32)
+        return self.positions(windows.cells, self.weight.device, dtype)
+
+
+class LearnedRatio(nn.Module):
+    """A learned share per head, ``sigmoid(omega)`` with ``omega`` initially 0 (Algorithm 1)."""
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.omega = nn.Parameter(torch.zeros(num_heads))
+
+    def forward(self, like: Tensor) -> Tensor:
+        """``(G,)`` in the dtype of ``like``."""
+        return self.omega.to(like.dtype).sigmoid()
+
+
+class FixedRatio(nn.Module):
+    """The same share for every head, not learned."""
+
+    def __init__(self, num_heads: int, value: float) -> None:
+        super().__init__()
+        self.num_heads, self.value = num_heads, value
+
+    def forward(self, like: Tensor) -> Tensor:
+        """``(G,)`` in the dtype and on the device of ``like``."""
+        return like.new_full((self.num_heads,), self.value)
+
+    def extra_repr(self) -> str:
+        """The share."""
+        return str(self.value)
+
+
+def resolve_grid(num_tokens: int, grid: Grid | None) -> Grid:
+    """The grid that ``num_tokens`` tokens lie on.
+
+    Args:
+        num_tokens: Prefix tokens and ``H * W`` others.
+        grid: ``(H, W)``, or None for a square without prefix tokens.
+
+    Raises:
+        ValueError: If the grid is larger than that, or there is none and ``num_tokens`` is no square number.
+    """
+    if grid is None:
+        side = math.isqrt(num_tokens)
+        if not side or side * side != num_tokens:
+            raise ValueError(
+                f'DTN needs grid=(height, width): {num_tokens} tokens are no square grid. '
+                'A sequence has the grid (1, length); prefix tokens come on top of the grid'
+            )
+        return side, side
+    if len(grid) != 2 or min(grid) < 1 or grid[0] * grid[1] > num_tokens:
+        raise ValueError(
+            f'grid must be (height, width) with height * width at most the {num_tokens} tokens '
+            f'given (more are prefix tokens), got {grid}'
+        )
+    return grid[0], grid[1]
+
+
+def _check_eps(eps: float) -> float:
+    if isinstance(eps, bool) or not isinstance(eps, (int, float)):
+        raise TypeError(f'eps must be a number, got {eps!r} ({type(eps).__name__})')
+    if not eps > 0:
+        raise ValueError(f'eps must be greater than 0, got {eps}')
+    return float(eps)
+
+
+def _build_ratio(name: str, value: str | float, num_heads: int) -> nn.Module:
+    if value == 'learned':
+        return LearnedRatio(num_heads)
+    if isinstance(value, str):
+        raise ValueError(f"{name} must be 'learned' or a number from 0 to 1, got {value!r}")
+    return FixedRatio(num_heads, check_rate(name, value, with_one=True))
+
+
+def _build_positions(name: str, num_heads: int, init: str, band: int | None) -> PositionMap:
+    check_option('positions', name, _POSITIONS)
+    if (band is not None) != (name == 'banded'):
+        raise ValueError(f"band goes with positions='banded', got band={band}, positions={name!r}")
+    return _POSITIONS[name](num_heads, init, band)
+
+
+_POSITIONS = {
+    'learned': lambda num_heads, init, band: LearnedMap(num_heads, init),
+    'uniform': lambda num_heads, init, band: UniformMap(),
+    'banded': lambda num_heads, init, band: BandedMap(band),
+}

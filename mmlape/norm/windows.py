@@ -1,0 +1,91 @@
+"""A grid of tokens seen as cells of ``pool x pool`` tokens, at any grid size.
+
+    B batch, H x W tokens, A x E cells, p x q tokens per cell in the view, ... trailing dimensions (heads, channels)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Windows(NamedTuple):
+    """How a grid is cut into cells; cells at the bottom and right hold fewer tokens where it is no multiple of ``pool``.
+
+    Full-size tensors are handled as views ``(B, A, p, E, q, ...)``. Where the grid is a multiple of ``pool``,
+    ``p = q = pool`` and a value per cell reaches its tokens by broadcasting. Elsewhere ``p = q = 1``, ``A x E = H x W``, and
+    it is repeated.
+
+    Attributes:
+        grid: ``(H, W)`` tokens.
+        pool: Tokens per side of a cell.
+    """
+
+    grid: tuple[int, int]
+    pool: int
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        """``(A, E)`` of the pooled grid."""
+        height, width = self.grid
+        return -(-height // self.pool), -(-width // self.pool)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every cell is full."""
+        return not (self.grid[0] % self.pool or self.grid[1] % self.pool)
+
+    def view(self, tokens: Tensor) -> Tensor:
+        """``(B, H * W, ...)`` as ``(B, A, p, E, q, ...)``."""
+        size = self.pool if self.is_even else 1
+        height, width = self.grid
+        return tokens.unflatten(1, (height // size, size, width // size, size))
+
+    def mean(self, tokens: Tensor) -> Tensor:
+        """Mean over the tokens of each cell: ``(B, H * W, ...)`` to ``(B, A, E, ...)``."""
+        return self._pool(tokens, None)
+
+    def sum(self, tokens: Tensor) -> Tensor:
+        """Sum over the tokens of each cell, the adjoint of :meth:`spread`: ``(B, H * W, ...)`` to ``(B, A, E, ...)``."""
+        return self._pool(tokens, 1)
+
+    def spread(self, cells: Tensor) -> Tensor:
+        """Values per cell ``(B, A, E, ...)`` for its tokens: a tensor that broadcasts with a view."""
+        if not self.is_even:
+            height, width = self.grid
+            rows, columns = (side * self.pool for side in self.cells)
+            cells = cells.repeat_interleave(self.pool, dim=1, output_size=rows)[:, :height]
+            cells = cells.repeat_interleave(self.pool, dim=2, output_size=columns)[:, :, :width]
+        return cells.unsqueeze(2).unsqueeze(4)
+
+    def mean_adjoint(self, cells: Tensor) -> Tensor:
+        """Adjoint of :meth:`mean`, in the form of :meth:`spread`."""
+        if self.pool > 1:
+            cells = cells / self._counts(cells)
+        return self.spread(cells)
+
+    def _counts(self, cells: Tensor) -> Tensor | int:
+        """Tokens per cell: a number, or ``(A, E, 1, ...)`` where it varies."""
+        if self.is_even:
+            return self.pool**2
+        rows, columns = (
+            cells.new_tensor([min(self.pool, side - start) for start in range(0, side, self.pool)])
+            for side in self.grid
+        )
+        counts = rows[:, None] * columns
+        return counts.view(*counts.shape, *[1] * (cells.ndim - 3))
+
+    def _pool(self, tokens: Tensor, divisor: int | None) -> Tensor:
+        if self.pool == 1:
+            return tokens.unflatten(1, self.grid)
+        # Channels last in, channels last out: PyTorch pools such maps without rearranging them.
+        pooled = F.avg_pool2d(
+            tokens.flatten(2).unflatten(1, self.grid).permute(0, 3, 1, 2),
+            self.pool,
+            ceil_mode=True,
+            count_include_pad=False,
+            divisor_override=divisor,
+        )
+        return pooled.permute(0, 2, 3, 1).contiguous().unflatten(3, tokens.shape[2:])
