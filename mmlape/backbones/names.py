@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import nn
 
 
@@ -15,16 +17,22 @@ def alias_state_dict(module: nn.Module, names: dict[str, str]) -> None:
         module: Whose state dict is meant; a prefix from its parents is respected.
         names: Name in the state dict to name in the module.
     """
+    # Functions of this module, not closures: a model stays picklable.
+    module.register_state_dict_post_hook(partial(_rename_saved, names))
+    module.register_load_state_dict_pre_hook(partial(_rename_loaded, names))
 
-    def rename_saved(module: nn.Module, state: dict, prefix: str, metadata: dict) -> None:
-        for theirs, ours in names.items():
-            if prefix + ours in state:
-                state[prefix + theirs] = state.pop(prefix + ours)
 
-    def rename_loaded(module: nn.Module, state: dict, prefix: str, *_) -> None:
-        for theirs, ours in names.items():
-            if prefix + theirs in state:
-                state[prefix + ours] = state.pop(prefix + theirs)
+def _rename_saved(
+    names: dict[str, str], module: nn.Module, state: dict, prefix: str, metadata: dict
+) -> None:
+    for theirs, ours in names.items():
+        if prefix + ours in state:
+            state[prefix + theirs] = state.pop(prefix + ours)
 
-    module.register_state_dict_post_hook(rename_saved)
-    module.register_load_state_dict_pre_hook(rename_loaded)
+
+def _rename_loaded(
+    names: dict[str, str], module: nn.Module, state: dict, prefix: str, *_: object
+) -> None:
+    for theirs, ours in names.items():
+        if prefix + theirs in state:
+            state[prefix + ours] = state.pop(prefix + theirs)

@@ -273,7 +273,7 @@ class VisionTransformer(Backbone):
             )
         )
         self.plans = PlanCache()
-        self.register_load_state_dict_post_hook(lambda vit, _: vit.plans.clear())
+        self.register_load_state_dict_post_hook(_forget_plans)
         # timm keeps the table at the top; here it belongs to the embedding.
         alias_state_dict(self, {'pos_embed': 'position.pos_embed'})
 
@@ -292,6 +292,11 @@ class VisionTransformer(Backbone):
             else None
             for layer, window in enumerate(windows)
         ]
+
+
+def _forget_plans(vit: VisionTransformer, _: object) -> None:
+    """After loading, what was kept of the position is stale."""
+    vit.plans.clear()
 
 
 def _resolve_arch(arch: str | dict) -> dict:

@@ -1,6 +1,8 @@
 """What must hold for every backbone in every variant."""
 
+import copy
 import itertools
+import pickle
 
 import pytest
 import torch
@@ -60,6 +62,15 @@ def test_state_dict_round_trip(build):
     image = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
         assert all(torch.equal(a, b) for a, b in zip(source(image), target(image)))
+
+
+@each_variant
+def test_copies_and_pickles(build):
+    """What EMA hooks and ``torch.save(model)`` do."""
+    model, image = random_parameters(build()).eval(), torch.randn(1, 3, 40, 64)
+    for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        with torch.no_grad():
+            assert all(torch.equal(a, b) for a, b in zip(model(image), again(image)))
 
 
 @each_variant
