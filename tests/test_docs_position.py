@@ -21,4 +21,4 @@ def test_an_embedding_of_your_own():
             dict(position=dict(type='mmlape.RowPosition'), joining=dict(type=f'mmlape.{joining}'))
         )
         sum(out.mean() for out in model(torch.randn(1, 3, 40, 70))).backward()
-        assert model.vit.position.slope.grad.abs().sum() > 0
+        assert model.vit.position.embedding.slope.grad.abs().sum() > 0

@@ -11,7 +11,7 @@ def alias_state_dict(module: nn.Module, names: dict[str, str]) -> None:
     """Save and load parameters of ``module`` under other names.
 
     Published weights keep some parameters elsewhere than our modules do. With ``names = {'pos_embed':
-    'position.pos_embed'}``, ``state_dict()`` writes ``pos_embed``, and loading reads either name.
+    'position.embedding.pos_embed'}``, ``state_dict()`` writes ``pos_embed``, and loading reads either name.
 
     Args:
         module: Whose state dict is meant; a prefix from its parents is respected.

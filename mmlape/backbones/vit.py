@@ -19,7 +19,7 @@ from mmlape.checks import (
 )
 from mmlape.layers import Attention, Block, Mlp, PatchEmbed
 from mmlape.norm import build_token_norm
-from mmlape.position import PlanCache, PositionPlan
+from mmlape.position import JoinedPosition, PositionPlan
 from mmlape.registry import MODELS
 
 from .base import Backbone
@@ -125,7 +125,13 @@ class VisionTransformer(Backbone):
         self.prefix_names = self._add_prefix_tokens(
             cls_token=with_cls_token, dist_token=with_dist_token
         )
-        self._add_position(position, joining, check_grid('img_size', img_size), num_layers)
+        img_size = check_grid('img_size', img_size)
+        self.grid = tuple(-(-side // patch) for side, patch in zip(img_size, self.patch_size))
+        self.position = JoinedPosition(
+            self.embed_dims, num_layers, self.grid, self.num_prefix_tokens, position, joining
+        )
+        # timm keeps the table at the top; here it belongs to the embedding.
+        alias_state_dict(self, {'pos_embed': 'position.embedding.pos_embed'})
         self.drop_after_position = nn.Dropout(check_rate('drop_rate', drop_rate))
         self.drop_path_rate = check_rate('drop_path_rate', drop_path_rate)
         rates = _linear_rates(self.drop_path_rate, self.depth)
@@ -180,7 +186,7 @@ class VisionTransformer(Backbone):
         tokens, grid = self.patch_embed(image)
         prefix = [getattr(self, name).expand(len(tokens), -1, -1) for name in self.prefix_names]
         tokens = torch.cat([*prefix, tokens], dim=1)
-        plan = self.plans.get(grid, lambda: self.joining(self.position(grid)))
+        plan = self.position(grid)
         if plan.stem is not None:
             tokens = tokens + plan.stem
         return self.drop_after_position(tokens), grid, plan
@@ -209,26 +215,15 @@ class VisionTransformer(Backbone):
         computed when the grid is first seen, also for later grids, and is the same to the bit.
         """
         self.eval().requires_grad_(False)
-        self.plans.final = True
-
-    def train(self, mode: bool = True) -> VisionTransformer:
-        """Switch between training and evaluation; what was kept of the position is forgotten."""
-        super().train(mode)
-        self.plans.clear()
-        return self
-
-    def _apply(self, *args, **kwargs) -> VisionTransformer:
-        # Called by .to(), .half(), .cuda(): what was kept lives elsewhere.
-        self.plans.clear()
-        return super()._apply(*args, **kwargs)
+        self.position.fold()
 
     def frozen_modules(self) -> list[nn.Module]:
         """The first ``frozen_stages`` layers with what serves them, and the stem."""
         if self.frozen_stages < 0:
             return []
-        frozen = [self.patch_embed, self.position, self.drop_after_position]
+        frozen = [self.patch_embed, self.position.embedding, self.drop_after_position]
         for layer, block in enumerate(self.blocks[: self.frozen_stages]):
-            frozen += [block, *self.joining.layer_modules(layer)]
+            frozen += [block, *self.position.joining.layer_modules(layer)]
         return list(self.children()) if self.frozen_stages >= len(self.blocks) else frozen
 
     def freeze(self) -> None:
@@ -248,35 +243,6 @@ class VisionTransformer(Backbone):
             setattr(self, name, token)
         return names
 
-    def _add_position(
-        self,
-        position: dict | None,
-        joining: dict | None,
-        img_size: tuple[int, int],
-        num_layers: int,
-    ) -> None:
-        self.joining = MODELS.build(
-            dict(
-                dict(type='mmlape.DefaultJoining') if joining is None else joining,
-                embed_dims=self.embed_dims,
-                depth=num_layers,
-            )
-        )
-        self.grid = tuple(-(-side // patch) for side, patch in zip(img_size, self.patch_size))
-        self.position = MODELS.build(
-            dict(
-                dict(type='mmlape.LearnedPosition') if position is None else position,
-                embed_dims=self.embed_dims,
-                grid=self.grid,
-                num_prefix_tokens=self.num_prefix_tokens,
-                num_tables=self.joining.num_tables,
-            )
-        )
-        self.plans = PlanCache()
-        self.register_load_state_dict_post_hook(_forget_plans)
-        # timm keeps the table at the top; here it belongs to the embedding.
-        alias_state_dict(self, {'pos_embed': 'position.pos_embed'})
-
     def _attention_positions(self, config: dict | None, windows: list) -> list[nn.Module | None]:
         """One module or None for each layer."""
         if config is None:
@@ -292,11 +258,6 @@ class VisionTransformer(Backbone):
             else None
             for layer, window in enumerate(windows)
         ]
-
-
-def _forget_plans(vit: VisionTransformer, _: object) -> None:
-    """After loading, what was kept of the position is stale."""
-    vit.plans.clear()
 
 
 def _resolve_arch(arch: str | dict) -> dict:

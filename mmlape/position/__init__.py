@@ -3,6 +3,7 @@
 from .cache import PlanCache
 from .embedding import PositionEmbedding, resize_table
 from .gabor import GaborPosition
+from .joined import JoinedPosition
 from .joining import (
     DefaultJoining,
     Joining,
@@ -21,6 +22,7 @@ __all__ = [
     'DefaultJoining',
     'FixedPosition',
     'GaborPosition',
+    'JoinedPosition',
     'Joining',
     'LaPE',
     'LaPEWarmStart',

@@ -73,9 +73,9 @@ def test_parity_with_published_lape(golden, name):
         if name == 'input':
             grad = image.grad
         elif name == 'pos_embed':
-            grad = model.position.pos_embed.grad
+            grad = model.position.embedding.pos_embed.grad
         else:
-            grad = model.joining.norms[int(name.split('.')[1])].weight.grad
+            grad = model.position.joining.norms[int(name.split('.')[1])].weight.grad
         assert (grad - arrays[key]).abs().max() < 1e-3 * arrays[key].abs().max(), key
 
 
@@ -127,7 +127,7 @@ def test_position_parameter_counts(joining, thousands):
     }
     config = types.get(joining, dict(type=f'mmlape.{joining}Joining'))
     model = build_vit(arch='deit-tiny', img_size=224, joining=config)
-    parts = (model.position, model.joining)
+    parts = (model.position,)
     assert round(sum(p.numel() for part in parts for p in part.parameters()) / 1e3) == thousands
 
 
@@ -137,7 +137,7 @@ def test_gabor_parameter_counts(variant, count):
     model = build_vit(
         arch='deit-base', out_indices=0, position=dict(type='mmlape.GaborPosition', variant=variant)
     )
-    assert sum(p.numel() for p in model.position.parameters()) == count
+    assert sum(p.numel() for p in model.position.embedding.parameters()) == count
 
 
 def test_padding_changes_nothing_where_none_is_needed():
@@ -157,7 +157,7 @@ def test_prefix_kept_dropped_returned():
     assert torch.equal(maps.flatten(2).transpose(1, 2), raw(image)[0][:, 2:])
     dropped = build_vit(with_cls_token=False)
     assert dropped.num_prefix_tokens == 0 and 'cls_token' not in dropped.state_dict()
-    assert dropped.position.pos_embed.shape == (1, 16, 24)
+    assert dropped.position.embedding.pos_embed.shape == (1, 16, 24)
 
 
 def test_out_indices_and_final_norm():
@@ -177,7 +177,7 @@ def test_out_indices_and_final_norm():
 def test_layers_after_the_last_output_are_not_built():
     """They would get no gradient, which DistributedDataParallel refuses."""
     model = build_vit(out_indices=1, joining=dict(type='mmlape.LaPE'), drop_path_rate=0.3)
-    assert len(model.blocks) == len(model.joining.norms) == 2 and model.norm is None
+    assert len(model.blocks) == len(model.position.joining.norms) == 2 and model.norm is None
     assert model.blocks[1].drop_path.drop_prob == pytest.approx(0.1)
 
 
@@ -189,9 +189,9 @@ def test_drop_path_grows_linearly():
 @pytest.mark.parametrize(
     ('frozen_stages', 'trained'),
     [
-        (-1, {'patch_embed', 'cls_token', 'position', 'joining', 'blocks', 'norm'}),
-        (0, {'joining', 'blocks', 'norm'}),
-        (2, {'joining', 'blocks', 'norm'}),
+        (-1, {'patch_embed', 'cls_token', 'position', 'blocks', 'norm'}),
+        (0, {'position', 'blocks', 'norm'}),
+        (2, {'position', 'blocks', 'norm'}),
         (4, set()),
     ],
 )
@@ -204,7 +204,7 @@ def test_frozen_stages(frozen_stages, trained):
     for layer, block in enumerate(model.blocks):
         assert block.training == (layer >= frozen_stages)
         assert block.attn.qkv.weight.requires_grad == (layer >= frozen_stages)
-        assert model.joining.norms[layer].weight.requires_grad == (layer >= frozen_stages)
+        assert model.position.joining.norms[layer].weight.requires_grad == (layer >= frozen_stages)
     assert model.train(False).training is False
 
 
@@ -234,9 +234,11 @@ def test_names_hold_inside_a_parent_and_through_mmengine():
 
     parents = [nn.Sequential(build_vit(), nn.Linear(2, 2)) for _ in range(2)]
     state = parents[0].state_dict()
-    assert '0.pos_embed' in state and '0.position.pos_embed' not in state
+    assert '0.pos_embed' in state and '0.position.embedding.pos_embed' not in state
     load_state_dict(parents[1], state, strict=True)
-    assert torch.equal(parents[0][0].position.pos_embed, parents[1][0].position.pos_embed)
+    assert torch.equal(
+        parents[0][0].position.embedding.pos_embed, parents[1][0].position.embedding.pos_embed
+    )
 
 
 def test_user_configs_are_not_edited():

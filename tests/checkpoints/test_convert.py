@@ -74,7 +74,7 @@ def test_position_table_is_resized_and_said():
     state, report = convert_with_report(source.state_dict(), 'timm', model)
     model.load_state_dict(state)
     assert report.resized == {'pos_embed': '1 + 4 x 4 rows to 1 + 6 x 8'}
-    assert torch.equal(model.position.pos_embed[:, :1], source.pos_embed[:, :1])
+    assert torch.equal(model.position.embedding.pos_embed[:, :1], source.pos_embed[:, :1])
 
 
 def test_other_than_square_table_needs_its_grid():
@@ -91,9 +91,9 @@ def test_lape_norms_of_an_ordinary_checkpoint_stay_fresh():
     state, report = convert_with_report(timm_vit().state_dict(), 'timm', model)
     model.load_state_dict(state, strict=True)
     assert set(report.fresh) == {
-        f'joining.norms.{n}.{p}' for n in (0, 1) for p in ('weight', 'bias')
+        f'position.joining.norms.{n}.{p}' for n in (0, 1) for p in ('weight', 'bias')
     }
-    assert 'joining.* (4 entries): not in the source' in str(report)
+    assert 'position.* (4 entries): not in the source' in str(report)
 
 
 def test_into_the_vit_of_an_adapter():
@@ -109,7 +109,7 @@ def test_into_the_vit_of_an_adapter():
     state, report = convert_with_report(source.state_dict(), 'timm', adapter)
     adapter.load_state_dict(state, strict=True)
     assert torch.equal(adapter.vit.blocks[1].attn.qkv.weight, source.blocks[1].attn.qkv.weight)
-    assert torch.equal(adapter.vit.position.pos_embed, source.pos_embed[:, 1:])
+    assert torch.equal(adapter.vit.position.embedding.pos_embed, source.pos_embed[:, 1:])
     assert report.matched_fraction == 1
     assert report.unused == ['cls_token', 'head.bias', 'head.weight', 'norm.bias', 'norm.weight']
     assert all('outside' in why for why in report.fresh.values())

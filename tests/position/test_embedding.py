@@ -75,9 +75,9 @@ def test_bad_types(options):
 
 
 def test_unknown_option_is_refused():
-    with pytest.raises(TypeError, match='resize'):
+    with pytest.raises(TypeError, match='resise'):
         MODELS.build(
-            dict(type='mmlape.LearnedPosition', embed_dims=4, grid=(2, 2), resize='bilinear')
+            dict(type='mmlape.LearnedPosition', embed_dims=4, grid=(2, 2), resise='bilinear')
         )
 
 

@@ -87,7 +87,7 @@ def test_every_row_of_table_8(norm):
         'norm_channel_gain': 24,
         'norm_channel_gain_bias': 48,
     }
-    assert sum(p.numel() for p in model.joining.parameters()) == 4 * per_layer[norm]
+    assert sum(p.numel() for p in model.position.joining.parameters()) == 4 * per_layer[norm]
 
 
 def test_misspelt_norm_lists_the_rows():

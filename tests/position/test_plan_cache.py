@@ -13,7 +13,7 @@ IMAGE = torch.randn(1, 3, 64, 64)
 
 def lape(**options):
     model = build_vit(joining=dict(type='mmlape.LaPE'), **options).eval()
-    for norm in model.joining.norms:
+    for norm in model.position.joining.norms:
         torch.nn.init.normal_(norm.weight)
     return model
 
@@ -136,8 +136,8 @@ def test_no_layer_norm_on_position_per_image_at_inference(monkeypatch):
 
 def test_few_grids_are_kept():
     model = lape()
-    model.plans.max_grids = 2
+    model.position.plans.max_grids = 2
     with torch.no_grad():
         for side in (16, 32, 48, 64):
             model(torch.randn(1, 3, side, side))
-    assert len(model.plans._plans) == 2
+    assert len(model.position.plans._plans) == 2

@@ -30,14 +30,14 @@ def test_every_layer_learns_from_the_first_step(construction):
     model = build_vit(joining=dict(type='mmlape.LaPEWarmStart', construction=construction))
     model(torch.randn(2, 3, 64, 64))[0].square().sum().backward()
     for layer in range(4):
-        branch = model.joining.layer_modules(layer)
+        branch = model.position.joining.layer_modules(layer)
         assert any(p.grad.abs().max() > 0 for module in branch for p in module.parameters())
 
 
 @pytest.mark.parametrize(('construction', 'per_layer'), [('affine', 48), ('gate', 72)])
 def test_parameters(construction, per_layer):
     config = dict(type='mmlape.LaPEWarmStart', construction=construction, layers=[0, 2])
-    joining = build_vit(joining=config).joining
+    joining = build_vit(joining=config).position.joining
     assert sum(p.numel() for p in joining.parameters()) == 2 * per_layer
     counts = [len(joining.layer_modules(layer)) for layer in range(4)]
     assert counts == ([1, 0, 1, 0] if construction == 'affine' else [2, 0, 2, 0])

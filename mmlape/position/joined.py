@@ -1,0 +1,75 @@
+"""A position embedding together with the way it joins one stack of layers."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from mmlape.checks import check_positive_int
+from mmlape.registry import MODELS
+
+from .cache import PlanCache
+from .embedding import Grid
+from .joining import PositionPlan
+
+
+class JoinedPosition(nn.Module):
+    """Answers, for a grid, what is added where in a stack of layers. Plans are kept per grid while gradients are off.
+
+    Args:
+        embed_dims: Channels ``C``.
+        depth: Number of layers.
+        grid: Pre-training grid ``(H0, W0)`` in tokens.
+        num_prefix_tokens: Prefix tokens ``P`` of the stack. Default 0.
+        position: Config of a position embedding. Default ``mmlape.LearnedPosition``.
+        joining: Config of a joining method. Default ``mmlape.DefaultJoining``.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        depth: int,
+        grid: Grid,
+        num_prefix_tokens: int = 0,
+        position: dict | None = None,
+        joining: dict | None = None,
+    ) -> None:
+        super().__init__()
+        self.depth = check_positive_int('depth', depth)
+        position = dict(type='mmlape.LearnedPosition') if position is None else position
+        joining = dict(type='mmlape.DefaultJoining') if joining is None else joining
+        self.joining = MODELS.build(dict(joining, embed_dims=embed_dims, depth=depth))
+        self.embedding = MODELS.build(
+            dict(
+                position,
+                embed_dims=embed_dims,
+                grid=grid,
+                num_prefix_tokens=num_prefix_tokens,
+                num_tables=self.joining.num_tables,
+            )
+        )
+        self.plans = PlanCache()
+        self.register_load_state_dict_post_hook(_forget_plans)
+
+    def forward(self, grid: Grid) -> PositionPlan:
+        """The plan for ``grid = (H, W)``."""
+        return self.plans.get(grid, lambda: self.joining(self.embedding(grid)))
+
+    def fold(self) -> None:
+        """Take plans from what is kept from now on, gradients or not."""
+        self.plans.final = True
+
+    def train(self, mode: bool = True) -> JoinedPosition:
+        """Switch between training and evaluation; what was kept is forgotten."""
+        super().train(mode)
+        self.plans.clear()
+        return self
+
+    def _apply(self, *args, **kwargs) -> JoinedPosition:
+        # Called by .to(), .half(), .cuda(): what was kept lives elsewhere.
+        self.plans.clear()
+        return super()._apply(*args, **kwargs)
+
+
+def _forget_plans(joined: JoinedPosition, _: object) -> None:
+    """After loading, what was kept is stale."""
+    joined.plans.clear()
