@@ -58,7 +58,7 @@ class ReferenceLaPE(Timm):
     unshared joining, and relative position biases."""
 
     renames = (
-        (r'^blocks\.(\d+)\.pe_norm\.', r'joining.norms.\1.'),
+        (r'^blocks\.(\d+)\.pe_norm\.', r'position.joining.norms.\1.'),
         (r'\.attn\.(relative_position_bias_table$|pe_norm\.)', r'.attn.position.\1'),
     )
 
