@@ -41,6 +41,23 @@ def build_adapter(vit=None, **options):
     return MODELS.build(config)
 
 
+PYRAMID_ARCH = dict(
+    embed_dims=[8, 16, 20, 32],
+    depths=[1, 2, 1, 1],
+    num_heads=[1, 2, 5, 8],
+    mlp_ratios=[2, 2, 2, 2],
+    sr_ratios=[8, 4, 2, 1],
+)
+# Its stages have one or two layers.
+PYRAMID_JOININGS = {name: joining for name, joining in JOININGS.items() if 'eta' not in name}
+
+
+def build_pvt(version='', **options):
+    """A micro PVT; ``version='V2'`` for PVTv2."""
+    base = dict(type=f'mmlape.PyramidVisionTransformer{version}', arch=PYRAMID_ARCH, img_size=64)
+    return MODELS.build(dict(base, **options))
+
+
 # name: how to build it. Every variant goes through the same tests.
 VARIANTS = {
     **{f'vit-{name}': lambda j=j: build_vit(joining=j) for name, j in JOININGS.items()},
@@ -58,4 +75,12 @@ VARIANTS = {
     'adapter-patch-14': lambda: build_adapter(dict(patch_size=14)),
     'adapter-one-interaction': lambda: build_adapter(interaction_indexes=[[0, 3]]),
     'adapter-deform-ratio': lambda: build_adapter(deform_ratio=0.5),
+    **{f'pvt-{name}': lambda j=j: build_pvt(joining=j) for name, j in PYRAMID_JOININGS.items()},
+    'pvt-cls-token': lambda: build_pvt(with_cls_token=True, joining=dict(type='mmlape.LaPE')),
+    'pvt-two-outputs': lambda: build_pvt(out_indices=[0, 2]),
+    'pvtv2': lambda: build_pvt('V2'),
+    'pvtv2-linear': lambda: build_pvt('V2', linear=True),
+    'pvtv2-lape': lambda: build_pvt(
+        'V2', position=dict(type='mmlape.LearnedPosition'), joining=dict(type='mmlape.LaPE')
+    ),
 }

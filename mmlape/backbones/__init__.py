@@ -1,6 +1,12 @@
 """Networks for dense prediction, made of the other rooms' parts."""
 
+from .pvt import PyramidVisionTransformer, PyramidVisionTransformerV2
 from .vit import VisionTransformer
 from .vit_adapter import ViTAdapter
 
-__all__ = ['ViTAdapter', 'VisionTransformer']
+__all__ = [
+    'PyramidVisionTransformer',
+    'PyramidVisionTransformerV2',
+    'ViTAdapter',
+    'VisionTransformer',
+]

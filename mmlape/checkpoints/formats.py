@@ -6,11 +6,13 @@ A new format is a new class and a line in :data:`FORMATS`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from mmlape.backbones import VisionTransformer, ViTAdapter
+from mmlape.backbones.pyramid import Pyramid
 
 State = dict[str, Tensor]
 
@@ -19,10 +21,10 @@ class Format:
     """Our own names, for our own checkpoints; the base of the others.
 
     Attributes:
-        renames: Pairs of a regular expression over a foreign name and its replacement.
+        renames: Pairs of a regular expression over a foreign name and its replacement, as ``re.sub`` takes them.
     """
 
-    renames: tuple[tuple[str, str], ...] = ()
+    renames: tuple[tuple[str, str | Callable[[re.Match], str]], ...] = ()
 
     def part(self, model: nn.Module, state: State) -> str:
         """Name of the submodule that ``state`` describes, '' for the whole model.
@@ -43,14 +45,40 @@ class Format:
         return name
 
 
-class Timm(Format):
-    """timm's plain Vision Transformers, and DeiT's own files, which have the same names."""
+class PublishedPVT(Format):
+    """The published PVT and PVTv2 code, whose names are ours; a classifier's head and last norm are not used."""
 
     def part(self, model: nn.Module, state: State) -> str:
-        """A ViT, or the ViT inside an adapter."""
+        """The whole pyramid."""
+        return _need(model, Pyramid)
+
+
+class TimmPVT(PublishedPVT):
+    """timm's PVTv2, whose stages are counted from 0 and hold their parts."""
+
+    renames = (
+        (r'^patch_embed\.', 'patch_embed1.'),
+        (r'^stages\.(\d)\.downsample\.', lambda found: f'patch_embed{int(found[1]) + 1}.'),
+        (r'^stages\.(\d)\.blocks\.', lambda found: f'block{int(found[1]) + 1}.'),
+        (r'^stages\.(\d)\.norm\.', lambda found: f'norm{int(found[1]) + 1}.'),
+        (r'\.mlp\.dwconv\.', '.mlp.dwconv.dwconv.'),
+    )
+
+
+class Timm(Format):
+    """timm's plain Vision Transformers, and DeiT's own files, which have the same names; timm's PVTv2."""
+
+    def part(self, model: nn.Module, state: State) -> str:
+        """A ViT, the ViT inside an adapter, or a pyramid."""
+        if _has_stages(state):
+            return TimmPVT().part(model, state)
         if isinstance(model, ViTAdapter):
             return 'vit'
         return _need(model, VisionTransformer)
+
+    def rename(self, state: State) -> State:
+        """Names of the ViT or of the pyramid."""
+        return TimmPVT().rename(state) if _has_stages(state) else super().rename(state)
 
 
 class ReferenceLaPE(Timm):
@@ -85,6 +113,10 @@ class ReferenceViTAdapter(Format):
         return _need(model, ViTAdapter)
 
 
+def _has_stages(state: State) -> bool:
+    return any(name.startswith('stages.') for name in state)
+
+
 def _need(model: nn.Module, cls: type) -> str:
     if not isinstance(model, cls):
         raise ValueError(
@@ -98,5 +130,6 @@ FORMATS: dict[str, Format] = {
     'timm': Timm(),
     'deit': Timm(),
     'lape': ReferenceLaPE(),
+    'pvt': PublishedPVT(),
     'vit_adapter': ReferenceViTAdapter(),
 }

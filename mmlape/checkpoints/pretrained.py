@@ -22,7 +22,8 @@ class Pretrained:
     """Loads weights from elsewhere into a backbone and accounts for every entry.
 
     Args:
-        source: Format of the weights: ``'timm'``, ``'deit'``, ``'lape'``, ``'vit_adapter'``, or ``'mmlape'``.
+        source: Format of the weights: ``'timm'``, ``'deit'``, ``'lape'``, ``'pvt'``, ``'vit_adapter'``, or
+            ``'mmlape'``.
         checkpoint: Path or http(s) address of a checkpoint. Files are read with ``weights_only=True``.
         model: Name of a timm model whose published weights are taken; for ``source='timm'`` in place of
             ``checkpoint``.

@@ -1,0 +1,94 @@
+"""Options of backbones with stages: one value for all stages, or one for each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from mmlape.checks import check_keys, check_positive_int
+from mmlape.registry import MODELS
+
+NUM_STAGES = 4
+ARCH_KEYS = ('embed_dims', 'depths', 'num_heads', 'mlp_ratios', 'sr_ratios')
+# The published DTN-PVT pools the tokens of the first two stages for its statistics (DTN, ICLR 2022, appendix B), and
+# leaves the stage with the class token to LayerNorm.
+_DTN_POOLS = (4, 2, 1)
+_LAST_STAGE_NORM = dict(type='mmlape.LN', eps=1e-6)
+
+
+def per_stage(name: str, value: Any) -> list:
+    """One entry per stage from one value for all, or a list of four."""
+    if not isinstance(value, (list, tuple)):
+        return [value] * NUM_STAGES
+    if len(value) != NUM_STAGES:
+        raise ValueError(f'{name} must have one entry for each of 4 stages, got {value}')
+    return list(value)
+
+
+def check_arch(arch: Any, num_heads: Sequence[int] | None) -> dict[str, list]:
+    """The architecture as lists of four, with ``num_heads`` in place of its own where given.
+
+    Raises:
+        ValueError: If keys are unknown or missing, or an entry has not four values or is out of range.
+        TypeError: If ``arch`` is no dict, or a value has the wrong type.
+    """
+    arch = dict(check_keys('arch', arch, ARCH_KEYS))
+    if num_heads is not None:
+        arch['num_heads'] = num_heads
+    resolved = {}
+    for key in ARCH_KEYS:
+        name = 'num_heads' if key == 'num_heads' else f'arch[{key!r}]'
+        if not isinstance(arch[key], (list, tuple)):
+            raise TypeError(f'{name} must be a list of 4 values, got {arch[key]!r}')
+        resolved[key] = per_stage(name, arch[key])
+        for value in resolved[key]:
+            if key == 'mlp_ratios' and isinstance(value, float) and value > 0:
+                continue
+            check_positive_int(name, value)
+    return resolved
+
+
+def check_stages(out_indices: int | Sequence[int]) -> tuple[int, ...]:
+    """Ascending stage indices 0..3 from one index or a list; negative ones count from the end."""
+    listed = list(out_indices) if isinstance(out_indices, (list, tuple)) else [out_indices]
+    for index in listed:
+        check_positive_int('out_indices', index, minimum=-NUM_STAGES, maximum=NUM_STAGES - 1)
+    resolved = sorted({index % NUM_STAGES for index in listed})
+    if not listed or len(resolved) != len(listed):
+        raise ValueError(f'out_indices must name different stages, got {out_indices}')
+    return tuple(resolved)
+
+
+def stage_norms(
+    norm_cfg: dict | Sequence[dict] | None, num_heads: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Config of the block norms of each stage.
+
+    Args:
+        norm_cfg: None for ``mmlape.LN`` with eps 1e-6; a list of four; or one for all stages. One norm with heads
+            (``mmlape.DTN``) goes where the published DTN-PVT has it: stages 1 to 3, with pooling sizes 4, 2 and 1
+            unless it says otherwise, and LayerNorm in stage 4.
+        num_heads: Heads of the attention in each stage: those of a norm with heads that does not name its own.
+    """
+    if norm_cfg is None:
+        norm_cfg = _LAST_STAGE_NORM
+    options = [_norm_options(config) for config in per_stage('norm_cfg', norm_cfg)]
+    published = not isinstance(norm_cfg, (list, tuple)) and 'num_heads' in options[0]
+    configs = []
+    for stage, (config, accepted) in enumerate(zip(per_stage('norm_cfg', norm_cfg), options)):
+        if published and stage == NUM_STAGES - 1:
+            config = _LAST_STAGE_NORM
+        elif 'num_heads' in accepted:
+            config = {'num_heads': num_heads[stage], **config}
+            if published and 'pool' in accepted:
+                config = {'pool': _DTN_POOLS[stage], **config}
+        configs.append(config)
+    return configs
+
+
+def _norm_options(config: Any) -> Sequence[str]:
+    """Names of the options that a norm's constructor takes; none for what is no norm (refused when it is built)."""
+    name = config.get('type') if isinstance(config, dict) else None
+    found = name if inspect.isclass(name) or name is None else MODELS.get(name)
+    return tuple(inspect.signature(found).parameters) if inspect.isclass(found) else ()
