@@ -153,6 +153,7 @@ def compile_wheel(python: Path, environment: dict, source: Path) -> Path:
     out = source.parent / 'out'
     log = source.parent / 'compile.log'
     command = [str(python), '-m', 'pip', 'wheel', '-v', '--no-build-isolation', '--no-deps']
+    command += ['--use-pep517']  # the other way removes the object files when it is interrupted
     start = time.monotonic()
     process = subprocess.Popen(
         [*command, '-w', str(out), str(source)],
