@@ -1,0 +1,118 @@
+"""The wheel: built from the clone's files, installed alone, used without the clone."""
+
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from site_copies import link_site_packages, run_python
+
+ROOT = Path(__file__).resolve().parent.parent
+NOT_SHIPPED = {'setup_env'}
+
+
+def tracked(*folders: str) -> set[str]:
+    """Files that belong to the project, without what lies about in the clone."""
+    listed = subprocess.run(
+        ['git', 'ls-files', *folders], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
+
+
+@pytest.fixture(scope='module')
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('source') / 'mmlape'
+    for name in tracked():
+        if not name.startswith(('tests/', 'docs/')):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope='module')
+def wheel(source):
+    out = source.parent / 'out'
+    command = [sys.executable, '-m', 'pip', 'wheel', '--no-deps', '--no-build-isolation']
+    subprocess.run([*command, '-w', str(out), str(source)], check=True, capture_output=True)
+    (path,) = out.glob('*.whl')
+    return path
+
+
+@pytest.fixture(scope='module')
+def installed(wheel, tmp_path_factory):
+    """site-packages of an environment that holds the wheel and nothing else."""
+    folder = tmp_path_factory.mktemp('empty') / 'venv'
+    venv.create(folder, with_pip=True)
+    command = [folder / 'bin' / 'python', '-m', 'pip', 'install', '--no-deps', '--no-index', wheel]
+    subprocess.run([str(part) for part in command], check=True, capture_output=True)
+    (site,) = folder.glob('lib/python3.*/site-packages')
+    return site
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_code_configs_and_tools_and_the_source_tree_no_copies(source, wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    expected = tracked('mmlape')
+    for name in tracked('configs', 'tools'):
+        if not NOT_SHIPPED & set(Path(name).parts):
+            expected.add(f'mmlape/.mim/{name}')
+    packed = {name for name in names if '.dist-info/' not in name}
+    assert packed == expected
+    assert any(name.startswith('mmlape/.mim/configs/lape/') for name in packed)
+    assert any(name.endswith('licenses/LICENSE') for name in names)
+    assert not (source / 'mmlape' / '.mim').exists()
+
+
+@pytest.mark.slow
+def test_the_wheel_asks_for_nothing_that_replaces_the_users_stack(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith('.dist-info/METADATA'))
+        lines = archive.read(name).decode().splitlines()
+    required = [line.split(': ')[1] for line in lines if line.startswith('Requires-Dist')]
+    always = [line for line in required if 'extra ==' not in line]
+    assert not [line for line in always if line.startswith(('mm', 'onedl'))]
+    assert 'torch' in always
+    for extra in ('onedl', 'openmmlab', 'demo', 'test'):
+        assert any(
+            f'extra == "{extra}"' in line or f"extra == '{extra}'" in line for line in required
+        )
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_finds_its_configs_and_builds_a_model(installed, tmp_path):
+    others = link_site_packages(tmp_path / 'others')
+    code = '''
+from pathlib import Path
+import mmlape
+from mmengine.config import Config
+from mmlape.registry import MODELS
+home = Path(mmlape.__file__).parent
+assert home.is_relative_to(sys.path[0]), home
+configs = sorted((home / '.mim' / 'configs' / 'lape').glob('mask-rcnn*t-adapter-lape*.py'))
+backbone = Config.fromfile(configs[0]).model.backbone
+backbone['vit'].pop('init_cfg', None)
+print(type(MODELS.build(backbone)).__name__)
+'''
+    result = run_python(code, installed, others, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == 'ViTAdapter'
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_without_mmcv_says_what_to_install(installed, tmp_path):
+    others = link_site_packages(tmp_path / 'others', without=('mmcv',))
+    result = run_python('import mmlape', installed, others, cwd=tmp_path)
+    assert result.returncode == 1
+    last = result.stderr.strip().splitlines()[-1]
+    assert 'mmlape needs mmcv >= 2.1.0, which is not installed: `pip install' in last
+
+
+@pytest.mark.slow
+def test_in_an_environment_with_nothing_the_message_is_the_same(installed, tmp_path):
+    result = run_python('import mmlape', installed, cwd=tmp_path)
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith('ImportError: mmlape needs mmengine >= 0.10.7, which is not installed')
