@@ -78,7 +78,11 @@ VARIANTS = {
     **{f'pvt-{name}': lambda j=j: build_pvt(joining=j) for name, j in PYRAMID_JOININGS.items()},
     'pvt-cls-token': lambda: build_pvt(with_cls_token=True, joining=dict(type='mmlape.LaPE')),
     'pvt-two-outputs': lambda: build_pvt(out_indices=[0, 2]),
+    'pvt-dtn': lambda: build_pvt(
+        norm_cfg=dict(type='mmlape.DTN'), num_heads=[4, 4, 5, 8], joining=dict(type='mmlape.LaPE')
+    ),
     'pvtv2': lambda: build_pvt('V2'),
+    'pvtv2-dtn': lambda: build_pvt('V2', norm_cfg=dict(type='mmlape.DTN', num_heads=4)),
     'pvtv2-linear': lambda: build_pvt('V2', linear=True),
     'pvtv2-lape': lambda: build_pvt(
         'V2', position=dict(type='mmlape.LearnedPosition'), joining=dict(type='mmlape.LaPE')

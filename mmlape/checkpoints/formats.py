@@ -16,6 +16,13 @@ from mmlape.backbones.pyramid import Pyramid
 
 State = dict[str, Tensor]
 
+# Parameters of the published DTN module; the bias of its position projection cancels in the softmax and is not used.
+DTN_RENAMES = (
+    (r'\bmean_norm_weight$', 'ratio_mean.omega'),
+    (r'\bvar_norm_weight$', 'ratio_var.omega'),
+    (r'\bpos_proj\.weight$', 'positions.weight'),
+)
+
 
 class Format:
     """Our own names, for our own checkpoints; the base of the others.
@@ -46,7 +53,9 @@ class Format:
 
 
 class PublishedPVT(Format):
-    """The published PVT and PVTv2 code, whose names are ours; a classifier's head and last norm are not used."""
+    """The published PVT, PVTv2 and DTN-PVT code, whose names are ours outside DTN; classifier heads are not used."""
+
+    renames = DTN_RENAMES
 
     def part(self, model: nn.Module, state: State) -> str:
         """The whole pyramid."""

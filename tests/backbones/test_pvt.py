@@ -11,6 +11,7 @@ from timm.models.pvt_v2 import PyramidVisionTransformerV2 as TimmPVTv2
 from torch import nn
 
 from mmlape.checkpoints import convert_with_report
+from mmlape.norm import DTN, LN
 
 ARCH = dict(
     embed_dims=[16, 32, 80, 128],
@@ -50,6 +51,19 @@ def test_parity_with_published_pvt(golden):
         assert torch.allclose(tokens, arrays[f'stage{index}'], atol=1e-4, rtol=0)
     maps = model(arrays['input'])[-1].flatten(2).transpose(1, 2)
     assert torch.equal(maps, stages[-1][0][:, 1:])
+
+
+def test_parity_with_published_dtn_pvt(golden):
+    """One norm_cfg gives DTN in stages 1 to 3, pooled by 4 and 2, and LayerNorm in stage 4; all within 1e-4."""
+    meta, state, arrays = golden('pvt_dtn')
+    model = golden_pvt(meta, with_cls_token=True, norm_cfg=dict(type='mmlape.DTN'))
+    converted, report = convert_with_report(state, 'pvt', model)
+    assert report.matched_fraction == 1
+    unused = {name for name in report.unused if not name.endswith('pos_proj.bias')}
+    assert unused == {'norm.bias', 'norm.weight'}
+    model.load_state_dict(converted, strict=True)
+    for index, (tokens, _) in enumerate(model.run_stages(arrays['input']), start=1):
+        assert torch.allclose(tokens, arrays[f'stage{index}'], atol=1e-4, rtol=0)
 
 
 def test_published_weights_without_their_class_token(golden):
@@ -339,9 +353,56 @@ def test_norm_per_stage():
     assert build_pvt().block1[0].norm1.eps == 1e-6
 
 
+def block_norms(model):
+    return [getattr(model, f'block{stage}')[0].norm1 for stage in range(1, 5)]
+
+
+@pytest.mark.parametrize('version', ['', 'V2'])
+def test_dtn_goes_where_it_is_published(version):
+    """One line: stages 1 to 3, the attention's heads, pooling sizes 4, 2 and 1; stage 4 has LayerNorm."""
+    model = build_pvt(version, num_heads=[4, 4, 5, 8], norm_cfg=dict(type='mmlape.DTN'))
+    *dtns, last = block_norms(model)
+    assert all(isinstance(norm, DTN) for norm in dtns) and isinstance(last, LN)
+    assert [norm.num_heads for norm in dtns] == [4, 4, 5]
+    assert [norm.pool for norm in dtns] == [4, 2, 1] and last.eps == 1e-6
+    assert isinstance(model.block2[1].norm2, DTN)
+    others = [model.patch_embed1.norm, model.block1[0].attn.norm]
+    assert all(type(norm) is nn.LayerNorm for norm in others)
+
+
+def test_dtn_options_win_over_the_published_ones():
+    model = build_pvt(norm_cfg=dict(type='mmlape.DTN', num_heads=2, pool=1, eps=1e-6))
+    assert [(n.num_heads, n.pool, n.eps) for n in block_norms(model)[:3]] == [(2, 1, 1e-6)] * 3
+    everywhere = build_pvt(norm_cfg=[dict(type=DTN)] * 4, num_heads=[4, 4, 5, 8])
+    assert [(n.num_heads, n.pool) for n in block_norms(everywhere)] == [
+        (4, 1),
+        (4, 1),
+        (5, 1),
+        (8, 1),
+    ]
+
+
+@pytest.mark.parametrize('size', [(1, 1), (33, 700), (100, 52)])
+def test_dtn_at_any_size(size):
+    model = build_pvt(norm_cfg=dict(type='mmlape.DTN'), joining=dict(type='mmlape.LaPE'))
+    for maps, stride in zip(model(torch.randn(2, 3, *size)), (4, 8, 16, 32)):
+        assert maps.shape[-2:] == (-(-size[0] // stride), -(-size[1] // stride))
+        assert maps.isfinite().all()
+
+
+def test_dtn_adds_five_values_per_head():
+    """Three for the map (Table 7b: 2C + 3H with LayerNorm's own), one ratio each for mean and variance (B.4)."""
+    heads, depths = [4, 4, 5, 8], PYRAMID_ARCH['depths']
+    plain = build_pvt(num_heads=heads)
+    dtn = build_pvt(num_heads=heads, norm_cfg=dict(type='mmlape.DTN'))
+    norms = sum(2 * depth * count for depth, count in zip(depths[:3], heads))
+    assert count_parameters(dtn) - count_parameters(plain) == 5 * norms
+
+
 @pytest.mark.parametrize(
     ('options', 'match'),
     [
+        (dict(norm_cfg=dict(type='mmlape.DTN', num_heads=3)), 'num_heads must divide num_features'),
         (dict(arch='huge'), r"arch must be one of \['large'"),
         (dict(arch='b2'), r"arch must be one of \['large'"),
         (dict(version='V2', arch='tiny'), r"arch must be one of \['b0'"),
