@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mmlape.checks import check_bool, check_option, check_positive_int, check_rate
 from mmlape.registry import MODELS
 
-from .dtn_function import DynamicTokenNorm, HeadRMSNorm
+from .dtn_function import DTNFunction, DTNOptions
 from .position_map import BandedMap, Grid, LearnedMap, PositionMap, UniformMap
 from .windows import Windows
 
@@ -145,21 +145,18 @@ class DTN(nn.Module):
     def _normalise(self, tokens: Tensor, grid: Grid, weight: Tensor, bias: Tensor) -> Tensor:
         """``(B, H * W, C)``, all in the dtype of the statistics."""
         windows = Windows(grid, self.pool)
-        x = tokens.contiguous().unflatten(2, (self.num_heads, -1))
-        if self.stabilize:
-            x = HeadRMSNorm.apply(x, self.eps)
-        row_map, column_map = self._axis_maps(windows, x.dtype)
-        out = DynamicTokenNorm.apply(
+        by_head = (self.num_heads, -1)
+        x = tokens.contiguous().unflatten(2, by_head)
+        row_maps, column_maps = self._axis_maps(windows, x.dtype)
+        out = DTNFunction.apply(
             x,
-            row_map,
-            column_map,
+            row_maps,
+            column_maps,
             self.ratio_mean(x),
             self.ratio_var(x),
-            weight,
-            bias,
-            windows,
-            self.eps,
-            int(self.stabilize),
+            weight.view(by_head),
+            bias.view(by_head),
+            DTNOptions(windows, self.eps, self.stabilize),
         )
         return out.flatten(2)
 
@@ -176,8 +173,8 @@ class LearnedRatio(nn.Module):
         self.omega = nn.Parameter(torch.zeros(num_heads))
 
     def forward(self, like: Tensor) -> Tensor:
-        """``(G,)`` in the dtype of ``like``."""
-        return self.omega.to(like.dtype).sigmoid()
+        """``(G, 1)`` in the dtype of ``like``."""
+        return self.omega.to(like.dtype).sigmoid().unsqueeze(1)
 
 
 class FixedRatio(nn.Module):
@@ -188,8 +185,8 @@ class FixedRatio(nn.Module):
         self.num_heads, self.value = num_heads, value
 
     def forward(self, like: Tensor) -> Tensor:
-        """``(G,)`` in the dtype and on the device of ``like``."""
-        return like.new_full((self.num_heads,), self.value)
+        """``(G, 1)`` in the dtype and on the device of ``like``."""
+        return like.new_full((self.num_heads, 1), self.value)
 
     def extra_repr(self) -> str:
         """The share."""

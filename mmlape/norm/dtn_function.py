@@ -1,42 +1,37 @@
-"""The two steps of DTN as autograd functions: few passes over memory, and little kept for the backward pass.
+"""DTN as one autograd function: few passes over memory, and little kept for the backward pass.
 
-    B batch, T = H * W tokens, G heads, D channels per head, C = G * D
+    B batch, T = H * W tokens, A x E cells, G heads, D channels per head, C = G * D
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .separable import moments, moments_backward, token_major
+from .separable import as_pairs, moments, moments_backward, token_major
 from .windows import Windows
 
 
-class HeadRMSNorm(Function):
-    """Divide each head of each token by its root mean square: ``x / sqrt(mean_D(x^2) + eps)``."""
+class DTNOptions(NamedTuple):
+    """What is fixed for a call.
 
-    @staticmethod
-    def forward(ctx, x: Tensor, eps: float) -> Tensor:
-        """``(B, T, G, D)`` to the same shape."""
-        mean_square = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_() / x.shape[-1]
-        scale = (mean_square + eps).rsqrt_()
-        out = x * scale
-        ctx.save_for_backward(out, scale)
-        return out
+    Attributes:
+        windows: The grid, and the cells that maps are between.
+        eps: Added to variances, and to the mean square of a head.
+        stabilize: Heads are divided by their root mean square first, and the token's variance is unbiased.
+    """
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        """``scale (grad - out mean_D(grad out))``."""
-        out, scale = ctx.saved_tensors
-        along = (grad * out).mean(dim=-1, keepdim=True)
-        return torch.addcmul(grad, out, along, value=-1).mul_(scale), None
+    windows: Windows
+    eps: float
+    stabilize: bool
 
 
-class DynamicTokenNorm(Function):
-    """Equations 4 and 5 for given maps and ratios."""
+class DTNFunction(Function):
+    """Equations 4 and 5 of DTN (ICLR 2022) for given maps and ratios. Tensors are float32 or float64 throughout."""
 
     @staticmethod
     def forward(
@@ -48,123 +43,141 @@ class DynamicTokenNorm(Function):
         var_ratio: Tensor,
         weight: Tensor,
         bias: Tensor,
-        windows: Windows,
-        eps: float,
-        correction: int,
+        options: DTNOptions,
     ) -> Tensor:
         """Normalise.
 
         Args:
             ctx: Autograd's context.
-            x: ``(B, T, G, D)``, contiguous, float32 or float64 like all tensors here.
-            P_y: Row factor of the map.
-            P_x: Column factor of the map.
-            mean_ratio: Share of the intra-token mean, ``(G,)``.
-            var_ratio: Share of the intra-token variance, ``(G,)``.
-            weight: gamma, ``(C,)``.
-            bias: beta, ``(C,)``.
-            windows: Cells that the maps are between.
-            eps: Added to the variance.
-            correction: Taken from C in the intra-token variance's denominator.
+            x: ``(B, T, G, D)``, contiguous.
+            P_y: Row factor of the maps, ``(G or 1, A, A)``.
+            P_x: Column factor, ``(G or 1, E, E)``.
+            mean_ratio: Share of the token's own mean, ``(G, 1)``.
+            var_ratio: Share of the token's own variance, ``(G, 1)``.
+            weight: gamma, ``(G, D)``.
+            bias: beta, ``(G, D)``.
+            options: All else.
 
         Returns:
             ``(B, T, G, D)``.
         """
-        mean, var = _token_moments(x, correction)
-        inter = moments(windows.mean(x), P_y, P_x)
-        out, inv_std = _standardise(x, mean, var, inter, mean_ratio, var_ratio, windows, eps)
-        ctx.save_for_backward(x, P_y, P_x, mean_ratio, var_ratio, weight, mean, var, inter)
-        ctx.options = windows, eps, correction
-        del inv_std
-        return torch.addcmul(bias.view(x.shape[2:]), out, weight.view(x.shape[2:]))
+        scale = mean_square = None
+        if options.stabilize:
+            x, scale, mean_square = _divide_by_rms(x, options.eps)
+        own_mean, own_var = _own_moments(x, mean_square, options.eps)
+        cells = options.windows.mean(x)
+        # what was divided by its root mean square has no large means to guard against
+        centre = None if options.stabilize else cells.mean(dim=(1, 2), keepdim=True)
+        inter = moments(cells, centre, P_y, P_x, options.eps)
+        normed, _ = _standardise(x, own_mean, own_var, inter, mean_ratio, var_ratio, options)
+        ctx.save_for_backward(
+            x, scale, own_mean, own_var, centre, inter, P_y, P_x, mean_ratio, var_ratio, weight
+        )
+        ctx.options = options
+        return torch.addcmul(bias, normed, weight)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of everything but the last three arguments."""
-        x, P_y, P_x, mean_ratio, var_ratio, weight, mean, var, inter = ctx.saved_tensors
-        windows, eps, correction = ctx.options
-        G, D = x.shape[2:]
-        normed, inv_std = _standardise(x, mean, var, inter, mean_ratio, var_ratio, windows, eps)
+        """Gradients of all tensors."""
+        x, scale, own_mean, own_var, centre, inter, *rest = ctx.saved_tensors
+        P_y, P_x, mean_ratio, var_ratio, weight = rest
+        options = ctx.options
+        normed, inv_std = _standardise(
+            x, own_mean, own_var, inter, mean_ratio, var_ratio, options
+        )
+        grad_weight, grad_bias = (grad * normed).sum(dim=(0, 1)), grad.sum(dim=(0, 1))
 
-        grad_bias = grad.flatten(0, 1).sum(dim=0).view(-1)
-        grad_weight = (grad * normed).flatten(0, 1).sum(dim=0).view(-1)
-
-        # with respect to -mean and to -2 var of eq. 4
-        to_mean = (grad * weight.view(G, D)).mul_(inv_std)
+        # with respect to -mu and -2 var of eq. 4
+        to_mean = (grad * weight).mul_(inv_std)
         to_var = normed.mul_(inv_std).mul_(to_mean)
         mean_rows, var_rows = (to.sum(dim=-1, keepdim=True) for to in (to_mean, to_var))
 
-        inter_mean, inter_var = token_major(inter).chunk(2, dim=-1)
-        mean_cells, var_cells = windows.sum(to_mean), windows.sum(to_var)
-        grad_mean_ratio = _by_head(mean_cells * inter_mean) - _by_head(mean * mean_rows)
-        grad_var_ratio = _by_head(var_cells * inter_var) - _by_head(var * var_rows)
+        # inter-token statistics, and the ratios
+        pairs = as_pairs(options.windows.sum(to_mean), options.windows.sum(to_var))
+        by_head = (pairs * inter).sum(dim=(0, 2, 3)).unflatten(1, (2, -1)).sum(dim=2)
+        grad_mean_ratio = by_head[:, :1] - (own_mean * mean_rows).sum(dim=(0, 1))
+        grad_var_ratio = (by_head[:, 1:] - (own_var * var_rows).sum(dim=(0, 1))) / 2
+        factors = torch.cat([(mean_ratio - 1), (var_ratio - 1) / 2], dim=1)
+        pairs.mul_(factors.repeat_interleave(x.shape[3], dim=1)[:, None, None])
+        needs_maps = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
         grad_cells, grad_P_y, grad_P_x = moments_backward(
-            windows.mean(x),
-            inter,
-            mean_cells * (mean_ratio - 1).view(G, 1),
-            var_cells * (0.5 * (var_ratio - 1)).view(G, 1),
-            P_y,
-            P_x,
-            needs_maps=ctx.needs_input_grad[1] or ctx.needs_input_grad[2],
+            pairs, inter, options.windows.mean(x), centre, P_y, P_x, needs_maps
         )
 
-        # intra-token: -mean_ratio to_mean / C - var_ratio to_var (x - mean) / (C - correction)
-        slope = _over_heads(var_rows, var_ratio) / -max(G * D - correction, 1)
-        shift = _over_heads(mean_rows, mean_ratio) / -(G * D) - slope * mean
+        # the token's own statistics
+        channels = weight.numel()
+        slope = (var_rows * var_ratio).sum(dim=2, keepdim=True)
+        slope = slope / -_freedom(channels, options)
+        shift = (mean_rows * mean_ratio).sum(dim=2, keepdim=True) / -channels - slope * own_mean
         grad_x = to_mean.addcmul_(x, slope).add_(shift)
-        windows.view(grad_x).add_(windows.mean_adjoint(grad_cells))
+        options.windows.view(grad_x).add_(options.windows.mean_adjoint(grad_cells))
+        if scale is not None:
+            grad_x = _divide_by_rms_backward(grad_x, x, scale)
         return (
-            grad_x, grad_P_y, grad_P_x, grad_mean_ratio, 0.5 * grad_var_ratio, grad_weight, grad_bias,
-            None, None, None,
-        )  # fmt: skip
+            grad_x,
+            grad_P_y,
+            grad_P_x,
+            grad_mean_ratio,
+            grad_var_ratio,
+            grad_weight,
+            grad_bias,
+            None,
+        )
 
 
-def _by_head(values: Tensor) -> Tensor:
-    """Sum ``(..., G, D)`` to ``(G,)``."""
-    return values.flatten(0, -3).sum(dim=0).sum(dim=-1)
+def _divide_by_rms(x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """``x / sqrt(mean_D(x^2) + eps)``, that factor ``(B, T, G, 1)``, and the mean square of the result."""
+    mean_square = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_() / x.shape[-1]
+    scale = (mean_square + eps).rsqrt_()
+    return x * scale, scale, mean_square.mul_(scale).mul_(scale)
 
 
-def _over_heads(rows: Tensor, ratio: Tensor) -> Tensor:
-    """Weighted sum over heads, ``(B, T, G, 1)`` and ``(G,)`` to ``(B, T, 1, 1)``."""
-    return (rows.squeeze(-1) @ ratio)[..., None, None]
+def _divide_by_rms_backward(grad: Tensor, out: Tensor, scale: Tensor) -> Tensor:
+    """``scale (grad - out mean_D(grad out))``; ``grad`` is overwritten."""
+    along = (grad * out).mean(dim=-1, keepdim=True)
+    return grad.addcmul_(out, along, value=-1).mul_(scale)
 
 
-def _token_moments(x: Tensor, correction: int) -> tuple[Tensor, Tensor]:
-    """Mean and variance over all channels of each token, ``(B, T, 1, 1)``, in two passes: exact for large means."""
+def _own_moments(x: Tensor, mean_square: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    """Each token's mean and variance + eps over all channels, ``(B, T, 1, 1)``.
+
+    For heads of known ``mean_square``, ``(B, T, G, 1)`` and at most 1, the unbiased variance follows from it. Otherwise two
+    passes are made, which large means do not harm.
+    """
     flat = x.flatten(2)
-    mean = flat.mean(dim=-1, keepdim=True)
     channels = flat.shape[-1]
-    var = (flat - mean).square_().sum(dim=-1, keepdim=True) / max(channels - correction, 1)
-    return mean.unsqueeze(-1), var.unsqueeze(-1)
+    mean = flat.mean(dim=-1, keepdim=True)
+    if mean_square is None:
+        var = (flat - mean).square_().mean(dim=-1, keepdim=True)
+    else:
+        var = (mean_square.mean(dim=2) - mean.square()).clamp_(min=0)
+        var *= channels / max(channels - 1, 1)
+    return mean.unsqueeze(-1), var.add_(eps).unsqueeze(-1)
+
+
+def _freedom(channels: int, options: DTNOptions) -> int:
+    """Denominator of the token's own variance."""
+    return max(channels - 1, 1) if options.stabilize else channels
 
 
 def _standardise(
     x: Tensor,
-    mean: Tensor,
-    var: Tensor,
+    own_mean: Tensor,
+    own_var: Tensor,
     inter: Tensor,
     mean_ratio: Tensor,
     var_ratio: Tensor,
-    windows: Windows,
-    eps: float,
+    options: DTNOptions,
 ) -> tuple[Tensor, Tensor]:
     """``(x - mu) / sqrt(var + eps)`` and ``1 / sqrt(var + eps)``, both ``(B, T, G, D)``."""
-    D = x.shape[-1]
+    view, spread = options.windows.view, options.windows.spread
     inter_mean, inter_var = token_major(inter).chunk(2, dim=-1)
-    # one ratio per channel rather than per head: operands that are contiguous together are vectorised together
-    rest_mean, rest_var = (
-        (1 - ratio).repeat_interleave(D).view(-1, D) for ratio in (mean_ratio, var_ratio)
-    )
+    # a ratio for every channel rather than every head: PyTorch vectorises over operands that are contiguous together
+    mean_ratio, var_ratio = (r.expand(x.shape[2:]).contiguous() for r in (mean_ratio, var_ratio))
     inv_std, normed = torch.empty_like(x), torch.empty_like(x)
-    torch.add(
-        windows.spread(inter_var * rest_var),
-        windows.view(var * var_ratio.view(-1, 1) + eps),
-        out=windows.view(inv_std),
-    )
+    torch.lerp(spread(inter_var), view(own_var), var_ratio, out=view(inv_std))
     inv_std.rsqrt_()
-    torch.sub(
-        windows.view(x), windows.spread(inter_mean * rest_mean), out=windows.view(normed)
-    )
-    normed.sub_(mean * mean_ratio.view(-1, 1)).mul_(inv_std)
-    return normed, inv_std
+    torch.lerp(spread(inter_mean), view(own_mean), mean_ratio, out=view(normed))
+    torch.sub(x, normed, out=normed)
+    return normed.mul_(inv_std), inv_std

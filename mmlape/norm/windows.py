@@ -58,6 +58,8 @@ class Windows(NamedTuple):
             rows, columns = (side * self.pool for side in self.cells)
             cells = cells.repeat_interleave(self.pool, dim=1, output_size=rows)[:, :height]
             cells = cells.repeat_interleave(self.pool, dim=2, output_size=columns)[:, :, :width]
+        if self.pool > 1:
+            cells = cells.contiguous()  # they are few, and many tokens read them
         return cells.unsqueeze(2).unsqueeze(4)
 
     def mean_adjoint(self, cells: Tensor) -> Tensor:
