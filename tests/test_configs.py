@@ -1,10 +1,7 @@
-"""Every shipped config parses, builds, trains a step and predicts; upstream's own tools run it."""
+"""Every shipped config parses, builds, reads data, trains a step and predicts."""
 
 import copy
-import json
 import os
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -256,8 +253,8 @@ def test_weight_decay_spares_what_the_recipe_spares():
     for name in (
         vit + 'blocks.0.norm1.weight',
         vit + 'blocks.0.attn.qkv.bias',
-        vit + 'joining.norms.11.weight',
-        vit + 'position.pos_embed',
+        vit + 'position.joining.norms.11.weight',
+        vit + 'position.embedding.pos_embed',
         'backbone.level_embed',
     ):
         assert by_name[name] == 0, name
@@ -291,7 +288,7 @@ def test_weights_arrive(name, tmp_path):
         assert torch.equal(vit.state_dict()[key], deit[key]), key
     if vit.num_prefix_tokens:
         assert torch.equal(vit.cls_token, deit['cls_token'])
-    norms = vit.joining.norms
+    norms = vit.position.joining.norms
     assert all(torch.equal(norm.weight, torch.ones(192)) for norm in norms)
 
 
@@ -337,124 +334,3 @@ def test_metafiles_name_the_configs():
             docstring = (CONFIGS.parent / entry['Config']).read_text().split('"""')[1]
             for value in entry['Results'][0]['Metrics'].values():
                 assert str(value) in docstring, 'the published figure, in the config too'
-
-
-# Upstream's own tools, from a folder of their own.
-
-
-def run_tool(scope: str, tool: str, *arguments, cwd: Path, **environ) -> str:
-    """Run ``tools/<tool>.py`` as shipped inside the installed toolbox; return what it printed."""
-    folder = Path(__import__(scope).__file__).parent / '.mim' / 'tools'
-    env = {k: v for k, v in os.environ.items() if not k.startswith('LAPE_')}
-    env.update({f'LAPE_{name.upper()}': str(value) for name, value in environ.items()})
-    path = [str(CONFIGS.parent), env.get('PYTHONPATH', '')]
-    env.update(OMP_NUM_THREADS='1', PYTHONPATH=os.pathsep.join(filter(None, path)))
-    command = [sys.executable, str(folder / f'{tool}.py'), *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout + done.stderr
-
-
-MICRO = dict(classes=','.join(CLASSES), vit='48x4x3', weights='none', num_workers=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('kind', ['faster-rcnn', 'mask-rcnn'])
-def test_custom_detector_with_upstreams_tools(kind, tmp_path):
-    """Data, classes and schedule from the command line; the dumped config resumes without them."""
-    data = tmp_path / 'my data'
-    for split in ('train', 'val'):
-        write_coco(data, split=split)
-    config = CUSTOM / f'{kind}_deit-t-adapter-lape_fpn_coco-format.py'
-    options = dict(MICRO, data_root=data, max_epochs=1, img_scale='128x96')
-    log = run_tool('mmdet', 'train', config, '--work-dir', 'run', cwd=tmp_path, **options)
-    assert 'train data (CocoDataset' in log
-    assert 'coco/bbox_mAP:' in log
-    dumped = tmp_path / 'run' / config.name
-    options = ('train_cfg.max_epochs=2', 'param_scheduler.1.end=2')
-    log = run_tool(
-        'mmdet', 'train', dumped, '--work-dir', 'run', '--resume', '--cfg-options', *options,
-        cwd=tmp_path,
-    )  # fmt: skip
-    assert 'Epoch(train) [2]' in log
-    assert 'Epoch(train) [1]' not in log
-    arguments = ('run/epoch_2.pth', '--work-dir', 'test', '--show-dir', 'pictures')
-    log = run_tool('mmdet', 'test', dumped, *arguments, cwd=tmp_path)
-    assert 'coco/bbox_mAP:' in log
-    assert len(list((tmp_path / 'test').rglob('pictures/*.jpg'))) == 4
-
-
-@pytest.mark.slow
-def test_custom_segmenter_with_upstreams_tools(tmp_path):
-    data = tmp_path / 'my data'
-    for split in ('train', 'val'):
-        write_label_maps(data, split=split)
-    config = CUSTOM / 'segmenter_deit-t-lape_mask_image-folders.py'
-    options = dict(
-        MICRO, data_root=data, max_iters=4, img_scale='128x96', crop_size=64, batch_size=2
-    )
-    log = run_tool('mmseg', 'train', config, '--work-dir', 'run', cwd=tmp_path, **options)
-    assert 'train data (BaseSegDataset' in log
-    assert 'mIoU:' in log
-    arguments = ('run/iter_4.pth', '--work-dir', 'test', '--show-dir', 'pictures')
-    log = run_tool('mmseg', 'test', tmp_path / 'run' / config.name, *arguments, cwd=tmp_path)
-    assert "crow's foot" in log, 'the table of classes'
-    assert list((tmp_path / 'test').rglob('*.png'))
-
-
-@pytest.mark.slow
-def test_wrong_data_stop_upstreams_tool_with_our_message(tmp_path):
-    for split in ('train', 'val'):
-        write_coco(tmp_path / 'data', split=split)
-    empty = dict(images=[], annotations=[], categories=[])
-    (tmp_path / 'data' / 'annotations' / 'train.json').write_text(json.dumps(empty))
-    config = CUSTOM / 'faster-rcnn_deit-t-adapter-lape_fpn_coco-format.py'
-    options = dict(MICRO, data_root=tmp_path / 'data')
-    with pytest.raises(AssertionError, match="list 'images' of the annotation file is empty"):
-        run_tool('mmdet', 'train', config, '--work-dir', 'run', cwd=tmp_path, **options)
-
-
-@pytest.mark.slow
-def test_published_detector_with_upstreams_tools(tmp_path):
-    for split in ('train', 'val'):
-        content = coco_content(2, classes=('person', 'bicycle', 'car'))
-        write_coco(tmp_path, content, split=f'{split}2017')
-        (tmp_path / 'annotations' / f'{split}2017.json').rename(
-            tmp_path / 'annotations' / f'instances_{split}2017.json'
-        )
-    config = LAPE / 'mask-rcnn_deit-t-adapter-lape_fpn_ms-3x_coco.py'
-    options = [
-        f'train_dataloader.dataset.data_root={tmp_path}',
-        f'val_dataloader.dataset.data_root={tmp_path}',
-        f'test_dataloader.dataset.data_root={tmp_path}',
-        f'val_evaluator.ann_file={tmp_path}/annotations/instances_val2017.json',
-        f'test_evaluator.ann_file={tmp_path}/annotations/instances_val2017.json',
-        'train_cfg.max_epochs=1',
-        'model.backbone.vit.init_cfg=None',
-    ]
-    log = run_tool('mmdet', 'train', config, '--cfg-options', *options, cwd=tmp_path)
-    assert 'coco/segm_mAP:' in log
-    checkpoint = f'work_dirs/{config.stem}/epoch_1.pth'
-    log = run_tool('mmdet', 'test', config, checkpoint, '--cfg-options', *options, cwd=tmp_path)
-    assert 'coco/segm_mAP:' in log
-
-
-@pytest.mark.slow
-def test_published_segmenter_with_upstreams_tools(tmp_path):
-    for split in ('training', 'validation'):
-        write_label_maps(tmp_path, split=split, count=2)
-    config = LAPE / 'segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512.py'
-    options = [
-        f'{split}_dataloader.dataset.data_root={tmp_path}' for split in ('train', 'val', 'test')
-    ]
-    options += [
-        'train_cfg.max_iters=2',
-        'train_cfg.val_interval=2',
-        'default_hooks.checkpoint.interval=2',
-        'model.backbone.init_cfg=None',
-    ]
-    log = run_tool('mmseg', 'train', config, '--cfg-options', *options, cwd=tmp_path)
-    assert 'mIoU:' in log
-    checkpoint = f'work_dirs/{config.stem}/iter_2.pth'
-    log = run_tool('mmseg', 'test', config, checkpoint, '--cfg-options', *options, cwd=tmp_path)
-    assert 'mIoU:' in log
