@@ -62,10 +62,11 @@ class PyramidVisionTransformer(Pyramid):
         drop_rate: Dropout of position-added tokens, projections and MLPs. Default 0.
         attn_drop_rate: Dropout of attention weights. Default 0.
         drop_path_rate: Stochastic depth of the last block; it grows linearly from 0. Default 0.
-        norm_cfg: Token norm of the blocks: one, or a list of four. One norm with heads (``mmlape.DTN``) goes where the
-            published DTN-PVT has it: into stages 1 to 3, with as many heads as the attention and pooling sizes 4, 2
-            and 1 unless it says otherwise; stage 4 has LayerNorm. Default ``dict(type='mmlape.LN', eps=1e-6)``. The
-            norms of patch embeddings and of spatial reduction are LayerNorm (eps 1e-5), as published.
+        norm_cfg: Token norm of the blocks: one, or a list of four. One ``mmlape.DTN`` goes where the published DTN-PVT
+            has it: into stages 1 to 3, with 4, 4 and 5 heads and pooling sizes 4, 2 and 1 unless it says otherwise;
+            stage 4 has LayerNorm. One in a list has the heads of the stage's attention and no pooling unless it says
+            otherwise. Default ``dict(type='mmlape.LN', eps=1e-6)``. The norms of patch embeddings and of spatial
+            reduction are LayerNorm (eps 1e-5), as published.
         out_indices: Stages 0 to 3 whose maps are returned; stages after the last one named are not built. Default
             (0, 1, 2, 3).
         frozen_stages: -1 (default): nothing is frozen; 0: the first patch embedding and its position table; n: the

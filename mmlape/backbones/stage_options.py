@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
 from mmlape.checks import check_keys, check_positive_int
+from mmlape.norm import DTN
 from mmlape.registry import MODELS
 
 NUM_STAGES = 4
 ARCH_KEYS = ('embed_dims', 'depths', 'num_heads', 'mlp_ratios', 'sr_ratios')
-# The published DTN-PVT pools the tokens of the first two stages for its statistics (DTN, ICLR 2022, appendix B), and
-# leaves the stage with the class token to LayerNorm.
-_DTN_POOLS = (4, 2, 1)
+# The published DTN-PVT (DTN, ICLR 2022, appendices A.1 and B): stage 4, which has the class token, keeps LayerNorm.
+_DTN_STAGES = (dict(num_heads=4, pool=4), dict(num_heads=4, pool=2), dict(num_heads=5, pool=1))
 _LAST_STAGE_NORM = dict(type='mmlape.LN', eps=1e-6)
 
 
@@ -66,29 +65,20 @@ def stage_norms(
     """Config of the block norms of each stage.
 
     Args:
-        norm_cfg: None for ``mmlape.LN`` with eps 1e-6; a list of four; or one for all stages. One norm with heads
-            (``mmlape.DTN``) goes where the published DTN-PVT has it: stages 1 to 3, with pooling sizes 4, 2 and 1
-            unless it says otherwise, and LayerNorm in stage 4.
-        num_heads: Heads of the attention in each stage: those of a norm with heads that does not name its own.
+        norm_cfg: None for ``mmlape.LN`` with eps 1e-6; one for all stages, except that one ``mmlape.DTN`` goes where
+            the published DTN-PVT has it; or a list of four.
+        num_heads: Heads of the attention in each stage: those of a DTN in a list that does not name its own.
     """
     if norm_cfg is None:
-        norm_cfg = _LAST_STAGE_NORM
-    options = [_norm_options(config) for config in per_stage('norm_cfg', norm_cfg)]
-    published = not isinstance(norm_cfg, (list, tuple)) and 'num_heads' in options[0]
-    configs = []
-    for stage, (config, accepted) in enumerate(zip(per_stage('norm_cfg', norm_cfg), options)):
-        if published and stage == NUM_STAGES - 1:
-            config = _LAST_STAGE_NORM
-        elif 'num_heads' in accepted:
-            config = {'num_heads': num_heads[stage], **config}
-            if published and 'pool' in accepted:
-                config = {'pool': _DTN_POOLS[stage], **config}
-        configs.append(config)
-    return configs
+        return [_LAST_STAGE_NORM] * NUM_STAGES
+    if not isinstance(norm_cfg, (list, tuple)) and _is_dtn(norm_cfg):
+        return [*({**published, **norm_cfg} for published in _DTN_STAGES), _LAST_STAGE_NORM]
+    return [
+        {'num_heads': heads, **config} if _is_dtn(config) else config
+        for heads, config in zip(num_heads, per_stage('norm_cfg', norm_cfg))
+    ]
 
 
-def _norm_options(config: Any) -> Sequence[str]:
-    """Names of the options that a norm's constructor takes; none for what is no norm (refused when it is built)."""
+def _is_dtn(config: Any) -> bool:
     name = config.get('type') if isinstance(config, dict) else None
-    found = name if inspect.isclass(name) or name is None else MODELS.get(name)
-    return tuple(inspect.signature(found).parameters) if inspect.isclass(found) else ()
+    return DTN in (name, MODELS.get(name) if isinstance(name, str) else None)

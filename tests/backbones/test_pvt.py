@@ -359,8 +359,8 @@ def block_norms(model):
 
 @pytest.mark.parametrize('version', ['', 'V2'])
 def test_dtn_goes_where_it_is_published(version):
-    """One line: stages 1 to 3, the attention's heads, pooling sizes 4, 2 and 1; stage 4 has LayerNorm."""
-    model = build_pvt(version, num_heads=[4, 4, 5, 8], norm_cfg=dict(type='mmlape.DTN'))
+    """One line: stages 1 to 3, 4, 4 and 5 heads, pooling sizes 4, 2 and 1; stage 4 has LayerNorm."""
+    model = build_pvt(version, norm_cfg=dict(type='mmlape.DTN'))
     *dtns, last = block_norms(model)
     assert all(isinstance(norm, DTN) for norm in dtns) and isinstance(last, LN)
     assert [norm.num_heads for norm in dtns] == [4, 4, 5]
