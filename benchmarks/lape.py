@@ -1,0 +1,64 @@
+"""LaPE against default joining: train step, inference, inference with the position folded. DeiT-Ti at 224.
+
+python benchmarks/lape.py [--batch 4] [--repeats 9] [--out benchmarks/records/lape_cpu.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from side_by_side import interleaved, saved_bytes, write_record
+
+from mmlape.registry import MODELS
+
+JOININGS = {'default': 'mmlape.DefaultJoining', 'lape': 'mmlape.LaPE'}
+
+
+def build(joining: str, device: str) -> torch.nn.Module:
+    return MODELS.build(
+        dict(type='mmlape.VisionTransformer', arch='deit-tiny', joining=dict(type=joining))
+    ).to(device)
+
+
+def step(model: torch.nn.Module, image: torch.Tensor) -> None:
+    model.zero_grad()
+    model(image)[0].square().mean().backward()
+
+
+@torch.no_grad()
+def infer(model: torch.nn.Module, image: torch.Tensor) -> None:
+    model(image)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--batch', type=int, default=4)
+    parser.add_argument('--repeats', type=int, default=9)
+    parser.add_argument('--threads', type=int, default=1)
+    parser.add_argument('--out', type=Path, default=Path('benchmarks/records/lape_cpu.json'))
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    image = torch.randn(options.batch, 3, 224, 224, device=device)
+    models = {name: build(joining, device) for name, joining in JOININGS.items()}
+    folded = build(JOININGS['lape'], device)
+    folded.switch_to_deploy()
+    training = {name: lambda m=m: step(m.train(), image) for name, m in models.items()}
+    inference = {
+        name: lambda m=m: infer(m, image) for name, m in [*models.items(), ('folded', folded)]
+    }
+    results = {
+        'parameters': {name: sum(p.numel() for p in m.parameters()) for name, m in models.items()},
+        'saved_bytes': {name: saved_bytes(lambda m=m: m(image)) for name, m in models.items()},
+        'train_step': interleaved(training, options.repeats),
+    }
+    for model in models.values():
+        model.eval()
+    results['inference'] = interleaved(inference, options.repeats)
+    write_record(options.out, {'batch': options.batch, **results})
+
+
+if __name__ == '__main__':
+    main()
