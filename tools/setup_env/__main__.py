@@ -167,9 +167,9 @@ def create_venv(setup: Setup) -> None:
         raise SetupError(f'no network, or pip cannot reach its package index: {reason}')
 
 
-def constraints_for(setup: Setup, installed: dict) -> Path:
-    """The tested versions; in somebody else's environment, what is installed there comes first."""
-    lines = read_requirements(ROOT / CONSTRAINTS[setup.stack])
+def constraints_for(setup: Setup, installed: dict, tested: bool = True) -> Path:
+    """The tested versions; in somebody else's environment, what is installed there comes first, or is all."""
+    lines = read_requirements(ROOT / CONSTRAINTS[setup.stack]) if tested else []
     if not setup.ours:
         kept = {name: version for name, version in installed.items() if name not in BUILD_TOOLS}
         lines = [line for line in lines if name_of(line) not in kept]
@@ -190,7 +190,14 @@ def install_packages(setup: Setup) -> None:
     say('2/5 installing PyTorch and the other packages (5 GB; from seconds to minutes)')
     wanted = setup.state.parent / 'requirements.txt'
     write_whole(wanted, '\n'.join(lines) + '\n')
-    setup.install('the packages', '-r', wanted, '-c', constraints_for(setup, installed))
+    try:
+        setup.install('the packages', '-r', wanted, '-c', constraints_for(setup, installed))
+    except SetupError:
+        if setup.ours:
+            raise
+        say(f'the tested versions do not all fit what is in {setup.venv}; taking others')
+        kept = constraints_for(setup, installed, tested=False)
+        setup.install('the packages', '-r', wanted, '-c', kept)
 
 
 def install_mmcv(setup: Setup) -> None:
