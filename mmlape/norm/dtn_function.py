@@ -1,4 +1,4 @@
-"""DTN as one autograd function: few passes over memory, and little kept for the backward pass.
+"""DTN as one autograd function: few passes over memory, few new buffers, and little kept for the backward pass.
 
     B batch, T = H * W tokens, A x E cells, G heads, D channels per head, C = G * D
 """
@@ -69,57 +69,66 @@ class DTNFunction(Function):
         # what was divided by its root mean square has no large means to guard against
         centre = None if options.stabilize else cells.mean(dim=(1, 2), keepdim=True)
         inter = moments(cells, centre, P_y, P_x, options.eps)
-        normed, _ = _standardise(x, own_mean, own_var, inter, mean_ratio, var_ratio, options)
+        inv_std = _inverse_std(own_var, inter, var_ratio, options)
+        normed = _subtract_mean(x, own_mean, inter, mean_ratio, options).mul_(inv_std)
         ctx.save_for_backward(
-            x, scale, own_mean, own_var, centre, inter, P_y, P_x, mean_ratio, var_ratio, weight
-        )
+            x, scale, own_mean, own_var, cells, centre, inter,
+            P_y, P_x, mean_ratio, var_ratio, weight,
+        )  # fmt: skip
         ctx.options = options
-        return torch.addcmul(bias, normed, weight)
+        return torch.addcmul(bias, normed, weight, out=normed)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of all tensors."""
-        x, scale, own_mean, own_var, centre, inter, *rest = ctx.saved_tensors
+        x, scale, own_mean, own_var, cells, centre, inter, *rest = ctx.saved_tensors
         P_y, P_x, mean_ratio, var_ratio, weight = rest
         options = ctx.options
-        normed, inv_std = _standardise(
-            x, own_mean, own_var, inter, mean_ratio, var_ratio, options
-        )
-        grad_weight, grad_bias = (grad * normed).sum(dim=(0, 1)), grad.sum(dim=(0, 1))
+        windows = options.windows
+        if windows.pool == 1:
+            inv_std = _second_half(inter)
+        else:
+            inv_std = _inverse_std(own_var, inter, var_ratio, options)
+        normed = _subtract_mean(x, own_mean, inter, mean_ratio, options).mul_(inv_std)
+        work = grad * normed
+        grad_weight, grad_bias = work.sum(dim=(0, 1)), grad.sum(dim=(0, 1))
 
         # with respect to -mu and -2 var of eq. 4
         to_mean = (grad * weight).mul_(inv_std)
         to_var = normed.mul_(inv_std).mul_(to_mean)
         mean_rows, var_rows = (to.sum(dim=-1, keepdim=True) for to in (to_mean, to_var))
 
-        # inter-token statistics, and the ratios
-        pairs = as_pairs(options.windows.sum(to_mean), options.windows.sum(to_var))
-        by_head = (pairs * inter).sum(dim=(0, 2, 3)).unflatten(1, (2, -1)).sum(dim=2)
-        grad_mean_ratio = by_head[:, :1] - (own_mean * mean_rows).sum(dim=(0, 1))
-        grad_var_ratio = (by_head[:, 1:] - (own_var * var_rows).sum(dim=(0, 1))) / 2
-        factors = torch.cat([(mean_ratio - 1), (var_ratio - 1) / 2], dim=1)
-        pairs.mul_(factors.repeat_interleave(x.shape[3], dim=1)[:, None, None])
+        # The ratios weigh mu_token - P x = (mu_token - mu) / (1 - ratio), and likewise for var. In the sums of
+        # to_mean mu = to_mean x - grad weight normed and of to_var var = grad weight normed, most is known already.
+        known = (grad_weight * weight).sum(dim=1, keepdim=True)
+        along = torch.mul(to_mean, x, out=work).sum(dim=(0, 1)).sum(dim=1, keepdim=True)
+        grad_mean_ratio = along - known - (own_mean * mean_rows).sum(dim=(0, 1))
+        grad_var_ratio = (known - (own_var * var_rows).sum(dim=(0, 1))) / 2
+
+        # inter-token statistics
+        grad_inter = as_pairs(
+            (windows.sum(to_mean), mean_ratio - 1), (windows.sum(to_var), (var_ratio - 1) / 2)
+        )
         needs_maps = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
         grad_cells, grad_P_y, grad_P_x = moments_backward(
-            pairs, inter, options.windows.mean(x), centre, P_y, P_x, needs_maps
+            grad_inter, inter, cells, centre, P_y, P_x, needs_maps
         )
 
         # the token's own statistics
         channels = weight.numel()
-        slope = (var_rows * var_ratio).sum(dim=2, keepdim=True)
-        slope = slope / -_freedom(channels, options)
+        slope = (var_rows * var_ratio).sum(dim=2, keepdim=True) / -_freedom(channels, options)
         shift = (mean_rows * mean_ratio).sum(dim=2, keepdim=True) / -channels - slope * own_mean
         grad_x = to_mean.addcmul_(x, slope).add_(shift)
-        options.windows.view(grad_x).add_(options.windows.mean_adjoint(grad_cells))
+        windows.view(grad_x).add_(windows.mean_adjoint(grad_cells))
         if scale is not None:
-            grad_x = _divide_by_rms_backward(grad_x, x, scale)
+            grad_x = _divide_by_rms_backward(grad_x, x, scale, work)
         return (
             grad_x,
             grad_P_y,
             grad_P_x,
-            grad_mean_ratio,
-            grad_var_ratio,
+            _divide_by_rest(grad_mean_ratio, mean_ratio),
+            _divide_by_rest(grad_var_ratio, var_ratio),
             grad_weight,
             grad_bias,
             None,
@@ -133,9 +142,9 @@ def _divide_by_rms(x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     return x * scale, scale, mean_square.mul_(scale).mul_(scale)
 
 
-def _divide_by_rms_backward(grad: Tensor, out: Tensor, scale: Tensor) -> Tensor:
-    """``scale (grad - out mean_D(grad out))``; ``grad`` is overwritten."""
-    along = (grad * out).mean(dim=-1, keepdim=True)
+def _divide_by_rms_backward(grad: Tensor, out: Tensor, scale: Tensor, work: Tensor) -> Tensor:
+    """``scale (grad - out mean_D(grad out))``; ``grad`` and ``work`` are overwritten."""
+    along = torch.mul(grad, out, out=work).mean(dim=-1, keepdim=True)
     return grad.addcmul_(out, along, value=-1).mul_(scale)
 
 
@@ -161,23 +170,44 @@ def _freedom(channels: int, options: DTNOptions) -> int:
     return max(channels - 1, 1) if options.stabilize else channels
 
 
-def _standardise(
-    x: Tensor,
-    own_mean: Tensor,
-    own_var: Tensor,
-    inter: Tensor,
-    mean_ratio: Tensor,
-    var_ratio: Tensor,
-    options: DTNOptions,
-) -> tuple[Tensor, Tensor]:
-    """``(x - mu) / sqrt(var + eps)`` and ``1 / sqrt(var + eps)``, both ``(B, T, G, D)``."""
-    view, spread = options.windows.view, options.windows.spread
-    inter_mean, inter_var = token_major(inter).chunk(2, dim=-1)
-    # a ratio for every channel rather than every head: PyTorch vectorises over operands that are contiguous together
-    mean_ratio, var_ratio = (r.expand(x.shape[2:]).contiguous() for r in (mean_ratio, var_ratio))
-    inv_std, normed = torch.empty_like(x), torch.empty_like(x)
-    torch.lerp(spread(inter_var), view(own_var), var_ratio, out=view(inv_std))
-    inv_std.rsqrt_()
-    torch.lerp(spread(inter_mean), view(own_mean), mean_ratio, out=view(normed))
-    torch.sub(x, normed, out=normed)
-    return normed.mul_(inv_std), inv_std
+def _divide_by_rest(grad: Tensor, ratio: Tensor) -> Tensor:
+    """``grad / (1 - ratio)``; where a sigmoid has come to 1 exactly, anything finite will do."""
+    return grad / (1 - ratio).clamp_(min=torch.finfo(ratio.dtype).eps)
+
+
+def _second_half(inter: Tensor) -> Tensor:
+    return token_major(inter).chunk(2, dim=-1)[1].flatten(1, 2)
+
+
+def _inverse_std(own_var: Tensor, inter: Tensor, ratio: Tensor, options: DTNOptions) -> Tensor:
+    """``1 / sqrt(var + eps)`` of eq. 4, ``(B, T, G, D)``; without pooling it takes the place of the variance in ``inter``."""
+    windows = options.windows
+    inter_var = token_major(inter).chunk(2, dim=-1)[1]
+    B, T = own_var.shape[:2]
+    G, D = inter_var.shape[-2:]
+    if windows.pool == 1:
+        inv_std = inter_var.flatten(1, 2)
+    else:
+        inv_std = own_var.new_empty(B, T, G, D)
+    view = windows.view
+    torch.lerp(
+        windows.spread(inter_var), view(own_var), _by_channel(ratio, D), out=view(inv_std)
+    )
+    return inv_std.rsqrt_()
+
+
+def _subtract_mean(
+    x: Tensor, own_mean: Tensor, inter: Tensor, ratio: Tensor, options: DTNOptions
+) -> Tensor:
+    """``x - mu`` of eq. 4, ``(B, T, G, D)``."""
+    windows = options.windows
+    inter_mean = token_major(inter).chunk(2, dim=-1)[0]
+    out = torch.empty_like(x)
+    view, ratio = windows.view, _by_channel(ratio, x.shape[-1])
+    torch.lerp(windows.spread(inter_mean), view(own_mean), ratio, out=view(out))
+    return torch.sub(x, out, out=out)
+
+
+def _by_channel(ratio: Tensor, channels: int) -> Tensor:
+    """``(G, D)``: PyTorch vectorises over operands that are contiguous together, not over one value per head."""
+    return ratio.expand(-1, channels).contiguous()

@@ -27,7 +27,9 @@ def moments(cells: Tensor, centre: Tensor | None, P_y: Tensor, P_x: Tensor, eps:
     Returns:
         Pairs of mean and variance + eps.
     """
-    result = _filter_columns(_filter_rows(_with_squares(cells, centre, eps), P_y), P_x)
+    pairs = cells.new_empty(_pairs_shape(cells))
+    _set_values_and_squares(pairs, cells, centre, eps)
+    result = _filter_columns(_filter_rows(pairs, P_y), P_x, out=pairs)
     mean, var = result.chunk(2, dim=-1)
     # rows of P sum to one, so an eps added to z^2 is there already
     var.addcmul_(mean, mean, value=-1).clamp_(min=eps)
@@ -47,31 +49,32 @@ def moments_backward(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Gradients of :func:`moments` with respect to cells, ``P_y`` and ``P_x``.
 
-    Only cells and result are kept for it; squares and half-filtered pairs are made again. Where the variance was cut off,
+    Only cells and means are kept for it; squares and half-filtered pairs are made again. Where the variance was cut off,
     its gradient is that of the exact variance, which rounding alone had made negative.
 
     Args:
         grad: Pairs, with respect to mean and variance. Overwritten.
-        result: What :func:`moments` returned.
+        result: What :func:`moments` returned; the means are read.
         cells: As passed to it, and so are ``centre``, ``P_y`` and ``P_x``.
         centre: As above.
         P_y: As above.
         P_x: As above.
         needs_maps: Whether the gradients of the maps are wanted; they are None otherwise.
     """
-    mean, _var = result.chunk(2, dim=-1)
+    mean = result.chunk(2, dim=-1)[0]
     if centre is not None:
         mean = mean - head_major(centre)
     grad_first, grad_second = grad.chunk(2, dim=-1)
     grad_first.addcmul_(mean, grad_second, value=-2)  # now with respect to P z and P z^2
 
-    pairs = _with_squares(cells, centre, 0.0)
+    pairs = torch.empty_like(grad)
+    _set_values_and_squares(pairs, cells, centre, 0.0)
     grad_half = _filter_columns(grad, P_x.mT)
     grad_P_y = grad_P_x = None
     if needs_maps:
         grad_P_x = _map_gradient(grad, _filter_rows(pairs, P_y))
         grad_P_y = _map_gradient(grad_half.flatten(3), pairs.flatten(3))
-    grad_first, grad_second = _filter_rows(grad_half, P_y.mT).chunk(2, dim=-1)
+    grad_first, grad_second = _filter_rows(grad_half, P_y.mT, out=grad).chunk(2, dim=-1)
     grad_cells = grad_first.addcmul_(pairs.chunk(2, dim=-1)[0], grad_second, value=2)
     return token_major(grad_cells), grad_P_y, grad_P_x
 
@@ -86,40 +89,52 @@ def token_major(cells: Tensor) -> Tensor:
     return cells.permute(0, 2, 3, 1, 4)
 
 
-def as_pairs(first: Tensor, second: Tensor) -> Tensor:
-    """Pairs of two ``(B, A, E, G, D)``."""
-    first, second = head_major(first), head_major(second)
-    pairs = first.new_empty(*first.shape[:-1], 2 * first.shape[-1])
-    for half, value in zip(pairs.chunk(2, dim=-1), (first, second)):
-        half.copy_(value)
+def as_pairs(*halves: tuple[Tensor, Tensor]) -> Tensor:
+    """Pairs of two ``(B, A, E, G, D)``, each multiplied by its factor per head, ``(G, 1)``."""
+    cells, _factor = halves[0]
+    pairs = cells.new_empty(_pairs_shape(cells))
+    for half, (values, factor) in zip(pairs.chunk(2, dim=-1), halves):
+        torch.mul(head_major(values), factor[:, None, None], out=half)
     return pairs
 
 
-def _with_squares(cells: Tensor, centre: Tensor | None, eps: float) -> Tensor:
-    """Pairs of ``z = cells - centre`` and ``z^2 + eps``."""
-    cells = head_major(cells)
-    pairs = cells.new_empty(*cells.shape[:-1], 2 * cells.shape[-1])
+def _pairs_shape(cells: Tensor) -> tuple[int, ...]:
+    B, A, E, G, D = cells.shape
+    return B, G, A, E, 2 * D
+
+
+def _set_values_and_squares(
+    pairs: Tensor, cells: Tensor, centre: Tensor | None, eps: float
+) -> None:
+    """Fill with ``z = cells - centre`` and ``z^2 + eps``."""
     value, square = pairs.chunk(2, dim=-1)
     if centre is None:
-        value.copy_(cells)
+        value.copy_(head_major(cells))
     else:
-        torch.sub(cells, head_major(centre), out=value)
+        torch.sub(head_major(cells), head_major(centre), out=value)
     torch.addcmul(cells.new_tensor(eps), value, value, out=square)
-    return pairs
 
 
-def _filter_rows(pairs: Tensor, P_y: Tensor) -> Tensor:
+def _filter_rows(pairs: Tensor, P_y: Tensor, out: Tensor | None = None) -> Tensor:
     """``P_y`` along A."""
     B, G, A, E, K = pairs.shape
     maps = P_y.expand(B, G, A, A).reshape(-1, A, A)
-    return torch.bmm(maps, pairs.view(-1, A, E * K)).view_as(pairs)
+    return _product(maps, pairs, (-1, A, E * K), out)
 
 
-def _filter_columns(pairs: Tensor, P_x: Tensor) -> Tensor:
+def _filter_columns(pairs: Tensor, P_x: Tensor, out: Tensor | None = None) -> Tensor:
     """``P_x`` along E."""
     B, G, A, E, K = pairs.shape
     maps = P_x[:, None].expand(B, G, A, E, E).reshape(-1, E, E)
-    return torch.bmm(maps, pairs.view(-1, E, K)).view_as(pairs)
+    return _product(maps, pairs, (-1, E, K), out)
+
+
+def _product(
+    maps: Tensor, pairs: Tensor, shape: tuple[int, int, int], out: Tensor | None
+) -> Tensor:
+    out = torch.empty_like(pairs) if out is None else out
+    torch.bmm(maps, pairs.view(shape), out=out.view(shape))
+    return out
 
 
 def _map_gradient(grad: Tensor, pairs: Tensor) -> Tensor:
