@@ -1,0 +1,8 @@
+"""Mask R-CNN, PVTv2-B2 with DTN in stages 1 to 3. COCO, 12 epochs, 8 GPUs x 2 images.
+
+There is no published figure.
+"""
+
+_base_ = './mask-rcnn_pvtv2-b2_fpn_1x_coco.py'
+
+model = dict(backbone=dict(norm_cfg=dict(_delete_=True, type='mmlape.DTN')))

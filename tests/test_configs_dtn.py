@@ -1,0 +1,116 @@
+"""The configs of configs/dtn: recipes, weights that arrive, and what DTN and LaPE change."""
+
+import pytest
+import torch
+from config_utils import CONFIGS
+from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS
+from test_configs import build, load
+
+from mmlape.norm import DTN, LN
+
+FOLDER = CONFIGS / 'dtn'
+
+
+@pytest.mark.parametrize(
+    ('name', 'lr'), [('retinanet_pvt-t-dtn', 1e-4), ('mask-rcnn_pvt-s-dtn', 2e-4)]
+)
+def test_recipe_of_pvt(name, lr):
+    """Weight decay 1e-4 on everything, 12 epochs, batch 8 x 2."""
+    cfg = load(FOLDER / f'{name}_fpn_1x_coco.py')
+    groups = build_optim_wrapper(MODELS.build(cfg.model), cfg.optim_wrapper).optimizer.param_groups
+    assert {(group['lr'], group['weight_decay']) for group in groups} == {(lr, 1e-4)}
+    assert cfg.optim_wrapper.optimizer.type == 'AdamW'
+    assert cfg.train_cfg.max_epochs == 12 and cfg.param_scheduler[1].milestones == [8, 11]
+    assert cfg.train_dataloader.batch_size * 8 == cfg.auto_scale_lr.base_batch_size == 16
+    assert cfg.model.backbone.drop_path_rate == 0.1
+    with_masks = name.startswith('mask')
+    assert ('with_mask' in cfg.train_pipeline[1]) == with_masks
+    assert cfg.train_dataloader.dataset.pipeline == cfg.train_pipeline
+    assert cfg.val_evaluator.metric == (['bbox', 'segm'] if with_masks else 'bbox')
+    if not with_masks:
+        neck = cfg.model.neck
+        assert (neck.start_level, neck.add_extra_convs, neck.num_outs) == (1, 'on_input', 5)
+
+
+def variants(with_it: str) -> list:
+    names = sorted(path.name for path in FOLDER.glob('*.py'))
+    return [name for name in names if with_it in name and name.replace(with_it, '') in names]
+
+
+@pytest.mark.parametrize('name', variants('-dtn'))
+def test_dtn_changes_the_norm_alone(name):
+    ln, dtn = (Config.fromfile(FOLDER / n).to_dict() for n in (name.replace('-dtn', ''), name))
+    norms = [cfg['model']['backbone'].pop('norm_cfg') for cfg in (ln, dtn)]
+    assert norms == [dict(type='mmlape.LN', eps=1e-6), dict(type='mmlape.DTN')]
+    assert {**ln, 'filename': None} == {**dtn, 'filename': None}
+
+
+@pytest.mark.parametrize('name', variants('-lape'))
+def test_lape_changes_the_joining_alone(name):
+    default, lape = (
+        Config.fromfile(FOLDER / n).to_dict() for n in (name.replace('-lape', ''), name)
+    )
+    joinings = [cfg['model']['backbone'].pop('joining')['type'] for cfg in (default, lape)]
+    assert joinings == ['mmlape.DefaultJoining', 'mmlape.LaPE']
+    assert {**default, 'filename': None} == {**lape, 'filename': None}
+
+
+def test_there_is_something_to_compare():
+    assert len(variants('-dtn')) == 7 and len(variants('-lape')) == 2
+
+
+@pytest.mark.parametrize(
+    ('name', 'count'),
+    [
+        ('retinanet_pvt-t', 23.0),
+        ('retinanet_pvt-s', 34.2),
+        ('retinanet_pvtv2-b2', 35.1),
+        ('mask-rcnn_pvt-t', 32.9),
+        ('mask-rcnn_pvt-s', 44.1),
+        ('mask-rcnn_pvtv2-b2', 45.0),
+    ],
+)
+def test_parameters_are_those_in_the_readme(name, count):
+    """In millions, with MMDetection's own PVT too."""
+    cfg = load(FOLDER / f'{name}_fpn_1x_coco.py')
+    ours = sum(p.numel() for p in MODELS.build(cfg.model).parameters())
+    v2 = 'V2' if 'pvtv2' in name else ''
+    layers = [2, 2, 2, 2] if name.endswith('-t') else [3, 4, 6, 3]
+    cfg.model.backbone = dict(type=f'PyramidVisionTransformer{v2}', num_layers=layers)
+    assert sum(p.numel() for p in MODELS.build(cfg.model).parameters()) == ours
+    assert round(ours / 1e6, 1) == count
+    assert f'[{name}_fpn_1x_coco]' in (FOLDER / 'README.md').read_text()
+
+
+def published_file(backbone, path) -> dict:
+    """A file of random weights in the layout of the published classifiers."""
+    state = {name: torch.randn_like(value) for name, value in backbone.state_dict().items()}
+    state['pos_embed4'] = torch.randn(1, 50, 512)
+    state.update({'cls_token': torch.randn(1, 1, 512), 'norm.weight': torch.randn(512)})
+    state.update({'head.weight': torch.randn(1000, 512), 'head.bias': torch.randn(1000)})
+    torch.save(state, path)
+    return state
+
+
+@pytest.mark.parametrize('extra', ['', '-dtn-lape'])
+def test_weights_arrive(extra, tmp_path):
+    """LayerNorm's weights go into DTN; DTN's own and LaPE's parameters keep their initial values."""
+    plain = MODELS.build(load(FOLDER / 'mask-rcnn_pvt-t_fpn_1x_coco.py').model).backbone
+    state = published_file(plain, tmp_path / 'pvt_tiny.pth')
+    path = FOLDER / f'mask-rcnn_pvt-t{extra}_fpn_1x_coco.py'
+    cfg, init = load(path), Config.fromfile(path).model.backbone.init_cfg
+    cfg.model.backbone.init_cfg = {**init, 'checkpoint': str(tmp_path / 'pvt_tiny.pth')}
+    backbone = build(cfg).backbone
+    loaded = backbone.state_dict()
+    for name, value in state.items():
+        if name.split('.')[0] not in ('cls_token', 'norm', 'head', 'pos_embed4'):
+            assert torch.equal(loaded[name], value), name
+    assert torch.equal(loaded['pos_embed4'], state['pos_embed4'][:, 1:])
+    assert isinstance(backbone.block1[0].norm1, DTN if extra else LN)
+    fresh = set(loaded) - set(state)
+    assert {name.split('.')[-1] for name in fresh} == (
+        {'omega', 'weight', 'bias'} if extra else set()
+    )
+    assert all(torch.equal(loaded[n], torch.zeros_like(loaded[n])) for n in fresh if 'omega' in n)
