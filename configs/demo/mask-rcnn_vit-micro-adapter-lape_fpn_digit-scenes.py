@@ -20,7 +20,7 @@ model = dict(
         vit=dict(
             type='mmlape.VisionTransformer',
             arch=dict(embed_dims=dims, depth=4, num_heads=3, mlp_ratio=4),
-            img_size=128,
+            img_size=96,
             patch_size=16,
             with_cls_token=False,
             final_norm=False,
@@ -39,7 +39,7 @@ model = dict(
         in_channels=channels,
         feat_channels=channels,
         anchor_generator=dict(
-            type='AnchorGenerator', scales=[6], ratios=[0.5, 1.0, 2.0], strides=[4, 8, 16, 32]
+            type='AnchorGenerator', scales=[5], ratios=[0.5, 1.0, 2.0], strides=[4, 8, 16, 32]
         ),
         bbox_coder=dict(
             type='DeltaXYWHBBoxCoder', target_means=[0.0] * 4, target_stds=[1.0] * 4

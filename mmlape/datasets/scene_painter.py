@@ -13,6 +13,9 @@ from PIL import Image
 INK_RANGE = (0.3, 0.55)
 PLACEMENT_TRIALS = 20
 GREY_TRIALS = 32
+# Digits are drawn like chalk: light grey levels, on photographs whose brightness is multiplied by a factor below 1.
+GREY_RANGE = (130, 255)
+BRIGHTNESS = (0.35, 0.65)
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def paint_scene(
 def _background(
     rng: np.random.Generator, region: PhotoRegion, style: SceneStyle
 ) -> tuple[np.ndarray, tuple[int, int, int, int]]:
-    """A square crop of the region, resized to ``(S, S, 3)``, at times mirrored, darker or lighter."""
+    """A square crop of the region, resized to ``(S, S, 3)``, darkened, at times mirrored."""
     height, width = region.pixels.shape[:2]
     side = int(rng.integers(style.crop_side[0], style.crop_side[1] + 1))
     x, y = int(rng.integers(width - side + 1)), int(rng.integers(height - side + 1))
@@ -118,7 +121,7 @@ def _background(
     image = np.asarray(crop.resize((style.image_size, style.image_size), Image.Resampling.BILINEAR))
     if rng.random() < 0.5:
         image = image[:, ::-1]
-    image = np.clip(image * rng.uniform(0.7, 1.1), 0, 255).astype(np.uint8)
+    image = np.clip(image * rng.uniform(*BRIGHTNESS), 0, 255).astype(np.uint8)
     return image, (region.left + x, y, side, side)
 
 
@@ -173,7 +176,7 @@ def _paste(
 
 def _grey_level(rng: np.random.Generator, unlike: list[tuple[float, float]]) -> float:
     """The first of some random levels that keeps the wanted distance from every ``(level, distance)``, or the best."""
-    candidates = rng.uniform(0, 255, GREY_TRIALS)
+    candidates = rng.uniform(*GREY_RANGE, GREY_TRIALS)
     margins = np.min([np.abs(candidates - level) - distance for level, distance in unlike], axis=0)
     enough = np.flatnonzero(margins >= 0)
     return float(candidates[enough[0] if len(enough) else margins.argmax()])
