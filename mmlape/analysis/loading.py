@@ -1,0 +1,119 @@
+"""The backbone of any config, with the weights of any checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS as ROOT_MODELS
+from mmengine.registry import DefaultScope
+from torch import nn
+
+from mmlape.checkpoints import convert
+from mmlape.checkpoints.reading import read_checkpoint
+
+# Names listed in an error message.
+_LISTED = 6
+
+
+def load_backbone(
+    config: str | Path | Config,
+    checkpoint: str | Path | None = None,
+    source: str | None = None,
+    pretrained: bool = False,
+    seed: int = 0,
+) -> nn.Module:
+    """Build only the backbone of a detector's or a segmentor's config, in evaluation mode on the CPU.
+
+    Args:
+        config: A config with ``model.backbone``, of MMDetection, MMSegmentation or neither.
+        checkpoint: File with weights: a whole model's (names beginning with ``backbone.``; the rest is left aside) or a
+            backbone's. They must fit strictly. Default None: initial values.
+        source: Format of a checkpoint from elsewhere, see :func:`~mmlape.checkpoints.convert`: ``'timm'``, ``'deit'``,
+            ... Default None: our own names.
+        pretrained: Without a checkpoint, apply the config's own ``init_cfg``. Default False.
+        seed: Of the initial values. Default 0.
+
+    Raises:
+        FileNotFoundError: If the config or the checkpoint does not exist.
+        ValueError: If the config has no backbone, or the checkpoint does not fit.
+    """
+    if checkpoint is None and source is not None:
+        raise ValueError(f'source={source!r} is the format of a checkpoint, but none is given')
+    if checkpoint is not None and pretrained:
+        raise ValueError('give either a checkpoint or pretrained=True, not both')
+    backbone = _build(config, seed)
+    if checkpoint is not None:
+        state = state_of(read_checkpoint(checkpoint))
+        if source is None:
+            _load_strictly(backbone, _backbone_part(state), str(checkpoint))
+        else:
+            backbone.load_state_dict(convert(state, source, backbone), strict=True)
+    elif pretrained:
+        backbone.init_weights()
+    backbone.eval()  # some upstream backbones return nothing here
+    return backbone
+
+
+def _build(config: str | Path | Config, seed: int) -> nn.Module:
+    if not isinstance(config, Config):
+        if not Path(config).is_file():
+            raise FileNotFoundError(f'there is no config {str(config)!r}')
+        config = Config.fromfile(config)
+    options = config.get('model', {}).get('backbone')
+    if options is None:
+        raise ValueError(f'the config {config.filename!r} has no model.backbone')
+    # By its own prefix if it has one: a backbone of ours then needs no toolbox.
+    prefix = str(options.get('type')).rpartition('.')[0]
+    scope = prefix or config.get('default_scope') or 'mmlape'
+    with torch.random.fork_rng(devices=[]), DefaultScope.overwrite_default_scope(scope):
+        torch.manual_seed(seed)
+        return ROOT_MODELS.build(options)
+
+
+def state_of(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The state dict of a checkpoint: what it holds under ``state_dict`` or ``model``, else the whole."""
+    for key in ('state_dict', 'model', 'module'):
+        if isinstance(checkpoint.get(key), Mapping):
+            return state_of(checkpoint[key])
+    return checkpoint
+
+
+def _backbone_part(state: Mapping[str, Any]) -> dict[str, Any]:
+    state = {name.removeprefix('module.'): value for name, value in state.items()}
+    part = {
+        name.removeprefix('backbone.'): value
+        for name, value in state.items()
+        if name.startswith('backbone.')
+    }
+    return part or state
+
+
+def _load_strictly(backbone: nn.Module, state: Mapping[str, Any], where: str) -> None:
+    own = backbone.state_dict()
+    shapes = {name: tuple(value.shape) for name, value in state.items() if hasattr(value, 'shape')}
+    findings = {
+        'missing in the checkpoint': sorted(set(own) - set(state)),
+        'unknown to the backbone': sorted(set(state) - set(own)),
+        'of another shape': [
+            f'{name} ({shapes.get(name)}, the backbone has {tuple(own[name].shape)})'
+            for name in own
+            if name in state and shapes.get(name) != tuple(own[name].shape)
+        ],
+    }
+    if any(findings.values()):
+        lines = [f'{kind}: {_listed(names)}' for kind, names in findings.items() if names]
+        raise ValueError(
+            f'{where!r} does not fit the {type(backbone).__name__} of the config:\n  '
+            + '\n  '.join(lines)
+            + '\nIs it the checkpoint of this config? One from elsewhere needs its format (source).'
+        )
+    backbone.load_state_dict(state, strict=True)
+
+
+def _listed(names: list[str]) -> str:
+    rest = len(names) - _LISTED
+    return ', '.join(names[:_LISTED]) + (f' and {rest} more' if rest > 0 else '')

@@ -1,0 +1,85 @@
+"""The embedding itself, as arrays: tokens by channels, maps per channel, and the same at several grids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from mmlape.checks import check_grid, check_positive_int
+
+from .stacks import PositionStack
+
+Grid = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class EmbeddingTable:
+    """A position embedding at one grid.
+
+    Attributes:
+        stack: Name of the stack that it belongs to.
+        grid: ``(H, W)``.
+        num_prefix: Rows of prefix tokens that come first.
+        tables: ``(K, P + H * W, C)``; K > 1 where every layer has its own.
+    """
+
+    stack: str
+    grid: Grid
+    num_prefix: int
+    tables: np.ndarray
+
+    def table(self, index: int = 0) -> np.ndarray:
+        """Table ``index`` as ``(P + H * W, C)``.
+
+        Raises:
+            ValueError: If there is no such table.
+        """
+        check_positive_int('table', index, minimum=0, maximum=len(self.tables) - 1)
+        return self.tables[index]
+
+    def maps(self, index: int = 0) -> np.ndarray:
+        """Table ``index`` without prefix rows, one map per channel: ``(C, H, W)``."""
+        return self.table(index)[self.num_prefix :].T.reshape(-1, *self.grid)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it for ``numpy.savez``."""
+        return {name: np.asarray(value) for name, value in vars(self).items()}
+
+
+def embedding_table(
+    stack: PositionStack, grid: Grid | None = None, with_prefix: bool = True
+) -> EmbeddingTable:
+    """The embedding of a stack.
+
+    Args:
+        stack: From :func:`~mmlape.analysis.find_stacks`.
+        grid: ``(H, W)`` in tokens. Default None: the grid that the embedding was built for.
+        with_prefix: Keep the rows of prefix tokens. Default True.
+    """
+    grid = stack.embedding.grid if grid is None else check_grid('grid', grid)
+    with torch.no_grad():
+        tables = stack.embedding(grid).detach().cpu().float().numpy()
+    num_prefix = stack.embedding.num_prefix_tokens
+    if not with_prefix:
+        tables, num_prefix = tables[:, num_prefix:], 0
+    return EmbeddingTable(stack.name, grid, num_prefix, tables)
+
+
+def pick_channels(
+    num_channels: int, channels: Sequence[int] | None = None, count: int = 24
+) -> list[int]:
+    """The channels asked for, or ``count`` evenly spread ones.
+
+    Raises:
+        ValueError: If a channel does not exist, or none is named.
+    """
+    if channels is None:
+        return np.unique(np.linspace(0, num_channels - 1, count).round().astype(int)).tolist()
+    if not channels:
+        raise ValueError('channels must name at least one channel')
+    for channel in channels:
+        check_positive_int('channel', channel, minimum=0, maximum=num_channels - 1)
+    return list(channels)

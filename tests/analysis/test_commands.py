@@ -1,0 +1,229 @@
+"""The command lines: any config and checkpoint to PNG and npz, and one line for a user's mistake."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.logging import HistoryBuffer
+from PIL import Image
+
+from mmlape.analysis import load_backbone
+from mmlape.checkpoints.position_tables import find_tables, replace_table, table_grid
+from mmlape.registry import MODELS
+
+REPO = Path(__file__).resolve().parents[2]
+ARCH = dict(embed_dims=24, depth=2, num_heads=3, mlp_ratio=2)
+VIT = dict(
+    type='mmlape.VisionTransformer', arch=ARCH, img_size=128, joining=dict(type='mmlape.LaPE')
+)
+ADAPTER = dict(
+    type='mmlape.ViTAdapter',
+    vit=dict(VIT, with_cls_token=False, final_norm=False),
+    conv_inplanes=8,
+    interaction_indexes=[[0, 0], [1, 1]],
+)
+PYRAMID = dict(
+    type='mmlape.PyramidVisionTransformer',
+    arch=dict(
+        embed_dims=[8, 16, 24, 32],
+        depths=[1, 1, 1, 1],
+        num_heads=[1, 1, 1, 1],
+        mlp_ratios=[1, 1, 1, 1],
+        sr_ratios=[8, 4, 2, 1],
+    ),
+    img_size=64,
+)
+
+
+def run(script, *arguments, cwd):
+    path = os.pathsep.join([str(REPO), os.environ.get('PYTHONPATH', '')])
+    return subprocess.run(
+        [sys.executable, str(REPO / 'tools' / script), *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1'},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def write_config(folder, backbone, **rest):
+    path = folder / 'config.py'
+    Config(dict(model=dict(backbone=backbone, **rest), default_scope='mmseg')).dump(path)
+    return path
+
+
+def write_checkpoint(folder, model, prefix='backbone.'):
+    """What MMEngine's runner saves: the whole model, and its training history."""
+    history = HistoryBuffer()
+    history.update(1.5, 1)
+    state = {prefix + name: value for name, value in model.state_dict().items()}
+    state['decode_head.weight'] = torch.zeros(1)
+    path = folder / 'iter_1.pth'
+    torch.save(
+        dict(
+            state_dict=state,
+            message_hub=dict(log_scalars=dict(loss=history)),
+            meta=dict(seed=np.uint32(7), epoch=np.int64(1), rate=np.float64(0.1)),
+        ),
+        path,
+    )
+    return path
+
+
+@pytest.mark.parametrize('backbone', [VIT, ADAPTER, PYRAMID], ids=lambda config: config['type'])
+def test_a_checkpoint_of_the_whole_model_gives_the_backbone(backbone, tmp_path):
+    trained = MODELS.build(backbone)
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.normal_()
+    checkpoint = write_checkpoint(tmp_path, trained)
+    loaded = load_backbone(write_config(tmp_path, backbone), checkpoint)
+    assert not loaded.training
+    ours, theirs = loaded.state_dict(), trained.state_dict()
+    assert set(ours) == set(theirs) and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused_with_what_does_not(tmp_path):
+    checkpoint = write_checkpoint(tmp_path, MODELS.build(VIT))
+    smaller = dict(VIT, joining=dict(type='mmlape.DefaultJoining'), img_size=96)
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        load_backbone(write_config(tmp_path, smaller), checkpoint)
+    text = str(error.value)
+    assert 'unknown to the backbone: position.joining.norms.0.bias' in text
+    assert 'of another shape: pos_embed ((1, 65, 24), the backbone has (1, 37, 24))' in text
+    with pytest.raises(ValueError, match='missing in the checkpoint: .* and .* more'):
+        load_backbone(write_config(tmp_path, ADAPTER), checkpoint)
+
+
+def test_wrong_files_are_named(tmp_path):
+    config = write_config(tmp_path, VIT)
+    with pytest.raises(FileNotFoundError, match='no config'):
+        load_backbone(tmp_path / 'nothing.py')
+    with pytest.raises(FileNotFoundError, match='no checkpoint'):
+        load_backbone(config, tmp_path / 'nothing.pth')
+    (tmp_path / 'broken.pth').write_bytes(b'not a checkpoint')
+    with pytest.raises(ValueError, match='broken.pth.*cannot be read as a checkpoint'):
+        load_backbone(config, tmp_path / 'broken.pth')
+    torch.save(dict(state_dict={}, code=run), tmp_path / 'code.pth')  # would run code when loaded
+    with pytest.raises(ValueError, match='cannot be read'):
+        load_backbone(config, tmp_path / 'code.pth')
+    with pytest.raises(ValueError, match=r'no model\.backbone'):
+        load_backbone(Config(dict(model=dict())))
+    with pytest.raises(ValueError, match='none is given'):
+        load_backbone(config, source='timm')
+
+
+def test_initial_values_depend_on_the_seed_alone(tmp_path):
+    config = write_config(tmp_path, VIT)
+    torch.manual_seed(5)
+    first = load_backbone(config, seed=1).state_dict()['pos_embed']
+    assert torch.equal(first, load_backbone(config, seed=1).state_dict()['pos_embed'])
+    assert not torch.equal(first, load_backbone(config, seed=2).state_dict()['pos_embed'])
+
+
+def check_png(path):
+    with Image.open(path) as image:
+        assert image.format == 'PNG' and len(np.unique(np.asarray(image))) > 10
+    assert path.stat().st_size < 200_000
+
+
+def test_correlation_command(tmp_path):
+    config = write_config(tmp_path, ADAPTER)
+    checkpoint = write_checkpoint(tmp_path, MODELS.build(ADAPTER))
+    script, out = 'analysis_tools/position_correlation.py', tmp_path / 'pictures'
+    done = run(
+        script, config, checkpoint, '--token', 1, 2, '--grid', 4, 6, '--out', out, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    check_png(out / 'correlation_vit_position.png')
+    with np.load(out / 'correlation_vit_position.npz') as arrays:
+        assert arrays['matrices'].shape == (3, 24, 24) and arrays['maps'].shape == (3, 4, 6)
+        assert arrays['token'].tolist() == [1, 2] and np.allclose(arrays['maps'][:, 1, 2], 1)
+        assert arrays['names'].tolist() == ['embedding', 'layer 0', 'layer 1']
+    failed = run(script, config, '--token', 9, 9, cwd=tmp_path)
+    assert failed.returncode == 1
+    assert failed.stderr.splitlines()[-1] == 'error: row of the token must be 0 to 7, got 9'
+    assert 'Traceback' not in failed.stderr
+
+
+def test_embedding_command_on_a_pyramid(tmp_path):
+    config = write_config(tmp_path, PYRAMID)
+    done = run('analysis_tools/position_embedding.py', config, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / 'work_dirs/pictures/config'
+    for stage, side in enumerate((16, 8, 4, 2), start=1):
+        check_png(folder / f'channels_position{stage}.png')
+        check_png(folder / f'embedding_position{stage}.png')
+        with np.load(folder / f'embedding_position{stage}.npz') as arrays:
+            assert arrays['tables'].shape == (1, side * side, 8 * stage)
+
+
+def test_grids_command_with_another_embedding(tmp_path):
+    arguments = ['--cfg-options', 'model.backbone.position.type=mmlape.GaborPosition']
+    arguments += ['--grids', '4x4', '5x9', '--out', tmp_path, '--prefix', '--channels', '3']
+    config = write_config(tmp_path, VIT)
+    done = run('analysis_tools/position_grids.py', config, *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    check_png(tmp_path / 'grids_position.png')
+    with np.load(tmp_path / 'grids_position.npz') as arrays:
+        assert arrays['tables_5x9'].shape == (1, 1 + 45, 24)
+        assert arrays['correlation_4x4'].shape == (4, 4)
+    refused = run('analysis_tools/position_grids.py', config, '--grids', '4by4', cwd=tmp_path)
+    assert 'a grid is <height>x<width>' in refused.stderr
+
+
+@pytest.mark.parametrize('backbone', [VIT, PYRAMID], ids=lambda config: config['type'])
+def test_fit_command_gives_a_checkpoint_of_the_gabor_config(backbone, tmp_path):
+    source = MODELS.build(backbone)
+    checkpoint, out = write_checkpoint(tmp_path, source), tmp_path / 'gabor.pth'
+    done = run('model_converters/fit_gabor.py', checkpoint, out, '--report', tmp_path, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert 'R2 of all values' in done.stdout and 'on noise of that size' in done.stdout
+    config = write_config(tmp_path, dict(backbone, position=dict(type='mmlape.GaborPosition')))
+    fitted = load_backbone(config, out)
+    stage = 'position' if backbone is VIT else 'position1'
+    table, gabor = (getattr(model, stage).embedding for model in (source, fitted))
+    with torch.no_grad():
+        prefix = table.num_prefix_tokens
+        assert torch.equal(gabor(table.grid)[:, :prefix], table(table.grid)[:, :prefix])
+        error = (gabor(table.grid) - table(table.grid))[:, prefix:].var()
+    name = 'backbone_pos_embed' if backbone is VIT else 'backbone_pos_embed1'
+    with np.load(tmp_path / f'gabor_{name}.npz') as arrays:
+        assert set(arrays['kinds']) <= {'chaos', 'raster', 'striped', 'box'}
+        left = np.square(arrays['maps'] - arrays['fitted']).mean()
+    assert np.isclose(error, left, rtol=0.02)
+    check_png(tmp_path / f'gabor_{name}.png')
+
+
+def test_fit_command_refuses_what_it_cannot_fit(tmp_path):
+    torch.save({'pos_embed': torch.zeros(1, 13, 4)}, tmp_path / 'table.pth')
+    arguments = [tmp_path / 'table.pth', tmp_path / 'out.pth']
+    script = 'model_converters/fit_gabor.py'
+    failed = run(script, *arguments, cwd=tmp_path)
+    assert failed.returncode == 1 and 'a table of 13 rows is no square' in failed.stderr
+    wrong = run(script, *arguments, '--key', 'pos', cwd=tmp_path)
+    assert "--key must be one of ['pos_embed'], got 'pos'" in wrong.stderr
+    assert not (tmp_path / 'out.pth').exists()
+
+
+def test_tables_of_a_state_dict():
+    table = torch.zeros(1, 5, 2)
+    state = {'backbone.vit.pos_embed': table, 'backbone.vit.patch_embed.proj.bias': table[0, 0]}
+    assert list(find_tables(state)) == ['backbone.vit.pos_embed']
+    replaced = replace_table(state, 'backbone.vit.pos_embed', {'bias': table})
+    assert 'backbone.vit.position.embedding.bias' in replaced and len(replaced) == 2
+    assert list(replace_table({'pos_embed3': table}, 'pos_embed3', {'bias': table})) == [
+        'position3.embedding.bias'
+    ]
+    with pytest.raises(ValueError, match='no learned position table'):
+        find_tables({'weight': table})
+    assert table_grid(197) == (1, (14, 14)) and table_grid(64) == (0, (8, 8))
+    assert table_grid(26, (4, 6)) == (2, (4, 6))
+    with pytest.raises(ValueError, match='more cells'):
+        table_grid(10, (4, 6))

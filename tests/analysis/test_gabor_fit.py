@@ -1,0 +1,161 @@
+"""Fitting a Gabor position to a table, and the four kinds of channels."""
+
+import numpy as np
+import pytest
+import torch
+
+from mmlape.analysis import classify_channels, fit_gabor_position, fit_maps
+from mmlape.position import GaborPosition
+
+GRIDS = [(14, 14), (8, 11), (24, 24)]
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def standardised(maps):
+    axes = tuple(range(1, maps.ndim))
+    maps = maps - maps.mean(axis=axes, keepdims=True)
+    return maps / maps.std(axis=axes, keepdims=True)
+
+
+def waves(rng, count, length):
+    """Gabor functions of one axis, variance 1, from waves of a few cells to a slope."""
+    t = np.linspace(-1, 1, length)
+    width, phase = rng.uniform(0.4, 2, (count, 1)), rng.uniform(-np.pi, np.pi, (count, 1))
+    wavelength = np.exp(rng.uniform(np.log(0.7), np.log(4), (count, 1)))
+    wave = np.exp(-0.5 * (t / width) ** 2) * np.cos(2 * np.pi * t / wavelength + phase)
+    return standardised(wave)
+
+
+def channels(kind, rng, count, grid):
+    height, width = grid
+    if kind == 'chaos':
+        return rng.standard_normal((count, *grid))
+    across, down = waves(rng, count, width)[:, None], waves(rng, count, height)[:, :, None]
+    if kind == 'striped':
+        upright = rng.random((count, 1, 1)) < 0.5
+        return np.where(upright, across + 0 * down, down + 0 * across)
+    if kind == 'raster':
+        return standardised(rng.uniform(0.65, 1.5, (count, 1, 1)) * across + down)
+    maps = np.zeros((count, *grid))
+    for edge in (maps[:, :, 0], maps[:, :, -1], maps[:, 0], maps[:, -1]):
+        edge += rng.uniform(0.5, 1, (count, 1))
+    return standardised(maps) * rng.choice([-1, 1], (count, 1, 1))
+
+
+@pytest.mark.parametrize('grid', GRIDS)
+@pytest.mark.parametrize('kind', ['chaos', 'raster', 'striped', 'box'])
+@pytest.mark.parametrize(('noise', 'least'), [(0.0, 60), (0.5, 57)])
+def test_each_kind_is_recognised(kind, grid, noise, least, rng):
+    maps = channels(kind, rng, 60, grid) + noise * rng.standard_normal((60, *grid))
+    assert classify_channels(maps).counts()[kind] >= least
+
+
+def test_one_marked_edge_is_a_box_and_a_slope_is_not(rng):
+    maps = np.zeros((2, 9, 9))
+    maps[0, :, 0] = 1
+    maps[1] = np.linspace(-1, 1, 9)
+    assert classify_channels(maps).kinds.tolist() == ['box', 'striped']
+
+
+def test_what_is_no_sum_of_both_axes_is_chaos():
+    y, x = np.mgrid[-1:1:14j, -1:1:14j]
+    oblique, product = np.cos(8 * (x + y)), np.sin(6 * x) * np.sin(6 * y)
+    constant = np.full_like(x, 0.1, dtype=np.float32)
+    assert classify_channels(np.stack([oblique, product, constant])).counts()['chaos'] == 3
+
+
+def test_short_axes_are_refused():
+    with pytest.raises(ValueError, match=r'at least 8 cells, got the shape \(3, 7, 14\)'):
+        classify_channels(np.zeros((3, 7, 14)))
+
+
+@pytest.mark.parametrize('variant', ['G+E', 'G', 'E'])
+def test_a_gabor_position_is_found_again(variant):
+    source = GaborPosition(48, (14, 14), 1, variant=variant)
+    with torch.no_grad():
+        position, (fit,) = fit_gabor_position(source((14, 14)), (14, 14), 1, variant)
+        assert fit.r2.min() > 0.999 and fit.total_r2 > 0.9999
+        assert np.allclose(fit.ceiling, 1)
+        # The module says what the fit says, prefix rows are taken over, and other grids agree too.
+        assert torch.allclose(position((14, 14)), source((14, 14)), atol=1e-3)
+        assert torch.equal(position((14, 14))[:, :1], source((14, 14))[:, :1])
+        maps = position((14, 14))[0, 1:].T.reshape(-1, 14, 14).numpy()
+        assert np.allclose(maps, fit.maps, atol=1e-5)
+        assert torch.allclose(position((21, 9)), source((21, 9)), atol=3e-3)
+
+
+def test_the_ceiling_is_reached_by_no_fit_and_noise_is_not_explained(rng):
+    maps = rng.standard_normal((40, 14, 14))
+    fit = fit_maps(maps)
+    assert (fit.r2 <= fit.ceiling + 1e-9).all() and np.median(fit.r2) < 0.12
+    # The ceiling is the R^2 of the best sum of a function of x and one of y.
+    additive = maps.mean(1, keepdims=True) + maps.mean(2, keepdims=True)
+    additive -= maps.mean((1, 2), keepdims=True)
+    error = np.square(maps - additive).sum((1, 2))
+    total = np.square(maps - maps.mean((1, 2), keepdims=True)).sum((1, 2))
+    assert np.allclose(fit.ceiling, 1 - error / total)
+
+
+def test_the_whole_model_is_better_than_its_parts(rng):
+    maps = np.concatenate([channels(kind, rng, 8, (12, 10)) for kind in ('raster', 'box')])
+    maps = maps + 0.3 * rng.standard_normal(maps.shape)
+    whole, gabor, edges = (fit_maps(maps, variant).r2 for variant in ('G+E', 'G', 'E'))
+    assert (whole >= gabor - 0.01).all() and (whole >= edges - 1e-4).all()
+    assert np.median(whole) > 0.85
+
+
+def test_the_search_is_as_good_as_a_gradient_descent(rng):
+    """A slow, independent fit from many starts finds nothing better."""
+    maps = channels('raster', rng, 4, (10, 10)) + 0.5 * rng.standard_normal((4, 10, 10))
+    ours = fit_maps(maps).r2
+    best = np.full(4, -np.inf)
+    target = torch.from_numpy(maps).flatten(1)
+    for seed in range(6):
+        torch.manual_seed(seed)
+        module = GaborPosition(4, (10, 10)).double()
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.03)
+        for _ in range(400):
+            error = (module((10, 10))[0].T - target).square().sum(dim=1)
+            optimizer.zero_grad()
+            error.sum().backward()
+            optimizer.step()
+        total = (target - target.mean(1, keepdim=True)).square().sum(1)
+        best = np.maximum(best, (1 - error / total).detach().numpy())
+    assert (ours > best - 0.01).all()
+
+
+@pytest.mark.parametrize('grid', [(1, 1), (1, 6), (2, 3)])
+def test_tiny_grids_and_constant_channels(grid):
+    table = torch.zeros(2, grid[0] * grid[1], 4)
+    table[1] = torch.randn(table.shape[1], 4)
+    table[:, :, 2] = 0.1
+    position, fits = fit_gabor_position(table, grid)
+    assert position(grid).isfinite().all() and len(fits) == 2
+    assert torch.allclose(position(grid)[:, :, 2], table[:, :, 2], atol=1e-6)
+    assert fits[0].r2.tolist() == [1, 1, 1, 1]
+
+
+def test_the_result_loads_as_a_gabor_position():
+    position, _ = fit_gabor_position(torch.randn(3, 2 + 20, 5), (4, 5), 2)
+    fresh = GaborPosition(5, (4, 5), 2, 3)
+    fresh.load_state_dict(position.state_dict(), strict=True)
+    assert torch.equal(fresh((7, 3)), position((7, 3)))
+
+
+@pytest.mark.parametrize(
+    ('shape', 'options', 'text'),
+    [
+        ((1, 9, 4), dict(grid=(3, 4)), r'0 \+ 3 x 4 = 12 rows'),
+        ((1, 9, 4), dict(grid=3, num_prefix_tokens=1), r'1 \+ 3 x 3 = 10 rows'),
+        ((1, 9, 4), dict(grid=3, variant='gabor'), 'variant must be one of'),
+    ],
+)
+def test_wrong_tables(shape, options, text):
+    with pytest.raises(ValueError, match=text):
+        fit_gabor_position(torch.zeros(shape), **options)
+    with pytest.raises(ValueError, match='finite'):
+        fit_gabor_position(torch.full((1, 9, 4), torch.nan), 3)
