@@ -196,16 +196,18 @@ def allow_own_checkpoints() -> None:
     the training history in the checkpoint. What the history is made of is declared safe; nothing is switched off.
     """
     import mmengine
-    import numpy as np
     import torch
-    from mmengine.logging import HistoryBuffer
 
-    if numbers(mmengine.__version__) >= (0, 10, 8) or numbers(torch.__version__) < (2, 6):
-        return
+    if numbers(mmengine.__version__) < (0, 10, 8) and numbers(torch.__version__) >= (2, 6):
+        torch.serialization.add_safe_globals(parts_of_history())
+
+
+def parts_of_history() -> list:
+    """What a training history in a checkpoint is made of, for ``torch.serialization.safe_globals`` (torch >= 2.6)."""
+    import numpy as np
+    from mmengine.logging import HistoryBuffer
 
     core = np._core if hasattr(np, '_core') else np.core
     dtypes = {type(np.dtype(kind)) for kind in ('float32', 'float64', 'int32', 'int64', 'uint32')}
     arrays = [np.ndarray, np.dtype, core.multiarray._reconstruct, core.multiarray.scalar]
-    torch.serialization.add_safe_globals(
-        [HistoryBuffer, (statistic_of_history, 'builtins.getattr'), *arrays, *dtypes]
-    )
+    return [HistoryBuffer, (statistic_of_history, 'builtins.getattr'), *arrays, *dtypes]

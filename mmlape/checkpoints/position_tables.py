@@ -54,7 +54,8 @@ def replace_table(
 ) -> dict[str, Any]:
     """A state dict with the parameters of another embedding in place of a table, under the names of our backbones.
 
-    ``pos_embed`` becomes ``position.embedding.*`` (a ViT), ``pos_embed1`` ``position1.embedding.*`` (a pyramid's stage).
+    ``pos_embed`` becomes ``position.embedding.*`` (a ViT), ``pos_embed1`` becomes ``position1.embedding.*`` (the first
+    stage of a pyramid).
 
     Args:
         state: Not changed.

@@ -15,6 +15,7 @@ from mmlape.registry import WEIGHT_INITIALIZERS
 
 from .convert import convert
 from .formats import FORMATS
+from .reading import read_checkpoint
 
 
 @WEIGHT_INITIALIZERS.register_module()
@@ -88,4 +89,4 @@ class Pretrained:
             raise FileNotFoundError(
                 f'init_cfg names the checkpoint {self.checkpoint!r}: no such file'
             )
-        return torch.load(path, map_location='cpu', weights_only=True)
+        return read_checkpoint(path)

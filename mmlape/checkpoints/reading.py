@@ -7,15 +7,15 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from mmengine.logging import HistoryBuffer
+
+from mmlape.stack import numbers, parts_of_history
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint onto the CPU, with ``weights_only=True``.
 
-    Besides tensors it may hold the training history that MMEngine puts into its checkpoints.
+    Besides tensors it may hold the training history that MMEngine puts into its checkpoints (with torch >= 2.6).
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -25,21 +25,26 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f'there is no checkpoint {str(path)!r}')
     try:
-        with _mmengine_history():
+        with _with_history():
             checkpoint = torch.load(path, map_location='cpu', weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f'{str(path)!r} cannot be read as a checkpoint: {reason}') from error
+        raise ValueError(
+            f'{str(path)!r} cannot be read as a checkpoint: {_reason(str(error))}'
+        ) from error
     if not isinstance(checkpoint, dict):
         raise ValueError(f'{str(path)!r} holds a {type(checkpoint).__name__}, not a state dict')
     return checkpoint
 
 
-def _mmengine_history() -> contextlib.AbstractContextManager:
-    safe_globals = getattr(torch.serialization, 'safe_globals', None)
-    if safe_globals is None:  # torch 2.4
+def _with_history() -> contextlib.AbstractContextManager:
+    if numbers(torch.__version__) < (2, 6):
         return contextlib.nullcontext()
-    core = getattr(np, '_core', None) or np.core
-    dtypes = {type(np.dtype(kind)) for kind in ('float32', 'float64', 'int32', 'int64', 'uint32')}
-    arrays = [np.ndarray, np.dtype, core.multiarray._reconstruct, core.multiarray.scalar]
-    return safe_globals([HistoryBuffer, *arrays, *dtypes])
+    return torch.serialization.safe_globals(parts_of_history())
+
+
+def _reason(message: str) -> str:
+    """What torch found, without its advice to read the file unsafely."""
+    marker = 'WeightsUnpickler error: '
+    found = message.partition(marker)[2] or message
+    lines = found.strip().split('. ')[0].splitlines()
+    return lines[0] if lines else 'it is empty or cut off'

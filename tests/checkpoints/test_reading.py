@@ -1,0 +1,59 @@
+"""Checkpoint files: MMEngine's own are read, and nothing in a file is run."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from mmengine.logging import HistoryBuffer
+
+from mmlape.checkpoints import Pretrained
+from mmlape.checkpoints.reading import read_checkpoint
+from mmlape.registry import MODELS
+
+VIT = dict(
+    type='mmlape.VisionTransformer',
+    arch=dict(embed_dims=24, depth=1, num_heads=3, mlp_ratio=1),
+    img_size=32,
+)
+
+
+class Reads:
+    """Pickled, it reads an attribute of a harmless class when it is loaded."""
+
+    def __reduce__(self):
+        return getattr, (np.ndarray, 'tofile')
+
+
+def test_pretrained_reads_what_a_runner_saved(tmp_path):
+    history = HistoryBuffer()
+    history.update(1.5, 1)
+    source, path = MODELS.build(VIT), tmp_path / 'iter_1.pth'
+    state = {f'backbone.{name}': value for name, value in source.state_dict().items()}
+    log = dict(loss=history, rate=np.float64(0.1), seed=np.uint32(7))
+    torch.save(dict(state_dict=state, message_hub=log), path)
+    assert read_checkpoint(path)['message_hub']['loss'].current() == 1.5
+    model = MODELS.build(VIT)
+    Pretrained(source='mmlape', checkpoint=str(path))(model)
+    assert torch.equal(model.state_dict()['pos_embed'], source.state_dict()['pos_embed'])
+
+
+@pytest.mark.parametrize('content', [os.getcwd, Reads()], ids=['a function', 'an attribute'])
+def test_other_objects_are_refused(content, tmp_path):
+    torch.save(dict(state_dict={}, content=content), tmp_path / 'file.pth')
+    with pytest.raises(ValueError, match=r'file\.pth.* cannot be read as a checkpoint') as error:
+        read_checkpoint(tmp_path / 'file.pth')
+    assert 'weights_only' not in str(error.value)  # no advice to read it unsafely
+
+
+def test_damaged_and_foreign_files(tmp_path):
+    path = tmp_path / 'file.pth'
+    torch.save(dict(state_dict=dict(weight=torch.zeros(1000))), path)
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], b'', b'text'):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match='cannot be read as a checkpoint'):
+            read_checkpoint(path)
+    torch.save([torch.zeros(1)], path)
+    with pytest.raises(ValueError, match='holds a list, not a state dict'):
+        read_checkpoint(path)
