@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .separable import as_pairs, moments, moments_backward, token_major
+from .separable import as_pairs, moments, moments_backward, token_major, write
 from .windows import Windows
 
 
@@ -76,7 +76,7 @@ class DTNFunction(Function):
             P_y, P_x, mean_ratio, var_ratio, weight,
         )  # fmt: skip
         ctx.options = options
-        return torch.addcmul(bias, normed, weight, out=normed)
+        return write(normed, torch.addcmul, bias, normed, weight)
 
     @staticmethod
     @once_differentiable
@@ -189,10 +189,8 @@ def _inverse_std(own_var: Tensor, inter: Tensor, ratio: Tensor, options: DTNOpti
         inv_std = inter_var.flatten(1, 2)
     else:
         inv_std = own_var.new_empty(B, T, G, D)
-    view = windows.view
-    torch.lerp(
-        windows.spread(inter_var), view(own_var), _by_channel(ratio, D), out=view(inv_std)
-    )
+    var = windows.view(inv_std)
+    write(var, torch.lerp, windows.spread(inter_var), windows.view(own_var), _by_channel(ratio, D))
     return inv_std.rsqrt_()
 
 
@@ -203,8 +201,8 @@ def _subtract_mean(
     windows = options.windows
     inter_mean = token_major(inter).chunk(2, dim=-1)[0]
     out = torch.empty_like(x)
-    view, ratio = windows.view, _by_channel(ratio, x.shape[-1])
-    torch.lerp(windows.spread(inter_mean), view(own_mean), ratio, out=view(out))
+    mean, ratio = windows.view(out), _by_channel(ratio, x.shape[-1])
+    write(mean, torch.lerp, windows.spread(inter_mean), windows.view(own_mean), ratio)
     return torch.sub(x, out, out=out)
 
 

@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -94,8 +96,21 @@ def as_pairs(*halves: tuple[Tensor, Tensor]) -> Tensor:
     cells, _factor = halves[0]
     pairs = cells.new_empty(_pairs_shape(cells))
     for half, (values, factor) in zip(pairs.chunk(2, dim=-1), halves):
-        torch.mul(head_major(values), factor[:, None, None], out=half)
+        write(half, torch.mul, head_major(values), factor[:, None, None])
     return pairs
+
+
+def write(out: Tensor, function: Callable[..., Tensor], *args: Tensor) -> Tensor:
+    """``function(*args, out=out)``, in words that ``torch.compile`` understands.
+
+    It refuses an ``out`` that is not contiguous, and an autograd function whose result was given as ``out`` gets no
+    gradient from it (torch 2.11).
+    """
+    if not torch.compiler.is_compiling():
+        return function(*args, out=out)
+    result = function(*args)
+    out.copy_(result)
+    return result
 
 
 def _pairs_shape(cells: Tensor) -> tuple[int, ...]:
@@ -111,8 +126,8 @@ def _set_values_and_squares(
     if centre is None:
         value.copy_(head_major(cells))
     else:
-        torch.sub(head_major(cells), head_major(centre), out=value)
-    torch.addcmul(cells.new_tensor(eps), value, value, out=square)
+        write(value, torch.sub, head_major(cells), head_major(centre))
+    write(square, torch.addcmul, cells.new_full((), eps), value, value)
 
 
 def _filter_rows(pairs: Tensor, P_y: Tensor, out: Tensor | None = None) -> Tensor:
