@@ -9,6 +9,8 @@ from mmdet.models.backbones import PyramidVisionTransformerV2 as UpstreamPVTv2
 from mmdet.models.backbones.pvt import pvt_convert
 from timm.models.pvt_v2 import PyramidVisionTransformerV2 as TimmPVTv2
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from mmlape.checkpoints import convert_with_report
 from mmlape.norm import DTN, LN
@@ -472,3 +474,29 @@ def test_float64_gradcheck():
     model = build_pvt(arch=arch, joining=dict(type='mmlape.LaPE')).double()
     image = torch.randn(1, 3, 5, 18, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(model, (image,), fast_mode=True)
+
+
+def gigaflops(model, size=224):
+    """Multiply-adds of one image, as published tables count them; attention in its written-out form is counted too."""
+    counter = FlopCounterMode(display=False)
+    with counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        model.eval()(torch.randn(1, 3, size, size))
+    return counter.get_total_flops() / 2e9
+
+
+@pytest.mark.parametrize(
+    ('version', 'arch', 'ln', 'dtn'),
+    [
+        ('', 'tiny', 1.90, 2.05),
+        pytest.param('', 'small', 3.80, 4.15, marks=pytest.mark.slow),
+        pytest.param('', 'large', 9.8, 10.5, marks=pytest.mark.slow),
+        pytest.param('V2', 'b3', 6.9, 7.4, marks=pytest.mark.slow),
+    ],
+)
+def test_flops(version, arch, ln, dtn):
+    """DTN, Tables 2 and 9: LayerNorm within 2 %, DTN no more than published."""
+    options = dict(arch=arch, img_size=224, **({} if version else dict(with_cls_token=True)))
+    plain = gigaflops(build_pvt(version, **options))
+    ours = gigaflops(build_pvt(version, norm_cfg=dict(type='mmlape.DTN'), **options))
+    assert plain == pytest.approx(ln, rel=0.02)
+    assert plain < ours <= dtn
