@@ -17,6 +17,7 @@ from mmengine.runner import Runner
 from torch import distributed, multiprocessing
 
 from mmlape.engine import CheckDataHook, EarlyHookRunner
+from mmlape.registry import MODELS
 
 COCO_PIPELINE = [dict(type='LoadAnnotations', with_bbox=True)]
 
@@ -371,6 +372,7 @@ def test_a_split_is_checked_once(scope, tmp_path, caplog):
     assert caplog.text.count('4 images with label maps') == 1
 
 
+@MODELS.register_module(force=True)
 class NeverTrained(BaseModel):
     """A model that fails the test when a step is asked of it."""
 
@@ -386,7 +388,7 @@ def runnable(root, work_dir, **options):
     loader = dict(batch_size=1, num_workers=0, sampler=dict(type='DefaultSampler', shuffle=False))
     return Config(
         dict(
-            model=dict(type=NeverTrained),
+            model=dict(type='mmlape.NeverTrained'),
             work_dir=str(work_dir),
             train_dataloader=dict(loader, dataset=coco(root)),
             train_cfg=dict(by_epoch=True, max_epochs=1),
