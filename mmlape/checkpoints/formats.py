@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mmlape.backbones import VisionTransformer, ViTAdapter
 from mmlape.backbones.pyramid import Pyramid
+from mmlape.norm import DTN, LN, TokenNorm
 
 State = dict[str, Tensor]
 
@@ -60,6 +61,33 @@ class PublishedPVT(Format):
     def part(self, model: nn.Module, state: State) -> str:
         """The whole pyramid."""
         return _need(model, Pyramid)
+
+
+class PublishedDTN(Format):
+    """The published DTN code: the DTN module and the normalisers it was compared with, alone or in a network of ours."""
+
+    renames = (
+        *DTN_RENAMES,
+        (r'\bbn\.(running_mean|running_var|num_batches_tracked)$', r'\1'),
+        (r'\bscale$', 'weight'),
+        (r'\brunning_phi$', 'running_square'),
+        (r'\bema_gz$', 'running_along'),
+        (r'\biters$', 'num_calls'),
+    )
+
+    def part(self, model: nn.Module, state: State) -> str:
+        """The whole model, which is or has a token norm."""
+        if not any(isinstance(module, (DTN, LN, TokenNorm)) for module in model.modules()):
+            raise ValueError(f'a {type(model).__name__} has no token norm that this source describes')
+        return ''
+
+    def rename(self, state: State) -> State:
+        """Our names; PowerNorm's buffers lose their dimensions of size 1."""
+        renamed = super().rename(state)
+        for name, tensor in renamed.items():
+            if re.search(r'\b(running_square|running_along|num_calls)$', name):
+                renamed[name] = tensor.squeeze()
+        return renamed
 
 
 class TimmPVT(PublishedPVT):
@@ -140,5 +168,6 @@ FORMATS: dict[str, Format] = {
     'deit': Timm(),
     'lape': ReferenceLaPE(),
     'pvt': PublishedPVT(),
+    'dtn': PublishedDTN(),
     'vit_adapter': ReferenceViTAdapter(),
 }

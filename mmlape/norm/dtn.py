@@ -13,6 +13,7 @@ from mmlape.registry import MODELS
 
 from .dtn_function import DTNFunction, DTNOptions
 from .position_map import BandedMap, Grid, LearnedMap, PositionMap, UniformMap
+from .token_norm import check_eps
 from .windows import Windows
 
 
@@ -88,7 +89,7 @@ class DTN(nn.Module):
             )
         self.pool = check_positive_int('pool', pool)
         self.stabilize = check_bool('stabilize', stabilize)
-        self.eps = _check_eps(eps)
+        self.eps = check_eps(eps)
         if check_bool('variance_only', variance_only):
             if ratio_mean not in ('learned', 1):
                 raise ValueError(
@@ -217,14 +218,6 @@ def resolve_grid(num_tokens: int, grid: Grid | None) -> Grid:
             f'given (more are prefix tokens), got {grid}'
         )
     return grid[0], grid[1]
-
-
-def _check_eps(eps: float) -> float:
-    if isinstance(eps, bool) or not isinstance(eps, (int, float)):
-        raise TypeError(f'eps must be a number, got {eps!r} ({type(eps).__name__})')
-    if not eps > 0:
-        raise ValueError(f'eps must be greater than 0, got {eps}')
-    return float(eps)
 
 
 def _build_ratio(name: str, value: str | float, num_heads: int) -> nn.Module:

@@ -1,0 +1,379 @@
+"""DTN: its options, the paper's reductions, any grid, hard inputs, compilation."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from mmcv.cnn import build_norm_layer
+from torch import nn
+
+from mmlape.norm import DTN, build_token_norm, position_map
+from mmlape.norm.position_map import BandedMap, LearnedMap, UniformMap
+from mmlape.registry import MODELS
+
+OPTIONS = [
+    dict(),
+    dict(stabilize=False),
+    dict(pool=2),
+    dict(pool=3, stabilize=False),
+    dict(variance_only=True),
+    dict(ratio_mean=0.25, ratio_var=0.75),
+    dict(positions='uniform'),
+    dict(positions='banded', band=3, stabilize=False),
+    dict(position_init='random'),
+]
+
+
+def randomised(norm):
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return norm
+
+
+def dense_maps(norm, grid):
+    """The full map, ``(G, T, T)``, from eq. 6 as it stands."""
+    y, x = torch.meshgrid(*(torch.arange(side) for side in grid), indexing='ij')
+    dx, dy = (axis.flatten()[:, None] - axis.flatten() for axis in (x, y))
+    offsets = torch.stack([dx, dy, dx**2 + dy**2], dim=-1).to(norm.weight.dtype)
+    return (offsets @ norm.positions.weight.T).permute(2, 0, 1).softmax(dim=-1)
+
+
+def plain_dtn(norm, tokens, maps):
+    """Eq. 4 and 5, unstabilised, one T x T map per head, ratios learned."""
+    x = tokens.unflatten(2, (norm.num_heads, -1)).transpose(1, 2)
+    mean, var = maps @ x, maps @ x.square() - (maps @ x).square()
+    own = tokens.mean(dim=2)[:, None, :, None], tokens.var(dim=2, correction=0)[:, None, :, None]
+    mixed = []
+    for ratio, intra, inter in zip((norm.ratio_mean, norm.ratio_var), own, (mean, var)):
+        share = ratio.omega.sigmoid()[:, None, None]
+        mixed.append(share * intra + (1 - share) * inter)
+    out = (x - mixed[0]) / (mixed[1] + norm.eps).sqrt()
+    return out.transpose(1, 2).flatten(2) * norm.weight + norm.bias
+
+
+@pytest.mark.parametrize('grid', [(4, 4), (3, 7), (1, 9), (9, 1), (1, 1), (2, 13)])
+def test_factors_are_the_map(grid):
+    norm = randomised(DTN(8, 4)).double()
+    row, column = norm.axis_maps(grid)
+    product = torch.einsum('gyv,gxu->gyxvu', row, column).flatten(3).flatten(1, 2)
+    torch.testing.assert_close(product, dense_maps(norm, grid))
+
+
+@pytest.mark.parametrize('grid', [(4, 4), (3, 7), (1, 9), (1, 1)])
+@pytest.mark.parametrize('scale', [0.5, 3.0])
+def test_equals_the_paper_on_any_grid(grid, scale):
+    norm = randomised(DTN(8, 4, stabilize=False)).double()
+    norm.positions.weight.data.mul_(scale)
+    tokens = torch.randn(2, grid[0] * grid[1], 8, dtype=torch.float64)
+    expected = plain_dtn(norm, tokens, dense_maps(norm, grid))
+    torch.testing.assert_close(norm(tokens, grid), expected)
+
+
+def test_grid_may_change_from_call_to_call():
+    norm = randomised(DTN(8, 4))
+    first = [norm(torch.ones(1, h * w, 8), (h, w)) for h, w in ((2, 3), (5, 4), (2, 3))]
+    assert torch.equal(first[0], first[2])
+
+
+def test_ratio_one_is_layer_norm():
+    norm = randomised(DTN(8, 2, stabilize=False, ratio_mean=1.0, ratio_var=1))
+    tokens = torch.randn(2, 6, 8)
+    expected = F.layer_norm(tokens, (8,), norm.weight, norm.bias, norm.eps)
+    torch.testing.assert_close(norm(tokens, (2, 3)), expected)
+
+
+def test_ratio_zero_and_uniform_is_instance_norm():
+    norm = DTN(8, 2, stabilize=False, ratio_mean=0, ratio_var=0.0, positions='uniform')
+    tokens = torch.randn(2, 6, 8)
+    expected = F.instance_norm(tokens.mT, eps=norm.eps).mT
+    torch.testing.assert_close(norm(tokens, (2, 3)), expected)
+
+
+def test_ratio_zero_and_banded_is_local_instance_norm():
+    """Fig. 4 (b): on a sequence, each token by the statistics of itself and its two neighbours."""
+    options = dict(stabilize=False, ratio_mean=0, ratio_var=0)
+    norm = DTN(8, 2, positions='banded', band=3, **options)
+    tokens = torch.randn(2, 9, 8)
+    expected = []
+    for t in range(9):
+        near = tokens[:, max(t - 1, 0) : t + 2]
+        var = near.var(dim=1, correction=0)
+        expected.append((tokens[:, t] - near.mean(dim=1)) / (var + norm.eps).sqrt())
+    torch.testing.assert_close(norm(tokens, (1, 9)), torch.stack(expected, dim=1))
+
+
+def test_banded_map_in_two_dimensions():
+    row, column = BandedMap(3)((3, 4), torch.device('cpu'), torch.float32)
+    third = 1 / 3
+    assert row.tolist()[0] == [[0.5, 0.5, 0], pytest.approx([third] * 3), [0, 0.5, 0.5]]
+    assert (row.sum(-1) == 1).all() and torch.allclose(column.sum(-1), torch.ones(1, 4))
+
+
+def test_stabilised_heads_do_not_see_their_scale():
+    norm = randomised(DTN(8, 2, eps=1e-12)).double()
+    tokens = torch.randn(2, 6, 8, dtype=torch.float64)
+    scaled = tokens * torch.tensor([3.0] * 4 + [0.1] * 4)
+    torch.testing.assert_close(norm(scaled, (2, 3)), norm(tokens, (2, 3)))
+
+
+@pytest.mark.parametrize('pool', [2, 3, 5])
+def test_pooling_at_the_edges(pool):
+    """A grid that is no multiple: cells at the bottom and right average the tokens that they have."""
+    grid = (5, 7)
+    norm = randomised(DTN(4, 1, pool=pool, stabilize=False, ratio_mean=0, ratio_var=1)).double()
+    tokens = torch.randn(2, 35, 4, dtype=torch.float64)
+    maps = tokens.unflatten(1, grid)
+    rows, columns = (math.ceil(side / pool) for side in grid)
+    cells = torch.stack(
+        [
+            maps[:, r * pool : (r + 1) * pool, c * pool : (c + 1) * pool].mean(dim=(1, 2))
+            for r in range(rows)
+            for c in range(columns)
+        ],
+        dim=1,
+    )
+    means = (dense_maps(norm, (rows, columns)) @ cells).unflatten(1, (rows, columns))
+    spread = means.repeat_interleave(pool, 1).repeat_interleave(pool, 2)[:, :5, :7].flatten(1, 2)
+    var = tokens.var(dim=2, correction=0, keepdim=True)
+    expected = (tokens - spread) / (var + norm.eps).sqrt() * norm.weight + norm.bias
+    torch.testing.assert_close(norm(tokens, grid), expected)
+
+
+@pytest.mark.parametrize('options', OPTIONS, ids=str)
+def test_prefix_tokens_are_kept_out(options):
+    norm = randomised(DTN(8, 2, **options))
+    prefix, patches = torch.randn(2, 2, 8), torch.randn(2, 6, 8)
+    out = norm(torch.cat([prefix, patches], dim=1), (2, 3))
+    torch.testing.assert_close(out[:, 2:], norm(patches, (2, 3)))
+    expected = F.layer_norm(prefix, (8,), norm.weight, norm.bias, norm.eps)
+    torch.testing.assert_close(out[:, :2], expected)
+
+
+@pytest.mark.parametrize('grid', [(2, 3), (1, 5), (1, 1), (5, 4)])
+@pytest.mark.parametrize('options', OPTIONS, ids=str)
+def test_gradcheck(options, grid):
+    norm = randomised(DTN(8, 2, **options)).double()
+    names, parameters = zip(*norm.named_parameters())
+    tokens = torch.randn(2, grid[0] * grid[1] + 1, 8, dtype=torch.float64, requires_grad=True)
+
+    def call(tokens, *values):
+        return torch.func.functional_call(norm, dict(zip(names, values)), (tokens, grid))
+
+    assert torch.autograd.gradcheck(call, (tokens, *parameters))
+
+
+def test_second_derivative_is_refused():
+    tokens = torch.randn(1, 4, 8, requires_grad=True)
+    loss = DTN(8, 2)(tokens).square().sum()
+    (grad,) = torch.autograd.grad(loss, tokens, create_graph=True)
+    with pytest.raises(RuntimeError, match='once_differentiable'):
+        grad.sum().backward()
+
+
+HARD = {
+    'normal': lambda: torch.randn(2, 16, 8),
+    'constant': lambda: torch.full((2, 16, 8), 3.0),
+    'zero': lambda: torch.zeros(2, 16, 8),
+    'large': lambda: torch.randn(2, 16, 8) * 1e4,
+    'offset': lambda: torch.randn(2, 16, 8) + 1e3,
+    'one token': lambda: torch.randn(2, 1, 8),
+}
+
+
+@pytest.mark.parametrize('options', OPTIONS, ids=str)
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize('kind', HARD)
+def test_hard_inputs(options, dtype, kind, record_property):
+    norm = randomised(DTN(8, 2, **options))
+    tokens = HARD[kind]().to(dtype).requires_grad_()
+    out = norm(tokens)
+    out.float().square().sum().backward()
+    assert out.dtype == dtype and out.isfinite().all() and tokens.grad.isfinite().all()
+
+    exact = norm.double()(tokens.detach().double())
+    error = (out.double() - exact).abs().max() / exact.abs().max().clamp(min=1)
+    record_property('error', error.item())
+    # One rounding of the result in half precision. In float32 an offset of a thousand standard deviations leaves
+    # four digits, of which a difference of neighbours loses some more.
+    accepted = {torch.float32: 2e-3 if kind == 'offset' else 1e-5, torch.float16: 1e-3}
+    assert error < accepted.get(dtype, 8e-3)
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_module_in_half_precision(dtype):
+    norm, tokens = randomised(DTN(8, 2)), torch.randn(2, 9, 8)
+    out = norm.to(dtype)(tokens.to(dtype))
+    exact = norm.float()(tokens.to(dtype).float())
+    assert out.dtype == dtype and (out.float() - exact).abs().max() < 2e-2
+
+
+def test_autocast_changes_nothing():
+    norm, tokens = randomised(DTN(8, 2)), torch.randn(2, 9, 8)
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        assert torch.equal(norm(tokens), norm(tokens.clone()))
+        inside = norm(tokens)
+    assert torch.equal(inside, norm(tokens))
+
+
+@pytest.mark.parametrize('kind', HARD)
+def test_variance_is_never_negative(kind):
+    from mmlape.norm.separable import moments
+
+    cells = HARD[kind]().unflatten(1, (-1, 4) if kind != 'one token' else (1, 1))
+    cells = cells.unflatten(3, (2, 4))
+    maps = randomised(LearnedMap(2))(cells.shape[1:3], cells.device, cells.dtype)
+    var = moments(cells, None, *maps, 1e-5).chunk(2, dim=-1)[1]
+    assert (var >= 1e-5).all()
+
+
+@pytest.mark.parametrize('options', OPTIONS[:4], ids=str)
+def test_compiles_as_one_graph(options):
+    norm = randomised(DTN(8, 2, **options))
+    compiled = torch.compile(norm, fullgraph=True, backend='aot_eager')
+    tokens = torch.randn(2, 36, 8, requires_grad=True)
+    results = []
+    for call in (norm, compiled):
+        out = call(tokens, (5, 7))
+        gradients = torch.autograd.grad(out.square().sum(), [tokens, *norm.parameters()])
+        results.append([out, *gradients])
+    for eager, graph in zip(*results):
+        torch.testing.assert_close(graph, eager, atol=1e-4, rtol=1e-4)
+
+
+def test_recomputed_in_the_backward_pass():
+    norm, tokens = randomised(DTN(8, 2)), torch.randn(2, 6, 8, requires_grad=True)
+    plain = torch.autograd.grad(norm(tokens, (2, 3)).square().sum(), tokens)
+    out = torch.utils.checkpoint.checkpoint(norm, tokens, (2, 3), use_reentrant=False)
+    assert torch.equal(*plain, *torch.autograd.grad(out.square().sum(), tokens))
+
+
+def test_offsets_are_made_once_per_length(monkeypatch):
+    cache = position_map._cached_offsets
+    cache.cache_clear()
+    norm = DTN(8, 2)
+    with torch.inference_mode():
+        norm(torch.randn(1, 12, 8), (3, 4))
+    for _ in range(3):
+        norm(torch.randn(1, 12, 8, requires_grad=True), (3, 4)).sum().backward()
+    info = cache.cache_info()
+    assert (info.misses, info.hits) == (2, 6)
+    norm.double()(torch.randn(1, 12, 8).double(), (3, 4))
+    assert cache.cache_info().misses == 4
+    assert info.maxsize == 64 and set(norm.state_dict()) == {
+        'weight', 'bias', 'ratio_mean.omega', 'ratio_var.omega', 'positions.weight',
+    }  # fmt: skip
+
+
+def test_saves_no_map():
+    """Without pooling at 56 x 56, batch 8, published code keeps 1.26 GB per copy of its map."""
+    norm, tokens = DTN(8, 4), torch.randn(2, 56 * 56, 8, requires_grad=True)
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: saved.append(t.untyped_storage().nbytes()) or t, lambda t: t
+    ):
+        norm(tokens, (56, 56))
+    # x, mean and deviation, and what there is per head and token; maps and offsets are 56 x 56
+    assert max(saved) <= 2 * tokens.numel() * 4
+    assert sum(saved) < 10 * tokens.numel() * 4
+
+
+def test_non_contiguous_tokens_and_gradient():
+    norm, tokens = randomised(DTN(8, 2)), torch.randn(8, 6, 2, requires_grad=True)
+    out = norm(tokens.permute(2, 1, 0), (2, 3))
+    weights = torch.randn(6, 8, 2)
+    (grad,) = torch.autograd.grad((out.permute(1, 2, 0) * weights).sum(), tokens)
+    plain = tokens.detach().permute(2, 1, 0).contiguous().requires_grad_()
+    (expected,) = torch.autograd.grad((norm(plain, (2, 3)) * weights.permute(2, 0, 1)).sum(), plain)
+    torch.testing.assert_close(grad.permute(2, 1, 0), expected)
+
+
+def test_frozen_parameters_get_no_gradient():
+    norm = build_token_norm(dict(type='mmlape.DTN', num_heads=2, requires_grad=False), 8)
+    tokens = torch.randn(1, 4, 8, requires_grad=True)
+    norm(tokens).sum().backward()
+    assert tokens.grad is not None and all(p.grad is None for p in norm.parameters())
+
+
+def test_initialisation():
+    norm = DTN(30, 5)
+    assert norm.positions.weight[:4, 2].tolist() == [-1] * 4
+    assert norm.positions.weight[4].abs().max() < 0.2
+    assert norm.ratio_mean.omega.tolist() == [0] * 5
+    random = DTN(16, 4, position_init='random').positions.weight
+    assert random.abs().max() < 0.2 and random.abs().min() > 0
+
+
+def test_local_heads_look_at_their_neighbourhood():
+    """Fig. 6: with 9 heads, each looks most at another of the 3 x 3 cells around."""
+    row, column = DTN(18, 9).axis_maps((7, 7))
+    looks = {(row[h, 3].argmax().item(), column[h, 3].argmax().item()) for h in range(9)}
+    assert looks == {(y, x) for y in (2, 3, 4) for x in (2, 3, 4)}
+
+
+def test_mmcv_builds_it_and_names_it():
+    name, norm = build_norm_layer(dict(type='mmlape.DTN', num_heads=4), 16, postfix=2)
+    assert name == 'dtn2' and isinstance(norm, DTN) and norm.eps == 1e-5
+
+
+def test_in_a_vision_transformer():
+    model = MODELS.build(
+        dict(
+            type='mmlape.VisionTransformer',
+            arch=dict(embed_dims=16, depth=2, num_heads=4, mlp_ratio=2),
+            img_size=32,
+            patch_size=8,
+            norm_cfg=dict(type='mmlape.DTN', num_heads=4),
+        )
+    )
+    model.init_weights()
+    assert torch.equal(model.blocks[0].norm1.positions.weight, position_map.local_rows(4))
+    (out,) = model(torch.randn(1, 3, 24, 40))
+    out.sum().backward()
+    assert out.shape == (1, 16, 3, 5)
+    assert all(p.grad is not None for p in model.blocks.parameters())
+
+
+@pytest.mark.parametrize(
+    ('options', 'match'),
+    [
+        (dict(num_heads=3), 'num_heads must divide num_features'),
+        (dict(num_heads=0), 'num_heads'),
+        (dict(num_heads=2.0), 'num_heads'),
+        (dict(pool=0), 'pool'),
+        (dict(eps=0.0), 'eps'),
+        (dict(eps='1e-5'), 'eps'),
+        (dict(stabilize=1), 'stabilize'),
+        (dict(variance_only='yes'), 'variance_only'),
+        (dict(variance_only=True, ratio_mean=0.5), 'variance_only fixes ratio_mean'),
+        (dict(ratio_mean=1.5), 'ratio_mean'),
+        (dict(ratio_var='fixed'), 'ratio_var'),
+        (dict(positions='dense'), "positions must be one of.*'banded'"),
+        (dict(position_init='eq7'), "position_init must be one of.*'local'"),
+        (dict(positions='banded'), 'band goes with'),
+        (dict(band=3), 'band goes with'),
+        (dict(positions='banded', band=4), 'band must be odd'),
+    ],
+)
+def test_wrong_options(options, match):
+    with pytest.raises((ValueError, TypeError), match=match):
+        DTN(8, **dict(dict(num_heads=2), **options))
+
+
+@pytest.mark.parametrize('grid', [(3, 3), (0, 4), (-2, -2), (8,), (2, 2, 2)])
+def test_tokens_that_do_not_fill_the_grid(grid):
+    with pytest.raises(ValueError, match='grid must be'):
+        DTN(8, 2)(torch.randn(1, 8, 8), grid)
+
+
+def test_no_grid():
+    norm = DTN(8, 2)
+    tokens = torch.randn(1, 9, 8)
+    assert torch.equal(norm(tokens), norm(tokens, (3, 3)))
+    with pytest.raises(ValueError, match=r'needs grid=.*10 tokens are no square'):
+        norm(torch.randn(1, 10, 8))
+
+
+def test_representation_says_what_it_is():
+    text = repr(DTN(8, 2, pool=2, positions='uniform', ratio_var=0.5))
+    assert 'pool=2' in text and UniformMap.__name__ in text and '0.5' in text
