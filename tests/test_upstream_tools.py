@@ -38,7 +38,7 @@ def test_custom_detector_with_upstreams_tools(kind, tmp_path):
     for split in ('train', 'val'):
         write_coco(data, split=split)
     config = CUSTOM / f'{kind}_deit-t-adapter-lape_fpn_coco-format.py'
-    options = dict(MICRO, data_root=data, max_epochs=1, img_scale='128x96')
+    options = dict(MICRO, data_root=data, max_epochs=1, img_scale='128x96', head_channels=32)
     log = run_tool('mmdet', 'train', config, '--work-dir', 'run', cwd=tmp_path, **options)
     assert 'train data (CocoDataset' in log
     assert 'coco/bbox_mAP:' in log

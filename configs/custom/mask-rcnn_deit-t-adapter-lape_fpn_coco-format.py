@@ -29,6 +29,7 @@ options = environment_options(
         lr=1e-4,
         img_scale=(1333, 800),
         vit='deit-tiny',
+        head_channels=256,
         weights='deit',
     ),
 )
@@ -38,6 +39,7 @@ metainfo = dict(classes=options['classes'])
 arch = vit_arch(options['vit'])
 weights = vit_weights(options['weights'], options['vit'])
 num_classes = len(options['classes'])
+channels = options['head_channels']
 
 # Four interactions, each after a quarter of the layers; the last layer of each quarter attends globally.
 _ends = [arch['depth'] * part // 4 - 1 for part in (1, 2, 3, 4)]
@@ -54,10 +56,16 @@ model = dict(
             [first + 1, last] for first, last in zip([-1, *_ends], _ends, strict=False)
         ],
     ),
-    neck=dict(in_channels=[arch['embed_dims']] * 4),
-    roi_head=dict(bbox_head=dict(num_classes=num_classes), mask_head=dict(num_classes=num_classes)),
+    neck=dict(in_channels=[arch['embed_dims']] * 4, out_channels=channels),
+    rpn_head=dict(in_channels=channels, feat_channels=channels),
+    roi_head=dict(
+        bbox_roi_extractor=dict(out_channels=channels),
+        bbox_head=dict(in_channels=channels, fc_out_channels=4 * channels, num_classes=num_classes),
+        mask_roi_extractor=dict(out_channels=channels),
+        mask_head=dict(in_channels=channels, conv_out_channels=channels, num_classes=num_classes),
+    ),
 )
-del _ends, arch, weights
+del _ends, arch, weights, channels
 
 load_annotations = dict(type='LoadAnnotations', with_bbox=True, with_mask=True)
 train_pipeline = [
