@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from PIL import Image
 
 from .channel_kinds import KINDS, ChannelKinds
@@ -22,6 +23,8 @@ PER_ROW = 7
 # Inches: a panel, and what is left of it for its name.
 CELL, LABEL = 1.6, 0.45
 DPI = 100
+# Black and white stay what they are in a palette of few colours.
+OUTLINE = [withStroke(linewidth=3, foreground='white')]
 # Where a correlation is undefined (a token without position).
 UNDEFINED = '0.8'
 # Matplotlib's name for: squares stay squares, and what has more cells than pixels is averaged.
@@ -39,14 +42,14 @@ def draw_correlations(correlations: Correlations) -> Figure:
     bands = -(-len(names) // PER_ROW)
     columns = min(len(names), PER_ROW)
     figure, axes = _panels(2 * bands, columns, right=0.9)
-    low = _least(correlations)
+    low = _least([correlations.matrices, correlations.maps])
     for index, name in enumerate(names):
         band, column = divmod(index, columns)
         upper, lower = axes[2 * band, column], axes[2 * band + 1, column]
         image = _show(upper, correlations.matrices[index], SEQUENTIAL, (low, 1), name)
         _show(lower, correlations.maps[index], SEQUENTIAL, (low, 1))
         if not isinstance(correlations.token, int):
-            lower.plot(*correlations.token[::-1], marker='+', color='red', markersize=7)
+            lower.plot(*correlations.token[::-1], marker='x', color='black', path_effects=OUTLINE)
     axes[0, 0].set_ylabel('token x token', fontsize=8)
     axes[1, 0].set_ylabel(_token_name(correlations.token), fontsize=8)
     bar = figure.add_axes((0.925, 0.15, 0.012, 0.7))
@@ -116,7 +119,7 @@ def draw_grids(
     ratios = [table.grid[1] / table.grid[0] for table in tables]
     figure, axes = _panels(len(chosen) + 1, len(tables), width_ratios=ratios)
     # One scale per row, so that what changes with the grid is seen.
-    low = min(np.nanmin(values, initial=0.0) for values in maps)
+    low = _least(maps)
     for column, table in enumerate(tables):
         _show(axes[0, column], maps[column], SEQUENTIAL, (low, 1), '{} x {}'.format(*table.grid))
         for row, channel in enumerate(chosen, start=1):
@@ -219,9 +222,9 @@ def _symmetric(values: np.ndarray) -> tuple[float, float]:
     return -limit, limit
 
 
-def _least(correlations: Correlations) -> float:
-    values = [correlations.matrices, correlations.maps]
-    finite = np.concatenate([part[np.isfinite(part)] for part in values])
+def _least(correlations: Sequence[np.ndarray]) -> float:
+    """The lower end of a scale that ends at 1."""
+    finite = np.concatenate([part[np.isfinite(part)] for part in correlations])
     return float(min(finite.min(), 0.999)) if finite.size else -1.0
 
 
