@@ -64,7 +64,7 @@ class PublishedPVT(Format):
 
 
 class PublishedDTN(Format):
-    """The published DTN code: the DTN module and the normalisers it was compared with, alone or in a network of ours."""
+    """The published DTN code: DTN and the normalisers it was compared with, alone or in a network of ours."""
 
     renames = (
         *DTN_RENAMES,

@@ -26,10 +26,10 @@ class DTN(nn.Module):
         mu  = r_mean mu_token + (1 - r_mean) P_h x
         var = r_var var_token + (1 - r_var) (P_h x^2 - (P_h x)^2)
 
-    where ``mu_token``, ``var_token`` are LayerNorm's, over all channels, and the rows of ``P_h`` weigh all tokens by where
-    they lie relative to i. ``P_h`` is applied as a row and a column factor (:mod:`mmlape.norm.position_map`), which is exact
-    and takes O(B C T (H + W)) time and O(H^2 + W^2) memory. With ``r = 1`` DTN is LayerNorm, with ``r = 0`` and a uniform map
-    InstanceNorm (both for ``stabilize=False``).
+    where ``mu_token``, ``var_token`` are LayerNorm's, over all channels, and the rows of ``P_h`` weigh all tokens by
+    where they lie relative to i. ``P_h`` is applied as a row and a column factor (:mod:`mmlape.norm.position_map`),
+    which is exact and takes O(B C T (H + W)) time and O(H^2 + W^2) memory. With ``r = 1`` DTN is LayerNorm, with ``r =
+    0`` and a uniform map InstanceNorm (both for ``stabilize=False``).
 
     Prefix tokens (class, distillation) have no place on the grid: they take no part in the statistics of others and get
     a plain LayerNorm with the same ``weight``, ``bias`` and ``eps``.
@@ -40,8 +40,8 @@ class DTN(nn.Module):
     Args:
         num_features: Channels ``C``.
         num_heads: Heads ``G``; must divide ``C``. Best a square number, see ``position_init``.
-        pool: Statistics across tokens are taken between cells of ``pool x pool`` averaged tokens, and the tokens of a cell
-            share them. Cells at the bottom and right hold fewer tokens where the grid is no multiple. Default 1;
+        pool: Statistics across tokens are taken between cells of ``pool x pool`` averaged tokens, and the tokens of a
+            cell share them. Cells at the bottom and right hold fewer tokens where the grid is no multiple. Default 1;
             published: 4 and 2 in the first stages of PVT and Swin.
         variance_only: The mean is the token's own: ``ratio_mean`` fixed to 1. Default False.
         stabilize: Each head of each token is first divided by its root mean square, and ``var_token`` is the unbiased

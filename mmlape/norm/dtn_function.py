@@ -1,6 +1,6 @@
 """DTN as one autograd function: few passes over memory, few new buffers, and little kept for the backward pass.
 
-    B batch, T = H * W tokens, A x E cells, G heads, D channels per head, C = G * D
+B batch, T = H * W tokens, A x E cells, G heads, D channels per head, C = G * D
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ class DTNFunction(Function):
             x, scale, mean_square = _divide_by_rms(x, options.eps)
         own_mean, own_var = _own_moments(x, mean_square, options.eps)
         cells = options.windows.mean(x)
-        # what was divided by its root mean square has no large means to guard against
-        centre = None if options.stabilize else cells.mean(dim=(1, 2), keepdim=True)
+        centre = cells.flatten(1, 2).mean(dim=1)[:, None, None]
         inter = moments(cells, centre, P_y, P_x, options.eps)
         inv_std = _inverse_std(own_var, inter, var_ratio, options)
         normed = _subtract_mean(x, own_mean, inter, mean_ratio, options).mul_(inv_std)
@@ -151,8 +150,8 @@ def _divide_by_rms_backward(grad: Tensor, out: Tensor, scale: Tensor, work: Tens
 def _own_moments(x: Tensor, mean_square: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
     """Each token's mean and variance + eps over all channels, ``(B, T, 1, 1)``.
 
-    For heads of known ``mean_square``, ``(B, T, G, 1)`` and at most 1, the unbiased variance follows from it. Otherwise two
-    passes are made, which large means do not harm.
+    For heads of known ``mean_square``, ``(B, T, G, 1)`` and at most 1, the unbiased variance follows from it. Otherwise
+    two passes are made, which large means do not harm.
     """
     flat = x.flatten(2)
     channels = flat.shape[-1]
@@ -180,7 +179,7 @@ def _second_half(inter: Tensor) -> Tensor:
 
 
 def _inverse_std(own_var: Tensor, inter: Tensor, ratio: Tensor, options: DTNOptions) -> Tensor:
-    """``1 / sqrt(var + eps)`` of eq. 4, ``(B, T, G, D)``; without pooling it takes the place of the variance in ``inter``."""
+    """``1 / sqrt(var + eps)`` of eq. 4, ``(B, T, G, D)``; unpooled it takes the place of the variance in ``inter``."""
     windows = options.windows
     inter_var = token_major(inter).chunk(2, dim=-1)[1]
     B, T = own_var.shape[:2]

@@ -1,9 +1,9 @@
 """Where a token looks for its inter-token statistics: positional maps, as a row and a column factor.
 
-DTN's map (ICLR 2022, eq. 6) is ``P[i, j] = softmax_j(a_x dx + a_y dy + a_2 (dx^2 + dy^2))`` with the offsets ``(dx, dy)``
-between the tokens i and j. The exponent is a sum of a function of dx and a function of dy, and over a rectangular grid
-so is the logarithm of its normaliser: ``P[(y, x), (v, u)] = P_y[y, v] P_x[x, u]``, exactly and for every ``a``. The maps
-here are therefore pairs of small stochastic matrices; the T x T map is never formed.
+DTN's map (ICLR 2022, eq. 6) is ``P[i, j] = softmax_j(a_x dx + a_y dy + a_2 (dx^2 + dy^2))`` with the offsets ``(dx,
+dy)`` between the tokens i and j. The exponent is a sum of a function of dx and a function of dy, and over a rectangular
+grid so is the logarithm of its normaliser: ``P[(y, x), (v, u)] = P_y[y, v] P_x[x, u]``, exactly and for every ``a``.
+The maps here are therefore pairs of small stochastic matrices; the T x T map is never formed.
 
     G heads, L length of an axis, H x W grid of cells
 """
@@ -48,7 +48,9 @@ class PositionMap(nn.Module, ABC):
     """Answers which cells of the grid a cell takes its statistics from, by head."""
 
     @abstractmethod
-    def forward(self, grid: Grid, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, grid: Grid, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
         """Return ``P_y`` ``(G or 1, H, H)`` and ``P_x`` ``(G or 1, W, W)``; every row sums to one.
 
         Args:
@@ -61,8 +63,8 @@ class PositionMap(nn.Module, ABC):
 class LearnedMap(PositionMap):
     """DTN's own map with a learned ``a`` per head (eq. 6).
 
-    ``weight`` ``(G, 3)`` holds ``(a_x, a_y, a_2)``: the factors of dx, dy and dx^2 + dy^2, offsets counted from token j to
-    token i, as in published weights (the paper writes ``[a_2, a_x, a_y]``).
+    ``weight`` ``(G, 3)`` holds ``(a_x, a_y, a_2)``: the factors of dx, dy and dx^2 + dy^2, offsets counted from token j
+    to token i, as in published weights (the paper writes ``[a_2, a_x, a_y]``).
 
     Args:
         num_heads: ``G``.
@@ -87,7 +89,9 @@ class LearnedMap(PositionMap):
         with torch.no_grad():
             self.weight[: len(rows)] = rows
 
-    def forward(self, grid: Grid, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, grid: Grid, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
         """Row and column factors of every head, ``(G, H, H)`` and ``(G, W, W)``."""
         a_x, a_y, a_2 = self.weight.to(dtype).unbind(dim=1)
         return tuple(
@@ -101,7 +105,9 @@ class LearnedMap(PositionMap):
 class UniformMap(PositionMap):
     """Every cell counts the same: inter-token statistics are those of InstanceNorm (eq. 3)."""
 
-    def forward(self, grid: Grid, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, grid: Grid, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
         """``(1, H, H)`` and ``(1, W, W)``."""
         return tuple(
             torch.full((1, length, length), 1 / length, device=device, dtype=dtype)
@@ -127,7 +133,9 @@ class BandedMap(PositionMap):
         if band % 2 == 0:
             raise ValueError(f'band must be odd (a cell is in the middle of its band), got {band}')
 
-    def forward(self, grid: Grid, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, grid: Grid, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
         """``(1, H, H)`` and ``(1, W, W)``."""
         return tuple(self._axis(length, device, dtype) for length in grid)
 
@@ -140,8 +148,8 @@ class BandedMap(PositionMap):
 def local_rows(num_heads: int) -> Tensor:
     """Rows ``(a_x, a_y, a_2)`` that make heads look at a neighbourhood of ``sqrt(G) x sqrt(G)`` cells (eq. 7).
 
-    Head ``k n + m`` (k = floor(sqrt(G))) gets ``(2 D_n, 2 D_m, -1)`` with offsets centred on zero, so that an even k gives
-    half cells. Only the first k^2 heads have such a place: of 6 heads four, of 5 four, of 3 one.
+    Head ``k n + m`` (k = floor(sqrt(G))) gets ``(2 D_n, 2 D_m, -1)`` with offsets centred on zero, so that an even k
+    gives half cells. Only the first k^2 heads have such a place: of 6 heads four, of 5 four, of 3 one.
 
     Returns:
         ``(k^2, 3)``.

@@ -17,8 +17,8 @@ from .token_norm import TokenNorm, check_groups
 class PowerNorm(TokenNorm):
     """Divide each channel by a running root mean square over the tokens of batches; no mean is subtracted.
 
-    In training, the first ``warmup_iters`` calls divide by the batch's own mean square, later ones by the running one of
-    the calls before; the gradient then subtracts what it has along the output, as a running mean too (ICML 2020,
+    In training, the first ``warmup_iters`` calls divide by the batch's own mean square, later ones by the running one
+    of the calls before; the gradient then subtracts what it has along the output, as a running mean too (ICML 2020,
     Algorithm 2). First of all, each group of a token's channels is divided by its root mean square, as published.
 
     Args:

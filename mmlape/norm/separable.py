@@ -1,8 +1,8 @@
 """Inter-token mean and variance through a separable map, and their gradients.
 
-    B batch, G heads, A x E cells, D channels per head
-    P_y (G or 1, A, A) and P_x (G or 1, E, E): row-stochastic factors of the map
-    pairs (B, G, A, E, 2 D): for every channel two values side by side, so that one product serves both
+B batch, G heads, A x E cells, D channels per head
+P_y (G or 1, A, A) and P_x (G or 1, E, E): row-stochastic factors of the map
+pairs (B, G, A, E, 2 D): for every channel two values side by side, so that one product serves both
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 
-def moments(cells: Tensor, centre: Tensor | None, P_y: Tensor, P_x: Tensor, eps: float) -> Tensor:
+def moments(cells: Tensor, centre: Tensor, P_y: Tensor, P_x: Tensor, eps: float) -> Tensor:
     """Mean and variance of every cell's neighbourhood under ``P = P_y (x) P_x`` (ICLR 2022, eq. 5).
 
     The variance is ``P z^2 - (P z)^2``; where rounding makes that negative, it is cut off at zero.
 
     Args:
         cells: ``(B, A, E, G, D)``.
-        centre: ``(B, 1, 1, G, D)``, from where z is counted, or None for zero. It changes neither result, but near the
-            mean of the cells it keeps large means from costing the variance its precision.
+        centre: ``(B, 1, 1, G, D)``, from where z is counted. It changes neither result; near the mean of the cells it
+            keeps channels with a large mean from losing the precision of their variance.
         P_y: Row factor.
         P_x: Column factor.
         eps: Added to the variance.
@@ -35,8 +35,7 @@ def moments(cells: Tensor, centre: Tensor | None, P_y: Tensor, P_x: Tensor, eps:
     mean, var = result.chunk(2, dim=-1)
     # rows of P sum to one, so an eps added to z^2 is there already
     var.addcmul_(mean, mean, value=-1).clamp_(min=eps)
-    if centre is not None:
-        mean.add_(head_major(centre))
+    mean.add_(head_major(centre))
     return result
 
 
@@ -44,15 +43,15 @@ def moments_backward(
     grad: Tensor,
     result: Tensor,
     cells: Tensor,
-    centre: Tensor | None,
+    centre: Tensor,
     P_y: Tensor,
     P_x: Tensor,
     needs_maps: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Gradients of :func:`moments` with respect to cells, ``P_y`` and ``P_x``.
 
-    Only cells and means are kept for it; squares and half-filtered pairs are made again. Where the variance was cut off,
-    its gradient is that of the exact variance, which rounding alone had made negative.
+    Only cells and means are kept for it; squares and half-filtered pairs are made again. Where the variance was cut
+    off, its gradient is that of the exact variance, which rounding alone had made negative.
 
     Args:
         grad: Pairs, with respect to mean and variance. Overwritten.
@@ -64,10 +63,10 @@ def moments_backward(
         needs_maps: Whether the gradients of the maps are wanted; they are None otherwise.
     """
     mean = result.chunk(2, dim=-1)[0]
-    if centre is not None:
-        mean = mean - head_major(centre)
     grad_first, grad_second = grad.chunk(2, dim=-1)
-    grad_first.addcmul_(mean, grad_second, value=-2)  # now with respect to P z and P z^2
+    # P z = mean - centre; the gradients then are with respect to P z and P z^2
+    grad_first.addcmul_(mean, grad_second, value=-2)
+    grad_first.addcmul_(head_major(centre), grad_second, value=2)
 
     pairs = torch.empty_like(grad)
     _set_values_and_squares(pairs, cells, centre, 0.0)
@@ -118,15 +117,10 @@ def _pairs_shape(cells: Tensor) -> tuple[int, ...]:
     return B, G, A, E, 2 * D
 
 
-def _set_values_and_squares(
-    pairs: Tensor, cells: Tensor, centre: Tensor | None, eps: float
-) -> None:
+def _set_values_and_squares(pairs: Tensor, cells: Tensor, centre: Tensor, eps: float) -> None:
     """Fill with ``z = cells - centre`` and ``z^2 + eps``."""
     value, square = pairs.chunk(2, dim=-1)
-    if centre is None:
-        value.copy_(head_major(cells))
-    else:
-        write(value, torch.sub, head_major(cells), head_major(centre))
+    write(value, torch.sub, head_major(cells), head_major(centre))
     write(square, torch.addcmul, cells.new_full((), eps), value, value)
 
 

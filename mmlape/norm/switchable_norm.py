@@ -15,8 +15,8 @@ from .token_norm import TokenNorm, instance_moments, subtract_and_divide
 class SwitchableNorm(TokenNorm):
     """Statistics of InstanceNorm, LayerNorm and, if asked for, BatchNorm, mixed with learned weights.
 
-    LayerNorm's are those of each token. Weights are a softmax over ``mean_weight`` and another over ``var_weight``, initially
-    equal. Without BatchNorm, batches and training or evaluation make no difference.
+    LayerNorm's are those of each token. Weights are a softmax over ``mean_weight`` and another over ``var_weight``,
+    initially equal. Without BatchNorm, batches and training or evaluation make no difference.
 
     Args:
         num_features: Channels ``C``.

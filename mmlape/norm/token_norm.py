@@ -1,6 +1,6 @@
-"""The normalisers that DTN is compared with (ICLR 2022, Table 3), as token norms: InstanceNorm, GroupNorm, BatchNorm, ScaleNorm.
+"""Normalisers that DTN is compared with (ICLR 2022, Table 3): InstanceNorm, GroupNorm, BatchNorm, ScaleNorm.
 
-    B batch, N tokens (prefix tokens included), C channels
+B batch, N tokens (prefix tokens included), C channels
 """
 
 from __future__ import annotations

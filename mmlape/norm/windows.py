@@ -1,6 +1,6 @@
 """A grid of tokens seen as cells of ``pool x pool`` tokens, at any grid size.
 
-    B batch, H x W tokens, A x E cells, p x q tokens per cell in the view, ... trailing dimensions (heads, channels)
+B batch, H x W tokens, A x E cells, p x q tokens per cell in the view, ... trailing dimensions (heads, channels)
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from torch import Tensor
 
 
 class Windows(NamedTuple):
-    """How a grid is cut into cells; cells at the bottom and right hold fewer tokens where it is no multiple of ``pool``.
+    """How a grid is cut into cells; cells at the bottom and right hold fewer tokens where it is no multiple of
+    ``pool``.
 
     Full-size tensors are handled as views ``(B, A, p, E, q, ...)``. Where the grid is a multiple of ``pool``,
-    ``p = q = pool`` and a value per cell reaches its tokens by broadcasting. Elsewhere ``p = q = 1``, ``A x E = H x W``, and
-    it is repeated.
+    ``p = q = pool`` and a value per cell reaches its tokens by broadcasting. Elsewhere ``p = q = 1``, ``A x E = H x
+    W``, and it is repeated.
 
     Attributes:
         grid: ``(H, W)`` tokens.
@@ -48,7 +49,7 @@ class Windows(NamedTuple):
         return self._pool(tokens, None)
 
     def sum(self, tokens: Tensor) -> Tensor:
-        """Sum over the tokens of each cell, the adjoint of :meth:`spread`: ``(B, H * W, ...)`` to ``(B, A, E, ...)``."""
+        """Sum over the tokens of each cell, adjoint of :meth:`spread`: ``(B, H * W, ...)`` to ``(B, A, E, ...)``."""
         return self._pool(tokens, 1)
 
     def spread(self, cells: Tensor) -> Tensor:

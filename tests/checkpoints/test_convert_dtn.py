@@ -65,5 +65,7 @@ def test_a_model_without_token_norms_is_refused():
 
 def test_heads_must_fit(golden):
     _, state, _ = golden('dtn_0')
-    with pytest.raises(ValueError, match=r'has the shape \(4,\) in the source, \(6,\) in the model'):
+    with pytest.raises(
+        ValueError, match=r'has the shape \(4,\) in the source, \(6,\) in the model'
+    ):
         convert(state, 'dtn', DTN(48, 6))

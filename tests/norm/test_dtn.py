@@ -10,6 +10,7 @@ from torch import nn
 
 from mmlape.norm import DTN, build_token_norm, position_map
 from mmlape.norm.position_map import BandedMap, LearnedMap, UniformMap
+from mmlape.norm.separable import moments
 from mmlape.registry import MODELS
 
 OPTIONS = [
@@ -93,8 +94,8 @@ def test_ratio_zero_and_uniform_is_instance_norm():
 def test_ratio_zero_and_banded_is_local_instance_norm():
     """Fig. 4 (b): on a sequence, each token by the statistics of itself and its two neighbours."""
     options = dict(stabilize=False, ratio_mean=0, ratio_var=0)
-    norm = DTN(8, 2, positions='banded', band=3, **options)
-    tokens = torch.randn(2, 9, 8)
+    norm = DTN(8, 2, positions='banded', band=3, **options).double()
+    tokens = torch.randn(2, 9, 8, dtype=torch.float64)
     expected = []
     for t in range(9):
         near = tokens[:, max(t - 1, 0) : t + 2]
@@ -194,10 +195,10 @@ def test_hard_inputs(options, dtype, kind, record_property):
     exact = norm.double()(tokens.detach().double())
     error = (out.double() - exact).abs().max() / exact.abs().max().clamp(min=1)
     record_property('error', error.item())
-    # One rounding of the result in half precision. In float32 an offset of a thousand standard deviations leaves
-    # four digits, of which a difference of neighbours loses some more.
-    accepted = {torch.float32: 2e-3 if kind == 'offset' else 1e-5, torch.float16: 1e-3}
-    assert error < accepted.get(dtype, 8e-3)
+    # Half precision: one rounding of the result. A head that is all offset has a variance near eps, of which the
+    # roundings of numbers near 1 are a percent.
+    accepted = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
+    assert error < max(accepted, {'offset': 5e-3, 'constant': 1e-4}.get(kind, 0))
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
@@ -217,13 +218,13 @@ def test_autocast_changes_nothing():
 
 
 @pytest.mark.parametrize('kind', HARD)
+@torch.no_grad()
 def test_variance_is_never_negative(kind):
-    from mmlape.norm.separable import moments
-
     cells = HARD[kind]().unflatten(1, (-1, 4) if kind != 'one token' else (1, 1))
     cells = cells.unflatten(3, (2, 4))
     maps = randomised(LearnedMap(2))(cells.shape[1:3], cells.device, cells.dtype)
-    var = moments(cells, None, *maps, 1e-5).chunk(2, dim=-1)[1]
+    centre = cells.mean(dim=(1, 2), keepdim=True)
+    var = moments(cells, centre, *maps, 1e-5).chunk(2, dim=-1)[1]
     assert (var >= 1e-5).all()
 
 

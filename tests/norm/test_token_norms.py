@@ -108,9 +108,7 @@ def test_power_norm_subtracts_what_the_gradient_has_along_the_output():
         norm_out = out.detach()
         out.backward(torch.ones_like(out))
         left = 1 - 0.5 * before * norm_out
-        torch.testing.assert_close(
-            norm.running_along, before + (left * norm_out).mean(dim=(0, 1))
-        )
+        torch.testing.assert_close(norm.running_along, before + (left * norm_out).mean(dim=(0, 1)))
         assert norm.num_calls == call + 1
 
 
