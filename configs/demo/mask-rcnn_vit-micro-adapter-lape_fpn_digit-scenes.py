@@ -1,8 +1,11 @@
-_base_ = ['../_base_/datasets/digit-scenes_instance.py', '../_base_/demo_runtime.py']
+_base_ = [
+    '../_base_/models/demo_vit-micro-adapter-lape.py',
+    '../_base_/datasets/digit-scenes_instance.py',
+    '../_base_/demo_runtime.py',
+]
 
 default_scope = 'mmdet'
-max_iters = 1000
-dims = 96
+max_iters = 700
 channels = 64
 
 model = dict(
@@ -15,25 +18,7 @@ model = dict(
         pad_mask=True,
         pad_size_divisor=32,
     ),
-    backbone=dict(
-        type='mmlape.ViTAdapter',
-        vit=dict(
-            type='mmlape.VisionTransformer',
-            arch=dict(embed_dims=dims, depth=4, num_heads=3, mlp_ratio=4),
-            img_size=96,
-            patch_size=16,
-            with_cls_token=False,
-            final_norm=False,
-            layer_scale=True,
-            joining=dict(type='mmlape.LaPE'),
-        ),
-        conv_inplanes=32,
-        num_points=4,
-        deform_num_heads=6,
-        deform_ratio=0.5,
-        interaction_indexes=[[0, 0], [1, 1], [2, 2], [3, 3]],
-    ),
-    neck=dict(type='FPN', in_channels=[dims] * 4, out_channels=channels, num_outs=4),
+    neck=dict(type='FPN', in_channels=[{{_base_.dims}}] * 4, out_channels=channels, num_outs=4),
     rpn_head=dict(
         type='RPNHead',
         in_channels=channels,

@@ -1,5 +1,6 @@
-"""Pictures of validation images: ground truth beside prediction, drawn by the toolboxes' own visualizers."""
+"""Pictures of validation images: ground truth beside prediction, drawn with MMEngine's visualizer."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,47 +8,89 @@ import cv2
 import numpy as np
 import torch
 from mmengine.runner import Runner
-from mmengine.structures import InstanceData, PixelData
+from mmengine.visualization import Visualizer
 from PIL import Image, ImageDraw, ImageFont
 
-IMAGES = 6
+IMAGES = 8
 COLUMNS = 2
 # Small images are enlarged before anything is drawn, so that names and lines stay fine.
-ENLARGE = 3
+SIDE = 280
 MIN_SCORE = 0.5
-MARGIN, HEADER = 12, 26
+MARGIN, HEADER = 10, 26
+COLORS = 128
 
 
 def draw_instances(runner: Runner, path: Path) -> None:
     """Boxes, masks, names and scores of the first validation images."""
-    from mmdet.structures import DetDataSample
-    from mmdet.visualization import DetLocalVisualizer
 
-    visualizer = DetLocalVisualizer(name='demo-instances', line_width=2, alpha=0.6)
-    pairs = []
-    for image, sample in _predicted(runner):
-        enlarged = DetDataSample()
-        enlarged.gt_instances = _enlarge_instances(sample.gt_instances)
-        predicted = sample.pred_instances
-        enlarged.pred_instances = _enlarge_instances(predicted[predicted.scores >= MIN_SCORE])
-        pairs.append(_drawn(visualizer, runner, image, enlarged))
-    _save(pairs, path)
+    def paint(visualizer: Visualizer, sample: Any, scale: float, predicted: bool) -> None:
+        instances = sample.pred_instances if predicted else sample.gt_instances
+        if predicted:
+            instances = instances[instances.scores >= MIN_SCORE]
+        masks, boxes = _arrays(instances)
+        for number, (mask, box) in enumerate(zip(masks, boxes * scale)):
+            label = int(instances.labels[number])
+            color = tuple(runner.val_dataloader.dataset.metainfo['palette'][label])
+            visualizer.draw_binary_masks(_enlarge(mask, scale) > 0.5, colors=color, alphas=0.55)
+            visualizer.draw_bboxes(torch.as_tensor(box)[None], edge_colors=color, line_widths=1.5)
+            name = runner.val_dataloader.dataset.metainfo['classes'][label]
+            if predicted:
+                name += f' {float(instances.scores[number]):.2f}'
+            _write(visualizer, name, box[:2], color)
+
+    _sheet(runner, path, paint)
 
 
 def draw_label_maps(runner: Runner, path: Path) -> None:
-    """Label maps of the first validation images."""
-    from mmseg.structures import SegDataSample
-    from mmseg.visualization import SegLocalVisualizer
+    """Label maps of the first validation images, every region with its name."""
 
-    visualizer = SegLocalVisualizer(name='demo-label-maps', alpha=0.6)
-    pairs = []
+    def paint(visualizer: Visualizer, sample: Any, scale: float, predicted: bool) -> None:
+        field = sample.pred_sem_seg if predicted else sample.gt_sem_seg
+        labels = field.data[0].numpy()
+        for label in np.unique(labels):
+            if label == 0:
+                continue
+            color = tuple(runner.val_dataloader.dataset.metainfo['palette'][label])
+            mask = (labels == label).astype(np.uint8)
+            visualizer.draw_binary_masks(_enlarge(mask, scale) > 0.5, colors=color, alphas=0.6)
+            name = runner.val_dataloader.dataset.metainfo['classes'][label]
+            _, _, regions, _ = cv2.connectedComponentsWithStats(mask, connectivity=8)
+            # Names of regions too small to be one would hide what is there.
+            for left, top, _, _, area in regions[1:]:
+                if area >= labels.size / 400:
+                    _write(visualizer, name, np.array([left, top]) * scale, color)
+
+    _sheet(runner, path, paint)
+
+
+def _sheet(runner: Runner, path: Path, paint: Callable[..., None]) -> None:
+    """Draw the first validation images in columns of pairs under headings, and write a PNG of few colours."""
+    visualizer = Visualizer(name='demo')
+    panels = []
     for image, sample in _predicted(runner):
-        enlarged = SegDataSample()
-        for field in ('gt_sem_seg', 'pred_sem_seg'):
-            labels = sample.get(field).data[0].cpu().numpy().astype(np.uint8)
-            setattr(enlarged, field, PixelData(data=torch.from_numpy(_enlarge(labels))[None].long()))
-        pairs.append(_drawn(visualizer, runner, image, enlarged))
-    _save(pairs, path)
+        scale = SIDE / image.shape[0]
+        for predicted in (False, True):
+            visualizer.set_image(_enlarge(image, scale))
+            paint(visualizer, sample, scale, predicted)
+            panels.append(visualizer.get_image())
+    columns = min(2 * COLUMNS, len(panels))
+    height, width = panels[0].shape[:2]
+    rows = -(-len(panels) // columns)
+    sheet = Image.new(
+        'RGB',
+        (columns * (width + MARGIN) + MARGIN, HEADER + rows * (height + MARGIN)),
+        'white',
+    )
+    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=16)
+    for number, panel in enumerate(panels):
+        row, column = divmod(number, columns)
+        x, y = MARGIN + column * (width + MARGIN), HEADER + row * (height + MARGIN)
+        sheet.paste(Image.fromarray(panel), (x, y))
+        if row == 0:
+            heading = 'prediction' if column % 2 else 'ground truth'
+            pen.text((x + width / 2, HEADER / 2), heading, fill='black', font=font, anchor='mm')
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sheet.quantize(COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def _predicted(runner: Runner) -> list[tuple[np.ndarray, Any]]:
@@ -57,62 +100,36 @@ def _predicted(runner: Runner) -> list[tuple[np.ndarray, Any]]:
     results = []
     for index in range(min(IMAGES, len(dataset))):
         item = dataset[index]
-        image = item['inputs'].permute(1, 2, 0).numpy()[..., ::-1]
+        image = np.ascontiguousarray(item['inputs'].permute(1, 2, 0).numpy()[..., ::-1])
         with torch.no_grad():
-            sample = runner.model.test_step(
-                {'inputs': [item['inputs']], 'data_samples': [item['data_samples']]}
-            )[0]
-        results.append((image, sample.to('cpu')))
+            batch = {'inputs': [item['inputs']], 'data_samples': [item['data_samples']]}
+            results.append((image, runner.model.test_step(batch)[0].to('cpu')))
     return results
 
 
-def _enlarge(array: np.ndarray, interpolation: int = cv2.INTER_NEAREST) -> np.ndarray:
-    return cv2.resize(array, None, fx=ENLARGE, fy=ENLARGE, interpolation=interpolation)
+def _enlarge(array: np.ndarray, scale: float) -> np.ndarray:
+    """Resize smoothly; masks become opacities, to be cut at 0.5."""
+    if array.dtype != np.uint8 or array.ndim == 2:
+        array = array.astype(np.float32)
+    return cv2.resize(array, None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC)
 
 
-def _enlarge_instances(instances: InstanceData) -> InstanceData:
-    masks = instances.masks
+def _arrays(instances: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Masks ``(K, H, W)`` and boxes ``(K, 4)`` of instances, whatever class holds them."""
+    masks, boxes = instances.masks, instances.bboxes
     masks = masks.numpy() if isinstance(masks, torch.Tensor) else masks.to_ndarray()
-    boxes = instances.bboxes
     boxes = boxes if isinstance(boxes, torch.Tensor) else boxes.tensor
-    height, width = masks.shape[1:]
-    enlarged = InstanceData(bboxes=boxes * ENLARGE, labels=instances.labels)
-    enlarged.masks = np.zeros((len(masks), height * ENLARGE, width * ENLARGE), dtype=bool)
-    for target, mask in zip(enlarged.masks, masks):
-        target[:] = _enlarge(mask.astype(np.uint8))
-    if 'scores' in instances:
-        enlarged.scores = instances.scores
-    return enlarged
+    return masks, boxes.numpy()
 
 
-def _drawn(visualizer: Any, runner: Runner, image: np.ndarray, sample: Any) -> np.ndarray:
-    """Ground truth and prediction side by side, ``(H, 2 W, 3)``."""
-    visualizer.dataset_meta = runner.val_dataloader.dataset.metainfo
-    visualizer.add_datasample(
-        'pair', _enlarge(np.ascontiguousarray(image), cv2.INTER_CUBIC), sample, show=False
+def _write(visualizer: Visualizer, name: str, corner: np.ndarray, color: tuple) -> None:
+    """A name above the corner of a box, or below it at the upper edge of the image."""
+    below = corner[1] < 22
+    visualizer.draw_texts(
+        name,
+        torch.tensor([[max(corner[0], 2.0), corner[1] + (3 if below else -3)]]),
+        font_sizes=11,
+        colors='black',
+        vertical_alignments='top' if below else 'bottom',
+        bboxes=[dict(facecolor=[c / 255 for c in color], alpha=0.9, pad=1.2, edgecolor='none')],
     )
-    return visualizer.get_image()
-
-
-def _save(pairs: list[np.ndarray], path: Path) -> None:
-    """Arrange the pairs in columns under headings, and write a PNG of few colours."""
-    height, width = pairs[0].shape[:2]
-    rows = -(-len(pairs) // COLUMNS)
-    columns = min(COLUMNS, len(pairs))
-    sheet = Image.new(
-        'RGB',
-        (columns * (width + MARGIN) + MARGIN, HEADER + rows * (height + MARGIN)),
-        'white',
-    )
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=16)
-    for column in range(columns):
-        left = MARGIN + column * (width + MARGIN)
-        for half, heading in enumerate(('ground truth', 'prediction')):
-            x = left + (2 * half + 1) * width / 4
-            pen.text((x, HEADER / 2), heading, fill='black', font=font, anchor='mm')
-    for number, pair in enumerate(pairs):
-        row, column = divmod(number, columns)
-        place = (MARGIN + column * (width + MARGIN), HEADER + row * (height + MARGIN))
-        sheet.paste(Image.fromarray(pair), place)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sheet.quantize(160, dither=Image.Dither.NONE).save(path, optimize=True)

@@ -60,7 +60,7 @@ TASKS = {
         Task(
             'segmenter',
             'Segmenter',
-            'segmenter_vit-micro-lape_mask_digit-scenes.py',
+            'segmenter_vit-micro-adapter-lape_mask_digit-scenes.py',
             {'mIoU': ('mIoU', 0.01)},
             (10, 240),
             draw_label_maps,

@@ -17,7 +17,7 @@ train_pipeline = [
 ]
 test_pipeline = train_pipeline
 train_dataloader = dict(
-    batch_size=16,
+    batch_size=8,
     num_workers=0,
     persistent_workers=False,
     sampler=dict(type='InfiniteSampler', shuffle=True),

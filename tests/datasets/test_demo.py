@@ -1,0 +1,87 @@
+"""The demo from end to end on a few images: its files, and that it goes on after Ctrl-C and after being killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+pytest.importorskip('mmdet')
+pytest.importorskip('mmseg')
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, str(ROOT / 'tools/demo.py'), '--quick']
+
+
+def start(folder: Path, *options: str) -> subprocess.Popen:
+    command = [*COMMAND, '--work-dir', folder / 'out', '--data-root', folder / 'data', *options]
+    environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
+    return subprocess.Popen(
+        [str(each) for each in command],
+        env=environment,
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def finish(process: subprocess.Popen) -> str:
+    text, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, text
+    return text
+
+
+def wait_for(process: subprocess.Popen, file: Path) -> None:
+    for _ in range(6000):
+        if file.exists() or process.poll() is not None:
+            break
+        time.sleep(0.05)
+    assert file.exists(), process.communicate()[0]
+
+
+@pytest.mark.slow()
+def test_the_demo_writes_table_and_pictures_once(tmp_path):
+    text = finish(start(tmp_path))
+    results = json.loads((tmp_path / 'out/results.json').read_text())['tasks']
+    assert set(results) == {'mask_rcnn', 'segmenter'}
+    for key, names in (('mask_rcnn', {'box AP', 'mask AP'}), ('segmenter', {'mIoU'})):
+        for stage in ('untrained', 'trained'):
+            assert set(results[key][stage]) == names
+            assert all(0 <= value <= 1 for value in results[key][stage].values())
+        with Image.open(tmp_path / 'out' / results[key]['picture']) as picture:
+            assert picture.width > 1000
+    for word in ('box AP', 'mask AP', 'mIoU', 'left in all', 'results.md'):
+        assert word in text
+    assert 'Traceback' not in text
+    # A second call does nothing again, and says the same.
+    again = finish(start(tmp_path))
+    assert again.count('[done before]') == 6
+    assert json.loads((tmp_path / 'out/results.json').read_text())['tasks'] == results
+
+
+@pytest.mark.slow()
+def test_the_demo_goes_on_after_ctrl_c_and_after_a_cut_checkpoint(tmp_path):
+    process = start(tmp_path, '--task', 'mask_rcnn')
+    wait_for(process, tmp_path / 'out/mask_rcnn/iter_2.pth')
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate(timeout=300)
+    assert process.returncode == 130, text
+    assert 'Traceback' not in text
+    assert 'continues' in text.splitlines()[-1]
+
+    # Killed while it wrote the next checkpoint: that file ends in the middle.
+    folder = tmp_path / 'out/mask_rcnn'
+    last = max(folder.glob('iter_*.pth'), key=lambda path: int(path.stem.split('_')[1]))
+    (folder / 'iter_5.pth').write_bytes(last.read_bytes()[:2000])
+    text = finish(start(tmp_path, '--task', 'mask_rcnn'))
+    assert 'iter_5.pth was not written to its end' in text
+    assert 'continuing after iteration' in text
+    assert text.count('[done before]') == 1, 'the untrained model was evaluated before'
+    results = json.loads((tmp_path / 'out/results.json').read_text())['tasks']
+    assert results['mask_rcnn']['iterations'] == 6

@@ -1,0 +1,129 @@
+"""The demo's bookkeeping: what is kept, what is trusted after an interruption, what is said."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'tools'))
+
+from demo_parts.console import Console, clock
+from demo_parts.state import State, fingerprint, is_whole, last_checkpoint
+
+
+def write_checkpoint(path: Path) -> bytes:
+    torch.save({'weight': torch.arange(1000.0)}, path)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize('kept', [0, 10, 0.5, -1])
+def test_a_cut_checkpoint_is_noticed(tmp_path, kept):
+    path = tmp_path / 'iter_4.pth'
+    content = write_checkpoint(path)
+    assert is_whole(path)
+    path.write_bytes(content[: int(kept * len(content)) if isinstance(kept, float) else kept])
+    assert not is_whole(path)
+
+
+def test_the_newest_whole_checkpoint_is_taken_and_the_cut_one_removed(tmp_path):
+    write_checkpoint(tmp_path / 'iter_9.pth')
+    content = write_checkpoint(tmp_path / 'iter_10.pth')
+    (tmp_path / 'iter_11.pth').write_bytes(content[:700])
+    said = []
+    assert last_checkpoint(tmp_path, said.append) == (tmp_path / 'iter_10.pth', 10)
+    assert len(said) == 1
+    assert 'iter_11.pth' in said[0]
+    assert not (tmp_path / 'iter_11.pth').exists()
+
+
+def test_no_checkpoint_at_all(tmp_path):
+    (tmp_path / 'iter_2.pth').write_bytes(b'')
+    assert last_checkpoint(tmp_path, lambda text: None) == (None, 0)
+
+
+def test_results_are_kept_for_the_same_settings_only(tmp_path):
+    folder, said = tmp_path / 'task', []
+    State(folder, 'a', said.append).put(untrained={'mIoU': 0.1})
+    assert State(folder, 'a', said.append).get('untrained') == {'mIoU': 0.1}
+    assert not said
+    (folder / 'iter_10.pth').touch()
+    assert State(folder, 'b', said.append).get('untrained') is None
+    assert len(said) == 1
+    assert not list(folder.glob('*.pth')), 'weights of other settings must not be resumed from'
+
+
+def test_unreadable_results_are_not_trusted(tmp_path):
+    said = []
+    State(tmp_path / 'task', 'a', said.append).put(untrained={})
+    (tmp_path / 'task/state.json').write_text('{"settings": "a", "untr')
+    assert State(tmp_path / 'task', 'a', said.append).get('untrained') is None
+    assert said
+
+
+def test_state_is_readable_json(tmp_path):
+    State(tmp_path, 'a', print).put(seconds={'10': 1.5})
+    assert json.loads((tmp_path / 'state.json').read_text())['seconds'] == {'10': 1.5}
+    assert not list(tmp_path.glob('*.partial'))
+
+
+def test_fingerprints_tell_settings_apart():
+    assert fingerprint({'lr': 1e-3, 'a': 1}) == fingerprint({'a': 1, 'lr': 1e-3})
+    assert fingerprint({'lr': 1e-3}) != fingerprint({'lr': 2e-3})
+
+
+class Clock:
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        monkeypatch.setattr('demo_parts.console.time.monotonic', lambda: self.now)
+
+
+@pytest.fixture()
+def timed(monkeypatch):
+    return Clock(monkeypatch)
+
+
+def console(monkeypatch, steps):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, 'stdout', stream)
+    return Console(steps), stream
+
+
+def test_time_left_follows_the_pace_of_this_machine(monkeypatch, timed):
+    screen, stream = console(monkeypatch, {'first': 100, 'second': 50})
+    screen.begin('first')
+    assert 'about 2:30 left' in stream.getvalue()
+    timed.now += 100  # half as fast as expected: 100 s for half of the first step
+    screen.progress(0.5)
+    assert 'about 3:20 left' in stream.getvalue().splitlines()[-1]
+    timed.now += 100
+    screen.end('done')
+    screen.begin('second')
+    assert 'about 1:40 left' in stream.getvalue().splitlines()[-1]
+
+
+def test_a_resumed_step_counts_what_this_call_did(monkeypatch, timed):
+    screen, stream = console(monkeypatch, {'only': 100})
+    screen.begin('only')
+    timed.now += 25
+    screen.progress(0.75, resumed=0.5)
+    assert 'about 0:25 left' in stream.getvalue().splitlines()[-1]
+
+
+def test_a_step_that_is_skipped_is_not_waited_for(monkeypatch, timed):
+    screen, stream = console(monkeypatch, {'first': 100, 'second': 50})
+    screen.skip('first', 'mIoU 0.5')
+    screen.begin('second')
+    assert 'about 0:50 left' in stream.getvalue().splitlines()[-1]
+
+
+def test_lines_are_far_apart_where_there_is_no_terminal(monkeypatch, timed):
+    screen, stream = console(monkeypatch, {'only': 100})
+    screen.begin('only')
+    for _ in range(20):
+        timed.now += 1
+        screen.progress(0.1)
+    assert len(stream.getvalue().splitlines()) == 2
+    assert clock(125) == '2:05'

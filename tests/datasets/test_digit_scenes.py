@@ -1,0 +1,282 @@
+"""The digit scenes: what is on disk, that it is the same every time, and what happens when it cannot be."""
+
+import hashlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmlape.datasets import DIGIT_CLASSES, SCENE_CLASSES, build_digit_scenes
+from mmlape.datasets import digit_scenes as module
+from mmlape.datasets.scene_painter import paint_scene
+
+SMALL = dict(num_train=12, num_val=5, seed=3)
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory) -> Path:
+    return build_digit_scenes(tmp_path_factory.mktemp('data') / 'scenes', **SMALL)
+
+
+def coco(root: Path, split: str) -> dict:
+    return json.loads((root / f'annotations/instances_{split}.json').read_text())
+
+
+def digests(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob('*'))
+        if path.is_file()
+    }
+
+
+def decode(segmentation: dict) -> np.ndarray:
+    """COCO's uncompressed RLE, decoded here without any of the code under test."""
+    height, width = segmentation['size']
+    values = np.arange(len(segmentation['counts'])) % 2
+    flat = np.repeat(values, segmentation['counts'])
+    assert flat.size == height * width
+    return flat.reshape(width, height).T.astype(bool)
+
+
+def test_a_rebuild_gives_the_same_bytes(root, tmp_path):
+    assert digests(build_digit_scenes(tmp_path / 'again', **SMALL)) == digests(root)
+
+
+def test_another_seed_gives_other_images(root, tmp_path):
+    other = digests(build_digit_scenes(tmp_path / 'other', **{**SMALL, 'seed': 4}))
+    assert other.keys() == digests(root).keys()
+    images = [name for name in other if name.startswith('images/')]
+    assert all(other[name] != digests(root)[name] for name in images)
+
+
+def test_an_image_does_not_depend_on_how_many_there_are(root, tmp_path):
+    fewer = digests(build_digit_scenes(tmp_path / 'fewer', **{**SMALL, 'num_train': 4}))
+    name = 'images/train/000003.jpg'
+    assert fewer[name] == digests(root)[name]
+
+
+@pytest.mark.parametrize('split', ['train', 'val'])
+def test_counts_and_sizes(root, split):
+    expected = SMALL[f'num_{split}']
+    annotations = coco(root, split)
+    assert len(annotations['images']) == expected
+    assert [each['name'] for each in annotations['categories']] == list(DIGIT_CLASSES)
+    for folder, suffix, mode in (('images', 'jpg', 'RGB'), ('annotations', 'png', 'L')):
+        files = sorted((root / folder / split).iterdir())
+        assert [each.name for each in files] == [f'{n:06d}.{suffix}' for n in range(expected)]
+        for file in files:
+            with Image.open(file) as image:
+                assert (image.size, image.mode) == ((96, 96), mode)
+
+
+@pytest.mark.parametrize('split', ['train', 'val'])
+def test_masks_boxes_areas_and_label_maps_agree(root, split):
+    annotations = coco(root, split)
+    assert len(annotations['annotations']) >= len(annotations['images'])
+    for image in annotations['images']:
+        label_file = root / 'annotations' / split / image['file_name'].replace('.jpg', '.png')
+        labels = np.asarray(Image.open(label_file))
+        painted = np.zeros_like(labels)
+        own = [each for each in annotations['annotations'] if each['image_id'] == image['id']]
+        assert 1 <= len(own) <= 4
+        for each in own:
+            mask = decode(each['segmentation'])
+            assert not painted[mask].any(), 'visible parts of two digits overlap'
+            painted[mask] = each['category_id']
+            assert each['area'] == mask.sum() > 0
+            rows, columns = np.nonzero(mask)
+            x, y, width, height = each['bbox']
+            assert (x, y) == (columns.min(), rows.min())
+            assert (x + width - 1, y + height - 1) == (columns.max(), rows.max())
+        np.testing.assert_array_equal(painted, labels)
+        assert labels.max() < len(SCENE_CLASSES)
+
+
+def test_a_category_is_the_digit_that_scikit_learn_says(root):
+    from sklearn.datasets import load_digits
+
+    target = load_digits().target
+    for split in ('train', 'val'):
+        for each in coco(root, split)['annotations']:
+            assert each['category_id'] == target[each['digit_index']] + 1
+
+
+def test_train_and_val_share_no_digit_and_no_pixel_of_a_photograph(root):
+    digits, columns = {}, {}
+    for split in ('train', 'val'):
+        annotations = coco(root, split)
+        digits[split] = {each['digit_index'] for each in annotations['annotations']}
+        columns[split] = {
+            (image['photo'], column)
+            for image in annotations['images']
+            for column in range(image['photo_crop'][0], sum(image['photo_crop'][::2]))
+        }
+        assert digits[split] and columns[split]
+    assert not digits['train'] & digits['val']
+    assert not columns['train'] & columns['val']
+    allowed = json.loads((root / 'digit_scenes.json').read_text())['splits']
+    assert digits['val'] <= set(allowed['val']['digit_indices'])
+    assert not set(allowed['train']['digit_indices']) & set(allowed['val']['digit_indices'])
+    for split, seen in columns.items():
+        for photo, column in seen:
+            first, end = allowed[split]['photo_columns'][photo]
+            assert first <= column < end
+
+
+def test_enough_of_a_hidden_digit_stays_visible():
+    style = module.SceneStyle(64, (6, 6), (32, 40), 0.8, 60, (96, 128))
+    banks, regions = module._sources(0)
+    hidden = 0
+    for seed in range(5):
+        scene = paint_scene(np.random.default_rng(seed), banks['train'], regions['train'], style)
+        assert 1 <= len(scene.digits) == scene.owner.max() + 1 <= 6
+        hidden += 6 - len(scene.digits)
+        for number in range(len(scene.digits)):
+            assert (scene.owner == number).sum() > 0
+    assert hidden, 'six large digits never all fit into so small an image'
+
+
+def test_the_same_options_build_once(root, monkeypatch):
+    monkeypatch.setattr(module, '_build', lambda *_: pytest.fail('built again'))
+    assert build_digit_scenes(root, **SMALL) == root
+
+
+def test_other_options_are_not_taken_for_these(tmp_path):
+    options = dict(num_train=4, num_val=1)
+    folder = build_digit_scenes(tmp_path / 'scenes', **options)
+    before = digests(folder)
+    build_digit_scenes(folder, **options, digit_size=(30, 40))
+    changed = digests(folder)
+    assert changed.keys() == before.keys()
+    assert changed != before
+    assert [each.name for each in tmp_path.iterdir()] == ['scenes']
+
+
+@pytest.mark.parametrize('damage', ['images/val/000000.jpg', 'annotations/instances_train.json'])
+def test_a_damaged_folder_is_rebuilt(tmp_path, damage):
+    folder = build_digit_scenes(tmp_path / 'scenes', num_train=2, num_val=1)
+    before = digests(folder)
+    (folder / damage).unlink()
+    assert digests(build_digit_scenes(folder, num_train=2, num_val=1)) == before
+
+
+def test_an_interrupted_build_leaves_nothing_and_is_done_again(tmp_path, monkeypatch):
+    painted = []
+
+    def stop(*arguments):
+        if len(painted) == 3:
+            raise KeyboardInterrupt
+        painted.append(1)
+        return paint_scene(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, 'paint_scene', stop)
+        with pytest.raises(KeyboardInterrupt):
+            build_digit_scenes(tmp_path / 'scenes', **SMALL)
+    assert not list(tmp_path.iterdir())
+    # What a killed process leaves behind is removed once no build can still be at work in it.
+    killed, running = tmp_path / '.scenes.partial-killed', tmp_path / '.scenes.partial-running'
+    killed.mkdir()
+    running.mkdir()
+    os.utime(killed, (time.time() - 3600,) * 2)
+    build_digit_scenes(tmp_path / 'scenes', **SMALL)
+    assert not killed.exists()
+    assert running.exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / 'thesis.tex').write_text('precious')
+    with pytest.raises(FileExistsError, match='not a digit scenes folder'):
+        build_digit_scenes(tmp_path)
+    assert (tmp_path / 'thesis.tex').read_text() == 'precious'
+
+
+@pytest.mark.parametrize(
+    ('option', 'value'),
+    [
+        ('num_train', 0),
+        ('num_val', 2.5),
+        ('num_train', True),
+        ('image_size', 16),
+        ('digits_per_image', (3, 2)),
+        ('digits_per_image', 3),
+        ('digit_size', (24, 97)),
+        ('digit_size', (4, 20)),
+        ('min_visible', 1.5),
+        ('min_contrast', 'much'),
+        ('seed', -1),
+    ],
+)
+def test_bad_options_are_named(tmp_path, option, value):
+    with pytest.raises(ValueError, match=option):
+        build_digit_scenes(tmp_path / 'scenes', **{option: value})
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_scikit_learn_the_message_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'sklearn', None)
+    monkeypatch.setitem(sys.modules, 'sklearn.datasets', None)
+    with pytest.raises(ModuleNotFoundError, match='pip install scikit-learn'):
+        build_digit_scenes(tmp_path / 'scenes', **SMALL)
+    assert not list(tmp_path.iterdir())
+
+
+def test_upstream_detection_data_set_reads_every_image(root):
+    pytest.importorskip('mmdet')
+    from mmdet.datasets import CocoDataset
+    from mmdet.utils import register_all_modules
+
+    register_all_modules(init_default_scope=True)
+    for split in ('train', 'val'):
+        dataset = CocoDataset(
+            data_root=str(root),
+            ann_file=f'annotations/instances_{split}.json',
+            data_prefix=dict(img=f'images/{split}/'),
+            metainfo=dict(classes=DIGIT_CLASSES),
+            pipeline=[
+                dict(type='LoadImageFromFile'),
+                dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+                dict(type='PackDetInputs'),
+            ],
+        )
+        assert len(dataset) == SMALL[f'num_{split}']
+        instances = 0
+        for item in dataset:
+            assert item['inputs'].shape == (3, 96, 96)
+            found = item['data_samples'].gt_instances
+            instances += len(found)
+            for box, mask in zip(found.bboxes.tensor, found.masks.to_ndarray()):
+                rows, columns = np.nonzero(mask)
+                extent = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
+                assert box.tolist() == [float(each) for each in extent]
+        assert instances == len(coco(root, split)['annotations'])
+
+
+def test_upstream_segmentation_data_set_reads_every_image(root):
+    pytest.importorskip('mmseg')
+    from mmseg.datasets import BaseSegDataset
+    from mmseg.utils import register_all_modules
+
+    register_all_modules(init_default_scope=True)
+    for split in ('train', 'val'):
+        dataset = BaseSegDataset(
+            data_root=str(root),
+            data_prefix=dict(img_path=f'images/{split}', seg_map_path=f'annotations/{split}'),
+            metainfo=dict(classes=SCENE_CLASSES),
+            pipeline=[
+                dict(type='LoadImageFromFile'),
+                dict(type='LoadAnnotations', reduce_zero_label=False),
+                dict(type='PackSegInputs'),
+            ],
+        )
+        assert len(dataset) == SMALL[f'num_{split}']
+        for item in dataset:
+            labels = item['data_samples'].gt_sem_seg.data
+            assert labels.shape == (1, 96, 96)
+            assert 0 < labels.max() < len(SCENE_CLASSES)
