@@ -42,7 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
 
         run_demo(options)
     except KeyboardInterrupt:
-        print('\nStopped. `make demo` (or the same command again) continues from the last checkpoint.')
+        print(
+            '\nStopped. `make demo` (or the same command again) continues from the last checkpoint.'
+        )
         return 130
     return 0
 

@@ -26,9 +26,7 @@ model = dict(
         anchor_generator=dict(
             type='AnchorGenerator', scales=[5], ratios=[0.5, 1.0, 2.0], strides=[4, 8, 16, 32]
         ),
-        bbox_coder=dict(
-            type='DeltaXYWHBBoxCoder', target_means=[0.0] * 4, target_stds=[1.0] * 4
-        ),
+        bbox_coder=dict(type='DeltaXYWHBBoxCoder', target_means=[0.0] * 4, target_stds=[1.0] * 4),
         loss_cls=dict(type='CrossEntropyLoss', use_sigmoid=True, loss_weight=1.0),
         loss_bbox=dict(type='L1Loss', loss_weight=1.0),
     ),

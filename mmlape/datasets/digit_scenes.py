@@ -54,10 +54,10 @@ def build_digit_scenes(
     """Build the digit scenes in ``root``, or find that they are there already.
 
     scikit-learn's scanned handwritten digits are pasted at random sizes, places and (light) grey levels onto darkened
-    crops of its two sample photographs; nothing is downloaded. Digits may hide parts of each other: masks and boxes are of what is
-    visible. The same options give the same bytes with the same versions of NumPy, Pillow and scikit-learn. Training and
-    validation images share no digit image and no pixel of a photograph (validation crops come from the right-hand
-    30 % of each photograph).
+    crops of its two sample photographs; nothing is downloaded. Digits may hide parts of each other: masks and boxes
+    are of what is visible. The same options give the same bytes with the same versions of NumPy, Pillow and
+    scikit-learn. Training and validation images share no digit image and no pixel of a photograph (validation crops
+    come from the right-hand 30 % of each photograph).
 
     The folder appears complete or not at all: it is built beside ``root`` and renamed. A folder that was built with
     other options, or from which files are missing, is replaced.
@@ -231,7 +231,8 @@ def _build(folder: Path, options: dict[str, Any]) -> None:
             split: {
                 'digit_indices': banks[split].indices.tolist(),
                 'photo_columns': {
-                    each.name: [each.left, each.left + each.pixels.shape[1]] for each in regions[split]
+                    each.name: [each.left, each.left + each.pixels.shape[1]]
+                    for each in regions[split]
                 },
             }
             for split in SPLITS
@@ -255,7 +256,9 @@ def _sources(seed: int) -> tuple[dict[str, DigitBank], dict[str, list[PhotoRegio
     order = np.random.default_rng([seed, len(SPLITS)]).permutation(len(images))
     num_val = round(VAL_DIGITS * len(images))
     chosen = {'train': np.sort(order[num_val:]), 'val': np.sort(order[:num_val])}
-    banks = {split: DigitBank(images[ids], digits.target[ids], ids) for split, ids in chosen.items()}
+    banks = {
+        split: DigitBank(images[ids], digits.target[ids], ids) for split, ids in chosen.items()
+    }
     regions: dict[str, list[PhotoRegion]] = {split: [] for split in SPLITS}
     for name in PHOTOGRAPHS:
         pixels = load_sample_image(name)
@@ -316,7 +319,9 @@ class _SplitWriter:
             )
 
     def close(self) -> None:
-        self.coco_file.write_text(json.dumps(self.coco, sort_keys=True, separators=(',', ':')) + '\n')
+        self.coco_file.write_text(
+            json.dumps(self.coco, sort_keys=True, separators=(',', ':')) + '\n'
+        )
 
 
 def label_map(scene: Scene) -> np.ndarray:

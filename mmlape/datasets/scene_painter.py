@@ -98,7 +98,9 @@ def paint_scene(
     low, high = style.digits_per_image
     for _ in range(rng.integers(low, high + 1)):
         chosen = rng.integers(len(bank.indices))
-        alpha = _ink(bank.images[chosen], int(rng.integers(style.digit_size[0], style.digit_size[1] + 1)))
+        alpha = _ink(
+            bank.images[chosen], int(rng.integers(style.digit_size[0], style.digit_size[1] + 1))
+        )
         place = _find_place(rng, alpha, owner, full_areas, style.min_visible)
         if place is None:
             continue
@@ -166,7 +168,9 @@ def _paste(
     ink = alpha > 0.5
     # Digits that touch or overlap must differ too, or nobody could tell where one ends.
     unlike = [(float(tile[ink].mean()), min_contrast)]
-    unlike += [(levels[other], min_contrast / 2) for other in np.unique(tile_owner[tile_owner >= 0])]
+    unlike += [
+        (levels[other], min_contrast / 2) for other in np.unique(tile_owner[tile_owner >= 0])
+    ]
     level = _grey_level(rng, unlike)
     opacity = alpha[..., None]
     tile[:] = np.round(opacity * level + (1 - opacity) * tile).astype(np.uint8)

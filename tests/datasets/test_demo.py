@@ -45,7 +45,7 @@ def wait_for(process: subprocess.Popen, file: Path) -> None:
     assert file.exists(), process.communicate()[0]
 
 
-@pytest.mark.slow()
+@pytest.mark.slow
 def test_the_demo_writes_table_and_pictures_once(tmp_path):
     text = finish(start(tmp_path))
     results = json.loads((tmp_path / 'out/results.json').read_text())['tasks']
@@ -65,7 +65,7 @@ def test_the_demo_writes_table_and_pictures_once(tmp_path):
     assert json.loads((tmp_path / 'out/results.json').read_text())['tasks'] == results
 
 
-@pytest.mark.slow()
+@pytest.mark.slow
 def test_the_demo_goes_on_after_ctrl_c_and_after_a_cut_checkpoint(tmp_path):
     process = start(tmp_path, '--task', 'mask_rcnn')
     wait_for(process, tmp_path / 'out/mask_rcnn/iter_2.pth')

@@ -80,7 +80,7 @@ class Clock:
         monkeypatch.setattr('demo_parts.console.time.monotonic', lambda: self.now)
 
 
-@pytest.fixture()
+@pytest.fixture
 def timed(monkeypatch):
     return Clock(monkeypatch)
 

@@ -8,11 +8,13 @@ import time
 from pathlib import Path
 
 import torch
-from demo_parts.console import Console, clock, output_to
-from demo_parts.state import write_whole
-from demo_parts.tasks import TASKS, TaskRun
+
 from mmlape.datasets import build_digit_scenes
 from mmlape.version import __version__
+
+from .console import Console, clock, output_to
+from .state import write_whole
+from .tasks import TASKS, TaskRun
 
 DATA_STEP = 'Digit scenes: building'
 DATA_SECONDS = 12
@@ -60,7 +62,9 @@ def build_data(options: argparse.Namespace, console: Console) -> str:
     root = build_digit_scenes(options.data_root, **(QUICK_DATA if options.quick else {}))
     marker = json.loads((root / 'digit_scenes.json').read_text())
     sizes = marker['options']
-    console.end(f'{sizes["num_train"]} training and {sizes["num_val"]} validation images', typical=False)
+    console.end(
+        f'{sizes["num_train"]} training and {sizes["num_val"]} validation images', typical=False
+    )
     return marker['fingerprint']
 
 

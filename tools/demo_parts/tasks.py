@@ -75,7 +75,9 @@ class ProgressHook(Hook):
     # After the hook that writes checkpoints.
     priority = 'LOWEST'
 
-    def __init__(self, console: Console, on_checkpoint: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self, console: Console, on_checkpoint: Callable[[int], None] | None = None
+    ) -> None:
         self.console = console
         self.on_checkpoint = on_checkpoint
         self.resumed = 0.0
