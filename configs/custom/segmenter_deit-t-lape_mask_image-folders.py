@@ -115,6 +115,7 @@ param_scheduler = [
 ]
 optim_wrapper = dict(
     optimizer=dict(_delete_=True, type='AdamW', lr=options['lr'], weight_decay=0.05),
+    clip_grad=dict(max_norm=1.0),
     paramwise_cfg=dict(
         custom_keys={
             'pos_embed': dict(decay_mult=0.0),

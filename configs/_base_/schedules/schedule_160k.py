@@ -11,7 +11,6 @@ param_scheduler = [
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='SGD', lr=1e-3, momentum=0.9, weight_decay=0.0),
-    clip_grad=None,
 )
 # 8 GPUs x 1 image; `--cfg-options auto_scale_lr.enable=True` scales the learning rate for another batch size.
 auto_scale_lr = dict(enable=False, base_batch_size=8)
