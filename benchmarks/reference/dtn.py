@@ -6,6 +6,7 @@ Written from the paper, and checked against golden vectors in ``tests/norm/test_
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -72,9 +73,9 @@ class DenseDTN(nn.Module):
     def _pooled(self, x: Tensor) -> Tensor:
         if self.pool == 1:
             return x
-        cells = self.side // self.pool
-        x = x.unflatten(1, (cells, self.pool, cells, self.pool))
-        return x.mean(dim=(2, 4)).flatten(1, 2)
+        maps = x.flatten(2).unflatten(1, (self.side, self.side)).permute(0, 3, 1, 2)
+        cells = F.avg_pool2d(maps, self.pool).permute(0, 2, 3, 1)
+        return cells.flatten(1, 2).unflatten(2, (self.num_heads, -1))
 
     def _spread(self, cells: Tensor) -> Tensor:
         if self.pool == 1:

@@ -23,7 +23,7 @@ class Pretrained:
     """Loads weights from elsewhere into a backbone and accounts for every entry.
 
     Args:
-        source: Format of the weights: ``'timm'``, ``'deit'``, ``'lape'``, ``'pvt'``, ``'vit_adapter'``, or
+        source: Format of the weights: ``'timm'``, ``'deit'``, ``'lape'``, ``'pvt'``, ``'dtn'``, ``'vit_adapter'``, or
             ``'mmlape'``.
         checkpoint: Path or http(s) address of a checkpoint. Files are read with ``weights_only=True``.
         model: Name of a timm model whose published weights are taken; for ``source='timm'`` in place of

@@ -7,6 +7,7 @@ pairs (B, G, A, E, 2 D): for every channel two values side by side, so that one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -68,7 +69,7 @@ def moments_backward(
     grad_first.addcmul_(mean, grad_second, value=-2)
     grad_first.addcmul_(head_major(centre), grad_second, value=2)
 
-    pairs = torch.empty_like(grad)
+    pairs = _new_pairs(grad, grad.shape)
     _set_values_and_squares(pairs, cells, centre, 0.0)
     grad_half = _filter_columns(grad, P_x.mT)
     grad_P_y = grad_P_x = None
@@ -141,12 +142,27 @@ def _filter_columns(pairs: Tensor, P_x: Tensor, out: Tensor | None = None) -> Te
 def _product(
     maps: Tensor, pairs: Tensor, shape: tuple[int, int, int], out: Tensor | None
 ) -> Tensor:
-    out = torch.empty_like(pairs) if out is None else out
+    out = _new_pairs(pairs, pairs.shape) if out is None else out
     torch.bmm(maps, pairs.view(shape), out=out.view(shape))
     return out
 
 
 def _map_gradient(grad: Tensor, pairs: Tensor) -> Tensor:
-    """``grad pairs^T`` summed over the batch and other rows: ``(B, G, ..., L, K)`` to ``(G, L, L)``."""
-    outer = torch.bmm(grad.flatten(0, -3), pairs.flatten(0, -3).mT)
-    return outer.view(*grad.shape[:2], -1, *outer.shape[1:]).sum(dim=(0, 2))
+    """``grad pairs^T`` summed over the batch and other rows: ``(B, G, ..., L, K)`` to ``(G, L, L)``.
+
+    ``pairs`` must lie in a buffer of :func:`_new_pairs`.
+    """
+    length = pairs.shape[-2]
+    rows = pairs.flatten(0, -3)
+    missing = -length % 16
+    if pairs.is_cpu and 4 * missing <= length and not torch.compiler.is_compiling():
+        # BLAS takes 16 columns in less time than 14. What follows in memory fills up; its products are cut off.
+        rows = rows.as_strided((len(rows), length + missing, rows.shape[2]), rows.stride())
+    outer = torch.bmm(grad.flatten(0, -3), rows.mT)[..., :length]
+    return outer.unflatten(0, (*grad.shape[:2], -1)).sum(dim=(0, 2))
+
+
+def _new_pairs(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Empty pairs ``(B, G, A, E, K)`` with 15 rows of room behind."""
+    size, room = math.prod(shape), 15 * shape[-2] * shape[-1]
+    return like.new_empty(size + room)[:size].view(shape)
