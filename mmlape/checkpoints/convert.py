@@ -34,7 +34,7 @@ def convert(
     Args:
         state_dict: Names to tensors; a checkpoint that holds them under ``state_dict`` or ``model`` is unwrapped, and
             the prefixes ``module.`` and ``backbone.`` are stripped.
-        source: Format: ``'timm'``, ``'deit'``, ``'lape'``, ``'pvt'``, ``'dtn'``, ``'vit_adapter'``, or ``'mmlape'`` for ours.
+        source: ``'timm'``, ``'deit'``, ``'lape'``, ``'pvt'``, ``'dtn'``, ``'vit_adapter'``, or ``'mmlape'`` for ours.
         model: One of our backbones. A ViT's weights may go into a ``ViTAdapter``, then its ``vit`` receives them.
         min_matched: Least share of the values of the part that the source describes which must come from it.
             Default 0.95.

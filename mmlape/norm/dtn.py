@@ -53,7 +53,7 @@ class DTN(nn.Module):
         positions: ``'learned'`` for eq. 6 (default), ``'uniform'`` for all tokens alike, ``'banded'`` for the
             ``band x band`` cells around alike.
         position_init: For learned positions, ``'local'`` for eq. 7 as in the paper (default), ``'random'`` as in the
-            published training code, whose network initialisation overwrites eq. 7 (Table: 72.7 against 73.2 top-1).
+            published training code, whose network initialisation overwrites eq. 7 (section 4.3: 72.7, not 73.2 top-1).
             Eq. 7 reaches the first ``floor(sqrt(G))^2`` heads; the others start at random.
         band: Odd number of cells along each axis; for banded positions, and only for them.
         eps: Added to the variance, and to the mean square of a head. Default 1e-5, as published.
