@@ -1,5 +1,7 @@
 """Small backbones of every kind, shared by the tests of this room."""
 
+from torch import nn
+
 from mmlape.registry import MODELS
 
 ARCH = dict(embed_dims=24, depth=4, num_heads=3, mlp_ratio=2)
@@ -56,6 +58,18 @@ def build_pvt(version='', **options):
     """A micro PVT; ``version='V2'`` for PVTv2."""
     base = dict(type=f'mmlape.PyramidVisionTransformer{version}', arch=PYRAMID_ARCH, img_size=64)
     return MODELS.build(dict(base, **options))
+
+
+def randomise(model):
+    """Initial values hide errors: norms are all alike, biases zero."""
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    return model.eval()
+
+
+def count_parameters(*modules):
+    """Number of values in all of them."""
+    return sum(p.numel() for module in modules for p in module.parameters())
 
 
 # name: how to build it. Every variant goes through the same tests.
