@@ -78,7 +78,9 @@ class PublishedDTN(Format):
     def part(self, model: nn.Module, state: State) -> str:
         """The whole model, which is or has a token norm."""
         if not any(isinstance(module, (DTN, LN, TokenNorm)) for module in model.modules()):
-            raise ValueError(f'a {type(model).__name__} has no token norm that this source describes')
+            raise ValueError(
+                f'a {type(model).__name__} has no token norm that this source describes'
+            )
         return ''
 
     def rename(self, state: State) -> State:
