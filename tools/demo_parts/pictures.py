@@ -17,7 +17,7 @@ COLUMNS = 2
 SIDE = 280
 MIN_SCORE = 0.5
 MARGIN, HEADER = 10, 26
-COLORS = 128
+COLORS = 224
 
 
 def draw_instances(runner: Runner, path: Path) -> None:
@@ -28,6 +28,7 @@ def draw_instances(runner: Runner, path: Path) -> None:
         if predicted:
             instances = instances[instances.scores >= MIN_SCORE]
         masks, boxes = _arrays(instances)
+        names = []
         for number, (mask, box) in enumerate(zip(masks, boxes * scale)):
             label = int(instances.labels[number])
             color = tuple(runner.val_dataloader.dataset.metainfo['palette'][label])
@@ -36,7 +37,9 @@ def draw_instances(runner: Runner, path: Path) -> None:
             name = runner.val_dataloader.dataset.metainfo['classes'][label]
             if predicted:
                 name += f' {float(instances.scores[number]):.2f}'
-            _write(visualizer, name, box[:2], color)
+            names.append((name, box[:2], color))
+        for name in names:  # after all masks, so that none hides one
+            _write(visualizer, *name)
 
     _sheet(runner, path, paint)
 
