@@ -169,7 +169,9 @@ def test_lape_in_one_line():
     """DESIGN: every option of the ViT is a ViT-Adapter variant."""
     plain, lape = build_adapter(), build_adapter(dict(joining=dict(type='mmlape.LaPE')))
     added = set(lape.state_dict()) - set(plain.state_dict())
-    assert added == {f'vit.position.joining.norms.{n}.{p}' for n in range(4) for p in ('weight', 'bias')}
+    assert added == {
+        f'vit.position.joining.norms.{n}.{p}' for n in range(4) for p in ('weight', 'bias')
+    }
 
 
 @pytest.mark.parametrize(
