@@ -109,7 +109,7 @@ class Setup:
             'venv': 'created',
             'packages': digest(*[file.read_text(encoding='utf-8') for file in files]),
             'mmcv': digest(toolboxes, self.pins['torch'], vars(cuda) if cuda else None),
-            'toolboxes': digest(toolboxes),
+            'toolboxes': digest(toolboxes, self.pins['imaug']),
             'mmlape': digest(ROOT, *[file.read_text(encoding='utf-8') for file in about_us]),
         }
 
@@ -182,7 +182,7 @@ def constraints_for(setup: Setup, installed: dict, tested: bool = True) -> Path:
 def install_packages(setup: Setup) -> None:
     """Everything but the OpenMMLab packages."""
     installed = setup.installed()
-    left_out = set(STACKS['onedl'].values())  # installed by the next steps
+    left_out = {*STACKS['onedl'].values(), 'imaug'}  # installed by the next steps
     if OPENCV & installed.keys():
         left_out |= OPENCV
     required = read_requirements(ROOT / 'requirements.txt')
@@ -240,6 +240,8 @@ def install_toolboxes(setup: Setup) -> None:
         for module, name in setup.names.items()
         if module != 'mmcv' and (setup.ours or not own_version(setup, installed, module))
     ]
+    if setup.stack == 'onedl' and 'imaug' not in installed:
+        wanted.append(f'imaug=={setup.pins["imaug"]}')
     if wanted:
         say(f'3/5 installing {", ".join(wanted)} (under a minute)')
         setup.install('the OpenMMLab packages', '--no-build-isolation', '--no-deps', *wanted)
@@ -248,6 +250,8 @@ def install_toolboxes(setup: Setup) -> None:
 def install_mmlape(setup: Setup) -> None:
     say('5/5 installing mmlape from this clone (seconds)')
     setup.install('mmlape', '--no-build-isolation', '--no-deps', '-e', ROOT)
+    if not setup.run(setup.python, '-W', 'ignore', '-c', 'import mmdet.datasets, mmseg.datasets'):
+        raise SetupError(f'mmdet or mmseg in {setup.venv} cannot be imported (reason above)')
 
 
 STEPS = {
