@@ -19,6 +19,7 @@ optim_wrapper = dict(
         custom_keys={
             'level_embed': dict(decay_mult=0.0),
             'pos_embed': dict(decay_mult=0.0),
+            'position': dict(decay_mult=0.0),  # embeddings without a table, joining
             'cls_token': dict(decay_mult=0.0),
             'norm': dict(decay_mult=0.0),
             'bias': dict(decay_mult=0.0),
