@@ -28,6 +28,8 @@ def start(folder: Path, *options: str) -> subprocess.Popen:
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        # A shell's background jobs ignore Ctrl-C, and whatever they start inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
