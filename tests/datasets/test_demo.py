@@ -11,9 +11,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-pytest.importorskip('mmdet')
-pytest.importorskip('mmseg')
-
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, str(ROOT / 'tools/demo.py'), '--quick']
 

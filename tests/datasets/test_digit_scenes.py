@@ -228,7 +228,6 @@ def test_without_scikit_learn_the_message_says_what_to_install(tmp_path, monkeyp
 
 
 def test_upstream_detection_data_set_reads_every_image(root):
-    pytest.importorskip('mmdet')
     from mmdet.datasets import CocoDataset
     from mmdet.utils import register_all_modules
 
@@ -259,7 +258,6 @@ def test_upstream_detection_data_set_reads_every_image(root):
 
 
 def test_upstream_segmentation_data_set_reads_every_image(root):
-    pytest.importorskip('mmseg')
     from mmseg.datasets import BaseSegDataset
     from mmseg.utils import register_all_modules
 

@@ -26,7 +26,6 @@ COCO_PIPELINE = [dict(type='LoadAnnotations', with_bbox=True)]
 def scope(request):
     """Default scope of a run, as the runner sets it."""
     name = request.param
-    pytest.importorskip(name)
     __import__(f'{name}.datasets')
     before = DefaultScope.get_current_instance()
     DefaultScope.get_instance(f'check-data-{name}-{id(request)}', scope_name=name)
@@ -403,7 +402,6 @@ def runnable(root, work_dir, **options):
 
 def test_any_runner_stops_before_training(tmp_path):
     """Upstream trains on what has the wrong class names; with the hook it does not."""
-    pytest.importorskip('mmdet')
     write_coco(tmp_path)
     cfg = runnable(tmp_path, tmp_path / 'plain')
     cfg.train_dataloader.dataset.metainfo.classes = ('red cell', 'yeast')
@@ -415,7 +413,6 @@ def test_any_runner_stops_before_training(tmp_path):
 
 def test_the_early_runner_is_before_upstreams_own_error(tmp_path):
     """An annotation file without images ends in a numpy error with the plain runner."""
-    pytest.importorskip('mmdet')
     content = coco_content()
     write_coco(tmp_path, content)
     empty = dict(content, images=[], annotations=[])
