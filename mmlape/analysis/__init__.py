@@ -19,10 +19,10 @@ from .drawing import (
     draw_embedding,
     draw_gabor_fit,
     draw_grids,
-    save_figure,
 )
 from .gabor_fit import GaborFit, fit_gabor_position, fit_maps
 from .loading import load_backbone
+from .panels import save_figure
 from .stacks import PositionStack, find_stacks, pick_stack
 from .tables import EmbeddingTable, embedding_table, pick_channels
 

@@ -11,16 +11,27 @@ import numpy as np
 from matplotlib.figure import Figure
 from mmengine.config import Config, DictAction
 from mmengine.logging import print_log
+from torch import nn
 
 from mmlape.checkpoints import FORMATS
 
-from .drawing import save_figure
 from .loading import load_backbone
+from .panels import save_figure
 from .stacks import PositionStack, find_stacks, pick_stack
 
 
-def model_parser(description: str) -> argparse.ArgumentParser:
-    """A parser with the options that say which position is meant, and where results go."""
+def model_parser(
+    description: str,
+    part: str = "position embedding of several, e.g. 'position1'",
+    with_prefix: bool = True,
+) -> argparse.ArgumentParser:
+    """A parser with the options that say which model and which part of it is meant, and where results go.
+
+    Args:
+        description: What the command does.
+        part: What ``--part`` names one of.
+        with_prefix: Whether there is ``--prefix``. Default True.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument('config', help='any config with model.backbone (detector or segmentor)')
     parser.add_argument(
@@ -44,13 +55,14 @@ def model_parser(description: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         '--part',
-        help="one position embedding of several, e.g. 'position1'; default: all, a file each",
+        help=f'one {part}; default: all, a file each',
     )
-    parser.add_argument(
-        '--prefix',
-        action='store_true',
-        help='show prefix tokens (class, distillation); default: leave them out',
-    )
+    if with_prefix:
+        parser.add_argument(
+            '--prefix',
+            action='store_true',
+            help='show prefix tokens (class, distillation); default: leave them out',
+        )
     parser.add_argument(
         '--out', type=Path, help='folder; default: work_dirs/pictures/<config name>'
     )
@@ -68,16 +80,26 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def stacks_of(options: argparse.Namespace) -> list[PositionStack]:
-    """The stacks that the options mean."""
+def config_of(options: argparse.Namespace) -> Config:
+    """The config with what ``--cfg-options`` overrides."""
     if not Path(options.config).is_file():
         raise FileNotFoundError(f'there is no config {options.config!r}')
     config = Config.fromfile(options.config)
     if options.cfg_options:
         config.merge_from_dict(options.cfg_options)
-    backbone = load_backbone(
-        config, options.checkpoint, options.format, options.pretrained, options.seed
+    return config
+
+
+def backbone_of(options: argparse.Namespace) -> nn.Module:
+    """The backbone with the weights that the options mean."""
+    return load_backbone(
+        config_of(options), options.checkpoint, options.format, options.pretrained, options.seed
     )
+
+
+def stacks_of(options: argparse.Namespace) -> list[PositionStack]:
+    """The position stacks that the options mean."""
+    backbone = backbone_of(options)
     return find_stacks(backbone) if options.part is None else [pick_stack(backbone, options.part)]
 
 

@@ -1,0 +1,97 @@
+"""Panels of a picture, off screen and without pyplot's global state: what every drawing of this room is made of."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.patheffects import withStroke
+from PIL import Image
+
+PER_ROW = 7
+# Inches: a panel, and what is left of it for its name.
+CELL, LABEL = 1.6, 0.45
+DPI = 100
+# Black and white stay what they are in a palette of few colours.
+OUTLINE = [withStroke(linewidth=3, foreground='white')]
+# Where a correlation is undefined (a token without position).
+UNDEFINED = '0.8'
+# Matplotlib's name for: squares stay squares, and what has more cells than pixels is averaged.
+SMOOTH = 'antialiased'
+DIVERGING, SEQUENTIAL = 'PuOr_r', 'viridis'
+
+
+def save_figure(figure: Figure, path: str | Path) -> Path:
+    """Write a PNG of at most 256 colours (a fifth of the size); the file is never seen half written."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format='png', dpi=DPI)
+    image = Image.open(buffer).convert('RGB').quantize(256, dither=Image.Dither.NONE)
+    partial = path.with_name(path.name + '.partial')
+    image.save(partial, format='PNG', optimize=True)
+    os.replace(partial, path)
+    return path
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, sides in inches."""
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def new_panels(
+    rows: int, columns: int, right: float = 0.985, width_ratios: Sequence[float] | None = None
+) -> tuple[Figure, np.ndarray]:
+    """Empty panels without ticks, ``(rows, columns)``; square unless ratios of width to height are given."""
+    ratios = [1.0] * columns if width_ratios is None else list(width_ratios)
+    width = (sum(ratios) * CELL + LABEL) / right
+    height = rows * (CELL + 0.22) + 0.25
+    figure = new_figure(width, height)
+    axes = figure.subplots(
+        rows,
+        columns,
+        squeeze=False,
+        width_ratios=ratios,
+        gridspec_kw=dict(
+            left=LABEL / width, right=right, bottom=0.05 / height, top=1 - 0.25 / height
+        )
+        | dict(wspace=0.08, hspace=0.2),
+    )
+    for place in axes.flat:
+        place.set_xticks([])
+        place.set_yticks([])
+        place.set_frame_on(False)
+    return figure, axes
+
+
+def show_map(
+    axes: Axes, values: np.ndarray, cmap: str, scale: tuple[float, float], title: str = ''
+) -> AxesImage:
+    """Show ``(H, W)`` on a colour scale; grey where a value is not finite."""
+    axes.set_facecolor(UNDEFINED)
+    axes.patch.set_visible(True)
+    axes.set_frame_on(True)
+    axes.set_title(title, fontsize=8, pad=3)
+    return axes.imshow(np.ma.masked_invalid(values), cmap=cmap, clim=scale, interpolation=SMOOTH)
+
+
+def add_scale(figure: Figure, image: AxesImage, label: str) -> None:
+    """The colour scale that all panels share, to the right of panels that end at 0.9 of the width."""
+    bar = figure.add_axes((0.925, 0.15, 0.012, 0.7))
+    figure.colorbar(image, cax=bar).set_label(label, fontsize=8)
+    bar.tick_params(labelsize=7)
+
+
+def symmetric_scale(values: np.ndarray) -> tuple[float, float]:
+    """A scale around zero that holds all values."""
+    limit = float(np.abs(values).max()) or 1.0
+    return -limit, limit
