@@ -1,0 +1,88 @@
+"""The course of DTN's ratios, logged while it is trained."""
+
+from __future__ import annotations
+
+from mmengine.dist import master_only
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
+from torch import nn
+
+from mmlape.checks import check_positive_int
+from mmlape.norm.dtn import DTN, LearnedRatio
+from mmlape.registry import HOOKS
+
+__all__ = ['RATIOS', 'RATIO_PREFIX', 'DTNRatioHook', 'learned_ratios']
+
+# A scalar's name is dtn_ratio/<layer>/<mean or var>/<head>.
+RATIO_PREFIX = 'dtn_ratio'
+RATIOS = ('mean', 'var')
+
+
+@HOOKS.register_module()
+class DTNRatioHook(Hook):
+    """Log the ratios of mean and variance of every DTN layer and head (DTN, ICLR 2022, Figure 8).
+
+    The visualisation backends of the run get one scalar per layer, kind and head, called
+    ``dtn_ratio/<layer>/<mean or var>/<head>``, e.g. ``dtn_ratio/backbone.block1.0.norm1/mean/0``: the share (0 to 1)
+    that the token's own statistics have. They are logged once before the first step and then every ``interval``
+    iterations, under the number of iterations done. ``tools/analysis_tools/dtn_ratios.py`` draws them. Ratios that are
+    fixed have no course and are left out.
+
+    In any config::
+
+        custom_hooks = [dict(type='mmlape.DTNRatioHook', interval=50)]
+
+    Args:
+        interval: Iterations from one record to the next. Default 50.
+
+    Raises:
+        TypeError: If ``interval`` is no integer.
+        ValueError: If it is less than 1; from the runner's ``train``, before the first step, if no DTN of the model has
+            a learned ratio.
+    """
+
+    def __init__(self, interval: int = 50) -> None:
+        self.interval = check_positive_int('interval', interval)
+
+    def before_train(self, runner: Runner) -> None:
+        """Log the values that training starts from."""
+        if not learned_ratios(_unwrapped(runner.model)):
+            raise ValueError(
+                f'DTNRatioHook has nothing to log: the {type(_unwrapped(runner.model)).__name__} of this config has '
+                "no mmlape.DTN with ratio_mean='learned' or ratio_var='learned'"
+            )
+        _log(runner, runner.iter)
+
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
+    ) -> None:
+        """Log every ``interval`` iterations."""
+        if self.every_n_train_iters(runner, self.interval):
+            _log(runner, runner.iter + 1)
+
+
+def learned_ratios(model: nn.Module) -> dict[str, float]:
+    """Every learned ratio of a model by the name of its scalar."""
+    found = {}
+    for path, module in model.named_modules():
+        if not isinstance(module, DTN):
+            continue
+        for kind in RATIOS:
+            ratio = getattr(module, f'ratio_{kind}')
+            if isinstance(ratio, LearnedRatio):
+                values = ratio(ratio.omega.detach().float()).flatten().tolist()
+                found |= {
+                    f'{RATIO_PREFIX}/{path}/{kind}/{head}': value
+                    for head, value in enumerate(values)
+                }
+    return found
+
+
+@master_only
+def _log(runner: Runner, step: int) -> None:
+    runner.visualizer.add_scalars(learned_ratios(_unwrapped(runner.model)), step=step)
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    return model.module if is_model_wrapper(model) else model
