@@ -19,16 +19,28 @@ from mmlape.checks import (
 )
 from mmlape.layers import Attention, Block, Mlp, PatchEmbed
 from mmlape.norm import build_token_norm
-from mmlape.position import JoinedPosition, PositionPlan
+from mmlape.position import JoinedPosition, PositionPlan, fold_plans
 from mmlape.registry import MODELS
 
 from .base import Backbone
+from .layer_options import (
+    check_outputs,
+    layer_norms,
+    layer_scale_value,
+    linear_rates,
+    per_layer,
+    resolve_prefix_after,
+)
 from .names import alias_state_dict
 
 ARCHS = {
     'deit-tiny': dict(embed_dims=192, depth=12, num_heads=3, mlp_ratio=4),
     'deit-small': dict(embed_dims=384, depth=12, num_heads=6, mlp_ratio=4),
     'deit-base': dict(embed_dims=768, depth=12, num_heads=12, mlp_ratio=4),
+    # Square numbers of heads: ViT-T*, ViT-S* and ViT-B* of DTN (ICLR 2022, Table 1). Its ViT-S and ViT-B are DeiT's.
+    'vit-tiny-star': dict(embed_dims=192, depth=12, num_heads=4, mlp_ratio=4),
+    'vit-small-star': dict(embed_dims=432, depth=12, num_heads=9, mlp_ratio=4),
+    'vit-base-star': dict(embed_dims=768, depth=12, num_heads=16, mlp_ratio=4),
 }
 _ARCH_KEYS = ('embed_dims', 'depth', 'num_heads', 'mlp_ratio')
 
@@ -41,8 +53,9 @@ class VisionTransformer(Backbone):
     Parameter names in the state dict are timm's, so timm and DeiT weights load as they are.
 
     Args:
-        arch: ``'deit-tiny'``, ``'deit-small'``, ``'deit-base'``, or a dict with ``embed_dims``, ``depth``,
-            ``num_heads`` and ``mlp_ratio`` (4 if left out). Default ``'deit-tiny'``.
+        arch: ``'deit-tiny'``, ``'deit-small'``, ``'deit-base'``, one of DTN's ``'vit-tiny-star'``,
+            ``'vit-small-star'``, ``'vit-base-star'`` with 4, 9 and 16 heads (192, 432 and 768 channels), or a dict with
+            ``embed_dims``, ``depth``, ``num_heads`` and ``mlp_ratio`` (4 if left out). Default ``'deit-tiny'``.
         img_size: Pre-training image size in pixels, one integer or (height, width); it sets the grid of stored
             position tables. Default 224.
         patch_size: In pixels, one integer or (height, width). Default 16.
@@ -50,15 +63,18 @@ class VisionTransformer(Backbone):
         position: Config of a position embedding. Default ``mmlape.LearnedPosition``.
         joining: Config of a joining method. Default ``mmlape.DefaultJoining``.
         attention_position: Config of what position does inside the attention layers, e.g.
-            ``dict(type='mmlape.RelativePositionBias', layer_norm=True)``; its key ``layers`` (None for all, a number of
-            first layers, or a list) says where. Default None, nothing.
+            ``dict(type='mmlape.RelativePositionBias', layer_norm=True)`` or ``dict(type='mmlape.GaborAttention')``; its
+            key ``layers`` (None for all, a number of first layers, or a list) says where. Default None, nothing.
         out_type: ``'featmap'`` (default): maps ``(B, C, H, W)`` with ``H = ceil(height / patch)``; ``'raw'``: all
             tokens ``(B, P + H * W, C)``, prefix first; ``'featmap_and_prefix'``: pairs of map and prefix tokens
-            ``(B, P, C)``.
+            ``(B, P, C)``. P is 0 for layers that prefix tokens have not joined yet.
         out_indices: Layers whose output is returned, -1 (default) for the last. Layers after the last one named are
             not built.
         with_cls_token: Put a class token before the patch tokens. Default True.
         with_dist_token: Put a distillation token after the class token. Default False.
+        prefix_after: Number of first layers that see patch tokens alone; class and distillation token join after them,
+            with their rows of the position. Default None: all layers up to the last one with DTN (ICLR 2022, appendix
+            A.1), which is none without DTN, or where no layer follows. Tokens that no built layer sees are not built.
         final_norm: Normalise the output of the last layer. Default True.
         layer_scale: True for a learned per-channel scale on both branches of each block, initially 1 (ViT-Adapter); a
             number for another initial value. Default False.
@@ -68,9 +84,13 @@ class VisionTransformer(Backbone):
         drop_rate: Dropout of position-added tokens, projections and MLPs. Default 0.
         attn_drop_rate: Dropout of attention weights. Default 0.
         drop_path_rate: Stochastic depth of the last layer; it grows linearly from 0. Default 0.
-        norm_cfg: Token norm of all layers and of the output. Default ``dict(type='mmlape.LN', eps=1e-6)``.
-        frozen_stages: -1 (default): nothing is frozen; 0: patch embedding, prefix tokens and position; n: the first n
-            layers too; the depth: everything.
+        norm_cfg: Token norm of all layers and of the output. Default ``dict(type='mmlape.LN', eps=1e-6)``. Its key
+            ``layers`` (None for all, a number of first layers, or a list) says where; elsewhere is the default. One
+            ``mmlape.DTN`` goes, unless it says otherwise, into all layers but the last two, as published for ViT, with
+            the heads of the attention.
+        frozen_stages: -1 (default): nothing is frozen; 0: patch embedding, position, and prefix tokens if they join
+            there; n: the first n layers too, and prefix tokens that join before or right after them; the depth:
+            everything.
         with_cp: Recompute each block in the backward pass to save memory. Default False.
         init_cfg: Initialisation, e.g. ``dict(type='mmlape.Pretrained', source='timm',
             model='deit_tiny_patch16_224')``.
@@ -96,6 +116,7 @@ class VisionTransformer(Backbone):
         out_indices: int | Sequence[int] = -1,
         with_cls_token: bool = True,
         with_dist_token: bool = False,
+        prefix_after: int | None = None,
         final_norm: bool = True,
         layer_scale: bool | float = False,
         window_size: int | Sequence | None = None,
@@ -112,19 +133,19 @@ class VisionTransformer(Backbone):
         self.arch = _resolve_arch(arch)
         self.embed_dims, self.depth = self.arch['embed_dims'], self.arch['depth']
         self.out_type = check_option('out_type', out_type, _OUTPUTS)
-        self.out_indices = _resolve_indices(out_indices, self.depth)
+        self.out_indices = check_outputs(out_indices, self.depth)
         self.with_cp = check_bool('with_cp', with_cp)
         self.frozen_stages = check_positive_int(
             'frozen_stages', frozen_stages, minimum=-1, maximum=self.depth
         )
-        norm_cfg = norm_cfg or dict(type='mmlape.LN', eps=1e-6)
-
         num_layers = self.out_indices[-1] + 1
+        *norms, output_norm = layer_norms(norm_cfg, self.depth, self.arch['num_heads'])
 
         self.patch_embed = PatchEmbed(in_channels, self.embed_dims, patch_size)
-        self.prefix_names = self._add_prefix_tokens(
-            cls_token=with_cls_token, dist_token=with_dist_token
-        )
+        prefix_names = _wanted(cls_token=with_cls_token, dist_token=with_dist_token)
+        self.prefix_after = resolve_prefix_after(prefix_after, norms, bool(prefix_names))
+        self.prefix_names = prefix_names if self.prefix_after < num_layers else ()
+        self._add_prefix_tokens()
         img_size = check_grid('img_size', img_size)
         self.grid = tuple(-(-side // patch) for side, patch in zip(img_size, self.patch_size))
         self.position = JoinedPosition(
@@ -134,8 +155,8 @@ class VisionTransformer(Backbone):
         alias_state_dict(self, {'pos_embed': 'position.embedding.pos_embed'})
         self.drop_after_position = nn.Dropout(check_rate('drop_rate', drop_rate))
         self.drop_path_rate = check_rate('drop_path_rate', drop_path_rate)
-        rates = _linear_rates(self.drop_path_rate, self.depth)
-        windows = _per_layer('window_size', window_size, self.depth)
+        rates = linear_rates(self.drop_path_rate, self.depth)
+        windows = per_layer('window_size', window_size, self.depth)
         in_attention = self._attention_positions(attention_position, windows[:num_layers])
         self.blocks = nn.ModuleList(
             Block(
@@ -150,14 +171,14 @@ class VisionTransformer(Backbone):
                     in_attention[layer],
                 ),
                 Mlp(self.embed_dims, int(self.embed_dims * self.arch['mlp_ratio']), drop_rate),
-                layer_scale=_layer_scale_value(layer_scale),
+                layer_scale=layer_scale_value(layer_scale),
                 drop_path_rate=rates[layer],
-                norm_cfg=norm_cfg,
+                norm_cfg=norms[layer],
             )
             for layer in range(num_layers)
         )
         normed = check_bool('final_norm', final_norm) and self.depth - 1 in self.out_indices
-        self.norm = build_token_norm(norm_cfg, self.embed_dims) if normed else None
+        self.norm = build_token_norm(output_norm, self.embed_dims) if normed else None
         self.blocks.apply(_init_linear)
         self.freeze()
 
@@ -182,22 +203,27 @@ class VisionTransformer(Backbone):
         return tuple(outputs)
 
     def embed(self, image: Tensor) -> tuple[Tensor, tuple[int, int], PositionPlan]:
-        """Image to tokens ``(B, P + H * W, C)``, their grid ``(H, W)``, and where position is added."""
+        """Image to patch tokens ``(B, H * W, C)``, their grid ``(H, W)``, and where position is added."""
         tokens, grid = self.patch_embed(image)
-        prefix = [getattr(self, name).expand(len(tokens), -1, -1) for name in self.prefix_names]
-        tokens = torch.cat([*prefix, tokens], dim=1)
         plan = self.position(grid)
         if plan.stem is not None:
-            tokens = tokens + plan.stem
+            tokens = tokens + plan.stem[:, self.num_prefix_tokens :]
         return self.drop_after_position(tokens), grid, plan
 
     def run_block(
         self, layer: int, tokens: Tensor, grid: tuple[int, int], plan: PositionPlan
     ) -> Tensor:
-        """Run one layer, with its part of the plan."""
-        if plan.stream[layer] is not None:
-            tokens = tokens + plan.stream[layer]
-        arguments = (tokens, grid, plan.attention[layer])
+        """Run one layer, with its part of the plan; prefix tokens join before layer ``prefix_after``."""
+        if layer == self.prefix_after and self.prefix_names:
+            tokens = torch.cat([self._placed_prefix(len(tokens), plan), tokens], dim=1)
+        absent = self.num_prefix_tokens - self._prefix_tokens_at(layer)
+        stream, attention = (
+            entry[:, absent:] if absent and entry is not None else entry
+            for entry in (plan.stream[layer], plan.attention[layer])
+        )
+        if stream is not None:
+            tokens = tokens + stream
+        arguments = (tokens, grid, attention)
         if self.with_cp and torch.is_grad_enabled():
             return checkpoint(self.blocks[layer], *arguments, use_reentrant=False)
         return self.blocks[layer](*arguments)
@@ -215,7 +241,7 @@ class VisionTransformer(Backbone):
         computed when the grid is first seen, also for later grids, and is the same to the bit.
         """
         self.eval().requires_grad_(False)
-        self.position.fold()
+        fold_plans(self)
 
     def frozen_modules(self) -> list[nn.Module]:
         """The first ``frozen_stages`` layers with what serves them, and the stem."""
@@ -229,19 +255,26 @@ class VisionTransformer(Backbone):
     def freeze(self) -> None:
         """Switch gradients off up to ``frozen_stages``, prefix tokens included."""
         super().freeze()
-        if self.frozen_stages >= 0:
+        if self.frozen_stages >= self.prefix_after:
             for name in self.prefix_names:
                 getattr(self, name).requires_grad_(False)
 
-    def _add_prefix_tokens(self, **wanted: bool) -> tuple[str, ...]:
-        names = tuple(
-            name for name, with_it in wanted.items() if check_bool(f'with_{name}', with_it)
-        )
-        for name in names:
+    def _prefix_tokens_at(self, layer: int) -> int:
+        """Number of prefix tokens that ``layer`` sees."""
+        return self.num_prefix_tokens if layer >= self.prefix_after else 0
+
+    def _placed_prefix(self, batch: int, plan: PositionPlan) -> Tensor:
+        """Prefix tokens ``(B, P, C)`` as they join, with what the stem has for them."""
+        prefix = torch.cat([getattr(self, name) for name in self.prefix_names], dim=1)
+        if plan.stem is not None:
+            prefix = prefix + plan.stem[:, : self.num_prefix_tokens]
+        return self.drop_after_position(prefix.expand(batch, -1, -1))
+
+    def _add_prefix_tokens(self) -> None:
+        for name in self.prefix_names:
             token = nn.Parameter(torch.zeros(1, 1, self.embed_dims))
             nn.init.trunc_normal_(token, std=0.02)
             setattr(self, name, token)
-        return names
 
     def _attention_positions(self, config: dict | None, windows: list) -> list[nn.Module | None]:
         """One module or None for each layer."""
@@ -251,9 +284,15 @@ class VisionTransformer(Backbone):
         layers = check_layers(
             'attention_position layers', options.pop('layers', None), len(windows)
         )
-        options.update(embed_dims=self.embed_dims, num_heads=self.arch['num_heads'])
+        options.update(
+            embed_dims=self.embed_dims,
+            num_heads=self.arch['num_heads'],
+            grid=self.grid,
+        )
         return [
-            MODELS.build(dict(options, grid=self.grid if window is None else window))
+            MODELS.build(
+                dict(options, window_size=window, num_prefix_tokens=self._prefix_tokens_at(layer))
+            )
             if layer in layers
             else None
             for layer, window in enumerate(windows)
@@ -271,36 +310,9 @@ def _resolve_arch(arch: str | dict) -> dict:
     return dict(arch)
 
 
-def _resolve_indices(out_indices: int | Sequence[int], depth: int) -> tuple[int, ...]:
-    """Sorted, non-negative layer indices."""
-    listed = list(out_indices) if isinstance(out_indices, (list, tuple)) else [out_indices]
-    for index in listed:
-        check_positive_int('out_indices', index, minimum=-depth, maximum=depth - 1)
-    resolved = sorted({index % depth for index in listed})
-    if not listed or len(resolved) != len(listed):
-        raise ValueError(f'out_indices must name different layers, got {out_indices}')
-    return tuple(resolved)
-
-
-def _per_layer(name: str, value, depth: int) -> list:
-    """One entry per layer from one value for all, or a list of ``depth`` values."""
-    if not isinstance(value, (list, tuple)):
-        return [value] * depth
-    if len(value) != depth:
-        raise ValueError(f'{name} must have one entry for each of {depth} layers, got {value}')
-    return list(value)
-
-
-def _linear_rates(last: float, depth: int) -> list[float]:
-    return [last * layer / max(depth - 1, 1) for layer in range(depth)]
-
-
-def _layer_scale_value(layer_scale: bool | float) -> float | None:
-    if isinstance(layer_scale, bool):
-        return 1.0 if layer_scale else None
-    if not isinstance(layer_scale, (int, float)):
-        raise TypeError(f'layer_scale must be True, False or a number, got {layer_scale!r}')
-    return float(layer_scale)
+def _wanted(**tokens: bool) -> tuple[str, ...]:
+    """Names of the prefix tokens that are asked for."""
+    return tuple(name for name, wanted in tokens.items() if check_bool(f'with_{name}', wanted))
 
 
 def _init_linear(module: nn.Module) -> None:

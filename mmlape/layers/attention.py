@@ -25,7 +25,8 @@ class Attention(nn.Module):
         window_size: Window height and width in tokens, one integer or a pair; None (default) for global attention.
         attn_drop_rate: Dropout of attention weights. Default 0.
         proj_drop_rate: Dropout after the output projection. Default 0.
-        position: What a position does to queries, keys, values and scores of patch tokens. Default None, nothing.
+        position: What a position does to queries, keys, values and scores, per window or for the image (see
+            :class:`~mmlape.position.AttentionPosition`). Default None, nothing.
 
     Raises:
         ValueError: If ``num_heads`` does not divide ``embed_dims``, or a size or rate is out of range.
@@ -58,6 +59,9 @@ class Attention(nn.Module):
     def forward(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
         """Attend; ``(B, P + H * W, C)`` to the same shape, ``grid = (H, W)``."""
         qkv = self.qkv(tokens)
+        if self.position is not None and not self.position.per_window:
+            placed = self.position(*self._split_heads(qkv), grid)[:3]
+            qkv = torch.cat([part.transpose(1, 2).flatten(2) for part in placed], dim=-1)
         if self.window_size is None:
             out = self._attend(*self._split_heads(qkv), grid)
         else:
@@ -65,19 +69,31 @@ class Attention(nn.Module):
         return self.proj_drop(self.proj(out))
 
     def _split_heads(self, qkv: Tensor) -> tuple[Tensor, ...]:
-        """``(B, N, 3 * C)`` to three ``(B, heads, N, C / heads)``."""
-        return qkv.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        """``(B, N, heads * (2 * D + d))`` to queries and keys ``(B, heads, N, D)`` and values ``(B, heads, N, d)``.
+
+        D is d unless a position has widened queries and keys.
+        """
+        value = self.proj.in_features
+        key = (qkv.shape[-1] - value) // 2
+        return tuple(
+            part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for part in qkv.split([key, key, value], dim=-1)
+        )
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, grid: tuple[int, int] | None = None
     ) -> Tensor:
         """Heads apart in, ``(B, N, C)`` out. Position acts on a ``grid`` of queries and keys."""
-        scale, bias = query.shape[-1] ** -0.5, None
-        if self.position is not None and grid is not None:
+        # Of the content alone: position channels must not change what a trained head's own scores are.
+        width = value.shape[-1]
+        scale, bias = width**-0.5, None
+        if self.position is not None and self.position.per_window and grid is not None:
             query, key, value, bias = self.position(query, key, value, grid)
+        # Kernels without an N x N map want values as wide as queries.
+        value = F.pad(value, (0, query.shape[-1] - width)) if query.shape[-1] > width else value
         dropout = self.attn_drop_rate if self.training else 0.0
         out = F.scaled_dot_product_attention(query, key, value, bias, dropout, scale=scale)
-        return out.transpose(1, 2).flatten(2)
+        return out[..., :width].transpose(1, 2).flatten(2)
 
     def _attend_in_windows(
         self, qkv: Tensor, grid: tuple[int, int], window: tuple[int, int]

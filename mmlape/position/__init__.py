@@ -1,8 +1,9 @@
 """Where a token is: embeddings, and how they join a network."""
 
-from .cache import PlanCache
+from .cache import PlanCache, PlanKeeper, fold_plans
 from .embedding import PositionEmbedding, resize_table
 from .gabor import GaborPosition
+from .gabor_attention import GaborAttention
 from .joined import JoinedPosition
 from .joining import (
     DefaultJoining,
@@ -21,6 +22,7 @@ __all__ = [
     'AttentionPosition',
     'DefaultJoining',
     'FixedPosition',
+    'GaborAttention',
     'GaborPosition',
     'JoinedPosition',
     'Joining',
@@ -29,11 +31,13 @@ __all__ = [
     'LearnedPosition',
     'NoPosition',
     'PlanCache',
+    'PlanKeeper',
     'PositionEmbedding',
     'PositionPlan',
     'RelativePositionBias',
     'SharedJoining',
     'SinusoidalPosition',
     'UnsharedJoining',
+    'fold_plans',
     'resize_table',
 ]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
+from torch import nn
 
 from .embedding import Grid
-from .joining import PositionPlan
+
+Plan = TypeVar('Plan')
 
 
 class PlanCache:
-    """The last plans by grid.
+    """The last plans by grid; a plan is whatever a module derives from its parameters for a grid.
 
     A plan depends on parameters and on the grid alone. It is computed anew in every forward pass with gradients; such
     a pass also forgets what was kept, because an optimizer step may follow it. The owner must call :meth:`clear`
@@ -26,13 +29,15 @@ class PlanCache:
     def __init__(self, max_grids: int = 32) -> None:
         self.max_grids = max_grids
         self.final = False
-        self._plans: OrderedDict[tuple, PositionPlan] = OrderedDict()
+        self._plans: OrderedDict[tuple, object] = OrderedDict()
 
-    def get(self, grid: Grid, compute: Callable[[], PositionPlan]) -> PositionPlan:
+    def get(self, grid: Grid, compute: Callable[[], Plan]) -> Plan:
         """The plan of ``grid``, from ``compute`` where none is kept."""
         if torch.is_grad_enabled() and not self.final:
             self.clear()
             return compute()
+        if torch.compiler.is_compiling():
+            return compute()  # what is kept would become a constant of the graph
         # What autocast does to a plan stays with it.
         key = (tuple(grid), torch.is_autocast_enabled('cpu'), torch.is_autocast_enabled('cuda'))
         if key not in self._plans:
@@ -52,3 +57,43 @@ class PlanCache:
         copied = PlanCache(self.max_grids)
         copied.final = self.final
         return copied
+
+
+class PlanKeeper(nn.Module):
+    """A module with a :class:`PlanCache`, and with everything that clears it.
+
+    Attributes:
+        plans: What is kept. Not in the state dict.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plans = PlanCache()
+        self.register_load_state_dict_post_hook(_forget_plans)
+
+    def fold(self) -> None:
+        """Take plans from what is kept from now on, gradients or not."""
+        self.plans.final = True
+
+    def train(self, mode: bool = True) -> PlanKeeper:
+        """Switch between training and evaluation; what was kept is forgotten."""
+        super().train(mode)
+        self.plans.clear()
+        return self
+
+    def _apply(self, *args, **kwargs) -> PlanKeeper:
+        # Called by .to(), .half(), .cuda(): what was kept lives elsewhere.
+        self.plans.clear()
+        return super()._apply(*args, **kwargs)
+
+
+def fold_plans(model: nn.Module) -> None:
+    """:meth:`PlanKeeper.fold` for every part of ``model`` that keeps plans."""
+    for module in model.modules():
+        if isinstance(module, PlanKeeper):
+            module.fold()
+
+
+def _forget_plans(keeper: PlanKeeper, _: object) -> None:
+    """After loading, what was kept is stale."""
+    keeper.plans.clear()

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_option
+from mmlape.checks import check_bool, check_option
 from mmlape.registry import MODELS
 
 from .embedding import Grid, PositionEmbedding
@@ -35,6 +35,7 @@ class GaborPosition(PositionEmbedding):
         num_prefix_tokens: Prefix rows ``P``, learned. Default 0.
         num_tables: Embeddings ``K``. Default 1.
         variant: ``'G+E'`` (default), ``'G'`` or ``'E'``: Gabor functions, edge markers, or both (Table 1).
+        with_bias: Have B. Default True.
 
     Raises:
         ValueError: If the variant is unknown.
@@ -49,6 +50,7 @@ class GaborPosition(PositionEmbedding):
         num_prefix_tokens: int = 0,
         num_tables: int = 1,
         variant: str = 'G+E',
+        with_bias: bool = True,
     ) -> None:
         super().__init__(embed_dims, grid, num_prefix_tokens, num_tables)
         parts = check_option('variant', variant, ('G+E', 'G', 'E')).split('+')
@@ -58,13 +60,15 @@ class GaborPosition(PositionEmbedding):
         self.edges = (
             nn.Parameter(0.02 * torch.randn(shape[0], 4, shape[1])) if 'E' in parts else None
         )
-        self.bias = nn.Parameter(torch.zeros(shape[0], 1, shape[1]))
+        bias = nn.Parameter(torch.zeros(shape[0], 1, shape[1]))
+        self.bias = bias if check_bool('with_bias', with_bias) else None
         self.prefix = nn.Parameter(0.02 * torch.randn(shape[0], self.num_prefix_tokens, shape[1]))
 
     def forward(self, grid: Grid) -> Tensor:
         """Return ``(K, P + H * W, C)`` for ``grid = (H, W)``."""
         height, width = grid
-        along_x, along_y = self.bias, torch.zeros_like(self.bias)
+        nothing = self.prefix.new_zeros(self.num_tables, 1, self.embed_dims)
+        along_x, along_y = nothing if self.bias is None else self.bias, nothing
         if self.gabor_x is not None:
             along_x = along_x + self.gabor_x(width)
             along_y = along_y + self.gabor_y(height)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from torch import nn
-
 from mmlape.checks import check_positive_int
 from mmlape.registry import MODELS
 
-from .cache import PlanCache
+from .cache import PlanKeeper
 from .embedding import Grid
 from .joining import PositionPlan
 
 
-class JoinedPosition(nn.Module):
+class JoinedPosition(PlanKeeper):
     """Answers, for a grid, what is added where in a stack of layers. Plans are kept per grid while gradients are off.
 
     Args:
@@ -47,29 +45,7 @@ class JoinedPosition(nn.Module):
                 num_tables=self.joining.num_tables,
             )
         )
-        self.plans = PlanCache()
-        self.register_load_state_dict_post_hook(_forget_plans)
 
     def forward(self, grid: Grid) -> PositionPlan:
         """The plan for ``grid = (H, W)``."""
         return self.plans.get(grid, lambda: self.joining(self.embedding(grid)))
-
-    def fold(self) -> None:
-        """Take plans from what is kept from now on, gradients or not."""
-        self.plans.final = True
-
-    def train(self, mode: bool = True) -> JoinedPosition:
-        """Switch between training and evaluation; what was kept is forgotten."""
-        super().train(mode)
-        self.plans.clear()
-        return self
-
-    def _apply(self, *args, **kwargs) -> JoinedPosition:
-        # Called by .to(), .half(), .cuda(): what was kept lives elsewhere.
-        self.plans.clear()
-        return super()._apply(*args, **kwargs)
-
-
-def _forget_plans(joined: JoinedPosition, _: object) -> None:
-    """After loading, what was kept is stale."""
-    joined.plans.clear()

@@ -12,23 +12,51 @@ from torch import Tensor, nn
 from mmlape.checks import check_bool, check_grid, check_positive_int
 from mmlape.registry import MODELS
 
+from .cache import PlanKeeper
 from .embedding import Grid, resize_table
 
 
-class AttentionPosition(nn.Module, ABC):
+class AttentionPosition(PlanKeeper, ABC):
     """What a position does to queries, keys, values and scores of one attention layer.
 
     Args:
         embed_dims: Channels ``C``.
         num_heads: Heads of the attention.
-        grid: Pre-training grid ``(H0, W0)``, or the window's size.
+        grid: Pre-training grid ``(H0, W0)`` of the image in tokens.
+        num_prefix_tokens: Prefix tokens ``P``. Default 0.
+        window_size: Of a layer that attends in windows. Default None.
+
+    Attributes:
+        per_window: True for a position that knows offsets alone: a layer with windows calls it for each window, with
+            the window as the grid, and prefix tokens among the keys only. False for one that knows places in the image:
+            it is called once, with all tokens, before windows are cut, and adds nothing to the scores itself.
+        grid: The grid that it is built for: the window's for a position per window, else the image's.
     """
 
-    def __init__(self, embed_dims: int, num_heads: int, grid: Grid) -> None:
+    per_window = True
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        grid: Grid,
+        num_prefix_tokens: int = 0,
+        window_size: Grid | None = None,
+    ) -> None:
         super().__init__()
         self.embed_dims = check_positive_int('embed_dims', embed_dims)
         self.num_heads = check_positive_int('num_heads', num_heads)
+        if embed_dims % num_heads:
+            raise ValueError(
+                f'num_heads must divide embed_dims, got num_heads={num_heads}, embed_dims={embed_dims}'
+            )
+        self.num_prefix_tokens = check_positive_int(
+            'num_prefix_tokens', num_prefix_tokens, minimum=0
+        )
+        self.window_size = None if window_size is None else check_grid('window_size', window_size)
         self.grid = check_grid('grid', grid)
+        if self.per_window and self.window_size is not None:
+            self.grid = self.window_size
 
     @abstractmethod
     def forward(
@@ -37,7 +65,16 @@ class AttentionPosition(nn.Module, ABC):
         """Apply to ``(B, heads, P + H * W, C / heads)`` each; the P of queries and of keys may differ.
 
         Returns:
-            Queries, keys, values, and what is added to the scores: ``(1, heads, queries, keys)`` or None.
+            Queries and keys, which may have become wider (the scores' factor stays ``(C / heads) ** -0.5``), values of
+            the same width, and what is added to the scores: ``(1, heads, queries, keys)`` or None.
+        """
+
+    @abstractmethod
+    def scores(self, grid: Grid) -> Tensor:
+        """What it adds to the softmax's argument whatever the image, ``(1, heads, P + H * W, P + H * W)``.
+
+        Raises:
+            ValueError: If what it adds depends on the image.
         """
 
 
@@ -51,7 +88,9 @@ class RelativePositionBias(AttentionPosition):
     Args:
         embed_dims: Channels ``C``; accepted for uniformity.
         num_heads: Heads.
-        grid: Pre-training grid ``(H0, W0)`` in tokens, or the window's size.
+        grid: Pre-training grid ``(H0, W0)`` in tokens.
+        num_prefix_tokens: Prefix tokens ``P``; they have no offsets. Default 0.
+        window_size: Of a layer that attends in windows; it takes the place of ``grid``. Default None.
         layer_norm: LaPE's form: a LayerNorm over the key axis of the bias (arXiv v1, appendix B). Its weight and bias
             have one value per key, and are resized with the grid. Default False.
         eps: Added to its variance. Default 1e-5, as in the published code.
@@ -66,10 +105,12 @@ class RelativePositionBias(AttentionPosition):
         embed_dims: int,
         num_heads: int,
         grid: Grid,
+        num_prefix_tokens: int = 0,
+        window_size: Grid | None = None,
         layer_norm: bool = False,
         eps: float = 1e-5,
     ) -> None:
-        super().__init__(embed_dims, num_heads, grid)
+        super().__init__(embed_dims, num_heads, grid, num_prefix_tokens, window_size)
         height, width = self.grid
         table = torch.empty((2 * height - 1) * (2 * width - 1), self.num_heads)
         self.relative_position_bias_table = nn.Parameter(nn.init.trunc_normal_(table, std=0.02))
@@ -80,10 +121,18 @@ class RelativePositionBias(AttentionPosition):
         self, query: Tensor, key: Tensor, value: Tensor, grid: Grid
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Leave queries, keys and values as they are; return the bias for the scores."""
-        bias = self.bias(tuple(grid))
+        grid = tuple(grid)
+        if self.window_size is None:
+            bias = self.bias(grid)  # N x N for every layer, head and grid is too much to keep
+        else:
+            bias = self.plans.get(grid, lambda: self.bias(grid))
         num_cells = grid[0] * grid[1]
         prefix = (key.shape[2] - num_cells, 0, query.shape[2] - num_cells, 0)
         return query, key, value, F.pad(bias, prefix).to(query.dtype)
+
+    def scores(self, grid: Grid) -> Tensor:
+        """The bias, ``(1, heads, P + H * W, P + H * W)``; zero for prefix tokens."""
+        return F.pad(self.bias(tuple(grid)), (self.num_prefix_tokens, 0) * 2)
 
     def bias(self, grid: Grid) -> Tensor:
         """``(1, heads, H * W, H * W)``, queries first."""

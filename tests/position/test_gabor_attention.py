@@ -1,0 +1,291 @@
+"""Gabor position in the attention: formula, published counts, windows, precision, and that nothing is made twice."""
+
+import copy
+
+import pytest
+import torch
+from backbone_variants import build_adapter, build_vit, count_parameters, randomise
+
+from mmlape.layers import Attention, Block, Mlp
+from mmlape.layers.attention import partition
+from mmlape.position import GaborAttention
+
+PARTS = ['4', '2,3', '2,3,4', None]
+DIMS, HEADS, PREFIX, GRID = 12, 3, 2, (3, 4)
+CONFIG = dict(type='mmlape.GaborAttention')
+
+
+def position(grid=GRID, prefix=PREFIX, **options):
+    return randomise(GaborAttention(DIMS, HEADS, grid, prefix, **options))
+
+
+def attention(window=None, **options):
+    module = Attention(
+        DIMS, HEADS, window_size=window, position=position(window_size=window, **options)
+    )
+    return randomise(module)
+
+
+def in_heads(rows):
+    return rows.unflatten(-1, (HEADS, -1)).transpose(-2, -3)
+
+
+def explicit(module, tokens, grid, mask=None):
+    """The docstring's formula, part by part, with the N x N map written out."""
+    pos, cells = module.position, grid[0] * grid[1]
+    query, key, value = (in_heads(part) for part in module.qkv(tokens).chunk(3, dim=-1))
+
+    def of(embedding):
+        rows = embedding(grid)[0]
+        missing = tokens.shape[1] - len(rows)
+        assert len(rows) in (cells, cells + PREFIX)
+        return in_heads(torch.cat([rows.new_zeros(missing, rows.shape[1]), rows]))
+
+    scores = query @ key.mT
+    if '2' in pos.parts:
+        scores = scores + of(pos.query_on_content) @ key.mT + query @ of(pos.key_on_content).mT
+    if '4' in pos.parts:
+        scores = scores + of(pos.query) @ of(pos.key or pos.query).mT
+    scores = scores / (DIMS // HEADS) ** 0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float('-inf'))
+    if pos.value is not None:
+        value = value + of(pos.value)
+    return module.proj((scores.softmax(dim=-1) @ value).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize('value', ['E', 'G+E', 'G', 'LE', None])
+@pytest.mark.parametrize('query_key', ['G+E', 'G', 'E', 'LE'])
+@pytest.mark.parametrize('parts', ['4', '2,3', '2,3,4'])
+def test_equals_the_formula_on_any_grid(parts, query_key, value):
+    module = attention(parts=parts, query_key=query_key, value=value)
+    for grid in (GRID, (1, 1), (5, 2)):
+        tokens = torch.randn(2, PREFIX + grid[0] * grid[1], DIMS)
+        assert torch.allclose(module(tokens, grid), explicit(module, tokens, grid), atol=1e-5)
+
+
+def test_edge_markers_alone():
+    module, tokens = attention(parts=None), torch.randn(2, PREFIX + 12, DIMS)
+    assert torch.allclose(module(tokens, GRID), explicit(module, tokens, GRID), atol=1e-5)
+    query, key, value = (torch.randn(1, HEADS, PREFIX + 12, 4) for _ in range(3))
+    same_query, same_key, moved, bias = module.position(query, key, value, GRID)
+    assert same_query is query and same_key is key and bias is None
+    added = (moved - value)[0, :, PREFIX:].unflatten(1, GRID)
+    # One interior row of two columns: no marker, the same bias. A corner has both of its edges.
+    assert torch.allclose(added[:, 1, 1], added[:, 1, 2], atol=1e-6)
+    corner, inside = added[:, 0, 0], added[:, 1, 1]
+    assert torch.allclose(corner - inside, added[:, 0, 1] + added[:, 1, 0] - 2 * inside, atol=1e-5)
+
+
+@pytest.mark.parametrize(('parts', 'widths'), [('4', 4 + 5), ('2,3,4', 4 + 4 + 5)])
+def test_the_number_of_position_channels(parts, widths):
+    module, tokens = attention(parts=parts, channels=5), torch.randn(1, PREFIX + 12, DIMS)
+    query, key, value, _ = module.position(*(torch.randn(1, HEADS, 14, 4) for _ in range(3)), GRID)
+    assert query.shape == key.shape == (1, HEADS, 14, widths) and value.shape[-1] == 4
+    assert torch.allclose(module(tokens, GRID), explicit(module, tokens, GRID), atol=1e-5)
+
+
+def test_without_position_the_scores_are_the_contents_alone():
+    """The factor is that of the content, so zero position is no position."""
+    module, tokens = attention(), torch.randn(1, PREFIX + 12, DIMS)
+    with torch.no_grad():
+        for parameter in module.position.parameters():
+            parameter.zero_()
+    plain = Attention(DIMS, HEADS)
+    plain.load_state_dict({k: v for k, v in module.state_dict().items() if 'position' not in k})
+    assert torch.allclose(module(tokens, GRID), plain(tokens, GRID), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('options', 'published'),
+    [
+        (dict(query_key='LE', value=None), 907.8),
+        (dict(query_key='LE'), 921.6),
+        (dict(value=None), 64.5),
+        (dict(), 78.3),
+        (dict(value='G+E'), 96.8),
+        (dict(parts=None), 13.8),
+        (dict(parts='2,3'), 69.1),
+        (dict(parts='2,3,4'), 96.8),
+        (dict(layers=3), 19.6),
+        (dict(layers=5), 32.6),
+        (dict(layers=6), 39.2),
+        (dict(layers=9), 58.8),
+        (dict(layers=12), 78.3),
+    ],
+)
+def test_published_parameter_counts_of_deit_tiny(options, published):
+    """Tables 3, 4 and 5, in thousands."""
+    options = dict(type='mmlape.VisionTransformer', attention_position=dict(CONFIG, **options))
+    model = build_vit(arch='deit-tiny', img_size=224, **options)
+    added = [b.attn.position for b in model.blocks if b.attn.position is not None]
+    count = count_parameters(*added) / 1000
+    # Table 5 cuts 39.168 to 39.2 and 58.752 to 58.8, but 19.584 to 19.6 and 32.64 to 32.6.
+    assert round(count, 1) == published
+
+
+@pytest.mark.parametrize('parts', PARTS)
+def test_a_window_is_global_attention_restricted_to_it(parts):
+    """Places and edges are the image's; the prefix attends to all."""
+    grid, window = (4, 6), (2, 3)
+    module, tokens = attention(window, parts=parts), torch.randn(2, PREFIX + 24, DIMS)
+    ids = torch.arange(24).view(1, 24, 1)
+    windows = partition(ids, grid, window)[..., 0]
+    mask = torch.ones(PREFIX + 24, PREFIX + 24, dtype=torch.bool)
+    mask[PREFIX:, PREFIX:] = False
+    for cells in windows:
+        mask[(PREFIX + cells)[:, None], PREFIX + cells] = True
+    expected = explicit(module, tokens, grid, mask)
+    assert torch.allclose(module(tokens, grid), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize('prefix', [0, PREFIX])
+def test_padding_of_a_window_has_no_position(prefix):
+    """The last window of a 1 x 3 grid is one token and three zeros, as without position."""
+    module = randomise(
+        Attention(DIMS, HEADS, window_size=2, position=position((1, 3), prefix, window_size=(2, 2)))
+    )
+    tokens = torch.randn(1, prefix + 3, DIMS)
+    qkv = (in_heads(part) for part in module.qkv(tokens).chunk(3, dim=-1))
+    query, key, value, _ = module.position(*qkv, (1, 3))
+    seen = [*range(prefix), prefix + 2]
+    scores = query[:, :, -1:] @ key[:, :, seen].mT / 2
+    weights = torch.cat([scores, scores.new_zeros(1, HEADS, 1, 3)], dim=-1).softmax(dim=-1)
+    expected = weights[..., : len(seen)] @ value[:, :, seen]
+    got = module(tokens, (1, 3))[:, -1:]
+    assert torch.allclose(got, module.proj(expected.transpose(1, 2).flatten(2)), atol=1e-5)
+
+
+@pytest.mark.parametrize('window', [None, 2])
+@pytest.mark.parametrize('parts', PARTS)
+def test_gradcheck(parts, window):
+    module = Attention(4, 2, window_size=window)
+    module.position = GaborAttention(4, 2, (2, 3), 1, parts=parts)
+    module = randomise(module).double()
+    names, values = zip(*module.named_parameters())
+    tokens = torch.randn(1, 7, 4, dtype=torch.float64, requires_grad=True)
+
+    def run(tokens, *values):
+        return torch.func.functional_call(module, dict(zip(names, values)), (tokens, (2, 3)))
+
+    assert torch.autograd.gradcheck(run, (tokens, *values))
+
+
+@pytest.mark.parametrize('parts', PARTS)
+def test_no_map_of_all_pairs_is_saved(parts):
+    module, saved = attention(parts=parts), []
+    num = 20 * 20
+    hooks = torch.autograd.graph.saved_tensors_hooks(
+        lambda t: saved.append(t.numel()) or t, lambda t: t
+    )
+    with hooks:
+        module(torch.randn(1, PREFIX + num, DIMS, requires_grad=True), (20, 20))
+    assert max(saved) < num * num
+
+
+@pytest.mark.parametrize('window', [None, 2])
+@pytest.mark.parametrize('parts', PARTS)
+def test_block_compiles_as_one_graph(parts, window):
+    torch.compiler.reset()
+    block, tokens = (
+        Block(DIMS, attention(window, parts=parts), Mlp(DIMS, 8)),
+        torch.randn(1, 14, DIMS),
+    )
+    compiled = torch.compile(block, fullgraph=True, backend='aot_eager')
+    assert torch.allclose(compiled(tokens, GRID), block(tokens, GRID), atol=1e-5)
+    with torch.no_grad():
+        assert torch.allclose(compiled(tokens, GRID), block(tokens, GRID), atol=1e-5)
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize('parts', PARTS)
+def test_half_precision(parts, dtype):
+    module, tokens = attention(parts=parts), torch.randn(2, PREFIX + 12, DIMS)
+    expected = module(tokens, GRID)
+    with torch.autocast('cpu', dtype=dtype), torch.no_grad():
+        mixed = module(tokens, GRID)
+    assert mixed.dtype == dtype and (mixed - expected).abs().max() < 0.1 * expected.abs().max()
+    half = module.to(dtype)(tokens.to(dtype), GRID)
+    assert half.dtype == dtype and (half - expected).abs().max() < 0.1 * expected.abs().max()
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Grids that channels were made for."""
+    calls, original = [], GaborAttention.placed
+    monkeypatch.setattr(
+        GaborAttention, 'placed', lambda self, grid: calls.append(grid) or original(self, grid)
+    )
+    return calls
+
+
+def test_made_once_per_grid_and_layer_and_never_stale(made):
+    model = randomise(build_vit(attention_position=dict(CONFIG, layers=[0, 2]), window_size=2))
+    images = torch.randn(1, 3, 64, 64), torch.randn(1, 3, 32, 80)
+    with torch.no_grad():
+        for image in images * 3:
+            model(image)
+    assert made == [(4, 4)] * 2 + [(2, 5)] * 2
+    for change in (
+        lambda: model.load_state_dict({k: v + 0.5 for k, v in model.state_dict().items()}),
+        lambda: [p.data.add_(0.5) for p in model.parameters()] and model.eval(),
+        lambda: (
+            model(images[0])[0].sum().backward() or torch.optim.SGD(model.parameters(), 1).step()
+        ),
+        lambda: model.double(),
+    ):
+        change()
+        fresh = copy.deepcopy(model)
+        with torch.no_grad():
+            image = images[0].to(next(model.parameters()))
+            assert torch.equal(model(image)[0], fresh(image)[0])
+
+
+@pytest.mark.parametrize('build', [build_vit, lambda **vit: build_adapter(vit)])
+@pytest.mark.parametrize('parts', PARTS)
+def test_deploy_is_equal_to_the_bit_and_makes_nothing_twice(parts, build, made):
+    model = randomise(
+        build(attention_position=dict(CONFIG, parts=parts), window_size=[2, None] * 2)
+    )
+    image, other = torch.randn(1, 3, 64, 64), torch.randn(1, 3, 40, 100)
+    expected = [out.detach() for picture in (image, other) for out in model(picture)]
+    for vit in model.modules():
+        if hasattr(vit, 'switch_to_deploy'):
+            vit.switch_to_deploy()
+    made.clear()
+    for _ in range(2):
+        got = [out for picture in (image, other) for out in model(picture)]
+        assert all(torch.equal(a, b) for a, b in zip(got, expected))
+    assert len(made) == 2 * 4
+
+
+def test_scores_are_part_4():
+    pos = position()
+    query, key, value = (torch.zeros(1, HEADS, PREFIX + 12, 4) for _ in range(3))
+    wide_query, wide_key, _, _ = pos(query, key, value, GRID)
+    assert torch.allclose(pos.scores(GRID), wide_query @ wide_key.mT / 2, atol=1e-6)
+    assert pos.scores((1, 2)).shape == (1, HEADS, PREFIX + 2, PREFIX + 2)
+    for parts, shown in (('2,3', "'2,3'"), (None, 'None')):
+        with pytest.raises(ValueError, match=f'parts={shown} adds nothing'):
+            position(parts=parts).scores(GRID)
+
+
+@pytest.mark.parametrize(
+    ('options', 'error', 'match'),
+    [
+        (dict(parts='3,2'), ValueError, r"parts must be one of \['2,3', '2,3,4', '4'\], got '3,2'"),
+        (dict(parts=4), ValueError, 'parts must be one of'),
+        (dict(query_key='gabor'), ValueError, 'query_key must be one of'),
+        (dict(value='edges'), ValueError, 'value must be one of'),
+        (dict(parts=None, value=None), ValueError, 'no position left'),
+        (dict(parts=None, query_key='LE'), ValueError, "query_key needs parts, got query_key='LE'"),
+        (dict(parts='2,3', channels=4), ValueError, 'channels needs part 4'),
+        (dict(channels=0), ValueError, 'channels must be at least 1'),
+        (dict(layers=5), ValueError, 'attention_position layers must be 1 to 4'),
+        (dict(edges=True), TypeError, 'edges'),
+        (dict(type='mmlape.GaborPosition'), TypeError, 'num_heads'),
+    ],
+)
+def test_mistakes(options, error, match):
+    with pytest.raises(error, match=match):
+        build_vit(attention_position=dict(CONFIG, **options))
