@@ -29,6 +29,8 @@ JOININGS = {
     'lape-eta-2': dict(type='mmlape.LaPE', layers=2),
 }
 
+DTN = dict(type='mmlape.DTN')
+
 
 def build_vit(**options):
     """A micro Vision Transformer."""
@@ -80,12 +82,26 @@ VARIANTS = {
         for name, j in JOININGS.items()
     },
     'vit-windows': lambda: build_vit(window_size=[2, None, (2, 3), None]),
+    'vit-dtn': lambda: build_vit(norm_cfg=DTN, out_type='raw', with_dist_token=True),
+    'vit-dtn-windows': lambda: build_vit(
+        norm_cfg=dict(DTN, layers=3), joining=JOININGS['lape'], window_size=[2, None, (2, 3), None]
+    ),
+    'vit-prefix-later': lambda: build_vit(
+        prefix_after=1,
+        out_type='raw',
+        joining=JOININGS['unshared'],
+        attention_position=dict(type='mmlape.RelativePositionBias'),
+    ),
     'vit-raw': lambda: build_vit(out_type='raw', with_dist_token=True),
     'vit-without-prefix': lambda: build_vit(with_cls_token=False, layer_scale=0.1),
     'vit-two-outputs': lambda: build_vit(out_indices=[0, 2]),
     'adapter-per-stage': lambda: build_adapter(vit_feature='per_stage'),
     'adapter-windows': lambda: build_adapter(dict(window_size=[2, None, 2, None])),
     'adapter-with-prefix': lambda: build_adapter(dict(with_cls_token=True, final_norm=True)),
+    'adapter-dtn': lambda: build_adapter(dict(norm_cfg=DTN)),
+    'adapter-dtn-with-prefix': lambda: build_adapter(
+        dict(norm_cfg=DTN, with_cls_token=True, final_norm=True, joining=JOININGS['lape'])
+    ),
     'adapter-patch-14': lambda: build_adapter(dict(patch_size=14)),
     'adapter-one-interaction': lambda: build_adapter(interaction_indexes=[[0, 3]]),
     'adapter-deform-ratio': lambda: build_adapter(deform_ratio=0.5),

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmlape.checks import check_keys, check_positive_int
-from mmlape.norm import DTN
-from mmlape.registry import MODELS
+from mmlape.norm import is_dtn
 
 NUM_STAGES = 4
 ARCH_KEYS = ('embed_dims', 'depths', 'num_heads', 'mlp_ratios', 'sr_ratios')
@@ -71,14 +70,9 @@ def stage_norms(
     """
     if norm_cfg is None:
         return [_LAST_STAGE_NORM] * NUM_STAGES
-    if not isinstance(norm_cfg, (list, tuple)) and _is_dtn(norm_cfg):
+    if not isinstance(norm_cfg, (list, tuple)) and is_dtn(norm_cfg):
         return [*({**published, **norm_cfg} for published in _DTN_STAGES), _LAST_STAGE_NORM]
     return [
-        {'num_heads': heads, **config} if _is_dtn(config) else config
+        {'num_heads': heads, **config} if is_dtn(config) else config
         for heads, config in zip(num_heads, per_stage('norm_cfg', norm_cfg))
     ]
-
-
-def _is_dtn(config: Any) -> bool:
-    name = config.get('type') if isinstance(config, dict) else None
-    return DTN in (name, MODELS.get(name) if isinstance(name, str) else None)

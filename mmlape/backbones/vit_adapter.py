@@ -149,16 +149,15 @@ class ViTAdapter(Backbone):
         tokens, grid, plan = self.vit.embed(image)
         into_tokens = sampling_plan((grid,), shapes, image.device)
         into_pyramid = sampling_plan(shapes, (grid,), image.device)
-        num_prefix = self.vit.num_prefix_tokens
         maps = []
         for interaction, (first, last) in zip(self.interactions, self.interaction_indexes):
-            prefix, cells = tokens[:, :num_prefix], tokens[:, num_prefix:]
+            prefix, cells = _split_prefix(tokens, grid)
             cells = self._run(interaction.injector, cells, pyramid, into_tokens)
-            tokens = torch.cat([prefix, cells], dim=1) if num_prefix else cells
+            tokens = torch.cat([prefix, cells], dim=1) if prefix.shape[1] else cells
             for layer in range(first, last + 1):
                 tokens = self.vit.run_block(layer, tokens, grid, plan)
             tokens = self.vit.finish(last, tokens, grid)
-            cells = tokens[:, num_prefix:]
+            _, cells = _split_prefix(tokens, grid)
             for extractor in interaction.extractors():
                 pyramid = self._run(extractor, pyramid, cells, into_pyramid, shapes)
             maps.append(cells.transpose(1, 2).unflatten(2, grid))
@@ -216,6 +215,12 @@ def _resolve_interactions(
             f'once and in order, got {indexes}'
         )
     return pairs
+
+
+def _split_prefix(tokens: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Prefix tokens, if they have joined the ViT's others yet, and the others."""
+    num_prefix = tokens.shape[1] - grid[0] * grid[1]
+    return tokens[:, :num_prefix], tokens[:, num_prefix:]
 
 
 def _resize(maps: Tensor, size: tuple[int, int]) -> Tensor:

@@ -1,6 +1,6 @@
 """How tokens are scaled: token norms answer ``norm(tokens, grid)``."""
 
-from .build import build_token_norm
+from .build import build_token_norm, check_norm_cfg, is_dtn
 from .dtn import DTN
 from .layer_norm import LN
 from .power_norm import PowerNorm
@@ -18,4 +18,6 @@ __all__ = [
     'TokenIN',
     'TokenNorm',
     'build_token_norm',
+    'check_norm_cfg',
+    'is_dtn',
 ]

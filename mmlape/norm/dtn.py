@@ -13,7 +13,7 @@ from mmlape.registry import MODELS
 
 from .dtn_function import DTNFunction, DTNOptions
 from .position_map import BandedMap, Grid, LearnedMap, PositionMap, UniformMap
-from .token_norm import check_eps
+from .token_norm import check_eps, without_autocast
 from .windows import Windows
 
 
@@ -118,7 +118,7 @@ class DTN(nn.Module):
         grid = resolve_grid(tokens.shape[1], grid)
         num_prefix = tokens.shape[1] - grid[0] * grid[1]
         dtype = torch.promote_types(tokens.dtype, torch.float32)
-        with torch.autocast(tokens.device.type, enabled=False):
+        with without_autocast(tokens.device):
             weight, bias = self.weight.to(dtype), self.bias.to(dtype)
             patches = self._normalise(tokens[:, num_prefix:].to(dtype), grid, weight, bias)
             if not num_prefix:

@@ -6,6 +6,7 @@ B batch, N tokens (prefix tokens included), C channels
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +39,7 @@ class TokenNorm(nn.Module, ABC):
     def forward(self, tokens: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         """Normalise ``(B, N, C)``."""
         dtype = torch.promote_types(tokens.dtype, torch.float32)
-        with torch.autocast(tokens.device.type, enabled=False):
+        with without_autocast(tokens.device):
             out = self.standardise(tokens.to(dtype)) * self.weight.to(dtype)
             if self.bias is not None:
                 out = out + self.bias.to(dtype)
@@ -147,6 +148,11 @@ class ScaleNorm(TokenNorm):
     def standardise(self, x: Tensor) -> Tensor:
         """Over C."""
         return F.normalize(x, dim=-1, eps=self.eps)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager:
+    """A region without autocast; the meta device, where shapes and costs are counted, knows none."""
+    return nullcontext() if device.type == 'meta' else torch.autocast(device.type, enabled=False)
 
 
 def instance_moments(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -321,10 +321,10 @@ def test_in_a_vision_transformer():
     model = MODELS.build(
         dict(
             type='mmlape.VisionTransformer',
-            arch=dict(embed_dims=16, depth=2, num_heads=4, mlp_ratio=2),
+            arch=dict(embed_dims=16, depth=2, num_heads=2, mlp_ratio=2),
             img_size=32,
             patch_size=8,
-            norm_cfg=dict(type='mmlape.DTN', num_heads=4),
+            norm_cfg=dict(type='mmlape.DTN', num_heads=4, layers=None),
         )
     )
     model.init_weights()

@@ -1,0 +1,244 @@
+"""DTN in the plain ViT, and prefix tokens that join after the first layers."""
+
+import pytest
+import torch
+from backbone_variants import DTN, JOININGS, build_adapter, build_vit, count_parameters, randomise
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from mmlape import norm as norms
+from mmlape.registry import MODELS
+
+# DTN, ICLR 2022, Table 1: GFLOPs with LayerNorm and with DTN, parameters in millions
+TABLE = {
+    'vit-tiny-star': (1.26, 1.40, 5.7),
+    'deit-small': (4.60, 4.88, 22.1),
+    'vit-small-star': (5.77, 6.08, 27.8),
+    'deit-base': (17.58, 18.13, 86.5),
+    'vit-base-star': (17.58, 18.13, 86.5),
+}
+POSITIONS = {
+    'learned': dict(type='mmlape.LearnedPosition'),
+    'sinusoids': dict(type='mmlape.SinusoidalPosition', axes=1),
+    'gabor': dict(type='mmlape.GaborPosition'),
+}
+
+
+def build_on_meta(**options):
+    with torch.device('meta'):
+        return MODELS.build(dict(type='mmlape.VisionTransformer', **options))
+
+
+def gigaflops(model):
+    """Multiply-adds of one image of 224 x 224; attention in its written-out form is counted too."""
+    counter = FlopCounterMode(display=False)
+    with counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        model.eval()(torch.empty(1, 3, 224, 224, device='meta'))
+    return counter.get_total_flops() / 2e9
+
+
+@pytest.mark.parametrize('arch', TABLE)
+def test_parameters_of_table_1(arch):
+    """With a linear head of 1000 classes; DTN adds five values per head and norm."""
+    ln, dtn = (build_on_meta(arch=arch, norm_cfg=norm) for norm in (None, DTN))
+    head = nn.Linear(dtn.embed_dims, 1000, device='meta')
+    added = count_parameters(dtn) - count_parameters(ln)
+    assert added == 2 * 10 * 5 * dtn.arch['num_heads']
+    # ViT-B has 86.57 M; the table cuts where others round
+    assert count_parameters(dtn, head) / 1e6 == pytest.approx(TABLE[arch][2], abs=0.1)
+    assert count_parameters(ln, head) / 1e6 == pytest.approx(TABLE[arch][2], abs=0.1)
+
+
+@pytest.mark.parametrize('arch', TABLE)
+def test_flops_of_table_1(arch):
+    """LayerNorm within 2 %, DTN no more than published."""
+    plain, ours = (gigaflops(build_on_meta(arch=arch, norm_cfg=norm)) for norm in (None, DTN))
+    published_plain, published, _ = TABLE[arch]
+    assert plain == pytest.approx(published_plain, rel=0.02)
+    assert plain < ours <= published
+
+
+def test_as_published_by_default():
+    """Appendix A.1: the first 10 of 12 layers have DTN, the class token joins after them."""
+    model = build_on_meta(arch='vit-tiny-star', norm_cfg=DTN)
+    kinds = [(type(block.norm1), type(block.norm2)) for block in model.blocks]
+    assert kinds == [(norms.DTN,) * 2] * 10 + [(norms.LN,) * 2] * 2
+    assert model.blocks[0].norm1.num_heads == 4 and model.blocks[0].norm1.pool == 1
+    assert model.prefix_after == 10 and type(model.norm) is norms.LN
+
+
+@pytest.mark.parametrize(
+    ('options', 'layers', 'prefix_after'),
+    [
+        (dict(norm_cfg=DTN), [0, 1], 2),
+        (dict(norm_cfg=dict(DTN, layers=1)), [0], 1),
+        (dict(norm_cfg=dict(DTN, layers=[0, 2])), [0, 2], 3),
+        (dict(norm_cfg=dict(DTN, layers=3), prefix_after=1), [0, 1, 2], 1),
+        (dict(norm_cfg=dict(DTN, layers=None)), [0, 1, 2, 3, 'norm'], 0),
+        (dict(norm_cfg=dict(DTN, num_heads=6, pool=2), with_cls_token=False), [0, 1], 0),
+        (dict(prefix_after=3), [], 3),
+        (dict(), [], 0),
+    ],
+)
+def test_where_dtn_goes_and_the_class_token_joins(options, layers, prefix_after):
+    model = build_vit(**options)
+    found = [layer for layer, b in enumerate(model.blocks) if isinstance(b.norm1, norms.DTN)]
+    found += ['norm'] * isinstance(model.norm, norms.DTN)
+    assert found == layers and model.prefix_after == prefix_after
+    (maps,) = model(torch.randn(1, 3, 40, 70))
+    assert maps.shape == (1, 24, 3, 5)
+
+
+def test_any_norm_may_be_in_some_layers():
+    model = build_vit(norm_cfg=dict(type='mmlape.TokenIN', layers=[1, 3]))
+    kinds = [type(block.norm2).__name__ for block in model.blocks]
+    assert kinds == ['LN', 'TokenIN', 'LN', 'TokenIN'] and type(model.norm) is norms.LN
+    assert model.prefix_after == 0
+
+
+def by_hand(model, image):
+    """Tokens of the last layer: the class token takes its rows of the plan, the layers before it do without them."""
+    tokens, grid = model.patch_embed(image)
+    plan = model.position(grid)
+    stem = torch.zeros(1, 1, model.embed_dims) if plan.stem is None else plan.stem
+    tokens = tokens + stem[:, -tokens.shape[1] :]
+    for layer, block in enumerate(model.blocks):
+        if layer == model.prefix_after:
+            tokens = torch.cat([model.cls_token + stem[:, :1], tokens], dim=1)
+        count = tokens.shape[1]
+        stream, attention = plan.stream[layer], plan.attention[layer]
+        tokens = tokens if stream is None else tokens + stream[:, -count:]
+        tokens = block(tokens, grid, None if attention is None else attention[:, -count:])
+    return model.norm(tokens, grid)
+
+
+@pytest.mark.parametrize('position', POSITIONS)
+@pytest.mark.parametrize('joining', JOININGS)
+def test_position_of_a_class_token_that_joins_later(joining, position):
+    options = dict(joining=JOININGS[joining], position=POSITIONS[position], out_type='raw')
+    model = randomise(build_vit(norm_cfg=DTN, **options))
+    assert model.prefix_after == 2
+    image = torch.randn(1, 3, 40, 70)
+    (tokens,) = model(image)
+    assert tokens.shape == (1, 1 + 15, 24)
+    torch.testing.assert_close(tokens, by_hand(model, image))
+
+
+def test_layers_before_the_class_token_do_not_know_of_it():
+    """Patch tokens of the first layers are those of a network without class token."""
+    with_it = randomise(build_vit(prefix_after=2, out_indices=[1, 3], out_type='raw'))
+    without = build_vit(with_cls_token=False, out_indices=[1, 3], out_type='raw').eval()
+    state = with_it.state_dict()
+    state['pos_embed'] = state['pos_embed'][:, 1:]
+    del state['cls_token']
+    without.load_state_dict(state)
+    image = torch.randn(1, 3, 64, 64)
+    (early, late), (early_without, late_without) = with_it(image), without(image)
+    assert torch.equal(early, early_without)
+    assert late.shape[1] == 17 and not torch.allclose(late[:, 1:], late_without)
+
+
+def test_joining_before_the_first_layer_is_what_it_was():
+    """``prefix_after=0`` and DeiT's form, the table added to all tokens at once, agree to the bit."""
+    model, image = (
+        randomise(build_vit(out_type='raw', with_dist_token=True)),
+        torch.randn(2, 3, 64, 64),
+    )
+    patches, grid = model.patch_embed(image)
+    prefix = torch.cat([model.cls_token, model.dist_token], dim=1).expand(2, -1, -1)
+    tokens = torch.cat([prefix, patches], dim=1) + model.position(grid).stem
+    for block in model.blocks:
+        tokens = block(tokens, grid)
+    assert torch.equal(model(image)[0], model.norm(tokens, grid))
+
+
+def test_prefix_tokens_that_no_built_layer_sees_are_not_built():
+    """They would get no gradient, which DistributedDataParallel refuses."""
+    model = build_vit(norm_cfg=DTN, out_indices=1, out_type='featmap_and_prefix')
+    assert model.num_prefix_tokens == 0 and 'cls_token' not in model.state_dict()
+    ((_, prefix),) = model(torch.randn(1, 3, 64, 64))
+    assert prefix.shape == (1, 0, 24)
+
+
+@pytest.mark.parametrize(('frozen_stages', 'trained'), [(-1, True), (1, True), (2, False)])
+def test_class_token_is_frozen_where_it_joins(frozen_stages, trained):
+    model = build_vit(norm_cfg=DTN, frozen_stages=frozen_stages)
+    assert model.cls_token.requires_grad == trained
+    model(torch.randn(1, 3, 64, 64))[0].sum().backward()
+    assert (model.cls_token.grad is not None) == trained
+
+
+def test_deploy_changes_nothing():
+    model, image = (
+        randomise(build_vit(norm_cfg=DTN, joining=JOININGS['lape'])),
+        torch.randn(1, 3, 50, 70),
+    )
+    (before,) = model(image)
+    model.switch_to_deploy()
+    assert torch.equal(model(image)[0], before)
+    assert not any(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize('grid', [(3, 5), (4, 4)])
+@pytest.mark.parametrize('layer', [1, 3])
+def test_blocks_compile_as_one_graph(layer, grid):
+    """A block with DTN, and one behind the class token: output and gradients."""
+    model = randomise(build_vit(norm_cfg=DTN, joining=JOININGS['lape']))
+    block, prefix = model.blocks[layer], int(layer > 1)
+    compiled = torch.compile(block, fullgraph=True, backend='aot_eager')
+    tokens = torch.randn(2, prefix + grid[0] * grid[1], 24, requires_grad=True)
+    position = torch.randn(1, tokens.shape[1], 24)
+    results = []
+    for call in (block, compiled):
+        out = call(tokens, grid, position)
+        results.append(
+            [out, *torch.autograd.grad(out.square().sum(), [tokens, *block.parameters()])]
+        )
+    for eager, graph in zip(*results):
+        torch.testing.assert_close(graph, eager, atol=1e-4, rtol=1e-4)
+
+
+def test_in_an_adapter():
+    """Published adapters have no class token: DTN is in all layers but the last two."""
+    model = build_adapter(dict(norm_cfg=DTN))
+    found = [isinstance(block.norm1, norms.DTN) for block in model.vit.blocks]
+    assert found == [True, True, False, False] and model.vit.prefix_after == 0
+
+
+def test_layer_norms_weights_go_into_dtn():
+    source, target = randomise(build_vit()), build_vit(norm_cfg=DTN)
+    missing, unexpected = target.load_state_dict(source.state_dict(), strict=False)
+    assert unexpected == []
+    assert {name.split('.', 3)[3] for name in missing} == {
+        'positions.weight', 'ratio_mean.omega', 'ratio_var.omega',
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ('options', 'match'),
+    [
+        (dict(prefix_after=4), 'prefix_after must be 0 to 3, got 4'),
+        (dict(prefix_after=-1), 'prefix_after must be 0 to 3'),
+        (dict(prefix_after=1, with_cls_token=False), 'needs a class or distillation token'),
+        (dict(norm_cfg=dict(DTN, layers=5)), 'norm_cfg layers must be 1 to 4'),
+        (dict(norm_cfg=dict(DTN, layers=[1, 1])), 'norm_cfg layers must name different layers'),
+        (dict(norm_cfg=dict(DTN, num_heads=5)), 'num_heads must divide num_features'),
+    ],
+)
+def test_bad_values(options, match):
+    with pytest.raises(ValueError, match=match):
+        build_vit(**options)
+
+
+@pytest.mark.parametrize(
+    ('options', 'match'),
+    [
+        (dict(prefix_after=1.0), 'prefix_after'),
+        (dict(norm_cfg='mmlape.DTN'), 'norm_cfg must be a dict'),
+        (dict(norm_cfg=dict(DTN, layers='10')), 'norm_cfg layers'),
+    ],
+)
+def test_wrong_types(options, match):
+    with pytest.raises(TypeError, match=match):
+        build_vit(**options)
