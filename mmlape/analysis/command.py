@@ -69,14 +69,16 @@ def model_parser(
     return parser
 
 
-def add_grid(parser: argparse.ArgumentParser) -> None:
+def add_grid(
+    parser: argparse.ArgumentParser, default: str = 'what each embedding was built for'
+) -> None:
     """The option ``--grid``."""
     parser.add_argument(
         '--grid',
         type=int,
         nargs=2,
         metavar=('H', 'W'),
-        help='tokens; default: what each embedding was built for',
+        help=f'tokens; default: {default}',
     )
 
 

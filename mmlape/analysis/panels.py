@@ -13,11 +13,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 PER_ROW = 7
 # Inches: a panel, and what is left of it for its name.
 CELL, LABEL = 1.6, 0.45
+# Between plots with ticks.
+GAP = 0.4
 DPI = 100
 # Black and white stay what they are in a palette of few colours.
 OUTLINE = [withStroke(linewidth=3, foreground='white')]
@@ -49,12 +52,16 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def new_panels(
-    rows: int, columns: int, right: float = 0.985, width_ratios: Sequence[float] | None = None
+    rows: int,
+    columns: int,
+    right: float = 0.985,
+    width_ratios: Sequence[float] | None = None,
+    cell: float = CELL,
 ) -> tuple[Figure, np.ndarray]:
     """Empty panels without ticks, ``(rows, columns)``; square unless ratios of width to height are given."""
     ratios = [1.0] * columns if width_ratios is None else list(width_ratios)
-    width = (sum(ratios) * CELL + LABEL) / right
-    height = rows * (CELL + 0.22) + 0.25
+    width = (sum(ratios) * cell + LABEL) / right
+    height = rows * (cell + 0.22) + 0.25
     figure = new_figure(width, height)
     axes = figure.subplots(
         rows,
@@ -64,12 +71,34 @@ def new_panels(
         gridspec_kw=dict(
             left=LABEL / width, right=right, bottom=0.05 / height, top=1 - 0.25 / height
         )
-        | dict(wspace=0.08, hspace=0.2),
+        | dict(wspace=0.08, hspace=0.32 / cell),
     )
     for place in axes.flat:
         place.set_xticks([])
         place.set_yticks([])
         place.set_frame_on(False)
+    return figure, axes
+
+
+def new_plots(
+    rows: int, columns: int, right: float = 0.985, share_y: bool = True
+) -> tuple[Figure, np.ndarray]:
+    """Empty plots with ticks, ``(rows, columns)``, that share their y axis unless told otherwise."""
+    width = (columns * (CELL + (0 if share_y else GAP)) + LABEL) / right
+    height = rows * (CELL + GAP) + 0.25
+    figure = new_figure(width, height)
+    axes = figure.subplots(
+        rows,
+        columns,
+        squeeze=False,
+        sharey=share_y,
+        gridspec_kw=dict(
+            left=(LABEL + 0.1) / width, right=right, bottom=GAP / height, top=1 - 0.25 / height
+        )
+        | dict(wspace=0.08 if share_y else GAP / CELL, hspace=GAP / CELL),
+    )
+    for place in axes.flat:
+        place.tick_params(labelsize=6)
     return figure, axes
 
 
@@ -87,7 +116,8 @@ def show_map(
 def add_scale(figure: Figure, image: AxesImage, label: str) -> None:
     """The colour scale that all panels share, to the right of panels that end at 0.9 of the width."""
     bar = figure.add_axes((0.925, 0.15, 0.012, 0.7))
-    figure.colorbar(image, cax=bar).set_label(label, fontsize=8)
+    ticks = MaxNLocator(6, steps=[1, 2, 5, 10])
+    figure.colorbar(image, cax=bar, ticks=ticks).set_label(label, fontsize=8)
     bar.tick_params(labelsize=7)
 
 

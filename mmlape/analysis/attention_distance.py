@@ -1,0 +1,302 @@
+r"""Mean attention distance per head (DTN, ICLR 2022, Figure 2; defined in appendix B.1).
+
+:math:`d = \frac 1 T \sum_i \sum_j A_{ij} \delta_{ij}` with the attention weights A of one image and the Euclidean
+distances :math:`\delta` between the centres of the tokens, in patches of that layer's grid; the mean over images.
+
+* The weights are those of the very queries, keys and scores that the layer computes: whatever position does to them is
+  in.
+* With spatial reduction (PVT) keys are few, each made of a block of tokens: distances are to the centres of the blocks.
+* What has no place in the image is left out, as a query and as a key: prefix tokens, and the zeros that windows are
+  padded with. The weights of the other keys are divided by their sum, so that they sum to one as in the definition.
+* With windows, keys are those of the query's window.
+
+Q queries, K keys, R windows (1 without) of an image
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from mmlape.checks import check_layers
+from mmlape.layers import Attention, SpatialReductionAttention
+from mmlape.layers.attention import partition
+from mmlape.layers.spatial_reduction import LINEAR_GRID
+
+from .layer_stacks import LayerStack
+
+Grid = tuple[int, int]
+# Attention weights held at a time.
+CHUNK = 16_000_000
+
+
+@dataclass(frozen=True)
+class AttentionDistances:
+    """Mean attention distances of a stack.
+
+    Attributes:
+        stack: Its name.
+        layers: ``(L,)``, 0-based indices.
+        distances: ``(images, L, heads)``, in patches of the stack's grid.
+        uniform: ``(images, L)``, the distance where every key has the same weight.
+        grids: ``(images, 2)``, height and width in tokens.
+    """
+
+    stack: str
+    layers: np.ndarray
+    distances: np.ndarray
+    uniform: np.ndarray
+    grids: np.ndarray
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean over images, ``(L, heads)``."""
+        return self.distances.mean(axis=0)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it for ``numpy.savez``."""
+        return {name: np.asarray(value) for name, value in vars(self).items()} | {'mean': self.mean}
+
+
+class Places(NamedTuple):
+    """Where queries and keys are, in tokens of the grid.
+
+    Attributes:
+        queries: ``(Q, 2)``, row and column.
+        keys: ``(K, 2)``.
+        has_query: ``(R, Q)``, whether the query has a place in the image.
+        has_key: ``(R, K)``, the same for keys.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    has_query: Tensor
+    has_key: Tensor
+
+
+def attention_distances(
+    backbone: nn.Module,
+    images: Iterable[Tensor],
+    stacks: Sequence[LayerStack],
+    layers: int | Sequence[int] | None = None,
+) -> list[AttentionDistances]:
+    """Mean attention distances of all heads.
+
+    Args:
+        backbone: In evaluation mode.
+        images: ``(1, 3, height, width)`` each, of any size; see :func:`~mmlape.analysis.read_images`.
+        stacks: From :func:`~mmlape.analysis.find_layer_stacks`.
+        layers: 0-based, of every stack. Default None: all.
+
+    Raises:
+        ValueError: If there is no image, a layer does not exist, or a layer's attention is none of ours.
+    """
+    chosen = {
+        stack.name: check_layers(f'layers of {stack.name!r}', layers, len(stack.blocks))
+        for stack in stacks
+    }
+    attentions = {
+        stack.blocks[layer].attn: (stack.name, layer)
+        for stack in stacks
+        for layer in chosen[stack.name]
+    }
+    for attention in attentions:
+        places_of(attention, (1, 1), 1)  # refused before anything is computed
+    found = [_distances_of_image(backbone, image, attentions) for image in images]
+    if not found:
+        raise ValueError('images must hold at least one image')
+    return [
+        AttentionDistances(
+            stack.name,
+            np.asarray(chosen[stack.name]),
+            *(
+                np.stack(
+                    [
+                        [image[stack.name, layer][value] for layer in chosen[stack.name]]
+                        for image in found
+                    ]
+                )
+                for value in range(2)
+            ),
+            np.asarray([image[stack.name, chosen[stack.name][0]][2] for image in found]),
+        )
+        for stack in stacks
+    ]
+
+
+def mean_distance(
+    query: Tensor,
+    key: Tensor,
+    places: Places,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Mean attention distance of every head, ``(heads,)`` float64, without holding all weights at once.
+
+    Args:
+        query: ``(R, heads, Q, D)``.
+        key: ``(R, heads, K, D)``.
+        places: Where they are.
+        bias: Added to the scores, or a mask of what is attended to, as for ``scaled_dot_product_attention``. Default
+            None.
+        scale: Of the scores. Default None: ``1 / sqrt(D)``.
+    """
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    num_windows, heads, num_queries, _ = query.shape
+    total = query.new_zeros(heads, dtype=torch.float64)
+    if bias is not None:
+        bias = bias.expand(num_windows, heads, num_queries, key.shape[2])
+    hidden = ~places.has_key[:, None, None]
+    step = max(CHUNK // (num_windows * heads * key.shape[2]), 1)
+    for rows in torch.arange(num_queries, device=query.device).split(step):
+        scores = (query[:, :, rows] * scale @ key.mT).float()
+        if bias is not None:
+            part = bias[:, :, rows]
+            scores = (
+                scores.masked_fill(~part, -math.inf) if part.dtype == torch.bool else scores + part
+            )
+        weights = scores.masked_fill(hidden, -math.inf).softmax(dim=-1)
+        distances = torch.cdist(places.queries[rows], places.keys)
+        per_query = (weights * distances).sum(dim=-1)
+        counted = places.has_query[:, None, rows]
+        total += per_query.masked_fill(~counted, 0).sum(dim=(0, 2), dtype=torch.float64)
+    return total / places.has_query.sum()
+
+
+def places_of(attention: nn.Module, grid: Grid, num_tokens: int) -> Places:
+    """Where the queries and keys of an attention layer are.
+
+    Args:
+        attention: One of ours.
+        grid: ``(H, W)``.
+        num_tokens: ``P + H * W``.
+
+    Raises:
+        ValueError: If the layer is none of ours.
+    """
+    for cls, find in _PLACES.items():
+        if isinstance(attention, cls):
+            return find(attention, grid, num_tokens - grid[0] * grid[1])
+    raise ValueError(
+        f'attention distance is defined for {[cls.__name__ for cls in _PLACES]}, '
+        f'got {type(attention).__name__}'
+    )
+
+
+def _token_places(attention: Attention, grid: Grid, num_prefix: int) -> Places:
+    window = attention.window_size
+    if window is None:
+        return _with_prefix(_cells(grid), num_prefix, num_prefix)
+    inside = partition(torch.ones(1, grid[0] * grid[1], 1), grid, window)[..., 0] > 0
+    places = _with_prefix(_cells(window), 0, num_prefix)
+    has_key = torch.cat([inside.new_zeros(len(inside), num_prefix), inside], dim=1)
+    return places._replace(has_query=inside, has_key=has_key)
+
+
+def _reduced_places(attention: SpatialReductionAttention, grid: Grid, num_prefix: int) -> Places:
+    places = _with_prefix(_cells(grid), num_prefix, num_prefix)
+    if not attention.reduces:
+        return places
+    centres = [
+        _pooled_centres(side) if attention.linear else _strided_centres(side, attention.sr_ratio)
+        for side in grid
+    ]
+    keys = torch.cartesian_prod(*centres)
+    return places._replace(keys=keys, has_key=torch.ones(1, len(keys), dtype=torch.bool))
+
+
+_PLACES = {Attention: _token_places, SpatialReductionAttention: _reduced_places}
+
+
+def _cells(grid: Grid) -> Tensor:
+    return torch.cartesian_prod(*(torch.arange(side, dtype=torch.float32) for side in grid))
+
+
+def _with_prefix(cells: Tensor, query_prefix: int, key_prefix: int) -> Places:
+    """Prefix tokens are put anywhere, and said to have no place."""
+    positions, known = [], []
+    for prefix in (query_prefix, key_prefix):
+        positions.append(F.pad(cells, (0, 0, prefix, 0)))
+        known.append((torch.arange(len(positions[-1])) >= prefix)[None])
+    return Places(*positions, *known)
+
+
+def _strided_centres(length: int, stride: int) -> Tensor:
+    """Centres of the blocks of ``stride`` cells; of the last one, what is inside the grid."""
+    first = torch.arange(0, length, stride, dtype=torch.float32)
+    return (first + (first + stride).clamp(max=length) - 1) / 2
+
+
+def _pooled_centres(length: int) -> Tensor:
+    """Centres of what adaptive pooling takes a mean of."""
+    cells = torch.arange(LINEAR_GRID)
+    first = cells * length // LINEAR_GRID
+    end = -(-(cells + 1) * length // LINEAR_GRID)
+    return (first + end - 1) / 2
+
+
+class _Listener(TorchFunctionMode):
+    """Takes the distance of every attention that is computed inside one of the layers listened to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: Places | None = None
+        self.found: Tensor | None = None
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention and self.places is not None:
+            self._measure(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _measure(
+        self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None
+    ):
+        # With windows a second call follows: that of prefix tokens to all.
+        if self.found is None:
+            self.found = mean_distance(query, key, self.places, attn_mask, scale)
+
+
+def _distances_of_image(
+    backbone: nn.Module, image: Tensor, attentions: dict[nn.Module, tuple[str, int]]
+) -> dict[tuple[str, int], tuple[np.ndarray, float, Grid]]:
+    """Distances per head, that of uniform weights, and the grid, by stack and layer."""
+    listener, found = _Listener(), {}
+
+    def before(attention: nn.Module, args: tuple) -> None:
+        tokens, grid = args
+        listener.places = places_of(attention, grid, tokens.shape[1])
+        listener.found = None
+
+    def after(attention: nn.Module, args: tuple, output: Tensor) -> None:
+        places, listener.places = listener.places, None
+        found[attentions[attention]] = (
+            listener.found.cpu().numpy(),
+            float(mean_distance(*_equal_scores(places), places)),
+            tuple(args[1]),
+        )
+
+    handles = [attention.register_forward_pre_hook(before) for attention in attentions]
+    handles += [attention.register_forward_hook(after) for attention in attentions]
+    try:
+        with torch.no_grad(), listener:
+            backbone(image)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def _equal_scores(places: Places) -> tuple[Tensor, Tensor]:
+    """Queries and keys whose products are all zero."""
+    return tuple(
+        torch.zeros(*known.shape, 1).unsqueeze(1) for known in (places.has_query, places.has_key)
+    )

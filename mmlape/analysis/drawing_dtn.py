@@ -1,0 +1,190 @@
+"""Pictures of what DTN learned: its maps, its ratios, and what it does to tokens and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from .attention_distance import AttentionDistances
+from .dtn_maps import LayerMaps, PositionMaps
+from .norm_tokens import BEFORE
+from .panels import PER_ROW, SEQUENTIAL, add_scale, new_panels, new_plots, show_map
+from .ratio_course import RatioCourse
+from .token_pca import Projection
+
+# Inches, of maps that come in many rows.
+SMALL = 1.0
+# What a range of ratios is widened to, so that noise is not drawn as a trend.
+LEAST_RANGE = 0.05
+
+
+def draw_dtn_maps(states: Mapping[str, PositionMaps]) -> Figure:
+    """One token's row of every map (DTN, ICLR 2022, Figures 6 and 7): a row per DTN, a column per head.
+
+    All share one colour scale, from 0 to the largest weight. A box marks the token's own cell.
+
+    Args:
+        states: Maps of one stack by what they are of, e.g. ``'before'`` and ``'after'`` training; with the same layers,
+            grid and token.
+    """
+    first = next(iter(states.values()))
+    rows = [
+        (f'{layer.name}\n{state}' if len(states) > 1 else layer.name, layer)
+        for index in range(len(first.layers))
+        for state, layer in ((state, maps.layers[index]) for state, maps in states.items())
+    ]
+    heads = max(len(layer.maps) for _, layer in rows)
+    figure, axes = new_panels(len(rows), heads, right=0.9, cell=SMALL)
+    highest = max(layer.maps.max() for _, layer in rows)
+    for places, (label, layer) in zip(axes, rows):
+        places[0].set_ylabel(label, fontsize=7)
+        for place, values in zip(places, layer.maps):
+            image = show_map(place, values, SEQUENTIAL, (0, highest))
+            _mark_cell(place, layer)
+    for head in range(heads if heads > 1 else 0):
+        axes[0, head].set_title(f'head {head}', fontsize=8, pad=3)
+    add_scale(figure, image, 'weight')
+    return figure
+
+
+def draw_ratios(course: RatioCourse) -> Figure:
+    """Ratios of mean (above) and variance (below) by iteration, a panel per layer and a line per head (Figure 8)."""
+    layers = course.layers
+    bands = -(-len(layers) // PER_ROW)
+    columns = -(-len(layers) // bands)
+    figure, axes = new_plots(2 * bands, columns, right=0.92)
+    low, high = _range(list(course.values.values()))
+    colours = matplotlib.colormaps['tab10'].colors
+    for index in range(bands * columns):
+        band, column = divmod(index, columns)
+        for row, kind in enumerate(('mean', 'var')):
+            place = axes[2 * band + row, column]
+            values = course.values.get((layers[index], kind)) if index < len(layers) else None
+            if values is None:
+                place.set_visible(False)
+                continue
+            for head, line in enumerate(values.T):
+                colour = colours[head % len(colours)]
+                place.plot(course.steps, line, color=colour, linewidth=1, label=f'head {head}')
+            place.set_ylim(low, high)
+            place.locator_params(axis='x', nbins=3)
+            if row == 0 or (layers[index], 'mean') not in course.values:
+                place.set_title(layers[index].removeprefix('backbone.'), fontsize=7, pad=3)
+    for place in axes[-1]:
+        place.set_xlabel('iteration', fontsize=7)
+    for row, places in enumerate(axes):
+        places[0].set_ylabel(f'ratio of the {("mean", "variance")[row % 2]}', fontsize=7)
+    most = max((place for place in axes.flat), key=lambda place: len(place.lines))
+    figure.legend(*most.get_legend_handles_labels(), loc='center right', fontsize=6, frameon=False)
+    return figure
+
+
+def draw_magnitudes(maps: Mapping[str, np.ndarray]) -> Figure:
+    """Lengths of tokens per head, relative to their mean over the map (Figure 1): a row per norm, a column per head.
+
+    All share one colour scale, which leaves out the extreme 0.5 % at each end. The number over a panel is the standard
+    deviation of what it shows.
+
+    Args:
+        maps: ``(G, H, W)`` by name, see :func:`~mmlape.analysis.magnitude_maps`.
+    """
+    relative = {
+        name: values / np.maximum(values.mean(axis=(1, 2), keepdims=True), np.finfo(float).tiny)
+        for name, values in maps.items()
+    }
+    heads = len(next(iter(relative.values())))
+    figure, axes = new_panels(len(relative), heads, right=0.9)
+    scale = np.quantile(np.stack(list(relative.values())), (0.005, 0.995))
+    for row, (places, (name, values)) in enumerate(zip(axes, relative.items())):
+        places[0].set_ylabel(name, fontsize=8)
+        for head, (place, head_map) in enumerate(zip(places, values)):
+            prefix = f'head {head}:  ' if row == 0 else ''
+            image = show_map(place, head_map, SEQUENTIAL, scale, f'{prefix}{head_map.std():.2f}')
+    add_scale(figure, image, 'length / mean length')
+    return figure
+
+
+def draw_projections(
+    layers: Mapping[str, Mapping[str, Projection]], grid: tuple[int, int], num_prefix: int = 0
+) -> Figure:
+    """Tokens in the plane of their first two principal components (Figure 9): a row per layer, a column per norm.
+
+    Colour says how far down in the image a token is; crosses are prefix tokens. The panels after norms share one range
+    per layer, those before have their own. Above stand the share of the variance that the plane holds, and the root
+    mean square distance from the mean in all channels.
+
+    Args:
+        layers: Projections by version, by layer.
+        grid: ``(H, W)``.
+        num_prefix: Prefix tokens that the points begin with. Default 0.
+    """
+    versions = list(dict.fromkeys(name for found in layers.values() for name in found))
+    figure, axes = new_panels(len(layers), len(versions))
+    shade = np.repeat(np.arange(grid[0]), grid[1])
+    size = float(np.clip(2000 / len(shade), 1, 14))
+    for places, (layer, found) in zip(axes, layers.items()):
+        after = [projection for name, projection in found.items() if name != BEFORE]
+        for place, name in zip(places, versions):
+            if name not in found:
+                continue
+            points, prefix = found[name].points[num_prefix:], found[name].points[:num_prefix]
+            limit = _limit([found[name]] if name == BEFORE else after)
+            place.set_frame_on(True)
+            place.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect='equal')
+            place.scatter(*points.T, c=shade, cmap=SEQUENTIAL, s=size, linewidths=0)
+            place.scatter(*prefix.T, c='black', marker='x', s=30, linewidths=1)
+            numbers = f'{found[name].explained.sum():.0%}, {found[name].spread:.3g}'
+            place.set_title(f'{name}: {numbers}', fontsize=7, pad=3)
+        places[0].set_ylabel(layer, fontsize=8)
+    return figure
+
+
+def draw_distances(stacks: Sequence[AttentionDistances]) -> Figure:
+    """Mean attention distance of every head by layer (Figure 2), a panel per stack.
+
+    A dot is a head, dots side by side being in the order of the heads. A dashed line is the distance of equal weights.
+    """
+    figure, axes = new_plots(1, len(stacks), share_y=False)
+    for place, found in zip(axes[0], stacks):
+        heads = found.mean.shape[1]
+        shift = np.linspace(-0.3, 0.3, heads) if heads > 1 else np.zeros(1)
+        uniform = found.uniform.mean(axis=0)
+        for layer, index in enumerate(found.layers):
+            place.scatter(index + shift, found.mean[layer], s=12, color='tab:blue', linewidths=0)
+            place.hlines(uniform[layer], index - 0.4, index + 0.4, 'black', 'dashed', linewidth=1)
+        place.set_ylim(0, 1.1 * max(found.mean.max(), uniform.max(), 1e-6))
+        place.set_xticks(found.layers)
+        place.set_xlim(found.layers[0] - 0.6, found.layers[-1] + 0.6)
+        place.set_xlabel('layer', fontsize=7)
+        place.set_title(f'{found.stack}, {_grids(found.grids)}', fontsize=7, pad=3)
+    axes[0, 0].set_ylabel('mean attention distance (patches)', fontsize=7)
+    return figure
+
+
+def _mark_cell(axes: Axes, layer: LayerMaps) -> None:
+    row, column = layer.cell
+    corner = (column - 0.5, row - 0.5)
+    axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor='tab:red', linewidth=1.2))
+
+
+def _range(values: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Limits of an axis that hold all values, not narrower than ``LEAST_RANGE``."""
+    low = min(np.nanmin(part) for part in values)
+    high = max(np.nanmax(part) for part in values)
+    margin = max((LEAST_RANGE - (high - low)) / 2, 0.05 * (high - low))
+    return low - margin, high + margin
+
+
+def _limit(projections: Sequence[Projection]) -> float:
+    return 1.05 * max(np.abs(projection.points).max() for projection in projections) or 1.0
+
+
+def _grids(grids: np.ndarray) -> str:
+    """The grid of all images, or that there are several."""
+    different = np.unique(grids, axis=0)
+    return '{} x {} tokens'.format(*different[0]) if len(different) == 1 else 'several grids'

@@ -1,0 +1,150 @@
+"""Tokens of an image before and after a norm, and what other norms would make of the same tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mmlape.checks import check_option
+from mmlape.norm import DTN, LN, TokenIN
+
+from .layer_stacks import LayerStack, NormPlace, norm_places
+
+Grid = tuple[int, int]
+# What a norm is compared with: the three of ICLR 2022, Figures 1 and 2.
+COMPARED = {
+    'LN': (LN, lambda channels, heads: LN(channels)),
+    'IN': (TokenIN, lambda channels, heads: TokenIN(channels)),
+    'DTN': (DTN, lambda channels, heads: DTN(channels, heads)),
+}
+BEFORE = 'before'
+
+
+@dataclass(frozen=True)
+class NormTokens:
+    """Tokens before and after one norm of a layer, of one image.
+
+    Attributes:
+        stack: Name of the stack.
+        name: ``'layer 0 norm1'``, ...
+        grid: ``(H, W)``.
+        num_prefix: Prefix tokens ``P``, which come first.
+        num_heads: Heads ``G``: those of the norm where it has some, else those of the layer's attention.
+        versions: ``(P + H * W, C)`` each: ``'before'``; the layer's own norm, e.g. ``'after DTN'``; and for every other
+            norm compared, e.g. ``'LN, initial'``, with its initial weights on the same tokens.
+    """
+
+    stack: str
+    name: str
+    grid: Grid
+    num_prefix: int
+    num_heads: int
+    versions: dict[str, np.ndarray]
+
+
+def norm_tokens(
+    backbone: nn.Module,
+    image: Tensor,
+    stack: LayerStack,
+    layers: int | Sequence[int] | None = None,
+    norm: str = 'norm1',
+    compared: Sequence[str] = tuple(COMPARED),
+) -> list[NormTokens]:
+    """Run a backbone on an image and keep what goes into and comes out of the norms of a stack.
+
+    Args:
+        backbone: In evaluation mode.
+        image: ``(1, 3, height, width)``, see :func:`~mmlape.analysis.read_images`.
+        stack: From :func:`~mmlape.analysis.find_layer_stacks`.
+        layers: 0-based. Default None: all.
+        norm: ``'norm1'`` (default), before attention, or ``'norm2'``, before the feed-forward network.
+        compared: Other norms: any of ``'LN'``, ``'IN'``, ``'DTN'``; the kind that the layer has itself is left out.
+            Default: all. Their weights are 1 and biases 0; a DTN has the heads of the layer, equation 7's positions and
+            no pooling.
+
+    Raises:
+        ValueError: If a layer or a norm does not exist.
+    """
+    for name in compared:
+        check_option('compared norm', name, COMPARED)
+    places = norm_places(stack, layers, (norm,))
+    found: dict[str, NormTokens] = {}
+
+    def keep(place: NormPlace):
+        def hook(module: nn.Module, args: tuple, output: Tensor) -> None:
+            found[place.name] = _versions(stack, place, args[0], args[1], output, compared)
+
+        return place.norm.register_forward_hook(hook)
+
+    handles = [keep(place) for place in places]
+    try:
+        with torch.no_grad():
+            backbone(image)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [found[place.name] for place in places]
+
+
+def token_magnitudes(tokens: np.ndarray, num_heads: int) -> np.ndarray:
+    """Euclidean length of every head of every token: ``(N, C)`` to ``(G, N)``.
+
+    Args:
+        tokens: ``(N, C)``.
+        num_heads: ``G``; must divide C.
+    """
+    return np.linalg.norm(tokens.reshape(len(tokens), num_heads, -1), axis=2).T
+
+
+def magnitude_maps(tokens: NormTokens) -> dict[str, np.ndarray]:
+    """Lengths of every head of the tokens with a place, ``(G, H, W)`` for each version (ICLR 2022, Figure 1)."""
+    return {
+        name: token_magnitudes(values[tokens.num_prefix :], tokens.num_heads).reshape(
+            -1, *tokens.grid
+        )
+        for name, values in tokens.versions.items()
+    }
+
+
+def _versions(
+    stack: LayerStack,
+    place: NormPlace,
+    tokens: Tensor,
+    grid: Grid,
+    output: Tensor,
+    compared: Sequence[str],
+) -> NormTokens:
+    norm, attention = place.norm, stack.blocks[place.layer].attn
+    num_heads = norm.num_heads if isinstance(norm, DTN) else attention.num_heads
+    versions = {BEFORE: tokens, f'after {_short_name(norm)}': output}
+    for name in compared:
+        kind, build = COMPARED[name]
+        if not isinstance(norm, kind):
+            versions[f'{name}, initial'] = _run_initial(build, tokens, grid, num_heads)
+    return NormTokens(
+        stack=stack.name,
+        name=place.name,
+        grid=tuple(grid),
+        num_prefix=tokens.shape[1] - grid[0] * grid[1],
+        num_heads=num_heads,
+        versions={name: value[0].cpu().float().numpy() for name, value in versions.items()},
+    )
+
+
+def _run_initial(
+    build: Callable[[int, int], nn.Module], tokens: Tensor, grid: Grid, num_heads: int
+) -> Tensor:
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)  # of the heads of a DTN that equation 7 does not reach
+        return build(tokens.shape[2], num_heads).to(tokens.device)(tokens, grid)
+
+
+def _short_name(norm: nn.Module) -> str:
+    return next(
+        (name for name, (kind, _) in COMPARED.items() if isinstance(norm, kind)),
+        type(norm).__name__,
+    )
