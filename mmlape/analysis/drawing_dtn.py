@@ -110,7 +110,7 @@ def draw_magnitudes(maps: Mapping[str, np.ndarray]) -> Figure:
 
 
 def draw_projections(
-    layers: Mapping[str, Mapping[str, Projection]], grid: tuple[int, int], num_prefix: int = 0
+    layers: Mapping[str, Mapping[str, Projection]], grid: tuple[int, int]
 ) -> Figure:
     """Tokens in the plane of their first two principal components (Figure 9): a row per layer, a column per norm.
 
@@ -121,7 +121,6 @@ def draw_projections(
     Args:
         layers: Projections by version, by layer.
         grid: ``(H, W)``.
-        num_prefix: Prefix tokens that the points begin with. Default 0.
     """
     versions = list(dict.fromkeys(name for found in layers.values() for name in found))
     figure, axes = new_panels(len(layers), len(versions))
@@ -132,7 +131,7 @@ def draw_projections(
         for place, name in zip(places, versions):
             if name not in found:
                 continue
-            points, prefix = found[name].points[num_prefix:], found[name].points[:num_prefix]
+            prefix, points = np.split(found[name].points, [found[name].num_prefix])
             limit = _limit([found[name]] if name == BEFORE else after)
             place.set_frame_on(True)
             place.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect='equal')

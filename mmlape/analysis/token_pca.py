@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,11 +18,13 @@ class Projection:
         points: ``(N, 2)``, from the mean of the tokens.
         explained: ``(2,)``, share of the variance that each component holds; 0 where all tokens are equal.
         spread: Root mean square distance of the tokens from their mean, in all channels.
+        num_prefix: Prefix tokens that the points begin with.
     """
 
     points: np.ndarray
     explained: np.ndarray
     spread: float
+    num_prefix: int = 0
 
 
 def project(tokens: np.ndarray, directions: bool = False) -> Projection:
@@ -59,4 +61,7 @@ def project_versions(
         directions: See :func:`project`.
     """
     first = 0 if with_prefix else tokens.num_prefix
-    return {name: project(rows[first:], directions) for name, rows in tokens.versions.items()}
+    return {
+        name: replace(project(rows[first:], directions), num_prefix=tokens.num_prefix - first)
+        for name, rows in tokens.versions.items()
+    }

@@ -1,7 +1,6 @@
 """The command lines: any config and checkpoint to PNG and npz, and one line for a user's mistake."""
 
 import os
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +9,12 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.logging import HistoryBuffer
-from PIL import Image
+from tool_runs import REPO, check_png, write_checkpoint, write_config
 
 from mmlape.analysis import load_backbone
 from mmlape.checkpoints.position_tables import find_tables, replace_table, table_grid
 from mmlape.registry import MODELS
 
-REPO = Path(__file__).resolve().parents[2]
 ARCH = dict(embed_dims=24, depth=2, num_heads=3, mlp_ratio=2)
 VIT = dict(
     type='mmlape.VisionTransformer', arch=ARCH, img_size=128, joining=dict(type='mmlape.LaPE')
@@ -39,57 +36,6 @@ PYRAMID = dict(
     ),
     img_size=64,
 )
-
-
-class Commands:
-    """Runs a tool in this process (importing everything anew takes seconds), in an empty folder."""
-
-    def __init__(self, folder, monkeypatch, capsys):
-        self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
-        monkeypatch.chdir(folder)
-
-    def __call__(self, script, *arguments):
-        """What it wrote to the screen."""
-        path = REPO / 'tools' / script
-        self.monkeypatch.setattr(sys, 'argv', [str(path), *map(str, arguments)])
-        runpy.run_path(str(path), run_name='__main__')
-        return self.capsys.readouterr().out
-
-    def refused(self, script, *arguments):
-        """Its last words when it ends with an error."""
-        with pytest.raises(SystemExit) as end:
-            self(script, *arguments)
-        # argparse has written its message already, others are in the exception.
-        return self.capsys.readouterr().err if end.value.code == 2 else end.value.code
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    return Commands(tmp_path, monkeypatch, capsys)
-
-
-def write_config(folder, backbone, **rest):
-    path = folder / 'config.py'
-    Config(dict(model=dict(backbone=backbone, **rest), default_scope='mmseg')).dump(path)
-    return path
-
-
-def write_checkpoint(folder, model, prefix='backbone.'):
-    """What MMEngine's runner saves: the whole model, and its training history."""
-    history = HistoryBuffer()
-    history.update(1.5, 1)
-    state = {prefix + name: value for name, value in model.state_dict().items()}
-    state['decode_head.weight'] = torch.zeros(1)
-    path = folder / 'iter_1.pth'
-    torch.save(
-        dict(
-            state_dict=state,
-            message_hub=dict(log_scalars=dict(loss=history)),
-            meta=dict(seed=np.uint32(7), epoch=np.int64(1), rate=np.float64(0.1)),
-        ),
-        path,
-    )
-    return path
 
 
 @pytest.mark.parametrize('backbone', [VIT, ADAPTER, PYRAMID], ids=lambda config: config['type'])
@@ -141,12 +87,6 @@ def test_initial_values_depend_on_the_seed_alone(tmp_path):
     first = load_backbone(config, seed=1).state_dict()['pos_embed']
     assert torch.equal(first, load_backbone(config, seed=1).state_dict()['pos_embed'])
     assert not torch.equal(first, load_backbone(config, seed=2).state_dict()['pos_embed'])
-
-
-def check_png(path):
-    with Image.open(path) as image:
-        assert image.format == 'PNG' and len(np.unique(np.asarray(image))) > 10
-    assert path.stat().st_size < 200_000
 
 
 def test_correlation_command(run, tmp_path):

@@ -28,8 +28,7 @@ def main() -> None:
         }
         first = layers[0]
         name = f'pca_{first.stack}_{options.norm}_{image}'
-        num_prefix = first.num_prefix if options.prefix else 0
-        output.picture(name, draw_projections(projections, first.grid, num_prefix))
+        output.picture(name, draw_projections(projections, first.grid))
         arrays = {}
         for layer, found in projections.items():
             for version, projection in found.items():
