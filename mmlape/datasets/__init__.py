@@ -1,5 +1,12 @@
-"""The small data set that the quick start builds for itself."""
+"""The small data sets that are built, not downloaded: of the quick start, and of the experiment on position."""
 
+from .digit_cells import build_digit_cells, cell_classes
 from .digit_scenes import DIGIT_CLASSES, SCENE_CLASSES, build_digit_scenes
 
-__all__ = ['DIGIT_CLASSES', 'SCENE_CLASSES', 'build_digit_scenes']
+__all__ = [
+    'DIGIT_CLASSES',
+    'SCENE_CLASSES',
+    'build_digit_cells',
+    'build_digit_scenes',
+    'cell_classes',
+]

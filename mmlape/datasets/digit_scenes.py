@@ -8,35 +8,23 @@ A built folder looks like this (``{split}`` is ``train`` or ``val``)::
     ROOT/digit_scenes.json                       the options it was built with; written last
 """
 
-import hashlib
 import json
-import logging
 import os
-import shutil
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mmengine.logging import print_log
 from PIL import Image
 
-from .scene_painter import DigitBank, PhotoRegion, Scene, SceneStyle, paint_scene
+from .built_folder import FolderKind, build_once, check_number, check_pair
+from .scene_painter import Scene, SceneStyle, paint_scene
+from .sources import SPLITS, describe_sources, load_sources
 
 DIGIT_CLASSES = tuple(str(digit) for digit in range(10))
 SCENE_CLASSES = ('background', *DIGIT_CLASSES)
 
-MARKER = 'digit_scenes.json'
-# To be raised by every change after which the same options give other files.
-FORMAT_VERSION = 1
-PHOTOGRAPHS = ('china.jpg', 'flower.jpg')
-# The parts of the digit images and of every photograph's columns that are for validation alone.
-VAL_DIGITS = 0.2
-VAL_COLUMNS = 0.3
-SPLITS = ('train', 'val')
-# A leftover of an interrupted build is removed when it is older than this; a build takes seconds.
-STALE_SECONDS = 600
+# The version is to be raised by every change after which the same options give other files.
+KIND = FolderKind(name='digit scenes', marker='digit_scenes.json', version=1)
 
 
 def build_digit_scenes(
@@ -93,22 +81,7 @@ def build_digit_scenes(
         'seed': seed,
     }
     options = _checked(options)
-    root = Path(root)
-    reason = _reason_to_build(root, options)
-    if reason is None:
-        return root
-    print_log(f'Building the digit scenes in {root}: {reason}.', logger='current')
-    root.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(root)
-    partial = Path(tempfile.mkdtemp(prefix=_partial_prefix(root), dir=root.parent))
-    try:
-        _build(partial, options)
-        # mkdtemp makes a folder that only its owner may read.
-        partial.chmod(0o755)
-        _swap_in(partial, root)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return root
+    return build_once(Path(root), KIND, options, lambda folder: _build(folder, options))
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
@@ -120,92 +93,20 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
         ('image_size', 32, 1024),
         ('seed', 0, 2**32 - 1),
     ):
-        checked[name] = _number(name, options[name], low, high, integer=True)
-    checked['digits_per_image'] = _pair(options, 'digits_per_image', 1, 100)
-    checked['digit_size'] = _pair(options, 'digit_size', 8, checked['image_size'])
-    checked['min_visible'] = _number('min_visible', options['min_visible'], 0, 1)
-    checked['min_contrast'] = _number('min_contrast', options['min_contrast'], 0, 100)
+        checked[name] = check_number(name, options[name], low, high, integer=True)
+    checked['digits_per_image'] = check_pair(
+        'digits_per_image', options['digits_per_image'], 1, 100
+    )
+    checked['digit_size'] = check_pair(
+        'digit_size', options['digit_size'], 8, checked['image_size']
+    )
+    checked['min_visible'] = check_number('min_visible', options['min_visible'], 0, 1)
+    checked['min_contrast'] = check_number('min_contrast', options['min_contrast'], 0, 100)
     return checked
 
 
-def _number(name: str, value: Any, low: float, high: float, integer: bool = False) -> int | float:
-    kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-        kind = 'an integer' if integer else 'a number'
-        raise ValueError(f'{name}={value!r}: expected {kind} from {low} to {high}')
-    return int(value) if integer else float(value)
-
-
-def _pair(options: dict[str, Any], name: str, low: int, high: int) -> list[int]:
-    value = options[name]
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise ValueError(f'{name}={value!r}: expected two integers (smallest, largest)')
-    pair = [_number(name, each, low, high, integer=True) for each in value]
-    if pair[0] > pair[1]:
-        raise ValueError(f'{name}={value!r}: the first must not be larger than the second')
-    return pair
-
-
-def _reason_to_build(root: Path, options: dict[str, Any]) -> str | None:
-    """Why ``root`` has to be built, None where it is what was asked for."""
-    if not root.exists() or (root.is_dir() and not any(root.iterdir())):
-        return 'there are none yet'
-    marker = root / MARKER
-    if not marker.is_file():
-        raise FileExistsError(
-            f'{root} exists and is not a digit scenes folder ({MARKER} is missing): '
-            'name another folder or remove this one'
-        )
-    try:
-        stored = json.loads(marker.read_text())
-    except (OSError, ValueError):
-        return f'{MARKER} cannot be read'
-    if stored.get('fingerprint') != _fingerprint(options):
-        return 'those that are there were built with other options'
-    if stored.get('contents') != _contents(root):
-        return 'files are missing or were changed'
-    return None
-
-
-def _fingerprint(options: dict[str, Any]) -> str:
-    text = json.dumps({'format_version': FORMAT_VERSION, **options}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _contents(root: Path) -> dict[str, int]:
-    """Number and total size of the built files: cheap to compare, and enough to notice a damaged copy."""
-    files = [path for folder in ('images', 'annotations') for path in (root / folder).rglob('*.*')]
-    return {'files': len(files), 'bytes': sum(path.stat().st_size for path in files)}
-
-
-def _partial_prefix(root: Path) -> str:
-    return f'.{root.name}.partial-'
-
-
-def _remove_leftovers(root: Path) -> None:
-    for path in root.parent.glob(f'{_partial_prefix(root)}*'):
-        if time.time() - path.stat().st_mtime > STALE_SECONDS:
-            print_log(f'Removing {path}, left by an interrupted build.', logger='current')
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _swap_in(partial: Path, root: Path) -> None:
-    """Put the finished folder in place of ``root``; the old one is moved out of the way first."""
-    if root.exists():
-        old = Path(tempfile.mkdtemp(prefix=_partial_prefix(root), dir=root.parent))
-        os.replace(root, old / root.name)
-        shutil.rmtree(old, ignore_errors=True)
-    try:
-        os.replace(partial, root)
-    except OSError:
-        # Another process that was building the same may have finished first.
-        if not (root / MARKER).is_file():
-            raise
-        print_log(f'{root} was built by another process.', logger='current', level=logging.WARNING)
-
-
-def _build(folder: Path, options: dict[str, Any]) -> None:
-    banks, regions = _sources(options['seed'])
+def _build(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+    banks, regions = load_sources(options['seed'])
     style = SceneStyle(
         image_size=options['image_size'],
         digits_per_image=tuple(options['digits_per_image']),
@@ -222,50 +123,7 @@ def _build(folder: Path, options: dict[str, Any]) -> None:
             rng = np.random.default_rng([options['seed'], number, index])
             writer.add(paint_scene(rng, banks[split], regions[split], style))
         writer.close()
-    marker = {
-        'format_version': FORMAT_VERSION,
-        'options': options,
-        'fingerprint': _fingerprint(options),
-        'contents': _contents(folder),
-        'splits': {
-            split: {
-                'digit_indices': banks[split].indices.tolist(),
-                'photo_columns': {
-                    each.name: [each.left, each.left + each.pixels.shape[1]]
-                    for each in regions[split]
-                },
-            }
-            for split in SPLITS
-        },
-    }
-    (folder / MARKER).write_text(json.dumps(marker, sort_keys=True) + '\n')
-
-
-def _sources(seed: int) -> tuple[dict[str, DigitBank], dict[str, list[PhotoRegion]]]:
-    """The digit images and photograph regions of each split."""
-    try:
-        from sklearn.datasets import load_digits, load_sample_image
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "the digit scenes are made of scikit-learn's digits and photographs: "
-            'pip install scikit-learn (or mmlape[demo])',
-            name=error.name,
-        ) from error
-    digits = load_digits()
-    images = digits.images / 16.0
-    order = np.random.default_rng([seed, len(SPLITS)]).permutation(len(images))
-    num_val = round(VAL_DIGITS * len(images))
-    chosen = {'train': np.sort(order[num_val:]), 'val': np.sort(order[:num_val])}
-    banks = {
-        split: DigitBank(images[ids], digits.target[ids], ids) for split, ids in chosen.items()
-    }
-    regions: dict[str, list[PhotoRegion]] = {split: [] for split in SPLITS}
-    for name in PHOTOGRAPHS:
-        pixels = load_sample_image(name)
-        border = round((1 - VAL_COLUMNS) * pixels.shape[1])
-        regions['train'].append(PhotoRegion(name, pixels[:, :border], 0))
-        regions['val'].append(PhotoRegion(name, pixels[:, border:], border))
-    return banks, regions
+    return {'splits': describe_sources(banks, regions)}
 
 
 class _SplitWriter:

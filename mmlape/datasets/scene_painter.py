@@ -90,7 +90,7 @@ def paint_scene(
     scene may hold fewer digits than were drawn for it, but always at least one.
     """
     region = regions[rng.integers(len(regions))]
-    image, crop = _background(rng, region, style)
+    image, crop = paint_background(rng, region, style.image_size, style.crop_side)
     owner = np.full((style.image_size, style.image_size), -1, dtype=np.int16)
     scene = Scene(image=image, owner=owner, photo=region.name, crop=crop)
     full_areas: list[int] = []
@@ -98,7 +98,7 @@ def paint_scene(
     low, high = style.digits_per_image
     for _ in range(rng.integers(low, high + 1)):
         chosen = rng.integers(len(bank.indices))
-        alpha = _ink(
+        alpha = ink_opacity(
             bank.images[chosen], int(rng.integers(style.digit_size[0], style.digit_size[1] + 1))
         )
         place = _find_place(rng, alpha, owner, full_areas, style.min_visible)
@@ -111,23 +111,33 @@ def paint_scene(
     return scene
 
 
-def _background(
-    rng: np.random.Generator, region: PhotoRegion, style: SceneStyle
+def paint_background(
+    rng: np.random.Generator, region: PhotoRegion, image_size: int, crop_side: tuple[int, int]
 ) -> tuple[np.ndarray, tuple[int, int, int, int]]:
-    """A square crop of the region, resized to ``(S, S, 3)``, darkened, at times mirrored."""
+    """A square crop of the region, resized to ``(S, S, 3)``, darkened, at times mirrored left to right.
+
+    Args:
+        rng: Decides on the crop.
+        region: What it is cut from.
+        image_size: ``S`` in pixels.
+        crop_side: Smallest and largest side of the crop in pixels.
+
+    Returns:
+        The image, RGB uint8, and ``(x, y, width, height)`` of the crop in the whole photograph.
+    """
     height, width = region.pixels.shape[:2]
-    side = int(rng.integers(style.crop_side[0], style.crop_side[1] + 1))
+    side = int(rng.integers(crop_side[0], crop_side[1] + 1))
     x, y = int(rng.integers(width - side + 1)), int(rng.integers(height - side + 1))
     # The crop is cut before it is resized, so that no pixel from beyond it is blended in.
     crop = Image.fromarray(region.pixels[y : y + side, x : x + side])
-    image = np.asarray(crop.resize((style.image_size, style.image_size), Image.Resampling.BILINEAR))
+    image = np.asarray(crop.resize((image_size, image_size), Image.Resampling.BILINEAR))
     if rng.random() < 0.5:
         image = image[:, ::-1]
     image = np.clip(image * rng.uniform(*BRIGHTNESS), 0, 255).astype(np.uint8)
     return image, (region.left + x, y, side, side)
 
 
-def _ink(digit: np.ndarray, size: int) -> np.ndarray:
+def ink_opacity(digit: np.ndarray, size: int) -> np.ndarray:
     """``(8, 8)`` intensities to ``(T, T)`` opacities in 0..1, ``T = size``."""
     scan = Image.fromarray(digit.astype(np.float32))
     smooth = np.asarray(scan.resize((size, size), Image.Resampling.BICUBIC))

@@ -14,6 +14,7 @@ from PIL import Image
 from mmlape.datasets import DIGIT_CLASSES, SCENE_CLASSES, build_digit_scenes
 from mmlape.datasets import digit_scenes as module
 from mmlape.datasets.scene_painter import paint_scene
+from mmlape.datasets.sources import load_sources
 
 SMALL = dict(num_train=12, num_val=5, seed=3)
 
@@ -131,7 +132,7 @@ def test_train_and_val_share_no_digit_and_no_pixel_of_a_photograph(root):
 
 def test_enough_of_a_hidden_digit_stays_visible():
     style = module.SceneStyle(64, (6, 6), (32, 40), 0.8, 60, (96, 128))
-    banks, regions = module._sources(0)
+    banks, regions = load_sources(0)
     hidden = 0
     for seed in range(5):
         scene = paint_scene(np.random.default_rng(seed), banks['train'], regions['train'], style)

@@ -1,0 +1,153 @@
+"""The digit cells: what is on disk, that the label follows from digit and place, and that the pixels hide the place."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmlape.datasets import build_digit_cells, build_digit_scenes, cell_classes
+from mmlape.datasets.digit_cells import KINDS, kind_of_cell, paint_board
+from mmlape.datasets.scene_painter import DigitBank
+from mmlape.datasets.sources import load_sources
+
+SMALL = dict(num_train=10, num_val=4, seed=3)
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory) -> Path:
+    return build_digit_cells(tmp_path_factory.mktemp('data') / 'cells', **SMALL)
+
+
+def digests(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob('*'))
+        if path.is_file()
+    }
+
+
+def label_maps(root: Path, split: str) -> list[np.ndarray]:
+    return [np.asarray(Image.open(p)) for p in sorted((root / 'annotations' / split).iterdir())]
+
+
+def test_a_rebuild_gives_the_same_bytes_and_another_seed_other_images(root, tmp_path):
+    assert digests(build_digit_cells(tmp_path / 'again', **SMALL)) == digests(root)
+    other = digests(build_digit_cells(tmp_path / 'other', **{**SMALL, 'seed': 4}))
+    images = [name for name in other if name.startswith('images/')]
+    assert len(images) == 14
+    assert all(other[name] != digests(root)[name] for name in images)
+
+
+@pytest.mark.parametrize('split', ['train', 'val'])
+def test_images_and_label_maps(root, split):
+    for folder, mode in (('images', 'RGB'), ('annotations', 'L')):
+        files = sorted((root / folder / split).iterdir())
+        assert [each.name for each in files] == [
+            f'{n:06d}.png' for n in range(SMALL[f'num_{split}'])
+        ]
+        for file in files:
+            with Image.open(file) as image:
+                assert (image.size, image.mode) == ((32, 32), mode)
+    for labels in label_maps(root, split):
+        squares = labels.reshape(4, 8, 4, 8)
+        assert (squares == squares[:, :1, :, :1]).all(), 'a square has one label'
+        for row, column in np.ndindex(4, 4):
+            label = int(squares[row, 0, column, 0])
+            assert label < len(cell_classes())
+            if label:
+                assert cell_classes()[label].endswith(f'kind {(row + 2 * column) % 4}')
+
+
+@pytest.mark.parametrize('cells', [2, 4, 6, 8])
+def test_mirror_images_of_a_square_are_of_four_different_kinds(cells):
+    kinds = np.array([[kind_of_cell(r, c) for c in range(cells)] for r in range(cells)])
+    mirrored = np.stack([kinds, kinds[::-1], kinds[:, ::-1], kinds[::-1, ::-1]])
+    assert (np.sort(mirrored, axis=0) == np.arange(KINDS)[:, None, None]).all()
+
+
+def test_the_digit_that_is_painted_is_the_one_that_the_label_names():
+    """Each digit's images are replaced by a flat grey, so that what was painted can be read off the pixels."""
+    _, regions = load_sources(0)
+    options = dict(cells=4, cell_size=8, digit_size=[8, 8], occupied=0.5)
+    inks = (0.3, 0.45, 1.0)  # of opacity 0, 0.6, 1
+    groups = [DigitBank(np.full((1, 8, 8), ink), np.array([0]), np.array([0])) for ink in inks]
+    seen = {1: [], 2: []}
+    for seed in range(20):
+        image, labels = paint_board(np.random.default_rng(seed), groups, regions['train'], options)
+        for number in seen:
+            digit = (labels > 0) & ((labels - 1) // KINDS == number)
+            seen[number].extend(image[digit].mean(-1))
+    assert min(seen[2]) >= 180
+    assert np.mean(seen[1]) < 180 < np.mean(seen[2])
+
+
+def test_every_kind_and_digit_is_equally_frequent(tmp_path):
+    root = build_digit_cells(tmp_path / 'cells', num_train=400, num_val=1)
+    counts = np.bincount(np.stack(label_maps(root, 'train')).ravel(), minlength=13) / 64
+    assert counts.sum() == 400 * 16
+    assert abs(counts[0] / counts.sum() - 0.5) < 0.02
+    expected = 400 * 8 / 12
+    assert (abs(counts[1:] - expected) < 5 * np.sqrt(expected)).all()
+
+
+def test_backgrounds_do_not_give_the_place_away(tmp_path):
+    """Without digits, the mean brightness of the four kinds of squares is the same up to chance."""
+    root = build_digit_cells(tmp_path / 'cells', num_train=400, num_val=1, occupied=0)
+    images = [np.asarray(Image.open(p)).mean(-1) for p in sorted((root / 'images/train').iterdir())]
+    squares = np.stack(images).reshape(-1, 4, 8, 4, 8).mean((2, 4))
+    squares -= squares.mean((1, 2), keepdims=True)
+    kinds = np.array([[kind_of_cell(r, c) for c in range(4)] for r in range(4)])
+    means = np.stack([squares[:, kinds == kind].mean(-1) for kind in range(KINDS)], axis=1)
+    errors = means.std(0) / np.sqrt(len(means))
+    assert (abs(means.mean(0)) < 4 * errors).all(), (means.mean(0), errors)
+
+
+def test_splits_share_neither_digits_nor_photographs(root):
+    splits = json.loads((root / 'digit_cells.json').read_text())['splits']
+    train, val = splits['train'], splits['val']
+    assert not set(train['digit_indices']) & set(val['digit_indices'])
+    for photo, (first, end) in train['photo_columns'].items():
+        assert first < end <= val['photo_columns'][photo][0]
+
+
+def test_built_once_and_again_when_damaged_or_asked_otherwise(root, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr('mmlape.datasets.digit_cells._build', lambda *_: pytest.fail('built again'))
+        assert build_digit_cells(root, **SMALL) == root
+    folder = build_digit_cells(tmp_path / 'cells', num_train=2, num_val=1)
+    before = digests(folder)
+    (folder / 'images/val/000000.png').unlink()
+    assert digests(build_digit_cells(folder, num_train=2, num_val=1)) == before
+    assert digests(build_digit_cells(folder, num_train=2, num_val=1, digits=(3,))) != before
+
+
+def test_a_folder_of_digit_scenes_is_left_alone(tmp_path):
+    build_digit_scenes(tmp_path / 'scenes', num_train=1, num_val=1)
+    before = digests(tmp_path / 'scenes')
+    with pytest.raises(FileExistsError, match='not a digit cells folder'):
+        build_digit_cells(tmp_path / 'scenes')
+    assert digests(tmp_path / 'scenes') == before
+
+
+@pytest.mark.parametrize(
+    ('option', 'value'),
+    [
+        ('num_train', 0),
+        ('cells', 3),
+        ('cells', 'many'),
+        ('cell_size', 4),
+        ('digit_size', (8, 9)),
+        ('digits', ()),
+        ('digits', (1, 1)),
+        ('digits', (1, 10)),
+        ('occupied', 1.5),
+        ('seed', -1),
+    ],
+)
+def test_bad_options_are_named(tmp_path, option, value):
+    with pytest.raises(ValueError, match=option):
+        build_digit_cells(tmp_path / 'cells', **{option: value})
+    assert not list(tmp_path.iterdir())
