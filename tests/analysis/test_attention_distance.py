@@ -1,0 +1,195 @@
+"""Mean attention distance: known values, and every kind of attention against the plain definition."""
+
+import backbone_variants as variants
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mmlape.analysis import attention_distances, draw_distances, find_layer_stacks
+from mmlape.analysis import attention_distance as module
+from mmlape.layers import Attention, SpatialReductionAttention
+
+# How position joins makes no difference to how attention is measured.
+NAMES = [name for name in variants.VARIANTS if name.partition('-')[2] not in variants.JOININGS]
+IMAGE = torch.randn(1, 3, 33, 50, generator=torch.Generator().manual_seed(0))
+
+
+def places(*sides):
+    """Row and column of every cell, ``(H * W, 2)``."""
+    return torch.tensor([[y, x] for y in range(sides[0]) for x in range(sides[1])]).float()
+
+
+def distance_table(queries, keys):
+    """The plain definition of the Euclidean distance."""
+    return (queries[:, None] - keys[None]).square().sum(dim=-1).sqrt()
+
+
+def definition(weights, distances):
+    """B.1 word by word: mean over i of the sum over j of A_ij delta_ij, per head."""
+    return torch.stack(
+        [
+            torch.stack([(row * delta).sum() for row, delta in zip(head, distances)]).mean()
+            for head in weights
+        ]
+    )
+
+
+class OneLayer(nn.Module):
+    """A backbone of a single attention layer on given tokens."""
+
+    def __init__(self, attention, grid, num_prefix=0):
+        super().__init__()
+        layer = nn.Module()
+        layer.norm1 = layer.norm2 = nn.Identity()
+        layer.attn = attention
+        self.blocks = nn.ModuleList([layer])
+        self.grid, self.num_prefix = grid, num_prefix
+
+    def tokens(self):
+        generator = torch.Generator().manual_seed(3)
+        length = self.num_prefix + self.grid[0] * self.grid[1]
+        return torch.randn(1, length, 12, generator=generator)
+
+    def forward(self, image):
+        return self.blocks[0].attn(self.tokens(), self.grid)
+
+
+def measure(attention, grid, num_prefix=0):
+    model = OneLayer(attention, grid, num_prefix).eval()
+    (found,) = attention_distances(model, [torch.zeros(1, 3, 8, 8)], find_layer_stacks(model))
+    return model, found
+
+
+def constant(attention):
+    """The same keys everywhere: attention is uniform."""
+    for parameter in attention.parameters():
+        nn.init.zeros_(parameter)
+    return attention
+
+
+def test_uniform_attention_on_a_known_grid():
+    """2 x 2 cells: distances 0, 1, 1, sqrt 2, so their mean is (2 + sqrt 2) / 4."""
+    _, found = measure(constant(Attention(12, 3)), (2, 2))
+    assert np.allclose(found.mean, [[(2 + 2**0.5) / 4] * 3], atol=1e-6)
+    assert np.allclose(found.uniform, (2 + 2**0.5) / 4, atol=1e-6)
+    # a row of n cells: (n^2 - 1) / 3n
+    _, found = measure(constant(Attention(12, 3)), (1, 5))
+    assert np.allclose(found.mean, 24 / 15, atol=1e-6)
+
+
+def test_identity_attention_has_distance_zero():
+    grid = (3, 5)
+    sharp = 1000 * torch.eye(15)[None, None]
+    known = torch.ones(1, 15, dtype=torch.bool)
+    where = module.Places(places(*grid), places(*grid), known, known)
+    assert module.mean_distance(sharp, sharp, where).item() == 0
+    to_the_next = sharp.roll(1, dims=2)[:, :, 1:]
+    where = where._replace(queries=places(*grid)[1:], has_query=known[:, 1:])
+    # 12 steps of one cell, and 2 from the end of a row to the start of the next
+    expected = (12 + 2 * (1 + 4**2) ** 0.5) / 14
+    assert module.mean_distance(to_the_next, sharp, where).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize('chunk', [module.CHUNK, 100])
+@pytest.mark.parametrize('num_prefix', [0, 2])
+def test_our_attention_against_the_definition(num_prefix, chunk, monkeypatch):
+    """Prefix tokens are taken out of the softmax: the weights of the others sum to one."""
+    monkeypatch.setattr(module, 'CHUNK', chunk)
+    attention, grid = Attention(12, 3), (3, 4)
+    model, found = measure(attention, grid, num_prefix)
+    query, key, _ = attention._split_heads(attention.qkv(model.tokens()))
+    scores = (query @ key.mT)[0] / 2
+    weights = scores.softmax(dim=-1)[:, num_prefix:, num_prefix:]
+    weights = weights / weights.sum(dim=-1, keepdim=True)
+    expected = definition(weights, distance_table(places(*grid), places(*grid)))
+    assert np.allclose(found.mean[0], expected.detach(), atol=1e-5)
+
+
+def test_windows_and_their_padding():
+    """5 x 3 cells in windows of 2 x 2: padded keys have no place, windows do not see one another."""
+    attention = constant(Attention(12, 3, window_size=2))
+    for num_prefix in (0, 1):
+        _, found = measure(attention, (5, 3), num_prefix)
+        whole = 4 * (2 + 2**0.5) / 4  # of the four cells of a window
+        column, row, single = 2 * 0.5, 2 * 0.5, 0.0
+        expected = (2 * whole + 2 * column + row + single) / 15
+        assert np.allclose(found.mean, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize('grid', [(4, 6), (5, 7)])
+def test_spatial_reduction_measures_to_the_centres_of_the_blocks(grid):
+    attention = SpatialReductionAttention(12, 3, sr_ratio=2)
+    model, found = measure(attention, grid)
+    tokens = model.tokens()
+    query = attention.q(tokens).unflatten(-1, (3, -1)).transpose(1, 2)
+    key = attention.kv(attention._reduce(tokens, grid))[..., :12].unflatten(-1, (3, -1))
+    weights = (query @ key.transpose(1, 2).mT / 2).softmax(dim=-1)[0]
+    centres = []
+    for top in range(0, grid[0], 2):
+        for left in range(0, grid[1], 2):
+            block = [
+                (y, x)
+                for y in range(top, min(top + 2, grid[0]))
+                for x in range(left, min(left + 2, grid[1]))
+            ]
+            centres.append(torch.tensor(block).float().mean(dim=0))
+    expected = definition(weights, distance_table(places(*grid), torch.stack(centres)))
+    assert np.allclose(found.mean[0], expected.detach(), atol=1e-5)
+
+
+def test_linear_attention_measures_to_what_is_averaged():
+    ramp = torch.arange(10.0).view(1, 1, 10)
+    averaged = torch.nn.functional.adaptive_avg_pool1d(ramp, 7).flatten()
+    assert torch.allclose(module._pooled_centres(10), averaged)
+    _, found = measure(constant(SpatialReductionAttention(12, 3, linear=True)), (1, 10))
+    keys = torch.stack([torch.zeros(7), averaged], dim=1).repeat(7, 1)
+    expected = distance_table(places(1, 10), keys).mean()
+    assert np.allclose(found.mean, expected, atol=1e-6)
+
+
+def test_what_position_does_to_scores_counts():
+    """With a large bias on the offset zero every token looks at itself."""
+    model = variants.build_vit(attention_position=dict(type='mmlape.RelativePositionBias')).eval()
+    stacks = find_layer_stacks(model)
+    (plain,) = attention_distances(model, [IMAGE], stacks)
+    with torch.no_grad():
+        for block in model.blocks:
+            table = block.attn.position.relative_position_bias_table
+            table[len(table) // 2] = 1000
+    (near,) = attention_distances(model, [IMAGE], stacks)
+    assert plain.mean.min() > 0.5 and near.mean.max() < 1e-3
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_every_variant_is_measured_and_left_as_it_was(name):
+    model = variants.randomise(variants.VARIANTS[name]())
+    stacks = find_layer_stacks(model)
+    with torch.no_grad():
+        before = model(IMAGE)[-1]
+    found = attention_distances(model, [IMAGE, IMAGE[:, :, :20]], stacks)
+    with torch.no_grad():
+        after = model(IMAGE)[-1]
+    assert torch.equal(*(out if torch.is_tensor(out) else out[0] for out in (before, after)))
+    for stack, distances in zip(stacks, found):
+        heads = stack.blocks[0].attn.num_heads
+        assert distances.distances.shape == (2, len(stack.blocks), heads)
+        assert np.isfinite(distances.distances).all() and (distances.distances >= 0).all()
+        farthest = np.hypot(*(distances.grids.max(axis=0) - 1))
+        assert distances.distances.max() <= farthest
+        assert np.allclose(distances.mean, distances.distances.mean(axis=0))
+    assert draw_distances(found).axes[0].get_title().startswith(stacks[0].name)
+
+
+def test_mistakes():
+    model = variants.build_vit().eval()
+    stacks = find_layer_stacks(model)
+    with pytest.raises(ValueError, match=r"layers of 'blocks' must be 0 to 3, got 4"):
+        attention_distances(model, [IMAGE], stacks, [4])
+    with pytest.raises(ValueError, match='at least one image'):
+        attention_distances(model, [], stacks)
+    other = OneLayer(nn.MultiheadAttention(12, 3), (2, 2))
+    with pytest.raises(
+        ValueError, match=r"\['Attention', 'SpatialReductionAttention'\], got Multi"
+    ):
+        attention_distances(other, [IMAGE], find_layer_stacks(other))
