@@ -1,6 +1,12 @@
 """Pictures and figures of what a model learned about position and scale."""
 
 from .attention_distance import AttentionDistances, attention_distances
+from .attention_scores import (
+    PositionScores,
+    attention_position_stacks,
+    attention_tables,
+    position_scores,
+)
 from .channel_kinds import ChannelKinds, classify_channels
 from .correlation import (
     Correlations,
@@ -20,6 +26,7 @@ from .drawing import (
     draw_embedding,
     draw_gabor_fit,
     draw_grids,
+    draw_scores,
 )
 from .drawing_dtn import (
     draw_distances,
@@ -28,7 +35,6 @@ from .drawing_dtn import (
     draw_projections,
     draw_ratios,
 )
-from .dtn_maps import PositionMaps, dtn_maps
 from .gabor_fit import GaborFit, fit_gabor_position, fit_maps
 from .images import find_images, read_images
 from .layer_stacks import (
@@ -40,8 +46,9 @@ from .layer_stacks import (
     norm_places,
 )
 from .loading import load_backbone
-from .norm_tokens import NormTokens, magnitude_maps, norm_tokens, token_magnitudes
+from .normed_tokens import NormTokens, magnitude_maps, norm_tokens, token_magnitudes
 from .panels import save_figure
+from .position_maps import PositionMaps, dtn_maps
 from .ratio_course import RatioCourse, read_ratios
 from .stacks import PositionStack, find_stacks, pick_stack
 from .tables import EmbeddingTable, embedding_table, pick_channels
@@ -58,10 +65,13 @@ __all__ = [
     'LayerStack',
     'NormTokens',
     'PositionMaps',
+    'PositionScores',
     'PositionStack',
     'Projection',
     'RatioCourse',
     'attention_distances',
+    'attention_position_stacks',
+    'attention_tables',
     'centre_of',
     'classify_channels',
     'correlation_map',
@@ -76,6 +86,7 @@ __all__ = [
     'draw_magnitudes',
     'draw_projections',
     'draw_ratios',
+    'draw_scores',
     'dtn_maps',
     'dtn_places',
     'embedding_table',
@@ -95,6 +106,7 @@ __all__ = [
     'plan_sources',
     'position_correlations',
     'position_plan',
+    'position_scores',
     'project',
     'project_versions',
     'read_images',

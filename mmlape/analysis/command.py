@@ -14,7 +14,9 @@ from mmengine.logging import print_log
 from torch import nn
 
 from mmlape.checkpoints import FORMATS
+from mmlape.position import NoPosition
 
+from .layer_stacks import LayerStack
 from .loading import load_backbone
 from .panels import save_figure
 from .stacks import PositionStack, find_stacks, pick_stack
@@ -103,6 +105,32 @@ def stacks_of(options: argparse.Namespace) -> list[PositionStack]:
     """The position stacks that the options mean."""
     backbone = backbone_of(options)
     return find_stacks(backbone) if options.part is None else [pick_stack(backbone, options.part)]
+
+
+def pick_parts(
+    backbone: nn.Module, inside: list[LayerStack], part: str | None
+) -> tuple[list[PositionStack], list[LayerStack]]:
+    """The absolute positions, and those inside the attention, that ``--part`` means.
+
+    Args:
+        backbone: The network.
+        inside: Its stacks with a position inside the attention.
+        part: The name of one of either kind. None: all; of absolute positions, those that are something
+            (:class:`~mmlape.position.NoPosition` is shown only where there is nothing else).
+    """
+    by_name = {stack.name: stack for stack in inside}
+    if part in by_name:
+        return [], [by_name[part]]
+    stacks = find_stacks(backbone)
+    if part is not None:
+        names = {stack.name: stack for stack in stacks}
+        if part not in names:
+            raise ValueError(
+                f'the position must be one of {sorted([*names, *by_name])}, got {part!r}'
+            )
+        return [names[part]], []
+    there = [stack for stack in stacks if not isinstance(stack.embedding, NoPosition)]
+    return (there if inside else stacks), inside
 
 
 def grid_of(options: argparse.Namespace) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from .attention_scores import PositionScores
 from .channel_kinds import KINDS, ChannelKinds
 from .correlation import Correlations
 from .gabor_fit import GaborFit
@@ -31,22 +32,17 @@ def draw_correlations(correlations: Correlations) -> Figure:
     All share one colour scale, from the least correlation in the picture to 1. The chosen token is marked; grey is
     where there is no correlation.
     """
-    names = correlations.names
-    bands = -(-len(names) // PER_ROW)
-    columns = min(len(names), PER_ROW)
-    figure, axes = new_panels(2 * bands, columns, right=0.9)
     low = _least([correlations.matrices, correlations.maps])
-    for index, name in enumerate(names):
-        band, column = divmod(index, columns)
-        upper, lower = axes[2 * band, column], axes[2 * band + 1, column]
-        image = show_map(upper, correlations.matrices[index], SEQUENTIAL, (low, 1), name)
-        show_map(lower, correlations.maps[index], SEQUENTIAL, (low, 1))
-        if not isinstance(correlations.token, int):
-            lower.plot(*correlations.token[::-1], marker='x', color='black', path_effects=OUTLINE)
-    axes[0, 0].set_ylabel('token x token', fontsize=8)
-    axes[1, 0].set_ylabel(_token_name(correlations.token), fontsize=8)
-    add_scale(figure, image, 'cosine similarity')
-    return figure
+    return _draw_matrices(correlations, SEQUENTIAL, (low, 1), 'cosine similarity')
+
+
+def draw_scores(scores: PositionScores) -> Figure:
+    """What position adds to the scores of each layer, queries by keys, and under each the chosen query's map.
+
+    All share one colour scale around zero.
+    """
+    scale = symmetric_scale(scores.matrices)
+    return _draw_matrices(scores, DIVERGING, scale, 'added to the score')
 
 
 def draw_embedding(table: EmbeddingTable, index: int = 0) -> Figure:
@@ -60,9 +56,9 @@ def draw_embedding(table: EmbeddingTable, index: int = 0) -> Figure:
     if table.num_prefix:
         axes.axhline(table.num_prefix - 0.5, color='black', linewidth=0.8)
     height, width = table.grid
-    axes.set_xlabel('channel')
-    axes.set_ylabel('token')
-    axes.set_title(f'{table.num_prefix} prefix + {height} x {width} tokens', fontsize=9)
+    axes.set_xlabel(table.columns)
+    axes.set_ylabel(table.rows)
+    axes.set_title(f'{table.num_prefix} prefix + {height} x {width} {table.rows}s', fontsize=9)
     figure.colorbar(image, cax=figure.add_axes((0.89, 0.11, 0.02, 0.8)))
     return figure
 
@@ -153,6 +149,26 @@ def draw_gabor_fit(
     for band in range(len(axes) // 2):
         axes[2 * band, 0].set_ylabel('learned', fontsize=8)
         axes[2 * band + 1, 0].set_ylabel('fitted', fontsize=8)
+    return figure
+
+
+def _draw_matrices(
+    found: Correlations | PositionScores, cmap: str, scale: tuple[float, float], label: str
+) -> Figure:
+    """Matrices of tokens by tokens, and under each the map of the chosen token, which is marked."""
+    names = found.names
+    columns = min(len(names), PER_ROW)
+    figure, axes = new_panels(2 * -(-len(names) // PER_ROW), columns, right=0.9)
+    for index, name in enumerate(names):
+        band, column = divmod(index, columns)
+        upper, lower = axes[2 * band, column], axes[2 * band + 1, column]
+        image = show_map(upper, found.matrices[index], cmap, scale, name)
+        show_map(lower, found.maps[index], cmap, scale)
+        if not isinstance(found.token, int):
+            lower.plot(*found.token[::-1], marker='x', color='black', path_effects=OUTLINE)
+    axes[0, 0].set_ylabel('token x token', fontsize=8)
+    axes[1, 0].set_ylabel(_token_name(found.token), fontsize=8)
+    add_scale(figure, image, label)
     return figure
 
 

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from .attention_distance import AttentionDistances
-from .dtn_maps import LayerMaps, PositionMaps
-from .norm_tokens import BEFORE
+from .normed_tokens import BEFORE
 from .panels import PER_ROW, SEQUENTIAL, add_scale, new_panels, new_plots, show_map
+from .position_maps import LayerMaps, PositionMaps
 from .ratio_course import RatioCourse
 from .token_pca import Projection
 

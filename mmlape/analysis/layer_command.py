@@ -11,7 +11,7 @@ from torch import Tensor
 from .command import backbone_of, config_of, model_parser
 from .images import find_images, read_images
 from .layer_stacks import NORMS, find_layer_stacks
-from .norm_tokens import COMPARED, NormTokens, norm_tokens
+from .normed_tokens import COMPARED, NormTokens, norm_tokens
 
 PART = "stack of layers of several, e.g. 'block1'"
 

@@ -24,12 +24,16 @@ class EmbeddingTable:
         grid: ``(H, W)``.
         num_prefix: Rows of prefix tokens that come first.
         tables: ``(K, P + H * W, C)``; K > 1 where every layer has its own.
+        rows, columns: What they are; ``'offset'`` and ``'head'`` for a relative bias. Default ``'token'`` and
+            ``'channel'``.
     """
 
     stack: str
     grid: Grid
     num_prefix: int
     tables: np.ndarray
+    rows: str = 'token'
+    columns: str = 'channel'
 
     def table(self, index: int = 0) -> np.ndarray:
         """Table ``index`` as ``(P + H * W, C)``.

@@ -155,13 +155,18 @@ class GaborAttention(AttentionPosition):
         )
         return PlacedChannels(*(self._in_heads(module, grid) for module in modules))
 
+    @property
+    def has_scores(self) -> bool:
+        """Whether there is part 4."""
+        return '4' in self.parts
+
     def scores(self, grid: Grid) -> Tensor:
         r"""Part 4, :math:`pos_q pos_k^T / \sqrt d`, ``(1, heads, P + H * W, P + H * W)``.
 
         Raises:
             ValueError: Without part 4: the others depend on the image.
         """
-        if self.query is None:
+        if not self.has_scores:
             raise ValueError(
                 f"parts={','.join(self.parts) or None!r} adds nothing to the scores that is the same for every "
                 'image: that is part 4'

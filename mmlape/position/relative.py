@@ -69,6 +69,11 @@ class AttentionPosition(PlanKeeper, ABC):
             the same width, and what is added to the scores: ``(1, heads, queries, keys)`` or None.
         """
 
+    @property
+    def has_scores(self) -> bool:
+        """Whether :meth:`scores` has an answer. Default True."""
+        return True
+
     @abstractmethod
     def scores(self, grid: Grid) -> Tensor:
         """What it adds to the softmax's argument whatever the image, ``(1, heads, P + H * W, P + H * W)``.
@@ -136,8 +141,7 @@ class RelativePositionBias(AttentionPosition):
 
     def bias(self, grid: Grid) -> Tensor:
         """``(1, heads, H * W, H * W)``, queries first."""
-        source, target = (tuple(2 * side - 1 for side in size) for size in (self.grid, grid))
-        table = resize_table(self.relative_position_bias_table[None], source, target)[0]
+        table = self.table(grid)
         bias = table[relative_index(grid, table.device)].permute(2, 0, 1)
         if self.pe_norm is not None:
             weight, shift = (
@@ -146,6 +150,11 @@ class RelativePositionBias(AttentionPosition):
             )
             bias = F.layer_norm(bias, weight.shape, weight, shift, self.pe_norm.eps)
         return bias.unsqueeze(0)
+
+    def table(self, grid: Grid) -> Tensor:
+        """The table for ``grid = (H, W)``: ``((2 * H - 1) * (2 * W - 1), heads)``."""
+        source, target = (tuple(2 * side - 1 for side in size) for size in (self.grid, grid))
+        return resize_table(self.relative_position_bias_table[None], source, target)[0]
 
 
 @lru_cache(maxsize=64)

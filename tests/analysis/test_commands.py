@@ -133,6 +133,48 @@ def test_mistakes_end_with_one_message(arguments, text, run, tmp_path):
     assert text in run.refused('analysis_tools/position_correlation.py', config, *arguments)
 
 
+def test_position_inside_the_attention(run, tmp_path):
+    """Drawn beside the embedding; alone where there is none."""
+    gabor = dict(VIT, attention_position=dict(type='mmlape.GaborAttention', layers=1))
+    script, config = 'analysis_tools/position_correlation.py', write_config(tmp_path, gabor)
+    out = tmp_path / 'pictures'
+    run(script, config, '--out', out, '--grid', 4, 5)
+    names = {path.name for path in out.iterdir()}
+    assert names == {
+        f'{name}.{kind}'
+        for name in ('correlation_position', 'scores_blocks')
+        for kind in ('png', 'npz')
+    }
+    check_png(out / 'scores_blocks.png')
+    with np.load(out / 'scores_blocks.npz') as arrays:
+        assert arrays['matrices'].shape == (1, 20, 20) and arrays['maps'].shape == (1, 4, 5)
+    relative = dict(
+        VIT,
+        position=dict(type='mmlape.NoPosition'),
+        attention_position=dict(type='mmlape.RelativePositionBias'),
+        window_size=[4, None],
+    )
+    config, out = write_config(tmp_path, relative), tmp_path / 'relative'
+    run(script, config, '--out', out, '--head', 1)
+    run('analysis_tools/position_embedding.py', config, '--out', out)
+    assert {path.name for path in out.iterdir() if path.suffix == '.png'} == {
+        'scores_blocks_4x4.png',
+        'scores_blocks_8x8.png',
+        'channels_blocks_bias_7x7.png',
+        'channels_blocks_bias_15x15.png',
+    }
+    for arguments, text in (
+        (['--head', 3], 'error: head must be 0 to 2, got 3'),
+        (['--part', 'layers'], "error: the position must be one of ['blocks', 'position'], got 'layers'"),
+        (['--where', 'stream', '--part', 'blocks'], "error: --where stream: 'blocks' has scores"),
+    ):
+        assert text in run.refused(script, config, *arguments)
+    config = write_config(tmp_path, VIT)
+    assert 'error: --where scores: no position here' in run.refused(
+        script, config, '--where', 'scores'
+    )
+
+
 def test_embedding_command_on_a_pyramid(run, tmp_path):
     run('analysis_tools/position_embedding.py', write_config(tmp_path, PYRAMID))
     folder = tmp_path / 'work_dirs/pictures/config'

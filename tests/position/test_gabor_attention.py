@@ -156,8 +156,7 @@ def test_padding_of_a_window_has_no_position(prefix):
     assert torch.allclose(got, module.proj(expected.transpose(1, 2).flatten(2)), atol=1e-5)
 
 
-@pytest.mark.parametrize('window', [None, 2])
-@pytest.mark.parametrize('parts', PARTS)
+@pytest.mark.parametrize(('parts', 'window'), [('4', None), ('2,3', None), ('2,3,4', 2), (None, 2)])
 def test_gradcheck(parts, window):
     module = Attention(4, 2, window_size=window)
     module.position = GaborAttention(4, 2, (2, 3), 1, parts=parts)
@@ -183,8 +182,7 @@ def test_no_map_of_all_pairs_is_saved(parts):
     assert max(saved) < num * num
 
 
-@pytest.mark.parametrize('window', [None, 2])
-@pytest.mark.parametrize('parts', PARTS)
+@pytest.mark.parametrize(('parts', 'window'), [('4', None), ('2,3,4', 2)])
 def test_block_compiles_as_one_graph(parts, window):
     torch.compiler.reset()
     block, tokens = (
@@ -241,8 +239,10 @@ def test_made_once_per_grid_and_layer_and_never_stale(made):
             assert torch.equal(model(image)[0], fresh(image)[0])
 
 
-@pytest.mark.parametrize('build', [build_vit, lambda **vit: build_adapter(vit)])
-@pytest.mark.parametrize('parts', PARTS)
+@pytest.mark.parametrize(
+    ('parts', 'build'),
+    [('4', lambda **vit: build_adapter(vit)), ('2,3', build_vit), ('2,3,4', build_vit)],
+)
 def test_deploy_is_equal_to_the_bit_and_makes_nothing_twice(parts, build, made):
     model = randomise(
         build(attention_position=dict(CONFIG, parts=parts), window_size=[2, None] * 2)

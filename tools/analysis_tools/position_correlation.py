@@ -2,11 +2,28 @@
 
     python tools/analysis_tools/position_correlation.py CONFIG [CHECKPOINT] [--token 7 7] [--grid 14 14]
 
-Writes ``correlation_<part>.png`` and ``.npz`` for every position embedding of the backbone. See docs/pictures.md.
+Writes ``correlation_<part>.png`` and ``.npz`` for every position embedding of the backbone, and ``scores_<part>`` for
+what a position inside the attention (relative bias, Gabor channels) adds to the scores. See docs/pictures.md.
 """
 
-from mmlape.analysis import draw_correlations, plan_sources, position_correlations, position_plan
-from mmlape.analysis.command import Output, add_grid, grid_of, model_parser, run, stacks_of
+from mmlape.analysis import (
+    attention_position_stacks,
+    draw_correlations,
+    draw_scores,
+    plan_sources,
+    position_correlations,
+    position_plan,
+    position_scores,
+)
+from mmlape.analysis.command import (
+    Output,
+    add_grid,
+    backbone_of,
+    grid_of,
+    model_parser,
+    pick_parts,
+    run,
+)
 from mmlape.analysis.correlation import SOURCES
 
 
@@ -21,25 +38,56 @@ def parse_arguments():
     )
     parser.add_argument('--layers', type=int, nargs='+', help='0-based; default: all')
     parser.add_argument(
-        '--where', choices=SOURCES, help='for a joining with position in both places; default: each'
+        '--where',
+        choices=(*SOURCES, 'scores'),
+        help='for position in several places: added before the attention, in the stream, or to scores; default: each',
     )
-    return parser.parse_args()
+    parser.add_argument('--head', type=int, help='of the scores; default: the mean of all')
+    options = parser.parse_args()
+    if options.token is not None:
+        single = len(options.token) == 1
+        options.token = options.token[0] if single else tuple(options.token)
+    return options
+
+
+def draw_stack(output, options, stack) -> None:
+    grid = grid_of(options)
+    sources = plan_sources(position_plan(stack, grid))
+    for source in [options.where] if options.where else sources:
+        found = position_correlations(
+            stack, grid, options.token, options.prefix, source, options.layers
+        )
+        name = f'correlation_{stack.name}' + (f'_{source}' if len(sources) > 1 else '')
+        output.picture(name, draw_correlations(found))
+        output.arrays(name, found.arrays())
+
+
+def draw_attention(output, options, stack) -> None:
+    grids = position_scores(
+        stack, grid_of(options), options.token, options.prefix, options.layers, options.head
+    )
+    for found in grids:
+        size = '_{}x{}'.format(*found.grid) if len(grids) > 1 else ''
+        name = f'scores_{stack.name}{size}'
+        output.picture(name, draw_scores(found))
+        output.arrays(name, found.arrays())
 
 
 def main() -> None:
     options = parse_arguments()
-    output, grid, token = Output(options), grid_of(options), options.token
-    if token is not None:
-        token = token[0] if len(token) == 1 else tuple(token)
-    for stack in stacks_of(options):
-        sources = plan_sources(position_plan(stack, grid))
-        for source in [options.where] if options.where else sources:
-            found = position_correlations(
-                stack, grid, token, options.prefix, source, options.layers
-            )
-            name = f'correlation_{stack.name}' + (f'_{source}' if len(sources) > 1 else '')
-            output.picture(name, draw_correlations(found))
-            output.arrays(name, found.arrays())
+    output, backbone = Output(options), backbone_of(options)
+    inside = attention_position_stacks(backbone, with_scores=True)
+    stacks, inside = pick_parts(backbone, inside, options.part)
+    if options.head is not None and not inside:
+        raise ValueError("--head: no position here adds to the attention's scores")
+    if options.where == 'scores' and not inside:
+        raise ValueError("--where scores: no position here adds to the attention's scores")
+    if options.where in SOURCES and not stacks:
+        raise ValueError(f'--where {options.where}: {options.part!r} has scores only')
+    for stack in stacks if options.where != 'scores' else []:
+        draw_stack(output, options, stack)
+    for stack in inside if options.where in (None, 'scores') else []:
+        draw_attention(output, options, stack)
 
 
 if __name__ == '__main__':

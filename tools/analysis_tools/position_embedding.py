@@ -3,11 +3,26 @@
     python tools/analysis_tools/position_embedding.py CONFIG [CHECKPOINT] [--channels 0 1 2] [--grid 14 14]
 
 Writes ``embedding_<part>.png``, ``channels_<part>.png`` and ``embedding_<part>.npz`` for every position embedding of
-the backbone. See docs/pictures.md.
+the backbone, and for the tables of positions inside the attention (Gabor channels; the maps of a relative bias, one per
+head). See docs/pictures.md.
 """
 
-from mmlape.analysis import draw_channels, draw_embedding, embedding_table
-from mmlape.analysis.command import Output, add_grid, grid_of, model_parser, run, stacks_of
+from mmlape.analysis import (
+    attention_position_stacks,
+    attention_tables,
+    draw_channels,
+    draw_embedding,
+    embedding_table,
+)
+from mmlape.analysis.command import (
+    Output,
+    add_grid,
+    backbone_of,
+    grid_of,
+    model_parser,
+    pick_parts,
+    run,
+)
 
 
 def parse_arguments():
@@ -24,14 +39,18 @@ def parse_arguments():
 
 def main() -> None:
     options = parse_arguments()
-    output = Output(options)
-    for stack in stacks_of(options):
-        table = embedding_table(stack, grid_of(options), options.prefix)
-        output.picture(f'embedding_{stack.name}', draw_embedding(table, options.table))
+    output, backbone, grid = Output(options), backbone_of(options), grid_of(options)
+    stacks, inside = pick_parts(backbone, attention_position_stacks(backbone), options.part)
+    tables = [embedding_table(stack, grid, options.prefix) for stack in stacks]
+    for stack in inside:
+        tables += attention_tables(stack, grid, options.prefix)
+    for table in tables:
+        if table.columns == 'channel':  # a matrix of few columns, as of heads, shows nothing
+            output.picture(f'embedding_{table.stack}', draw_embedding(table, options.table))
         output.picture(
-            f'channels_{stack.name}', draw_channels(table, options.channels, options.table)
+            f'channels_{table.stack}', draw_channels(table, options.channels, options.table)
         )
-        output.arrays(f'embedding_{stack.name}', table.arrays())
+        output.arrays(f'embedding_{table.stack}', table.arrays())
 
 
 if __name__ == '__main__':
