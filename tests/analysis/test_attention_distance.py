@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from mmlape.analysis import attention_distances, draw_distances, find_layer_stacks
 from mmlape.analysis import attention_distance as module
+from mmlape.analysis import attention_distances, draw_distances, find_layer_stacks
 from mmlape.layers import Attention, SpatialReductionAttention
 
 # How position joins makes no difference to how attention is measured.
