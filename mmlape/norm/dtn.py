@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,7 @@ from mmlape.checks import check_bool, check_option, check_positive_int, check_ra
 from mmlape.registry import MODELS
 
 from .dtn_function import DTNFunction, DTNOptions
+from .dtn_plain import dtn_in_a_graph
 from .position_map import BandedMap, Grid, LearnedMap, PositionMap, UniformMap
 from .token_norm import check_eps, without_autocast
 from .windows import Windows
@@ -120,7 +122,10 @@ class DTN(nn.Module):
         dtype = torch.promote_types(tokens.dtype, torch.float32)
         with without_autocast(tokens.device):
             weight, bias = self.weight.to(dtype), self.bias.to(dtype)
-            patches = self._normalise(tokens[:, num_prefix:].to(dtype), grid, weight, bias)
+            # A compiler writes the backward pass itself.
+            compute = dtn_in_a_graph if torch.compiler.is_compiling() else DTNFunction.apply
+            patches = tokens[:, num_prefix:].to(dtype)
+            patches = self._normalise(patches, grid, weight, bias, compute)
             if not num_prefix:
                 return patches.to(tokens.dtype)
             prefix = tokens[:, :num_prefix].to(dtype)
@@ -143,13 +148,20 @@ class DTN(nn.Module):
             f'stabilize={self.stabilize}, eps={self.eps}'
         )
 
-    def _normalise(self, tokens: Tensor, grid: Grid, weight: Tensor, bias: Tensor) -> Tensor:
+    def _normalise(
+        self,
+        tokens: Tensor,
+        grid: Grid,
+        weight: Tensor,
+        bias: Tensor,
+        compute: Callable[..., Tensor],
+    ) -> Tensor:
         """``(B, H * W, C)``, all in the dtype of the statistics."""
         windows = Windows(grid, self.pool)
         by_head = (self.num_heads, -1)
         x = tokens.contiguous().unflatten(2, by_head)
         row_maps, column_maps = self._axis_maps(windows, x.dtype)
-        out = DTNFunction.apply(
+        out = compute(
             x,
             row_maps,
             column_maps,
