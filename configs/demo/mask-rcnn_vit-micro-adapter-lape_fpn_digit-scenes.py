@@ -1,4 +1,5 @@
 _base_ = [
+    '../_base_/models/mask-rcnn_fpn.py',
     '../_base_/models/demo_vit-micro-adapter-lape.py',
     '../_base_/datasets/digit-scenes_instance.py',
     '../_base_/demo_runtime.py',
@@ -7,126 +8,41 @@ _base_ = [
 default_scope = 'mmdet'
 max_iters = 700
 channels = 64
+strides = [4, 8, 16, 32]
 
+# Fewer channels, levels, samples and proposals: what digits in images of 96 pixels need.
 model = dict(
-    type='MaskRCNN',
-    data_preprocessor=dict(
-        type='DetDataPreprocessor',
-        mean=[123.675, 116.28, 103.53],
-        std=[58.395, 57.12, 57.375],
-        bgr_to_rgb=True,
-        pad_mask=True,
-        pad_size_divisor=32,
-    ),
-    neck=dict(type='FPN', in_channels=[{{_base_.dims}}] * 4, out_channels=channels, num_outs=4),
+    backbone={{_base_.micro_backbone}},
+    neck=dict(in_channels=[{{_base_.dims}}] * 4, out_channels=channels, num_outs=4),
     rpn_head=dict(
-        type='RPNHead',
         in_channels=channels,
         feat_channels=channels,
-        anchor_generator=dict(
-            type='AnchorGenerator', scales=[5], ratios=[0.5, 1.0, 2.0], strides=[4, 8, 16, 32]
-        ),
-        bbox_coder=dict(type='DeltaXYWHBBoxCoder', target_means=[0.0] * 4, target_stds=[1.0] * 4),
-        loss_cls=dict(type='CrossEntropyLoss', use_sigmoid=True, loss_weight=1.0),
-        loss_bbox=dict(type='L1Loss', loss_weight=1.0),
+        anchor_generator=dict(scales=[5], strides=strides),
     ),
     roi_head=dict(
-        type='StandardRoIHead',
         bbox_roi_extractor=dict(
-            type='SingleRoIExtractor',
-            roi_layer=dict(type='RoIAlign', output_size=7, sampling_ratio=2),
-            out_channels=channels,
-            featmap_strides=[4, 8, 16, 32],
-            finest_scale=56,
+            roi_layer=dict(sampling_ratio=2), out_channels=channels, finest_scale=56
         ),
         bbox_head=dict(
-            type='Shared2FCBBoxHead',
-            in_channels=channels,
-            fc_out_channels=256,
-            roi_feat_size=7,
-            num_classes=10,
-            bbox_coder=dict(
-                type='DeltaXYWHBBoxCoder',
-                target_means=[0.0] * 4,
-                target_stds=[0.1, 0.1, 0.2, 0.2],
-            ),
-            reg_class_agnostic=True,
-            loss_cls=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0),
-            loss_bbox=dict(type='L1Loss', loss_weight=1.0),
+            in_channels=channels, fc_out_channels=256, num_classes=10, reg_class_agnostic=True
         ),
         mask_roi_extractor=dict(
-            type='SingleRoIExtractor',
-            roi_layer=dict(type='RoIAlign', output_size=14, sampling_ratio=2),
-            out_channels=channels,
-            featmap_strides=[4, 8, 16, 32],
-            finest_scale=56,
+            roi_layer=dict(sampling_ratio=2), out_channels=channels, finest_scale=56
         ),
         mask_head=dict(
-            type='FCNMaskHead',
             num_convs=2,
             in_channels=channels,
             conv_out_channels=channels,
             num_classes=10,
             class_agnostic=True,
-            loss_mask=dict(type='CrossEntropyLoss', use_mask=True, loss_weight=1.0),
         ),
     ),
     train_cfg=dict(
-        rpn=dict(
-            assigner=dict(
-                type='MaxIoUAssigner',
-                pos_iou_thr=0.6,
-                neg_iou_thr=0.3,
-                min_pos_iou=0.3,
-                match_low_quality=True,
-                ignore_iof_thr=-1,
-            ),
-            sampler=dict(
-                type='RandomSampler',
-                num=64,
-                pos_fraction=0.5,
-                neg_pos_ub=-1,
-                add_gt_as_proposals=False,
-            ),
-            allowed_border=-1,
-            pos_weight=-1,
-            debug=False,
-        ),
-        rpn_proposal=dict(
-            nms_pre=200, max_per_img=64, nms=dict(type='nms', iou_threshold=0.7), min_bbox_size=0
-        ),
-        rcnn=dict(
-            assigner=dict(
-                type='MaxIoUAssigner',
-                pos_iou_thr=0.5,
-                neg_iou_thr=0.5,
-                min_pos_iou=0.5,
-                match_low_quality=True,
-                ignore_iof_thr=-1,
-            ),
-            sampler=dict(
-                type='RandomSampler',
-                num=32,
-                pos_fraction=0.5,
-                neg_pos_ub=-1,
-                add_gt_as_proposals=True,
-            ),
-            mask_size=28,
-            pos_weight=-1,
-            debug=False,
-        ),
+        rpn=dict(assigner=dict(pos_iou_thr=0.6), sampler=dict(num=64)),
+        rpn_proposal=dict(nms_pre=200, max_per_img=64),
+        rcnn=dict(sampler=dict(num=32, pos_fraction=0.5)),
     ),
-    test_cfg=dict(
-        rpn=dict(
-            nms_pre=200, max_per_img=50, nms=dict(type='nms', iou_threshold=0.7), min_bbox_size=0
-        ),
-        rcnn=dict(
-            score_thr=0.05,
-            nms=dict(type='nms', iou_threshold=0.5),
-            max_per_img=30,
-            mask_thr_binary=0.5,
-        ),
-    ),
+    test_cfg=dict(rpn=dict(nms_pre=200, max_per_img=50), rcnn=dict(max_per_img=30)),
 )
 
 optim_wrapper = dict(
