@@ -18,11 +18,11 @@ FORMATTED := $(wildcard setup.py mmlape configs tools tests benchmarks)
 export CUDA
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint format clean clean-env
+.PHONY: help env demo experiment-position test test-slow lint format clean clean-env
 
 help:  ## this list
 	@sed -n 's/^#   /    /p' Makefile
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F'\t' '{ printf "make %-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F'\t' '{ printf "make %-20s %s\n", $$1, $$2 }'
 
 env:  ## set up the environment: seconds, or 10 to 15 minutes where mmcv was never compiled before
 	@command -v $(INTERPRETER) >/dev/null \
@@ -32,6 +32,9 @@ env:  ## set up the environment: seconds, or 10 to 15 minutes where mmcv was nev
 
 demo: env  ## train, evaluate and draw a LaPE detector and a LaPE segmenter on data made on the spot
 	@$(PY) tools/demo.py
+
+experiment-position: env  ## does it matter how position joins? 63 short trainings, about an hour; resumable
+	@$(PY) tools/experiment_position.py
 
 test: env  ## the fast tests
 	$(PYTEST) -m 'not slow'

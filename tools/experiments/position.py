@@ -1,0 +1,168 @@
+"""The experiment from beginning to end: data, runs, table."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from demo_parts.console import Console, clock, output_to
+from demo_parts.state import write_whole
+
+from mmlape.datasets import build_digit_cells
+
+from .chance import pixel_counts, position_blind
+from .records import Records, Run, settings_of
+from .table import markdown, replace_table
+from .training import train
+from .variants import VARIANTS
+from .workers import run_jobs
+
+CONFIG = 'configs/experiments/position/segmenter_vit-micro_mask_digit-cells.py'
+STEP = 'Training'
+# Expected seconds of a run, until the first ones say better.
+RUN_SECONDS = 35
+MAX_WORKERS = 4
+KEPT = (
+    'variant',
+    'seed',
+    'mIoU',
+    'mAcc',
+    'aAcc',
+    'iterations',
+    'position_parameters',
+    'seconds',
+    'device',
+)
+
+
+class Job(NamedTuple):
+    """A run with all that a process needs to do it."""
+
+    run: Run
+    config: Path
+    data_root: Path
+    work_dir: Path
+    iterations: int | None
+
+
+def run_experiment(options: argparse.Namespace, clone: Path) -> int:
+    """Do what is left to do; see tools/experiment_position.py for the options. Returns the exit code."""
+    variants = _chosen(options.only)
+    if variants is None:
+        return 2
+    records = Records(options.work_dir / 'records')
+    with output_to(options.work_dir / 'experiment.log'):
+        data_root = build_digit_cells(options.data_root)
+        data = json.loads((data_root / 'digit_cells.json').read_text())['fingerprint']
+        jobs = [
+            _job(options, clone / CONFIG, data, variant, seed)
+            # All variants with the first seed come first, so that an unfinished table misses no variant.
+            for seed in range(options.seeds)
+            for variant in variants
+        ]
+    if not options.table:
+        _do(jobs, records, options.workers or _cores())
+    found = [records.get(job.run) for job in jobs]
+    results = {
+        'chance': position_blind(pixel_counts(data_root, 'val')),
+        'runs': [{key: record[key] for key in KEPT} for record in found if record],
+    }
+    table = markdown(results)
+    write_whole(options.work_dir / 'results.md', table)
+    print(f'\n{table}')
+    if options.write_docs:
+        write_docs(clone / 'docs', results, table)
+    return 0
+
+
+def write_docs(docs: Path, results: dict[str, Any], table: str) -> None:
+    """Put the table into the page, and the figures behind it beside the page."""
+    page = docs / 'experiment_position.md'
+    write_whole(page, replace_table(page.read_text(encoding='utf-8'), table))
+    write_whole(page.with_suffix('.json'), _one_run_per_line(results))
+
+
+def _one_run_per_line(results: dict[str, Any]) -> str:
+    runs = ',\n  '.join(json.dumps(run) for run in results['runs'])
+    return f'{{"chance": {json.dumps(results["chance"])},\n "runs": [\n  {runs}\n]}}\n'
+
+
+def do_job(job: Job, report: Any) -> dict[str, Any]:
+    """One run in a process of its own; its record is written here, so that it outlives the command."""
+    # One thread for each: runs side by side use the cores better than threads do, and the sums do not depend on how
+    # many cores there are.
+    torch.set_num_threads(1)
+    cfg = _config(job)
+    measured = train(cfg, job.run.name, report)
+    Records(job.work_dir / 'records').put(job.run, measured)
+    return measured
+
+
+def _config(job: Job) -> Any:
+    work_dir = job.work_dir / 'runs' / job.run.name
+    return VARIANTS[job.run.variant].config(
+        job.config, job.run.seed, job.data_root, work_dir, job.iterations
+    )
+
+
+def _job(options: argparse.Namespace, config: Path, data: str, variant: str, seed: int) -> Job:
+    job = Job(
+        Run(variant, seed, ''), config, options.data_root, options.work_dir, options.iterations
+    )
+    settings = settings_of(_config(job).to_dict(), data)
+    return job._replace(run=Run(variant, seed, settings))
+
+
+def _do(jobs: list[Job], records: Records, workers: int) -> None:
+    """Run what has no record yet.
+
+    Raises:
+        RuntimeError: A run failed.
+    """
+    left = [job for job in jobs if records.get(job.run) is None]
+    if not left:
+        print(f'All {len(jobs)} runs are done.')
+        return
+    workers = min(workers, len(left))
+    console = Console({STEP: RUN_SECONDS * len(left) / workers})
+    console.say(
+        f'{len(left)} of {len(jobs)} runs are to be done, {workers} at a time. '
+        'Ctrl-C stops; the same command continues.'
+    )
+    console.begin(STEP)
+    parts = dict.fromkeys(range(len(left)), 0.0)
+    with contextlib.closing(run_jobs(do_job, left, workers)) as reports:
+        for report in reports:
+            run = left[report.job].run
+            if report.kind == 'error':
+                raise RuntimeError(f'{run.name} failed:\n{report.value}')
+            parts[report.job] = report.value if report.kind == 'part' else 1.0
+            if report.kind == 'result':
+                console.say(
+                    f'  {run.variant}, seed {run.seed}: mIoU {report.value["mIoU"]:.3f} '
+                    f'[{clock(report.value["seconds"])}]'
+                )
+            finished = sum(part == 1 for part in parts.values())
+            console.progress(sum(parts.values()) / len(left), f'{finished} of {len(left)} runs')
+    console.end(f'{len(left)} runs')
+
+
+def _chosen(only: list[str] | None) -> list[str] | None:
+    """Keys of the variants to run, None after a message where one does not exist."""
+    unknown = [key for key in only or () if key not in VARIANTS]
+    if unknown:
+        print(f'error: --only {unknown[0]}: expected one of {", ".join(VARIANTS)}')
+        return None
+    return [key for key in VARIANTS if only is None or key in only]
+
+
+def _cores() -> int:
+    available = (
+        os.sched_getaffinity(0) if hasattr(os, 'sched_getaffinity') else range(os.cpu_count())
+    )
+    return min(MAX_WORKERS, len(available))

@@ -1,0 +1,109 @@
+"""Mean and standard deviation over seeds, as Markdown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .variants import EMBEDDINGS, JOININGS, SAME
+
+COLUMNS = {
+    'learned': 'learned',
+    'sinusoidal_1d': '1-D sinusoidal',
+    'sinusoidal_2d': '2-D sinusoidal',
+    'gabor': 'Gabor',
+}
+ROWS = {
+    'default': 'default',
+    'shared': 'shared',
+    'unshared': 'unshared',
+    'lape_sharing': 'LaPE, sharing (arXiv)',
+    'lape_progressive': 'LaPE, progressive (ICCV)',
+}
+SINGLE = {
+    'none': 'no position',
+    'relative': 'relative bias',
+    'relative-layer_norm': "relative bias with LaPE's LayerNorm",
+}
+CHANCE = {
+    'background': 'chance: background everywhere',
+    'one_kind': 'floor: digit known, always the most frequent kind',
+    'even_guess': 'floor: digit known, kind guessed evenly',
+}
+START, END = '<!-- table: written by the command -->', '<!-- end of the table -->'
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Both tables of mIoU, and how they came about.
+
+    Args:
+        results: ``runs``, a list of records with ``variant``, ``seed``, ``mIoU`` and so on; ``chance``, the scores of
+            predictors without position.
+    """
+    runs = results['runs']
+    joined = [
+        [title, *(_cell(runs, joining, embedding) for embedding in COLUMNS)]
+        for joining, title in ROWS.items()
+    ]
+    lines = _table(['joining', *COLUMNS.values()], joined)
+    single = [
+        [title, f'{results["chance"][key]["mIoU"]:.3f}', f'{results["chance"][key]["mAcc"]:.3f}']
+        for key, title in CHANCE.items()
+    ]
+    single += [
+        [title, _score(runs, key), _score(runs, key, 'mAcc')] for key, title in SINGLE.items()
+    ]
+    lines += ['', *_table(['', 'mIoU', 'mean class accuracy'], single), '', *_summary(runs)]
+    return '\n'.join(lines) + '\n'
+
+
+def replace_table(page: str, table: str) -> str:
+    """The page with its table replaced.
+
+    Raises:
+        ValueError: If the page does not have the two marks once each.
+    """
+    if page.count(START) != 1 or page.count(END) != 1:
+        raise ValueError(f'the page must hold {START!r} and {END!r} once each')
+    before, rest = page.split(START)
+    return f'{before}{START}\n\n{table}\n{END}{rest.split(END)[1]}'
+
+
+def _cell(runs: list[dict], joining: str, embedding: str) -> str:
+    if (embedding, joining) in SAME:
+        return '= shared'
+    return _score(runs, f'{joining}-{embedding}')
+
+
+def _score(runs: list[dict], variant: str, metric: str = 'mIoU') -> str:
+    values = [run[metric] for run in runs if run['variant'] == variant]
+    if not values:
+        return '-'
+    if len(values) == 1:
+        return f'{values[0]:.3f}'
+    return f'{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}'
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    lines = [head, ['---'] * len(head), *rows]
+    return [f'| {" | ".join(line)} |' for line in lines]
+
+
+def _summary(runs: list[dict]) -> list[str]:
+    """How many seeds each variant has, and what a run cost."""
+    counts = [sum(run['variant'] == variant for run in runs) for variant in _all_variants()]
+    seeds = str(min(counts)) if min(counts) == max(counts) else f'{min(counts)} to {max(counts)}'
+    if not runs:
+        return ['No runs yet.']
+    devices = ', '.join(sorted({run['device'] for run in runs}))
+    iterations = ', '.join(str(n) for n in sorted({run['iterations'] for run in runs}))
+    return [
+        f'Seeds of each variant: {seeds}. {len(runs)} runs of {iterations} iterations on {devices}, '
+        f'{np.median([run["seconds"] for run in runs]):.0f} s each (median).'
+    ]
+
+
+def _all_variants() -> list[str]:
+    joined = [f'{j}-{e}' for j in JOININGS for e in EMBEDDINGS if (e, j) not in SAME]
+    return [*joined, *SINGLE]
