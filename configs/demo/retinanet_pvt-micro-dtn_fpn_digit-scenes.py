@@ -59,3 +59,5 @@ train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=ma
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 visualizer = dict(type='DetLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')])
+# For tools/analysis_tools/dtn_ratios.py.
+custom_hooks = [dict(type='mmlape.DTNRatioHook', interval=10)]
