@@ -27,7 +27,8 @@ class DTNRatioHook(Hook):
     ``dtn_ratio/<layer>/<mean or var>/<head>``, e.g. ``dtn_ratio/backbone.block1.0.norm1/mean/0``: the share (0 to 1)
     that the token's own statistics have. They are logged once before the first step and then every ``interval``
     iterations, under the number of iterations done. ``tools/analysis_tools/dtn_ratios.py`` draws them. Ratios that are
-    fixed have no course and are left out.
+    fixed have no course and are left out; where the norm of a config is replaced and no learned ratio remains, a
+    warning says so.
 
     In any config::
 
@@ -38,27 +39,29 @@ class DTNRatioHook(Hook):
 
     Raises:
         TypeError: If ``interval`` is no integer.
-        ValueError: If it is less than 1; from the runner's ``train``, before the first step, if no DTN of the model has
-            a learned ratio.
+        ValueError: If it is less than 1.
     """
 
     def __init__(self, interval: int = 50) -> None:
         self.interval = check_positive_int('interval', interval)
+        self._has_ratios = False
 
     def before_train(self, runner: Runner) -> None:
         """Log the values that training starts from."""
-        if not learned_ratios(_unwrapped(runner.model)):
-            raise ValueError(
-                f'DTNRatioHook has nothing to log: the {type(_unwrapped(runner.model)).__name__} of this config has '
-                "no mmlape.DTN with ratio_mean='learned' or ratio_var='learned'"
+        self._has_ratios = bool(learned_ratios(_unwrapped(runner.model)))
+        if self._has_ratios:
+            _log(runner, runner.iter)
+        else:
+            runner.logger.warning(
+                'DTNRatioHook has nothing to log: the model has no mmlape.DTN with '
+                "ratio_mean='learned' or ratio_var='learned'"
             )
-        _log(runner, runner.iter)
 
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
     ) -> None:
         """Log every ``interval`` iterations."""
-        if self.every_n_train_iters(runner, self.interval):
+        if self._has_ratios and self.every_n_train_iters(runner, self.interval):
             _log(runner, runner.iter + 1)
 
 

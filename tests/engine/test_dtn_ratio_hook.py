@@ -119,10 +119,14 @@ def test_a_resumed_run_is_one_course(tmp_path):
     assert course.values['first', 'mean'][5, 0] != 0.9
 
 
-def test_a_model_without_learned_ratios_is_refused_before_the_first_step(tmp_path):
-    model = Model(ratio_mean=1.0, ratio_var=0.5)
-    with pytest.raises(ValueError, match='nothing to log: the Model of this config has no '):
-        train(tmp_path / 'run', DTNRatioHook(), model)
+def test_a_model_without_learned_ratios_is_trained_with_a_warning(tmp_path, capsys):
+    train(tmp_path / 'run', DTNRatioHook(1), Model(ratio_mean=1.0, ratio_var=0.5))
+    assert capsys.readouterr().out.count('DTNRatioHook has nothing to log') == 1
+    with pytest.raises(ValueError, match='no ratios are logged'):
+        read_ratios([tmp_path / 'run'])
+
+
+def test_a_wrong_interval_is_refused():
     with pytest.raises(ValueError, match='interval must be at least 1, got 0'):
         DTNRatioHook(0)
     with pytest.raises(TypeError, match='interval must be an integer'):
