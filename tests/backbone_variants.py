@@ -32,6 +32,14 @@ JOININGS = {
 DTN = dict(type='mmlape.DTN')
 
 
+# Position inside the attention.
+ATTENTION_POSITIONS = {
+    'relative': dict(type='mmlape.RelativePositionBias', layers=[0, 2]),
+    'gabor': dict(type='mmlape.GaborAttention', layers=3),
+    'gabor-2,3,4': dict(type='mmlape.GaborAttention', parts='2,3,4', layers=2),
+}
+
+
 def build_vit(**options):
     """A micro Vision Transformer."""
     base = dict(type='mmlape.VisionTransformer', arch=ARCH, img_size=64)
@@ -81,6 +89,15 @@ VARIANTS = {
         f'adapter-{name}': lambda j=j: build_adapter(dict(joining=j))
         for name, j in JOININGS.items()
     },
+    **{
+        f'vit-windows-{name}': lambda p=p: build_vit(
+            attention_position=p, window_size=[2, None, (2, 3), None]
+        )
+        for name, p in ATTENTION_POSITIONS.items()
+    },
+    'adapter-gabor-attention': lambda: build_adapter(
+        dict(attention_position=ATTENTION_POSITIONS['gabor'])
+    ),
     'vit-windows': lambda: build_vit(window_size=[2, None, (2, 3), None]),
     'vit-dtn': lambda: build_vit(norm_cfg=DTN, out_type='raw', with_dist_token=True),
     'vit-dtn-windows': lambda: build_vit(

@@ -165,7 +165,10 @@ def test_position_inside_the_attention(run, tmp_path):
     }
     for arguments, text in (
         (['--head', 3], 'error: head must be 0 to 2, got 3'),
-        (['--part', 'layers'], "error: the position must be one of ['blocks', 'position'], got 'layers'"),
+        (
+            ['--part', 'layers'],
+            "error: the position must be one of ['blocks', 'position'], got 'layers'",
+        ),
         (['--where', 'stream', '--part', 'blocks'], "error: --where stream: 'blocks' has scores"),
     ):
         assert text in run.refused(script, config, *arguments)

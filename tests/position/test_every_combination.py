@@ -72,6 +72,23 @@ def test_relative_bias_builds_trains_and_resizes(build, layers, layer_norm):
     assert all(out.isfinite().all() for out in outputs)
 
 
+@pytest.mark.parametrize('joining', ['default', 'lape'])
+@pytest.mark.parametrize('parts', ['4', '2,3', '2,3,4', None])
+@pytest.mark.parametrize('build', BACKBONES.values(), ids=BACKBONES.keys())
+def test_gabor_attention_builds_trains_and_resizes_beside_any_joining(build, parts, joining):
+    model = build(
+        joining=JOININGS[joining],
+        attention_position=dict(type='mmlape.GaborAttention', parts=parts, layers=[0, 3]),
+        window_size=[2, None, 3, None],
+    )
+    changed = train_one_step(model)
+    own = {n for n, p in model.named_parameters() if 'attn.position.' in n and p.numel()}
+    assert own and own <= changed
+    with torch.no_grad():
+        outputs = model.eval()(torch.randn(1, 3, 96, 40))
+    assert all(out.isfinite().all() for out in outputs)
+
+
 @pytest.mark.parametrize('norm', POSITION_NORMS)
 def test_every_row_of_table_8(norm):
     """ICCV 2023: what replaces the LayerNorm of the position, with its parameters."""
