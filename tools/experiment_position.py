@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
             '\nStopped. `make experiment-position` (or the same command again) does what is left.'
         )
         return 130
-    except RuntimeError as error:
+    except (RuntimeError, FileExistsError, ModuleNotFoundError) as error:
         print(f'\nerror: {error}', file=sys.stderr)
         return 1
 
