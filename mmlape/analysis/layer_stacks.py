@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -144,7 +145,11 @@ def find_dtn_stacks(backbone: nn.Module, part: str | None = None) -> list[LayerS
 
 
 def _is_layer(module: nn.Module) -> bool:
-    return all(isinstance(getattr(module, name, None), nn.Module) for name in (*NORMS, 'attn'))
+    """Whether it has a layer's parts, with norms that are called as ``norm(tokens, grid)``."""
+    parts = [getattr(module, name, None) for name in (*NORMS, 'attn')]
+    return all(isinstance(part, nn.Module) for part in parts) and all(
+        'grid' in inspect.signature(norm.forward).parameters for norm in parts[:2]
+    )
 
 
 def _grid_beside(modules: dict[str, nn.Module], path: str) -> tuple[int, int] | None:

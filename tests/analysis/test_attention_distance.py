@@ -9,6 +9,7 @@ from torch import nn
 from mmlape.analysis import attention_distance as module
 from mmlape.analysis import attention_distances, draw_distances, find_layer_stacks
 from mmlape.layers import Attention, SpatialReductionAttention
+from mmlape.norm import LN
 
 # How position joins makes no difference to how attention is measured.
 NAMES = [name for name in variants.VARIANTS if name.partition('-')[2] not in variants.JOININGS]
@@ -41,7 +42,7 @@ class OneLayer(nn.Module):
     def __init__(self, attention, grid, num_prefix=0):
         super().__init__()
         layer = nn.Module()
-        layer.norm1 = layer.norm2 = nn.Identity()
+        layer.norm1 = layer.norm2 = LN(12)
         layer.attn = attention
         self.blocks = nn.ModuleList([layer])
         self.grid, self.num_prefix = grid, num_prefix

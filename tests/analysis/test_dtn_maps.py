@@ -14,7 +14,7 @@ from mmlape.analysis import (
     find_layer_stacks,
     norm_places,
 )
-from mmlape.norm import DTN
+from mmlape.norm import DTN, LN
 
 HEADS = dict(norm_cfg=dict(type='mmlape.DTN'), num_heads=[4, 4, 5, 8])
 
@@ -135,6 +135,11 @@ def test_mistakes_list_what_is_accepted(pvt):
         find_dtn_stacks(pvt, 'block4')
     with pytest.raises(ValueError, match='no layer of this VisionTransformer has DTN'):
         find_dtn_stacks(variants.build_vit())
+    block = nn.Module()
+    block.norm1 = block.norm2 = nn.LayerNorm(4)  # upstream's, called without a grid
+    block.attn = nn.Identity()
+    with pytest.raises(ValueError, match='ModuleList has no transformer layers of the kind of'):
+        find_layer_stacks(nn.ModuleList([block]))
     with pytest.raises(ValueError, match='ResNet has no transformer layers of the kind of mmlape'):
         find_layer_stacks(type('ResNet', (nn.Module,), {})())
     stack = find_dtn_stacks(pvt, 'block2')[0]
@@ -144,7 +149,7 @@ def test_mistakes_list_what_is_accepted(pvt):
         norm_places(stack, norms=['norm'])
     with pytest.raises(ValueError, match='column of the token must be 0 to 3, got 4'):
         dtn_maps(stack, (4, 4), (0, 4))
-    stack.blocks[1].norm1 = nn.LayerNorm(16)
+    stack.blocks[1].norm1 = LN(16)
     with pytest.raises(ValueError, match=r"\[1\] of 'block2' have none, \[0, 1\] have it"):
         dtn_maps(stack, layers=[0, 1], norms=['norm1'])
     assert [layer.name for layer in dtn_maps(stack, norms=['norm1']).layers] == ['layer 0 norm1']
