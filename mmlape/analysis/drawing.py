@@ -158,7 +158,7 @@ def _draw_matrices(
     """Matrices of tokens by tokens, and under each the map of the chosen token, which is marked."""
     names = found.names
     columns = min(len(names), PER_ROW)
-    figure, axes = new_panels(2 * -(-len(names) // PER_ROW), columns, right=0.9)
+    figure, axes = new_panels(2 * -(-len(names) // PER_ROW), columns, with_scale=True)
     for index, name in enumerate(names):
         band, column = divmod(index, columns)
         upper, lower = axes[2 * band, column], axes[2 * band + 1, column]

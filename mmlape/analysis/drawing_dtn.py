@@ -39,7 +39,7 @@ def draw_dtn_maps(states: Mapping[str, PositionMaps]) -> Figure:
         for state, layer in ((state, maps.layers[index]) for state, maps in states.items())
     ]
     heads = max(len(layer.maps) for _, layer in rows)
-    figure, axes = new_panels(len(rows), heads, right=0.9, cell=SMALL)
+    figure, axes = new_panels(len(rows), heads, cell=SMALL, with_scale=True)
     highest = max(layer.maps.max() for _, layer in rows)
     for places, (label, layer) in zip(axes, rows):
         places[0].set_ylabel(label, fontsize=7)
@@ -98,7 +98,7 @@ def draw_magnitudes(maps: Mapping[str, np.ndarray]) -> Figure:
         for name, values in maps.items()
     }
     heads = len(next(iter(relative.values())))
-    figure, axes = new_panels(len(relative), heads, right=0.9)
+    figure, axes = new_panels(len(relative), heads, with_scale=True)
     scale = np.quantile(np.stack(list(relative.values())), (0.005, 0.995))
     for row, (places, (name, values)) in enumerate(zip(axes, relative.items())):
         places[0].set_ylabel(name, fontsize=8)

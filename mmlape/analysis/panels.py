@@ -19,6 +19,8 @@ from PIL import Image
 PER_ROW = 7
 # Inches: a panel, and what is left of it for its name.
 CELL, LABEL = 1.6, 0.45
+# For a colour scale beside them.
+SCALE = 0.9
 # Between plots with ticks.
 GAP = 0.4
 DPI = 100
@@ -54,13 +56,17 @@ def new_figure(width: float, height: float) -> Figure:
 def new_panels(
     rows: int,
     columns: int,
-    right: float = 0.985,
     width_ratios: Sequence[float] | None = None,
     cell: float = CELL,
+    with_scale: bool = False,
 ) -> tuple[Figure, np.ndarray]:
-    """Empty panels without ticks, ``(rows, columns)``; square unless ratios of width to height are given."""
+    """Empty panels without ticks, ``(rows, columns)``; square unless ratios of width to height are given.
+
+    ``with_scale``: leave room to their right for :func:`add_scale`.
+    """
     ratios = [1.0] * columns if width_ratios is None else list(width_ratios)
-    width = (sum(ratios) * cell + LABEL) / right
+    panels = sum(ratios) * cell + LABEL
+    width = panels + (SCALE if with_scale else 0.02 * panels)
     height = rows * (cell + 0.22) + 0.25
     figure = new_figure(width, height)
     axes = figure.subplots(
@@ -69,7 +75,7 @@ def new_panels(
         squeeze=False,
         width_ratios=ratios,
         gridspec_kw=dict(
-            left=LABEL / width, right=right, bottom=0.05 / height, top=1 - 0.25 / height
+            left=LABEL / width, right=panels / width, bottom=0.05 / height, top=1 - 0.25 / height
         )
         | dict(wspace=0.08, hspace=0.32 / cell),
     )
@@ -114,8 +120,9 @@ def show_map(
 
 
 def add_scale(figure: Figure, image: AxesImage, label: str) -> None:
-    """The colour scale that all panels share, to the right of panels that end at 0.9 of the width."""
-    bar = figure.add_axes((0.925, 0.15, 0.012, 0.7))
+    """The colour scale that all panels share, to the right of them; it takes ``SCALE`` inches."""
+    inch = 1 / figure.get_figwidth()
+    bar = figure.add_axes((figure.subplotpars.right + 0.15 * inch, 0.15, 0.1 * inch, 0.7))
     ticks = MaxNLocator(6, steps=[1, 2, 5, 10])
     figure.colorbar(image, cax=bar, ticks=ticks).set_label(label, fontsize=8)
     bar.tick_params(labelsize=7)
