@@ -3,6 +3,7 @@
 #   PYTHON=python3.12     the interpreter for a new environment (3.10 to 3.12)
 #   VENV=path             where the environment is, or is to be; an existing one is completed, never replaced
 #   STACK=openmmlab       the original OpenMMLab packages in place of the maintained ones
+#   MODEL=name            only this model in the demo: mask_rcnn, segmenter or retinanet_dtn_pvt
 #   CUDA=0                operators for the CPU only, although there are a GPU and nvcc
 
 STACK ?= onedl
@@ -31,7 +32,7 @@ env:  ## set up the environment: seconds, or 10 to 15 minutes where mmcv was nev
 	@$(INTERPRETER) tools/setup_env --venv '$(VENV)' --stack '$(STACK)' $(if $(PYTHON),--python '$(PYTHON)')
 
 demo: env  ## train, evaluate and draw a LaPE detector and a LaPE segmenter on data made on the spot
-	@$(PY) tools/demo.py
+	@$(PY) tools/demo.py $(addprefix --model ,$(MODEL))
 
 experiment-position: env  ## does it matter how position joins? 63 short trainings, about an hour; resumable
 	@$(PY) tools/experiment_position.py

@@ -1,7 +1,8 @@
 """Train, evaluate and draw a LaPE ViT-Adapter Mask R-CNN and a LaPE Segmenter on data made on the spot.
 
-``make demo`` runs it. It can be stopped at any time; the same command goes on where it was. Everything it writes is in
-``work_dirs/demo`` and ``data/digit_scenes`` of the clone, unless other folders are named. See docs/demo.md.
+``make demo`` runs it; ``make demo MODEL=retinanet_dtn_pvt`` takes a RetinaNet on a PVT with DTN in their place. It can
+be stopped at any time; the same command goes on where it was. Everything it writes is in ``work_dirs/demo`` and
+``data/digit_scenes`` of the clone, unless other folders are named. See docs/demo.md.
 """
 
 import argparse
@@ -9,15 +10,21 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TASKS = ('mask_rcnn', 'segmenter')
+MODELS = ('mask_rcnn', 'segmenter', 'retinanet_dtn_pvt')
+DEFAULT_MODELS = MODELS[:2]
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description='Train, evaluate and draw a small LaPE detector and segmenter.'
+        description='Train, evaluate and draw small models with the methods of this project.'
     )
     parser.add_argument(
-        '--task', choices=TASKS, action='append', help='only this one (may be repeated)'
+        '--model',
+        '--task',
+        dest='task',
+        choices=MODELS,
+        action='append',
+        help=f'only this one (may be repeated); default: {" and ".join(DEFAULT_MODELS)}',
     )
     parser.add_argument(
         '--quick', action='store_true', help='a few iterations on a few images: does it run at all?'
@@ -26,7 +33,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--data-root', type=Path, help='default: data/digit_scenes of this clone')
     options = parser.parse_args(arguments)
     suffix = '_quick' if options.quick else ''
-    options.task = options.task or list(TASKS)
+    options.task = options.task or list(DEFAULT_MODELS)
     options.work_dir = options.work_dir or ROOT / f'work_dirs/demo{suffix}'
     options.data_root = options.data_root or ROOT / f'data/digit_scenes{suffix}'
     options.config_root = ROOT / 'configs/demo'

@@ -5,7 +5,7 @@ _base_ = [
 ]
 
 default_scope = 'mmdet'
-max_iters = 700
+max_iters = 1000
 dims = [48, 96, 160, 192]
 channels = 96
 
@@ -47,7 +47,7 @@ model = dict(
 
 optim_wrapper = dict(
     type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=1e-3, weight_decay=0.05),
+    optimizer=dict(type='AdamW', lr=2e-3, weight_decay=0.05),
     paramwise_cfg=dict(norm_decay_mult=0.0, bias_decay_mult=0.0),
     clip_grad=dict(max_norm=5.0),
 )

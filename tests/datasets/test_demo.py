@@ -84,3 +84,13 @@ def test_the_demo_goes_on_after_ctrl_c_and_after_a_cut_checkpoint(tmp_path):
     assert text.count('[done before]') == 1, 'the untrained model was evaluated before'
     results = json.loads((tmp_path / 'out/results.json').read_text())['tasks']
     assert results['mask_rcnn']['iterations'] == 6
+
+
+@pytest.mark.slow
+def test_a_model_without_masks(tmp_path):
+    finish(start(tmp_path, '--model', 'retinanet_dtn_pvt'))
+    results = json.loads((tmp_path / 'out/results.json').read_text())['tasks']
+    assert set(results) == {'retinanet_dtn_pvt'}
+    assert set(results['retinanet_dtn_pvt']['trained']) == {'box AP'}
+    with Image.open(tmp_path / 'out/retinanet_dtn_pvt.png') as picture:
+        assert picture.width > 1000

@@ -2,6 +2,7 @@
 
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,8 +11,43 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'tools'))
 
+import demo
+from demo_parts import tasks
 from demo_parts.console import Console, clock
 from demo_parts.state import State, fingerprint, is_whole, last_checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_demo_without_a_choice_is_the_detector_and_the_segmenter():
+    assert demo.parse_arguments([]).task == ['mask_rcnn', 'segmenter']
+    assert demo.parse_arguments(['--model', 'retinanet_dtn_pvt']).task == ['retinanet_dtn_pvt']
+    assert set(demo.MODELS) == set(tasks.TASKS)
+    assert all((ROOT / 'configs/demo' / task.config).is_file() for task in tasks.TASKS.values())
+
+
+def test_an_unknown_model_is_an_error_that_lists_the_known(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        demo.parse_arguments(['--model', 'yolo'])
+    assert exit_.value.code == 2
+    said = capsys.readouterr().err
+    assert 'yolo' in said and all(name in said for name in demo.MODELS)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'command'),
+    [
+        ([], 'tools/demo.py'),
+        (['MODEL=retinanet_dtn_pvt'], 'tools/demo.py --model retinanet_dtn_pvt'),
+    ],
+)
+def test_make_passes_the_model_on(arguments, command):
+    done = subprocess.run(
+        ['make', '-n', 'demo', *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip().endswith(command)
+    helped = subprocess.run(['make', 'help'], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert all(name in helped.stdout for name in demo.MODELS)
 
 
 def write_checkpoint(path: Path) -> bytes:

@@ -21,7 +21,7 @@ COLORS = 224
 
 
 def draw_instances(runner: Runner, path: Path) -> None:
-    """Boxes, masks, names and scores of the first validation images."""
+    """Boxes, masks where there are any, names and scores of the first validation images."""
 
     def paint(visualizer: Visualizer, sample: Any, scale: float, predicted: bool) -> None:
         instances = sample.pred_instances if predicted else sample.gt_instances
@@ -29,10 +29,12 @@ def draw_instances(runner: Runner, path: Path) -> None:
             instances = instances[instances.scores >= MIN_SCORE]
         masks, boxes = _arrays(instances)
         names = []
-        for number, (mask, box) in enumerate(zip(masks, boxes * scale)):
+        for number, box in enumerate(boxes * scale):
             label = int(instances.labels[number])
             color = tuple(runner.val_dataloader.dataset.metainfo['palette'][label])
-            visualizer.draw_binary_masks(_enlarge(mask, scale) > 0.5, colors=color, alphas=0.55)
+            if masks is not None:
+                mask = _enlarge(masks[number], scale) > 0.5
+                visualizer.draw_binary_masks(mask, colors=color, alphas=0.55)
             visualizer.draw_bboxes(torch.as_tensor(box)[None], edge_colors=color, line_widths=1.5)
             name = runner.val_dataloader.dataset.metainfo['classes'][label]
             if predicted:
@@ -117,10 +119,11 @@ def _enlarge(array: np.ndarray, scale: float) -> np.ndarray:
     return cv2.resize(array, None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC)
 
 
-def _arrays(instances: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Masks ``(K, H, W)`` and boxes ``(K, 4)`` of instances, whatever class holds them."""
-    masks, boxes = instances.masks, instances.bboxes
-    masks = masks.numpy() if isinstance(masks, torch.Tensor) else masks.to_ndarray()
+def _arrays(instances: Any) -> tuple[np.ndarray | None, np.ndarray]:
+    """Masks ``(K, H, W)``, None where there are none, and boxes ``(K, 4)``, whatever class holds them."""
+    masks, boxes = instances.get('masks'), instances.bboxes
+    if masks is not None:
+        masks = masks.numpy() if isinstance(masks, torch.Tensor) else masks.to_ndarray()
     boxes = boxes if isinstance(boxes, torch.Tensor) else boxes.tensor
     return masks, boxes.numpy()
 

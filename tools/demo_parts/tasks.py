@@ -1,4 +1,4 @@
-"""The demo's two tasks, and how one is evaluated, trained and drawn with MMEngine's Runner."""
+"""The demo's models, and how one is evaluated, trained and drawn with MMEngine's Runner."""
 
 import os
 import time
@@ -64,6 +64,14 @@ TASKS = {
             {'mIoU': ('mIoU', 0.01)},
             (10, 240),
             draw_label_maps,
+        ),
+        Task(
+            'retinanet_dtn_pvt',
+            'DTN-PVT RetinaNet',
+            'retinanet_pvt-micro-dtn_fpn_digit-scenes.py',
+            {'box AP': ('coco/bbox_mAP', 1.0)},
+            (8, 240),
+            draw_instances,
         ),
     )
 }
