@@ -6,7 +6,7 @@ from config_utils import CONFIGS
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
-from test_configs import build, load
+from test_configs import load
 
 from mmlape.norm import DTN, LN
 
@@ -19,7 +19,9 @@ FOLDER = CONFIGS / 'dtn'
 def test_recipe_of_pvt(name, lr):
     """Weight decay 1e-4 on everything, 12 epochs, batch 8 x 2."""
     cfg = load(FOLDER / f'{name}_fpn_1x_coco.py')
-    groups = build_optim_wrapper(MODELS.build(cfg.model), cfg.optim_wrapper).optimizer.param_groups
+    with torch.device('meta'):
+        model = MODELS.build(cfg.model)
+    groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
     assert {(group['lr'], group['weight_decay']) for group in groups} == {(lr, 1e-4)}
     assert cfg.optim_wrapper.optimizer.type == 'AdamW'
     assert cfg.train_cfg.max_epochs == 12 and cfg.param_scheduler[1].milestones == [8, 11]
@@ -37,6 +39,21 @@ def test_recipe_of_pvt(name, lr):
 def variants(with_it: str) -> list:
     names = sorted(path.name for path in FOLDER.glob('*.py'))
     return [name for name in names if with_it in name and name.replace(with_it, '') in names]
+
+
+def test_dtn_in_an_adapters_vit():
+    """One line over the LaPE paper's baseline: DTN in 10 of 12 layers, and nothing else."""
+    name = 'mask-rcnn_deit-s-adapter{}_fpn_ms-3x_coco.py'
+    ln = Config.fromfile(CONFIGS / 'lape' / name.format('')).to_dict()
+    dtn = Config.fromfile(FOLDER / name.format('-dtn')).to_dict()
+    assert dtn['model']['backbone']['vit'].pop('norm_cfg') == dict(type='mmlape.DTN')
+    assert {**ln, 'filename': None} == {**dtn, 'filename': None}
+    cfg = load(FOLDER / name.format('-dtn'))
+    with torch.device('meta'):
+        vit = MODELS.build(cfg.model.backbone).vit
+    assert [type(block.norm2) for block in vit.blocks] == [DTN] * 10 + [LN] * 2
+    assert {block.norm2.num_heads for block in vit.blocks[:10]} == {6} and vit.prefix_after == 0
+    assert round(count(cfg.model) / 1e6, 1) == 47.8
 
 
 @pytest.mark.parametrize('name', variants('-dtn'))
@@ -62,7 +79,7 @@ def test_there_is_something_to_compare():
 
 
 @pytest.mark.parametrize(
-    ('name', 'count'),
+    ('name', 'millions'),
     [
         ('retinanet_pvt-t', 23.0),
         ('retinanet_pvt-s', 34.2),
@@ -72,16 +89,21 @@ def test_there_is_something_to_compare():
         ('mask-rcnn_pvtv2-b2', 45.0),
     ],
 )
-def test_parameters_are_those_in_the_readme(name, count):
-    """In millions, with MMDetection's own PVT too."""
+def test_parameters_are_those_in_the_readme(name, millions):
+    """In millions; the backbone has as many as MMDetection's own."""
     cfg = load(FOLDER / f'{name}_fpn_1x_coco.py')
-    ours = sum(p.numel() for p in MODELS.build(cfg.model).parameters())
+    assert round(count(cfg.model) / 1e6, 1) == millions
+    assert f'[{name}_fpn_1x_coco]' in (FOLDER / 'README.md').read_text()
     v2 = 'V2' if 'pvtv2' in name else ''
     layers = [2, 2, 2, 2] if name.endswith('-t') else [3, 4, 6, 3]
-    cfg.model.backbone = dict(type=f'PyramidVisionTransformer{v2}', num_layers=layers)
-    assert sum(p.numel() for p in MODELS.build(cfg.model).parameters()) == ours
-    assert round(ours / 1e6, 1) == count
-    assert f'[{name}_fpn_1x_coco]' in (FOLDER / 'README.md').read_text()
+    theirs = MODELS.build(dict(type=f'PyramidVisionTransformer{v2}', num_layers=layers))
+    assert sum(p.numel() for p in theirs.parameters()) == count(cfg.model.backbone)
+
+
+def count(config) -> int:
+    """Parameters of a model, without memory for them."""
+    with torch.device('meta'):
+        return sum(p.numel() for p in MODELS.build(config).parameters())
 
 
 def published_file(backbone, path) -> dict:
@@ -102,7 +124,8 @@ def test_weights_arrive(extra, tmp_path):
     path = FOLDER / f'mask-rcnn_pvt-t{extra}_fpn_1x_coco.py'
     cfg, init = load(path), Config.fromfile(path).model.backbone.init_cfg
     cfg.model.backbone.init_cfg = {**init, 'checkpoint': str(tmp_path / 'pvt_tiny.pth')}
-    backbone = build(cfg).backbone
+    backbone = MODELS.build(cfg.model.backbone)
+    backbone.init_weights()
     loaded = backbone.state_dict()
     for name, value in state.items():
         if name.split('.')[0] not in ('cls_token', 'norm', 'head', 'pos_embed4'):
