@@ -158,3 +158,28 @@ def test_relative_layer_norm_is_over_the_keys():
     bias = position.bias((3, 3))
     assert torch.allclose(bias.mean(dim=-1), torch.zeros(1, 2, 9), atol=1e-5)
     assert 'pe_norm.weight' in position.state_dict()
+
+
+@pytest.mark.parametrize(('window', 'times'), [((2, 2), 1), (None, 3)])
+def test_relative_bias_is_kept_for_windows_only(window, times, monkeypatch):
+    """A bias of all pairs of an image, for every layer, head and grid, is too much to keep."""
+    position, calls = RelativePositionBias(8, 2, (2, 2), window_size=window).eval(), []
+    original = RelativePositionBias.bias
+    monkeypatch.setattr(
+        RelativePositionBias, 'bias', lambda self, grid: calls.append(grid) or original(self, grid)
+    )
+    tokens = torch.randn(1, 2, 4, 4)
+    with torch.no_grad():
+        results = [position(tokens, tokens, tokens, (2, 2))[3] for _ in range(3)]
+    assert len(calls) == times and torch.equal(results[0], results[2])
+
+
+def test_gabor_without_its_bias():
+    position = GaborPosition(5, (2, 2), with_bias=False)
+    assert 'bias' not in position.state_dict()
+    assert sum(p.numel() for p in position.parameters()) == 5 * 12
+    same = GaborPosition(5, (2, 2))
+    same.load_state_dict(position.state_dict(), strict=False)
+    assert torch.equal(position((3, 4)), same((3, 4)))
+    with pytest.raises(TypeError, match='with_bias must be True or False'):
+        GaborPosition(5, (2, 2), with_bias=1)
