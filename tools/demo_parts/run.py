@@ -20,6 +20,7 @@ DATA_STEP = 'Digit scenes: building'
 DATA_SECONDS = 12
 QUICK_DATA = dict(num_train=16, num_val=6)
 QUICK_ITERATIONS = 6
+QUICK_SECONDS = 6  # of every step
 
 
 def run_demo(options: argparse.Namespace) -> None:
@@ -27,7 +28,7 @@ def run_demo(options: argparse.Namespace) -> None:
     started = time.monotonic()
     tasks = [TASKS[key] for key in options.task]
     steps = {DATA_STEP: DATA_SECONDS} | {k: v for task in tasks for k, v in task.steps.items()}
-    console = Console(steps)
+    console = Console(dict.fromkeys(steps, QUICK_SECONDS) if options.quick else steps)
     log_file = options.work_dir / 'demo.log'
     console.say(
         f'Everything is written to {shown(options.work_dir)}, details to {log_file.name}. '

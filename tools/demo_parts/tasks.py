@@ -62,7 +62,7 @@ TASKS = {
             'Segmenter',
             'segmenter_vit-micro-adapter-lape_mask_digit-scenes.py',
             {'mIoU': ('mIoU', 0.01)},
-            (10, 240),
+            (5, 255),
             draw_label_maps,
         ),
         Task(
