@@ -24,17 +24,15 @@ class LaPEWarmStart(LaPE):
 
     .. math:: x_0 = a + \omega, \qquad x'_l = MSA_l(LN_{x,l}(x_l) + p_l), \qquad p_l = 0 \text{ at step } 0
 
-    so the first output equals the checkpoint's to the bit, and what :math:`p_l` becomes is learned in fine-tuning.
-    Two
+    so the first output equals the checkpoint's to the bit, and what :math:`p_l` becomes is learned in fine-tuning. Two
     constructions:
 
-    * ``'affine'``: :math:`p_l = \gamma_l \odot Norm(\omega) + \beta_l` with :math:`\gamma_l = \beta_l = 0`: LaPE's
-    own LayerNorms,
-      ``2 * C`` parameters per layer. Normalising once or in turn is the same at the start, and a chain through zeros
-      would pass no gradient on, so every layer reads the same :math:`\omega` (the arXiv form).
+    * ``'affine'``: :math:`p_l = \gamma_l \odot Norm(\omega) + \beta_l` with :math:`\gamma_l = \beta_l = 0`: LaPE's own
+      LayerNorms, ``2 * C`` parameters per layer. Normalising once or in turn is the same at the start, and a chain
+      through zeros would pass no gradient on, so every layer reads the same :math:`\omega` (the arXiv form).
     * ``'gate'``: :math:`p_l = g_l \odot \omega_{l+1}`, with :math:`\omega_{l+1} = LN_{\omega,l}(\omega_l)` as in ICCV
-    eq. 11
-      from LayerNorms that start as usual, and a gate per channel :math:`g_l = 0`: progressive, ``3 * C`` per layer.
+      eq. 11 from LayerNorms that start as usual, and a gate per channel :math:`g_l = 0`: progressive, ``3 * C`` per
+      layer.
 
     Args:
         embed_dims: Channels ``C``.
