@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
 import statistics
 import time
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 
 import torch
@@ -65,6 +67,27 @@ def saved_bytes(call: Callable[[], object]) -> int:
         outcome = call()
     del outcome
     return sum(kept.values())
+
+
+def peak_bytes(call: Callable[[], object]) -> int:
+    """Most bytes that PyTorch held at any time of ``call`` beyond what it held before."""
+    if torch.cuda.is_available():
+        _synchronise()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        _synchronise()
+        return torch.cuda.max_memory_allocated() - before
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        call()
+    changes = [
+        (event.start_ns(), event.nbytes())
+        for event in profile.profiler.kineto_results.events()
+        if event.name() == '[memory]'
+    ]
+    # by time alone: what happens in the same nanosecond keeps its order
+    return max(itertools.accumulate(change for _, change in sorted(changes, key=itemgetter(0))))
 
 
 def write_record(path: Path, results: dict) -> None:
