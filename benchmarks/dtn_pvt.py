@@ -3,8 +3,8 @@
 python benchmarks/dtn_pvt.py [--batch 4] [--repeats 9] [--out benchmarks/records/dtn_pvt_cpu.json]
 
 PVT-Tiny at 224 x 224 is timed, with its own attention heads for both norms, and with those of the published DTN-PVT.
-PVT-Small at 800 x 1216, one image, is measured for memory. A train step is forward and backward; the optimizer's step is
-the same for both.
+PVT-Small at 800 x 1216, one image, is measured for memory. A train step is forward and backward; the optimizer's step
+is the same for both.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .separable import as_pairs, moments, moments_backward, token_major, write
+from .separable import as_pairs, moments, moments_backward, token_major
 from .windows import Windows
 
 
@@ -75,7 +75,7 @@ class DTNFunction(Function):
             P_y, P_x, mean_ratio, var_ratio, weight,
         )  # fmt: skip
         ctx.options = options
-        return write(normed, torch.addcmul, bias, normed, weight)
+        return torch.addcmul(bias, normed, weight, out=normed)
 
     @staticmethod
     @once_differentiable
@@ -189,7 +189,8 @@ def _inverse_std(own_var: Tensor, inter: Tensor, ratio: Tensor, options: DTNOpti
     else:
         inv_std = own_var.new_empty(B, T, G, D)
     var = windows.view(inv_std)
-    write(var, torch.lerp, windows.spread(inter_var), windows.view(own_var), _by_channel(ratio, D))
+    ratio = _by_channel(ratio, D)
+    torch.lerp(windows.spread(inter_var), windows.view(own_var), ratio, out=var)
     return inv_std.rsqrt_()
 
 
@@ -201,7 +202,7 @@ def _subtract_mean(
     inter_mean = token_major(inter).chunk(2, dim=-1)[0]
     out = torch.empty_like(x)
     mean, ratio = windows.view(out), _by_channel(ratio, x.shape[-1])
-    write(mean, torch.lerp, windows.spread(inter_mean), windows.view(own_mean), ratio)
+    torch.lerp(windows.spread(inter_mean), windows.view(own_mean), ratio, out=mean)
     return torch.sub(x, out, out=out)
 
 

@@ -8,7 +8,6 @@ pairs (B, G, A, E, 2 D): for every channel two values side by side, so that one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -96,21 +95,8 @@ def as_pairs(*halves: tuple[Tensor, Tensor]) -> Tensor:
     cells, _factor = halves[0]
     pairs = cells.new_empty(_pairs_shape(cells))
     for half, (values, factor) in zip(pairs.chunk(2, dim=-1), halves):
-        write(half, torch.mul, head_major(values), factor[:, None, None])
+        torch.mul(head_major(values), factor[:, None, None], out=half)
     return pairs
-
-
-def write(out: Tensor, function: Callable[..., Tensor], *args: Tensor) -> Tensor:
-    """``function(*args, out=out)``, in words that ``torch.compile`` understands.
-
-    It refuses an ``out`` that is not contiguous, and an autograd function whose result was given as ``out`` gets no
-    gradient from it (torch 2.11).
-    """
-    if not torch.compiler.is_compiling():
-        return function(*args, out=out)
-    result = function(*args)
-    out.copy_(result)
-    return result
 
 
 def _pairs_shape(cells: Tensor) -> tuple[int, ...]:
@@ -121,8 +107,8 @@ def _pairs_shape(cells: Tensor) -> tuple[int, ...]:
 def _set_values_and_squares(pairs: Tensor, cells: Tensor, centre: Tensor, eps: float) -> None:
     """Fill with ``z = cells - centre`` and ``z^2 + eps``."""
     value, square = pairs.chunk(2, dim=-1)
-    write(value, torch.sub, head_major(cells), head_major(centre))
-    write(square, torch.addcmul, cells.new_full((), eps), value, value)
+    torch.sub(head_major(cells), head_major(centre), out=value)
+    torch.addcmul(cells.new_full((), eps), value, value, out=square)
 
 
 def _filter_rows(pairs: Tensor, P_y: Tensor, out: Tensor | None = None) -> Tensor:
@@ -155,7 +141,7 @@ def _map_gradient(grad: Tensor, pairs: Tensor) -> Tensor:
     length = pairs.shape[-2]
     rows = pairs.flatten(0, -3)
     missing = -length % 16
-    if pairs.is_cpu and 4 * missing <= length and not torch.compiler.is_compiling():
+    if pairs.is_cpu and 4 * missing <= length:
         # BLAS takes 16 columns in less time than 14. What follows in memory fills up; its products are cut off.
         rows = rows.as_strided((len(rows), length + missing, rows.shape[2]), rows.stride())
     outer = torch.bmm(grad.flatten(0, -3), rows.mT)[..., :length]
