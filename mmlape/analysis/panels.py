@@ -122,7 +122,8 @@ def show_map(
 def add_scale(figure: Figure, image: AxesImage, label: str) -> None:
     """The colour scale that all panels share, to the right of them; it takes ``SCALE`` inches."""
     inch = 1 / figure.get_figwidth()
-    bar = figure.add_axes((figure.subplotpars.right + 0.15 * inch, 0.15, 0.1 * inch, 0.7))
+    right = max(axes.get_position().x1 for axes in figure.axes)
+    bar = figure.add_axes((right + 0.15 * inch, 0.15, 0.1 * inch, 0.7))
     ticks = MaxNLocator(6, steps=[1, 2, 5, 10])
     figure.colorbar(image, cax=bar, ticks=ticks).set_label(label, fontsize=8)
     bar.tick_params(labelsize=7)

@@ -122,6 +122,9 @@ def test_the_picture_shows_the_maps_and_marks_the_token(pvt):
     for axes, expected in zip(panels, np.concatenate([states['before'].layers[0].maps] * 2)):
         assert np.array_equal(axes.images[0].get_array(), expected)
         assert axes.patches[0].get_xy() == (5.5, 0.5)
+    # the scale's words end inside the picture
+    extents = [axes.get_tightbbox(figure.canvas.get_renderer()) for axes in figure.axes]
+    assert max(extent.x1 for extent in extents) < figure.bbox.width
     labels = [axes.get_ylabel() for axes in panels[::5]]
     assert labels == [f'layer 0 {n}\n{s}' for n in ('norm1', 'norm2') for s in ('before', 'after')]
 
