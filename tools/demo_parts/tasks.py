@@ -70,7 +70,7 @@ TASKS = {
             'DTN-PVT RetinaNet',
             'retinanet_pvt-micro-dtn_fpn_digit-scenes.py',
             {'box AP': ('coco/bbox_mAP', 1.0)},
-            (8, 240),
+            (8, 220),
             draw_instances,
         ),
     )
