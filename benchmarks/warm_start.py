@@ -222,7 +222,7 @@ def table(result: dict[str, dict[str, float]]) -> str:
         '|---|---|---|---|---|',
     ]
     for arm, row in result.items():
-        gain = f'{row["gain_mean"]:+.3f} ± {row["gain_error"]:.3f}' if arm in ARMS else ''
+        gain = f'{row["gain_mean"]:+.4f} ± {row["gain_error"]:.4f}' if arm in ARMS else ''
         lines.append(
             f'| {TITLES[arm]} | {row["miou_mean"]:.3f} ± {row["miou_std"]:.3f} '
             f'| {"" if arm == "continue" else gain} | {row["first_loss_mean"]:.3f} '

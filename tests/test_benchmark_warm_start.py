@@ -56,7 +56,7 @@ def test_summary_is_of_pairs(benchmark):
     found = benchmark.summary(done)
     assert found['affine']['gain_mean'] == 0.1 and found['affine']['gain_error'] == 0
     assert found['affine']['miou_std'] == found['continue']['miou_std'] == 0.1414
-    assert '+0.100 ± 0.000' in benchmark.table(found)
+    assert '+0.1000 ± 0.0000' in benchmark.table(found)
 
 
 def test_schedule(benchmark):

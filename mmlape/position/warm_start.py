@@ -34,6 +34,8 @@ class LaPEWarmStart(LaPE):
       eq. 11 from LayerNorms that start as usual, and a gate per channel :math:`g_l = 0`: progressive, ``3 * C`` per
       layer.
 
+    Trained on for a short while, the two do not differ measurably (docs/position.md); the default is the smaller one.
+
     Args:
         embed_dims: Channels ``C``.
         depth: Number of transformer layers ``L``.
