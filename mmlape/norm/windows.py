@@ -55,10 +55,11 @@ class Windows(NamedTuple):
     def spread(self, cells: Tensor) -> Tensor:
         """Values per cell ``(B, A, E, ...)`` for its tokens: a tensor that broadcasts with a view."""
         if not self.is_even:
-            height, width = self.grid
-            rows, columns = (side * self.pool for side in self.cells)
-            cells = cells.repeat_interleave(self.pool, dim=1, output_size=rows)[:, :height]
-            cells = cells.repeat_interleave(self.pool, dim=2, output_size=columns)[:, :, :width]
+            for dim, side in enumerate(self.grid, start=1):
+                # repeat_interleave, in a form that serves symbolic sides of a compiled graph
+                repeats = [self.pool if axis == dim + 1 else -1 for axis in range(cells.ndim + 1)]
+                cells = cells.unsqueeze(dim + 1).expand(repeats).flatten(dim, dim + 1)
+                cells = cells.narrow(dim, 0, side)
         if self.pool > 1:
             cells = cells.contiguous()  # they are few, and many tokens read them
         return cells.unsqueeze(2).unsqueeze(4)

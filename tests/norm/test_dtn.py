@@ -251,6 +251,13 @@ def test_what_is_compiled_computes_the_same(options):
         (dict(pool=2), [(5, 7)], 1),
         # The second grid makes its sides symbolic; no later one is compiled again.
         pytest.param({}, [(5, 7), (3, 9), (9, 11), (4, 4)], 2, marks=pytest.mark.slow),
+        # With pooling there is one for each way in which a grid fills its windows.
+        pytest.param(
+            dict(pool=2),
+            [(6, 8), (4, 10), (5, 7), (9, 11)],
+            3,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_compiles_as_one_graph(options, grids, num_graphs):
