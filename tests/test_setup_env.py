@@ -175,7 +175,7 @@ def test_the_key_tells_apart_what_a_wheel_depends_on(parts, about):
     key, cuda = parts.wheel.wheel_key, parts.wheel.Cuda
     keys = {
         key(about, '2.11.0', None),
-        key({**about, 'tag': 'cpython-310'}, '2.11.0', None),
+        key({**about, 'tag': 'cpython-399'}, '2.11.0', None),
         key({**about, 'platform': 'linux-aarch64'}, '2.11.0', None),
         key(about, '2.12.0', None),
         key(about, '2.11.0', cuda(Path('/cuda'), '13.0', '9.0')),

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,12 +43,17 @@ def test_an_unknown_model_is_an_error_that_lists_the_known(capsys):
     ],
 )
 def test_make_passes_the_model_on(arguments, command):
-    done = subprocess.run(
-        ['make', '-n', 'demo', *arguments], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip().endswith(command)
-    helped = subprocess.run(['make', 'help'], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert all(name in helped.stdout for name in demo.MODELS)
+    assert make('-n', 'demo', *arguments).strip().endswith(command)
+    assert all(name in make('help') for name in demo.MODELS)
+
+
+def make(*arguments: str) -> str:
+    """What make prints, also where the tests themselves run under one."""
+    environment = {k: v for k, v in os.environ.items() if k not in ('MAKEFLAGS', 'MAKELEVEL')}
+    command = ['make', '--no-print-directory', *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def write_checkpoint(path: Path) -> bytes:
