@@ -135,10 +135,11 @@ def segmentation_batch(cfg: Config) -> dict:
     from mmseg.structures import SegDataSample
 
     num_classes = cfg.model.decode_head.num_classes
-    # mmseg 1.2.2 fails on ignored pixels under class weights; the demo, which has weights, has none.
+    # mmseg 1.2.2 fails on ignored pixels under class weights; the demo, which has weights, has none, nor any padding.
     weighted = 'class_weight' in str(cfg.model.decode_head)
+    height, width = cfg.model.data_preprocessor.size if weighted else (61, 45)
     batch = dict(inputs=[], data_samples=[])
-    for height, width in [(61, 45), (61, 45)]:  # predictions are stacked: one size
+    for _ in range(2):
         meta = dict(img_shape=(height, width), ori_shape=(height, width), img_path='none')
         labels = torch.randint(0, num_classes, (1, height, width))
         if not weighted:

@@ -38,7 +38,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 def _with_history() -> contextlib.AbstractContextManager:
     if numbers(torch.__version__) < (2, 6):
         return contextlib.nullcontext()
-    return torch.serialization.safe_globals(parts_of_history())
+    # On leaving, torch forbids all that was named, also what was allowed before.
+    allowed = torch.serialization.get_safe_globals()
+    return torch.serialization.safe_globals([p for p in parts_of_history() if p not in allowed])
 
 
 def _reason(message: str) -> str:

@@ -57,3 +57,22 @@ def test_damaged_and_foreign_files(tmp_path):
     torch.save([torch.zeros(1)], path)
     with pytest.raises(ValueError, match='holds a list, not a state dict'):
         read_checkpoint(path)
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.serialization, 'get_safe_globals'), reason='torch < 2.5 allows nothing'
+)
+def test_reading_changes_nothing_for_those_who_read_later(tmp_path):
+    # Resuming comes after the initial weights, and on the original stack needs what was allowed on import.
+    path = tmp_path / 'iter_1.pth'
+    history = HistoryBuffer()
+    history.update(1.5, 1)
+    torch.save(dict(state_dict={}, message_hub=dict(loss=history)), path)
+    before = torch.serialization.get_safe_globals()
+    torch.serialization.add_safe_globals([HistoryBuffer])
+    try:
+        read_checkpoint(path)
+        assert set(torch.serialization.get_safe_globals()) == {*before, HistoryBuffer}
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(before)
