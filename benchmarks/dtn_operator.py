@@ -2,8 +2,8 @@
 
 python benchmarks/dtn_operator.py [--repeats 15] [--out benchmarks/records/dtn_operator_cpu.json]
 
-Three candidates: the map built for every image, as published; the map built once for the batch; and ``mmlape.DTN``.
-LayerNorm is timed with them for scale. Processor time leaves out what other processes on the machine took; with one
+Candidates: the map built for every image, as published; the map built once for the batch; ``mmlape.DTN``; and that under
+``torch.compile``. LayerNorm is timed with them for scale. Processor time leaves out what other processes on the machine took; with one
 thread on an idle machine it is the time.
 """
 
@@ -54,8 +54,14 @@ def build(setting: tuple[int, ...], device: str) -> tuple[dict[str, torch.nn.Mod
         for dense in (published, once):
             dense.pos_proj.weight.copy_(ours.positions.weight)
     tokens = torch.randn(batch, side * side, channels, device=device)
-    candidates = {'published': published, 'published, one map': once, 'ours': ours}
-    return {k: m.to(device) for k, m in {**candidates, 'LayerNorm': LN(channels)}.items()}, tokens
+    candidates = {
+        'published': published,
+        'published, one map': once,
+        'ours': ours,
+        'ours, compiled': torch.compile(ours, fullgraph=True, dynamic=False),
+        'LayerNorm': LN(channels),
+    }
+    return {k: m.to(device) for k, m in candidates.items()}, tokens
 
 
 def time_setting(setting: tuple[int, ...], device: str, repeats: int) -> dict:
