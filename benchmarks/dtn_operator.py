@@ -2,9 +2,9 @@
 
 python benchmarks/dtn_operator.py [--repeats 15] [--out benchmarks/records/dtn_operator_cpu.json]
 
-Candidates: the map built for every image, as published; the map built once for the batch; ``mmlape.DTN``; and that under
-``torch.compile``. LayerNorm is timed with them for scale. Processor time leaves out what other processes on the machine took; with one
-thread on an idle machine it is the time.
+Candidates: the map built for every image, as published; the map built once for the batch; ``mmlape.DTN``; and that
+under ``torch.compile``. LayerNorm is timed with them for scale. Processor time leaves out what other processes on the
+machine took; with one thread on an idle machine it is the time.
 """
 
 from __future__ import annotations
