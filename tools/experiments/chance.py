@@ -1,4 +1,4 @@
-"""What can be reached without knowing where a square is: computed from the label maps."""
+"""What can be reached without knowing, or half knowing, where a square is: computed from the label maps."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ def pixel_counts(root: Path, split: str) -> np.ndarray:
     return np.sum([np.pad(each, (0, length - len(each))) for each in counts], axis=0)
 
 
-def position_blind(counts: np.ndarray) -> dict[str, dict[str, float]]:
-    """Scores of three predictors that know nothing of a square's place; the last two find and name every digit.
+def without_position(counts: np.ndarray) -> dict[str, dict[str, float]]:
+    """Scores of predictors that know little of a square's place; all but the first find and name every digit.
 
     * ``background``: background everywhere.
     * ``one_kind``: for each digit, always the label that is most frequent.
-    * ``even_guess``: for each digit, each of its four labels with probability 1/4; expected intersections and unions.
-      Guessing kind k with probability p_k has, with kinds of equal frequency, the expected IoU p / (1 + 3 p), a concave
-      function, so no other way of guessing has a higher mIoU.
+    * ``even_guess``: each of a digit's four labels with probability 1/4; expected intersections and unions. Guessing
+      a kind with probability p has, with kinds of equal frequency, the expected IoU p / (1 + 3 p), a concave function,
+      so no other way of guessing has a higher mIoU.
+    * ``odd_row``: it knows whether the row is odd, so two kinds are left, each with probability 1/2.
 
     Args:
         counts: Pixels with each label of the validation images, background first, then four for each digit.
@@ -33,24 +34,31 @@ def position_blind(counts: np.ndarray) -> dict[str, dict[str, float]]:
     Returns:
         For each predictor ``mIoU``, ``mAcc`` and ``aAcc`` (0 to 1).
     """
-    kinds = counts[1:].reshape(-1, KINDS).astype(float)
-    even = np.full_like(kinds, 1 / KINDS)
-    one = (kinds == kinds.max(1, keepdims=True)).astype(float)
+    kinds = counts[1:].reshape(-1, KINDS)
+    most_frequent = np.repeat(np.eye(KINDS)[kinds.argmax(1)][:, None], KINDS, axis=1)
+    even = np.full((KINDS, KINDS), 1 / KINDS)
+    # The kinds of odd rows are the odd ones.
+    odd = (np.arange(KINDS)[:, None] - np.arange(KINDS)) % 2 == 0
     return {
-        'background': _scores(counts, np.zeros_like(kinds), counts.sum()),
-        'one_kind': _scores(counts, one, counts[0]),
-        'even_guess': _scores(counts, even, counts[0]),
+        'background': _scores(counts, np.zeros((KINDS, KINDS))),
+        'one_kind': _scores(counts, most_frequent),
+        'even_guess': _scores(counts, even),
+        'odd_row': _scores(counts, odd / odd.sum(1, keepdims=True)),
     }
 
 
-def _scores(counts: np.ndarray, guess: np.ndarray, background: float) -> dict[str, float]:
-    """Scores where ``guess[digit, kind]`` of a digit's pixels get that kind and ``background`` pixels label 0."""
+def _scores(counts: np.ndarray, guess: np.ndarray) -> dict[str, float]:
+    """Scores where a pixel of kind ``i`` is called kind ``j`` with probability ``guess[..., i, j]``, else background.
+
+    ``guess`` is ``(4, 4)``, or ``(digits, 4, 4)`` where it is another one for each digit.
+    """
     kinds = counts[1:].reshape(-1, KINDS).astype(float)
-    predicted = np.append(background, guess * kinds.sum(1, keepdims=True))
-    intersection = np.append(counts[0], guess * kinds)
-    iou = intersection / (counts + predicted - intersection)
+    predicted = (kinds[:, None] @ guess).ravel()
+    predicted = np.append(counts.sum() - predicted.sum(), predicted)
+    right = np.append(counts[0], kinds * np.diagonal(guess, axis1=-2, axis2=-1))
+    iou = right / (counts + predicted - right)
     return {
         'mIoU': float(iou.mean()),
-        'mAcc': float((intersection / counts).mean()),
-        'aAcc': float(intersection.sum() / counts.sum()),
+        'mAcc': float((right / counts).mean()),
+        'aAcc': float(right.sum() / counts.sum()),
     }

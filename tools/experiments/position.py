@@ -15,7 +15,7 @@ from demo_parts.state import write_whole
 
 from mmlape.datasets import build_digit_cells
 
-from .chance import pixel_counts, position_blind
+from .chance import pixel_counts, without_position
 from .records import Records, Run, settings_of
 from .table import markdown, replace_table
 from .training import train
@@ -69,7 +69,7 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
         _do(jobs, records, options.workers or _cores())
     found = [records.get(job.run) for job in jobs]
     results = {
-        'chance': position_blind(pixel_counts(data_root, 'val')),
+        'chance': without_position(pixel_counts(data_root, 'val')),
         'runs': [{key: record[key] for key in KEPT} for record in found if record],
     }
     table = markdown(results)

@@ -30,6 +30,7 @@ CHANCE = {
     'background': 'chance: background everywhere',
     'one_kind': 'floor: digit known, always the most frequent kind',
     'even_guess': 'floor: digit known, kind guessed evenly',
+    'odd_row': 'half: digit known, and whether the row is odd',
 }
 START, END = '<!-- table: written by the command -->', '<!-- end of the table -->'
 
