@@ -39,7 +39,11 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
     figure.savefig(buffer, format='png', dpi=DPI)
-    image = Image.open(buffer).convert('RGB').quantize(256, dither=Image.Dither.NONE)
+    image = (
+        Image.open(buffer)
+        .convert('RGB')
+        .quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    )
     partial = path.with_name(path.name + '.partial')
     image.save(partial, format='PNG', optimize=True)
     os.replace(partial, path)
