@@ -12,6 +12,7 @@ REPO = Path(__file__).resolve().parent.parent
 CONFIGS = REPO / 'configs'
 CLASSES = ('red cell', 'white cell', "crow's foot")
 MICRO_ARCH = dict(embed_dims=48, depth=4, num_heads=3, mlp_ratio=2)
+COCO_PIPELINE = [dict(type='LoadAnnotations', with_bbox=True)]
 
 
 def shipped_configs() -> list[Path]:
@@ -79,3 +80,17 @@ def write_label_map(path: Path, labels: np.ndarray) -> None:
     """Write class indices as a single-channel PNG."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(labels).save(path)
+
+
+def coco_dataset(root: Path, **options) -> dict:
+    """Config of a data set that :func:`write_coco` has written."""
+    return dict(
+        type='CocoDataset',
+        data_root=str(root),
+        ann_file='annotations/train.json',
+        data_prefix=dict(img='train'),
+        metainfo=dict(classes=CLASSES),
+        filter_cfg=dict(filter_empty_gt=True, min_size=32),
+        pipeline=COCO_PIPELINE,
+        **options,
+    )

@@ -7,19 +7,20 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-from config_utils import CLASSES, coco_content, write_coco, write_image, write_label_map
+from config_utils import (
+    CLASSES,
+    coco_content,
+    write_coco,
+    write_image,
+    write_label_map,
+)
+from config_utils import coco_dataset as coco
 from config_utils import write_label_maps as write_maps
-from mmengine.config import Config, ConfigDict
-from mmengine.model import BaseModel
-from mmengine.registry import HOOKS, RUNNERS, DefaultScope
-from mmengine.runner import Runner
+from mmengine.config import ConfigDict
+from mmengine.registry import HOOKS, DefaultScope
 from torch import distributed, multiprocessing
 
-from mmlape.engine import CheckDataHook, EarlyHookRunner
-from mmlape.registry import MODELS
-
-COCO_PIPELINE = [dict(type='LoadAnnotations', with_bbox=True)]
+from mmlape.engine import CheckDataHook
 
 
 @pytest.fixture
@@ -39,19 +40,6 @@ def runner_of(caplog, split='train', model=None, **dataset):
     caplog.set_level(logging.INFO)
     cfg = ConfigDict({f'{split}_dataloader': dict(dataset=dataset), 'model': model or {}})
     return SimpleNamespace(cfg=cfg, logger=logging.getLogger('check-data'))
-
-
-def coco(root, split='train', **options):
-    return dict(
-        type='CocoDataset',
-        data_root=str(root),
-        ann_file='annotations/train.json',
-        data_prefix=dict(img='train'),
-        metainfo=dict(classes=CLASSES),
-        filter_cfg=dict(filter_empty_gt=True, min_size=32),
-        pipeline=COCO_PIPELINE,
-        **options,
-    )
 
 
 def maps(root, **options):
@@ -369,61 +357,6 @@ def test_a_split_is_checked_once(scope, tmp_path, caplog):
     hook.before_build(runner, splits=('train',))
     hook.before_build(runner, splits=('train', 'val'))
     assert caplog.text.count('4 images with label maps') == 1
-
-
-@MODELS.register_module(force=True)
-class NeverTrained(BaseModel):
-    """A model that fails the test when a step is asked of it."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-
-    def forward(self, *args, **kwargs):
-        raise AssertionError('training started')
-
-
-def runnable(root, work_dir, **options):
-    loader = dict(batch_size=1, num_workers=0, sampler=dict(type='DefaultSampler', shuffle=False))
-    return Config(
-        dict(
-            model=dict(type='mmlape.NeverTrained'),
-            work_dir=str(work_dir),
-            train_dataloader=dict(loader, dataset=coco(root)),
-            train_cfg=dict(by_epoch=True, max_epochs=1),
-            optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
-            default_scope='mmdet',
-            custom_hooks=[dict(type='mmlape.CheckDataHook')],
-            experiment_name=f'check-{work_dir.name}',
-            **options,
-        )
-    )
-
-
-def test_any_runner_stops_before_training(tmp_path):
-    """Upstream trains on what has the wrong class names; with the hook it does not."""
-    write_coco(tmp_path)
-    cfg = runnable(tmp_path, tmp_path / 'plain')
-    cfg.train_dataloader.dataset.metainfo.classes = ('red cell', 'yeast')
-    runner = RUNNERS.build(cfg)
-    assert type(runner) is Runner
-    with pytest.raises(ValueError, match='1 of 2 class names are not categories'):
-        runner.train()
-
-
-def test_the_early_runner_is_before_upstreams_own_error(tmp_path):
-    """An annotation file without images ends in a numpy error with the plain runner."""
-    content = coco_content()
-    write_coco(tmp_path, content)
-    empty = dict(content, images=[], annotations=[])
-    (tmp_path / 'annotations' / 'train.json').write_text(json.dumps(empty))
-    with pytest.raises(ValueError, match='need at least one array'):
-        RUNNERS.build(runnable(tmp_path, tmp_path / 'plain')).train()
-    cfg = runnable(tmp_path, tmp_path / 'early', runner_type='mmlape.EarlyHookRunner')
-    runner = RUNNERS.build(cfg)
-    assert type(runner) is EarlyHookRunner
-    with pytest.raises(ValueError, match="list 'images' of the annotation file is empty"):
-        runner.train()
 
 
 def _check_in_a_process(rank, port, root, outcomes):
