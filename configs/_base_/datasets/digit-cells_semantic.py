@@ -1,4 +1,6 @@
-# Digit cells; built by tools/experiment_position.py (or by mmlape.datasets.build_digit_cells).
+# Digit cells, read as the digit scenes are; built by tools/experiment_position.py or mmlape.datasets.build_digit_cells.
+_base_ = './digit-scenes_semantic.py'
+
 data_root = 'data/digit_cells/'
 # As mmlape.datasets.cell_classes() gives them.
 metainfo = dict(
@@ -16,44 +18,8 @@ metainfo = dict(
     ],
 )  # fmt: skip
 
-# No flip, no crop: they would move digits to other squares.
-pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', reduce_zero_label=False),
-    dict(type='PackSegInputs'),
-]
-train_dataloader = dict(
-    batch_size=32,
-    num_workers=0,
-    persistent_workers=False,
-    sampler=dict(type='InfiniteSampler', shuffle=True),
-    dataset=dict(
-        type='BaseSegDataset',
-        data_root=data_root,
-        data_prefix=dict(img_path='images/train', seg_map_path='annotations/train'),
-        img_suffix='.png',
-        seg_map_suffix='.png',
-        metainfo=metainfo,
-        pipeline=pipeline,
-    ),
-)
-val_dataloader = dict(
-    batch_size=50,
-    num_workers=0,
-    persistent_workers=False,
-    drop_last=False,
-    sampler=dict(type='DefaultSampler', shuffle=False),
-    dataset=dict(
-        type='BaseSegDataset',
-        data_root=data_root,
-        data_prefix=dict(img_path='images/val', seg_map_path='annotations/val'),
-        img_suffix='.png',
-        seg_map_suffix='.png',
-        metainfo=metainfo,
-        pipeline=pipeline,
-    ),
-)
+dataset = dict(data_root=data_root, img_suffix='.png', metainfo=metainfo)
+train_dataloader = dict(batch_size=32, dataset=dataset)
+val_dataloader = dict(batch_size=50, dataset=dataset)
 test_dataloader = val_dataloader
-
-val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
-test_evaluator = val_evaluator
+del dataset
