@@ -1,4 +1,4 @@
-"""LaPE against default joining: train step, inference, inference with the position folded. DeiT-Ti at 224.
+"""LaPE against default joining: train step, inference, inference with the position folded, memory. DeiT-Ti at 224.
 
 python benchmarks/lape.py [--batch 4] [--repeats 9] [--out benchmarks/records/lape_cpu.json]
 """
@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 import torch
-from side_by_side import interleaved, saved_bytes, write_record
+from side_by_side import interleaved, peak_bytes, saved_bytes, write_record
 
 from mmlape.registry import MODELS
 
@@ -52,6 +52,7 @@ def main() -> None:
     results = {
         'parameters': {name: sum(p.numel() for p in m.parameters()) for name, m in models.items()},
         'saved_bytes': {name: saved_bytes(lambda m=m: m(image)) for name, m in models.items()},
+        'peak_bytes': {name: peak_bytes(call) for name, call in training.items()},
         'train_step': interleaved(training, options.repeats),
     }
     for model in models.values():
