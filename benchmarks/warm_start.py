@@ -33,7 +33,7 @@ import mmlape  # noqa: F401  registers our types
 from mmlape.datasets import build_digit_cells
 
 CLONE = Path(__file__).resolve().parents[1]
-CONFIG = CLONE / 'configs/experiments/position/segmenter_vit-micro_mask_digit-cells.py'
+CONFIG = CLONE / 'configs/experiments/segmenter_vit-micro_mask_digit-cells.py'
 BATCH = 32
 BASE = dict(type='mmlape.DefaultJoining')
 ARMS = {

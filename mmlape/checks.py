@@ -75,3 +75,14 @@ def check_layers(name: str, value: Any, depth: int) -> tuple[int, ...]:
     if not value or len(set(value)) != len(value):
         raise ValueError(f'{name} must name different layers, at least one, got {value}')
     return tuple(sorted(value))
+
+
+def check_outputs(out_indices: Any, count: int, kind: str) -> tuple[int, ...]:
+    """Ascending indices of ``count`` ``kind`` (layers, stages) from one or a list; negative ones count from the end."""
+    listed = list(out_indices) if isinstance(out_indices, (list, tuple)) else [out_indices]
+    for index in listed:
+        check_positive_int('out_indices', index, minimum=-count, maximum=count - 1)
+    resolved = sorted({index % count for index in listed})
+    if not listed or len(resolved) != len(listed):
+        raise ValueError(f'out_indices must name different {kind}, got {out_indices}')
+    return tuple(resolved)

@@ -64,11 +64,15 @@ def write_coco(root: Path, content: dict | None = None, split: str = 'train') ->
 
 
 def write_label_maps(
-    root: Path, split: str = 'train', count: int = 4, size: tuple[int, int] = (97, 71)
+    root: Path,
+    split: str = 'train',
+    count: int = 4,
+    size: tuple[int, int] = (97, 71),
+    suffix: str = '.jpg',
 ) -> None:
-    """Write ``root/images/<split>/*.jpg`` and ``root/annotations/<split>/*.png``."""
+    """Write ``root/images/<split>/*<suffix>`` and ``root/annotations/<split>/*.png``."""
     for index in range(count):
-        write_image(root / 'images' / split / f'{index}.jpg', size, index)
+        write_image(root / 'images' / split / f'{index}{suffix}', size, index)
         labels = np.zeros(size[::-1], dtype=np.uint8)
         labels[10:40, 10:50] = 1
         labels[30:60, 40:80] = 2

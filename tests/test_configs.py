@@ -158,7 +158,8 @@ def test_pipelines_read_a_data_set(path, tmp_path):
         write_coco(tmp_path, coco_content(classes=classes))
         place = dict(ann_file='annotations/train.json', data_prefix=dict(img='train'))
     else:
-        write_label_maps(tmp_path)
+        suffix = cfg.train_dataloader.dataset.get('img_suffix', '.jpg')
+        write_label_maps(tmp_path, suffix=suffix)
         place = dict(data_prefix=dict(img_path='images/train', seg_map_path='annotations/train'))
     for split in ('train', 'val', 'test'):
         loader = cfg[f'{split}_dataloader']

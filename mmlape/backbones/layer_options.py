@@ -27,17 +27,6 @@ def linear_rates(last: float, depth: int) -> list[float]:
     return [last * layer / max(depth - 1, 1) for layer in range(depth)]
 
 
-def check_outputs(out_indices: int | Sequence[int], depth: int) -> tuple[int, ...]:
-    """Ascending layer indices from one index or a list; negative ones count from the end."""
-    listed = list(out_indices) if isinstance(out_indices, (list, tuple)) else [out_indices]
-    for index in listed:
-        check_positive_int('out_indices', index, minimum=-depth, maximum=depth - 1)
-    resolved = sorted({index % depth for index in listed})
-    if not listed or len(resolved) != len(listed):
-        raise ValueError(f'out_indices must name different layers, got {out_indices}')
-    return tuple(resolved)
-
-
 def layer_scale_value(layer_scale: bool | float) -> float | None:
     """Initial value of a layer scale, None for no scale; True is 1."""
     if isinstance(layer_scale, bool):

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mmlape.checks import check_bool, check_grid, check_positive_int, check_rate
+from mmlape.checks import check_bool, check_grid, check_outputs, check_positive_int, check_rate
 from mmlape.layers import Block, SpatialReductionAttention, StageEmbed
 from mmlape.position import JoinedPosition, PositionPlan
 
 from .base import Backbone
 from .names import alias_state_dict
-from .stage_options import NUM_STAGES, check_arch, check_stages, per_stage, stage_norms
+from .stage_options import NUM_STAGES, check_arch, per_stage, stage_norms
 
 STRIDES = (4, 2, 2, 2)
 
@@ -54,7 +54,7 @@ class Pyramid(Backbone):
         super().__init__(init_cfg)
         self.arch = check_arch(arch, num_heads)
         self.embed_dims: list[int] = self.arch['embed_dims']
-        self.out_indices = check_stages(out_indices)
+        self.out_indices = check_outputs(out_indices, NUM_STAGES, 'stages')
         self.with_cp = check_bool('with_cp', with_cp)
         self.linear = check_bool('linear', linear)
         self.frozen_stages = check_positive_int(

@@ -47,17 +47,6 @@ def check_arch(arch: Any, num_heads: Sequence[int] | None) -> dict[str, list]:
     return resolved
 
 
-def check_stages(out_indices: int | Sequence[int]) -> tuple[int, ...]:
-    """Ascending stage indices 0..3 from one index or a list; negative ones count from the end."""
-    listed = list(out_indices) if isinstance(out_indices, (list, tuple)) else [out_indices]
-    for index in listed:
-        check_positive_int('out_indices', index, minimum=-NUM_STAGES, maximum=NUM_STAGES - 1)
-    resolved = sorted({index % NUM_STAGES for index in listed})
-    if not listed or len(resolved) != len(listed):
-        raise ValueError(f'out_indices must name different stages, got {out_indices}')
-    return tuple(resolved)
-
-
 def stage_norms(
     norm_cfg: dict | Sequence[dict] | None, num_heads: Sequence[int]
 ) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from mmlape.checks import (
     check_keys,
     check_layers,
     check_option,
+    check_outputs,
     check_positive_int,
     check_rate,
 )
@@ -24,7 +25,6 @@ from mmlape.registry import MODELS
 
 from .base import Backbone
 from .layer_options import (
-    check_outputs,
     layer_norms,
     layer_scale_value,
     linear_rates,
@@ -133,7 +133,7 @@ class VisionTransformer(Backbone):
         self.arch = _resolve_arch(arch)
         self.embed_dims, self.depth = self.arch['embed_dims'], self.arch['depth']
         self.out_type = check_option('out_type', out_type, _OUTPUTS)
-        self.out_indices = check_outputs(out_indices, self.depth)
+        self.out_indices = check_outputs(out_indices, self.depth, 'layers')
         self.with_cp = check_bool('with_cp', with_cp)
         self.frozen_stages = check_positive_int(
             'frozen_stages', frozen_stages, minimum=-1, maximum=self.depth

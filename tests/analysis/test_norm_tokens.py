@@ -7,6 +7,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from PIL import Image
+from sklearn.decomposition import PCA
 
 from mmlape.analysis import (
     draw_magnitudes,
@@ -148,12 +149,11 @@ def test_principal_components_of_a_known_cloud():
 
 
 def test_components_against_scikit_learn_and_of_directions():
-    decomposition = pytest.importorskip('sklearn.decomposition')
     tokens = np.random.default_rng(1).normal(size=(50, 8)).astype(np.float32) + 1
     units = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
     for directions, values in ((False, tokens), (True, units)):
         found = project(tokens, directions)
-        theirs = decomposition.PCA(2).fit(values)
+        theirs = PCA(2).fit(values)
         assert np.allclose(np.abs(found.points), np.abs(theirs.transform(values)), atol=1e-5)
         assert np.allclose(found.explained, theirs.explained_variance_ratio_, atol=1e-5)
 

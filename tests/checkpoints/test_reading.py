@@ -59,9 +59,6 @@ def test_damaged_and_foreign_files(tmp_path):
         read_checkpoint(path)
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.serialization, 'get_safe_globals'), reason='torch < 2.5 allows nothing'
-)
 def test_reading_changes_nothing_for_those_who_read_later(tmp_path):
     # Resuming comes after the initial weights, and on the original stack needs what was allowed on import.
     path = tmp_path / 'iter_1.pth'

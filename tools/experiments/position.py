@@ -22,7 +22,7 @@ from .training import train
 from .variants import VARIANTS
 from .workers import run_jobs
 
-CONFIG = 'configs/experiments/position/segmenter_vit-micro_mask_digit-cells.py'
+CONFIG = 'configs/experiments/segmenter_vit-micro_mask_digit-cells.py'
 STEP = 'Training'
 # Expected seconds of a run, until the first ones say better.
 RUN_SECONDS = 35
