@@ -14,12 +14,13 @@ FOUND := $(shell for p in python3 python3.12 python3.11 python3.10; do \
   "$$p" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null \
   && { echo "$$p"; break; }; done)
 INTERPRETER := $(or $(PYTHON),$(FOUND),python3)
+SPHINX = $(PY) -m sphinx -q -W --keep-going -c docs -d docs/_build/doctrees
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
-FORMATTED := $(wildcard setup.py mmlape configs tools tests benchmarks)
-export CUDA
+FORMATTED := $(wildcard setup.py mmlape configs tools tests benchmarks docs/conf.py)
+export CUDA SOURCE_URL
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo experiment-position test test-slow lint format clean clean-env
+.PHONY: help env demo experiment-position test test-slow lint format docs docs-links clean clean-env
 
 help:  ## this list
 	@sed -n 's/^#   /    /p' Makefile
@@ -51,8 +52,15 @@ format: env  ## repair what lint complains about, as far as that goes by itself
 	$(PY) -m ruff check --fix $(FORMATTED)
 	$(PY) -m ruff format $(FORMATTED)
 
+docs: env  ## the user guide and the API reference as a site, docs/_build/html (SOURCE_URL=address: links to sources)
+	$(SPHINX) -b html . docs/_build/html
+	@echo 'open docs/_build/html/index.html'
+
+docs-links: env  ## do the addresses in the docs answer? needs the network
+	$(SPHINX) -b linkcheck . docs/_build/linkcheck
+
 clean:  ## remove builds and caches; environments, work_dirs and compiled wheels stay
-	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .coverage htmlcov
+	rm -rf build dist *.egg-info docs/_build .pytest_cache .ruff_cache .coverage htmlcov
 	find mmlape configs tools tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 clean-env:  ## remove the environment of this stack (compiled wheels stay in the cache)

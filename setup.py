@@ -52,6 +52,7 @@ EXTRAS = {
     'demo': ['scikit-learn'],
     'test': ['pytest', 'pytest-timeout', 'pytest-xdist', 'scikit-learn'],
     'dev': ['ruff'],
+    'docs': ['furo', 'myst-parser', 'sphinx'],
 }
 
 setup(

@@ -1,0 +1,102 @@
+"""The site: ``make docs``. Sphinx, as OpenMMLab's own documentation; pages are the Markdown files of the repository.
+
+Sphinx runs with the repository's root as its source folder (``sphinx-build -c docs . OUT``), so that pages outside of
+``docs`` are pages of the site too, and the relative links that a code host follows are those that Sphinx follows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.addnodes import download_reference
+from sphinx.transforms.post_transforms import SphinxPostTransform
+
+ROOT = Path(__file__).resolve().parents[1]
+
+project = 'mmlape'
+author = 'the mmlape authors'
+project_copyright = 'the mmlape authors, Apache-2.0'
+version = release = re.search(r"'(.+)'", (ROOT / 'mmlape' / 'version.py').read_text())[1]
+
+extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon', 'sphinx.ext.viewcode']
+root_doc = 'docs/index'
+include_patterns = [
+    'docs/*.md',
+    'docs/api/*.rst',
+    'configs/*/README.md',
+    'CHANGELOG.md',
+    'CONTRIBUTING.md',
+]
+# Folders that are not even looked into.
+exclude_patterns = ['.*', 'build', 'data', 'dist', 'docs/_build', 'mmlape', 'tests', 'work_dirs']
+
+myst_heading_anchors = 4  # links such as install.md#gpus, as code hosts have them
+myst_links_external_new_tab = False
+
+autodoc_member_order = 'bysource'
+autodoc_typehints_format = 'short'
+autodoc_default_options = {'members': True, 'show-inheritance': True}
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # attributes are documented once, in the class's docstring
+napoleon_custom_sections = [('Returns (``forward``)', 'returns_style')]
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+
+html_theme = 'furo'
+html_title = f'mmlape {version}'
+html_copy_source = False
+html_extra_path = ['site']  # next to this file: index.html, which leads to docs/index.html
+pygments_style, pygments_dark_style = 'friendly', 'monokai'
+
+linkcheck_timeout = 20
+linkcheck_ignore = [r'https?://localhost\b.*']
+
+# Where the sources can be browsed, such as https://host/owner/mmlape/blob/main. Links to files that are no pages lead
+# there; without it, the site holds a copy of each.
+SOURCE_URL = os.environ.get('SOURCE_URL', '').rstrip('/')
+
+
+class LinkSources(SphinxPostTransform):
+    """Links to files of the repository lead to :data:`SOURCE_URL`."""
+
+    default_priority = 5
+
+    def run(self, **_) -> None:
+        folder = Path(self.env.doc2path(self.env.docname, base=True)).parent
+        for found in list(self.document.findall(download_reference)):
+            path = (folder / found['reftarget']).resolve()
+            address = f'{SOURCE_URL}/{path.relative_to(ROOT).as_posix()}'
+            found.replace_self(nodes.reference('', '', *found.children, refuri=address))
+
+
+def add_navigation(app, docname: str, source: list[str]) -> None:
+    """Make the navigation of what the index page links: a part for each heading, in the page's order.
+
+    So the page needs no directive that a code host would show as it stands.
+    """
+    if docname != root_doc:
+        return
+    trees = []
+    for part in re.split(r'^## ', source[0], flags=re.MULTILINE)[1:]:
+        title = part.splitlines()[0]
+        links = re.findall(r'\]\(((?:\.\./)*[\w./-]+)\.(?:md|rst)\)', part)
+        pages = list(dict.fromkeys(f'/{_page(link)}' for link in links))
+        trees.append(
+            '\n'.join(['```{toctree}', ':hidden:', f':caption: {title}', '', *pages, '```'])
+        )
+    source[0] += '\n\n' + '\n\n'.join(trees) + '\n'
+
+
+def _page(link: str) -> str:
+    """Name of a page from a link of the index page."""
+    return os.path.normpath(os.path.join(os.path.dirname(root_doc), link))
+
+
+def setup(app) -> dict:
+    app.connect('source-read', add_navigation)
+    if SOURCE_URL:
+        app.add_post_transform(LinkSources)
+    return {'parallel_read_safe': True, 'parallel_write_safe': True}
