@@ -5,6 +5,7 @@
 #   STACK=openmmlab       the original OpenMMLab packages in place of the maintained ones
 #   MODEL=name            only this model in the demo: mask_rcnn, segmenter or retinanet_dtn_pvt
 #   CUDA=0                operators for the CPU only, although there are a GPU and nvcc
+#   SOURCE_URL=https://host/owner/mmlape/blob/main   where links of the site to sources lead
 
 STACK ?= onedl
 VENV ?= $(if $(filter onedl,$(STACK)),.venv,.venv-$(STACK))
@@ -52,7 +53,7 @@ format: env  ## repair what lint complains about, as far as that goes by itself
 	$(PY) -m ruff check --fix $(FORMATTED)
 	$(PY) -m ruff format $(FORMATTED)
 
-docs: env  ## the user guide and the API reference as a site, docs/_build/html (SOURCE_URL=address: links to sources)
+docs: env  ## the user guide and the API reference as a site, docs/_build/html
 	$(SPHINX) -b html . docs/_build/html
 	@echo 'open docs/_build/html/index.html'
 

@@ -1,0 +1,52 @@
+"""What the pages tell people to type exists: targets, programs, configs, sub-commands."""
+
+import re
+
+import pytest
+from config_utils import REPO, shipped_configs
+from docs_pages import PAGES, read_page
+
+BY_NAME = {path.relative_to(REPO).as_posix(): path for path in PAGES}
+MAKEFILE = (REPO / 'Makefile').read_text(encoding='utf-8')
+TARGETS = set(re.findall(r'^([a-z][a-z-]*):', MAKEFILE, re.MULTILINE))
+VARIABLES = set(re.findall(r'^#   ([A-Z_]+)=', MAKEFILE, re.MULTILINE))
+FOLDERS = 'benchmarks|configs|docs|mmlape|tests|tools'
+FILE = rf'(?<![\w/.$}}-])((?:{FOLDERS})/[\w./-]+\.(?:py|sh|md|json|yml))(?![\w<*{{])'
+CONFIGS = {path.stem for path in shipped_configs()}
+# Such a name is a config of the zoo, of ours or of upstream, wherever it stands.
+CONFIG_NAME = (
+    r'(?<![\w/-])([a-z][\w-]*_[\w-]+_(?:\w+-)*(?:coco|ade20k|digit-\w+)[\w-]*)(?:\.py)?(?![\w-])'
+)
+
+
+MAKE = r'(?:^|(?<=[\s;&`]))make ([a-z][\w-]*)((?: \w+=\S+)*)'
+
+
+def unknown(text: str) -> list[str]:
+    """What a piece of code in a page names and does not exist."""
+    problems = []
+    for target, options in re.findall(MAKE, text, re.MULTILINE):
+        if target not in TARGETS:
+            problems.append(f'make {target}')
+        names = re.findall(r'(\w+)=', options)
+        problems += [f'make {target} {name}=' for name in names if name not in VARIABLES]
+    problems += [name for name in re.findall(FILE, text) if not (REPO / name).is_file()]
+    return problems + [name for name in re.findall(CONFIG_NAME, text) if name not in CONFIGS]
+
+
+@pytest.mark.parametrize('name', BY_NAME)
+def test_commands_exist(name):
+    assert [problem for code in read_page(BY_NAME[name]).code for problem in unknown(code)] == []
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        'make tests',
+        'cd mmlape && make demo MODELS=segmenter',
+        'python tools/analysis_tools/magnitude.py',
+        'mmlape train mask-rcnn_deit-x-adapter_fpn_ms-3x_coco',
+    ],
+)
+def test_a_command_that_does_not_exist_is_found(text):
+    assert len(unknown(text)) == 1
