@@ -1,18 +1,62 @@
-"""What every backbone shares: weights from elsewhere are loaded last, and frozen parts stay frozen."""
+"""What every backbone shares: weights from elsewhere are loaded last, frozen parts stay frozen, layers are numbered."""
 
 from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
 
 from mmengine.model import BaseModule, initialize
 from torch import nn
 
+Part = nn.Module | nn.Parameter
+
 
 class Backbone(BaseModule):
-    """MMEngine's ``BaseModule`` with two guarantees.
+    """MMEngine's ``BaseModule`` with three guarantees.
 
     * ``init_cfg`` is applied after the children have initialised themselves. MMEngine does so for its own
       ``Pretrained`` only; ``mmlape.Pretrained`` would be overwritten by children that initialise themselves.
     * The modules that :meth:`frozen_modules` names have no gradient and stay in eval mode through ``train()``.
+    * :meth:`get_layer_depth` says how deep a parameter sits, which layer-wise learning rates need.
     """
+
+    @abstractmethod
+    def layer_parts(self) -> list[Sequence[Part]]:
+        """What belongs to each depth: at 0 the stem, at ``i + 1`` layer ``i``.
+
+        What enters before layer i has depth i. A part may contain parts of greater depth, which count there. What is
+        named nowhere (the output norm, say) is deepest.
+        """
+
+    def parameter_depths(self) -> tuple[dict[nn.Parameter, int], int]:
+        """Depth of each parameter, and the number of depths: layers + 2, the stem and the deepest included."""
+        parts = self.layer_parts()
+        depths = dict.fromkeys(self.parameters(), len(parts))
+        for depth, members in enumerate(parts):
+            for member in members:
+                own = [member] if isinstance(member, nn.Parameter) else member.parameters()
+                depths.update(dict.fromkeys(own, depth))
+        return depths, len(parts) + 1
+
+    def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
+        """Depth of a parameter and the number of depths, as layer-decay constructors of MMPretrain ask for them.
+
+        Args:
+            param_name: Name of the parameter in the whole model.
+            prefix: What comes before this backbone's names, e.g. ``'backbone.'``. A name without it (a head's) has
+                the greatest depth. Default ``''``.
+
+        Raises:
+            ValueError: If the backbone has no such parameter.
+        """
+        depths, count = self.parameter_depths()
+        if not param_name.startswith(prefix):
+            return count - 1, count
+        try:
+            parameter = self.get_parameter(param_name[len(prefix) :])
+        except AttributeError as error:
+            raise ValueError(f'{type(self).__name__} has no parameter {param_name!r}') from error
+        return depths[parameter], count
 
     def frozen_modules(self) -> list[nn.Module]:
         """Modules that are not trained. Default none."""

@@ -13,7 +13,7 @@ from mmlape.checks import check_bool, check_grid, check_outputs, check_positive_
 from mmlape.layers import Block, SpatialReductionAttention, StageEmbed
 from mmlape.position import JoinedPosition, PositionPlan
 
-from .base import Backbone
+from .base import Backbone, Part
 from .names import alias_state_dict
 from .stage_options import NUM_STAGES, check_arch, per_stage, stage_norms
 
@@ -126,6 +126,23 @@ class Pyramid(Backbone):
             position = self._part('position', stage)
             if position is not None:
                 position.fold()
+
+    def layer_parts(self) -> list[list[Part]]:
+        """Blocks are counted through all stages; embeddings, position and class token are before their first block."""
+        parts: list[list[Part]] = [[]]
+        for stage in range(self.num_stages):
+            position, norm = self._part('position', stage), self._part('norm', stage)
+            parts[-1].append(self._part('patch_embed', stage))
+            if position is not None:
+                parts[-1].append(position)
+            if self.num_prefix_tokens[stage]:
+                parts[-1].append(self.cls_token)
+            for layer, block in enumerate(self._part('block', stage)):
+                own = [] if position is None else position.joining.layer_modules(layer)
+                parts.append([block, *own])
+            if norm is not None and stage < self.num_stages - 1:
+                parts[-1].append(norm)
+        return parts
 
     def frozen_modules(self) -> list[nn.Module]:
         """The first ``frozen_stages`` stages; the first embedding and its position if that is 0."""

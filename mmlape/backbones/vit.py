@@ -23,7 +23,7 @@ from mmlape.norm import build_token_norm
 from mmlape.position import JoinedPosition, PositionPlan, fold_plans
 from mmlape.registry import MODELS
 
-from .base import Backbone
+from .base import Backbone, Part
 from .layer_options import (
     layer_norms,
     layer_scale_value,
@@ -242,6 +242,15 @@ class VisionTransformer(Backbone):
         """
         self.eval().requires_grad_(False)
         fold_plans(self)
+
+    def layer_parts(self) -> list[list[Part]]:
+        """Stem and position, then each block with what serves it alone; prefix tokens where they join."""
+        parts: list[list[Part]] = [[self.patch_embed, self.position]]
+        for layer, block in enumerate(self.blocks):
+            parts.append([block, *self.position.joining.layer_modules(layer)])
+        if self.prefix_names:
+            parts[self.prefix_after] += [getattr(self, name) for name in self.prefix_names]
+        return parts
 
     def frozen_modules(self) -> list[nn.Module]:
         """The first ``frozen_stages`` layers with what serves them, and the stem."""

@@ -22,7 +22,7 @@ from mmlape.layers import (
 )
 from mmlape.registry import MODELS
 
-from .base import Backbone
+from .base import Backbone, Part
 from .vit import VisionTransformer
 
 STRIDES = (4, 8, 16, 32)
@@ -141,6 +141,10 @@ class ViTAdapter(Backbone):
             out = getattr(self, f'norm{index}')(out)
             outputs.append(out[..., : -(-height // stride), : -(-width // stride)].contiguous())
         return tuple(outputs)
+
+    def layer_parts(self) -> list[list[Part]]:
+        """The ViT's; what stands beside it is deepest, as published: it starts from nothing."""
+        return self.vit.layer_parts()
 
     def _interact(
         self, image: Tensor, pyramid: Tensor, shapes: tuple[tuple[int, int], ...]
