@@ -194,6 +194,14 @@ def test_cuda_needs_a_gpu_and_nvcc(parts, tmp_path, monkeypatch):
     monkeypatch.setenv('PATH', f'{toolkit / "bin"}:/usr/bin:/bin')
     monkeypatch.setattr(shutil, 'which', which_without('nvidia-smi'))
     assert parts.wheel.find_cuda() is None
+    # A login node: no GPU of its own.
+    monkeypatch.setenv('TORCH_CUDA_ARCH_LIST', '8.0;9.0')
+    found = parts.wheel.find_cuda()
+    assert (found.home, found.release, found.archs) == (toolkit, '13.0', '8.0;9.0')
+    monkeypatch.setenv('PATH', '/usr/bin:/bin')
+    monkeypatch.setattr(shutil, 'which', which_without('nvidia-smi', 'nvcc'))
+    if not Path('/usr/local/cuda/bin/nvcc').is_file():
+        assert parts.wheel.find_cuda() is None
 
     monkeypatch.undo()
     script(tmp_path / 'bin' / 'nvidia-smi', 'printf "9.0\\n8.0\\n9.0\\n"')
@@ -207,9 +215,9 @@ def test_cuda_needs_a_gpu_and_nvcc(parts, tmp_path, monkeypatch):
     assert parts.wheel.find_cuda() is None
 
 
-def which_without(name: str):
+def which_without(*names: str):
     find = shutil.which
-    return lambda command, *rest: None if command == name else find(command, *rest)
+    return lambda command, *rest: None if command in names else find(command, *rest)
 
 
 def test_an_nvcc_of_another_cuda_than_torchs_is_refused(parts):

@@ -19,7 +19,7 @@ from common import CACHE, SetupError, locked, say
 
 @dataclass
 class Cuda:
-    """A GPU with a compiler for it. ``release`` is nvcc's, such as 13.0; ``archs`` such as 8.0;9.0."""
+    """A compiler for GPUs. ``release`` is nvcc's, such as 13.0; ``archs`` such as 8.0;9.0."""
 
     home: Path
     release: str
@@ -27,13 +27,14 @@ class Cuda:
 
 
 def find_cuda() -> Cuda | None:
-    """The CUDA compiler, if there are both an NVIDIA GPU and nvcc, and ``CUDA=0`` does not forbid it."""
-    if os.environ.get('CUDA') == '0' or not shutil.which('nvidia-smi'):
+    """The CUDA compiler and what it compiles for, unless ``CUDA=0`` forbids it or something is missing.
+
+    ``TORCH_CUDA_ARCH_LIST`` stands for GPUs: a cluster's login node has none and compiles for the others.
+    """
+    if os.environ.get('CUDA') == '0':
         return None
-    query = ['nvidia-smi', '--query-gpu=compute_cap', '--format=csv,noheader']
-    result = subprocess.run(query, capture_output=True, text=True)
-    capabilities = sorted(set(re.findall(r'^\d+\.\d+$', result.stdout, re.MULTILINE)))
-    if result.returncode or not capabilities:
+    archs = os.environ.get('TORCH_CUDA_ARCH_LIST') or ';'.join(capabilities())
+    if not archs:
         return None
     homes = [os.environ.get('CUDA_HOME'), '/usr/local/cuda']
     candidates = [Path(home, 'bin', 'nvcc') for home in homes if home]
@@ -41,13 +42,24 @@ def find_cuda() -> Cuda | None:
     candidates.insert(1 if homes[0] else 0, Path(on_path or '/nonexistent'))
     nvcc = next((path.resolve() for path in candidates if path.is_file()), None)
     if nvcc is None:
-        say('there is an NVIDIA GPU but no nvcc: mmcv gets operators for the CPU only, and')
-        say('training on the GPU will fail; install the CUDA toolkit and call make env again')
+        say(
+            f'there is no nvcc to compile for GPUs ({archs}): mmcv gets operators for the CPU only,'
+        )
+        say('and training on a GPU will fail; install the CUDA toolkit and call make env again')
         return None
     text = subprocess.run([str(nvcc), '--version'], capture_output=True, text=True).stdout
     release = re.search(r'release (\d+\.\d+)', text)
-    archs = os.environ.get('TORCH_CUDA_ARCH_LIST') or ';'.join(capabilities)
     return Cuda(nvcc.parent.parent, release.group(1) if release else 'unknown', archs)
+
+
+def capabilities() -> list[str]:
+    """Compute capabilities of the machine's GPUs, such as 9.0."""
+    if not shutil.which('nvidia-smi'):
+        return []
+    query = ['nvidia-smi', '--query-gpu=compute_cap', '--format=csv,noheader']
+    result = subprocess.run(query, capture_output=True, text=True)
+    found = re.findall(r'^\d+\.\d+$', result.stdout, re.MULTILINE)
+    return [] if result.returncode else sorted(set(found))
 
 
 def wheel_key(about: dict, torch: str, cuda: Cuda | None) -> str:
