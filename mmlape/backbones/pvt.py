@@ -67,6 +67,9 @@ class PyramidVisionTransformer(Pyramid):
             stage 4 has LayerNorm. One in a list has the heads of the stage's attention and no pooling unless it says
             otherwise. Default ``dict(type='mmlape.LN', eps=1e-6)``. The norms of patch embeddings and of spatial
             reduction are LayerNorm (eps 1e-5), as published.
+        out_type: ``'featmap'`` (default): maps. For classifiers, with ``out_indices=3``: ``'cls_token'``: the class
+            token ``(B, C)``; ``'avg'``: the mean ``(B, C)`` of the patch tokens; both after a LayerNorm (eps 1e-6)
+            named ``norm``, as in the published classifiers.
         out_indices: Stages 0 to 3 whose maps are returned; stages after the last one named are not built. Default
             (0, 1, 2, 3).
         frozen_stages: -1 (default): nothing is frozen; 0: the first patch embedding and its position table; n: the
@@ -75,7 +78,8 @@ class PyramidVisionTransformer(Pyramid):
         init_cfg: Initialisation, e.g. ``dict(type='mmlape.Pretrained', source='pvt', checkpoint=...)``.
 
     Returns (``forward``):
-        One map ``(B, C, ceil(height / s), ceil(width / s))`` per stage of ``out_indices``, s = 4, 8, 16, 32.
+        A tuple with one map ``(B, C, ceil(height / s), ceil(width / s))`` per stage of ``out_indices``, s = 4, 8, 16,
+        32, or with one vector ``(B, C)``.
 
     Raises:
         ValueError: If an option is unknown or out of range.
@@ -96,6 +100,7 @@ class PyramidVisionTransformer(Pyramid):
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         norm_cfg: dict | Sequence[dict] | None = None,
+        out_type: str = 'featmap',
         out_indices: int | Sequence[int] = (0, 1, 2, 3),
         frozen_stages: int = -1,
         with_cp: bool = False,
@@ -117,6 +122,7 @@ class PyramidVisionTransformer(Pyramid):
             attn_drop_rate=attn_drop_rate,
             drop_path_rate=drop_path_rate,
             norm_cfg=norm_cfg,
+            out_type=out_type,
             out_indices=out_indices,
             frozen_stages=frozen_stages,
             with_cp=with_cp,
@@ -126,6 +132,10 @@ class PyramidVisionTransformer(Pyramid):
     def make_mlp(self, embed_dims: int, hidden_dims: int) -> Mlp:
         """The plain feed-forward network."""
         return Mlp(embed_dims, hidden_dims, self.drop_rate)
+
+    def make_final_norm(self, embed_dims: int) -> nn.Module:
+        """The LayerNorm in front of a classifier."""
+        return build_token_norm(dict(type='mmlape.LN', eps=1e-6), embed_dims)
 
 
 @MODELS.register_module()
@@ -153,6 +163,8 @@ class PyramidVisionTransformerV2(Pyramid):
         drop_path_rate: Stochastic depth of the last block; it grows linearly from 0. Default 0.
         norm_cfg: Token norm of the blocks, see :class:`PyramidVisionTransformer`. The norms at the end of stages are
             LayerNorm (eps 1e-6), those of patch embeddings and of spatial reduction too (eps 1e-5).
+        out_type: ``'featmap'`` (default): maps; ``'avg'``, for classifiers, with ``out_indices=3``: the mean ``(B, C)``
+            of the tokens of the last stage.
         out_indices: Stages 0 to 3 whose maps are returned; stages after the last one named are not built. Default
             (0, 1, 2, 3).
         frozen_stages: -1 (default): nothing is frozen; 0: the first patch embedding; n: the first n stages.
@@ -160,7 +172,8 @@ class PyramidVisionTransformerV2(Pyramid):
         init_cfg: Initialisation, e.g. ``dict(type='mmlape.Pretrained', source='pvt', checkpoint=...)``.
 
     Returns (``forward``):
-        One map ``(B, C, ceil(height / s), ceil(width / s))`` per stage of ``out_indices``, s = 4, 8, 16, 32.
+        A tuple with one map ``(B, C, ceil(height / s), ceil(width / s))`` per stage of ``out_indices``, s = 4, 8, 16,
+        32, or with one vector ``(B, C)``.
 
     Raises:
         ValueError: If an option is unknown or out of range.
@@ -183,6 +196,7 @@ class PyramidVisionTransformerV2(Pyramid):
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         norm_cfg: dict | Sequence[dict] | None = None,
+        out_type: str = 'featmap',
         out_indices: int | Sequence[int] = (0, 1, 2, 3),
         frozen_stages: int = -1,
         with_cp: bool = False,
@@ -206,6 +220,7 @@ class PyramidVisionTransformerV2(Pyramid):
             attn_drop_rate=attn_drop_rate,
             drop_path_rate=drop_path_rate,
             norm_cfg=norm_cfg,
+            out_type=out_type,
             out_indices=out_indices,
             frozen_stages=frozen_stages,
             with_cp=with_cp,

@@ -15,6 +15,7 @@ from mmlape.position import JoinedPosition, PositionPlan
 
 from .base import Backbone, Part
 from .names import alias_state_dict
+from .outputs import OUTPUTS, check_out_type
 from .stage_options import NUM_STAGES, check_arch, per_stage, stage_norms
 
 STRIDES = (4, 2, 2, 2)
@@ -46,6 +47,7 @@ class Pyramid(Backbone):
         attn_drop_rate: float,
         drop_path_rate: float,
         norm_cfg: dict | Sequence[dict] | None,
+        out_type: str,
         out_indices: int | Sequence[int],
         frozen_stages: int,
         with_cp: bool,
@@ -62,6 +64,7 @@ class Pyramid(Backbone):
         )
         self.num_stages = self.out_indices[-1] + 1
         self.num_prefix_tokens = [0, 0, 0, int(self._add_cls_token(with_cls_token))]
+        self.out_type = self._check_out_type(out_type)
         self.drop_path_rate = check_rate('drop_path_rate', drop_path_rate)
         self.drop_rate = check_rate('drop_rate', drop_rate)
         self.drop_after_position = nn.Dropout(self.drop_rate)
@@ -81,6 +84,7 @@ class Pyramid(Backbone):
             if norm is not None:
                 self.add_module(f'norm{stage + 1}', norm)
             channels = dims
+        self.norm = None if self.out_type == 'featmap' else self.make_final_norm(channels)
         self.init_parameters()
         self.freeze()
 
@@ -92,6 +96,10 @@ class Pyramid(Backbone):
         """The norm at the end of a stage, called as ``norm(tokens, grid)``, or None."""
         return None
 
+    def make_final_norm(self, embed_dims: int) -> nn.Module | None:
+        """The norm of what goes to a classifier, called as ``norm(tokens, grid)``, or None."""
+        return None
+
     def init_parameters(self) -> None:
         """Initial values of what a stage adds to its parts' own."""
         for module in self.modules():
@@ -101,12 +109,16 @@ class Pyramid(Backbone):
                     nn.init.zeros_(module.bias)
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Maps of ``out_indices`` for images ``(B, in_channels, height, width)``."""
+        """Outputs of ``out_indices`` for images ``(B, in_channels, height, width)``."""
         outputs = []
         for stage, (tokens, grid) in enumerate(self.run_stages(image)):
             if stage in self.out_indices:
-                outputs.append(self._to_maps(stage, tokens, grid).contiguous())
+                outputs.append(OUTPUTS[self.out_type](self.finish(tokens, grid), grid))
         return tuple(outputs)
+
+    def finish(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Normalise the tokens of the last stage for a classifier; for maps they pass."""
+        return tokens if self.norm is None else self.norm(tokens, grid)
 
     def run_stages(self, image: Tensor) -> Iterator[tuple[Tensor, tuple[int, int]]]:
         """Tokens ``(B, P + H * W, C)`` and grid ``(H, W)`` after each stage; the class token, if any, comes first."""
@@ -202,6 +214,16 @@ class Pyramid(Backbone):
         self.cls_token = nn.Parameter(torch.empty(1, 1, self.embed_dims[-1]))
         nn.init.trunc_normal_(self.cls_token, std=0.02)
         return True
+
+    def _check_out_type(self, out_type: str) -> str:
+        prefix_names = ('cls_token',) if self.num_prefix_tokens[-1] else ()
+        check_out_type(out_type, ('featmap', 'cls_token', 'avg'), prefix_names)
+        if out_type != 'featmap' and self.out_indices != (NUM_STAGES - 1,):
+            raise ValueError(
+                f'out_type={out_type!r} is for a classifier, which sees the last stage alone: '
+                f'out_indices must be {NUM_STAGES - 1}, got {self.out_indices}'
+            )
+        return out_type
 
     def _add_position(
         self, stage: int, grid: tuple[int, int], position: dict | None, joining: dict

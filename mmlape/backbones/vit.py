@@ -32,6 +32,7 @@ from .layer_options import (
     resolve_prefix_after,
 )
 from .names import alias_state_dict
+from .outputs import OUTPUTS, check_out_type
 
 ARCHS = {
     'deit-tiny': dict(embed_dims=192, depth=12, num_heads=3, mlp_ratio=4),
@@ -67,7 +68,9 @@ class VisionTransformer(Backbone):
             key ``layers`` (None for all, a number of first layers, or a list) says where. Default None, nothing.
         out_type: ``'featmap'`` (default): maps ``(B, C, H, W)`` with ``H = ceil(height / patch)``; ``'raw'``: all
             tokens ``(B, P + H * W, C)``, prefix first; ``'featmap_and_prefix'``: pairs of map and prefix tokens
-            ``(B, P, C)``. P is 0 for layers that prefix tokens have not joined yet.
+            ``(B, P, C)``. P is 0 for layers that prefix tokens have not joined yet. For classifiers: ``'cls_token'``:
+            the class token ``(B, C)``; ``'cls_and_dist'``: class and distillation token, both ``(B, C)``; ``'avg'``:
+            the mean ``(B, C)`` of the patch tokens.
         out_indices: Layers whose output is returned, -1 (default) for the last. Layers after the last one named are
             not built.
         with_cls_token: Put a class token before the patch tokens. Default True.
@@ -132,7 +135,6 @@ class VisionTransformer(Backbone):
         super().__init__(init_cfg)
         self.arch = _resolve_arch(arch)
         self.embed_dims, self.depth = self.arch['embed_dims'], self.arch['depth']
-        self.out_type = check_option('out_type', out_type, _OUTPUTS)
         self.out_indices = check_outputs(out_indices, self.depth, 'layers')
         self.with_cp = check_bool('with_cp', with_cp)
         self.frozen_stages = check_positive_int(
@@ -145,6 +147,8 @@ class VisionTransformer(Backbone):
         prefix_names = _wanted(cls_token=with_cls_token, dist_token=with_dist_token)
         self.prefix_after = resolve_prefix_after(prefix_after, norms, bool(prefix_names))
         self.prefix_names = prefix_names if self.prefix_after < num_layers else ()
+        joined = self.prefix_names if self._prefix_tokens_at(self.out_indices[0]) else ()
+        self.out_type = check_out_type(out_type, OUTPUTS, joined)
         self._add_prefix_tokens()
         img_size = check_grid('img_size', img_size)
         self.grid = tuple(-(-side // patch) for side, patch in zip(img_size, self.patch_size))
@@ -199,7 +203,7 @@ class VisionTransformer(Backbone):
         for layer in range(len(self.blocks)):
             tokens = self.run_block(layer, tokens, grid, plan)
             if layer in self.out_indices:
-                outputs.append(_OUTPUTS[self.out_type](self.finish(layer, tokens, grid), grid))
+                outputs.append(OUTPUTS[self.out_type](self.finish(layer, tokens, grid), grid))
         return tuple(outputs)
 
     def embed(self, image: Tensor) -> tuple[Tensor, tuple[int, int], PositionPlan]:
@@ -330,17 +334,3 @@ def _init_linear(module: nn.Module) -> None:
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-
-
-def _split(tokens: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Feature map ``(B, C, H, W)`` and prefix tokens ``(B, P, C)``."""
-    num_prefix = tokens.shape[1] - grid[0] * grid[1]
-    cells = tokens[:, num_prefix:].transpose(1, 2).unflatten(2, grid)
-    return cells.contiguous(), tokens[:, :num_prefix]
-
-
-_OUTPUTS = {
-    'featmap': lambda tokens, grid: _split(tokens, grid)[0],
-    'featmap_and_prefix': _split,
-    'raw': lambda tokens, grid: tokens,
-}

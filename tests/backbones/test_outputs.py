@@ -1,0 +1,73 @@
+"""What backbones return to classifiers."""
+
+import pytest
+import torch
+from backbone_variants import build_pvt, build_vit, randomise
+
+SIZE = (50, 70)  # 4 x 5 patches of 16, 2 x 3 cells of 32; no multiple of either
+IMAGE = torch.linspace(-1, 1, 2 * 3 * SIZE[0] * SIZE[1]).view(2, 3, *SIZE)
+
+
+def pairs(**options):
+    """The same ViT with all tokens and with ``options``."""
+    common = dict(with_dist_token=True)
+    model = randomise(build_vit(**common, **options))
+    whole = build_vit(**common, **{**options, 'out_type': 'raw'}).eval()
+    whole.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        return model(IMAGE)[-1], whole(IMAGE)[-1]
+
+
+@pytest.mark.parametrize('norm', [None, dict(type='mmlape.DTN')], ids=['ln', 'dtn'])
+def test_a_vit_gives_class_token_both_tokens_or_the_mean(norm):
+    vector, tokens = pairs(out_type='cls_token', norm_cfg=norm)
+    assert torch.equal(vector, tokens[:, 0])
+    (cls_token, dist_token), tokens = pairs(out_type='cls_and_dist', norm_cfg=norm)
+    assert torch.equal(cls_token, tokens[:, 0]) and torch.equal(dist_token, tokens[:, 1])
+    vector, tokens = pairs(out_type='avg', norm_cfg=norm)
+    torch.testing.assert_close(vector, tokens[:, 2:].mean(1))
+    assert tokens.shape == (2, 2 + 4 * 5, 24)
+
+
+def test_a_pyramid_gives_the_normed_class_token_or_mean():
+    model = randomise(build_pvt(with_cls_token=True, out_type='cls_token', out_indices=3))
+    with torch.no_grad():
+        *_, (tokens, grid) = model.run_stages(IMAGE)
+        (vector,) = model(IMAGE)
+    assert grid == (2, 3) and 'norm.weight' in model.state_dict()
+    torch.testing.assert_close(vector, model.norm(tokens, grid)[:, 0])
+
+    second = randomise(build_pvt('V2', out_type='avg', out_indices=3))
+    with torch.no_grad():
+        (vector,) = second(IMAGE)
+        maps = build_maps(second)
+    torch.testing.assert_close(vector, maps.mean((2, 3)))
+    # PVTv2 norms its stages, the last one too.
+    assert 'norm.weight' not in second.state_dict() and 'norm4.weight' in second.state_dict()
+
+
+def build_maps(model):
+    plain = build_pvt('V2').eval()
+    plain.load_state_dict(model.state_dict())
+    return plain(IMAGE)[-1]
+
+
+@pytest.mark.parametrize(
+    ('build', 'options', 'message'),
+    [
+        (build_vit, dict(out_type='cls'), 'out_type must be one of'),
+        (build_vit, dict(out_type='cls_token', with_cls_token=False), 'with_cls_token=True'),
+        (build_vit, dict(out_type='cls_and_dist'), 'with_dist_token=True'),
+        (
+            build_vit,
+            dict(out_type='cls_token', prefix_after=2, out_indices=[1, 3]),
+            'layers that these tokens have joined',
+        ),
+        (build_pvt, dict(out_type='raw'), 'out_type must be one of'),
+        (build_pvt, dict(out_type='cls_token', out_indices=3), 'with_cls_token=True'),
+        (build_pvt, dict(out_type='avg'), 'out_indices must be 3'),
+    ],
+)
+def test_what_cannot_be_returned_is_refused(build, options, message):
+    with pytest.raises(ValueError, match=message):
+        build(**options)
