@@ -1,4 +1,4 @@
-"""Reading weights from elsewhere (timm, DeiT, LaPE, ViT-Adapter) into our models, with an account of every entry."""
+"""Weights from elsewhere (timm, DeiT, PVT, ViT-Adapter, MMSegmentation, ...) in our models: every entry is accounted for."""
 
 from .convert import convert, convert_with_report
 from .formats import FORMATS

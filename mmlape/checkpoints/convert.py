@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,11 +10,17 @@ import torch
 from mmengine.logging import print_log
 from torch import Tensor, nn
 
-from mmlape.checks import check_grid, check_option
-from mmlape.position import LearnedPosition, resize_table
+from mmlape.checks import check_option
+from mmlape.norm import DTN
+from mmlape.position.joining import Joining
 
-from .formats import FORMATS, State
+from .fitting import Fitter
+from .formats import FORMATS, Format, State
 from .report import LoadReport
+
+BACKBONE = 'backbone'
+# Layers in which no bias is the same as a bias of zeros.
+_WITH_BIAS = (nn.Linear, nn.Conv2d, nn.LayerNorm)
 
 
 def convert(
@@ -28,32 +33,32 @@ def convert(
 ) -> State:
     """Convert a foreign state dict for ``model.load_state_dict(..., strict=True)``.
 
-    Position tables are resized to the model's pre-training grid. Entries that the source lacks (LaPE's norms in an
-    ordinary DeiT file, the adapter around a ViT) keep the model's present values. All of it is logged.
+    Position tables are resized to the model's pre-training grid, patch kernels to its patch size. Entries that the
+    source lacks (LaPE's norms in an ordinary DeiT file, the adapter around a ViT) keep the model's present values. All
+    of it is logged.
 
     Args:
         state_dict: Names to tensors; a checkpoint that holds them under ``state_dict`` or ``model`` is unwrapped, and
-            the prefixes ``module.`` and ``backbone.`` are stripped.
-        source: ``'timm'``, ``'deit'``, ``'lape'``, ``'pvt'``, ``'dtn'``, ``'vit_adapter'``, or ``'mmlape'`` for ours.
-        model: One of our backbones. A ViT's weights may go into a ``ViTAdapter``, then its ``vit`` receives them.
-        min_matched: Least share of the values of the part that the source describes which must come from it.
-            Default 0.95.
+            the prefix ``module.`` is stripped.
+        source: A name of :data:`~mmlape.checkpoints.FORMATS`: ``'timm'``, ``'deit'``, ``'lape'``, ``'pvt'``, ``'dtn'``,
+            ``'vit_adapter'``, ``'mmseg'``, ``'mmpretrain'``, or ``'mmlape'`` for ours.
+        model: One of our backbones, which takes the ``backbone.`` entries of a whole model's checkpoint; or a whole
+            detector or segmentor with a ``backbone`` of ours, which takes its other parts too. A ViT's weights may go
+            into a ``ViTAdapter``, then its ``vit`` receives them.
+        min_matched: Least share of the values that must come from the source, of the part of a backbone that the source
+            describes, and of every part of a whole model. Default 0.95.
         source_grid: Grid (height, width) of the source's position table in tokens; needed where it is not square.
 
     Returns:
         A state dict with all names of ``model``.
 
     Raises:
-        ValueError: If the source is unknown or does not describe such a model, a shape does not fit, or less than
-            ``min_matched`` of the values came from it.
+        ValueError: If the source is unknown, does not describe such a model or has what the model has not; if a shape
+            of the backbone does not fit, or less than ``min_matched`` of the values came from it.
         TypeError: If ``state_dict`` holds something that is no tensor.
     """
     state, report = convert_with_report(state_dict, source, model, source_grid=source_grid)
-    if report.matched_fraction < min_matched:
-        raise ValueError(
-            f'only {report.matched_fraction:.1%} of the values come from the source, at least '
-            f'{min_matched:.0%} are asked for (min_matched). Is {source!r} the right source?\n{report}'
-        )
+    report.demand(min_matched)
     print_log(str(report), logger='current', level=logging.INFO)
     return state
 
@@ -65,101 +70,156 @@ def convert_with_report(
     *,
     source_grid: int | tuple[int, int] | None = None,
 ) -> tuple[State, LoadReport]:
-    """Like :func:`convert`, without its demand and its log; returns the state dict and the report."""
+    """Like :func:`convert`, without its log and its demands, which are :meth:`LoadReport.demand`; returns the state
+    dict and the report."""
     adapter = FORMATS[check_option('source', source, FORMATS)]
-    foreign = _unwrap(state_dict)
-    part = adapter.part(model, foreign)
-    theirs = adapter.rename(foreign)
-    described = model.get_submodule(part)
-    report = LoadReport(source)
-    prefix = f'{part}.' if part else ''
-
-    ours = model.state_dict()
-    converted = dict(ours)
-    tables = {
-        id(module.pos_embed): module
-        for module in described.modules()
-        if isinstance(module, LearnedPosition)
-    }
-    for name, value in described.state_dict(keep_vars=True).items():
-        report.sizes[prefix + name] = value.numel()
-        if name not in theirs:
-            report.fresh[prefix + name] = 'not in the source'
-            continue
-        tensor = theirs.pop(name)
-        how = ''
-        if id(value) in tables:
-            tensor, how = _fit_table(tensor, tables[id(value)], source_grid)
-        if tensor.shape != value.shape:
-            raise ValueError(
-                f'{prefix + name} has the shape {tuple(tensor.shape)} in the source, '
-                f'{tuple(value.shape)} in the model'
-            )
-        converted[prefix + name] = tensor.to(value.dtype)
-        if how:
-            report.resized[prefix + name] = how
-        else:
-            report.matched.append(prefix + name)
-    for name in ours:
-        if name not in report.sizes:
-            report.fresh[name] = f'outside of what {source!r} describes'
-    report.unused = sorted(theirs)
-    return converted, report
+    conversion = _Conversion(adapter, tensors_of(state_dict), model, source_grid)
+    report = conversion.report
+    report.source, report.model = source, type(model).__name__
+    conversion.run()
+    return conversion.converted, report
 
 
-def _unwrap(checkpoint: Mapping[str, Any]) -> State:
-    """The tensors of a checkpoint, prefixes of wrappers stripped."""
+def tensors_of(checkpoint: Mapping[str, Any]) -> State:
+    """The tensors of a checkpoint, unwrapped.
+
+    Raises:
+        TypeError: If it holds something that is no tensor.
+    """
     for key in ('state_dict', 'model', 'module'):
         if isinstance(checkpoint.get(key), Mapping):
-            return _unwrap(checkpoint[key])
+            return tensors_of(checkpoint[key])
     for name, tensor in checkpoint.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(
                 f'the state dict holds {name!r}, a {type(tensor).__name__}, not a tensor'
             )
-    return {
-        name.removeprefix('module.').removeprefix('backbone.'): tensor
-        for name, tensor in checkpoint.items()
-    }
+    return {name.removeprefix('module.'): tensor for name, tensor in checkpoint.items()}
 
 
-def _fit_table(
-    table: Tensor, position: LearnedPosition, source_grid: int | tuple[int, int] | None
-) -> tuple[Tensor, str]:
-    """Fit a table ``(K, P' + N', C)`` to a position's prefix rows and grid; also says what was done, '' for nothing."""
-    if table.ndim != 3 or table.shape[2] != position.embed_dims:
-        return table, ''
-    if source_grid is None:
-        num_prefix, grid = _guess_grid(table.shape[1], position)
-    else:
-        grid = check_grid('source_grid', source_grid)
-        num_prefix = table.shape[1] - grid[0] * grid[1]
-        if num_prefix < 0:
-            raise ValueError(f'source_grid {grid} has more cells than the {table.shape[1]} rows')
-    prefix, cells = table.tensor_split([num_prefix], dim=1)
-    wanted = position.num_prefix_tokens
-    # A table without rows for prefix tokens adds nothing to them.
-    missing = table.new_zeros(len(table), max(wanted - num_prefix, 0), table.shape[2])
-    fitted = torch.cat(
-        [prefix[:, :wanted], missing, resize_table(cells, grid, position.grid)], dim=1
-    )
-    if (num_prefix, grid) == (wanted, position.grid):
-        return fitted, ''
-    return fitted, (
-        f'{num_prefix} + {grid[0]} x {grid[1]} rows to '
-        f'{wanted} + {position.grid[0]} x {position.grid[1]}'
-    )
+def holds_whole_model(state: Mapping[str, Any]) -> bool:
+    """Whether names are those of a detector, a segmentor or a classifier, not of a backbone alone."""
+    return any(name.startswith(f'{BACKBONE}.') for name in state)
 
 
-def _guess_grid(rows: int, position: LearnedPosition) -> tuple[int, tuple[int, int]]:
-    """Prefix rows and grid of a foreign table: the model's own layout, else a square grid after 0 to 2 prefix rows."""
-    if rows == position.pos_embed.shape[1]:
-        return position.num_prefix_tokens, position.grid
-    for num_prefix in (1, 0, 2):
-        side = math.isqrt(max(rows - num_prefix, 0))
-        if side and side * side == rows - num_prefix:
-            return num_prefix, (side, side)
-    raise ValueError(
-        f'a position table of {rows} rows is no square grid after 0 to 2 prefix rows: '
-        'give its grid as source_grid=(height, width)'
-    )
+def is_whole_model(model: nn.Module) -> bool:
+    """Whether a model has a backbone and is none."""
+    return isinstance(getattr(model, BACKBONE, None), nn.Module)
+
+
+class _Conversion:
+    """One conversion: ``foreign`` holds what is still to be placed, under the model's names."""
+
+    def __init__(
+        self,
+        adapter: Format,
+        state: State,
+        model: nn.Module,
+        source_grid: int | tuple[int, int] | None,
+    ) -> None:
+        self.model = model
+        self.report = LoadReport('', whole=is_whole_model(model))
+        whole_state = holds_whole_model(state)
+        if self.report.whole and not whole_state:
+            raise ValueError(
+                f'the checkpoint holds a backbone alone, the model is a whole {type(model).__name__}: '
+                'give this init_cfg to the backbone (model.backbone, or its vit)'
+            )
+        self.others: State = {}
+        if whole_state:
+            mine = f'{BACKBONE}.'
+            self.others = {k: v for k, v in state.items() if not k.startswith(mine)}
+            state = {k.removeprefix(mine): v for k, v in state.items() if k.startswith(mine)}
+        self.adapter = adapter.resolve(state)
+        backbone = model.get_submodule(BACKBONE) if self.report.whole else model
+        part = self.adapter.part(backbone, state)
+        self.described = backbone.get_submodule(part)
+        self.prefix = ''.join(f'{n}.' for n in (BACKBONE * self.report.whole, part) if n)
+        self.foreign = {self.prefix + k: v for k, v in self.adapter.rename(state).items()}
+        self.fit = Fitter(model, source_grid)
+        self.converted = dict(model.state_dict())
+        self.taken: set[str] = set()
+
+    def run(self) -> None:
+        """Place every entry, and account for it."""
+        report = self.report
+        bare = {name.removeprefix(self.prefix): value for name, value in self.foreign.items()}
+        report.problems += self.adapter.problems(self.described, bare)
+        if report.whole:
+            self.foreign.update(self.others)
+        for name, value in self.model.state_dict(keep_vars=True).items():
+            if self._covers(name):
+                report.sizes[name] = value.numel()
+                self._place(name, value)
+            else:
+                report.fresh[name] = f'outside of what {report.source!r} describes'
+        self._account_for_the_rest()
+
+    def _covers(self, name: str) -> bool:
+        if name.startswith(self.prefix):
+            return True
+        return self.report.whole and not name.startswith(f'{BACKBONE}.')
+
+    def _place(self, name: str, value: Tensor) -> None:
+        report = self.report
+        if name not in self.foreign:
+            if self._has_no_bias(name):
+                self.converted[name] = torch.zeros_like(value)
+                report.filled[name] = 'zeros, the source has no bias here'
+            else:
+                report.fresh[name] = f'{_belongs_to(self.model, name)}not in the source'
+            return
+        tensor, how = self.fit(self.foreign.pop(name), value)
+        if tensor.shape != value.shape:
+            shapes = (
+                f'the shape {tuple(tensor.shape)} in the source, {tuple(value.shape)} in the model'
+            )
+            report.fresh[name] = f'it has {shapes}'
+            if name.startswith(self.prefix):
+                report.problems.append(f'{name} has {shapes}')
+            return
+        self.converted[name] = tensor.to(value.dtype)
+        self.taken.add(name)
+        if how:
+            report.resized[name] = how
+        else:
+            report.matched.append(name)
+
+    def _has_no_bias(self, name: str) -> bool:
+        """Whether an entry is the bias of a layer of which the source had the weight."""
+        owner, _, kind = name.rpartition('.')
+        return (
+            kind == 'bias'
+            and f'{owner}.weight' in self.taken
+            and isinstance(self.model.get_submodule(owner), _WITH_BIAS)
+        )
+
+    def _account_for_the_rest(self) -> None:
+        report = self.report
+        problems: dict[str, list[str]] = {}
+        for name in sorted(self.foreign):
+            if not name.startswith(self.prefix):
+                report.left_out[name] = 'the model has no such entry'
+                continue
+            bare = name.removeprefix(self.prefix)
+            why, problem = self.adapter.leave(bare, self.described)
+            name = f'{BACKBONE}.{bare}' if report.whole else bare
+            report.left_out[name] = why or problem
+            if problem:
+                problems.setdefault(problem, []).append(name)
+        report.problems += [
+            f'{problem}: {names[0]}' + (f' and {len(names) - 1} more' if len(names) > 1 else '')
+            for problem, names in problems.items()
+        ]
+        if not report.whole:
+            report.left_out.update(dict.fromkeys(sorted(self.others), 'outside of the backbone'))
+
+
+def _belongs_to(model: nn.Module, name: str) -> str:
+    """What an entry is of, where that is something which published weights lack; else ''."""
+    module = model
+    for step in name.split('.')[:-1]:
+        module = getattr(module, step, None)
+        if isinstance(module, (DTN, Joining)):
+            return f'of {type(module).__name__}, '
+    return ''

@@ -1,40 +1,52 @@
-"""``init_cfg=dict(type='mmlape.Pretrained', ...)``: weights from elsewhere into any backbone."""
+"""``init_cfg=dict(type='mmlape.Pretrained', ...)``: weights from elsewhere into any backbone or whole model."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
-import timm
-import torch
 from mmengine.dist import barrier, is_main_process
+from mmengine.logging import print_log
+from mmengine.model import BaseModule
 from torch import nn
 
-from mmlape.checks import check_option, check_rate
+from mmlape.backbones.base import Backbone
+from mmlape.checks import check_grid, check_option, check_rate
 from mmlape.registry import WEIGHT_INITIALIZERS
 
-from .convert import convert
+from .convert import convert_with_report
 from .formats import FORMATS
-from .reading import read_checkpoint
+from .formats.timm_models import check_timm_name, read_timm
+from .reading import download_checkpoint, read_checkpoint
+from .report import LoadReport
+
+_ADDRESS = ('http://', 'https://')
 
 
 @WEIGHT_INITIALIZERS.register_module()
 class Pretrained:
-    """Loads weights from elsewhere into a backbone and accounts for every entry.
+    """Loads weights from elsewhere into a backbone, or a whole detector or segmentor, and accounts for every entry.
+
+    In the ``init_cfg`` of a backbone (or of the ``vit`` of an adapter) it takes the backbone's entries; in that of a
+    whole model also those of necks and heads. What it has loaded is not initialised anew afterwards.
 
     Args:
-        source: Format of the weights: ``'timm'``, ``'deit'``, ``'lape'``, ``'pvt'``, ``'dtn'``, ``'vit_adapter'``, or
-            ``'mmlape'``.
-        checkpoint: Path or http(s) address of a checkpoint. Files are read with ``weights_only=True``.
+        source: Format of the weights: ``'timm'``, ``'deit'``, ``'lape'``, ``'pvt'``, ``'dtn'``, ``'vit_adapter'``,
+            ``'mmseg'``, ``'mmpretrain'``, or ``'mmlape'`` for ours.
+        checkpoint: Path or http(s) address of a checkpoint: ``.safetensors``, or what ``torch.save`` wrote, which is
+            read with ``weights_only=True``.
         model: Name of a timm model whose published weights are taken; for ``source='timm'`` in place of
             ``checkpoint``.
-        min_matched: Least share of the values that must come from the checkpoint, else it fails. Default 0.95.
+        min_matched: Least share of the values that must come from the checkpoint, else it fails; of every part of a
+            whole model. Default 0.95.
         source_grid: Grid of the position table where it is not square.
 
     Raises:
-        ValueError: If the source is unknown, not exactly one of ``checkpoint`` and ``model`` is given, or (when
-            applied) too little matched.
+        ValueError: If the source or the timm model is unknown, not exactly one of ``checkpoint`` and ``model`` is
+            given, or (when applied) the weights do not fit, or too little matched.
         FileNotFoundError: When applied, if there is no such file.
+        ConnectionError: When applied, if it cannot be downloaded.
     """
 
     def __init__(
@@ -52,41 +64,74 @@ class Pretrained:
                 f'got source={source!r}, checkpoint={checkpoint!r}, model={model!r}'
             )
         self.checkpoint = checkpoint
-        self.model = model
+        self.model = None if model is None else check_timm_name(model)
         self.min_matched = check_rate('min_matched', min_matched, with_one=True)
-        self.source_grid = source_grid
+        self.source_grid = None if source_grid is None else check_grid('source_grid', source_grid)
 
-    def __call__(self, module: nn.Module) -> None:
-        """Load into ``module``, one of our backbones."""
-        state = convert(
-            self._read(),
-            self.source,
-            module,
-            min_matched=self.min_matched,
-            source_grid=self.source_grid,
+    def __call__(self, module: nn.Module) -> LoadReport:
+        """Load into ``module``, one of our backbones or a model with one; returns the account."""
+        _refuse_late_initialisation(module)
+        state, report = convert_with_report(
+            self._read(module), self.source, module, source_grid=self.source_grid
         )
-        module.load_state_dict(state, strict=True)
+        report.demand(self.min_matched)
+        print_log(str(report), logger='current', level=logging.INFO)
+        if not isinstance(module, Backbone):
+            _initialise_the_rest(module, report)
+        # What stays fresh has been initialised since the conversion.
+        taken = {name: state[name] for name in report.taken}
+        module.load_state_dict({**module.state_dict(), **taken}, strict=True)
+        return report
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self, module: nn.Module) -> dict[str, Any]:
         # The main process downloads first; the others then find the file.
         if not is_main_process():
             barrier()
         try:
-            return self._read_here()
+            return self._read_here(module)
         finally:
             if is_main_process():
                 barrier()
 
-    def _read_here(self) -> dict[str, Any]:
+    def _read_here(self, module: nn.Module) -> dict[str, Any]:
         if self.model is not None:
-            return timm.create_model(self.model, pretrained=True).state_dict()
-        if self.checkpoint.startswith(('http://', 'https://')):
-            return torch.hub.load_state_dict_from_url(
-                self.checkpoint, map_location='cpu', weights_only=True
-            )
+            return read_timm(self.model, module)
+        if self.checkpoint.startswith(_ADDRESS):
+            return read_checkpoint(download_checkpoint(self.checkpoint))
         path = Path(self.checkpoint).expanduser()
         if not path.is_file():
             raise FileNotFoundError(
                 f'init_cfg names the checkpoint {self.checkpoint!r}: no such file'
             )
         return read_checkpoint(path)
+
+
+def _refuse_late_initialisation(module: nn.Module) -> None:
+    """Refuse a model that initialises parameters after its ``init_cfg`` was applied.
+
+    Raises:
+        ValueError: If it does.
+    """
+    own = type(module).__dict__.get('init_weights') or getattr(type(module), 'init_weights', None)
+    known = (BaseModule.init_weights, Backbone.init_weights)
+    # MMEngine marks a model that is being initialised.
+    if isinstance(module, BaseModule) and own not in known and hasattr(module, '_params_init_info'):
+        raise ValueError(
+            f'a {type(module).__name__} initialises its parameters after init_cfg, so that the '
+            'weights would be lost: convert them with tools/model_converters/convert.py and '
+            'name the result in load_from'
+        )
+
+
+def _initialise_the_rest(module: nn.Module, report: LoadReport) -> None:
+    """Let those children initialise themselves in which something stays fresh; none of them does so again.
+
+    MMEngine applies an ``init_cfg`` first and initialises the children then, which would overwrite what was loaded.
+    """
+    fresh = set(report.fresh)
+    for name, child in module.named_children():
+        if not hasattr(child, 'init_weights') or getattr(child, 'is_init', False):
+            continue
+        if any(entry.startswith(f'{name}.') for entry in fresh):
+            child.init_weights()
+        child.is_init = True

@@ -93,7 +93,8 @@ def test_lape_norms_of_an_ordinary_checkpoint_stay_fresh():
     assert set(report.fresh) == {
         f'position.joining.norms.{n}.{p}' for n in (0, 1) for p in ('weight', 'bias')
     }
-    assert 'position.* (4 entries): not in the source' in str(report)
+    said = 'position.joining.norms.*.weight (2 entries): of LaPE, not in the source'
+    assert said in str(report)
 
 
 def test_into_the_vit_of_an_adapter():
@@ -116,8 +117,10 @@ def test_into_the_vit_of_an_adapter():
 
 
 def test_wrong_source_fails():
-    with pytest.raises(ValueError, match=r"only 0.0% of the values.*right source"):
+    with pytest.raises(ValueError, match=r"(?s)no place for: layers.0.weight\n.*right source"):
         convert({'layers.0.weight': torch.zeros(3)}, 'timm', vit())
+    with pytest.raises(ValueError, match=r'only 0.0% of the values.*right source'):
+        convert({'head.weight': torch.zeros(3)}, 'timm', vit())
 
 
 def test_partial_match_can_be_asked_for():
@@ -128,8 +131,10 @@ def test_partial_match_can_be_asked_for():
 
 
 def test_shapes_must_fit():
-    with pytest.raises(ValueError, match=r'patch_embed.proj.weight has the shape \(24, 3, 4, 4\)'):
-        convert(timm_vit(patch_size=4).state_dict(), 'timm', vit())
+    with pytest.raises(ValueError, match=r'patch_embed.proj.weight has the shape \(24, 1, 8, 8\)'):
+        convert(timm_vit(in_chans=1).state_dict(), 'timm', vit())
+    with pytest.raises(ValueError, match=r'(?s)fc1.weight has the shape \(48, 24\).* and 1 more'):
+        convert(timm_vit(mlp_ratio=2, in_chans=1, depth=3).state_dict(), 'timm', vit(), min_matched=0)
 
 
 @pytest.mark.parametrize('source', ['Timm', 'dino', None])
@@ -228,5 +233,5 @@ def test_timm_model_by_name(monkeypatch):
         timm, 'create_model', lambda name, pretrained: source if pretrained else None
     )
     model = vit()
-    Pretrained('timm', model='vit_micro')(model)
+    Pretrained('timm', model='deit_tiny_patch16_224.fb_in1k')(model)
     assert torch.equal(model.norm.weight, source.norm.weight)

@@ -1,0 +1,25 @@
+"""One adapter per foreign checkpoint format: which part of a model it describes, and how its names map to ours.
+
+A new format is a class in a file of its own and a line in :data:`FORMATS`.
+"""
+
+from .base import Format, State
+from .dtn import PublishedDTN
+from .openmmlab import OpenMMLabViT
+from .pvt import PublishedPVT
+from .vit import DeiT, ReferenceLaPE, Timm
+from .vit_adapter import ReferenceViTAdapter
+
+__all__ = ['FORMATS', 'Format', 'State']
+
+FORMATS: dict[str, Format] = {
+    'mmlape': Format(),
+    'timm': Timm(),
+    'deit': DeiT(),
+    'lape': ReferenceLaPE(),
+    'pvt': PublishedPVT(),
+    'dtn': PublishedDTN(),
+    'vit_adapter': ReferenceViTAdapter(),
+    'mmseg': OpenMMLabViT(),
+    'mmpretrain': OpenMMLabViT(),
+}

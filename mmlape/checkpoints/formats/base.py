@@ -1,0 +1,93 @@
+"""What a format is; our own names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from mmlape.backbones import ViTAdapter
+
+State = dict[str, Tensor]
+Renames = tuple[tuple[str, str | Callable[[re.Match], str]], ...]
+Reasons = tuple[tuple[str, str], ...]
+
+# What a network does with these cannot be left away, so no model may leave them out.
+LAYER_SCALE = (
+    r'\.ls[12]\.gamma$',
+    'a layer scale, which the model has not: build it with layer_scale=True',
+)
+
+
+class Format:
+    """Our own names, for our own checkpoints; the base of the others.
+
+    Attributes:
+        renames: Pairs of a regular expression over a foreign name and its replacement, as ``re.sub`` takes them.
+        may_leave: Pairs of a regular expression over one of our names, and why an entry of that name that the model has
+            no place for may be left out.
+        must_place: Pairs of a regular expression over one of our names, and what it shows the source to be: the model
+            must have a place for such an entry.
+        leaves_others: Whether any other entry may be left out; otherwise it shows another network. Default True.
+    """
+
+    renames: Renames = ()
+    may_leave: Reasons = ()
+    must_place: Reasons = (LAYER_SCALE,)
+    leaves_others = True
+
+    def resolve(self, state: State) -> Format:
+        """The adapter for ``state``, where the format has several layouts; else this one."""
+        return self
+
+    def part(self, model: nn.Module, state: State) -> str:
+        """Name of the submodule of a backbone that ``state`` describes, '' for the whole backbone.
+
+        Raises:
+            ValueError: If the format cannot describe ``model``.
+        """
+        plain = not any(name.startswith('vit.') for name in state)
+        return 'vit' if isinstance(model, ViTAdapter) and plain else ''
+
+    def rename(self, state: State) -> State:
+        """Names of the described part of the model to tensors."""
+        return {self._rename_one(name): tensor for name, tensor in state.items()}
+
+    def problems(self, model: nn.Module, state: State) -> list[str]:
+        """Why renamed entries cannot be those of ``model``, the described part. Default nothing."""
+        return []
+
+    def leave(self, name: str, model: nn.Module) -> tuple[str, str]:
+        """What becomes of the renamed entry ``name`` that ``model`` has no place for.
+
+        Returns:
+            Why it may be left out, and a problem. One of them is ''.
+        """
+        for pattern, what in self.must_place:
+            if re.search(pattern, name):
+                return '', f'the source has {what}'
+        for pattern, why in self.may_leave:
+            if re.search(pattern, name):
+                return why, ''
+        if self.leaves_others:
+            return 'the model has no such entry', ''
+        return '', 'the source has entries that this model has no place for'
+
+    def _rename_one(self, name: str) -> str:
+        for pattern, replacement in self.renames:
+            name = re.sub(pattern, replacement, name)
+        return name
+
+
+def need(model: nn.Module, cls: type) -> str:
+    """'' for a model of that class, which is described as a whole.
+
+    Raises:
+        ValueError: If ``model`` is another.
+    """
+    if not isinstance(model, cls):
+        raise ValueError(
+            f'this source describes a {cls.__name__}, the model is a {type(model).__name__}'
+        )
+    return ''

@@ -1,0 +1,76 @@
+"""Weights of a timm model by its name, and what its state dict does not tell."""
+
+from __future__ import annotations
+
+import timm
+from timm.models.pvt_v2 import PyramidVisionTransformerV2
+from timm.models.vision_transformer import Block
+from timm.models.vision_transformer import VisionTransformer as TimmViT
+from torch import nn
+
+from mmlape.backbones import ViTAdapter
+
+from .base import State
+
+_ELSEWHERE = ('hf-hub:', 'hf_hub:', 'local-dir:', 'timm/')
+
+
+def check_timm_name(name: str) -> str:
+    """Return the name if timm knows such a model (weights of other places are looked up later).
+
+    Raises:
+        ValueError: If timm does not know it.
+    """
+    if not name.startswith(_ELSEWHERE) and not timm.is_model(name):
+        raise ValueError(f'timm {timm.__version__} has no model {name!r}, see timm.list_models()')
+    return name
+
+
+def read_timm(name: str, model: nn.Module) -> State:
+    """State dict of a timm model with its published weights, downloaded where they are not cached.
+
+    Args:
+        name: timm's name.
+        model: The backbone that it is for.
+
+    Raises:
+        ValueError: If its layers compute something else than ours, or with another number of heads.
+        ConnectionError: If the weights can be neither downloaded nor found.
+    """
+    try:
+        source = timm.create_model(name, pretrained=True)
+    except OSError as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConnectionError(
+            f'the weights of the timm model {name!r} cannot be had: {reason}\nWithout a network, '
+            'copy its model.safetensors here and name that file as checkpoint'
+        ) from error
+    if not isinstance(source, PyramidVisionTransformerV2):
+        check_timm_layers(name, source, model.vit if isinstance(model, ViTAdapter) else model)
+    return source.state_dict()
+
+
+def check_timm_layers(name: str, source: nn.Module, model: nn.Module) -> None:
+    """Compare what is not in a state dict.
+
+    Raises:
+        ValueError: If the timm model is no plain ViT, or its layers compute something else than those of ``model``.
+    """
+    if not isinstance(source, TimmViT):
+        raise ValueError(
+            f'{name!r} is a {type(source).__name__} of timm; only its VisionTransformer and PVTv2 '
+            'are such as our backbones'
+        )
+    block = source.blocks[0]
+    if type(block) is not Block:
+        raise ValueError(
+            f'the layers of {name!r} are of the kind {type(block).__name__}, not Block'
+        )
+    activation = block.mlp.act
+    if type(activation).__name__ != 'GELU' or getattr(activation, 'approximate', 'none') != 'none':
+        raise ValueError(
+            f'{name!r} has the activation {activation}, our layers have the exact GELU'
+        )
+    heads = getattr(model, 'arch', {}).get('num_heads', block.attn.num_heads)
+    if heads != block.attn.num_heads:
+        raise ValueError(f'{name!r} has {block.attn.num_heads} heads, the model has {heads}')

@@ -1,0 +1,132 @@
+"""Plain Vision Transformers under timm's names: timm's own, DeiT's, and those of the published LaPE code."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import nn
+
+from mmlape.backbones import VisionTransformer, ViTAdapter
+
+from .base import LAYER_SCALE, Format, Reasons, State, need
+from .pvt import TimmPVT
+
+_CLASSIFIER = r'^(head|head_dist|heads|fc_norm|pre_logits|attn_pool)\.'
+# What other transformers have and ours has not.
+OTHERS: Reasons = (
+    LAYER_SCALE,
+    (
+        r'\.attn\.[qk]_norm\.|\.[qk]_norm\.',
+        'normalised queries and keys (qk_norm), which the model has not',
+    ),
+    (r'^(norm_pre|pre_norm|ln_pre)\.', 'a norm before the first layer (CLIP), which the model has not'),
+    (r'\.attns\.|\.ffns\.|\.in_proj\.', 'parallel branches in a layer, which the model has not'),
+    (
+        r'rel_pos|relative_position|\.[qv]_bias$',
+        'another attention (BEiT, relative positions), which the model has not',
+    ),
+    (r'rope', 'a rotary position, which the model has not'),
+    (
+        r'\.mlp\.(fc1_g|fc1_x|w12|w3|norm)\.',
+        'a gated feed-forward network (SwiGLU), which the model has not',
+    ),
+    (r'^patch_embed\.(backbone|norm|conv)', 'a convolutional stem, which the model has not'),
+)  # fmt: skip
+LEFT: Reasons = (
+    (_CLASSIFIER, 'of the classifier'),
+    (r'^(cls|dist)_token$', 'the model has no such token'),
+    (r'^norm\.', 'the model does not normalise its output'),
+    (
+        r'^(reg_token|register_tokens)$',
+        'register tokens, which the model has not: its outputs differ from the source\'s',
+    ),
+    (r'^(mask_token|decoder_.*)$|^decoder_', 'of the pre-training'),
+)  # fmt: skip
+
+
+class PlainViT(Format):
+    """A plain ViT: what is left over is known to be dispensable, or it is another network and refused."""
+
+    may_leave = LEFT
+    must_place = OTHERS
+    leaves_others = False
+
+    def part(self, model: nn.Module, state: State) -> str:
+        """A ViT, or the ViT inside an adapter."""
+        if isinstance(model, ViTAdapter):
+            return 'vit'
+        return need(model, VisionTransformer)
+
+    def problems(self, model: nn.Module, state: State) -> list[str]:
+        """More layers than the model's, a gated feed-forward network, or no position table."""
+        found = []
+        depth = num_layers(state)
+        if depth > model.depth:
+            found.append(f'the source has {depth} layers, the model {model.depth}')
+        first, second = (state.get(f'blocks.0.mlp.fc{number}.weight') for number in (1, 2))
+        if first is not None and second is not None and len(first) == 2 * second.shape[1]:
+            found.append('the source has a gated feed-forward network (SwiGLU)')
+        if depth and not any(name.startswith('pos_embed') for name in state):
+            found.append('the source has no position table (a rotary or relative position?)')
+        return found
+
+    def leave(self, name: str, model: nn.Module) -> tuple[str, str]:
+        """As for others; position tables of a model without, and layers that are not built, may be left out too."""
+        layer = re.match(r'blocks\.(\d+)\.', name)
+        if layer and len(model.blocks) <= int(layer[1]) < model.depth:
+            return 'layers after the last output are not built', ''
+        if name == 'pos_embed':
+            return 'the position of the model is no learned table', ''
+        return super().leave(name, model)
+
+
+class Timm(PlainViT):
+    """timm's plain Vision Transformers (AugReg, DeiT, DeiT-3, DINOv2, ...) and its PVTv2."""
+
+    def resolve(self, state: State) -> Format:
+        """PVTv2's adapter for its layout."""
+        return TimmPVT() if any(name.startswith('stages.') for name in state) else self
+
+
+class DeiT(Timm):
+    """The files of DeiT and DeiT-3, under ``model``: timm's names, but for DeiT-3's layer scale."""
+
+    renames = ((r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'),)
+
+
+class ReferenceLaPE(PlainViT):
+    """The published LaPE code: timm's names, a ``pe_norm`` for the position in each block, a table per layer for
+    unshared joining, and relative position biases."""
+
+    renames = (
+        (r'^blocks\.(\d+)\.pe_norm\.', r'position.joining.norms.\1.'),
+        (r'\.attn\.(relative_position_bias_table$|pe_norm\.)', r'.attn.position.\1'),
+    )
+    # Fixed sinusoids are stored as a parameter, indices of relative positions as a buffer.
+    may_leave = (
+        *LEFT,
+        (r'relative_position_index$|^pos_embed$', 'computed, not learned'),
+    )
+    must_place = (LAYER_SCALE,)
+
+    def rename(self, state: State) -> State:
+        """Names of the ViT; tables ``pos_embed0``, ``pos_embed1``, ... become one."""
+        renamed = super().rename(state)
+        tables = [name for name in renamed if re.fullmatch(r'pos_embed\d+', name)]
+        if tables:
+            order = sorted(tables, key=lambda name: int(name.removeprefix('pos_embed')))
+            renamed['pos_embed'] = torch.cat([renamed.pop(name) for name in order])
+        return renamed
+
+    def problems(self, model: nn.Module, state: State) -> list[str]:
+        """As for others, but relative positions stand alone."""
+        relative = any('relative_position' in name for name in state)
+        table = {} if not relative else {'pos_embed': torch.zeros(0)}
+        return super().problems(model, {**table, **state})
+
+
+def num_layers(state: State) -> int:
+    """Number of layers in a state dict with timm's names."""
+    layers = (re.match(r'blocks\.(\d+)\.', name) for name in state)
+    return max((int(found[1]) + 1 for found in layers if found), default=0)
