@@ -1,6 +1,6 @@
 """Mask R-CNN, PVT-Tiny with LaPE in every stage. COCO, 12 epochs, 8 GPUs x 2 images.
 
-There is no published figure.
+There is no published figure for this row.
 """
 
 _base_ = './mask-rcnn_pvt-t_fpn_1x_coco.py'

@@ -1,6 +1,6 @@
 """RetinaNet, PVTv2-B2 with DTN in stages 1 to 3. COCO, 12 epochs, 8 GPUs x 2 images.
 
-There is no published figure.
+There is no published figure for this row.
 """
 
 _base_ = './retinanet_pvtv2-b2_fpn_1x_coco.py'

@@ -1,6 +1,6 @@
 """UPerNet, PVT-Small with DTN in stages 1 to 3. ADE20K, 160,000 iterations, 8 GPUs x 2 images.
 
-There is no published figure.
+There is no published figure for this row.
 """
 
 _base_ = [

@@ -3,17 +3,9 @@
 Published (LaPE, ICCV 2023, Table 3; mean of seeds 121-125): box AP 48.3, mask AP 42.8.
 """
 
-_base_ = './mask-rcnn_deit-t-adapter_fpn_ms-3x_coco.py'
-
-model = dict(
-    backbone=dict(
-        vit=dict(
-            arch='deit-small',
-            drop_path_rate=0.2,
-            init_cfg=dict(
-                checkpoint='https://dl.fbaipublicfiles.com/deit/deit_small_patch16_224-cd65a155.pth'
-            ),
-        )
-    ),
-    neck=dict(in_channels=[384] * 4),
-)
+_base_ = [
+    '../_base_/models/mask-rcnn_deit-s-adapter_fpn.py',
+    '../_base_/datasets/coco_instance_ms.py',
+    '../_base_/schedules/schedule_3x.py',
+    '../_base_/default_runtime_mmdet.py',
+]

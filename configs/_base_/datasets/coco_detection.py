@@ -2,24 +2,15 @@
 
 _base_ = './coco_instance.py'
 
+boxes = dict(type='LoadAnnotations', with_bbox=True)
 train_pipeline = [
-    dict(type='LoadImageFromFile', backend_args=_base_.backend_args),
-    dict(type='LoadAnnotations', with_bbox=True),
-    dict(type='Resize', scale=(1333, 800), keep_ratio=True),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PackDetInputs'),
+    boxes if step.type == 'LoadAnnotations' else step for step in _base_.train_pipeline
 ]
-test_pipeline = [
-    dict(type='LoadImageFromFile', backend_args=_base_.backend_args),
-    dict(type='Resize', scale=(1333, 800), keep_ratio=True),
-    dict(type='LoadAnnotations', with_bbox=True),
-    dict(
-        type='PackDetInputs',
-        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
-    ),
-]
+test_pipeline = [boxes if step.type == 'LoadAnnotations' else step for step in _base_.test_pipeline]
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
+del boxes
+
 val_evaluator = dict(metric='bbox')
 test_evaluator = val_evaluator

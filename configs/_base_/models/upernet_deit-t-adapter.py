@@ -1,69 +1,11 @@
-"""UPerNet on ViT-Adapter-Ti (the segmentation flavour: global attention, one feature map per interaction)."""
+"""UPerNet on ViT-Adapter-Ti, the segmentation flavour: global attention, one map of the ViT per interaction."""
 
-norm_cfg = dict(type='SyncBN', requires_grad=True)
+_base_ = ['./upernet.py', './vit-adapter_deit-t.py']
+
+adapter = _base_.vit_adapter
 model = dict(
-    type='EncoderDecoder',
-    data_preprocessor=dict(
-        type='SegDataPreProcessor',
-        mean=[123.675, 116.28, 103.53],
-        std=[58.395, 57.12, 57.375],
-        bgr_to_rgb=True,
-        pad_val=0,
-        seg_pad_val=255,
-        size=(512, 512),
-    ),
-    backbone=dict(
-        type='mmlape.ViTAdapter',
-        vit=dict(
-            type='mmlape.VisionTransformer',
-            arch='deit-tiny',
-            img_size=224,
-            patch_size=16,
-            with_cls_token=False,
-            final_norm=False,
-            layer_scale=True,
-            drop_path_rate=0.1,
-            joining=dict(type='mmlape.DefaultJoining'),
-            init_cfg=dict(
-                type='mmlape.Pretrained',
-                source='deit',
-                checkpoint='https://dl.fbaipublicfiles.com/deit/deit_tiny_patch16_224-a1311bcf.pth',
-            ),
-        ),
-        conv_inplanes=64,
-        num_points=4,
-        deform_num_heads=6,
-        cffn_ratio=0.25,
-        deform_ratio=1.0,
-        interaction_indexes=[[0, 2], [3, 5], [6, 8], [9, 11]],
-        vit_feature='per_stage',
-        norm_cfg=norm_cfg,
-    ),
-    decode_head=dict(
-        type='UPerHead',
-        in_channels=[192] * 4,
-        in_index=[0, 1, 2, 3],
-        pool_scales=(1, 2, 3, 6),
-        channels=512,
-        dropout_ratio=0.1,
-        num_classes=150,
-        norm_cfg=norm_cfg,
-        align_corners=False,
-        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0),
-    ),
-    auxiliary_head=dict(
-        type='FCNHead',
-        in_channels=192,
-        in_index=2,
-        channels=256,
-        num_convs=1,
-        concat_input=False,
-        dropout_ratio=0.1,
-        num_classes=150,
-        norm_cfg=norm_cfg,
-        align_corners=False,
-        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=0.4),
-    ),
-    train_cfg=dict(),
-    test_cfg=dict(mode='slide', crop_size=(512, 512), stride=(341, 341)),
+    backbone=dict(adapter, vit=dict(adapter.vit, window_size=None), vit_feature='per_stage'),
+    decode_head=dict(in_channels=[192] * 4),
+    auxiliary_head=dict(in_channels=192),
 )
+del adapter

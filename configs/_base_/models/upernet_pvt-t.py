@@ -1,10 +1,9 @@
 """UPerNet on PVT-Tiny with the weights that its authors published for ImageNet-1K."""
 
-_base_ = './upernet_deit-t-adapter.py'
+_base_ = './upernet.py'
 
 model = dict(
     backbone=dict(
-        _delete_=True,
         type='mmlape.PyramidVisionTransformer',
         arch='tiny',
         drop_path_rate=0.1,

@@ -1,0 +1,5 @@
+"""Cascade Mask R-CNN on ViT-Adapter-S."""
+
+_base_ = ['./cascade-mask-rcnn_fpn.py', './vit-adapter_deit-s.py']
+
+model = dict(backbone={{_base_.vit_adapter}}, neck=dict(in_channels=[384] * 4))
