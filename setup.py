@@ -71,6 +71,7 @@ setup(
     install_requires=['numpy', 'timm>=1.0.3', 'torch'],
     extras_require=EXTRAS,
     cmdclass={'build_py': BuildPyWithConfigs},
+    entry_points={'console_scripts': ['mmlape = mmlape.__main__:main']},
     zip_safe=False,
     classifiers=[
         'Development Status :: 3 - Alpha',

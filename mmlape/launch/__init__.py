@@ -1,0 +1,35 @@
+"""What the command lines of training and testing share: configs by name, options, processes, resuming."""
+
+from .options import (
+    AMP_DTYPES,
+    add_common_options,
+    config_of,
+    enable_amp,
+    enable_lr_scaling,
+    existing_checkpoint,
+)
+from .processes import all_see, joined, main_process_says, stop_with_message
+from .resume import set_resume
+from .shipped import find_config, shipped_configs, shipped_folder
+from .testing import add_metric, keep_predictions, show_predictions, use_tta
+
+__all__ = [
+    'AMP_DTYPES',
+    'add_common_options',
+    'add_metric',
+    'all_see',
+    'config_of',
+    'enable_amp',
+    'enable_lr_scaling',
+    'existing_checkpoint',
+    'find_config',
+    'joined',
+    'keep_predictions',
+    'main_process_says',
+    'set_resume',
+    'shipped_configs',
+    'shipped_folder',
+    'show_predictions',
+    'stop_with_message',
+    'use_tta',
+]

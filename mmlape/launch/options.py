@@ -1,0 +1,114 @@
+"""Options that training and testing share, and what they do to a config."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from difflib import get_close_matches
+from pathlib import Path
+
+import torch
+from mmengine.config import Config, DictAction
+from mmengine.device import get_device
+
+from .shipped import find_config
+
+AMP_DTYPES = {
+    'fp16': 'float16',
+    'bf16': 'bfloat16',
+    'float16': 'float16',
+    'bfloat16': 'bfloat16',
+}
+LAUNCHERS = ('none', 'pytorch', 'slurm', 'mpi')
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """The config and the options that upstream's tools have in common."""
+    parser.add_argument('config', help='a file, or the name of a config that comes with mmlape')
+    parser.add_argument(
+        '--work-dir', help='folder of logs, checkpoints and results; default: work_dirs/<config>'
+    )
+    parser.add_argument(
+        '--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE',
+        help='override parts of the config: a.b=1 c=[1,2] d.0.e="text"',
+    )  # fmt: skip
+    parser.add_argument(
+        '--launcher', choices=LAUNCHERS,
+        help='what started the processes; default: pytorch under torchrun, else none',
+    )  # fmt: skip
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
+
+
+def config_of(options: argparse.Namespace) -> Config:
+    """The config that the common options mean, with ``work_dir`` and ``launcher`` set.
+
+    Raises:
+        ValueError: If there is no such config.
+    """
+    path = find_config(options.config)
+    cfg = Config.fromfile(path)
+    cfg.merge_from_dict(options.cfg_options or {})
+    cfg.launcher = options.launcher or ('pytorch' if _under_torchrun() else 'none')
+    os.environ.setdefault('LOCAL_RANK', str(options.local_rank))
+    if options.work_dir is not None:
+        cfg.work_dir = options.work_dir
+    elif cfg.get('work_dir') is None:
+        cfg.work_dir = os.path.join('work_dirs', path.stem)
+    return cfg
+
+
+def enable_amp(cfg: Config, dtype: str) -> None:
+    """Automatic mixed precision: ``'fp16'`` with a dynamic loss scale, ``'bf16'`` without any.
+
+    Raises:
+        ValueError: If there is no accelerator, the GPU has no bfloat16, or the config's optimizer wrapper is neither
+            ``OptimWrapper`` nor ``AmpOptimWrapper``.
+    """
+    dtype = AMP_DTYPES[dtype]
+    wrapper = cfg.optim_wrapper.get('type', 'OptimWrapper')
+    if wrapper not in ('OptimWrapper', 'AmpOptimWrapper'):
+        raise ValueError(
+            f'--amp needs an OptimWrapper, and the config has optim_wrapper.type={wrapper}'
+        )
+    if get_device() == 'cpu':
+        raise ValueError('--amp needs a GPU, and none is visible')
+    if dtype == 'bfloat16' and torch.cuda.is_available() and not torch.cuda.is_bf16_supported():
+        raise ValueError('this GPU has no bfloat16: use --amp-dtype fp16')
+    # float16 loses small gradients without a loss scale; bfloat16 has the range of float32.
+    scale = 'dynamic' if dtype == 'float16' else dict(enabled=False)
+    cfg.optim_wrapper.update(type='AmpOptimWrapper', dtype=dtype, loss_scale=scale)
+
+
+def enable_lr_scaling(cfg: Config) -> None:
+    """Scale the learning rate with the batch size, linearly, by MMEngine.
+
+    Raises:
+        ValueError: If the config does not say for which batch size its learning rate is.
+    """
+    base = (cfg.get('auto_scale_lr') or {}).get('base_batch_size')
+    if not isinstance(base, int) or base < 1:
+        raise ValueError(
+            '--auto-scale-lr needs auto_scale_lr=dict(base_batch_size=...) in the config: the '
+            f'number of images per step that its learning rate is for; got {cfg.get("auto_scale_lr")}'
+        )
+    cfg.auto_scale_lr.enable = True
+
+
+def existing_checkpoint(text: str, what: str = 'checkpoint') -> str:
+    """``text`` if it is a file, a folder (sharded checkpoints) or an address.
+
+    Raises:
+        ValueError: If it is none; the message names what is there.
+    """
+    path = Path(text)
+    if '://' in text or path.exists():
+        return text
+    there = sorted(p.name for p in path.parent.glob('*.pth')) if path.parent.is_dir() else []
+    near = get_close_matches(path.name, there, 3, 0.3) or there[:3]
+    hint = f'; in {path.parent} there are {", ".join(near)}' if near else ''
+    hint = hint or ('' if path.parent.is_dir() else f'; there is no folder {path.parent} either')
+    raise ValueError(f'there is no {what} {text!r}{hint}')
+
+
+def _under_torchrun() -> bool:
+    return all(name in os.environ for name in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR'))

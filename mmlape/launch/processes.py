@@ -1,0 +1,99 @@
+"""The processes of one run: started by torchrun, SLURM or MPI, or just this one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed
+from mmengine.config import Config
+from mmengine.device import get_device
+from mmengine.dist import (
+    all_gather_object,
+    broadcast_object_list,
+    get_rank,
+    init_dist,
+    is_distributed,
+    is_main_process,
+)
+
+
+@contextmanager
+def joined(cfg: Config) -> Iterator[None]:
+    """Join the processes of ``cfg.launcher``, and leave them at the end.
+
+    The runner would join them as well, but some questions are to be settled before it exists. Without an accelerator
+    the processes use gloo and the CPU (``launcher='pytorch'``), which upstream's runner cannot by itself.
+
+    Raises:
+        ValueError: If another launcher is asked for without an accelerator.
+    """
+    if cfg.launcher != 'none' and not is_distributed():
+        options = dict((cfg.get('env_cfg') or {}).get('dist_cfg') or {})
+        if get_device() == 'cpu':
+            _join_on_cpu(cfg, options)
+        else:
+            init_dist(cfg.launcher, **options)
+    yield
+    # Not in a `finally`: after an error the others may be gone, and leaving would wait for them.
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def main_process_says(answer: Callable[[], Any]) -> Any:
+    """What ``answer`` returns in the main process, in all of them; an error there is raised in all."""
+    outcome: list[Any] = [None, None]
+    if is_main_process():
+        try:
+            outcome[0] = answer()
+        except ValueError as error:
+            outcome[1] = str(error)
+    broadcast_object_list(outcome)
+    if outcome[1] is not None:
+        raise ValueError(outcome[1])
+    return outcome[0]
+
+
+def all_see(condition: bool, what: str) -> None:
+    """Make sure that something holds in every process.
+
+    Raises:
+        ValueError: In all processes, if it does not hold in one; ``what`` says what that means.
+    """
+    answers = all_gather_object(bool(condition))
+    missing = [str(rank) for rank, answer in enumerate(answers) if not answer]
+    if missing:
+        raise ValueError(f'process {", ".join(missing)} of {len(answers)}: {what}')
+
+
+@contextmanager
+def stop_with_message() -> Iterator[None]:
+    """End the program with one line, not a traceback, when what the user asked for cannot be done."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        sys.exit(f'error: {error}' if get_rank() == 0 else 1)
+
+
+def _join_on_cpu(cfg: Config, options: dict) -> None:
+    if cfg.launcher != 'pytorch':
+        raise ValueError(
+            f'--launcher {cfg.launcher} needs GPUs, and none is visible; torchrun does not'
+        )
+    timeout = timedelta(seconds=options.get('timeout') or 1800)
+    torch.distributed.init_process_group('gloo', timeout=timeout)
+    # Upstream's default wrapper names a GPU.
+    wrapper = dict(
+        type='MMDistributedDataParallel',
+        broadcast_buffers=False,
+        find_unused_parameters=cfg.get('find_unused_parameters', False),
+    )
+    if 'strategy' not in cfg:
+        cfg.model_wrapper_cfg = {
+            **wrapper,
+            **(cfg.get('model_wrapper_cfg') or {}),
+            'device_ids': None,
+        }

@@ -1,0 +1,133 @@
+"""Which checkpoint a training goes on from, also when the last one was not written to its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from pathlib import Path
+
+from mmengine.config import Config
+
+from .options import existing_checkpoint
+from .processes import all_see, main_process_says
+
+# Set by SLURM when it starts a job again, and by torchrun when it starts the processes again.
+RESTARTS = ('SLURM_RESTART_COUNT', 'TORCHELASTIC_RESTART_COUNT')
+_HOOK = 'mmlape.ResumeCheckHook'
+
+
+def set_resume(cfg: Config, wanted: str | None) -> list[str]:
+    """Decide what a run starts from and write it into ``cfg`` (``resume``, ``load_from``).
+
+    The main process decides and the others are told, so all start from the same. A run that SLURM or torchrun has
+    started again goes on by itself.
+
+    Args:
+        cfg: The config, changed in place; ``mmlape.ResumeCheckHook`` is added to its hooks.
+        wanted: ``None``; ``'auto'`` for the last complete checkpoint in ``cfg.work_dir``, and a new start where there
+            is none (``cfg.load_from`` then stays what it is); or a checkpoint.
+
+    Returns:
+        What the user should be told.
+
+    Raises:
+        ValueError: If a checkpoint is asked for that is not there or not complete, or that some process cannot see.
+    """
+    if not any(_type(hook) == _HOOK for hook in cfg.get('custom_hooks') or []):
+        cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), dict(type=_HOOK)]
+    notes = []
+    if wanted is None and not cfg.get('resume', False) and _restarted():
+        notes.append('started again by the cluster: resuming from the last checkpoint')
+        wanted = 'auto'
+    if wanted is None:
+        wanted = cfg.load_from if cfg.get('resume') and cfg.get('load_from') else wanted
+        wanted = 'auto' if wanted is None and cfg.get('resume') else wanted
+    if wanted is None:
+        if cfg.get('load_from'):
+            main_process_says(lambda: existing_checkpoint(cfg.load_from))
+        return notes
+    if wanted == 'auto':
+        checkpoint, found = main_process_says(lambda: last_complete_checkpoint(cfg.work_dir))
+        notes += found
+    else:
+        checkpoint = main_process_says(lambda: _complete(wanted))
+    cfg.resume = checkpoint is not None
+    if checkpoint is None:
+        return [*notes, f'no checkpoint in {cfg.work_dir}: starting from the beginning']
+    is_there = '://' in checkpoint or os.path.exists(checkpoint)
+    all_see(is_there, f'{checkpoint} is not visible there; all nodes must share the work dir')
+    cfg.load_from = checkpoint
+    return [*notes, f'resuming from {checkpoint}']
+
+
+def last_complete_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
+    """The last checkpoint of a training that can be read, and what was wrong with later ones.
+
+    MMEngine writes checkpoints in place and names the last in ``last_checkpoint``; a job that is killed meanwhile
+    leaves a part of one.
+    """
+    notes, candidates = [], []
+    pointer = Path(work_dir, 'last_checkpoint')
+    named = pointer.read_text(encoding='utf-8').strip() if pointer.is_file() else ''
+    if '://' in named:
+        return named, notes
+    if named:
+        candidates.append(Path(named))
+    folders = {Path(work_dir), *(path.parent for path in candidates)}
+    others = [
+        path for folder in folders for path in folder.glob('*.pth') if _step(path) is not None
+    ]
+    others = sorted({path for path in others if path not in candidates}, key=_step, reverse=True)
+    if named and _step(candidates[0]) is not None:
+        others = [path for path in others if _step(path) <= _step(candidates[0])]
+    for path in (*candidates, *others):
+        fault = _fault(path)
+        if fault is None:
+            return str(path), notes
+        notes.append(f'{path} {fault}: falling back to the checkpoint before it')
+    return None, notes
+
+
+def _complete(text: str) -> str:
+    existing_checkpoint(text)
+    fault = None if '://' in text else _fault(Path(text))
+    if fault:
+        raise ValueError(
+            f'the checkpoint {text} {fault}; --resume alone takes the last complete one'
+        )
+    return text
+
+
+def _fault(path: Path) -> str | None:
+    """What is wrong with a checkpoint, read through once; None for nothing."""
+    if path.is_dir() and any(path.iterdir()):
+        return None  # sharded
+    if not path.is_file():
+        return 'does not exist'
+    with path.open('rb') as file:
+        start = file.read(2)
+    if start == b'\x80\x02':
+        return None  # torch's old format has no checksums
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+    except (zipfile.BadZipFile, EOFError, OSError) as error:
+        return f'is not complete ({path.stat().st_size} bytes; {error})'
+    return None if broken is None else f'is damaged (in {broken})'
+
+
+def _step(path: Path) -> int | None:
+    """``epoch_12.pth`` and ``iter_8000.pth`` to their numbers; None for others, such as the best one so far."""
+    match = re.fullmatch(r'(?:epoch|iter)_(\d+)', path.stem)
+    return int(match[1]) if match else None
+
+
+def _restarted() -> bool:
+    return any(
+        os.environ.get(name, '0').isdigit() and int(os.environ.get(name, '0')) for name in RESTARTS
+    )
+
+
+def _type(hook) -> str | None:
+    return hook.get('type') if isinstance(hook, dict) else None

@@ -1,0 +1,56 @@
+# What the launch scripts share; they source this file.
+# shellcheck shell=bash
+
+tools=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+python=${PYTHON:-python}
+# A clone need not be installed.
+if [ -d "$tools/../mmlape" ]; then
+    export PYTHONPATH="$tools/..${PYTHONPATH:+:$PYTHONPATH}"
+fi
+
+stop() {
+    echo "error: $1" >&2
+    exit 2
+}
+
+# is_count NAME VALUE: a positive number, or an error that names it
+is_count() {
+    case $2 in
+        '' | *[!0-9]* | 0) stop "$1 must be a positive number, got '$2'" ;;
+    esac
+}
+
+# run_by_torchrun GPUS TOOL [arguments of the tool ...]
+run_by_torchrun() {
+    is_count GPUS "$1"
+    is_count NNODES "${NNODES:-1}"
+    exec "$python" -m torch.distributed.run \
+        --nnodes "${NNODES:-1}" \
+        --node_rank "${NODE_RANK:-0}" \
+        --master_addr "${MASTER_ADDR:-127.0.0.1}" \
+        --master_port "${PORT:-29500}" \
+        --nproc_per_node "$1" \
+        "$tools/$2" "${@:3}" --launcher pytorch
+}
+
+# run_by_srun PARTITION JOB TOOL [arguments of the tool ...]
+run_by_srun() {
+    local gpus=${GPUS:-8} per_node cpus=${CPUS_PER_TASK:-5} extra=()
+    is_count GPUS "$gpus"
+    per_node=${GPUS_PER_NODE:-$((gpus < 8 ? gpus : 8))}
+    is_count GPUS_PER_NODE "$per_node"
+    is_count CPUS_PER_TASK "$cpus"
+    # Two jobs on one machine must not meet; 29500 for all, upstream's default, makes them.
+    export MASTER_PORT=${PORT:-$((20000 + ${SLURM_JOB_ID:-$$} % 20000))}
+    read -r -a extra <<<"${SRUN_ARGS:-}"
+    exec srun \
+        --partition="$1" \
+        --job-name="$2" \
+        --gres=gpu:"$per_node" \
+        --ntasks="$gpus" \
+        --ntasks-per-node="$per_node" \
+        --cpus-per-task="$cpus" \
+        --kill-on-bad-exit=1 \
+        ${extra[@]+"${extra[@]}"} \
+        "$python" -u "$tools/$3" "${@:4}" --launcher slurm
+}

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Evaluate a checkpoint on a SLURM cluster.
+#
+#   slurm_test.sh PARTITION JOB CONFIG CHECKPOINT [options of test.py ...]
+#
+# The environment variables are those of slurm_train.sh.
+
+set -euo pipefail
+
+if [ $# -lt 4 ]; then
+    echo 'usage: slurm_test.sh PARTITION JOB CONFIG CHECKPOINT [options of test.py ...]' >&2
+    exit 2
+fi
+partition=$1
+job=$2
+config=$3
+checkpoint=$4
+shift 4
+. "$(dirname "${BASH_SOURCE[0]}")/launch_parts/common.sh"
+run_by_srun "$partition" "$job" test.py "$config" "$checkpoint" "$@"

@@ -1,0 +1,71 @@
+"""Train the model of a config: one process, several GPUs (torchrun), or a SLURM cluster (docs/training.md).
+
+    python tools/train.py CONFIG [--work-dir FOLDER] [--amp | --amp-dtype bf16] [--resume [CHECKPOINT]]
+        [--auto-scale-lr] [--seed N] [--cfg-options KEY=VALUE ...] [--launcher none|pytorch|slurm|mpi]
+
+CONFIG is a file, or the name of a config that comes with mmlape; it may be for any OpenMMLab toolbox that is installed.
+"""
+
+import argparse
+
+from mmengine.registry import RUNNERS
+
+from mmlape.launch import (
+    AMP_DTYPES,
+    add_common_options,
+    config_of,
+    enable_amp,
+    enable_lr_scaling,
+    joined,
+    set_resume,
+    stop_with_message,
+)
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description='Train the model of a config.')
+    add_common_options(parser)
+    parser.add_argument('--amp', action='store_true', help='mixed precision, float16 by default')
+    parser.add_argument(
+        '--amp-dtype', choices=list(AMP_DTYPES), help='mixed precision in this type; implies --amp'
+    )
+    parser.add_argument(
+        '--resume', nargs='?', const='auto', metavar='CHECKPOINT',
+        help='go on from this checkpoint, or from the last complete one in the work dir; '
+        'start from the beginning where there is none',
+    )  # fmt: skip
+    parser.add_argument(
+        '--auto-scale-lr', action='store_true',
+        help="scale the learning rate with the batch size, from the config's base_batch_size",
+    )  # fmt: skip
+    parser.add_argument('--seed', type=int, help="in place of the config's randomness.seed")
+    return parser.parse_args()
+
+
+def prepare(options):
+    """The config with everything that the options change."""
+    cfg = config_of(options)
+    if options.amp or options.amp_dtype:
+        enable_amp(cfg, options.amp_dtype or 'fp16')
+    if options.auto_scale_lr:
+        enable_lr_scaling(cfg)
+    if options.seed is not None:
+        cfg.randomness = dict(cfg.get('randomness') or {}, seed=options.seed)
+    return cfg
+
+
+def main():
+    options = parse_arguments()
+    with stop_with_message():
+        cfg = prepare(options)
+    with joined(cfg):
+        with stop_with_message():
+            notes = set_resume(cfg, options.resume)
+        runner = RUNNERS.build(cfg)
+        for note in notes:
+            runner.logger.warning(note)
+        runner.train()
+
+
+if __name__ == '__main__':
+    main()
