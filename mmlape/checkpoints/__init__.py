@@ -1,4 +1,4 @@
-"""Weights from elsewhere (timm, DeiT, PVT, ViT-Adapter, MMSegmentation, ...) in our models: every entry is accounted for."""
+"""Weights from elsewhere (timm, DeiT, PVT, ViT-Adapter, MMSegmentation, ...), with an account of every entry."""
 
 from .convert import convert, convert_with_report
 from .formats import FORMATS

@@ -134,7 +134,9 @@ def test_shapes_must_fit():
     with pytest.raises(ValueError, match=r'patch_embed.proj.weight has the shape \(24, 1, 8, 8\)'):
         convert(timm_vit(in_chans=1).state_dict(), 'timm', vit())
     with pytest.raises(ValueError, match=r'(?s)fc1.weight has the shape \(48, 24\).* and 1 more'):
-        convert(timm_vit(mlp_ratio=2, in_chans=1, depth=3).state_dict(), 'timm', vit(), min_matched=0)
+        convert(
+            timm_vit(mlp_ratio=2, in_chans=1, depth=3).state_dict(), 'timm', vit(), min_matched=0
+        )
 
 
 @pytest.mark.parametrize('source', ['Timm', 'dino', None])

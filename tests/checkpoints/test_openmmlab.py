@@ -1,0 +1,158 @@
+"""The Vision Transformers of MMSegmentation and MMPretrain in ours: outputs, names, refusals."""
+
+import pytest
+import torch
+from mmseg.models.backbones import VisionTransformer as MMSegViT
+
+from mmlape.checkpoints import convert, convert_with_report
+from mmlape.registry import MODELS
+
+NORM = dict(type='LN', eps=1e-6)
+
+
+def ours(**options):
+    arch = dict(embed_dims=24, depth=2, num_heads=3, mlp_ratio=4)
+    return MODELS.build(
+        dict(dict(type='mmlape.VisionTransformer', arch=arch, img_size=32, patch_size=8), **options)
+    ).eval()
+
+
+def shaken(model):
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    model.eval()  # upstream's return nothing here
+    return model
+
+
+def mmseg_vit(**options):
+    return shaken(
+        MMSegViT(
+            **dict(
+                dict(
+                    img_size=(32, 32),
+                    patch_size=8,
+                    embed_dims=24,
+                    num_layers=2,
+                    num_heads=3,
+                    norm_cfg=NORM,
+                    final_norm=True,
+                    out_indices=(0, 1),
+                    patch_bias=True,
+                ),
+                **options,
+            )
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ('theirs', 'mine'),
+    [
+        (dict(), dict()),
+        (dict(patch_bias=False), dict()),
+        (dict(final_norm=False), dict(final_norm=False)),
+        (dict(qkv_bias=False), dict(qkv_bias=False)),
+        (dict(with_cls_token=False), dict(with_cls_token=False)),
+    ],
+)
+@pytest.mark.parametrize('size', [(32, 32), (40, 56)])
+def test_equals_mmseg(theirs, mine, size):
+    source, model = mmseg_vit(**theirs), ours(out_indices=[0, 1], **mine)
+    state, report = convert_with_report(source.state_dict(), 'mmseg', model)
+    report.demand(1)
+    model.load_state_dict(state)
+    image = torch.randn(2, 3, *size)
+    with torch.no_grad():
+        for got, expected in zip(model(image), source(image), strict=True):
+            assert torch.allclose(got, expected, atol=1e-5)
+    # PyTorch's attention has no bias after it either where it has none before.
+    filled = {'patch_embed.proj.bias': theirs.get('patch_bias', True)}
+    filled.update({f'blocks.{n}.attn.proj.bias': theirs.get('qkv_bias', True) for n in (0, 1)})
+    assert set(report.filled) == {name for name, there in filled.items() if not there}
+
+
+def test_of_a_segmentor():
+    source, model = mmseg_vit(), ours()
+    state = {f'backbone.{name}': value for name, value in source.state_dict().items()}
+    state['decode_head.conv_seg.weight'] = torch.zeros(1)
+    converted, report = convert_with_report({'state_dict': state}, 'mmseg', model)
+    report.demand(1)
+    assert report.left_out == {'decode_head.conv_seg.weight': 'outside of the backbone'}
+    assert torch.equal(converted['norm.weight'], source.norm1.weight)
+
+
+def test_pre_norm_is_refused():
+    with pytest.raises(ValueError, match='a norm before the first layer'):
+        convert(mmseg_vit(pre_norm=True).state_dict(), 'mmseg', ours())
+
+
+def test_mmpretrains_names():
+    """As in its source: the parts of a classifier with layer scale, distillation token and a norm for pooling."""
+    source = shaken(ours(layer_scale=True, with_dist_token=True))
+    renamed = {
+        'patch_embed.proj': 'patch_embed.projection',
+        'norm1': 'ln1',
+        'norm2': 'ln2',
+        'mlp.fc1': 'ffn.layers.0.0',
+        'mlp.fc2': 'ffn.layers.1',
+        'ls1.gamma': 'attn.gamma1.weight',
+        'ls2.gamma': 'ffn.gamma2.weight',
+        'blocks': 'layers',
+        'norm.': 'ln1.',
+    }
+    state = {}
+    for name, value in source.state_dict().items():
+        for mine, theirs in renamed.items():
+            name = name.replace(mine, theirs)
+        state[f'backbone.{name}'] = value
+    for name in ('head.layers.head.weight', 'head.layers.head_dist.bias', 'backbone.ln2.weight'):
+        state[name] = torch.zeros(24)
+    assert 'backbone.layers.1.attn.gamma1.weight' in state and 'backbone.ln1.bias' in state
+    model = ours(layer_scale=True, with_dist_token=True)
+    converted, report = convert_with_report({'state_dict': state}, 'mmpretrain', model)
+    report.demand(1)
+    for name, value in source.state_dict().items():
+        assert torch.equal(converted[name], value), name
+    assert report.left_out['ln2.weight'] == 'of the classifier'
+    with pytest.raises(ValueError, match='layer_scale=True'):
+        convert({'state_dict': state}, 'mmpretrain', ours(with_dist_token=True))
+
+
+@pytest.mark.parametrize(
+    'options',
+    [dict(), dict(layer_scale_init_value=0.1), dict(out_type='avg_featmap', final_norm=False)],
+)
+def test_equals_mmpretrain(options):
+    backbones = pytest.importorskip('mmpretrain.models.backbones', reason='an extra')
+    arch = dict(embed_dims=24, num_layers=2, num_heads=3, feedforward_channels=96)
+    options = dict(dict(out_type='featmap'), **options)
+    source = shaken(
+        backbones.VisionTransformer(
+            arch, img_size=32, patch_size=8, norm_cfg=NORM, with_cls_token=True, **options
+        )
+    )
+    model = ours(
+        layer_scale='layer_scale_init_value' in options, final_norm=options.get('final_norm', True)
+    )
+    state, report = convert_with_report(source.state_dict(), 'mmpretrain', model)
+    report.demand(1)
+    model.load_state_dict(state)
+    image = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        got, expected = model(image)[0], source(image)[0]
+    if options['out_type'] == 'avg_featmap':
+        got = source.ln2(got.flatten(2).mean(-1))
+    assert torch.allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    'options', [dict(pre_norm=True), dict(layer_cfgs=dict(ffn_type='swiglu_fused'))]
+)
+def test_mmpretrains_others_are_refused(options):
+    backbones = pytest.importorskip('mmpretrain.models.backbones', reason='an extra')
+    arch = dict(embed_dims=24, num_layers=2, num_heads=3, feedforward_channels=96)
+    source = backbones.VisionTransformer(arch, img_size=32, patch_size=8, **options)
+    with pytest.raises(ValueError, match=r'a norm before the first layer|a gated feed-forward'):
+        convert(source.state_dict(), 'mmpretrain', ours(), min_matched=0)

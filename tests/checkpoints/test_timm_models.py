@@ -1,0 +1,242 @@
+"""timm's models by name, through what a config would do, against timm's own outputs; others are refused."""
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from timm.layers import SwiGLUPacked
+from timm.models.eva import Eva
+from timm.models.vision_transformer import ParallelScalingBlock, ParallelThingsBlock, ResPostBlock
+
+from mmlape.checkpoints import Pretrained, convert, convert_with_report
+from mmlape.registry import MODELS
+
+DEPTH = 3
+SMALL = dict(embed_dims=384, depth=DEPTH, num_heads=6, mlp_ratio=4)
+TINY = dict(embed_dims=192, depth=DEPTH, num_heads=3, mlp_ratio=4)
+create_model = timm.create_model
+
+
+def shaken(model, seed=0):
+    """Every parameter random and of a size that matters, layer scales and position included."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+    return model.eval()
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """timm's model by name with ``DEPTH`` layers, as if its weights had been downloaded."""
+    made = {}
+
+    def create(name, pretrained):
+        assert pretrained
+        if name not in made:
+            made[name] = shaken(create_model(name, pretrained=False, depth=DEPTH))
+        return made[name]
+
+    monkeypatch.setattr(timm, 'create_model', create)
+    return create
+
+
+def ours(**options):
+    return MODELS.build(
+        dict(dict(type='mmlape.VisionTransformer', out_type='raw'), **options)
+    ).eval()
+
+
+@pytest.mark.parametrize(
+    ('name', 'options'),
+    [
+        ('deit_tiny_patch16_224.fb_in1k', dict(arch=TINY)),
+        ('deit_tiny_distilled_patch16_224.fb_in1k', dict(arch=TINY, with_dist_token=True)),
+        ('vit_tiny_patch16_224.augreg_in21k', dict(arch=TINY)),
+        ('vit_tiny_patch16_384.augreg_in21k_ft_in1k', dict(arch=TINY, img_size=384)),
+        ('deit3_small_patch16_224.fb_in22k_ft_in1k', dict(arch=SMALL, layer_scale=True)),
+        (
+            'vit_small_patch14_dinov2.lvd142m',
+            dict(arch=SMALL, layer_scale=True, patch_size=14, img_size=518),
+        ),
+        (
+            'vit_base_patch16_siglip_224.webli',
+            dict(
+                arch=dict(embed_dims=768, depth=DEPTH, num_heads=12, mlp_ratio=4),
+                with_cls_token=False,
+            ),
+        ),
+    ],
+)
+def test_same_outputs_as_timm(name, options, published):
+    source, model = published(name, True), ours(**options)
+    model.init_cfg = dict(type='mmlape.Pretrained', source='timm', model=name)
+    model.init_weights()
+    side = options.get('img_size', 224)
+    image = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = source.forward_features(image)
+        assert torch.allclose(model(image)[0], expected, atol=1e-4)
+    assert expected.std() > 0.1, 'the comparison means something'
+
+
+@pytest.mark.parametrize('suffix', ['.safetensors', '.bin'])
+def test_bare_files(suffix, tmp_path):
+    source = shaken(create_model('vit_tiny_patch16_224', pretrained=False, depth=DEPTH))
+    path = tmp_path / f'model{suffix}'
+    (save_file if suffix == '.safetensors' else torch.save)(source.state_dict(), path)
+    model = ours(arch=TINY)
+    report = Pretrained('timm', checkpoint=str(path))(model)
+    assert report.left_out == {'head.weight': 'of the classifier', 'head.bias': 'of the classifier'}
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, source.state_dict()[name]), name
+
+
+def test_damaged_safetensors(tmp_path):
+    path = tmp_path / 'model.safetensors'
+    path.write_bytes(b'\x08\x00\x00\x00\x00\x00\x00\x00nonsense')
+    with pytest.raises(ValueError, match=r'model\.safetensors.* cannot be read as a checkpoint'):
+        Pretrained('timm', checkpoint=str(path))(ours(arch=TINY))
+
+
+def test_dinov2_in_patches_of_16(published):
+    """Patches resized from 14 to 16 pixels are embedded as before: what the pseudo-inverse is for."""
+    source = published('vit_small_patch14_dinov2.lvd142m', True)
+    model = ours(arch=SMALL, layer_scale=True, img_size=224)
+    state, report = convert_with_report(source.state_dict(), 'timm', model)
+    report.demand(1)
+    model.load_state_dict(state)
+    assert report.resized == {
+        'patch_embed.proj.weight': 'patches of 14 x 14 pixels to 16 x 16',
+        'pos_embed': '1 + 37 x 37 rows to 1 + 14 x 14',
+    }
+    patches = torch.randn(5, 3, 14, 14)
+    resized = F.interpolate(patches, size=(16, 16), mode='bicubic', antialias=True)
+    expected = source.patch_embed.proj(patches).flatten(1)
+    assert torch.allclose(model.patch_embed.proj(resized).flatten(1), expected, atol=1e-4)
+
+
+def test_register_tokens_are_left_out_and_said(published):
+    source = published('vit_small_patch14_reg4_dinov2.lvd142m', True)
+    model = ours(arch=SMALL, layer_scale=True, patch_size=14, img_size=518)
+    state, report = convert_with_report(source.state_dict(), 'timm', model)
+    report.demand(1)
+    assert 'reg_token: register tokens' in str(report) and 'outputs differ' in str(report)
+    # Its table has no row for the class token: nothing is added to that.
+    assert report.resized == {'pos_embed': '0 + 37 x 37 rows to 1 + 37 x 37'}
+    assert not state['pos_embed'][:, 0].any()
+    assert torch.equal(state['pos_embed'][:, 1:], source.state_dict()['pos_embed'])
+
+
+def test_layers_without_bias_get_zeros():
+    source = timm.models.VisionTransformer(
+        img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3, qkv_bias=False
+    )
+    source, image = shaken(source), torch.randn(2, 3, 32, 32)
+    model = shaken(ours(arch=dict(embed_dims=24, depth=2, num_heads=3), img_size=32, patch_size=8))
+    report = convert_with_report(source.state_dict(), 'timm', model)[1]
+    model.load_state_dict(convert(source.state_dict(), 'timm', model))
+    assert set(report.filled) == {'blocks.0.attn.qkv.bias', 'blocks.1.attn.qkv.bias'}
+    assert 'filled: blocks.*.attn.qkv.bias (2 entries): zeros' in str(report)
+    assert torch.allclose(model(image)[0], source.forward_features(image), atol=1e-5)
+
+
+def micro(**options):
+    options = dict(dict(img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3), **options)
+    return timm.models.VisionTransformer(**options)
+
+
+@pytest.mark.parametrize(
+    ('source', 'message'),
+    [
+        (dict(init_values=0.1), 'a layer scale.*build it with layer_scale=True'),
+        (dict(qk_norm=True), 'qk_norm'),
+        (dict(pre_norm=True), r'a norm before the first layer \(CLIP\)'),
+        (dict(mlp_layer=SwiGLUPacked, mlp_ratio=8), 'a gated feed-forward network'),
+        (dict(mlp_layer=SwiGLUPacked), 'a gated feed-forward network'),
+        (dict(block_fn=ParallelThingsBlock), 'parallel branches'),
+        (dict(block_fn=ParallelScalingBlock), 'parallel branches'),
+        (dict(depth=4), 'the source has 4 layers, the model 2'),
+        (dict(pos_embed='none'), 'no position table'),
+    ],
+)
+def test_what_our_vit_cannot_be_is_refused(source, message):
+    model = ours(arch=dict(embed_dims=24, depth=2, num_heads=3), img_size=32, patch_size=8)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match=f'(?s)do not fit the VisionTransformer.*{message}'):
+        convert(micro(**source).state_dict(), 'timm', model, min_matched=0)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize('source', ['timm', 'deit'])
+def test_rotary_models_are_refused(source):
+    state = Eva(
+        img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3, init_values=0.1,
+        use_abs_pos_emb=False, use_rot_pos_emb=True,
+    ).state_dict()  # fmt: skip
+    model = ours(
+        arch=dict(embed_dims=24, depth=2, num_heads=3), img_size=32, patch_size=8, layer_scale=True
+    )
+    with pytest.raises(ValueError, match=r'no position table \(a rotary or relative position\?\)'):
+        convert(state, source, model, min_matched=0)
+
+
+@pytest.mark.parametrize(
+    ('made', 'message'),
+    [
+        (lambda: micro(block_fn=ResPostBlock), 'of the kind ResPostBlock'),
+        (lambda: micro(act_layer='quick_gelu'), 'has the activation'),
+        (lambda: micro(act_layer='gelu_tanh'), 'has the activation'),
+        (lambda: micro(num_heads=4), '4 heads, the model has 3'),
+        (lambda: create_model('resnet10t', pretrained=False), 'is a ResNet of timm'),
+    ],
+)
+def test_layers_that_compute_something_else(made, message, monkeypatch):
+    """Nothing in a state dict tells these apart; the model does."""
+    model = ours(arch=dict(embed_dims=24, depth=2, num_heads=3), img_size=32, patch_size=8)
+    monkeypatch.setattr(timm, 'create_model', lambda name, pretrained: made())
+    with pytest.raises(ValueError, match=message):
+        Pretrained('timm', model='vit_tiny_patch16_224')(model)
+
+
+def test_unknown_name_is_refused_before_anything_is_built():
+    with pytest.raises(ValueError, match="no model 'deit_tiny_patch16_242'"):
+        Pretrained('timm', model='deit_tiny_patch16_242')
+
+
+def test_without_a_network(monkeypatch):
+    def fail(name, pretrained):
+        raise FileNotFoundError('no connection\nand more')
+
+    monkeypatch.setattr(timm, 'create_model', fail)
+    with pytest.raises(ConnectionError, match=r"(?s)'vit_tiny.*no connection.*model\.safetensors"):
+        Pretrained('timm', model='vit_tiny_patch16_224')(ours(arch=TINY))
+
+
+def test_layers_that_are_not_built_are_left_out():
+    model = ours(
+        arch=dict(embed_dims=24, depth=4, num_heads=3),
+        img_size=32,
+        patch_size=8,
+        out_indices=[0, 2],
+    )
+    _state, report = convert_with_report(micro(depth=4).state_dict(), 'timm', model)
+    report.demand(1)
+    assert 'blocks.3.attn.qkv.weight' in report.left_out
+    assert 'layers after the last output are not built' in str(report)
+
+
+def test_deit3_file():
+    """Facebook's own files name the layer scales otherwise than timm."""
+    source = shaken(micro(init_values=0.1, no_embed_class=True))
+    state = {
+        name.replace('.ls1.gamma', '.gamma_1').replace('.ls2.gamma', '.gamma_2'): value
+        for name, value in source.state_dict().items()
+    }
+    model = ours(
+        arch=dict(embed_dims=24, depth=2, num_heads=3), img_size=32, patch_size=8, layer_scale=True
+    )
+    model.load_state_dict(convert({'model': state}, 'deit', model, min_matched=1))
+    image = torch.randn(2, 3, 32, 32)
+    assert torch.allclose(model(image)[0], source.forward_features(image), atol=1e-5)
