@@ -11,7 +11,17 @@ from .version import __version__
 try:
     stack.check_stack()
     stack.allow_own_checkpoints()
-    from . import backbones, checkpoints, datasets, engine, layers, norm, position, registry
+    from . import (
+        backbones,
+        checkpoints,
+        datasets,
+        engine,
+        layers,
+        norm,
+        position,
+        pretraining,
+        registry,
+    )
 except (ImportError, AttributeError) as error:
     # MMEngine imports us for every `type='mmlape.X'`, swallows these two, and then says only that X is not in the
     # registry; without this line nobody would see why.
@@ -27,6 +37,7 @@ __all__ = [
     'layers',
     'norm',
     'position',
+    'pretraining',
     'registry',
     'stack',
 ]

@@ -1,0 +1,298 @@
+"""What timm's tools, and timm's own tests of its models, expect of a model."""
+
+import fnmatch
+import math
+
+import pytest
+import timm
+import torch
+from timm.models import FeatureInfo
+from timm.models._manipulate import group_parameters
+from torch.utils.flop_counter import FlopCounterMode
+
+from mmlape.pretraining import PyramidClassifier, timm_models
+
+NAMES = sorted(timm_models.MODELS_BY_NAME)
+# The small ones: what a larger one has more of is width and depth.
+SMALL = [
+    'lape_deit_tiny_patch16_224',
+    'lape_deit_tiny_distilled_patch16_224',
+    'vit_tiny_star_patch16_224',
+    'dtn_vit_tiny_star_patch16_224',
+    'pvt_tiny',
+    'pvt_tiny_dtn',
+    'pvt_v2_b0_dtn',
+]
+BY_SIZE = [n if n in SMALL else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+IMAGES = torch.linspace(-2, 2, 2 * 3 * 64 * 80).view(2, 3, 64, 80)
+
+# Millions of parameters and giga multiply-adds. LaPE (ICCV 2023), Table 5; DTN (ICLR 2022), Tables 1, 2 and 9.
+MILLIONS = {
+    'deit_tiny_patch16_224': 5.717,
+    'lape_deit_tiny_patch16_224': 5.722,
+    'deit_small_patch16_224': 22.051,
+    'lape_deit_small_patch16_224': 22.060,
+    'deit_base_patch16_224': 86.568,
+    'lape_deit_base_patch16_224': 86.586,
+    'dtn_vit_tiny_star_patch16_224': 5.7,
+    'dtn_vit_small_patch16_224': 22.1,
+    'dtn_vit_small_star_patch16_224': 27.8,
+    'dtn_vit_base_patch16_224': 86.6,  # 86.5 in the table, which cuts off
+    'dtn_vit_base_star_patch16_224': 86.6,
+    'pvt_large_dtn': 61.4,
+    'pvt_v2_b3_dtn': 45.2,
+}
+FLOPS = {  # without DTN, with it
+    'vit_tiny_star_patch16_224': (1.26, 1.40),
+    'deit_small_patch16_224': (4.60, 4.88),
+    'vit_small_star_patch16_224': (5.77, 6.08),
+    'deit_base_patch16_224': (17.58, 18.13),
+    'vit_base_star_patch16_224': (17.58, 18.13),
+    'pvt_tiny': (1.90, 2.05),
+    'pvt_small': (3.80, 4.15),
+    'pvt_large': (9.8, 10.5),
+    'pvt_v2_b3': (6.9, 7.4),
+}
+
+
+def on_meta(name: str, **options):
+    """A model without memory: shapes, names and counts."""
+    with torch.device('meta'):
+        return timm.create_model(name, device='meta', **options).eval()
+
+
+def as_tuple(value):
+    return value if isinstance(value, tuple) else (value,)
+
+
+@pytest.mark.parametrize('name', BY_SIZE)
+def test_the_description_is_true(name):
+    model = on_meta(name)
+    cfg = model.default_cfg
+    assert (cfg['architecture'], cfg['num_classes'], cfg['url']) == (name, 1000, '')
+    assert model.in_chans == cfg['input_size'][0] == 3
+    names = model.state_dict().keys()
+    for part in (*as_tuple(cfg['classifier']), cfg['first_conv']):
+        assert f'{part}.weight' in names
+    image = torch.empty(1, *cfg['input_size'], device='meta')
+    tokens = model.forward_features(image)
+    if cfg['pool_size']:
+        assert tokens.shape[1] - model.num_prefix_tokens == math.prod(cfg['pool_size'])
+    assert model.forward_head(tokens, pre_logits=True).shape == (1, model.num_features)
+    assert model(image).shape == (1, 1000)
+
+    model.reset_classifier(0)
+    assert model(image).shape == (1, model.head_hidden_size) and model.num_classes == 0
+    model.reset_classifier(0, '')
+    assert model(image).shape == tokens.shape
+    assert on_meta(name, num_classes=0)(image).shape == (1, model.num_features)
+    assert on_meta(name, num_classes=0, global_pool='')(image).shape == tokens.shape
+    # A frozen model stays frozen without its head, and a new head is where the model is.
+    model.requires_grad_(False).to(torch.float64)
+    model.reset_classifier(0)
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    model.reset_classifier(7)
+    for head in as_tuple(model.get_classifier()):
+        assert (head.weight.device.type, head.weight.dtype) == ('meta', torch.float64)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_parameters_are_grouped_by_depth_and_decay(name):
+    model = on_meta(name)
+    names = {parameter for parameter, _ in model.named_parameters()}
+    spared = model.no_weight_decay()
+    assert spared <= names
+    expected = {n for n in names if fnmatch.fnmatch(n, '*pos_embed*') or n.endswith('_token')}
+    assert expected <= spared
+    assert {n for n in names if '.positions.' in n or '.ratio_' in n} <= spared
+    assert {n for n in names if '.position.joining.' in n} <= spared
+    assert not any('attn.' in n or 'mlp.' in n or n.startswith('head') for n in spared)
+
+    groups = group_parameters(model, model.group_matcher(coarse=False), reverse=True)
+    assert groups.keys() == names
+    pyramid = isinstance(model, PyramidClassifier)
+    first = 'backbone.patch_embed1.proj.weight' if pyramid else 'backbone.patch_embed.proj.weight'
+    assert groups[first] == 0
+    layers = [m for m in model.backbone.modules() if type(m).__name__ == 'Block']
+    assert groups['head.weight'] == max(groups.values()) == len(layers) + 1
+    coarse = group_parameters(model, model.group_matcher(coarse=True), reverse=True)
+    assert len(set(coarse.values())) == (4 if pyramid else len(layers) + 2)
+
+
+@pytest.mark.parametrize('name', MILLIONS)
+def test_parameters_are_as_many_as_published(name):
+    count = sum(parameter.numel() for parameter in on_meta(name).parameters()) / 1e6
+    digits = len(str(MILLIONS[name]).partition('.')[2])
+    # Tables round or cut off.
+    assert abs(count - MILLIONS[name]) < 10**-digits, count
+    ours = f'lape_{name}'
+    if name.startswith('deit'):
+        default = sum(p.numel() for p in on_meta(ours, joining='default').parameters()) / 1e6
+        assert default == count, 'with the default joining, ours is as large as timm has it'
+
+
+@pytest.mark.parametrize('name', FLOPS)
+def test_multiply_adds_are_as_many_as_published(name):
+    plain, published_dtn = FLOPS[name]
+    dtn = f'{name}_dtn' if 'pvt' in name else f'dtn_{name.replace("deit", "vit")}'
+    count, count_dtn = (multiply_adds(on_meta(model)) for model in (name, dtn))
+    assert count == pytest.approx(plain, rel=0.02)
+    # The separable map costs less than the published dense one.
+    assert count < count_dtn < published_dtn * 1.005
+
+
+def multiply_adds(model) -> float:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(torch.empty(1, 3, 224, 224, device='meta'))
+    return counter.get_total_flops() / 2e9
+
+
+@pytest.mark.parametrize(
+    ('options', 'thousands'),
+    [  # LaPE (ICCV 2023), Table 7
+        (dict(joining='default'), 38),
+        (dict(joining='shared'), 38),
+        (dict(joining='unshared'), 454),
+        (dict(joining='lape'), 42),
+        (dict(joining='lape_sharing'), 42),
+        (dict(joining='lape', position='sinusoidal_1d'), 4.6),
+        (dict(joining='default', position='sinusoidal_2d'), 0),
+        (dict(joining=dict(type='mmlape.LaPE', layers=2)), 38.6),
+    ],
+)
+def test_the_rows_of_the_ablation_are_options(options, thousands):
+    model = on_meta('lape_deit_tiny_patch16_224', **options)
+    rows = sum(p.numel() for p in model.backbone.position.parameters()) / 1e3
+    assert rows == pytest.approx(thousands, abs=0.7)
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_it_trains_on_any_size(name):
+    model = timm.create_model(name, num_classes=42).train()
+    model.backbone.eval()  # no draws: what is compared below is the same function
+    distilled = hasattr(model, 'head_dist')
+    if distilled:
+        model.set_distilled_training()
+    scores = model(IMAGES)
+    if distilled:
+        assert isinstance(scores, tuple)
+        scores = torch.cat(scores)
+    assert scores.shape == (4 if distilled else 2, 42)
+    scores.square().sum().backward()
+    gradients = {n: p.grad for n, p in model.named_parameters()}
+    assert all(g is not None and g.isfinite().all() for g in gradients.values())
+
+    # Recomputed in the backward pass, it is the same.
+    model.zero_grad()
+    model.set_grad_checkpointing()
+    scores = model(IMAGES)
+    (torch.cat(scores) if distilled else scores).square().sum().backward()
+    for parameter, gradient in gradients.items():
+        torch.testing.assert_close(model.get_parameter(parameter).grad, gradient)
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_it_follows_a_change_of_dtype(name):
+    model = timm.create_model(name).eval()
+    with torch.no_grad():
+        before = model(IMAGES[:1])
+        assert model.to(torch.bfloat16)(IMAGES[:1].bfloat16()).dtype == torch.bfloat16
+        after = model.float()(IMAGES[:1])
+    torch.testing.assert_close(after, before, atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_intermediate_features(name):
+    model = timm.create_model(name).eval()
+    info = FeatureInfo(model.feature_info, len(model.feature_info))
+    with torch.no_grad():
+        final, features = model.forward_intermediates(IMAGES)
+        torch.testing.assert_close(final, model.forward_features(IMAGES))
+        assert len(features) == len(info) == (4 if isinstance(model, PyramidClassifier) else 12)
+        for channels, stride, feature in zip(info.channels(), info.reduction(), features):
+            assert feature.shape == (2, channels, 64 // stride, -(-80 // stride))
+        (last,) = model.forward_intermediates(IMAGES, 1, norm=True, intermediates_only=True)
+        cells = final[:, model.num_prefix_tokens :].mT.unflatten(2, last.shape[2:])
+        torch.testing.assert_close(last, cells)
+        ((flat, prefix),) = model.forward_intermediates(
+            IMAGES, [1], True, stop_early=True, output_fmt='NLC', intermediates_only=True
+        )
+        torch.testing.assert_close(flat.mT.unflatten(2, features[1].shape[2:]), features[1])
+        assert prefix.shape[::2] == (2, flat.shape[2])
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_features_only(name):
+    whole = timm.create_model(name).eval()
+    model = timm.create_model(name, features_only=True, out_indices=(1, 2)).eval()
+    wanted = whole.backbone.state_dict()
+    # What comes after the last feature is not built.
+    built = model.model.backbone.state_dict()
+    assert sum(v.numel() for v in built.values()) < sum(v.numel() for v in wanted.values())
+    if 'dtn_vit' not in name:  # whose tables have no row for a class token that joins later
+        model.model.backbone.load_state_dict({key: wanted[key] for key in built})
+    with torch.no_grad():
+        features = model(IMAGES)
+        expected = whole.forward_intermediates(IMAGES, [1, 2], intermediates_only=True)
+    channels, strides = model.feature_info.channels(), model.feature_info.reduction()
+    for feature, same, channel, stride in zip(features, expected, channels, strides):
+        assert feature.shape == same.shape == (2, channel, 64 // stride, -(-80 // stride))
+        if 'dtn_vit' not in name:
+            torch.testing.assert_close(feature, same)
+
+
+def test_options_of_timms_script_arrive():
+    model = timm.create_model(
+        'lape_deit_tiny_patch16_224',
+        num_classes=5,
+        in_chans=1,
+        img_size=(32, 48),
+        global_pool='avg',
+        drop_rate=0.1,
+        drop_path_rate=0.2,
+        joining='shared',
+        position='sinusoidal_2d',
+    )
+    backbone = model.backbone
+    assert backbone.grid == (2, 3) and backbone.drop_path_rate == 0.2 and model.head_drop.p == 0.1
+    assert type(backbone.position.joining).__name__ == 'SharedJoining'
+    assert model.eval()(torch.zeros(1, 1, 40, 24)).shape == (1, 5)
+    tokens = model.forward_features(torch.zeros(1, 1, 32, 32))
+    pooled = model.forward_head(tokens, pre_logits=True)
+    torch.testing.assert_close(pooled, tokens[:, 1:].mean(1))
+    # PVT without a class token pools instead, as PVTv2 does.
+    assert 'backbone.cls_token' not in on_meta('pvt_tiny', global_pool='avg').state_dict()
+
+
+@pytest.mark.parametrize(
+    ('name', 'options', 'error', 'message'),
+    [
+        ('lape_deit_tiny_patch16_224', dict(nonsense=1), TypeError, 'nonsense'),
+        ('pvt_v2_b0_dtn', dict(with_cls_token=True), TypeError, 'with_cls_token'),
+        ('lape_deit_tiny_patch16_224', dict(out_indices=2), TypeError, 'features_only=True'),
+        ('lape_deit_tiny_patch16_224', dict(joining='lap'), ValueError, "'lape_sharing'"),
+        ('lape_deit_tiny_patch16_224', dict(position='sine'), ValueError, "'sinusoidal_1d'"),
+        ('lape_deit_tiny_patch16_224', dict(global_pool='max'), ValueError, 'global_pool'),
+        ('lape_deit_tiny_distilled_patch16_224', dict(global_pool='avg'), ValueError, "'token'"),
+        ('pvt_v2_b0_dtn', dict(global_pool='token'), ValueError, "'avg'"),
+        ('lape_deit_tiny_patch16_224', dict(num_classes=-1), ValueError, 'num_classes'),
+        ('lape_deit_tiny_patch16_224', dict(pretrained=True), RuntimeError, 'No pretrained'),
+    ],
+)
+def test_what_is_wrong_is_refused(name, options, error, message):
+    with pytest.raises(error, match=message):
+        timm.create_model(name, **options)
+
+
+def test_indices_and_distillation_are_checked():
+    with pytest.raises(ValueError, match='indices must be -12 to 11'):
+        timm.create_model('lape_deit_tiny_patch16_224', features_only=True, out_indices=[12])
+    with pytest.raises(ValueError, match='no distillation token'):
+        on_meta('pvt_tiny').set_distilled_training()
+
+
+def test_timm_knows_them_without_losing_its_own():
+    assert set(NAMES) <= set(timm.list_models(module='timm_models'))
+    assert 'lape_deit_tiny_patch16_224' in timm.list_models('*lape*')
+    assert 'pvt_v2_b2' in timm.list_models(module='pvt_v2')
+    assert not timm.list_pretrained('*lape*')
