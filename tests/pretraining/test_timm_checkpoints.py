@@ -1,0 +1,221 @@
+"""What timm trains and saves, and how that goes into our detectors and segmentors."""
+
+import os
+import subprocess
+import sys
+from argparse import Namespace
+
+import pytest
+import timm
+import torch
+from config_utils import CONFIGS, REPO
+from mmengine.config import Config
+from mmengine.registry import MODELS, DefaultScope
+from timm.optim import create_optimizer_v2
+from timm.utils import CheckpointSaver
+
+from mmlape.pretraining import timm_models
+
+TINY = 'lape_deit_tiny_patch16_224'
+IMAGES = torch.linspace(-2, 2, 2 * 3 * 64 * 64).view(2, 3, 64, 64)
+LABELS = torch.tensor([3, 1])
+
+
+def trained(name, **options):
+    """A model after one step of timm's optimizer, and that optimizer."""
+    model = timm.create_model(name, **options).train()
+    optimizer = create_optimizer_v2(model, opt='adamw', lr=1e-3, weight_decay=0.05)
+    torch.nn.functional.cross_entropy(model(IMAGES), LABELS).backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def saved(folder, model, optimizer, name):
+    """The checkpoint that timm's script writes after an epoch."""
+    saver = CheckpointSaver(
+        model, optimizer, Namespace(model=name, lr=1e-3), checkpoint_dir=str(folder)
+    )
+    saver.save_checkpoint(0, metric=1.0)
+    return folder / 'last.pth.tar'
+
+
+def backbone_of(config, checkpoint, source, **options):
+    """The backbone of a shipped config, started from a checkpoint as its ``init_cfg`` says."""
+    cfg = Config.fromfile(CONFIGS / config)
+    DefaultScope.get_instance(f'{config}-{checkpoint}', scope_name=cfg.default_scope)
+    backbone = cfg.model.backbone
+    backbone.update(options)
+    start = dict(type='mmlape.Pretrained', source=source, checkpoint=str(checkpoint))
+    backbone.get('vit', backbone).init_cfg = start
+    model = MODELS.build(backbone)
+    model.init_weights()
+    return getattr(model, 'vit', model)
+
+
+@pytest.mark.parametrize(
+    ('name', 'config', 'options', 'left'),
+    [
+        (TINY, 'lape/segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512.py', {}, set()),
+        (
+            TINY,
+            'lape/mask-rcnn_deit-t-adapter-lape_fpn_ms-3x_coco.py',
+            {},
+            {'cls_token', 'norm.weight', 'norm.bias'},
+        ),
+        (
+            'pvt_tiny_dtn',
+            'dtn/retinanet_pvt-t-dtn_fpn_1x_coco.py',
+            dict(num_heads=[4, 4, 5, 8]),
+            {'cls_token', 'norm.weight', 'norm.bias'},
+        ),
+        ('pvt_v2_b2_dtn', 'dtn/retinanet_pvtv2-b2-dtn_fpn_1x_coco.py', {}, set()),
+    ],
+    ids=['segmenter', 'adapter', 'pvt', 'pvtv2'],
+)
+def test_timms_checkpoint_goes_into_a_detector(tmp_path, name, config, options, left):
+    model, optimizer = trained(name, num_classes=5)
+    checkpoint = saved(tmp_path, model, optimizer, name)
+    theirs = model.backbone.state_dict()
+    ours = backbone_of(config, checkpoint, 'mmlape', **options).state_dict()
+    assert theirs.keys() - ours.keys() == left
+    fresh = {key for key in ours if 'ls1' in key or 'ls2' in key}  # ViT-Adapter's layer scale
+    assert ours.keys() - theirs.keys() == fresh
+    for key in ours.keys() & theirs.keys():
+        if 'pos_embed' in key and ours[key].shape != theirs[key].shape:
+            assert ours[key].shape[1] != theirs[key].shape[1], 'another grid or no class token'
+        else:
+            assert torch.equal(ours[key], theirs[key]), key
+
+
+def test_timms_loaders_read_it(tmp_path):
+    model, optimizer = trained(TINY, num_classes=5)
+    checkpoint = saved(tmp_path, model, optimizer, TINY)
+    again = timm.create_model(TINY, num_classes=5, checkpoint_path=str(checkpoint)).eval()
+    with torch.no_grad():
+        expected = model.eval()(IMAGES)
+        torch.testing.assert_close(again(IMAGES), expected)
+        other = timm.create_model(TINY, num_classes=5).eval()
+        timm.models.load_checkpoint(other, str(checkpoint))
+        torch.testing.assert_close(other(IMAGES), expected)
+        # Fine-tuning: other classes, another size of the position table.
+        tuned = timm.create_model(
+            TINY,
+            pretrained=True,
+            num_classes=7,
+            img_size=64,
+            pretrained_cfg_overlay=dict(file=str(checkpoint), num_classes=5),
+        ).eval()
+    state = model.backbone.state_dict()
+    for key, value in tuned.backbone.state_dict().items():
+        if key == 'pos_embed':
+            assert value.shape == (1, 1 + 4 * 4, 192)
+        else:
+            assert torch.equal(value, state[key])
+    assert tuned(IMAGES).shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    'name', ['lape_deit_tiny_patch16_224', 'lape_deit_tiny_distilled_patch16_224']
+)
+def test_weights_of_timms_deit_start_ours(tmp_path, name):
+    theirs = timm.create_model(name.removeprefix('lape_')).eval()
+    torch.save(dict(model=theirs.state_dict()), tmp_path / 'deit.pth')
+    overlay = dict(file=str(tmp_path / 'deit.pth'), num_classes=1000)
+    same = timm.create_model(
+        name, pretrained=True, pretrained_cfg_overlay=overlay, joining='default'
+    ).eval()
+    image = torch.linspace(-2, 2, 3 * 224 * 224).view(1, 3, 224, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(same(image), theirs(image), atol=1e-4, rtol=1e-4)
+    lape = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay)
+    assert torch.equal(lape.head.weight, theirs.head.weight)
+    norms = lape.backbone.position.joining.norms
+    assert all(torch.equal(norm.weight, torch.ones(192)) for norm in norms)
+
+
+def test_too_few_weights_are_refused():
+    model = timm.create_model(TINY)
+    state = {'head.weight': torch.zeros(1000, 192), 'blocks.0.norm1.weight': torch.ones(192)}
+    with pytest.raises(ValueError, match='%'):
+        timm_models.checkpoint_filter_fn(state, model)
+
+
+def test_layerwise_learning_rates_of_timm():
+    model = timm.create_model(TINY, num_classes=5)
+    optimizer = create_optimizer_v2(model, 'adamw', lr=1.0, weight_decay=0.05, layer_decay=0.5)
+    groups = optimizer.param_groups
+    found = {
+        id(p): (group['lr_scale'], group['weight_decay'])
+        for group in groups
+        for p in group['params']
+    }
+    by_name = {name: found[id(p)] for name, p in model.named_parameters()}
+    assert by_name['head.weight'] == (1.0, 0.05)
+    assert by_name['head.bias'] == by_name['backbone.norm.weight'] == (1.0, 0.0)
+    for layer in range(12):
+        scale = 0.5 ** (12 - layer)
+        assert by_name[f'backbone.blocks.{layer}.attn.qkv.weight'] == (scale, 0.05)
+        # LaPE's norm of a layer goes with that layer.
+        assert by_name[f'backbone.position.joining.norms.{layer}.weight'] == (scale, 0.0)
+    assert by_name['backbone.patch_embed.proj.weight'] == (0.5**13, 0.05)
+    for name in ('backbone.position.embedding.pos_embed', 'backbone.cls_token'):
+        assert by_name[name] == (0.5**13, 0.0)
+
+
+def test_timm_distils_into_the_distillation_token():
+    task = pytest.importorskip('timm.task', reason='timm >= 1.0.23 has it')
+    student = timm.create_model('lape_deit_tiny_distilled_patch16_224', num_classes=5)
+    teacher = timm.create_model('pvt_v2_b0', num_classes=5)
+    distilling = task.TokenDistillationTask(
+        student, teacher, torch.nn.CrossEntropyLoss(), distill_type='hard', task_loss_weight=0.5
+    ).train()
+    result = distilling(IMAGES, LABELS)
+    result['loss'].backward()
+    assert student.head_dist.weight.grad.abs().sum() > 0
+    assert student.backbone.dist_token.grad.abs().sum() > 0
+    parts = result['task_loss'] + result['distill_loss']
+    torch.testing.assert_close(result['loss'], parts / 2)
+    # Trained, it answers with the mean of both heads.
+    student.eval()
+    with torch.no_grad():
+        tokens = student.forward_features(IMAGES)
+        both = (student.head(tokens[:, 0]) + student.head_dist(tokens[:, 1])) / 2
+        torch.testing.assert_close(student(IMAGES), both)
+
+
+SCRIPT = """
+import argparse, timm
+from neighbour import VALUE
+parser = argparse.ArgumentParser()
+parser.add_argument('data_dir')
+parser.add_argument('--model')
+parser.add_argument('--model-kwargs', nargs='*', default={}, action=timm.utils.ParseKwargs)
+if __name__ == '__main__':
+    args = parser.parse_args()
+    model = timm.create_model(args.model, **args.model_kwargs)
+    print(args.data_dir, VALUE, type(model.backbone.position.joining).__name__)
+"""
+
+
+def run_tool(*arguments, folder):
+    command = [sys.executable, '-W', 'ignore', str(REPO / 'tools' / 'timm_run.py'), *arguments]
+    environment = {**os.environ, 'PYTHONPATH': str(REPO), 'OMP_NUM_THREADS': '1'}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_a_script_of_timm_runs_unmodified(tmp_path):
+    """Like timm's own script: it knows timm alone, takes a model's name and options, imports its neighbours."""
+    scripts = tmp_path / 'clone'
+    scripts.mkdir()
+    (scripts / 'train.py').write_text(SCRIPT)
+    (scripts / 'neighbour.py').write_text('VALUE = 7\n')
+    options = ['--model', TINY, '--model-kwargs', 'joining=lape_sharing', 'img_size=64']
+    result = run_tool('clone/train.py', 'data/imagenet', *options, folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ['data/imagenet', '7', 'LaPE']
+
+
+def test_the_tool_says_what_it_lacks(tmp_path):
+    result = run_tool('train.py', folder=tmp_path)
+    assert result.returncode == 1 and "there is no script 'train.py'" in result.stderr
+    assert 'train.py' in run_tool('--help', folder=tmp_path).stdout

@@ -1,0 +1,34 @@
+#!/usr/bin/env python
+"""Run a script of timm's repository, unmodified, with mmlape's models registered.
+
+timm's train.py and validate.py are in timm's repository, not in its wheel, and know the models that timm itself has.
+This imports mmlape first, so that ``--model lape_deit_tiny_patch16_224`` and the like are found:
+
+    python tools/timm_run.py pytorch-image-models/train.py data/imagenet --model lape_deit_tiny_patch16_224 ...
+    torchrun --nproc_per_node 8 tools/timm_run.py pytorch-image-models/train.py ...
+
+docs/pretraining.md has whole commands.
+"""
+
+import os
+import runpy
+import sys
+
+
+def main() -> None:
+    """Run ``sys.argv[1]`` as the main program, with the arguments that follow."""
+    if len(sys.argv) < 2 or sys.argv[1] in ('-h', '--help'):
+        print(__doc__.strip())
+        sys.exit(0 if len(sys.argv) > 1 else 2)
+    script = sys.argv[1]
+    if not os.path.isfile(script):
+        sys.exit(f'error: there is no script {script!r}: clone timm and name its train.py')
+    import mmlape.pretraining  # noqa: F401  (registers; takes seconds, so not before the arguments are looked at)
+
+    sys.argv = sys.argv[1:]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))  # where python itself would look
+    runpy.run_path(script, run_name='__main__')
+
+
+if __name__ == '__main__':
+    main()
