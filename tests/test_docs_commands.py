@@ -6,6 +6,8 @@ import pytest
 from config_utils import REPO, shipped_configs
 from docs_pages import PAGES, read_page
 
+from mmlape.__main__ import commands
+
 BY_NAME = {path.relative_to(REPO).as_posix(): path for path in PAGES}
 MAKEFILE = (REPO / 'Makefile').read_text(encoding='utf-8')
 TARGETS = set(re.findall(r'^([a-z][a-z-]*):', MAKEFILE, re.MULTILINE))
@@ -21,6 +23,10 @@ CONFIG_NAME = (
 
 MAKE = r'(?:^|(?<=[\s;&`]))make ([a-z][\w-]*)((?: \w+=\S+)*)'
 
+# At the beginning of a line or after variables; not `mmlape cannot be imported`, which is a message.
+COMMAND = r"^ *(?:\w+=(?:'[^']*'|\S*) )*mmlape ([a-z]\w*)\b(?! be )"
+COMMANDS = set(commands())
+
 
 def unknown(text: str) -> list[str]:
     """What a piece of code in a page names and does not exist."""
@@ -30,6 +36,9 @@ def unknown(text: str) -> list[str]:
             problems.append(f'make {target}')
         names = re.findall(r'(\w+)=', options)
         problems += [f'make {target} {name}=' for name in names if name not in VARIABLES]
+    problems += [
+        f'mmlape {name}' for name in re.findall(COMMAND, text, re.MULTILINE) if name not in COMMANDS
+    ]
     problems += [name for name in re.findall(FILE, text) if not (REPO / name).is_file()]
     return problems + [name for name in re.findall(CONFIG_NAME, text) if name not in CONFIGS]
 
@@ -45,6 +54,7 @@ def test_commands_exist(name):
         'make tests',
         'cd mmlape && make demo MODELS=segmenter',
         'python tools/analysis_tools/magnitude.py',
+        'PORT=1 mmlape dist_trian CONFIG 8',
         'mmlape train mask-rcnn_deit-x-adapter_fpn_ms-3x_coco',
     ],
 )
