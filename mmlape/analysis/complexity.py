@@ -1,0 +1,156 @@
+"""Parameters and multiply-adds of detectors and segmentors, without computing anything."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import _lru_cache_wrapper
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+from mmengine.config import Config
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import MODELS, DefaultScope
+from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+__all__ = ['IMAGE_SIZES', 'Complexity', 'count_flops', 'measure_complexity']
+
+# (height, width) at which figures are usually published, by scope.
+IMAGE_SIZES = {'mmdet': (800, 1280), 'mmseg': (512, 512)}
+# What MMDetection 2's counter, behind most published figures, sends through the second stage.
+NUM_PROPOSALS = 1000
+NUM_MASKS = 100
+# Bilinear sampling reads four values per output value; one more multiply-add weights it.
+_SAMPLING_FLOPS = 2 * (4 + 1)
+
+
+class Complexity(NamedTuple):
+    """Size and cost of a model; FLOPs are multiply-adds, as published figures count them.
+
+    Attributes:
+        parameters: Of the whole model as it is trained, auxiliary heads included.
+        backbone_parameters: Of its backbone.
+        flops: Of one image at inference.
+        backbone_flops: Of its backbone.
+        image_size: (height, width) of that image.
+    """
+
+    parameters: int
+    backbone_parameters: int
+    flops: int
+    backbone_flops: int
+    image_size: tuple[int, int]
+
+
+def measure_complexity(config: Config, image_size: tuple[int, int] | None = None) -> Complexity:
+    """Count a config's model: nothing is computed, tensors have shapes alone.
+
+    Counted are convolutions, matrix products, attention (both products, within windows where it has some) and
+    deformable attention's sampling; not counted are norms, activations, softmax, resizing and additions, so LaPE, which
+    is norms and additions, adds nothing. Second stages get 1,000 proposals and, for masks, 100 boxes; RoIAlign, box
+    decoding and suppression are left out; a segmentor is counted on one crop, without its auxiliary head.
+
+    Args:
+        config: Of a detector or segmentor of MMDetection or MMSegmentation.
+        image_size: (height, width); default 800 x 1280 for detectors, 512 x 512 for segmentors.
+
+    Raises:
+        ValueError: If the config's ``default_scope`` is neither ``'mmdet'`` nor ``'mmseg'``.
+    """
+    scope = config.get('default_scope')
+    if scope not in IMAGE_SIZES:
+        raise ValueError(f"default_scope must be 'mmdet' or 'mmseg' to be measured, got {scope!r}")
+    height, width = image_size or IMAGE_SIZES[scope]
+    import_module(f'{scope}.utils').register_all_modules(init_default_scope=False)
+    with DefaultScope.overwrite_default_scope(scope):
+        model = revert_sync_batchnorm(MODELS.build(config.model)).eval()
+    with count_flops() as counter:
+        maps = model.backbone(torch.empty(1, 3, height, width))
+        backbone_flops = _multiply_adds(counter)
+        _run_heads(model, maps)
+    return Complexity(
+        parameters=_count(model),
+        backbone_parameters=_count(model.backbone),
+        flops=_multiply_adds(counter),
+        backbone_flops=backbone_flops,
+        image_size=(height, width),
+    )
+
+
+@contextmanager
+def count_flops() -> Iterator[FlopCounterMode]:
+    """PyTorch's counter (two FLOPs per multiply-add) over tensors without values.
+
+    It counts what PyTorch's leaves out as well: the CPU's attention kernel and bilinear sampling.
+    """
+    _forget_plans()
+    aten = torch.ops.aten
+    counter = FlopCounterMode(
+        display=False,
+        custom_mapping={
+            aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+            aten.grid_sampler_2d: _sampling_flops,
+        },
+    )
+    try:
+        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), counter:
+            yield counter
+    finally:
+        _forget_plans()
+
+
+def _run_heads(model: nn.Module, maps: Any) -> None:
+    """What follows the backbone at inference."""
+    if getattr(model, 'with_neck', False):
+        maps = model.neck(maps)
+    if hasattr(model, 'decode_head'):
+        model.decode_head(maps)
+        return
+    if not hasattr(model, 'roi_head'):
+        model.bbox_head(maps)
+        return
+    model.rpn_head(maps)
+    roi_head = model.roi_head
+    _run_roi_heads(roi_head.bbox_head, roi_head.bbox_roi_extractor, NUM_PROPOSALS)
+    if roi_head.with_mask:
+        _run_roi_heads(roi_head.mask_head, roi_head.mask_roi_extractor, NUM_MASKS)
+
+
+def _run_roi_heads(heads: nn.Module, extractors: nn.Module, count: int) -> None:
+    """One head, or those of a cascade, over features as RoIAlign hands them on."""
+    if not isinstance(heads, nn.ModuleList):
+        heads, extractors = [heads], [extractors]
+    for head, extractor in zip(heads, extractors):
+        size = extractor.roi_layers[0].output_size
+        head(torch.empty(count, extractor.out_channels, *size))
+
+
+def _attention_flops(query: torch.Size, key: torch.Size, value: torch.Size, *_, **__) -> int:
+    batch, heads, queries, width = query
+    return 2 * batch * heads * queries * key[2] * (width + value[3])
+
+
+def _sampling_flops(*_, out_shape: torch.Size, **__) -> int:
+    return _SAMPLING_FLOPS * math.prod(out_shape)
+
+
+def _multiply_adds(counter: FlopCounterMode) -> int:
+    return counter.get_total_flops() // 2
+
+
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _forget_plans() -> None:
+    """Empty our caches of tensors: those without values must meet no others."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith('mmlape.'):
+            for value in list(vars(module).values()):
+                if isinstance(value, _lru_cache_wrapper):
+                    value.cache_clear()

@@ -1,0 +1,268 @@
+"""The rows of the model zoo: metafiles and a record of measurements in, one page of tables out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import yaml
+from mmengine.config import Config
+
+from .complexity import Complexity
+
+__all__ = ['Row', 'Zoo', 'read_rows', 'write_measured']
+
+# Rows of which there is no published figure to set a full training against, or another tool measures.
+_LEFT_OUT = ('demo', 'imagenet')
+_METHODS = {
+    'mask-rcnn': 'Mask R-CNN',
+    'cascade-mask-rcnn': 'Cascade Mask R-CNN',
+    'retinanet': 'RetinaNet',
+    'upernet': 'UPerNet',
+    'segmenter': 'Segmenter',
+}
+_PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet', 'mmseg')
+_INTRODUCTION = """\
+# Model zoo
+
+<!-- Written by tools/analysis_tools/zoo_table.py from the metafiles and model_zoo.json: change those. -->
+
+Every row of the papers that is a config here. **Published** figures are their authors'; **ours** stays empty until a
+config has been trained in full. There are no trained weights to download: a training starts from the published ImageNet
+weights that its config names.
+
+**Parameters** are those of the model as it is trained, auxiliary heads included; in brackets the backbone's. **FLOPs**
+are multiply-adds at inference, as papers count them, of one image of {detection} (detectors) or one crop of
+{segmentation} (segmentors); in brackets the backbone's. Convolutions, matrix products, attention and deformable
+attention's sampling are counted; norms, activations, softmax, resizing and additions are not, so LaPE costs as much as
+default joining. Second stages see 1,000 proposals and, for masks, 100 boxes, as in MMDetection 2's counter, which most
+published figures come from. With these rules Mask R-CNN comes within 0.5 % of what is published with InternImage (CVPR
+2023): 403 G and 832 G on ViT-Adapter-S and B, 309 G and 397 G on PVTv2-B2 and B3. DTN is counted as it is computed
+here, without its map of all tokens by all tokens, so its share is smaller than published.
+
+```shell
+python tools/analysis_tools/zoo_table.py                       # measures all rows, writes this page: minutes, no GPU
+python tools/analysis_tools/zoo_table.py --config 'upernet*'   # these alone
+python tools/analysis_tools/zoo_table.py --check               # is the page what metafiles and configs say?
+```
+
+Measured with {versions}.
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One entry of a metafile: a config, its data, and what was published of it.
+
+    Attributes:
+        name: Of the config, without its ending.
+        collection: Name of the method.
+        path: The config.
+        metafile: Where the entry is.
+        metadata: ``Training Data``, ``Epochs`` or ``Iterations``, ``Batch Size``, ``Parameters``, ``FLOPs``.
+        results: Each with ``Task``, ``Dataset``, ``Metrics`` and, where they are an author's, ``Published``.
+    """
+
+    name: str
+    collection: str
+    path: Path
+    metafile: Path
+    metadata: dict[str, Any]
+    results: list[dict[str, Any]]
+
+    @property
+    def method(self) -> str:
+        """The detector or segmentor."""
+        kind = self.name.partition('_')[0]
+        return _METHODS.get(kind, kind)
+
+    @property
+    def length(self) -> str:
+        """How long a training is."""
+        if 'Epochs' in self.metadata:
+            return f'{self.metadata["Epochs"]} epochs'
+        return f'{self.metadata["Iterations"]:,} iterations'
+
+    def metrics(self, published: bool) -> str:
+        """Published figures or our own, ``box AP 45.6, mask AP 40.7``; empty if there are none."""
+        results = [result for result in self.results if ('Published' in result) == published]
+        values = [pair for result in results for pair in (result.get('Metrics') or {}).items()]
+        return ', '.join(f'{metric} {value}' for metric, value in values)
+
+    def source(self) -> str:
+        """Where the published figures are from."""
+        sources = [result['Published'] for result in self.results if 'Published' in result]
+        return '; '.join(dict.fromkeys(sources))
+
+
+def read_rows(root: Path) -> list[Row]:
+    """The rows of all metafiles that ``root/model-index.yml`` names, in their order.
+
+    Raises:
+        FileNotFoundError: If a metafile or a config does not exist.
+    """
+    index = yaml.safe_load((root / 'model-index.yml').read_text(encoding='utf-8'))
+    rows = []
+    for name in index['Import']:
+        metafile = root / name
+        if metafile.parent.name in _LEFT_OUT:
+            continue
+        for entry in yaml.safe_load(metafile.read_text(encoding='utf-8'))['Models']:
+            path = root / entry['Config']
+            if not path.is_file():
+                raise FileNotFoundError(f'{name} names {entry["Config"]}, which does not exist')
+            rows.append(
+                Row(
+                    entry['Name'],
+                    entry['In Collection'],
+                    path,
+                    metafile,
+                    entry['Metadata'],
+                    entry.get('Results') or [],
+                )
+            )
+    return rows
+
+
+class Zoo:
+    """Rows with what was measured of them.
+
+    Args:
+        rows: From :func:`read_rows`.
+        record: A JSON file that :meth:`save` has written, or will write.
+    """
+
+    def __init__(self, rows: Iterable[Row], record: Path) -> None:
+        self.rows = list(rows)
+        self.path = record
+        content = json.loads(record.read_text(encoding='utf-8')) if record.is_file() else {}
+        self.versions: dict[str, str] = content.get('versions', {})
+        self.measured: dict[str, dict[str, Any]] = content.get('models', {})
+
+    def put(self, row: Row, complexity: Complexity) -> None:
+        """Keep a measurement, and what was measured."""
+        config = Config.fromfile(row.path)
+        self.versions = _versions()
+        fields = {**complexity._asdict(), 'image_size': list(complexity.image_size)}
+        self.measured[row.name] = {**fields, 'model': digest(config)}
+
+    def save(self) -> None:
+        """Write the record, rows that no longer exist left out."""
+        models = {
+            row.name: self.measured[row.name] for row in self.rows if row.name in self.measured
+        }
+        lines = ',\n'.join(f'  {json.dumps(n)}: {json.dumps(models[n])}' for n in sorted(models))
+        text = f'{{\n "versions": {json.dumps(self.versions)},\n "models": {{\n{lines}\n }}\n}}\n'
+        self.path.write_text(text, encoding='utf-8')
+
+    def problems(self) -> list[str]:
+        """What of the record is missing or no longer true; empty if nothing is."""
+        found = []
+        for row in self.rows:
+            measured = self.measured.get(row.name)
+            if measured is None:
+                found.append(f'{row.name} has not been measured')
+                continue
+            if measured['model'] != digest(Config.fromfile(row.path)):
+                found.append(f'{row.name} has another model than the one that was measured')
+            for key in ('Parameters', 'FLOPs'):
+                if row.metadata.get(key) != measured[key.lower()]:
+                    found.append(
+                        f'{row.metafile.parent.name}/metafile.yml says {key} '
+                        f'{row.metadata.get(key)} of {row.name}, measured: {measured[key.lower()]}'
+                    )
+        unknown = set(self.measured) - {row.name for row in self.rows}
+        return found + [f'{name} was measured but is no row' for name in sorted(unknown)]
+
+    def page(self, folder: Path) -> str:
+        """The page in Markdown, its links relative to ``folder``."""
+        sizes = {tuple(entry['image_size']) for entry in self.measured.values()}
+        detection, segmentation = (f'{h} x {w}' for h, w in sorted(sizes, reverse=True))
+        versions = ', '.join(f'{name} {version}' for name, version in self.versions.items())
+        parts = [
+            _INTRODUCTION.format(detection=detection, segmentation=segmentation, versions=versions)
+        ]
+        for collection in dict.fromkeys(row.collection for row in self.rows):
+            rows = [row for row in self.rows if row.collection == collection]
+            readme = os.path.relpath(rows[0].path.with_name('README.md'), folder)
+            parts.append(f'\n## {collection}\n\nMethod, weights and recipes: [README]({readme}).\n')
+            tables: dict[str, list[Row]] = {}
+            for row in rows:
+                title = f'{row.metadata["Training Data"]}, {row.method}, {row.length}'
+                tables.setdefault(title, []).append(row)
+            parts += [self._table(title, table, folder) for title, table in tables.items()]
+        return ''.join(parts)
+
+    def _table(self, title: str, rows: list[Row], folder: Path) -> str:
+        lines = [
+            f'\n### {title}\n',
+            '| config | parameters (M) | FLOPs (G) | published | from | ours |',
+            '|---|---|---|---|---|---|',
+        ]
+        for row in rows:
+            link = os.path.relpath(row.path, folder)
+            measured = self.measured.get(row.name)
+            size, cost = (
+                ('', '')
+                if measured is None
+                else (
+                    f'{measured["parameters"] / 1e6:.1f} '
+                    f'({measured["backbone_parameters"] / 1e6:.1f})',
+                    f'{measured["flops"] / 1e9:.0f} ({measured["backbone_flops"] / 1e9:.0f})',
+                )
+            )
+            cells = (
+                f'[{row.name}]({link})',
+                size,
+                cost,
+                row.metrics(published=True),
+                row.source(),
+                row.metrics(published=False),
+            )
+            lines.append(re.sub(r'\| +(?=\|)', '| ', f'| {" | ".join(cells)} |'))
+        return '\n'.join(lines) + '\n'
+
+
+def write_measured(metafile: Path, measured: dict[str, dict[str, Any]]) -> None:
+    """Set ``Parameters`` and ``FLOPs`` of a metafile's entries; all else keeps its layout.
+
+    Raises:
+        ValueError: If an entry has no place for them.
+    """
+    head, *entries = re.split(r'(?m)^(?=  - Name: )', metafile.read_text(encoding='utf-8'))
+    written = []
+    for entry in entries:
+        name = entry.splitlines()[0].removeprefix('  - Name: ')
+        for key in ('Parameters', 'FLOPs') if name in measured else ():
+            entry, count = re.subn(rf'\b{key}: \d+', f'{key}: {measured[name][key.lower()]}', entry)
+            if count != 1:
+                raise ValueError(f'{metafile.name}: {name} must have one {key}, got {count}')
+        written.append(entry)
+    metafile.write_text(head + ''.join(written), encoding='utf-8')
+
+
+def digest(config: Config) -> str:
+    """A fingerprint of a config's model, whatever weights it starts from."""
+    model = json.dumps(_without_weights(config.model.to_dict()), sort_keys=True, default=str)
+    return hashlib.sha256(model.encode()).hexdigest()[:16]
+
+
+def _without_weights(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: _without_weights(value) for key, value in node.items() if key != 'init_cfg'}
+    if isinstance(node, (list, tuple)):
+        return [_without_weights(value) for value in node]
+    return node
+
+
+def _versions() -> dict[str, str]:
+    found = {name: import_module(name).__version__ for name in _PACKAGES}
+    return {'Python': platform.python_version(), **found}

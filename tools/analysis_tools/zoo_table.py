@@ -1,0 +1,84 @@
+"""Parameters and FLOPs of the zoo's rows, measured, and the page of all rows.
+
+    python tools/analysis_tools/zoo_table.py [--config PATTERN ...] [--out docs/model_zoo.md] [--check]
+
+Writes the page, its record beside it (``.json``) and the figures in ``configs/*/metafile.yml``. See docs/model_zoo.md.
+"""
+
+import argparse
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+from mmengine.config import Config
+
+from mmlape.analysis.complexity import measure_complexity
+from mmlape.analysis.zoo import Zoo, read_rows, write_measured
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Measure the zoo's rows and write their page.",
+    )
+    parser.add_argument(
+        '--config',
+        nargs='+',
+        metavar='PATTERN',
+        help="names to measure, e.g. 'upernet*'; default: all rows",
+    )
+    parser.add_argument(
+        '--out', type=Path, help='the page; its record gets the ending .json (docs/model_zoo.md)'
+    )
+    parser.add_argument(
+        '--check',
+        action='store_true',
+        help='measure and write nothing; fail if the page is not what configs and metafiles say',
+    )
+    options = parser.parse_args()
+    if options.out is None:
+        options.out = ROOT / 'docs' / 'model_zoo.md'
+    if not options.out.parent.is_dir():
+        parser.error(f'no folder {options.out.parent}; say with --out where the page is to be')
+    options.out = options.out.resolve()
+    return options
+
+
+def check(zoo: Zoo, page: Path) -> int:
+    problems = zoo.problems()
+    written = page.read_text(encoding='utf-8') if page.is_file() else ''
+    if not problems and written != zoo.page(page.parent):
+        problems.append(f'{page.name} is not what its record and the metafiles say')
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if problems:
+        print('Run tools/analysis_tools/zoo_table.py again.', file=sys.stderr)
+    return bool(problems)
+
+
+def main() -> int:
+    options = parse_arguments()
+    rows = read_rows(ROOT)
+    zoo = Zoo(rows, options.out.with_suffix('.json'))
+    if options.check:
+        return check(zoo, options.out)
+    patterns = options.config or ['*']
+    chosen = [row for row in rows if any(fnmatch(row.name, pattern) for pattern in patterns)]
+    if not chosen:
+        raise SystemExit(f'no row is named {" or ".join(patterns)}')
+    for row in chosen:
+        complexity = measure_complexity(Config.fromfile(row.path))
+        zoo.put(row, complexity)
+        print(f'{row.name}: {complexity.parameters:,} parameters, {complexity.flops:,} FLOPs')
+    zoo.save()
+    for metafile in {row.metafile for row in rows}:
+        write_measured(metafile, zoo.measured)
+    options.out.write_text(
+        Zoo(read_rows(ROOT), zoo.path).page(options.out.parent), encoding='utf-8'
+    )
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
