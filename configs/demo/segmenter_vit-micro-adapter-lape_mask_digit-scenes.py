@@ -5,6 +5,8 @@ _base_ = [
 ]
 
 default_scope = 'mmseg'
+# Only the first of the neck's maps is used, so several processes must not wait for gradients of the others.
+find_unused_parameters = True
 max_iters = 1500
 warmup = max_iters // 10
 # Both heads stand on the finest map of the FPN.

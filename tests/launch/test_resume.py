@@ -1,0 +1,213 @@
+"""Which checkpoint a run goes on from, and what is said when it is not the same run any more."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
+
+from mmlape.engine import ResumeCheckHook
+from mmlape.launch import set_resume
+from mmlape.launch.resume import last_complete_checkpoint
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in ('SLURM_RESTART_COUNT', 'TORCHELASTIC_RESTART_COUNT'):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A work dir with three checkpoints."""
+    for epoch in (8, 9, 10):
+        torch.save(dict(state_dict=dict(w=torch.randn(500))), tmp_path / f'epoch_{epoch}.pth')
+    torch.save(dict(w=1), tmp_path / 'best_coco_bbox_mAP_epoch_9.pth')
+    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'epoch_10.pth'))
+    return tmp_path
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path):
+    path.write_bytes(b'')
+
+
+def flip_a_byte(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes(data)
+
+
+def zeros(path):
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def test_the_last_checkpoint(run):
+    assert last_complete_checkpoint(run) == (str(run / 'epoch_10.pth'), [])
+
+
+@pytest.mark.parametrize('damage', [cut, empty, flip_a_byte, zeros])
+def test_the_one_before_where_the_last_is_damaged(run, damage):
+    damage(run / 'epoch_10.pth')
+    checkpoint, notes = last_complete_checkpoint(run)
+    assert checkpoint == str(run / 'epoch_9.pth')
+    (note,) = notes
+    assert 'epoch_10.pth' in note and 'falling back' in note
+    damage(run / 'epoch_9.pth')
+    checkpoint, notes = last_complete_checkpoint(run)
+    assert checkpoint == str(run / 'epoch_8.pth') and len(notes) == 2
+
+
+def test_the_one_before_where_the_last_is_gone(run):
+    (run / 'epoch_10.pth').unlink()
+    checkpoint, (note,) = last_complete_checkpoint(run)
+    assert checkpoint == str(run / 'epoch_9.pth') and 'epoch_10.pth does not exist' in note
+
+
+def test_nothing_to_resume_from(run, tmp_path):
+    for path in run.glob('epoch*'):
+        cut(path)
+    checkpoint, notes = last_complete_checkpoint(run)
+    assert checkpoint is None and len(notes) == 3
+    assert last_complete_checkpoint(tmp_path / 'new') == (None, [])
+
+
+def test_a_later_file_than_the_last_checkpoint_is_left_alone(run):
+    torch.save(dict(w=1), run / 'epoch_11.pth')
+    assert last_complete_checkpoint(run)[0].endswith('epoch_10.pth')
+    (run / 'last_checkpoint').unlink()
+    assert last_complete_checkpoint(run)[0].endswith('epoch_11.pth')
+
+
+def test_checkpoints_kept_elsewhere(run, tmp_path):
+    work_dir = tmp_path / 'work'
+    work_dir.mkdir()
+    (work_dir / 'last_checkpoint').write_text(str(run / 'epoch_10.pth'))
+    cut(run / 'epoch_10.pth')
+    assert last_complete_checkpoint(work_dir)[0] == str(run / 'epoch_9.pth')
+    (work_dir / 'last_checkpoint').write_text('s3://bucket/epoch_10.pth')
+    assert last_complete_checkpoint(work_dir) == ('s3://bucket/epoch_10.pth', [])
+
+
+def test_folders_of_sharded_checkpoints(tmp_path):
+    (tmp_path / 'epoch_1.pth').mkdir()
+    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'epoch_1.pth'))
+    assert last_complete_checkpoint(tmp_path)[0] is None
+    (tmp_path / 'epoch_1.pth' / 'rank0.pth').write_bytes(b'1')
+    assert last_complete_checkpoint(tmp_path)[0] == str(tmp_path / 'epoch_1.pth')
+
+
+def config(work_dir, **options):
+    return Config(dict(work_dir=str(work_dir), load_from=None, **options))
+
+
+def test_resume_options(run, tmp_path):
+    cfg = config(run)
+    notes = set_resume(cfg, 'auto')
+    assert (cfg.resume, cfg.load_from) == (True, str(run / 'epoch_10.pth'))
+    assert notes == [f'resuming from {run / "epoch_10.pth"}']
+    cfg = config(run)
+    set_resume(cfg, str(run / 'epoch_8.pth'))
+    assert (cfg.resume, cfg.load_from) == (True, str(run / 'epoch_8.pth'))
+    cfg = config(run)
+    assert set_resume(cfg, None) == [] and not cfg.get('resume') and cfg.load_from is None
+    # as a config may say it
+    cfg = config(run, resume=True)
+    set_resume(cfg, None)
+    assert cfg.load_from == str(run / 'epoch_10.pth')
+
+
+def test_resuming_where_nothing_is_keeps_the_weights_of_the_config(run, tmp_path):
+    cfg = config(tmp_path / 'new')
+    cfg.load_from = str(run / 'epoch_8.pth')
+    (note,) = set_resume(cfg, 'auto')
+    assert 'starting from the beginning' in note
+    assert (cfg.resume, cfg.load_from) == (False, str(run / 'epoch_8.pth'))
+
+
+@pytest.mark.parametrize('name', ['SLURM_RESTART_COUNT', 'TORCHELASTIC_RESTART_COUNT'])
+def test_a_run_that_is_started_again_resumes(run, monkeypatch, name):
+    monkeypatch.setenv(name, '0')
+    cfg = config(run)
+    set_resume(cfg, None)
+    assert not cfg.get('resume')
+    monkeypatch.setenv(name, '1')
+    cut(run / 'epoch_10.pth')
+    notes = set_resume(cfg, None)
+    assert cfg.load_from == str(run / 'epoch_9.pth')
+    assert 'started again' in notes[0] and 'epoch_10.pth is not complete' in notes[1]
+
+
+def test_mistakes(run):
+    with pytest.raises(ValueError, match='there is no checkpoint'):
+        set_resume(config(run), str(run / 'epoch_7.pth'))
+    cut(run / 'epoch_8.pth')
+    with pytest.raises(ValueError, match=r'epoch_8\.pth is not complete'):
+        set_resume(config(run), str(run / 'epoch_8.pth'))
+    cfg = config(run)
+    cfg.load_from = 'pretrained.pth'
+    with pytest.raises(ValueError, match=r"no checkpoint 'pretrained\.pth'"):
+        set_resume(cfg, None)
+
+
+def test_the_hook_is_added_once(run):
+    cfg = config(run, custom_hooks=[dict(type='mmlape.ResumeCheckHook'), dict(type='X')])
+    set_resume(cfg, None)
+    assert [hook['type'] for hook in cfg.custom_hooks] == ['mmlape.ResumeCheckHook', 'X']
+    cfg = config(run)
+    set_resume(cfg, None)
+    assert [hook['type'] for hook in cfg.custom_hooks] == ['mmlape.ResumeCheckHook']
+
+
+def runner(processes, images, accumulated=1, resume=True, loop=IterBasedTrainLoop):
+    cfg = Config(
+        dict(
+            resume=resume,
+            train_dataloader=dict(batch_size=images),
+            optim_wrapper=dict(accumulative_counts=accumulated),
+        )
+    )
+    said = []
+    logger = SimpleNamespace(
+        info=lambda text: said.append((logging.INFO, text)),
+        warning=lambda text: said.append((logging.WARNING, text)),
+    )
+    return SimpleNamespace(
+        cfg=cfg, world_size=processes, logger=logger, said=said, train_loop=object.__new__(loop)
+    )
+
+
+def resumed(before, after):
+    checkpoint = dict(meta=dict(epoch=1))
+    ResumeCheckHook().before_save_checkpoint(before, checkpoint)
+    ResumeCheckHook().after_load_checkpoint(after, checkpoint)
+    return after.said
+
+
+def test_another_number_of_gpus_is_noticed():
+    ((level, text),) = resumed(runner(8, 2), runner(4, 2))
+    assert level == logging.WARNING
+    assert '4 processes x 2 images = 8 per step' in text
+    assert '8 processes x 2 images = 16 per step' in text
+    assert '--cfg-options train_dataloader.batch_size=4' in text
+    assert 'Epochs' not in text
+    ((_, text),) = resumed(runner(8, 2), runner(3, 2, loop=EpochBasedTrainLoop))
+    assert 'batch_size=' not in text and 'Epochs' in text
+
+
+def test_the_same_batch_on_another_number_of_gpus_is_well():
+    ((level, text),) = resumed(runner(8, 2), runner(4, 2, accumulated=2))
+    assert level == logging.INFO and 'x 2 accumulated = 16' in text
+    assert resumed(runner(8, 2), runner(8, 2)) == []
+
+
+def test_weights_alone_and_checkpoints_without_a_record_are_not_compared():
+    assert resumed(runner(8, 2), runner(4, 2, resume=False)) == []
+    after = runner(4, 2)
+    ResumeCheckHook().after_load_checkpoint(after, dict(meta=dict()))
+    assert after.said == []
