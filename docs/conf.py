@@ -55,21 +55,48 @@ linkcheck_timeout = 20
 linkcheck_ignore = [r'https?://localhost\b.*']
 
 # Where the sources can be browsed, such as https://host/owner/mmlape/blob/main. Links to files that are no pages lead
-# there; without it, the site holds a copy of each.
+# there; without it, to pages with the source of configs and tools, and to copies of the rest.
 SOURCE_URL = os.environ.get('SOURCE_URL', '').rstrip('/')
+SHOWN = ('configs/**/*.py', 'tools/**/*.py', 'tools/**/*.sh', 'benchmarks/**/*.py')
+
+
+def shown_sources() -> dict[str, str]:
+    """Files that have a page with their source, as paths in the repository, and the names of those pages."""
+    found = sorted(path for pattern in SHOWN for path in ROOT.glob(pattern))
+    names = [path.relative_to(ROOT).as_posix() for path in found]
+    return {name: f'sources/{name}' for name in names}
 
 
 class LinkSources(SphinxPostTransform):
-    """Links to files of the repository lead to :data:`SOURCE_URL`."""
+    """Links to files that are no pages lead to :data:`SOURCE_URL`, or to a page with the source."""
 
     default_priority = 5
+    formats = ('html',)
 
     def run(self, **_) -> None:
-        folder = Path(self.env.doc2path(self.env.docname, base=True)).parent
+        builder, docname = self.app.builder, self.env.docname
+        folder = Path(self.env.doc2path(docname, base=True)).parent
+        pages = shown_sources()
         for found in list(self.document.findall(download_reference)):
-            path = (folder / found['reftarget']).resolve()
-            address = f'{SOURCE_URL}/{path.relative_to(ROOT).as_posix()}'
+            name = (folder / found['reftarget']).resolve().relative_to(ROOT).as_posix()
+            if SOURCE_URL:
+                address = f'{SOURCE_URL}/{name}'
+            elif name in pages:
+                address = builder.get_relative_uri(docname, pages[name])
+            else:
+                continue
             found.replace_self(nodes.reference('', '', *found.children, refuri=address))
+
+
+def show_sources(app):
+    """The pages with sources: name, context and template of each."""
+    if SOURCE_URL:
+        return
+    for name, page in shown_sources().items():
+        text = (ROOT / name).read_text(encoding='utf-8')
+        lexer = 'bash' if name.endswith('.sh') else 'python'
+        code = app.builder.highlighter.highlight_block(text, lexer, linenos=False)
+        yield page, {'title': name, 'body': f'<h1>{name}</h1>{code}'}, 'page.html'
 
 
 def add_navigation(app, docname: str, source: list[str]) -> None:
@@ -97,6 +124,6 @@ def _page(link: str) -> str:
 
 def setup(app) -> dict:
     app.connect('source-read', add_navigation)
-    if SOURCE_URL:
-        app.add_post_transform(LinkSources)
+    app.connect('html-collect-pages', show_sources)
+    app.add_post_transform(LinkSources)
     return {'parallel_read_safe': True, 'parallel_write_safe': True}

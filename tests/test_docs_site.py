@@ -81,6 +81,14 @@ def test_every_page_is_in_the_navigation(site):
     assert 'url=docs/index.html' in (site / 'index.html').read_text()
 
 
+def test_configs_can_be_read(site):
+    zoo = Anatomy(site / 'docs' / 'model_zoo.html').addresses
+    name = 'lape/mask-rcnn_deit-t-adapter-lape_fpn_ms-3x_coco.py'
+    assert f'../sources/configs/{name}.html' in zoo
+    page = (site / 'sources' / 'configs' / f'{name}.html').read_text(encoding='utf-8')
+    assert 'mmlape.LaPE' in page and 'sidebar-tree' in page
+
+
 def test_search_and_reference(site):
     text = (site / 'searchindex.js').read_text(encoding='utf-8')
     assert all(word in text for word in ('docs/troubleshooting', 'configs/lape/README', 'Gabor'))
