@@ -16,8 +16,14 @@ COCO_PIPELINE = [dict(type='LoadAnnotations', with_bbox=True)]
 
 
 def shipped_configs() -> list[Path]:
-    """Every config that a user can run."""
-    return sorted(p for p in CONFIGS.glob('*/*.py') if p.parent.name != '_base_')
+    """Every detector and segmentor that a user can run."""
+    others = ('_base_', 'imagenet')
+    return sorted(p for p in CONFIGS.glob('*/*.py') if p.parent.name not in others)
+
+
+def classifier_configs() -> list[Path]:
+    """Every classifier that a user can run; MMPretrain's."""
+    return sorted(CONFIGS.glob('imagenet/*.py'))
 
 
 def write_image(path: Path, size: tuple[int, int], seed: int = 0) -> None:
