@@ -135,6 +135,7 @@ class _Conversion:
         part = self.adapter.part(backbone, state)
         self.described = backbone.get_submodule(part)
         self.prefix = ''.join(f'{n}.' for n in (BACKBONE * self.report.whole, part) if n)
+        self.report.part = self.prefix
         self.foreign = {self.prefix + k: v for k, v in self.adapter.rename(state).items()}
         self.fit = Fitter(model, source_grid)
         self.converted = dict(model.state_dict())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mmengine.dist import barrier, is_main_process
@@ -69,10 +70,14 @@ class Pretrained:
         self.source_grid = None if source_grid is None else check_grid('source_grid', source_grid)
 
     def __call__(self, module: nn.Module) -> LoadReport:
-        """Load into ``module``, one of our backbones or a model with one; returns the account."""
+        """Read the weights, and load them into ``module``: one of our backbones, or a model with one."""
         _refuse_late_initialisation(module)
+        return self.load(module, self.read(module))
+
+    def load(self, module: nn.Module, checkpoint: Mapping[str, Any]) -> LoadReport:
+        """Load what was read into ``module``; returns the account, which is logged too."""
         state, report = convert_with_report(
-            self._read(module), self.source, module, source_grid=self.source_grid
+            checkpoint, self.source, module, source_grid=self.source_grid
         )
         report.demand(self.min_matched)
         print_log(str(report), logger='current', level=logging.INFO)
@@ -83,7 +88,8 @@ class Pretrained:
         module.load_state_dict({**module.state_dict(), **taken}, strict=True)
         return report
 
-    def _read(self, module: nn.Module) -> dict[str, Any]:
+    def read(self, module: nn.Module | None = None) -> dict[str, Any]:
+        """The checkpoint, or the state dict of the timm model, which must be such as ``module``."""
         # The main process downloads first; the others then find the file.
         if not is_main_process():
             barrier()
@@ -93,17 +99,12 @@ class Pretrained:
             if is_main_process():
                 barrier()
 
-    def _read_here(self, module: nn.Module) -> dict[str, Any]:
+    def _read_here(self, module: nn.Module | None) -> dict[str, Any]:
         if self.model is not None:
             return read_timm(self.model, module)
         if self.checkpoint.startswith(_ADDRESS):
             return read_checkpoint(download_checkpoint(self.checkpoint))
-        path = Path(self.checkpoint).expanduser()
-        if not path.is_file():
-            raise FileNotFoundError(
-                f'init_cfg names the checkpoint {self.checkpoint!r}: no such file'
-            )
-        return read_checkpoint(path)
+        return read_checkpoint(self.checkpoint)
 
 
 def _refuse_late_initialisation(module: nn.Module) -> None:
@@ -126,12 +127,34 @@ def _refuse_late_initialisation(module: nn.Module) -> None:
 def _initialise_the_rest(module: nn.Module, report: LoadReport) -> None:
     """Let those children initialise themselves in which something stays fresh; none of them does so again.
 
-    MMEngine applies an ``init_cfg`` first and initialises the children then, which would overwrite what was loaded.
+    MMEngine applies an ``init_cfg`` first and initialises the children then, which would overwrite what was loaded. The
+    weights that parts of ``module`` would start from are not read: those of the whole take their place.
     """
     fresh = set(report.fresh)
     for name, child in module.named_children():
         if not hasattr(child, 'init_weights') or getattr(child, 'is_init', False):
             continue
         if any(entry.startswith(f'{name}.') for entry in fresh):
-            child.init_weights()
+            with _without_weights(name, child):
+                child.init_weights()
         child.is_init = True
+
+
+@contextlib.contextmanager
+def _without_weights(name: str, module: nn.Module) -> Iterator[None]:
+    """Set aside every ``init_cfg`` in ``module`` that names a checkpoint."""
+    aside = {}
+    for path, part in module.named_modules(prefix=name):
+        config = getattr(part, 'init_cfg', None)
+        if isinstance(config, dict) and str(config.get('type')).endswith('Pretrained'):
+            aside[part] = config
+            part.init_cfg = None
+            print_log(
+                f'not read, since the whole model is loaded: init_cfg of {path}: {config}',
+                logger='current',
+            )
+    try:
+        yield
+    finally:
+        for part, config in aside.items():
+            part.init_cfg = config

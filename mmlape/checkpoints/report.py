@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ class LoadReport:
         problems: Why the source cannot be such a model's. A conversion with any is refused.
         sizes: Number of values of every entry of the part of the model that the source describes.
         whole: Whether the model is a whole detector or segmentor, whose parts are accounted for one by one.
+        part: What the names of the described part begin with: ``'vit.'`` for the ViT of an adapter, or ``''``.
     """
 
     source: str
@@ -38,6 +40,7 @@ class LoadReport:
     problems: list[str] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
     whole: bool = False
+    part: str = ''
 
     @property
     def taken(self) -> list[str]:
@@ -83,7 +86,7 @@ class LoadReport:
         for part, fraction in self.parts().items():
             if fraction < min_matched:
                 raise ValueError(
-                    f'only {fraction:.1%} of the values{f" of the {part}" if part else ""} come '
+                    f'only {_percent(fraction)} of the values{f" of the {part}" if part else ""} come '
                     f'from the source, at least {min_matched:.0%} are asked for (min_matched). '
                     f'Is {self.source!r} the right source?\n{self}'
                 )
@@ -91,14 +94,16 @@ class LoadReport:
     def __str__(self) -> str:
         taken = set(self.taken)
         lines = [
-            f'{len(taken)} of {len(self.sizes)} entries ({self.matched_fraction:.1%} of the values)'
+            f'{len(taken)} of {len(self.sizes)} entries ({_percent(self.matched_fraction)} of the values)'
             f' taken from source {self.source!r}'
         ]
         if self.whole:
             for part, fraction in self.parts().items():
                 names = [name for name in self.sizes if name.partition('.')[0] == part]
                 count = len(taken.intersection(names))
-                lines.append(f'  {part}: {count} of {len(names)} ({fraction:.1%} of the values)')
+                lines.append(
+                    f'  {part}: {count} of {len(names)} ({_percent(fraction)} of the values)'
+                )
         for kind in ('resized', 'filled', 'fresh'):
             entries = getattr(self, kind)
             lines += [f'  {kind}: {name}: {why}' for name, why in _grouped(entries)]
@@ -108,6 +113,11 @@ class LoadReport:
 
 def _fraction(taken: set[str] | list[str], sizes: Mapping[str, int]) -> float:
     return sum(sizes[name] for name in taken) / max(sum(sizes.values()), 1)
+
+
+def _percent(fraction: float) -> str:
+    """Rounded down, so that 100.0 % is all of them."""
+    return f'{math.floor(fraction * 1000) / 10:.1f}%'
 
 
 def _grouped(entries: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -26,12 +26,12 @@ def check_timm_name(name: str) -> str:
     return name
 
 
-def read_timm(name: str, model: nn.Module) -> State:
+def read_timm(name: str, model: nn.Module | None) -> State:
     """State dict of a timm model with its published weights, downloaded where they are not cached.
 
     Args:
         name: timm's name.
-        model: The backbone that it is for.
+        model: The backbone that it is for; None: not compared.
 
     Raises:
         ValueError: If its layers compute something else than ours, or with another number of heads.
@@ -50,7 +50,7 @@ def read_timm(name: str, model: nn.Module) -> State:
     return source.state_dict()
 
 
-def check_timm_layers(name: str, source: nn.Module, model: nn.Module) -> None:
+def check_timm_layers(name: str, source: nn.Module, model: nn.Module | None) -> None:
     """Compare what is not in a state dict.
 
     Raises:

@@ -1,0 +1,296 @@
+"""Published checkpoints of whole detectors and segmentors in MMDetection 3 and MMSegmentation 1."""
+
+import copy
+
+import mmdet.models
+import mmseg.models  # noqa: F401
+import published_shapes as published
+import pytest
+import torch
+from config_utils import CONFIGS
+from mmengine.config import Config
+from published_models import MASK_RCNN, MICRO, build, micro, micro_names, shipped
+
+from mmlape.checkpoints import convert, convert_with_report
+
+TINY = published.vit_adapter()
+
+
+@pytest.mark.parametrize('flavour', ['det', 'seg'])
+def test_written_down_as_the_published_code_has_it(flavour, golden):
+    meta, state, _ = golden(f'vit_adapter_{flavour}')
+    names = published.vit_adapter(
+        dims=meta['embed_dim'],
+        depth=meta['depth'],
+        mlp_ratio=meta['mlp_ratio'],
+        inplanes=meta['conv_inplane'],
+        heads=meta['deform_num_heads'],
+        points=meta['n_points'],
+    )
+    assert names == {name: tuple(value.shape) for name, value in state.items()}
+
+
+def check_complete(names, model, source, parts, resized):
+    """Every published entry arrives in its place, unchanged but for what is resized."""
+    state = published.random_state(names)
+    converted, report = convert_with_report({'state_dict': state, 'meta': {}}, source, model)
+    report.demand(1)
+    model.load_state_dict(converted, strict=True)
+    assert report.parts() == dict.fromkeys(parts, 1.0)
+    assert report.resized == resized
+    assert not report.fresh and not report.filled and not report.left_out
+    loaded = model.state_dict()
+    assert len(loaded) == len(state)
+    for name, value in state.items():
+        if not name.startswith('backbone.'):
+            assert torch.equal(loaded[name], value), name
+    return state, loaded, report
+
+
+WITHOUT_CLASS_TOKEN = {'backbone.vit.pos_embed': '1 + 14 x 14 rows to 0 + 14 x 14'}
+
+
+def check_adapter(state, loaded):
+    for theirs, mine in (
+        ('blocks.11.gamma2', 'vit.blocks.11.ls2.gamma'),
+        ('blocks.3.attn.qkv.weight', 'vit.blocks.3.attn.qkv.weight'),
+        ('patch_embed.proj.weight', 'vit.patch_embed.proj.weight'),
+        ('interactions.3.extra_extractors.1.ffn.dwconv.dwconv.weight',) * 2,
+        ('spm.stem.1.running_var',) * 2,
+        ('norm4.num_batches_tracked',) * 2,
+    ):
+        assert torch.equal(loaded[f'backbone.{mine}'], state[f'backbone.{theirs}']), mine
+    assert torch.equal(loaded['backbone.vit.pos_embed'], state['backbone.pos_embed'][:, 1:])
+
+
+def test_mask_rcnn():
+    """46.0 box AP: ViT-Adapter-T with 3x schedule; here with the config that we ship."""
+    names = published.mask_rcnn(TINY, [192] * 4)
+    model = build(shipped('lape/mask-rcnn_deit-t-adapter_fpn_ms-3x_coco.py'))
+    parts = ['backbone', 'neck', 'rpn_head', 'roi_head']
+    state, loaded, report = check_complete(names, model, 'vit_adapter', parts, WITHOUT_CLASS_TOKEN)
+    check_adapter(state, loaded)
+    assert 'roi_head: 20 of 20 (100.0% of the values)' in str(report)
+    parameters = sum(p.numel() for p in model.parameters())
+    assert round(parameters / 1e6) == 28, 'as published'
+
+
+def test_upernet():
+    """42.6 mIoU: ViT-Adapter-T, 160k."""
+    names = published.upernet(TINY, 192)
+    model = build(
+        Config.fromfile(CONFIGS / '_base_/models/upernet_deit-t-adapter.py').model, 'mmseg'
+    )
+    parts = ['backbone', 'decode_head', 'auxiliary_head']
+    state, loaded, _ = check_complete(names, model, 'vit_adapter', parts, WITHOUT_CLASS_TOKEN)
+    check_adapter(state, loaded)
+    parameters = sum(p.numel() for p in model.parameters())
+    assert round(parameters / 1e6) == 36, 'as published'
+
+
+def cascade():
+    """The published heads on our backbone, in MMDetection 3's words."""
+    head = dict(
+        type='ConvFCBBoxHead',
+        num_shared_convs=4,
+        num_shared_fcs=1,
+        in_channels=256,
+        conv_out_channels=256,
+        fc_out_channels=1024,
+        roi_feat_size=7,
+        num_classes=80,
+        reg_class_agnostic=False,
+        reg_decoded_bbox=True,
+        norm_cfg=dict(type='SyncBN', requires_grad=True),
+        loss_bbox=dict(type='GIoULoss', loss_weight=10.0),
+    )
+    model = shipped('lape/mask-rcnn_deit-t-adapter_fpn_ms-3x_coco.py')
+    rcnn = model.train_cfg.rcnn
+    model.type = 'CascadeRCNN'
+    model.roi_head.update(
+        type='CascadeRoIHead',
+        num_stages=3,
+        stage_loss_weights=[1, 0.5, 0.25],
+        bbox_head=[head] * 3,
+    )
+    model.train_cfg.rcnn = [rcnn] * 3
+    return model
+
+
+def test_cascade_mask_rcnn():
+    names = published.cascade_mask_rcnn(TINY, [192] * 4)
+    parts = ['backbone', 'neck', 'rpn_head', 'roi_head']
+    check_complete(names, build(cascade()), 'vit_adapter', parts, WITHOUT_CLASS_TOKEN)
+
+
+def micro_retinanet():
+    model = micro('_base_/models/retinanet_pvt-t_fpn.py')
+    names = published.retinanet(published.vit_adapter(**MICRO), [24] * 3, [24, 256])
+    return model, names
+
+
+def test_retinanet():
+    model, names = micro_retinanet()
+    check_complete(
+        names, build(model), 'vit_adapter', ['backbone', 'neck', 'bbox_head'], WITHOUT_CLASS_TOKEN
+    )
+
+
+def test_published_pvt_detector():
+    """PVT's own detection checkpoints: MMDetection 2's RetinaNet around PVT-Tiny, whose names are ours (those and the
+    outputs are compared in ``backbones/test_pvt_parity.py``)."""
+    model = build(Config.fromfile(CONFIGS / '_base_/models/retinanet_pvt-t_fpn.py').model)
+    backbone = {
+        name.removeprefix('backbone.'): tuple(value.shape)
+        for name, value in model.state_dict().items()
+        if name.startswith('backbone.')
+    }
+    backbone['pos_embed4'] = (1, 50, 512)
+    backbone['cls_token'] = (1, 1, 512)
+    names = published.retinanet(backbone, [128, 320, 512], [512, 256])
+    state, report = convert_with_report(published.random_state(names), 'pvt', model)
+    report.demand(1)
+    model.load_state_dict(state)
+    assert report.resized == {'backbone.pos_embed4': '1 + 7 x 7 rows to 0 + 7 x 7'}
+    assert report.left_out == {'backbone.cls_token': 'of the classifier'}
+
+
+def test_features_of_the_detector_are_the_published_ones(golden):
+    meta, state, arrays = golden('vit_adapter_det')
+    model = micro(MASK_RCNN)
+    model.backbone.vit.update(img_size=meta['pretrain_size'], window_size=meta['window_size'])
+    model.backbone.update(
+        num_points=meta['n_points'], interaction_indexes=meta['interaction_indexes']
+    )
+    model = build(model).eval()
+    heads = {k: v for k, v in published.random_state(micro_names()).items() if 'backbone' not in k}
+    whole = {**{f'backbone.{name}': value for name, value in state.items()}, **heads}
+    model.load_state_dict(convert(whole, 'vit_adapter', model, min_matched=1), strict=True)
+    with torch.no_grad():
+        for index, got in enumerate(model.backbone(arrays['input']), start=1):
+            assert torch.allclose(got, arrays[f'f{index}'], atol=1e-4, rtol=0)
+
+
+def test_another_number_of_classes():
+    state = published.random_state(micro_names())
+    model = build(micro(MASK_RCNN, classes=3))
+    _converted, report = convert_with_report(state, 'vit_adapter', model)
+    assert set(report.fresh) == {
+        f'roi_head.{layer}.{kind}'
+        for layer in ('bbox_head.fc_cls', 'bbox_head.fc_reg', 'mask_head.conv_logits')
+        for kind in ('weight', 'bias')
+    }
+    why = report.fresh['roi_head.bbox_head.fc_cls.weight']
+    assert why == 'it has the shape (81, 32) in the source, (4, 32) in the model'
+    assert why in str(report) and report.parts()['backbone'] == 1
+
+
+def test_each_part_must_match():
+    """A backbone of many values does not hide a head that is not there."""
+    state = published.random_state(published.cascade_mask_rcnn(TINY, [192] * 4))
+    model = build(shipped('lape/mask-rcnn_deit-t-adapter_fpn_ms-3x_coco.py'))
+    with pytest.raises(ValueError, match=r'only 0\.0% of the values of the roi_head'):
+        convert(state, 'vit_adapter', model)
+    converted = convert(state, 'vit_adapter', model, min_matched=0)
+    assert torch.equal(converted['rpn_head.rpn_cls.bias'], state['rpn_head.rpn_cls.bias'])
+
+
+def test_shapes_of_the_backbone_must_fit():
+    backbone = published.vit_adapter(**dict(MICRO, mlp_ratio=2))
+    names = published.mask_rcnn(backbone, [24] * 4, width=16, hidden=32)
+    with pytest.raises(
+        ValueError, match=r'backbone\.vit\.blocks\.0\.mlp\.fc1\.weight has the shape'
+    ):
+        convert(published.random_state(names), 'vit_adapter', build(micro(MASK_RCNN)))
+
+
+def test_layer_scale_must_not_vanish():
+    model = micro(MASK_RCNN)
+    model.backbone.vit.layer_scale = False
+    with pytest.raises(ValueError, match='build it with layer_scale=True'):
+        convert(published.random_state(micro_names()), 'vit_adapter', build(model))
+
+
+def test_a_backbone_alone_does_not_fill_a_detector():
+    state = published.random_state(published.vit_adapter(**MICRO))
+    with pytest.raises(ValueError, match=r'a backbone alone, the model is a whole MaskRCNN'):
+        convert(state, 'vit_adapter', build(micro(MASK_RCNN)))
+
+
+def test_lape_and_dtn_of_a_whole_model_are_listed():
+    model = micro(MASK_RCNN)
+    model.backbone.vit.update(
+        joining=dict(type='mmlape.LaPE'), norm_cfg=dict(type='mmlape.DTN', num_heads=3)
+    )
+    state = published.random_state(micro_names())
+    text = str(convert_with_report(state, 'vit_adapter', build(model))[1])
+    assert (
+        'fresh: backbone.vit.position.joining.norms.*.weight (4 entries): of LaPE, not in' in text
+    )
+    assert 'backbone.vit.blocks.*.norm1.ratio_mean.omega (2 entries): of DTN, not in' in text
+
+
+def write(path, names):
+    torch.save(published.checkpoint(names), path)
+    return dict(type='mmlape.Pretrained', source='vit_adapter', checkpoint=str(path))
+
+
+def test_init_cfg_of_the_detector_is_not_overwritten(tmp_path):
+    """MMEngine initialises the children after the parent; deformable attention, FPN and heads then start anew."""
+    names = micro_names()
+    model = micro(MASK_RCNN)
+    model.init_cfg = write(tmp_path / 'det.pth.tar', names)
+    # The whole model's weights take the place of those that its backbone would start from.
+    model.backbone.vit.init_cfg = dict(
+        type='mmlape.Pretrained', source='deit', checkpoint='nowhere.pth'
+    )
+    model = build(model)
+    model.init_weights()
+    state = published.random_state(names)
+    loaded = model.state_dict()
+    for name, value in state.items():
+        name = name.replace('backbone.patch_embed', 'backbone.vit.patch_embed')
+        if name in loaded:
+            assert torch.equal(loaded[name], value), name
+    model.init_weights()  # a second time changes nothing
+    assert all(torch.equal(value, loaded[name]) for name, value in model.state_dict().items())
+
+
+def test_what_stays_fresh_is_initialised(tmp_path):
+    options = micro(MASK_RCNN, classes=3)
+    options.init_cfg = dict(write(tmp_path / 'det.pth', micro_names()), min_matched=0.5)
+    model = build(options)
+    with torch.no_grad():
+        model.roi_head.bbox_head.fc_cls.weight.fill_(7)
+        model.roi_head.bbox_head.fc_cls.bias.fill_(7)
+    model.init_weights()
+    fc_cls = model.roi_head.bbox_head.fc_cls
+    assert fc_cls.weight.std() < 0.02 and not fc_cls.bias.any(), "MMDetection's initial values"
+    shared = published.random_state(micro_names())['roi_head.bbox_head.shared_fcs.0.weight']
+    assert torch.equal(model.roi_head.bbox_head.shared_fcs[0].weight, shared)
+
+
+def test_a_model_that_would_overwrite_is_refused(tmp_path):
+    class Late(mmdet.models.MaskRCNN):
+        def init_weights(self):
+            super().init_weights()
+            torch.nn.init.zeros_(self.rpn_head.rpn_conv.weight)
+
+    options = micro(MASK_RCNN)
+    options.init_cfg = write(tmp_path / 'det.pth', micro_names())
+    options.type = Late
+    with pytest.raises(ValueError, match=r'a Late initialises .* after init_cfg.*convert\.py'):
+        build(options).init_weights()
+
+
+def test_our_own_whole_models_are_resized_too():
+    """A detector trained at one size starts another: source='mmlape' takes all parts by their names."""
+    model = micro(MASK_RCNN)
+    source = build(model)
+    larger = copy.deepcopy(model)
+    larger.backbone.vit.img_size = 320
+    target = build(larger)
+    state, report = convert_with_report(source.state_dict(), 'mmlape', target)
+    report.demand(1)
+    target.load_state_dict(state)
+    assert report.resized == {'backbone.vit.pos_embed': '0 + 14 x 14 rows to 0 + 20 x 20'}

@@ -1,0 +1,202 @@
+"""Names and shapes of published checkpoints, written down from the published code and configs.
+
+ViT-Adapter: the names of ``data/golden/vit_adapter_*.npz`` for the backbone; MMDetection 2.22 and MMSegmentation 0.20
+for the rest, as its configs build it. Nothing here asks our models.
+"""
+
+from __future__ import annotations
+
+import torch
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def layer(name: str, *shape: int, bias: bool = True) -> Shapes:
+    """A linear layer, convolution or norm, with the weight's shape."""
+    return {f'{name}.weight': shape, **({f'{name}.bias': shape[:1]} if bias else {})}
+
+
+def batch_norm(name: str, channels: int) -> Shapes:
+    """SyncBN's parameters and running statistics."""
+    return {
+        **layer(name, channels),
+        f'{name}.running_mean': (channels,),
+        f'{name}.running_var': (channels,),
+        f'{name}.num_batches_tracked': (),
+    }
+
+
+def conv_bn(name: str, *shape: int) -> Shapes:
+    """MMCV's ``ConvModule`` with a batch norm."""
+    return {**layer(f'{name}.conv', *shape, bias=False), **batch_norm(f'{name}.bn', shape[0])}
+
+
+def vit_adapter(
+    dims=192, depth=12, mlp_ratio=4, inplanes=64, heads=6, points=4, rows=197
+) -> Shapes:
+    """The backbone; four interactions, feed-forward networks of a quarter."""
+    names: Shapes = {'pos_embed': (1, rows, dims), 'level_embed': (3, dims)}
+    names |= layer('patch_embed.proj', dims, 3, 16, 16)
+    for number in range(depth):
+        block = f'blocks.{number}'
+        names |= {f'{block}.gamma1': (dims,), f'{block}.gamma2': (dims,)}
+        names |= layer(f'{block}.norm1', dims) | layer(f'{block}.norm2', dims)
+        names |= layer(f'{block}.attn.qkv', 3 * dims, dims) | layer(
+            f'{block}.attn.proj', dims, dims
+        )
+        names |= layer(f'{block}.mlp.fc1', mlp_ratio * dims, dims)
+        names |= layer(f'{block}.mlp.fc2', dims, mlp_ratio * dims)
+    names |= _spatial_prior(dims, inplanes)
+    for number in range(4):
+        part = f'interactions.{number}'
+        names |= {f'{part}.injector.gamma': (dims,)} | _attention(
+            f'{part}.injector', dims, heads, 3 * points
+        )
+        extractors = [f'{part}.extractor']
+        if number == 3:
+            extractors += [f'{part}.extra_extractors.{extra}' for extra in (0, 1)]
+        for extractor in extractors:
+            names |= _attention(extractor, dims, heads, points) | layer(
+                f'{extractor}.ffn_norm', dims
+            )
+            names |= layer(f'{extractor}.ffn.fc1', dims // 4, dims)
+            names |= layer(f'{extractor}.ffn.dwconv.dwconv', dims // 4, 1, 3, 3)
+            names |= layer(f'{extractor}.ffn.fc2', dims, dims // 4)
+    names |= layer('up', dims, dims, 2, 2)
+    for number in range(1, 5):
+        names |= batch_norm(f'norm{number}', dims)
+    return names
+
+
+def _spatial_prior(dims: int, inplanes: int) -> Shapes:
+    names: Shapes = {}
+    wider = [inplanes, 2 * inplanes, 4 * inplanes, 4 * inplanes]
+    for index, channels in ((0, 3), (3, inplanes), (6, inplanes)):
+        names |= layer(f'spm.stem.{index}', inplanes, channels, 3, 3, bias=False)
+        names |= batch_norm(f'spm.stem.{index + 1}', inplanes)
+    for number in (2, 3, 4):
+        narrow, wide = wider[number - 2 : number]
+        names |= layer(f'spm.conv{number}.0', wide, narrow, 3, 3, bias=False)
+        names |= batch_norm(f'spm.conv{number}.1', wide)
+    for number, channels in enumerate(wider, start=1):
+        names |= layer(f'spm.fc{number}', dims, channels, 1, 1)
+    return names
+
+
+def _attention(name: str, dims: int, heads: int, points: int) -> Shapes:
+    """Deformable attention with its norms; ``points`` of all levels."""
+    return {
+        **layer(f'{name}.query_norm', dims),
+        **layer(f'{name}.feat_norm', dims),
+        **layer(f'{name}.attn.sampling_offsets', 2 * heads * points, dims),
+        **layer(f'{name}.attn.attention_weights', heads * points, dims),
+        **layer(f'{name}.attn.value_proj', dims, dims),
+        **layer(f'{name}.attn.output_proj', dims, dims),
+    }
+
+
+def fpn(channels: list[int], extra: list[int] = (), out: int = 256) -> Shapes:
+    """Necks; ``extra`` are the input channels of further convolutions of stride 2."""
+    names: Shapes = {}
+    for level, width in enumerate(channels):
+        names |= layer(f'neck.lateral_convs.{level}.conv', out, width, 1, 1)
+    for level, width in enumerate([out] * len(channels) + list(extra)):
+        names |= layer(f'neck.fpn_convs.{level}.conv', out, width, 3, 3)
+    return names
+
+
+def rpn(width: int = 256, anchors: int = 3) -> Shapes:
+    return {
+        **layer('rpn_head.rpn_conv', width, width, 3, 3),
+        **layer('rpn_head.rpn_cls', anchors, width, 1, 1),
+        **layer('rpn_head.rpn_reg', 4 * anchors, width, 1, 1),
+    }
+
+
+def mask_head(name: str, classes: int, width: int = 256) -> Shapes:
+    names: Shapes = {}
+    for number in range(4):
+        names |= layer(f'{name}.convs.{number}.conv', width, width, 3, 3)
+    names |= {f'{name}.upsample.weight': (width, width, 2, 2), f'{name}.upsample.bias': (width,)}
+    return names | layer(f'{name}.conv_logits', classes, width, 1, 1)
+
+
+def mask_rcnn(backbone: Shapes, channels: list[int], classes=80, width=256, hidden=1024) -> Shapes:
+    """Mask R-CNN with two shared layers."""
+    head = 'roi_head.bbox_head'
+    return {
+        **under('backbone', backbone),
+        **fpn(channels, out=width),
+        **rpn(width),
+        **layer(f'{head}.shared_fcs.0', hidden, 49 * width),
+        **layer(f'{head}.shared_fcs.1', hidden, hidden),
+        **layer(f'{head}.fc_cls', classes + 1, hidden),
+        **layer(f'{head}.fc_reg', 4 * classes, hidden),
+        **mask_head('roi_head.mask_head', classes, width),
+    }
+
+
+def cascade_mask_rcnn(backbone: Shapes, channels: list[int], classes: int = 80) -> Shapes:
+    """Cascade Mask R-CNN with ViT-Adapter's box heads: four convolutions with SyncBN, one shared layer."""
+    names = {**under('backbone', backbone), **fpn(channels), **rpn()}
+    for stage in range(3):
+        head = f'roi_head.bbox_head.{stage}'
+        for number in range(4):
+            names |= conv_bn(f'{head}.shared_convs.{number}', 256, 256, 3, 3)
+        names |= layer(f'{head}.shared_fcs.0', 1024, 49 * 256)
+        names |= layer(f'{head}.fc_cls', classes + 1, 1024)
+        names |= layer(f'{head}.fc_reg', 4 * classes, 1024)
+        names |= mask_head(f'roi_head.mask_head.{stage}', classes)
+    return names
+
+
+def retinanet(backbone: Shapes, channels: list[int], extra: list[int], classes=80) -> Shapes:
+    """RetinaNet: four convolutions each, nine anchors."""
+    names = {**under('backbone', backbone), **fpn(channels, extra)}
+    for number in range(4):
+        names |= layer(f'bbox_head.cls_convs.{number}.conv', 256, 256, 3, 3)
+        names |= layer(f'bbox_head.reg_convs.{number}.conv', 256, 256, 3, 3)
+    names |= layer('bbox_head.retina_cls', 9 * classes, 256, 3, 3)
+    return names | layer('bbox_head.retina_reg', 9 * 4, 256, 3, 3)
+
+
+def upernet(backbone: Shapes, dims: int, classes: int = 150, width: int = 512) -> Shapes:
+    """UPerNet with an auxiliary FCN head of 256 channels on the third map."""
+    names = under('backbone', backbone) | layer('decode_head.conv_seg', classes, width, 1, 1)
+    for number in range(4):
+        names |= conv_bn(f'decode_head.psp_modules.{number}.1', width, dims, 1, 1)
+    names |= conv_bn('decode_head.bottleneck', width, dims + 4 * width, 3, 3)
+    for number in range(3):
+        names |= conv_bn(f'decode_head.lateral_convs.{number}', width, dims, 1, 1)
+        names |= conv_bn(f'decode_head.fpn_convs.{number}', width, width, 3, 3)
+    names |= conv_bn('decode_head.fpn_bottleneck', width, 4 * width, 3, 3)
+    names |= layer('auxiliary_head.conv_seg', classes, 256, 1, 1)
+    return names | conv_bn('auxiliary_head.convs.0', 256, dims, 3, 3)
+
+
+def under(prefix: str, names: Shapes) -> Shapes:
+    return {f'{prefix}.{name}': shape for name, shape in names.items()}
+
+
+def random_state(names: Shapes, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Small random weights, as float32; variances positive, counters integers."""
+    generator = torch.Generator().manual_seed(seed)
+    state = {}
+    for name, shape in names.items():
+        if name.endswith('num_batches_tracked'):
+            state[name] = torch.tensor(1234)
+        else:
+            state[name] = 0.05 * torch.randn(shape, generator=generator)
+            if name.endswith('running_var'):
+                state[name] = state[name].abs() + 0.5
+    return state
+
+
+def checkpoint(names: Shapes, classes: tuple[str, ...] = ('person', 'bicycle')) -> dict:
+    """As MMCV 1's runner wrote it, published without the optimiser."""
+    meta = dict(
+        mmdet_version='2.22.0', CLASSES=classes, env_info='sys.platform: linux', seed=0,
+        exp_name='mask_rcnn.py', epoch=36, iter=263844, mmcv_version='1.4.2',
+        time='Mon May 16 10:00:00 2022', config="model = dict(type='MaskRCNN')", hook_msgs={},
+    )  # fmt: skip
+    return dict(meta=meta, state_dict=random_state(names))

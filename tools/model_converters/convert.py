@@ -1,0 +1,149 @@
+"""Convert weights from elsewhere for a config, with an account of every entry.
+
+    python tools/model_converters/convert.py SOURCE WEIGHTS OUT --config CONFIG
+
+SOURCE is a format (timm, deit, lape, pvt, dtn, vit_adapter, mmseg, mmpretrain, mmlape), WEIGHTS a file, an http(s)
+address or, for timm, the name of a model. From the checkpoint of a whole detector or segmentor comes a file for that of
+the config, which ``load_from`` and ``tools/test.py`` take; from that of a backbone, one for
+``init_cfg=dict(type='mmlape.Pretrained', source='mmlape', checkpoint=OUT)``. OUT ends in .pth or .safetensors. See
+docs/weights.md.
+"""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import Config, DictAction
+from mmengine.logging import MMLogger
+from mmengine.registry import MODELS, DefaultScope
+from torch import nn
+
+from mmlape import __version__
+from mmlape.analysis.command import config_of, run
+from mmlape.backbones.base import Backbone
+from mmlape.checkpoints import FORMATS, Pretrained
+from mmlape.checkpoints.convert import BACKBONE, holds_whole_model, tensors_of
+from mmlape.checkpoints.writing import check_target, write_checkpoint
+
+# Suffixes of files: a timm model's name may have a dot too.
+FILES = ('.pth', '.pt', '.bin', '.tar', '.safetensors')
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description='Convert weights from elsewhere for a config.')
+    parser.add_argument('source', choices=sorted(FORMATS), help='format of the weights')
+    parser.add_argument('weights', help='file, http(s) address, or name of a timm model')
+    parser.add_argument('out', type=Path, help='file to write: .pth or .safetensors')
+    parser.add_argument('--config', required=True, help='whose model or backbone takes them')
+    parser.add_argument(
+        '--min-matched',
+        type=float,
+        default=0.95,
+        metavar='SHARE',
+        help='least share of the values of each part that must come from them (default 0.95)',
+    )
+    parser.add_argument(
+        '--source-grid',
+        type=int,
+        nargs=2,
+        metavar=('H', 'W'),
+        help='of their position table, where it is not square',
+    )
+    parser.add_argument('--force', action='store_true', help='overwrite OUT if it exists')
+    parser.add_argument('--seed', type=int, default=0, help='of what stays fresh (default 0)')
+    parser.add_argument(
+        '--cfg-options', nargs='+', action=DictAction, help='override the config, key=value'
+    )
+    return parser.parse_args()
+
+
+def build(config: Config) -> nn.Module:
+    """The model of a config, with initial values and no weights read."""
+    if config.get('model') is None:
+        raise ValueError(f'the config {config.filename!r} has no model')
+    with DefaultScope.overwrite_default_scope(config.get('default_scope') or 'mmlape'):
+        return MODELS.build(config.model)
+
+
+def is_such_a_model(checkpoint: Mapping[str, Any], model: nn.Module) -> bool:
+    """Whether a checkpoint has more of ``model`` than a backbone: other parts of the same names."""
+    state = tensors_of(checkpoint)
+    names = {name for name in model.state_dict() if not name.startswith(f'{BACKBONE}.')}
+    return holds_whole_model(state) and not names.isdisjoint(state)
+
+
+def backbone_of(model: nn.Module, config: Config) -> nn.Module:
+    """The part of a model that a backbone's weights go into: itself if it is a backbone."""
+    backbone = getattr(model, BACKBONE, model)
+    if not isinstance(backbone, Backbone):
+        raise ValueError(
+            f'the backbone of {config.filename!r} is a {type(backbone).__name__}, none of ours'
+        )
+    return backbone
+
+
+def origin(options: argparse.Namespace) -> dict[str, str]:
+    """The arguments of ``Pretrained`` that say where the weights are."""
+    path = Path(options.weights)
+    a_file = path.suffix in FILES or '://' in options.weights or path.expanduser().is_file()
+    return {'checkpoint' if a_file or options.source != 'timm' else 'model': options.weights}
+
+
+def description(options: argparse.Namespace, report: str, checkpoint: Mapping[str, Any]) -> dict:
+    """What the file says of itself; names of classes as MMDetection 3 and MMSegmentation 1 look for them."""
+    meta = dict(
+        mmlape_version=__version__,
+        source=options.source,
+        weights=Path(options.weights).name,
+        config=Path(options.config).name,
+        report=report,
+    )
+    theirs = checkpoint.get('meta')
+    if isinstance(theirs, Mapping):
+        named = {key.lower(): theirs[key] for key in ('CLASSES', 'PALETTE') if theirs.get(key)}
+        if named or 'dataset_meta' in theirs:
+            meta['dataset_meta'] = theirs.get('dataset_meta', named)
+    return meta
+
+
+def main() -> None:
+    options = parse_arguments()
+    check_target(options.out, options.force)
+    config = config_of(options)
+    grid = tuple(options.source_grid) if options.source_grid else None
+    weights = Pretrained(
+        options.source, **origin(options), min_matched=options.min_matched, source_grid=grid
+    )
+    # The report is printed once, and not the origin of every parameter.
+    MMLogger.get_instance('convert', log_level='ERROR')
+    torch.manual_seed(options.seed)
+    model = build(config)
+    checkpoint = weights.read(None if weights.model is None else backbone_of(model, config))
+    whole = is_such_a_model(checkpoint, model)
+    model = model if whole else backbone_of(model, config)
+    report = weights.load(model, checkpoint)
+    print(report)
+    state = model.state_dict()
+    if not whole:
+        state = {name.removeprefix(report.part): state[name] for name in report.sizes}
+    path = write_checkpoint(
+        options.out, state, description(options, str(report), checkpoint), options.force
+    )
+    size = path.stat().st_size / 2**20
+    print(f'{path}: {len(state)} entries, {size:.1f} MiB, {use(path, whole, report.part)}')
+
+
+def use(path: Path, whole: bool, part: str) -> str:
+    """How to load what was written."""
+    if whole and path.suffix == '.pth':
+        return f"for load_from='{path}' or tools/test.py"
+    where = 'of the model' if whole else "of the backbone's vit" if part else 'of the backbone'
+    return (
+        f"for init_cfg=dict(type='mmlape.Pretrained', source='mmlape', checkpoint='{path}') {where}"
+    )
+
+
+if __name__ == '__main__':
+    run(main)
