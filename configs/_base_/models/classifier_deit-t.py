@@ -1,0 +1,22 @@
+"""DeiT-Ti as a classifier with a class token."""
+
+model = dict(
+    type='ImageClassifier',
+    backbone=dict(
+        type='mmlape.VisionTransformer',
+        arch='deit-tiny',
+        img_size=224,
+        out_type='cls_token',
+        drop_path_rate=0.1,
+        joining=dict(type='mmlape.DefaultJoining'),
+        norm_cfg=dict(type='mmlape.LN', eps=1e-6),
+    ),
+    head=dict(
+        type='VisionTransformerClsHead',
+        num_classes=1000,
+        in_channels=192,
+        loss=dict(type='LabelSmoothLoss', label_smooth_val=0.1, mode='original'),
+        init_cfg=dict(type='TruncNormal', layer='Linear', std=0.02),
+    ),
+    train_cfg=dict(augments=[dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)]),
+)

@@ -1,0 +1,8 @@
+"""ViT-B* (16 heads, 768 channels) with DTN in its first 10 layers. ImageNet-1K, 300 epochs, 8 GPUs x 128 images.
+
+Published (DTN, ICLR 2022, Table 1): top-1 82.5.
+"""
+
+_base_ = './vit-b-star_8xb128_in1k.py'
+
+model = dict(backbone=dict(norm_cfg=dict(_delete_=True, type='mmlape.DTN')))

@@ -1,0 +1,8 @@
+"""ViT-T* (4 heads, 192 channels) with LayerNorm. ImageNet-1K, 300 epochs, 8 GPUs x 128 images.
+
+Published (DTN, ICLR 2022, Table 1): top-1 72.3.
+"""
+
+_base_ = './deit-t_8xb128_in1k.py'
+
+model = dict(backbone=dict(arch='vit-tiny-star'))
