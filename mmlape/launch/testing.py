@@ -58,7 +58,7 @@ def keep_predictions(cfg: Config, out: str) -> dict | None:
 def use_tta(cfg: Config) -> None:
     """Test-time augmentation by the config's ``tta_model`` and ``tta_pipeline``, or the toolbox's usual ones.
 
-    Those are flips for MMDetection (boxes alone are merged, so masks are not evaluated), flips and six scales for
+    Those are flips for MMDetection (which merges boxes alone, so mask heads are left out), flips and six scales for
     MMSegmentation.
 
     Raises:
@@ -88,6 +88,10 @@ def add_metric(runner: Runner, config: dict) -> None:
 
 
 def _boxes_alone(cfg: Config) -> None:
+    """Take mask heads out of a detector and masks out of its evaluation."""
+    roi_head = cfg.model.get('roi_head')
+    if roi_head and roi_head.get('mask_head'):
+        roi_head.update(mask_head=None, mask_roi_extractor=None)
     evaluators = cfg.test_evaluator
     for evaluator in evaluators if isinstance(evaluators, list) else [evaluators]:
         if 'segm' in (evaluator.get('metric') or ()):

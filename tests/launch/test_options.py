@@ -153,6 +153,7 @@ def test_augmentation_of_detectors_flips_and_merges_boxes():
     assert [flip['prob'] for flip in flips] == [1.0, 0.0]
     assert {'flip', 'flip_direction', 'scale_factor', 'img_id'} <= set(pack['meta_keys'])
     assert cfg.test_evaluator.metric == 'bbox'
+    assert cfg.model.module.roi_head.mask_head is None
 
 
 def test_augmentation_of_segmentors_and_of_others():
