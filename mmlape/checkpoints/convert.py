@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from mmengine.logging import print_log
+from timm.layers import LayerScale
 from torch import Tensor, nn
 
 from mmlape.checks import check_option
@@ -97,14 +98,19 @@ def tensors_of(checkpoint: Mapping[str, Any]) -> State:
     return {name.removeprefix('module.'): tensor for name, tensor in checkpoint.items()}
 
 
-def holds_whole_model(state: Mapping[str, Any]) -> bool:
-    """Whether names are those of a detector, a segmentor or a classifier, not of a backbone alone."""
-    return any(name.startswith(f'{BACKBONE}.') for name in state)
-
-
 def is_whole_model(model: nn.Module) -> bool:
     """Whether a model has a backbone and is none."""
     return isinstance(getattr(model, BACKBONE, None), nn.Module)
+
+
+def holds_more_than_a_backbone(state: State, model: nn.Module) -> bool:
+    """Whether a state dict is that of a whole model with any other part that a whole ``model`` has too."""
+    others = {name for name in model.state_dict() if not _of_backbone(name)}
+    return any(map(_of_backbone, state)) and not others.isdisjoint(state)
+
+
+def _of_backbone(name: str) -> bool:
+    return name.startswith(f'{BACKBONE}.')
 
 
 class _Conversion:
@@ -119,17 +125,15 @@ class _Conversion:
     ) -> None:
         self.model = model
         self.report = LoadReport('', whole=is_whole_model(model))
-        whole_state = holds_whole_model(state)
-        if self.report.whole and not whole_state:
+        if self.report.whole and not holds_more_than_a_backbone(state, model):
             raise ValueError(
-                f'the checkpoint holds a backbone alone, the model is a whole {type(model).__name__}: '
+                f'the checkpoint has a backbone at most, the model is a whole {type(model).__name__}: '
                 'give this init_cfg to the backbone (model.backbone, or its vit)'
             )
         self.others: State = {}
-        if whole_state:
-            mine = f'{BACKBONE}.'
-            self.others = {k: v for k, v in state.items() if not k.startswith(mine)}
-            state = {k.removeprefix(mine): v for k, v in state.items() if k.startswith(mine)}
+        if any(map(_of_backbone, state)):
+            self.others = {k: v for k, v in state.items() if not _of_backbone(k)}
+            state = {k.partition('.')[2]: v for k, v in state.items() if _of_backbone(k)}
         self.adapter = adapter.resolve(state)
         backbone = model.get_submodule(BACKBONE) if self.report.whole else model
         part = self.adapter.part(backbone, state)
@@ -159,7 +163,7 @@ class _Conversion:
     def _covers(self, name: str) -> bool:
         if name.startswith(self.prefix):
             return True
-        return self.report.whole and not name.startswith(f'{BACKBONE}.')
+        return self.report.whole and not _of_backbone(name)
 
     def _place(self, name: str, value: Tensor) -> None:
         report = self.report
@@ -221,6 +225,6 @@ def _belongs_to(model: nn.Module, name: str) -> str:
     module = model
     for step in name.split('.')[:-1]:
         module = getattr(module, step, None)
-        if isinstance(module, (DTN, Joining)):
+        if isinstance(module, (DTN, Joining, LayerScale)):
             return f'of {type(module).__name__}, '
     return ''

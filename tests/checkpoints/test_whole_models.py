@@ -211,9 +211,12 @@ def test_layer_scale_must_not_vanish():
         convert(published.random_state(micro_names()), 'vit_adapter', build(model))
 
 
-def test_a_backbone_alone_does_not_fill_a_detector():
+@pytest.mark.parametrize('prefix', ['', 'backbone.'])
+def test_a_backbone_alone_does_not_fill_a_detector(prefix):
     state = published.random_state(published.vit_adapter(**MICRO))
-    with pytest.raises(ValueError, match=r'a backbone alone, the model is a whole MaskRCNN'):
+    state = {f'{prefix}{name}': value for name, value in state.items()}
+    state['head.fc.weight'] = torch.zeros(1)  # of a classifier
+    with pytest.raises(ValueError, match=r'a backbone at most, the model is a whole MaskRCNN'):
         convert(state, 'vit_adapter', build(micro(MASK_RCNN)))
 
 

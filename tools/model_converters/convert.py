@@ -24,7 +24,12 @@ from mmlape import __version__
 from mmlape.analysis.command import config_of, run
 from mmlape.backbones.base import Backbone
 from mmlape.checkpoints import FORMATS, Pretrained
-from mmlape.checkpoints.convert import BACKBONE, holds_whole_model, tensors_of
+from mmlape.checkpoints.convert import (
+    BACKBONE,
+    holds_more_than_a_backbone,
+    is_whole_model,
+    tensors_of,
+)
 from mmlape.checkpoints.writing import check_target, write_checkpoint
 
 # Suffixes of files: a timm model's name may have a dot too.
@@ -65,13 +70,6 @@ def build(config: Config) -> nn.Module:
         raise ValueError(f'the config {config.filename!r} has no model')
     with DefaultScope.overwrite_default_scope(config.get('default_scope') or 'mmlape'):
         return MODELS.build(config.model)
-
-
-def is_such_a_model(checkpoint: Mapping[str, Any], model: nn.Module) -> bool:
-    """Whether a checkpoint has more of ``model`` than a backbone: other parts of the same names."""
-    state = tensors_of(checkpoint)
-    names = {name for name in model.state_dict() if not name.startswith(f'{BACKBONE}.')}
-    return holds_whole_model(state) and not names.isdisjoint(state)
 
 
 def backbone_of(model: nn.Module, config: Config) -> nn.Module:
@@ -121,7 +119,7 @@ def main() -> None:
     torch.manual_seed(options.seed)
     model = build(config)
     checkpoint = weights.read(None if weights.model is None else backbone_of(model, config))
-    whole = is_such_a_model(checkpoint, model)
+    whole = is_whole_model(model) and holds_more_than_a_backbone(tensors_of(checkpoint), model)
     model = model if whole else backbone_of(model, config)
     report = weights.load(model, checkpoint)
     print(report)
