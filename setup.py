@@ -49,6 +49,9 @@ EXTRAS = {
         'mmdet>=3.3.0',
         'mmsegmentation>=1.2.2',
     ],
+    # MMPretrain, for configs/imagenet; pretrain-openmmlab goes with the original packages.
+    'pretrain': ['onedl-mmpretrain>=1.3.6'],
+    'pretrain-openmmlab': ['mmpretrain>=1.2.0,<1.3.0'],
     'demo': ['scikit-learn'],
     'test': ['pytest', 'pytest-timeout', 'pytest-xdist', 'scikit-learn'],
     'dev': ['ruff'],

@@ -55,6 +55,7 @@ PACKAGES = (
     Package('mmcv', True, '2.1.0', ('mmcv', '2.1.0'), ('onedl-mmcv', '2.3.6'), '2.3.0', True),
     Package('mmdet', False, '3.3.0', ('mmdet', '3.3.0'), ('onedl-mmdetection', '3.5.1'), None, True),
     Package('mmseg', False, '1.2.2', ('mmsegmentation', '1.2.2'), ('onedl-mmsegmentation', '1.4.2'), None, True),
+    Package('mmpretrain', False, '1.2.0', ('mmpretrain', '1.2.0'), ('onedl-mmpretrain', '1.3.6')),
 )  # fmt: skip
 HELP = 'see docs/install.md, or use `make env` in a clone'
 
@@ -134,8 +135,8 @@ def check_operators(package: Package, families: set[str]) -> None:
 def check_stack() -> None:
     """Check everything mmlape stands on, without importing it.
 
-    mmengine and mmcv (with compiled operators) are required. mmdet and mmseg are each needed only by their own
-    configs: absent is fine.
+    mmengine and mmcv (with compiled operators) are required. mmdet, mmseg and mmpretrain are each needed only by their
+    own configs: absent is fine.
 
     Raises:
         ImportError: One is missing or too old; the message names it, the version found, and what to install.
@@ -168,7 +169,7 @@ def check_stack() -> None:
             package.advice(families) for package in PACKAGES if not package.required
         )
         warnings.warn(
-            f'neither mmdet nor mmseg is installed: backbones can be built, but to train them one is '
+            f'none of mmdet, mmseg and mmpretrain is installed: backbones can be built, but to train them one is '
             f'needed: {advice}; {HELP}',
             stacklevel=2,
         )

@@ -13,6 +13,7 @@ ENTRIES = {
     'mmcv': ('mmcv', 'onedl_mmcv-'),
     'mmdet': ('mmdet', 'onedl_mmdetection-'),
     'mmseg': ('mmseg', 'onedl_mmsegmentation-'),
+    'mmpretrain': ('mmpretrain', 'onedl_mmpretrain'),
     'mmlape': ('mmlape', '__editable__'),
 }
 

@@ -53,6 +53,7 @@ def test_advice_stays_with_the_family_that_is_installed():
         ('mmcv', '2.3.5', '2.3.6'),
         ('mmdet', '3.2.0', '3.3.0'),
         ('mmseg', '1.2.1', '1.2.2'),
+        ('mmpretrain', '1.1.1', '1.2.0'),
     ],
 )
 def test_a_version_that_is_too_old_is_refused(module, version, needed, tmp_path):
@@ -87,22 +88,22 @@ def test_the_reason_is_shown_where_mmengine_swallows_it(tmp_path):
     assert 'mmlape cannot be imported: mmlape needs mmcv' in result.stderr
 
 
-def test_without_mmdet_and_mmseg_backbones_work_and_a_warning_says_what_is_missing(tmp_path):
-    site = link_site_packages(tmp_path / 'site', without=('mmdet', 'mmseg'))
+def test_without_a_toolbox_backbones_work_and_a_warning_says_what_is_missing(tmp_path):
+    site = link_site_packages(tmp_path / 'site', without=('mmdet', 'mmseg', 'mmpretrain'))
     code = (
         'from mmlape.registry import MODELS\n'
         'arch = dict(embed_dims=8, depth=1, num_heads=2, mlp_ratio=2)\n'
         "MODELS.build(dict(type='mmlape.VisionTransformer', arch=arch, img_size=32))\n"
-        "assert not {'mmdet', 'mmseg'} & set(sys.modules)\n"
+        "assert not {'mmdet', 'mmseg', 'mmpretrain'} & set(sys.modules)\n"
     )
     result = run_python(code, site, ROOT, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert 'neither mmdet nor mmseg is installed' in result.stderr
+    assert 'none of mmdet, mmseg and mmpretrain is installed' in result.stderr
 
 
 @pytest.mark.slow
 def test_importing_mmlape_imports_no_toolbox():
-    code = "import mmlape, sys; assert not {'mmdet', 'mmseg'} & set(sys.modules)"
+    code = "import mmlape, sys; assert not {'mmdet', 'mmseg', 'mmpretrain'} & set(sys.modules)"
     site = Path(mmengine.__file__).resolve().parent.parent
     result = run_python(code, site, ROOT, cwd=ROOT)
     assert result.returncode == 0, result.stderr

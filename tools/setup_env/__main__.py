@@ -33,19 +33,21 @@ from common import (
     write_whole,
 )
 
-# What each stack calls the four packages; both have the same import names.
+# What each stack calls the packages; both have the same import names.
 STACKS = {
     'onedl': {
         'mmengine': 'onedl-mmengine',
         'mmcv': 'onedl-mmcv',
         'mmdet': 'onedl-mmdetection',
         'mmseg': 'onedl-mmsegmentation',
+        'mmpretrain': 'onedl-mmpretrain',
     },
     'openmmlab': {
         'mmengine': 'mmengine',
         'mmcv': 'mmcv',
         'mmdet': 'mmdet',
         'mmseg': 'mmsegmentation',
+        'mmpretrain': 'mmpretrain',
     },
 }
 CONSTRAINTS = {'onedl': 'constraints.txt', 'openmmlab': 'constraints-openmmlab.txt'}
@@ -250,8 +252,9 @@ def install_toolboxes(setup: Setup) -> None:
 def install_mmlape(setup: Setup) -> None:
     say('5/5 installing mmlape from this clone (seconds)')
     setup.install('mmlape', '--no-build-isolation', '--no-deps', '-e', ROOT)
-    if not setup.run(setup.python, '-W', 'ignore', '-c', 'import mmdet.datasets, mmseg.datasets'):
-        raise SetupError(f'mmdet or mmseg in {setup.venv} cannot be imported (reason above)')
+    code = 'import mmdet.datasets, mmseg.datasets, mmpretrain.datasets'
+    if not setup.run(setup.python, '-W', 'ignore', '-c', code):
+        raise SetupError(f'one of {code.removeprefix("import ")} cannot be imported (reason above)')
 
 
 STEPS = {
