@@ -75,11 +75,18 @@ def test_one_training_step_and_one_prediction(path):
     model = build(cfg)
     optim_wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    waiting = {name for name, p in model.named_parameters() if p.requires_grad}
+    for name in waiting:
+        model.get_parameter(name).register_post_accumulate_grad_hook(
+            lambda _, name=name: waiting.discard(name)
+        )
     batch = detection_batch(cfg) if cfg.default_scope == 'mmdet' else segmentation_batch(cfg)
 
     model.train()
     losses = model.train_step(copy.deepcopy(batch), optim_wrapper)
     assert all(torch.isfinite(torch.as_tensor(value)).all() for value in losses.values()), losses
+    # Several processes wait for each parameter's gradient (DDP), unless they are told that some have none.
+    assert not waiting or cfg.get('find_unused_parameters', False), waiting
     backbone = {name for name in before if name.startswith('backbone.')}
     moved = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
     # Layer scale, the injectors' gates and the like start a chain of zeros at most one step long.
@@ -91,7 +98,8 @@ def test_one_training_step_and_one_prediction(path):
     if cfg.default_scope == 'mmdet':
         boxes = result.pred_instances.bboxes
         assert boxes.shape[1] == 4
-        assert ('masks' in result.pred_instances) == (cfg.model.type == 'MaskRCNN')
+        with_mask = cfg.model.get('roi_head', {}).get('mask_head') is not None
+        assert ('masks' in result.pred_instances) == with_mask
     else:
         labels = result.pred_sem_seg.data
         assert labels.shape == (1, *result.ori_shape)
@@ -103,7 +111,8 @@ def detection_batch(cfg: Config) -> dict:
     from mmdet.structures import DetDataSample
     from mmdet.structures.mask import BitmapMasks
 
-    num_classes = cfg.model.get('roi_head', cfg.model).bbox_head.num_classes
+    head = cfg.model.get('roi_head', cfg.model).bbox_head
+    num_classes = (head[0] if isinstance(head, list) else head).num_classes
     batch = dict(inputs=[], data_samples=[])
     # Two sizes, no multiples of 32 and as small as shows it: what is learned from them does not matter.
     for index, (height, width) in enumerate([(61, 45), (40, 63)]):

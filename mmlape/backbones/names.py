@@ -11,7 +11,8 @@ def alias_state_dict(module: nn.Module, names: dict[str, str]) -> None:
     """Save and load parameters of ``module`` under other names.
 
     Published weights keep some parameters elsewhere than our modules do. With ``names = {'pos_embed':
-    'position.embedding.pos_embed'}``, ``state_dict()`` writes ``pos_embed``, and loading reads either name.
+    'position.embedding.pos_embed'}``, ``state_dict()`` writes ``pos_embed``, and loading reads either name. Inside
+    PyTorch's FSDP, which looks for its own names, nothing is renamed.
 
     Args:
         module: Whose state dict is meant; a prefix from its parents is respected.
@@ -25,6 +26,8 @@ def alias_state_dict(module: nn.Module, names: dict[str, str]) -> None:
 def _rename_saved(
     names: dict[str, str], module: nn.Module, state: dict, prefix: str, metadata: dict
 ) -> None:
+    if getattr(module, '_is_fsdp_managed_module', False):
+        return  # FSDP gathers shards by the names that it knows; loading reads those as well
     for theirs, ours in names.items():
         if prefix + ours in state:
             state[prefix + theirs] = state.pop(prefix + ours)

@@ -1,0 +1,150 @@
+"""Two processes without a GPU: gradients are the average of both batches', and a run goes on where it stopped."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from gradient_record import seed_of
+from mmengine.config import Config
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import MODELS
+
+from mmlape.datasets import build_digit_scenes
+
+REPO = Path(__file__).resolve().parents[1]
+DEMO = REPO / 'configs' / 'demo'
+MODELS_TRAINED = {
+    'mask-rcnn': 'mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes.py',
+    'segmenter': 'segmenter_vit-micro-adapter-lape_mask_digit-scenes.py',
+    'retinanet': 'retinanet_pvt-micro-dtn_fpn_digit-scenes.py',
+}
+ITERATIONS, SAVED_AT = 4, 2
+# Every process has one image; drop path and recomputation are what could go wrong with several processes.
+CONFIG = """
+_base_ = {base!r}
+custom_imports = dict(imports=['mmlape', 'gradient_record'])
+custom_hooks = [dict(type='RecordGradients', folder={folder!r})]
+train_dataloader = dict(batch_size={batch})
+train_cfg = dict(max_iters={iterations}, val_interval=1000)
+default_hooks = dict(
+    checkpoint=dict(interval={saved_at}, max_keep_ckpts=-1), logger=dict(interval=1))
+optim_wrapper = dict(clip_grad=None)
+model = dict(backbone=dict(with_cp=True, {drop_path}))
+"""
+
+pytestmark = pytest.mark.slow
+
+
+def write_config(folder: Path, name: str, batch: int = 2) -> Path:
+    drop = 'drop_path_rate=0.2' if name == 'retinanet' else 'vit=dict(drop_path_rate=0.2)'
+    text = CONFIG.format(
+        base=str(DEMO / MODELS_TRAINED[name]), folder=str(folder / 'records'), batch=batch,
+        iterations=ITERATIONS, saved_at=SAVED_AT, drop_path=drop,
+    )  # fmt: skip
+    path = folder / f'{name}.py'
+    path.write_text(text)
+    return path
+
+
+def dist_train(folder: Path, config: Path, *options: str, processes: int = 2) -> str:
+    """Run ``tools/dist_train.sh`` in ``folder``; return what it printed."""
+    paths = [str(REPO / 'tests'), os.environ.get('PYTHONPATH', '')]
+    environment = dict(
+        os.environ, OMP_NUM_THREADS='1', PYTHON=sys.executable, CUDA_VISIBLE_DEVICES='',
+        PYTHONPATH=os.pathsep.join(filter(None, paths)), PORT=str(20000 + os.getpid() % 20000),
+    )  # fmt: skip
+    script = str(REPO / 'tools' / 'dist_train.sh')
+    done = subprocess.run(
+        ['bash', script, str(config), str(processes), '--work-dir', 'run', *options],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    log = done.stdout + done.stderr
+    assert done.returncode == 0, log[-6000:]
+    return log
+
+
+@pytest.fixture(scope='module', params=MODELS_TRAINED)
+def trained(request, tmp_path_factory):
+    """Folder, config and log of a run of two processes."""
+    folder = tmp_path_factory.mktemp(request.param)
+    build_digit_scenes(folder / 'data' / 'digit_scenes', num_train=12, num_val=2)
+    config = write_config(folder, request.param)
+    return folder, config, dist_train(folder, config)
+
+
+def records(folder: Path, iteration: int) -> list[dict]:
+    return [
+        torch.load(folder / 'records' / f'{rank}_{iteration}.pth', weights_only=False)
+        for rank in range(2)
+    ]
+
+
+def gradients(model: torch.nn.Module, record: dict, rank: int, iteration: int) -> dict:
+    """Of the batch of one process, computed in this one."""
+    model.load_state_dict(record['state'])
+    model.train().zero_grad()
+    torch.manual_seed(seed_of(rank, iteration))
+    data = model.data_preprocessor(record['batch'], True)
+    losses = model(**data, mode='loss')
+    model.parse_losses(losses)[0].backward()
+    return {
+        name: parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+@pytest.mark.parametrize('iteration', [0, 2])
+def test_averaged_gradients_are_those_of_one_process(trained, iteration):
+    """DDP without ``find_unused_parameters`` gives every parameter the mean over both batches, to 1e-5."""
+    folder, config, _ = trained
+    cfg = Config.fromfile(config)
+    with MODELS.switch_scope_and_registry(cfg.default_scope) as registry:
+        model = revert_sync_batchnorm(registry.build(cfg.model))
+    both = records(folder, iteration)
+    assert {record['wrapper'] for record in both} == {'MMDistributedDataParallel'}
+    for name, value in both[0]['state'].items():
+        if 'running' not in name:
+            torch.testing.assert_close(both[1]['state'][name], value, rtol=0, atol=0)
+    assert not torch.equal(both[0]['batch']['inputs'][0], both[1]['batch']['inputs'][0])
+    own = [gradients(model, record, rank, iteration) for rank, record in enumerate(both)]
+    without = {name for name, _ in model.named_parameters()} - set(own[0])
+    assert without == {name for name in without if name.startswith('neck.fpn_convs')}
+    assert bool(without) == cfg.get('find_unused_parameters', False)
+    for name in own[0]:
+        averaged, expected = both[0]['gradients'][name], (own[0][name] + own[1][name]) / 2
+        error = (averaged - expected).norm()
+        assert error <= 1e-5 * expected.norm() + 1e-8, (name, error / expected.norm())
+        assert torch.equal(averaged, both[1]['gradients'][name]), name
+    # The batches differ, so the average is neither's.
+    flat = [torch.cat([g.flatten() for g in grads.values()]) for grads in own]
+    assert (flat[0] - flat[1]).norm() > 0.1 * flat[0].norm()
+
+
+def test_a_run_goes_on_after_a_checkpoint_was_cut_short(trained):
+    """The last checkpoint is half a file: both processes resume from the one before and reach the same weights."""
+    folder, config, log = trained
+    assert f'Iter(train) [{ITERATIONS}/{ITERATIONS}]' in log
+    run, whole = folder / 'run', folder / 'whole.pth'
+    last = run / f'iter_{ITERATIONS}.pth'
+    shutil.copy(last, whole)
+    last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
+    log = dist_train(folder, config, '--resume')
+    assert f'iter_{ITERATIONS}.pth is not complete' in log
+    assert f'resuming from run/iter_{SAVED_AT}.pth' in log.replace(str(folder) + '/', '')
+    assert f'resumed epoch: 0, iter: {SAVED_AT}' in log
+    assert f'Iter(train) [{SAVED_AT}/' not in log
+    before, after = (torch.load(path, weights_only=False) for path in (whole, last))
+    assert after['meta']['iter'] == ITERATIONS
+    assert after['meta']['images_per_step'] == dict(processes=2, images=2, accumulated=1)
+    torch.testing.assert_close(after['state_dict'], before['state_dict'], rtol=1e-5, atol=1e-7)
+    states = [checkpoint['optimizer']['state'] for checkpoint in (before, after)]
+    assert states[0].keys() == states[1].keys() and states[0]
+    for index, state in states[0].items():
+        torch.testing.assert_close(states[1][index], state, rtol=1e-4, atol=1e-7)
+    lrs = [[g['lr'] for g in c['optimizer']['param_groups']] for c in (before, after)]
+    assert lrs[0] == lrs[1]
