@@ -17,7 +17,7 @@ FILE = rf'(?<![\w/.$}}-])((?:{FOLDERS})/[\w./-]+\.(?:py|sh|md|json|yml))(?![\w<*
 CONFIGS = {path.stem for path in [*shipped_configs(), *classifier_configs()]}
 # Such a name is a config of the zoo, of ours or of upstream, wherever it stands.
 CONFIG_NAME = (
-    r'(?<![\w/-])([a-z][\w-]*_[\w-]+_(?:\w+-)*(?:coco|ade20k|digit-\w+)[\w-]*)(?:\.py)?(?![\w-])'
+    r'(?<![\w/-])([a-z][\w-]*_[\w-]+_(?:\w+-)*(?:coco|ade20k|in1k|digit-\w+)[\w-]*)(?:\.py)?(?![\w-])'
 )
 
 
