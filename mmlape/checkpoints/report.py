@@ -81,7 +81,7 @@ class LoadReport:
             hint = '' if self.matched_fraction > 0.5 else f'Is {self.source!r} the right source?\n'
             raise ValueError(
                 f'the weights (source {self.source!r}) do not fit the {self.model}:\n'
-                f'{_listed(self.problems)}\n{hint}{self}'
+                f'{_listed(self.problems)}\n{hint}' + '\n'.join(self._summary())
             )
         for part, fraction in self.parts().items():
             if fraction < min_matched:
@@ -92,6 +92,15 @@ class LoadReport:
                 )
 
     def __str__(self) -> str:
+        lines = self._summary()
+        for kind in ('resized', 'filled', 'fresh'):
+            entries = getattr(self, kind)
+            lines += [f'  {kind}: {name}: {why}' for name, why in _grouped(entries)]
+        lines += [f'  unused in the source: {name}: {why}' for name, why in _grouped(self.left_out)]
+        return '\n'.join(lines)
+
+    def _summary(self) -> list[str]:
+        """How much was taken, of all and of each part."""
         taken = set(self.taken)
         lines = [
             f'{len(taken)} of {len(self.sizes)} entries ({_percent(self.matched_fraction)} of the values)'
@@ -104,11 +113,7 @@ class LoadReport:
                 lines.append(
                     f'  {part}: {count} of {len(names)} ({_percent(fraction)} of the values)'
                 )
-        for kind in ('resized', 'filled', 'fresh'):
-            entries = getattr(self, kind)
-            lines += [f'  {kind}: {name}: {why}' for name, why in _grouped(entries)]
-        lines += [f'  unused in the source: {name}: {why}' for name, why in _grouped(self.left_out)]
-        return '\n'.join(lines)
+        return lines
 
 
 def _fraction(taken: set[str] | list[str], sizes: Mapping[str, int]) -> float:
@@ -121,17 +126,18 @@ def _percent(fraction: float) -> str:
 
 
 def _grouped(entries: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Entries with one reason whose names differ in numbers alone on one line; many such under one first part too."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    """Entries with one reason whose names differ in numbers alone on one line; many such by their first parts."""
+    reasons: dict[str, list[str]] = {}
     for name, why in entries.items():
-        groups.setdefault((name.partition('.')[0], why), []).append(name)
+        reasons.setdefault(why, []).append(name)
     lines = []
-    for (part, why), names in groups.items():
+    for why, names in reasons.items():
         patterns: dict[str, list[str]] = {}
         for name in names:
             patterns.setdefault(re.sub(r'(?<=\.)\d+(?=\.)', '*', name), []).append(name)
         if len(patterns) > _LISTED_PATTERNS:
-            patterns = {f'{part}.*': names}
+            parts = dict.fromkeys(re.sub(r'\..*', '.*', name) for name in names)
+            patterns = {', '.join(parts): names}
         lines += [(_counted(pattern, same), why) for pattern, same in patterns.items()]
     return lines
 
