@@ -16,16 +16,19 @@ FOLDERS = 'benchmarks|configs|docs|mmlape|tests|tools'
 FILE = rf'(?<![\w/.$}}-])((?:{FOLDERS})/[\w./-]+\.(?:py|sh|md|json|yml))(?![\w<*{{])'
 CONFIGS = {path.stem for path in [*shipped_configs(), *classifier_configs()]}
 # Such a name is a config of the zoo, of ours or of upstream, wherever it stands.
-CONFIG_NAME = (
-    r'(?<![\w/-])([a-z][\w-]*_[\w-]+_(?:\w+-)*(?:coco|ade20k|in1k|digit-\w+)[\w-]*)(?:\.py)?(?![\w-])'
-)
-
+CONFIG_NAME = r'(?<![\w/-])([a-z][\w-]*_[\w-]+_(?:\w+-)*(?:coco|ade20k|in1k|digit-\w+)[\w-]*)(?:\.py)?(?![\w-])'
 
 MAKE = r'(?:^|(?<=[\s;&`]))make ([a-z][\w-]*)((?: \w+=\S+)*)'
-
 # At the beginning of a line or after variables; not `mmlape cannot be imported`, which is a message.
 COMMAND = r"^ *(?:\w+=(?:'[^']*'|\S*) )*mmlape ([a-z]\w*)\b(?! be )"
-COMMANDS = set(commands())
+COMMANDS = commands()
+# A command with its options, lines that go on joined; timm's tools have options of their own.
+CALL = r'(?:mmlape |tools/(?:\w+/)?)(\w+)(?:\.py|\.sh)?((?: +[^\n|`#;]*)?)'
+SHARED = '\n'.join(
+    path.read_text(encoding='utf-8')
+    for pattern in ('mmlape/launch/*.py', 'mmlape/analysis/*command.py', 'tools/t*.py')
+    for path in REPO.glob(pattern)
+)
 
 
 def unknown(text: str) -> list[str]:
@@ -39,6 +42,11 @@ def unknown(text: str) -> list[str]:
     problems += [
         f'mmlape {name}' for name in re.findall(COMMAND, text, re.MULTILINE) if name not in COMMANDS
     ]
+    for name, rest in re.findall(CALL, text.replace('\\\n', ' ')):
+        if name in COMMANDS and name != 'timm_run':
+            known = COMMANDS[name].read_text(encoding='utf-8') + SHARED
+            options = re.findall(r'(?<!\S)(--[a-z][\w-]*)', rest)
+            problems += [f'{name} {option}' for option in options if f"'{option}'" not in known]
     problems += [name for name in re.findall(FILE, text) if not (REPO / name).is_file()]
     return problems + [name for name in re.findall(CONFIG_NAME, text) if name not in CONFIGS]
 
@@ -54,6 +62,7 @@ def test_commands_exist(name):
         'make tests',
         'cd mmlape && make demo MODELS=segmenter',
         'python tools/analysis_tools/magnitude.py',
+        'mmlape train CONFIG \\\n    --work-dir x --auto-scale',
         'PORT=1 mmlape dist_trian CONFIG 8',
         'mmlape train mask-rcnn_deit-x-adapter_fpn_ms-3x_coco',
     ],
