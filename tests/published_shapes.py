@@ -32,7 +32,7 @@ def conv_bn(name: str, *shape: int) -> Shapes:
 
 
 def vit_adapter(
-    dims=192, depth=12, mlp_ratio=4, inplanes=64, heads=6, points=4, rows=197
+    dims=192, depth=12, mlp_ratio=4, inplanes=64, heads=6, points=4, ratio=1, rows=197
 ) -> Shapes:
     """The backbone; four interactions, feed-forward networks of a quarter."""
     names: Shapes = {'pos_embed': (1, rows, dims), 'level_embed': (3, dims)}
@@ -50,13 +50,13 @@ def vit_adapter(
     for number in range(4):
         part = f'interactions.{number}'
         names |= {f'{part}.injector.gamma': (dims,)} | _attention(
-            f'{part}.injector', dims, heads, 3 * points
+            f'{part}.injector', dims, heads, 3 * points, ratio
         )
         extractors = [f'{part}.extractor']
         if number == 3:
             extractors += [f'{part}.extra_extractors.{extra}' for extra in (0, 1)]
         for extractor in extractors:
-            names |= _attention(extractor, dims, heads, points) | layer(
+            names |= _attention(extractor, dims, heads, points, ratio) | layer(
                 f'{extractor}.ffn_norm', dims
             )
             names |= layer(f'{extractor}.ffn.fc1', dims // 4, dims)
@@ -83,15 +83,16 @@ def _spatial_prior(dims: int, inplanes: int) -> Shapes:
     return names
 
 
-def _attention(name: str, dims: int, heads: int, points: int) -> Shapes:
-    """Deformable attention with its norms; ``points`` of all levels."""
+def _attention(name: str, dims: int, heads: int, points: int, ratio: float) -> Shapes:
+    """Deformable attention with its norms; ``points`` of all levels, values of ``ratio`` times the channels."""
+    inner = int(dims * ratio)
     return {
         **layer(f'{name}.query_norm', dims),
         **layer(f'{name}.feat_norm', dims),
         **layer(f'{name}.attn.sampling_offsets', 2 * heads * points, dims),
         **layer(f'{name}.attn.attention_weights', heads * points, dims),
-        **layer(f'{name}.attn.value_proj', dims, dims),
-        **layer(f'{name}.attn.output_proj', dims, dims),
+        **layer(f'{name}.attn.value_proj', inner, dims),
+        **layer(f'{name}.attn.output_proj', dims, inner),
     }
 
 

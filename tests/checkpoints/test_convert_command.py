@@ -122,7 +122,7 @@ def test_a_classifiers_backbone_for_a_detector(convert, tmp_path):
     [
         (dict(out='out.pt'), r"ends in .pth or .safetensors, got 'out.pt'"),
         (dict(weights='nowhere.pth'), "there is no checkpoint 'nowhere.pth'"),
-        (dict(config='nowhere.py'), "there is no config 'nowhere.py'"),
+        (dict(config='nowhere.py'), "'nowhere.py' is neither a file nor a shipped config"),
         (dict(source='timm', weights='vit_tiny_patch61'), "no model 'vit_tiny_patch61'"),
         (dict(source='timm'), 'the model is a ViTAdapter|do not fit|only'),
         (dict(source='swin'), 'invalid choice'),

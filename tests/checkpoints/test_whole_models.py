@@ -88,39 +88,35 @@ def test_upernet():
     assert round(parameters / 1e6) == 36, 'as published'
 
 
-def cascade():
-    """The published heads on our backbone, in MMDetection 3's words."""
-    head = dict(
-        type='ConvFCBBoxHead',
-        num_shared_convs=4,
-        num_shared_fcs=1,
-        in_channels=256,
-        conv_out_channels=256,
-        fc_out_channels=1024,
-        roi_feat_size=7,
-        num_classes=80,
-        reg_class_agnostic=False,
-        reg_decoded_bbox=True,
-        norm_cfg=dict(type='SyncBN', requires_grad=True),
-        loss_bbox=dict(type='GIoULoss', loss_weight=10.0),
-    )
-    model = shipped('lape/mask-rcnn_deit-t-adapter_fpn_ms-3x_coco.py')
-    rcnn = model.train_cfg.rcnn
-    model.type = 'CascadeRCNN'
-    model.roi_head.update(
-        type='CascadeRoIHead',
-        num_stages=3,
-        stage_loss_weights=[1, 0.5, 0.25],
-        bbox_head=[head] * 3,
-    )
-    model.train_cfg.rcnn = [rcnn] * 3
-    return model
+SMALL = published.vit_adapter(dims=384)
+BASE = published.vit_adapter(dims=768, heads=12, ratio=0.5)
 
 
-def test_cascade_mask_rcnn():
-    names = published.cascade_mask_rcnn(TINY, [192] * 4)
-    parts = ['backbone', 'neck', 'rpn_head', 'roi_head']
-    check_complete(names, build(cascade()), 'vit_adapter', parts, WITHOUT_CLASS_TOKEN)
+@pytest.mark.parametrize(
+    ('config', 'scope', 'names', 'millions'),
+    [
+        ('mask-rcnn_deit-s-adapter_fpn_1x_coco', 'mmdet', published.mask_rcnn(SMALL, [384] * 4), 48),
+        ('mask-rcnn_deit-b-adapter_fpn_ms-3x_coco', 'mmdet', published.mask_rcnn(BASE, [768] * 4), 120),
+        (
+            'cascade-mask-rcnn_deit-s-adapter_fpn_ms-3x_coco',
+            'mmdet',
+            published.cascade_mask_rcnn(SMALL, [384] * 4),
+            86,
+        ),
+        ('upernet_deit-s-adapter_8xb2-160k_ade20k-512x512', 'mmseg', published.upernet(SMALL, 384), 58),
+        ('upernet_deit-b-adapter_8xb2-160k_ade20k-512x512', 'mmseg', published.upernet(BASE, 768), 134),
+    ],
+)  # fmt: skip
+def test_shipped_configs_take_the_published_files(config, scope, names, millions):
+    """Names and shapes alone, without values."""
+    with torch.device('meta'):
+        model = build(shipped(f'lape/{config}.py'), scope)
+    state = {name: torch.empty(shape, device='meta') for name, shape in names.items()}
+    _converted, report = convert_with_report(state, 'vit_adapter', model)
+    report.demand(1)
+    assert report.resized == WITHOUT_CLASS_TOKEN
+    assert not report.fresh and not report.filled and not report.left_out
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6) == millions, 'as published'
 
 
 def micro_retinanet():

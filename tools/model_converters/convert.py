@@ -31,6 +31,7 @@ from mmlape.checkpoints.convert import (
     tensors_of,
 )
 from mmlape.checkpoints.writing import check_target, write_checkpoint
+from mmlape.launch import find_config
 
 # Suffixes of files: a timm model's name may have a dot too.
 FILES = ('.pth', '.pt', '.bin', '.tar', '.safetensors')
@@ -41,7 +42,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument('source', choices=sorted(FORMATS), help='format of the weights')
     parser.add_argument('weights', help='file, http(s) address, or name of a timm model')
     parser.add_argument('out', type=Path, help='file to write: .pth or .safetensors')
-    parser.add_argument('--config', required=True, help='whose model or backbone takes them')
+    parser.add_argument(
+        '--config', required=True, help='whose model or backbone takes them: a file, or a name'
+    )
     parser.add_argument(
         '--min-matched',
         type=float,
@@ -109,6 +112,7 @@ def description(options: argparse.Namespace, report: str, checkpoint: Mapping[st
 def main() -> None:
     options = parse_arguments()
     check_target(options.out, options.force)
+    options.config = find_config(options.config)
     config = config_of(options)
     grid = tuple(options.source_grid) if options.source_grid else None
     weights = Pretrained(
