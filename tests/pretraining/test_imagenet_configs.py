@@ -1,0 +1,308 @@
+"""Every ImageNet config parses, builds, reads data, trains an epoch with MMPretrain's runner, and starts a detector."""
+
+import copy
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from config_utils import CONFIGS, REPO, classifier_configs
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.registry import MODELS, DefaultScope
+from mmengine.runner import Runner
+from mmpretrain.structures import DataSample
+from mmpretrain.utils import register_all_modules
+from PIL import Image
+
+IMAGENET = CONFIGS / 'imagenet'
+NAME = '{}_8xb128_in1k.py'
+TEACHER = dict(type='TimmClassifier', model_name='pvt_v2_b0')
+CLASSES = 3  # of the data set that is made here; models keep their 1000
+# Published top-1. LaPE (ICCV 2023), Table 1; DTN (ICLR 2022), Tables 1, 2 and 9.
+PUBLISHED = {
+    **{'deit-t': 71.54, 'deit-t-lape': 73.11, 'deit-s': 80.00, 'deit-s-lape': 80.54},
+    **{'deit-b': 81.64, 'deit-b-lape': 81.97, 'deit-t-distilled': 74.16},
+    **{'deit-t-distilled-lape': 74.97, 'deit-s-distilled': 80.98, 'deit-s-distilled-lape': 81.48},
+    **{'deit-b-distilled': 83.05, 'deit-b-distilled-lape': 83.41, 'deit-s-dtn': 80.6},
+    **{'deit-b-dtn': 82.3, 'vit-t-star': 72.3, 'vit-t-star-dtn': 73.2, 'vit-s-star': 80.6},
+    **{'vit-s-star-dtn': 81.7, 'vit-b-star': 81.7, 'vit-b-star-dtn': 82.5, 'pvt-t': 75.1},
+    **{'pvt-t-dtn': 76.3, 'pvt-s': 79.9, 'pvt-s-dtn': 80.8, 'pvt-l': 81.7, 'pvt-l-dtn': 82.3},
+    **{'pvtv2-b3': 83.2, 'pvtv2-b3-dtn': 83.7},
+}
+
+
+def short(path: Path) -> str:
+    return path.name.removesuffix(NAME.format(''))
+
+
+def by_size(path: Path):
+    """Base and Large, and what is as slow, are for the slow tests."""
+    quick = re.match(r'(deit|vit|pvt)-t', short(path))
+    return pytest.param(path, id=short(path), marks=[] if quick else pytest.mark.slow)
+
+
+@pytest.fixture(scope='module')
+def images(tmp_path_factory):
+    """A folder in ImageNet's layout: images of noise, of several sizes."""
+    root = tmp_path_factory.mktemp('imagenet')
+    draw = np.random.default_rng(0)
+    for split in ('train', 'val'):
+        for label in range(CLASSES):
+            folder = root / split / f'n{label:08}'
+            folder.mkdir(parents=True)
+            for number in range(2):
+                pixels = draw.integers(0, 255, (70 + 9 * number, 90, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f'{number}.JPEG')
+    return root
+
+
+def small(path: Path, images: Path, work_dir: Path) -> Config:
+    """A config as it is, but for the data, the size of images, and no teacher to download."""
+    cfg = Config.fromfile(path)
+    cfg.work_dir = str(work_dir)
+    cfg.experiment_name = f'{path.stem}-{id(cfg)}'
+    cfg.env_cfg.dist_cfg = None
+    if 'teacher' in cfg.model:
+        cfg.model.teacher = copy.deepcopy(TEACHER)
+    for split in ('train', 'val', 'test'):
+        loader = cfg[f'{split}_dataloader']
+        loader.update(batch_size=3, num_workers=0, persistent_workers=False)
+        loader.dataset.data_root = str(images)
+        loader.dataset.metainfo = dict(classes=[f'class {label}' for label in range(CLASSES)])
+        for step in loader.dataset.pipeline:
+            if step.type == 'RandomResizedCrop':
+                step.scale = 64
+            elif step.type == 'ResizeEdge':
+                step.scale = 73
+            elif step.type == 'CenterCrop':
+                step.crop_size = 64
+    return cfg
+
+
+class _OneEpoch(Hook):
+    """Remembers the parameters that a training starts with, and ends it after an epoch of its 300."""
+
+    def __init__(self, starts: dict) -> None:
+        self.starts = starts
+
+    def before_train_epoch(self, runner) -> None:
+        self.starts.update({n: p.detach().clone() for n, p in runner.model.named_parameters()})
+
+    def after_train_epoch(self, runner) -> None:
+        runner.train_loop.stop_training = True
+
+
+@pytest.mark.parametrize('path', [by_size(path) for path in classifier_configs()])
+def test_one_epoch_with_mmpretrains_runner(path, images, tmp_path):
+    cfg = small(path, images, tmp_path)
+    runner = Runner.from_cfg(cfg)
+    model = runner.model
+    waiting = {name for name, p in model.named_parameters() if p.requires_grad}
+    for name in waiting.copy():
+        model.get_parameter(name).register_post_accumulate_grad_hook(
+            lambda _, name=name: waiting.discard(name)
+        )
+    starts = {}
+    runner.register_hook(_OneEpoch(starts))
+    runner.train()  # two steps, validation, a checkpoint
+
+    assert not waiting, 'several processes (DDP) would wait for these gradients'
+    moved = [n for n, p in model.named_parameters() if not torch.equal(p, starts[n])]
+    assert len(moved) == len(starts)
+    assert all(p.isfinite().all() for p in model.parameters())
+    assert not any('teacher' in name for name in model.state_dict())
+    # All parameters are in one group or another, those without weight decay as in DeiT.
+    groups = runner.optim_wrapper.optimizer.param_groups
+    decay = {id(p): group['weight_decay'] for group in groups for p in group['params']}
+    for name, parameter in model.named_parameters():
+        spared = parameter.ndim == 1 or re.search(r'position|_token', name)
+        assert decay[id(parameter)] == (0 if spared else 0.05), name
+    scalars = runner.message_hub.log_scalars
+    assert 0 <= scalars['val/accuracy/top1'].current() <= 100
+    assert (tmp_path / 'epoch_1.pth').is_file()
+
+
+def build(name: str, **changes) -> torch.nn.Module:
+    """The classifier of a config, without a download."""
+    register_all_modules(init_default_scope=False)
+    cfg = Config.fromfile(IMAGENET / NAME.format(name))
+    cfg.model.data_preprocessor = cfg.data_preprocessor
+    if 'teacher' in cfg.model:
+        cfg.model.teacher = copy.deepcopy(TEACHER)
+    cfg.merge_from_dict(changes)
+    DefaultScope.get_instance(f'{name}-{id(cfg)}', scope_name='mmpretrain')
+    return MODELS.build(cfg.model)
+
+
+@pytest.mark.parametrize(
+    ('name', 'config', 'left'),
+    [
+        ('deit-t-lape', 'lape/segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512.py', set()),
+        (
+            'deit-t-lape',
+            'lape/mask-rcnn_deit-t-adapter-lape_fpn_ms-3x_coco.py',
+            {'cls_token', 'norm.weight', 'norm.bias'},
+        ),
+        (
+            'deit-t-distilled-lape',
+            'lape/segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512.py',
+            {'dist_token'},
+        ),
+        (
+            'pvt-t-dtn',
+            'dtn/mask-rcnn_pvt-t-dtn_fpn_1x_coco.py',
+            {'cls_token', 'norm.weight', 'norm.bias'},
+        ),
+    ],
+    ids=['segmenter', 'adapter', 'distilled', 'pvt'],
+)
+def test_a_checkpoint_starts_a_detector(name, config, left, tmp_path):
+    classifier = build(name)
+    checkpoint = tmp_path / 'epoch_300.pth'
+    torch.save(dict(meta=dict(epoch=300), state_dict=classifier.state_dict()), checkpoint)
+    cfg = Config.fromfile(CONFIGS / config)
+    backbone = cfg.model.backbone
+    start = dict(type='mmlape.Pretrained', source='mmlape', checkpoint=str(checkpoint))
+    backbone.get('vit', backbone).init_cfg = start
+    if 'pvt' in name:
+        backbone.num_heads = [4, 4, 5, 8]
+    DefaultScope.get_instance(f'{config}-{id(cfg)}', scope_name=cfg.default_scope)
+    model = MODELS.build(backbone)
+    model.init_weights()
+    ours = getattr(model, 'vit', model).state_dict()
+    theirs = classifier.backbone.state_dict()
+    assert theirs.keys() - ours.keys() == left
+    taken = [key for key in ours.keys() & theirs.keys() if 'pos_embed' not in key]
+    assert len(taken) > 100
+    assert all(torch.equal(ours[key], theirs[key]) for key in taken)
+
+
+def test_heads_see_what_their_names_say():
+    image = torch.linspace(-2, 2, 2 * 3 * 64 * 64).view(2, 3, 64, 64)
+    for name in ('deit-t-lape', 'vit-t-star-dtn', 'pvt-t-dtn'):
+        model = build(name).eval()
+        (token,) = model.extract_feat(image)
+        torch.testing.assert_close(model(image), model.head.layers.head(token))
+    distilled = build('deit-t-distilled').eval()
+    ((cls_token, dist_token),) = distilled.extract_feat(image)
+    heads = distilled.head.layers
+    scores = (heads.head(cls_token) + heads.head_dist(dist_token)) / 2
+    torch.testing.assert_close(distilled(image), scores)
+
+
+def samples(labels):
+    return [DataSample().set_gt_label(label) for label in labels]
+
+
+def test_a_student_learns_from_labels_and_from_its_teacher():
+    student = build('deit-t-distilled-lape', model=dict(teacher_weight=0.25))
+    with pytest.raises(ValueError, match='init_weights'):
+        student.loss(torch.zeros(1, 3, 64, 64), samples([1]))
+    student.init_weights()
+    teacher = student.teacher
+    assert not any(p.requires_grad for p in teacher.parameters())
+    images = torch.linspace(-2, 2, 2 * 3 * 64 * 64).view(2, 3, 64, 64)
+    before = copy.deepcopy(teacher.state_dict())
+    student.train()
+    assert not teacher.training
+    losses = student.loss(images, samples([1, 2]))
+    total, _ = student.parse_losses(losses)
+    torch.testing.assert_close(total, losses['loss_label'] + losses['loss_teacher'])
+    student.eval()  # the same function without draws
+    losses = student.loss(images, samples([1, 2]))
+    with torch.no_grad():
+        cls_token, dist_token = student.head.pre_logits(student.extract_feat(images))
+        answers = teacher(images, mode='tensor').argmax(1)
+        scores = student.head.layers.head_dist(dist_token)
+        hard = torch.nn.functional.cross_entropy(scores, answers)
+        logits = student.head.layers.head(cls_token).log_softmax(1)
+        target = torch.full_like(logits, 0.1 / 1000)
+        target[[0, 1], [1, 2]] += 0.9
+    torch.testing.assert_close(losses['loss_teacher'], 0.25 * hard)
+    torch.testing.assert_close(losses['loss_label'], 0.75 * -(target * logits).sum(1).mean())
+    assert all(torch.equal(before[key], value) for key, value in teacher.state_dict().items())
+    assert student.to(torch.float64).teacher.state_dict()['head.weight'].dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ('changes', 'error', 'message'),
+    [
+        (dict(model=dict(teacher=dict(num_classes=7))), ValueError, '1000 scores'),
+        (dict(model=dict(teacher_weight=1.5)), ValueError, 'teacher_weight'),
+        (dict(model=dict(head=dict(type='VisionTransformerClsHead'))), TypeError, 'DeiTClsHead'),
+    ],
+)
+def test_a_student_that_cannot_learn_is_refused(changes, error, message):
+    with pytest.raises(error, match=message):
+        build('deit-t-distilled', **changes).init_weights()
+
+
+def test_recipe():
+    """LaPE (arXiv v1), Table 7, and DeiT (ICML 2021), Table 9: what a wrong base file would change."""
+    for path in classifier_configs():
+        cfg = Config.fromfile(path)
+        assert cfg.default_scope == 'mmpretrain'
+        optimizer = cfg.optim_wrapper.optimizer
+        batch = 8 * cfg.train_dataloader.batch_size
+        assert (optimizer.type, optimizer.weight_decay) == ('AdamW', 0.05)
+        assert optimizer.lr == 5e-4 * batch / 512
+        assert batch == cfg.auto_scale_lr.base_batch_size == 1024
+        warm_up, cosine = cfg.param_scheduler
+        assert cfg.train_cfg.max_epochs == 300 and warm_up.end == cosine.begin == 5
+        assert cosine.eta_min == 1e-5 and warm_up.start_factor * optimizer.lr == 1e-6
+        assert cfg.model.head.num_classes == cfg.data_preprocessor.num_classes == 1000
+        assert cfg.model.head.loss.label_smooth_val == 0.1
+        assert [a.alpha for a in cfg.model.train_cfg.augments] == [0.8, 1.0]
+        larger = short(path).startswith(('pvt-l', 'pvtv2-b3'))
+        assert cfg.model.backbone.drop_path_rate == (0.3 if larger else 0.1)
+        assert ('clip_grad' in cfg.optim_wrapper) == larger
+        assert cfg.train_dataloader.sampler.type == 'RepeatAugSampler'
+        rand, erase = cfg.train_pipeline[3:5]
+        assert (rand.magnitude_level, rand.magnitude_std, erase.erase_prob) == (9, 0.5, 0.25)
+
+
+@pytest.mark.parametrize('name', [name for name in PUBLISHED if re.search(r'lape|dtn', name)])
+def test_a_method_changes_nothing_else(name):
+    plain, method = (
+        Config.fromfile(IMAGENET / NAME.format(part)).to_dict()
+        for part in (re.sub(r'-(lape|dtn)$', '', name), name)
+    )
+    changed = {'joining'} if name.endswith('lape') else {'norm_cfg', 'num_heads'}
+    for cfg in (plain, method):
+        for key in changed:
+            cfg['model']['backbone'].pop(key, None)
+        cfg.pop('filename', None)
+    assert plain == method
+
+
+def test_metafile_readme_and_configs_agree():
+    meta = yaml.safe_load((IMAGENET / 'metafile.yml').read_text())
+    readme = (IMAGENET / 'README.md').read_text()
+    collections = {entry['Name'] for entry in meta['Collections']}
+    models = {entry['Name']: entry for entry in meta['Models']}
+    assert set(models) == {path.stem for path in classifier_configs()}
+    assert set(PUBLISHED) == {short(path) for path in classifier_configs()}
+    for name, entry in models.items():
+        path = REPO / entry['Config']
+        assert path.stem == name and entry['In Collection'] in collections
+        (ours, published, *_) = entry['Results']
+        assert ours['Metrics'] == {}
+        value = PUBLISHED[short(path)]
+        assert published['Metrics'] == {'Top 1 Accuracy': value}
+        paper = 'LaPE, ICCV 2023' if 'Table 1' in published['Published'] and 'lape' in name else ''
+        assert published['Published'].startswith(paper)
+        assert str(value) in path.read_text() and name in readme
+        row = next(line for line in readme.splitlines() if f'[{name}]' in line)
+        assert str(value) in row
+
+
+@pytest.mark.parametrize('path', [by_size(path) for path in classifier_configs()])
+def test_the_table_counts_what_is_built(path):
+    meta = yaml.safe_load((IMAGENET / 'metafile.yml').read_text())
+    (entry,) = (entry for entry in meta['Models'] if entry['Name'] == path.stem)
+    with torch.device('meta'):
+        model = build(short(path))
+    assert sum(p.numel() for p in model.parameters()) == entry['Metadata']['Parameters']
