@@ -1,4 +1,4 @@
-"""The package: code from ``mmlape/``; ``configs/`` and ``tools/`` travel inside it as ``mmlape/.mim/``, MIM's place."""
+"""The package: code from ``mmlape/``; configs, tools and model index travel in it as ``mmlape/.mim/``, MIM's place."""
 
 import re
 import shutil
@@ -10,6 +10,7 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent
 # setup_env sets up a clone, so it is of no use without one.
 SHIPPED = {'configs': (), 'tools': ('setup_env',)}
+MODEL_INDEX = 'model-index.yml'
 
 
 class BuildPyWithConfigs(build_py):
@@ -25,6 +26,8 @@ class BuildPyWithConfigs(build_py):
             if (ROOT / folder).is_dir():
                 ignore = shutil.ignore_patterns('__pycache__', '*.pyc', *left_out)
                 shutil.copytree(ROOT / folder, target, ignore=ignore)
+        if (ROOT / MODEL_INDEX).is_file():
+            shutil.copy(ROOT / MODEL_INDEX, Path(self.build_lib, 'mmlape', '.mim', MODEL_INDEX))
 
 
 def read(name: str) -> str:

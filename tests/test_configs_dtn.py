@@ -75,7 +75,7 @@ def test_lape_changes_the_joining_alone(name):
 
 
 def test_there_is_something_to_compare():
-    assert len(variants('-dtn')) == 7 and len(variants('-lape')) == 2
+    assert len(variants('-dtn')) == 9 and len(variants('-lape')) == 2
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,8 @@ def test_there_is_something_to_compare():
         ('mask-rcnn_pvt-t', 32.9),
         ('mask-rcnn_pvt-s', 44.1),
         ('mask-rcnn_pvtv2-b2', 45.0),
+        ('retinanet_pvtv2-b3', 55.0),
+        ('mask-rcnn_pvtv2-b3', 64.9),
     ],
 )
 def test_parameters_are_those_in_the_readme(name, millions):
@@ -95,7 +97,8 @@ def test_parameters_are_those_in_the_readme(name, millions):
     assert round(count(cfg.model) / 1e6, 1) == millions
     assert f'[{name}_fpn_1x_coco]' in (FOLDER / 'README.md').read_text()
     v2 = 'V2' if 'pvtv2' in name else ''
-    layers = [2, 2, 2, 2] if name.endswith('-t') else [3, 4, 6, 3]
+    layers = {'t': [2, 2, 2, 2], 's': [3, 4, 6, 3], 'b2': [3, 4, 6, 3], 'b3': [3, 4, 18, 3]}
+    layers = layers[name.rpartition('-')[2]]
     theirs = MODELS.build(dict(type=f'PyramidVisionTransformer{v2}', num_layers=layers))
     assert sum(p.numel() for p in theirs.parameters()) == count(cfg.model.backbone)
 

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from mmengine.config import Config
 
-from .complexity import Complexity
+from .complexity import IMAGE_SIZES, Complexity
 
 __all__ = ['Row', 'Zoo', 'read_rows', 'write_measured']
 
@@ -184,8 +184,7 @@ class Zoo:
 
     def page(self, folder: Path) -> str:
         """The page in Markdown, its links relative to ``folder``."""
-        sizes = {tuple(entry['image_size']) for entry in self.measured.values()}
-        detection, segmentation = (f'{h} x {w}' for h, w in sorted(sizes, reverse=True))
+        detection, segmentation = ('{} x {}'.format(*IMAGE_SIZES[s]) for s in ('mmdet', 'mmseg'))
         versions = ', '.join(f'{name} {version}' for name, version in self.versions.items())
         parts = [
             _INTRODUCTION.format(detection=detection, segmentation=segmentation, versions=versions)

@@ -2,7 +2,8 @@
 
     python tools/analysis_tools/zoo_table.py [--config PATTERN ...] [--out docs/model_zoo.md] [--check]
 
-Writes the page, its record beside it (``.json``) and the figures in ``configs/*/metafile.yml``. See docs/model_zoo.md.
+Writes the page, its record beside it (``.json``) and, unless ``--out`` names another page, the figures in
+``configs/*/metafile.yml``. See docs/model_zoo.md.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from mmlape.analysis.complexity import measure_complexity
 from mmlape.analysis.zoo import Zoo, read_rows, write_measured
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / 'docs' / 'model_zoo.md'
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -29,7 +31,10 @@ def parse_arguments() -> argparse.Namespace:
         help="names to measure, e.g. 'upernet*'; default: all rows",
     )
     parser.add_argument(
-        '--out', type=Path, help='the page; its record gets the ending .json (docs/model_zoo.md)'
+        '--out',
+        type=Path,
+        default=PAGE,
+        help='the page; its record gets the ending .json (default docs/model_zoo.md)',
     )
     parser.add_argument(
         '--check',
@@ -37,8 +42,6 @@ def parse_arguments() -> argparse.Namespace:
         help='measure and write nothing; fail if the page is not what configs and metafiles say',
     )
     options = parser.parse_args()
-    if options.out is None:
-        options.out = ROOT / 'docs' / 'model_zoo.md'
     if not options.out.parent.is_dir():
         parser.error(f'no folder {options.out.parent}; say with --out where the page is to be')
     options.out = options.out.resolve()
@@ -72,8 +75,9 @@ def main() -> int:
         zoo.put(row, complexity)
         print(f'{row.name}: {complexity.parameters:,} parameters, {complexity.flops:,} FLOPs')
     zoo.save()
-    for metafile in {row.metafile for row in rows}:
-        write_measured(metafile, zoo.measured)
+    if options.out == PAGE:
+        for metafile in {row.metafile for row in rows}:
+            write_measured(metafile, zoo.measured)
     options.out.write_text(
         Zoo(read_rows(ROOT), zoo.path).page(options.out.parent), encoding='utf-8'
     )

@@ -1,0 +1,307 @@
+"""The configs of configs/lape: published sizes and recipes, weights that arrive, and what LaPE changes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from config_utils import CONFIGS
+from docs_pages import read_page
+from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS
+from test_configs import build, load
+
+FOLDER = CONFIGS / 'lape'
+COCO_3X = 'mask-rcnn_deit-{}-adapter{}_fpn_ms-3x_coco.py'
+UPERNET = 'upernet_deit-{}-adapter{}_8xb2-160k_ade20k-512x512.py'
+SEGMENTER = 'segmenter_deit-{}{}_mask_8xb1-160k_ade20k-512x512.py'
+CASCADE = 'cascade-mask-rcnn_deit-s-adapter{}_fpn_ms-3x_coco.py'
+RETINANET = 'retinanet_deit-s-adapter{}_fpn_1x_coco.py'
+LAPE_ROWS = sorted(path.name for path in FOLDER.glob('*-lape*.py'))
+DIMS = {'deit-tiny': 192, 'deit-small': 384, 'deit-base': 768}
+
+
+def count(cfg: Config) -> int:
+    if (
+        cfg.model.type == 'EncoderDecoder'
+    ):  # Segmenter's head reads values of tensors as it is built
+        model = MODELS.build(cfg.model)
+    else:
+        with torch.device('meta'):
+            model = MODELS.build(cfg.model)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ('name', 'published'),
+    [
+        *((COCO_3X.format(size, ''), m) for size, m in (('t', 28), ('s', 48), ('b', 120))),
+        (CASCADE.format(''), 86),
+        *((UPERNET.format(size, ''), m) for size, m in (('t', 36), ('s', 58), ('b', 134))),
+        (SEGMENTER.format('t', ''), 7),
+        (SEGMENTER.format('s', ''), 26),  # published: 27; upstream's own has 26.0, see below
+    ],
+)
+def test_parameters_are_as_published(name, published):
+    """In millions: LaPE (ICCV 2023) Tables 3 and 4; ViT-Adapter (ICLR 2023) Tables 1 to 3."""
+    assert round(count(load(FOLDER / name)) / 1e6) == published
+
+
+@pytest.mark.parametrize(('size', 'dims', 'heads'), [('t', 192, 3), ('s', 384, 6), ('b', 768, 12)])
+def test_segmenter_has_the_size_of_upstreams(size, dims, heads):
+    """As many parameters as MMSegmentation's Segmenter of these dimensions."""
+    cfg = load(FOLDER / SEGMENTER.format(size, ''))
+    ours = count(cfg)
+    cfg.model.backbone = dict(
+        type='VisionTransformer',
+        img_size=(512, 512),
+        patch_size=16,
+        embed_dims=dims,
+        num_layers=12,
+        num_heads=heads,
+        patch_bias=True,
+        final_norm=True,
+        with_cls_token=True,
+    )
+    assert ours == count(cfg)
+
+
+def test_every_row_has_both_positions():
+    both = {name.replace('-lape', '') for name in LAPE_ROWS}
+    assert both == {path.name for path in FOLDER.glob('*.py')} - set(LAPE_ROWS)
+    assert len(both) == 6 + 3 + 3 + 2
+
+
+@pytest.mark.parametrize('name', LAPE_ROWS)
+def test_lape_changes_the_joining_alone(name):
+    default, lape = (load(FOLDER / n) for n in (name.replace('-lape', ''), name))
+    vits = [cfg.model.backbone.get('vit', cfg.model.backbone) for cfg in (default, lape)]
+    with torch.device('meta'):
+        sizes = [sum(p.numel() for p in MODELS.build(dict(vit)).parameters()) for vit in vits]
+    assert sizes[1] - sizes[0] == 2 * 12 * DIMS[vits[0].arch]
+    joinings = [vit.pop('joining').type for vit in vits]
+    assert joinings == ['mmlape.DefaultJoining', 'mmlape.LaPE']
+    default, lape = ({**cfg.to_dict(), 'filename': None} for cfg in (default, lape))
+    assert default == lape
+
+
+@pytest.mark.parametrize(
+    ('size', 'arch', 'heads', 'ratio', 'drop_path'),
+    [
+        ('t', 'deit-tiny', 6, 1.0, 0.1),
+        ('s', 'deit-small', 6, 1.0, 0.2),
+        ('b', 'deit-base', 12, 0.5, 0.3),
+    ],
+)
+def test_the_adapter_is_as_published(size, arch, heads, ratio, drop_path):
+    for name, windows, feature in (
+        (COCO_3X, [14, 14, None] * 4, 'last'),
+        (UPERNET, None, 'per_stage'),
+    ):
+        backbone = Config.fromfile(FOLDER / name.format(size, '')).model.backbone
+        assert (backbone.deform_num_heads, backbone.deform_ratio) == (heads, ratio)
+        assert (backbone.conv_inplanes, backbone.num_points) == (64, 4)
+        assert (backbone.cffn_ratio, backbone.norm_cfg.type) == (0.25, 'SyncBN')
+        assert backbone.interaction_indexes == [[0, 2], [3, 5], [6, 8], [9, 11]]
+        assert backbone.vit_feature == feature
+        vit = backbone.vit
+        assert (vit.arch, vit.drop_path_rate, vit.window_size) == (arch, drop_path, windows)
+        assert (vit.img_size, vit.patch_size, vit.layer_scale) == (224, 16, True)
+        assert f'/deit_{arch.removeprefix("deit-")}_patch16_224-' in vit.init_cfg.checkpoint
+
+
+@pytest.mark.parametrize('name', [COCO_3X.format('s', '-lape'), CASCADE.format('')])
+def test_recipe_of_36_epochs(name):
+    cfg = Config.fromfile(FOLDER / name)
+    assert cfg.train_cfg.max_epochs == cfg.param_scheduler[1].end == 36
+    assert cfg.param_scheduler[1].milestones == [27, 33]
+    flip, choice, crop = cfg.train_pipeline[2:5]
+    assert (flip.type, choice.type) == ('RandomFlip', 'RandomChoice')
+    resize, cropped = choice.transforms
+    assert resize[0].scales == [(short, 1333) for short in range(480, 801, 32)]
+    assert cropped[0].scales == [(400, 1333), (500, 1333), (600, 1333)]
+    assert cropped[1].crop_size == (384, 600) and cropped[2].scales == resize[0].scales
+    assert crop.crop_size == (1024, 1024)
+    assert cfg.train_dataloader.dataset.pipeline == cfg.train_pipeline
+    assert cfg.train_dataloader.batch_size * 8 == cfg.auto_scale_lr.base_batch_size == 16
+
+
+@pytest.mark.parametrize('name', ['mask-rcnn_deit-t-adapter_fpn_1x_coco.py', RETINANET.format('')])
+def test_recipe_of_12_epochs(name):
+    cfg = Config.fromfile(FOLDER / name)
+    assert cfg.train_cfg.max_epochs == cfg.param_scheduler[1].end == 12
+    assert cfg.param_scheduler[1].milestones == [8, 11]
+    masks = name.startswith('mask')
+    assert cfg.train_pipeline[1].get('with_mask', False) == masks
+    assert cfg.train_pipeline[2].scale == (1333, 800)
+    assert cfg.val_evaluator.metric == (['bbox', 'segm'] if masks else 'bbox')
+    assert cfg.train_dataloader.batch_size * 8 == cfg.auto_scale_lr.base_batch_size == 16
+
+
+def test_cascade_is_the_published_one():
+    model = Config.fromfile(FOLDER / CASCADE.format('')).model
+    heads = model.roi_head.bbox_head
+    assert {head.type for head in heads} == {'ConvFCBBoxHead'}
+    assert {(head.num_shared_convs, head.num_shared_fcs) for head in heads} == {(4, 1)}
+    assert {(h.loss_bbox.type, h.loss_bbox.loss_weight) for h in heads} == {('GIoULoss', 10.0)}
+    assert all(head.reg_decoded_bbox and not head.reg_class_agnostic for head in heads)
+    assert [head.bbox_coder.target_stds[0] for head in heads] == [0.1, 0.05, 0.033]
+    assert [stage.assigner.pos_iou_thr for stage in model.train_cfg.rcnn] == [0.5, 0.6, 0.7]
+    assert model.roi_head.stage_loss_weights == [1, 0.5, 0.25]
+    assert model.train_cfg.rpn_proposal.max_per_img == 2000
+
+
+@pytest.mark.parametrize('name', [COCO_3X.format('t', '-lape'), RETINANET.format('-lape')])
+def test_weight_decay_spares_what_the_recipe_spares(name):
+    cfg = load(FOLDER / name)
+    with torch.device('meta'):
+        model = MODELS.build(cfg.model)
+    by_name = settings_by_name(model, cfg)
+    spared = ('norm', 'bias', 'pos_embed', 'level_embed', 'cls_token')
+    for key, (lr, decay) in by_name.items():
+        assert decay == (0 if any(part in key for part in spared) else 0.05), key
+        assert lr == 1e-4
+    vit = 'backbone.vit.'
+    assert by_name[vit + 'blocks.0.attn.qkv.weight'] == (1e-4, 0.05)
+    for key in (
+        vit + 'blocks.0.norm1.weight',
+        vit + 'blocks.0.attn.qkv.bias',
+        vit + 'position.joining.norms.11.weight',
+        vit + 'position.embedding.pos_embed',
+        'backbone.level_embed',
+    ):
+        assert by_name[key] == (1e-4, 0), key
+
+
+def settings_by_name(model, cfg) -> dict[str, tuple[float, float]]:
+    """Learning rate and weight decay of every parameter."""
+    groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
+    found = {id(p): (g['lr'], g['weight_decay']) for g in groups for p in g['params']}
+    return {name: found[id(p)] for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize(('size', 'lr'), [('t', 1.2e-4), ('s', 6e-5), ('b', 6e-5)])
+def test_recipe_of_upernet(size, lr):
+    cfg = load(FOLDER / UPERNET.format(size, '-lape'))
+    optimizer = cfg.optim_wrapper.optimizer
+    assert (optimizer.type, optimizer.lr, optimizer.weight_decay) == ('AdamW', lr, 0.01)
+    assert optimizer.betas == (0.9, 0.999)
+    warmup, poly = cfg.param_scheduler
+    assert (warmup.start_factor, warmup.end) == (1e-6, 1500)
+    assert (poly.type, poly.power, poly.eta_min) == ('PolyLR', 1.0, 0.0)
+    assert (poly.begin, poly.end, cfg.train_cfg.max_iters) == (1500, 160000, 160000)
+    assert cfg.train_dataloader.batch_size * 8 == cfg.auto_scale_lr.base_batch_size == 16
+    assert cfg.model.test_cfg == dict(mode='slide', crop_size=(512, 512), stride=(341, 341))
+    for loader in (cfg.val_dataloader, cfg.test_dataloader):
+        resize, multiple = loader.dataset.pipeline[1:3]
+        assert resize.scale == (2048, 512)
+        assert (multiple.type, multiple.size_divisor) == ('ResizeToMultiple', 32)
+    assert cfg.tta_pipeline[1].transforms[1][0].type == 'ResizeToMultiple'
+
+
+def test_upernets_learning_rates_fall_with_depth():
+    """0.95 per layer; 14 depths: what stands before the 12 layers, they, and all else."""
+    cfg = load(FOLDER / UPERNET.format('t', '-lape'))
+    with torch.device('meta'):
+        model = MODELS.build(cfg.model)
+    settings = settings_by_name(model, cfg)
+    vit = 'backbone.vit.'
+    for name, steps, decay in (
+        ('decode_head.conv_seg.weight', 0, 0.01),
+        ('backbone.spm.fc1.weight', 0, 0.01),
+        (vit + 'blocks.11.attn.qkv.weight', 1, 0.01),
+        (vit + 'blocks.0.attn.qkv.weight', 12, 0.01),
+        (vit + 'blocks.0.attn.qkv.bias', 12, 0),
+        (vit + 'position.joining.norms.0.weight', 12, 0),
+        (vit + 'patch_embed.proj.weight', 13, 0.01),
+        (vit + 'position.embedding.pos_embed', 13, 0),
+    ):
+        assert settings[name] == (pytest.approx(1.2e-4 * 0.95**steps), decay), name
+
+
+@pytest.mark.parametrize('size', ['t', 's', 'b'])
+def test_recipe_of_segmenter(size):
+    cfg = Config.fromfile(FOLDER / SEGMENTER.format(size, '-lape'))
+    optimizer = cfg.optim_wrapper.optimizer
+    assert (optimizer.type, optimizer.lr, optimizer.weight_decay) == ('SGD', 1e-3, 0.0)
+    assert (optimizer.momentum, cfg.param_scheduler[0].power) == (0.9, 0.9)
+    assert cfg.train_cfg.max_iters == cfg.param_scheduler[0].end == 160000
+    assert cfg.train_dataloader.batch_size * 8 == cfg.auto_scale_lr.base_batch_size == 8
+    assert cfg.model.test_cfg.stride == (480, 480)
+    assert cfg.model.data_preprocessor.mean == [123.675, 116.28, 103.53]
+    head = cfg.model.decode_head
+    assert (head.num_layers, head.embed_dims) == (2, head.num_heads * 64)
+
+
+@pytest.mark.parametrize('name', [COCO_3X.format('t', '-lape'), SEGMENTER.format('t', '-lape')])
+def test_weights_arrive(name, tmp_path):
+    """The ``init_cfg`` of a config, given a file of DeiT's layout, survives the init of the rest."""
+    import timm
+
+    deit = timm.create_model('deit_tiny_patch16_224').state_dict()
+    deit = {key: torch.randn_like(value) for key, value in deit.items()}
+    torch.save(dict(model=deit), tmp_path / 'deit.pth')
+    vit = vit_of_initialised(name, checkpoint=str(tmp_path / 'deit.pth'))
+    for key in ('patch_embed.proj.weight', 'blocks.0.attn.qkv.weight', 'blocks.11.norm2.bias'):
+        assert torch.equal(vit.state_dict()[key], deit[key]), key
+    if vit.num_prefix_tokens:
+        assert torch.equal(vit.cls_token, deit['cls_token'])
+    norms = vit.position.joining.norms
+    assert all(torch.equal(norm.weight, torch.ones(192)) for norm in norms)
+
+
+@pytest.mark.parametrize('name', [COCO_3X.format('t', '-lape'), SEGMENTER.format('t', '-lape')])
+def test_a_vit_pre_trained_with_lape_arrives(name, tmp_path):
+    """The option that the README gives: its position norms come along."""
+    trained = MODELS.build(
+        dict(type='mmlape.VisionTransformer', arch='deit-tiny', joining=dict(type='mmlape.LaPE'))
+    )
+    state = {key: torch.randn_like(value) for key, value in trained.state_dict().items()}
+    torch.save(state, tmp_path / 'lape.pth')
+    place = 'model.backbone.init_cfg.' if 'segmenter' in name else 'model.backbone.vit.init_cfg.'
+    assert f'{place}source=mmlape' in (FOLDER / 'README.md').read_text()
+    vit = vit_of_initialised(name, source='mmlape', checkpoint=str(tmp_path / 'lape.pth'))
+    loaded = vit.state_dict()
+    joining = [key for key in state if 'norms' in key]
+    assert len(joining) == 24
+    for key in ('blocks.0.attn.qkv.weight', *joining):
+        assert torch.equal(loaded[key], state[key]), key
+
+
+def vit_of_initialised(name: str, **init_cfg) -> torch.nn.Module:
+    """The ViT of a config's model, which alone loads weights."""
+    place = 'model.backbone.init_cfg' if 'segmenter' in name else 'model.backbone.vit.init_cfg'
+    original = Config.fromfile(FOLDER / name)
+    original.merge_from_dict({f'{place}.{key}': value for key, value in init_cfg.items()})
+    cfg = load(FOLDER / name)
+    backbone = original.model.backbone
+    target = cfg.model.backbone.get('vit', cfg.model.backbone)
+    target.init_cfg = backbone.get('vit', backbone).init_cfg
+    model = build(cfg)
+    return getattr(model.backbone, 'vit', model.backbone)
+
+
+def test_the_readme_averages_five_seeds(tmp_path):
+    """The last value of each run counts, in the last of its files where it was resumed."""
+    (code,) = [
+        fence.code for fence in read_page(FOLDER / 'README.md').fences if 'SEED' in fence.code
+    ]
+    script = code.split("<<'EOF'\n")[1].split('EOF')[0]
+    paths = []
+    for run, values in {
+        'seed_121/1': [0.1, 0.2],
+        'seed_121/2': [0.46],
+        'seed_122/1': [0.3, 0.48],
+    }.items():
+        path = tmp_path / run / 'vis_data' / 'scalars.json'
+        path.parent.mkdir(parents=True)
+        lines = [{'lr': 1e-4}, *({'coco/bbox_mAP': value} for value in values), {'lr': 1e-5}]
+        path.write_text('\n'.join(json.dumps(line) for line in lines))
+        paths.append(str(path))
+    result = subprocess.run(
+        [sys.executable, '-', *paths], input=script, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.startswith('coco/bbox_mAP: 0.470, standard deviation 0.014')
+    assert 'segm' not in result.stdout

@@ -1,0 +1,161 @@
+"""The model index and its metafiles: their form, one entry per config, and published figures that agree everywhere."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from config_utils import CONFIGS, REPO
+from mmengine.config import Config
+
+# Templates for one's own data and an experiment of many variants are no models of a table.
+WITHOUT_METAFILE = {'_base_', 'custom', 'experiments'}
+INDEX = yaml.safe_load((REPO / 'model-index.yml').read_text())
+METAFILES = {Path(name).parent.name: REPO / name for name in INDEX['Import']}
+METRICS = {
+    'Object Detection': {'box AP'},
+    'Instance Segmentation': {'mask AP'},
+    'Object Detection and Instance Segmentation': {'box AP', 'mask AP'},
+    'Semantic Segmentation': {'mIoU'},
+    'Image Classification': {'Top 1 Accuracy', 'Top 5 Accuracy'},
+}
+# Their figures are our own.
+MEASURED = {'demo'}
+
+
+def read(folder: str) -> dict:
+    return yaml.safe_load(METAFILES[folder].read_text())
+
+
+ENTRIES = {
+    entry['Name']: (folder, entry) for folder in METAFILES for entry in read(folder)['Models']
+}
+
+
+def test_the_index_names_every_folder():
+    assert set(INDEX) == {'Import'}
+    folders = {path.name for path in CONFIGS.iterdir() if any(path.glob('*.py'))}
+    assert set(METAFILES) == folders - WITHOUT_METAFILE
+    assert all(path.is_file() for path in METAFILES.values())
+
+
+@pytest.mark.parametrize('folder', METAFILES)
+def test_every_config_has_one_entry(folder):
+    configs = [entry['Config'] for entry in read(folder)['Models']]
+    assert sorted(configs) == sorted(
+        f'configs/{folder}/{p.name}' for p in CONFIGS.glob(f'{folder}/*.py')
+    )
+
+
+def test_names_are_unique():
+    """MIM and ``mmlape train`` know configs by their names."""
+    names = [entry['Name'] for folder in METAFILES for entry in read(folder)['Models']]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize('folder', METAFILES)
+def test_collections(folder):
+    content = read(folder)
+    assert set(content) == {'Collections', 'Models'}
+    for collection in content['Collections']:
+        assert (
+            {'Name', 'Metadata', 'README'}
+            <= set(collection)
+            <= {'Name', 'Metadata', 'README', 'Paper', 'Code'}
+        )
+        assert (REPO / collection['README']).is_file()
+        for values in collection['Metadata'].values():  # MIM joins lists, and fails on empty ones
+            assert values and isinstance(values, (str, list))
+        if 'Paper' in collection:
+            assert set(collection['Paper']) == {'Title', 'URL'}
+    names = [collection['Name'] for collection in content['Collections']]
+    assert {entry['In Collection'] for entry in content['Models']} == set(names)
+
+
+@pytest.mark.parametrize('name', ENTRIES)
+def test_entries(name):
+    folder, entry = ENTRIES[name]
+    assert set(entry) == {'Name', 'In Collection', 'Config', 'Metadata', 'Results'}
+    assert Path(entry['Config']).stem == name
+    metadata = entry['Metadata']
+    assert ('Epochs' in metadata) != ('Iterations' in metadata)
+    for key in {'Epochs', 'Iterations', 'Batch Size', 'Parameters', 'FLOPs'} & set(metadata):
+        assert isinstance(metadata[key], int) and metadata[key] > 0, key
+    assert {'Batch Size'} <= set(metadata)
+    if folder not in MEASURED:
+        assert {'Training Data', 'Parameters', 'FLOPs'} <= set(metadata)
+        assert isinstance(metadata['Training Data'], str)
+    for result in entry['Results']:
+        assert (
+            {'Task', 'Dataset', 'Metrics'}
+            <= set(result)
+            <= {'Task', 'Dataset', 'Metrics', 'Published'}
+        )
+        assert isinstance(result['Dataset'], str)
+        assert set(result['Metrics']) <= METRICS[result['Task']]
+        assert all(isinstance(value, (int, float)) for value in result['Metrics'].values())
+        if 'Published' in result:
+            assert isinstance(result['Published'], str) and result['Metrics']
+        else:  # ours: none yet, but for the demo's
+            assert bool(result['Metrics']) == (folder in MEASURED)
+    own = [result['Task'] for result in entry['Results'] if 'Published' not in result]
+    assert len(own) == len(set(own)) > 0
+
+
+@pytest.mark.parametrize(
+    'name', [name for name, (folder, _) in ENTRIES.items() if folder != 'imagenet']
+)
+def test_schedule_and_batch_are_the_configs(name):
+    _, entry = ENTRIES[name]
+    cfg = Config.fromfile(REPO / entry['Config'])
+    metadata = entry['Metadata']
+    length = (cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters'))
+    assert length == (metadata.get('Epochs'), metadata.get('Iterations'))
+    base = cfg.get('auto_scale_lr', {}).get('base_batch_size', cfg.train_dataloader.batch_size)
+    assert base == metadata['Batch Size']
+
+
+@pytest.mark.parametrize(
+    'name', [name for name, (folder, _) in ENTRIES.items() if folder not in ('imagenet', 'demo')]
+)
+def test_published_figures_agree(name):
+    """Metafile, docstring of the config and the table in the README say the same, with the same source."""
+    folder, entry = ENTRIES[name]
+    doc = ast.get_docstring(ast.parse((REPO / entry['Config']).read_text())).replace('\n', ' ')
+    said = re.search(r'Published \((.+?)\): (.+?)\.(?= |$)', doc)
+    published = [result for result in entry['Results'] if 'Published' in result]
+    (row,) = [
+        line for line in (CONFIGS / folder / 'README.md').read_text().splitlines()
+        if line.startswith(f'| [{name}]({name}.py)')
+    ]  # fmt: skip
+    cells = [cell.strip() for cell in row.strip('|').split('|')]
+    assert cells[-1] == '', 'ours: none yet'
+    in_readme = [
+        [float(value) for value in cell.split(' / ')]
+        for cell in cells
+        if re.fullmatch(r'[\d.]+( / [\d.]+)?', cell)
+    ]
+    if not published:
+        assert said is None and 'There is no published figure for this row' in doc
+        assert not in_readme and '-' in cells
+        return
+    figures = {key: value for result in published for key, value in result['Metrics'].items()}
+    assert {result['Published'] for result in published} == {said[1]}
+    assert figures == {
+        metric: float(value)
+        for metric, value in re.findall(r'(box AP|mask AP|mIoU) ([\d.]+)', said[2])
+    }
+    assert in_readme == [list(figures.values())]
+
+
+def test_mims_reader_takes_the_index():
+    """With the library that MIM reads model indexes with; all other tests here do without it."""
+    reader = pytest.importorskip('modelindex.load_model_index')
+    index = reader.load(str(REPO / 'model-index.yml'))
+    # OpenMMLab's metafiles name READMEs from the root, where the reader expects them beside the metafile.
+    assert [error for error in index.check(silent=True) if 'README' not in error] == []
+    assert {model.name for model in index.models} == set(ENTRIES)
+    assert {c.name for c in index.collections} == {
+        collection['Name'] for folder in METAFILES for collection in read(folder)['Collections']
+    }
