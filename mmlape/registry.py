@@ -5,11 +5,13 @@ component, so no ``custom_imports`` is needed.
 """
 
 from mmengine.registry import DATASETS as ROOT_DATASETS
+from mmengine.registry import FUNCTIONS as ROOT_FUNCTIONS
 from mmengine.registry import HOOKS as ROOT_HOOKS
 from mmengine.registry import METRICS as ROOT_METRICS
 from mmengine.registry import MODELS as ROOT_MODELS
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS as ROOT_OPTIM_WRAPPER_CONSTRUCTORS
 from mmengine.registry import RUNNERS as ROOT_RUNNERS
+from mmengine.registry import STRATEGIES as ROOT_STRATEGIES
 from mmengine.registry import TRANSFORMS as ROOT_TRANSFORMS
 from mmengine.registry import VISUALIZERS as ROOT_VISUALIZERS
 from mmengine.registry import WEIGHT_INITIALIZERS as ROOT_WEIGHT_INITIALIZERS
@@ -17,11 +19,13 @@ from mmengine.registry import Registry
 
 __all__ = [
     'DATASETS',
+    'FUNCTIONS',
     'HOOKS',
     'METRICS',
     'MODELS',
     'OPTIM_WRAPPER_CONSTRUCTORS',
     'RUNNERS',
+    'STRATEGIES',
     'TRANSFORMS',
     'VISUALIZERS',
     'WEIGHT_INITIALIZERS',
@@ -38,8 +42,10 @@ MODELS = _child('model', ROOT_MODELS, 'position', 'norm', 'layers', 'backbones')
 DATASETS = _child('dataset', ROOT_DATASETS, 'datasets')
 TRANSFORMS = _child('transform', ROOT_TRANSFORMS, 'datasets')
 METRICS = _child('metric', ROOT_METRICS, 'engine')
+FUNCTIONS = _child('function', ROOT_FUNCTIONS, 'engine')
 HOOKS = _child('hook', ROOT_HOOKS, 'engine')
 RUNNERS = _child('runner', ROOT_RUNNERS, 'engine')
+STRATEGIES = _child('strategy', ROOT_STRATEGIES, 'engine')
 VISUALIZERS = _child('visualizer', ROOT_VISUALIZERS, 'engine')
 OPTIM_WRAPPER_CONSTRUCTORS = _child(
     'optimizer wrapper constructor', ROOT_OPTIM_WRAPPER_CONSTRUCTORS, 'engine'

@@ -3,6 +3,7 @@
 from .check_data import CheckDataHook, EarlyHookRunner
 from .dtn_ratio_hook import DTNRatioHook
 from .environment import environment_options, vit_arch, vit_weights
+from .fsdp import FSDPStrategy, wrap_blocks
 from .layer_decay import LayerDecayOptimizerConstructor
 from .resume_check import ResumeCheckHook
 
@@ -10,9 +11,11 @@ __all__ = [
     'CheckDataHook',
     'DTNRatioHook',
     'EarlyHookRunner',
+    'FSDPStrategy',
     'LayerDecayOptimizerConstructor',
     'ResumeCheckHook',
     'environment_options',
     'vit_arch',
     'vit_weights',
+    'wrap_blocks',
 ]

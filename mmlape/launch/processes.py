@@ -38,8 +38,9 @@ def joined(cfg: Config) -> Iterator[None]:
         else:
             init_dist(cfg.launcher, **options)
     yield
-    # Not in a `finally`: after an error the others may be gone, and leaving would wait for them.
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    # Not in a `finally`: after an error the others may be gone, and leaving would wait for them. Shards of a model
+    # (a strategy's) keep threads of their own, which PyTorch ends with the program alone.
+    if 'strategy' not in cfg and is_distributed():
         torch.distributed.destroy_process_group()
 
 
