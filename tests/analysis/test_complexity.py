@@ -1,0 +1,114 @@
+"""Counting parameters and FLOPs: by hand for single parts, against published figures for whole models."""
+
+import pytest
+import torch
+from config_utils import CONFIGS
+from mmengine.config import Config
+from torch import nn
+
+from mmlape.analysis.complexity import count_flops, measure_complexity
+from mmlape.layers import DeformableAttention, sampling_plan
+from mmlape.layers.attention import Attention
+
+
+def multiply_adds(run) -> int:
+    with count_flops() as counter:
+        run()
+    return counter.get_total_flops() // 2
+
+
+def test_attention_is_counted_with_both_of_its_products():
+    layer, tokens, dims = Attention(48, num_heads=3).eval(), 6 * 8, 48
+    expected = tokens * dims * 3 * dims + 2 * tokens * tokens * dims + tokens * dims * dims
+    assert multiply_adds(lambda: layer(torch.empty(1, tokens, dims), (6, 8))) == expected
+
+
+def test_attention_in_windows_costs_what_its_windows_cost():
+    """6 x 8 tokens in windows of 4 x 4: padded to 8 x 8 after the projection."""
+    layer, tokens, dims = Attention(48, num_heads=3, window_size=4).eval(), 6 * 8, 48
+    expected = tokens * dims * 3 * dims + 4 * 2 * 16 * 16 * dims + tokens * dims * dims
+    assert multiply_adds(lambda: layer(torch.empty(1, tokens, dims), (6, 8))) == expected
+
+
+def test_deformable_attention_is_counted_with_its_sampling():
+    dims, heads, points, shapes = 48, 6, 4, ((4, 4), (2, 2))
+    layer = DeformableAttention(dims, heads, num_levels=2, num_points=points, value_proj_ratio=0.5)
+    queries, values, width = 3 * 5, 16 + 4, 24
+
+    def run():
+        plan = sampling_plan(((3, 5),), shapes, torch.device('cpu'))
+        layer(torch.empty(1, queries, dims), torch.empty(1, values, dims), plan)
+
+    samples = queries * heads * 2 * points
+    projections = (
+        values * dims * width + queries * dims * samples // queries * 3 + queries * width * dims
+    )
+    # Four neighbours and a weight, for each channel of each sample.
+    assert multiply_adds(run) == projections + samples * (width // heads) * 5
+
+
+def test_upstreams_modules_and_batches():
+    layer = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+    assert multiply_adds(lambda: layer(torch.empty(2, 3, 8, 8))) == 2 * 8 * 3 * 9 * 16
+
+
+def test_no_tensor_without_values_stays_behind():
+    """Plans that are kept by grid are real before and after."""
+    device = torch.device('cpu')
+    before = sampling_plan(((2, 2),), ((4, 4),), device)
+    measure_complexity(segmenter(), image_size=(64, 64))
+    with count_flops():
+        fake = sampling_plan(((2, 2),), ((4, 4),), device)
+    after = sampling_plan(((2, 2),), ((4, 4),), device)
+    assert type(fake.sizes) is not torch.Tensor
+    assert type(after.sizes) is torch.Tensor and torch.equal(after.sizes, before.sizes)
+
+
+def segmenter() -> Config:
+    return Config.fromfile(CONFIGS / 'lape' / 'segmenter_deit-t_mask_8xb1-160k_ade20k-512x512.py')
+
+
+def test_a_segmentor_by_hand():
+    """DeiT-Ti at 64 x 64 (16 patches and the class token) and two decoder layers over 16 patches and 150 classes."""
+    found = measure_complexity(segmenter(), image_size=(64, 64))
+    layer = 12 * 192 * 192  # query, key, value, output and an MLP of ratio 4, per token
+    vit = 16 * 192 * 768 + 12 * (17 * layer + 2 * 17 * 17 * 192)
+    assert found.backbone_flops == vit
+    tokens = 16 + 150
+    decoder = 16 * 192 * 192 + 2 * (tokens * layer + 2 * tokens * tokens * 192)
+    masks = 166 * 192 * 192 + 16 * 192 * 150
+    assert found.flops == vit + decoder + masks
+    assert found.image_size == (64, 64) and found.parameters == 6713388
+
+
+@pytest.mark.parametrize(
+    ('name', 'published'),
+    [
+        ('lape/mask-rcnn_deit-s-adapter_fpn_ms-3x_coco', 403),
+        ('dtn/mask-rcnn_pvtv2-b2_fpn_1x_coco', 309),
+    ],
+)
+def test_detectors_cost_what_is_published(name, published):
+    """InternImage (CVPR 2023), Table of Mask R-CNN, 1280 x 800; within half a percent."""
+    found = measure_complexity(Config.fromfile(CONFIGS / f'{name}.py'))
+    assert found.flops / 1e9 == pytest.approx(published, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ('name', 'published'),
+    [
+        ('retinanet_pvt-t', 1.90),
+        ('retinanet_pvt-s', 3.80),
+        ('retinanet_pvtv2-b3', 6.9),
+    ],
+)
+def test_backbones_cost_what_is_published(name, published):
+    """DTN (ICLR 2022), Tables 1, 2 and 9: classifiers at 224 x 224; the backbone alone is nearly all of one."""
+    config = Config.fromfile(CONFIGS / 'dtn' / f'{name}_fpn_1x_coco.py')
+    found = measure_complexity(config, image_size=(224, 224))
+    assert found.backbone_flops / 1e9 == pytest.approx(published, rel=0.02)
+
+
+def test_what_cannot_be_measured_is_refused():
+    with pytest.raises(ValueError, match="must be 'mmdet' or 'mmseg' to be measured, got 'mmpose'"):
+        measure_complexity(Config(dict(default_scope='mmpose', model=dict())))

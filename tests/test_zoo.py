@@ -1,0 +1,154 @@
+"""The page of all rows: it says what configs, metafiles and the record of measurements say."""
+
+import json
+import runpy
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from config_utils import REPO
+from docs_pages import read_page
+from mmengine.config import Config
+
+from mmlape.analysis.complexity import Complexity
+from mmlape.analysis.zoo import Zoo, digest, read_rows, write_measured
+
+TOOL = REPO / 'tools' / 'analysis_tools' / 'zoo_table.py'
+PAGE = REPO / 'docs' / 'model_zoo.md'
+ROW = 'segmenter_deit-t_mask_8xb1-160k_ade20k-512x512'
+SIZE = Complexity(6713388, 5_000_000, 12_600_000_000, 10_400_000_000, (512, 512))
+
+
+def test_the_page_is_up_to_date():
+    """What `zoo_table.py --check` does; if this fails, measure again."""
+    zoo = Zoo(read_rows(REPO), PAGE.with_suffix('.json'))
+    assert zoo.problems() == []
+    assert PAGE.read_text() == zoo.page(PAGE.parent)
+
+
+def test_every_row_is_on_the_page_once():
+    text = PAGE.read_text()
+    configs = [p for folder in ('lape', 'dtn') for p in REPO.glob(f'configs/{folder}/*.py')]
+    assert len(configs) == len(read_rows(REPO))
+    for path in configs:
+        (line,) = [line for line in text.splitlines() if f'[{path.stem}]' in line]
+        assert line.count('|') == 7 and line.endswith('| |'), 'ours: none yet'
+    assert all(link.startswith(('http', '../configs/')) for link in read_page(PAGE).links)
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory) -> Path:
+    """A zoo of one row; configs are the repository's."""
+    folder = tmp_path_factory.mktemp('zoo')
+    (folder / 'configs').mkdir()
+    for name in ('_base_', 'lape'):
+        shutil.copytree(REPO / 'configs' / name, folder / 'configs' / name)
+    metafile = folder / 'configs' / 'lape' / 'metafile.yml'
+    head, _, models = metafile.read_text().partition('Models:\n')
+    (entry,) = [part for part in models.split('  - Name: ') if part.startswith(f'{ROW}\n')]
+    metafile.write_text(f'{head}Models:\n  - Name: {entry}')
+    (folder / 'model-index.yml').write_text('Import:\n  - configs/lape/metafile.yml\n')
+    (folder / 'docs').mkdir()
+    (folder / TOOL.relative_to(REPO)).parent.mkdir(parents=True)
+    shutil.copy(TOOL, folder / TOOL.relative_to(REPO))
+    return folder
+
+
+def measured(root: Path, tmp_path: Path) -> tuple[Zoo, dict]:
+    """The zoo with its one row measured, and the row's entry."""
+    (row,) = read_rows(root)
+    zoo = Zoo([row], tmp_path / 'zoo.json')
+    zoo.put(row, SIZE)
+    row.metadata.update(Parameters=SIZE.parameters, FLOPs=SIZE.flops)
+    return zoo, zoo.measured[ROW]
+
+
+def test_a_record_survives_its_file(root, tmp_path):
+    zoo, entry = measured(root, tmp_path)
+    assert zoo.problems() == []
+    zoo.save()
+    assert json.loads(zoo.path.read_text())['models'] == {ROW: entry}
+    again = Zoo(zoo.rows, zoo.path)
+    assert again.problems() == [] and again.page(tmp_path) == zoo.page(tmp_path)
+    assert (
+        '| 6.7 (5.0) | 13 (10) | mIoU 36.534 | LaPE, ICCV 2023, Table 4; mean of 5 seeds | |'
+        in (zoo.page(tmp_path))
+    )
+
+
+def test_what_is_no_longer_true_is_found(root, tmp_path):
+    zoo, entry = measured(root, tmp_path)
+    (row,) = zoo.rows
+    row.metadata['Parameters'] = 7
+    assert zoo.problems() == [
+        f'lape/metafile.yml says Parameters 7 of {ROW}, measured: {SIZE.parameters}'
+    ]
+    row.metadata['Parameters'] = SIZE.parameters
+    entry['model'] = 'other'
+    assert zoo.problems() == [f'{ROW} has another model than the one that was measured']
+    zoo.measured['old'] = zoo.measured.pop(ROW)
+    assert zoo.problems() == [f'{ROW} has not been measured', 'old was measured but is no row']
+
+
+def test_a_model_has_a_fingerprint_whatever_it_starts_from():
+    def config(**change):
+        return Config(
+            dict(model=dict(type='A', parts=[dict(init_cfg=dict(type='B'), n=1)], **change))
+        )
+
+    plain, other = config(), config()
+    other.model.parts[0].init_cfg = None
+    assert digest(plain) == digest(other) != digest(config(depth=2))
+
+
+def test_figures_go_into_a_metafile_that_keeps_its_layout(tmp_path):
+    lines = [
+        '# a comment',
+        'Models:',
+        '  - Name: a',
+        '    Metadata: {Epochs: 1, Parameters: 0, FLOPs: 12}',
+    ]
+    lines += ['  - Name: b', '    Metadata:', '      Parameters: 3', '      FLOPs: 4']
+    path = tmp_path / 'metafile.yml'
+    path.write_text('\n'.join(lines))
+    write_measured(path, {'b': dict(parameters=33, flops=44), 'c': dict(parameters=5, flops=6)})
+    assert path.read_text() == '\n'.join([*lines[:6], '      Parameters: 33', '      FLOPs: 44'])
+    write_measured(path, {'a': dict(parameters=11, flops=22)})
+    assert '{Epochs: 1, Parameters: 11, FLOPs: 22}' in path.read_text()
+    path.write_text('  - Name: a\n    Metadata: {Epochs: 1, FLOPs: 2}')
+    with pytest.raises(ValueError, match=r'metafile\.yml: a must have one Parameters, got 0'):
+        write_measured(path, {'a': dict(parameters=11, flops=22)})
+
+
+def test_a_metafile_that_names_no_config_is_refused(root, tmp_path):
+    copy = shutil.copytree(root, tmp_path / 'zoo')
+    (copy / 'configs' / 'lape' / f'{ROW}.py').unlink()
+    with pytest.raises(FileNotFoundError, match=rf'{ROW}\.py, which does not exist'):
+        read_rows(copy)
+
+
+def test_the_command(root, tmp_path, monkeypatch, capsys):
+    """Measures, writes, agrees with itself, and sees what has changed since."""
+    copy = shutil.copytree(root, tmp_path / 'zoo')
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, 'argv', ['zoo_table.py', *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            runpy.run_path(str(copy / TOOL.relative_to(REPO)), run_name='__main__')
+        return stop.value.code, capsys.readouterr()
+
+    code, said = run('--config', 'segmenter*')
+    assert code == 0
+    assert f'{ROW}: 6,713,388 parameters, 12,641,115,648 FLOPs' in said.out
+    page = copy / 'docs' / 'model_zoo.md'
+    assert f'[{ROW}](../configs/lape/{ROW}.py) | 6.7 (5.7) | 13 (10) |' in page.read_text()
+    assert 'FLOPs: 12641115648' in (copy / 'configs' / 'lape' / 'metafile.yml').read_text()
+    assert run('--check')[0] == 0
+    page.write_text(page.read_text() + '.')
+    code, said = run('--check')
+    assert code == 1
+    assert 'model_zoo.md is not what its record and the metafiles say' in said.err
+    assert run('--config', 'resnet*')[0] == 'no row is named resnet*'
+    code, said = run('--out', tmp_path / 'none' / 'page.md')
+    assert code == 2 and 'say with --out where the page is to be' in said.err
