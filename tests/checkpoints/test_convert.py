@@ -123,6 +123,33 @@ def test_wrong_source_fails():
         convert({'head.weight': torch.zeros(3)}, 'timm', vit())
 
 
+@pytest.mark.parametrize(
+    ('options', 'what'),
+    [
+        (dict(layer_scale=True), 'a layer scale.*layer_scale=True'),
+        (dict(joining=dict(type='mmlape.LaPE')), r'norms of a joining \(LaPE\)'),
+        (dict(norm_cfg=dict(type='mmlape.DTN', num_heads=3)), 'DTN'),
+        (
+            dict(attention_position=dict(type='mmlape.RelativePositionBias')),
+            'a position inside the attention',
+        ),
+    ],
+)
+def test_our_own_weights_of_another_network_are_refused(options, what):
+    state = vit(**options).state_dict()
+    with pytest.raises(ValueError, match=f'(?s)do not fit.*the source has {what}'):
+        convert(state, 'mmlape', vit(), min_matched=0)
+    assert convert(state, 'mmlape', vit(**options), min_matched=1)
+
+
+def test_layers_that_a_model_does_not_build_are_no_other_network():
+    options = dict(layer_scale=True, joining=dict(type='mmlape.LaPE'))
+    source, model = vit(**options), vit(out_indices=0, **options)
+    report = convert_with_report(source.state_dict(), 'mmlape', model)[1]
+    report.demand(1)
+    assert {'blocks.1.ls1.gamma', 'position.joining.norms.1.weight'} <= set(report.left_out)
+
+
 def test_partial_match_can_be_asked_for():
     state = timm_vit(depth=1).state_dict()
     with pytest.raises(ValueError, match='min_matched'):
@@ -237,3 +264,26 @@ def test_timm_model_by_name(monkeypatch):
     model = vit()
     Pretrained('timm', model='deit_tiny_patch16_224.fb_in1k')(model)
     assert torch.equal(model.norm.weight, source.norm.weight)
+
+
+def test_another_pyramid_is_refused():
+    options = dict(
+        arch=dict(
+            embed_dims=[8, 16, 24, 32], depths=[1] * 4, num_heads=[1, 2, 3, 4], mlp_ratios=[2] * 4,
+            sr_ratios=[8, 4, 2, 1],
+        )
+    )  # fmt: skip
+    first, second = (
+        MODELS.build(dict(type=f'mmlape.PyramidVisionTransformer{version}', **options))
+        for version in ('', 'V2')
+    )
+    with pytest.raises(ValueError, match=r'no place for: block1\.0\.mlp\.dwconv\.dwconv\.bias and'):
+        convert(second.state_dict(), 'pvt', first, min_matched=0)
+    state = {**first.state_dict(), 'head.weight': torch.zeros(2), 'cls_token': torch.zeros(1)}
+    _state, report = convert_with_report(state, 'pvt', first)
+    report.demand(1)
+    assert set(report.left_out.values()) == {'of the classifier'}
+    less = MODELS.build(dict(type='mmlape.PyramidVisionTransformer', out_indices=2, **options))
+    report = convert_with_report(state, 'pvt', less)[1]
+    report.demand(1)
+    assert report.left_out['pos_embed4'] == 'stages after the last output are not built'

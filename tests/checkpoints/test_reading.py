@@ -8,7 +8,7 @@ import torch
 from mmengine.logging import HistoryBuffer
 
 from mmlape.checkpoints import Pretrained
-from mmlape.checkpoints.reading import read_checkpoint
+from mmlape.checkpoints.reading import download_checkpoint, read_checkpoint
 from mmlape.registry import MODELS
 
 VIT = dict(
@@ -73,3 +73,35 @@ def test_reading_changes_nothing_for_those_who_read_later(tmp_path):
     finally:
         torch.serialization.clear_safe_globals()
         torch.serialization.add_safe_globals(before)
+
+
+def test_addresses_are_downloaded_once(tmp_path, monkeypatch):
+    """By an address of a file here: no network is needed for it."""
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'home'))
+    source = MODELS.build(VIT)
+    torch.save({'model': source.state_dict()}, tmp_path / 'deit_small-abc.pth')
+    address = (tmp_path / 'deit_small-abc.pth').as_uri()
+    path = download_checkpoint(address)
+    assert path == tmp_path / 'home' / 'hub' / 'checkpoints' / 'deit_small-abc.pth'
+    (tmp_path / 'deit_small-abc.pth').unlink()
+    assert download_checkpoint(address) == path
+    assert torch.equal(read_checkpoint(path)['model']['norm.weight'], source.norm.weight)
+    with pytest.raises(
+        ConnectionError, match=r'other\.pth cannot be downloaded.*\n.*copy the file to'
+    ):
+        download_checkpoint((tmp_path / 'other.pth').as_uri())
+    assert not path.with_name('other.pth').exists()
+    with pytest.raises(ValueError, match='names no file'):
+        download_checkpoint('https://example.org/')
+
+
+def test_an_address_as_checkpoint(tmp_path, monkeypatch):
+    source = MODELS.build(VIT)
+    torch.save(source.state_dict(), tmp_path / 'vit.pth')
+    monkeypatch.setattr(
+        'mmlape.checkpoints.pretrained.download_checkpoint',
+        {'https://example.org/vit.pth': tmp_path / 'vit.pth'}.__getitem__,
+    )
+    model = MODELS.build(VIT)
+    Pretrained(source='deit', checkpoint='https://example.org/vit.pth')(model)
+    assert torch.equal(model.norm.weight, source.norm.weight)

@@ -13,10 +13,16 @@ State = dict[str, Tensor]
 Renames = tuple[tuple[str, str | Callable[[re.Match], str]], ...]
 Reasons = tuple[tuple[str, str], ...]
 
-# What a network does with these cannot be left away, so no model may leave them out.
+# What a network does with these cannot be left away: a model without any of them is another network.
 LAYER_SCALE = (
     r'\.ls[12]\.gamma$',
     'a layer scale, which the model has not: build it with layer_scale=True',
+)
+_OWN: Reasons = (
+    LAYER_SCALE,
+    (r'\bposition\d?\.joining\.', 'norms of a joining (LaPE), which the model has not'),
+    (r'\.(ratio_mean|ratio_var|positions)\.', 'DTN, which the model has not'),
+    (r'\.attn\.position\.', 'a position inside the attention, which the model has not'),
 )
 
 
@@ -27,14 +33,14 @@ class Format:
         renames: Pairs of a regular expression over a foreign name and its replacement, as ``re.sub`` takes them.
         may_leave: Pairs of a regular expression over one of our names, and why an entry of that name that the model has
             no place for may be left out.
-        must_place: Pairs of a regular expression over one of our names, and what it shows the source to be: the model
-            must have a place for such an entry.
+        must_place: Pairs of a regular expression over one of our names, and what it shows the source to be: a model
+            without any such entry is another network.
         leaves_others: Whether any other entry may be left out; otherwise it shows another network. Default True.
     """
 
     renames: Renames = ()
     may_leave: Reasons = ()
-    must_place: Reasons = (LAYER_SCALE,)
+    must_place: Reasons = _OWN
     leaves_others = True
 
     def resolve(self, state: State) -> Format:
@@ -65,7 +71,8 @@ class Format:
             Why it may be left out, and a problem. One of them is ''.
         """
         for pattern, what in self.must_place:
-            if re.search(pattern, name):
+            own = (re.search(pattern, mine) for mine in model.state_dict())
+            if re.search(pattern, name) and not any(own):
                 return '', f'the source has {what}'
         for pattern, why in self.may_leave:
             if re.search(pattern, name):
