@@ -36,6 +36,21 @@ optim_wrapper = dict(clip_grad=None)
 model = dict(backbone=dict(with_cp=True, {drop_path}))
 """
 
+FSDP = """
+runner_type = 'FlexibleRunner'
+strategy = dict(
+    type='mmlape.FSDPStrategy',
+    model_wrapper=dict(
+        type='MMFullyShardedDataParallel', auto_wrap_policy='mmlape.wrap_blocks', device_id='cpu'),
+    state_dict_cfg=dict(
+        state_dict_type='FULL_STATE_DICT',
+        state_dict_config=dict(type='FullStateDictConfig', offload_to_cpu=False, rank0_only=False),
+        optim_state_dict_config=dict(
+            type='FullOptimStateDictConfig', offload_to_cpu=False, rank0_only=False)))
+custom_hooks = []
+model = dict(backbone=dict(vit=dict(drop_path_rate=0.0)))
+"""
+
 pytestmark = pytest.mark.slow
 
 
@@ -148,3 +163,29 @@ def test_a_run_goes_on_after_a_checkpoint_was_cut_short(trained):
         torch.testing.assert_close(states[1][index], state, rtol=1e-4, atol=1e-7)
     lrs = [[g['lr'] for g in c['optimizer']['param_groups']] for c in (before, after)]
     assert lrs[0] == lrs[1]
+
+
+def test_sharded_training_and_resuming(tmp_path):
+    """FSDP by blocks: a resumed run ends with the weights of an uninterrupted one, in files for any single process."""
+    build_digit_scenes(tmp_path / 'data' / 'digit_scenes', num_train=12, num_val=2)
+    write_config(tmp_path, 'segmenter')
+    config = tmp_path / 'sharded.py'
+    config.write_text("_base_ = './segmenter.py'" + FSDP)
+    dist_train(tmp_path, config)
+    run, whole = tmp_path / 'run', tmp_path / 'whole.pth'
+    (run / f'iter_{ITERATIONS}.pth').rename(whole)
+    log = dist_train(tmp_path, config, '--resume')
+    assert f'iter_{ITERATIONS}.pth does not exist' in log
+    assert f'resumed epoch: 0, iter: {SAVED_AT}' in log
+    before, after = (
+        torch.load(path, weights_only=False)['state_dict']
+        for path in (whole, run / f'iter_{ITERATIONS}.pth')
+    )
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-7)
+    cfg = Config.fromfile(config)
+    with MODELS.switch_scope_and_registry(cfg.default_scope) as registry:
+        model = registry.build(cfg.model)
+    assert not any(
+        torch.equal(p, after.get(n, p)) for n, p in model.named_parameters() if 'qkv' in n
+    )
+    model.load_state_dict(after)
