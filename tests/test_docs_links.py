@@ -69,6 +69,7 @@ def test_the_index_leads_to_every_page():
     listed = {(index.path.parent / link).resolve() for link in index.links}
     pages = {*(REPO / 'docs').glob('*.md'), *(REPO / 'configs').glob('*/README.md')}
     assert pages - listed - {index.path} == set()
+    assert len(set(index.links)) == len(index.links)
 
 
 def test_every_room_has_a_page_of_reference():
