@@ -1,5 +1,6 @@
 """The wheel: built from the clone's files, installed alone, used without the clone."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -100,6 +101,30 @@ print(type(MODELS.build(backbone)).__name__)
     result = run_python(code, installed, others, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == 'ViTAdapter'
+
+
+@pytest.mark.slow
+def test_the_command_of_the_installed_wheel(installed, tmp_path):
+    """It lists the tools in the wheel, and its scripts find shipped configs from any folder."""
+    others = link_site_packages(tmp_path / 'others')
+    program = installed.parents[2] / 'bin' / 'mmlape'
+
+    def run(*arguments):
+        environment = {**os.environ, 'PYTHONPATH': str(others), 'OMP_NUM_THREADS': '1'}
+        command = [str(program), *arguments]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    listed = run()
+    assert listed.returncode == 0, listed.stderr
+    names = {line.split()[0] for line in listed.stdout.splitlines()[2:] if line.strip()}
+    assert {'train', 'test', 'dist_train', 'slurm_train', 'position_correlation'} <= names
+    # torchrun, its process, the tool and its config: all of them the wheel's
+    result = run('dist_test', 'segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512', 'no.pth', '1')
+    assert result.returncode != 0
+    assert "error: there is no checkpoint 'no.pth'" in result.stderr
+    assert str(installed / 'mmlape' / '.mim' / 'tools' / 'test.py') in result.stderr
 
 
 @pytest.mark.slow
