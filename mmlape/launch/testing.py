@@ -24,7 +24,9 @@ def show_predictions(cfg: Config, show: bool, folder: str | None, wait_time: flo
             raise ValueError('--show and --show-dir need default_hooks.visualization in the config')
         hook = cfg.default_hooks['visualization'] = ConfigDict(type=kind)
     if cfg.get('default_scope') == 'mmpretrain':
-        hook.update(enable=True, show=show, wait_time=wait_time, out_dir=folder)
+        hook.update(enable=True, interval=1, show=show, out_dir=folder)
+        if show:
+            hook['wait_time'] = wait_time
         return
     hook.update(draw=True, interval=1)
     if show:
