@@ -37,7 +37,7 @@ _INTRODUCTION = """\
 
 Every row of the papers that is a config here. **Published** figures are their authors'; **ours** stays empty until a
 config has been trained in full. There are no trained weights to download: a training starts from the published ImageNet
-weights that its config names.
+weights that its config names ([weights.md](weights.md)). Classifiers: [pretraining.md](pretraining.md).
 
 **Parameters** are those of the model as it is trained, auxiliary heads included; in brackets the backbone's. **FLOPs**
 are multiply-adds at inference, as papers count them, of one image of {detection} (detectors) or one crop of
@@ -53,6 +53,10 @@ python tools/analysis_tools/zoo_table.py                       # measures all ro
 python tools/analysis_tools/zoo_table.py --config 'upernet*'   # these alone
 python tools/analysis_tools/zoo_table.py --check               # is the page what metafiles and configs say?
 ```
+
+Where mmlape is installed from a wheel, MIM knows these rows: `mim search mmlape --condition 'epochs<=12'` lists them
+with the same figures, the published ones as metrics. `mim download` has nothing to download and says that there is no
+field `weight`; a config is at hand by its name without it (`mmlape train NAME`). Tried with openmim 0.3.9.
 
 Measured with {versions}.
 """
