@@ -74,7 +74,7 @@ setup(
     packages=find_packages(include=['mmlape', 'mmlape.*']),
     # Only what cannot replace a part of the user's stack: the OpenMMLab packages exist under two distribution names
     # with the same import names, so they are extras, and no torch version is asked for.
-    install_requires=['numpy', 'timm>=1.0.3', 'torch'],
+    install_requires=['numpy', 'safetensors', 'timm>=1.0.3', 'torch'],
     extras_require=EXTRAS,
     cmdclass={'build_py': BuildPyWithConfigs},
     entry_points={'console_scripts': ['mmlape = mmlape.__main__:main']},
