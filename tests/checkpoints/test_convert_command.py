@@ -16,7 +16,7 @@ from config_utils import CONFIGS, coco_content, write_coco
 from mmdet.datasets import CocoDataset
 from mmengine.config import Config
 from mmengine.runner.checkpoint import load_checkpoint
-from published_models import MASK_RCNN, build, micro, micro_names
+from published_models import MASK_RCNN, build, micro, micro_names, shipped
 from safetensors import safe_open
 from tool_runs import Commands
 
@@ -67,6 +67,22 @@ def test_published_detector_is_loaded_strictly_by_mmengine(convert, detector, tm
     assert (
         path.stat().st_mode & stat.S_IRGRP == (tmp_path / 'config.py').stat().st_mode & stat.S_IRGRP
     )
+
+
+def test_published_segmentor_by_the_name_of_a_config(convert):
+    """The 42.6 mIoU file's names and shapes: MMSegmentation's model of our config takes the result strictly."""
+    name = 'upernet_deit-t-adapter_8xb2-160k_ade20k-512x512'
+    names = published.upernet(published.vit_adapter(), 192)
+    torch.save(published.checkpoint(names, CLASSES), 'seg.pth.tar')
+    said = convert(TOOL, 'vit_adapter', 'seg.pth.tar', 'seg.pth', '--config', name)
+    assert said.startswith('492 of 492 entries (100.0% of the values)')
+    model = build(shipped(f'lape/{name}.py'), 'mmseg')
+    load_checkpoint(model, 'seg.pth', map_location='cpu', strict=True)
+    state = published.random_state(names)
+    running_var = model.decode_head.psp_modules[2][1].bn.running_var
+    assert torch.equal(running_var, state['decode_head.psp_modules.2.1.bn.running_var'])
+    conv_seg = model.auxiliary_head.conv_seg.weight
+    assert torch.equal(conv_seg, state['auxiliary_head.conv_seg.weight'])
 
 
 def test_an_existing_file_is_kept_unless_told(convert, detector, tmp_path):
