@@ -1,4 +1,4 @@
-# What both demo configs share: iteration-based, a checkpoint every so often, one process on a CPU or one GPU.
+# What the demo's configs share: iteration-based, a checkpoint every so often, one process on a CPU or one GPU.
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
@@ -17,3 +17,5 @@ log_level = 'INFO'
 load_from = None
 resume = False
 randomness = dict(seed=0)
+val_cfg = dict(type='ValLoop')
+test_cfg = dict(type='TestLoop')

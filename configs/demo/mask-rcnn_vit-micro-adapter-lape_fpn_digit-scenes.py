@@ -2,10 +2,9 @@ _base_ = [
     '../_base_/models/mask-rcnn_fpn.py',
     '../_base_/models/demo_vit-micro-adapter-lape.py',
     '../_base_/datasets/digit-scenes_instance.py',
-    '../_base_/demo_runtime.py',
+    '../_base_/demo_detection.py',
 ]
 
-default_scope = 'mmdet'
 max_iters = 700
 channels = 64
 strides = [4, 8, 16, 32]
@@ -45,17 +44,8 @@ model = dict(
     test_cfg=dict(rpn=dict(nms_pre=200, max_per_img=50), rcnn=dict(max_per_img=30)),
 )
 
-optim_wrapper = dict(
-    type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=1e-3, weight_decay=0.05),
-    paramwise_cfg=dict(norm_decay_mult=0.0, bias_decay_mult=0.0),
-    clip_grad=dict(max_norm=5.0),
-)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
     dict(type='CosineAnnealingLR', by_epoch=False, begin=50, end=max_iters, eta_min=1e-5),
 ]
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=max_iters)
-val_cfg = dict(type='ValLoop')
-test_cfg = dict(type='TestLoop')
-visualizer = dict(type='DetLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')])

@@ -1,10 +1,9 @@
 _base_ = [
     '../_base_/models/retinanet_fpn.py',
     '../_base_/datasets/digit-scenes_detection.py',
-    '../_base_/demo_runtime.py',
+    '../_base_/demo_detection.py',
 ]
 
-default_scope = 'mmdet'
 max_iters = 1000
 dims = [48, 96, 160, 192]
 channels = 96
@@ -45,19 +44,11 @@ model = dict(
     test_cfg=dict(nms_pre=200, max_per_img=30),
 )
 
-optim_wrapper = dict(
-    type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=2e-3, weight_decay=0.05),
-    paramwise_cfg=dict(norm_decay_mult=0.0, bias_decay_mult=0.0),
-    clip_grad=dict(max_norm=5.0),
-)
+optim_wrapper = dict(optimizer=dict(lr=2e-3))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
     dict(type='CosineAnnealingLR', by_epoch=False, begin=50, end=max_iters, eta_min=1e-5),
 ]
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=max_iters)
-val_cfg = dict(type='ValLoop')
-test_cfg = dict(type='TestLoop')
-visualizer = dict(type='DetLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')])
 # For tools/analysis_tools/dtn_ratios.py.
 custom_hooks = [dict(type='mmlape.DTNRatioHook', interval=10)]

@@ -86,6 +86,4 @@ param_scheduler = [
     dict(type='CosineAnnealingLR', by_epoch=False, begin=warmup, end=max_iters, eta_min=1e-5),
 ]
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=max_iters)
-val_cfg = dict(type='ValLoop')
-test_cfg = dict(type='TestLoop')
 visualizer = dict(type='SegLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')])

@@ -86,8 +86,6 @@ param_scheduler = [
     ),
 ]
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=max_iters)
-val_cfg = dict(type='ValLoop')
-test_cfg = dict(type='TestLoop')
 visualizer = dict(type='SegLocalVisualizer', vis_backends=[])
 # The result is a number; weights are not kept.
 default_hooks = dict(checkpoint=None)
