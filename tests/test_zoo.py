@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from config_utils import REPO
-from docs_pages import read_page
 from mmengine.config import Config
 
 from mmlape.analysis.complexity import Complexity
@@ -34,7 +33,6 @@ def test_every_row_is_on_the_page_once():
     for path in configs:
         (line,) = [line for line in text.splitlines() if f'[{path.stem}]' in line]
         assert line.count('|') == 7 and line.endswith('| |'), 'ours: none yet'
-    assert all(link.startswith(('http', '../configs/')) for link in read_page(PAGE).links)
 
 
 @pytest.fixture(scope='module')
