@@ -109,8 +109,8 @@ def add_navigation(app, docname: str, source: list[str]) -> None:
     trees = []
     for part in re.split(r'^## ', source[0], flags=re.MULTILINE)[1:]:
         title = part.splitlines()[0]
-        links = re.findall(r'\]\(((?:\.\./)*[\w./-]+)\.(?:md|rst)\)', part)
-        pages = list(dict.fromkeys(f'/{_page(link)}' for link in links))
+        links = re.findall(r'\[([^\]]+)\]\(((?:\.\./)*[\w./-]+)\.(?:md|rst)\)', part)
+        pages = [f'{text} </{_page(link)}>' for text, link in links]
         trees.append(
             '\n'.join(['```{toctree}', ':hidden:', f':caption: {title}', '', *pages, '```'])
         )
