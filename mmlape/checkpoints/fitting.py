@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from timm.layers import resample_patch_embed
 from torch import Tensor, nn
@@ -11,6 +9,8 @@ from torch import Tensor, nn
 from mmlape.checks import check_grid
 from mmlape.layers import PatchEmbed
 from mmlape.position import LearnedPosition, resize_table
+
+from .position_tables import table_grid
 
 
 class Fitter:
@@ -73,20 +73,12 @@ def _layout(
     rows: int, position: LearnedPosition, grid: tuple[int, int] | None
 ) -> tuple[int, tuple[int, int]]:
     """Prefix rows and grid of a foreign table: as given, or the model's own, else a square after 0 to 2 prefix rows."""
-    if grid is not None:
-        if grid[0] * grid[1] > rows:
-            raise ValueError(f'source_grid {grid} has more cells than the {rows} rows of the table')
-        return rows - grid[0] * grid[1], grid
-    if rows == position.pos_embed.shape[1]:
+    if grid is None and rows == position.pos_embed.shape[1]:
         return position.num_prefix_tokens, position.grid
-    for num_prefix in (1, 0, 2):
-        side = math.isqrt(max(rows - num_prefix, 0))
-        if side and side * side == rows - num_prefix:
-            return num_prefix, (side, side)
-    raise ValueError(
-        f'a position table of {rows} rows is no square grid after 0 to 2 prefix rows: '
-        'give its grid as source_grid=(height, width)'
-    )
+    try:
+        return table_grid(rows, grid)
+    except ValueError as error:
+        raise ValueError(f'{error}, as source_grid=(height, width)') from error
 
 
 def _fit_kernel(kernel: Tensor, value: Tensor) -> tuple[Tensor, str]:

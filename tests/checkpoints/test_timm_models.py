@@ -200,9 +200,17 @@ def test_layers_that_compute_something_else(made, message, monkeypatch):
         Pretrained('timm', model='vit_tiny_patch16_224')(model)
 
 
-def test_unknown_name_is_refused_before_anything_is_built():
-    with pytest.raises(ValueError, match="no model 'deit_tiny_patch16_242'"):
-        Pretrained('timm', model='deit_tiny_patch16_242')
+@pytest.mark.parametrize(
+    ('name', 'message'),
+    [
+        ('deit_tiny_patch16_242', "no model 'deit_tiny_patch16_242'"),
+        ('deit_tiny_patch16_224.augreg', r'Invalid pretrained tag \(augreg\)'),
+        ('vit_giant_patch14_224', "no weights of 'vit_giant_patch14_224'"),
+    ],
+)
+def test_names_are_checked_before_anything_is_built(name, message):
+    with pytest.raises(ValueError, match=message):
+        Pretrained('timm', model=name)
 
 
 def test_without_a_network(monkeypatch):

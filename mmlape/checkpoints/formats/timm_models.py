@@ -16,13 +16,21 @@ _ELSEWHERE = ('hf-hub:', 'hf_hub:', 'local-dir:', 'timm/')
 
 
 def check_timm_name(name: str) -> str:
-    """Return the name if timm knows such a model (weights of other places are looked up later).
+    """Return the name if timm knows such a model and has weights of it (those of other places are looked up later).
 
     Raises:
-        ValueError: If timm does not know it.
+        ValueError: If it has not.
     """
-    if not name.startswith(_ELSEWHERE) and not timm.is_model(name):
+    if name.startswith(_ELSEWHERE):
+        return name
+    if not timm.is_model(name):
         raise ValueError(f'timm {timm.__version__} has no model {name!r}, see timm.list_models()')
+    try:
+        found = timm.get_pretrained_cfg(name)
+    except RuntimeError as error:  # of that tag
+        raise ValueError(f'timm {timm.__version__}: {error} See timm.list_pretrained()') from error
+    if found is None or not found.has_weights:
+        raise ValueError(f'timm {timm.__version__} has no weights of {name!r}')
     return name
 
 
