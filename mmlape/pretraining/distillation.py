@@ -32,7 +32,7 @@ class DistilledClassifier(ImageClassifier):
             ``out_type='cls_and_dist'``.
 
     Raises:
-        ValueError: If ``teacher_weight`` is out of range or, when training starts, the teacher has other classes.
+        ValueError: If ``teacher_weight`` is out of range or, in the first step, the teacher has other classes.
         TypeError: If ``head`` is another one.
     """
 
@@ -66,22 +66,23 @@ class DistilledClassifier(ImageClassifier):
             teacher.init_weights()
         like = next(self.parameters())
         self._teachers = (teacher.to(like.device).requires_grad_(False).eval(),)
-        with torch.no_grad():
-            size = 2 * (64,)
-            scores = teacher(torch.zeros(1, 3, *size, device=like.device), mode='tensor')
-        if scores.shape != (1, self.head.num_classes):
-            raise ValueError(
-                f'the teacher must give {self.head.num_classes} scores, as the head does, '
-                f'got the shape {tuple(scores.shape)}'
-            )
 
     def loss(self, inputs: Tensor, data_samples: list[DataSample]) -> dict[str, Tensor]:
-        """Losses ``loss_label`` and ``loss_teacher`` for images ``(B, 3, height, width)``."""
+        """Losses ``loss_label`` and ``loss_teacher`` for images ``(B, 3, height, width)``.
+
+        Raises:
+            ValueError: If the teacher has other classes than the head.
+        """
         cls_token, dist_token = self.head.pre_logits(self.extract_feat(inputs))
         label = self.head._get_loss(self.head.layers.head(cls_token), data_samples)['loss']
         with torch.no_grad():
-            answers = self.teacher(inputs, mode='tensor').argmax(dim=1)
-        teacher = F.cross_entropy(self.head.layers.head_dist(dist_token), answers)
+            answers = self.teacher(inputs, mode='tensor')
+        if answers.shape[1] != self.head.num_classes:
+            raise ValueError(
+                f'the teacher gives {answers.shape[1]} scores, the head {self.head.num_classes}: '
+                'their classes must be the same'
+            )
+        teacher = F.cross_entropy(self.head.layers.head_dist(dist_token), answers.argmax(dim=1))
         return dict(
             loss_label=(1 - self.teacher_weight) * label, loss_teacher=self.teacher_weight * teacher
         )

@@ -230,14 +230,16 @@ def test_a_student_learns_from_labels_and_from_its_teacher():
 @pytest.mark.parametrize(
     ('changes', 'error', 'message'),
     [
-        (dict(model=dict(teacher=dict(num_classes=7))), ValueError, '1000 scores'),
+        (dict(model=dict(teacher=dict(num_classes=7))), ValueError, '7 scores, the head 1000'),
         (dict(model=dict(teacher_weight=1.5)), ValueError, 'teacher_weight'),
         (dict(model=dict(head=dict(type='VisionTransformerClsHead'))), TypeError, 'DeiTClsHead'),
     ],
 )
 def test_a_student_that_cannot_learn_is_refused(changes, error, message):
     with pytest.raises(error, match=message):
-        build('deit-t-distilled', **changes).init_weights()
+        student = build('deit-t-distilled', **changes)
+        student.init_weights()
+        student.loss(torch.zeros(1, 3, 64, 64), samples([1]))
 
 
 def test_recipe():
