@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 import torch
+from config_utils import CONFIGS, write_image
 from tool_runs import Commands
 
 from mmlape.datasets import build_digit_scenes
@@ -68,6 +69,45 @@ def test_a_detector_is_trained_and_tested(commands, tmp_path):
     assert len(list((tmp_path / 'test').rglob('pictures/*.jpg'))) == 2
     log = commands('test.py', MASK_RCNN, 'run/iter_2.pth', '--tta', '--work-dir', 'test')
     assert 'coco/bbox_mAP:' in log and 'coco/segm_mAP:' not in log
+
+
+CLASSIFIER = """
+_base_ = {base!r}
+model = dict(
+    backbone=dict(
+        arch=dict(_delete_=True, embed_dims=48, depth=2, num_heads=3), img_size=64, patch_size=16),
+    head=dict(in_channels=48))
+loader = dict(batch_size=2, num_workers=0, persistent_workers=False)
+train_dataloader = dict(
+    sampler=dict(_delete_=True, type='DefaultSampler', shuffle=True), **loader,
+    dataset=dict(data_root='images', metainfo=dict(classes=['a', 'b'])))
+val_dataloader = dict(dataset=dict(data_root='images', metainfo=dict(classes=['a', 'b'])), **loader)
+test_dataloader = val_dataloader
+param_scheduler = []
+"""
+
+
+def test_a_classifier_is_trained_and_tested(commands, tmp_path):
+    for split in ('train', 'val'):
+        for index, label in enumerate('ab'):
+            write_image(tmp_path / 'images' / split / label / f'{index}.JPEG', (80, 70))
+    base = str(CONFIGS / 'imagenet' / 'deit-t-lape_8xb128_in1k.py')
+    (tmp_path / 'config.py').write_text(CLASSIFIER.format(base=base))
+    steps = ('train_dataloader.dataset.pipeline.1.scale=64',)
+    sizes = [
+        f'{split}_dataloader.dataset.pipeline.{option}'
+        for split in ('val', 'test')
+        for option in ('1.scale=73', '2.crop_size=64')
+    ]
+    short = ('--cfg-options', 'train_cfg.max_epochs=1', *steps, *sizes)
+    log = commands('train.py', 'config.py', '--work-dir', 'run', *short)
+    assert 'accuracy/top1:' in log
+    options = ('--out', 'found.pkl', '--show-dir', 'pictures', '--work-dir', 'test')
+    log = commands('test.py', 'config.py', 'run/epoch_1.pth', *options, '--cfg-options', *sizes)
+    assert 'accuracy/top1:' in log
+    with open(tmp_path / 'found.pkl', 'rb') as file:
+        assert len(pickle.load(file)) == 2
+    assert len(list((tmp_path / 'pictures').rglob('*'))) == 2
 
 
 @pytest.mark.parametrize(
