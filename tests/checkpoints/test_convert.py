@@ -142,6 +142,16 @@ def test_our_own_weights_of_another_network_are_refused(options, what):
     assert convert(state, 'mmlape', vit(**options), min_matched=1)
 
 
+def test_another_position_is_said():
+    learned, sinusoidal = vit(), vit(position=dict(type='mmlape.SinusoidalPosition'))
+    for source in ('mmlape', 'timm'):
+        report = convert_with_report(learned.state_dict(), source, sinusoidal)[1]
+        report.demand(1)
+        assert 'position' in report.left_out['pos_embed'], source
+    report = convert_with_report(sinusoidal.state_dict(), 'mmlape', learned)[1]
+    assert report.fresh == {'pos_embed': 'not in the source'}
+
+
 def test_layers_that_a_model_does_not_build_are_no_other_network():
     options = dict(layer_scale=True, joining=dict(type='mmlape.LaPE'))
     source, model = vit(**options), vit(out_indices=0, **options)

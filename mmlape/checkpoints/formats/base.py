@@ -39,7 +39,9 @@ class Format:
     """
 
     renames: Renames = ()
-    may_leave: Reasons = ()
+    may_leave: Reasons = (
+        (r'\bpos_embed\d*$|\bposition\d?\.embedding\.', 'the model has another position'),
+    )
     must_place: Reasons = _OWN
     leaves_others = True
 
