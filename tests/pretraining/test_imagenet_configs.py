@@ -227,6 +227,11 @@ def test_a_student_learns_from_labels_and_from_its_teacher():
     assert student.to(torch.float64).teacher.state_dict()['head.weight'].dtype == torch.float64
 
 
+def first_loss(student):
+    student.init_weights()
+    return student.loss(torch.zeros(1, 3, 64, 64), samples([1]))
+
+
 @pytest.mark.parametrize(
     ('changes', 'error', 'message'),
     [
@@ -237,9 +242,7 @@ def test_a_student_learns_from_labels_and_from_its_teacher():
 )
 def test_a_student_that_cannot_learn_is_refused(changes, error, message):
     with pytest.raises(error, match=message):
-        student = build('deit-t-distilled', **changes)
-        student.init_weights()
-        student.loss(torch.zeros(1, 3, 64, 64), samples([1]))
+        first_loss(build('deit-t-distilled', **changes))
 
 
 def test_recipe():

@@ -12,7 +12,7 @@ from config_utils import CONFIGS, REPO
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from timm.optim import create_optimizer_v2
-from timm.utils import CheckpointSaver
+from timm.utils import CheckpointSaver, ModelEmaV3
 
 from mmlape.pretraining import timm_models
 
@@ -131,6 +131,25 @@ def test_weights_of_timms_deit_start_ours(tmp_path, name):
     assert torch.equal(lape.head.weight, theirs.head.weight)
     norms = lape.backbone.position.joining.norms
     assert all(torch.equal(norm.weight, torch.ones(192)) for norm in norms)
+
+
+def test_a_moving_average_follows():
+    """timm's ``--model-ema``: a copy that is updated, saved, and evaluated."""
+    model, _ = trained(TINY, num_classes=5)
+    with torch.no_grad():
+        model.eval()(IMAGES)  # keeps a plan of the position, which the copy must not
+    average = ModelEmaV3(model, decay=0.5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    average.update(model)
+    copied = average.module.state_dict()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(copied[name], value - 0.5)
+    again = timm.create_model(TINY, num_classes=5).eval()
+    again.load_state_dict(copied)
+    with torch.no_grad():
+        torch.testing.assert_close(average.module.eval()(IMAGES), again(IMAGES))
 
 
 def test_too_few_weights_are_refused():
