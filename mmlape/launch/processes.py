@@ -19,6 +19,7 @@ from mmengine.dist import (
     is_distributed,
     is_main_process,
 )
+from mmengine.utils.dl_utils import set_multi_processing
 
 
 @contextmanager
@@ -32,10 +33,13 @@ def joined(cfg: Config) -> Iterator[None]:
         ValueError: If another launcher is asked for without an accelerator.
     """
     if cfg.launcher != 'none' and not is_distributed():
-        options = dict((cfg.get('env_cfg') or {}).get('dist_cfg') or {})
+        environment = cfg.get('env_cfg') or {}
+        options = dict(environment.get('dist_cfg') or {})
         if get_device() == 'cpu':
             _join_on_cpu(cfg, options)
         else:
+            # First, as in the runner: joining settles how data workers start unless that is settled.
+            set_multi_processing(**(environment.get('mp_cfg') or {}), distributed=True)
             init_dist(cfg.launcher, **options)
     yield
     # Not in a `finally`: after an error the others may be gone, and leaving would wait for them. Shards of a model
@@ -45,16 +49,21 @@ def joined(cfg: Config) -> Iterator[None]:
 
 
 def main_process_says(answer: Callable[[], Any]) -> Any:
-    """What ``answer`` returns in the main process, in all of them; an error there is raised in all."""
+    """What ``answer`` returns in the main process, in all of them.
+
+    Raises:
+        ValueError: In all of them, if there is an error in the main one.
+    """
     outcome: list[Any] = [None, None]
+    cause = None
     if is_main_process():
         try:
             outcome[0] = answer()
-        except ValueError as error:
-            outcome[1] = str(error)
+        except Exception as error:  # the other processes wait for the broadcast below
+            outcome[1], cause = str(error), error
     broadcast_object_list(outcome)
     if outcome[1] is not None:
-        raise ValueError(outcome[1])
+        raise ValueError(outcome[1]) from cause
     return outcome[0]
 
 
