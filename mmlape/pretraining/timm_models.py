@@ -80,7 +80,8 @@ def checkpoint_filter_fn(state: Mapping[str, Any], model: Classifier) -> dict[st
     state = next((state[key] for key in ('state_dict', 'model') if key in state), state)
     heads = {name: value for name, value in state.items() if name.startswith('head')}
     rest = {name: value for name, value in state.items() if name not in heads}
-    foreign = 'pvt' if isinstance(model, PyramidClassifier) else 'timm'
+    published = isinstance(model, PyramidClassifier) and 'patch_embed1.proj.weight' in rest
+    foreign = 'pvt' if published else 'timm'
     ours = any(name.startswith('backbone.') for name in rest)
     backbone = convert(rest, 'mmlape' if ours else foreign, model.backbone)
     return heads | {f'backbone.{name}': value for name, value in backbone.items()}

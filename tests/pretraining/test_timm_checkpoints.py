@@ -14,7 +14,7 @@ from mmengine.registry import MODELS, DefaultScope
 from timm.optim import create_optimizer_v2
 from timm.utils import CheckpointSaver, ModelEmaV3
 
-from mmlape.pretraining import timm_models
+from mmlape.pretraining import PyramidClassifier, timm_models
 
 TINY = 'lape_deit_tiny_patch16_224'
 IMAGES = torch.linspace(-2, 2, 2 * 3 * 64 * 64).view(2, 3, 64, 64)
@@ -131,6 +131,26 @@ def test_weights_of_timms_deit_start_ours(tmp_path, name):
     assert torch.equal(lape.head.weight, theirs.head.weight)
     norms = lape.backbone.position.joining.norms
     assert all(torch.equal(norm.weight, torch.ones(192)) for norm in norms)
+
+
+def test_a_pyramid_answers_as_timms_does():
+    theirs = timm.create_model('pvt_v2_b0', num_classes=5).eval()
+    ours = PyramidClassifier(version=2, arch='b0', num_classes=5).eval()
+    ours.load_state_dict(timm_models.checkpoint_filter_fn(theirs.state_dict(), ours))
+    with torch.no_grad():
+        torch.testing.assert_close(ours(IMAGES), theirs(IMAGES), atol=1e-4, rtol=1e-4)
+
+
+def test_the_published_pyramids_names_are_read():
+    """The published PVT is a classifier: class token and output norm are taken over, its head too."""
+    model = timm.create_model('pvt_tiny', num_classes=5)
+    published = {
+        n.removeprefix('backbone.'): torch.randn_like(v) for n, v in model.state_dict().items()
+    }
+    assert {'cls_token', 'norm.weight', 'pos_embed4', 'block4.1.mlp.fc2.bias'} <= published.keys()
+    model.load_state_dict(timm_models.checkpoint_filter_fn(dict(model=published), model))
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, published[name.removeprefix('backbone.')]), name
 
 
 def test_a_moving_average_follows():
