@@ -37,12 +37,11 @@ def set_resume(cfg: Config, wanted: str | None) -> list[str]:
     if not any(_type(hook) == _HOOK for hook in cfg.get('custom_hooks') or []):
         cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), dict(type=_HOOK)]
     notes = []
-    if wanted is None and not cfg.get('resume', False) and _restarted():
+    wanted = wanted or _wanted_by(cfg)
+    if _restarted() and (wanted is None or os.path.isfile(_pointer(cfg.work_dir))):
+        # Also where the job names a checkpoint: by now it is behind that.
         notes.append('started again by the cluster: resuming from the last checkpoint')
         wanted = 'auto'
-    if wanted is None:
-        wanted = cfg.load_from if cfg.get('resume') and cfg.get('load_from') else wanted
-        wanted = 'auto' if wanted is None and cfg.get('resume') else wanted
     if wanted is None:
         if cfg.get('load_from'):
             main_process_says(lambda: existing_checkpoint(cfg.load_from))
@@ -68,7 +67,7 @@ def last_complete_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
     leaves a part of one.
     """
     notes, candidates = [], []
-    pointer = Path(work_dir, 'last_checkpoint')
+    pointer = _pointer(work_dir)
     named = pointer.read_text(encoding='utf-8').strip() if pointer.is_file() else ''
     if '://' in named:
         return named, notes
@@ -87,6 +86,16 @@ def last_complete_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
             return str(path), notes
         notes.append(f'{path} {fault}: falling back to the checkpoint before it')
     return None, notes
+
+
+def _wanted_by(cfg: Config) -> str | None:
+    """What a config itself says, in MMEngine's words."""
+    return (cfg.get('load_from') or 'auto') if cfg.get('resume', False) else None
+
+
+def _pointer(work_dir: str) -> Path:
+    """The file in which MMEngine names the last checkpoint."""
+    return Path(work_dir, 'last_checkpoint')
 
 
 def _complete(text: str) -> str:

@@ -143,6 +143,23 @@ def test_a_run_that_is_started_again_resumes(run, monkeypatch, name):
     assert 'started again' in notes[0] and 'epoch_10.pth is not complete' in notes[1]
 
 
+def test_a_job_that_names_a_checkpoint_goes_on_from_the_last_when_started_again(
+    run, tmp_path, monkeypatch
+):
+    named = str(run / 'epoch_8.pth')
+    cfg = config(run)
+    set_resume(cfg, named)
+    assert cfg.load_from == named
+    monkeypatch.setenv('SLURM_RESTART_COUNT', '2')
+    cfg = config(run)
+    set_resume(cfg, named)
+    assert cfg.load_from == str(run / 'epoch_10.pth')
+    # killed before it saved anything
+    cfg = config(tmp_path / 'new')
+    set_resume(cfg, named)
+    assert cfg.load_from == named
+
+
 def test_mistakes(run):
     with pytest.raises(ValueError, match='there is no checkpoint'):
         set_resume(config(run), str(run / 'epoch_7.pth'))
