@@ -38,8 +38,8 @@ def set_resume(cfg: Config, wanted: str | None) -> list[str]:
         cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), dict(type=_HOOK)]
     notes = []
     wanted = wanted or _wanted_by(cfg)
-    if _restarted() and (wanted is None or os.path.isfile(_pointer(cfg.work_dir))):
-        # Also where the job names a checkpoint: by now it is behind that.
+    if _restarted() and main_process_says(lambda: not wanted or _pointer(cfg.work_dir).is_file()):
+        # Also where the job names a checkpoint: by now it is ahead of that.
         notes.append('started again by the cluster: resuming from the last checkpoint')
         wanted = 'auto'
     if wanted is None:
