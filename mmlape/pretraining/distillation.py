@@ -24,6 +24,9 @@ class DistilledClassifier(ImageClassifier):
     teacher is built when training starts, is no part of checkpoints, and is not trained. It sees images as the data
     preprocessor of the student leaves them.
 
+    A config that names it needs ``custom_imports = dict(imports=['mmlape.pretraining.distillation'])``: MMPretrain is
+    not imported otherwise.
+
     Args:
         teacher: Config of a classifier of MMPretrain, e.g. ``dict(type='TimmClassifier', model_name=
             'regnety_160.deit_in1k', pretrained=True)``; its ``init_cfg`` is applied. Its classes are the student's.
