@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -274,9 +275,15 @@ def _backbones(model: nn.Module) -> dict[str, nn.Module]:
     found: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
         inside = any(path.startswith(f'{outer}.' if outer else '') for outer in found)
-        if hasattr(module, 'get_layer_depth') and not inside:
+        if not inside and _numbers_layers(module):
             found[path] = module
     return found
+
+
+def _numbers_layers(module: nn.Module) -> bool:
+    """Classifiers of MMPretrain have a method of this name, too, without a prefix: they ask their backbone."""
+    method = getattr(module, 'get_layer_depth', None)
+    return method is not None and 'prefix' in inspect.signature(method).parameters
 
 
 def _depth(name: str, backbones: dict[str, nn.Module]) -> tuple[int, int]:

@@ -222,6 +222,33 @@ def test_whole_detectors_and_segmenters(name):
     assert patches and max(patches) < LR
 
 
+def test_mmpretrain_numbers_ours_alike_and_we_number_its_own():
+    import mmpretrain.engine  # noqa: F401 (registers its constructor)
+    from mmpretrain.models import ImageClassifier
+
+    ours = dict(type='mmlape.VisionTransformer', img_size=32, joining=dict(type='mmlape.LaPE'))
+    ours['arch'] = dict(embed_dims=24, depth=3, num_heads=3)
+    model = ImageClassifier(backbone=ours)
+    theirs = dict(
+        type='OptimWrapper',
+        optimizer=dict(type='AdamW', lr=LR, weight_decay=DECAY),
+        constructor='mmpretrain.LearningRateDecayOptimWrapperConstructor',
+        paramwise_cfg=dict(layer_decay_rate=RATE),
+    )
+    groups = build_optim_wrapper(model, theirs).optimizer.param_groups
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    rates = {names[p]: group['lr'] for group in groups for p in group['params']}
+    assert rates == pytest.approx(
+        {n: lr for n, (lr, _, _) in settings(model, build(model)).items()}
+    )
+
+    arch = dict(embed_dims=24, num_layers=3, num_heads=3, feedforward_channels=48)
+    model = ImageClassifier(backbone=dict(type='VisionTransformer', arch=arch, img_size=32))
+    found = settings(model, build(model))
+    assert found['backbone.pos_embed'][0] == pytest.approx(LR * RATE**4)
+    assert found['backbone.layers.1.attn.qkv.weight'][0] == pytest.approx(LR * RATE**2)
+
+
 def test_one_step_trains_by_these_rates():
     model = Detector(build_vit(arch=dict(embed_dims=24, depth=3, num_heads=3), img_size=32))
     wrapper = build(model, dict(type='SGD', lr=1.0, weight_decay=0.0))
