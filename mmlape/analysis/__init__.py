@@ -8,6 +8,7 @@ from .attention_scores import (
     position_scores,
 )
 from .channel_kinds import ChannelKinds, classify_channels
+from .complexity import Complexity, count_flops, measure_complexity
 from .correlation import (
     Correlations,
     LayerPosition,
@@ -58,6 +59,7 @@ __all__ = [
     'NORMS',
     'AttentionDistances',
     'ChannelKinds',
+    'Complexity',
     'Correlations',
     'EmbeddingTable',
     'GaborFit',
@@ -76,6 +78,7 @@ __all__ = [
     'classify_channels',
     'correlation_map',
     'cosine_matrix',
+    'count_flops',
     'draw_channels',
     'draw_correlations',
     'draw_distances',
@@ -99,6 +102,7 @@ __all__ = [
     'layer_positions',
     'load_backbone',
     'magnitude_maps',
+    'measure_complexity',
     'norm_places',
     'norm_tokens',
     'pick_channels',
