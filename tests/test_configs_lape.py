@@ -6,9 +6,10 @@ import sys
 
 import pytest
 import torch
-from config_utils import CONFIGS
+from config_utils import CONFIGS, write_label_maps
 from docs_pages import read_page
 from mmengine.config import Config
+from mmengine.dataset import Compose
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 from test_configs import build, load
@@ -199,6 +200,27 @@ def test_recipe_of_upernet(size, lr):
         assert resize.scale == (2048, 512)
         assert (multiple.type, multiple.size_divisor) == ('ResizeToMultiple', 32)
     assert cfg.tta_pipeline[1].transforms[1][0].type == 'ResizeToMultiple'
+
+
+@pytest.mark.parametrize('name', ['test_pipeline', 'tta_pipeline'])
+def test_upernet_evaluates_at_multiples_of_32(name, tmp_path):
+    """Images and flips of them; label maps stay as they are in their files."""
+    write_label_maps(tmp_path, count=1, size=(97, 71))
+    cfg = load(FOLDER / UPERNET.format('t', ''))
+    item = Compose(cfg[name])(
+        dict(
+            img_path=str(tmp_path / 'images' / 'train' / '0.jpg'),
+            seg_map_path=str(tmp_path / 'annotations' / 'train' / '0.png'),
+            reduce_zero_label=True,
+            seg_fields=[],
+        )
+    )
+    images = item['inputs'] if name == 'tta_pipeline' else [item['inputs']]
+    assert len(images) == (12 if name == 'tta_pipeline' else 1)
+    assert all(side % 32 == 0 for image in images for side in image.shape[1:])
+    samples = item['data_samples'] if name == 'tta_pipeline' else [item['data_samples']]
+    assert {tuple(sample.gt_sem_seg.shape) for sample in samples} == {(71, 97)}
+    assert {tuple(sample.ori_shape) for sample in samples} == {(71, 97)}
 
 
 def test_upernets_learning_rates_fall_with_depth():
