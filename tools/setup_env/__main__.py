@@ -120,8 +120,11 @@ class Setup:
         # uv trusts only its own certificates unless told otherwise, which fails behind a company's proxy.
         return {'UV_SYSTEM_CERTS': '1', **os.environ, 'PATH': path, 'VIRTUAL_ENV': str(self.venv)}
 
-    def run(self, *command: object) -> bool:
-        return not subprocess.call([str(part) for part in command], env=self.environment())
+    def run(self, *command: object, quiet: bool = False) -> bool:
+        """Whether the command succeeds; ``quiet`` leaves only its errors on the screen."""
+        out = subprocess.DEVNULL if quiet else None
+        parts = [str(part) for part in command]
+        return not subprocess.call(parts, env=self.environment(), stdout=out)
 
     def install(self, what: str, *arguments: object) -> None:
         """``pip install``, by uv where it works; pip reads configuration that uv does not know."""
@@ -253,7 +256,8 @@ def install_mmlape(setup: Setup) -> None:
     say('5/5 installing mmlape from this clone (seconds)')
     setup.install('mmlape', '--no-build-isolation', '--no-deps', '-e', ROOT)
     code = 'import mmdet.datasets, mmseg.datasets, mmpretrain.datasets'
-    if not setup.run(setup.python, '-W', 'ignore', '-c', code):
+    # Quiet: without OneDL's own client, they print that its data sets are left out.
+    if not setup.run(setup.python, '-W', 'ignore', '-c', code, quiet=True):
         raise SetupError(f'one of {code.removeprefix("import ")} cannot be imported (reason above)')
 
 
