@@ -12,6 +12,3 @@ _base_ = [
 
 # The head reads strides 8 and coarser, so the adapter's finest map has no gradients for several processes to wait for.
 find_unused_parameters = True
-
-# The first of the adapter's maps is not used: several processes must not wait for gradients of what makes it.
-find_unused_parameters = True
