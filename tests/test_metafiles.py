@@ -8,6 +8,7 @@ import pytest
 import yaml
 from config_utils import CONFIGS, REPO
 from mmengine.config import Config
+from modelindex import load_model_index
 
 # Templates for one's own data and an experiment of many variants are no models of a table.
 WITHOUT_METAFILE = {'_base_', 'custom', 'experiments'}
@@ -151,8 +152,7 @@ def test_published_figures_agree(name):
 
 def test_mims_reader_takes_the_index():
     """With the library that MIM reads model indexes with; all other tests here do without it."""
-    reader = pytest.importorskip('modelindex.load_model_index')
-    index = reader.load(str(REPO / 'model-index.yml'))
+    index = load_model_index.load(str(REPO / 'model-index.yml'))
     # OpenMMLab's metafiles name READMEs from the root, where the reader expects them beside the metafile.
     assert [error for error in index.check(silent=True) if 'README' not in error] == []
     assert {model.name for model in index.models} == set(ENTRIES)

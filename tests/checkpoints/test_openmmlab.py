@@ -125,7 +125,8 @@ def test_mmpretrains_names():
     [dict(), dict(layer_scale_init_value=0.1), dict(out_type='avg_featmap', final_norm=False)],
 )
 def test_equals_mmpretrain(options):
-    backbones = pytest.importorskip('mmpretrain.models.backbones', reason='an extra')
+    from mmpretrain.models import backbones
+
     arch = dict(embed_dims=24, num_layers=2, num_heads=3, feedforward_channels=96)
     options = dict(dict(out_type='featmap'), **options)
     source = shaken(
@@ -151,7 +152,8 @@ def test_equals_mmpretrain(options):
     'options', [dict(pre_norm=True), dict(layer_cfgs=dict(ffn_type='swiglu_fused'))]
 )
 def test_mmpretrains_others_are_refused(options):
-    backbones = pytest.importorskip('mmpretrain.models.backbones', reason='an extra')
+    from mmpretrain.models import backbones
+
     arch = dict(embed_dims=24, num_layers=2, num_heads=3, feedforward_channels=96)
     source = backbones.VisionTransformer(arch, img_size=32, patch_size=8, **options)
     with pytest.raises(ValueError, match=r'a norm before the first layer|a gated feed-forward'):
