@@ -7,7 +7,7 @@ from config_utils import CONFIGS
 from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
 from mmlape.norm.dtn import LearnedRatio
@@ -228,7 +228,9 @@ def test_mmpretrain_numbers_ours_alike_and_we_number_its_own():
 
     ours = dict(type='mmlape.VisionTransformer', img_size=32, joining=dict(type='mmlape.LaPE'))
     ours['arch'] = dict(embed_dims=24, depth=3, num_heads=3)
-    model = ImageClassifier(backbone=ours)
+    # As in a run: earlier tests leave other scopes behind.
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = ImageClassifier(backbone=ours)
     theirs = dict(
         type='OptimWrapper',
         optimizer=dict(type='AdamW', lr=LR, weight_decay=DECAY),
@@ -243,7 +245,8 @@ def test_mmpretrain_numbers_ours_alike_and_we_number_its_own():
     )
 
     arch = dict(embed_dims=24, num_layers=3, num_heads=3, feedforward_channels=48)
-    model = ImageClassifier(backbone=dict(type='VisionTransformer', arch=arch, img_size=32))
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = ImageClassifier(backbone=dict(type='VisionTransformer', arch=arch, img_size=32))
     found = settings(model, build(model))
     assert found['backbone.pos_embed'][0] == pytest.approx(LR * RATE**4)
     assert found['backbone.layers.1.attn.qkv.weight'][0] == pytest.approx(LR * RATE**2)
