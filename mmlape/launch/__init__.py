@@ -9,7 +9,7 @@ from .options import (
     existing_checkpoint,
 )
 from .processes import all_see, joined, main_process_says, stop_with_message
-from .resume import set_resume
+from .resume import last_complete_checkpoint, set_resume
 from .shipped import find_config, shipped_configs, shipped_folder
 from .testing import add_metric, keep_predictions, show_predictions, use_tta
 
@@ -25,6 +25,7 @@ __all__ = [
     'find_config',
     'joined',
     'keep_predictions',
+    'last_complete_checkpoint',
     'main_process_says',
     'set_resume',
     'shipped_configs',

@@ -4,10 +4,11 @@ import hashlib
 import json
 import os
 import shutil
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from mmlape.launch import last_complete_checkpoint
 
 STATE_FILE = 'state.json'
 
@@ -62,24 +63,10 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def last_checkpoint(folder: Path, say: Callable[[str], None]) -> tuple[Path | None, int]:
-    """The newest checkpoint that can be read and its iteration, ``(None, 0)`` where there is none.
-
-    MMEngine writes checkpoints in place: one that was being written when the process was killed is cut short, and
-    resuming from it raises. Such files are removed here.
-    """
-    numbered = [(int(path.stem.split('_')[1]), path) for path in folder.glob('iter_*.pth')]
-    for iteration, path in sorted(numbered, reverse=True):
-        if is_whole(path):
-            return path, iteration
-        say(f'  {path.name} was not written to its end: taking the one before.')
-        path.unlink()
-    return None, 0
-
-
-def is_whole(path: Path) -> bool:
-    """Whether a file that ``torch.save`` wrote is complete; it is a ZIP archive, so every part has a checksum."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
-    except (zipfile.BadZipFile, OSError, EOFError):
-        return False
+    """The newest checkpoint that is complete and its iteration, ``(None, 0)`` where there is none."""
+    found, notes = last_complete_checkpoint(str(folder))
+    for note in notes:
+        say(f'  {note}')
+    if found is None:
+        return None, 0
+    return Path(found), int(Path(found).stem.removeprefix('iter_'))
