@@ -51,15 +51,20 @@ def prepare(options):
     return cfg, keep_predictions(cfg, options.out) if options.out else None
 
 
+def test(cfg, metric):
+    """Test; nothing of the runner is left behind for the processes to wait for when they part."""
+    runner = RUNNERS.build(cfg)
+    if metric is not None:
+        add_metric(runner, metric)
+    runner.test()
+
+
 def main():
     options = parse_arguments()
     with stop_with_message():
         cfg, metric = prepare(options)
     with joined(cfg):
-        runner = RUNNERS.build(cfg)
-        if metric is not None:
-            add_metric(runner, metric)
-        runner.test()
+        test(cfg, metric)
 
 
 if __name__ == '__main__':

@@ -54,17 +54,22 @@ def prepare(options):
     return cfg
 
 
+def train(cfg, resume):
+    """Train; nothing of the runner is left behind for the processes to wait for when they part."""
+    with stop_with_message():
+        notes = set_resume(cfg, resume)
+    runner = RUNNERS.build(cfg)
+    for note in notes:
+        runner.logger.warning(note)
+    runner.train()
+
+
 def main():
     options = parse_arguments()
     with stop_with_message():
         cfg = prepare(options)
     with joined(cfg):
-        with stop_with_message():
-            notes = set_resume(cfg, options.resume)
-        runner = RUNNERS.build(cfg)
-        for note in notes:
-            runner.logger.warning(note)
-        runner.train()
+        train(cfg, options.resume)
 
 
 if __name__ == '__main__':

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,9 +43,11 @@ def joined(cfg: Config) -> Iterator[None]:
             set_multi_processing(**(environment.get('mp_cfg') or {}), distributed=True)
             init_dist(cfg.launcher, **options)
     yield
-    # Not in a `finally`: after an error the others may be gone, and leaving would wait for them. Shards of a model
-    # (a strategy's) keep threads of their own, which PyTorch ends with the program alone.
-    if 'strategy' not in cfg and is_distributed():
+    # Not in a `finally`: after an error the others may be gone, and leaving would wait for them.
+    if is_distributed():
+        # A wrapped model holds its group of processes. What is in a circle goes only now, and with it the group's
+        # threads: one that still runs while Python ends takes the process down (SIGABRT), now and then.
+        gc.collect()
         torch.distributed.destroy_process_group()
 
 
