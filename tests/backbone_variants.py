@@ -121,6 +121,8 @@ VARIANTS = {
     ),
     'adapter-patch-14': lambda: build_adapter(dict(patch_size=14)),
     'adapter-one-interaction': lambda: build_adapter(interaction_indexes=[[0, 3]]),
+    'adapter-coarse-outputs': lambda: build_adapter(out_indices=[1, 3]),
+    'adapter-last-output': lambda: build_adapter(out_indices=-1),
     'adapter-deform-ratio': lambda: build_adapter(deform_ratio=0.5),
     **{f'pvt-{name}': lambda j=j: build_pvt(joining=j) for name, j in PYRAMID_JOININGS.items()},
     'pvt-cls-token': lambda: build_pvt(with_cls_token=True, joining=dict(type='mmlape.LaPE')),

@@ -99,8 +99,8 @@ def test_one_training_step_and_one_prediction(path):
     model.train()
     losses = model.train_step(copy.deepcopy(batch), optim_wrapper)
     assert all(torch.isfinite(torch.as_tensor(value)).all() for value in losses.values()), losses
-    # Several processes wait for each parameter's gradient (DDP), unless they are told that some have none.
-    assert not waiting or cfg.get('find_unused_parameters', False), waiting
+    # Several processes wait for each parameter's gradient (DDP), unless they are told, at a price, that some have none.
+    assert bool(waiting) == cfg.get('find_unused_parameters', False), waiting
     backbone = {name for name in before if name.startswith('backbone.')}
     moved = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
     # Layer scale, the injectors' gates and the like start a chain of zeros at most one step long.

@@ -9,6 +9,3 @@ _base_ = [
     '../_base_/schedules/schedule_1x.py',
     '../_base_/default_runtime_mmdet.py',
 ]
-
-# The head reads strides 8 and coarser, so the adapter's finest map has no gradients for several processes to wait for.
-find_unused_parameters = True

@@ -11,7 +11,7 @@ from mmcv.cnn import build_norm_layer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mmlape.checks import check_bool, check_option, check_positive_int
+from mmlape.checks import check_bool, check_option, check_outputs, check_positive_int
 from mmlape.layers import (
     DeformableAttention,
     Interaction,
@@ -53,13 +53,15 @@ class ViTAdapter(Backbone):
             once. Default ``[[0, 2], [3, 5], [6, 8], [9, 11]]``.
         vit_feature: What the ViT adds to the four maps: ``'last'`` (default, published for detection): its last map;
             ``'per_stage'`` (segmentation): its map after each of four interactions.
+        out_indices: Which of the four maps are returned, 0 for stride 4 to 3 for stride 32. What only a map left out
+            needs is not built, so that every parameter has a gradient. Default ``(0, 1, 2, 3)``.
         norm_cfg: Batch norms of the spatial prior and of the outputs. Default ``dict(type='BN')``; ``SyncBN`` is
             published.
         with_cp: Recompute ViT blocks, injectors and extractors in the backward pass. Default False.
         init_cfg: Initialisation of the whole backbone; ``vit`` has its own ``init_cfg`` for ViT weights.
 
     Returns (``forward``):
-        Four maps ``(B, C, ceil(H / s), ceil(W / s))`` for the strides s = 4, 8, 16, 32.
+        A tuple with one map ``(B, C, ceil(H / s), ceil(W / s))`` per entry of ``out_indices``, s = 4, 8, 16, 32.
 
     Raises:
         ValueError: If an option is unknown or out of range, or does not fit the ViT.
@@ -76,6 +78,7 @@ class ViTAdapter(Backbone):
         deform_ratio: float = 1.0,
         interaction_indexes: Sequence[Sequence[int]] = ((0, 2), (3, 5), (6, 8), (9, 11)),
         vit_feature: str = 'last',
+        out_indices: int | Sequence[int] = (0, 1, 2, 3),
         norm_cfg: dict | None = None,
         with_cp: bool = False,
         init_cfg: dict | None = None,
@@ -91,6 +94,7 @@ class ViTAdapter(Backbone):
                 "vit_feature='per_stage' needs four interactions, "
                 f'got interaction_indexes={interaction_indexes}'
             )
+        self.out_indices = check_outputs(out_indices, len(STRIDES), 'maps')
         norm_cfg = norm_cfg or dict(type='BN')
         deform = dict(
             num_heads=check_positive_int('deform_num_heads', deform_num_heads),
@@ -98,7 +102,8 @@ class ViTAdapter(Backbone):
             value_proj_ratio=deform_ratio,
         )
         last = len(self.interaction_indexes) - 1
-        self.spm = SpatialPrior(dims, conv_inplanes, norm_cfg)
+        finest = 0 in self.out_indices
+        self.spm = SpatialPrior(dims, conv_inplanes, norm_cfg, with_stride_4=finest)
         self.level_embed = nn.Parameter(torch.empty(3, dims))
         self.interactions = nn.ModuleList(
             Interaction(
@@ -110,13 +115,13 @@ class ViTAdapter(Backbone):
             )
             for index in range(last + 1)
         )
-        self.up = nn.ConvTranspose2d(dims, dims, 2, stride=2)
-        for index in range(1, 5):
-            self.add_module(f'norm{index}', build_norm_layer(norm_cfg, dims)[1])
+        self.up = nn.ConvTranspose2d(dims, dims, 2, stride=2) if finest else None
+        for index in self.out_indices:
+            self.add_module(f'norm{index + 1}', build_norm_layer(norm_cfg, dims)[1])
         self._init_parameters()
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Return four maps for images ``(B, 3, H, W)``."""
+        """Return the maps of ``out_indices`` for images ``(B, 3, H, W)``."""
         height, width = image.shape[-2:]
         image = self._pad(image)
         c1, *levels = self.spm(image)
@@ -133,12 +138,14 @@ class ViTAdapter(Backbone):
             level.transpose(1, 2).unflatten(2, shape)
             for level, shape in zip(pyramid.split([h * w for h, w in shapes], dim=1), shapes)
         ]
-        maps = [self.up(levels[0]) + c1, *levels]
+        finest = None if self.up is None else self.up(levels[0]) + c1
+        maps = [finest, *levels]
         added = _VIT_FEATURES[self.vit_feature](vit_maps)
         outputs = []
-        for index, (stride, own, vit_map) in enumerate(zip(STRIDES, maps, added), start=1):
-            out = own + _resize(vit_map, own.shape[-2:])
-            out = getattr(self, f'norm{index}')(out)
+        for index in self.out_indices:
+            stride, own = STRIDES[index], maps[index]
+            out = own + _resize(added[index], own.shape[-2:])
+            out = getattr(self, f'norm{index + 1}')(out)
             outputs.append(out[..., : -(-height // stride), : -(-width // stride)].contiguous())
         return tuple(outputs)
 
@@ -186,8 +193,9 @@ class ViTAdapter(Backbone):
     def _init_parameters(self) -> None:
         """The published initial values of what stands beside the ViT."""
         nn.init.normal_(self.level_embed)
-        for part in (self.spm, self.interactions, self.up):
-            part.apply(_init_beside_vit)
+        for part in self.children():
+            if part is not self.vit:
+                part.apply(_init_beside_vit)
         for module in self.interactions.modules():
             if isinstance(module, DeformableAttention):
                 module.init_weights()

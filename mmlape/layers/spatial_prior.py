@@ -18,9 +18,16 @@ class SpatialPrior(nn.Module):
         embed_dims: Channels ``C`` of the ViT.
         inplanes: Channels of the stem. Default 64.
         norm_cfg: Batch norm of the convolutions, for MMCV's ``build_norm_layer``. Default ``dict(type='BN')``.
+        with_stride_4: Whether the map of stride 4 is projected as well. Default True.
     """
 
-    def __init__(self, embed_dims: int, inplanes: int = 64, norm_cfg: dict | None = None) -> None:
+    def __init__(
+        self,
+        embed_dims: int,
+        inplanes: int = 64,
+        norm_cfg: dict | None = None,
+        with_stride_4: bool = True,
+    ) -> None:
         super().__init__()
         check_positive_int('conv_inplanes', inplanes)
         norm_cfg = norm_cfg or dict(type='BN')
@@ -33,18 +40,22 @@ class SpatialPrior(nn.Module):
         self.conv2 = nn.Sequential(*_conv(inplanes, 2 * inplanes, 2, norm_cfg))
         self.conv3 = nn.Sequential(*_conv(2 * inplanes, 4 * inplanes, 2, norm_cfg))
         self.conv4 = nn.Sequential(*_conv(4 * inplanes, 4 * inplanes, 2, norm_cfg))
-        self.fc1 = nn.Conv2d(inplanes, embed_dims, 1)
+        self.fc1 = nn.Conv2d(inplanes, embed_dims, 1) if with_stride_4 else None
         self.fc2 = nn.Conv2d(2 * inplanes, embed_dims, 1)
         self.fc3 = nn.Conv2d(4 * inplanes, embed_dims, 1)
         self.fc4 = nn.Conv2d(4 * inplanes, embed_dims, 1)
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """``(B, 3, H, W)`` to maps ``(B, C, H / s, W / s)`` for the strides s = 4, 8, 16, 32 (rounded up)."""
+    def forward(self, image: Tensor) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
+        """``(B, 3, H, W)`` to maps ``(B, C, H / s, W / s)`` for the strides s = 4, 8, 16, 32 (rounded up).
+
+        The first is None without ``with_stride_4``.
+        """
         c1 = self.stem(image)
         c2 = self.conv2(c1)
         c3 = self.conv3(c2)
         c4 = self.conv4(c3)
-        return self.fc1(c1), self.fc2(c2), self.fc3(c3), self.fc4(c4)
+        finest = None if self.fc1 is None else self.fc1(c1)
+        return finest, self.fc2(c2), self.fc3(c3), self.fc4(c4)
 
 
 def _conv(in_channels: int, out_channels: int, stride: int, norm_cfg: dict) -> list[nn.Module]:

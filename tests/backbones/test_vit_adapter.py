@@ -12,7 +12,7 @@ from mmlape.registry import MODELS
 FLAVOURS = {'det': ('last', 1610), 'seg': ('per_stage', 1620)}
 
 
-def build_golden(meta):
+def build_golden(meta, **options):
     return MODELS.build(
         dict(
             type='mmlape.ViTAdapter',
@@ -38,6 +38,7 @@ def build_golden(meta):
             deform_ratio=meta['deform_ratio'],
             interaction_indexes=meta['interaction_indexes'],
             vit_feature=FLAVOURS[meta['flavour']][0],
+            **options,
         )
     ).eval()
 
@@ -107,6 +108,35 @@ def test_flavours_differ():
     image = torch.randn(1, 3, 64, 64)
     for index, (a, b) in enumerate(zip(last.eval()(image), per_stage.eval()(image))):
         assert torch.allclose(a, b, atol=1e-5) == (index == 3)
+
+
+@pytest.mark.parametrize('out_indices', [(1, 2, 3), [2, 0], 3, -1])
+@pytest.mark.parametrize('vit_feature', ['last', 'per_stage'])
+def test_out_indices_choose_maps(out_indices, vit_feature):
+    """The maps are those of the whole adapter, whose weights load, and nothing that only others need is built."""
+    whole = build_adapter(vit_feature=vit_feature).eval()
+    chosen = build_adapter(vit_feature=vit_feature, out_indices=out_indices).eval()
+    state, report = convert_with_report(whole.state_dict(), 'mmlape', chosen)
+    assert report.matched_fraction == 1
+    chosen.load_state_dict(state, strict=True)
+    image = torch.randn(1, 3, 50, 70)
+    every, indices = whole(image), chosen.out_indices
+    assert all(torch.equal(a, every[i]) for i, a in zip(indices, chosen(image), strict=True))
+    left_out = {f'norm{index + 1}' for index in range(4) if index not in indices}
+    left_out |= set() if 0 in indices else {'up', 'spm.fc1'}
+    gone = {name.rsplit('.', 1)[0] for name in whole.state_dict().keys() - state.keys()}
+    assert gone == left_out
+
+
+def test_published_weights_of_maps_left_out(golden):
+    """They may be left out; an adapter without other parts of theirs is another network."""
+    meta, state, _ = golden('vit_adapter_det')
+    model = build_golden(meta, out_indices=[1, 2, 3])
+    report = convert_with_report(state, 'vit_adapter', model)[1]
+    assert report.matched_fraction == 1
+    assert {name.rsplit('.', 1)[0] for name in report.unused} == {'spm.fc1', 'up', 'norm1'}
+    with pytest.raises(ValueError, match='no place for'):
+        convert({**state, 'spm.fc5.weight': torch.zeros(1)}, 'vit_adapter', model)
 
 
 def test_no_shape_travels_as_a_tensor(monkeypatch):
@@ -183,6 +213,9 @@ def test_lape_in_one_line():
         (dict(interaction_indexes=[[0, 1, 3]]), 'cover the layers'),
         (dict(interaction_indexes=[[0, 11]]), 'cover the layers'),
         (dict(deform_num_heads=5), 'deformable heads must divide'),
+        (dict(out_indices=[0, 4]), 'out_indices'),
+        (dict(out_indices=[]), 'must name different maps'),
+        (dict(out_indices=[3, -1]), 'must name different maps'),
         (dict(num_points=0), 'num_points'),
         (dict(cffn_ratio=0.0), 'hidden channels'),
         (dict(conv_inplanes=0), 'conv_inplanes'),

@@ -16,7 +16,10 @@ class ReferenceViTAdapter(Format):
         (r'^(blocks\.\d+)\.gamma([12])$', r'\1.ls\2.gamma'),
         (r'^(blocks\.|patch_embed\.|pos_embed$|cls_token$)', r'vit.\1'),
     )
-    may_leave = ((r'^vit\.cls_token$', 'the model has no such token'),)
+    may_leave = (
+        (r'^vit\.cls_token$', 'the model has no such token'),
+        (r'^(spm\.fc1|up|norm[1-4])\.', "not among the model's out_indices"),
+    )
     leaves_others = False
 
     def part(self, model: nn.Module, state: State) -> str:
