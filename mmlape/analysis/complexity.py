@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import _lru_cache_wrapper
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -88,7 +86,6 @@ def count_flops() -> Iterator[FlopCounterMode]:
 
     It counts what PyTorch's leaves out as well: the CPU's attention kernel and bilinear sampling.
     """
-    _forget_plans()
     aten = torch.ops.aten
     counter = FlopCounterMode(
         display=False,
@@ -97,11 +94,8 @@ def count_flops() -> Iterator[FlopCounterMode]:
             aten.grid_sampler_2d: _sampling_flops,
         },
     )
-    try:
-        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), counter:
-            yield counter
-    finally:
-        _forget_plans()
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), counter:
+        yield counter
 
 
 def _run_heads(model: nn.Module, maps: Any) -> None:
@@ -145,12 +139,3 @@ def _multiply_adds(counter: FlopCounterMode) -> int:
 
 def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _forget_plans() -> None:
-    """Empty our caches of tensors: those without values must meet no others."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith('mmlape.'):
-            for value in list(vars(module).values()):
-                if isinstance(value, _lru_cache_wrapper):
-                    value.cache_clear()

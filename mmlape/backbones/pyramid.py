@@ -178,7 +178,7 @@ class Pyramid(Backbone):
     def _run_stage(self, stage: int, maps: Tensor) -> tuple[Tensor, tuple[int, int]]:
         tokens, grid = self._part('patch_embed', stage)(maps)
         if self.num_prefix_tokens[stage]:
-            tokens = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], dim=1)
+            tokens = torch.cat([self.cls_token.expand(tokens.shape[0], -1, -1), tokens], dim=1)
         blocks, position = self._part('block', stage), self._part('position', stage)
         plan = _no_plan(len(blocks)) if position is None else position(grid)
         if plan.stem is not None:

@@ -219,7 +219,7 @@ class VisionTransformer(Backbone):
     ) -> Tensor:
         """Run one layer, with its part of the plan; prefix tokens join before layer ``prefix_after``."""
         if layer == self.prefix_after and self.prefix_names:
-            tokens = torch.cat([self._placed_prefix(len(tokens), plan), tokens], dim=1)
+            tokens = torch.cat([self._placed_prefix(tokens.shape[0], plan), tokens], dim=1)
         absent = self.num_prefix_tokens - self._prefix_tokens_at(layer)
         stream, attention = (
             entry[:, absent:] if absent and entry is not None else entry

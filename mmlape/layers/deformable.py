@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -12,6 +11,8 @@ from mmcv.ops.multi_scale_deform_attn import (
     multi_scale_deformable_attn_pytorch,
 )
 from torch import Tensor
+
+from mmlape.kept import kept
 
 Shapes = tuple[tuple[int, int], ...]
 
@@ -34,7 +35,7 @@ class SamplingPlan(NamedTuple):
     level_starts: Tensor
 
 
-@lru_cache(maxsize=64)
+@kept
 def sampling_plan(query_shapes: Shapes, value_shapes: Shapes, device: torch.device) -> SamplingPlan:
     """Plan for queries at the cell centres of ``query_shapes`` that sample ``value_shapes``.
 
@@ -43,18 +44,16 @@ def sampling_plan(query_shapes: Shapes, value_shapes: Shapes, device: torch.devi
         value_shapes: (height, width) of each sampled map, in the order of the value tokens.
         device: Where the tensors live.
     """
-    # Kept across calls: a tensor made in inference mode could not serve a later training step.
-    with torch.inference_mode(False):
-        points = torch.cat([_cell_centres(shape) for shape in query_shapes])
-        shapes = torch.tensor(value_shapes, dtype=torch.int64)
-        ends = shapes.prod(dim=1).cumsum(dim=0)
-        return SamplingPlan(
-            reference_points=points.view(1, -1, 1, 1, 1, 2).to(device),
-            shapes=value_shapes,
-            sizes=shapes.flip(1).unsqueeze(1).float().to(device),
-            shapes_tensor=shapes.to(device),
-            level_starts=torch.cat([ends.new_zeros(1), ends[:-1]]).to(device),
-        )
+    points = torch.cat([_cell_centres(shape) for shape in query_shapes])
+    shapes = torch.tensor(value_shapes, dtype=torch.int64)
+    ends = shapes.prod(dim=1).cumsum(dim=0)
+    return SamplingPlan(
+        reference_points=points.view(1, -1, 1, 1, 1, 2).to(device),
+        shapes=value_shapes,
+        sizes=shapes.flip(1).unsqueeze(1).float().to(device),
+        shapes_tensor=shapes.to(device),
+        level_starts=torch.cat([ends.new_zeros(1), ends[:-1]]).to(device),
+    )
 
 
 def _cell_centres(shape: tuple[int, int]) -> Tensor:
@@ -137,5 +136,5 @@ def _sample(value: Tensor, locations: Tensor, weights: Tensor, plan: SamplingPla
         plan.level_starts,
         locations.contiguous(),
         weights.contiguous(),
-        len(value),  # im2col_step: it must divide the batch
+        value.shape[0],  # im2col_step: it must divide the batch
     )

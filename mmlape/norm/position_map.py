@@ -12,36 +12,26 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
 from mmlape.checks import check_option, check_positive_int
+from mmlape.kept import kept
 
 Grid = tuple[int, int]
 
 
+@kept
 def axis_offsets(length: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Offsets ``d = i - j`` between the cells of an axis, and their squares.
 
     Returns:
-        ``(2, L * L)``: d and d^2 for i (slower) and j (faster). Shared between callers: do not write into it.
+        ``(2, L * L)``: d and d^2 for i (slower) and j (faster).
     """
-    # a compiled graph makes its own constants, and warns of caches that it cannot see
-    make = _make_offsets if torch.compiler.is_compiling() else _cached_offsets
-    return make(length, device, dtype)
-
-
-def _make_offsets(length: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    # Kept across calls: a tensor made in inference mode could not serve a later training step.
-    with torch.inference_mode(False):
-        cells = torch.arange(length, device=device, dtype=dtype)
-        offsets = (cells[:, None] - cells[None]).flatten()
-        return torch.stack([offsets, offsets.square()])
-
-
-_cached_offsets = lru_cache(maxsize=64)(_make_offsets)
+    cells = torch.arange(length, device=device, dtype=dtype)
+    offsets = (cells[:, None] - cells[None]).flatten()
+    return torch.stack([offsets, offsets.square()])
 
 
 class PositionMap(nn.Module, ABC):

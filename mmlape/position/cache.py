@@ -9,6 +9,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from mmlape.kept import may_keep
+
 from .embedding import Grid
 
 Plan = TypeVar('Plan')
@@ -36,8 +38,8 @@ class PlanCache:
         if torch.is_grad_enabled() and not self.final:
             self.clear()
             return compute()
-        if torch.compiler.is_compiling():
-            return compute()  # what is kept would become a constant of the graph
+        if not may_keep():
+            return compute()
         # What autocast does to a plan stays with it.
         key = (tuple(grid), torch.is_autocast_enabled('cpu'), torch.is_autocast_enabled('cuda'))
         if key not in self._plans:

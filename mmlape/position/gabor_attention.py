@@ -195,5 +195,5 @@ class GaborAttention(AttentionPosition):
 def _side_by_side(parts: list[Tensor]) -> Tensor:
     """Concatenate channels; the first says the batch and the dtype."""
     first = parts[0]
-    rest = (part.to(first.dtype).expand(len(first), -1, -1, -1) for part in parts[1:])
+    rest = (part.to(first.dtype).expand(first.shape[0], -1, -1, -1) for part in parts[1:])
     return torch.cat([first, *rest], dim=-1) if len(parts) > 1 else first

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_bool, check_grid, check_positive_int
+from mmlape.kept import kept
 from mmlape.registry import MODELS
 
 from .cache import PlanKeeper
@@ -157,13 +157,12 @@ class RelativePositionBias(AttentionPosition):
         return resize_table(self.relative_position_bias_table[None], source, target)[0]
 
 
-@lru_cache(maxsize=64)
+@kept
 def relative_index(grid: Grid, device: torch.device) -> Tensor:
     """Row of the table for each pair of query and key cell, ``(H * W, H * W)``, int64."""
     height, width = grid
-    with torch.inference_mode(False):
-        ys = torch.arange(height, device=device).repeat_interleave(width)
-        xs = torch.arange(width, device=device).repeat(height)
-        dy = ys[:, None] - ys[None] + height - 1
-        dx = xs[:, None] - xs[None] + width - 1
-        return dy * (2 * width - 1) + dx
+    ys = torch.arange(height, device=device).repeat_interleave(width)
+    xs = torch.arange(width, device=device).repeat(height)
+    dy = ys[:, None] - ys[None] + height - 1
+    dx = xs[:, None] - xs[None] + width - 1
+    return dy * (2 * width - 1) + dx

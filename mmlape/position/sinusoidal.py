@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
 from mmlape.checks import check_option
+from mmlape.kept import kept
 from mmlape.registry import MODELS
 
 from .embedding import Grid, PositionEmbedding, resize_table
@@ -97,21 +96,19 @@ def _sinusoids(positions: Tensor, channels: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
 
 
-@lru_cache(maxsize=64)
+@kept
 def _along_sequence(grid: Grid, num_prefix: int, channels: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        positions = torch.arange(num_prefix + grid[0] * grid[1], device=device)
-        return _sinusoids(positions, channels)
+    positions = torch.arange(num_prefix + grid[0] * grid[1], device=device)
+    return _sinusoids(positions, channels)
 
 
-@lru_cache(maxsize=64)
+@kept
 def _along_both_axes(grid: Grid, num_prefix: int, channels: int, device: torch.device) -> Tensor:
     height, width = grid
-    with torch.inference_mode(False):
-        columns = _sinusoids(torch.arange(width, device=device), channels // 2)
-        rows = _sinusoids(torch.arange(height, device=device), channels // 2)
-        cells = torch.cat([columns.repeat(height, 1), rows.repeat_interleave(width, 0)], dim=1)
-        return torch.cat([cells.new_zeros(num_prefix, channels), cells])
+    columns = _sinusoids(torch.arange(width, device=device), channels // 2)
+    rows = _sinusoids(torch.arange(height, device=device), channels // 2)
+    cells = torch.cat([columns.repeat(height, 1), rows.repeat_interleave(width, 0)], dim=1)
+    return torch.cat([cells.new_zeros(num_prefix, channels), cells])
 
 
 _TABLES = {1: _along_sequence, 2: _along_both_axes}

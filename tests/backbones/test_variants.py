@@ -8,7 +8,10 @@ import pytest
 import torch
 from backbone_variants import VARIANTS
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
+# Tracing all of them takes two minutes.
+EXPORTED_FAST = ('vit-lape', 'adapter-lape', 'pvt-dtn')
 each_variant = pytest.mark.parametrize('build', VARIANTS.values(), ids=VARIANTS.keys())
 
 
@@ -97,3 +100,23 @@ def test_deterministic_per_image(build):
         together = model(images)
         alone = [torch.cat(parts) for parts in zip(*(model(image[None]) for image in images))]
     assert all(torch.allclose(a, b, atol=1e-4) for a, b in itertools.zip_longest(together, alone))
+
+
+@pytest.mark.parametrize(
+    'build',
+    [
+        pytest.param(build, id=name, marks=() if name in EXPORTED_FAST else pytest.mark.slow)
+        for name, build in VARIANTS.items()
+    ],
+)
+def test_exports_for_any_batch(build):
+    """``torch.export``: one graph for every number of images, and the model is what it was."""
+    model, image = random_parameters(build()).eval(), torch.randn(2, 3, 64, 48)
+    with torch.no_grad():
+        before = model(image)
+        batch = {'image': {0: torch.export.Dim('batch')}}
+        graph = torch.export.export(model, (image,), dynamic_shapes=batch).module()
+        results = [(graph(x), model(x)) for x in (image, torch.randn(3, 3, 64, 48))]
+    for exported, plain in [*results, (model(image), before)]:
+        for a, b in zip(tree_leaves(exported), tree_leaves(plain), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)

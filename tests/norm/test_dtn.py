@@ -290,7 +290,7 @@ def test_recomputed_in_the_backward_pass():
 
 
 def test_offsets_are_made_once_per_length(monkeypatch):
-    cache = position_map._cached_offsets
+    cache = position_map.axis_offsets
     cache.cache_clear()
     norm = DTN(8, 2)
     with torch.inference_mode():

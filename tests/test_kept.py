@@ -1,0 +1,71 @@
+"""What is kept across calls serves every later call, whatever was going on when it was made."""
+
+import pytest
+import torch
+from backbone_variants import build_adapter, build_vit
+from torch._subclasses import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from mmlape.kept import kept, may_keep
+
+
+@kept
+def ramp(length):
+    """0, 1, ... as a tensor."""
+    return torch.arange(length)
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    ramp.cache_clear()
+
+
+def test_made_once_and_shared():
+    assert ramp(3) is ramp(3)
+    assert ramp.cache_info().misses == 1 and ramp.cache_info().maxsize == 64
+    assert ramp.__name__ == 'ramp' and ramp.__doc__.startswith('0, 1')
+
+
+def test_what_inference_mode_made_serves_training():
+    with torch.inference_mode():
+        ramp(3)
+    assert not ramp(3).is_inference()
+
+
+def test_nothing_without_values_is_kept():
+    with FakeTensorMode():
+        assert not may_keep() and type(ramp(3)) is not torch.Tensor
+    assert may_keep() and type(ramp(3)) is torch.Tensor
+    assert ramp(3).tolist() == [0, 1, 2]
+    with FakeTensorMode():  # nor handed out where all others are without
+        assert type(ramp(3)) is not torch.Tensor
+
+
+def test_counting_operations_keeps():
+    with FlopCounterMode(display=False):
+        assert ramp(3) is ramp(3)
+
+
+@pytest.mark.parametrize('way', ['compile', 'export', 'export strict'])
+def test_a_traced_graph_keeps_nothing(way):
+    class Add(torch.nn.Module):
+        def forward(self, x):
+            return x + ramp(3)
+
+    x = torch.ones(3)
+    if way == 'compile':
+        traced = torch.compile(Add(), fullgraph=True, backend='eager')
+    else:
+        traced = torch.export.export(Add(), (x,), strict='strict' in way).module()
+    assert traced(x).tolist() == [1, 2, 3]
+    assert ramp.cache_info().currsize == 0
+
+
+@pytest.mark.parametrize('build', [build_vit, build_adapter])
+def test_a_model_works_after_a_pass_without_values(build):
+    """Its plans, which PlanCache keeps, are real as well."""
+    model, image = build().eval(), torch.randn(1, 3, 80, 48)
+    with torch.no_grad():
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            model(torch.empty(1, 3, 80, 48))
+        assert all(output.isfinite().all() for output in model(image))
