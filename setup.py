@@ -55,11 +55,13 @@ EXTRAS = {
     # MMPretrain, for configs/imagenet; pretrain-openmmlab goes with the original packages.
     'pretrain': ['onedl-mmpretrain>=1.3.6'],
     'pretrain-openmmlab': ['mmpretrain>=1.2.0,<1.3.0'],
+    'onnx': ['onnx', 'onnxruntime', 'onnxscript'],
     'demo': ['scikit-learn'],
-    'test': ['pytest', 'pytest-timeout', 'pytest-xdist', 'scikit-learn'],
     'dev': ['ruff'],
     'docs': ['furo', 'myst-parser', 'sphinx'],
 }
+EXTRAS['test'] = ['pytest', 'pytest-timeout', 'pytest-xdist']
+EXTRAS['test'] += EXTRAS['demo'] + EXTRAS['docs'] + EXTRAS['onnx']  # which the tests use as well
 
 setup(
     name='mmlape',
