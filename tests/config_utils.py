@@ -1,11 +1,13 @@
-"""Tiny data sets and a micro network for tests that run real configs."""
+"""Tiny data sets, a micro network and scopes for tests that run real configs."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
+from mmengine.registry import DefaultScope
 from PIL import Image
 
 REPO = Path(__file__).resolve().parent.parent
@@ -24,6 +26,11 @@ def shipped_configs() -> list[Path]:
 def classifier_configs() -> list[Path]:
     """Every classifier that a user can run; MMPretrain's."""
     return sorted(CONFIGS.glob('imagenet/*.py'))
+
+
+def use_scope(name: str) -> None:
+    """Make ``name`` the default scope. A name used before would change nothing, and an ``id`` may come twice."""
+    DefaultScope.get_instance(f'{name}-{uuid4().hex}', scope_name=name)
 
 
 def write_image(path: Path, size: tuple[int, int], seed: int = 0) -> None:

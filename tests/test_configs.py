@@ -13,13 +13,14 @@ from config_utils import (
     CONFIGS,
     coco_content,
     shipped_configs,
+    use_scope,
     write_coco,
     write_label_maps,
 )
 from mmengine.config import Config, ConfigDict
 from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import DATASETS, MODELS, DefaultScope
+from mmengine.registry import DATASETS, MODELS
 from mmengine.structures import InstanceData, PixelData
 
 CUSTOM = CONFIGS / 'custom'
@@ -42,7 +43,7 @@ def load(path: Path) -> Config:
     cfg = Config.fromfile(path)
     _drop_weights(cfg.model)
     scope = cfg.get('default_scope')
-    DefaultScope.get_instance(f'{path.stem}-{id(cfg)}', scope_name=scope)
+    use_scope(scope)
     import_module(f'{scope}.utils').register_all_modules(init_default_scope=False)
     return cfg
 

@@ -10,6 +10,7 @@ import pytest
 from config_utils import (
     CLASSES,
     coco_content,
+    use_scope,
     write_coco,
     write_image,
     write_label_map,
@@ -29,7 +30,7 @@ def scope(request):
     name = request.param
     __import__(f'{name}.datasets')
     before = DefaultScope.get_current_instance()
-    DefaultScope.get_instance(f'check-data-{name}-{id(request)}', scope_name=name)
+    use_scope(name)
     yield name
     DefaultScope._instance_dict.popitem(last=True)
     assert DefaultScope.get_current_instance() is before

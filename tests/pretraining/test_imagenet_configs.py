@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from config_utils import CONFIGS, REPO, classifier_configs
+from config_utils import CONFIGS, REPO, classifier_configs, use_scope
 from mmengine.config import Config
 from mmengine.hooks import Hook
-from mmengine.registry import MODELS, DefaultScope
+from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from mmpretrain.structures import DataSample
 from mmpretrain.utils import register_all_modules
@@ -133,7 +133,7 @@ def build(name: str, **changes) -> torch.nn.Module:
     if 'teacher' in cfg.model:
         cfg.model.teacher = copy.deepcopy(TEACHER)
     cfg.merge_from_dict(changes)
-    DefaultScope.get_instance(f'{name}-{id(cfg)}', scope_name='mmpretrain')
+    use_scope('mmpretrain')
     return MODELS.build(cfg.model)
 
 
@@ -169,7 +169,7 @@ def test_a_checkpoint_starts_a_detector(name, config, left, tmp_path):
     backbone.get('vit', backbone).init_cfg = start
     if 'pvt' in name:
         backbone.num_heads = [4, 4, 5, 8]
-    DefaultScope.get_instance(f'{config}-{id(cfg)}', scope_name=cfg.default_scope)
+    use_scope(cfg.default_scope)
     model = MODELS.build(backbone)
     model.init_weights()
     ours = getattr(model, 'vit', model).state_dict()

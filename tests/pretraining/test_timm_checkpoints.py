@@ -8,9 +8,9 @@ from argparse import Namespace
 import pytest
 import timm
 import torch
-from config_utils import CONFIGS, REPO
+from config_utils import CONFIGS, REPO, use_scope
 from mmengine.config import Config
-from mmengine.registry import MODELS, DefaultScope
+from mmengine.registry import MODELS
 from timm.optim import create_optimizer_v2
 from timm.utils import CheckpointSaver, ModelEmaV3
 
@@ -42,7 +42,7 @@ def saved(folder, model, optimizer, name):
 def backbone_of(config, checkpoint, source, **options):
     """The backbone of a shipped config, started from a checkpoint as its ``init_cfg`` says."""
     cfg = Config.fromfile(CONFIGS / config)
-    DefaultScope.get_instance(f'{config}-{checkpoint}', scope_name=cfg.default_scope)
+    use_scope(cfg.default_scope)
     backbone = cfg.model.backbone
     backbone.update(options)
     start = dict(type='mmlape.Pretrained', source=source, checkpoint=str(checkpoint))
