@@ -60,7 +60,7 @@ EXTRAS = {
     'dev': ['ruff'],
     'docs': ['furo', 'myst-parser', 'sphinx'],
 }
-EXTRAS['test'] = ['pytest', 'pytest-timeout', 'pytest-xdist']
+EXTRAS['test'] = ['psutil', 'pytest', 'pytest-timeout', 'pytest-xdist']
 EXTRAS['test'] += EXTRAS['demo'] + EXTRAS['docs'] + EXTRAS['onnx']  # which the tests use as well
 
 setup(
