@@ -1,0 +1,132 @@
+"""Where tokens lie: on a grid, after prefix tokens that have no place, and which of the grid's are padding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+Grid = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How tokens ``(B, P + H * W, C)`` are arranged: P prefix tokens (class, distillation, registers) first, then the
+    cells of a grid in raster order. It travels through a network beside its tokens.
+
+    It unpacks into ``height, width``, so that code which took the pair ``grid = (H, W)`` still does.
+
+    Args:
+        grid: ``(H, W)``; ``(1, length)`` for a sequence.
+        num_prefix: P. Default 0.
+        mask: ``(B, H * W)``, True for cells that are there and False for padding. Default None: all are there.
+
+    Raises:
+        ValueError: If a size is out of range, or the mask is no boolean tensor of one value per cell.
+    """
+
+    grid: Grid
+    num_prefix: int = 0
+    mask: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if len(tuple(self.grid)) != 2 or min(self.grid) < 1:
+            raise ValueError(f'grid must be (height, width), both at least 1, got {self.grid!r}')
+        if self.num_prefix < 0:
+            raise ValueError(f'num_prefix must be at least 0, got {self.num_prefix}')
+        mask = self.mask
+        if mask is not None and (
+            mask.dtype != torch.bool or mask.ndim != 2 or mask.shape[1] != self.num_cells
+        ):
+            raise ValueError(
+                f'mask must be boolean and (batch, {self.num_cells}), one value per cell of the grid '
+                f'{tuple(self.grid)}, got {mask.dtype} {tuple(mask.shape)}'
+            )
+
+    @classmethod
+    def of(cls, tokens: Tensor, where: Layout | Grid | None) -> Layout:
+        """The layout of ``tokens``.
+
+        Args:
+            tokens: ``(B, N, C)``.
+            where: Their layout, or their grid: what is more than the grid's are prefix tokens. None for a square grid
+                without prefix tokens.
+
+        Raises:
+            ValueError: If the tokens do not fill it, or there is none and their number is no square.
+        """
+        count = tokens.shape[1]
+        if where is None:
+            side = math.isqrt(count)
+            if not side or side * side != count:
+                raise ValueError(
+                    f'grid=(height, width) is needed: {count} tokens are no square grid. '
+                    'A sequence has the grid (1, length); prefix tokens come on top of the grid'
+                )
+            return cls((side, side))
+        if not isinstance(where, Layout):
+            if len(where) != 2 or min(where) < 1 or where[0] * where[1] > count:
+                raise ValueError(
+                    f'grid must be (height, width) with height * width at most the {count} tokens '
+                    f'given (more are prefix tokens), got {where}'
+                )
+            return cls((where[0], where[1]), count - where[0] * where[1])
+        if where.num_tokens != count:
+            raise ValueError(f'{where} has {where.num_tokens} tokens, got {count}')
+        return where
+
+    @property
+    def num_cells(self) -> int:
+        """``H * W``."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def num_tokens(self) -> int:
+        """``P + H * W``."""
+        return self.num_prefix + self.num_cells
+
+    def split(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Prefix tokens ``(B, P, C)`` and cells ``(B, H * W, C)``."""
+        return tokens[:, : self.num_prefix], tokens[:, self.num_prefix :]
+
+    def join(self, prefix: Tensor, cells: Tensor) -> Tensor:
+        """``(B, P + H * W, C)`` of what :meth:`split` took apart."""
+        return torch.cat([prefix, cells], dim=1) if self.num_prefix else cells
+
+    def to_maps(self, tokens: Tensor) -> Tensor:
+        """The cells as a map ``(B, C, H, W)``, a view."""
+        return self.split(tokens)[1].transpose(1, 2).unflatten(2, self.grid)
+
+    def with_prefix(self, num_prefix: int) -> Layout:
+        """The same grid after ``num_prefix`` prefix tokens."""
+        return self if num_prefix == self.num_prefix else replace(self, num_prefix=num_prefix)
+
+    def token_mask(self) -> Tensor | None:
+        """``(B, P + H * W)``, True for prefix tokens and cells that are there; None where all are."""
+        if self.mask is None or not self.num_prefix:
+            return self.mask
+        return torch.nn.functional.pad(self.mask, (self.num_prefix, 0), value=True)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.grid)
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, axis: int) -> int:
+        return self.grid[axis]
+
+    def __eq__(self, other: object) -> bool:
+        """Masks are compared by identity."""
+        if not isinstance(other, Layout):
+            return NotImplemented
+        mine, theirs = (
+            (tuple(layout.grid), layout.num_prefix, id(layout.mask)) for layout in (self, other)
+        )
+        return mine == theirs
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.grid), self.num_prefix, id(self.mask)))
