@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -40,6 +41,16 @@ def check_rate(name: str, value: Any, *, with_one: bool = False) -> float:
         raise TypeError(f'{name} must be a number, got {value!r} ({type(value).__name__})')
     if not (0 <= value < 1 or (with_one and value == 1)):
         raise ValueError(f'{name} must be in [0, 1{"]" if with_one else ")"}, got {value}')
+    return float(value)
+
+
+def check_number(name: str, value: Any, *, above: float | None = None) -> float:
+    """Return ``value`` if it is a finite number, greater than ``above`` where that is given, else raise."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f'{name} must be a number, got {value!r} ({type(value).__name__})')
+    if not math.isfinite(value) or (above is not None and not value > above):
+        accepted = 'finite' if above is None else f'finite and greater than {above:g}'
+        raise ValueError(f'{name} must be {accepted}, got {value}')
     return float(value)
 
 

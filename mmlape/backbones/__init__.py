@@ -1,14 +1,17 @@
 """Networks for dense prediction, made of the other rooms' parts."""
 
+from .adapter import ViTAdapter
 from .base import Backbone
-from .pvt import PyramidVisionTransformer, PyramidVisionTransformerV2
-from .vit import VisionTransformer
-from .vit_adapter import ViTAdapter
+from .families import PyramidVisionTransformer, PyramidVisionTransformerV2, VisionTransformer
+from .network import StagedTransformer
+from .stage import Stage
 
 __all__ = [
     'Backbone',
     'PyramidVisionTransformer',
     'PyramidVisionTransformerV2',
+    'Stage',
+    'StagedTransformer',
     'ViTAdapter',
     'VisionTransformer',
 ]

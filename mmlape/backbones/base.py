@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 
 from mmengine.model import BaseModule, initialize
 from torch import nn
 
-Part = nn.Module | nn.Parameter
+from mmlape.position import PlanKeeper
+
+from .stage import Part, Stage
 
 
 class Backbone(BaseModule):
-    """MMEngine's ``BaseModule`` with three guarantees.
+    """MMEngine's ``BaseModule`` with four guarantees.
 
     * ``init_cfg`` is applied after the children have initialised themselves. MMEngine does so for its own
       ``Pretrained`` only; ``mmlape.Pretrained`` would be overwritten by children that initialise themselves.
     * The modules that :meth:`frozen_modules` names have no gradient and stay in eval mode through ``train()``.
+    * :meth:`stages` says what its transformer is made of: pictures, layer-wise learning rates, FSDP, freezing and
+      classifiers ask it, and know no names.
     * :meth:`get_layer_depth` says how deep a parameter sits, which layer-wise learning rates need.
     """
 
-    @abstractmethod
+    def stages(self) -> list[Stage]:
+        """The stages of the transformer, in order.
+
+        Raises:
+            NotImplementedError: If the class does not say.
+        """
+        raise NotImplementedError(
+            f'{type(self).__name__} must answer stages(): the stages of its transformer, '
+            'as in `return self.vit.stages()`'
+        )
+
     def layer_parts(self) -> list[Sequence[Part]]:
-        """What belongs to each depth: at 0 the stem, at ``i + 1`` layer ``i``.
+        """What belongs to each depth: at 0 the stem, at ``i + 1`` layer ``i``, counted through all stages.
 
         What enters before layer i has depth i. A part may contain parts of greater depth, which count there. What is
         named nowhere (the output norm, say) is deepest.
         """
+        parts: list[list[Part]] = [[]]
+        stages = self.stages()
+        for stage in stages:
+            start = len(parts) - 1
+            parts[start] += stage.before()
+            parts += [stage.serving(layer) for layer in range(len(stage.blocks))]
+            parts[start + stage.prefix_after] += stage.prefix
+            if stage.norm is not None and stage is not stages[-1]:
+                parts[-1].append(stage.norm)
+        return parts
 
     def parameter_depths(self) -> tuple[dict[nn.Parameter, int], int]:
         """Depth of each parameter, and the number of depths: layers + 2, the stem and the deepest included."""
@@ -57,6 +80,16 @@ class Backbone(BaseModule):
         except AttributeError as error:
             raise ValueError(f'{type(self).__name__} has no parameter {param_name!r}') from error
         return depths[parameter], count
+
+    def switch_to_deploy(self) -> None:
+        """Fold position for good: what parameters make for a grid is computed when the grid is first seen, and kept.
+
+        Parameters stay where they are, without gradients, and must not change any more; outputs are the same to the bit.
+        """
+        self.eval().requires_grad_(False)
+        for module in self.modules():
+            if isinstance(module, PlanKeeper):
+                module.switch_to_deploy()
 
     def frozen_modules(self) -> list[nn.Module]:
         """Modules that are not trained. Default none."""

@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmlape.checks import check_option
+from mmlape.layout import Layout
+from mmlape.registry import MODELS
 
-Grid = tuple[int, int]
+Output = Callable[[Tensor, Layout], Any]
 
-
-def split(tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
-    """Feature map ``(B, C, H, W)`` and prefix tokens ``(B, P, C)`` of tokens ``(B, P + H * W, C)``."""
-    num_prefix = tokens.shape[1] - grid[0] * grid[1]
-    cells = tokens[:, num_prefix:].transpose(1, 2).unflatten(2, grid)
-    return cells.contiguous(), tokens[:, :num_prefix]
-
-
-def _average(tokens: Tensor, grid: Grid) -> Tensor:
-    return tokens[:, tokens.shape[1] - grid[0] * grid[1] :].mean(1)
-
-
-# By the name of an out_type. Prefix tokens come first, the class token before the distillation token.
-OUTPUTS = {
-    'featmap': lambda tokens, grid: split(tokens, grid)[0],
-    'featmap_and_prefix': split,
-    'raw': lambda tokens, grid: tokens,
-    'cls_token': lambda tokens, grid: tokens[:, 0],
-    'cls_and_dist': lambda tokens, grid: (tokens[:, 0], tokens[:, 1]),
-    'avg': _average,
+# By the name of an out_type. Prefix tokens come first: the class token, the distillation token, registers.
+OUTPUTS: dict[str, Output] = {
+    'featmap': lambda tokens, layout: layout.to_maps(tokens).contiguous(),
+    'featmap_and_prefix': lambda tokens, layout: (
+        layout.to_maps(tokens).contiguous(),
+        layout.split(tokens)[0],
+    ),
+    'raw': lambda tokens, layout: tokens,
+    'cls_token': lambda tokens, layout: tokens[:, 0],
+    'cls_and_dist': lambda tokens, layout: (tokens[:, 0], tokens[:, 1]),
+    'avg': lambda tokens, layout: layout.split(tokens)[1].mean(1),
 }
 # Tokens that an out_type cannot do without.
 _NEEDED = {'cls_token': ('cls_token',), 'cls_and_dist': ('cls_token', 'dist_token')}
+# With a value for every token; the others are for classifiers, as poolings with parameters are.
+DENSE = ('featmap', 'featmap_and_prefix', 'raw')
 
 
-def check_out_type(out_type: str, accepted: Collection[str], prefix_names: Collection[str]) -> str:
-    """Return ``out_type`` if it is accepted and the tokens that it names are among ``prefix_names``.
+def check_out_type(out_type: str | dict, prefix_names: Collection[str]) -> str | dict:
+    """Return ``out_type`` if it is known and the tokens that it names are among ``prefix_names``.
 
     Raises:
         ValueError: If it is not.
     """
-    check_option('out_type', out_type, accepted)
+    if isinstance(out_type, dict):
+        return out_type
+    check_option('out_type', out_type, OUTPUTS)
     missing = [name for name in _NEEDED.get(out_type, ()) if name not in prefix_names]
     if missing:
         raise ValueError(
@@ -49,3 +47,8 @@ def check_out_type(out_type: str, accepted: Collection[str], prefix_names: Colle
             'and outputs (out_indices) of layers that these tokens have joined'
         )
     return out_type
+
+
+def build_pooling(out_type: str | dict, embed_dims: int) -> nn.Module | None:
+    """The pooling with parameters that an ``out_type`` is the config of, or None for one of :data:`OUTPUTS`."""
+    return MODELS.build(dict(out_type, embed_dims=embed_dims)) if isinstance(out_type, dict) else None

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mmlape.checks import check_grid
 from mmlape.layers import PatchEmbed
-from mmlape.position import LearnedPosition, resize_table
+from mmlape.position import JoinedPosition, LearnedPosition, resize_table
 
 from .position_tables import table_grid
 
@@ -25,10 +25,13 @@ class Fitter:
         self.source_grid = None if source_grid is None else check_grid('source_grid', source_grid)
         self._tables: dict[int, LearnedPosition] = {}
         self._kernels: set[int] = set()
+        self._by_layer: set[int] = set()
         for module in model.modules():
             if isinstance(module, LearnedPosition):
                 self._tables[id(module.pos_embed)] = module
-            elif isinstance(module, PatchEmbed):
+            elif isinstance(module, JoinedPosition) and module.joining.table_per_layer:
+                self._by_layer.add(id(module.embedding))
+            elif isinstance(module, PatchEmbed) and module.patch_size == module.stride:
                 self._kernels.add(id(module.proj.weight))
 
     def __call__(self, tensor: Tensor, value: Tensor) -> tuple[Tensor, str]:
@@ -41,7 +44,10 @@ class Fitter:
             ValueError: If a position table's grid is neither square nor given.
         """
         if id(value) in self._tables:
-            return fit_table(tensor, self._tables[id(value)], self.source_grid)
+            position = self._tables[id(value)]
+            if id(position) in self._by_layer:  # layers after the last output are not built
+                tensor = tensor[: position.num_tables]
+            return fit_table(tensor, position, self.source_grid)
         if id(value) in self._kernels:
             return _fit_kernel(tensor, value)
         return tensor, ''
@@ -61,7 +67,7 @@ def fit_table(
     # A table without rows for prefix tokens adds nothing to them.
     missing = table.new_zeros(len(table), max(wanted - num_prefix, 0), table.shape[2])
     fitted = torch.cat(
-        [prefix[:, :wanted], missing, resize_table(cells, grid, position.grid)], dim=1
+        [prefix[:, :wanted], missing, resize_table(cells, grid, position.grid, position.resize)], dim=1
     )
     return fitted, (
         f'{num_prefix} + {grid[0]} x {grid[1]} rows to '

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from weakref import WeakSet
+
 from mmengine import _strategy
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from mmlape.layers import Block
+from mmlape.backbones import Backbone
 from mmlape.registry import FUNCTIONS, STRATEGIES
 
 __all__ = ['FSDPStrategy', 'wrap_blocks']
+
+# Blocks of the networks that were asked about: FSDP asks about a module before its children.
+_BLOCKS: WeakSet[nn.Module] = WeakSet()
 
 
 @FUNCTIONS.register_module()
@@ -29,7 +34,9 @@ def wrap_blocks(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool
         recurse: Whether its children are, which they are always.
         nonwrapped_numel: Values in it that are not in a unit yet; it does not matter.
     """
-    return recurse or isinstance(module, Block)
+    if isinstance(module, Backbone):
+        _BLOCKS.update(block for stage in module.stages() for block in stage.blocks)
+    return recurse or module in _BLOCKS
 
 
 @STRATEGIES.register_module()

@@ -14,11 +14,9 @@ from mmengine.logging import print_log
 from mmengine.optim import DefaultOptimWrapperConstructor, OptimWrapper
 from torch import nn
 
+from mmlape.backbones.decay import EXEMPT_NAMES, exempt_modules
 from mmlape.checks import check_option
-from mmlape.norm import DTN, TokenNorm
-from mmlape.norm.dtn import LearnedRatio
-from mmlape.norm.position_map import PositionMap
-from mmlape.position import AttentionPosition, Joining, PositionEmbedding
+from mmlape.norm import TokenNorm
 from mmlape.registry import OPTIM_WRAPPER_CONSTRUCTORS
 
 __all__ = ['LayerDecayOptimizerConstructor']
@@ -35,19 +33,6 @@ _DEFAULTS = {
     'bias_lr_mult': 1.0,
 }
 _KEYS = ('decay_rate', 'custom_keys', *_DEFAULTS)
-_POSITION_MODULES = (PositionEmbedding, Joining, AttentionPosition)
-_DTN_MODULES = (LearnedRatio, PositionMap)
-# Positions, tokens and level embeddings by the names that our modules and upstream's give them.
-_POSITION_NAMES = (
-    'pos_embed',
-    'absolute_pos_embed',
-    'relative_position_bias_table',
-    'level_embed',
-    'cls_token',
-    'dist_token',
-    'mask_token',
-    'cls_emb',
-)
 
 
 class _Rule(NamedTuple):
@@ -193,9 +178,12 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
     def _rules(self, model: nn.Module) -> Iterator[tuple[str, nn.Parameter, _Rule]]:
         """Every trained parameter once, with its name and its rule."""
         seen: set[nn.Parameter] = set()
-        places: dict[str, str] = {}
+        places = {
+            path: 'dtn' if isinstance(owner, TokenNorm) else 'position'
+            for path, owner in exempt_modules(model)
+        }
         for path, module in model.named_modules(remove_duplicate=False):
-            places[path] = _place(module, places.get(path.rpartition('.')[0], ''))
+            places.setdefault(path, places.get(path.rpartition('.')[0], ''))
             for attribute, parameter in module.named_parameters(recurse=False):
                 if parameter in seen or not parameter.requires_grad:
                     continue
@@ -212,11 +200,11 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
             kind = f'custom: {matching[0]}'
             return _Rule(kind, options.get('lr_mult', 1.0), options.get('decay_mult', 1.0))
         mults = self._mults
-        norm = is_norm(module) or isinstance(module, (DTN, TokenNorm))
+        norm = is_norm(module) or isinstance(module, TokenNorm)
         lr_mult = mults['bias_lr_mult'] if attribute == 'bias' and not (norm or place) else 1.0
         if place == 'dtn':
             return _Rule('DTN', mults['dtn_lr_mult'], mults['dtn_decay_mult'])
-        if place == 'position' or attribute in _POSITION_NAMES:
+        if place == 'position' or attribute in EXEMPT_NAMES:
             decay_mult = mults['position_decay_mult']
         elif norm:
             decay_mult = mults['norm_decay_mult']
@@ -296,13 +284,6 @@ def _depth(name: str, backbones: dict[str, nn.Module]) -> tuple[int, int]:
             return depth, count
         deepest = max(deepest, count)
     return deepest - 1, deepest
-
-
-def _place(module: nn.Module, above: str) -> str:
-    """Whether a module is a part of DTN's statistics or of a position; what is inside one is, too."""
-    if isinstance(module, _DTN_MODULES):
-        return 'dtn'
-    return 'position' if isinstance(module, _POSITION_MODULES) else above
 
 
 def _shortened(names: list[str]) -> str:

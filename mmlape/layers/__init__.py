@@ -1,19 +1,21 @@
 """Attention, the transformer block, patch embedding, deformable interaction, spatial prior."""
 
-from .attention import Attention
+from typing import NoReturn
+
+from .attention import Attention, AttentionLayer
 from .block import Block, Mlp
 from .conv_mlp import ConvMlp
 from .deformable import DeformableAttention, SamplingPlan, sampling_plan
-from .interaction import ConvFFN, Extractor, Injector, Interaction
+from .interaction import Extractor, Injector, Interaction
 from .patch_embed import PatchEmbed, pad_to_multiple
+from .pooling import SequencePooling
 from .spatial_prior import SpatialPrior
 from .spatial_reduction import SpatialReductionAttention
-from .stage_embed import StageEmbed
 
 __all__ = [
     'Attention',
+    'AttentionLayer',
     'Block',
-    'ConvFFN',
     'ConvMlp',
     'DeformableAttention',
     'Extractor',
@@ -22,9 +24,19 @@ __all__ = [
     'Mlp',
     'PatchEmbed',
     'SamplingPlan',
+    'SequencePooling',
     'SpatialPrior',
     'SpatialReductionAttention',
-    'StageEmbed',
     'pad_to_multiple',
     'sampling_plan',
 ]
+_RENAMED = {
+    'ConvFFN': 'ConvMlp(embed_dims, hidden_dims)',
+    'StageEmbed': "PatchEmbed(in_channels, embed_dims, kernel_size, stride, dict(type='mmlape.LN', eps=1e-5))",
+}
+
+
+def __getattr__(name: str) -> NoReturn:
+    if name in _RENAMED:
+        raise ImportError(f'mmlape.layers.{name} is no more: write {_RENAMED[name]}')
+    raise AttributeError(f'mmlape.layers has no {name!r}')

@@ -2,15 +2,105 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_grid, check_positive_int, check_rate
-from mmlape.position import AttentionPosition
+from mmlape.checks import check_bool, check_grid, check_positive_int, check_rate
+from mmlape.layout import Grid, Layout
+from mmlape.position import AttentionPosition, InsidePlan
+from mmlape.registry import MODELS
 
 
-class Attention(nn.Module):
+class AttentionLayer(nn.Module):
+    """What attention layers share: heads, position and masks on the scores, and ``scaled_dot_product_attention``.
+
+    A layer is called as ``attn(tokens, layout)``, with ``inside`` as third argument where one position serves all
+    layers. It has its output projection as ``proj``.
+
+    Args:
+        embed_dims: Channels ``C``.
+        num_heads: Heads; must divide ``embed_dims``.
+        attn_drop_rate: Dropout of attention weights.
+        proj_drop_rate: Dropout after the output projection.
+        position: What a position does inside this layer, or None.
+    """
+
+    proj: nn.Linear
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        attn_drop_rate: float,
+        proj_drop_rate: float,
+        position: AttentionPosition | None,
+    ) -> None:
+        super().__init__()
+        check_positive_int('embed_dims', embed_dims)
+        self.num_heads = check_positive_int('num_heads', num_heads)
+        if embed_dims % num_heads:
+            raise ValueError(
+                f'num_heads must divide embed_dims, got num_heads={num_heads}, embed_dims={embed_dims}'
+            )
+        self.attn_drop_rate = check_rate('attn_drop_rate', attn_drop_rate)
+        self.position = position
+        self.proj_drop = nn.Dropout(check_rate('proj_drop_rate', proj_drop_rate))
+
+    @property
+    def takes_prefix(self) -> bool:
+        """Whether tokens without a place on the grid can take part."""
+        return True
+
+    def inside(self, query: Layout, key: Layout, given: InsidePlan | None) -> InsidePlan | None:
+        """The position of this layer, or the one that is given to all."""
+        return given if self.position is None else self.position(query, key)
+
+    def split_heads(self, tokens: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """``(B, N, parts * C)`` as ``parts`` of ``(B, heads, N, C / heads)``."""
+        return tokens.unflatten(-1, (parts, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Attention of heads ``(B, heads, N, D)``; returns ``(B, N, C)``.
+
+        Args:
+            query: Queries; they and keys may be wider than values, by position.
+            key: Keys.
+            value: Values.
+            bias: Added to the scores, ``(1, heads, queries, keys)``. Default None.
+            mask: ``(B, keys)``, False for keys that are padding. Default None.
+        """
+        # Of the content alone: position channels must not change what a trained head's own scores are.
+        width = value.shape[-1]
+        # Kernels without an N x N map want values as wide as queries.
+        value = F.pad(value, (0, query.shape[-1] - width)) if query.shape[-1] > width else value
+        bias = None if bias is None else bias.to(query.dtype)
+        if mask is not None:
+            hidden = ~mask[:, None, None]
+            bias = query.new_zeros(()) if bias is None else bias
+            # Finite: a query without any key then has a mean of all, not NaN.
+            bias = bias.masked_fill(hidden, torch.finfo(query.dtype).min / 2)
+            bias = bias.expand(-1, -1, query.shape[2], -1)
+        dropout = self.attn_drop_rate if self.training else 0.0
+        out = F.scaled_dot_product_attention(query, key, value, bias, dropout, scale=width**-0.5)
+        return out[..., :width].transpose(1, 2).flatten(2)
+
+    def project(self, tokens: Tensor) -> Tensor:
+        """The output projection and its dropout."""
+        return self.proj_drop(self.proj(tokens))
+
+
+@MODELS.register_module()
+class Attention(AttentionLayer):
     """Self-attention through ``scaled_dot_product_attention``; no N x N map is held.
 
     With a ``window_size``, the grid is cut into windows and patch tokens attend within their window. Where the grid is
@@ -25,7 +115,7 @@ class Attention(nn.Module):
         window_size: Window height and width in tokens, one integer or a pair; None (default) for global attention.
         attn_drop_rate: Dropout of attention weights. Default 0.
         proj_drop_rate: Dropout after the output projection. Default 0.
-        position: What a position does to queries, keys, values and scores, per window or for the image (see
+        position: What a position does to queries, keys, values and scores (see
             :class:`~mmlape.position.AttentionPosition`). Default None, nothing.
 
     Raises:
@@ -37,110 +127,89 @@ class Attention(nn.Module):
         embed_dims: int,
         num_heads: int,
         qkv_bias: bool = True,
-        window_size: int | tuple[int, int] | None = None,
+        window_size: int | Grid | None = None,
         attn_drop_rate: float = 0.0,
         proj_drop_rate: float = 0.0,
         position: AttentionPosition | None = None,
     ) -> None:
-        super().__init__()
-        check_positive_int('embed_dims', embed_dims)
-        self.num_heads = check_positive_int('num_heads', num_heads)
-        if embed_dims % num_heads:
-            raise ValueError(
-                f'num_heads must divide embed_dims, got num_heads={num_heads}, embed_dims={embed_dims}'
-            )
+        super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
         self.window_size = None if window_size is None else check_grid('window_size', window_size)
-        self.attn_drop_rate = check_rate('attn_drop_rate', attn_drop_rate)
-        self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=check_bool('qkv_bias', qkv_bias))
         self.proj = nn.Linear(embed_dims, embed_dims)
         self.position = position
-        self.proj_drop = nn.Dropout(check_rate('proj_drop_rate', proj_drop_rate))
 
-    def forward(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Attend; ``(B, P + H * W, C)`` to the same shape, ``grid = (H, W)``."""
-        qkv = self.qkv(tokens)
-        if self.position is not None and not self.position.per_window:
-            placed = self.position(*self._split_heads(qkv), grid)[:3]
-            qkv = torch.cat([part.transpose(1, 2).flatten(2) for part in placed], dim=-1)
-        if self.window_size is None:
-            out = self._attend(*self._split_heads(qkv), grid)
-        else:
-            out = self._attend_in_windows(qkv, grid, self.window_size)
-        return self.proj_drop(self.proj(out))
-
-    def _split_heads(self, qkv: Tensor) -> tuple[Tensor, ...]:
-        """``(B, N, heads * (2 * D + d))`` to queries and keys ``(B, heads, N, D)`` and values ``(B, heads, N, d)``.
-
-        D is d unless a position has widened queries and keys.
-        """
-        value = self.proj.in_features
-        key = (qkv.shape[-1] - value) // 2
-        return tuple(
-            part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for part in qkv.split([key, key, value], dim=-1)
-        )
-
-    def _attend(
-        self, query: Tensor, key: Tensor, value: Tensor, grid: tuple[int, int] | None = None
+    def forward(
+        self, tokens: Tensor, layout: Layout | Grid, inside: InsidePlan | None = None
     ) -> Tensor:
-        """Heads apart in, ``(B, N, C)`` out. Position acts on a ``grid`` of queries and keys."""
-        # Of the content alone: position channels must not change what a trained head's own scores are.
-        width = value.shape[-1]
-        scale, bias = width**-0.5, None
-        if self.position is not None and self.position.per_window and grid is not None:
-            query, key, value, bias = self.position(query, key, value, grid)
-        # Kernels without an N x N map want values as wide as queries.
-        value = F.pad(value, (0, query.shape[-1] - width)) if query.shape[-1] > width else value
-        dropout = self.attn_drop_rate if self.training else 0.0
-        out = F.scaled_dot_product_attention(query, key, value, bias, dropout, scale=scale)
-        return out[..., :width].transpose(1, 2).flatten(2)
+        """Attend; ``(B, P + H * W, C)`` to the same shape."""
+        layout = Layout.of(tokens, layout)
+        heads = self.split_heads(self.qkv(tokens), 3)
+        inside = self.inside(layout, layout, inside)
+        if inside is not None:
+            heads = inside.place(*heads)
+        if self.window_size is not None:
+            return self.project(self._attend_in_windows(heads, layout, inside, self.window_size))
+        bias = None if inside is None else inside.bias(layout, layout)
+        return self.project(self.attend(*heads, bias, layout.token_mask()))
 
     def _attend_in_windows(
-        self, qkv: Tensor, grid: tuple[int, int], window: tuple[int, int]
+        self,
+        heads: tuple[Tensor, ...],
+        layout: Layout,
+        inside: InsidePlan | None,
+        window: Grid,
     ) -> Tensor:
-        batch, num_tokens, _ = qkv.shape
-        num_prefix = num_tokens - grid[0] * grid[1]
-        prefix, cells = qkv[:, :num_prefix], qkv[:, num_prefix:]
-        windows = partition(cells, grid, window)
-        query, key, value = self._split_heads(windows)
+        """``(B, heads, P + H * W, D)`` each; returns ``(B, P + H * W, C)``."""
+        num_prefix, grid = layout.num_prefix, layout.grid
+        cells = [
+            partition(part[:, :, num_prefix:].transpose(1, 2), grid, window).transpose(1, 2)
+            for part in heads
+        ]
+        per_image = math.prod(-(-side // size) for side, size in zip(grid, window))
+        mask = layout.mask
+        if mask is not None:  # what a window is padded with counts, whatever the mask
+            mask = ~partition((~mask).unsqueeze(-1), grid, window)[..., 0]
+        for index in (1, 2) if num_prefix else ():
+            shared = heads[index][:, :, :num_prefix].repeat_interleave(per_image, dim=0)
+            cells[index] = torch.cat([shared, cells[index]], dim=2)
+        query = Layout(window)
+        bias = None if inside is None else inside.bias(query, query.with_prefix(num_prefix))
+        if mask is not None:
+            mask = F.pad(mask, (num_prefix, 0), value=True)
+        out = merge(self.attend(*cells, bias, mask), grid, window)
         if not num_prefix:
-            return merge(self._attend(query, key, value, window), grid, window)
-        per_image = windows.shape[0] // batch
-        shared = prefix.repeat_interleave(per_image, dim=0)
-        _, prefix_key, prefix_value = self._split_heads(shared)
-        out = self._attend(
-            query,
-            torch.cat([prefix_key, key], dim=2),
-            torch.cat([prefix_value, value], dim=2),
-            window,
+            return out
+        to_all = self.attend(
+            heads[0][:, :, :num_prefix], *heads[1:], mask=layout.token_mask()
         )
-        all_query, all_key, all_value = self._split_heads(qkv)
-        prefix_out = self._attend(all_query[:, :, :num_prefix], all_key, all_value)
-        return torch.cat([prefix_out, merge(out, grid, window)], dim=1)
+        return layout.join(to_all, out)
 
 
-def partition(tokens: Tensor, grid: tuple[int, int], window: tuple[int, int]) -> Tensor:
+def partition(tokens: Tensor, grid: Grid, window: Grid) -> Tensor:
     """Cut a grid into windows, padding with zeros at the bottom and right.
 
     Args:
-        tokens: ``(B, H * W, C)``.
+        tokens: ``(B, H * W, ...)``.
         grid: ``(H, W)``.
         window: ``(h, w)``.
 
     Returns:
-        ``(B * ceil(H / h) * ceil(W / w), h * w, C)``.
+        ``(B * ceil(H / h) * ceil(W / w), h * w, ...)``.
     """
     (height, width), (h, w) = grid, window
     maps = tokens.unflatten(1, (height, width))
-    maps = F.pad(maps, (0, 0, 0, -width % w, 0, -height % h))
+    if height % h or width % w:
+        channels = (0, 0) * (tokens.ndim - 2)
+        maps = F.pad(maps, (*channels, 0, -width % w, 0, -height % h))
     maps = maps.unflatten(2, (-1, w)).unflatten(1, (-1, h))
     return maps.transpose(2, 3).flatten(3, 4).flatten(0, 2)
 
 
-def merge(windows: Tensor, grid: tuple[int, int], window: tuple[int, int]) -> Tensor:
-    """Undo :func:`partition`: back to ``(B, H * W, C)``, padding cut off."""
+def merge(windows: Tensor, grid: Grid, window: Grid) -> Tensor:
+    """Undo :func:`partition`: back to ``(B, H * W, ...)``, padding cut off."""
     (height, width), (h, w) = grid, window
     rows, columns = -(-height // h), -(-width // w)
-    maps = windows.unflatten(1, (h, w)).unflatten(0, (-1, rows, columns)).transpose(2, 3)
+    batch = windows.shape[0] // (rows * columns)
+    maps = windows.unflatten(1, (h, w)).unflatten(0, (batch, rows, columns)).transpose(2, 3)
     maps = maps.flatten(3, 4).flatten(1, 2)
     return maps[:, :height, :width].flatten(1, 2)

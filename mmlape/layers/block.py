@@ -7,11 +7,15 @@ from timm.layers import DropPath, LayerScale
 from torch import Tensor, nn
 
 from mmlape.checks import check_positive_int, check_rate
+from mmlape.layout import Grid, Layout
 from mmlape.norm import build_token_norm
+from mmlape.position import InsidePlan
+from mmlape.registry import MODELS
 
 
+@MODELS.register_module()
 class Mlp(timm.layers.Mlp):
-    """timm's two-layer feed-forward network, called as ``mlp(tokens, grid)``; it ignores the grid.
+    """timm's two-layer feed-forward network, called as ``mlp(tokens, layout)``; it ignores the layout.
 
     Args:
         embed_dims: Channels ``C`` in and out.
@@ -23,21 +27,23 @@ class Mlp(timm.layers.Mlp):
         check_positive_int('hidden channels of the feed-forward network', hidden_dims)
         super().__init__(embed_dims, hidden_dims, drop=check_rate('drop_rate', drop_rate))
 
-    def forward(self, tokens: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, layout: Layout | Grid | None = None) -> Tensor:
         """``(B, N, C)`` to the same shape."""
         return super().forward(tokens)
 
 
+@MODELS.register_module()
 class Block(nn.Module):
-    """``x = x + attn(norm1(x, grid) + position, grid);  x = x + mlp(norm2(x, grid), grid)``.
+    """``x = x + attn(norm1(x, layout) + position, layout);  x = x + mlp(norm2(x, layout), layout)``.
 
     Parameter names are timm's (``norm1``, ``attn.qkv``, ``ls1.gamma``, ``mlp.fc1``, ...).
 
     Args:
         embed_dims: Channels ``C``.
-        attn: Attention layer, called as ``attn(tokens, grid)``.
-        mlp: Feed-forward network, called as ``mlp(tokens, grid)``.
-        layer_scale: Initial value of a learned per-channel scale on both branches; None (default) for no scale.
+        attn: Attention layer, called as ``attn(tokens, layout)``.
+        mlp: Feed-forward network, called as ``mlp(tokens, layout)``.
+        layer_scale: Initial value of a learned per-channel scale on both branches, True for 1; None (default) or False
+            for no scale.
         drop_path_rate: Probability of dropping a branch for one image. Default 0.
         norm_cfg: Token norm, see :func:`~mmlape.norm.build_token_norm`. Default ``mmlape.LN`` with eps 1e-6.
     """
@@ -47,7 +53,7 @@ class Block(nn.Module):
         embed_dims: int,
         attn: nn.Module,
         mlp: nn.Module,
-        layer_scale: float | None = None,
+        layer_scale: bool | float | None = None,
         drop_path_rate: float = 0.0,
         norm_cfg: dict | None = None,
     ) -> None:
@@ -63,21 +69,31 @@ class Block(nn.Module):
         self.drop_path = DropPath(drop_path_rate) if drop_path_rate else nn.Identity()
 
     def forward(
-        self, tokens: Tensor, grid: tuple[int, int], position: Tensor | None = None
+        self,
+        tokens: Tensor,
+        layout: Layout | Grid,
+        position: Tensor | None = None,
+        inside: InsidePlan | None = None,
     ) -> Tensor:
         """Transform tokens.
 
         Args:
             tokens: ``(B, P + H * W, C)``.
-            grid: ``(H, W)``.
+            layout: Where they lie, or their grid ``(H, W)``.
             position: ``(1, P + H * W, C)`` added to the normalised tokens that attention reads, or None.
+            inside: A position inside the attention that serves all layers, or None.
         """
-        normed = self.norm1(tokens, grid)
+        normed = self.norm1(tokens, layout)
         if position is not None:
             normed = normed + position
-        tokens = tokens + self.drop_path(self.ls1(self.attn(normed, grid)))
-        return tokens + self.drop_path(self.ls2(self.mlp(self.norm2(tokens, grid), grid)))
+        read = self.attn(normed, layout) if inside is None else self.attn(normed, layout, inside)
+        tokens = tokens + self.drop_path(self.ls1(read))
+        return tokens + self.drop_path(self.ls2(self.mlp(self.norm2(tokens, layout), layout)))
 
 
-def _layer_scale(embed_dims: int, init_value: float | None) -> nn.Module:
-    return nn.Identity() if init_value is None else LayerScale(embed_dims, init_value)
+def _layer_scale(embed_dims: int, init_value: bool | float | None) -> nn.Module:
+    if init_value is None or init_value is False:
+        return nn.Identity()
+    if not isinstance(init_value, (int, float)):
+        raise TypeError(f'layer_scale must be True, False or a number, got {init_value!r}')
+    return LayerScale(embed_dims, float(init_value))

@@ -1,15 +1,22 @@
-"""PVTv2's feed-forward network: a depthwise convolution between its two layers tells tokens where they are."""
+"""A feed-forward network that mixes neighbours by a depthwise convolution."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_bool, check_positive_int, check_rate
+from mmlape.layout import Grid, Layout
+from mmlape.registry import MODELS
 
 
+@MODELS.register_module()
 class ConvMlp(nn.Module):
-    """Linear, 3 x 3 depthwise convolution on the grid, GELU, linear (PVTv2, CVMJ 2022).
+    """Linear, 3 x 3 depthwise convolution on the grid, GELU, linear (PVTv2, CVMJ 2022), where zero padding tells tokens
+    where they are; on every level of a pyramid of tokens in ViT-Adapter's extractors (ICLR 2023, eq. 3).
 
     Parameter names are the published ones: ``fc1``, ``dwconv.dwconv``, ``fc2``.
 
@@ -28,7 +35,7 @@ class ConvMlp(nn.Module):
         extra_relu: bool = False,
     ) -> None:
         super().__init__()
-        check_positive_int('hidden channels of the feed-forward network', hidden_dims)
+        check_positive_int('hidden channels of the convolutional feed-forward network', hidden_dims)
         self.extra_relu = check_bool('extra_relu', extra_relu)
         self.fc1 = nn.Linear(embed_dims, hidden_dims)
         conv = nn.Conv2d(hidden_dims, hidden_dims, 3, padding=1, groups=hidden_dims)
@@ -36,11 +43,30 @@ class ConvMlp(nn.Module):
         self.fc2 = nn.Linear(hidden_dims, embed_dims)
         self.drop = nn.Dropout(check_rate('drop_rate', drop_rate))
 
-    def forward(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-        """``(B, H * W, C)`` to the same shape, ``grid = (H, W)``."""
+    def forward(self, tokens: Tensor, layout: Layout | Grid | Sequence[Grid]) -> Tensor:
+        """``(B, N, C)`` to the same shape.
+
+        Args:
+            tokens: ``(B, H * W, C)``, or those of the levels of a pyramid, one after the other.
+            layout: Where they lie, or (height, width) of each level. A mask does not stop what is padded from reaching
+                its neighbours.
+
+        Raises:
+            ValueError: If there are prefix tokens, which have no neighbours.
+        """
         hidden = self.fc1(tokens)
         if self.extra_relu:
             hidden = F.relu(hidden)
+        if not isinstance(layout, Layout) and isinstance(layout[0], Sequence):
+            levels = hidden.split([height * width for height, width in layout], dim=1)
+            mixed = torch.cat([self._mix(*level) for level in zip(levels, layout)], dim=1)
+        else:
+            layout = Layout.of(tokens, layout)
+            if layout.num_prefix:
+                raise ValueError(f'ConvMlp takes no prefix tokens, got {layout.num_prefix}')
+            mixed = self._mix(hidden, layout.grid)
+        return self.drop(self.fc2(self.drop(F.gelu(mixed))))
+
+    def _mix(self, hidden: Tensor, grid: Grid) -> Tensor:
         maps = self.dwconv['dwconv'](hidden.transpose(1, 2).unflatten(2, grid))
-        hidden = self.drop(F.gelu(maps.flatten(2).transpose(1, 2)))
-        return self.drop(self.fc2(hidden))
+        return maps.flatten(2).transpose(1, 2)

@@ -36,15 +36,23 @@ class SamplingPlan(NamedTuple):
 
 
 @kept
-def sampling_plan(query_shapes: Shapes, value_shapes: Shapes, device: torch.device) -> SamplingPlan:
+def sampling_plan(
+    query_shapes: Shapes,
+    value_shapes: Shapes,
+    device: torch.device,
+    scale: tuple[float, float] = (1.0, 1.0),
+) -> SamplingPlan:
     """Plan for queries at the cell centres of ``query_shapes`` that sample ``value_shapes``.
 
     Args:
         query_shapes: (height, width) of each map of queries, in the order of the query tokens.
         value_shapes: (height, width) of each sampled map, in the order of the value tokens.
         device: Where the tensors live.
+        scale: Height and width of the image that the queries cover in units of the image that the values cover; both
+            begin at the top left. Default the same image.
     """
     points = torch.cat([_cell_centres(shape) for shape in query_shapes])
+    points = points * points.new_tensor(scale[::-1])
     shapes = torch.tensor(value_shapes, dtype=torch.int64)
     ends = shapes.prod(dim=1).cumsum(dim=0)
     return SamplingPlan(

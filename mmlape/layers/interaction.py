@@ -6,8 +6,7 @@ import torch
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from mmlape.checks import check_positive_int
-
+from .conv_mlp import ConvMlp
 from .deformable import DeformableAttention, SamplingPlan, Shapes
 
 
@@ -59,7 +58,7 @@ class Extractor(_Attending):
         drop_path_rate: float = 0.0,
     ) -> None:
         super().__init__(embed_dims, 1, deform)
-        self.ffn = ConvFFN(embed_dims, int(embed_dims * cffn_ratio))
+        self.ffn = ConvMlp(embed_dims, int(embed_dims * cffn_ratio))
         self.ffn_norm = nn.LayerNorm(embed_dims, eps=1e-6)
         self.drop_path = DropPath(drop_path_rate) if drop_path_rate else nn.Identity()
 
@@ -69,43 +68,6 @@ class Extractor(_Attending):
         """Pyramid ``(B, M, C)`` with level ``shapes`` samples tokens ``(B, N, C)``; returns ``(B, M, C)``."""
         pyramid = pyramid + self.attend(pyramid, tokens, plan)
         return pyramid + self.drop_path(self.ffn(self.ffn_norm(pyramid), shapes))
-
-
-class ConvFFN(nn.Module):
-    """Feed-forward network with a 3 x 3 depth-wise convolution per pyramid level between its two layers.
-
-    Args:
-        embed_dims: Channels ``C`` in and out.
-        hidden_dims: Channels between.
-    """
-
-    def __init__(self, embed_dims: int, hidden_dims: int) -> None:
-        super().__init__()
-        check_positive_int('hidden channels of the convolutional feed-forward network', hidden_dims)
-        self.fc1 = nn.Linear(embed_dims, hidden_dims)
-        self.dwconv = _DepthWise(hidden_dims)
-        self.act = nn.GELU()
-        self.fc2 = nn.Linear(hidden_dims, embed_dims)
-
-    def forward(self, pyramid: Tensor, shapes: Shapes) -> Tensor:
-        """``(B, M, C)`` to the same shape; ``shapes`` are (height, width) of the levels in order."""
-        return self.fc2(self.act(self.dwconv(self.fc1(pyramid), shapes)))
-
-
-class _DepthWise(nn.Module):
-    """One depth-wise convolution, applied to every level."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.dwconv = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
-
-    def forward(self, pyramid: Tensor, shapes: Shapes) -> Tensor:
-        levels = pyramid.transpose(1, 2).split([height * width for height, width in shapes], dim=2)
-        mixed = [
-            self.dwconv(level.unflatten(2, shape)).flatten(2)
-            for level, shape in zip(levels, shapes)
-        ]
-        return torch.cat(mixed, dim=2).transpose(1, 2)
 
 
 class Interaction(nn.Module):

@@ -1,4 +1,4 @@
-"""From an image of any size to tokens on a grid."""
+"""From an image, or the map of the stage before, to tokens on a grid."""
 
 from __future__ import annotations
 
@@ -6,36 +6,61 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_grid, check_positive_int
+from mmlape.layout import Grid, Layout
+from mmlape.norm import build_token_norm
+from mmlape.registry import MODELS
 
 
-def pad_to_multiple(image: Tensor, multiple: tuple[int, int]) -> Tensor:
+def pad_to_multiple(image: Tensor, multiple: Grid) -> Tensor:
     """Pad ``(B, C, H, W)`` with zeros at the bottom and right to multiples of ``(h, w)``."""
     height, width = image.shape[-2:]
     return F.pad(image, (0, -width % multiple[1], 0, -height % multiple[0]))
 
 
+@MODELS.register_module()
 class PatchEmbed(nn.Module):
-    """Non-overlapping patches, each projected to a token; the image is padded inside to whole patches.
+    """Patches, each projected to a token; the image is padded inside, so that every pixel of any size is covered.
+
+    Patches lie side by side (ViT, PVT), or overlap where they are larger than the stride (PVTv2). Parameter names are the
+    published ones: ``proj``, ``norm``.
 
     Args:
-        in_channels: Image channels. Default 3.
-        embed_dims: Channels ``C``. Default 192.
+        in_channels: Channels in. Default 3.
+        embed_dims: Channels ``C`` out. Default 192.
         patch_size: Patch height and width in pixels, one integer or a pair. Default 16.
+        stride: Pixels from one patch to the next, one integer or a pair. Default None: ``patch_size``.
+        norm_cfg: Token norm of the result. Default None, none.
+
+    Raises:
+        ValueError: If a size is out of range, or patches are smaller than the stride.
     """
 
     def __init__(
         self,
         in_channels: int = 3,
         embed_dims: int = 192,
-        patch_size: int | tuple[int, int] = 16,
+        patch_size: int | Grid = 16,
+        stride: int | Grid | None = None,
+        norm_cfg: dict | None = None,
     ) -> None:
         super().__init__()
         self.in_channels = check_positive_int('in_channels', in_channels)
         self.patch_size = check_grid('patch_size', patch_size)
-        self.proj = nn.Conv2d(self.in_channels, embed_dims, self.patch_size, stride=self.patch_size)
+        self.stride = self.patch_size if stride is None else check_grid('stride', stride)
+        if any(side < step for side, step in zip(self.patch_size, self.stride)):
+            raise ValueError(
+                f'patch_size must be at least the stride, got {self.patch_size} and {self.stride}'
+            )
+        # Neighbours overlap by as much on both sides; patches side by side do not.
+        overlaps = self.patch_size != self.stride
+        padding = tuple(side // 2 for side in self.patch_size) if overlaps else 0
+        self.proj = nn.Conv2d(
+            self.in_channels, embed_dims, self.patch_size, stride=self.stride, padding=padding
+        )
+        self.norm = None if norm_cfg is None else build_token_norm(norm_cfg, embed_dims)
 
-    def forward(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return tokens ``(B, H * W, C)`` and their grid ``(H, W)``, with ``H = ceil(height / patch height)``.
+    def forward(self, image: Tensor) -> tuple[Tensor, Layout]:
+        """Tokens ``(B, H * W, C)`` and their layout, see :meth:`grid_of`.
 
         Raises:
             ValueError: If ``image`` is not ``(B, in_channels, height, width)`` with sides of at least 1 pixel.
@@ -45,6 +70,11 @@ class PatchEmbed(nn.Module):
                 f'image must have the shape (batch, {self.in_channels}, height, width) '
                 f'with sides of at least 1 pixel, got {tuple(image.shape)}'
             )
-        maps = self.proj(pad_to_multiple(image, self.patch_size))
-        height, width = maps.shape[-2:]
-        return maps.flatten(2).transpose(1, 2), (height, width)
+        maps = self.proj(pad_to_multiple(image, self.stride))
+        layout = Layout((maps.shape[2], maps.shape[3]))
+        tokens = maps.flatten(2).transpose(1, 2)
+        return (tokens if self.norm is None else self.norm(tokens, layout)), layout
+
+    def grid_of(self, size: Grid) -> Grid:
+        """The grid of an image of ``size = (height, width)``: ``ceil(height / stride)``, ``ceil(width / stride)``."""
+        return -(-size[0] // self.stride[0]), -(-size[1] // self.stride[1])

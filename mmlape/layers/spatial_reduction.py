@@ -5,15 +5,20 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_bool, check_positive_int, check_rate
+from mmlape.checks import check_bool, check_positive_int
+from mmlape.layout import Grid, Layout
+from mmlape.position import AttentionPosition, InsidePlan
+from mmlape.registry import MODELS
 
+from .attention import AttentionLayer
 from .patch_embed import pad_to_multiple
 
 # Side of the grid that PVTv2's linear attention pools to.
 LINEAR_GRID = 7
 
 
-class SpatialReductionAttention(nn.Module):
+@MODELS.register_module()
+class SpatialReductionAttention(AttentionLayer):
     """Self-attention of all tokens to a reduced grid, through ``scaled_dot_product_attention``.
 
     Keys and values are read from the grid after a strided convolution and a LayerNorm (PVT, ICCV 2021, eq. 3), or, with
@@ -31,6 +36,8 @@ class SpatialReductionAttention(nn.Module):
         qkv_bias: Bias on queries, keys and values. Default True.
         attn_drop_rate: Dropout of attention weights. Default 0.
         proj_drop_rate: Dropout after the output projection. Default 0.
+        position: What a position does to queries, keys, values and scores (see
+            :class:`~mmlape.position.AttentionPosition`). Default None, nothing.
 
     Raises:
         ValueError: If ``num_heads`` does not divide ``embed_dims``, or a size or rate is out of range.
@@ -45,18 +52,12 @@ class SpatialReductionAttention(nn.Module):
         qkv_bias: bool = True,
         attn_drop_rate: float = 0.0,
         proj_drop_rate: float = 0.0,
+        position: AttentionPosition | None = None,
     ) -> None:
-        super().__init__()
-        check_positive_int('embed_dims', embed_dims)
-        self.num_heads = check_positive_int('num_heads', num_heads)
-        if embed_dims % num_heads:
-            raise ValueError(
-                f'num_heads must divide embed_dims, got num_heads={num_heads}, embed_dims={embed_dims}'
-            )
+        super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
         self.sr_ratio = check_positive_int('sr_ratio', sr_ratio)
         self.linear = check_bool('linear', linear)
-        self.attn_drop_rate = check_rate('attn_drop_rate', attn_drop_rate)
-        self.q = nn.Linear(embed_dims, embed_dims, bias=qkv_bias)
+        self.q = nn.Linear(embed_dims, embed_dims, bias=check_bool('qkv_bias', qkv_bias))
         self.kv = nn.Linear(embed_dims, 2 * embed_dims, bias=qkv_bias)
         self.reduces = self.linear or self.sr_ratio > 1
         if self.reduces:
@@ -64,26 +65,46 @@ class SpatialReductionAttention(nn.Module):
             self.sr = nn.Conv2d(embed_dims, embed_dims, kernel, stride=kernel)
             self.norm = nn.LayerNorm(embed_dims)
         self.proj = nn.Linear(embed_dims, embed_dims)
-        self.proj_drop = nn.Dropout(check_rate('proj_drop_rate', proj_drop_rate))
+        self.position = position
 
-    def forward(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Attend; ``(B, H * W, C)`` to the same shape, ``grid = (H, W)``.
+    @property
+    def takes_prefix(self) -> bool:
+        """Only without reduction, which needs places."""
+        return not self.reduces
+
+    def forward(
+        self, tokens: Tensor, layout: Layout | Grid, inside: InsidePlan | None = None
+    ) -> Tensor:
+        """Attend; ``(B, H * W, C)`` to the same shape.
 
         Without reduction there may be prefix tokens, ``(B, P + H * W, C)``; they attend and are attended to.
-        """
-        source = self._reduce(tokens, grid) if self.reduces else tokens
-        query = self.q(tokens).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-        key, value = self.kv(source).unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        dropout = self.attn_drop_rate if self.training else 0.0
-        out = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
-        return self.proj_drop(self.proj(out.transpose(1, 2).flatten(2)))
 
-    def _reduce(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-        """``(B, H * W, C)`` to the tokens of the reduced grid."""
-        maps = tokens.transpose(1, 2).unflatten(2, grid)
+        Raises:
+            ValueError: With reduction, if there are prefix tokens or a mask.
+        """
+        layout = Layout.of(tokens, layout)
+        source, keys = self._reduce(tokens, layout) if self.reduces else (tokens, layout)
+        (query,) = self.split_heads(self.q(tokens), 1)
+        key, value = self.split_heads(self.kv(source), 2)
+        inside, bias = self.inside(layout, keys, inside), None
+        if inside is not None:
+            query, key, value = inside.place(query, key, value)
+            bias = inside.bias(layout, keys)
+        return self.project(self.attend(query, key, value, bias, keys.token_mask()))
+
+    def _reduce(self, tokens: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
+        """``(B, H * W, C)`` to the tokens of the reduced grid, and their layout."""
+        if layout.num_prefix or layout.mask is not None:
+            raise ValueError(
+                f'spatial reduction takes no prefix tokens and no mask, got {layout.num_prefix} prefix tokens'
+                f'{"" if layout.mask is None else " and a mask"}'
+            )
+        maps = layout.to_maps(tokens)
         if self.linear:
             maps = F.adaptive_avg_pool2d(maps, LINEAR_GRID)
         else:
             maps = pad_to_multiple(maps, (self.sr_ratio, self.sr_ratio))
-        reduced = self.norm(self.sr(maps).flatten(2).transpose(1, 2))
-        return F.gelu(reduced) if self.linear else reduced
+        maps = self.sr(maps)
+        reduced = self.norm(maps.flatten(2).transpose(1, 2))
+        keys = Layout((maps.shape[2], maps.shape[3]))
+        return (F.gelu(reduced) if self.linear else reduced), keys

@@ -1,43 +1,49 @@
-"""Where a token is: embeddings, and how they join a network."""
+"""Where a token is: embeddings, how they join a network, and position inside the attention."""
 
-from .cache import PlanCache, PlanKeeper, fold_plans
-from .embedding import PositionEmbedding, resize_table
-from .gabor import GaborPosition
-from .gabor_attention import GaborAttention
-from .joined import JoinedPosition
-from .joining import (
-    DefaultJoining,
-    Joining,
-    LaPE,
-    PositionPlan,
-    SharedJoining,
-    UnsharedJoining,
+from .embeddings import (
+    FixedPosition,
+    GaborPosition,
+    LearnedPosition,
+    NoPosition,
+    PositionEmbedding,
+    SinusoidalPosition,
+    resize_table,
 )
-from .learned import LearnedPosition
-from .relative import AttentionPosition, RelativePositionBias
-from .sinusoidal import FixedPosition, NoPosition, SinusoidalPosition
+from .inside import (
+    AttentionPosition,
+    GaborAttention,
+    InsidePlan,
+    RelativePositionBias,
+    RotaryPosition,
+)
+from .joined import JoinedPosition
+from .joining import DefaultJoining, Joining, LaPE, SharedJoining, UnsharedJoining
+from .named import JOININGS, POSITIONS
+from .plan import PlanKeeper, PositionPlan
 from .warm_start import LaPEWarmStart
 
 __all__ = [
+    'JOININGS',
+    'POSITIONS',
     'AttentionPosition',
     'DefaultJoining',
     'FixedPosition',
     'GaborAttention',
     'GaborPosition',
+    'InsidePlan',
     'JoinedPosition',
     'Joining',
     'LaPE',
     'LaPEWarmStart',
     'LearnedPosition',
     'NoPosition',
-    'PlanCache',
     'PlanKeeper',
     'PositionEmbedding',
     'PositionPlan',
     'RelativePositionBias',
+    'RotaryPosition',
     'SharedJoining',
     'SinusoidalPosition',
     'UnsharedJoining',
-    'fold_plans',
     'resize_table',
 ]

@@ -1,23 +1,22 @@
-"""A position embedding together with the way it joins one stack of layers."""
+"""A position embedding together with the way it joins the layers of a stage."""
 
 from __future__ import annotations
 
 from mmlape.checks import check_positive_int
+from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
-from .cache import PlanKeeper
-from .embedding import Grid
-from .joining import PositionPlan
+from .plan import PlanKeeper, PositionPlan
 
 
 class JoinedPosition(PlanKeeper):
-    """Answers, for a grid, what is added where in a stack of layers. Plans are kept per grid while gradients are off.
+    """Answers, for a layout, what is added where in the layers of a stage.
 
     Args:
         embed_dims: Channels ``C``.
         depth: Number of layers.
         grid: Pre-training grid ``(H0, W0)`` in tokens.
-        num_prefix_tokens: Prefix tokens ``P`` of the stack. Default 0.
+        num_prefix_tokens: Prefix tokens ``P`` of the stage. Default 0.
         position: Config of a position embedding. Default ``mmlape.LearnedPosition``.
         joining: Config of a joining method. Default ``mmlape.DefaultJoining``.
     """
@@ -46,6 +45,7 @@ class JoinedPosition(PlanKeeper):
             )
         )
 
-    def forward(self, grid: Grid) -> PositionPlan:
-        """The plan for ``grid = (H, W)``."""
-        return self.plans.get(grid, lambda: self.joining(self.embedding(grid)))
+    def forward(self, layout: Layout | Grid) -> PositionPlan:
+        """The plan for a layout, or for a grid ``(H, W)``; it always has the rows of all prefix tokens."""
+        grid = tuple(layout)
+        return self.planned(grid, lambda: self.joining(self.embedding(grid)))

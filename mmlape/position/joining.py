@@ -1,6 +1,6 @@
 """How one position embedding joins a transformer: which layers receive it, and where.
 
-A joining method turns an embedding ``(1, N, C)`` into a :class:`PositionPlan`. All its parameters are its own, so
+A joining method turns an embedding ``(1, N, C)`` into a :class:`~mmlape.position.PositionPlan`. All its parameters are its own, so
 blocks and backbones know nothing of the method.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -16,20 +16,7 @@ from mmlape.checks import check_bool, check_layers, check_option, check_positive
 from mmlape.registry import MODELS
 
 from .decomposed import POSITION_NORMS
-
-
-class PositionPlan(NamedTuple):
-    """What is added where. Every entry is ``(1, P + H * W, C)``, or None for nothing.
-
-    Attributes:
-        stem: Added to the tokens once, before the first layer.
-        stream: Per layer, added to the residual stream that enters the layer.
-        attention: Per layer, added to the normalised tokens that enter its attention.
-    """
-
-    stem: Tensor | None
-    stream: tuple[Tensor | None, ...]
-    attention: tuple[Tensor | None, ...]
+from .plan import PositionPlan
 
 
 class Joining(nn.Module, ABC):
@@ -41,9 +28,12 @@ class Joining(nn.Module, ABC):
 
     Attributes:
         num_tables: Embeddings ``K`` that it asks the position for.
+        table_per_layer: Whether these are one for each layer, in order. Default False.
     """
 
     num_tables = 1
+    table_per_layer = False
+    no_weight_decay: ClassVar[tuple[str, ...]] = ('',)
 
     def __init__(self, embed_dims: int, depth: int) -> None:
         super().__init__()
@@ -85,6 +75,8 @@ class UnsharedJoining(Joining):
     It asks the position for one table per layer. A fixed embedding has one for all: then it equals
     :class:`SharedJoining`.
     """
+
+    table_per_layer = True
 
     def __init__(self, embed_dims: int, depth: int) -> None:
         super().__init__(embed_dims, depth)

@@ -5,25 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmlape.checks import check_option, check_positive_int
+from mmlape.position import JOININGS, POSITIONS
 
 Choice = str | dict | list | tuple | None
-
-POSITIONS = {
-    'learned': dict(type='mmlape.LearnedPosition'),
-    'sinusoidal_1d': dict(type='mmlape.SinusoidalPosition', axes=1),
-    'sinusoidal_2d': dict(type='mmlape.SinusoidalPosition', axes=2),
-    'gabor': dict(type='mmlape.GaborPosition'),
-    'none': dict(type='mmlape.NoPosition'),
-}
-# The rows of LaPE (ICCV 2023), Table 7.
-JOININGS = {
-    'default': dict(type='mmlape.DefaultJoining'),
-    'shared': dict(type='mmlape.SharedJoining'),
-    'unshared': dict(type='mmlape.UnsharedJoining'),
-    'lape': dict(type='mmlape.LaPE'),
-    'lape_sharing': dict(type='mmlape.LaPE', progressive=False),
-}
-
 
 def named_options(position: Choice, joining: Choice) -> dict[str, dict | list]:
     """Configs of position and joining from short names, configs or lists of either; None is left out.

@@ -7,20 +7,15 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-EMBEDDINGS = {
-    'learned': dict(type='mmlape.LearnedPosition'),
-    'sinusoidal_1d': dict(type='mmlape.SinusoidalPosition', axes=1),
-    'sinusoidal_2d': dict(type='mmlape.SinusoidalPosition', axes=2),
-    'gabor': dict(type='mmlape.GaborPosition'),
-}
+from mmlape import position
+from mmlape.position import POSITIONS
+
+EMBEDDINGS = {name: config for name, config in POSITIONS.items() if name != 'none'}
 JOININGS = {
-    'default': dict(type='mmlape.DefaultJoining'),
-    'shared': dict(type='mmlape.SharedJoining'),
-    'unshared': dict(type='mmlape.UnsharedJoining'),
-    'lape_sharing': dict(type='mmlape.LaPE', progressive=False),
-    'lape_progressive': dict(type='mmlape.LaPE', progressive=True),
+    'lape_progressive' if name == 'lape' else name: config
+    for name, config in position.JOININGS.items()
 }
-NONE = dict(type='mmlape.NoPosition')
+NONE = POSITIONS['none']
 # A fixed embedding has one table for all layers: nothing that is not shared.
 SAME = {('sinusoidal_1d', 'unshared'), ('sinusoidal_2d', 'unshared')}
 

@@ -6,7 +6,7 @@ import re
 
 from torch import nn
 
-from mmlape.backbones.pyramid import Pyramid
+from mmlape.backbones import PyramidVisionTransformer
 
 from .base import Format, State, need
 from .dtn import DTN_LEFT, DTN_RENAMES
@@ -24,7 +24,7 @@ class PublishedPVT(Format):
 
     def part(self, model: nn.Module, state: State) -> str:
         """The whole pyramid."""
-        return need(model, Pyramid)
+        return need(model, PyramidVisionTransformer)
 
     def leave(self, name: str, model: nn.Module) -> tuple[str, str]:
         """As for others; stages that are not built, and position tables of a model without, may be left out too."""

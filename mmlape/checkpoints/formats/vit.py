@@ -76,6 +76,11 @@ class PlainViT(Format):
         layer = re.match(r'blocks\.(\d+)\.', name)
         if layer and len(model.blocks) <= int(layer[1]) < model.depth:
             return 'layers after the last output are not built', ''
+        joined = re.match(r'position\.joining\.(norms|gates)\.(\d+)\.', name)
+        if joined and len(model.blocks) < model.depth:
+            own = getattr(model.position.joining, joined[1], None)
+            if own is not None and int(joined[2]) >= len(own):
+                return 'norms of layers that are not built', ''
         if name == 'pos_embed':
             return 'the position of the model is no learned table', ''
         return super().leave(name, model)

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from mmlape.checks import check_option
+from mmlape.layout import Grid
 from mmlape.registry import MODELS
 
-from .embedding import Grid, PositionEmbedding, resize_table
+from .base import PositionEmbedding, resize_table
 
 
 @MODELS.register_module()

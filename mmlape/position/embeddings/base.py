@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_grid, check_positive_int
-
-Grid = tuple[int, int]
+from mmlape.layout import Grid
 
 
 class PositionEmbedding(nn.Module, ABC):
@@ -26,6 +26,9 @@ class PositionEmbedding(nn.Module, ABC):
         ValueError: If a size is not a positive integer.
     """
 
+    # Shrinking where something is means nothing.
+    no_weight_decay: ClassVar[tuple[str, ...]] = ('',)
+
     def __init__(
         self, embed_dims: int, grid: Grid, num_prefix_tokens: int = 0, num_tables: int = 1
     ) -> None:
@@ -39,7 +42,8 @@ class PositionEmbedding(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, grid: Grid) -> Tensor:
-        """Return the embedding of ``grid = (H, W)`` as ``(K, P + H * W, C)``, rows in raster order."""
+        """Return the embedding of ``grid = (H, W)`` as ``(K, P + H * W, C)``, rows in raster order; a
+        :class:`~mmlape.layout.Layout` unpacks into such a pair."""
 
 
 def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic') -> Tensor:

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_bool, check_option
+from mmlape.layout import Grid
 from mmlape.registry import MODELS
 
-from .embedding import Grid, PositionEmbedding
+from .base import PositionEmbedding
 
 # Widths and wavelengths stay above this, in units of half the image: far below one patch of any usual grid.
 FLOOR = 0.02

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from mmcv.cnn import build_norm_layer
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from mmlape.checks import check_bool, check_option, check_outputs, check_positive_int
+from mmlape.layout import Grid
 from mmlape.layers import (
     DeformableAttention,
     Interaction,
@@ -20,10 +21,12 @@ from mmlape.layers import (
     pad_to_multiple,
     sampling_plan,
 )
+from mmlape.recompute import recomputed
 from mmlape.registry import MODELS
 
-from .base import Backbone, Part
-from .vit import VisionTransformer
+from ..base import Backbone
+from ..network import StagedTransformer
+from ..stage import Stage
 
 STRIDES = (4, 8, 16, 32)
 # Which of the ViT's maps, one per interaction, is added to each of the four strides.
@@ -37,13 +40,13 @@ _VIT_FEATURES = {
 class ViTAdapter(Backbone):
     """ViT-Adapter (ICLR 2023) around any of our Vision Transformers, so with any position, joining and norm of theirs.
 
-    Works on images of any size: the image is padded inside to multiples of 32 (and of the patch size), the maps are
-    cropped.
+    Works on images of any size: the image is padded inside, for the pyramid to a multiple of 32, for the ViT from there
+    to a multiple of its patches; the maps are cropped.
 
     Args:
-        vit: Config of the ``mmlape.VisionTransformer`` inside. Published adapters have
-            ``with_cls_token=False, final_norm=False, layer_scale=True``. Prefix tokens, where it has any, take part in
-            the ViT's layers and leave the exchange with the pyramid alone.
+        vit: Config of the network inside, a ``mmlape.VisionTransformer`` or any other of ours with one stage. Published
+            adapters have ``with_cls_token=False, final_norm=False, layer_scale=True``. Prefix tokens, where it has any,
+            take part in the ViT's layers and leave the exchange with the pyramid alone.
         conv_inplanes: Channels of the spatial prior's stem. Default 64.
         num_points: Sampling points of deformable attention per head and level. Default 4.
         deform_num_heads: Its heads. Default 6.
@@ -86,8 +89,10 @@ class ViTAdapter(Backbone):
         super().__init__(init_cfg)
         self.vit = _build_vit(vit, check_bool('with_cp', with_cp))
         self.with_cp = with_cp
+        (stage,) = self.vit.stages()
+        self._vit_stride: Grid = stage.embed.stride
         self.embed_dims = dims = self.vit.embed_dims
-        self.interaction_indexes = _resolve_interactions(interaction_indexes, self.vit.depth)
+        self.interaction_indexes = _resolve_interactions(interaction_indexes, self.vit.num_units)
         self.vit_feature = check_option('vit_feature', vit_feature, _VIT_FEATURES)
         if vit_feature == 'per_stage' and len(self.interaction_indexes) != len(STRIDES):
             raise ValueError(
@@ -144,51 +149,66 @@ class ViTAdapter(Backbone):
         outputs = []
         for index in self.out_indices:
             stride, own = STRIDES[index], maps[index]
-            out = own + _resize(added[index], own.shape[-2:])
+            out = own + self._resize(added[index], stride, own.shape[-2:])
             out = getattr(self, f'norm{index + 1}')(out)
             outputs.append(out[..., : -(-height // stride), : -(-width // stride)].contiguous())
         return tuple(outputs)
 
-    def layer_parts(self) -> list[list[Part]]:
+    def stages(self) -> list[Stage]:
         """The ViT's; what stands beside it is deepest, as published: it starts from nothing."""
-        return self.vit.layer_parts()
+        return [stage.within('vit') for stage in self.vit.stages()]
 
     def _interact(
-        self, image: Tensor, pyramid: Tensor, shapes: tuple[tuple[int, int], ...]
+        self, image: Tensor, pyramid: Tensor, shapes: tuple[Grid, ...]
     ) -> tuple[Tensor, list[Tensor]]:
         """Run the ViT with all exchanges; return the pyramid and the ViT's map after each."""
-        tokens, grid, plan = self.vit.embed(image)
-        into_tokens = sampling_plan((grid,), shapes, image.device)
-        into_pyramid = sampling_plan(shapes, (grid,), image.device)
+        (stage,) = self.stages()
+        tokens, layout, plan = stage.begin(image)
+        grid = layout.grid
+        # Where patches are no divisors of 32, the ViT's padded image is the larger one.
+        extents = [side * stride for side, stride in zip(grid, self._vit_stride)]
+        scale = tuple(extent / side for extent, side in zip(extents, image.shape[-2:]))
+        into_tokens = sampling_plan((grid,), shapes, image.device, scale)
+        into_pyramid = sampling_plan(shapes, (grid,), image.device, tuple(1 / s for s in scale))
         maps = []
         for interaction, (first, last) in zip(self.interactions, self.interaction_indexes):
-            prefix, cells = _split_prefix(tokens, grid)
+            prefix, cells = layout.split(tokens)
             cells = self._run(interaction.injector, cells, pyramid, into_tokens)
-            tokens = torch.cat([prefix, cells], dim=1) if prefix.shape[1] else cells
-            for layer in range(first, last + 1):
-                tokens = self.vit.run_block(layer, tokens, grid, plan)
-            tokens = self.vit.finish(last, tokens, grid)
-            _, cells = _split_prefix(tokens, grid)
+            tokens = layout.join(prefix, cells)
+            tokens, layout = stage.run(tokens, layout, plan, first, last + 1)
+            tokens = self.vit.finish(last, tokens, layout)
+            _, cells = layout.split(tokens)
             for extractor in interaction.extractors():
                 pyramid = self._run(extractor, pyramid, cells, into_pyramid, shapes)
-            maps.append(cells.transpose(1, 2).unflatten(2, grid))
+            maps.append(layout.to_maps(tokens))
         return pyramid, maps
 
     def _run(
         self, module: nn.Module, stream: Tensor, other: Tensor, plan: SamplingPlan, *rest
     ) -> Tensor:
-        if self.with_cp and torch.is_grad_enabled():
-            return checkpoint(module, stream, other, plan, *rest, use_reentrant=False)
-        return module(stream, other, plan, *rest)
+        call = partial(recomputed, module) if self.with_cp else module
+        return call(stream, other, plan, *rest)
 
     def _pad(self, image: Tensor) -> Tensor:
-        """Pad to whole cells of the coarsest map and of the ViT's patches."""
-        multiple = tuple(math.lcm(STRIDES[-1], side) for side in self.vit.patch_size)
-        padded = pad_to_multiple(image, multiple)
+        """Pad to whole cells of the coarsest map."""
+        padded = pad_to_multiple(image, (STRIDES[-1],) * 2)
         if self.training and len(image) == 1 and padded.shape[-2:] == (STRIDES[-1],) * 2:
             # A single cell has no batch statistics: a batch norm in training refuses it.
             padded = F.pad(padded, (0, STRIDES[-1]))
         return padded
+
+    def _resize(self, vit_map: Tensor, stride: int, size: tuple[int, int]) -> Tensor:
+        """A map of the ViT ``(B, C, H, W)`` as one of ``stride`` and ``size``."""
+        if tuple(vit_map.shape[-2:]) == tuple(size):
+            return vit_map
+        factors = tuple(side / stride for side in self._vit_stride)
+        if any(side * factor != wanted for side, factor, wanted in zip(vit_map.shape[-2:], factors, size)):
+            # The ViT's image is the larger one: pixels stay where they are, what is beyond is cut off.
+            resized = F.interpolate(
+                vit_map, scale_factor=factors, mode='bilinear', align_corners=False, recompute_scale_factor=False
+            )  # fmt: skip
+            return resized[..., : size[0], : size[1]]
+        return F.interpolate(vit_map, size=size, mode='bilinear', align_corners=False)
 
     def _init_parameters(self) -> None:
         """The published initial values of what stands beside the ViT."""
@@ -201,16 +221,18 @@ class ViTAdapter(Backbone):
                 module.init_weights()
 
 
-def _build_vit(vit: dict, with_cp: bool) -> VisionTransformer:
+def _build_vit(vit: dict, with_cp: bool) -> StagedTransformer:
     if not isinstance(vit, dict):
         raise TypeError(f'vit must be the config of a VisionTransformer, got {vit!r}')
     options = {'type': 'mmlape.VisionTransformer', **vit}
     if with_cp:
         options['with_cp'] = True
     built = MODELS.build(options)
-    if not isinstance(built, VisionTransformer):
-        raise TypeError(f'vit must build a VisionTransformer, got {type(built).__name__}')
-    if len(built.blocks) != built.depth:
+    if not isinstance(built, StagedTransformer) or built.counts != 'layers':
+        raise TypeError(
+            f'vit must build a VisionTransformer or another network of one stage, got {type(built).__name__}'
+        )
+    if built.out_indices[-1] != built.num_units - 1:
         raise ValueError(f"vit's out_indices must name the last layer, got {built.out_indices}")
     return built
 
@@ -227,18 +249,6 @@ def _resolve_interactions(
             f'once and in order, got {indexes}'
         )
     return pairs
-
-
-def _split_prefix(tokens: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Prefix tokens, if they have joined the ViT's others yet, and the others."""
-    num_prefix = tokens.shape[1] - grid[0] * grid[1]
-    return tokens[:, :num_prefix], tokens[:, num_prefix:]
-
-
-def _resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    if tuple(maps.shape[-2:]) == tuple(size):
-        return maps
-    return F.interpolate(maps, size=size, mode='bilinear', align_corners=False)
 
 
 def _init_beside_vit(module: nn.Module) -> None:

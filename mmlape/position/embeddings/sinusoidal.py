@@ -7,9 +7,10 @@ from torch import Tensor
 
 from mmlape.checks import check_option
 from mmlape.kept import kept
+from mmlape.layout import Grid
 from mmlape.registry import MODELS
 
-from .embedding import Grid, PositionEmbedding, resize_table
+from .base import PositionEmbedding, resize_table
 
 BASE = 10000.0
 

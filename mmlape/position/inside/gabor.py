@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmlape.checks import check_option, check_positive_int
+from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
-from .embedding import Grid, PositionEmbedding
-from .gabor import GaborPosition
-from .learned import LearnedPosition
-from .relative import AttentionPosition
+from ..embeddings.base import PositionEmbedding
+from ..embeddings.gabor import GaborPosition
+from ..embeddings.learned import LearnedPosition
+from .base import AttentionPosition
 
 PARTS = ('4', '2,3', '2,3,4')
 VARIANTS = ('G+E', 'G', 'E', 'LE')
@@ -57,8 +58,7 @@ class GaborAttention(AttentionPosition):
 
     Positions are those of the image: (-1, -1) is the image's first patch, edges are the image's. This holds in a layer
     with windows too: its scores are those of global attention, restricted to the window. What a window is padded with
-    has no position. Any grid is served; ``'LE'`` is resized, the others are not. What is made for a grid is kept while
-    gradients are off.
+    has no position. Any grid is served; ``'LE'`` is resized, the others are not.
 
     Args:
         embed_dims: Channels ``C``.
@@ -89,8 +89,6 @@ class GaborAttention(AttentionPosition):
       3 * 12 + 6 = 42. That is this class's reading; prefix tokens have no position in it.
     """
 
-    per_window = False
-
     def __init__(
         self,
         embed_dims: int,
@@ -113,8 +111,6 @@ class GaborAttention(AttentionPosition):
             raise ValueError(f'channels needs part 4, got channels={channels}, parts={parts!r}')
         width = self.embed_dims // self.num_heads
         self.channels = width if channels is None else check_positive_int('channels', channels)
-        # A grid's channels are three times an embedding, in every layer: few are kept.
-        self.plans.max_grids = 8
         # Parts 2 and 3 meet content; beside them, one position of part 4 serves queries and keys.
         on_content, beside = '2' in self.parts, '4' in self.parts
         of_query_key = partial(
@@ -126,54 +122,32 @@ class GaborAttention(AttentionPosition):
         self.key = of_query_key(self.channels) if beside and not on_content else None
         self.value = None if value is None else self._position('value', value, width)
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, grid: Grid
-    ) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Widen queries and keys, add to values; ``(B, heads, P + H * W, C / heads)`` each, no bias on the scores."""
-        grid = tuple(grid)
-        placed = self.plans.get(grid, lambda: self.placed(grid))
-        queries, keys = [query], [key]
-        if placed.added_to_query is not None:
-            # [q + pos_q, q] [k, pos_k]^T is parts 1, 2 and 3, without part 4.
-            queries = [query + placed.added_to_query.to(query.dtype), query]
-            keys.append(placed.against_query)
-        if placed.beside_query is not None:
-            queries.append(placed.beside_query)
-            keys.append(placed.beside_key)
-        if placed.added_to_value is not None:
-            value = value + placed.added_to_value.to(value.dtype)
-        return _side_by_side(queries), _side_by_side(keys), value, None
-
-    def placed(self, grid: Grid) -> PlacedChannels:
-        """What the tokens of ``grid = (H, W)`` receive."""
+    def prepare(self, query: Layout, key: Layout) -> PlacedChannels:
+        """What the tokens receive; keys and values on a coarser grid (PVT) have the position of its cells."""
         modules = (
-            self.query_on_content,
-            self.key_on_content,
-            self.query,
-            self.key or self.query,
-            self.value,
+            (self.query_on_content, query),
+            (self.key_on_content, key),
+            (self.query, query),
+            (self.key or self.query, key),
+            (self.value, key),
         )
-        return PlacedChannels(*(self._in_heads(module, grid) for module in modules))
+        return PlacedChannels(*(self._in_heads(module, layout) for module, layout in modules))
 
-    @property
-    def has_scores(self) -> bool:
-        """Whether there is part 4."""
-        return '4' in self.parts
-
-    def scores(self, grid: Grid) -> Tensor:
-        r"""Part 4, :math:`pos_q pos_k^T / \sqrt d`, ``(1, heads, P + H * W, P + H * W)``.
-
-        Raises:
-            ValueError: Without part 4: the others depend on the image.
-        """
-        if not self.has_scores:
-            raise ValueError(
-                f"parts={','.join(self.parts) or None!r} adds nothing to the scores that is the same for every "
-                'image: that is part 4'
-            )
-        placed = self.placed(tuple(grid))
-        scale = (self.embed_dims // self.num_heads) ** -0.5
-        return scale * placed.beside_query @ placed.beside_key.transpose(-1, -2)
+    def place(
+        self, query: Tensor, key: Tensor, value: Tensor, rows: PlacedChannels
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Widen queries and keys, add to values; ``(B, heads, P + H * W, C / heads)`` each."""
+        queries, keys = [query], [key]
+        if rows.added_to_query is not None:
+            # [q + pos_q, q] [k, pos_k]^T is parts 1, 2 and 3, without part 4.
+            queries = [query + rows.added_to_query.to(query.dtype), query]
+            keys.append(rows.against_query)
+        if rows.beside_query is not None:
+            queries.append(rows.beside_query)
+            keys.append(rows.beside_key)
+        if rows.added_to_value is not None:
+            value = value + rows.added_to_value.to(value.dtype)
+        return _side_by_side(queries), _side_by_side(keys), value
 
     def _position(
         self, option: str, variant: str, width: int, bare: bool = False
@@ -184,11 +158,12 @@ class GaborAttention(AttentionPosition):
             return LearnedPosition(*sizes)
         return GaborPosition(*sizes, variant=variant, with_bias=not bare)
 
-    def _in_heads(self, position: PositionEmbedding | None, grid: Grid) -> Tensor | None:
+    def _in_heads(self, position: PositionEmbedding | None, layout: Layout) -> Tensor | None:
         """``(1, heads, P + H * W, channels)``; prefix rows that an embedding does not have are zero."""
         if position is None:
             return None
-        rows = F.pad(position(grid), (0, 0, self.num_prefix_tokens - position.num_prefix_tokens, 0))
+        rows = position(layout.grid)
+        rows = F.pad(rows, (0, 0, layout.num_prefix - position.num_prefix_tokens, 0))
         return rows.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 

@@ -1,0 +1,74 @@
+"""Modules of a stage, built from its spec."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from mmlape.checks import check_layers
+from mmlape.layout import Grid
+from mmlape.position import AttentionPosition
+from mmlape.registry import MODELS
+
+from .spec import LayerSpec, StageSpec
+
+
+def build_inside(
+    spec: StageSpec, grid: Grid
+) -> tuple[AttentionPosition | None, list[AttentionPosition | None]]:
+    """Positions inside the attention: one that serves all layers, and one or None for each layer."""
+    own: list[AttentionPosition | None] = [None] * len(spec.layers)
+    if spec.attention_position is None:
+        return None, own
+    options = dict(spec.attention_position)
+    named = check_layers('attention_position layers', options.pop('layers', None), len(own))
+    options.update(embed_dims=spec.embed_dims, num_heads=spec.num_heads, grid=grid)
+    count = sum(spec.prefix.sizes.values())
+    if getattr(MODELS.get(options['type']), 'shared', False):
+        if len(named) != len(own):
+            raise ValueError(
+                f'{options["type"]} serves all layers of a stage, got layers={spec.attention_position["layers"]}'
+            )
+        return MODELS.build(dict(options, num_prefix_tokens=count)), own
+    for layer in named:
+        own[layer] = MODELS.build(
+            dict(
+                options,
+                num_prefix_tokens=count if layer >= spec.prefix.after else 0,
+                window_size=spec.layers[layer].attention.get('window_size'),
+            )
+        )
+    return None, own
+
+
+def build_blocks(spec: StageSpec, inside: list[AttentionPosition | None]) -> nn.ModuleList:
+    """The blocks of a stage, with the positions inside their attention."""
+    return nn.ModuleList(
+        _build_block(spec, layer, position) for layer, position in zip(spec.layers, inside)
+    )
+
+
+def _build_block(spec: StageSpec, layer: LayerSpec, position: AttentionPosition | None) -> nn.Module:
+    dims = spec.embed_dims
+    attention = dict(layer.attention, embed_dims=dims, num_heads=spec.num_heads)
+    if position is not None:
+        attention['position'] = position
+    attn = MODELS.build(attention)
+    if spec.prefix.sizes and not getattr(attn, 'takes_prefix', True):
+        raise ValueError(
+            f'prefix tokens ({", ".join(spec.prefix.sizes)}) need attention without spatial reduction '
+            f"(sr_ratio 1) in their stage, got {layer.attention}"
+        )
+    mlp = dict(layer.mlp)
+    hidden = int(dims * mlp.pop('ratio'))
+    mlp = MODELS.build(dict(mlp, embed_dims=dims, hidden_dims=hidden))
+    return MODELS.build(
+        dict(layer.block, embed_dims=dims, attn=attn, mlp=mlp, norm_cfg=layer.norm)
+    )
+
+
+def init_linear(module: nn.Module) -> None:
+    """Initial values of linear layers as in ViT and PVT."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -1,0 +1,6 @@
+"""One file for each family of networks: its parts and architectures."""
+
+from .pvt import PyramidVisionTransformer, PyramidVisionTransformerV2
+from .vit import VisionTransformer
+
+__all__ = ['PyramidVisionTransformer', 'PyramidVisionTransformerV2', 'VisionTransformer']

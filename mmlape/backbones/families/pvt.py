@@ -1,0 +1,192 @@
+"""Pyramid Vision Transformers: PVT (ICCV 2021) and PVTv2 (CVMJ 2022), four stages of strides 4, 8, 16 and 32."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+from mmlape.checks import check_positive_int
+from mmlape.registry import MODELS
+
+from ..network import StagedTransformer
+from ..options import spread
+
+_COMMON = dict(
+    embed_dims=[64, 128, 320, 512],
+    num_heads=[1, 2, 5, 8],
+    mlp_ratios=[8, 8, 4, 4],
+    sr_ratios=[8, 4, 2, 1],
+)
+PVT_ARCHS = {
+    'tiny': dict(_COMMON, depths=[2, 2, 2, 2]),
+    'small': dict(_COMMON, depths=[3, 4, 6, 3]),
+    'medium': dict(_COMMON, depths=[3, 4, 18, 3]),
+    'large': dict(_COMMON, depths=[3, 8, 27, 3]),
+}
+PVTV2_ARCHS = {
+    'b0': dict(_COMMON, depths=[2, 2, 2, 2], embed_dims=[32, 64, 160, 256]),
+    'b1': dict(_COMMON, depths=[2, 2, 2, 2]),
+    'b2': dict(_COMMON, depths=[3, 4, 6, 3]),
+    'b3': dict(_COMMON, depths=[3, 4, 18, 3]),
+    'b4': dict(_COMMON, depths=[3, 8, 27, 3]),
+    'b5': dict(_COMMON, depths=[3, 6, 40, 3], mlp_ratios=[4, 4, 4, 4]),
+}
+STRIDES = (4, 2, 2, 2)
+_STEM_NORM = dict(type='mmlape.LN', eps=1e-5)
+# The published DTN-PVT (DTN, ICLR 2022, appendices A.1 and B): stage 4, which has the class token, keeps LayerNorm.
+_DTN_PLACES = [
+    dict(num_heads=4, pool=4),
+    dict(num_heads=4, pool=2),
+    dict(num_heads=5, pool=1),
+    None,
+]
+
+
+@MODELS.register_module()
+class PyramidVisionTransformer(StagedTransformer):
+    """Pyramid Vision Transformer (PVT, ICCV 2021) with any position embedding, joining method and token norm.
+
+    Works on images of any size: each stage pads its input inside to whole patches. Names in the state dict are the
+    published ones (``patch_embed1.proj.weight``, ``pos_embed1``, ``block1.0.attn.q.weight``), so published weights load
+    as they are, or through ``mmlape.Pretrained`` with ``source='pvt'``.
+
+    Args:
+        arch: ``'tiny'`` (default), ``'small'``, ``'medium'``, ``'large'``, or a dict with ``embed_dims``, ``depths``,
+            ``num_heads``, ``mlp_ratios`` and ``sr_ratios``, lists of four, and any of the parts below.
+        img_size: Pre-training image size in pixels, one integer or (height, width); it sets the grids of stored
+            position tables. Default 224.
+        position: Config of the position embedding of every stage, or a list of four with None for no position. Default
+            ``dict(type='mmlape.LearnedPosition', resize='bilinear')``, as published.
+        joining: Config of the joining method of every stage, or a list of four. Each stage has an embedding and a
+            joining of its own. Default ``mmlape.DefaultJoining``.
+        attention_position: Config of what position does inside the attention, for every stage or a list of four; keys
+            on a reduced grid have the places of its cells. Default None, nothing.
+        norm_cfg: Token norm of the blocks: one, or a list of four. One ``mmlape.DTN`` goes where the published DTN-PVT
+            has it: into stages 1 to 3, with 4, 4 and 5 heads and pooling sizes 4, 2 and 1 unless it says otherwise;
+            stage 4 has LayerNorm; an ``arch`` may say otherwise in its ``norm_places``. One in a list has the heads of
+            the stage's attention and no pooling unless it says otherwise. Default ``dict(type='mmlape.LN',
+            eps=1e-6)``. The norms of patch embeddings and of spatial reduction are LayerNorm (eps 1e-5), as published.
+        stem: Config of the patch embeddings. Default ``mmlape.PatchEmbed``.
+        prefix: ``dict(cls_token=False, dist_token=False, registers=0, after=None)``: tokens before those of stage 4.
+            They take part in that stage and are not part of the maps, as in the published classifiers; published
+            detectors have none.
+        attention: Config of the attention layers, or a list of four. Default ``mmlape.SpatialReductionAttention``.
+        mlp: Config of the feed-forward networks, likewise. Default ``mmlape.Mlp``.
+        block: Config of the blocks, likewise. Default ``mmlape.Block``.
+        options: ``out_type``: ``'featmap'`` (default): maps. For classifiers, with ``out_indices=3``: ``'cls_token'``:
+            the class token ``(B, C)``; ``'avg'``: the mean ``(B, C)`` of the patch tokens; both after a LayerNorm (eps
+            1e-6) named ``norm``, as in the published classifiers.
+
+            ``out_indices``: Stages 0 to 3 whose maps are returned; stages after the last one named are not built.
+            Default (0, 1, 2, 3).
+
+            ``drop_rate``: dropout of position-added tokens, projections and MLPs; ``attn_drop_rate``: of attention
+            weights; ``drop_path_rate``: stochastic depth of the last block, which grows linearly from 0; all 0.
+
+            ``frozen_stages``: -1 (default): nothing is frozen; 0: the first patch embedding and its position table; n:
+            the first n stages. ``with_cp``: recompute each block in the backward pass to save memory. ``init_cfg``,
+            e.g. ``dict(type='mmlape.Pretrained', source='pvt', checkpoint=...)``.
+
+            Options of parts by short names: ``num_heads`` (attention heads of the four stages in place of the
+            architecture's [1, 2, 5, 8]; [4, 4, 5, 8] in the published DTN-PVT), ``in_channels``, ``with_cls_token``,
+            ``qkv_bias``.
+
+    Returns (``forward``):
+        A tuple with one map ``(B, C, ceil(height / s), ceil(width / s))`` per stage of ``out_indices``, s = 4, 8, 16,
+        32, or with one vector ``(B, C)``.
+
+    Raises:
+        ValueError: If an option is out of range.
+        TypeError: If an option is unknown, or has the wrong type.
+    """
+
+    archs, default_arch = PVT_ARCHS, 'tiny'
+    sizes = dict(embed_dims=..., depths=..., num_heads=..., mlp_ratios=..., sr_ratios=...)
+    parts = dict(
+        StagedTransformer.parts,
+        stem=dict(type='mmlape.PatchEmbed', norm_cfg=_STEM_NORM),
+        attention=dict(type='mmlape.SpatialReductionAttention'),
+        position=dict(type='mmlape.LearnedPosition', resize='bilinear'),
+    )
+    short = dict(
+        num_heads='arch.num_heads',
+        in_channels='stem.in_channels',
+        with_cls_token='prefix.cls_token',
+        qkv_bias='attention.qkv_bias',
+    )
+    norm_places = {'mmlape.DTN': _DTN_PLACES}
+    outputs = (0, 1, 2, 3)
+    # Sides of the patches of each stage in pixels of its input.
+    patch_sizes = STRIDES
+
+    @classmethod
+    def stage_sizes(cls, arch: dict) -> list[dict]:
+        """Four stages."""
+        lists = {key: _check_sizes(key, arch[key]) for key in arch}
+        return [
+            dict(
+                embed_dims=lists['embed_dims'][stage],
+                depth=lists['depths'][stage],
+                num_heads=lists['num_heads'][stage],
+                stem=dict(patch_size=cls.patch_sizes[stage], stride=STRIDES[stage]),
+                attention=dict(sr_ratio=lists['sr_ratios'][stage]),
+                mlp=dict(ratio=lists['mlp_ratios'][stage]),
+            )
+            for stage in range(len(STRIDES))
+        ]
+
+
+@MODELS.register_module()
+class PyramidVisionTransformerV2(PyramidVisionTransformer):
+    """PVTv2 (CVMJ 2022): overlapping patches, a depthwise convolution in each MLP, optionally linear attention.
+
+    It has no position embedding, because zero-padded convolutions tell tokens where they are; one can be added. Works
+    on images of any size. Names in the state dict are the published ones (``patch_embed1.proj.weight``,
+    ``block1.0.mlp.dwconv.dwconv.weight``, ``norm1.weight``); ``source='pvt'`` reads them, ``source='timm'`` timm's.
+
+    Options are those of :class:`PyramidVisionTransformer`, with these differences:
+
+    * ``arch``: ``'b0'`` to ``'b5'``, or a dict. Default ``'b2'``.
+    * ``linear``: linear attention, keys and values from 7 x 7 average-pooled cells ("PVTv2-B2-Li"). Default False.
+    * ``position``: default None, no position; a ``joining`` needs one.
+    * ``mlp``: default ``mmlape.ConvMlp``, which takes no prefix tokens: there are none.
+    * ``out_type``: ``'featmap'`` (default), or ``'avg'`` for classifiers, with ``out_indices=3``.
+
+    The norms at the end of stages are LayerNorm (eps 1e-6), those of patch embeddings and of spatial reduction too (eps
+    1e-5).
+    """
+
+    archs, default_arch = PVTV2_ARCHS, 'b2'
+    parts = dict(
+        PyramidVisionTransformer.parts, mlp=dict(type='mmlape.ConvMlp'), position=None
+    )
+    short = dict(
+        num_heads='arch.num_heads',
+        in_channels='stem.in_channels',
+        qkv_bias='attention.qkv_bias',
+        # Linear attention brings a ReLU with it, as published.
+        linear='attention.linear mlp.extra_relu',
+    )
+    patch_sizes = (7, 3, 3, 3)
+    stage_norm, final_norm = True, False
+
+    def init_parameters(self) -> None:
+        """The published initial values, convolutions by their fan-out."""
+        super().init_parameters()
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                fan_out = math.prod(module.kernel_size) * module.out_channels // module.groups
+                nn.init.normal_(module.weight, std=math.sqrt(2.0 / fan_out))
+                nn.init.zeros_(module.bias)
+
+
+def _check_sizes(key: str, values: object) -> list:
+    """A list of four positive numbers."""
+    name = 'num_heads' if key == 'num_heads' else f'arch[{key!r}]'
+    if not isinstance(values, (list, tuple)):
+        raise TypeError(f'{name} must be a list of {len(STRIDES)} values, got {values!r}')
+    for value in spread(name, values, len(STRIDES), 'stages'):
+        if not (key == 'mlp_ratios' and isinstance(value, float) and value > 0):
+            check_positive_int(name, value)
+    return list(values)

@@ -1,0 +1,324 @@
+"""A network of stages, which a family describes: its parts, its architectures, and how its results are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from mmlape.checks import check_bool, check_grid, check_outputs, check_positive_int
+from mmlape.layout import Layout
+from mmlape.norm import build_token_norm
+from mmlape.position import JoinedPosition
+from mmlape.registry import MODELS
+
+from .base import Backbone
+from .build import build_blocks, build_inside, init_linear
+from .names import alias_state_dict
+from .options import LAYER_NORM, NormPlaces, sort_options
+from .outputs import DENSE, OUTPUTS, build_pooling, check_out_type
+from .spec import StageSpec, find_arch, plan_stages
+from .stage import Stage
+
+# Options of every network with their defaults; a family's own come from its class attributes.
+_COMMON = dict(
+    out_type='featmap',
+    drop_rate=0.0,
+    attn_drop_rate=0.0,
+    drop_path_rate=0.0,
+    frozen_stages=-1,
+    with_cp=False,
+    init_cfg=None,
+)
+
+
+class StagedTransformer(Backbone):
+    """Any number of stages, each on a grid of its own. A family is a subclass that says what its parts are.
+
+    Class attributes of a family:
+
+    * ``archs``: architectures by name, ``default_arch``, and ``sizes``: the keys of their sizes, with defaults, else
+      ``...``. :meth:`stage_sizes` says what they are of each stage.
+    * ``parts``: default configs of ``stem``, ``attention``, ``mlp``, ``block``; of ``position``, ``joining`` and
+      ``prefix`` where they differ from none, ``mmlape.DefaultJoining`` and none.
+    * ``short``: names under which users give options of parts, ``{'patch_size': 'stem.patch_size'}``.
+    * ``norm_places``: where a norm goes that one ``norm_cfg`` names; ``norm_covers_output``: whether the norm of the
+      output is of the kind of the last layer's, else it is LayerNorm.
+    * ``counts``: ``'layers'`` or ``'stages'``: what ``out_indices`` and ``frozen_stages`` count; ``outputs``: the
+      default of ``out_indices``.
+    * ``stage_norm``: whether there is a LayerNorm at the end of every stage. ``final_norm``: whether the last output is
+      normalised; None for: if it goes to a classifier.
+    * ``names``: under which name a module is kept, with the number of its stage.
+
+    Args:
+        arch: Name of an architecture, or a dict with its sizes; it may hold configs of parts as well.
+        img_size: Pre-training image size in pixels, one integer or (height, width); it sets the grids of stored
+            position tables. Default 224.
+        position: Config of a position embedding, for all stages or a list with one each. Default None: the family's.
+        joining: Config of a joining method, likewise.
+        attention_position: Config of a position inside the attention, likewise; its key ``layers`` (None for all, a
+            number of first layers, or a list) says in which layers of a stage. Default None, nothing.
+        norm_cfg: Token norm of the blocks, see :func:`~mmlape.backbones.options.place_norms`.
+        stem: Config of what makes the tokens of a stage, one or a list.
+        prefix: ``dict(cls_token=False, dist_token=False, registers=0, after=None)``: tokens before those of the grid of
+            the last stage, and the number of its first layers that run without them. Default None: the family's.
+        attention: Config of the attention layers: one, a list by stages, or by layers.
+        mlp: Config of the feed-forward networks, likewise; its ``ratio`` is that of hidden channels to C.
+        block: Config of the blocks, likewise.
+        options: ``out_type``, ``out_indices``, ``final_norm``, ``drop_rate``, ``attn_drop_rate``, ``drop_path_rate``,
+            ``frozen_stages``, ``with_cp``, ``init_cfg``, and options of parts by the family's short names.
+
+    Raises:
+        ValueError: If an option is out of range.
+        TypeError: If an option is unknown, or has the wrong type.
+    """
+
+    archs: ClassVar[Mapping[str, dict]] = {}
+    default_arch: ClassVar[str | None] = None
+    sizes: ClassVar[Mapping[str, Any]] = dict(embed_dims=..., depths=..., num_heads=..., mlp_ratios=...)
+    parts: ClassVar[Mapping[str, Any]] = dict(
+        stem=dict(type='mmlape.PatchEmbed'),
+        attention=dict(type='mmlape.Attention'),
+        mlp=dict(type='mmlape.Mlp'),
+        block=dict(type='mmlape.Block'),
+        position=dict(type='mmlape.LearnedPosition'),
+    )
+    short: ClassVar[Mapping[str, str]] = {}
+    norm_places: ClassVar[NormPlaces] = {}
+    norm_covers_output: ClassVar[bool] = False
+    counts: ClassVar[str] = 'stages'
+    outputs: ClassVar[int | Sequence[int]] = -1
+    stage_norm: ClassVar[bool] = False
+    final_norm: ClassVar[bool | None] = None
+    names: ClassVar[Mapping[str, str]] = dict(
+        embed='patch_embed{}', position='position{}', inside='inside{}', blocks='block{}', norm='norm{}',
+        table='pos_embed{}',
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        arch: str | dict | None = None,
+        img_size: int | tuple[int, int] = 224,
+        position: dict | Sequence[dict | None] | None = None,
+        joining: dict | Sequence[dict] | None = None,
+        attention_position: dict | Sequence[dict | None] | None = None,
+        norm_cfg: dict | Sequence | None = None,
+        stem: dict | Sequence[dict] | None = None,
+        prefix: dict | None = None,
+        attention: dict | Sequence | None = None,
+        mlp: dict | Sequence | None = None,
+        block: dict | Sequence | None = None,
+        **options: Any,
+    ) -> None:
+        given = dict(
+            position=position, joining=joining, attention_position=attention_position, norm_cfg=norm_cfg,
+            stem=stem, prefix=prefix, attention=attention, mlp=mlp, block=block,
+        )  # fmt: skip
+        common = dict(_COMMON, out_indices=self.outputs, final_norm=self.final_norm)
+        own, short = sort_options(type(self), options, common, self.short)
+        super().__init__(own['init_cfg'])
+        self.arch, parts = self.resolve_arch(arch, short.pop('arch', {}))
+        given = {name: parts.get(name) if value is None else value for name, value in given.items()}
+        sizes = self.stage_sizes(self.arch)
+        self.embed_dims = self.arch['embed_dims']
+        self.with_cp = check_bool('with_cp', own['with_cp'])
+        built = self._count(sizes, own['out_indices'])
+        self.frozen_stages = check_positive_int(
+            'frozen_stages', own['frozen_stages'], minimum=-1, maximum=self.num_units
+        )
+        places = parts.get('norm_places', self.norm_places)
+        specs, output_norm = plan_stages(sizes, self.parts, given, short, own, built, places)
+        self._check_joining(given['joining'], specs)
+        self.drop_path_rate = own['drop_path_rate']
+        self.out_type = self._check_out_type(own['out_type'], specs[-1])
+        self._build(specs, check_grid('img_size', img_size), own['drop_rate'])
+        self._finish(specs[-1].embed_dims, own['final_norm'], output_norm)
+        self.init_parameters()
+        self.freeze()
+
+    @classmethod
+    def resolve_arch(
+        cls, arch: str | dict | None, override: Mapping[str, Any] | None = None
+    ) -> tuple[dict, dict]:
+        """Sizes of an architecture (None: the default) with some in their place, and the parts that it names."""
+        arch = cls.default_arch if arch is None else arch
+        return find_arch(arch, cls.archs, cls.sizes, override or {})
+
+    @classmethod
+    def stage_sizes(cls, arch: dict) -> list[dict]:
+        """What an architecture's sizes are of each stage: ``embed_dims``, ``depth``, ``num_heads``, and options of parts
+        under their names."""
+        raise NotImplementedError
+
+    def forward(self, image: Tensor) -> tuple:
+        """Outputs of ``out_indices`` for images ``(B, in_channels, height, width)``."""
+        output = OUTPUTS[self.out_type] if self.pool is None else self.pool
+        return tuple(
+            output(self.finish(unit, tokens, layout), layout)
+            for unit, (tokens, layout) in enumerate(self.walk(image))
+            if unit in self.out_indices
+        )
+
+    def walk(self, image: Tensor) -> Iterator[tuple[Tensor, Layout]]:
+        """Tokens ``(B, P + H * W, C)`` and layout after each unit that is built, a layer or a stage."""
+        maps = image
+        for stage in self.stages():
+            tokens, layout, plan = stage.begin(maps)
+            depth = len(stage.blocks)
+            step = depth if self.counts == 'stages' else 1
+            for first in range(0, depth, step):
+                tokens, layout = stage.run(tokens, layout, plan, first, first + step)
+                if first + step == depth:
+                    tokens = stage.end(tokens, layout)
+                yield tokens, layout
+            maps = layout.to_maps(tokens)
+
+    def finish(self, unit: int, tokens: Tensor, layout: Layout) -> Tensor:
+        """Tokens of the very last layer or stage after the output norm; others pass."""
+        last = unit == self.num_units - 1
+        return self.norm(tokens, layout) if last and self.norm is not None else tokens
+
+    def stages(self) -> list[Stage]:
+        """One for each grid."""
+        prefix = tuple(getattr(self, name) for name in self.prefix_names)
+        stages, dims = [], self.embed_dims
+        for number in range(1, self.num_stages + 1):
+            names = {part: name.format(number) for part, name in self.names.items()}
+            modules = {
+                part: getattr(self, names[part], None) for part in ('embed', 'position', 'inside', 'blocks')
+            }
+            last = number == self.num_stages
+            stages.append(
+                Stage(
+                    names['blocks'],
+                    names['position'],
+                    dims if isinstance(dims, int) else dims[number - 1],
+                    **modules,
+                    prefix=prefix if last else (),
+                    prefix_after=self.prefix_after if last else 0,
+                    dropout=self.drop_after_position,
+                    norm=getattr(self, names['norm'], None) if self.stage_norm else None,
+                    with_cp=self.with_cp,
+                )
+            )
+        return stages
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Number ``P`` of prefix tokens of the last stage."""
+        return sum(getattr(self, name).shape[1] for name in self.prefix_names)
+
+    def init_parameters(self) -> None:
+        """Initial values of the blocks; embeddings and norms have their own."""
+        for stage in self.stages():
+            stage.blocks.apply(init_linear)
+
+    def frozen_modules(self) -> list[nn.Module]:
+        """The first ``frozen_stages`` layers or stages with what serves them, and what makes the first tokens."""
+        if self.frozen_stages < 0:
+            return []
+        counts = self._frozen_layers()
+        stages = self.stages()
+        if counts == [len(stage.blocks) for stage in stages]:
+            return list(self.children())
+        frozen = [
+            module
+            for number, (stage, count) in enumerate(zip(stages, counts))
+            if count or not number
+            for module in stage.up_to(count)
+        ]
+        return [*frozen, self.drop_after_position] if self.counts == 'layers' else frozen
+
+    def freeze(self) -> None:
+        """Switch gradients off up to ``frozen_stages``, prefix tokens included that have joined by then."""
+        super().freeze()
+        if self.frozen_stages < 0:
+            return
+        count, first = self._frozen_layers()[-1], self.num_stages == 1
+        if (count or first) and count >= self.prefix_after:
+            for name in self.prefix_names:
+                getattr(self, name).requires_grad_(False)
+
+    def _frozen_layers(self) -> list[int]:
+        """Number of first layers of each stage that are frozen."""
+        depths = [len(stage.blocks) for stage in self.stages()]
+        if self.counts == 'stages':
+            return [depth * (number < self.frozen_stages) for number, depth in enumerate(depths)]
+        return [
+            min(max(self.frozen_stages - sum(depths[:number]), 0), depth)
+            for number, depth in enumerate(depths)
+        ]
+
+    def _count(self, sizes: Sequence[dict], out_indices: int | Sequence[int]) -> list[int]:
+        """Units of the architecture and outputs among them; returns how many layers of each stage are built."""
+        depths = [size['depth'] for size in sizes]
+        self.num_units = sum(depths) if self.counts == 'layers' else len(depths)
+        self.out_indices = check_outputs(out_indices, self.num_units, self.counts)
+        last = self.out_indices[-1] + 1
+        if self.counts == 'stages':
+            return [depth * (number < last) for number, depth in enumerate(depths)]
+        starts = [sum(depths[:number]) for number in range(len(depths))]
+        return [min(max(last - start, 0), depth) for start, depth in zip(starts, depths)]
+
+    def _check_out_type(self, out_type: str | dict, last: StageSpec) -> str | dict:
+        seen_by_all = self.counts == 'stages' or self.out_indices[0] >= last.prefix.after
+        check_out_type(out_type, tuple(last.prefix.sizes) if seen_by_all else ())
+        if self.counts == 'stages' and out_type not in DENSE and len(self.out_indices) > 1:
+            raise ValueError(
+                f'out_type={out_type!r} is for a classifier, which sees the last stage alone: '
+                f'out_indices must be {self.num_units - 1}, got {self.out_indices}'
+            )
+        return out_type
+
+    def _check_joining(self, joining: object, specs: list[StageSpec]) -> None:
+        if joining is not None and all(spec.position is None for spec in specs):
+            raise ValueError(
+                f'joining={joining} has nothing to join: {type(self).__name__} has no position of its own, '
+                'give a position too'
+            )
+
+    def _build(self, specs: list[StageSpec], grid: tuple[int, int], drop_rate: float) -> None:
+        """Build the stages, under their names."""
+        self.num_stages = len(specs)
+        self.drop_after_position = nn.Dropout(drop_rate)
+        channels = specs[0].stem.get('in_channels', 3)
+        for number, spec in enumerate(specs, start=1):
+            names = {part: name.format(number) for part, name in self.names.items()}
+            stem = dict(spec.stem, in_channels=channels, embed_dims=spec.embed_dims)
+            self.add_module(names['embed'], MODELS.build(stem))
+            grid = getattr(self, names['embed']).grid_of(grid)
+            self._add_prefix(spec)
+            if spec.position is not None:
+                self.add_module(names['position'], self._build_position(spec, grid))
+                table = {names['table']: f'{names["position"]}.embedding.pos_embed'}
+                alias_state_dict(self, table)
+            shared, own = build_inside(spec, grid)
+            if shared is not None:
+                self.add_module(names['inside'], shared)
+            self.add_module(names['blocks'], build_blocks(spec, own))
+            if self.stage_norm:
+                self.add_module(names['norm'], build_token_norm(LAYER_NORM, spec.embed_dims))
+            channels = spec.embed_dims
+        self.grid = grid
+
+    def _build_position(self, spec: StageSpec, grid: tuple[int, int]) -> JoinedPosition:
+        num_prefix = sum(spec.prefix.sizes.values())
+        sizes = (spec.embed_dims, len(spec.layers), grid, num_prefix)
+        return JoinedPosition(*sizes, spec.position, spec.joining)
+
+    def _add_prefix(self, spec: StageSpec) -> None:
+        """Prefix tokens, which the last stage alone has."""
+        self.prefix_names, self.prefix_after = tuple(spec.prefix.sizes), spec.prefix.after
+        for name, size in spec.prefix.sizes.items():
+            token = nn.Parameter(torch.zeros(1, size, spec.embed_dims))
+            setattr(self, name, nn.init.trunc_normal_(token, std=0.02))
+
+    def _finish(self, embed_dims: int, final_norm: bool | None, output_norm: dict) -> None:
+        """The output norm and the pooling."""
+        self.pool = build_pooling(self.out_type, embed_dims)
+        wanted = self.out_type not in DENSE if final_norm is None else check_bool('final_norm', final_norm)
+        wanted = wanted and self.num_units - 1 in self.out_indices
+        norm_cfg = output_norm if self.norm_covers_output else LAYER_NORM
+        self.norm = build_token_norm(norm_cfg, embed_dims) if wanted else None

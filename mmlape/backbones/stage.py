@@ -1,0 +1,156 @@
+"""A stage of a network: tokens on one grid, their position, and the blocks that they run through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mmlape.layout import Layout
+from mmlape.position import AttentionPosition, InsidePlan, JoinedPosition, PositionPlan
+from mmlape.recompute import recomputed
+
+Part = nn.Module | nn.Parameter
+
+
+class StagePlan(NamedTuple):
+    """What position adds in a pass.
+
+    Attributes:
+        position: To the tokens, see :class:`~mmlape.position.PositionPlan`; it has rows for all prefix tokens.
+        inside: Inside the attention of all layers, by the number of prefix tokens that have joined; empty for nothing.
+    """
+
+    position: PositionPlan
+    inside: dict[int, InsidePlan]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A view of the modules that serve one grid, wherever the network keeps them. It holds the only loop over blocks.
+
+    Attributes:
+        name: Where the network keeps the blocks: ``'blocks'``, ``'block1'``, ``'vit.blocks'``.
+        position_name: Where it keeps their position, whether there is one or not.
+        embed_dims: Channels ``C`` of its tokens.
+        embed: From the image, or the map of the stage before, to tokens and their layout.
+        blocks: Called as ``block(tokens, layout, position)``.
+        position: An embedding and how it joins, or None.
+        inside: A position inside the attention that serves all blocks, or None; one of its own is a block's.
+        prefix: Class, distillation and register tokens, ``(1, n, C)`` each, in this order.
+        prefix_after: Number of first blocks that run without them.
+        dropout: Of tokens with their position.
+        norm: Of the tokens at the end, whatever follows, or None.
+        with_cp: Recompute each block in the backward pass.
+    """
+
+    name: str
+    position_name: str
+    embed_dims: int
+    embed: nn.Module
+    blocks: nn.ModuleList
+    position: JoinedPosition | None = None
+    inside: AttentionPosition | None = None
+    prefix: tuple[nn.Parameter, ...] = ()
+    prefix_after: int = 0
+    dropout: nn.Module = field(default_factory=nn.Identity)
+    norm: nn.Module | None = None
+    with_cp: bool = False
+
+    @property
+    def num_prefix(self) -> int:
+        """Number ``P`` of prefix tokens."""
+        return sum(token.shape[1] for token in self.prefix)
+
+    def __call__(self, maps: Tensor) -> tuple[Tensor, Layout]:
+        """Tokens ``(B, P + H * W, C)`` of a map ``(B, C', H', W')`` after all blocks, and their layout."""
+        tokens, layout, plan = self.begin(maps)
+        tokens, layout = self.run(tokens, layout, plan)
+        return self.end(tokens, layout), layout
+
+    def begin(self, maps: Tensor) -> tuple[Tensor, Layout, StagePlan]:
+        """Tokens with their position, as they enter the first block, and what position adds later."""
+        tokens, layout = self.embed(maps)
+        if self.prefix and not self.prefix_after:
+            tokens, layout = self._join_prefix(tokens, layout)
+        nothing = PositionPlan.nothing(len(self.blocks))
+        position = nothing if self.position is None else self.position(layout)
+        inside = {}
+        if self.inside is not None:
+            counts = {layout.num_prefix, self.num_prefix}
+            inside = {count: self.inside(layout.with_prefix(count)) for count in counts}
+        if position.stem is not None:
+            tokens = tokens + self._rows(position.stem, layout)
+        return self.dropout(tokens), layout, StagePlan(position, inside)
+
+    def run(
+        self, tokens: Tensor, layout: Layout, plan: StagePlan, first: int = 0, end: int | None = None
+    ) -> tuple[Tensor, Layout]:
+        """Run the blocks ``first`` to ``end - 1``; prefix tokens join before block ``prefix_after``."""
+        position, inside = plan
+        for layer in range(first, len(self.blocks) if end is None else end):
+            if self.prefix and 0 < layer == self.prefix_after:
+                tokens, layout = self._join_placed_prefix(tokens, layout, position)
+            if position.stream[layer] is not None:
+                tokens = tokens + self._rows(position.stream[layer], layout)
+            arguments = (tokens, layout, self._rows(position.attention[layer], layout))
+            if inside:
+                arguments = (*arguments, inside[layout.num_prefix])
+            block = self.blocks[layer]
+            tokens = recomputed(block, *arguments) if self.with_cp else block(*arguments)
+        return tokens, layout
+
+    def end(self, tokens: Tensor, layout: Layout) -> Tensor:
+        """Tokens after the norm at the end."""
+        return tokens if self.norm is None else self.norm(tokens, layout)
+
+    def serving(self, layer: int) -> list[nn.Module]:
+        """A block, and what serves it alone."""
+        joined = [] if self.position is None else self.position.joining.layer_modules(layer)
+        return [self.blocks[layer], *joined]
+
+    def before(self) -> list[Part]:
+        """What serves the stage as a whole before its blocks, but for prefix tokens."""
+        return [part for part in (self.embed, self.position, self.inside) if part is not None]
+
+    def up_to(self, layers: int) -> Iterator[nn.Module]:
+        """Modules that serve the first ``layers`` blocks, and with all of them the stage's end."""
+        yield self.embed
+        for layer in range(layers):
+            yield from self.serving(layer)
+        done = layers == len(self.blocks)
+        if self.position is not None:  # the joining serves blocks, also later ones
+            yield self.position if done else self.position.embedding
+        if self.inside is not None:
+            yield self.inside
+        if self.norm is not None and done:
+            yield self.norm
+
+    def within(self, path: str) -> Stage:
+        """The same stage of a network that is a part of another one, as ``path``."""
+        return replace(
+            self, name=f'{path}.{self.name}', position_name=f'{path}.{self.position_name}'
+        )
+
+    def _join_prefix(self, tokens: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
+        prefix = torch.cat([token.expand(len(tokens), -1, -1) for token in self.prefix], dim=1)
+        layout = layout.with_prefix(self.num_prefix)
+        return layout.join(prefix, tokens), layout
+
+    def _join_placed_prefix(
+        self, tokens: Tensor, layout: Layout, plan: PositionPlan
+    ) -> tuple[Tensor, Layout]:
+        """Later ones bring what the stem has for them."""
+        joined, later = self._join_prefix(tokens, layout)
+        if plan.stem is None:
+            return joined, later
+        prefix = later.split(joined)[0] + plan.stem[:, : self.num_prefix]
+        return later.join(self.dropout(prefix), tokens), later
+
+    def _rows(self, rows: Tensor | None, layout: Layout) -> Tensor | None:
+        """A plan's rows of the tokens that have joined."""
+        absent = self.num_prefix - layout.num_prefix
+        return rows[:, absent:] if absent and rows is not None else rows

@@ -1,0 +1,115 @@
+"""What a position can do inside an attention layer, whatever the layer: the contract between both."""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mmlape.checks import check_grid, check_positive_int
+from mmlape.layout import Grid, Layout
+
+from ..plan import PlanKeeper
+
+
+class InsidePlan(NamedTuple):
+    """A position that is ready for the queries and keys of a pass; an attention layer sees nothing else of it.
+
+    Attributes:
+        position: The module.
+        rows: What it prepared.
+    """
+
+    position: AttentionPosition
+    rows: Any
+
+    def place(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values with what position does to them, ``(B, heads, tokens, channels)`` each."""
+        return self.position.place(query, key, value, self.rows)
+
+    def bias(self, query: Layout, key: Layout) -> Tensor | None:
+        """What is added to the scores, ``(1, heads, queries, keys)``, or None."""
+        position = self.position
+        where = (query.grid, query.num_prefix, key.grid, key.num_prefix)
+        return position.planned(('bias', *where), lambda: position.bias(query, key))
+
+
+class AttentionPosition(PlanKeeper, ABC):
+    """What a position does to queries, keys, values and scores of an attention layer. A subclass overrides
+
+    * :meth:`prepare` and :meth:`place`, for what has a row per token (turns, channels beside queries and keys): made for
+      all tokens, before a layer cuts windows, so that places are those of the image;
+    * :meth:`bias`, for what is added to the scores: made for the tokens that attend to one another, so that in a layer
+      with windows it knows offsets in a window alone.
+
+    Keys may lie on a coarser grid than queries (PVT); both cover the image, and coordinates are in cells of the queries.
+
+    Args:
+        embed_dims: Channels ``C``.
+        num_heads: Heads of the attention.
+        grid: Pre-training grid ``(H0, W0)`` of the image in tokens.
+        num_prefix_tokens: Prefix tokens ``P``. Default 0.
+        window_size: Of a layer that attends in windows. Default None.
+
+    Attributes:
+        shared: Whether one module serves all layers of a stage. What it prepares is then made once per pass; else every
+            layer has a module of its own. Default False.
+    """
+
+    shared: ClassVar[bool] = False
+    no_weight_decay: ClassVar[tuple[str, ...]] = ('',)
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        grid: Grid,
+        num_prefix_tokens: int = 0,
+        window_size: Grid | None = None,
+    ) -> None:
+        super().__init__()
+        self.embed_dims = check_positive_int('embed_dims', embed_dims)
+        self.num_heads = check_positive_int('num_heads', num_heads)
+        if embed_dims % num_heads:
+            raise ValueError(
+                f'num_heads must divide embed_dims, got num_heads={num_heads}, embed_dims={embed_dims}'
+            )
+        self.num_prefix_tokens = check_positive_int(
+            'num_prefix_tokens', num_prefix_tokens, minimum=0
+        )
+        self.window_size = None if window_size is None else check_grid('window_size', window_size)
+        self.grid = check_grid('grid', grid)
+
+    def forward(self, query: Layout, key: Layout | None = None) -> InsidePlan:
+        """Ready for tokens that lie as ``query`` and read from tokens that lie as ``key`` (default: the same)."""
+        key = query if key is None else key
+        where = (query.grid, query.num_prefix, key.grid, key.num_prefix)
+        return InsidePlan(self, self.planned(('rows', *where), lambda: self.prepare(query, key)))
+
+    def prepare(self, query: Layout, key: Layout) -> Any:
+        """Whatever :meth:`place` needs for these layouts. Default nothing."""
+        return None
+
+    def place(
+        self, query: Tensor, key: Tensor, value: Tensor, rows: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Apply to ``(B, heads, tokens, C / heads)`` each.
+
+        Returns:
+            Queries and keys, which may have become wider (the scores' factor stays ``(C / heads) ** -0.5``), and values
+            of the same width.
+        """
+        return query, key, value
+
+    def bias(self, query: Layout, key: Layout) -> Tensor | None:
+        """What is added to the scores, ``(1, heads, query.num_tokens, key.num_tokens)``. Default None, nothing."""
+        return None
+
+
+def centres(count: int, extent: int, device: torch.device) -> Tensor:
+    """Where ``count`` equal parts of ``extent`` cells have their centres, in cells, ``(count,)``; 0, 1, ... for as many
+    parts as cells."""
+    steps = torch.arange(count, device=device, dtype=torch.float32)
+    return steps if count == extent else (steps + 0.5) * (extent / count) - 0.5

@@ -1,0 +1,97 @@
+"""The relative position bias: what is added to the score of two cells depends on their offset."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmlape.checks import check_bool
+from mmlape.layout import Grid, Layout
+from mmlape.registry import MODELS
+
+from ..embeddings.base import resize_table
+from .base import AttentionPosition, centres
+
+
+@MODELS.register_module()
+class RelativePositionBias(AttentionPosition):
+    """A learned bias on the scores for every offset between two cells and head (Swin, ICCV 2021).
+
+    Prefix tokens are left out: their scores get no bias. Another grid than the pre-training grid gets the table resized
+    bicubically, in float32. Keys on a coarser grid (PVT) lie between the offsets of the table, which is interpolated
+    linearly there.
+
+    Args:
+        embed_dims: Channels ``C``; accepted for uniformity.
+        num_heads: Heads.
+        grid: Pre-training grid ``(H0, W0)`` in tokens.
+        num_prefix_tokens: Prefix tokens ``P``; they have no offsets. Default 0.
+        window_size: Of a layer that attends in windows; it takes the place of ``grid``. Default None.
+        layer_norm: LaPE's form: a LayerNorm over the key axis of the bias (arXiv v1, appendix B). Its weight and bias
+            have one value per key, and are resized with the grid. Default False.
+        eps: Added to its variance. Default 1e-5, as in the published code.
+
+    Shape:
+        ``relative_position_bias_table``: ``((2 * H0 - 1) * (2 * W0 - 1), heads)``, offsets query - key in raster
+        order.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        grid: Grid,
+        num_prefix_tokens: int = 0,
+        window_size: Grid | None = None,
+        layer_norm: bool = False,
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__(embed_dims, num_heads, grid, num_prefix_tokens, window_size)
+        self.grid = self.grid if self.window_size is None else self.window_size
+        height, width = self.grid
+        table = torch.empty((2 * height - 1) * (2 * width - 1), self.num_heads)
+        self.relative_position_bias_table = nn.Parameter(nn.init.trunc_normal_(table, std=0.02))
+        normed = check_bool('layer_norm', layer_norm)
+        self.pe_norm = nn.LayerNorm(height * width, eps=eps) if normed else None
+
+    def bias(self, query: Layout | Grid, key: Layout | Grid | None = None) -> Tensor:
+        """``(1, heads, queries, keys)``; zero for prefix tokens, which layouts have and grids have not."""
+        key = query if key is None else key
+        bias = self._between(tuple(query), tuple(key))
+        prefix = [getattr(where, 'num_prefix', 0) for where in (key, query)]
+        return F.pad(bias, (prefix[0], 0, prefix[1], 0))
+
+    def table(self, grid: Grid) -> Tensor:
+        """The table for ``grid = (H, W)``: ``((2 * H - 1) * (2 * W - 1), heads)``."""
+        source, target = (tuple(2 * side - 1 for side in size) for size in (self.grid, grid))
+        return resize_table(self.relative_position_bias_table[None], source, target)[0]
+
+    def _between(self, queries: Grid, keys: Grid) -> Tensor:
+        """``(1, heads, H * W, A * E)`` for queries on ``H x W`` and keys on ``A x E`` cells."""
+        bias = self.table(queries).unflatten(0, [2 * side - 1 for side in queries])
+        # Rows, then columns: indices of one axis alone, in place of one for every pair of cells.
+        for axis, sides in enumerate(zip(queries, keys)):
+            bias = _at_offsets(bias, axis, *sides)
+        bias = bias.unflatten(1, (queries[1], keys[1])).unflatten(0, (queries[0], keys[0]))
+        bias = bias.permute(4, 0, 2, 1, 3).flatten(3, 4).flatten(1, 2)
+        if self.pe_norm is not None:
+            weight, shift = (
+                resize_table(parameter.view(1, -1, 1), self.grid, keys).flatten()
+                for parameter in (self.pe_norm.weight, self.pe_norm.bias)
+            )
+            bias = F.layer_norm(bias, weight.shape, weight, shift, self.pe_norm.eps)
+        return bias.unsqueeze(0)
+
+
+def _at_offsets(table: Tensor, axis: int, queries: int, keys: int) -> Tensor:
+    """Entries of an axis of offsets ``-(queries - 1) .. queries - 1`` for every pair of query and key on it."""
+    own, others = (centres(count, queries, table.device) for count in (queries, keys))
+    offsets = (own[:, None] - others[None]).flatten() + (queries - 1)
+    if queries == keys:
+        return table.index_select(axis, offsets.long())
+    offsets = offsets.clamp(0, 2 * queries - 2)
+    lower = offsets.floor().long()
+    below, above = (table.index_select(axis, i) for i in (lower, (lower + 1).clamp(max=2 * queries - 2)))
+    share = (offsets - lower).to(table.dtype).view([-1 if i == axis else 1 for i in range(3)])
+    return torch.lerp(below, above, share)
