@@ -15,9 +15,12 @@ def may_keep() -> bool:
     """Whether tensors that are made now can serve later calls.
 
     Those of a graph that is being traced (``torch.compile``, ``torch.export``) cannot: they would become constants of
-    that graph. Nor can those that have no values, made inside PyTorch's ``FakeTensorMode``.
+    that graph. Nor can those that have no values, made inside PyTorch's ``FakeTensorMode``, or those that belong to a
+    transform of ``torch.func`` and end with it.
     """
-    return not torch.compiler.is_compiling() and type(torch.empty(0)) is torch.Tensor
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return type(torch.empty(0)) is torch.Tensor
 
 
 def kept(make: Callable[..., Made]) -> Callable[..., Made]:
