@@ -56,14 +56,15 @@ class Layout:
                 without prefix tokens.
 
         Raises:
-            ValueError: If the tokens do not fill it, or there is none and their number is no square.
+            ValueError: If the tokens do not fill it, its mask is for another batch, or there is no layout and their
+                number is no square.
         """
         count = tokens.shape[1]
         if where is None:
             side = math.isqrt(count)
             if not side or side * side != count:
                 raise ValueError(
-                    f'grid=(height, width) is needed: {count} tokens are no square grid. '
+                    f'this layer needs grid=(height, width): {count} tokens are no square grid. '
                     'A sequence has the grid (1, length); prefix tokens come on top of the grid'
                 )
             return cls((side, side))
@@ -76,6 +77,8 @@ class Layout:
             return cls((where[0], where[1]), count - where[0] * where[1])
         if where.num_tokens != count:
             raise ValueError(f'{where} has {where.num_tokens} tokens, got {count}')
+        if where.mask is not None and len(where.mask) != len(tokens):
+            raise ValueError(f'mask of {len(where.mask)} images, got tokens of {len(tokens)}')
         return where
 
     @property

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -14,31 +13,57 @@ from torch.utils.checkpoint import checkpoint
 Made = TypeVar('Made')
 
 
-class _Pass(threading.local):
-    """What the pass that this thread is in does with the answers of :func:`once`."""
+class _Pass(NamedTuple):
+    """What a pass does with the answers of :func:`once`: takes them from the first one, notes them, or both."""
 
-    record: list | None = None
-    replay: Iterator | None = None
+    replay: Iterator | None
+    records: tuple[list, ...]
 
 
-_PASS = _Pass()
+class _Passes(threading.local):
+    """The passes that this thread is in, the innermost last; backward passes of a GPU have threads of their own."""
+
+    def __init__(self) -> None:
+        self.stack: list[_Pass] = []
+
+
+_PASSES = _Passes()
 
 
 def once(make: Callable[[], Made]) -> Made:
     """``make()``; in the recomputation of a block, what it returned in the block's first pass.
 
-    For what changes a module's state, or depends on state that has changed since: running statistics.
+    For what changes a module's state, or depends on state that has changed since: running statistics. What is returned
+    is kept until the backward pass, so it should be small and without a graph.
+
+    Raises:
+        RuntimeError: If a recomputation asks more often than the first pass did, as after a change from training to
+            evaluation or back in between.
     """
-    if _PASS.replay is not None:
-        return next(_PASS.replay)
-    made = make()
-    if _PASS.record is not None:
-        _PASS.record.append(made)
+    if torch.compiler.is_compiling() or not _PASSES.stack:
+        return make()
+    replay, records = _PASSES.stack[-1]
+    if replay is None:
+        made = make()
+    else:
+        try:
+            made = next(replay)
+        except StopIteration:
+            raise RuntimeError(
+                'a block changed between its first pass and its recomputation: '
+                'call model.train() and model.eval() after the backward pass'
+            ) from None
+    for record in records:
+        record.append(made)
     return made
 
 
 def recomputed(module: nn.Module, *args: Any) -> Any:
-    """``module(*args)``, of which only the arguments are kept for the backward pass, if there will be one."""
+    """``module(*args)``, of which only the arguments are kept for the backward pass, if there will be one.
+
+    Token norms with running statistics (``keeps_statistics``) count the batch once. Blocks inside of such blocks may be
+    recomputed as well, and there may be several backward passes.
+    """
     if not torch.is_grad_enabled():
         return module(*args)
     if torch.compiler.is_compiling() or not _keeps_statistics(module):
@@ -52,25 +77,38 @@ def _keeps_statistics(module: nn.Module) -> bool:
     )
 
 
-def _first_and_again() -> tuple[AbstractContextManager, AbstractContextManager]:
-    """Contexts of a block's first pass and of its recomputation, which share a record."""
+def _first_and_again() -> tuple[_First, _Again]:
+    """Contexts of a block's first pass and of its recomputations, which share a record."""
     record: list = []
-    return _recording(record), _replaying(record)
+    return _First(record), _Again(record)
 
 
-@contextmanager
-def _recording(record: list) -> Iterator[None]:
-    before, _PASS.record = _PASS.record, record
-    try:
-        yield
-    finally:
-        _PASS.record = before
+class _Context:
+    """A pass, which may be entered any number of times."""
+
+    def __init__(self, record: list) -> None:
+        self.record = record
+
+    def __enter__(self) -> None:
+        _PASSES.stack.append(self._enter())
+
+    def __exit__(self, *error: Any) -> None:
+        _PASSES.stack.pop()
+
+    def _enter(self) -> _Pass:
+        raise NotImplementedError
 
 
-@contextmanager
-def _replaying(record: list) -> Iterator[None]:
-    before, _PASS.replay = _PASS.replay, iter(record)
-    try:
-        yield
-    finally:
-        _PASS.replay = before
+class _First(_Context):
+    """Notes what is made; inside of another block's pass, that block's record stays complete too."""
+
+    def _enter(self) -> _Pass:
+        replay, records = _PASSES.stack[-1] if _PASSES.stack else (None, ())
+        return _Pass(replay, (*records, self.record))
+
+
+class _Again(_Context):
+    """Answers from the record, from its start each time."""
+
+    def _enter(self) -> _Pass:
+        return _Pass(iter(self.record), ())

@@ -1,11 +1,12 @@
-"""How tokens are scaled: token norms answer ``norm(tokens, grid)``."""
+"""How tokens are scaled: token norms answer ``norm(tokens, layout)``."""
 
-from .build import build_token_norm, check_norm_cfg, is_dtn
+from .build import build_token_norm, check_norm_cfg, is_dtn, norm_class
 from .dtn import DTN
 from .layer_norm import LN
 from .power_norm import PowerNorm
+from .simple_norms import ScaleNorm, TokenBN, TokenGN, TokenIN
 from .switchable_norm import SwitchableNorm
-from .token_norm import ScaleNorm, TokenBN, TokenGN, TokenIN, TokenNorm
+from .token_norm import TokenNorm
 
 __all__ = [
     'DTN',
@@ -20,4 +21,5 @@ __all__ = [
     'build_token_norm',
     'check_norm_cfg',
     'is_dtn',
+    'norm_class',
 ]

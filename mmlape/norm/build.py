@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from torch import nn
@@ -11,13 +10,14 @@ from mmlape.registry import MODELS
 
 from .dtn import DTN
 from .layer_norm import LN
+from .token_norm import TokenNorm
 
-# Upstream norms that see one token at a time have an equal here; what needs a grid must take one.
+# Upstream norms that see one token at a time have an equal here.
 _EQUALS = {nn.LayerNorm: LN}
 
 
-def build_token_norm(norm_cfg: dict, num_features: int) -> nn.Module:
-    """Build a norm that is called as ``norm(tokens, grid)``.
+def build_token_norm(norm_cfg: dict, num_features: int) -> TokenNorm:
+    """Build a norm that is called as ``norm(tokens, layout)``.
 
     Args:
         norm_cfg: ``type`` and options, e.g. ``dict(type='mmlape.LN', eps=1e-6)``. ``type='LN'`` is accepted for it.
@@ -26,23 +26,32 @@ def build_token_norm(norm_cfg: dict, num_features: int) -> nn.Module:
 
     Raises:
         TypeError: If ``norm_cfg`` is no dict with a ``type``.
-        ValueError: If the type is unknown, or names a norm that cannot be called on tokens and a grid.
+        ValueError: If the type is unknown, or names no token norm.
     """
-    options = check_norm_cfg(norm_cfg)
-    name = options.pop('type')
+    cls = norm_class(norm_cfg)
+    options = {key: value for key, value in norm_cfg.items() if key != 'type'}
     requires_grad = options.pop('requires_grad', True)
-    found = name if inspect.isclass(name) else MODELS.get(name)
-    cls = _EQUALS.get(found, found)
-    if cls is None:
+    return cls(num_features, **options).requires_grad_(requires_grad)
+
+
+def norm_class(norm_cfg: dict) -> type[TokenNorm]:
+    """The class that a ``norm_cfg`` names, by itself or by a registered name; :class:`LN` for PyTorch's LayerNorm.
+
+    Raises:
+        TypeError: If ``norm_cfg`` is no dict with a ``type``.
+        ValueError: If the type is unknown, or names no subclass of :class:`TokenNorm`.
+    """
+    name = check_norm_cfg(norm_cfg)['type']
+    found = name if isinstance(name, type) else MODELS.get(name)
+    if found is None:
         raise ValueError(f'norm_cfg names {name!r}, which is not registered (mmlape.LN is)')
-    if 'grid' not in inspect.signature(cls.forward).parameters:
+    cls = _EQUALS.get(found, found)
+    if not (isinstance(cls, type) and issubclass(cls, TokenNorm)):
         raise ValueError(
-            f'norm_cfg names {name!r}, which is no token norm: its forward takes no grid. '
+            f'norm_cfg names {name!r}, which is no token norm: no subclass of mmlape.norm.TokenNorm. '
             "Use one of mmlape's, e.g. 'mmlape.LN'"
         )
-    norm = cls(num_features, **options)
-    norm.requires_grad_(requires_grad)
-    return norm
+    return cls
 
 
 def check_norm_cfg(norm_cfg: Any) -> dict:
@@ -53,6 +62,6 @@ def check_norm_cfg(norm_cfg: Any) -> dict:
 
 
 def is_dtn(norm_cfg: Any) -> bool:
-    """Whether a ``norm_cfg`` names :class:`DTN`, by the class or by a name of it."""
-    name = norm_cfg.get('type') if isinstance(norm_cfg, dict) else None
-    return DTN in (name, MODELS.get(name) if isinstance(name, str) else None)
+    """Whether a ``norm_cfg`` names :class:`DTN`."""
+    # removed with the rewrite of backbones
+    return isinstance(norm_cfg, dict) and 'type' in norm_cfg and norm_class(norm_cfg) is DTN

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_bool, check_option, check_positive_int, check_rate
+from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
 from .dtn_function import DTNFunction, DTNOptions
 from .dtn_plain import dtn_in_a_graph
-from .position_map import BandedMap, Grid, LearnedMap, PositionMap, UniformMap
-from .token_norm import check_eps, without_autocast
+from .position_map import BandedMap, LearnedMap, PositionMap, UniformMap
+from .token_norm import TokenNorm, without_autocast
 from .windows import Windows
 
 
 @MODELS.register_module()
-class DTN(nn.Module):
+class DTN(TokenNorm):
     """Normalises tokens by their own statistics and by those of the tokens around them, head by head (eq. 4-7).
 
     For token i, head h and each of its channels, ``y = weight (x - mu) / sqrt(var + eps) + bias`` with
@@ -34,7 +35,9 @@ class DTN(nn.Module):
     0`` and a uniform map InstanceNorm (both for ``stabilize=False``).
 
     Prefix tokens (class, distillation) have no place on the grid: they take no part in the statistics of others and get
-    a plain LayerNorm with the same ``weight``, ``bias`` and ``eps``.
+    a plain LayerNorm with the same ``weight``, ``bias`` and ``eps``. Nor does padding: where a layout has a mask m,
+    ``P x`` becomes ``P (m x) / P m``, by the map of the tokens that are there. Pooled cells then are means of these,
+    and cells without any do not count.
 
     Statistics are computed in float32 at least, whatever the dtype of the tokens and under autocast; the result has the
     dtype of the tokens.
@@ -66,6 +69,10 @@ class DTN(nn.Module):
     """
 
     _abbr_ = 'dtn'
+    mixes_tokens = True
+    sees_places = True
+    by_head = True
+    no_weight_decay = ('ratio_mean', 'ratio_var', 'positions')
 
     def __init__(
         self,
@@ -81,8 +88,7 @@ class DTN(nn.Module):
         band: int | None = None,
         eps: float = 1e-5,
     ) -> None:
-        super().__init__()
-        self.num_features = check_positive_int('num_features', num_features)
+        super().__init__(num_features, eps)
         self.num_heads = check_positive_int('num_heads', num_heads)
         if num_features % num_heads:
             raise ValueError(
@@ -91,46 +97,42 @@ class DTN(nn.Module):
             )
         self.pool = check_positive_int('pool', pool)
         self.stabilize = check_bool('stabilize', stabilize)
-        self.eps = check_eps(eps)
         if check_bool('variance_only', variance_only):
             if ratio_mean not in ('learned', 1):
                 raise ValueError(
                     f'variance_only fixes ratio_mean to 1, got ratio_mean={ratio_mean!r}'
                 )
             ratio_mean = 1.0
-        self.weight = nn.Parameter(torch.ones(num_features))
-        self.bias = nn.Parameter(torch.zeros(num_features))
         self.ratio_mean = _build_ratio('ratio_mean', ratio_mean, num_heads)
         self.ratio_var = _build_ratio('ratio_var', ratio_var, num_heads)
         self.positions = _build_positions(positions, num_heads, position_init, band)
 
-    def forward(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, grid: Layout | Grid | None = None) -> Tensor:
         """Normalise.
 
         Args:
             tokens: ``(B, P + H * W, C)``, prefix tokens first.
-            grid: ``(H, W)``; ``(1, T)`` for a sequence. None is accepted for a square number of tokens without prefix.
+            grid: Their layout, or ``(H, W)``; ``(1, T)`` for a sequence. None is accepted for a square number of tokens
+                without prefix.
 
         Returns:
-            As ``tokens``.
+            As ``tokens``; at padding, anything finite.
 
         Raises:
             ValueError: If the tokens do not fill the grid, or there is no grid and their number is no square.
         """
-        grid = resolve_grid(tokens.shape[1], grid)
-        num_prefix = tokens.shape[1] - grid[0] * grid[1]
+        layout = Layout.of(tokens, grid)
         dtype = torch.promote_types(tokens.dtype, torch.float32)
         with without_autocast(tokens.device):
             weight, bias = self.weight.to(dtype), self.bias.to(dtype)
-            # A compiler writes the backward pass itself.
-            compute = dtn_in_a_graph if torch.compiler.is_compiling() else DTNFunction.apply
-            patches = tokens[:, num_prefix:].to(dtype)
-            patches = self._normalise(patches, grid, weight, bias, compute)
-            if not num_prefix:
-                return patches.to(tokens.dtype)
-            prefix = tokens[:, :num_prefix].to(dtype)
-            prefix = F.layer_norm(prefix, (self.num_features,), weight, bias, self.eps)
-            return torch.cat([prefix, patches], dim=1).to(tokens.dtype)
+            compute = _way_to_compute(layout.mask)
+            prefix, cells = layout.split(tokens)
+            cells = self._normalise(cells.to(dtype), layout.grid, weight, bias, compute)
+            if not layout.num_prefix:
+                return cells.to(tokens.dtype)
+            shape = (self.num_features,)
+            prefix = F.layer_norm(prefix.to(dtype), shape, weight, bias, self.eps)
+            return layout.join(prefix, cells).to(tokens.dtype)
 
     def axis_maps(self, grid: Grid) -> tuple[Tensor, Tensor]:
         """Factors of the positional maps for a grid of tokens, in cells where ``pool`` is not 1.
@@ -206,30 +208,13 @@ class FixedRatio(nn.Module):
         return str(self.value)
 
 
-def resolve_grid(num_tokens: int, grid: Grid | None) -> Grid:
-    """The grid that ``num_tokens`` tokens lie on.
-
-    Args:
-        num_tokens: Prefix tokens and ``H * W`` others.
-        grid: ``(H, W)``, or None for a square without prefix tokens.
-
-    Raises:
-        ValueError: If the grid is larger than that, or there is none and ``num_tokens`` is no square number.
-    """
-    if grid is None:
-        side = math.isqrt(num_tokens)
-        if not side or side * side != num_tokens:
-            raise ValueError(
-                f'DTN needs grid=(height, width): {num_tokens} tokens are no square grid. '
-                'A sequence has the grid (1, length); prefix tokens come on top of the grid'
-            )
-        return side, side
-    if len(grid) != 2 or min(grid) < 1 or grid[0] * grid[1] > num_tokens:
-        raise ValueError(
-            f'grid must be (height, width) with height * width at most the {num_tokens} tokens '
-            f'given (more are prefix tokens), got {grid}'
-        )
-    return grid[0], grid[1]
+def _way_to_compute(mask: Tensor | None) -> Callable[..., Tensor]:
+    """``DTNFunction.apply``; plain operators where something else derives the backward pass, and for masks."""
+    if mask is not None:
+        return partial(dtn_in_a_graph, mask=mask)
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return dtn_in_a_graph
+    return DTNFunction.apply
 
 
 def _build_ratio(name: str, value: str | float, num_heads: int) -> nn.Module:

@@ -1,5 +1,6 @@
-"""DTN in plain operators, for ``torch.compile``: it fuses them, derives the backward pass, and follows changing grids.
+"""DTN in plain operators, for ``torch.compile``, ``torch.func`` and masks.
 
+A compiler fuses them, derives the backward pass, and follows changing grids; ``torch.func`` batches and derives them.
 Inside a graph :class:`~mmlape.norm.dtn_function.DTNFunction` gains nothing: its buffers are reused by hand. torch 2.11
 also cannot trace an autograd function whose grid has become symbolic, as it does with the second size of image.
 """
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .dtn_function import DTNOptions
+from .windows import Windows
 
 
 def dtn_in_a_graph(
@@ -21,28 +23,71 @@ def dtn_in_a_graph(
     weight: Tensor,
     bias: Tensor,
     options: DTNOptions,
+    mask: Tensor | None = None,
 ) -> Tensor:
-    """What ``DTNFunction.apply`` computes, see there for shapes."""
+    """What ``DTNFunction.apply`` computes, see there for shapes, with statistics over the tokens of a mask.
+
+    Args:
+        x: As there, and so are the others.
+        P_y: As there.
+        P_x: As there.
+        mean_ratio: As there.
+        var_ratio: As there.
+        weight: As there.
+        bias: As there.
+        options: As there.
+        mask: ``(B, T)``, True for tokens that count. Default None: all do.
+    """
     windows, eps, stabilize = options
     if stabilize:
         x = x * (x.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
     correction = min(int(stabilize), weight.numel() - 1)
     own_var, own_mean = torch.var_mean(x, dim=(2, 3), correction=correction, keepdim=True)
 
-    cells = windows.mean(x)
-    # neither moment depends on where it is counted from, so that point needs no gradient
-    centre = cells.mean(dim=(1, 2), keepdim=True).detach()
-    z = cells - centre
-    first, second = _filter(z, P_y, P_x), _filter(z.square(), P_y, P_x)
-    inter_var = (second - first.square()).clamp(min=0)
+    if mask is None:
+        inter_mean, inter_var = _moments(windows.mean(x), P_y, P_x)
+    else:
+        inter_mean, inter_var = _moments_of_present(x, P_y, P_x, windows, mask)
 
     def blend(own: Tensor, inter: Tensor, ratio: Tensor) -> Tensor:
         return torch.lerp(windows.spread(inter), windows.view(own), ratio)
 
-    mean = blend(own_mean, first + centre, mean_ratio)
+    mean = blend(own_mean, inter_mean, mean_ratio)
     var = blend(own_var, inter_var, var_ratio)
     out = torch.addcmul(bias, (windows.view(x) - mean) * (var + eps).rsqrt(), weight)
     return out.reshape(x.shape)
+
+
+def _moments(cells: Tensor, P_y: Tensor, P_x: Tensor) -> tuple[Tensor, Tensor]:
+    """``P z`` and ``P z^2 - (P z)^2`` of ``(B, A, E, G, D)``."""
+    # neither moment depends on where it is counted from, so that point needs no gradient
+    centre = cells.mean(dim=(1, 2), keepdim=True).detach()
+    z = cells - centre
+    first, second = _filter(z, P_y, P_x), _filter(z.square(), P_y, P_x)
+    return first + centre, (second - first.square()).clamp(min=0)
+
+
+def _moments_of_present(
+    x: Tensor, P_y: Tensor, P_x: Tensor, windows: Windows, mask: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same with ``P (m z) / P m``, where m is 1 for cells with tokens that are there, and z their mean."""
+    mask = mask[:, :, None, None]
+    counts = windows.sum(mask.to(x.dtype))
+    cells = windows.sum(x.masked_fill(~mask, 0)) / counts.clamp(min=1)
+    m = (counts > 0).to(x.dtype)
+    share = m / m.sum(dim=(1, 2), keepdim=True).clamp(min=1)
+    # Far from all that is there P m may vanish. A share of next to nothing for all cells alike is what then remains.
+    floor = torch.finfo(x.dtype).tiny ** 0.5
+    total = _filter(m.expand(-1, -1, -1, x.shape[2], -1), P_y, P_x) + floor
+
+    def average(values: Tensor) -> Tensor:
+        anywhere = (share * values).sum(dim=(1, 2), keepdim=True)
+        return (_filter(m * values, P_y, P_x) + floor * anywhere) / total
+
+    centre = (share * cells).sum(dim=(1, 2), keepdim=True).detach()
+    z = cells - centre
+    first, second = average(z), average(z.square())
+    return first + centre, (second - first.square()).clamp(min=0)
 
 
 def _filter(cells: Tensor, P_y: Tensor, P_x: Tensor) -> Tensor:

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from mmlape.checks import check_option, check_positive_int
 from mmlape.kept import kept
-
-Grid = tuple[int, int]
+from mmlape.layout import Grid
 
 
 @kept

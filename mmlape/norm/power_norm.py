@@ -8,6 +8,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from mmlape.checks import check_positive_int, check_rate
+from mmlape.recompute import once
 from mmlape.registry import MODELS
 
 from .token_norm import TokenNorm, check_groups
@@ -34,6 +35,8 @@ class PowerNorm(TokenNorm):
     """
 
     _abbr_ = 'pn'
+    mixes_tokens = True
+    keeps_statistics = True
 
     def __init__(
         self,
@@ -55,19 +58,25 @@ class PowerNorm(TokenNorm):
 
     def standardise(self, x: Tensor) -> Tensor:
         """Over B and N."""
+        return self._standardise(x, None)
+
+    def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
+        """Over the tokens of the batch that are there."""
+        return self._standardise(x, present.to(x.dtype))
+
+    def _standardise(self, x: Tensor, present: Tensor | None) -> Tensor:
         groups = x.unflatten(2, (self.num_groups, -1))
         groups = groups * (groups.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()
         x = groups.flatten(2)
         if not self.training:
             return x * (self.running_square.to(x.dtype) + self.eps).rsqrt()
-        square = self._step(x.detach())
-        return _PowerFunction.apply(
-            x, (square + self.eps).rsqrt(), self.running_along, self.alpha_backward
-        )
+        square = once(lambda: self._step(x.detach(), present))
+        scale = (square + self.eps).rsqrt()
+        return _PowerFunction.apply(x, scale, present, self.running_along, self.alpha_backward)
 
-    def _step(self, x: Tensor) -> Tensor:
+    def _step(self, x: Tensor, present: Tensor | None) -> Tensor:
         """Count the call and update the running mean square; returns the one to divide by, ``(C,)``."""
-        batch = x.square().mean(dim=(0, 1))
+        batch = _mean(x.square(), present)
         running = self.running_square.to(x.dtype)
         calls = self.num_calls.add_(1)
         divisor = torch.where(calls <= self.warmup_iters, batch, running)
@@ -78,20 +87,32 @@ class PowerNorm(TokenNorm):
         return divisor
 
 
+def _mean(x: Tensor, present: Tensor | None) -> Tensor:
+    """``(C,)`` over B and N, where ``present`` ``(B, N, 1)`` is 1 and not 0."""
+    if present is None:
+        return x.mean(dim=(0, 1))
+    return x.masked_fill(present == 0, 0).sum(dim=(0, 1)) / present.sum().clamp(min=1)
+
+
 class _PowerFunction(Function):
     """``x scale`` with PowerNorm's gradient."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, scale: Tensor, along: Tensor, alpha: float) -> Tensor:
+    def forward(
+        ctx, x: Tensor, scale: Tensor, present: Tensor | None, along: Tensor, alpha: float
+    ) -> Tensor:
         out = x * scale
-        ctx.save_for_backward(out, scale)
+        ctx.save_for_backward(out, scale, present)
         ctx.along, ctx.alpha = along, alpha
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        out, scale = ctx.saved_tensors
-        grad = grad - (1 - ctx.alpha) * ctx.along.to(grad.dtype) * out
-        ctx.along.add_((grad * out).mean(dim=(0, 1)))
-        return grad * scale, None, None, None
+        out, scale, present = ctx.saved_tensors
+        rest = (1 - ctx.alpha) * ctx.along.to(grad.dtype) * out
+        if present is not None:
+            rest = rest.masked_fill(present == 0, 0)
+        grad = grad - rest
+        ctx.along.add_(_mean(grad * out, present))
+        return grad * scale, None, None, None, None

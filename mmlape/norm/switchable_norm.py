@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from mmlape.checks import check_bool, check_rate
+from mmlape.recompute import once
 from mmlape.registry import MODELS
 
-from .token_norm import TokenNorm, instance_moments, subtract_and_divide
+from .token_norm import TokenNorm, instance_moments, present_moments, subtract_and_divide
 
 
 @MODELS.register_module()
@@ -30,12 +31,13 @@ class SwitchableNorm(TokenNorm):
     """
 
     _abbr_ = 'swn'
+    mixes_tokens = True
 
     def __init__(
         self, num_features: int, use_bn: bool = False, momentum: float = 0.1, eps: float = 1e-5
     ) -> None:
         super().__init__(num_features, eps)
-        self.use_bn = check_bool('use_bn', use_bn)
+        self.use_bn = self.keeps_statistics = check_bool('use_bn', use_bn)
         self.momentum = check_rate('momentum', momentum, with_one=True)
         count = 3 if use_bn else 2
         self.mean_weight = nn.Parameter(torch.ones(count))
@@ -46,21 +48,32 @@ class SwitchableNorm(TokenNorm):
 
     def standardise(self, x: Tensor) -> Tensor:
         """By the mixed statistics."""
-        moments = [instance_moments(x), _moments(x, dim=2)]
+        return self._standardise(x, None)
+
+    def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
+        """By the mixed statistics of the tokens that are there."""
+        return self._standardise(x, present)
+
+    def _standardise(self, x: Tensor, present: Tensor | None) -> Tensor:
+        moments = [instance_moments(x, present), _moments(x, dim=2)]
         if self.use_bn:
-            moments.append(self._batch_moments(x))
+            moments.append(self._batch_moments(x, present))
         means, variances = zip(*moments)
         mean = _mix(self.mean_weight, means)
         return subtract_and_divide(x, mean, _mix(self.var_weight, variances), self.eps)
 
-    def _batch_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _batch_moments(self, x: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
         """Of the batch in training, running ones in evaluation, ``(C,)`` or ``(1, 1, C)``."""
         if not self.training:
             return self.running_mean.to(x.dtype), self.running_var.to(x.dtype)
-        mean, var = _moments(x, dim=(0, 1))
-        for running, new in ((self.running_mean, mean), (self.running_var, var)):
-            running.lerp_(new.detach().view(-1).to(running.dtype), self.momentum)
+        dim = (0, 1)
+        mean, var = _moments(x, dim) if present is None else present_moments(x, present, dim)
+        once(lambda: self._count(mean.detach(), var.detach()))
         return mean, var
+
+    def _count(self, mean: Tensor, var: Tensor) -> None:
+        for running, new in ((self.running_mean, mean), (self.running_var, var)):
+            running.lerp_(new.view(-1).to(running.dtype), self.momentum)
 
 
 def _moments(x: Tensor, dim: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:

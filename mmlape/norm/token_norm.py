@@ -1,33 +1,53 @@
-"""Normalisers that DTN is compared with (ICLR 2022, Table 3): InstanceNorm, GroupNorm, BatchNorm, ScaleNorm.
+"""What all token norms share.
 
 B batch, N tokens (prefix tokens included), C channels
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_positive_int, check_rate
-from mmlape.registry import MODELS
+from mmlape.checks import check_positive_int
+from mmlape.layout import Grid, Layout
 
 
-class TokenNorm(nn.Module, ABC):
-    """What these norms share: ``weight standardised(x) + bias``, with statistics in float32 at least.
+class TokenNorm(nn.Module):
+    """Base class of token norms, called as ``norm(tokens, layout)``: ``weight standardised(x) + bias``.
 
-    They ignore the grid and count prefix tokens like all others. The result has the dtype of the tokens.
+    A subclass writes :meth:`standardise`, which gets float32 at least and need not care about the grid; prefix tokens
+    are among the tokens. One that needs places overrides ``forward(tokens, grid=None)`` in place of it; a
+    :class:`~mmlape.layout.Layout` comes as ``grid`` and unpacks like the pair ``(H, W)``. The result has the dtype of
+    the tokens.
 
     Args:
         num_features: Channels ``C``.
         eps: Added to the variance. Default 1e-5.
 
+    Attributes:
+        mixes_tokens: The result for a token depends on other tokens. Such a norm overrides :meth:`standardise_present`
+            too, or refuses masks. Default False.
+        keeps_statistics: It has running statistics, which training changes; they are changed inside of
+            :func:`~mmlape.recompute.once`. Default False; an instance may set its own.
+        sees_places: Statistics depend on where tokens are, so that prefix tokens, which are nowhere, get something
+            else. Default False.
+        by_head: It takes ``num_heads``; a network passes those of its attention where a config names none. Default
+            False.
+        no_weight_decay: Names of children and parameters that do not decay, whatever an optimizer does with norms.
+            Default none.
+
     Raises:
+        TypeError: If a value has the wrong type.
         ValueError: If a value is out of range.
     """
+
+    mixes_tokens: bool = False
+    keeps_statistics: bool = False
+    sees_places: bool = False
+    by_head: bool = False
+    no_weight_decay: tuple[str, ...] = ()
 
     def __init__(self, num_features: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -36,118 +56,55 @@ class TokenNorm(nn.Module, ABC):
         self.weight = nn.Parameter(torch.ones(num_features))
         self.bias = nn.Parameter(torch.zeros(num_features))
 
-    def forward(self, tokens: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
-        """Normalise ``(B, N, C)``."""
+    def forward(self, tokens: Tensor, grid: Layout | Grid | None = None) -> Tensor:
+        """Normalise.
+
+        Args:
+            tokens: ``(B, N, C)``.
+            grid: Their layout or grid, of which only a mask counts here, for norms that mix tokens. Default None.
+
+        Returns:
+            As ``tokens``; at padding, anything finite.
+
+        Raises:
+            ValueError: If there is a mask that does not fit, or that this norm cannot respect.
+        """
         dtype = torch.promote_types(tokens.dtype, torch.float32)
+        present = present_tokens(tokens, grid) if self.mixes_tokens else None
         with without_autocast(tokens.device):
-            out = self.standardise(tokens.to(dtype)) * self.weight.to(dtype)
+            x = tokens.to(dtype)
+            out = self.standardise(x) if present is None else self.standardise_present(x, present)
+            out = out * self.weight.to(dtype)
             if self.bias is not None:
                 out = out + self.bias.to(dtype)
             return out.to(tokens.dtype)
 
-    @abstractmethod
     def standardise(self, x: Tensor) -> Tensor:
         """``(B, N, C)`` without weight and bias, float32 or float64."""
+        raise NotImplementedError(
+            f'{type(self).__name__} must have standardise(x), or a forward(tokens, grid) of its own'
+        )
+
+    def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
+        """As :meth:`standardise`, with statistics over the tokens of ``present``, ``(B, N, 1)`` and boolean.
+
+        Raises:
+            ValueError: Unless a subclass writes it.
+        """
+        raise ValueError(
+            f'{type(self).__name__} mixes tokens and cannot leave out padding: its layout must have no mask'
+        )
 
     def extra_repr(self) -> str:
         """Options that parameters do not show."""
         return f'{self.num_features}, eps={self.eps}'
 
 
-@MODELS.register_module()
-class TokenIN(TokenNorm):
-    """InstanceNorm: each channel by its mean and variance over the tokens of an image (eq. 3).
-
-    The variance is unbiased, as in the published comparison; of a single token it is 0.
-    """
-
-    _abbr_ = 'in'
-
-    def standardise(self, x: Tensor) -> Tensor:
-        """Over dimension N."""
-        return subtract_and_divide(x, *instance_moments(x), self.eps)
-
-
-@MODELS.register_module()
-class TokenGN(TokenNorm):
-    """GroupNorm: each group of channels by its mean and variance over the group and the tokens of an image.
-
-    Args:
-        num_features: Channels ``C``.
-        num_groups: Groups of neighbouring channels; must divide ``C``. Default 4.
-        eps: Added to the variance. Default 1e-5.
-
-    Raises:
-        ValueError: If a value is out of range or ``num_groups`` does not divide ``C``.
-    """
-
-    _abbr_ = 'gn'
-
-    def __init__(self, num_features: int, num_groups: int = 4, eps: float = 1e-5) -> None:
-        super().__init__(num_features, eps)
-        self.num_groups = check_groups(num_groups, num_features)
-
-    def standardise(self, x: Tensor) -> Tensor:
-        """Over N and the channels of a group."""
-        return F.group_norm(x.transpose(1, 2), self.num_groups, eps=self.eps).transpose(1, 2)
-
-
-@MODELS.register_module()
-class TokenBN(TokenNorm):
-    """BatchNorm: each channel by its mean and variance over all tokens of the batch, running ones in evaluation.
-
-    Statistics are those of one process; they are not synchronised.
-
-    Args:
-        num_features: Channels ``C``.
-        eps: Added to the variance. Default 1e-5.
-        momentum: Share of the newest batch in the running statistics. Default 0.1.
-
-    Raises:
-        ValueError: If a value is out of range.
-    """
-
-    _abbr_ = 'bn'
-
-    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        super().__init__(num_features, eps)
-        self.momentum = check_rate('momentum', momentum, with_one=True)
-        self.register_buffer('running_mean', torch.zeros(num_features))
-        self.register_buffer('running_var', torch.ones(num_features))
-        self.register_buffer('num_batches_tracked', torch.tensor(0))
-
-    def standardise(self, x: Tensor) -> Tensor:
-        """Over B and N."""
-        if self.training:
-            self.num_batches_tracked.add_(1)
-        return F.batch_norm(
-            x.flatten(0, 1),
-            self.running_mean,
-            self.running_var,
-            training=self.training,
-            momentum=self.momentum,
-            eps=self.eps,
-        ).view_as(x)
-
-
-@MODELS.register_module()
-class ScaleNorm(TokenNorm):
-    """ScaleNorm (IWSLT 2019): each token to length one, ``weight x / max(|x|, eps)``, here with a weight per channel.
-
-    Args:
-        num_features: Channels ``C``.
-        eps: Least length divided by. Default 1e-5.
-    """
-
-    _abbr_ = 'sn'
-
-    def __init__(self, num_features: int, eps: float = 1e-5) -> None:
-        super().__init__(num_features, eps)
-        self.bias = None
-
-    def standardise(self, x: Tensor) -> Tensor:
-        """Over C."""
-        return F.normalize(x, dim=-1, eps=self.eps)
+def present_tokens(tokens: Tensor, grid: Layout | Grid | None) -> Tensor | None:
+    """``(B, N, 1)``, True for tokens that are no padding; None where there is no mask."""
+    if not isinstance(grid, Layout) or grid.mask is None:
+        return None
+    return Layout.of(tokens, grid).token_mask().unsqueeze(2)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:
@@ -155,8 +112,24 @@ def without_autocast(device: torch.device) -> AbstractContextManager:
     return nullcontext() if device.type == 'meta' else torch.autocast(device.type, enabled=False)
 
 
-def instance_moments(x: Tensor) -> tuple[Tensor, Tensor]:
+def present_moments(
+    x: Tensor, present: Tensor, dim: int | tuple[int, ...], unbiased: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of ``x`` over ``dim``, which stays with size 1, where ``present`` is true (it broadcasts).
+
+    Where nothing is, both are 0; so is the unbiased variance of a single value.
+    """
+    absent = ~present
+    count = present.expand_as(x).sum(dim=dim, keepdim=True)
+    mean = x.masked_fill(absent, 0).sum(dim=dim, keepdim=True) / count.clamp(min=1)
+    squares = (x - mean).masked_fill(absent, 0).square().sum(dim=dim, keepdim=True)
+    return mean, squares / (count - int(unbiased)).clamp(min=1)
+
+
+def instance_moments(x: Tensor, present: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Mean and unbiased variance over tokens, ``(B, 1, C)``; the variance of a single token is 0."""
+    if present is not None:
+        return present_moments(x, present, dim=1, unbiased=True)
     var, mean = torch.var_mean(x, dim=1, keepdim=True, correction=min(1, x.shape[1] - 1))
     return mean, var
 

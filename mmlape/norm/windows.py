@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmlape.layout import Grid
+
 
 class Windows(NamedTuple):
     """How a grid is cut into cells; cells at the bottom and right hold fewer tokens where it is no multiple of
@@ -24,7 +26,7 @@ class Windows(NamedTuple):
         pool: Tokens per side of a cell.
     """
 
-    grid: tuple[int, int]
+    grid: Grid
     pool: int
 
     @property

@@ -1,0 +1,136 @@
+"""DTN in plain operators: for ``torch.compile`` and ``torch.func``."""
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.backends.debugging import aot_eager
+
+from mmlape.layout import Layout
+from mmlape.norm import DTN, position_map
+from mmlape.norm.dtn_function import DTNFunction
+from mmlape.norm.dtn_plain import dtn_in_a_graph
+
+OPTIONS = [
+    dict(),
+    dict(stabilize=False),
+    dict(pool=2),
+    dict(pool=3, stabilize=False),
+    dict(variance_only=True),
+    dict(ratio_mean=0.25, ratio_var=0.75),
+    dict(positions='uniform'),
+    dict(positions='banded', band=3, stabilize=False),
+    dict(position_init='random'),
+]
+
+
+def randomised(norm):
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return norm
+
+
+@pytest.mark.parametrize('options', OPTIONS, ids=str)
+def test_what_is_compiled_computes_the_same(options):
+    """Plain operators, where eager mode has a function with a backward pass of its own."""
+    norm = randomised(DTN(8, 2, **options)).double()
+    grid, tokens = (5, 7), torch.randn(2, 35, 8, dtype=torch.float64, requires_grad=True)
+    results = []
+    for compute in (DTNFunction.apply, dtn_in_a_graph):
+        out = norm._normalise(tokens, grid, norm.weight, norm.bias, compute)
+        gradients = torch.autograd.grad(out.square().sum(), [tokens, *norm.parameters()])
+        results.append([out, *gradients])
+    for eager, graph in zip(*results):
+        torch.testing.assert_close(graph, eager)
+
+
+@pytest.mark.parametrize(
+    ('options', 'grids', 'num_graphs'),
+    [
+        (dict(pool=2), [Layout((5, 7), 1)], 1),
+        # The second grid makes its sides symbolic; no later one is compiled again.
+        pytest.param(
+            {},
+            [Layout(grid, 1) for grid in ((5, 7), (3, 9), (9, 11), (4, 4))],
+            2,
+            marks=pytest.mark.slow,
+        ),
+        # With pooling there is one for each way in which a grid fills its windows.
+        pytest.param(
+            dict(pool=2),
+            [(6, 8), (4, 10), (5, 7), (9, 11)],
+            3,
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_compiles_as_one_graph(options, grids, num_graphs):
+    norm = randomised(DTN(8, 2, **options))
+    graphs = []
+
+    def backend(module, inputs):
+        graphs.append(module)
+        return aot_eager(module, inputs)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(norm, fullgraph=True, backend=backend)
+    for grid in grids:
+        tokens = torch.randn(2, grid[0] * grid[1] + 1, 8, requires_grad=True)
+        results = []
+        for call in (norm, compiled):
+            out = call(tokens, grid)
+            gradients = torch.autograd.grad(out.square().sum(), [tokens, *norm.parameters()])
+            results.append([out, *gradients])
+        for eager, graph in zip(*results):
+            torch.testing.assert_close(graph, eager, atol=1e-4, rtol=1e-4)
+    assert len(graphs) == num_graphs
+
+
+@pytest.mark.parametrize('options', [dict(), dict(pool=2), dict(stabilize=False)], ids=str)
+def test_vmap_over_images(options):
+    norm, tokens = randomised(DTN(8, 2, **options)), torch.randn(3, 13, 8)
+    mapped = torch.vmap(lambda image: norm(image[None], (3, 4))[0])(tokens)
+    torch.testing.assert_close(mapped, norm(tokens, (3, 4)))
+
+
+def test_vmap_over_stacked_parameters():
+    norms = [randomised(DTN(8, 2)) for _ in range(3)]
+    tokens, layout = torch.randn(2, 13, 8), Layout((3, 4), 1)
+    state, _buffers = torch.func.stack_module_state(norms)
+
+    def call(parameters):
+        return torch.func.functional_call(norms[0], parameters, (tokens, layout))
+
+    expected = torch.stack([norm(tokens, layout) for norm in norms])
+    torch.testing.assert_close(torch.vmap(call)(state), expected)
+
+
+@pytest.mark.parametrize('options', [dict(), dict(pool=2)], ids=str)
+def test_func_grad_is_autograd(options):
+    norm = randomised(DTN(8, 2, **options)).double()
+    tokens = torch.randn(2, 13, 8, dtype=torch.float64, requires_grad=True)
+    parameters = dict(norm.named_parameters())
+
+    def loss(tokens, parameters):
+        return torch.func.functional_call(norm, parameters, (tokens, (3, 4))).square().sum()
+
+    grad, grads = torch.func.grad(loss, argnums=(0, 1))(tokens, parameters)
+    expected = torch.autograd.grad(loss(tokens, parameters), [tokens, *parameters.values()])
+    torch.testing.assert_close([grad, *grads.values()], list(expected))
+
+
+def test_func_grad_of_each_image():
+    norm, tokens = randomised(DTN(8, 2)), torch.randn(3, 12, 8)
+
+    def loss(image):
+        return norm(image[None], (3, 4)).square().sum()
+
+    separate = torch.stack([torch.func.grad(loss)(image) for image in tokens])
+    torch.testing.assert_close(torch.vmap(torch.func.grad(loss))(tokens), separate)
+
+
+def test_nothing_of_a_transform_is_kept():
+    """A tensor that is made inside of one ends with it."""
+    position_map.axis_offsets.cache_clear()
+    norm = DTN(8, 2)
+    torch.func.grad(lambda tokens: norm(tokens, (2, 3)).sum())(torch.randn(1, 6, 8))
+    assert position_map.axis_offsets.cache_info().currsize == 0

@@ -1,0 +1,196 @@
+"""What every registered token norm keeps: recomputation, copies, half precision, what it says of itself."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from mmengine.model import ExponentialMovingAverage
+from torch import nn
+
+from mmlape.layout import Layout
+from mmlape.norm import DTN, LN, TokenNorm, build_token_norm, norm_class
+from mmlape.recompute import recomputed
+from mmlape.registry import MODELS
+
+# Options with which each is tested; a norm that is registered needs an entry.
+OPTIONS = {
+    'DTN': [dict(num_heads=2), dict(num_heads=2, pool=2)],
+    'LN': [dict()],
+    'PowerNorm': [dict(warmup_iters=2), dict()],
+    'ScaleNorm': [dict()],
+    'SwitchableNorm': [dict(), dict(use_bn=True)],
+    'TokenBN': [dict(), dict(momentum=0.5)],
+    'TokenGN': [dict(num_groups=2)],
+    'TokenIN': [dict()],
+}
+CONFIGS = [dict(type=f'mmlape.{name}', **each) for name, all_ in OPTIONS.items() for each in all_]
+MASK = torch.tensor([[1, 1, 0, 1, 1, 0, 1, 1, 1, 0, 0, 1], [1, 0, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0]])
+LAYOUTS = [Layout((3, 4), 1), Layout((3, 4), 1, MASK.bool())]
+every_norm = pytest.mark.parametrize('config', CONFIGS, ids=str)
+
+
+def randomised(config):
+    norm = build_token_norm(config, 8)
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return norm
+
+
+def random_tokens(requires_grad=False):
+    return (3 * torch.randn(2, 13, 8) + 1).requires_grad_(requires_grad)
+
+
+def train_step(norm, tokens, layout, call):
+    """Output and gradients."""
+    tokens = tokens.clone().requires_grad_()
+    out = call(norm, tokens, layout)
+    out.square().sum().backward()
+    grads = {name: parameter.grad for name, parameter in norm.named_parameters()}
+    return dict(grads, out=out, tokens=tokens.grad)
+
+
+def assert_equal(found, expected):
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_no_registered_norm_is_missing():
+    registered = {
+        name
+        for name, cls in MODELS.module_dict.items()
+        if isinstance(cls, type)
+        and issubclass(cls, TokenNorm)
+        and cls.__module__.startswith('mmlape.')
+    }
+    assert registered == set(OPTIONS)
+
+
+@every_norm
+@pytest.mark.parametrize('layout', LAYOUTS, ids=['all', 'masked'])
+def test_recomputed_in_training(config, layout):
+    """Past PowerNorm's warm-up as well."""
+    plain = randomised(config)
+    again = deepcopy(plain)
+    for _step in range(4):
+        tokens = random_tokens()
+        expected = train_step(plain, tokens, layout, lambda norm, *args: norm(*args))
+        found = train_step(again, tokens, layout, recomputed)
+        assert_equal(found, expected)
+        assert_equal(dict(again.named_buffers()), dict(plain.named_buffers()))
+
+
+@every_norm
+def test_recomputed_between_other_layers_with_two_backward_passes(config):
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.linear = randomised(config), nn.Linear(8, 8)
+
+        def forward(self, tokens, layout):
+            return self.linear(self.norm(tokens, layout).relu())
+
+    plain, tokens = Block(), random_tokens(requires_grad=True)
+    again = deepcopy(plain)
+    results = []
+    for block, call in ((plain, plain), (again, lambda *args: recomputed(again, *args))):
+        out = call(tokens, LAYOUTS[0])
+        loss = out.square().sum()
+        results += [torch.autograd.grad(loss, tokens, retain_graph=True)[0] for _ in range(2)]
+        results.append(dict(block.named_buffers()))
+    first, second, buffers, *expected = results
+    assert_equal([first, second, buffers], expected)
+
+
+@every_norm
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float64])
+def test_model_of_another_precision(config, dtype):
+    norm, tokens = randomised(config), random_tokens()
+    exact = deepcopy(norm).to(dtype).float()
+    norm = norm.to(dtype)
+    for training in (True, False):
+        for layout in LAYOUTS:
+            x = tokens.to(dtype).requires_grad_()
+            out = norm.train(training)(x, layout)
+            expected = exact.train(training)(x.float(), layout)
+            out.float().sum().backward()
+            assert out.dtype == dtype and x.grad.isfinite().all()
+            error = (out - expected).float().abs().max() / expected.abs().max()
+            assert error < (1e-5 if dtype == torch.float64 else 0.05)
+    assert all(b.dtype == dtype for b in norm.buffers() if b.is_floating_point())
+
+
+@every_norm
+def test_tokens_of_another_precision_than_the_model(config):
+    norm, tokens = randomised(config), random_tokens()
+    if isinstance(norm, LN):
+        pytest.skip('as PyTorch does it')
+    for training in (True, False):
+        for dtype in (torch.bfloat16, torch.float64):
+            out = norm.train(training)(tokens.to(dtype), (3, 4))
+            assert out.dtype == dtype and out.isfinite().all()
+
+
+@every_norm
+def test_copies_and_state_dicts(config):
+    norm = randomised(config)
+    for _step in range(3):
+        norm(random_tokens(), LAYOUTS[0])
+    tokens, copied = random_tokens(), deepcopy(norm)
+    loaded = build_token_norm(config, 8)
+    loaded.load_state_dict(norm.state_dict(), strict=True)
+    for training in (True, False):  # in training, statistics change alike
+        expected = norm.train(training)(tokens, LAYOUTS[0])
+        for other in (copied, loaded):
+            assert_equal(other.train(training)(tokens, LAYOUTS[0]), expected)
+            assert_equal(other.state_dict(), norm.state_dict())
+
+
+@every_norm
+def test_average_over_training(config):
+    norm = randomised(config)
+    average = ExponentialMovingAverage(norm, momentum=0.5, update_buffers=True)
+    for _step in range(2):
+        norm(random_tokens(), LAYOUTS[0])
+        average.update_parameters(norm)
+    assert average.eval()(random_tokens(), LAYOUTS[0]).isfinite().all()
+
+
+@every_norm
+def test_compiles(config):
+    if config['type'] == 'mmlape.DTN':
+        pytest.skip('in test_dtn_plain.py')
+    norm, tokens = randomised(config), random_tokens()
+    compiled = torch.compile(deepcopy(norm), fullgraph=True, backend='eager')
+    torch._dynamo.reset()
+    for layout in LAYOUTS:
+        torch.testing.assert_close(compiled(tokens, layout), norm(tokens, layout))
+    torch.testing.assert_close(dict(compiled._orig_mod.state_dict()), dict(norm.state_dict()))
+
+
+@every_norm
+def test_says_what_it_does(config):
+    """Whether tokens are mixed, and statistics kept, as its attributes say."""
+    norm, tokens = randomised(config), random_tokens()
+    assert isinstance(norm, norm_class(config)) and isinstance(norm, TokenNorm)
+    other = tokens.clone()
+    other[:, 3] += torch.randn(8)
+    before = {name: value.clone() for name, value in norm.named_buffers()}
+    first, second = deepcopy(norm)(tokens, (3, 4)), norm(other, (3, 4))
+    rest = torch.arange(13) != 3
+    if norm.mixes_tokens and norm.training:
+        if not (isinstance(norm, DTN) or config['type'] == 'mmlape.PowerNorm'):
+            assert not torch.allclose(first[:, rest], second[:, rest])
+    else:
+        assert_equal(first[:, rest], second[:, rest])
+    changed = any(not torch.equal(value, before[name]) for name, value in norm.named_buffers())
+    assert changed == norm.keeps_statistics == bool(before)
+    children = {name for name, _ in norm.named_children()} | {n for n, _ in norm.named_parameters()}
+    assert set(norm.no_weight_decay) <= children
+    assert norm.by_head == ('num_heads' in config)
+
+
+def test_attributes():
+    assert DTN.sees_places and DTN.by_head and DTN.mixes_tokens
+    assert DTN.no_weight_decay == ('ratio_mean', 'ratio_var', 'positions')
+    assert isinstance(LN(8), nn.LayerNorm) and not LN.mixes_tokens
+    only = [name for name in OPTIONS if MODELS.get(f'mmlape.{name}').sees_places]
+    assert only == ['DTN']

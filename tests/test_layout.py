@@ -1,0 +1,109 @@
+"""Where tokens lie."""
+
+import pytest
+import torch
+
+from mmlape.layout import Layout
+
+
+def test_split_and_join():
+    tokens, layout = torch.randn(2, 8, 4), Layout((2, 3), 2)
+    prefix, cells = layout.split(tokens)
+    assert torch.equal(prefix, tokens[:, :2]) and torch.equal(cells, tokens[:, 2:])
+    assert torch.equal(layout.join(prefix, cells), tokens)
+
+
+def test_without_prefix_nothing_is_copied():
+    tokens, layout = torch.randn(2, 6, 4), Layout((2, 3))
+    prefix, cells = layout.split(tokens)
+    assert prefix.shape == (2, 0, 4)
+    assert layout.join(prefix, cells).data_ptr() == tokens.data_ptr()
+
+
+def test_maps_are_a_view_in_raster_order():
+    tokens = torch.randn(2, 7, 4)
+    maps = Layout((2, 3), 1).to_maps(tokens)
+    assert maps.shape == (2, 4, 2, 3)
+    assert torch.equal(maps[:, :, 1, 2], tokens[:, 6]) and torch.equal(
+        maps[:, :, 0, 1], tokens[:, 2]
+    )
+    assert maps.untyped_storage().data_ptr() == tokens.untyped_storage().data_ptr()
+
+
+def test_counts():
+    layout = Layout((2, 3), 4)
+    assert (layout.num_prefix, layout.num_cells, layout.num_tokens) == (4, 6, 10)
+    assert layout.with_prefix(4) is layout
+    assert layout.with_prefix(0) == Layout((2, 3)) and layout.with_prefix(1).num_tokens == 7
+
+
+def test_unpacks_like_a_grid():
+    height, width = layout = Layout((2, 3), 1)
+    assert (height, width) == tuple(layout) == (2, 3)
+    assert (layout[0], layout[1], len(layout)) == (2, 3, 2)
+
+
+def test_of_a_pair_none_and_a_layout():
+    tokens = torch.randn(2, 9, 4)
+    assert Layout.of(tokens, (2, 3)) == Layout((2, 3), 3)
+    assert Layout.of(tokens, [3, 3]) == Layout((3, 3))
+    assert Layout.of(tokens, None) == Layout((3, 3))
+    layout = Layout((2, 4), 1, torch.ones(2, 8, dtype=torch.bool))
+    assert Layout.of(tokens, layout) is layout
+
+
+@pytest.mark.parametrize('grid', [(2, 5), (0, 4), (-2, -2), (8,), (2, 2, 2)])
+def test_of_a_grid_that_does_not_fit(grid):
+    with pytest.raises(ValueError, match=r'grid must be \(height, width\).* 9 tokens'):
+        Layout.of(torch.randn(1, 9, 4), grid)
+
+
+@pytest.mark.parametrize('count', [0, 8, 10])
+def test_of_no_grid_and_no_square(count):
+    with pytest.raises(ValueError, match=rf'needs grid=.*{count} tokens are no square'):
+        Layout.of(torch.randn(1, count, 4), None)
+
+
+def test_of_a_layout_for_other_tokens():
+    with pytest.raises(ValueError, match='has 7 tokens, got 6'):
+        Layout.of(torch.randn(1, 6, 4), Layout((2, 3), 1))
+
+
+def test_of_a_mask_for_another_batch():
+    layout = Layout((2, 3), mask=torch.ones(2, 6, dtype=torch.bool))
+    with pytest.raises(ValueError, match='mask of 2 images, got tokens of 3'):
+        Layout.of(torch.randn(3, 6, 4), layout)
+
+
+def test_equality():
+    mask = torch.ones(2, 6, dtype=torch.bool)
+    assert Layout((2, 3), 1) == Layout([2, 3], 1)
+    assert hash(Layout((2, 3), 1)) == hash(Layout((2, 3), 1))
+    assert Layout((2, 3), mask=mask) == Layout((2, 3), mask=mask)
+    others = [Layout((3, 2), 1), Layout((2, 3)), Layout((2, 3), 1, mask), (2, 3)]
+    assert all(Layout((2, 3), 1) != other for other in others)
+    assert Layout((2, 3), mask=mask) != Layout((2, 3), mask=mask.clone())  # by identity
+
+
+def test_token_mask():
+    mask = torch.tensor([[True, False, True, True, False, True]])
+    assert Layout((2, 3), 2).token_mask() is None
+    assert Layout((2, 3), mask=mask).token_mask() is mask
+    assert Layout((2, 3), 2, mask).token_mask().tolist() == [[True, True, *mask[0].tolist()]]
+    assert torch.equal(Layout((2, 3), 2, mask).with_prefix(0).token_mask(), mask)
+
+
+@pytest.mark.parametrize(
+    ('options', 'match'),
+    [
+        (dict(grid=(0, 3)), 'grid must be'),
+        (dict(grid=(2, 3, 1)), 'grid must be'),
+        (dict(num_prefix=-1), 'num_prefix must be at least 0, got -1'),
+        (dict(mask=torch.ones(2, 6)), 'mask must be boolean.*float32'),
+        (dict(mask=torch.ones(2, 5, dtype=torch.bool)), r'mask must be .*\(batch, 6\).*\(2, 5\)'),
+        (dict(mask=torch.ones(6, dtype=torch.bool)), 'mask must be'),
+    ],
+)
+def test_wrong_options(options, match):
+    with pytest.raises(ValueError, match=match):
+        Layout(**dict(dict(grid=(2, 3)), **options))
