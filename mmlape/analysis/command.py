@@ -205,7 +205,7 @@ def norm_parser(description: str, with_prefix: bool = False) -> argparse.Argumen
 
 
 def tokens_of(options: argparse.Namespace) -> Iterator[tuple[str, list[NormTokens]]]:
-    """The name of each image, with the tokens of each layer asked for; a stage of layers after the other."""
+    """The name of each image, with the tokens of each layer asked for; one stage after the other."""
     backbone = backbone_of(options)
     stages = find_stages(backbone, options.part)
     paths, images = images_of(options)

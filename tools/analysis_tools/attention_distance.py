@@ -2,7 +2,7 @@
 
     python tools/analysis_tools/attention_distance.py CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...]
 
-Writes ``attention_distance.png``, with a panel per stage of layers, and ``attention_distance_<part>.npz`` for each. See
+Writes ``attention_distance.png``, with a panel per stage, and ``attention_distance_<part>.npz`` for each. See
 docs/pictures_dtn.md.
 """
 

@@ -2,7 +2,7 @@
 
     python tools/analysis_tools/dtn_maps.py CONFIG [CHECKPOINT] [--token 7 7] [--grid 14 14]
 
-Writes ``dtn_maps_<part>.png`` and ``.npz`` for every stage of layers with DTN. See docs/pictures_dtn.md.
+Writes ``dtn_maps_<part>.png`` and ``.npz`` for every stage with DTN. See docs/pictures_dtn.md.
 """
 
 from mmlape.analysis import NORMS, draw_dtn_maps, dtn_maps, dtn_stages, load_backbone
