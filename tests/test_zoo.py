@@ -11,7 +11,10 @@ from config_utils import REPO
 from mmengine.config import Config
 
 from mmlape.analysis.complexity import Complexity
-from mmlape.analysis.zoo import Zoo, digest, read_rows, write_measured
+
+sys.path.insert(0, str(REPO / 'tools' / 'analysis_tools'))
+
+from zoo_parts.page import Zoo, digest, read_rows, write_measured
 
 TOOL = REPO / 'tools' / 'analysis_tools' / 'zoo_table.py'
 PAGE = REPO / 'docs' / 'model_zoo.md'

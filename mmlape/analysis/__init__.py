@@ -1,121 +1,67 @@
-"""Pictures and figures of what a model learned about position and scale."""
+"""Pictures and figures of what a model learned about position and scale.
 
-from .attention_distance import AttentionDistances, attention_distances
-from .attention_scores import (
-    PositionScores,
-    attention_position_stacks,
-    attention_tables,
-    position_scores,
-)
-from .channel_kinds import ChannelKinds, classify_channels
-from .complexity import Complexity, count_flops, measure_complexity
-from .correlation import (
-    Correlations,
-    LayerPosition,
-    centre_of,
-    correlation_map,
-    cosine_matrix,
-    layer_positions,
-    plan_sources,
-    position_correlations,
-    position_plan,
-    token_row,
-)
-from .drawing import (
-    draw_channels,
-    draw_correlations,
-    draw_embedding,
-    draw_gabor_fit,
-    draw_grids,
-    draw_scores,
-)
-from .drawing_dtn import (
-    draw_distances,
-    draw_dtn_maps,
-    draw_magnitudes,
-    draw_projections,
-    draw_ratios,
-)
-from .gabor_fit import GaborFit, fit_gabor_position, fit_maps
-from .images import find_images, read_images
-from .layer_stacks import (
-    NORMS,
-    LayerStack,
-    dtn_places,
-    find_dtn_stacks,
-    find_layer_stacks,
-    norm_places,
-)
-from .loading import load_backbone
-from .normed_tokens import NormTokens, magnitude_maps, norm_tokens, token_magnitudes
-from .panels import save_figure
-from .position_maps import PositionMaps, dtn_maps
-from .ratio_course import RatioCourse, read_ratios
-from .stacks import PositionStack, find_stacks, pick_stack
-from .tables import EmbeddingTable, embedding_table, pick_channels
-from .token_pca import Projection, project, project_versions
+``position`` is about position embeddings and biases (LaPE, Gabor), ``dtn`` about Dynamic Token Normalization,
+``attention`` about distances. Everything public is imported from here, and on first use: Matplotlib is loaded when
+something is drawn.
+"""
 
-__all__ = [
-    'NORMS',
-    'AttentionDistances',
-    'ChannelKinds',
-    'Complexity',
-    'Correlations',
-    'EmbeddingTable',
-    'GaborFit',
-    'LayerPosition',
-    'LayerStack',
-    'NormTokens',
-    'PositionMaps',
-    'PositionScores',
-    'PositionStack',
-    'Projection',
-    'RatioCourse',
-    'attention_distances',
-    'attention_position_stacks',
-    'attention_tables',
-    'centre_of',
-    'classify_channels',
-    'correlation_map',
-    'cosine_matrix',
-    'count_flops',
-    'draw_channels',
-    'draw_correlations',
-    'draw_distances',
-    'draw_dtn_maps',
-    'draw_embedding',
-    'draw_gabor_fit',
-    'draw_grids',
-    'draw_magnitudes',
-    'draw_projections',
-    'draw_ratios',
-    'draw_scores',
-    'dtn_maps',
-    'dtn_places',
-    'embedding_table',
-    'find_dtn_stacks',
-    'find_images',
-    'find_layer_stacks',
-    'find_stacks',
-    'fit_gabor_position',
-    'fit_maps',
-    'layer_positions',
-    'load_backbone',
-    'magnitude_maps',
-    'measure_complexity',
-    'norm_places',
-    'norm_tokens',
-    'pick_channels',
-    'pick_stack',
-    'plan_sources',
-    'position_correlations',
-    'position_plan',
-    'position_scores',
-    'project',
-    'project_versions',
-    'read_images',
-    'read_ratios',
-    'save_figure',
-    'token_magnitudes',
-    'token_row',
-]
+from importlib import import_module
+from typing import Any
+
+_PUBLIC = {
+    'attention.distance': ('AttentionDistances', 'attention_distances'),
+    'attention.drawing': ('draw_distances',),
+    'complexity': ('Complexity', 'count_flops', 'measure_complexity'),
+    'dtn.drawing': ('draw_dtn_maps', 'draw_magnitudes', 'draw_projections', 'draw_ratios'),
+    'dtn.maps': ('PositionMaps', 'dtn_maps'),
+    'dtn.pca': ('Projection', 'project', 'project_versions'),
+    'dtn.ratios': ('RatioCourse', 'read_ratios'),
+    'dtn.tokens': ('NormTokens', 'magnitude_maps', 'norm_tokens', 'token_magnitudes'),
+    'images': ('find_images', 'read_images'),
+    'loading': ('load_backbone',),
+    'panels': ('save_figure',),
+    'position.channel_kinds': ('ChannelKinds', 'classify_channels'),
+    'position.correlation': (
+        *('Correlations', 'LayerPosition', 'centre_of', 'correlation_map', 'cosine_matrix'),
+        *('layer_positions', 'plan_sources', 'position_correlations', 'position_plan', 'token_row'),
+    ),
+    'position.drawing': (
+        *('draw_channels', 'draw_correlations', 'draw_embedding', 'draw_gabor_fit'),
+        *('draw_grids', 'draw_scores'),
+    ),
+    'position.gabor_fit': ('GaborFit', 'fit_gabor_position', 'fit_maps'),
+    'position.scores': (
+        *('PositionScores', 'attention_position_stages', 'attention_tables', 'position_scores'),
+    ),
+    'position.tables': ('EmbeddingTable', 'embedding_table', 'pick_channels'),
+    'stages': (
+        *('NORMS', 'dtn_places', 'dtn_stages', 'find_stages', 'norm_places', 'pick_stage'),
+        'position_stages',
+    ),
+}
+_MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
+# "Stack" meant three things; the layers that follow one another on one grid are a stage.
+_RENAMED = {
+    'LayerStack': 'mmlape.backbones.Stage',
+    'PositionStack': 'mmlape.backbones.Stage',
+    'attention_position_stacks': 'mmlape.analysis.attention_position_stages',
+    'find_dtn_stacks': 'mmlape.analysis.dtn_stages',
+    'find_layer_stacks': 'mmlape.analysis.find_stages',
+    'find_stacks': 'mmlape.analysis.position_stages',
+    'pick_stack': 'mmlape.analysis.pick_stage',
+}
+
+__all__ = sorted(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        raise AttributeError(f'mmlape.analysis.{name} is gone: write {_RENAMED[name]}')
+    if name not in _MODULES:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    value = globals()[name] = getattr(import_module(f'{__name__}.{_MODULES[name]}'), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 from mmengine.config import Config, DictAction
 from mmengine.logging import print_log
-from torch import nn
+from torch import Tensor, nn
 
 from mmlape.checkpoints import FORMATS
+from mmlape.checks import check_option
+from mmlape.layout import Grid
 from mmlape.position import NoPosition
 
-from .layer_stacks import LayerStack
+from .dtn.tokens import COMPARED, NormTokens, norm_tokens
+from .images import find_images, read_images
 from .loading import load_backbone
-from .panels import save_figure
-from .stacks import PositionStack, find_stacks, pick_stack
+from .stages import NORMS, Stage, find_stages, position_stages
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LAYERS = "stage of several, e.g. 'block1'"
 
 
 def model_parser(
@@ -101,41 +108,125 @@ def backbone_of(options: argparse.Namespace) -> nn.Module:
     )
 
 
-def stacks_of(options: argparse.Namespace) -> list[PositionStack]:
-    """The position stacks that the options mean."""
-    backbone = backbone_of(options)
-    return find_stacks(backbone) if options.part is None else [pick_stack(backbone, options.part)]
+def stages_of(options: argparse.Namespace) -> list[Stage]:
+    """The stages with an absolute position that the options mean."""
+    return position_stages(backbone_of(options), options.part)
 
 
 def pick_parts(
-    backbone: nn.Module, inside: list[LayerStack], part: str | None
-) -> tuple[list[PositionStack], list[LayerStack]]:
-    """The absolute positions, and those inside the attention, that ``--part`` means.
+    backbone: nn.Module, inside: list[Stage], part: str | None
+) -> tuple[list[Stage], list[Stage]]:
+    """The stages with an absolute position, and those with one inside the attention, that ``--part`` means.
 
     Args:
         backbone: The network.
-        inside: Its stacks with a position inside the attention.
-        part: The name of one of either kind. None: all; of absolute positions, those that are something
-            (:class:`~mmlape.position.NoPosition` is shown only where there is nothing else).
+        inside: Its stages with a position inside the attention.
+        part: The name of a position, or of the layers with one inside. None: all; of absolute positions, those that
+            are something (:class:`~mmlape.position.NoPosition` is shown only where there is nothing else).
     """
-    by_name = {stack.name: stack for stack in inside}
-    if part in by_name:
-        return [], [by_name[part]]
-    stacks = find_stacks(backbone)
+    if not inside:
+        return position_stages(backbone, part), []
+    within = {stage.name: stage for stage in inside}
+    stages = {s.position_name: s for s in find_stages(backbone) if s.position is not None}
     if part is not None:
-        names = {stack.name: stack for stack in stacks}
-        if part not in names:
-            raise ValueError(
-                f'the position must be one of {sorted([*names, *by_name])}, got {part!r}'
-            )
-        return [names[part]], []
-    there = [stack for stack in stacks if not isinstance(stack.embedding, NoPosition)]
-    return (there if inside else stacks), inside
+        check_option('the position', part, [*stages, *within])
+        return ([stages[part]], []) if part in stages else ([], [within[part]])
+    there = [s for s in stages.values() if not isinstance(s.position.embedding, NoPosition)]
+    return there, inside
 
 
-def grid_of(options: argparse.Namespace) -> tuple[int, int] | None:
+def grid_of(options: argparse.Namespace) -> Grid | None:
     """``--grid`` as a pair, or None."""
     return None if options.grid is None else tuple(options.grid)
+
+
+def layer_parser(
+    description: str, with_prefix: bool = False, layers: str = 'all'
+) -> argparse.ArgumentParser:
+    """The parser of :func:`model_parser` with ``--layers``.
+
+    Args:
+        description: What the command does.
+        with_prefix: Whether there is ``--prefix``. Default False.
+        layers: What is meant without ``--layers``. Default ``'all'``.
+    """
+    parser = model_parser(description, LAYERS, with_prefix)
+    parser.add_argument('--layers', type=int, nargs='+', help=f'0-based; default: {layers}')
+    return parser
+
+
+def add_images(parser: argparse.ArgumentParser) -> None:
+    """The options that say which images are shown to the network, and at what size."""
+    parser.add_argument(
+        '--images', nargs='+', required=True, help='image files and folders with images'
+    )
+    parser.add_argument(
+        '--max-images', type=int, metavar='N', help='only the first N; default: all'
+    )
+    parser.add_argument(
+        '--size',
+        type=int,
+        nargs=2,
+        metavar=('HEIGHT', 'WIDTH'),
+        help='pixels to resize to; default: images as they are',
+    )
+
+
+def images_of(options: argparse.Namespace) -> tuple[list[Path], Iterator[Tensor]]:
+    """Paths of the images that the options mean, and the images, read one after the other."""
+    paths = find_images(options.images, options.max_images)
+    size = None if options.size is None else tuple(options.size)
+    return paths, read_images(config_of(options), paths, size)
+
+
+def norm_parser(description: str, with_prefix: bool = False) -> argparse.ArgumentParser:
+    """The parser of commands about tokens before and after a norm.
+
+    Args:
+        description: What the command does.
+        with_prefix: Whether there is ``--prefix``. Default False.
+    """
+    parser = layer_parser(description, with_prefix, layers='0')
+    add_images(parser)
+    parser.add_argument(
+        '--norm',
+        choices=NORMS,
+        default=NORMS[0],
+        help='before attention (norm1, default) or before the feed-forward network',
+    )
+    parser.add_argument(
+        '--compare',
+        nargs='*',
+        choices=COMPARED,
+        default=list(COMPARED),
+        help='norms with initial weights, on the same tokens; default: those that the layer is not',
+    )
+    return parser
+
+
+def tokens_of(options: argparse.Namespace) -> Iterator[tuple[str, list[NormTokens]]]:
+    """The name of each image, with the tokens of each layer asked for; one stage after the other."""
+    backbone = backbone_of(options)
+    stages = find_stages(backbone, options.part)
+    paths, images = images_of(options)
+    layers = [0] if options.layers is None else options.layers
+    names = _names_of(paths)
+    for name, image in zip(names, images):
+        for stage in stages:
+            yield name, norm_tokens(backbone, image, stage, layers, options.norm, options.compare)
+
+
+def array_name(words: str) -> str:
+    """``'layer 0 norm1'`` as ``'layer0_norm1'``, ``'LN, initial'`` as ``'LN_initial'``: a name in a file."""
+    return words.replace('layer ', 'layer').replace(', ', '_').replace(' ', '_')
+
+
+def _names_of(paths: list[Path]) -> list[str]:
+    """File names without suffix; numbered where two images share one."""
+    stems = [path.stem for path in paths]
+    return [
+        stem if stems.count(stem) == 1 else f'{stem}_{index}' for index, stem in enumerate(stems)
+    ]
 
 
 class Output:
@@ -146,6 +237,8 @@ class Output:
 
     def picture(self, name: str, figure: Figure) -> None:
         """Write ``<folder>/<name>.png``."""
+        from .panels import save_figure  # Matplotlib is loaded by what draws alone
+
         self._say(save_figure(figure, self._path(name, '.png')))
 
     def arrays(self, name: str, arrays: dict[str, np.ndarray]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from mmengine.config import Config
@@ -12,7 +10,7 @@ from mmengine.registry import MODELS as ROOT_MODELS
 from mmengine.registry import DefaultScope
 from torch import nn
 
-from mmlape.checkpoints import convert
+from mmlape.checkpoints.convert import BACKBONE, State, convert, tensors_of
 from mmlape.checkpoints.reading import read_checkpoint
 
 # Names listed in an error message.
@@ -40,6 +38,7 @@ def load_backbone(
     Raises:
         FileNotFoundError: If the config or the checkpoint does not exist.
         ValueError: If the config has no backbone, or the checkpoint does not fit.
+        TypeError: If the checkpoint holds something that is no tensor among its weights.
     """
     if checkpoint is None and source is not None:
         raise ValueError(f'source={source!r} is the format of a checkpoint, but none is given')
@@ -47,11 +46,12 @@ def load_backbone(
         raise ValueError('give either a checkpoint or pretrained=True, not both')
     backbone = _build(config, seed)
     if checkpoint is not None:
-        state = state_of(read_checkpoint(checkpoint))
+        state = tensors_of(read_checkpoint(checkpoint))
         if source is None:
-            _load_strictly(backbone, _backbone_part(state), str(checkpoint))
+            state = _part_of_the_backbone(state, backbone, str(checkpoint))
         else:
-            backbone.load_state_dict(convert(state, source, backbone), strict=True)
+            state = convert(state, source, backbone)
+        backbone.load_state_dict(state, strict=True)
     elif pretrained:
         backbone.init_weights()
     backbone.eval()  # some upstream backbones return nothing here
@@ -74,34 +74,18 @@ def _build(config: str | Path | Config, seed: int) -> nn.Module:
         return ROOT_MODELS.build(options)
 
 
-def state_of(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The state dict of a checkpoint: what it holds under ``state_dict`` or ``model``, else the whole."""
-    for key in ('state_dict', 'model', 'module'):
-        if isinstance(checkpoint.get(key), Mapping):
-            return state_of(checkpoint[key])
-    return checkpoint
-
-
-def _backbone_part(state: Mapping[str, Any]) -> dict[str, Any]:
-    state = {name.removeprefix('module.'): value for name, value in state.items()}
-    part = {
-        name.removeprefix('backbone.'): value
-        for name, value in state.items()
-        if name.startswith('backbone.')
-    }
-    return part or state
-
-
-def _load_strictly(backbone: nn.Module, state: Mapping[str, Any], where: str) -> None:
-    own = backbone.state_dict()
-    shapes = {name: tuple(value.shape) for name, value in state.items() if hasattr(value, 'shape')}
+def _part_of_the_backbone(state: State, backbone: nn.Module, where: str) -> State:
+    """What of a state dict is the backbone's, if it fits strictly."""
+    start = f'{BACKBONE}.'
+    part = {name.removeprefix(start): state[name] for name in state if name.startswith(start)}
+    part, own = part or state, backbone.state_dict()
     findings = {
-        'missing in the checkpoint': sorted(set(own) - set(state)),
-        'unknown to the backbone': sorted(set(state) - set(own)),
+        'missing in the checkpoint': sorted(set(own) - set(part)),
+        'unknown to the backbone': sorted(set(part) - set(own)),
         'of another shape': [
-            f'{name} ({shapes.get(name)}, the backbone has {tuple(own[name].shape)})'
-            for name in own
-            if name in state and shapes.get(name) != tuple(own[name].shape)
+            f'{name} ({tuple(part[name].shape)}, the backbone has {tuple(value.shape)})'
+            for name, value in own.items()
+            if name in part and part[name].shape != value.shape
         ],
     }
     if any(findings.values()):
@@ -111,7 +95,7 @@ def _load_strictly(backbone: nn.Module, state: Mapping[str, Any], where: str) ->
             + '\n  '.join(lines)
             + '\nIs it the checkpoint of this config? One from elsewhere needs its format (source).'
         )
-    backbone.load_state_dict(state, strict=True)
+    return part
 
 
 def _listed(names: list[str]) -> str:

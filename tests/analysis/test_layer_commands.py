@@ -8,7 +8,7 @@ from backbone_variants import ADAPTER, PYRAMID_ARCH, randomise
 from PIL import Image
 from tool_runs import check_png, write_checkpoint, write_config
 
-from mmlape.analysis import dtn_maps, find_dtn_stacks
+from mmlape.analysis import dtn_maps, dtn_stages
 from mmlape.registry import MODELS
 
 PVT = dict(
@@ -53,7 +53,7 @@ def test_maps_before_and_after_training(run, tmp_path, config):
     names = [f'dtn_maps_block{stage}' for stage in (1, 2, 3)]
     assert written(said) == [name + suffix for name in names for suffix in ('.png', '.npz')]
     check_png(tmp_path / 'dtn_maps_block3.png')
-    maps = dtn_maps(find_dtn_stacks(trained, 'block3')[0], (5, 7), (4, 0))
+    maps = dtn_maps(dtn_stages(trained, 'block3')[0], (5, 7), (4, 0))
     with np.load(tmp_path / 'dtn_maps_block3.npz') as arrays:
         assert arrays['grid'].tolist() == [5, 7] and arrays['token'].tolist() == [4, 0]
         for layer, norm in zip(maps.layers, ('norm1', 'norm2')):

@@ -2,13 +2,12 @@
 
     python tools/analysis_tools/attention_distance.py CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...]
 
-Writes ``attention_distance.png``, with a panel per stack of layers, and ``attention_distance_<part>.npz`` for each. See
+Writes ``attention_distance.png``, with a panel per stage, and ``attention_distance_<part>.npz`` for each. See
 docs/pictures_dtn.md.
 """
 
-from mmlape.analysis import attention_distances, draw_distances, find_layer_stacks
-from mmlape.analysis.command import Output, backbone_of, run
-from mmlape.analysis.layer_command import add_images, images_of, layer_parser
+from mmlape.analysis import attention_distances, draw_distances, find_stages
+from mmlape.analysis.command import Output, add_images, backbone_of, images_of, layer_parser, run
 
 
 def parse_arguments():
@@ -20,12 +19,12 @@ def parse_arguments():
 def main() -> None:
     options = parse_arguments()
     output, backbone = Output(options), backbone_of(options)
-    stacks = find_layer_stacks(backbone, options.part)
+    stages = find_stages(backbone, options.part)
     _, images = images_of(options)
-    found = attention_distances(backbone, images, stacks, options.layers)
+    found = attention_distances(backbone, images, stages, options.layers)
     output.picture('attention_distance', draw_distances(found))
     for distances in found:
-        output.arrays(f'attention_distance_{distances.stack}', distances.arrays())
+        output.arrays(f'attention_distance_{distances.stage}', distances.arrays())
 
 
 if __name__ == '__main__':

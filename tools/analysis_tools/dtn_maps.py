@@ -2,12 +2,19 @@
 
     python tools/analysis_tools/dtn_maps.py CONFIG [CHECKPOINT] [--token 7 7] [--grid 14 14]
 
-Writes ``dtn_maps_<part>.png`` and ``.npz`` for every stack of layers with DTN. See docs/pictures_dtn.md.
+Writes ``dtn_maps_<part>.png`` and ``.npz`` for every stage with DTN. See docs/pictures_dtn.md.
 """
 
-from mmlape.analysis import NORMS, draw_dtn_maps, dtn_maps, find_dtn_stacks, load_backbone
-from mmlape.analysis.command import Output, add_grid, backbone_of, config_of, grid_of, run
-from mmlape.analysis.layer_command import layer_parser
+from mmlape.analysis import NORMS, draw_dtn_maps, dtn_maps, dtn_stages, load_backbone
+from mmlape.analysis.command import (
+    Output,
+    add_grid,
+    backbone_of,
+    config_of,
+    grid_of,
+    layer_parser,
+    run,
+)
 
 
 def parse_arguments():
@@ -38,13 +45,13 @@ def main() -> None:
     options = parse_arguments()
     output, backbones = Output(options), states_of(options)
     norms = NORMS if options.norm is None else (options.norm,)
-    stacks = [find_dtn_stacks(backbone, options.part) for backbone in backbones.values()]
-    for same_stack in zip(*stacks):
+    stages = [dtn_stages(backbone, options.part) for backbone in backbones.values()]
+    for same_stage in zip(*stages):
         states = {
-            state: dtn_maps(stack, grid_of(options), options.token, options.layers, norms)
-            for state, stack in zip(backbones, same_stack)
+            state: dtn_maps(stage, grid_of(options), options.token, options.layers, norms)
+            for state, stage in zip(backbones, same_stage)
         }
-        name = f'dtn_maps_{same_stack[0].name}'
+        name = f'dtn_maps_{same_stage[0].name}'
         output.picture(name, draw_dtn_maps(states))
         arrays = {}
         for state, maps in states.items():

@@ -7,7 +7,7 @@ what a position inside the attention (relative bias, Gabor channels) adds to the
 """
 
 from mmlape.analysis import (
-    attention_position_stacks,
+    attention_position_stages,
     draw_correlations,
     draw_scores,
     plan_sources,
@@ -24,7 +24,7 @@ from mmlape.analysis.command import (
     pick_parts,
     run,
 )
-from mmlape.analysis.correlation import SOURCES
+from mmlape.analysis.position.correlation import SOURCES
 
 
 def parse_arguments():
@@ -50,25 +50,25 @@ def parse_arguments():
     return options
 
 
-def draw_stack(output, options, stack) -> None:
+def draw_stage(output, options, stage) -> None:
     grid = grid_of(options)
-    sources = plan_sources(position_plan(stack, grid))
+    sources = plan_sources(position_plan(stage, grid))
     for source in [options.where] if options.where else sources:
         found = position_correlations(
-            stack, grid, options.token, options.prefix, source, options.layers
+            stage, grid, options.token, options.prefix, source, options.layers
         )
-        name = f'correlation_{stack.name}' + (f'_{source}' if len(sources) > 1 else '')
+        name = f'correlation_{stage.position_name}' + (f'_{source}' if len(sources) > 1 else '')
         output.picture(name, draw_correlations(found))
         output.arrays(name, found.arrays())
 
 
-def draw_attention(output, options, stack) -> None:
+def draw_attention(output, options, stage) -> None:
     grids = position_scores(
-        stack, grid_of(options), options.token, options.prefix, options.layers, options.head
+        stage, grid_of(options), options.token, options.prefix, options.layers, options.head
     )
     for found in grids:
         size = '_{}x{}'.format(*found.grid) if len(grids) > 1 else ''
-        name = f'scores_{stack.name}{size}'
+        name = f'scores_{stage.name}{size}'
         output.picture(name, draw_scores(found))
         output.arrays(name, found.arrays())
 
@@ -76,18 +76,18 @@ def draw_attention(output, options, stack) -> None:
 def main() -> None:
     options = parse_arguments()
     output, backbone = Output(options), backbone_of(options)
-    inside = attention_position_stacks(backbone, with_scores=True)
-    stacks, inside = pick_parts(backbone, inside, options.part)
+    inside = attention_position_stages(backbone, with_scores=True)
+    stages, inside = pick_parts(backbone, inside, options.part)
     if options.head is not None and not inside:
         raise ValueError("--head: no position here adds to the attention's scores")
     if options.where == 'scores' and not inside:
         raise ValueError("--where scores: no position here adds to the attention's scores")
-    if options.where in SOURCES and not stacks:
+    if options.where in SOURCES and not stages:
         raise ValueError(f'--where {options.where}: {options.part!r} has scores only')
-    for stack in stacks if options.where != 'scores' else []:
-        draw_stack(output, options, stack)
-    for stack in inside if options.where in (None, 'scores') else []:
-        draw_attention(output, options, stack)
+    for stage in stages if options.where != 'scores' else []:
+        draw_stage(output, options, stage)
+    for stage in inside if options.where in (None, 'scores') else []:
+        draw_attention(output, options, stage)
 
 
 if __name__ == '__main__':

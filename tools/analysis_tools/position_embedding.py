@@ -8,7 +8,7 @@ head). See docs/pictures.md.
 """
 
 from mmlape.analysis import (
-    attention_position_stacks,
+    attention_position_stages,
     attention_tables,
     draw_channels,
     draw_embedding,
@@ -40,17 +40,17 @@ def parse_arguments():
 def main() -> None:
     options = parse_arguments()
     output, backbone, grid = Output(options), backbone_of(options), grid_of(options)
-    stacks, inside = pick_parts(backbone, attention_position_stacks(backbone), options.part)
-    tables = [embedding_table(stack, grid, options.prefix) for stack in stacks]
-    for stack in inside:
-        tables += attention_tables(stack, grid, options.prefix)
+    stages, inside = pick_parts(backbone, attention_position_stages(backbone), options.part)
+    tables = [embedding_table(stage, grid, options.prefix) for stage in stages]
+    for stage in inside:
+        tables += attention_tables(stage, grid, options.prefix)
     for table in tables:
         if table.columns == 'channel':  # a matrix of few columns, as of heads, shows nothing
-            output.picture(f'embedding_{table.stack}', draw_embedding(table, options.table))
+            output.picture(f'embedding_{table.stage}', draw_embedding(table, options.table))
         output.picture(
-            f'channels_{table.stack}', draw_channels(table, options.channels, options.table)
+            f'channels_{table.stage}', draw_channels(table, options.channels, options.table)
         )
-        output.arrays(f'embedding_{table.stack}', table.arrays())
+        output.arrays(f'embedding_{table.stage}', table.arrays())
 
 
 if __name__ == '__main__':

@@ -8,7 +8,7 @@ Writes ``grids_<part>.png`` and ``.npz`` for every position embedding of the bac
 import argparse
 
 from mmlape.analysis import centre_of, correlation_map, draw_grids, embedding_table
-from mmlape.analysis.command import Output, model_parser, run, stacks_of
+from mmlape.analysis.command import Output, model_parser, run, stages_of
 
 
 def grid(text: str) -> tuple[int, int]:
@@ -41,10 +41,10 @@ def around(own: tuple[int, int]) -> list[tuple[int, int]]:
 def main() -> None:
     options = parse_arguments()
     output = Output(options)
-    for stack in stacks_of(options):
+    for stage in stages_of(options):
         tables = [
-            embedding_table(stack, size, options.prefix)
-            for size in options.grids or around(stack.embedding.grid)
+            embedding_table(stage, size, options.prefix)
+            for size in options.grids or around(stage.position.embedding.grid)
         ]
         maps = [
             correlation_map(
@@ -52,7 +52,7 @@ def main() -> None:
             )
             for table in tables
         ]
-        name = f'grids_{stack.name}'
+        name = f'grids_{stage.position_name}'
         output.picture(name, draw_grids(tables, maps, options.channels, options.table))
         arrays = {}
         for table, correlation in zip(tables, maps):

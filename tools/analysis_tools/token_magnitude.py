@@ -6,8 +6,7 @@ Writes ``magnitude_<part>_<layer>_<norm>_<image>.png`` and ``.npz``. See docs/pi
 """
 
 from mmlape.analysis import draw_magnitudes, magnitude_maps
-from mmlape.analysis.command import Output, run
-from mmlape.analysis.layer_command import array_name, norm_parser, tokens_of
+from mmlape.analysis.command import Output, array_name, norm_parser, run, tokens_of
 
 
 def main() -> None:
@@ -16,7 +15,7 @@ def main() -> None:
     for image, layers in tokens_of(options):
         for tokens in layers:
             maps = magnitude_maps(tokens)
-            name = f'magnitude_{tokens.stack}_{array_name(tokens.name)}_{image}'
+            name = f'magnitude_{tokens.stage}_{array_name(tokens.name)}_{image}'
             output.picture(name, draw_magnitudes(maps))
             output.arrays(name, {array_name(version): value for version, value in maps.items()})
 

@@ -6,8 +6,7 @@ Writes ``pca_<part>_<norm>_<image>.png`` and ``.npz``. See docs/pictures_dtn.md.
 """
 
 from mmlape.analysis import draw_projections, project_versions
-from mmlape.analysis.command import Output, run
-from mmlape.analysis.layer_command import array_name, norm_parser, tokens_of
+from mmlape.analysis.command import Output, array_name, norm_parser, run, tokens_of
 
 
 def parse_arguments():
@@ -27,7 +26,7 @@ def main() -> None:
             for tokens in layers
         }
         first = layers[0]
-        name = f'pca_{first.stack}_{options.norm}_{image}'
+        name = f'pca_{first.stage}_{options.norm}_{image}'
         output.picture(name, draw_projections(projections, first.grid))
         arrays = {}
         for layer, found in projections.items():

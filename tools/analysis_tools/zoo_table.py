@@ -12,9 +12,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from mmengine.config import Config
+from zoo_parts.page import Zoo, read_rows, write_measured
 
 from mmlape.analysis.complexity import measure_complexity
-from mmlape.analysis.zoo import Zoo, read_rows, write_measured
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / 'docs' / 'model_zoo.md'

@@ -20,10 +20,10 @@ from mmlape.analysis import (
     fit_maps,
     save_figure,
 )
-from mmlape.analysis.channel_kinds import MIN_SIDE
 from mmlape.analysis.command import run
-from mmlape.analysis.gabor_fit import VARIANTS
-from mmlape.analysis.loading import state_of
+from mmlape.analysis.position.channel_kinds import MIN_SIDE
+from mmlape.analysis.position.gabor_fit import VARIANTS
+from mmlape.checkpoints.convert import tensors_of
 from mmlape.checkpoints.position_tables import find_tables, replace_table, table_grid
 from mmlape.checkpoints.reading import read_checkpoint
 
@@ -72,7 +72,7 @@ def report(folder: Path, name: str, maps: np.ndarray, fit, kinds) -> None:
 
 def main() -> None:
     options = parse_arguments()
-    state = dict(state_of(read_checkpoint(options.checkpoint)))
+    state = tensors_of(read_checkpoint(options.checkpoint))
     tables = find_tables(state)
     if options.key is not None:
         if options.key not in tables:

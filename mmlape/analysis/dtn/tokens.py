@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mmlape.analysis.stages import NormPlace, Stage, norm_places
 from mmlape.checks import check_option
+from mmlape.layout import Grid, Layout
 from mmlape.norm import DTN, LN, TokenIN
 
-from .layer_stacks import LayerStack, NormPlace, norm_places
-
-Grid = tuple[int, int]
 # What a norm is compared with: the three of ICLR 2022, Figures 1 and 2.
 COMPARED = {
     'LN': (LN, lambda channels, heads: LN(channels)),
@@ -29,7 +28,7 @@ class NormTokens:
     """Tokens before and after one norm of a layer, of one image.
 
     Attributes:
-        stack: Name of the stack.
+        stage: Name of the stage.
         name: ``'layer 0 norm1'``, ...
         grid: ``(H, W)``.
         num_prefix: Prefix tokens ``P``, which come first.
@@ -38,7 +37,7 @@ class NormTokens:
             norm compared, e.g. ``'LN, initial'``, with its initial weights on the same tokens.
     """
 
-    stack: str
+    stage: str
     name: str
     grid: Grid
     num_prefix: int
@@ -49,17 +48,17 @@ class NormTokens:
 def norm_tokens(
     backbone: nn.Module,
     image: Tensor,
-    stack: LayerStack,
+    stage: Stage,
     layers: int | Sequence[int] | None = None,
     norm: str = 'norm1',
     compared: Sequence[str] = tuple(COMPARED),
 ) -> list[NormTokens]:
-    """Run a backbone on an image and keep what goes into and comes out of the norms of a stack.
+    """Run a backbone on an image and keep what goes into and comes out of the norms of a stage.
 
     Args:
         backbone: In evaluation mode.
         image: ``(1, 3, height, width)``, see :func:`~mmlape.analysis.read_images`.
-        stack: From :func:`~mmlape.analysis.find_layer_stacks`.
+        stage: From :func:`~mmlape.analysis.find_stages`.
         layers: 0-based. Default None: all.
         norm: ``'norm1'`` (default), before attention, or ``'norm2'``, before the feed-forward network.
         compared: Other norms: any of ``'LN'``, ``'IN'``, ``'DTN'``; the kind that the layer has itself is left out.
@@ -71,12 +70,12 @@ def norm_tokens(
     """
     for name in compared:
         check_option('compared norm', name, COMPARED)
-    places = norm_places(stack, layers, (norm,))
+    places = norm_places(stage, layers, (norm,))
     found: dict[str, NormTokens] = {}
 
     def keep(place: NormPlace):
         def hook(module: nn.Module, args: tuple, output: Tensor) -> None:
-            found[place.name] = _versions(stack, place, args[0], args[1], output, compared)
+            found[place.name] = _versions(stage, place, args, output, compared)
 
         return place.norm.register_forward_hook(hook)
 
@@ -111,36 +110,37 @@ def magnitude_maps(tokens: NormTokens) -> dict[str, np.ndarray]:
 
 
 def _versions(
-    stack: LayerStack,
+    stage: Stage,
     place: NormPlace,
-    tokens: Tensor,
-    grid: Grid,
+    args: tuple,
     output: Tensor,
     compared: Sequence[str],
 ) -> NormTokens:
-    norm, attention = place.norm, stack.blocks[place.layer].attn
+    tokens, where = args[:2]
+    layout = Layout.of(tokens, where)
+    norm, attention = place.norm, stage.blocks[place.layer].attn
     num_heads = norm.num_heads if isinstance(norm, DTN) else attention.num_heads
     versions = {BEFORE: tokens, f'after {_short_name(norm)}': output}
     for name in compared:
         kind, build = COMPARED[name]
         if not isinstance(norm, kind):
-            versions[f'{name}, initial'] = _run_initial(build, tokens, grid, num_heads)
+            versions[f'{name}, initial'] = _run_initial(build, tokens, where, num_heads)
     return NormTokens(
-        stack=stack.name,
+        stage=stage.name,
         name=place.name,
-        grid=tuple(grid),
-        num_prefix=tokens.shape[1] - grid[0] * grid[1],
+        grid=layout.grid,
+        num_prefix=layout.num_prefix,
         num_heads=num_heads,
         versions={name: value[0].cpu().float().numpy() for name, value in versions.items()},
     )
 
 
 def _run_initial(
-    build: Callable[[int, int], nn.Module], tokens: Tensor, grid: Grid, num_heads: int
+    build: Callable[[int, int], nn.Module], tokens: Tensor, where: Layout | Grid, num_heads: int
 ) -> Tensor:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)  # of the heads of a DTN that equation 7 does not reach
-        return build(tokens.shape[2], num_heads).to(tokens.device)(tokens, grid)
+        return build(tokens.shape[2], num_heads).to(tokens.device)(tokens, where)
 
 
 def _short_name(norm: nn.Module) -> str:

@@ -8,12 +8,12 @@ import torch.nn.functional as F
 
 from mmlape.analysis import (
     cosine_matrix,
-    find_stacks,
     layer_positions,
-    pick_stack,
+    pick_stage,
     plan_sources,
     position_correlations,
     position_plan,
+    position_stages,
     token_row,
 )
 from mmlape.position import JoinedPosition
@@ -32,8 +32,8 @@ def trained(model):
     return model.eval()
 
 
-def stack_of(**options):
-    return pick_stack(trained(variants.build_vit(**options)))
+def stage_of(**options):
+    return pick_stage(trained(variants.build_vit(**options)))
 
 
 def cosine(rows):
@@ -59,9 +59,9 @@ def test_too_many_tokens_are_refused_before_memory_is_taken():
 @pytest.mark.parametrize('layer', [0, 3])
 def test_default_joining_is_what_eq_6_isolates_whatever_the_image(layer):
     """LN(x + w) - lambda_1 LN(x) - lambda_3 beta = lambda_2 LN(w), and its correlation does not depend on x."""
-    stack = stack_of()
-    norm, w = stack.blocks[layer].norm1, stack.embedding(GRID)[0].detach()
-    shown = position_correlations(stack, GRID, with_prefix=True).matrices[1 + layer]
+    stage = stage_of()
+    norm, w = stage.blocks[layer].norm1, stage.position.embedding(GRID)[0].detach()
+    shown = position_correlations(stage, GRID, with_prefix=True).matrices[1 + layer]
     for seed in range(2):
         x = 0.5 * torch.randn(w.shape, generator=torch.Generator().manual_seed(seed))
         both, alone_x, alone_w = (t.std(dim=-1, keepdim=True, correction=0) for t in (x + w, x, w))
@@ -74,12 +74,12 @@ def test_default_joining_is_what_eq_6_isolates_whatever_the_image(layer):
 
 @pytest.mark.parametrize('progressive', [True, False])
 def test_lape_is_the_plan_as_the_backbone_uses_it(progressive):
-    stack = stack_of(joining=dict(type='mmlape.LaPE', progressive=progressive))
-    found = position_correlations(stack, GRID, with_prefix=True)
+    stage = stage_of(joining=dict(type='mmlape.LaPE', progressive=progressive))
+    found = position_correlations(stage, GRID, with_prefix=True)
     assert found.source == 'attention'
-    position = embedding = stack.embedding(GRID)[0].detach()
+    position = embedding = stage.position.embedding(GRID)[0].detach()
     assert np.allclose(found.matrices[0], cosine(embedding), atol=1e-5)
-    for layer, norm in enumerate(stack.joining.norms):
+    for layer, norm in enumerate(stage.position.joining.norms):
         with torch.no_grad():
             normed = norm(position)
         assert np.allclose(found.matrices[1 + layer], cosine(normed), atol=1e-5)
@@ -90,69 +90,69 @@ def test_the_plan_is_the_one_that_a_forward_pass_makes():
     model = trained(variants.build_vit(joining=dict(type='mmlape.LaPE')))
     with torch.no_grad():
         plan = model.embed(torch.zeros(1, 3, 48, 80))[2]
-    ours = position_plan(pick_stack(model), GRID)
+    ours = position_plan(pick_stage(model), GRID)
     assert all(torch.equal(a, b) for a, b in zip(plan.attention, ours.attention))
 
 
 def test_shared_joining_shows_what_default_shows():
     """The sum of equal entries points where one entry points."""
     torch.manual_seed(1)
-    default = stack_of(position=SINUSOIDS)
+    default = stage_of(position=SINUSOIDS)
     torch.manual_seed(1)
-    shared = stack_of(position=SINUSOIDS, joining=dict(type='mmlape.SharedJoining'))
-    first, second = (position_correlations(stack, GRID) for stack in (default, shared))
+    shared = stage_of(position=SINUSOIDS, joining=dict(type='mmlape.SharedJoining'))
+    first, second = (position_correlations(stage, GRID) for stage in (default, shared))
     assert np.allclose(first.matrices, second.matrices, atol=1e-4)
 
 
 def test_unshared_joining_shows_the_sum_of_all_entries_so_far():
-    stack = stack_of(joining=dict(type='mmlape.UnsharedJoining'))
-    found = position_correlations(stack, GRID, with_prefix=True)
+    stage = stage_of(joining=dict(type='mmlape.UnsharedJoining'))
+    found = position_correlations(stage, GRID, with_prefix=True)
     assert found.names == ('layer 0', 'layer 1', 'layer 2', 'layer 3')  # no embedding for all
     with torch.no_grad():
-        summed = stack.embedding(GRID).cumsum(dim=0)
-        for layer, block in enumerate(stack.blocks):
+        summed = stage.position.embedding(GRID).cumsum(dim=0)
+        for layer, block in enumerate(stage.blocks):
             assert np.allclose(found.matrices[layer], cosine(block.norm1(summed[layer])), atol=1e-5)
 
 
 def test_a_token_without_position_has_no_correlation_whatever_the_norms_bias():
-    stack = stack_of(position=dict(type='mmlape.SinusoidalPosition', axes=2))
-    matrices = position_correlations(stack, GRID, with_prefix=True).matrices
+    stage = stage_of(position=dict(type='mmlape.SinusoidalPosition', axes=2))
+    matrices = position_correlations(stage, GRID, with_prefix=True).matrices
     assert np.isnan(matrices[:, 0]).all() and np.isnan(matrices[:, :, 0]).all()
     assert np.isfinite(matrices[:, 1:, 1:]).all()
 
 
 def test_layers_without_position_are_left_out():
-    stack = stack_of(joining=dict(type='mmlape.LaPE', layers=[1, 3]))
-    names = [position.name for position in layer_positions(stack)]
+    stage = stage_of(joining=dict(type='mmlape.LaPE', layers=[1, 3]))
+    names = [position.name for position in layer_positions(stage)]
     assert names == ['embedding', 'layer 1', 'layer 3']
-    assert [p.name for p in layer_positions(stack, layers=[3])] == ['embedding', 'layer 3']
+    assert [p.name for p in layer_positions(stage, layers=[3])] == ['embedding', 'layer 3']
     with pytest.raises(ValueError, match=r'none of the layers \[0, 2\]'):
-        layer_positions(stack, layers=[0, 2])
+        layer_positions(stage, layers=[0, 2])
     with pytest.raises(ValueError, match='layers must be 0 to 3'):
-        layer_positions(stack, layers=[4])
+        layer_positions(stage, layers=[4])
 
 
 def test_a_warm_start_has_position_in_both_places():
-    stack = stack_of(joining=dict(type='mmlape.LaPEWarmStart'))
-    assert plan_sources(position_plan(stack)) == ('attention', 'stream')
+    stage = stage_of(joining=dict(type='mmlape.LaPEWarmStart'))
+    assert plan_sources(position_plan(stage)) == ('attention', 'stream')
     with pytest.raises(ValueError, match=r"choose source from \['attention', 'stream'\]"):
-        position_correlations(stack)
+        position_correlations(stage)
     for source in ('attention', 'stream'):
-        assert position_correlations(stack, source=source).source == source
+        assert position_correlations(stage, source=source).source == source
     with pytest.raises(ValueError, match='source must be one of'):
-        position_correlations(stack, source='blocks')
+        position_correlations(stage, source='blocks')
     with pytest.raises(ValueError, match=r"one of \['stream'\] for this joining"):
-        position_correlations(stack_of(), source='attention')
+        position_correlations(stage_of(), source='attention')
 
 
 def test_the_chosen_token():
-    stack = stack_of(position=SINUSOIDS)
-    found = position_correlations(stack, GRID, token=(1, 4), with_prefix=True)
+    stage = stage_of(position=SINUSOIDS)
+    found = position_correlations(stage, GRID, token=(1, 4), with_prefix=True)
     assert found.num_prefix == 1 and found.matrices.shape[1:] == (16, 16)
     assert np.allclose(found.maps, found.matrices[:, 1 + 1 * 5 + 4, 1:].reshape(-1, 3, 5))
-    prefix = position_correlations(stack, GRID, token=0, with_prefix=True)
+    prefix = position_correlations(stage, GRID, token=0, with_prefix=True)
     assert np.allclose(prefix.maps, prefix.matrices[:, 0, 1:].reshape(-1, 3, 5))
-    without = position_correlations(stack, GRID)
+    without = position_correlations(stage, GRID)
     assert without.num_prefix == 0 and without.token == (1, 2)
     assert np.array_equal(without.matrices, found.matrices[:, 1:, 1:])
 
@@ -195,12 +195,12 @@ PYRAMID_GRIDS = {
 @pytest.mark.parametrize('joining', ['default', 'lape'])
 def test_every_stage_of_a_pyramid(joining):
     config = dict(PYRAMID, joining=variants.JOININGS[joining], with_cls_token=True)
-    stacks = {stack.name: stack for stack in find_stacks(MODELS.build(config))}
-    assert {name: stack.embedding.grid for name, stack in stacks.items()} == PYRAMID_GRIDS
-    for name, stack in stacks.items():
-        found = position_correlations(stack, GRID, with_prefix=True)
+    stages = {stage.position_name: stage for stage in position_stages(MODELS.build(config))}
+    assert {name: stage.position.embedding.grid for name, stage in stages.items()} == PYRAMID_GRIDS
+    for name, stage in stages.items():
+        found = position_correlations(stage, GRID, with_prefix=True)
         tokens = 15 + (name == 'position4')
-        assert found.matrices.shape == (1 + len(stack.blocks), tokens, tokens)
+        assert found.matrices.shape == (1 + len(stage.blocks), tokens, tokens)
 
 
 @pytest.mark.parametrize('name', list(variants.VARIANTS))
@@ -208,29 +208,31 @@ def test_every_variant_is_shown(name):
     model = trained(variants.VARIANTS[name]())
     if not any(isinstance(module, JoinedPosition) for module in model.modules()):
         with pytest.raises(ValueError, match='no absolute position'):
-            find_stacks(model)
+            position_stages(model)
         return
-    for stack in find_stacks(model):
-        for source in plan_sources(position_plan(stack)):
-            found = position_correlations(stack, GRID, source=source)
+    for stage in position_stages(model):
+        for source in plan_sources(position_plan(stage)):
+            found = position_correlations(stage, GRID, source=source)
             assert found.maps.shape == (len(found.names), *GRID)
             centre = found.maps[:, 1, 2]
             # A gate of a warm start is still closed: its position is zero, and like nothing.
-            closed = source == 'attention' and getattr(stack.joining, 'gates', None) is not None
+            closed = (
+                source == 'attention' and getattr(stage.position.joining, 'gates', None) is not None
+            )
             assert np.allclose(centre[:1] if closed else centre, 1, atol=1e-6)
             assert np.isnan(centre[1:]).all() == closed
 
 
 def test_any_token_norm():
-    stack = stack_of(norm_cfg=dict(type='mmlape.DTN', num_heads=3))
-    assert np.isfinite(position_correlations(stack, GRID).matrices).all()
+    stage = stage_of(norm_cfg=dict(type='mmlape.DTN', num_heads=3))
+    assert np.isfinite(position_correlations(stage, GRID).matrices).all()
 
 
-def test_which_stack():
+def test_which_stage():
     model = MODELS.build(PYRAMID)
-    assert pick_stack(model, 'position2').embedding.embed_dims == 16
+    assert pick_stage(model, 'position2').position.embedding.embed_dims == 16
     for name in (None, 'position5'):
         with pytest.raises(ValueError, match=r"one of \['position1', .*got"):
-            pick_stack(model, name)
-    with pytest.raises(ValueError, match='no absolute position'):
-        find_stacks(torch.nn.Linear(2, 2))
+            pick_stage(model, name)
+    with pytest.raises(ValueError, match='Linear has no transformer layers of the kind of mmlape'):
+        position_stages(torch.nn.Linear(2, 2))

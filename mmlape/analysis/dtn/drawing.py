@@ -1,4 +1,4 @@
-"""Pictures of what DTN learned: its maps, its ratios, and what it does to tokens and attention."""
+"""Pictures of what DTN learned: its maps, its ratios, and what it does to tokens."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .attention_distance import AttentionDistances
-from .normed_tokens import BEFORE
-from .panels import PER_ROW, SEQUENTIAL, add_scale, new_panels, new_plots, show_map
-from .position_maps import LayerMaps, PositionMaps
-from .ratio_course import RatioCourse
-from .token_pca import Projection
+from mmlape.analysis.panels import PER_ROW, SEQUENTIAL, add_scale, new_panels, new_plots, show_map
+
+from .maps import LayerMaps, PositionMaps
+from .pca import Projection
+from .ratios import RatioCourse
+from .tokens import BEFORE
 
 # Inches, of maps that come in many rows.
 SMALL = 1.0
@@ -29,7 +29,7 @@ def draw_dtn_maps(states: Mapping[str, PositionMaps]) -> Figure:
     All share one colour scale, from 0 to the largest weight. A box marks the token's own cell.
 
     Args:
-        states: Maps of one stack by what they are of, e.g. ``'before'`` and ``'after'`` training; with the same layers,
+        states: Maps of one stage by what they are of, e.g. ``'before'`` and ``'after'`` training; with the same layers,
             grid and token.
     """
     first = next(iter(states.values()))
@@ -143,28 +143,6 @@ def draw_projections(
     return figure
 
 
-def draw_distances(stacks: Sequence[AttentionDistances]) -> Figure:
-    """Mean attention distance of every head by layer (Figure 2), a panel per stack.
-
-    A dot is a head, dots side by side being in the order of the heads. A dashed line is the distance of equal weights.
-    """
-    figure, axes = new_plots(1, len(stacks), share_y=False)
-    for place, found in zip(axes[0], stacks):
-        heads = found.mean.shape[1]
-        shift = np.linspace(-0.3, 0.3, heads) if heads > 1 else np.zeros(1)
-        uniform = found.uniform.mean(axis=0)
-        for layer, index in enumerate(found.layers):
-            place.scatter(index + shift, found.mean[layer], s=12, color='tab:blue', linewidths=0)
-            place.hlines(uniform[layer], index - 0.4, index + 0.4, 'black', 'dashed', linewidth=1)
-        place.set_ylim(0, 1.1 * max(found.mean.max(), uniform.max(), 1e-6))
-        place.set_xticks(found.layers)
-        place.set_xlim(found.layers[0] - 0.6, found.layers[-1] + 0.6)
-        place.set_xlabel('layer', fontsize=7)
-        place.set_title(f'{found.stack}, {_grids(found.grids)}', fontsize=7, pad=3)
-    axes[0, 0].set_ylabel('mean attention distance (patches)', fontsize=7)
-    return figure
-
-
 def _mark_cell(axes: Axes, layer: LayerMaps) -> None:
     row, column = layer.cell
     corner = (column - 0.5, row - 0.5)
@@ -181,9 +159,3 @@ def _range(values: Sequence[np.ndarray]) -> tuple[float, float]:
 
 def _limit(projections: Sequence[Projection]) -> float:
     return 1.05 * max(np.abs(projection.points).max() for projection in projections) or 1.0
-
-
-def _grids(grids: np.ndarray) -> str:
-    """The grid of all images, or that there are several."""
-    different = np.unique(grids, axis=0)
-    return '{} x {} tokens'.format(*different[0]) if len(different) == 1 else 'several grids'

@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmlape.analysis.results import Result
+from mmlape.analysis.stages import Stage
 from mmlape.checks import check_grid, check_layers, check_option, check_positive_int
+from mmlape.layout import Grid
 from mmlape.position import PositionPlan
 
-from .stacks import PositionStack
-
-Grid = tuple[int, int]
 SOURCES = ('attention', 'stream')
 # A matrix of 8192 x 8192 correlations in float32 is 256 MiB.
 MAX_TOKENS = 8192
@@ -50,10 +50,10 @@ class LayerPosition:
     rows: np.ndarray
 
 
-def position_plan(stack: PositionStack, grid: Grid | None = None) -> PositionPlan:
-    """The plan of a stack for ``grid = (H, W)``, by default the grid that it was built for; without gradients."""
+def position_plan(stage: Stage, grid: Grid | None = None) -> PositionPlan:
+    """The plan of a stage for ``grid = (H, W)``, by default the grid that it was built for; without gradients."""
     with torch.no_grad():
-        return stack.joining(stack.embedding(_grid_of(stack, grid)))
+        return stage.position.joining(stage.position.embedding(_grid_of(stage, grid)))
 
 
 def plan_sources(plan: PositionPlan) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def plan_sources(plan: PositionPlan) -> tuple[str, ...]:
 
 
 def layer_positions(
-    stack: PositionStack,
+    stage: Stage,
     grid: Grid | None = None,
     source: str | None = None,
     layers: int | Sequence[int] | None = None,
@@ -74,7 +74,7 @@ def layer_positions(
     """What position contributes to the attention of each layer; see the head of this module for each joining method.
 
     Args:
-        stack: From :func:`~mmlape.analysis.find_stacks`.
+        stage: From :func:`~mmlape.analysis.position_stages`.
         grid: ``(H, W)`` in tokens. Default None: the grid that the embedding was built for.
         source: ``'attention'`` or ``'stream'``, for a plan with both. Default None: what there is.
         layers: None (default) for all, a number of first layers, or a list of 0-based indices.
@@ -86,11 +86,11 @@ def layer_positions(
         ValueError: If ``source`` is unknown, not in the plan, or left out where the plan has both; or ``layers`` is out
             of range, or none of them receives position.
     """
-    grid = _grid_of(stack, grid)
-    plan = position_plan(stack, grid)
-    wanted = check_layers('layers', layers, len(stack.blocks))
+    grid = _grid_of(stage, grid)
+    plan = position_plan(stage, grid)
+    wanted = check_layers('layers', layers, len(stage.blocks))
     source = _pick_source(plan, source)
-    rows = plan.attention if source == 'attention' else _in_stream(stack, plan, grid)
+    rows = plan.attention if source == 'attention' else _in_stream(stage, plan, grid)
     found = [
         LayerPosition(f'layer {layer}', _to_numpy(rows[layer]))
         for layer in wanted
@@ -99,7 +99,7 @@ def layer_positions(
     if not found:
         raise ValueError(f'none of the layers {list(wanted)} receives position')
     with torch.no_grad():
-        embedding = stack.embedding(grid)
+        embedding = stage.position.embedding(grid)
     if len(embedding) == 1:
         found.insert(0, LayerPosition('embedding', _to_numpy(embedding)))
     return found
@@ -176,11 +176,11 @@ def centre_of(grid: Grid) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Correlations:
-    """Position correlations of a stack.
+class Correlations(Result):
+    """Position correlations of a stage.
 
     Attributes:
-        stack: Its name.
+        stage: Its name.
         source: ``'attention'`` or ``'stream'``.
         grid: ``(H, W)``.
         token: The chosen token, ``(row, column)`` or the index of a prefix token.
@@ -190,7 +190,7 @@ class Correlations:
         maps: ``(n, H, W)``, the chosen token's correlation with every cell.
     """
 
-    stack: str
+    stage: str
     source: str
     grid: Grid
     token: tuple[int, int] | int
@@ -199,13 +199,9 @@ class Correlations:
     matrices: np.ndarray
     maps: np.ndarray
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """All of it for ``numpy.savez``."""
-        return {name: np.asarray(value) for name, value in vars(self).items()}
-
 
 def position_correlations(
-    stack: PositionStack,
+    stage: Stage,
     grid: Grid | None = None,
     token: int | Sequence[int] | None = None,
     with_prefix: bool = False,
@@ -215,7 +211,7 @@ def position_correlations(
     """Correlation matrices of all layers, and the row of one token as maps (LaPE, ICCV 2023, Figures 3 and 4).
 
     Args:
-        stack: From :func:`~mmlape.analysis.find_stacks`.
+        stage: From :func:`~mmlape.analysis.position_stages`.
         grid: ``(H, W)`` in tokens. Default None: the grid that the embedding was built for.
         token: The token of the maps, ``(row, column)`` or the index of a prefix token. Default None: the centre.
         with_prefix: Keep prefix tokens in the matrices. Default False.
@@ -225,17 +221,17 @@ def position_correlations(
     Raises:
         ValueError: As :func:`layer_positions`, :func:`token_row` and :func:`cosine_matrix`.
     """
-    grid = _grid_of(stack, grid)
+    grid = _grid_of(stage, grid)
     token = centre_of(grid) if token is None else token
-    num_prefix = stack.embedding.num_prefix_tokens
+    num_prefix = stage.position.embedding.num_prefix_tokens
     token_row(token, grid, num_prefix)  # refused before anything is computed
-    positions = layer_positions(stack, grid, source, layers)
+    positions = layer_positions(stage, grid, source, layers)
     first = 0 if with_prefix else num_prefix
     matrices = [cosine_matrix(position.rows[first:]) for position in positions]
     maps = [correlation_map(position.rows, token, grid, num_prefix) for position in positions]
     return Correlations(
-        stack=stack.name,
-        source=_pick_source(position_plan(stack, grid), source),
+        stage=stage.position_name,
+        source=_pick_source(position_plan(stage, grid), source),
         grid=grid,
         token=token if isinstance(token, int) else tuple(token),
         num_prefix=num_prefix - first,
@@ -245,8 +241,8 @@ def position_correlations(
     )
 
 
-def _grid_of(stack: PositionStack, grid: Grid | None) -> Grid:
-    return stack.embedding.grid if grid is None else check_grid('grid', grid)
+def _grid_of(stage: Stage, grid: Grid | None) -> Grid:
+    return stage.position.embedding.grid if grid is None else check_grid('grid', grid)
 
 
 def _pick_source(plan: PositionPlan, source: str | None) -> str:
@@ -262,11 +258,11 @@ def _pick_source(plan: PositionPlan, source: str | None) -> str:
     return source
 
 
-def _in_stream(stack: PositionStack, plan: PositionPlan, grid: Grid) -> list[Tensor | None]:
+def _in_stream(stage: Stage, plan: PositionPlan, grid: Grid) -> list[Tensor | None]:
     """Per layer, its norm of the position that is in the residual stream when the layer reads it."""
     collected, rows = plan.stem, []
     with torch.no_grad():
-        for block, entry in zip(stack.blocks, plan.stream):
+        for block, entry in zip(stage.blocks, plan.stream):
             if entry is not None:
                 collected = entry if collected is None else collected + entry
             rows.append(None if collected is None else _normed(block.norm1, collected, grid))

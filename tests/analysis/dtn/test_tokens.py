@@ -13,7 +13,7 @@ from mmlape.analysis import (
     draw_magnitudes,
     draw_projections,
     find_images,
-    find_layer_stacks,
+    find_stages,
     magnitude_maps,
     norm_tokens,
     project,
@@ -77,10 +77,10 @@ def test_versions_are_what_the_norms_make_of_the_same_tokens():
     model = variants.randomise(
         variants.build_pvt(norm_cfg=dict(type='mmlape.DTN'), num_heads=[4, 4, 5, 8])
     )
-    stack = find_layer_stacks(model, 'block2')[0]
+    stage = find_stages(model, 'block2')[0]
     seen = []
-    stack.blocks[1].norm2.register_forward_hook(lambda *call: seen.append(call))
-    (tokens,) = norm_tokens(model, IMAGE, stack, [1], 'norm2')
+    stage.blocks[1].norm2.register_forward_hook(lambda *call: seen.append(call))
+    (tokens,) = norm_tokens(model, IMAGE, stage, [1], 'norm2')
     _, (before, grid), after = seen[0]
     assert tokens.name == 'layer 1 norm2' and tokens.grid == grid == (5, 7)
     assert tokens.num_prefix == 0 and tokens.num_heads == 4
@@ -89,14 +89,14 @@ def test_versions_are_what_the_norms_make_of_the_same_tokens():
     for rows, other in zip(tokens.versions.values(), expected):
         assert np.allclose(rows, other[0].detach(), atol=1e-6)
     assert not any(
-        module._forward_hooks for module in model.modules() if module is not stack.blocks[1].norm2
+        module._forward_hooks for module in model.modules() if module is not stage.blocks[1].norm2
     )
 
 
 def test_heads_and_prefix_of_a_network_with_layer_norm():
     model = variants.randomise(variants.build_vit(with_dist_token=True))
     state = torch.random.get_rng_state()
-    both = [norm_tokens(model, IMAGE, *find_layer_stacks(model), [0, 3]) for _ in range(2)]
+    both = [norm_tokens(model, IMAGE, *find_stages(model), [0, 3]) for _ in range(2)]
     assert torch.equal(torch.random.get_rng_state(), state)
     for first, second in zip(*both):
         assert list(first.versions) == ['before', 'after LN', 'IN, initial', 'DTN, initial']
@@ -104,10 +104,10 @@ def test_heads_and_prefix_of_a_network_with_layer_norm():
         for name in first.versions:
             assert first.versions[name].shape == (14, 24)
             assert np.array_equal(first.versions[name], second.versions[name])
-    (without,) = norm_tokens(model, IMAGE, *find_layer_stacks(model), [0], compared=[])
+    (without,) = norm_tokens(model, IMAGE, *find_stages(model), [0], compared=[])
     assert list(without.versions) == ['before', 'after LN']
     with pytest.raises(ValueError, match=r"compared norm must be one of \['DTN', 'IN', 'LN'\]"):
-        norm_tokens(model, IMAGE, *find_layer_stacks(model), compared=['BN'])
+        norm_tokens(model, IMAGE, *find_stages(model), compared=['BN'])
 
 
 def test_lengths_per_head():
@@ -120,9 +120,9 @@ def test_lengths_per_head():
 def test_layer_norm_levels_lengths_and_instance_norm_does_not():
     """Figure 1: after LN all tokens have the length sqrt(C); IN and DTN keep differences."""
     model = variants.build_vit(with_cls_token=False).eval()
-    stack = find_layer_stacks(model)[0]
+    stage = find_stages(model)[0]
     (tokens,) = norm_tokens(
-        model, torch.rand(1, 3, 128, 128) * torch.linspace(0, 9, 128), stack, [0]
+        model, torch.rand(1, 3, 128, 128) * torch.linspace(0, 9, 128), stage, [0]
     )
     spread = {}
     for name, rows in tokens.versions.items():
@@ -167,7 +167,7 @@ def test_equal_tokens_have_no_components():
 
 def test_pictures_show_what_was_found():
     model = variants.randomise(variants.build_vit())
-    layers = norm_tokens(model, IMAGE, *find_layer_stacks(model), [0, 1])
+    layers = norm_tokens(model, IMAGE, *find_stages(model), [0, 1])
     maps = magnitude_maps(layers[0])
     panels = [axes for axes in draw_magnitudes(maps).axes if axes.images]
     assert len(panels) == 4 * 3
@@ -190,5 +190,5 @@ def test_pictures_show_what_was_found():
 
 def test_dtn_has_the_heads_of_the_norm():
     model = variants.build_vit(norm_cfg=dict(type='mmlape.DTN', num_heads=4), with_cls_token=False)
-    (tokens,) = norm_tokens(model.eval(), IMAGE, *find_layer_stacks(model), [0])
+    (tokens,) = norm_tokens(model.eval(), IMAGE, *find_stages(model), [0])
     assert isinstance(model.blocks[0].norm1, DTN) and tokens.num_heads == 4

@@ -26,31 +26,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from mmlape.analysis.results import Result
+from mmlape.analysis.stages import Stage
 from mmlape.checks import check_layers
 from mmlape.layers import Attention, SpatialReductionAttention
-from mmlape.layers.attention import partition
 from mmlape.layers.spatial_reduction import LINEAR_GRID
+from mmlape.layout import Grid, Layout
 
-from .layer_stacks import LayerStack
-
-Grid = tuple[int, int]
 # Attention weights held at a time.
 CHUNK = 16_000_000
 
 
 @dataclass(frozen=True)
-class AttentionDistances:
-    """Mean attention distances of a stack.
+class AttentionDistances(Result):
+    """Mean attention distances of a stage.
 
     Attributes:
-        stack: Its name.
+        stage: Its name.
         layers: ``(L,)``, 0-based indices.
-        distances: ``(images, L, heads)``, in patches of the stack's grid.
+        distances: ``(images, L, heads)``, in patches of the stage's grid.
         uniform: ``(images, L)``, the distance where every key has the same weight.
         grids: ``(images, 2)``, height and width in tokens.
     """
 
-    stack: str
+    stage: str
     layers: np.ndarray
     distances: np.ndarray
     uniform: np.ndarray
@@ -62,8 +61,8 @@ class AttentionDistances:
         return self.distances.mean(axis=0)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All of it for ``numpy.savez``."""
-        return {name: np.asarray(value) for name, value in vars(self).items()} | {'mean': self.mean}
+        """All of it for ``numpy.savez``, with the mean over images."""
+        return super().arrays() | {'mean': self.mean}
 
 
 class Places(NamedTuple):
@@ -85,7 +84,7 @@ class Places(NamedTuple):
 def attention_distances(
     backbone: nn.Module,
     images: Iterable[Tensor],
-    stacks: Sequence[LayerStack],
+    stages: Sequence[Stage],
     layers: int | Sequence[int] | None = None,
 ) -> list[AttentionDistances]:
     """Mean attention distances of all heads.
@@ -93,42 +92,42 @@ def attention_distances(
     Args:
         backbone: In evaluation mode.
         images: ``(1, 3, height, width)`` each, of any size; see :func:`~mmlape.analysis.read_images`.
-        stacks: From :func:`~mmlape.analysis.find_layer_stacks`.
-        layers: 0-based, of every stack. Default None: all.
+        stages: From :func:`~mmlape.analysis.find_stages`.
+        layers: 0-based, of every stage. Default None: all.
 
     Raises:
         ValueError: If there is no image, a layer does not exist, or a layer's attention is none of ours.
     """
     chosen = {
-        stack.name: check_layers(f'layers of {stack.name!r}', layers, len(stack.blocks))
-        for stack in stacks
+        stage.name: check_layers(f'layers of {stage.name!r}', layers, len(stage.blocks))
+        for stage in stages
     }
     attentions = {
-        stack.blocks[layer].attn: (stack.name, layer)
-        for stack in stacks
-        for layer in chosen[stack.name]
+        stage.blocks[layer].attn: (stage.name, layer)
+        for stage in stages
+        for layer in chosen[stage.name]
     }
     for attention in attentions:
-        places_of(attention, (1, 1), 1)  # refused before anything is computed
+        places_of(attention, Layout((1, 1)))  # refused before anything is computed
     found = [_distances_of_image(backbone, image, attentions) for image in images]
     if not found:
         raise ValueError('images must hold at least one image')
     return [
         AttentionDistances(
-            stack.name,
-            np.asarray(chosen[stack.name]),
+            stage.name,
+            np.asarray(chosen[stage.name]),
             *(
                 np.stack(
                     [
-                        [image[stack.name, layer][value] for layer in chosen[stack.name]]
+                        [image[stage.name, layer][value] for layer in chosen[stage.name]]
                         for image in found
                     ]
                 )
                 for value in range(2)
             ),
-            np.asarray([image[stack.name, chosen[stack.name][0]][2] for image in found]),
+            np.asarray([image[stage.name, chosen[stage.name][0]][2] for image in found]),
         )
-        for stack in stacks
+        for stage in stages
     ]
 
 
@@ -171,49 +170,54 @@ def mean_distance(
     return total / places.has_query.sum()
 
 
-def places_of(attention: nn.Module, grid: Grid, num_tokens: int) -> Places:
+def places_of(attention: nn.Module, layout: Layout) -> Places:
     """Where the queries and keys of an attention layer are.
 
     Args:
         attention: One of ours.
-        grid: ``(H, W)``.
-        num_tokens: ``P + H * W``.
+        layout: Of its tokens.
 
     Raises:
         ValueError: If the layer is none of ours.
     """
     for cls, find in _PLACES.items():
         if isinstance(attention, cls):
-            return find(attention, grid, num_tokens - grid[0] * grid[1])
+            return find(attention, layout)
     raise ValueError(
         f'attention distance is defined for {[cls.__name__ for cls in _PLACES]}, '
         f'got {type(attention).__name__}'
     )
 
 
-def _token_places(attention: Attention, grid: Grid, num_prefix: int) -> Places:
+def _token_places(attention: Attention, layout: Layout) -> Places:
     window = attention.window_size
     if window is None:
-        return _with_prefix(_cells(grid), num_prefix, num_prefix)
-    inside = partition(torch.ones(1, grid[0] * grid[1], 1), grid, window)[..., 0] > 0
-    places = _with_prefix(_cells(window), 0, num_prefix)
-    has_key = torch.cat([inside.new_zeros(len(inside), num_prefix), inside], dim=1)
+        return _with_prefix(_cells(layout.grid), layout.num_prefix, layout.num_prefix)
+    rows, columns = (_in_windows(side, length) for side, length in zip(layout.grid, window))
+    inside = (rows[:, None, :, None] & columns[None, :, None]).flatten(2).flatten(0, 1)
+    places = _with_prefix(_cells(window), 0, layout.num_prefix)
+    has_key = F.pad(inside, (layout.num_prefix, 0), value=False)
     return places._replace(has_query=inside, has_key=has_key)
 
 
-def _reduced_places(attention: SpatialReductionAttention, grid: Grid, num_prefix: int) -> Places:
-    places = _with_prefix(_cells(grid), num_prefix, num_prefix)
+def _reduced_places(attention: SpatialReductionAttention, layout: Layout) -> Places:
+    places = _with_prefix(_cells(layout.grid), layout.num_prefix, layout.num_prefix)
     if not attention.reduces:
         return places
     centres = [
         _pooled_centres(side) if attention.linear else _strided_centres(side, attention.sr_ratio)
-        for side in grid
+        for side in layout.grid
     ]
     keys = torch.cartesian_prod(*centres)
     return places._replace(keys=keys, has_key=torch.ones(1, len(keys), dtype=torch.bool))
 
 
 _PLACES = {Attention: _token_places, SpatialReductionAttention: _reduced_places}
+
+
+def _in_windows(side: int, length: int) -> Tensor:
+    """``(windows, length)``, which places of the windows along an axis are inside the grid."""
+    return (torch.arange(-(-side // length) * length) < side).view(-1, length)
 
 
 def _cells(grid: Grid) -> Tensor:
@@ -268,12 +272,11 @@ class _Listener(TorchFunctionMode):
 def _distances_of_image(
     backbone: nn.Module, image: Tensor, attentions: dict[nn.Module, tuple[str, int]]
 ) -> dict[tuple[str, int], tuple[np.ndarray, float, Grid]]:
-    """Distances per head, that of uniform weights, and the grid, by stack and layer."""
+    """Distances per head, that of uniform weights, and the grid, by stage and layer."""
     listener, found = _Listener(), {}
 
     def before(attention: nn.Module, args: tuple) -> None:
-        tokens, grid = args
-        listener.places = places_of(attention, grid, tokens.shape[1])
+        listener.places = places_of(attention, Layout.of(*args[:2]))
         listener.found = None
 
     def after(attention: nn.Module, args: tuple, output: Tensor) -> None:
@@ -281,7 +284,7 @@ def _distances_of_image(
         found[attentions[attention]] = (
             listener.found.cpu().numpy(),
             float(mean_distance(*_equal_scores(places), places)),
-            tuple(args[1]),
+            Layout.of(*args[:2]).grid,
         )
 
     handles = [attention.register_forward_pre_hook(before) for attention in attentions]

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from mmlape.analysis.position.correlation import centre_of, token_row
+from mmlape.analysis.stages import NORMS, Stage, dtn_places
 from mmlape.checks import check_grid
+from mmlape.layout import Grid
 from mmlape.norm import DTN
 
-from .correlation import centre_of, token_row
-from .layer_stacks import NORMS, LayerStack, dtn_places
-
-Grid = tuple[int, int]
 # The grid of the paper's figures, where no position embedding tells another.
 DEFAULT_GRID = (14, 14)
 
@@ -38,16 +37,16 @@ class LayerMaps:
 
 @dataclass(frozen=True)
 class PositionMaps:
-    """The maps of a stack.
+    """The maps of a stage.
 
     Attributes:
-        stack: Its name.
+        stage: Its name.
         grid: ``(H, W)`` in tokens.
         token: ``(row, column)`` of the token whose row is shown.
         layers: One entry per DTN.
     """
 
-    stack: str
+    stage: str
     grid: Grid
     token: tuple[int, int]
     layers: tuple[LayerMaps, ...]
@@ -56,7 +55,7 @@ class PositionMaps:
         """All of it for ``numpy.savez``: ``maps_layer0_norm1<suffix>``, ..., ``cell_...``, ``grid``, ``token``."""
         named = {layer.name.replace(' ', '', 1).replace(' ', '_'): layer for layer in self.layers}
         return {
-            'stack': np.asarray(self.stack),
+            'stage': np.asarray(self.stage),
             'grid': np.asarray(self.grid),
             'token': np.asarray(self.token),
             **{f'maps_{name}{suffix}': layer.maps for name, layer in named.items()},
@@ -65,17 +64,17 @@ class PositionMaps:
 
 
 def dtn_maps(
-    stack: LayerStack,
+    stage: Stage,
     grid: Grid | None = None,
     token: Sequence[int] | None = None,
     layers: int | Sequence[int] | None = None,
     norms: Sequence[str] = NORMS,
 ) -> PositionMaps:
-    """One token's row of ``P_h``, for every head of every DTN of a stack, as 2-D maps (ICLR 2022, Figures 6 and 7).
+    """One token's row of ``P_h``, for every head of every DTN of a stage, as 2-D maps (ICLR 2022, Figures 6 and 7).
 
     Args:
-        stack: From :func:`~mmlape.analysis.find_dtn_stacks`.
-        grid: ``(H, W)`` in tokens. Default None: that of the position embedding of the stack, else 14 x 14.
+        stage: From :func:`~mmlape.analysis.dtn_stages`.
+        grid: ``(H, W)`` in tokens. Default None: that of the position embedding of the stage, else 14 x 14.
         token: ``(row, column)``. Default None: the centre. Prefix tokens take no part in the maps.
         layers: 0-based, see :func:`~mmlape.analysis.dtn_places`. Default None: all with DTN.
         norms: ``'norm1'``, ``'norm2'`` or both (default).
@@ -84,14 +83,16 @@ def dtn_maps(
         ValueError: If the grid, the token or a layer does not exist, or a layer has no DTN.
         TypeError: If ``token`` is no pair.
     """
-    grid = stack.grid or DEFAULT_GRID if grid is None else check_grid('grid', grid)
+    if grid is None:
+        grid = DEFAULT_GRID if stage.position is None else stage.position.embedding.grid
+    grid = check_grid('grid', grid)
     token = centre_of(grid) if token is None else token
     token = divmod(token_row(token, grid, 0), grid[1])
-    places = dtn_places(stack, layers, norms)
+    places = dtn_places(stage, layers, norms)
     if not places:
-        raise ValueError(f'no layer of {stack.name!r} has DTN as its {" or ".join(norms)}')
+        raise ValueError(f'no layer of {stage.name!r} has DTN as its {" or ".join(norms)}')
     found = tuple(_layer_maps(place.name, place.norm, grid, token) for place in places)
-    return PositionMaps(stack.name, grid, token, found)
+    return PositionMaps(stage.name, grid, token, found)
 
 
 def _layer_maps(name: str, norm: DTN, grid: Grid, token: tuple[int, int]) -> LayerMaps:

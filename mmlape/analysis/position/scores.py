@@ -12,24 +12,90 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from mmlape.analysis.results import Result
+from mmlape.analysis.stages import Stage, find_stages
 from mmlape.checks import check_grid, check_layers, check_positive_int
-from mmlape.position import AttentionPosition, PositionEmbedding, RelativePositionBias
+from mmlape.layout import Grid
+from mmlape.position import (
+    AttentionPosition,
+    GaborAttention,
+    PositionEmbedding,
+    RelativePositionBias,
+)
 
 from .correlation import MAX_TOKENS, centre_of, token_row
-from .layer_stacks import LayerStack, find_layer_stacks
 from .tables import EmbeddingTable
 
-Grid = tuple[int, int]
+
+def _bias_scores(position: RelativePositionBias, grid: Grid) -> Tensor:
+    return F.pad(position.bias(grid), (position.num_prefix_tokens, 0) * 2)
+
+
+def _channel_scores(position: GaborAttention, grid: Grid) -> Tensor | None:
+    placed = position.placed(grid)
+    if placed.beside_query is None:  # parts 2 and 3 depend on the image
+        return None
+    scale = (position.embed_dims // position.num_heads) ** -0.5
+    return scale * placed.beside_query @ placed.beside_key.mT
+
+
+# What adds the same to the scores of every image: (1, heads, P + H * W, P + H * W), or None for nothing.
+_SCORES = {RelativePositionBias: _bias_scores, GaborAttention: _channel_scores}
+
+
+def _scores(position: AttentionPosition, grid: Grid) -> Tensor | None:
+    with torch.no_grad():
+        for cls, compute in _SCORES.items():
+            if isinstance(position, cls):
+                return compute(position, grid)
+    return None
+
+
+def _rows(position: AttentionPosition, grid: Grid) -> list[tuple[str, int, Grid, np.ndarray]]:
+    """Name, prefix rows, grid, and rows by channels of everything that a position is made from."""
+    with torch.no_grad():
+        if isinstance(position, RelativePositionBias):
+            # The stored order is query minus key; as a map around the query, key minus query.
+            table = position.table(grid).flip(0)
+            offsets = (2 * grid[0] - 1, 2 * grid[1] - 1)
+            return [('bias', 0, offsets, table.float().cpu().numpy())]
+        return [
+            (name, child.num_prefix_tokens, grid, child(grid)[0].float().cpu().numpy())
+            for name, child in position.named_children()
+            if isinstance(child, PositionEmbedding)
+        ]
+
+
+def _positions(
+    stage: Stage, layers: int | Sequence[int] | None = None, with_scores: bool = False
+) -> dict[int, AttentionPosition]:
+    """By layer, those asked for that have one."""
+    found = {}
+    for layer in check_layers('layers', layers, len(stage.blocks)):
+        position = getattr(stage.blocks[layer].attn, 'position', None)
+        # A single cell tells whether there are scores.
+        if isinstance(position, AttentionPosition) and not (
+            with_scores and _scores(position, (1, 1)) is None
+        ):
+            found[layer] = position
+    return found
+
+
+def _grid_of(position: AttentionPosition, grid: Grid | None) -> Grid:
+    if grid is None or (position.per_window and position.window_size is not None):
+        return position.grid
+    return check_grid('grid', grid)
 
 
 @dataclass(frozen=True)
-class PositionScores:
+class PositionScores(Result):
     """What position adds to the scores of attention layers that share a grid.
 
     Attributes:
-        stack: Name of the stack of layers, ``'blocks'``.
+        stage: Name of the layers, ``'blocks'``.
         grid: ``(H, W)``; of the window where a bias serves windows.
         token: The chosen query, ``(row, column)`` or the index of a prefix token.
         num_prefix: Rows of prefix tokens that ``matrices`` begin with; 0 where they are left out.
@@ -38,7 +104,7 @@ class PositionScores:
         maps: ``(n, H, W)``, what the chosen query's scores receive at every cell.
     """
 
-    stack: str
+    stage: str
     grid: Grid
     token: tuple[int, int] | int
     num_prefix: int
@@ -46,35 +112,32 @@ class PositionScores:
     matrices: np.ndarray
     maps: np.ndarray
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """All of it for ``numpy.savez``."""
-        return {name: np.asarray(value) for name, value in vars(self).items()}
 
-
-def attention_position_stacks(backbone: nn.Module, with_scores: bool = False) -> list[LayerStack]:
-    """Stacks of layers with a position inside the attention, maybe none.
+def attention_position_stages(backbone: nn.Module, with_scores: bool = False) -> list[Stage]:
+    """Stages with a position inside the attention, maybe none.
 
     Args:
-        backbone: Any network.
+        backbone: As for :func:`~mmlape.analysis.find_stages`.
         with_scores: Only those whose position adds to scores whatever the image. Default False.
+
+    Raises:
+        ValueError: If the network has no transformer layers of our kind.
     """
-    if not any(isinstance(module, AttentionPosition) for module in backbone.modules()):
-        return []
-    return [stack for stack in find_layer_stacks(backbone) if _positions(stack, None, with_scores)]
+    return [stage for stage in find_stages(backbone) if _positions(stage, None, with_scores)]
 
 
 def position_scores(
-    stack: LayerStack,
+    stage: Stage,
     grid: Grid | None = None,
     token: int | Sequence[int] | None = None,
     with_prefix: bool = False,
     layers: int | Sequence[int] | None = None,
     head: int | None = None,
 ) -> list[PositionScores]:
-    """What position adds to the scores of the layers of a stack, as matrices and as one query's maps.
+    """What position adds to the scores of the layers of a stage, as matrices and as one query's maps.
 
     Args:
-        stack: From :func:`attention_position_stacks`.
+        stage: From :func:`attention_position_stages`.
         grid: ``(H, W)`` in tokens. Default None: the grid that each position was built for. A bias of windows is shown
             at the window's.
         token: The query of the maps, ``(row, column)`` or the index of a prefix token. Default None: the centre.
@@ -89,20 +152,20 @@ def position_scores(
         ValueError: If a layer, head or token does not exist, no layer asked for has such a position, or the scores
             would not fit in memory.
     """
-    positions = _positions(stack, layers, with_scores=True)
+    positions = _positions(stage, layers, with_scores=True)
     if not positions:
-        raise ValueError(f'none of these layers of {stack.name!r} has a position in its scores')
+        raise ValueError(f'none of these layers of {stage.name!r} has a position in its scores')
     by_grid: dict[Grid, dict[int, AttentionPosition]] = {}
     for layer, position in positions.items():
         by_grid.setdefault(_grid_of(position, grid), {})[layer] = position
     return [
-        _of_one_grid(stack.name, size, group, token, with_prefix, head)
+        _of_one_grid(stage.name, size, group, token, with_prefix, head)
         for size, group in by_grid.items()
     ]
 
 
 def attention_tables(
-    stack: LayerStack, grid: Grid | None = None, with_prefix: bool = True
+    stage: Stage, grid: Grid | None = None, with_prefix: bool = True
 ) -> list[EmbeddingTable]:
     """What the position inside attention is made from; one table for each layer (K of them) that has it.
 
@@ -112,16 +175,16 @@ def attention_tables(
       and the middle is a token's bias on itself.
 
     Args:
-        stack: From :func:`attention_position_stacks`.
+        stage: From :func:`attention_position_stages`.
         grid: ``(H, W)`` in tokens. Default None: the grid that each position was built for.
         with_prefix: Keep the rows of prefix tokens. Default True.
     """
     found: dict[tuple[str, Grid, int], list[np.ndarray]] = {}
-    for position in _positions(stack).values():
+    for position in _positions(stage).values():
         size = _grid_of(position, grid)
         for name, num_prefix, shown, rows in _rows(position, size):
             first = 0 if with_prefix else num_prefix
-            key = (f'{stack.name}.{name}', shown, num_prefix - first)
+            key = (f'{stage.name}.{name}', shown, num_prefix - first)
             found.setdefault(key, []).append(rows[first:])
     names = [name for name, _, _ in found]
     return [
@@ -158,13 +221,12 @@ def _of_one_grid(
         )
     matrices = []
     for position in positions.values():
-        with torch.no_grad():
-            scores = position.scores(grid)[0].float()
+        scores = _scores(position, grid)[0].float()
         scores = scores.mean(dim=0) if head is None else scores[head]
         matrices.append(scores.cpu().numpy())
     left_out = 0 if with_prefix else num_prefix
     return PositionScores(
-        stack=name,
+        stage=name,
         grid=grid,
         token=token if isinstance(token, int) else tuple(token),
         num_prefix=num_prefix - left_out,
@@ -172,36 +234,3 @@ def _of_one_grid(
         matrices=np.stack([matrix[left_out:, left_out:] for matrix in matrices]),
         maps=np.stack([matrix[chosen, num_prefix:].reshape(grid) for matrix in matrices]),
     )
-
-
-def _rows(position: AttentionPosition, grid: Grid) -> list[tuple[str, int, Grid, np.ndarray]]:
-    """Name, prefix rows, grid, and rows by channels of everything that a position is made from."""
-    with torch.no_grad():
-        if isinstance(position, RelativePositionBias):
-            # The stored order is query minus key; as a map around the query, key minus query.
-            table = position.table(grid).flip(0)
-            offsets = (2 * grid[0] - 1, 2 * grid[1] - 1)
-            return [('bias', 0, offsets, table.float().cpu().numpy())]
-        return [
-            (name, child.num_prefix_tokens, grid, child(grid)[0].float().cpu().numpy())
-            for name, child in position.named_children()
-            if isinstance(child, PositionEmbedding)
-        ]
-
-
-def _positions(
-    stack: LayerStack, layers: int | Sequence[int] | None = None, with_scores: bool = False
-) -> dict[int, AttentionPosition]:
-    """By layer, those asked for that have one."""
-    found = {}
-    for layer in check_layers('layers', layers, len(stack.blocks)):
-        position = getattr(stack.blocks[layer].attn, 'position', None)
-        if isinstance(position, AttentionPosition) and (position.has_scores or not with_scores):
-            found[layer] = position
-    return found
-
-
-def _grid_of(position: AttentionPosition, grid: Grid | None) -> Grid:
-    if grid is None or (position.per_window and position.window_size is not None):
-        return position.grid
-    return check_grid('grid', grid)

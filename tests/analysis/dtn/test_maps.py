@@ -1,4 +1,4 @@
-"""Stacks of layers, and DTN's maps against the softmax of the paper."""
+"""Stages of layers, and DTN's maps against the softmax of the paper."""
 
 import backbone_variants as variants
 import numpy as np
@@ -10,9 +10,10 @@ from mmlape.analysis import (
     draw_dtn_maps,
     dtn_maps,
     dtn_places,
-    find_dtn_stacks,
-    find_layer_stacks,
+    dtn_stages,
+    find_stages,
     norm_places,
+    position_stages,
 )
 from mmlape.norm import DTN, LN
 
@@ -43,25 +44,26 @@ def softmax_map(norm, grid, token):
         (variants.build_pvt, ['block1', 'block2', 'block3', 'block4']),
     ],
 )
-def test_stacks_of_every_backbone(build, names):
+def test_stages_of_every_backbone(build, names):
     model = build()
-    stacks = find_layer_stacks(model)
-    assert [stack.name for stack in stacks] == names
-    assert all(stack.blocks is model.get_submodule(stack.name) for stack in stacks)
-    assert stacks[0].grid == ((4, 4) if build is not variants.build_pvt else (16, 16))
-    assert [stack.name for stack in find_layer_stacks(model, names[-1])] == names[-1:]
+    stages = find_stages(model)
+    assert [stage.name for stage in stages] == names
+    assert all(stage.blocks is model.get_submodule(stage.name) for stage in stages)
+    for stage in position_stages(model):
+        assert stage.position is model.get_submodule(stage.position_name)
+    assert [stage.name for stage in find_stages(model, names[-1])] == names[-1:]
 
 
-def test_a_stack_without_position_has_no_grid_of_its_own():
-    assert {stack.grid for stack in find_layer_stacks(variants.build_pvt('V2'))} == {None}
+def test_a_stage_may_have_no_position():
+    assert {stage.position for stage in find_stages(variants.build_pvt('V2'))} == {None}
 
 
 @pytest.mark.parametrize(('grid', 'token'), [((5, 7), (1, 6)), ((4, 4), None), ((1, 9), (0, 3))])
 def test_maps_are_the_softmax_of_eq_6(pvt, grid, token):
-    stack = find_dtn_stacks(pvt, 'block3')[0]
-    found = dtn_maps(stack, grid, token)
+    stage = dtn_stages(pvt, 'block3')[0]
+    found = dtn_maps(stage, grid, token)
     assert found.token == (token or (2, 2)) and found.grid == grid
-    for layer, place in zip(found.layers, dtn_places(stack)):
+    for layer, place in zip(found.layers, dtn_places(stage)):
         assert layer.name == place.name and layer.cell == found.token and layer.pool == 1
         expected = softmax_map(place.norm, grid, found.token)
         assert layer.maps.shape == (5, *grid)
@@ -70,9 +72,9 @@ def test_maps_are_the_softmax_of_eq_6(pvt, grid, token):
 
 
 def test_maps_of_pooled_statistics_are_of_cells(pvt):
-    stack = find_dtn_stacks(pvt, 'block1')[0]
-    found = dtn_maps(stack, (9, 14), (8, 5))
-    place = dtn_places(stack)[0]
+    stage = dtn_stages(pvt, 'block1')[0]
+    found = dtn_maps(stage, (9, 14), (8, 5))
+    place = dtn_places(stage)[0]
     assert place.norm.pool == 4
     assert found.layers[0].cell == (2, 1)
     expected = softmax_map(place.norm, (3, 4), (2, 1))
@@ -81,12 +83,12 @@ def test_maps_of_pooled_statistics_are_of_cells(pvt):
 
 def test_maps_weigh_what_the_norm_weighs(pvt):
     """With the mean of other tokens alone and the token's own variance, y = (x - P x) / sigma."""
-    stack, grid = find_dtn_stacks(pvt, 'block3')[0], (3, 4)
+    stage, grid = dtn_stages(pvt, 'block3')[0], (3, 4)
     norm = DTN(20, 5, ratio_mean=0.0, ratio_var=1.0, stabilize=False)
     nn.init.normal_(norm.positions.weight)
-    stack.blocks[0].norm1 = norm
+    stage.blocks[0].norm1 = norm
     tokens = torch.randn(1, 12, 20)
-    (layer,) = dtn_maps(stack, grid, (2, 1), [0], ['norm1']).layers
+    (layer,) = dtn_maps(stage, grid, (2, 1), [0], ['norm1']).layers
     with torch.no_grad():
         out = norm(tokens, grid)[0, 9].unflatten(0, (5, 4))
     weights = torch.from_numpy(layer.maps).view(5, 12, 1)
@@ -97,25 +99,25 @@ def test_maps_weigh_what_the_norm_weighs(pvt):
 
 def test_uniform_maps_and_the_default_grid():
     norm_cfg = [dict(type='mmlape.DTN', positions='uniform', pool=1)] * 4
-    (stack, *_) = find_dtn_stacks(variants.build_pvt('V2', norm_cfg=norm_cfg))
-    found = dtn_maps(stack)
+    (stage, *_) = dtn_stages(variants.build_pvt('V2', norm_cfg=norm_cfg))
+    found = dtn_maps(stage)
     assert found.grid == (14, 14) and found.token == (7, 7)
     assert np.allclose(found.layers[0].maps, np.full((1, 14, 14), 1 / 196))
 
 
 def test_arrays_name_layer_and_norm(pvt):
-    found = dtn_maps(find_dtn_stacks(pvt, 'block2')[0], (4, 4), layers=[1])
+    found = dtn_maps(dtn_stages(pvt, 'block2')[0], (4, 4), layers=[1])
     arrays = found.arrays('_after')
     assert set(arrays) == {
-        *('stack', 'grid', 'token', 'maps_layer1_norm1_after', 'maps_layer1_norm2_after'),
+        *('stage', 'grid', 'token', 'maps_layer1_norm1_after', 'maps_layer1_norm2_after'),
         *('cell_layer1_norm1', 'cell_layer1_norm2'),
     }
     assert np.array_equal(arrays['maps_layer1_norm2_after'], found.layers[1].maps)
 
 
 def test_the_picture_shows_the_maps_and_marks_the_token(pvt):
-    stack = find_dtn_stacks(pvt, 'block3')[0]
-    states = {'before': dtn_maps(stack, (5, 7), (1, 6)), 'after': dtn_maps(stack, (5, 7), (1, 6))}
+    stage = dtn_stages(pvt, 'block3')[0]
+    states = {'before': dtn_maps(stage, (5, 7), (1, 6)), 'after': dtn_maps(stage, (5, 7), (1, 6))}
     figure = draw_dtn_maps(states)
     panels = [axes for axes in figure.axes if axes.images]
     assert len(panels) == 2 * 2 * 5
@@ -131,28 +133,23 @@ def test_the_picture_shows_the_maps_and_marks_the_token(pvt):
 
 def test_mistakes_list_what_is_accepted(pvt):
     with pytest.raises(ValueError, match=r"part must be one of \['block1', .*'block4'\], got 'b'"):
-        find_layer_stacks(pvt, 'b')
+        find_stages(pvt, 'b')
     with pytest.raises(
         ValueError, match=r"part with DTN must be one of .*'block3'\], got 'block4'"
     ):
-        find_dtn_stacks(pvt, 'block4')
+        dtn_stages(pvt, 'block4')
     with pytest.raises(ValueError, match='no layer of this VisionTransformer has DTN'):
-        find_dtn_stacks(variants.build_vit())
-    block = nn.Module()
-    block.norm1 = block.norm2 = nn.LayerNorm(4)  # upstream's, called without a grid
-    block.attn = nn.Identity()
-    with pytest.raises(ValueError, match='ModuleList has no transformer layers of the kind of'):
-        find_layer_stacks(nn.ModuleList([block]))
+        dtn_stages(variants.build_vit())
     with pytest.raises(ValueError, match='ResNet has no transformer layers of the kind of mmlape'):
-        find_layer_stacks(type('ResNet', (nn.Module,), {})())
-    stack = find_dtn_stacks(pvt, 'block2')[0]
+        find_stages(type('ResNet', (nn.Module,), {})())
+    stage = dtn_stages(pvt, 'block2')[0]
     with pytest.raises(ValueError, match='layers must be 0 to 1, got 2'):
-        dtn_maps(stack, layers=[2])
+        dtn_maps(stage, layers=[2])
     with pytest.raises(ValueError, match=r"norm must be one of \['norm1', 'norm2'\], got 'norm'"):
-        norm_places(stack, norms=['norm'])
+        norm_places(stage, norms=['norm'])
     with pytest.raises(ValueError, match='column of the token must be 0 to 3, got 4'):
-        dtn_maps(stack, (4, 4), (0, 4))
-    stack.blocks[1].norm1 = LN(16)
+        dtn_maps(stage, (4, 4), (0, 4))
+    stage.blocks[1].norm1 = LN(16)
     with pytest.raises(ValueError, match=r"\[1\] of 'block2' have none, \[0, 1\] have it"):
-        dtn_maps(stack, layers=[0, 1], norms=['norm1'])
-    assert [layer.name for layer in dtn_maps(stack, norms=['norm1']).layers] == ['layer 0 norm1']
+        dtn_maps(stage, layers=[0, 1], norms=['norm1'])
+    assert [layer.name for layer in dtn_maps(stage, norms=['norm1']).layers] == ['layer 0 norm1']

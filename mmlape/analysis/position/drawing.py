@@ -7,11 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from .attention_scores import PositionScores
-from .channel_kinds import KINDS, ChannelKinds
-from .correlation import Correlations
-from .gabor_fit import GaborFit
-from .panels import (
+from mmlape.analysis.panels import (
     DIVERGING,
     OUTLINE,
     PER_ROW,
@@ -23,6 +19,11 @@ from .panels import (
     show_map,
     symmetric_scale,
 )
+
+from .channel_kinds import KINDS, ChannelKinds
+from .correlation import Correlations
+from .gabor_fit import GaborFit
+from .scores import PositionScores
 from .tables import EmbeddingTable, pick_channels
 
 

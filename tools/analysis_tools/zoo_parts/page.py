@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from mmengine.config import Config
 
-from .complexity import IMAGE_SIZES, Complexity
+from mmlape.analysis.complexity import IMAGE_SIZES, Complexity
 
 __all__ = ['Row', 'Zoo', 'read_rows', 'write_measured']
 

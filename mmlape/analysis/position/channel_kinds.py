@@ -1,7 +1,7 @@
 """The four kinds of channels of a learned table (Gabor position encoding, section 3.1), told apart by a stated rule.
 
 The paper tells them apart by eye. Here a channel's map is split into a function of x, a function of y and the rest, as
-in :mod:`~mmlape.analysis.gabor_fit`, and asked three questions in turn:
+in :mod:`~mmlape.analysis.position.gabor_fit`, and asked three questions in turn:
 
 1. Is there a pattern? The share of the variance that the two functions explain, corrected for what they would explain
    of noise (the adjusted R^2), is at least ``PATTERN``. If not: **chaos**. Oblique waves, and anything else that is no

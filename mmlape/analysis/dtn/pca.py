@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from .normed_tokens import NormTokens
+from .tokens import NormTokens
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from mmlape.analysis.results import Result
+from mmlape.analysis.stages import Stage
 from mmlape.checks import check_grid, check_positive_int
-
-from .stacks import PositionStack
-
-Grid = tuple[int, int]
+from mmlape.layout import Grid
 
 
 @dataclass(frozen=True)
-class EmbeddingTable:
+class EmbeddingTable(Result):
     """A position embedding at one grid.
 
     Attributes:
-        stack: Name of the stack that it belongs to.
+        stage: Name of the stage that it belongs to.
         grid: ``(H, W)``.
         num_prefix: Rows of prefix tokens that come first.
         tables: ``(K, P + H * W, C)``; K > 1 where every layer has its own.
@@ -28,7 +27,7 @@ class EmbeddingTable:
             ``'channel'``.
     """
 
-    stack: str
+    stage: str
     grid: Grid
     num_prefix: int
     tables: np.ndarray
@@ -48,28 +47,24 @@ class EmbeddingTable:
         """Table ``index`` without prefix rows, one map per channel: ``(C, H, W)``."""
         return self.table(index)[self.num_prefix :].T.reshape(-1, *self.grid)
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """All of it for ``numpy.savez``."""
-        return {name: np.asarray(value) for name, value in vars(self).items()}
-
 
 def embedding_table(
-    stack: PositionStack, grid: Grid | None = None, with_prefix: bool = True
+    stage: Stage, grid: Grid | None = None, with_prefix: bool = True
 ) -> EmbeddingTable:
-    """The embedding of a stack.
+    """The embedding of a stage.
 
     Args:
-        stack: From :func:`~mmlape.analysis.find_stacks`.
+        stage: From :func:`~mmlape.analysis.position_stages`.
         grid: ``(H, W)`` in tokens. Default None: the grid that the embedding was built for.
         with_prefix: Keep the rows of prefix tokens. Default True.
     """
-    grid = stack.embedding.grid if grid is None else check_grid('grid', grid)
+    grid = stage.position.embedding.grid if grid is None else check_grid('grid', grid)
     with torch.no_grad():
-        tables = stack.embedding(grid).detach().cpu().float().numpy()
-    num_prefix = stack.embedding.num_prefix_tokens
+        tables = stage.position.embedding(grid).detach().cpu().float().numpy()
+    num_prefix = stage.position.embedding.num_prefix_tokens
     if not with_prefix:
         tables, num_prefix = tables[:, num_prefix:], 0
-    return EmbeddingTable(stack.name, grid, num_prefix, tables)
+    return EmbeddingTable(stage.position_name, grid, num_prefix, tables)
 
 
 def pick_channels(

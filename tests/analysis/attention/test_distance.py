@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from mmlape.analysis import attention_distance as module
-from mmlape.analysis import attention_distances, draw_distances, find_layer_stacks
+from mmlape.analysis import attention_distances, draw_distances, find_stages
+from mmlape.analysis.attention import distance as module
+from mmlape.analysis.stages import Stage
 from mmlape.layers import Attention, SpatialReductionAttention
 from mmlape.norm import LN
 
@@ -47,6 +48,9 @@ class OneLayer(nn.Module):
         self.blocks = nn.ModuleList([layer])
         self.grid, self.num_prefix = grid, num_prefix
 
+    def stages(self):
+        return [Stage('blocks', 'position', None, None, self.blocks, None)]
+
     def tokens(self):
         generator = torch.Generator().manual_seed(3)
         length = self.num_prefix + self.grid[0] * self.grid[1]
@@ -58,7 +62,7 @@ class OneLayer(nn.Module):
 
 def measure(attention, grid, num_prefix=0):
     model = OneLayer(attention, grid, num_prefix).eval()
-    (found,) = attention_distances(model, [torch.zeros(1, 3, 8, 8)], find_layer_stacks(model))
+    (found,) = attention_distances(model, [torch.zeros(1, 3, 8, 8)], find_stages(model))
     return model, found
 
 
@@ -152,45 +156,45 @@ def test_linear_attention_measures_to_what_is_averaged():
 def test_what_position_does_to_scores_counts():
     """With a large bias on the offset zero every token looks at itself."""
     model = variants.build_vit(attention_position=dict(type='mmlape.RelativePositionBias')).eval()
-    stacks = find_layer_stacks(model)
-    (plain,) = attention_distances(model, [IMAGE], stacks)
+    stages = find_stages(model)
+    (plain,) = attention_distances(model, [IMAGE], stages)
     with torch.no_grad():
         for block in model.blocks:
             table = block.attn.position.relative_position_bias_table
             table[len(table) // 2] = 1000
-    (near,) = attention_distances(model, [IMAGE], stacks)
+    (near,) = attention_distances(model, [IMAGE], stages)
     assert plain.mean.min() > 0.5 and near.mean.max() < 1e-3
 
 
 @pytest.mark.parametrize('name', NAMES)
 def test_every_variant_is_measured_and_left_as_it_was(name):
     model = variants.randomise(variants.VARIANTS[name]())
-    stacks = find_layer_stacks(model)
+    stages = find_stages(model)
     with torch.no_grad():
         before = model(IMAGE)[-1]
-    found = attention_distances(model, [IMAGE, IMAGE[:, :, :20]], stacks)
+    found = attention_distances(model, [IMAGE, IMAGE[:, :, :20]], stages)
     with torch.no_grad():
         after = model(IMAGE)[-1]
     assert torch.equal(*(out if torch.is_tensor(out) else out[0] for out in (before, after)))
-    for stack, distances in zip(stacks, found):
-        heads = stack.blocks[0].attn.num_heads
-        assert distances.distances.shape == (2, len(stack.blocks), heads)
+    for stage, distances in zip(stages, found):
+        heads = stage.blocks[0].attn.num_heads
+        assert distances.distances.shape == (2, len(stage.blocks), heads)
         assert np.isfinite(distances.distances).all() and (distances.distances >= 0).all()
         farthest = np.hypot(*(distances.grids.max(axis=0) - 1))
         assert distances.distances.max() <= farthest
         assert np.allclose(distances.mean, distances.distances.mean(axis=0))
-    assert draw_distances(found).axes[0].get_title().startswith(stacks[0].name)
+    assert draw_distances(found).axes[0].get_title().startswith(stages[0].name)
 
 
 def test_mistakes():
     model = variants.build_vit().eval()
-    stacks = find_layer_stacks(model)
+    stages = find_stages(model)
     with pytest.raises(ValueError, match=r"layers of 'blocks' must be 0 to 3, got 4"):
-        attention_distances(model, [IMAGE], stacks, [4])
+        attention_distances(model, [IMAGE], stages, [4])
     with pytest.raises(ValueError, match='at least one image'):
-        attention_distances(model, [], stacks)
+        attention_distances(model, [], stages)
     other = OneLayer(nn.MultiheadAttention(12, 3), (2, 2))
     with pytest.raises(
         ValueError, match=r"\['Attention', 'SpatialReductionAttention'\], got Multi"
     ):
-        attention_distances(other, [IMAGE], find_layer_stacks(other))
+        attention_distances(other, [IMAGE], find_stages(other))

@@ -1,0 +1,40 @@
+"""Pictures of how far attention looks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from mmlape.analysis.panels import new_plots
+
+from .distance import AttentionDistances
+
+
+def draw_distances(stages: Sequence[AttentionDistances]) -> Figure:
+    """Mean attention distance of every head by layer (Figure 2), a panel per stage.
+
+    A dot is a head, dots side by side being in the order of the heads. A dashed line is the distance of equal weights.
+    """
+    figure, axes = new_plots(1, len(stages), share_y=False)
+    for place, found in zip(axes[0], stages):
+        heads = found.mean.shape[1]
+        shift = np.linspace(-0.3, 0.3, heads) if heads > 1 else np.zeros(1)
+        uniform = found.uniform.mean(axis=0)
+        for layer, index in enumerate(found.layers):
+            place.scatter(index + shift, found.mean[layer], s=12, color='tab:blue', linewidths=0)
+            place.hlines(uniform[layer], index - 0.4, index + 0.4, 'black', 'dashed', linewidth=1)
+        place.set_ylim(0, 1.1 * max(found.mean.max(), uniform.max(), 1e-6))
+        place.set_xticks(found.layers)
+        place.set_xlim(found.layers[0] - 0.6, found.layers[-1] + 0.6)
+        place.set_xlabel('layer', fontsize=7)
+        place.set_title(f'{found.stage}, {_grids(found.grids)}', fontsize=7, pad=3)
+    axes[0, 0].set_ylabel('mean attention distance (patches)', fontsize=7)
+    return figure
+
+
+def _grids(grids: np.ndarray) -> str:
+    """The grid of all images, or that there are several."""
+    different = np.unique(grids, axis=0)
+    return '{} x {} tokens'.format(*different[0]) if len(different) == 1 else 'several grids'
