@@ -48,9 +48,10 @@ test: env  ## the fast tests
 test-slow: env  ## the tests of more than 20 seconds
 	$(PYTEST) -m slow
 
-lint: env  ## what CI checks: style and formatting
+lint: env  ## what CI checks: style, formatting and types
 	$(PY) -m ruff check $(FORMATTED)
 	$(PY) -m ruff format --check $(FORMATTED)
+	$(PY) -m mypy
 
 format: env  ## repair what lint complains about, as far as that goes by itself
 	$(PY) -m ruff check --fix $(FORMATTED)
@@ -64,7 +65,7 @@ docs-links: env  ## do the addresses in the docs answer? needs the network
 	$(SPHINX) -b linkcheck . docs/_build/linkcheck
 
 clean:  ## remove builds and caches; environments, work_dirs and compiled wheels stay
-	rm -rf build dist *.egg-info docs/_build .pytest_cache .ruff_cache .coverage htmlcov
+	rm -rf build dist *.egg-info docs/_build .pytest_cache .ruff_cache .mypy_cache .coverage htmlcov
 	find mmlape configs tools tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 clean-env:  ## remove the environment of this stack (compiled wheels stay in the cache)

@@ -57,7 +57,7 @@ EXTRAS = {
     'pretrain-openmmlab': ['mmpretrain>=1.2.0,<1.3.0'],
     'onnx': ['onnx', 'onnxruntime', 'onnxscript'],
     'demo': ['scikit-learn'],
-    'dev': ['ruff'],
+    'dev': ['mypy', 'ruff'],
     'docs': ['furo', 'myst-parser', 'sphinx'],
 }
 EXTRAS['test'] = ['psutil', 'pytest', 'pytest-timeout', 'pytest-xdist']

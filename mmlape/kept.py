@@ -37,5 +37,5 @@ def kept(make: Callable[..., Made]) -> Callable[..., Made]:
     def get(*args) -> Made:
         return keep(*args) if may_keep() else make(*args)
 
-    get.cache_clear, get.cache_info = keep.cache_clear, keep.cache_info
+    vars(get).update(cache_clear=keep.cache_clear, cache_info=keep.cache_info)
     return get
