@@ -5,9 +5,11 @@
 #   STACK=openmmlab       the original OpenMMLab packages in place of the maintained ones
 #   MODEL=name            only this model in the demo: mask_rcnn, segmenter or retinanet_dtn_pvt
 #   CUDA=0                operators for the CPU only, although there are a GPU and nvcc
+#   WORKERS=1             processes that run tests; without it as many as there are cores, at most 4
 #   SOURCE_URL=https://host/owner/mmlape/blob/main   where links of the site to sources lead
 
 STACK ?= onedl
+WORKERS ?= logical
 VENV ?= $(if $(filter onedl,$(STACK)),.venv,.venv-$(STACK))
 PY := $(abspath $(VENV))/bin/python
 # A tested Python if there is one, else whatever python3 is.
@@ -16,7 +18,8 @@ FOUND := $(shell for p in python3 python3.12 python3.11 python3.10; do \
   && { echo "$$p"; break; }; done)
 INTERPRETER := $(or $(PYTHON),$(FOUND),python3)
 SPHINX = $(PY) -m sphinx -q -W --keep-going -c docs -d docs/_build/doctrees
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
+# Tests run side by side, each process on one thread; one that has nothing left takes over tests of another.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
 FORMATTED := $(wildcard setup.py mmlape configs tools tests benchmarks docs/conf.py)
 export CUDA SOURCE_URL
 
@@ -45,9 +48,10 @@ test: env  ## the fast tests
 test-slow: env  ## the tests of more than 20 seconds
 	$(PYTEST) -m slow
 
-lint: env  ## what CI checks: style and formatting
+lint: env  ## what CI checks: style, formatting and types
 	$(PY) -m ruff check $(FORMATTED)
 	$(PY) -m ruff format --check $(FORMATTED)
+	$(PY) -m mypy
 
 format: env  ## repair what lint complains about, as far as that goes by itself
 	$(PY) -m ruff check --fix $(FORMATTED)
@@ -61,7 +65,7 @@ docs-links: env  ## do the addresses in the docs answer? needs the network
 	$(SPHINX) -b linkcheck . docs/_build/linkcheck
 
 clean:  ## remove builds and caches; environments, work_dirs and compiled wheels stay
-	rm -rf build dist *.egg-info docs/_build .pytest_cache .ruff_cache .coverage htmlcov
+	rm -rf build dist *.egg-info docs/_build .pytest_cache .ruff_cache .mypy_cache .coverage htmlcov
 	find mmlape configs tools tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 clean-env:  ## remove the environment of this stack (compiled wheels stay in the cache)

@@ -10,14 +10,13 @@ machine took; with one thread on an idle machine it is the time.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import time
 from functools import partial
 from pathlib import Path
 
 import torch
 from reference.dtn import DenseDTN
-from side_by_side import interleaved, saved_bytes, write_record
+from side_by_side import interleaved, keep_freed_memory, saved_bytes, write_record
 
 from mmlape.norm import DTN, LN
 
@@ -28,20 +27,6 @@ SETTINGS = {
 }
 # what the map takes of memory: too large to time
 UNPOOLED = (8, 56, 64, 4, 1)
-
-
-def keep_freed_memory() -> bool:
-    """Ask glibc not to hand freed blocks back to the kernel; says whether it did.
-
-    A single operator in a loop otherwise pays page faults for every buffer, and which candidate pays depends on who ran
-    before it. Training runs, which hold more memory than one operator, and CUDA's allocator do not pay them.
-    """
-    trim_threshold, mmap_threshold = -1, -3
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
-    return all(mallopt(which, 2**30) == 1 for which in (trim_threshold, mmap_threshold))
 
 
 def build(setting: tuple[int, ...], device: str) -> tuple[dict[str, torch.nn.Module], torch.Tensor]:

@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from dtn_operator import keep_freed_memory
-from side_by_side import interleaved, peak_bytes, saved_bytes, write_record
+from side_by_side import interleaved, keep_freed_memory, peak_bytes, saved_bytes, write_record
 
 from mmlape.registry import MODELS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import os
@@ -9,6 +10,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
@@ -30,23 +32,46 @@ def interleaved(
         clock: What tells the time in seconds; ``time.process_time`` leaves out what other processes took.
 
     Returns:
-        For each name: ``median_ms``, ``min_ms`` and ``ratio``, the median over turns of its time to the first one's.
+        What :func:`compared` says of them.
     """
-    for _ in range(warm_up):
-        for call in candidates.values():
-            call()
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(repeats):
+    timed = {name: partial(milliseconds, call, clock) for name, call in candidates.items()}
+    return compared(in_turns(timed, repeats, warm_up))
+
+
+def milliseconds(call: Callable[[], object], clock: Callable[[], float]) -> float:
+    """What one call takes."""
+    _synchronise()
+    start = clock()
+    call()
+    _synchronise()
+    return 1e3 * (clock() - start)
+
+
+def in_turns(
+    candidates: dict[str, Callable[[], float]], repeats: int, warm_up: int
+) -> dict[str, list[float]]:
+    """What each of ``candidates`` returns in ``repeats`` calls, one of each in turn, after ``warm_up`` turns."""
+    found: dict[str, list[float]] = {name: [] for name in candidates}
+    for turn in range(warm_up + repeats):
         for name, call in candidates.items():
-            _synchronise()
-            start = clock()
-            call()
-            _synchronise()
-            times[name].append(1e3 * (clock() - start))
-    first = times[next(iter(candidates))]
+            value = call()
+            if turn >= warm_up:
+                found[name].append(value)
+    return found
+
+
+def compared(times: dict[str, list[float]]) -> dict[str, dict[str, float]]:
+    """Statistics of times that were taken in turns, in milliseconds.
+
+    Returns:
+        For each name: ``median_ms``, ``iqr_ms`` (interquartile range), ``min_ms``, and ``ratio``, the median over turns
+        of its time to the first one's.
+    """
+    first = times[next(iter(times))]
     return {
         name: {
             'median_ms': round(statistics.median(taken), 4),
+            'iqr_ms': round(_middle_half(taken), 4),
             'min_ms': round(min(taken), 4),
             'ratio': round(statistics.median(a / b for a, b in zip(taken, first)), 4),
         }
@@ -90,8 +115,22 @@ def peak_bytes(call: Callable[[], object]) -> int:
     return max(itertools.accumulate(change for _, change in sorted(changes, key=itemgetter(0))))
 
 
-def write_record(path: Path, results: dict) -> None:
-    """Write results with the machine, the versions, the threads and the load."""
+def keep_freed_memory() -> bool:
+    """Ask glibc not to hand freed blocks back to the kernel; says whether it did.
+
+    A single operator in a loop otherwise pays page faults for every buffer, and which candidate pays depends on who ran
+    before it. Training runs, which hold more memory than one operator, and CUDA's allocator do not pay them.
+    """
+    trim_threshold, mmap_threshold = -1, -3
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return all(mallopt(which, 2**30) == 1 for which in (trim_threshold, mmap_threshold))
+
+
+def write_record(path: Path, results: dict, show: bool = True) -> None:
+    """Write results with the machine, the versions, the threads and the load; ``show`` prints them, too."""
     cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     record = {
         'machine': {
@@ -108,7 +147,15 @@ def write_record(path: Path, results: dict) -> None:
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=2) + '\n', encoding='utf-8')
-    print(json.dumps(record, indent=2))
+    if show:
+        print(json.dumps(record, indent=2))
+
+
+def _middle_half(values: list[float]) -> float:
+    if len(values) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(values, n=4, method='inclusive')
+    return high - low
 
 
 def _synchronise() -> None:

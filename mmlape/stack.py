@@ -1,7 +1,7 @@
-"""The OpenMMLab packages underneath: which ones do, and what to install if they do not.
+"""PyTorch and the OpenMMLab packages underneath: which ones do, and what to install if they do not.
 
-Every package exists twice: the maintained ``onedl-*`` distributions and the original ones, with the same import names.
-Which of the two is installed is the user's decision, so nothing here replaces anything.
+Every package of OpenMMLab exists twice: the maintained ``onedl-*`` distributions and the original ones, with the same
+import names. Which of the two is installed is the user's decision, so nothing here replaces anything.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ PACKAGES = (
     Package('mmseg', False, '1.2.2', ('mmsegmentation', '1.2.2'), ('onedl-mmsegmentation', '1.4.2'), None, True),
     Package('mmpretrain', False, '1.2.0', ('mmpretrain', '1.2.0'), ('onedl-mmpretrain', '1.3.6')),
 )  # fmt: skip
+TORCH = '2.5'  # the first with public hooks for state dicts
 HELP = 'see docs/install.md, or use `make env` in a clone'
 
 
@@ -81,13 +82,16 @@ def found_version(package: Package) -> str | None:
     folder = package_folder(package.module)
     if folder is None:
         return None
+    versions = metadata_versions(package)
+    return written_version(folder) or versions.get('onedl') or versions.get('original') or 'unknown'
+
+
+def written_version(folder: Path) -> str | None:
+    """The version in ``version.py`` of a package's folder, if it is there."""
     version_file = folder / 'version.py'
     text = version_file.read_text(encoding='utf-8') if version_file.is_file() else ''
     match = re.search(r'^__version__\s*=\s*[\'"]([^\'"]+)', text, re.MULTILINE)
-    if match:
-        return match.group(1)
-    versions = metadata_versions(package)
-    return versions.get('onedl') or versions.get('original') or 'unknown'
+    return match.group(1) if match else None
 
 
 def metadata_versions(package: Package) -> dict[str, str]:
@@ -132,15 +136,33 @@ def check_operators(package: Package, families: set[str]) -> None:
         )
 
 
+def check_torch() -> None:
+    """Refuse a torch that is missing or too old, without importing it, which takes seconds."""
+    folder = package_folder('torch')
+    version = written_version(folder) if folder else None
+    if folder and version is None:
+        try:
+            version = importlib.metadata.version('torch')
+        except importlib.metadata.PackageNotFoundError:
+            version = 'unknown'
+    if version is None or () < numbers(version) < numbers(TORCH):
+        found = f', but {version} is installed' if version else ', which is not installed'
+        raise ImportError(
+            f"mmlape needs torch >= {TORCH}{found}: `pip install 'torch>={TORCH}' torchvision`, then mmcv "
+            f'again, whose operators fit only the torch that they were compiled with; {HELP}'
+        )
+
+
 def check_stack() -> None:
     """Check everything mmlape stands on, without importing it.
 
-    mmengine and mmcv (with compiled operators) are required. mmdet, mmseg and mmpretrain are each needed only by their
-    own configs: absent is fine.
+    torch, mmengine and mmcv (with compiled operators) are required. mmdet, mmseg and mmpretrain are each needed only
+    by their own configs: absent is fine.
 
     Raises:
         ImportError: One is missing or too old; the message names it, the version found, and what to install.
     """
+    check_torch()
     families = {family for package in PACKAGES for family in metadata_versions(package)}
     families = families if len(families) == 1 else set()
     toolboxes = []

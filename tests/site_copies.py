@@ -14,6 +14,7 @@ ENTRIES = {
     'mmdet': ('mmdet', 'onedl_mmdetection-'),
     'mmseg': ('mmseg', 'onedl_mmsegmentation-'),
     'mmpretrain': ('mmpretrain', 'onedl_mmpretrain'),
+    'torch': ('torch', 'functorch'),
     'mmlape': ('mmlape', '__editable__'),
 }
 

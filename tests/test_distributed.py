@@ -12,6 +12,7 @@ from gradient_record import seed_of
 from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS
+from ports import free_port
 
 from mmlape.datasets import build_digit_scenes
 
@@ -70,7 +71,7 @@ def dist_train(folder: Path, config: Path, *options: str, processes: int = 2) ->
     paths = [str(REPO / 'tests'), os.environ.get('PYTHONPATH', '')]
     environment = dict(
         os.environ, OMP_NUM_THREADS='1', PYTHON=sys.executable, CUDA_VISIBLE_DEVICES='',
-        PYTHONPATH=os.pathsep.join(filter(None, paths)), PORT=str(20000 + os.getpid() % 20000),
+        PYTHONPATH=os.pathsep.join(filter(None, paths)), PORT=str(free_port()),
     )  # fmt: skip
     script = str(REPO / 'tools' / 'dist_train.sh')
     done = subprocess.run(

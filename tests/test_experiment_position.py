@@ -273,7 +273,7 @@ def test_ctrl_c_and_again(tmp_path, data_root):
     while not record.exists() and process.poll() is None:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == 130, out
     assert 'Stopped.' in out
     before = record.stat().st_mtime_ns

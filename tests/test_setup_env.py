@@ -105,6 +105,22 @@ def test_the_stack_of_an_environment_cannot_change(parts, tmp_path):
         parts.main.Setup(tmp_path / 'venv', 'openmmlab').load()
 
 
+def test_a_torch_that_is_too_old_is_refused_in_somebody_elses_environment(
+    parts, tmp_path, monkeypatch
+):
+    script(tmp_path / 'bin' / 'python', f'exec {sys.executable} "$@"')
+    (tmp_path / 'pyvenv.cfg').write_text('')
+    setup = parts.main.Setup(tmp_path, 'onedl')
+    monkeypatch.setattr(parts.main.Setup, 'installed', lambda self: {'torch': '2.4.1+cu121'})
+    expected = r'needs torch >= 2\.5, and .* has 2\.4\.1\+cu121: `pip install'
+    with pytest.raises(parts.common.SetupError, match=expected):
+        parts.main.set_up(setup)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ['bin', 'pyvenv.cfg']
+    for version in ('2.5.0', '2.10.0+cpu', '3.0'):
+        parts.checks.check_torch(tmp_path, {'torch': version})
+    parts.checks.check_torch(tmp_path, {})
+
+
 def test_too_little_disk_is_refused(parts, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, 'disk_usage', lambda path: SimpleNamespace(free=7.9e9))
     with pytest.raises(parts.common.SetupError, match=r'has 7\.9 GB of free disk; .* needs 8 GB'):

@@ -66,6 +66,39 @@ def test_a_version_that_is_too_old_is_refused(module, version, needed, tmp_path)
     assert 'pip install' in last
 
 
+@pytest.mark.parametrize('version', ['2.4.1+cu121', None])
+def test_a_torch_that_is_too_old_or_missing_is_refused(version, tmp_path):
+    site = link_site_packages(tmp_path / 'site', without=('torch',))
+    if version:
+        write_package(site, 'torch', version)
+    result = run_python('import mmlape', site, ROOT, cwd=tmp_path)
+    assert result.returncode == 1
+    last = result.stderr.strip().splitlines()[-1]
+    found = f'but {version} is installed' if version else 'which is not installed'
+    assert last.startswith(f'ImportError: mmlape needs torch >= 2.5, {found}: `pip install ')
+
+
+@pytest.mark.parametrize(
+    ('version', 'accepted'), [('2.4.1', False), ('2.5.0', True), ('2.12.0a0+git', True)]
+)
+def test_torchs_version_by_its_metadata(version, accepted, tmp_path, monkeypatch):
+    monkeypatch.setattr(stack, 'package_folder', lambda module: tmp_path)
+    monkeypatch.setattr(stack.importlib.metadata, 'version', lambda name: version)
+    if accepted:
+        stack.check_torch()
+    else:
+        with pytest.raises(ImportError, match=rf'torch >= 2\.5, but {version} is installed'):
+            stack.check_torch()
+
+
+def test_the_lowest_torch_is_the_same_everywhere():
+    wanted = f'torch>={stack.TORCH}'
+    assert wanted in (ROOT / 'requirements.txt').read_text().splitlines()
+    assert f"'{wanted}'" in (ROOT / 'setup.py').read_text()
+    page = (ROOT / 'docs/install.md').read_text()
+    assert f'`torch` >= {stack.TORCH}' in page and page.count(f'torch before {stack.TORCH}') == 2
+
+
 def test_mmcv_without_operators_is_refused(tmp_path):
     site = link_site_packages(tmp_path / 'site', without=('mmcv',))
     write_package(site, 'mmcv', '2.1.0')

@@ -100,7 +100,7 @@ def check_pair(name: str, value: Any, low: float, high: float) -> list[int]:
     """Two integers, the first not larger than the second; ValueError otherwise."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ValueError(f'{name}={value!r}: expected two integers (smallest, largest)')
-    pair = [check_number(name, each, low, high, integer=True) for each in value]
+    pair = [int(check_number(name, each, low, high, integer=True)) for each in value]
     if pair[0] > pair[1]:
         raise ValueError(f'{name}={value!r}: the first must not be larger than the second')
     return pair

@@ -114,7 +114,7 @@ def build_digit_cells(
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
     """The options in the form in which they are stored; ValueError with name and value where one is wrong."""
-    checked = {}
+    checked: dict[str, Any] = {}
     for name, low, high in (
         ('num_train', 1, 999_999),
         ('num_val', 1, 999_999),

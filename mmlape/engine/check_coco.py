@@ -154,7 +154,9 @@ def _check_boxes(dataset, content: dict, findings: Findings, *, with_mask: bool)
     names = {entry['id']: entry['name'] for entry in content['categories']}
     category_ids = {number for number, name in names.items() if name in classes}
     images = {image['id']: image for image in content['images']}
-    skipped, kept, crowd, no_mask, out = Counter(), Counter(), 0, [], []
+    skipped: Counter[str] = Counter()
+    kept: Counter[str] = Counter()
+    crowd, no_mask, out = 0, [], []
     for box in content['annotations']:
         image = images.get(box['image_id'])
         if image is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from mmengine.dataset import BaseDataset
 from mmengine.dist import broadcast_object_list, is_main_process
@@ -160,7 +161,7 @@ def _leaf_configs(config: dict) -> Iterator[dict]:
         yield from _leaf_configs(child)
 
 
-def _kind(cls: type) -> str | None:
+def _kind(cls: Any) -> str | None:
     """Which check knows the file layout of a class; upstream is not imported for this."""
     for module, name, kind in (
         ('mmdet.datasets', 'CocoDataset', 'coco'),

@@ -102,7 +102,8 @@ def _labels(dataset, stored: np.ndarray) -> np.ndarray:
 
 def _check_contents(dataset, sample: list[str], total: int, findings: Findings) -> None:
     corrupt, other_size, blank = [], [], []
-    wrong, seen = defaultdict(list), set()
+    wrong: dict[int, list[str]] = defaultdict(list)
+    seen: set[int] = set()
     for name in sample:
         label_map = name + dataset.seg_map_suffix
         try:

@@ -67,7 +67,7 @@ class DTNRatioHook(Hook):
 
 def learned_ratios(model: nn.Module) -> dict[str, float]:
     """Every learned ratio of a model by the name of its scalar."""
-    found = {}
+    found: dict[str, float] = {}
     for path, module in model.named_modules():
         if not isinstance(module, DTN):
             continue
@@ -88,4 +88,4 @@ def _log(runner: Runner, step: int) -> None:
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
-    return model.module if is_model_wrapper(model) else model
+    return model.get_submodule('module') if is_model_wrapper(model) else model

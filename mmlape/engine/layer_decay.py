@@ -274,7 +274,7 @@ def _numbers_layers(module: nn.Module) -> bool:
     return method is not None and 'prefix' in inspect.signature(method).parameters
 
 
-def _depth(name: str, backbones: dict[str, nn.Module]) -> tuple[int, int]:
+def _depth(name: str, backbones: dict[str, Any]) -> tuple[int, int]:
     """Depth of a parameter and number of depths; necks and heads are as deep as it goes."""
     deepest = 0
     for path, backbone in backbones.items():

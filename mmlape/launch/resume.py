@@ -66,7 +66,8 @@ def last_complete_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
     MMEngine writes checkpoints in place and names the last in ``last_checkpoint``; a job that is killed meanwhile
     leaves a part of one.
     """
-    notes, candidates = [], []
+    notes: list[str] = []
+    candidates: list[Path] = []
     pointer = _pointer(work_dir)
     named = pointer.read_text(encoding='utf-8').strip() if pointer.is_file() else ''
     if '://' in named:
@@ -74,12 +75,12 @@ def last_complete_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
     if named:
         candidates.append(Path(named))
     folders = {Path(work_dir), *(path.parent for path in candidates)}
-    others = [
-        path for folder in folders for path in folder.glob('*.pth') if _step(path) is not None
-    ]
-    others = sorted({path for path in others if path not in candidates}, key=_step, reverse=True)
-    if named and _step(candidates[0]) is not None:
-        others = [path for path in others if _step(path) <= _step(candidates[0])]
+    found = {path for folder in folders for path in folder.glob('*.pth')}.difference(candidates)
+    steps = {path: step for path in found if (step := _step(path)) is not None}
+    last = _step(candidates[0]) if named else None
+    if last is not None:
+        steps = {path: step for path, step in steps.items() if step <= last}
+    others = sorted(steps, key=steps.__getitem__, reverse=True)
     for path in (*candidates, *others):
         fault = _fault(path)
         if fault is None:

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import socket
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,6 +18,7 @@ from config_utils import coco_dataset as coco
 from config_utils import write_label_maps as write_maps
 from mmengine.config import ConfigDict
 from mmengine.registry import HOOKS, DefaultScope
+from ports import free_port
 from torch import distributed, multiprocessing
 
 from mmlape.engine import CheckDataHook
@@ -377,12 +377,9 @@ def _check_in_a_process(rank, port, root, outcomes):
 def test_all_processes_stop(scope, tmp_path):
     write_maps(tmp_path)
     (tmp_path / 'annotations' / 'train' / '2.png').unlink()
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        port = probe.getsockname()[1]
     outcomes = multiprocessing.get_context('fork').SimpleQueue()
     multiprocessing.start_processes(
-        _check_in_a_process, (port, tmp_path, outcomes), nprocs=2, start_method='fork'
+        _check_in_a_process, (free_port(), tmp_path, outcomes), nprocs=2, start_method='fork'
     )
     messages = dict(outcomes.get() for _ in range(2))
     assert messages[0] == messages[1]

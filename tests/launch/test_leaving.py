@@ -1,9 +1,10 @@
 """Leaving the group of processes at the end of a run."""
 
 import os
-import socket
 import subprocess
 import sys
+
+from ports import free_port
 
 # A group of one process, with a wrapped model in a circle of references, as a runner is.
 SCRIPT = """
@@ -30,13 +31,10 @@ print('threads', before, inside, threads())
 
 def test_no_thread_outlives_the_group():
     """A thread of the group that still runs while Python ends would now and then abort the process."""
-    with socket.socket() as free:
-        free.bind(('127.0.0.1', 0))
-        port = free.getsockname()[1]
     world = dict(RANK='0', WORLD_SIZE='1', LOCAL_RANK='0', MASTER_ADDR='127.0.0.1')
     done = subprocess.run(
         [sys.executable, '-c', SCRIPT],
-        env=dict(os.environ, CUDA_VISIBLE_DEVICES='', MASTER_PORT=str(port), **world),
+        env=dict(os.environ, CUDA_VISIBLE_DEVICES='', MASTER_PORT=str(free_port()), **world),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -289,6 +289,8 @@ def set_up(setup: Setup) -> None:
     if setup.python.is_file() and setup.stamps == wanted:
         return
     about = checks.check_python(setup.venv, setup.explicit_python)
+    if not setup.ours:
+        checks.check_torch(setup.venv, setup.installed())
     checks.check_space(setup.venv)
     if setup.stamps.get('mmcv') != wanted['mmcv'] and needs_compiler(setup, about):
         checks.check_compiler(about)

@@ -6,7 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from common import ABOUT_PYTHON, CACHE, SetupError, ask, say
+from common import (
+    ABOUT_PYTHON,
+    CACHE,
+    ROOT,
+    SetupError,
+    ask,
+    name_of,
+    numbers,
+    read_requirements,
+    say,
+)
 
 FREE_GB = 8
 
@@ -38,6 +48,18 @@ def check_python(venv: Path, asked_for: str | None) -> dict:
     if about['version'] >= [3, 13]:
         say(f'Python {version} is newer than the tested ones (3.10 to 3.12); trying')
     return about
+
+
+def check_torch(venv: Path, installed: dict) -> None:
+    """The torch in somebody else's environment, which is not replaced, is new enough."""
+    lines = read_requirements(ROOT / 'requirements.txt')
+    (minimum,) = (line.split('>=')[1] for line in lines if name_of(line) == 'torch')
+    version = installed.get('torch')
+    if version and numbers(version) < numbers(minimum):
+        raise SetupError(
+            f"mmlape needs torch >= {minimum}, and {venv} has {version}: `pip install 'torch>={minimum}' torchvision` "
+            'there, and uninstall its mmcv, which is compiled again; or give another environment (VENV=path)'
+        )
 
 
 def check_space(venv: Path) -> None:

@@ -41,6 +41,11 @@ def name_of(requirement: str) -> str:
     return canonical(re.match(r'[\w.-]+', requirement).group(0))
 
 
+def numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: ``'2.9.1+cu128'`` gives ``(2, 9, 1)``."""
+    return tuple(int(part) for part in re.findall(r'\d+', re.match(r'[\d.]*', version).group(0)))
+
+
 def digest(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 

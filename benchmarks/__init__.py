@@ -1,0 +1,1 @@
+"""Measurements; each program says how it is run."""

@@ -1,0 +1,103 @@
+"""One side of against.py: a process with one ``mmlape``. A request is a line of JSON, and so is the answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import torch
+from side_by_side import keep_freed_memory, milliseconds, saved_bytes
+from torch.utils._pytree import tree_leaves
+
+import mmlape
+from mmlape.registry import MODELS
+
+CLOCKS = {'wall': time.perf_counter, 'processor': time.process_time}
+
+
+class Side:
+    """What can be asked for: the methods by their names."""
+
+    def __init__(self) -> None:
+        self.device = 'cuda' if torch.cuda.is_available() else 'cpu'
+        self.model = self.image = None
+
+    def about(self) -> dict:
+        """Which ``mmlape`` this is, on which packages."""
+        packages = {d.metadata['Name']: d.version for d in metadata.distributions()}
+        named = ('torch', 'numpy', 'timm', 'onedl-mmcv', 'onedl-mmengine', 'mmcv', 'mmengine')
+        return dict(
+            folder=str(Path(mmlape.__file__).resolve().parents[1]),
+            versions={name: packages[name] for name in named if name in packages},
+        )
+
+    def build(self, config: dict, size: list[int], batch: int) -> dict:
+        """Take another backbone, in place of the one before."""
+        self.model = None
+        torch.manual_seed(0)
+        self.model = MODELS.build(config).to(self.device)
+        self.image = torch.randn(batch, 3, *size, device=self.device)
+        return dict(
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            flops=self.flops(config, size),
+            saved_bytes=saved_bytes(lambda: self.model.train()(self.image)),
+        )
+
+    def flops(self, config: dict, size: list[int]) -> int | None:
+        """Of one image; None where the counter cannot follow."""
+        try:
+            from mmlape.analysis import count_flops
+
+            model = MODELS.build(config).eval()
+            with count_flops() as counter:
+                model(torch.empty(1, 3, *size))
+        except Exception as error:
+            print(f'FLOPs: {type(error).__name__}: {error}', file=sys.stderr)
+            return None
+        return counter.get_total_flops()
+
+    def forward(self, clock: str, number: int) -> float:
+        """Milliseconds of an inference, the mean of some."""
+        self.model.eval()
+        with torch.no_grad():
+            return mean_time(lambda: self.model(self.image), clock, number)
+
+    def train_step(self, clock: str, number: int) -> float:
+        """Milliseconds of forward and backward; the optimizer's step depends on the number of parameters alone."""
+        self.model.train()
+
+        def step() -> None:
+            self.model.zero_grad()
+            sum(maps.square().mean() for maps in tree_leaves(self.model(self.image))).backward()
+
+        return mean_time(step, clock, number)
+
+
+def mean_time(call: Callable[[], object], clock: str, number: int) -> float:
+    """Of ``number`` calls."""
+    return milliseconds(lambda: [call() for _ in range(number)], CLOCKS[clock]) / number
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), 'w')
+    os.dup2(2, 1)  # what libraries print must not come between the answers
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    side = Side()
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = getattr(side, request.pop('ask'))(**request)
+        except Exception as error:
+            answer = dict(error=f'{type(error).__name__}: {error}')
+        answers.write(json.dumps(answer) + '\n')
+        answers.flush()
+
+
+if __name__ == '__main__':
+    main()
