@@ -17,13 +17,29 @@ def ramp(length):
 
 @pytest.fixture(autouse=True)
 def nothing_kept():
-    ramp.cache_clear()
+    ramp.store.clear()
 
 
 def test_made_once_and_shared():
     assert ramp(3) is ramp(3)
-    assert ramp.cache_info().misses == 1 and ramp.cache_info().maxsize == 64
+    assert len(ramp.store) == 1 and ramp.store.num_bytes() == 3 * 8
     assert ramp.__name__ == 'ramp' and ramp.__doc__.startswith('0, 1')
+
+
+def test_as_much_as_fits_the_last_used_longest(monkeypatch):
+    monkeypatch.setattr(ramp.store, 'max_bytes', 6 * 8)
+    first = ramp(1)
+    ramp(2), ramp(3)
+    assert ramp.store.num_bytes() == 6 * 8 and ramp(1) is first
+    ramp(4)  # 2 and 3 were used before 1
+    assert len(ramp.store) == 2 and ramp(1) is first
+    ramp(7)
+    assert ramp.store.num_bytes() <= 6 * 8
+
+
+def test_devices_and_arguments_by_name_are_apart():
+    assert ramp(length=3) is not ramp(3)
+    assert ramp(length=3) is ramp(length=3)
 
 
 def test_what_inference_mode_made_serves_training():
@@ -58,12 +74,12 @@ def test_a_traced_graph_keeps_nothing(way):
     else:
         traced = torch.export.export(Add(), (x,), strict='strict' in way).module()
     assert traced(x).tolist() == [1, 2, 3]
-    assert ramp.cache_info().currsize == 0
+    assert len(ramp.store) == 0
 
 
 @pytest.mark.parametrize('build', [build_vit, build_adapter])
 def test_a_model_works_after_a_pass_without_values(build):
-    """Its plans, which PlanCache keeps, are real as well."""
+    """What it keeps is real as well."""
     model, image = build().eval(), torch.randn(1, 3, 80, 48)
     with torch.no_grad():
         with FakeTensorMode(allow_non_fake_inputs=True):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from mmlape.backbones import Backbone, Stage
 from mmlape.checks import check_layers, check_option
 from mmlape.norm import DTN
-from mmlape.position import JoinedPosition
 
 NORMS = ('norm1', 'norm2')
 
@@ -40,10 +40,8 @@ def find_stages(backbone: nn.Module, part: str | None = None) -> list[Stage]:
     Raises:
         ValueError: If the network has no transformer layers of our kind, or no stage of that name.
     """
-    answer = getattr(backbone, 'stages', None)
-    found = {
-        stage.name: stage for stage in (answer() if callable(answer) else _stages_of(backbone))
-    }
+    stages = backbone.stages() if isinstance(backbone, Backbone) else []
+    found = {stage.name: stage for stage in stages}
     if not found:
         raise ValueError(
             f'{type(backbone).__name__} has no transformer layers of the kind of mmlape.VisionTransformer, '
@@ -150,40 +148,3 @@ def dtn_stages(backbone: nn.Module, part: str | None = None) -> list[Stage]:
     if part is None:
         return list(found.values())
     return [found[check_option('part with DTN', part, found)]]
-
-
-# Temporary, until every backbone has ``stages()``: the same, from the names of its modules.
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Layers that follow one another on one grid."""
-
-    name: str
-    position_name: str
-    embed: nn.Module | None
-    position: JoinedPosition | None
-    blocks: nn.ModuleList
-    norm: nn.Module | None
-
-
-def _stages_of(backbone: nn.Module) -> list[Stage]:
-    modules = dict(backbone.named_modules())
-    paths = [
-        ('vit.', 'block', 's'),
-        ('', 'block', 's'),
-        *(('', 'block', str(n)) for n in range(1, 9)),
-    ]
-    found = []
-    for prefix, word, end in paths:
-        number = end.removeprefix('s')
-        blocks = modules.get(f'{prefix}{word}{end}')
-        if isinstance(blocks, nn.ModuleList) and all(hasattr(b, 'attn') for b in blocks):
-            embed, position, norm = (
-                modules.get(f'{prefix}{part}{number}')
-                for part in ('patch_embed', 'position', 'norm')
-            )
-            name = f'{prefix}position{number}'
-            position = position if isinstance(position, JoinedPosition) else None
-            found.append(Stage(f'{prefix}{word}{end}', name, embed, position, blocks, norm))
-    return found

@@ -136,7 +136,7 @@ class Stage:
         )
 
     def _join_prefix(self, tokens: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
-        prefix = torch.cat([token.expand(len(tokens), -1, -1) for token in self.prefix], dim=1)
+        prefix = torch.cat([token.expand(tokens.shape[0], -1, -1) for token in self.prefix], dim=1)
         layout = layout.with_prefix(self.num_prefix)
         return layout.join(prefix, tokens), layout
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -165,7 +163,7 @@ class Attention(AttentionLayer):
             partition(part[:, :, num_prefix:].transpose(1, 2), grid, window).transpose(1, 2)
             for part in heads
         ]
-        per_image = math.prod(-(-side // size) for side, size in zip(grid, window))
+        per_image = -(-grid[0] // window[0]) * -(-grid[1] // window[1])
         mask = layout.mask
         if mask is not None:  # what a window is padded with counts, whatever the mask
             mask = ~partition((~mask).unsqueeze(-1), grid, window)[..., 0]

@@ -1,6 +1,6 @@
 """How tokens are scaled: token norms answer ``norm(tokens, layout)``."""
 
-from .build import build_token_norm, check_norm_cfg, is_dtn, norm_class
+from .build import build_token_norm, check_norm_cfg, norm_class
 from .dtn import DTN
 from .layer_norm import LN
 from .power_norm import PowerNorm
@@ -20,6 +20,5 @@ __all__ = [
     'TokenNorm',
     'build_token_norm',
     'check_norm_cfg',
-    'is_dtn',
     'norm_class',
 ]

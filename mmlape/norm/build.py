@@ -8,7 +8,6 @@ from torch import nn
 
 from mmlape.registry import MODELS
 
-from .dtn import DTN
 from .layer_norm import LN
 from .token_norm import TokenNorm
 
@@ -59,9 +58,3 @@ def check_norm_cfg(norm_cfg: Any) -> dict:
     if not isinstance(norm_cfg, dict) or 'type' not in norm_cfg:
         raise TypeError(f"norm_cfg must be a dict with the key 'type', got {norm_cfg!r}")
     return dict(norm_cfg)
-
-
-def is_dtn(norm_cfg: Any) -> bool:
-    """Whether a ``norm_cfg`` names :class:`DTN`."""
-    # removed with the rewrite of backbones
-    return isinstance(norm_cfg, dict) and 'type' in norm_cfg and norm_class(norm_cfg) is DTN

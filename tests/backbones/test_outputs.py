@@ -32,10 +32,10 @@ def test_a_vit_gives_class_token_both_tokens_or_the_mean(norm):
 def test_a_pyramid_gives_the_normed_class_token_or_mean():
     model = randomise(build_pvt(with_cls_token=True, out_type='cls_token', out_indices=3))
     with torch.no_grad():
-        *_, (tokens, grid) = model.run_stages(IMAGE)
+        *_, (tokens, layout) = model.walk(IMAGE)
         (vector,) = model(IMAGE)
-    assert grid == (2, 3) and 'norm.weight' in model.state_dict()
-    torch.testing.assert_close(vector, model.norm(tokens, grid)[:, 0])
+    assert layout.grid == (2, 3) and layout.num_prefix == 1 and 'norm.weight' in model.state_dict()
+    torch.testing.assert_close(vector, model.norm(tokens, layout)[:, 0])
 
     second = randomise(build_pvt('V2', out_type='avg', out_indices=3))
     with torch.no_grad():
@@ -63,7 +63,7 @@ def build_maps(model):
             dict(out_type='cls_token', prefix_after=2, out_indices=[1, 3]),
             'layers that these tokens have joined',
         ),
-        (build_pvt, dict(out_type='raw'), 'out_type must be one of'),
+        (build_pvt, dict(out_type='cls'), 'out_type must be one of'),
         (build_pvt, dict(out_type='cls_token', out_indices=3), 'with_cls_token=True'),
         (build_pvt, dict(out_type='avg'), 'out_indices must be 3'),
     ],

@@ -35,8 +35,8 @@ def test_parity_with_published_pvt(golden):
     converted, report = convert_with_report(state, 'pvt', model)
     assert report.matched_fraction == 1 and report.unused == ['norm.bias', 'norm.weight']
     model.load_state_dict(converted, strict=True)
-    stages = list(model.run_stages(arrays['input']))
-    assert [grid for _, grid in stages] == [(56, 56), (28, 28), (14, 14), (7, 7)]
+    stages = list(model.walk(arrays['input']))
+    assert [layout.grid for _, layout in stages] == [(56, 56), (28, 28), (14, 14), (7, 7)]
     for index, (tokens, _) in enumerate(stages, start=1):
         assert torch.allclose(tokens, arrays[f'stage{index}'], atol=1e-4, rtol=0)
     maps = model(arrays['input'])[-1].flatten(2).transpose(1, 2)
@@ -52,7 +52,7 @@ def test_parity_with_published_dtn_pvt(golden):
     unused = {name for name in report.unused if not name.endswith('pos_proj.bias')}
     assert unused == {'norm.bias', 'norm.weight'}
     model.load_state_dict(converted, strict=True)
-    for index, (tokens, _) in enumerate(model.run_stages(arrays['input']), start=1):
+    for index, (tokens, _) in enumerate(model.walk(arrays['input']), start=1):
         assert torch.allclose(tokens, arrays[f'stage{index}'], atol=1e-4, rtol=0)
 
 

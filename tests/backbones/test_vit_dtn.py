@@ -99,7 +99,8 @@ def test_any_norm_may_be_in_some_layers():
 
 def by_hand(model, image):
     """Tokens of the last layer: the class token takes its rows of the plan, the layers before it do without them."""
-    tokens, grid = model.patch_embed(image)
+    tokens, layout = model.patch_embed(image)
+    grid = layout.grid
     plan = model.position(grid)
     stem = torch.zeros(1, 1, model.embed_dims) if plan.stem is None else plan.stem
     tokens = tokens + stem[:, -tokens.shape[1] :]
@@ -145,7 +146,8 @@ def test_joining_before_the_first_layer_is_what_it_was():
         randomise(build_vit(out_type='raw', with_dist_token=True)),
         torch.randn(2, 3, 64, 64),
     )
-    patches, grid = model.patch_embed(image)
+    patches, layout = model.patch_embed(image)
+    grid = layout.grid
     prefix = torch.cat([model.cls_token, model.dist_token], dim=1).expand(2, -1, -1)
     tokens = torch.cat([prefix, patches], dim=1) + model.position(grid).stem
     for block in model.blocks:

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from mmlape.layers import Attention, Block, Mlp, PatchEmbed, pad_to_multiple
 from mmlape.layers.attention import merge, partition
+from mmlape.layout import Layout
 
 
 def plain_attention(module, tokens, mask=None):
@@ -61,6 +62,28 @@ def test_merge_undoes_partition(grid, window):
     assert torch.equal(merge(windows, grid, window), tokens)
 
 
+@pytest.mark.parametrize('num_prefix', [0, 1])
+@pytest.mark.parametrize('window', [None, 2])
+def test_masked_cells_are_not_read(window, num_prefix):
+    """What a mask hides changes nothing elsewhere; a mask of all that is there is none."""
+    module, layout = Attention(8, 2, window_size=window), Layout((3, 5), num_prefix)
+    tokens = torch.randn(2, layout.num_tokens, 8)
+    mask = torch.rand(2, 15) > 0.4
+    masked = Layout((3, 5), num_prefix, mask)
+    other = torch.where(masked.token_mask()[..., None], tokens, torch.randn_like(tokens))
+    seen, again = (module(x, masked)[masked.token_mask()] for x in (tokens, other))
+    assert torch.allclose(seen, again, atol=1e-6)
+    everywhere = Layout((3, 5), num_prefix, torch.ones(2, 15, dtype=torch.bool))
+    assert torch.allclose(module(tokens, everywhere), module(tokens, layout), atol=1e-6)
+    nobody = Layout((3, 5), num_prefix, torch.zeros(2, 15, dtype=torch.bool))
+    assert module(tokens, nobody).isfinite().all()
+
+
+@pytest.mark.parametrize('window', [None, 2])
+def test_an_empty_batch(window):
+    assert Attention(8, 2, window_size=window)(torch.randn(0, 15, 8), (3, 5)).shape == (0, 15, 8)
+
+
 @pytest.mark.parametrize('window', [None, 2])
 def test_gradcheck(window):
     module = Attention(4, 2, window_size=window).double()
@@ -110,30 +133,33 @@ def test_block_hands_the_grid_to_its_norms():
     block, seen = micro_block(), []
     for norm in (block.norm1, block.norm2):
         norm.forward = lambda tokens, grid=None: seen.append(grid) or tokens
-    block(torch.randn(1, 6, 8), (2, 3))
-    assert seen == [(2, 3), (2, 3)]
+    layout = Layout((2, 3))
+    block(torch.randn(1, 6, 8), layout)
+    assert seen == [layout, layout]
 
 
 @pytest.mark.parametrize('window', [None, 2])
 @pytest.mark.parametrize('position', [None, torch.randn(1, 7, 8)])
 def test_block_compiles_as_one_graph(window, position):
     block, x = micro_block(window, layer_scale=1.0), torch.randn(2, 7, 8)
+    torch.compiler.reset()
     compiled = torch.compile(block, fullgraph=True, backend='aot_eager')
-    assert torch.allclose(compiled(x, (2, 3), position), block(x, (2, 3), position), atol=1e-5)
+    for where in ((2, 3), Layout((2, 3), 1)):
+        assert torch.allclose(compiled(x, where, position), block(x, where, position), atol=1e-5)
 
 
 @pytest.mark.parametrize('size', [(1, 1), (16, 16), (33, 70), (15, 17)])
 def test_patch_embed_of_any_size(size):
-    tokens, grid = PatchEmbed(3, 8, 16)(torch.randn(2, 3, *size))
-    assert grid == (-(-size[0] // 16), -(-size[1] // 16))
-    assert tokens.shape == (2, grid[0] * grid[1], 8)
+    tokens, layout = PatchEmbed(3, 8, 16)(torch.randn(2, 3, *size))
+    assert layout == Layout((-(-size[0] // 16), -(-size[1] // 16)))
+    assert tokens.shape == (2, layout.num_tokens, 8)
 
 
 def test_patch_embed_is_a_convolution_in_raster_order():
     module, image = PatchEmbed(3, 8, (4, 2)), torch.randn(1, 3, 8, 6)
-    tokens, grid = module(image)
+    tokens, layout = module(image)
     by_hand = module.proj.weight.flatten(1) @ image[0, :, 4:8, 2:4].flatten() + module.proj.bias
-    assert grid == (2, 3) and torch.allclose(tokens[0, 3 + 1], by_hand, atol=1e-5)
+    assert layout.grid == (2, 3) and torch.allclose(tokens[0, 3 + 1], by_hand, atol=1e-5)
 
 
 def test_padding_is_at_the_bottom_and_right():

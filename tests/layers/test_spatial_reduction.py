@@ -4,7 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mmlape.layers import ConvMlp, SpatialReductionAttention, StageEmbed
+from mmlape.layers import ConvMlp, PatchEmbed, SpatialReductionAttention
+from mmlape.layout import Layout
+from mmlape.position import GaborAttention, RelativePositionBias, RotaryPosition
 
 
 def plain_attention(module, tokens, source):
@@ -93,18 +95,18 @@ def test_conv_mlp_equals_the_definition(extra_relu):
     assert torch.allclose(module(tokens, grid), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(('stride', 'kernel'), [(4, None), (2, None), (4, 7), (2, 3)])
-def test_stage_embed_covers_any_size(stride, kernel):
-    module = StageEmbed(3, 8, stride, kernel)
+@pytest.mark.parametrize(('stride', 'kernel'), [(4, 4), (2, 2), (4, 7), (2, 3)])
+def test_patch_embed_covers_any_size(stride, kernel):
+    module = PatchEmbed(3, 8, kernel, stride, dict(type='mmlape.LN', eps=1e-5))
     for size in [(1, 1), (8, 12), (9, 11), (2, 17)]:
         maps = torch.randn(1, 3, *size, requires_grad=True)
-        tokens, grid = module(maps)
-        assert grid == (-(-size[0] // stride), -(-size[1] // stride))
-        assert tokens.shape == (1, grid[0] * grid[1], 8)
+        tokens, layout = module(maps)
+        assert layout == Layout((-(-size[0] // stride), -(-size[1] // stride)))
+        assert layout.grid == module.grid_of(size) and tokens.shape == (1, layout.num_tokens, 8)
         (grad,) = torch.autograd.grad(tokens.square().mul(torch.rand_like(tokens)).sum(), maps)
         assert grad.abs().sum(dim=1).ne(0).all()
 
 
-def test_stage_embed_refuses_patches_smaller_than_the_stride():
-    with pytest.raises(ValueError, match='kernel_size must be at least 4, got 3'):
-        StageEmbed(3, 8, 4, 3)
+def test_patch_embed_refuses_patches_smaller_than_the_stride():
+    with pytest.raises(ValueError, match='patch_size must be at least the stride'):
+        PatchEmbed(3, 8, 3, 4)

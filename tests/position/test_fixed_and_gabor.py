@@ -4,15 +4,17 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from mmlape.layout import Layout
 from mmlape.position import (
     GaborPosition,
     NoPosition,
     RelativePositionBias,
     SinusoidalPosition,
 )
-from mmlape.position.relative import relative_index
-from mmlape.position.sinusoidal import _along_both_axes
+from mmlape.position.embeddings.sinusoidal import _along_both_axes
+
 
 
 def test_one_axis_counts_prefix_tokens():
@@ -54,11 +56,11 @@ def test_fixed_embeddings_have_no_state():
 
 
 def test_sinusoids_are_made_once_per_grid():
-    _along_both_axes.cache_clear()
+    _along_both_axes.store.clear()
     position = SinusoidalPosition(8, (2, 2), axes=2)
     for _ in range(3):
         position((5, 3))
-    assert _along_both_axes.cache_info().misses == 1
+    assert len(_along_both_axes.store) == 1
 
 
 @pytest.mark.parametrize(
@@ -129,10 +131,45 @@ def test_unknown_variant():
         GaborPosition(4, (2, 2), variant='gabor')
 
 
-def test_relative_index_is_swins():
-    index = relative_index((2, 3), torch.device('cpu'))
+def test_relative_bias_is_indexed_as_swins():
+    """Entry i of the table, as a bias: query - key, rows before columns."""
+    position = RelativePositionBias(8, 2, (2, 3))
+    with torch.no_grad():
+        position.relative_position_bias_table.copy_(torch.arange(15.0)[:, None].expand(-1, 2))
+    index = position.bias((2, 3))[0, 1]
     assert index.shape == (6, 6) and index[0, 0] == 7 and index[0, 1] == 6 and index[0, 3] == 2
     assert index.min() == 0 and index.max() == 14
+
+
+def test_relative_bias_of_keys_on_a_coarser_grid_lies_between_offsets():
+    """Keys of 2 x 2 cells: their bias is the mean of the four entries around their centre."""
+    position = RelativePositionBias(8, 2, (4, 6))
+    queries, keys = (4, 6), (2, 3)
+    bias = position.bias(queries, keys)[0].view(2, *queries, *keys)
+    table = position.table(queries).view(7, 11, 2)
+    for y, x, v, u in ((0, 0, 0, 0), (3, 5, 0, 1), (1, 2, 1, 2)):
+        rows, columns = y - 2 * v + 3, x - 2 * u + 5
+        expected = table[rows - 1 : rows + 1, columns - 1 : columns + 1].mean(dim=(0, 1))
+        assert torch.allclose(bias[:, y, x, v, u], expected, atol=1e-6)
+    tiny = position.bias((1, 2), (7, 7))  # linear attention on a grid of fewer cells
+    assert tiny.shape == (1, 2, 2, 49) and tiny.isfinite().all()
+
+
+def test_relative_bias_makes_no_index_of_all_pairs():
+    """Indices of one axis alone: a grid of 50 x 84 cells kept 148 MB before."""
+    sizes = []
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor) and not out.is_floating_point():
+                sizes.append(out.numel())
+            return out
+
+    position = RelativePositionBias(4, 1, (12, 20))
+    with Sizes(), torch.no_grad():
+        position.bias((12, 20))
+    assert sizes and max(sizes) <= 20 * 20
 
 
 @pytest.mark.parametrize('layer_norm', [False, True])
@@ -140,9 +177,11 @@ def test_relative_index_is_swins():
 def test_relative_bias_leaves_prefix_tokens_out(layer_norm, grid):
     position = RelativePositionBias(8, 2, (4, 4), layer_norm=layer_norm)
     num = grid[0] * grid[1]
+    layout = Layout(grid, 2)
+    plan = position(layout)
     query, key = torch.randn(1, 2, 2 + num, 4), torch.randn(1, 2, 2 + num, 4)
-    same_query, same_key, value, bias = position(query, key, key, grid)
-    assert same_query is query and same_key is key and value is key
+    assert plan.place(query, key, key) == (query, key, key)
+    bias = plan.bias(layout, layout)
     assert bias.shape == (1, 2, 2 + num, 2 + num)
     assert (bias[..., :2, :] == 0).all() and (bias[..., :2] == 0).all()
 
@@ -158,20 +197,6 @@ def test_relative_layer_norm_is_over_the_keys():
     bias = position.bias((3, 3))
     assert torch.allclose(bias.mean(dim=-1), torch.zeros(1, 2, 9), atol=1e-5)
     assert 'pe_norm.weight' in position.state_dict()
-
-
-@pytest.mark.parametrize(('window', 'times'), [((2, 2), 1), (None, 3)])
-def test_relative_bias_is_kept_for_windows_only(window, times, monkeypatch):
-    """A bias of all pairs of an image, for every layer, head and grid, is too much to keep."""
-    position, calls = RelativePositionBias(8, 2, (2, 2), window_size=window).eval(), []
-    original = RelativePositionBias.bias
-    monkeypatch.setattr(
-        RelativePositionBias, 'bias', lambda self, grid: calls.append(grid) or original(self, grid)
-    )
-    tokens = torch.randn(1, 2, 4, 4)
-    with torch.no_grad():
-        results = [position(tokens, tokens, tokens, (2, 2))[3] for _ in range(3)]
-    assert len(calls) == times and torch.equal(results[0], results[2])
 
 
 def test_gabor_without_its_bias():

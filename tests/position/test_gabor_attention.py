@@ -1,13 +1,12 @@
 """Gabor position in the attention: formula, published counts, windows, precision, and that nothing is made twice."""
 
-import copy
-
 import pytest
 import torch
 from backbone_variants import build_adapter, build_vit, count_parameters, randomise
 
 from mmlape.layers import Attention, Block, Mlp
 from mmlape.layers.attention import partition
+from mmlape.layout import Layout
 from mmlape.position import GaborAttention
 
 PARTS = ['4', '2,3', '2,3,4', None]
@@ -68,8 +67,10 @@ def test_edge_markers_alone():
     module, tokens = attention(parts=None), torch.randn(2, PREFIX + 12, DIMS)
     assert torch.allclose(module(tokens, GRID), explicit(module, tokens, GRID), atol=1e-5)
     query, key, value = (torch.randn(1, HEADS, PREFIX + 12, 4) for _ in range(3))
-    same_query, same_key, moved, bias = module.position(query, key, value, GRID)
-    assert same_query is query and same_key is key and bias is None
+    plan = module.position(Layout(GRID, PREFIX))
+    same_query, same_key, moved = plan.place(query, key, value)
+    assert same_query is query and same_key is key
+    assert plan.bias(Layout(GRID), Layout(GRID)) is None
     added = (moved - value)[0, :, PREFIX:].unflatten(1, GRID)
     # One interior row of two columns: no marker, the same bias. A corner has both of its edges.
     assert torch.allclose(added[:, 1, 1], added[:, 1, 2], atol=1e-6)
@@ -80,7 +81,8 @@ def test_edge_markers_alone():
 @pytest.mark.parametrize(('parts', 'widths'), [('4', 4 + 5), ('2,3,4', 4 + 4 + 5)])
 def test_the_number_of_position_channels(parts, widths):
     module, tokens = attention(parts=parts, channels=5), torch.randn(1, PREFIX + 12, DIMS)
-    query, key, value, _ = module.position(*(torch.randn(1, HEADS, 14, 4) for _ in range(3)), GRID)
+    plan = module.position(Layout(GRID, PREFIX))
+    query, key, value = plan.place(*(torch.randn(1, HEADS, 14, 4) for _ in range(3)))
     assert query.shape == key.shape == (1, HEADS, 14, widths) and value.shape[-1] == 4
     assert torch.allclose(module(tokens, GRID), explicit(module, tokens, GRID), atol=1e-5)
 
@@ -147,7 +149,7 @@ def test_padding_of_a_window_has_no_position(prefix):
     )
     tokens = torch.randn(1, prefix + 3, DIMS)
     qkv = (in_heads(part) for part in module.qkv(tokens).chunk(3, dim=-1))
-    query, key, value, _ = module.position(*qkv, (1, 3))
+    query, key, value = module.position(Layout((1, 3), prefix)).place(*qkv)
     seen = [*range(prefix), prefix + 2]
     scores = query[:, :, -1:] @ key[:, :, seen].mT / 2
     weights = torch.cat([scores, scores.new_zeros(1, HEADS, 1, 3)], dim=-1).softmax(dim=-1)
@@ -210,33 +212,13 @@ def test_half_precision(parts, dtype):
 @pytest.fixture
 def made(monkeypatch):
     """Grids that channels were made for."""
-    calls, original = [], GaborAttention.placed
+    calls, original = [], GaborAttention.prepare
     monkeypatch.setattr(
-        GaborAttention, 'placed', lambda self, grid: calls.append(grid) or original(self, grid)
+        GaborAttention,
+        'prepare',
+        lambda self, query, key: calls.append(query.grid) or original(self, query, key),
     )
     return calls
-
-
-def test_made_once_per_grid_and_layer_and_never_stale(made):
-    model = randomise(build_vit(attention_position=dict(CONFIG, layers=[0, 2]), window_size=2))
-    images = torch.randn(1, 3, 64, 64), torch.randn(1, 3, 32, 80)
-    with torch.no_grad():
-        for image in images * 3:
-            model(image)
-    assert made == [(4, 4)] * 2 + [(2, 5)] * 2
-    for change in (
-        lambda: model.load_state_dict({k: v + 0.5 for k, v in model.state_dict().items()}),
-        lambda: [p.data.add_(0.5) for p in model.parameters()] and model.eval(),
-        lambda: (
-            model(images[0])[0].sum().backward() or torch.optim.SGD(model.parameters(), 1).step()
-        ),
-        lambda: model.double(),
-    ):
-        change()
-        fresh = copy.deepcopy(model)
-        with torch.no_grad():
-            image = images[0].to(next(model.parameters()))
-            assert torch.equal(model(image)[0], fresh(image)[0])
 
 
 @pytest.mark.parametrize(
@@ -257,17 +239,6 @@ def test_deploy_is_equal_to_the_bit_and_makes_nothing_twice(parts, build, made):
         got = [out for picture in (image, other) for out in model(picture)]
         assert all(torch.equal(a, b) for a, b in zip(got, expected))
     assert len(made) == 2 * 4
-
-
-def test_scores_are_part_4():
-    pos = position()
-    query, key, value = (torch.zeros(1, HEADS, PREFIX + 12, 4) for _ in range(3))
-    wide_query, wide_key, _, _ = pos(query, key, value, GRID)
-    assert torch.allclose(pos.scores(GRID), wide_query @ wide_key.mT / 2, atol=1e-6)
-    assert pos.scores((1, 2)).shape == (1, HEADS, PREFIX + 2, PREFIX + 2)
-    for parts, shown in (('2,3', "'2,3'"), (None, 'None')):
-        with pytest.raises(ValueError, match=f'parts={shown} adds nothing'):
-            position(parts=parts).scores(GRID)
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.analysis.results import Result
 from mmlape.analysis.stages import Stage, find_stages
 from mmlape.checks import check_grid, check_layers, check_positive_int
-from mmlape.layout import Grid
+from mmlape.layout import Grid, Layout
 from mmlape.position import (
     AttentionPosition,
     GaborAttention,
@@ -31,11 +30,12 @@ from .tables import EmbeddingTable
 
 
 def _bias_scores(position: RelativePositionBias, grid: Grid) -> Tensor:
-    return F.pad(position.bias(grid), (position.num_prefix_tokens, 0) * 2)
+    return position.bias(Layout(grid, position.num_prefix_tokens))
 
 
 def _channel_scores(position: GaborAttention, grid: Grid) -> Tensor | None:
-    placed = position.placed(grid)
+    layout = Layout(grid, position.num_prefix_tokens)
+    placed = position.prepare(layout, layout)
     if placed.beside_query is None:  # parts 2 and 3 depend on the image
         return None
     scale = (position.embed_dims // position.num_heads) ** -0.5
@@ -85,7 +85,8 @@ def _positions(
 
 
 def _grid_of(position: AttentionPosition, grid: Grid | None) -> Grid:
-    if grid is None or (position.per_window and position.window_size is not None):
+    windowed = isinstance(position, RelativePositionBias) and position.window_size is not None
+    if grid is None or windowed:
         return position.grid
     return check_grid('grid', grid)
 
