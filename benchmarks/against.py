@@ -39,10 +39,11 @@ SIZES = {
 }
 TURN_MS = 50  # a turn repeats what takes less
 IMPORT_CODE = """
-import time
-start = time.perf_counter()
+import sys, time
+clock = time.process_time if sys.argv[1] == 'processor' else time.perf_counter
+start = clock()
 import mmlape
-print('seconds', time.perf_counter() - start)
+print('seconds', clock() - start)
 """
 
 LN, DTN = dict(type='mmlape.LN', eps=1e-6), dict(type='mmlape.DTN')
@@ -123,7 +124,7 @@ def main() -> int:
         for name in options.names:
             print(f'{name} ...', file=sys.stderr, flush=True)
             if name == IMPORT:
-                found[name] = compare_imports(folders, 1 if options.quick else 5)
+                found[name] = compare_imports(folders, 1 if options.quick else 5, options.clock)
             else:
                 found[name] = ask(sides, *CASES[name])
     settings = dict(clock=options.clock, repeats=repeats, warm_up=warm_up)
@@ -287,12 +288,12 @@ def compare_case(
     return case
 
 
-def compare_imports(folders: dict[str, Path], repeats: int) -> dict[str, Any]:
+def compare_imports(folders: dict[str, Path], repeats: int, clock: str) -> dict[str, Any]:
     """``import mmlape`` with all that it imports, in fresh processes."""
 
     def milliseconds(folder: Path) -> float:
         done = subprocess.run(
-            [sys.executable, '-W', 'ignore', '-c', IMPORT_CODE], cwd=folder,
+            [sys.executable, '-W', 'ignore', '-c', IMPORT_CODE, clock], cwd=folder,
             env=environment(folder), stdout=subprocess.PIPE, text=True, check=True,
         )  # fmt: skip
         return 1e3 * float(done.stdout.rpartition('seconds')[2])
