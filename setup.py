@@ -75,8 +75,8 @@ setup(
     python_requires='>=3.10',
     packages=find_packages(include=['mmlape', 'mmlape.*']),
     # Only what cannot replace a part of the user's stack: the OpenMMLab packages exist under two distribution names
-    # with the same import names, so they are extras. Of torch, only what import mmlape would refuse is replaced.
-    install_requires=['numpy', 'safetensors', 'timm>=1.0.3', 'torch>=2.5'],
+    # with the same import names, so they are extras.
+    install_requires=['numpy', 'safetensors', 'timm>=1.0.3', 'torch'],
     extras_require=EXTRAS,
     cmdclass={'build_py': BuildPyWithConfigs},
     entry_points={'console_scripts': ['mmlape = mmlape.__main__:main']},

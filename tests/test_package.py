@@ -12,8 +12,6 @@ import pytest
 from ports import free_port
 from site_copies import link_site_packages, run_python
 
-from mmlape import stack
-
 ROOT = Path(__file__).resolve().parent.parent
 NOT_SHIPPED = {'setup_env'}
 
@@ -79,7 +77,7 @@ def test_the_wheel_asks_for_nothing_that_replaces_the_users_stack(wheel):
     required = [line.split(': ')[1] for line in lines if line.startswith('Requires-Dist')]
     always = [line for line in required if 'extra ==' not in line]
     assert not [line for line in always if line.startswith(('mm', 'onedl'))]
-    assert f'torch>={stack.TORCH}' in always
+    assert 'torch' in always  # in whatever version: import mmlape says what is too old
     for extra in ('onedl', 'openmmlab', 'demo', 'test'):
         assert any(
             f'extra == "{extra}"' in line or f"extra == '{extra}'" in line for line in required

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MethodType
 
 from torch import nn
 
-from mmlape.backbones import Backbone, Stage
+from mmlape.backbones import Stage
 from mmlape.checks import check_layers, check_option
 from mmlape.norm import DTN
 
@@ -40,7 +41,8 @@ def find_stages(backbone: nn.Module, part: str | None = None) -> list[Stage]:
     Raises:
         ValueError: If the network has no transformer layers of our kind, or no stage of that name.
     """
-    stages = backbone.stages() if isinstance(backbone, Backbone) else []
+    answer = getattr(backbone, 'stages', None)  # of timm's networks, a module
+    stages = answer() if isinstance(answer, MethodType) else []
     found = {stage.name: stage for stage in stages}
     if not found:
         raise ValueError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from mmengine.dist import master_only
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
@@ -88,4 +90,4 @@ def _log(runner: Runner, step: int) -> None:
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
-    return model.get_submodule('module') if is_model_wrapper(model) else model
+    return cast(nn.Module, model.module) if is_model_wrapper(model) else model

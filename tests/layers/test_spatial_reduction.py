@@ -6,7 +6,6 @@ import torch.nn.functional as F
 
 from mmlape.layers import ConvMlp, PatchEmbed, SpatialReductionAttention
 from mmlape.layout import Layout
-from mmlape.position import GaborAttention, RelativePositionBias, RotaryPosition
 
 
 def plain_attention(module, tokens, source):

@@ -118,11 +118,10 @@ def test_model_of_another_precision(config, dtype):
     assert all(b.dtype == dtype for b in norm.buffers() if b.is_floating_point())
 
 
-@every_norm
+# PyTorch's LayerNorm, which LN is, takes tokens of its own precision alone.
+@pytest.mark.parametrize('config', [c for c in CONFIGS if c['type'] != 'mmlape.LN'], ids=str)
 def test_tokens_of_another_precision_than_the_model(config):
     norm, tokens = randomised(config), random_tokens()
-    if isinstance(norm, LN):
-        pytest.skip('as PyTorch does it')
     for training in (True, False):
         for dtype in (torch.bfloat16, torch.float64):
             out = norm.train(training)(tokens.to(dtype), (3, 4))
@@ -154,10 +153,9 @@ def test_average_over_training(config):
     assert average.eval()(random_tokens(), LAYOUTS[0]).isfinite().all()
 
 
-@every_norm
+@pytest.mark.parametrize('config', [c for c in CONFIGS if c['type'] != 'mmlape.DTN'], ids=str)
 def test_compiles(config):
-    if config['type'] == 'mmlape.DTN':
-        pytest.skip('in test_dtn_plain.py')
+    """DTN is in test_dtn_plain.py."""
     norm, tokens = randomised(config), random_tokens()
     compiled = torch.compile(deepcopy(norm), fullgraph=True, backend='eager')
     torch._dynamo.reset()

@@ -16,7 +16,6 @@ from mmlape.position import (
 from mmlape.position.embeddings.sinusoidal import _along_both_axes
 
 
-
 def test_one_axis_counts_prefix_tokens():
     rows = SinusoidalPosition(8, (2, 3), num_prefix_tokens=1)((2, 3))[0]
     for index in range(7):

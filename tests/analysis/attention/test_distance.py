@@ -10,6 +10,7 @@ from mmlape.analysis import attention_distances, draw_distances, find_stages
 from mmlape.analysis.attention import distance as module
 from mmlape.analysis.stages import Stage
 from mmlape.layers import Attention, SpatialReductionAttention
+from mmlape.layout import Layout
 from mmlape.norm import LN
 
 # How position joins makes no difference to how attention is measured.
@@ -49,7 +50,7 @@ class OneLayer(nn.Module):
         self.grid, self.num_prefix = grid, num_prefix
 
     def stages(self):
-        return [Stage('blocks', 'position', None, None, self.blocks, None)]
+        return [Stage('blocks', 'position', 12, nn.Identity(), self.blocks)]
 
     def tokens(self):
         generator = torch.Generator().manual_seed(3)
@@ -103,7 +104,7 @@ def test_our_attention_against_the_definition(num_prefix, chunk, monkeypatch):
     monkeypatch.setattr(module, 'CHUNK', chunk)
     attention, grid = Attention(12, 3), (3, 4)
     model, found = measure(attention, grid, num_prefix)
-    query, key, _ = attention._split_heads(attention.qkv(model.tokens()))
+    query, key, _ = attention.split_heads(attention.qkv(model.tokens()), 3)
     scores = (query @ key.mT)[0] / 2
     weights = scores.softmax(dim=-1)[:, num_prefix:, num_prefix:]
     weights = weights / weights.sum(dim=-1, keepdim=True)
@@ -128,7 +129,7 @@ def test_spatial_reduction_measures_to_the_centres_of_the_blocks(grid):
     model, found = measure(attention, grid)
     tokens = model.tokens()
     query = attention.q(tokens).unflatten(-1, (3, -1)).transpose(1, 2)
-    key = attention.kv(attention._reduce(tokens, grid))[..., :12].unflatten(-1, (3, -1))
+    key = attention.kv(attention._reduce(tokens, Layout(grid))[0])[..., :12].unflatten(-1, (3, -1))
     weights = (query @ key.transpose(1, 2).mT / 2).softmax(dim=-1)[0]
     centres = []
     for top in range(0, grid[0], 2):

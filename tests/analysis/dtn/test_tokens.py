@@ -81,8 +81,8 @@ def test_versions_are_what_the_norms_make_of_the_same_tokens():
     seen = []
     stage.blocks[1].norm2.register_forward_hook(lambda *call: seen.append(call))
     (tokens,) = norm_tokens(model, IMAGE, stage, [1], 'norm2')
-    _, (before, grid), after = seen[0]
-    assert tokens.name == 'layer 1 norm2' and tokens.grid == grid == (5, 7)
+    _, (before, layout), after = seen[0]
+    assert tokens.name == 'layer 1 norm2' and tokens.grid == layout.grid == (5, 7)
     assert tokens.num_prefix == 0 and tokens.num_heads == 4
     assert list(tokens.versions) == ['before', 'after DTN', 'LN, initial', 'IN, initial']
     expected = [before, after, LN(16)(before), TokenIN(16)(before)]

@@ -89,7 +89,7 @@ def test_lape_is_the_plan_as_the_backbone_uses_it(progressive):
 def test_the_plan_is_the_one_that_a_forward_pass_makes():
     model = trained(variants.build_vit(joining=dict(type='mmlape.LaPE')))
     with torch.no_grad():
-        plan = model.embed(torch.zeros(1, 3, 48, 80))[2]
+        plan = model.stages()[0].begin(torch.zeros(1, 3, 48, 80))[2].position
     ours = position_plan(pick_stage(model), GRID)
     assert all(torch.equal(a, b) for a, b in zip(plan.attention, ours.attention))
 
