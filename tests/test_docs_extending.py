@@ -47,6 +47,7 @@ def folder(tmp_path, monkeypatch):
         ('my_fourier_detector.py', 'FourierPosition', 1),
         ('my_rms_detector.py', 'RMSNorm', 6),  # two in each of three layers
         ('my_vitdet.py', 'SimplePyramid', 1),
+        ('my_two_stages.py', 'GatedMlp', 3),
     ],
 )
 def test_a_part_of_your_own_trains(folder, monkeypatch, capsys, config, part, count):
@@ -97,3 +98,20 @@ def test_the_backbone_has_depths_and_weights_of_its_own(folder):
     ]
     assert model.get_layer_depth('backbone.vit.blocks.1.norm1.weight', 'backbone.') == (2, 4)
     assert model.get_layer_depth('backbone.levels.1.weight', 'backbone.') == (3, 4)
+
+
+def test_a_family_is_short_and_can_do_what_others_can(folder):
+    """Under 80 lines; a classifier, layers by depth, freezing, recomputation and any size come with it."""
+    assert files()['my_family.py'].count('\n') < 80
+    importlib.import_module('my_family')
+    from mmlape.pretraining import Classifier
+
+    model = Classifier('mmlape.TwoStages', num_classes=5, norm_cfg=dict(type='mmlape.DTN'))
+    assert model(torch.randn(2, 3, 33, 70)).shape == (2, 5)
+    backbone = MODELS.build(dict(type='mmlape.TwoStages', frozen_stages=1, with_cp=True))
+    maps = backbone.train()(torch.randn(1, 3, 33, 70))
+    assert [tuple(m.shape[1:]) for m in maps] == [(32, 9, 18), (64, 5, 9)]
+    maps[1].sum().backward()
+    trained = {n.partition('.')[0] for n, p in backbone.named_parameters() if p.grad is not None}
+    assert trained == {'patch_embed2', 'position2', 'block2'}
+    assert backbone.get_layer_depth('block2.1.attn.qkv.weight') == (3, 5)
