@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mmlape.checks import check_grid, check_option, check_positive_int
 from mmlape.position import GaborPosition
-from mmlape.position.gabor import FLOOR
+from mmlape.position.embeddings.gabor import FLOOR
 
 from .axis_fit import AxisFit, fit_axis
 
@@ -153,7 +153,8 @@ def fit_gabor_position(
 
 
 def _fill(position: GaborPosition, fits: list[GaborFit]) -> None:
-    position.bias.copy_(_stacked([fit.bias for fit in fits]))
+    if position.bias is not None:
+        position.bias.copy_(_stacked([fit.bias for fit in fits]))
     for gabor, axis in ((position.gabor_x, 'x'), (position.gabor_y, 'y')):
         if gabor is not None:
             found = [getattr(fit, axis) for fit in fits]
