@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+Option = TypeVar('Option', str, int)
 
 
 def check_positive_int(
@@ -54,7 +56,7 @@ def check_number(name: str, value: Any, *, above: float | None = None) -> float:
     return float(value)
 
 
-def check_option(name: str, value: Any, accepted: Collection[str]) -> str:
+def check_option(name: str, value: Any, accepted: Collection[Option]) -> Option:
     """Return ``value`` if it is one of ``accepted``, else raise ValueError listing them."""
     if value not in accepted:
         raise ValueError(f'{name} must be one of {sorted(accepted)}, got {value!r}')

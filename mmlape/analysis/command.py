@@ -21,7 +21,7 @@ from mmlape.position import NoPosition
 from .dtn.tokens import COMPARED, NormTokens, norm_tokens
 from .images import find_images, read_images
 from .loading import load_backbone
-from .stages import NORMS, Stage, find_stages, position_stages
+from .stages import NORMS, Stage, find_stages, position_of, position_stages
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -131,7 +131,7 @@ def pick_parts(
     if part is not None:
         check_option('the position', part, [*stages, *within])
         return ([stages[part]], []) if part in stages else ([], [within[part]])
-    there = [s for s in stages.values() if not isinstance(s.position.embedding, NoPosition)]
+    there = [s for s in stages.values() if not isinstance(position_of(s).embedding, NoPosition)]
     return there, inside
 
 
@@ -245,7 +245,7 @@ class Output:
         """Write ``<folder>/<name>.npz``."""
         path = self._path(name, '.npz')
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(path, **arrays)
+        np.savez_compressed(path, **arrays)  # type: ignore[arg-type]  # none is allow_pickle
         self._say(path)
 
     def _path(self, name: str, suffix: str) -> Path:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from mmengine.config import Config
-from mmengine.model import revert_sync_batchnorm
+from mmengine.model import BaseModel, BaseModule, revert_sync_batchnorm
 from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 from torch._subclasses import FakeTensorMode
@@ -98,7 +98,7 @@ def count_flops() -> Iterator[FlopCounterMode]:
         yield counter
 
 
-def _run_heads(model: nn.Module, maps: Any) -> None:
+def _run_heads(model: BaseModel, maps: Any) -> None:
     """What follows the backbone at inference."""
     if getattr(model, 'with_neck', False):
         maps = model.neck(maps)
@@ -115,7 +115,7 @@ def _run_heads(model: nn.Module, maps: Any) -> None:
         _run_roi_heads(roi_head.mask_head, roi_head.mask_roi_extractor, NUM_MASKS)
 
 
-def _run_roi_heads(heads: nn.Module, extractors: nn.Module, count: int) -> None:
+def _run_roi_heads(heads: BaseModule, extractors: BaseModule, count: int) -> None:
     """One head, or those of a cascade, over features as RoIAlign hands them on."""
     if not isinstance(heads, nn.ModuleList):
         heads, extractors = [heads], [extractors]

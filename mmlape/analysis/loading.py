@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from mmengine.config import Config
+from mmengine.model import BaseModule
 from mmengine.registry import MODELS as ROOT_MODELS
 from mmengine.registry import DefaultScope
 from torch import nn
@@ -58,7 +59,7 @@ def load_backbone(
     return backbone
 
 
-def _build(config: str | Path | Config, seed: int) -> nn.Module:
+def _build(config: str | Path | Config, seed: int) -> BaseModule:
     if not isinstance(config, Config):
         if not Path(config).is_file():
             raise FileNotFoundError(f'there is no config {str(config)!r}')

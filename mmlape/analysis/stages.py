@@ -11,6 +11,7 @@ from torch import nn
 from mmlape.backbones import Stage
 from mmlape.checks import check_layers, check_option
 from mmlape.norm import DTN
+from mmlape.position import JoinedPosition
 
 NORMS = ('norm1', 'norm2')
 
@@ -83,6 +84,17 @@ def pick_stage(backbone: nn.Module, part: str | None = None) -> Stage:
     if len(found) > 1:
         check_option('the position', part, [stage.position_name for stage in found])
     return found[0]
+
+
+def position_of(stage: Stage) -> JoinedPosition:
+    """The position of a stage of :func:`position_stages`.
+
+    Raises:
+        ValueError: If no absolute position joins the stage.
+    """
+    if stage.position is None:
+        raise ValueError(f'{stage.name!r} has no absolute position embedding')
+    return stage.position
 
 
 def norm_places(

@@ -23,6 +23,8 @@ class Backbone(BaseModule):
     * :meth:`get_layer_depth` says how deep a parameter sits, which layer-wise learning rates need.
     """
 
+    init_cfg: dict | list[dict] | None
+
     def stages(self) -> list[Stage]:
         """The stages of the transformer, in order.
 
@@ -34,7 +36,7 @@ class Backbone(BaseModule):
             'as in `return self.vit.stages()`'
         )
 
-    def layer_parts(self) -> list[Sequence[Part]]:
+    def layer_parts(self) -> Sequence[Sequence[Part]]:
         """What belongs to each depth: at 0 the stem, at ``i + 1`` layer ``i``, counted through all stages.
 
         What enters before layer i has depth i. A part may contain parts of greater depth, which count there. What is
@@ -45,7 +47,7 @@ class Backbone(BaseModule):
         for stage in stages:
             start = len(parts) - 1
             parts[start] += stage.before()
-            parts += [stage.serving(layer) for layer in range(len(stage.blocks))]
+            parts += [[*stage.serving(layer)] for layer in range(len(stage.blocks))]
             parts[start + stage.prefix_after] += stage.prefix
             if stage.norm is not None and stage is not stages[-1]:
                 parts[-1].append(stage.norm)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -154,7 +154,7 @@ class StagedTransformer(Backbone):
 
     def forward(self, image: Tensor) -> tuple:
         """Outputs of ``out_indices`` for images ``(B, in_channels, height, width)``."""
-        output = OUTPUTS[self.out_type] if self.pool is None else self.pool
+        output = OUTPUTS[cast(str, self.out_type)] if self.pool is None else self.pool
         return tuple(
             output(self.finish(unit, tokens, layout), layout)
             for unit, (tokens, layout) in enumerate(self.walk(image))
@@ -186,7 +186,7 @@ class StagedTransformer(Backbone):
         stages, dims = [], self.embed_dims
         for number in range(1, self.num_stages + 1):
             names = {part: name.format(number) for part, name in self.names.items()}
-            modules = {
+            modules: dict = {
                 part: getattr(self, names[part], None) for part in ('embed', 'position', 'inside', 'blocks')
             }
             last = number == self.num_stages

@@ -71,7 +71,8 @@ def sort_options(
     Raises:
         TypeError: If an option is unknown.
     """
-    own, parts = dict(common), {}
+    own = dict(common)
+    parts: dict[str, dict[str, Any]] = {}
     for name, value in options.items():
         if name in common:
             own[name] = value
@@ -127,8 +128,8 @@ def place_norms(
 def _norms_of_stage(config: Any, depth: int, num_heads: int) -> list[dict]:
     """Those of each layer, and of an output after them."""
     if isinstance(config, (list, tuple)):
-        layers = spread('norm_cfg', config, depth, 'layers')
-        return [*(_with_heads(entry, num_heads) for entry in layers), LAYER_NORM]
+        entries = spread('norm_cfg', config, depth, 'layers')
+        return [*(_with_heads(entry, num_heads) for entry in entries), LAYER_NORM]
     options = _with_heads(config, num_heads)
     layers = options.pop('layers', None)
     if layers is None:

@@ -51,4 +51,6 @@ def check_out_type(out_type: str | dict, prefix_names: Collection[str]) -> str |
 
 def build_pooling(out_type: str | dict, embed_dims: int) -> nn.Module | None:
     """The pooling with parameters that an ``out_type`` is the config of, or None for one of :data:`OUTPUTS`."""
-    return MODELS.build(dict(out_type, embed_dims=embed_dims)) if isinstance(out_type, dict) else None
+    return (
+        MODELS.build(dict(out_type, embed_dims=embed_dims)) if isinstance(out_type, dict) else None
+    )

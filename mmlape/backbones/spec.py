@@ -79,7 +79,7 @@ class StageSpec:
 
 
 def find_arch(
-    arch: str | dict, archs: Mapping[str, dict], sizes: Mapping[str, Any], override: Mapping[str, Any]
+    arch: str | dict | None, archs: Mapping[str, dict], sizes: Mapping[str, Any], override: Mapping[str, Any]
 ) -> tuple[dict, dict]:
     """Sizes of an architecture, and the parts that it names.
 
@@ -136,7 +136,7 @@ def plan_stages(
     for number, (size, count) in enumerate(zip(sizes, built)):
         if not count:
             break
-        own = {name: _of_stage(name, given[name], family, number, len(sizes)) for name in STAGE_PARTS}
+        own: dict = {name: _of_stage(name, given[name], family, number, len(sizes)) for name in STAGE_PARTS}
         own['joining'] = own['joining'] or dict(type='mmlape.DefaultJoining')
         for name in ('joining', 'attention_position'):
             own[name] = filtered_layers(name, own[name], size['depth'], count)
@@ -184,7 +184,7 @@ def _layers(
         'mlp': _nonzero(drop_rate=drop),
     }
     users = {name: per_layer(name, given[name], depths) for name in LAYER_PARTS}
-    result = []
+    result: list[list[LayerSpec]] = []
     for stage, (size, depth) in enumerate(zip(sizes, depths)):
         shorts = {name: _by_layer(name, short.get(name, {}), depth) for name in LAYER_PARTS}
         result.append([])

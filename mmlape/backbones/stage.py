@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import torch
 from torch import Tensor, nn
 
+from mmlape.layers import PatchEmbed
 from mmlape.layout import Layout
 from mmlape.position import AttentionPosition, InsidePlan, JoinedPosition, PositionPlan
 from mmlape.recompute import recomputed
@@ -50,7 +51,7 @@ class Stage:
     name: str
     position_name: str
     embed_dims: int
-    embed: nn.Module
+    embed: PatchEmbed
     blocks: nn.ModuleList
     position: JoinedPosition | None = None
     inside: AttentionPosition | None = None
@@ -94,9 +95,10 @@ class Stage:
         for layer in range(first, len(self.blocks) if end is None else end):
             if self.prefix and 0 < layer == self.prefix_after:
                 tokens, layout = self._join_placed_prefix(tokens, layout, position)
-            if position.stream[layer] is not None:
-                tokens = tokens + self._rows(position.stream[layer], layout)
-            arguments = (tokens, layout, self._rows(position.attention[layer], layout))
+            entering = position.stream[layer]
+            if entering is not None:
+                tokens = tokens + self._rows(entering, layout)
+            arguments: tuple = (tokens, layout, self._rows(position.attention[layer], layout))
             if inside:
                 arguments = (*arguments, inside[layout.num_prefix])
             block = self.blocks[layer]
@@ -112,7 +114,7 @@ class Stage:
         joined = [] if self.position is None else self.position.joining.layer_modules(layer)
         return [self.blocks[layer], *joined]
 
-    def before(self) -> list[Part]:
+    def before(self) -> list[nn.Module]:
         """What serves the stage as a whole before its blocks, but for prefix tokens."""
         return [part for part in (self.embed, self.position, self.inside) if part is not None]
 
@@ -149,6 +151,12 @@ class Stage:
             return joined, later
         prefix = later.split(joined)[0] + plan.stem[:, : self.num_prefix]
         return later.join(self.dropout(prefix), tokens), later
+
+    @overload
+    def _rows(self, rows: Tensor, layout: Layout) -> Tensor: ...
+
+    @overload
+    def _rows(self, rows: Tensor | None, layout: Layout) -> Tensor | None: ...
 
     def _rows(self, rows: Tensor | None, layout: Layout) -> Tensor | None:
         """A plan's rows of the tokens that have joined."""

@@ -222,7 +222,7 @@ class _Conversion:
 
 def _belongs_to(model: nn.Module, name: str) -> str:
     """What an entry is of, where that is something which published weights lack; else ''."""
-    module = model
+    module: nn.Module | None = model
     for step in name.split('.')[:-1]:
         module = getattr(module, step, None)
         if isinstance(module, (DTN, Joining, LayerScale)):

@@ -67,7 +67,8 @@ def fit_table(
     # A table without rows for prefix tokens adds nothing to them.
     missing = table.new_zeros(len(table), max(wanted - num_prefix, 0), table.shape[2])
     fitted = torch.cat(
-        [prefix[:, :wanted], missing, resize_table(cells, grid, position.grid, position.resize)], dim=1
+        [prefix[:, :wanted], missing, resize_table(cells, grid, position.grid, position.resize)],
+        dim=1,
     )
     return fitted, (
         f'{num_prefix} + {grid[0]} x {grid[1]} rows to '

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from mmengine.dist import barrier, is_main_process
 from mmengine.logging import print_log
@@ -102,9 +102,10 @@ class Pretrained:
     def _read_here(self, module: nn.Module | None) -> dict[str, Any]:
         if self.model is not None:
             return read_timm(self.model, module)
-        if self.checkpoint.startswith(_ADDRESS):
-            return read_checkpoint(download_checkpoint(self.checkpoint))
-        return read_checkpoint(self.checkpoint)
+        checkpoint = cast(str, self.checkpoint)  # there is one of both
+        if checkpoint.startswith(_ADDRESS):
+            return read_checkpoint(download_checkpoint(checkpoint))
+        return read_checkpoint(checkpoint)
 
 
 def _refuse_late_initialisation(module: nn.Module) -> None:
@@ -132,12 +133,13 @@ def _initialise_the_rest(module: nn.Module, report: LoadReport) -> None:
     """
     fresh = set(report.fresh)
     for name, child in module.named_children():
-        if not hasattr(child, 'init_weights') or getattr(child, 'is_init', False):
+        init_weights = getattr(child, 'init_weights', None)
+        if init_weights is None or getattr(child, 'is_init', False):
             continue
         if any(entry.startswith(f'{name}.') for entry in fresh):
             with _without_weights(name, child):
-                child.init_weights()
-        child.is_init = True
+                init_weights()
+        child.is_init = True  # type: ignore[assignment]  # MMEngine's mark, of a bool
 
 
 @contextlib.contextmanager

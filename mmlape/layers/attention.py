@@ -141,7 +141,8 @@ class Attention(AttentionLayer):
     ) -> Tensor:
         """Attend; ``(B, P + H * W, C)`` to the same shape."""
         layout = Layout.of(tokens, layout)
-        heads = self.split_heads(self.qkv(tokens), 3)
+        query, key, value = self.split_heads(self.qkv(tokens), 3)
+        heads = (query, key, value)
         inside = self.inside(layout, layout, inside)
         if inside is not None:
             heads = inside.place(*heads)
@@ -152,7 +153,7 @@ class Attention(AttentionLayer):
 
     def _attend_in_windows(
         self,
-        heads: tuple[Tensor, ...],
+        heads: tuple[Tensor, Tensor, Tensor],
         layout: Layout,
         inside: InsidePlan | None,
         window: Grid,
@@ -174,12 +175,10 @@ class Attention(AttentionLayer):
         bias = None if inside is None else inside.bias(query, query.with_prefix(num_prefix))
         if mask is not None:
             mask = F.pad(mask, (num_prefix, 0), value=True)
-        out = merge(self.attend(*cells, bias, mask), grid, window)
+        out = merge(self.attend(cells[0], cells[1], cells[2], bias, mask), grid, window)
         if not num_prefix:
             return out
-        to_all = self.attend(
-            heads[0][:, :, :num_prefix], *heads[1:], mask=layout.token_mask()
-        )
+        to_all = self.attend(heads[0][:, :, :num_prefix], *heads[1:], mask=layout.token_mask())
         return layout.join(to_all, out)
 
 

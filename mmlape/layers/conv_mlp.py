@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -58,10 +59,11 @@ class ConvMlp(nn.Module):
         if self.extra_relu:
             hidden = F.relu(hidden)
         if not isinstance(layout, Layout) and isinstance(layout[0], Sequence):
-            levels = hidden.split([height * width for height, width in layout], dim=1)
-            mixed = torch.cat([self._mix(*level) for level in zip(levels, layout)], dim=1)
+            shapes = cast('Sequence[Grid]', layout)
+            levels = hidden.split([height * width for height, width in shapes], dim=1)
+            mixed = torch.cat([self._mix(*level) for level in zip(levels, shapes)], dim=1)
         else:
-            layout = Layout.of(tokens, layout)
+            layout = Layout.of(tokens, cast('Layout | Grid', layout))
             if layout.num_prefix:
                 raise ValueError(f'ConvMlp takes no prefix tokens, got {layout.num_prefix}')
             mixed = self._mix(hidden, layout.grid)

@@ -53,7 +53,8 @@ class PatchEmbed(nn.Module):
             )
         # Neighbours overlap by as much on both sides; patches side by side do not.
         overlaps = self.patch_size != self.stride
-        padding = tuple(side // 2 for side in self.patch_size) if overlaps else 0
+        height, width = self.patch_size
+        padding = (height // 2, width // 2) if overlaps else 0
         self.proj = nn.Conv2d(
             self.in_channels, embed_dims, self.patch_size, stride=self.stride, padding=padding
         )

@@ -12,7 +12,7 @@ from .layer_norm import LN
 from .token_norm import TokenNorm
 
 # Upstream norms that see one token at a time have an equal here.
-_EQUALS = {nn.LayerNorm: LN}
+_EQUALS: dict[type, type[TokenNorm]] = {nn.LayerNorm: LN}
 
 
 def build_token_norm(norm_cfg: dict, num_features: int) -> TokenNorm:

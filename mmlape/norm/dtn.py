@@ -141,7 +141,8 @@ class DTN(TokenNorm):
             ``P_y`` ``(G or 1, A, A)`` and ``P_x`` ``(G or 1, E, E)`` over ``A x E`` cells; ``P[(y, x), (v, u)] =
             P_y[y, v] P_x[x, u]`` is the weight with which cell (v, u) enters the statistics of cell (y, x).
         """
-        return self._axis_maps(Windows(tuple(grid), self.pool), self.weight.dtype)
+        height, width = grid
+        return self._axis_maps(Windows((height, width), self.pool), self.weight.dtype)
 
     def extra_repr(self) -> str:
         """Options that parameters do not show."""

@@ -83,12 +83,13 @@ class LearnedMap(PositionMap):
     ) -> tuple[Tensor, Tensor]:
         """Row and column factors of every head, ``(G, H, H)`` and ``(G, W, W)``."""
         a_x, a_y, a_2 = self.weight.to(dtype).unbind(dim=1)
-        return tuple(
+        rows, columns = (
             (torch.stack([linear, a_2], dim=1) @ axis_offsets(length, device, dtype))
             .unflatten(1, (length, length))
             .softmax(dim=-1)
             for linear, length in zip((a_y, a_x), grid)
         )
+        return rows, columns
 
 
 class UniformMap(PositionMap):
@@ -98,10 +99,11 @@ class UniformMap(PositionMap):
         self, grid: Grid, device: torch.device, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
         """``(1, H, H)`` and ``(1, W, W)``."""
-        return tuple(
+        rows, columns = (
             torch.full((1, length, length), 1 / length, device=device, dtype=dtype)
             for length in grid
         )
+        return rows, columns
 
 
 class BandedMap(PositionMap):
@@ -126,7 +128,8 @@ class BandedMap(PositionMap):
         self, grid: Grid, device: torch.device, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
         """``(1, H, H)`` and ``(1, W, W)``."""
-        return tuple(self._axis(length, device, dtype) for length in grid)
+        rows, columns = (self._axis(length, device, dtype) for length in grid)
+        return rows, columns
 
     def _axis(self, length: int, device: torch.device, dtype: torch.dtype) -> Tensor:
         offsets = axis_offsets(length, device, dtype)[0].view(1, length, length)

@@ -37,6 +37,9 @@ class PowerNorm(TokenNorm):
     _abbr_ = 'pn'
     mixes_tokens = True
     keeps_statistics = True
+    running_square: Tensor
+    running_along: Tensor
+    num_calls: Tensor
 
     def __init__(
         self,

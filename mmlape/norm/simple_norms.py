@@ -90,6 +90,9 @@ class TokenBN(TokenNorm):
     _abbr_ = 'bn'
     mixes_tokens = True
     keeps_statistics = True
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         super().__init__(num_features, eps)
@@ -152,7 +155,7 @@ class ScaleNorm(TokenNorm):
 
     def __init__(self, num_features: int, eps: float = 1e-5) -> None:
         super().__init__(num_features, eps)
-        self.bias = None
+        self.register_parameter('bias', None)
 
     def standardise(self, x: Tensor) -> Tensor:
         """Over C."""

@@ -32,6 +32,8 @@ class SwitchableNorm(TokenNorm):
 
     _abbr_ = 'swn'
     mixes_tokens = True
+    running_mean: Tensor
+    running_var: Tensor
 
     def __init__(
         self, num_features: int, use_bn: bool = False, momentum: float = 0.1, eps: float = 1e-5

@@ -104,7 +104,8 @@ def present_tokens(tokens: Tensor, grid: Layout | Grid | None) -> Tensor | None:
     """``(B, N, 1)``, True for tokens that are no padding; None where there is no mask."""
     if not isinstance(grid, Layout) or grid.mask is None:
         return None
-    return Layout.of(tokens, grid).token_mask().unsqueeze(2)
+    mask = Layout.of(tokens, grid).token_mask()
+    return None if mask is None else mask.unsqueeze(2)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:

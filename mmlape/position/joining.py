@@ -133,9 +133,9 @@ class LaPE(Joining):
         attention: list[Tensor | None] = list(self._nothing)
         position = embedding
         for layer, norm in zip(self.layers, self.norms):
-            attention[layer] = norm(position)
+            attention[layer] = normed = norm(position)
             if self.progressive:
-                position = attention[layer]
+                position = normed
         return PositionPlan(None, self._nothing, tuple(attention))
 
     def layer_modules(self, layer: int) -> list[nn.Module]:

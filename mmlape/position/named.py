@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-POSITIONS = {
+POSITIONS: dict[str, dict] = {
     'learned': dict(type='mmlape.LearnedPosition'),
     'sinusoidal_1d': dict(type='mmlape.SinusoidalPosition', axes=1),
     'sinusoidal_2d': dict(type='mmlape.SinusoidalPosition', axes=2),
@@ -10,7 +10,7 @@ POSITIONS = {
     'none': dict(type='mmlape.NoPosition'),
 }
 # The rows of LaPE (ICCV 2023), Table 7.
-JOININGS = {
+JOININGS: dict[str, dict] = {
     'default': dict(type='mmlape.DefaultJoining'),
     'shared': dict(type='mmlape.SharedJoining'),
     'unshared': dict(type='mmlape.UnsharedJoining'),

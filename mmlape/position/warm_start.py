@@ -57,12 +57,12 @@ class LaPEWarmStart(LaPE):
     ) -> None:
         gated = check_option('construction', construction, ('affine', 'gate')) == 'gate'
         super().__init__(embed_dims, depth, progressive=gated, layers=layers, eps=eps)
+        self.gates: nn.ModuleList | None = None
         if gated:
             self.gates = nn.ModuleList(_Gate(embed_dims) for _ in self.layers)
         else:
-            self.gates = None
             for norm in self.norms:
-                nn.init.zeros_(norm.weight)
+                nn.init.zeros_(norm.get_parameter('weight'))
 
     def forward(self, embedding: Tensor) -> PositionPlan:
         """Plan with the ``stem`` of default joining and one ``attention`` entry for each layer named."""

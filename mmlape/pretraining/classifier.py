@@ -45,6 +45,9 @@ class Classifier(nn.Module):
         TypeError: If an option is unknown or has the wrong type.
     """
 
+    head: nn.Module
+    head_dist: nn.Module
+
     def __init__(
         self,
         network: str,
@@ -213,7 +216,9 @@ class Classifier(nn.Module):
     def _normed(self, step: int, tokens: Tensor, layout: Layout) -> Tensor:
         """Tokens after the output norm where it fits: in all layers on one grid, or in the last stage."""
         norm = self.backbone.norm
-        if norm is None or (self.backbone.counts == 'stages' and step < self.backbone.num_units - 1):
+        if norm is None or (
+            self.backbone.counts == 'stages' and step < self.backbone.num_units - 1
+        ):
             return tokens
         return norm(tokens, layout)
 
@@ -234,8 +239,9 @@ class Classifier(nn.Module):
     def _make_heads(self, num_classes: int) -> None:
         self.num_classes = check_positive_int('num_classes', num_classes, minimum=0)
         for name in ('head', 'head_dist') if self.distilled else ('head',):
-            head = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
+            head: nn.Linear | nn.Identity = nn.Identity()
             if num_classes:
+                head = nn.Linear(self.num_features, num_classes)
                 nn.init.trunc_normal_(head.weight, std=0.02)
                 nn.init.zeros_(head.bias)
             like = next(self.backbone.parameters())

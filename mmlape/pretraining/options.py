@@ -9,6 +9,7 @@ from mmlape.position import JOININGS, POSITIONS
 
 Choice = str | dict | list | tuple | None
 
+
 def named_options(position: Choice, joining: Choice) -> dict[str, dict | list]:
     """Configs of position and joining from short names, configs or lists of either; None is left out.
 

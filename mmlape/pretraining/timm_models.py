@@ -20,7 +20,7 @@ from .options import take_indices
 __all__: list[str] = []
 
 SIZES = ('tiny', 'small', 'base')
-_DTN = dict(norm_cfg=dict(type='mmlape.DTN'))
+_DTN: dict = dict(norm_cfg=dict(type='mmlape.DTN'))
 # The published DTN-PVT has 4 heads in the first two stages (DTN, ICLR 2022, code).
 _PVT_DTN = dict(_DTN, num_heads=[4, 4, 5, 8])
 _STAGES = 4
@@ -29,9 +29,9 @@ _LAYERS = 12
 
 def _models() -> dict[str, tuple[type[Classifier], dict[str, Any]]]:
     """Class and options by name."""
-    models = {}
+    models: dict[str, dict] = {}
     for size in SIZES:
-        lape = dict(arch=f'deit-{size}', joining='lape')
+        lape: dict = dict(arch=f'deit-{size}', joining='lape')
         models[f'lape_deit_{size}_patch16_224'] = lape
         models[f'lape_deit_{size}_distilled_patch16_224'] = dict(lape, distilled=True)
         star = dict(arch=f'vit-{size}-star')
@@ -39,13 +39,15 @@ def _models() -> dict[str, tuple[type[Classifier], dict[str, Any]]]:
         models[f'dtn_vit_{size}_star_patch16_224'] = dict(star, **_DTN)
     for size in ('small', 'base'):
         models[f'dtn_vit_{size}_patch16_224'] = dict(arch=f'deit-{size}', **_DTN)
-    found = {name: (ViTClassifier, options) for name, options in models.items()}
+    found: dict[str, tuple[type[Classifier], dict[str, Any]]] = {
+        name: (ViTClassifier, options) for name, options in models.items()
+    }
     for size in ('tiny', 'small', 'medium', 'large'):
-        first = dict(version=1, arch=size)
+        first: dict = dict(version=1, arch=size)
         found[f'pvt_{size}'] = (PyramidClassifier, first)
         found[f'pvt_{size}_dtn'] = (PyramidClassifier, dict(first, **_PVT_DTN))
     for number in range(6):
-        second = dict(version=2, arch=f'b{number}')
+        second: dict = dict(version=2, arch=f'b{number}')
         found[f'pvt_v2_b{number}_dtn'] = (PyramidClassifier, dict(second, **_DTN))
     return found
 

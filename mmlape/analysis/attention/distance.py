@@ -16,7 +16,7 @@ Q queries, K keys, R windows (1 without) of an image
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,6 +35,8 @@ from mmlape.layout import Grid, Layout
 
 # Attention weights held at a time.
 CHUNK = 16_000_000
+# What is measured of an image, see _distances_of_image.
+_Measured = dict[tuple[str, int], tuple[np.ndarray, float, Grid]]
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def attention_distances(
         for stage in stages
     }
     attentions = {
-        stage.blocks[layer].attn: (stage.name, layer)
+        stage.blocks[layer].get_submodule('attn'): (stage.name, layer)
         for stage in stages
         for layer in chosen[stage.name]
     }
@@ -112,23 +114,7 @@ def attention_distances(
     found = [_distances_of_image(backbone, image, attentions) for image in images]
     if not found:
         raise ValueError('images must hold at least one image')
-    return [
-        AttentionDistances(
-            stage.name,
-            np.asarray(chosen[stage.name]),
-            *(
-                np.stack(
-                    [
-                        [image[stage.name, layer][value] for layer in chosen[stage.name]]
-                        for image in found
-                    ]
-                )
-                for value in range(2)
-            ),
-            np.asarray([image[stage.name, chosen[stage.name][0]][2] for image in found]),
-        )
-        for stage in stages
-    ]
+    return [_of_stage(stage.name, chosen[stage.name], found) for stage in stages]
 
 
 def mean_distance(
@@ -212,7 +198,10 @@ def _reduced_places(attention: SpatialReductionAttention, layout: Layout) -> Pla
     return places._replace(keys=keys, has_key=torch.ones(1, len(keys), dtype=torch.bool))
 
 
-_PLACES = {Attention: _token_places, SpatialReductionAttention: _reduced_places}
+_PLACES: dict[type[nn.Module], Callable[..., Places]] = {
+    Attention: _token_places,
+    SpatialReductionAttention: _reduced_places,
+}
 
 
 def _in_windows(side: int, length: int) -> Tensor:
@@ -271,7 +260,7 @@ class _Listener(TorchFunctionMode):
 
 def _distances_of_image(
     backbone: nn.Module, image: Tensor, attentions: dict[nn.Module, tuple[str, int]]
-) -> dict[tuple[str, int], tuple[np.ndarray, float, Grid]]:
+) -> _Measured:
     """Distances per head, that of uniform weights, and the grid, by stage and layer."""
     listener, found = _Listener(), {}
 
@@ -281,11 +270,12 @@ def _distances_of_image(
 
     def after(attention: nn.Module, args: tuple, output: Tensor) -> None:
         places, listener.places = listener.places, None
-        found[attentions[attention]] = (
-            listener.found.cpu().numpy(),
-            float(mean_distance(*_equal_scores(places), places)),
-            Layout.of(*args[:2]).grid,
-        )
+        if places is not None and listener.found is not None:
+            found[attentions[attention]] = (
+                listener.found.cpu().numpy(),
+                float(mean_distance(*_equal_scores(places), places)),
+                Layout.of(*args[:2]).grid,
+            )
 
     handles = [attention.register_forward_pre_hook(before) for attention in attentions]
     handles += [attention.register_forward_hook(after) for attention in attentions]
@@ -298,8 +288,19 @@ def _distances_of_image(
     return found
 
 
+def _of_stage(name: str, layers: Sequence[int], images: Sequence[_Measured]) -> AttentionDistances:
+    return AttentionDistances(
+        stage=name,
+        layers=np.asarray(layers),
+        distances=np.stack([[image[name, layer][0] for layer in layers] for image in images]),
+        uniform=np.stack([[image[name, layer][1] for layer in layers] for image in images]),
+        grids=np.asarray([image[name, layers[0]][2] for image in images]),
+    )
+
+
 def _equal_scores(places: Places) -> tuple[Tensor, Tensor]:
     """Queries and keys whose products are all zero."""
-    return tuple(
+    query, key = (
         torch.zeros(*known.shape, 1).unsqueeze(1) for known in (places.has_query, places.has_key)
     )
+    return query, key

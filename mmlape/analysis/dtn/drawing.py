@@ -59,7 +59,7 @@ def draw_ratios(course: RatioCourse) -> Figure:
     columns = -(-len(layers) // bands)
     figure, axes = new_plots(2 * bands, columns, right=0.92)
     low, high = _range(list(course.values.values()))
-    colours = matplotlib.colormaps['tab10'].colors
+    colours = matplotlib.colormaps['tab10'](range(10))
     for index in range(bands * columns):
         band, column = divmod(index, columns)
         for row, kind in enumerate(('mean', 'var')):

@@ -91,13 +91,17 @@ def dtn_maps(
     places = dtn_places(stage, layers, norms)
     if not places:
         raise ValueError(f'no layer of {stage.name!r} has DTN as its {" or ".join(norms)}')
-    found = tuple(_layer_maps(place.name, place.norm, grid, token) for place in places)
+    found = tuple(
+        _layer_maps(place.name, place.norm, grid, token)
+        for place in places
+        if isinstance(place.norm, DTN)
+    )
     return PositionMaps(stage.name, grid, token, found)
 
 
 def _layer_maps(name: str, norm: DTN, grid: Grid, token: tuple[int, int]) -> LayerMaps:
-    row, column = cell = tuple(place // norm.pool for place in token)
+    row, column = (place // norm.pool for place in token)
     with torch.no_grad():
         down, across = norm.axis_maps(grid)
         maps = down[:, row, :, None] * across[:, column, None, :]
-    return LayerMaps(name, norm.pool, cell, maps.cpu().float().numpy())
+    return LayerMaps(name, norm.pool, (row, column), maps.cpu().float().numpy())

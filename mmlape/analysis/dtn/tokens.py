@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from mmlape.analysis.stages import NormPlace, Stage, norm_places
 from mmlape.checks import check_option
+from mmlape.layers.attention import AttentionLayer
 from mmlape.layout import Grid, Layout
 from mmlape.norm import DTN, LN, TokenIN
 
@@ -118,7 +120,7 @@ def _versions(
 ) -> NormTokens:
     tokens, where = args[:2]
     layout = Layout.of(tokens, where)
-    norm, attention = place.norm, stage.blocks[place.layer].attn
+    norm, attention = place.norm, cast(AttentionLayer, stage.blocks[place.layer].attn)
     num_heads = norm.num_heads if isinstance(norm, DTN) else attention.num_heads
     versions = {BEFORE: tokens, f'after {_short_name(norm)}': output}
     for name in compared:

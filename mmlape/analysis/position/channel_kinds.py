@@ -84,7 +84,7 @@ def classify_channels(maps: np.ndarray) -> ChannelKinds:
 
 def _explained(parts: Additive, total: np.ndarray, gabor: bool, edges: bool) -> np.ndarray:
     """Share of the two functions' sum of squares that a model of both axes explains."""
-    error = 0
+    error = np.zeros_like(total)
     for profiles, across_the_axis in (
         (parts.across, parts.down.shape[1]),
         (parts.down, parts.across.shape[1]),

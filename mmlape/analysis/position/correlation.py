@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from mmlape.analysis.results import Result
-from mmlape.analysis.stages import Stage
+from mmlape.analysis.stages import Stage, position_of
 from mmlape.checks import check_grid, check_layers, check_option, check_positive_int
 from mmlape.layout import Grid
 from mmlape.position import PositionPlan
@@ -52,8 +52,9 @@ class LayerPosition:
 
 def position_plan(stage: Stage, grid: Grid | None = None) -> PositionPlan:
     """The plan of a stage for ``grid = (H, W)``, by default the grid that it was built for; without gradients."""
+    position = position_of(stage)
     with torch.no_grad():
-        return stage.position.joining(stage.position.embedding(_grid_of(stage, grid)))
+        return position.joining(position.embedding(_grid_of(stage, grid)))
 
 
 def plan_sources(plan: PositionPlan) -> tuple[str, ...]:
@@ -92,14 +93,14 @@ def layer_positions(
     source = _pick_source(plan, source)
     rows = plan.attention if source == 'attention' else _in_stream(stage, plan, grid)
     found = [
-        LayerPosition(f'layer {layer}', _to_numpy(rows[layer]))
+        LayerPosition(f'layer {layer}', _to_numpy(entry))
         for layer in wanted
-        if rows[layer] is not None
+        if (entry := rows[layer]) is not None
     ]
     if not found:
         raise ValueError(f'none of the layers {list(wanted)} receives position')
     with torch.no_grad():
-        embedding = stage.position.embedding(grid)
+        embedding = position_of(stage).embedding(grid)
     if len(embedding) == 1:
         found.insert(0, LayerPosition('embedding', _to_numpy(embedding)))
     return found
@@ -223,7 +224,7 @@ def position_correlations(
     """
     grid = _grid_of(stage, grid)
     token = centre_of(grid) if token is None else token
-    num_prefix = stage.position.embedding.num_prefix_tokens
+    num_prefix = position_of(stage).embedding.num_prefix_tokens
     token_row(token, grid, num_prefix)  # refused before anything is computed
     positions = layer_positions(stage, grid, source, layers)
     first = 0 if with_prefix else num_prefix
@@ -233,7 +234,7 @@ def position_correlations(
         stage=stage.position_name,
         source=_pick_source(position_plan(stage, grid), source),
         grid=grid,
-        token=token if isinstance(token, int) else tuple(token),
+        token=token if isinstance(token, int) else (token[0], token[1]),
         num_prefix=num_prefix - first,
         names=tuple(position.name for position in positions),
         matrices=np.stack(matrices),
@@ -242,7 +243,7 @@ def position_correlations(
 
 
 def _grid_of(stage: Stage, grid: Grid | None) -> Grid:
-    return stage.position.embedding.grid if grid is None else check_grid('grid', grid)
+    return position_of(stage).embedding.grid if grid is None else check_grid('grid', grid)
 
 
 def _pick_source(plan: PositionPlan, source: str | None) -> str:
@@ -265,7 +266,8 @@ def _in_stream(stage: Stage, plan: PositionPlan, grid: Grid) -> list[Tensor | No
         for block, entry in zip(stage.blocks, plan.stream):
             if entry is not None:
                 collected = entry if collected is None else collected + entry
-            rows.append(None if collected is None else _normed(block.norm1, collected, grid))
+            norm = block.get_submodule('norm1')
+            rows.append(None if collected is None else _normed(norm, collected, grid))
     return rows
 
 

@@ -153,7 +153,8 @@ def fit_gabor_position(
 
 
 def _fill(position: GaborPosition, fits: list[GaborFit]) -> None:
-    position.bias.copy_(_stacked([fit.bias for fit in fits]))
+    if position.bias is not None:
+        position.bias.copy_(_stacked([fit.bias for fit in fits]))
     for gabor, axis in ((position.gabor_x, 'x'), (position.gabor_y, 'y')):
         if gabor is not None:
             found = [getattr(fit, axis) for fit in fits]

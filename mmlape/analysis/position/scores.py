@@ -36,8 +36,8 @@ def _bias_scores(position: RelativePositionBias, grid: Grid) -> Tensor:
 def _channel_scores(position: GaborAttention, grid: Grid) -> Tensor | None:
     layout = Layout(grid, position.num_prefix_tokens)
     placed = position.prepare(layout, layout)
-    if placed.beside_query is None:  # parts 2 and 3 depend on the image
-        return None
+    if placed.beside_query is None or placed.beside_key is None:
+        return None  # parts 2 and 3 depend on the image
     scale = (position.embed_dims // position.num_heads) ** -0.5
     return scale * placed.beside_query @ placed.beside_key.mT
 
@@ -222,14 +222,16 @@ def _of_one_grid(
         )
     matrices = []
     for position in positions.values():
-        scores = _scores(position, grid)[0].float()
-        scores = scores.mean(dim=0) if head is None else scores[head]
-        matrices.append(scores.cpu().numpy())
+        scores = _scores(position, grid)
+        if scores is not None:
+            of_heads = scores[0].float()
+            shown = of_heads.mean(dim=0) if head is None else of_heads[head]
+            matrices.append(shown.cpu().numpy())
     left_out = 0 if with_prefix else num_prefix
     return PositionScores(
         stage=name,
         grid=grid,
-        token=token if isinstance(token, int) else tuple(token),
+        token=token if isinstance(token, int) else (token[0], token[1]),
         num_prefix=num_prefix - left_out,
         names=tuple(f'layer {layer}' for layer in positions),
         matrices=np.stack([matrix[left_out:, left_out:] for matrix in matrices]),

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mmlape.analysis.results import Result
-from mmlape.analysis.stages import Stage
+from mmlape.analysis.stages import Stage, position_of
 from mmlape.checks import check_grid, check_positive_int
 from mmlape.layout import Grid
 
@@ -58,10 +58,11 @@ def embedding_table(
         grid: ``(H, W)`` in tokens. Default None: the grid that the embedding was built for.
         with_prefix: Keep the rows of prefix tokens. Default True.
     """
-    grid = stage.position.embedding.grid if grid is None else check_grid('grid', grid)
+    embedding = position_of(stage).embedding
+    grid = embedding.grid if grid is None else check_grid('grid', grid)
     with torch.no_grad():
-        tables = stage.position.embedding(grid).detach().cpu().float().numpy()
-    num_prefix = stage.position.embedding.num_prefix_tokens
+        tables = embedding(grid).detach().cpu().float().numpy()
+    num_prefix = embedding.num_prefix_tokens
     if not with_prefix:
         tables, num_prefix = tables[:, num_prefix:], 0
     return EmbeddingTable(stage.position_name, grid, num_prefix, tables)

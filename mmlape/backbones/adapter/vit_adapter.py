@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,6 @@ from mmcv.cnn import build_norm_layer
 from torch import Tensor, nn
 
 from mmlape.checks import check_bool, check_option, check_outputs, check_positive_int
-from mmlape.layout import Grid
 from mmlape.layers import (
     DeformableAttention,
     Interaction,
@@ -21,6 +21,7 @@ from mmlape.layers import (
     pad_to_multiple,
     sampling_plan,
 )
+from mmlape.layout import Grid
 from mmlape.recompute import recomputed
 from mmlape.registry import MODELS
 
@@ -167,11 +168,12 @@ class ViTAdapter(Backbone):
         grid = layout.grid
         # Where patches are no divisors of 32, the ViT's padded image is the larger one.
         extents = [side * stride for side, stride in zip(grid, self._vit_stride)]
-        scale = tuple(extent / side for extent, side in zip(extents, image.shape[-2:]))
-        into_tokens = sampling_plan((grid,), shapes, image.device, scale)
-        into_pyramid = sampling_plan(shapes, (grid,), image.device, tuple(1 / s for s in scale))
+        down, across = (extent / side for extent, side in zip(extents, image.shape[-2:]))
+        into_tokens = sampling_plan((grid,), shapes, image.device, (down, across))
+        into_pyramid = sampling_plan(shapes, (grid,), image.device, (1 / down, 1 / across))
         maps = []
-        for interaction, (first, last) in zip(self.interactions, self.interaction_indexes):
+        interactions = cast('Sequence[Interaction]', self.interactions)
+        for interaction, (first, last) in zip(interactions, self.interaction_indexes):
             prefix, cells = layout.split(tokens)
             cells = self._run(interaction.injector, cells, pyramid, into_tokens)
             tokens = layout.join(prefix, cells)
@@ -202,7 +204,10 @@ class ViTAdapter(Backbone):
         if tuple(vit_map.shape[-2:]) == tuple(size):
             return vit_map
         factors = tuple(side / stride for side in self._vit_stride)
-        if any(side * factor != wanted for side, factor, wanted in zip(vit_map.shape[-2:], factors, size)):
+        if any(
+            side * factor != wanted
+            for side, factor, wanted in zip(vit_map.shape[-2:], factors, size)
+        ):
             # The ViT's image is the larger one: pixels stay where they are, what is beyond is cut off.
             resized = F.interpolate(
                 vit_map, scale_factor=factors, mode='bilinear', align_corners=False, recompute_scale_factor=False
@@ -248,7 +253,7 @@ def _resolve_interactions(
             f'interaction_indexes must be pairs [first, last] that cover the layers 0..{depth - 1} '
             f'once and in order, got {indexes}'
         )
-    return pairs
+    return tuple((first, last) for first, last in pairs)
 
 
 def _init_beside_vit(module: nn.Module) -> None:

@@ -158,9 +158,7 @@ class PyramidVisionTransformerV2(PyramidVisionTransformer):
     """
 
     archs, default_arch = PVTV2_ARCHS, 'b2'
-    parts = dict(
-        PyramidVisionTransformer.parts, mlp=dict(type='mmlape.ConvMlp'), position=None
-    )
+    parts = dict(PyramidVisionTransformer.parts, mlp=dict(type='mmlape.ConvMlp'), position=None)
     short = dict(
         num_heads='arch.num_heads',
         in_channels='stem.in_channels',
@@ -178,7 +176,8 @@ class PyramidVisionTransformerV2(PyramidVisionTransformer):
             if isinstance(module, nn.Conv2d):
                 fan_out = math.prod(module.kernel_size) * module.out_channels // module.groups
                 nn.init.normal_(module.weight, std=math.sqrt(2.0 / fan_out))
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
 
 def _check_sizes(key: str, values: object) -> list:

@@ -8,14 +8,14 @@ from torch import nn
 
 from mmlape.backbones import PyramidVisionTransformer
 
-from .base import Format, State, need
+from .base import Format, Renames, State, need
 from .dtn import DTN_LEFT, DTN_RENAMES
 
 
 class PublishedPVT(Format):
     """The published PVT, PVTv2 and DTN-PVT code, whose names are ours outside DTN."""
 
-    renames = DTN_RENAMES
+    renames: Renames = DTN_RENAMES
     may_leave = (
         DTN_LEFT,
         (r'^(head|norm)\.|^cls_token$', 'of the classifier'),
@@ -29,7 +29,11 @@ class PublishedPVT(Format):
     def leave(self, name: str, model: nn.Module) -> tuple[str, str]:
         """As for others; stages that are not built, and position tables of a model without, may be left out too."""
         stage = re.match(r'(?:patch_embed|block|norm|pos_embed)(\d)\b', name)
-        if stage and int(stage[1]) > model.num_stages:
+        if (
+            stage
+            and isinstance(model, PyramidVisionTransformer)
+            and int(stage[1]) > model.num_stages
+        ):
             return 'stages after the last output are not built', ''
         if name.startswith('pos_embed'):
             return 'the position of the model is no learned table', ''

@@ -7,7 +7,7 @@ import re
 import torch
 from torch import nn
 
-from mmlape.backbones import VisionTransformer, ViTAdapter
+from mmlape.backbones import StagedTransformer, VisionTransformer, ViTAdapter
 
 from .base import LAYER_SCALE, Format, Reasons, State, need
 from .pvt import TimmPVT
@@ -62,7 +62,7 @@ class PlainViT(Format):
         """More layers than the model's, a gated feed-forward network, or no position table."""
         found = []
         depth = num_layers(state)
-        if depth > model.depth:
+        if isinstance(model, StagedTransformer) and depth > model.depth:
             found.append(f'the source has {depth} layers, the model {model.depth}')
         first, second = (state.get(f'blocks.0.mlp.fc{number}.weight') for number in (1, 2))
         if first is not None and second is not None and len(first) == 2 * second.shape[1]:
@@ -74,13 +74,14 @@ class PlainViT(Format):
     def leave(self, name: str, model: nn.Module) -> tuple[str, str]:
         """As for others; position tables of a model without, and layers that are not built, may be left out too."""
         layer = re.match(r'blocks\.(\d+)\.', name)
-        if layer and len(model.blocks) <= int(layer[1]) < model.depth:
-            return 'layers after the last output are not built', ''
         joined = re.match(r'position\.joining\.(norms|gates)\.(\d+)\.', name)
-        if joined and len(model.blocks) < model.depth:
-            own = getattr(model.position.joining, joined[1], None)
-            if own is not None and int(joined[2]) >= len(own):
-                return 'norms of layers that are not built', ''
+        if isinstance(model, StagedTransformer):
+            if layer and len(model.blocks) <= int(layer[1]) < model.depth:
+                return 'layers after the last output are not built', ''
+            if joined and len(model.blocks) < model.depth:
+                own = getattr(model.position.joining, joined[1], None)
+                if own is not None and int(joined[2]) >= len(own):
+                    return 'norms of layers that are not built', ''
         if name == 'pos_embed':
             return 'the position of the model is no learned table', ''
         return super().leave(name, model)

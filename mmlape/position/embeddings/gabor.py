@@ -70,7 +70,7 @@ class GaborPosition(PositionEmbedding):
         height, width = grid
         nothing = self.prefix.new_zeros(self.num_tables, 1, self.embed_dims)
         along_x, along_y = nothing if self.bias is None else self.bias, nothing
-        if self.gabor_x is not None:
+        if self.gabor_x is not None and self.gabor_y is not None:
             along_x = along_x + self.gabor_x(width)
             along_y = along_y + self.gabor_y(height)
         if self.edges is not None:

@@ -49,8 +49,9 @@ class LearnedPosition(PositionEmbedding):
 
     def forward(self, grid: Grid) -> Tensor:
         """Return ``(K, P + H * W, C)`` for ``grid = (H, W)``."""
-        if tuple(grid) == self.grid:
+        height, width = grid
+        if (height, width) == self.grid:
             return self.pos_embed
         prefix, cells = self.pos_embed.tensor_split([self.num_prefix_tokens], dim=1)
-        cells = resize_table(cells, self.grid, tuple(grid), self.resize)
+        cells = resize_table(cells, self.grid, (height, width), self.resize)
         return torch.cat([prefix, cells], dim=1)

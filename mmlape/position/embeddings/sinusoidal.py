@@ -18,6 +18,8 @@ BASE = 10000.0
 class FixedPosition(PositionEmbedding):
     """An embedding without parameters; it follows the device and dtype of the network that holds it."""
 
+    _like: Tensor
+
     def __init__(
         self, embed_dims: int, grid: Grid, num_prefix_tokens: int = 0, num_tables: int = 1
     ) -> None:
@@ -30,7 +32,8 @@ class FixedPosition(PositionEmbedding):
 
     def forward(self, grid: Grid) -> Tensor:
         """Return ``(1, P + H * W, C)``: what is fixed is the same for all tables."""
-        return self.rows(tuple(grid)).to(self._like).unsqueeze(0)
+        height, width = grid
+        return self.rows((height, width)).to(self._like).unsqueeze(0)
 
 
 @MODELS.register_module()

@@ -138,11 +138,11 @@ class GaborAttention(AttentionPosition):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Widen queries and keys, add to values; ``(B, heads, P + H * W, C / heads)`` each."""
         queries, keys = [query], [key]
-        if rows.added_to_query is not None:
+        if rows.added_to_query is not None and rows.against_query is not None:
             # [q + pos_q, q] [k, pos_k]^T is parts 1, 2 and 3, without part 4.
             queries = [query + rows.added_to_query.to(query.dtype), query]
             keys.append(rows.against_query)
-        if rows.beside_query is not None:
+        if rows.beside_query is not None and rows.beside_key is not None:
             queries.append(rows.beside_query)
             keys.append(rows.beside_key)
         if rows.added_to_value is not None:

@@ -58,13 +58,13 @@ class RelativePositionBias(AttentionPosition):
     def bias(self, query: Layout | Grid, key: Layout | Grid | None = None) -> Tensor:
         """``(1, heads, queries, keys)``; zero for prefix tokens, which layouts have and grids have not."""
         key = query if key is None else key
-        bias = self._between(tuple(query), tuple(key))
+        bias = self._between((query[0], query[1]), (key[0], key[1]))
         prefix = [getattr(where, 'num_prefix', 0) for where in (key, query)]
         return F.pad(bias, (prefix[0], 0, prefix[1], 0))
 
     def table(self, grid: Grid) -> Tensor:
         """The table for ``grid = (H, W)``: ``((2 * H - 1) * (2 * W - 1), heads)``."""
-        source, target = (tuple(2 * side - 1 for side in size) for size in (self.grid, grid))
+        source, target = ((2 * height - 1, 2 * width - 1) for height, width in (self.grid, grid))
         return resize_table(self.relative_position_bias_table[None], source, target)[0]
 
     def _between(self, queries: Grid, keys: Grid) -> Tensor:
@@ -92,6 +92,8 @@ def _at_offsets(table: Tensor, axis: int, queries: int, keys: int) -> Tensor:
         return table.index_select(axis, offsets.long())
     offsets = offsets.clamp(0, 2 * queries - 2)
     lower = offsets.floor().long()
-    below, above = (table.index_select(axis, i) for i in (lower, (lower + 1).clamp(max=2 * queries - 2)))
+    below, above = (
+        table.index_select(axis, i) for i in (lower, (lower + 1).clamp(max=2 * queries - 2))
+    )
     share = (offsets - lower).to(table.dtype).view([-1 if i == axis else 1 for i in range(3)])
     return torch.lerp(below, above, share)

@@ -36,6 +36,7 @@ class RotaryPosition(AttentionPosition):
     """
 
     shared = True
+    _like: Tensor
 
     def __init__(
         self,
