@@ -1,4 +1,4 @@
-"""Weights, results and gradients are those of the code before networks were made of stages (tests/data/before_stages)."""
+"""What the code computed before networks were made of stages (tests/data/before_stages) is what it computes."""
 
 import gzip
 import json
