@@ -196,6 +196,8 @@ def _layers(
                 )
                 for name in LAYER_PARTS
             }  # fmt: skip
+            # Hidden channels are a size of the architecture, whatever the type of the network that has them.
+            parts['mlp'] = {**size.get('mlp', {}), **parts['mlp']}
             result[-1].append(LayerSpec(norm=norms[stage][layer], **parts))
     return result
 
