@@ -125,6 +125,20 @@ def place_norms(
     return [norms[:-1] for norms in placed], placed[-1][-1]
 
 
+def check_norm_is_built(norm_cfg: Any, norms: Sequence[list[dict]], built: Sequence[int]) -> None:
+    """Raise ValueError if the key ``layers`` of one config for all names none of the layers that are built.
+
+    Args:
+        norm_cfg: As for :func:`place_norms`.
+        norms: What that made of it, for each layer of each stage.
+        built: Number of layers of each stage that are built.
+    """
+    layers = norm_cfg.get('layers') if isinstance(norm_cfg, dict) else None
+    first = (norm for stage, count in zip(norms, built) for norm in stage[:count])
+    if layers is not None and all(norm is LAYER_NORM for norm in first):
+        raise ValueError(f'norm_cfg names the layers {layers}, of which none is built: out_indices end before')
+
+
 def _norms_of_stage(config: Any, depth: int, num_heads: int) -> list[dict]:
     """Those of each layer, and of an output after them."""
     if isinstance(config, (list, tuple)):

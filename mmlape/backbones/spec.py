@@ -10,6 +10,7 @@ from mmlape.checks import check_bool, check_keys, check_option, check_positive_i
 
 from .options import (
     NormPlaces,
+    check_norm_is_built,
     filtered_layers,
     linear_rates,
     merged,
@@ -129,6 +130,7 @@ def plan_stages(
     depths = [size['depth'] for size in sizes]
     heads = [size['num_heads'] for size in sizes]
     norms, output_norm = place_norms(given['norm_cfg'], depths, heads, norm_places)
+    check_norm_is_built(given['norm_cfg'], norms, built)
     layers = _layers(sizes, family, given, short, rates, norms)
     last = sum(count > 0 for count in built) - 1
     prefix = _prefix(merged(PREFIX, family.get('prefix'), given['prefix'], short.get('prefix')))
@@ -196,6 +198,8 @@ def _layers(
                 )
                 for name in LAYER_PARTS
             }  # fmt: skip
+            # Hidden channels are a size of the architecture, whatever the type of the network that has them.
+            parts['mlp'] = {**size.get('mlp', {}), **parts['mlp']}
             result[-1].append(LayerSpec(norm=norms[stage][layer], **parts))
     return result
 

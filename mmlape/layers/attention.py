@@ -53,8 +53,11 @@ class AttentionLayer(nn.Module):
         return True
 
     def inside(self, query: Layout, key: Layout, given: InsidePlan | None) -> InsidePlan | None:
-        """The position of this layer, or the one that is given to all."""
-        return given if self.position is None else self.position(query, key)
+        """The position of this layer, or the one that is given to all, which is ready for keys where queries are."""
+        if self.position is not None:
+            return self.position(query, key)
+        same = (key.grid, key.num_prefix) == (query.grid, query.num_prefix)
+        return given if given is None or same else given.position(query, key)
 
     def split_heads(self, tokens: Tensor, parts: int) -> tuple[Tensor, ...]:
         """``(B, N, parts * C)`` as ``parts`` of ``(B, heads, N, C / heads)``."""

@@ -1,0 +1,100 @@
+"""A micro backbone for every registered component, shared by the tests of all of them."""
+
+from functools import partial
+
+from backbone_variants import build_adapter, build_pvt, build_vit
+
+from mmlape.registry import MODELS
+
+# What networks are made of. Models around them (mmlape.pretraining) are elsewhere.
+ROOMS = ('mmlape.position', 'mmlape.norm', 'mmlape.layers', 'mmlape.backbones')
+_DROP = dict(drop_rate=0.1, drop_path_rate=0.2)
+_VIT = dict(
+    _DROP,
+    arch=dict(embed_dims=16, depth=2, num_heads=4, mlp_ratio=2),
+    img_size=32,
+    patch_size=8,
+)
+_PYRAMID = dict(
+    embed_dims=[8, 8, 16, 16],
+    depths=[1, 1, 1, 1],
+    num_heads=[1, 2, 2, 4],
+    mlp_ratios=[2, 2, 2, 2],
+    sr_ratios=[8, 4, 2, 1],
+)
+
+
+def vit(**options):
+    """Builder of a ViT of two layers, which takes further options."""
+    return partial(build_vit, **{**_VIT, **options})
+
+
+def pvt(version='', **options):
+    """Builder of a pyramid of four stages with a layer each, which takes further options."""
+    return partial(build_pvt, version, **{**_DROP, 'arch': _PYRAMID, 'img_size': 32, **options})
+
+
+def adapter(**options):
+    """Builder of an adapter around such a ViT, which takes further options."""
+    inside = dict(_VIT, patch_size=16, final_norm=False, with_cls_token=False, **options)
+    sizes = dict(conv_inplanes=4, deform_num_heads=2, num_points=2)
+    return partial(build_adapter, inside, interaction_indexes=[[0, 0], [1, 1]], **sizes)
+
+
+def component(name, **options):
+    """Its config."""
+    return dict(options, type=f'mmlape.{name}')
+
+
+def _norm(name, **options):
+    return vit(norm_cfg=component(name, **options))
+
+
+# name of a component: how to build a backbone that contains it; `build(with_cp=True)` takes options of all backbones.
+BACKBONES = {
+    'LearnedPosition': vit(with_cls_token=False),
+    'NoPosition': vit(position=component('NoPosition')),
+    'SinusoidalPosition': vit(position=component('SinusoidalPosition', axes=2)),
+    'GaborPosition': pvt(position=component('GaborPosition')),
+    'DefaultJoining': vit(with_dist_token=True, out_type='raw'),
+    'SharedJoining': vit(joining=component('SharedJoining')),
+    'UnsharedJoining': vit(joining=component('UnsharedJoining'), with_dist_token=True),
+    'LaPE': pvt(joining=component('LaPE'), with_cls_token=True),
+    'LaPEWarmStart': vit(joining=component('LaPEWarmStart', construction='gate')),
+    'RelativePositionBias': pvt(attention_position=component('RelativePositionBias')),
+    'GaborAttention': vit(
+        attention_position=component('GaborAttention', parts='2,3,4'), window_size=[(2, 3), None]
+    ),
+    'RotaryPosition': vit(attention_position=component('RotaryPosition'), num_registers=2),
+    'LN': _norm('LN', eps=1e-5),
+    'DTN': _norm('DTN', layers=1),
+    'PowerNorm': _norm('PowerNorm', warmup_iters=1),
+    'ScaleNorm': _norm('ScaleNorm'),
+    'SwitchableNorm': _norm('SwitchableNorm', use_bn=True),
+    'TokenBN': _norm('TokenBN'),
+    'TokenGN': _norm('TokenGN', num_groups=4),
+    'TokenIN': _norm('TokenIN'),
+    'PatchEmbed': vit(stem=component('PatchEmbed', norm_cfg=component('LN'))),
+    'Attention': vit(window_size=3),
+    'SpatialReductionAttention': pvt(
+        'V2', attention=component('SpatialReductionAttention', linear=True)
+    ),
+    'Mlp': vit(mlp=component('Mlp', drop_rate=0.3)),
+    'ConvMlp': vit(mlp=component('ConvMlp'), with_cls_token=False),
+    'Block': vit(layer_scale=0.5),
+    'SequencePooling': vit(out_type=component('SequencePooling')),
+    'VisionTransformer': vit(out_type='featmap_and_prefix', out_indices=[0, 1], prefix_after=1),
+    'PyramidVisionTransformer': pvt(with_cls_token=True, out_type='cls_token', out_indices=3),
+    'PyramidVisionTransformerV2': pvt('V2', out_type='avg', out_indices=3),
+    'ViTAdapter': adapter(joining=component('LaPE')),
+}
+
+
+def registered():
+    """Components of these rooms by name."""
+    MODELS.import_from_location()
+    return {
+        name: made
+        for name, made in MODELS.module_dict.items()
+        if f'{made.__module__}.'.startswith(tuple(f'{room}.' for room in ROOMS))
+    }

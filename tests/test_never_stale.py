@@ -1,0 +1,210 @@
+"""What is derived from parameters lives for one pass, however they change: outputs are those of a fresh model."""
+
+import copy
+
+import pytest
+import torch
+from backbone_variants import VARIANTS, build_vit
+from mmengine.model import (
+    ExponentialMovingAverage,
+    MomentumAnnealingEMA,
+    StochasticWeightAverage,
+)
+from registered import BACKBONES
+from timm.utils import ModelEmaV3
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils._pytree import tree_leaves
+
+IMAGE = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+BUILDS = {**VARIANTS, **BACKBONES}
+# Adapters take two seconds each; most differ only in the ViT inside, or in what comes after it.
+ADAPTERS_FAST = ('adapter-lape', 'adapter-gabor-attention', 'adapter-dtn-with-prefix')
+AVERAGES = {
+    'ExponentialMovingAverage': lambda m: ExponentialMovingAverage(
+        m, momentum=0.5, update_buffers=True
+    ),
+    'MomentumAnnealingEMA': lambda m: MomentumAnnealingEMA(m, momentum=0.5, gamma=1),
+    'StochasticWeightAverage': StochasticWeightAverage,
+    'AveragedModel': AveragedModel,
+    'ModelEmaV3': lambda m: ModelEmaV3(m, decay=0.5),
+}
+
+
+def set_data(model):
+    for parameter in model.parameters():
+        parameter.data = parameter.data + 0.1 * torch.randn_like(parameter)
+
+
+def add_to_data(model):
+    for parameter in model.parameters():
+        parameter.data.add_(torch.randn_like(parameter), alpha=0.1)
+
+
+def step_in_eval_mode(model):
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    model.zero_grad()
+
+
+@torch.no_grad()
+def copy_(model):
+    for parameter in model.parameters():
+        parameter.copy_(parameter + 0.1 * torch.randn_like(parameter))
+
+
+@torch.no_grad()
+def foreach_add_(model):
+    parameters = list(model.parameters())
+    torch._foreach_add_(parameters, [torch.randn_like(p) for p in parameters], alpha=0.1)
+
+
+def new_parameters(model):
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            changed = parameter.detach() + 0.1 * torch.randn_like(parameter)
+            setattr(module, name, nn.Parameter(changed))
+
+
+CHANGES = (set_data, add_to_data, step_in_eval_mode, copy_, foreach_add_, new_parameters)
+
+
+class Checked:
+    """A model in evaluation, compared with a fresh one of its state.
+
+    Args:
+        build: Of the model.
+    """
+
+    def __init__(self, build):
+        self.pristine = build().eval()
+        self.model = copy.deepcopy(self.pristine)
+        foreach_add_(self.model)
+
+    def expected(self, state):
+        """What a model that has never run answers with these weights."""
+        fresh = copy.deepcopy(self.pristine)
+        fresh.load_state_dict(state, strict=True)
+        return tree_leaves(fresh(IMAGE))
+
+    def wrong(self, call, state):
+        """Whether the answer is another model's."""
+        got = tree_leaves(call(IMAGE))
+        expected = self.expected(state)
+        return not all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        pytest.param(name, marks=pytest.mark.slow)
+        if name.startswith('adapter') and name not in ADAPTERS_FAST
+        else name
+        for name in BUILDS
+    ],
+)
+@torch.no_grad()
+def test_as_a_fresh_model_answers(name):
+    """All ways one after the other, as each has an evaluation before it; the list of those that fail is empty."""
+    checked = Checked(BUILDS[name])
+    model = checked.model
+    failed, before = [], tree_leaves(model(IMAGE))
+    for change in CHANGES:
+        with torch.enable_grad():
+            change(model)
+        if checked.wrong(model, model.state_dict()):
+            failed.append(change.__name__)
+    after = tree_leaves(model(IMAGE))
+    assert not any(a.numel() and torch.equal(a, b) for a, b in zip(after, before))
+    averages = {way: make(model) for way, make in AVERAGES.items()}
+    for average in averages.values():  # the first update may copy
+        update(average, model)
+        average.eval()(IMAGE)
+    add_to_data(model)
+    for way, average in averages.items():
+        update(average, model)
+        if checked.wrong(average, average.module.state_dict()):
+            failed.append(way)
+    assert failed + failed_elsewhere(checked) == []
+
+
+def update(average, model):
+    """timm has another name for it."""
+    (average.update if isinstance(average, ModelEmaV3) else average.update_parameters)(model)
+
+
+def failed_elsewhere(checked):
+    """Calls with other parameters than the model's, after which it answers with its own."""
+    model, other = checked.model, copy.deepcopy(checked.model)
+    add_to_data(other)
+    parameters = dict(other.named_parameters())
+    before = tree_leaves(model(IMAGE))
+    found = {
+        'functional_call': checked.wrong(
+            lambda image: torch.func.functional_call(model, parameters, (image,)),
+            other.state_dict(),
+        ),
+        'the model afterwards': not all(map(torch.equal, before, tree_leaves(model(IMAGE)))),
+    }
+    if not torch.cuda.is_available():  # it would want the model on the first GPU
+        parallel = nn.DataParallel(model)
+        parallel(IMAGE)
+        add_to_data(model)
+        found['DataParallel'] = checked.wrong(parallel, model.state_dict())
+    return [way for way, wrong in found.items() if wrong]
+
+
+@pytest.fixture(
+    params=[dict(joining=dict(type='mmlape.LaPE')), dict(norm_cfg=dict(type='mmlape.DTN'))]
+)
+def vit(request):
+    model = build_vit(**request.param).eval()
+    foreach_add_(model)
+    with torch.no_grad():
+        model(IMAGE)
+    return model
+
+
+def test_vmap_over_images_and_over_models(vit):
+    images = torch.randn(3, 2, 3, 32, 48)
+    with torch.no_grad():
+        expected = torch.stack([vit(batch)[0] for batch in images])
+        found = torch.vmap(lambda batch: vit(batch)[0])(images)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        models = [vit]
+        for _ in range(2):
+            models.append(copy.deepcopy(models[-1]))
+            foreach_add_(models[-1])
+        parameters, buffers = torch.func.stack_module_state(models)
+        found = torch.vmap(lambda p, b: torch.func.functional_call(vit, (p, b), (images[0],))[0])(
+            parameters, buffers
+        )
+        expected = torch.stack([model(images[0])[0] for model in models])
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        assert torch.equal(vit(images[0])[0], expected[0])
+
+
+def test_func_grad(vit):
+    """Also per image, by vmap; the model trains as before afterwards."""
+    images = torch.randn(3, 3, 32, 48)
+    parameters = {name: parameter.detach() for name, parameter in vit.named_parameters()}
+
+    def loss(parameters, image):
+        return torch.func.functional_call(vit, parameters, (image[None],))[0].square().mean()
+
+    def expected(image):
+        vit.zero_grad()
+        vit(image[None])[0].square().mean().backward()
+        return {name: parameter.grad.clone() for name, parameter in vit.named_parameters()}
+
+    gradients = [expected(image) for image in images]
+    found = torch.func.grad(loss)(parameters, images[0])
+    torch.testing.assert_close(found, gradients[0], rtol=1e-4, atol=1e-5)
+    per_image = torch.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, images)
+    for index, wanted in enumerate(gradients):
+        found = {name: gradient[index] for name, gradient in per_image.items()}
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    assert all(
+        torch.equal(value, gradients[0][name]) for name, value in expected(images[0]).items()
+    )

@@ -1,0 +1,161 @@
+"""What every registered component keeps, in a network that contains it.
+
+Pickles, half floats and other image sizes are tested for every variant in tests/backbones/test_variants.py.
+"""
+
+import copy
+
+import pytest
+import torch
+from registered import BACKBONES, ROOMS, registered
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from mmlape.registry import MODELS
+
+IMAGES = torch.randn(2, 3, 32, 48, generator=torch.Generator().manual_seed(0))
+# A block is compiled where the component is a part of it.
+IN_A_BLOCK = [
+    name
+    for name, made in registered().items()
+    if made.__module__.startswith(('mmlape.position.inside', 'mmlape.norm', 'mmlape.layers'))
+    and name not in ('PatchEmbed', 'SequencePooling')
+]
+# Tracing all of them takes a minute.
+EXPORTED_FAST = (
+    'SinusoidalPosition',
+    'UnsharedJoining',
+    'LaPEWarmStart',
+    'RotaryPosition',
+    'PowerNorm',
+    'SwitchableNorm',
+    'PatchEmbed',
+    'Attention',
+    'ConvMlp',
+    'SequencePooling',
+    'VisionTransformer',
+    'PyramidVisionTransformerV2',
+)
+every_component = pytest.mark.parametrize('name', BACKBONES)
+both_modes = pytest.mark.parametrize('training', [True, False], ids=['train', 'eval'])
+
+
+def randomised(build, **options):
+    """Initial values hide errors: norms are all alike, biases zero."""
+    model = build(**options)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def step(model, images=IMAGES):
+    """Outputs, gradients and buffers of a step; dropout is drawn alike in all of them."""
+    torch.manual_seed(1)
+    model.zero_grad()
+    outputs = tree_leaves(model(images))
+    sum(output.float().square().mean() for output in outputs).backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return outputs, gradients, dict(model.named_buffers())
+
+
+def not_covered():
+    return registered().keys() - BACKBONES.keys()
+
+
+def test_every_component_is_covered():
+    assert not_covered() == set()
+    assert BACKBONES.keys() - registered().keys() == set()
+
+
+@pytest.mark.parametrize('room', ROOMS)
+def test_a_new_component_has_to_be_covered(room, monkeypatch):
+    class Newcomer(nn.Module):
+        pass
+
+    monkeypatch.setattr(MODELS, '_module_dict', dict(MODELS.module_dict))
+    MODELS.register_module(name='ElsewhereNewcomer', module=Newcomer)
+    assert not_covered() == set()
+    Newcomer.__module__ = f'{room}.newcomers'
+    MODELS.register_module(module=Newcomer)
+    assert not_covered() == {'Newcomer', 'ElsewhereNewcomer'}
+
+
+@every_component
+def test_its_network_contains_it(name):
+    assert any(type(module) is registered()[name] for module in BACKBONES[name]().modules())
+
+
+@every_component
+@both_modes
+def test_recomputed_equals_plain(name, training):
+    """In two steps, so that statistics of the first count in the second."""
+    plain = randomised(BACKBONES[name]).train(training)
+    again = BACKBONES[name](with_cp=True).train(training)
+    again.load_state_dict(plain.state_dict(), strict=True)
+    for images in (IMAGES, 2 * IMAGES + 1):
+        expected, found = step(plain, images), step(again, images)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        assert all(tensor.isfinite().all() for tensor in tree_leaves(found))
+
+
+@every_component
+@both_modes
+@pytest.mark.parametrize('with_cp', [False, True], ids=['plain', 'recomputed'])
+def test_bfloat16(name, training, with_cp):
+    model = randomised(BACKBONES[name], with_cp=with_cp).train(training)
+    for _ in range(2):
+        with torch.autocast('cpu', dtype=torch.bfloat16):
+            parts = step(model)
+        assert all(tensor.isfinite().all() for tensor in tree_leaves(parts))
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+
+
+@every_component
+def test_copies_and_state_dicts(name):
+    """After a step: the copy and the network that loaded the state train on as the model does."""
+    model = randomised(BACKBONES[name])
+    step(model)
+    loaded = BACKBONES[name]()
+    loaded.load_state_dict(model.state_dict(), strict=True)
+    others = copy.deepcopy(model), loaded
+    for training in (True, False):
+        expected = step(model.train(training))
+        for other in others:
+            torch.testing.assert_close(step(other.train(training)), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize('name', IN_A_BLOCK)
+def test_compiles_a_block(name):
+    """In one graph, with its gradients."""
+    model = randomised(BACKBONES[name]).eval()
+    block, calls = model.stages()[-1].blocks[-1], []
+    handle = block.register_forward_pre_hook(lambda _block, arguments: calls.append(arguments))
+    with torch.no_grad():
+        model(IMAGES)
+    handle.remove()
+    torch._dynamo.reset()
+    compiled = torch.compile(block, fullgraph=True, backend='aot_eager')
+    (tokens, *rest), results = calls[0], []
+    for call in (block, compiled):
+        tokens = tokens.clone().requires_grad_()
+        out = call(tokens, *rest)
+        grads = torch.autograd.grad(out.square().sum(), [tokens, *block.parameters()])
+        results.append((out, grads))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        pytest.param(name, marks=() if name in EXPORTED_FAST else pytest.mark.slow)
+        for name in BACKBONES
+    ],
+)
+def test_exports_for_any_batch(name):
+    model = randomised(BACKBONES[name]).eval()
+    batch = {'image': {0: torch.export.Dim('batch')}}
+    with torch.no_grad():
+        graph = torch.export.export(model, (IMAGES,), dynamic_shapes=batch).module()
+        for images in (IMAGES, torch.randn(3, 3, 32, 48)):
+            exported, plain = tree_leaves(graph(images)), tree_leaves(model(images))
+            torch.testing.assert_close(exported, plain, rtol=1e-4, atol=1e-4)
