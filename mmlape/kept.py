@@ -29,7 +29,7 @@ def may_keep() -> bool:
 
 
 class Store:
-    """The values used last, as long as their tensors have no more than ``max_bytes`` together; a larger one is not kept.
+    """The values used last, as long as their tensors have at most ``max_bytes`` together; a larger one is not kept.
 
     Args:
         max_bytes: Default 32 MiB.

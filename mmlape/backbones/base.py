@@ -86,7 +86,7 @@ class Backbone(BaseModule):
     def switch_to_deploy(self) -> None:
         """Fold position for good: what parameters make for a grid is computed when the grid is first seen, and kept.
 
-        Parameters stay where they are, without gradients, and must not change any more; outputs are the same to the bit.
+        Parameters stay, without gradients, and must not change any more; outputs are the same to the bit.
         """
         self.eval().requires_grad_(False)
         for module in self.modules():

@@ -47,7 +47,9 @@ def build_blocks(spec: StageSpec, inside: list[AttentionPosition | None]) -> nn.
     )
 
 
-def _build_block(spec: StageSpec, layer: LayerSpec, position: AttentionPosition | None) -> nn.Module:
+def _build_block(
+    spec: StageSpec, layer: LayerSpec, position: AttentionPosition | None
+) -> nn.Module:
     dims = spec.embed_dims
     attention = dict(layer.attention, embed_dims=dims, num_heads=spec.num_heads)
     if position is not None:
@@ -61,9 +63,7 @@ def _build_block(spec: StageSpec, layer: LayerSpec, position: AttentionPosition 
     mlp = dict(layer.mlp)
     hidden = int(dims * mlp.pop('ratio'))
     mlp = MODELS.build(dict(mlp, embed_dims=dims, hidden_dims=hidden))
-    return MODELS.build(
-        dict(layer.block, embed_dims=dims, attn=attn, mlp=mlp, norm_cfg=layer.norm)
-    )
+    return MODELS.build(dict(layer.block, embed_dims=dims, attn=attn, mlp=mlp, norm_cfg=layer.norm))
 
 
 def init_linear(module: nn.Module) -> None:

@@ -19,7 +19,7 @@ from .build import build_blocks, build_inside, init_linear
 from .names import alias_state_dict
 from .options import LAYER_NORM, NormPlaces, sort_options
 from .outputs import DENSE, OUTPUTS, build_pooling, check_out_type
-from .spec import StageSpec, find_arch, plan_stages
+from .spec import Recipe, StageSpec, find_arch
 from .stage import Stage
 
 # Options of every network with their defaults; a family's own come from its class attributes.
@@ -35,9 +35,9 @@ _COMMON = dict(
 
 
 class StagedTransformer(Backbone):
-    """Any number of stages, each on a grid of its own. A family is a subclass that says what its parts are.
+    """Any number of stages, each on a grid of its own; works on images of any size.
 
-    Class attributes of a family:
+    A family is a subclass that says what its parts are, in class attributes:
 
     * ``archs``: architectures by name, ``default_arch``, and ``sizes``: the keys of their sizes, with defaults, else
       ``...``. :meth:`stage_sizes` says what they are of each stage.
@@ -53,22 +53,43 @@ class StagedTransformer(Backbone):
     * ``names``: under which name a module is kept, with the number of its stage.
 
     Args:
-        arch: Name of an architecture, or a dict with its sizes; it may hold configs of parts as well.
+        arch: Name of an architecture, or a dict with its sizes; it may hold any of the following, and ``norm_places``.
         img_size: Pre-training image size in pixels, one integer or (height, width); it sets the grids of stored
             position tables. Default 224.
-        position: Config of a position embedding, for all stages or a list with one each. Default None: the family's.
+        position: Config of a position embedding, for all stages or a list with one each (None in it for no position).
+            Default None: the family's.
         joining: Config of a joining method, likewise.
-        attention_position: Config of a position inside the attention, likewise; its key ``layers`` (None for all, a
-            number of first layers, or a list) says in which layers of a stage. Default None, nothing.
-        norm_cfg: Token norm of the blocks, see :func:`~mmlape.backbones.options.place_norms`.
-        stem: Config of what makes the tokens of a stage, one or a list.
+        attention_position: Config of what position does inside the attention, likewise, e.g.
+            ``dict(type='mmlape.GaborAttention')``; its key ``layers`` (None for all, a number of first layers, or a
+            list) says in which layers of a stage. Default None, nothing.
+        norm_cfg: Token norm of the blocks: one, a list with one for each stage, or for each layer of the only stage.
+            Default ``dict(type='mmlape.LN', eps=1e-6)``. Its key ``layers`` (a number of first layers, negative for all
+            but so many last ones, or a list) says where in a stage; LayerNorm is elsewhere.
+        stem: Config of what makes the tokens of a stage, e.g. ``dict(type='mmlape.PatchEmbed', patch_size=16)``.
         prefix: ``dict(cls_token=False, dist_token=False, registers=0, after=None)``: tokens before those of the grid of
-            the last stage, and the number of its first layers that run without them. Default None: the family's.
-        attention: Config of the attention layers: one, a list by stages, or by layers.
+            the last stage, and the number of its first layers that run without them. None: up to the last one whose
+            norm sees places (DTN), which is none where no layer follows. They take their rows of the position along.
+            Tokens that no built layer sees are not built.
+        attention: Config of the attention layers: one, a list with one for each stage, or for each layer.
         mlp: Config of the feed-forward networks, likewise; its ``ratio`` is that of hidden channels to C.
         block: Config of the blocks, likewise.
-        options: ``out_type``, ``out_indices``, ``final_norm``, ``drop_rate``, ``attn_drop_rate``, ``drop_path_rate``,
-            ``frozen_stages``, ``with_cp``, ``init_cfg``, and options of parts by the family's short names.
+        options: Short names of options of parts (see the family), and
+
+            * ``out_type``: ``'featmap'`` (default): maps ``(B, C, H, W)``; ``'raw'``: tokens ``(B, P + H * W, C)``;
+              ``'featmap_and_prefix'``: pairs of map and prefix tokens ``(B, P, C)``. For classifiers: ``'cls_token'``
+              ``(B, C)``; ``'cls_and_dist'``: both ``(B, C)``; ``'avg'``: the mean ``(B, C)`` of the cells; or the
+              config of a pooling, ``dict(type='mmlape.SequencePooling')``.
+            * ``out_indices``: layers or stages whose output is returned; what comes after the last one named is not
+              built. ``final_norm``: normalise the very last output.
+            * ``drop_rate``: dropout of position-added tokens, projections and MLPs; ``attn_drop_rate``: of attention
+              weights; ``drop_path_rate``: stochastic depth of the last block, growing linearly from 0. All 0.
+            * ``frozen_stages``: -1 (default): nothing is frozen; 0: what makes the first tokens, and the embedding of
+              their position; n: the first n layers or stages too, and prefix tokens that have joined by then.
+            * ``with_cp``: recompute each block in the backward pass to save memory. Default False.
+            * ``init_cfg``: e.g. ``dict(type='mmlape.Pretrained', source='timm', model='deit_tiny_patch16_224')``.
+
+    Returns (``forward``):
+        A tuple with one entry per ``out_indices``.
 
     Raises:
         ValueError: If an option is out of range.
@@ -77,7 +98,9 @@ class StagedTransformer(Backbone):
 
     archs: ClassVar[Mapping[str, dict]] = {}
     default_arch: ClassVar[str | None] = None
-    sizes: ClassVar[Mapping[str, Any]] = dict(embed_dims=..., depths=..., num_heads=..., mlp_ratios=...)
+    sizes: ClassVar[Mapping[str, Any]] = dict(
+        embed_dims=..., depths=..., num_heads=..., mlp_ratios=...
+    )
     parts: ClassVar[Mapping[str, Any]] = dict(
         stem=dict(type='mmlape.PatchEmbed'),
         attention=dict(type='mmlape.Attention'),
@@ -129,7 +152,7 @@ class StagedTransformer(Backbone):
             'frozen_stages', own['frozen_stages'], minimum=-1, maximum=self.num_units
         )
         places = parts.get('norm_places', self.norm_places)
-        specs, output_norm = plan_stages(sizes, self.parts, given, short, own, built, places)
+        specs, output_norm = Recipe(sizes, self.parts, given, short, own, places).plan(built)
         self._check_joining(given['joining'], specs)
         self.drop_path_rate = own['drop_path_rate']
         self.out_type = self._check_out_type(own['out_type'], specs[-1])
@@ -148,8 +171,7 @@ class StagedTransformer(Backbone):
 
     @classmethod
     def stage_sizes(cls, arch: dict) -> list[dict]:
-        """What an architecture's sizes are of each stage: ``embed_dims``, ``depth``, ``num_heads``, and options of parts
-        under their names."""
+        """Of each stage ``embed_dims``, ``depth``, ``num_heads``, and options of parts under their names."""
         raise NotImplementedError
 
     def forward(self, image: Tensor) -> tuple:
@@ -187,7 +209,8 @@ class StagedTransformer(Backbone):
         for number in range(1, self.num_stages + 1):
             names = {part: name.format(number) for part, name in self.names.items()}
             modules: dict = {
-                part: getattr(self, names[part], None) for part in ('embed', 'position', 'inside', 'blocks')
+                part: getattr(self, names[part], None)
+                for part in ('embed', 'position', 'inside', 'blocks')
             }
             last = number == self.num_stages
             stages.append(
@@ -243,29 +266,29 @@ class StagedTransformer(Backbone):
 
     def _frozen_layers(self) -> list[int]:
         """Number of first layers of each stage that are frozen."""
-        depths = [len(stage.blocks) for stage in self.stages()]
+        return self._layers_of_units(
+            self.frozen_stages, [len(stage.blocks) for stage in self.stages()]
+        )
+
+    def _layers_of_units(self, units: int, depths: Sequence[int]) -> list[int]:
+        """How many layers of stages of ``depths`` layers are among the first so many layers or stages."""
         if self.counts == 'stages':
-            return [depth * (number < self.frozen_stages) for number, depth in enumerate(depths)]
-        return [
-            min(max(self.frozen_stages - sum(depths[:number]), 0), depth)
-            for number, depth in enumerate(depths)
-        ]
+            return [depth * (number < units) for number, depth in enumerate(depths)]
+        starts = [sum(depths[:number]) for number in range(len(depths))]
+        return [min(max(units - start, 0), depth) for start, depth in zip(starts, depths)]
 
     def _count(self, sizes: Sequence[dict], out_indices: int | Sequence[int]) -> list[int]:
         """Units of the architecture and outputs among them; returns how many layers of each stage are built."""
         depths = [size['depth'] for size in sizes]
         self.num_units = sum(depths) if self.counts == 'layers' else len(depths)
         self.out_indices = check_outputs(out_indices, self.num_units, self.counts)
-        last = self.out_indices[-1] + 1
-        if self.counts == 'stages':
-            return [depth * (number < last) for number, depth in enumerate(depths)]
-        starts = [sum(depths[:number]) for number in range(len(depths))]
-        return [min(max(last - start, 0), depth) for start, depth in zip(starts, depths)]
+        return self._layers_of_units(self.out_indices[-1] + 1, depths)
 
     def _check_out_type(self, out_type: str | dict, last: StageSpec) -> str | dict:
         seen_by_all = self.counts == 'stages' or self.out_indices[0] >= last.prefix.after
         check_out_type(out_type, tuple(last.prefix.sizes) if seen_by_all else ())
-        if self.counts == 'stages' and out_type not in DENSE and len(self.out_indices) > 1:
+        alone = self.out_indices == (self.num_units - 1,)
+        if self.counts == 'stages' and out_type not in DENSE and not alone:
             raise ValueError(
                 f'out_type={out_type!r} is for a classifier, which sees the last stage alone: '
                 f'out_indices must be {self.num_units - 1}, got {self.out_indices}'
@@ -318,7 +341,11 @@ class StagedTransformer(Backbone):
     def _finish(self, embed_dims: int, final_norm: bool | None, output_norm: dict) -> None:
         """The output norm and the pooling."""
         self.pool = build_pooling(self.out_type, embed_dims)
-        wanted = self.out_type not in DENSE if final_norm is None else check_bool('final_norm', final_norm)
+        wanted = (
+            self.out_type not in DENSE
+            if final_norm is None
+            else check_bool('final_norm', final_norm)
+        )
         wanted = wanted and self.num_units - 1 in self.out_indices
         norm_cfg = output_norm if self.norm_covers_output else LAYER_NORM
         self.norm = build_token_norm(norm_cfg, embed_dims) if wanted else None

@@ -117,7 +117,9 @@ def place_norms(
         entries = spread('places', _place_of(config, places), len(depths), 'stages')
         given = [entry if entry is None else {**entry, **config} for entry in entries]
     else:
-        given = [norm_cfg] if len(depths) == 1 else spread('norm_cfg', norm_cfg, len(depths), 'stages')
+        given = (
+            [norm_cfg] if len(depths) == 1 else spread('norm_cfg', norm_cfg, len(depths), 'stages')
+        )
     placed = [
         _norms_of_stage(config, depth, heads)
         for config, depth, heads in zip(given, depths, num_heads)
@@ -136,7 +138,9 @@ def check_norm_is_built(norm_cfg: Any, norms: Sequence[list[dict]], built: Seque
     layers = norm_cfg.get('layers') if isinstance(norm_cfg, dict) else None
     first = (norm for stage, count in zip(norms, built) for norm in stage[:count])
     if layers is not None and all(norm is LAYER_NORM for norm in first):
-        raise ValueError(f'norm_cfg names the layers {layers}, of which none is built: out_indices end before')
+        raise ValueError(
+            f'norm_cfg names the layers {layers}, of which none is built: out_indices end before'
+        )
 
 
 def _norms_of_stage(config: Any, depth: int, num_heads: int) -> list[dict]:
@@ -205,5 +209,3 @@ def filtered_layers(name: str, config: dict | None, depth: int, built: int) -> d
             f'{name} names the layers {config["layers"]}, of which none is built: out_indices end before'
         )
     return dict(config, layers=layers)
-
-

@@ -80,7 +80,10 @@ class StageSpec:
 
 
 def find_arch(
-    arch: str | dict | None, archs: Mapping[str, dict], sizes: Mapping[str, Any], override: Mapping[str, Any]
+    arch: str | dict | None,
+    archs: Mapping[str, dict],
+    sizes: Mapping[str, Any],
+    override: Mapping[str, Any],
 ) -> tuple[dict, dict]:
     """Sizes of an architecture, and the parts that it names.
 
@@ -96,7 +99,9 @@ def find_arch(
     """
     found = archs[check_option('arch', arch, archs)] if isinstance(arch, str) else arch
     if not isinstance(found, dict):
-        raise TypeError(f'arch must be a dict of sizes, or a name, got {found!r} ({type(found).__name__})')
+        raise TypeError(
+            f'arch must be a dict of sizes, or a name, got {found!r} ({type(found).__name__})'
+        )
     defaults = {key: value for key, value in sizes.items() if value is not ...}
     parts = {key: value for key, value in found.items() if key in ARCH_PARTS}
     rest = {key: value for key, value in found.items() if key not in parts}
@@ -104,128 +109,144 @@ def find_arch(
     return dict(check_keys('arch', {**defaults, **rest, **given}, sizes)), parts
 
 
-def plan_stages(
-    sizes: Sequence[dict],
-    family: Mapping[str, Any],
-    given: Mapping[str, Any],
-    short: Mapping[str, dict],
-    rates: Mapping[str, float],
-    built: Sequence[int],
-    norm_places: NormPlaces,
-) -> tuple[list[StageSpec], dict]:
-    """What to build.
+@dataclass(frozen=True)
+class Recipe:
+    """All that is said about a network, by its family, its architecture and the user.
 
-    Args:
-        sizes: For each stage ``embed_dims``, ``depth``, ``num_heads``, and options of its parts by their names.
+    Attributes:
+        sizes: For each stage ``embed_dims``, ``depth``, ``num_heads``, and options of its parts under their names.
         family: Default configs of the parts.
-        given: The user's, where None those of the architecture.
+        given: The user's configs, where None those of the architecture.
         short: Options of parts given by short names.
         rates: ``drop_rate``, ``attn_drop_rate`` and ``drop_path_rate``.
-        built: Number of layers of each stage that are built, 0 for stages that are not.
         norm_places: See :func:`~mmlape.backbones.options.place_norms`.
-
-    Returns:
-        The stages that are built, and the config of the norm of the output.
     """
-    depths = [size['depth'] for size in sizes]
-    heads = [size['num_heads'] for size in sizes]
-    norms, output_norm = place_norms(given['norm_cfg'], depths, heads, norm_places)
-    check_norm_is_built(given['norm_cfg'], norms, built)
-    layers = _layers(sizes, family, given, short, rates, norms)
-    last = sum(count > 0 for count in built) - 1
-    prefix = _prefix(merged(PREFIX, family.get('prefix'), given['prefix'], short.get('prefix')))
-    stages = []
-    for number, (size, count) in enumerate(zip(sizes, built)):
-        if not count:
-            break
-        own: dict = {name: _of_stage(name, given[name], family, number, len(sizes)) for name in STAGE_PARTS}
-        own['joining'] = own['joining'] or dict(type='mmlape.DefaultJoining')
+
+    sizes: Sequence[dict]
+    family: Mapping[str, Any]
+    given: Mapping[str, Any]
+    short: Mapping[str, dict]
+    rates: Mapping[str, Any]
+    norm_places: NormPlaces
+
+    def plan(self, built: Sequence[int]) -> tuple[list[StageSpec], dict]:
+        """The stages to build, of which the first ``built`` layers each are wanted, and the config of the output's
+        norm.
+
+        Raises:
+            ValueError: If a list has not one entry for each stage or layer, a value is out of range, or what is named
+                is not built.
+        """
+        depths, heads = ([size[key] for size in self.sizes] for key in ('depth', 'num_heads'))
+        norms, output_norm = place_norms(self.given['norm_cfg'], depths, heads, self.norm_places)
+        check_norm_is_built(self.given['norm_cfg'], norms, built)
+        layers, prefix = self._layers(norms), self._prefix(norms[-1], built[-1])
+        stages = [
+            self._stage(number, tuple(layers[number][:count]), prefix)
+            for number, count in enumerate(built)
+            if count
+        ]
+        return stages, output_norm
+
+    def _stage(self, number: int, layers: tuple[LayerSpec, ...], prefix: PrefixSpec) -> StageSpec:
+        size = self.sizes[number]
+        parts = {name: self._of_stage(name, number) for name in STAGE_PARTS}
         for name in ('joining', 'attention_position'):
-            own[name] = filtered_layers(name, own[name], size['depth'], count)
-        own['stem'] = merged(
-            family['stem'], size.get('stem'), _of_stage('stem', given['stem'], {}, number, len(sizes)), short.get('stem')
-        )  # fmt: skip
-        here = PrefixSpec({})
-        if number == len(sizes) - 1 and (number == last):
-            after = resolve_prefix_after(prefix.after, norms[number], bool(prefix.sizes))
-            here = PrefixSpec(prefix.sizes if after < count else {}, after)
-        stages.append(
-            StageSpec(
-                size['embed_dims'],
-                size['num_heads'],
-                size['depth'],
-                layers=tuple(layers[number][:count]),
-                prefix=here,
-                **own,
+            parts[name] = filtered_layers(name, parts[name], size['depth'], len(layers))
+        stem = merged(
+            self.family['stem'], size.get('stem'), parts.pop('stem'), self.short.get('stem')
+        )
+        is_last = number == len(self.sizes) - 1
+        return StageSpec(
+            size['embed_dims'],
+            size['num_heads'],
+            size['depth'],
+            stem=stem,
+            position=parts['position'],
+            joining=parts['joining'] or dict(type='mmlape.DefaultJoining'),
+            attention_position=parts['attention_position'],
+            layers=layers,
+            prefix=prefix if is_last else PrefixSpec({}),
+        )
+
+    def _of_stage(self, name: str, stage: int) -> dict | None:
+        """The user's config, else the family's; None in a list is nothing."""
+        value = self.given[name]
+        if value is None and name != 'stem':
+            value = self.family.get(name)
+        config = spread(name, value, len(self.sizes), 'stages')[stage]
+        if config is not None and not isinstance(config, dict):
+            raise TypeError(
+                f'{name} must be a dict with a type, or a list of dicts, got {config!r}'
             )
-        )
-    if prefix.sizes and last < len(sizes) - 1:
-        raise ValueError(
-            f'prefix tokens ({", ".join(prefix.sizes)}) are those of stage {len(sizes)}, which is not built: '
-            f'out_indices must name it'
-        )
-    return stages, output_norm
+        return config
 
+    def _prefix(self, norms: Sequence[dict], built: int) -> PrefixSpec:
+        """Prefix tokens of the last stage, of which the first ``built`` layers are."""
+        options = merged(
+            PREFIX, self.family.get('prefix'), self.given['prefix'], self.short.get('prefix')
+        )
+        check_keys('prefix', options, PREFIX)
+        names = ('cls_token', 'dist_token')
+        sizes = {name: 1 for name in names if check_bool(f'with_{name}', options[name])}
+        registers = check_positive_int('registers', options['registers'], minimum=0)
+        if registers:
+            sizes['reg_token'] = registers
+        if sizes and not built:
+            raise ValueError(
+                f'prefix tokens ({", ".join(sizes)}) are those of stage {len(self.sizes)}, which is not built: '
+                'out_indices must name it'
+            )
+        after = resolve_prefix_after(options['after'], norms, bool(sizes))
+        return PrefixSpec(sizes if after < built else {}, after)
 
-def _layers(
-    sizes: Sequence[dict],
-    family: Mapping[str, Any],
-    given: Mapping[str, Any],
-    short: Mapping[str, dict],
-    rates: Mapping[str, float],
-    norms: list[list[dict]],
-) -> list[list[LayerSpec]]:
-    """The blocks of every stage."""
-    depths = [size['depth'] for size in sizes]
-    drop = check_rate('drop_rate', rates['drop_rate'])
-    read = check_rate('attn_drop_rate', rates['attn_drop_rate'])
-    paths = linear_rates(check_rate('drop_path_rate', rates['drop_path_rate']), depths)
-    # Rates of 0 are left out: a part of somebody's own need not know them.
-    common = {
-        'attention': _nonzero(attn_drop_rate=read, proj_drop_rate=drop),
-        'mlp': _nonzero(drop_rate=drop),
-    }
-    users = {name: per_layer(name, given[name], depths) for name in LAYER_PARTS}
-    result: list[list[LayerSpec]] = []
-    for stage, (size, depth) in enumerate(zip(sizes, depths)):
-        shorts = {name: _by_layer(name, short.get(name, {}), depth) for name in LAYER_PARTS}
-        result.append([])
-        for layer in range(depth):
-            path = _nonzero(drop_path_rate=paths[stage][layer])
+    def _layers(self, norms: list[list[dict]]) -> list[list[LayerSpec]]:
+        """The blocks of every stage."""
+        depths = [size['depth'] for size in self.sizes]
+        users = {name: per_layer(name, self.given[name], depths) for name in LAYER_PARTS}
+        shorts = {
+            name: [_by_layer(self.short.get(name, {}), depth) for depth in depths]
+            for name in LAYER_PARTS
+        }
+        rates = {
+            name: check_rate(name, self.rates[name])
+            for name in ('drop_rate', 'attn_drop_rate', 'drop_path_rate')
+        }
+        paths = linear_rates(rates['drop_path_rate'], depths)
+
+        def layer_of(stage: int, layer: int) -> LayerSpec:
+            # Rates of 0 are left out: a part of somebody's own need not know them.
+            common = dict(
+                attention=_nonzero(
+                    attn_drop_rate=rates['attn_drop_rate'], proj_drop_rate=rates['drop_rate']
+                ),
+                mlp=_nonzero(drop_rate=rates['drop_rate']),
+                block=_nonzero(drop_path_rate=paths[stage][layer]),
+            )
+            size = self.sizes[stage]
             parts = {
                 name: merged(
-                    family[name], size.get(name), common.get(name, path), users[name][stage][layer], shorts[name][layer]
+                    self.family[name],
+                    size.get(name),
+                    common[name],
+                    users[name][stage][layer],
+                    shorts[name][stage][layer],
                 )
                 for name in LAYER_PARTS
-            }  # fmt: skip
+            }
             # Hidden channels are a size of the architecture, whatever the type of the network that has them.
             parts['mlp'] = {**size.get('mlp', {}), **parts['mlp']}
-            result[-1].append(LayerSpec(norm=norms[stage][layer], **parts))
-    return result
+            return LayerSpec(norm=norms[stage][layer], **parts)
+
+        return [
+            [layer_of(stage, layer) for layer in range(depth)] for stage, depth in enumerate(depths)
+        ]
 
 
-def _by_layer(part: str, options: Mapping[str, Any], depth: int) -> list[dict]:
+def _by_layer(options: Mapping[str, Any], depth: int) -> list[dict]:
     """Short options of a part: a list has one value for each layer."""
     values = {name: spread(name, value, depth, 'layers') for name, value in options.items()}
     return [{name: entries[layer] for name, entries in values.items()} for layer in range(depth)]
-
-
-def _of_stage(name: str, value: Any, family: Mapping[str, Any], stage: int, count: int) -> dict | None:
-    """The user's config, else the family's; None in a list is nothing."""
-    chosen = family.get(name) if value is None else value
-    config = spread(name, chosen, count, 'stages')[stage]
-    if config is not None and not isinstance(config, dict):
-        raise TypeError(f'{name} must be a dict with a type, or a list of dicts, got {config!r}')
-    return config
-
-
-def _prefix(options: dict) -> PrefixSpec:
-    check_keys('prefix', options, PREFIX)
-    sizes = {
-        name: 1 for name in ('cls_token', 'dist_token') if check_bool(f'with_{name}', options[name])
-    }
-    registers = check_positive_int('registers', options['registers'], minimum=0)
-    return PrefixSpec({**sizes, **({'reg_token': registers} if registers else {})}, options['after'])
 
 
 def _nonzero(**rates: float) -> dict[str, float]:

@@ -88,7 +88,12 @@ class Stage:
         return self.dropout(tokens), layout, StagePlan(position, inside)
 
     def run(
-        self, tokens: Tensor, layout: Layout, plan: StagePlan, first: int = 0, end: int | None = None
+        self,
+        tokens: Tensor,
+        layout: Layout,
+        plan: StagePlan,
+        first: int = 0,
+        end: int | None = None,
     ) -> tuple[Tensor, Layout]:
         """Run the blocks ``first`` to ``end - 1``; prefix tokens join before block ``prefix_after``."""
         position, inside = plan

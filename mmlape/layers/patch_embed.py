@@ -21,8 +21,8 @@ def pad_to_multiple(image: Tensor, multiple: Grid) -> Tensor:
 class PatchEmbed(nn.Module):
     """Patches, each projected to a token; the image is padded inside, so that every pixel of any size is covered.
 
-    Patches lie side by side (ViT, PVT), or overlap where they are larger than the stride (PVTv2). Parameter names are the
-    published ones: ``proj``, ``norm``.
+    Patches lie side by side (ViT, PVT), or overlap where they are larger than the stride (PVTv2). Parameter names are
+    the published ones: ``proj``, ``norm``.
 
     Args:
         in_channels: Channels in. Default 3.

@@ -11,7 +11,7 @@ from mmlape.registry import MODELS
 
 @MODELS.register_module()
 class SequencePooling(nn.Module):
-    """A mean of the cells, weighted by a softmax of one learned score per token (Compact Transformers, arXiv 2021, section
+    """A mean of the cells, weighted by a softmax of a learned score of each (Compact Transformers, arXiv 2021, section
     3.2). Prefix tokens and cells that a mask hides take no part.
 
     Args:

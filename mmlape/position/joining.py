@@ -1,7 +1,7 @@
 """How one position embedding joins a transformer: which layers receive it, and where.
 
-A joining method turns an embedding ``(1, N, C)`` into a :class:`~mmlape.position.PositionPlan`. All its parameters are its own, so
-blocks and backbones know nothing of the method.
+A joining method turns an embedding ``(1, N, C)`` into a :class:`~mmlape.position.PositionPlan`. All its parameters are
+its own, so blocks and backbones know nothing of the method.
 """
 
 from __future__ import annotations

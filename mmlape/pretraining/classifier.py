@@ -20,10 +20,10 @@ class Classifier(nn.Module):
     """``backbone`` and ``head``, in MMPretrain's layout of names: checkpoints go into detectors as they are.
 
     Args:
-        network: Type of the backbone, a :class:`~mmlape.backbones.StagedTransformer`: ``'mmlape.VisionTransformer'``, ...
+        network: Type of the backbone, a family of :class:`~mmlape.backbones.StagedTransformer`.
         position: Config of a position embedding, or a short name: ``'learned'``, ``'sinusoidal_1d'``,
-            ``'sinusoidal_2d'``, ``'gabor'``, ``'none'``; a list with one for each stage where there are several. Default
-            None: the backbone's own.
+            ``'sinusoidal_2d'``, ``'gabor'``, ``'none'``; a list with one for each stage where there are several.
+            Default None: the backbone's own.
         joining: Config of a joining method, or a short name: ``'default'``, ``'shared'``, ``'unshared'``, ``'lape'``,
             ``'lape_sharing'``: the rows of LaPE (ICCV 2023), Table 7; or a list. Default None: the backbone's own.
         distilled: A second head, ``head_dist``, on the distillation token (DeiT, ICML 2021, section 4). Trained with

@@ -45,60 +45,28 @@ _DTN_PLACES = [
 
 @MODELS.register_module()
 class PyramidVisionTransformer(StagedTransformer):
-    """Pyramid Vision Transformer (PVT, ICCV 2021) with any position embedding, joining method and token norm.
+    """Pyramid Vision Transformer (PVT, ICCV 2021): four stages of strides s = 4, 8, 16 and 32, a map ``(B, C, ceil(H / s),
+    ceil(W / s))`` each.
 
-    Works on images of any size: each stage pads its input inside to whole patches. Names in the state dict are the
-    published ones (``patch_embed1.proj.weight``, ``pos_embed1``, ``block1.0.attn.q.weight``), so published weights load
-    as they are, or through ``mmlape.Pretrained`` with ``source='pvt'``.
+    Names in the state dict are the published ones (``patch_embed1.proj.weight``, ``pos_embed1``,
+    ``block1.0.attn.q.weight``), so published weights load as they are, or through ``mmlape.Pretrained`` with
+    ``source='pvt'``. Options are those of :class:`~mmlape.backbones.StagedTransformer`, with
 
-    Args:
-        arch: ``'tiny'`` (default), ``'small'``, ``'medium'``, ``'large'``, or a dict with ``embed_dims``, ``depths``,
-            ``num_heads``, ``mlp_ratios`` and ``sr_ratios``, lists of four, and any of the parts below.
-        img_size: Pre-training image size in pixels, one integer or (height, width); it sets the grids of stored
-            position tables. Default 224.
-        position: Config of the position embedding of every stage, or a list of four with None for no position. Default
-            ``dict(type='mmlape.LearnedPosition', resize='bilinear')``, as published.
-        joining: Config of the joining method of every stage, or a list of four. Each stage has an embedding and a
-            joining of its own. Default ``mmlape.DefaultJoining``.
-        attention_position: Config of what position does inside the attention, for every stage or a list of four; keys
-            on a reduced grid have the places of its cells. Default None, nothing.
-        norm_cfg: Token norm of the blocks: one, or a list of four. One ``mmlape.DTN`` goes where the published DTN-PVT
-            has it: into stages 1 to 3, with 4, 4 and 5 heads and pooling sizes 4, 2 and 1 unless it says otherwise;
-            stage 4 has LayerNorm; an ``arch`` may say otherwise in its ``norm_places``. One in a list has the heads of
-            the stage's attention and no pooling unless it says otherwise. Default ``dict(type='mmlape.LN',
-            eps=1e-6)``. The norms of patch embeddings and of spatial reduction are LayerNorm (eps 1e-5), as published.
-        stem: Config of the patch embeddings. Default ``mmlape.PatchEmbed``.
-        prefix: ``dict(cls_token=False, dist_token=False, registers=0, after=None)``: tokens before those of stage 4.
-            They take part in that stage and are not part of the maps, as in the published classifiers; published
-            detectors have none.
-        attention: Config of the attention layers, or a list of four. Default ``mmlape.SpatialReductionAttention``.
-        mlp: Config of the feed-forward networks, likewise. Default ``mmlape.Mlp``.
-        block: Config of the blocks, likewise. Default ``mmlape.Block``.
-        options: ``out_type``: ``'featmap'`` (default): maps. For classifiers, with ``out_indices=3``: ``'cls_token'``:
-            the class token ``(B, C)``; ``'avg'``: the mean ``(B, C)`` of the patch tokens; both after a LayerNorm (eps
-            1e-6) named ``norm``, as in the published classifiers.
-
-            ``out_indices``: Stages 0 to 3 whose maps are returned; stages after the last one named are not built.
-            Default (0, 1, 2, 3).
-
-            ``drop_rate``: dropout of position-added tokens, projections and MLPs; ``attn_drop_rate``: of attention
-            weights; ``drop_path_rate``: stochastic depth of the last block, which grows linearly from 0; all 0.
-
-            ``frozen_stages``: -1 (default): nothing is frozen; 0: the first patch embedding and its position table; n:
-            the first n stages. ``with_cp``: recompute each block in the backward pass to save memory. ``init_cfg``,
-            e.g. ``dict(type='mmlape.Pretrained', source='pvt', checkpoint=...)``.
-
-            Options of parts by short names: ``num_heads`` (attention heads of the four stages in place of the
-            architecture's [1, 2, 5, 8]; [4, 4, 5, 8] in the published DTN-PVT), ``in_channels``, ``with_cls_token``,
-            ``qkv_bias``.
-
-    Returns (``forward``):
-        A tuple with one map ``(B, C, ceil(height / s), ceil(width / s))`` per stage of ``out_indices``, s = 4, 8, 16,
-        32, or with one vector ``(B, C)``.
-
-    Raises:
-        ValueError: If an option is out of range.
-        TypeError: If an option is unknown, or has the wrong type.
+    * ``arch``: ``'tiny'`` (default), ``'small'``, ``'medium'``, ``'large'``, or a dict with ``embed_dims``, ``depths``,
+      ``num_heads``, ``mlp_ratios`` and ``sr_ratios``, lists of four.
+    * ``position``: a learned table in every stage by default, resized bilinearly, as published. Keys on a reduced grid
+      have the positions of its cells where ``attention_position`` gives them some.
+    * ``norm_cfg``: one ``mmlape.DTN`` goes where the published DTN-PVT has it: into stages 1 to 3, with 4, 4 and 5
+      heads and pooling sizes 4, 2 and 1 unless it says otherwise; stage 4 has LayerNorm. One in a list has the heads
+      of the stage's attention and no pooling unless it says otherwise. The norms of patch embeddings and of spatial
+      reduction are LayerNorm (eps 1e-5), as published.
+    * ``prefix``: none by default. A class token takes part in stage 4 and is not part of the maps, as in the published
+      classifiers; published detectors have none.
+    * ``out_type``: vectors, for classifiers, need ``out_indices=3``, and are those after a LayerNorm (eps 1e-6) named
+      ``norm``, as published.
+    * ``out_indices``: (0, 1, 2, 3) by default.
+    * Short names: ``num_heads`` (of the four stages in place of the architecture's [1, 2, 5, 8]; [4, 4, 5, 8] in the
+      published DTN-PVT), ``in_channels``, ``with_cls_token``, ``qkv_bias``.
     """
 
     archs, default_arch = PVT_ARCHS, 'tiny'
@@ -145,16 +113,14 @@ class PyramidVisionTransformerV2(PyramidVisionTransformer):
     on images of any size. Names in the state dict are the published ones (``patch_embed1.proj.weight``,
     ``block1.0.mlp.dwconv.dwconv.weight``, ``norm1.weight``); ``source='pvt'`` reads them, ``source='timm'`` timm's.
 
-    Options are those of :class:`PyramidVisionTransformer`, with these differences:
+    Options are those of :class:`PyramidVisionTransformer`, but for
 
     * ``arch``: ``'b0'`` to ``'b5'``, or a dict. Default ``'b2'``.
     * ``linear``: linear attention, keys and values from 7 x 7 average-pooled cells ("PVTv2-B2-Li"). Default False.
-    * ``position``: default None, no position; a ``joining`` needs one.
-    * ``mlp``: default ``mmlape.ConvMlp``, which takes no prefix tokens: there are none.
-    * ``out_type``: ``'featmap'`` (default), or ``'avg'`` for classifiers, with ``out_indices=3``.
+    * ``position``: none by default; a ``joining`` needs one.
+    * ``mlp``: ``mmlape.ConvMlp`` takes no prefix tokens: there are none, nor a ``with_cls_token``.
 
-    The norms at the end of stages are LayerNorm (eps 1e-6), those of patch embeddings and of spatial reduction too (eps
-    1e-5).
+    The norms at the end of stages are LayerNorm (eps 1e-6).
     """
 
     archs, default_arch = PVTV2_ARCHS, 'b2'

@@ -39,12 +39,12 @@ class InsidePlan(NamedTuple):
 class AttentionPosition(PlanKeeper, ABC):
     """What a position does to queries, keys, values and scores of an attention layer. A subclass overrides
 
-    * :meth:`prepare` and :meth:`place`, for what has a row per token (turns, channels beside queries and keys): made for
-      all tokens, before a layer cuts windows, so that places are those of the image;
+    * :meth:`prepare` and :meth:`place`, for what has a row per token (turns, channels beside queries and keys): made
+      for all tokens, before a layer cuts windows, so that places are those of the image;
     * :meth:`bias`, for what is added to the scores: made for the tokens that attend to one another, so that in a layer
       with windows it knows offsets in a window alone.
 
-    Keys may lie on a coarser grid than queries (PVT); both cover the image, and coordinates are in cells of the queries.
+    Keys may lie on a coarser grid than queries (PVT); both cover the image, coordinates are in cells of the queries.
 
     Args:
         embed_dims: Channels ``C``.

@@ -16,11 +16,11 @@ from .base import AttentionPosition, centres
 
 @MODELS.register_module()
 class RotaryPosition(AttentionPosition):
-    """Pairs of neighbouring channels of queries and keys, turned by the row in the first half of a head's channels and by
-    the column in the second (RoFormer, Neurocomputing 2024, along two axes as in EVA-02, IVC 2024).
+    """Pairs of neighbouring channels of queries and keys, turned by the row in the first half of a head's channels and
+    by the column in the second (RoFormer, Neurocomputing 2024, along two axes as in EVA-02, IVC 2024).
 
-    It has no parameters, so one module serves all layers, and its sines and cosines are made once per pass. Prefix tokens
-    are not turned. In a layer with windows places are those of the image.
+    It has no parameters, so one module serves all layers, and its sines and cosines are made once per pass. Prefix
+    tokens are not turned. In a layer with windows places are those of the image.
 
     Args:
         embed_dims: Channels ``C``; ``C / heads`` must be a multiple of 4.
