@@ -69,17 +69,26 @@ class Layout:
                 )
             return cls((side, side))
         if not isinstance(where, Layout):
-            if len(where) != 2 or min(where) < 1 or where[0] * where[1] > count:
-                raise ValueError(
-                    f'grid must be (height, width) with height * width at most the {count} tokens '
-                    f'given (more are prefix tokens), got {where}'
-                )
-            return cls((where[0], where[1]), count - where[0] * where[1])
+            return cls.around(where, count)
         if where.num_tokens != count:
             raise ValueError(f'{where} has {where.num_tokens} tokens, got {count}')
         if where.mask is not None and len(where.mask) != len(tokens):
             raise ValueError(f'mask of {len(where.mask)} images, got tokens of {len(tokens)}')
         return where
+
+    @classmethod
+    def around(cls, grid: Grid, num_tokens: int) -> Layout:
+        """The layout of ``num_tokens`` tokens of which the last are those of ``grid``.
+
+        Raises:
+            ValueError: If they are too few.
+        """
+        if len(grid) != 2 or min(grid) < 1 or grid[0] * grid[1] > num_tokens:
+            raise ValueError(
+                f'grid must be (height, width) with height * width at most the {num_tokens} tokens '
+                f'given (more are prefix tokens), got {grid}'
+            )
+        return cls((grid[0], grid[1]), num_tokens - grid[0] * grid[1])
 
     @property
     def num_cells(self) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from mmlape.layout import Layout
+
 _TABLE = re.compile(r'(^|\.)pos_embed(\d*)$')
 
 
@@ -41,7 +43,7 @@ def table_grid(rows: int, grid: tuple[int, int] | None = None) -> tuple[int, tup
     if grid is not None:
         if grid[0] * grid[1] > rows:
             raise ValueError(f'the grid {grid} has more cells than the table has rows, {rows}')
-        return rows - grid[0] * grid[1], grid
+        return Layout.around(grid, rows).num_prefix, grid
     for num_prefix in (1, 0, 2):
         side = math.isqrt(max(rows - num_prefix, 0))
         if side and side * side == rows - num_prefix:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -270,8 +269,7 @@ def _backbones(model: nn.Module) -> dict[str, nn.Module]:
 
 def _numbers_layers(module: nn.Module) -> bool:
     """Classifiers of MMPretrain have a method of this name, too, without a prefix: they ask their backbone."""
-    method = getattr(module, 'get_layer_depth', None)
-    return method is not None and 'prefix' in inspect.signature(method).parameters
+    return hasattr(module, 'get_layer_depth') and not hasattr(module, 'backbone')
 
 
 def _depth(name: str, backbones: dict[str, Any]) -> tuple[int, int]:

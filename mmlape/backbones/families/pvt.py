@@ -45,8 +45,8 @@ _DTN_PLACES = [
 
 @MODELS.register_module()
 class PyramidVisionTransformer(StagedTransformer):
-    """Pyramid Vision Transformer (PVT, ICCV 2021): four stages of strides s = 4, 8, 16 and 32, a map ``(B, C, ceil(H / s),
-    ceil(W / s))`` each.
+    """Pyramid Vision Transformer (PVT, ICCV 2021): four stages of strides s = 4, 8, 16 and 32, with a map
+    ``(B, C, ceil(H / s), ceil(W / s))`` each.
 
     Names in the state dict are the published ones (``patch_embed1.proj.weight``, ``pos_embed1``,
     ``block1.0.attn.q.weight``), so published weights load as they are, or through ``mmlape.Pretrained`` with
