@@ -26,7 +26,9 @@ EXPORTED_FAST = (
     'SinusoidalPosition',
     'UnsharedJoining',
     'LaPEWarmStart',
+    'LaPE',
     'RotaryPosition',
+    'DTN',
     'PowerNorm',
     'SwitchableNorm',
     'PatchEmbed',
@@ -35,6 +37,7 @@ EXPORTED_FAST = (
     'SequencePooling',
     'VisionTransformer',
     'PyramidVisionTransformerV2',
+    'ViTAdapter',
 )
 every_component = pytest.mark.parametrize('name', BACKBONES)
 both_modes = pytest.mark.parametrize('training', [True, False], ids=['train', 'eval'])

@@ -10,12 +10,13 @@ STRIDES = (4, 8, 16, 32)
 
 
 @pytest.mark.parametrize(
-    'size', [(800, 1216), (801, 1217), (799, 1333), (449, 70), (61, 45), (32, 32), (14, 28), (1, 1)]
+    'size', [(800, 1216), (801, 1217), (799, 1333), (449, 70), (32, 32), (1, 1)]
 )
 @pytest.mark.parametrize('patch', [8, 14, 16])
 def test_pads_by_less_than_a_patch_and_a_coarsest_cell(size, patch):
     """Neither the pyramid nor the ViT sees more than that; without values, since sizes are all that counts."""
-    model, seen = build_adapter(dict(patch_size=patch)).eval(), {}
+    model = build_adapter(dict(patch_size=patch), interaction_indexes=[[0, 3]]).eval()
+    seen = {}
     for name, module in (('spm', model.spm), ('vit', model.vit.patch_embed.proj)):
         module.register_forward_pre_hook(
             lambda _, arguments, name=name: seen.update({name: arguments[0].shape[-2:]})
