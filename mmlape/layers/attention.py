@@ -61,7 +61,9 @@ class AttentionLayer(nn.Module):
 
     def split_heads(self, tokens: Tensor, parts: int) -> tuple[Tensor, ...]:
         """``(B, N, parts * C)`` as ``parts`` of ``(B, heads, N, C / heads)``."""
-        return tokens.unflatten(-1, (parts, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        # Chunks, not an axis of parts: their gradients come back side by side, as the projection needs them.
+        chunks = tokens.chunk(parts, dim=-1) if parts > 1 else (tokens,)
+        return tuple(chunk.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for chunk in chunks)
 
     def attend(
         self,
@@ -144,29 +146,37 @@ class Attention(AttentionLayer):
     ) -> Tensor:
         """Attend; ``(B, P + H * W, C)`` to the same shape."""
         layout = Layout.of(tokens, layout)
-        query, key, value = self.split_heads(self.qkv(tokens), 3)
+        qkv = self.qkv(tokens)
+        query, key, value = self.split_heads(qkv, 3)
         heads = (query, key, value)
         inside = self.inside(layout, layout, inside)
-        if inside is not None:
+        placed = inside is not None and inside.position.places
+        if inside is not None and placed:
             heads = inside.place(*heads)
-        if self.window_size is not None:
-            return self.project(self._attend_in_windows(heads, layout, inside, self.window_size))
-        bias = None if inside is None else inside.bias(layout, layout)
-        return self.project(self.attend(*heads, bias, layout.token_mask()))
+        if self.window_size is None:
+            bias = None if inside is None else inside.bias(layout, layout)
+            return self.project(self.attend(*heads, bias, layout.token_mask()))
+        num_prefix, grid, window = layout.num_prefix, layout.grid, self.window_size
+        if placed:
+            cells = tuple(
+                partition(part[:, :, num_prefix:].transpose(1, 2), grid, window).transpose(1, 2)
+                for part in heads
+            )
+        else:  # all three at once
+            cells = self.split_heads(partition(layout.split(qkv)[1], grid, window), 3)
+        return self.project(self._attend_in_windows(list(cells), heads, layout, inside, window))
 
     def _attend_in_windows(
         self,
+        cells: list[Tensor],
         heads: tuple[Tensor, Tensor, Tensor],
         layout: Layout,
         inside: InsidePlan | None,
         window: Grid,
     ) -> Tensor:
-        """``(B, heads, P + H * W, D)`` each; returns ``(B, P + H * W, C)``."""
+        """``cells``: queries, keys and values of windows, ``(B * windows, heads, h * w, D)`` each; ``heads``: those of all
+        tokens, ``(B, heads, P + H * W, D)``. Returns ``(B, P + H * W, C)``."""
         num_prefix, grid = layout.num_prefix, layout.grid
-        cells = [
-            partition(part[:, :, num_prefix:].transpose(1, 2), grid, window).transpose(1, 2)
-            for part in heads
-        ]
         per_image = -(-grid[0] // window[0]) * -(-grid[1] // window[1])
         mask = layout.mask
         if mask is not None:  # what a window is padded with counts, whatever the mask

@@ -56,9 +56,11 @@ class AttentionPosition(PlanKeeper, ABC):
     Attributes:
         shared: Whether one module serves all layers of a stage. What it prepares is then made once per pass; else every
             layer has a module of its own. Default False.
+        places: Whether :meth:`place` does anything. Default True.
     """
 
     shared: ClassVar[bool] = False
+    places: ClassVar[bool] = True
     no_weight_decay: ClassVar[tuple[str, ...]] = ('',)
 
     def __init__(

@@ -37,6 +37,8 @@ class RelativePositionBias(AttentionPosition):
         order.
     """
 
+    places = False
+
     def __init__(
         self,
         embed_dims: int,
