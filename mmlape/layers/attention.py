@@ -174,8 +174,8 @@ class Attention(AttentionLayer):
         inside: InsidePlan | None,
         window: Grid,
     ) -> Tensor:
-        """``cells``: queries, keys and values of windows, ``(B * windows, heads, h * w, D)`` each; ``heads``: those of all
-        tokens, ``(B, heads, P + H * W, D)``. Returns ``(B, P + H * W, C)``."""
+        """``cells``: queries, keys and values of windows, ``(B * windows, heads, h * w, D)`` each; ``heads``: those
+        of all tokens, ``(B, heads, P + H * W, D)``. Returns ``(B, P + H * W, C)``."""
         num_prefix, grid = layout.num_prefix, layout.grid
         per_image = -(-grid[0] // window[0]) * -(-grid[1] // window[1])
         mask = layout.mask
