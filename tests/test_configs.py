@@ -62,15 +62,18 @@ def build(cfg: Config) -> torch.nn.Module:
     return model
 
 
+LARGE = ('deit-b', 'cascade', 'upernet_deit-s')
+
+
 def trained_configs() -> list:
-    """All but those whose model and optimizer another one has; those with a ViT of 86 M parameters are slow."""
+    """All but those whose model and optimizer another one has; the largest of each kind are slow."""
     paths = shipped_configs()
     paths = [p for p in paths if p.name not in TWINS]
     return [
         pytest.param(
             path,
             id=f'{path.parent.name}/{path.stem}',
-            marks=[pytest.mark.slow] if 'deit-b' in path.name else [],
+            marks=[pytest.mark.slow] if any(word in path.name for word in LARGE) else [],
         )
         for path in paths
     ]

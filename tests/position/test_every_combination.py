@@ -4,26 +4,22 @@ import pytest
 import torch
 from backbone_variants import build_adapter, build_vit
 
+from mmlape import position
 from mmlape.position.decomposed import POSITION_NORMS
 
 POSITIONS = {
-    'none': dict(type='mmlape.NoPosition'),
-    'learned': dict(type='mmlape.LearnedPosition'),
-    'sin-1d': dict(type='mmlape.SinusoidalPosition'),
-    'sin-2d': dict(type='mmlape.SinusoidalPosition', axes=2),
-    'sin-2d-resized': dict(type='mmlape.SinusoidalPosition', axes=2, other_grids='resize'),
-    'gabor': dict(type='mmlape.GaborPosition'),
-    'gabor-without-edges': dict(type='mmlape.GaborPosition', variant='G'),
+    **position.POSITIONS,
+    'sinusoidal_2d_resized': dict(type='mmlape.SinusoidalPosition', axes=2, other_grids='resize'),
+    'gabor_without_edges': dict(type='mmlape.GaborPosition', variant='G'),
     'edges': dict(type='mmlape.GaborPosition', variant='E'),
 }
-JOININGS = {
-    'default': dict(type='mmlape.DefaultJoining'),
-    'shared': dict(type='mmlape.SharedJoining'),
-    'unshared': dict(type='mmlape.UnsharedJoining'),
-    'lape-sharing': dict(type='mmlape.LaPE', progressive=False),
-    'lape': dict(type='mmlape.LaPE'),
-    'lape-layers-0-2': dict(type='mmlape.LaPE', layers=[0, 2]),
-}
+JOININGS = {**position.JOININGS, 'lape_layers_0_2': dict(type='mmlape.LaPE', layers=[0, 2])}
+# All in a ViT. An adapter has such a ViT: every position and every joining once.
+COMBINATIONS = [
+    *(('vit', place, joining) for place in POSITIONS for joining in JOININGS),
+    *(('adapter', place, 'lape') for place in POSITIONS),
+    *(('adapter', 'learned', joining) for joining in JOININGS if joining != 'lape'),
+]
 BACKBONES = {
     'vit': build_vit,
     'adapter': lambda **vit: build_adapter(vit),
@@ -39,11 +35,9 @@ def train_one_step(model):
     return {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
 
 
-@pytest.mark.parametrize('build', BACKBONES.values(), ids=BACKBONES.keys())
-@pytest.mark.parametrize('joining', JOININGS.values(), ids=JOININGS.keys())
-@pytest.mark.parametrize('position', POSITIONS.values(), ids=POSITIONS.keys())
-def test_builds_trains_and_resizes(position, joining, build):
-    model = build(position=position, joining=joining)
+@pytest.mark.parametrize(('backbone', 'place', 'joining'), COMBINATIONS)
+def test_builds_trains_and_resizes(backbone, place, joining):
+    model = BACKBONES[backbone](position=POSITIONS[place], joining=JOININGS[joining])
     changed = train_one_step(model)
     own = [n for n, p in model.named_parameters() if 'position.' in n and p.numel()]
     assert set(own) <= changed
