@@ -162,7 +162,6 @@ def check_stack() -> None:
     Raises:
         ImportError: One is missing or too old; the message names it, the version found, and what to install.
     """
-    check_torch()
     families = {family for package in PACKAGES for family in metadata_versions(package)}
     families = families if len(families) == 1 else set()
     toolboxes = []
@@ -186,6 +185,7 @@ def check_stack() -> None:
             check_operators(package, families)
         if not package.required:
             toolboxes.append(package.module)
+    check_torch()
     if not toolboxes:
         advice = ' or '.join(
             package.advice(families) for package in PACKAGES if not package.required
