@@ -44,11 +44,12 @@ class Store:
         if not may_keep():
             return make()
         value = self._values.pop(key, None)
-        if value is None:
-            # A tensor made in inference mode could not serve a later training step.
-            with torch.inference_mode(False):
-                value = make()
-        self._values[key] = value
+        if value is not None:
+            self._values[key] = value  # the last used
+            return value
+        # A tensor made in inference mode could not serve a later training step.
+        with torch.inference_mode(False):
+            value = self._values[key] = make()
         while self.num_bytes() > self.max_bytes and self._values:
             self._values.popitem(last=False)
         return value

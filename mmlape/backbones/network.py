@@ -65,8 +65,8 @@ class StagedTransformer(Backbone):
         norm_cfg: Token norm of the blocks: one, a list with one for each stage, or for each layer of the only stage.
             Default ``dict(type='mmlape.LN', eps=1e-6)``. Its key ``layers`` (a number of first layers, negative for all
             but so many last ones, or a list) says where in a stage; LayerNorm is elsewhere.
-        stem: Config of what makes the tokens of a stage, e.g. ``dict(type='mmlape.PatchEmbed', patch_size=16)``:
-            called as ``stem(maps) -> tokens, layout``, with ``stride`` and ``grid_of(size)``.
+        stem: Config of what makes the tokens of a stage, a :class:`~mmlape.layers.Stem`, e.g.
+            ``dict(type='mmlape.PatchEmbed', patch_size=16)``.
         prefix: ``dict(cls_token=False, dist_token=False, registers=0, after=None)``: tokens before those of the grid of
             the last stage, and the number of its first layers that run without them. None: up to the last one whose
             norm sees places (DTN), which is none where no layer follows. They take their rows of the position along.

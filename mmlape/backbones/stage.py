@@ -9,7 +9,7 @@ from typing import NamedTuple, overload
 import torch
 from torch import Tensor, nn
 
-from mmlape.layers import PatchEmbed
+from mmlape.layers import Stem
 from mmlape.layout import Layout
 from mmlape.position import AttentionPosition, InsidePlan, JoinedPosition, PositionPlan
 from mmlape.recompute import recomputed
@@ -51,7 +51,7 @@ class Stage:
     name: str
     position_name: str
     embed_dims: int
-    embed: PatchEmbed
+    embed: Stem
     blocks: nn.ModuleList
     position: JoinedPosition | None = None
     inside: AttentionPosition | None = None
@@ -76,7 +76,8 @@ class Stage:
         """Tokens with their position, as they enter the first block, and what position adds later."""
         tokens, layout = self.embed(maps)
         if self.prefix and not self.prefix_after:
-            tokens, layout = self._join_prefix(tokens, layout)
+            layout = layout.with_prefix(self.num_prefix)
+            tokens = layout.join(self._prefix_tokens(tokens.shape[0]), tokens)
         nothing = PositionPlan.nothing(len(self.blocks))
         position = nothing if self.position is None else self.position(layout)
         inside = {}
@@ -99,7 +100,11 @@ class Stage:
         position, inside = plan
         for layer in range(first, len(self.blocks) if end is None else end):
             if self.prefix and 0 < layer == self.prefix_after:
-                tokens, layout = self._join_placed_prefix(tokens, layout, position)
+                layout = layout.with_prefix(self.num_prefix)
+                prefix = self._prefix_tokens(tokens.shape[0])
+                if position.stem is not None:  # they bring what the stem has for them
+                    prefix = prefix + position.stem[:, : self.num_prefix]
+                tokens = layout.join(self.dropout(prefix), tokens)
             entering = position.stream[layer]
             if entering is not None:
                 tokens = tokens + self._rows(entering, layout)
@@ -142,20 +147,9 @@ class Stage:
             self, name=f'{path}.{self.name}', position_name=f'{path}.{self.position_name}'
         )
 
-    def _join_prefix(self, tokens: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
-        prefix = torch.cat([token.expand(tokens.shape[0], -1, -1) for token in self.prefix], dim=1)
-        layout = layout.with_prefix(self.num_prefix)
-        return layout.join(prefix, tokens), layout
-
-    def _join_placed_prefix(
-        self, tokens: Tensor, layout: Layout, plan: PositionPlan
-    ) -> tuple[Tensor, Layout]:
-        """Later ones bring what the stem has for them."""
-        joined, later = self._join_prefix(tokens, layout)
-        if plan.stem is None:
-            return joined, later
-        prefix = later.split(joined)[0] + plan.stem[:, : self.num_prefix]
-        return later.join(self.dropout(prefix), tokens), later
+    def _prefix_tokens(self, batch: int) -> Tensor:
+        """``(B, P, C)``."""
+        return torch.cat([token.expand(batch, -1, -1) for token in self.prefix], dim=1)
 
     @overload
     def _rows(self, rows: Tensor, layout: Layout) -> Tensor: ...

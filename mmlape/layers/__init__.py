@@ -7,7 +7,7 @@ from .block import Block, Mlp
 from .conv_mlp import ConvMlp
 from .deformable import DeformableAttention, SamplingPlan, sampling_plan
 from .interaction import Extractor, Injector, Interaction
-from .patch_embed import PatchEmbed, pad_to_multiple
+from .patch_embed import PatchEmbed, Stem, pad_to_multiple
 from .pooling import SequencePooling
 from .spatial_prior import SpatialPrior
 from .spatial_reduction import SpatialReductionAttention
@@ -27,6 +27,7 @@ __all__ = [
     'SequencePooling',
     'SpatialPrior',
     'SpatialReductionAttention',
+    'Stem',
     'pad_to_multiple',
     'sampling_plan',
 ]

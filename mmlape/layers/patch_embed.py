@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -17,8 +19,26 @@ def pad_to_multiple(image: Tensor, multiple: Grid) -> Tensor:
     return F.pad(image, (0, -width % multiple[1], 0, -height % multiple[0]))
 
 
+class Stem(nn.Module, ABC):
+    """What makes the tokens of a stage, of an image or of the map of the stage before.
+
+    Attributes:
+        stride: Pixels, or cells, from one token to the next, ``(vertical, horizontal)``.
+    """
+
+    stride: Grid
+
+    @abstractmethod
+    def forward(self, image: Tensor) -> tuple[Tensor, Layout]:
+        """``(B, C', height, width)`` to tokens ``(B, H * W, C)`` and their layout, on the grid of :meth:`grid_of`."""
+
+    def grid_of(self, size: Grid) -> Grid:
+        """The grid of an image of ``size = (height, width)``: ``ceil(height / stride)``, ``ceil(width / stride)``."""
+        return -(-size[0] // self.stride[0]), -(-size[1] // self.stride[1])
+
+
 @MODELS.register_module()
-class PatchEmbed(nn.Module):
+class PatchEmbed(Stem):
     """Patches, each projected to a token; the image is padded inside, so that every pixel of any size is covered.
 
     Patches lie side by side (ViT, PVT), or overlap where they are larger than the stride (PVTv2). Parameter names are
@@ -75,7 +95,3 @@ class PatchEmbed(nn.Module):
         layout = Layout((maps.shape[2], maps.shape[3]))
         tokens = maps.flatten(2).transpose(1, 2)
         return (tokens if self.norm is None else self.norm(tokens, layout)), layout
-
-    def grid_of(self, size: Grid) -> Grid:
-        """The grid of an image of ``size = (height, width)``: ``ceil(height / stride)``, ``ceil(width / stride)``."""
-        return -(-size[0] // self.stride[0]), -(-size[1] // self.stride[1])

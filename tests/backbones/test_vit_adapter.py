@@ -5,6 +5,7 @@ import torch
 from backbone_variants import build_adapter
 from torch import nn
 
+from mmlape.backbones import StagedTransformer, VisionTransformer, ViTAdapter
 from mmlape.checkpoints import convert, convert_with_report
 from mmlape.layers import deformable
 from mmlape.registry import MODELS
@@ -232,3 +233,17 @@ def test_vit_must_be_a_vit():
         MODELS.build(dict(type='mmlape.ViTAdapter', vit=dict(type='mmdet.ResNet', depth=18)))
     with pytest.raises(TypeError, match='vit must be the config'):
         MODELS.build(dict(type='mmlape.ViTAdapter', vit='deit-tiny'))
+
+
+def test_a_network_of_two_stages_is_refused():
+    class TwoStages(VisionTransformer):
+        names = StagedTransformer.names
+
+        @classmethod
+        def stage_sizes(cls, arch):
+            return super().stage_sizes(arch) * 2
+
+    assert len(TwoStages(arch=dict(embed_dims=24, depth=1, num_heads=3)).stages()) == 2
+    vit = dict(type=TwoStages, arch=dict(embed_dims=24, depth=2, num_heads=3))
+    with pytest.raises(TypeError, match='network of one stage, got TwoStages'):
+        ViTAdapter(vit=vit)

@@ -244,3 +244,12 @@ def test_bad_values(options, match):
 def test_wrong_types(options, match):
     with pytest.raises(TypeError, match=match):
         build_vit(**options)
+
+
+@pytest.mark.parametrize('joining', ['default', 'lape'])
+def test_dropout_reaches_tokens_that_join_later(joining):
+    """With a stem's position or without one, as those that are there from the start."""
+    model, shapes = build_vit(prefix_after=2, joining=JOININGS[joining]), []
+    model.drop_after_position.register_forward_hook(lambda *call: shapes.append(call[2].shape))
+    model(torch.randn(2, 3, 64, 64))
+    assert shapes == [(2, 16, 24), (2, 1, 24)]

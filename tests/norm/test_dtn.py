@@ -5,32 +5,14 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from dtn_norms import OPTIONS, randomised
 from mmcv.cnn import build_norm_layer
-from torch import nn
 
 from mmlape.kept import kept
 from mmlape.norm import DTN, build_token_norm, position_map
 from mmlape.norm.position_map import BandedMap, LearnedMap, UniformMap
 from mmlape.norm.separable import moments
 from mmlape.registry import MODELS
-
-OPTIONS = [
-    dict(),
-    dict(stabilize=False),
-    dict(pool=2),
-    dict(pool=3, stabilize=False),
-    dict(variance_only=True),
-    dict(ratio_mean=0.25, ratio_var=0.75),
-    dict(positions='uniform'),
-    dict(positions='banded', band=3, stabilize=False),
-    dict(position_init='random'),
-]
-
-
-def randomised(norm):
-    for parameter in norm.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    return norm
 
 
 def dense_maps(norm, grid):

@@ -2,31 +2,13 @@
 
 import pytest
 import torch
-from torch import nn
+from dtn_norms import OPTIONS, randomised
 from torch._dynamo.backends.debugging import aot_eager
 
 from mmlape.layout import Layout
 from mmlape.norm import DTN, position_map
 from mmlape.norm.dtn_function import DTNFunction
 from mmlape.norm.dtn_plain import dtn_in_a_graph
-
-OPTIONS = [
-    dict(),
-    dict(stabilize=False),
-    dict(pool=2),
-    dict(pool=3, stabilize=False),
-    dict(variance_only=True),
-    dict(ratio_mean=0.25, ratio_var=0.75),
-    dict(positions='uniform'),
-    dict(positions='banded', band=3, stabilize=False),
-    dict(position_init='random'),
-]
-
-
-def randomised(norm):
-    for parameter in norm.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    return norm
 
 
 @pytest.mark.parametrize('options', OPTIONS, ids=str)

@@ -90,8 +90,6 @@ class ViTAdapter(Backbone):
         super().__init__(init_cfg)
         self.vit = _build_vit(vit, check_bool('with_cp', with_cp))
         self.with_cp = with_cp
-        (stage,) = self.vit.stages()
-        self._vit_stride: Grid = stage.embed.stride
         self.embed_dims = dims = self.vit.embed_dims
         self.interaction_indexes = _resolve_interactions(interaction_indexes, self.vit.num_units)
         self.vit_feature = check_option('vit_feature', vit_feature, _VIT_FEATURES)
@@ -147,10 +145,11 @@ class ViTAdapter(Backbone):
         finest = None if self.up is None else self.up(levels[0]) + c1
         maps = [finest, *levels]
         added = _VIT_FEATURES[self.vit_feature](vit_maps)
+        vit_stride = self.vit.stages()[0].embed.stride
         outputs = []
         for index in self.out_indices:
             stride, own = STRIDES[index], maps[index]
-            out = own + self._resize(added[index], stride, own.shape[-2:])
+            out = own + _resize(added[index], vit_stride, stride, own.shape[-2:])
             out = getattr(self, f'norm{index + 1}')(out)
             outputs.append(out[..., : -(-height // stride), : -(-width // stride)].contiguous())
         return tuple(outputs)
@@ -167,7 +166,7 @@ class ViTAdapter(Backbone):
         tokens, layout, plan = stage.begin(image)
         grid = layout.grid
         # Where patches are no divisors of 32, the ViT's padded image is the larger one.
-        extents = [side * stride for side, stride in zip(grid, self._vit_stride)]
+        extents = [side * step for side, step in zip(grid, stage.embed.stride)]
         down, across = (extent / side for extent, side in zip(extents, image.shape[-2:]))
         into_tokens = sampling_plan((grid,), shapes, image.device, (down, across))
         into_pyramid = sampling_plan(shapes, (grid,), image.device, (1 / down, 1 / across))
@@ -199,22 +198,6 @@ class ViTAdapter(Backbone):
             padded = F.pad(padded, (0, STRIDES[-1]))
         return padded
 
-    def _resize(self, vit_map: Tensor, stride: int, size: tuple[int, int]) -> Tensor:
-        """A map of the ViT ``(B, C, H, W)`` as one of ``stride`` and ``size``."""
-        if tuple(vit_map.shape[-2:]) == tuple(size):
-            return vit_map
-        factors = tuple(side / stride for side in self._vit_stride)
-        if any(
-            side * factor != wanted
-            for side, factor, wanted in zip(vit_map.shape[-2:], factors, size)
-        ):
-            # The ViT's image is the larger one: pixels stay where they are, what is beyond is cut off.
-            resized = F.interpolate(
-                vit_map, scale_factor=factors, mode='bilinear', align_corners=False, recompute_scale_factor=False
-            )  # fmt: skip
-            return resized[..., : size[0], : size[1]]
-        return F.interpolate(vit_map, size=size, mode='bilinear', align_corners=False)
-
     def _init_parameters(self) -> None:
         """The published initial values of what stands beside the ViT."""
         nn.init.normal_(self.level_embed)
@@ -233,7 +216,8 @@ def _build_vit(vit: dict, with_cp: bool) -> StagedTransformer:
     if with_cp:
         options['with_cp'] = True
     built = MODELS.build(options)
-    if not isinstance(built, StagedTransformer) or built.counts != 'layers':
+    one_stage = isinstance(built, StagedTransformer) and len(built.stages()) == 1
+    if not one_stage or built.counts != 'layers':
         raise TypeError(
             f'vit must build a VisionTransformer or another network of one stage, got {type(built).__name__}'
         )
@@ -254,6 +238,21 @@ def _resolve_interactions(
             f'once and in order, got {indexes}'
         )
     return tuple((first, last) for first, last in pairs)
+
+
+def _resize(vit_map: Tensor, vit_stride: Grid, stride: int, size: Grid) -> Tensor:
+    """A map of the ViT ``(B, C, H, W)`` as one of ``stride`` and ``size``: pixels of the image stay where they are.
+    What lies beyond, where the ViT's padded image is the larger one, is cut off."""
+    if tuple(vit_map.shape[-2:]) == tuple(size):
+        return vit_map
+    maps = F.interpolate(
+        vit_map,
+        scale_factor=tuple(side / stride for side in vit_stride),
+        mode='bilinear',
+        align_corners=False,
+        recompute_scale_factor=False,
+    )
+    return maps[..., : size[0], : size[1]]
 
 
 def _init_beside_vit(module: nn.Module) -> None:
