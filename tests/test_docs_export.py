@@ -13,6 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from mmlape.registry import MODELS
 
+# Micro networks of every kind are exported by tests/test_registry.py.
+pytestmark = pytest.mark.slow
 WHOLE, BACKBONE = (fence.code for fence in python_fences(REPO / 'docs' / 'export.md'))
 SIZE = (128, 192)
 
@@ -32,14 +34,9 @@ def write_checkpoint(config, path):
     ('config', 'num_outputs'),
     [
         ('lape/segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512.py', 1),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in [
-                ('lape/upernet_deit-t-adapter-lape_8xb2-160k_ade20k-512x512.py', 1),
-                ('lape/retinanet_deit-s-adapter-lape_fpn_1x_coco.py', 10),
-                ('dtn/retinanet_pvt-t-dtn_fpn_1x_coco.py', 10),
-            ]
-        ),
+        ('lape/upernet_deit-t-adapter-lape_8xb2-160k_ade20k-512x512.py', 1),
+        ('lape/retinanet_deit-s-adapter-lape_fpn_1x_coco.py', 10),
+        ('dtn/retinanet_pvt-t-dtn_fpn_1x_coco.py', 10),
     ],
 )
 def test_a_model_as_an_onnx_file(config, num_outputs, tmp_path, monkeypatch):

@@ -37,7 +37,6 @@ EXPORTED_FAST = (
     'SequencePooling',
     'VisionTransformer',
     'PyramidVisionTransformerV2',
-    'ViTAdapter',
 )
 every_component = pytest.mark.parametrize('name', BACKBONES)
 both_modes = pytest.mark.parametrize('training', [True, False], ids=['train', 'eval'])

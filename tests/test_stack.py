@@ -120,6 +120,7 @@ def test_the_reason_is_shown_where_mmengine_swallows_it(tmp_path):
     assert 'mmlape cannot be imported: mmlape needs mmcv' in result.stderr
 
 
+@pytest.mark.slow
 def test_without_a_toolbox_backbones_work_and_a_warning_says_what_is_missing(tmp_path):
     site = link_site_packages(tmp_path / 'site', without=('mmdet', 'mmseg', 'mmpretrain'))
     code = (
