@@ -15,6 +15,7 @@ from mmlape.stack import numbers
 
 _ARRAYS = ('_log_history', '_count_history')
 _NUMBERS = 'biuf'
+_TYPES = '?bBhHiIlLqQefdSU'
 
 
 class PlainHistory(HistoryBuffer):
@@ -30,7 +31,7 @@ class PlainHistory(HistoryBuffer):
             raise UnpicklingError('a training history holds something that is no number')
         self._set_default_statistics()
         self.__dict__.update(arrays, max_length=longest)
-        self.__class__ = HistoryBuffer  # type: ignore[assignment]
+        self.__class__ = HistoryBuffer
 
 
 def statistic_of_history(owner: Any, name: str) -> Any:
@@ -47,13 +48,24 @@ def statistic_of_history(owner: Any, name: str) -> Any:
     return getattr(owner, name)
 
 
+def no_bytes() -> bytes:
+    """The content of an empty array."""
+    return b''
+
+
 def parts_of_history() -> list:
     """What a training history in a checkpoint is made of, for ``torch.serialization.safe_globals`` (torch >= 2.6)."""
-    core = np._core if hasattr(np, '_core') else np.core  # type: ignore[attr-defined]
-    dtypes = {type(np.dtype(kind)) for kind in ('float32', 'float64', 'int32', 'int64', 'uint32')}
+    core = np._core if hasattr(np, '_core') else np.core
+    dtypes = {type(np.dtype(kind)) for kind in _TYPES}
     arrays = [np.ndarray, np.dtype, core.multiarray._reconstruct, core.multiarray.scalar]
     history = (PlainHistory, f'{HistoryBuffer.__module__}.{HistoryBuffer.__qualname__}')
-    return [history, (statistic_of_history, 'builtins.getattr'), *arrays, *dtypes]
+    return [
+        history,
+        (statistic_of_history, 'builtins.getattr'),
+        (no_bytes, 'builtins.bytes'),
+        *arrays,
+        *dtypes,
+    ]
 
 
 def allow_own_checkpoints() -> None:

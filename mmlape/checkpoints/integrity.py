@@ -7,7 +7,6 @@ import hashlib
 import os
 import re
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,24 +70,26 @@ def check_archive(path: Path) -> None:
     Raises:
         CheckpointError: If a record is damaged, or much larger unpacked than the file.
     """
-    if not zipfile.is_zipfile(path):
-        with path.open('rb') as file:
-            begins = file.read(2) == b'PK'
-        if begins:
-            raise CheckpointError(
-                f'{str(path)!r} is cut off: it ends after {path.stat().st_size} bytes'
-            )
-        return
+    with path.open('rb') as file:
+        if file.read(2) != b'PK':
+            return
+    size = path.stat().st_size
     try:
+        if not zipfile.is_zipfile(path):
+            raise CheckpointError(
+                f'{str(path)!r} cannot be read as a checkpoint: it is cut off after {size} bytes'
+            )
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(record.file_size for record in archive.infolist())
-            if unpacked > _MOST_UNPACKED * path.stat().st_size + 2**20:
+            if unpacked > _MOST_UNPACKED * size + 2**20:
                 raise CheckpointError(
                     f'{str(path)!r} would unpack to {unpacked / 2**20:.0f} MiB, which no checkpoint does'
                 )
             broken = archive.testzip()
             names = archive.namelist()
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
+    except CheckpointError:
+        raise
+    except Exception as error:  # a damaged archive makes zipfile stumble in many ways
         raise CheckpointError(f'{str(path)!r} is damaged: {error}') from error
     if not any(name.endswith('data.pkl') for name in names):
         raise CheckpointError(f"{str(path)!r} is an archive, but none of torch's")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from mmengine.model import BaseTTAModel, is_model_wrapper
@@ -104,7 +104,7 @@ def _bare(model: nn.Module) -> nn.Module:
     while isinstance(model, BaseTTAModel) or (
         is_model_wrapper(model) and not isinstance(model, FullyShardedDataParallel)
     ):
-        model = model.module
+        model = cast(nn.Module, model.module)
     return model
 
 
@@ -147,7 +147,9 @@ def _same(value: Tensor, ours: Any) -> bool:
 
 
 def _finite(value: Any) -> bool:
-    if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
+    if not isinstance(value, Tensor) or value.is_meta:
+        return True
+    if not (value.is_floating_point() or value.is_complex()):
         return True
     if value.layout != torch.strided:
         value = value.coalesce().values() if value.layout == torch.sparse_coo else value.values()

@@ -86,7 +86,7 @@ def download_checkpoint(address: str) -> Path:
             torch.hub.download_url_to_file(address, str(path), progress=False)
         except OSError as error:
             raise DownloadError(
-                f'{address} cannot be downloaded: {error}\nWithout a network, copy the file to {path}'
+                f'{address} cannot be downloaded: {error}. Without a network, copy the file to {path}'
             ) from None
     return path
 

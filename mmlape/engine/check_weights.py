@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,7 @@ def _tensors_within(value: Any, name: str) -> dict[str, torch.Tensor]:
     """Tensors in dicts and lists, by the way to them."""
     if isinstance(value, torch.Tensor):
         return {name: value}
-    items = value.items() if isinstance(value, Mapping) else ()
+    items: Iterable = value.items() if isinstance(value, Mapping) else ()
     if isinstance(value, (list, tuple)):
         items = enumerate(value)
     return {
