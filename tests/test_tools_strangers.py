@@ -100,11 +100,11 @@ def test_parts_are_taken_when_asked_for(maker, commands):
     assert '1 have another shape (head.weight: it has the shape (7, 24) in the source, (3, 24)' in (
         commands.refused('test.py', 'config.py', path)
     )
-    log = commands('test.py', 'config.py', path, '--allow-partial')
+    # Runs of one name and one second share a logger, and its place on the screen.
+    partly = (path, '--allow-partial', '--cfg-options')
+    log = commands('test.py', 'config.py', *partly, 'experiment_name=tested')
     assert 'stays random: head.weight: it has the shape (7, 24)' in log and 'mean:' in log
-    log = commands(
-        'train.py', 'config.py', '--work-dir', 'new', '--resume', path, '--allow-partial'
-    )
+    log = commands('train.py', 'config.py', '--resume', *partly, 'experiment_name=resumed')
     assert 'stays random: head.weight' in log and 'resumed epoch: 1' in log
     broken = maker.make(UNFIT, 'one_infinite_value')
     message = commands.refused('test.py', 'config.py', broken, '--allow-partial')

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from mmengine.hooks import Hook
-from mmengine.logging import print_log
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import BaseLoop, Runner
 
@@ -72,7 +70,7 @@ class CheckWeightsHook(Hook):
             raise CheckpointError(_refusal(file, report, of_parts=too_little or not partial))
         if not complete:
             text = str(report).replace('fresh:', 'stays random:')
-            print_log(f'{file} is taken in part:\n{text}', logger='current', level=logging.WARNING)
+            runner.logger.warning(f'{file} is taken in part:\n{text}')
 
 
 def _refusal(file: str, report: LoadReport, of_parts: bool) -> str:

@@ -50,19 +50,23 @@ class Everything:
     maker: Maker
     files: dict = field(default_factory=dict)
     ways: dict = field(default_factory=dict)
+    runners: tuple = ()
     log: str = ''
 
     def enter(self, way, path):
         """Why it is refused, or None; no payload may have run. What was logged is in ``log``."""
-        logger, records = MMLogger.get_current_instance(), Records()
-        logger.addHandler(records)
+        records = Records()
+        loggers = [MMLogger.get_current_instance(), *(runner.logger for runner in self.runners)]
+        for logger in loggers:
+            logger.addHandler(records)
         try:
             self.ways[way](path)
             message = None
         except (CheckpointError, ValueError, TypeError) as error:
             message = str(error)
         finally:
-            logger.removeHandler(records)
+            for logger in loggers:
+                logger.removeHandler(records)
             self.log = records.text
         ran = list(self.maker.folder.glob('*.canary'))
         assert not ran, f'{way} has run {ran[0].stem}'
@@ -112,6 +116,7 @@ def everything(tmp_path_factory):
     for kind, table in KINDS.items():
         found.files[kind] = {name: maker.make(table, name) for name in table}
     tested = built_runner(folder, 'test', load_from=str(found.files['fine']['as_saved']))
+    found.runners = (trained, averaged, tested)
     model, config = TinyModel(), tiny_config(folder)
     config.model.backbone = VIT
     found.ways.update({
