@@ -10,7 +10,6 @@ from .version import __version__
 
 try:
     stack.check_stack()
-    stack.allow_own_checkpoints()
     from . import (
         backbones,
         checkpoints,

@@ -13,8 +13,6 @@ import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -197,40 +195,10 @@ def check_stack() -> None:
         )
 
 
-def statistic_of_history(owner: Any, name: str) -> Any:
-    """What a training history in a checkpoint may use of ``getattr``: its own statistics, such as its mean.
-
-    Raises:
-        UnpicklingError: It asks for anything else; all of ``getattr`` would open every door that ``weights_only``
-            closes.
-    """
-    from mmengine.logging import HistoryBuffer
-
-    # An instance, because the class learns of its statistics when the first one is made.
-    if owner is not HistoryBuffer or name not in HistoryBuffer()._statistics_methods:
-        raise UnpicklingError(f'a checkpoint must not read {name!r} of {owner!r}')
-    return getattr(owner, name)
-
-
-def allow_own_checkpoints() -> None:
-    """Let torch >= 2.6 read the checkpoints that mmengine 0.10.7 itself has written, so that ``--resume`` works.
-
-    That version calls ``torch.load`` without ``weights_only``, whose default has become True since; torch then refuses
-    the training history in the checkpoint. What the history is made of is declared safe; nothing is switched off.
-    """
-    import mmengine
-    import torch
-
-    if numbers(mmengine.__version__) < (0, 10, 8) and numbers(torch.__version__) >= (2, 6):
-        torch.serialization.add_safe_globals(parts_of_history())
-
-
-def parts_of_history() -> list:
-    """What a training history in a checkpoint is made of, for ``torch.serialization.safe_globals`` (torch >= 2.6)."""
-    import numpy as np
-    from mmengine.logging import HistoryBuffer
-
-    core = np._core if hasattr(np, '_core') else np.core
-    dtypes = {type(np.dtype(kind)) for kind in ('float32', 'float64', 'int32', 'int64', 'uint32')}
-    arrays = [np.ndarray, np.dtype, core.multiarray._reconstruct, core.multiarray.scalar]
-    return [HistoryBuffer, (statistic_of_history, 'builtins.getattr'), *arrays, *dtypes]
+def weights_only_fault(version: str) -> str | None:
+    """How files get around ``torch.load(..., weights_only=True)`` in a version of torch; None if nothing is known."""
+    if numbers(version) <= (2, 5, 1):
+        return 'CVE-2025-32434 (code runs on loading), mended in torch 2.6'
+    if numbers(version) < (2, 10):
+        return 'CVE-2026-24747 (memory is corrupted on loading), mended in torch 2.10'
+    return None

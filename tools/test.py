@@ -1,7 +1,7 @@
 """Evaluate a checkpoint on the test data of a config: one process, several GPUs (torchrun), or a SLURM cluster.
 
     python tools/test.py CONFIG CHECKPOINT [--work-dir FOLDER] [--out FILE.pkl] [--show-dir FOLDER] [--show] [--tta]
-        [--cfg-options KEY=VALUE ...] [--launcher none|pytorch|slurm|mpi]
+        [--allow-partial] [--cfg-options KEY=VALUE ...] [--launcher none|pytorch|slurm|mpi]
 
 CONFIG is a file, or the name of a config that comes with mmlape; it may be for any OpenMMLab toolbox that is installed.
 """
@@ -20,6 +20,7 @@ from mmlape.launch import (
     show_predictions,
     stop_with_message,
     use_tta,
+    weights_only,
 )
 
 
@@ -53,10 +54,11 @@ def prepare(options):
 
 def test(cfg, metric):
     """Test; nothing of the runner is left behind for the processes to wait for when they part."""
-    runner = RUNNERS.build(cfg)
-    if metric is not None:
-        add_metric(runner, metric)
-    runner.test()
+    with weights_only():
+        runner = RUNNERS.build(cfg)
+        if metric is not None:
+            add_metric(runner, metric)
+        runner.test()
 
 
 def main():

@@ -1,7 +1,7 @@
 """Train the model of a config: one process, several GPUs (torchrun), or a SLURM cluster (docs/training.md).
 
     python tools/train.py CONFIG [--work-dir FOLDER] [--amp | --amp-dtype bf16] [--resume [CHECKPOINT]]
-        [--auto-scale-lr] [--seed N] [--cfg-options KEY=VALUE ...] [--launcher none|pytorch|slurm|mpi]
+        [--auto-scale-lr] [--seed N] [--allow-partial] [--cfg-options KEY=VALUE ...] [--launcher none|pytorch|slurm|mpi]
 
 CONFIG is a file, or the name of a config that comes with mmlape; it may be for any OpenMMLab toolbox that is installed.
 """
@@ -19,6 +19,7 @@ from mmlape.launch import (
     joined,
     set_resume,
     stop_with_message,
+    weights_only,
 )
 
 
@@ -58,10 +59,11 @@ def train(cfg, resume):
     """Train; nothing of the runner is left behind for the processes to wait for when they part."""
     with stop_with_message():
         notes = set_resume(cfg, resume)
-    runner = RUNNERS.build(cfg)
-    for note in notes:
-        runner.logger.warning(note)
-    runner.train()
+    with weights_only():
+        runner = RUNNERS.build(cfg)
+        for note in notes:
+            runner.logger.warning(note)
+        runner.train()
 
 
 def main():

@@ -10,6 +10,7 @@ default_hooks = dict(
     checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=3, save_best='auto'),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='DetVisualizationHook'),
+    check_weights=dict(type='mmlape.CheckWeightsHook'),
 )
 
 env_cfg = dict(

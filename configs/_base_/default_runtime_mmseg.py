@@ -12,6 +12,7 @@ default_hooks = dict(
     ),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='SegVisualizationHook'),
+    check_weights=dict(type='mmlape.CheckWeightsHook'),
 )
 
 env_cfg = dict(

@@ -12,6 +12,8 @@ from mmengine.registry import DefaultScope
 from torch import nn
 
 from mmlape.checkpoints.convert import BACKBONE, State, convert, tensors_of
+from mmlape.checkpoints.errors import CheckpointError
+from mmlape.checkpoints.matching import listed, problems_of
 from mmlape.checkpoints.reading import read_checkpoint
 
 # Names listed in an error message.
@@ -52,6 +54,9 @@ def load_backbone(
             state = _part_of_the_backbone(state, backbone, str(checkpoint))
         else:
             state = convert(state, source, backbone)
+        problems = problems_of(state, backbone.state_dict())
+        if problems:
+            raise CheckpointError(f'{str(checkpoint)!r}: {listed(problems)}')
         backbone.load_state_dict(state, strict=True)
     elif pretrained:
         backbone.init_weights()

@@ -17,6 +17,7 @@ from mmlape.position.joining import Joining
 
 from .fitting import Fitter
 from .formats import FORMATS, Format, State
+from .matching import problems_of
 from .report import LoadReport
 
 BACKBONE = 'backbone'
@@ -150,6 +151,7 @@ class _Conversion:
         report = self.report
         bare = {name.removeprefix(self.prefix): value for name, value in self.foreign.items()}
         report.problems += self.adapter.problems(self.described, bare)
+        report.problems += problems_of({**self.foreign, **self.others}, self.model.state_dict())
         if report.whole:
             self.foreign.update(self.others)
         for name, value in self.model.state_dict(keep_vars=True).items():

@@ -4,43 +4,68 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
+import logging
+import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 import torch
+from mmengine.logging import print_log
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from mmlape.stack import numbers, parts_of_history
+from mmlape.stack import numbers, weights_only_fault
+
+from .config_text import make_configs_plain
+from .errors import CheckpointError, DownloadError, MissingCheckpointError
+from .history import check_arrays, parts_of_history
+from .integrity import check_archive, check_digest, unchanged
 
 SAFETENSORS = '.safetensors'
+TRUST = 'MMLAPE_TRUST_PICKLES'
+# What torch says where a file wants more than data; other words mean that it is none of torch's.
+_WANTS_MORE = (
+    'GLOBAL', 'reduce', 'create new object', 'can only build', 'Can only', '.tar', 'TorchScript',
+    'Unsupported operand', 'must not read', 'holds something', 'an array of',
+)  # fmt: skip
 
 
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU: ``.safetensors``, or what ``torch.save`` wrote, with ``weights_only=True``.
+def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, Any]:
+    """Read a checkpoint: ``.safetensors``, or what ``torch.save`` wrote, with ``weights_only=True``.
 
     Besides tensors it may hold the training history that MMEngine puts into its checkpoints, and the arguments that
-    timm puts into its own (with torch >= 2.6).
+    timm puts into its own (with torch >= 2.6). Texts of configs in it are data afterwards, see :func:`plain_config`.
+    The checksums in the file are compared, and the digest in ``<path>.sha256`` where there is one. With the environment
+    variable ``MMLAPE_TRUST_PICKLES=1``, what ``weights_only`` refuses is unpickled whole, which may run code.
+
+    Args:
+        path: The file, or a link to it.
+        map_location: As in ``torch.load``. Default the CPU.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no checkpoint, is damaged, or holds objects of other kinds.
+        MissingCheckpointError: A ``FileNotFoundError``, if there is no such file.
+        CheckpointError: A ``ValueError``, if it is no checkpoint, is damaged, changes meanwhile, or holds objects of
+            other kinds.
     """
     path = Path(path).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(f'there is no checkpoint {str(path)!r}')
-    if path.suffix == SAFETENSORS:
-        return _read_safetensors(path)
-    try:
-        with _with_history():
-            checkpoint = torch.load(path, map_location='cpu', weights_only=True)
-    except Exception as error:  # what is no checkpoint makes the unpickler stumble in any way
-        raise ValueError(
-            f'{str(path)!r} cannot be read as a checkpoint: {_reason(str(error))}'
-        ) from error
+    _check_there(path)
+    with unchanged(path):
+        check_digest(path)
+        if path.suffix == SAFETENSORS:
+            checkpoint = _read_safetensors(path, map_location)
+        else:
+            checkpoint = _read_pickle(path, map_location)
     if not isinstance(checkpoint, dict):
-        raise ValueError(f'{str(path)!r} holds a {type(checkpoint).__name__}, not a state dict')
+        raise CheckpointError(
+            f'{str(path)!r} holds a {type(checkpoint).__name__}, not a state dict'
+        )
+    dropped = make_configs_plain(checkpoint)
+    if dropped:
+        _warn(f'{path}: {dropped} statements of the config in it are code, which was left out')
     return checkpoint
 
 
@@ -48,31 +73,91 @@ def download_checkpoint(address: str) -> Path:
     """The file behind an http(s) address, kept in ``torch.hub``'s folder and downloaded where it is not there yet.
 
     Raises:
-        ValueError: If the address names no file.
-        ConnectionError: If it cannot be downloaded.
+        CheckpointError: A ``ValueError``, if the address names no file.
+        DownloadError: A ``ConnectionError``, if it cannot be downloaded.
     """
     name = Path(urlparse(address).path).name
     if not name:
-        raise ValueError(f'the address {address!r} names no file')
+        raise CheckpointError(f'the address {address!r} names no file')
     path = Path(torch.hub.get_dir(), 'checkpoints', name)
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             torch.hub.download_url_to_file(address, str(path), progress=False)
         except OSError as error:
-            raise ConnectionError(
-                f'{address} cannot be downloaded: {error}\nWithout a network, copy the file to {path}'
-            ) from error
+            raise DownloadError(
+                f'{address} cannot be downloaded: {error}. Without a network, copy the file to {path}'
+            ) from None
     return path
 
 
-def _read_safetensors(path: Path) -> dict[str, Any]:
+def trusts_pickles() -> bool:
+    """Whether the user allows pickles that run code (``MMLAPE_TRUST_PICKLES=1``)."""
+    return os.environ.get(TRUST, '').lower() in ('1', 'true', 'yes')
+
+
+@contextlib.contextmanager
+def weights_only_everywhere() -> Iterator[None]:
+    """Make every ``torch.load`` in the block read weights only, unless the user trusts pickles.
+
+    For what does not go through MMEngine's loader: DeepSpeed's checkpoints, queues and code books of MMPretrain. Code
+    books and the like hold tensors, so that they are read as before.
+    """
+    if trusts_pickles():
+        yield
+        return
+    names = ('TORCH_FORCE_WEIGHTS_ONLY_LOAD', 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD')
+    before = {name: os.environ.pop(name, None) for name in names}
+    os.environ[names[0]] = '1'
     try:
-        return load_file(path, device='cpu')
-    except (SafetensorError, OSError, ValueError) as error:
-        raise ValueError(
-            f'{str(path)!r} cannot be read as a checkpoint: {_reason(str(error))}'
-        ) from error
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _check_there(path: Path) -> None:
+    if path.is_dir():
+        raise CheckpointError(f'{str(path)!r} is a folder, not a checkpoint file')
+    if not path.is_file():
+        what = f'{str(path)!r} is a link to nothing' if path.is_symlink() else None
+        what = what or (f'{str(path)!r} is no file' if path.exists() else None)
+        raise MissingCheckpointError(what or f'there is no checkpoint {str(path)!r}')
+    if path.is_symlink():
+        print_log(f'{path} is a link to {path.resolve()}', logger='current')
+
+
+def _read_safetensors(path: Path, map_location: Any) -> dict[str, Any]:
+    device = map_location if isinstance(map_location, (str, torch.device)) else 'cpu'
+    try:
+        return load_file(path, device=str(device))
+    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
+        raise CheckpointError(_unreadable(path, str(error))) from error
+
+
+def _read_pickle(path: Path, map_location: Any) -> Any:
+    check_archive(path)
+    _warn_of_this_torch()
+    try:
+        with _with_history():
+            checkpoint = torch.load(path, map_location=map_location, weights_only=True)
+        check_arrays([checkpoint])
+        return checkpoint
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:  # what is no checkpoint makes the unpickler stumble in any way
+        message = str(error)
+        if not (_format_of(path) and any(word in message for word in _WANTS_MORE)):
+            raise CheckpointError(_unreadable(path, message)) from error
+        if not trusts_pickles():
+            raise CheckpointError(
+                f'{_unreadable(path, message)}. Nothing in it was run. Only if you made it yourself: '
+                f'{TRUST}=1 reads such files'
+            ) from error
+    _warn(f'{path} holds more than data and is unpickled whole, since {TRUST} is set')
+    return torch.load(path, map_location=map_location, weights_only=False)
 
 
 def _with_history() -> contextlib.AbstractContextManager:
@@ -85,9 +170,57 @@ def _with_history() -> contextlib.AbstractContextManager:
     return torch.serialization.safe_globals([part for part in parts if part not in allowed])
 
 
-def _reason(message: str) -> str:
-    """What torch found, without its advice to read the file unsafely."""
-    marker = 'WeightsUnpickler error: '
-    found = message.partition(marker)[2] or message
+def _unreadable(path: Path, message: str) -> str:
+    """What is known of the file, else what torch found, without its advice to read the file unsafely."""
+    return f'{str(path)!r} cannot be read as a checkpoint: {_reason(path, message)}'
+
+
+def _reason(path: Path, message: str) -> str:
+    start = _start_of(path)
+    if not start:
+        return 'it is empty'
+    if start.lstrip().startswith(b'version https://git-lfs'):
+        return 'it is a pointer of Git LFS, not the file (`git lfs pull`)'
+    if path.suffix != SAFETENSORS and not _format_of(path):
+        page = start.lstrip().startswith((b'<', b'{'))
+        return 'it is ' + (
+            'text, such as a page that asks for a login' if page else "in none of torch's formats"
+        )
+    wanted = re.search(r'GLOBAL (\S+)', message)
+    if wanted:
+        return f'it holds {wanted[1]}, which is no data'
+    if 'Unsupported operand' in message:
+        return 'it is a pickle of another protocol than 2'
+    found = message.partition('WeightsUnpickler error: ')[2] or message
     lines = found.strip().split('. ')[0].splitlines()
-    return lines[0] if lines else 'it is empty or cut off'
+    return lines[0] if lines else 'it is cut off'
+
+
+def _start_of(path: Path) -> bytes:
+    with path.open('rb') as file:
+        return file.read(512)
+
+
+def _format_of(path: Path) -> str | None:
+    """Which of torch's three formats a file is in, by its first bytes."""
+    start = _start_of(path)
+    if start.startswith(b'PK'):
+        return 'zip'
+    if start.startswith(b'\x80'):
+        return 'pickle'
+    return 'tar' if start[257:262] == b'ustar' else None
+
+
+def _warn(text: str) -> None:
+    print_log(text, logger='current', level=logging.WARNING)
+
+
+@functools.cache
+def _warn_of_this_torch() -> None:
+    """Say once that this torch is one in which ``weights_only`` itself is broken."""
+    fault = weights_only_fault(torch.__version__)
+    if fault:
+        _warn(
+            f'torch {torch.__version__} reads no .pth of strangers safely: {fault}. Update torch, or take '
+            '.safetensors'
+        )

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .errors import CheckpointError
+
 # Patterns of names with one reason that are listed one by one; more of them become one line.
 _LISTED_PATTERNS = 8
 _LISTED_PROBLEMS = 8
@@ -75,17 +77,17 @@ class LoadReport:
             min_matched: Least share of the values of each part that must come from the source.
 
         Raises:
-            ValueError: If there is any problem, or a part is below ``min_matched``.
+            CheckpointError: A ``ValueError``, if there is any problem, or a part is below ``min_matched``.
         """
         if self.problems:
             hint = '' if self.matched_fraction > 0.5 else f'Is {self.source!r} the right source?\n'
-            raise ValueError(
+            raise CheckpointError(
                 f'the weights (source {self.source!r}) do not fit the {self.model}:\n'
                 f'{_listed(self.problems)}\n{hint}' + '\n'.join(self._summary())
             )
         for part, fraction in self.parts().items():
             if fraction < min_matched:
-                raise ValueError(
+                raise CheckpointError(
                     f'only {_percent(fraction)} of the values{f" of the {part}" if part else ""} come '
                     f'from the source, at least {min_matched:.0%} are asked for (min_matched). '
                     f'Is {self.source!r} the right source?\n{self}'

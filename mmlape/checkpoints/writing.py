@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from .integrity import DIGEST, write_digest
 from .reading import SAFETENSORS
 
 SUFFIXES = ('.pth', SAFETENSORS)
@@ -41,6 +42,8 @@ def write_checkpoint(
 ) -> Path:
     """Write a state dict, first beside its place, then moved there: a file by that name is always whole.
 
+    Its digest is written beside it, to ``<path>.sha256``.
+
     Args:
         path: ``.pth``: ``{'meta': ..., 'state_dict': ...}``, as MMEngine reads it; ``.safetensors``: the tensors, with
             those values of ``meta`` that are strings. Its folder is made.
@@ -68,7 +71,9 @@ def write_checkpoint(
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(draft, 0o666 & ~mask)
+        path.with_name(path.name + DIGEST).unlink(missing_ok=True)
         os.replace(draft, path)
     finally:
         Path(draft).unlink(missing_ok=True)
+    write_digest(path)
     return path

@@ -1,6 +1,7 @@
 """What training needs beyond MMEngine."""
 
 from .check_data import CheckDataHook, EarlyHookRunner
+from .check_weights import CheckWeightsHook
 from .dtn_ratio_hook import DTNRatioHook
 from .environment import environment_options, vit_arch, vit_weights
 from .fsdp import FSDPStrategy, wrap_blocks
@@ -9,6 +10,7 @@ from .resume_check import ResumeCheckHook
 
 __all__ = [
     'CheckDataHook',
+    'CheckWeightsHook',
     'DTNRatioHook',
     'EarlyHookRunner',
     'FSDPStrategy',

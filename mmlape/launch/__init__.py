@@ -12,6 +12,7 @@ from .processes import all_see, joined, main_process_says, stop_with_message
 from .resume import last_complete_checkpoint, set_resume
 from .shipped import find_config, shipped_configs, shipped_folder
 from .testing import add_metric, keep_predictions, show_predictions, use_tta
+from .weights import weights_only
 
 __all__ = [
     'AMP_DTYPES',
@@ -33,4 +34,5 @@ __all__ = [
     'show_predictions',
     'stop_with_message',
     'use_tta',
+    'weights_only',
 ]

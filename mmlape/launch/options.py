@@ -12,6 +12,7 @@ from mmengine.config import Config, DictAction
 from mmengine.device import get_device
 
 from .shipped import find_config
+from .weights import check_weights
 
 AMP_DTYPES = {
     'fp16': 'float16',
@@ -36,6 +37,10 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         '--launcher', choices=LAUNCHERS,
         help='what started the processes; default: pytorch under torchrun, else none',
     )  # fmt: skip
+    parser.add_argument(
+        '--allow-partial', action='store_true',
+        help='take of the checkpoint what fits the model, and say what stays random',
+    )  # fmt: skip
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
 
 
@@ -48,6 +53,7 @@ def config_of(options: argparse.Namespace) -> Config:
     path = find_config(options.config)
     cfg = Config.fromfile(path)
     cfg.merge_from_dict(options.cfg_options or {})
+    check_weights(cfg, options.allow_partial)
     cfg.launcher = options.launcher or ('pytorch' if _under_torchrun() else 'none')
     os.environ.setdefault('LOCAL_RANK', str(options.local_rank))
     if options.work_dir is not None:

@@ -83,11 +83,16 @@ def all_see(condition: bool, what: str) -> None:
 
 
 @contextmanager
-def stop_with_message() -> Iterator[None]:
-    """End the program with one line, not a traceback, when what the user asked for cannot be done."""
+def stop_with_message(*kinds: type[Exception]) -> Iterator[None]:
+    """End the program with one line, not a traceback, when what the user asked for cannot be done.
+
+    Args:
+        kinds: Errors that say so. Default ``ValueError`` and ``TypeError``.
+    """
+    taken = kinds or (ValueError, TypeError)
     try:
         yield
-    except (ValueError, TypeError) as error:
+    except taken as error:
         sys.exit(f'error: {error}' if get_rank() == 0 else 1)
 
 

@@ -86,9 +86,7 @@ def test_addresses_are_downloaded_once(tmp_path, monkeypatch):
     (tmp_path / 'deit_small-abc.pth').unlink()
     assert download_checkpoint(address) == path
     assert torch.equal(read_checkpoint(path)['model']['norm.weight'], source.norm.weight)
-    with pytest.raises(
-        ConnectionError, match=r'other\.pth cannot be downloaded.*\n.*copy the file to'
-    ):
+    with pytest.raises(ConnectionError, match=r'other\.pth cannot be downloaded.*copy the file to'):
         download_checkpoint((tmp_path / 'other.pth').as_uri())
     assert not path.with_name('other.pth').exists()
     with pytest.raises(ValueError, match='names no file'):

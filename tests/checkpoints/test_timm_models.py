@@ -9,7 +9,8 @@ from timm.layers import SwiGLUPacked
 from timm.models.eva import Eva
 from timm.models.vision_transformer import ParallelScalingBlock, ParallelThingsBlock, ResPostBlock
 
-from mmlape.checkpoints import Pretrained, convert, convert_with_report
+from mmlape.checkpoints import CheckpointError, Pretrained, convert, convert_with_report
+from mmlape.checkpoints.formats import timm_models
 from mmlape.registry import MODELS
 
 DEPTH = 3
@@ -220,6 +221,29 @@ def test_without_a_network(monkeypatch):
     monkeypatch.setattr(timm, 'create_model', fail)
     with pytest.raises(ConnectionError, match=r"(?s)'vit_tiny.*no connection.*model\.safetensors"):
         Pretrained('timm', model='vit_tiny_patch16_224')(ours(arch=TINY))
+
+
+def test_the_hub_is_asked_once_where_nothing_is_kept(tmp_path, monkeypatch):
+    """timm itself tries two files for 23 seconds each."""
+    asked = []
+
+    def fail(address, **options):
+        asked.append(address)
+        raise RuntimeError('of the library underneath')
+
+    monkeypatch.setattr(timm_models, 'get_hf_file_metadata', fail)
+    monkeypatch.setattr(timm_models.constants, 'HF_HUB_CACHE', str(tmp_path))
+    with pytest.raises(CheckpointError, match='cannot be had: RuntimeError at https') as error:
+        Pretrained('timm', model='deit_tiny_patch16_224.fb_in1k').read()
+    assert len(asked) == 1 and 'deit_tiny_patch16_224.fb_in1k' in asked[0]
+    assert '\n' not in str(error.value) and error.value.__suppress_context__
+    kept = tmp_path / 'models--timm--deit_tiny_patch16_224.fb_in1k' / 'snapshots' / '0'
+    kept.mkdir(parents=True)
+    (kept / 'model.safetensors').touch()
+    source = create_model('deit_tiny_patch16_224', pretrained=False, depth=DEPTH)
+    monkeypatch.setattr(timm, 'create_model', lambda name, pretrained: source)
+    assert Pretrained('timm', model='deit_tiny_patch16_224.fb_in1k').read()
+    assert len(asked) == 1
 
 
 def test_layers_that_are_not_built_are_left_out():

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import timm
+from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+from huggingface_hub.errors import HfHubHTTPError
 from timm.models.pvt_v2 import PyramidVisionTransformerV2
 from timm.models.vision_transformer import Block
 from timm.models.vision_transformer import VisionTransformer as TimmViT
@@ -10,8 +14,10 @@ from torch import nn
 
 from mmlape.backbones import ViTAdapter
 
+from ..errors import DownloadError
 from .base import State
 
+_SECONDS = 10.0
 _ELSEWHERE = ('hf-hub:', 'hf_hub:', 'local-dir:', 'timm/')
 
 
@@ -43,19 +49,46 @@ def read_timm(name: str, model: nn.Module | None) -> State:
 
     Raises:
         ValueError: If its layers compute something else than ours, or with another number of heads.
-        ConnectionError: If the weights can be neither downloaded nor found.
+        DownloadError: A ``ConnectionError``, if the weights can be neither downloaded nor found.
     """
     try:
+        _check_hub(name)
         source = timm.create_model(name, pretrained=True)
     except OSError as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConnectionError(
-            f'the weights of the timm model {name!r} cannot be had: {reason}\nWithout a network, '
+        raise DownloadError(
+            f'the weights of the timm model {name!r} cannot be had: {reason}. Without a network, '
             'copy its model.safetensors here and name that file as checkpoint'
-        ) from error
+        ) from None
     if not isinstance(source, PyramidVisionTransformerV2):
         check_timm_layers(name, source, model.vit if isinstance(model, ViTAdapter) else model)
     return source.state_dict()
+
+
+def _check_hub(name: str) -> None:
+    """Ask the Hugging Face Hub once, where timm would take weights from there that are not in the cache.
+
+    timm asks for file after file, and for each the hub's library tries again for 23 seconds.
+
+    Raises:
+        OSError: If there is no answer.
+    """
+    place = name.split(':', 1)[-1] if name.startswith(('hf-hub:', 'hf_hub:')) else None
+    if place is None and timm.is_model(name):
+        place = getattr(timm.get_pretrained_cfg(name), 'hf_hub_id', None)
+    if not place or not isinstance(place, str):
+        return
+    repo, _, revision = place.partition('@')
+    kept = Path(constants.HF_HUB_CACHE, f'models--{repo.replace("/", "--")}', 'snapshots')
+    if any(kept.glob('*/*')):
+        return
+    address = hf_hub_url(repo, 'config.json', revision=revision or None)
+    try:
+        get_hf_file_metadata(address, timeout=_SECONDS)
+    except HfHubHTTPError:
+        return  # an answer, of which timm knows more
+    except Exception as error:  # of the library underneath, which is another in other versions
+        raise ConnectionError(f'{type(error).__name__} at {address}') from error
 
 
 def check_timm_layers(name: str, source: nn.Module, model: nn.Module | None) -> None:

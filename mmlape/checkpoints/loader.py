@@ -1,0 +1,116 @@
+"""MMEngine's loaders of checkpoints, by which runners, ``Pretrained`` and upstream's tools read, replaced by ours.
+
+MMEngine's own read with ``weights_only=False``, or fall back to it; their list of what is safe holds ``getattr``, which
+is enough to run code. Ours take what :func:`read_checkpoint` takes, from the same places.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from mmengine.dist import barrier, is_main_process
+from mmengine.fileio import get_file_backend
+from mmengine.logging import print_log
+from mmengine.runner import CheckpointLoader
+from mmengine.runner import checkpoint as mmengine_checkpoint
+from safetensors import safe_open
+
+from .errors import CheckpointError, MissingCheckpointError
+from .matching import listed, problems_of
+from .reading import SAFETENSORS, download_checkpoint, read_checkpoint
+
+_MMCLS = 'mmcls://'
+
+
+def register() -> None:
+    """Make MMEngine read every checkpoint of this process by :func:`read_checkpoint`."""
+    for prefixes, loader in (
+        ('', load_from_local),
+        (('http://', 'https://'), load_from_http),
+        (('modelzoo://', 'torchvision://', 'open-mmlab://', 'openmmlab://', _MMCLS), load_from_zoo),
+        ((r'(\S+\:)?s3://', r'(\S+\:)?petrel://'), load_from_ceph),
+        ('pavi://', load_from_pavi),
+    ):
+        CheckpointLoader.register_scheme(prefixes, loader, force=True)
+
+
+def load_from_local(filename: str, map_location: Any = None) -> dict[str, Any]:
+    """A file; the tensors of a ``.safetensors`` as ``state_dict``, its texts as ``meta``."""
+    path = Path(filename).expanduser()
+    checkpoint = read_checkpoint(path, map_location)
+    if path.suffix == SAFETENSORS:
+        with safe_open(path, framework='pt') as file:
+            checkpoint = dict(meta=dict(file.metadata() or {}), state_dict=checkpoint)
+    weights = checkpoint.get('state_dict', checkpoint)
+    if not isinstance(weights, dict):
+        raise CheckpointError(
+            f'{filename}: its state_dict is a {type(weights).__name__}, not names with tensors'
+        )
+    problems = problems_of(weights, None)
+    if problems:
+        print_log(f'{filename}: {listed(problems)}', logger='current', level=logging.WARNING)
+    return checkpoint
+
+
+def load_from_http(filename: str, map_location: Any = None) -> dict[str, Any]:
+    """A file behind an http(s) address, which the main process downloads first."""
+    if not is_main_process():
+        barrier()
+    try:
+        path = download_checkpoint(filename)
+    finally:
+        if is_main_process():
+            barrier()
+    return load_from_local(str(path), map_location)
+
+
+def load_from_zoo(filename: str, map_location: Any = None) -> dict[str, Any]:
+    """A model by its name in the lists that MMEngine has of torchvision's and OpenMMLab's.
+
+    Raises:
+        CheckpointError: If there is no such name.
+    """
+    place, _, name = filename.partition('://')
+    if place in ('modelzoo', 'torchvision'):
+        addresses = mmengine_checkpoint.get_torchvision_models()
+    elif filename.startswith(_MMCLS):
+        addresses = mmengine_checkpoint.get_mmcls_models()
+    else:
+        addresses = mmengine_checkpoint.get_external_models()
+        name = mmengine_checkpoint.get_deprecated_model_names().get(name, name)
+    if name not in addresses:
+        raise CheckpointError(f'{filename!r}: MMEngine knows no {name!r}')
+    address = addresses[name]
+    if address.startswith(('http://', 'https://')):
+        found = load_from_http(address, map_location)
+    else:
+        found = load_from_local(
+            os.path.join(mmengine_checkpoint._get_mmengine_home(), address), map_location
+        )
+    if filename.startswith(_MMCLS):  # as upstream: the backbone of a classifier, by the names in it
+        start = 'backbone.'
+        state = found.get('state_dict', found).items()
+        return dict(state_dict={k.removeprefix(start): v for k, v in state if k.startswith(start)})
+    return found
+
+
+def load_from_ceph(filename: str, map_location: Any = None) -> dict[str, Any]:
+    """A file in a store that MMEngine reads by its ``petrel`` backend."""
+    backend = get_file_backend(filename, backend_args={'backend': 'petrel'})
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, Path(filename).name)
+        path.write_bytes(backend.get(filename))
+        return load_from_local(str(path), map_location)
+
+
+def load_from_pavi(filename: str, map_location: Any = None) -> dict[str, Any]:
+    """Refused: this service of OpenMMLab's is gone.
+
+    Raises:
+        MissingCheckpointError: Always.
+    """
+    raise MissingCheckpointError(f'{filename}: pavi:// is not read; download the file')

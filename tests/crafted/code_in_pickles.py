@@ -1,0 +1,162 @@
+"""Code in pickles, in every place and format."""
+
+import functools
+import io
+import os
+import pickle
+import tarfile
+from collections import OrderedDict
+
+import numpy as np
+import torch
+from mmengine.logging import HistoryBuffer
+
+from .maker import CODE, Call, code, crafted, put, run
+
+
+@crafted(CODE)
+def beside_the_weights(m):
+    return put(m.whole, run(m.canary))
+
+
+@crafted(CODE)
+def deep_inside(m):
+    return put(m.whole, [({'a': [[(1, {'b': run(m.canary)})]]},)])
+
+
+@crafted(CODE)
+def among_the_weights(m):
+    whole = m.whole
+    put(whole['state_dict'], run(m.canary))
+    return whole
+
+
+@crafted(CODE)
+def in_meta(m):
+    whole = m.whole
+    put(whole['meta'], run(m.canary))
+    return whole
+
+
+@crafted(CODE)
+def in_the_optimizer(m):
+    whole = m.whole
+    put(whole['optimizer']['state'], run(m.canary))
+    return whole
+
+
+@crafted(CODE)
+def in_the_message_hub(m):
+    whole = m.whole
+    put(whole['message_hub']['runtime_info'], run(m.canary))
+    return whole
+
+
+@crafted(CODE)
+def in_the_averaged_weights(m):
+    return dict(m.whole, ema_state_dict={'module.x': run(m.canary)})
+
+
+@crafted(CODE)
+def as_a_key(m):
+    return put(m.whole, {(1, run(m.canary)): 1})
+
+
+@crafted(CODE)
+def in_the_metadata_of_the_state_dict(m):
+    state = OrderedDict(m.state)
+    state._metadata = run(m.canary)
+    return dict(m.whole, state_dict=state)
+
+
+@crafted(CODE)
+def in_an_array(m):
+    return put(m.whole, np.array([run(m.canary)], dtype=object))
+
+
+@crafted(CODE)
+def in_a_history(m):
+    history = HistoryBuffer([1.0], [1])
+    history.__dict__['more'] = run(m.canary)
+    return put(m.whole, history)
+
+
+@crafted(CODE)
+def by_the_shell(m):
+    return put(m.whole, Call(os.system, f'touch {m.canary}'))
+
+
+@crafted(CODE)
+def by_eval(m):
+    return put(m.whole, Call(eval, code(m.canary)))
+
+
+@crafted(CODE)
+def by_a_partial_function(m):
+    return put(m.whole, Call(Call(functools.partial, exec, code(m.canary))))
+
+
+@crafted(CODE)
+def by_opening_a_file(m):
+    return put(m.whole, Call(io.open, str(m.canary), 'w'))
+
+
+@crafted(CODE)
+def the_whole_file(m):
+    return run(m.canary)
+
+
+@crafted(CODE)
+def a_list(m):
+    return [m.state, run(m.canary)]
+
+
+@crafted(CODE, '.bin')
+def under_another_suffix(m):
+    return put(m.whole, run(m.canary))
+
+
+@crafted(CODE, '.pth.tar')
+def under_the_suffix_of_an_archive(m):
+    return put(m.whole, run(m.canary))
+
+
+@crafted(CODE)
+def in_the_old_format(m):
+    torch.save(put(m.whole, run(m.canary)), m.path, _use_new_zipfile_serialization=False)
+
+
+@crafted(CODE)
+def in_a_later_protocol(m):
+    torch.save(put(m.whole, run(m.canary)), m.path, pickle_protocol=4)
+
+
+@crafted(CODE)
+def in_the_oldest_format(m):
+    """A tar of pickles, as torch 0.1 wrote it."""
+    parts = {
+        'storages': pickle.dumps(0, 2) + pickle.dumps([], 2),
+        'tensors': pickle.dumps(0, 2),
+        'pickle': pickle.dumps(put({}, run(m.canary)), 2),
+        'sys_info': pickle.dumps(dict(protocol_version=1000, little_endian=True), 2),
+    }
+    with tarfile.open(m.path, 'w', format=tarfile.PAX_FORMAT) as archive:
+        for name, data in parts.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+
+
+@crafted(CODE)
+def through_attributes(m):
+    """With no function but ``getattr``, which MMEngine takes for safe: it replaces what torch's own calls."""
+    rebuild = torch._utils._rebuild_parameter_with_state
+    evaluate = Call(getattr, Call(getattr, getattr, '__self__'), 'eval')
+    inner, outer = HistoryBuffer(), HistoryBuffer()
+    inner.__dict__, outer.__dict__ = {'Parameter': evaluate}, {'nn': inner}
+    HistoryBuffer._statistics_methods, before = {}, HistoryBuffer._statistics_methods
+    try:
+        poison = Call(getattr, rebuild, '__globals__', items={'torch': outer})
+        torch.save(dict(a=poison, b=Call(rebuild, code(m.canary), {}, None, None)), m.path)
+    finally:
+        HistoryBuffer._statistics_methods = before

@@ -1,0 +1,225 @@
+"""Damaged files, and what is no checkpoint."""
+
+import json
+import os
+import struct
+import zipfile
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from .maker import BROKEN, Call, crafted, put, run
+
+_reconstruct = np.array(0.0).__reduce__()[0]
+
+
+@crafted(BROKEN)
+def nothing(m):
+    m.path.write_bytes(b'')
+
+
+def _cut(share):
+    def cut(m):
+        data = m.bytes()
+        m.path.write_bytes(data[: int(len(data) * share)])
+
+    cut.__name__ = f'cut_at_{share}'
+    return cut
+
+
+for _share in (0.001, 0.1, 0.5, 0.9, 0.999):
+    crafted(BROKEN)(_cut(_share))
+
+
+@crafted(BROKEN)
+def cut_in_the_old_format(m):
+    torch.save(m.whole, m.path, _use_new_zipfile_serialization=False)
+    m.path.write_bytes(m.path.read_bytes()[: m.path.stat().st_size // 2])
+
+
+def _flip(where):
+    def flip(m):
+        torch.save(m.whole, m.path)
+        with zipfile.ZipFile(m.path) as archive:
+            records = {record.filename.rpartition('/')[2]: record for record in archive.infolist()}
+        record, data = records[where], bytearray(m.path.read_bytes())
+        # after the header of the record: its name, and what pads it
+        start = (
+            record.header_offset
+            + 30
+            + sum(struct.unpack_from('<HH', data, record.header_offset + 26))
+        )
+        data[start + record.file_size // 2] ^= 1
+        m.path.write_bytes(data)
+
+    flip.__name__ = f'one_bit_of_{where}'
+    return flip
+
+
+for _record in ('0', '1', 'data.pkl', 'version'):
+    crafted(BROKEN)(_flip(_record))
+
+
+@crafted(BROKEN)
+def another_file_than_its_digest_says(m):
+    torch.save(m.whole, m.path)
+    m.path.with_name(m.path.name + '.sha256').write_text(f'{"0" * 64}  {m.path.name}\n')
+
+
+@crafted(BROKEN, '.safetensors')
+def another_safetensors_than_its_digest_says(m):
+    save_file(dict(m.state), m.path)
+    m.path.with_name(m.path.name + '.sha256').write_text(f'{"0" * 64}  {m.path.name}\n')
+
+
+@crafted(BROKEN)
+def a_digest_that_is_none(m):
+    torch.save(m.whole, m.path)
+    m.path.with_name(m.path.name + '.sha256').write_text('404: not found')
+
+
+@crafted(BROKEN)
+def a_page(m):
+    m.path.write_text('<!DOCTYPE html><html><body>Log in, please</body></html>')
+
+
+@crafted(BROKEN)
+def an_answer(m):
+    m.path.write_text(json.dumps(dict(error='no such file')))
+
+
+@crafted(BROKEN)
+def a_pointer_of_git_lfs(m):
+    m.path.write_text('version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n')
+
+
+@crafted(BROKEN)
+def words(m):
+    m.path.write_text('these are words')
+
+
+@crafted(BROKEN)
+def noise(m):
+    m.path.write_bytes(np.random.default_rng(0).bytes(5000))
+
+
+@crafted(BROKEN)
+def zeros(m):
+    m.path.write_bytes(bytes(5000))
+
+
+@crafted(BROKEN)
+def another_archive(m):
+    with zipfile.ZipFile(m.path, 'w') as archive:
+        archive.writestr('readme.txt', 'nothing else')
+
+
+@crafted(BROKEN)
+def an_archive_that_unpacks_to_much_more(m):
+    torch.save(m.whole, m.path)
+    with zipfile.ZipFile(m.path, 'a', zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr('archive/data/99', bytes(2**26))
+
+
+@crafted(BROKEN)
+def an_old_list(m):
+    return [torch.zeros(2)]
+
+
+@crafted(BROKEN)
+def a_text(m):
+    return 'weights'
+
+
+@crafted(BROKEN)
+def one_tensor(m):
+    return torch.zeros(3)
+
+
+@crafted(BROKEN)
+def a_module(m):
+    return torch.nn.Linear(2, 2)
+
+
+@crafted(BROKEN)
+def a_script(m):
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), str(m.path))
+
+
+@crafted(BROKEN)
+def an_array_of_a_made_up_type(m):
+    """A type of eight bytes that says of itself to hold a pointer: whoever reads the field follows it."""
+    fields = ('a',), {'a': (Call(np.dtype, 'O'), 0)}
+    made_up = Call(np.dtype, 'f8', False, True, state=(3, '<', None, *fields, -1, -1, 0))
+    pointer = struct.pack('<Q', 0x4141)
+    content = (1, (1,), made_up, False, pointer)
+    return put(m.whole, Call(_reconstruct, np.ndarray, (0,), b'b', state=content))
+
+
+@crafted(BROKEN)
+def a_folder(m):
+    m.path.mkdir()
+
+
+@crafted(BROKEN)
+def shards_in_a_folder(m):
+    m.path.mkdir()
+    for rank in range(2):
+        torch.save(put(m.whole, run(m.canary)), m.path / f'rank{rank}.pth')
+
+
+@crafted(BROKEN)
+def shards_with_an_index(m):
+    m.path.mkdir()
+    shards = {name: f'part-{i % 2}.bin' for i, name in enumerate(m.state)}
+    (m.path / 'pytorch_model.bin.index.json').write_text(json.dumps(dict(weight_map=shards)))
+    for part in set(shards.values()):
+        torch.save(put(m.state, run(m.canary)), m.path / part)
+
+
+@crafted(BROKEN)
+def a_link_to_nothing(m):
+    m.path.symlink_to(m.folder / 'gone.pth')
+
+
+@crafted(BROKEN)
+def a_pipe(m):
+    os.mkfifo(m.path)
+
+
+@crafted(BROKEN, '.safetensors')
+def a_pickle_as_safetensors(m):
+    torch.save(put(m.state, run(m.canary)), m.path)
+
+
+@crafted(BROKEN, '.safetensors')
+def no_safetensors(m):
+    m.path.write_bytes(b'')
+
+
+def _header(name, header, data=bytes(8), length=None):
+    def write(m):
+        text = header if isinstance(header, bytes) else json.dumps(header).encode()
+        m.path.write_bytes(struct.pack('<Q', len(text) if length is None else length) + text + data)
+
+    write.__name__ = name
+    crafted(BROKEN, '.safetensors')(write)
+
+
+def _tensor(begin, end, shape=(2,), dtype='F32'):
+    return dict(dtype=dtype, shape=list(shape), data_offsets=[begin, end])
+
+
+_header('a_header_longer_than_the_file', {'a': _tensor(0, 8)}, length=10**6)
+_header('a_huge_header', {'a': _tensor(0, 8)}, length=2**63)
+_header('a_header_of_all_memory', {'a': _tensor(0, 8)}, length=2**64 - 1)
+_header('a_header_that_is_no_json', b'{"a": ')
+_header('a_header_that_is_a_list', [1, 2])
+_header('tensors_that_overlap', {'a': _tensor(0, 8), 'b': _tensor(4, 12)}, bytes(12))
+_header('a_tensor_beyond_the_file', {'a': _tensor(0, 8 * 10**9, (2 * 10**9,))})
+_header('a_tensor_that_ends_before_it_begins', {'a': _tensor(8, 0)})
+_header('a_shape_that_is_not_the_size', {'a': _tensor(0, 8, (200,))})
+_header('a_shape_that_overflows', {'a': _tensor(0, 8, (2**62, 4))})
+_header('an_unknown_type', {'a': _tensor(0, 8, dtype='CODE')})
+_header('data_that_is_no_tensor_s', {'a': _tensor(0, 8)}, bytes(64))

@@ -1,0 +1,130 @@
+"""Checkpoints of strangers given to the commands: each ends with one line, and nothing in them is run."""
+
+import pytest
+import torch
+from crafted import BROKEN, CODE, CONFIGS, FINE, NO_TRAINING, UNFIT, Maker
+from mmengine.runner import Runner
+from tiny_training import VIT, register, tiny_config
+from tool_runs import Commands
+
+from mmlape.checkpoints.reading import read_checkpoint
+
+KINDS = (CODE, CONFIGS, BROKEN, UNFIT, NO_TRAINING, FINE)
+# One of each, for the fast tests.
+SOME = (
+    (CODE, 'in_meta'), (CODE, 'in_the_old_format'), (CODE, 'through_attributes'),
+    (CONFIGS, 'a_value'), (BROKEN, 'nothing'), (BROKEN, 'one_bit_of_0'), (BROKEN, 'a_page'),
+    (UNFIT, 'not_a_number'), (UNFIT, 'another_architecture'), (UNFIT, 'one_missing'),
+    (NO_TRAINING, 'safetensors_alone'), (FINE, 'as_saved'),
+)  # fmt: skip
+ALL = [(kind, name) for kind in KINDS for name in kind]
+
+
+@pytest.fixture(scope='module')
+def maker(tmp_path_factory):
+    register()
+    folder = tmp_path_factory.mktemp('strangers')
+    Runner.from_cfg(tiny_config(folder / 'run', experiment_name='strangers')).train()
+    return Maker(folder, read_checkpoint(folder / 'run' / 'epoch_1.pth'))
+
+
+@pytest.fixture
+def commands(tmp_path, monkeypatch, capsys):
+    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
+        monkeypatch.delenv(name, raising=False)
+    config = tiny_config(tmp_path / 'work')
+    config.default_hooks = None  # the commands add the check
+    config.dump(tmp_path / 'config.py')
+    config.model.backbone = VIT
+    config.dump(tmp_path / 'config_of_convert.py')
+    return Commands(tmp_path, monkeypatch, capsys)
+
+
+def ways(commands, path):
+    """What each command says at its end: the message of an error, or None."""
+    options = ('--cfg-options', f'load_from={path}')
+    convert = ('mmlape', path, 'out.pth', '--force', '--config', 'config_of_convert.py')
+    return {
+        'test': said(commands, 'test.py', 'config.py', path),
+        'load_from': said(commands, 'train.py', 'config.py', '--work-dir', 'new', *options),
+        'resume': said(commands, 'train.py', 'config.py', '--work-dir', 'old', '--resume', path),
+        'convert': said(commands, 'model_converters/convert.py', *convert),
+    }
+
+
+def said(commands, script, *arguments):
+    try:
+        commands(script, *arguments)
+    except SystemExit as end:
+        return str(end.code)
+    return None
+
+
+def check(maker, commands, kind, name):
+    path = maker.make(kind, name)
+    found = ways(commands, path)
+    ran = list(maker.folder.glob('*.canary'))
+    assert not ran, f'{ran[0].stem} was run'
+    for way, message in found.items():
+        # an account of a conversion has more lines
+        lines = 1 if way != 'convert' or kind in (CODE, BROKEN) else 99
+        assert message is None or message.startswith('error: '), (way, message)
+        assert message is None or len(message.splitlines()) <= lines, (way, message)
+    refused = {way for way, message in found.items() if message}
+    if kind in (CODE, BROKEN):
+        assert refused == set(found), found
+    elif kind in (CONFIGS, FINE):
+        assert not refused, found
+    elif kind is NO_TRAINING:
+        assert refused == {'resume'}, found
+    else:
+        assert {'test', 'resume'} <= refused, found
+
+
+@pytest.mark.parametrize(('kind', 'name'), SOME, ids=[name for _, name in SOME])
+def test_one_of_each_kind_by_every_command(maker, commands, kind, name):
+    check(maker, commands, kind, name)
+
+
+@pytest.mark.slow
+def test_all_files_by_every_command(maker, commands, tmp_path_factory):
+    folder = tmp_path_factory.mktemp('all')
+    everything = Maker(folder, maker.training)
+    assert len(ALL) >= 100
+    for kind, name in ALL:
+        check(everything, commands, kind, name)
+
+
+def test_parts_are_taken_when_asked_for(maker, commands):
+    path = maker.make(UNFIT, 'a_wrong_shape')
+    assert '1 have another shape (head.weight: it has the shape (7, 24) in the source, (3, 24)' in (
+        commands.refused('test.py', 'config.py', path)
+    )
+    # Runs of one name and one second share a logger, and its place on the screen.
+    partly = (path, '--allow-partial', '--cfg-options')
+    log = commands('test.py', 'config.py', *partly, 'experiment_name=tested')
+    assert 'stays random: head.weight: it has the shape (7, 24)' in log and 'mean:' in log
+    log = commands('train.py', 'config.py', '--resume', *partly, 'experiment_name=resumed')
+    assert 'stays random: head.weight' in log and 'resumed epoch: 1' in log
+    broken = maker.make(UNFIT, 'one_infinite_value')
+    message = commands.refused('test.py', 'config.py', broken, '--allow-partial')
+    assert 'head.weight is NaN or infinite' in message
+
+
+def test_a_backbone_alone_says_where_it_goes(maker, commands):
+    message = commands.refused('test.py', 'config.py', maker.make(UNFIT, 'the_backbone_alone'))
+    assert 'it is a backbone alone, which init_cfg of model.backbone takes' in message
+
+
+def test_weights_of_a_config_that_cannot_be_had(commands, tmp_path, monkeypatch):
+    """What fails while the model is initialised, inside of the runner, ends with one line too."""
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path))
+    config = tiny_config(tmp_path / 'work')
+    address = 'http://127.0.0.1:9/weights.pth'
+    for kind in (dict(type='mmlape.Pretrained', source='mmlape'), dict(type='Pretrained')):
+        config.model.init_cfg = dict(kind, checkpoint=address)
+        config.dump(tmp_path / 'config.py')
+        message = commands.refused('train.py', 'config.py', '--work-dir', kind['type'])
+        assert message.startswith(f'error: {address} cannot be downloaded')
+        assert len(message.splitlines()) == 1
+    assert torch.hub.get_dir() == str(tmp_path / 'hub')
