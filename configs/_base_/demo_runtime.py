@@ -5,6 +5,7 @@ default_hooks = dict(
     param_scheduler=dict(type='ParamSchedulerHook'),
     checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=100, max_keep_ckpts=2),
     sampler_seed=dict(type='DistSamplerSeedHook'),
+    finite=dict(type='mmlape.StopAtNonFiniteHook'),
 )
 env_cfg = dict(
     cudnn_benchmark=False,

@@ -83,11 +83,15 @@ def all_see(condition: bool, what: str) -> None:
 
 
 @contextmanager
-def stop_with_message() -> Iterator[None]:
-    """End the program with one line, not a traceback, when what the user asked for cannot be done."""
+def stop_with_message(*kinds: type[Exception]) -> Iterator[None]:
+    """End the program with one line, not a traceback, when what the user asked for cannot be done.
+
+    Args:
+        kinds: Of errors. Default ValueError and TypeError.
+    """
     try:
         yield
-    except (ValueError, TypeError) as error:
+    except kinds or (ValueError, TypeError) as error:
         sys.exit(f'error: {error}' if get_rank() == 0 else 1)
 
 
