@@ -10,6 +10,7 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import re
+import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,6 +196,13 @@ def check_stack() -> None:
             f'needed: {advice}; {HELP}',
             stacklevel=2,
         )
+
+
+def is_examined() -> bool:
+    """Whether this program is ``mmlape doctor``, which is there for packages that are missing or broken."""
+    program, *arguments = sys.argv or ['']
+    name = Path(program).stem
+    return name == 'doctor' or (name in ('mmlape', '__main__', '-m') and arguments[:1] == ['doctor'])
 
 
 def statistic_of_history(owner: Any, name: str) -> Any:

@@ -8,9 +8,10 @@ from .options import (
     enable_lr_scaling,
     existing_checkpoint,
 )
+from mmlape.shipped import find_config, shipped_configs, shipped_folder
+
 from .processes import all_see, joined, main_process_says, stop_with_message
 from .resume import last_complete_checkpoint, set_resume
-from .shipped import find_config, shipped_configs, shipped_folder
 from .testing import add_metric, keep_predictions, show_predictions, use_tta
 
 __all__ = [

@@ -11,7 +11,7 @@ import torch
 from mmengine.config import Config, DictAction
 from mmengine.device import get_device
 
-from .shipped import find_config
+from mmlape.shipped import find_config
 
 AMP_DTYPES = {
     'fp16': 'float16',
