@@ -202,7 +202,9 @@ def is_examined() -> bool:
     """Whether this program is ``mmlape doctor``, which is there for packages that are missing or broken."""
     program, *arguments = sys.argv or ['']
     name = Path(program).stem
-    return name == 'doctor' or (name in ('mmlape', '__main__', '-m') and arguments[:1] == ['doctor'])
+    return name == 'doctor' or (
+        name in ('mmlape', '__main__', '-m') and arguments[:1] == ['doctor']
+    )
 
 
 def statistic_of_history(owner: Any, name: str) -> Any:

@@ -11,7 +11,7 @@ from mmengine.registry import HOOKS
 
 @HOOKS.register_module(force=True)
 class MakeNonFinite(Hook):
-    """In iteration ``at`` (from 1) of process ``rank``: a pixel is NaN, or the weights of a module overflow its output."""
+    """In iteration ``at`` (from 1) of process ``rank``: a pixel is NaN, or a module overflows."""
 
     def __init__(self, at: int, module: str = '', rank: int = 0) -> None:
         self.at, self.module, self.rank = at, module, rank

@@ -11,6 +11,7 @@ import torch
 from gradient_record import seed_of
 from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
+from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 from ports import free_port
 
@@ -112,6 +113,51 @@ def gradients(model: torch.nn.Module, record: dict, rank: int, iteration: int) -
         for name, parameter in model.named_parameters()
         if parameter.grad is not None
     }
+
+
+def test_all_processes_begin_with_equal_weights(trained):
+    """Parameters and buffers, before the first step."""
+    folder, _, _ = trained
+    first, second = (record['state'] for record in records(folder, 0))
+    assert len(first) > 50 and first.keys() == second.keys()
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def test_training_equals_that_of_one_process(trained):
+    """Both batches one after the other, in one process, from the first weights on: the same after every step.
+
+    To 1e-4 of the way that the weights have gone. AdamW divides by the size of a gradient, so where that is next to
+    nothing, the order of a sum decides on a whole step: up to a thousandth of a tensor's values may differ.
+    """
+    folder, config, _ = trained
+    cfg = Config.fromfile(config)
+    with MODELS.switch_scope_and_registry(cfg.default_scope) as registry:
+        model = revert_sync_batchnorm(registry.build(cfg.model))
+    state = records(folder, 0)[0]['state']
+    model.load_state_dict(state)
+    begin = {name: value.detach().clone() for name, value in model.named_parameters()}
+    optimizer = build_optim_wrapper(model, cfg.optim_wrapper).optimizer
+    for iteration in range(ITERATIONS - 1):
+        both = records(folder, iteration)
+        # Statistics are each process's own; parameters are those that this process has arrived at.
+        own = []
+        for rank, record in enumerate(both):
+            parameters = {name: value.detach().clone() for name, value in model.named_parameters()}
+            own.append(
+                gradients(
+                    model, dict(record, state={**record['state'], **parameters}), rank, iteration
+                )
+            )
+        for name, parameter in model.named_parameters():
+            if name in own[0]:
+                parameter.grad = (own[0][name] + own[1][name]) / 2
+        for group, rate in zip(optimizer.param_groups, both[0]['rates']):
+            group['lr'] = rate
+        optimizer.step()
+    reached = records(folder, ITERATIONS - 1)[0]['state']
+    for name, parameter in model.named_parameters():
+        way = (reached[name] - begin[name]).norm()
+        assert (parameter - reached[name]).norm() <= 1e-3 * way + 1e-8, (name, way)
 
 
 @pytest.mark.parametrize('iteration', [0, 2])

@@ -104,7 +104,9 @@ def test_every_process_stops_and_the_one_concerned_is_named(tmp_path, data):
     )  # fmt: skip
     log = done.stdout + done.stderr
     assert done.returncode != 0
-    assert len(re.findall('error: iteration 2: the input in process 1 of 2 holds NaN', log)) == 1, log[-4000:]
+    assert len(re.findall('error: iteration 2: the input in process 1 of 2 holds NaN', log)) == 1, (
+        log[-4000:]
+    )
     files = sorted(path.name for path in (tmp_path / 'run').glob('*.pth'))
     assert files == ['iter_1.pth', 'nan_2.pth']
     capture = torch.load(tmp_path / 'run' / 'nan_2.pth', weights_only=True)

@@ -44,7 +44,9 @@ def report(capture, found):
     if found.error:
         say(f'the forward pass fails: {found.error}')
     elif found.before:
-        same = 'the same as in the run, bit for bit' if found.is_same else 'NOT the same as in the run'
+        same = (
+            'the same as in the run, bit for bit' if found.is_same else 'NOT the same as in the run'
+        )
         say(f'The losses are {same}.')
     say(f'The first value that is not finite appears {found.origin}')
     if found.gradients:

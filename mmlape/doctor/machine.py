@@ -78,7 +78,11 @@ class Machine:
     @cached_property
     def cores(self) -> int:
         """That this process may use: by its mask, and by the container's quota."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+        cores = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, 'sched_getaffinity')
+            else os.cpu_count() or 1
+        )
         try:
             quota, period = Path('/sys/fs/cgroup/cpu.max').read_text().split()
             return min(cores, max(1, round(int(quota) / int(period))))
@@ -108,12 +112,33 @@ def _gpus(machine: Machine) -> list[Check]:
         hidden = os.environ.get('CUDA_VISIBLE_DEVICES')
         if hidden is not None and not hidden.strip(' -1'):
             advice = 'unset CUDA_VISIBLE_DEVICES'
-            return [Check('GPUs', WARNING, f'{listed} in the machine, hidden by CUDA_VISIBLE_DEVICES={hidden!r}', advice)]
+            return [
+                Check(
+                    'GPUs',
+                    WARNING,
+                    f'{listed} in the machine, hidden by CUDA_VISIBLE_DEVICES={hidden!r}',
+                    advice,
+                )
+            ]
         built = (machine.torch or {}).get('cuda')
         if built is None:
-            return [Check('GPUs', ERROR, f'{listed} in the machine, but this torch is built for CPUs', 'install a torch for CUDA')]
+            return [
+                Check(
+                    'GPUs',
+                    ERROR,
+                    f'{listed} in the machine, but this torch is built for CPUs',
+                    'install a torch for CUDA',
+                )
+            ]
         found = f'{listed} in the machine, but torch (CUDA {built}) cannot use them; the driver is {driver}'
-        return [Check('GPUs', ERROR, found, 'the driver is too old for this CUDA: a newer one, or a torch for an older CUDA')]
+        return [
+            Check(
+                'GPUs',
+                ERROR,
+                found,
+                'the driver is too old for this CUDA: a newer one, or a torch for an older CUDA',
+            )
+        ]
     checks = []
     for index, gpu in enumerate(machine.gpus):
         major, minor = gpu['capability']
@@ -123,7 +148,14 @@ def _gpus(machine: Machine) -> list[Check]:
         )
         if gpu['fault']:
             advice = f'this torch is compiled for {", ".join(gpu["built"])}: install one for this GPU and driver'
-            checks.append(Check(f'GPU {index}', ERROR, f'{found}; a product of matrices fails: {gpu["fault"]}', advice))
+            checks.append(
+                Check(
+                    f'GPU {index}',
+                    ERROR,
+                    f'{found}; a product of matrices fails: {gpu["fault"]}',
+                    advice,
+                )
+            )
         else:
             checks.append(Check(f'GPU {index}', OK, found))
     return checks
@@ -155,7 +187,9 @@ def _shared_memory(machine: Machine, cfg: Any | None) -> list[Check]:
     workers = loader.get('num_workers', 0 if cfg is not None else 2) * machine.processes
     waiting = workers * (loader.get('prefetch_factor') or 2) * (loader.get('batch_size') or 2)
     # Three channels of float32 at most, and half as much for masks or label maps.
-    needed = waiting * 1.5 * 12 * (_pixels(loader.get('dataset')) or USUAL_SIZE[0] * USUAL_SIZE[1]) / GIB
+    needed = (
+        waiting * 1.5 * 12 * (_pixels(loader.get('dataset')) or USUAL_SIZE[0] * USUAL_SIZE[1]) / GIB
+    )
     found = f'{_gib(free)} free; {workers} data workers hold up to {_gib(needed)}'
     if free >= needed:
         return [Check(name, OK, found)]
@@ -189,10 +223,17 @@ def _threads(machine: Machine, cfg: Any | None) -> Check:
     workers = _loader(cfg).get('num_workers', 0) * processes
     # torchrun sets 1 where nothing is set and there are several processes.
     each = int(text) if text.isdigit() and int(text) else 1 if processes > 1 else machine.cores
-    found = f'{machine.cores} cores; {processes} x {each} threads (OMP_NUM_THREADS={text or "not set"})'
+    found = (
+        f'{machine.cores} cores; {processes} x {each} threads (OMP_NUM_THREADS={text or "not set"})'
+    )
     found += f', {workers} data workers' if cfg is not None else ''
     if each * processes > machine.cores:
-        return Check('threads', WARNING, found, f'export OMP_NUM_THREADS={max(1, machine.cores // processes)}')
+        return Check(
+            'threads',
+            WARNING,
+            found,
+            f'export OMP_NUM_THREADS={max(1, machine.cores // processes)}',
+        )
     if workers > machine.cores:
         best = max(1, machine.cores // processes)
         advice = f'more workers than cores wait for each other: train_dataloader.num_workers={best}'
@@ -201,7 +242,9 @@ def _threads(machine: Machine, cfg: Any | None) -> Check:
 
 
 def _disk(cfg: Any | None, work_dir: str | None) -> Check:
-    folder = Path(work_dir or (cfg.get('work_dir') if cfg is not None else None) or 'work_dirs').resolve()
+    folder = Path(
+        work_dir or (cfg.get('work_dir') if cfg is not None else None) or 'work_dirs'
+    ).resolve()
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free / GIB
@@ -217,7 +260,8 @@ def _disk(cfg: Any | None, work_dir: str | None) -> Check:
 def _open_files() -> Check:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < LEAST_FILES:
-        advice = f'ulimit -n {min(hard, 4096) if hard > 0 else 4096}: data workers keep files open ("Too many open files")'
+        number = min(hard, 4096) if hard > 0 else 4096
+        advice = f'ulimit -n {number}: data workers keep files open ("Too many open files")'
         return Check('open files', WARNING, f'at most {soft}', advice)
     return Check('open files', OK, f'at most {soft}' if soft > 0 else 'no limit')
 
@@ -226,7 +270,9 @@ def _encoding() -> Check:
     found = {sys.getfilesystemencoding(), locale.getpreferredencoding(False)}
     if all(name.lower().replace('-', '') == 'utf8' for name in found):
         return Check('encoding', OK, 'UTF-8')
-    advice = 'names of files and classes beyond ASCII will fail: export LC_ALL=C.UTF-8, or PYTHONUTF8=1'
+    advice = (
+        'names of files and classes beyond ASCII will fail: export LC_ALL=C.UTF-8, or PYTHONUTF8=1'
+    )
     return Check('encoding', WARNING, ', '.join(sorted(found)), advice)
 
 

@@ -71,8 +71,6 @@ def package_checks(machine: Machine) -> list[Callable[[], Any]]:
 def _python() -> Check:
     name, version = 'Python', platform.python_version()
     found = f'{version} on {platform.system()} {platform.machine()}'
-    if sys.version_info < (3, 10):
-        return Check(name, ERROR, found, 'mmlape needs Python 3.10, 3.11 or 3.12')
     if sys.version_info >= (3, 13):
         return Check(name, WARNING, found, 'tested with 3.10 to 3.12')
     return Check(name, OK, found)
@@ -86,7 +84,10 @@ def _torch(machine: Machine) -> Check:
     facts = machine.torch
     if facts is None:
         return Check(
-            'torch', ERROR, f'cannot be imported: {machine.why_no_torch}', f'install it again; {stack.HELP}'
+            'torch',
+            ERROR,
+            f'cannot be imported: {machine.why_no_torch}',
+            f'install it again; {stack.HELP}',
         )
     built = f'built for CUDA {facts["cuda"]}' if facts['cuda'] else 'built for CPUs'
     return Check('torch', OK, f'{facts["version"]}, {built}')
@@ -112,7 +113,9 @@ def _torchvision(machine: Machine) -> Check:
     name, facts = 'torchvision', machine.torch or {}
     version = _distribution('torchvision')
     if version is None:
-        return Check(name, WARNING, 'not installed', 'mmdet and mmpretrain need it: pip install torchvision')
+        return Check(
+            name, WARNING, 'not installed', 'mmdet and mmpretrain need it: pip install torchvision'
+        )
     if facts.get('torchvision'):
         advice = 'install the torchvision of your torch: pip install --force-reinstall torchvision'
         return Check(name, ERROR, f'{version} does not work: {facts["torchvision"]}', advice)
@@ -125,7 +128,9 @@ def _numpy(machine: Machine) -> Check:
         return Check('numpy', ERROR, 'not installed', 'pip install numpy')
     if (machine.torch or {}).get('numpy'):
         why = f'{version} does not work with torch: {(machine.torch or {})["numpy"]}'
-        return Check('numpy', ERROR, why, "this torch was built for an older one: pip install 'numpy<2'")
+        return Check(
+            'numpy', ERROR, why, "this torch was built for an older one: pip install 'numpy<2'"
+        )
     return Check('numpy', OK, version)
 
 
@@ -148,10 +153,10 @@ def _openmmlab(package: stack.Package) -> Check:
         advice = f'{package.advice(families)}; {stack.HELP}' if package.required else ''
         return Check(name, state, f'not installed{note}', advice)
     if len(versions) == 2:
-        return Check(
-            name, ERROR, f'{version}: {package.original[0]} and {package.onedl[0]} are both installed, one over the other',
-            f'pip uninstall -y {package.original[0]} {package.onedl[0]}, then {package.advice(set())}',
-        )  # fmt: skip
+        both = [package.original[0], package.onedl[0]]
+        found = f'{version}: {" and ".join(both)} are both installed, one over the other'
+        advice = f'pip uninstall -y {" ".join(both)}, then {package.advice(set())}'
+        return Check(name, ERROR, found, advice)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('error', UserWarning)
@@ -195,7 +200,9 @@ def _operators() -> Check:
     except ImportError as error:
         return Check(name, ERROR, *_split(error))
     answer, why = ask(_OPERATORS)
-    again = f'pip uninstall it, then MMCV_WITH_OPS=1 {mmcv.advice(set(stack.metadata_versions(mmcv)))}'
+    again = (
+        f'pip uninstall it, then MMCV_WITH_OPS=1 {mmcv.advice(set(stack.metadata_versions(mmcv)))}'
+    )
     if answer is None:
         if 'undefined symbol' in why:
             why = f'compiled for another torch ({why.rpartition("/")[2]})'
@@ -205,15 +212,23 @@ def _operators() -> Check:
         advice = f'compile mmcv {"with CUDA " if "cuda" in broken else ""}again: {again} (docs/install.md, GPUs)'
         return Check(name, ERROR, '; '.join(f'{d}: {t}' for d, t in broken.items()), advice)
     where = {'cpu': 'the CPU', 'cuda': 'the GPU'}
-    return Check(name, OK, f'NMS, RoIAlign, deformable attention work on {" and ".join(where[d] for d in answer)}')
+    return Check(
+        name,
+        OK,
+        f'NMS, RoIAlign, deformable attention work on {" and ".join(where[d] for d in answer)}',
+    )
 
 
 def _toolboxes() -> list[Check]:
     """Those that are installed can be imported."""
     there = [p.module for p in stack.PACKAGES if not p.required and stack.found_version(p)]
     if not there:
-        advice = ' or '.join(p.advice(set()) for p in stack.PACKAGES if p.module in ('mmdet', 'mmseg'))
-        return [Check('toolboxes', WARNING, 'none of mmdet, mmseg and mmpretrain is installed', advice)]
+        advice = ' or '.join(
+            p.advice(set()) for p in stack.PACKAGES if p.module in ('mmdet', 'mmseg')
+        )
+        return [
+            Check('toolboxes', WARNING, 'none of mmdet, mmseg and mmpretrain is installed', advice)
+        ]
     code = ''.join(
         f'try:\n    import {name}.apis\n    answer[{name!r}] = ""\n'
         f'except Exception as error:\n    answer[{name!r}] = (str(error).strip().splitlines() or [repr(error)])[0]\n'
@@ -228,7 +243,10 @@ def _toolboxes() -> list[Check]:
         if text
     ]
     fine = [name for name, text in answer.items() if not text]
-    return [*([Check('toolboxes', OK, f'{", ".join(fine)} can be imported')] if fine else []), *broken]
+    return [
+        *([Check('toolboxes', OK, f'{", ".join(fine)} can be imported')] if fine else []),
+        *broken,
+    ]
 
 
 def _distribution(name: str) -> str | None:

@@ -28,7 +28,9 @@ def load_config(text: str) -> tuple[Any | None, Check]:
         path = find_config(text)
         cfg = Config.fromfile(path)
     except Exception as error:  # a config is a program
-        return None, Check('config', ERROR, f'{text}: {" ".join(str(error).split())}', 'see docs/guide.md')
+        return None, Check(
+            'config', ERROR, f'{text}: {" ".join(str(error).split())}', 'see docs/guide.md'
+        )
     if not cfg.get('work_dir'):
         cfg.work_dir = os.path.join('work_dirs', path.stem)
     return cfg, Check('config', OK, str(path))
@@ -123,12 +125,18 @@ def _data(cfg: Any, split: str) -> list[Check]:
     runner = SimpleNamespace(cfg=cfg, logger=SimpleNamespace(info=notes.append))
     name = f'{split} data'
     try:
-        problems = CheckDataHook(max_decode=MAX_DECODED)._problems(runner, [split])  # type: ignore[arg-type]
+        problems = CheckDataHook(max_decode=MAX_DECODED)._problems(runner, [split])
     except Exception as error:
-        return [Check(name, ERROR, f'{type(error).__name__}: {first_line(error)}', 'see docs/data.md')]
+        return [
+            Check(name, ERROR, f'{type(error).__name__}: {first_line(error)}', 'see docs/data.md')
+        ]
     if problems:
         return [Check(name, ERROR, _items(problems), 'see docs/data.md')]
-    gone = [root for root in _roots(cfg[f'{split}_dataloader'].get('dataset')) if not Path(root).exists()]
+    gone = [
+        root
+        for root in _roots(cfg[f'{split}_dataloader'].get('dataset'))
+        if not Path(root).exists()
+    ]
     if gone:
         return [Check(name, ERROR, f'the folder {gone[0]!r} does not exist', 'see docs/data.md')]
     return [Check(name, OK, _items('\n'.join(notes)))]
@@ -162,7 +170,14 @@ def _weights(cfg: Any) -> list[Check]:
     found = 'none are named: training begins with random ones'
     if cfg.get('default_scope') == 'mmpretrain':
         return [Check('weights', OK, found)]
-    return [Check('weights', WARNING, found, 'if that is not meant: init_cfg of the backbone (docs/weights.md)')]
+    return [
+        Check(
+            'weights',
+            WARNING,
+            found,
+            'if that is not meant: init_cfg of the backbone (docs/weights.md)',
+        )
+    ]
 
 
 def _checkpoints(value: Any) -> Iterator[str]:
@@ -188,8 +203,12 @@ def _weight(text: str) -> Check:
         import timm
 
         if timm.is_model(text.removeprefix('timm:')):
-            return Check('weights', OK, f'{text}, which timm fetches at the start unless it has them')
-        return Check('weights', ERROR, f'{text}: timm has no such model', 'timm.list_models() has the names')
+            return Check(
+                'weights', OK, f'{text}, which timm fetches at the start unless it has them'
+            )
+        return Check(
+            'weights', ERROR, f'{text}: timm has no such model', 'timm.list_models() has the names'
+        )
     if '://' not in text:
         if Path(text).exists():
             return Check('weights', OK, text)
@@ -205,7 +224,12 @@ def _weight(text: str) -> Check:
             size = int(answer.headers.get('Content-Length') or 0) / 1024**2
         return Check('weights', OK, f'{text} can be fetched ({size:.0f} MiB)')
     except (OSError, ValueError) as error:
-        return Check('weights', ERROR, f'{text} is not in {cached.parent} and cannot be fetched ({error})', fetch)
+        return Check(
+            'weights',
+            ERROR,
+            f'{text} is not in {cached.parent} and cannot be fetched ({error})',
+            fetch,
+        )
 
 
 def _learning_rate(machine: Machine, cfg: Any) -> list[Check]:

@@ -98,7 +98,9 @@ class FirstNonFinite:
             if self.backward is None:
                 found = describe(f'gradient of its {name}', gradient)
                 if found:
-                    after = f'; the last fine one was that of {self._before}' if self._before else ''
+                    after = (
+                        f'; the last fine one was that of {self._before}' if self._before else ''
+                    )
                     self.backward = f'in what is computed from {part} ({found}){after}'
                 self._before = part
 

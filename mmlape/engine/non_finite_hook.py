@@ -1,11 +1,11 @@
-"""Stop a training at a batch that is not finite, before anything is learned from it, and keep what is needed to see why."""
+"""Stop a training at a batch that is not finite, before it is learned from, and keep what is needed to see why."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from mmengine.dist import all_gather_object, all_reduce, get_rank, get_world_size
@@ -32,7 +32,7 @@ class NonFiniteError(FloatingPointError):
     """An input, a loss or a gradient of a training step is NaN or infinite."""
 
 
-class _Skipped(Exception):
+class _SkippedError(Exception):
     """This batch is left out."""
 
 
@@ -119,15 +119,18 @@ class StopAtNonFiniteHook(Hook):
         def unless_skipped(*args: Any, **options: Any) -> None:
             try:
                 update_params(*args, **options)
-            except _Skipped:
+            except _SkippedError:
                 wrapper.zero_grad()
 
-        wrapper.backward, wrapper.update_params = checked_backward, unless_skipped  # type: ignore[method-assign]
+        wrapper.backward, wrapper.update_params = checked_backward, unless_skipped
 
     def _judge(self, runner: Runner, wrapper: OptimWrapper, loss: Tensor, finite: Tensor) -> None:
         """Compare notes with the other processes; they come here together."""
         gradients = _gradients_are_finite(wrapper) if self._looks_at_gradients(wrapper) else True
-        facts = [torch.as_tensor(x, device=loss.device) for x in (self._input_is_finite, finite, gradients)]
+        facts = [
+            torch.as_tensor(x, device=loss.device)
+            for x in (self._input_is_finite, finite, gradients)
+        ]
         own = torch.stack(facts).int()
         everywhere = own.clone()
         all_reduce(everywhere, 'min')
@@ -154,14 +157,20 @@ class StopAtNonFiniteHook(Hook):
             self._files += 1
             suffix = f'_rank{rank}' if len(writers) > 1 else ''
             written = write_capture(
-                runner, f'nan_{iteration}{suffix}.pth', kind, self._model, state, self._evidence, loss
+                runner,
+                f'nan_{iteration}{suffix}.pth',
+                kind,
+                self._model,
+                state,
+                self._evidence,
+                loss,
             )
         files = [text for text in all_gather_object(written) if text]
         says = _describe(kind, iteration, ranks, notes[ranks[0]][1])
         if self._skipped < self.max_skipped:
             self._skipped += 1
             runner.logger.warning(f'{says}. This batch is left out. {" ".join(files)}')
-            raise _Skipped
+            raise _SkippedError
         message = (
             f'{says}. The run stops here; nothing of this batch was learned'
             f'{last_checkpoint(runner)}. {" ".join(files)}'
@@ -197,11 +206,13 @@ class _Buffers:
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
-    return model.module if is_model_wrapper(model) else model  # type: ignore[return-value]
+    return cast(nn.Module, model.module) if is_model_wrapper(model) else model
 
 
 def _wrappers(optim_wrapper: OptimWrapper | OptimWrapperDict) -> Iterator[OptimWrapper]:
-    yield from optim_wrapper.values() if isinstance(optim_wrapper, OptimWrapperDict) else [optim_wrapper]
+    yield from (
+        optim_wrapper.values() if isinstance(optim_wrapper, OptimWrapperDict) else [optim_wrapper]
+    )
 
 
 def _is_finite(tensor: Tensor) -> bool:
@@ -241,7 +252,9 @@ def _describe(kind: str, iteration: int, ranks: list[int], losses: dict[str, flo
         return f'iteration {iteration}: the input{where} holds NaN or infinity'
     if kind == 'gradients':
         return f'iteration {iteration}: the loss is finite, but its gradients{where} are not'
-    bad = ', '.join(f'{name} = {value}' for name, value in losses.items() if not math.isfinite(value))
+    bad = ', '.join(
+        f'{name} = {value}' for name, value in losses.items() if not math.isfinite(value)
+    )
     return f'iteration {iteration}: the loss{where} is not finite ({bad})'
 
 

@@ -84,7 +84,7 @@ def restored(value: Any) -> Any:
         raise ValueError(
             f'the batch holds a {kind}, which is not there: name its module in custom_imports'
         )
-    element = cls()
+    element: BaseDataElement = cls()
     element.set_metainfo(restored(value['meta']))
     element.set_data(restored(value['data']))
     return element
@@ -95,9 +95,7 @@ def plain_config(cfg: Config) -> dict:
     return _literal(cfg.to_dict())
 
 
-def tensors_in(
-    value: Any, path: str = '', *, samples: bool = True
-) -> Iterator[tuple[str, Tensor]]:
+def tensors_in(value: Any, path: str = '', *, samples: bool = True) -> Iterator[tuple[str, Tensor]]:
     """Every tensor of a batch or of a module's output with its path: ``('inputs[0]', ...)``.
 
     Args:

@@ -13,11 +13,11 @@ __all__ = ['random_state', 'set_random_state']
 
 def random_state() -> dict[str, Any]:
     """The states of Python, NumPy, PyTorch and this process's GPU: tensors, numbers and strings, 20 microseconds."""
-    name, keys, *rest = np.random.get_state()
+    name, keys, *rest = np.random.get_state(legacy=True)
     cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     return dict(
         python=random.getstate(),
-        numpy=(name, torch.from_numpy(keys.astype(np.int64)), *rest),
+        numpy=(name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest),
         torch=torch.get_rng_state(),
         cuda=torch.cuda.get_rng_state() if cuda else None,
     )

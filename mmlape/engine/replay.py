@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from mmengine.logging import MessageHub
-from mmengine.model import revert_sync_batchnorm
+from mmengine.model import BaseModel, revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.utils import import_modules_from_strings
-from torch import nn
 
 from .capture import mean_losses
 from .first_non_finite import FirstNonFinite, first_of, gradients_of
@@ -22,7 +21,18 @@ from .plain_data import restored, tensors_in
 from .random_state import set_random_state
 
 # Prefixes of types that stand for a registry. MMEngine imports what has any other.
-_SCOPES = ('mmengine', 'mmlape', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain', 'mmpose', 'mmdet3d', 'mmrotate', 'mmocr')
+_SCOPES = (
+    'mmengine',
+    'mmlape',
+    'mmcv',
+    'mmdet',
+    'mmseg',
+    'mmpretrain',
+    'mmpose',
+    'mmdet3d',
+    'mmrotate',
+    'mmocr',
+)
 
 __all__ = ['Replay', 'build_captured_model', 'replay']
 
@@ -78,7 +88,7 @@ class Replay:
 
 def build_captured_model(
     capture: dict[str, Any], config: Config | None = None, trust: bool = False
-) -> nn.Module:
+) -> BaseModel:
     """Build the model of a captured step, without any weights of its own.
 
     Args:
@@ -92,7 +102,9 @@ def build_captured_model(
     """
     cfg = config if config is not None else Config(capture['config'])
     if not cfg.get('model'):
-        raise ValueError('the file holds no config of a model (it was passed as an object): give --config')
+        raise ValueError(
+            'the file holds no config of a model (it was passed as an object): give --config'
+        )
     if config is None and not trust:
         _refuse_foreign_names(cfg)
     imports = cfg.get('custom_imports')
@@ -105,7 +117,7 @@ def build_captured_model(
     return revert_sync_batchnorm(MODELS.build(model))
 
 
-def replay(capture: dict[str, Any], model: nn.Module, device: str | torch.device = 'cpu') -> Replay:
+def replay(capture: dict[str, Any], model: BaseModel, device: str | torch.device = 'cpu') -> Replay:
     """Run the step again.
 
     Args:
@@ -143,11 +155,11 @@ def replay(capture: dict[str, Any], model: nn.Module, device: str | torch.device
     return found
 
 
-def _loss(model: nn.Module, data: Any) -> dict[str, Any]:
+def _loss(model: BaseModel, data: Any) -> dict[str, Any]:
     return model(**data, mode='loss') if isinstance(data, dict) else model(*data, mode='loss')
 
 
-def _restore(capture: dict[str, Any], model: nn.Module) -> None:
+def _restore(capture: dict[str, Any], model: BaseModel) -> None:
     try:
         model.load_state_dict(capture['state'])
     except RuntimeError as error:
@@ -168,7 +180,9 @@ def _refuse_foreign_names(cfg: Config) -> None:
     """Refuse what MMEngine would look for outside of registries and the packages that these are in."""
     parts = [cfg.model.to_dict(), cfg.get('data_preprocessor')]
     imports = (cfg.get('custom_imports') or {}).get('imports') or []
-    names = [name for name in _types(parts) if '.' in name and name.rpartition('.')[0] not in _SCOPES]
+    names = [
+        name for name in _types(parts) if '.' in name and name.rpartition('.')[0] not in _SCOPES
+    ]
     modules = [imports] if isinstance(imports, str) else [*imports]
     modules += [cfg.get('default_scope') or 'mmengine']
     names += [name for name in modules if name.partition('.')[0] not in _SCOPES]

@@ -1,5 +1,7 @@
 """What the command lines of training and testing share: configs by name, options, processes, resuming."""
 
+from mmlape.shipped import find_config, shipped_configs, shipped_folder
+
 from .options import (
     AMP_DTYPES,
     add_common_options,
@@ -8,8 +10,6 @@ from .options import (
     enable_lr_scaling,
     existing_checkpoint,
 )
-from mmlape.shipped import find_config, shipped_configs, shipped_folder
-
 from .processes import all_see, joined, main_process_says, stop_with_message
 from .resume import last_complete_checkpoint, set_resume
 from .testing import add_metric, keep_predictions, show_predictions, use_tta

@@ -89,9 +89,10 @@ def stop_with_message(*kinds: type[Exception]) -> Iterator[None]:
     Args:
         kinds: Of errors. Default ValueError and TypeError.
     """
+    expected = kinds or (ValueError, TypeError)
     try:
         yield
-    except kinds or (ValueError, TypeError) as error:
+    except expected as error:
         sys.exit(f'error: {error}' if get_rank() == 0 else 1)
 
 

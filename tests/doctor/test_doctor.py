@@ -27,11 +27,15 @@ class Here:
 
     def __init__(self, gpus=(), processes=1, cores=4, **facts):
         self.gpus, self.processes, self.cores = list(gpus), processes, cores
-        self.torch = dict(version='2.11.0', cuda=None, gpus=self.gpus, numpy=None, torchvision=None) | facts
+        self.torch = (
+            dict(version='2.11.0', cuda=None, gpus=self.gpus, numpy=None, torchvision=None) | facts
+        )
 
 
 def gpu(**facts):
-    usual = dict(name='A100', memory=40 * GIB, capability=[8, 0], bf16=True, fault=None, built=['sm_80'])
+    usual = dict(
+        name='A100', memory=40 * GIB, capability=[8, 0], bf16=True, fault=None, built=['sm_80']
+    )
     return usual | facts
 
 
@@ -71,7 +75,12 @@ BROKEN = {
     'no mmcv': (('mmcv',), None, 'mmcv', 'not installed'),
     'no mmengine': (('mmengine',), None, 'mmengine', 'not installed'),
     'no torch': (('torch',), None, 'torch', 'which is not installed'),
-    'no operators': (('mmcv',), ('mmcv', '2.1.0'), 'mmcv operators', 'without its compiled operators'),
+    'no operators': (
+        ('mmcv',),
+        ('mmcv', '2.1.0'),
+        'mmcv operators',
+        'without its compiled operators',
+    ),
     'old mmdet': (('mmdet',), ('mmdet', '3.0.0'), 'mmdet', 'but 3.0.0 is installed'),
 }
 
@@ -122,7 +131,9 @@ def test_versions_of_torch_whose_safe_reading_is_not(version, holes):
 
 def test_two_distributions_over_each_other_and_mixed_families(monkeypatch):
     mmcv = next(p for p in stack.PACKAGES if p.module == 'mmcv')
-    monkeypatch.setattr(stack, 'metadata_versions', lambda p: {'onedl': '2.3.6', 'original': '2.1.0'})
+    monkeypatch.setattr(
+        stack, 'metadata_versions', lambda p: {'onedl': '2.3.6', 'original': '2.1.0'}
+    )
     found = packages._openmmlab(mmcv)
     assert found.state == 'error' and 'both installed' in found.found
     assert found.advice.startswith('pip uninstall -y mmcv onedl-mmcv, then ')
@@ -153,7 +164,9 @@ def test_operators_of_another_torch(monkeypatch):
     missing = {'cpu': 'ok', 'cuda': 'nms_impl: implementation for device cuda:0 not found.'}
     monkeypatch.setattr(packages, 'ask', lambda code: (missing, ''))
     found = packages._operators()
-    assert found.state == 'error' and 'with CUDA' in found.advice and 'MMCV_WITH_OPS=1' in found.advice
+    assert (
+        found.state == 'error' and 'with CUDA' in found.advice and 'MMCV_WITH_OPS=1' in found.advice
+    )
 
 
 def test_gpus(monkeypatch):
@@ -174,7 +187,9 @@ def test_gpus(monkeypatch):
 
 
 def loader(workers=4, batch=2, **dataset):
-    return Config(dict(train_dataloader=dict(num_workers=workers, batch_size=batch, dataset=dataset)))
+    return Config(
+        dict(train_dataloader=dict(num_workers=workers, batch_size=batch, dataset=dataset))
+    )
 
 
 def test_shared_memory_of_a_container(monkeypatch):
@@ -222,7 +237,8 @@ def test_a_config_whose_data_are_there(commands, tmp_path):
     text = (
         f'_base_ = {str(CONFIGS / "demo" / f"{DEMO}.py")!r}\n'
         "data = dict(data_root='data', metainfo=dict(classes=('red cell', 'white cell', \"crow's foot\")))\n"
-        "train_dataloader = dict(dataset=dict(ann_file='annotations/train.json', data_prefix=dict(img='train'), **data))\n"
+        "train_dataloader = dict(dataset=dict(\n"
+        "    ann_file='annotations/train.json', data_prefix=dict(img='train'), **data))\n"
         "val_dataloader = dict(dataset=dict(ann_file='annotations/val.json', data_prefix=dict(img='val'), **data))\n"
         'test_dataloader = val_dataloader\nauto_scale_lr = dict(base_batch_size=16)\n'
     )

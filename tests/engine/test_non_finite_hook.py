@@ -38,7 +38,10 @@ class Noisy(BaseModel):
         x = self.batch(self.conv(torch.stack(list(inputs)).float())).flatten(2).transpose(1, 2)
         x = self.drop(self.power(self.tokens(x)))
         zero = self.root(x).mean() * 0
-        return {'loss_a': x.square().mean() + torch.rand(()), 'loss_root': zero.sqrt() if self.harm() else zero}
+        return {
+            'loss_a': x.square().mean() + torch.rand(()),
+            'loss_root': zero.sqrt() if self.harm() else zero,
+        }
 
     def harm(self):
         return bool(self.conv.bias.detach()[0] == 0)  # set by the hook below
@@ -149,9 +152,18 @@ def test_the_run_stops_and_nothing_is_learned(kind, words, tmp_path):
 @pytest.mark.parametrize(
     ('kind', 'place'),
     [
-        ('input', r'in the input, before any module: inputs\[1\]: nan at \(2, 1, 3\), 1 of 126 values'),
-        ('loss', r'in the weights or buffers, before the step: power.weight: inf at \(1,\), 1 of 4'),
-        ('gradients', r'in the backward pass \(the loss is finite\), in what is computed from root \(Linear\)'),
+        (
+            'input',
+            r'in the input, before any module: inputs\[1\]: nan at \(2, 1, 3\), 1 of 126 values',
+        ),
+        (
+            'loss',
+            r'in the weights or buffers, before the step: power.weight: inf at \(1,\), 1 of 4',
+        ),
+        (
+            'gradients',
+            r'in the backward pass \(the loss is finite\), in what is computed from root \(Linear\)',
+        ),
     ],
 )
 def test_the_step_runs_again(kind, place, tmp_path):
@@ -181,7 +193,9 @@ def test_batches_are_left_out_but_not_for_ever(tmp_path):
     assert len(list((tmp_path / 'a').glob('nan_*.pth'))) == 1
     steps = {int(state['step']) for state in runner.optim_wrapper.optimizer.state.values()}
     assert steps == {3}
-    runner = runner_of(tmp_path / 'b', 'input', harm=dict(times=3), hook=dict(max_skipped=2, max_files=0))
+    runner = runner_of(
+        tmp_path / 'b', 'input', harm=dict(times=3), hook=dict(max_skipped=2, max_files=0)
+    )
     with pytest.raises(NonFiniteError, match=f'iteration {FAULTY + 2}'):
         runner.train()
     assert not list((tmp_path / 'b').glob('nan_*.pth'))
