@@ -15,6 +15,7 @@ from torch import nn
 
 from mmlape.engine import NonFiniteError, StopAtNonFiniteHook
 from mmlape.engine.capture import read_capture
+from mmlape.engine.first_non_finite import FirstNonFinite
 from mmlape.engine.replay import build_captured_model, replay
 from mmlape.norm import PowerNorm, TokenBN
 
@@ -273,3 +274,39 @@ def test_a_full_disk_does_not_hide_why(tmp_path, monkeypatch):
 def test_wrong_options_are_refused(options, error):
     with pytest.raises((TypeError, ValueError), match=error):
         StopAtNonFiniteHook(**options)
+
+
+def test_where_the_first_value_appears():
+    """In a module, in the code between two, after the modules in one; a mask may hold infinity."""
+
+    class Part(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+            self.fault = ''
+
+        def forward(self, x, attn_mask=None):
+            y = self.a(x)
+            y = y / 0 if self.fault == 'between' else y
+            y = self.b(y)
+            return (-1 - y.square()).log() if self.fault == 'after' else y
+
+    model = nn.ModuleDict(dict(part=Part()))
+    model.forward = lambda x: model['part'](x, attn_mask=torch.full((2,), -math.inf))
+    for fault, words in (
+        ('', None),
+        ('between', r'in the code of part \(Part\), before part.b \(Linear\) was called with it'),
+        ('after', r'in part \(Part\), after the modules in it \(output: nan at'),
+    ):
+        model['part'].fault = fault
+        with FirstNonFinite(model) as watch:
+            model(-torch.ones(3, 2))
+        assert watch.forward is None if words is None else re.match(words, watch.forward), (
+            watch.forward
+        )
+    with torch.no_grad():
+        model['part'].a.weight.fill_(3e38)
+    with FirstNonFinite(model) as watch:
+        model(torch.ones(3, 2))
+    assert re.match(r'in part.a \(Linear\) \(output: inf at \(0, 0\), 6 of 6', watch.forward)
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
