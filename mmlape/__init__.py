@@ -24,8 +24,9 @@ try:
 except (ImportError, AttributeError) as error:
     # MMEngine imports us for every `type='mmlape.X'`, swallows these two, and then says only that X is not in the
     # registry; without this line nobody would see why.
-    logging.getLogger('mmlape').error('mmlape cannot be imported: %s', error)
-    raise
+    if not stack.is_examined():  # `mmlape doctor` says it itself, with the rest
+        logging.getLogger('mmlape').error('mmlape cannot be imported: %s', error)
+        raise
 
 __all__ = [
     '__version__',

@@ -14,7 +14,7 @@ import sys
 from difflib import get_close_matches
 from pathlib import Path
 
-from mmlape.launch import shipped_configs, shipped_folder
+from mmlape.shipped import shipped_configs, shipped_folder
 
 
 def commands() -> dict[str, Path]:

@@ -10,6 +10,7 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import re
+import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,3 +203,12 @@ def weights_only_fault(version: str) -> str | None:
     if numbers(version) < (2, 10):
         return 'CVE-2026-24747 (memory is corrupted on loading), mended in torch 2.10'
     return None
+
+
+def is_examined() -> bool:
+    """Whether this program is ``mmlape doctor``, which is there for packages that are missing or broken."""
+    program, *arguments = sys.argv or ['']
+    name = Path(program).stem
+    return name == 'doctor' or (
+        name in ('mmlape', '__main__', '-m') and arguments[:1] == ['doctor']
+    )

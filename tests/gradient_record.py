@@ -41,7 +41,10 @@ class RecordGradients(Hook):
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         state = {name: value.clone() for name, value in model.state_dict().items()}
-        self.record = dict(state=state, batch=data_batch, wrapper=type(runner.model).__name__)
+        rates = [group['lr'] for group in runner.optim_wrapper.param_groups]
+        self.record = dict(
+            state=state, batch=data_batch, wrapper=type(runner.model).__name__, rates=rates
+        )
         torch.manual_seed(seed_of(get_rank(), runner.iter))
 
     def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:

@@ -11,6 +11,7 @@ import torch
 from gradient_record import seed_of
 from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
+from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 from ports import free_port
 
@@ -112,6 +113,55 @@ def gradients(model: torch.nn.Module, record: dict, rank: int, iteration: int) -
         for name, parameter in model.named_parameters()
         if parameter.grad is not None
     }
+
+
+def test_all_processes_begin_with_equal_weights(trained):
+    """Parameters and buffers, before the first step."""
+    folder, _, _ = trained
+    first, second = (record['state'] for record in records(folder, 0))
+    assert len(first) > 50 and first.keys() == second.keys()
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def test_training_equals_that_of_one_process(trained):
+    """Both batches one after the other, in one process, from the first weights on: the same after every step.
+
+    To a thousandth of the way that a tensor has gone.
+    """
+    folder, config, _ = trained
+    cfg = Config.fromfile(config)
+    with MODELS.switch_scope_and_registry(cfg.default_scope) as registry:
+        model = revert_sync_batchnorm(registry.build(cfg.model))
+    begin = records(folder, 0)[0]['state']
+    model.load_state_dict(begin)
+    optimizer = build_optim_wrapper(model, cfg.optim_wrapper).optimizer
+    for iteration in range(ITERATIONS - 1):
+        both = records(folder, iteration)
+        own = []
+        for rank, record in enumerate(both):
+            # Statistics are each process's own; all else is what this process has arrived at.
+            theirs = {name: v for name, v in record['state'].items() if is_statistic(name)}
+            mixed = {name: value.clone() for name, value in model.state_dict().items()} | theirs
+            own.append(gradients(model, dict(record, state=mixed), rank, iteration))
+        for name, parameter in model.named_parameters():
+            if name in own[0]:
+                parameter.grad = (own[0][name] + own[1][name]) / 2
+        for group, rate in zip(optimizer.param_groups, both[0]['rates']):
+            group['lr'] = rate
+        optimizer.step()
+    reached = records(folder, ITERATIONS - 1)[0]['state']
+    moved = 0
+    for name, value in model.state_dict().items():
+        if is_statistic(name) or not value.is_floating_point():
+            continue
+        way = (reached[name] - begin[name]).norm()
+        moved += bool(way > 0)
+        assert (value - reached[name]).norm() <= 1e-3 * way + 1e-8, (name, way)
+    assert moved > 50
+
+
+def is_statistic(name: str) -> bool:
+    return 'running' in name or 'num_batches' in name
 
 
 @pytest.mark.parametrize('iteration', [0, 2])

@@ -10,6 +10,7 @@ import argparse
 
 from mmengine.registry import RUNNERS
 
+from mmlape.engine import NonFiniteError
 from mmlape.launch import (
     AMP_DTYPES,
     add_common_options,
@@ -63,7 +64,8 @@ def train(cfg, resume):
         runner = RUNNERS.build(cfg)
         for note in notes:
             runner.logger.warning(note)
-        runner.train()
+        with stop_with_message(NonFiniteError):
+            runner.train()
 
 
 def main():

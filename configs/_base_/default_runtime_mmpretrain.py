@@ -9,6 +9,7 @@ default_hooks = dict(
     param_scheduler=dict(type='ParamSchedulerHook'),
     checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=3, save_best='auto'),
     sampler_seed=dict(type='DistSamplerSeedHook'),
+    finite=dict(type='mmlape.StopAtNonFiniteHook'),
     visualization=dict(type='VisualizationHook', enable=False),
     check_weights=dict(type='mmlape.CheckWeightsHook'),
 )

@@ -11,6 +11,7 @@ default_hooks = dict(
         type='CheckpointHook', by_epoch=False, interval=16000, max_keep_ckpts=3, save_best='mIoU'
     ),
     sampler_seed=dict(type='DistSamplerSeedHook'),
+    finite=dict(type='mmlape.StopAtNonFiniteHook'),
     visualization=dict(type='SegVisualizationHook'),
     check_weights=dict(type='mmlape.CheckWeightsHook'),
 )

@@ -6,6 +6,7 @@ default_hooks = dict(
     checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=100, max_keep_ckpts=2),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     check_weights=dict(type='mmlape.CheckWeightsHook'),
+    finite=dict(type='mmlape.StopAtNonFiniteHook'),
 )
 env_cfg = dict(
     cudnn_benchmark=False,

@@ -6,6 +6,7 @@ from .dtn_ratio_hook import DTNRatioHook
 from .environment import environment_options, vit_arch, vit_weights
 from .fsdp import FSDPStrategy, wrap_blocks
 from .layer_decay import LayerDecayOptimizerConstructor
+from .non_finite_hook import NonFiniteError, StopAtNonFiniteHook
 from .resume_check import ResumeCheckHook
 
 __all__ = [
@@ -15,7 +16,9 @@ __all__ = [
     'EarlyHookRunner',
     'FSDPStrategy',
     'LayerDecayOptimizerConstructor',
+    'NonFiniteError',
     'ResumeCheckHook',
+    'StopAtNonFiniteHook',
     'environment_options',
     'vit_arch',
     'vit_weights',

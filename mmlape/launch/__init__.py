@@ -1,5 +1,7 @@
 """What the command lines of training and testing share: configs by name, options, processes, resuming."""
 
+from mmlape.shipped import find_config, shipped_configs, shipped_folder
+
 from .options import (
     AMP_DTYPES,
     add_common_options,
@@ -10,7 +12,6 @@ from .options import (
 )
 from .processes import all_see, joined, main_process_says, stop_with_message
 from .resume import last_complete_checkpoint, set_resume
-from .shipped import find_config, shipped_configs, shipped_folder
 from .testing import add_metric, keep_predictions, show_predictions, use_tta
 from .weights import weights_only
 

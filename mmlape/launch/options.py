@@ -11,7 +11,8 @@ import torch
 from mmengine.config import Config, DictAction
 from mmengine.device import get_device
 
-from .shipped import find_config
+from mmlape.shipped import find_config
+
 from .weights import check_weights
 
 AMP_DTYPES = {

@@ -16,7 +16,7 @@ from mmlape.launch import (
     show_predictions,
     use_tta,
 )
-from mmlape.launch.shipped import find_config
+from mmlape.shipped import find_config
 
 DEMO = 'segmenter_vit-micro-adapter-lape_mask_digit-scenes'
 

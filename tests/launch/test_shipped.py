@@ -4,7 +4,8 @@ import pytest
 from tool_runs import REPO
 
 from mmlape import __main__ as command
-from mmlape.launch import find_config, shipped, shipped_configs
+from mmlape import shipped
+from mmlape.launch import find_config, shipped_configs
 
 MASK_RCNN = 'mask-rcnn_deit-s-adapter-lape_fpn_ms-3x_coco'
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import SequenceMatcher
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parent
 
 
 def shipped_folder(name: str) -> Path:

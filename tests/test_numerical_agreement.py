@@ -1,0 +1,166 @@
+"""Do precisions, recomputation and repetition agree, with the demo's models? Processes: test_distributed.py."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from config_utils import CONFIGS, use_scope
+from mmengine.config import Config, ConfigDict
+from mmengine.optim import OptimWrapper, build_optim_wrapper
+from mmengine.registry import MODELS
+from mmengine.runner import Runner, set_random_seed
+from tool_runs import Commands
+
+from mmlape.datasets import build_digit_scenes
+
+DEMO = {
+    'mask-rcnn': 'mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes',
+    'segmenter': 'segmenter_vit-micro-adapter-lape_mask_digit-scenes',
+    'retinanet': 'retinanet_pvt-micro-dtn_fpn_digit-scenes',
+}
+ITERATIONS, LAST = 50, 10
+# How far the mean loss of the last 10 of 50 iterations may be from that of float32, as a share of it, and how far the
+# loss of the first one.
+BAND = {'bfloat16': (0.10, 0.02), 'float16': (0.10, 0.01)}
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+    return build_digit_scenes(tmp_path_factory.mktemp('digits'), num_train=24, num_val=2)
+
+
+def config_of(name, data, **backbone):
+    cfg = Config.fromfile(CONFIGS / 'demo' / f'{DEMO[name]}.py')
+    cfg.train_dataloader.dataset.data_root = str(data)
+    cfg.train_dataloader.batch_size = 2
+    cfg.model.backbone.update(backbone)
+    return cfg
+
+
+class Autocast(OptimWrapper):
+    """MMEngine's AmpOptimWrapper is for GPUs alone."""
+
+    def __init__(self, dtype, **options):
+        super().__init__(**options)
+        self.dtype = dtype
+        # As `mmlape train --amp-dtype`: float16 has a loss scale.
+        self.scaler = torch.amp.GradScaler('cpu', enabled=dtype is torch.float16)
+
+    @contextmanager
+    def optim_context(self, model):
+        with super().optim_context(model), torch.autocast('cpu', self.dtype):
+            yield
+
+    def backward(self, loss, **options):
+        self.scaler.scale(loss).backward(**options)
+        self._inner_count += 1
+
+    def step(self, **options):
+        if self.clip_grad_kwargs:
+            self.scaler.unscale_(self.optimizer)
+            self._clip_grad()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
+def batches(cfg, number):
+    """The first ones of the config's loader, the same each time."""
+    set_random_seed(7)
+    loader = iter(Runner.build_dataloader(cfg.train_dataloader, seed=7))
+    return [next(loader) for _ in range(number)]
+
+
+def train(cfg, steps, dtype=None):
+    """Losses of each step from initial weights, and the model."""
+    use_scope(cfg.default_scope)
+    set_random_seed(3)
+    model = MODELS.build(cfg.model)
+    model.init_weights()
+    wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+    # No warm-up here, so a quarter of the rate.
+    for group in wrapper.optimizer.param_groups:
+        group['lr'] *= 0.25
+    if dtype is not None:
+        wrapper = Autocast(
+            dtype, optimizer=wrapper.optimizer, clip_grad=cfg.optim_wrapper.get('clip_grad')
+        )
+    model.train()
+    losses = []
+    for step, batch in enumerate(steps):
+        torch.manual_seed(step)
+        losses.append(model.train_step(batch, wrapper)['loss'].item())
+    return losses, model
+
+
+@pytest.fixture(scope='module', params=DEMO)
+def case(request, data):
+    """Name, config, 50 batches, and what float32 makes of them."""
+    cfg = config_of(request.param, data)
+    use_scope(cfg.default_scope)
+    steps = batches(cfg, ITERATIONS)
+    return request.param, steps, train(cfg, steps)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('dtype', BAND)
+def test_half_precision_stays_in_a_band_around_float32(case, dtype, data):
+    name, steps, wanted = case
+    found, model = train(config_of(name, data), steps, getattr(torch, dtype))
+    end, start = BAND[dtype]
+    assert found[0] == pytest.approx(wanted[0], rel=start) and found[0] != wanted[0]
+    means = [sum(losses[-LAST:]) / LAST for losses in (found, wanted)]
+    assert means[0] == pytest.approx(means[1], rel=end)
+    # It learns, so the band says something.
+    assert means[1] < 0.8 * wanted[0]
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    'name',
+    ['segmenter', *(pytest.param(n, marks=pytest.mark.slow) for n in DEMO if n != 'segmenter')],
+)
+def test_recomputation_equals_plain_in_training(name, data):
+    """Losses, weights and statistics of six steps with drop path, bit for bit."""
+    drop = dict(drop_path_rate=0.2) if name == 'retinanet' else dict(vit=dict(drop_path_rate=0.2))
+    configs = [config_of(name, data) for _ in range(2)]
+    for cfg, with_cp in zip(configs, (False, True)):
+        cfg.model.backbone = ConfigDict(
+            Config._merge_a_into_b(dict(drop, with_cp=with_cp), cfg.model.backbone)
+        )
+    use_scope(configs[0].default_scope)
+    steps = batches(configs[0], 6)
+    (losses, model), (again, recomputing) = (train(cfg, steps) for cfg in configs)
+    assert losses == again and len(set(losses)) == 6
+    state = recomputing.state_dict()
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    'name',
+    ['segmenter', *(pytest.param(n, marks=pytest.mark.slow) for n in DEMO if n != 'segmenter')],
+)
+def test_two_runs_with_one_seed_are_identical(name, data, tmp_path, monkeypatch, capsys):
+    """`mmlape train --seed`, twice: weights, statistics, the optimizer's state; another seed differs."""
+    (tmp_path / 'data').mkdir()
+    (tmp_path / 'data' / 'digit_scenes').symlink_to(data)
+    commands = Commands(tmp_path, monkeypatch, capsys)
+    short = (
+        'train_cfg.max_iters=4', 'train_cfg.val_interval=9', 'default_hooks.checkpoint.interval=4',
+        'train_dataloader.batch_size=2',
+    )  # fmt: skip
+    for run, seed in (('a', 5), ('b', 5), ('c', 6)):
+        commands('train.py', DEMO[name], '--seed', seed, '--work-dir', run, '--cfg-options', *short)
+    a, b, c = (torch.load(tmp_path / run / 'iter_4.pth', weights_only=False) for run in 'abc')
+    assert identical(a['state_dict'], b['state_dict'])
+    assert identical(a['optimizer'], b['optimizer']) and len(a['optimizer']['state']) > 10
+    assert not identical(a['state_dict'], c['state_dict'])
+
+
+def identical(a, b):
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(identical(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(identical, a, b))
+    return a == b

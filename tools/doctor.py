@@ -1,0 +1,42 @@
+"""Is everything there that a training needs? Says what is right, what is wrong, and what to do.
+
+    python tools/doctor.py [CONFIG] [--work-dir FOLDER] [--json]
+
+Looks at Python, PyTorch, the OpenMMLab packages and their compiled operators, GPUs, shared memory, threads, disk and
+limits; with CONFIG (a file, or the name of one that comes with mmlape) also at its model, data, weights and learning
+rate. Ends with 1 if there is an error. See docs/install.md.
+"""
+
+import argparse
+import contextlib
+import json
+import sys
+
+from mmlape.doctor import examine, exit_code, table
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description='Is everything there that a training needs?')
+    parser.add_argument(
+        'config', nargs='?', help='a file, or the name of a config that comes with mmlape'
+    )
+    parser.add_argument('--work-dir', help='where the training would write')
+    parser.add_argument('--json', action='store_true', help='for programs')
+    return parser.parse_args()
+
+
+def main():
+    options = parse_arguments()
+    # What packages print when they are imported is no part of the answer.
+    with contextlib.redirect_stdout(sys.stderr):
+        checks = examine(options.config, options.work_dir)
+    if options.json:
+        content = dict(ok=not exit_code(checks), checks=[check.as_dict() for check in checks])
+        sys.stdout.write(f'{json.dumps(content, indent=2)}\n')
+    else:
+        sys.stdout.write(table(checks))
+    sys.exit(exit_code(checks))
+
+
+if __name__ == '__main__':
+    main()
