@@ -1,5 +1,6 @@
 """What training needs beyond MMEngine."""
 
+from .check_config import check_config, check_data_is_there
 from .check_data import CheckDataHook, EarlyHookRunner
 from .dtn_ratio_hook import DTNRatioHook
 from .environment import environment_options, vit_arch, vit_weights
@@ -14,6 +15,8 @@ __all__ = [
     'FSDPStrategy',
     'LayerDecayOptimizerConstructor',
     'ResumeCheckHook',
+    'check_config',
+    'check_data_is_there',
     'environment_options',
     'vit_arch',
     'vit_weights',

@@ -11,6 +11,8 @@ import torch
 from mmengine.config import Config, DictAction
 from mmengine.device import get_device
 
+from mmlape.overrides import merge_overrides
+
 from .shipped import find_config
 
 AMP_DTYPES = {
@@ -43,11 +45,10 @@ def config_of(options: argparse.Namespace) -> Config:
     """The config that the common options mean, with ``work_dir`` and ``launcher`` set.
 
     Raises:
-        ValueError: If there is no such config.
+        ValueError: If there is no such config, or ``--cfg-options`` names what it has not.
     """
     path = find_config(options.config)
-    cfg = Config.fromfile(path)
-    cfg.merge_from_dict(options.cfg_options or {})
+    cfg = merge_overrides(Config.fromfile(path), options.cfg_options)
     cfg.launcher = options.launcher or ('pytorch' if _under_torchrun() else 'none')
     os.environ.setdefault('LOCAL_RANK', str(options.local_rank))
     if options.work_dir is not None:

@@ -10,9 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
-from mmlape.checks import check_bool, check_layers, check_option, check_positive_int
+from mmlape.checks import check_bool, check_eps, check_layers, check_option, check_positive_int
 from mmlape.registry import MODELS
 
 from .decomposed import POSITION_NORMS
@@ -107,8 +108,11 @@ class LaPE(Joining):
             ``'norm_channel_gain'``, or ``'norm_channel_gain_bias'`` (default), the LayerNorm of LaPE.
         eps: Added to the variance. Default 1e-6.
 
+    A row of :math:`\omega` that is (nearly) constant, with a variance below ``eps``, passes its gradient on as it is: a
+    prefix row that starts at zero is learned. Through LayerNorm, that gradient would grow by ``1 / sqrt(eps)`` per layer.
+
     Raises:
-        ValueError: If ``layers`` names no layers, one twice, or one that does not exist, or ``norm`` is unknown.
+        ValueError: If ``layers`` names no layers, one twice, or one that does not exist, ``norm`` is unknown, or ``eps`` is not above 0.
 
     It adds ``2 * C`` parameters for each layer named.
     """
@@ -126,14 +130,19 @@ class LaPE(Joining):
         self.progressive = check_bool('progressive', progressive)
         self.layers = check_layers('layers', layers, self.depth)
         make = POSITION_NORMS[check_option('norm', norm, POSITION_NORMS)]
-        self.norms = nn.ModuleList(make(self.embed_dims, eps) for _ in self.layers)
+        self._normalises = norm.startswith('norm')
+        self.eps = check_eps(eps)
+        self.norms = nn.ModuleList(make(self.embed_dims, self.eps) for _ in self.layers)
 
     def forward(self, embedding: Tensor) -> PositionPlan:
         """Plan with one ``attention`` entry for each layer named."""
         attention: list[Tensor | None] = list(self._nothing)
-        position = embedding
+        position, around = embedding, None
+        if self._normalises and embedding.requires_grad and torch.is_grad_enabled():
+            position, around = _around_norms(embedding, self.eps)
         for layer, norm in zip(self.layers, self.norms):
-            attention[layer] = normed = norm(position)
+            normed = norm(position)
+            attention[layer] = normed if around is None else normed + around
             if self.progressive:
                 position = normed
         return PositionPlan(None, self._nothing, tuple(attention))
@@ -141,3 +150,13 @@ class LaPE(Joining):
     def layer_modules(self, layer: int) -> list[nn.Module]:
         """The norm of ``layer``."""
         return [norm for index, norm in zip(self.layers, self.norms) if index == layer]
+
+
+def _around_norms(rows: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Rows ``(1, N, C)``, those of a variance below ``eps`` without gradient; and zeros that carry the gradient of these.
+
+    Both together are the rows: values do not change, and gradients of other rows do not either.
+    """
+    flat = rows.detach().float().var(dim=-1, correction=0, keepdim=True) < eps
+    held = rows.detach()
+    return torch.where(flat, held, rows), torch.where(flat, rows - held, 0)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_bool
+from mmlape.checks import check_bool, check_eps
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
@@ -55,7 +55,7 @@ class RelativePositionBias(AttentionPosition):
         table = torch.empty((2 * height - 1) * (2 * width - 1), self.num_heads)
         self.relative_position_bias_table = nn.Parameter(nn.init.trunc_normal_(table, std=0.02))
         normed = check_bool('layer_norm', layer_norm)
-        self.pe_norm = nn.LayerNorm(height * width, eps=eps) if normed else None
+        self.pe_norm = nn.LayerNorm(height * width, eps=check_eps(eps)) if normed else None
 
     def bias(self, query: Layout | Grid, key: Layout | Grid | None = None) -> Tensor:
         """``(1, heads, queries, keys)``; zero for prefix tokens, which layouts have and grids have not."""
