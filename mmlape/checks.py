@@ -81,7 +81,7 @@ def check_option(name: str, value: Any, accepted: Collection[Option]) -> Option:
         raise ValueError(
             f'{name} must be one of {sorted(accepted)}, got {value!r}{did_you_mean(value, accepted)}'
         )
-    return value
+    return value  # type: ignore[return-value]  # its type is that of what is accepted
 
 
 def check_keys(name: str, value: Any, required: Collection[str]) -> dict:

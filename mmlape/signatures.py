@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from .checks import did_you_mean
 
 Class = TypeVar('Class', bound=type)
-_NAMES = {
+_NAMES: dict[Any, str] = {
     bool: 'True or False',
     int: 'an integer',
     float: 'a number',
@@ -23,11 +23,12 @@ _NAMES = {
     type(None): 'None',
     dict: 'a dict',
 }
+_MANY: dict[Any, str] = {int: 'integers', float: 'numbers', dict: 'dicts'}
 _LISTS = (list, tuple, collections.abc.Sequence)
 
 
 def checked_options(cls: Class) -> Class:
-    """Decorator: let the constructor of ``cls``, and those of mmlape that it inherits, check options by its annotations.
+    """Decorator: let the constructor of ``cls``, and those of mmlape that it inherits, check options by annotations.
 
     A name that is no option is refused with the nearest one (TypeError), a value of another type than annotated too
     (TypeError; ``True`` is no number, and text is nothing but text), NaN and infinity where a number is wanted
@@ -99,7 +100,7 @@ def _is_union(hint: Any) -> bool:
 def _described(hint: Any) -> str:
     origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if origin in _LISTS:
-        what = {int: 'integers', float: 'numbers', dict: 'dicts'}.get(inner[0] if inner else None)
+        what = _MANY.get(inner[0] if inner else None)
         kind = 'a pair' if origin is tuple and len(inner) == 2 and inner[1] is not ... else 'a list'
         return f'{kind} of {what}' if what else kind
     if origin is collections.abc.Mapping:

@@ -2,6 +2,7 @@
 
 import inspect
 import typing
+from collections.abc import Sequence
 
 import pytest
 from mmengine.registry import HOOKS as ROOT_HOOKS
@@ -15,7 +16,9 @@ from mmlape.registry import MODELS
 from mmlape.signatures import checked_options, described
 
 ARCH = dict(embed_dims=16, depth=2, num_heads=4, mlp_ratio=2)
-PYRAMID = dict(embed_dims=[8] * 4, depths=[1] * 4, num_heads=[1] * 4, mlp_ratios=[1] * 4, sr_ratios=[1] * 4)
+PYRAMID = dict(
+    embed_dims=[8] * 4, depths=[1] * 4, num_heads=[1] * 4, mlp_ratios=[1] * 4, sr_ratios=[1] * 4
+)
 # What a class cannot do without, by the name of the argument.
 SAMPLES = dict(
     embed_dims=16, num_features=16, num_heads=4, depth=2, grid=(4, 4), hidden_dims=32, source='deit',
@@ -62,14 +65,25 @@ def options_of(cls):
     ]
     options = {name: hints[name] for name in names if hints.get(name, typing.Any) is not typing.Any}
     if issubclass(cls, StagedTransformer):
-        common = ('drop_rate', 'attn_drop_rate', 'drop_path_rate', 'frozen_stages', 'with_cp', 'out_type')
+        common = (
+            'drop_rate',
+            'attn_drop_rate',
+            'drop_path_rate',
+            'frozen_stages',
+            'with_cp',
+            'out_type',
+        )
         options |= dict.fromkeys((*common, 'out_indices', 'init_cfg', 'final_norm', *cls.short))
     return options
 
 
 def arguments_of(cls):
     parameters = inspect.signature(cls.__init__).parameters
-    needed = {name: SAMPLES[name] for name, p in parameters.items() if p.default is p.empty and name in SAMPLES}
+    needed = {
+        name: SAMPLES[name]
+        for name, p in parameters.items()
+        if p.default is p.empty and name in SAMPLES
+    }
     return {**needed, **EXTRA.get(cls.__name__, {})}
 
 
@@ -116,7 +130,7 @@ def test_wrong_options_are_refused(cls, option, kind):
     [
         (bool | float | None, 'True or False, a number or None'),
         (int | tuple[int, int], 'an integer or a pair of integers'),
-        (typing.Optional[typing.Sequence[dict]], 'a list of dicts or None'),
+        (Sequence[dict] | None, 'a list of dicts or None'),
         (int | float, 'a number'),
         (nn.Module, 'a Module'),
     ],
@@ -130,9 +144,9 @@ def test_nearest_names():
     with pytest.raises(TypeError, match="unexpected keyword argument 'epss'; did you mean 'eps'"):
         MODELS.build(dict(lape, epss=1))
     for name in ('Lape', 'LaPe', 'lape', 'LaPEE'):
-        with pytest.raises(ValueError, match="did you mean 'mmlape.LaPE'"):
+        with pytest.raises(ValueError, match=r"did you mean 'mmlape\.LaPE'"):
             MODELS.build(dict(lape, type=f'mmlape.{name}'))
-    with pytest.raises(KeyError, match="did you mean 'mmlape.DTNRatioHook'"):
+    with pytest.raises(KeyError, match=r"did you mean 'mmlape\.DTNRatioHook'"):
         ROOT_HOOKS.build(dict(type='mmlape.DtnRatioHook'))
     with pytest.raises(ValueError, match='not registered as a model of mmlape; there are'):
         MODELS.get('mmlape.Zzzzzzzz')
@@ -142,7 +156,7 @@ def test_other_peoples_classes_are_left_alone():
     """Annotations of theirs need not be meant so; what they inherit from ours is checked."""
 
     class Loose(MODELS.get('LN')):
-        def __init__(self, num_features: str, eps=1e-6, more: int = None):
+        def __init__(self, num_features: str, eps=1e-6):
             super().__init__(num_features, eps)
 
     init = Loose.__init__

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from mmengine.config import Config
+
 from mmlape.checks import check_bool, check_number, check_positive_int
 
 from .data_files import is_local, missing_folder
@@ -64,7 +66,7 @@ _SCHEDULE: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
-def check_config(cfg: Mapping[str, Any]) -> None:
+def check_config(cfg: Config | Mapping[str, Any]) -> None:
     """Check numbers that upstream takes as they are, and class names.
 
     Learning rate, decay and clipping of gradients, length of the training, intervals, schedules, batch sizes and
@@ -92,7 +94,7 @@ def check_config(cfg: Mapping[str, Any]) -> None:
                 _check_classes(f'{split}_dataloader.dataset.metainfo.classes', classes)
 
 
-def check_data_is_there(cfg: Mapping[str, Any], splits: Sequence[str]) -> None:
+def check_data_is_there(cfg: Config | Mapping[str, Any], splits: Sequence[str]) -> None:
     """Raise ValueError if a folder or file that the data sets of ``splits`` name is not on this machine.
 
     The message ends with the config's ``data_from``, where it has one: how the data are made or where they come from.
@@ -106,7 +108,9 @@ def check_data_is_there(cfg: Mapping[str, Any], splits: Sequence[str]) -> None:
                 reports.append(findings.report(findings.problems[:1]))
     if reports:
         source = cfg.get('data_from')
-        raise ValueError('\n'.join(['the data are not there:', *reports, *([source] if source else [])]))
+        raise ValueError(
+            '\n'.join(['the data are not there:', *reports, *([source] if source else [])])
+        )
 
 
 def leaf_datasets(config: Any) -> Iterator[Mapping[str, Any]]:
@@ -143,9 +147,10 @@ def _check_classes(name: str, classes: Sequence[Any]) -> None:
         raise ValueError(f'{name} must be different, {listed(twice)} come twice')
 
 
-def _at(cfg: Mapping[str, Any], path: str) -> Any:
+def _at(cfg: Config | Mapping[str, Any], path: str) -> Any:
     """The value at ``a.b.c``, None where there is none."""
-    value: Any = cfg
-    for key in path.split('.'):
+    first, *rest = path.split('.')
+    value = cfg.get(first)
+    for key in rest:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmengine.dataset import BaseDataset
@@ -103,7 +103,7 @@ class CheckDataHook(Hook):
             return None
         return '\n'.join(['the data do not fit the config:', *reports])
 
-    def _examine(self, split: str, config: dict, cfg: dict) -> Findings:
+    def _examine(self, split: str, config: Mapping[str, Any], cfg: dict) -> Findings:
         with DATASETS.switch_scope_and_registry(config.get('_scope_')) as registry:
             name = config['type']
             cls = registry.get(name) if isinstance(name, str) else name

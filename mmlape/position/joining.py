@@ -108,11 +108,12 @@ class LaPE(Joining):
             ``'norm_channel_gain'``, or ``'norm_channel_gain_bias'`` (default), the LayerNorm of LaPE.
         eps: Added to the variance. Default 1e-6.
 
-    A row of :math:`\omega` that is (nearly) constant, with a variance below ``eps``, passes its gradient on as it is: a
-    prefix row that starts at zero is learned. Through LayerNorm, that gradient would grow by ``1 / sqrt(eps)`` per layer.
+    A row of :math:`\omega` that is (nearly) constant, with a variance below ``eps``, passes its gradient on as it is, so that
+    a prefix row that starts at zero is learned; through LayerNorms it would grow by ``1 / sqrt(eps)`` per layer.
 
     Raises:
-        ValueError: If ``layers`` names no layers, one twice, or one that does not exist, ``norm`` is unknown, or ``eps`` is not above 0.
+        ValueError: If ``layers`` names no layers, one twice, or one that does not exist, ``norm`` is unknown,
+            or ``eps`` is not above 0.
 
     It adds ``2 * C`` parameters for each layer named.
     """
@@ -153,7 +154,7 @@ class LaPE(Joining):
 
 
 def _around_norms(rows: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Rows ``(1, N, C)``, those of a variance below ``eps`` without gradient; and zeros that carry the gradient of these.
+    """Rows ``(1, N, C)``, those of a variance below ``eps`` without gradient; and zeros with the gradient of these.
 
     Both together are the rows: values do not change, and gradients of other rows do not either.
     """

@@ -54,8 +54,8 @@ class RelativePositionBias(AttentionPosition):
         height, width = self.grid
         table = torch.empty((2 * height - 1) * (2 * width - 1), self.num_heads)
         self.relative_position_bias_table = nn.Parameter(nn.init.trunc_normal_(table, std=0.02))
-        normed = check_bool('layer_norm', layer_norm)
-        self.pe_norm = nn.LayerNorm(height * width, eps=check_eps(eps)) if normed else None
+        normed, eps = check_bool('layer_norm', layer_norm), check_eps(eps)
+        self.pe_norm = nn.LayerNorm(height * width, eps=eps) if normed else None
 
     def bias(self, query: Layout | Grid, key: Layout | Grid | None = None) -> Tensor:
         """``(1, heads, queries, keys)``; zero for prefix tokens, which layouts have and grids have not."""
