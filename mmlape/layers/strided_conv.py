@@ -11,7 +11,7 @@ class StridedConv2d(nn.Conv2d):
     """PyTorch's, where PyTorch computes it.
 
     On a CPU with AMX, in bfloat16, the result of a strided convolution that has one column stays what was in memory
-    before (torch 2.11). There a second column is made, and cut off. Arguments and parameters are those of ``nn.Conv2d``.
+    before (torch 2.11). There a second column is made, and cut off. Arguments and parameters are ``nn.Conv2d``'s.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
