@@ -21,7 +21,7 @@ from mmlape.backbones import ViTAdapter
 
 FAST, SLOW = 4, 32
 # More pixels than that, and attention of every token to all takes seconds.
-MOST_PIXELS = 2**14
+MOST_PIXELS = 2**13
 SETTINGS = settings(
     deadline=None,
     database=None,
@@ -39,7 +39,7 @@ PIXELS = {
         torch.full((*shape[:2], 1, 1), 255), (0, shape[3] - 1, 0, shape[2] - 1)
     ),
 }
-SIDES = st.one_of(st.integers(1, 80), st.integers(1, 80), st.integers(1, 2048))
+SIDES = st.one_of(st.integers(1, 64), st.integers(1, 64), st.integers(1, 64), st.integers(1, 2048))
 
 
 @dataclass(frozen=True)

@@ -79,13 +79,13 @@ def _check_layout(content, findings: Findings) -> None:
         entries = content.get(section)
         if not isinstance(entries, list):
             findings.problem(f'the annotation file has no list {section!r}')
-        elif not entries:
+            continue
+        if not entries:
             findings.problem(f'the list {section!r} of the annotation file is empty')
-        else:
-            strange = [entry for entry in entries if not isinstance(entry, dict)]
-            findings.count(strange, f'entries of {section!r} are no objects', problem=True)
-        if findings.problems:
-            return
+        strange = [entry for entry in entries if not isinstance(entry, dict)]
+        findings.count(strange, f'entries of {section!r} are no objects', problem=True)
+        if strange:
+            continue
         for key in keys:
             without = [entry.get('id') for entry in entries if key not in entry]
             findings.count(without, f'entries of {section!r} have no {key!r}; ids', problem=True)
