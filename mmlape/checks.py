@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 Option = TypeVar('Option', str, int)
+
+
+def nearest(name: Any, known: Iterable[Any], likeness: float = 0.6) -> str | None:
+    """The one of ``known`` that ``name`` is most like (1 for equal), whatever the case of letters; None for none."""
+    by_lower = {str(each).lower(): str(each) for each in known}
+    found = get_close_matches(str(name).lower(), by_lower, 1, likeness)
+    return by_lower[found[0]] if found else None
+
+
+def did_you_mean(name: Any, known: Iterable[Any]) -> str:
+    """The end of a message about a name that is not among ``known``: ``"; did you mean 'eps'?"``, or nothing."""
+    close = nearest(name, known)
+    return '' if close is None else f'; did you mean {close!r}?'
 
 
 def check_positive_int(
@@ -31,10 +45,15 @@ def check_bool(name: str, value: Any) -> bool:
 def check_grid(name: str, value: Any) -> tuple[int, int]:
     """Return ``(height, width)`` from one integer or a pair of them, else raise."""
     pair = (value, value) if isinstance(value, int) else value
-    if not isinstance(pair, Sequence) or len(pair) != 2:
+    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
         raise TypeError(f'{name} must be an integer or a pair (height, width), got {value!r}')
     height, width = (check_positive_int(name, side) for side in pair)
     return height, width
+
+
+def check_eps(value: Any) -> float:
+    """Return ``value`` if it is a finite number above 0, else raise: what is added to a variance."""
+    return check_number('eps', value, above=0)
 
 
 def check_rate(name: str, value: Any, *, with_one: bool = False) -> float:
@@ -58,9 +77,11 @@ def check_number(name: str, value: Any, *, above: float | None = None) -> float:
 
 def check_option(name: str, value: Any, accepted: Collection[Option]) -> Option:
     """Return ``value`` if it is one of ``accepted``, else raise ValueError listing them."""
-    if value not in accepted:
-        raise ValueError(f'{name} must be one of {sorted(accepted)}, got {value!r}')
-    return value
+    if not isinstance(value, Hashable) or value not in accepted:
+        raise ValueError(
+            f'{name} must be one of {sorted(accepted)}, got {value!r}{did_you_mean(value, accepted)}'
+        )
+    return value  # type: ignore[return-value]  # its type is that of what is accepted
 
 
 def check_keys(name: str, value: Any, required: Collection[str]) -> dict:
@@ -69,9 +90,10 @@ def check_keys(name: str, value: Any, required: Collection[str]) -> dict:
         raise TypeError(f'{name} must be a dict, got {value!r} ({type(value).__name__})')
     unknown, missing = set(value) - set(required), set(required) - set(value)
     if unknown or missing:
+        hint = did_you_mean(min(unknown), required) if unknown else ''
         raise ValueError(
             f'{name} must have the keys {sorted(required)}: '
-            f'unknown {sorted(unknown)}, missing {sorted(missing)}'
+            f'unknown {sorted(unknown)}, missing {sorted(missing)}{hint}'
         )
     return value
 

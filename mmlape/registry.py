@@ -17,6 +17,9 @@ from mmengine.registry import VISUALIZERS as ROOT_VISUALIZERS
 from mmengine.registry import WEIGHT_INITIALIZERS as ROOT_WEIGHT_INITIALIZERS
 from mmengine.registry import Registry
 
+from .checks import did_you_mean
+from .signatures import checked_options
+
 __all__ = [
     'DATASETS',
     'FUNCTIONS',
@@ -32,8 +35,40 @@ __all__ = [
 ]
 
 
+class UnknownNameError(KeyError, ValueError):
+    """A ``type`` that is not registered. MMEngine's own error for this is a KeyError; ours say what is wrong by
+    ValueError."""
+
+    __str__ = ValueError.__str__
+
+
+class ChildRegistry(Registry):
+    """MMEngine's, with two additions: classes of mmlape check their options (:mod:`mmlape.signatures`), and a name that
+    is not registered is refused with the nearest one."""
+
+    def get(self, key: str) -> type:
+        """The class of this name.
+
+        Raises:
+            UnknownNameError: If there is none.
+        """
+        found = super().get(key)
+        if found is None:
+            names = [f'{self.scope}.{name}' for name in self.module_dict]
+            hint = did_you_mean(f'{self.scope}.{key.rpartition(".")[2]}', names)
+            raise UnknownNameError(
+                f'{key!r} is not registered as a {self.name} of mmlape{hint or f"; there are {sorted(names)}"}'
+            )
+        return found
+
+    def _register_module(self, module, *args, **kwargs) -> None:
+        super()._register_module(module, *args, **kwargs)
+        if isinstance(module, type):
+            checked_options(module)
+
+
 def _child(name: str, parent: Registry, *rooms: str) -> Registry:
-    return Registry(
+    return ChildRegistry(
         name, parent=parent, scope='mmlape', locations=[f'mmlape.{room}' for room in rooms]
     )
 

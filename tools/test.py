@@ -10,6 +10,7 @@ import argparse
 
 from mmengine.registry import RUNNERS
 
+from mmlape.engine import check_data_is_there
 from mmlape.launch import (
     add_common_options,
     add_metric,
@@ -45,6 +46,7 @@ def prepare(options):
     """The config with everything that the options change, and a metric to add."""
     cfg = config_of(options)
     cfg.load_from, cfg.resume = existing_checkpoint(options.checkpoint), False
+    check_data_is_there(cfg, ('test',))
     if options.show or options.show_dir:
         show_predictions(cfg, options.show, options.show_dir, options.wait_time)
     if options.tta:

@@ -10,7 +10,7 @@ import argparse
 
 from mmengine.registry import RUNNERS
 
-from mmlape.engine import NonFiniteError
+from mmlape.engine import NonFiniteError, check_config, check_data_is_there
 from mmlape.launch import (
     AMP_DTYPES,
     add_common_options,
@@ -53,6 +53,8 @@ def prepare(options):
         enable_lr_scaling(cfg)
     if options.seed is not None:
         cfg.randomness = dict(cfg.get('randomness') or {}, seed=options.seed)
+    check_config(cfg)
+    check_data_is_there(cfg, ('train', 'val'))
     return cfg
 
 

@@ -33,6 +33,7 @@ options = environment_options(
         weights='deit',
     ),
 )
+data_from = 'LAPE_DATA_ROOT names the data folder (docs/custom_data.md)'
 data_root = options['data_root']
 max_epochs = options['max_epochs']
 metainfo = dict(classes=options['classes'])

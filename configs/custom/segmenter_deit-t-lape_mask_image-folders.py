@@ -34,6 +34,7 @@ options = environment_options(
         weights='deit',
     ),
 )
+data_from = 'LAPE_DATA_ROOT names the data folder (docs/custom_data.md)'
 data_root = options['data_root']
 max_iters = options['max_iters']
 crop_size = (options['crop_size'],) * 2

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mmlape.checkpoints import FORMATS
 from mmlape.checks import check_option
 from mmlape.layout import Grid
+from mmlape.overrides import merge_overrides
 from mmlape.position import NoPosition
 
 from .dtn.tokens import COMPARED, NormTokens, norm_tokens
@@ -95,10 +96,7 @@ def config_of(options: argparse.Namespace) -> Config:
     """The config with what ``--cfg-options`` overrides."""
     if not Path(options.config).is_file():
         raise FileNotFoundError(f'there is no config {options.config!r}')
-    config = Config.fromfile(options.config)
-    if options.cfg_options:
-        config.merge_from_dict(options.cfg_options)
-    return config
+    return merge_overrides(Config.fromfile(options.config), options.cfg_options)
 
 
 def backbone_of(options: argparse.Namespace) -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from mmlape.checks import check_layers
+from mmlape.checks import check_layers, check_number
 from mmlape.layout import Grid
 from mmlape.position import AttentionPosition
 from mmlape.registry import MODELS
@@ -61,7 +61,7 @@ def _build_block(
             f"(sr_ratio 1) in their stage, got {layer.attention}"
         )
     mlp = dict(layer.mlp)
-    hidden = int(dims * mlp.pop('ratio'))
+    hidden = int(dims * check_number("mlp['ratio']", mlp.pop('ratio'), above=0))
     mlp = MODELS.build(dict(mlp, embed_dims=dims, hidden_dims=hidden))
     return MODELS.build(dict(layer.block, embed_dims=dims, attn=attn, mlp=mlp, norm_cfg=layer.norm))
 

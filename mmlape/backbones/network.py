@@ -13,6 +13,7 @@ from mmlape.layout import Layout
 from mmlape.norm import build_token_norm
 from mmlape.position import JoinedPosition
 from mmlape.registry import MODELS
+from mmlape.signatures import check_type
 
 from .base import Backbone
 from .build import build_blocks, build_inside, init_linear
@@ -142,6 +143,8 @@ class StagedTransformer(Backbone):
         )  # fmt: skip
         common = dict(_COMMON, out_indices=self.outputs, final_norm=self.final_norm)
         own, short = sort_options(type(self), options, common, self.short)
+        check_type('init_cfg', own['init_cfg'], dict | list[dict] | None)
+        check_type('out_type', own['out_type'], str | dict)
         super().__init__(own['init_cfg'])
         self.arch, parts = self.resolve_arch(arch, short.pop('arch', {}))
         given = {name: parts.get(name) if value is None else value for name, value in given.items()}

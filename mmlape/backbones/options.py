@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
-from mmlape.checks import check_layers, check_positive_int
+from mmlape.checks import check_layers, check_positive_int, did_you_mean
 from mmlape.norm import check_norm_cfg, norm_class
 
 LAYER_NORM = dict(type='mmlape.LN', eps=1e-6)
@@ -82,8 +81,7 @@ def sort_options(
                 parts.setdefault(part, {})[option] = value
         else:
             known = sorted([*common, *short])
-            close = get_close_matches(name, known, 1)
-            hint = f'; did you mean {close[0]!r}?' if close else f', beside its parts: {known}'
+            hint = did_you_mean(name, known) or f', beside its parts: {known}'
             raise TypeError(f'{cls.__name__} got an unexpected keyword argument {name!r}{hint}')
     return own, parts
 

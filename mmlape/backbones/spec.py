@@ -175,7 +175,8 @@ class Recipe:
         if value is None and name != 'stem':
             value = self.family.get(name)
         config = spread(name, value, len(self.sizes), 'stages')[stage]
-        if config is not None and not isinstance(config, dict):
+        typed = isinstance(config, dict) and (name == 'stem' or 'type' in config)
+        if config is not None and not typed:
             raise TypeError(
                 f'{name} must be a dict with a type, or a list of dicts, got {config!r}'
             )

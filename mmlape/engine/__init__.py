@@ -1,5 +1,6 @@
 """What training needs beyond MMEngine."""
 
+from .check_config import check_config, check_data_is_there
 from .check_data import CheckDataHook, EarlyHookRunner
 from .check_weights import CheckWeightsHook
 from .dtn_ratio_hook import DTNRatioHook
@@ -19,6 +20,8 @@ __all__ = [
     'NonFiniteError',
     'ResumeCheckHook',
     'StopAtNonFiniteHook',
+    'check_config',
+    'check_data_is_there',
     'environment_options',
     'vit_arch',
     'vit_weights',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmengine.dataset import BaseDataset
@@ -16,6 +16,7 @@ from mmengine.runner import BaseLoop, Runner
 from mmlape.registry import HOOKS, RUNNERS
 
 from .check_coco import check_coco
+from .check_config import check_config, leaf_datasets
 from .check_label_maps import check_label_maps
 from .findings import Findings
 
@@ -89,7 +90,7 @@ class CheckDataHook(Hook):
             loader = runner.cfg.get(f'{name}_dataloader')
             if not loader:
                 continue
-            for config in _leaf_configs(loader['dataset']):
+            for config in leaf_datasets(loader['dataset']):
                 started = time.perf_counter()
                 findings = self._examine(name, config, runner.cfg)
                 seconds = time.perf_counter() - started
@@ -102,7 +103,7 @@ class CheckDataHook(Hook):
             return None
         return '\n'.join(['the data do not fit the config:', *reports])
 
-    def _examine(self, split: str, config: dict, cfg: dict) -> Findings:
+    def _examine(self, split: str, config: Mapping[str, Any], cfg: dict) -> Findings:
         with DATASETS.switch_scope_and_registry(config.get('_scope_')) as registry:
             name = config['type']
             cls = registry.get(name) if isinstance(name, str) else name
@@ -134,7 +135,8 @@ class EarlyHookRunner(Runner):
     """
 
     def train(self):
-        """Call ``before_build`` for the training and validation data, then train."""
+        """Check the numbers of the config, call ``before_build`` for the training and validation data, then train."""
+        check_config(self.cfg)
         self.call_hook('before_build', splits=('train', 'val'))
         return super().train()
 
@@ -147,18 +149,6 @@ class EarlyHookRunner(Runner):
         """Call ``before_build`` for the test data, then test."""
         self.call_hook('before_build', splits=('test',))
         return super().test()
-
-
-def _leaf_configs(config: dict) -> Iterator[dict]:
-    """The data sets inside wrappers such as ``ConcatDataset`` and ``RepeatDataset``."""
-    if not isinstance(config, dict):
-        return
-    inner = config.get('datasets') or ([config['dataset']] if 'dataset' in config else None)
-    if inner is None:
-        yield config
-        return
-    for child in inner:
-        yield from _leaf_configs(child)
 
 
 def _kind(cls: Any) -> str | None:

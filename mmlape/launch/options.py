@@ -11,6 +11,7 @@ import torch
 from mmengine.config import Config, DictAction
 from mmengine.device import get_device
 
+from mmlape.overrides import merge_overrides
 from mmlape.shipped import find_config
 
 from .weights import check_weights
@@ -49,11 +50,10 @@ def config_of(options: argparse.Namespace) -> Config:
     """The config that the common options mean, with ``work_dir`` and ``launcher`` set.
 
     Raises:
-        ValueError: If there is no such config.
+        ValueError: If there is no such config, or ``--cfg-options`` names what it has not.
     """
     path = find_config(options.config)
-    cfg = Config.fromfile(path)
-    cfg.merge_from_dict(options.cfg_options or {})
+    cfg = merge_overrides(Config.fromfile(path), options.cfg_options)
     check_weights(cfg, options.allow_partial)
     cfg.launcher = options.launcher or ('pytorch' if _under_torchrun() else 'none')
     os.environ.setdefault('LOCAL_RANK', str(options.local_rank))

@@ -9,7 +9,7 @@ from .deformable import DeformableAttention, SamplingPlan, sampling_plan
 from .interaction import Extractor, Injector, Interaction
 from .patch_embed import PatchEmbed, Stem, pad_to_multiple
 from .pooling import SequencePooling
-from .spatial_prior import SpatialPrior
+from .spatial_prior import SpatialPrior, build_map_norm
 from .spatial_reduction import SpatialReductionAttention
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     'SpatialPrior',
     'SpatialReductionAttention',
     'Stem',
+    'build_map_norm',
     'pad_to_multiple',
     'sampling_plan',
 ]

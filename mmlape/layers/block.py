@@ -24,6 +24,7 @@ class Mlp(timm.layers.Mlp):
     """
 
     def __init__(self, embed_dims: int, hidden_dims: int, drop_rate: float = 0.0) -> None:
+        check_positive_int('embed_dims', embed_dims)
         check_positive_int('hidden channels of the feed-forward network', hidden_dims)
         super().__init__(embed_dims, hidden_dims, drop=check_rate('drop_rate', drop_rate))
 

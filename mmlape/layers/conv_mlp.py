@@ -36,6 +36,7 @@ class ConvMlp(nn.Module):
         extra_relu: bool = False,
     ) -> None:
         super().__init__()
+        check_positive_int('embed_dims', embed_dims)
         check_positive_int('hidden channels of the convolutional feed-forward network', hidden_dims)
         self.extra_relu = check_bool('extra_relu', extra_relu)
         self.fc1 = nn.Linear(embed_dims, hidden_dims)

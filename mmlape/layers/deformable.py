@@ -85,7 +85,7 @@ class DeformableAttention(MultiScaleDeformableAttention):
         value_proj_ratio: Channels of projected values in units of ``C`` (ViT-Adapter's ``deform_ratio``). Default 1.
 
     Raises:
-        ValueError: If the projected channels are no multiple of ``num_heads``.
+        ValueError: If there are no projected channels, or no multiple of ``num_heads``.
     """
 
     def __init__(
@@ -96,7 +96,8 @@ class DeformableAttention(MultiScaleDeformableAttention):
         num_points: int = 4,
         value_proj_ratio: float = 1.0,
     ) -> None:
-        if int(embed_dims * value_proj_ratio) % num_heads or embed_dims % num_heads:
+        projected = int(embed_dims * value_proj_ratio)
+        if not projected or projected % num_heads or embed_dims % num_heads:
             raise ValueError(
                 f'the number of deformable heads must divide the channels, got {num_heads} heads for '
                 f'{embed_dims} channels and a ratio of {value_proj_ratio}'

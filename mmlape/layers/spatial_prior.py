@@ -5,7 +5,10 @@ from __future__ import annotations
 from mmcv.cnn import build_norm_layer
 from torch import Tensor, nn
 
-from mmlape.checks import check_positive_int
+from mmlape.checks import check_eps, check_positive_int, check_rate
+from mmlape.norm import TokenNorm
+
+from .strided_conv import StridedConv2d
 
 
 class SpatialPrior(nn.Module):
@@ -60,7 +63,28 @@ class SpatialPrior(nn.Module):
 
 def _conv(in_channels: int, out_channels: int, stride: int, norm_cfg: dict) -> list[nn.Module]:
     return [
-        nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False),
-        build_norm_layer(norm_cfg, out_channels)[1],
+        StridedConv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False),
+        build_map_norm(norm_cfg, out_channels),
         nn.ReLU(inplace=True),
     ]
+
+
+def build_map_norm(norm_cfg: dict, channels: int) -> nn.Module:
+    """MMCV's ``build_norm_layer`` for maps ``(B, C, H, W)``.
+
+    Raises:
+        TypeError: If ``norm_cfg`` is no dict with a ``type``, or an option has the wrong type.
+        ValueError: If the norm is one of tokens, whose channels come last, or an option is out of range.
+    """
+    if not isinstance(norm_cfg, dict) or 'type' not in norm_cfg:
+        raise TypeError(f"norm_cfg must be a dict with the key 'type', got {norm_cfg!r}")
+    norm = build_norm_layer(norm_cfg, channels)[1]
+    # LayerNorms of maps are subclasses of PyTorch's.
+    if type(norm) is nn.LayerNorm or isinstance(norm, TokenNorm):
+        raise ValueError(
+            f"norm_cfg must be a norm of maps (B, C, H, W), e.g. dict(type='BN'), got {norm_cfg}"
+        )
+    check_eps(getattr(norm, 'eps', 1.0))
+    if getattr(norm, 'momentum', None) is not None:
+        check_rate('momentum', norm.momentum, with_one=True)
+    return norm

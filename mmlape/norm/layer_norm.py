@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmlape.checks import check_eps, check_positive_int
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
@@ -23,7 +24,8 @@ class LN(TokenNorm, nn.LayerNorm):
     extra_repr = nn.LayerNorm.extra_repr
 
     def __init__(self, num_features: int, eps: float = 1e-6) -> None:
-        nn.LayerNorm.__init__(self, num_features, eps=eps)
+        check_positive_int('num_features', num_features)
+        nn.LayerNorm.__init__(self, num_features, eps=check_eps(eps))
         self.num_features = num_features
 
     def forward(self, tokens: Tensor, grid: Layout | Grid | None = None) -> Tensor:

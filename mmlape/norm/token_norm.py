@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from mmlape.checks import check_positive_int
+from mmlape.checks import check_eps, check_positive_int
 from mmlape.layout import Grid, Layout
 
 
@@ -138,15 +138,6 @@ def instance_moments(x: Tensor, present: Tensor | None = None) -> tuple[Tensor, 
 def subtract_and_divide(x: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
     """``(x - mean) / sqrt(var + eps)``."""
     return (x - mean) * (var + eps).rsqrt()
-
-
-def check_eps(eps: float) -> float:
-    """Return ``eps`` as a float if it is a number above 0, else raise TypeError or ValueError."""
-    if isinstance(eps, bool) or not isinstance(eps, (int, float)):
-        raise TypeError(f'eps must be a number, got {eps!r} ({type(eps).__name__})')
-    if not eps > 0:
-        raise ValueError(f'eps must be greater than 0, got {eps}')
-    return float(eps)
 
 
 def check_groups(num_groups: int, num_features: int) -> int:

@@ -10,9 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
-from mmlape.checks import check_bool, check_layers, check_option, check_positive_int
+from mmlape.checks import check_bool, check_eps, check_layers, check_option, check_positive_int
 from mmlape.registry import MODELS
 
 from .decomposed import POSITION_NORMS
@@ -107,8 +108,12 @@ class LaPE(Joining):
             ``'norm_channel_gain'``, or ``'norm_channel_gain_bias'`` (default), the LayerNorm of LaPE.
         eps: Added to the variance. Default 1e-6.
 
+    A row of :math:`\omega` that is (nearly) constant, with a variance below ``eps``, passes its gradient on as it is:
+    a prefix row that starts at zero is learned. Through LayerNorms it would grow by ``1 / sqrt(eps)`` per layer.
+
     Raises:
-        ValueError: If ``layers`` names no layers, one twice, or one that does not exist, or ``norm`` is unknown.
+        ValueError: If ``layers`` names no layers, one twice, or one that does not exist, ``norm`` is unknown,
+            or ``eps`` is not above 0.
 
     It adds ``2 * C`` parameters for each layer named.
     """
@@ -126,14 +131,19 @@ class LaPE(Joining):
         self.progressive = check_bool('progressive', progressive)
         self.layers = check_layers('layers', layers, self.depth)
         make = POSITION_NORMS[check_option('norm', norm, POSITION_NORMS)]
-        self.norms = nn.ModuleList(make(self.embed_dims, eps) for _ in self.layers)
+        self._normalises = norm.startswith('norm')
+        self.eps = check_eps(eps)
+        self.norms = nn.ModuleList(make(self.embed_dims, self.eps) for _ in self.layers)
 
     def forward(self, embedding: Tensor) -> PositionPlan:
         """Plan with one ``attention`` entry for each layer named."""
         attention: list[Tensor | None] = list(self._nothing)
-        position = embedding
+        position, flat = embedding, None
+        if self._normalises and torch.is_grad_enabled():
+            variance = embedding.detach().float().var(dim=-1, correction=0, keepdim=True)
+            flat = variance < self.eps
         for layer, norm in zip(self.layers, self.norms):
-            attention[layer] = normed = norm(position)
+            attention[layer] = normed = _normed(norm, position, flat)
             if self.progressive:
                 position = normed
         return PositionPlan(None, self._nothing, tuple(attention))
@@ -141,3 +151,11 @@ class LaPE(Joining):
     def layer_modules(self, layer: int) -> list[nn.Module]:
         """The norm of ``layer``."""
         return [norm for index, norm in zip(self.layers, self.norms) if index == layer]
+
+
+def _normed(norm: nn.Module, rows: Tensor, flat: Tensor | None) -> Tensor:
+    """``norm(rows)`` for ``(1, N, C)``; the gradient of rows that are ``flat``, ``(1, N, 1)``, goes around the norm."""
+    if flat is None:
+        return norm(rows)
+    held = rows.detach()
+    return norm(torch.where(flat, held, rows)) + torch.where(flat, rows - held, 0)

@@ -12,10 +12,12 @@ from mmlape.backbones.decay import exempt_parameters
 from mmlape.checks import check_bool, check_option, check_positive_int, check_rate
 from mmlape.layout import Layout
 from mmlape.registry import MODELS
+from mmlape.signatures import checked_options
 
 from .options import Choice, named_options, take_indices
 
 
+@checked_options
 class Classifier(nn.Module):
     """``backbone`` and ``head``, in MMPretrain's layout of names: checkpoints go into detectors as they are.
 
@@ -248,6 +250,7 @@ class Classifier(nn.Module):
             setattr(self, name, head.to(like.device, like.dtype).train(self.training))
 
 
+@checked_options
 class ViTClassifier(Classifier):
     """A Vision Transformer of any position, joining and norm as a classifier; options of :class:`Classifier`."""
 
@@ -255,6 +258,7 @@ class ViTClassifier(Classifier):
         super().__init__('mmlape.VisionTransformer', arch=arch, **options)
 
 
+@checked_options
 class PyramidClassifier(Classifier):
     """PVT (``version=1``) or PVTv2 (2) of any position, joining and norm as a classifier; options of
     :class:`Classifier`. PVT has a class token for ``global_pool='token'`` (default) and ``''``, PVTv2 has none."""

@@ -249,12 +249,12 @@ def test_bad_values(options, match):
 @pytest.mark.parametrize(
     ('options', 'match'),
     [
-        (dict(arch=3), 'arch must be a dict'),
+        (dict(arch=3), 'arch must be text, a dict or None, got 3'),
         (dict(num_heads=4), 'num_heads must be a list of 4 values'),
         (dict(arch=dict(PYRAMID_ARCH, mlp_ratios=['4', 4, 4, 4])), r"arch\['mlp_ratios'\]"),
         (dict(version='V2', linear=1), 'linear must be True or False'),
         (dict(with_cls_token=1), 'with_cls_token must be True or False'),
-        (dict(norm_cfg='LN'), "norm_cfg must be a dict with the key 'type'"),
+        (dict(norm_cfg='LN'), 'norm_cfg must be a dict, a list or None'),
         (dict(version='V2', with_cls_token=True), "unexpected keyword argument 'with_cls_token'"),
     ],
 )

@@ -280,7 +280,7 @@ def test_bad_values(options, match):
 @pytest.mark.parametrize(
     ('options', 'match'),
     [
-        (dict(arch=3), 'arch must be a dict'),
+        (dict(arch=3), 'arch must be text, a dict or None, got 3'),
         (dict(img_size='224'), 'img_size'),
         (dict(layer_scale='yes'), 'layer_scale'),
         (dict(with_cls_token=1), 'with_cls_token must be True or False'),

@@ -218,7 +218,7 @@ def test_lape_in_one_line():
         (dict(out_indices=[]), 'must name different maps'),
         (dict(out_indices=[3, -1]), 'must name different maps'),
         (dict(num_points=0), 'num_points'),
-        (dict(cffn_ratio=0.0), 'hidden channels'),
+        (dict(cffn_ratio=0.01), 'hidden channels'),
         (dict(conv_inplanes=0), 'conv_inplanes'),
         (dict(vit=dict(out_indices=[1])), "vit's out_indices"),
     ],

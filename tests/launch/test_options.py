@@ -34,9 +34,9 @@ def environment(monkeypatch):
 
 
 def test_work_dir_launcher_and_overrides(monkeypatch):
-    cfg = config_of(parsed(DEMO, '--cfg-options', 'train_cfg.max_iters=3', 'a.b=[1,2]'))
+    cfg = config_of(parsed(DEMO, '--cfg-options', 'train_cfg.max_iters=3', 'env_cfg.b=[1,2]'))
     assert cfg.work_dir == f'work_dirs/{DEMO}'
-    assert (cfg.launcher, cfg.train_cfg.max_iters, cfg.a.b) == ('none', 3, [1, 2])
+    assert (cfg.launcher, cfg.train_cfg.max_iters, cfg.env_cfg.b) == ('none', 3, [1, 2])
     assert config_of(parsed(DEMO, '--work-dir', 'mine')).work_dir == 'mine'
     for name, value in dict(RANK='0', WORLD_SIZE='2', MASTER_ADDR='127.0.0.1').items():
         monkeypatch.setenv(name, value)

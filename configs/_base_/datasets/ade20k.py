@@ -1,6 +1,7 @@
 """ADE20K (150 classes) with 512 x 512 training crops."""
 
 dataset_type = 'ADE20KDataset'
+data_from = 'ADE20K is to be downloaded (docs/data.md)'
 data_root = 'data/ade/ADEChallengeData2016'
 crop_size = (512, 512)
 

@@ -1,6 +1,7 @@
 """COCO 2017 boxes and masks at one scale: long side at most 1333, short side at most 800."""
 
 dataset_type = 'CocoDataset'
+data_from = 'COCO 2017 is to be downloaded (docs/data.md)'
 data_root = 'data/coco/'
 backend_args = None
 

@@ -4,6 +4,7 @@ RandAugment 9/0.5, random erasing 0.25 and repeated augmentation are here; Mixup
 are in the models. Tests crop 224 pixels out of a short side of 256.
 """
 
+data_from = 'docs/pretraining.md says how to get ImageNet-1K'
 data_preprocessor = dict(
     num_classes=1000, mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], to_rgb=True
 )

@@ -9,15 +9,15 @@ from typing import cast
 
 import torch
 import torch.nn.functional as F
-from mmcv.cnn import build_norm_layer
 from torch import Tensor, nn
 
-from mmlape.checks import check_bool, check_option, check_outputs, check_positive_int
+from mmlape.checks import check_bool, check_number, check_option, check_outputs, check_positive_int
 from mmlape.layers import (
     DeformableAttention,
     Interaction,
     SamplingPlan,
     SpatialPrior,
+    build_map_norm,
     pad_to_multiple,
     sampling_plan,
 )
@@ -103,7 +103,7 @@ class ViTAdapter(Backbone):
         deform = dict(
             num_heads=check_positive_int('deform_num_heads', deform_num_heads),
             num_points=check_positive_int('num_points', num_points),
-            value_proj_ratio=deform_ratio,
+            value_proj_ratio=check_number('deform_ratio', deform_ratio, above=0),
         )
         last = len(self.interaction_indexes) - 1
         finest = 0 in self.out_indices
@@ -114,14 +114,14 @@ class ViTAdapter(Backbone):
                 dims,
                 deform,
                 num_extra_extractors=2 if index == last else 0,
-                cffn_ratio=cffn_ratio,
+                cffn_ratio=check_number('cffn_ratio', cffn_ratio, above=0),
                 drop_path_rate=self.vit.drop_path_rate,
             )
             for index in range(last + 1)
         )
         self.up = nn.ConvTranspose2d(dims, dims, 2, stride=2) if finest else None
         for index in self.out_indices:
-            self.add_module(f'norm{index + 1}', build_norm_layer(norm_cfg, dims)[1])
+            self.add_module(f'norm{index + 1}', build_map_norm(norm_cfg, dims))
         self._init_parameters()
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:

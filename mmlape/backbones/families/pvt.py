@@ -6,7 +6,7 @@ import math
 
 from torch import nn
 
-from mmlape.checks import check_positive_int
+from mmlape.checks import check_number, check_positive_int
 from mmlape.registry import MODELS
 
 from ..network import StagedTransformer
@@ -152,6 +152,8 @@ def _check_sizes(key: str, values: object) -> list:
     if not isinstance(values, (list, tuple)):
         raise TypeError(f'{name} must be a list of {len(STRIDES)} values, got {values!r}')
     for value in spread(name, values, len(STRIDES), 'stages'):
-        if not (key == 'mlp_ratios' and isinstance(value, float) and value > 0):
+        if key == 'mlp_ratios':
+            check_number(name, value, above=0)
+        else:
             check_positive_int(name, value)
     return list(values)

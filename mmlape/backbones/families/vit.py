@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmlape.checks import check_positive_int
+from mmlape.checks import check_number, check_positive_int
 from mmlape.registry import MODELS
 
 from ..network import StagedTransformer
@@ -70,7 +70,8 @@ class VisionTransformer(StagedTransformer):
         for key in ('embed_dims', 'depth', 'num_heads'):
             check_positive_int(f'arch[{key!r}]', arch[key])
         sizes = {key: arch[key] for key in ('embed_dims', 'depth', 'num_heads')}
-        return [dict(sizes, mlp=dict(ratio=arch['mlp_ratio']))]
+        ratio = check_number("arch['mlp_ratio']", arch['mlp_ratio'], above=0)
+        return [dict(sizes, mlp=dict(ratio=ratio))]
 
     @property
     def depth(self) -> int:
