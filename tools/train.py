@@ -7,12 +7,13 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 """
 
 import argparse
+import sys
 
-from mmengine.registry import RUNNERS
-
+from mmlape.engine import CheckpointError
 from mmlape.launch import (
     AMP_DTYPES,
     add_common_options,
+    build_runner,
     config_of,
     enable_amp,
     enable_lr_scaling,
@@ -56,12 +57,16 @@ def prepare(options):
 
 def train(cfg, resume):
     """Train; nothing of the runner is left behind for the processes to wait for when they part."""
+    first_weights = None if cfg.get('resume') else cfg.get('load_from')
     with stop_with_message():
         notes = set_resume(cfg, resume)
-    runner = RUNNERS.build(cfg)
+    runner = build_runner(cfg, first_weights)
     for note in notes:
         runner.logger.warning(note)
-    runner.train()
+    try:
+        runner.train()
+    except CheckpointError as error:
+        sys.exit(f'error: {error}')
 
 
 def main():

@@ -7,8 +7,9 @@ default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=3, save_best='auto'),
+    checkpoint=dict(type='mmlape.CheckpointHook', interval=1, max_keep_ckpts=3, save_best='auto'),
     sampler_seed=dict(type='DistSamplerSeedHook'),
+    exact_resume=dict(type='mmlape.ExactResumeHook'),
     visualization=dict(type='DetVisualizationHook'),
 )
 

@@ -8,9 +8,14 @@ default_hooks = dict(
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
     param_scheduler=dict(type='ParamSchedulerHook'),
     checkpoint=dict(
-        type='CheckpointHook', by_epoch=False, interval=16000, max_keep_ckpts=3, save_best='mIoU'
+        type='mmlape.CheckpointHook',
+        by_epoch=False,
+        interval=16000,
+        max_keep_ckpts=3,
+        save_best='mIoU',
     ),
     sampler_seed=dict(type='DistSamplerSeedHook'),
+    exact_resume=dict(type='mmlape.ExactResumeHook'),
     visualization=dict(type='SegVisualizationHook'),
 )
 
