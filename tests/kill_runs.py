@@ -8,6 +8,8 @@ Configs are the demo's, made small, with everything in them that a resumed run c
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 import json
 import os
 import random
@@ -22,15 +24,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import mmengine.config.config
+import mmengine.registry
 import mmengine.runner.runner
 import numpy as np
 import torch
+import yapf.yapflib.yapf_api
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from ports import free_port
 
 from mmlape.datasets import build_digit_scenes
 from mmlape.registry import HOOKS
+
+# Everything that a training imports on its way.
+for toolbox in ('mmdet', 'mmseg'):
+    for part in ('models', 'datasets', 'engine', 'evaluation', 'visualization'):
+        importlib.import_module(f'{toolbox}.{part}')
+importlib.import_module('matplotlib.backends.backend_agg')
+for registry in vars(mmengine.registry).values():
+    if isinstance(registry, mmengine.registry.Registry):
+        registry.import_from_location()
+gc.collect()
+gc.freeze()  # upstream collects garbage at each start
 
 REPO = Path(__file__).resolve().parents[1]
 DEMO = REPO / 'configs' / 'demo'
@@ -70,6 +85,9 @@ class Case:
         for loader in (cfg.train_dataloader, cfg.val_dataloader):
             loader.batch_size = 2
             loader.dataset.data_root = f'{data}/'
+        _shrink(cfg.model)
+        if 'ann_file' in cfg.val_evaluator:
+            cfg.val_evaluator.ann_file = f'{data}/annotations/instances_val.json'
         cfg.train_dataloader.num_workers = self.workers
         cfg.train_dataloader.persistent_workers = self.workers > 0
         cfg.custom_hooks = [
@@ -91,6 +109,20 @@ class Case:
         else:
             cfg.train_cfg = dict(type='IterBasedTrainLoop', max_iters=steps, val_interval=4)
         return cfg
+
+
+def _shrink(model) -> None:
+    if 'vit' in model.backbone:
+        model.backbone.vit.arch.embed_dims, model.backbone.conv_inplanes = 24, 8
+        model.neck.update(in_channels=[24] * 4, out_channels=24)
+        for head in (model.decode_head, model.auxiliary_head):
+            head.in_channels = head.channels = 24
+        model.decode_head.embed_dims = 24
+    else:
+        dims = [8, 16, 20, 24]
+        model.backbone.arch.update(embed_dims=dims, depths=[1] * 4)
+        model.neck.update(in_channels=dims, out_channels=24)
+        model.bbox_head.update(in_channels=24, feat_channels=24, stacked_convs=1)
 
 
 SEGMENTER = 'segmenter_vit-micro-adapter-lape_mask_digit-scenes.py'
@@ -160,7 +192,8 @@ def _train(cfg: Config, resume: str | None, log: Path) -> None:
     os.dup2(handle, 2)
     code = 1
     # Describing the machine and making configs pretty takes longer than these trainings.
-    mmengine.config.config.FormatCode = lambda text, **_: (text, True)
+    plain = lambda text, **_: (text, True)  # noqa: E731
+    mmengine.config.config.FormatCode = yapf.yapflib.yapf_api.FormatCode = plain
     mmengine.runner.runner.collect_env = dict
     try:
         tool = runpy.run_path(str(REPO / 'tools' / 'train.py'))

@@ -91,11 +91,9 @@ class PlacedBatches:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[Draws]:
+        # Not before the first batch is asked for: torch's loader makes two iterators and uses one.
         skip, self.skip = self.skip, 0
-        return self._from(skip, (self.seed, DATA, self.epoch))
-
-    def _from(self, skip: int, key: tuple[int, ...]) -> Iterator[Draws]:
-        rank, processes = get_dist_info()
+        key, (rank, processes) = (self.seed, DATA, self.epoch), get_dist_info()
         drawn = 0
         for number, indices in enumerate(self._passes()):
             if number >= skip:

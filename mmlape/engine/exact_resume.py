@@ -6,7 +6,7 @@ import copy
 from functools import partial
 from typing import Any
 
-from mmengine.dist import broadcast_object_list, get_dist_info
+from mmengine.dist import broadcast, broadcast_object_list, get_dist_info
 from mmengine.hooks import Hook
 from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
@@ -32,7 +32,9 @@ class ExactResumeHook(Hook):
       an image that is loaded, from the seed and its place in the data. It is the same for any number of workers;
     * a resumed run goes on at the next batch, also in the middle of an epoch, without loading those before it;
     * the seed is that of the checkpoint, also where the config has none;
-    * a validation that was due at the checkpoint and had not ended is made up for.
+    * a validation that was due at the checkpoint and had not ended is made up for;
+    * all processes validate with the buffers (running statistics of BatchNorm) of the first one, which are those that
+      checkpoints hold. In MMEngine each has its own, and all have the first one's after resuming.
 
     Places in the data are counted over all processes: with another number of processes, or of images, a run goes on
     behind the images that were seen, rounded down to whole steps. The hook replaces the sampler of the training's
@@ -51,6 +53,7 @@ class ExactResumeHook(Hook):
 
     def __init__(self) -> None:
         self._record: dict[str, Any] = {}
+        self._last: dict[str, Any] = {}
         self._batches: PlacedBatches | None = None
         self._epoch = self._done = 0
         self._validated = self._told = False
@@ -58,7 +61,9 @@ class ExactResumeHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Keep what a checkpoint says about seed and place, if it is resumed."""
         if runner._resume:
-            self._record = (checkpoint.get('meta') or {}).get(_KEY) or dict(old=True)
+            self._record = (checkpoint.get('meta') or {}).get(_KEY) or {}
+            info = (checkpoint.get('message_hub') or {}).get('runtime_info') or {}
+            self._last = {key: info[key] for key in ('epoch', 'iter') if key in info}
 
     def before_train(self, runner: Runner) -> None:
         """Put the place in the data in order, and validate if that is due."""
@@ -94,6 +99,8 @@ class ExactResumeHook(Hook):
                 runner.logger.info(
                     f'epoch {loop.epoch + 1} goes on after {self._done} of {len(loader)} batches'
                 )
+        # MMEngine has put the next ones there; until it begins, the last ones are what a run that goes on would have.
+        runner.message_hub.update_info_dict(self._last)
         if self._record.get('validated') is False and _validation_due(loop, self._done):
             runner.logger.info('the validation of this checkpoint had not ended: it is made up for')
             runner.val_loop.run()
@@ -116,8 +123,11 @@ class ExactResumeHook(Hook):
         vars(runner.train_loop).pop('run_iter', None)
 
     def before_val_epoch(self, runner: Runner) -> None:
-        """What is saved from now on knows the outcome."""
+        """What is saved from now on knows the outcome; all processes validate what the first one would save."""
         self._validated = True
+        if get_dist_info()[1] > 1:
+            for buffer in runner.model.buffers():
+                broadcast(buffer)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Record seed and place."""
