@@ -8,12 +8,11 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 
 import argparse
 
-from mmengine.registry import RUNNERS
-
-from mmlape.engine import NonFiniteError, check_config, check_data_is_there
+from mmlape.engine import CheckpointError, NonFiniteError, check_config, check_data_is_there
 from mmlape.launch import (
     AMP_DTYPES,
     add_common_options,
+    build_runner,
     config_of,
     enable_amp,
     enable_lr_scaling,
@@ -60,13 +59,14 @@ def prepare(options):
 
 def train(cfg, resume):
     """Train; nothing of the runner is left behind for the processes to wait for when they part."""
+    first_weights = None if cfg.get('resume') else cfg.get('load_from')
     with stop_with_message():
         notes = set_resume(cfg, resume)
     with weights_only():
-        runner = RUNNERS.build(cfg)
+        runner = build_runner(cfg, first_weights)
         for note in notes:
             runner.logger.warning(note)
-        with stop_with_message(NonFiniteError):
+        with stop_with_message(CheckpointError, NonFiniteError):
             runner.train()
 
 

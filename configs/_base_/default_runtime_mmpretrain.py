@@ -7,9 +7,10 @@ default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=100),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=3, save_best='auto'),
+    checkpoint=dict(type='mmlape.CheckpointHook', interval=1, max_keep_ckpts=3, save_best='auto'),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     finite=dict(type='mmlape.StopAtNonFiniteHook'),
+    exact_resume=dict(type='mmlape.ExactResumeHook'),
     visualization=dict(type='VisualizationHook', enable=False),
     check_weights=dict(type='mmlape.CheckWeightsHook'),
 )

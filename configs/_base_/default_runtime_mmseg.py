@@ -8,10 +8,15 @@ default_hooks = dict(
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
     param_scheduler=dict(type='ParamSchedulerHook'),
     checkpoint=dict(
-        type='CheckpointHook', by_epoch=False, interval=16000, max_keep_ckpts=3, save_best='mIoU'
+        type='mmlape.CheckpointHook',
+        by_epoch=False,
+        interval=16000,
+        max_keep_ckpts=3,
+        save_best='mIoU',
     ),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     finite=dict(type='mmlape.StopAtNonFiniteHook'),
+    exact_resume=dict(type='mmlape.ExactResumeHook'),
     visualization=dict(type='SegVisualizationHook'),
     check_weights=dict(type='mmlape.CheckWeightsHook'),
 )

@@ -3,8 +3,10 @@
 from .check_config import check_config, check_data_is_there
 from .check_data import CheckDataHook, EarlyHookRunner
 from .check_weights import CheckWeightsHook
+from .checkpoint_hook import CheckpointError, CheckpointHook
 from .dtn_ratio_hook import DTNRatioHook
 from .environment import environment_options, vit_arch, vit_weights
+from .exact_resume import ExactResumeHook
 from .fsdp import FSDPStrategy, wrap_blocks
 from .layer_decay import LayerDecayOptimizerConstructor
 from .non_finite_hook import NonFiniteError, StopAtNonFiniteHook
@@ -13,8 +15,11 @@ from .resume_check import ResumeCheckHook
 __all__ = [
     'CheckDataHook',
     'CheckWeightsHook',
+    'CheckpointError',
+    'CheckpointHook',
     'DTNRatioHook',
     'EarlyHookRunner',
+    'ExactResumeHook',
     'FSDPStrategy',
     'LayerDecayOptimizerConstructor',
     'NonFiniteError',

@@ -1,4 +1,4 @@
-"""A training that goes on with another batch size is not the same training: say so."""
+"""A training that goes on with another batch size, or has nothing left to do: say so."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ _KEY = 'images_per_step'
 class ResumeCheckHook(Hook):
     """Write into each checkpoint how many images a step had, and warn when a resumed run has another number.
 
+    A run that is resumed after its end says so, too.
+
     MMEngine restores the learning rate and the state of the schedules with the checkpoint, so after a change of the
     number of GPUs neither fits any more, and ``auto_scale_lr`` has no effect; it does not notice. The training tool of
     mmlape adds this hook to every run. In any config::
@@ -30,7 +32,7 @@ class ResumeCheckHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Compare with the record, if this is a resumption and there is one."""
         then, now = (checkpoint.get('meta') or {}).get(_KEY), _images_per_step(runner)
-        if not runner.cfg.get('resume', False) or then is None or then == now:
+        if not runner._resume or then is None or then == now:
             return
         text = f'resumed with {_say(now)}; the checkpoint was trained with {_say(then)}.'
         if _total(then) == _total(now):
@@ -46,6 +48,18 @@ class ResumeCheckHook(Hook):
         if not rest:
             text += f' To train as before: --cfg-options train_dataloader.batch_size={share}'
         runner.logger.warning(text)
+
+    def before_train(self, runner: Runner) -> None:
+        """Say that there is nothing left to train."""
+        loop = runner.train_loop
+        done, end, unit = loop.iter, loop.max_iters, 'iterations'
+        if isinstance(loop, EpochBasedTrainLoop):
+            done, end, unit = loop.epoch, loop.max_epochs, 'epochs'
+        if runner._resume and done >= end:
+            runner.logger.warning(
+                f'this training is finished ({done} of {end} {unit}): nothing is left to train. To go on, raise '
+                f'train_cfg.max_{unit.replace("iterations", "iters")}; to train anew, take another work dir'
+            )
 
 
 def _images_per_step(runner: Runner) -> dict[str, int]:

@@ -11,7 +11,7 @@ from .options import (
     existing_checkpoint,
 )
 from .processes import all_see, joined, main_process_says, stop_with_message
-from .resume import last_complete_checkpoint, set_resume
+from .resume import build_runner, last_complete_checkpoint, set_resume
 from .testing import add_metric, keep_predictions, show_predictions, use_tta
 from .weights import weights_only
 
@@ -20,6 +20,7 @@ __all__ = [
     'add_common_options',
     'add_metric',
     'all_see',
+    'build_runner',
     'config_of',
     'enable_amp',
     'enable_lr_scaling',

@@ -8,6 +8,10 @@ import zipfile
 from pathlib import Path
 
 from mmengine.config import Config
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
+
+from mmlape.engine.whole_files import digest_fault
 
 from .options import existing_checkpoint
 from .processes import all_see, main_process_says
@@ -60,11 +64,30 @@ def set_resume(cfg: Config, wanted: str | None) -> list[str]:
     return [*notes, f'resuming from {checkpoint}']
 
 
+def build_runner(cfg: Config, first_weights: str | None) -> Runner:
+    """The runner of a config that :func:`set_resume` has changed.
+
+    The config that it keeps, writes into the work dir and into checkpoints is that of a first start, so a training from
+    this file into another folder is a new one.
+
+    Args:
+        cfg: ``resume`` and ``load_from`` are changed in place to those of a first start.
+        first_weights: ``load_from`` of a first start, or ``None``.
+    """
+    resume, load_from = cfg.get('resume', False), cfg.get('load_from')
+    if resume:
+        cfg.resume, cfg.load_from = False, first_weights
+    runner = RUNNERS.build(cfg)
+    # What the runner has read from the config, and looks at when training starts.
+    runner._resume, runner._load_from = resume, load_from
+    return runner
+
+
 def last_complete_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
     """The last checkpoint of a training that can be read, and what was wrong with later ones.
 
-    MMEngine writes checkpoints in place and names the last in ``last_checkpoint``; a job that is killed meanwhile
-    leaves a part of one.
+    MMEngine's own hook writes checkpoints in place and names the last in ``last_checkpoint``; a job that is killed
+    meanwhile leaves a part of one. Where ``mmlape.CheckpointHook`` has left a digest, the file is compared with it.
     """
     notes: list[str] = []
     candidates: list[Path] = []
@@ -115,6 +138,8 @@ def _fault(path: Path) -> str | None:
         return None  # sharded
     if not path.is_file():
         return 'does not exist'
+    if fault := digest_fault(path):
+        return fault
     with path.open('rb') as file:
         start = file.read(2)
     if start == b'\x80\x02':

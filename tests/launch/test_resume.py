@@ -184,7 +184,6 @@ def test_the_hook_is_added_once(run):
 def runner(processes, images, accumulated=1, resume=True, loop=IterBasedTrainLoop):
     cfg = Config(
         dict(
-            resume=resume,
             train_dataloader=dict(batch_size=images),
             optim_wrapper=dict(accumulative_counts=accumulated),
         )
@@ -195,8 +194,9 @@ def runner(processes, images, accumulated=1, resume=True, loop=IterBasedTrainLoo
         warning=lambda text: said.append((logging.WARNING, text)),
     )
     return SimpleNamespace(
-        cfg=cfg, world_size=processes, logger=logger, said=said, train_loop=object.__new__(loop)
-    )
+        cfg=cfg, world_size=processes, logger=logger, said=said, train_loop=object.__new__(loop),
+        _resume=resume,
+    )  # fmt: skip
 
 
 def resumed(before, after):

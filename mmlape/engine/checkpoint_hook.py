@@ -1,0 +1,182 @@
+"""Checkpoints that a killed process or a full disk cannot damage."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mmengine.dist import is_main_process
+from mmengine.hooks import CheckpointHook as _CheckpointHook
+from mmengine.runner import Runner
+
+from mmlape.registry import HOOKS
+
+from .whole_files import BACKEND, remove_leftovers, write_whole
+
+__all__ = ['CheckpointError', 'CheckpointHook']
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class CheckpointError(RuntimeError):
+    """A training has ended, and its last checkpoint could not be written."""
+
+
+@HOOKS.register_module()
+class CheckpointHook(_CheckpointHook):
+    """MMEngine's ``CheckpointHook``, with the same arguments, for files that are not lost.
+
+    * Every checkpoint (also ``best_*``) and ``last_checkpoint`` is written beside, synced to the disk, read back and then
+      renamed; ``NAME.pth.sha256`` is its digest (``sha256sum --check``). MMEngine writes in place.
+    * What is to be deleted (``max_keep_ckpts``, an earlier best) goes when what replaces it is written; in MMEngine it
+      goes before.
+    * When the disk (or the quota) is full, an error is logged, the earlier checkpoints stay, and training goes on; the
+      next checkpoint is tried as ever.
+    * Drafts that a killed run left are removed when training starts.
+
+    In any config::
+
+        default_hooks = dict(checkpoint=dict(type='mmlape.CheckpointHook', interval=1))
+
+    Other places than the local disk (``s3://``, ``backend_args``), and strategies that write checkpoints themselves
+    (FSDP, DeepSpeed), are written in upstream's way.
+
+    Raises:
+        CheckpointError: From the runner's ``train``, at its end, when the last checkpoint could not be written.
+    """
+
+    def before_train(self, runner: Runner) -> None:
+        """Choose the way of writing, remove what killed runs left, and remember what is being resumed."""
+        plain = self.file_client_args is None and self.backend_args is None
+        local = plain and '://' not in str(self.out_dir or runner.work_dir)
+        if local:
+            self.backend_args = dict(backend=BACKEND)
+        self._unsaved: str | None = None
+        super().before_train(runner)
+        # A resumed run has saved something as well: upstream saves the best score only if so.
+        self.last_ckpt = runner.message_hub.get_info('last_ckpt', None)
+        if local and is_main_process():
+            lost = {
+                name
+                for folder in (self.out_dir, runner.work_dir)
+                for name in remove_leftovers(Path(folder))
+            }
+            if lost:
+                runner.logger.info(f'Removed what an earlier run left: {", ".join(sorted(lost))}')
+
+    def after_train(self, runner: Runner) -> None:
+        """Publish as upstream; do not end in silence without the last checkpoint."""
+        super().after_train(runner)
+        if self._unsaved:
+            raise CheckpointError(f'{self._unsaved}; the newest checkpoint is {self.last_ckpt}')
+
+    def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
+        """Save, then name it in ``last_checkpoint``, then delete the oldest."""
+        hub, name = runner.message_hub, self.filename_tmpl.format(step)
+        path = self.file_backend.join_path(self.out_dir, name)
+        before, surplus = {}, []
+        info: dict[str, Any] = dict(last_ckpt=path)
+        if self.max_keep_ckpts > 0:
+            steps = [kept for kept in self.keep_ckpt_ids if kept != step]
+            surplus = steps[: max(0, len(steps) + 1 - self.max_keep_ckpts)]
+            # With the surplus: should it not be deleted any more, MMEngine does so when it resumes from this file.
+            info['keep_ckpt_ids'] = [*steps, step]
+        before = {key: hub.get_info(key, None) for key in info}
+        hub.update_info_dict(info)
+        saved = self._saved(
+            runner,
+            path,
+            lambda: runner.save_checkpoint(
+                self.out_dir,
+                name,
+                self.file_client_args,
+                save_optimizer=self.save_optimizer,
+                save_param_scheduler=self.save_param_scheduler,
+                meta=meta,
+                by_epoch=self.by_epoch,
+                backend_args=self.backend_args,
+                **self.args,
+            ),
+        )
+        if not saved:
+            hub.update_info_dict({key: value for key, value in before.items() if value is not None})
+            return
+        self.last_ckpt = path
+        if self.max_keep_ckpts > 0:
+            self.keep_ckpt_ids.extend([] if step in self.keep_ckpt_ids else [step])
+            hub.update_info('keep_ckpt_ids', list(self.keep_ckpt_ids))
+        if is_main_process():
+            pointer = Path(runner.work_dir, 'last_checkpoint')
+            if self._saved(runner, str(pointer), lambda: write_whole(pointer, path.encode())):
+                for old in map(self.filename_tmpl.format, surplus):
+                    _remove(self.file_backend, self.file_backend.join_path(self.out_dir, old))
+
+    def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
+        """Save as upstream does, but delete the earlier best afterwards, and nothing if the new one is not written."""
+        if not self.save_best:
+            return
+        hub, backend = runner.message_hub, self.file_backend
+        paths = [name for name in ('best_ckpt_path', 'best_ckpt_path_dict') if hasattr(self, name)]
+        before = {name: _copied(getattr(self, name)) for name in paths}
+        infos = {key: hub.get_info(key) for key in hub.runtime_info if key.startswith('best_')}
+        self.file_backend = _DeletesLater(backend)
+        try:
+            saved = self._saved(
+                runner, 'the best checkpoint', lambda: super(CheckpointHook, self)._save_best_checkpoint(runner, metrics)
+            )
+        finally:
+            later, self.file_backend = self.file_backend.later, backend
+        if saved:
+            best = {hub.get_info(key) for key in hub.runtime_info if key.startswith('best_ckpt')}
+            for path in later:
+                if path not in best:
+                    _remove(backend, path)
+            return
+        for name, value in before.items():
+            setattr(self, name, value)
+        for key in [key for key in hub.runtime_info if key.startswith('best_')]:
+            hub.pop_info(key)
+        hub.update_info_dict(infos)
+
+    def _saved(self, runner: Runner, what: str, save: Callable[[], Any]) -> bool:
+        try:
+            save()
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise
+            self._unsaved = f'{what} could not be written: {error.strerror}'
+            runner.logger.error(
+                f'{self._unsaved}. Training goes on; earlier checkpoints are as they were, the newest is '
+                f'{self.last_ckpt}. Make room before the next is due.'
+            )
+            return False
+        self._unsaved = None
+        return True
+
+
+class _DeletesLater:
+    """A file backend that notes what it is told to delete."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend, self.later = backend, []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def remove(self, path: str) -> None:
+        self.later.append(path)
+
+    rmtree = remove
+
+
+def _remove(backend: Any, path: str) -> None:
+    if backend.isfile(path):
+        backend.remove(path)
+    elif backend.isdir(path):  # sharded
+        backend.rmtree(path)
+
+
+def _copied(value: Any) -> Any:
+    return dict(value) if isinstance(value, dict) else value
