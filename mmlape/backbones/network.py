@@ -45,6 +45,7 @@ class StagedTransformer(Backbone):
       ``attention_position`` and ``prefix`` where they differ from none, ``mmlape.DefaultJoining``, none and none;
       ``norm_cfg`` is its LayerNorm, which stands wherever no other norm goes.
     * ``short``: names under which users give options of parts, ``{'patch_size': 'stem.patch_size'}``.
+    * ``carries_position``: whether one position given to all stages is that of the first, from where it goes on.
     * ``norm_places``: where a norm goes that one ``norm_cfg`` names; ``norm_covers_output``: whether the norm of the
       output is of the kind of the last layer's, else it is LayerNorm.
     * ``counts``: ``'layers'`` or ``'stages'``: what ``out_indices`` and ``frozen_stages`` count; ``outputs``: the
@@ -113,6 +114,7 @@ class StagedTransformer(Backbone):
         norm_cfg=LAYER_NORM,
     )
     short: ClassVar[Mapping[str, str]] = {}
+    carries_position: ClassVar[bool] = False
     norm_places: ClassVar[NormPlaces] = {}
     norm_covers_output: ClassVar[bool] = False
     counts: ClassVar[str] = 'stages'
@@ -150,6 +152,9 @@ class StagedTransformer(Backbone):
         self.arch, parts = self.resolve_arch(arch, short.pop('arch', {}))
         given = {name: parts.get(name) if value is None else value for name, value in given.items()}
         sizes = self.stage_sizes(self.arch)
+        if self.carries_position and isinstance(given['position'], dict):
+            merged = dict(type='mmlape.MergedPosition')
+            given['position'] = [given['position'], *[merged] * (len(sizes) - 1)]
         self.embed_dims = self.arch['embed_dims']
         self.with_cp = check_bool('with_cp', own['with_cp'])
         built = self._count(sizes, own['out_indices'])
@@ -190,9 +195,9 @@ class StagedTransformer(Backbone):
 
     def walk(self, image: Tensor) -> Iterator[tuple[Tensor, Layout]]:
         """Tokens ``(B, P + H * W, C)`` and layout after each unit that is built, a layer or a stage."""
-        maps = image
+        maps, position = image, None
         for stage in self.stages():
-            tokens, layout, plan = stage.begin(maps)
+            tokens, layout, plan = stage.begin(maps, position)
             depth = len(stage.blocks)
             step = depth if self.counts == 'stages' else 1
             for first in range(0, depth, step):
@@ -200,7 +205,7 @@ class StagedTransformer(Backbone):
                 if first + step == depth:
                     tokens = stage.end(tokens, layout)
                 yield tokens, layout
-            maps = layout.to_maps(tokens)
+            maps, position = layout.to_maps(tokens), stage.passed(plan, layout)
 
     def finish(self, unit: int, tokens: Tensor, layout: Layout) -> Tensor:
         """Tokens of an output after its norm; where it has none they pass."""

@@ -6,7 +6,7 @@ from mmlape.checks import check_grid, check_positive_int
 from mmlape.registry import MODELS
 
 from ..network import StagedTransformer
-from ..options import spread
+from .pvt import check_stages
 
 _SIZES = dict(embed_dims=..., depths=..., num_heads=..., mlp_ratio=4, window_size=7)
 SWIN_ARCHS = {
@@ -55,25 +55,23 @@ class SwinTransformer(StagedTransformer):
         qkv_bias='attention.qkv_bias',
         shift_alone='attention.shift_alone',
     )
+    carries_position = True
     norm_places = {'mmlape.DTN': [dict(pool=4), dict(pool=2), dict(pool=1), dict(pool=1)]}
     outputs = (0, 1, 2, 3)
     map_norm = True
 
     @classmethod
     def stage_sizes(cls, arch: dict) -> list[dict]:
-        """A stage for each depth."""
+        """Four stages."""
         check_positive_int("arch['embed_dims']", arch['embed_dims'])
         window = check_grid('window_size', arch['window_size'])
         half = (window[0] // 2, window[1] // 2)
-        if not isinstance(arch['depths'], (list, tuple)):
-            raise TypeError(f"arch['depths'] must be a list, got {arch['depths']!r}")
-        count = len(arch['depths'])
-        heads = spread('num_heads', arch['num_heads'], count, 'stages')
+        depths, heads = (check_stages(key, arch[key]) for key in ('depths', 'num_heads'))
         return [
             dict(
                 embed_dims=arch['embed_dims'] * 2**stage,
-                depth=check_positive_int("arch['depths']", depth),
-                num_heads=check_positive_int('num_heads', heads[stage]),
+                depth=depth,
+                num_heads=heads[stage],
                 stem=dict(type='mmlape.PatchMerging')
                 if stage
                 else dict(type='mmlape.PatchEmbed', patch_size=4, norm_cfg=_NORM),
@@ -83,5 +81,5 @@ class SwinTransformer(StagedTransformer):
                 ],
                 mlp=dict(ratio=arch['mlp_ratio']),
             )
-            for stage, depth in enumerate(arch['depths'])
+            for stage, depth in enumerate(depths)
         ]
