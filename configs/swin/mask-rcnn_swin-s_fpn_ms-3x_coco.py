@@ -1,6 +1,6 @@
 """Mask R-CNN, Swin-S plain. COCO, 36 epochs, 8 GPUs x 2 images.
 
-Published (MMDetection, configs/swin, mixed precision): box AP 48.2, mask AP 43.2.
+Published (MMDetection, configs/swin; mixed precision): box AP 48.2, mask AP 43.2.
 """
 
 _base_ = './mask-rcnn_swin-t_fpn_ms-3x_coco.py'
