@@ -72,9 +72,7 @@ class Stage:
         tokens, layout = self.run(tokens, layout, plan)
         return self.end(tokens, layout), layout
 
-    def begin(
-        self, maps: Tensor, before: Tensor | None = None
-    ) -> tuple[Tensor, Layout, StagePlan]:
+    def begin(self, maps: Tensor, before: Tensor | None = None) -> tuple[Tensor, Layout, StagePlan]:
         """Tokens with their position, as they enter the first block, and what position adds later.
 
         Args:

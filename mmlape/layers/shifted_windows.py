@@ -85,7 +85,9 @@ class ShiftedWindowAttention(Attention):
             inside = inside.position(padded)
         inside = self.inside(padded, padded, inside)
         shift = self._shift_on(padded.grid)
-        if inside is not None and inside.position.places:  # where tokens are in the image, not in the moved one
+        if (
+            inside is not None and inside.position.places
+        ):  # where tokens are in the image, not in the moved one
             placed = inside.place(*self.split_heads(self.qkv(maps.flatten(1, 2)), 3))
             heads = tuple(
                 self._cut(part.transpose(1, 2).unflatten(1, padded.grid), shift).transpose(1, 2)

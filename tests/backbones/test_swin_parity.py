@@ -83,3 +83,67 @@ def test_parameters_are_the_published_ones(arch, millions):
     model = build(arch=arch, out_type='avg', out_indices=3)
     head = 1000 * (model.norm.weight.numel() + 1)
     assert sum(p.numel() for p in model.parameters()) + head == round(millions * 1e6)
+
+
+def test_the_published_layout_and_timms_weights_by_source():
+    """In the published files merging belongs to the end of a stage, and buffers of windows are stored."""
+    theirs = of_timm()
+    expected = convert(theirs.state_dict(), 'swin', build())
+    published = {
+        name.replace('layers.1.down', 'layers.0.down')
+        .replace('layers.2.down', 'layers.1.down')
+        .replace('layers.3.down', 'layers.2.down'): tensor
+        for name, tensor in theirs.state_dict().items()
+    }
+    published['layers.0.blocks.1.attn_mask'] = torch.zeros(64, 49, 49)
+    published['layers.0.blocks.1.attn.relative_position_index'] = torch.zeros(49, 49)
+    for state, source in ((published, 'swin'), (theirs.state_dict(), 'timm')):
+        found = convert(state, source, build())
+        assert found.keys() == expected.keys()
+        named = [name for name in found if not name.startswith('norm')]
+        assert all(torch.equal(found[name], expected[name]) for name in named)
+
+
+def test_lapes_chain_crosses_merging():
+    """With the identity for norms, the second stage reads the first one's position, merged."""
+    model = build(
+        position=dict(type='mmlape.LearnedPosition'),
+        joining=dict(type='mmlape.LaPE', norm='identity'),
+        attention_position=False,
+        img_size=64,
+    )
+    first, second = model.stages()[:2]
+    tokens, layout, plan = first.begin(torch.rand(1, 3, 64, 64))
+    table = first.position.embedding.pos_embed
+    torch.testing.assert_close(plan.position.passed, table)
+    assert plan.position.stem is None and len(plan.position.attention) == 2
+    _, _, after = second.begin(layout.to_maps(tokens), first.passed(plan, layout))
+    expected = model.patch_embed2(table.transpose(1, 2).unflatten(2, (16, 16)))[0]
+    torch.testing.assert_close(after.position.attention[0], expected)
+    before = model(torch.ones(1, 3, 64, 64))
+    with torch.no_grad():
+        table.add_(torch.randn(table.shape))
+    changed = model(torch.ones(1, 3, 64, 64))
+    assert all((a - b).abs().max() > 1e-3 for a, b in zip(before, changed))
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(shift_alone='no'), 'shift_alone must be True or False'),
+        (dict(arch=dict(SIZES, depths=[2, 2])), 'must have one entry for each of 4 stages'),
+        (dict(with_cls_token=True), "unexpected keyword argument 'with_cls_token'"),
+        (dict(prefix=dict(cls_token=True)), 'need attention without'),
+        (dict(window_size='7'), 'window_size must be an integer or a pair'),
+        (
+            dict(
+                position=dict(type='mmlape.LearnedPosition'),
+                joining=dict(type='mmlape.UnsharedJoining'),
+            ),
+            'give a list with a position for every stage',
+        ),
+    ],
+)
+def test_mistakes(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        build(**options)
