@@ -20,8 +20,8 @@ class ShiftedWindowAttention(Attention):
     """Self-attention within windows, of a grid that is moved by a shift first (Swin, ICCV 2021, section 3.2).
 
     A grid that is no multiple of the window is padded with zeros at the bottom and right *before* the projection, so
-    that padded cells have keys (the projection's bias) and take part in the softmax, as in the published detectors. What
-    the shift brings in from the other side is not attended to.
+    that padded cells have keys (the projection's bias) and take part in the softmax, as in the published detectors.
+    What the shift brings in from the other side is not attended to.
 
     Args:
         embed_dims: Channels ``C``.
@@ -131,8 +131,10 @@ class ShiftedWindowAttention(Attention):
             bias = apart.expand(-1, self.num_heads, -1, -1) if bias is None else bias + apart
         if layout.mask is None and bias is not None and len(bias) > 1:
             # Windows as heads: what is added is the same for all images, and not repeated for them.
-            folded = (part.unflatten(0, (-1, len(bias))).flatten(1, 2) for part in heads)
-            read = self.read(*folded, bias.flatten(0, 1)[None])
+            query, key, value = (
+                part.unflatten(0, (-1, len(bias))).flatten(1, 2) for part in heads
+            )
+            read = self.read(query, key, value, bias.flatten(0, 1)[None])
             return read.unflatten(1, (len(bias), -1)).flatten(0, 1).transpose(1, 2).flatten(2)
         mask = None
         if layout.mask is not None:  # what the grid is padded with counts, whatever the mask
@@ -159,8 +161,8 @@ def _check_shift(shift: int | Grid, window: Grid) -> Grid:
 
 @kept
 def _apart(grid: Grid, window: Grid, shift: Grid, device: torch.device) -> Tensor:
-    """What is added to scores in the windows of a moved grid, ``(windows, h * w, h * w)``: 0, or -100 for cells that the
-    move brought together from two sides of the image, as published."""
+    """What is added to scores in the windows of a moved grid, ``(windows, h * w, h * w)``: 0, or -100, as published, for
+    cells that the move brought together from two sides of the image."""
     region = torch.zeros(grid, device=device)
     for axis, (side, step) in enumerate(zip(grid, shift)):
         if step:

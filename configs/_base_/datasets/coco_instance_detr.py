@@ -1,5 +1,7 @@
-"""COCO 2017 boxes and masks with the multi-scale augmentation of DETR, as published for Swin: ``coco_instance_ms`` without
-its last crop."""
+"""COCO 2017 boxes and masks with the multi-scale augmentation of DETR, as published for Swin.
+
+It is ``coco_instance_ms`` without the last crop.
+"""
 
 _base_ = './coco_instance_ms.py'
 

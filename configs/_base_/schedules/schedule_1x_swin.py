@@ -1,4 +1,4 @@
-"""The schedule of Swin: ``schedule_1x`` after a warm-up of 1000 iterations; biases decay, norms and positions do not."""
+"""The schedule of Swin: ``schedule_1x`` with a warm-up of 1000 iterations; biases decay, norms and position do not."""
 
 _base_ = './schedule_1x.py'
 

@@ -33,8 +33,8 @@ class SwinTransformer(StagedTransformer):
       ``dict(type='mmlape.RelativePositionBias', layer_norm=True)`` for LaPE's form.
     * ``position``: none by default. A table, ``dict(type='mmlape.LearnedPosition')``, belongs to the first stage, which
       the tokens carry on; LaPE joins it in every stage, see ``mmlape.MergedPosition``.
-    * ``norm_cfg``: LayerNorm of eps 1e-5 by default. One ``mmlape.DTN`` goes, unless it says otherwise, into every block,
-      with pooling sizes 4, 2, 1 and 1 in the four stages (DTN, ICLR 2022, appendix A.1) and their heads.
+    * ``norm_cfg``: LayerNorm of eps 1e-5 by default. One ``mmlape.DTN`` goes, unless it says otherwise, into every
+      block, with pooling sizes 4, 2, 1 and 1 in the four stages (DTN, ICLR 2022, appendix A.1) and their heads.
     * ``out_indices``: (0, 1, 2, 3) by default. Vectors, for classifiers, need ``out_indices=3``, and have one norm.
     * Short names: ``num_heads``, ``in_channels``, ``window_size``, ``qkv_bias``, ``shift_alone``.
     """
