@@ -161,8 +161,8 @@ def _check_shift(shift: int | Grid, window: Grid) -> Grid:
 
 @kept
 def _apart(grid: Grid, window: Grid, shift: Grid, device: torch.device) -> Tensor:
-    """What is added to scores in the windows of a moved grid, ``(windows, h * w, h * w)``: 0, or -100, as published, for
-    cells that the move brought together from two sides of the image."""
+    """What is added to scores in the windows of a moved grid, ``(windows, h * w, h * w)``: 0, or -100, as published,
+    for cells that the move brought together from two sides of the image."""
     region = torch.zeros(grid, device=device)
     for axis, (side, step) in enumerate(zip(grid, shift)):
         if step:
