@@ -70,6 +70,17 @@ def build_pvt(version='', **options):
     return MODELS.build(dict(base, **options))
 
 
+SWIN_ARCH = dict(
+    embed_dims=8, depths=[1, 2, 2, 1], num_heads=[1, 2, 4, 4], mlp_ratio=2, window_size=3
+)
+
+
+def build_swin(**options):
+    """A micro Swin."""
+    base = dict(type='mmlape.SwinTransformer', arch=SWIN_ARCH, img_size=64)
+    return MODELS.build(dict(base, **options))
+
+
 def randomise(model):
     """Initial values hide errors: norms are all alike, biases zero."""
     for parameter in model.parameters():
@@ -130,6 +141,23 @@ VARIANTS = {
     'pvt-dtn': lambda: build_pvt(
         norm_cfg=dict(type='mmlape.DTN'), num_heads=[4, 4, 5, 8], joining=dict(type='mmlape.LaPE')
     ),
+    'swin': build_swin,
+    'swin-lape': lambda: build_swin(
+        position=dict(type='mmlape.LearnedPosition'),
+        joining=dict(type='mmlape.LaPE'),
+        attention_position=dict(type='mmlape.RelativePositionBias', layer_norm=True),
+    ),
+    'swin-lape-by-stage': lambda: build_swin(
+        position=[dict(type='mmlape.LearnedPosition')] * 4,
+        joining=dict(type='mmlape.LaPE'),
+        attention_position=False,
+    ),
+    'swin-shared': lambda: build_swin(
+        position=dict(type='mmlape.SinusoidalPosition', axes=2),
+        joining=dict(type='mmlape.SharedJoining'),
+        out_indices=[1, 2],
+    ),
+    'swin-dtn': lambda: build_swin(norm_cfg=DTN, window_size=(2, 3), shift_alone=True),
     'pvtv2': lambda: build_pvt('V2'),
     'pvtv2-dtn': lambda: build_pvt('V2', norm_cfg=dict(type='mmlape.DTN', num_heads=4)),
     'pvtv2-linear': lambda: build_pvt('V2', linear=True),

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from backbone_variants import build_adapter, build_pvt, build_vit
+from backbone_variants import build_adapter, build_pvt, build_swin, build_vit
 
 from mmlape.registry import MODELS
 
@@ -34,6 +34,13 @@ def pvt(version='', **options):
     return partial(build_pvt, version, **{**_DROP, 'arch': _PYRAMID, 'img_size': 32, **options})
 
 
+def swin(**options):
+    """Builder of a Swin, which takes further options."""
+    sizes = dict(depths=[1, 2, 1, 1], num_heads=[1, 1, 1, 2], mlp_ratio=1, window_size=3)
+    arch = dict(sizes, embed_dims=4)
+    return partial(build_swin, **{**_DROP, 'arch': arch, 'img_size': 32, **options})
+
+
 def adapter(**options):
     """Builder of an adapter around such a ViT, which takes further options."""
     inside = dict(_VIT, patch_size=16, final_norm=False, with_cls_token=False, **options)
@@ -53,6 +60,7 @@ def _norm(name, **options):
 # name of a component: how to build a backbone that contains it; `build(with_cp=True)` takes options of all backbones.
 BACKBONES = {
     'LearnedPosition': vit(with_cls_token=False),
+    'MergedPosition': swin(position=component('LearnedPosition'), joining=component('LaPE')),
     'NoPosition': vit(position=component('NoPosition')),
     'SinusoidalPosition': vit(position=component('SinusoidalPosition', axes=2)),
     'GaborPosition': pvt(position=component('GaborPosition')),
@@ -76,6 +84,8 @@ BACKBONES = {
     'TokenIN': _norm('TokenIN'),
     'PatchEmbed': vit(stem=component('PatchEmbed', norm_cfg=component('LN'))),
     'Attention': vit(window_size=3),
+    'PatchMerging': swin(norm_cfg=component('DTN')),
+    'ShiftedWindowAttention': swin(attention_position=component('GaborAttention')),
     'SpatialReductionAttention': pvt(
         'V2', attention=component('SpatialReductionAttention', linear=True)
     ),
@@ -86,6 +96,7 @@ BACKBONES = {
     'VisionTransformer': vit(out_type='featmap_and_prefix', out_indices=[0, 1], prefix_after=1),
     'PyramidVisionTransformer': pvt(with_cls_token=True, out_type='cls_token', out_indices=3),
     'PyramidVisionTransformerV2': pvt('V2', out_type='avg', out_indices=3),
+    'SwinTransformer': swin(out_type='avg', out_indices=3, shift_alone=True),
     'ViTAdapter': adapter(joining=component('LaPE')),
 }
 

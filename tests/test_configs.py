@@ -25,8 +25,12 @@ from mmengine.structures import InstanceData, PixelData
 
 CUSTOM = CONFIGS / 'custom'
 LAPE = CONFIGS / 'lape'
-# Mask R-CNN on ViT-Adapter comes with two schedules.
-TWINS = {p.name: p.name.replace('_1x_', '_ms-3x_') for p in LAPE.glob('mask-rcnn_*_1x_*.py')}
+# Mask R-CNN on ViT-Adapter and on Swin comes with two schedules.
+TWINS = {
+    path: path.with_name(path.name.replace('_1x_', '_ms-3x_'))
+    for folder in (LAPE, CONFIGS / 'swin')
+    for path in sorted(folder.glob('mask-rcnn_*_1x_*.py'))
+}
 
 
 @pytest.fixture(autouse=True)
@@ -62,13 +66,13 @@ def build(cfg: Config) -> torch.nn.Module:
     return model
 
 
-LARGE = ('deit-b', 'cascade', 'upernet_deit-s')
+LARGE = ('deit-b', 'cascade', 'upernet_deit-s', 'swin-s', 'upernet_swin-t_', 'upernet_swin-t-lape')
 
 
 def trained_configs() -> list:
     """All but those whose model and optimizer another one has; the largest of each kind are slow."""
     paths = shipped_configs()
-    paths = [p for p in paths if p.name not in TWINS]
+    paths = [p for p in paths if p not in TWINS]
     return [
         pytest.param(
             path,
@@ -79,9 +83,9 @@ def trained_configs() -> list:
     ]
 
 
-@pytest.mark.parametrize('name', TWINS)
-def test_the_shorter_schedule_has_the_same_model_and_optimizer(name):
-    short, long = (Config.fromfile(LAPE / twin) for twin in (name, TWINS[name]))
+@pytest.mark.parametrize('path', TWINS, ids=lambda path: path.stem)
+def test_the_shorter_schedule_has_the_same_model_and_optimizer(path):
+    short, long = (Config.fromfile(twin) for twin in (path, TWINS[path]))
     assert short.model == long.model and short.optim_wrapper == long.optim_wrapper
     assert short.train_cfg.max_epochs == 12 and long.train_cfg.max_epochs == 36
 

@@ -11,7 +11,7 @@ from torch import nn
 from mmlape.backbones import Stage
 from mmlape.checks import check_layers, check_option
 from mmlape.norm import DTN
-from mmlape.position import JoinedPosition
+from mmlape.position import JoinedPosition, MergedPosition
 
 NORMS = ('norm1', 'norm2')
 
@@ -48,13 +48,13 @@ def find_stages(backbone: nn.Module, part: str | None = None) -> list[Stage]:
     if not found:
         raise ValueError(
             f'{type(backbone).__name__} has no transformer layers of the kind of mmlape.VisionTransformer, '
-            'mmlape.ViTAdapter, mmlape.PyramidVisionTransformer or mmlape.PyramidVisionTransformerV2'
+            'mmlape.ViTAdapter, mmlape.PyramidVisionTransformer, ...V2 or mmlape.SwinTransformer'
         )
     return list(found.values()) if part is None else [found[check_option('part', part, found)]]
 
 
 def position_stages(backbone: nn.Module, part: str | None = None) -> list[Stage]:
-    """The stages that an absolute position joins.
+    """The stages that have an absolute position of their own, not that of the stage before (``mmlape.MergedPosition``).
 
     Args:
         backbone: As for :func:`find_stages`.
@@ -64,7 +64,11 @@ def position_stages(backbone: nn.Module, part: str | None = None) -> list[Stage]
     Raises:
         ValueError: If there is none (position may be inside the attention alone), or none of that name.
     """
-    found = {s.position_name: s for s in find_stages(backbone) if s.position is not None}
+    found = {
+        stage.position_name: stage
+        for stage in find_stages(backbone)
+        if stage.position is not None and not isinstance(stage.position.embedding, MergedPosition)
+    }
     if not found:
         raise ValueError(
             f'{type(backbone).__name__} has no absolute position embedding: there is nothing to show'

@@ -2,7 +2,12 @@
 
 from .adapter import ViTAdapter
 from .base import Backbone
-from .families import PyramidVisionTransformer, PyramidVisionTransformerV2, VisionTransformer
+from .families import (
+    PyramidVisionTransformer,
+    PyramidVisionTransformerV2,
+    SwinTransformer,
+    VisionTransformer,
+)
 from .network import StagedTransformer
 from .stage import Stage
 
@@ -12,6 +17,7 @@ __all__ = [
     'PyramidVisionTransformerV2',
     'Stage',
     'StagedTransformer',
+    'SwinTransformer',
     'ViTAdapter',
     'VisionTransformer',
 ]

@@ -42,14 +42,17 @@ class StagedTransformer(Backbone):
 
     * ``archs``: architectures by name, ``default_arch``, and ``sizes``: the keys of their sizes, with defaults, else
       ``...``. :meth:`stage_sizes` says what they are of each stage.
-    * ``parts``: default configs of ``stem``, ``attention``, ``mlp``, ``block``; of ``position``, ``joining`` and
-      ``prefix`` where they differ from none, ``mmlape.DefaultJoining`` and none.
+    * ``parts``: default configs of ``stem``, ``attention``, ``mlp``, ``block``; of ``position``, ``joining``,
+      ``attention_position`` and ``prefix`` where they differ from none, ``mmlape.DefaultJoining``, none and none;
+      ``norm_cfg`` is its LayerNorm, which stands wherever no other norm goes.
     * ``short``: names under which users give options of parts, ``{'patch_size': 'stem.patch_size'}``.
+    * ``carries_position``: whether one position given to all stages is that of the first, from where it goes on.
     * ``norm_places``: where a norm goes that one ``norm_cfg`` names; ``norm_covers_output``: whether the norm of the
       output is of the kind of the last layer's, else it is LayerNorm.
     * ``counts``: ``'layers'`` or ``'stages'``: what ``out_indices`` and ``frozen_stages`` count; ``outputs``: the
       default of ``out_indices``.
-    * ``stage_norm``: whether there is a LayerNorm at the end of every stage. ``final_norm``: whether the last output is
+    * ``stage_norm``: whether there is a LayerNorm at the end of every stage; ``map_norm``: whether every map that is
+      returned has one of its own, which the stage after does not see. ``final_norm``: whether the last output is
       normalised; None for: if it goes to a classifier.
     * ``names``: under which name a module is kept, with the number of its stage.
 
@@ -58,13 +61,13 @@ class StagedTransformer(Backbone):
         img_size: Pre-training image size in pixels, one integer or (height, width); it sets the grids of stored
             position tables. Default 224.
         position: Config of a position embedding, for all stages or a list with one each (None in it for no position).
-            Default None: the family's.
+            Default None: the family's; False for none.
         joining: Config of a joining method, likewise.
         attention_position: Config of what position does inside the attention, likewise, e.g.
             ``dict(type='mmlape.GaborAttention')``; its key ``layers`` (None for all, a number of first layers, or a
-            list) says in which layers of a stage. Default None, nothing.
+            list) says in which layers of a stage. Default None: the family's, of most none; False for none.
         norm_cfg: Token norm of the blocks: one, a list with one for each stage, or for each layer of the only stage.
-            Default ``dict(type='mmlape.LN', eps=1e-6)``. Its key ``layers`` (a number of first layers, negative for all
+            Default the family's LayerNorm. Its key ``layers`` (a number of first layers, negative for all
             but so many last ones, or a list) says where in a stage; LayerNorm is elsewhere.
         stem: Config of what makes the tokens of a stage, a :class:`~mmlape.layers.Stem`, e.g.
             ``dict(type='mmlape.PatchEmbed', patch_size=16)``.
@@ -109,13 +112,16 @@ class StagedTransformer(Backbone):
         mlp=dict(type='mmlape.Mlp'),
         block=dict(type='mmlape.Block'),
         position=dict(type='mmlape.LearnedPosition'),
+        norm_cfg=LAYER_NORM,
     )
     short: ClassVar[Mapping[str, str]] = {}
+    carries_position: ClassVar[bool] = False
     norm_places: ClassVar[NormPlaces] = {}
     norm_covers_output: ClassVar[bool] = False
     counts: ClassVar[str] = 'stages'
     outputs: ClassVar[int | Sequence[int]] = -1
     stage_norm: ClassVar[bool] = False
+    map_norm: ClassVar[bool] = False
     final_norm: ClassVar[bool | None] = None
     names: ClassVar[Mapping[str, str]] = dict(
         embed='patch_embed{}', position='position{}', inside='inside{}', blocks='block{}', norm='norm{}',
@@ -149,6 +155,9 @@ class StagedTransformer(Backbone):
         self.arch, parts = self.resolve_arch(arch, short.pop('arch', {}))
         given = {name: parts.get(name) if value is None else value for name, value in given.items()}
         sizes = self.stage_sizes(self.arch)
+        if self.carries_position and isinstance(given['position'], dict):
+            merged = dict(type='mmlape.MergedPosition')
+            given['position'] = [given['position'], *[merged] * (len(sizes) - 1)]
         self.embed_dims = self.arch['embed_dims']
         self.with_cp = check_bool('with_cp', own['with_cp'])
         built = self._count(sizes, own['out_indices'])
@@ -189,9 +198,9 @@ class StagedTransformer(Backbone):
 
     def walk(self, image: Tensor) -> Iterator[tuple[Tensor, Layout]]:
         """Tokens ``(B, P + H * W, C)`` and layout after each unit that is built, a layer or a stage."""
-        maps = image
+        maps, position = image, None
         for stage in self.stages():
-            tokens, layout, plan = stage.begin(maps)
+            tokens, layout, plan = stage.begin(maps, position)
             depth = len(stage.blocks)
             step = depth if self.counts == 'stages' else 1
             for first in range(0, depth, step):
@@ -199,12 +208,13 @@ class StagedTransformer(Backbone):
                 if first + step == depth:
                     tokens = stage.end(tokens, layout)
                 yield tokens, layout
-            maps = layout.to_maps(tokens)
+            maps, position = layout.to_maps(tokens), stage.passed(plan, layout)
 
     def finish(self, unit: int, tokens: Tensor, layout: Layout) -> Tensor:
-        """Tokens of the very last layer or stage after the output norm; others pass."""
+        """Tokens of an output after its norm; where it has none they pass."""
         last = unit == self.num_units - 1
-        return self.norm(tokens, layout) if last and self.norm is not None else tokens
+        norm = self.norm if last and self.norm is not None else self._map_norm(unit)
+        return tokens if norm is None else norm(tokens, layout)
 
     def stages(self) -> list[Stage]:
         """One for each grid."""
@@ -254,7 +264,8 @@ class StagedTransformer(Backbone):
             module
             for number, (stage, count) in enumerate(zip(stages, counts))
             if count or not number
-            for module in stage.up_to(count)
+            for module in (*stage.up_to(count), self._map_norm(number) if count else None)
+            if module is not None
         ]
         return [*frozen, self.drop_after_position] if self.counts == 'layers' else frozen
 
@@ -325,10 +336,16 @@ class StagedTransformer(Backbone):
             if shared is not None:
                 self.add_module(names['inside'], shared)
             self.add_module(names['blocks'], build_blocks(spec, own))
-            if self.stage_norm:
-                self.add_module(names['norm'], build_token_norm(LAYER_NORM, spec.embed_dims))
+            dense = self.out_type in DENSE and number - 1 in self.out_indices
+            if self.stage_norm or (self.map_norm and dense):
+                norm = build_token_norm(self.parts['norm_cfg'], spec.embed_dims)
+                self.add_module(names['norm'], norm)
             channels = spec.embed_dims
         self.grid = grid
+
+    def _map_norm(self, unit: int) -> nn.Module | None:
+        """The norm of an output's map alone."""
+        return getattr(self, self.names['norm'].format(unit + 1), None) if self.map_norm else None
 
     def _build_position(self, spec: StageSpec, grid: tuple[int, int]) -> JoinedPosition:
         num_prefix = sum(spec.prefix.sizes.values())
@@ -351,5 +368,5 @@ class StagedTransformer(Backbone):
             else check_bool('final_norm', final_norm)
         )
         wanted = wanted and self.num_units - 1 in self.out_indices
-        norm_cfg = output_norm if self.norm_covers_output else LAYER_NORM
+        norm_cfg = output_norm if self.norm_covers_output else self.parts['norm_cfg']
         self.norm = build_token_norm(norm_cfg, embed_dims) if wanted else None

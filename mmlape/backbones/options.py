@@ -97,21 +97,26 @@ def linear_rates(last: float, depths: Sequence[int]) -> list[list[float]]:
 
 
 def place_norms(
-    norm_cfg: Any, depths: Sequence[int], num_heads: Sequence[int], places: NormPlaces
+    norm_cfg: Any,
+    depths: Sequence[int],
+    num_heads: Sequence[int],
+    places: NormPlaces,
+    plain: dict = LAYER_NORM,
 ) -> tuple[list[list[dict]], dict]:
     """Config of the norms of each layer of each stage, and of the norm of the output.
 
     Args:
-        norm_cfg: None for ``mmlape.LN`` with eps 1e-6; one for all; or a list as for :func:`per_layer`. Its key
+        norm_cfg: None for ``plain``; one for all; or a list as for :func:`per_layer`. Its key
             ``layers`` (a number of first layers, negative for all but so many last ones, or a list) says where in a
-            stage it goes; LayerNorm is elsewhere. Without that key it goes where ``places`` says, else everywhere.
+            stage it goes; ``plain`` is elsewhere. Without that key it goes where ``places`` says, else everywhere.
         depths: Layers of each stage.
         num_heads: Heads of the attention of each stage: those of a norm by heads that does not name its own.
         places: Options of a norm by its type, which ``norm_cfg`` overrides, for one given to all; None for a stage that
-            keeps LayerNorm.
+            keeps ``plain``.
+        plain: The LayerNorm of the family. Default ``mmlape.LN`` with eps 1e-6.
     """
     if norm_cfg is None or isinstance(norm_cfg, dict):
-        config = norm_cfg or LAYER_NORM
+        config = norm_cfg or plain
         entries = spread('places', _place_of(config, places), len(depths), 'stages')
         given = [entry if entry is None else {**entry, **config} for entry in entries]
     else:
@@ -119,41 +124,44 @@ def place_norms(
             [norm_cfg] if len(depths) == 1 else spread('norm_cfg', norm_cfg, len(depths), 'stages')
         )
     placed = [
-        _norms_of_stage(config, depth, heads)
+        _norms_of_stage(config, depth, heads, plain)
         for config, depth, heads in zip(given, depths, num_heads)
     ]
     return [norms[:-1] for norms in placed], placed[-1][-1]
 
 
-def check_norm_is_built(norm_cfg: Any, norms: Sequence[list[dict]], built: Sequence[int]) -> None:
+def check_norm_is_built(
+    norm_cfg: Any, norms: Sequence[list[dict]], built: Sequence[int], plain: dict = LAYER_NORM
+) -> None:
     """Raise ValueError if the key ``layers`` of one config for all names none of the layers that are built.
 
     Args:
         norm_cfg: As for :func:`place_norms`.
         norms: What that made of it, for each layer of each stage.
         built: Number of layers of each stage that are built.
+        plain: As for :func:`place_norms`.
     """
     layers = norm_cfg.get('layers') if isinstance(norm_cfg, dict) else None
     first = (norm for stage, count in zip(norms, built) for norm in stage[:count])
-    if layers is not None and all(norm is LAYER_NORM for norm in first):
+    if layers is not None and all(norm is plain for norm in first):
         raise ValueError(
             f'norm_cfg names the layers {layers}, of which none is built: out_indices end before'
         )
 
 
-def _norms_of_stage(config: Any, depth: int, num_heads: int) -> list[dict]:
+def _norms_of_stage(config: Any, depth: int, num_heads: int, plain: dict) -> list[dict]:
     """Those of each layer, and of an output after them."""
     if isinstance(config, (list, tuple)):
         entries = spread('norm_cfg', config, depth, 'layers')
-        return [*(_with_heads(entry, num_heads) for entry in entries), LAYER_NORM]
-    options = _with_heads(config, num_heads)
+        return [*(_with_heads(entry, num_heads, plain) for entry in entries), plain]
+    options = _with_heads(config, num_heads, plain)
     layers = options.pop('layers', None)
     if layers is None:
         return [options] * (depth + 1)
     if isinstance(layers, int) and layers < 0:
         layers = max(depth + layers, 1)
     named = check_layers('norm_cfg layers', layers, depth)
-    return [options if layer in named else LAYER_NORM for layer in range(depth + 1)]
+    return [options if layer in named else plain for layer in range(depth + 1)]
 
 
 def _place_of(norm_cfg: dict, places: NormPlaces) -> dict | Sequence[dict | None]:
@@ -161,8 +169,8 @@ def _place_of(norm_cfg: dict, places: NormPlaces) -> dict | Sequence[dict | None
     return next((place for name, place in places.items() if norm_class(dict(type=name)) is cls), {})
 
 
-def _with_heads(norm_cfg: Any, num_heads: int) -> dict:
-    options = check_norm_cfg(LAYER_NORM if norm_cfg is None else norm_cfg)
+def _with_heads(norm_cfg: Any, num_heads: int, plain: dict) -> dict:
+    options = check_norm_cfg(plain if norm_cfg is None else norm_cfg)
     if norm_class(options).by_head:
         options.setdefault('num_heads', num_heads)
     return options

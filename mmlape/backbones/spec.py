@@ -138,8 +138,9 @@ class Recipe:
                 is not built.
         """
         depths, heads = ([size[key] for size in self.sizes] for key in ('depth', 'num_heads'))
-        norms, output_norm = place_norms(self.given['norm_cfg'], depths, heads, self.norm_places)
-        check_norm_is_built(self.given['norm_cfg'], norms, built)
+        given, plain = self.given['norm_cfg'], self.family['norm_cfg']
+        norms, output_norm = place_norms(given, depths, heads, self.norm_places, plain)
+        check_norm_is_built(given, norms, built, plain)
         layers, prefix = self._layers(norms), self._prefix(norms[-1], built[-1])
         stages = [
             self._stage(number, tuple(layers[number][:count]), prefix)
@@ -170,8 +171,10 @@ class Recipe:
         )
 
     def _of_stage(self, name: str, stage: int) -> dict | None:
-        """The user's config, else the family's; None in a list is nothing."""
+        """The user's config, else the family's; False, or None in a list, is nothing."""
         value = self.given[name]
+        if value is False and name != 'stem':
+            return None
         if value is None and name != 'stem':
             value = self.family.get(name)
         config = spread(name, value, len(self.sizes), 'stages')[stage]
@@ -228,7 +231,7 @@ class Recipe:
             parts = {
                 name: merged(
                     self.family[name],
-                    size.get(name),
+                    spread(name, size.get(name), size['depth'], 'layers')[layer],
                     common[name],
                     users[name][stage][layer],
                     shorts[name][stage][layer],

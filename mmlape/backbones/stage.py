@@ -72,14 +72,21 @@ class Stage:
         tokens, layout = self.run(tokens, layout, plan)
         return self.end(tokens, layout), layout
 
-    def begin(self, maps: Tensor) -> tuple[Tensor, Layout, StagePlan]:
-        """Tokens with their position, as they enter the first block, and what position adds later."""
+    def begin(self, maps: Tensor, before: Tensor | None = None) -> tuple[Tensor, Layout, StagePlan]:
+        """Tokens with their position, as they enter the first block, and what position adds later.
+
+        Args:
+            maps: The image, or the map of the stage before.
+            before: What the position of the stage before passes on, see :meth:`passed`. Default None, nothing.
+        """
         tokens, layout = self.embed(maps)
         if self.prefix and not self.prefix_after:
             layout = layout.with_prefix(self.num_prefix)
             tokens = layout.join(self._prefix_tokens(tokens.shape[0]), tokens)
         nothing = PositionPlan.nothing(len(self.blocks))
-        position = nothing if self.position is None else self.position(layout)
+        position = nothing
+        if self.position is not None:
+            position = self.position(layout, before, self.embed)
         inside = {}
         if self.inside is not None:
             counts = {layout.num_prefix, self.num_prefix}
@@ -118,6 +125,11 @@ class Stage:
     def end(self, tokens: Tensor, layout: Layout) -> Tensor:
         """Tokens after the norm at the end."""
         return tokens if self.norm is None else self.norm(tokens, layout)
+
+    def passed(self, plan: StagePlan, layout: Layout) -> Tensor | None:
+        """Map ``(1, C, H, W)`` of the position that the stage after may go on with, or None."""
+        position = plan.position.passed
+        return None if position is None else layout.to_maps(self._rows(position, layout))
 
     def serving(self, layer: int) -> list[nn.Module]:
         """A block, and what serves it alone."""

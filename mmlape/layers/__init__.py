@@ -8,7 +8,9 @@ from .conv_mlp import ConvMlp
 from .deformable import DeformableAttention, SamplingPlan, sampling_plan
 from .interaction import Extractor, Injector, Interaction
 from .patch_embed import PatchEmbed, Stem, pad_to_multiple
+from .patch_merging import PatchMerging
 from .pooling import SequencePooling
+from .shifted_windows import ShiftedWindowAttention
 from .spatial_prior import SpatialPrior, build_map_norm
 from .spatial_reduction import SpatialReductionAttention
 
@@ -23,8 +25,10 @@ __all__ = [
     'Interaction',
     'Mlp',
     'PatchEmbed',
+    'PatchMerging',
     'SamplingPlan',
     'SequencePooling',
+    'ShiftedWindowAttention',
     'SpatialPrior',
     'SpatialReductionAttention',
     'Stem',

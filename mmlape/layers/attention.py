@@ -73,7 +73,18 @@ class AttentionLayer(nn.Module):
         bias: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Attention of heads ``(B, heads, N, D)``; returns ``(B, N, C)``.
+        """Attention of heads ``(B, heads, N, D)``; returns ``(B, N, C)``. For the arguments see :meth:`read`."""
+        return self.read(query, key, value, bias, mask).transpose(1, 2).flatten(2)
+
+    def read(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """What each query reads, ``(B, heads, N, D)``.
 
         Args:
             query: Queries; they and keys may be wider than values, by position.
@@ -95,7 +106,7 @@ class AttentionLayer(nn.Module):
             bias = bias.expand(-1, -1, query.shape[2], -1)
         dropout = self.attn_drop_rate if self.training else 0.0
         out = F.scaled_dot_product_attention(query, key, value, bias, dropout, scale=width**-0.5)
-        return out[..., :width].transpose(1, 2).flatten(2)
+        return out[..., :width]
 
     def project(self, tokens: Tensor) -> Tensor:
         """The output projection and its dropout."""

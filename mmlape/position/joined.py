@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from torch import Tensor
+
 from mmlape.checks import check_positive_int
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
+from .embeddings import MergedPosition
 from .plan import PlanKeeper, PositionPlan
 
 
@@ -45,7 +50,24 @@ class JoinedPosition(PlanKeeper):
             )
         )
 
-    def forward(self, layout: Layout | Grid) -> PositionPlan:
-        """The plan for a layout, or for a grid ``(H, W)``; it always has the rows of all prefix tokens."""
+    def forward(
+        self,
+        layout: Layout | Grid,
+        before: Tensor | None = None,
+        merge: Callable[[Tensor], tuple[Tensor, Layout]] | None = None,
+    ) -> PositionPlan:
+        """The plan for a layout, or for a grid ``(H, W)``; it always has the rows of all prefix tokens.
+
+        Args:
+            layout: Of the tokens.
+            before: Map ``(1, C', H', W')`` of what the stage before passes on, for a
+                :class:`~mmlape.position.MergedPosition`. Default None, nothing.
+            merge: What makes the tokens of the stage out of such a map.
+        """
         grid = tuple(layout)
-        return self.planned(grid, lambda: self.joining(self.embedding(grid)))
+        if not isinstance(self.embedding, MergedPosition):
+            return self.planned(grid, lambda: self.joining(self.embedding(grid)))
+        if before is None or merge is None:
+            return PositionPlan.nothing(self.depth)
+        key = (grid, before.shape[2:])
+        return self.planned(key, lambda: self.joining(merge(before)[0]))

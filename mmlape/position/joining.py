@@ -66,7 +66,7 @@ class SharedJoining(Joining):
 
     def forward(self, embedding: Tensor) -> PositionPlan:
         """Plan with the same ``stream`` entry for each layer."""
-        return PositionPlan(None, (embedding,) * self.depth, self._nothing)
+        return PositionPlan(None, (embedding,) * self.depth, self._nothing, embedding)
 
 
 @MODELS.register_module()
@@ -146,7 +146,7 @@ class LaPE(Joining):
             attention[layer] = normed = _normed(norm, position, flat)
             if self.progressive:
                 position = normed
-        return PositionPlan(None, self._nothing, tuple(attention))
+        return PositionPlan(None, self._nothing, tuple(attention), position)
 
     def layer_modules(self, layer: int) -> list[nn.Module]:
         """The norm of ``layer``."""

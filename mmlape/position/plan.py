@@ -14,17 +14,19 @@ Plan = TypeVar('Plan')
 
 
 class PositionPlan(NamedTuple):
-    """What is added where. Every entry is ``(1, P + H * W, C)``, or None for nothing.
+    """What is added where, and passed on. Every entry is ``(1, P + H * W, C)``, or None for nothing.
 
     Attributes:
         stem: Added to the tokens once, before the first layer.
         stream: Per layer, added to the residual stream that enters the layer.
         attention: Per layer, added to the normalised tokens that enter its attention.
+        passed: Where position stands after the last layer, for a stage that follows; None where tokens carry it.
     """
 
     stem: Tensor | None
     stream: tuple[Tensor | None, ...]
     attention: tuple[Tensor | None, ...]
+    passed: Tensor | None = None
 
     @classmethod
     def nothing(cls, depth: int) -> PositionPlan:

@@ -66,11 +66,12 @@ class LaPEWarmStart(LaPE):
 
     def forward(self, embedding: Tensor) -> PositionPlan:
         """Plan with the ``stem`` of default joining and one ``attention`` entry for each layer named."""
-        attention = list(super().forward(embedding).attention)
+        plan = super().forward(embedding)
+        attention = list(plan.attention)
         if self.gates is not None:
             for layer, gate in zip(self.layers, self.gates):
                 attention[layer] = gate(attention[layer])
-        return PositionPlan(embedding, self._nothing, tuple(attention))
+        return plan._replace(stem=embedding, attention=tuple(attention))
 
     def layer_modules(self, layer: int) -> list[nn.Module]:
         """The norm of ``layer``, and its gate where there is one."""

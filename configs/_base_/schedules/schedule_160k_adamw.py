@@ -13,6 +13,7 @@ optim_wrapper = dict(
     paramwise_cfg=dict(
         custom_keys={
             'pos_embed': dict(decay_mult=0.0),
+            'relative_position_bias_table': dict(decay_mult=0.0),
             'norm': dict(decay_mult=0.0),
         }
     ),

@@ -1,6 +1,12 @@
 """One file for each family of networks: its parts and architectures."""
 
 from .pvt import PyramidVisionTransformer, PyramidVisionTransformerV2
+from .swin import SwinTransformer
 from .vit import VisionTransformer
 
-__all__ = ['PyramidVisionTransformer', 'PyramidVisionTransformerV2', 'VisionTransformer']
+__all__ = [
+    'PyramidVisionTransformer',
+    'PyramidVisionTransformerV2',
+    'SwinTransformer',
+    'VisionTransformer',
+]

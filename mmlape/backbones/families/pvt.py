@@ -91,7 +91,7 @@ class PyramidVisionTransformer(StagedTransformer):
     @classmethod
     def stage_sizes(cls, arch: dict) -> list[dict]:
         """Four stages."""
-        lists = {key: _check_sizes(key, arch[key]) for key in arch}
+        lists = {key: check_stages(key, arch[key]) for key in arch}
         return [
             dict(
                 embed_dims=lists['embed_dims'][stage],
@@ -146,8 +146,8 @@ class PyramidVisionTransformerV2(PyramidVisionTransformer):
                     nn.init.zeros_(module.bias)
 
 
-def _check_sizes(key: str, values: object) -> list:
-    """A list of four positive numbers."""
+def check_stages(key: str, values: object) -> list:
+    """A list of four positive numbers, one for each stage."""
     name = 'num_heads' if key == 'num_heads' else f'arch[{key!r}]'
     if not isinstance(values, (list, tuple)):
         raise TypeError(f'{name} must be a list of {len(STRIDES)} values, got {values!r}')

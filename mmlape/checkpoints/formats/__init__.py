@@ -7,6 +7,7 @@ from .base import Format, State
 from .dtn import PublishedDTN
 from .openmmlab import OpenMMLabViT
 from .pvt import PublishedPVT
+from .swin import PublishedSwin
 from .vit import DeiT, ReferenceLaPE, Timm
 from .vit_adapter import ReferenceViTAdapter
 
@@ -19,6 +20,7 @@ FORMATS: dict[str, Format] = {
     'lape': ReferenceLaPE(),
     'pvt': PublishedPVT(),
     'dtn': PublishedDTN(),
+    'swin': PublishedSwin(),
     'vit_adapter': ReferenceViTAdapter(),
     'mmseg': OpenMMLabViT(),
     'mmpretrain': OpenMMLabViT(),

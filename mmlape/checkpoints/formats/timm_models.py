@@ -8,6 +8,7 @@ import timm
 from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError
 from timm.models.pvt_v2 import PyramidVisionTransformerV2
+from timm.models.swin_transformer import SwinTransformer
 from timm.models.vision_transformer import Block
 from timm.models.vision_transformer import VisionTransformer as TimmViT
 from torch import nn
@@ -18,6 +19,8 @@ from ..errors import DownloadError
 from .base import State
 
 _SECONDS = 10.0
+# What differs between models of these shows in the shapes of their weights.
+_SHOWN = (PyramidVisionTransformerV2, SwinTransformer)
 _ELSEWHERE = ('hf-hub:', 'hf_hub:', 'local-dir:', 'timm/')
 
 
@@ -60,7 +63,7 @@ def read_timm(name: str, model: nn.Module | None) -> State:
             f'the weights of the timm model {name!r} cannot be had: {reason}. Without a network, '
             'copy its model.safetensors here and name that file as checkpoint'
         ) from None
-    if not isinstance(source, PyramidVisionTransformerV2):
+    if not isinstance(source, _SHOWN):
         check_timm_layers(name, source, model.vit if isinstance(model, ViTAdapter) else model)
     return source.state_dict()
 
@@ -99,8 +102,8 @@ def check_timm_layers(name: str, source: nn.Module, model: nn.Module | None) -> 
     """
     if not isinstance(source, TimmViT):
         raise ValueError(
-            f'{name!r} is a {type(source).__name__} of timm; only its VisionTransformer and PVTv2 '
-            'are such as our backbones'
+            f'{name!r} is a {type(source).__name__} of timm; only its VisionTransformer, PVTv2 '
+            'and SwinTransformer are such as our backbones'
         )
     block = source.blocks[0]
     if type(block) is not Block:

@@ -11,6 +11,7 @@ from mmlape.backbones import StagedTransformer, VisionTransformer, ViTAdapter
 
 from .base import LAYER_SCALE, Format, Reasons, State, need
 from .pvt import TimmPVT
+from .swin import TimmSwin
 
 _CLASSIFIER = r'^(head|head_dist|heads|fc_norm|pre_logits|attn_pool)\.'
 # What other transformers have and ours has not.
@@ -88,11 +89,12 @@ class PlainViT(Format):
 
 
 class Timm(PlainViT):
-    """timm's plain Vision Transformers (AugReg, DeiT, DeiT-3, DINOv2, ...) and its PVTv2."""
+    """timm's plain Vision Transformers (AugReg, DeiT, DeiT-3, DINOv2, ...), its PVTv2 and its Swin."""
 
     def resolve(self, state: State) -> Format:
-        """PVTv2's adapter for its layout."""
-        return TimmPVT() if any(name.startswith('stages.') for name in state) else self
+        """The adapter of PVTv2 or Swin for their layouts."""
+        layouts = {name.partition('.')[0] for name in state}
+        return TimmPVT() if 'stages' in layouts else TimmSwin() if 'layers' in layouts else self
 
 
 class DeiT(Timm):

@@ -3,12 +3,14 @@
 from .base import PositionEmbedding, resize_table
 from .gabor import GaborPosition
 from .learned import LearnedPosition
+from .merged import MergedPosition
 from .sinusoidal import FixedPosition, NoPosition, SinusoidalPosition
 
 __all__ = [
     'FixedPosition',
     'GaborPosition',
     'LearnedPosition',
+    'MergedPosition',
     'NoPosition',
     'PositionEmbedding',
     'SinusoidalPosition',

@@ -1,0 +1,18 @@
+"""Mask R-CNN on Swin-T with the weights that its authors published for ImageNet-1K."""
+
+_base_ = './mask-rcnn_fpn.py'
+
+model = dict(
+    backbone=dict(
+        type='mmlape.SwinTransformer',
+        arch='tiny',
+        drop_path_rate=0.2,
+        norm_cfg=dict(type='mmlape.LN', eps=1e-5),
+        init_cfg=dict(
+            type='mmlape.Pretrained',
+            source='swin',
+            checkpoint='https://github.com/SwinTransformer/storage/releases/download/v1.0.0/swin_tiny_patch4_window7_224.pth',
+        ),
+    ),
+    neck=dict(in_channels=[96, 192, 384, 768]),
+)

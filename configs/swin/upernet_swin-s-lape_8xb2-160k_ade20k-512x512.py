@@ -1,0 +1,13 @@
+"""UPerNet, Swin-S with LaPE beside its relative bias. ADE20K, 160,000 iterations, 8 GPUs x 2 images.
+
+There is no published figure for this row.
+"""
+
+_base_ = './upernet_swin-s_8xb2-160k_ade20k-512x512.py'
+
+model = dict(
+    backbone=dict(
+        position=dict(type='mmlape.LearnedPosition'),
+        joining=dict(type='mmlape.LaPE'),
+    )
+)
