@@ -26,7 +26,7 @@ def a_value(m):
 
 @crafted(CONFIGS)
 def an_import(m):
-    return with_config(m, f'import os\nos.system("touch {m.canary}")\n')
+    return with_config(m, f'import_it = __import__("os").system("touch {m.canary}")\n')
 
 
 @crafted(CONFIGS)
