@@ -17,6 +17,9 @@ __all__ = ['check_coco']
 
 _IMAGE_KEYS = ('id', 'file_name', 'height', 'width')
 _BOX_KEYS = ('id', 'image_id', 'category_id', 'bbox', 'area')
+_CATEGORY_KEYS = ('id', 'name')
+# More boxes than that in one image need gigabytes in MMDetection's assigners.
+_MANY_BOXES = 1000
 # Annotation tools round: a box may stick out by this many pixels without being counted.
 _TOLERANCE = 1.0
 
@@ -68,14 +71,23 @@ def _check_layout(content, findings: Findings) -> None:
     if not isinstance(content, dict):
         findings.problem(f'the annotation file holds a {type(content).__name__}, not a COCO object')
         return
-    for section, keys in (('images', _IMAGE_KEYS), ('annotations', _BOX_KEYS), ('categories', ())):
+    for section, keys in (
+        ('images', _IMAGE_KEYS),
+        ('annotations', _BOX_KEYS),
+        ('categories', _CATEGORY_KEYS),
+    ):
         entries = content.get(section)
         if not isinstance(entries, list):
             findings.problem(f'the annotation file has no list {section!r}')
-        elif not entries:
+            continue
+        if not entries:
             findings.problem(f'the list {section!r} of the annotation file is empty')
+        strange = [entry for entry in entries if not isinstance(entry, dict)]
+        findings.count(strange, f'entries of {section!r} are no objects', problem=True)
+        if strange:
+            continue
         for key in keys:
-            without = [entry.get('id') for entry in entries or () if key not in entry]
+            without = [entry.get('id') for entry in entries if key not in entry]
             findings.count(without, f'entries of {section!r} have no {key!r}; ids', problem=True)
 
 
@@ -114,9 +126,29 @@ def _check_ids(content: dict, findings: Findings) -> None:
         numbers = Counter(entry['id'] for entry in content[section])
         twice = [number for number, times in numbers.items() if times > 1]
         findings.count(twice, f'ids of {section!r} appear more than once', problem=True)
+    images = content['images']
+    files = Counter(image['file_name'] for image in images)
+    twice = [name for name, times in files.items() if times > 1]
+    findings.count(
+        twice,
+        "files are those of more than one entry of 'images', which share the boxes out",
+        problem=True,
+    )
+    sizeless = [
+        image['file_name']
+        for image in images
+        if not (_is_side(image['width']) and _is_side(image['height']))
+    ]
+    findings.count(
+        sizeless, 'images have a width or height that is no integer of at least 1', problem=True
+    )
 
 
-def _fault(box: dict, image: dict, category_ids: set) -> str | None:
+def _is_side(value) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _fault(box: dict, image: dict, category_ids: set, names: dict) -> str | None:
     """Why MMDetection leaves this annotation out (as ``CocoDataset.parse_data_info`` does)."""
     if box.get('ignore', False):
         return 'marked "ignore"'
@@ -127,6 +159,8 @@ def _fault(box: dict, image: dict, category_ids: set) -> str | None:
         return 'outside the image'
     if box['area'] <= 0 or width < 1 or height < 1:
         return 'smaller than one pixel, or of no area'
+    if box['category_id'] not in names:
+        return 'of a category that the file does not list'
     if box['category_id'] not in category_ids:
         return 'of a category that is not among the class names'
     return None
@@ -156,7 +190,8 @@ def _check_boxes(dataset, content: dict, findings: Findings, *, with_mask: bool)
     images = {image['id']: image for image in content['images']}
     skipped: Counter[str] = Counter()
     kept: Counter[str] = Counter()
-    crowd, no_mask, out = 0, [], []
+    crowd, no_mask, bad_mask, out = 0, [], [], []
+    per_image: Counter[str] = Counter()
     for box in content['annotations']:
         image = images.get(box['image_id'])
         if image is None:
@@ -167,7 +202,7 @@ def _check_boxes(dataset, content: dict, findings: Findings, *, with_mask: bool)
                 f'annotation {box["id"]}: bbox is {box["bbox"]!r}, not 4 finite numbers'
             )
             return
-        fault = _fault(box, image, category_ids)
+        fault = _fault(box, image, category_ids, names)
         if fault is not None:
             skipped[fault] += 1
             continue
@@ -175,6 +210,9 @@ def _check_boxes(dataset, content: dict, findings: Findings, *, with_mask: bool)
             out.append(box['id'])
         if with_mask and not box.get('segmentation'):
             no_mask.append(box['id'])
+        elif with_mask and (fault := _mask_fault(box['segmentation'], image)):
+            bad_mask.append(f'{box["id"]} ({fault})')
+        per_image[image['file_name']] += 1
         crowd += bool(box.get('iscrowd'))
         kept[names[box['category_id']]] += 1
 
@@ -191,9 +229,29 @@ def _check_boxes(dataset, content: dict, findings: Findings, *, with_mask: bool)
         'annotation ids',
         problem=True,
     )
+    findings.count(bad_mask, 'boxes have a mask that cannot be read; annotation ids', problem=True)
+    many = [f'{name} ({number})' for name, number in per_image.items() if number > _MANY_BOXES]
+    findings.count(many, f'images have more than {_MANY_BOXES} boxes, which takes much memory')
     if not total:
         findings.problem('no usable box is left')
     _note_filtered_images(dataset, content, category_ids, findings)
+
+
+def _mask_fault(mask, image: dict) -> str | None:
+    """Why a mask ends a training when its image comes: MMDetection reads it no sooner."""
+    if isinstance(mask, dict):
+        expected = [image['height'], image['width']]
+        if 'counts' not in mask or list(mask.get('size') or ()) != expected:
+            return f'run lengths of size {mask.get("size")}, image {expected}'
+        return None
+    if not isinstance(mask, list):
+        return f'a {type(mask).__name__}'
+    for polygon in mask:
+        if not isinstance(polygon, list) or not all(
+            isinstance(x, (int, float)) and math.isfinite(x) for x in polygon
+        ):
+            return 'a polygon is no list of finite numbers'
+    return None
 
 
 def _per_class(kept: Counter, classes) -> str:

@@ -31,6 +31,8 @@ def check_label_maps(dataset, findings: Findings, *, max_decode: int | None) -> 
             missing_folder(findings, path, what, dataset.backend_args)
     if findings.problems:
         return
+    twice = [name for name, times in Counter(dataset.metainfo['classes']).items() if times > 1]
+    findings.count(twice, 'class names appear more than once', problem=True)
     names = _names(dataset, images, findings)
     if not names:
         return
@@ -73,6 +75,12 @@ def _names(dataset, folder: str, findings: Findings) -> list[str]:
     elif others:
         findings.note(
             f'{sum(others.values())} files in {folder!r} are skipped: they do not end in {suffix!r}'
+        )
+        taken = set(names)
+        rivals = [f for f in files if not f.endswith(suffix) and osp.splitext(f)[0] in taken]
+        findings.count(
+            sorted(rivals),
+            f'of these have the name of an image that ends in {suffix!r}, which is taken',
         )
     return names
 
@@ -132,7 +140,8 @@ def _check_contents(dataset, sample: list[str], total: int, findings: Findings) 
             f'{len(classes)} class names, the ignored label is {dataset.ignore_index}, '
             f'reduce_zero_label is {dataset.reduce_zero_label}): {listed(files)}'
         )
-    findings.count(blank, 'label maps hold nothing but the ignored label')
+    nothing = bool(sample) and len(blank) == len(sample)
+    findings.count(blank, 'label maps hold nothing but the ignored label', problem=nothing)
     findings.note(f'{total} images with label maps; decoded {len(sample)}')
     absent = [name for index, name in enumerate(classes) if index not in seen]
     findings.count(absent, 'classes are in none of the decoded label maps')

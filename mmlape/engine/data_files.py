@@ -15,6 +15,9 @@ from PIL import Image, UnidentifiedImageError
 
 from .findings import Findings, listed
 
+# What Pillow raises; a bomb is an image of more pixels (179 million) than anybody means.
+_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+
 __all__ = ['evenly_spaced', 'image_size', 'label_map_array', 'missing_files', 'missing_folder']
 
 
@@ -66,7 +69,7 @@ def image_size(path: str, backend_args: dict | None) -> tuple[int, int]:
     """Decode a whole image; return its ``(width, height)`` in pixels as stored (no EXIF rotation).
 
     Raises:
-        ValueError: If the file is empty, truncated or not an image.
+        ValueError: If the file is empty, truncated, not an image, or one of more than 179 million pixels.
     """
     content = read_bytes(path, backend_args=backend_args)
     if not content:
@@ -81,7 +84,7 @@ def image_size(path: str, backend_args: dict | None) -> tuple[int, int]:
         if decoded is None:
             raise ValueError('not an image') from error
         return decoded.shape[1], decoded.shape[0]
-    except (OSError, SyntaxError) as error:
+    except _UNREADABLE as error:
         raise ValueError(str(error)) from error
 
 
@@ -96,7 +99,7 @@ def label_map_array(path: str, backend_args: dict | None) -> np.ndarray:
         raise ValueError('the file is empty')
     try:
         labels = mmcv.imfrombytes(content, flag='unchanged', backend='pillow').squeeze()
-    except (OSError, SyntaxError, UnidentifiedImageError) as error:
+    except (UnidentifiedImageError, *_UNREADABLE) as error:
         raise ValueError(str(error) or 'not an image') from error
     if labels.ndim != 2:
         raise ValueError(

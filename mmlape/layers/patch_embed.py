@@ -12,6 +12,8 @@ from mmlape.layout import Grid, Layout
 from mmlape.norm import build_token_norm
 from mmlape.registry import MODELS
 
+from .strided_conv import StridedConv2d
+
 
 def pad_to_multiple(image: Tensor, multiple: Grid) -> Tensor:
     """Pad ``(B, C, H, W)`` with zeros at the bottom and right to multiples of ``(h, w)``."""
@@ -76,7 +78,7 @@ class PatchEmbed(Stem):
         overlaps = self.patch_size != self.stride
         height, width = self.patch_size
         padding = (height // 2, width // 2) if overlaps else 0
-        self.proj = nn.Conv2d(
+        self.proj = StridedConv2d(
             self.in_channels, dims, self.patch_size, stride=self.stride, padding=padding
         )
         self.norm = None if norm_cfg is None else build_token_norm(norm_cfg, embed_dims)

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from mmlape.checks import check_eps, check_positive_int, check_rate
 from mmlape.norm import TokenNorm
 
+from .strided_conv import StridedConv2d
+
 
 class SpatialPrior(nn.Module):
     """Spatial prior module (ViT-Adapter, ICLR 2023, section 3.2).
@@ -61,7 +63,7 @@ class SpatialPrior(nn.Module):
 
 def _conv(in_channels: int, out_channels: int, stride: int, norm_cfg: dict) -> list[nn.Module]:
     return [
-        nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False),
+        StridedConv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False),
         build_map_norm(norm_cfg, out_channels),
         nn.ReLU(inplace=True),
     ]

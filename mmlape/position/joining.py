@@ -108,8 +108,8 @@ class LaPE(Joining):
             ``'norm_channel_gain'``, or ``'norm_channel_gain_bias'`` (default), the LayerNorm of LaPE.
         eps: Added to the variance. Default 1e-6.
 
-    A row of :math:`\omega` that is (nearly) constant, with a variance below ``eps``, passes its gradient on as it is, so that
-    a prefix row that starts at zero is learned; through LayerNorms it would grow by ``1 / sqrt(eps)`` per layer.
+    A row of :math:`\omega` that is (nearly) constant, with a variance below ``eps``, passes its gradient on as it is:
+    a prefix row that starts at zero is learned. Through LayerNorms it would grow by ``1 / sqrt(eps)`` per layer.
 
     Raises:
         ValueError: If ``layers`` names no layers, one twice, or one that does not exist, ``norm`` is unknown,
@@ -138,12 +138,12 @@ class LaPE(Joining):
     def forward(self, embedding: Tensor) -> PositionPlan:
         """Plan with one ``attention`` entry for each layer named."""
         attention: list[Tensor | None] = list(self._nothing)
-        position, around = embedding, None
-        if self._normalises and embedding.requires_grad and torch.is_grad_enabled():
-            position, around = _around_norms(embedding, self.eps)
+        position, flat = embedding, None
+        if self._normalises and torch.is_grad_enabled():
+            variance = embedding.detach().float().var(dim=-1, correction=0, keepdim=True)
+            flat = variance < self.eps
         for layer, norm in zip(self.layers, self.norms):
-            normed = norm(position)
-            attention[layer] = normed if around is None else normed + around
+            attention[layer] = normed = _normed(norm, position, flat)
             if self.progressive:
                 position = normed
         return PositionPlan(None, self._nothing, tuple(attention))
@@ -153,11 +153,9 @@ class LaPE(Joining):
         return [norm for index, norm in zip(self.layers, self.norms) if index == layer]
 
 
-def _around_norms(rows: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Rows ``(1, N, C)``, those of a variance below ``eps`` without gradient; and zeros with the gradient of these.
-
-    Both together are the rows: values do not change, and gradients of other rows do not either.
-    """
-    flat = rows.detach().float().var(dim=-1, correction=0, keepdim=True) < eps
+def _normed(norm: nn.Module, rows: Tensor, flat: Tensor | None) -> Tensor:
+    """``norm(rows)`` for ``(1, N, C)``; the gradient of rows that are ``flat``, ``(1, N, 1)``, goes around the norm."""
+    if flat is None:
+        return norm(rows)
     held = rows.detach()
-    return torch.where(flat, held, rows), torch.where(flat, rows - held, 0)
+    return norm(torch.where(flat, held, rows)) + torch.where(flat, rows - held, 0)

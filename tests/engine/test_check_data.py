@@ -346,7 +346,7 @@ class TestLabelMaps:
 def test_options():
     assert HOOKS.build(dict(type='mmlape.CheckDataHook', max_decode=None)).max_decode is None
     for value in (-1, 2.5, 'all'):
-        with pytest.raises(ValueError, match='max_decode'):
+        with pytest.raises((ValueError, TypeError), match='max_decode'):
             CheckDataHook(value)
 
 

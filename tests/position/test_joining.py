@@ -109,7 +109,9 @@ class TestConstantRows:
         given = [torch.randn(row.shape, generator=draw) for row in plan.attention]
         return torch.autograd.grad(plan.attention, [rows, *joining.parameters()], given), plan
 
-    @pytest.mark.parametrize('options', [{}, dict(progressive=False), dict(norm='norm_scalar_gain')])
+    @pytest.mark.parametrize(
+        'options', [{}, dict(progressive=False), dict(norm='norm_scalar_gain')]
+    )
     def test_gradient_is_bounded(self, options):
         joining = LaPE(24, 12, **options)
         rows = 0.02 * torch.randn(1, 5, 24, generator=torch.Generator().manual_seed(0))

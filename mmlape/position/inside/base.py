@@ -69,7 +69,7 @@ class AttentionPosition(PlanKeeper, ABC):
         num_heads: int,
         grid: Grid,
         num_prefix_tokens: int = 0,
-        window_size: Grid | None = None,
+        window_size: int | Grid | None = None,
     ) -> None:
         super().__init__()
         self.embed_dims = check_positive_int('embed_dims', embed_dims)

@@ -95,7 +95,7 @@ class GaborAttention(AttentionPosition):
         num_heads: int,
         grid: Grid,
         num_prefix_tokens: int = 0,
-        window_size: Grid | None = None,
+        window_size: int | Grid | None = None,
         parts: str | None = '4',
         query_key: str | None = None,
         value: str | None = 'E',

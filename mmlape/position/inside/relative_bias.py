@@ -45,7 +45,7 @@ class RelativePositionBias(AttentionPosition):
         num_heads: int,
         grid: Grid,
         num_prefix_tokens: int = 0,
-        window_size: Grid | None = None,
+        window_size: int | Grid | None = None,
         layer_norm: bool = False,
         eps: float = 1e-5,
     ) -> None:

@@ -44,7 +44,7 @@ class RotaryPosition(AttentionPosition):
         num_heads: int,
         grid: Grid,
         num_prefix_tokens: int = 0,
-        window_size: Grid | None = None,
+        window_size: int | Grid | None = None,
         temperature: float = 10000.0,
         rescale: bool = False,
     ) -> None:
