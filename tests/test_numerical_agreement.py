@@ -22,9 +22,9 @@ DEMO = {
 ITERATIONS, LAST = 50, 10
 # How far the mean loss of the last 10 of 50 iterations may be from that of float32, as a share of it, and how far the
 # loss of the first one.
-BAND = {'bfloat16': (0.03, 0.01), 'float16': (0.03, 0.005)}
+BAND = {'bfloat16': (0.03, 0.01)}
 # mmcv's NMS, which Mask R-CNN trains with, has no half precision on CPUs; float16 is ten times as slow there.
-HALVES = [('segmenter', 'bfloat16'), ('retinanet', 'bfloat16'), ('retinanet', 'float16')]
+HALVES = [('segmenter', 'bfloat16'), ('retinanet', 'bfloat16')]
 
 
 @pytest.fixture(scope='module')
@@ -121,6 +121,19 @@ def test_half_precision_stays_in_a_band_around_float32(whole, name, dtype, data)
     # It learns, so the band says something.
     assert means[1] < 0.8 * wanted[0]
     assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.slow
+def test_float16_of_the_first_steps(data):
+    """Three, each within 0.5 %: fifty would take a CPU a quarter of an hour."""
+    cfg = config_of('retinanet', data)
+    use_scope(cfg.default_scope)
+    steps = batches(cfg, 3)
+    wanted, found = (
+        train(config_of('retinanet', data), steps, d)[0] for d in (None, torch.float16)
+    )
+    assert found == pytest.approx(wanted, rel=0.005) and found != wanted
+    assert wanted[2] < 0.9 * wanted[0]
 
 
 @pytest.mark.parametrize(
