@@ -99,6 +99,8 @@ def _is_union(hint: Any) -> bool:
 
 def _described(hint: Any) -> str:
     origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if origin is typing.Literal:
+        return ' or '.join(map(repr, inner))
     if origin in _LISTS:
         what = _MANY.get(inner[0] if inner else None)
         kind = 'a pair' if origin is tuple and len(inner) == 2 and inner[1] is not ... else 'a list'
@@ -129,6 +131,8 @@ def _conforms(value: Any, hint: Any) -> bool:
     origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if _is_union(hint):
         return any(_conforms(value, each) for each in inner)
+    if origin is typing.Literal:
+        return any(value is each for each in inner)
     if origin in (int, float):
         kinds = (int, float) if origin is float else int
         return isinstance(value, kinds) and not isinstance(value, bool)

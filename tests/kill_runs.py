@@ -173,7 +173,10 @@ class Attempt:
         return [codes[child] for child in self.children]
 
     def alive(self) -> bool:
-        return all(os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None for child in self.children)
+        return all(
+            os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+            for child in self.children
+        )
 
     def kill(self) -> None:
         """SIGKILL for all of them and their workers."""

@@ -1,6 +1,7 @@
 """Do precisions, recomputation and repetition agree, with the demo's models? Processes: test_distributed.py."""
 
 from contextlib import contextmanager
+from functools import cache
 
 import pytest
 import torch
@@ -21,7 +22,9 @@ DEMO = {
 ITERATIONS, LAST = 50, 10
 # How far the mean loss of the last 10 of 50 iterations may be from that of float32, as a share of it, and how far the
 # loss of the first one.
-BAND = {'bfloat16': (0.10, 0.02), 'float16': (0.10, 0.01)}
+BAND = {'bfloat16': (0.03, 0.01)}
+# mmcv's NMS, which Mask R-CNN trains with, has no half precision on CPUs; float16 is ten times as slow there.
+HALVES = [('segmenter', 'bfloat16'), ('retinanet', 'bfloat16')]
 
 
 @pytest.fixture(scope='module')
@@ -43,8 +46,8 @@ class Autocast(OptimWrapper):
     def __init__(self, dtype, **options):
         super().__init__(**options)
         self.dtype = dtype
-        # As `mmlape train --amp-dtype`: float16 has a loss scale.
-        self.scaler = torch.amp.GradScaler('cpu', enabled=dtype is torch.float16)
+        # float16 has a loss scale, as in `mmlape train --amp`; here one that overflows in no step.
+        self.scaler = torch.amp.GradScaler('cpu', 2.0**10, enabled=dtype is torch.float16)
 
     @contextmanager
     def optim_context(self, model):
@@ -92,19 +95,24 @@ def train(cfg, steps, dtype=None):
     return losses, model
 
 
-@pytest.fixture(scope='module', params=DEMO)
-def case(request, data):
-    """Name, config, 50 batches, and what float32 makes of them."""
-    cfg = config_of(request.param, data)
-    use_scope(cfg.default_scope)
-    steps = batches(cfg, ITERATIONS)
-    return request.param, steps, train(cfg, steps)[0]
+@pytest.fixture(scope='module')
+def whole(data):
+    """By name: 50 batches, and the losses of float32."""
+
+    @cache
+    def of(name):
+        cfg = config_of(name, data)
+        use_scope(cfg.default_scope)
+        steps = batches(cfg, ITERATIONS)
+        return steps, train(cfg, steps)[0]
+
+    return of
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('dtype', BAND)
-def test_half_precision_stays_in_a_band_around_float32(case, dtype, data):
-    name, steps, wanted = case
+@pytest.mark.parametrize(('name', 'dtype'), HALVES)
+def test_half_precision_stays_in_a_band_around_float32(whole, name, dtype, data):
+    steps, wanted = whole(name)
     found, model = train(config_of(name, data), steps, getattr(torch, dtype))
     end, start = BAND[dtype]
     assert found[0] == pytest.approx(wanted[0], rel=start) and found[0] != wanted[0]
@@ -113,6 +121,19 @@ def test_half_precision_stays_in_a_band_around_float32(case, dtype, data):
     # It learns, so the band says something.
     assert means[1] < 0.8 * wanted[0]
     assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.slow
+def test_float16_of_the_first_steps(data):
+    """Three, each within 0.5 %: fifty would take a CPU a quarter of an hour."""
+    cfg = config_of('retinanet', data)
+    use_scope(cfg.default_scope)
+    steps = batches(cfg, 3)
+    wanted, found = (
+        train(config_of('retinanet', data), steps, d)[0] for d in (None, torch.float16)
+    )
+    assert found == pytest.approx(wanted, rel=0.005) and found != wanted
+    assert wanted[2] < 0.9 * wanted[0]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import inspect
 import typing
 from collections.abc import Sequence
+from typing import Literal
 
 import pytest
 from mmengine.registry import HOOKS as ROOT_HOOKS
@@ -21,7 +22,7 @@ PYRAMID = dict(
 )
 # What a class cannot do without, by the name of the argument.
 SAMPLES = dict(
-    embed_dims=16, num_features=16, num_heads=4, depth=2, grid=(4, 4), hidden_dims=32, source='deit',
+    embed_dims=16, num_features=16, num_heads=4, in_channels=4, depth=2, grid=(4, 4), hidden_dims=32, source='deit',
     attn=nn.Identity(), mlp=nn.Identity(), vit=dict(arch=ARCH, img_size=32), arch=ARCH, version=1,
     optim_wrapper_cfg=dict(optimizer=dict(type='SGD', lr=0.1)),
 )  # fmt: skip
@@ -31,6 +32,7 @@ EXTRA = {
     'PyramidVisionTransformer': dict(arch=PYRAMID),
     'PyramidVisionTransformerV2': dict(arch=PYRAMID),
     'PyramidClassifier': dict(arch=PYRAMID),
+    'SwinTransformer': dict(arch=dict(embed_dims=4, depths=[1] * 4, num_heads=[1] * 4)),
     'VisionTransformer': dict(arch=ARCH),
     'Pretrained': dict(checkpoint='weights.pth'),
     'LayerDecayOptimizerConstructor': dict(paramwise_cfg=dict(decay_rate=0.9)),
@@ -133,6 +135,7 @@ def test_wrong_options_are_refused(cls, option, kind):
         (Sequence[dict] | None, 'a list of dicts or None'),
         (int | float, 'a number'),
         (nn.Module, 'a Module'),
+        (dict | Literal[False] | None, 'a dict, False or None'),
     ],
 )  # fmt: skip
 def test_annotations_in_words(hint, text):

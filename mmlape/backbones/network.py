@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -132,9 +132,9 @@ class StagedTransformer(Backbone):
         self,
         arch: str | dict | None = None,
         img_size: int | tuple[int, int] = 224,
-        position: dict | Sequence[dict | None] | None = None,
+        position: dict | Sequence[dict | None] | Literal[False] | None = None,
         joining: dict | Sequence[dict] | None = None,
-        attention_position: dict | Sequence[dict | None] | None = None,
+        attention_position: dict | Sequence[dict | None] | Literal[False] | None = None,
         norm_cfg: dict | Sequence | None = None,
         stem: dict | Sequence[dict] | None = None,
         prefix: dict | None = None,

@@ -17,11 +17,6 @@ from .check import ERROR, OK, WARNING, Check, ask
 if TYPE_CHECKING:
     from .machine import Machine
 
-# Versions of torch whose `weights_only=True` could itself be made to execute code: the last with the hole, its name.
-HOLES = (
-    ((2, 5, 1), 'CVE-2025-32434'),
-    ((2, 9, 999), 'CVE-2026-24747'),
-)
 TIMM = (1, 0, 3)
 _OPERATORS = """
 import torch
@@ -96,14 +91,13 @@ def _torch(machine: Machine) -> Check:
 def _torch_holes(machine: Machine) -> list[Check]:
     if machine.torch is None:
         return []
-    version = stack.numbers(machine.torch['version'])
-    holes = [name for last, name in HOLES if version <= last]
-    if not holes:
+    version = machine.torch['version']
+    fault = stack.weights_only_fault(version)
+    if fault is None:
         return []
     return [
         Check(
-            'torch, safety', WARNING, f'{machine.torch["version"]} has {" and ".join(holes)}: a checkpoint can execute '
-            'code although torch reads it with weights_only=True',
+            'torch, safety', WARNING, f'{version} has {fault}, although it reads files with weights_only=True',
             'torch >= 2.10 is mended; until then take .safetensors, or only files whose origin you trust',
         )
     ]  # fmt: skip

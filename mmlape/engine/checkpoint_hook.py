@@ -124,7 +124,9 @@ class CheckpointHook(_CheckpointHook):
         self.file_backend = _DeletesLater(backend)
         try:
             saved = self._saved(
-                runner, 'the best checkpoint', lambda: super(CheckpointHook, self)._save_best_checkpoint(runner, metrics)
+                runner,
+                'the best checkpoint',
+                lambda: super(CheckpointHook, self)._save_best_checkpoint(runner, metrics),
             )
         finally:
             later, self.file_backend = self.file_backend.later, backend

@@ -33,7 +33,9 @@ def set_random_state(*key: int, devices: bool = True) -> None:
     if devices and get_device() != 'cpu':
         torch.manual_seed(seed)
     else:
-        torch.default_generator.manual_seed(seed)  # the other keeps a stack trace for a GPU that comes later
+        torch.default_generator.manual_seed(
+            seed
+        )  # the other keeps a stack trace for a GPU that comes later
 
 
 class Draws:

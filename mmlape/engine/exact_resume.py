@@ -20,6 +20,7 @@ __all__ = ['ExactResumeHook']
 
 _KEY = 'exact_resume'
 
+
 @HOOKS.register_module()
 class ExactResumeHook(Hook):
     """Make a training a function of its seed and of the step, so that it can be resumed without a difference.
@@ -192,7 +193,5 @@ def _validation_due(loop: Any, place: int) -> bool:
     if loop.runner.val_loop is None or (by_epoch and place):
         return False
     loop._decide_current_val_interval()
-    step, last = (
-        (loop.epoch, loop.max_epochs) if by_epoch else (loop.iter, loop.max_iters)
-    )
+    step, last = (loop.epoch, loop.max_epochs) if by_epoch else (loop.iter, loop.max_iters)
     return step >= loop.val_begin and (step % loop.val_interval == 0 or step == last)

@@ -126,7 +126,7 @@ class StopAtNonFiniteHook(Hook):
 
     def _judge(self, runner: Runner, wrapper: OptimWrapper, loss: Tensor, finite: Tensor) -> None:
         """Compare notes with the other processes; they come here together."""
-        gradients = _gradients_are_finite(wrapper) if self._looks_at_gradients(wrapper) else True
+        gradients = _gradients_are_finite(wrapper, 2) if self._looks_at_gradients(wrapper) else True
         facts = [
             torch.as_tensor(x, device=loss.device)
             for x in (self._input_is_finite, finite, gradients)
@@ -138,11 +138,20 @@ class StopAtNonFiniteHook(Hook):
             self._skipped = 0
             return
         kind = KINDS[everywhere.tolist().index(0)]
+        if kind == 'gradients' and self._only_overflowed(wrapper):
+            self._skipped = 0
+            return
         self._fault(runner, kind, bool(own[KINDS.index(kind)]), loss)
 
     def _looks_at_gradients(self, wrapper: OptimWrapper) -> bool:
         scaler = getattr(wrapper, 'loss_scaler', None)
         return self.gradients and not (scaler is not None and scaler.is_enabled())
+
+    def _only_overflowed(self, wrapper: OptimWrapper) -> bool:
+        """Whether all gradients are finite, and just so large that their squares are not."""
+        exact = torch.as_tensor(_gradients_are_finite(wrapper, math.inf)).int()
+        all_reduce(exact, 'min')
+        return bool(exact)
 
     def _fault(self, runner: Runner, kind: str, is_fine_here: bool, loss: Tensor) -> None:
         self._buffers.restore()
@@ -231,16 +240,16 @@ def _replace(batch: dict | list) -> None:
             _replace(value)
 
 
-def _gradients_are_finite(wrapper: OptimWrapper) -> Tensor | bool:
+def _gradients_are_finite(wrapper: OptimWrapper, order: float) -> Tensor | bool:
+    """By a norm of each: 2 is fast, and overflows beyond 1e19; infinity is exact, and ten times as slow on a CPU."""
     found = [
         p.grad if p.grad.layout is torch.strided else p.grad.coalesce().values()
         for group in wrapper.param_groups
         for p in group['params']
         if p.grad is not None
     ]
-    # The largest value of each: neither infinite nor NaN as long as all are finite, unlike a sum or a norm.
     found = [grad for grad in found if grad.numel()]
-    return torch.stack(torch._foreach_norm(found, math.inf)).isfinite().all() if found else True
+    return torch.stack(torch._foreach_norm(found, order)).isfinite().all() if found else True
 
 
 def _describe(kind: str, iteration: int, ranks: list[int], losses: dict[str, float]) -> str:

@@ -82,7 +82,11 @@ def digest_fault(path: Path) -> str | None:
     except (OSError, UnicodeDecodeError, IndexError):
         return None
     found = _sha256(path)
-    return None if found == wanted else f'is damaged (sha256 {found[:12]}..., recorded {wanted[:12]}...)'
+    return (
+        None
+        if found == wanted
+        else f'is damaged (sha256 {found[:12]}..., recorded {wanted[:12]}...)'
+    )
 
 
 def remove_leftovers(folder: Path) -> list[str]:

@@ -131,9 +131,7 @@ class ShiftedWindowAttention(Attention):
             bias = apart.expand(-1, self.num_heads, -1, -1) if bias is None else bias + apart
         if layout.mask is None and bias is not None and len(bias) > 1:
             # Windows as heads: what is added is the same for all images, and not repeated for them.
-            query, key, value = (
-                part.unflatten(0, (-1, len(bias))).flatten(1, 2) for part in heads
-            )
+            query, key, value = (part.unflatten(0, (-1, len(bias))).flatten(1, 2) for part in heads)
             read = self.read(query, key, value, bias.flatten(0, 1)[None])
             return read.unflatten(1, (len(bias), -1)).flatten(0, 1).transpose(1, 2).flatten(2)
         mask = None

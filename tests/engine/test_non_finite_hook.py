@@ -229,6 +229,23 @@ def test_gradients_that_overflow_under_a_loss_scale_stop_nothing(tmp_path):
         runner.train()
 
 
+@OPTIM_WRAPPERS.register_module(force=True)
+class HugeWrapper(OptimWrapper):
+    """Gradients whose squares overflow."""
+
+    def backward(self, loss, **options):
+        super().backward(loss * 1e25, **options)
+
+
+def test_gradients_that_are_huge_but_finite_stop_nothing(tmp_path):
+    huge = dict(type='HugeWrapper', optimizer=dict(type='SGD', lr=1e-30))
+    runner = runner_of(tmp_path, 'nothing', optim_wrapper=huge)
+    runner.train()
+    assert runner.iter == 5
+    with pytest.raises(NonFiniteError, match='its gradients are not'):
+        runner_of(tmp_path / 'b', 'gradients', optim_wrapper=huge).train()
+
+
 def test_two_trainings_in_a_row_and_accumulation(tmp_path):
     accumulated = dict(optimizer=dict(type='SGD', lr=0.01), accumulative_counts=2)
     runner = runner_of(tmp_path, 'loss', optim_wrapper=accumulated)
