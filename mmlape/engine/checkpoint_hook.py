@@ -28,8 +28,8 @@ class CheckpointError(RuntimeError):
 class CheckpointHook(_CheckpointHook):
     """MMEngine's ``CheckpointHook``, with the same arguments, for files that are not lost.
 
-    * Every checkpoint (also ``best_*``) and ``last_checkpoint`` is written beside, synced to the disk, read back and then
-      renamed; ``NAME.pth.sha256`` is its digest (``sha256sum --check``). MMEngine writes in place.
+    * Every checkpoint (also ``best_*``) is written beside, synced to the disk, read back and then renamed;
+      ``NAME.pth.sha256`` is its digest (``sha256sum --check``). So is ``last_checkpoint``. MMEngine writes in place.
     * What is to be deleted (``max_keep_ckpts``, an earlier best) goes when what replaces it is written; in MMEngine it
       goes before.
     * When the disk (or the quota) is full, an error is logged, the earlier checkpoints stay, and training goes on; the
@@ -124,7 +124,9 @@ class CheckpointHook(_CheckpointHook):
         self.file_backend = _DeletesLater(backend)
         try:
             saved = self._saved(
-                runner, 'the best checkpoint', lambda: super(CheckpointHook, self)._save_best_checkpoint(runner, metrics)
+                runner,
+                'the best checkpoint',
+                lambda: super(CheckpointHook, self)._save_best_checkpoint(runner, metrics),
             )
         finally:
             later, self.file_backend = self.file_backend.later, backend

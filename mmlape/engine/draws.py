@@ -13,10 +13,10 @@ from mmengine.device import get_device
 from mmengine.dist import get_dist_info
 from torch.utils.data import DataLoader
 
-__all__ = ['DATA', 'STEP', 'Draws', 'PlacedBatches', 'StartingAt', 'set_random_state']
+__all__ = ['DATA', 'STEP', 'VALIDATION', 'Draws', 'PlacedBatches', 'StartingAt', 'set_random_state']
 
 # What random numbers are for; part of the keys of their states.
-STEP, DATA = 0, 1
+STEP, DATA, VALIDATION = 0, 1, 2
 
 
 def set_random_state(*key: int, devices: bool = True) -> None:
@@ -33,7 +33,9 @@ def set_random_state(*key: int, devices: bool = True) -> None:
     if devices and get_device() != 'cpu':
         torch.manual_seed(seed)
     else:
-        torch.default_generator.manual_seed(seed)  # the other keeps a stack trace for a GPU that comes later
+        torch.default_generator.manual_seed(
+            seed
+        )  # the other keeps a stack trace for a GPU that comes later
 
 
 class Draws:
