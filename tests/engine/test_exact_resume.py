@@ -86,9 +86,9 @@ def test_workers_change_nothing(tmp_path, by_epoch):
 def test_a_seed_that_nobody_gave_is_kept(tmp_path):
     none = dict(randomness=dict(seed=None))
     first = toy_run(toy_config(tmp_path, seen=dict(stop_at=5), **none))
-    second = toy_run(toy_config(tmp_path, **none), tmp_path / 'iter_4.pth')
     saved = torch.load(tmp_path / 'iter_4.pth', weights_only=False)
     assert saved['meta']['exact_resume'] == dict(seed=first.seed, place=4, images=3, validated=True)
+    second = toy_run(toy_config(tmp_path, **none), tmp_path / 'iter_4.pth')
     assert second.seed == first.seed
     again = toy_run(toy_config(tmp_path / 'again', randomness=dict(seed=first.seed)))
     assert {**seen_by(first), **seen_by(second)} == seen_by(again)
@@ -103,14 +103,21 @@ def test_a_validation_that_was_interrupted_is_made_up_for(tmp_path):
     assert difference(last(tmp_path / 'whole'), last(tmp_path / 'stopped')) is None
 
 
-def test_the_last_validation_as_well(tmp_path):
-    for by_epoch in (False, True):
-        stopped_and_resumed(
-            tmp_path / str(by_epoch), 12, seen=dict(stop_in_val=True), by_epoch=by_epoch
-        )
-        ends = [last(tmp_path / str(by_epoch) / name) for name in ('whole', 'stopped')]
-        assert difference(*ends) is None
-        assert len(ends[0]['message_hub']['log_scalars']['val/mIoU']._log_history) == 3
+@pytest.mark.parametrize('by_epoch', [False, True])
+def test_the_last_validation_as_well(tmp_path, by_epoch):
+    whole = toy_run(toy_config(tmp_path / 'whole', by_epoch))
+    seen = dict(stop_at=12, stop_in_val=True)
+    toy_run(toy_config(tmp_path / 'stopped', by_epoch, seen=seen))
+    second = toy_run(
+        toy_config(tmp_path / 'stopped', by_epoch), tmp_path / 'stopped' / 'iter_12.pth'
+    )
+    assert not seen_by(second)
+    histories = [
+        runner.message_hub.log_scalars['val/mIoU']._log_history.tolist()
+        for runner in (whole, second)
+    ]
+    assert histories[0] == histories[1] and len(histories[0]) == 3
+    assert difference(last(tmp_path / 'whole'), last(tmp_path / 'stopped')) is None
 
 
 def test_another_batch_goes_on_behind_the_images_that_were_seen(tmp_path):

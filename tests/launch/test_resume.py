@@ -241,11 +241,11 @@ def test_weights_alone_and_checkpoints_without_a_record_are_not_compared():
     assert after.said == []
 
 
-def started(tmp_path, resume=None, **options):
+def started(tmp_path, wanted=None, **options):
     """Train as tools/train.py does; the runner."""
     cfg = toy_config(tmp_path, checkpoint=dict(interval=6), **options)
     first_weights = None if cfg.get('resume') else cfg.get('load_from')
-    set_resume(cfg, resume)
+    set_resume(cfg, wanted)
     runner = build_runner(cfg, first_weights)
     runner.train()
     return runner
