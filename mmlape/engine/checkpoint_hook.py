@@ -47,6 +47,9 @@ class CheckpointHook(_CheckpointHook):
         CheckpointError: From the runner's ``train``, at its end, when the last checkpoint could not be written.
     """
 
+    backend_args: dict[str, Any] | None
+    file_backend: Any
+
     def before_train(self, runner: Runner) -> None:
         """Choose the way of writing, remove what killed runs left, and remember what is being resumed."""
         plain = self.file_client_args is None and self.backend_args is None
@@ -76,7 +79,7 @@ class CheckpointHook(_CheckpointHook):
         """Save, then name it in ``last_checkpoint``, then delete the oldest."""
         hub, name = runner.message_hub, self.filename_tmpl.format(step)
         path = self.file_backend.join_path(self.out_dir, name)
-        before, surplus = {}, []
+        surplus: list[int] = []
         info: dict[str, Any] = dict(last_ckpt=path)
         if self.max_keep_ckpts > 0:
             steps = [kept for kept in self.keep_ckpt_ids if kept != step]
@@ -101,7 +104,8 @@ class CheckpointHook(_CheckpointHook):
             ),
         )
         if not saved:
-            hub.update_info_dict({key: value for key, value in before.items() if value is not None})
+            for key, value in before.items():
+                hub.pop_info(key) if value is None else hub.update_info(key, value)
             return
         self.last_ckpt = path
         if self.max_keep_ckpts > 0:
@@ -162,7 +166,8 @@ class _DeletesLater:
     """A file backend that notes what it is told to delete."""
 
     def __init__(self, backend: Any) -> None:
-        self._backend, self.later = backend, []
+        self._backend = backend
+        self.later: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)

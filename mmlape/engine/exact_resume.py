@@ -55,7 +55,7 @@ class ExactResumeHook(Hook):
         self._record: dict[str, Any] = {}
         self._last: dict[str, Any] = {}
         self._batches: PlacedBatches | None = None
-        self._step_seed: int | None = None
+        self._key: tuple[int, ...] = ()
         self._epoch = self._done = 0
         self._validated = self._told = False
 
@@ -78,7 +78,7 @@ class ExactResumeHook(Hook):
         broadcast_object_list(first_seed)
         self._seed = self._record.get('seed', first_seed[0])
         # Other than 0 with diff_rank_seed only.
-        self._step_seed = self._seed + runner.seed - first_seed[0]
+        self._key = (self._seed + runner.seed - first_seed[0],)
         endless = isinstance(loop, IterBasedTrainLoop)
         indexed = loader.batch_sampler is not None and not isinstance(
             loader.dataset, IterableDataset
@@ -117,7 +117,7 @@ class ExactResumeHook(Hook):
         """Set the random state of this iteration."""
         self._done += 1
         self._validated = False
-        set_random_state(self._step_seed, STEP, runner.iter)
+        set_random_state(*self._key, STEP, runner.iter)
 
     def after_train_epoch(self, runner: Runner) -> None:
         """The next epoch is a whole one."""
@@ -126,8 +126,8 @@ class ExactResumeHook(Hook):
     def before_val_epoch(self, runner: Runner) -> None:
         """Set the random state of this validation; what is saved from now on knows the outcome."""
         self._validated = True
-        if self._step_seed is not None:  # within a training
-            set_random_state(self._step_seed, VALIDATION, runner.iter)
+        if self._key:  # within a training
+            set_random_state(*self._key, VALIDATION, runner.iter)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Record seed and place."""
@@ -197,7 +197,7 @@ def _samplers(config: Any, loader: DataLoader, seed: int) -> tuple[Any, Any]:
             copy.deepcopy(grouped),
             default_args=dict(sampler=sampler, batch_size=config.get('batch_size')),
         )
-    return sampler, BatchSampler(sampler, loader.batch_size, loader.drop_last)
+    return sampler, BatchSampler(sampler, loader.batch_size or 1, loader.drop_last)
 
 
 def _images_per_step(loader: DataLoader) -> int:
