@@ -26,7 +26,8 @@ def set_random_state(*key: int, devices: bool = True) -> None:
         key: Equal keys give equal states, different ones unrelated states.
         devices: Whether torch's generators of GPUs are set as well (not in a process that loads data).
     """
-    words = np.random.SeedSequence(key).generate_state(8, np.uint32)
+    # With their number: for NumPy, zeros at the end make no difference.
+    words = np.random.SeedSequence((len(key), *key)).generate_state(8, np.uint32)
     random.seed(words[:4].tobytes())
     np.random.seed(words)
     seed = int(words[4]) << 32 | int(words[5])
