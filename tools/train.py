@@ -8,7 +8,7 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 
 import argparse
 
-from mmlape.engine import CheckpointError, NonFiniteError, check_config, check_data_is_there
+from mmlape.engine import NonFiniteError, UnsavedError, check_config, check_data_is_there
 from mmlape.launch import (
     AMP_DTYPES,
     add_common_options,
@@ -66,7 +66,7 @@ def train(cfg, resume):
         runner = build_runner(cfg, first_weights)
         for note in notes:
             runner.logger.warning(note)
-        with stop_with_message(CheckpointError, NonFiniteError):
+        with stop_with_message(UnsavedError, NonFiniteError):
             runner.train()
 
 

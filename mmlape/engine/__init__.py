@@ -3,7 +3,7 @@
 from .check_config import check_config, check_data_is_there
 from .check_data import CheckDataHook, EarlyHookRunner
 from .check_weights import CheckWeightsHook
-from .checkpoint_hook import CheckpointError, CheckpointHook
+from .checkpoint_hook import CheckpointHook, UnsavedError
 from .dtn_ratio_hook import DTNRatioHook
 from .environment import environment_options, vit_arch, vit_weights
 from .exact_resume import ExactResumeHook
@@ -15,7 +15,6 @@ from .resume_check import ResumeCheckHook
 __all__ = [
     'CheckDataHook',
     'CheckWeightsHook',
-    'CheckpointError',
     'CheckpointHook',
     'DTNRatioHook',
     'EarlyHookRunner',
@@ -25,6 +24,7 @@ __all__ = [
     'NonFiniteError',
     'ResumeCheckHook',
     'StopAtNonFiniteHook',
+    'UnsavedError',
     'check_config',
     'check_data_is_there',
     'environment_options',

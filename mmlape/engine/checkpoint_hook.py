@@ -15,12 +15,12 @@ from mmlape.registry import HOOKS
 
 from .whole_files import BACKEND, remove_leftovers, write_whole
 
-__all__ = ['CheckpointError', 'CheckpointHook']
+__all__ = ['CheckpointHook', 'UnsavedError']
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
-class CheckpointError(RuntimeError):
+class UnsavedError(RuntimeError):
     """A training has ended, and its last checkpoint could not be written."""
 
 
@@ -28,8 +28,8 @@ class CheckpointError(RuntimeError):
 class CheckpointHook(_CheckpointHook):
     """MMEngine's ``CheckpointHook``, with the same arguments, for files that are not lost.
 
-    * Every checkpoint (also ``best_*``) and ``last_checkpoint`` is written beside, synced to the disk, read back and then
-      renamed; ``NAME.pth.sha256`` is its digest (``sha256sum --check``). MMEngine writes in place.
+    * Every checkpoint (also ``best_*``) is written beside, synced to the disk, read back and then renamed;
+      ``NAME.pth.sha256`` is its digest (``sha256sum --check``). So is ``last_checkpoint``. MMEngine writes in place.
     * What is to be deleted (``max_keep_ckpts``, an earlier best) goes when what replaces it is written; in MMEngine it
       goes before.
     * When the disk (or the quota) is full, an error is logged, the earlier checkpoints stay, and training goes on; the
@@ -44,8 +44,11 @@ class CheckpointHook(_CheckpointHook):
     (FSDP, DeepSpeed), are written in upstream's way.
 
     Raises:
-        CheckpointError: From the runner's ``train``, at its end, when the last checkpoint could not be written.
+        UnsavedError: From the runner's ``train``, at its end, when the last checkpoint could not be written.
     """
+
+    backend_args: dict[str, Any] | None
+    file_backend: Any
 
     def before_train(self, runner: Runner) -> None:
         """Choose the way of writing, remove what killed runs left, and remember what is being resumed."""
@@ -70,13 +73,13 @@ class CheckpointHook(_CheckpointHook):
         """Publish as upstream; do not end in silence without the last checkpoint."""
         super().after_train(runner)
         if self._unsaved:
-            raise CheckpointError(f'{self._unsaved}; the newest checkpoint is {self.last_ckpt}')
+            raise UnsavedError(f'{self._unsaved}; the newest checkpoint is {self.last_ckpt}')
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
         """Save, then name it in ``last_checkpoint``, then delete the oldest."""
         hub, name = runner.message_hub, self.filename_tmpl.format(step)
         path = self.file_backend.join_path(self.out_dir, name)
-        before, surplus = {}, []
+        surplus: list[int] = []
         info: dict[str, Any] = dict(last_ckpt=path)
         if self.max_keep_ckpts > 0:
             steps = [kept for kept in self.keep_ckpt_ids if kept != step]
@@ -101,7 +104,8 @@ class CheckpointHook(_CheckpointHook):
             ),
         )
         if not saved:
-            hub.update_info_dict({key: value for key, value in before.items() if value is not None})
+            for key, value in before.items():
+                hub.pop_info(key) if value is None else hub.update_info(key, value)
             return
         self.last_ckpt = path
         if self.max_keep_ckpts > 0:
@@ -162,7 +166,8 @@ class _DeletesLater:
     """A file backend that notes what it is told to delete."""
 
     def __init__(self, backend: Any) -> None:
-        self._backend, self.later = backend, []
+        self._backend = backend
+        self.later: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)

@@ -13,20 +13,21 @@ from mmengine.device import get_device
 from mmengine.dist import get_dist_info
 from torch.utils.data import DataLoader
 
-__all__ = ['DATA', 'STEP', 'Draws', 'PlacedBatches', 'StartingAt', 'set_random_state']
+__all__ = ['DATA', 'STEP', 'VALIDATION', 'Draws', 'PlacedBatches', 'StartingAt', 'seed_by']
 
 # What random numbers are for; part of the keys of their states.
-STEP, DATA = 0, 1
+STEP, DATA, VALIDATION = 0, 1, 2
 
 
-def set_random_state(*key: int, devices: bool = True) -> None:
+def seed_by(*key: int, devices: bool = True) -> None:
     """Set the generators of Python, NumPy and torch from integers >= 0.
 
     Args:
         key: Equal keys give equal states, different ones unrelated states.
         devices: Whether torch's generators of GPUs are set as well (not in a process that loads data).
     """
-    words = np.random.SeedSequence(key).generate_state(8, np.uint32)
+    # With their number: for NumPy, zeros at the end make no difference.
+    words = np.random.SeedSequence((len(key), *key)).generate_state(8, np.uint32)
     random.seed(words[:4].tobytes())
     np.random.seed(words)
     seed = int(words[4]) << 32 | int(words[5])
@@ -60,7 +61,7 @@ class Draws:
 
     def __iter__(self) -> Iterator[Any]:
         for place, index in zip(count(self.first, self.step), self.indices, strict=False):
-            set_random_state(*self.key, place, devices=False)
+            seed_by(*self.key, place, devices=False)
             yield index
 
 

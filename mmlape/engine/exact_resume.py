@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from mmlape.registry import HOOKS
 
-from .draws import STEP, PlacedBatches, StartingAt, set_random_state
+from .draws import STEP, VALIDATION, PlacedBatches, StartingAt, seed_by
 
 __all__ = ['ExactResumeHook']
 
@@ -49,13 +49,13 @@ class ExactResumeHook(Hook):
     Transforms that keep a random generator, or images that they have seen, in themselves are beyond its reach.
     """
 
-    # Before the loop, what this hook does relies on what others have done; in an iteration nobody draws before it.
-    priority = 'LOWEST'
+    priority = 'VERY_HIGH'
 
     def __init__(self) -> None:
         self._record: dict[str, Any] = {}
         self._last: dict[str, Any] = {}
         self._batches: PlacedBatches | None = None
+        self._key: tuple[int, ...] = ()
         self._epoch = self._done = 0
         self._validated = self._told = False
 
@@ -66,14 +66,19 @@ class ExactResumeHook(Hook):
             info = (checkpoint.get('message_hub') or {}).get('runtime_info') or {}
             self._last = {key: info[key] for key in ('epoch', 'iter') if key in info}
 
+    def before_run(self, runner: Runner) -> None:
+        """Some things are done after all other hooks."""
+        if not any(isinstance(hook, _AfterOthers) for hook in runner.hooks):
+            runner.register_hook(_AfterOthers(self), priority='LOWEST')
+
     def before_train(self, runner: Runner) -> None:
-        """Put the place in the data in order, and validate if that is due."""
+        """Put the place in the data in order."""
         loop, loader = runner.train_loop, runner.train_loop.dataloader
         first_seed = [runner.seed]
         broadcast_object_list(first_seed)
         self._seed = self._record.get('seed', first_seed[0])
         # Other than 0 with diff_rank_seed only.
-        self._step_seed = self._seed + runner.seed - first_seed[0]
+        self._key = (self._seed + runner.seed - first_seed[0],)
         endless = isinstance(loop, IterBasedTrainLoop)
         indexed = loader.batch_sampler is not None and not isinstance(
             loader.dataset, IterableDataset
@@ -100,11 +105,6 @@ class ExactResumeHook(Hook):
                 runner.logger.info(
                     f'epoch {loop.epoch + 1} goes on after {self._done} of {len(loader)} batches'
                 )
-        # MMEngine has put the next ones there; until it begins, the last ones are what a run that goes on would have.
-        runner.message_hub.update_info_dict(self._last)
-        if self._record.get('validated') is False and _validation_due(loop, self._done):
-            runner.logger.info('the validation of this checkpoint had not ended: it is made up for')
-            runner.val_loop.run()
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Begin to count."""
@@ -117,18 +117,17 @@ class ExactResumeHook(Hook):
         """Set the random state of this iteration."""
         self._done += 1
         self._validated = False
-        set_random_state(self._step_seed, STEP, runner.iter)
+        seed_by(*self._key, STEP, runner.iter)
 
     def after_train_epoch(self, runner: Runner) -> None:
         """The next epoch is a whole one."""
         vars(runner.train_loop).pop('run_iter', None)
 
     def before_val_epoch(self, runner: Runner) -> None:
-        """What is saved from now on knows the outcome; all processes validate what the first one would save."""
+        """Set the random state of this validation; what is saved from now on knows the outcome."""
         self._validated = True
-        if get_dist_info()[1] > 1:
-            for buffer in runner.model.buffers():
-                broadcast(buffer)
+        if self._key:  # within a training
+            seed_by(*self._key, VALIDATION, runner.iter)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Record seed and place."""
@@ -160,6 +159,29 @@ class ExactResumeHook(Hook):
         return place if 0 <= place <= len(loader) else 0
 
 
+class _AfterOthers(Hook):
+    """What relies on all other hooks having done their part."""
+
+    def __init__(self, exact: ExactResumeHook) -> None:
+        self.exact = exact
+
+    def before_train(self, runner: Runner) -> None:
+        """Validate, if that was due at the checkpoint."""
+        exact = self.exact
+        # MMEngine has put the next ones there; until they begin, a run that goes on has the last ones.
+        runner.message_hub.update_info_dict(exact._last)
+        due = exact._record.get('validated') is False
+        if due and _validation_due(runner.train_loop, exact._done):
+            runner.logger.info('the validation of this checkpoint had not ended: it is made up for')
+            runner.val_loop.run()
+
+    def before_val_epoch(self, runner: Runner) -> None:
+        """All processes validate what the first one would save."""
+        if get_dist_info()[1] > 1:
+            for buffer in runner.model.buffers():
+                broadcast(buffer)
+
+
 def _samplers(config: Any, loader: DataLoader, seed: int) -> tuple[Any, Any]:
     """Samplers as those of a loader, before anything was drawn from them, for this seed."""
     config = config if isinstance(config, dict) else {}
@@ -175,7 +197,7 @@ def _samplers(config: Any, loader: DataLoader, seed: int) -> tuple[Any, Any]:
             copy.deepcopy(grouped),
             default_args=dict(sampler=sampler, batch_size=config.get('batch_size')),
         )
-    return sampler, BatchSampler(sampler, loader.batch_size, loader.drop_last)
+    return sampler, BatchSampler(sampler, loader.batch_size or 1, loader.drop_last)
 
 
 def _images_per_step(loader: DataLoader) -> int:

@@ -54,7 +54,9 @@ class ResumeCheckHook(Hook):
         loop = runner.train_loop
         done, end, unit = loop.iter, loop.max_iters, 'iterations'
         if isinstance(loop, EpochBasedTrainLoop):
-            done, end, unit = loop.epoch, loop.max_epochs, 'epochs'
+            # A checkpoint of the last iteration was written before its epoch was counted.
+            end, unit = loop.max_epochs, 'epochs'
+            done = end if done >= loop.max_iters else loop.epoch
         if runner._resume and done >= end:
             runner.logger.warning(
                 f'this training is finished ({done} of {end} {unit}): nothing is left to train. To go on, raise '

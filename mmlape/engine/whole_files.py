@@ -1,7 +1,7 @@
 """Files that are there whole or not at all, with a digest beside them.
 
-A name is given to a file only when all of it is on the disk: it is written beside as a draft, read back, and renamed. So
-a process that is killed, and a disk that is full, leave what was there before, and at most a draft.
+A name is given to a file only when all of it is on the disk: it is written beside as a draft, read back, and renamed.
+So a process that is killed, and a disk that is full, leave what was there before, and at most a draft.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def write_whole(path: Path, data: bytes, digest: bool = False) -> None:
     Args:
         path: Its folder is made if it does not exist.
         data: All of the file.
-        digest: Whether to write ``NAME.sha256`` as well. A digest is never beside a file that it does not fit, but for a
-            moment there may be none.
+        digest: Whether to write ``NAME.sha256`` as well. A digest is never beside a file that it does not fit, but
+            for a moment there may be none.
 
     Raises:
         OSError: If it cannot be written, or is not read back as it was written (``EIO``). The old file is still there.

@@ -138,18 +138,16 @@ def _fault(path: Path) -> str | None:
         return None  # sharded
     if not path.is_file():
         return 'does not exist'
-    if fault := digest_fault(path):
-        return fault
     with path.open('rb') as file:
         start = file.read(2)
     if start == b'\x80\x02':
-        return None  # torch's old format has no checksums
+        return digest_fault(path)  # torch's old format has no checksums
     try:
         with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()
     except (zipfile.BadZipFile, EOFError, OSError) as error:
         return f'is not complete ({path.stat().st_size} bytes; {error})'
-    return None if broken is None else f'is damaged (in {broken})'
+    return digest_fault(path) if broken is None else f'is damaged (in {broken})'
 
 
 def _step(path: Path) -> int | None:

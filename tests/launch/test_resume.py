@@ -7,9 +7,10 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
+from toy_training import toy_config
 
 from mmlape.engine import ResumeCheckHook
-from mmlape.launch import set_resume
+from mmlape.launch import build_runner, set_resume
 from mmlape.launch.resume import last_complete_checkpoint
 
 
@@ -67,6 +68,16 @@ def test_the_one_before_where_the_last_is_gone(run):
     (run / 'epoch_10.pth').unlink()
     checkpoint, (note,) = last_complete_checkpoint(run)
     assert checkpoint == str(run / 'epoch_9.pth') and 'epoch_10.pth does not exist' in note
+
+
+def test_a_file_that_its_digest_does_not_fit(run):
+    """Also one that is a whole archive: of another training, say, or changed on purpose."""
+    name = 'epoch_10.pth'
+    (run / f'{name}.sha256').write_text('0' * 64 + f'  {name}\n')
+    checkpoint, (note,) = last_complete_checkpoint(run)
+    assert checkpoint == str(run / 'epoch_9.pth') and 'is damaged (sha256' in note
+    with pytest.raises(ValueError, match=r'epoch_10\.pth is damaged'):
+        set_resume(config(run), str(run / name))
 
 
 def test_nothing_to_resume_from(run, tmp_path):
@@ -228,3 +239,43 @@ def test_weights_alone_and_checkpoints_without_a_record_are_not_compared():
     after = runner(4, 2)
     ResumeCheckHook().after_load_checkpoint(after, dict(meta=dict()))
     assert after.said == []
+
+
+def started(tmp_path, wanted=None, **options):
+    """Train as tools/train.py does; the runner."""
+    cfg = toy_config(tmp_path, checkpoint=dict(interval=6), **options)
+    first_weights = None if cfg.get('resume') else cfg.get('load_from')
+    set_resume(cfg, wanted)
+    runner = build_runner(cfg, first_weights)
+    runner.train()
+    return runner
+
+
+def test_the_config_in_the_work_dir_is_that_of_a_first_start(tmp_path):
+    """It may be trained from, into another folder, without going on with this training."""
+    started(tmp_path / 'run')
+    written = dict(train_cfg=dict(type='IterBasedTrainLoop', max_iters=14))
+    weights = str(tmp_path / 'run' / 'iter_6.pth')
+    for options in (dict(), dict(load_from=weights), dict(resume=True, load_from=weights)):
+        runner = started(tmp_path / 'run', 'auto', **written, **options)
+        assert runner.iter == 14
+        kept = Config.fromfile(
+            max((tmp_path / 'run').glob('*.py'), key=lambda p: p.stat().st_mtime_ns)
+        )
+        saved = torch.load(tmp_path / 'run' / 'iter_14.pth', weights_only=False)
+        for cfg in (runner.cfg, kept, Config.fromstring(saved['meta']['cfg'], '.py')):
+            assert cfg.resume is False
+            assert cfg.load_from == (None if options.get('resume') else options.get('load_from'))
+        (tmp_path / 'run' / 'iter_14.pth').unlink()
+        (tmp_path / 'run' / 'last_checkpoint').write_text(str(tmp_path / 'run' / 'iter_12.pth'))
+
+
+@pytest.mark.parametrize('by_epoch', [False, True])
+def test_a_finished_training_says_so(tmp_path, monkeypatch, by_epoch):
+    said = []
+    started(tmp_path, by_epoch=by_epoch)
+    monkeypatch.setattr('mmengine.logging.MMLogger.warning', lambda self, text: said.append(text))
+    runner = started(tmp_path, 'auto', by_epoch=by_epoch)
+    assert runner.iter == 12
+    (text,) = [text for text in said if 'finished' in text]
+    assert ('3 of 3 epochs' if by_epoch else '12 of 12 iterations') in text

@@ -1,0 +1,164 @@
+"""A run is a function of its seed and of the step, and goes on where it stopped."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_difference import difference
+from mmengine.registry import RUNNERS
+from toy_training import seen_by, toy_config, toy_run
+
+
+@pytest.fixture(autouse=True)
+def _plain_configs(monkeypatch):
+    """Making the text of a config pretty takes longer than these trainings."""
+    monkeypatch.setattr('mmengine.runner.runner.collect_env', dict)
+    for place in ('mmengine.config.config.FormatCode', 'yapf.yapflib.yapf_api.FormatCode'):
+        monkeypatch.setattr(place, lambda text, **_: (text, True), raising=False)
+
+
+def last(work_dir):
+    path = Path((work_dir / 'last_checkpoint').read_text())
+    return torch.load(path, weights_only=False)
+
+
+def stopped_and_resumed(tmp_path, stop_at, seen=None, then=None, **options):
+    """A whole run, one that stops, one that goes on; what the last two have seen, and a comparison."""
+    whole = toy_run(toy_config(tmp_path / 'whole', **options))
+    work_dir = tmp_path / 'stopped'
+    first = toy_run(toy_config(work_dir, seen=dict(stop_at=stop_at, **(seen or {})), **options))
+    checkpoint = (work_dir / 'last_checkpoint').read_text()
+    second = toy_run(toy_config(work_dir, **{**options, **(then or {})}), checkpoint)
+    return seen_by(whole), seen_by(first), seen_by(second)
+
+
+CASES = {
+    'iterations': dict(),
+    'epochs': dict(by_epoch=True),
+    'epochs, grouped': dict(
+        by_epoch=True, loader=dict(batch_sampler=dict(type='mmdet.AspectRatioBatchSampler'))
+    ),
+    'iterations, finite sampler': dict(loader=dict(sampler=dict(type='DefaultSampler'))),
+    'iterations, grouped': dict(
+        loader=dict(batch_sampler=dict(type='mmdet.AspectRatioBatchSampler'))
+    ),
+    'repeated augmentation': dict(
+        by_epoch=True, loader=dict(sampler=dict(type='mmpretrain.RepeatAugSampler'))
+    ),
+    'left over': dict(by_epoch=True, loader=dict(drop_last=True)),
+}
+
+
+@pytest.mark.parametrize(
+    ('case', 'stop_at'), [*[(case, 7) for case in CASES], ('iterations', 9), ('epochs', 3)]
+)
+def test_a_run_that_goes_on_is_the_same_run(tmp_path, case, stop_at):
+    whole, first, second = stopped_and_resumed(tmp_path, stop_at, **CASES[case])
+    assert {**first, **second} == whole
+    assert min(second) == stop_at // 2 * 2  # the place, not the start of the epoch
+    assert difference(last(tmp_path / 'whole'), last(tmp_path / 'stopped')) is None
+    names = [sorted(p.name for p in (tmp_path / n).glob('*.pth*')) for n in ('whole', 'stopped')]
+    assert names[0] == names[1]
+
+
+def test_epochs_and_images_are_drawn_differently(tmp_path):
+    """MMEngine's workers draw the same in every epoch; here every image of every epoch has its own numbers."""
+    seen = seen_by(toy_run(toy_config(tmp_path, by_epoch=True)))
+    draws = {tuple(row[1:]) for _, rows, _ in seen.values() for row in rows}
+    assert len(draws) == 30
+    assert {row[0] for _, rows, _ in list(seen.values())[:4] for row in rows} == set(range(10))
+
+
+@pytest.mark.parametrize('by_epoch', [False, True])
+def test_workers_change_nothing(tmp_path, by_epoch):
+    none = seen_by(toy_run(toy_config(tmp_path / 'none', by_epoch)))
+    for persistent in (False, True):
+        loader = dict(num_workers=2, persistent_workers=persistent)
+        folder = tmp_path / str(persistent)
+        assert seen_by(toy_run(toy_config(folder, by_epoch, loader=loader))) == none
+    work_dir = tmp_path / 'stopped'
+    loader = dict(num_workers=1, persistent_workers=True)
+    first = toy_run(toy_config(work_dir, by_epoch, loader=loader, seen=dict(stop_at=7)))
+    second = toy_run(toy_config(work_dir, by_epoch, loader=loader), work_dir / 'iter_6.pth')
+    assert {**seen_by(first), **seen_by(second)} == none
+
+
+def test_a_seed_that_nobody_gave_is_kept(tmp_path):
+    none = dict(randomness=dict(seed=None))
+    first = toy_run(toy_config(tmp_path, seen=dict(stop_at=5), **none))
+    saved = torch.load(tmp_path / 'iter_4.pth', weights_only=False)
+    assert saved['meta']['exact_resume'] == dict(seed=first.seed, place=4, images=3, validated=True)
+    second = toy_run(toy_config(tmp_path, **none), tmp_path / 'iter_4.pth')
+    assert second.seed == first.seed
+    again = toy_run(toy_config(tmp_path / 'again', randomness=dict(seed=first.seed)))
+    assert {**seen_by(first), **seen_by(second)} == seen_by(again)
+    assert seen_by(toy_run(toy_config(tmp_path / 'other', **none))) != seen_by(again)
+
+
+def test_a_validation_that_was_interrupted_is_made_up_for(tmp_path):
+    whole, first, second = stopped_and_resumed(
+        tmp_path, 8, seen=dict(stop_in_val=True), then=dict(seen=None)
+    )
+    assert min(second) == 8 and {**first, **second} == whole
+    assert difference(last(tmp_path / 'whole'), last(tmp_path / 'stopped')) is None
+
+
+@pytest.mark.parametrize('by_epoch', [False, True])
+def test_the_last_validation_as_well(tmp_path, by_epoch):
+    whole = toy_run(toy_config(tmp_path / 'whole', by_epoch))
+    seen = dict(stop_at=12, stop_in_val=True)
+    toy_run(toy_config(tmp_path / 'stopped', by_epoch, seen=seen))
+    second = toy_run(
+        toy_config(tmp_path / 'stopped', by_epoch), tmp_path / 'stopped' / 'iter_12.pth'
+    )
+    assert not seen_by(second)
+    histories = [
+        runner.message_hub.log_scalars['val/mIoU']._log_history.tolist()
+        for runner in (whole, second)
+    ]
+    assert histories[0] == histories[1] and len(histories[0]) == 3
+    assert difference(last(tmp_path / 'whole'), last(tmp_path / 'stopped')) is None
+
+
+def test_another_batch_goes_on_behind_the_images_that_were_seen(tmp_path):
+    """As with another number of processes: 6 steps of 3 images are 9 of 2."""
+    toy_run(toy_config(tmp_path, seen=dict(stop_at=7)))
+    twos = seen_by(toy_run(toy_config(tmp_path / 'twos', loader=dict(batch_size=2))))
+    after = seen_by(
+        toy_run(toy_config(tmp_path, loader=dict(batch_size=2)), tmp_path / 'iter_6.pth')
+    )
+    assert [after[6 + step][1] for step in range(3)] == [twos[9 + step][1] for step in range(3)]
+
+
+def test_a_checkpoint_without_a_record(tmp_path):
+    """Of a run without the hook: the place is made out from the iteration."""
+    toy_run(toy_config(tmp_path, by_epoch=True, seen=dict(stop_at=7)))
+    path = tmp_path / 'iter_6.pth'
+    saved = torch.load(path, weights_only=False)
+    del saved['meta']['exact_resume']
+    torch.save(saved, path)
+    after = seen_by(toy_run(toy_config(tmp_path, by_epoch=True), path))
+    assert after[6][0] == 2
+    assert after == {
+        step: batch
+        for step, batch in seen_by(toy_run(toy_config(tmp_path / 'whole', True))).items()
+        if step >= 6
+    }
+
+
+def test_weights_alone_do_not_bring_a_place_along(tmp_path):
+    toy_run(toy_config(tmp_path, seen=dict(stop_at=7)))
+    runner = RUNNERS.build(toy_config(tmp_path / 'new', load_from=str(tmp_path / 'iter_6.pth')))
+    runner.train()
+    fresh = seen_by(toy_run(toy_config(tmp_path / 'fresh')))
+    assert [batch[1] for batch in seen_by(runner).values()] == [b[1] for b in fresh.values()]
+
+
+def test_what_lies_between_two_steps_of_the_optimizer_is_said(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr('mmengine.logging.MMLogger.warning', lambda self, text: said.append(text))
+    cfg = toy_config(tmp_path)
+    cfg.optim_wrapper.accumulative_counts = 4
+    toy_run(cfg)
+    (text,) = [text for text in said if 'accumulative_counts=4' in text]
+    assert 'iteration 2 lies between' in text and 'multiples of 4' in text
