@@ -82,7 +82,7 @@ VIT = [
     (arch(depth='2'), r"arch\['depth'\] must be an integer, got '2'"),
     (arch(num_heads=3), 'num_heads must divide embed_dims, got num_heads=3, embed_dims=16'),
     (arch(dept=3), "arch must have the keys .*unknown .'dept'.*did you mean 'depth'"),
-    (dict(position='learned'), "position must be a dict, a list or None, got 'learned'"),
+    (dict(position='learned'), "position must be a dict, a list, False or None, got 'learned'"),
     (dict(position=part('LearnedPositon')), "did you mean 'mmlape.LearnedPosition'"),
     (dict(position=part('LearnedPosition', resize='cubic')), "resize must be one of .*'cubic'; did you mean 'bicubic'"),
     (dict(position=part('LearnedPosition', rezise='bicubic')), "'rezise'; did you mean 'resize'"),

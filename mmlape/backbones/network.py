@@ -158,7 +158,8 @@ class StagedTransformer(Backbone):
         if self.carries_position and isinstance(given['position'], dict):
             merged = dict(type='mmlape.MergedPosition')
             given['position'] = [given['position'], *[merged] * (len(sizes) - 1)]
-        self.embed_dims = self.arch['embed_dims']
+        dims = [size['embed_dims'] for size in sizes]
+        self.embed_dims = dims if self.counts == 'stages' else dims[0]
         self.with_cp = check_bool('with_cp', own['with_cp'])
         built = self._count(sizes, own['out_indices'])
         self.frozen_stages = check_positive_int(

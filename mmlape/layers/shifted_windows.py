@@ -84,7 +84,7 @@ class ShiftedWindowAttention(Attention):
         if inside is not None and padded.grid != layout.grid:
             inside = inside.position(padded)
         inside = self.inside(padded, padded, inside)
-        shift = self._shift_on(padded.grid)
+        shift = self.shift_on(padded.grid)
         if (
             inside is not None and inside.position.places
         ):  # where tokens are in the image, not in the moved one
@@ -100,7 +100,7 @@ class ShiftedWindowAttention(Attention):
         maps = torch.roll(moved, shift, (1, 2)) if any(shift) else moved
         return maps[:, : layout[0], : layout[1]].flatten(1, 2)
 
-    def _shift_on(self, grid: Grid) -> Grid:
+    def shift_on(self, grid: Grid) -> Grid:
         """The shift of windows on a padded grid."""
         down, right = (
             step if self.shift_alone or side > own else 0
@@ -127,8 +127,8 @@ class ShiftedWindowAttention(Attention):
         within = Layout(self.window_size)
         bias = None if inside is None else inside.bias(within, within)
         if any(shift):
-            apart = _apart(padded, self.window_size, shift, query.device)[:, None]
-            bias = apart.expand(-1, self.num_heads, -1, -1) if bias is None else bias + apart
+            moved = apart(padded, self.window_size, shift, query.device)[:, None]
+            bias = moved.expand(-1, self.num_heads, -1, -1) if bias is None else bias + moved
         if layout.mask is None and bias is not None and len(bias) > 1:
             # Windows as heads: what is added is the same for all images, and not repeated for them.
             query, key, value = (part.unflatten(0, (-1, len(bias))).flatten(1, 2) for part in heads)
@@ -158,7 +158,7 @@ def _check_shift(shift: int | Grid, window: Grid) -> Grid:
 
 
 @kept
-def _apart(grid: Grid, window: Grid, shift: Grid, device: torch.device) -> Tensor:
+def apart(grid: Grid, window: Grid, shift: Grid, device: torch.device) -> Tensor:
     """What is added to scores in the windows of a moved grid, ``(windows, h * w, h * w)``: 0, or -100, as published,
     for cells that the move brought together from two sides of the image."""
     region = torch.zeros(grid, device=device)

@@ -184,13 +184,14 @@ def _inverse_std(own_var: Tensor, inter: Tensor, ratio: Tensor, options: DTNOpti
     inter_var = token_major(inter).chunk(2, dim=-1)[1]
     B, T = own_var.shape[:2]
     G, D = inter_var.shape[-2:]
+    ratio = _by_channel(ratio, D)
     if windows.pool == 1:
         inv_std = inter_var.flatten(1, 2)
+        windows.view(inv_std).lerp_(windows.view(own_var), ratio)
     else:
         inv_std = own_var.new_empty(B, T, G, D)
-    var = windows.view(inv_std)
-    ratio = _by_channel(ratio, D)
-    torch.lerp(windows.spread(inter_var), windows.view(own_var), ratio, out=var)
+        var = windows.view(inv_std)
+        torch.lerp(windows.spread(inter_var), windows.view(own_var), ratio, out=var)
     return inv_std.rsqrt_()
 
 

@@ -138,12 +138,9 @@ class LaPE(Joining):
     def forward(self, embedding: Tensor) -> PositionPlan:
         """Plan with one ``attention`` entry for each layer named."""
         attention: list[Tensor | None] = list(self._nothing)
-        position, flat = embedding, None
-        if self._normalises and torch.is_grad_enabled():
-            variance = embedding.detach().float().var(dim=-1, correction=0, keepdim=True)
-            flat = variance < self.eps
+        position = embedding
         for layer, norm in zip(self.layers, self.norms):
-            attention[layer] = normed = _normed(norm, position, flat)
+            attention[layer] = normed = self._normed(norm, position)
             if self.progressive:
                 position = normed
         return PositionPlan(None, self._nothing, tuple(attention), position)
@@ -152,10 +149,10 @@ class LaPE(Joining):
         """The norm of ``layer``."""
         return [norm for index, norm in zip(self.layers, self.norms) if index == layer]
 
-
-def _normed(norm: nn.Module, rows: Tensor, flat: Tensor | None) -> Tensor:
-    """``norm(rows)`` for ``(1, N, C)``; the gradient of rows that are ``flat``, ``(1, N, 1)``, goes around the norm."""
-    if flat is None:
-        return norm(rows)
-    held = rows.detach()
-    return norm(torch.where(flat, held, rows)) + torch.where(flat, rows - held, 0)
+    def _normed(self, norm: nn.Module, rows: Tensor) -> Tensor:
+        """``norm(rows)`` for ``(1, N, C)``; the gradient of rows that are constant goes around the norm."""
+        if not (self._normalises and rows.requires_grad):
+            return norm(rows)
+        held = rows.detach()
+        flat = held.float().var(dim=-1, correction=0, keepdim=True) < self.eps
+        return norm(torch.where(flat, held, rows)) + torch.where(flat, rows - held, 0)

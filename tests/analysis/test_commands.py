@@ -124,7 +124,10 @@ def test_correlation_command_of_a_prefix_token_and_a_warm_start(run, tmp_path):
         (['--grid', 0, 4], 'error: grid must be at least 1, got 0'),
         (['nothing.pth'], "error: there is no checkpoint 'nothing.pth'"),
         (['--format', 'timm'], "error: source='timm' is the format of a checkpoint"),
-        (['--cfg-options', 'model.backbone.type=mmlape.ViT'], 'error: mmlape.ViT is not in the'),
+        (
+            ['--cfg-options', 'model.backbone.type=mmlape.ViT'],
+            "error: 'mmlape.ViT' is not registered as a model of mmlape",
+        ),
         (['--grid', 4], 'expected 2 arguments'),
     ],
 )

@@ -231,7 +231,7 @@ def test_bad_values(options, match):
 def test_vit_must_be_a_vit():
     with pytest.raises(TypeError, match='got ResNet'):
         MODELS.build(dict(type='mmlape.ViTAdapter', vit=dict(type='mmdet.ResNet', depth=18)))
-    with pytest.raises(TypeError, match='vit must be the config'):
+    with pytest.raises(TypeError, match='vit must be a dict'):
         MODELS.build(dict(type='mmlape.ViTAdapter', vit='deit-tiny'))
 
 

@@ -142,7 +142,7 @@ def test_a_classifiers_backbone_for_a_detector(convert, tmp_path):
         (dict(config='nowhere.py'), "'nowhere.py' is neither a file nor a shipped config"),
         (dict(source='timm', weights='vit_tiny_patch61'), "no model 'vit_tiny_patch61'"),
         (dict(source='timm'), 'the model is a ViTAdapter|do not fit|only'),
-        (dict(source='swin'), 'invalid choice'),
+        (dict(source='resnet'), 'invalid choice'),
         (dict(min_matched='2'), 'min_matched must be in'),
     ],
 )

@@ -29,7 +29,8 @@ from torch.overrides import TorchFunctionMode
 from mmlape.analysis.results import Result
 from mmlape.analysis.stages import Stage
 from mmlape.checks import check_layers
-from mmlape.layers import Attention, SpatialReductionAttention
+from mmlape.layers import Attention, ShiftedWindowAttention, SpatialReductionAttention
+from mmlape.layers.shifted_windows import apart
 from mmlape.layers.spatial_reduction import LINEAR_GRID
 from mmlape.layout import Grid, Layout
 
@@ -75,12 +76,14 @@ class Places(NamedTuple):
         keys: ``(K, 2)``.
         has_query: ``(R, Q)``, whether the query has a place in the image.
         has_key: ``(R, K)``, the same for keys.
+        apart: ``(R, 1, Q, K)``, what keeps pairs apart that a moved window holds; None where there is nothing.
     """
 
     queries: Tensor
     keys: Tensor
     has_query: Tensor
     has_key: Tensor
+    apart: Tensor | None = None
 
 
 def attention_distances(
@@ -179,7 +182,21 @@ def _token_places(attention: Attention, layout: Layout) -> Places:
     window = attention.window_size
     if window is None:
         return _with_prefix(_cells(layout.grid), layout.num_prefix, layout.num_prefix)
-    rows, columns = (_in_windows(side, length) for side, length in zip(layout.grid, window))
+    return _window_places(window, layout, (0, 0))
+
+
+def _moved_places(attention: ShiftedWindowAttention, layout: Layout) -> Places:
+    window = attention.window_size
+    padded = (-(-layout[0] // window[0]) * window[0], -(-layout[1] // window[1]) * window[1])
+    shift = attention.shift_on(padded)
+    places = _window_places(window, layout, shift)
+    if any(shift):
+        places = places._replace(apart=apart(padded, window, shift, torch.device('cpu'))[:, None])
+    return places
+
+
+def _window_places(window: Grid, layout: Layout, shift: Grid) -> Places:
+    rows, columns = map(_in_windows, layout.grid, window, shift)
     inside = (rows[:, None, :, None] & columns[None, :, None]).flatten(2).flatten(0, 1)
     places = _with_prefix(_cells(window), 0, layout.num_prefix)
     has_key = F.pad(inside, (layout.num_prefix, 0), value=False)
@@ -199,14 +216,16 @@ def _reduced_places(attention: SpatialReductionAttention, layout: Layout) -> Pla
 
 
 _PLACES: dict[type[nn.Module], Callable[..., Places]] = {
+    ShiftedWindowAttention: _moved_places,
     Attention: _token_places,
     SpatialReductionAttention: _reduced_places,
 }
 
 
-def _in_windows(side: int, length: int) -> Tensor:
-    """``(windows, length)``, which places of the windows along an axis are inside the grid."""
-    return (torch.arange(-(-side // length) * length) < side).view(-1, length)
+def _in_windows(side: int, length: int, shift: int) -> Tensor:
+    """``(windows, length)``, which places of the windows along an axis that was moved are inside the grid."""
+    padded = -(-side // length) * length
+    return (torch.arange(padded).roll(-shift) < side).view(-1, length)
 
 
 def _cells(grid: Grid) -> Tensor:
@@ -255,6 +274,12 @@ class _Listener(TorchFunctionMode):
     ):
         # With windows a second call follows: that of prefix tokens to all.
         if self.found is None:
+            windows = len(self.places.has_query)
+            if len(query) != windows:  # they stand beside the heads
+                query, key, attn_mask = (
+                    part.unflatten(1, (windows, -1)).flatten(0, 1)
+                    for part in (query, key, attn_mask)
+                )
             self.found = mean_distance(query, key, self.places, attn_mask, scale)
 
 
@@ -273,7 +298,7 @@ def _distances_of_image(
         if places is not None and listener.found is not None:
             found[attentions[attention]] = (
                 listener.found.cpu().numpy(),
-                float(mean_distance(*_equal_scores(places), places)),
+                float(mean_distance(*_equal_scores(places), places, places.apart)),
                 Layout.of(*args[:2]).grid,
             )
 

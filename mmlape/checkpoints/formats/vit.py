@@ -93,8 +93,9 @@ class Timm(PlainViT):
 
     def resolve(self, state: State) -> Format:
         """The adapter of PVTv2 or Swin for their layouts."""
-        layouts = {name.partition('.')[0] for name in state}
-        return TimmPVT() if 'stages' in layouts else TimmSwin() if 'layers' in layouts else self
+        if any(name.startswith('layers.0.blocks.') for name in state):
+            return TimmSwin()
+        return TimmPVT() if any(name.startswith('stages.') for name in state) else self
 
 
 class DeiT(Timm):
