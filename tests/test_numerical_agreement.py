@@ -156,10 +156,8 @@ def test_recomputation_equals_plain_in_training(name, data):
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    'name',
-    ['segmenter', *(pytest.param(n, marks=pytest.mark.slow) for n in DEMO if n != 'segmenter')],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('name', DEMO)
 def test_two_runs_with_one_seed_are_identical(name, data, tmp_path, monkeypatch, capsys):
     """`mmlape train --seed`, twice: weights, statistics, the optimizer's state; another seed differs."""
     (tmp_path / 'data').mkdir()

@@ -159,7 +159,7 @@ class StagedTransformer(Backbone):
             merged = dict(type='mmlape.MergedPosition')
             given['position'] = [given['position'], *[merged] * (len(sizes) - 1)]
         dims = [size['embed_dims'] for size in sizes]
-        self.embed_dims = dims if self.counts == 'stages' else dims[0]
+        self.embed_dims: Any = dims if self.counts == 'stages' else dims[0]
         self.with_cp = check_bool('with_cp', own['with_cp'])
         built = self._count(sizes, own['out_indices'])
         self.frozen_stages = check_positive_int(

@@ -69,6 +69,7 @@ def test_epochs_and_images_are_drawn_differently(tmp_path):
     assert {row[0] for _, rows, _ in list(seen.values())[:4] for row in rows} == set(range(10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('by_epoch', [False, True])
 def test_workers_change_nothing(tmp_path, by_epoch):
     none = seen_by(toy_run(toy_config(tmp_path / 'none', by_epoch)))
@@ -83,6 +84,7 @@ def test_workers_change_nothing(tmp_path, by_epoch):
     assert {**seen_by(first), **seen_by(second)} == none
 
 
+@pytest.mark.slow
 def test_a_seed_that_nobody_gave_is_kept(tmp_path):
     none = dict(randomness=dict(seed=None))
     first = toy_run(toy_config(tmp_path, seen=dict(stop_at=5), **none))

@@ -28,6 +28,7 @@ def killed(kills, seed, *cases):
     return reports
 
 
+@pytest.mark.slow
 def test_a_killed_training_ends_as_an_uninterrupted_one():
     (report,) = killed(6, 2, 'segmentation, 1 process, iterations')
     assert report['chains'] >= 2 and len(report['lost']) > report['chains']
