@@ -79,7 +79,8 @@ def _checking(init: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(init)
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
-        for name in () if takes_all else kwargs.keys() - set(names):
+        unknown = [] if takes_all else [name for name in kwargs if name not in names]
+        for name in unknown:
             raise TypeError(
                 f'{type(self).__name__} got an unexpected keyword argument {name!r}'
                 f'{did_you_mean(name, names)}'
