@@ -80,10 +80,10 @@ def _checking(init: Callable[..., None]) -> Callable[..., None]:
     @wraps(init)
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
         unknown = [] if takes_all else [name for name in kwargs if name not in names]
-        for name in unknown:
+        if unknown:
             raise TypeError(
-                f'{type(self).__name__} got an unexpected keyword argument {name!r}'
-                f'{did_you_mean(name, names)}'
+                f'{type(self).__name__} got an unexpected keyword argument {unknown[0]!r}'
+                f'{did_you_mean(unknown[0], names)}'
             )
         for name, value in (*zip(names, args), *kwargs.items()):
             if name in names and name in hints():
