@@ -136,7 +136,7 @@ def fuzz(name, build, examples):
         done.append(case)
 
     run()
-    assert len(set(done)) >= 0.8 * examples
+    assert len(set(done)) >= 0.75 * examples
 
 
 @pytest.mark.parametrize('name', BACKBONES)
@@ -157,8 +157,8 @@ def test_every_variant_often(name):
 
 
 def test_how_many():
-    assert 0.8 * len(BACKBONES) * FAST >= 99
-    assert 0.8 * (len(BACKBONES) + len(VARIANTS)) * SLOW >= 2000
+    assert 0.75 * len(BACKBONES) * FAST >= 99
+    assert 0.75 * (len(BACKBONES) + len(VARIANTS)) * SLOW >= 2000
 
 
 @pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf])
