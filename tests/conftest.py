@@ -38,3 +38,31 @@ def golden():
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope='module')
+def digits(tmp_path_factory):
+    """The data of the demo's configs, a few images."""
+    from mmlape.datasets import build_digit_scenes
+
+    return build_digit_scenes(tmp_path_factory.mktemp('digits'), num_train=6, num_val=2)
+
+
+@pytest.fixture
+def digit_commands(tmp_path, monkeypatch, capsys, digits):
+    """Tools in this process, run in a folder with these data."""
+    from tool_runs import Commands
+
+    (tmp_path / 'data').mkdir()
+    (tmp_path / 'data' / 'digit_scenes').symlink_to(digits)
+    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
+        monkeypatch.delenv(name, raising=False)
+    return Commands(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def plain_configs(monkeypatch):
+    """Making the text of a config pretty takes longer than toy trainings."""
+    monkeypatch.setattr('mmengine.runner.runner.collect_env', dict)
+    for place in ('mmengine.config.config.FormatCode', 'yapf.yapflib.yapf_api.FormatCode'):
+        monkeypatch.setattr(place, lambda text, **_: (text, True), raising=False)

@@ -31,7 +31,7 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from ports import free_port
 
-from mmlape.engine import whole_files
+from mmlape import whole_files
 from mmlape.registry import HOOKS
 
 # Everything that a training imports on its way.

@@ -9,12 +9,8 @@ import pytest
 import torch
 from config_utils import CONFIGS, REPO
 from ports import free_port
-from tool_runs import Commands
+from tool_runs import MASK_RCNN, SEGMENTER
 
-from mmlape.datasets import build_digit_scenes
-
-SEGMENTER = 'segmenter_vit-micro-adapter-lape_mask_digit-scenes'
-MASK_RCNN = 'mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes'
 CONFIG = """
 _base_ = {base!r}
 custom_imports = dict(imports=['mmlape', 'non_finite_faults'])
@@ -23,20 +19,6 @@ train_dataloader = dict(batch_size=2)
 train_cfg = dict(max_iters=3, val_interval=9)
 default_hooks = dict(checkpoint=dict(interval=1))
 """
-
-
-@pytest.fixture(scope='module')
-def data(tmp_path_factory):
-    return build_digit_scenes(tmp_path_factory.mktemp('digits'), num_train=6, num_val=2)
-
-
-@pytest.fixture
-def commands(tmp_path, monkeypatch, capsys, data):
-    (tmp_path / 'data').mkdir()
-    (tmp_path / 'data' / 'digit_scenes').symlink_to(data)
-    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
-        monkeypatch.delenv(name, raising=False)
-    return Commands(tmp_path, monkeypatch, capsys)
 
 
 def write_config(folder, name, fault):
@@ -51,17 +33,21 @@ def write_config(folder, name, fault):
         (SEGMENTER, 'auxiliary_head.conv_seg', ('decode.loss_ce',)),
     ],
 )
-def test_the_module_is_named_and_the_losses_are_the_same(commands, tmp_path, name, module, finite):
+def test_the_module_is_named_and_the_losses_are_the_same(
+    digit_commands, tmp_path, name, module, finite
+):
     write_config(tmp_path, name, f'module={module!r}')
-    message = commands.refused('train.py', 'config.py', '--work-dir', 'run')
+    message = digit_commands.refused('train.py', 'config.py', '--work-dir', 'run')
     assert re.match('error: iteration 2: the loss is not finite', message), message
     assert 'the last checkpoint is' in message and 'iter_1.pth' in message
     capture = torch.load('run/nan_2.pth', weights_only=True)
     assert capture['state'][f'{module}.weight'].isfinite().all()
     with pytest.raises(SystemExit, match="names 'non_finite_faults'"):
-        commands('replay.py', 'run/nan_2.pth')
-    commands.capsys.readouterr()
-    said = commands('replay.py', 'run/nan_2.pth', '--config', str(CONFIGS / 'demo' / f'{name}.py'))
+        digit_commands('replay.py', 'run/nan_2.pth')
+    digit_commands.capsys.readouterr()
+    said = digit_commands(
+        'replay.py', 'run/nan_2.pth', '--config', str(CONFIGS / 'demo' / f'{name}.py')
+    )
     assert 'iteration 2, process 0 of 1: stopped because the loss was not finite' in said
     assert 'the same as in the run, bit for bit' in said
     assert re.search(rf'appears in {re.escape(module)} \(\w+\) \(output: -?inf at', said), said
@@ -78,20 +64,20 @@ def test_the_module_is_named_and_the_losses_are_the_same(commands, tmp_path, nam
         (dict(meta=1), 'as mmlape.StopAtNonFiniteHook writes them'),
     ],
 )
-def test_other_files_are_refused(commands, tmp_path, change, words):
+def test_other_files_are_refused(digit_commands, tmp_path, change, words):
     if isinstance(change, bytes):
         (tmp_path / 'nan.pth').write_bytes(change)
     elif change:
         torch.save(change, tmp_path / 'nan.pth')
-    message = commands.refused('replay.py', 'nan.pth')
+    message = digit_commands.refused('replay.py', 'nan.pth')
     assert message.startswith('error: ') and words in message and '\n' not in message
 
 
 @pytest.mark.slow
-def test_every_process_stops_and_the_one_concerned_is_named(tmp_path, data):
+def test_every_process_stops_and_the_one_concerned_is_named(tmp_path, digits):
     """A NaN pixel in the second process: both leave, one file, and the statistics of neither have seen it."""
     (tmp_path / 'data').mkdir()
-    (tmp_path / 'data' / 'digit_scenes').symlink_to(data)
+    (tmp_path / 'data' / 'digit_scenes').symlink_to(digits)
     write_config(tmp_path, SEGMENTER, 'rank=1')
     paths = [str(REPO / 'tests'), os.environ.get('PYTHONPATH', '')]
     environment = dict(

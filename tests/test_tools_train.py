@@ -5,35 +5,17 @@ import pickle
 import pytest
 import torch
 from config_utils import CONFIGS, write_image
-from tool_runs import Commands
+from tool_runs import MASK_RCNN, SEGMENTER
 
-from mmlape.datasets import build_digit_scenes
-
-SEGMENTER = 'segmenter_vit-micro-adapter-lape_mask_digit-scenes'
-MASK_RCNN = 'mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes'
 SHORT = (
     'train_cfg.max_iters=2', 'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=1',
     'train_dataloader.batch_size=2',
 )  # fmt: skip
 
 
-@pytest.fixture(scope='module')
-def data(tmp_path_factory):
-    return build_digit_scenes(tmp_path_factory.mktemp('digits'), num_train=6, num_val=2)
-
-
-@pytest.fixture
-def commands(tmp_path, monkeypatch, capsys, data):
-    (tmp_path / 'data').mkdir()
-    (tmp_path / 'data' / 'digit_scenes').symlink_to(data)
-    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
-        monkeypatch.delenv(name, raising=False)
-    return Commands(tmp_path, monkeypatch, capsys)
-
-
 @pytest.mark.slow
-def test_a_segmentor_is_trained_resumed_and_tested(commands, tmp_path):
-    log = commands('train.py', SEGMENTER, '--seed', 5, '--cfg-options', *SHORT)
+def test_a_segmentor_is_trained_resumed_and_tested(digit_commands, tmp_path):
+    log = digit_commands('train.py', SEGMENTER, '--seed', 5, '--cfg-options', *SHORT)
     assert 'mIoU:' in log and 'Iter(train)' not in log  # an entry every 50 iterations
     run = tmp_path / 'work_dirs' / SEGMENTER
     saved = torch.load(run / 'iter_2.pth', weights_only=False)
@@ -42,32 +24,32 @@ def test_a_segmentor_is_trained_resumed_and_tested(commands, tmp_path):
 
     (run / 'iter_2.pth').write_bytes(b'')
     longer = ('train_cfg.max_iters=3', 'train_cfg.val_interval=9', 'train_dataloader.batch_size=1')
-    log = commands('train.py', SEGMENTER, '--resume', '--cfg-options', *longer, *SHORT[2:3])
+    log = digit_commands('train.py', SEGMENTER, '--resume', '--cfg-options', *longer, *SHORT[2:3])
     assert 'iter_2.pth is not complete' in log and 'iter_1.pth' in log
     assert 'resumed epoch: 0, iter: 1' in log
     assert 'resumed with 1 processes x 1 images = 1 per step' in log
     assert (run / 'iter_3.pth').is_file()
 
     options = ('--out', 'maps', '--show-dir', 'pictures', '--work-dir', 'test', '--tta')
-    log = commands('test.py', SEGMENTER, run / 'iter_3.pth', *options)
+    log = digit_commands('test.py', SEGMENTER, run / 'iter_3.pth', *options)
     assert 'mIoU:' in log
     assert len(list((tmp_path / 'maps').glob('*.png'))) == 2
     assert len(list((tmp_path / 'pictures').rglob('*.png'))) == 2
 
 
-def test_a_detector_is_trained_and_tested(commands, tmp_path):
+def test_a_detector_is_trained_and_tested(digit_commands, tmp_path):
     scaled = ('--auto-scale-lr', '--cfg-options', *SHORT, 'auto_scale_lr.base_batch_size=8')
-    log = commands('train.py', MASK_RCNN, '--work-dir', 'run', *scaled)
+    log = digit_commands('train.py', MASK_RCNN, '--work-dir', 'run', *scaled)
     assert 'Scaling the original LR by 0.25' in log
     assert 'coco/segm_mAP:' in log
     options = ('--out', 'found.pkl', '--show-dir', 'pictures', '--work-dir', 'test')
-    log = commands('test.py', MASK_RCNN, 'run/iter_2.pth', *options)
+    log = digit_commands('test.py', MASK_RCNN, 'run/iter_2.pth', *options)
     assert 'coco/segm_mAP:' in log
     with open(tmp_path / 'found.pkl', 'rb') as file:
         found = pickle.load(file)
     assert len(found) == 2 and 'masks' in found[0]['pred_instances']
     assert len(list((tmp_path / 'test').rglob('pictures/*.jpg'))) == 2
-    log = commands('test.py', MASK_RCNN, 'run/iter_2.pth', '--tta', '--work-dir', 'test')
+    log = digit_commands('test.py', MASK_RCNN, 'run/iter_2.pth', '--tta', '--work-dir', 'test')
     assert 'coco/bbox_mAP:' in log and 'coco/segm_mAP:' not in log
 
 
@@ -87,7 +69,7 @@ param_scheduler = []
 """
 
 
-def test_a_classifier_is_trained_and_tested(commands, tmp_path):
+def test_a_classifier_is_trained_and_tested(digit_commands, tmp_path):
     for split in ('train', 'val'):
         for index, label in enumerate('ab'):
             write_image(tmp_path / 'images' / split / label / f'{index}.JPEG', (80, 70))
@@ -100,10 +82,12 @@ def test_a_classifier_is_trained_and_tested(commands, tmp_path):
         for option in ('1.scale=73', '2.crop_size=64')
     ]
     short = ('--cfg-options', 'train_cfg.max_epochs=1', *steps, *sizes)
-    log = commands('train.py', 'config.py', '--work-dir', 'run', *short)
+    log = digit_commands('train.py', 'config.py', '--work-dir', 'run', *short)
     assert 'accuracy/top1:' in log
     options = ('--out', 'found.pkl', '--show-dir', 'pictures', '--work-dir', 'test')
-    log = commands('test.py', 'config.py', 'run/epoch_1.pth', *options, '--cfg-options', *sizes)
+    log = digit_commands(
+        'test.py', 'config.py', 'run/epoch_1.pth', *options, '--cfg-options', *sizes
+    )
     assert 'accuracy/top1:' in log
     with open(tmp_path / 'found.pkl', 'rb') as file:
         assert len(pickle.load(file)) == 2
@@ -121,9 +105,11 @@ def test_a_classifier_is_trained_and_tested(commands, tmp_path):
         ('test.py', [SEGMENTER], 'the following arguments are required: checkpoint'),
     ],
 )
-def test_mistakes_end_with_one_line_before_anything_is_built(commands, script, arguments, words):
+def test_mistakes_end_with_one_line_before_anything_is_built(
+    digit_commands, script, arguments, words
+):
     import re
 
-    message = commands.refused(script, *arguments)
+    message = digit_commands.refused(script, *arguments)
     assert re.search(words, message, re.DOTALL), message
-    assert not (commands.folder / 'work_dirs').exists()
+    assert not (digit_commands.folder / 'work_dirs').exists()

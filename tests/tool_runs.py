@@ -36,6 +36,10 @@ class Commands:
         return self.capsys.readouterr().err if end.value.code == 2 else end.value.code
 
 
+SEGMENTER = 'segmenter_vit-micro-adapter-lape_mask_digit-scenes'
+MASK_RCNN = 'mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes'
+
+
 def write_config(folder, backbone, **rest):
     path = folder / 'config.py'
     Config(dict(model=dict(backbone=backbone, **rest), default_scope='mmseg')).dump(path)

@@ -12,12 +12,8 @@ from mmengine.registry import DefaultScope
 from torch import nn
 
 from mmlape.checkpoints.convert import BACKBONE, State, convert, tensors_of
-from mmlape.checkpoints.errors import CheckpointError
-from mmlape.checkpoints.matching import listed, problems_of
+from mmlape.checkpoints.matching import match, misfits
 from mmlape.checkpoints.reading import read_checkpoint
-
-# Names listed in an error message.
-_LISTED = 6
 
 
 def load_backbone(
@@ -51,13 +47,9 @@ def load_backbone(
     if checkpoint is not None:
         state = tensors_of(read_checkpoint(checkpoint))
         if source is None:
-            state = _part_of_the_backbone(state, backbone, str(checkpoint))
+            _load_own(backbone, state, str(checkpoint))
         else:
-            state = convert(state, source, backbone)
-        problems = problems_of(state, backbone.state_dict())
-        if problems:
-            raise CheckpointError(f'{str(checkpoint)!r}: {listed(problems)}')
-        backbone.load_state_dict(state, strict=True)
+            backbone.load_state_dict(convert(state, source, backbone), strict=True)
     elif pretrained:
         backbone.init_weights()
     backbone.eval()  # some upstream backbones return nothing here
@@ -80,30 +72,14 @@ def _build(config: str | Path | Config, seed: int) -> BaseModule:
         return ROOT_MODELS.build(options)
 
 
-def _part_of_the_backbone(state: State, backbone: nn.Module, where: str) -> State:
-    """What of a state dict is the backbone's, if it fits strictly."""
+def _load_own(backbone: nn.Module, state: State, where: str) -> None:
+    """Load what of a state dict is the backbone's, if it fits strictly."""
     start = f'{BACKBONE}.'
     part = {name.removeprefix(start): state[name] for name in state if name.startswith(start)}
-    part, own = part or state, backbone.state_dict()
-    findings = {
-        'missing in the checkpoint': sorted(set(own) - set(part)),
-        'unknown to the backbone': sorted(set(part) - set(own)),
-        'of another shape': [
-            f'{name} ({tuple(part[name].shape)}, the backbone has {tuple(value.shape)})'
-            for name, value in own.items()
-            if name in part and part[name].shape != value.shape
-        ],
-    }
-    if any(findings.values()):
-        lines = [f'{kind}: {_listed(names)}' for kind, names in findings.items() if names]
+    report = match(backbone, part or state, where)
+    found = report.problems or misfits(report)
+    if found:
         raise ValueError(
-            f'{where!r} does not fit the {type(backbone).__name__} of the config:\n  '
-            + '\n  '.join(lines)
-            + '\nIs it the checkpoint of this config? One from elsewhere needs its format (source).'
+            f'{where!r} does not fit the {type(backbone).__name__} of the config: {"; ".join(found)}\n'
+            'Is it the checkpoint of this config? One from elsewhere needs its format (source).'
         )
-    return part
-
-
-def _listed(names: list[str]) -> str:
-    rest = len(names) - _LISTED
-    return ', '.join(names[:_LISTED]) + (f' and {rest} more' if rest > 0 else '')

@@ -3,98 +3,65 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
 import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from mmlape.whole_files import digest_of, sha256_of
+
 from .errors import CheckpointError
 
-DIGEST = '.sha256'
-_CHUNK = 2**22
 # torch stores its records as they are; packed ones may be a bomb.
 _MOST_UNPACKED = 4
 
 
-def sha256_of(path: Path) -> str:
-    """The SHA-256 digest of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open('rb') as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+def fault_of(path: Path) -> str | None:
+    """What is wrong with a checkpoint file, read through once: ``'is damaged (in data/3)'``, ...; None for nothing.
 
-
-def write_digest(path: Path) -> Path:
-    """Write ``<path>.sha256``, as ``sha256sum -c`` reads it, by way of another name: it is whole or not there."""
-    sidecar = path.with_name(path.name + DIGEST)
-    draft = sidecar.with_name(f'.{sidecar.name}.{os.getpid()}')
-    try:
-        draft.write_text(f'{sha256_of(path)}  {path.name}\n', encoding='utf-8')
-        os.replace(draft, sidecar)
-    finally:
-        draft.unlink(missing_ok=True)
-    return sidecar
-
-
-def check_digest(path: Path) -> None:
-    """Compare a file with ``<path>.sha256``, where there is one beside it (or beside what it is a link to).
-
-    Raises:
-        CheckpointError: If they differ, or the digest is none.
+    Its digest is compared, where there is one, and the checksums inside, which torch does not look at.
     """
+    return _digest_fault(path) or _archive_fault(path)
+
+
+def _digest_fault(path: Path) -> str | None:
+    """By ``<path>.sha256`` beside the file, or beside what it is a link to."""
     for place in dict.fromkeys((path, path.resolve())):
-        sidecar = place.with_name(place.name + DIGEST)
+        sidecar = digest_of(place)
         if sidecar.is_file():
             break
     else:
-        return
+        return None
     # So long is a line at most: what is beside a file need not be a digest.
     with sidecar.open(encoding='utf-8', errors='replace') as file:
         expected = re.match(r'\\?([0-9a-fA-F]{64})\b', file.readline(65536))
     if expected is None:
-        raise CheckpointError(f'{str(sidecar)!r} is no digest such as sha256sum writes')
-    if sha256_of(place) != expected[1].lower():
-        raise CheckpointError(
-            f'{str(path)!r} is not the file that {sidecar.name} was made of: it is damaged or was replaced'
-        )
+        return f'has a digest ({sidecar.name}) that is none such as sha256sum writes'
+    found, wanted = sha256_of(place), expected[1].lower()
+    if found == wanted:
+        return None
+    return f'is damaged (sha256 {found[:12]}..., recorded {wanted[:12]}...) or was replaced'
 
 
-def check_archive(path: Path) -> None:
-    """Read the records of a file of ``torch.save`` once and compare them with their checksums, which torch does not.
-
-    Files in torch's old format, before 1.6, have none.
-
-    Raises:
-        CheckpointError: If a record is damaged, or much larger unpacked than the file.
-    """
+def _archive_fault(path: Path) -> str | None:
+    """By the checksums of its records. Files in torch's formats of before 1.6 have none."""
     with path.open('rb') as file:
         if file.read(2) != b'PK':
-            return
+            return None
     size = path.stat().st_size
     try:
         if not zipfile.is_zipfile(path):
-            raise CheckpointError(
-                f'{str(path)!r} cannot be read as a checkpoint: it is cut off after {size} bytes'
-            )
+            return f'is not complete: it is cut off after {size} bytes'
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(record.file_size for record in archive.infolist())
             if unpacked > _MOST_UNPACKED * size + 2**20:
-                raise CheckpointError(
-                    f'{str(path)!r} would unpack to {unpacked / 2**20:.0f} MiB, which no checkpoint does'
-                )
-            broken = archive.testzip()
-            names = archive.namelist()
-    except CheckpointError:
-        raise
+                return f'would unpack to {unpacked / 2**20:.0f} MiB, which no checkpoint does'
+            broken, names = archive.testzip(), archive.namelist()
     except Exception as error:  # a damaged archive makes zipfile stumble in many ways
-        raise CheckpointError(f'{str(path)!r} is damaged: {error}') from error
+        return f'is damaged: {error}'
     if not any(name.endswith('data.pkl') for name in names):
-        raise CheckpointError(f"{str(path)!r} is an archive, but none of torch's")
-    if broken is not None:
-        raise CheckpointError(f'{str(path)!r} is damaged (in {broken}): copy it again')
+        return "is an archive, but none of torch's"
+    return None if broken is None else f'is damaged (in {broken}): copy it again'
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from mmengine.dist import barrier, is_main_process
 from mmengine.fileio import get_file_backend
 from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
@@ -21,7 +20,7 @@ from safetensors import safe_open
 
 from .errors import CheckpointError, MissingCheckpointError
 from .matching import listed, problems_of
-from .reading import SAFETENSORS, download_checkpoint, read_checkpoint
+from .reading import SAFETENSORS, download_checkpoint, main_process_first, read_checkpoint
 
 _MMCLS = 'mmcls://'
 
@@ -58,13 +57,8 @@ def load_from_local(filename: str, map_location: Any = None) -> dict[str, Any]:
 
 def load_from_http(filename: str, map_location: Any = None) -> dict[str, Any]:
     """A file behind an http(s) address, which the main process downloads first."""
-    if not is_main_process():
-        barrier()
-    try:
+    with main_process_first():
         path = download_checkpoint(filename)
-    finally:
-        if is_main_process():
-            barrier()
     return load_from_local(str(path), map_location)
 
 

@@ -93,6 +93,25 @@ def problems_of(state: Mapping[str, Any], own: Mapping[str, Any] | None) -> list
     return problems
 
 
+def misfits(report: LoadReport) -> list[str]:
+    """What keeps a state dict from being a model's, whole: missing names, other shapes, unknown names."""
+    shapes = [name for name in report.fresh if 'shape' in report.fresh[name]]
+    missing = [name for name in report.fresh if name not in shapes]
+    unknown = list(report.left_out)
+    parts = []
+    if missing:
+        parts.append(
+            f'{len(missing)} of {len(report.sizes)} entries are missing ({listed(missing)})'
+        )
+    if shapes:
+        parts.append(
+            f'{len(shapes)} have another shape ({listed(shapes)}: {report.fresh[shapes[0]]})'
+        )
+    if unknown:
+        parts.append(f'{len(unknown)} are unknown to the model ({listed(unknown)})')
+    return parts
+
+
 def listed(names: Iterable[str]) -> str:
     """The first of some names, and how many more there are."""
     names = list(names)

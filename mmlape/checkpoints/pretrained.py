@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from mmengine.dist import barrier, is_main_process
 from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from torch import nn
@@ -19,7 +18,7 @@ from mmlape.registry import WEIGHT_INITIALIZERS
 from .convert import convert_with_report
 from .formats import FORMATS
 from .formats.timm_models import check_timm_name, read_timm
-from .reading import download_checkpoint, read_checkpoint
+from .reading import download_checkpoint, main_process_first, read_checkpoint
 from .report import LoadReport
 
 _ADDRESS = ('http://', 'https://')
@@ -90,14 +89,8 @@ class Pretrained:
 
     def read(self, module: nn.Module | None = None) -> dict[str, Any]:
         """The checkpoint, or the state dict of the timm model, which must be such as ``module``."""
-        # The main process downloads first; the others then find the file.
-        if not is_main_process():
-            barrier()
-        try:
+        with main_process_first():
             return self._read_here(module)
-        finally:
-            if is_main_process():
-                barrier()
 
     def _read_here(self, module: nn.Module | None) -> dict[str, Any]:
         if self.model is not None:

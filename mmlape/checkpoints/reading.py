@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 import torch
+from mmengine.dist import barrier, is_main_process
 from mmengine.logging import print_log
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -23,7 +24,7 @@ from mmlape.stack import numbers, weights_only_fault
 from .config_text import make_configs_plain
 from .errors import CheckpointError, DownloadError, MissingCheckpointError
 from .history import check_arrays, parts_of_history
-from .integrity import check_archive, check_digest, unchanged
+from .integrity import fault_of, unchanged
 
 SAFETENSORS = '.safetensors'
 TRUST = 'MMLAPE_TRUST_PICKLES'
@@ -54,7 +55,9 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, An
     path = Path(path).expanduser()
     _check_there(path)
     with unchanged(path):
-        check_digest(path)
+        fault = fault_of(path)
+        if fault:
+            raise CheckpointError(f'{str(path)!r} cannot be read as a checkpoint: it {fault}')
         if path.suffix == SAFETENSORS:
             checkpoint = _read_safetensors(path, map_location)
         else:
@@ -67,6 +70,18 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, An
     if dropped:
         _warn(f'{path}: {dropped} statements of the config in it are code, which was left out')
     return checkpoint
+
+
+@contextlib.contextmanager
+def main_process_first() -> Iterator[None]:
+    """Run the block in the main process before the others, which then find what it has downloaded."""
+    if not is_main_process():
+        barrier()
+    try:
+        yield
+    finally:
+        if is_main_process():
+            barrier()
 
 
 def download_checkpoint(address: str) -> Path:
@@ -138,7 +153,6 @@ def _read_safetensors(path: Path, map_location: Any) -> dict[str, Any]:
 
 
 def _read_pickle(path: Path, map_location: Any) -> Any:
-    check_archive(path)
     _warn_of_this_torch()
     try:
         with _with_history():
@@ -149,7 +163,7 @@ def _read_pickle(path: Path, map_location: Any) -> Any:
         raise
     except Exception as error:  # what is no checkpoint makes the unpickler stumble in any way
         message = str(error)
-        if not (_format_of(path) and any(word in message for word in _WANTS_MORE)):
+        if not (format_of(start_of(path)) and any(word in message for word in _WANTS_MORE)):
             raise CheckpointError(_unreadable(path, message)) from error
         if not trusts_pickles():
             raise CheckpointError(
@@ -176,12 +190,12 @@ def _unreadable(path: Path, message: str) -> str:
 
 
 def _reason(path: Path, message: str) -> str:
-    start = _start_of(path)
+    start = start_of(path)
     if not start:
         return 'it is empty'
     if start.lstrip().startswith(b'version https://git-lfs'):
         return 'it is a pointer of Git LFS, not the file (`git lfs pull`)'
-    if path.suffix != SAFETENSORS and not _format_of(path):
+    if path.suffix != SAFETENSORS and not format_of(start):
         page = start.lstrip().startswith((b'<', b'{'))
         return 'it is ' + (
             'text, such as a page that asks for a login' if page else "in none of torch's formats"
@@ -196,14 +210,14 @@ def _reason(path: Path, message: str) -> str:
     return lines[0] if lines else 'it is cut off'
 
 
-def _start_of(path: Path) -> bytes:
+def start_of(path: Path) -> bytes:
+    """The first bytes of a file."""
     with path.open('rb') as file:
         return file.read(512)
 
 
-def _format_of(path: Path) -> str | None:
-    """Which of torch's three formats a file is in, by its first bytes."""
-    start = _start_of(path)
+def format_of(start: bytes) -> str | None:
+    """Which of torch's three formats a file is in that starts so: ``'zip'``, ``'pickle'``, ``'tar'`` or None."""
     if start.startswith(b'PK'):
         return 'zip'
     if start.startswith(b'\x80'):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
-from .integrity import DIGEST, write_digest
+from mmlape.whole_files import write_whole
+
 from .reading import SAFETENSORS
 
 SUFFIXES = ('.pth', SAFETENSORS)
@@ -58,22 +58,12 @@ def write_checkpoint(
     meta = dict(meta or {})
     # Copies: a view would be saved with all that it is a view of.
     tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in state.items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(prefix=f'.{path.name}.', dir=path.parent)
-    os.close(handle)
-    try:
-        if path.suffix == SAFETENSORS:
-            strings = {name: text for name, text in meta.items() if isinstance(text, str)}
-            save_file(tensors, draft, {'format': 'pt', **strings})
-        else:
-            torch.save(dict(meta=meta, state_dict=tensors), draft)
-        # A draft is for its owner alone; a checkpoint is as readable as other files.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(draft, 0o666 & ~mask)
-        path.with_name(path.name + DIGEST).unlink(missing_ok=True)
-        os.replace(draft, path)
-    finally:
-        Path(draft).unlink(missing_ok=True)
-    write_digest(path)
+    if path.suffix == SAFETENSORS:
+        strings = {name: text for name, text in meta.items() if isinstance(text, str)}
+        content = save(tensors, {'format': 'pt', **strings})
+    else:
+        buffer = io.BytesIO()
+        torch.save(dict(meta=meta, state_dict=tensors), buffer)
+        content = buffer.getvalue()
+    write_whole(path, content, digest=True)
     return path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmlape.version import __version__
+from mmlape.whole_files import write_whole
 
-from .plain_data import plain, plain_config
+from .plain_data import literal_config, plain
 
 __all__ = ['Evidence', 'last_checkpoint', 'read_capture', 'write_capture']
 
@@ -93,16 +94,14 @@ def write_capture(
         threads=torch.get_num_threads(),
         autocast=evidence.autocast,
         runtime={key: plain(runner.message_hub.get_info(key)) for key in _RUNTIME},
-        config=plain_config(runner.cfg),
+        config=literal_config(runner.cfg),
     )
-    draft = path.with_name(f'.{name}.{os.getpid()}')
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
     try:
-        torch.save(content, draft)
-        os.replace(draft, path)
-    except (OSError, RuntimeError) as error:
+        write_whole(path, buffer.getvalue())
+    except OSError as error:
         return f'What the model got could not be written to {path}: {error}.'
-    finally:
-        draft.unlink(missing_ok=True)
     return f'What led to it is in {path}; `mmlape replay {path}` says where it begins.'
 
 

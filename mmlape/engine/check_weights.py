@@ -12,9 +12,8 @@ from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import BaseLoop, Runner
 
 from mmlape.checkpoints.errors import CheckpointError
-from mmlape.checkpoints.matching import listed, match, problems_of
+from mmlape.checkpoints.matching import listed, match, misfits, problems_of
 from mmlape.checkpoints.report import LoadReport
-from mmlape.checks import check_bool
 from mmlape.registry import HOOKS
 
 __all__ = ['CheckWeightsHook']
@@ -50,7 +49,7 @@ class CheckWeightsHook(Hook):
     priority = 'VERY_HIGH'
 
     def __init__(self, allow_partial: bool = False) -> None:
-        self.allow_partial = check_bool('allow_partial', allow_partial)
+        self.allow_partial = allow_partial
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Check what was read and is not in use yet."""
@@ -79,31 +78,13 @@ def _refusal(file: str, report: LoadReport, of_parts: bool) -> str:
     if len(report.problems) > 2:
         parts.append(f'{len(report.problems) - 2} more of this kind')
     if of_parts:
-        parts += _what_does_not_fit(report)
+        parts += misfits(report)
+        if any(f'{_BACKBONE}{name}' in report.sizes for name in report.left_out):
+            parts.append('it is a backbone alone, which init_cfg of model.backbone takes')
+        elif report.matched_fraction < 0.5:
+            parts.append('this looks like the checkpoint of another model')
     text = f'{file} does not fit the {report.model}: ' + '; '.join(parts)
     return text if report.problems or not of_parts else f'{text}. {_LOOSEN}'
-
-
-def _what_does_not_fit(report: LoadReport) -> list[str]:
-    shapes = [name for name in report.fresh if 'shape' in report.fresh[name]]
-    missing = [name for name in report.fresh if name not in shapes]
-    unknown = list(report.left_out)
-    parts = []
-    if missing:
-        parts.append(
-            f'{len(missing)} of {len(report.sizes)} entries are missing ({listed(missing)})'
-        )
-    if shapes:
-        parts.append(
-            f'{len(shapes)} have another shape ({listed(shapes)}: {report.fresh[shapes[0]]})'
-        )
-    if unknown:
-        parts.append(f'{len(unknown)} are unknown to the model ({listed(unknown)})')
-    if any(f'{_BACKBONE}{name}' in report.sizes for name in unknown):
-        parts.append('it is a backbone alone, which init_cfg of model.backbone takes')
-    elif report.matched_fraction < 0.5:
-        parts.append('this looks like the checkpoint of another model')
-    return parts
 
 
 def _problems_of_a_training(checkpoint: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from mmlape.checks import check_bool, check_positive_int
+from mmlape.checks import check_positive_int
 from mmlape.registry import HOOKS
 
 from .capture import Evidence, last_checkpoint, write_capture
@@ -72,7 +72,7 @@ class StopAtNonFiniteHook(Hook):
     priority = 'LOWEST'
 
     def __init__(self, gradients: bool = True, max_skipped: int = 0, max_files: int = 1) -> None:
-        self.gradients = check_bool('gradients', gradients)
+        self.gradients = gradients
         self.max_skipped = check_positive_int('max_skipped', max_skipped, minimum=0)
         self.max_files = check_positive_int('max_files', max_files, minimum=0)
 

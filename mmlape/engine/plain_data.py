@@ -13,7 +13,7 @@ from mmengine.config import Config
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 
-__all__ = ['plain', 'plain_config', 'restored', 'tensors_in']
+__all__ = ['literal_config', 'plain', 'restored', 'tensors_in']
 
 _CLASS = '<class>'
 _ARRAY, _SCALAR, _UNKNOWN = 'array', 'scalar', 'unknown'
@@ -90,7 +90,7 @@ def restored(value: Any) -> Any:
     return element
 
 
-def plain_config(cfg: Config) -> dict:
+def literal_config(cfg: Config) -> dict:
     """A config as literal data: dicts, lists, tuples, numbers and strings; classes and functions by their names."""
     return _literal(cfg.to_dict())
 

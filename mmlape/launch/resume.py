@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import zipfile
 from pathlib import Path
 
 from mmengine.config import Config
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
-from mmlape.engine.whole_files import digest_fault
+from mmlape.checkpoints.integrity import fault_of
+from mmlape.checkpoints.reading import format_of, start_of
 
 from .options import existing_checkpoint
 from .processes import all_see, main_process_says
@@ -138,16 +138,10 @@ def _fault(path: Path) -> str | None:
         return None  # sharded
     if not path.is_file():
         return 'does not exist'
-    with path.open('rb') as file:
-        start = file.read(2)
-    if start == b'\x80\x02':
-        return digest_fault(path)  # torch's old format has no checksums
-    try:
-        with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
-        return f'is not complete ({path.stat().st_size} bytes; {error})'
-    return digest_fault(path) if broken is None else f'is damaged (in {broken})'
+    start = start_of(path)
+    if format_of(start) is None:
+        return f'is not complete ({path.stat().st_size} bytes, no format of torch)'
+    return fault_of(path)
 
 
 def _step(path: Path) -> int | None:

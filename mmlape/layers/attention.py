@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_bool, check_grid, check_positive_int, check_rate
+from mmlape.checks import check_grid, check_positive_int, check_rate
 from mmlape.layout import Grid, Layout
 from mmlape.position import AttentionPosition, InsidePlan
 from mmlape.registry import MODELS
@@ -148,7 +148,7 @@ class Attention(AttentionLayer):
     ) -> None:
         super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
         self.window_size = None if window_size is None else check_grid('window_size', window_size)
-        self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=check_bool('qkv_bias', qkv_bias))
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
         self.proj = nn.Linear(embed_dims, embed_dims)
         self.position = position
 

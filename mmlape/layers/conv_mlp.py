@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_bool, check_positive_int, check_rate
+from mmlape.checks import check_positive_int, check_rate
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
@@ -38,7 +38,7 @@ class ConvMlp(nn.Module):
         super().__init__()
         check_positive_int('embed_dims', embed_dims)
         check_positive_int('hidden channels of the convolutional feed-forward network', hidden_dims)
-        self.extra_relu = check_bool('extra_relu', extra_relu)
+        self.extra_relu = extra_relu
         self.fc1 = nn.Linear(embed_dims, hidden_dims)
         conv = nn.Conv2d(hidden_dims, hidden_dims, 3, padding=1, groups=hidden_dims)
         self.dwconv = nn.ModuleDict({'dwconv': conv})

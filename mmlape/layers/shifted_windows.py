@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmlape.checks import check_bool, check_grid, check_positive_int
+from mmlape.checks import check_grid, check_positive_int
 from mmlape.kept import kept
 from mmlape.layout import Grid, Layout
 from mmlape.position import AttentionPosition, InsidePlan
@@ -59,7 +59,7 @@ class ShiftedWindowAttention(Attention):
             embed_dims, num_heads, qkv_bias, window, attn_drop_rate, proj_drop_rate, position
         )
         self.shift = _check_shift(shift, window)
-        self.shift_alone = check_bool('shift_alone', shift_alone)
+        self.shift_alone = shift_alone
 
     @property
     def takes_prefix(self) -> bool:
@@ -148,8 +148,6 @@ class ShiftedWindowAttention(Attention):
 def _check_shift(shift: int | Grid, window: Grid) -> Grid:
     """``(vertical, horizontal)``, each from 0 to less than the window's side."""
     pair = (shift, shift) if isinstance(shift, int) else shift
-    if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-        raise TypeError(f'shift must be an integer or a pair of them, got {shift!r}')
     down, right = (
         check_positive_int('shift', step, minimum=0, maximum=side - 1)
         for step, side in zip(pair, window)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_bool, check_positive_int
+from mmlape.checks import check_positive_int
 from mmlape.layout import Grid, Layout
 from mmlape.position import AttentionPosition, InsidePlan
 from mmlape.registry import MODELS
@@ -57,8 +57,8 @@ class SpatialReductionAttention(AttentionLayer):
     ) -> None:
         super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
         self.sr_ratio = check_positive_int('sr_ratio', sr_ratio)
-        self.linear = check_bool('linear', linear)
-        self.q = nn.Linear(embed_dims, embed_dims, bias=check_bool('qkv_bias', qkv_bias))
+        self.linear = linear
+        self.q = nn.Linear(embed_dims, embed_dims, bias=qkv_bias)
         self.kv = nn.Linear(embed_dims, 2 * embed_dims, bias=qkv_bias)
         self.reduces = self.linear or self.sr_ratio > 1
         if self.reduces:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_bool, check_option, check_positive_int, check_rate
+from mmlape.checks import check_option, check_positive_int, check_rate
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
@@ -96,8 +96,8 @@ class DTN(TokenNorm):
                 f'got num_heads={num_heads}, num_features={num_features}'
             )
         self.pool = check_positive_int('pool', pool)
-        self.stabilize = check_bool('stabilize', stabilize)
-        if check_bool('variance_only', variance_only):
+        self.stabilize = stabilize
+        if variance_only:
             if ratio_mean not in ('learned', 1):
                 raise ValueError(
                     f'variance_only fixes ratio_mean to 1, got ratio_mean={ratio_mean!r}'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mmlape.checks import check_bool, check_rate
+from mmlape.checks import check_rate
 from mmlape.recompute import once
 from mmlape.registry import MODELS
 
@@ -39,7 +39,7 @@ class SwitchableNorm(TokenNorm):
         self, num_features: int, use_bn: bool = False, momentum: float = 0.1, eps: float = 1e-5
     ) -> None:
         super().__init__(num_features, eps)
-        self.use_bn = self.keeps_statistics = check_bool('use_bn', use_bn)
+        self.use_bn = self.keeps_statistics = use_bn
         self.momentum = check_rate('momentum', momentum, with_one=True)
         count = 3 if use_bn else 2
         self.mean_weight = nn.Parameter(torch.ones(count))

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from mmlape.checks import check_bool, check_eps, check_layers, check_option, check_positive_int
+from mmlape.checks import check_eps, check_layers, check_option, check_positive_int
 from mmlape.registry import MODELS
 
 from .decomposed import POSITION_NORMS
@@ -128,7 +128,7 @@ class LaPE(Joining):
         eps: float = 1e-6,
     ) -> None:
         super().__init__(embed_dims, depth)
-        self.progressive = check_bool('progressive', progressive)
+        self.progressive = progressive
         self.layers = check_layers('layers', layers, self.depth)
         make = POSITION_NORMS[check_option('norm', norm, POSITION_NORMS)]
         self._normalises = norm.startswith('norm')

@@ -15,11 +15,11 @@ from safetensors.torch import save_file
 
 from mmlape.checkpoints import CheckpointError, history, reading
 from mmlape.checkpoints.config_text import plain_config
-from mmlape.checkpoints.integrity import write_digest
 from mmlape.checkpoints.reading import read_checkpoint, weights_only_everywhere
 from mmlape.checkpoints.writing import write_checkpoint
 from mmlape.launch import shipped_configs
 from mmlape.stack import weights_only_fault
+from mmlape.whole_files import write_whole
 
 STATE = {f'layer{i}.weight': torch.arange(40.0) for i in range(3)}
 
@@ -61,21 +61,21 @@ def test_every_bit_counts_with_a_digest(tmp_path, suffix):
         data = bytearray(whole)
         data[place] ^= 4
         path.write_bytes(data)
-        with pytest.raises(CheckpointError, match=r'is damaged or was replaced'):
+        with pytest.raises(CheckpointError, match=r'is damaged \(sha256 .*\) or was replaced'):
             read_checkpoint(path)
     write_checkpoint(path, {**STATE, 'more': torch.ones(1)}, overwrite=True)
     assert 'more' in read_checkpoint(path).get('state_dict', read_checkpoint(path))
 
 
 def test_the_digest_of_what_a_link_leads_to(path, tmp_path):
-    write_digest(path)
+    write_whole(path, path.read_bytes(), digest=True)
     link = tmp_path / 'folder' / 'link.pth'
     link.parent.mkdir()
     link.symlink_to(path)
     assert same(read_checkpoint(link))
     torch.save(STATE, path)
     with pytest.raises(
-        CheckpointError, match=r'link\.pth.* is not the file that file\.pth\.sha256'
+        CheckpointError, match=r'link\.pth.* is damaged \(sha256 .*\) or was replaced'
     ):
         read_checkpoint(link)
 

@@ -175,7 +175,7 @@ def behind_a_link(m):
 
 @crafted(FINE)
 def with_its_digest(m):
-    from mmlape.checkpoints.integrity import write_digest
+    from mmlape.whole_files import write_whole
 
     torch.save(m.whole, m.path)
-    write_digest(m.path)
+    write_whole(m.path, m.path.read_bytes(), digest=True)

@@ -6,15 +6,11 @@ import pytest
 import torch
 from toy_training import seen_by, toy_config, toy_run
 
-from mmlape.engine import UnsavedError, whole_files
-from mmlape.engine.whole_files import digest_fault
+from mmlape import whole_files
+from mmlape.checkpoints.integrity import fault_of
+from mmlape.engine import UnsavedError
 
-
-@pytest.fixture(autouse=True)
-def _plain_configs(monkeypatch):
-    monkeypatch.setattr('mmengine.runner.runner.collect_env', dict)
-    for place in ('mmengine.config.config.FormatCode', 'yapf.yapflib.yapf_api.FormatCode'):
-        monkeypatch.setattr(place, lambda text, **_: (text, True), raising=False)
+pytestmark = pytest.mark.usefixtures('plain_configs')
 
 
 def checkpoints(folder):
@@ -41,7 +37,7 @@ def test_names_digests_and_what_is_kept(tmp_path):
     assert [name for name in checkpoints(tmp_path) if 'best' not in name] == ['iter_12.pth']
     assert len([name for name in checkpoints(tmp_path) if 'best' in name]) == 1
     for path in tmp_path.glob('*.pth'):
-        assert path.with_name(path.name + '.sha256').is_file() and digest_fault(path) is None
+        assert path.with_name(path.name + '.sha256').is_file() and fault_of(path) is None
     assert len(list(tmp_path.glob('*.sha256'))) == 2 and not list(tmp_path.glob('.*'))
     assert (tmp_path / 'last_checkpoint').read_text() == str(tmp_path / 'iter_12.pth')
 

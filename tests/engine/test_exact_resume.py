@@ -8,13 +8,7 @@ from checkpoint_difference import difference
 from mmengine.registry import RUNNERS
 from toy_training import seen_by, toy_config, toy_run
 
-
-@pytest.fixture(autouse=True)
-def _plain_configs(monkeypatch):
-    """Making the text of a config pretty takes longer than these trainings."""
-    monkeypatch.setattr('mmengine.runner.runner.collect_env', dict)
-    for place in ('mmengine.config.config.FormatCode', 'yapf.yapflib.yapf_api.FormatCode'):
-        monkeypatch.setattr(place, lambda text, **_: (text, True), raising=False)
+pytestmark = pytest.mark.usefixtures('plain_configs')
 
 
 def last(work_dir):

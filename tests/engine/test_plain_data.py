@@ -3,11 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from mmdet.structures import DetDataSample
+from mmdet.structures.bbox import HorizontalBoxes
+from mmdet.structures.mask import BitmapMasks, PolygonMasks
 from mmengine.config import Config
 from mmengine.structures import InstanceData, LabelData, PixelData
+from mmseg.structures import SegDataSample
 
 from mmlape.engine.capture import FORMAT, read_capture
-from mmlape.engine.plain_data import plain, plain_config, restored, tensors_in
+from mmlape.engine.plain_data import literal_config, plain, restored, tensors_in
 from mmlape.engine.replay import build_captured_model
 
 
@@ -38,31 +42,24 @@ def test_what_is_kept_is_a_copy():
 
 
 def test_samples_of_the_toolboxes(tmp_path):
-    det = pytest.importorskip('mmdet.structures')
-    seg = pytest.importorskip('mmseg.structures')
-    from mmdet.structures.bbox import HorizontalBoxes
-    from mmdet.structures.mask import BitmapMasks, PolygonMasks
-
     for masks in (
         BitmapMasks(np.ones((2, 5, 6), np.uint8), 5, 6),
         PolygonMasks([[np.array([0.0, 0, 3, 0, 3, 3])], [np.array([1.0, 1, 2, 1, 2, 2])]], 5, 6),
     ):
-        sample = det.DetDataSample(
-            metainfo=dict(img_shape=(5, 6), scale_factor=(1.5, np.float64(2)))
-        )
+        sample = DetDataSample(metainfo=dict(img_shape=(5, 6), scale_factor=(1.5, np.float64(2))))
         sample.gt_instances = InstanceData(
             bboxes=HorizontalBoxes(torch.rand(2, 4)), labels=torch.tensor([1, 2]), masks=masks
         )
         batch = dict(inputs=[torch.rand(3, 5, 6)], data_samples=[sample])
         back = through_a_file(batch, tmp_path / 'x.pth')['data_samples'][0]
-        assert type(back) is det.DetDataSample and back.metainfo == sample.metainfo
+        assert type(back) is DetDataSample and back.metainfo == sample.metainfo
         assert torch.equal(back.gt_instances.bboxes.tensor, sample.gt_instances.bboxes.tensor)
         assert type(back.gt_instances.masks) is type(masks)
         np.testing.assert_array_equal(back.gt_instances.masks.to_ndarray(), masks.to_ndarray())
         paths = [path for path, _ in tensors_in(batch)]
         assert 'inputs[0]' in paths and 'data_samples[0].gt_instances.bboxes' in paths
         assert [path for path, _ in tensors_in(batch, samples=False)] == ['inputs[0]']
-    sample = seg.SegDataSample(gt_sem_seg=PixelData(data=torch.ones(1, 5, 6, dtype=torch.long)))
+    sample = SegDataSample(gt_sem_seg=PixelData(data=torch.ones(1, 5, 6, dtype=torch.long)))
     back = through_a_file(sample, tmp_path / 'x.pth')
     assert torch.equal(back.gt_sem_seg.data, sample.gt_sem_seg.data)
 
@@ -91,7 +88,7 @@ def test_a_config_is_literal(tmp_path):
             model=dict(type='mmlape.LN', eps=1e-5), hook=dict(type=torch.nn.ReLU), s=[(1, 2)], f=len
         )
     )
-    found = plain_config(cfg)
+    found = literal_config(cfg)
     assert found['model'] == dict(type='mmlape.LN', eps=1e-5) and found['s'] == [(1, 2)]
     assert (
         found['hook']['type'] == 'torch.nn.modules.activation.ReLU' and found['f'] == 'builtins.len'

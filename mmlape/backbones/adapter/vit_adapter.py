@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_bool, check_number, check_option, check_outputs, check_positive_int
+from mmlape.checks import check_number, check_option, check_outputs, check_positive_int
 from mmlape.layers import (
     DeformableAttention,
     Interaction,
@@ -88,7 +88,7 @@ class ViTAdapter(Backbone):
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(init_cfg)
-        self.vit = _build_vit(vit, check_bool('with_cp', with_cp))
+        self.vit = _build_vit(vit, with_cp)
         self.with_cp = with_cp
         self.embed_dims = dims = self.vit.embed_dims
         self.interaction_indexes = _resolve_interactions(interaction_indexes, self.vit.num_units)

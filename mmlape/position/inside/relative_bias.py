@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_bool, check_eps
+from mmlape.checks import check_eps
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
@@ -54,7 +54,7 @@ class RelativePositionBias(AttentionPosition):
         height, width = self.grid
         table = torch.empty((2 * height - 1) * (2 * width - 1), self.num_heads)
         self.relative_position_bias_table = nn.Parameter(nn.init.trunc_normal_(table, std=0.02))
-        normed, eps = check_bool('layer_norm', layer_norm), check_eps(eps)
+        normed, eps = layer_norm, check_eps(eps)
         self.pe_norm = nn.LayerNorm(height * width, eps=eps) if normed else None
 
     def bias(self, query: Layout | Grid, key: Layout | Grid | None = None) -> Tensor:

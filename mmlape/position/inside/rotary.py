@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmlape.checks import check_bool, check_number
+from mmlape.checks import check_number
 from mmlape.kept import kept
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
@@ -55,7 +55,7 @@ class RotaryPosition(AttentionPosition):
                 f'the channels of a head must be a multiple of 4, got {embed_dims} channels in {num_heads} heads'
             )
         self.temperature = check_number('temperature', temperature, above=0)
-        self.rescale = check_bool('rescale', rescale)
+        self.rescale = rescale
         self.register_buffer('_like', torch.empty(0), persistent=False)
 
     def prepare(self, query: Layout, key: Layout) -> tuple[tuple[Tensor, Tensor], ...]:

@@ -12,31 +12,24 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from mmengine.fileio import LocalBackend, register_backend
+__all__ = ['digest_of', 'remove_leftovers', 'sha256_of', 'write_whole']
 
-__all__ = ['BACKEND', 'WholeFileBackend', 'digest_fault', 'remove_leftovers', 'write_whole']
-
-BACKEND = 'mmlape_whole_files'
 _DRAFT, _DIGEST = '.mmlape-draft', '.sha256'
+_CHUNK = 2**22
 
 
-class WholeFileBackend(LocalBackend):
-    """MMEngine's backend of local files (``backend_args=dict(backend='mmlape_whole_files')``) that writes whole files.
-
-    ``put`` leaves ``NAME.sha256`` beside the file, as ``sha256sum`` writes and checks it; ``remove`` takes it away.
-    """
-
-    def put(self, obj, filepath) -> None:
-        """Write bytes as in :func:`write_whole`, with a digest."""
-        write_whole(Path(filepath), bytes(obj), digest=True)
-
-    def remove(self, filepath) -> None:
-        """Remove a file and its digest."""
-        super().remove(filepath)
-        _digest_of(Path(filepath)).unlink(missing_ok=True)
+def digest_of(path: Path) -> Path:
+    """``<path>.sha256``, as ``sha256sum`` writes and checks it."""
+    return path.with_name(path.name + _DIGEST)
 
 
-register_backend(BACKEND, WholeFileBackend, force=True)
+def sha256_of(path: Path) -> str:
+    """The SHA-256 digest of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open('rb') as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def write_whole(path: Path, data: bytes, digest: bool = False) -> None:
@@ -56,37 +49,19 @@ def write_whole(path: Path, data: bytes, digest: bool = False) -> None:
     drafts = [_draft(path, data)]
     try:
         if digest:
-            if _sha256(drafts[0]) != wanted:
+            if sha256_of(drafts[0]) != wanted:
                 raise OSError(errno.EIO, 'not read back as it was written', str(path))
-            drafts.append(_draft(_digest_of(path), f'{wanted}  {path.name}\n'.encode()))
-            _digest_of(path).unlink(missing_ok=True)
+            drafts.append(_draft(digest_of(path), f'{wanted}  {path.name}\n'.encode()))
+            digest_of(path).unlink(missing_ok=True)
         os.replace(drafts[0], path)
         _sync_folder(path.parent)
         if digest:
-            os.replace(drafts[1], _digest_of(path))
+            os.replace(drafts[1], digest_of(path))
             _sync_folder(path.parent)
     except BaseException:
         for draft in drafts:
             draft.unlink(missing_ok=True)
         raise
-
-
-def digest_fault(path: Path) -> str | None:
-    """What is wrong with a file by its digest; None where there is no digest, or it fits.
-
-    Raises:
-        OSError: If the file cannot be read.
-    """
-    try:
-        wanted = _digest_of(path).read_text(encoding='utf-8').split()[0]
-    except (OSError, UnicodeDecodeError, IndexError):
-        return None
-    found = _sha256(path)
-    return (
-        None
-        if found == wanted
-        else f'is damaged (sha256 {found[:12]}..., recorded {wanted[:12]}...)'
-    )
 
 
 def remove_leftovers(folder: Path) -> list[str]:
@@ -109,18 +84,6 @@ def _draft(path: Path, data: bytes) -> Path:
         draft.unlink(missing_ok=True)  # a full disk has its space back
         raise
     return draft
-
-
-def _digest_of(path: Path) -> Path:
-    return path.with_name(path.name + _DIGEST)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open('rb') as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _sync_folder(folder: Path) -> None:
