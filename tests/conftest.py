@@ -40,9 +40,9 @@ def _seeded():
     torch.manual_seed(0)
 
 
-@pytest.fixture(scope='module')
+@pytest.fixture(scope='session')
 def digits(tmp_path_factory):
-    """The data of the demo's configs, a few images."""
+    """The data of the demo's configs, a few images; only to be read."""
     from mmlape.datasets import build_digit_scenes
 
     return build_digit_scenes(tmp_path_factory.mktemp('digits'), num_train=6, num_val=2)
@@ -60,9 +60,11 @@ def digit_commands(tmp_path, monkeypatch, capsys, digits):
     return Commands(tmp_path, monkeypatch, capsys)
 
 
-@pytest.fixture
-def plain_configs(monkeypatch):
-    """Making the text of a config pretty takes longer than toy trainings."""
-    monkeypatch.setattr('mmengine.runner.runner.collect_env', dict)
-    for place in ('mmengine.config.config.FormatCode', 'yapf.yapflib.yapf_api.FormatCode'):
-        monkeypatch.setattr(place, lambda text, **_: (text, True), raising=False)
+@pytest.fixture(scope='session', autouse=True)
+def _plain_configs():
+    """Making the text of a config pretty takes longer than toy trainings; those in other processes do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('mmengine.runner.runner.collect_env', dict)
+        for place in ('mmengine.config.config.FormatCode', 'yapf.yapflib.yapf_api.FormatCode'):
+            patch.setattr(place, lambda text, **_: (text, True), raising=False)
+        yield

@@ -126,9 +126,10 @@ def test_copies_and_state_dicts(name):
             torch.testing.assert_close(step(other.train(training)), expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize('backend', ['eager', pytest.param('aot_eager', marks=pytest.mark.slow)])
 @pytest.mark.parametrize('name', IN_A_BLOCK)
-def test_compiles_a_block(name):
-    """In one graph, with its gradients."""
+def test_compiles_a_block(name, backend):
+    """In one graph, with its gradients; those are in a graph of their own in the slow tests."""
     model = randomised(BACKBONES[name]).eval()
     block, calls = model.stages()[-1].blocks[-1], []
     handle = block.register_forward_pre_hook(lambda _block, arguments: calls.append(arguments))
@@ -136,7 +137,7 @@ def test_compiles_a_block(name):
         model(IMAGES)
     handle.remove()
     torch._dynamo.reset()
-    compiled = torch.compile(block, fullgraph=True, backend='aot_eager')
+    compiled = torch.compile(block, fullgraph=True, backend=backend)
     (tokens, *rest), results = calls[0], []
     for call in (block, compiled):
         tokens = tokens.clone().requires_grad_()

@@ -149,6 +149,7 @@ def test_missing_headers_are_refused(parts, tmp_path):
         parts.checks.check_compiler(about)
 
 
+@pytest.mark.slow
 def test_without_a_network_nothing_is_left_behind(tmp_path):
     nowhere = 'http://127.0.0.1:9/simple'
     result = make(

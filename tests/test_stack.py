@@ -106,6 +106,7 @@ def test_mmcv_without_operators_is_refused(tmp_path):
     assert 'MMCV_WITH_OPS=1' in result.stderr
 
 
+@pytest.mark.slow
 def test_the_reason_is_shown_where_mmengine_swallows_it(tmp_path):
     """MMEngine turns the ImportError into "not in the registry"; the log has to say why."""
     site = link_site_packages(tmp_path / 'site', without=('mmcv',))

@@ -31,6 +31,7 @@ def test_a_name_that_is_gone_says_what_to_write(name):
         getattr(mmlape.analysis, name)
 
 
+@pytest.mark.slow
 def test_converting_loads_no_matplotlib():
     script = REPO / 'tools' / 'model_converters' / 'convert.py'
     done = subprocess.run(

@@ -182,7 +182,7 @@ def test_deploy_changes_nothing():
     assert not any(p.requires_grad for p in model.parameters())
 
 
-@pytest.mark.parametrize('layer', [1, 3])
+@pytest.mark.parametrize('layer', [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_blocks_compile_as_one_graph(layer):
     """A block with DTN, and one behind the class token, on changing grids: output and gradients."""
     model = randomise(build_vit(norm_cfg=DTN, joining=JOININGS['lape']))

@@ -10,8 +10,6 @@ from mmlape import whole_files
 from mmlape.checkpoints.integrity import fault_of
 from mmlape.engine import UnsavedError
 
-pytestmark = pytest.mark.usefixtures('plain_configs')
-
 
 def checkpoints(folder):
     return sorted(path.name for path in folder.glob('*.pth'))

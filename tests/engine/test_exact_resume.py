@@ -8,8 +8,6 @@ from checkpoint_difference import difference
 from mmengine.registry import RUNNERS
 from toy_training import seen_by, toy_config, toy_run
 
-pytestmark = pytest.mark.usefixtures('plain_configs')
-
 
 def last(work_dir):
     path = Path((work_dir / 'last_checkpoint').read_text())

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from ports import free_port
 
 # A group of one process, with a wrapped model in a circle of references, as a runner is.
@@ -29,6 +30,7 @@ print('threads', before, inside, threads())
 """
 
 
+@pytest.mark.slow
 def test_no_thread_outlives_the_group():
     """A thread of the group that still runs while Python ends would now and then abort the process."""
     world = dict(RANK='0', WORLD_SIZE='1', LOCAL_RANK='0', MASTER_ADDR='127.0.0.1')

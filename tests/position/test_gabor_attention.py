@@ -184,7 +184,9 @@ def test_no_map_of_all_pairs_is_saved(parts):
     assert max(saved) < num * num
 
 
-@pytest.mark.parametrize(('parts', 'window'), [('4', None), ('2,3,4', 2)])
+@pytest.mark.parametrize(
+    ('parts', 'window'), [('4', None), pytest.param('2,3,4', 2, marks=pytest.mark.slow)]
+)
 def test_block_compiles_as_one_graph(parts, window):
     torch.compiler.reset()
     block, tokens = (
