@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import gc
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,6 +59,12 @@ def digit_commands(tmp_path, monkeypatch, capsys, digits):
     for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
         monkeypatch.delenv(name, raising=False)
     return Commands(tmp_path, monkeypatch, capsys)
+
+
+def pytest_collection_finish():
+    """What is there by now stays: looking for it anew takes longer than many a test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope='session', autouse=True)

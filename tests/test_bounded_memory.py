@@ -21,6 +21,7 @@ MODELS = {
 
 def reachable(kind):
     """Objects of a class that have not been freed."""
+    gc.unfreeze()  # what tests/conftest.py froze
     gc.collect()
     return [each for each in gc.get_objects() if issubclass(type(each), kind)]
 
