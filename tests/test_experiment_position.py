@@ -1,15 +1,18 @@
 """The experiment on position: what it compares, what it keeps, what it says, and one run of it."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from mmengine.config import Config
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'tools'))
@@ -42,15 +45,15 @@ def config(key: str, **options) -> Config:
 
 
 def test_every_embedding_in_every_joining_once():
-    assert len(VARIANTS) == 1 + 4 * 5 - 2 + 2
-    contents = [str((v.position, v.joining, v.attention_position)) for v in VARIANTS.values()]
+    assert len(VARIANTS) == 1 + 4 * 5 - 2 + 2 + len(table.SWIN)
+    contents = [repr(replace(variant, key='')) for variant in VARIANTS.values()]
     assert len(set(contents)) == len(contents)
     assert set(table._all_variants()) == set(VARIANTS)
     assert set(table.COLUMNS) == set(EMBEDDINGS)
     assert set(table.ROWS) == set(JOININGS)
 
 
-@pytest.mark.parametrize('key', VARIANTS)
+@pytest.mark.parametrize('key', [key for key in VARIANTS if key not in table.SWIN])
 def test_a_variants_config_builds_what_its_name_says(key):
     backbone = MODELS.build(config(key).model.backbone)
     variant = VARIANTS[key]
@@ -64,6 +67,25 @@ def test_a_variants_config_builds_what_its_name_says(key):
     norms = [name for name, _ in backbone.named_parameters() if 'pe_norm.weight' in name]
     assert len(biases) == (4 if key.startswith('relative') else 0)
     assert len(norms) == (4 if key == 'relative-layer_norm' else 0)
+
+
+@pytest.mark.parametrize(
+    ('key', 'embeddings'),
+    [
+        ('swin-none', []),
+        ('swin-default', ['LearnedPosition', 'MergedPosition']),
+        ('swin-lape_by_stage', ['LearnedPosition', 'LearnedPosition']),
+        ('swin-lape_carried', ['LearnedPosition', 'MergedPosition']),
+    ],
+)
+def test_a_chain_is_cut_or_carried(key, embeddings):
+    backbone = MODELS.build(config(key).model.backbone)
+    positions = [stage.position for stage in backbone.stages() if stage.position is not None]
+    assert [type(position.embedding).__name__ for position in positions] == embeddings
+    joining = 'LaPE' if 'lape' in key else 'DefaultJoining'
+    assert {type(position.joining).__name__ for position in positions} <= {joining}
+    assert not any('relative' in name for name, _ in backbone.named_parameters())
+    assert backbone(torch.rand(1, 3, 32, 32))[0].shape == (1, 64, 4, 4)
 
 
 def test_the_config_names_the_labels_of_the_data():
@@ -177,11 +199,20 @@ def test_mean_and_standard_deviation():
     assert 'Seeds of each variant: 0 to 2. 3 runs' in lines[-1]
 
 
-def test_the_page_shows_the_table_of_its_figures():
+def test_the_page_shows_the_table_of_its_figures(tmp_path):
     results = json.loads(PAGE.with_suffix('.json').read_text())
     page = PAGE.read_text()
     assert table.replace_table(page, table.markdown(results)) == page
     assert {run['variant'] for run in results['runs']} == set(VARIANTS)
+    docs = tmp_path / 'docs'
+    shutil.copytree(
+        PAGE.parent, docs, ignore=lambda _, names: {*names} - {PAGE.name, f'{PAGE.stem}.json'}
+    )
+    run = dict(variant='none', seed=0, **measured(0.125))
+    position.write_docs(docs, dict(results, runs=[run]))
+    written = json.loads((docs / f'{PAGE.stem}.json').read_text())['runs']
+    assert run in written and {run['variant'] for run in written} == set(VARIANTS)
+    assert '| no position | 0.125 | 0.125 |' in (docs / PAGE.name).read_text()
     with pytest.raises(ValueError, match='once each'):
         table.replace_table('a page without marks', '')
 

@@ -76,15 +76,20 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
     write_whole(options.work_dir / 'results.md', table)
     print(f'\n{table}')
     if options.write_docs:
-        write_docs(clone / 'docs', results, table)
+        write_docs(clone / 'docs', results)
     return 0
 
 
-def write_docs(docs: Path, results: dict[str, Any], table: str) -> None:
-    """Put the table into the page, and the figures behind it beside the page."""
+def write_docs(docs: Path, results: dict[str, Any]) -> None:
+    """Put the table into the page, and the figures behind it beside the page; what was not run stays as it is there."""
     page = docs / 'experiment_position.md'
+    figures = page.with_suffix('.json')
+    done = {run['variant'] for run in results['runs']}
+    kept = [run for run in json.loads(figures.read_text())['runs'] if run['variant'] not in done]
+    results = {**results, 'runs': kept + results['runs']}
+    table = markdown(results)
     write_whole(page, replace_table(page.read_text(encoding='utf-8'), table))
-    write_whole(page.with_suffix('.json'), _one_run_per_line(results))
+    write_whole(figures, _one_run_per_line(results))
 
 
 def _one_run_per_line(results: dict[str, Any]) -> str:

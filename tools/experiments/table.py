@@ -26,6 +26,12 @@ SINGLE = {
     'relative': 'relative bias',
     'relative-layer_norm': "relative bias with LaPE's LayerNorm",
 }
+SWIN = {
+    'swin-none': 'no position',
+    'swin-default': 'learned, default',
+    'swin-lape_by_stage': 'learned, LaPE with a chain and a table for each stage',
+    'swin-lape_carried': 'learned, LaPE with one chain carried through merging',
+}
 CHANCE = {
     'background': 'chance: background everywhere',
     'one_kind': 'floor: digit known, always the most frequent kind',
@@ -36,7 +42,7 @@ START, END = '<!-- table: written by the command -->', '<!-- end of the table --
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Both tables of mIoU, and how they came about.
+    """All tables of mIoU, and how they came about.
 
     Args:
         results: ``runs``, a list of records with ``variant``, ``seed``, ``mIoU`` and so on; ``chance``, the scores of
@@ -55,7 +61,10 @@ def markdown(results: dict[str, Any]) -> str:
     single += [
         [title, _score(runs, key), _score(runs, key, 'mAcc')] for key, title in SINGLE.items()
     ]
-    lines += ['', *_table(['', 'mIoU', 'mean class accuracy'], single), '', *_summary(runs)]
+    score_table = ['mIoU', 'mean class accuracy']
+    lines += ['', *_table(['', *score_table], single)]
+    swin = [[title, _score(runs, key), _score(runs, key, 'mAcc')] for key, title in SWIN.items()]
+    lines += ['', *_table(['Swin of two stages', *score_table], swin), '', *_summary(runs)]
     return '\n'.join(lines) + '\n'
 
 
@@ -107,4 +116,4 @@ def _summary(runs: list[dict]) -> list[str]:
 
 def _all_variants() -> list[str]:
     joined = [f'{j}-{e}' for j in JOININGS for e in EMBEDDINGS if (e, j) not in SAME]
-    return [*joined, *SINGLE]
+    return [*joined, *SINGLE, *SWIN]

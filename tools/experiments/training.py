@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -58,7 +59,7 @@ def train(cfg: Config, name: str, report: Callable[[float], None]) -> dict[str, 
     position = [
         parameter.numel()
         for key, parameter in runner.model.backbone.named_parameters()
-        if key.startswith('position.') or '.position.' in key
+        if re.search(r'(^|\.)position\d?\.', key)
     ]
     return {
         **{key: round(float(hook.metrics[key]) / 100, 4) for key in ('mIoU', 'mAcc', 'aAcc')},

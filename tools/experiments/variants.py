@@ -1,11 +1,14 @@
-"""What the experiment compares: every embedding in every joining, and the position in the attention."""
+"""What the experiment compares: every embedding in every joining, the position in the attention, and LaPE's chain in a
+pyramid."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 
 from mmlape import position
 from mmlape.position import POSITIONS
@@ -18,6 +21,13 @@ JOININGS = {
 NONE = POSITIONS['none']
 # A fixed embedding has one table for all layers: nothing that is not shared.
 SAME = {('sinusoidal_1d', 'unshared'), ('sinusoidal_2d', 'unshared')}
+# Two stages, on grids of 8 x 8 and 4 x 4; without a bias in the windows, so that the position is all there is.
+SWIN = dict(
+    type='mmlape.SwinTransformer',
+    arch=dict(embed_dims=32, depths=[2, 2, 2, 2], num_heads=[2, 4, 4, 4], window_size=4),
+    img_size=32,
+    out_indices=1,
+)
 
 
 @dataclass(frozen=True)
@@ -26,15 +36,17 @@ class Variant:
 
     Args:
         key: Its name in files.
-        position: Config of the embedding.
-        joining: Config of the joining method.
-        attention_position: Config of the position in the attention, or None.
+        position: Config of the embedding, a list with one for each stage, or False for none.
+        joining: Config of the joining method, or None for none.
+        attention_position: Config of the position in the attention, or None or False for none.
+        network: Config of another backbone than the shipped config's, or None.
     """
 
     key: str
-    position: dict
-    joining: dict
-    attention_position: dict | None = None
+    position: dict | list[dict] | Literal[False]
+    joining: dict | None
+    attention_position: dict | Literal[False] | None = None
+    network: dict | None = None
 
     def config(
         self, path: Path, seed: int, data_root: Path, work_dir: Path, iterations: int | None = None
@@ -49,10 +61,13 @@ class Variant:
             iterations: Training iterations, None for the config's.
         """
         cfg = Config.fromfile(path)
-        backbone = cfg.model.backbone
-        backbone.position = dict(self.position)
-        backbone.joining = dict(self.joining)
-        backbone.attention_position = self.attention_position and dict(self.attention_position)
+        if self.network is not None:
+            cfg.model.backbone = ConfigDict(copy.deepcopy(self.network))
+        cfg.model.backbone.update(
+            position=copy.deepcopy(self.position),
+            joining=copy.deepcopy(self.joining),
+            attention_position=copy.deepcopy(self.attention_position),
+        )
         cfg.randomness = dict(seed=seed)
         for loader in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
             cfg[loader].dataset.data_root = str(data_root)
@@ -78,7 +93,22 @@ def _variants() -> dict[str, Variant]:
         Variant(key, NONE, default, dict(type='mmlape.RelativePositionBias', layer_norm=normed))
         for key, normed in (('relative', False), ('relative-layer_norm', True))
     ]
-    return {variant.key: variant for variant in listed}
+    return {variant.key: variant for variant in [*listed, *_swin_variants()]}
+
+
+def _swin_variants() -> list[Variant]:
+    """LaPE's chain is cut between the stages of a pyramid, or crosses from one to the next."""
+    learned, lape = EMBEDDINGS['learned'], JOININGS['lape_progressive']
+    made = {
+        'none': (False, None),
+        'default': (learned, JOININGS['default']),
+        'lape_by_stage': ([learned] * 4, lape),
+        'lape_carried': (learned, lape),
+    }
+    return [
+        Variant(f'swin-{name}', position, joining, False, SWIN)
+        for name, (position, joining) in made.items()
+    ]
 
 
 VARIANTS = _variants()
