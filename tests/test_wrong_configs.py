@@ -214,6 +214,8 @@ PARTS = [
     (HOOKS, part('CheckDataHook', maxdecode=1), "'maxdecode'; did you mean 'max_decode'"),
     (HOOKS, part('DTNRatioHook', interval=0), 'interval must be at least 1, got 0'),
     (HOOKS, part('DTNRatioHook', interval=True), 'interval must be an integer, got True'),
+    (HOOKS, part('HungProcessHook', timeout=0), 'timeout must be finite and greater than 0, got 0'),
+    (HOOKS, part('HungProcessHook', timeout='5m'), "timeout must be a number, got '5m'"),
     (HOOKS, part('DTNRatiosHook'), "did you mean 'mmlape.DTNRatioHook'"),
 ]  # fmt: skip
 DECAY = [
