@@ -159,7 +159,7 @@ def _warn(runner: Runner, rank: int, limit: float, notes: list[Note]) -> None:
     """Say where the processes are that others may wait for; the first of those that stand does."""
     if any(note.stands >= limit for note in notes[:rank]):
         return
-    moving = [other for other, note in enumerate(notes) if note.stands < limit]
+    moving = [other for other, note in enumerate(notes) if max(note.stands, note.silent) < limit]
     verb, which = ('works', moving) if moving else ('stands', range(len(notes)))
     lines = [f'process {rank} of {len(notes)} has not moved for {notes[rank].stands:.0f} s:']
     lines += [_describe(other, notes, verb) for other in which]

@@ -141,7 +141,8 @@ class Watch:
         self.beat = min(limit / 20, 15)
         self._hung, self._still = hung, still
         self._main, self._main_id = threading.get_ident(), threading.get_native_id()
-        self._place = self._own = Note(host=socket.gethostname(), pid=os.getpid(), beat=1)
+        self._own = Note(host=socket.gethostname(), pid=os.getpid(), beat=1)
+        self._place = self._own.place, self._own.doing, self._own.is_slow
         self._seen: tuple = ()
         self._wakes = 0
         # The frame itself would keep all that is in it, and its number is given to another one.
@@ -156,7 +157,6 @@ class Watch:
 
     def start(self) -> None:
         """Begin."""
-        self._own = self._place
         for thread in self._threads:
             thread.start()
 
@@ -168,8 +168,7 @@ class Watch:
 
     def at(self, place: tuple[int, int] | None, doing: str, is_slow: bool) -> None:
         """Note where this process is; None for the same place as before."""
-        last = self._place
-        self._place = replace(last, place=place or last.place, doing=doing, is_slow=is_slow)
+        self._place = place or self._place[0], doing, is_slow
 
     def _talk(self, others: _Others) -> None:
         """In a thread of its own, since the store blocks when the process that has it is stopped."""
@@ -213,13 +212,16 @@ class Watch:
         return self.slow_limit if note.is_slow else self.limit
 
     def _look_at_oneself(self, frames: list[FrameType], passed: float) -> None:
-        note = self._place
-        seen = (note.place, note.doing, [(id(frame.f_code), frame.f_lasti) for frame in frames])
+        place, doing, is_slow = self._place
+        seen = (place, doing, [(id(frame.f_code), frame.f_lasti) for frame in frames])
         waits = frames[0].f_code.co_filename.startswith(_WAITING)
         before, self._wakes = self._wakes, _wakes(self._main_id)
         stands = seen == self._seen and (waits or self._wakes - before <= _WAKES * passed)
         self._own = replace(
-            note,
+            self._own,
+            place=place,
+            doing=doing,
+            is_slow=is_slow,
             stands=self._own.stands + passed if stands else 0,
             waits=waits,
             stack=[_line(frame) for frame in reversed(frames[:_FRAMES])],
