@@ -27,6 +27,8 @@ __all__ = ['HungProcessHook']
 # Of the group's own timeout, after which torch ends the processes that wait, with an error that names nobody.
 _SHARE = 0.9
 _SECONDS_TO_SPEAK = 5
+# NCCL's timeout, the shortest of torch's own.
+_SHORTEST = 600
 
 
 @HOOKS.register_module()
@@ -39,11 +41,12 @@ class HungProcessHook(Hook):
     process that does not answer at all (stopped, or its machine is gone). Then all end with exit code 1, and
     ``--resume`` goes on.
 
-    A process moves while its stack changes, whatever it computes: evaluation, compilation and loading are no hangs,
-    however long they take. In one call that takes long (a file that is written, workers that start), a training step
-    may stand for ``timeout`` seconds; the start, the first iteration, validation and saving for nine tenths of the
-    process group's own timeout (``env_cfg.dist_cfg.timeout``; torch's defaults are 600 seconds with NCCL, 1800 with
-    gloo), after which torch would end the processes without a name. ``timeout`` itself counts up to these nine tenths.
+    A process moves while its stack changes, or while it falls asleep and wakes often, as where it reads files:
+    evaluation, compilation and loading are no hangs, however long they take. In one call that takes long (a file that
+    is written, workers that start), a training step may stand for ``timeout`` seconds; the start, the first iteration,
+    validation and saving for nine tenths of the process group's own timeout (``env_cfg.dist_cfg.timeout``; torch's
+    defaults are 600 seconds with NCCL, 1800 with gloo), after which torch would end the processes without a name.
+    ``timeout`` itself counts up to these nine tenths.
 
     If all processes stand alike, or one that others wait for still moves, a warning says where they are, and nothing
     is ended. So it is in a training of a single process.
@@ -140,7 +143,10 @@ class HungProcessHook(Hook):
 def _group_timeout() -> float:
     """Seconds after which torch gives up waiting for a process."""
     group = distributed_c10d._get_default_group()
-    return group._get_backend(get_comm_device()).options._timeout.total_seconds()
+    try:
+        return group._get_backend(get_comm_device()).options._timeout.total_seconds()
+    except (AttributeError, RuntimeError):  # a backend that does not say it
+        return _SHORTEST
 
 
 def _end(runner: Runner, rank: int, hung: list[int], notes: list[Note]) -> None:
