@@ -186,6 +186,14 @@ BEYOND = [
         "train_dataloader.dataset.metainfo.classes must be different, 'cat' come twice",
     ),
 ]  # fmt: skip
+# Of several optimizers.
+SEVERAL = [
+    ({'optim_wrapper.body.optimizer.lr': 0}, 'optim_wrapper.body.optimizer.lr must be finite .* got 0'),
+    ({'optim_wrapper.head.optimizer.lr': '1e-3'}, "optim_wrapper.head.optimizer.lr must be a number, got '1e-3'"),
+    ({'optim_wrapper.body.accumulative_counts': 0}, 'optim_wrapper.body.accumulative_counts must be at least 1, got 0'),
+    ({'param_scheduler.body.power': NAN}, 'param_scheduler.body.0.power must be finite'),
+    ({'param_scheduler.head.0.end': 0}, 'param_scheduler.head.0.end must be at least 1, got 0'),
+]  # fmt: skip
 MISSPELT = {
     'train_dataloder.batch_size': "no 'train_dataloder'; did you mean 'train_dataloader'",
     'train_dataloader.batchsize': "no 'batchsize'; did you mean 'train_dataloader.batch_size'",
@@ -206,6 +214,8 @@ PARTS = [
     (HOOKS, part('CheckDataHook', maxdecode=1), "'maxdecode'; did you mean 'max_decode'"),
     (HOOKS, part('DTNRatioHook', interval=0), 'interval must be at least 1, got 0'),
     (HOOKS, part('DTNRatioHook', interval=True), 'interval must be an integer, got True'),
+    (HOOKS, part('HungProcessHook', timeout=0), 'timeout must be finite and greater than 0, got 0'),
+    (HOOKS, part('HungProcessHook', timeout='5m'), "timeout must be a number, got '5m'"),
     (HOOKS, part('DTNRatiosHook'), "did you mean 'mmlape.DTNRatioHook'"),
 ]  # fmt: skip
 DECAY = [
@@ -257,6 +267,21 @@ def test_layer_decay(options, words):
     refused(
         lambda: OPTIM_WRAPPER_CONSTRUCTORS.build({**config, 'optim_wrapper_cfg': optimizer}), words
     )
+
+
+def several():
+    wrappers = dict(
+        body=dict(optimizer=dict(type='SGD', lr=0.1), accumulative_counts=2),
+        head=dict(optimizer=dict(type='AdamW', lr=0.01)),
+    )
+    schedules = dict(body=dict(type='PolyLR', power=1), head=[dict(type='LinearLR', end=9)])
+    return Config(dict(optim_wrapper=dict(wrappers, constructor='X'), param_scheduler=schedules))
+
+
+@pytest.mark.parametrize(('overrides', 'words'), SEVERAL)
+def test_several_optimizers(overrides, words):
+    check_config(several())
+    refused(lambda: check_config(merge_overrides(several(), overrides)), words)
 
 
 def usual():
@@ -320,5 +345,5 @@ def test_new_names_that_are_meant(path, value):
 
 
 def test_how_many():
-    tables = (VIT, PVT, ADAPTER, BEYOND, MISSPELT, PARTS, DECAY)
-    assert sum(map(len, tables)) >= 155
+    tables = (VIT, PVT, ADAPTER, BEYOND, SEVERAL, MISSPELT, PARTS, DECAY)
+    assert sum(map(len, tables)) >= 160

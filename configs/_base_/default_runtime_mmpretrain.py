@@ -11,6 +11,7 @@ default_hooks = dict(
     sampler_seed=dict(type='DistSamplerSeedHook'),
     finite=dict(type='mmlape.StopAtNonFiniteHook'),
     exact_resume=dict(type='mmlape.ExactResumeHook'),
+    hung=dict(type='mmlape.HungProcessHook'),
     visualization=dict(type='VisualizationHook', enable=False),
     check_weights=dict(type='mmlape.CheckWeightsHook'),
 )

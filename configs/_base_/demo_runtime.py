@@ -8,6 +8,7 @@ default_hooks = dict(
     check_weights=dict(type='mmlape.CheckWeightsHook'),
     finite=dict(type='mmlape.StopAtNonFiniteHook'),
     exact_resume=dict(type='mmlape.ExactResumeHook'),
+    hung=dict(type='mmlape.HungProcessHook'),
 )
 env_cfg = dict(
     cudnn_benchmark=False,

@@ -8,6 +8,7 @@ from .dtn_ratio_hook import DTNRatioHook
 from .environment import environment_options, vit_arch, vit_weights
 from .exact_resume import ExactResumeHook
 from .fsdp import FSDPStrategy, wrap_blocks
+from .hung_process_hook import HungProcessHook
 from .layer_decay import LayerDecayOptimizerConstructor
 from .non_finite_hook import NonFiniteError, StopAtNonFiniteHook
 from .resume_check import ResumeCheckHook
@@ -20,6 +21,7 @@ __all__ = [
     'EarlyHookRunner',
     'ExactResumeHook',
     'FSDPStrategy',
+    'HungProcessHook',
     'LayerDecayOptimizerConstructor',
     'NonFiniteError',
     'ResumeCheckHook',

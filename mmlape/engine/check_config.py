@@ -34,12 +34,6 @@ def _interval(name: str, value: Any) -> None:
 
 # Where in a config, and what is accepted there. None is left to whoever reads it.
 _RULES: dict[str, Callable[[str, Any], Any]] = {
-    'optim_wrapper.optimizer.lr': _positive,
-    'optim_wrapper.optimizer.weight_decay': _at_least_zero,
-    'optim_wrapper.optimizer.eps': _positive,
-    'optim_wrapper.clip_grad.max_norm': _positive,
-    'optim_wrapper.clip_grad.clip_value': _positive,
-    'optim_wrapper.accumulative_counts': check_positive_int,
     'train_cfg.max_epochs': check_positive_int,
     'train_cfg.max_iters': check_positive_int,
     'train_cfg.val_interval': check_positive_int,
@@ -53,6 +47,15 @@ _RULES: dict[str, Callable[[str, Any], Any]] = {
     'resume': check_bool,
     **{f'{split}_dataloader.batch_size': check_positive_int for split in _SPLITS},
     **{f'{split}_dataloader.num_workers': _whole for split in _SPLITS},
+}
+# Of every optimizer.
+_OPTIMIZER: dict[str, Callable[[str, Any], Any]] = {
+    'optimizer.lr': _positive,
+    'optimizer.weight_decay': _at_least_zero,
+    'optimizer.eps': _positive,
+    'clip_grad.max_norm': _positive,
+    'clip_grad.clip_value': _positive,
+    'accumulative_counts': check_positive_int,
 }
 _SCHEDULE: dict[str, Callable[[str, Any], Any]] = {
     'start_factor': _positive,
@@ -69,24 +72,19 @@ _SCHEDULE: dict[str, Callable[[str, Any], Any]] = {
 def check_config(cfg: Config | Mapping[str, Any]) -> None:
     """Check numbers that upstream takes as they are, and class names.
 
-    Learning rate, decay and clipping of gradients, length of the training, intervals, schedules, batch sizes and
-    workers, the seed; and that no class name of a data set comes twice.
+    Learning rate, decay, clipping of gradients and schedules (where there are several optimizers, of each); length of
+    the training, intervals, batch sizes and workers, the seed; and that no class name of a data set comes twice.
 
     Raises:
         ValueError: If a value is out of range, or a class name comes twice.
         TypeError: If a value has the wrong type.
     """
-    for path, check in _RULES.items():
-        value = _at(cfg, path)
-        if value is not None:
-            check(path, value)
-    schedulers = cfg.get('param_scheduler') or []
-    for number, scheduler in enumerate(
-        schedulers if isinstance(schedulers, (list, tuple)) else [schedulers]
-    ):
-        for option, check in _SCHEDULE.items():
-            if isinstance(scheduler, Mapping) and scheduler.get(option) is not None:
-                check(f'param_scheduler.{number}.{option}', scheduler[option])
+    _check_values(cfg, _RULES)
+    wrapper = cfg.get('optim_wrapper')
+    for path, each in _optim_wrappers(wrapper if isinstance(wrapper, Mapping) else {}):
+        _check_values(each, _OPTIMIZER, path)
+    for path, each in _schedules(cfg.get('param_scheduler') or [], 'param_scheduler.'):
+        _check_values(each, _SCHEDULE, path)
     for split in _SPLITS:
         for dataset in leaf_datasets(_at(cfg, f'{split}_dataloader.dataset')):
             classes = (dataset.get('metainfo') or {}).get('classes')
@@ -123,6 +121,34 @@ def leaf_datasets(config: Any) -> Iterator[Mapping[str, Any]]:
         return
     for child in inner:
         yield from leaf_datasets(child)
+
+
+def _check_values(
+    config: Config | Mapping[str, Any], rules: Mapping[str, Callable[[str, Any], Any]], prefix=''
+) -> None:
+    for path, check in rules.items():
+        value = _at(config, path)
+        if value is not None:
+            check(prefix + path, value)
+
+
+def _optim_wrappers(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The optimizer wrapper, or those that it names, with their places."""
+    yield 'optim_wrapper.', config
+    for name, each in config.items():
+        if isinstance(each, Mapping) and 'optimizer' in each:
+            yield f'optim_wrapper.{name}.', each
+
+
+def _schedules(config: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every schedule; of several optimizers each may have its own."""
+    if isinstance(config, Mapping) and 'type' not in config:
+        for name, each in config.items():
+            yield from _schedules(each, f'{path}{name}.')
+        return
+    for number, each in enumerate(config if isinstance(config, (list, tuple)) else [config]):
+        if isinstance(each, Mapping):
+            yield f'{path}{number}.', each
 
 
 def _look_for(dataset: Mapping[str, Any], findings: Findings) -> None:
