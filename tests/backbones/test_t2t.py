@@ -142,8 +142,12 @@ def test_sinusoids_count_the_class_token_and_stay_where_they_were():
     ('arch', 'total', 'flops'),
     # T2T-ViT's pages: 4.3 M and 1.1 G; 21.5 M and 4.8 G; 21.5 M and 6.1 G, heads and fixed tables of 224 x 224
     # included.
-    [('t2t-vit-7', 4_310_222, 1.147), ('t2t-vit-14', 21_545_550, 4.783), ('t2t-vit-t-14', 21_541_070, 6.088)],
-)  # fmt: skip
+    [
+        ('t2t-vit-7', 4_310_222, 1.147),
+        pytest.param('t2t-vit-14', 21_545_550, 4.783, marks=pytest.mark.slow),
+        pytest.param('t2t-vit-t-14', 21_541_070, 6.088, marks=pytest.mark.slow),
+    ],
+)
 def test_parameters_and_multiply_adds(arch, total, flops):
     counts = {}
     for joining in ('DefaultJoining', 'LaPE'):
