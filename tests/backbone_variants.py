@@ -81,6 +81,15 @@ def build_swin(**options):
     return MODELS.build(dict(base, **options))
 
 
+T2T_ARCH = dict(embed_dims=16, depth=3, num_heads=2, mlp_ratio=2)
+
+
+def build_t2t(**options):
+    """A micro T2T-ViT."""
+    base = dict(type='mmlape.T2TViT', arch=T2T_ARCH, img_size=64, token_dims=8)
+    return MODELS.build(dict(base, **options))
+
+
 def randomise(model):
     """Initial values hide errors: norms are all alike, biases zero."""
     for parameter in model.parameters():
@@ -158,6 +167,18 @@ VARIANTS = {
         out_indices=[1, 2],
     ),
     'swin-dtn': lambda: build_swin(norm_cfg=DTN, window_size=(2, 3), shift_alone=True),
+    't2t-lape': lambda: build_t2t(joining=dict(type='mmlape.LaPE')),
+    't2t-transformer': lambda: build_t2t(
+        tokens=dict(type='mmlape.TransformerTokens'), out_indices=[0, 2]
+    ),
+    't2t-dtn': lambda: build_t2t(norm_cfg=dict(DTN, layers=-1), out_type='raw'),
+    'adapter-t2t': lambda: build_adapter(
+        dict(
+            type='mmlape.T2TViT',
+            arch=dict(ARCH, tokens=dict(type='mmlape.TransformerTokens')),
+            token_dims=8,
+        )
+    ),
     'pvtv2': lambda: build_pvt('V2'),
     'pvtv2-dtn': lambda: build_pvt('V2', norm_cfg=dict(type='mmlape.DTN', num_heads=4)),
     'pvtv2-linear': lambda: build_pvt('V2', linear=True),

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from backbone_variants import build_adapter, build_pvt, build_swin, build_vit
+from backbone_variants import build_adapter, build_pvt, build_swin, build_t2t, build_vit
 
 from mmlape.registry import MODELS
 
@@ -39,6 +39,12 @@ def swin(**options):
     sizes = dict(depths=[1, 2, 1, 1], num_heads=[1, 1, 1, 2], mlp_ratio=1, window_size=3)
     arch = dict(sizes, embed_dims=4)
     return partial(build_swin, **{**_DROP, 'arch': arch, 'img_size': 32, **options})
+
+
+def t2t(**options):
+    """Builder of a T2T-ViT of two layers, which takes further options."""
+    arch = dict(embed_dims=8, depth=2, num_heads=2)
+    return partial(build_t2t, **{**_DROP, 'arch': arch, 'img_size': 32, **options})
 
 
 def adapter(**options):
@@ -83,6 +89,9 @@ BACKBONES = {
     'TokenGN': _norm('TokenGN', num_groups=4),
     'TokenIN': _norm('TokenIN'),
     'PatchEmbed': vit(stem=component('PatchEmbed', norm_cfg=component('LN'))),
+    'TokensToToken': t2t(tokens=component('PerformerTokens'), token_dims=4),
+    'PerformerTokens': t2t(tokens=component('PerformerTokens', drop_rate=0.0), num_registers=1),
+    'TransformerTokens': t2t(tokens=component('TransformerTokens')),
     'Attention': vit(window_size=3),
     'PatchMerging': swin(norm_cfg=component('DTN')),
     'ShiftedWindowAttention': swin(attention_position=component('GaborAttention')),
@@ -96,6 +105,7 @@ BACKBONES = {
     'VisionTransformer': vit(out_type='featmap_and_prefix', out_indices=[0, 1], prefix_after=1),
     'PyramidVisionTransformer': pvt(with_cls_token=True, out_type='cls_token', out_indices=3),
     'PyramidVisionTransformerV2': pvt('V2', out_type='avg', out_indices=3),
+    'T2TViT': t2t(norm_cfg=component('DTN', layers=1), joining=component('LaPE')),
     'SwinTransformer': swin(out_type='avg', out_indices=3, shift_alone=True),
     'ViTAdapter': adapter(joining=component('LaPE')),
 }

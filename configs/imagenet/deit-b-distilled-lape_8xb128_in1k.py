@@ -1,6 +1,6 @@
 """DeiT-B with a distillation token and LaPE. ImageNet-1K, 300 epochs, 8 GPUs x 128 images.
 
-Published (LaPE, ICCV 2023, Table 1): top-1 83.41; 77.39 with 100 epochs.
+Published (LaPE, ICCV 2023, Table 1): top-1 83.41; 77.39 at epoch 100.
 """
 
 _base_ = './deit-b-distilled_8xb128_in1k.py'

@@ -1,6 +1,6 @@
 """DeiT-S, default joining of the position embedding. ImageNet-1K, 300 epochs, 8 GPUs x 128 images.
 
-Published (LaPE, ICCV 2023, Table 1): top-1 80.00; 68.41 with 100 epochs.
+Published (LaPE, ICCV 2023, Table 1): top-1 80.00; 68.41 at epoch 100.
 Published (DTN, ICLR 2022, Table 1, ViT-S): top-1 79.9.
 """
 

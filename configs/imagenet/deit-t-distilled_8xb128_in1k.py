@@ -1,6 +1,6 @@
 """DeiT-Ti with a distillation token, default joining. ImageNet-1K, 300 epochs, 8 GPUs x 128 images.
 
-Published (LaPE, ICCV 2023, Table 1): top-1 74.16; 61.89 with 100 epochs.
+Published (LaPE, ICCV 2023, Table 1): top-1 74.16; 61.89 at epoch 100.
 """
 
 _base_ = [

@@ -6,6 +6,7 @@ from .families import (
     PyramidVisionTransformer,
     PyramidVisionTransformerV2,
     SwinTransformer,
+    T2TViT,
     VisionTransformer,
 )
 from .network import StagedTransformer
@@ -18,6 +19,7 @@ __all__ = [
     'Stage',
     'StagedTransformer',
     'SwinTransformer',
+    'T2TViT',
     'ViTAdapter',
     'VisionTransformer',
 ]

@@ -40,10 +40,10 @@ def convert(
     of it is logged.
 
     Args:
-        state_dict: Names to tensors; a checkpoint that holds them under ``state_dict`` or ``model`` is unwrapped, and
-            the prefix ``module.`` is stripped.
+        state_dict: Names to tensors; a checkpoint that holds them under ``state_dict``, ``model`` or
+            ``state_dict_ema`` is unwrapped, and the prefix ``module.`` is stripped.
         source: A name of :data:`~mmlape.checkpoints.FORMATS`: ``'timm'``, ``'deit'``, ``'lape'``, ``'pvt'``, ``'dtn'``,
-            ``'vit_adapter'``, ``'mmseg'``, ``'mmpretrain'``, or ``'mmlape'`` for ours.
+            ``'t2t'``, ``'vit_adapter'``, ``'mmseg'``, ``'mmpretrain'``, or ``'mmlape'`` for ours.
         model: One of our backbones, which takes the ``backbone.`` entries of a whole model's checkpoint; or a whole
             detector or segmentor with a ``backbone`` of ours, which takes its other parts too. A ViT's weights may go
             into a ``ViTAdapter``, then its ``vit`` receives them.
@@ -88,7 +88,7 @@ def tensors_of(checkpoint: Mapping[str, Any]) -> State:
     Raises:
         TypeError: If it holds something that is no tensor.
     """
-    for key in ('state_dict', 'model', 'module'):
+    for key in ('state_dict', 'model', 'module', 'state_dict_ema'):
         if isinstance(checkpoint.get(key), Mapping):
             return tensors_of(checkpoint[key])
     for name, tensor in checkpoint.items():

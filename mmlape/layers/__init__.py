@@ -13,6 +13,7 @@ from .pooling import SequencePooling
 from .shifted_windows import ShiftedWindowAttention
 from .spatial_prior import SpatialPrior, build_map_norm
 from .spatial_reduction import SpatialReductionAttention
+from .tokens_to_token import PerformerTokens, TokensToToken, TransformerTokens
 
 __all__ = [
     'Attention',
@@ -26,12 +27,15 @@ __all__ = [
     'Mlp',
     'PatchEmbed',
     'PatchMerging',
+    'PerformerTokens',
     'SamplingPlan',
     'SequencePooling',
     'ShiftedWindowAttention',
     'SpatialPrior',
     'SpatialReductionAttention',
     'Stem',
+    'TokensToToken',
+    'TransformerTokens',
     'build_map_norm',
     'pad_to_multiple',
     'sampling_plan',

@@ -18,10 +18,9 @@ from mmpretrain.utils import register_all_modules
 from PIL import Image
 
 IMAGENET = CONFIGS / 'imagenet'
-NAME = '{}_8xb128_in1k.py'
 TEACHER = dict(type='TimmClassifier', model_name='pvt_v2_b0')
 CLASSES = 3  # of the data set that is made here; models keep their 1000
-# Published top-1. LaPE (ICCV 2023), Table 1; DTN (ICLR 2022), Tables 1, 2 and 9.
+# Published top-1. LaPE (ICCV 2023), Table 1; DTN (ICLR 2022), Tables 1, 2, 9 and 12.
 PUBLISHED = {
     **{'deit-t': 71.54, 'deit-t-lape': 73.11, 'deit-s': 80.00, 'deit-s-lape': 80.54},
     **{'deit-b': 81.64, 'deit-b-lape': 81.97, 'deit-t-distilled': 74.16},
@@ -31,16 +30,25 @@ PUBLISHED = {
     **{'vit-s-star-dtn': 81.7, 'vit-b-star': 81.7, 'vit-b-star-dtn': 82.5, 'pvt-t': 75.1},
     **{'pvt-t-dtn': 76.3, 'pvt-s': 79.9, 'pvt-s-dtn': 80.8, 'pvt-l': 81.7, 'pvt-l-dtn': 82.3},
     **{'pvtv2-b3': 83.2, 'pvtv2-b3-dtn': 83.7},
+    **{'t2t-vit-7': 71.69, 't2t-vit-7-lape': 71.92, 't2t-vit-t-14': 81.7, 't2t-vit-t-14-dtn': 82.4},
+    **{'swin-t': 81.12, 'swin-t-learned': 80.92, 'swin-t-learned-lape': 81.25},
+    **{'swin-t-lape': 81.49, 'swin-t-dtn': 81.9, 'swin-s': 83.17, 'swin-s-learned': 82.81},
+    **{'swin-s-learned-lape': 83.26, 'swin-s-lape': 83.39, 'swin-s-dtn': 83.5},
 }
 
 
 def short(path: Path) -> str:
-    return path.name.removesuffix(NAME.format(''))
+    return re.sub(r'_8xb\d+_in1k$', '', path.stem)
+
+
+def find(name: str) -> Path:
+    (path,) = IMAGENET.glob(f'{name}_8xb*_in1k.py')
+    return path
 
 
 def by_size(path: Path):
     """Base and Large, and what is as slow, are for the slow tests."""
-    quick = re.match(r'(deit|vit|pvt)-t', short(path))
+    quick = re.match(r'(deit|vit|pvt)-t|t2t-vit-7-lape', short(path))
     return pytest.param(path, id=short(path), marks=[] if quick else pytest.mark.slow)
 
 
@@ -118,8 +126,9 @@ def test_one_epoch_with_mmpretrains_runner(path, images, tmp_path):
     groups = runner.optim_wrapper.optimizer.param_groups
     decay = {id(p): group['weight_decay'] for group in groups for p in group['params']}
     for name, parameter in model.named_parameters():
-        spared = parameter.ndim == 1 or re.search(r'position|_token', name)
-        assert decay[id(parameter)] == (0 if spared else 0.05), name
+        spared = parameter.ndim == 1 or re.search(r'position|(cls|dist)_token', name)
+        full = cfg.optim_wrapper.optimizer.weight_decay
+        assert decay[id(parameter)] == (0 if spared else full), name
     scalars = runner.message_hub.log_scalars
     assert 0 <= scalars['val/accuracy/top1'].current() <= 100
     assert (tmp_path / 'epoch_1.pth').is_file()
@@ -128,7 +137,7 @@ def test_one_epoch_with_mmpretrains_runner(path, images, tmp_path):
 def build(name: str, **changes) -> torch.nn.Module:
     """The classifier of a config, without a download."""
     register_all_modules(init_default_scope=False)
-    cfg = Config.fromfile(IMAGENET / NAME.format(name))
+    cfg = Config.fromfile(find(name))
     cfg.model.data_preprocessor = cfg.data_preprocessor
     if 'teacher' in cfg.model:
         cfg.model.teacher = copy.deepcopy(TEACHER)
@@ -156,8 +165,20 @@ def build(name: str, **changes) -> torch.nn.Module:
             'dtn/mask-rcnn_pvt-t-dtn_fpn_1x_coco.py',
             {'cls_token', 'norm.weight', 'norm.bias'},
         ),
+        pytest.param(
+            'swin-t-lape',
+            'swin/mask-rcnn_swin-t-lape_fpn_1x_coco.py',
+            {'norm.weight', 'norm.bias'},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            'swin-t-dtn',
+            'swin/mask-rcnn_swin-t-dtn_fpn_1x_coco.py',
+            {'norm.weight', 'norm.bias'},
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=['segmenter', 'adapter', 'distilled', 'pvt'],
+    ids=['segmenter', 'adapter', 'distilled', 'pvt', 'swin-lape', 'swin-dtn'],
 )
 def test_a_checkpoint_starts_a_detector(name, config, left, tmp_path):
     classifier = build(name)
@@ -169,6 +190,8 @@ def test_a_checkpoint_starts_a_detector(name, config, left, tmp_path):
     backbone.get('vit', backbone).init_cfg = start
     if 'pvt' in name:
         backbone.num_heads = [4, 4, 5, 8]
+    if name == 'swin-t-lape':
+        backbone.attention_position = dict(type='mmlape.RelativePositionBias', layer_norm=True)
     use_scope(cfg.default_scope)
     model = MODELS.build(backbone)
     model.init_weights()
@@ -245,37 +268,74 @@ def test_a_student_that_cannot_learn_is_refused(changes, error, message):
         first_loss(build('deit-t-distilled', **changes))
 
 
-def test_recipe():
-    """LaPE (arXiv v1), Table 7, and DeiT (ICML 2021), Table 9: what a wrong base file would change."""
-    for path in classifier_configs():
-        cfg = Config.fromfile(path)
-        assert cfg.default_scope == 'mmpretrain'
-        optimizer = cfg.optim_wrapper.optimizer
-        batch = 8 * cfg.train_dataloader.batch_size
-        assert (optimizer.type, optimizer.weight_decay) == ('AdamW', 0.05)
-        assert optimizer.lr == 5e-4 * batch / 512
-        assert batch == cfg.auto_scale_lr.base_batch_size == 1024
-        warm_up, cosine = cfg.param_scheduler
-        assert cfg.train_cfg.max_epochs == 300 and warm_up.end == cosine.begin == 5
-        assert cosine.eta_min == 1e-5 and warm_up.start_factor * optimizer.lr == 1e-6
-        assert cfg.model.head.num_classes == cfg.data_preprocessor.num_classes == 1000
-        assert cfg.model.head.loss.label_smooth_val == 0.1
-        assert [a.alpha for a in cfg.model.train_cfg.augments] == [0.8, 1.0]
-        larger = short(path).startswith(('pvt-l', 'pvtv2-b3'))
-        assert cfg.model.backbone.drop_path_rate == (0.3 if larger else 0.1)
-        assert ('clip_grad' in cfg.optim_wrapper) == larger
-        assert cfg.train_dataloader.sampler.type == 'RepeatAugSampler'
-        rand, erase = cfg.train_pipeline[3:5]
-        assert (rand.magnitude_level, rand.magnitude_std, erase.erase_prob) == (9, 0.5, 0.25)
+# DeiT (ICML 2021), Table 9, and what differs in Swin (ICCV 2021, appendix A2.1) and T2T-ViT (the published command).
+DEIT = dict(
+    batch=1024, lr=1e-3, decay=0.05, epochs=300, cosine_end=None, warm_up=5, first=1e-6, last=1e-5,
+    drop_path=0.1, clip=None, sampler='RepeatAugSampler', resized=256, hooks=[],
+)  # fmt: skip
+_LARGER = dict(drop_path=0.3, clip=1.0)
+_ONCE = dict(sampler='DefaultSampler', batch=512, lr=5e-4)
+_SWIN = dict(_ONCE, warm_up=20, first=5e-7, last=5e-6, clip=5.0)
+_T2T = dict(_ONCE, epochs=310, cosine_end=300, warm_up=10, resized=248, hooks=['EMAHook'])
+OTHER_RECIPES = {
+    'pvt-l': _LARGER,
+    'pvtv2-b3': _LARGER,
+    'swin-t': dict(_SWIN, drop_path=0.2),
+    'swin-s': dict(_SWIN, drop_path=0.3),
+    't2t-vit-t-14': _T2T,
+    't2t-vit-7': dict(_T2T, batch=1024, lr=1e-3, decay=0.03),
+}
+
+
+def recipe_of(cfg: Config) -> dict:
+    """What a config says of it."""
+    optimizer, (warm_up, cosine) = cfg.optim_wrapper.optimizer, cfg.param_scheduler
+    assert optimizer.type == 'AdamW' and warm_up.end == cosine.begin
+    batch = 8 * cfg.train_dataloader.batch_size
+    assert batch == cfg.auto_scale_lr.base_batch_size
+    for split in ('val', 'test'):
+        (resize,) = (
+            s for s in cfg[f'{split}_dataloader'].dataset.pipeline if s.type == 'ResizeEdge'
+        )
+    return dict(
+        batch=batch,
+        lr=optimizer.lr,
+        decay=optimizer.weight_decay,
+        epochs=cfg.train_cfg.max_epochs,
+        cosine_end=cosine.get('end'),
+        warm_up=warm_up.end,
+        first=pytest.approx(warm_up.start_factor * optimizer.lr),
+        last=cosine.eta_min,
+        drop_path=cfg.model.backbone.drop_path_rate,
+        clip=cfg.optim_wrapper.get('clip_grad', {}).get('max_norm'),
+        sampler=cfg.train_dataloader.sampler.type,
+        resized=resize.scale,
+        hooks=[hook.type for hook in cfg.get('custom_hooks', [])],
+    )
+
+
+@pytest.mark.parametrize('path', [pytest.param(p, id=short(p)) for p in classifier_configs()])
+def test_recipe(path):
+    """LaPE (arXiv v1), Table 7, and those that it follows: what a wrong base file would change."""
+    cfg = Config.fromfile(path)
+    others = (other for name, other in OTHER_RECIPES.items() if short(path).startswith(name))
+    assert recipe_of(cfg) == {**DEIT, **next(others, {})}
+    assert cfg.default_scope == 'mmpretrain'
+    assert cfg.model.head.num_classes == cfg.data_preprocessor.num_classes == 1000
+    assert cfg.model.head.loss.label_smooth_val == 0.1
+    assert [a.alpha for a in cfg.model.train_cfg.augments] == [0.8, 1.0]
+    rand, erase = cfg.train_pipeline[3:5]
+    assert (rand.magnitude_level, rand.magnitude_std, erase.erase_prob) == (9, 0.5, 0.25)
 
 
 @pytest.mark.parametrize('name', [name for name in PUBLISHED if re.search(r'lape|dtn', name)])
 def test_a_method_changes_nothing_else(name):
     plain, method = (
-        Config.fromfile(IMAGENET / NAME.format(part)).to_dict()
-        for part in (re.sub(r'-(lape|dtn)$', '', name), name)
+        Config.fromfile(find(part)).to_dict() for part in (re.sub(r'-(lape|dtn)$', '', name), name)
     )
     changed = {'joining'} if name.endswith('lape') else {'norm_cfg', 'num_heads'}
+    if re.fullmatch('swin-.-lape', name):
+        changed |= {'position', 'attention_position'}
     for cfg in (plain, method):
         for key in changed:
             cfg['model']['backbone'].pop(key, None)

@@ -1,8 +1,7 @@
 """DeiT's 300 epochs, which LaPE (arXiv v1, Table 7) and DTN (ICLR 2022, appendix B.1) follow.
 
 AdamW, weight decay 0.05, 5 epochs of warm-up, cosine to 1e-5. The learning rate of both tables, 5e-4, is DeiT's, which
-its code multiplies by the batch size over 512: 1e-3 for 1024 images. LaPE's other column has 100 epochs:
-train_cfg.max_epochs=100.
+its code multiplies by the batch size over 512: 1e-3 for 1024 images. LaPE's other column is epoch 100 of these 300.
 """
 
 optim_wrapper = dict(

@@ -2,11 +2,13 @@
 
 from .pvt import PyramidVisionTransformer, PyramidVisionTransformerV2
 from .swin import SwinTransformer
+from .t2t import T2TViT
 from .vit import VisionTransformer
 
 __all__ = [
     'PyramidVisionTransformer',
     'PyramidVisionTransformerV2',
     'SwinTransformer',
+    'T2TViT',
     'VisionTransformer',
 ]

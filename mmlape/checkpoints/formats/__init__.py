@@ -8,6 +8,7 @@ from .dtn import PublishedDTN
 from .openmmlab import OpenMMLabViT
 from .pvt import PublishedPVT
 from .swin import PublishedSwin
+from .t2t import PublishedT2T
 from .vit import DeiT, ReferenceLaPE, Timm
 from .vit_adapter import ReferenceViTAdapter
 
@@ -21,6 +22,7 @@ FORMATS: dict[str, Format] = {
     'pvt': PublishedPVT(),
     'dtn': PublishedDTN(),
     'swin': PublishedSwin(),
+    't2t': PublishedT2T(),
     'vit_adapter': ReferenceViTAdapter(),
     'mmseg': OpenMMLabViT(),
     'mmpretrain': OpenMMLabViT(),

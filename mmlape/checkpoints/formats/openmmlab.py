@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .base import Reasons
+from .base import Format, Reasons, State
+from .t2t import PublishedT2T
 from .vit import LEFT, OTHERS, PlainViT
 
 _OTHERS: Reasons = (
@@ -29,3 +30,11 @@ class OpenMMLabViT(PlainViT):
     )
     may_leave = (*LEFT, (r'^ln2\.', 'of the classifier'))
     must_place = _OTHERS
+
+    def resolve(self, state: State) -> Format:
+        """The adapter of T2T-ViT for its layout."""
+        return PublishedT2T() if any(map(_of_tokens, state)) else self
+
+
+def _of_tokens(name: str) -> bool:
+    return name.startswith('tokens_to_token.')
