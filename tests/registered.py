@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from backbone_variants import build_adapter, build_pvt, build_swin, build_vit
+from backbone_variants import build_adapter, build_compact, build_pvt, build_swin, build_vit
 
 from mmlape.registry import MODELS
 
@@ -39,6 +39,11 @@ def swin(**options):
     sizes = dict(depths=[1, 2, 1, 1], num_heads=[1, 1, 1, 2], mlp_ratio=1, window_size=3)
     arch = dict(sizes, embed_dims=4)
     return partial(build_swin, **{**_DROP, 'arch': arch, 'img_size': 32, **options})
+
+
+def compact(**options):
+    """Builder of a compact transformer of two layers, which takes further options."""
+    return partial(build_compact, **{**_VIT, 'patch_size': 4, 'img_size': 16, **options})
 
 
 def adapter(**options):
@@ -83,6 +88,7 @@ BACKBONES = {
     'TokenGN': _norm('TokenGN', num_groups=4),
     'TokenIN': _norm('TokenIN'),
     'PatchEmbed': vit(stem=component('PatchEmbed', norm_cfg=component('LN'))),
+    'ConvPoolStem': compact(patch_size=None, stem=component('ConvPoolStem')),
     'Attention': vit(window_size=3),
     'PatchMerging': swin(norm_cfg=component('DTN')),
     'ShiftedWindowAttention': swin(attention_position=component('GaborAttention')),
@@ -92,11 +98,13 @@ BACKBONES = {
     'Mlp': vit(mlp=component('Mlp', drop_rate=0.3)),
     'ConvMlp': vit(mlp=component('ConvMlp'), with_cls_token=False),
     'Block': vit(layer_scale=0.5),
+    'StreamNormBlock': compact(norm_cfg=component('DTN')),
     'SequencePooling': vit(out_type=component('SequencePooling')),
     'VisionTransformer': vit(out_type='featmap_and_prefix', out_indices=[0, 1], prefix_after=1),
     'PyramidVisionTransformer': pvt(with_cls_token=True, out_type='cls_token', out_indices=3),
     'PyramidVisionTransformerV2': pvt('V2', out_type='avg', out_indices=3),
     'SwinTransformer': swin(out_type='avg', out_indices=3, shift_alone=True),
+    'CompactTransformer': compact(with_cls_token=True, out_type='cls_token'),
     'ViTAdapter': adapter(joining=component('LaPE')),
 }
 
