@@ -43,7 +43,10 @@ def swin(**options):
 
 def compact(**options):
     """Builder of a compact transformer of two layers, which takes further options."""
-    return partial(build_compact, **{**_VIT, 'patch_size': 4, 'img_size': 16, **options})
+    sizes = {name: value for name, value in _VIT.items() if name != 'patch_size'}
+    return partial(
+        build_compact, **{**sizes, 'stem': component('PatchEmbed', patch_size=8), **options}
+    )
 
 
 def adapter(**options):
@@ -88,7 +91,7 @@ BACKBONES = {
     'TokenGN': _norm('TokenGN', num_groups=4),
     'TokenIN': _norm('TokenIN'),
     'PatchEmbed': vit(stem=component('PatchEmbed', norm_cfg=component('LN'))),
-    'ConvPoolStem': compact(patch_size=None, stem=component('ConvPoolStem')),
+    'ConvPoolStem': compact(stem=component('ConvPoolStem', num_convs=2, hidden_dims=4)),
     'Attention': vit(window_size=3),
     'PatchMerging': swin(norm_cfg=component('DTN')),
     'ShiftedWindowAttention': swin(attention_position=component('GaborAttention')),

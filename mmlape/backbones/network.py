@@ -84,8 +84,8 @@ class StagedTransformer(Backbone):
 
             * ``out_type``: ``'featmap'`` (default): maps ``(B, C, H, W)``; ``'raw'``: tokens ``(B, P + H * W, C)``;
               ``'featmap_and_prefix'``: pairs of map and prefix tokens ``(B, P, C)``. For classifiers: ``'cls_token'``
-              ``(B, C)``; ``'cls_and_dist'``: both ``(B, C)``; ``'avg'``: the mean ``(B, C)`` of the cells; or the
-              config of a pooling, ``dict(type='mmlape.SequencePooling')``.
+              ``(B, C)``; ``'cls_and_dist'``: both ``(B, C)``; ``'avg'``: the mean ``(B, C)`` of the cells; the
+              config of a pooling, ``dict(type='mmlape.SequencePooling')``; or ``'pooled'``: the architecture's own.
             * ``out_indices``: layers or stages whose output is returned; what comes after the last one named is not
               built. ``final_norm``: normalise the very last output; False for no norm of any output.
             * ``drop_rate``: dropout of position-added tokens, projections and MLPs; ``attn_drop_rate``: of attention
@@ -173,7 +173,9 @@ class StagedTransformer(Backbone):
         specs, output_norm = Recipe(sizes, self.parts, given, short, own, places).plan(built)
         self._check_joining(given['joining'], specs)
         self.drop_path_rate = own['drop_path_rate']
-        self.out_type = self._check_out_type(own['out_type'], specs[-1])
+        pooled = parts.get('pooling', self.pooling)
+        out_type = pooled if own['out_type'] == 'pooled' else own['out_type']
+        self.out_type = self._check_out_type(out_type, specs[-1])
         img_size = parts.get('img_size', 224) if img_size is None else img_size
         final_norm = own['final_norm']
         if final_norm is not None:

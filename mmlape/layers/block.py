@@ -99,8 +99,8 @@ class Block(nn.Module):
 class StreamNormBlock(Block):
     """``x = norm2(x + attn(norm1(x, layout) + position, layout), layout);  x = x + mlp(x, layout)``.
 
-    The second norm stays in the stream (Compact Transformers, arXiv 2021, code). Arguments and parameter names are those
-    of :class:`Block`; the published ``pre_norm`` is ``norm1``, the published ``norm1`` is ``norm2``.
+    The second norm stays in the stream (Compact Transformers, arXiv 2021, code). Arguments and parameter names are
+    those of :class:`Block`; the published ``pre_norm`` is ``norm1``, the published ``norm1`` is ``norm2``.
     """
 
     def feed_forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:

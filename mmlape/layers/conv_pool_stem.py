@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -58,7 +60,7 @@ class ConvPoolStem(Stem):
                 padding=(kernel[0] // 2, kernel[1] // 2),
                 bias=False,
             )
-            for before, after in zip(channels, channels[1:])
+            for before, after in pairwise(channels)
         )
 
     def forward(self, image: Tensor) -> tuple[Tensor, Layout]:

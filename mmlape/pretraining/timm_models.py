@@ -32,11 +32,15 @@ _DTN: dict = dict(norm_cfg=dict(type='mmlape.DTN'))
 _PVT_DTN = dict(_DTN, num_heads=[4, 4, 5, 8])
 # Beside the relative bias (LaPE, ICCV 2023, Table 1); the table is that of the first stage, which tokens carry on.
 _SWIN_LAPE: dict = dict(position='learned', joining='lape')
+# What timm's tools are told of models for small images, where it differs from ImageNet's.
+_CIFAR10: dict = dict(
+    num_classes=10, crop_pct=1.0, mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)
+)
 _HEAD = r'(?:classifier\.)?(?:(head|head_dist)(?:\.fc)?|fc)\.(weight|bias)'
 
 
 def _models() -> dict[str, dict[str, Any]]:
-    """Options of :class:`Classifier` by name."""
+    """Options of :class:`Classifier` by name, and under ``description`` what timm is told."""
     models: dict[str, dict] = {}
     vit: Callable[..., dict] = partial(dict, network='mmlape.VisionTransformer')
     for size in SIZES:
@@ -59,6 +63,11 @@ def _models() -> dict[str, dict[str, Any]]:
     for number in range(6):
         v2 = dict(network='mmlape.PyramidVisionTransformerV2', arch=f'b{number}')
         models[f'pvt_v2_b{number}_dtn'] = dict(v2, **_DTN)
+    for arch in ('vit-lite-7-4', 'cvt-7-4', 'cct-7-3x1'):
+        name = f'{arch.replace("-", "_")}_32'
+        compact = dict(network='mmlape.CompactTransformer', arch=arch, description=_CIFAR10)
+        models[name] = compact
+        models[f'lape_{name}'] = dict(compact, joining='lape')
     return models
 
 
@@ -73,9 +82,9 @@ def _describe(options: dict[str, Any]) -> dict[str, Any]:
         grid = stem.grid_of(grid)
     convs = [n for n, module in stems[0].named_modules() if isinstance(module, nn.Conv2d)]
     first = family.names['embed'].format(1)
-    return dict(
+    told = dict(
         url='',
-        num_classes=options.get('num_classes', 1000),
+        num_classes=1000,
         input_size=(3, side, side),
         fixed_input_size=False,
         pool_size=grid if len(stems) > 1 else None,
@@ -87,6 +96,7 @@ def _describe(options: dict[str, Any]) -> dict[str, Any]:
         classifier=('head', 'head_dist') if options.get('distilled') else 'head',
         license='apache-2.0',
     )
+    return {**told, **options.get('description', {})}
 
 
 def _stems(family: type[StagedTransformer], stages: list[dict], given: Any) -> list[Stem]:
@@ -120,6 +130,7 @@ def checkpoint_filter_fn(state: Mapping[str, Any], model: Classifier) -> dict[st
 
 def _create(name: str, pretrained: bool, **kwargs: Any) -> Classifier:
     options = {**MODELS_BY_NAME[name], **kwargs}
+    options.pop('description', None)
     out_indices = options.pop('out_indices', None)
     if options.get('features_only'):
         family: type[StagedTransformer] = MODELS.get(options['network'])

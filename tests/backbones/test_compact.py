@@ -104,7 +104,7 @@ def test_initial_values():
     assert model.patch_embed.proj.weight.std().item() == pytest.approx(
         (2 / fan_in) ** 0.5, rel=0.05
     )
-    pooled = build_compact(arch='cvt-7-4', out_type=POOLING)
+    pooled = build_compact(arch='cvt-7-4', out_type='pooled')
     assert pooled.pool.score.weight.std().item() == pytest.approx(0.02, rel=0.2)
     assert pooled.blocks[0].attn.qkv.bias is None and pooled.norm.eps == 1e-5
 

@@ -23,6 +23,7 @@ SMALL = [
     'pvt_tiny_dtn',
     'pvt_v2_b0_dtn',
     'lape_swin_tiny_patch4_window7_224',
+    'lape_cvt_7_4_32',
 ]
 BY_SIZE = [n if n in SMALL else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
 IMAGES = torch.linspace(-2, 2, 2 * 3 * 64 * 80).view(2, 3, 64, 80)
@@ -44,6 +45,9 @@ MILLIONS = {
     'pvt_v2_b3_dtn': 45.2,
     'dtn_swin_tiny_patch4_window7_224': 28.3,  # 29 and 50 M in the table
     'dtn_swin_small_patch4_window7_224': 49.6,
+    'vit_lite_7_4_32': 3.72,
+    'cvt_7_4_32': 3.72,
+    'cct_7_3x1_32': 3.76,
 }
 FLOPS = {  # without DTN, with it
     'vit_tiny_star_patch16_224': (1.26, 1.40),
@@ -74,7 +78,8 @@ def as_tuple(value):
 def test_the_description_is_true(name):
     model = on_meta(name)
     cfg = model.default_cfg
-    assert (cfg['architecture'], cfg['num_classes'], cfg['url']) == (name, 1000, '')
+    count = 10 if name.endswith('_32') else 1000
+    assert (cfg['architecture'], cfg['num_classes'], cfg['url']) == (name, count, '')
     assert model.in_chans == cfg['input_size'][0] == 3
     names = model.state_dict().keys()
     for part in (*as_tuple(cfg['classifier']), cfg['first_conv']):
@@ -84,7 +89,7 @@ def test_the_description_is_true(name):
     if cfg['pool_size']:
         assert tokens.shape[1] - model.num_prefix_tokens == math.prod(cfg['pool_size'])
     assert model.forward_head(tokens, pre_logits=True).shape == (1, model.num_features)
-    assert model(image).shape == (1, 1000)
+    assert model(image).shape == (1, count)
 
     model.reset_classifier(0)
     assert model(image).shape == (1, model.head_hidden_size) and model.num_classes == 0
@@ -118,7 +123,7 @@ def test_parameters_are_grouped_by_depth_and_decay(name):
     assert groups.keys() == names
     pyramid = model.backbone.counts == 'stages'
     assert groups[f'{model.default_cfg["first_conv"]}.weight'] == 0
-    layers = [m for m in model.backbone.modules() if type(m).__name__ == 'Block']
+    layers = [block for stage in model.backbone.stages() for block in stage.blocks]
     assert groups['head.weight'] == max(groups.values()) == len(layers) + 1
     coarse = group_parameters(model, model.group_matcher(coarse=True), reverse=True)
     assert len(set(coarse.values())) == (4 if pyramid else len(layers) + 2)

@@ -9,8 +9,8 @@ from mmlape.registry import MODELS
 from ..network import StagedTransformer
 from .vit import PlainTransformer
 
-_COMMON = dict(embed_dims=256, depth=7, num_heads=4, mlp_ratio=2, img_size=32)
-COMPACT_ARCHS = {
+_COMMON: dict = dict(embed_dims=256, depth=7, num_heads=4, mlp_ratio=2, img_size=32)
+COMPACT_ARCHS: dict[str, dict] = {
     # The class token sees the last two layers, which have LayerNorm, as in DTN's ViT (ICLR 2022, appendix A.1).
     'vit-lite-7-4': dict(
         _COMMON,
@@ -28,18 +28,18 @@ class CompactTransformer(PlainTransformer):
     """ViT-Lite, CVT and CCT (Escaping the Big Data Paradigm with Compact Transformers, arXiv 2021): one stage, counted
     by layers, for images of 32 x 32 pixels or any other size.
 
-    The norm after the attention stays in the stream (``mmlape.StreamNormBlock``). LaPE (ICCV 2023, Table 2) adds to what
-    the attention reads, the output of ``norm1``, which is published as ``pre_norm``. Published weights load through
-    ``mmlape.Pretrained`` with ``source='compact'``. Options are those of
+    The norm after the attention stays in the stream (``mmlape.StreamNormBlock``). LaPE (ICCV 2023, Table 2) adds to
+    what the attention reads, the output of ``norm1``, which is published as ``pre_norm``. Published weights load
+    through ``mmlape.Pretrained`` with ``source='compact'``. Options are those of
     :class:`~mmlape.backbones.StagedTransformer`, with
 
-    * ``arch``: ``'vit-lite-7-4'``: patches of 4 x 4 and a class token; ``'cvt-7-4'`` (default): the same patches, without a
-      class token; ``'cct-7-3x1'``: a 3 x 3 convolution with max pooling, ``mmlape.ConvPoolStem``, without a class token;
-      or a dict with ``embed_dims``, ``depth``, ``num_heads`` and ``mlp_ratio`` (4 if left out).
+    * ``arch``: ``'vit-lite-7-4'``: patches of 4 x 4 and a class token; ``'cvt-7-4'`` (default): the same patches alone;
+      ``'cct-7-3x1'``: a 3 x 3 convolution and max pooling, ``mmlape.ConvPoolStem``; or a dict with ``embed_dims``,
+      ``depth``, ``num_heads`` and ``mlp_ratio`` (4 if left out).
     * ``img_size``: 32 by default in the named architectures.
     * ``position``: a learned table by default, initially of std 0.2.
-    * ``out_type``: maps by default. Classifiers see ``'cls_token'`` (ViT-Lite) or
-      ``dict(type='mmlape.SequencePooling')`` (CVT, CCT).
+    * ``out_type``: maps by default. Classifiers have ``'pooled'``, which is ``'cls_token'`` for ViT-Lite and
+      ``dict(type='mmlape.SequencePooling')`` for the others.
     * ``norm_cfg``: LayerNorm of eps 1e-5 by default. One ``mmlape.DTN`` goes, unless it says otherwise, into both norms
       of all layers; in ViT-Lite of all but the last two, which see the class token. The output has LayerNorm.
     * ``out_indices``: -1 by default, the last layer; ``final_norm``: True.
