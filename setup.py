@@ -52,7 +52,7 @@ EXTRAS = {
         'mmdet>=3.3.0',
         'mmsegmentation>=1.2.2',
     ],
-    # MMPretrain, for configs/imagenet; pretrain-openmmlab goes with the original packages.
+    # MMPretrain, for configs/imagenet and configs/cifar; pretrain-openmmlab goes with the original packages.
     'pretrain': ['onedl-mmpretrain>=1.3.6'],
     'pretrain-openmmlab': ['mmpretrain>=1.2.0,<1.3.0'],
     'onnx': ['onnx', 'onnxruntime', 'onnxscript'],

@@ -90,6 +90,12 @@ def build_t2t(**options):
     return MODELS.build(dict(base, **options))
 
 
+def build_compact(**options):
+    """A micro compact transformer, of patches and without a class token."""
+    base = dict(type='mmlape.CompactTransformer', arch=dict(ARCH, img_size=32))
+    return MODELS.build(dict(base, **options))
+
+
 def randomise(model):
     """Initial values hide errors: norms are all alike, biases zero."""
     for parameter in model.parameters():
@@ -178,6 +184,17 @@ VARIANTS = {
             arch=dict(ARCH, tokens=dict(type='mmlape.TransformerTokens')),
             token_dims=8,
         )
+    ),
+    'compact-vit-lite': lambda: build_compact(
+        with_cls_token=True, out_type='cls_token', joining=JOININGS['lape']
+    ),
+    'compact-cct-lape': lambda: build_compact(
+        stem=dict(type='mmlape.ConvPoolStem', num_convs=2, hidden_dims=8),
+        joining=JOININGS['lape'],
+        out_type=dict(type='mmlape.SequencePooling'),
+    ),
+    'compact-dtn': lambda: build_compact(
+        norm_cfg=DTN, with_cls_token=True, out_type='raw', out_indices=[1, 3]
     ),
     'pvtv2': lambda: build_pvt('V2'),
     'pvtv2-dtn': lambda: build_pvt('V2', norm_cfg=dict(type='mmlape.DTN', num_heads=4)),

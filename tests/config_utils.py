@@ -19,13 +19,18 @@ COCO_PIPELINE = [dict(type='LoadAnnotations', with_bbox=True)]
 
 def shipped_configs() -> list[Path]:
     """Every detector and segmentor that a user can run."""
-    others = ('_base_', 'imagenet')
+    others = ('_base_', 'imagenet', 'cifar')
     return sorted(p for p in CONFIGS.glob('*/*.py') if p.parent.name not in others)
 
 
 def classifier_configs() -> list[Path]:
-    """Every classifier that a user can run; MMPretrain's."""
+    """Every classifier on ImageNet that a user can run; MMPretrain's."""
     return sorted(CONFIGS.glob('imagenet/*.py'))
+
+
+def cifar_configs() -> list[Path]:
+    """Every classifier of small images that a user can run; MMPretrain's."""
+    return sorted(CONFIGS.glob('cifar/*.py'))
 
 
 def use_scope(name: str) -> None:

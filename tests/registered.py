@@ -2,7 +2,14 @@
 
 from functools import partial
 
-from backbone_variants import build_adapter, build_pvt, build_swin, build_t2t, build_vit
+from backbone_variants import (
+    build_adapter,
+    build_compact,
+    build_pvt,
+    build_swin,
+    build_t2t,
+    build_vit,
+)
 
 from mmlape.registry import MODELS
 
@@ -45,6 +52,14 @@ def t2t(**options):
     """Builder of a T2T-ViT of two layers, which takes further options."""
     arch = dict(embed_dims=8, depth=2, num_heads=2)
     return partial(build_t2t, **{**_DROP, 'arch': arch, 'img_size': 32, **options})
+
+
+def compact(**options):
+    """Builder of a compact transformer of two layers, which takes further options."""
+    sizes = {name: value for name, value in _VIT.items() if name != 'patch_size'}
+    return partial(
+        build_compact, **{**sizes, 'stem': component('PatchEmbed', patch_size=8), **options}
+    )
 
 
 def adapter(**options):
@@ -92,6 +107,7 @@ BACKBONES = {
     'TokensToToken': t2t(tokens=component('PerformerTokens'), token_dims=4),
     'PerformerTokens': t2t(tokens=component('PerformerTokens', drop_rate=0.0), num_registers=1),
     'TransformerTokens': t2t(tokens=component('TransformerTokens')),
+    'ConvPoolStem': compact(stem=component('ConvPoolStem', num_convs=2, hidden_dims=4)),
     'Attention': vit(window_size=3),
     'PatchMerging': swin(norm_cfg=component('DTN')),
     'ShiftedWindowAttention': swin(attention_position=component('GaborAttention')),
@@ -101,12 +117,14 @@ BACKBONES = {
     'Mlp': vit(mlp=component('Mlp', drop_rate=0.3)),
     'ConvMlp': vit(mlp=component('ConvMlp'), with_cls_token=False),
     'Block': vit(layer_scale=0.5),
+    'StreamNormBlock': compact(norm_cfg=component('DTN')),
     'SequencePooling': vit(out_type=component('SequencePooling')),
     'VisionTransformer': vit(out_type='featmap_and_prefix', out_indices=[0, 1], prefix_after=1),
     'PyramidVisionTransformer': pvt(with_cls_token=True, out_type='cls_token', out_indices=3),
     'PyramidVisionTransformerV2': pvt('V2', out_type='avg', out_indices=3),
     'T2TViT': t2t(norm_cfg=component('DTN', layers=1), joining=component('LaPE')),
     'SwinTransformer': swin(out_type='avg', out_indices=3, shift_alone=True),
+    'CompactTransformer': compact(with_cls_token=True, out_type='cls_token'),
     'ViTAdapter': adapter(joining=component('LaPE')),
 }
 

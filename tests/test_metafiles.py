@@ -145,7 +145,7 @@ def test_published_figures_agree(name):
     assert {result['Published'] for result in published} == {said[1]}
     assert figures == {
         metric: float(value)
-        for metric, value in re.findall(r'(box AP|mask AP|mIoU) ([\d.]+)', said[2])
+        for metric, value in re.findall(r'(box AP|mask AP|mIoU|Top 1 Accuracy) ([\d.]+)', said[2])
     }
     assert in_readme == [list(figures.values())]
 

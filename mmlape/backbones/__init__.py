@@ -3,6 +3,7 @@
 from .adapter import ViTAdapter
 from .base import Backbone
 from .families import (
+    CompactTransformer,
     PyramidVisionTransformer,
     PyramidVisionTransformerV2,
     SwinTransformer,
@@ -14,6 +15,7 @@ from .stage import Stage
 
 __all__ = [
     'Backbone',
+    'CompactTransformer',
     'PyramidVisionTransformer',
     'PyramidVisionTransformerV2',
     'Stage',

@@ -54,12 +54,14 @@ class StagedTransformer(Backbone):
     * ``stage_norm``: whether there is a LayerNorm at the end of every stage; ``map_norm``: whether every map that is
       returned has one of its own, which the stage after does not see. ``final_norm``: whether the last output is
       normalised; None for: if it goes to a classifier.
+    * ``pooling``: what a classifier sees of the last tokens, an ``out_type`` for such; an architecture may have its
+      own. ``source``: the format (:mod:`mmlape.checkpoints`) of classifiers' weights that are not our own.
     * ``names``: under which name a module is kept, with the number of its stage.
 
     Args:
         arch: Name of an architecture, or a dict with its sizes; it may hold any of the following, and ``norm_places``.
         img_size: Pre-training image size in pixels, one integer or (height, width); it sets the grids of stored
-            position tables. Default 224.
+            position tables. Default None: the architecture's, of most 224.
         position: Config of a position embedding, for all stages or a list with one each (None in it for no position).
             Default None: the family's; False for none.
         joining: Config of a joining method, likewise.
@@ -82,10 +84,10 @@ class StagedTransformer(Backbone):
 
             * ``out_type``: ``'featmap'`` (default): maps ``(B, C, H, W)``; ``'raw'``: tokens ``(B, P + H * W, C)``;
               ``'featmap_and_prefix'``: pairs of map and prefix tokens ``(B, P, C)``. For classifiers: ``'cls_token'``
-              ``(B, C)``; ``'cls_and_dist'``: both ``(B, C)``; ``'avg'``: the mean ``(B, C)`` of the cells; or the
-              config of a pooling, ``dict(type='mmlape.SequencePooling')``.
+              ``(B, C)``; ``'cls_and_dist'``: both ``(B, C)``; ``'avg'``: the mean ``(B, C)`` of the cells; the
+              config of a pooling, ``dict(type='mmlape.SequencePooling')``; or ``'pooled'``: the architecture's own.
             * ``out_indices``: layers or stages whose output is returned; what comes after the last one named is not
-              built. ``final_norm``: normalise the very last output.
+              built. ``final_norm``: normalise the very last output; False for no norm of any output.
             * ``drop_rate``: dropout of position-added tokens, projections and MLPs; ``attn_drop_rate``: of attention
               weights; ``drop_path_rate``: stochastic depth of the last block, growing linearly from 0. All 0.
             * ``frozen_stages``: -1 (default): nothing is frozen; 0: what makes the first tokens, and the embedding of
@@ -123,6 +125,8 @@ class StagedTransformer(Backbone):
     stage_norm: ClassVar[bool] = False
     map_norm: ClassVar[bool] = False
     final_norm: ClassVar[bool | None] = None
+    pooling: ClassVar[str | dict] = 'avg'
+    source: ClassVar[str] = 'mmlape'
     names: ClassVar[Mapping[str, str]] = dict(
         embed='patch_embed{}', position='position{}', inside='inside{}', blocks='block{}', norm='norm{}',
         table='pos_embed{}',
@@ -131,7 +135,7 @@ class StagedTransformer(Backbone):
     def __init__(
         self,
         arch: str | dict | None = None,
-        img_size: int | tuple[int, int] = 224,
+        img_size: int | tuple[int, int] | None = None,
         position: dict | Sequence[dict | None] | Literal[False] | None = None,
         joining: dict | Sequence[dict] | None = None,
         attention_position: dict | Sequence[dict | None] | Literal[False] | None = None,
@@ -169,9 +173,15 @@ class StagedTransformer(Backbone):
         specs, output_norm = Recipe(sizes, self.parts, given, short, own, places).plan(built)
         self._check_joining(given['joining'], specs)
         self.drop_path_rate = own['drop_path_rate']
-        self.out_type = self._check_out_type(own['out_type'], specs[-1])
-        self._build(specs, check_grid('img_size', img_size), own['drop_rate'])
-        self._finish(specs[-1].embed_dims, own['final_norm'], output_norm)
+        pooled = parts.get('pooling', self.pooling)
+        out_type = pooled if own['out_type'] == 'pooled' else own['out_type']
+        self.out_type = self._check_out_type(out_type, specs[-1])
+        img_size = parts.get('img_size', 224) if img_size is None else img_size
+        final_norm = own['final_norm']
+        if final_norm is not None:
+            check_bool('final_norm', final_norm)
+        self._build(specs, check_grid('img_size', img_size), own['drop_rate'], final_norm)
+        self._finish(specs[-1].embed_dims, final_norm, output_norm)
         self.init_parameters()
         self.freeze()
 
@@ -318,7 +328,13 @@ class StagedTransformer(Backbone):
                 'give a position too'
             )
 
-    def _build(self, specs: list[StageSpec], grid: tuple[int, int], drop_rate: float) -> None:
+    def _build(
+        self,
+        specs: list[StageSpec],
+        grid: tuple[int, int],
+        drop_rate: float,
+        final_norm: bool | None,
+    ) -> None:
         """Build the stages, under their names."""
         self.num_stages = len(specs)
         self.drop_after_position = nn.Dropout(drop_rate)
@@ -337,12 +353,17 @@ class StagedTransformer(Backbone):
             if shared is not None:
                 self.add_module(names['inside'], shared)
             self.add_module(names['blocks'], build_blocks(spec, own))
-            dense = self.out_type in DENSE and number - 1 in self.out_indices
-            if self.stage_norm or (self.map_norm and dense):
+            if self.stage_norm or self._has_map_norm(number - 1, final_norm):
                 norm = build_token_norm(self.parts['norm_cfg'], spec.embed_dims)
                 self.add_module(names['norm'], norm)
             channels = spec.embed_dims
         self.grid = grid
+
+    def _has_map_norm(self, unit: int, final_norm: bool | None) -> bool:
+        """Whether the map of a unit gets a norm of its own, which the norm of the last output replaces."""
+        dense = self.out_type in DENSE and unit in self.out_indices
+        replaced = final_norm is False or (final_norm and unit == self.num_units - 1)
+        return self.map_norm and dense and not replaced
 
     def _map_norm(self, unit: int) -> nn.Module | None:
         """The norm of an output's map alone."""
@@ -363,11 +384,7 @@ class StagedTransformer(Backbone):
     def _finish(self, embed_dims: int, final_norm: bool | None, output_norm: dict) -> None:
         """The output norm and the pooling."""
         self.pool = build_pooling(self.out_type, embed_dims)
-        wanted = (
-            self.out_type not in DENSE
-            if final_norm is None
-            else check_bool('final_norm', final_norm)
-        )
+        wanted = self.out_type not in DENSE if final_norm is None else final_norm
         wanted = wanted and self.num_units - 1 in self.out_indices
         norm_cfg = output_norm if self.norm_covers_output else self.parts['norm_cfg']
         self.norm = build_token_norm(norm_cfg, embed_dims) if wanted else None

@@ -39,7 +39,7 @@ def check_out_type(out_type: str | dict, prefix_names: Collection[str]) -> str |
     """
     if isinstance(out_type, dict):
         return out_type
-    check_option('out_type', out_type, OUTPUTS)
+    check_option('out_type', out_type, (*OUTPUTS, 'pooled'))
     missing = [name for name in _NEEDED.get(out_type, ()) if name not in prefix_names]
     if missing:
         raise ValueError(

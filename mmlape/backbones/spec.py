@@ -25,7 +25,9 @@ LAYER_PARTS = ('attention', 'mlp', 'block')
 # What is one config for each stage.
 STAGE_PARTS = ('stem', 'position', 'joining', 'attention_position')
 # What an arch may say besides its sizes: defaults of the options of the same name.
-ARCH_PARTS = (*STAGE_PARTS, *LAYER_PARTS, 'prefix', 'norm_cfg', 'norm_places')
+ARCH_PARTS = (
+    *STAGE_PARTS, *LAYER_PARTS, 'prefix', 'norm_cfg', 'norm_places', 'img_size', 'pooling'
+)  # fmt: skip
 PREFIX = dict(cls_token=False, dist_token=False, registers=0, after=None)
 
 

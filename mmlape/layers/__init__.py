@@ -3,11 +3,12 @@
 from typing import NoReturn
 
 from .attention import Attention, AttentionLayer
-from .block import Block, Mlp
+from .block import Block, Mlp, StreamNormBlock
 from .conv_mlp import ConvMlp
+from .conv_pool_stem import ConvPoolStem
 from .deformable import DeformableAttention, SamplingPlan, sampling_plan
 from .interaction import Extractor, Injector, Interaction
-from .patch_embed import PatchEmbed, Stem, pad_to_multiple
+from .patch_embed import PatchEmbed, Stem, check_image, pad_to_multiple
 from .patch_merging import PatchMerging
 from .pooling import SequencePooling
 from .shifted_windows import ShiftedWindowAttention
@@ -20,6 +21,7 @@ __all__ = [
     'AttentionLayer',
     'Block',
     'ConvMlp',
+    'ConvPoolStem',
     'DeformableAttention',
     'Extractor',
     'Injector',
@@ -34,9 +36,11 @@ __all__ = [
     'SpatialPrior',
     'SpatialReductionAttention',
     'Stem',
+    'StreamNormBlock',
     'TokensToToken',
     'TransformerTokens',
     'build_map_norm',
+    'check_image',
     'pad_to_multiple',
     'sampling_plan',
 ]

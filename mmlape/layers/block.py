@@ -88,8 +88,25 @@ class Block(nn.Module):
         if position is not None:
             normed = normed + position
         read = self.attn(normed, layout) if inside is None else self.attn(normed, layout, inside)
-        tokens = tokens + self.drop_path(self.ls1(read))
+        return self.feed_forward(tokens + self.drop_path(self.ls1(read)), layout)
+
+    def feed_forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
+        """The second branch, on tokens ``(B, P + H * W, C)`` after attention."""
         return tokens + self.drop_path(self.ls2(self.mlp(self.norm2(tokens, layout), layout)))
+
+
+@MODELS.register_module()
+class StreamNormBlock(Block):
+    """``x = norm2(x + attn(norm1(x, layout) + position, layout), layout);  x = x + mlp(x, layout)``.
+
+    The second norm stays in the stream (Compact Transformers, arXiv 2021, code). Arguments and parameter names are
+    those of :class:`Block`; the published ``pre_norm`` is ``norm1``, the published ``norm1`` is ``norm2``.
+    """
+
+    def feed_forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
+        """The second branch, on tokens ``(B, P + H * W, C)`` after attention."""
+        tokens = self.norm2(tokens, layout)
+        return tokens + self.drop_path(self.ls2(self.mlp(tokens, layout)))
 
 
 def _layer_scale(embed_dims: int, init_value: bool | float | None) -> nn.Module:

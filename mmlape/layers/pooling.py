@@ -21,6 +21,8 @@ class SequencePooling(nn.Module):
     def __init__(self, embed_dims: int) -> None:
         super().__init__()
         self.score = nn.Linear(check_positive_int('embed_dims', embed_dims), 1)
+        nn.init.trunc_normal_(self.score.weight, std=0.02)
+        nn.init.zeros_(self.score.bias)
 
     def forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
         """``(B, P + H * W, C)`` to ``(B, C)``."""

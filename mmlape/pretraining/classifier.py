@@ -9,12 +9,17 @@ from torch import Tensor, nn
 
 from mmlape.backbones import StagedTransformer
 from mmlape.backbones.decay import exempt_parameters
+from mmlape.backbones.outputs import OUTPUTS, build_pooling
 from mmlape.checks import check_bool, check_option, check_positive_int, check_rate
 from mmlape.layout import Layout
 from mmlape.registry import MODELS
 from mmlape.signatures import checked_options
 
 from .options import Choice, named_options, take_indices
+
+# What goes into the head, by timm's name: an out_type of backbones.
+_OUT_TYPES = {'': 'raw', 'avg': 'avg', 'token': 'cls_token'}
+Pool = str | dict
 
 
 @checked_options
@@ -31,8 +36,9 @@ class Classifier(nn.Module):
         distilled: A second head, ``head_dist``, on the distillation token (DeiT, ICML 2021, section 4). Trained with
             :meth:`set_distilled_training`, the model returns both scores; else their mean. Default False.
         num_classes: Default 1000; 0 for no head.
-        global_pool: ``'token'``: the class token; ``'avg'``: the mean of the patch tokens; ``''``: all tokens. Default
-            None: ``'token'`` where the backbone can have a class token, else ``'avg'``.
+        global_pool: ``'token'``: the class token; ``'avg'``: the mean of the patch tokens; ``''``: all tokens; or the
+            config of a pooling, ``dict(type='mmlape.SequencePooling')``, which is then the backbone's ``pool``. Default
+            None: that of the architecture or the family (``pooling``).
         in_chans: Image channels. Default 3.
         drop_rate: Dropout before the head. Default 0.
         proj_drop_rate: Dropout of position-added tokens, projections and MLPs. Default 0.
@@ -57,7 +63,7 @@ class Classifier(nn.Module):
         joining: Choice = None,
         distilled: bool = False,
         num_classes: int = 1000,
-        global_pool: str | None = None,
+        global_pool: Pool | None = None,
         in_chans: int = 3,
         drop_rate: float = 0.0,
         proj_drop_rate: float = 0.0,
@@ -72,19 +78,20 @@ class Classifier(nn.Module):
         self.distilled, self.distilled_training = check_bool('distilled', distilled), False
         if self.distilled:
             options['with_dist_token'] = True
-        takes_token = 'with_cls_token' in family.short
-        pool = ('token' if takes_token else 'avg') if global_pool is None else global_pool
-        if family.counts == 'stages' and takes_token:
+        sizes, parts = family.resolve_arch(options.get('arch'))
+        pool = _named(parts.get('pooling', family.pooling)) if global_pool is None else global_pool
+        if family.counts == 'stages' and 'with_cls_token' in family.short:
             # The token is the classifier's alone: no part of maps, and not there before the last stage.
-            last = len(family.stage_sizes(family.resolve_arch(options.get('arch'))[0])) - 1
-            options['with_cls_token'] = pool != 'avg' and last_step in (None, last)
-        options.update(type=network, in_channels=in_chans, drop_rate=proj_drop_rate, out_type='raw')
+            last = len(family.stage_sizes(sizes)) - 1
+            options['with_cls_token'] = pool in ('', 'token') and last_step in (None, last)
+        options.update(type=network, in_channels=in_chans, drop_rate=proj_drop_rate)
         if last_step is None:
             options.update(out_indices=-1)
             options.setdefault('final_norm', family.final_norm is not False)
         else:
             options.update(out_indices=last_step, final_norm=False)
             pool, num_classes = '', 0
+        options['out_type'] = pool if isinstance(pool, dict) else 'raw'
         self.backbone: StagedTransformer = MODELS.build(options)
         if self.backbone.init_cfg:
             self.backbone.init_weights()
@@ -120,10 +127,7 @@ class Classifier(nn.Module):
         """Scores ``(B, num_classes)`` of tokens, or what goes into the head if ``pre_logits``."""
         if self.distilled and self.global_pool:
             return self._forward_both(x[:, 0], x[:, 1], pre_logits)
-        if self.global_pool == 'token':
-            x = x[:, 0]
-        elif self.global_pool == 'avg':
-            x = x[:, self.num_prefix_tokens :].mean(1)
+        x = self._pooled(x)
         x = self.head_drop(x)
         return x if pre_logits else self.head(x)
 
@@ -167,10 +171,11 @@ class Classifier(nn.Module):
         """The head, or both."""
         return (self.head, self.head_dist) if self.distilled else self.head
 
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+    def reset_classifier(self, num_classes: int, global_pool: Pool | None = None) -> None:
         """New heads, none for 0, and another ``global_pool`` unless that is None."""
         if global_pool is not None:
             self.global_pool = self._check_pool(global_pool)
+            self.backbone.pool = self._placed(build_pooling(global_pool, self.num_features))
         self._make_heads(num_classes)
 
     def set_distilled_training(self, enable: bool = True) -> None:
@@ -224,6 +229,14 @@ class Classifier(nn.Module):
             return tokens
         return norm(tokens, layout)
 
+    def _pooled(self, tokens: Tensor) -> Tensor:
+        """What goes into the head of tokens ``(B, P + H * W, C)``, whatever their grid."""
+        prefix = self.num_prefix_tokens
+        layout = Layout((1, tokens.shape[1] - prefix), prefix)
+        if self.backbone.pool is not None:
+            return self.backbone.pool(tokens, layout)
+        return OUTPUTS[_OUT_TYPES[str(self.global_pool)]](tokens, layout)
+
     def _forward_both(self, cls_token: Tensor, dist_token: Tensor, pre_logits: bool):
         cls_token, dist_token = self.head_drop(cls_token), self.head_drop(dist_token)
         if not pre_logits:
@@ -232,7 +245,13 @@ class Classifier(nn.Module):
                 return cls_token, dist_token
         return (cls_token + dist_token) / 2
 
-    def _check_pool(self, global_pool: str) -> str:
+    def _check_pool(self, global_pool: Pool) -> Pool:
+        if isinstance(global_pool, dict):
+            if self.distilled:
+                raise ValueError(
+                    f"global_pool must be 'token' or '' with distilled=True, got {global_pool}"
+                )
+            return global_pool
         accepted = ['', 'avg']
         if self.num_prefix_tokens:
             accepted = ['', 'token'] if self.distilled else ['', 'avg', 'token']
@@ -246,8 +265,12 @@ class Classifier(nn.Module):
                 head = nn.Linear(self.num_features, num_classes)
                 nn.init.trunc_normal_(head.weight, std=0.02)
                 nn.init.zeros_(head.bias)
-            like = next(self.backbone.parameters())
-            setattr(self, name, head.to(like.device, like.dtype).train(self.training))
+            setattr(self, name, self._placed(head))
+
+    def _placed(self, module: nn.Module | None) -> nn.Module | None:
+        """A new part where the model is."""
+        like = next(self.backbone.parameters())
+        return module and module.to(like.device, like.dtype).train(self.training)
 
 
 @checked_options
@@ -266,6 +289,11 @@ class PyramidClassifier(Classifier):
     def __init__(self, version: int, arch: str | dict, **options) -> None:
         network = 'mmlape.PyramidVisionTransformer' + ('' if version == 1 else 'V2')
         super().__init__(network, arch=arch, **options)
+
+
+def _named(pooling: Pool) -> Pool:
+    """A family's pooling under timm's name, if it has one."""
+    return next((name for name, out_type in _OUT_TYPES.items() if out_type == pooling), pooling)
 
 
 def _tapped(tokens: Tensor, layout: Layout, output_fmt: str, with_prefix: bool):

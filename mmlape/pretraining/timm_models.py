@@ -1,20 +1,27 @@
 """Our classifiers under timm's names: importing this module registers them.
 
-LN baselines that timm has itself are not repeated: ``deit_*`` (default joining), ``pvt_v2_b*``.
+LN baselines that timm has itself are not repeated: ``deit_*`` (default joining), ``pvt_v2_b*``, ``swin_*``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, register_model
-from torch import Tensor
+from torch import Tensor, nn
 
+from mmlape.backbones import StagedTransformer
+from mmlape.backbones.options import merged
 from mmlape.checkpoints import convert
+from mmlape.layers import Stem
+from mmlape.registry import MODELS
 
-from .classifier import Classifier, PyramidClassifier, ViTClassifier
+from .classifier import Classifier
 from .options import take_indices
 
 __all__: list[str] = []
@@ -23,56 +30,89 @@ SIZES = ('tiny', 'small', 'base')
 _DTN: dict = dict(norm_cfg=dict(type='mmlape.DTN'))
 # The published DTN-PVT has 4 heads in the first two stages (DTN, ICLR 2022, code).
 _PVT_DTN = dict(_DTN, num_heads=[4, 4, 5, 8])
-_STAGES = 4
-_LAYERS = 12
+# Beside the relative bias (LaPE, ICCV 2023, Table 1); the table is that of the first stage, which tokens carry on.
+_SWIN_LAPE: dict = dict(position='learned', joining='lape')
+# What timm's tools are told of models for small images, where it differs from ImageNet's.
+_CIFAR10: dict = dict(
+    num_classes=10, crop_pct=1.0, mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)
+)
+_HEAD = r'(?:classifier\.)?(?:(head|head_dist)(?:\.fc)?|fc)\.(weight|bias)'
 
 
-def _models() -> dict[str, tuple[type[Classifier], dict[str, Any]]]:
-    """Class and options by name."""
+def _models() -> dict[str, dict[str, Any]]:
+    """Options of :class:`Classifier` by name, and under ``description`` what timm is told."""
     models: dict[str, dict] = {}
+    vit: Callable[..., dict] = partial(dict, network='mmlape.VisionTransformer')
     for size in SIZES:
-        lape: dict = dict(arch=f'deit-{size}', joining='lape')
+        lape = vit(arch=f'deit-{size}', joining='lape')
         models[f'lape_deit_{size}_patch16_224'] = lape
         models[f'lape_deit_{size}_distilled_patch16_224'] = dict(lape, distilled=True)
-        star = dict(arch=f'vit-{size}-star')
+        star = vit(arch=f'vit-{size}-star')
         models[f'vit_{size}_star_patch16_224'] = star
         models[f'dtn_vit_{size}_star_patch16_224'] = dict(star, **_DTN)
-    for size in ('small', 'base'):
-        models[f'dtn_vit_{size}_patch16_224'] = dict(arch=f'deit-{size}', **_DTN)
-    found: dict[str, tuple[type[Classifier], dict[str, Any]]] = {
-        name: (ViTClassifier, options) for name, options in models.items()
-    }
+        if size != 'tiny':
+            models[f'dtn_vit_{size}_patch16_224'] = vit(arch=f'deit-{size}', **_DTN)
+    for size in ('tiny', 'small'):
+        swin = dict(network='mmlape.SwinTransformer', arch=size)
+        models[f'lape_swin_{size}_patch4_window7_224'] = dict(swin, **_SWIN_LAPE)
+        models[f'dtn_swin_{size}_patch4_window7_224'] = dict(swin, **_DTN)
     for size in ('tiny', 'small', 'medium', 'large'):
-        first: dict = dict(version=1, arch=size)
-        found[f'pvt_{size}'] = (PyramidClassifier, first)
-        found[f'pvt_{size}_dtn'] = (PyramidClassifier, dict(first, **_PVT_DTN))
+        pvt = dict(network='mmlape.PyramidVisionTransformer', arch=size)
+        models[f'pvt_{size}'] = pvt
+        models[f'pvt_{size}_dtn'] = dict(pvt, **_PVT_DTN)
     for number in range(6):
-        second: dict = dict(version=2, arch=f'b{number}')
-        found[f'pvt_v2_b{number}_dtn'] = (PyramidClassifier, dict(second, **_DTN))
-    return found
+        v2 = dict(network='mmlape.PyramidVisionTransformerV2', arch=f'b{number}')
+        models[f'pvt_v2_b{number}_dtn'] = dict(v2, **_DTN)
+    for arch in ('vit-lite-7-4', 'cvt-7-4', 'cct-7-3x1'):
+        name = f'{arch.replace("-", "_")}_32'
+        compact = dict(network='mmlape.CompactTransformer', arch=arch, description=_CIFAR10)
+        models[name] = compact
+        models[f'lape_{name}'] = dict(compact, joining='lape')
+    return models
 
 
-def _describe(cls: type[Classifier], options: dict[str, Any]) -> dict[str, Any]:
+def _describe(options: dict[str, Any]) -> dict[str, Any]:
     """timm's ``pretrained_cfg``; there are no published weights in our format."""
-    pyramid = cls is PyramidClassifier
-    return dict(
+    family: type[StagedTransformer] = MODELS.get(options['network'])
+    sizes, parts = family.resolve_arch(options['arch'])
+    side = parts.get('img_size', 224)
+    stems = _stems(family, family.stage_sizes(sizes), parts.get('stem'))
+    grid = (side, side)
+    for stem in stems:
+        grid = stem.grid_of(grid)
+    convs = [n for n, module in stems[0].named_modules() if isinstance(module, nn.Conv2d)]
+    first = family.names['embed'].format(1)
+    told = dict(
         url='',
         num_classes=1000,
-        input_size=(3, 224, 224),
+        input_size=(3, side, side),
         fixed_input_size=False,
-        pool_size=(7, 7) if pyramid else None,
+        pool_size=grid if len(stems) > 1 else None,
         crop_pct=0.875,
         interpolation='bicubic',
         mean=IMAGENET_DEFAULT_MEAN,
         std=IMAGENET_DEFAULT_STD,
-        first_conv='backbone.patch_embed1.proj' if pyramid else 'backbone.patch_embed.proj',
+        first_conv=f'backbone.{first}.{convs[0]}' if convs else None,
         classifier=('head', 'head_dist') if options.get('distilled') else 'head',
         license='apache-2.0',
     )
+    return {**told, **options.get('description', {})}
+
+
+def _stems(family: type[StagedTransformer], stages: list[dict], given: Any) -> list[Stem]:
+    """What makes the tokens of every stage, without memory."""
+    stems, channels = [], 3
+    for stage in stages:
+        config = merged(family.parts['stem'], stage.get('stem'), given)
+        config.update(in_channels=channels, embed_dims=stage['embed_dims'])
+        with torch.device('meta'):
+            stems.append(MODELS.build(config))
+        channels = stage['embed_dims']
+    return stems
 
 
 def checkpoint_filter_fn(state: Mapping[str, Any], model: Classifier) -> dict[str, Tensor]:
-    """Weights in our layout, timm's, DeiT's or the published PVT's for ``model``; position tables are resized.
+    """Weights in our layout, timm's or the published one for ``model``; position tables are resized.
 
     timm calls it for ``create_model(..., pretrained=True, pretrained_cfg_overlay=dict(file=...))``.
 
@@ -80,28 +120,30 @@ def checkpoint_filter_fn(state: Mapping[str, Any], model: Classifier) -> dict[st
         ValueError: If less than 95 % of the backbone's values are there.
     """
     state = next((state[key] for key in ('state_dict', 'model') if key in state), state)
-    heads = {name: value for name, value in state.items() if name.startswith('head')}
-    rest = {name: value for name, value in state.items() if name not in heads}
-    published = isinstance(model, PyramidClassifier) and 'patch_embed1.proj.weight' in rest
-    foreign = 'pvt' if published else 'timm'
+    found = {name: re.fullmatch(_HEAD, name) for name in state}
+    heads = {f'{m[1] or "head"}.{m[2]}': state[name] for name, m in found.items() if m}
+    rest = {name: value for name, value in state.items() if not found[name]}
     ours = any(name.startswith('backbone.') for name in rest)
-    backbone = convert(rest, 'mmlape' if ours else foreign, model.backbone)
+    backbone = convert(rest, 'mmlape' if ours else model.backbone.source, model.backbone)
     return heads | {f'backbone.{name}': value for name, value in backbone.items()}
 
 
 def _create(name: str, pretrained: bool, **kwargs: Any) -> Classifier:
-    cls, options = MODELS_BY_NAME[name]
-    options = {**options, **kwargs}
-    steps = _STAGES if cls is PyramidClassifier else _LAYERS
+    options = {**MODELS_BY_NAME[name], **kwargs}
+    options.pop('description', None)
     out_indices = options.pop('out_indices', None)
     if options.get('features_only'):
-        wanted = (_STAGES if steps == _STAGES else 3) if out_indices is None else out_indices
+        family: type[StagedTransformer] = MODELS.get(options['network'])
+        stages = family.stage_sizes(family.resolve_arch(options['arch'])[0])
+        by_stage = family.counts == 'stages'
+        steps = len(stages) if by_stage else sum(stage['depth'] for stage in stages)
+        wanted = (steps if by_stage else 3) if out_indices is None else out_indices
         indices = take_indices(steps, wanted)
         options.update(out_indices=indices, last_step=indices[-1], feature_cls='getter')
     elif out_indices is not None:
         raise TypeError(f'out_indices={out_indices} needs features_only=True')
     return build_model_with_cfg(
-        cls, name, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **options
+        Classifier, name, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **options
     )
 
 
@@ -115,6 +157,6 @@ def _register(name: str) -> None:
 
 
 MODELS_BY_NAME = _models()
-default_cfgs = {name: _describe(*model) for name, model in MODELS_BY_NAME.items()}
+default_cfgs = {name: _describe(options) for name, options in MODELS_BY_NAME.items()}
 for _name in MODELS_BY_NAME:
     _register(_name)

@@ -141,6 +141,17 @@ def test_a_pyramid_answers_as_timms_does():
         torch.testing.assert_close(ours(IMAGES), theirs(IMAGES), atol=1e-4, rtol=1e-4)
 
 
+def test_timms_swin_starts_ours():
+    """Its head is ``head.fc``; LaPE's table and norms stay as they are initialised."""
+    theirs = timm.create_model('swin_tiny_patch4_window7_224', num_classes=5)
+    ours = timm.create_model('lape_swin_tiny_patch4_window7_224', num_classes=5)
+    ours.load_state_dict(timm_models.checkpoint_filter_fn(theirs.state_dict(), ours))
+    assert torch.equal(ours.head.weight, theirs.head.fc.weight)
+    assert torch.equal(ours.backbone.norm.weight, theirs.norm.weight)
+    block = ours.backbone.block3[5]
+    assert torch.equal(block.mlp.fc1.weight, theirs.layers[2].blocks[5].mlp.fc1.weight)
+
+
 def test_the_published_pyramids_names_are_read():
     """The published PVT is a classifier: class token and output norm are taken over, its head too."""
     model = timm.create_model('pvt_tiny', num_classes=5)

@@ -10,7 +10,7 @@ from timm.models import FeatureInfo
 from timm.models._manipulate import group_parameters
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmlape.pretraining import PyramidClassifier, timm_models
+from mmlape.pretraining import timm_models
 
 NAMES = sorted(timm_models.MODELS_BY_NAME)
 # The small ones: what a larger one has more of is width and depth.
@@ -22,6 +22,8 @@ SMALL = [
     'pvt_tiny',
     'pvt_tiny_dtn',
     'pvt_v2_b0_dtn',
+    'lape_swin_tiny_patch4_window7_224',
+    'lape_cvt_7_4_32',
 ]
 BY_SIZE = [n if n in SMALL else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
 IMAGES = torch.linspace(-2, 2, 2 * 3 * 64 * 80).view(2, 3, 64, 80)
@@ -41,6 +43,11 @@ MILLIONS = {
     'dtn_vit_base_star_patch16_224': 86.6,
     'pvt_large_dtn': 61.4,
     'pvt_v2_b3_dtn': 45.2,
+    'dtn_swin_tiny_patch4_window7_224': 28.3,  # 29 and 50 M in the table
+    'dtn_swin_small_patch4_window7_224': 49.6,
+    'vit_lite_7_4_32': 3.72,
+    'cvt_7_4_32': 3.72,
+    'cct_7_3x1_32': 3.76,
 }
 FLOPS = {  # without DTN, with it
     'vit_tiny_star_patch16_224': (1.26, 1.40),
@@ -52,6 +59,8 @@ FLOPS = {  # without DTN, with it
     'pvt_small': (3.80, 4.15),
     'pvt_large': (9.8, 10.5),
     'pvt_v2_b3': (6.9, 7.4),
+    'swin_tiny_patch4_window7_224': (4.51, 5.09),
+    'swin_small_patch4_window7_224': (8.7, 9.4),
 }
 
 
@@ -69,7 +78,8 @@ def as_tuple(value):
 def test_the_description_is_true(name):
     model = on_meta(name)
     cfg = model.default_cfg
-    assert (cfg['architecture'], cfg['num_classes'], cfg['url']) == (name, 1000, '')
+    count = 10 if name.endswith('_32') else 1000
+    assert (cfg['architecture'], cfg['num_classes'], cfg['url']) == (name, count, '')
     assert model.in_chans == cfg['input_size'][0] == 3
     names = model.state_dict().keys()
     for part in (*as_tuple(cfg['classifier']), cfg['first_conv']):
@@ -79,7 +89,7 @@ def test_the_description_is_true(name):
     if cfg['pool_size']:
         assert tokens.shape[1] - model.num_prefix_tokens == math.prod(cfg['pool_size'])
     assert model.forward_head(tokens, pre_logits=True).shape == (1, model.num_features)
-    assert model(image).shape == (1, 1000)
+    assert model(image).shape == (1, count)
 
     model.reset_classifier(0)
     assert model(image).shape == (1, model.head_hidden_size) and model.num_classes == 0
@@ -106,14 +116,14 @@ def test_parameters_are_grouped_by_depth_and_decay(name):
     assert expected <= spared
     assert {n for n in names if '.positions.' in n or '.ratio_' in n} <= spared
     assert {n for n in names if '.position.joining.' in n} <= spared
-    assert not any('attn.' in n or 'mlp.' in n or n.startswith('head') for n in spared)
+    weights = ('attn.qkv', 'attn.q.', 'attn.proj', 'mlp.')
+    assert not any(part in n or n.startswith('head') for n in spared for part in weights)
 
     groups = group_parameters(model, model.group_matcher(coarse=False), reverse=True)
     assert groups.keys() == names
-    pyramid = isinstance(model, PyramidClassifier)
-    first = 'backbone.patch_embed1.proj.weight' if pyramid else 'backbone.patch_embed.proj.weight'
-    assert groups[first] == 0
-    layers = [m for m in model.backbone.modules() if type(m).__name__ == 'Block']
+    pyramid = model.backbone.counts == 'stages'
+    assert groups[f'{model.default_cfg["first_conv"]}.weight'] == 0
+    layers = [block for stage in model.backbone.stages() for block in stage.blocks]
     assert groups['head.weight'] == max(groups.values()) == len(layers) + 1
     coarse = group_parameters(model, model.group_matcher(coarse=True), reverse=True)
     assert len(set(coarse.values())) == (4 if pyramid else len(layers) + 2)
@@ -208,7 +218,7 @@ def test_intermediate_features(name):
     with torch.no_grad():
         final, features = model.forward_intermediates(IMAGES)
         torch.testing.assert_close(final, model.forward_features(IMAGES))
-        assert len(features) == len(info) == (4 if isinstance(model, PyramidClassifier) else 12)
+        assert len(features) == len(info) == model.backbone.num_units
         for channels, stride, feature in zip(info.channels(), info.reduction(), features):
             assert feature.shape == (2, channels, 64 // stride, -(-80 // stride))
         (last,) = model.forward_intermediates(IMAGES, 1, norm=True, intermediates_only=True)

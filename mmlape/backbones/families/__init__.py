@@ -1,11 +1,13 @@
 """One file for each family of networks: its parts and architectures."""
 
+from .compact import CompactTransformer
 from .pvt import PyramidVisionTransformer, PyramidVisionTransformerV2
 from .swin import SwinTransformer
 from .t2t import T2TViT
 from .vit import VisionTransformer
 
 __all__ = [
+    'CompactTransformer',
     'PyramidVisionTransformer',
     'PyramidVisionTransformerV2',
     'SwinTransformer',

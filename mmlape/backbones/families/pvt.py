@@ -85,6 +85,7 @@ class PyramidVisionTransformer(StagedTransformer):
     )
     norm_places = {'mmlape.DTN': _DTN_PLACES}
     outputs = (0, 1, 2, 3)
+    pooling, source = 'cls_token', 'pvt'
     # Sides of the patches of each stage in pixels of its input.
     patch_sizes = STRIDES
 
@@ -134,6 +135,7 @@ class PyramidVisionTransformerV2(PyramidVisionTransformer):
     )
     patch_sizes = (7, 3, 3, 3)
     stage_norm, final_norm = True, False
+    pooling = 'avg'
 
     def init_parameters(self) -> None:
         """The published initial values, convolutions by their fan-out."""

@@ -59,6 +59,7 @@ class SwinTransformer(StagedTransformer):
     norm_places = {'mmlape.DTN': [dict(pool=4), dict(pool=2), dict(pool=1), dict(pool=1)]}
     outputs = (0, 1, 2, 3)
     map_norm = True
+    source = 'swin'
 
     @classmethod
     def stage_sizes(cls, arch: dict) -> list[dict]:

@@ -19,46 +19,22 @@ ARCHS = {
 }
 
 
-@MODELS.register_module()
-class VisionTransformer(StagedTransformer):
-    """Vision Transformer (ICLR 2021) and DeiT (ICML 2021): one stage, counted by layers.
+class PlainTransformer(StagedTransformer):
+    """Networks of one stage, counted by layers, whose names in the state dict are timm's ViT's.
 
-    Parameter names in the state dict are timm's, so timm and DeiT weights load as they are. Options are those of
-    :class:`~mmlape.backbones.StagedTransformer`, with
-
-    * ``arch``: ``'deit-tiny'`` (default), ``'deit-small'``, ``'deit-base'``, one of DTN's ``'vit-tiny-star'``,
-      ``'vit-small-star'``, ``'vit-base-star'`` with 4, 9 and 16 heads (192, 432 and 768 channels), or a dict with
-      ``embed_dims``, ``depth``, ``num_heads`` and ``mlp_ratio`` (4 if left out).
-    * ``position``: a learned table by default. ``prefix``: a class token by default.
-    * ``norm_cfg``: of all layers and the output. One ``mmlape.DTN`` goes, unless it says otherwise, into all layers
-      but the last two (``layers=-2``), as published for ViT (ICLR 2022, appendix A.1), with the heads of the attention.
-    * ``out_indices``: -1 by default, the last layer; ``final_norm``: True.
-    * Short names: ``patch_size`` (16), ``in_channels`` (3); ``with_cls_token``, ``with_dist_token``, ``num_registers``,
-      ``prefix_after``; ``window_size`` (attention windows in tokens: None for global attention, one value, or a list
-      with one per layer), ``qkv_bias``; ``layer_scale`` (True for a learned scale per channel on both branches of
-      each block, initially 1; a number for another initial value).
+    Architectures have ``embed_dims``, ``depth``, ``num_heads`` and ``mlp_ratio`` (4 if left out).
     """
 
-    archs, default_arch, sizes = ARCHS, 'deit-tiny', _SIZES
-    parts = dict(
-        StagedTransformer.parts,
-        block=dict(type='mmlape.Block', layer_scale=False),
-        prefix=dict(cls_token=True),
-    )
+    sizes = _SIZES
     short = dict(
         patch_size='stem.patch_size',
         in_channels='stem.in_channels',
         with_cls_token='prefix.cls_token',
-        with_dist_token='prefix.dist_token',
         num_registers='prefix.registers',
         prefix_after='prefix.after',
         window_size='attention.window_size',
         qkv_bias='attention.qkv_bias',
-        layer_scale='block.layer_scale',
     )
-    # The class token sees the last two layers, which have LayerNorm (DTN, ICLR 2022, appendix A.1).
-    norm_places = {'mmlape.DTN': dict(layers=-2)}
-    norm_covers_output = True
     counts, final_norm = 'layers', True
     names = dict(
         embed='patch_embed', position='position', inside='inside', blocks='blocks', norm='', table='pos_embed',
@@ -77,6 +53,43 @@ class VisionTransformer(StagedTransformer):
     def depth(self) -> int:
         """Layers of the architecture."""
         return self.num_units
+
+
+@MODELS.register_module()
+class VisionTransformer(PlainTransformer):
+    """Vision Transformer (ICLR 2021) and DeiT (ICML 2021): one stage, counted by layers.
+
+    Parameter names in the state dict are timm's, so timm and DeiT weights load as they are. Options are those of
+    :class:`~mmlape.backbones.StagedTransformer`, with
+
+    * ``arch``: ``'deit-tiny'`` (default), ``'deit-small'``, ``'deit-base'``, one of DTN's ``'vit-tiny-star'``,
+      ``'vit-small-star'``, ``'vit-base-star'`` with 4, 9 and 16 heads (192, 432 and 768 channels), or a dict with
+      ``embed_dims``, ``depth``, ``num_heads`` and ``mlp_ratio`` (4 if left out).
+    * ``position``: a learned table by default. ``prefix``: a class token by default.
+    * ``norm_cfg``: of all layers and the output. One ``mmlape.DTN`` goes, unless it says otherwise, into all layers
+      but the last two (``layers=-2``), as published for ViT (ICLR 2022, appendix A.1), with the heads of the attention.
+    * ``out_indices``: -1 by default, the last layer; ``final_norm``: True.
+    * Short names: ``patch_size`` (16), ``in_channels`` (3); ``with_cls_token``, ``with_dist_token``, ``num_registers``,
+      ``prefix_after``; ``window_size`` (attention windows in tokens: None for global attention, one value, or a list
+      with one per layer), ``qkv_bias``; ``layer_scale`` (True for a learned scale per channel on both branches of
+      each block, initially 1; a number for another initial value).
+    """
+
+    archs, default_arch = ARCHS, 'deit-tiny'
+    parts = dict(
+        StagedTransformer.parts,
+        block=dict(type='mmlape.Block', layer_scale=False),
+        prefix=dict(cls_token=True),
+    )
+    short = dict(
+        PlainTransformer.short,
+        with_dist_token='prefix.dist_token',
+        layer_scale='block.layer_scale',
+    )
+    # The class token sees the last two layers, which have LayerNorm (DTN, ICLR 2022, appendix A.1).
+    norm_places = {'mmlape.DTN': dict(layers=-2)}
+    norm_covers_output = True
+    pooling, source = 'cls_token', 'deit'
 
     @property
     def patch_size(self) -> tuple[int, int]:

@@ -4,6 +4,7 @@ A new format is a class in a file of its own and a line in :data:`FORMATS`.
 """
 
 from .base import Format, State
+from .compact import PublishedCompact
 from .dtn import PublishedDTN
 from .openmmlab import OpenMMLabViT
 from .pvt import PublishedPVT
@@ -23,6 +24,7 @@ FORMATS: dict[str, Format] = {
     'dtn': PublishedDTN(),
     'swin': PublishedSwin(),
     't2t': PublishedT2T(),
+    'compact': PublishedCompact(),
     'vit_adapter': ReferenceViTAdapter(),
     'mmseg': OpenMMLabViT(),
     'mmpretrain': OpenMMLabViT(),

@@ -22,6 +22,10 @@ class PublishedPVT(Format):
     )
     leaves_others = False
 
+    def resolve(self, state: State) -> Format:
+        """The adapter of timm's layout."""
+        return TimmPVT() if any(name.startswith('stages.') for name in state) else self
+
     def part(self, model: nn.Module, state: State) -> str:
         """The whole pyramid."""
         return need(model, PyramidVisionTransformer)

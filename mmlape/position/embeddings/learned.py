@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mmlape.checks import check_option
+from mmlape.checks import check_number, check_option
 from mmlape.layout import Grid
 from mmlape.registry import MODELS
 
@@ -17,7 +17,7 @@ class LearnedPosition(PositionEmbedding):
     """Learned absolute position embedding (ViT, DeiT), stored at the pre-training grid.
 
     The grid part is resized, in float32, to any other grid; prefix rows stay as they are. Initial values are drawn from
-    a normal distribution (std 0.02) truncated at two units.
+    a normal distribution truncated at two units.
 
     Args:
         embed_dims: Channels ``C``.
@@ -25,9 +25,10 @@ class LearnedPosition(PositionEmbedding):
         num_prefix_tokens: Prefix rows ``P``. Default 0.
         num_tables: Tables ``K``. Default 1.
         resize: ``'bicubic'`` (default; ViT, DeiT, ViT-Adapter) or ``'bilinear'`` (PVT).
+        std: Standard deviation of the initial values. Default 0.02.
 
     Raises:
-        ValueError: If ``resize`` is neither.
+        ValueError: If ``resize`` is neither, or ``std`` is not above 0.
 
     Shape:
         ``pos_embed``: ``(K, P + H0 * W0, C)``, timm's layout for K = 1.
@@ -40,12 +41,13 @@ class LearnedPosition(PositionEmbedding):
         num_prefix_tokens: int = 0,
         num_tables: int = 1,
         resize: str = 'bicubic',
+        std: float = 0.02,
     ) -> None:
         super().__init__(embed_dims, grid, num_prefix_tokens, num_tables)
         self.resize = check_option('resize', resize, ('bicubic', 'bilinear'))
         rows = self.num_prefix_tokens + self.grid[0] * self.grid[1]
         self.pos_embed = nn.Parameter(torch.empty(self.num_tables, rows, self.embed_dims))
-        nn.init.trunc_normal_(self.pos_embed, std=0.02, a=-2, b=2)
+        nn.init.trunc_normal_(self.pos_embed, std=check_number('std', std, above=0), a=-2, b=2)
 
     def forward(self, grid: Grid) -> Tensor:
         """Return ``(K, P + H * W, C)`` for ``grid = (H, W)``."""

@@ -1,0 +1,8 @@
+"""CCT-7/3x1, default joining of the position embedding. CIFAR-10, 310 epochs, 1 GPU x 128 images.
+
+Published (LaPE, ICCV 2023, Table 2; mean of seeds 121-125): Top 1 Accuracy 96.034.
+"""
+
+_base_ = './vit-lite-7-4_1xb128_cifar10.py'
+
+model = dict(backbone=dict(arch='cct-7-3x1'))

@@ -1,0 +1,35 @@
+"""Digits as small colour images: how many there are, what they hold, and that they stay the same."""
+
+import numpy as np
+import pytest
+
+from mmlape.datasets import DigitImages
+
+
+@pytest.fixture(scope='module')
+def splits():
+    return {split: DigitImages(split) for split in ('train', 'val')}
+
+
+def test_what_is_there(splits):
+    assert [len(splits[split]) for split in ('train', 'val')] == [1438, 359]
+    for dataset in splits.values():
+        labels = [dataset.get_data_info(index)['gt_label'] for index in range(len(dataset))]
+        assert set(labels) == set(range(10)) and min(map(labels.count, range(10))) > 20
+        image = dataset[3]['img']
+        assert image.shape == (32, 32, 3) and image.dtype == np.uint8
+        assert np.ptp(image, axis=2).max() > 10, 'no colour'
+    assert splits['train'].metainfo['classes'] == tuple('0123456789')
+
+
+def test_it_is_the_same_every_time(splits):
+    again, other = DigitImages('val', indices=5), DigitImages('val', seed=1, indices=5)
+    for index in range(5):
+        image = splits['val'][index]['img']
+        assert np.array_equal(again[index]['img'], image)
+        assert not np.array_equal(other[index]['img'], image)
+
+
+def test_mistakes():
+    with pytest.raises(TypeError, match="split must be 'train' or 'val', got 'test'"):
+        DigitImages('test')

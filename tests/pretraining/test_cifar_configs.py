@@ -1,0 +1,185 @@
+"""Every CIFAR config parses, reads the standard files, trains a step, and says what it is; the stand-in is learned."""
+
+import copy
+import hashlib
+import pickle
+import re
+from types import SimpleNamespace
+
+import mmpretrain.datasets
+import numpy as np
+import pytest
+import torch
+import yaml
+from config_utils import CONFIGS, cifar_configs, use_scope
+from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import DATASETS, HOOKS, MODELS
+from mmengine.runner import Runner
+from mmpretrain.structures import DataSample
+from mmpretrain.utils import register_all_modules
+
+CIFAR = CONFIGS / 'cifar'
+PAPER = [path for path in cifar_configs() if 'cifar' in path.stem]
+DIGITS = 'cvt-micro-lape_1xb64_digit-images'
+META = {e['Name']: e for e in yaml.safe_load((CIFAR / 'metafile.yml').read_text())['Models']}
+COUNT = 4  # images of each file
+each_config = pytest.mark.parametrize('path', cifar_configs(), ids=lambda path: path.stem)
+
+
+def load(path):
+    register_all_modules(init_default_scope=False)
+    use_scope('mmpretrain')
+    cfg = Config.fromfile(path)
+    cfg.model.data_preprocessor = cfg.data_preprocessor
+    return cfg
+
+
+def write_files(root, cls):
+    """The files of CIFAR in their format, with images of noise; returns them with their digests."""
+    root.mkdir(parents=True)
+    draw = np.random.default_rng(0)
+    labels = 'labels' if cls is mmpretrain.datasets.CIFAR10 else 'fine_labels'
+    digests = {}
+    for name, _ in (*cls.train_list, *cls.test_list):
+        data = draw.integers(0, 256, (COUNT, 3 * 32 * 32), dtype=np.uint8)
+        content = pickle.dumps({'data': data, labels: list(range(COUNT))})
+        (root / name).write_bytes(content)
+        digests[name] = hashlib.md5(content).hexdigest()
+    return digests
+
+
+@pytest.fixture(scope='module')
+def files(tmp_path_factory):
+    """Folders with the files of both, by the name of the class; the class expects their digests."""
+    with pytest.MonkeyPatch.context() as patch:
+        folders = {}
+        for cls in (mmpretrain.datasets.CIFAR10, mmpretrain.datasets.CIFAR100):
+            root = folders[cls.__name__] = tmp_path_factory.mktemp(cls.__name__)
+            digests = write_files(root / cls.base_folder, cls)
+            for part in ('train_list', 'test_list'):
+                names = [name for name, _ in getattr(cls, part)]
+                patch.setattr(cls, part, [[name, digests[name]] for name in names])
+        yield folders
+
+
+@pytest.mark.parametrize('name', ['cifar10', 'cifar100'])
+def test_the_standard_files_are_read(name, files):
+    cfg = load(CIFAR / f'cct-7-3x1_1xb128_{name}.py')
+    for split, count in (('train', 5 * COUNT if name == 'cifar10' else COUNT), ('test', COUNT)):
+        config = cfg[f'{split}_dataloader'].dataset
+        config.data_root = str(files[name.upper()])
+        dataset = DATASETS.build(config)
+        assert len(dataset) == count and len(dataset.CLASSES) == cfg.model.head.num_classes
+        item = dataset[1]
+        assert item['inputs'].shape == (3, 32, 32) and item['data_samples'].gt_label.item() == 1
+    assert cfg.val_dataloader.dataset == {
+        **cfg.test_dataloader.dataset,
+        'data_root': f'data/{name}',
+    }
+
+
+@each_config
+def test_a_step_trains_everything(path):
+    cfg = load(path)
+    model = MODELS.build(cfg.model)
+    model.init_weights()
+    optimizer = build_optim_wrapper(model, cfg.optim_wrapper)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    labels = [0, cfg.model.head.num_classes - 1]
+    batch = dict(
+        inputs=[torch.randint(0, 256, (3, 32, 32), dtype=torch.uint8) for _ in labels],
+        data_samples=[DataSample().set_gt_label(label) for label in labels],
+    )
+    losses = model.train().train_step(copy.deepcopy(batch), optimizer)
+    assert torch.isfinite(losses['loss'])
+    parameters = dict(model.named_parameters())
+    unmoved = {name for name in before if torch.equal(before[name], parameters[name])}
+    assert unmoved <= {'backbone.pool.score.bias'}  # it cancels in the softmax
+    decay = {
+        id(p): g['weight_decay'] for g in optimizer.optimizer.param_groups for p in g['params']
+    }
+    for name, parameter in parameters.items():
+        assert decay[id(parameter)] == (0 if parameter.ndim == 1 else 0.06), name
+    model.eval()
+    with torch.no_grad():
+        assert len(model.test_step(batch)) == 2
+
+
+@each_config
+def test_the_table_counts_what_is_built(path):
+    with torch.device('meta'):
+        model = MODELS.build(load(path).model)
+    metadata = META[path.stem]['Metadata']
+    assert sum(p.numel() for p in model.parameters()) == metadata['Parameters']
+
+
+@pytest.mark.parametrize('path', PAPER, ids=lambda path: path.stem)
+def test_recipe(path):
+    """LaPE (arXiv v1), Table 7, and the published configs of Compact Transformers."""
+    cfg = Config.fromfile(path)
+    ten = cfg.train_dataloader.dataset.type == 'CIFAR10'
+    optimizer, (warm_up, cosine) = cfg.optim_wrapper.optimizer, cfg.param_scheduler
+    assert (optimizer.type, optimizer.lr, optimizer.weight_decay) == (
+        'AdamW', 5.5e-4 if ten else 6e-4, 0.06,
+    )  # fmt: skip
+    assert warm_up.start_factor * optimizer.lr == pytest.approx(1e-5 if ten else 1e-6)
+    assert (warm_up.end, cosine.begin, cosine.end, cosine.eta_min) == (10, 10, 300, 1e-5)
+    assert cfg.train_cfg.max_epochs == 310 and cfg.train_dataloader.batch_size == 128
+    backbone, head = cfg.model.backbone, cfg.model.head
+    assert (backbone.attn_drop_rate, backbone.drop_path_rate) == (0.1, 0.1)
+    assert head.num_classes == cfg.data_preprocessor.num_classes == (10 if ten else 100)
+    assert head.loss.label_smooth_val == 0.1
+    assert [augment.alpha for augment in cfg.model.train_cfg.augments] == [0.8, 1.0]
+    assert 'clip_grad' not in cfg.optim_wrapper
+    crop, _, rand, _ = cfg.train_dataloader.dataset.pipeline
+    assert tuple(crop.crop_ratio_range) == (0.8, 1.0)
+    assert (rand.magnitude_level, rand.magnitude_std) == (9, 0.5)
+    assert bool(cfg.get('custom_hooks')) == ten
+
+
+def test_images_are_mixed_until_epoch_175():
+    cfg = load(CIFAR / 'vit-lite-7-4_1xb128_cifar10.py')
+    model = MODELS.build(cfg.model)
+    runner = SimpleNamespace(model=model, epoch=0, logger=SimpleNamespace(info=print))
+    hook = HOOKS.build(cfg.custom_hooks[0])
+    for epoch in range(310):
+        runner.epoch = epoch
+        hook.before_train_epoch(runner)
+        assert (model.data_preprocessor.batch_augments is not None) == (epoch < 175)
+
+
+@pytest.mark.parametrize('path', PAPER, ids=lambda path: path.stem)
+def test_lape_changes_nothing_else(path):
+    if 'lape' not in path.stem:
+        assert path.with_name(re.sub('_1xb', '-lape_1xb', path.name)) in PAPER
+        return
+    plain, lape = (
+        Config.fromfile(each).to_dict()
+        for each in (path.with_name(path.name.replace('-lape', '')), path)
+    )
+    assert plain['model']['backbone'].pop('joining') == dict(type='mmlape.DefaultJoining')
+    assert lape['model']['backbone'].pop('joining') == dict(type='mmlape.LaPE')
+    for cfg in (plain, lape):
+        cfg.pop('filename', None)
+    assert plain == lape
+
+
+def run(epochs, work_dir):
+    """Top-1 accuracy on the digits after some epochs of their config."""
+    cfg = Config.fromfile(CIFAR / f'{DIGITS}.py')
+    cfg.work_dir, cfg.experiment_name = str(work_dir), f'{DIGITS}-{work_dir.name}'
+    cfg.env_cfg.dist_cfg = None
+    cfg.train_cfg.update(max_epochs=epochs, val_interval=epochs)
+    cfg.param_scheduler[1].end = epochs
+    for split in ('train', 'val', 'test'):
+        cfg[f'{split}_dataloader'].update(num_workers=0, persistent_workers=False)
+    runner = Runner.from_cfg(cfg)
+    runner.train()
+    return runner.message_hub.log_scalars['val/accuracy/top1'].current()
+
+
+@pytest.mark.slow
+def test_digits_are_learned(tmp_path, plain_configs):
+    """A fifth of the config's epochs: chance is 10 %."""
+    assert run(6, tmp_path) > 50
