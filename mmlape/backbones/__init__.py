@@ -3,6 +3,7 @@
 from .adapter import ViTAdapter
 from .base import Backbone
 from .families import (
+    CeiT,
     PyramidVisionTransformer,
     PyramidVisionTransformerV2,
     SwinTransformer,
@@ -13,6 +14,7 @@ from .stage import Stage
 
 __all__ = [
     'Backbone',
+    'CeiT',
     'PyramidVisionTransformer',
     'PyramidVisionTransformerV2',
     'Stage',

@@ -6,7 +6,11 @@ from .attention import Attention, AttentionLayer
 from .block import Block, Mlp
 from .conv_mlp import ConvMlp
 from .deformable import DeformableAttention, SamplingPlan, sampling_plan
+from .image_to_tokens import ImageToTokens
 from .interaction import Extractor, Injector, Interaction
+from .layer_attention import LayerClassAttention
+from .locally_enhanced import LocallyEnhancedMlp
+from .normed_linear import NormedLinear
 from .patch_embed import PatchEmbed, Stem, pad_to_multiple
 from .patch_merging import PatchMerging
 from .pooling import SequencePooling
@@ -21,9 +25,13 @@ __all__ = [
     'ConvMlp',
     'DeformableAttention',
     'Extractor',
+    'ImageToTokens',
     'Injector',
     'Interaction',
+    'LayerClassAttention',
+    'LocallyEnhancedMlp',
     'Mlp',
+    'NormedLinear',
     'PatchEmbed',
     'PatchMerging',
     'SamplingPlan',

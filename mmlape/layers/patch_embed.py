@@ -21,6 +21,15 @@ def pad_to_multiple(image: Tensor, multiple: Grid) -> Tensor:
     return F.pad(image, (0, -width % multiple[1], 0, -height % multiple[0]))
 
 
+def check_image(image: Tensor, in_channels: int) -> None:
+    """Raise ValueError unless ``image`` is ``(B, in_channels, height, width)`` with sides of at least 1 pixel."""
+    if image.ndim != 4 or image.shape[1] != in_channels or 0 in image.shape[-2:]:
+        raise ValueError(
+            f'image must have the shape (batch, {in_channels}, height, width) '
+            f'with sides of at least 1 pixel, got {tuple(image.shape)}'
+        )
+
+
 class Stem(nn.Module, ABC):
     """What makes the tokens of a stage, of an image or of the map of the stage before.
 
@@ -89,11 +98,7 @@ class PatchEmbed(Stem):
         Raises:
             ValueError: If ``image`` is not ``(B, in_channels, height, width)`` with sides of at least 1 pixel.
         """
-        if image.ndim != 4 or image.shape[1] != self.in_channels or 0 in image.shape[-2:]:
-            raise ValueError(
-                f'image must have the shape (batch, {self.in_channels}, height, width) '
-                f'with sides of at least 1 pixel, got {tuple(image.shape)}'
-            )
+        check_image(image, self.in_channels)
         maps = self.proj(pad_to_multiple(image, self.stride))
         layout = Layout((maps.shape[2], maps.shape[3]))
         tokens = maps.flatten(2).transpose(1, 2)

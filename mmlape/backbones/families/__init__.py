@@ -1,10 +1,12 @@
 """One file for each family of networks: its parts and architectures."""
 
+from .ceit import CeiT
 from .pvt import PyramidVisionTransformer, PyramidVisionTransformerV2
 from .swin import SwinTransformer
 from .vit import VisionTransformer
 
 __all__ = [
+    'CeiT',
     'PyramidVisionTransformer',
     'PyramidVisionTransformerV2',
     'SwinTransformer',

@@ -4,6 +4,7 @@ A new format is a class in a file of its own and a line in :data:`FORMATS`.
 """
 
 from .base import Format, State
+from .ceit import PublishedCeiT
 from .dtn import PublishedDTN
 from .openmmlab import OpenMMLabViT
 from .pvt import PublishedPVT
@@ -21,6 +22,7 @@ FORMATS: dict[str, Format] = {
     'pvt': PublishedPVT(),
     'dtn': PublishedDTN(),
     'swin': PublishedSwin(),
+    'ceit': PublishedCeiT(),
     'vit_adapter': ReferenceViTAdapter(),
     'mmseg': OpenMMLabViT(),
     'mmpretrain': OpenMMLabViT(),
