@@ -53,6 +53,14 @@ def build_adapter(vit=None, **options):
     return MODELS.build(config)
 
 
+def build_ceit(**options):
+    """A micro CeiT."""
+    stem = dict(type='mmlape.ImageToTokens', hidden_channels=8)
+    return MODELS.build(
+        dict(dict(type='mmlape.CeiT', arch=ARCH, img_size=64, stem=stem), **options)
+    )
+
+
 PYRAMID_ARCH = dict(
     embed_dims=[8, 16, 20, 32],
     depths=[1, 2, 1, 1],
@@ -158,6 +166,9 @@ VARIANTS = {
         out_indices=[1, 2],
     ),
     'swin-dtn': lambda: build_swin(norm_cfg=DTN, window_size=(2, 3), shift_alone=True),
+    'ceit-raw': lambda: build_ceit(out_type='raw'),
+    'ceit-lape': lambda: build_ceit(joining=JOININGS['lape'], out_indices=[1, 3]),
+    'ceit-dtn': lambda: build_ceit(norm_cfg=DTN, with_cls_token=False, with_dist_token=True),
     'pvtv2': lambda: build_pvt('V2'),
     'pvtv2-dtn': lambda: build_pvt('V2', norm_cfg=dict(type='mmlape.DTN', num_heads=4)),
     'pvtv2-linear': lambda: build_pvt('V2', linear=True),

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from backbone_variants import build_adapter, build_pvt, build_swin, build_vit
+from backbone_variants import build_adapter, build_ceit, build_pvt, build_swin, build_vit
 
 from mmlape.registry import MODELS
 
@@ -27,6 +27,12 @@ _PYRAMID = dict(
 def vit(**options):
     """Builder of a ViT of two layers, which takes further options."""
     return partial(build_vit, **{**_VIT, **options})
+
+
+def ceit(**options):
+    """Builder of a CeiT of two layers, which takes further options."""
+    small = dict(stem=component('ImageToTokens', hidden_channels=4), patch_size=8)
+    return partial(build_ceit, **{**_VIT, **small, **options})
 
 
 def pvt(version='', **options):
@@ -84,6 +90,9 @@ BACKBONES = {
     'TokenIN': _norm('TokenIN'),
     'PatchEmbed': vit(stem=component('PatchEmbed', norm_cfg=component('LN'))),
     'Attention': vit(window_size=3),
+    'ImageToTokens': ceit(joining=component('LaPE')),
+    'LocallyEnhancedMlp': vit(mlp=component('LocallyEnhancedMlp', norm_cfg=component('LN'))),
+    'LayerClassAttention': ceit(out_type='raw', with_dist_token=True, prefix_after=1),
     'PatchMerging': swin(norm_cfg=component('DTN')),
     'ShiftedWindowAttention': swin(attention_position=component('GaborAttention')),
     'SpatialReductionAttention': pvt(
@@ -94,6 +103,7 @@ BACKBONES = {
     'Block': vit(layer_scale=0.5),
     'SequencePooling': vit(out_type=component('SequencePooling')),
     'VisionTransformer': vit(out_type='featmap_and_prefix', out_indices=[0, 1], prefix_after=1),
+    'CeiT': ceit(out_type='featmap_and_prefix'),
     'PyramidVisionTransformer': pvt(with_cls_token=True, out_type='cls_token', out_indices=3),
     'PyramidVisionTransformerV2': pvt('V2', out_type='avg', out_indices=3),
     'SwinTransformer': swin(out_type='avg', out_indices=3, shift_alone=True),

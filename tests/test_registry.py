@@ -19,7 +19,7 @@ IN_A_BLOCK = [
     name
     for name, made in registered().items()
     if made.__module__.startswith(('mmlape.position.inside', 'mmlape.norm', 'mmlape.layers'))
-    and name not in ('PatchEmbed', 'SequencePooling')
+    and name not in ('ImageToTokens', 'LayerClassAttention', 'PatchEmbed', 'SequencePooling')
 ]
 # Tracing all of them takes a minute.
 EXPORTED_FAST = (

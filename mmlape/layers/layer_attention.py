@@ -27,13 +27,13 @@ class LayerClassAttention(nn.Module):
         norm_cfg: Token norm of its block. Default None, the block's.
 
     Shape:
-        ``layer_embed``: ``(1, L, C)``.
+        ``layer_position``: ``(1, L, C)``.
 
     Raises:
         ValueError: If an option is out of range.
     """
 
-    no_weight_decay = ('layer_embed',)
+    no_weight_decay = ('layer_position',)
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class LayerClassAttention(nn.Module):
         attn = Attention(embed_dims, num_heads, qkv_bias)
         self.block = Block(embed_dims, attn, Mlp(embed_dims, hidden_dims), norm_cfg=norm_cfg)
         table = torch.empty(1, num_layers, embed_dims)
-        self.layer_embed = nn.Parameter(nn.init.trunc_normal_(table, std=0.02))
+        self.layer_position = nn.Parameter(nn.init.trunc_normal_(table, std=0.02))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Class tokens ``(B, L, C)`` after each layer, the last one at the end, to ``(B, 1, C)``."""
-        return self.block(tokens + self.layer_embed, (1, tokens.shape[1]))[:, -1:]
+        return self.block(tokens + self.layer_position, (1, tokens.shape[1]))[:, -1:]

@@ -16,7 +16,7 @@ from .normed_linear import NormedLinear
 @MODELS.register_module()
 class LocallyEnhancedMlp(nn.Module):
     """Locally-enhanced Feed-Forward (CeiT, ICCV 2021, section 3.2): linear, 3 x 3 depthwise convolution on the grid,
-    linear, each with a norm, the first two with a GELU too. Prefix tokens, which have no neighbours, leave as they came.
+    linear, each with a norm, the first two with a GELU too. Prefix tokens leave as they came.
 
     Args:
         embed_dims: Channels ``C`` in and out.

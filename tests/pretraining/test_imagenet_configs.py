@@ -20,6 +20,8 @@ from PIL import Image
 IMAGENET = CONFIGS / 'imagenet'
 NAME = '{}_8xb128_in1k.py'
 TEACHER = dict(type='TimmClassifier', model_name='pvt_v2_b0')
+# What a class token leaves unread has gradients of zero, as published.
+UNREAD = {'ceit': r'backbone\.blocks\.11\.mlp\.'}
 CLASSES = 3  # of the data set that is made here; models keep their 1000
 # Published top-1. LaPE (ICCV 2023), Table 1; DTN (ICLR 2022), Tables 1, 2 and 9.
 PUBLISHED = {
@@ -31,6 +33,7 @@ PUBLISHED = {
     **{'vit-s-star-dtn': 81.7, 'vit-b-star': 81.7, 'vit-b-star-dtn': 82.5, 'pvt-t': 75.1},
     **{'pvt-t-dtn': 76.3, 'pvt-s': 79.9, 'pvt-s-dtn': 80.8, 'pvt-l': 81.7, 'pvt-l-dtn': 82.3},
     **{'pvtv2-b3': 83.2, 'pvtv2-b3-dtn': 83.7},
+    **{'ceit-t': 76.52, 'ceit-t-lape': 76.87, 'ceit-s': 81.88, 'ceit-s-lape': 82.12},
 }
 
 
@@ -110,8 +113,9 @@ def test_one_epoch_with_mmpretrains_runner(path, images, tmp_path):
     runner.train()  # two steps, validation, a checkpoint
 
     assert not waiting, 'several processes (DDP) would wait for these gradients'
-    moved = [n for n, p in model.named_parameters() if not torch.equal(p, starts[n])]
-    assert len(moved) == len(starts)
+    unread = UNREAD.get(short(path).partition('-')[0], '$')
+    moved = {n for n, p in model.named_parameters() if not torch.equal(p, starts[n])}
+    assert all(re.match(unread, name) for name in starts.keys() - moved)
     assert all(p.isfinite().all() for p in model.parameters())
     assert not any('teacher' in name for name in model.state_dict())
     # All parameters are in one group or another, those without weight decay as in DeiT.

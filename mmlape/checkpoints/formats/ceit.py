@@ -29,7 +29,7 @@ class PublishedCeiT(PlainViT):
         (r'\.leff\.bn3\.', '.mlp.fc2.norm.'),
         (r'^lca\.feedforward\.', 'across_layers.block.mlp.'),
         (r'^lca\.', 'across_layers.block.'),
-        (r'^pos_layer_embed$', 'across_layers.layer_embed'),
+        (r'^pos_layer_embed$', 'across_layers.layer_position'),
         (r'^pe_norm\.(\d+)\.', r'position.joining.norms.\1.'),
     )
     may_leave = (*LEFT, (r'^across_layers\.', 'the output of the model shows no class token'))
