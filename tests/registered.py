@@ -2,7 +2,14 @@
 
 from functools import partial
 
-from backbone_variants import build_adapter, build_ceit, build_pvt, build_swin, build_vit
+from backbone_variants import (
+    build_adapter,
+    build_ceit,
+    build_levit,
+    build_pvt,
+    build_swin,
+    build_vit,
+)
 
 from mmlape.registry import MODELS
 
@@ -33,6 +40,12 @@ def ceit(**options):
     """Builder of a CeiT of two layers, which takes further options."""
     small = dict(stem=component('ImageToTokens', hidden_channels=4), patch_size=8)
     return partial(build_ceit, **{**_VIT, **small, **options})
+
+
+def levit(**options):
+    """Builder of a LeViT, which takes further options."""
+    arch = dict(embed_dims=[8, 8, 16], depths=[1, 1, 1], num_heads=[1, 3, 2], key_dims=4)
+    return partial(build_levit, **{**_DROP, 'arch': arch, 'img_size': 32, **options})
 
 
 def pvt(version='', **options):
@@ -93,6 +106,11 @@ BACKBONES = {
     'ImageToTokens': ceit(joining=component('LaPE')),
     'LocallyEnhancedMlp': vit(mlp=component('LocallyEnhancedMlp', norm_cfg=component('LN'))),
     'LayerClassAttention': ceit(out_type='raw', with_dist_token=True, prefix_after=1),
+    'AttentionSubsampling': levit(out_indices=1),
+    'ConvStem': vit(stem=component('ConvStem', num_convs=3)),
+    'NormedMlp': vit(mlp=component('NormedMlp', norm_cfg=component('DTN')), with_cls_token=False),
+    'PostNormBlock': vit(block=component('PostNormBlock'), joining=component('LaPE')),
+    'WideValueAttention': vit(attention=component('WideValueAttention', key_dims=6)),
     'PatchMerging': swin(norm_cfg=component('DTN')),
     'ShiftedWindowAttention': swin(attention_position=component('GaborAttention')),
     'SpatialReductionAttention': pvt(
@@ -104,6 +122,7 @@ BACKBONES = {
     'SequencePooling': vit(out_type=component('SequencePooling')),
     'VisionTransformer': vit(out_type='featmap_and_prefix', out_indices=[0, 1], prefix_after=1),
     'CeiT': ceit(out_type='featmap_and_prefix'),
+    'LeViT': levit(out_type='avg', out_indices=2),
     'PyramidVisionTransformer': pvt(with_cls_token=True, out_type='cls_token', out_indices=3),
     'PyramidVisionTransformerV2': pvt('V2', out_type='avg', out_indices=3),
     'SwinTransformer': swin(out_type='avg', out_indices=3, shift_alone=True),

@@ -4,6 +4,7 @@ from .adapter import ViTAdapter
 from .base import Backbone
 from .families import (
     CeiT,
+    LeViT,
     PyramidVisionTransformer,
     PyramidVisionTransformerV2,
     SwinTransformer,
@@ -15,6 +16,7 @@ from .stage import Stage
 __all__ = [
     'Backbone',
     'CeiT',
+    'LeViT',
     'PyramidVisionTransformer',
     'PyramidVisionTransformerV2',
     'Stage',

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from mmlape.checks import check_layers, check_number
-from mmlape.layers import NormedLinear
+from mmlape.layers import PlainLinear
 from mmlape.layout import Grid
 from mmlape.position import AttentionPosition
 from mmlape.registry import MODELS
@@ -81,8 +81,8 @@ def build_across_layers(spec: StageSpec) -> nn.Module | None:
 
 
 def init_linear(module: nn.Module) -> None:
-    """Initial values of linear layers as in ViT and PVT; those with a norm of their own keep PyTorch's."""
-    if isinstance(module, nn.Linear) and not isinstance(module, NormedLinear):
+    """Initial values of linear layers as in ViT and PVT; those before a norm keep PyTorch's."""
+    if isinstance(module, nn.Linear) and not isinstance(module, PlainLinear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)

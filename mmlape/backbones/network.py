@@ -338,6 +338,8 @@ class StagedTransformer(Backbone):
         for number, spec in enumerate(specs, start=1):
             names = {part: name.format(number) for part, name in self.names.items()}
             stem = dict(spec.stem, in_channels=channels, embed_dims=spec.embed_dims)
+            if getattr(MODELS.get(stem['type']), 'needs_grid', False):
+                stem['grid'] = grid
             self.add_module(names['embed'], MODELS.build(stem))
             grid = getattr(self, names['embed']).grid_of(grid)
             self._add_prefix(spec)

@@ -3,26 +3,32 @@
 from typing import NoReturn
 
 from .attention import Attention, AttentionLayer
-from .block import Block, Mlp
+from .attention_subsampling import AttentionSubsampling
+from .block import Block, Mlp, PostNormBlock
 from .conv_mlp import ConvMlp
+from .conv_stem import ConvStem
 from .deformable import DeformableAttention, SamplingPlan, sampling_plan
 from .image_to_tokens import ImageToTokens
 from .interaction import Extractor, Injector, Interaction
 from .layer_attention import LayerClassAttention
 from .locally_enhanced import LocallyEnhancedMlp
-from .normed_linear import NormedLinear
+from .normed_linear import NormedLinear, PlainLinear
+from .normed_mlp import NormedMlp
 from .patch_embed import PatchEmbed, Stem, pad_to_multiple
 from .patch_merging import PatchMerging
 from .pooling import SequencePooling
 from .shifted_windows import ShiftedWindowAttention
 from .spatial_prior import SpatialPrior, build_map_norm
 from .spatial_reduction import SpatialReductionAttention
+from .wide_values import WideValueAttention
 
 __all__ = [
     'Attention',
     'AttentionLayer',
+    'AttentionSubsampling',
     'Block',
     'ConvMlp',
+    'ConvStem',
     'DeformableAttention',
     'Extractor',
     'ImageToTokens',
@@ -32,14 +38,18 @@ __all__ = [
     'LocallyEnhancedMlp',
     'Mlp',
     'NormedLinear',
+    'NormedMlp',
     'PatchEmbed',
     'PatchMerging',
+    'PlainLinear',
+    'PostNormBlock',
     'SamplingPlan',
     'SequencePooling',
     'ShiftedWindowAttention',
     'SpatialPrior',
     'SpatialReductionAttention',
     'Stem',
+    'WideValueAttention',
     'build_map_norm',
     'pad_to_multiple',
     'sampling_plan',

@@ -27,13 +27,11 @@ class LayerClassAttention(nn.Module):
         norm_cfg: Token norm of its block. Default None, the block's.
 
     Shape:
-        ``layer_position``: ``(1, L, C)``.
+        ``layer_position``: ``(1, L, C)``; it does not decay.
 
     Raises:
         ValueError: If an option is out of range.
     """
-
-    no_weight_decay = ('layer_position',)
 
     def __init__(
         self,

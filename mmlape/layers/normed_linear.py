@@ -1,4 +1,4 @@
-"""A linear layer with a token norm of its result."""
+"""Linear layers that a norm follows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from mmlape.layout import Grid, Layout
 from mmlape.norm import build_token_norm
 
 
-class NormedLinear(nn.Linear):
-    """``norm(W x + b)``, in networks whose norms follow their linear layers (CeiT, LeViT).
+class PlainLinear(nn.Linear):
+    """A linear layer that keeps PyTorch's initial values, whatever others of a network start from: a norm that follows
+    sets the scale."""
 
-    Initial values are PyTorch's, whatever other linear layers of a network start from: the norm sets the scale.
+
+class NormedLinear(PlainLinear):
+    """``norm(W x + b)``, in networks whose norms follow their linear layers (CeiT, LeViT).
 
     Args:
         in_features: Channels in.

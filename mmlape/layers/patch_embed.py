@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -35,9 +36,12 @@ class Stem(nn.Module, ABC):
 
     Attributes:
         stride: Pixels, or cells, from one token to the next, ``(vertical, horizontal)``.
+        needs_grid: Whether it takes ``grid``: the sides, at the pre-training image size, of what it is given. Default
+            False.
     """
 
     stride: Grid
+    needs_grid: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, image: Tensor) -> tuple[Tensor, Layout]:

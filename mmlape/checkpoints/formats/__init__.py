@@ -6,6 +6,7 @@ A new format is a class in a file of its own and a line in :data:`FORMATS`.
 from .base import Format, State
 from .ceit import PublishedCeiT
 from .dtn import PublishedDTN
+from .levit import TimmLeViT
 from .openmmlab import OpenMMLabViT
 from .pvt import PublishedPVT
 from .swin import PublishedSwin
@@ -23,6 +24,7 @@ FORMATS: dict[str, Format] = {
     'dtn': PublishedDTN(),
     'swin': PublishedSwin(),
     'ceit': PublishedCeiT(),
+    'levit': TimmLeViT(),
     'vit_adapter': ReferenceViTAdapter(),
     'mmseg': OpenMMLabViT(),
     'mmpretrain': OpenMMLabViT(),
