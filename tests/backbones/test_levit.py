@@ -116,8 +116,8 @@ def test_the_published_names_and_convolutions():
         for name, tensor in theirs.state_dict().items()
         if not name.startswith('head')
     }
-    for other in (state, convolutions):
-        found, report = convert_with_report(other, 'levit', ours)
+    for other, source in ((state, 'levit'), (convolutions, 'levit'), (convolutions, 'timm')):
+        found, report = convert_with_report(other, source, ours)
         assert report.matched_fraction == 1 and found.keys() == expected.keys()
         assert all(torch.equal(found[name], expected[name]) for name in found)
     first = build_levit(arch=SIZES, img_size=(128, 96), out_indices=0)

@@ -20,10 +20,10 @@ from PIL import Image
 IMAGENET = CONFIGS / 'imagenet'
 NAME = '{}_8xb128_in1k.py'
 TEACHER = dict(type='TimmClassifier', model_name='pvt_v2_b0')
-# Gradients of zero: what a class token leaves unread, as published; who asks and answers on a grid of one cell.
+# Gradients of zero: what a class token leaves unread, as published; what compares the cells of a grid of one.
 UNREAD = {
     'ceit': r'backbone\.blocks\.11\.mlp\.',
-    'levit': r'backbone\.block3\.\d\.attn\.(position|qkv)\.',
+    'levit': r'backbone\.block3\.\d\.(attn\.(position|qkv)|norm\d\.(positions|ratio_mean|ratio_var))\.',
 }
 CLASSES = 3  # of the data set that is made here; models keep their 1000
 # Published top-1. LaPE (ICCV 2023), Table 1; DTN (ICLR 2022), Tables 1, 2 and 9.
