@@ -53,6 +53,22 @@ def build_adapter(vit=None, **options):
     return MODELS.build(config)
 
 
+def build_ceit(**options):
+    """A micro CeiT."""
+    stem = dict(type='mmlape.ImageToTokens', hidden_channels=8)
+    return MODELS.build(
+        dict(dict(type='mmlape.CeiT', arch=ARCH, img_size=64, stem=stem), **options)
+    )
+
+
+LEVIT_ARCH = dict(embed_dims=[16, 24, 32], depths=[1, 2, 1], num_heads=[2, 5, 3], key_dims=4)
+
+
+def build_levit(**options):
+    """A micro LeViT."""
+    return MODELS.build(dict(dict(type='mmlape.LeViT', arch=LEVIT_ARCH, img_size=64), **options))
+
+
 PYRAMID_ARCH = dict(
     embed_dims=[8, 16, 20, 32],
     depths=[1, 2, 1, 1],
@@ -195,6 +211,16 @@ VARIANTS = {
     ),
     'compact-dtn': lambda: build_compact(
         norm_cfg=DTN, with_cls_token=True, out_type='raw', out_indices=[1, 3]
+    ),
+    'ceit-raw': lambda: build_ceit(out_type='raw'),
+    'ceit-lape': lambda: build_ceit(joining=JOININGS['lape'], out_indices=[1, 3]),
+    'ceit-dtn': lambda: build_ceit(norm_cfg=DTN, with_cls_token=False, with_dist_token=True),
+    'levit': build_levit,
+    'levit-dtn': lambda: build_levit(norm_cfg=dict(DTN, num_heads=4), out_indices=[0, 2]),
+    'levit-lape': lambda: build_levit(
+        position=dict(type='mmlape.LearnedPosition'),
+        joining=JOININGS['lape'],
+        attention_position=dict(type='mmlape.RelativePositionBias', mirrored=True, layer_norm=True),
     ),
     'pvtv2': lambda: build_pvt('V2'),
     'pvtv2-dtn': lambda: build_pvt('V2', norm_cfg=dict(type='mmlape.DTN', num_heads=4)),

@@ -4,7 +4,9 @@ from functools import partial
 
 from backbone_variants import (
     build_adapter,
+    build_ceit,
     build_compact,
+    build_levit,
     build_pvt,
     build_swin,
     build_t2t,
@@ -34,6 +36,18 @@ _PYRAMID = dict(
 def vit(**options):
     """Builder of a ViT of two layers, which takes further options."""
     return partial(build_vit, **{**_VIT, **options})
+
+
+def ceit(**options):
+    """Builder of a CeiT of two layers, which takes further options."""
+    small = dict(stem=component('ImageToTokens', hidden_channels=4), patch_size=8)
+    return partial(build_ceit, **{**_VIT, **small, **options})
+
+
+def levit(**options):
+    """Builder of a LeViT, which takes further options."""
+    arch = dict(embed_dims=[8, 8, 16], depths=[1, 1, 1], num_heads=[1, 3, 2], key_dims=4)
+    return partial(build_levit, **{**_DROP, 'arch': arch, 'img_size': 32, **options})
 
 
 def pvt(version='', **options):
@@ -109,6 +123,14 @@ BACKBONES = {
     'TransformerTokens': t2t(tokens=component('TransformerTokens')),
     'ConvPoolStem': compact(stem=component('ConvPoolStem', num_convs=2, hidden_dims=4)),
     'Attention': vit(window_size=3),
+    'ImageToTokens': ceit(joining=component('LaPE')),
+    'LocallyEnhancedMlp': vit(mlp=component('LocallyEnhancedMlp', norm_cfg=component('LN'))),
+    'LayerClassAttention': ceit(out_type='raw', with_dist_token=True, prefix_after=1),
+    'AttentionSubsampling': levit(out_indices=1),
+    'ConvStem': levit(joining=component('LaPE'), position=component('SinusoidalPosition')),
+    'NormedMlp': vit(mlp=component('NormedMlp', norm_cfg=component('ScaleNorm'))),
+    'PostNormBlock': vit(block=component('PostNormBlock'), joining=component('LaPE')),
+    'WideValueAttention': vit(attention=component('WideValueAttention', key_dims=6)),
     'PatchMerging': swin(norm_cfg=component('DTN')),
     'ShiftedWindowAttention': swin(attention_position=component('GaborAttention')),
     'SpatialReductionAttention': pvt(
@@ -120,6 +142,8 @@ BACKBONES = {
     'StreamNormBlock': compact(norm_cfg=component('DTN')),
     'SequencePooling': vit(out_type=component('SequencePooling')),
     'VisionTransformer': vit(out_type='featmap_and_prefix', out_indices=[0, 1], prefix_after=1),
+    'CeiT': ceit(out_type='featmap_and_prefix'),
+    'LeViT': levit(out_type='avg', out_indices=2),
     'PyramidVisionTransformer': pvt(with_cls_token=True, out_type='cls_token', out_indices=3),
     'PyramidVisionTransformerV2': pvt('V2', out_type='avg', out_indices=3),
     'T2TViT': t2t(norm_cfg=component('DTN', layers=1), joining=component('LaPE')),

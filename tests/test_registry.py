@@ -14,12 +14,20 @@ from torch.utils._pytree import tree_leaves
 from mmlape.registry import MODELS
 
 IMAGES = torch.randn(2, 3, 32, 48, generator=torch.Generator().manual_seed(0))
+STEMS_AND_POOLINGS = (
+    'AttentionSubsampling',
+    'ConvStem',
+    'ImageToTokens',
+    'LayerClassAttention',
+    'PatchEmbed',
+    'SequencePooling',
+)
 # A block is compiled where the component is a part of it.
 IN_A_BLOCK = [
     name
     for name, made in registered().items()
     if made.__module__.startswith(('mmlape.position.inside', 'mmlape.norm', 'mmlape.layers'))
-    and name not in ('PatchEmbed', 'SequencePooling')
+    and name not in STEMS_AND_POOLINGS
 ]
 # Tracing all of them takes a minute.
 EXPORTED_FAST = (

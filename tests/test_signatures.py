@@ -35,6 +35,7 @@ EXTRA = {
     'SwinTransformer': dict(arch=dict(embed_dims=4, depths=[1] * 4, num_heads=[1] * 4)),
     'VisionTransformer': dict(arch=ARCH),
     'CompactTransformer': dict(arch=ARCH),
+    'LayerClassAttention': dict(num_layers=2),
     'Pretrained': dict(checkpoint='weights.pth'),
     'LayerDecayOptimizerConstructor': dict(paramwise_cfg=dict(decay_rate=0.9)),
 }

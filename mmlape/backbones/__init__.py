@@ -3,7 +3,9 @@
 from .adapter import ViTAdapter
 from .base import Backbone
 from .families import (
+    CeiT,
     CompactTransformer,
+    LeViT,
     PyramidVisionTransformer,
     PyramidVisionTransformerV2,
     SwinTransformer,
@@ -15,7 +17,9 @@ from .stage import Stage
 
 __all__ = [
     'Backbone',
+    'CeiT',
     'CompactTransformer',
+    'LeViT',
     'PyramidVisionTransformer',
     'PyramidVisionTransformerV2',
     'Stage',

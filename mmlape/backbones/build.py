@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from mmlape.checks import check_layers, check_number
+from mmlape.layers import PlainLinear
 from mmlape.layout import Grid
 from mmlape.position import AttentionPosition
 from mmlape.registry import MODELS
@@ -66,9 +67,22 @@ def _build_block(
     return MODELS.build(dict(layer.block, embed_dims=dims, attn=attn, mlp=mlp, norm_cfg=layer.norm))
 
 
+def build_across_layers(spec: StageSpec) -> nn.Module | None:
+    """What makes the class token of the output from those after every layer, or None for that of the last layer."""
+    if spec.prefix.across_layers is None:
+        return None
+    sizes = dict(
+        embed_dims=spec.embed_dims,
+        num_heads=spec.num_heads,
+        num_layers=len(spec.layers) - spec.prefix.after,
+        hidden_dims=int(spec.embed_dims * spec.layers[-1].mlp['ratio']),
+    )
+    return MODELS.build(dict(spec.prefix.across_layers, **sizes))
+
+
 def init_linear(module: nn.Module) -> None:
-    """Initial values of linear layers as in ViT and PVT."""
-    if isinstance(module, nn.Linear):
+    """Initial values of linear layers as in ViT and PVT; those before a norm keep PyTorch's."""
+    if isinstance(module, nn.Linear) and not isinstance(module, PlainLinear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)

@@ -16,10 +16,10 @@ from mmlape.registry import MODELS
 from mmlape.signatures import check_type
 
 from .base import Backbone
-from .build import build_blocks, build_inside, init_linear
+from .build import build_across_layers, build_blocks, build_inside, init_linear
 from .names import alias_state_dict
 from .options import LAYER_NORM, NormPlaces, sort_options
-from .outputs import DENSE, OUTPUTS, build_pooling, check_out_type
+from .outputs import DENSE, OUTPUTS, READ_PREFIX, build_pooling, check_out_type
 from .spec import Recipe, StageSpec, find_arch
 from .stage import Stage
 
@@ -73,10 +73,12 @@ class StagedTransformer(Backbone):
             but so many last ones, or a list) says where in a stage; LayerNorm is elsewhere.
         stem: Config of what makes the tokens of a stage, a :class:`~mmlape.layers.Stem`, e.g.
             ``dict(type='mmlape.PatchEmbed', patch_size=16)``.
-        prefix: ``dict(cls_token=False, dist_token=False, registers=0, after=None)``: tokens before those of the grid of
-            the last stage, and the number of its first layers that run without them. None: up to the last one whose
-            norm sees places (DTN), which is none where no layer follows. They take their rows of the position along.
-            Tokens that no built layer sees are not built.
+        prefix: ``dict(cls_token=False, dist_token=False, registers=0, after=None, across_layers=None)``: tokens before
+            those of the grid of the last stage, and the number of its first layers that run without them. None: up to
+            the last one whose norm sees places (DTN), which is none where no layer follows. They take their rows of the
+            position along. Tokens that no built layer sees are not built. ``across_layers``, in a network counted by
+            layers: config of what makes the class token of the last layer's output from those after every layer, e.g.
+            ``dict(type='mmlape.LayerClassAttention')``; where the output shows none it is not built.
         attention: Config of the attention layers: one, a list with one for each stage, or for each layer.
         mlp: Config of the feed-forward networks, likewise; its ``ratio`` is that of hidden channels to C.
         block: Config of the blocks, likewise.
@@ -181,7 +183,7 @@ class StagedTransformer(Backbone):
         if final_norm is not None:
             check_bool('final_norm', final_norm)
         self._build(specs, check_grid('img_size', img_size), own['drop_rate'], final_norm)
-        self._finish(specs[-1].embed_dims, final_norm, output_norm)
+        self._finish(specs[-1], final_norm, output_norm)
         self.init_parameters()
         self.freeze()
 
@@ -214,12 +216,22 @@ class StagedTransformer(Backbone):
             tokens, layout, plan = stage.begin(maps, position)
             depth = len(stage.blocks)
             step = depth if self.counts == 'stages' else 1
+            class_tokens = []
             for first in range(0, depth, step):
                 tokens, layout = stage.run(tokens, layout, plan, first, first + step)
+                if self.across_layers is not None and layout.num_prefix:
+                    class_tokens.append(tokens[:, :1])
                 if first + step == depth:
-                    tokens = stage.end(tokens, layout)
+                    tokens = self._summed_up(stage.end(tokens, layout), class_tokens)
                 yield tokens, layout
             maps, position = layout.to_maps(tokens), stage.passed(plan, layout)
+
+    def _summed_up(self, tokens: Tensor, class_tokens: Sequence[Tensor]) -> Tensor:
+        """Tokens with the class token that those after every layer ``(B, 1, C)`` make, if they make one."""
+        if self.across_layers is None:
+            return tokens
+        summary = self.across_layers(torch.cat(list(class_tokens), dim=1))
+        return torch.cat([summary, tokens[:, 1:]], dim=1)
 
     def finish(self, unit: int, tokens: Tensor, layout: Layout) -> Tensor:
         """Tokens of an output after its norm; where it has none they pass."""
@@ -342,6 +354,8 @@ class StagedTransformer(Backbone):
         for number, spec in enumerate(specs, start=1):
             names = {part: name.format(number) for part, name in self.names.items()}
             stem = dict(spec.stem, in_channels=channels, embed_dims=spec.embed_dims)
+            if getattr(MODELS.get(stem['type']), 'needs_grid', False):
+                stem['grid'] = grid
             self.add_module(names['embed'], MODELS.build(stem))
             grid = getattr(self, names['embed']).grid_of(grid)
             self._add_prefix(spec)
@@ -381,10 +395,16 @@ class StagedTransformer(Backbone):
             token = nn.Parameter(torch.zeros(1, size, spec.embed_dims))
             setattr(self, name, nn.init.trunc_normal_(token, std=0.02))
 
-    def _finish(self, embed_dims: int, final_norm: bool | None, output_norm: dict) -> None:
-        """The output norm and the pooling."""
-        self.pool = build_pooling(self.out_type, embed_dims)
+    def _finish(self, last: StageSpec, final_norm: bool | None, output_norm: dict) -> None:
+        """What the class tokens of all layers make, the output norm and the pooling."""
+        ends = self.num_units - 1 in self.out_indices
+        shown = ends and self.out_type in READ_PREFIX
+        if last.prefix.across_layers and self.counts == 'stages':
+            raise ValueError(
+                f'across_layers needs a network counted by layers, {type(self).__name__} is by stages'
+            )
+        self.across_layers = build_across_layers(last) if shown else None
+        self.pool = build_pooling(self.out_type, last.embed_dims)
         wanted = self.out_type not in DENSE if final_norm is None else final_norm
-        wanted = wanted and self.num_units - 1 in self.out_indices
         norm_cfg = output_norm if self.norm_covers_output else self.parts['norm_cfg']
-        self.norm = build_token_norm(norm_cfg, embed_dims) if wanted else None
+        self.norm = build_token_norm(norm_cfg, last.embed_dims) if wanted and ends else None

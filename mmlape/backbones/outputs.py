@@ -27,6 +27,8 @@ OUTPUTS: dict[str, Output] = {
 }
 # Tokens that an out_type cannot do without.
 _NEEDED = {'cls_token': ('cls_token',), 'cls_and_dist': ('cls_token', 'dist_token')}
+# Of which prefix tokens are a part.
+READ_PREFIX = ('featmap_and_prefix', 'raw', 'cls_token', 'cls_and_dist')
 # With a value for every token; the others are for classifiers, as poolings with parameters are.
 DENSE = ('featmap', 'featmap_and_prefix', 'raw')
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmlape.checks import check_bool, check_keys, check_option, check_positive_int, check_rate
+from mmlape.signatures import check_type
 
 from .options import (
     NormPlaces,
@@ -28,7 +29,7 @@ STAGE_PARTS = ('stem', 'position', 'joining', 'attention_position')
 ARCH_PARTS = (
     *STAGE_PARTS, *LAYER_PARTS, 'prefix', 'norm_cfg', 'norm_places', 'img_size', 'pooling'
 )  # fmt: skip
-PREFIX = dict(cls_token=False, dist_token=False, registers=0, after=None)
+PREFIX = dict(cls_token=False, dist_token=False, registers=0, after=None, across_layers=None)
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,12 @@ class PrefixSpec:
     Attributes:
         sizes: Number of tokens by the name of their parameter, in the order of the sequence.
         after: Number of first layers of their stage without them.
+        across_layers: Config of what makes the class token of the output from those after every layer, or None.
     """
 
     sizes: Mapping[str, int]
     after: int = 0
+    across_layers: dict | None = None
 
 
 @dataclass(frozen=True)
@@ -204,7 +207,9 @@ class Recipe:
                 'out_indices must name it'
             )
         after = resolve_prefix_after(options['after'], norms, bool(sizes))
-        return PrefixSpec(sizes if after < built else {}, after)
+        joined, across = sizes if after < built else {}, options['across_layers']
+        check_type('across_layers', across, dict | None)
+        return PrefixSpec(joined, after, across if 'cls_token' in joined else None)
 
     def _layers(self, norms: list[list[dict]]) -> list[list[LayerSpec]]:
         """The blocks of every stage."""

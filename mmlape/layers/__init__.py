@@ -3,11 +3,18 @@
 from typing import NoReturn
 
 from .attention import Attention, AttentionLayer
-from .block import Block, Mlp, StreamNormBlock
+from .attention_subsampling import AttentionSubsampling
+from .block import Block, Mlp, PostNormBlock, StreamNormBlock
 from .conv_mlp import ConvMlp
 from .conv_pool_stem import ConvPoolStem
+from .conv_stem import ConvStem
 from .deformable import DeformableAttention, SamplingPlan, sampling_plan
+from .image_to_tokens import ImageToTokens
 from .interaction import Extractor, Injector, Interaction
+from .layer_attention import LayerClassAttention
+from .locally_enhanced import LocallyEnhancedMlp
+from .normed_linear import NormedLinear, PlainLinear
+from .normed_mlp import NormedMlp
 from .patch_embed import PatchEmbed, Stem, check_image, pad_to_multiple
 from .patch_merging import PatchMerging
 from .pooling import SequencePooling
@@ -15,21 +22,31 @@ from .shifted_windows import ShiftedWindowAttention
 from .spatial_prior import SpatialPrior, build_map_norm
 from .spatial_reduction import SpatialReductionAttention
 from .tokens_to_token import PerformerTokens, TokensToToken, TransformerTokens
+from .wide_values import WideValueAttention
 
 __all__ = [
     'Attention',
     'AttentionLayer',
+    'AttentionSubsampling',
     'Block',
     'ConvMlp',
     'ConvPoolStem',
+    'ConvStem',
     'DeformableAttention',
     'Extractor',
+    'ImageToTokens',
     'Injector',
     'Interaction',
+    'LayerClassAttention',
+    'LocallyEnhancedMlp',
     'Mlp',
+    'NormedLinear',
+    'NormedMlp',
     'PatchEmbed',
     'PatchMerging',
     'PerformerTokens',
+    'PlainLinear',
+    'PostNormBlock',
     'SamplingPlan',
     'SequencePooling',
     'ShiftedWindowAttention',
@@ -39,6 +56,7 @@ __all__ = [
     'StreamNormBlock',
     'TokensToToken',
     'TransformerTokens',
+    'WideValueAttention',
     'build_map_norm',
     'check_image',
     'pad_to_multiple',

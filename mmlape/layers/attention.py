@@ -27,6 +27,8 @@ class AttentionLayer(nn.Module):
     """
 
     proj: nn.Linear
+    # Channels of queries and keys by which scores are scaled; None: those of values.
+    key_dims: int | None = None
 
     def __init__(
         self,
@@ -105,7 +107,8 @@ class AttentionLayer(nn.Module):
             bias = bias.masked_fill(hidden, torch.finfo(query.dtype).min / 2)
             bias = bias.expand(-1, -1, query.shape[2], -1)
         dropout = self.attn_drop_rate if self.training else 0.0
-        out = F.scaled_dot_product_attention(query, key, value, bias, dropout, scale=width**-0.5)
+        scale = (self.key_dims or width) ** -0.5
+        out = F.scaled_dot_product_attention(query, key, value, bias, dropout, scale=scale)
         return out[..., :width]
 
     def project(self, tokens: Tensor) -> Tensor:

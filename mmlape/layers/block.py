@@ -109,6 +109,42 @@ class StreamNormBlock(Block):
         return tokens + self.drop_path(self.ls2(self.mlp(tokens, layout)))
 
 
+@MODELS.register_module()
+class PostNormBlock(Block):
+    """``x = x + norm1(attn(x + position, layout), layout);  x = x + norm2(mlp(x, layout), layout)``: norms at the end
+    of branches, and none before them (LeViT, ICCV 2021, where it is a batch norm).
+
+    Args: those of :class:`Block`. The weights of its norms start at 0, so that it starts as the identity.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        attn: nn.Module,
+        mlp: nn.Module,
+        layer_scale: bool | float | None = None,
+        drop_path_rate: float = 0.0,
+        norm_cfg: dict | None = None,
+    ) -> None:
+        super().__init__(embed_dims, attn, mlp, layer_scale, drop_path_rate, norm_cfg)
+        for norm in (self.norm1, self.norm2):
+            nn.init.zeros_(norm.weight)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        layout: Layout | Grid,
+        position: Tensor | None = None,
+        inside: InsidePlan | None = None,
+    ) -> Tensor:
+        """Transform tokens, see :meth:`Block.forward`; ``position`` is added to the tokens that attention reads."""
+        placed = tokens if position is None else tokens + position
+        read = self.attn(placed, layout) if inside is None else self.attn(placed, layout, inside)
+        tokens = tokens + self.drop_path(self.ls1(self.norm1(read, layout)))
+        made = self.mlp(tokens, layout)
+        return tokens + self.drop_path(self.ls2(self.norm2(made, layout)))
+
+
 def _layer_scale(embed_dims: int, init_value: bool | float | None) -> nn.Module:
     if init_value is None or init_value is False:
         return nn.Identity()

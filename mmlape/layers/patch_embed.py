@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,11 +22,11 @@ def pad_to_multiple(image: Tensor, multiple: Grid) -> Tensor:
     return F.pad(image, (0, -width % multiple[1], 0, -height % multiple[0]))
 
 
-def check_image(image: Tensor, channels: int) -> None:
-    """Raise ValueError if ``image`` is not ``(B, channels, height, width)`` with sides of at least 1 pixel."""
-    if image.ndim != 4 or image.shape[1] != channels or 0 in image.shape[-2:]:
+def check_image(image: Tensor, in_channels: int) -> None:
+    """Raise ValueError unless ``image`` is ``(B, in_channels, height, width)`` with sides of at least 1 pixel."""
+    if image.ndim != 4 or image.shape[1] != in_channels or 0 in image.shape[-2:]:
         raise ValueError(
-            f'image must have the shape (batch, {channels}, height, width) '
+            f'image must have the shape (batch, {in_channels}, height, width) '
             f'with sides of at least 1 pixel, got {tuple(image.shape)}'
         )
 
@@ -35,9 +36,12 @@ class Stem(nn.Module, ABC):
 
     Attributes:
         stride: Pixels, or cells, from one token to the next, ``(vertical, horizontal)``.
+        needs_grid: Whether it takes ``grid``: the sides, at the pre-training image size, of what it is given. Default
+            False.
     """
 
     stride: Grid
+    needs_grid: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, image: Tensor) -> tuple[Tensor, Layout]:

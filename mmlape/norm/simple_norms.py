@@ -76,7 +76,7 @@ class TokenGN(TokenNorm):
 class TokenBN(TokenNorm):
     """BatchNorm: each channel by its mean and variance over all tokens of the batch, running ones in evaluation.
 
-    Statistics are those of one process; they are not synchronised.
+    Statistics are those of one process; they are not synchronised. The variance of a single token is 0.
 
     Args:
         num_features: Channels ``C``.
@@ -103,6 +103,8 @@ class TokenBN(TokenNorm):
 
     def standardise(self, x: Tensor) -> Tensor:
         """Over B and N."""
+        if self.training and x.shape[0] * x.shape[1] == 1:  # which PyTorch's refuses
+            return self.standardise_present(x, torch.ones_like(x[..., :1], dtype=torch.bool))
         # Copies: the buffers may be of another dtype, and must not change in a recomputation.
         mean, var = (self._running(name, x.dtype) for name in ('mean', 'var'))
         out = F.batch_norm(

@@ -19,6 +19,11 @@ from PIL import Image
 
 IMAGENET = CONFIGS / 'imagenet'
 TEACHER = dict(type='TimmClassifier', model_name='pvt_v2_b0')
+# Gradients of zero: what a class token leaves unread, as published; what compares the cells of a grid of one.
+UNREAD = {
+    'ceit': r'backbone\.blocks\.11\.mlp\.',
+    'levit': r'backbone\.block3\.\d\.(attn\.(position|qkv)|norm\d\.(positions|ratio_mean|ratio_var))\.',
+}
 CLASSES = 3  # of the data set that is made here; models keep their 1000
 # Published top-1. LaPE (ICCV 2023), Table 1; DTN (ICLR 2022), Tables 1, 2, 9 and 12.
 PUBLISHED = {
@@ -34,6 +39,8 @@ PUBLISHED = {
     **{'swin-t': 81.12, 'swin-t-learned': 80.92, 'swin-t-learned-lape': 81.25},
     **{'swin-t-lape': 81.49, 'swin-t-dtn': 81.9, 'swin-s': 83.17, 'swin-s-learned': 82.81},
     **{'swin-s-learned-lape': 83.26, 'swin-s-lape': 83.39, 'swin-s-dtn': 83.5},
+    **{'levit-128s': 76.6, 'levit-128s-dtn': 77.3},
+    **{'ceit-t': 76.52, 'ceit-t-lape': 76.87, 'ceit-s': 81.88, 'ceit-s-lape': 82.12},
 }
 
 
@@ -118,15 +125,16 @@ def test_one_epoch_with_mmpretrains_runner(path, images, tmp_path):
     runner.train()  # two steps, validation, a checkpoint
 
     assert not waiting, 'several processes (DDP) would wait for these gradients'
-    moved = [n for n, p in model.named_parameters() if not torch.equal(p, starts[n])]
-    assert len(moved) == len(starts)
+    unread = UNREAD.get(short(path).partition('-')[0], '$')
+    moved = {n for n, p in model.named_parameters() if not torch.equal(p, starts[n])}
+    assert all(re.match(unread, name) for name in starts.keys() - moved)
     assert all(p.isfinite().all() for p in model.parameters())
     assert not any('teacher' in name for name in model.state_dict())
     # All parameters are in one group or another, those without weight decay as in DeiT.
     groups = runner.optim_wrapper.optimizer.param_groups
     decay = {id(p): group['weight_decay'] for group in groups for p in group['params']}
     for name, parameter in model.named_parameters():
-        spared = parameter.ndim == 1 or re.search(r'position|(cls|dist)_token', name)
+        spared = parameter.ndim == 1 or re.search(r'position|_token', name)
         full = cfg.optim_wrapper.optimizer.weight_decay
         assert decay[id(parameter)] == (0 if spared else full), name
     scalars = runner.message_hub.log_scalars
@@ -283,6 +291,7 @@ OTHER_RECIPES = {
     'swin-t': dict(_SWIN, drop_path=0.2),
     'swin-s': dict(_SWIN, drop_path=0.3),
     't2t-vit-t-14': _T2T,
+    'levit': dict(decay=0.025, epochs=1000, drop_path=None),
     't2t-vit-7': dict(_T2T, batch=1024, lr=1e-3, decay=0.03),
 }
 
@@ -306,7 +315,7 @@ def recipe_of(cfg: Config) -> dict:
         warm_up=warm_up.end,
         first=pytest.approx(warm_up.start_factor * optimizer.lr),
         last=cosine.eta_min,
-        drop_path=cfg.model.backbone.drop_path_rate,
+        drop_path=cfg.model.backbone.get('drop_path_rate'),
         clip=cfg.optim_wrapper.get('clip_grad', {}).get('max_norm'),
         sampler=cfg.train_dataloader.sampler.type,
         resized=resize.scale,

@@ -29,7 +29,12 @@ from torch.overrides import TorchFunctionMode
 from mmlape.analysis.results import Result
 from mmlape.analysis.stages import Stage
 from mmlape.checks import check_layers
-from mmlape.layers import Attention, ShiftedWindowAttention, SpatialReductionAttention
+from mmlape.layers import (
+    Attention,
+    ShiftedWindowAttention,
+    SpatialReductionAttention,
+    WideValueAttention,
+)
 from mmlape.layers.shifted_windows import apart
 from mmlape.layers.spatial_reduction import LINEAR_GRID
 from mmlape.layout import Grid, Layout
@@ -178,11 +183,15 @@ def places_of(attention: nn.Module, layout: Layout) -> Places:
     )
 
 
+def _all_places(attention: nn.Module, layout: Layout) -> Places:
+    return _with_prefix(_cells(layout.grid), layout.num_prefix, layout.num_prefix)
+
+
 def _token_places(attention: Attention, layout: Layout) -> Places:
     window = attention.window_size
-    if window is None:
-        return _with_prefix(_cells(layout.grid), layout.num_prefix, layout.num_prefix)
-    return _window_places(window, layout, (0, 0))
+    return (
+        _all_places(attention, layout) if window is None else _window_places(window, layout, (0, 0))
+    )
 
 
 def _moved_places(attention: ShiftedWindowAttention, layout: Layout) -> Places:
@@ -204,7 +213,7 @@ def _window_places(window: Grid, layout: Layout, shift: Grid) -> Places:
 
 
 def _reduced_places(attention: SpatialReductionAttention, layout: Layout) -> Places:
-    places = _with_prefix(_cells(layout.grid), layout.num_prefix, layout.num_prefix)
+    places = _all_places(attention, layout)
     if not attention.reduces:
         return places
     centres = [
@@ -219,6 +228,7 @@ _PLACES: dict[type[nn.Module], Callable[..., Places]] = {
     ShiftedWindowAttention: _moved_places,
     Attention: _token_places,
     SpatialReductionAttention: _reduced_places,
+    WideValueAttention: _all_places,
 }
 
 

@@ -4,8 +4,10 @@ A new format is a class in a file of its own and a line in :data:`FORMATS`.
 """
 
 from .base import Format, State
+from .ceit import PublishedCeiT
 from .compact import PublishedCompact
 from .dtn import PublishedDTN
+from .levit import TimmLeViT
 from .openmmlab import OpenMMLabViT
 from .pvt import PublishedPVT
 from .swin import PublishedSwin
@@ -25,6 +27,8 @@ FORMATS: dict[str, Format] = {
     'swin': PublishedSwin(),
     't2t': PublishedT2T(),
     'compact': PublishedCompact(),
+    'ceit': PublishedCeiT(),
+    'levit': TimmLeViT(),
     'vit_adapter': ReferenceViTAdapter(),
     'mmseg': OpenMMLabViT(),
     'mmpretrain': OpenMMLabViT(),

@@ -7,6 +7,7 @@ from pathlib import Path
 import timm
 from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError
+from timm.models.levit import Levit
 from timm.models.pvt_v2 import PyramidVisionTransformerV2
 from timm.models.swin_transformer import SwinTransformer
 from timm.models.vision_transformer import Block
@@ -20,7 +21,7 @@ from .base import State
 
 _SECONDS = 10.0
 # What differs between models of these shows in the shapes of their weights.
-_SHOWN = (PyramidVisionTransformerV2, SwinTransformer)
+_SHOWN = (Levit, PyramidVisionTransformerV2, SwinTransformer)
 _ELSEWHERE = ('hf-hub:', 'hf_hub:', 'local-dir:', 'timm/')
 
 
@@ -102,8 +103,8 @@ def check_timm_layers(name: str, source: nn.Module, model: nn.Module | None) -> 
     """
     if not isinstance(source, TimmViT):
         raise ValueError(
-            f'{name!r} is a {type(source).__name__} of timm; only its VisionTransformer, PVTv2 '
-            'and SwinTransformer are such as our backbones'
+            f'{name!r} is a {type(source).__name__} of timm; only its VisionTransformer, PVTv2, '
+            'SwinTransformer and Levit are such as our backbones'
         )
     block = source.blocks[0]
     if type(block) is not Block:

@@ -10,6 +10,7 @@ from torch import nn
 from mmlape.backbones import StagedTransformer, VisionTransformer, ViTAdapter
 
 from .base import LAYER_SCALE, Format, Reasons, State, need
+from .levit import TimmLeViT
 from .pvt import TimmPVT
 from .swin import TimmSwin
 
@@ -89,12 +90,14 @@ class PlainViT(Format):
 
 
 class Timm(PlainViT):
-    """timm's plain Vision Transformers (AugReg, DeiT, DeiT-3, DINOv2, ...), its PVTv2 and its Swin."""
+    """timm's plain Vision Transformers (AugReg, DeiT, DeiT-3, DINOv2, ...), its PVTv2, its Swin and its LeViT."""
 
     def resolve(self, state: State) -> Format:
-        """The adapter of PVTv2 or Swin for their layouts."""
+        """The adapter of PVTv2, Swin or LeViT for their layouts."""
         if any(name.startswith('layers.0.blocks.') for name in state):
             return TimmSwin()
+        if 'stem.conv1.linear.weight' in state:
+            return TimmLeViT()
         return TimmPVT() if any(name.startswith('stages.') for name in state) else self
 
 

@@ -74,7 +74,7 @@ class AttentionPosition(PlanKeeper, ABC):
         super().__init__()
         self.embed_dims = check_positive_int('embed_dims', embed_dims)
         self.num_heads = check_positive_int('num_heads', num_heads)
-        if embed_dims % num_heads:
+        if self.places and embed_dims % num_heads:  # heads have channels
             raise ValueError(
                 f'num_heads must divide embed_dims, got num_heads={num_heads}, embed_dims={embed_dims}'
             )

@@ -31,10 +31,12 @@ class RelativePositionBias(AttentionPosition):
         layer_norm: LaPE's form: a LayerNorm over the key axis of the bias (arXiv v1, appendix B). Its weight and bias
             have one value per key, and are resized with the grid. Default False.
         eps: Added to its variance. Default 1e-5, as in the published code.
+        mirrored: LeViT's form: offsets that differ in their signs alone share a value (ICCV 2021, section 4.2), which
+            starts at zero. Default False.
 
     Shape:
         ``relative_position_bias_table``: ``((2 * H0 - 1) * (2 * W0 - 1), heads)``, offsets query - key in raster
-        order.
+        order; ``(H0 * W0, heads)``, their absolute values, if ``mirrored``.
     """
 
     places = False
@@ -48,34 +50,53 @@ class RelativePositionBias(AttentionPosition):
         window_size: int | Grid | None = None,
         layer_norm: bool = False,
         eps: float = 1e-5,
+        mirrored: bool = False,
     ) -> None:
         super().__init__(embed_dims, num_heads, grid, num_prefix_tokens, window_size)
         self.grid = self.grid if self.window_size is None else self.window_size
         height, width = self.grid
-        table = torch.empty((2 * height - 1) * (2 * width - 1), self.num_heads)
-        self.relative_position_bias_table = nn.Parameter(nn.init.trunc_normal_(table, std=0.02))
+        self.mirrored = mirrored
+        if mirrored:
+            table = torch.zeros(height * width, self.num_heads)
+        else:
+            table = torch.empty((2 * height - 1) * (2 * width - 1), self.num_heads)
+            nn.init.trunc_normal_(table, std=0.02)
+        self.relative_position_bias_table = nn.Parameter(table)
         normed, eps = layer_norm, check_eps(eps)
         self.pe_norm = nn.LayerNorm(height * width, eps=eps) if normed else None
 
-    def bias(self, query: Layout | Grid, key: Layout | Grid | None = None) -> Tensor:
-        """``(1, heads, queries, keys)``; zero for prefix tokens, which layouts have and grids have not."""
+    def bias(self, query: Layout | Grid, key: Layout | Grid | None = None, step: int = 1) -> Tensor:
+        """``(1, heads, queries, keys)``; zero for prefix tokens, which layouts have and grids have not.
+
+        Args:
+            query: Where queries lie.
+            key: Where keys lie. Default None, as queries.
+            step: Only every so-manieth row and column of the queries' grid, from the first on, has queries. Default 1.
+        """
         key = query if key is None else key
-        bias = self._between((query[0], query[1]), (key[0], key[1]))
+        bias = self._between((query[0], query[1]), (key[0], key[1]), step)
         prefix = [getattr(where, 'num_prefix', 0) for where in (key, query)]
         return F.pad(bias, (prefix[0], 0, prefix[1], 0))
 
     def table(self, grid: Grid) -> Tensor:
         """The table for ``grid = (H, W)``: ``((2 * H - 1) * (2 * W - 1), heads)``."""
         source, target = ((2 * height - 1, 2 * width - 1) for height, width in (self.grid, grid))
-        return resize_table(self.relative_position_bias_table[None], source, target)[0]
+        table = self.relative_position_bias_table
+        if self.mirrored:
+            table = table.unflatten(0, self.grid)
+            for axis, side in enumerate(self.grid):
+                signed = torch.arange(1 - side, side, device=table.device)
+                table = table.index_select(axis, signed.abs())
+            table = table.flatten(0, 1)
+        return resize_table(table[None], source, target)[0]
 
-    def _between(self, queries: Grid, keys: Grid) -> Tensor:
-        """``(1, heads, H * W, A * E)`` for queries on ``H x W`` and keys on ``A x E`` cells."""
+    def _between(self, queries: Grid, keys: Grid, step: int) -> Tensor:
+        """``(1, heads, N, A * E)`` for every ``step``-th row and column of ``queries`` and all of ``A x E`` keys."""
         bias = self.table(queries).unflatten(0, [2 * side - 1 for side in queries])
         # Rows, then columns: indices of one axis alone, in place of one for every pair of cells.
         for axis, sides in enumerate(zip(queries, keys)):
-            bias = _at_offsets(bias, axis, *sides)
-        bias = bias.unflatten(1, (queries[1], keys[1])).unflatten(0, (queries[0], keys[0]))
+            bias = _at_offsets(bias, axis, *sides, step)
+        bias = bias.unflatten(1, (-1, keys[1])).unflatten(0, (-1, keys[0]))
         bias = bias.permute(4, 0, 2, 1, 3).flatten(3, 4).flatten(1, 2)
         if self.pe_norm is not None:
             weight, shift = (
@@ -86,10 +107,10 @@ class RelativePositionBias(AttentionPosition):
         return bias.unsqueeze(0)
 
 
-def _at_offsets(table: Tensor, axis: int, queries: int, keys: int) -> Tensor:
+def _at_offsets(table: Tensor, axis: int, queries: int, keys: int, step: int) -> Tensor:
     """Entries of an axis of offsets ``-(queries - 1) .. queries - 1`` for every pair of query and key on it."""
     own, others = (centres(count, queries, table.device) for count in (queries, keys))
-    offsets = (own[:, None] - others[None]).flatten() + (queries - 1)
+    offsets = (own[::step, None] - others[None]).flatten() + (queries - 1)
     if queries == keys:
         return table.index_select(axis, offsets.long())
     offsets = offsets.clamp(0, 2 * queries - 2)

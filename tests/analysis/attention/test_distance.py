@@ -195,5 +195,5 @@ def test_mistakes():
     with pytest.raises(ValueError, match='at least one image'):
         attention_distances(model, [], stages)
     other = OneLayer(nn.MultiheadAttention(12, 3), (2, 2))
-    with pytest.raises(ValueError, match=r"'Attention', 'SpatialReductionAttention'\], got Multi"):
+    with pytest.raises(ValueError, match=r"'Attention', .*'WideValueAttention'\], got Multi"):
         attention_distances(other, [IMAGE], find_stages(other))

@@ -1,0 +1,8 @@
+"""CeiT-S with LaPE. ImageNet-1K, 300 epochs, 8 GPUs x 128 images.
+
+Published (LaPE, ICCV 2023, Table 1): top-1 82.12; 73.87 at epoch 100.
+"""
+
+_base_ = './ceit-s_8xb128_in1k.py'
+
+model = dict(backbone=dict(joining=dict(type='mmlape.LaPE')))

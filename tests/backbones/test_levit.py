@@ -1,0 +1,205 @@
+"""LeViT against timm's: the same weights, the same vectors and gradients, in evaluation and in training."""
+
+import re
+
+import pytest
+import timm
+import torch
+from backbone_variants import build_levit
+from timm.models.levit import LevitDistilled
+from torch.utils.flop_counter import FlopCounterMode
+
+from mmlape.checkpoints import convert, convert_with_report
+from mmlape.position import RelativePositionBias
+from mmlape.registry import MODELS
+
+SIZES = dict(embed_dims=[16, 24, 40], depths=[2, 3, 1], num_heads=[2, 5, 3], key_dims=8)
+
+
+def of_timm(size=(128, 96), **options):
+    sizes = dict(embed_dim=(16, 24, 40), depth=(2, 3, 1), num_heads=(2, 5, 3), key_dim=8)
+    model = LevitDistilled(img_size=size, num_classes=7, **sizes, **options)
+    draw = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=draw) * 0.2
+    for name, buffer in model.named_buffers():
+        if 'running' in name:
+            buffer.copy_(torch.rand(buffer.shape, generator=draw) + 0.5)
+    return model
+
+
+def pair(size=(128, 96), **options):
+    """timm's network, and ours with its weights."""
+    theirs = of_timm(size, **options)
+    ours = build_levit(arch=SIZES, img_size=size, out_type='avg', out_indices=2)
+    ours.load_state_dict(convert(theirs.state_dict(), 'levit', ours), strict=True)
+    return ours, theirs
+
+
+@pytest.mark.parametrize('training', [False, True], ids=['eval', 'train'])
+@pytest.mark.parametrize('size', [(128, 96), (224, 224)], ids=str)
+def test_vectors_and_gradients_are_timms(size, training):
+    # Gradients that batch norms cancel are noise in float32.
+    models = ours, theirs = tuple(model.train(training).double() for model in pair(size))
+    image = torch.randn(4, 3, *size).double()
+    vectors = (
+        ours(image)[0],
+        theirs.forward_head(theirs.forward_features(image), pre_logits=True),
+    )
+    torch.testing.assert_close(*vectors, atol=1e-4, rtol=1e-4)
+    cotangent = torch.randn(vectors[0].shape).double()
+    for vector in vectors:
+        (vector * cotangent).sum().backward()
+    grads = {n: p.grad for n, p in theirs.named_parameters() if not n.startswith('head')}
+    expected = convert(grads, 'levit', ours, min_matched=0.9)  # without running statistics
+    for name, parameter in ours.named_parameters():
+        gap = (parameter.grad - expected[name]).norm()
+        assert gap < 1e-3 * expected[name].norm() + 1e-9, name
+    if training:
+        statistics = [dict(model.named_buffers()) for model in models]
+        found = convert(theirs.state_dict(), 'levit', ours)
+        for name, buffer in statistics[0].items():
+            torch.testing.assert_close(buffer, found[name], atol=1e-4, rtol=1e-4)
+
+
+def test_maps_and_heads_are_timms():
+    """Scores of timm's heads on our vector are timm's; maps are those of its stages."""
+    ours, theirs = (model.eval() for model in pair())
+    image = torch.randn(2, 3, 128, 96)
+    (vector,) = ours(image)
+    scores = (theirs.head(vector) + theirs.head_dist(vector)) / 2
+    torch.testing.assert_close(scores, theirs(image), atol=1e-4, rtol=1e-4)
+    maps = build_levit(arch=SIZES, img_size=(128, 96)).eval()
+    maps.load_state_dict(convert(theirs.state_dict(), 'levit', maps))
+    found = theirs.forward_intermediates(image, intermediates_only=True)
+    for mine, other in zip(maps(image), found, strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-4, rtol=1e-4)
+
+
+def published(state):
+    """timm's names as the published code's, branch by branch."""
+    parts = {
+        'attn.qkv.': 'm.qkv.', 'attn.proj.ln.': 'm.proj.1.', 'attn.attention_biases': 'm.attention_biases',
+        'mlp.ln1.': 'm.0.', 'mlp.ln2.': 'm.2.', 'attn_downsample.q.ln.': 'q.1.', 'attn_downsample.kv.': 'kv.',
+        'attn_downsample.proj.ln.': 'proj.1.', 'attn_downsample.attention_biases': 'attention_biases',
+    }  # fmt: skip
+    branches, renamed = [], {}
+    for name in state:  # in the order of the network
+        found = re.match(r'(stages\.\d\.(?:blocks\.\d|downsample)\.(?:attn|mlp))', name)
+        if found and found[1] not in branches:
+            branches.append(found[1])
+    for name, tensor in state.items():
+        found = re.match(r'(stages\.\d\.(?:blocks\.\d|downsample)\.(?:attn|mlp))', name)
+        if found:
+            rest = name.split('.', 4 if '.blocks.' in name else 3)[-1]
+            theirs = next(part for part in parts if rest.startswith(part))
+            number = branches.index(found[1])
+            name = f'blocks.{number}.{parts[theirs]}{rest.removeprefix(theirs)}'
+        stem = re.match(r'stem\.conv(\d)\.(.*)', name)
+        if stem:
+            name = f'patch_embed.{2 * int(stem[1]) - 2}.{stem[2]}'
+        renamed[name.replace('head.linear', 'head.l').replace('.linear.', '.c.')] = tensor
+    return renamed
+
+
+def test_the_published_names_and_convolutions():
+    theirs = of_timm()
+    ours = build_levit(arch=SIZES, img_size=(128, 96))
+    expected = convert(theirs.state_dict(), 'levit', ours)
+    state = published(theirs.state_dict())
+    assert {'blocks.4.kv.c.weight', 'blocks.5.m.2.c.weight', 'patch_embed.6.c.weight'} <= set(state)
+    state['blocks.0.m.attention_bias_idxs'] = torch.zeros(48, 48, dtype=torch.long)
+    convolutions = {
+        name: tensor[..., None, None]
+        if tensor.ndim == 2 and name.endswith('linear.weight')
+        else tensor
+        for name, tensor in theirs.state_dict().items()
+        if not name.startswith('head')
+    }
+    for other, source in ((state, 'levit'), (convolutions, 'levit'), (convolutions, 'timm')):
+        found, report = convert_with_report(other, source, ours)
+        assert report.matched_fraction == 1 and found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in found)
+    first = build_levit(arch=SIZES, img_size=(128, 96), out_indices=0)
+    assert all('patch_embed2' not in name for name in convert(state, 'levit', first))
+
+
+@pytest.mark.parametrize(
+    ('arch', 'millions_of_flops', 'with_dtn'),
+    # Published (LeViT, ICCV 2021): 305, 406, 658, 1120 and 2353 M, with two heads. DTN (ICLR 2022, Table 12) has 320 M
+    # in the first, with maps of all tokens by all tokens; ours are separable.
+    [
+        ('levit-128s', 304, 312),
+        pytest.param('levit-128', 405, 419, marks=pytest.mark.slow),
+        pytest.param('levit-192', 656, 677, marks=pytest.mark.slow),
+        pytest.param('levit-256', 1126, 1154, marks=pytest.mark.slow),
+        pytest.param('levit-384', 2350, 2391, marks=pytest.mark.slow),
+    ],
+)
+def test_size_is_the_published_one(arch, millions_of_flops, with_dtn):
+    with torch.device('meta'):
+        theirs = timm.create_model(arch.replace('-', '_'))
+    heads = sum(p.numel() for n, p in theirs.named_parameters() if n.startswith('head'))
+    for norm, expected in (('TokenBN', millions_of_flops), ('DTN', with_dtn)):
+        norm_cfg = dict(type=f'mmlape.{norm}')
+        base = dict(type='mmlape.LeViT', arch=arch, out_type='avg', out_indices=2)
+        with torch.device('meta'):
+            model = MODELS.build(dict(base, norm_cfg=norm_cfg)).eval()
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model(torch.zeros(1, 3, 224, 224, device='meta'))
+        assert round(counter.get_total_flops() / 2e6) == expected
+        if norm == 'TokenBN':
+            count = sum(p.numel() for p in model.parameters())
+            assert count + heads == sum(p.numel() for p in theirs.parameters())
+
+
+def test_bias_of_offsets_without_signs():
+    """On its own grid timm's table, read by absolute offsets; on another, symmetric still, with the middle in place."""
+    bias = RelativePositionBias(8, 2, (3, 4), mirrored=True)
+    assert not bias.relative_position_bias_table.any()
+    table = torch.nn.init.normal_(bias.relative_position_bias_table)
+    found = bias.bias((3, 4))[0].unflatten(2, (3, 4)).unflatten(1, (3, 4))
+    for query, key in (((0, 0), (2, 3)), ((2, 1), (0, 3)), ((1, 2), (1, 2))):
+        offset = [abs(a - b) for a, b in zip(query, key)]
+        torch.testing.assert_close(
+            found[(slice(None), *query, *key)], table[4 * offset[0] + offset[1]]
+        )
+    halved = bias.bias((3, 4), step=2)[0].unflatten(2, (3, 4)).unflatten(1, (2, 2))
+    torch.testing.assert_close(halved, found[:, ::2, ::2])
+    other = bias.bias((6, 5))[0]
+    torch.testing.assert_close(other, other.mT)
+    torch.testing.assert_close(other.diagonal(dim1=1, dim2=2), table[:1].T.expand(-1, 30))
+
+
+def test_dtn_is_at_the_end_of_branches():
+    norms = [
+        type(norm).__name__
+        for norm in build_levit(norm_cfg=dict(type='mmlape.DTN', num_heads=4, layers=1)).modules()
+        if type(norm).__name__ in ('DTN', 'TokenBN')
+    ]
+    assert norms.count('DTN') == 2 * 3  # the first layer of each stage
+    full = MODELS.build(dict(type='mmlape.LeViT', norm_cfg=dict(type='mmlape.DTN'), out_indices=0))
+    assert {block.norm1.num_heads for block in full.block1} == {4}
+    assert not full.block1[0].norm1.weight.any()
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(arch=dict(SIZES, depths=[2, 2])), 'must have one entry for each of 3 stages'),
+        (dict(arch=dict(SIZES, embed_dims=16)), 'must be a list of 3 values'),
+        (dict(arch=dict(SIZES, embed_dims=[12, 24, 40])), 'must be a multiple of 8'),
+        (dict(norm_cfg=dict(type='mmlape.DTN')), 'num_heads'),
+        (dict(window_size=7), "unexpected keyword argument 'window_size'"),
+    ],
+)
+def test_mistakes(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        build_levit(**options)
+
+
+def test_a_position_that_changes_queries_is_refused():
+    shared = dict(type='mmlape.RotaryPosition')
+    arch = dict(SIZES, num_heads=[2, 2, 2])
+    with pytest.raises(ValueError, match='a position that is added to scores'):
+        build_levit(arch=arch, attention_position=shared)(torch.zeros(1, 3, 32, 32))
