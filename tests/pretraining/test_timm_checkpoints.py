@@ -254,6 +254,7 @@ def run_tool(*arguments, folder):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_a_script_of_timm_runs_unmodified(tmp_path):
     """Like timm's own script: it knows timm alone, takes a model's name and options, imports its neighbours."""
     scripts = tmp_path / 'clone'

@@ -2,6 +2,7 @@
 
 import fnmatch
 import math
+import re
 
 import pytest
 import timm
@@ -141,7 +142,13 @@ def test_parameters_are_as_many_as_published(name):
         assert default == count, 'with the default joining, ours is as large as timm has it'
 
 
-@pytest.mark.parametrize('name', FLOPS)
+@pytest.mark.parametrize(
+    'name',
+    [
+        pytest.param(name, marks=pytest.mark.slow if re.search('small|base|large|b3', name) else [])
+        for name in FLOPS
+    ],
+)
 def test_multiply_adds_are_as_many_as_published(name):
     plain, published_dtn = FLOPS[name]
     dtn = f'{name}_dtn' if 'pvt' in name else f'dtn_{name.replace("deit", "vit")}'
