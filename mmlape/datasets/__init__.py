@@ -1,4 +1,5 @@
-"""The small data sets that are built, not downloaded: of the quick start, and of the experiment on position."""
+"""The small data sets that are built, not downloaded: of the quick start, of the experiment on
+position, and for classifiers."""
 
 from .digit_cells import build_digit_cells, cell_classes
 from .digit_images import DigitImages

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from backbone_variants import build_pvt, build_vit, randomise
+from backbone_variants import build_compact, build_pvt, build_swin, build_vit, randomise
 
 SIZE = (50, 70)  # 4 x 5 patches of 16, 2 x 3 cells of 32; no multiple of either
 IMAGE = torch.linspace(-1, 1, 2 * 3 * SIZE[0] * SIZE[1]).view(2, 3, *SIZE)
@@ -71,3 +71,27 @@ def build_maps(model):
 def test_what_cannot_be_returned_is_refused(build, options, message):
     with pytest.raises(ValueError, match=message):
         build(**options)
+
+
+def test_the_norm_of_the_last_output_replaces_that_of_its_map():
+    """Two norms of one output would leave one without a gradient; False leaves out both."""
+    found = {
+        final: {name for name, _ in build_swin(final_norm=final).named_children() if 'norm' in name}
+        for final in (None, True, False)
+    }
+    maps = {'norm1', 'norm2', 'norm3', 'norm4'}
+    assert found == {None: maps, True: maps - {'norm4'} | {'norm'}, False: set()}
+
+
+def test_pooled_is_what_the_architecture_was_published_with():
+    image = torch.randn(1, 3, 32, 32)
+    for model in (
+        build_vit(out_type='pooled'),
+        build_pvt('V2', out_type='pooled', out_indices=3),
+        build_swin(out_type='pooled', out_indices=3),
+        build_compact(out_type='pooled'),
+    ):
+        assert model(image)[0].shape == (1, model.norm.weight.numel() if model.norm else 32)
+    assert build_vit(out_type='pooled').out_type == 'cls_token'
+    with pytest.raises(ValueError, match='with_cls_token=True'):
+        build_pvt(out_type='pooled', out_indices=3)

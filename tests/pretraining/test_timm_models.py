@@ -281,6 +281,30 @@ def test_options_of_timms_script_arrive():
     assert 'backbone.cls_token' not in on_meta('pvt_tiny', global_pool='avg').state_dict()
 
 
+@pytest.mark.parametrize('name', ['lape_cvt_7_4_32', 'pvt_v2_b0_dtn', 'lape_deit_tiny_patch16_224'])
+def test_a_pooling_with_parameters(name):
+    """It is the backbone's, so that checkpoints have it where MMPretrain looks for it."""
+    pooling = dict(type='mmlape.SequencePooling')
+    model = on_meta(name, global_pool=pooling)
+    weight = model.backbone.pool.score.weight
+    assert weight.shape == (1, model.num_features)
+    image = torch.empty(2, 3, 64, 80, device='meta')
+    classes = model.num_classes
+    assert model(image).shape == (2, classes)
+    model.reset_classifier(5, 'avg')
+    assert model.backbone.pool is None and model(image).shape == (2, 5)
+    model.to(torch.float64).reset_classifier(3, pooling)
+    assert model.backbone.pool.score.weight.dtype == torch.float64
+    assert model(image.double()).shape == (2, 3)
+
+
+def test_the_pooling_is_the_architectures():
+    found = {name: on_meta(name).global_pool for name in SMALL}
+    pooling = dict(type='mmlape.SequencePooling')
+    averaged = {'pvt_v2_b0_dtn': 'avg', 'lape_swin_tiny_patch4_window7_224': 'avg'}
+    assert found == {**dict.fromkeys(SMALL, 'token'), **averaged, 'lape_cvt_7_4_32': pooling}
+
+
 @pytest.mark.parametrize(
     ('name', 'options', 'error', 'message'),
     [
@@ -291,7 +315,14 @@ def test_options_of_timms_script_arrive():
         ('lape_deit_tiny_patch16_224', dict(position='sine'), ValueError, "'sinusoidal_1d'"),
         ('lape_deit_tiny_patch16_224', dict(global_pool='max'), ValueError, 'global_pool'),
         ('lape_deit_tiny_distilled_patch16_224', dict(global_pool='avg'), ValueError, "'token'"),
+        (
+            'lape_deit_tiny_distilled_patch16_224',
+            dict(global_pool=dict(type='mmlape.SequencePooling')),
+            ValueError,
+            "'token' or ''",
+        ),
         ('pvt_v2_b0_dtn', dict(global_pool='token'), ValueError, "'avg'"),
+        ('cvt_7_4_32', dict(global_pool='token'), ValueError, "'avg'"),
         ('lape_deit_tiny_patch16_224', dict(num_classes=-1), ValueError, 'num_classes'),
         ('lape_deit_tiny_patch16_224', dict(pretrained=True), RuntimeError, 'No pretrained'),
     ],
