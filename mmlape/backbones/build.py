@@ -77,7 +77,7 @@ def build_across_layers(spec: StageSpec) -> nn.Module | None:
         num_layers=len(spec.layers) - spec.prefix.after,
         hidden_dims=int(spec.embed_dims * spec.layers[-1].mlp['ratio']),
     )
-    return MODELS.build(dict(spec.prefix.across_layers, **sizes))
+    return MODELS.build({**sizes, **spec.prefix.across_layers})
 
 
 def init_linear(module: nn.Module) -> None:

@@ -216,7 +216,7 @@ class StagedTransformer(Backbone):
             tokens, layout, plan = stage.begin(maps, position)
             depth = len(stage.blocks)
             step = depth if self.counts == 'stages' else 1
-            class_tokens = []
+            class_tokens: list[Tensor] = []
             for first in range(0, depth, step):
                 tokens, layout = stage.run(tokens, layout, plan, first, first + step)
                 if self.across_layers is not None and layout.num_prefix:
@@ -226,11 +226,11 @@ class StagedTransformer(Backbone):
                 yield tokens, layout
             maps, position = layout.to_maps(tokens), stage.passed(plan, layout)
 
-    def _summed_up(self, tokens: Tensor, class_tokens: Sequence[Tensor]) -> Tensor:
+    def _summed_up(self, tokens: Tensor, class_tokens: list[Tensor]) -> Tensor:
         """Tokens with the class token that those after every layer ``(B, 1, C)`` make, if they make one."""
         if self.across_layers is None:
             return tokens
-        summary = self.across_layers(torch.cat(list(class_tokens), dim=1))
+        summary = self.across_layers(torch.cat(class_tokens, dim=1))
         return torch.cat([summary, tokens[:, 1:]], dim=1)
 
     def finish(self, unit: int, tokens: Tensor, layout: Layout) -> Tensor:
@@ -272,8 +272,9 @@ class StagedTransformer(Backbone):
 
     def init_parameters(self) -> None:
         """Initial values of the blocks; embeddings and norms have their own."""
-        for stage in self.stages():
-            stage.blocks.apply(init_linear)
+        for blocks in (*(stage.blocks for stage in self.stages()), self.across_layers):
+            if blocks is not None:
+                blocks.apply(init_linear)
 
     def frozen_modules(self) -> list[nn.Module]:
         """The first ``frozen_stages`` layers or stages with what serves them, and what makes the first tokens."""

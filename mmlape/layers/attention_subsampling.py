@@ -60,7 +60,7 @@ class SubsamplingAttention(WideValues):
 @MODELS.register_module()
 class AttentionSubsampling(Stem):
     """From a map to one of half its sides by attention (LeViT, ICCV 2021, section 4.2, "shrinking attention"), with a
-    bias for every offset that differs by more than signs, and a feed-forward network after it.
+    bias for every offset that differs by more than signs, and a feed-forward network after it, which drops no paths.
 
     Args:
         in_channels: Channels of the map.

@@ -106,10 +106,12 @@ def test_lape_adds_norms_to_the_positions_of_tokens_alone():
 
 def test_initial_values():
     """Linear layers before a batch norm start as PyTorch's, the others as in a ViT."""
-    block = build_ceit().blocks[0]
+    model = build_ceit(out_type='raw')
+    block, across = model.blocks[0], model.across_layers.block
     limit = block.mlp.fc1.in_features**-0.5
     assert 0.9 * limit < block.mlp.fc1.weight.abs().max() <= limit
-    assert block.attn.qkv.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    for linear in (block.attn.qkv, across.attn.qkv, across.mlp.fc1):
+        assert linear.weight.std().item() == pytest.approx(0.02, rel=0.1)
 
 
 @pytest.mark.parametrize(
