@@ -47,8 +47,8 @@ def find_stages(backbone: nn.Module, part: str | None = None) -> list[Stage]:
     found = {stage.name: stage for stage in stages}
     if not found:
         raise ValueError(
-            f'{type(backbone).__name__} has no transformer layers of the kind of mmlape.VisionTransformer, '
-            'mmlape.ViTAdapter, mmlape.PyramidVisionTransformer, ...V2 or mmlape.SwinTransformer'
+            f'{type(backbone).__name__} has no transformer layers of the kind of mmlape: give one of its '
+            'backbones, e.g. mmlape.VisionTransformer, mmlape.ViTAdapter or mmlape.SwinTransformer'
         )
     return list(found.values()) if part is None else [found[check_option('part', part, found)]]
 

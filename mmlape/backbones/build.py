@@ -5,12 +5,27 @@ from __future__ import annotations
 from torch import nn
 
 from mmlape.checks import check_layers, check_number
-from mmlape.layers import PlainLinear
+from mmlape.layers import PlainLinear, Stem
 from mmlape.layout import Grid
-from mmlape.position import AttentionPosition
+from mmlape.position import AttentionPosition, JoinedPosition
 from mmlape.registry import MODELS
 
 from .spec import LayerSpec, StageSpec
+
+
+def build_stem(config: dict, in_channels: int, embed_dims: int, grid: Grid) -> Stem:
+    """What makes the tokens of a stage from an image or map, which has the sides ``grid`` at the pre-training size."""
+    sizes: dict = dict(in_channels=in_channels, embed_dims=embed_dims)
+    if getattr(MODELS.get(config['type']), 'needs_grid', False):
+        sizes['grid'] = grid
+    return MODELS.build(dict(config, **sizes))
+
+
+def build_position(spec: StageSpec, grid: Grid) -> JoinedPosition:
+    """The embedding of a stage on ``grid``, and how it joins."""
+    num_prefix = sum(spec.prefix.sizes.values())
+    sizes = (spec.embed_dims, len(spec.layers), grid, num_prefix)
+    return JoinedPosition(*sizes, spec.position, spec.joining)
 
 
 def build_inside(

@@ -11,14 +11,19 @@ from torch import Tensor, nn
 from mmlape.checks import check_bool, check_grid, check_outputs, check_positive_int
 from mmlape.layout import Layout
 from mmlape.norm import build_token_norm
-from mmlape.position import JoinedPosition
-from mmlape.registry import MODELS
 from mmlape.signatures import check_type
 
 from .base import Backbone
-from .build import build_across_layers, build_blocks, build_inside, init_linear
+from .build import (
+    build_across_layers,
+    build_blocks,
+    build_inside,
+    build_position,
+    build_stem,
+    init_linear,
+)
 from .names import alias_state_dict
-from .options import LAYER_NORM, NormPlaces, sort_options
+from .options import LAYER_NORM, NormPlaces, layers_of_units, sort_options
 from .outputs import DENSE, OUTPUTS, READ_PREFIX, build_pooling, check_out_type
 from .spec import Recipe, StageSpec, find_arch
 from .stage import Stage
@@ -55,7 +60,8 @@ class StagedTransformer(Backbone):
       returned has one of its own, which the stage after does not see. ``final_norm``: whether the last output is
       normalised; None for: if it goes to a classifier.
     * ``pooling``: what a classifier sees of the last tokens, an ``out_type`` for such; an architecture may have its
-      own. ``source``: the format (:mod:`mmlape.checkpoints`) of classifiers' weights that are not our own.
+      own. ``normed_head``: whether its heads begin with a batch norm. ``source``: the format
+      (:mod:`mmlape.checkpoints`) of classifiers' weights that are not our own.
     * ``names``: under which name a module is kept, with the number of its stage.
 
     Args:
@@ -128,6 +134,7 @@ class StagedTransformer(Backbone):
     map_norm: ClassVar[bool] = False
     final_norm: ClassVar[bool | None] = None
     pooling: ClassVar[str | dict] = 'avg'
+    normed_head: ClassVar[bool] = False
     source: ClassVar[str] = 'mmlape'
     names: ClassVar[Mapping[str, str]] = dict(
         embed='patch_embed{}', position='position{}', inside='inside{}', blocks='block{}', norm='norm{}',
@@ -157,6 +164,7 @@ class StagedTransformer(Backbone):
         own, short = sort_options(type(self), options, common, self.short)
         check_type('init_cfg', own['init_cfg'], dict | list[dict] | None)
         check_type('out_type', own['out_type'], str | dict)
+        check_type('final_norm', own['final_norm'], bool | None)
         super().__init__(own['init_cfg'])
         self.arch, parts = self.resolve_arch(arch, short.pop('arch', {}))
         given = {name: parts.get(name) if value is None else value for name, value in given.items()}
@@ -175,15 +183,13 @@ class StagedTransformer(Backbone):
         specs, output_norm = Recipe(sizes, self.parts, given, short, own, places).plan(built)
         self._check_joining(given['joining'], specs)
         self.drop_path_rate = own['drop_path_rate']
-        pooled = parts.get('pooling', self.pooling)
-        out_type = pooled if own['out_type'] == 'pooled' else own['out_type']
-        self.out_type = self._check_out_type(out_type, specs[-1])
+        out_type, pooled = own['out_type'], parts.get('pooling', self.pooling)
+        self.out_type = self._check_out_type(
+            pooled if out_type == 'pooled' else out_type, specs[-1]
+        )
         img_size = parts.get('img_size', 224) if img_size is None else img_size
-        final_norm = own['final_norm']
-        if final_norm is not None:
-            check_bool('final_norm', final_norm)
-        self._build(specs, check_grid('img_size', img_size), own['drop_rate'], final_norm)
-        self._finish(specs[-1], final_norm, output_norm)
+        self._build(specs, check_grid('img_size', img_size), own['drop_rate'], own['final_norm'])
+        self._finish(specs[-1], own['final_norm'], output_norm)
         self.init_parameters()
         self.freeze()
 
@@ -305,23 +311,15 @@ class StagedTransformer(Backbone):
 
     def _frozen_layers(self) -> list[int]:
         """Number of first layers of each stage that are frozen."""
-        return self._layers_of_units(
-            self.frozen_stages, [len(stage.blocks) for stage in self.stages()]
-        )
-
-    def _layers_of_units(self, units: int, depths: Sequence[int]) -> list[int]:
-        """How many layers of stages of ``depths`` layers are among the first so many layers or stages."""
-        if self.counts == 'stages':
-            return [depth * (number < units) for number, depth in enumerate(depths)]
-        starts = [sum(depths[:number]) for number in range(len(depths))]
-        return [min(max(units - start, 0), depth) for start, depth in zip(starts, depths)]
+        depths = [len(stage.blocks) for stage in self.stages()]
+        return layers_of_units(self.frozen_stages, depths, self.counts)
 
     def _count(self, sizes: Sequence[dict], out_indices: int | Sequence[int]) -> list[int]:
         """Units of the architecture and outputs among them; returns how many layers of each stage are built."""
         depths = [size['depth'] for size in sizes]
         self.num_units = sum(depths) if self.counts == 'layers' else len(depths)
         self.out_indices = check_outputs(out_indices, self.num_units, self.counts)
-        return self._layers_of_units(self.out_indices[-1] + 1, depths)
+        return layers_of_units(self.out_indices[-1] + 1, depths, self.counts)
 
     def _check_out_type(self, out_type: str | dict, last: StageSpec) -> str | dict:
         seen_by_all = self.counts == 'stages' or self.out_indices[0] >= last.prefix.after
@@ -354,14 +352,12 @@ class StagedTransformer(Backbone):
         channels = specs[0].stem.get('in_channels', 3)
         for number, spec in enumerate(specs, start=1):
             names = {part: name.format(number) for part, name in self.names.items()}
-            stem = dict(spec.stem, in_channels=channels, embed_dims=spec.embed_dims)
-            if getattr(MODELS.get(stem['type']), 'needs_grid', False):
-                stem['grid'] = grid
-            self.add_module(names['embed'], MODELS.build(stem))
-            grid = getattr(self, names['embed']).grid_of(grid)
+            stem = build_stem(spec.stem, channels, spec.embed_dims, grid)
+            self.add_module(names['embed'], stem)
+            grid = stem.grid_of(grid)
             self._add_prefix(spec)
             if spec.position is not None:
-                self.add_module(names['position'], self._build_position(spec, grid))
+                self.add_module(names['position'], build_position(spec, grid))
                 table = {names['table']: f'{names["position"]}.embedding.pos_embed'}
                 alias_state_dict(self, table)
             shared, own = build_inside(spec, grid)
@@ -383,11 +379,6 @@ class StagedTransformer(Backbone):
     def _map_norm(self, unit: int) -> nn.Module | None:
         """The norm of an output's map alone."""
         return getattr(self, self.names['norm'].format(unit + 1), None) if self.map_norm else None
-
-    def _build_position(self, spec: StageSpec, grid: tuple[int, int]) -> JoinedPosition:
-        num_prefix = sum(spec.prefix.sizes.values())
-        sizes = (spec.embed_dims, len(spec.layers), grid, num_prefix)
-        return JoinedPosition(*sizes, spec.position, spec.joining)
 
     def _add_prefix(self, spec: StageSpec) -> None:
         """Prefix tokens, which the last stage alone has."""

@@ -86,6 +86,14 @@ def sort_options(
     return own, parts
 
 
+def layers_of_units(units: int, depths: Sequence[int], counts: str) -> list[int]:
+    """How many layers of each stage of ``depths`` layers are among the first so many ``counts``, layers or stages."""
+    if counts == 'stages':
+        return [depth * (number < units) for number, depth in enumerate(depths)]
+    starts = [sum(depths[:number]) for number in range(len(depths))]
+    return [min(max(units - start, 0), depth) for start, depth in zip(starts, depths)]
+
+
 def linear_rates(last: float, depths: Sequence[int]) -> list[list[float]]:
     """A rate for each layer of each stage, from 0 at the very first to ``last`` at the very last."""
     count = max(sum(depths) - 1, 1)

@@ -1,4 +1,4 @@
-"""A backbone with linear heads, with the methods that timm's tools expect of a model."""
+"""A backbone with its heads, with the methods that timm's tools expect of a model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from mmlape.backbones import StagedTransformer
+from mmlape.backbones.build import init_linear
 from mmlape.backbones.decay import exempt_parameters
 from mmlape.backbones.outputs import OUTPUTS, build_pooling
 from mmlape.checks import check_bool, check_option, check_positive_int, check_rate
 from mmlape.layout import Layout
+from mmlape.norm import build_token_norm
 from mmlape.registry import MODELS
 from mmlape.signatures import checked_options
 
@@ -33,8 +35,9 @@ class Classifier(nn.Module):
             Default None: the backbone's own.
         joining: Config of a joining method, or a short name: ``'default'``, ``'shared'``, ``'unshared'``, ``'lape'``,
             ``'lape_sharing'``: the rows of LaPE (ICCV 2023), Table 7; or a list. Default None: the backbone's own.
-        distilled: A second head, ``head_dist``, on the distillation token (DeiT, ICML 2021, section 4). Trained with
-            :meth:`set_distilled_training`, the model returns both scores; else their mean. Default False.
+        distilled: A second head, ``head_dist``, on the distillation token (DeiT, ICML 2021, section 4), or on what the
+            first one reads in networks that have none (LeViT). Trained with :meth:`set_distilled_training`, the model
+            returns both scores; else their mean. Default False.
         num_classes: Default 1000; 0 for no head.
         global_pool: ``'token'``: the class token; ``'avg'``: the mean of the patch tokens; ``''``: all tokens; or the
             config of a pooling, ``dict(type='mmlape.SequencePooling')``, which is then the backbone's ``pool``. Default
@@ -76,7 +79,8 @@ class Classifier(nn.Module):
         family: type[StagedTransformer] = MODELS.get(network)
         options.update(named_options(position=position, joining=joining))
         self.distilled, self.distilled_training = check_bool('distilled', distilled), False
-        if self.distilled:
+        self._by_tokens = 'with_dist_token' in family.short
+        if self.distilled and self._by_tokens:
             options['with_dist_token'] = True
         sizes, parts = family.resolve_arch(options.get('arch'))
         pool = _named(parts.get('pooling', family.pooling)) if global_pool is None else global_pool
@@ -126,9 +130,9 @@ class Classifier(nn.Module):
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor | tuple[Tensor, Tensor]:
         """Scores ``(B, num_classes)`` of tokens, or what goes into the head if ``pre_logits``."""
         if self.distilled and self.global_pool:
-            return self._forward_both(x[:, 0], x[:, 1], pre_logits)
-        x = self._pooled(x)
-        x = self.head_drop(x)
+            both = (x[:, 0], x[:, 1]) if self._by_tokens else (self._pooled(x),) * 2
+            return self._forward_both(*both, pre_logits)
+        x = self.head_drop(self._pooled(x))
         return x if pre_logits else self.head(x)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
@@ -246,31 +250,51 @@ class Classifier(nn.Module):
         return (cls_token + dist_token) / 2
 
     def _check_pool(self, global_pool: Pool) -> Pool:
+        by_tokens = self.distilled and self._by_tokens
         if isinstance(global_pool, dict):
-            if self.distilled:
+            if by_tokens:
                 raise ValueError(
                     f"global_pool must be 'token' or '' with distilled=True, got {global_pool}"
                 )
             return global_pool
         accepted = ['', 'avg']
         if self.num_prefix_tokens:
-            accepted = ['', 'token'] if self.distilled else ['', 'avg', 'token']
+            accepted = ['', 'token'] if by_tokens else ['', 'avg', 'token']
         return check_option('global_pool', global_pool, accepted)
 
     def _make_heads(self, num_classes: int) -> None:
         self.num_classes = check_positive_int('num_classes', num_classes, minimum=0)
         for name in ('head', 'head_dist') if self.distilled else ('head',):
-            head: nn.Linear | nn.Identity = nn.Identity()
+            head: nn.Module = nn.Identity()
             if num_classes:
-                head = nn.Linear(self.num_features, num_classes)
-                nn.init.trunc_normal_(head.weight, std=0.02)
-                nn.init.zeros_(head.bias)
+                made = NormedHead if self.backbone.normed_head else nn.Linear
+                head = made(self.num_features, num_classes)
+                head.apply(init_linear)
             setattr(self, name, self._placed(head))
 
     def _placed(self, module: nn.Module | None) -> nn.Module | None:
         """A new part where the model is."""
         like = next(self.backbone.parameters())
         return module and module.to(like.device, like.dtype).train(self.training)
+
+
+class NormedHead(nn.Module):
+    """A batch norm and a linear layer, under timm's names (LeViT, ICCV 2021, section 4.2).
+
+    Args:
+        in_features: Channels ``C``.
+        num_classes: Scores.
+    """
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.bn = build_token_norm(dict(type='mmlape.TokenBN'), in_features)
+        self.linear = nn.Linear(in_features, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(..., C)`` to ``(..., num_classes)``; statistics are those of all rows."""
+        rows = x.reshape(1, -1, x.shape[-1])
+        return self.linear(self.bn(rows)).view(*x.shape[:-1], -1)
 
 
 @checked_options

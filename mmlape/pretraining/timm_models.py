@@ -1,6 +1,7 @@
 """Our classifiers under timm's names: importing this module registers them.
 
-LN baselines that timm has itself are not repeated: ``deit_*`` (default joining), ``pvt_v2_b*``, ``swin_*``.
+LN baselines that timm has itself are not repeated: ``deit_*`` (default joining), ``pvt_v2_b*``, ``swin_*``,
+``levit_*``.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from timm.models import build_model_with_cfg, register_model
 from torch import Tensor, nn
 
 from mmlape.backbones import StagedTransformer
+from mmlape.backbones.build import build_stem
 from mmlape.backbones.options import merged
 from mmlape.checkpoints import convert
 from mmlape.layers import Stem
+from mmlape.layout import Grid
 from mmlape.registry import MODELS
 
 from .classifier import Classifier
@@ -30,13 +33,17 @@ SIZES = ('tiny', 'small', 'base')
 _DTN: dict = dict(norm_cfg=dict(type='mmlape.DTN'))
 # The published DTN-PVT has 4 heads in the first two stages (DTN, ICLR 2022, code).
 _PVT_DTN = dict(_DTN, num_heads=[4, 4, 5, 8])
-# Beside the relative bias (LaPE, ICCV 2023, Table 1); the table is that of the first stage, which tokens carry on.
-_SWIN_LAPE: dict = dict(position='learned', joining='lape')
+# "LaPE + RPE" of LaPE (ICCV 2023), Table 1; the table is that of the first stage, which tokens carry on.
+_SWIN_LAPE: dict = dict(
+    position='learned',
+    joining='lape',
+    attention_position=dict(type='mmlape.RelativePositionBias', layer_norm=True),
+)
 # What timm's tools are told of models for small images, where it differs from ImageNet's.
 _CIFAR10: dict = dict(
     num_classes=10, crop_pct=1.0, mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)
 )
-_HEAD = r'(?:classifier\.)?(?:(head|head_dist)(?:\.fc)?|fc)\.(weight|bias)'
+_HEAD = r'(?:classifier\.)?(?:(head|head_dist)(?:\.fc)?|fc)\.((?:bn\.|l\.|linear\.)?\w+)'
 
 
 def _models() -> dict[str, dict[str, Any]]:
@@ -63,6 +70,19 @@ def _models() -> dict[str, dict[str, Any]]:
     for number in range(6):
         v2 = dict(network='mmlape.PyramidVisionTransformerV2', arch=f'b{number}')
         models[f'pvt_v2_b{number}_dtn'] = dict(v2, **_DTN)
+    for arch in ('7', '14', 't-14'):
+        name = f't2t_vit_{arch.replace("-", "_")}'
+        t2t = dict(network='mmlape.T2TViT', arch=f't2t-vit-{arch}')
+        models[name] = t2t
+        other = ('lape', dict(joining='lape')) if arch == '7' else ('dtn', _DTN)
+        models[f'{other[0]}_{name}'] = dict(t2t, **other[1])
+    for size in ('tiny', 'small'):
+        ceit = dict(network='mmlape.CeiT', arch=f'ceit-{size}')
+        models[f'ceit_{size}_patch16_224'] = ceit
+        models[f'lape_ceit_{size}_patch16_224'] = dict(ceit, joining='lape')
+    models['dtn_levit_128s'] = dict(
+        network='mmlape.LeViT', arch='levit-128s', distilled=True, **_DTN
+    )
     for arch in ('vit-lite-7-4', 'cvt-7-4', 'cct-7-3x1'):
         name = f'{arch.replace("-", "_")}_32'
         compact = dict(network='mmlape.CompactTransformer', arch=arch, description=_CIFAR10)
@@ -76,12 +96,11 @@ def _describe(options: dict[str, Any]) -> dict[str, Any]:
     family: type[StagedTransformer] = MODELS.get(options['network'])
     sizes, parts = family.resolve_arch(options['arch'])
     side = parts.get('img_size', 224)
-    stems = _stems(family, family.stage_sizes(sizes), parts.get('stem'))
-    grid = (side, side)
-    for stem in stems:
-        grid = stem.grid_of(grid)
+    stems, grid = _stems(family, family.stage_sizes(sizes), parts.get('stem'), (side, side))
     convs = [n for n, module in stems[0].named_modules() if isinstance(module, nn.Conv2d)]
     first = family.names['embed'].format(1)
+    linear = '.linear' if family.normed_head else ''
+    heads = (f'head{linear}', f'head_dist{linear}')
     told = dict(
         url='',
         num_classes=1000,
@@ -93,22 +112,23 @@ def _describe(options: dict[str, Any]) -> dict[str, Any]:
         mean=IMAGENET_DEFAULT_MEAN,
         std=IMAGENET_DEFAULT_STD,
         first_conv=f'backbone.{first}.{convs[0]}' if convs else None,
-        classifier=('head', 'head_dist') if options.get('distilled') else 'head',
+        classifier=heads if options.get('distilled') else heads[0],
         license='apache-2.0',
     )
     return {**told, **options.get('description', {})}
 
 
-def _stems(family: type[StagedTransformer], stages: list[dict], given: Any) -> list[Stem]:
-    """What makes the tokens of every stage, without memory."""
+def _stems(
+    family: type[StagedTransformer], stages: list[dict], given: Any, grid: Grid
+) -> tuple[list[Stem], Grid]:
+    """What makes the tokens of every stage, without memory, and the grid of the last."""
     stems, channels = [], 3
     for stage in stages:
         config = merged(family.parts['stem'], stage.get('stem'), given)
-        config.update(in_channels=channels, embed_dims=stage['embed_dims'])
         with torch.device('meta'):
-            stems.append(MODELS.build(config))
-        channels = stage['embed_dims']
-    return stems
+            stems.append(build_stem(config, channels, stage['embed_dims'], grid))
+        channels, grid = stage['embed_dims'], stems[-1].grid_of(grid)
+    return stems, grid
 
 
 def checkpoint_filter_fn(state: Mapping[str, Any], model: Classifier) -> dict[str, Tensor]:
@@ -121,7 +141,11 @@ def checkpoint_filter_fn(state: Mapping[str, Any], model: Classifier) -> dict[st
     """
     state = next((state[key] for key in ('state_dict', 'model') if key in state), state)
     found = {name: re.fullmatch(_HEAD, name) for name in state}
-    heads = {f'{m[1] or "head"}.{m[2]}': state[name] for name, m in found.items() if m}
+    heads = {
+        f'{m[1] or "head"}.{re.sub("^l[.]", "linear.", m[2])}': state[name]
+        for name, m in found.items()
+        if m
+    }
     rest = {name: value for name, value in state.items() if not found[name]}
     ours = any(name.startswith('backbone.') for name in rest)
     backbone = convert(rest, 'mmlape' if ours else model.backbone.source, model.backbone)

@@ -141,6 +141,29 @@ def test_a_pyramid_answers_as_timms_does():
         torch.testing.assert_close(ours(IMAGES), theirs(IMAGES), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize('training', [False, True])
+def test_a_levit_answers_as_timms_does(training):
+    """Both of its heads, which begin with a batch norm, read the same vector."""
+    torch.manual_seed(0)
+    theirs = timm.create_model('levit_128s', num_classes=5, drop_path_rate=0.0)
+    for module in theirs.modules():
+        if isinstance(module, torch.nn.BatchNorm1d):
+            torch.nn.init.normal_(module.weight)
+            torch.nn.init.normal_(module.bias)
+    ours = timm.create_model(
+        'dtn_levit_128s', norm_cfg=dict(type='mmlape.TokenBN'), num_classes=5, img_size=224
+    )
+    ours.load_state_dict(timm_models.checkpoint_filter_fn(theirs.state_dict(), ours))
+    for model in (ours.train(training), theirs.train(training)):
+        model.set_distilled_training(training)
+    images = torch.randn(3, 3, 224, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(images), theirs(images), atol=1e-4, rtol=1e-4)
+    assert ours.get_classifier() == (ours.head, ours.head_dist)
+    ours.eval().reset_classifier(0)
+    assert ours(images[:1]).shape == (1, 384)
+
+
 def test_timms_swin_starts_ours():
     """Its head is ``head.fc``; LaPE's table and norms stay as they are initialised."""
     theirs = timm.create_model('swin_tiny_patch4_window7_224', num_classes=5)

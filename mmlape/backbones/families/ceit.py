@@ -37,3 +37,4 @@ class CeiT(VisionTransformer):
         mlp=dict(type='mmlape.LocallyEnhancedMlp'),
         prefix=dict(cls_token=True, across_layers=dict(type='mmlape.LayerClassAttention')),
     )
+    source = 'ceit'

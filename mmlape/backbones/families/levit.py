@@ -48,7 +48,7 @@ class LeViT(StagedTransformer):
     * ``norm_cfg``: of the two branches of each layer, at their end (``mmlape.PostNormBlock``); ``mmlape.TokenBN`` by
       default. Where DTN goes in LeViT, its paper (ICLR 2022, Tables 10 and 12) does not say: one ``mmlape.DTN`` goes
       here, into all layers, with heads of 32 channels, unless it says otherwise. Other norms stay batch norms.
-    * ``out_indices``: (0, 1, 2) by default. There is no norm of the output: LeViT's heads begin with their own.
+    * ``out_indices``: (0, 1, 2) by default. There is no norm of the output: heads begin with one.
     * Short names: ``num_heads``, ``in_channels``.
     """
 
@@ -66,6 +66,7 @@ class LeViT(StagedTransformer):
     short = dict(num_heads='arch.num_heads', in_channels='stem.in_channels')
     outputs = (0, 1, 2)
     final_norm = False
+    normed_head, source = True, 'levit'
 
     @classmethod
     def stage_sizes(cls, arch: dict) -> list[dict]:

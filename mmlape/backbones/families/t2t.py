@@ -5,8 +5,7 @@ from __future__ import annotations
 from mmlape.registry import MODELS
 
 from ..build import init_linear
-from ..network import StagedTransformer
-from .vit import VisionTransformer
+from .vit import PlainTransformer, VisionTransformer
 
 _PERFORMER = dict(type='mmlape.PerformerTokens')
 _TRANSFORMER = dict(type='mmlape.TransformerTokens')
@@ -24,7 +23,7 @@ T2T_ARCHS: dict[str, dict] = {
 
 
 @MODELS.register_module()
-class T2TViT(StagedTransformer):
+class T2TViT(PlainTransformer):
     """Tokens-to-Token ViT (T2T-ViT, ICCV 2021): one stage of stride 16, counted by layers.
 
     Parameter names in the state dict are the published ones; weights of the published code and of MMPretrain load
@@ -65,21 +64,16 @@ class T2TViT(StagedTransformer):
     )
     norm_places = VisionTransformer.norm_places
     norm_covers_output = True
-    counts, final_norm = 'layers', True
+    pooling, source = 'cls_token', 't2t'
     names = dict(VisionTransformer.names, embed='tokens_to_token')
 
     @classmethod
     def stage_sizes(cls, arch: dict) -> list[dict]:
         """One stage, that of a ViT behind another stem."""
-        (stage,) = VisionTransformer.stage_sizes(arch)
+        (stage,) = super().stage_sizes(arch)
         return [dict(stage, stem=dict(tokens=arch['tokens']))]
 
     def init_parameters(self) -> None:
         """Linear layers of the stem are those of a transformer too."""
         super().init_parameters()
         self.tokens_to_token.apply(init_linear)
-
-    @property
-    def depth(self) -> int:
-        """Layers of the architecture."""
-        return self.num_units
