@@ -237,6 +237,7 @@ def which_without(*names: str):
     return lambda command, *rest: None if command in names else find(command, *rest)
 
 
+@pytest.mark.slow
 def test_an_nvcc_of_another_cuda_than_torchs_is_refused(parts):
     other = parts.wheel.Cuda(Path('/cuda'), '9.2', '9.0')
     with pytest.raises(parts.common.SetupError, match=r'nvcc 9\.2 cannot compile for'):

@@ -182,13 +182,14 @@ def test_deploy_changes_nothing():
     assert not any(p.requires_grad for p in model.parameters())
 
 
-@pytest.mark.parametrize('layer', [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_blocks_compile_as_one_graph(layer):
+@pytest.mark.parametrize('backend', ['eager', pytest.param('aot_eager', marks=pytest.mark.slow)])
+@pytest.mark.parametrize('layer', [1, 3])
+def test_blocks_compile_as_one_graph(layer, backend):
     """A block with DTN, and one behind the class token, on changing grids: output and gradients."""
     model = randomise(build_vit(norm_cfg=DTN, joining=JOININGS['lape']))
     block, prefix = model.blocks[layer], int(layer > 1)
     torch._dynamo.reset()
-    compiled = torch.compile(block, fullgraph=True, backend='aot_eager')
+    compiled = torch.compile(block, fullgraph=True, backend=backend)
     for grid in ((3, 5), (6, 4)):
         tokens = torch.randn(2, prefix + grid[0] * grid[1], 24, requires_grad=True)
         position = torch.randn(1, tokens.shape[1], 24)

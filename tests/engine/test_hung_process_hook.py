@@ -70,7 +70,6 @@ def watched_config(folder, **options):
     return cfg
 
 
-@pytest.mark.usefixtures('plain_configs')
 def test_a_single_process_is_told_where_it_stands(tmp_path, monkeypatch):
     texts = []
     monkeypatch.setattr(
@@ -88,7 +87,6 @@ def test_a_single_process_is_told_where_it_stands(tmp_path, monkeypatch):
     assert any('in before_train_iter' in line for line in lines)
 
 
-@pytest.mark.usefixtures('plain_configs')
 def test_nobody_watches_a_training_that_has_failed(tmp_path):
     watch = hung_hook(toy_run(watched_config(tmp_path, seen=dict(stop_at=3))))._watch
     for thread in watch._threads:

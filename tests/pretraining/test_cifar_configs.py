@@ -186,6 +186,6 @@ def run(epochs, work_dir):
 
 
 @pytest.mark.slow
-def test_digits_are_learned(tmp_path, plain_configs):
+def test_digits_are_learned(tmp_path):
     """Half of the config's epochs: chance is 10 %, the whole config's 20 lead to 91 %."""
     assert run(10, tmp_path) > 50
