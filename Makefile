@@ -39,7 +39,7 @@ env:  ## set up the environment: seconds, or 10 to 15 minutes where mmcv was nev
 demo: env  ## train, evaluate and draw a LaPE detector and a LaPE segmenter on data made on the spot
 	@$(PY) tools/demo.py $(addprefix --model ,$(MODEL))
 
-experiment-position: env  ## does it matter how position joins? 63 short trainings; resumable
+experiment-position: env  ## does it matter how position joins? 75 short trainings; resumable
 	@$(PY) tools/experiment_position.py
 
 test: env  ## the fast tests

@@ -164,7 +164,8 @@ class StagedTransformer(Backbone):
         own, short = sort_options(type(self), options, common, self.short)
         check_type('init_cfg', own['init_cfg'], dict | list[dict] | None)
         check_type('out_type', own['out_type'], str | dict)
-        check_type('final_norm', own['final_norm'], bool | None)
+        if own['final_norm'] is not None:
+            check_bool('final_norm', own['final_norm'])
         super().__init__(own['init_cfg'])
         self.arch, parts = self.resolve_arch(arch, short.pop('arch', {}))
         given = {name: parts.get(name) if value is None else value for name, value in given.items()}

@@ -6,7 +6,7 @@ from mmlape.checks import check_number, check_positive_int
 from mmlape.registry import MODELS
 
 from ..network import StagedTransformer
-from ..options import spread
+from .pvt import check_stages
 
 _STAGES = 3
 _SIZES = dict(embed_dims=..., depths=..., num_heads=..., key_dims=..., value_ratio=2, mlp_ratio=2)
@@ -72,7 +72,7 @@ class LeViT(StagedTransformer):
     def stage_sizes(cls, arch: dict) -> list[dict]:
         """Three stages."""
         dims, depths, heads = (
-            _check_stages(key, arch[key]) for key in ('embed_dims', 'depths', 'num_heads')
+            check_stages(key, arch[key], _STAGES) for key in ('embed_dims', 'depths', 'num_heads')
         )
         for key in ('value_ratio', 'mlp_ratio'):
             check_number(f'arch[{key!r}]', arch[key], above=0)
@@ -89,11 +89,3 @@ class LeViT(StagedTransformer):
             )
             for stage in range(_STAGES)
         ]
-
-
-def _check_stages(key: str, values: object) -> list[int]:
-    """A list of a positive integer for each stage."""
-    name = 'num_heads' if key == 'num_heads' else f'arch[{key!r}]'
-    if not isinstance(values, (list, tuple)):
-        raise TypeError(f'{name} must be a list of {_STAGES} values, got {values!r}')
-    return [check_positive_int(name, value) for value in spread(name, values, _STAGES, 'stages')]

@@ -148,12 +148,12 @@ class PyramidVisionTransformerV2(PyramidVisionTransformer):
                     nn.init.zeros_(module.bias)
 
 
-def check_stages(key: str, values: object) -> list:
-    """A list of four positive numbers, one for each stage."""
+def check_stages(key: str, values: object, count: int = len(STRIDES)) -> list:
+    """A list of positive numbers, one for each stage."""
     name = 'num_heads' if key == 'num_heads' else f'arch[{key!r}]'
     if not isinstance(values, (list, tuple)):
-        raise TypeError(f'{name} must be a list of {len(STRIDES)} values, got {values!r}')
-    for value in spread(name, values, len(STRIDES), 'stages'):
+        raise TypeError(f'{name} must be a list of {count} values, got {values!r}')
+    for value in spread(name, values, count, 'stages'):
         if key == 'mlp_ratios':
             check_number(name, value, above=0)
         else:

@@ -24,6 +24,7 @@ _OWN: Reasons = (
     (r'\.(ratio_mean|ratio_var|positions)\.', 'DTN, which the model has not'),
     (r'\.attn\.position\.', 'a position inside the attention, which the model has not'),
 )
+_OF_A_STAGE = re.compile(r'(?:patch_embed|pos_embed|position|inside|block|norm)(\d)\b')
 
 
 class Format:
@@ -76,6 +77,9 @@ class Format:
             own = (re.search(pattern, mine) for mine in model.state_dict())
             if re.search(pattern, name) and not any(own):
                 return '', f'the source has {what}'
+        stage = _OF_A_STAGE.match(name)
+        if stage and int(stage[1]) > getattr(model, 'num_stages', 0) > 0:
+            return 'stages after the last output are not built', ''
         for pattern, why in self.may_leave:
             if re.search(pattern, name):
                 return why, ''

@@ -58,13 +58,6 @@ class TimmLeViT(Format):
         """Names of the model; heads of a bias come last, 1 x 1 convolutions are linear."""
         return {name: _fit(name, tensor) for name, tensor in super().rename(state).items()}
 
-    def leave(self, name: str, model: nn.Module) -> tuple[str, str]:
-        """As for others; stages that are not built may be left out too."""
-        stage = re.match(r'(?:patch_embed|block)(\d)\b', name)
-        if stage and isinstance(model, LeViT) and int(stage[1]) > model.num_stages:
-            return 'stages after the last output are not built', ''
-        return super().leave(name, model)
-
 
 class PublishedLeViT(TimmLeViT):
     """The published code: one list of attentions and feed-forward networks, through all stages."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from torch import nn
 
 from mmlape.backbones import PyramidVisionTransformer
@@ -19,6 +17,7 @@ class PublishedPVT(Format):
     may_leave = (
         DTN_LEFT,
         (r'^(head|norm)\.|^cls_token$', 'of the classifier'),
+        (r'^pos_embed', 'the position of the model is no learned table'),
     )
     leaves_others = False
 
@@ -29,19 +28,6 @@ class PublishedPVT(Format):
     def part(self, model: nn.Module, state: State) -> str:
         """The whole pyramid."""
         return need(model, PyramidVisionTransformer)
-
-    def leave(self, name: str, model: nn.Module) -> tuple[str, str]:
-        """As for others; stages that are not built, and position tables of a model without, may be left out too."""
-        stage = re.match(r'(?:patch_embed|block|norm|pos_embed)(\d)\b', name)
-        if (
-            stage
-            and isinstance(model, PyramidVisionTransformer)
-            and int(stage[1]) > model.num_stages
-        ):
-            return 'stages after the last output are not built', ''
-        if name.startswith('pos_embed'):
-            return 'the position of the model is no learned table', ''
-        return super().leave(name, model)
 
 
 class TimmPVT(PublishedPVT):

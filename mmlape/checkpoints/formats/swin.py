@@ -44,13 +44,6 @@ class PublishedSwin(Format):
         """The whole network."""
         return need(model, SwinTransformer)
 
-    def leave(self, name: str, model: nn.Module) -> tuple[str, str]:
-        """As for others; stages that are not built may be left out too."""
-        stage = re.match(r'(?:patch_embed|block|norm)(\d)\b', name)
-        if stage and isinstance(model, SwinTransformer) and int(stage[1]) > model.num_stages:
-            return 'stages after the last output are not built', ''
-        return super().leave(name, model)
-
 
 class TimmSwin(PublishedSwin):
     """timm's, whose stages begin with the merging of patches."""
