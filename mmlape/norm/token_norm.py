@@ -140,8 +140,19 @@ def subtract_and_divide(x: Tensor, mean: Tensor, var: Tensor, eps: float) -> Ten
     return (x - mean) * (var + eps).rsqrt()
 
 
-def check_groups(num_groups: int, num_features: int) -> int:
-    """Return ``num_groups`` if it divides ``num_features``, else raise TypeError or ValueError."""
+def check_groups(num_groups: int | str, num_features: int, num_heads: int | None = None) -> int:
+    """Return ``num_groups``, for ``'heads'`` ``num_heads``, if it divides ``num_features``.
+
+    Raises:
+        TypeError: If it is no integer.
+        ValueError: If it does not divide them, is not positive, or there are no heads.
+    """
+    if num_groups == 'heads':
+        if num_heads is None:
+            raise ValueError(
+                "num_groups='heads' needs num_heads, which a network passes to the norms of its blocks"
+            )
+        num_groups = num_heads
     if num_features % check_positive_int('num_groups', num_groups):
         raise ValueError(
             'num_groups must divide num_features, '
