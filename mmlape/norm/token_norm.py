@@ -147,15 +147,15 @@ def check_groups(num_groups: int | str, num_features: int, num_heads: int | None
         TypeError: If it is no integer.
         ValueError: If it does not divide them, is not positive, or there are no heads.
     """
-    if num_groups == 'heads':
-        if num_heads is None:
-            raise ValueError(
-                "num_groups='heads' needs num_heads, which a network passes to the norms of its blocks"
-            )
-        num_groups = num_heads
-    if num_features % check_positive_int('num_groups', num_groups):
+    groups = num_heads if num_groups == 'heads' else num_groups
+    if groups is None:
+        raise ValueError(
+            "num_groups='heads' needs num_heads, which a network passes to the norms of its blocks"
+        )
+    count = check_positive_int('num_groups', groups)
+    if num_features % count:
         raise ValueError(
             'num_groups must divide num_features, '
-            f'got num_groups={num_groups}, num_features={num_features}'
+            f'got num_groups={count}, num_features={num_features}'
         )
-    return num_groups
+    return count

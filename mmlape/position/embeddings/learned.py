@@ -59,7 +59,7 @@ class LearnedPosition(PositionEmbedding):
 
     def forward(self, grid: Grid) -> Tensor:
         """Return ``(K, P + H * W, C)`` for ``grid = (H, W)``."""
-        table = self.pos_embed
+        table: Tensor = self.pos_embed
         height, width = grid
         if (height, width) != self.grid:
             prefix, cells = table.tensor_split([self.num_prefix_rows], dim=1)
