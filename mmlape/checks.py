@@ -65,12 +65,17 @@ def check_rate(name: str, value: Any, *, with_one: bool = False) -> float:
     return float(value)
 
 
-def check_number(name: str, value: Any, *, above: float | None = None) -> float:
-    """Return ``value`` if it is a finite number, greater than ``above`` where that is given, else raise."""
+def check_number(
+    name: str, value: Any, *, above: float | None = None, minimum: float | None = None
+) -> float:
+    """Return ``value`` if it is a finite number, greater than ``above`` or at least ``minimum`` where that is given,
+    else raise."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f'{name} must be a number, got {value!r} ({type(value).__name__})')
-    if not math.isfinite(value) or (above is not None and not value > above):
+    too_small = (above is not None and value <= above) or (minimum is not None and value < minimum)
+    if not math.isfinite(value) or too_small:
         accepted = 'finite' if above is None else f'finite and greater than {above:g}'
+        accepted = accepted if minimum is None else f'finite and at least {minimum:g}'
         raise ValueError(f'{name} must be {accepted}, got {value}')
     return float(value)
 

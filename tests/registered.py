@@ -94,7 +94,7 @@ def _norm(name, **options):
 
 # name of a component: how to build a backbone that contains it; `build(with_cp=True)` takes options of all backbones.
 BACKBONES = {
-    'LearnedPosition': vit(with_cls_token=False),
+    'LearnedPosition': vit(position=component('LearnedPosition', prefix_rows=False)),
     'MergedPosition': swin(position=component('LearnedPosition'), joining=component('LaPE')),
     'NoPosition': vit(position=component('NoPosition')),
     'SinusoidalPosition': vit(position=component('SinusoidalPosition', axes=2)),
@@ -115,7 +115,7 @@ BACKBONES = {
     'ScaleNorm': _norm('ScaleNorm'),
     'SwitchableNorm': _norm('SwitchableNorm', use_bn=True),
     'TokenBN': _norm('TokenBN'),
-    'TokenGN': _norm('TokenGN', num_groups=4),
+    'TokenGN': _norm('TokenGN', num_groups='heads'),
     'TokenIN': _norm('TokenIN'),
     'PatchEmbed': vit(stem=component('PatchEmbed', norm_cfg=component('LN'))),
     'TokensToToken': t2t(tokens=component('PerformerTokens'), token_dims=4),

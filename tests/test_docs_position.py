@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import torch
-from backbone_variants import build_adapter
+from backbone_variants import build_adapter, build_vit
 
 PAGE = Path(__file__).parents[1] / 'docs' / 'position.md'
 
@@ -22,3 +22,19 @@ def test_an_embedding_of_your_own():
         )
         sum(out.mean() for out in model(torch.randn(1, 3, 40, 70))).backward()
         assert model.vit.position.embedding.slope.grad.abs().sum() > 0
+
+
+def test_counts_of_the_relative_bias():
+    """The page's: offsets of 14 x 14 patches for heads and layers of DeiT-Ti, and LaPE's LayerNorms over the keys."""
+    counts = []
+    for options in (dict(), dict(layer_norm=True)):
+        with torch.device('meta'):
+            model = build_vit(
+                arch='deit-tiny',
+                img_size=224,
+                attention_position=dict(options, type='mmlape.RelativePositionBias'),
+            )
+        positions = (block.attn.position for block in model.blocks)
+        counts.append(sum(p.numel() for each in positions for p in each.parameters()))
+    assert counts == [26_244, 30_948]
+    assert all(f'{count / 1e3:.1f} K' in PAGE.read_text() for count in counts)

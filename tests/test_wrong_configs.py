@@ -123,7 +123,7 @@ VIT = [
     (norm('PowerNorm', warmup_iters=-1), 'warmup_iters must be at least 0, got -1'),
     (norm('PowerNorm', num_groups=3), 'num_groups must divide num_features, got num_groups=3'),
     (norm('TokenBN', momentum=NAN), 'momentum must be finite, got nan'),
-    (norm('TokenGN', num_groups='4'), "num_groups must be an integer, got '4'"),
+    (norm('TokenGN', num_groups='4'), "num_groups must be an integer or 'heads', got '4'"),
     (norm('SwitchableNorm', use_bn=1), 'use_bn must be True or False, got 1'),
     (norm('ScaleNorm', eps=INF), 'eps must be finite, got inf'),
     (inside('RelativePositionBias', layer_norm='no'), "layer_norm must be True or False, got 'no'"),

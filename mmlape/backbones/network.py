@@ -74,9 +74,10 @@ class StagedTransformer(Backbone):
         attention_position: Config of what position does inside the attention, likewise, e.g.
             ``dict(type='mmlape.GaborAttention')``; its key ``layers`` (None for all, a number of first layers, or a
             list) says in which layers of a stage. Default None: the family's, of most none; False for none.
-        norm_cfg: Token norm of the blocks: one, a list with one for each stage, or for each layer of the only stage.
-            Default the family's LayerNorm. Its key ``layers`` (a number of first layers, negative for all
-            but so many last ones, or a list) says where in a stage; LayerNorm is elsewhere.
+        norm_cfg: Token norm of the blocks: one, a list with one for each stage, or for each layer of the only stage,
+            with one more for the output if there is one. Default the family's LayerNorm. Its key ``layers`` (a number
+            of first layers, negative for all but so many last ones, or a list) says where in a stage; LayerNorm is
+            elsewhere.
         stem: Config of what makes the tokens of a stage, a :class:`~mmlape.layers.Stem`, e.g.
             ``dict(type='mmlape.PatchEmbed', patch_size=16)``.
         prefix: ``dict(cls_token=False, dist_token=False, registers=0, after=None, across_layers=None)``: tokens before
@@ -181,7 +182,8 @@ class StagedTransformer(Backbone):
             'frozen_stages', own['frozen_stages'], minimum=-1, maximum=self.num_units
         )
         places = parts.get('norm_places', self.norm_places)
-        specs, output_norm = Recipe(sizes, self.parts, given, short, own, places).plan(built)
+        recipe = Recipe(sizes, self.parts, given, short, own, places, self.norm_covers_output)
+        specs, output_norm = recipe.plan(built)
         self._check_joining(given['joining'], specs)
         self.drop_path_rate = own['drop_path_rate']
         out_type, pooled = own['out_type'], parts.get('pooling', self.pooling)
@@ -278,10 +280,12 @@ class StagedTransformer(Backbone):
         return sum(getattr(self, name).shape[1] for name in self.prefix_names)
 
     def init_parameters(self) -> None:
-        """Initial values of the blocks; embeddings and norms have their own."""
-        for blocks in (*(stage.blocks for stage in self.stages()), self.across_layers):
-            if blocks is not None:
-                blocks.apply(init_linear)
+        """Initial values of linear layers, in what makes tokens too; embeddings and norms have their own."""
+        stages = self.stages()
+        parts = [part for stage in stages for part in (stage.embed, stage.blocks)]
+        for part in (*parts, self.across_layers):
+            if part is not None:
+                part.apply(init_linear)
 
     def frozen_modules(self) -> list[nn.Module]:
         """The first ``frozen_stages`` layers or stages with what serves them, and what makes the first tokens."""
@@ -399,5 +403,4 @@ class StagedTransformer(Backbone):
         self.across_layers = build_across_layers(last) if shown else None
         self.pool = build_pooling(self.out_type, last.embed_dims)
         wanted = self.out_type not in DENSE if final_norm is None else final_norm
-        norm_cfg = output_norm if self.norm_covers_output else self.parts['norm_cfg']
-        self.norm = build_token_norm(norm_cfg, last.embed_dims) if wanted and ends else None
+        self.norm = build_token_norm(output_norm, last.embed_dims) if wanted and ends else None

@@ -110,18 +110,21 @@ def place_norms(
     num_heads: Sequence[int],
     places: NormPlaces,
     plain: dict = LAYER_NORM,
+    covers_output: bool = True,
 ) -> tuple[list[list[dict]], dict]:
     """Config of the norms of each layer of each stage, and of the norm of the output.
 
     Args:
-        norm_cfg: None for ``plain``; one for all; or a list as for :func:`per_layer`. Its key
-            ``layers`` (a number of first layers, negative for all but so many last ones, or a list) says where in a
-            stage it goes; ``plain`` is elsewhere. Without that key it goes where ``places`` says, else everywhere.
+        norm_cfg: None for ``plain``; one for all; or a list as for :func:`per_layer`, where that of an only stage may
+            have one entry more, for the output. Its key ``layers`` (a number of first layers, negative for all but so
+            many last ones, or a list) says where in a stage it goes; ``plain`` is elsewhere. Without that key it goes
+            where ``places`` says, else everywhere.
         depths: Layers of each stage.
         num_heads: Heads of the attention of each stage: those of a norm by heads that does not name its own.
         places: Options of a norm by its type, which ``norm_cfg`` overrides, for one given to all; None for a stage that
             keeps ``plain``.
         plain: The LayerNorm of the family. Default ``mmlape.LN`` with eps 1e-6.
+        covers_output: Whether one for all layers is that of the output too, else it is ``plain``. Default True.
     """
     if norm_cfg is None or isinstance(norm_cfg, dict):
         config = norm_cfg or plain
@@ -131,11 +134,17 @@ def place_norms(
         given = (
             [norm_cfg] if len(depths) == 1 else spread('norm_cfg', norm_cfg, len(depths), 'stages')
         )
+    output = None
+    if len(depths) == 1 and isinstance(given[0], (list, tuple)) and len(given[0]) == depths[0] + 1:
+        *layers, last = given[0]
+        given, output = [layers], _with_heads(last, num_heads[-1], plain)
     placed = [
         _norms_of_stage(config, depth, heads, plain)
         for config, depth, heads in zip(given, depths, num_heads)
     ]
-    return [norms[:-1] for norms in placed], placed[-1][-1]
+    if output is None:
+        output = placed[-1][-1] if covers_output else plain
+    return [norms[:-1] for norms in placed], output
 
 
 def check_norm_is_built(

@@ -125,6 +125,7 @@ class Recipe:
         short: Options of parts given by short names.
         rates: ``drop_rate``, ``attn_drop_rate`` and ``drop_path_rate``.
         norm_places: See :func:`~mmlape.backbones.options.place_norms`.
+        norm_covers_output: Likewise, ``covers_output``.
     """
 
     sizes: Sequence[dict]
@@ -133,6 +134,7 @@ class Recipe:
     short: Mapping[str, dict]
     rates: Mapping[str, Any]
     norm_places: NormPlaces
+    norm_covers_output: bool
 
     def plan(self, built: Sequence[int]) -> tuple[list[StageSpec], dict]:
         """The stages to build, of which the first ``built`` layers each are wanted, and the config of the output's
@@ -144,7 +146,9 @@ class Recipe:
         """
         depths, heads = ([size[key] for size in self.sizes] for key in ('depth', 'num_heads'))
         given, plain = self.given['norm_cfg'], self.family['norm_cfg']
-        norms, output_norm = place_norms(given, depths, heads, self.norm_places, plain)
+        norms, output_norm = place_norms(
+            given, depths, heads, self.norm_places, plain, self.norm_covers_output
+        )
         check_norm_is_built(given, norms, built, plain)
         layers, prefix = self._layers(norms), self._prefix(norms[-1], built[-1])
         stages = [

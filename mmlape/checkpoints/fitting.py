@@ -61,7 +61,7 @@ def fit_table(
         return table, ''
     num_prefix, grid = _layout(table.shape[1], position, source_grid)
     prefix, cells = table.tensor_split([num_prefix], dim=1)
-    wanted = position.num_prefix_tokens
+    wanted = position.num_prefix_rows
     if (num_prefix, grid) == (wanted, position.grid):
         return table, ''
     # A table without rows for prefix tokens adds nothing to them.
@@ -81,7 +81,7 @@ def _layout(
 ) -> tuple[int, tuple[int, int]]:
     """Prefix rows and grid of a foreign table: as given, or the model's own, else a square after 0 to 2 prefix rows."""
     if grid is None and rows == position.pos_embed.shape[1]:
-        return position.num_prefix_tokens, position.grid
+        return position.num_prefix_rows, position.grid
     try:
         return table_grid(rows, grid)
     except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from mmlape.layout import Grid, Layout
@@ -21,7 +22,7 @@ class NormedLinear(PlainLinear):
         out_features: Channels out.
         bias: Whether there is ``b``. Default False.
         norm_cfg: Token norm. Default None: ``mmlape.TokenBN``.
-        gain: Initial weight of the norm. Default 1.
+        gain: Factor of the initial weight of the norm. Default 1.
     """
 
     def __init__(
@@ -34,7 +35,8 @@ class NormedLinear(PlainLinear):
     ) -> None:
         super().__init__(in_features, out_features, bias)
         self.norm = build_token_norm(norm_cfg or dict(type='mmlape.TokenBN'), out_features)
-        nn.init.constant_(self.norm.weight, gain)
+        with torch.no_grad():
+            self.norm.weight.mul_(gain)
 
     def forward(self, tokens: Tensor, layout: Layout | Grid | None = None) -> Tensor:
         """``(B, N, in_features)`` to ``(B, N, out_features)``."""

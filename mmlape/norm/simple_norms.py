@@ -5,9 +5,12 @@ B batch, N tokens (prefix tokens included), C channels
 
 from __future__ import annotations
 
+import math
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmlape.checks import check_rate
 from mmlape.recompute import once
@@ -47,19 +50,28 @@ class TokenGN(TokenNorm):
 
     Args:
         num_features: Channels ``C``.
-        num_groups: Groups of neighbouring channels; must divide ``C``. Default 4.
+        num_groups: Groups of neighbouring channels; must divide ``C``. ``'heads'`` for as many as the attention has
+            heads, as in the published comparison. Default 4.
         eps: Added to the variance. Default 1e-5.
+        num_heads: Heads, for ``num_groups='heads'``. Default None, those of the attention, which a network passes.
 
     Raises:
-        ValueError: If a value is out of range or ``num_groups`` does not divide ``C``.
+        ValueError: If a value is out of range, ``num_groups`` does not divide ``C``, or there are no heads.
     """
 
     _abbr_ = 'gn'
     mixes_tokens = True
+    by_head = True
 
-    def __init__(self, num_features: int, num_groups: int = 4, eps: float = 1e-5) -> None:
+    def __init__(
+        self,
+        num_features: int,
+        num_groups: int | Literal['heads'] = 4,
+        eps: float = 1e-5,
+        num_heads: int | None = None,
+    ) -> None:
         super().__init__(num_features, eps)
-        self.num_groups = check_groups(num_groups, num_features)
+        self.num_groups = check_groups(num_groups, num_features, num_heads)
 
     def standardise(self, x: Tensor) -> Tensor:
         """Over N and the channels of a group."""
@@ -146,7 +158,8 @@ class TokenBN(TokenNorm):
 
 @MODELS.register_module()
 class ScaleNorm(TokenNorm):
-    """ScaleNorm (IWSLT 2019): each token to length one, ``weight x / max(|x|, eps)``, here with a weight per channel.
+    """ScaleNorm (IWSLT 2019): ``weight x / max(|x|, eps)``, here with a weight per channel, as in DTN's comparison
+    (ICLR 2022, Table 7b). They start at ``sqrt(C)``, so that tokens leave with that length, as they leave a LayerNorm.
 
     Args:
         num_features: Channels ``C``.
@@ -158,6 +171,7 @@ class ScaleNorm(TokenNorm):
     def __init__(self, num_features: int, eps: float = 1e-5) -> None:
         super().__init__(num_features, eps)
         self.register_parameter('bias', None)
+        nn.init.constant_(self.weight, math.sqrt(num_features))
 
     def standardise(self, x: Tensor) -> Tensor:
         """Over C."""

@@ -21,7 +21,9 @@ class SwitchableNorm(TokenNorm):
 
     Args:
         num_features: Channels ``C``.
-        use_bn: Mix BatchNorm's statistics in; running ones are used in evaluation. Default False.
+        use_bn: Mix BatchNorm's statistics in, as the TPAMI paper does; running ones are used in evaluation. DTN's
+            comparison (ICLR 2022, Table 3) does not say which it had; its remark that DTN, compared to this norm, gets
+            rid of BatchNorm suggests True. Default False.
         momentum: Share of the newest batch in the running statistics. Default 0.1.
         eps: Added to the variance. Default 1e-5.
 

@@ -140,11 +140,22 @@ def subtract_and_divide(x: Tensor, mean: Tensor, var: Tensor, eps: float) -> Ten
     return (x - mean) * (var + eps).rsqrt()
 
 
-def check_groups(num_groups: int, num_features: int) -> int:
-    """Return ``num_groups`` if it divides ``num_features``, else raise TypeError or ValueError."""
-    if num_features % check_positive_int('num_groups', num_groups):
+def check_groups(num_groups: int | str, num_features: int, num_heads: int | None = None) -> int:
+    """Return ``num_groups``, for ``'heads'`` ``num_heads``, if it divides ``num_features``.
+
+    Raises:
+        TypeError: If it is no integer.
+        ValueError: If it does not divide them, is not positive, or there are no heads.
+    """
+    groups = num_heads if num_groups == 'heads' else num_groups
+    if groups is None:
+        raise ValueError(
+            "num_groups='heads' needs num_heads, which a network passes to the norms of its blocks"
+        )
+    count = check_positive_int('num_groups', groups)
+    if num_features % count:
         raise ValueError(
             'num_groups must divide num_features, '
-            f'got num_groups={num_groups}, num_features={num_features}'
+            f'got num_groups={count}, num_features={num_features}'
         )
-    return num_groups
+    return count

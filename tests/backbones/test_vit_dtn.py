@@ -1,8 +1,21 @@
 """DTN in the plain ViT, and prefix tokens that join after the first layers."""
 
+import re
+from functools import partial
+
 import pytest
 import torch
-from backbone_variants import DTN, JOININGS, build_adapter, build_vit, count_parameters, randomise
+from backbone_variants import (
+    ARCH,
+    DTN,
+    JOININGS,
+    build_adapter,
+    build_compact,
+    build_vit,
+    count_parameters,
+    randomise,
+)
+from config_utils import REPO
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -48,6 +61,36 @@ def test_parameters_of_table_1(arch):
     # ViT-B has 86.57 M; the table cuts where others round
     assert count_parameters(dtn, head) / 1e6 == pytest.approx(TABLE[arch][2], abs=0.1)
     assert count_parameters(ln, head) / 1e6 == pytest.approx(TABLE[arch][2], abs=0.1)
+
+
+def test_the_released_network():
+    """That of docs/dtn.md: no bias, eps 1e-5, no row of the class token, random maps."""
+    page = (REPO / 'docs' / 'dtn.md').read_text()
+    (code,) = (
+        part for part in re.findall(r'```python\n(.*?)```', page, re.S) if 'qkv_bias' in part
+    )
+    config = {}
+    exec(code, config)
+    with torch.device('meta'):
+        model = MODELS.build(config['backbone'])
+    assert model.position.embedding.pos_embed.shape == (1, 196, 432) and model.prefix_after == 10
+    assert not any('qkv.bias' in name for name, _ in model.named_parameters())
+    found = [norm for block in model.blocks for norm in (block.norm1, block.norm2)] + [model.norm]
+    assert all(isinstance(norm, norms.DTN) for norm in found[:20])
+    assert {norm.positions.init for norm in found[:20]} == {'random'}
+    assert all(isinstance(norm, norms.LN) for norm in found[20:])
+    assert {norm.eps for norm in found} == {1e-5}
+
+
+def test_the_norm_of_the_output_in_a_list():
+    """One entry more than layers; where one norm for all does not reach the output, too."""
+    last = dict(type='mmlape.ScaleNorm')
+    for build, depth in ((build_vit, 4), (partial(build_compact, arch=ARCH), 4)):
+        model = build(norm_cfg=[None] * depth + [last])
+        assert isinstance(model.norm, norms.ScaleNorm)
+        assert isinstance(model.blocks[-1].norm1, norms.LN)
+        with pytest.raises(ValueError, match='norm_cfg must have one entry for each of 4 layers'):
+            build(norm_cfg=[None] * (depth + 2))
 
 
 @pytest.mark.parametrize('arch', TABLE)

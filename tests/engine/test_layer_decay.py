@@ -321,3 +321,35 @@ def test_a_model_without_numbered_layers_is_refused():
         build(Detector(build_vit()), dict(type='Adadelta', weight_decay=0.1))
     with pytest.raises(ValueError, match="no parameter 'blocks"):
         build_vit().get_layer_depth('blocks.9.x')
+
+
+RELEASED = {
+    'pos_embed': 'position.embedding.pos_embed',
+    'positions.weight': 'blocks.0.norm1.positions.weight',
+    'relative_position_bias_table': 'blocks.1.attn.position.relative_position_bias_table',
+    'dist_token': 'dist_token',
+}
+
+
+@pytest.mark.parametrize('key', RELEASED)
+@pytest.mark.parametrize('ours', [True, False])
+def test_what_released_code_decays(key, ours):
+    """As docs/training.md says: over the custom keys of a schedule, by MMEngine's constructor and by ours."""
+    model = build_vit(
+        with_dist_token=True, norm_cfg=DTN, attention_position=dict(type='mmlape.RelativePositionBias')
+    )  # fmt: skip
+    kept = {'position': 0.0, 'cls_token': 0.0, 'dist_token': 0.0, 'norm': 0.0}
+    keys = {name: dict(decay_mult=mult) for name, mult in {**kept, key: 1.0}.items()}
+    if ours:
+        found = settings(model, build(model, custom_keys=keys))
+        decays = {name: decay for name, (_, decay, _) in found.items()}
+    else:
+        optimizer = dict(type='AdamW', lr=LR, weight_decay=DECAY)
+        config = dict(optimizer=optimizer, paramwise_cfg=dict(custom_keys=keys))
+        wrapper = build_optim_wrapper(model, dict(type='OptimWrapper', **config))
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        groups = wrapper.optimizer.param_groups
+        decays = {names[p]: group['weight_decay'] for group in groups for p in group['params']}
+    assert {name: decays[name] for name in RELEASED.values()} == {
+        name: DECAY if each == key else 0.0 for each, name in RELEASED.items()
+    }

@@ -64,6 +64,20 @@ def test_reference_of_the_benchmarks_is_the_published_maths(golden, number):
     torch.testing.assert_close(norm(arrays['input']), arrays['output'], atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize(('heads', 'largest'), [(4, 4), (9, 1), (16, 4)])
+def test_where_heads_look_at_first(heads, largest):
+    """Between cells for an even side (docs/dtn.md, of the paper's Fig. 6): then four cells of a square tie."""
+    rows, columns = DTN(heads, heads).axis_maps((14, 14))
+    maps = torch.einsum('gh,gw->ghw', rows[:, 6], columns[:, 6]).detach()
+    tops = maps.flatten(1).amax(dim=1)[:, None, None]
+    found = [torch.nonzero(cells) for cells in maps > 0.999 * tops]
+    assert {len(cells) for cells in found} == {largest}
+    centres = {tuple(cells.float().mean(dim=0).tolist()) for cells in found}
+    assert len(centres) == heads  # each head its own
+    if heads == 4:
+        assert all([6, 6] in cells.tolist() for cells in found)
+
+
 @pytest.mark.parametrize('heads', [4, 6, 9, 16])
 def test_published_local_initialisation(golden, heads):
     rows = golden(f'dtn_init_heads{heads}').arrays['weight']

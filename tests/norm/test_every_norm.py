@@ -183,7 +183,7 @@ def test_says_what_it_does(config):
     assert changed == norm.keeps_statistics == bool(before)
     children = {name for name, _ in norm.named_children()} | {n for n, _ in norm.named_parameters()}
     assert set(norm.no_weight_decay) <= children
-    assert norm.by_head == ('num_heads' in config)
+    assert norm.by_head == (config['type'] in ('mmlape.DTN', 'mmlape.TokenGN', 'mmlape.PowerNorm'))
 
 
 def test_attributes():

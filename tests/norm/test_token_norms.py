@@ -3,11 +3,14 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from backbone_variants import build_vit
 from mmcv.cnn import build_norm_layer
 from torch import nn
 
 from mmlape.checkpoints import convert
+from mmlape.layers.normed_linear import NormedLinear
 from mmlape.norm import (
+    LN,
     PowerNorm,
     ScaleNorm,
     SwitchableNorm,
@@ -137,11 +140,36 @@ def test_switchable_norm_in_evaluation_uses_running_statistics():
     assert torch.equal(norm.running_mean, before)
 
 
+@pytest.mark.parametrize('name', ['TokenGN', 'PowerNorm'])
+def test_as_many_groups_as_heads(name):
+    """As in DTN's comparison; 4 where a config does not ask for it, whatever the heads."""
+    for groups, count in (('heads', 3), (6, 6), (None, 4)):
+        config = dict(type=f'mmlape.{name}', **({} if groups is None else dict(num_groups=groups)))
+        model = build_vit(norm_cfg=dict(config, layers=3), prefix_after=3)
+        assert [block.norm1.num_groups for block in model.blocks[:3]] == [count] * 3
+        assert isinstance(model.blocks[3].norm2, LN) and isinstance(model.norm, LN)
+    first, second = (
+        build_token_norm(dict(config, num_groups=g, num_heads=2), 8) for g in ('heads', 2)
+    )
+    tokens = torch.randn(2, 5, 8)
+    assert torch.equal(first(tokens), second(tokens))
+
+
+def test_scale_norm_starts_with_tokens_of_length_sqrt_c():
+    out = ScaleNorm(16)(torch.randn(2, 5, 16))
+    torch.testing.assert_close(out.norm(dim=-1), torch.full((2, 5), 4.0))
+    within = NormedLinear(8, 16, norm_cfg=dict(type='mmlape.ScaleNorm'), gain=0.5)
+    assert within.norm.weight.unique().tolist() == [2.0]
+
+
 @pytest.mark.parametrize(
     ('cls', 'options', 'match'),
     [
         (TokenGN, dict(num_groups=3), 'num_groups must divide'),
         (PowerNorm, dict(num_groups=5), 'num_groups must divide'),
+        (TokenGN, dict(num_groups='heads'), "'heads' needs num_heads"),
+        (PowerNorm, dict(num_groups='heads', num_heads=3), 'num_groups must divide'),
+        (TokenGN, dict(num_groups='head'), "num_groups must be an integer or 'heads'"),
         (PowerNorm, dict(warmup_iters=-1), 'warmup_iters'),
         (TokenBN, dict(momentum=2), 'momentum'),
         (TokenIN, dict(eps=0), 'eps'),

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from backbone_variants import build_vit
 
+from mmlape.checkpoints import convert
 from mmlape.position import LearnedPosition, resize_table
 from mmlape.registry import MODELS
 
@@ -48,6 +50,30 @@ def test_gradient_reaches_every_row():
     position = LearnedPosition(embed_dims=4, grid=(3, 3), num_prefix_tokens=1)
     position((5, 4)).square().sum().backward()
     assert (position.pos_embed.grad.abs().sum(dim=-1) > 0).all()
+
+
+@pytest.mark.parametrize('grid', [(3, 3), (4, 2)])
+def test_no_rows_for_prefix_tokens(grid):
+    """Theirs are zero, the others those of a table without prefix."""
+    position = LearnedPosition(embed_dims=4, grid=(3, 3), num_prefix_tokens=2, prefix_rows=False)
+    plain = LearnedPosition(embed_dims=4, grid=(3, 3))
+    plain.load_state_dict(position.state_dict())
+    assert position.pos_embed.shape == (1, 9, 4)
+    prefix, cells = position(grid).split([2, grid[0] * grid[1]], dim=1)
+    assert prefix.eq(0).all() and torch.equal(cells, plain(grid))
+
+
+@pytest.mark.parametrize('side', [3, 4])
+def test_tables_fit_a_model_without_prefix_rows(side):
+    """With a class token's row or without one, from another grid or from the same."""
+    position = dict(type='mmlape.LearnedPosition', prefix_rows=False)
+    model = build_vit(position=position, img_size=64)
+    source = build_vit(img_size=16 * side)
+    state = source.state_dict()
+    for table in (state['pos_embed'], state['pos_embed'][:, 1:]):
+        converted = convert({**state, 'pos_embed': table}, 'deit', model)
+        cells = resize_table(state['pos_embed'][:, 1:], (side, side), (4, 4))
+        assert torch.equal(converted['pos_embed'], cells)
 
 
 def test_initial_values():

@@ -29,8 +29,8 @@ class SwinTransformer(StagedTransformer):
     * ``arch``: ``'tiny'`` (default), ``'small'``, ``'base'``, ``'large'``, or a dict with ``embed_dims`` (channels of
       the first stage; each next one has twice as many), ``depths``, ``num_heads``, ``mlp_ratio`` (4 if left out) and
       ``window_size`` (7 if left out). Every other layer's windows are shifted by half a window.
-    * ``attention_position``: ``mmlape.RelativePositionBias`` by default, with a table for each layer; False for none,
-      ``dict(type='mmlape.RelativePositionBias', layer_norm=True)`` for LaPE's form.
+    * ``attention_position``: ``mmlape.RelativePositionBias`` of ``std=0.02`` by default, with a table for each layer;
+      False for none. ``dict(type='mmlape.RelativePositionBias', layer_norm=True)`` is LaPE's form, from zeros.
     * ``position``: none by default. A table, ``dict(type='mmlape.LearnedPosition')``, belongs to the first stage, which
       the tokens carry on; LaPE joins it in every stage, see ``mmlape.MergedPosition``.
     * ``norm_cfg``: LayerNorm of eps 1e-5 by default. One ``mmlape.DTN`` goes, unless it says otherwise, into every
@@ -44,7 +44,7 @@ class SwinTransformer(StagedTransformer):
         StagedTransformer.parts,
         stem=dict(),
         attention=dict(type='mmlape.ShiftedWindowAttention'),
-        attention_position=dict(type='mmlape.RelativePositionBias'),
+        attention_position=dict(type='mmlape.RelativePositionBias', std=0.02),
         position=None,
         norm_cfg=_NORM,
     )

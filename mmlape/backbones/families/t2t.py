@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mmlape.registry import MODELS
 
-from ..build import init_linear
 from .vit import PlainTransformer, VisionTransformer
 
 _PERFORMER = dict(type='mmlape.PerformerTokens')
@@ -72,8 +71,3 @@ class T2TViT(PlainTransformer):
         """One stage, that of a ViT behind another stem."""
         (stage,) = super().stage_sizes(arch)
         return [dict(stage, stem=dict(tokens=arch['tokens']))]
-
-    def init_parameters(self) -> None:
-        """Linear layers of the stem are those of a transformer too."""
-        super().init_parameters()
-        self.tokens_to_token.apply(init_linear)

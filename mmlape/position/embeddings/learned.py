@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_number, check_option
@@ -26,12 +27,17 @@ class LearnedPosition(PositionEmbedding):
         num_tables: Tables ``K``. Default 1.
         resize: ``'bicubic'`` (default; ViT, DeiT, ViT-Adapter) or ``'bilinear'`` (PVT).
         std: Standard deviation of the initial values. Default 0.02.
+        prefix_rows: Whether prefix tokens have rows. False: theirs are zero and in no table, as in the published
+            DTN-ViT. Default True.
 
     Raises:
         ValueError: If ``resize`` is neither, or ``std`` is not above 0.
 
     Shape:
-        ``pos_embed``: ``(K, P + H0 * W0, C)``, timm's layout for K = 1.
+        ``pos_embed``: ``(K, P + H0 * W0, C)``, timm's layout for K = 1; without ``prefix_rows`` ``(K, H0 * W0, C)``.
+
+    Attributes:
+        num_prefix_rows: Rows of the table before those of the grid, ``P`` or 0.
     """
 
     def __init__(
@@ -42,18 +48,22 @@ class LearnedPosition(PositionEmbedding):
         num_tables: int = 1,
         resize: str = 'bicubic',
         std: float = 0.02,
+        prefix_rows: bool = True,
     ) -> None:
         super().__init__(embed_dims, grid, num_prefix_tokens, num_tables)
         self.resize = check_option('resize', resize, ('bicubic', 'bilinear'))
-        rows = self.num_prefix_tokens + self.grid[0] * self.grid[1]
+        self.num_prefix_rows = self.num_prefix_tokens if prefix_rows else 0
+        rows = self.num_prefix_rows + self.grid[0] * self.grid[1]
         self.pos_embed = nn.Parameter(torch.empty(self.num_tables, rows, self.embed_dims))
         nn.init.trunc_normal_(self.pos_embed, std=check_number('std', std, above=0), a=-2, b=2)
 
     def forward(self, grid: Grid) -> Tensor:
         """Return ``(K, P + H * W, C)`` for ``grid = (H, W)``."""
+        table: Tensor = self.pos_embed
         height, width = grid
-        if (height, width) == self.grid:
-            return self.pos_embed
-        prefix, cells = self.pos_embed.tensor_split([self.num_prefix_tokens], dim=1)
-        cells = resize_table(cells, self.grid, (height, width), self.resize)
-        return torch.cat([prefix, cells], dim=1)
+        if (height, width) != self.grid:
+            prefix, cells = table.tensor_split([self.num_prefix_rows], dim=1)
+            cells = resize_table(cells, self.grid, (height, width), self.resize)
+            table = torch.cat([prefix, cells], dim=1)
+        absent = self.num_prefix_tokens - self.num_prefix_rows
+        return F.pad(table, (0, 0, absent, 0)) if absent else table

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_eps
+from mmlape.checks import check_eps, check_number
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
@@ -31,8 +31,14 @@ class RelativePositionBias(AttentionPosition):
         layer_norm: LaPE's form: a LayerNorm over the key axis of the bias (arXiv v1, appendix B). Its weight and bias
             have one value per key, and are resized with the grid. Default False.
         eps: Added to its variance. Default 1e-5, as in the published code.
-        mirrored: LeViT's form: offsets that differ in their signs alone share a value (ICCV 2021, section 4.2), which
-            starts at zero. Default False.
+        mirrored: LeViT's form: offsets that differ in their signs alone share a value (ICCV 2021, section 4.2).
+            Default False.
+        std: Standard deviation of the initial values, a normal distribution truncated at two units. Default 0: zeros,
+            as in the published LaPE code and LeViT; Swin's is 0.02. Under ``layer_norm`` any other value becomes a
+            random bias of standard deviation 1.
+
+    Raises:
+        ValueError: If ``std`` is below 0, or a size or ``eps`` is out of range.
 
     Shape:
         ``relative_position_bias_table``: ``((2 * H0 - 1) * (2 * W0 - 1), heads)``, offsets query - key in raster
@@ -51,16 +57,16 @@ class RelativePositionBias(AttentionPosition):
         layer_norm: bool = False,
         eps: float = 1e-5,
         mirrored: bool = False,
+        std: float = 0.0,
     ) -> None:
         super().__init__(embed_dims, num_heads, grid, num_prefix_tokens, window_size)
         self.grid = self.grid if self.window_size is None else self.window_size
         height, width = self.grid
         self.mirrored = mirrored
-        if mirrored:
-            table = torch.zeros(height * width, self.num_heads)
-        else:
-            table = torch.empty((2 * height - 1) * (2 * width - 1), self.num_heads)
-            nn.init.trunc_normal_(table, std=0.02)
+        rows = height * width if mirrored else (2 * height - 1) * (2 * width - 1)
+        table = torch.zeros(rows, self.num_heads)
+        if check_number('std', std, minimum=0):
+            nn.init.trunc_normal_(table, std=std)
         self.relative_position_bias_table = nn.Parameter(table)
         normed, eps = layer_norm, check_eps(eps)
         self.pe_norm = nn.LayerNorm(height * width, eps=eps) if normed else None
