@@ -35,6 +35,7 @@ DTN = dict(type='mmlape.DTN')
 # Position inside the attention.
 ATTENTION_POSITIONS = {
     'relative': dict(type='mmlape.RelativePositionBias', layers=[0, 2]),
+    'quadratic': dict(type='mmlape.QuadraticBias', position_init='local'),
     'gabor': dict(type='mmlape.GaborAttention', layers=3),
     'gabor-2,3,4': dict(type='mmlape.GaborAttention', parts='2,3,4', layers=2),
 }

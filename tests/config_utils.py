@@ -19,7 +19,7 @@ COCO_PIPELINE = [dict(type='LoadAnnotations', with_bbox=True)]
 
 def shipped_configs() -> list[Path]:
     """Every detector and segmentor that a user can run."""
-    others = ('_base_', 'imagenet', 'cifar')
+    others = ('_base_', 'imagenet', 'cifar', 'ablations')
     return sorted(p for p in CONFIGS.glob('*/*.py') if p.parent.name not in others)
 
 
@@ -31,6 +31,11 @@ def classifier_configs() -> list[Path]:
 def cifar_configs() -> list[Path]:
     """Every classifier of small images that a user can run; MMPretrain's."""
     return sorted(CONFIGS.glob('cifar/*.py'))
+
+
+def ablation_configs() -> list[Path]:
+    """Classifiers that are the base of several rows of a table; MMPretrain's."""
+    return sorted(CONFIGS.glob('ablations/*.py'))
 
 
 def use_scope(name: str) -> None:

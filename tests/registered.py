@@ -105,6 +105,7 @@ BACKBONES = {
     'LaPE': pvt(joining=component('LaPE'), with_cls_token=True),
     'LaPEWarmStart': vit(joining=component('LaPEWarmStart', construction='gate')),
     'RelativePositionBias': pvt(attention_position=component('RelativePositionBias')),
+    'QuadraticBias': pvt(attention_position=component('QuadraticBias')),
     'GaborAttention': vit(
         attention_position=component('GaborAttention', parts='2,3,4'), window_size=[(2, 3), None]
     ),

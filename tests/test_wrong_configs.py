@@ -128,6 +128,7 @@ VIT = [
     (norm('ScaleNorm', eps=INF), 'eps must be finite, got inf'),
     (inside('RelativePositionBias', layer_norm='no'), "layer_norm must be True or False, got 'no'"),
     (inside('RelativePositionBias', eps=-1), 'eps must be finite and greater than 0, got -1'),
+    (inside('QuadraticBias', position_init='near'), "position_init must be one of .*got 'near'"),
     (inside('RotaryPosition', temperature=0), 'temperature must be finite and greater than 0, got 0'),
     (inside('RotaryPosition', temperature=NAN), 'temperature must be finite, got nan'),
     (inside('GaborAttention', parts='3,4'), "parts must be one of .*got '3,4'"),

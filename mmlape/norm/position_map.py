@@ -10,27 +10,14 @@ The maps here are therefore pairs of small stochastic matrices; the T x T map is
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
 
-from mmlape.checks import check_option, check_positive_int
-from mmlape.kept import kept
+from mmlape.checks import check_positive_int
 from mmlape.layout import Grid
-
-
-@kept
-def axis_offsets(length: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Offsets ``d = i - j`` between the cells of an axis, and their squares.
-
-    Returns:
-        ``(2, L * L)``: d and d^2 for i (slower) and j (faster).
-    """
-    cells = torch.arange(length, device=device, dtype=dtype)
-    offsets = (cells[:, None] - cells[None]).flatten()
-    return torch.stack([offsets, offsets.square()])
+from mmlape.position.inside.quadratic_bias import QuadraticScores, axis_offsets
 
 
 class PositionMap(nn.Module, ABC):
@@ -49,47 +36,16 @@ class PositionMap(nn.Module, ABC):
         """
 
 
-class LearnedMap(PositionMap):
-    """DTN's own map with a learned ``a`` per head (eq. 6).
-
-    ``weight`` ``(G, 3)`` holds ``(a_x, a_y, a_2)``: the factors of dx, dy and dx^2 + dy^2, offsets counted from token j
-    to token i, as in published weights (the paper writes ``[a_2, a_x, a_y]``).
-
-    Args:
-        num_heads: ``G``.
-        init: ``'local'`` for eq. 7, see :func:`local_rows`; ``'random'`` for a normal distribution with standard
-            deviation 0.02 truncated at 2, which makes the map nearly uniform.
-
-    Raises:
-        ValueError: If ``init`` is neither.
-    """
-
-    def __init__(self, num_heads: int, init: str = 'local') -> None:
-        super().__init__()
-        self.init = check_option('position_init', init, _INITS)
-        self.weight = nn.Parameter(torch.empty(num_heads, 3))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Initialise as asked for."""
-        # Truncated at +-2, far out in the tails: as PyTorch, timm and the published networks do.
-        nn.init.trunc_normal_(self.weight, std=0.02)
-        rows = _INITS[self.init](len(self.weight))
-        with torch.no_grad():
-            self.weight[: len(rows)] = rows
+class LearnedMap(QuadraticScores, PositionMap):
+    """DTN's own map with a learned ``a`` per head (eq. 6): the softmax of
+    :class:`~mmlape.position.inside.quadratic_bias.QuadraticScores`, which has its parameters and initial values."""
 
     def forward(
         self, grid: Grid, device: torch.device, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
         """Row and column factors of every head, ``(G, H, H)`` and ``(G, W, W)``."""
-        a_x, a_y, a_2 = self.weight.to(dtype).unbind(dim=1)
-        rows, columns = (
-            (torch.stack([linear, a_2], dim=1) @ axis_offsets(length, device, dtype))
-            .unflatten(1, (length, length))
-            .softmax(dim=-1)
-            for linear, length in zip((a_y, a_x), grid)
-        )
-        return rows, columns
+        rows, columns = self.along_axes(grid, grid, device, dtype)
+        return rows.softmax(dim=-1), columns.softmax(dim=-1)
 
 
 class UniformMap(PositionMap):
@@ -132,24 +88,6 @@ class BandedMap(PositionMap):
         return rows, columns
 
     def _axis(self, length: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-        offsets = axis_offsets(length, device, dtype)[0].view(1, length, length)
+        offsets = axis_offsets(length, length, device, dtype)[0].view(1, length, length)
         inside = (offsets.abs() <= self.band // 2).to(dtype)
         return inside / inside.sum(dim=-1, keepdim=True)
-
-
-def local_rows(num_heads: int) -> Tensor:
-    """Rows ``(a_x, a_y, a_2)`` that make heads look at a neighbourhood of ``sqrt(G) x sqrt(G)`` cells (eq. 7).
-
-    Head ``k n + m`` (k = floor(sqrt(G))) gets ``(2 D_n, 2 D_m, -1)`` with offsets centred on zero, so that an even k
-    gives half cells. Only the first k^2 heads have such a place: of 6 heads four, of 5 four, of 3 one.
-
-    Returns:
-        ``(k^2, 3)``.
-    """
-    side = math.isqrt(num_heads)
-    centres = 2 * torch.arange(side, dtype=torch.float32) - (side - 1)
-    pairs = torch.cartesian_prod(centres, centres).view(-1, 2)
-    return torch.cat([pairs, -torch.ones(side * side, 1)], dim=1)
-
-
-_INITS = {'local': local_rows, 'random': lambda num_heads: torch.empty(0, 3)}

@@ -14,6 +14,7 @@ from .inside import (
     AttentionPosition,
     GaborAttention,
     InsidePlan,
+    QuadraticBias,
     RelativePositionBias,
     RotaryPosition,
 )
@@ -42,6 +43,7 @@ __all__ = [
     'PlanKeeper',
     'PositionEmbedding',
     'PositionPlan',
+    'QuadraticBias',
     'RelativePositionBias',
     'RotaryPosition',
     'SharedJoining',

@@ -6,9 +6,10 @@ from dtn_norms import OPTIONS, randomised
 from torch._dynamo.backends.debugging import aot_eager
 
 from mmlape.layout import Layout
-from mmlape.norm import DTN, position_map
+from mmlape.norm import DTN
 from mmlape.norm.dtn_function import DTNFunction
 from mmlape.norm.dtn_plain import dtn_in_a_graph
+from mmlape.position.inside import quadratic_bias
 
 
 @pytest.mark.parametrize('options', OPTIONS, ids=str)
@@ -112,7 +113,7 @@ def test_func_grad_of_each_image():
 
 def test_nothing_of_a_transform_is_kept():
     """A tensor that is made inside of one ends with it."""
-    position_map.axis_offsets.store.clear()
+    quadratic_bias.axis_offsets.store.clear()
     norm = DTN(8, 2)
     torch.func.grad(lambda tokens: norm(tokens, (2, 3)).sum())(torch.randn(1, 6, 8))
-    assert len(position_map.axis_offsets.store) == 0
+    assert len(quadratic_bias.axis_offsets.store) == 0

@@ -7,6 +7,7 @@ from registered import component, pvt
 POSITIONS = {
     'relative': component('RelativePositionBias'),
     'relative-normed': component('RelativePositionBias', layer_norm=True),
+    'quadratic': component('QuadraticBias'),
     'gabor': component('GaborAttention'),
     'gabor-2,3,4': component('GaborAttention', parts='2,3,4', query_key='LE'),
     'rotary': component('RotaryPosition'),

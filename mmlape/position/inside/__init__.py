@@ -2,6 +2,7 @@
 
 from .base import AttentionPosition, InsidePlan
 from .gabor import GaborAttention
+from .quadratic_bias import QuadraticBias
 from .relative_bias import RelativePositionBias
 from .rotary import RotaryPosition
 
@@ -9,6 +10,7 @@ __all__ = [
     'AttentionPosition',
     'GaborAttention',
     'InsidePlan',
+    'QuadraticBias',
     'RelativePositionBias',
     'RotaryPosition',
 ]
