@@ -12,32 +12,33 @@ from mmlape.position.inside import AttentionPosition
 
 GRID, PATCH = (3, 4), (8, 8)
 NO_POSITION = component('NoPosition')
-# A position of the stage before, in Swin; and the norm that has places.
-OTHERS = {'MergedPosition', 'DTN'}
+# A position of the stage before, in Swin; the norm that has places; and what is no position at all.
+OTHERS = {'MergedPosition', 'DTN', 'NoPosition'}
 
-JOININGS = [
-    *(component(name) for name in ('DefaultJoining', 'SharedJoining', 'UnsharedJoining', 'LaPE')),
+
+def each(kind, *options):
+    """All registered parts of a kind, and further ones with options."""
+    names = [name for name, made in registered().items() if issubclass(made, kind)]
+    return [*(component(name) for name in sorted(names) if name not in OTHERS), *options]
+
+
+JOININGS = each(
+    Joining,
     component('LaPE', progressive=False),
-    *(component('LaPEWarmStart', construction=kind) for kind in ('affine', 'gate')),
-]
-EMBEDDINGS = [
-    component('LearnedPosition'),
-    *(component('SinusoidalPosition', axes=axes) for axes in (1, 2)),
-    *(component('GaborPosition', variant=variant) for variant in ('G+E', 'G', 'E')),
-]
-INSIDE = [
-    component('RelativePositionBias'),
+    component('LaPEWarmStart', construction='gate'),
+)
+EMBEDDINGS = each(
+    PositionEmbedding,
+    component('SinusoidalPosition', axes=2),
+    *(component('GaborPosition', variant=variant) for variant in ('G', 'E')),
+)
+INSIDE = each(
+    AttentionPosition,
     component('RelativePositionBias', layer_norm=True),
     component('RelativePositionBias', mirrored=True),
-    component('RotaryPosition'),
-    *(component('GaborAttention', parts=parts) for parts in ('4', '2,3', '2,3,4')),
-    component('GaborAttention', parts=None),
-]
-NORMS = [
-    *(component(name) for name in ('LN', 'TokenBN', 'TokenIN', 'ScaleNorm', 'PowerNorm')),
-    component('TokenGN', num_groups=3),
-    *(component('SwitchableNorm', use_bn=use_bn) for use_bn in (False, True)),
-]
+    *(component('GaborAttention', parts=parts) for parts in ('2,3', '2,3,4', None)),
+)
+NORMS = each(TokenNorm, component('SwitchableNorm', use_bn=True))
 # Neighbours are mixed without any position.
 NEIGHBOURS = {
     'windows': dict(window_size=2),
@@ -79,13 +80,6 @@ def knows_the_order(model) -> bool:
         return False
     assert min(patches, token) > 1e-4, 'neither one nor the other'
     return True
-
-
-def test_every_registered_part_is_here():
-    kinds = (PositionEmbedding, Joining, AttentionPosition, TokenNorm)
-    there = {name for name, made in registered().items() if issubclass(made, kinds)}
-    listed = [*JOININGS, *EMBEDDINGS, *INSIDE, *NORMS, NO_POSITION]
-    assert {config['type'].removeprefix('mmlape.') for config in listed} == there - OTHERS
 
 
 @pytest.mark.parametrize('joining', JOININGS, ids=of)
