@@ -248,7 +248,9 @@ def write_measured(metafile: Path, measured: dict[str, dict[str, Any]]) -> None:
     for entry in entries:
         name = entry.splitlines()[0].removeprefix('  - Name: ')
         for key in ('Parameters', 'FLOPs') if name in measured else ():
-            entry, count = re.subn(rf'\b{key}: \d+', f'{key}: {measured[name][key.lower()]}', entry)
+            # Whole numbers; those with a unit are as printed.
+            figure = rf'\b{key}: \d+(?![\d.KMG])'
+            entry, count = re.subn(figure, f'{key}: {measured[name][key.lower()]}', entry)
             if count != 1:
                 raise ValueError(f'{metafile.name}: {name} must have one {key}, got {count}')
         written.append(entry)
