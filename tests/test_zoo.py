@@ -109,14 +109,16 @@ def test_figures_go_into_a_metafile_that_keeps_its_layout(tmp_path):
         'Models:',
         '  - Name: a',
         '    Metadata: {Epochs: 1, Parameters: 0, FLOPs: 12}',
+        '    Results: [{Parameters: 5.7M, FLOPs: 305M}]',
     ]
     lines += ['  - Name: b', '    Metadata:', '      Parameters: 3', '      FLOPs: 4']
     path = tmp_path / 'metafile.yml'
     path.write_text('\n'.join(lines))
     write_measured(path, {'b': dict(parameters=33, flops=44), 'c': dict(parameters=5, flops=6)})
-    assert path.read_text() == '\n'.join([*lines[:6], '      Parameters: 33', '      FLOPs: 44'])
+    assert path.read_text() == '\n'.join([*lines[:7], '      Parameters: 33', '      FLOPs: 44'])
     write_measured(path, {'a': dict(parameters=11, flops=22)})
     assert '{Epochs: 1, Parameters: 11, FLOPs: 22}' in path.read_text()
+    assert lines[4] in path.read_text()
     path.write_text('  - Name: a\n    Metadata: {Epochs: 1, FLOPs: 2}')
     with pytest.raises(ValueError, match=r'metafile\.yml: a must have one Parameters, got 0'):
         write_measured(path, {'a': dict(parameters=11, flops=22)})

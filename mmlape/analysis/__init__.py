@@ -27,9 +27,10 @@ _PUBLIC = {
     ),
     'position.drawing': (
         *('draw_channels', 'draw_correlations', 'draw_embedding', 'draw_gabor_fit'),
-        *('draw_grids', 'draw_scores'),
+        *('draw_grids', 'draw_patch_order', 'draw_scores'),
     ),
     'position.gabor_fit': ('GaborFit', 'fit_gabor_position', 'fit_maps'),
+    'position.order': ('PatchOrder', 'patch_order', 'shuffle_patches', 'without_position'),
     'position.scores': (
         *('PositionScores', 'attention_position_stages', 'attention_tables', 'position_scores'),
     ),

@@ -32,14 +32,14 @@ LAYERS = "stage of several, e.g. 'block1'"
 
 def model_parser(
     description: str,
-    part: str = "position embedding of several, e.g. 'position1'",
+    part: str | None = "position embedding of several, e.g. 'position1'",
     with_prefix: bool = True,
 ) -> argparse.ArgumentParser:
     """A parser with the options that say which model and which part of it is meant, and where results go.
 
     Args:
         description: What the command does.
-        part: What ``--part`` names one of.
+        part: What ``--part`` names one of. None: there is no such option.
         with_prefix: Whether there is ``--prefix``. Default True.
     """
     parser = argparse.ArgumentParser(description=description)
@@ -63,10 +63,8 @@ def model_parser(
     parser.add_argument(
         '--cfg-options', nargs='+', action=DictAction, help='override the config, key=value'
     )
-    parser.add_argument(
-        '--part',
-        help=f'one {part}; default: all, a file each',
-    )
+    if part is not None:
+        parser.add_argument('--part', help=f'one {part}; default: all, a file each')
     if with_prefix:
         parser.add_argument(
             '--prefix',
@@ -208,7 +206,7 @@ def tokens_of(options: argparse.Namespace) -> Iterator[tuple[str, list[NormToken
     stages = find_stages(backbone, options.part)
     paths, images = images_of(options)
     layers = [0] if options.layers is None else options.layers
-    names = _names_of(paths)
+    names = names_of(paths)
     for name, image in zip(names, images):
         for stage in stages:
             yield name, norm_tokens(backbone, image, stage, layers, options.norm, options.compare)
@@ -219,8 +217,8 @@ def array_name(words: str) -> str:
     return words.replace('layer ', 'layer').replace(', ', '_').replace(' ', '_')
 
 
-def _names_of(paths: list[Path]) -> list[str]:
-    """File names without suffix; numbered where two images share one."""
+def names_of(paths: list[Path]) -> list[str]:
+    """File names of images without suffix; numbered where two share one."""
     stems = [path.stem for path in paths]
     return [
         stem if stems.count(stem) == 1 else f'{stem}_{index}' for index, stem in enumerate(stems)

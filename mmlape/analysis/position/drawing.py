@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -23,6 +23,7 @@ from mmlape.analysis.panels import (
 from .channel_kinds import KINDS, ChannelKinds
 from .correlation import Correlations
 from .gabor_fit import GaborFit
+from .order import PatchOrder
 from .scores import PositionScores
 from .tables import EmbeddingTable, pick_channels
 
@@ -44,6 +45,30 @@ def draw_scores(scores: PositionScores) -> Figure:
     """
     scale = symmetric_scale(scores.matrices)
     return _draw_matrices(scores, DIVERGING, scale, 'added to the score')
+
+
+def draw_patch_order(states: Mapping[str, PatchOrder]) -> Figure:
+    """An image, its patches in another order, and how far each patch's last token differs between the two.
+
+    All maps share one colour scale, from 0 to the largest difference; the mean is in their titles.
+
+    Args:
+        states: By what the network is, e.g. ``'without position'``; of the same image and order.
+    """
+    first = next(iter(states.values()))
+    ratio = first.image.shape[1] / first.image.shape[0]
+    columns = 2 + len(states)
+    figure, axes = new_panels(1, columns, [ratio] * columns, with_scale=True)
+    brightness = (float(first.image.min()), float(first.image.max()))
+    show_map(axes[0, 0], first.image, 'gray', brightness, 'image')
+    show_map(axes[0, 1], first.shuffled, 'gray', brightness, 'in another order')
+    highest = max(float(state.differences[-1].max()) for state in states.values())
+    for place, (name, state) in zip(axes[0, 2:], states.items()):
+        values = state.differences[-1]
+        title = f'{name}: {values.mean():.2g}'
+        image = show_map(place, values, SEQUENTIAL, (0, highest or 1.0), title)
+    add_scale(figure, image, 'difference of tokens')
+    return figure
 
 
 def draw_embedding(table: EmbeddingTable, index: int = 0) -> Figure:

@@ -29,6 +29,8 @@ _METHODS = {
     'upernet': 'UPerNet',
     'segmenter': 'Segmenter',
 }
+# Of the published figures; metafiles have all.
+_SHOWN = ('box AP', 'mask AP', 'mIoU', 'Top 1 Accuracy')
 _PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet', 'mmseg')
 _INTRODUCTION = """\
 # Model zoo
@@ -37,7 +39,8 @@ _INTRODUCTION = """\
 
 Every row of the papers that is a config here. **Published** figures are their authors'; **ours** stays empty until a
 config has been trained in full. There are no trained weights to download: a training starts from the published ImageNet
-weights that its config names ([weights.md](weights.md)). Classifiers: [pretraining.md](pretraining.md).
+weights that its config names ([weights.md](weights.md)). Classifiers: [pretraining.md](pretraining.md). What else was
+printed of a row (AP50, APS, parameters, ...) is in the `metafile.yml` of its folder, with the number of the table.
 
 **Parameters** are those of the model as it is trained, auxiliary heads included; in brackets the backbone's. **FLOPs**
 are multiply-adds at inference, as papers count them, of one image of {detection} (detectors) or one crop of
@@ -96,10 +99,10 @@ class Row:
         return f'{self.metadata["Iterations"]:,} iterations'
 
     def metrics(self, published: bool) -> str:
-        """Published figures or our own, ``box AP 45.6, mask AP 40.7``; empty if there are none."""
+        """Main figures, published or our own, ``box AP 45.6, mask AP 40.7``; empty if there are none."""
         results = [result for result in self.results if ('Published' in result) == published]
         values = [pair for result in results for pair in (result.get('Metrics') or {}).items()]
-        return ', '.join(f'{metric} {value}' for metric, value in values)
+        return ', '.join(f'{metric} {value}' for metric, value in values if metric in _SHOWN)
 
     def source(self) -> str:
         """Where the published figures are from."""
@@ -245,7 +248,9 @@ def write_measured(metafile: Path, measured: dict[str, dict[str, Any]]) -> None:
     for entry in entries:
         name = entry.splitlines()[0].removeprefix('  - Name: ')
         for key in ('Parameters', 'FLOPs') if name in measured else ():
-            entry, count = re.subn(rf'\b{key}: \d+', f'{key}: {measured[name][key.lower()]}', entry)
+            # Whole numbers; those with a unit are as printed.
+            figure = rf'\b{key}: \d+(?![\d.KMG])'
+            entry, count = re.subn(figure, f'{key}: {measured[name][key.lower()]}', entry)
             if count != 1:
                 raise ValueError(f'{metafile.name}: {name} must have one {key}, got {count}')
         written.append(entry)

@@ -1,0 +1,120 @@
+"""Attention does not know the order of tokens: position tells a network where a patch is, or a norm that has one."""
+
+import pytest
+import torch
+from backbone_variants import build_vit
+from registered import component, registered
+
+from mmlape.analysis import shuffle_patches
+from mmlape.norm import DTN, TokenNorm
+from mmlape.position import Joining, PositionEmbedding
+from mmlape.position.inside import AttentionPosition
+
+GRID, PATCH = (3, 4), (8, 8)
+NO_POSITION = component('NoPosition')
+# A position of the stage before, in Swin; the norm that has places; and what is no position at all.
+OTHERS = {'MergedPosition', 'DTN', 'NoPosition'}
+
+
+def each(kind, *options):
+    """All registered parts of a kind, and further ones with options."""
+    names = [name for name, made in registered().items() if issubclass(made, kind)]
+    return [*(component(name) for name in sorted(names) if name not in OTHERS), *options]
+
+
+JOININGS = each(
+    Joining,
+    component('LaPE', progressive=False),
+    component('LaPEWarmStart', construction='gate'),
+)
+EMBEDDINGS = each(
+    PositionEmbedding,
+    component('SinusoidalPosition', axes=2),
+    *(component('GaborPosition', variant=variant) for variant in ('G', 'E')),
+)
+INSIDE = each(
+    AttentionPosition,
+    component('RelativePositionBias', layer_norm=True),
+    component('RelativePositionBias', mirrored=True),
+    *(component('GaborAttention', parts=parts) for parts in ('2,3', '2,3,4', None)),
+)
+NORMS = each(TokenNorm, component('SwitchableNorm', use_bn=True))
+# Neighbours are mixed without any position.
+NEIGHBOURS = {
+    'windows': dict(window_size=2),
+    'convolution in the feed-forward network': dict(mlp=component('LocallyEnhancedMlp')),
+}
+
+
+def of(config):
+    return ' '.join(str(value).removeprefix('mmlape.') for value in reversed(config.values()))
+
+
+def moved(model) -> tuple[torch.Tensor, torch.Tensor]:
+    """How far tokens of patches, and the class token, depend on the order of patches, relative to their size.
+
+    Parameters are moved off their initial values, many of which are no position yet. Double precision leaves no doubt.
+    """
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=draw)
+    model = model.double().eval()
+    image = torch.randn(2, 3, GRID[0] * PATCH[0], GRID[1] * PATCH[1], generator=draw).double()
+    order = torch.randperm(GRID[0] * GRID[1], generator=draw)
+    with torch.no_grad():
+        ((before,), (after,)) = model(image), model(shuffle_patches(image, PATCH, order))
+    size = before.abs().mean()
+    patches = before[:, 1:][:, order] - after[:, 1:]
+    return patches.abs().max() / size, (before[:, 0] - after[:, 0]).abs().max() / size
+
+
+def vit(**options):
+    small = dict(arch=dict(embed_dims=12, depth=2, num_heads=3, mlp_ratio=2), img_size=24)
+    return build_vit(**small, **{'patch_size': PATCH, 'out_type': 'raw', **options})
+
+
+def knows_the_order(model) -> bool:
+    patches, token = moved(model)
+    if max(patches, token) < 1e-9:
+        return False
+    assert min(patches, token) > 1e-4, 'neither one nor the other'
+    return True
+
+
+@pytest.mark.parametrize('joining', JOININGS, ids=of)
+def test_without_position_patches_may_change_places(joining):
+    """Whatever joins it: tokens change places with their patches, and the class token is the same."""
+    assert not knows_the_order(vit(position=NO_POSITION, joining=joining))
+
+
+@pytest.mark.parametrize('norm', NORMS, ids=of)
+def test_a_norm_without_places_does_not_know_the_order(norm):
+    assert not knows_the_order(vit(position=NO_POSITION, norm_cfg=norm))
+
+
+@pytest.mark.parametrize('position', EMBEDDINGS, ids=of)
+def test_any_embedding_tells_the_order(position):
+    assert knows_the_order(vit(position=position))
+
+
+@pytest.mark.parametrize('joining', JOININGS, ids=of)
+def test_any_joining_tells_the_order(joining):
+    assert knows_the_order(vit(joining=joining))
+
+
+@pytest.mark.parametrize('inside', INSIDE, ids=of)
+def test_position_inside_the_attention_tells_the_order(inside):
+    assert knows_the_order(vit(position=NO_POSITION, attention_position=inside))
+
+
+def test_dtn_tells_the_order():
+    """Through its maps of positions alone (ICLR 2022, eq. 6)."""
+    model = vit(position=NO_POSITION, norm_cfg=component('DTN'))
+    assert any(isinstance(module, DTN) for module in model.modules())
+    assert knows_the_order(model)
+
+
+@pytest.mark.parametrize('options', NEIGHBOURS.values(), ids=NEIGHBOURS)
+def test_what_mixes_neighbours_tells_the_order(options):
+    assert knows_the_order(vit(position=NO_POSITION, **options))

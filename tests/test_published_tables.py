@@ -1,0 +1,99 @@
+"""Metafiles say what the papers' tables say: every figure of every row that is a config here, and none besides."""
+
+import re
+from collections import defaultdict
+
+import pytest
+import yaml
+from config_utils import REPO
+
+PAGE = REPO / 'tests' / 'data' / 'published_tables.yaml'
+TABLES = yaml.safe_load(PAGE.read_text())
+PAPERS = {table['paper'] for table in TABLES}
+# The tables with figures in the papers; Gabor's Table 2 and arXiv v1's Table 7 have none of results.
+NUMBERS = {
+    'LaPE, ICCV 2023': range(1, 9),
+    'LaPE, arXiv v1': range(1, 7),
+    'DTN, ICLR 2022': range(1, 13),
+    'Gabor': (1, 3, 4, 5),
+}
+AS_PRINTED = ('Parameters', 'FLOPs')
+
+
+def in_the_papers():
+    """Figures by config, paper and table."""
+    found = {}
+    for table in TABLES:
+        for config, _, *figures in table['rows']:
+            if config is not None:
+                key = (config, table['paper'], table['table'])
+                assert key not in found, key
+                found[key] = dict(zip(table['columns'], figures), Dataset=table['data'])
+    return found
+
+
+def in_the_metafiles():
+    """The same of the metafiles, and what they say that is in none of these papers."""
+    found, elsewhere = defaultdict(dict), {}
+    for name in yaml.safe_load((REPO / 'model-index.yml').read_text())['Import']:
+        for entry in yaml.safe_load((REPO / name).read_text())['Models']:
+            for result in entry['Results']:
+                if 'Published' not in result:
+                    continue
+                source = re.match(r'(.+?), Table (\d+)', result['Published'])
+                if source is None or source[1] not in PAPERS:
+                    elsewhere.setdefault(result['Published'], entry['Name'])
+                    continue
+                row = found[entry['Name'], source[1], int(source[2])]
+                printed = {key: result[key] for key in (*AS_PRINTED, 'Dataset') if key in result}
+                for key, value in {**result['Metrics'], **printed}.items():
+                    assert row.setdefault(key, value) == value, (entry['Name'], key)
+    return found, elsewhere
+
+
+def test_every_table_is_there_in_order():
+    found = defaultdict(list)
+    for table in TABLES:
+        found[table['paper']].append(table['table'])
+    assert {paper: sorted(set(n)) for paper, n in found.items()} == {
+        paper: list(numbers) for paper, numbers in NUMBERS.items()
+    }
+    assert all(numbers == sorted(numbers) for numbers in found.values())
+
+
+@pytest.mark.parametrize('table', TABLES, ids=lambda t: f'{t["paper"]}, {t["table"]}, {t["data"]}')
+def test_rows_are_whole_and_say_why_they_have_no_config(table):
+    width = 2 + len(table['columns'])
+    names = [row[1] for row in table['rows']]
+    assert len(set(names)) == len(names)
+    assert [row for row in table['rows'] if len(row) != width] == []
+    without = {row[1] for row in table['rows'] if row[0] is None}
+    reason = table.get('without', {})
+    if isinstance(reason, str):
+        assert reason and without
+    else:
+        assert set(reason) == without and all(reason.values())
+
+
+def test_metafiles_say_what_the_tables_say():
+    """In both directions. A new published row of a config goes into the page of tables, and the other way round."""
+    papers, (metafiles, _) = in_the_papers(), in_the_metafiles()
+    assert {key: metafiles.get(key) for key in papers} == papers
+    assert {key: figures for key, figures in metafiles.items() if key not in papers} == {}
+
+
+def test_other_sources_are_the_known_ones():
+    """A misspelt paper would escape the comparison."""
+    _, elsewhere = in_the_metafiles()
+    known = ('ViT-Adapter, ICLR 2023', 'MM', "detection results in the authors' repository")
+    assert [source for source in elsewhere if not source.startswith(known)] == []
+
+
+def test_a_row_that_is_printed_twice_is_the_same_twice():
+    """But for what the papers print differently themselves."""
+    accuracies = defaultdict(set)
+    for (config, paper, _), figures in in_the_papers().items():
+        if 'Top 1 Accuracy' in figures:
+            accuracies[config, paper].add(figures['Top 1 Accuracy'])
+    differing = {key: values for key, values in accuracies.items() if len(values) > 1}
+    assert differing == {('levit-128s_8xb128_in1k', 'DTN, ICLR 2022'): {76.6, 76.7}}
