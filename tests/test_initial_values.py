@@ -44,6 +44,10 @@ SAMPLES = {
     'DTN, 24 heads': vit(
         arch=dict(embed_dims=48, depth=3, num_heads=24), norm_cfg=component('DTN', layers=3)
     ),
+    'QuadraticBias, 150 heads': vit(
+        arch=dict(embed_dims=150, depth=1, num_heads=150),
+        attention_position=component('QuadraticBias'),
+    ),
     'Swin, wide windows': swin(window_size=7),
     'LeViT, wide': levit(arch=dict(embed_dims=[64] * 3, depths=[1] * 3, num_heads=[2] * 3, key_dims=8)),
     'Gabor, wide': vit(arch=WIDE, position=component('GaborPosition'), attention_position=False),
@@ -61,6 +65,7 @@ SAMPLES = {
 ALONE = {
     'LearnedPosition': dict(embed_dims=64, grid=(8, 8)),
     'LaPEWarmStart': dict(embed_dims=8, depth=3),
+    'QuadraticBias': dict(embed_dims=512, num_heads=512, grid=(8, 8)),
     'RelativePositionBias': dict(embed_dims=8, num_heads=8, grid=(8, 8)),
     'DTN': dict(num_features=512, num_heads=512),
 }
