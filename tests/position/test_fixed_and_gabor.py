@@ -142,7 +142,7 @@ def test_relative_bias_is_indexed_as_swins():
 
 def test_relative_bias_of_keys_on_a_coarser_grid_lies_between_offsets():
     """Keys of 2 x 2 cells: their bias is the mean of the four entries around their centre."""
-    position = RelativePositionBias(8, 2, (4, 6))
+    position = RelativePositionBias(8, 2, (4, 6), std=1)
     queries, keys = (4, 6), (2, 3)
     bias = position.bias(queries, keys)[0].view(2, *queries, *keys)
     table = position.table(queries).view(7, 11, 2)
@@ -174,7 +174,7 @@ def test_relative_bias_makes_no_index_of_all_pairs():
 @pytest.mark.parametrize('layer_norm', [False, True])
 @pytest.mark.parametrize('grid', [(4, 4), (3, 6), (1, 1)])
 def test_relative_bias_leaves_prefix_tokens_out(layer_norm, grid):
-    position = RelativePositionBias(8, 2, (4, 4), layer_norm=layer_norm)
+    position = RelativePositionBias(8, 2, (4, 4), layer_norm=layer_norm, std=1)
     num = grid[0] * grid[1]
     layout = Layout(grid, 2)
     plan = position(layout)
@@ -183,16 +183,17 @@ def test_relative_bias_leaves_prefix_tokens_out(layer_norm, grid):
     bias = plan.bias(layout, layout)
     assert bias.shape == (1, 2, 2 + num, 2 + num)
     assert (bias[..., :2, :] == 0).all() and (bias[..., :2] == 0).all()
+    assert num == 1 or bias[..., 2:, 2:].abs().max() > 0
 
 
 def test_relative_bias_depends_on_offsets_alone():
-    bias = RelativePositionBias(8, 2, (4, 4)).bias((3, 5))[0].view(2, 3, 5, 3, 5)
+    bias = RelativePositionBias(8, 2, (4, 4), std=0.02).bias((3, 5))[0].view(2, 3, 5, 3, 5)
     assert torch.equal(bias[:, 0, 0, 1, 2], bias[:, 1, 2, 2, 4])
     assert not torch.equal(bias[:, 0, 0, 1, 2], bias[:, 1, 2, 0, 0])
 
 
 def test_relative_layer_norm_is_over_the_keys():
-    position = RelativePositionBias(8, 2, (3, 3), layer_norm=True)
+    position = RelativePositionBias(8, 2, (3, 3), layer_norm=True, std=0.02)
     bias = position.bias((3, 3))
     assert torch.allclose(bias.mean(dim=-1), torch.zeros(1, 2, 9), atol=1e-5)
     assert 'pe_norm.weight' in position.state_dict()
