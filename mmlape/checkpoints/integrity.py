@@ -17,11 +17,28 @@ _MOST_UNPACKED = 4
 
 
 def fault_of(path: Path) -> str | None:
-    """What is wrong with a checkpoint file, read through once: ``'is damaged (in data/3)'``, ...; None for nothing.
+    """What is wrong with a checkpoint file: ``'is damaged (in data/3)'``, ...; None for nothing.
 
-    Its digest is compared, where there is one, and the checksums inside, which torch does not look at.
+    Its end is looked for, its digest compared, where there is one, and the checksums inside, which torch does not
+    look at.
     """
-    return _digest_fault(path) or _archive_fault(path)
+    return _cut_off(path) or _digest_fault(path) or _archive_fault(path)
+
+
+def _cut_off(path: Path) -> str | None:
+    """By the list of records at the end."""
+    try:
+        if not _is_archive(path) or zipfile.is_zipfile(path):
+            return None
+    except zipfile.BadZipFile:  # it is there, and damaged
+        return None
+    return f'is not complete: it is cut off after {path.stat().st_size} bytes'
+
+
+def _is_archive(path: Path) -> bool:
+    """Whether it begins as one. Files in torch's formats of before 1.6 are none."""
+    with path.open('rb') as file:
+        return file.read(2) == b'PK'
 
 
 def _digest_fault(path: Path) -> str | None:
@@ -44,14 +61,11 @@ def _digest_fault(path: Path) -> str | None:
 
 
 def _archive_fault(path: Path) -> str | None:
-    """By the checksums of its records. Files in torch's formats of before 1.6 have none."""
-    with path.open('rb') as file:
-        if file.read(2) != b'PK':
-            return None
+    """By the checksums of its records."""
+    if not _is_archive(path):
+        return None
     size = path.stat().st_size
     try:
-        if not zipfile.is_zipfile(path):
-            return f'is not complete: it is cut off after {size} bytes'
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(record.file_size for record in archive.infolist())
             if unpacked > _MOST_UNPACKED * size + 2**20:
