@@ -84,7 +84,8 @@ class HungProcessHook(Hook):
         hung, still = partial(_end, runner, rank), partial(_warn, runner, rank, limit)
         # The frame in which the runner trains, validates or tests.
         self._watch = Watch(board, limit, slow_limit, hung, still, sys._getframe(2))
-        self._is_first = True
+        # Counted here: asked for its iteration, a runner that only tests would build the training's data sets.
+        self._is_first, self._step = True, -1
         self._note((-1, 0), 'it starts', True)
         self._watch.start()
 
@@ -98,6 +99,7 @@ class HungProcessHook(Hook):
         """Watch the model's forward pass."""
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         self._handle = model.register_forward_hook(self._computed)
+        self._step = runner.iter - 1
         self._note((runner.iter, 0), 'it loads the first batch', True)
 
     def after_train(self, runner: Runner) -> None:
@@ -125,15 +127,16 @@ class HungProcessHook(Hook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """In the first process alone, so that it is no place to compare."""
-        self._note(None, f'iteration {runner.iter}, saving a checkpoint', True)
+        self._note(None, f'iteration {self._step + 1}, saving a checkpoint', True)
 
     def before_val_epoch(self, runner: Runner) -> None:
         """Validation begins."""
-        self._note((runner.iter, 0), f'after iteration {runner.iter}, validation', True)
+        done = self._step + 1
+        self._note((done, 0), f'after iteration {done}, validation', True)
 
     def before_test_epoch(self, runner: Runner) -> None:
         """A test begins."""
-        self._note((runner.iter, 0), 'it tests', True)
+        self._note((0, 0), 'it tests', True)
 
     def _note(self, place: tuple[int, int] | None, doing: str, is_slow: bool) -> None:
         if self._watch is not None:

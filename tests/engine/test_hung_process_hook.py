@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from mmengine.hooks import Hook
+from mmengine.registry import RUNNERS
 from toy_training import toy_config, toy_run
 
 from mmlape.engine import hung_process_hook
@@ -92,6 +93,14 @@ def test_nobody_watches_a_training_that_has_failed(tmp_path):
     for thread in watch._threads:
         thread.join(30)
         assert not thread.is_alive()
+
+
+def test_who_only_validates_needs_no_data_of_a_training(tmp_path):
+    cfg = watched_config(tmp_path)
+    cfg.train_dataloader.dataset, cfg.custom_hooks = dict(type='NoSuchData'), []
+    runner = RUNNERS.build(cfg)
+    assert runner.val().keys() == {'mIoU'}
+    assert hung_hook(runner)._watch is None
 
 
 # Seconds until the first process has ended; and a part of what it says.
