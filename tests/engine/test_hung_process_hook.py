@@ -98,6 +98,7 @@ def test_nobody_watches_a_training_that_has_failed(tmp_path):
 def test_who_only_validates_needs_no_data_of_a_training(tmp_path):
     cfg = watched_config(tmp_path)
     cfg.train_dataloader.dataset, cfg.custom_hooks = dict(type='NoSuchData'), []
+    cfg.default_hooks.checkpoint = None
     runner = RUNNERS.build(cfg)
     assert runner.val().keys() == {'mIoU'}
     assert hung_hook(runner)._watch is None
