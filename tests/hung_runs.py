@@ -48,7 +48,8 @@ class Hangs(Hook):
         if self.marker.exists():
             return
         if self.kind.startswith('stopped'):
-            time.sleep(TIMEOUT / 4)  # others have heard of it by now, as in a training of more than a moment
+            # Others have heard of it by then, as in a training of more than a moment.
+            time.sleep(TIMEOUT / 4)
         self.marker.write_text(str(time.time()))
         if self.kind == 'slow':
             end = time.monotonic() + 2 * TIMEOUT

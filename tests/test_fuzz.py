@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from mmlape.backbones import ViTAdapter
 
-FAST, SLOW = 4, 32
+FAST, SLOW = 4, 24
 # More pixels than that, and attention of every token to all takes seconds.
 MOST_PIXELS = 2**13
 SETTINGS = settings(
