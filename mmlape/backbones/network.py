@@ -24,8 +24,8 @@ from .build import (
 )
 from .names import alias_state_dict
 from .options import LAYER_NORM, NormPlaces, layers_of_units, sort_options
-from .outputs import DENSE, OUTPUTS, READ_PREFIX, build_pooling, check_out_type
-from .spec import Recipe, StageSpec, find_arch
+from .outputs import DENSE, OUTPUTS, READ_PREFIX, build_pooling, check_out_type, check_vector
+from .spec import PrefixSpec, Recipe, StageSpec, find_arch
 from .stage import Stage
 
 # Options of every network with their defaults; a family's own come from its class attributes.
@@ -184,12 +184,10 @@ class StagedTransformer(Backbone):
         places = parts.get('norm_places', self.norm_places)
         recipe = Recipe(sizes, self.parts, given, short, own, places, self.norm_covers_output)
         specs, output_norm = recipe.plan(built)
-        self._check_joining(given['joining'], specs)
         self.drop_path_rate = own['drop_path_rate']
         out_type, pooled = own['out_type'], parts.get('pooling', self.pooling)
-        self.out_type = self._check_out_type(
-            pooled if out_type == 'pooled' else out_type, specs[-1]
-        )
+        self.out_type = pooled if out_type == 'pooled' else out_type
+        self._check_outputs(specs[-1].prefix)
         img_size = parts.get('img_size', 224) if img_size is None else img_size
         self._build(specs, check_grid('img_size', img_size), own['drop_rate'], own['final_norm'])
         self._finish(specs[-1], own['final_norm'], output_norm)
@@ -326,23 +324,13 @@ class StagedTransformer(Backbone):
         self.out_indices = check_outputs(out_indices, self.num_units, self.counts)
         return layers_of_units(self.out_indices[-1] + 1, depths, self.counts)
 
-    def _check_out_type(self, out_type: str | dict, last: StageSpec) -> str | dict:
-        seen_by_all = self.counts == 'stages' or self.out_indices[0] >= last.prefix.after
-        check_out_type(out_type, tuple(last.prefix.sizes) if seen_by_all else ())
-        alone = self.out_indices == (self.num_units - 1,)
-        if self.counts == 'stages' and out_type not in DENSE and not alone:
-            raise ValueError(
-                f'out_type={out_type!r} is for a classifier, which sees the last stage alone: '
-                f'out_indices must be {self.num_units - 1}, got {self.out_indices}'
-            )
-        return out_type
-
-    def _check_joining(self, joining: object, specs: list[StageSpec]) -> None:
-        if joining is not None and all(spec.position is None for spec in specs):
-            raise ValueError(
-                f'joining={joining} has nothing to join: {type(self).__name__} has no position of its own, '
-                'give a position too'
-            )
+    def _check_outputs(self, prefix: PrefixSpec) -> None:
+        """Whether what is returned is there: prefix tokens where outputs show them, and the last stage for a vector."""
+        by_stage = self.counts == 'stages'
+        seen_by_all = by_stage or self.out_indices[0] >= prefix.after
+        check_out_type(self.out_type, tuple(prefix.sizes) if seen_by_all else ())
+        if by_stage:
+            check_vector(self.out_type, self.out_indices, self.num_units)
 
     def _build(
         self,

@@ -51,6 +51,15 @@ def check_out_type(out_type: str | dict, prefix_names: Collection[str]) -> str |
     return out_type
 
 
+def check_vector(out_type: str | dict, out_indices: tuple[int, ...], num_stages: int) -> None:
+    """Raise ValueError if a classifier's ``out_type`` is asked of other stages than the last."""
+    if out_type not in DENSE and out_indices != (num_stages - 1,):
+        raise ValueError(
+            f'out_type={out_type!r} is for a classifier, which sees the last stage alone: '
+            f'out_indices must be {num_stages - 1}, got {out_indices}'
+        )
+
+
 def build_pooling(out_type: str | dict, embed_dims: int) -> nn.Module | None:
     """The pooling with parameters that an ``out_type`` is the config of, or None for one of :data:`OUTPUTS`."""
     return (

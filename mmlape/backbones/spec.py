@@ -156,6 +156,11 @@ class Recipe:
             for number, count in enumerate(built)
             if count
         ]
+        joining = self.given['joining']
+        if joining is not None and all(stage.position is None for stage in stages):
+            raise ValueError(
+                f'joining={joining} has nothing to join: the network has no position of its own, give a position too'
+            )
         return stages, output_norm
 
     def _stage(self, number: int, layers: tuple[LayerSpec, ...], prefix: PrefixSpec) -> StageSpec:

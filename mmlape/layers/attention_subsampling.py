@@ -110,7 +110,7 @@ class AttentionSubsampling(Stem):
         Raises:
             ValueError: If the map has another shape.
         """
-        check_image(image, self.in_channels)
+        check_image(image, self.in_channels, 'a map')
         layout = Layout((image.shape[2], image.shape[3]))
         tokens, layout = self.attn(image.flatten(2).transpose(1, 2), layout)
         return tokens + self.norm(self.mlp(tokens, layout), layout), layout

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mmlape.checks import check_positive_int, check_rate
 from mmlape.layout import Grid, Layout
-from mmlape.norm import build_token_norm
+from mmlape.norm import TokenNorm, build_token_norm
 from mmlape.position import InsidePlan
 from mmlape.registry import MODELS
 
@@ -61,13 +61,17 @@ class Block(nn.Module):
         super().__init__()
         norm_cfg = norm_cfg or dict(type='mmlape.LN', eps=1e-6)
         check_rate('drop_path_rate', drop_path_rate)
-        self.norm1 = build_token_norm(norm_cfg, embed_dims)
+        self.norm1 = self.build_norm(norm_cfg, embed_dims)
         self.attn = attn
         self.ls1 = _layer_scale(embed_dims, layer_scale)
-        self.norm2 = build_token_norm(norm_cfg, embed_dims)
+        self.norm2 = self.build_norm(norm_cfg, embed_dims)
         self.mlp = mlp
         self.ls2 = _layer_scale(embed_dims, layer_scale)
         self.drop_path = DropPath(drop_path_rate) if drop_path_rate else nn.Identity()
+
+    def build_norm(self, norm_cfg: dict, embed_dims: int) -> TokenNorm:
+        """The norm of a branch."""
+        return build_token_norm(norm_cfg, embed_dims)
 
     def forward(
         self,
@@ -117,18 +121,11 @@ class PostNormBlock(Block):
     Args: those of :class:`Block`. The weights of its norms start at 0, so that it starts as the identity.
     """
 
-    def __init__(
-        self,
-        embed_dims: int,
-        attn: nn.Module,
-        mlp: nn.Module,
-        layer_scale: bool | float | None = None,
-        drop_path_rate: float = 0.0,
-        norm_cfg: dict | None = None,
-    ) -> None:
-        super().__init__(embed_dims, attn, mlp, layer_scale, drop_path_rate, norm_cfg)
-        for norm in (self.norm1, self.norm2):
-            nn.init.zeros_(norm.weight)
+    def build_norm(self, norm_cfg: dict, embed_dims: int) -> TokenNorm:
+        """The norm at the end of a branch."""
+        norm = super().build_norm(norm_cfg, embed_dims)
+        nn.init.zeros_(norm.weight)
+        return norm
 
     def forward(
         self,

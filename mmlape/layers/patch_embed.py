@@ -22,11 +22,11 @@ def pad_to_multiple(image: Tensor, multiple: Grid) -> Tensor:
     return F.pad(image, (0, -width % multiple[1], 0, -height % multiple[0]))
 
 
-def check_image(image: Tensor, in_channels: int) -> None:
+def check_image(image: Tensor, in_channels: int, what: str = 'image') -> None:
     """Raise ValueError unless ``image`` is ``(B, in_channels, height, width)`` with sides of at least 1 pixel."""
     if image.ndim != 4 or image.shape[1] != in_channels or 0 in image.shape[-2:]:
         raise ValueError(
-            f'image must have the shape (batch, {in_channels}, height, width) '
+            f'{what} must have the shape (batch, {in_channels}, height, width) '
             f'with sides of at least 1 pixel, got {tuple(image.shape)}'
         )
 

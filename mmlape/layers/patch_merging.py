@@ -9,7 +9,7 @@ from mmlape.layout import Grid, Layout
 from mmlape.norm import build_token_norm
 from mmlape.registry import MODELS
 
-from .patch_embed import Stem, pad_to_multiple
+from .patch_embed import Stem, check_image, pad_to_multiple
 
 
 @MODELS.register_module()
@@ -46,11 +46,7 @@ class PatchMerging(Stem):
         Raises:
             ValueError: If the map has another shape.
         """
-        if image.ndim != 4 or image.shape[1] != self.in_channels or 0 in image.shape[-2:]:
-            raise ValueError(
-                f'a map must have the shape (batch, {self.in_channels}, height, width) '
-                f'with sides of at least 1, got {tuple(image.shape)}'
-            )
+        check_image(image, self.in_channels, 'a map')
         maps = pad_to_multiple(image, self.stride)
         # Channels of a neighbour stay together; columns go before rows.
         cells = maps.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(0, 2, 4, 5, 3, 1)

@@ -16,7 +16,7 @@ from mmlape.norm.token_norm import without_autocast
 from mmlape.registry import MODELS
 
 from .block import Mlp
-from .patch_embed import Stem, pad_to_multiple
+from .patch_embed import Stem, check_image, pad_to_multiple
 
 # Sides of patches and steps from one to the next: of the image, then of the tokens.
 _FIRST, _NEXT = (7, 4), (3, 2)
@@ -70,11 +70,7 @@ class TokensToToken(Stem):
         Raises:
             ValueError: If ``image`` has another shape.
         """
-        if image.ndim != 4 or image.shape[1] != self.in_channels or 0 in image.shape[-2:]:
-            raise ValueError(
-                f'image must have the shape (batch, {self.in_channels}, height, width) '
-                f'with sides of at least 1 pixel, got {tuple(image.shape)}'
-            )
+        check_image(image, self.in_channels)
         tokens, layout = soft_split(image, *_FIRST)
         for layer in (self.attention1, self.attention2):
             tokens, layout = soft_split(layout.to_maps(layer(tokens)), *_NEXT)

@@ -73,13 +73,13 @@ class Format:
         Returns:
             Why it may be left out, and a problem. One of them is ''.
         """
+        stage = _OF_A_STAGE.match(name)
+        if stage and int(stage[1]) > getattr(model, 'num_stages', 0) > 0:
+            return 'stages after the last output are not built', ''
         for pattern, what in self.must_place:
             own = (re.search(pattern, mine) for mine in model.state_dict())
             if re.search(pattern, name) and not any(own):
                 return '', f'the source has {what}'
-        stage = _OF_A_STAGE.match(name)
-        if stage and int(stage[1]) > getattr(model, 'num_stages', 0) > 0:
-            return 'stages after the last output are not built', ''
         for pattern, why in self.may_leave:
             if re.search(pattern, name):
                 return why, ''

@@ -33,8 +33,6 @@ class OpenMMLabViT(PlainViT):
 
     def resolve(self, state: State) -> Format:
         """The adapter of T2T-ViT for its layout."""
-        return PublishedT2T() if any(map(_of_tokens, state)) else self
-
-
-def _of_tokens(name: str) -> bool:
-    return name.startswith('tokens_to_token.')
+        return (
+            PublishedT2T() if any(name.startswith('tokens_to_token.') for name in state) else self
+        )

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_eps, check_number
+from mmlape.kept import kept
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
@@ -91,8 +92,7 @@ class RelativePositionBias(AttentionPosition):
         if self.mirrored:
             table = table.unflatten(0, self.grid)
             for axis, side in enumerate(self.grid):
-                signed = torch.arange(1 - side, side, device=table.device)
-                table = table.index_select(axis, signed.abs())
+                table = table.index_select(axis, _without_sign(side, table.device))
             table = table.flatten(0, 1)
         return resize_table(table[None], source, target)[0]
 
@@ -111,6 +111,12 @@ class RelativePositionBias(AttentionPosition):
             )
             bias = F.layer_norm(bias, weight.shape, weight, shift, self.pe_norm.eps)
         return bias.unsqueeze(0)
+
+
+@kept
+def _without_sign(side: int, device: torch.device) -> Tensor:
+    """Absolute values of all offsets on an axis, ``(2 * side - 1,)``."""
+    return torch.arange(1 - side, side, device=device).abs()
 
 
 def _at_offsets(table: Tensor, axis: int, queries: int, keys: int, step: int) -> Tensor:
