@@ -31,7 +31,7 @@ CLONE = Path(__file__).resolve().parents[1]
 WORKER = Path(__file__).with_name('against_worker.py')
 BEFORE, NOW = 'before', 'now'
 IMPORT = 'import mmlape'
-TIMES = ('import', 'forward', 'train_step')
+TIMES = ('import', 'forward', 'train_step', 'deployed')
 SIZES = {
     'parameters': (1e6, 'M'),
     'flops': (1e9, 'GFLOPs'),
@@ -269,7 +269,7 @@ def compare_case(
     case = dict(size=[size, size], batch=batch)
     try:
         built = {name: side.ask('build', config=config, **case) for name, side in sides.items()}
-        for what in ('forward', 'train_step'):
+        for what in filter('import'.__ne__, TIMES):
             calls = {name: partial(side.ask, what, clock=clock) for name, side in sides.items()}
             once = {name: partial(call, number=1) for name, call in calls.items()}
             shortest = min(map(min, in_turns(once, warm_up, warm_up=1).values()))

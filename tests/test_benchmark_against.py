@@ -31,7 +31,7 @@ def test_a_copy_is_compared_with_itself(tmp_path):
     (case,) = results['cases'].values()
     for what in ('parameters', 'flops', 'saved_bytes'):
         assert case[what]['before'] == case[what]['now'] > 0 and case[what]['ratio'] == 1
-    for what in ('forward', 'train_step'):
+    for what in ('forward', 'train_step', 'deployed'):
         assert min(case[what][side]['median_ms'] for side in ('before', 'now')) > 0
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mmlape.checks import check_bool, check_grid, check_outputs, check_positive_int
+from mmlape.layers.dropout import build_dropout
 from mmlape.layout import Layout
 from mmlape.norm import build_token_norm
 from mmlape.signatures import check_type
@@ -219,7 +220,8 @@ class StagedTransformer(Backbone):
     def walk(self, image: Tensor) -> Iterator[tuple[Tensor, Layout]]:
         """Tokens ``(B, P + H * W, C)`` and layout after each unit that is built, a layer or a stage."""
         maps, position = image, None
-        for stage in self.stages():
+        stages = self.stages()
+        for stage in stages:
             tokens, layout, plan = stage.begin(maps, position)
             depth = len(stage.blocks)
             step = depth if self.counts == 'stages' else 1
@@ -231,7 +233,8 @@ class StagedTransformer(Backbone):
                 if first + step == depth:
                     tokens = self._summed_up(stage.end(tokens, layout), class_tokens)
                 yield tokens, layout
-            maps, position = layout.to_maps(tokens), stage.passed(plan, layout)
+            if stage is not stages[-1]:
+                maps, position = layout.to_maps(tokens), stage.passed(plan, layout)
 
     def _summed_up(self, tokens: Tensor, class_tokens: list[Tensor]) -> Tensor:
         """Tokens with the class token that those after every layer ``(B, 1, C)`` make, if they make one."""
@@ -341,7 +344,7 @@ class StagedTransformer(Backbone):
     ) -> None:
         """Build the stages, under their names."""
         self.num_stages = len(specs)
-        self.drop_after_position = nn.Dropout(drop_rate)
+        self.drop_after_position = build_dropout('drop_rate', drop_rate)
         channels = specs[0].stem.get('in_channels', 3)
         for number, spec in enumerate(specs, start=1):
             names = {part: name.format(number) for part, name in self.names.items()}

@@ -11,6 +11,8 @@ from mmlape.layout import Grid, Layout
 from mmlape.position import AttentionPosition, InsidePlan
 from mmlape.registry import MODELS
 
+from .dropout import build_dropout
+
 
 class AttentionLayer(nn.Module):
     """What attention layers share: heads, position and masks on the scores, and ``scaled_dot_product_attention``.
@@ -47,7 +49,7 @@ class AttentionLayer(nn.Module):
             )
         self.attn_drop_rate = check_rate('attn_drop_rate', attn_drop_rate)
         self.position = position
-        self.proj_drop = nn.Dropout(check_rate('proj_drop_rate', proj_drop_rate))
+        self.proj_drop = build_dropout('proj_drop_rate', proj_drop_rate)
 
     @property
     def takes_prefix(self) -> bool:
@@ -65,7 +67,8 @@ class AttentionLayer(nn.Module):
         """``(B, N, parts * C)`` as ``parts`` of ``(B, heads, N, C / heads)``."""
         # Chunks, not an axis of parts: their gradients come back side by side, as the projection needs them.
         chunks = tokens.chunk(parts, dim=-1) if parts > 1 else (tokens,)
-        return tuple(chunk.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for chunk in chunks)
+        shape = (*tokens.shape[:-1], self.num_heads, tokens.shape[-1] // parts // self.num_heads)
+        return tuple(chunk.view(shape).transpose(1, 2) for chunk in chunks)
 
     def attend(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import timm.layers
 from timm.layers import DropPath, LayerScale
 from torch import Tensor, nn
@@ -11,6 +13,8 @@ from mmlape.layout import Grid, Layout
 from mmlape.norm import TokenNorm, build_token_norm
 from mmlape.position import InsidePlan
 from mmlape.registry import MODELS
+
+from .dropout import build_dropout
 
 
 @MODELS.register_module()
@@ -26,7 +30,9 @@ class Mlp(timm.layers.Mlp):
     def __init__(self, embed_dims: int, hidden_dims: int, drop_rate: float = 0.0) -> None:
         check_positive_int('embed_dims', embed_dims)
         check_positive_int('hidden channels of the feed-forward network', hidden_dims)
-        super().__init__(embed_dims, hidden_dims, drop=check_rate('drop_rate', drop_rate))
+        super().__init__(embed_dims, hidden_dims)
+        dropout = build_dropout('drop_rate', drop_rate)
+        self.drop1, self.drop2 = cast(nn.Dropout, dropout), cast(nn.Dropout, dropout)
 
     def forward(self, tokens: Tensor, layout: Layout | Grid | None = None) -> Tensor:
         """``(B, N, C)`` to the same shape."""

@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_positive_int, check_rate
+from mmlape.checks import check_positive_int
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
+
+from .dropout import build_dropout
 
 
 @MODELS.register_module()
@@ -43,7 +45,7 @@ class ConvMlp(nn.Module):
         conv = nn.Conv2d(hidden_dims, hidden_dims, 3, padding=1, groups=hidden_dims)
         self.dwconv = nn.ModuleDict({'dwconv': conv})
         self.fc2 = nn.Linear(hidden_dims, embed_dims)
-        self.drop = nn.Dropout(check_rate('drop_rate', drop_rate))
+        self.drop = build_dropout('drop_rate', drop_rate)
 
     def forward(self, tokens: Tensor, layout: Layout | Grid | Sequence[Grid]) -> Tensor:
         """``(B, N, C)`` to the same shape.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_positive_int, check_rate
+from mmlape.checks import check_positive_int
 from mmlape.layout import Grid, Layout
 from mmlape.norm import build_token_norm
 from mmlape.registry import MODELS
 
+from .dropout import build_dropout
 from .normed_linear import NormedLinear
 
 
@@ -40,7 +41,7 @@ class LocallyEnhancedMlp(nn.Module):
         self.conv = nn.Conv2d(hidden_dims, hidden_dims, 3, padding=1, groups=hidden_dims)
         self.norm = build_token_norm(norm_cfg, hidden_dims)
         self.fc2 = NormedLinear(hidden_dims, embed_dims, bias=True, norm_cfg=norm_cfg)
-        self.drop = nn.Dropout(check_rate('drop_rate', drop_rate))
+        self.drop = build_dropout('drop_rate', drop_rate)
 
     def forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
         """``(B, P + H * W, C)`` to the same shape. A mask does not stop what is padded from reaching its neighbours."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_positive_int, check_rate
+from mmlape.checks import check_positive_int
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
+from .dropout import build_dropout
 from .normed_linear import NormedLinear, PlainLinear
 
 
@@ -36,7 +37,7 @@ class NormedMlp(nn.Module):
         check_positive_int('hidden channels of the feed-forward network', hidden_dims)
         self.fc1 = NormedLinear(embed_dims, hidden_dims, norm_cfg=norm_cfg)
         self.fc2 = PlainLinear(hidden_dims, embed_dims, bias=False)
-        self.drop = nn.Dropout(check_rate('drop_rate', drop_rate))
+        self.drop = build_dropout('drop_rate', drop_rate)
 
     def forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
         """``(B, N, C)`` to the same shape."""

@@ -19,7 +19,8 @@ from .strided_conv import StridedConv2d
 def pad_to_multiple(image: Tensor, multiple: Grid) -> Tensor:
     """Pad ``(B, C, H, W)`` with zeros at the bottom and right to multiples of ``(h, w)``."""
     height, width = image.shape[-2:]
-    return F.pad(image, (0, -width % multiple[1], 0, -height % multiple[0]))
+    right, bottom = -width % multiple[1], -height % multiple[0]
+    return F.pad(image, (0, right, 0, bottom)) if right or bottom else image
 
 
 def check_image(image: Tensor, in_channels: int, what: str = 'image') -> None:

@@ -9,13 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmlape.autocast import without_autocast
 from mmlape.checks import check_positive_int, check_rate
 from mmlape.layout import Layout
 from mmlape.norm import build_token_norm
-from mmlape.norm.token_norm import without_autocast
 from mmlape.registry import MODELS
 
 from .block import Mlp
+from .dropout import build_dropout
 from .patch_embed import Stem, check_image, pad_to_multiple
 
 # Sides of patches and steps from one to the next: of the image, then of the tokens.
@@ -146,7 +147,7 @@ class _NarrowingAttention(nn.Module):
         self.scale = in_channels**-0.5
         self.qkv = nn.Linear(in_channels, 3 * embed_dims, bias=False)
         self.proj = nn.Linear(embed_dims, embed_dims)
-        self.proj_drop = nn.Dropout(drop_rate)
+        self.proj_drop = build_dropout('drop_rate', drop_rate)
 
     def forward(self, tokens: Tensor) -> Tensor:
         query, key, value = self.qkv(tokens).unsqueeze(1).chunk(3, dim=-1)
@@ -187,7 +188,7 @@ class PerformerTokens(TokenLayer):
         super().__init__(in_channels, embed_dims, mlp)
         self.kqv = nn.Linear(in_channels, 3 * embed_dims)
         self.proj = nn.Linear(embed_dims, embed_dims)
-        self.proj_drop = nn.Dropout(drop_rate)
+        self.proj_drop = build_dropout('drop_rate', drop_rate)
         num_features = embed_dims // 2
         rows = nn.init.orthogonal_(torch.empty(num_features, embed_dims))
         self.register_buffer('w', rows * math.sqrt(num_features))

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmlape.autocast import without_autocast
 from mmlape.checks import check_option, check_positive_int, check_rate
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
@@ -16,7 +17,7 @@ from mmlape.registry import MODELS
 from .dtn_function import DTNFunction, DTNOptions
 from .dtn_plain import dtn_in_a_graph
 from .position_map import BandedMap, LearnedMap, PositionMap, UniformMap
-from .token_norm import TokenNorm, without_autocast
+from .token_norm import TokenNorm
 from .windows import Windows
 
 

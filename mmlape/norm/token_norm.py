@@ -5,11 +5,10 @@ B batch, N tokens (prefix tokens included), C channels
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 from torch import Tensor, nn
 
+from mmlape.autocast import without_autocast
 from mmlape.checks import check_eps, check_positive_int
 from mmlape.layout import Grid, Layout
 
@@ -106,11 +105,6 @@ def present_tokens(tokens: Tensor, grid: Layout | Grid | None) -> Tensor | None:
         return None
     mask = Layout.of(tokens, grid).token_mask()
     return None if mask is None else mask.unsqueeze(2)
-
-
-def without_autocast(device: torch.device) -> AbstractContextManager:
-    """A region without autocast; the meta device, where shapes and costs are counted, knows none."""
-    return nullcontext() if device.type == 'meta' else torch.autocast(device.type, enabled=False)
 
 
 def present_moments(
