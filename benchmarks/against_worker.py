@@ -78,8 +78,9 @@ class Side:
         return mean_time(step, clock, number)
 
     def deployed(self, clock: str, number: int) -> float:
-        """Milliseconds of an inference with position folded for good; nothing can be trained afterwards."""
-        self.model.switch_to_deploy()
+        """Milliseconds of an inference with position folded for good, where that is known; nothing can be trained
+        afterwards."""
+        getattr(self.model, 'switch_to_deploy', self.model.eval)()
         return self.forward(clock, number)
 
 
