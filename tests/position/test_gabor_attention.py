@@ -252,7 +252,8 @@ def test_deploy_is_equal_to_the_bit_and_makes_nothing_twice(parts, build, made):
     ('options', 'error', 'match'),
     [
         (dict(parts='3,2'), ValueError, r"parts must be one of \['2,3', '2,3,4', '4'\], got '3,2'"),
-        (dict(parts=4), TypeError, 'parts must be text or None, got 4'),
+        (dict(parts=4.5), TypeError, r'parts must be text, .* or None, got 4\.5'),
+        (dict(parts=3), ValueError, r"parts must be one of \['2,3', '2,3,4', '4'\], got '3'"),
         (dict(query_key='gabor'), ValueError, 'query_key must be one of'),
         (dict(value='edges'), ValueError, 'value must be one of'),
         (dict(parts=None, value=None), ValueError, 'no position left'),
