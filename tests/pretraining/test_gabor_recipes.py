@@ -7,6 +7,7 @@ import shlex
 from functools import cache
 
 import pytest
+import timm
 import torch
 import yaml
 from config_utils import CONFIGS, REPO, use_scope
@@ -147,6 +148,27 @@ def test_weights_of_timm_fill_all_but_position(name):
     assert all(part.startswith('backbone.position.') for part in report.fresh)
     assert {'head.layers.head.weight', 'head.layers.head.bias'} <= set(report.taken)
     assert list(report.left_out) == ['backbone.pos_embed']
+
+
+def test_a_classifier_with_the_weights_of_timm_computes_what_timm_does(tmp_path):
+    """By an ``init_cfg`` of the model; what is frozen then is the published network, its head included."""
+    torch.manual_seed(0)
+    source = timm.create_model('deit_tiny_patch16_224', depth=2).eval()
+    torch.nn.init.normal_(source.head.weight)
+    torch.nn.init.normal_(source.head.bias)
+    torch.save(dict(model=source.state_dict()), tmp_path / 'deit.pth')
+    cfg = copy.deepcopy(file_of(FIRST))
+    weights = str(tmp_path / 'deit.pth')
+    cfg.model.init_cfg = dict(type='mmlape.Pretrained', source='deit', checkpoint=weights)
+    cfg.model.backbone.update(
+        arch=dict(embed_dims=192, depth=2, num_heads=3, mlp_ratio=4),
+        position=dict(type='mmlape.LearnedPosition'),
+    )
+    model = build(cfg, 'cpu').eval()
+    model.init_weights()
+    images = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(model(images), source(images), rtol=1e-4, atol=1e-4)
 
 
 def test_the_page_says_how_timm_does_it():
