@@ -240,3 +240,29 @@ def test_sharded_training_and_resuming(tmp_path):
         torch.equal(p, after.get(n, p)) for n, p in model.named_parameters() if 'qkv' in n
     )
     model.load_state_dict(after)
+
+
+def test_position_alone(tmp_path):
+    """Nobody waits for the gradients of what is frozen; position gets the same from both, and moves alone."""
+    build_digit_scenes(tmp_path / 'data' / 'digit_scenes', num_train=12, num_val=2)
+    write_config(tmp_path, 'segmenter')
+    config = tmp_path / 'alone.py'
+    hooks = [
+        dict(type='mmlape.PositionOnlyHook'),
+        dict(type='RecordGradients', folder=str(tmp_path / 'records')),
+        dict(type='EMAHook'),
+    ]
+    config.write_text(f"_base_ = './segmenter.py'\ncustom_hooks = {hooks}\n")
+    log = dist_train(tmp_path, config)
+    assert 'everything else is frozen' in log
+    first, last = (records(tmp_path, iteration) for iteration in (0, ITERATIONS - 1))
+    names = set(last[0]['gradients'])
+    assert names == set(last[1]['gradients']) and len(names) > 4
+    assert all(name.startswith('backbone.vit.position.') for name in names)
+    for before, after in zip(first, last):
+        assert after['wrapper'] == 'MMDistributedDataParallel'
+        moved = [n for n, v in before['state'].items() if not torch.equal(v, after['state'][n])]
+        assert len(moved) == len(names)
+        assert all('.position.' in name or name.endswith('.pos_embed') for name in moved)
+    for name in names:
+        assert torch.equal(last[0]['gradients'][name], last[1]['gradients'][name])

@@ -175,14 +175,17 @@ def images_of(options: argparse.Namespace) -> tuple[list[Path], Iterator[Tensor]
     return paths, read_images(config_of(options), paths, size)
 
 
-def norm_parser(description: str, with_prefix: bool = False) -> argparse.ArgumentParser:
+def norm_parser(
+    description: str, with_prefix: bool = False, layers: str = '0'
+) -> argparse.ArgumentParser:
     """The parser of commands about tokens before and after a norm.
 
     Args:
         description: What the command does.
         with_prefix: Whether there is ``--prefix``. Default False.
+        layers: What is meant without ``--layers``. Default ``'0'``.
     """
-    parser = layer_parser(description, with_prefix, layers='0')
+    parser = layer_parser(description, with_prefix, layers)
     add_images(parser)
     parser.add_argument(
         '--norm',

@@ -13,6 +13,7 @@ from .families import (
     VisionTransformer,
 )
 from .network import StagedTransformer
+from .position_only import freeze_all_but_position
 from .stage import Stage
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     'T2TViT',
     'ViTAdapter',
     'VisionTransformer',
+    'freeze_all_but_position',
 ]

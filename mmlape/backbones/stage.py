@@ -136,6 +136,12 @@ class Stage:
         joined = [] if self.position is None else self.position.joining.layer_modules(layer)
         return [self.blocks[layer], *joined]
 
+    def positions(self) -> list[nn.Module]:
+        """All that says where tokens are: the embedding with its joining, and what is inside the attention."""
+        layers = (*self.embed.modules(), *self.blocks.modules())
+        own = [part for part in layers if isinstance(part, AttentionPosition)]
+        return [part for part in (self.position, self.inside, *own) if part is not None]
+
     def before(self) -> list[nn.Module]:
         """What serves the stage as a whole before its blocks, but for prefix tokens."""
         return [part for part in (self.embed, self.position, self.inside) if part is not None]

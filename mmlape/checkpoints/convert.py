@@ -126,6 +126,8 @@ class _Conversion:
     ) -> None:
         self.model = model
         self.report = LoadReport('', whole=is_whole_model(model))
+        if self.report.whole:
+            state = adapter.whole(state, model)
         if self.report.whole and not holds_more_than_a_backbone(state, model):
             raise ValueError(
                 f'the checkpoint has a backbone at most, the model is a whole {type(model).__name__}: '

@@ -15,7 +15,7 @@ from mmlape.backbones.base import Backbone
 from mmlape.checks import check_grid, check_option, check_rate
 from mmlape.registry import WEIGHT_INITIALIZERS
 
-from .convert import convert_with_report
+from .convert import BACKBONE, convert_with_report
 from .formats import FORMATS
 from .formats.timm_models import check_timm_name, read_timm
 from .reading import download_checkpoint, main_process_first, read_checkpoint
@@ -29,7 +29,8 @@ class Pretrained:
     """Loads weights from elsewhere into a backbone, or a whole detector or segmentor, and accounts for every entry.
 
     In the ``init_cfg`` of a backbone (or of the ``vit`` of an adapter) it takes the backbone's entries; in that of a
-    whole model also those of necks and heads. What it has loaded is not initialised anew afterwards.
+    whole model also those of necks and heads (of classifiers, timm's head too). What it has loaded is not initialised
+    anew afterwards.
 
     Args:
         source: Format of the weights: ``'timm'``, ``'deit'``, ``'lape'``, ``'pvt'``, ``'dtn'``, ``'vit_adapter'``,
@@ -94,7 +95,7 @@ class Pretrained:
 
     def _read_here(self, module: nn.Module | None) -> dict[str, Any]:
         if self.model is not None:
-            return read_timm(self.model, module)
+            return read_timm(self.model, getattr(module, BACKBONE, module))
         checkpoint = cast(str, self.checkpoint)  # there is one of both
         if checkpoint.startswith(_ADDRESS):
             return read_checkpoint(download_checkpoint(checkpoint))

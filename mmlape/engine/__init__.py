@@ -11,6 +11,7 @@ from .fsdp import FSDPStrategy, wrap_blocks
 from .hung_process_hook import HungProcessHook
 from .layer_decay import LayerDecayOptimizerConstructor
 from .non_finite_hook import NonFiniteError, StopAtNonFiniteHook
+from .position_only_hook import PositionOnlyHook
 from .resume_check import ResumeCheckHook
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     'HungProcessHook',
     'LayerDecayOptimizerConstructor',
     'NonFiniteError',
+    'PositionOnlyHook',
     'ResumeCheckHook',
     'StopAtNonFiniteHook',
     'UnsavedError',

@@ -11,6 +11,11 @@ from mmlape.backbones import StagedTransformer
 from mmlape.backbones.build import init_linear
 from mmlape.backbones.decay import exempt_parameters
 from mmlape.backbones.outputs import OUTPUTS, build_pooling
+from mmlape.backbones.position_only import (
+    freeze_all_but_position,
+    hold_statistics,
+    statistics_of,
+)
 from mmlape.checks import check_bool, check_option, check_positive_int, check_rate
 from mmlape.layout import Layout
 from mmlape.norm import build_token_norm
@@ -47,6 +52,8 @@ class Classifier(nn.Module):
         proj_drop_rate: Dropout of position-added tokens, projections and MLPs. Default 0.
         last_step: Last layer or stage that is built, for feature extraction without head and output norm. Default None:
             all.
+        position_only: Train position alone, see :class:`~mmlape.engine.PositionOnlyHook`: everything else is frozen,
+            new heads too, and keeps its statistics. Default False.
         device: Where parameters live. Default None, the CPU.
         dtype: Of the parameters. Default None, float32.
         options: Of the backbone (``arch``, ``img_size``, ``norm_cfg``, ``attention_position``, ``init_cfg``, ...).
@@ -71,6 +78,7 @@ class Classifier(nn.Module):
         drop_rate: float = 0.0,
         proj_drop_rate: float = 0.0,
         last_step: int | None = None,
+        position_only: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         **options,
@@ -106,6 +114,7 @@ class Classifier(nn.Module):
         self.global_pool = self._check_pool(pool)
         self.feature_info = self.describe_features()
         self.head_drop = nn.Dropout(check_rate('drop_rate', drop_rate))
+        self.position_only = check_bool('position_only', position_only)
         self._make_heads(num_classes)
         self.to(device=device, dtype=dtype)
 
@@ -170,6 +179,13 @@ class Classifier(nn.Module):
             if stop_early and step == max(taken, default=None):
                 break
         return taps if intermediates_only else (self._normed(step, tokens, layout), taps)
+
+    def train(self, mode: bool = True) -> Classifier:
+        """Switch between training and evaluation; with ``position_only`` statistics stay as they are."""
+        super().train(mode)
+        if self.position_only:
+            hold_statistics(statistics_of(self))
+        return self
 
     def get_classifier(self) -> nn.Module | tuple[nn.Module, nn.Module]:
         """The head, or both."""
@@ -271,6 +287,9 @@ class Classifier(nn.Module):
                 head = made(self.num_features, num_classes)
                 head.apply(init_linear)
             setattr(self, name, self._placed(head))
+        if self.position_only:
+            freeze_all_but_position(self)
+            self.train(self.training)
 
     def _placed(self, module: nn.Module | None) -> nn.Module | None:
         """A new part where the model is."""

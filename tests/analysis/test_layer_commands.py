@@ -152,9 +152,35 @@ def test_token_pca_with_prefix_and_a_size(run, tmp_path, images):
         assert not any('DTN' in name for name in arrays)
 
 
+def test_variation_of_all_parts(run, tmp_path, config, images):
+    arguments = ['--images', images, '--norm', 'norm2', '--size', 64, 64, '--out', tmp_path]
+    said = run('analysis_tools/token_variation.py', config, *arguments, '--compare', 'LN')
+    parts = [f'variation_block{stage}_norm2.npz' for stage in (1, 2, 3, 4)]
+    assert written(said) == ['variation_norm2.png', *parts]
+    check_png(tmp_path / 'variation_norm2.png')
+    with np.load(tmp_path / parts[0]) as arrays:
+        assert arrays['names'].tolist() == ['DTN', 'LN']
+        assert arrays['coefficients'].shape == (2, 1, 2 * 16 * 16)
+
+
+def test_flow_of_a_layer(run, tmp_path, config, images):
+    script = 'analysis_tools/position_flow.py'
+    arguments = ['--images', images / 'first.jpg', '--part', 'position2', '--layer', 1]
+    said = run(script, config, *arguments, '--out', tmp_path, '--channels', 3, 5)
+    pictures = [f'flow_{kind}position2_first.png' for kind in ('', 'alone_', 'layers_')]
+    assert written(said) == [*pictures, 'flow_position2_first.npz']
+    for picture in pictures:
+        check_png(tmp_path / picture)
+    with np.load(tmp_path / 'flow_position2_first.npz') as arrays:
+        assert arrays['layer'] == 1 and arrays['likeness_query'].shape == (16,)
+        assert arrays['layers'].shape == (3, 16, 5, 9)
+
+
 @pytest.mark.parametrize(
     ('script', 'arguments', 'text'),
     [
+        ('position_flow', ['--images', '.', '--part', 'x'], 'error: there is no image (.bmp'),
+        ('token_variation', ['--images', 'no.jpg'], "error: there is no image or folder 'no.jpg'"),
         ('dtn_maps', ['--layers', 2, '--part', 'block2'], 'error: layers must be 0 to 1, got 2'),
         (
             'dtn_maps',

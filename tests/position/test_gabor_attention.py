@@ -78,6 +78,11 @@ def test_edge_markers_alone():
     assert torch.allclose(corner - inside, added[:, 0, 1] + added[:, 1, 0] - 2 * inside, atol=1e-5)
 
 
+@pytest.mark.parametrize(('given', 'parts'), [(4, '4'), ([2, 3], '2,3'), ((2, 3, 4), '2,3,4')])
+def test_parts_as_a_command_line_gives_them(given, parts):
+    assert attention(parts=given).position.parts == attention(parts=parts).position.parts
+
+
 @pytest.mark.parametrize(('parts', 'widths'), [('4', 4 + 5), ('2,3,4', 4 + 4 + 5)])
 def test_the_number_of_position_channels(parts, widths):
     module, tokens = attention(parts=parts, channels=5), torch.randn(1, PREFIX + 12, DIMS)
@@ -247,7 +252,8 @@ def test_deploy_is_equal_to_the_bit_and_makes_nothing_twice(parts, build, made):
     ('options', 'error', 'match'),
     [
         (dict(parts='3,2'), ValueError, r"parts must be one of \['2,3', '2,3,4', '4'\], got '3,2'"),
-        (dict(parts=4), TypeError, 'parts must be text or None, got 4'),
+        (dict(parts=4.5), TypeError, r'parts must be text, .* or None, got 4\.5'),
+        (dict(parts=3), ValueError, r"parts must be one of \['2,3', '2,3,4', '4'\], got '3'"),
         (dict(query_key='gabor'), ValueError, 'query_key must be one of'),
         (dict(value='edges'), ValueError, 'value must be one of'),
         (dict(parts=None, value=None), ValueError, 'no position left'),

@@ -191,7 +191,7 @@ def rows_of_page() -> dict:
         heading, _, text = part.partition('\n')
         rows = re.findall(ROW, text)
         assert len({label for label, *_ in rows}) == len(rows)
-        if rows:
+        if rows and not heading.startswith('Gabor'):  # test_gabor_recipes.py has those
             found[heading] = {label: (command, figure) for label, command, figure in rows}
     return found
 
@@ -314,8 +314,11 @@ def test_rows_differ_in_the_backbone_alone(heading):
     assert all(cfg == seen[0] for cfg in seen[1:])
 
 
+TRAINED_WHOLE = [path for path in ablation_configs() if path.stem.endswith('_8xb128_in1k')]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize('path', ablation_configs(), ids=lambda path: path.stem)
+@pytest.mark.parametrize('path', TRAINED_WHOLE, ids=lambda path: path.stem)
 def test_a_step_trains_all_of_it(path):
     register_all_modules(init_default_scope=False)
     use_scope('mmpretrain')

@@ -9,13 +9,23 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from mmlape.analysis.panels import PER_ROW, SEQUENTIAL, add_scale, new_panels, new_plots, show_map
+from mmlape.analysis.panels import (
+    PER_ROW,
+    SEQUENTIAL,
+    add_scale,
+    new_figure,
+    new_panels,
+    new_plots,
+    show_map,
+)
 
 from .maps import LayerMaps, PositionMaps
 from .pca import Projection
 from .ratios import RatioCourse
 from .tokens import BEFORE
+from .variation import TokenVariation
 
 # Inches, of maps that come in many rows.
 SMALL = 1.0
@@ -106,6 +116,39 @@ def draw_magnitudes(maps: Mapping[str, np.ndarray]) -> Figure:
             prefix = f'head {head}:  ' if row == 0 else ''
             image = show_map(place, head_map, SEQUENTIAL, scale, f'{prefix}{head_map.std():.2f}')
     add_scale(figure, image, 'length / mean length')
+    return figure
+
+
+def draw_variation(found: Sequence[TokenVariation]) -> Figure:
+    """Variation coefficients by layer, a panel per stage and a line per norm (Figure 3 (b)), on a logarithmic scale.
+
+    Lines are medians over tokens, bands go from the lower to the upper quartile.
+
+    Args:
+        found: From :func:`~mmlape.analysis.token_variation`.
+    """
+    left, right, width, height = 0.6, 0.95, 2.2 * len(found) + 1.55, 2.4
+    figure = new_figure(width, height)
+    margins = dict(left=left / width, right=1 - right / width, bottom=0.17, top=0.9, wspace=0.08)
+    axes = figure.subplots(1, len(found), squeeze=False, sharey=True, gridspec_kw=margins)
+    colours = matplotlib.colormaps['tab10'](range(10))
+    for place, stage in zip(axes[0], found):
+        marker = 'o' if len(stage.layers) == 1 else None
+        for name, quartiles, colour in zip(stage.names, stage.quartiles, colours):
+            low, median, high = quartiles.T
+            place.plot(stage.layers, median, color=colour, linewidth=1.2, label=name, marker=marker)
+            place.fill_between(stage.layers, low, high, color=colour, alpha=0.2, linewidth=0)
+        place.tick_params(labelsize=7)
+        place.set_yscale('log')
+        place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        place.yaxis.set_major_formatter('{x:g}')
+        place.yaxis.set_minor_locator(NullLocator())
+        place.set_title(f'{stage.stage} {stage.norm}', fontsize=8, pad=3)
+        place.set_xlabel('layer', fontsize=8)
+        place.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes[0, 0].set_ylabel('variation coefficient', fontsize=8)
+    handles, labels = axes[0, -1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc='center right', fontsize=7, frameon=False)
     return figure
 
 

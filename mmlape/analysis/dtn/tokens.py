@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -122,11 +122,12 @@ def _versions(
     layout = Layout.of(tokens, where)
     norm, attention = place.norm, cast(AttentionLayer, stage.blocks[place.layer].attn)
     num_heads = norm.num_heads if isinstance(norm, DTN) else attention.num_heads
-    versions = {BEFORE: tokens, f'after {_short_name(norm)}': output}
+    versions = {BEFORE: tokens, f'after {short_name(norm)}': output}
     for name in compared:
-        kind, build = COMPARED[name]
+        kind, _ = COMPARED[name]
         if not isinstance(norm, kind):
-            versions[f'{name}, initial'] = _run_initial(build, tokens, where, num_heads)
+            initial = initial_norm(name, tokens.shape[2], num_heads).to(tokens.device)
+            versions[f'{name}, initial'] = initial(tokens, where)
     return NormTokens(
         stage=stage.name,
         name=place.name,
@@ -137,15 +138,15 @@ def _versions(
     )
 
 
-def _run_initial(
-    build: Callable[[int, int], nn.Module], tokens: Tensor, where: Layout | Grid, num_heads: int
-) -> Tensor:
+def initial_norm(name: str, channels: int, num_heads: int) -> nn.Module:
+    """A norm of ``COMPARED`` with initial weights, always the same."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)  # of the heads of a DTN that equation 7 does not reach
-        return build(tokens.shape[2], num_heads).to(tokens.device)(tokens, where)
+        return COMPARED[name][1](channels, num_heads)
 
 
-def _short_name(norm: nn.Module) -> str:
+def short_name(norm: nn.Module) -> str:
+    """``'LN'``, ``'IN'`` or ``'DTN'``, else the name of its class."""
     return next(
         (name for name, (kind, _) in COMPARED.items() if isinstance(norm, kind)),
         type(norm).__name__,

@@ -50,6 +50,10 @@ class Format:
         """The adapter for ``state``, where the format has several layouts; else this one."""
         return self
 
+    def whole(self, state: State, model: nn.Module) -> State:
+        """``state`` under the names of a whole ``model``: its backbone's begin with ``backbone.``. Default as it is."""
+        return state
+
     def part(self, model: nn.Module, state: State) -> str:
         """Name of the submodule of a backbone that ``state`` describes, '' for the whole backbone.
 

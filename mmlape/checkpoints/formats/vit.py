@@ -92,6 +92,18 @@ class PlainViT(Format):
 class Timm(PlainViT):
     """timm's plain Vision Transformers (AugReg, DeiT, DeiT-3, DINOv2, ...), its PVTv2, its Swin and its LeViT."""
 
+    def whole(self, state: State, model: nn.Module) -> State:
+        """A classifier, whose heads are those of a classifier of MMPretrain."""
+        if any(name.startswith('backbone.') for name in state):
+            return state
+        there, renamed = model.state_dict(), {}
+        for name, value in state.items():
+            head = re.fullmatch(r'(head|head_dist)(?:\.fc)?\.(weight|bias)', name)
+            places = [f'head.layers.{head[1]}.{head[2]}', f'{head[1]}.fc.{head[2]}'] if head else []
+            place = next((place for place in places if place in there), f'backbone.{name}')
+            renamed[place] = value
+        return renamed
+
     def resolve(self, state: State) -> Format:
         """The adapter of PVTv2, Swin or LeViT for their layouts."""
         if any(name.startswith('layers.0.blocks.') for name in state):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -67,7 +69,7 @@ class GaborAttention(AttentionPosition):
         num_prefix_tokens: Prefix tokens ``P``. Default 0.
         window_size: Accepted for uniformity; positions are the image's.
         parts: Parts of the score: ``'4'`` (default; the paper's best), ``'2,3'``, ``'2,3,4'`` (Table 3), or None to
-            leave queries and keys alone.
+            leave queries and keys alone. Numbers are read as well, as a command line gives them: ``4``, ``[2, 3]``.
         query_key: Position of queries and keys: ``'G+E'``, ``'G'`` or ``'E'`` (Gabor functions, edge markers, see
             :class:`GaborPosition`), or ``'LE'``, a learned table (Table 4). Default None: ``'G+E'``.
         value: Position of values: ``'E'`` (default), ``'G+E'``, ``'G'``, ``'LE'``, or None for none.
@@ -96,13 +98,13 @@ class GaborAttention(AttentionPosition):
         grid: Grid,
         num_prefix_tokens: int = 0,
         window_size: int | Grid | None = None,
-        parts: str | None = '4',
+        parts: str | int | Sequence[int] | None = '4',
         query_key: str | None = None,
         value: str | None = 'E',
         channels: int | None = None,
     ) -> None:
         super().__init__(embed_dims, num_heads, grid, num_prefix_tokens, window_size)
-        self.parts = () if parts is None else tuple(check_option('parts', parts, PARTS).split(','))
+        self.parts = () if parts is None else _parts(parts)
         if not self.parts and value is None:
             raise ValueError('parts and value are both None: there is no position left to add')
         if query_key is not None and not self.parts:
@@ -165,6 +167,12 @@ class GaborAttention(AttentionPosition):
         rows = position(layout.grid)
         rows = F.pad(rows, (0, 0, layout.num_prefix - position.num_prefix_tokens, 0))
         return rows.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+def _parts(given: str | int | Sequence[int]) -> tuple[str, ...]:
+    """``'2,3'`` or ``[2, 3]`` as ``('2', '3')``."""
+    text = given if isinstance(given, str) else ','.join(map(str, np.atleast_1d(given)))
+    return tuple(check_option('parts', text, PARTS).split(','))
 
 
 def _side_by_side(parts: list[Tensor]) -> Tensor:

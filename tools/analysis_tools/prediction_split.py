@@ -1,0 +1,47 @@
+"""Which images position makes right or wrong, of two tests of a classifier (Gabor position encoding, Table 2).
+
+    python tools/analysis_tools/prediction_split.py WITHOUT.pkl WITH.pkl [--out split.json]
+
+The files are what ``mmlape test CONFIG CHECKPOINT --out FILE.pkl`` writes of the network without position and of the
+one with it, on the same images. See docs/pictures.md.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from mmlape.analysis import compare_predictions, read_predictions
+from mmlape.analysis.command import run
+from mmlape.whole_files import write_whole
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description='Which images position makes right or wrong.')
+    parser.add_argument('without', help='predictions without position: .pkl of a test, or .json')
+    parser.add_argument('with_position', help='predictions with position, of the same images')
+    parser.add_argument('--out', type=Path, help='JSON with the images of each kind')
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_arguments()
+    first, second = (read_predictions(p) for p in (options.without, options.with_position))
+    split = compare_predictions(first, second)
+    counts, total = split.counts(), len(first.names)
+    lines = [f'{total} images     with: right       with: wrong']
+    for label, pair in (
+        ('without: right', ('ignored', 'mislead')),
+        ('without: wrong', ('correct', 'useless')),
+    ):
+        cells = (f'{kind} {counts[kind]} ({counts[kind] / total:.1%})' for kind in pair)
+        lines.append('  '.join([label, *(cell.ljust(22) for cell in cells)]).rstrip())
+    sys.stdout.write('\n'.join(lines) + '\n')
+    if options.out is not None:
+        images = {kind: [first.names[i] for i in split.images(kind)] for kind in counts}
+        found = dict(counts=counts, images=images)
+        write_whole(options.out, json.dumps(found, indent=1).encode())
+
+
+if __name__ == '__main__':
+    run(main)
