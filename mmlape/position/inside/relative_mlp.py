@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import timm.layers
 import torch
 from torch import Tensor, nn
@@ -32,8 +34,6 @@ class RelativePositionMlp(OffsetBias):
         ValueError: If a size is out of range.
     """
 
-    _like: Tensor
-
     def __init__(
         self,
         embed_dims: int,
@@ -48,11 +48,12 @@ class RelativePositionMlp(OffsetBias):
         self.mlp = timm.layers.Mlp(2, hidden_dims, self.num_heads, nn.ReLU, drop=(0.125, 0.0))
         for layer in (self.mlp.fc1, self.mlp.fc2):
             nn.init.trunc_normal_(layer.weight, std=0.02)
-            nn.init.zeros_(layer.bias)
+            nn.init.zeros_(cast(Tensor, layer.bias))
 
     def table(self, grid: Grid) -> Tensor:
         """Of all offsets on ``grid = (H, W)``, ``((2 * H - 1) * (2 * W - 1), heads)``."""
-        return self.mlp(_log_offsets(grid, self.mlp.fc1.weight.device))
+        weight = self.mlp.fc1.weight
+        return self.mlp(_log_offsets(grid, weight.device).to(weight.dtype))
 
 
 @MODELS.register_module()

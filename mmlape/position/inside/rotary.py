@@ -201,7 +201,8 @@ class MixedRotaryPosition(Rotary):
 
     def prepare(self, query: Layout, key: Layout) -> tuple[Turns, ...]:
         """Cosines and sines ``(heads, P + H * W, C / heads)``, of queries and of keys."""
-        first, second = self.freqs.float().unsqueeze(2)
+        dtype = torch.promote_types(self.freqs.dtype, torch.float32)
+        first, second = self.freqs.to(dtype).unsqueeze(2)
         turns = []
         for layout in (query, key):
             sides = zip(layout.grid, query.grid)
