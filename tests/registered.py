@@ -118,7 +118,7 @@ BACKBONES = {
         attention_position=component('SharedRelativePositionMlp'), prefix_after=1
     ),
     'LN': _norm('LN', eps=1e-5),
-    'RMSNorm': _norm('RMSNorm'),
+    'TokenRMS': _norm('TokenRMS'),
     'DTN': _norm('DTN', layers=1),
     'PowerNorm': _norm('PowerNorm', warmup_iters=1),
     'ScaleNorm': _norm('ScaleNorm'),
@@ -151,7 +151,7 @@ BACKBONES = {
     'Block': vit(layer_scale=0.5),
     'ParallelBlock': vit(
         block=component('ParallelBlock', layer_scale=0.5),
-        attention=component('Attention', qk_norm=component('RMSNorm'), inner_norm=component('LN')),
+        attention=component('Attention', qk_norm=component('TokenRMS'), inner_norm=component('LN')),
         window_size=3,
         joining=component('LaPE'),
     ),

@@ -27,8 +27,8 @@ _BLOCKS = {
 _NORMS = {
     'LayerNorm': 'mmlape.LN',
     'LayerNormFp32': 'mmlape.LN',
-    'RmsNorm': 'mmlape.RMSNorm',
-    'RMSNorm': 'mmlape.RMSNorm',
+    'RmsNorm': 'mmlape.TokenRMS',
+    'RMSNorm': 'mmlape.TokenRMS',
 }
 _ACTIVATIONS = {'GELUTanh': 'gelu_tanh', 'QuickGELU': 'quick_gelu', 'SiLU': 'silu', 'ReLU': 'relu'}
 
@@ -56,8 +56,11 @@ def timm_arch(name: str) -> dict[str, Any]:
 
 @cache
 def _by_name(name: str) -> dict[str, Any]:
-    with torch.device('meta'):
-        model = timm.create_model(name, pretrained=False)
+    try:
+        with torch.device('meta'):
+            model = timm.create_model(name, pretrained=False)
+    except RuntimeError as error:  # of a tag that there is not
+        raise ValueError(f'arch={name!r}: timm {timm.__version__}: {error}') from error
     try:
         return describe(model)
     except UnlikeOursError as error:

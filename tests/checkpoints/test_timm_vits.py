@@ -192,6 +192,7 @@ def test_shared_keys_are_repeated():
     [
         ('vit_small_patch16_18x2_224', 'of the kind ParallelThingsBlock'),
         ('vit_dwee_patch16_reg1_gap_256', 'its attention is the difference of two'),
+        ('vit_small_patch16_dinov3.nothing', r'Invalid pretrained tag \(nothing\)'),
         ('resnet10t', 'it is a ResNet of timm, no plain Vision Transformer'),
         ('vit_small_r26_s32_224', 'its patches are made by a HybridEmbed'),
     ],

@@ -10,7 +10,7 @@ from .token_norm import TokenNorm
 
 
 @MODELS.register_module()
-class RMSNorm(TokenNorm):
+class TokenRMS(TokenNorm):
     """RMSNorm (NeurIPS 2019) over the channels of each token: ``weight x / sqrt(mean(x^2) + eps)``, without a bias.
 
     Args:
