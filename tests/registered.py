@@ -110,7 +110,15 @@ BACKBONES = {
         attention_position=component('GaborAttention', parts='2,3,4'), window_size=[(2, 3), None]
     ),
     'RotaryPosition': vit(attention_position=component('RotaryPosition'), num_registers=2),
+    'MixedRotaryPosition': vit(
+        attention_position=component('MixedRotaryPosition'), window_size=[3, None]
+    ),
+    'RelativePositionMlp': vit(attention_position=component('RelativePositionMlp', hidden_dims=8)),
+    'SharedRelativePositionMlp': vit(
+        attention_position=component('SharedRelativePositionMlp'), prefix_after=1
+    ),
     'LN': _norm('LN', eps=1e-5),
+    'TokenRMS': _norm('TokenRMS'),
     'DTN': _norm('DTN', layers=1),
     'PowerNorm': _norm('PowerNorm', warmup_iters=1),
     'ScaleNorm': _norm('ScaleNorm'),
@@ -138,8 +146,15 @@ BACKBONES = {
         'V2', attention=component('SpatialReductionAttention', linear=True)
     ),
     'Mlp': vit(mlp=component('Mlp', drop_rate=0.3)),
+    'SwiGLU': vit(mlp=component('SwiGLU', norm_cfg=component('LN')), pre_norm=True, prefix_after=1),
     'ConvMlp': vit(mlp=component('ConvMlp'), with_cls_token=False),
     'Block': vit(layer_scale=0.5),
+    'ParallelBlock': vit(
+        block=component('ParallelBlock', layer_scale=0.5),
+        attention=component('Attention', qk_norm=component('TokenRMS'), inner_norm=component('LN')),
+        window_size=3,
+        joining=component('LaPE'),
+    ),
     'StreamNormBlock': compact(norm_cfg=component('DTN')),
     'SequencePooling': vit(out_type=component('SequencePooling')),
     'VisionTransformer': vit(out_type='featmap_and_prefix', out_indices=[0, 1], prefix_after=1),

@@ -252,6 +252,21 @@ def directions(found):
         assert steps.round().unique().tolist() == list(range(1, int(steps.max().round()) + 1))
 
 
+def turned(found):
+    for entry in found:
+        pairs = entry.value.shape[2] // 2
+        along, across = entry.value.split(pairs, dim=2)
+        lengths = 10 ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
+        for part in (along, across):
+            torch.testing.assert_close(
+                part.norm(dim=0), lengths.expand(len(part[0]), -1), rtol=1e-6, atol=0
+            )
+        torch.testing.assert_close(
+            (along * across).sum(0), torch.zeros_like(along[0]), rtol=0, atol=1e-6
+        )
+        assert len(entry.value[0, :, 0].unique()) == entry.value.shape[1], 'every head has its own'
+
+
 def scales(found):
     for entry in found:
         assert entry.value.unique().numel() == 1 and entry.value[0] in (0.5, 1)
@@ -279,6 +294,7 @@ LAWS = {
     'Xavier uniform': distributed('uniform', xavier),
     'equation 7': equation_7,
     'orthogonal rows of length sqrt(C / 2)': orthogonal,
+    'wavelengths of the temperature, along a random direction and across it': turned,
     'a direction for each head, 1, 2, ... cells away': directions,
 }
 

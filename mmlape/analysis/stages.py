@@ -121,6 +121,7 @@ def norm_places(
         NormPlace(f'layer {layer} {norm}', layer, getattr(stage.blocks[layer], norm))
         for layer in wanted
         for norm in norms
+        if hasattr(stage.blocks[layer], norm)  # branches side by side have one norm
     ]
 
 

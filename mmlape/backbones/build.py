@@ -7,8 +7,10 @@ from torch import nn
 from mmlape.checks import check_layers, check_number
 from mmlape.layers import PlainLinear, Stem
 from mmlape.layout import Grid
+from mmlape.norm import TokenNorm, build_token_norm
 from mmlape.position import AttentionPosition, JoinedPosition
 from mmlape.registry import MODELS
+from mmlape.signatures import check_type
 
 from .spec import LayerSpec, StageSpec
 
@@ -80,6 +82,29 @@ def _build_block(
     hidden = int(dims * check_number("mlp['ratio']", mlp.pop('ratio'), above=0))
     mlp = MODELS.build(dict(mlp, embed_dims=dims, hidden_dims=hidden))
     return MODELS.build(dict(layer.block, embed_dims=dims, attn=attn, mlp=mlp, norm_cfg=layer.norm))
+
+
+def build_first_norm(
+    config: dict | bool, plain: dict, embed_dims: int, counts: str
+) -> TokenNorm | None:
+    """The norm of tokens that enter the first layer, ``plain`` for True, None for False.
+
+    Raises:
+        TypeError: If ``config`` is neither a dict nor True or False.
+        ValueError: If the network is counted by stages, or the norm is not one of each token by itself, which prefix
+            tokens need that join later.
+    """
+    check_type('pre_norm', config, dict | bool)
+    if config is False:
+        return None
+    if counts != 'layers':
+        raise ValueError(f'pre_norm={config} is for networks counted by layers')
+    norm = build_token_norm(plain if config is True else config, embed_dims)
+    if norm.mixes_tokens or norm.sees_places:
+        raise ValueError(
+            f"pre_norm must be a norm of each token by itself, e.g. dict(type='mmlape.LN'), got {config}"
+        )
+    return norm
 
 
 def build_across_layers(spec: StageSpec) -> nn.Module | None:

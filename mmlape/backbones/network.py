@@ -18,15 +18,16 @@ from .base import Backbone
 from .build import (
     build_across_layers,
     build_blocks,
+    build_first_norm,
     build_inside,
     build_position,
     build_stem,
     init_linear,
 )
 from .names import alias_state_dict
-from .options import LAYER_NORM, NormPlaces, layers_of_units, sort_options
+from .options import LAYER_NORM, NormPlaces, given_over, layers_of_units, sort_options
 from .outputs import DENSE, OUTPUTS, READ_PREFIX, build_pooling, check_out_type, check_vector
-from .spec import PrefixSpec, Recipe, StageSpec, find_arch
+from .spec import ARCH_OPTIONS, PrefixSpec, Recipe, StageSpec, find_arch
 from .stage import Stage
 
 # Options of every network with their defaults; a family's own come from its class attributes.
@@ -35,6 +36,7 @@ _COMMON = dict(
     drop_rate=0.0,
     attn_drop_rate=0.0,
     drop_path_rate=0.0,
+    pre_norm=False,
     frozen_stages=-1,
     with_cp=False,
     init_cfg=None,
@@ -98,6 +100,7 @@ class StagedTransformer(Backbone):
               config of a pooling, ``dict(type='mmlape.SequencePooling')``; or ``'pooled'``: the architecture's own.
             * ``out_indices``: layers or stages whose output is returned; what comes after the last one named is not
               built. ``final_norm``: normalise the very last output; False for no norm of any output.
+            * ``pre_norm``: config of a norm of tokens before the first layer (CLIP), True for LayerNorm. Default False.
             * ``drop_rate``: dropout of position-added tokens, projections and MLPs; ``attn_drop_rate``: of attention
               weights; ``drop_path_rate``: stochastic depth of the last block, growing linearly from 0. All 0.
             * ``frozen_stages``: -1 (default): nothing is frozen; 0: what makes the first tokens, and the embedding of
@@ -140,7 +143,7 @@ class StagedTransformer(Backbone):
     source: ClassVar[str] = 'mmlape'
     names: ClassVar[Mapping[str, str]] = dict(
         embed='patch_embed{}', position='position{}', inside='inside{}', blocks='block{}', norm='norm{}',
-        table='pos_embed{}',
+        table='pos_embed{}', first_norm='norm_pre',
     )  # fmt: skip
 
     def __init__(
@@ -166,11 +169,12 @@ class StagedTransformer(Backbone):
         own, short = sort_options(type(self), options, common, self.short)
         check_type('init_cfg', own['init_cfg'], dict | list[dict] | None)
         check_type('out_type', own['out_type'], str | dict)
-        if own['final_norm'] is not None:
-            check_bool('final_norm', own['final_norm'])
         super().__init__(own['init_cfg'])
+        self.arch_name = arch if isinstance(arch, str) else None
         self.arch, parts = self.resolve_arch(arch, short.pop('arch', {}))
-        given = {name: parts.get(name) if value is None else value for name, value in given.items()}
+        own.update({k: parts[k] for k in ARCH_OPTIONS if k in parts and k not in options})
+        check_type('final_norm', own['final_norm'], bool | None)
+        given = {name: given_over(parts.get(name), value) for name, value in given.items()}
         sizes = self.stage_sizes(self.arch)
         if self.carries_position and isinstance(given['position'], dict):
             merged = dict(type='mmlape.MergedPosition')
@@ -191,6 +195,8 @@ class StagedTransformer(Backbone):
         self._check_outputs(specs[-1].prefix)
         img_size = parts.get('img_size', 224) if img_size is None else img_size
         self._build(specs, check_grid('img_size', img_size), own['drop_rate'], own['final_norm'])
+        first_norm = build_first_norm(own['pre_norm'], self.parts['norm_cfg'], dims[0], self.counts)
+        self.add_module(self.names['first_norm'], first_norm)
         self._finish(specs[-1], own['final_norm'], output_norm)
         self.init_parameters()
         self.freeze()
@@ -257,7 +263,7 @@ class StagedTransformer(Backbone):
             names = {part: name.format(number) for part, name in self.names.items()}
             modules: dict = {
                 part: getattr(self, names[part], None)
-                for part in ('embed', 'position', 'inside', 'blocks')
+                for part in ('embed', 'position', 'inside', 'blocks', 'first_norm')
             }
             last = number == self.num_stages
             stages.append(

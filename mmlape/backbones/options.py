@@ -23,6 +23,20 @@ def merged(*configs: dict | None) -> dict:
     return result
 
 
+def given_over(default: Any, given: Any) -> Any:
+    """A user's config of parts over an architecture's: options that it does not name stay, if it is of the same type.
+
+    Args:
+        default: The architecture's, or None.
+        given: The user's: a dict, a list of dicts, None for the architecture's, or anything else in its place.
+    """
+    if given is None or not isinstance(default, dict):
+        return default if given is None else given
+    if isinstance(given, (list, tuple)):
+        return [given_over(default, entry) for entry in given]
+    return merged(default, given) if isinstance(given, dict) else given
+
+
 def per_layer(name: str, value: Any, depths: Sequence[int]) -> list[list[dict]]:
     """The config of a part for every layer of every stage.
 

@@ -25,9 +25,11 @@ from .options import (
 LAYER_PARTS = ('attention', 'mlp', 'block')
 # What is one config for each stage.
 STAGE_PARTS = ('stem', 'position', 'joining', 'attention_position')
+# Options of the network of which an arch may have defaults.
+ARCH_OPTIONS = ('pre_norm', 'final_norm')
 # What an arch may say besides its sizes: defaults of the options of the same name.
 ARCH_PARTS = (
-    *STAGE_PARTS, *LAYER_PARTS, 'prefix', 'norm_cfg', 'norm_places', 'img_size', 'pooling'
+    *STAGE_PARTS, *LAYER_PARTS, *ARCH_OPTIONS, 'prefix', 'norm_cfg', 'norm_places', 'img_size', 'pooling'
 )  # fmt: skip
 PREFIX = dict(cls_token=False, dist_token=False, registers=0, after=None, across_layers=None)
 

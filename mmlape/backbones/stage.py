@@ -43,6 +43,7 @@ class Stage:
         inside: A position inside the attention that serves all blocks, or None; one of its own is a block's.
         prefix: Class, distillation and register tokens, ``(1, n, C)`` each, in this order.
         prefix_after: Number of first blocks that run without them.
+        first_norm: Of the tokens with their position before the first block, or None.
         dropout: Of tokens with their position.
         norm: Of the tokens at the end, whatever follows, or None.
         with_cp: Recompute each block in the backward pass.
@@ -57,6 +58,7 @@ class Stage:
     inside: AttentionPosition | None = None
     prefix: tuple[nn.Parameter, ...] = ()
     prefix_after: int = 0
+    first_norm: nn.Module | None = None
     dropout: nn.Module = field(default_factory=nn.Identity)
     norm: nn.Module | None = None
     with_cp: bool = False
@@ -93,7 +95,7 @@ class Stage:
             inside = {count: self.inside(layout.with_prefix(count)) for count in counts}
         if position.stem is not None:
             tokens = tokens + self._rows(position.stem, layout)
-        return self.dropout(tokens), layout, StagePlan(position, inside)
+        return self._enter(tokens, layout), layout, StagePlan(position, inside)
 
     def run(
         self,
@@ -111,7 +113,7 @@ class Stage:
                 prefix = self._prefix_tokens(tokens.shape[0])
                 if position.stem is not None:  # they bring what the stem has for them
                     prefix = prefix + position.stem[:, : self.num_prefix]
-                tokens = layout.join(self.dropout(prefix), tokens)
+                tokens = layout.join(self._enter(prefix, layout), tokens)
             entering = position.stream[layer]
             if entering is not None:
                 tokens = tokens + self._rows(entering, layout)
@@ -144,11 +146,14 @@ class Stage:
 
     def before(self) -> list[nn.Module]:
         """What serves the stage as a whole before its blocks, but for prefix tokens."""
-        return [part for part in (self.embed, self.position, self.inside) if part is not None]
+        parts = (self.embed, self.position, self.inside, self.first_norm)
+        return [part for part in parts if part is not None]
 
     def up_to(self, layers: int) -> Iterator[nn.Module]:
         """Modules that serve the first ``layers`` blocks, and with all of them the stage's end."""
         yield self.embed
+        if self.first_norm is not None:
+            yield self.first_norm
         for layer in range(layers):
             yield from self.serving(layer)
         done = layers == len(self.blocks)
@@ -164,6 +169,11 @@ class Stage:
         return replace(
             self, name=f'{path}.{self.name}', position_name=f'{path}.{self.position_name}'
         )
+
+    def _enter(self, tokens: Tensor, layout: Layout) -> Tensor:
+        """Tokens with their position as the blocks get them."""
+        tokens = self.dropout(tokens)
+        return tokens if self.first_norm is None else self.first_norm(tokens, layout)
 
     def _prefix_tokens(self, batch: int) -> Tensor:
         """``(B, P, C)``."""

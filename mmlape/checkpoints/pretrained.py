@@ -12,6 +12,7 @@ from mmengine.model import BaseModule
 from torch import nn
 
 from mmlape.backbones.base import Backbone
+from mmlape.backbones.timm_archs import has_timm_arch
 from mmlape.checks import check_grid, check_option, check_rate
 from mmlape.registry import WEIGHT_INITIALIZERS
 
@@ -38,14 +39,15 @@ class Pretrained:
         checkpoint: Path or http(s) address of a checkpoint: ``.safetensors``, or what ``torch.save`` wrote, which is
             read with ``weights_only=True``.
         model: Name of a timm model whose published weights are taken; for ``source='timm'`` in place of
-            ``checkpoint``.
+            ``checkpoint``. Default None: without a ``checkpoint`` too, the name that the backbone has as ``arch``.
         min_matched: Least share of the values that must come from the checkpoint, else it fails; of every part of a
             whole model. Default 0.95.
         source_grid: Grid of the position table where it is not square.
 
     Raises:
         ValueError: If the source or the timm model is unknown, not exactly one of ``checkpoint`` and ``model`` is
-            given, or (when applied) the weights do not fit, or too little matched.
+            given, and the ``arch`` does not stand for the latter, or (when applied) the weights do not fit, or too
+            little matched.
         FileNotFoundError: When applied, if there is no such file.
         ConnectionError: When applied, if it cannot be downloaded.
     """
@@ -59,11 +61,14 @@ class Pretrained:
         source_grid: int | tuple[int, int] | None = None,
     ) -> None:
         self.source = check_option('source', source, FORMATS)
-        if (checkpoint is None) == (model is None) or (model is not None and source != 'timm'):
+        neither = checkpoint is None and model is None
+        both = checkpoint is not None and model is not None
+        if both or (source != 'timm' and checkpoint is None):
             raise ValueError(
                 "give either checkpoint=<path or address> or, with source='timm', model=<timm name>; "
                 f'got source={source!r}, checkpoint={checkpoint!r}, model={model!r}'
             )
+        self.by_arch = neither
         self.checkpoint = checkpoint
         self.model = None if model is None else check_timm_name(model)
         self.min_matched = check_rate('min_matched', min_matched, with_one=True)
@@ -94,12 +99,29 @@ class Pretrained:
             return self._read_here(module)
 
     def _read_here(self, module: nn.Module | None) -> dict[str, Any]:
-        if self.model is not None:
-            return read_timm(self.model, getattr(module, BACKBONE, module))
+        backbone = getattr(module, BACKBONE, module)
+        name = _timm_arch(backbone) if self.by_arch else self.model
+        if name is not None:
+            return read_timm(name, backbone)
         checkpoint = cast(str, self.checkpoint)  # there is one of both
         if checkpoint.startswith(_ADDRESS):
             return read_checkpoint(download_checkpoint(checkpoint))
         return read_checkpoint(checkpoint)
+
+
+def _timm_arch(module: nn.Module | None) -> str:
+    """The timm name that a backbone, or the ViT of an adapter, has as ``arch``.
+
+    Raises:
+        ValueError: If it has another.
+    """
+    name = getattr(getattr(module, 'vit', module), 'arch_name', None)
+    if name is None or not has_timm_arch(name):
+        raise ValueError(
+            "source='timm' without model or checkpoint takes the weights of the model that the backbone has as arch, "
+            f'which is no name of timm: {name!r}'
+        )
+    return check_timm_name(name)
 
 
 def _refuse_late_initialisation(module: nn.Module) -> None:

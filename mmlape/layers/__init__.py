@@ -4,7 +4,7 @@ from typing import NoReturn
 
 from .attention import Attention, AttentionLayer
 from .attention_subsampling import AttentionSubsampling
-from .block import Block, Mlp, PostNormBlock, StreamNormBlock
+from .block import Block, Mlp, ParallelBlock, PostNormBlock, StreamNormBlock
 from .conv_mlp import ConvMlp
 from .conv_pool_stem import ConvPoolStem
 from .conv_stem import ConvStem
@@ -21,6 +21,7 @@ from .pooling import SequencePooling
 from .shifted_windows import ShiftedWindowAttention
 from .spatial_prior import SpatialPrior, build_map_norm
 from .spatial_reduction import SpatialReductionAttention
+from .swiglu import SwiGLU
 from .tokens_to_token import PerformerTokens, TokensToToken, TransformerTokens
 from .wide_values import WideValueAttention
 
@@ -42,6 +43,7 @@ __all__ = [
     'Mlp',
     'NormedLinear',
     'NormedMlp',
+    'ParallelBlock',
     'PatchEmbed',
     'PatchMerging',
     'PerformerTokens',
@@ -54,6 +56,7 @@ __all__ = [
     'SpatialReductionAttention',
     'Stem',
     'StreamNormBlock',
+    'SwiGLU',
     'TokensToToken',
     'TransformerTokens',
     'WideValueAttention',

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from mmlape.checks import check_grid, check_positive_int, check_rate
 from mmlape.layout import Grid, Layout
+from mmlape.norm import TokenNorm, build_token_norm
 from mmlape.position import AttentionPosition, InsidePlan
 from mmlape.registry import MODELS
 
@@ -123,6 +124,8 @@ class AttentionLayer(nn.Module):
 class Attention(AttentionLayer):
     """Self-attention through ``scaled_dot_product_attention``; no N x N map is held.
 
+    Parameter names are timm's: ``qkv``, ``q_norm``, ``k_norm``, ``norm``, ``proj``.
+
     With a ``window_size``, the grid is cut into windows and patch tokens attend within their window. Where the grid is
     no multiple of the window, queries, keys and values are padded with zeros at the bottom and right *after* their
     projection, so that padded keys take part in the softmax: this is what published ViT-Adapter detection weights
@@ -137,9 +140,13 @@ class Attention(AttentionLayer):
         proj_drop_rate: Dropout after the output projection. Default 0.
         position: What a position does to queries, keys, values and scores (see
             :class:`~mmlape.position.AttentionPosition`). Default None, nothing.
+        qk_norm: Token norm of queries and of keys, over the channels of a head, before position (ViT-22B, ICML 2023).
+            Default None, none.
+        inner_norm: Token norm of what is read, before the output projection (EVA-02-CLIP). Default None, none.
 
     Raises:
-        ValueError: If ``num_heads`` does not divide ``embed_dims``, or a size or rate is out of range.
+        ValueError: If ``num_heads`` does not divide ``embed_dims``, a size or rate is out of range, or ``qk_norm``
+            names a norm that mixes tokens or sees places.
     """
 
     def __init__(
@@ -151,10 +158,17 @@ class Attention(AttentionLayer):
         attn_drop_rate: float = 0.0,
         proj_drop_rate: float = 0.0,
         position: AttentionPosition | None = None,
+        qk_norm: dict | None = None,
+        inner_norm: dict | None = None,
     ) -> None:
         super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
         self.window_size = None if window_size is None else check_grid('window_size', window_size)
         self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
+        self.q_norm, self.k_norm = (
+            None if qk_norm is None else _head_norm(qk_norm, embed_dims // num_heads)
+            for _ in range(2)
+        )
+        self.norm = None if inner_norm is None else build_token_norm(inner_norm, embed_dims)
         self.proj = nn.Linear(embed_dims, embed_dims)
         self.position = position
 
@@ -165,6 +179,8 @@ class Attention(AttentionLayer):
         layout = Layout.of(tokens, layout)
         qkv = self.qkv(tokens)
         query, key, value = self.split_heads(qkv, 3)
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self.q_norm(query), self.k_norm(key)
         heads = (query, key, value)
         inside = self.inside(layout, layout, inside)
         placed = inside is not None and inside.position.places
@@ -172,16 +188,22 @@ class Attention(AttentionLayer):
             heads = inside.place(*heads)
         if self.window_size is None:
             bias = None if inside is None else inside.bias(layout, layout)
-            return self.project(self.attend(*heads, bias, layout.token_mask()))
+            return self._end(self.attend(*heads, bias, layout.token_mask()), layout)
         num_prefix, grid, window = layout.num_prefix, layout.grid, self.window_size
-        if placed:
+        if placed or self.q_norm is not None:
             cells = tuple(
                 partition(part[:, :, num_prefix:].transpose(1, 2), grid, window).transpose(1, 2)
                 for part in heads
             )
         else:  # all three at once
             cells = self.split_heads(partition(layout.split(qkv)[1], grid, window), 3)
-        return self.project(self._attend_in_windows(list(cells), heads, layout, inside, window))
+        return self._end(
+            self._attend_in_windows(list(cells), heads, layout, inside, window), layout
+        )
+
+    def _end(self, read: Tensor, layout: Layout) -> Tensor:
+        """What is made of what was read, ``(B, N, C)``."""
+        return self.project(read if self.norm is None else self.norm(read, layout))
 
     def _attend_in_windows(
         self,
@@ -210,6 +232,16 @@ class Attention(AttentionLayer):
             return out
         to_all = self.attend(heads[0][:, :, :num_prefix], *heads[1:], mask=layout.token_mask())
         return layout.join(to_all, out)
+
+
+def _head_norm(config: dict, head_dims: int) -> TokenNorm:
+    """A norm of queries or keys ``(B, heads, N, C / heads)``, each by itself."""
+    norm = build_token_norm(config, head_dims)
+    if norm.mixes_tokens or norm.sees_places:
+        raise ValueError(
+            f"qk_norm must be a norm of each token by itself, e.g. dict(type='mmlape.LN'), got {config}"
+        )
+    return norm
 
 
 def partition(tokens: Tensor, grid: Grid, window: Grid) -> Tensor:

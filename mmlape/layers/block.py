@@ -1,4 +1,4 @@
-"""The pre-norm transformer block and its feed-forward network."""
+"""Transformer blocks, by where their norms stand, and the feed-forward network."""
 
 from __future__ import annotations
 
@@ -14,29 +14,49 @@ from mmlape.norm import TokenNorm, build_token_norm
 from mmlape.position import InsidePlan
 from mmlape.registry import MODELS
 
+from .activation import build_activation
 from .dropout import build_dropout
 
 
 @MODELS.register_module()
 class Mlp(timm.layers.Mlp):
-    """timm's two-layer feed-forward network, called as ``mlp(tokens, layout)``; it ignores the layout.
+    """timm's two-layer feed-forward network, called as ``mlp(tokens, layout)``.
 
     Args:
         embed_dims: Channels ``C`` in and out.
         hidden_dims: Channels between.
         drop_rate: Dropout after each layer. Default 0.
+        act: Activation: ``'gelu'`` (default), ``'gelu_tanh'`` (SigLIP), ``'quick_gelu'`` (OpenAI's CLIP), ``'relu'`` or
+            ``'silu'``.
+        norm_cfg: Token norm before the second layer. Default None, none.
+
+    Raises:
+        ValueError: If a size or rate is out of range, or ``act`` is unknown.
     """
 
-    def __init__(self, embed_dims: int, hidden_dims: int, drop_rate: float = 0.0) -> None:
+    def __init__(
+        self,
+        embed_dims: int,
+        hidden_dims: int,
+        drop_rate: float = 0.0,
+        act: str = 'gelu',
+        norm_cfg: dict | None = None,
+    ) -> None:
         check_positive_int('embed_dims', embed_dims)
         check_positive_int('hidden channels of the feed-forward network', hidden_dims)
         super().__init__(embed_dims, hidden_dims)
+        self.act = build_activation(act)
+        if norm_cfg is not None:
+            self.norm = build_token_norm(norm_cfg, hidden_dims)
         dropout = build_dropout('drop_rate', drop_rate)
         self.drop1, self.drop2 = cast(nn.Dropout, dropout), cast(nn.Dropout, dropout)
 
     def forward(self, tokens: Tensor, layout: Layout | Grid | None = None) -> Tensor:
         """``(B, N, C)`` to the same shape."""
-        return super().forward(tokens)
+        hidden = self.drop1(self.act(self.fc1(tokens)))
+        if isinstance(self.norm, TokenNorm):
+            hidden = self.norm(hidden, layout)
+        return self.drop2(self.fc2(hidden))
 
 
 @MODELS.register_module()
@@ -146,6 +166,40 @@ class PostNormBlock(Block):
         tokens = tokens + self.drop_path(self.ls1(self.norm1(read, layout)))
         made = self.mlp(tokens, layout)
         return tokens + self.drop_path(self.ls2(self.norm2(made, layout)))
+
+
+@MODELS.register_module()
+class ParallelBlock(Block):
+    """``y = norm1(x, layout);  x = x + attn(y + position, layout) + mlp(y, layout)``: both branches at once, with one
+    norm and one layer scale (ViT-22B, ICML 2023, section 2).
+
+    Args: those of :class:`Block`.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        attn: nn.Module,
+        mlp: nn.Module,
+        layer_scale: bool | float | None = None,
+        drop_path_rate: float = 0.0,
+        norm_cfg: dict | None = None,
+    ) -> None:
+        super().__init__(embed_dims, attn, mlp, layer_scale, drop_path_rate, norm_cfg)
+        del self.norm2, self.ls2
+
+    def forward(
+        self,
+        tokens: Tensor,
+        layout: Layout | Grid,
+        position: Tensor | None = None,
+        inside: InsidePlan | None = None,
+    ) -> Tensor:
+        """Transform tokens, see :meth:`Block.forward`."""
+        normed = self.norm1(tokens, layout)
+        placed = normed if position is None else normed + position
+        read = self.attn(placed, layout) if inside is None else self.attn(placed, layout, inside)
+        return tokens + self.drop_path(self.ls1(read + self.mlp(normed, layout)))
 
 
 def _layer_scale(embed_dims: int, init_value: bool | float | None) -> nn.Module:

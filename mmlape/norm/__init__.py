@@ -7,6 +7,7 @@ from .power_norm import PowerNorm
 from .simple_norms import ScaleNorm, TokenBN, TokenGN, TokenIN
 from .switchable_norm import SwitchableNorm
 from .token_norm import TokenNorm
+from .token_rms import TokenRMS
 
 __all__ = [
     'DTN',
@@ -18,6 +19,7 @@ __all__ = [
     'TokenGN',
     'TokenIN',
     'TokenNorm',
+    'TokenRMS',
     'build_token_norm',
     'check_norm_cfg',
     'norm_class',

@@ -243,7 +243,7 @@ def test_whole_adapter_from_init_cfg(tmp_path):
 @pytest.mark.parametrize(
     'options',
     [
-        dict(source='timm'),
+        dict(source='deit'),
         dict(source='deit', model='deit_tiny_patch16_224'),
         dict(source='timm', model='vit', checkpoint='x.pth'),
         dict(source='imagenet', checkpoint='x.pth'),

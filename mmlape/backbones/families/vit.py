@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from mmlape.checks import check_number, check_positive_int
 from mmlape.registry import MODELS
 
 from ..network import StagedTransformer
+from ..timm_archs import has_timm_arch, timm_arch
 
 _SIZES = dict(embed_dims=..., depth=..., num_heads=..., mlp_ratio=4)
 ARCHS = {
@@ -38,6 +42,7 @@ class PlainTransformer(StagedTransformer):
     counts, final_norm = 'layers', True
     names = dict(
         embed='patch_embed', position='position', inside='inside', blocks='blocks', norm='', table='pos_embed',
+        first_norm='norm_pre',
     )  # fmt: skip
 
     @classmethod
@@ -63,8 +68,10 @@ class VisionTransformer(PlainTransformer):
     :class:`~mmlape.backbones.StagedTransformer`, with
 
     * ``arch``: ``'deit-tiny'`` (default), ``'deit-small'``, ``'deit-base'``, one of DTN's ``'vit-tiny-star'``,
-      ``'vit-small-star'``, ``'vit-base-star'`` with 4, 9 and 16 heads (192, 432 and 768 channels), or a dict with
-      ``embed_dims``, ``depth``, ``num_heads`` and ``mlp_ratio`` (4 if left out).
+      ``'vit-small-star'``, ``'vit-base-star'`` with 4, 9 and 16 heads (192, 432 and 768 channels); the name of one of
+      timm's plain Vision Transformers (AugReg, CLIP, SigLIP, DINOv2, DINOv3, EVA-02, BEiT, ...), e.g.
+      ``'vit_small_patch16_dinov3.lvd1689m'``, of which all parts are then as timm's; or a dict with ``embed_dims``,
+      ``depth``, ``num_heads`` and ``mlp_ratio`` (4 if left out).
     * ``position``: a learned table by default. ``prefix``: a class token by default.
     * ``norm_cfg``: of all layers and the output. One ``mmlape.DTN`` goes, unless it says otherwise, into all layers
       but the last two (``layers=-2``), as published for ViT (ICLR 2022, appendix A.1), with the heads of the attention.
@@ -90,6 +97,15 @@ class VisionTransformer(PlainTransformer):
     norm_places = {'mmlape.DTN': dict(layers=-2)}
     norm_covers_output = True
     pooling, source = 'cls_token', 'deit'
+
+    @classmethod
+    def resolve_arch(
+        cls, arch: str | dict | None, override: Mapping[str, Any] | None = None
+    ) -> tuple[dict, dict]:
+        """As of all networks; names may be timm's too."""
+        if isinstance(arch, str) and arch not in cls.archs and has_timm_arch(arch):
+            arch = timm_arch(arch)
+        return super().resolve_arch(arch, override)
 
     @property
     def patch_size(self) -> tuple[int, int]:

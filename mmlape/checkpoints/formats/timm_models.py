@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import timm
 from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
@@ -10,17 +11,20 @@ from huggingface_hub.errors import HfHubHTTPError
 from timm.models.levit import Levit
 from timm.models.pvt_v2 import PyramidVisionTransformerV2
 from timm.models.swin_transformer import SwinTransformer
-from timm.models.vision_transformer import Block
-from timm.models.vision_transformer import VisionTransformer as TimmViT
 from torch import nn
 
-from mmlape.backbones import ViTAdapter
+from mmlape.backbones import VisionTransformer, ViTAdapter
+from mmlape.backbones.timm_archs import UnlikeOursError, describe
+from mmlape.layers import Block, ParallelBlock, PostNormBlock, StreamNormBlock
+from mmlape.layers.activation import build_activation
+from mmlape.registry import MODELS
 
 from ..errors import DownloadError
 from .base import State
 
 _SECONDS = 10.0
 # What differs between models of these shows in the shapes of their weights.
+_OTHER_BLOCKS = (ParallelBlock, PostNormBlock, StreamNormBlock)
 _SHOWN = (Levit, PyramidVisionTransformerV2, SwinTransformer)
 _ELSEWHERE = ('hf-hub:', 'hf_hub:', 'local-dir:', 'timm/')
 
@@ -96,26 +100,39 @@ def _check_hub(name: str) -> None:
 
 
 def check_timm_layers(name: str, source: nn.Module, model: nn.Module | None) -> None:
-    """Compare what is not in a state dict.
+    """Compare what is not in a state dict: heads, activations, where norms stand, and turns by position.
 
     Raises:
         ValueError: If the timm model is no plain ViT, or its layers compute something else than those of ``model``.
     """
-    if not isinstance(source, TimmViT):
+    try:
+        theirs = describe(source)
+    except UnlikeOursError as error:
+        raise ValueError(f'{name!r} cannot be a backbone of ours: {error}') from error
+    if not isinstance(model, VisionTransformer):
+        return
+    block: Any = model.blocks[0]
+    kind, given = MODELS.get(theirs['block']['type']), theirs['num_heads']
+    if not isinstance(block, kind) or (kind is Block and isinstance(block, _OTHER_BLOCKS)):
+        layers = type(getattr(source, 'blocks')[0]).__name__  # noqa: B009
         raise ValueError(
-            f'{name!r} is a {type(source).__name__} of timm; only its VisionTransformer, PVTv2, '
-            'SwinTransformer and Levit are such as our backbones'
+            f'the layers of {name!r} are of the kind {layers}, ours of the kind {type(block).__name__}'
         )
-    block = source.blocks[0]
-    if type(block) is not Block:
+    wanted, act = build_activation(theirs['mlp']['act']), getattr(block.mlp, 'act', None)
+    if repr(wanted) != repr(act):
         raise ValueError(
-            f'the layers of {name!r} are of the kind {type(block).__name__}, not Block'
+            f'{name!r} has the activation {wanted}, the layers of the model have {act}'
         )
-    activation = block.mlp.act
-    if type(activation).__name__ != 'GELU' or getattr(activation, 'approximate', 'none') != 'none':
-        raise ValueError(
-            f'{name!r} has the activation {activation}, our layers have the exact GELU'
-        )
-    heads = getattr(model, 'arch', {}).get('num_heads', block.attn.num_heads)
-    if heads != block.attn.num_heads:
-        raise ValueError(f'{name!r} has {block.attn.num_heads} heads, the model has {heads}')
+    heads = model.arch['num_heads']
+    if heads != given:
+        raise ValueError(f'{name!r} has {given} heads, the model has {heads}')
+    inside = theirs['attention_position']
+    if inside:
+        sizes = dict(embed_dims=theirs['embed_dims'], num_heads=given, grid=model.grid)
+        wanted = MODELS.build(dict(inside, **sizes))
+        own = getattr(model, 'inside', None) or block.attn.position
+        if repr(wanted) != repr(own):
+            raise ValueError(
+                f'{name!r} has {wanted} inside its attention, the model has {own}: '
+                f"attention_position={inside}, or arch={name!r}"
+            )

@@ -8,11 +8,14 @@ import torch
 from torch import nn
 
 from mmlape.backbones import StagedTransformer, VisionTransformer, ViTAdapter
+from mmlape.layers import SwiGLU
+from mmlape.position import AttentionPosition
 
 from .base import LAYER_SCALE, Format, Reasons, State, need
 from .levit import TimmLeViT
 from .pvt import TimmPVT
 from .swin import TimmSwin
+from .timm_names import to_our_names
 
 _CLASSIFIER = r'^(head|head_dist|heads|fc_norm|pre_logits|attn_pool)\.'
 # What other transformers have and ours has not.
@@ -23,16 +26,14 @@ OTHERS: Reasons = (
         'normalised queries and keys (qk_norm), which the model has not',
     ),
     (r'^(norm_pre|pre_norm|ln_pre)\.', 'a norm before the first layer (CLIP), which the model has not'),
-    (r'\.attns\.|\.ffns\.|\.in_proj\.', 'parallel branches in a layer, which the model has not'),
+    (r'\.attns\.|\.ffns\.', 'parallel branches in a layer, which the model has not'),
     (
-        r'rel_pos|relative_position|\.[qv]_bias$',
-        'another attention (BEiT, relative positions), which the model has not',
+        r'rel_pos|relative_position|\.position\.prefix_table$',
+        'relative positions (BEiT), which the model has not',
     ),
-    (r'rope', 'a rotary position, which the model has not'),
-    (
-        r'\.mlp\.(fc1_g|fc1_x|w12|w3|norm)\.',
-        'a gated feed-forward network (SwiGLU), which the model has not',
-    ),
+    (r'rope|\.position\.freqs$', 'a rotary position, which the model has not'),
+    (r'\.mlp\.norm\.', 'a norm in the feed-forward network, which the model has not'),
+    (r'\.attn\.norm\.', 'a norm before the output projection, which the model has not'),
     (r'^patch_embed\.(backbone|norm|conv)', 'a convolutional stem, which the model has not'),
 )  # fmt: skip
 LEFT: Reasons = (
@@ -67,9 +68,19 @@ class PlainViT(Format):
         if isinstance(model, StagedTransformer) and depth > model.depth:
             found.append(f'the source has {depth} layers, the model {model.depth}')
         first, second = (state.get(f'blocks.0.mlp.fc{number}.weight') for number in (1, 2))
-        if first is not None and second is not None and len(first) == 2 * second.shape[1]:
+        doubled = first is not None and second is not None and len(first) == 2 * second.shape[1]
+        blocks = getattr(model, 'blocks', ())
+        if doubled and not any(isinstance(block.mlp, SwiGLU) for block in blocks):
             found.append('the source has a gated feed-forward network (SwiGLU)')
-        if depth and not any(name.startswith('pos_embed') for name in state):
+        blocks_of = (state, model.state_dict())
+        alone = [
+            'blocks.0.norm1.weight' in each and 'blocks.0.norm2.weight' not in each
+            for each in blocks_of
+        ]
+        if alone[0] and not alone[1]:
+            found.append('the source has parallel branches in a layer, which the model has not')
+        turned = any(isinstance(part, AttentionPosition) for part in model.modules())
+        if depth and not turned and not any(name.startswith('pos_embed') for name in state):
             found.append('the source has no position table (a rotary or relative position?)')
         return found
 
@@ -90,7 +101,7 @@ class PlainViT(Format):
 
 
 class Timm(PlainViT):
-    """timm's plain Vision Transformers (AugReg, DeiT, DeiT-3, DINOv2, ...), its PVTv2, its Swin and its LeViT."""
+    """timm's plain Vision Transformers (AugReg, DeiT, DINOv2, DINOv3, EVA, BEiT, ...), its PVTv2, Swin and LeViT."""
 
     def whole(self, state: State, model: nn.Module) -> State:
         """A classifier, whose heads are those of a classifier of MMPretrain."""
@@ -112,11 +123,13 @@ class Timm(PlainViT):
             return TimmLeViT()
         return TimmPVT() if any(name.startswith('stages.') for name in state) else self
 
+    def rename(self, state: State) -> State:
+        """Names of the ViT, whatever timm's model calls its parts."""
+        return super().rename(to_our_names(state))
+
 
 class DeiT(Timm):
     """The files of DeiT and DeiT-3, under ``model``: timm's names, but for DeiT-3's layer scale."""
-
-    renames = ((r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'),)
 
 
 class ReferenceLaPE(PlainViT):

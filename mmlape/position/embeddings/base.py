@@ -56,7 +56,8 @@ def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic
         table: ``(K, H0 * W0, C)``, no prefix rows.
         source: ``(H0, W0)``.
         target: ``(H, W)``.
-        mode: ``'bicubic'`` (default) or ``'bilinear'``.
+        mode: ``'bicubic'`` (default), ``'bilinear'``, ``'bicubic_antialias'``, which is timm's, or, for a table of
+            offsets, ``'geometric'``, which is BEiT's: near offsets keep what they have.
 
     Returns:
         ``(K, H * W, C)`` in the dtype of ``table``; ``table`` itself where the grids are equal.
@@ -69,7 +70,10 @@ def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic
         maps = F.interpolate(maps, size=target, mode=mode, align_corners=False)
         return maps.flatten(2).transpose(1, 2).to(table.dtype)
     # Bicubic resizing treats axes one after the other and is linear: two products are ten times as fast.
-    down, across = _bicubic(source, target, table.device)
+    if mode == 'geometric':
+        down, across = _geometric(source, target, table.device)
+    else:
+        down, across = _bicubic(source, target, table.device, mode == 'bicubic_antialias')
     with without_autocast(table.device):
         rows = down @ table_32.reshape(len(table), height, -1)
         cells = across @ rows.view(len(table), target[0], width, -1)
@@ -77,12 +81,42 @@ def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic
 
 
 @kept
-def _bicubic(source: Grid, target: Grid, device: torch.device) -> tuple[Tensor, ...]:
+def _bicubic(
+    source: Grid, target: Grid, device: torch.device, antialias: bool
+) -> tuple[Tensor, ...]:
     """For each axis ``(new, old)``: how much old rows count in new ones."""
     with without_autocast(device):
         return tuple(
-            F.interpolate(torch.eye(old, device=device)[None, None], (new, old), mode='bicubic')[
-                0, 0
-            ]
+            F.interpolate(
+                torch.eye(old, device=device)[None, None],
+                (new, old),
+                mode='bicubic',
+                antialias=antialias,
+            )[0, 0]
             for old, new in zip(source, target, strict=True)
         )
+
+
+@kept
+def _geometric(source: Grid, target: Grid, device: torch.device) -> tuple[Tensor, ...]:
+    """For each axis ``(new, old)``: old offsets are taken to lie at 0, 1, 1 + q, 1 + q + q^2, ..., with q such that the
+    farthest are the new farthest; new ones are interpolated linearly (BEiT, ICLR 2022, code)."""
+    tables = []
+    for old, new in zip(source, target, strict=True):
+        half, reach = old // 2, new // 2
+        low, high = 1.01, 1.5
+        while high - low > 1e-6:
+            middle = (low + high) / 2
+            far = (1 - middle**half) / (1 - middle) > reach
+            low, high = (low, middle) if far else (middle, high)
+        steps = torch.tensor([middle**i for i in range(half)], dtype=torch.float64).cumsum(0)
+        places = torch.cat([-steps.flip(0), steps.new_zeros(1), steps])
+        wanted = torch.arange(-reach, reach + 1).to(places).clamp(places[0], places[-1])
+        after = torch.searchsorted(places, wanted).clamp(1, max(old - 1, 1)) if half else None
+        table = torch.ones(new, old) if after is None else torch.zeros(new, old)
+        if after is not None:
+            share = (wanted - places[after - 1]) / (places[after] - places[after - 1])
+            rows = torch.arange(new)
+            table[rows, after - 1], table[rows, after] = (1 - share).float(), share.float()
+        tables.append(table.to(device))
+    return tuple(tables)

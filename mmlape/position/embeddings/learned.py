@@ -25,13 +25,14 @@ class LearnedPosition(PositionEmbedding):
         grid: Pre-training grid ``(H0, W0)`` in tokens.
         num_prefix_tokens: Prefix rows ``P``. Default 0.
         num_tables: Tables ``K``. Default 1.
-        resize: ``'bicubic'`` (default; ViT, DeiT, ViT-Adapter) or ``'bilinear'`` (PVT).
+        resize: ``'bicubic'`` (default; ViT, DeiT, ViT-Adapter), ``'bilinear'`` (PVT), or timm's
+            ``'bicubic_antialias'``.
         std: Standard deviation of the initial values. Default 0.02.
         prefix_rows: Whether prefix tokens have rows. False: theirs are zero and in no table, as in the published
             DTN-ViT. Default True.
 
     Raises:
-        ValueError: If ``resize`` is neither, or ``std`` is not above 0.
+        ValueError: If ``resize`` is none of them, or ``std`` is not above 0.
 
     Shape:
         ``pos_embed``: ``(K, P + H0 * W0, C)``, timm's layout for K = 1; without ``prefix_rows`` ``(K, H0 * W0, C)``.
@@ -51,7 +52,7 @@ class LearnedPosition(PositionEmbedding):
         prefix_rows: bool = True,
     ) -> None:
         super().__init__(embed_dims, grid, num_prefix_tokens, num_tables)
-        self.resize = check_option('resize', resize, ('bicubic', 'bilinear'))
+        self.resize = check_option('resize', resize, ('bicubic', 'bilinear', 'bicubic_antialias'))
         self.num_prefix_rows = self.num_prefix_tokens if prefix_rows else 0
         rows = self.num_prefix_rows + self.grid[0] * self.grid[1]
         self.pos_embed = nn.Parameter(torch.empty(self.num_tables, rows, self.embed_dims))

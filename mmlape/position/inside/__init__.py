@@ -4,13 +4,17 @@ from .base import AttentionPosition, InsidePlan
 from .gabor import GaborAttention
 from .quadratic_bias import QuadraticBias
 from .relative_bias import RelativePositionBias
-from .rotary import RotaryPosition
+from .relative_mlp import RelativePositionMlp, SharedRelativePositionMlp
+from .rotary import MixedRotaryPosition, RotaryPosition
 
 __all__ = [
     'AttentionPosition',
     'GaborAttention',
     'InsidePlan',
+    'MixedRotaryPosition',
     'QuadraticBias',
     'RelativePositionBias',
+    'RelativePositionMlp',
     'RotaryPosition',
+    'SharedRelativePositionMlp',
 ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_eps, check_number
+from mmlape.checks import check_eps, check_number, check_option
 from mmlape.kept import kept
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
@@ -15,38 +17,12 @@ from ..embeddings.base import resize_table
 from .base import AttentionPosition, centres
 
 
-@MODELS.register_module()
-class RelativePositionBias(AttentionPosition):
-    """A learned bias on the scores for every offset between two cells and head (Swin, ICCV 2021).
-
-    Prefix tokens are left out: their scores get no bias. Another grid than the pre-training grid gets the table resized
-    bicubically, in float32. Keys on a coarser grid (PVT) lie between the offsets of the table, which is interpolated
-    linearly there.
-
-    Args:
-        embed_dims: Channels ``C``; accepted for uniformity.
-        num_heads: Heads.
-        grid: Pre-training grid ``(H0, W0)`` in tokens.
-        num_prefix_tokens: Prefix tokens ``P``; they have no offsets. Default 0.
-        window_size: Of a layer that attends in windows; it takes the place of ``grid``. Default None.
-        layer_norm: LaPE's form: a LayerNorm over the key axis of the bias (arXiv v1, appendix B). Its weight and bias
-            have one value per key, and are resized with the grid. Default False.
-        eps: Added to its variance. Default 1e-5, as in the published code.
-        mirrored: LeViT's form: offsets that differ in their signs alone share a value (ICCV 2021, section 4.2).
-            Default False.
-        std: Standard deviation of the initial values, a normal distribution truncated at two units. Default 0: zeros,
-            as in the published LaPE code and LeViT; Swin's is 0.02. Under ``layer_norm`` any other value becomes a
-            random bias of standard deviation 1.
-
-    Raises:
-        ValueError: If ``std`` is below 0, or a size or ``eps`` is out of range.
-
-    Shape:
-        ``relative_position_bias_table``: ``((2 * H0 - 1) * (2 * W0 - 1), heads)``, offsets query - key in raster
-        order; ``(H0 * W0, heads)``, their absolute values, if ``mirrored``.
-    """
+class OffsetBias(AttentionPosition):
+    """What biases by the offset between two cells share; :meth:`table` says which they are."""
 
     places = False
+    pe_norm: nn.LayerNorm | None
+    prefix_table: nn.Parameter | None
 
     def __init__(
         self,
@@ -55,25 +31,18 @@ class RelativePositionBias(AttentionPosition):
         grid: Grid,
         num_prefix_tokens: int = 0,
         window_size: int | Grid | None = None,
-        layer_norm: bool = False,
-        eps: float = 1e-5,
-        mirrored: bool = False,
-        std: float = 0.0,
     ) -> None:
         super().__init__(embed_dims, num_heads, grid, num_prefix_tokens, window_size)
-        self.grid = self.grid if self.window_size is None else self.window_size
-        height, width = self.grid
-        self.mirrored = mirrored
-        rows = height * width if mirrored else (2 * height - 1) * (2 * width - 1)
-        table = torch.zeros(rows, self.num_heads)
-        if check_number('std', std, minimum=0):
-            nn.init.trunc_normal_(table, std=std)
-        self.relative_position_bias_table = nn.Parameter(table)
-        normed, eps = layer_norm, check_eps(eps)
-        self.pe_norm = nn.LayerNorm(height * width, eps=eps) if normed else None
+        self.register_module('pe_norm', None)
+        self.register_parameter('prefix_table', None)
+
+    @abstractmethod
+    def table(self, grid: Grid) -> Tensor:
+        """Of all offsets query - key on ``grid = (H, W)`` in raster order, ``((2 * H - 1) * (2 * W - 1), heads)``."""
 
     def bias(self, query: Layout | Grid, key: Layout | Grid | None = None, step: int = 1) -> Tensor:
-        """``(1, heads, queries, keys)``; zero for prefix tokens, which layouts have and grids have not.
+        """``(1, heads, queries, keys)``; zero for prefix tokens, which layouts have and grids have not, without
+        ``prefix_scores``.
 
         Args:
             query: Where queries lie.
@@ -82,19 +51,14 @@ class RelativePositionBias(AttentionPosition):
         """
         key = query if key is None else key
         bias = self._between((query[0], query[1]), (key[0], key[1]), step)
-        prefix = [getattr(where, 'num_prefix', 0) for where in (key, query)]
-        return F.pad(bias, (prefix[0], 0, prefix[1], 0))
-
-    def table(self, grid: Grid) -> Tensor:
-        """The table for ``grid = (H, W)``: ``((2 * H - 1) * (2 * W - 1), heads)``."""
-        source, target = ((2 * height - 1, 2 * width - 1) for height, width in (self.grid, grid))
-        table = self.relative_position_bias_table
-        if self.mirrored:
-            table = table.unflatten(0, self.grid)
-            for axis, side in enumerate(self.grid):
-                table = table.index_select(axis, _without_sign(side, table.device))
-            table = table.flatten(0, 1)
-        return resize_table(table[None], source, target)[0]
+        keys, queries = (getattr(where, 'num_prefix', 0) for where in (key, query))
+        if self.prefix_table is None:
+            return F.pad(bias, (keys, 0, queries, 0))
+        reading, read, among = self.prefix_table.to(bias.dtype)[:, None, :, None, None]
+        cells = torch.cat([read.expand(-1, -1, bias.shape[2], keys), bias], dim=3)
+        across = reading.expand(-1, -1, queries, bias.shape[3])
+        above = torch.cat([among.expand(-1, -1, queries, keys), across], dim=3)
+        return torch.cat([above, cells], dim=2)
 
     def _between(self, queries: Grid, keys: Grid, step: int) -> Tensor:
         """``(1, heads, N, A * E)`` for every ``step``-th row and column of ``queries`` and all of ``A x E`` keys."""
@@ -111,6 +75,86 @@ class RelativePositionBias(AttentionPosition):
             )
             bias = F.layer_norm(bias, weight.shape, weight, shift, self.pe_norm.eps)
         return bias.unsqueeze(0)
+
+
+@MODELS.register_module()
+class RelativePositionBias(OffsetBias):
+    """A learned bias on the scores for every offset between two cells and head (Swin, ICCV 2021).
+
+    Scores of prefix tokens get no bias, unless they have learned ones of their own. Another grid than the pre-training
+    grid gets the table resized, in float32. Keys on a coarser grid (PVT) lie between the offsets of the table, which is
+    interpolated linearly there.
+
+    Args:
+        embed_dims: Channels ``C``; accepted for uniformity.
+        num_heads: Heads.
+        grid: Pre-training grid ``(H0, W0)`` in tokens.
+        num_prefix_tokens: Prefix tokens ``P``; they have no offsets. Default 0.
+        window_size: Of a layer that attends in windows; it takes the place of ``grid``. Default None.
+        layer_norm: LaPE's form: a LayerNorm over the key axis of the bias (arXiv v1, appendix B). Its weight and bias
+            have one value per key, and are resized with the grid. Default False.
+        eps: Added to its variance. Default 1e-5, as in the published code.
+        mirrored: LeViT's form: offsets that differ in their signs alone share a value (ICCV 2021, section 4.2).
+            Default False.
+        std: Standard deviation of the initial values, a normal distribution truncated at two units. Default 0: zeros,
+            as in the published LaPE code and LeViT; Swin's is 0.02. Under ``layer_norm`` any other value becomes a
+            random bias of standard deviation 1.
+        prefix_scores: BEiT's form: three learned values per head for the scores of prefix tokens. Default False.
+        resize: To another grid: ``'bicubic'`` (default) or ``'geometric'``, BEiT's, see
+            :func:`~mmlape.position.resize_table`.
+
+    Raises:
+        ValueError: If ``std`` is below 0, a size or ``eps`` is out of range, ``resize`` is unknown, or
+            ``prefix_scores`` are to be normalised.
+
+    Shape:
+        ``relative_position_bias_table``: ``((2 * H0 - 1) * (2 * W0 - 1), heads)``, offsets query - key in raster
+        order; ``(H0 * W0, heads)``, their absolute values, if ``mirrored``.
+        ``prefix_table``: ``(3, heads)``, of what prefix tokens read from cells, cells from prefix tokens, and prefix
+        tokens from one another; initially 0.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        grid: Grid,
+        num_prefix_tokens: int = 0,
+        window_size: int | Grid | None = None,
+        layer_norm: bool = False,
+        eps: float = 1e-5,
+        mirrored: bool = False,
+        std: float = 0.0,
+        prefix_scores: bool = False,
+        resize: str = 'bicubic',
+    ) -> None:
+        super().__init__(embed_dims, num_heads, grid, num_prefix_tokens, window_size)
+        self.grid = self.grid if self.window_size is None else self.window_size
+        height, width = self.grid
+        self.mirrored = mirrored
+        self.resize = check_option('resize', resize, ('bicubic', 'geometric'))
+        rows = height * width if mirrored else (2 * height - 1) * (2 * width - 1)
+        table = torch.zeros(rows, self.num_heads)
+        if check_number('std', std, minimum=0):
+            nn.init.trunc_normal_(table, std=std)
+        self.relative_position_bias_table = nn.Parameter(table)
+        normed, eps = layer_norm, check_eps(eps)
+        self.pe_norm = nn.LayerNorm(height * width, eps=eps) if normed else None
+        if prefix_scores and normed:
+            raise ValueError('prefix_scores=True and layer_norm=True exclude one another')
+        table = torch.zeros(3, self.num_heads)
+        self.prefix_table = nn.Parameter(table) if prefix_scores else None
+
+    def table(self, grid: Grid) -> Tensor:
+        """The table for ``grid = (H, W)``: ``((2 * H - 1) * (2 * W - 1), heads)``."""
+        source, target = ((2 * height - 1, 2 * width - 1) for height, width in (self.grid, grid))
+        table = self.relative_position_bias_table
+        if self.mirrored:
+            table = table.unflatten(0, self.grid)
+            for axis, side in enumerate(self.grid):
+                table = table.index_select(axis, _without_sign(side, table.device))
+            table = table.flatten(0, 1)
+        return resize_table(table[None], source, target, self.resize)[0]
 
 
 @kept

@@ -1,0 +1,249 @@
+"""timm's plain Vision Transformers as architectures of ours: read off timm's own model, built without its memory."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import timm
+import torch
+from torch import nn
+
+CLASSES = (
+    'VisionTransformer', 'VisionTransformerDistilled', 'Eva', 'Beit', 'VisionTransformerRelPos'
+)  # fmt: skip
+_BLOCKS = {
+    'Block': 'mmlape.Block',
+    'EvaBlock': 'mmlape.Block',
+    'RelPosBlock': 'mmlape.Block',
+    'ResPostBlock': 'mmlape.PostNormBlock',
+    'EvaBlockPostNorm': 'mmlape.PostNormBlock',
+    'ResPostRelPosBlock': 'mmlape.PostNormBlock',
+    'ParallelScalingBlock': 'mmlape.ParallelBlock',
+}
+_NORMS = {
+    'LayerNorm': 'mmlape.LN',
+    'LayerNormFp32': 'mmlape.LN',
+    'RmsNorm': 'mmlape.TokenRMS',
+    'RMSNorm': 'mmlape.TokenRMS',
+}
+_ACTIVATIONS = {'GELUTanh': 'gelu_tanh', 'QuickGELU': 'quick_gelu', 'SiLU': 'silu', 'ReLU': 'relu'}
+
+
+class UnlikeOursError(ValueError):
+    """A timm model has something that our Vision Transformer has not; the text names it."""
+
+
+def has_timm_arch(name: str) -> bool:
+    """Whether timm has a model of this name, with or without a tag of its weights."""
+    return timm.is_model(name)
+
+
+def timm_arch(name: str) -> dict[str, Any]:
+    """The architecture of one of timm's plain Vision Transformers, an ``arch`` of ``mmlape.VisionTransformer``.
+
+    Args:
+        name: timm's name, e.g. ``'vit_small_patch16_dinov3.lvd1689m'``.
+
+    Raises:
+        ValueError: If it is no plain Vision Transformer, or has what ours has not.
+    """
+    return copy.deepcopy(_by_name(name))
+
+
+@cache
+def _by_name(name: str) -> dict[str, Any]:
+    try:
+        with torch.device('meta'):
+            model = timm.create_model(name, pretrained=False)
+    except RuntimeError as error:  # of a tag that there is not
+        raise ValueError(f'arch={name!r}: timm {timm.__version__}: {error}') from error
+    try:
+        return describe(model)
+    except UnlikeOursError as error:
+        raise ValueError(f'mmlape.VisionTransformer has no {name!r} of timm: {error}') from error
+
+
+def describe(model: nn.Module) -> dict[str, Any]:
+    """What a timm model is made of, as an ``arch`` of ``mmlape.VisionTransformer``.
+
+    Raises:
+        UnlikeOursError: If it has what ours has not.
+    """
+    if type(model).__name__ not in CLASSES:
+        raise UnlikeOursError(
+            f'it is a {type(model).__name__} of timm, no plain Vision Transformer ({", ".join(CLASSES)})'
+        )
+    parts: Any = model  # timm's models have no common type
+    block, dims = parts.blocks[0], parts.embed_dim
+    kinds = {type(each).__name__ for each in parts.blocks}
+    if not kinds <= {type(block).__name__} & set(_BLOCKS):
+        raise UnlikeOursError(f'its layers are of the kind {", ".join(sorted(kinds))}')
+    # A block with both branches side by side is its own attention.
+    attn = getattr(block, 'attn', block)
+    hidden, mlp = _mlp(block)
+    has_class_token = parts.cls_token is not None
+    return dict(
+        embed_dims=dims,
+        depth=len(parts.blocks),
+        num_heads=attn.num_heads,
+        mlp_ratio=_ratio(hidden, dims),
+        img_size=tuple(parts.patch_embed.img_size),
+        stem=_stem(parts.patch_embed),
+        prefix=dict(
+            cls_token=has_class_token,
+            dist_token=getattr(parts, 'dist_token', None) is not None,
+            registers=getattr(parts, 'num_reg_tokens', _rows(getattr(parts, 'reg_token', None))),
+        ),
+        position=_position(parts),
+        attention_position=_inside(parts, attn) or False,
+        attention=_attention(attn, dims),
+        mlp=mlp,
+        block=dict(type=_BLOCKS[type(block).__name__], layer_scale=_layer_scale(block)),
+        norm_cfg=_norm(getattr(block, 'norm1', None) or block.in_norm),
+        pre_norm=_norm(getattr(parts, 'norm_pre', None)) or False,
+        final_norm=_norm(parts.norm) is not None,
+        pooling='cls_token' if has_class_token and parts.global_pool == 'token' else 'avg',
+    )
+
+
+def _ratio(hidden: int, dims: int) -> float:
+    """What ``dims`` times this is at least ``hidden``, and below the next integer."""
+    ratio = hidden / dims
+    return ratio if int(dims * ratio) == hidden else math.nextafter(ratio, math.inf)
+
+
+def _rows(token: nn.Parameter | None) -> int:
+    return 0 if token is None else token.shape[1]
+
+
+def _norm(module: nn.Module | None) -> dict[str, Any] | None:
+    """The config of a token norm, or None where there is none."""
+    if module is None or isinstance(module, nn.Identity):
+        return None
+    kind = type(module).__name__
+    if kind not in _NORMS:
+        raise UnlikeOursError(f'it has a {kind}')
+    return dict(type=_NORMS[kind], eps=module.eps)
+
+
+def _activation(module: nn.Module) -> str:
+    kind = type(module).__name__
+    if kind == 'GELU':
+        return 'gelu_tanh' if getattr(module, 'approximate', 'none') == 'tanh' else 'gelu'
+    if kind not in _ACTIVATIONS:
+        raise UnlikeOursError(f'it has the activation {kind}')
+    return _ACTIVATIONS[kind]
+
+
+def _stem(embed: Any) -> dict[str, Any]:
+    if not isinstance(getattr(embed, 'proj', None), nn.Conv2d) or hasattr(embed, 'backbone'):
+        raise UnlikeOursError(f'its patches are made by a {type(embed).__name__}')
+    options = dict(patch_size=tuple(embed.patch_size), in_channels=embed.proj.in_channels)
+    return dict(type='mmlape.PatchEmbed', **options, norm_cfg=_norm(embed.norm))
+
+
+def _position(model: Any) -> dict[str, Any] | bool:
+    if getattr(model, 'pos_embed', None) is None:
+        return False
+    rows = not getattr(model, 'no_embed_class', False)
+    return dict(type='mmlape.LearnedPosition', resize='bicubic_antialias', prefix_rows=rows)
+
+
+def _attention(attn: Any, dims: int) -> dict[str, Any]:
+    if type(attn).__name__ == 'DiffAttention':
+        raise UnlikeOursError('its attention is the difference of two')
+    head_dims = getattr(attn, 'head_dim', dims // attn.num_heads)
+    if attn.num_heads * head_dims != dims:
+        raise UnlikeOursError(f'its {attn.num_heads} heads have {head_dims} channels each')
+    if getattr(attn, 'gate', None) is not None:
+        raise UnlikeOursError('its attention has a gate')
+    projections = ('qkv', 'q_proj', 'in_proj')
+    linear = next(p for p in (getattr(attn, n, None) for n in projections) if p is not None)
+    bias = linear.bias is not None or getattr(attn, 'q_bias', None) is not None
+    return dict(
+        type='mmlape.Attention',
+        qkv_bias=bias,
+        qk_norm=_norm(getattr(attn, 'q_norm', None)),
+        inner_norm=_norm(getattr(attn, 'norm', None)),
+    )
+
+
+def _mlp(block: Any) -> tuple[int, dict[str, Any]]:
+    """Hidden channels, and the config of the feed-forward network."""
+    mlp = getattr(block, 'mlp', None)
+    if mlp is None:
+        act = _activation(block.mlp_act)
+        return block.in_split[0], dict(type='mmlape.Mlp', act=act)
+    options = dict(act=_activation(mlp.act), norm_cfg=_norm(getattr(mlp, 'norm', None)))
+    kind = type(mlp).__name__
+    if kind == 'Mlp':
+        return mlp.fc1.out_features, dict(type='mmlape.Mlp', **options)
+    if kind not in ('SwiGLU', 'GluMlp') or getattr(mlp, 'gate_last', False):
+        raise UnlikeOursError(f'its feed-forward networks are of the kind {kind}')
+    return mlp.fc2.in_features, dict(type='mmlape.SwiGLU', **options)
+
+
+def _layer_scale(block: Any) -> float | bool:
+    """Its initial value, or False."""
+    scale = getattr(block, 'ls1', None) or getattr(block, 'ls', None)
+    if scale is None and getattr(block, 'gamma_1', None) is None:
+        return False
+    if isinstance(scale, nn.Identity):
+        return False
+    value = getattr(block if scale is None else scale, 'init_values', None)
+    return 1e-5 if value is None else float(value)
+
+
+def _inside(model: Any, attn: Any) -> dict[str, Any] | None:
+    """What position does inside the attention."""
+    rope = getattr(model, 'rope', None)
+    if rope is not None:
+        kind = type(rope).__name__
+        if kind not in _ROTARY:
+            raise UnlikeOursError(f'its rotary position is a {kind}')
+        columns_first = rope.grid_indexing == 'xy'
+        return dict(_ROTARY[kind](rope), temperature=rope.temperature, columns_first=columns_first)
+    if getattr(attn, 'relative_position_bias_table', None) is not None:
+        return dict(type='mmlape.RelativePositionBias', prefix_scores=True, resize='geometric')
+    shared = getattr(model, 'shared_rel_pos', None)
+    relative = shared or getattr(attn, 'rel_pos', None) or getattr(model, 'rel_pos_bias', None)
+    if relative is None:
+        return None
+    if getattr(relative, 'mode', None) != 'cr':
+        raise UnlikeOursError(f'its relative position is a {type(relative).__name__}')
+    kind = 'RelativePositionMlp' if shared is None else 'SharedRelativePositionMlp'
+    return dict(type=f'mmlape.{kind}', hidden_dims=relative.mlp.fc1.out_features)
+
+
+def _axial(rope: Any) -> dict[str, Any]:
+    if rope.in_pixels:
+        raise UnlikeOursError('its rotary position is in pixels')
+    stretched = (
+        {}
+        if rope.ref_feat_shape is None
+        else dict(rescale=True, reference=tuple(rope.ref_feat_shape))
+    )
+    return dict(
+        type='mmlape.RotaryPosition', offset=rope.grid_offset, pairs=_pairs(rope), **stretched
+    )
+
+
+def _centred(rope: Any) -> dict[str, Any]:
+    if rope.normalize_coords != 'separate' or rope.grid_offset or rope.min_period is not None:
+        raise UnlikeOursError('its rotary position has other coordinates')
+    return dict(type='mmlape.RotaryPosition', coordinates='centred', pairs=_pairs(rope))
+
+
+def _pairs(rope: Any) -> str:
+    return 'halves' if getattr(rope, 'rotate_half', False) else 'neighbours'
+
+
+_ROTARY: dict[str, Callable[[Any], dict[str, Any]]] = {
+    'RotaryEmbeddingCat': _axial,
+    'RotaryEmbeddingDinoV3': _centred,
+    'RotaryEmbeddingMixed': lambda rope: dict(type='mmlape.MixedRotaryPosition'),
+}

@@ -1,0 +1,142 @@
+"""timm's names of the parts of a plain Vision Transformer, which differ by its file, to those of our blocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Block = dict[str, Tensor]
+
+_RENAMES = (
+    (r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'),
+    (r'^(register_tokens|storage_tokens)$', 'reg_token'),
+    (r'^(blocks\.\d+\.mlp)\.w12\.', r'\1.fc1.'),
+    (r'^(blocks\.\d+\.mlp)\.w3\.', r'\1.fc2.'),
+    (r'^(blocks\.\d+\.attn)\.rel_pos\.', r'\1.position.'),
+    (r'^shared_rel_pos\.', 'inside.'),
+)
+_OF_BLOCK = re.compile(r'^blocks\.(\d+)\.(.+)$')
+
+
+def to_our_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict of timm's, of DINOv2's or of DINOv3's code, under the names of our blocks.
+
+    Queries, keys and values become one layer, with a bias of zeros where they have none; so do a gate and what it
+    gates. Branches that share a layer (``in_proj``) become two. Keys and values of fewer heads than queries are
+    repeated for each.
+    """
+    renamed: dict[str, Tensor] = {}
+    blocks: dict[str, Block] = {}
+    for name, tensor in state.items():
+        for pattern, replacement in _RENAMES:
+            name = re.sub(pattern, replacement, name)
+        found = _OF_BLOCK.match(name)
+        if found:
+            blocks.setdefault(found[1], {})[found[2]] = tensor
+        else:
+            renamed[name] = tensor
+    freqs = renamed.pop('rope.freqs', None)
+    for layer, block in blocks.items():
+        for step in _STEPS:
+            step(block)
+        if freqs is not None:
+            block['attn.position.freqs'] = freqs[:, int(layer)]
+        renamed.update({f'blocks.{layer}.{name}': tensor for name, tensor in block.items()})
+    return renamed
+
+
+def _join_attention(block: Block) -> None:
+    """Separate queries, keys and values to one layer; their biases too."""
+    if 'attn.q_proj.weight' in block:
+        weights = [block.pop(f'attn.{part}_proj.weight') for part in 'qkv']
+        biases = [block.pop(f'attn.{part}_proj.bias', None) for part in 'qkv']
+        rows = [_for_each_head(part, weights[0], block) for part in weights]
+        block['attn.qkv.weight'] = torch.cat(rows)
+        if biases[0] is not None:
+            block['attn.qkv.bias'] = _biases(biases, biases[0], block)
+    if 'attn.q_bias' in block:
+        query = block.pop('attn.q_bias')
+        biases = [query, None, block.pop('attn.v_bias')]
+        block['attn.qkv.bias'] = _biases(biases, query, block)
+
+
+def _biases(biases: list[Tensor | None], query: Tensor, block: Block) -> Tensor:
+    parts = [torch.zeros_like(query) if bias is None else bias for bias in biases]
+    return torch.cat([_for_each_head(part, query, block) for part in parts])
+
+
+def _for_each_head(rows: Tensor, query: Tensor, block: Block) -> Tensor:
+    """Rows of keys or values, repeated for every head of the queries where several share them."""
+    repeats = len(query) // len(rows)
+    if repeats == 1:
+        return rows
+    norm = block.get('attn.q_norm.weight')  # it has as many channels as a head
+    if norm is None:
+        raise ValueError(
+            'the source has fewer keys than queries, and nothing that says how many channels a head has'
+        )
+    heads = rows.unflatten(0, (-1, len(norm)))
+    return heads.repeat_interleave(repeats, dim=0).flatten(0, 1)
+
+
+def _join_gate(block: Block) -> None:
+    """A gate and what it gates to one layer."""
+    for kind in ('weight', 'bias'):
+        if f'mlp.fc1_g.{kind}' in block:
+            parts = [block.pop(f'mlp.fc1_{part}.{kind}') for part in 'gx']
+            block[f'mlp.fc1.{kind}'] = torch.cat(parts)
+
+
+def _split_branches(block: Block) -> None:
+    """Layers that serve attention and feed-forward network at once, as those of each."""
+    if 'in_proj.weight' not in block:
+        return
+    inside = block.pop('in_proj.weight')
+    hidden = len(inside) - 3 * inside.shape[1]
+    block['mlp.fc1.weight'], block['attn.qkv.weight'] = inside[:hidden], inside[hidden:]
+    if 'in_proj.bias' in block:
+        bias = block.pop('in_proj.bias')
+        block['mlp.fc1.bias'], block['attn.qkv.bias'] = bias[:hidden], bias[hidden:]
+    if 'mlp_bias' in block:
+        block['mlp.fc1.bias'] = block.pop('mlp_bias')
+    if 'out_proj.weight' in block:
+        outside = block.pop('out_proj.weight')
+        dims = len(outside)
+        block['attn.proj.weight'], block['mlp.fc2.weight'] = outside[:, :dims], outside[:, dims:]
+        if 'out_proj.bias' in block:
+            block['attn.proj.bias'] = block.pop('out_proj.bias')
+    for ours, theirs in (
+        ('norm1', 'in_norm'),
+        ('attn.q_norm', 'q_norm'),
+        ('attn.k_norm', 'k_norm'),
+        ('attn.proj', 'attn_out_proj'),
+        ('mlp.fc2', 'mlp_out_proj'),
+        ('ls1', 'ls'),
+    ):
+        for name in [name for name in block if name.startswith(f'{theirs}.')]:
+            block[ours + name.removeprefix(theirs)] = block.pop(name)
+
+
+def _split_table(block: Block) -> None:
+    """Relative biases of cells, an odd number of them, and those of prefix tokens, three more."""
+    table = block.pop('attn.relative_position_bias_table', None)
+    if table is None:
+        return
+    place = 'attn.position.'
+    if len(table) % 2 == 0:
+        table, block[f'{place}prefix_table'] = table[:-3], table[-3:]
+    block[f'{place}relative_position_bias_table'] = table
+
+
+def _scale_both(block: Block) -> None:
+    """A layer scale of the attention alone: 1 for the feed-forward network."""
+    if 'ls1.gamma' in block and 'norm2.weight' in block and 'ls2.gamma' not in block:
+        block['ls2.gamma'] = torch.ones_like(block['ls1.gamma'])
+
+
+_STEPS: tuple[Callable[[Block], None], ...] = (
+    _join_attention, _join_gate, _split_branches, _split_table, _scale_both
+)  # fmt: skip
