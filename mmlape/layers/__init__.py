@@ -4,6 +4,7 @@ from typing import NoReturn
 
 from .attention import Attention, AttentionLayer
 from .attention_subsampling import AttentionSubsampling
+from .bigbird import BigBirdAttention
 from .block import Block, Mlp, PostNormBlock, StreamNormBlock
 from .conv_mlp import ConvMlp
 from .conv_pool_stem import ConvPoolStem
@@ -18,9 +19,11 @@ from .normed_mlp import NormedMlp
 from .patch_embed import PatchEmbed, Stem, check_image, pad_to_multiple
 from .patch_merging import PatchMerging
 from .pooling import SequencePooling
+from .reformer import LSHAttention
 from .shifted_windows import ShiftedWindowAttention
 from .spatial_prior import SpatialPrior, build_map_norm
 from .spatial_reduction import SpatialReductionAttention
+from .token_embed import TokenEmbed
 from .tokens_to_token import PerformerTokens, TokensToToken, TransformerTokens
 from .wide_values import WideValueAttention
 
@@ -28,6 +31,7 @@ __all__ = [
     'Attention',
     'AttentionLayer',
     'AttentionSubsampling',
+    'BigBirdAttention',
     'Block',
     'ConvMlp',
     'ConvPoolStem',
@@ -37,6 +41,7 @@ __all__ = [
     'ImageToTokens',
     'Injector',
     'Interaction',
+    'LSHAttention',
     'LayerClassAttention',
     'LocallyEnhancedMlp',
     'Mlp',
@@ -54,6 +59,7 @@ __all__ = [
     'SpatialReductionAttention',
     'Stem',
     'StreamNormBlock',
+    'TokenEmbed',
     'TokensToToken',
     'TransformerTokens',
     'WideValueAttention',
