@@ -41,6 +41,8 @@ IDS = {
 OPERATOR_SHARE = 0.25
 # The version is to be raised by every change after which the same options give other files.
 KIND = FolderKind(name='list operations', marker='list_ops.json', version=1)
+# Expressions that are drawn before one of the right length is given up.
+TRIES = 1_000_000
 HEAD = 'Source\tTarget'
 
 
@@ -142,7 +144,7 @@ def _build(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
 def _line(rng: random.Random, options: dict[str, Any], seen: set[str]) -> str:
     """A new expression of the right length, and its result."""
     shortest, longest = options['length']
-    for _ in range(1_000_000):
+    for _ in range(TRIES):
         drawn = draw_expression(rng, options['max_depth'], options['max_args'], longest)
         if drawn is None or len(drawn[0]) < shortest:
             continue
@@ -151,7 +153,7 @@ def _line(rng: random.Random, options: dict[str, Any], seen: set[str]) -> str:
             seen.add(source)
             return f'{source}\t{drawn[1]}'
     raise ValueError(
-        f'length={tuple(options["length"])!r}: a million expressions of max_depth={options["max_depth"]} and '
+        f'length={tuple(options["length"])!r}: {TRIES} expressions of max_depth={options["max_depth"]} and '
         f'max_args={options["max_args"]} had no new one of such a length'
     )
 

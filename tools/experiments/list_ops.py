@@ -21,7 +21,7 @@ from .records import Records, Run, settings_of
 from .table import markdown_table, replace_table, score_of
 from .training import train
 
-CONFIG = 'configs/experiments/transformer-micro_list-ops.py'
+CONFIG = 'configs/listops/listops-short_transformer-micro.py'
 NORMS = {
     'LN': dict(type='mmlape.LN', eps=1e-6),
     'BN': dict(type='mmlape.TokenBN'),
