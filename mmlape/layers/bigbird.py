@@ -160,7 +160,7 @@ class BigBirdAttention(AttentionLayer):
         steps = torch.arange(self.window, device=device) - self.window // 2
         window = number[:, None] + steps
         in_window = ((window > 0) & (window < ends))[:, None]
-        batch, heads = len(has_tokens), self.num_heads
+        batch, heads = has_tokens.shape[0], self.num_heads
         first = last.new_zeros(batch, heads, count, 1)
         shape = (batch, heads, count, -1)
         index = [
