@@ -72,7 +72,7 @@ class Layout:
             return cls.around(where, count)
         if where.num_tokens != count:
             raise ValueError(f'{where} has {where.num_tokens} tokens, got {count}')
-        if where.mask is not None and len(where.mask) != len(tokens):
+        if where.mask is not None and where.mask.shape[0] != tokens.shape[0]:
             raise ValueError(f'mask of {len(where.mask)} images, got tokens of {len(tokens)}')
         return where
 

@@ -10,6 +10,7 @@ from mmengine.registry import HOOKS as ROOT_HOOKS
 from mmengine.registry import METRICS as ROOT_METRICS
 from mmengine.registry import MODELS as ROOT_MODELS
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS as ROOT_OPTIM_WRAPPER_CONSTRUCTORS
+from mmengine.registry import PARAM_SCHEDULERS as ROOT_PARAM_SCHEDULERS
 from mmengine.registry import RUNNERS as ROOT_RUNNERS
 from mmengine.registry import STRATEGIES as ROOT_STRATEGIES
 from mmengine.registry import TRANSFORMS as ROOT_TRANSFORMS
@@ -27,6 +28,7 @@ __all__ = [
     'METRICS',
     'MODELS',
     'OPTIM_WRAPPER_CONSTRUCTORS',
+    'PARAM_SCHEDULERS',
     'RUNNERS',
     'STRATEGIES',
     'TRANSFORMS',
@@ -79,6 +81,7 @@ TRANSFORMS = _child('transform', ROOT_TRANSFORMS, 'datasets')
 METRICS = _child('metric', ROOT_METRICS, 'engine')
 FUNCTIONS = _child('function', ROOT_FUNCTIONS, 'engine')
 HOOKS = _child('hook', ROOT_HOOKS, 'engine')
+PARAM_SCHEDULERS = _child('parameter scheduler', ROOT_PARAM_SCHEDULERS, 'engine')
 RUNNERS = _child('runner', ROOT_RUNNERS, 'engine')
 STRATEGIES = _child('strategy', ROOT_STRATEGIES, 'engine')
 VISUALIZERS = _child('visualizer', ROOT_VISUALIZERS, 'engine')

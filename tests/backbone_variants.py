@@ -113,6 +113,21 @@ def build_compact(**options):
     return MODELS.build(dict(base, **options))
 
 
+def ids_of_images(model, arguments):
+    """Token ids ``(B, 1, 1, T)``, padding among them, in place of images: a forward pre-hook for sequences."""
+    (images,) = arguments
+    rows = images[:, :1].flatten(2)[:, :, None]
+    return (rows[..., : images.shape[2] + images.shape[3]].abs().mul(6).floor().clamp(max=15),)
+
+
+def build_sequence(**options):
+    """A micro transformer for sequences of token ids, which makes them of images."""
+    base = dict(type='mmlape.SequenceTransformer', arch=ARCH, out_type='raw')
+    model = MODELS.build(dict(base, **options))
+    model.register_forward_pre_hook(ids_of_images)
+    return model
+
+
 def randomise(model):
     """Initial values hide errors: norms are all alike, biases zero."""
     for parameter in model.parameters():
@@ -216,6 +231,14 @@ VARIANTS = {
     'ceit-raw': lambda: build_ceit(out_type='raw'),
     'ceit-lape': lambda: build_ceit(joining=JOININGS['lape'], out_indices=[1, 3]),
     'ceit-dtn': lambda: build_ceit(norm_cfg=DTN, with_cls_token=False, with_dist_token=True),
+    'sequence-dtn': lambda: build_sequence(norm_cfg=DTN),
+    'sequence-bigbird': lambda: build_sequence(
+        attention=dict(type='mmlape.BigBirdAttention', block_size=5, num_random=1),
+        joining=JOININGS['lape'],
+    ),
+    'sequence-lsh': lambda: build_sequence(
+        attention=dict(type='mmlape.LSHAttention', chunk_size=6, num_buckets=4, num_rounds=2)
+    ),
     'levit': build_levit,
     'levit-dtn': lambda: build_levit(norm_cfg=dict(DTN, num_heads=4), out_indices=[0, 2]),
     'levit-lape': lambda: build_levit(

@@ -8,6 +8,7 @@ from backbone_variants import (
     build_compact,
     build_levit,
     build_pvt,
+    build_sequence,
     build_swin,
     build_t2t,
     build_vit,
@@ -76,6 +77,12 @@ def compact(**options):
     )
 
 
+def sequence(**options):
+    """Builder of a transformer of two layers for sequences, which takes further options."""
+    sizes = {name: value for name, value in _VIT.items() if name not in ('patch_size', 'img_size')}
+    return partial(build_sequence, **{**sizes, **options})
+
+
 def adapter(**options):
     """Builder of an adapter around such a ViT, which takes further options."""
     inside = dict(_VIT, patch_size=16, final_norm=False, with_cls_token=False, **options)
@@ -132,6 +139,11 @@ BACKBONES = {
     'TransformerTokens': t2t(tokens=component('TransformerTokens')),
     'ConvPoolStem': compact(stem=component('ConvPoolStem', num_convs=2, hidden_dims=4)),
     'Attention': vit(window_size=3),
+    'BigBirdAttention': vit(attention=component('BigBirdAttention', block_size=4, num_random=1)),
+    'LSHAttention': sequence(
+        attention=component('LSHAttention', chunk_size=8, num_buckets=32, num_rounds=2)
+    ),
+    'TokenEmbed': sequence(norm_cfg=component('DTN')),
     'ImageToTokens': ceit(joining=component('LaPE')),
     'LocallyEnhancedMlp': vit(mlp=component('LocallyEnhancedMlp', norm_cfg=component('LN'))),
     'LayerClassAttention': ceit(out_type='raw', with_dist_token=True, prefix_after=1),
@@ -165,6 +177,7 @@ BACKBONES = {
     'T2TViT': t2t(norm_cfg=component('DTN', layers=1), joining=component('LaPE')),
     'SwinTransformer': swin(out_type='avg', out_indices=3, shift_alone=True),
     'CompactTransformer': compact(with_cls_token=True, out_type='cls_token'),
+    'SequenceTransformer': sequence(out_type='cls_token'),
     'ViTAdapter': adapter(joining=component('LaPE')),
 }
 

@@ -19,6 +19,7 @@ from registered import (
     levit,
     pvt,
     registered,
+    sequence,
     swin,
     t2t,
     vit,
@@ -51,7 +52,9 @@ SAMPLES = {
     'Swin, wide windows': swin(window_size=7),
     'LeViT, wide': levit(arch=dict(embed_dims=[64] * 3, depths=[1] * 3, num_heads=[2] * 3, key_dims=8)),
     'Gabor, wide': vit(arch=WIDE, position=component('GaborPosition'), attention_position=False),
+    'LSH, wide': vit(arch=WIDE, attention=component('LSHAttention')),
     'PVTv2': pvt('V2'),
+    'sequences, wide': sequence(arch=WIDE),
     'adapter, wide': lambda: MODELS.build(
         dict(
             type='mmlape.ViTAdapter',

@@ -22,6 +22,7 @@ METRICS = {
     'Instance Segmentation': MASKS,
     'Object Detection and Instance Segmentation': BOXES | MASKS,
     'Semantic Segmentation': {'mIoU'},
+    'Sequence Classification': {'Top 1 Accuracy'},
     'Image Classification': {'Top 1 Accuracy', 'Top 1 Accuracy (epoch 100)', 'Top 5 Accuracy'},
 }
 # What docstrings and READMEs say too.

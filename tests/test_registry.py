@@ -21,6 +21,7 @@ STEMS_AND_POOLINGS = (
     'LayerClassAttention',
     'PatchEmbed',
     'SequencePooling',
+    'TokenEmbed',
 )
 # A block is compiled where the component is a part of it.
 IN_A_BLOCK = [

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import pytest
+import torch
 from mmengine.registry import HOOKS as ROOT_HOOKS
 from registered import BACKBONES
 from torch import nn
@@ -28,6 +29,8 @@ SAMPLES = dict(
 )  # fmt: skip
 # What some need beside.
 EXTRA = {
+    'ListOps': dict(lazy_init=True),
+    'RsqrtLR': dict(optimizer=torch.optim.SGD([torch.zeros(1)], lr=0.1)),
     'ViTAdapter': dict(interaction_indexes=[[0, 0], [1, 1]], conv_inplanes=4, deform_num_heads=2),
     'PyramidVisionTransformer': dict(arch=PYRAMID),
     'PyramidVisionTransformerV2': dict(arch=PYRAMID),
@@ -35,6 +38,7 @@ EXTRA = {
     'SwinTransformer': dict(arch=dict(embed_dims=4, depths=[1] * 4, num_heads=[1] * 4)),
     'VisionTransformer': dict(arch=ARCH),
     'CompactTransformer': dict(arch=ARCH),
+    'SequenceTransformer': dict(arch=ARCH),
     'LayerClassAttention': dict(num_layers=2),
     'Pretrained': dict(checkpoint='weights.pth'),
     'LayerDecayOptimizerConstructor': dict(paramwise_cfg=dict(decay_rate=0.9)),

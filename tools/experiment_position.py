@@ -8,14 +8,21 @@ docs/experiment_position.md.
 
 import argparse
 import sys
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = 3
 
 
-def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def parse_arguments(
+    arguments: list[str] | None = None,
+    description: str = __doc__,
+    name: str = 'experiment_position',
+    data: str = 'digit_cells',
+) -> argparse.Namespace:
+    """The options of an experiment of this name, with data in a folder of that name."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument(
         '--seeds', type=int, default=SEEDS, help='runs of each variant (%(default)s)'
     )
@@ -26,8 +33,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         '--workers', type=int, help='runs at a time; default: one for each core, at most 4'
     )
     parser.add_argument('--iterations', type=int, help="training iterations; default: the config's")
-    parser.add_argument('--work-dir', type=Path, default=ROOT / 'work_dirs/experiment_position')
-    parser.add_argument('--data-root', type=Path, default=ROOT / 'data/digit_cells')
+    parser.add_argument('--work-dir', type=Path, default=ROOT / 'work_dirs' / name)
+    parser.add_argument('--data-root', type=Path, default=ROOT / 'data' / data)
     parser.add_argument('--table', action='store_true', help='run nothing, show what there is')
     parser.add_argument(
         '--write-docs',
@@ -35,29 +42,29 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help='put the table and its figures into docs/ of this clone',
     )
     options = parser.parse_args(arguments)
-    for name in ('seeds', 'workers', 'iterations'):
-        value = getattr(options, name)
+    for option in ('seeds', 'workers', 'iterations'):
+        value = getattr(options, option)
         if value is not None and value < 1:
-            parser.error(f'--{name} must be at least 1, got {value}')
+            parser.error(f'--{option} must be at least 1, got {value}')
     return options
 
 
-def main(arguments: list[str] | None = None) -> int:
-    options = parse_arguments(arguments)
+def run(module: str, options: argparse.Namespace) -> int:
+    """Run the experiment of a module; returns the exit code."""
     try:
         print('Loading PyTorch and OpenMMLab ...', flush=True)
         # Imported here, so that Ctrl-C is answered the same way during these seconds.
-        from experiments.position import run_experiment
-
-        return run_experiment(options, ROOT)
+        return import_module(module).run_experiment(options, ROOT)
     except KeyboardInterrupt:
-        print(
-            '\nStopped. `make experiment-position` (or the same command again) does what is left.'
-        )
+        print('\nStopped. The same command again does what is left.')
         return 130
     except (RuntimeError, FileExistsError, ModuleNotFoundError) as error:
         print(f'\nerror: {error}', file=sys.stderr)
         return 1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return run('experiments.position', parse_arguments(arguments))
 
 
 if __name__ == '__main__':

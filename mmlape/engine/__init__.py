@@ -13,6 +13,7 @@ from .layer_decay import LayerDecayOptimizerConstructor
 from .non_finite_hook import NonFiniteError, StopAtNonFiniteHook
 from .position_only_hook import PositionOnlyHook
 from .resume_check import ResumeCheckHook
+from .rsqrt_lr import RsqrtLR
 
 __all__ = [
     'CheckDataHook',
@@ -27,6 +28,7 @@ __all__ = [
     'NonFiniteError',
     'PositionOnlyHook',
     'ResumeCheckHook',
+    'RsqrtLR',
     'StopAtNonFiniteHook',
     'UnsavedError',
     'check_config',

@@ -62,6 +62,7 @@ _SCHEDULE: dict[str, Callable[[str, Any], Any]] = {
     'gamma': _positive,
     'power': _positive,
     'eta_min': _at_least_zero,
+    'warmup': check_positive_int,
     'begin': _whole,
     'end': check_positive_int,
     'T_max': check_positive_int,

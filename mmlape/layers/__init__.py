@@ -4,6 +4,7 @@ from typing import NoReturn
 
 from .attention import Attention, AttentionLayer
 from .attention_subsampling import AttentionSubsampling
+from .bigbird import BigBirdAttention
 from .block import Block, Mlp, ParallelBlock, PostNormBlock, StreamNormBlock
 from .conv_mlp import ConvMlp
 from .conv_pool_stem import ConvPoolStem
@@ -18,10 +19,12 @@ from .normed_mlp import NormedMlp
 from .patch_embed import PatchEmbed, Stem, check_image, pad_to_multiple
 from .patch_merging import PatchMerging
 from .pooling import SequencePooling
+from .reformer import LSHAttention
 from .shifted_windows import ShiftedWindowAttention
 from .spatial_prior import SpatialPrior, build_map_norm
 from .spatial_reduction import SpatialReductionAttention
 from .swiglu import SwiGLU
+from .token_embed import TokenEmbed
 from .tokens_to_token import PerformerTokens, TokensToToken, TransformerTokens
 from .wide_values import WideValueAttention
 
@@ -29,6 +32,7 @@ __all__ = [
     'Attention',
     'AttentionLayer',
     'AttentionSubsampling',
+    'BigBirdAttention',
     'Block',
     'ConvMlp',
     'ConvPoolStem',
@@ -38,6 +42,7 @@ __all__ = [
     'ImageToTokens',
     'Injector',
     'Interaction',
+    'LSHAttention',
     'LayerClassAttention',
     'LocallyEnhancedMlp',
     'Mlp',
@@ -57,6 +62,7 @@ __all__ = [
     'Stem',
     'StreamNormBlock',
     'SwiGLU',
+    'TokenEmbed',
     'TokensToToken',
     'TransformerTokens',
     'WideValueAttention',

@@ -6,15 +6,18 @@ Example: python tools/dataset_converters/build_digit_scenes.py data/digit_scenes
 import argparse
 import inspect
 import sys
+from collections.abc import Callable
 
 from mmlape.datasets import build_digit_scenes
 
 
-def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Every option of ``build_digit_scenes``, with its default."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('root', nargs='?', default='data/digit_scenes', help='the folder to build')
-    for name, parameter in inspect.signature(build_digit_scenes).parameters.items():
+def parse_arguments(
+    build: Callable, folder: str, description: str, arguments: list[str] | None = None
+) -> argparse.Namespace:
+    """Every option of ``build``, with its default."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument('root', nargs='?', default=folder, help='the folder to build')
+    for name, parameter in inspect.signature(build).parameters.items():
         if name == 'root':
             continue
         pair = isinstance(parameter.default, tuple)
@@ -32,14 +35,21 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    options = vars(parse_arguments(arguments))
+def build_from_command_line(
+    build: Callable, folder: str, description: str, arguments: list[str] | None = None
+) -> int:
+    """Build a data set with the options of the command line; returns the exit code."""
+    options = vars(parse_arguments(build, folder, description, arguments))
     try:
-        build_digit_scenes(options.pop('root'), **options)
+        build(options.pop('root'), **options)
     except (ValueError, FileExistsError, ModuleNotFoundError) as error:
         print(f'error: {error}', file=sys.stderr)
         return 1
     return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return build_from_command_line(build_digit_scenes, 'data/digit_scenes', __doc__, arguments)
 
 
 if __name__ == '__main__':

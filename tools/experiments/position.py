@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,7 +67,7 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
             for variant in variants
         ]
     if not options.table:
-        _do(jobs, records, options.workers or _cores())
+        do_left(jobs, records, options.workers or cores(), do_job, 'mIoU', RUN_SECONDS)
     found = [records.get(job.run) for job in jobs]
     results = {
         'chance': without_position(pixel_counts(data_root, 'val')),
@@ -89,10 +90,11 @@ def write_docs(docs: Path, results: dict[str, Any]) -> None:
     results = {**results, 'runs': kept + results['runs']}
     table = markdown(results)
     write_whole(page, replace_table(page.read_text(encoding='utf-8'), table))
-    write_whole(figures, _one_run_per_line(results))
+    write_whole(figures, one_run_per_line(results))
 
 
-def _one_run_per_line(results: dict[str, Any]) -> str:
+def one_run_per_line(results: dict[str, Any]) -> str:
+    """The text of a file of results."""
     runs = ',\n  '.join(json.dumps(run) for run in results['runs'])
     return f'{{"chance": {json.dumps(results["chance"])},\n "runs": [\n  {runs}\n]}}\n'
 
@@ -123,8 +125,23 @@ def _job(options: argparse.Namespace, config: Path, data: str, variant: str, see
     return job._replace(run=Run(variant, seed, settings))
 
 
-def _do(jobs: list[Job], records: Records, workers: int) -> None:
+def do_left(
+    jobs: list[Any],
+    records: Records,
+    workers: int,
+    do: Callable[[Any, Any], dict[str, Any]],
+    metric: str,
+    seconds: float,
+) -> None:
     """Run what has no record yet.
+
+    Args:
+        jobs: With a ``run`` each.
+        records: The finished ones.
+        workers: Runs at a time.
+        do: Called with a job and what it reports to; returns what was measured.
+        metric: What of that is said, 0 to 1.
+        seconds: Expected of a run, until the first ones say better.
 
     Raises:
         RuntimeError: A run failed.
@@ -134,14 +151,14 @@ def _do(jobs: list[Job], records: Records, workers: int) -> None:
         print(f'All {len(jobs)} runs are done.')
         return
     workers = min(workers, len(left))
-    console = Console({STEP: RUN_SECONDS * len(left) / workers})
+    console = Console({STEP: seconds * len(left) / workers})
     console.say(
         f'{len(left)} of {len(jobs)} runs are to be done, {workers} at a time. '
         'Ctrl-C stops; the same command continues.'
     )
     console.begin(STEP)
     parts = dict.fromkeys(range(len(left)), 0.0)
-    with contextlib.closing(run_jobs(do_job, left, workers)) as reports:
+    with contextlib.closing(run_jobs(do, left, workers)) as reports:
         for report in reports:
             run = left[report.job].run
             if report.kind == 'error':
@@ -149,7 +166,7 @@ def _do(jobs: list[Job], records: Records, workers: int) -> None:
             parts[report.job] = report.value if report.kind == 'part' else 1.0
             if report.kind == 'result':
                 console.say(
-                    f'  {run.variant}, seed {run.seed}: mIoU {report.value["mIoU"]:.3f} '
+                    f'  {run.variant}, seed {run.seed}: {metric} {report.value[metric]:.3f} '
                     f'[{clock(report.value["seconds"])}]'
                 )
             finished = sum(part == 1 for part in parts.values())
@@ -166,7 +183,8 @@ def _chosen(only: list[str] | None) -> list[str] | None:
     return [key for key in VARIANTS if only is None or key in only]
 
 
-def _cores() -> int:
+def cores() -> int:
+    """How many there are for this process, at most as many as are useful."""
     available = (
         os.sched_getaffinity(0) if hasattr(os, 'sched_getaffinity') else range(os.cpu_count())
     )

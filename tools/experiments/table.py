@@ -53,18 +53,20 @@ def markdown(results: dict[str, Any]) -> str:
         [title, *(_cell(runs, joining, embedding) for embedding in COLUMNS)]
         for joining, title in ROWS.items()
     ]
-    lines = _table(['joining', *COLUMNS.values()], joined)
+    lines = markdown_table(['joining', *COLUMNS.values()], joined)
     single = [
         [title, f'{results["chance"][key]["mIoU"]:.3f}', f'{results["chance"][key]["mAcc"]:.3f}']
         for key, title in CHANCE.items()
     ]
     single += [
-        [title, _score(runs, key), _score(runs, key, 'mAcc')] for key, title in SINGLE.items()
+        [title, score_of(runs, key), score_of(runs, key, 'mAcc')] for key, title in SINGLE.items()
     ]
     score_table = ['mIoU', 'mean class accuracy']
-    lines += ['', *_table(['', *score_table], single)]
-    swin = [[title, _score(runs, key), _score(runs, key, 'mAcc')] for key, title in SWIN.items()]
-    lines += ['', *_table(['Swin of two stages', *score_table], swin), '', *_summary(runs)]
+    lines += ['', *markdown_table(['', *score_table], single)]
+    swin = [
+        [title, score_of(runs, key), score_of(runs, key, 'mAcc')] for key, title in SWIN.items()
+    ]
+    lines += ['', *markdown_table(['Swin of two stages', *score_table], swin), '', *_summary(runs)]
     return '\n'.join(lines) + '\n'
 
 
@@ -83,10 +85,11 @@ def replace_table(page: str, table: str) -> str:
 def _cell(runs: list[dict], joining: str, embedding: str) -> str:
     if (embedding, joining) in SAME:
         return '= shared'
-    return _score(runs, f'{joining}-{embedding}')
+    return score_of(runs, f'{joining}-{embedding}')
 
 
-def _score(runs: list[dict], variant: str, metric: str = 'mIoU') -> str:
+def score_of(runs: list[dict], variant: str, metric: str = 'mIoU') -> str:
+    """Mean and standard deviation over the seeds of a variant."""
     values = [run[metric] for run in runs if run['variant'] == variant]
     if not values:
         return '-'
@@ -95,7 +98,8 @@ def _score(runs: list[dict], variant: str, metric: str = 'mIoU') -> str:
     return f'{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}'
 
 
-def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+def markdown_table(head: list[str], rows: list[list[str]]) -> list[str]:
+    """Its lines."""
     lines = [head, ['---'] * len(head), *rows]
     return [f'| {" | ".join(line)} |' for line in lines]
 

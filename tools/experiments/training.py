@@ -17,6 +17,8 @@ from mmengine.runner import Runner
 
 import mmlape  # noqa: F401  registers our types
 
+# What segmentors are scored by, by the name of MMEngine's metric.
+SEGMENTATION = dict(mIoU='mIoU', mAcc='mAcc', aAcc='aAcc')
 # Iterations between two reports.
 REPORT_INTERVAL = 10
 
@@ -38,16 +40,22 @@ class ReportHook(Hook):
         self.metrics = dict(metrics)
 
 
-def train(cfg: Config, name: str, report: Callable[[float], None]) -> dict[str, Any]:
+def train(
+    cfg: Config,
+    name: str,
+    report: Callable[[float], None],
+    metrics: dict[str, str] = SEGMENTATION,
+) -> dict[str, Any]:
     """Train and validate; OpenMMLab's output goes to ``train.log`` in the config's ``work_dir``.
 
     Args:
         cfg: The config.
         name: The run's name; MMEngine keeps loggers by it for as long as the process lives.
         report: Called with the finished part (0 to 1) of the training.
+        metrics: The validation's metrics to keep, by the name to keep them under. Default those of segmentation.
 
     Returns:
-        mIoU, mean class accuracy and pixel accuracy (0 to 1), parameters, seconds, and the device.
+        The metrics (0 to 1), parameters, seconds, and the device.
     """
     started = time.monotonic()
     with output_to(Path(cfg.work_dir) / 'train.log'):
@@ -62,7 +70,7 @@ def train(cfg: Config, name: str, report: Callable[[float], None]) -> dict[str, 
         if re.search(r'(^|\.)position\d?\.', key)
     ]
     return {
-        **{key: round(float(hook.metrics[key]) / 100, 4) for key in ('mIoU', 'mAcc', 'aAcc')},
+        **{key: round(float(hook.metrics[name]) / 100, 4) for key, name in metrics.items()},
         'iterations': cfg.train_cfg.max_iters,
         'parameters': sum(p.numel() for p in runner.model.parameters()),
         'position_parameters': sum(position),

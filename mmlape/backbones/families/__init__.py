@@ -4,6 +4,7 @@ from .ceit import CeiT
 from .compact import CompactTransformer
 from .levit import LeViT
 from .pvt import PyramidVisionTransformer, PyramidVisionTransformerV2
+from .sequence import SequenceTransformer
 from .swin import SwinTransformer
 from .t2t import T2TViT
 from .vit import VisionTransformer
@@ -14,6 +15,7 @@ __all__ = [
     'LeViT',
     'PyramidVisionTransformer',
     'PyramidVisionTransformerV2',
+    'SequenceTransformer',
     'SwinTransformer',
     'T2TViT',
     'VisionTransformer',

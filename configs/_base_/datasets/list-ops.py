@@ -1,0 +1,32 @@
+"""Long ListOps: 96,000 expressions of up to 2000 tokens for training, 2000 for validation, 2000 for testing; batches of
+32, padded to their longest. As in the published benchmark, closing brackets are not read."""
+
+data_from = '`mmlape build_list_ops data/list_ops` makes them (docs/listops.md)'
+data_preprocessor = dict(num_classes=10)  # pads with 0, and changes nothing
+
+dataset = dict(
+    type='mmlape.ListOps',
+    data_root='data/list_ops',
+    ann_file='annotations/basic_train.tsv',
+    brackets=False,
+    max_length=2000,
+    pipeline=[dict(type='PackInputs')],
+)
+train_dataloader = dict(
+    batch_size=32,
+    num_workers=2,
+    persistent_workers=True,
+    sampler=dict(type='InfiniteSampler', shuffle=True),
+    dataset=dataset,
+)
+val_dataloader = dict(
+    batch_size=32,
+    num_workers=2,
+    persistent_workers=True,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(dataset, ann_file='annotations/basic_val.tsv'),
+)
+test_dataloader = dict(val_dataloader, dataset=dict(dataset, ann_file='annotations/basic_test.tsv'))
+del dataset
+val_evaluator = dict(type='Accuracy', topk=(1,))
+test_evaluator = val_evaluator

@@ -1,0 +1,8 @@
+"""BigBird with InstanceNorm on Long ListOps, 5000 iterations of 32 sequences.
+
+Published (DTN, ICLR 2022, Table 4): Top 1 Accuracy 36.3.
+"""
+
+_base_ = './listops_bigbird.py'
+
+model = dict(backbone=dict(norm_cfg=dict(_delete_=True, type='mmlape.TokenIN')))

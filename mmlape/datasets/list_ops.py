@@ -1,0 +1,209 @@
+"""Long ListOps (Long-Range Arena, ICLR 2021): nested operations on lists of digits, whose result is the label.
+
+An expression is a digit or ``[OPERATOR argument ... argument ]``; the operators are ``MIN``, ``MAX``, ``MED`` (the
+median, rounded down) and ``SM`` (the sum modulo 10). A built folder has the files of the published release, one
+expression and its result in a line, with a tab between them after a line of names::
+
+    ROOT/annotations/basic_{train,val,test}.tsv
+    ROOT/list_ops.json                            the options it was built with; written last
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mmengine.dataset import BaseDataset
+
+from mmlape.checks import check_bool, check_positive_int
+from mmlape.registry import DATASETS
+
+from .built_folder import FolderKind, build_once, check_number, check_pair
+
+OPERATORS: dict[str, Callable[[Sequence[int]], int]] = {
+    'MIN': min,
+    'MAX': max,
+    'MED': lambda values: int(statistics.median(values)),
+    'SM': lambda values: sum(values) % 10,
+}
+END = ']'
+# The ids of tokens; 0 is padding.
+IDS = {
+    token: number
+    for number, token in enumerate((*map(str, range(10)), *(f'[{name}' for name in OPERATORS), END), 1)
+}  # fmt: skip
+# Where a node may be either, the share of operators.
+OPERATOR_SHARE = 0.25
+# The version is to be raised by every change after which the same options give other files.
+KIND = FolderKind(name='list operations', marker='list_ops.json', version=1)
+# Expressions that are drawn before one of the right length is given up.
+TRIES = 1_000_000
+HEAD = 'Source\tTarget'
+
+
+class _TooLongError(Exception):
+    """An expression has more tokens than it may have."""
+
+
+def build_list_ops(
+    root: str | os.PathLike,
+    *,
+    num_train: int = 96_000,
+    num_val: int = 2000,
+    num_test: int = 2000,
+    length: tuple[int, int] = (501, 1999),
+    max_depth: int = 10,
+    max_args: int = 10,
+    seed: int = 0,
+) -> Path:
+    """Build Long ListOps in ``root``, or find that it is there already; nothing is downloaded.
+
+    The grammar is the published one. A node is an operator with probability 1/4, else a digit; at depth ``max_depth``
+    it is always a digit. Operators and digits are drawn evenly, and so is the number of arguments, from 2 to
+    ``max_args``. Expressions whose length is out of range are thrown away, and no expression is there twice, in any
+    split. The same options give the same files. The folder appears complete or not at all; one that was built with
+    other options, or from which files are missing, is replaced.
+
+    Args:
+        root: The folder to build; see the module's text for what it then holds.
+        num_train: Number of training expressions.
+        num_val: Number of validation expressions.
+        num_test: Number of test expressions.
+        length: Least and greatest number of tokens, closing brackets included. Published: more than 500, fewer than
+        2000. max_depth: Depth of the deepest digits; the root has depth 1, so that operators nest up to 9 deep by
+        default. max_args: Most arguments of an operator, at least 2.
+        seed: Seed of everything random.
+
+    Returns:
+        ``root`` as a path.
+
+    Raises:
+        ValueError: An option has a wrong type or is out of range, or there are too few expressions of such a length.
+        FileExistsError: ``root`` holds something else.
+    """
+    given = dict(num_train=num_train, num_val=num_val, num_test=num_test, max_depth=max_depth)
+    given.update(max_args=max_args, seed=seed)
+    bounds = dict(max_depth=(2, 100), max_args=(2, 1000), seed=(0, 2**32 - 1))
+    options: dict[str, Any] = {
+        name: check_number(name, value, *bounds.get(name, (1, 10_000_000)), integer=True)
+        for name, value in given.items()
+    }
+    options['length'] = check_pair('length', length, 1, 1_000_000)
+    return build_once(Path(root), KIND, options, lambda folder: _build(folder, options))
+
+
+def draw_expression(
+    rng: random.Random, max_depth: int = 10, max_args: int = 10, max_length: int = 10**9
+) -> tuple[list[str], int] | None:
+    """Tokens of an expression and its result; None for one of more than ``max_length`` tokens.
+
+    Args:
+        rng: The same state gives the same expression.
+        max_depth: See :func:`build_list_ops`.
+        max_args: As there.
+        max_length: Most tokens.
+    """
+    tokens: list[str] = []
+
+    def draw(depth: int) -> int:
+        if len(tokens) >= max_length:
+            raise _TooLongError
+        if depth >= max_depth or rng.random() >= OPERATOR_SHARE:
+            digit = rng.randrange(10)
+            tokens.append(str(digit))
+            return digit
+        name = rng.choice(list(OPERATORS))
+        tokens.append(f'[{name}')
+        values = [draw(depth + 1) for _ in range(rng.randint(2, max_args))]
+        tokens.append(END)
+        return OPERATORS[name](values)
+
+    try:
+        result = draw(1)
+    except _TooLongError:
+        return None
+    return (tokens, result) if len(tokens) <= max_length else None
+
+
+def _build(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+    (folder / 'annotations').mkdir()
+    seen: set[str] = set()
+    for split in ('train', 'val', 'test'):
+        rng = random.Random(f'{options["seed"]}, {split}')
+        lines = [_line(rng, options, seen) for _ in range(options[f'num_{split}'])]
+        path = folder / 'annotations' / f'basic_{split}.tsv'
+        path.write_text('\n'.join([HEAD, *lines, '']), encoding='utf-8')
+    return {}
+
+
+def _line(rng: random.Random, options: dict[str, Any], seen: set[str]) -> str:
+    """A new expression of the right length, and its result."""
+    shortest, longest = options['length']
+    for _ in range(TRIES):
+        drawn = draw_expression(rng, options['max_depth'], options['max_args'], longest)
+        if drawn is None or len(drawn[0]) < shortest:
+            continue
+        source = ' '.join(drawn[0])
+        if source not in seen:
+            seen.add(source)
+            return f'{source}\t{drawn[1]}'
+    raise ValueError(
+        f'length={tuple(options["length"])!r}: {TRIES} expressions of max_depth={options["max_depth"]} and '
+        f'max_args={options["max_args"]} had no new one of such a length'
+    )
+
+
+@DATASETS.register_module()
+class ListOps(BaseDataset):
+    """Long ListOps, of files as :func:`build_list_ops` writes them or of the published release, whose parentheses are
+    passed over. A pipeline gets ``img``, token ids ``(1, length, 1)``, and ``gt_label``, the result, as from any
+    classification data set; MMPretrain's preprocessor pads batches with 0, the id of padding.
+
+    Ids are 1 to 10 for the digits 0 to 9, 11 to 14 for the operators and 15 for the closing bracket: a vocabulary of
+    16.
+
+    Args:
+        brackets: Whether closing brackets are there. Default True. The published benchmark reads words alone: its
+            models see no brackets, and cannot tell where the arguments of an operator end.
+        max_length: What is longer is cut off. Default 2000.
+        options: Of MMEngine's ``BaseDataset`` (``ann_file``, ``data_root``, ``pipeline``, ``indices``, ...).
+
+    Raises:
+        ValueError: If a value is out of range, or a line of the file is none of ListOps.
+    """
+
+    METAINFO = dict(classes=tuple(map(str, range(10))))
+
+    def __init__(self, brackets: bool = True, max_length: int = 2000, **options: Any) -> None:
+        self.brackets = check_bool('brackets', brackets)
+        self.max_length = check_positive_int('max_length', max_length)
+        super().__init__(**options)
+
+    def load_data_list(self) -> list[dict]:
+        """``img`` and ``gt_label`` of every line."""
+        path = Path(self.ann_file)
+        lines = path.read_text(encoding='utf-8').splitlines()
+        if not lines or lines[0].strip() != HEAD:
+            raise ValueError(f'{path} is no file of ListOps: its first line must be {HEAD!r}')
+        return [
+            self._read(line, f'{path}, line {number}') for number, line in enumerate(lines[1:], 2)
+        ]
+
+    def _read(self, line: str, where: str) -> dict:
+        source, tab, target = line.partition('\t')
+        tokens = [token for token in source.split() if token not in '()']
+        unknown = [token for token in tokens if token not in IDS]
+        if not tab or not tokens or unknown or target.strip() not in self.METAINFO['classes']:
+            raise ValueError(
+                f'{where}: expected tokens of {[*IDS]}, a tab and a digit, got '
+                f'{unknown[0] if unknown else line[-80:]!r}'
+            )
+        if not self.brackets:
+            tokens = [token for token in tokens if token != END]
+        ids = np.array([IDS[token] for token in tokens[: self.max_length]], dtype=np.uint8)
+        return dict(img=ids.reshape(1, -1, 1), gt_label=int(target))

@@ -1,0 +1,191 @@
+"""BigBird's and Reformer's attention: equal to transformers' and to dense references, and blind to padding."""
+
+import pytest
+import torch
+
+from mmlape.layers import Attention, BigBirdAttention, LSHAttention
+from mmlape.layout import Layout
+from mmlape.registry import MODELS
+
+LAYERS = {
+    'BigBird': lambda **options: BigBirdAttention(16, 4, block_size=4, num_random=1, **options),
+    'LSH': lambda **options: LSHAttention(
+        16, 4, chunk_size=4, num_buckets=6, num_rounds=2, **options
+    ),
+}
+each_layer = pytest.mark.parametrize('make', LAYERS.values(), ids=LAYERS)
+
+
+def ours(kind, known):
+    """The layer of known values, whose output is what heads read."""
+    meta, state = dict(known.meta), known.state
+    meta.pop('transformers')
+    channels = known.arrays['input'].shape[-1]
+    if kind == 'bigbird':
+        layer = BigBirdAttention(channels, **meta)
+        parts = {
+            f'qkv.{name}': torch.cat(
+                [state[f'{part}.{name}'] for part in ('query', 'key', 'value')]
+            )
+            for name in ('weight', 'bias')
+        }
+    else:
+        layer = LSHAttention(channels, qkv_bias=False, **meta)
+        parts = {
+            'qk.weight': state['query_key.weight'],
+            'v.weight': state['value.weight'],
+            'rotations': known.arrays['rotations'],
+        }
+    parts.update({'proj.weight': torch.eye(channels), 'proj.bias': torch.zeros(channels)})
+    layer.load_state_dict(parts)
+    return layer
+
+
+@pytest.mark.parametrize('padded', ['', '_padded'])
+@pytest.mark.parametrize('kind', ['bigbird', 'reformer'])
+def test_equals_transformers(kind, padded, golden):
+    known = golden(kind + padded)
+    layer, mask = ours(kind, known), known.arrays['mask']
+    tokens = known.arrays['input'].requires_grad_()
+    out = layer(tokens, Layout((1, tokens.shape[1]), mask=mask if padded else None))
+    # theirs are zero at padding, or anything
+    torch.testing.assert_close(out[mask], known.arrays['output'][mask], atol=1e-4, rtol=0)
+    if kind == 'bigbird' and not padded:
+        chosen = layer.key_blocks(torch.ones(1, 12, dtype=torch.bool)).number
+        assert torch.equal(chosen[0, :, 1:-1, -2:].float(), known.arrays['plan'])
+    if not padded:
+        (out * known.arrays['cotangent']).sum().backward()
+        torch.testing.assert_close(tokens.grad, known.arrays['grad/input'], atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize('count', [3, 9, 20])
+def test_bigbird_with_all_blocks_chosen_is_full_attention(count):
+    """Up to five blocks: the first, the last and three in the window."""
+    full = Attention(16, 4)
+    sparse = BigBirdAttention(16, 4, block_size=4, num_random=2)
+    sparse.load_state_dict(full.state_dict())
+    tokens, layout = torch.randn(2, count, 16), Layout((1, count - 1), 1)
+    torch.testing.assert_close(sparse(tokens, layout), full(tokens, layout))
+
+
+def test_bigbird_reads_what_the_paper_says():
+    """Against full attention with a dense mask: global, window and random blocks of every head."""
+    layer = BigBirdAttention(16, 2, block_size=3, window=3, num_random=2, seed=1)
+    tokens = torch.randn(2, 40, 16)
+    blocks = 14  # the last of them with one token
+    chosen = layer.key_blocks(torch.ones(1, blocks, dtype=torch.bool))
+    reads = torch.zeros(2, blocks, blocks, dtype=torch.bool)
+    for head, query in ((h, q) for h in range(2) for q in range(blocks)):
+        index = chosen.number[0, head, query][chosen.counts[0, head, query]]
+        assert len(set(index.tolist())) == len(index), 'no block twice'
+        around = {0, blocks - 1} | {k for k in range(blocks) if abs(k - query) < 2}
+        assert around <= set(index.tolist()) and len(index) == len(around) + 2
+        reads[head, query, index] = True
+    reads[:, [0, -1]] = True
+    assert not torch.equal(reads[0], reads[1]), 'another choice for every head'
+    dense = reads.repeat_interleave(3, 1).repeat_interleave(3, 2)[:, :40, :40]
+    query, key, value = layer.split_heads(layer.qkv(tokens), 3)
+    read = torch.nn.functional.scaled_dot_product_attention(query, key, value, dense)
+    expected = layer.project(read.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(layer(tokens, Layout((5, 8))), expected)
+
+
+def brute_force(layer, tokens):
+    """Reformer's attention, token by token (section 2)."""
+    (query,), (value,) = (layer.split_heads(part(tokens), 1) for part in (layer.qk, layer.v))
+    batch, heads, count, _ = query.shape
+    out = torch.zeros_like(value)
+    for b, h in ((b, h) for b in range(batch) for h in range(heads)):
+        q, v = query[b, h], value[b, h]
+        read, found = [], []
+        for turn in layer.rotations[h].unbind(1):
+            bucket = torch.cat([q @ turn, -q @ turn], dim=1).argmax(dim=1).tolist()
+            order = sorted(range(count), key=lambda token: (bucket[token], token))
+            chunks = [order[i : i + layer.chunk_size] for i in range(0, count, layer.chunk_size)]
+            reads, normalisers = torch.zeros_like(v), torch.zeros(count)
+            for number, chunk in enumerate(chunks):
+                for token in chunk:
+                    seen = [other for other in chunk + chunks[number - 1] if other != token]
+                    scores = q[seen] @ q[token] / q[seen].norm(dim=1)
+                    reads[token] = scores.softmax(0) @ v[seen]
+                    normalisers[token] = scores.logsumexp(0)
+            read.append(reads)
+            found.append(normalisers)
+        share = torch.stack(found).softmax(0)
+        out[b, h] = (share[..., None] * torch.stack(read)).sum(0)
+    return layer.project(out.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize('count', [9, 21, 24])
+def test_lsh_is_what_the_paper_says(count):
+    """Several rounds, and a last chunk that is not full."""
+    layer, tokens = LAYERS['LSH'](), torch.randn(2, count, 16)
+    torch.testing.assert_close(layer(tokens, (1, count)), brute_force(layer, tokens))
+
+
+def test_a_token_alone_reads_itself():
+    layer, tokens = LAYERS['LSH'](), torch.randn(2, 1, 16)
+    torch.testing.assert_close(layer(tokens, (1, 1)), layer.proj(layer.v(tokens)))
+
+
+@each_layer
+def test_padding_changes_no_token(make):
+    """To the bit or nearly: whatever padding holds, and however much of it there is."""
+    layer = make()
+    lengths, tokens = (5, 23, 30), torch.randn(3, 31, 16)
+    mask = torch.arange(30) < torch.tensor(lengths)[:, None]
+    out = layer(tokens, Layout((1, 30), 1, mask))
+    longer = torch.cat([tokens, torch.randn(3, 50, 16)], dim=1)
+    again = layer(longer, Layout((1, 80), 1, torch.nn.functional.pad(mask, (0, 50))))
+    for row, length in enumerate(lengths):
+        alone = layer(tokens[row : row + 1, : length + 1], Layout((1, length), 1))
+        for other in (again[row], alone[0]):
+            torch.testing.assert_close(out[row, : length + 1], other[: length + 1])
+    assert again.isfinite().all()
+
+
+@each_layer
+def test_nothing_but_padding_is_finite(make):
+    mask = torch.zeros(2, 10, dtype=torch.bool)
+    assert make()(torch.randn(2, 10, 16), Layout((1, 10), mask=mask)).isfinite().all()
+
+
+@each_layer
+def test_dropout_is_of_training_alone(make):
+    layer, tokens = make(attn_drop_rate=0.5), torch.randn(2, 20, 16)
+    assert not torch.equal(layer(tokens, (1, 20)), layer(tokens, (1, 20)))
+    layer.eval()
+    assert torch.equal(layer(tokens, (1, 20)), layer(tokens, (1, 20)))
+
+
+@pytest.mark.parametrize(
+    ('name', 'options', 'message'),
+    [
+        ('BigBirdAttention', dict(window=2), 'window must be odd'),
+        ('BigBirdAttention', dict(block_size=0), 'block_size must be at least 1, got 0'),
+        ('BigBirdAttention', dict(num_random=-1), 'num_random must be at least 0'),
+        ('LSHAttention', dict(num_buckets=5), 'num_buckets must be even'),
+        ('LSHAttention', dict(num_rounds=0), 'num_rounds must be at least 1'),
+        ('LSHAttention', dict(chunk_size=0), 'chunk_size must be at least 1'),
+        ('TokenEmbed', dict(in_channels=3), 'in_channels must be 1 to 1, got 3'),
+        ('TokenEmbed', dict(padding_id=16), 'padding_id must be 0 to 15, got 16'),
+    ],
+)
+def test_mistakes(name, options, message):
+    sizes = {} if name == 'TokenEmbed' else dict(embed_dims=16, num_heads=4)
+    with pytest.raises(ValueError, match=message):
+        MODELS.build(dict(sizes, type=f'mmlape.{name}', **options))
+
+
+@pytest.mark.parametrize('name', ['BigBirdAttention', 'LSHAttention'])
+def test_positions_inside_are_refused(name):
+    config = dict(
+        type='mmlape.VisionTransformer',
+        arch=dict(embed_dims=16, depth=1, num_heads=4),
+        attention=dict(type=f'mmlape.{name}'),
+        attention_position=dict(type='mmlape.RotaryPosition'),
+    )
+    with pytest.raises(ValueError, match='takes no position inside the attention'):
+        MODELS.build(config)(torch.randn(1, 3, 32, 32))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'position'"):
+        MODELS.build(dict(config, attention_position=dict(type='mmlape.RelativePositionBias')))

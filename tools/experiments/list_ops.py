@@ -1,0 +1,148 @@
+"""The experiment on norms and ListOps from beginning to end: data, runs, table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from demo_parts.console import output_to
+from demo_parts.state import write_whole
+from mmengine.config import Config, ConfigDict
+
+from mmlape.datasets import build_list_ops
+from mmlape.datasets.list_ops import HEAD
+
+from .position import cores, do_left, one_run_per_line
+from .records import Records, Run, settings_of
+from .table import markdown_table, replace_table, score_of
+from .training import train
+
+CONFIG = 'configs/listops/listops-short_transformer-micro.py'
+NORMS = {
+    'LN': dict(type='mmlape.LN', eps=1e-6),
+    'BN': dict(type='mmlape.TokenBN'),
+    'IN': dict(type='mmlape.TokenIN'),
+    'GN': dict(type='mmlape.TokenGN', num_groups='heads'),
+    'ScaleNorm': dict(type='mmlape.ScaleNorm'),
+    'DTN': dict(type='mmlape.DTN'),
+}
+DATA = dict(num_train=8000, num_val=1000, num_test=1000, length=(10, 100))
+# Expected seconds of a run, until the first ones say better.
+RUN_SECONDS = 30
+METRIC = 'accuracy'
+KEPT = ('variant', 'seed', METRIC, 'iterations', 'parameters', 'seconds', 'device')
+
+
+class Job(NamedTuple):
+    """A run with all that a process needs to do it."""
+
+    run: Run
+    config: Path
+    data_root: Path
+    work_dir: Path
+    iterations: int | None
+
+
+def run_experiment(options: argparse.Namespace, clone: Path) -> int:
+    """Do what is left to do; see tools/experiment_list_ops.py for the options. Returns the exit code."""
+    unknown = [key for key in options.only or () if key not in NORMS]
+    if unknown:
+        print(f'error: --only {unknown[0]}: expected one of {", ".join(NORMS)}')
+        return 2
+    records = Records(options.work_dir / 'records')
+    with output_to(options.work_dir / 'experiment.log'):
+        data_root = build_list_ops(options.data_root, **DATA)
+        data = json.loads((data_root / 'list_ops.json').read_text())['fingerprint']
+        jobs = [
+            _job(options, clone / CONFIG, data, norm, seed)
+            # All norms with the first seed come first, so that an unfinished table misses none.
+            for seed in range(options.seeds)
+            for norm in NORMS
+            if norm in (options.only or NORMS)
+        ]
+    if not options.table:
+        do_left(jobs, records, options.workers or cores(), do_job, METRIC, RUN_SECONDS)
+    found = [records.get(job.run) for job in jobs]
+    results = {
+        'chance': chance(data_root),
+        'runs': [{key: record[key] for key in KEPT} for record in found if record],
+    }
+    table = markdown(results)
+    write_whole(options.work_dir / 'results.md', table)
+    print(f'\n{table}')
+    if options.write_docs:
+        page = clone / 'docs/listops.md'
+        write_whole(page, replace_table(page.read_text(encoding='utf-8'), table))
+        write_whole(page.with_name('experiment_list_ops.json'), one_run_per_line(results))
+    return 0
+
+
+def do_job(job: Job, report: Any) -> dict[str, Any]:
+    """One run in a process of its own; its record is written here, so that it outlives the command."""
+    torch.set_num_threads(1)
+    measured = train(_config(job), job.run.name, report, {METRIC: 'accuracy/top1'})
+    Records(job.work_dir / 'records').put(job.run, measured)
+    return measured
+
+
+def chance(data_root: Path) -> dict[str, float]:
+    """The accuracy on the validation expressions of who knows how often results are in training, and nothing else of an
+    expression; and of who knows its first operator too."""
+    train_lines, val_lines = (
+        [line.split('\t') for line in path.read_text(encoding='utf-8').splitlines() if line != HEAD]
+        for path in (data_root / 'annotations' / f'basic_{split}.tsv' for split in ('train', 'val'))
+    )
+    counts: dict[str, Counter] = defaultdict(Counter)
+    for source, target in train_lines:
+        for known in ('', source.split()[0]):
+            counts[known][target] += 1
+    best = {known: counter.most_common(1)[0][0] for known, counter in counts.items()}
+    right = [
+        (target == best[''], target == best.get(source.split()[0], best['']))
+        for source, target in val_lines
+    ]
+    always, by_operator = (sum(column) / len(right) for column in zip(*right))
+    return {'always': always, 'first_operator': by_operator}
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """The table of accuracies, and how they came about."""
+    runs = results['runs']
+    rows = [
+        ['chance: always the most frequent result', f'{results["chance"]["always"]:.3f}', ''],
+        ['the first operator known', f'{results["chance"]["first_operator"]:.3f}', ''],
+    ]
+    for norm in NORMS:
+        seconds = [run['seconds'] for run in runs if run['variant'] == norm]
+        mean = f'{sum(seconds) / len(seconds):.0f}' if seconds else '-'
+        rows.append([norm, score_of(runs, norm, METRIC), mean])
+    lines = markdown_table(['norm', 'accuracy', 'seconds of a run'], rows)
+    counts = {sum(run['variant'] == norm for run in runs) for norm in NORMS}
+    seeds = ' to '.join(map(str, sorted({min(counts), max(counts)})))
+    devices = ', '.join(sorted({run['device'] for run in runs}))
+    iterations = ', '.join(str(number) for number in sorted({run['iterations'] for run in runs}))
+    said = f'Seeds of each norm: {seeds}. {len(runs)} runs of {iterations} iterations on {devices}.'
+    return '\n'.join([*lines, '', said if runs else 'No runs yet.']) + '\n'
+
+
+def _config(job: Job) -> Config:
+    """The shipped config with a norm."""
+    cfg = Config.fromfile(job.config)
+    cfg.model.backbone.norm_cfg = ConfigDict(NORMS[job.run.variant])
+    cfg.randomness = dict(seed=job.run.seed)
+    cfg.work_dir = str(job.work_dir / 'runs' / job.run.name)
+    for loader in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
+        cfg[loader].dataset.data_root = str(job.data_root)
+    if job.iterations is not None:
+        cfg.train_cfg.max_iters = cfg.train_cfg.val_interval = job.iterations
+    return cfg
+
+
+def _job(options: argparse.Namespace, config: Path, data: str, norm: str, seed: int) -> Job:
+    job = Job(Run(norm, seed, ''), config, options.data_root, options.work_dir, options.iterations)
+    settings = settings_of(_config(job).to_dict(), data)
+    return job._replace(run=Run(norm, seed, settings))
