@@ -22,9 +22,16 @@ DEMO = {
 ITERATIONS, LAST = 50, 10
 # How far the mean loss of the last 10 of 50 iterations may be from that of float32, as a share of it, and how far the
 # loss of the first one.
-BAND = {'bfloat16': (0.03, 0.01)}
-# mmcv's NMS, which Mask R-CNN trains with, has no half precision on CPUs; float16 is ten times as slow there.
-HALVES = [('segmenter', 'bfloat16'), ('retinanet', 'bfloat16')]
+BAND = {'bfloat16': (0.03, 0.01), 'float16': (0.1, 0.001)}
+# mmcv's NMS, which Mask R-CNN trains with, has no half precision on CPUs. Convolutions in float16 are slow there: they
+# take images of half the size, of which detectors learn less evenly (float32 runs whose weights start 0.1 % apart end up
+# to 5 % apart).
+HALVES = [
+    ('segmenter', 'bfloat16', 1),
+    ('retinanet', 'bfloat16', 1),
+    ('segmenter', 'float16', 0.5),
+    ('retinanet', 'float16', 0.5),
+]
 
 
 @pytest.fixture(scope='module')
@@ -32,11 +39,14 @@ def data(tmp_path_factory):
     return build_digit_scenes(tmp_path_factory.mktemp('digits'), num_train=24, num_val=2)
 
 
-def config_of(name, data, **backbone):
+def config_of(name, data, scale=1, **backbone):
     cfg = Config.fromfile(CONFIGS / 'demo' / f'{DEMO[name]}.py')
     cfg.train_dataloader.dataset.data_root = str(data)
     cfg.train_dataloader.batch_size = 2
     cfg.model.backbone.update(backbone)
+    if scale != 1:
+        pipeline = cfg.train_dataloader.dataset.pipeline
+        pipeline.insert(len(pipeline) - 1, dict(type='Resize', scale_factor=scale, keep_ratio=True))
     return cfg
 
 
@@ -97,11 +107,11 @@ def train(cfg, steps, dtype=None):
 
 @pytest.fixture(scope='module')
 def whole(data):
-    """By name: 50 batches, and the losses of float32."""
+    """By name and scale of images: 50 batches, and the losses of float32."""
 
     @cache
-    def of(name):
-        cfg = config_of(name, data)
+    def of(name, scale):
+        cfg = config_of(name, data, scale)
         use_scope(cfg.default_scope)
         steps = batches(cfg, ITERATIONS)
         return steps, train(cfg, steps)[0]
@@ -110,10 +120,12 @@ def whole(data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('name', 'dtype'), HALVES)
-def test_half_precision_stays_in_a_band_around_float32(whole, name, dtype, data):
-    steps, wanted = whole(name)
-    found, model = train(config_of(name, data), steps, getattr(torch, dtype))
+@pytest.mark.parametrize(('name', 'dtype', 'scale'), HALVES)
+def test_half_precision_stays_in_a_band_around_float32(whole, name, dtype, scale, data):
+    steps, wanted = whole(name, scale)
+    # oneDNN's backward pass of a convolution in float16 is ten times as slow as PyTorch's own.
+    with torch.backends.mkldnn.flags(enabled=dtype != 'float16'):
+        found, model = train(config_of(name, data, scale), steps, getattr(torch, dtype))
     end, start = BAND[dtype]
     assert found[0] == pytest.approx(wanted[0], rel=start) and found[0] != wanted[0]
     means = [sum(losses[-LAST:]) / LAST for losses in (found, wanted)]
@@ -121,19 +133,6 @@ def test_half_precision_stays_in_a_band_around_float32(whole, name, dtype, data)
     # It learns, so the band says something.
     assert means[1] < 0.8 * wanted[0]
     assert all(parameter.isfinite().all() for parameter in model.parameters())
-
-
-@pytest.mark.slow
-def test_float16_of_the_first_steps(data):
-    """Three, each within 0.5 %: fifty would take a CPU a quarter of an hour."""
-    cfg = config_of('retinanet', data)
-    use_scope(cfg.default_scope)
-    steps = batches(cfg, 3)
-    wanted, found = (
-        train(config_of('retinanet', data), steps, d)[0] for d in (None, torch.float16)
-    )
-    assert found == pytest.approx(wanted, rel=0.005) and found != wanted
-    assert wanted[2] < 0.9 * wanted[0]
 
 
 @pytest.mark.parametrize(
