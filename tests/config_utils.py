@@ -19,7 +19,7 @@ COCO_PIPELINE = [dict(type='LoadAnnotations', with_bbox=True)]
 
 def shipped_configs() -> list[Path]:
     """Every detector and segmentor that a user can run."""
-    others = ('_base_', 'imagenet', 'cifar', 'ablations')
+    others = ('_base_', 'imagenet', 'cifar', 'ablations', 'dino')
     return sorted(p for p in CONFIGS.glob('*/*.py') if p.parent.name not in others)
 
 
@@ -36,6 +36,11 @@ def cifar_configs() -> list[Path]:
 def ablation_configs() -> list[Path]:
     """Classifiers that are the base of several rows of a table; MMPretrain's."""
     return sorted(CONFIGS.glob('ablations/*.py'))
+
+
+def dino_configs() -> list[Path]:
+    """Pre-training without labels, and linear classifiers on it; MMPretrain's."""
+    return sorted(CONFIGS.glob('dino/*.py'))
 
 
 def use_scope(name: str) -> None:
