@@ -19,7 +19,7 @@ COCO_PIPELINE = [dict(type='LoadAnnotations', with_bbox=True)]
 
 def shipped_configs() -> list[Path]:
     """Every detector and segmentor that a user can run."""
-    others = ('_base_', 'imagenet', 'cifar', 'ablations', 'listops')
+    others = ('_base_', 'imagenet', 'cifar', 'ablations', 'listops', 'dino')
     return sorted(p for p in CONFIGS.glob('*/*.py') if p.parent.name not in others)
 
 
@@ -41,6 +41,11 @@ def ablation_configs() -> list[Path]:
 def listops_configs() -> list[Path]:
     """Every classifier of sequences that a user can run; MMPretrain's."""
     return sorted(CONFIGS.glob('listops/*.py'))
+
+
+def dino_configs() -> list[Path]:
+    """Pre-training without labels, and linear classifiers on it; MMPretrain's."""
+    return sorted(CONFIGS.glob('dino/*.py'))
 
 
 def use_scope(name: str) -> None:

@@ -8,6 +8,7 @@ from config_utils import (
     ablation_configs,
     cifar_configs,
     classifier_configs,
+    dino_configs,
     listops_configs,
     shipped_configs,
 )
@@ -21,7 +22,14 @@ TARGETS = set(re.findall(r'^([a-z][a-z-]*):', MAKEFILE, re.MULTILINE))
 VARIABLES = set(re.findall(r'^#   ([A-Z_]+)=', MAKEFILE, re.MULTILINE))
 FOLDERS = 'benchmarks|configs|docs|mmlape|tests|tools'
 FILE = rf'(?<![\w/.$}}-])((?:{FOLDERS})/[\w./-]+\.(?:py|sh|md|json|yml))(?![\w<*{{])'
-MAKERS = (shipped_configs, classifier_configs, cifar_configs, ablation_configs, listops_configs)
+MAKERS = (
+    shipped_configs,
+    classifier_configs,
+    cifar_configs,
+    ablation_configs,
+    dino_configs,
+    listops_configs,
+)
 CONFIGS = {path.stem for configs in MAKERS for path in configs()}
 # Such a name is a config of the zoo, of ours or of upstream, wherever it stands.
 CONFIG_NAME = r'(?<![\w/-])([a-z][\w-]*_[\w-]+_(?:\w+-)*(?:coco|ade20k|in1k|digit-\w+)[\w-]*)(?:\.py)?(?![\w-])'

@@ -23,7 +23,13 @@ METRICS = {
     'Object Detection and Instance Segmentation': BOXES | MASKS,
     'Semantic Segmentation': {'mIoU'},
     'Sequence Classification': {'Top 1 Accuracy'},
-    'Image Classification': {'Top 1 Accuracy', 'Top 1 Accuracy (epoch 100)', 'Top 5 Accuracy'},
+    'Image Classification': {
+        'Top 1 Accuracy',
+        'Top 1 Accuracy (epoch 100)',
+        'Top 5 Accuracy',
+        # after as many epochs of pre-training without labels
+        *(f'Top 1 Accuracy ({epochs} epochs)' for epochs in (20, 40, 60, 80)),
+    },
 }
 # What docstrings and READMEs say too.
 HEADLINES = ('box AP', 'mask AP', 'mIoU', 'Top 1 Accuracy')

@@ -21,7 +21,7 @@ from mmlape.analysis.complexity import IMAGE_SIZES, Complexity
 __all__ = ['Row', 'Zoo', 'read_rows', 'write_measured']
 
 # Rows of which there is no published figure to set a full training against, or another tool measures.
-_LEFT_OUT = ('demo', 'imagenet', 'cifar', 'ablations', 'listops')
+_LEFT_OUT = ('demo', 'imagenet', 'cifar', 'ablations', 'listops', 'dino')
 _METHODS = {
     'mask-rcnn': 'Mask R-CNN',
     'cascade-mask-rcnn': 'Cascade Mask R-CNN',

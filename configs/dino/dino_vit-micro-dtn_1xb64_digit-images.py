@@ -1,0 +1,66 @@
+"""DINO of a ViT of 4 layers and 64 channels with DTN, on digits that are made on the spot, without a GPU.
+
+There is no published figure for this row.
+"""
+
+_base_ = './dino_vit-s-star-dtn_8xb64-100e_in1k.py'
+
+max_epochs = 20
+data_preprocessor = dict(mean=[80, 80, 80], std=[70, 70, 70], to_rgb=False)
+model = dict(
+    backbone=dict(
+        arch=dict(_delete_=True, embed_dims=64, depth=4, num_heads=4, mlp_ratio=2),
+        img_size=32,
+        patch_size=8,
+        drop_path_rate=0.0,
+        out_type='avg',
+        with_cls_token=False,
+        # Wider than 0.02, which leaves little of the image in so few channels.
+        init_cfg=dict(type='TruncNormal', layer='Linear', std=0.06),
+    ),
+    head=dict(in_channels=64, out_channels=64, hidden_channels=256, bottleneck_channels=64),
+    criterion=dict(teacher_temperature=0.02),
+    momentum=0.98,
+)
+
+# Digits are no digits when mirrored, and their colours say nothing: images are grey.
+grey = dict(type='RandomGrayscale', prob=1.0, keep_channels=True)
+light = dict(type='ColorJitter', brightness=0.4, contrast=0.4)
+crop = dict(type='RandomResizedCrop', aspect_ratio_range=(0.85, 1.18), backend='pillow')
+global_view = [dict(crop, scale=32, crop_ratio_range=(0.65, 1.0)), light]
+local_view = [dict(crop, scale=24, crop_ratio_range=(0.35, 0.7)), light]
+train_pipeline = [
+    grey,
+    dict(type='MultiView', num_views=[2, 2], transforms=[global_view, local_view]),
+    dict(type='PackInputs'),
+]
+test_pipeline = [grey, dict(type='PackInputs')]
+digits = dict(_delete_=True, type='mmlape.DigitImages')
+# The images are in memory.
+loading = dict(num_workers=0, persistent_workers=False)
+train_dataloader = dict(loading, dataset=dict(digits, split='train', pipeline=train_pipeline))
+val_dataloader = dict(loading, dataset=dict(digits, split='val', pipeline=test_pipeline))
+test_dataloader = val_dataloader
+known = dict(
+    loading,
+    batch_size=128,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    collate_fn=dict(type='default_collate'),
+    dataset=dict(type='mmlape.DigitImages', split='train', pipeline=test_pipeline),
+)
+custom_hooks = [
+    dict(type='mmlape.DINOGradientsHook', max_norm=3.0, freeze_last_layer=1),
+    dict(type='mmlape.KNNHook', dataloader=known),
+]
+
+optim_wrapper = dict(optimizer=dict(lr=1e-3))
+by_iter = dict(by_epoch=True, convert_to_iter_based=True)
+param_scheduler = [
+    dict(by_iter, type='LinearLR', start_factor=1e-3, begin=0, end=3),
+    dict(by_iter, type='CosineAnnealingLR', eta_min=1e-5, begin=3, end=max_epochs),
+    dict(by_iter, type='CosineAnnealingWeightDecay', eta_min=0.1, begin=0, end=max_epochs),
+]
+train_cfg = dict(max_epochs=max_epochs, val_interval=5)
+auto_scale_lr = dict(base_batch_size=64)
+default_hooks = dict(checkpoint=dict(interval=5, max_keep_ckpts=2), logger=dict(interval=11))
+randomness = dict(seed=0)

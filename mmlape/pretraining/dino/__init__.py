@@ -1,0 +1,13 @@
+"""Self-distillation without labels (DINO, ICCV 2021) of our backbones, with MMPretrain.
+
+A config that names its parts needs ``custom_imports = dict(imports=['mmlape.pretraining.dino'])``: MMPretrain is not
+imported otherwise.
+"""
+
+from .criterion import DINOLoss
+from .gradients import DINOGradientsHook
+from .head import DINOHead
+from .knn import KNNHook, NearestNeighbours
+from .model import DINO
+
+__all__ = ['DINO', 'DINOGradientsHook', 'DINOHead', 'DINOLoss', 'KNNHook', 'NearestNeighbours']

@@ -1,0 +1,346 @@
+"""DINO: the loss is the published one, the teacher is the average of the student and never stale, neighbours vote."""
+
+import copy
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from config_utils import CONFIGS, use_scope
+from mmengine.config import Config
+from mmengine.logging import MessageHub
+from mmengine.registry import MODELS
+from mmpretrain.utils import register_all_modules
+from torch import nn
+
+from mmlape.pretraining.dino import (
+    DINOGradientsHook,
+    DINOHead,
+    DINOLoss,
+    KNNHook,
+    NearestNeighbours,
+)
+
+MICRO = CONFIGS / 'dino' / 'dino_vit-micro-dtn_1xb64_digit-images.py'
+SIZES = [32, 32, 16, 16, 24]  # two global views
+LENGTH = 10  # steps of a training
+
+
+@pytest.fixture(autouse=True)
+def scope():
+    register_all_modules(init_default_scope=False)
+    use_scope('mmpretrain')
+    hub = MessageHub.get_current_instance()
+    before = hub.get_info('max_iters')
+    hub.update_info('max_iters', LENGTH)
+    yield
+    hub.update_info('max_iters', before)
+
+
+def build(backbone=(), head=(), **options):
+    """The model of the micro config with two layers."""
+    cfg = Config.fromfile(MICRO).model
+    arch = dict(embed_dims=16, depth=2, num_heads=4, mlp_ratio=2)
+    cfg.backbone.update(dict(arch=arch, patch_size=8))
+    cfg.backbone.update(dict(backbone))
+    cfg.head.update(in_channels=16, out_channels=24, hidden_channels=32, bottleneck_channels=8)
+    cfg.head.update(dict(head))
+    cfg.update(options)
+    torch.manual_seed(0)
+    return MODELS.build(cfg)
+
+
+def views(batch=2, sizes=SIZES):
+    torch.manual_seed(1)
+    return [torch.randn(batch, 3, size, size) for size in sizes]
+
+
+def train(model, steps=3, lr=0.1):
+    """Yields the losses of some steps; the model is as after the update of the teacher and the student's step."""
+    optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=lr)
+    for _ in range(steps):
+        losses = model.train().loss(views())
+        optimizer.zero_grad()
+        losses['loss'].backward()
+        optimizer.step()
+        yield losses
+
+
+def test_the_loss_is_the_published_one():
+    """Every global view of the teacher with every other view of the student, by loops, over two steps."""
+    torch.manual_seed(0)
+    criterion = DINOLoss(7, student_temperature=0.2, teacher_temperature=0.05, centre_momentum=0.8)
+    centre = torch.zeros(7)
+    for _ in range(2):
+        student, teacher = torch.randn(4, 3, 7), torch.randn(2, 3, 7)
+        terms, entropies = [], []
+        for number, scores in enumerate(teacher):
+            target = F.softmax((scores - centre) / 0.05, dim=-1)
+            entropies.append(torch.special.entr(target).sum(-1).mean())
+            for other, guess in enumerate(student):
+                if other != number:
+                    terms.append(-(target * F.log_softmax(guess / 0.2, dim=-1)).sum(-1).mean())
+        assert len(terms) == 6
+        expected, entropy = torch.stack(terms).mean(), torch.stack(entropies).mean()
+        centre = 0.8 * centre + 0.2 * teacher.mean((0, 1))
+        found = criterion(student, teacher)
+        torch.testing.assert_close(found['loss'], expected)
+        torch.testing.assert_close(found['teacher_entropy'], entropy)
+        torch.testing.assert_close(found['divergence'], expected - entropy)
+        torch.testing.assert_close(criterion.centre, centre)
+
+
+def test_the_loss_of_known_scores():
+    """Equal scores: entropy log K. What a teacher is sure of costs the student its doubt."""
+    zeros = DINOLoss(8)(torch.zeros(2, 1, 8), torch.zeros(2, 1, 8))
+    assert zeros['loss'].item() == pytest.approx(math.log(8))
+    assert zeros['divergence'].item() == pytest.approx(0, abs=1e-6)
+    sure = torch.zeros(2, 1, 8)
+    sure[..., 3] = 10
+    loss = DINOLoss(8)(torch.zeros(2, 1, 8), sure)
+    assert loss['teacher_entropy'].item() == pytest.approx(0, abs=1e-6)
+    assert loss['divergence'].item() == pytest.approx(math.log(8))
+
+
+def test_half_precision_compares_in_full():
+    torch.manual_seed(0)
+    student, teacher = torch.randn(3, 4, 16), torch.randn(2, 4, 16)
+    expected = DINOLoss(16)(student, teacher)['loss']
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        found = DINOLoss(16)(student, teacher)['loss']
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize('norm_last_layer', [True, False])
+def test_scores_are_cosines_with_prototypes(norm_last_layer):
+    head = DINOHead(6, 5, hidden_channels=8, bottleneck_channels=4, norm_last_layer=norm_last_layer)
+    features = torch.randn(3, 6)
+    weight = head.last_layer.weight
+    torch.testing.assert_close(weight.norm(dim=1), torch.ones(5))
+    torch.testing.assert_close(
+        head(features), F.cosine_similarity(head.mlp(features)[:, None], weight[None], dim=-1)
+    )
+    lengths = head.last_layer.parametrizations.weight.original0
+    assert lengths.requires_grad is not norm_last_layer
+    for number in (0, 2, 4):
+        assert 0 < head.mlp[number].weight.std() < 0.03 and not head.mlp[number].bias.any()
+    twin = copy.deepcopy(head)
+    torch.testing.assert_close(twin(features), head(features), rtol=0, atol=0)
+
+
+def test_neighbours_vote_by_their_cosines():
+    features = torch.tensor([[2.0, 0.0], [0.0, 3.0], [1.0, 1.0], [-1.0, 0.0]])
+    neighbours = NearestNeighbours(features, torch.tensor([0, 1, 1, 2]), 3, k=3, temperature=0.5)
+    scores = neighbours(torch.tensor([[5.0, 0.0]]))
+    votes = [math.exp(1 / 0.5), math.exp(0) + math.exp(math.sqrt(0.5) / 0.5), 0]
+    expected = torch.tensor([[vote / sum(votes) for vote in votes]])
+    torch.testing.assert_close(scores, expected)
+    everyone = NearestNeighbours(features, torch.tensor([0, 1, 1, 2]), 4)
+    assert everyone.k == 4 and everyone(features).shape == (4, 4)
+
+
+def test_the_teacher_is_the_average_of_students():
+    """A copy at first, then momenta along a cosine from the given one, the published schedule."""
+    model = build(momentum=0.6)
+    parts = [(model.backbone, model.student['backbone']), (model.head, model.student['head'])]
+    with torch.no_grad():
+        for _, student in parts:
+            for parameter in student.parameters():
+                parameter.add_(torch.randn_like(parameter))
+    expected = None
+    for step in range(4):
+        students = [p.detach().clone() for _, s in parts for p in s.parameters()]
+        model.update_teacher()
+        if expected is None:
+            expected = students
+        else:
+            momentum = 1 - 0.4 * (1 + math.cos(math.pi * (step - 1) / LENGTH)) / 2
+            expected = [
+                momentum * a + (1 - momentum) * b for a, b in zip(expected, students, strict=True)
+            ]
+        teachers = [p for t, _ in parts for p in t.parameters()]
+        torch.testing.assert_close(teachers, expected)
+        with torch.no_grad():
+            for _, student in parts:
+                for parameter in student.parameters():
+                    parameter.mul_(1.5).add_(0.1)
+    assert model.steps == 4
+
+
+VARIANTS = dict(
+    dtn={},
+    lape=dict(joining=dict(type='mmlape.LaPE'), norm_cfg=dict(type='mmlape.LN')),
+    gabor=dict(attention_position=dict(type='mmlape.GaborAttention')),
+    statistics=dict(norm_cfg=dict(type='mmlape.TokenBN')),
+    mean=dict(out_type='avg', with_cls_token=False),
+)
+
+
+@pytest.mark.parametrize('variant', VARIANTS)
+def test_the_teacher_equals_a_fresh_copy_at_every_step(variant):
+    model = build(VARIANTS[variant])
+    images = views(sizes=[32])[0]
+    before = None
+    for _ in train(model):
+        fresh = build(VARIANTS[variant]).eval()
+        fresh.load_state_dict(model.state_dict(), strict=True)
+        with torch.no_grad():
+            found = model.head(model.backbone(images)[-1])
+            torch.testing.assert_close(
+                found, fresh.head(fresh.backbone(images)[-1]), rtol=0, atol=0
+            )
+            assert before is None or not torch.equal(found, before)
+        before = found
+    assert not model.backbone.training and model.student['backbone'].training
+
+
+def test_only_the_student_learns():
+    model = build()
+    for losses in train(model, steps=1):
+        assert set(losses) == {'loss', 'teacher_entropy', 'divergence'}
+    learning = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert all(name.startswith('student.') for name in learning)
+    without = {name for name, p in model.named_parameters() if p.grad is None}
+    lengths = 'student.head.last_layer.parametrizations.weight.original0'
+    assert without == {n for n, _ in model.named_parameters()} - learning
+    assert lengths in without and len(learning) > 30
+
+
+def test_recomputation_changes_nothing():
+    plain, again = build(), build(dict(with_cp=True))
+    again.load_state_dict(plain.state_dict())
+    for one, other in zip(train(plain), train(again), strict=True):
+        torch.testing.assert_close(one['loss'], other['loss'], rtol=1e-5, atol=1e-6)
+
+
+def test_views_of_any_size_and_order_of_passes():
+    """Runs of one size share a pass, which changes no score; one image is a batch."""
+    model = build().eval()
+    inputs = [
+        torch.randn(1, 3, height, width) for height, width in [(32, 32), (32, 32), (16, 24), (9, 8)]
+    ]
+    model.update_teacher()
+    teacher = torch.stack([model.head(model.backbone(view)[-1]) for view in inputs[:2]])
+    net = model.student
+    student = torch.stack([net['head'](net['backbone'](view)[-1]) for view in inputs])
+    expected = copy.deepcopy(model.criterion)(student, teacher)['loss']
+    torch.testing.assert_close(model.loss(inputs)['loss'], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_autocast():
+    model = build()
+    for _ in range(2):
+        with torch.autocast('cpu', dtype=torch.bfloat16):
+            loss = model.loss(views())['loss']
+        loss.backward()
+    assert loss.isfinite() and model.criterion.centre.dtype == torch.float32
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize(
+    ('part', 'options', 'message'),
+    [
+        ('model', dict(momentum=1.0), r'momentum must be in \[0, 1\), got 1.0'),
+        ('model', dict(num_global=0), 'num_global must be at least 1, got 0'),
+        ('model', dict(backbone=dict(out_type='featmap')), "out_type='featmap'.*'cls_token'"),
+        ('model', dict(head=dict(in_channels=17)), 'in_channels=17.*returns 16'),
+        ('model', dict(moment=0.9), "moment.*did you mean 'momentum'"),
+        ('head', dict(in_channels=0), 'in_channels must be at least 1, got 0'),
+        ('head', dict(num_layers=0), 'num_layers must be at least 1, got 0'),
+        ('head', dict(norm_last_layer='no'), "norm_last_layer must be True or False, got 'no'"),
+        (
+            'loss',
+            dict(teacher_temperature=0),
+            'teacher_temperature must be .* greater than 0, got 0',
+        ),
+        ('loss', dict(student_temperature=-1), 'student_temperature'),
+        ('loss', dict(centre_momentum=1), 'centre_momentum must be'),
+        ('loss', dict(num_channels=0), 'num_channels must be at least 1'),
+        ('knn', dict(k=0), 'k must be at least 1, got 0'),
+        ('knn', dict(temperature=0), 'temperature must be .* greater than 0'),
+        ('gradients', dict(max_norm=0), 'max_norm must be .* greater than 0'),
+        ('gradients', dict(freeze_last_layer=-1), 'freeze_last_layer must be at least 0'),
+    ],
+)
+def test_wrong_options(part, options, message):
+    make = dict(
+        model=build,
+        head=lambda **o: DINOHead(**dict(dict(in_channels=4, out_channels=3), **o)),
+        loss=lambda **o: DINOLoss(**dict(dict(num_channels=3), **o)),
+        knn=lambda **o: KNNHook(dataloader={}, **o),
+        gradients=DINOGradientsHook,
+    )[part]
+    with pytest.raises((ValueError, TypeError), match=message):
+        make(**options)
+
+
+def test_what_cannot_be_done_is_said():
+    model = build()
+    with pytest.raises(ValueError, match='at least 2 views of every image, got no list'):
+        model.loss(torch.zeros(2, 3, 32, 32))
+    with pytest.raises(ValueError, match='at least 2 views of every image, got 1'):
+        model.loss(views(sizes=[32]))
+    with pytest.raises(ValueError, match=r'mmlape\.KNNHook'):
+        model(torch.zeros(1, 3, 32, 32), mode='predict')
+    runner = SimpleNamespace(model=nn.Linear(1, 1))
+    with pytest.raises(ValueError, match=r'mmlape\.DINO.*Linear'):
+        DINOGradientsHook().before_train(runner)
+    with pytest.raises(ValueError, match=r'mmlape\.DINO.*Linear'):
+        KNNHook(dataloader={}).before_val_epoch(runner)
+    model.update_teacher()
+    MessageHub.get_current_instance().update_info('max_iters', None)
+    with pytest.raises(RuntimeError, match='max_iters'):
+        model.update_teacher()
+
+
+def test_predictions():
+    model = build().eval()
+    images = views(batch=3, sizes=[32])[0]
+    features = model.extract_feat(images)[-1]
+    model.neighbours = NearestNeighbours(features, torch.tensor([2, 0, 1]), 3, k=1)
+    results = model(images, mode='predict')
+    assert [sample.pred_label.item() for sample in results] == [2, 0, 1]
+    assert all(sample.pred_score.sum().item() == pytest.approx(1) for sample in results)
+
+
+@pytest.mark.parametrize('epoch', [0, 1])
+def test_gradients_are_clipped_one_by_one_and_the_last_layer_waits(epoch):
+    model = build()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
+    runner = SimpleNamespace(
+        model=model, epoch=epoch, optim_wrapper=SimpleNamespace(optimizer=optimizer)
+    )
+    hook = DINOGradientsHook(max_norm=1.0)
+    hook.before_train(runner)
+    last = model.student['head'].last_layer.parametrizations.weight.original1
+    before = last.detach().clone()
+    given = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.randn_like(parameter) / parameter.numel() ** 0.5
+            given[parameter] = parameter.grad.clone()
+    optimizer.step()
+    norms = torch.stack([gradient.norm() for gradient in given.values()])
+    assert (norms > 1).any() and (norms < 1).any()
+    for parameter, gradient in given.items():
+        if parameter is not last or epoch:
+            scale = min(1.0, 1 / (gradient.norm().item() + 1e-6))
+            torch.testing.assert_close(parameter.grad, scale * gradient)
+    assert torch.equal(last, before) == (epoch == 0)
+    assert (last in optimizer.state) == (epoch == 1)
+    hook.after_train(runner)
+    given[last] = last.grad = torch.ones_like(last)
+    optimizer.step()
+    torch.testing.assert_close(last.grad, torch.ones_like(last))
+
+
+def test_what_the_student_starts_from_is_the_teachers_start_too():
+    """The init_cfg of the config: a standard deviation of 0.06."""
+    model = build()
+    assert model.student['backbone'].blocks[0].mlp.fc1.weight.std() < 0.03
+    model.init_weights()
+    ours, theirs = model.backbone.state_dict(), model.student['backbone'].state_dict()
+    assert 0.04 < theirs['blocks.0.mlp.fc1.weight'].std() < 0.08
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())

@@ -1,0 +1,48 @@
+"""Does a network learn without labels? DINO of a micro ViT with DTN on small images, classified by nearest neighbours.
+
+``mmlape experiment_dino`` trains ``dino_vit-micro-dtn_1xb64_digit-images`` with each seed, and compares the nearest
+neighbours of the trained teacher with those of the same network before training. Everything it writes is in
+``work_dirs/experiment_dino`` unless another folder is named; a seed whose record is there is not trained again. See
+docs/dino.md.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+LEAST_EPOCHS = 4  # three are the warm-up
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--seeds', type=int, default=3, help='number of runs (%(default)s)')
+    parser.add_argument('--epochs', type=int, help="of each run; default: the config's")
+    parser.add_argument('--work-dir', type=Path, default=ROOT / 'work_dirs/experiment_dino')
+    parser.add_argument(
+        '--write-docs',
+        action='store_true',
+        help='put figures and pictures into docs/ of this clone',
+    )
+    options = parser.parse_args(arguments)
+    for name, least in (('seeds', 1), ('epochs', LEAST_EPOCHS)):
+        value = getattr(options, name)
+        if value is not None and value < least:
+            parser.error(f'--{name} must be at least {least}, got {value}')
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse_arguments(arguments)
+    print('Loading PyTorch and OpenMMLab ...', flush=True)
+    try:
+        from experiments.dino import run_experiment
+
+        return run_experiment(options, ROOT)
+    except ModuleNotFoundError as error:
+        print(f"error: {error}; MMPretrain comes with pip install '.[pretrain]'", file=sys.stderr)
+        return 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())
