@@ -57,11 +57,15 @@ EXTRAS = {
     'pretrain-openmmlab': ['mmpretrain>=1.2.0,<1.3.0'],
     'onnx': ['onnx', 'onnxruntime', 'onnxscript'],
     'demo': ['scikit-learn'],
+    # The maintained fork of imagecorruptions, under its import name.
+    'robustness': ['imagecorruptions-imaug>=1.1.5'],
     'dev': ['mypy', 'ruff'],
     'docs': ['furo', 'myst-parser', 'sphinx'],
 }
 EXTRAS['test'] = ['psutil', 'pytest', 'pytest-timeout', 'pytest-xdist']
-EXTRAS['test'] += EXTRAS['demo'] + EXTRAS['docs'] + EXTRAS['onnx']  # which the tests use as well
+EXTRAS['test'] += (
+    EXTRAS['demo'] + EXTRAS['docs'] + EXTRAS['onnx'] + EXTRAS['robustness']
+)  # which the tests use as well
 
 setup(
     name='mmlape',

@@ -76,9 +76,9 @@ def _child(name: str, parent: Registry, *rooms: str) -> Registry:
 
 
 MODELS = _child('model', ROOT_MODELS, 'position', 'norm', 'layers', 'backbones')
-DATASETS = _child('dataset', ROOT_DATASETS, 'datasets')
-TRANSFORMS = _child('transform', ROOT_TRANSFORMS, 'datasets')
-METRICS = _child('metric', ROOT_METRICS, 'engine')
+DATASETS = _child('dataset', ROOT_DATASETS, 'datasets', 'robustness')
+TRANSFORMS = _child('transform', ROOT_TRANSFORMS, 'datasets', 'robustness')
+METRICS = _child('metric', ROOT_METRICS, 'engine', 'robustness')
 FUNCTIONS = _child('function', ROOT_FUNCTIONS, 'engine')
 HOOKS = _child('hook', ROOT_HOOKS, 'engine')
 PARAM_SCHEDULERS = _child('parameter scheduler', ROOT_PARAM_SCHEDULERS, 'engine')

@@ -24,8 +24,8 @@ ITERATIONS, LAST = 50, 10
 # loss of the first one.
 BAND = {'bfloat16': (0.03, 0.01), 'float16': (0.1, 0.001)}
 # mmcv's NMS, which Mask R-CNN trains with, has no half precision on CPUs. Convolutions in float16 are slow there: they
-# take images of half the size, of which detectors learn less evenly (float32 runs whose weights start 0.1 % apart end up
-# to 5 % apart).
+# take images of half the size, of which detectors learn less evenly: runs in float32 whose weights start 0.1 % apart
+# end up to 5 % apart.
 HALVES = [
     ('segmenter', 'bfloat16', 1),
     ('retinanet', 'bfloat16', 1),

@@ -41,10 +41,12 @@ EXTRA = {
     'SequenceTransformer': dict(arch=ARCH),
     'LayerClassAttention': dict(num_layers=2),
     'Pretrained': dict(checkpoint='weights.pth'),
+    'CorruptImage': dict(corruption='fog', severity=1),
+    'SynsetFolder': dict(folder='val', lazy_init=True),
     'LayerDecayOptimizerConstructor': dict(paramwise_cfg=dict(decay_rate=0.9)),
 }
 # Any text will do.
-TEXT = {('Pretrained', 'checkpoint')}
+TEXT = {('Pretrained', 'checkpoint'), ('SynsetFolder', 'folder')}
 BAD = {'nan': float('nan'), 'text': 'no', 'object': object(), 'none': None}
 
 

@@ -46,21 +46,25 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
 
 
-def config_of(options: argparse.Namespace) -> Config:
+def config_of(options: argparse.Namespace, made: Config | None = None) -> Config:
     """The config that the common options mean, with ``work_dir`` and ``launcher`` set.
+
+    Args:
+        options: What was parsed.
+        made: A config that is in no file, which ``options.config`` names. Default: that is the name of a file.
 
     Raises:
         ValueError: If there is no such config, or ``--cfg-options`` names what it has not.
     """
-    path = find_config(options.config)
-    cfg = merge_overrides(Config.fromfile(path), options.cfg_options)
+    name = options.config.rpartition('/')[2] if made else find_config(options.config).stem
+    cfg = merge_overrides(made or Config.fromfile(find_config(options.config)), options.cfg_options)
     check_weights(cfg, options.allow_partial)
     cfg.launcher = options.launcher or ('pytorch' if _under_torchrun() else 'none')
     os.environ.setdefault('LOCAL_RANK', str(options.local_rank))
     if options.work_dir is not None:
         cfg.work_dir = options.work_dir
     elif cfg.get('work_dir') is None:
-        cfg.work_dir = os.path.join('work_dirs', path.stem)
+        cfg.work_dir = os.path.join('work_dirs', name)
     return cfg
 
 

@@ -58,6 +58,8 @@ OPENCV = {
     'opencv-contrib-python-headless',
 }
 COMPILE_TIME = 'about 11 minutes on 2 cores'
+# Installed without what they ask for, which includes the OpenCV that needs libGL.
+ALONE = {'onedl': ('imaug', 'imagecorruptions-imaug'), 'openmmlab': ('imagecorruptions-imaug',)}
 # Not a part of anybody's stack, so they may be upgraded in an environment that the user brought along.
 BUILD_TOOLS = {'pip', 'setuptools', 'wheel', 'ninja', 'uv', 'psutil'}
 
@@ -111,7 +113,7 @@ class Setup:
             'venv': 'created',
             'packages': digest(*[file.read_text(encoding='utf-8') for file in files]),
             'mmcv': digest(toolboxes, self.pins['torch'], vars(cuda) if cuda else None),
-            'toolboxes': digest(toolboxes, self.pins['imaug']),
+            'toolboxes': digest(toolboxes, [self.pins[name] for name in ALONE[self.stack]]),
             'mmlape': digest(ROOT, *[file.read_text(encoding='utf-8') for file in about_us]),
         }
 
@@ -191,7 +193,7 @@ def constraints_for(setup: Setup, installed: dict, tested: bool = True) -> Path:
 def install_packages(setup: Setup) -> None:
     """Everything but the OpenMMLab packages."""
     installed = setup.installed()
-    left_out = {*STACKS['onedl'].values(), 'imaug'}  # installed by the next steps
+    left_out = {*STACKS['onedl'].values(), *ALONE['onedl']}  # installed by the next steps
     if OPENCV & installed.keys():
         left_out |= OPENCV
     required = read_requirements(ROOT / 'requirements.txt')
@@ -249,8 +251,8 @@ def install_toolboxes(setup: Setup) -> None:
         for module, name in setup.names.items()
         if module != 'mmcv' and (setup.ours or not own_version(setup, installed, module))
     ]
-    if setup.stack == 'onedl' and 'imaug' not in installed:
-        wanted.append(f'imaug=={setup.pins["imaug"]}')
+    alone = [name for name in ALONE[setup.stack] if name not in installed]
+    wanted += [f'{name}=={setup.pins[name]}' for name in alone]
     if wanted:
         say(f'3/5 installing {", ".join(wanted)} (under a minute)')
         setup.install('the OpenMMLab packages', '--no-build-isolation', '--no-deps', *wanted)

@@ -1,0 +1,140 @@
+"""Which data a config is tested on: its own, corrupted on the fly or read from published folders."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mmengine.config import Config, ConfigDict
+
+from .corruptions import GROUPS
+
+__all__ = ['Data', 'clean', 'corrupted', 'published', 'renditions']
+
+_GEOMETRY = ('ResizeEdge', 'Resize', 'CenterCrop')
+
+
+class Data(NamedTuple):
+    """A data loader's and an evaluator's config."""
+
+    dataloader: ConfigDict
+    evaluator: Any
+
+
+def clean(cfg: Config) -> Data:
+    """The config's test data as they are."""
+    loader = copy.deepcopy(cfg.test_dataloader)
+    if loader.get('persistent_workers'):
+        loader['persistent_workers'] = False  # there will be another loader soon
+    return Data(loader, copy.deepcopy(cfg.test_evaluator))
+
+
+def corrupted(cfg: Config, **options: Any) -> Data:
+    """The config's test data with ``mmlape.CorruptImage(**options)`` where the benchmarks have it.
+
+    For classifiers that is before packing, on the resized and cropped image, as ImageNet-C was made; for others after
+    loading, on the image as it is in the file (Michaelis et al. 2019).
+
+    Raises:
+        ValueError: A pipeline without such a place.
+    """
+    data = clean(cfg)
+    step = ConfigDict(type='mmlape.CorruptImage', **options)
+    # What several data sets share is changed once.
+    found = {id(pipeline): pipeline for pipeline in _pipelines(data.dataloader.dataset)}
+    for pipeline in found.values():
+        pipeline.insert(_place(pipeline, cfg.get('default_scope')), step)
+    return data
+
+
+def published(cfg: Config, folder: Path, corruption: str, severity: int) -> Data:
+    """One severity of the published ImageNet-C, ``FOLDER/CORRUPTION/SEVERITY`` or ``FOLDER/GROUP/CORRUPTION/SEVERITY``.
+
+    Its images have been cropped to 224 pixels, so nothing is cropped again: they are resized to what the model's test
+    pipeline crops to, which for 224 changes nothing.
+
+    Raises:
+        ValueError: The config is for no classifier, or there is no such folder.
+    """
+    group = next((name for name, members in GROUPS.items() if corruption in members), 'extra')
+    places = [folder / corruption / str(severity), folder / group / corruption / str(severity)]
+    place = next((path for path in places if path.is_dir()), None)
+    if place is None:
+        raise ValueError(f'--imagenet-c: there is neither {places[0]} nor {places[1]}')
+    return _from_folder(cfg, place, '--imagenet-c', cropped=True)
+
+
+def renditions(cfg: Config, folder: Path) -> Data:
+    """ImageNet-R, scored among its 200 classes.
+
+    Raises:
+        ValueError: The config is for no classifier.
+    """
+    data = _from_folder(cfg, folder, '--imagenet-r', cropped=False)
+    return data._replace(evaluator=ConfigDict(type='mmlape.SubsetAccuracy'))
+
+
+def _from_folder(cfg: Config, folder: Path, option: str, cropped: bool) -> Data:
+    if cfg.get('default_scope') != 'mmpretrain':
+        raise ValueError(
+            f'{option} is for classifiers (default_scope mmpretrain), and the config has '
+            f'default_scope={cfg.get("default_scope")!r}'
+        )
+    data = clean(cfg)
+    (pipeline,) = list(_pipelines(data.dataloader.dataset))
+    if cropped:
+        pipeline = _without_crop(pipeline)
+    data.dataloader['dataset'] = ConfigDict(
+        type='mmlape.SynsetFolder', folder=str(folder), pipeline=pipeline, test_mode=True
+    )
+    return data
+
+
+def _without_crop(pipeline: list) -> list:
+    sizes = [step.get('crop_size') or step.get('scale') for step in pipeline if _is_geometry(step)]
+    if not sizes:
+        return pipeline
+    side = sizes[-1]
+    scale = (side, side) if isinstance(side, int) else tuple(side)
+    resize = ConfigDict(type='Resize', scale=scale, interpolation='bicubic')
+    places = [i for i, step in enumerate(pipeline) if _is_geometry(step)]
+    kept = [step for step in pipeline if not _is_geometry(step)]
+    return [*kept[: places[0]], resize, *kept[places[0] :]]
+
+
+def _is_geometry(step: dict) -> bool:
+    return _name(step) in _GEOMETRY
+
+
+def _pipelines(dataset: Any) -> Iterator[list]:
+    """Those of a data set and of what it wraps or joins, each once."""
+    inner = [*dataset.get('datasets', ()), *([dataset.dataset] if 'dataset' in dataset else ())]
+    for each in inner:
+        yield from _pipelines(each)
+    if 'pipeline' in dataset:
+        yield dataset.pipeline
+    elif not inner:
+        raise ValueError(
+            f'test_dataloader.dataset ({dataset.get("type")}) has no pipeline to corrupt images in'
+        )
+
+
+def _place(pipeline: list, scope: str | None) -> int:
+    """Where in a pipeline images are corrupted."""
+    names = [_name(step) for step in pipeline]
+    if scope == 'mmpretrain':
+        places = [i for i, name in enumerate(names) if name.startswith('Pack')]
+    else:
+        places = [i + 1 for i, name in enumerate(names) if name.startswith('LoadImage')]
+    if not places:
+        wanted = 'Pack...' if scope == 'mmpretrain' else 'LoadImage...'
+        raise ValueError(f'the test pipeline has no step {wanted}, got {names}')
+    return places[0]
+
+
+def _name(step: dict) -> str:
+    """Its type without a scope; also where a class is given."""
+    kind = step['type']
+    return (kind if isinstance(kind, str) else kind.__name__).rpartition('.')[2]

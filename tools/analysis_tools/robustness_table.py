@@ -1,0 +1,58 @@
+"""Put records of `mmlape robustness` beside each other: a table and a picture of several models, each of several seeds.
+
+mmlape robustness_table NAME=RECORD.json[,RECORD.json...] [...] [--metric NAME] [--out FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mmlape.analysis.panels import save_figure
+from mmlape.launch import stop_with_message
+from mmlape.robustness import compare, draw, read_record
+from mmlape.whole_files import write_whole
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description='Compare records of `mmlape robustness`.')
+    parser.add_argument(
+        'models', nargs='+', metavar='NAME=RECORD[,RECORD...]',
+        help='a row of the table: the mean over its records, one for each seed',
+    )  # fmt: skip
+    parser.add_argument('--metric', help='what is shown; default: top-1, box AP or mIoU')
+    parser.add_argument(
+        '--out', type=Path, default=Path('work_dirs/robustness'), help='folder (%(default)s)'
+    )
+    return parser.parse_args()
+
+
+def records_of(models: list[str]) -> dict:
+    """Records by the name of the model.
+
+    Raises:
+        ValueError: An argument without a name, a name twice, or a file that is no record.
+    """
+    found: dict[str, list] = {}
+    for text in models:
+        name, sign, files = text.partition('=')
+        if not sign or not name or name in found:
+            raise ValueError(
+                f'expected NAME=RECORD[,RECORD...] with names that differ, got {text!r}'
+            )
+        found[name] = [read_record(Path(file)) for file in files.split(',')]
+    return found
+
+
+def main():
+    options = parse_arguments()
+    with stop_with_message():
+        records = records_of(options.models)
+        table, figure = compare(records, options.metric), draw(records, options.metric)
+    write_whole(options.out / 'robustness.md', table.encode())
+    save_figure(figure, options.out / 'robustness.png')
+    print(f'{table}\n{options.out / "robustness.md"}, .png')
+
+
+if __name__ == '__main__':
+    main()

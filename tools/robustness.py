@@ -1,0 +1,142 @@
+"""Measure how robust a model is: its metric under the 15 corruptions of ImageNet-C, at five severities each.
+
+    mmlape robustness CONFIG CHECKPOINT [--corruptions NAME ...] [--severities N ...] [--seed N] [--rgb]
+        [--imagenet-c FOLDER] [--imagenet-r FOLDER] [--metric NAME] [--work-dir FOLDER]
+        [--cfg-options KEY=VALUE ...] [--launcher none|pytorch|slurm|mpi]
+
+CONFIG is a file or the name of a shipped config, for a classifier, a detector or a segmentor; or timm/MODEL. Every
+result is kept in WORK_DIR/robustness.json as soon as it is there, and the same command goes on where it was stopped.
+Afterwards WORK_DIR/robustness.md and robustness.png show them. See docs/robustness.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from demo_parts.console import clock, output_to
+from mmengine.dist import is_main_process
+
+import mmlape.robustness as robust
+from mmlape.analysis.panels import save_figure
+from mmlape.engine import check_data_is_there
+from mmlape.launch import (
+    add_common_options,
+    config_of,
+    existing_checkpoint,
+    joined,
+    main_process_says,
+    stop_with_message,
+    weights_only,
+)
+from mmlape.whole_files import write_whole
+
+TIMM = 'timm/'
+SETS = {'all': robust.CORRUPTIONS, **robust.GROUPS, 'extra': robust.EXTRA}
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description='Measure how robust a model is.')
+    add_common_options(parser)
+    parser.add_argument('checkpoint', help='a file or an address')
+    parser.add_argument(
+        '--corruptions', nargs='+', default=['all'], metavar='NAME',
+        choices=[*SETS, *robust.CORRUPTIONS, *robust.EXTRA],
+        help=f'{", ".join(SETS)} or single ones (all: the 15 of the benchmark, default)',
+    )  # fmt: skip
+    parser.add_argument(
+        '--severities', nargs='+', type=int, default=list(robust.SEVERITIES),
+        choices=robust.SEVERITIES, help='default: 1 2 3 4 5',
+    )  # fmt: skip
+    parser.add_argument('--seed', type=int, default=0, help='of what corruptions draw (default 0)')
+    parser.add_argument(
+        '--rgb', action='store_true',
+        help='images of the data set are RGB; default: BGR, as MMCV reads files',
+    )  # fmt: skip
+    parser.add_argument(
+        '--imagenet-c', type=Path, metavar='FOLDER',
+        help="read the published ImageNet-C instead of corrupting the config's test images",
+    )  # fmt: skip
+    parser.add_argument(
+        '--imagenet-r', type=Path, metavar='FOLDER', help='measure ImageNet-R in FOLDER as well'
+    )
+    parser.add_argument('--metric', help='what tables show; default: top-1, box AP or mIoU')
+    return parser.parse_args()
+
+
+def prepare(options):
+    """The config, and the test sets by name: clean, corrupted and, if asked for, ImageNet-R."""
+    of_timm = options.config.startswith(TIMM)
+    made = robust.timm_config(options.config.removeprefix(TIMM)) if of_timm else None
+    cfg = config_of(options, made)
+    cfg.load_from, cfg.resume = existing_checkpoint(options.checkpoint), False
+    check_data_is_there(cfg, ('test',))
+    names = [each for name in options.corruptions for each in SETS.get(name, (name,))]
+    order = 'rgb' if options.rgb else 'bgr'
+    cells = robust.cells_of(
+        cfg, names, options.severities, options.imagenet_c, options.imagenet_r,
+        seed=options.seed, channel_order=order,
+    )  # fmt: skip
+    return cfg, cells
+
+
+def record_of(options, cfg):
+    """The record in the work dir: results of this model, or none yet."""
+    source = 'on the fly' if options.imagenet_c is None else 'the published ImageNet-C'
+    further = dict(seed=options.seed, rgb=options.rgb, images=source)
+    identity = robust.identity_of(cfg, options.checkpoint, **further)
+    about = dict(name=Path(cfg.work_dir).name, imagenet=_is_imagenet(cfg))
+    return robust.Record(Path(cfg.work_dir, 'robustness.json'), identity, about)
+
+
+def _is_imagenet(cfg) -> bool:
+    """Whether the test data have ImageNet-1k's classes, as AlexNet's errors do."""
+    kind = str(cfg.test_dataloader.dataset.get('type')).rpartition('.')[2]
+    return cfg.get('default_scope') == 'mmpretrain' and kind in ('ImageNet', 'SynsetFolder')
+
+
+class Screen:
+    """Lines about test sets that are done; what OpenMMLab writes meanwhile goes to a file."""
+
+    def __init__(self, metric: str | None) -> None:
+        self.metric = metric
+        self.stream = sys.stdout
+
+    def __call__(self, report: robust.Report) -> None:
+        renditions = report.key == robust.RENDITIONS
+        metric = 'subset/top1' if renditions else self.metric
+        metric = robust.headline_of({report.key: report.measured}, metric)
+        left = f'{report.left} left, about {clock(report.seconds_left)}' if report.left else 'done'
+        line = f'  {report.key:<22} {metric} {report.measured[metric]:<9.4g} {left}'
+        print(line, file=self.stream, flush=True)
+
+
+def show(record, metric: str | None) -> None:
+    """The table on the screen, and both files."""
+    content = robust.read_record(record.path)
+    table = robust.describe(content, metric)
+    write_whole(record.path.with_suffix('.md'), table.encode())
+    save_figure(robust.draw({content['name']: [content]}, metric), record.path.with_suffix('.png'))
+    print(f'\n{table}\n{record.path}, .md and .png', flush=True)
+
+
+def main():
+    options = parse_arguments()
+    with stop_with_message():
+        cfg, cells = prepare(options)
+    with joined(cfg), stop_with_message():
+        record = main_process_says(lambda: record_of(options, cfg))
+        if is_main_process():
+            there = sum(cell.key in record.results for cell in cells)
+            done = f', {there} of them done before' if there else ''
+            print(f'{len(cells)} test sets{done}. Ctrl-C stops; the same command goes on.')
+        screen = Screen(options.metric)
+        with weights_only(), output_to(Path(cfg.work_dir, 'robustness.log')):
+            robust.measure(cfg, cells, record, screen)
+        if is_main_process():
+            show(record, options.metric)
+
+
+if __name__ == '__main__':
+    main()
