@@ -225,26 +225,28 @@ def broken(rows: list[Row]) -> list[str]:
     return problems
 
 
+def table_rows(row: Row) -> list[list]:
+    """The rows of its table of results, as transcribed: a config or None, a name, figures."""
+    found = {int(n[1].rstrip('ab')) for n in numbered(row) if n[0] == 'Table' and n[1] != '7b'}
+    return [
+        entry
+        for table in TABLES
+        if table['paper'] == row.paper and table['table'] in found
+        for entry in table['rows']
+    ]
+
+
 def differing(rows: list[Row]) -> list[str]:
     """Tables of results: configs that a row leaves out, and figures that its table has not."""
     problems = []
     for row in rows:
-        for kind, number in numbered(row):
-            tables = [
-                table
-                for table in TABLES
-                if (table['paper'], table['table'])
-                == (row.paper, int(re.match(r'\d*', number)[0] or 0))
-            ]
-            if kind != 'Table' or number == '7b':
-                continue
-            wanted = {entry[0] for table in tables for entry in table['rows']} - {None}
-            problems += [f'{row.where}: {name}' for name in sorted(wanted - configs_of(row))]
-            printed = {str(float(re.sub(r'[A-Za-z]', '', str(value)))) for table in tables
-                       for entry in table['rows'] for value in entry[2:] if value is not None}  # fmt: skip
-            if tables:
-                figures = re.findall(FIGURE, row.published.text)
-                problems += [f'{row.where}: {f}' for f in figures if str(float(f)) not in printed]
+        entries = table_rows(row)
+        wanted = {entry[0] for entry in entries} - {None}
+        problems += [f'{row.where}: {name}' for name in sorted(wanted - configs_of(row))]
+        printed = {re.sub('[A-Za-z]', '', str(v)) for entry in entries for v in entry[2:]} - {''}
+        figures = re.findall(FIGURE, row.published.text) if entries else []
+        values = {float(value) for value in printed}
+        problems += [f'{row.where}: {figure}' for figure in figures if float(figure) not in values]
     return problems
 
 
