@@ -203,7 +203,14 @@ def check_code(code: str, row: Row) -> None:
         name = code.partition('=')[0]
         parts = [thing(other) for other in row.code if re.fullmatch(r'mmlape(\.\w+)+', other)]
         if not any(name in inspect.signature(part).parameters for part in parts):
-            ast.literal_eval(code)
+            check_value(code)
+
+
+def check_value(code: str) -> None:
+    try:
+        ast.literal_eval(code)
+    except (SyntaxError, ValueError):
+        raise ValueError('neither a config, a command, a test, a class nor an option') from None
 
 
 def missing(rows: list[Row], paper: str) -> set:
