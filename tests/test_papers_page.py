@@ -50,7 +50,7 @@ CONTENTS = {
 }
 NUMBERED = rf'({"|".join(sorted({kind for kinds in CONTENTS.values() for kind in kinds}))})s? (.+)'
 # What a row without a name of something here may say.
-NOTHING = ('not built', 'as ICCV', 'a way of reading')
+NOTHING = ('as ICCV', 'a way of reading')
 FIGURE = r'(?<![\w.-])(\d+\.\d+|\d{3,})(?![\w.])'
 
 
