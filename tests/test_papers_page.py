@@ -1,0 +1,311 @@
+"""docs/papers.md: nothing of a paper is left out, and everything that a row names is there."""
+
+import argparse
+import ast
+import copy
+import inspect
+import itertools
+import pkgutil
+import re
+import runpy
+import shlex
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+import yaml
+from config_utils import CONFIGS, REPO
+from docs_pages import anchor
+from markdown_it import MarkdownIt
+from mmengine.config import Config
+
+from mmlape import registry
+from mmlape.__main__ import commands
+from mmlape.overrides import merge_overrides
+from mmlape.shipped import find_config, shipped_configs
+
+PAGE = REPO / 'docs' / 'papers.md'
+ABLATIONS = CONFIGS / 'ablations' / 'README.md'
+TABLES = yaml.safe_load((REPO / 'tests' / 'data' / 'published_tables.yaml').read_text())
+STEMS = {name.rpartition('/')[2] for name in shipped_configs()}
+REGISTRIES = [getattr(registry, name) for name in registry.__all__]
+
+# Counted in the papers' full texts. Of sections and appendices, those with results or definitions that have no number.
+CONTENTS = {
+    'LaPE, ICCV 2023': {'Table': '1-8', 'Figure': '1-5', 'Equation': '1-12'},
+    'LaPE, arXiv v1': {'Table': '1-7', 'Figure': '1-8', 'Equation': '1-12', 'Appendix': 'B'},
+    'DTN, ICLR 2022': {
+        'Table': '1-6, 7a, 7b, 8-12',
+        'Figure': '1, 2, 3a, 3b, 4-9',
+        'Equation': '1-7',
+        'Algorithm': '1',
+        'Section': '4.3',
+        'Appendix': 'A.1, B.1, B.2',
+    },
+    'Gabor': {'Table': '1-5', 'Figure': '1-11', 'Equation': '1-13'},
+    'ViT-Adapter, ICLR 2023': {'Table': '1-3'},  # what LaPE's tables stand on
+}
+NUMBERED = rf'({"|".join(sorted({kind for kinds in CONTENTS.values() for kind in kinds}))})s? (.+)'
+# What a row without a name of something here may say.
+NOTHING = ('as ICCV', 'a way of reading')
+FIGURE = r'(?<![\w.-])(\d+\.\d+|\d{3,})(?![\w.])'
+
+
+class Cell(NamedTuple):
+    text: str
+    code: list[str]
+    links: list[str]
+
+
+class Row(NamedTuple):
+    """A row of a table: where in the paper, what it is, what does it here, what a CPU shows, published."""
+
+    paper: str
+    where: str
+    here: Cell
+    shown: Cell
+    published: Cell
+
+    @property
+    def code(self) -> list[str]:
+        return self.here.code + self.shown.code
+
+
+def rows_of(text: str) -> list[Row]:
+    found, paper, cells = [], '', []
+    tokens = MarkdownIt('commonmark').enable('table').parse(text)
+    for before, token in itertools.pairwise(tokens):
+        if before.type == 'heading_open':
+            paper = token.content
+        elif before.type == 'tr_open':
+            cells = []
+        elif before.type == 'td_open':
+            parts = token.children or []
+            code = [part.content for part in parts if part.type == 'code_inline']
+            links = [part.attrs['href'] for part in parts if part.type == 'link_open']
+            cells.append(Cell(token.content, code, links))
+        elif token.type == 'tr_close' and cells:
+            where, _, here, shown, published = cells
+            found.append(Row(paper, where.text, here, shown, published))
+    return found
+
+
+ROWS = rows_of(PAGE.read_text(encoding='utf-8'))
+
+
+def numbers(text: str) -> list[str]:
+    """``'1-3, 7a'`` as ``['1', '2', '3', '7a']``."""
+    found = []
+    for part in text.split(', '):
+        ends = re.fullmatch(r'(\d+)-(\d+)', part)
+        found += [str(n) for n in range(int(ends[1]), int(ends[2]) + 1)] if ends else [part]
+    return found
+
+
+def numbered(row: Row) -> list[tuple[str, str]]:
+    """``Equations 3-5`` as three of them."""
+    match = re.fullmatch(NUMBERED, row.where)
+    return [(match[1], number) for number in numbers(match[2])] if match else []
+
+
+def expanded(name: str) -> list[str]:
+    """``a{b,c}`` as a shell would: ``ab`` and ``ac``."""
+    parts = re.split(r'\{([^{}]*)\}', name)
+    choices = [part.split(',') if i % 2 else [part] for i, part in enumerate(parts)]
+    return [''.join(choice) for choice in itertools.product(*choices)]
+
+
+def configs_of(row: Row) -> set[str]:
+    names = {name for code in row.code for name in expanded(code)}
+    return (names | {word for code in row.code for word in code.split()}) & STEMS
+
+
+@cache
+def config(name: str) -> Config:
+    return Config.fromfile(find_config(name), import_custom_modules=False)
+
+
+class Parsed(BaseException):
+    """A command's options, as its own parser has read them: it would begin now."""
+
+
+def options_of(path: Path, arguments: list[str]) -> argparse.Namespace | None:
+    """What a program's parser makes of arguments. Nothing is run beyond it; None for a program that has none."""
+    real = argparse.ArgumentParser.parse_args
+
+    def parse(parser, args=None, namespace=None):
+        raise Parsed(real(parser, args, namespace))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, 'parse_args', parse)
+        patch.setattr(sys, 'argv', [str(path), *arguments])
+        patch.syspath_prepend(path.parent)
+        try:
+            runpy.run_path(str(path), run_name='__main__')
+        except Parsed as parsed:
+            return parsed.args[0]
+    return None
+
+
+def check_command(words: list[str]) -> None:
+    """Raises what the command would: before it begins, but after its options and its config are read."""
+    if words[0] == 'make':
+        models = [word.removeprefix('MODEL=') for word in words if word.startswith('MODEL=')]
+        if models:  # names of targets: tests/test_docs_commands.py
+            options_of(REPO / 'tools' / 'demo.py', ['--model', *models])
+        return
+    path = commands()[words[1]] if words[0] == 'mmlape' else REPO / words[1]
+    options = options_of(path, words[2:])
+    if options is None:
+        raise ValueError(f'{words} has no options of its own')
+    if hasattr(options, 'config'):
+        cfg = copy.deepcopy(config(options.config))
+        if options.cfg_options:  # what an option does is the network's to say
+            merge_overrides(cfg, options.cfg_options)
+            with torch.device('meta'):
+                registry.MODELS.build(cfg.model.backbone)
+
+
+def check_test(name: str) -> None:
+    path, _, function = name.partition('::')
+    names = [n.name for n in ast.walk(ast.parse((REPO / path).read_text())) if hasattr(n, 'name')]
+    if function not in names:
+        raise ValueError(f'{path} has no {function}')
+
+
+@cache
+def thing(name: str):
+    """``mmlape.X``: what is registered by this name, else what Python finds there."""
+    if name.count('.') == 1:
+        for box in REGISTRIES:
+            box.import_from_location()
+            if name.removeprefix('mmlape.') in box.module_dict:
+                return box.module_dict[name.removeprefix('mmlape.')]
+    return pkgutil.resolve_name(name)
+
+
+def check_code(code: str, row: Row) -> None:
+    if code.startswith(('mmlape ', 'python ', 'make ')):
+        check_command(shlex.split(code))
+    elif '::' in code:
+        check_test(code)
+    elif re.fullmatch(r'mmlape(\.\w+)+', code):
+        thing(code)
+    elif code.startswith('configs/'):
+        config(str(REPO / code))
+    elif set(expanded(code)) <= STEMS:
+        for name in expanded(code):
+            config(name)
+    else:  # an option of a class that is named beside it, or a further value of one
+        name = code.partition('=')[0]
+        parts = [thing(other) for other in row.code if re.fullmatch(r'mmlape(\.\w+)+', other)]
+        if not any(name in inspect.signature(part).parameters for part in parts):
+            check_value(code)
+
+
+def check_value(code: str) -> None:
+    try:
+        ast.literal_eval(code)
+    except (SyntaxError, ValueError):
+        raise ValueError('neither a config, a command, a test, a class nor an option') from None
+
+
+def missing(rows: list[Row], paper: str) -> set:
+    """What has no row, more than one, or a row and is not in the paper."""
+    found = [item for row in rows if row.paper == paper for item in numbered(row)]
+    wanted = [(kind, n) for kind, text in CONTENTS[paper].items() for n in numbers(text)]
+    return set(found) ^ set(wanted) | {item for item in found if found.count(item) > 1}
+
+
+def broken(rows: list[Row]) -> list[str]:
+    """What rows name and is not there."""
+    problems = []
+    for row in rows:
+        for code in row.code:
+            try:
+                check_code(code, row)
+            except (Exception, SystemExit) as error:
+                problems.append(f'{row.paper}, {row.where}: {code}: {error!r}')
+    return problems
+
+
+def table_rows(row: Row) -> list[list]:
+    """The rows of its table of results, as transcribed: a config or None, a name, figures."""
+    found = {int(n[1].rstrip('ab')) for n in numbered(row) if n[0] == 'Table' and n[1] != '7b'}
+    return [
+        entry
+        for table in TABLES
+        if table['paper'] == row.paper and table['table'] in found
+        for entry in table['rows']
+    ]
+
+
+def differing(rows: list[Row]) -> list[str]:
+    """Tables of results: configs that a row leaves out, and figures that its table has not."""
+    problems = []
+    for row in rows:
+        entries = table_rows(row)
+        wanted = {entry[0] for entry in entries} - {None}
+        problems += [f'{row.where}: {name}' for name in sorted(wanted - configs_of(row))]
+        printed = {re.sub('[A-Za-z]', '', str(v)) for entry in entries for v in entry[2:]} - {''}
+        figures = re.findall(FIGURE, row.published.text) if entries else []
+        values = {float(value) for value in printed}
+        problems += [f'{row.where}: {figure}' for figure in figures if float(figure) not in values]
+    return problems
+
+
+@pytest.mark.parametrize('paper', CONTENTS)
+def test_nothing_of_a_paper_is_left_out(paper):
+    assert missing(ROWS, paper) == set()
+
+
+@pytest.mark.parametrize('paper', dict.fromkeys(row.paper for row in ROWS))
+def test_what_rows_name_is_there(paper):
+    assert broken([row for row in ROWS if row.paper == paper]) == []
+
+
+def test_every_row_says_what_does_it_and_what_can_be_seen():
+    for row in ROWS:
+        built = row.here.code or row.here.links
+        assert built or row.here.text.startswith(NOTHING), row
+        assert row.shown.text or row.here.text.startswith(NOTHING), row
+
+
+def test_tables_of_results_are_whole_and_as_published():
+    assert differing(ROWS) == []
+
+
+def test_every_ablation_has_its_row():
+    headings = re.findall(r'^## (.*\d.*)$', ABLATIONS.read_text(), re.MULTILINE)
+    anchors = [anchor(heading) for heading in headings]
+    wanted = {name + '-1' if name in anchors[:i] else name for i, name in enumerate(anchors)}
+    links = {link.rpartition('#')[2] for row in ROWS for link in row.here.links if 'ablat' in link}
+    assert len(headings) > 10 and wanted - links == set()
+
+
+@pytest.mark.parametrize(
+    ('pattern', 'changed'),
+    [
+        (r'\| Table 8 \|.*\n', ''),
+        (r'\| Equations 3-5 \|', '| Equations 3, 5 |'),
+        (r'\| Figure 9 \|', '| Figure 8 |'),
+        (r'-learned-lape', '-learnt-lape'),
+        (r'deit-\{t,s,b\}\{,-distilled\}', 'deit-{t,s,b}'),
+        (r'--layers 0 1 2 3 4`', '--layer-s 0 1 2 3 4`'),
+        (r'norm_cfg.position_init=', 'norm_cfg.position_inits='),
+        (r'MODEL=segmenter', 'MODEL=upernet'),
+        (r'mmlape\.position\.LaPE', 'mmlape.position.Lape'),
+        (r'::test_eq_12', '::test_eq_13'),
+        (r'`stabilize=False`', '`stabilise=False`'),
+        (r'LaPE 73\.11', 'LaPE 73.26'),
+    ],
+)  # fmt: skip
+def test_a_fault_is_found(pattern, changed):
+    text = PAGE.read_text(encoding='utf-8')
+    rows = rows_of(re.sub(pattern, changed, text, count=1))
+    assert rows != ROWS
+    new = [row for row in rows if row not in ROWS]
+    assert any(missing(rows, paper) for paper in CONTENTS) or broken(new) or differing(new)
