@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mmlape.autocast import without_autocast
 from mmlape.checks import check_grid, check_positive_int
-from mmlape.kept import kept
+from mmlape.kept import kept, may_keep
 from mmlape.layout import Grid
 
 
@@ -65,11 +65,12 @@ def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic
     if source == target:
         return table
     table_32, (height, width) = table.float(), source
-    if mode == 'bilinear':
+    if mode == 'bilinear' or (mode == 'bicubic' and not may_keep()):
         maps = table_32.unflatten(1, source).permute(0, 3, 1, 2)
         maps = F.interpolate(maps, size=target, mode=mode, align_corners=False)
         return maps.flatten(2).transpose(1, 2).to(table.dtype)
-    # Bicubic resizing treats axes one after the other and is linear: two products are ten times as fast.
+    # Bicubic resizing treats axes one after the other and is linear: two products with matrices that are kept are ten
+    # times as fast.
     if mode == 'geometric':
         down, across = _geometric(source, target, table.device)
     else:

@@ -14,7 +14,12 @@ from mmlape.layout import Layout
 from mmlape.norm import LN
 
 # How position joins makes no difference to how attention is measured.
-NAMES = [name for name in variants.VARIANTS if name.partition('-')[2] not in variants.JOININGS]
+SPARSE = ('sequence-bigbird', 'sequence-lsh')
+NAMES = [
+    name
+    for name in variants.VARIANTS
+    if name.partition('-')[2] not in variants.JOININGS and name not in SPARSE
+]
 IMAGE = torch.randn(1, 3, 33, 50, generator=torch.Generator().manual_seed(0))
 
 
@@ -185,6 +190,13 @@ def test_every_variant_is_measured_and_left_as_it_was(name):
         assert distances.distances.max() <= farthest
         assert np.allclose(distances.mean, distances.distances.mean(axis=0))
     assert draw_distances(found).axes[0].get_title().startswith(stages[0].name)
+
+
+@pytest.mark.parametrize('name', SPARSE)
+def test_attention_to_chosen_keys_is_refused(name):
+    model = variants.VARIANTS[name]().eval()
+    with pytest.raises(ValueError, match='attention distance is defined for .*, got (BigBird|LSH)'):
+        attention_distances(model, [IMAGE], find_stages(model))
 
 
 def test_mistakes():
