@@ -11,6 +11,7 @@ from mmengine.registry import HOOKS as ROOT_HOOKS
 from registered import BACKBONES
 from torch import nn
 
+import mmlape.pretraining.dino  # noqa: F401  registers its classes
 from mmlape import registry
 from mmlape.backbones import StagedTransformer
 from mmlape.pretraining.classifier import PyramidClassifier, ViTClassifier
@@ -29,6 +30,14 @@ SAMPLES = dict(
 )  # fmt: skip
 # What some need beside.
 EXTRA = {
+    'DINO': dict(
+        backbone=dict(
+            type='mmlape.VisionTransformer', arch=ARCH, img_size=32, out_type='cls_token'
+        ),
+        head=dict(type='mmlape.DINOHead', in_channels=16, out_channels=8, hidden_channels=8),
+    ),
+    'DINOLoss': dict(num_channels=8),
+    'KNNHook': dict(dataloader={}),
     'ListOps': dict(lazy_init=True),
     'RsqrtLR': dict(optimizer=torch.optim.SGD([torch.zeros(1)], lr=0.1)),
     'ViTAdapter': dict(interaction_indexes=[[0, 0], [1, 1]], conv_inplanes=4, deform_num_heads=2),

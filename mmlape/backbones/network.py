@@ -173,7 +173,8 @@ class StagedTransformer(Backbone):
         self.arch_name = arch if isinstance(arch, str) else None
         self.arch, parts = self.resolve_arch(arch, short.pop('arch', {}))
         own.update({k: parts[k] for k in ARCH_OPTIONS if k in parts and k not in options})
-        check_type('final_norm', own['final_norm'], bool | None)
+        if own['final_norm'] is not None:
+            check_bool('final_norm', own['final_norm'])
         given = {name: given_over(parts.get(name), value) for name, value in given.items()}
         sizes = self.stage_sizes(self.arch)
         if self.carries_position and isinstance(given['position'], dict):
