@@ -22,6 +22,7 @@ OPTIONS = {
     'TokenBN': [dict(), dict(momentum=0.5)],
     'TokenGN': [dict(num_groups=2)],
     'TokenIN': [dict()],
+    'TokenRMS': [dict()],
 }
 CONFIGS = [dict(type=f'mmlape.{name}', **each) for name, all_ in OPTIONS.items() for each in all_]
 MASK = torch.tensor([[1, 1, 0, 1, 1, 0, 1, 1, 1, 0, 0, 1], [1, 0, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0]])
