@@ -33,7 +33,9 @@ def num_bytes(tensors):
 
 
 @pytest.mark.parametrize('options', MODELS.values(), ids=MODELS.keys())
-@pytest.mark.parametrize('mode', [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(
+    'mode', [torch.no_grad, pytest.param(torch.inference_mode, marks=pytest.mark.slow)]
+)
 def test_evaluation_of_many_sizes_keeps_nothing(options, mode):
     """A single relative bias of such a grid has more than a megabyte."""
     stores = reachable(Store)  # of what depends on sizes alone: the next test

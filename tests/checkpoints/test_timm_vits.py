@@ -24,6 +24,11 @@ PAGE = {
     if len(cells) == 4 and '`' in cells[1]
 }
 CASES = {tool.case(name): name for name in reversed(NAMES)}  # by the first name of each
+# Every fifth with the fast tests, all with the slow ones.
+SOME = [
+    pytest.param(name, marks=() if not index % 5 else pytest.mark.slow)
+    for index, name in enumerate(CASES.values())
+]
 DINOV3 = 'vit_small_patch16_dinov3.lvd1689m'
 pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')
 
@@ -46,7 +51,7 @@ def test_the_page_has_every_name():
     assert f'{equal} of {len(NAMES)} names of timm {timm.__version__}' in tool.PAGE.read_text()
 
 
-@pytest.mark.parametrize('name', CASES.values())
+@pytest.mark.parametrize('name', SOME)
 def test_outputs_are_as_the_page_says(name):
     assert tool.compare(name) == PAGE[name]
 
