@@ -195,7 +195,9 @@ def test_every_variant_is_measured_and_left_as_it_was(name):
 @pytest.mark.parametrize('name', SPARSE)
 def test_attention_to_chosen_keys_is_refused(name):
     model = variants.VARIANTS[name]().eval()
-    with pytest.raises(ValueError, match=r'attention distance is defined for .*, got (BigBird|LSH)'):
+    with pytest.raises(
+        ValueError, match=r'attention distance is defined for .*, got (BigBird|LSH)'
+    ):
         attention_distances(model, [IMAGE], find_stages(model))
 
 
