@@ -104,11 +104,11 @@ class Screen:
         self.stream = sys.stdout
 
     def __call__(self, report: robust.Report) -> None:
-        renditions = report.key == robust.RENDITIONS
+        renditions = report.cell == robust.RENDITIONS
         metric = 'subset/top1' if renditions else self.metric
-        metric = robust.headline_of({report.key: report.measured}, metric)
+        metric = robust.headline_of({report.cell: report.measured}, metric)
         left = f'{report.left} left, about {clock(report.seconds_left)}' if report.left else 'done'
-        line = f'  {report.key:<22} {metric} {report.measured[metric]:<9.4g} {left}'
+        line = f'  {report.cell:<22} {metric} {report.measured[metric]:<9.4g} {left}'
         print(line, file=self.stream, flush=True)
 
 
@@ -128,7 +128,7 @@ def main():
     with joined(cfg), stop_with_message():
         record = main_process_says(lambda: record_of(options, cfg))
         if is_main_process():
-            there = sum(cell.key in record.results for cell in cells)
+            there = sum(cell.test_set in record.results for cell in cells)
             done = f', {there} of them done before' if there else ''
             print(f'{len(cells)} test sets{done}. Ctrl-C stops; the same command goes on.')
         screen = Screen(options.metric)

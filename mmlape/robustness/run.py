@@ -26,14 +26,14 @@ __all__ = ['Cell', 'Report', 'cells_of', 'measure']
 class Cell(NamedTuple):
     """A test set: its name in the record, and its data."""
 
-    key: str
+    test_set: str
     data: Callable[[], Data]
 
 
 class Report(NamedTuple):
     """After a cell: what was measured, how many are left, and the seconds that they will take."""
 
-    key: str
+    cell: str
     measured: dict[str, float]
     left: int
     seconds_left: float
@@ -87,7 +87,7 @@ def measure(
         record: Where results go. Only the main process writes it.
         report: Called in the main process, after every cell.
     """
-    left = [cell for cell in cells if cell.key not in record.results]
+    left = [cell for cell in cells if cell.test_set not in record.results]
     if not left:
         return
     runner = RUNNERS.build(cfg)
@@ -100,9 +100,9 @@ def measure(
     for done, cell in enumerate(left, 1):
         measured = _test(runner, cfg, cell.data(), datasets)
         if is_main_process():
-            record.put(cell.key, measured)
+            record.put(cell.test_set, measured)
             pace = (time.monotonic() - started) / done
-            report(Report(cell.key, measured, len(left) - done, pace * (len(left) - done)))
+            report(Report(cell.test_set, measured, len(left) - done, pace * (len(left) - done)))
     runner.call_hook('after_run')
 
 

@@ -71,10 +71,10 @@ def test_a_pipeline_without_a_place_is_refused():
 def test_all_test_sets():
     cells = cells_of(Config.fromfile(DETECTOR), seed=0)
     assert len(cells) == 1 + 15 * 5
-    assert [cell.key for cell in cells[:2]] == ['clean', 'gaussian_noise/1']
+    assert [cell.test_set for cell in cells[:2]] == ['clean', 'gaussian_noise/1']
     assert cells[-1].data().dataloader.dataset.pipeline[1]['severity'] == 5
     few = cells_of(Config.fromfile(DETECTOR), ['fog', 'fog'], [3, 3])
-    assert [cell.key for cell in few] == ['clean', 'fog/3']
+    assert [cell.test_set for cell in few] == ['clean', 'fog/3']
 
 
 def test_the_published_images_are_not_cropped_again(tmp_path):
