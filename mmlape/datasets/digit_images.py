@@ -31,6 +31,8 @@ class DigitImages(BaseDataset):
     Args:
         split: ``'train'`` (default) or ``'val'``.
         seed: Seed of everything random. Default 0.
+        photographs: False for black in place of photographs, which for learning without labels are as good a thing to
+            tell images apart by as digits are. Default True.
         options: Of MMEngine's ``BaseDataset`` (``pipeline``, ``indices``, ...).
 
     Raises:
@@ -40,15 +42,20 @@ class DigitImages(BaseDataset):
     METAINFO = dict(classes=tuple(map(str, range(10))))
 
     def __init__(
-        self, split: Literal['train', 'val'] = 'train', seed: int = 0, **options: Any
+        self,
+        split: Literal['train', 'val'] = 'train',
+        seed: int = 0,
+        photographs: bool = True,
+        **options: Any,
     ) -> None:
-        self.split, self.seed = split, seed
+        self.split, self.seed, self.photographs = split, seed, photographs
         super().__init__(**options)
 
     def load_data_list(self) -> list[dict]:
         """``img`` and ``gt_label`` of every image."""
         banks, regions = load_sources(self.seed)
-        bank, photographs = banks[self.split], regions[self.split]
+        bank = banks[self.split]
+        photographs = regions[self.split] if self.photographs else []
         # Every image has a generator of its own, so that it does not depend on how many there are.
         start = [self.seed, SPLITS.index(self.split)]
         return [
@@ -64,8 +71,10 @@ def _paint(
     rng: np.random.Generator, bank: DigitBank, number: int, regions: list[PhotoRegion]
 ) -> np.ndarray:
     """One of the bank's digits, ``(32, 32, 3)`` uint8."""
-    region = regions[rng.integers(len(regions))]
-    image = (paint_background(rng, region, SIDE, CROP_SIDES)[0] * DARKER).astype(np.uint8)
+    image = np.zeros((SIDE, SIDE, 3), np.uint8)
+    if regions:
+        region = regions[rng.integers(len(regions))]
+        image = (paint_background(rng, region, SIDE, CROP_SIDES)[0] * DARKER).astype(np.uint8)
     side = int(rng.integers(DIGIT_SIDES[0], DIGIT_SIDES[1] + 1))
     opacity = ink_opacity(bank.images[number], side)[..., None]
     y, x = rng.integers(SIDE - side + 1, size=2)

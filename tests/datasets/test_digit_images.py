@@ -30,6 +30,15 @@ def test_it_is_the_same_every_time(splits):
         assert not np.array_equal(other[index]['img'], image)
 
 
+def test_without_photographs(splits):
+    dark = DigitImages('val', photographs=False, indices=20)
+    for index in range(20):
+        image = dark[index]['img']
+        assert np.median(image) == 0 and image.max() > 100
+    labels = [dark.get_data_info(index)['gt_label'] for index in range(20)]
+    assert labels == [splits['val'].get_data_info(index)['gt_label'] for index in range(20)]
+
+
 def test_mistakes():
     with pytest.raises(TypeError, match="split must be 'train' or 'val', got 'test'"):
         DigitImages('test')

@@ -116,8 +116,10 @@ def draw_curves(records: list[dict[str, Any]]) -> Figure:
 def _draw_distances(folder: Path, config: Path) -> dict[str, Figure]:
     """How far the heads look on validation images, of the first seed before and after training."""
     pipeline = [dict(type='mmpretrain.PackInputs')]
-    images = DigitImages(split='val', pipeline=pipeline, indices=IMAGES)
-    preprocessor = Config.fromfile(config).data_preprocessor
+    cfg = Config.fromfile(config)
+    shown = cfg.val_dataloader.dataset.photographs
+    images = DigitImages('val', photographs=shown, pipeline=pipeline, indices=IMAGES)
+    preprocessor = cfg.data_preprocessor
     mean, std = preprocessor.mean[0], preprocessor.std[0]
     batch = [(item['inputs'][None].float() - mean) / std for item in images]
     last = folder / Path((folder / 'last_checkpoint').read_text()).name
