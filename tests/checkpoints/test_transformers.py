@@ -1,21 +1,27 @@
 """Files of Hugging Face's transformers: its outputs from its weights, in its names, whole or a part of something."""
 
+import json
+
 import pytest
 import timm
 import torch
+from mmengine.config import Config
+from safetensors.torch import save_file
+from tool_runs import Commands
 
 from mmlape.backbones import timm_archs
 from mmlape.checkpoints import convert, convert_with_report
+from mmlape.checkpoints.reading import read_checkpoint
 from mmlape.registry import MODELS
 
 NAMES = (
-    'vit', 'dinov2', 'dinov2_swiglu', 'dinov2_with_registers', 'dinov3_vit', 'dinov3_vit_gated', 'beit',
+    'vit', 'deit', 'dinov2', 'dinov2_swiglu', 'dinov2_with_registers', 'dinov3_vit', 'dinov3_vit_gated', 'beit',
     'clip_vision', 'siglip_vision',
 )  # fmt: skip
 # What stands before the names of a network inside of a classifier, or of both towers.
 AROUND = {
-    'vit': 'vit.', 'dinov2': 'dinov2.', 'dinov2_with_registers': 'dinov2_with_registers.', 'dinov3_vit': 'model.',
-    'beit': 'beit.', 'clip_vision': 'vision_model.', 'siglip_vision': 'vision_model.',
+    'vit': 'vit.', 'deit': 'deit.', 'dinov2': 'dinov2.', 'dinov2_with_registers': 'dinov2_with_registers.',
+    'dinov3_vit': 'model.', 'beit': 'beit.', 'clip_vision': 'vision_model.', 'siglip_vision': 'vision_model.',
 }  # fmt: skip
 pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')
 
@@ -134,3 +140,27 @@ def test_other_files_are_refused(golden):
     beit = golden('transformers_beit')
     with pytest.raises(ValueError, match='no place for'):
         convert({**beit.state, shared: torch.zeros(52, 2)}, 'transformers', build(beit.meta))
+
+
+def test_the_command_reads_a_folder(golden, tmp_path, monkeypatch, capsys):
+    """As ``save_pretrained`` writes it, in two files; the result loads strictly."""
+    meta, state, _ = golden('transformers_dinov3_vit')
+    folder, places = tmp_path / 'dinov3', {}
+    folder.mkdir()
+    for number, names in enumerate((list(state)[:9], list(state)[9:]), 1):
+        places.update(dict.fromkeys(names, f'model-{number:05}-of-00002.safetensors'))
+        save_file({each: state[each] for each in names}, folder / places[names[0]])
+    (folder / 'model.safetensors.index.json').write_text(json.dumps(dict(weight_map=places)))
+    model = build(meta)
+    arch = timm_archs.describe(timm.create_model(meta['timm'], **meta['options']))
+    backbone = dict(type='mmlape.VisionTransformer', arch=arch, out_type='raw')
+    Config(dict(model=backbone, default_scope='mmlape')).dump(tmp_path / 'config.py')
+    command = Commands(tmp_path, monkeypatch, capsys)
+    said = command(
+        'model_converters/convert.py', 'transformers', folder, 'out.pth', '--config', tmp_path / 'config.py'
+    )  # fmt: skip
+    assert '(100.0% of the values) taken from source' in said
+    written = read_checkpoint(tmp_path / 'out.pth')['state_dict']
+    expected = convert(state, 'transformers', model)
+    assert written.keys() == expected.keys()
+    assert all(torch.equal(written[each], value) for each, value in expected.items())
