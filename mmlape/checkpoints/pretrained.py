@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 from mmengine.logging import print_log
@@ -106,7 +107,10 @@ class Pretrained:
         checkpoint = cast(str, self.checkpoint)  # there is one of both
         if checkpoint.startswith(_ADDRESS):
             return read_checkpoint(download_checkpoint(checkpoint))
-        return read_checkpoint(checkpoint)
+        path = Path(checkpoint).expanduser()
+        state = read_checkpoint(path)
+        FORMATS[self.source].check_beside(path, backbone)
+        return state
 
 
 def _timm_arch(module: nn.Module | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
 
 from .errors import CheckpointError, MissingCheckpointError
 
@@ -58,16 +59,26 @@ def shards_of(index: Path) -> dict[Path, set[str]]:
     return shards
 
 
-def _places(index: Path) -> dict[str, str]:
-    if index.stat().st_size > _MOST_BYTES:
-        raise CheckpointError(f'{str(index)!r} is no index: it is larger than {_MOST_BYTES} bytes')
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """The content of a small JSON file, an object.
+
+    Raises:
+        CheckpointError: If it is none, and so is not ``what`` it should be.
+    """
+    fault = f'{str(path)!r} is no {what}: '
+    if path.stat().st_size > _MOST_BYTES:
+        raise CheckpointError(f'{fault}it is larger than {_MOST_BYTES} bytes')
     try:
-        content = json.loads(index.read_bytes())
+        content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f'{str(index)!r} is no index: it cannot be read as JSON: {error}'
-        ) from None
-    places = content.get('weight_map') if isinstance(content, dict) else None
+        raise CheckpointError(f'{fault}it cannot be read as JSON: {error}') from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f'{fault}it holds a {type(content).__name__}')
+    return content
+
+
+def _places(index: Path) -> dict[str, Any]:
+    places = read_json(index, 'index').get('weight_map')
     if not isinstance(places, dict) or not places:
         raise CheckpointError(
             f'{str(index)!r} is no index: it has no weight_map with names of files'

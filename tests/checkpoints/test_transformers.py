@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from tool_runs import Commands
 
 from mmlape.backbones import timm_archs
-from mmlape.checkpoints import convert, convert_with_report
+from mmlape.checkpoints import Pretrained, convert, convert_with_report
 from mmlape.checkpoints.reading import read_checkpoint
 from mmlape.registry import MODELS
 
@@ -164,3 +164,32 @@ def test_the_command_reads_a_folder(golden, tmp_path, monkeypatch, capsys):
     expected = convert(state, 'transformers', model)
     assert written.keys() == expected.keys()
     assert all(torch.equal(written[each], value) for each, value in expected.items())
+
+
+@pytest.mark.parametrize('wrapped', [False, True])
+def test_the_config_beside_it(golden, tmp_path, wrapped):
+    """Names what weights do not: another number of heads, another activation, other turns."""
+    meta, state, _ = golden('transformers_dinov3_vit')
+    save_file(state, tmp_path / 'model.safetensors')
+    model = build(meta)
+    config = dict(num_attention_heads=2, hidden_act='gelu', rope_theta=100.0, layer_norm_eps=1e-5)
+
+    def load(place, **changes):
+        content = {**config, **changes}
+        content = dict(vision_config=content) if wrapped else content
+        (tmp_path / 'config.json').write_text(json.dumps(content))
+        Pretrained('transformers', checkpoint=str(place))(model)
+
+    load(tmp_path)
+    load(tmp_path / 'model.safetensors')
+    for changes, ours in (
+        (dict(num_attention_heads=4), '2'),
+        (dict(hidden_act='gelu_pytorch_tanh'), 'gelu'),
+        (dict(rope_theta=10.0), '100.0'),
+    ):
+        with pytest.raises(ValueError, match=f'config.json.* says .*, the model has {ours}'):
+            load(tmp_path, **changes)
+    load(tmp_path, hidden_act='of another library', num_attention_heads=None)
+    (tmp_path / 'config.json').write_text('[]')
+    with pytest.raises(ValueError, match='is no config of a model'):
+        Pretrained('transformers', checkpoint=str(tmp_path))(model)

@@ -126,7 +126,7 @@ def main() -> None:
     MMLogger.get_instance('convert', log_level='ERROR')
     torch.manual_seed(options.seed)
     model = build(config)
-    checkpoint = weights.read(None if weights.model is None else backbone_of(model, config))
+    checkpoint = weights.read(model)
     whole = is_whole_model(model) and holds_more_than_a_backbone(tensors_of(checkpoint), model)
     model = model if whole else backbone_of(model, config)
     report = weights.load(model, checkpoint)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+from torch import nn
 
 from .timm_names import to_our_names
+from .transformers_config import check_config
 from .vit import LEFT, PlainViT, State
 
 _Renames = tuple[tuple[str, str], ...]
@@ -50,6 +54,10 @@ class Transformers(PlainViT):
         (r'^(decoder|lm_head)\.', 'of the pre-training'),
         (r'\bposition_ids$|\brelative_position_index$', 'computed, not learned'),
     )  # fmt: skip
+
+    def check_beside(self, checkpoint: Path, model: nn.Module | None) -> None:
+        """Heads, activation and rotary position, by ``config.json``."""
+        check_config(checkpoint, model)
 
     def rename(self, state: State) -> State:
         """Names of the ViT.
