@@ -15,13 +15,14 @@ from mmlape.checkpoints.reading import read_checkpoint
 from mmlape.registry import MODELS
 
 NAMES = (
-    'vit', 'deit', 'dinov2', 'dinov2_swiglu', 'dinov2_with_registers', 'dinov3_vit', 'dinov3_vit_gated', 'beit',
-    'clip_vision', 'siglip_vision',
+    'vit', 'vit_mae', 'deit', 'dinov2', 'dinov2_swiglu', 'dinov2_with_registers', 'dinov3_vit',
+    'dinov3_vit_gated', 'beit', 'clip_vision', 'siglip_vision',
 )  # fmt: skip
 # What stands before the names of a network inside of a classifier, or of both towers.
 AROUND = {
-    'vit': 'vit.', 'deit': 'deit.', 'dinov2': 'dinov2.', 'dinov2_with_registers': 'dinov2_with_registers.',
-    'dinov3_vit': 'model.', 'beit': 'beit.', 'clip_vision': 'vision_model.', 'siglip_vision': 'vision_model.',
+    'vit': 'vit.', 'vit_mae': 'vit.', 'deit': 'deit.', 'dinov2': 'dinov2.',
+    'dinov2_with_registers': 'dinov2_with_registers.', 'dinov3_vit': 'model.', 'beit': 'beit.',
+    'clip_vision': 'vision_model.', 'siglip_vision': 'vision_model.',
 }  # fmt: skip
 pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')
 
