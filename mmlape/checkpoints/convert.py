@@ -42,8 +42,8 @@ def convert(
     Args:
         state_dict: Names to tensors; a checkpoint that holds them under ``state_dict``, ``model`` or
             ``state_dict_ema`` is unwrapped, and the prefix ``module.`` is stripped.
-        source: A name of :data:`~mmlape.checkpoints.FORMATS`: ``'timm'``, ``'deit'``, ``'lape'``, ``'pvt'``, ``'dtn'``,
-            ``'t2t'``, ``'vit_adapter'``, ``'mmseg'``, ``'mmpretrain'``, or ``'mmlape'`` for ours.
+        source: A name of :data:`~mmlape.checkpoints.FORMATS`: ``'timm'``, ``'transformers'``, ``'deit'``, ``'lape'``,
+            ``'pvt'``, ``'dtn'``, ``'t2t'``, ``'vit_adapter'``, ``'mmseg'``, ``'mmpretrain'``, or ``'mmlape'`` for ours.
         model: One of our backbones, which takes the ``backbone.`` entries of a whole model's checkpoint; or a whole
             detector or segmentor with a ``backbone`` of ours, which takes its other parts too. A ViT's weights may go
             into a ``ViTAdapter``, then its ``vit`` receives them.
@@ -203,6 +203,10 @@ class _Conversion:
             and isinstance(self.model.get_submodule(owner), _WITH_BIAS)
         )
 
+    def _adds_nothing(self, name: str) -> bool:
+        """Whether a foreign entry is a bias of zeros, of a layer that the model has without a bias."""
+        return self._has_no_bias(name) and not self.foreign[name].any()
+
     def _account_for_the_rest(self) -> None:
         report = self.report
         problems: dict[str, list[str]] = {}
@@ -211,7 +215,10 @@ class _Conversion:
                 report.left_out[name] = 'the model has no such entry'
                 continue
             bare = name.removeprefix(self.prefix)
-            why, problem = self.adapter.leave(bare, self.described)
+            if self._adds_nothing(name):
+                why, problem = 'zeros, as in the model without it', ''
+            else:
+                why, problem = self.adapter.leave(bare, self.described)
             name = f'{BACKBONE}.{bare}' if report.whole else bare
             report.left_out[name] = why or problem
             if problem:

@@ -21,6 +21,7 @@ from safetensors import safe_open
 from .errors import CheckpointError, MissingCheckpointError
 from .matching import listed, problems_of
 from .reading import SAFETENSORS, download_checkpoint, main_process_first, read_checkpoint
+from .shards import file_in
 
 _MMCLS = 'mmcls://'
 
@@ -38,8 +39,8 @@ def register() -> None:
 
 
 def load_from_local(filename: str, map_location: Any = None) -> dict[str, Any]:
-    """A file; the tensors of a ``.safetensors`` as ``state_dict``, its texts as ``meta``."""
-    path = Path(filename).expanduser()
+    """A file, or the one in a folder; the tensors of a ``.safetensors`` as ``state_dict``, its texts as ``meta``."""
+    path = file_in(Path(filename).expanduser())
     checkpoint = read_checkpoint(path, map_location)
     if path.suffix == SAFETENSORS:
         with safe_open(path, framework='pt') as file:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 from mmengine.logging import print_log
@@ -34,10 +35,10 @@ class Pretrained:
     anew afterwards.
 
     Args:
-        source: Format of the weights: ``'timm'``, ``'deit'``, ``'lape'``, ``'pvt'``, ``'dtn'``, ``'vit_adapter'``,
-            ``'mmseg'``, ``'mmpretrain'``, or ``'mmlape'`` for ours.
+        source: Format of the weights: ``'timm'``, ``'transformers'``, ``'deit'``, ``'lape'``, ``'pvt'``, ``'dtn'``,
+            ``'vit_adapter'``, ``'mmseg'``, ``'mmpretrain'``, or ``'mmlape'`` for ours.
         checkpoint: Path or http(s) address of a checkpoint: ``.safetensors``, or what ``torch.save`` wrote, which is
-            read with ``weights_only=True``.
+            read with ``weights_only=True``; or of the ``.index.json`` of several; or a folder with one of these.
         model: Name of a timm model whose published weights are taken; for ``source='timm'`` in place of
             ``checkpoint``. Default None: without a ``checkpoint`` too, the name that the backbone has as ``arch``.
         min_matched: Least share of the values that must come from the checkpoint, else it fails; of every part of a
@@ -106,7 +107,10 @@ class Pretrained:
         checkpoint = cast(str, self.checkpoint)  # there is one of both
         if checkpoint.startswith(_ADDRESS):
             return read_checkpoint(download_checkpoint(checkpoint))
-        return read_checkpoint(checkpoint)
+        path = Path(checkpoint).expanduser()
+        state = read_checkpoint(path)
+        FORMATS[self.source].check_beside(path, backbone)
+        return state
 
 
 def _timm_arch(module: nn.Module | None) -> str:

@@ -9,7 +9,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlparse
 
@@ -25,6 +25,8 @@ from .config_text import make_configs_plain
 from .errors import CheckpointError, DownloadError, MissingCheckpointError
 from .history import check_arrays, parts_of_history
 from .integrity import fault_of, unchanged
+from .matching import listed
+from .shards import NAMES, file_in, is_index, shards_of
 
 SAFETENSORS = '.safetensors'
 TRUST = 'MMLAPE_TRUST_PICKLES'
@@ -36,7 +38,8 @@ _WANTS_MORE = (
 
 
 def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, Any]:
-    """Read a checkpoint: ``.safetensors``, or what ``torch.save`` wrote, with ``weights_only=True``.
+    """Read a checkpoint: ``.safetensors``, or what ``torch.save`` wrote, with ``weights_only=True``; or several such
+    files by their ``.index.json``; or a folder with ``model.safetensors``, ``pytorch_model.bin`` or an index of either.
 
     Besides tensors it may hold the training history that MMEngine puts into its checkpoints, and the arguments that
     timm puts into its own (with torch >= 2.6). Texts of configs in it are data afterwards, see :func:`plain_config`.
@@ -44,16 +47,18 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, An
     variable ``MMLAPE_TRUST_PICKLES=1``, what ``weights_only`` refuses is unpickled whole, which may run code.
 
     Args:
-        path: The file, or a link to it.
+        path: The file, a link to it, or the folder.
         map_location: As in ``torch.load``. Default the CPU.
 
     Raises:
-        MissingCheckpointError: A ``FileNotFoundError``, if there is no such file.
+        MissingCheckpointError: A ``FileNotFoundError``, if there is no such file, or one that the index names.
         CheckpointError: A ``ValueError``, if it is no checkpoint, is damaged, changes meanwhile, or holds objects of
-            other kinds.
+            other kinds; if the index names files elsewhere, or other entries than its files hold.
     """
-    path = Path(path).expanduser()
+    path = file_in(Path(path).expanduser())
     _check_there(path)
+    if is_index(path):
+        return _read_shards(path, map_location)
     with unchanged(path):
         fault = fault_of(path)
         if fault:
@@ -87,14 +92,18 @@ def main_process_first() -> Iterator[None]:
 def download_checkpoint(address: str) -> Path:
     """The file behind an http(s) address, kept in ``torch.hub``'s folder and downloaded where it is not there yet.
 
+    Where a file has the name that all models' files have (``model.safetensors``), its folder has that of its address.
+
     Raises:
         CheckpointError: A ``ValueError``, if the address names no file.
         DownloadError: A ``ConnectionError``, if it cannot be downloaded.
     """
-    name = Path(urlparse(address).path).name
-    if not name:
+    place = PurePosixPath(urlparse(address).path)
+    if not place.name:
         raise CheckpointError(f'the address {address!r} names no file')
-    path = Path(torch.hub.get_dir(), 'checkpoints', name)
+    path = Path(torch.hub.get_dir(), 'checkpoints', place.name)
+    if place.name in NAMES:
+        path = path.parent / '--'.join(place.parts[1:-1]) / place.name
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -134,14 +143,28 @@ def weights_only_everywhere() -> Iterator[None]:
 
 
 def _check_there(path: Path) -> None:
-    if path.is_dir():
-        raise CheckpointError(f'{str(path)!r} is a folder, not a checkpoint file')
     if not path.is_file():
         what = f'{str(path)!r} is a link to nothing' if path.is_symlink() else None
         what = what or (f'{str(path)!r} is no file' if path.exists() else None)
         raise MissingCheckpointError(what or f'there is no checkpoint {str(path)!r}')
     if path.is_symlink():
         print_log(f'{path} is a link to {path.resolve()}', logger='current')
+
+
+def _read_shards(index: Path, map_location: Any) -> dict[str, Any]:
+    """All files of an index, each read as one that stands alone."""
+    whole: dict[str, Any] = {}
+    with unchanged(index):
+        shards = shards_of(index)
+        for path, entries in shards.items():
+            shard = read_checkpoint(path, map_location)
+            if shard.keys() != entries:
+                other = sorted(shard.keys() ^ entries, key=str)
+                raise CheckpointError(
+                    f'{str(path)!r} is not the file that {index.name} was made for: {listed(other)} in one alone'
+                )
+            whole.update(shard)
+    return whole
 
 
 def _read_safetensors(path: Path, map_location: Any) -> dict[str, Any]:

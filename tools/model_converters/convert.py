@@ -2,11 +2,11 @@
 
     python tools/model_converters/convert.py SOURCE WEIGHTS OUT --config CONFIG
 
-SOURCE is a format (timm, deit, lape, pvt, dtn, vit_adapter, mmseg, mmpretrain, mmlape), WEIGHTS a file, an http(s)
-address or, for timm, the name of a model. From the checkpoint of a whole detector or segmentor comes a file for that of
-the config, which ``load_from`` and ``tools/test.py`` take; from that of a backbone, one for
-``init_cfg=dict(type='mmlape.Pretrained', source='mmlape', checkpoint=OUT)``. OUT ends in .pth or .safetensors. See
-docs/weights.md.
+SOURCE is a format (timm, transformers, deit, lape, pvt, dtn, vit_adapter, mmseg, mmpretrain, mmlape), WEIGHTS a file, a
+folder with one, an http(s) address or, for timm, the name of a model. From the checkpoint of a whole detector or
+segmentor comes a file for that of the config, which ``load_from`` and ``tools/test.py`` take; from that of a backbone,
+one for ``init_cfg=dict(type='mmlape.Pretrained', source='mmlape', checkpoint=OUT)``. OUT ends in .pth or .safetensors.
+See docs/weights.md.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from mmengine.config import Config, DictAction
 from mmengine.logging import MMLogger
@@ -34,13 +35,15 @@ from mmlape.checkpoints.writing import check_target, write_checkpoint
 from mmlape.launch import find_config
 
 # Suffixes of files: a timm model's name may have a dot too.
-FILES = ('.pth', '.pt', '.bin', '.tar', '.safetensors')
+FILES = ('.pth', '.pt', '.bin', '.tar', '.safetensors', '.json')
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Convert weights from elsewhere for a config.')
     parser.add_argument('source', choices=sorted(FORMATS), help='format of the weights')
-    parser.add_argument('weights', help='file, http(s) address, or name of a timm model')
+    parser.add_argument(
+        'weights', help='file, folder with one, http(s) address, or name of a timm model'
+    )
     parser.add_argument('out', type=Path, help='file to write: .pth or .safetensors')
     parser.add_argument(
         '--config', required=True, help='whose model or backbone takes them: a file, or a name'
@@ -89,6 +92,7 @@ def origin(options: argparse.Namespace) -> dict[str, str]:
     """The arguments of ``Pretrained`` that say where the weights are."""
     path = Path(options.weights)
     a_file = path.suffix in FILES or '://' in options.weights or path.expanduser().is_file()
+    a_file |= path.expanduser().is_dir() and not timm.is_model(options.weights)
     return {'checkpoint' if a_file or options.source != 'timm' else 'model': options.weights}
 
 
@@ -122,7 +126,7 @@ def main() -> None:
     MMLogger.get_instance('convert', log_level='ERROR')
     torch.manual_seed(options.seed)
     model = build(config)
-    checkpoint = weights.read(None if weights.model is None else backbone_of(model, config))
+    checkpoint = weights.read(model)
     whole = is_whole_model(model) and holds_more_than_a_backbone(tensors_of(checkpoint), model)
     model = model if whole else backbone_of(model, config)
     report = weights.load(model, checkpoint)

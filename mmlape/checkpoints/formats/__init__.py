@@ -12,6 +12,7 @@ from .openmmlab import OpenMMLabViT
 from .pvt import PublishedPVT
 from .swin import PublishedSwin
 from .t2t import PublishedT2T
+from .transformers import Transformers
 from .vit import DeiT, ReferenceLaPE, Timm
 from .vit_adapter import ReferenceViTAdapter
 
@@ -21,6 +22,7 @@ FORMATS: dict[str, Format] = {
     'mmlape': Format(),
     'timm': Timm(),
     'deit': DeiT(),
+    'transformers': Transformers(),
     'lape': ReferenceLaPE(),
     'pvt': PublishedPVT(),
     'dtn': PublishedDTN(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 from torch import Tensor, nn
 
@@ -45,6 +46,13 @@ class Format:
     )
     must_place: Reasons = _OWN
     leaves_others = True
+
+    def check_beside(self, checkpoint: Path, model: nn.Module | None) -> None:
+        """Compare ``model``, a backbone, with what lies beside the file or folder ``checkpoint``. Default nothing.
+
+        Raises:
+            ValueError: If the file is of another network.
+        """
 
     def resolve(self, state: State) -> Format:
         """The adapter for ``state``, where the format has several layouts; else this one."""

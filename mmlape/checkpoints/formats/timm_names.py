@@ -26,7 +26,7 @@ def to_our_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
     Queries, keys and values become one layer, with a bias of zeros where they have none; so do a gate and what it
     gates. Branches that share a layer (``in_proj``) become two. Keys and values of fewer heads than queries are
-    repeated for each.
+    repeated for each. The class token of DINOv2 with registers takes in its row of the table, which timm's has not.
     """
     renamed: dict[str, Tensor] = {}
     blocks: dict[str, Block] = {}
@@ -38,6 +38,8 @@ def to_our_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
             blocks.setdefault(found[1], {})[found[2]] = tensor
         else:
             renamed[name] = tensor
+    if 'register_tokens' in state:
+        _add_class_row(renamed)
     freqs = renamed.pop('rope.freqs', None)
     for layer, block in blocks.items():
         for step in _STEPS:
@@ -46,6 +48,25 @@ def to_our_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
             block['attn.position.freqs'] = freqs[:, int(layer)]
         renamed.update({f'blocks.{layer}.{name}': tensor for name, tensor in block.items()})
     return renamed
+
+
+def _add_class_row(renamed: dict[str, Tensor]) -> None:
+    """The first row of a position table, added to the class token once and for all."""
+    if {'cls_token', 'pos_embed'} <= renamed.keys():
+        first, renamed['pos_embed'] = renamed['pos_embed'].tensor_split([1], dim=1)
+        renamed['cls_token'] = renamed['cls_token'] + first
+
+
+def _mask_bias(block: Block) -> None:
+    """A bias times its mask (DINOv3): 0 for keys, 1 for the rest. Some files hold NaN in its place."""
+    mask = block.pop('attn.qkv.bias_mask', None)
+    bias = block.get('attn.qkv.bias')
+    if mask is None or bias is None:
+        return
+    meant = torch.ones_like(bias)
+    meant.tensor_split(3)[1].zero_()
+    mask = torch.where(mask.isnan(), meant, mask.to(bias.dtype))
+    block['attn.qkv.bias'] = torch.where(mask == 0, mask, bias * mask)
 
 
 def _join_attention(block: Block) -> None:
@@ -138,5 +159,5 @@ def _scale_both(block: Block) -> None:
 
 
 _STEPS: tuple[Callable[[Block], None], ...] = (
-    _join_attention, _join_gate, _split_branches, _split_table, _scale_both
+    _mask_bias, _join_attention, _join_gate, _split_branches, _split_table, _scale_both
 )  # fmt: skip

@@ -9,7 +9,7 @@ from torch import nn
 
 from mmlape.backbones import StagedTransformer, VisionTransformer, ViTAdapter
 from mmlape.layers import SwiGLU
-from mmlape.position import AttentionPosition
+from mmlape.position import AttentionPosition, RotaryPosition
 
 from .base import LAYER_SCALE, Format, Reasons, State, need
 from .levit import TimmLeViT
@@ -18,6 +18,8 @@ from .swin import TimmSwin
 from .timm_names import to_our_names
 
 _CLASSIFIER = r'^(head|head_dist|heads|fc_norm|pre_logits|attn_pool)\.'
+# Of DINOv3's own files.
+_PERIODS = 'rope_embed.periods'
 # What other transformers have and ours has not.
 OTHERS: Reasons = (
     LAYER_SCALE,
@@ -30,6 +32,11 @@ OTHERS: Reasons = (
     (
         r'rel_pos|relative_position|\.position\.prefix_table$',
         'relative positions (BEiT), which the model has not',
+    ),
+    (
+        r'\.attn\.qkv\.bias$',
+        'a bias of queries, keys and values, which the model has not: build it with qkv_bias=True, '
+        "or by timm's name with _qkvb",
     ),
     (r'rope|\.position\.freqs$', 'a rotary position, which the model has not'),
     (r'\.mlp\.norm\.', 'a norm in the feed-forward network, which the model has not'),
@@ -44,7 +51,7 @@ LEFT: Reasons = (
         r'^(reg_token|register_tokens)$',
         'register tokens, which the model has not: its outputs differ from the source\'s',
     ),
-    (r'^(mask_token|decoder_.*)$|^decoder_', 'of the pre-training'),
+    (r'^mask_token$|^decoder_|^(local_cls_norm|projectors)\.', 'of the pre-training'),
 )  # fmt: skip
 
 
@@ -82,7 +89,7 @@ class PlainViT(Format):
         turned = any(isinstance(part, AttentionPosition) for part in model.modules())
         if depth and not turned and not any(name.startswith('pos_embed') for name in state):
             found.append('the source has no position table (a rotary or relative position?)')
-        return found
+        return found + _other_turns(model, state)
 
     def leave(self, name: str, model: nn.Module) -> tuple[str, str]:
         """As for others; position tables of a model without, and layers that are not built, may be left out too."""
@@ -95,6 +102,8 @@ class PlainViT(Format):
                 own = getattr(model.position.joining, joined[1], None)
                 if own is not None and int(joined[2]) >= len(own):
                     return 'norms of layers that are not built', ''
+        if name == _PERIODS and _rotary(model):
+            return 'computed, not learned', ''
         if name == 'pos_embed':
             return 'the position of the model is no learned table', ''
         return super().leave(name, model)
@@ -161,6 +170,23 @@ class ReferenceLaPE(PlainViT):
         relative = any('relative_position' in name for name in state)
         table = {} if not relative else {'pos_embed': torch.zeros(0)}
         return super().problems(model, {**table, **state})
+
+
+def _rotary(model: nn.Module) -> RotaryPosition | None:
+    return next((part for part in model.modules() if isinstance(part, RotaryPosition)), None)
+
+
+def _other_turns(model: nn.Module, state: State) -> list[str]:
+    """Whether the periods in DINOv3's own files are others than the model's; those are rounded to 8 bits."""
+    periods, ours = state.get(_PERIODS), _rotary(model)
+    if periods is None or ours is None:
+        return []
+    count = ours.head_dims // 4
+    wanted = ours.temperature ** (torch.arange(count) / count)
+    centred = ours.rule.coordinates == 'centred' and ours.pairs == 'halves'
+    if centred and len(periods) == count and torch.allclose(periods.float(), wanted, rtol=0.01):
+        return []
+    return [f'the source turns queries and keys by other angles than the {ours} of the model']
 
 
 def num_layers(state: State) -> int:

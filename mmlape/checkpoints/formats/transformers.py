@@ -1,0 +1,98 @@
+"""Plain Vision Transformers under the names of Hugging Face's ``transformers``, which become timm's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from torch import nn
+
+from .timm_names import to_our_names
+from .transformers_config import check_config
+from .vit import LEFT, PlainViT, State
+
+_Renames = tuple[tuple[str, str], ...]
+
+# What a network's names begin with where it is a part of another: a classifier, or both towers of CLIP.
+_AROUND = re.compile(
+    r'^(?:(?:vit|deit|dinov2|dinov2_with_registers|beit|clip|siglip|model|vision_model)\.)+'
+)
+_LAYER = re.compile(r'^(?:encoder\.)?layers?\.(\d+)\.(.+)$')
+_OUTSIDE: _Renames = (
+    (r'^embeddings\.(cls_token|mask_token|register_tokens)$', r'\1'),
+    (r'^embeddings\.class_embedding$', 'cls_token'),
+    (r'^embeddings\.distillation_token$', 'dist_token'),
+    (r'^embeddings\.(?:position_embeddings|position_embedding\.weight)$', 'pos_embed'),
+    (r'^embeddings\.patch_embeddings?\.(?:projection\.)?(weight|bias)$', r'patch_embed.proj.\1'),
+    (r'^(?:layernorm|post_layernorm|norm)\.', 'norm.'),
+    (r'^pre_layr?norm\.', 'norm_pre.'),  # CLIP misspells it
+)
+_INSIDE: _Renames = (
+    (r'^attention\.attention\.', 'attention.'),
+    (r'^(?:attention|self_attn)\.([qkv])(?:uery|ey|alue|_proj)\.', r'attn.\1_proj.'),
+    (r'^(?:attention\.output\.dense|attention\.o_proj|self_attn\.out_proj)\.', 'attn.proj.'),
+    (r'^(?:attention\.)?relative_position_bias\.', 'attn.'),
+    (r'^(?:layernorm_before|layer_norm1)\.', 'norm1.'),
+    (r'^(?:layernorm_after|layer_norm2)\.', 'norm2.'),
+    (r'^intermediate\.dense\.', 'mlp.fc1.'),
+    (r'^(?:output\.dense|mlp\.down_proj)\.', 'mlp.fc2.'),
+    (r'^mlp\.weights_in\.', 'mlp.w12.'),
+    (r'^mlp\.weights_out\.', 'mlp.w3.'),
+    (r'^mlp\.gate_proj\.', 'mlp.fc1_g.'),
+    (r'^(?:layer_scale([12])\.lambda1|lambda_([12]))$', r'gamma_\1\2'),
+)
+
+
+class Transformers(PlainViT):
+    """ViT (MAE's too), DeiT, DINOv2 with and without registers, DINOv3, BEiT, and the images' side of CLIP and SigLIP:
+    the files of ``transformers``, in its older and newer names, with or without what is around the network."""
+
+    may_leave = (
+        *LEFT,
+        (r'^(classifier|cls_classifier|distillation_classifier|pooler)\.', 'of the classifier'),
+        (r'^(text_model|text_projection|visual_projection)\.|^logit_(scale|bias)$', 'of the comparison with texts'),
+        (r'^(decoder|lm_head)\.', 'of the pre-training'),
+        (r'\bposition_ids$|\brelative_position_index$', 'computed, not learned'),
+    )  # fmt: skip
+
+    def check_beside(self, checkpoint: Path, model: nn.Module | None) -> None:
+        """Heads, activation and rotary position, by ``config.json``."""
+        check_config(checkpoint, model)
+
+    def rename(self, state: State) -> State:
+        """Names of the ViT.
+
+        Raises:
+            ValueError: If two entries have one name there.
+        """
+        return super().rename(to_our_names(to_timm_names(state)))
+
+
+def to_timm_names(state: State) -> State:
+    """A state dict of ``transformers`` under timm's names; what is not in a ViT keeps its own.
+
+    Raises:
+        ValueError: If two entries have one name there: the file holds two networks.
+    """
+    gated = any('.mlp.gate_proj.' in name for name in state)
+    inside = (*_INSIDE, (r'^mlp\.up_proj\.', 'mlp.fc1_x.' if gated else 'mlp.fc1.'))
+    renamed: State = {}
+    for theirs, tensor in state.items():
+        name = _AROUND.sub('', theirs)
+        layer = _LAYER.match(name)
+        if layer:
+            name = f'blocks.{layer[1]}.{_apply(inside, layer[2])}'
+        else:
+            name = _apply(_OUTSIDE, name)
+        if name in renamed:
+            raise ValueError(f'the source holds {name!r} twice, once as {theirs!r}: two networks?')
+        # CLIP and SigLIP store rows without a batch.
+        rows = name in ('cls_token', 'pos_embed') and tensor.ndim < 3
+        renamed[name] = tensor.reshape(1, -1, tensor.shape[-1]) if rows else tensor
+    return renamed
+
+
+def _apply(renames: _Renames, name: str) -> str:
+    for pattern, replacement in renames:
+        name = re.sub(pattern, replacement, name)
+    return name
