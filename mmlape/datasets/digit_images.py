@@ -71,7 +71,7 @@ def _paint(
     rng: np.random.Generator, bank: DigitBank, number: int, regions: list[PhotoRegion]
 ) -> np.ndarray:
     """One of the bank's digits, ``(32, 32, 3)`` uint8."""
-    image = np.zeros((SIDE, SIDE, 3), np.uint8)
+    image: np.ndarray = np.zeros((SIDE, SIDE, 3), np.uint8)
     if regions:
         region = regions[rng.integers(len(regions))]
         image = (paint_background(rng, region, SIDE, CROP_SIDES)[0] * DARKER).astype(np.uint8)

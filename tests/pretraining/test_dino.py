@@ -337,10 +337,10 @@ def test_gradients_are_clipped_one_by_one_and_the_last_layer_waits(epoch):
 
 
 def test_what_the_student_starts_from_is_the_teachers_start_too():
-    """The init_cfg of the config: a standard deviation of 0.06."""
+    """The init_cfg of the config: a standard deviation of 0.12."""
     model = build()
     assert model.student['backbone'].blocks[0].mlp.fc1.weight.std() < 0.03
     model.init_weights()
     ours, theirs = model.backbone.state_dict(), model.student['backbone'].state_dict()
-    assert 0.04 < theirs['blocks.0.mlp.fc1.weight'].std() < 0.08
+    assert 0.1 < theirs['blocks.0.mlp.fc1.weight'].std() < 0.14
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())

@@ -61,6 +61,9 @@ class DINO(BaseSelfSupervisor):
         data_preprocessor: dict | nn.Module | None = None,
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
+        if data_preprocessor is None or isinstance(data_preprocessor, dict):  # in any scope
+            named = dict(type='mmpretrain.SelfSupDataPreprocessor')
+            data_preprocessor = {**named, **(data_preprocessor or {})}
         super().__init__(
             backbone=backbone, head=head, data_preprocessor=data_preprocessor, init_cfg=init_cfg
         )
