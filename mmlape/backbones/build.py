@@ -39,6 +39,12 @@ def build_inside(
         return None, own
     options = dict(spec.attention_position)
     named = check_layers('attention_position layers', options.pop('layers', None), len(own))
+    for layer in named:
+        attention = spec.layers[layer].attention['type']
+        if not getattr(MODELS.get(attention), 'takes_position', True):
+            raise ValueError(
+                f'{attention} takes no position inside the attention: leave attention_position out, got {options}'
+            )
     options.update(embed_dims=spec.embed_dims, num_heads=spec.num_heads, grid=grid)
     count = sum(spec.prefix.sizes.values())
     if getattr(MODELS.get(options['type']), 'shared', False):

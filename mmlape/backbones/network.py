@@ -24,6 +24,7 @@ from .build import (
     build_stem,
     init_linear,
 )
+from .freezing import frozen_parts, frozen_tokens
 from .names import alias_state_dict
 from .options import LAYER_NORM, NormPlaces, given_over, layers_of_units, sort_options
 from .outputs import DENSE, OUTPUTS, READ_PREFIX, build_pooling, check_out_type, check_vector
@@ -253,7 +254,7 @@ class StagedTransformer(Backbone):
     def finish(self, unit: int, tokens: Tensor, layout: Layout) -> Tensor:
         """Tokens of an output after its norm; where it has none they pass."""
         last = unit == self.num_units - 1
-        norm = self.norm if last and self.norm is not None else self._map_norm(unit)
+        norm = self.norm if last and self.norm is not None else self.norm_of_map(unit)
         return tokens if norm is None else norm(tokens, layout)
 
     def stages(self) -> list[Stage]:
@@ -297,35 +298,13 @@ class StagedTransformer(Backbone):
 
     def frozen_modules(self) -> list[nn.Module]:
         """The first ``frozen_stages`` layers or stages with what serves them, and what makes the first tokens."""
-        if self.frozen_stages < 0:
-            return []
-        counts = self._frozen_layers()
-        stages = self.stages()
-        if counts == [len(stage.blocks) for stage in stages]:
-            return list(self.children())
-        frozen = [
-            module
-            for number, (stage, count) in enumerate(zip(stages, counts))
-            if count or not number
-            for module in (*stage.up_to(count), self._map_norm(number) if count else None)
-            if module is not None
-        ]
-        return [*frozen, self.drop_after_position] if self.counts == 'layers' else frozen
+        return frozen_parts(self)
 
     def freeze(self) -> None:
         """Switch gradients off up to ``frozen_stages``, prefix tokens included that have joined by then."""
         super().freeze()
-        if self.frozen_stages < 0:
-            return
-        count, first = self._frozen_layers()[-1], self.num_stages == 1
-        if (count or first) and count >= self.prefix_after:
-            for name in self.prefix_names:
-                getattr(self, name).requires_grad_(False)
-
-    def _frozen_layers(self) -> list[int]:
-        """Number of first layers of each stage that are frozen."""
-        depths = [len(stage.blocks) for stage in self.stages()]
-        return layers_of_units(self.frozen_stages, depths, self.counts)
+        for token in frozen_tokens(self):
+            token.requires_grad_(False)
 
     def _count(self, sizes: Sequence[dict], out_indices: int | Sequence[int]) -> list[int]:
         """Units of the architecture and outputs among them; returns how many layers of each stage are built."""
@@ -379,7 +358,7 @@ class StagedTransformer(Backbone):
         replaced = final_norm is False or (final_norm and unit == self.num_units - 1)
         return self.map_norm and dense and not replaced
 
-    def _map_norm(self, unit: int) -> nn.Module | None:
+    def norm_of_map(self, unit: int) -> nn.Module | None:
         """The norm of an output's map alone."""
         return getattr(self, self.names['norm'].format(unit + 1), None) if self.map_norm else None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -32,6 +34,8 @@ class AttentionLayer(nn.Module):
     proj: nn.Linear
     # Channels of queries and keys by which scores are scaled; None: those of values.
     key_dims: int | None = None
+    # Whether a position inside the attention has a place here.
+    takes_position: ClassVar[bool] = True
 
     def __init__(
         self,

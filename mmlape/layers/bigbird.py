@@ -62,6 +62,8 @@ class BigBirdAttention(AttentionLayer):
         ValueError: If a value is out of range, ``window`` is even, or ``num_heads`` does not divide ``embed_dims``.
     """
 
+    takes_position = False
+
     def __init__(
         self,
         embed_dims: int,

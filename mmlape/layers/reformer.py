@@ -55,6 +55,7 @@ class LSHAttention(AttentionLayer):
         ValueError: If a value is out of range, ``num_buckets`` is odd, or ``num_heads`` does not divide ``embed_dims``.
     """
 
+    takes_position = False
     rotations: Tensor
 
     def __init__(

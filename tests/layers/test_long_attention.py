@@ -183,9 +183,13 @@ def test_positions_inside_are_refused(name):
         type='mmlape.VisionTransformer',
         arch=dict(embed_dims=16, depth=1, num_heads=4),
         attention=dict(type=f'mmlape.{name}'),
-        attention_position=dict(type='mmlape.RotaryPosition'),
     )
-    with pytest.raises(ValueError, match='takes no position inside the attention'):
-        MODELS.build(config)(torch.randn(1, 3, 32, 32))
-    with pytest.raises(TypeError, match="unexpected keyword argument 'position'"):
-        MODELS.build(dict(config, attention_position=dict(type='mmlape.RelativePositionBias')))
+    refused = pytest.raises(ValueError, match=f'{name} takes no position inside the attention')
+    for position in ('RotaryPosition', 'RelativePositionBias'):
+        with refused:
+            MODELS.build(dict(config, attention_position=dict(type=f'mmlape.{position}')))
+    sizes = dict(embed_dims=16, num_heads=4)
+    layer = MODELS.build(dict(sizes, type=f'mmlape.{name}'))
+    position = MODELS.build(dict(sizes, type='mmlape.RotaryPosition', grid=(4, 4)))
+    with refused:
+        layer(torch.randn(1, 16, 16), (4, 4), position(Layout((4, 4))))

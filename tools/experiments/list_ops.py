@@ -6,7 +6,7 @@ import argparse
 import json
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from demo_parts.console import output_to
@@ -17,7 +17,7 @@ from mmlape.datasets import build_list_ops
 from mmlape.datasets.list_ops import HEAD
 
 from .position import cores, do_left, one_run_per_line
-from .records import Records, Run, settings_of
+from .records import Job, Records, Run, settings_of
 from .table import markdown_table, replace_table, score_of
 from .training import train
 
@@ -35,16 +35,6 @@ DATA = dict(num_train=8000, num_val=1000, num_test=1000, length=(10, 100))
 RUN_SECONDS = 30
 METRIC = 'accuracy'
 KEPT = ('variant', 'seed', METRIC, 'iterations', 'parameters', 'seconds', 'device')
-
-
-class Job(NamedTuple):
-    """A run with all that a process needs to do it."""
-
-    run: Run
-    config: Path
-    data_root: Path
-    work_dir: Path
-    iterations: int | None
 
 
 def run_experiment(options: argparse.Namespace, clone: Path) -> int:

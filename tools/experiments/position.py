@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from demo_parts.console import Console, clock, output_to
@@ -17,7 +17,7 @@ from demo_parts.state import write_whole
 from mmlape.datasets import build_digit_cells
 
 from .chance import pixel_counts, without_position
-from .records import Records, Run, settings_of
+from .records import Job, Records, Run, settings_of
 from .table import markdown, replace_table
 from .training import train
 from .variants import VARIANTS
@@ -39,16 +39,6 @@ KEPT = (
     'seconds',
     'device',
 )
-
-
-class Job(NamedTuple):
-    """A run with all that a process needs to do it."""
-
-    run: Run
-    config: Path
-    data_root: Path
-    work_dir: Path
-    iterations: int | None
 
 
 def run_experiment(options: argparse.Namespace, clone: Path) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from demo_parts.state import fingerprint, write_whole
 
@@ -27,6 +27,16 @@ class Run:
     @property
     def name(self) -> str:
         return f'{self.variant}_seed{self.seed}'
+
+
+class Job(NamedTuple):
+    """A run with all that a process needs to do it."""
+
+    run: Run
+    config: Path
+    data_root: Path
+    work_dir: Path
+    iterations: int | None
 
 
 class Records:

@@ -33,7 +33,7 @@ class InsidePlan(NamedTuple):
         """What is added to the scores, ``(1, heads, queries, keys)``, or None."""
         position = self.position
         where = (query.grid, query.num_prefix, key.grid, key.num_prefix)
-        return position.planned(('bias', *where), lambda: position.bias(query, key))
+        return position.planned(('bias', *where), lambda: position.bias_with(self.rows, query, key))
 
 
 class AttentionPosition(PlanKeeper, ABC):
@@ -91,7 +91,7 @@ class AttentionPosition(PlanKeeper, ABC):
         return InsidePlan(self, self.planned(('rows', *where), lambda: self.prepare(query, key)))
 
     def prepare(self, query: Layout, key: Layout) -> Any:
-        """Whatever :meth:`place` needs for these layouts. Default nothing."""
+        """Whatever :meth:`place` and :meth:`bias_with` need for these layouts. Default nothing."""
         return None
 
     def place(
@@ -108,6 +108,10 @@ class AttentionPosition(PlanKeeper, ABC):
     def bias(self, query: Layout, key: Layout) -> Tensor | None:
         """What is added to the scores, ``(1, heads, query.num_tokens, key.num_tokens)``. Default None, nothing."""
         return None
+
+    def bias_with(self, rows: Any, query: Layout, key: Layout) -> Tensor | None:
+        """:meth:`bias`, of what :meth:`prepare` made for all layers. Default: it needs nothing of that."""
+        return self.bias(query, key)
 
 
 def centres(count: int, extent: int, device: torch.device) -> Tensor:

@@ -40,7 +40,13 @@ class OffsetBias(AttentionPosition):
     def table(self, grid: Grid) -> Tensor:
         """Of all offsets query - key on ``grid = (H, W)`` in raster order, ``((2 * H - 1) * (2 * W - 1), heads)``."""
 
-    def bias(self, query: Layout | Grid, key: Layout | Grid | None = None, step: int = 1) -> Tensor:
+    def bias(
+        self,
+        query: Layout | Grid,
+        key: Layout | Grid | None = None,
+        step: int = 1,
+        table: Tensor | None = None,
+    ) -> Tensor:
         """``(1, heads, queries, keys)``; zero for prefix tokens, which layouts have and grids have not, without
         ``prefix_scores``.
 
@@ -48,9 +54,12 @@ class OffsetBias(AttentionPosition):
             query: Where queries lie.
             key: Where keys lie. Default None, as queries.
             step: Only every so-manieth row and column of the queries' grid, from the first on, has queries. Default 1.
+            table: :meth:`table` of the queries' grid, if it is there already. Default None.
         """
         key = query if key is None else key
-        bias = self._between((query[0], query[1]), (key[0], key[1]), step)
+        queries_on, keys_on = (query[0], query[1]), (key[0], key[1])
+        table = self.table(queries_on) if table is None else table
+        bias = self._between(table, queries_on, keys_on, step)
         keys, queries = (getattr(where, 'num_prefix', 0) for where in (key, query))
         if self.prefix_table is None:
             return F.pad(bias, (keys, 0, queries, 0))
@@ -60,9 +69,9 @@ class OffsetBias(AttentionPosition):
         above = torch.cat([among.expand(-1, -1, queries, keys), across], dim=3)
         return torch.cat([above, cells], dim=2)
 
-    def _between(self, queries: Grid, keys: Grid, step: int) -> Tensor:
+    def _between(self, table: Tensor, queries: Grid, keys: Grid, step: int) -> Tensor:
         """``(1, heads, N, A * E)`` for every ``step``-th row and column of ``queries`` and all of ``A x E`` keys."""
-        bias = self.table(queries).unflatten(0, [2 * side - 1 for side in queries])
+        bias = table.unflatten(0, [2 * side - 1 for side in queries])
         # Rows, then columns: indices of one axis alone, in place of one for every pair of cells.
         for axis, sides in enumerate(zip(queries, keys)):
             bias = _at_offsets(bias, axis, *sides, step)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mmlape.checks import check_positive_int
 from mmlape.kept import kept
-from mmlape.layout import Grid
+from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
 from .relative_bias import OffsetBias
@@ -58,9 +58,19 @@ class RelativePositionMlp(OffsetBias):
 
 @MODELS.register_module()
 class SharedRelativePositionMlp(RelativePositionMlp):
-    """:class:`RelativePositionMlp`, the same for all layers."""
+    """:class:`RelativePositionMlp`, the same for all layers: the network runs once per pass. Layers with windows have
+    offsets of their own, for which it runs in each."""
 
     shared = True
+
+    def prepare(self, query: Layout, key: Layout) -> tuple[Grid, Tensor]:
+        """The grid of queries, and the table of its offsets."""
+        return query.grid, self.table(query.grid)
+
+    def bias_with(self, rows: tuple[Grid, Tensor], query: Layout, key: Layout) -> Tensor:
+        """Of the table, where it is that of these queries."""
+        grid, table = rows
+        return self.bias(query, key, table=table if query.grid == grid else None)
 
 
 @kept

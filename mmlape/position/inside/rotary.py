@@ -201,17 +201,17 @@ class MixedRotaryPosition(Rotary):
 
     def prepare(self, query: Layout, key: Layout) -> tuple[Turns, ...]:
         """Cosines and sines ``(heads, P + H * W, C / heads)``, of queries and of keys."""
+        turns = self._turns(query, query.grid)
+        same = (query.grid, query.num_prefix) == (key.grid, key.num_prefix)
+        return turns, turns if same else self._turns(key, query.grid)
+
+    def _turns(self, layout: Layout, extent: Grid) -> Turns:
         dtype = torch.promote_types(self.freqs.dtype, torch.float32)
         first, second = self.freqs.to(dtype).unsqueeze(2)
-        turns = []
-        for layout in (query, key):
-            sides = zip(layout.grid, query.grid)
-            places = [centres(count, side, self.freqs.device) for count, side in sides]
-            cells = _cells(places, self.columns_first)
-            # No matrix product, which autocast would do in half precision.
-            angles = cells[:, :1] * first + cells[:, 1:] * second
-            turns.append(_cosines_and_sines(angles, layout.num_prefix, self.pairs))
-        return tuple(turns)
+        cells = _cells_in(layout.grid, extent, self.columns_first, self.freqs.device)
+        # No matrix product, which autocast would do in half precision.
+        angles = cells[:, :1] * first + cells[:, 1:] * second
+        return _cosines_and_sines(angles, layout.num_prefix, self.pairs)
 
     def extra_repr(self) -> str:
         """Options that the parameter does not show."""
@@ -234,6 +234,13 @@ def _turns(grid: Grid, extent: Grid, num_prefix: int, rule: Rule, device: torch.
     cells = _cells(places, rule.columns_first)
     angles = cells[:, :, None] * _frequencies(rule.channels // 4, rule.temperature, device)
     return _cosines_and_sines(angles.flatten(1), num_prefix, rule.pairs)
+
+
+@kept
+def _cells_in(grid: Grid, extent: Grid, columns_first: bool, device: torch.device) -> Tensor:
+    """Both coordinates of every cell of ``grid`` in cells of ``extent``, ``(H * W, 2)``."""
+    places = [centres(count, side, device) for count, side in zip(grid, extent)]
+    return _cells(places, columns_first)
 
 
 def _cells(places: list[Tensor], columns_first: bool) -> Tensor:
