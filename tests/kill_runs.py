@@ -143,9 +143,11 @@ class Killer:
                 break
             time.sleep(0.0003 if kind == 'save' else 0.005)
         else:
-            codes = attempt.wait()
-            assert not any(codes), (codes, (work_dir / 'attempts.log').read_text()[-3000:])
-            return False
+            codes, log = attempt.wait(), (work_dir / 'attempts.log').read_text()[-3000:]
+            # A run whose last checkpoint found no room says so, and is started again.
+            unsaved = 'UnsavedError' in log and (work_dir / 'faults').exists()
+            assert unsaved or not any(codes), (codes, log)
+            return any(codes)
         if kind in ('step', 'one process'):
             time.sleep(pause)
         if kind == 'one process':
@@ -164,8 +166,9 @@ class Killer:
         return bool(steps) and steps[-1][0] == steps_of(self.whole)[-1][0]
 
     def _compare(self, work_dir: Path) -> None:
-        # Where the disk was full, one checkpoint was not there to be kept.
-        ignore = (*TIMES, *['keep_ckpt_ids'] * ('full disk' in self.tally.faults))
+        # Where the disk was full, one checkpoint was not there to be kept, or to be the last one beside the best.
+        full = 'full disk' in self.tally.faults
+        ignore = (*TIMES, *['keep_ckpt_ids'] * full)
         for rank in range(self.case.processes):
             whole = {line[0]: line for line in steps_of(self.whole, rank)}
             for line in steps_of(work_dir, rank):
@@ -178,7 +181,8 @@ class Killer:
         for name in names[0]:
             if name.endswith('.pth'):
                 one, other = (load(folder / name) for folder in (self.whole, work_dir))
-                fault = difference(one, other, ignore=ignore)
+                beside = ['last_ckpt'] * (full and name.startswith('best'))
+                fault = difference(one, other, ignore=(*ignore, *beside))
                 assert fault is None, (work_dir, name, fault)
 
 

@@ -76,7 +76,7 @@ class CheckpointHook(_CheckpointHook):
         local = plain and '://' not in str(self.out_dir or runner.work_dir)
         if local:
             self.backend_args = dict(backend=_BACKEND)
-        self._unsaved: str | None = None
+        self._unsaved: dict[str, str] = {}
         super().before_train(runner)
         # A resumed run has saved something as well: upstream saves the best score only if so.
         self.last_ckpt = runner.message_hub.get_info('last_ckpt', None)
@@ -93,7 +93,8 @@ class CheckpointHook(_CheckpointHook):
         """Publish as upstream; do not end in silence without the last checkpoint."""
         super().after_train(runner)
         if self._unsaved:
-            raise UnsavedError(f'{self._unsaved}; the newest checkpoint is {self.last_ckpt}')
+            what = '; '.join(self._unsaved.values())
+            raise UnsavedError(f'{what}; the newest checkpoint is {self.last_ckpt}')
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
         """Save, then name it in ``last_checkpoint``, then delete the oldest."""
@@ -110,6 +111,7 @@ class CheckpointHook(_CheckpointHook):
         hub.update_info_dict(info)
         saved = self._saved(
             runner,
+            'checkpoint',
             path,
             lambda: runner.save_checkpoint(
                 self.out_dir,
@@ -133,7 +135,9 @@ class CheckpointHook(_CheckpointHook):
             hub.update_info('keep_ckpt_ids', list(self.keep_ckpt_ids))
         if is_main_process():
             pointer = Path(runner.work_dir, 'last_checkpoint')
-            if self._saved(runner, str(pointer), lambda: write_whole(pointer, path.encode())):
+            if self._saved(
+                runner, 'pointer', str(pointer), lambda: write_whole(pointer, path.encode())
+            ):
                 for old in map(self.filename_tmpl.format, surplus):
                     _remove(self.file_backend, self.file_backend.join_path(self.out_dir, old))
 
@@ -149,6 +153,7 @@ class CheckpointHook(_CheckpointHook):
         try:
             saved = self._saved(
                 runner,
+                'best',
                 'the best checkpoint',
                 lambda: super(CheckpointHook, self)._save_best_checkpoint(runner, metrics),
             )
@@ -166,19 +171,20 @@ class CheckpointHook(_CheckpointHook):
             hub.pop_info(key)
         hub.update_info_dict(infos)
 
-    def _saved(self, runner: Runner, what: str, save: Callable[[], Any]) -> bool:
+    def _saved(self, runner: Runner, kind: str, what: str, save: Callable[[], Any]) -> bool:
+        """Whether there was room; what is missing stays noted until a file of its own kind is written."""
         try:
             save()
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise
-            self._unsaved = f'{what} could not be written: {error.strerror}'
+            self._unsaved[kind] = f'{what} could not be written: {error.strerror}'
             runner.logger.error(
-                f'{self._unsaved}. Training goes on; earlier checkpoints are as they were, the newest is '
+                f'{self._unsaved[kind]}. Training goes on; earlier checkpoints are as they were, the newest is '
                 f'{self.last_ckpt}. Make room before the next is due.'
             )
             return False
-        self._unsaved = None
+        self._unsaved.pop(kind, None)
         return True
 
 

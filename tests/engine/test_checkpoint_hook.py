@@ -88,6 +88,13 @@ def test_a_best_checkpoint_that_cannot_be_written_is_not_the_best(tmp_path, full
     assert not [name for name in checkpoints(tmp_path) if 'best' in name]
 
 
+def test_a_best_checkpoint_does_not_make_up_for_the_last_one(tmp_path, full_disk):
+    full_disk.add('iter_12')
+    with pytest.raises(UnsavedError, match=r'iter_12\.pth could not be written'):
+        toy_run(toy_config(tmp_path))
+    assert any('best' in name for name in checkpoints(tmp_path))
+
+
 def test_another_error_stops_the_run(tmp_path, monkeypatch):
     def broken(path, data):
         raise OSError(errno.EROFS, 'Read-only file system')
