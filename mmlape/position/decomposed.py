@@ -2,8 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+
+
+class RowNorm(nn.LayerNorm):
+    """LayerNorm of rows that may be constant: the gradients of those with a variance below ``eps`` are as if they were
+    centred alone. Dividing them by their standard deviation makes gradients ``1 / sqrt(eps)`` times as large."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """``(1, N, C)`` to the same shape."""
+        if not rows.requires_grad:
+            return super().forward(rows)
+        return _RowNorm.apply(rows, self.weight, self.bias, self.eps)[0]
+
+
+class _RowNorm(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rows: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
+        return torch.native_layer_norm(rows, rows.shape[-1:], weight, bias, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+        rows, weight, bias, ctx.eps = inputs
+        _, mean, rstd = output
+        ctx.mark_non_differentiable(mean, rstd)
+        ctx.save_for_backward(rows, weight, bias, mean, rstd)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight, bias, mean, rstd = ctx.saved_tensors
+        rstd = rstd.masked_fill(rstd > (2 * ctx.eps) ** -0.5, 1)
+        gradients = torch.ops.aten.native_layer_norm_backward(
+            gradient, rows, rows.shape[-1:], mean, rstd, weight, bias, ctx.needs_input_grad[:3]
+        )
+        return *gradients, None
 
 
 class PositionNorm(nn.Module):
@@ -19,9 +56,7 @@ class PositionNorm(nn.Module):
 
     def __init__(self, embed_dims: int, normalise: bool, gain: int, bias: bool, eps: float) -> None:
         super().__init__()
-        self.norm = (
-            nn.LayerNorm(embed_dims, eps=eps, elementwise_affine=False) if normalise else None
-        )
+        self.norm = RowNorm(embed_dims, eps=eps, elementwise_affine=False) if normalise else None
         self.weight = nn.Parameter(torch.ones(gain)) if gain else None
         self.bias = nn.Parameter(torch.zeros(embed_dims)) if bias else None
 
@@ -48,5 +83,5 @@ POSITION_NORMS = {
     'norm': _part(True),
     'norm_scalar_gain': _part(True, 'scalar'),
     'norm_channel_gain': _part(True, 'channel'),
-    'norm_channel_gain_bias': lambda dims, eps: nn.LayerNorm(dims, eps=eps),
+    'norm_channel_gain_bias': lambda dims, eps: RowNorm(dims, eps=eps),
 }

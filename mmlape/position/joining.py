@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from mmlape.checks import check_eps, check_layers, check_option, check_positive_int
@@ -108,8 +107,8 @@ class LaPE(Joining):
             ``'norm_channel_gain'``, or ``'norm_channel_gain_bias'`` (default), the LayerNorm of LaPE.
         eps: Added to the variance. Default 1e-6.
 
-    A row of :math:`\omega` that is (nearly) constant, with a variance below ``eps``, passes its gradient on as it is:
-    a prefix row that starts at zero is learned. Through LayerNorms it would grow by ``1 / sqrt(eps)`` per layer.
+    A row of :math:`\omega` that is (nearly) constant, with a variance below ``eps``, has gradients as if it were
+    centred alone: a prefix row that starts at zero is learned. Else they would grow by ``1 / sqrt(eps)`` per layer.
 
     Raises:
         ValueError: If ``layers`` names no layers, one twice, or one that does not exist, ``norm`` is unknown,
@@ -131,16 +130,15 @@ class LaPE(Joining):
         self.progressive = progressive
         self.layers = check_layers('layers', layers, self.depth)
         make = POSITION_NORMS[check_option('norm', norm, POSITION_NORMS)]
-        self._normalises = norm.startswith('norm')
-        self.eps = check_eps(eps)
-        self.norms = nn.ModuleList(make(self.embed_dims, self.eps) for _ in self.layers)
+        eps = check_eps(eps)
+        self.norms = nn.ModuleList(make(self.embed_dims, eps) for _ in self.layers)
 
     def forward(self, embedding: Tensor) -> PositionPlan:
         """Plan with one ``attention`` entry for each layer named."""
         attention: list[Tensor | None] = list(self._nothing)
         position = embedding
         for layer, norm in zip(self.layers, self.norms):
-            attention[layer] = normed = self._normed(norm, position)
+            attention[layer] = normed = norm(position)
             if self.progressive:
                 position = normed
         return PositionPlan(None, self._nothing, tuple(attention), position)
@@ -148,11 +146,3 @@ class LaPE(Joining):
     def layer_modules(self, layer: int) -> list[nn.Module]:
         """The norm of ``layer``."""
         return [norm for index, norm in zip(self.layers, self.norms) if index == layer]
-
-    def _normed(self, norm: nn.Module, rows: Tensor) -> Tensor:
-        """``norm(rows)`` for ``(1, N, C)``; the gradient of rows that are constant goes around the norm."""
-        if not (self._normalises and rows.requires_grad):
-            return norm(rows)
-        held = rows.detach()
-        flat = held.float().var(dim=-1, correction=0, keepdim=True) < self.eps
-        return norm(torch.where(flat, held, rows)) + torch.where(flat, rows - held, 0)
