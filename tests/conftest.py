@@ -41,6 +41,15 @@ def _seeded():
     torch.manual_seed(0)
 
 
+@pytest.fixture(scope='module')
+def cheap_values():
+    """Networks of full size, built in a fraction of the time, for a module of tests that look at no values."""
+    from cheap_values import cheap_values
+
+    with cheap_values():
+        yield
+
+
 @pytest.fixture(scope='session')
 def digits(tmp_path_factory):
     """The data of the demo's configs, a few images; only to be read."""

@@ -8,7 +8,7 @@ from backbone_variants import ATTENTION_POSITIONS, build_adapter, build_vit
 
 from mmlape.kept import MAX_BYTES, Store
 
-SIZES = [(4 * (8 + i), 4 * (27 - i)) for i in range(20)]
+SIZES = [(4 * (8 + i), 4 * (27 - i)) for i in range(0, 20, 3)]
 MODELS = {
     'lape': dict(joining=dict(type='mmlape.LaPE')),
     'shared': dict(joining=dict(type='mmlape.SharedJoining')),

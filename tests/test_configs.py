@@ -23,6 +23,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS
 from mmengine.structures import InstanceData, PixelData
 
+pytestmark = pytest.mark.usefixtures('cheap_values')
 CUSTOM = CONFIGS / 'custom'
 LAPE = CONFIGS / 'lape'
 # Mask R-CNN on ViT-Adapter and on Swin comes with two schedules.

@@ -208,7 +208,9 @@ def test_grids_command_with_another_embedding(run, tmp_path):
     assert 'a grid is <height>x<width>' in run.refused(script, config, '--grids', '4by4')
 
 
-@pytest.mark.parametrize('backbone', [VIT, PYRAMID], ids=lambda config: config['type'])
+@pytest.mark.parametrize(
+    'backbone', [VIT, dict(PYRAMID, img_size=32)], ids=lambda config: config['type']
+)
 def test_fit_command_gives_a_checkpoint_of_the_gabor_config(backbone, run, tmp_path):
     source = MODELS.build(backbone)
     checkpoint, out = write_checkpoint(tmp_path, source), tmp_path / 'gabor.pth'

@@ -9,9 +9,7 @@ from torch._subclasses import FakeTensorMode
 STRIDES = (4, 8, 16, 32)
 
 
-@pytest.mark.parametrize(
-    'size', [(800, 1216), (801, 1217), (799, 1333), (449, 70), (32, 32), (1, 1)]
-)
+@pytest.mark.parametrize('size', [(800, 1216), (799, 1333), (449, 70), (1, 1)])
 @pytest.mark.parametrize('patch', [8, 14, 16])
 def test_pads_by_less_than_a_patch_and_a_coarsest_cell(size, patch):
     """Neither the pyramid nor the ViT sees more than that; without values, since sizes are all that counts."""

@@ -17,6 +17,7 @@ from mmpretrain.structures import DataSample
 from mmpretrain.utils import register_all_modules
 from PIL import Image
 
+pytestmark = pytest.mark.usefixtures('cheap_values')
 IMAGENET = CONFIGS / 'imagenet'
 TEACHER = dict(type='TimmClassifier', model_name='pvt_v2_b0')
 # Gradients of zero: what a class token leaves unread, as published; what compares the cells of a grid of one.
@@ -55,7 +56,7 @@ def find(name: str) -> Path:
 
 def by_size(path: Path):
     """Base and Large, and what is as slow, are for the slow tests."""
-    quick = re.match(r'(deit|vit|pvt)-t|t2t-vit-7-lape', short(path))
+    quick = re.match(r'(deit-t-lape|vit-t-star-dtn|pvt-t|t2t-vit-7-lape)$', short(path))
     return pytest.param(path, id=short(path), marks=[] if quick else pytest.mark.slow)
 
 
@@ -80,6 +81,8 @@ def small(path: Path, images: Path, work_dir: Path) -> Config:
     cfg.work_dir = str(work_dir)
     cfg.experiment_name = f'{path.stem}-{id(cfg)}'
     cfg.env_cfg.dist_cfg = None
+    # One file, without the optimizer's state: those of large networks are a gigabyte, written and read again.
+    cfg.default_hooks.checkpoint.update(save_best=None, save_optimizer=False)
     if 'teacher' in cfg.model:
         cfg.model.teacher = copy.deepcopy(TEACHER)
     for split in ('train', 'val', 'test'):

@@ -7,7 +7,7 @@ import torch
 from mmlape.analysis import classify_channels, fit_gabor_position, fit_maps
 from mmlape.position import GaborPosition
 
-GRIDS = [(14, 14), (8, 11), (24, 24)]
+GRIDS = [(14, 14), (8, 11)]
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_the_search_is_as_good_as_a_gradient_descent(rng):
     ours = fit_maps(maps).r2
     best = np.full(4, -np.inf)
     target = torch.from_numpy(maps).flatten(1)
-    for seed in range(6):
+    for seed in range(4):
         torch.manual_seed(seed)
         module = GaborPosition(4, (10, 10)).double()
         optimizer = torch.optim.Adam(module.parameters(), lr=0.03)

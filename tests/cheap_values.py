@@ -1,0 +1,42 @@
+"""Random numbers for networks of which only the working is looked at."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+SMALL = 4096  # elements; what has fewer is drawn as ever
+DRAWN = 2**20
+
+
+@contextmanager
+def cheap_values() -> Iterator[None]:
+    """Within, large tensors are filled with stretches of a few random numbers: drawing takes longer than a step."""
+    generator = torch.Generator().manual_seed(0)
+    numbers = {
+        'uniform_': torch.rand(2 * DRAWN, generator=generator),
+        'normal_': torch.randn(2 * DRAWN, generator=generator),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name in numbers:
+            patch.setattr(Tensor, name, _filling(name, numbers[name]))
+        yield
+
+
+def _filling(name: str, numbers: Tensor) -> Callable[..., Tensor]:
+    draw, starts = getattr(Tensor, name), itertools.count(0, 7919)
+
+    def fill(self: Tensor, low: float = 0.0, high: float = 1.0, **options) -> Tensor:
+        plain = self.is_contiguous() and (self.device.type, self.dtype) == ('cpu', torch.float32)
+        if self.numel() < SMALL or options or not plain or type(self.data) is not Tensor:
+            return draw(self, low, high, **options)
+        scale = high - low if name == 'uniform_' else high  # of normal_ these are mean and std
+        for part in self.detach().view(-1).split(DRAWN):
+            start = next(starts) % DRAWN
+            torch.mul(numbers[start : start + len(part)], scale, out=part).add_(low)
+        return self
+
+    return fill
