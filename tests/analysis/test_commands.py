@@ -209,7 +209,9 @@ def test_grids_command_with_another_embedding(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    'backbone', [VIT, dict(PYRAMID, img_size=32)], ids=lambda config: config['type']
+    'backbone',
+    [VIT, dict(PYRAMID, arch=dict(PYRAMID['arch'], embed_dims=[4] * 4))],
+    ids=lambda config: config['type'],
 )
 def test_fit_command_gives_a_checkpoint_of_the_gabor_config(backbone, run, tmp_path):
     source = MODELS.build(backbone)
