@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def build(cfg: Config) -> torch.nn.Module:
     return model
 
 
-LARGE = ('deit-b', 'cascade', 'upernet_deit-s', 'swin-s', 'upernet_swin-t_', 'upernet_swin-t-lape')
+LARGE = r'deit-b|cascade|deit-s-adapter|upernet_deit-s|swin-s|swin-t_|swin-t-lape|pvtv2-b'
 
 
 def trained_configs() -> list:
@@ -78,7 +79,7 @@ def trained_configs() -> list:
         pytest.param(
             path,
             id=f'{path.parent.name}/{path.stem}',
-            marks=[pytest.mark.slow] if any(word in path.name for word in LARGE) else [],
+            marks=[pytest.mark.slow] if re.search(LARGE, path.name) else [],
         )
         for path in paths
     ]

@@ -226,7 +226,7 @@ def test_deploy_changes_nothing():
 
 
 @pytest.mark.parametrize('backend', ['eager', pytest.param('aot_eager', marks=pytest.mark.slow)])
-@pytest.mark.parametrize('layer', [1, 3])
+@pytest.mark.parametrize('layer', [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_blocks_compile_as_one_graph(layer, backend):
     """A block with DTN, and one behind the class token, on changing grids: output and gradients."""
     model = randomise(build_vit(norm_cfg=DTN, joining=JOININGS['lape']))

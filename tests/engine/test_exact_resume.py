@@ -42,7 +42,12 @@ CASES = {
 
 
 @pytest.mark.parametrize(
-    ('case', 'stop_at'), [*[(case, 7) for case in CASES], ('iterations', 9), ('epochs', 3)]
+    ('case', 'stop_at'),
+    [
+        *[(case, 7) for case in CASES],
+        pytest.param('iterations', 9, marks=pytest.mark.slow),
+        pytest.param('epochs', 3, marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_that_goes_on_is_the_same_run(tmp_path, case, stop_at):
     whole, first, second = stopped_and_resumed(tmp_path, stop_at, **CASES[case])

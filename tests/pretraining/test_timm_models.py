@@ -26,7 +26,7 @@ SMALL = [
     'lape_swin_tiny_patch4_window7_224',
     'lape_cvt_7_4_32',
 ]
-BY_SIZE = [n if n in SMALL else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+BY_SIZE = [n if n in SMALL[::3] else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
 IMAGES = torch.linspace(-2, 2, 2 * 3 * 64 * 80).view(2, 3, 64, 80)
 
 # Millions of parameters and giga multiply-adds. LaPE (ICCV 2023), Table 5; DTN (ICLR 2022), Tables 1, 2, 9, 10 and 12.

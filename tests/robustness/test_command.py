@@ -88,6 +88,7 @@ def written(cfg: Config, folder: Path) -> tuple[Path, Path]:
     return folder / 'config.py', folder / 'a.pth'
 
 
+@pytest.mark.slow
 def test_a_classifier_on_all_of_it(run, tmp_path):
     files = classifier(tmp_path)
     renditions = write_images(tmp_path / 'r')
