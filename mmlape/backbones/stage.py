@@ -91,8 +91,8 @@ class Stage:
             position = self.position(layout, before, self.embed)
         inside = {}
         if self.inside is not None:
-            counts = {layout.num_prefix, self.num_prefix}
-            inside = {count: self.inside(layout.with_prefix(count)) for count in counts}
+            counts, drawn = {layout.num_prefix, self.num_prefix}, self.inside.draw()
+            inside = {n: self.inside(layout.with_prefix(n), drawn=drawn) for n in counts}
         if position.stem is not None:
             tokens = tokens + self._rows(position.stem, layout)
         return self._enter(tokens, layout), layout, StagePlan(position, inside)

@@ -206,7 +206,8 @@ def _inside(model: Any, attn: Any) -> dict[str, Any] | None:
         if kind not in _ROTARY:
             raise UnlikeOursError(f'its rotary position is a {kind}')
         columns_first = rope.grid_indexing == 'xy'
-        return dict(_ROTARY[kind](rope), temperature=rope.temperature, columns_first=columns_first)
+        options = dict(temperature=rope.temperature, columns_first=columns_first)
+        return dict(_ROTARY[kind](rope), **options, **_random(rope, kind))
     if getattr(attn, 'relative_position_bias_table', None) is not None:
         return dict(type='mmlape.RelativePositionBias', prefix_scores=True, resize='geometric')
     shared = getattr(model, 'shared_rel_pos', None)
@@ -236,6 +237,16 @@ def _centred(rope: Any) -> dict[str, Any]:
     if rope.normalize_coords != 'separate' or rope.grid_offset or rope.min_period is not None:
         raise UnlikeOursError('its rotary position has other coordinates')
     return dict(type='mmlape.RotaryPosition', coordinates='centred', pairs=_pairs(rope))
+
+
+def _random(rope: Any, kind: str) -> dict[str, float]:
+    """How coordinates are drawn in training."""
+    names = ('shift_coords', 'jitter_coords', 'rescale_coords')
+    found = {name: getattr(rope, name, None) for name in names}
+    given = {name: value for name, value in found.items() if value is not None}
+    if given and kind == 'RotaryEmbeddingMixed':
+        raise UnlikeOursError(f'its learned turns have random coordinates, {given}')
+    return given
 
 
 def _pairs(rope: Any) -> str:

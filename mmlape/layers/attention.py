@@ -66,7 +66,7 @@ class AttentionLayer(nn.Module):
         if self.position is not None:
             return self.position(query, key)
         same = (key.grid, key.num_prefix) == (query.grid, query.num_prefix)
-        return given if given is None or same else given.position(query, key)
+        return given if given is None or same else given.position(query, key, given.drawn)
 
     def split_heads(self, tokens: Tensor, parts: int) -> tuple[Tensor, ...]:
         """``(B, N, parts * C)`` as ``parts`` of ``(B, heads, N, C / heads)``."""

@@ -20,10 +20,12 @@ class InsidePlan(NamedTuple):
     Attributes:
         position: The module.
         rows: What it prepared.
+        drawn: What is random of the pass, for keys on another grid.
     """
 
     position: AttentionPosition
     rows: Any
+    drawn: Any = None
 
     def place(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values with what position does to them, ``(B, heads, tokens, channels)`` each."""
@@ -84,15 +86,31 @@ class AttentionPosition(PlanKeeper, ABC):
         self.window_size = None if window_size is None else check_grid('window_size', window_size)
         self.grid = check_grid('grid', grid)
 
-    def forward(self, query: Layout, key: Layout | None = None) -> InsidePlan:
-        """Ready for tokens that lie as ``query`` and read from tokens that lie as ``key`` (default: the same)."""
+    def forward(self, query: Layout, key: Layout | None = None, drawn: Any = None) -> InsidePlan:
+        """Ready for tokens that lie as ``query`` and read from tokens that lie as ``key`` (default: the same).
+
+        Args:
+            query: Where queries lie.
+            key: Where keys lie.
+            drawn: What :meth:`draw` gave for this pass. Default None.
+        """
         key = query if key is None else key
+        if drawn is not None:  # of one pass: nothing to keep
+            return InsidePlan(self, self.prepare_with(drawn, query, key), drawn)
         where = (query.grid, query.num_prefix, key.grid, key.num_prefix)
         return InsidePlan(self, self.planned(('rows', *where), lambda: self.prepare(query, key)))
+
+    def draw(self) -> Any:
+        """What is random of a pass through all layers, of a position that is ``shared``; None (default) for nothing."""
+        return None
 
     def prepare(self, query: Layout, key: Layout) -> Any:
         """Whatever :meth:`place` and :meth:`bias_with` need for these layouts. Default nothing."""
         return None
+
+    def prepare_with(self, drawn: Any, query: Layout, key: Layout) -> Any:
+        """:meth:`prepare`, with what was drawn for the pass. Default: it makes no difference."""
+        return self.prepare(query, key)
 
     def place(
         self, query: Tensor, key: Tensor, value: Tensor, rows: Any

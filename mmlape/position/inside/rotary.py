@@ -15,6 +15,7 @@ from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
 from .base import AttentionPosition, centres
+from .random_coordinates import RandomCoordinates
 
 Turns = tuple[Tensor, Tensor]
 
@@ -100,10 +101,20 @@ class RotaryPosition(Rotary):
             Default False.
         pairs: Channels that are turned together: ``'neighbours'`` (default), or ``'halves'``: one of each half of a
             head (DINOv3).
+        shift_coords: In training, every pass adds a random number between minus and plus this to the coordinates of
+            each axis (DINOv3): in cells, or where 1 is half the image if they are ``'centred'``. Default None, none.
+        jitter_coords: In training, every pass multiplies the coordinates of each axis by a random number between 1 /
+            this and this, whose logarithm is uniform. Default None, none.
+        rescale_coords: Likewise, with one number for both axes (2 for the published models of DINOv3 and Sapiens2).
+            Default None, none.
+
+    What is random is the same for all images and layers of a pass, and drawn as timm draws it; in evaluation, and where
+    position is frozen, there is none.
 
     Raises:
         ValueError: If the channels of a head are no multiple of 4, ``temperature`` is not above 0, ``coordinates`` or
-            ``pairs`` is unknown, or an option is given that ``coordinates`` have no use for.
+            ``pairs`` is unknown, an option is given that ``coordinates`` have no use for, ``shift_coords`` is below 0,
+            or ``jitter_coords`` or ``rescale_coords`` below 1.
     """
 
     shared = True
@@ -123,6 +134,9 @@ class RotaryPosition(Rotary):
         offset: float = 0.0,
         columns_first: bool = False,
         pairs: str = 'neighbours',
+        shift_coords: float | None = None,
+        jitter_coords: float | None = None,
+        rescale_coords: float | None = None,
     ) -> None:
         super().__init__(embed_dims, num_heads, grid, num_prefix_tokens, window_size, pairs)
         self.temperature = check_number('temperature', temperature, above=0)
@@ -139,7 +153,13 @@ class RotaryPosition(Rotary):
         self.rule = Rule(
             self.head_dims, self.temperature, coordinates, unit if rescale else None, offset, columns_first, self.pairs
         )  # fmt: skip
+        self.random = RandomCoordinates.of(shift_coords, jitter_coords, rescale_coords)
         self.register_buffer('_like', torch.empty(0), persistent=False)
+
+    def draw(self) -> tuple[Tensor, Tensor] | None:
+        """How coordinates of a pass are moved and stretched, ``(2,)`` each; None in evaluation."""
+        drawn = self.random.draw() if self.training else None
+        return drawn and (drawn[0].to(self._like.device), drawn[1].to(self._like.device))
 
     def prepare(self, query: Layout, key: Layout) -> tuple[Turns, ...]:
         """Cosines and sines ``(P + H * W, C / heads)``, of queries and of keys."""
@@ -148,9 +168,26 @@ class RotaryPosition(Rotary):
             for layout in (query, key)
         )
 
+    def prepare_with(
+        self, drawn: tuple[Tensor, Tensor], query: Layout, key: Layout
+    ) -> tuple[Turns, ...]:
+        """Likewise, of the coordinates of a pass."""
+        shift, factor = drawn
+        shift = shift * (2 * math.pi) if self.rule.coordinates == 'centred' else shift
+
+        def turns(layout: Layout) -> Turns:
+            places = _coordinates(layout.grid, query.grid, self.rule, shift.device)
+            return _turned((places + shift) * factor, layout.num_prefix, self.rule)
+
+        own = turns(query)
+        same = (query.grid, query.num_prefix) == (key.grid, key.num_prefix)
+        return own, own if same else turns(key)
+
     def extra_repr(self) -> str:
         """What turns are made of."""
-        return ', '.join(f'{name}={value}' for name, value in self.rule._asdict().items())
+        options = [f'{name}={value}' for name, value in self.rule._asdict().items()]
+        random = [f'{k}_coords={v}' for k, v in self.random._asdict().items() if v is not None]
+        return ', '.join(options + random)
 
 
 @MODELS.register_module()
@@ -221,6 +258,19 @@ class MixedRotaryPosition(Rotary):
 @kept
 def _turns(grid: Grid, extent: Grid, num_prefix: int, rule: Rule, device: torch.device) -> Turns:
     """Cosines and sines ``(P + H * W, channels)``, float32, of the cells of ``grid`` in coordinates of ``extent``."""
+    return _turned(_coordinates(grid, extent, rule, device), num_prefix, rule)
+
+
+def _turned(coordinates: Tensor, num_prefix: int, rule: Rule) -> Turns:
+    """Likewise, of coordinates ``(H * W, 2)``."""
+    frequencies = _frequencies(rule.channels // 4, rule.temperature, coordinates.device)
+    angles = coordinates[:, :, None] * frequencies
+    return _cosines_and_sines(angles.flatten(1), num_prefix, rule.pairs)
+
+
+@kept
+def _coordinates(grid: Grid, extent: Grid, rule: Rule, device: torch.device) -> Tensor:
+    """``(H * W, 2)``, float32, of the cells of ``grid`` in coordinates of ``extent``."""
     places = []
     for axis, (count, side) in enumerate(zip(grid, extent)):
         place = centres(count, side, device)
@@ -231,9 +281,7 @@ def _turns(grid: Grid, extent: Grid, num_prefix: int, rule: Rule, device: torch.
         if rule.reference is not None:
             place = place * (rule.reference[axis] / side)
         places.append(place)
-    cells = _cells(places, rule.columns_first)
-    angles = cells[:, :, None] * _frequencies(rule.channels // 4, rule.temperature, device)
-    return _cosines_and_sines(angles.flatten(1), num_prefix, rule.pairs)
+    return _cells(places, rule.columns_first)
 
 
 @kept
