@@ -164,7 +164,7 @@ def published(state):
     [
         (dict(stem=dict(type='mmlape.ConvPoolStem', kernel_size=4)), 'kernel_size must be odd'),
         (dict(stem=dict(type='mmlape.ConvPoolStem', num_convs=0)), 'num_convs must be at least 1'),
-        (dict(position=dict(type='mmlape.LearnedPosition', std=0)), 'std must be'),
+        (dict(position=dict(type='mmlape.LearnedPosition', std=-1)), 'std must be'),
         (dict(arch='cvt-7-5'), "'cvt-7-4'"),
         (dict(out_type='cls_token'), 'with_cls_token=True'),
         (dict(layer_scale=1), "unexpected keyword argument 'layer_scale'"),

@@ -27,12 +27,13 @@ class LearnedPosition(PositionEmbedding):
         num_tables: Tables ``K``. Default 1.
         resize: ``'bicubic'`` (default; ViT, DeiT, ViT-Adapter), ``'bilinear'`` (PVT), or timm's
             ``'bicubic_antialias'``.
-        std: Standard deviation of the initial values. Default 0.02.
+        std: Standard deviation of the initial values. Default 0.02; 0 for zeros, which at first add nothing to a network
+            that was trained without such a table.
         prefix_rows: Whether prefix tokens have rows. False: theirs are zero and in no table, as in the published
             DTN-ViT. Default True.
 
     Raises:
-        ValueError: If ``resize`` is none of them, or ``std`` is not above 0.
+        ValueError: If ``resize`` is none of them, or ``std`` is below 0.
 
     Shape:
         ``pos_embed``: ``(K, P + H0 * W0, C)``, timm's layout for K = 1; without ``prefix_rows`` ``(K, H0 * W0, C)``.
@@ -55,8 +56,9 @@ class LearnedPosition(PositionEmbedding):
         self.resize = check_option('resize', resize, ('bicubic', 'bilinear', 'bicubic_antialias'))
         self.num_prefix_rows = self.num_prefix_tokens if prefix_rows else 0
         rows = self.num_prefix_rows + self.grid[0] * self.grid[1]
-        self.pos_embed = nn.Parameter(torch.empty(self.num_tables, rows, self.embed_dims))
-        nn.init.trunc_normal_(self.pos_embed, std=check_number('std', std, above=0), a=-2, b=2)
+        self.pos_embed = nn.Parameter(torch.zeros(self.num_tables, rows, self.embed_dims))
+        if check_number('std', std, minimum=0):
+            nn.init.trunc_normal_(self.pos_embed, std=std, a=-2, b=2)
 
     def forward(self, grid: Grid) -> Tensor:
         """Return ``(K, P + H * W, C)`` for ``grid = (H, W)``."""

@@ -1,0 +1,99 @@
+"""LaPE, DTN and Gabor position on every kind of plain ViT, from weights that were trained without them."""
+
+import pytest
+import torch
+from foundation_kinds import KINDS, TABLES, build, load, patch_of
+
+every_kind = pytest.mark.parametrize('kind', KINDS)
+WITHOUT = dict(type='mmlape.LearnedPosition', std=0)
+pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')
+
+
+def joined(kind, joining, **position):
+    """With a joining method over the kind's own table, or over zeros where it has none."""
+    table = {} if kind in TABLES else dict(position={**WITHOUT, **position})
+    return build(kind, joining=dict(type=f'mmlape.{joining[0]}', **joining[1]), **table)
+
+
+def image(kind, rows=3, columns=5):
+    patch = patch_of(kind)
+    return torch.randn(2, 3, rows * patch - 3, columns * patch - 1)
+
+
+@every_kind
+@pytest.mark.parametrize('construction', ['affine', 'gate'])
+def test_a_warm_start_is_the_source_to_the_bit_and_learns(kind, construction):
+    model = joined(kind, ('LaPEWarmStart', dict(construction=construction)))
+    plain = build(kind)
+    load(kind, plain).demand(1)
+    report = load(kind, model)
+    assert report.fresh and all(
+        name.startswith(('position.', 'pos_embed')) for name in report.fresh
+    )
+    pixels = image(kind)
+    with torch.no_grad():
+        assert torch.equal(model.eval()(pixels)[0], plain.eval()(pixels)[0])
+    model.train()(pixels)[0].square().mean().backward()
+    for layer in range(2):
+        branch = [
+            p for part in model.position.joining.layer_modules(layer) for p in part.parameters()
+        ]
+        assert any(p.grad.abs().max() > 0 for p in branch) == (
+            kind in TABLES or construction == 'affine'
+        )
+    assert model.position.embedding.pos_embed.grad.abs().max() > 0
+
+
+def step(model, pixels):
+    """A step of training: every parameter has a gradient, and the loss falls."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    target = torch.randn(model.eval()(pixels)[0].shape)
+    losses = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        loss = (model.train()(pixels)[0] - target).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[1] < losses[0]
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+
+
+@every_kind
+@pytest.mark.parametrize(
+    'added',
+    [
+        dict(joining=('LaPE', {})),
+        dict(norm_cfg=dict(type='mmlape.DTN', layers=1)),
+        dict(position=dict(type='mmlape.GaborPosition')),
+    ],
+    ids=['lape', 'dtn', 'gabor'],
+)
+def test_a_part_on_top_loads_and_trains(kind, added):
+    if 'joining' in added:
+        model = joined(kind, added['joining'], std=0.02)
+    else:
+        model = build(kind, **added)
+    report = load(kind, model)
+    lost = ('pos_embed', 'fc_norm', 'head', 'attn_pool')
+    assert all(name.startswith(lost) for name in report.left_out)
+    blocks = [name for name in report.fresh if name.startswith('blocks.')]
+    assert all('.norm' in name for name in blocks) and bool(blocks) == ('norm_cfg' in added)
+    assert not any(name.endswith(('qkv.weight', 'fc1.weight')) for name in report.fresh)
+    step(model, image(kind))
+
+
+@pytest.mark.parametrize('kind', ['rotary', 'relative-table'])
+def test_lape_alone_begins_elsewhere(kind):
+    """Its tokens start without position, and what layers add is normalised: no source has that."""
+    model, plain = joined(kind, ('LaPE', {}), std=0.02), build(kind)
+    load(kind, model), load(kind, plain)
+    pixels = image(kind)
+    with torch.no_grad():
+        assert not torch.allclose(model.eval()(pixels)[0], plain.eval()(pixels)[0], atol=1e-2)
+
+
+def test_a_network_without_a_table_needs_one_to_join():
+    with pytest.raises(ValueError, match='has nothing to join.*give a position too'):
+        build('rotary', joining=dict(type='mmlape.LaPEWarmStart'))
