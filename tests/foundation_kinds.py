@@ -19,11 +19,13 @@ KINDS = {
     'rotary': 'vit_small_patch16_dinov3',
     'learned-rotary': 'vit_base_patch16_rope_mixed_224',
     'relative-table': 'beit_base_patch16_224',
+    'shared-table': 'beit_base_patch16_224',
     'relative-network': 'vit_relpos_base_patch16_cls_224',
     'post-norm': 'vit_relpos_base_patch16_rpn_224',
     'parallel': 'vit_pwee_patch16_reg1_gap_256',
     'rms-norm': 'aimv2_large_patch14_224',
 }
+OPTIONS = {'shared-table': dict(use_rel_pos_bias=False, use_shared_rel_pos_bias=True)}
 # Position tables of their own have these alone.
 TABLES = {
     'table', 'two-tokens', 'registers', 'pre-norm', 'no-prefix', 'table-and-rotary', 'parallel', 'rms-norm'
@@ -37,7 +39,7 @@ def source(kind):
     patch = 14 if 'patch14' in name else 16
     generator = torch.Generator().manual_seed(0)
     options = dict(depth=2, embed_dim=48, num_heads=4, num_classes=0, img_size=4 * patch)
-    model = timm.create_model(name, **options).eval()
+    model = timm.create_model(name, **options, **OPTIONS.get(kind, {})).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=generator)

@@ -124,6 +124,11 @@ BACKBONES = {
     'SharedRelativePositionMlp': vit(
         attention_position=component('SharedRelativePositionMlp'), prefix_after=1
     ),
+    'SharedRelativePositionBias': vit(
+        attention_position=component('SharedRelativePositionBias'),
+        num_registers=1,
+        window_size=[3, None],
+    ),
     'LN': _norm('LN', eps=1e-5),
     'TokenRMS': _norm('TokenRMS'),
     'DTN': _norm('DTN', layers=1),

@@ -208,10 +208,18 @@ def _inside(model: Any, attn: Any) -> dict[str, Any] | None:
         columns_first = rope.grid_indexing == 'xy'
         options = dict(temperature=rope.temperature, columns_first=columns_first)
         return dict(_ROTARY[kind](rope), **options, **_random(rope, kind))
-    if getattr(attn, 'relative_position_bias_table', None) is not None:
-        return dict(type='mmlape.RelativePositionBias', prefix_scores=True, resize='geometric')
+    tables = [
+        kind
+        for kind, holder in (('', attn), ('Shared', getattr(model, 'rel_pos_bias', None)))
+        if getattr(holder, 'relative_position_bias_table', None) is not None
+    ]
+    if len(tables) == 2:
+        raise UnlikeOursError('it has a relative table for all layers, and one for each')
+    if tables:
+        kind = f'mmlape.{tables[0]}RelativePositionBias'
+        return dict(type=kind, prefix_scores=True, resize='geometric')
     shared = getattr(model, 'shared_rel_pos', None)
-    relative = shared or getattr(attn, 'rel_pos', None) or getattr(model, 'rel_pos_bias', None)
+    relative = shared or getattr(attn, 'rel_pos', None)
     if relative is None:
         return None
     if getattr(relative, 'mode', None) != 'cr':

@@ -19,6 +19,7 @@ from .inside import (
     RelativePositionBias,
     RelativePositionMlp,
     RotaryPosition,
+    SharedRelativePositionBias,
     SharedRelativePositionMlp,
 )
 from .joined import JoinedPosition
@@ -52,6 +53,7 @@ __all__ = [
     'RelativePositionMlp',
     'RotaryPosition',
     'SharedJoining',
+    'SharedRelativePositionBias',
     'SharedRelativePositionMlp',
     'SinusoidalPosition',
     'UnsharedJoining',

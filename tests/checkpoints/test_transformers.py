@@ -16,7 +16,7 @@ from mmlape.registry import MODELS
 
 NAMES = (
     'vit', 'vit_mae', 'deit', 'dinov2', 'dinov2_swiglu', 'dinov2_with_registers', 'dinov3_vit',
-    'dinov3_vit_gated', 'beit', 'clip_vision', 'siglip_vision',
+    'dinov3_vit_gated', 'beit', 'beit_shared', 'clip_vision', 'siglip_vision',
 )  # fmt: skip
 # What stands before the names of a network inside of a classifier, or of both towers.
 AROUND = {
@@ -137,10 +137,16 @@ def test_other_files_are_refused(golden):
         convert(swin, 'transformers', model, min_matched=0)
     with pytest.raises(ValueError, match=r"holds 'cls_token' twice.*two networks"):
         convert({**state, 'vit.embeddings.cls_token': torch.zeros(1)}, 'transformers', model)
-    shared = 'encoder.relative_position_bias.relative_position_bias_table'
-    beit = golden('transformers_beit')
-    with pytest.raises(ValueError, match='no place for'):
-        convert({**beit.state, shared: torch.zeros(52, 2)}, 'transformers', build(beit.meta))
+    for file, network, what in (
+        ('beit_shared', 'beit', 'that all layers share'),
+        ('beit', 'beit_shared', 'of each layer'),
+        ('beit_shared', 'vit', 'that all layers share'),
+    ):
+        model = build(golden(f'transformers_{network}').meta)
+        with pytest.raises(
+            ValueError, match=f'relative positions {what} .*which the model has not'
+        ):
+            convert(golden(f'transformers_{file}').state, 'transformers', model)
 
 
 def test_the_command_reads_a_folder(golden, tmp_path, monkeypatch, capsys):

@@ -1,8 +1,13 @@
 """LaPE, DTN and Gabor position on every kind of plain ViT, from weights that were trained without them."""
 
+import copy
+
 import pytest
+import timm
 import torch
-from foundation_kinds import KINDS, TABLES, build, load, patch_of
+from foundation_kinds import KINDS, TABLES, build, load, patch_of, source
+
+from mmlape.backbones import timm_archs
 
 every_kind = pytest.mark.parametrize('kind', KINDS)
 WITHOUT = dict(type='mmlape.LearnedPosition', std=0)
@@ -95,5 +100,25 @@ def test_lape_alone_begins_elsewhere(kind):
 
 
 def test_a_network_without_a_table_needs_one_to_join():
-    with pytest.raises(ValueError, match='has nothing to join.*give a position too'):
+    with pytest.raises(ValueError, match=r'has nothing to join.*give a position too'):
         build('rotary', joining=dict(type='mmlape.LaPEWarmStart'))
+
+
+def test_one_relative_table_for_all_layers_is_timms():
+    """At its own size and at another, for which the table is resized."""
+    theirs, model = copy.deepcopy(source('shared-table')[0]), build('shared-table').eval()
+    load('shared-table', model).demand(1)
+    for size in ((64, 64), (48, 96)):
+        theirs.set_input_size(size)
+        pixels = torch.randn(2, 3, *size)
+        with torch.no_grad():
+            torch.testing.assert_close(
+                model(pixels)[0], theirs.forward_features(pixels), atol=1e-4, rtol=0
+            )
+
+
+def test_tables_of_both_kinds_are_refused():
+    options = dict(depth=1, embed_dim=48, num_heads=4, use_shared_rel_pos_bias=True)
+    both = timm.create_model('beit_base_patch16_224', **options)
+    with pytest.raises(timm_archs.UnlikeOursError, match='for all layers, and one for each'):
+        timm_archs.describe(both)

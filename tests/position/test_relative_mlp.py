@@ -36,8 +36,10 @@ def test_runs(name, options, count):
     assert mlp.fc1.weight.grad.abs().sum() > 0
 
 
-def test_what_is_prepared_is_what_a_layer_makes():
-    model = build_vit(attention_position=dict(type='mmlape.SharedRelativePositionMlp')).eval()
+@pytest.mark.parametrize('name', ['SharedRelativePositionMlp', 'SharedRelativePositionBias'])
+def test_what_is_prepared_is_what_a_layer_makes(name):
+    model = build_vit(attention_position=dict(type=f'mmlape.{name}')).eval()
+    torch.nn.init.normal_(next(model.inside.parameters()))
     image = torch.randn(1, 3, 32, 48)
     with torch.no_grad():
         expected = model(image)[-1]

@@ -16,7 +16,7 @@ _RENAMES = (
     (r'^(blocks\.\d+\.mlp)\.w12\.', r'\1.fc1.'),
     (r'^(blocks\.\d+\.mlp)\.w3\.', r'\1.fc2.'),
     (r'^(blocks\.\d+\.attn)\.rel_pos\.', r'\1.position.'),
-    (r'^shared_rel_pos\.', 'inside.'),
+    (r'^(shared_rel_pos|rel_pos_bias)\.', 'inside.'),
 )
 _OF_BLOCK = re.compile(r'^blocks\.(\d+)\.(.+)$')
 
@@ -41,6 +41,7 @@ def to_our_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     if 'register_tokens' in state:
         _add_class_row(renamed)
     freqs = renamed.pop('rope.freqs', None)
+    _split_table(renamed, 'inside.', 'inside.')
     for layer, block in blocks.items():
         for step in _STEPS:
             step(block)
@@ -141,12 +142,11 @@ def _split_branches(block: Block) -> None:
             block[ours + name.removeprefix(theirs)] = block.pop(name)
 
 
-def _split_table(block: Block) -> None:
+def _split_table(block: Block, source: str = 'attn.', place: str = 'attn.position.') -> None:
     """Relative biases of cells, an odd number of them, and those of prefix tokens, three more."""
-    table = block.pop('attn.relative_position_bias_table', None)
+    table = block.pop(f'{source}relative_position_bias_table', None)
     if table is None:
         return
-    place = 'attn.position.'
     if len(table) % 2 == 0:
         table, block[f'{place}prefix_table'] = table[:-3], table[-3:]
     block[f'{place}relative_position_bias_table'] = table

@@ -26,6 +26,7 @@ _OUTSIDE: _Renames = (
     (r'^embeddings\.patch_embeddings?\.(?:projection\.)?(weight|bias)$', r'patch_embed.proj.\1'),
     (r'^(?:layernorm|post_layernorm|norm)\.', 'norm.'),
     (r'^pre_layr?norm\.', 'norm_pre.'),  # CLIP misspells it
+    (r'^(?:encoder\.relative_position_bias|shared_position_bias)\.', 'rel_pos_bias.'),
 )
 _INSIDE: _Renames = (
     (r'^attention\.attention\.', 'attention.'),

@@ -29,9 +29,10 @@ OTHERS: Reasons = (
     ),
     (r'^(norm_pre|pre_norm|ln_pre)\.', 'a norm before the first layer (CLIP), which the model has not'),
     (r'\.attns\.|\.ffns\.', 'parallel branches in a layer, which the model has not'),
+    (r'^inside\.', 'relative positions that all layers share (BEiT, pre-trained), which the model has not'),
     (
-        r'rel_pos|relative_position|\.position\.prefix_table$',
-        'relative positions (BEiT), which the model has not',
+        r'rel_pos|^(?!inside\.).*(relative_position|\bprefix_table$)',
+        'relative positions of each layer (BEiT), which the model has not',
     ),
     (
         r'\.attn\.qkv\.bias$',

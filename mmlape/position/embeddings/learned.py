@@ -27,8 +27,8 @@ class LearnedPosition(PositionEmbedding):
         num_tables: Tables ``K``. Default 1.
         resize: ``'bicubic'`` (default; ViT, DeiT, ViT-Adapter), ``'bilinear'`` (PVT), or timm's
             ``'bicubic_antialias'``.
-        std: Standard deviation of the initial values. Default 0.02; 0 for zeros, which at first add nothing to a network
-            that was trained without such a table.
+        std: Standard deviation of the initial values. Default 0.02; 0 for zeros, which at first add nothing to a
+            network that was trained without such a table.
         prefix_rows: Whether prefix tokens have rows. False: theirs are zero and in no table, as in the published
             DTN-ViT. Default True.
 

@@ -3,7 +3,7 @@
 from .base import AttentionPosition, InsidePlan
 from .gabor import GaborAttention
 from .quadratic_bias import QuadraticBias
-from .relative_bias import RelativePositionBias
+from .relative_bias import RelativePositionBias, SharedRelativePositionBias
 from .relative_mlp import RelativePositionMlp, SharedRelativePositionMlp
 from .rotary import MixedRotaryPosition, RotaryPosition
 
@@ -16,5 +16,6 @@ __all__ = [
     'RelativePositionBias',
     'RelativePositionMlp',
     'RotaryPosition',
+    'SharedRelativePositionBias',
     'SharedRelativePositionMlp',
 ]

@@ -166,6 +166,28 @@ class RelativePositionBias(OffsetBias):
         return resize_table(table[None], source, target, self.resize)[0]
 
 
+class SharedOffsetBias(OffsetBias):
+    """What one bias for all layers adds to its kind: the table of offsets is made once per pass. Layers with windows
+    have offsets of their own, for which it is made in each."""
+
+    shared = True
+
+    def prepare(self, query: Layout, key: Layout) -> tuple[Grid, Tensor]:
+        """The grid of queries, and the table of its offsets."""
+        return query.grid, self.table(query.grid)
+
+    def bias_with(self, rows: tuple[Grid, Tensor], query: Layout, key: Layout) -> Tensor:
+        """Of the table, where it is that of these queries."""
+        grid, table = rows
+        return self.bias(query, key, table=table if query.grid == grid else None)
+
+
+@MODELS.register_module()
+class SharedRelativePositionBias(SharedOffsetBias, RelativePositionBias):
+    """:class:`RelativePositionBias`, the same for all layers (BEiT's pre-training, ICLR 2022). The table is that of the
+    image's grid; in layers with windows it is resized to theirs."""
+
+
 @kept
 def _without_sign(side: int, device: torch.device) -> Tensor:
     """Absolute values of all offsets on an axis, ``(2 * side - 1,)``."""

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from mmlape.checks import check_positive_int
 from mmlape.kept import kept
-from mmlape.layout import Grid, Layout
+from mmlape.layout import Grid
 from mmlape.registry import MODELS
 
-from .relative_bias import OffsetBias
+from .relative_bias import OffsetBias, SharedOffsetBias
 
 
 @MODELS.register_module()
@@ -57,20 +57,9 @@ class RelativePositionMlp(OffsetBias):
 
 
 @MODELS.register_module()
-class SharedRelativePositionMlp(RelativePositionMlp):
-    """:class:`RelativePositionMlp`, the same for all layers: the network runs once per pass. Layers with windows have
-    offsets of their own, for which it runs in each."""
-
-    shared = True
-
-    def prepare(self, query: Layout, key: Layout) -> tuple[Grid, Tensor]:
-        """The grid of queries, and the table of its offsets."""
-        return query.grid, self.table(query.grid)
-
-    def bias_with(self, rows: tuple[Grid, Tensor], query: Layout, key: Layout) -> Tensor:
-        """Of the table, where it is that of these queries."""
-        grid, table = rows
-        return self.bias(query, key, table=table if query.grid == grid else None)
+class SharedRelativePositionMlp(SharedOffsetBias, RelativePositionMlp):
+    """:class:`RelativePositionMlp`, the same for all layers: the network runs once per pass, and again in layers with
+    windows, for theirs."""
 
 
 @kept
