@@ -173,6 +173,7 @@ BACKBONES = {
         joining=component('LaPE'),
     ),
     'StreamNormBlock': compact(norm_cfg=component('DTN')),
+    'AttentionPooling': vit(out_type=component('AttentionPooling', num_heads=4, with_prefix=True)),
     'SequencePooling': vit(out_type=component('SequencePooling')),
     'VisionTransformer': vit(out_type='featmap_and_prefix', out_indices=[0, 1], prefix_after=1),
     'CeiT': ceit(out_type='featmap_and_prefix'),

@@ -54,6 +54,9 @@ SAMPLES = {
     'Gabor, wide': vit(arch=WIDE, position=component('GaborPosition'), attention_position=False),
     'LSH, wide': vit(arch=WIDE, attention=component('LSHAttention')),
     'PVTv2': pvt('V2'),
+    'attention pooling, wide': vit(
+        arch=dict(WIDE, embed_dims=512), out_type=component('AttentionPooling')
+    ),
     'sequences, wide': sequence(arch=WIDE),
     'adapter, wide': lambda: MODELS.build(
         dict(
@@ -284,6 +287,9 @@ LAWS = {
     'normal(0.02)': normal(0.02),
     'truncated normal(0.02)': normal(0.02, truncated=True),
     'truncated normal(0.2)': normal(0.2, truncated=True),
+    'truncated normal(1 / sqrt(C))': distributed(
+        'norm', lambda entry: entry.value * math.sqrt(entry.value.shape[-1])
+    ),
     'normal(sqrt(2 / fan_in))': by_fan(0),
     'normal(sqrt(2 / fan_out))': by_fan(1),
     'uniform(-pi, pi)': uniform(-math.pi, math.pi),

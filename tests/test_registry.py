@@ -19,6 +19,7 @@ STEMS_AND_POOLINGS = (
     'ConvStem',
     'ImageToTokens',
     'LayerClassAttention',
+    'AttentionPooling',
     'PatchEmbed',
     'SequencePooling',
     'TokenEmbed',

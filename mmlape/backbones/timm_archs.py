@@ -6,10 +6,11 @@ import copy
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import timm
 import torch
+from timm.layers import AttentionPoolLatent
 from torch import nn
 
 CLASSES = (
@@ -106,7 +107,24 @@ def describe(model: nn.Module) -> dict[str, Any]:
         norm_cfg=_norm(getattr(block, 'norm1', None) or block.in_norm),
         pre_norm=_norm(getattr(parts, 'norm_pre', None)) or False,
         final_norm=_norm(parts.norm) is not None,
-        pooling='cls_token' if has_class_token and parts.global_pool == 'token' else 'avg',
+        pooling=_pooling(parts, has_class_token),
+    )
+
+
+def _pooling(model: Any, has_class_token: bool) -> str | dict[str, Any]:
+    """What a classifier sees, as an ``out_type``."""
+    pool = getattr(model, 'attn_pool', None)
+    if not isinstance(pool, AttentionPoolLatent):
+        return 'cls_token' if has_class_token and model.global_pool == 'token' else 'avg'
+    mlp, norm = cast(Any, pool.mlp), cast(Any, pool.norm)
+    return dict(
+        type='mmlape.AttentionPooling',
+        num_heads=pool.num_heads,
+        mlp_ratio=_ratio(mlp.fc1.out_features, model.embed_dim),
+        act=_activation(mlp.act),
+        eps=norm.eps,
+        # Eva has no choice.
+        with_prefix=getattr(model, 'pool_include_prefix', True),
     )
 
 

@@ -18,7 +18,7 @@ from .normed_linear import NormedLinear, PlainLinear
 from .normed_mlp import NormedMlp
 from .patch_embed import PatchEmbed, Stem, check_image, pad_to_multiple
 from .patch_merging import PatchMerging
-from .pooling import SequencePooling
+from .pooling import AttentionPooling, SequencePooling
 from .reformer import LSHAttention
 from .shifted_windows import ShiftedWindowAttention
 from .spatial_prior import SpatialPrior, build_map_norm
@@ -31,6 +31,7 @@ from .wide_values import WideValueAttention
 __all__ = [
     'Attention',
     'AttentionLayer',
+    'AttentionPooling',
     'AttentionSubsampling',
     'BigBirdAttention',
     'Block',

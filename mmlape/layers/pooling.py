@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
+import torch
+from timm.layers import AttentionPoolLatent
 from torch import Tensor, nn
 
-from mmlape.checks import check_positive_int
+from mmlape.checks import check_eps, check_number, check_positive_int
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
+
+from .activation import build_activation
 
 
 @MODELS.register_module()
@@ -32,3 +39,64 @@ class SequencePooling(nn.Module):
         if layout.mask is not None:
             scores = scores.masked_fill(~layout.mask.unsqueeze(-1), -float('inf'))
         return (scores.softmax(dim=1) * cells).sum(dim=1)
+
+
+@MODELS.register_module()
+class AttentionPooling(AttentionPoolLatent):
+    """What one learned query reads from the tokens, and a feed-forward network after it: timm's
+    ``AttentionPoolLatent``, the head of SigLIP (ICCV 2023) and Perception Encoder (2025). Cells that a mask hides are
+    not read.
+
+    Parameters have timm's names, under ``pool`` of a backbone in place of ``attn_pool``.
+
+    Args:
+        embed_dims: Channels ``C``.
+        num_heads: Heads; must divide ``embed_dims``. Default 8.
+        mlp_ratio: Hidden channels of the feed-forward network over ``C``. Default 4.
+        act: Its activation, see :class:`Mlp`. Default ``'gelu'``.
+        eps: Of the LayerNorm before it. Default 1e-6.
+        with_prefix: Whether prefix tokens are read too (Perception Encoder). Default False.
+
+    Raises:
+        ValueError: If ``num_heads`` does not divide ``embed_dims``, a number is out of range, or ``act`` is unknown.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int = 8,
+        mlp_ratio: float = 4.0,
+        act: str = 'gelu',
+        eps: float = 1e-6,
+        with_prefix: bool = False,
+    ) -> None:
+        check_positive_int('embed_dims', embed_dims)
+        if embed_dims % check_positive_int('num_heads', num_heads):
+            raise ValueError(
+                f'num_heads must divide embed_dims, got num_heads={num_heads}, embed_dims={embed_dims}'
+            )
+        check_number('mlp_ratio', mlp_ratio, above=0)
+        made: Any = dict(
+            norm_layer=partial(nn.LayerNorm, eps=check_eps(eps)),
+            act_layer=partial(build_activation, act),
+        )
+        super().__init__(embed_dims, num_heads=num_heads, mlp_ratio=mlp_ratio, **made)
+        self.with_prefix = with_prefix
+        nn.init.trunc_normal_(self.latent, std=embed_dims**-0.5)
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=0.02)
+                nn.init.zeros_(layer.bias)
+
+    def forward(  # type: ignore[override]  # called as all poolings are
+        self, tokens: Tensor, layout: Layout | Grid
+    ) -> Tensor:
+        """``(B, P + H * W, C)`` to ``(B, C)``."""
+        layout = Layout.of(tokens, layout)
+        read = tokens if self.with_prefix else layout.split(tokens)[1]
+        there = layout.token_mask() if self.with_prefix else layout.mask
+        if there is None:
+            return super().forward(read)
+        hidden = read.new_zeros(len(there), 1, 1, there.shape[1])
+        hidden = hidden.masked_fill(~there[:, None, None], torch.finfo(read.dtype).min / 2)
+        return super().forward(read, hidden)

@@ -16,6 +16,7 @@ _RENAMES = (
     (r'^(blocks\.\d+\.mlp)\.w12\.', r'\1.fc1.'),
     (r'^(blocks\.\d+\.mlp)\.w3\.', r'\1.fc2.'),
     (r'^(blocks\.\d+\.attn)\.rel_pos\.', r'\1.position.'),
+    (r'^attn_pool\.', 'pool.'),
     (r'^(shared_rel_pos|rel_pos_bias)\.', 'inside.'),
 )
 _OF_BLOCK = re.compile(r'^blocks\.(\d+)\.(.+)$')

@@ -26,6 +26,10 @@ _OUTSIDE: _Renames = (
     (r'^embeddings\.patch_embeddings?\.(?:projection\.)?(weight|bias)$', r'patch_embed.proj.\1'),
     (r'^(?:layernorm|post_layernorm|norm)\.', 'norm.'),
     (r'^pre_layr?norm\.', 'norm_pre.'),  # CLIP misspells it
+    (r'^head\.probe$', 'attn_pool.latent'),
+    (r'^head\.attention\.out_proj\.', 'attn_pool.proj.'),
+    (r'^head\.layernorm\.', 'attn_pool.norm.'),
+    (r'^head\.(attention|mlp)\.', r'attn_pool.\1.'),
     (r'^(?:encoder\.relative_position_bias|shared_position_bias)\.', 'rel_pos_bias.'),
 )
 _INSIDE: _Renames = (
@@ -90,6 +94,11 @@ def to_timm_names(state: State) -> State:
         # CLIP and SigLIP store rows without a batch.
         rows = name in ('cls_token', 'pos_embed') and tensor.ndim < 3
         renamed[name] = tensor.reshape(1, -1, tensor.shape[-1]) if rows else tensor
+    for kind in ('weight', 'bias'):
+        joined = renamed.pop(f'attn_pool.attention.in_proj_{kind}', None)
+        if joined is not None:  # of queries, and of keys and values
+            parts = joined.tensor_split([len(joined) // 3])
+            renamed.update({f'attn_pool.{q}.{kind}': part for q, part in zip(('q', 'kv'), parts)})
     return renamed
 
 

@@ -17,7 +17,7 @@ from .pvt import TimmPVT
 from .swin import TimmSwin
 from .timm_names import to_our_names
 
-_CLASSIFIER = r'^(head|head_dist|heads|fc_norm|pre_logits|attn_pool)\.'
+_CLASSIFIER = r'^(head|head_dist|heads|fc_norm|pre_logits|pool)\.'
 # Of DINOv3's own files.
 _PERIODS = 'rope_embed.periods'
 # What other transformers have and ours has not.
