@@ -34,11 +34,11 @@ TABLES = {
 
 @cache
 def source(kind):
-    """timm's model with two layers of 48 channels on 4 x 4 patches and its ``arch``; not to be changed."""
+    """timm's model with four layers of 48 channels on 4 x 4 patches and its ``arch``; not to be changed."""
     name = KINDS[kind]
     patch = 14 if 'patch14' in name else 16
     generator = torch.Generator().manual_seed(0)
-    options = dict(depth=2, embed_dim=48, num_heads=4, num_classes=0, img_size=4 * patch)
+    options = dict(depth=4, embed_dim=48, num_heads=4, num_classes=0, img_size=4 * patch)
     model = timm.create_model(name, **options, **OPTIONS.get(kind, {})).eval()
     with torch.no_grad():
         for parameter in model.parameters():
