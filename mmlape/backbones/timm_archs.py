@@ -13,8 +13,12 @@ import torch
 from timm.layers import AttentionPoolLatent
 from torch import nn
 
+from mmlape.position.embeddings.base import RESIZES
+
+from .timm_naflex import PlainNaFlex
+
 CLASSES = (
-    'VisionTransformer', 'VisionTransformerDistilled', 'Eva', 'Beit', 'VisionTransformerRelPos'
+    'VisionTransformer', 'VisionTransformerDistilled', 'Eva', 'Beit', 'VisionTransformerRelPos', 'NaFlexVit'
 )  # fmt: skip
 _BLOCKS = {
     'Block': 'mmlape.Block',
@@ -79,6 +83,10 @@ def describe(model: nn.Module) -> dict[str, Any]:
             f'it is a {type(model).__name__} of timm, no plain Vision Transformer ({", ".join(CLASSES)})'
         )
     parts: Any = model  # timm's models have no common type
+    if hasattr(parts, 'embeds'):
+        parts = PlainNaFlex(model)
+        if parts.lacks:
+            raise UnlikeOursError(parts.lacks)
     block, dims = parts.blocks[0], parts.embed_dim
     kinds = {type(each).__name__ for each in parts.blocks}
     if not kinds <= {type(block).__name__} & set(_BLOCKS):
@@ -158,9 +166,11 @@ def _activation(module: nn.Module) -> str:
 
 
 def _stem(embed: Any) -> dict[str, Any]:
-    if not isinstance(getattr(embed, 'proj', None), nn.Conv2d) or hasattr(embed, 'backbone'):
+    proj = getattr(embed, 'proj', None)
+    if not isinstance(proj, (nn.Conv2d, nn.Linear)) or hasattr(embed, 'backbone'):
         raise UnlikeOursError(f'its patches are made by a {type(embed).__name__}')
-    options = dict(patch_size=tuple(embed.patch_size), in_channels=embed.proj.in_channels)
+    channels = proj.in_channels if isinstance(proj, nn.Conv2d) else embed.in_channels
+    options = dict(patch_size=tuple(embed.patch_size), in_channels=channels)
     return dict(type='mmlape.PatchEmbed', **options, norm_cfg=_norm(embed.norm))
 
 
@@ -168,7 +178,10 @@ def _position(model: Any) -> dict[str, Any] | bool:
     if getattr(model, 'pos_embed', None) is None:
         return False
     rows = not getattr(model, 'no_embed_class', False)
-    return dict(type='mmlape.LearnedPosition', resize='bicubic_antialias', prefix_rows=rows)
+    resize = getattr(model, 'resize', 'bicubic_antialias')
+    if resize not in RESIZES:
+        raise UnlikeOursError(f'its position table is resized by {resize!r}')
+    return dict(type='mmlape.LearnedPosition', resize=resize, prefix_rows=rows)
 
 
 def _attention(attn: Any, dims: int) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from timm.layers import resample_patch_embed
 from torch import Tensor, nn
@@ -90,7 +92,13 @@ def _layout(
 
 def _fit_kernel(kernel: Tensor, value: Tensor) -> tuple[Tensor, str]:
     """Resample ``(C, channels, h, w)`` to another patch size by the pseudo-inverse of resizing (FlexiViT, CVPR 2023,
-    section 3.4): what it makes of a patch resized alike stays the same as nearly as it can."""
+    section 3.4): what it makes of a patch resized alike stays the same as nearly as it can. That of a linear layer
+    (NaFlex) is ``(C, h * w * channels)``, with h = w."""
+    if kernel.ndim == 2:
+        side = math.isqrt(kernel.shape[1] // value.shape[1])
+        if kernel.shape[1] != side * side * value.shape[1]:
+            return kernel, ''
+        kernel = kernel.unflatten(1, (side, side, -1)).permute(0, 3, 1, 2)
     if kernel.ndim != 4 or kernel.shape[:2] != value.shape[:2] or kernel.shape == value.shape:
         return kernel, ''
     size = list(value.shape[2:])

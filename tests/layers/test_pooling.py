@@ -3,6 +3,7 @@
 import pytest
 import timm
 import torch
+from timm.layers import resample_patch_embed
 
 from mmlape.backbones import timm_archs
 from mmlape.checkpoints import convert_with_report
@@ -49,10 +50,11 @@ def test_pooled_tokens_are_timms(name):
         assert model(torch.randn(1, 3, 50, 90))[0].shape == (1, 48)
 
 
-def test_pooled_tokens_are_those_of_transformers(golden):
-    meta, state, arrays = golden('transformers_siglip_vision')
+@pytest.mark.parametrize('name', ['siglip', 'siglip2'])
+def test_pooled_tokens_are_those_of_transformers(golden, name):
+    meta, state, arrays = golden(f'transformers_{name}_vision')
     arch = timm_archs.describe(timm.create_model(meta['timm'], **meta['options']))
-    arch['position']['resize'] = meta['resize']
+    arch['position']['resize'] = meta['resize'] or arch['position']['resize']
     model = MODELS.build(dict(type='mmlape.VisionTransformer', arch=arch, out_type='pooled')).eval()
     converted, report = convert_with_report(state, 'transformers', model)
     report.demand(1)
@@ -62,6 +64,22 @@ def test_pooled_tokens_are_those_of_transformers(golden):
         image = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(index))
         with torch.no_grad():
             torch.testing.assert_close(model(image)[0], arrays[f'pooled{index}'], atol=1e-4, rtol=0)
+
+
+def test_linear_patches_are_fitted_to_other_sizes(golden):
+    """NaFlex stores them as a linear layer: as a convolution's, they are resampled."""
+    meta, state, _ = golden('transformers_siglip2_vision')
+    arch = timm_archs.describe(timm.create_model(meta['timm'], **meta['options']))
+    network = dict(type='mmlape.VisionTransformer', arch=arch)
+    own, larger = (MODELS.build(dict(network, patch_size=side)) for side in (8, 12))
+    kernel = convert_with_report(state, 'transformers', own)[0]['patch_embed.proj.weight']
+    found, report = convert_with_report(state, 'transformers', larger)
+    assert 'patch_embed.proj.weight' in report.resized
+    expected = resample_patch_embed(kernel, [12, 12])
+    torch.testing.assert_close(found['patch_embed.proj.weight'], expected)
+    odd = {**state, 'embeddings.patch_embedding.weight': torch.zeros(16, 190)}
+    with pytest.raises(ValueError, match=r'patch_embed.proj.weight has the shape \(16, 190\)'):
+        convert_with_report(odd, 'transformers', own)[1].demand(1)
 
 
 def test_maps_and_other_poolings_leave_its_weights_out(golden):

@@ -18,7 +18,7 @@ from unittest import mock
 
 import timm
 import torch
-from timm.models import beit, deit, eva, vision_transformer, vision_transformer_relpos
+from timm.models import beit, deit, eva, naflexvit, vision_transformer, vision_transformer_relpos
 from torch import nn
 
 from mmlape.backbones.timm_archs import CLASSES, UnlikeOursError, describe
@@ -30,7 +30,7 @@ PAGE = ROOT / 'docs' / 'foundation_models.md'
 BEGIN, END = '<!-- names: begin -->\n', '<!-- names: end -->'
 EQUAL = 'equal'
 TOLERANCE = 1e-4
-_MODULES = (vision_transformer, eva, beit, vision_transformer_relpos, deit)
+_MODULES = (vision_transformer, eva, beit, vision_transformer_relpos, deit, naflexvit)
 # Sizes, which say nothing of what is computed, and what is drawn in training alone.
 _SIZES = ('img_size', 'embed_dim', 'depth', 'num_heads', 'num_kv_heads', 'mlp_ratio')
 _SMALL: dict[str, Any] = dict(depth=2, embed_dim=48, num_heads=4, num_classes=0)
@@ -49,7 +49,8 @@ def described(name: str) -> tuple[str, dict[str, Any]]:
     found: dict[str, Any] = {}
 
     def note(cls: type, variant: str, pretrained: bool, **options: Any) -> nn.Module:
-        found.update(cls=cls.__name__, options=options)
+        cfg = options.pop('cfg', None)  # of NaFlex
+        found.update(cls=cls.__name__, options={**(vars(cfg) if cfg else {}), **options})
         return nn.Module()
 
     with mock.patch.multiple(_module_of(name), build_model_with_cfg=note):
@@ -73,7 +74,7 @@ def compare(name: str, seed: int = 0) -> str:
     options = dict(_SMALL)
     if isinstance(described(name)[1].get('num_kv_heads'), tuple):
         options['num_kv_heads'] = (4, 2)
-    height, width = timm.create_model(name, **options).patch_embed.patch_size
+    height, width = _patch_of(timm.create_model(name, **options))
     theirs: Any = timm.create_model(name, **options, img_size=(4 * height, 4 * width)).eval()
     with torch.no_grad():
         for parameter in theirs.parameters():
@@ -88,7 +89,8 @@ def compare(name: str, seed: int = 0) -> str:
     ours.load_state_dict(state)
     for rows, columns in ((4, 4), (3, 6)):
         size = (rows * height, columns * width)
-        theirs.set_input_size(size)
+        if hasattr(theirs, 'set_input_size'):
+            theirs.set_input_size(size)
         image = torch.randn(2, 3, *size)
         with torch.no_grad():
             expected, found = theirs.forward_features(image), ours(image)[0]
@@ -154,6 +156,11 @@ def main() -> int:
         return int(found != table(results))
     options.page.write_text(before + table(results) + after, encoding='utf-8')
     return 0
+
+
+def _patch_of(model: Any) -> tuple[int, int]:
+    embed = getattr(model, 'embeds', None)
+    return (model.patch_embed if embed is None else embed).patch_size
 
 
 def _short(module: Any) -> str:

@@ -17,6 +17,8 @@ _RENAMES = (
     (r'^(blocks\.\d+\.mlp)\.w3\.', r'\1.fc2.'),
     (r'^(blocks\.\d+\.attn)\.rel_pos\.', r'\1.position.'),
     (r'^attn_pool\.', 'pool.'),
+    (r'^embeds\.(cls_token|reg_token|pos_embed)$', r'\1'),
+    (r'^embeds\.(proj|norm)\.', r'patch_embed.\1.'),
     (r'^(shared_rel_pos|rel_pos_bias)\.', 'inside.'),
 )
 _OF_BLOCK = re.compile(r'^blocks\.(\d+)\.(.+)$')
@@ -39,6 +41,9 @@ def to_our_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
             blocks.setdefault(found[1], {})[found[2]] = tensor
         else:
             renamed[name] = tensor
+    table = renamed.get('pos_embed')
+    if table is not None and table.ndim == 4:  # NaFlex: a map, channels last
+        renamed['pos_embed'] = table.flatten(1, 2)
     if 'register_tokens' in state:
         _add_class_row(renamed)
     freqs = renamed.pop('rope.freqs', None)

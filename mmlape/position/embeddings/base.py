@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -49,6 +50,20 @@ class PositionEmbedding(nn.Module, ABC):
         :class:`~mmlape.layout.Layout` unpacks into such a pair."""
 
 
+# How a table is resized: by which kernel, over how much where it shrinks, whether corners stay corners, and whether it
+# is made for the square of the longer side, of which the rest is cut off at the bottom or right.
+_KERNELS: dict[str, dict[str, Any]] = {
+    'bicubic': dict(mode='bicubic'),
+    'bilinear': dict(mode='bilinear'),
+    'bicubic_antialias': dict(mode='bicubic', antialias=True),
+    'bilinear_antialias': dict(mode='bilinear', antialias=True),
+    'bicubic_antialias_square': dict(mode='bicubic', antialias=True, square=True),
+    'bilinear_square': dict(mode='bilinear', square=True),
+    'bilinear_corners_square': dict(mode='bilinear', align_corners=True, square=True),
+}
+RESIZES = tuple(_KERNELS)
+
+
 def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic') -> Tensor:
     """Resize a table of one row per grid cell, in float32 whatever its dtype.
 
@@ -56,8 +71,9 @@ def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic
         table: ``(K, H0 * W0, C)``, no prefix rows.
         source: ``(H0, W0)``.
         target: ``(H, W)``.
-        mode: ``'bicubic'`` (default), ``'bilinear'``, ``'bicubic_antialias'``, which is timm's, or, for a table of
-            offsets, ``'geometric'``, which is BEiT's: near offsets keep what they have.
+        mode: ``'bicubic'`` (default), ``'bilinear'``, ``'bicubic_antialias'``, which is timm's, or another of
+            :class:`~mmlape.position.LearnedPosition`; or, for a table of offsets, ``'geometric'``, which is BEiT's:
+            near offsets keep what they have.
 
     Returns:
         ``(K, H * W, C)`` in the dtype of ``table``; ``table`` itself where the grids are equal.
@@ -69,12 +85,10 @@ def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic
         maps = table_32.unflatten(1, source).permute(0, 3, 1, 2)
         maps = F.interpolate(maps, size=target, mode=mode, align_corners=False)
         return maps.flatten(2).transpose(1, 2).to(table.dtype)
-    # Bicubic resizing treats axes one after the other and is linear: two products with matrices that are kept are ten
-    # times as fast.
-    if mode == 'geometric':
-        down, across = _geometric(source, target, table.device)
-    else:
-        down, across = _bicubic(source, target, table.device, mode == 'bicubic_antialias')
+    # Resizing treats axes one after the other and is linear: two products with matrices that are kept are ten times as
+    # fast.
+    make = _geometric if mode == 'geometric' else partial(_resampling, mode)
+    down, across = make(source, target, table.device)
     with without_autocast(table.device):
         rows = down @ table_32.reshape(len(table), height, -1)
         cells = across @ rows.view(len(table), target[0], width, -1)
@@ -82,19 +96,16 @@ def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic
 
 
 @kept
-def _bicubic(
-    source: Grid, target: Grid, device: torch.device, antialias: bool
-) -> tuple[Tensor, ...]:
+def _resampling(mode: str, source: Grid, target: Grid, device: torch.device) -> tuple[Tensor, ...]:
     """For each axis ``(new, old)``: how much old rows count in new ones."""
+    kernel = dict(_KERNELS[mode])
+    made = (max(target),) * 2 if kernel.pop('square', False) else target
     with without_autocast(device):
         return tuple(
-            F.interpolate(
-                torch.eye(old, device=device)[None, None],
-                (new, old),
-                mode='bicubic',
-                antialias=antialias,
-            )[0, 0]
-            for old, new in zip(source, target, strict=True)
+            F.interpolate(torch.eye(old, device=device)[None, None], (whole, old), **kernel)[
+                0, 0, :new
+            ]
+            for old, whole, new in zip(source, made, target, strict=True)
         )
 
 

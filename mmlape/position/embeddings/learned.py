@@ -10,7 +10,7 @@ from mmlape.checks import check_number, check_option
 from mmlape.layout import Grid
 from mmlape.registry import MODELS
 
-from .base import PositionEmbedding, resize_table
+from .base import RESIZES, PositionEmbedding, resize_table
 
 
 @MODELS.register_module()
@@ -25,8 +25,10 @@ class LearnedPosition(PositionEmbedding):
         grid: Pre-training grid ``(H0, W0)`` in tokens.
         num_prefix_tokens: Prefix rows ``P``. Default 0.
         num_tables: Tables ``K``. Default 1.
-        resize: ``'bicubic'`` (default; ViT, DeiT, ViT-Adapter), ``'bilinear'`` (PVT), or timm's
-            ``'bicubic_antialias'``.
+        resize: ``'bicubic'`` (default; ViT, DeiT, ViT-Adapter), ``'bilinear'`` (PVT), timm's ``'bicubic_antialias'``,
+            or NaFlex's: ``'bilinear_antialias'`` (SigLIP 2); ``'bilinear_square'``, ``'bilinear_corners_square'``
+            (C-RADIO) and ``'bicubic_antialias_square'``, to the square of the longer side, cut off at the bottom or
+            right, so that cells stay square.
         std: Standard deviation of the initial values. Default 0.02; 0 for zeros, which at first add nothing to a
             network that was trained without such a table.
         prefix_rows: Whether prefix tokens have rows. False: theirs are zero and in no table, as in the published
@@ -53,7 +55,7 @@ class LearnedPosition(PositionEmbedding):
         prefix_rows: bool = True,
     ) -> None:
         super().__init__(embed_dims, grid, num_prefix_tokens, num_tables)
-        self.resize = check_option('resize', resize, ('bicubic', 'bilinear', 'bicubic_antialias'))
+        self.resize = check_option('resize', resize, RESIZES)
         self.num_prefix_rows = self.num_prefix_tokens if prefix_rows else 0
         rows = self.num_prefix_rows + self.grid[0] * self.grid[1]
         self.pos_embed = nn.Parameter(torch.zeros(self.num_tables, rows, self.embed_dims))

@@ -1,0 +1,37 @@
+"""How position tables are resized: by the same numbers as PyTorch's interpolation, cut off where cells stay square."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mmlape.position import LearnedPosition, resize_table
+
+WAYS = {
+    'bicubic': dict(mode='bicubic'),
+    'bilinear': dict(mode='bilinear'),
+    'bicubic_antialias': dict(mode='bicubic', antialias=True),
+    'bilinear_antialias': dict(mode='bilinear', antialias=True),
+    'bicubic_antialias_square': dict(mode='bicubic', antialias=True),
+    'bilinear_square': dict(mode='bilinear'),
+    'bilinear_corners_square': dict(mode='bilinear', align_corners=True),
+}
+
+
+@pytest.mark.parametrize('target', [(4, 9), (11, 3), (5, 7)])
+@pytest.mark.parametrize('mode', WAYS)
+def test_is_pytorchs(mode, target):
+    table = torch.randn(1, 6 * 8, 3)
+    size = (max(target),) * 2 if mode.endswith('square') else target
+    maps = table.unflatten(1, (6, 8)).permute(0, 3, 1, 2)
+    expected = F.interpolate(maps, size, **WAYS[mode])[:, :, : target[0], : target[1]]
+    found = resize_table(table, (6, 8), target, mode)
+    torch.testing.assert_close(found, expected.flatten(2).transpose(1, 2), atol=1e-5, rtol=0)
+    assert resize_table(table.half(), (6, 8), target, mode).dtype == torch.float16
+
+
+def test_all_of_them_are_options():
+    for mode in WAYS:
+        position = LearnedPosition(8, (4, 4), 1, resize=mode)
+        assert position((3, 5)).shape == (1, 16, 8)
+    with pytest.raises(ValueError, match='resize must be one of'):
+        LearnedPosition(8, (4, 4), resize='corners')
