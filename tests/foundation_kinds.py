@@ -23,12 +23,14 @@ KINDS = {
     'relative-network': 'vit_relpos_base_patch16_cls_224',
     'post-norm': 'vit_relpos_base_patch16_rpn_224',
     'parallel': 'vit_pwee_patch16_reg1_gap_256',
+    'two-branches': 'vit_small_patch16_18x2_224',
     'rms-norm': 'aimv2_large_patch14_224',
 }
 OPTIONS = {'shared-table': dict(use_rel_pos_bias=False, use_shared_rel_pos_bias=True)}
 # Position tables of their own have these alone.
 TABLES = {
-    'table', 'two-tokens', 'registers', 'pre-norm', 'no-prefix', 'table-and-rotary', 'parallel', 'rms-norm'
+    'table', 'two-tokens', 'registers', 'pre-norm', 'no-prefix', 'table-and-rotary', 'parallel', 'two-branches',
+    'rms-norm',
 }  # fmt: skip
 
 

@@ -102,6 +102,7 @@ def _norm(name, **options):
 # name of a component: how to build a backbone that contains it; `build(with_cp=True)` takes options of all backbones.
 BACKBONES = {
     'LearnedPosition': vit(position=component('LearnedPosition', prefix_rows=False)),
+    'FactorizedPosition': vit(position=component('FactorizedPosition', square=True)),
     'MergedPosition': swin(position=component('LearnedPosition'), joining=component('LaPE')),
     'NoPosition': vit(position=component('NoPosition')),
     'SinusoidalPosition': vit(position=component('SinusoidalPosition', axes=2)),
@@ -171,6 +172,11 @@ BACKBONES = {
         attention=component('Attention', qk_norm=component('TokenRMS'), inner_norm=component('LN')),
         window_size=3,
         joining=component('LaPE'),
+    ),
+    'SeveralBranchesBlock': vit(
+        block=component('SeveralBranchesBlock', layer_scale=0.5, num_branches=3),
+        joining=component('LaPE'),
+        attention_position=component('RelativePositionBias'),
     ),
     'StreamNormBlock': compact(norm_cfg=component('DTN')),
     'AttentionPooling': vit(out_type=component('AttentionPooling', num_heads=4, with_prefix=True)),

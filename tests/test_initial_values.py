@@ -54,6 +54,7 @@ SAMPLES = {
     'Gabor, wide': vit(arch=WIDE, position=component('GaborPosition'), attention_position=False),
     'LSH, wide': vit(arch=WIDE, attention=component('LSHAttention')),
     'PVTv2': pvt('V2'),
+    'factorized, wide': vit(arch=WIDE, position=component('FactorizedPosition')),
     'attention pooling, wide': vit(
         arch=dict(WIDE, embed_dims=512), out_type=component('AttentionPooling')
     ),

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, cast
 
 import timm
@@ -28,6 +29,7 @@ _BLOCKS = {
     'EvaBlockPostNorm': 'mmlape.PostNormBlock',
     'ResPostRelPosBlock': 'mmlape.PostNormBlock',
     'ParallelScalingBlock': 'mmlape.ParallelBlock',
+    'ParallelThingsBlock': 'mmlape.SeveralBranchesBlock',
 }
 _NORMS = {
     'LayerNorm': 'mmlape.LN',
@@ -85,12 +87,15 @@ def describe(model: nn.Module) -> dict[str, Any]:
     parts: Any = model  # timm's models have no common type
     if hasattr(parts, 'embeds'):
         parts = PlainNaFlex(model)
-        if parts.lacks:
-            raise UnlikeOursError(parts.lacks)
     block, dims = parts.blocks[0], parts.embed_dim
     kinds = {type(each).__name__ for each in parts.blocks}
     if not kinds <= {type(block).__name__} & set(_BLOCKS):
         raise UnlikeOursError(f'its layers are of the kind {", ".join(sorted(kinds))}')
+    layer: dict[str, Any] = dict(type=_BLOCKS[type(block).__name__])
+    if hasattr(block, 'attns'):
+        layer['num_branches'] = len(block.attns)
+        first, second = block.attns[0], block.ffns[0]
+        block = SimpleNamespace(norm1=first.norm, attn=first.attn, ls1=first.ls, mlp=second.mlp)
     # A block with both branches side by side is its own attention.
     attn = getattr(block, 'attn', block)
     hidden, mlp = _mlp(block)
@@ -111,7 +116,7 @@ def describe(model: nn.Module) -> dict[str, Any]:
         attention_position=_inside(parts, attn) or False,
         attention=_attention(attn, dims),
         mlp=mlp,
-        block=dict(type=_BLOCKS[type(block).__name__], layer_scale=_layer_scale(block)),
+        block=dict(layer, layer_scale=_layer_scale(block)),
         norm_cfg=_norm(getattr(block, 'norm1', None) or block.in_norm),
         pre_norm=_norm(getattr(parts, 'norm_pre', None)) or False,
         final_norm=_norm(parts.norm) is not None,
@@ -169,12 +174,16 @@ def _stem(embed: Any) -> dict[str, Any]:
     proj = getattr(embed, 'proj', None)
     if not isinstance(proj, (nn.Conv2d, nn.Linear)) or hasattr(embed, 'backbone'):
         raise UnlikeOursError(f'its patches are made by a {type(embed).__name__}')
+    if getattr(embed, 'norm_input', None) is not None:
+        raise UnlikeOursError('its pixels have a norm before they are projected')
     channels = proj.in_channels if isinstance(proj, nn.Conv2d) else embed.in_channels
     options = dict(patch_size=tuple(embed.patch_size), in_channels=channels)
     return dict(type='mmlape.PatchEmbed', **options, norm_cfg=_norm(embed.norm))
 
 
 def _position(model: Any) -> dict[str, Any] | bool:
+    if getattr(model, 'factorized', False):
+        return dict(type='mmlape.FactorizedPosition', square=model.square)
     if getattr(model, 'pos_embed', None) is None:
         return False
     rows = not getattr(model, 'no_embed_class', False)

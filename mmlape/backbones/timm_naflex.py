@@ -18,7 +18,8 @@ class PlainNaFlex:
     Attributes:
         resize: How its position table is resized, by the names of :class:`~mmlape.position.LearnedPosition`, which may
             not have it.
-        lacks: What ours has not, or ''.
+        square: Whether that is the square of the longer side.
+        factorized: Whether position is a table of rows and one of columns.
     """
 
     no_embed_class = True
@@ -26,12 +27,8 @@ class PlainNaFlex:
     def __init__(self, model: Any) -> None:
         self._model, embeds = model, model.embeds
         self.cls_token, self.reg_token = embeds.cls_token, embeds.reg_token
-        self.pos_embed = embeds.pos_embed
-        self.lacks = ''
-        if embeds.pos_embed_type == 'factorized':
-            self.lacks = 'its position is a table of rows and one of columns'
-        elif embeds.norm_input is not None:
-            self.lacks = 'pixels have a norm before they are projected'
+        self.pos_embed, self.square = embeds.pos_embed, embeds.pos_embed_ar_preserving
+        self.factorized = embeds.pos_embed_type == 'factorized'
         grid = embeds.pos_embed_grid_size or (16, 16)
         size = tuple(cells * side for cells, side in zip(grid, embeds.patch_size))
         self.patch_embed = SimpleNamespace(
@@ -39,12 +36,13 @@ class PlainNaFlex:
             patch_size=embeds.patch_size,
             proj=embeds.proj,
             norm=embeds.norm,
+            norm_input=embeds.norm_input,
             in_channels=embeds.in_chans,
         )
         ways = (
             ('antialias', embeds.pos_embed_antialias),
             ('corners', embeds.pos_embed_align_corners),
-            ('square', embeds.pos_embed_ar_preserving),
+            ('square', self.square),
         )
         self.resize = '_'.join([embeds.pos_embed_interp_mode, *(way for way, on in ways if on)])
 

@@ -20,6 +20,7 @@ from .patch_embed import PatchEmbed, Stem, check_image, pad_to_multiple
 from .patch_merging import PatchMerging
 from .pooling import AttentionPooling, SequencePooling
 from .reformer import LSHAttention
+from .several_branches import SeveralBranchesBlock
 from .shifted_windows import ShiftedWindowAttention
 from .spatial_prior import SpatialPrior, build_map_norm
 from .spatial_reduction import SpatialReductionAttention
@@ -57,6 +58,7 @@ __all__ = [
     'PostNormBlock',
     'SamplingPlan',
     'SequencePooling',
+    'SeveralBranchesBlock',
     'ShiftedWindowAttention',
     'SpatialPrior',
     'SpatialReductionAttention',

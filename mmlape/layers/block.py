@@ -114,15 +114,30 @@ class Block(nn.Module):
             position: ``(1, P + H * W, C)`` added to the normalised tokens that attention reads, or None.
             inside: A position inside the attention that serves all layers, or None.
         """
+        tokens = tokens + self.attended(tokens, layout, position, inside)
+        return self.feed_forward(tokens, layout)
+
+    def attended(
+        self,
+        tokens: Tensor,
+        layout: Layout | Grid,
+        position: Tensor | None,
+        inside: InsidePlan | None,
+    ) -> Tensor:
+        """What the first branch adds to tokens ``(B, P + H * W, C)``."""
         normed = self.norm1(tokens, layout)
         if position is not None:
             normed = normed + position
         read = self.attn(normed, layout) if inside is None else self.attn(normed, layout, inside)
-        return self.feed_forward(tokens + self.drop_path(self.ls1(read)), layout)
+        return self.drop_path(self.ls1(read))
+
+    def fed(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
+        """What the second branch adds to tokens ``(B, P + H * W, C)`` after attention."""
+        return self.drop_path(self.ls2(self.mlp(self.norm2(tokens, layout), layout)))
 
     def feed_forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
-        """The second branch, on tokens ``(B, P + H * W, C)`` after attention."""
-        return tokens + self.drop_path(self.ls2(self.mlp(self.norm2(tokens, layout), layout)))
+        """Tokens ``(B, P + H * W, C)`` after attention and the second branch."""
+        return tokens + self.fed(tokens, layout)
 
 
 @MODELS.register_module()

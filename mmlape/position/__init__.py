@@ -1,6 +1,7 @@
 """Where a token is: embeddings, how they join a network, and position inside the attention."""
 
 from .embeddings import (
+    FactorizedPosition,
     FixedPosition,
     GaborPosition,
     LearnedPosition,
@@ -33,6 +34,7 @@ __all__ = [
     'POSITIONS',
     'AttentionPosition',
     'DefaultJoining',
+    'FactorizedPosition',
     'FixedPosition',
     'GaborAttention',
     'GaborPosition',

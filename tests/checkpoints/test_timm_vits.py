@@ -195,7 +195,7 @@ def test_shared_keys_are_repeated():
 @pytest.mark.parametrize(
     ('name', 'message'),
     [
-        ('vit_small_patch16_18x2_224', 'of the kind ParallelThingsBlock'),
+        ('vit_dpwee_patch16_reg1_gap_256', 'of the kind DiffParallelScalingBlock'),
         ('vit_dwee_patch16_reg1_gap_256', 'its attention is the difference of two'),
         ('vit_small_patch16_dinov3.nothing', r'Invalid pretrained tag \(nothing\)'),
         ('resnet10t', 'it is a ResNet of timm, no plain Vision Transformer'),
@@ -245,6 +245,11 @@ def test_networks_that_names_of_weights_do_not_tell_apart(published):
     states = {name: timm.create_model(name).state_dict() for name in (parallel, serial)}
     with pytest.raises(ValueError, match='parallel branches in a layer'):
         convert(states[parallel], 'timm', vit(arch=serial), min_matched=0)
+    twice, once = 'vit_small_patch16_18x2_224', 'vit_small_patch16_224'
+    with pytest.raises(ValueError, match='parallel branches in a layer'):
+        convert(timm.create_model(twice).state_dict(), 'timm', vit(arch=once), min_matched=0)
+    with pytest.raises(ValueError, match=r'kind Block, ours of the kind SeveralBranchesBlock'):
+        Pretrained('timm', model=once)(vit(arch=twice))
     with pytest.raises(ValueError, match='entries that this model has no place for'):
         convert(states[serial], 'timm', vit(arch=parallel), min_matched=0)
     other = dict(type='mmlape.RotaryPosition', temperature=10.0)
@@ -254,6 +259,31 @@ def test_networks_that_names_of_weights_do_not_tell_apart(published):
             ValueError, match=r'has RotaryPosition\(.*centred.* inside its attention'
         ):
             Pretrained('timm', model=DINOV3)(model)
+
+
+def test_what_is_random_in_training_is_the_users(published):
+    random = dict(type='mmlape.RotaryPosition', rescale_coords=2.0)
+    model = vit(arch=DINOV3, attention_position=random)
+    Pretrained('timm', model=DINOV3)(model)
+    assert model.inside.random.rescale == 2 and model.inside.rule.coordinates == 'centred'
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'naflexvit_base_patch16_siglip',
+        'naflexvit_so400m_patch16_radio_v4',
+        'naflexvit_base_patch16_parfac_gap',
+    ],
+)
+def test_naflex_by_one_name(name, published):
+    backbone = vit(arch=name, init_cfg=dict(type='mmlape.Pretrained', source='timm'))
+    backbone.init_weights()
+    source, image = timm.create_model(name, pretrained=True).eval(), torch.randn(2, 3, 48, 80)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            backbone.eval()(image)[0], source.forward_features(image), atol=1e-4, rtol=0
+        )
 
 
 def test_names_of_dinov3s_own_code():

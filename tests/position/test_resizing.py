@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mmlape.position import LearnedPosition, resize_table
+from mmlape.position import FactorizedPosition, LearnedPosition, resize_table
 
 WAYS = {
     'bicubic': dict(mode='bicubic'),
@@ -35,3 +35,24 @@ def test_all_of_them_are_options():
         assert position((3, 5)).shape == (1, 16, 8)
     with pytest.raises(ValueError, match='resize must be one of'):
         LearnedPosition(8, (4, 4), resize='corners')
+
+
+def test_rows_and_columns():
+    """On its own grid a sum of two rows; on another both are resized by themselves, or for the longer side."""
+    position = FactorizedPosition(8, (4, 6), num_prefix_tokens=2, num_tables=2)
+    found = position((4, 6))
+    assert found.shape == (2, 2 + 24, 8) and not found[:, :2].any()
+    cells = found[:, 2:].unflatten(1, (4, 6))
+    torch.testing.assert_close(cells[:, 3, 1], position.rows[:, 3] + position.columns[:, 1])
+    found.sum().backward()
+    assert (position.rows.grad == 6).all() and (position.columns.grad == 4).all()
+    for square in (False, True):
+        position.square = square
+        cells = position((3, 9))[:, 2:].unflatten(1, (3, 9))
+        tall, wide = (
+            F.interpolate(table.transpose(1, 2), size, mode='linear').transpose(1, 2)
+            for table, size in ((position.rows, 9 if square else 3), (position.columns, 9))
+        )
+        torch.testing.assert_close(cells, tall[:, :3, None] + wide[:, None])
+    with pytest.raises(ValueError, match='std must be finite and at least 0'):
+        FactorizedPosition(8, (4, 4), std=-1)

@@ -15,7 +15,7 @@ from torch import nn
 
 from mmlape.backbones import VisionTransformer, ViTAdapter
 from mmlape.backbones.timm_archs import UnlikeOursError, describe
-from mmlape.layers import Block, ParallelBlock, PostNormBlock, StreamNormBlock
+from mmlape.layers import Block, ParallelBlock, PostNormBlock, SeveralBranchesBlock, StreamNormBlock
 from mmlape.layers.activation import build_activation
 from mmlape.registry import MODELS
 
@@ -24,7 +24,7 @@ from .base import State
 
 _SECONDS = 10.0
 # What differs between models of these shows in the shapes of their weights.
-_OTHER_BLOCKS = (ParallelBlock, PostNormBlock, StreamNormBlock)
+_OTHER_BLOCKS = (ParallelBlock, PostNormBlock, SeveralBranchesBlock, StreamNormBlock)
 _SHOWN = (Levit, PyramidVisionTransformerV2, SwinTransformer)
 _ELSEWHERE = ('hf-hub:', 'hf_hub:', 'local-dir:', 'timm/')
 

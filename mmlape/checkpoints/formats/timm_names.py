@@ -18,6 +18,8 @@ _RENAMES = (
     (r'^(blocks\.\d+\.attn)\.rel_pos\.', r'\1.position.'),
     (r'^attn_pool\.', 'pool.'),
     (r'^embeds\.(cls_token|reg_token|pos_embed)$', r'\1'),
+    (r'^embeds\.pos_embed_y$', 'position.embedding.rows'),
+    (r'^embeds\.pos_embed_x$', 'position.embedding.columns'),
     (r'^embeds\.(proj|norm)\.', r'patch_embed.\1.'),
     (r'^(shared_rel_pos|rel_pos_bias)\.', 'inside.'),
 )
@@ -158,6 +160,17 @@ def _split_table(block: Block, source: str = 'attn.', place: str = 'attn.positio
     block[f'{place}relative_position_bias_table'] = table
 
 
+def _first_branches(block: Block) -> None:
+    """Branches side by side: the first are the block's own, the others those of blocks beside it."""
+    for name in [name for name in block if name.startswith(('attns.', 'ffns.'))]:
+        kind, number, part = name.split('.', 2)
+        for theirs in ('norm.', 'ls.'):
+            if part.startswith(theirs):
+                part = f'{theirs[:-1]}{1 if kind == "attns" else 2}.{part.removeprefix(theirs)}'
+        place = f'others.{int(number) - 1}.' if int(number) else ''
+        block[place + part] = block.pop(name)
+
+
 def _scale_both(block: Block) -> None:
     """A layer scale of the attention alone: 1 for the feed-forward network."""
     if 'ls1.gamma' in block and 'norm2.weight' in block and 'ls2.gamma' not in block:
@@ -165,5 +178,5 @@ def _scale_both(block: Block) -> None:
 
 
 _STEPS: tuple[Callable[[Block], None], ...] = (
-    _mask_bias, _join_attention, _join_gate, _split_branches, _split_table, _scale_both
+    _first_branches, _mask_bias, _join_attention, _join_gate, _split_branches, _split_table, _scale_both
 )  # fmt: skip

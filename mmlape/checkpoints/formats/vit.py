@@ -18,6 +18,8 @@ from .swin import TimmSwin
 from .timm_names import to_our_names
 
 _CLASSIFIER = r'^(head|head_dist|heads|fc_norm|pre_logits|pool)\.'
+# Position tables: of rows and of columns (NaFlex) where it is not one.
+_TABLES = ('pos_embed', 'position.embedding.')
 # Of DINOv3's own files.
 _PERIODS = 'rope_embed.periods'
 # What other transformers have and ours has not.
@@ -28,8 +30,8 @@ OTHERS: Reasons = (
         'normalised queries and keys (qk_norm), which the model has not',
     ),
     (r'^(norm_pre|pre_norm|ln_pre)\.', 'a norm before the first layer (CLIP), which the model has not'),
-    (r'\.attns\.|\.ffns\.', 'parallel branches in a layer, which the model has not'),
-    (r'^inside\.', 'relative positions that all layers share (BEiT, pre-trained), which the model has not'),
+    (r'^blocks\.\d+\.others\.', 'parallel branches in a layer, which the model has not'),
+    (r'^inside\.', 'relative positions that all layers share (pre-trained BEiT), which the model has not'),
     (
         r'rel_pos|^(?!inside\.).*(relative_position|\bprefix_table$)',
         'relative positions of each layer (BEiT), which the model has not',
@@ -88,7 +90,7 @@ class PlainViT(Format):
         if alone[0] and not alone[1]:
             found.append('the source has parallel branches in a layer, which the model has not')
         turned = any(isinstance(part, AttentionPosition) for part in model.modules())
-        if depth and not turned and not any(name.startswith('pos_embed') for name in state):
+        if depth and not turned and not any(name.startswith(_TABLES) for name in state):
             found.append('the source has no position table (a rotary or relative position?)')
         return found + _other_turns(model, state)
 
@@ -105,7 +107,7 @@ class PlainViT(Format):
                     return 'norms of layers that are not built', ''
         if name == _PERIODS and _rotary(model):
             return 'computed, not learned', ''
-        if name == 'pos_embed':
+        if name == 'pos_embed' or name.startswith(_TABLES[1]):
             return 'the position of the model is no learned table', ''
         return super().leave(name, model)
 

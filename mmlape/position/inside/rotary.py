@@ -184,10 +184,8 @@ class RotaryPosition(Rotary):
         return own, own if same else turns(key)
 
     def extra_repr(self) -> str:
-        """What turns are made of."""
-        options = [f'{name}={value}' for name, value in self.rule._asdict().items()]
-        random = [f'{k}_coords={v}' for k, v in self.random._asdict().items() if v is not None]
-        return ', '.join(options + random)
+        """What turns are made of, but for what is random in training, which weights do not depend on."""
+        return ', '.join(f'{name}={value}' for name, value in self.rule._asdict().items())
 
 
 @MODELS.register_module()
