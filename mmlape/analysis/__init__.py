@@ -1,16 +1,17 @@
 """Pictures and figures of what a model learned about position and scale.
 
 ``position`` is about position embeddings and biases (LaPE, Gabor), ``dtn`` about Dynamic Token Normalization,
-``attention`` about distances. Everything public is imported from here, and on first use: Matplotlib is loaded when
-something is drawn.
+``attention`` about how far and where to it looks. Everything public is imported from here, and on first use:
+Matplotlib is loaded when something is drawn.
 """
 
 from importlib import import_module
 from typing import Any
 
 _PUBLIC = {
+    'attention.class_token': ('ClassAttention', 'class_attention'),
     'attention.distance': ('AttentionDistances', 'attention_distances'),
-    'attention.drawing': ('draw_distances',),
+    'attention.drawing': ('draw_class_attention', 'draw_distances'),
     'complexity': ('Complexity', 'count_flops', 'measure_complexity'),
     'dtn.drawing': (
         'draw_dtn_maps',

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from backbone_variants import ADAPTER, PYRAMID_ARCH, randomise
+from config_utils import REPO
 from PIL import Image
 from tool_runs import check_png, write_checkpoint, write_config
 
@@ -23,6 +24,7 @@ VIT = dict(
     arch=dict(embed_dims=24, depth=2, num_heads=3, mlp_ratio=2),
     img_size=64,
 )
+IMAGE = REPO / 'docs/images/robustness-cells.png'
 PREPROCESSOR = dict(mean=[100.0] * 3, std=[50.0] * 3, bgr_to_rgb=True)
 
 
@@ -123,6 +125,16 @@ def test_attention_distance(backbone, run, tmp_path, images):
         assert np.array_equal(one['distances'][0, 0], both['distances'][0, 0])
 
 
+def test_class_attention(run, tmp_path, images):
+    config = write_config(tmp_path, VIT, data_preprocessor=PREPROCESSOR)
+    said = run('analysis_tools/class_attention.py', config, '--images', images, '--out', tmp_path)
+    names = [f'class_attention_{image}' for image in ('first', 'second')]
+    assert written(said) == [name + suffix for name in names for suffix in ('.png', '.npz')]
+    check_png(tmp_path / f'{names[0]}.png')
+    with np.load(tmp_path / f'{names[0]}.npz') as arrays:
+        assert arrays['maps'].shape == (1, 3, 3, 5) and arrays['prefix'].shape == (1, 3, 1)
+
+
 def test_token_magnitude(run, tmp_path, config, images):
     arguments = ('--images', images, '--part', 'block2', '--layers', 0, 1, '--out', tmp_path)
     said = run('analysis_tools/token_magnitude.py', config, *arguments, '--norm', 'norm2')
@@ -206,6 +218,7 @@ def test_flow_of_a_layer(run, tmp_path, config, images):
             "error: part must be one of ['block1', 'block2', 'block3', 'block4'], got 'block9'",
         ),
         ('attention_distance', ['--images', 'config.py'], "'config.py' cannot be read as an image"),
+        ('class_attention', ['--images', IMAGE], 'error: PyramidVisionTransformer has no class'),
         (
             'token_magnitude',
             ['--images', 'config.py', '--max-images', 0],

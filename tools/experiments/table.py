@@ -70,16 +70,16 @@ def markdown(results: dict[str, Any]) -> str:
     return '\n'.join(lines) + '\n'
 
 
-def replace_table(page: str, table: str) -> str:
-    """The page with its table replaced.
+def replace_table(page: str, table: str, start: str = START, end: str = END) -> str:
+    """The page with what stands between two marks replaced.
 
     Raises:
         ValueError: If the page does not have the two marks once each.
     """
-    if page.count(START) != 1 or page.count(END) != 1:
-        raise ValueError(f'the page must hold {START!r} and {END!r} once each')
-    before, rest = page.split(START)
-    return f'{before}{START}\n\n{table}\n{END}{rest.split(END)[1]}'
+    if page.count(start) != 1 or page.count(end) != 1:
+        raise ValueError(f'the page must hold {start!r} and {end!r} once each')
+    before, rest = page.split(start)
+    return f'{before}{start}\n\n{table}\n{end}{rest.split(end)[1]}'
 
 
 def _cell(runs: list[dict], joining: str, embedding: str) -> str:

@@ -1,1 +1,1 @@
-"""How far attention looks."""
+"""How far attention looks, and where the class token does."""

@@ -24,7 +24,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from mmlape.analysis.results import Result
 from mmlape.analysis.stages import Stage
@@ -38,6 +37,8 @@ from mmlape.layers import (
 from mmlape.layers.shifted_windows import apart
 from mmlape.layers.spatial_reduction import LINEAR_GRID
 from mmlape.layout import Grid, Layout
+
+from .listening import Call, listen
 
 # Attention weights held at a time.
 CHUNK = 16_000_000
@@ -142,7 +143,6 @@ def mean_distance(
             None.
         scale: Of the scores. Default None: ``1 / sqrt(D)``.
     """
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
     num_windows, heads, num_queries, _ = query.shape
     total = query.new_zeros(heads, dtype=torch.float64)
     if bias is not None:
@@ -150,12 +150,8 @@ def mean_distance(
     hidden = ~places.has_key[:, None, None]
     step = max(CHUNK // (num_windows * heads * key.shape[2]), 1)
     for rows in torch.arange(num_queries, device=query.device).split(step):
-        scores = (query[:, :, rows] * scale @ key.mT).float()
-        if bias is not None:
-            part = bias[:, :, rows]
-            scores = (
-                scores.masked_fill(~part, -math.inf) if part.dtype == torch.bool else scores + part
-            )
+        part = None if bias is None else bias[:, :, rows]
+        scores = Call(query[:, :, rows], key, part, scale).scores()
         weights = scores.masked_fill(hidden, -math.inf).softmax(dim=-1)
         distances = torch.cdist(places.queries[rows], places.keys)
         per_query = (weights * distances).sum(dim=-1)
@@ -265,61 +261,27 @@ def _pooled_centres(length: int) -> Tensor:
     return (first + end - 1) / 2
 
 
-class _Listener(TorchFunctionMode):
-    """Takes the distance of every attention that is computed inside one of the layers listened to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.places: Places | None = None
-        self.found: Tensor | None = None
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if func is F.scaled_dot_product_attention and self.places is not None:
-            self._measure(*args, **kwargs)
-        return func(*args, **kwargs)
-
-    def _measure(
-        self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None
-    ):
-        # With windows a second call follows: that of prefix tokens to all.
-        if self.found is None:
-            windows = len(self.places.has_query)
-            if len(query) != windows:  # they stand beside the heads
-                query, key, attn_mask = (
-                    part.unflatten(1, (windows, -1)).flatten(0, 1)
-                    for part in (query, key, attn_mask)
-                )
-            self.found = mean_distance(query, key, self.places, attn_mask, scale)
-
-
 def _distances_of_image(
     backbone: nn.Module, image: Tensor, attentions: dict[nn.Module, tuple[str, int]]
 ) -> _Measured:
     """Distances per head, that of uniform weights, and the grid, by stage and layer."""
-    listener, found = _Listener(), {}
+    found: _Measured = {}
 
-    def before(attention: nn.Module, args: tuple) -> None:
-        listener.places = places_of(attention, Layout.of(*args[:2]))
-        listener.found = None
+    def measure(attention: nn.Module, layout: Layout, call: Call) -> None:
+        name = attentions[attention]
+        if name in found:  # with windows a second call follows: that of prefix tokens to all
+            return
+        places = places_of(attention, layout)
+        windows = len(places.has_query)
+        if len(call.query) != windows:  # they stand beside the heads
+            call = call.by_window(windows)
+        found[name] = (
+            mean_distance(call.query, call.key, places, call.bias, call.scale).cpu().numpy(),
+            float(mean_distance(*_equal_scores(places), places, places.apart)),
+            layout.grid,
+        )
 
-    def after(attention: nn.Module, args: tuple, output: Tensor) -> None:
-        places, listener.places = listener.places, None
-        if places is not None and listener.found is not None:
-            found[attentions[attention]] = (
-                listener.found.cpu().numpy(),
-                float(mean_distance(*_equal_scores(places), places, places.apart)),
-                Layout.of(*args[:2]).grid,
-            )
-
-    handles = [attention.register_forward_pre_hook(before) for attention in attentions]
-    handles += [attention.register_forward_hook(after) for attention in attentions]
-    try:
-        with torch.no_grad(), listener:
-            backbone(image)
-    finally:
-        for handle in handles:
-            handle.remove()
+    listen(backbone, image, attentions, measure)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Pictures of how far attention looks."""
+"""Pictures of how far attention looks, and where to."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from mmlape.analysis.panels import new_plots
+from mmlape.analysis.panels import SEQUENTIAL, add_scale, new_panels, new_plots, show_map
 
+from .class_token import ClassAttention
 from .distance import AttentionDistances
 
 
@@ -31,6 +32,37 @@ def draw_distances(stages: Sequence[AttentionDistances]) -> Figure:
         place.set_xlabel('layer', fontsize=7)
         place.set_title(f'{found.stage}, {_grids(found.grids)}', fontsize=7, pad=3)
     axes[0, 0].set_ylabel('mean attention distance (patches)', fontsize=7)
+    return figure
+
+
+def draw_class_attention(images: Sequence[ClassAttention]) -> Figure:
+    """The class token's attention: a row for each layer of each image, with the image, each head, and their mean.
+
+    Colours are weights over that of equal attention, on one scale for all; what is more than the 99th percentile is as
+    bright as that.
+
+    Raises:
+        ValueError: If there is no image, or numbers of heads differ.
+    """
+    heads = {found.maps.shape[1] for found in images}
+    if len(heads) != 1:
+        raise ValueError(f'images must be at least one, of equal numbers of heads, got {heads}')
+    rows = [
+        (found.image, layer, maps, maps[0].size + found.prefix.shape[-1])
+        for found in images
+        for layer, maps in zip(found.layers, found.maps)
+    ]
+    top = np.percentile(np.concatenate([(maps * n).ravel() for _, _, maps, n in rows]), 99)
+    ratios = [max(image.shape[1] / image.shape[0] for image, *_ in rows)] * (heads.pop() + 2)
+    figure, axes = new_panels(len(rows), len(ratios), ratios, with_scale=True)
+    for places, (image, layer, maps, count) in zip(axes, rows):
+        show_map(places[0], image, 'gray', (image.min(), image.max()), f'layer {layer}')
+        titles = [f'head {head}' for head in range(len(maps))]
+        for place, values, title in zip(
+            places[1:], [*maps, maps.mean(0)], [*titles, 'mean of heads']
+        ):
+            shown = show_map(place, values * count, SEQUENTIAL, (0, max(top, 1e-6)), title)
+    add_scale(figure, shown, 'weight / equal weight')
     return figure
 
 
