@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from mmengine.dataset import BaseDataset
 
+from mmlape.checks import check_bool
 from mmlape.registry import DATASETS
 
 from .scene_painter import DigitBank, PhotoRegion, ink_opacity, paint_background
@@ -33,6 +34,7 @@ class DigitImages(BaseDataset):
         seed: Seed of everything random. Default 0.
         photographs: False for black in place of photographs, which for learning without labels are as good a thing to
             tell images apart by as digits are. Default True.
+        whole: Each digit fills its image, as it was scanned: none is smaller or moved. Default False.
         options: Of MMEngine's ``BaseDataset`` (``pipeline``, ``indices``, ...).
 
     Raises:
@@ -46,9 +48,11 @@ class DigitImages(BaseDataset):
         split: Literal['train', 'val'] = 'train',
         seed: int = 0,
         photographs: bool = True,
+        whole: bool = False,
         **options: Any,
     ) -> None:
         self.split, self.seed, self.photographs = split, seed, photographs
+        self.sides = (SIDE, SIDE) if check_bool('whole', whole) else DIGIT_SIDES
         super().__init__(**options)
 
     def load_data_list(self) -> list[dict]:
@@ -60,7 +64,9 @@ class DigitImages(BaseDataset):
         start = [self.seed, SPLITS.index(self.split)]
         return [
             dict(
-                img=_paint(np.random.default_rng([*start, number]), bank, number, photographs),
+                img=_paint(
+                    np.random.default_rng([*start, number]), bank, number, photographs, self.sides
+                ),
                 gt_label=int(label),
             )
             for number, label in enumerate(bank.targets)
@@ -68,14 +74,18 @@ class DigitImages(BaseDataset):
 
 
 def _paint(
-    rng: np.random.Generator, bank: DigitBank, number: int, regions: list[PhotoRegion]
+    rng: np.random.Generator,
+    bank: DigitBank,
+    number: int,
+    regions: list[PhotoRegion],
+    sides: tuple[int, int],
 ) -> np.ndarray:
     """One of the bank's digits, ``(32, 32, 3)`` uint8."""
     image: np.ndarray = np.zeros((SIDE, SIDE, 3), np.uint8)
     if regions:
         region = regions[rng.integers(len(regions))]
         image = (paint_background(rng, region, SIDE, CROP_SIDES)[0] * DARKER).astype(np.uint8)
-    side = int(rng.integers(DIGIT_SIDES[0], DIGIT_SIDES[1] + 1))
+    side = int(rng.integers(sides[0], sides[1] + 1))
     opacity = ink_opacity(bank.images[number], side)[..., None]
     y, x = rng.integers(SIDE - side + 1, size=2)
     tile = image[y : y + side, x : x + side]

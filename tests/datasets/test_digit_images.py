@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mmlape.datasets import DigitImages
+from mmlape.datasets.sources import load_sources
 
 
 @pytest.fixture(scope='module')
@@ -39,6 +40,18 @@ def test_without_photographs(splits):
     assert labels == [splits['val'].get_data_info(index)['gt_label'] for index in range(20)]
 
 
+def test_whole_digits():
+    """As scanned, 8 x 8, but larger: all sides of 32 pixels, where the ink reaches the same of them."""
+    whole = DigitImages('val', photographs=False, whole=True, indices=20)
+    bank = load_sources(0)[0]['val']
+    for index in range(20):
+        ink = whole[index]['img'].astype(float).mean(-1)
+        shrunk = ink.reshape(8, 4, 8, 4).mean((1, 3))
+        assert np.corrcoef(shrunk.ravel(), bank.images[index].ravel())[0, 1] > 0.95
+
+
 def test_mistakes():
     with pytest.raises(TypeError, match="split must be 'train' or 'val', got 'test'"):
         DigitImages('test')
+    with pytest.raises(TypeError, match='whole must be'):
+        DigitImages('val', whole='yes')

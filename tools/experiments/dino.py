@@ -1,4 +1,4 @@
-"""Trainings of the micro DINO: records, curves, and how far attention looks before and after."""
+"""Trainings of the micro DINO: records, curves, and where attention looks before and after."""
 
 from __future__ import annotations
 
@@ -8,41 +8,71 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from demo_parts.state import write_whole
 from matplotlib.figure import Figure
 from mmengine.config import Config
 from mmengine.runner import Runner
+from torch import Tensor
 
-from mmlape.analysis import attention_distances, draw_distances, find_stages, load_backbone
+from mmlape.analysis import (
+    attention_distances,
+    class_attention,
+    draw_class_attention,
+    draw_distances,
+    find_stages,
+    load_backbone,
+)
 from mmlape.analysis.panels import new_plots, save_figure
 from mmlape.datasets import DigitImages
+
+from .table import markdown_table, replace_table
 
 CONFIG = 'configs/dino/dino_vit-micro-dtn_1xb64_digit-images.py'
 CURVES = ('loss', 'teacher_entropy', 'divergence', 'k-NN accuracy (%)')
 IMAGES = 64  # of which attention distances are the mean
+PUBLISHED = ('curves', 'attention-before', 'attention-after')
+SHOWN = (0, 3, 5, 8)  # digits of which the class token's attention is shown
 
 
 def run_experiment(options: argparse.Namespace, clone: Path) -> int:
     """Train what has no record yet; see tools/experiment_dino.py for the options. Returns the exit code."""
     torch.set_num_threads(1)
     records = [_record(options, clone / CONFIG, seed) for seed in range(options.seeds)]
-    for record in records:
-        print(
-            f'seed {record["seed"]}: k-NN {record["before"]:.1f} % before, {record["after"]:.1f} % '
-            f'after {record["epochs"]} epochs ({record["processor_seconds"]:.0f} s of processor time)'
-        )
+    table = markdown(records)
+    print(f'\n{table}')
     curves = draw_curves(records)
-    distances = _draw_distances(options.work_dir / 'seed0', clone / CONFIG)
-    folders = [options.work_dir]
+    pictures = {'curves': curves} | _draw_attention(options.work_dir / 'seed0', clone / CONFIG)
+    for name, figure in pictures.items():
+        save_figure(figure, options.work_dir / f'dino-{name}.png')
     if options.write_docs:
-        folders.append(clone / 'docs' / 'images')
-        write_whole(clone / 'docs' / 'experiment_dino.json', _one_per_line(records))
-    for folder in folders:
-        save_figure(curves, folder / 'dino-curves.png')
-        for name, figure in distances.items():
-            save_figure(figure, folder / f'dino-attention-{name}.png')
+        docs = clone / 'docs'
+        page = docs / 'dino.md'
+        write_whole(docs / 'experiment_dino.json', _one_per_line(records))
+        write_whole(page, replace_table(page.read_text(encoding='utf-8'), table))
+        for name in PUBLISHED:
+            save_figure(pictures[name], docs / 'images' / f'dino-{name}.png')
     return 0
+
+
+def markdown(records: list[dict[str, Any]]) -> str:
+    """Accuracies of the neighbours by seed, with mean and standard deviation."""
+    rows = [
+        [
+            str(record['seed']),
+            *(f'{record[key]:.1f}' for key in ('before', 'after')),
+            f'{record["processor_seconds"]:.0f}',
+        ]
+        for record in records
+    ]
+    if len(records) > 1:
+        found = [[record[key] for record in records] for key in ('before', 'after')]
+        cells = [f'{np.mean(each):.1f} ± {np.std(each, ddof=1):.1f}' for each in found]
+        rows.append(['mean ± standard deviation', *cells, ''])
+    head = ['seed', 'k-NN before (%)', 'k-NN after (%)', 'processor seconds']
+    steps = ', '.join(sorted({f'{r["epochs"]} epochs ({r["iterations"]} steps)' for r in records}))
+    return '\n'.join([*markdown_table(head, rows), '', f'{steps}, one thread of a CPU.']) + '\n'
 
 
 def _record(options: argparse.Namespace, config: Path, seed: int) -> dict[str, Any]:
@@ -113,21 +143,32 @@ def draw_curves(records: list[dict[str, Any]]) -> Figure:
     return figure
 
 
-def _draw_distances(folder: Path, config: Path) -> dict[str, Figure]:
-    """How far the heads look on validation images, of the first seed before and after training."""
-    pipeline = [dict(type='mmpretrain.PackInputs')]
-    cfg = Config.fromfile(config)
-    shown = cfg.val_dataloader.dataset.photographs
-    images = DigitImages('val', photographs=shown, pipeline=pipeline, indices=IMAGES)
-    preprocessor = cfg.data_preprocessor
-    mean, std = preprocessor.mean[0], preprocessor.std[0]
-    batch = [(item['inputs'][None].float() - mean) / std for item in images]
+def _draw_attention(folder: Path, config: Path) -> dict[str, Figure]:
+    """How far the heads look on validation images, and where the class token does on some, of the first seed before
+    and after training."""
+    batch, labels = _validation_images(config)
+    shown = [batch[labels.index(digit)] for digit in SHOWN]
     last = folder / Path((folder / 'last_checkpoint').read_text()).name
     drawn = {}
     for name, checkpoint in (('before', folder / 'before.pth'), ('after', last)):
-        backbone = load_backbone(config, checkpoint)
-        drawn[name] = draw_distances(attention_distances(backbone, batch, find_stages(backbone)))
+        teacher = load_backbone(config, checkpoint)
+        found = attention_distances(teacher, batch, find_stages(teacher))
+        drawn[f'distance-{name}'] = draw_distances(found)
+        maps = [class_attention(teacher, image) for image in shown]
+        drawn[f'attention-{name}'] = draw_class_attention(maps)
     return drawn
+
+
+def _validation_images(config: Path) -> tuple[list[Tensor], list[int]]:
+    """The first :data:`IMAGES`, as the network gets them, and their digits."""
+    cfg = Config.fromfile(config)
+    dataset = {**cfg.val_dataloader.dataset, 'indices': IMAGES}
+    dataset['pipeline'] = [dict(type='mmpretrain.PackInputs')]
+    dataset.pop('type')
+    images = DigitImages(**dataset)
+    mean, std = cfg.data_preprocessor.mean[0], cfg.data_preprocessor.std[0]
+    batch = [(item['inputs'][None].float() - mean) / std for item in images]
+    return batch, [item['data_samples'].gt_label.item() for item in images]
 
 
 def _one_per_line(records: list[dict[str, Any]]) -> str:

@@ -30,7 +30,7 @@ NORMS = {
     'ScaleNorm': dict(type='mmlape.ScaleNorm'),
     'DTN': dict(type='mmlape.DTN'),
 }
-DATA = dict(num_train=8000, num_val=1000, num_test=1000, length=(10, 100))
+DATA = dict(num_train=8000, num_val=1000, num_test=1000, length=(10, 200))
 # Expected seconds of a run, until the first ones say better.
 RUN_SECONDS = 30
 METRIC = 'accuracy'
