@@ -75,7 +75,7 @@ def _child(name: str, parent: Registry, *rooms: str) -> Registry:
     )
 
 
-MODELS = _child('model', ROOT_MODELS, 'position', 'norm', 'layers', 'backbones')
+MODELS = _child('model', ROOT_MODELS, 'position', 'norm', 'layers', 'backbones', 'necks')
 DATASETS = _child('dataset', ROOT_DATASETS, 'datasets', 'robustness')
 TRANSFORMS = _child('transform', ROOT_TRANSFORMS, 'datasets', 'robustness')
 METRICS = _child('metric', ROOT_METRICS, 'engine', 'robustness')

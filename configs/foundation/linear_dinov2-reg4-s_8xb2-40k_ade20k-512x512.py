@@ -1,0 +1,13 @@
+"""A linear head, DINOv2-S with registers, frozen. ADE20K, 40K iterations, 8 GPUs x 2 images.
+
+There is no published figure for this row.
+"""
+
+_base_ = ['../_base_/foundation/linear.py', '../_base_/foundation/dinov2-reg4-s.py']
+
+model = dict(
+    data_preprocessor=_base_.pixels,
+    backbone=dict(_base_.vit, frozen_stages=_base_.depth, **_base_.native),
+    neck=dict(in_channels=_base_.dims),
+    decode_head=dict(in_channels=_base_.dims, channels=_base_.dims),
+)

@@ -1,0 +1,14 @@
+"""UPerNet, DINOv3-L, plain. ADE20K, 80K iterations, 8 GPUs x 2 images.
+
+There is no published figure for this row.
+"""
+
+_base_ = ['../_base_/foundation/upernet-l.py', '../_base_/foundation/dinov3-l.py']
+
+model = dict(
+    data_preprocessor=_base_.pixels,
+    backbone=dict(_base_.vit, out_indices=_base_.out_indices),
+    neck=dict(embed_dim=_base_.dims),
+    decode_head=dict(in_channels=[_base_.dims] * 4, channels=_base_.dims),
+    auxiliary_head=dict(in_channels=_base_.dims),
+)

@@ -1,0 +1,72 @@
+"""Norms of maps ``(B, C, H, W)`` that MMCV has not, and a neck of nothing but norms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mmengine.model import BaseModule
+from timm.layers import LayerNorm2d
+from torch import Tensor, nn
+
+from mmlape.checks import check_eps, check_positive_int
+from mmlape.layers import build_map_norm
+from mmlape.registry import MODELS
+
+
+@MODELS.register_module()
+class LN2d(LayerNorm2d):
+    """LayerNorm over the channels of each cell of a map, for the ``norm_cfg`` of MMCV's convolutions (timm's layer).
+
+    Args:
+        num_channels: Channels C of maps ``(B, C, H, W)``.
+        eps: Added to the variance. Default 1e-6.
+
+    Raises:
+        ValueError: If an option is out of range.
+        TypeError: If it has the wrong type.
+    """
+
+    def __init__(self, num_channels: int, eps: float = 1e-6) -> None:
+        super().__init__(check_positive_int('num_channels', num_channels), eps=check_eps(eps))
+
+
+@MODELS.register_module()
+class MapNorms(BaseModule):
+    """Each map through a norm of its own, and nothing else: what stands before a linear head on a frozen backbone.
+
+    DINOv2 and DINOv3 are evaluated so: batch norm, then one 1 x 1 convolution (MMSegmentation's ``FCNHead`` without
+    convolutions of its own).
+
+    Args:
+        in_channels: Channels of each map; one number for a single map.
+        norm_cfg: The norm. Default ``dict(type='SyncBN')``.
+        init_cfg: Of MMEngine. Default None.
+
+    Returns (``forward``):
+        A tuple of maps of the same shapes.
+
+    Raises:
+        ValueError: If an option is out of range, or (``forward``) there is another number of maps.
+        TypeError: If an option has the wrong type.
+    """
+
+    def __init__(
+        self,
+        in_channels: int | Sequence[int],
+        norm_cfg: dict | None = None,
+        init_cfg: dict | list[dict] | None = None,
+    ) -> None:
+        super().__init__(init_cfg)
+        channels = [in_channels] if isinstance(in_channels, int) else in_channels
+        self.norms = nn.ModuleList(
+            build_map_norm(norm_cfg or dict(type='SyncBN'), check_positive_int('in_channels', each))
+            for each in channels
+        )
+        if not self.norms:
+            raise ValueError(f'in_channels must have at least one entry, got {in_channels!r}')
+
+    def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Maps ``(B, C, H, W)``, one for each entry of ``in_channels``."""
+        if len(maps) != len(self.norms):
+            raise ValueError(f'mmlape.MapNorms has {len(self.norms)} norms, got {len(maps)} maps')
+        return tuple(norm(each) for norm, each in zip(self.norms, maps))

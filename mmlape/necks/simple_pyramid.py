@@ -1,0 +1,96 @@
+"""ViTDet's simple feature pyramid: maps of several strides from the last map of a plain ViT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from mmengine.model import BaseModule
+from torch import Tensor, nn
+
+from mmlape.checks import check_option, check_positive_int
+from mmlape.layers import build_map_norm
+from mmlape.registry import MODELS
+
+# Cells along a side for each cell of the backbone's map.
+SCALES = (4, 2, 1, 0.5)
+
+
+@MODELS.register_module()
+class SimpleFeaturePyramid(BaseModule):
+    """Simple feature pyramid (ViTDet, ECCV 2022, section 3): no lateral and no top-down connections.
+
+    Of a map with patches of 16 pixels, the scales 4, 2, 1 and 0.5 are strides 4, 8, 16 and 32. Finer maps are made by
+    transposed convolutions, coarser ones by max pooling; then each has a 1 x 1 and a 3 x 3 convolution, with a norm
+    after both. Any size: coarser maps are rounded up.
+
+    Args:
+        in_channels: Channels of the backbone's maps. The last map alone is read.
+        out_channels: Channels of the outputs. Default 256.
+        scales: Cells of each output per cell of the backbone's map, along a side; of 4, 2, 1 and 0.5. Default all.
+        num_outs: Number of outputs, at least that of scales; each further one has every second cell of the one before.
+            Default None: one for each scale.
+        norm_cfg: Norms of maps. Default ``dict(type='mmlape.LN2d')``, as published.
+        init_cfg: Of MMEngine. Default None: PyTorch's initial values, as published.
+
+    Returns (``forward``):
+        A tuple of maps ``(B, out_channels, ceil(H * s), ceil(W * s))``, one for each scale s.
+
+    Raises:
+        ValueError: If an option is out of range.
+        TypeError: If it has the wrong type.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int = 256,
+        scales: Sequence[float] = SCALES,
+        num_outs: int | None = None,
+        norm_cfg: dict | None = None,
+        init_cfg: dict | list[dict] | None = None,
+    ) -> None:
+        super().__init__(init_cfg)
+        check_positive_int('in_channels', in_channels, minimum=4)
+        check_positive_int('out_channels', out_channels)
+        norm_cfg = norm_cfg or dict(type='mmlape.LN2d')
+        self.levels = nn.ModuleList()
+        for scale in scales:
+            check_option('an entry of scales', scale, SCALES)
+            rescale, channels = _rescale(in_channels, scale, norm_cfg)
+            self.levels.append(
+                nn.Sequential(
+                    *rescale,
+                    nn.Conv2d(channels, out_channels, 1, bias=False),
+                    build_map_norm(norm_cfg, out_channels),
+                    nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False),
+                    build_map_norm(norm_cfg, out_channels),
+                )
+            )
+        count = len(self.levels)
+        if not count:
+            raise ValueError(f'scales must have at least one entry, got {scales!r}')
+        outs = count if num_outs is None else num_outs
+        self.num_further = check_positive_int('num_outs', outs, minimum=count) - count
+
+    def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The backbone's maps, of which the last is ``(B, in_channels, H, W)``."""
+        outputs = [level(maps[-1]) for level in self.levels]
+        for _ in range(self.num_further):
+            outputs.append(F.max_pool2d(outputs[-1], 1, stride=2))
+        return tuple(outputs)
+
+
+def _rescale(channels: int, scale: float, norm_cfg: dict) -> tuple[list[nn.Module], int]:
+    """Layers that make a map of this scale, and its channels."""
+    half, quarter = channels // 2, channels // 4
+    if scale == 4:
+        layers = [_finer(channels, half), build_map_norm(norm_cfg, half), nn.GELU()]
+        return [*layers, _finer(half, quarter)], quarter
+    if scale == 2:
+        return [_finer(channels, half)], half
+    return [] if scale == 1 else [nn.MaxPool2d(2, ceil_mode=True)], channels
+
+
+def _finer(in_channels: int, out_channels: int) -> nn.Module:
+    return nn.ConvTranspose2d(in_channels, out_channels, kernel_size=2, stride=2)
