@@ -18,9 +18,14 @@ COCO_PIPELINE = [dict(type='LoadAnnotations', with_bbox=True)]
 
 
 def shipped_configs() -> list[Path]:
-    """Every detector and segmentor that a user can run."""
-    others = ('_base_', 'imagenet', 'cifar', 'ablations', 'listops', 'dino')
+    """Every detector and segmentor that a user can run, but for the rows of foundation models."""
+    others = ('_base_', 'imagenet', 'cifar', 'ablations', 'listops', 'dino', 'foundation')
     return sorted(p for p in CONFIGS.glob('*/*.py') if p.parent.name not in others)
+
+
+def foundation_configs() -> list[Path]:
+    """Every row of a foundation model: detectors and segmentors, too many to train a step of each at full width."""
+    return sorted(CONFIGS.glob('foundation/*.py'))
 
 
 def classifier_configs() -> list[Path]:

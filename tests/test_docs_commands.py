@@ -9,6 +9,7 @@ from config_utils import (
     cifar_configs,
     classifier_configs,
     dino_configs,
+    foundation_configs,
     listops_configs,
     shipped_configs,
 )
@@ -24,6 +25,7 @@ FOLDERS = 'benchmarks|configs|docs|mmlape|tests|tools'
 FILE = rf'(?<![\w/.$}}-])((?:{FOLDERS})/[\w./-]+\.(?:py|sh|md|json|yml))(?![\w<*{{])'
 MAKERS = (
     shipped_configs,
+    foundation_configs,
     classifier_configs,
     cifar_configs,
     ablation_configs,

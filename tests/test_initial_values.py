@@ -27,9 +27,11 @@ from registered import (
 from scipy import stats
 from torch import nn
 
+from mmlape import necks
 from mmlape.registry import MODELS
 
 PAGE = REPO / 'docs' / 'initial_values.md'
+NECKS = {name: getattr(necks, name) for name in necks.__all__}
 # Networks with enough of what others have little of, and variants that start otherwise.
 WIDE = dict(embed_dims=128, depth=1, num_heads=4, mlp_ratio=2)
 SAMPLES = {
@@ -58,6 +60,9 @@ SAMPLES = {
     'attention pooling, wide': vit(
         arch=dict(WIDE, embed_dims=512), out_type=component('AttentionPooling')
     ),
+    'SimpleFeaturePyramid': lambda: necks.SimpleFeaturePyramid(in_channels=64),
+    'MapNorms': lambda: necks.MapNorms(in_channels=8),
+    'LN2d': lambda: necks.LN2d(8),
     'sequences, wide': sequence(arch=WIDE),
     'adapter, wide': lambda: MODELS.build(
         dict(
@@ -156,7 +161,7 @@ def row_of(name, modules, by_class):
 def drawn():
     """Tensors of all samples by the index of their row."""
     torch.manual_seed(0)
-    by_class = {made: name for name, made in registered().items()}
+    by_class = {made: name for name, made in (registered() | NECKS).items()}
     found = defaultdict(list)
     for build in SAMPLES.values():
         model = build()
@@ -220,7 +225,9 @@ def by_fan(index):
 
 
 def pytorchs(entry):
-    return (entry.value * math.sqrt(fans(entry)[0]) + 1) / 2
+    """PyTorch takes transposed convolutions for plain ones here."""
+    fan = fans(entry)[isinstance(entry.module, nn.ConvTranspose2d)]
+    return (entry.value * math.sqrt(fan) + 1) / 2
 
 
 def xavier(entry):
@@ -323,7 +330,7 @@ def test_values_are_those_of_the_page(line, drawn):
 
 
 def test_every_registered_part_is_in_a_sample():
-    assert set(registered()) <= set(SAMPLES)
+    assert set(registered() | NECKS) <= set(SAMPLES)
 
 
 def test_what_is_not_on_the_page_is_found():

@@ -37,6 +37,7 @@ EXTRA = {
         head=dict(type='mmlape.DINOHead', in_channels=16, out_channels=8, hidden_channels=8),
     ),
     'DINOLoss': dict(num_channels=8),
+    'LN2d': dict(num_channels=8),
     'KNNHook': dict(dataloader={}),
     'ListOps': dict(lazy_init=True),
     'RsqrtLR': dict(optimizer=torch.optim.SGD([torch.zeros(1)], lr=0.1)),

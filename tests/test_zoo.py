@@ -31,7 +31,11 @@ def test_the_page_is_up_to_date():
 
 def test_every_row_is_on_the_page_once():
     text = PAGE.read_text()
-    configs = [p for folder in ('lape', 'dtn', 'swin') for p in REPO.glob(f'configs/{folder}/*.py')]
+    configs = [
+        p
+        for folder in ('lape', 'dtn', 'swin', 'foundation')
+        for p in REPO.glob(f'configs/{folder}/*.py')
+    ]
     assert len(configs) == len(read_rows(REPO))
     for path in configs:
         (line,) = [line for line in text.splitlines() if f'[{path.stem}]' in line]

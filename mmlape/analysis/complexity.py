@@ -1,9 +1,9 @@
-"""Parameters and multiply-adds of detectors and segmentors, without computing anything."""
+"""Parameters and multiply-adds of detectors and segmentors, without computing anything but a mask transformer's head."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -12,8 +12,10 @@ import torch
 from mmengine.config import Config
 from mmengine.model import BaseModel, BaseModule, revert_sync_batchnorm
 from mmengine.registry import MODELS, DefaultScope
-from torch import nn
+from mmengine.structures import BaseDataElement
+from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils.flop_counter import FlopCounterMode
 
 __all__ = ['IMAGE_SIZES', 'Complexity', 'count_flops', 'measure_complexity']
@@ -46,7 +48,7 @@ class Complexity(NamedTuple):
 
 
 def measure_complexity(config: Config, image_size: tuple[int, int] | None = None) -> Complexity:
-    """Count a config's model: nothing is computed, tensors have shapes alone.
+    """Count a config's model: nothing is computed, tensors have shapes alone (but in Mask2Former's head).
 
     Counted are convolutions, matrix products, attention (both products, within windows where it has some) and
     deformable attention's sampling; not counted are norms, activations, softmax, resizing and additions, so LaPE, which
@@ -102,8 +104,12 @@ def _run_heads(model: BaseModel, maps: Any) -> None:
     """What follows the backbone at inference."""
     if getattr(model, 'with_neck', False):
         maps = model.neck(maps)
-    if hasattr(model, 'decode_head'):
-        model.decode_head(maps)
+    head = getattr(model, 'decode_head', getattr(model, 'panoptic_head', None))
+    if hasattr(head, 'transformer_decoder'):
+        _run_mask_head(head, maps)
+        return
+    if head is not None:
+        head(maps)
         return
     if not hasattr(model, 'roi_head'):
         model.bbox_head(maps)
@@ -113,6 +119,12 @@ def _run_heads(model: BaseModel, maps: Any) -> None:
     _run_roi_heads(roi_head.bbox_head, roi_head.bbox_roi_extractor, NUM_PROPOSALS)
     if roi_head.with_mask:
         _run_roi_heads(roi_head.mask_head, roi_head.mask_roi_extractor, NUM_MASKS)
+
+
+def _run_mask_head(head: BaseModule, maps: Sequence[Tensor]) -> None:
+    """Mask2Former's, which reads values of tensors: it is computed, on maps of zeros."""
+    with unset_fake_temporarily():
+        head([torch.zeros(each.shape) for each in maps], [BaseDataElement()])
 
 
 def _run_roi_heads(heads: BaseModule, extractors: BaseModule, count: int) -> None:

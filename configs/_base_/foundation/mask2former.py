@@ -37,8 +37,8 @@ mask2former = dict(
         return_intermediate=True,
         num_layers=9,
         layer_cfg=dict(
-            self_attn_cfg=dict(attention, dropout=0.0),
-            cross_attn_cfg=dict(attention, dropout=0.0),
+            self_attn_cfg=attention,
+            cross_attn_cfg=attention,
             ffn_cfg=dict(
                 embed_dims=256,
                 feedforward_channels=2048,

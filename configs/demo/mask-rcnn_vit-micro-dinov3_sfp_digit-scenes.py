@@ -1,0 +1,18 @@
+# The demo's Mask R-CNN on a plain ViT of DINOv3's parts and ViTDet's simple feature pyramid.
+_base_ = [
+    './mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes.py',
+    '../_base_/models/demo_vit-micro-dinov3.py',
+]
+
+model = dict(
+    backbone=dict(_base_.micro_vit, _delete_=True, patch_size=8),
+    # Patches of 8 pixels: strides 4, 8, 16 and 32.
+    neck=dict(
+        _delete_=True,
+        type='mmlape.SimpleFeaturePyramid',
+        in_channels=96,
+        out_channels=64,
+        scales=[2, 1, 0.5],
+        num_outs=4,
+    ),
+)

@@ -1,0 +1,126 @@
+"""Necks and norms of maps: shapes at any size, known values, gradients, the errors they raise."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from mmcv.cnn import ConvModule
+from torch import nn
+
+from mmlape.necks import LN2d, MapNorms, SimpleFeaturePyramid
+from mmlape.registry import MODELS
+
+
+def maps(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def pyramid(**options):
+    torch.manual_seed(0)
+    return MODELS.build(
+        dict(dict(type='mmlape.SimpleFeaturePyramid', in_channels=16, out_channels=8), **options)
+    )
+
+
+@pytest.mark.parametrize('grid', [(4, 6), (5, 3), (1, 1)])
+@pytest.mark.parametrize('batch', [1, 2])
+def test_shapes(grid, batch):
+    height, width = grid
+    outputs = pyramid(num_outs=6)([maps(batch, 3, 9, 9), maps(batch, 16, height, width)])
+    sizes = [(4 * height, 4 * width), (2 * height, 2 * width), grid]
+    for _ in range(3):
+        sizes.append(tuple(-(-side // 2) for side in sizes[-1]))
+    assert [tuple(output.shape) for output in outputs] == [(batch, 8, *size) for size in sizes]
+
+
+def test_values_are_vitdets():
+    """Level by level, by the functions of PyTorch."""
+    neck, x = pyramid(), maps(2, 16, 4, 4)
+    for parameter in neck.parameters():
+        nn.init.normal_(parameter, std=0.3)
+
+    def norm(value, layer):
+        value = F.layer_norm(
+            value.movedim(1, -1), layer.weight.shape, layer.weight, layer.bias, 1e-6
+        )
+        return value.movedim(-1, 1)
+
+    def project(value, level):
+        first, norm1, second, norm2 = level[-4:]
+        value = norm(F.conv2d(value, first.weight), norm1)
+        return norm(F.conv2d(value, second.weight, padding=1), norm2)
+
+    def finer(value, layer):
+        return F.conv_transpose2d(value, layer.weight, layer.bias, stride=2)
+
+    four, two, one, half = neck.levels
+    assert [len(level) for level in neck.levels] == [8, 5, 4, 5]
+    expected = [
+        project(finer(F.gelu(norm(finer(x, four[0]), four[1])), four[3]), four),
+        project(finer(x, two[0]), two),
+        project(x, one),
+        project(F.max_pool2d(x, 2), half),
+    ]
+    for output, value in zip(neck([x]), expected):
+        torch.testing.assert_close(output, value)
+    assert [level[-4].in_channels for level in neck.levels] == [4, 8, 16, 16]
+
+
+def test_every_parameter_has_a_gradient():
+    neck = pyramid(scales=[2, 0.5], norm_cfg=dict(type='BN'))
+    sum(output.sum() for output in neck([maps(2, 16, 4, 4).requires_grad_()])).backward()
+    assert all(parameter.grad is not None for parameter in neck.parameters())
+    assert len(neck.levels) == 2 and isinstance(neck.levels[0][2], nn.BatchNorm2d)
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_autocast(dtype):
+    neck, x = pyramid(), maps(1, 16, 4, 4)
+    with torch.autocast('cpu', dtype):
+        outputs = neck([x])
+    for output, exact in zip(outputs, neck([x])):
+        torch.testing.assert_close(output.float(), exact, atol=0.1, rtol=0.1)
+
+
+def test_layer_norm_of_maps_in_upstreams_convolutions():
+    layer = ConvModule(4, 6, 3, padding=1, norm_cfg=dict(type='mmlape.LN2d'), act_cfg=None)
+    assert isinstance(layer.norm, LN2d) and layer.norm.eps == 1e-5, "MMCV's default"
+    output = layer(maps(2, 4, 5, 3))
+    torch.testing.assert_close(output.mean(1), torch.zeros(2, 5, 3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(output.std(1, correction=0), torch.ones(2, 5, 3), atol=1e-2, rtol=0)
+
+
+def test_each_map_has_a_norm_of_its_own():
+    neck = MapNorms(in_channels=[4, 6], norm_cfg=dict(type='BN'))
+    inputs = maps(2, 4, 5, 3), 3 * maps(2, 6, 2, 2, seed=1) + 1
+    for output, given in zip(neck(inputs), inputs):
+        torch.testing.assert_close(output, F.batch_norm(given, None, None, training=True))
+    assert all(norm.num_batches_tracked == 1 for norm in neck.norms)
+    assert next(iter(MapNorms(in_channels=4).state_dict())) == 'norms.0.weight'
+    assert isinstance(MapNorms(in_channels=4).norms[0], nn.SyncBatchNorm)
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(in_channels=2), 'in_channels must be at least 4, got 2'),
+        (dict(out_channels=0), 'out_channels must be at least 1, got 0'),
+        (dict(scales=[4, 3]), 'an entry of scales must be one of .*, got 3'),
+        (dict(scales=[]), 'scales must have at least one entry'),
+        (dict(num_outs=3), 'num_outs must be at least 4, got 3'),
+        (dict(norm_cfg=dict(type='LN')), 'norm_cfg must be a norm of maps'),
+    ],
+)
+def test_wrong_options_of_the_pyramid(options, message):
+    with pytest.raises(ValueError, match=message):
+        pyramid(**options)
+
+
+def test_wrong_options_of_norms():
+    with pytest.raises(ValueError, match='has 1 norms, got 2 maps'):
+        MapNorms(in_channels=4)([maps(1, 4, 2, 2)] * 2)
+    with pytest.raises(ValueError, match='in_channels must have at least one entry'):
+        MapNorms(in_channels=[])
+    with pytest.raises(ValueError, match='eps must be'):
+        LN2d(4, eps=0)
+    with pytest.raises(TypeError, match='in_channels'):
+        SimpleFeaturePyramid(in_channels='16')

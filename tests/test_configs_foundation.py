@@ -1,0 +1,276 @@
+"""The rows of foundation models: each is what its name says and builds; each kind trains a step on a cut backbone."""
+
+import ast
+import re
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import yaml
+from config_utils import CONFIGS, foundation_configs, use_scope
+from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS
+from test_configs import load, read_a_data_set, train_a_step_and_predict
+from torch import nn
+
+from mmlape.backbones.timm_archs import timm_arch
+from mmlape.checkpoints import convert_with_report
+
+FOLDER = CONFIGS / 'foundation'
+BASES = CONFIGS / '_base_' / 'foundation'
+SIZES = {'s': (384, 12), 'b': (768, 12), 'l': (1024, 24)}
+BACKBONES = {
+    'dinov3-s': 'vit_small_patch16_dinov3.lvd1689m',
+    'dinov3-b': 'vit_base_patch16_dinov3.lvd1689m',
+    'dinov3-l': 'vit_large_patch16_dinov3.lvd1689m',
+    'dinov2-s': 'vit_small_patch14_dinov2.lvd142m',
+    'dinov2-b': 'vit_base_patch14_dinov2.lvd142m',
+    'dinov2-l': 'vit_large_patch14_dinov2.lvd142m',
+    'dinov2-reg4-s': 'vit_small_patch14_reg4_dinov2.lvd142m',
+    'dinov2-reg4-b': 'vit_base_patch14_reg4_dinov2.lvd142m',
+    'dinov2-reg4-l': 'vit_large_patch14_reg4_dinov2.lvd142m',
+    'eva02-b': 'eva02_base_patch14_224.mim_in22k',
+    'siglip2-b': 'vit_base_patch16_siglip_512.v2_webli',
+}
+# Patterns of names, by kind of row; UPerNet on a plain ViT-L is trained otherwise than on the smaller ones.
+KINDS = {
+    'upernet': 'upernet_{}_{}_ade20k-512x512',
+    'upernet-adapter': 'upernet_{}-adapter_8xb2-160k_ade20k-512x512',
+    'mask2former-semantic': 'mask2former_{}_8xb2-40k_ade20k-512x512',
+    'mask2former-semantic-adapter': 'mask2former_{}-adapter_8xb2-40k_ade20k-512x512',
+    'linear': 'linear_{}_8xb2-40k_ade20k-512x512',
+    'mask-rcnn': 'mask-rcnn_{}_sfp_lsj-100e_coco',
+    'mask-rcnn-adapter': 'mask-rcnn_{}-adapter_fpn_ms-3x_coco',
+    'mask2former-instance': 'mask2former_{}_sfp_lsj-1x_coco',
+    'mask2former-instance-adapter': 'mask2former_{}-adapter_lsj-1x_coco',
+}
+# The base of each but for its backbone; some have another for ViT-L.
+HEADS_OF = {
+    'upernet': 'upernet',
+    'upernet-adapter': 'upernet_adapter',
+    'mask2former-semantic': 'mask2former_semantic_plain',
+    'mask2former-semantic-adapter': 'mask2former_semantic_adapter',
+    'linear': 'linear',
+    'mask-rcnn': 'mask-rcnn',
+    'mask-rcnn-adapter': 'mask-rcnn_adapter',
+    'mask2former-instance': 'mask2former_instance_plain',
+    'mask2former-instance-adapter': 'mask2former_instance_adapter',
+}
+# Of which a step is trained by the fast tests.
+QUICK = ('upernet', 'mask2former-semantic-adapter', 'linear', 'mask-rcnn', 'mask2former-instance')
+# Learning rate, decay by layer (of L), weight decay, images per step, epochs or iterations.
+RECIPES = {
+    'upernet': (6e-5, 0.85, 0.9, 0.05, 32, 60000),
+    'upernet-adapter': (6e-5, 0.95, 0.95, 0.01, 16, 160000),
+    'mask2former-semantic': (1e-4, 0.8, 0.8, 0.05, 16, 40000),
+    'mask2former-semantic-adapter': (1e-4, 0.8, 0.8, 0.05, 16, 40000),
+    'linear': (1e-3, None, None, 1e-3, 16, 40000),
+    'mask-rcnn': (1e-4, 0.7, 0.8, 0.1, 64, 100),
+    'mask-rcnn-adapter': (1e-4, 0.7, 0.8, 0.05, 16, 36),
+    'mask2former-instance': (1e-4, 0.8, 0.8, 0.05, 16, 12),
+    'mask2former-instance-adapter': (1e-4, 0.8, 0.8, 0.05, 16, 12),
+}
+# What ViT-L has otherwise.
+LARGE = {'upernet': (4e-5, 0.05, 16, 80000), 'upernet-adapter': (2e-5, 0.05, 16, 160000)}
+WIDTH, DEPTH, HEADS = 48, 4, 3
+pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')
+
+
+def name_of(kind: str, backbone: str) -> str:
+    batch = '8xb2-80k' if backbone.endswith('-l') else '4xb8-60k'
+    return KINDS[kind].format(backbone, batch)
+
+
+ROWS = {name_of(kind, backbone): (kind, backbone) for kind in KINDS for backbone in BACKBONES}
+# One of the smaller backbones per kind, in turns.
+_SMALLER = [backbone for backbone in BACKBONES if not backbone.endswith('-l')]
+SOME = {
+    kind: name_of(kind, _SMALLER[3 * index % len(_SMALLER)]) for index, kind in enumerate(KINDS)
+}
+# With a ViT-L per kind: all files of a kind are alike, which a test of its own sees.
+SPEAKING = [*SOME.values(), *(name_of(kind, 'dinov2-reg4-l') for kind in KINDS)]
+EVERY_ROW = pytest.mark.parametrize(
+    'name', [pytest.param(n, marks=() if n in SPEAKING else pytest.mark.slow) for n in ROWS]
+)
+
+
+@cache
+def read(name: str) -> Config:
+    return Config.fromfile(FOLDER / f'{name}.py')
+
+
+@cache
+def entries() -> dict:
+    """The metafile's, by name."""
+    models = yaml.safe_load((FOLDER / 'metafile.yml').read_text())['Models']
+    return {entry['Name']: entry for entry in models}
+
+
+def vit_of(model):
+    """The config of the ViT, inside an adapter or not."""
+    return model.backbone.get('vit', model.backbone)
+
+
+def test_every_backbone_has_every_row():
+    assert [path.stem for path in foundation_configs()] == sorted(ROWS)
+    assert len(ROWS) == len(BACKBONES) * len(KINDS) == 99
+
+
+def test_rows_of_a_kind_differ_in_their_bases_alone():
+    """So that a few of them speak for all."""
+    bodies = {}
+    for name, (kind, backbone) in ROWS.items():
+        tree = ast.parse((FOLDER / f'{name}.py').read_text())
+        _, bases, *body = tree.body
+        head, own = (Path(base).stem for base in ast.literal_eval(bases.value))
+        assert own == backbone, name
+        large = backbone.endswith('-l') and (BASES / f'{HEADS_OF[kind]}-l.py').is_file()
+        assert head == HEADS_OF[kind] + ('-l' if large else ''), name
+        said = '\n'.join(ast.dump(statement) for statement in body)
+        assert bodies.setdefault(kind, said) == said, name
+
+
+def test_backbones_are_what_their_names_say():
+    for name, arch in BACKBONES.items():
+        cfg, described = Config.fromfile(BASES / f'{name}.py'), timm_arch(arch)
+        vit, pixels = cfg.vit, timm.get_pretrained_cfg(arch)
+        assert vit.arch == arch
+        assert vit.init_cfg == dict(type='mmlape.Pretrained', source='timm')
+        assert vit.get('with_cp', False) == name.endswith('-l')
+        assert vit.get('patch_size', described['stem']['patch_size'][0]) == 16
+        sizes = (described['embed_dims'], described['depth'])
+        assert sizes == (cfg.dims, cfg.depth) == SIZES[name[-1]]
+        native = {**vit, **cfg.native}
+        assert native.get('patch_size', 16) == described['stem']['patch_size'][0]
+        assert native.get('img_size', described['img_size'][0]) == described['img_size'][0]
+        assert list(cfg.pixels.mean) == pytest.approx([255 * value for value in pixels.mean])
+        assert list(cfg.pixels.std) == pytest.approx([255 * value for value in pixels.std])
+        assert cfg.adapter.interaction_indexes[-1][1] == cfg.depth - 1
+        assert len(cfg.out_indices) == 4 and cfg.out_indices[-1] == cfg.depth - 1
+        assert len(cfg.window_size) == cfg.depth and cfg.window_size.count(None) == 4
+        assert cfg.window_size[-1] is None
+
+
+@EVERY_ROW
+def test_recipe_and_schedule(name):
+    """As the README says, and the metafile's."""
+    (kind, backbone), cfg = ROWS[name], read(name)
+    large = backbone.endswith('-l')
+    model = cfg.model
+    assert ('vit' in model.backbone) == kind.endswith('adapter')
+    assert vit_of(model).arch == BACKBONES[backbone]
+    assert ('window_size' in vit_of(model)) == kind.startswith('mask-rcnn')
+    assert ('frozen_stages' in vit_of(model)) == (kind == 'linear')
+    lr, decay, decay_of_l, weight_decay, batch, length = RECIPES[kind]
+    if large and kind in LARGE:
+        lr, weight_decay, batch, length = LARGE[kind]
+    optimizer = cfg.optim_wrapper.optimizer
+    assert (optimizer.type, optimizer.lr, optimizer.weight_decay) == ('AdamW', lr, weight_decay)
+    paramwise = cfg.optim_wrapper.get('paramwise_cfg', {})
+    assert paramwise.get('decay_rate') == (decay_of_l if large else decay)
+    assert cfg.auto_scale_lr.base_batch_size == batch
+    gpus = re.search(r'_(\d+)xb(\d+)-', name)
+    if gpus:
+        assert int(gpus[1]) * int(gpus[2]) == batch
+        assert cfg.train_dataloader.batch_size == int(gpus[2])
+    assert length == (cfg.train_cfg.get('max_iters') or cfg.train_cfg.get('max_epochs'))
+    assert cfg.param_scheduler[-1].end == length
+    metadata = entries()[name]['Metadata']
+    assert (metadata.get('Iterations') or metadata.get('Epochs')) == length
+    assert metadata['Batch Size'] == batch
+    assert not cfg.get('find_unused_parameters', False)
+
+
+@pytest.mark.parametrize(
+    'backbone',
+    [pytest.param(n, marks=pytest.mark.slow if n.endswith('-l') else ()) for n in BACKBONES],
+)
+def test_weights_fit(backbone):
+    """timm's names and shapes at full width: nothing is left fresh, what is resized and left out is accounted for."""
+    vit = Config.fromfile(BASES / f'{backbone}.py').vit
+    with torch.device('meta'):
+        model = MODELS.build(dict(vit))
+        source = timm.create_model(vit.arch).state_dict()
+    zeros = {name: torch.zeros(()).expand(value.shape) for name, value in source.items()}
+    _, report = convert_with_report(zeros, 'timm', model)
+    report.demand(1.0)
+    assert set(report.taken) == set(model.state_dict())
+    said = str(report)
+    assert ('patches of 14 x 14 pixels to 16 x 16' in said) == ('patch14' in vit.arch)
+    assert ('pos_embed' in said) == (backbone == 'eva02-b'), 'its table is made for 512 pixels'
+
+
+def cut(cfg: Config) -> Config:
+    """Four layers of 48 channels in place of the backbone, and heads to fit."""
+    model, dims = cfg.model, cfg.dims
+    for part in ('neck', 'decode_head', 'auxiliary_head', 'panoptic_head'):
+        for key, value in model.get(part, {}).items():
+            if value in (dims, [dims] * 4):
+                model[part][key] = [WIDTH] * 4 if isinstance(value, list) else WIDTH
+    backbone, vit = model.backbone, vit_of(model)
+    sizes = dict(embed_dims=WIDTH, depth=DEPTH, num_heads=HEADS)
+    vit.arch = dict(timm_arch(vit.arch), **sizes)
+    vit.drop_path_rate = 0.0
+    for key, value in (('window_size', [2, None] * 2), ('out_indices', [0, 1, 2, 3])):
+        if key in vit:
+            vit[key] = value
+    if 'frozen_stages' in vit:
+        vit.frozen_stages = DEPTH
+    if vit is not backbone:
+        backbone.update(conv_inplanes=8, deform_num_heads=HEADS)
+        backbone.interaction_indexes = [[layer, layer] for layer in range(DEPTH)]
+    for augment in model.data_preprocessor.get('batch_augments', []):
+        augment.size = (64, 64)
+    return cfg
+
+
+@pytest.mark.parametrize(
+    'kind',
+    [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in KINDS],
+)
+def test_one_training_step_and_one_prediction(kind):
+    """Of the whole model, with the row's optimizer."""
+    torch.manual_seed(0)
+    model = train_a_step_and_predict(cut(load(FOLDER / f'{SOME[kind]}.py')))
+    trained = {name.partition('.')[0] for name, p in model.named_parameters() if p.requires_grad}
+    if kind == 'linear':
+        assert trained == {'neck', 'decode_head'}
+        assert not any(module.training for module in model.backbone.train().blocks.modules())
+        (norm,) = model.neck.norms
+        assert isinstance(norm, nn.BatchNorm2d) and norm.num_batches_tracked == 1
+        assert list(model.decode_head.state_dict()) == ['conv_seg.weight', 'conv_seg.bias']
+    else:
+        assert 'backbone' in trained
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_pipelines_read_a_data_set(kind, tmp_path):
+    read_a_data_set(FOLDER / f'{SOME[kind]}.py', tmp_path)
+
+
+@EVERY_ROW
+def test_builds_at_full_width(name):
+    """Without memory for its weights; parameters are the metafile's, and each has its place in the optimizer."""
+    kind, backbone = ROWS[name]
+    cfg = deepcopy(read(name))
+    use_scope(cfg.default_scope)
+    with torch.device('meta'):
+        model = MODELS.build(cfg.model)
+    parameters = dict(model.named_parameters())
+    assert sum(p.numel() for p in parameters.values()) == entries()[name]['Metadata']['Parameters']
+    groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
+    placed = [p for group in groups for p in group['params']]
+    trained = [p for p in parameters.values() if p.requires_grad]
+    if kind == 'linear':
+        assert len(trained) == 4, 'batch norm and convolution'
+        assert not any(p.requires_grad for p in model.backbone.parameters())
+        return
+    assert len(placed) == len(set(placed)) == len(trained) == len(parameters)
+    depth, rate = SIZES[backbone[-1]][1], cfg.optim_wrapper.paramwise_cfg.decay_rate
+    rates = {group['lr'] for group in groups}
+    expected = [cfg.optim_wrapper.optimizer.lr * rate**layer for layer in range(depth + 2)]
+    assert sorted(rates) == pytest.approx(sorted(expected))
