@@ -1,4 +1,4 @@
-"""Parameters and multiply-adds of detectors and segmentors, without computing anything but a mask transformer's head."""
+"""Parameters and multiply-adds of detectors and segmentors, without computing more than Mask2Former's head."""
 
 from __future__ import annotations
 

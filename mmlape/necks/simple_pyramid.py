@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
-from mmlape.checks import check_option, check_positive_int
+from mmlape.checks import check_positive_int
 from mmlape.layers import build_map_norm
 from mmlape.registry import MODELS
 
@@ -56,7 +56,8 @@ class SimpleFeaturePyramid(BaseModule):
         norm_cfg = norm_cfg or dict(type='mmlape.LN2d')
         self.levels = nn.ModuleList()
         for scale in scales:
-            check_option('an entry of scales', scale, SCALES)
+            if scale not in SCALES:
+                raise ValueError(f'scales must be of {SCALES}, got {scale!r} in {scales!r}')
             rescale, channels = _rescale(in_channels, scale, norm_cfg)
             self.levels.append(
                 nn.Sequential(

@@ -109,6 +109,16 @@ def test_backbones_cost_what_is_published(name, published):
     assert found.backbone_flops / 1e9 == pytest.approx(published, rel=0.02)
 
 
+@pytest.mark.slow
+def test_mask2former_costs_what_is_published():
+    """EoMT (CVPR 2025), Table 3, ViT-Adapter-S at 640 x 640: 165 G, by a counter that leaves sampling out."""
+    path = CONFIGS / 'foundation' / 'mask2former_dinov2-reg4-s-adapter_lsj-1x_coco.py'
+    found = measure_complexity(Config.fromfile(path), image_size=(640, 640))
+    assert found.flops / 1e9 == pytest.approx(165, rel=0.06)
+    assert found.parameters / 1e6 == pytest.approx(47, rel=0.03)
+    assert found.flops > found.backbone_flops + 60e9
+
+
 def test_what_cannot_be_measured_is_refused():
     with pytest.raises(ValueError, match="must be 'mmdet' or 'mmseg' to be measured, got 'mmpose'"):
         measure_complexity(Config(dict(default_scope='mmpose', model=dict())))

@@ -104,7 +104,7 @@ def test_each_map_has_a_norm_of_its_own():
     [
         (dict(in_channels=2), 'in_channels must be at least 4, got 2'),
         (dict(out_channels=0), 'out_channels must be at least 1, got 0'),
-        (dict(scales=[4, 3]), 'an entry of scales must be one of .*, got 3'),
+        (dict(scales=[4, 3]), r'scales must be of \(4, 2, 1, 0.5\), got 3'),
         (dict(scales=[]), 'scales must have at least one entry'),
         (dict(num_outs=3), 'num_outs must be at least 4, got 3'),
         (dict(norm_cfg=dict(type='LN')), 'norm_cfg must be a norm of maps'),

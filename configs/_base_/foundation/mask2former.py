@@ -85,7 +85,9 @@ optim_wrapper = dict(
     constructor='mmlape.LayerDecayOptimizerConstructor',
     paramwise_cfg=dict(
         decay_rate=0.8,
-        custom_keys={name: dict(decay_mult=0.0) for name in ('query_embed', 'query_feat')},
+        custom_keys={
+            name: dict(decay_mult=0.0) for name in ('query_embed', 'query_feat', 'level_embed')
+        },
     ),
     clip_grad=dict(max_norm=0.01, norm_type=2),
 )
