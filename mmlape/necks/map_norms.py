@@ -17,6 +17,8 @@ from mmlape.registry import MODELS
 class LN2d(LayerNorm2d):
     """LayerNorm over the channels of each cell of a map, for the ``norm_cfg`` of MMCV's convolutions (timm's layer).
 
+    There write ``eps`` too: MMCV's default is 1e-5.
+
     Args:
         num_channels: Channels C of maps ``(B, C, H, W)``.
         eps: Added to the variance. Default 1e-6.

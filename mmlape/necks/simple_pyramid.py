@@ -30,7 +30,7 @@ class SimpleFeaturePyramid(BaseModule):
         scales: Cells of each output per cell of the backbone's map, along a side; of 4, 2, 1 and 0.5. Default all.
         num_outs: Number of outputs, at least that of scales; each further one has every second cell of the one before.
             Default None: one for each scale.
-        norm_cfg: Norms of maps. Default ``dict(type='mmlape.LN2d')``, as published.
+        norm_cfg: Norms of maps. Default ``dict(type='mmlape.LN2d', eps=1e-6)``, as published.
         init_cfg: Of MMEngine. Default None: PyTorch's initial values, as published.
 
     Returns (``forward``):
@@ -53,7 +53,7 @@ class SimpleFeaturePyramid(BaseModule):
         super().__init__(init_cfg)
         check_positive_int('in_channels', in_channels, minimum=4)
         check_positive_int('out_channels', out_channels)
-        norm_cfg = norm_cfg or dict(type='mmlape.LN2d')
+        norm_cfg = norm_cfg or dict(type='mmlape.LN2d', eps=1e-6)
         self.levels = nn.ModuleList()
         for scale in scales:
             if scale not in SCALES:

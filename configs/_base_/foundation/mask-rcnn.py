@@ -11,7 +11,7 @@ _base_ = [
 ]
 
 max_epochs = 100
-norm_cfg = dict(type='mmlape.LN2d')
+norm_cfg = dict(type='mmlape.LN2d', eps=1e-6)
 model = dict(
     data_preprocessor=dict(
         batch_augments=[dict(type='BatchFixedSizePad', size=(1024, 1024), pad_mask=True)]
