@@ -149,7 +149,7 @@ def take_less_work(cfg: Config) -> None:
     if cfg.default_scope == 'mmseg':
         height, width = model.data_preprocessor.size
         model.data_preprocessor.size = (min(height, 96), min(width, 96))
-        for head in (model.decode_head, model.get('auxiliary_head', {})):
+        for head in (model.decode_head, model.get('auxiliary_head') or {}):
             if head.get('type') in ('UPerHead', 'FCNHead') and head.get('num_convs', 1):
                 head.channels = 32
             take_fewer_queries(head)
