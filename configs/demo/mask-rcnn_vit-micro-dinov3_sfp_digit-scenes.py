@@ -4,6 +4,7 @@ _base_ = [
     '../_base_/models/demo_vit-micro-dinov3.py',
 ]
 
+max_iters = 500
 model = dict(
     backbone=dict(_base_.micro_vit, _delete_=True, patch_size=8),
     # Patches of 8 pixels: strides 4, 8, 16 and 32.
@@ -16,3 +17,8 @@ model = dict(
         num_outs=4,
     ),
 )
+param_scheduler = [
+    _base_.param_scheduler[0],
+    dict(_base_.param_scheduler[1], end=max_iters),
+]
+train_cfg = dict(max_iters=max_iters, val_interval=max_iters)

@@ -31,6 +31,10 @@ class LN2d(LayerNorm2d):
     def __init__(self, num_channels: int, eps: float = 1e-6) -> None:
         super().__init__(check_positive_int('num_channels', num_channels), eps=check_eps(eps))
 
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps of the same shape, contiguous: MMCV's RoIAlign reads memory as if all were."""
+        return super().forward(x).contiguous()
+
 
 @MODELS.register_module()
 class MapNorms(BaseModule):

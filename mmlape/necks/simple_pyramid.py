@@ -79,7 +79,8 @@ class SimpleFeaturePyramid(BaseModule):
         outputs = [level(maps[-1]) for level in self.levels]
         for _ in range(self.num_further):
             outputs.append(F.max_pool2d(outputs[-1], 1, stride=2))
-        return tuple(outputs)
+        # MMCV's RoIAlign reads memory as if all maps were contiguous; a ViT's are views of its tokens.
+        return tuple(output.contiguous() for output in outputs)
 
 
 def _rescale(channels: int, scale: float, norm_cfg: dict) -> tuple[list[nn.Module], int]:

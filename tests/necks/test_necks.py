@@ -65,6 +65,15 @@ def test_values_are_vitdets():
     assert [level[-4].in_channels for level in neck.levels] == [4, 8, 16, 16]
 
 
+@pytest.mark.parametrize('norm_cfg', [None, dict(type='BN')])
+def test_maps_are_contiguous(norm_cfg):
+    """MMCV's RoIAlign takes that for granted, and a ViT's map is a view of tokens."""
+    view = maps(2, 4, 6, 16).permute(0, 3, 1, 2)
+    assert not view.is_contiguous()
+    assert all(output.is_contiguous() for output in pyramid(norm_cfg=norm_cfg)([view]))
+    assert LN2d(16)(view).is_contiguous()
+
+
 def test_every_parameter_has_a_gradient():
     neck = pyramid(scales=[2, 0.5], norm_cfg=dict(type='BN'))
     sum(output.sum() for output in neck([maps(2, 16, 4, 4).requires_grad_()])).backward()
