@@ -5,7 +5,7 @@ _base_ = [
 ]
 
 find_unused_parameters = False
-max_iters = 1000
+max_iters = 500
 model = dict(
     backbone=dict(vit=dict(_base_.micro_vit, _delete_=True), vit_feature='per_stage'),
     neck=None,
@@ -25,9 +25,9 @@ model = dict(
     auxiliary_head=None,
 )
 # No SegmenterMaskTransformerHead, whose classes' norm has a rate of its own.
-optim_wrapper = dict(optimizer=dict(lr=1e-3), paramwise_cfg=dict(custom_keys=dict(_delete_=True)))
+optim_wrapper = dict(optimizer=dict(lr=2e-3), paramwise_cfg=dict(custom_keys=dict(_delete_=True)))
 param_scheduler = [
-    dict(type='LinearLR', start_factor=0.04, by_epoch=False, begin=0, end=100),
-    dict(type='CosineAnnealingLR', by_epoch=False, begin=100, end=max_iters, eta_min=1e-5),
+    dict(type='LinearLR', start_factor=0.04, by_epoch=False, begin=0, end=50),
+    dict(type='CosineAnnealingLR', by_epoch=False, begin=50, end=max_iters, eta_min=1e-5),
 ]
 train_cfg = dict(max_iters=max_iters, val_interval=max_iters)
