@@ -39,11 +39,11 @@ _INTRODUCTION = """\
 
 <!-- Written by tools/analysis_tools/zoo_table.py from the metafiles and model_zoo.json: change those. -->
 
-Every row of the papers that is a config here, and the rows of [foundation models](foundation_models.md). **Published** figures
-are their authors'; **ours** stays empty until a config has been trained in full. There are no trained weights to download: a
-training starts from the published weights that its config names ([weights.md](weights.md)). Classifiers:
-[pretraining.md](pretraining.md). What else was printed of a row (AP50, APS, parameters, ...) is in the `metafile.yml` of its
-folder, with the number of the table.
+Every row of the papers that is a config here, and the rows of [foundation models](foundation_models.md). **Published**
+figures are their authors'; **ours** stays empty until a config has been trained in full. There are no trained weights
+to download: a training starts from the published weights that its config names ([weights.md](weights.md)). Classifiers:
+[pretraining.md](pretraining.md). What else was printed of a row (AP50, APS, parameters, ...) is in the `metafile.yml`
+of its folder, with the number of the table.
 
 **Parameters** are those of the model as it is trained, auxiliary heads included; in brackets the backbone's. **FLOPs**
 are multiply-adds at inference, as papers count them, of one image of {detection} (detectors) or one crop of
