@@ -1,6 +1,7 @@
 """CE, mCE, relative mCE, mPC and rPC, the tables made of them, and the record that they come from."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from mmlape.robustness import (
     mean_performance,
     read_record,
     relative_corruption_errors,
+    run,
     severity_means,
 )
 
@@ -181,3 +183,16 @@ def test_what_is_no_record_is_refused(tmp_path, content):
     path.write_text(content)
     with pytest.raises(ValueError, match='is no record of `mmlape robustness`'):
         read_record(path)
+
+
+def test_a_detector_that_finds_nothing_has_a_precision_of_0(tmp_path, monkeypatch):
+    """MMDetection's metric then gives no figures, and a mean over what is left would be too high."""
+    found = iter([{'coco/bbox_mAP': 0.4, 'coco/bbox_mAP_l': -1.0}, {}])
+    loop = SimpleNamespace(dataloader=SimpleNamespace(dataset=None))
+    runner = SimpleNamespace(test_loop=loop, call_hook=lambda _: 0, load_or_resume=lambda: 0)
+    monkeypatch.setattr(run, 'RUNNERS', SimpleNamespace(build=lambda cfg: runner))
+    monkeypatch.setattr(run, '_test', lambda *_: next(found))
+    record = Record(tmp_path / 'a.json', {}, dict(name='a', imagenet=False))
+    cfg = Config(dict(test_dataloader=dict(dataset=dict(type='any'))))
+    run.measure(cfg, [run.Cell(name, dict) for name in ('clean', 'fog/5')], record, lambda _: None)
+    assert record.results['fog/5'] == {'coco/bbox_mAP': 0.0, 'coco/bbox_mAP_l': -1.0}
