@@ -18,8 +18,9 @@ from torch.utils._pytree import tree_leaves
 
 IMAGE = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 BUILDS = {**VARIANTS, **BACKBONES}
-# Adapters take two seconds each; most differ only in the ViT inside, or in what comes after it.
-ADAPTERS_FAST = ('adapter-lape', 'adapter-gabor-attention', 'adapter-dtn-with-prefix')
+# Every component in its network is quick enough; of larger variants, those that derive something.
+FAST = ('adapter-gabor-attention', 'adapter-dtn-with-prefix', *BACKBONES)
+FAST_ENDS = ('-lape', '-gabor', '-relative', '-quadratic', 'vit-dtn', 'pvt-dtn')
 AVERAGES = {
     'ExponentialMovingAverage': lambda m: ExponentialMovingAverage(
         m, momentum=0.5, update_buffers=True
@@ -98,9 +99,9 @@ class Checked:
 @pytest.mark.parametrize(
     'name',
     [
-        pytest.param(name, marks=pytest.mark.slow)
-        if name.startswith('adapter') and name not in ADAPTERS_FAST
-        else name
+        name
+        if name in FAST or name.endswith(FAST_ENDS)
+        else pytest.param(name, marks=pytest.mark.slow)
         for name in BUILDS
     ],
 )

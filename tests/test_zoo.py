@@ -22,6 +22,7 @@ ROW = 'segmenter_deit-t_mask_8xb1-160k_ade20k-512x512'
 SIZE = Complexity(6713388, 5_000_000, 12_600_000_000, 10_400_000_000, (512, 512))
 
 
+@pytest.mark.slow
 def test_the_page_is_up_to_date():
     """What `zoo_table.py --check` does; if this fails, measure again."""
     zoo = Zoo(read_rows(REPO), PAGE.with_suffix('.json'))

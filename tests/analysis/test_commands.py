@@ -210,8 +210,14 @@ def test_grids_command_with_another_embedding(run, tmp_path):
 
 @pytest.mark.parametrize(
     'backbone',
-    [VIT, dict(PYRAMID, arch=dict(PYRAMID['arch'], embed_dims=[4] * 4))],
-    ids=lambda config: config['type'],
+    [
+        pytest.param(VIT, id='vit'),
+        pytest.param(
+            dict(PYRAMID, arch=dict(PYRAMID['arch'], embed_dims=[4] * 4)),
+            id='pyramid',
+            marks=pytest.mark.slow,
+        ),
+    ],
 )
 def test_fit_command_gives_a_checkpoint_of_the_gabor_config(backbone, run, tmp_path):
     source = MODELS.build(backbone)

@@ -115,7 +115,9 @@ def test_the_description_is_true(name):
         assert (weight.device.type, weight.dtype) == ('meta', torch.float64)
 
 
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize(
+    'name', [n if n in SMALL else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+)
 def test_parameters_are_grouped_by_depth_and_decay(name):
     model = on_meta(name)
     names = {parameter for parameter, _ in model.named_parameters()}
