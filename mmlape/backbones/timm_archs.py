@@ -287,14 +287,13 @@ def _centred(rope: Any) -> dict[str, Any]:
     return dict(type='mmlape.RotaryPosition', coordinates='centred', pairs=_pairs(rope))
 
 
-def _random(rope: Any, kind: str) -> dict[str, float]:
+def _random(rope: Any, kind: str) -> dict[str, dict[str, float]]:
     """How coordinates are drawn in training."""
-    names = ('shift_coords', 'jitter_coords', 'rescale_coords')
-    found = {name: getattr(rope, name, None) for name in names}
+    found = {name: getattr(rope, f'{name}_coords', None) for name in ('shift', 'jitter', 'rescale')}
     given = {name: value for name, value in found.items() if value is not None}
     if given and kind == 'RotaryEmbeddingMixed':
         raise UnlikeOursError(f'its learned turns have random coordinates, {given}')
-    return given
+    return dict(random=given) if given else {}
 
 
 def _pairs(rope: Any) -> str:

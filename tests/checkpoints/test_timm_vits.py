@@ -262,7 +262,7 @@ def test_networks_that_names_of_weights_do_not_tell_apart(published):
 
 
 def test_what_is_random_in_training_is_the_users(published):
-    random = dict(type='mmlape.RotaryPosition', rescale_coords=2.0)
+    random = dict(type='mmlape.RotaryPosition', random=dict(rescale=2.0))
     model = vit(arch=DINOV3, attention_position=random)
     Pretrained('timm', model=DINOV3)(model)
     assert model.inside.random.rescale == 2 and model.inside.rule.coordinates == 'centred'

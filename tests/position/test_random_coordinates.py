@@ -10,7 +10,7 @@ from mmlape.checkpoints import convert
 from mmlape.layout import Layout
 from mmlape.registry import MODELS
 
-ALL = dict(shift_coords=0.5, jitter_coords=1.5, rescale_coords=2.0)
+ALL = dict(random=dict(shift=0.5, jitter=1.5, rescale=2.0))
 pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')
 
 
@@ -61,29 +61,27 @@ def test_equal_seeds_give_timms_outputs(name, options):
 
 def test_the_published_value_is_taken_over():
     arch = timm_archs.timm_arch('vit_base_patch16_sapiens2')
-    assert arch['attention_position']['rescale_coords'] == 2
-    assert (
-        'rescale_coords'
-        not in timm_archs.timm_arch('vit_base_patch16_dinov3')['attention_position']
-    )
+    assert arch['attention_position']['random'] == dict(rescale=2)
+    dinov3 = timm_archs.timm_arch('vit_base_patch16_dinov3')
+    assert 'random' not in dinov3['attention_position']
 
 
 def test_learned_turns_with_random_coordinates_are_refused():
     source = timm.create_model(
         'vit_base_patch16_rope_mixed_224', depth=1, embed_dim=48, num_heads=4, rope_shift_coords=0.5
     )
-    with pytest.raises(timm_archs.UnlikeOursError, match=r'random coordinates.*shift_coords.*0.5'):
+    with pytest.raises(timm_archs.UnlikeOursError, match=r'random coordinates.*shift.*0.5'):
         timm_archs.describe(source)
 
 
 def test_distribution():
     """Shifts are uniform; logarithms of factors are uniform, and in rescaling the same for both axes."""
-    drawn = [rotary(shift_coords=0.5).draw() for _ in range(400)]
+    drawn = [rotary(random=dict(shift=0.5)).draw() for _ in range(400)]
     shifts = torch.stack([shift for shift, _ in drawn])
     assert shifts.min() < -0.45 and shifts.max() > 0.45 and shifts.abs().max() <= 0.5
     assert all(torch.equal(factor, torch.ones(2)) for _, factor in drawn)
-    for option, alike in (('jitter_coords', False), ('rescale_coords', True)):
-        position = rotary(**{option: 2})
+    for option, alike in (('jitter', False), ('rescale', True)):
+        position = rotary(random={option: 2})
         powers = torch.stack([position.draw()[1] for _ in range(400)]).log2()
         assert powers.min() < -0.9 and powers.max() > 0.9 and powers.abs().max() <= 1 + 1e-6
         assert powers.mean().abs() < 0.1
@@ -151,12 +149,13 @@ def test_keys_on_a_coarser_grid_have_the_coordinates_of_the_pass():
 @pytest.mark.parametrize(
     ('options', 'error', 'message'),
     [
-        (dict(shift_coords=-0.1), ValueError, 'shift_coords must be finite and at least 0, got -0.1'),
-        (dict(jitter_coords=0.5), ValueError, 'jitter_coords must be finite and at least 1, got 0.5'),
-        (dict(rescale_coords=float('inf')), ValueError, 'rescale_coords must be finite'),
-        (dict(rescale_coords='2'), TypeError, "rescale_coords must be a number or None, got '2'"),
+        (dict(shift=-0.1), ValueError, 'shift must be finite and at least 0, got -0.1'),
+        (dict(jitter=0.5), ValueError, 'jitter must be finite and at least 1, got 0.5'),
+        (dict(rescale=float('inf')), ValueError, 'rescale must be finite'),
+        (dict(rescale='2'), TypeError, "rescale must be a number, got '2'"),
+        (dict(rescal=2), TypeError, "unexpected keyword argument 'rescal'.*rescale"),
     ],
 )  # fmt: skip
 def test_mistakes(options, error, message):
     with pytest.raises(error, match=message):
-        rotary(**options)
+        rotary(random=options)

@@ -1,14 +1,5 @@
 """DINOv2-B with 4 registers (LVD-142M) by timm's name; patches of 14 pixels, resampled to 16, and as many positions."""
 
-_base_ = './size-b.py'
+_base_ = './dinov2-b.py'
 
-pixels = dict(mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375])
-vit = dict(
-    type='mmlape.VisionTransformer',
-    arch='vit_base_patch14_reg4_dinov2.lvd142m',
-    patch_size=16,
-    img_size=592,
-    init_cfg=dict(type='mmlape.Pretrained', source='timm'),
-)
-# As it was trained, for the frozen backbone.
-native = dict(patch_size=14, img_size=518)
+vit = dict(arch='vit_base_patch14_reg4_dinov2.lvd142m')

@@ -101,20 +101,21 @@ class RotaryPosition(Rotary):
             Default False.
         pairs: Channels that are turned together: ``'neighbours'`` (default), or ``'halves'``: one of each half of a
             head (DINOv3).
-        shift_coords: In training, every pass adds a random number between minus and plus this to the coordinates of
-            each axis (DINOv3): in cells, or where 1 is half the image if they are ``'centred'``. Default None, none.
-        jitter_coords: In training, every pass multiplies the coordinates of each axis by a random number between 1 /
-            this and this, whose logarithm is uniform. Default None, none.
-        rescale_coords: Likewise, with one number for both axes (2 for the published models of DINOv3 and Sapiens2).
-            Default None, none.
+        random: How coordinates are moved and stretched at random in training (DINOv3), some of
 
-    What is random is the same for all images and layers of a pass, and drawn as timm draws it; in evaluation, and where
-    position is frozen, there is none.
+            * ``shift``: every pass adds a number between minus and plus this to the coordinates of each axis: in cells,
+              or where 1 is half the image if they are ``'centred'``;
+            * ``jitter``: every pass multiplies the coordinates of each axis by a number between 1 / this and this, with
+              a uniform logarithm;
+            * ``rescale``: likewise, with one number for both axes (2 for the published models of DINOv3 and Sapiens2).
+
+            What is drawn is the same for all images and layers of a pass, by timm's steps. In evaluation, and where
+            position is frozen, nothing is. Default None, nothing.
 
     Raises:
         ValueError: If the channels of a head are no multiple of 4, ``temperature`` is not above 0, ``coordinates`` or
-            ``pairs`` is unknown, an option is given that ``coordinates`` have no use for, ``shift_coords`` is below 0,
-            or ``jitter_coords`` or ``rescale_coords`` below 1.
+            ``pairs`` is unknown, an option is given that ``coordinates`` have no use for, or a number of ``random``
+            is out of range.
     """
 
     shared = True
@@ -134,9 +135,7 @@ class RotaryPosition(Rotary):
         offset: float = 0.0,
         columns_first: bool = False,
         pairs: str = 'neighbours',
-        shift_coords: float | None = None,
-        jitter_coords: float | None = None,
-        rescale_coords: float | None = None,
+        random: dict | None = None,
     ) -> None:
         super().__init__(embed_dims, num_heads, grid, num_prefix_tokens, window_size, pairs)
         self.temperature = check_number('temperature', temperature, above=0)
@@ -153,13 +152,15 @@ class RotaryPosition(Rotary):
         self.rule = Rule(
             self.head_dims, self.temperature, coordinates, unit if rescale else None, offset, columns_first, self.pairs
         )  # fmt: skip
-        self.random = RandomCoordinates.of(shift_coords, jitter_coords, rescale_coords)
+        self.random = None if random is None else RandomCoordinates(**random)
         self.register_buffer('_like', torch.empty(0), persistent=False)
 
     def draw(self) -> tuple[Tensor, Tensor] | None:
         """How coordinates of a pass are moved and stretched, ``(2,)`` each; None in evaluation."""
-        drawn = self.random.draw() if self.training else None
-        return drawn and (drawn[0].to(self._like.device), drawn[1].to(self._like.device))
+        if self.random is None or not self.training:
+            return None
+        shift, factor = self.random.draw()
+        return shift.to(self._like.device), factor.to(self._like.device)
 
     def prepare(self, query: Layout, key: Layout) -> tuple[Turns, ...]:
         """Cosines and sines ``(P + H * W, C / heads)``, of queries and of keys."""
@@ -295,6 +296,7 @@ def _cells(places: list[Tensor], columns_first: bool) -> Tensor:
     return cells.flip(1) if columns_first else cells
 
 
+@kept
 def _frequencies(count: int, temperature: float, device: torch.device) -> Tensor:
     return temperature ** -(torch.arange(count, device=device, dtype=torch.float32) / count)
 
