@@ -98,7 +98,7 @@ def test_unreadable_results_are_not_trusted(tmp_path):
 def test_state_is_readable_json(tmp_path):
     State(tmp_path, 'a', print).put(seconds={'10': 1.5})
     assert json.loads((tmp_path / 'state.json').read_text())['seconds'] == {'10': 1.5}
-    assert not list(tmp_path.glob('*.partial'))
+    assert not list(tmp_path.rglob('.*'))
 
 
 def test_fingerprints_tell_settings_apart():

@@ -11,9 +11,9 @@ import torch
 
 from mmlape.datasets import build_digit_scenes
 from mmlape.version import __version__
+from mmlape.whole_files import write_whole
 
 from .console import Console, clock, output_to
-from .state import write_whole
 from .tasks import TASKS, TaskRun
 
 DATA_STEP = 'Digit scenes: building'
@@ -82,9 +82,10 @@ def report(
         'mmlape': __version__,
     }
     document = {'machine': machine, 'quick': options.quick, 'tasks': results}
-    write_whole(options.work_dir / 'results.json', json.dumps(document, indent=2) + '\n')
+    text = json.dumps(document, indent=2) + '\n'
+    write_whole(options.work_dir / 'results.json', text.encode())
     table = markdown_table(results)
-    write_whole(options.work_dir / 'results.md', '# Demo results\n\n' + table + '\n')
+    write_whole(options.work_dir / 'results.md', f'# Demo results\n\n{table}\n'.encode())
     console.say()
     console.say(table)
     console.say()

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mmlape.launch import last_complete_checkpoint
+from mmlape.whole_files import write_whole
 
 STATE_FILE = 'state.json'
 
@@ -43,7 +43,8 @@ class State:
 
     def put(self, **values: Any) -> None:
         self.values.update(values)
-        write_whole(self.file, json.dumps(self.values, indent=2, sort_keys=True) + '\n')
+        text = json.dumps(self.values, indent=2, sort_keys=True) + '\n'
+        write_whole(self.file, text.encode())
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -53,13 +54,6 @@ class State:
         except ValueError:
             return {'settings': 'unreadable'}
         return values if isinstance(values, dict) else {'settings': 'unreadable'}
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is never seen half written."""
-    partial = path.with_name(path.name + '.partial')
-    partial.write_text(text, encoding='utf-8')
-    os.replace(partial, path)
 
 
 def last_checkpoint(folder: Path, say: Callable[[str], None]) -> tuple[Path | None, int]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from demo_parts.state import write_whole
 from matplotlib.figure import Figure
 from mmengine.config import Config
 from mmengine.runner import Runner
@@ -26,6 +25,7 @@ from mmlape.analysis import (
 )
 from mmlape.analysis.panels import new_plots, save_figure
 from mmlape.datasets import DigitImages
+from mmlape.whole_files import write_whole
 
 from .table import markdown_table, replace_table
 
@@ -49,8 +49,9 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
     if options.write_docs:
         docs = clone / 'docs'
         page = docs / 'dino.md'
-        write_whole(docs / 'experiment_dino.json', _one_per_line(records))
-        write_whole(page, replace_table(page.read_text(encoding='utf-8'), table))
+        write_whole(docs / 'experiment_dino.json', _one_per_line(records).encode())
+        text = replace_table(page.read_text(encoding='utf-8'), table)
+        write_whole(page, text.encode())
         for name in PUBLISHED:
             save_figure(pictures[name], docs / 'images' / f'dino-{name}.png')
     return 0
@@ -98,7 +99,7 @@ def _record(options: argparse.Namespace, config: Path, seed: int) -> dict[str, A
         processor_seconds=round(time.process_time() - start, 1),
         curves=curves,
     )
-    write_whole(path, json.dumps(record))
+    write_whole(path, json.dumps(record).encode())
     return record
 
 

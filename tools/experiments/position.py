@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from demo_parts.console import Console, clock, output_to
-from demo_parts.state import write_whole
 
 from mmlape.datasets import build_digit_cells
+from mmlape.whole_files import write_whole
 
 from .chance import pixel_counts, without_position
 from .records import Job, Records, Run, settings_of
@@ -64,7 +64,7 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
         'runs': [{key: record[key] for key in KEPT} for record in found if record],
     }
     table = markdown(results)
-    write_whole(options.work_dir / 'results.md', table)
+    write_whole(options.work_dir / 'results.md', table.encode())
     print(f'\n{table}')
     if options.write_docs:
         write_docs(clone / 'docs', results)
@@ -79,8 +79,9 @@ def write_docs(docs: Path, results: dict[str, Any]) -> None:
     kept = [run for run in json.loads(figures.read_text())['runs'] if run['variant'] not in done]
     results = {**results, 'runs': kept + results['runs']}
     table = markdown(results)
-    write_whole(page, replace_table(page.read_text(encoding='utf-8'), table))
-    write_whole(figures, one_run_per_line(results))
+    text = replace_table(page.read_text(encoding='utf-8'), table)
+    write_whole(page, text.encode())
+    write_whole(figures, one_run_per_line(results).encode())
 
 
 def one_run_per_line(results: dict[str, Any]) -> str:

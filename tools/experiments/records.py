@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from demo_parts.state import fingerprint, write_whole
+from demo_parts.state import fingerprint
+
+from mmlape.whole_files import write_whole
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class Records:
             'settings': run.settings,
             **measured,
         }
-        write_whole(self.path(run), json.dumps(record, indent=2, sort_keys=True) + '\n')
+        text = json.dumps(record, indent=2, sort_keys=True) + '\n'
+        write_whole(self.path(run), text.encode())
 
 
 def settings_of(config: dict, data: str) -> str:
