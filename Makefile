@@ -5,6 +5,7 @@
 #   STACK=openmmlab       the original OpenMMLab packages in place of the maintained ones
 #   MODEL=name            only this model in the demo: mask_rcnn, segmenter or retinanet_dtn_pvt
 #   CUDA=0                operators for the CPU only, although there are a GPU and nvcc
+#   BENCH='--only pvt'   options of make bench
 #   WORKERS=1             processes that run tests; without it as many as there are cores, at most 4
 #   SOURCE_URL=https://host/owner/mmlape/blob/main   where links of the site to sources lead
 
@@ -24,7 +25,7 @@ FORMATTED := $(wildcard setup.py mmlape configs tools tests benchmarks docs/conf
 export CUDA SOURCE_URL
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo experiment-position test test-slow lint format docs docs-links clean clean-env
+.PHONY: help env demo experiment-position test test-slow bench lint format docs docs-links clean clean-env
 
 help:  ## this list
 	@sed -n 's/^#   /    /p' Makefile
@@ -47,6 +48,9 @@ test: env  ## the fast tests
 
 test-slow: env  ## the tests of more than 20 seconds
 	$(PYTEST) -m slow
+
+bench: env  ## our networks and norms beside upstream's and published maths, on one thread: minutes
+	@$(PY) -m benchmarks $(BENCH)
 
 lint: env  ## what CI checks: style, formatting and types
 	$(PY) -m ruff check $(FORMATTED)

@@ -25,9 +25,8 @@ from typing import Any
 
 import torch
 
-from .side_by_side import compared, in_turns, write_record
+from .side_by_side import CLONE, commit_of, compared, in_turns, revision_of, write_record
 
-CLONE = Path(__file__).resolve().parents[1]
 WORKER = Path(__file__).with_name('against_worker.py')
 BEFORE, NOW = 'before', 'now'
 IMPORT = 'import mmlape'
@@ -177,33 +176,6 @@ def copy_of(revision: str) -> Iterator[Path]:
         with zipfile.ZipFile(io.BytesIO(archive)) as file:
             file.extractall(temporary)
         yield Path(temporary).resolve()
-
-
-def commit_of(revision: str) -> str | None:
-    """The whole name of a commit."""
-    command = [
-        'git',
-        'rev-parse',
-        '--verify',
-        '--quiet',
-        '--end-of-options',
-        f'{revision}^{{commit}}',
-    ]
-    done = subprocess.run(command, cwd=CLONE, capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def revision_of(source: Path | str) -> str | None:
-    """What the record calls it: a commit, with ``-dirty`` where files differ from it, or 'a folder'."""
-    folder = Path(source)
-    if not folder.is_dir():
-        return commit_of(str(source))
-    asked = (['rev-parse', '--show-toplevel'], ['describe', '--always', '--abbrev=40', '--dirty'])
-    top, name = (
-        subprocess.run(['git', *command], cwd=folder, capture_output=True, text=True).stdout.strip()
-        for command in asked
-    )
-    return name if name and Path(top).resolve() == folder.resolve() else 'a folder'
 
 
 def environment(folder: Path) -> dict[str, str]:

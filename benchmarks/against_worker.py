@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 
 import torch
-from side_by_side import keep_freed_memory, milliseconds, saved_bytes
+from side_by_side import CLOCKS, keep_freed_memory, milliseconds, saved_bytes, versions
 from torch.utils._pytree import tree_leaves
 
 import mmlape
 from mmlape.registry import MODELS
-
-CLOCKS = {'wall': time.perf_counter, 'processor': time.process_time}
 
 
 class Side:
@@ -29,11 +25,9 @@ class Side:
 
     def about(self) -> dict:
         """Which ``mmlape`` this is, on which packages."""
-        packages = {d.metadata['Name']: d.version for d in metadata.distributions()}
-        named = ('torch', 'numpy', 'timm', 'onedl-mmcv', 'onedl-mmengine', 'mmcv', 'mmengine')
         return dict(
             folder=str(Path(mmlape.__file__).resolve().parents[1]),
-            versions={name: packages[name] for name in named if name in packages},
+            versions=versions(),
         )
 
     def build(self, config: dict, size: list[int], batch: int) -> dict:

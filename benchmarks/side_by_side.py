@@ -8,13 +8,18 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib import metadata
 from operator import itemgetter
 from pathlib import Path
 
 import torch
+
+CLONE = Path(__file__).resolve().parents[1]
+CLOCKS = {'wall': time.perf_counter, 'processor': time.process_time}
 
 
 def interleaved(
@@ -130,7 +135,7 @@ def keep_freed_memory() -> bool:
 
 
 def write_record(path: Path, results: dict, show: bool = True) -> None:
-    """Write results with the machine, the versions, the threads and the load; ``show`` prints them, too."""
+    """Write results with the machine, versions, commit, threads and load; ``show`` prints them, too."""
     cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     record = {
         'machine': {
@@ -141,6 +146,8 @@ def write_record(path: Path, results: dict, show: bool = True) -> None:
             'load_1_min': round(os.getloadavg()[0], 2),
             'python': platform.python_version(),
             'torch': torch.__version__,
+            'versions': versions(),
+            'commit': revision_of(CLONE),
             'date': time.strftime('%Y-%m-%d'),
         },
         'results': results,
@@ -149,6 +156,42 @@ def write_record(path: Path, results: dict, show: bool = True) -> None:
     path.write_text(json.dumps(record, indent=2) + '\n', encoding='utf-8')
     if show:
         print(json.dumps(record, indent=2))
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that time is spent in."""
+    packages = {d.metadata['Name']: d.version for d in metadata.distributions()}
+    named = ('torch', 'numpy', 'timm')
+    stacks = ('mmengine', 'mmcv', 'mmdetection', 'mmdet', 'mmsegmentation')
+    names = [*named, *stacks, *(f'onedl-{name}' for name in stacks)]
+    return {name: packages[name] for name in names if name in packages}
+
+
+def commit_of(revision: str) -> str | None:
+    """The whole name of a commit."""
+    command = [
+        'git',
+        'rev-parse',
+        '--verify',
+        '--quiet',
+        '--end-of-options',
+        f'{revision}^{{commit}}',
+    ]
+    done = subprocess.run(command, cwd=CLONE, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def revision_of(source: Path | str) -> str | None:
+    """What the record calls it: a commit, with ``-dirty`` where files differ from it, or 'a folder'."""
+    folder = Path(source)
+    if not folder.is_dir():
+        return commit_of(str(source))
+    asked = (['rev-parse', '--show-toplevel'], ['describe', '--always', '--abbrev=40', '--dirty'])
+    top, name = (
+        subprocess.run(['git', *command], cwd=folder, capture_output=True, text=True).stdout.strip()
+        for command in asked
+    )
+    return name if name and Path(top).resolve() == folder.resolve() else 'a folder'
 
 
 def _middle_half(values: list[float]) -> float:

@@ -1,6 +1,6 @@
 """DTN (ICLR 2022, eq. 4-7) with its T x T map, as the published module computes it: the other side of the timings.
 
-Written from the paper, and checked against golden vectors in ``tests/norm/test_reference.py``.
+Written from the paper, and checked against golden vectors in ``tests/norm/test_dtn_golden.py``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,94 @@
+"""python -m benchmarks: references compute what ours compute, what differs is not timed, and what a run prints."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = dict(embed_dims=48, depth=4, num_heads=3, mlp_ratio=4)
+
+
+@pytest.fixture
+def room(monkeypatch):
+    """Modules of ``benchmarks``, of this clone."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    return lambda name: importlib.import_module(f'benchmarks.{name}')
+
+
+@pytest.mark.parametrize('flavour', ['segmentation', 'detection'])
+def test_the_published_adapter_is_ours(room, flavour):
+    build = room('reference.vit_adapter').PublishedViTAdapter
+    cases = room('cases')
+    windows = None if flavour == 'segmentation' else 3
+    options = dict(window_size=[windows, windows, None, windows]) if windows else {}
+    vit = dict(cases.ADAPTED, arch=SMALL, **options)
+    ours = cases.MODELS.build(
+        dict(
+            type='mmlape.ViTAdapter',
+            vit=vit,
+            vit_feature='last' if windows else 'per_stage',
+            interaction_indexes=[[i, i] for i in range(4)],
+        )
+    )
+    theirs = build(48, 3, 4, windows, per_stage=not windows)
+    theirs.load_state_dict(cases.randomised(ours).state_dict())
+    # Batch norms of few cells magnify rounding: in float64 there is little of it.
+    image = torch.randn(2, 3, 64, 96).double()
+    found = {model: model.double().train()(image) for model in (ours, theirs)}
+    for model in found:
+        sum(maps.square().mean() for maps in found[model]).backward()
+    for mine, other in zip(found[ours], found[theirs], strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-4, rtol=1e-4)
+    expected = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    for name, parameter in ours.named_parameters():
+        wanted = expected[name.replace('position.embedding.', '')]
+        assert (parameter.grad - wanted).norm() < 1e-4 * wanted.norm().clamp(min=1e-6), name
+
+
+def test_what_differs_is_not_timed(room):
+    case = room('cases').dtn(8, 16, 2, 1, 1)
+    with torch.no_grad():
+        case.models['published'].weight.add_(1)
+    with pytest.raises(RuntimeError, match='published and ours differ by'):
+        room('__main__').differences(case)
+
+
+def test_a_run_prints_and_records(room, monkeypatch, capsys, tmp_path):
+    main = room('__main__')
+    small = {'dtn 8 x 8': lambda: room('cases').dtn(8, 16, 2, 1, 1)}
+    monkeypatch.setattr(main, 'CASES', small)
+    monkeypatch.setattr(main, 'TURN_MS', 0)
+    monkeypatch.setattr(main, 'quieten', lambda: None)
+    threads = torch.get_num_threads()
+    record = tmp_path / 'record.json'
+    monkeypatch.setattr(sys, 'argv', ['', '--repeats', '1', '--out', str(record)])
+    assert main.main() == 0
+    torch.set_num_threads(threads)
+    assert 'x LayerNorm' in capsys.readouterr().out
+    found = json.loads(record.read_text())
+    machine = found['machine']
+    assert machine['commit'] and machine['torch'].startswith(machine['versions']['torch'])
+    case = found['results']['cases']['dtn 8 x 8']
+    assert case['difference'].keys() == {'published'}
+    assert case['saved_bytes']['ours'] < case['saved_bytes']['published']
+    for what in ('forward', 'train_step'):
+        assert case[what].keys() == {'LayerNorm', 'published', 'ours'}
+        assert min(each['median_ms'] for each in case[what].values()) > 0
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['--only', 'resnet'], 'no case has that in its name; there are adapter'),
+        (['--repeats', '0'], '--repeats 0: expected a positive number'),
+    ],
+)
+def test_wrong_arguments(room, monkeypatch, capsys, arguments, message):
+    monkeypatch.setattr(sys, 'argv', ['', *arguments])
+    with pytest.raises(SystemExit):
+        room('__main__').parse_arguments()
+    assert message in capsys.readouterr().err
