@@ -2,9 +2,9 @@
 
     python -m benchmarks [--only pvt] [--repeats 7] [--threads 1] [--clock processor]
 
-Outputs must agree to 1e-4 of their size before a time counts. ``faster`` is their time by ours, ``bytes`` is what we
-keep for the backward pass by what they keep; of a norm, times are given as multiples of LayerNorm's too. The cases are
-in ``benchmarks/cases.py``. A record goes to ``benchmarks/records``.
+Outputs must agree to 1e-4 of their size before a time counts. Printed is a table: their median and ours, their time by
+ours (above 1, ours is faster; of a norm, the multiple of LayerNorm's), and what we keep for the backward pass by what
+they keep. The cases are in ``benchmarks/cases.py``; a record with quartiles goes to ``benchmarks/records``.
 """
 
 from __future__ import annotations
@@ -13,29 +13,16 @@ import argparse
 import logging
 import sys
 import warnings
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
 
-from .cases import CASES, OURS, Case
-from .side_by_side import (
-    CLOCKS,
-    compared,
-    in_turns,
-    keep_freed_memory,
-    milliseconds,
-    saved_bytes,
-    write_record,
-)
+from .cases import CASES, OURS
+from .measuring import TIMES, measure
+from .side_by_side import CLOCKS, keep_freed_memory, write_record
 
+HEAD = '| what | beside | forward | training step | kept |\n|---|---|---|---|---|'
 RECORD = Path(__file__).parent / 'records' / 'upstream_cpu.json'
-TOLERANCE = 1e-4  # of the largest value
-TURN_MS = 30  # a turn repeats what takes less
-# Name in the record: whether it is a step of training.
-TIMES = {'forward': False, 'train_step': True}
 
 
 def main() -> int:
@@ -44,10 +31,11 @@ def main() -> int:
     quieten()
     settings = dict(freed_memory_is_kept=keep_freed_memory(), clock=options.clock)
     found = {}
+    print(HEAD)
     for name in options.names:
         torch.manual_seed(0)
         found[name] = measure(CASES[name](), options.repeats, CLOCKS[options.clock])
-        print('\n'.join(lines_of(name, found[name])), flush=True)
+        print('\n'.join(rows(name, found[name])), flush=True)
     write_record(options.out, {**settings, 'repeats': options.repeats, 'cases': found}, show=False)
     return 0
 
@@ -77,90 +65,24 @@ def parse_arguments() -> argparse.Namespace:
     return options
 
 
-def measure(case: Case, repeats: int, clock: Callable[[], float]) -> dict:
-    """Times of everyone in turns, bytes kept, and the largest difference of the outputs relative to their size."""
-    for model in case.models.values():
-        model.to(device())
-    case.inputs = tuple(to_device(each) for each in case.inputs)
-    found: dict = dict(size=case.size, difference=differences(case))
-    for name, training in TIMES.items():
-        for model in case.models.values():
-            model.train(training)
-        call = train_step if training else infer
-        calls = {key: partial(call, case, model) for key, model in case.models.items()}
-        once = {key: milliseconds(each, clock) for key, each in calls.items()}
-        number = max(1, round(TURN_MS / max(min(once.values()), 1e-3)))
-        turns = {key: partial(mean_time, each, number, clock) for key, each in calls.items()}
-        found[name] = compared(in_turns(turns, repeats, warm_up=int(number > 1)))
-    found['saved_bytes'] = {
-        key: saved_bytes(partial(case.call, model)) for key, model in case.models.items()
-    }
-    return found
+def row(name: str, other: str, found: dict) -> str:
+    """A line of the table: ours beside another."""
+    kept = found['saved_bytes']
+    cells = [f'{name}, {found["size"]}', other, *(cell(found[label], other) for label in TIMES)]
+    return f'| {" | ".join([*cells, f"{kept[OURS] / kept[other]:.2f}x"])} |'
 
 
-def differences(case: Case) -> dict[str, float]:
-    """Of those that must agree with ours; RuntimeError where one does not: its time would say nothing."""
-    for model in case.models.values():
-        model.train(False)
-    with torch.no_grad():
-        expected = case.call(case.models[OURS])
-        found = {}
-        for name in case.alike:
-            pairs = list(zip(case.call(case.models[name]), expected, strict=True))
-            found[name] = max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
-            if not found[name] <= TOLERANCE:
-                raise RuntimeError(
-                    f'{name} and ours differ by {found[name]:.1e}: nothing to compare'
-                )
-    return found
-
-
-@torch.no_grad()
-def infer(case: Case, model: nn.Module) -> None:
-    case.call(model)
-
-
-def train_step(case: Case, model: nn.Module) -> None:
-    """Forward and backward; the optimizer's step depends on the number of parameters alone."""
-    model.zero_grad()
-    first = case.inputs[0]
-    first.grad = None
-    first.requires_grad_(case.input_grad)
-    sum(output.square().mean() for output in case.call(model)).backward()
-    first.requires_grad_(False)
-
-
-def mean_time(call: Callable[[], object], number: int, clock: Callable[[], float]) -> float:
-    """Milliseconds of one of ``number`` calls."""
-    return milliseconds(lambda: [call() for _ in range(number)], clock) / number
-
-
-def lines_of(name: str, found: dict) -> list[str]:
-    """The case in words: one line for each that ours is compared with."""
-    lines = [f'{name} ({found["size"]})']
-    for other in filter(OURS.__ne__, found['forward']):
-        parts = [f'{label}: {cell(found[label], other)}' for label in TIMES]
-        kept = found['saved_bytes']
-        parts.append(f'bytes: {kept[OURS] / kept[other]:.2f}')
-        lines.append(f'    beside {other}: {"; ".join(parts)}')
-    return lines
+def rows(name: str, found: dict) -> list[str]:
+    """A line for each that ours is compared with."""
+    return [row(name, other, found) for other in found['forward'] if other != OURS]
 
 
 def cell(times: dict, other: str) -> str:
     """Their time, ours, and the ratio: how many times faster ours is, or as how many LayerNorms it counts."""
-    theirs, ours = (f'{times[key]["median_ms"]:.4g}' for key in (other, OURS))
-    spread = max(times[key]['iqr_ms'] / times[key]['median_ms'] for key in (other, OURS))
+    theirs, ours = (f'{times[key]["median_ms"]:.3g}' for key in (other, OURS))
     ratio = times[other]['ratio'] / times[OURS]['ratio']
-    said = f'{1 / ratio:.1f} x LayerNorm' if other == 'LayerNorm' else f'{ratio:.2f} x faster'
-    return f'{theirs} -> {ours} ms, {said} (quartiles {100 * spread:.0f} %)'
-
-
-def device() -> str:
-    return 'cuda' if torch.cuda.is_available() else 'cpu'
-
-
-def to_device(value: object) -> object:
-    return value.to(device()) if isinstance(value, Tensor) else value
+    said = f'{1 / ratio:.1f} LayerNorms' if other == 'LayerNorm' else f'**{ratio:.2f}x**'
+    return f'{theirs} -> {ours} ms, {said}'
 
 
 def quieten() -> None:

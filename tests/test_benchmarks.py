@@ -54,21 +54,21 @@ def test_what_differs_is_not_timed(room):
     with torch.no_grad():
         case.models['published'].weight.add_(1)
     with pytest.raises(RuntimeError, match='published and ours differ by'):
-        room('__main__').differences(case)
+        room('measuring').differences(case)
 
 
 def test_a_run_prints_and_records(room, monkeypatch, capsys, tmp_path):
     main = room('__main__')
     small = {'dtn 8 x 8': lambda: room('cases').dtn(8, 16, 2, 1, 1)}
     monkeypatch.setattr(main, 'CASES', small)
-    monkeypatch.setattr(main, 'TURN_MS', 0)
+    monkeypatch.setattr(room('measuring'), 'TURN_MS', 0)
     monkeypatch.setattr(main, 'quieten', lambda: None)
     threads = torch.get_num_threads()
     record = tmp_path / 'record.json'
     monkeypatch.setattr(sys, 'argv', ['', '--repeats', '1', '--out', str(record)])
     assert main.main() == 0
     torch.set_num_threads(threads)
-    assert 'x LayerNorm' in capsys.readouterr().out
+    assert 'LayerNorms' in capsys.readouterr().out
     found = json.loads(record.read_text())
     machine = found['machine']
     assert machine['commit'] and machine['torch'].startswith(machine['versions']['torch'])
@@ -92,3 +92,33 @@ def test_wrong_arguments(room, monkeypatch, capsys, arguments, message):
     with pytest.raises(SystemExit):
         room('__main__').parse_arguments()
     assert message in capsys.readouterr().err
+
+
+def test_scaling_measures_a_point_once_and_draws_it(room, monkeypatch, capsys, tmp_path):
+    scaling = room('scaling')
+    monkeypatch.setattr(room('measuring'), 'TURN_MS', 0)
+    for name, value in dict(SIDES=(512, 1024), BATCHES=(1,), quieten=lambda: None).items():
+        monkeypatch.setattr(scaling, name, value)
+
+    def small(side, batch):
+        return room('cases').dtn(side // 64, 16, 2, 1, batch)
+
+    monkeypatch.setattr(scaling, 'NETWORKS', {'DTN': (small, 512)})
+    record, pictures = tmp_path / 'record.json', tmp_path / '{axis}.png'
+    arguments = ['', '--repeats', '1', '--out', str(record), '--pictures', str(pictures)]
+    monkeypatch.setattr(sys, 'argv', arguments)
+    threads = torch.get_num_threads()
+    assert scaling.main() == 0
+    first = scaling.read(record)
+    said = (
+        'DTN, kept, 512 to 1024: pixels to the power of LayerNorm 0.99, published 1.84, ours 1.00'
+    )
+    assert said in capsys.readouterr().out
+    case = small(512, 1)
+    kept = room('side_by_side').saved_bytes(lambda: case.call(case.models['published'])) / 1e6
+    assert first['DTN']['side']['512']['kept']['published'] == pytest.approx(kept, rel=0.05)
+    monkeypatch.setattr(scaling, 'point', None)
+    assert scaling.main() == 0
+    torch.set_num_threads(threads)
+    assert scaling.read(record) == first
+    assert all((tmp_path / f'{axis}.png').stat().st_size for axis in ('side', 'batch'))
