@@ -1,11 +1,14 @@
 """The set-up of a clone: what it refuses before touching anything, what it keeps, and how it goes on."""
 
+import ctypes
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +23,7 @@ PROGRAM = ROOT / 'tools' / 'setup_env'
 def parts():
     """The modules of the program, which is run as a folder and is not a package."""
     sys.path.insert(0, str(PROGRAM))
-    names = {'common': 'common', 'checks': 'checks', 'wheel': 'mmcv_wheel'}
+    names = {'common': 'common', 'checks': 'checks', 'wheel': 'mmcv_wheel', 'units': 'units'}
     modules = {short: importlib.import_module(name) for short, name in names.items()}
     spec = importlib.util.spec_from_file_location('setup_env_main', PROGRAM / '__main__.py')
     modules['main'] = importlib.util.module_from_spec(spec)
@@ -130,8 +133,18 @@ def test_too_little_disk_is_refused(parts, tmp_path, monkeypatch):
 def test_a_missing_compiler_is_refused(parts, about, monkeypatch, tmp_path):
     monkeypatch.setenv('PATH', str(tmp_path))
     monkeypatch.delenv('CXX', raising=False)
-    with pytest.raises(parts.common.SetupError, match=r'no C\+\+ compiler \(c\+\+\): install one'):
+    with pytest.raises(
+        parts.common.SetupError, match=r'no C\+\+ compiler \(c\+\+\), .*: install one'
+    ):
         parts.checks.check_compiler(about)
+
+
+def test_windows_is_refused_in_one_line(tmp_path):
+    code = 'import runpy, sys; sys.modules["fcntl"] = None; runpy.run_path(sys.argv[1], run_name="__main__")'
+    command = [sys.executable, '-c', code, str(PROGRAM), '--venv', str(tmp_path / 'venv')]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert 'on Windows call it in WSL2' in error_line(result)
+    assert not (tmp_path / 'venv').exists()
 
 
 def test_a_compiler_that_does_not_compile_is_refused(parts, about, monkeypatch, tmp_path):
@@ -248,6 +261,128 @@ def test_operators_for_the_cpu_are_compiled_as_if_there_were_no_gpu(parts):
     built = parts.wheel.build_environment({'PATH': '/bin'}, Path(sys.executable), None)
     assert built['CUDA_VISIBLE_DEVICES'] == ''
     assert (built['FORCE_CUDA'], built['MMCV_WITH_OPS']) == ('0', '1')
+    # Not in CFLAGS, which setuptools takes in place of Python's own flags: without optimizations, that is.
+    assert (built['CPPFLAGS'], 'CFLAGS' in built) == ('-g0', False)
+    own = parts.wheel.build_environment({'CPPFLAGS': '-g'}, Path(sys.executable), None)
+    assert own['CPPFLAGS'] == '-g0 -g'
+
+
+# -- joined sources -------------------------------------------------------------------------------
+
+# Each of the first four would be a mistake behind another one in the same unit, or mean something else.
+SOURCES = {
+    'align.cpp': 'static float part(float x) { return x / 2; }\nfloat align(float x) { return part(x); }',
+    'rotated.cpp': 'static float part(float x) { return x / 4; }\nfloat rotated(float x) { return part(x); }',
+    'cpu/least.cpp': '#define least(a, b) ((a) < (b) ? (a) : (b))\nint smaller(int a, int b) { return least(a, b); }',
+    'cpu/spaces.cpp': '#include <cmath>\nusing namespace std;\nfloat size(float x) { return abs(x); }',
+    'cpu/sum.cpp': 'static int least(int a, int b) { return a + b; }\nint sum(int a, int b) { return least(a, b); }',
+    'bind.cpp': (
+        'float align(float);\nfloat rotated(float);\nint smaller(int, int);\nfloat size(float);\nint sum(int, int);\n'
+        'extern "C" float all() { return align(8) + rotated(8) + smaller(5, 3) + size(-.5f) + sum(1, 2); }'
+    ),
+    'unused.cpp': 'int unused() { return 1; }',
+}
+
+
+@pytest.fixture
+def sources(parts, tmp_path):
+    """An unpacked mmcv with sources of a few lines, and its folder of them."""
+    folder = tmp_path / 'source' / parts.units.SOURCES
+    for name, text in SOURCES.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'{text}\n')
+    return SimpleNamespace(root=tmp_path / 'source', folder=folder)
+
+
+def test_joined_sources_are_each_compiled_once_and_mean_the_same(parts, sources, monkeypatch):
+    monkeypatch.setattr(parts.units, 'COUNT', 2)
+
+    def compiled(*files: Path) -> tuple[float, set]:
+        library = sources.root / f'library_{len(files)}.so'
+        subprocess.run(['c++', '-std=c++17', '-shared', '-fPIC', '-o', library, *files], check=True)
+        listed = subprocess.run(['nm', '-D', library], capture_output=True, text=True, check=True)
+        run = ctypes.CDLL(str(library)).all
+        run.restype = ctypes.c_float
+        return run(), {line.split()[-1] for line in listed.stdout.splitlines()}
+
+    found = [*sources.folder.glob('*.cpp'), *sources.folder.glob('cpu/*.cpp')]
+    value, symbols = compiled(*found)
+    assert value == 4 + 2 + 3 + 0.5 + 3
+    assert not parts.units.are_joined(sources.root)
+    parts.units.join_sources(sources.root)
+    assert parts.units.are_joined(sources.root)
+    units = sorted([*sources.folder.glob('*.cpp'), *sources.folder.glob('cpu/*.cpp')])
+    assert 1 < len(units) < len(SOURCES)
+    included = re.findall(r'"joined/(.*)"', ''.join(unit.read_text() for unit in units))
+    assert sorted(included) == sorted(SOURCES)
+    assert compiled(*units) == (value, symbols)
+
+
+def test_sources_are_spread_over_the_units_and_what_does_not_fit_gets_its_own(parts):
+    texts = {Path(f'{number:02}.cpp'): f'void f{number}() {{}}\n' * 9 for number in range(40)}
+    assert [len(unit) for unit in parts.units.arrange(texts, 8)] == [5] * 8
+    alike = {Path(f'same_{number}.cpp'): 'static void same() {}' for number in range(10)}
+    units = parts.units.arrange({**texts, **alike}, 8)
+    assert len(units) == 10
+    assert sorted(path for unit in units for path in unit) == sorted({**texts, **alike})
+    assert all(len(alike.keys() & set(unit)) == 1 for unit in units)
+
+
+def test_where_joined_sources_do_not_compile_the_ordinary_ones_are(parts, tmp_path, capsys):
+    """Once, with a line that says so; an error of the ordinary ones is the user's to see."""
+    work, built = tmp_path / 'source', []
+
+    def fetch(joined):
+        work.mkdir()
+        if joined:
+            (work / parts.units.SOURCES / 'joined').mkdir(parents=True)
+        return work
+
+    def build(source, works=False):
+        built.append(parts.units.are_joined(source))
+        if built[-1] or not works:
+            raise parts.common.SetupError('it failed')
+        return source / 'mmcv.whl'
+
+    joined_or_not = parts.wheel.joined_or_not
+    assert (
+        joined_or_not(fetch, lambda source: build(source, works=True), joined=True).parent == work
+    )
+    assert built == [True, False]
+    assert capsys.readouterr().out.count('do not compile joined') == 1
+    shutil.rmtree(work)
+    with pytest.raises(parts.common.SetupError, match='it failed'):
+        joined_or_not(fetch, build, joined=True)
+    assert built == [True, False, True, False]
+    shutil.rmtree(work)
+    with pytest.raises(parts.common.SetupError, match='it failed'):
+        joined_or_not(fetch, build, joined=False)
+    assert built == [True, False, True, False, False]
+
+
+def test_an_archive_is_joined_where_only_the_cpus_operators_are_compiled(
+    parts, tmp_path, monkeypatch
+):
+    def download(command, **_):
+        folder = Path(command[command.index('-d') + 1])
+        source = tmp_path / 'mmcv-2.1.0' / parts.units.SOURCES
+        source.mkdir(parents=True, exist_ok=True)
+        (source / 'nms.cpp').write_text('')
+        with tarfile.open(folder / 'mmcv-2.1.0.tar.gz', 'w:gz') as archive:
+            archive.add(tmp_path / 'mmcv-2.1.0', 'mmcv-2.1.0')
+        return SimpleNamespace(returncode=0, stderr='')
+
+    monkeypatch.setattr(subprocess, 'run', download)
+    for joined in (True, False):
+        work = tmp_path / f'work_{joined}'
+        source = parts.wheel.fetch_source(Path('python'), {}, 'mmcv', '2.1.0', work, joined)
+        assert parts.units.are_joined(source) is joined
+        assert (source / parts.units.SOURCES / 'nms.cpp').exists() is not joined
+        # Interrupted: what is there is taken as it is, with its object files.
+        again = parts.wheel.fetch_source(Path('python'), {}, 'mmcv', '2.1.0', work, not joined)
+        assert again == source
+        assert parts.units.are_joined(again) is joined
 
 
 # -- steps ----------------------------------------------------------------------------------------

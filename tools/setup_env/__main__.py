@@ -57,7 +57,6 @@ OPENCV = {
     'opencv-contrib-python',
     'opencv-contrib-python-headless',
 }
-COMPILE_TIME = 'about 11 minutes on 2 cores'
 # Installed without what they ask for, which includes the OpenCV that needs libGL.
 ALONE = {'onedl': ('imaug', 'imagecorruptions-imaug'), 'openmmlab': ('imagecorruptions-imaug',)}
 # Not a part of anybody's stack, so they may be upgraded in an environment that the user brought along.
@@ -227,7 +226,8 @@ def install_mmcv(setup: Setup) -> None:
     wheel = mmcv_wheel.kept_wheel(name, version, key)
     if wheel is None:
         device = f'for CUDA {cuda.release}, {cuda.archs}' if cuda else 'for the CPU'
-        say(f"4/5 compiling mmcv's operators {device}, once per machine ({COMPILE_TIME})")
+        time_taken = 'this takes long' if cuda else 'about 2 minutes on 2 idle cores'
+        say(f"4/5 compiling mmcv's operators {device}, once per machine ({time_taken})")
         wheel = mmcv_wheel.get_wheel(setup.python, setup.environment(), name, version, key, cuda)
     else:
         say('4/5 installing mmcv, compiled earlier on this machine')

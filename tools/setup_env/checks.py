@@ -83,8 +83,9 @@ def check_compiler(about: dict) -> None:
     compiler = os.environ.get('CXX', 'c++').split()
     if not shutil.which(compiler[0]):
         raise SetupError(
-            f'no C++ compiler ({compiler[0]}): install one (Debian, Ubuntu: build-essential; '
-            'Fedora: gcc-c++; conda: gxx) or set CXX='
+            f"no C++ compiler ({compiler[0]}), which mmcv's operators need: install one (Debian, Ubuntu: "
+            'build-essential; Fedora: gcc-c++; macOS: xcode-select --install; without rights: conda install gxx) '
+            'or set CXX='
         )
     command = [*compiler, '-std=c++17', '-fsyntax-only', '-x', 'c++', '-']
     probe = subprocess.run(command, input='#include <vector>\n', capture_output=True, text=True)

@@ -1,13 +1,18 @@
 """What the parts of the set-up share. Standard library only."""
 
-import fcntl
 import hashlib
 import json
 import os
 import re
 import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:
+    sys.exit('error: make env needs Linux or macOS; on Windows call it in WSL2 (docs/install.md)')
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CACHE = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmlape'

@@ -11,9 +11,12 @@ import subprocess
 import tarfile
 import time
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import units
 from common import CACHE, SetupError, locked, say
 
 
@@ -108,8 +111,9 @@ def get_wheel(
     with locked(CACHE / 'builds' / f'{name}-{key}.lock', f'compiling {name}'):
         wheel = kept_wheel(distribution, version, key)
         if wheel is None:
-            source = fetch_source(python, environment, distribution, version, work)
-            wheel = compile_wheel(python, build_environment(environment, python, cuda), source)
+            fetch = partial(fetch_source, python, environment, distribution, version, work)
+            build = partial(compile_wheel, python, build_environment(environment, python, cuda))
+            wheel = joined_or_not(fetch, build, joined=cuda is None)
             target = CACHE / 'wheels' / name / key / wheel.name
             target.parent.mkdir(parents=True, exist_ok=True)
             wheel.replace(target)
@@ -118,10 +122,25 @@ def get_wheel(
     return wheel
 
 
-def fetch_source(
-    python: Path, environment: dict, distribution: str, version: str, work: Path
+def joined_or_not(
+    fetch: Callable[[bool], Path], build: Callable[[Path], Path], joined: bool
 ) -> Path:
-    """The unpacked source, downloaded if it is not there from an interrupted call."""
+    """The wheel from sources that are joined, where `joined` allows it; where that fails, from mmcv's own files."""
+    source = fetch(joined)
+    try:
+        return build(source)
+    except SetupError:
+        if not units.are_joined(source):
+            raise
+        say("mmcv's sources do not compile joined; one by one, which takes four times as long")
+        shutil.rmtree(source)
+        return build(fetch(False))
+
+
+def fetch_source(
+    python: Path, environment: dict, distribution: str, version: str, work: Path, joined: bool
+) -> Path:
+    """The unpacked source, downloaded if it is not there from an interrupted call; `joined` to compile in minutes."""
     source = work / 'source'
     if source.is_dir():
         return source
@@ -137,7 +156,10 @@ def fetch_source(
         raise SetupError(f'the source of {distribution} {version} cannot be fetched: {lines[-1]}')
     with tarfile.open(archive) as file:
         file.extractall(unpacked)
-    next(path for path in unpacked.iterdir() if path.is_dir()).replace(source)
+    folder = next(path for path in unpacked.iterdir() if path.is_dir())
+    if joined:
+        units.join_sources(folder)
+    folder.replace(source)
     return source
 
 
@@ -148,7 +170,10 @@ def build_environment(environment: dict, python: Path, cuda: Cuda | None) -> dic
     built = {'MAX_JOBS': str(jobs), **environment, 'MMCV_WITH_OPS': '1', 'FORCE_CUDA': '0'}
     if cuda is None:
         # Without this, mmcv's setup.py sees the GPU and asks for an nvcc that is not there or not wanted.
-        return {**built, 'CUDA_VISIBLE_DEVICES': ''}
+        # Python's own flags often ask for debugging information, which costs half as much time again. What is in
+        # CPPFLAGS comes after them; CFLAGS would replace them, optimizations included.
+        flags = f'-g0 {built.get("CPPFLAGS", "")}'.strip()
+        return {**built, 'CUDA_VISIBLE_DEVICES': '', 'CPPFLAGS': flags}
     code = 'import torch; print(torch.version.cuda or "")'
     torch = subprocess.run([str(python), '-c', code], capture_output=True, text=True).stdout.strip()
     if torch.split('.')[0] != cuda.release.split('.')[0]:
