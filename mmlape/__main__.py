@@ -63,7 +63,7 @@ def versions() -> str:
     lines = [
         f'mmlape {__version__}',
         f'Python {platform.python_version()}',
-        f'torch {torch_version()}',
+        f'torch {torch_version() or "is not installed"}',
     ]
     for package in PACKAGES:
         names = ', '.join(getattr(package, family)[0] for family in metadata_versions(package))
@@ -77,7 +77,7 @@ def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] in ('-h', '--help', 'help'):
         sys.stdout.write(listing())
         return
-    if sys.argv[1] in ('-V', '--version', 'version'):
+    if sys.argv[1] in ('-V', '--version'):
         sys.stdout.write(versions())
         return
     name, arguments = sys.argv[1], sys.argv[2:]

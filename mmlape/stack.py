@@ -212,9 +212,10 @@ def weights_only_fault(version: str) -> str | None:
 
 
 def is_examined() -> bool:
-    """Whether this program is ``mmlape doctor``, which is there for packages that are missing or broken."""
+    """Whether this program is ``mmlape doctor`` or ``--version``, for packages that are missing or broken too."""
     program, *arguments = sys.argv or ['']
     name = Path(program).stem
     return name == 'doctor' or (
-        name in ('mmlape', '__main__', '-m') and arguments[:1] == ['doctor']
+        name in ('mmlape', '__main__', '-m')
+        and arguments[:1] in (['doctor'], ['--version'], ['-V'])
     )

@@ -20,16 +20,20 @@ from demo_parts.console import clock, output_to
 import mmlape
 from mmlape import launch
 from mmlape import robustness as robust
-from mmlape.launch.arguments import add_common_options
+from mmlape.launch.arguments import add_common_options, existing_config
 from mmlape.whole_files import write_whole
 
 TIMM = 'timm/'
 SETS = {'all': robust.CORRUPTIONS, **robust.GROUPS, 'extra': robust.EXTRA}
 
 
+def config(text):
+    return text if text.startswith(TIMM) else existing_config(text)
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description='Measure how robust a model is.')
-    add_common_options(parser)
+    add_common_options(parser, config)
     parser.add_argument('checkpoint', help='a file or an address')
     parser.add_argument(
         '--corruptions', nargs='+', default=['all'], metavar='NAME',

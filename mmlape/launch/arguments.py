@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
+
+from mmlape.shipped import find_config
 
 AMP_DTYPES = {
     'fp16': 'float16',
@@ -23,9 +26,22 @@ class ConfigOptions(argparse.Action):
         DictAction(self.option_strings, self.dest, self.nargs)(*arguments)
 
 
-def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """The config and the options that upstream's tools have in common."""
-    parser.add_argument('config', help='a file, or the name of a config that comes with mmlape')
+def existing_config(text: str) -> str:
+    """The type of an argument: ``text`` if it is a file or the name of a shipped config."""
+    try:
+        find_config(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def add_common_options(
+    parser: argparse.ArgumentParser, config: Callable[[str], str] = existing_config
+) -> None:
+    """The config, of this type, and the options that upstream's tools have in common."""
+    parser.add_argument(
+        'config', type=config, help='a file, or the name of a config that comes with mmlape'
+    )
     parser.add_argument(
         '--work-dir', help='folder of logs, checkpoints and results; default: work_dirs/<config>'
     )
