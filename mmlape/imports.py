@@ -69,16 +69,13 @@ class _Finder(MetaPathFinder):
 
     def __init__(self, followers: dict[str, tuple[str, ...]]) -> None:
         self.followers = followers
-        self._asked: str | None = None
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name not in self.followers or name == self._asked:
+        if name not in self.followers:
             return None
-        self._asked = name
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._asked = None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((spec for spec in found if spec is not None), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _Followed(spec.loader, self.followers[name])
         return spec
