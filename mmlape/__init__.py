@@ -1,25 +1,25 @@
 """mmlape: position embeddings and token normalisation for MMDetection and MMSegmentation.
 
-Importing it registers every component under the scope ``mmlape``.
+Its rooms are imported on first use: ``mmlape.backbones``, or ``type='mmlape.VisionTransformer'`` in a config. What
+MMEngine and timm have to know of mmlape they are told as soon as both are imported, in whatever order.
 """
 
 import logging
 
 from . import stack
+from .imports import follow, on_first_use
 from .version import __version__
+
+__getattr__, __dir__ = on_first_use(__name__)[:2]
 
 try:
     stack.check_stack()
-    from . import (
-        backbones,
-        checkpoints,
-        datasets,
-        engine,
-        layers,
-        norm,
-        position,
-        pretraining,
-        registry,
+    follow(
+        {
+            'mmengine': ('mmlape.registry', 'mmlape.file_backend', 'mmlape.checkpoints.history'),
+            'mmengine.runner': ('mmlape.checkpoints.loader',),
+            'timm': ('mmlape.pretraining.timm_models',),
+        }
     )
 except (ImportError, AttributeError) as error:
     # MMEngine imports us for every `type='mmlape.X'`, swallows these two, and then says only that X is not in the

@@ -1,13 +1,15 @@
 """The command ``mmlape``: everything in ``tools``, by its name.
 
 ``mmlape train CONFIG ...`` is ``python tools/train.py CONFIG ...``; ``mmlape`` alone lists the commands. A CONFIG that
-is no file is looked up among the configs that come with the package.
+is no file is looked up among the configs that come with the package. Nothing is imported that takes time: tools parse
+their options first.
 """
 
 from __future__ import annotations
 
 import ast
 import os
+import platform
 import re
 import runpy
 import sys
@@ -15,6 +17,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from mmlape.shipped import shipped_configs, shipped_folder
+from mmlape.stack import PACKAGES, found_version, metadata_versions, torch_version
+from mmlape.version import __version__
 
 
 def commands() -> dict[str, Path]:
@@ -54,10 +58,27 @@ def listing() -> str:
     return '\n'.join([head, '', *lines, ''])
 
 
+def versions() -> str:
+    """mmlape, Python, PyTorch and the OpenMMLab packages, which are not imported, with a line each."""
+    lines = [
+        f'mmlape {__version__}',
+        f'Python {platform.python_version()}',
+        f'torch {torch_version() or "is not installed"}',
+    ]
+    for package in PACKAGES:
+        names = ', '.join(getattr(package, family)[0] for family in metadata_versions(package))
+        version = found_version(package)
+        lines += [f'{package.module} {version} ({names})'] if version else []
+    return '\n'.join([*lines, ''])
+
+
 def main() -> None:
     """Run the command that ``sys.argv`` names."""
     if len(sys.argv) < 2 or sys.argv[1] in ('-h', '--help', 'help'):
         sys.stdout.write(listing())
+        return
+    if sys.argv[1] in ('-V', '--version'):
+        sys.stdout.write(versions())
         return
     name, arguments = sys.argv[1], sys.argv[2:]
     found = commands()

@@ -1,7 +1,7 @@
 """Child registries of MMEngine's, scope ``mmlape``.
 
-``type='mmlape.X'`` in a config makes MMEngine import this module by itself; the ``locations`` below then register every
-component, so no ``custom_imports`` is needed.
+``type='mmlape.X'`` in a config makes MMEngine import this module by itself, and then the ``locations`` below of the
+registry in question, which register its components; so no ``custom_imports`` is needed.
 """
 
 from mmengine.registry import DATASETS as ROOT_DATASETS
@@ -46,7 +46,20 @@ class UnknownNameError(KeyError, ValueError):
 
 class ChildRegistry(Registry):
     """MMEngine's, with two additions: classes of mmlape check their options (:mod:`mmlape.signatures`), and a name that
-    is not registered is refused with the nearest one."""
+    is not registered is refused with the nearest one. What is in one is known when it is first asked."""
+
+    @property
+    def module_dict(self) -> dict[str, type]:
+        """Components by name."""
+        self.import_from_location()
+        return super().module_dict
+
+    def __len__(self) -> int:
+        return len(self.module_dict)
+
+    def __repr__(self) -> str:
+        self.import_from_location()
+        return super().__repr__()
 
     def get(self, key: str) -> type:
         """The class of this name.
@@ -64,6 +77,8 @@ class ChildRegistry(Registry):
         return found
 
     def _register_module(self, module, *args, **kwargs) -> None:
+        if not str(getattr(module, '__module__', '')).startswith('mmlape.'):
+            self.import_from_location()  # ours come first: a name of ours that is taken again is an error, now
         super()._register_module(module, *args, **kwargs)
         if isinstance(module, type):
             checked_options(module)
@@ -75,10 +90,12 @@ def _child(name: str, parent: Registry, *rooms: str) -> Registry:
     )
 
 
+_DATA = ('datasets.digit_images', 'datasets.list_ops_data', 'robustness.folders')
+
 MODELS = _child('model', ROOT_MODELS, 'position', 'norm', 'layers', 'backbones', 'necks')
-DATASETS = _child('dataset', ROOT_DATASETS, 'datasets', 'robustness')
-TRANSFORMS = _child('transform', ROOT_TRANSFORMS, 'datasets', 'robustness')
-METRICS = _child('metric', ROOT_METRICS, 'engine', 'robustness')
+DATASETS = _child('dataset', ROOT_DATASETS, *_DATA)
+TRANSFORMS = _child('transform', ROOT_TRANSFORMS, 'robustness.corruptions')
+METRICS = _child('metric', ROOT_METRICS, 'robustness.folders')
 FUNCTIONS = _child('function', ROOT_FUNCTIONS, 'engine')
 HOOKS = _child('hook', ROOT_HOOKS, 'engine')
 PARAM_SCHEDULERS = _child('parameter scheduler', ROOT_PARAM_SCHEDULERS, 'engine')
@@ -88,4 +105,6 @@ VISUALIZERS = _child('visualizer', ROOT_VISUALIZERS, 'engine')
 OPTIM_WRAPPER_CONSTRUCTORS = _child(
     'optimizer wrapper constructor', ROOT_OPTIM_WRAPPER_CONSTRUCTORS, 'engine'
 )
-WEIGHT_INITIALIZERS = _child('weight initializer', ROOT_WEIGHT_INITIALIZERS, 'checkpoints')
+WEIGHT_INITIALIZERS = _child(
+    'weight initializer', ROOT_WEIGHT_INITIALIZERS, 'checkpoints.pretrained'
+)

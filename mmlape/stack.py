@@ -135,8 +135,8 @@ def check_operators(package: Package, families: set[str]) -> None:
         )
 
 
-def check_torch() -> None:
-    """Refuse a torch that is missing or too old, without importing it, which takes seconds."""
+def torch_version() -> str | None:
+    """torch's version, or None if it is not installed; it is not imported, which takes seconds."""
     folder = package_folder('torch')
     version = written_version(folder) if folder else None
     if folder and version is None:
@@ -144,6 +144,12 @@ def check_torch() -> None:
             version = importlib.metadata.version('torch')
         except importlib.metadata.PackageNotFoundError:
             version = 'unknown'
+    return version
+
+
+def check_torch() -> None:
+    """Refuse a torch that is missing or too old."""
+    version = torch_version()
     if version is None or () < numbers(version) < numbers(TORCH):
         found = f', but {version} is installed' if version else ', which is not installed'
         raise ImportError(
@@ -206,9 +212,10 @@ def weights_only_fault(version: str) -> str | None:
 
 
 def is_examined() -> bool:
-    """Whether this program is ``mmlape doctor``, which is there for packages that are missing or broken."""
+    """Whether this program is ``mmlape doctor`` or ``--version``, for packages that are missing or broken too."""
     program, *arguments = sys.argv or ['']
     name = Path(program).stem
     return name == 'doctor' or (
-        name in ('mmlape', '__main__', '-m') and arguments[:1] == ['doctor']
+        name in ('mmlape', '__main__', '-m')
+        and arguments[:1] in (['doctor'], ['--version'], ['-V'])
     )

@@ -31,7 +31,7 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from ports import free_port
 
-from mmlape import whole_files
+from mmlape import launch, whole_files
 from mmlape.registry import HOOKS
 
 # Everything that a training imports on its way.
@@ -200,7 +200,7 @@ def _train(cfg: Config, log: Path, full: int | None) -> None:
         _fill_disk(full, Path(cfg.work_dir))
     try:
         tool = runpy.run_path(str(REPO / 'tools' / 'train.py'))
-        with tool['joined'](cfg):
+        with launch.joined(cfg):
             tool['train'](cfg, 'auto')
         code = 0
     except SystemExit as end:

@@ -12,12 +12,9 @@
 
 set -euo pipefail
 
-if [ $# -lt 2 ]; then
-    echo 'usage: dist_train.sh CONFIG GPUS [options of train.py ...]' >&2
-    exit 2
-fi
+. "$(dirname "${BASH_SOURCE[0]}")/launch_parts/common.sh"
+takes 2 "$@"
 config=$1
 gpus=$2
 shift 2
-. "$(dirname "${BASH_SOURCE[0]}")/launch_parts/common.sh"
 run_by_torchrun "$gpus" train.py "$config" "$@"

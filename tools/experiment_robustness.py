@@ -12,11 +12,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from experiments.robustness import GROUPS, run_experiment
-
-from mmlape.launch import stop_with_message
+from mmlape import launch
 
 ROOT = Path(__file__).resolve().parents[1]
+GROUPS = ('cells', 'segmentor', 'detector')
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -49,7 +48,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> None:
     options = parse_arguments(arguments)
-    with stop_with_message(ValueError, FileExistsError, ModuleNotFoundError):
+    with launch.stop_with_message(ValueError, FileExistsError, ModuleNotFoundError):
+        from experiments.robustness import run_experiment
+
         run_experiment(options, ROOT)
 
 

@@ -9,12 +9,8 @@ docs/training.md.
 import argparse
 import sys
 
-import torch
-from mmengine.config import Config
-
-from mmlape.engine.capture import read_capture
-from mmlape.engine.replay import build_captured_model, replay
-from mmlape.launch import find_config, stop_with_message
+import mmlape
+from mmlape import launch
 
 
 def parse_arguments():
@@ -57,12 +53,17 @@ def report(capture, found):
 
 def main():
     options = parse_arguments()
-    with stop_with_message():
-        capture = read_capture(options.file)
-        config = Config.fromfile(find_config(options.config)) if options.config else None
+    import torch
+    from mmengine.config import Config
+
+    with launch.stop_with_message():
+        capture = mmlape.engine.capture.read_capture(options.file)
+        config = (
+            Config.fromfile(mmlape.shipped.find_config(options.config)) if options.config else None
+        )
         device = torch.device(options.device)
-        model = build_captured_model(capture, config, options.trust)
-        found = replay(capture, model, device)
+        model = mmlape.engine.replay.build_captured_model(capture, config, options.trust)
+        found = mmlape.engine.replay.replay(capture, model, device)
     report(capture, found)
 
 

@@ -16,29 +16,24 @@ import sys
 from pathlib import Path
 
 from demo_parts.console import clock, output_to
-from mmengine.dist import is_main_process
 
-import mmlape.robustness as robust
-from mmlape.analysis.panels import save_figure
-from mmlape.engine import check_data_is_there
-from mmlape.launch import (
-    add_common_options,
-    config_of,
-    existing_checkpoint,
-    joined,
-    main_process_says,
-    stop_with_message,
-    weights_only,
-)
+import mmlape
+from mmlape import launch
+from mmlape import robustness as robust
+from mmlape.launch.arguments import add_common_options, existing_config
 from mmlape.whole_files import write_whole
 
 TIMM = 'timm/'
 SETS = {'all': robust.CORRUPTIONS, **robust.GROUPS, 'extra': robust.EXTRA}
 
 
+def config(text):
+    return text if text.startswith(TIMM) else existing_config(text)
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description='Measure how robust a model is.')
-    add_common_options(parser)
+    add_common_options(parser, config)
     parser.add_argument('checkpoint', help='a file or an address')
     parser.add_argument(
         '--corruptions', nargs='+', default=['all'], metavar='NAME',
@@ -69,9 +64,9 @@ def prepare(options):
     """The config, and the test sets by name: clean, corrupted and, if asked for, ImageNet-R."""
     of_timm = options.config.startswith(TIMM)
     made = robust.timm_config(options.config.removeprefix(TIMM)) if of_timm else None
-    cfg = config_of(options, made)
-    cfg.load_from, cfg.resume = existing_checkpoint(options.checkpoint), False
-    check_data_is_there(cfg, ('test',))
+    cfg = launch.config_of(options, made)
+    cfg.load_from, cfg.resume = launch.existing_checkpoint(options.checkpoint), False
+    mmlape.engine.check_data_is_there(cfg, ('test',))
     names = [each for name in options.corruptions for each in SETS.get(name, (name,))]
     order = 'rgb' if options.rgb else 'bgr'
     cells = robust.cells_of(
@@ -117,22 +112,26 @@ def show(record, metric: str | None) -> None:
     content = robust.read_record(record.path)
     table = robust.describe(content, metric)
     write_whole(record.path.with_suffix('.md'), table.encode())
-    save_figure(robust.draw({content['name']: [content]}, metric), record.path.with_suffix('.png'))
+    mmlape.analysis.save_figure(
+        robust.draw({content['name']: [content]}, metric), record.path.with_suffix('.png')
+    )
     print(f'\n{table}\n{record.path}, .md and .png', flush=True)
 
 
 def main():
     options = parse_arguments()
-    with stop_with_message():
+    from mmengine.dist import is_main_process
+
+    with launch.stop_with_message():
         cfg, cells = prepare(options)
-    with joined(cfg), stop_with_message():
-        record = main_process_says(lambda: record_of(options, cfg))
+    with launch.joined(cfg), launch.stop_with_message():
+        record = launch.main_process_says(lambda: record_of(options, cfg))
         if is_main_process():
             there = sum(cell.test_set in record.results for cell in cells)
             done = f', {there} of them done before' if there else ''
             print(f'{len(cells)} test sets{done}. Ctrl-C stops; the same command goes on.')
         screen = Screen(options.metric)
-        with weights_only(), output_to(Path(cfg.work_dir, 'robustness.log')):
+        with launch.weights_only(), output_to(Path(cfg.work_dir, 'robustness.log')):
             robust.measure(cfg, cells, record, screen)
         if is_main_process():
             show(record, options.metric)

@@ -7,14 +7,11 @@
 
 set -euo pipefail
 
-if [ $# -lt 4 ]; then
-    echo 'usage: slurm_test.sh PARTITION JOB CONFIG CHECKPOINT [options of test.py ...]' >&2
-    exit 2
-fi
+. "$(dirname "${BASH_SOURCE[0]}")/launch_parts/common.sh"
+takes 4 "$@"
 partition=$1
 job=$2
 config=$3
 checkpoint=$4
 shift 4
-. "$(dirname "${BASH_SOURCE[0]}")/launch_parts/common.sh"
 run_by_srun "$partition" "$job" test.py "$config" "$checkpoint" "$@"

@@ -12,14 +12,11 @@
 
 set -euo pipefail
 
-if [ $# -lt 4 ]; then
-    echo 'usage: slurm_train.sh PARTITION JOB CONFIG WORK_DIR [options of train.py ...]' >&2
-    exit 2
-fi
+. "$(dirname "${BASH_SOURCE[0]}")/launch_parts/common.sh"
+takes 4 "$@"
 partition=$1
 job=$2
 config=$3
 work_dir=$4
 shift 4
-. "$(dirname "${BASH_SOURCE[0]}")/launch_parts/common.sh"
 run_by_srun "$partition" "$job" train.py "$config" --work-dir "$work_dir" "$@"

@@ -8,21 +8,9 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 
 import argparse
 
-from mmengine.registry import RUNNERS
-
-from mmlape.engine import check_data_is_there
-from mmlape.launch import (
-    add_common_options,
-    add_metric,
-    config_of,
-    existing_checkpoint,
-    joined,
-    keep_predictions,
-    show_predictions,
-    stop_with_message,
-    use_tta,
-    weights_only,
-)
+import mmlape
+from mmlape import launch
+from mmlape.launch.arguments import add_common_options
 
 
 def parse_arguments():
@@ -44,30 +32,32 @@ def parse_arguments():
 
 def prepare(options):
     """The config with everything that the options change, and a metric to add."""
-    cfg = config_of(options)
-    cfg.load_from, cfg.resume = existing_checkpoint(options.checkpoint), False
-    check_data_is_there(cfg, ('test',))
+    cfg = launch.config_of(options)
+    cfg.load_from, cfg.resume = launch.existing_checkpoint(options.checkpoint), False
+    mmlape.engine.check_data_is_there(cfg, ('test',))
     if options.show or options.show_dir:
-        show_predictions(cfg, options.show, options.show_dir, options.wait_time)
+        launch.show_predictions(cfg, options.show, options.show_dir, options.wait_time)
     if options.tta:
-        use_tta(cfg)
-    return cfg, keep_predictions(cfg, options.out) if options.out else None
+        launch.use_tta(cfg)
+    return cfg, launch.keep_predictions(cfg, options.out) if options.out else None
 
 
 def test(cfg, metric):
     """Test; nothing of the runner is left behind for the processes to wait for when they part."""
-    with weights_only():
+    from mmengine.registry import RUNNERS
+
+    with launch.weights_only():
         runner = RUNNERS.build(cfg)
         if metric is not None:
-            add_metric(runner, metric)
+            launch.add_metric(runner, metric)
         runner.test()
 
 
 def main():
     options = parse_arguments()
-    with stop_with_message():
+    with launch.stop_with_message():
         cfg, metric = prepare(options)
-    with joined(cfg):
+    with launch.joined(cfg):
         test(cfg, metric)
 
 

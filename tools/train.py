@@ -8,19 +8,9 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 
 import argparse
 
-from mmlape.engine import NonFiniteError, UnsavedError, check_config, check_data_is_there
-from mmlape.launch import (
-    AMP_DTYPES,
-    add_common_options,
-    build_runner,
-    config_of,
-    enable_amp,
-    enable_lr_scaling,
-    joined,
-    set_resume,
-    stop_with_message,
-    weights_only,
-)
+import mmlape
+from mmlape import launch
+from mmlape.launch.arguments import AMP_DTYPES, add_common_options
 
 
 def parse_arguments():
@@ -45,36 +35,36 @@ def parse_arguments():
 
 def prepare(options):
     """The config with everything that the options change."""
-    cfg = config_of(options)
+    cfg = launch.config_of(options)
     if options.amp or options.amp_dtype:
-        enable_amp(cfg, options.amp_dtype or 'fp16')
+        launch.enable_amp(cfg, options.amp_dtype or 'fp16')
     if options.auto_scale_lr:
-        enable_lr_scaling(cfg)
+        launch.enable_lr_scaling(cfg)
     if options.seed is not None:
         cfg.randomness = dict(cfg.get('randomness') or {}, seed=options.seed)
-    check_config(cfg)
-    check_data_is_there(cfg, ('train', 'val'))
+    mmlape.engine.check_config(cfg)
+    mmlape.engine.check_data_is_there(cfg, ('train', 'val'))
     return cfg
 
 
 def train(cfg, resume):
     """Train; nothing of the runner is left behind for the processes to wait for when they part."""
     first_weights = None if cfg.get('resume') else cfg.get('load_from')
-    with stop_with_message():
-        notes = set_resume(cfg, resume)
-    with weights_only():
-        runner = build_runner(cfg, first_weights)
+    with launch.stop_with_message():
+        notes = launch.set_resume(cfg, resume)
+    with launch.weights_only():
+        runner = launch.build_runner(cfg, first_weights)
         for note in notes:
             runner.logger.warning(note)
-        with stop_with_message(UnsavedError, NonFiniteError):
+        with launch.stop_with_message(mmlape.engine.UnsavedError, mmlape.engine.NonFiniteError):
             runner.train()
 
 
 def main():
     options = parse_arguments()
-    with stop_with_message():
+    with launch.stop_with_message():
         cfg = prepare(options)
-    with joined(cfg):
+    with launch.joined(cfg):
         train(cfg, options.resume)
 
 

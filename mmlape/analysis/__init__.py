@@ -5,13 +5,15 @@
 Matplotlib is loaded when something is drawn.
 """
 
-from importlib import import_module
 from typing import Any
+
+from mmlape.imports import on_first_use
 
 _PUBLIC = {
     'attention.class_token': ('ClassAttention', 'class_attention'),
     'attention.distance': ('AttentionDistances', 'attention_distances'),
     'attention.drawing': ('draw_class_attention', 'draw_distances'),
+    'choices': ('NORMS',),
     'complexity': ('Complexity', 'count_flops', 'measure_complexity'),
     'dtn.drawing': (
         'draw_dtn_maps',
@@ -49,11 +51,10 @@ _PUBLIC = {
     ),
     'position.tables': ('EmbeddingTable', 'embedding_table', 'pick_channels'),
     'stages': (
-        *('NORMS', 'dtn_places', 'dtn_stages', 'find_stages', 'norm_places', 'pick_stage'),
+        *('dtn_places', 'dtn_stages', 'find_stages', 'norm_places', 'pick_stage'),
         'position_stages',
     ),
 }
-_MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
 # "Stack" meant three things; the layers that follow one another on one grid are a stage.
 _RENAMED = {
     'LayerStack': 'mmlape.backbones.Stage',
@@ -65,17 +66,10 @@ _RENAMED = {
     'pick_stack': 'mmlape.analysis.pick_stage',
 }
 
-__all__ = sorted(_MODULES)
+_of_module, __dir__, __all__ = on_first_use(__name__, _PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
     if name in _RENAMED:
         raise AttributeError(f'mmlape.analysis.{name} is gone: write {_RENAMED[name]}')
-    if name not in _MODULES:
-        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    value = globals()[name] = getattr(import_module(f'{__name__}.{_MODULES[name]}'), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return _of_module(name)

@@ -1,4 +1,4 @@
-"""What the command lines of ``tools/analysis_tools`` share."""
+"""What the command lines of ``tools/analysis_tools`` share. What takes time is imported after options are parsed."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from mmengine.config import Config, DictAction
-from mmengine.logging import print_log
-from torch import Tensor, nn
-
-from mmlape.checkpoints import FORMATS
+from mmlape import analysis
+from mmlape.checkpoints.formats import FORMATS
 from mmlape.checks import check_option
-from mmlape.layout import Grid
-from mmlape.overrides import merge_overrides
-from mmlape.position import NoPosition
+from mmlape.launch.arguments import ConfigOptions
 
-from .dtn.tokens import COMPARED, NormTokens, norm_tokens
-from .images import find_images, read_images
-from .loading import load_backbone
-from .stages import NORMS, Stage, find_stages, position_of, position_stages
+from .choices import COMPARED, NORMS
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.figure import Figure
+    from mmengine.config import Config
+    from torch import Tensor, nn
+
+    from mmlape.backbones import Stage
+    from mmlape.layout import Grid
+
+    from .dtn.tokens import NormTokens
 
 LAYERS = "stage of several, e.g. 'block1'"
 
@@ -61,7 +60,7 @@ def model_parser(
     )
     parser.add_argument('--seed', type=int, default=0, help='of initial values (default 0)')
     parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, help='override the config, key=value'
+        '--cfg-options', nargs='+', action=ConfigOptions, help='override the config, key=value'
     )
     if part is not None:
         parser.add_argument('--part', help=f'one {part}; default: all, a file each')
@@ -94,19 +93,23 @@ def config_of(options: argparse.Namespace) -> Config:
     """The config with what ``--cfg-options`` overrides."""
     if not Path(options.config).is_file():
         raise FileNotFoundError(f'there is no config {options.config!r}')
+    from mmengine.config import Config
+
+    from mmlape.overrides import merge_overrides
+
     return merge_overrides(Config.fromfile(options.config), options.cfg_options)
 
 
 def backbone_of(options: argparse.Namespace) -> nn.Module:
     """The backbone with the weights that the options mean."""
-    return load_backbone(
+    return analysis.load_backbone(
         config_of(options), options.checkpoint, options.format, options.pretrained, options.seed
     )
 
 
 def stages_of(options: argparse.Namespace) -> list[Stage]:
     """The stages with an absolute position that the options mean."""
-    return position_stages(backbone_of(options), options.part)
+    return analysis.position_stages(backbone_of(options), options.part)
 
 
 def pick_parts(
@@ -121,9 +124,13 @@ def pick_parts(
             are something (:class:`~mmlape.position.NoPosition` is shown only where there is nothing else).
     """
     if not inside:
-        return position_stages(backbone, part), []
+        return analysis.position_stages(backbone, part), []
+    from mmlape.position import NoPosition
+
+    from .stages import position_of
+
     within = {stage.name: stage for stage in inside}
-    stages = {s.position_name: s for s in find_stages(backbone) if s.position is not None}
+    stages = {s.position_name: s for s in analysis.find_stages(backbone) if s.position is not None}
     if part is not None:
         check_option('the position', part, [*stages, *within])
         return ([stages[part]], []) if part in stages else ([], [within[part]])
@@ -170,9 +177,9 @@ def add_images(parser: argparse.ArgumentParser) -> None:
 
 def images_of(options: argparse.Namespace) -> tuple[list[Path], Iterator[Tensor]]:
     """Paths of the images that the options mean, and the images, read one after the other."""
-    paths = find_images(options.images, options.max_images)
+    paths = analysis.find_images(options.images, options.max_images)
     size = None if options.size is None else tuple(options.size)
-    return paths, read_images(config_of(options), paths, size)
+    return paths, analysis.read_images(config_of(options), paths, size)
 
 
 def norm_parser(
@@ -206,13 +213,16 @@ def norm_parser(
 def tokens_of(options: argparse.Namespace) -> Iterator[tuple[str, list[NormTokens]]]:
     """The name of each image, with the tokens of each layer asked for; one stage after the other."""
     backbone = backbone_of(options)
-    stages = find_stages(backbone, options.part)
+    stages = analysis.find_stages(backbone, options.part)
     paths, images = images_of(options)
     layers = [0] if options.layers is None else options.layers
     names = names_of(paths)
     for name, image in zip(names, images):
         for stage in stages:
-            yield name, norm_tokens(backbone, image, stage, layers, options.norm, options.compare)
+            tokens = analysis.norm_tokens(
+                backbone, image, stage, layers, options.norm, options.compare
+            )
+            yield name, tokens
 
 
 def array_name(words: str) -> str:
@@ -236,14 +246,14 @@ class Output:
 
     def picture(self, name: str, figure: Figure) -> None:
         """Write ``<folder>/<name>.png``."""
-        from .panels import save_figure  # Matplotlib is loaded by what draws alone
-
-        self._say(save_figure(figure, self._path(name, '.png')))
+        self._say(analysis.save_figure(figure, self._path(name, '.png')))
 
     def arrays(self, name: str, arrays: dict[str, np.ndarray]) -> None:
         """Write ``<folder>/<name>.npz``."""
         path = self._path(name, '.npz')
         path.parent.mkdir(parents=True, exist_ok=True)
+        import numpy as np
+
         np.savez_compressed(path, **arrays)  # type: ignore[arg-type]  # none is allow_pickle
         self._say(path)
 
@@ -251,6 +261,8 @@ class Output:
         return self.folder / (name.replace('.', '_') + suffix)
 
     def _say(self, path: Path) -> None:
+        from mmengine.logging import print_log
+
         print_log(str(path), logger=None)
 
 

@@ -11,7 +11,7 @@ from mmengine.registry import MODELS as ROOT_MODELS
 from mmengine.registry import DefaultScope
 from torch import nn
 
-from mmlape.checkpoints.convert import BACKBONE, State, convert, tensors_of
+from mmlape.checkpoints.conversion import BACKBONE, State, convert, tensors_of
 from mmlape.checkpoints.matching import match, misfits
 from mmlape.checkpoints.reading import read_checkpoint
 

@@ -13,7 +13,7 @@ from mmlape.checks import check_layers, check_option
 from mmlape.norm import DTN
 from mmlape.position import JoinedPosition, MergedPosition
 
-NORMS = ('norm1', 'norm2')
+from .choices import NORMS
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,18 @@
 """Weights from elsewhere (timm, DeiT, PVT, ViT-Adapter, MMSegmentation, ...), with an account of every entry.
 
-Importing it makes MMEngine read checkpoints without running what is in them.
+``import mmlape`` makes MMEngine read checkpoints without running what is in them.
 """
 
-from .convert import convert, convert_with_report
-from .errors import CheckpointError
-from .formats import FORMATS
-from .history import allow_own_checkpoints
-from .loader import register
-from .pretrained import Pretrained
-from .reading import read_checkpoint
-from .report import LoadReport
+from mmlape.imports import on_first_use
 
-allow_own_checkpoints()
-register()
-
-__all__ = [
-    'FORMATS',
-    'CheckpointError',
-    'LoadReport',
-    'Pretrained',
-    'convert',
-    'convert_with_report',
-    'read_checkpoint',
-]
+__getattr__, __dir__, __all__ = on_first_use(
+    __name__,
+    {
+        'conversion': ('convert', 'convert_with_report'),
+        'errors': ('CheckpointError',),
+        'formats': ('FORMATS',),
+        'pretrained': ('Pretrained',),
+        'reading': ('read_checkpoint',),
+        'report': ('LoadReport',),
+    },
+)

@@ -1,7 +1,8 @@
 """MMEngine's loaders of checkpoints, by which runners, ``Pretrained`` and upstream's tools read, replaced by ours.
 
 MMEngine's own read with ``weights_only=False``, or fall back to it; their list of what is safe holds ``getattr``, which
-is enough to run code. Ours take what :func:`read_checkpoint` takes, from the same places.
+is enough to run code. Ours take what :func:`read_checkpoint` takes, from the same places; importing this registers
+them.
 """
 
 from __future__ import annotations
@@ -109,3 +110,6 @@ def load_from_pavi(filename: str, map_location: Any = None) -> dict[str, Any]:
         MissingCheckpointError: Always.
     """
     raise MissingCheckpointError(f'{filename}: pavi:// is not read; download the file')
+
+
+register()

@@ -17,7 +17,7 @@ from mmlape.backbones.timm_archs import has_timm_arch
 from mmlape.checks import check_grid, check_option, check_rate
 from mmlape.registry import WEIGHT_INITIALIZERS
 
-from .convert import BACKBONE, convert_with_report
+from .conversion import BACKBONE, convert_with_report
 from .formats import FORMATS
 from .formats.timm_models import check_timm_name, read_timm
 from .reading import download_checkpoint, main_process_first, read_checkpoint

@@ -1,17 +1,14 @@
 """The data sets that are built, not downloaded: of the quick start, of the experiments, and for classifiers."""
 
-from .digit_cells import build_digit_cells, cell_classes
-from .digit_images import DigitImages
-from .digit_scenes import DIGIT_CLASSES, SCENE_CLASSES, build_digit_scenes
-from .list_ops import ListOps, build_list_ops
+from mmlape.imports import on_first_use
 
-__all__ = [
-    'DIGIT_CLASSES',
-    'SCENE_CLASSES',
-    'DigitImages',
-    'ListOps',
-    'build_digit_cells',
-    'build_digit_scenes',
-    'build_list_ops',
-    'cell_classes',
-]
+__getattr__, __dir__, __all__ = on_first_use(
+    __name__,
+    {
+        'digit_cells': ('build_digit_cells', 'cell_classes'),
+        'digit_images': ('DigitImages',),
+        'digit_scenes': ('DIGIT_CLASSES', 'SCENE_CLASSES', 'build_digit_scenes'),
+        'list_ops': ('build_list_ops',),
+        'list_ops_data': ('ListOps',),
+    },
+)

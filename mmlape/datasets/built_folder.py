@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mmengine.logging import print_log
 
 # A leftover of an interrupted build is removed when it is older than this; a build takes seconds.
 STALE_SECONDS = 600
@@ -63,7 +62,7 @@ def build_once(
     reason = _reason_to_build(root, kind, options)
     if reason is None:
         return root
-    print_log(f'Building the {kind.name} in {root}: {reason}.', logger='current')
+    _log(f'Building the {kind.name} in {root}: {reason}.')
     root.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(root)
     partial = Path(tempfile.mkdtemp(prefix=_partial_prefix(root), dir=root.parent))
@@ -145,7 +144,7 @@ def _partial_prefix(root: Path) -> str:
 def _remove_leftovers(root: Path) -> None:
     for path in root.parent.glob(f'{_partial_prefix(root)}*'):
         if time.time() - path.stat().st_mtime > STALE_SECONDS:
-            print_log(f'Removing {path}, left by an interrupted build.', logger='current')
+            _log(f'Removing {path}, left by an interrupted build.')
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -161,4 +160,12 @@ def _swap_in(partial: Path, root: Path, kind: FolderKind) -> None:
         # Another process that was building the same may have finished first.
         if not (root / kind.marker).is_file():
             raise
-        print_log(f'{root} was built by another process.', logger='current', level=logging.WARNING)
+        _log(f'{root} was built by another process.', logging.WARNING)
+
+
+def _log(message: str, level: int = logging.INFO) -> None:
+    from mmengine.logging import (
+        print_log,
+    )  # takes seconds; programs that build are asked for their options first
+
+    print_log(message, logger='current', level=level)

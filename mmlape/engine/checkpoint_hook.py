@@ -8,40 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.dist import is_main_process
-from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook as _CheckpointHook
 from mmengine.runner import Runner
 
+from mmlape.file_backend import BACKEND
 from mmlape.registry import HOOKS
-from mmlape.whole_files import digest_of, remove_leftovers, write_whole
+from mmlape.whole_files import remove_leftovers, write_whole
 
 __all__ = ['CheckpointHook', 'UnsavedError']
 
-_BACKEND = 'mmlape_whole_files'
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class UnsavedError(RuntimeError):
     """A training has ended, and its last checkpoint could not be written."""
-
-
-class WholeFileBackend(LocalBackend):
-    """MMEngine's backend of local files (``backend_args=dict(backend='mmlape_whole_files')``) that writes whole files.
-
-    ``put`` leaves ``NAME.sha256`` beside the file, as ``sha256sum`` writes and checks it; ``remove`` takes it away.
-    """
-
-    def put(self, obj, filepath) -> None:
-        """Write bytes as in :func:`write_whole`, with a digest."""
-        write_whole(Path(filepath), bytes(obj), digest=True)
-
-    def remove(self, filepath) -> None:
-        """Remove a file and its digest."""
-        super().remove(filepath)
-        digest_of(Path(filepath)).unlink(missing_ok=True)
-
-
-register_backend(_BACKEND, WholeFileBackend, force=True)
 
 
 @HOOKS.register_module()
@@ -75,7 +55,7 @@ class CheckpointHook(_CheckpointHook):
         plain = self.file_client_args is None and self.backend_args is None
         local = plain and '://' not in str(self.out_dir or runner.work_dir)
         if local:
-            self.backend_args = dict(backend=_BACKEND)
+            self.backend_args = dict(backend=BACKEND)
         self._unsaved: dict[str, str] = {}
         super().before_train(runner)
         # A resumed run has saved something as well: upstream saves the best score only if so.

@@ -1,4 +1,4 @@
-"""Options that training and testing share, and what they do to a config."""
+"""What the options that training and testing share do to a config."""
 
 from __future__ import annotations
 
@@ -8,42 +8,14 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import torch
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.device import get_device
 
 from mmlape.overrides import merge_overrides
 from mmlape.shipped import find_config
 
+from .arguments import AMP_DTYPES
 from .weights import check_weights
-
-AMP_DTYPES = {
-    'fp16': 'float16',
-    'bf16': 'bfloat16',
-    'float16': 'float16',
-    'bfloat16': 'bfloat16',
-}
-LAUNCHERS = ('none', 'pytorch', 'slurm', 'mpi')
-
-
-def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """The config and the options that upstream's tools have in common."""
-    parser.add_argument('config', help='a file, or the name of a config that comes with mmlape')
-    parser.add_argument(
-        '--work-dir', help='folder of logs, checkpoints and results; default: work_dirs/<config>'
-    )
-    parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE',
-        help='override parts of the config: a.b=1 c=[1,2] d.0.e="text"',
-    )  # fmt: skip
-    parser.add_argument(
-        '--launcher', choices=LAUNCHERS,
-        help='what started the processes; default: pytorch under torchrun, else none',
-    )  # fmt: skip
-    parser.add_argument(
-        '--allow-partial', action='store_true',
-        help='take of the checkpoint what fits the model, and say what stays random',
-    )  # fmt: skip
-    parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
 
 
 def config_of(options: argparse.Namespace, made: Config | None = None) -> Config:

@@ -1,9 +1,12 @@
 """Classifiers around our backbones, to pre-train them on ImageNet with timm's or MMPretrain's tools.
 
-Importing it registers the models of :mod:`mmlape.pretraining.timm_models` with timm.
+:mod:`mmlape.pretraining.timm_models` registers them with timm: ``import mmlape`` imports it as soon as timm is
+imported.
 """
 
-from . import timm_models
-from .classifier import Classifier, PyramidClassifier, ViTClassifier
+from mmlape.imports import on_first_use
 
-__all__ = ['Classifier', 'PyramidClassifier', 'ViTClassifier', 'timm_models']
+__getattr__, __dir__, __all__ = on_first_use(
+    __name__, {'classifier': ('Classifier', 'PyramidClassifier', 'ViTClassifier')}
+)
+__all__ += ['timm_models']

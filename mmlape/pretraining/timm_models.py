@@ -9,23 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, register_model
-from torch import Tensor, nn
 
-from mmlape.backbones import StagedTransformer
-from mmlape.backbones.build import build_stem
-from mmlape.backbones.options import merged
-from mmlape.checkpoints import convert
-from mmlape.layers import Stem
-from mmlape.layout import Grid
-from mmlape.registry import MODELS
+# No more: this is imported right after timm, maybe by a room of mmlape that is not imported to its end.
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from .classifier import Classifier
-from .options import take_indices
+    from .classifier import Classifier
 
 __all__: list[str] = []
 
@@ -39,15 +32,34 @@ _SWIN_LAPE: dict = dict(
     joining='lape',
     attention_position=dict(type='mmlape.RelativePositionBias', layer_norm=True),
 )
-# What timm's tools are told of models for small images, where it differs from ImageNet's.
-_CIFAR10: dict = dict(
-    num_classes=10, crop_pct=1.0, mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)
-)
+# What timm's tools are told of a network or an architecture, where that differs from a model of one stage on ImageNet.
+_PYRAMID = dict(first_conv='backbone.patch_embed1.proj', pool_size=(7, 7))
+_TOLD: dict[str, dict] = {
+    'mmlape.VisionTransformer': {},
+    'mmlape.PyramidVisionTransformer': _PYRAMID,
+    'mmlape.PyramidVisionTransformerV2': _PYRAMID,
+    'mmlape.SwinTransformer': _PYRAMID,
+    'mmlape.T2TViT': dict(first_conv=None),
+    'mmlape.CeiT': dict(first_conv='backbone.patch_embed.conv'),
+    'mmlape.LeViT': dict(
+        first_conv='backbone.patch_embed1.convs.0',
+        pool_size=(4, 4),
+        classifier=('head.linear', 'head_dist.linear'),
+    ),
+    'mmlape.CompactTransformer': dict(
+        num_classes=10,
+        input_size=(3, 32, 32),
+        crop_pct=1.0,
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2470, 0.2435, 0.2616),
+    ),
+    'cct-7-3x1': dict(first_conv='backbone.patch_embed.convs.0'),
+}
 _HEAD = r'(?:classifier\.)?(?:(head|head_dist)(?:\.fc)?|fc)\.((?:bn\.|l\.|linear\.)?\w+)'
 
 
 def _models() -> dict[str, dict[str, Any]]:
-    """Options of :class:`Classifier` by name, and under ``description`` what timm is told."""
+    """Options of :class:`~mmlape.pretraining.Classifier` by name."""
     models: dict[str, dict] = {}
     vit: Callable[..., dict] = partial(dict, network='mmlape.VisionTransformer')
     for size in SIZES:
@@ -85,7 +97,7 @@ def _models() -> dict[str, dict[str, Any]]:
     )
     for arch in ('vit-lite-7-4', 'cvt-7-4', 'cct-7-3x1'):
         name = f'{arch.replace("-", "_")}_32'
-        compact = dict(network='mmlape.CompactTransformer', arch=arch, description=_CIFAR10)
+        compact = dict(network='mmlape.CompactTransformer', arch=arch)
         models[name] = compact
         models[f'lape_{name}'] = dict(compact, joining='lape')
     return models
@@ -93,42 +105,21 @@ def _models() -> dict[str, dict[str, Any]]:
 
 def _describe(options: dict[str, Any]) -> dict[str, Any]:
     """timm's ``pretrained_cfg``; there are no published weights in our format."""
-    family: type[StagedTransformer] = MODELS.get(options['network'])
-    sizes, parts = family.resolve_arch(options['arch'])
-    side = parts.get('img_size', 224)
-    stems, grid = _stems(family, family.stage_sizes(sizes), parts.get('stem'), (side, side))
-    convs = [n for n, module in stems[0].named_modules() if isinstance(module, nn.Conv2d)]
-    first = family.names['embed'].format(1)
-    linear = '.linear' if family.normed_head else ''
-    heads = (f'head{linear}', f'head_dist{linear}')
     told = dict(
         url='',
         num_classes=1000,
-        input_size=(3, side, side),
+        input_size=(3, 224, 224),
         fixed_input_size=False,
-        pool_size=grid if len(stems) > 1 else None,
+        pool_size=None,
         crop_pct=0.875,
         interpolation='bicubic',
         mean=IMAGENET_DEFAULT_MEAN,
         std=IMAGENET_DEFAULT_STD,
-        first_conv=f'backbone.{first}.{convs[0]}' if convs else None,
-        classifier=heads if options.get('distilled') else heads[0],
+        first_conv='backbone.patch_embed.proj',
+        classifier=('head', 'head_dist') if options.get('distilled') else 'head',
         license='apache-2.0',
     )
-    return {**told, **options.get('description', {})}
-
-
-def _stems(
-    family: type[StagedTransformer], stages: list[dict], given: Any, grid: Grid
-) -> tuple[list[Stem], Grid]:
-    """What makes the tokens of every stage, without memory, and the grid of the last."""
-    stems, channels = [], 3
-    for stage in stages:
-        config = merged(family.parts['stem'], stage.get('stem'), given)
-        with torch.device('meta'):
-            stems.append(build_stem(config, channels, stage['embed_dims'], grid))
-        channels, grid = stage['embed_dims'], stems[-1].grid_of(grid)
-    return stems, grid
+    return {**told, **_TOLD[options['network']], **_TOLD.get(options['arch'], {})}
 
 
 def checkpoint_filter_fn(state: Mapping[str, Any], model: Classifier) -> dict[str, Tensor]:
@@ -139,6 +130,8 @@ def checkpoint_filter_fn(state: Mapping[str, Any], model: Classifier) -> dict[st
     Raises:
         ValueError: If less than 95 % of the backbone's values are there.
     """
+    from mmlape.checkpoints import convert
+
     state = next((state[key] for key in ('state_dict', 'model') if key in state), state)
     found = {name: re.fullmatch(_HEAD, name) for name in state}
     heads = {
@@ -153,11 +146,15 @@ def checkpoint_filter_fn(state: Mapping[str, Any], model: Classifier) -> dict[st
 
 
 def _create(name: str, pretrained: bool, **kwargs: Any) -> Classifier:
+    from mmlape.registry import MODELS
+
+    from .classifier import Classifier
+    from .options import take_indices
+
     options = {**MODELS_BY_NAME[name], **kwargs}
-    options.pop('description', None)
     out_indices = options.pop('out_indices', None)
     if options.get('features_only'):
-        family: type[StagedTransformer] = MODELS.get(options['network'])
+        family = MODELS.get(options['network'])
         stages = family.stage_sizes(family.resolve_arch(options['arch'])[0])
         by_stage = family.counts == 'stages'
         steps = len(stages) if by_stage else sum(stage['depth'] for stage in stages)

@@ -14,19 +14,10 @@ from mmcv.transforms import BaseTransform
 from mmlape.checks import check_option, check_positive_int
 from mmlape.registry import TRANSFORMS
 
-__all__ = ['CORRUPTIONS', 'EXTRA', 'GROUPS', 'SEVERITIES', 'CorruptImage', 'corrupt', 'image_seed']
+from .names import CORRUPTIONS, EXTRA, SEVERITIES
 
-# Hendrycks & Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations" (ICLR 2019).
-GROUPS = {
-    'noise': ('gaussian_noise', 'shot_noise', 'impulse_noise'),
-    'blur': ('defocus_blur', 'glass_blur', 'motion_blur', 'zoom_blur'),
-    'weather': ('snow', 'frost', 'fog', 'brightness'),
-    'digital': ('contrast', 'elastic_transform', 'pixelate', 'jpeg_compression'),
-}
-CORRUPTIONS = tuple(name for names in GROUPS.values() for name in names)
-# For choosing hyperparameters: no part of the benchmark's mean.
-EXTRA = ('speckle_noise', 'gaussian_blur', 'spatter', 'saturate')
-SEVERITIES = (1, 2, 3, 4, 5)
+__all__ = ['CorruptImage', 'corrupt', 'image_seed']
+
 _LEAST_SIDE = 32  # of the package
 # They draw from generators of their own, which NumPy's global seed does not reach.
 _OWN_GENERATOR = ('impulse_noise', 'glass_blur')

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from mmengine.config import Config, ConfigDict
 
-from .corruptions import GROUPS
+from .names import GROUPS
 
 __all__ = ['Data', 'clean', 'corrupted', 'published', 'renditions']
 

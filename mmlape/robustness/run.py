@@ -15,8 +15,8 @@ from mmengine.dist import is_main_process
 from mmengine.registry import LOOPS, RUNNERS
 from mmengine.runner import Runner
 
-from .corruptions import CORRUPTIONS, SEVERITIES
 from .data import Data, clean, corrupted, published, renditions
+from .names import CORRUPTIONS, SEVERITIES
 from .record import Record
 from .scores import CLEAN, RENDITIONS, cell_key
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .corruptions import CORRUPTIONS, SEVERITIES
+from .names import CORRUPTIONS, SEVERITIES
 
 __all__ = [
     'ALEXNET_CLEAN_ERROR',

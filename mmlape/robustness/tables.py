@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .corruptions import CORRUPTIONS, EXTRA, GROUPS, SEVERITIES
+from .names import CORRUPTIONS, EXTRA, GROUPS, SEVERITIES
 from .scores import (
     CLEAN,
     METRICS,

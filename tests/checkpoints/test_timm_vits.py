@@ -12,7 +12,7 @@ from mmlape.backbones.options import given_over
 from mmlape.checkpoints import Pretrained, convert
 from mmlape.registry import MODELS
 
-TOOL = REPO / 'tools' / 'model_converters' / 'timm_vits.py'
+TOOL = REPO / 'tools' / 'model_converters' / 'timm_parts' / 'comparison.py'
 spec = importlib.util.spec_from_file_location('timm_vits', TOOL)
 tool = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tool)

@@ -15,7 +15,7 @@ from mmengine.registry import MODELS as CLASSIFIERS
 from mmpretrain.structures import DataSample
 from mmpretrain.utils import register_all_modules
 
-from mmlape.launch.options import add_common_options
+from mmlape.launch.arguments import add_common_options
 from mmlape.overrides import merge_overrides
 from mmlape.registry import MODELS
 from mmlape.shipped import find_config

@@ -22,7 +22,7 @@ from mmpretrain.utils import register_all_modules
 from mmlape.backbones import freeze_all_but_position
 from mmlape.checkpoints import convert_with_report
 from mmlape.engine import PositionOnlyHook
-from mmlape.launch.options import add_common_options
+from mmlape.launch.arguments import add_common_options
 from mmlape.overrides import merge_overrides
 from mmlape.registry import MODELS
 from mmlape.shipped import find_config

@@ -6,7 +6,7 @@ Writes ``attention_distance.png``, with a panel per stage, and ``attention_dista
 docs/pictures_dtn.md.
 """
 
-from mmlape.analysis import attention_distances, draw_distances, find_stages
+from mmlape import analysis
 from mmlape.analysis.command import Output, add_images, backbone_of, images_of, layer_parser, run
 
 
@@ -19,10 +19,10 @@ def parse_arguments():
 def main() -> None:
     options = parse_arguments()
     output, backbone = Output(options), backbone_of(options)
-    stages = find_stages(backbone, options.part)
+    stages = analysis.find_stages(backbone, options.part)
     _, images = images_of(options)
-    found = attention_distances(backbone, images, stages, options.layers)
-    output.picture('attention_distance', draw_distances(found))
+    found = analysis.attention_distances(backbone, images, stages, options.layers)
+    output.picture('attention_distance', analysis.draw_distances(found))
     for distances in found:
         output.arrays(f'attention_distance_{distances.stage}', distances.arrays())
 

@@ -5,7 +5,7 @@
 Writes ``class_attention_<image>.png`` and ``.npz`` for each image. See docs/pictures.md.
 """
 
-from mmlape.analysis import class_attention, draw_class_attention
+from mmlape import analysis
 from mmlape.analysis.command import (
     Output,
     add_images,
@@ -34,8 +34,10 @@ def main() -> None:
     output, backbone = Output(options), backbone_of(options)
     paths, images = images_of(options)
     for name, image in zip(names_of(paths), images):
-        found = class_attention(backbone, image, options.part, options.layers, options.token)
-        output.picture(f'class_attention_{name}', draw_class_attention([found]))
+        found = analysis.class_attention(
+            backbone, image, options.part, options.layers, options.token
+        )
+        output.picture(f'class_attention_{name}', analysis.draw_class_attention([found]))
         output.arrays(f'class_attention_{name}', found.arrays())
 
 

@@ -5,7 +5,8 @@
 Writes ``dtn_maps_<part>.png`` and ``.npz`` for every stage with DTN. See docs/pictures_dtn.md.
 """
 
-from mmlape.analysis import NORMS, draw_dtn_maps, dtn_maps, dtn_stages, load_backbone
+from mmlape import analysis
+from mmlape.analysis.choices import NORMS
 from mmlape.analysis.command import (
     Output,
     add_grid,
@@ -36,7 +37,7 @@ def states_of(options) -> dict:
         return {'now': backbone_of(options)}
     checkpoint, options.checkpoint = options.checkpoint, options.before
     config, form = config_of(options), options.format if options.before else None
-    before = load_backbone(config, options.before, form, seed=options.seed)
+    before = analysis.load_backbone(config, options.before, form, seed=options.seed)
     options.checkpoint = checkpoint
     return {'before': before, 'after': backbone_of(options)}
 
@@ -45,14 +46,14 @@ def main() -> None:
     options = parse_arguments()
     output, backbones = Output(options), states_of(options)
     norms = NORMS if options.norm is None else (options.norm,)
-    stages = [dtn_stages(backbone, options.part) for backbone in backbones.values()]
+    stages = [analysis.dtn_stages(backbone, options.part) for backbone in backbones.values()]
     for same_stage in zip(*stages):
         states = {
-            state: dtn_maps(stage, grid_of(options), options.token, options.layers, norms)
+            state: analysis.dtn_maps(stage, grid_of(options), options.token, options.layers, norms)
             for state, stage in zip(backbones, same_stage)
         }
         name = f'dtn_maps_{same_stage[0].name}'
-        output.picture(name, draw_dtn_maps(states))
+        output.picture(name, analysis.draw_dtn_maps(states))
         arrays = {}
         for state, maps in states.items():
             arrays |= maps.arrays(f'_{state}' if len(states) > 1 else '')

@@ -8,7 +8,7 @@ Writes ``dtn_ratios.png`` and ``.npz``. See docs/pictures_dtn.md.
 import argparse
 from pathlib import Path
 
-from mmlape.analysis import draw_ratios, read_ratios
+from mmlape import analysis
 from mmlape.analysis.command import Output, run
 
 
@@ -27,9 +27,9 @@ def parse_arguments():
 
 def main() -> None:
     options = parse_arguments()
-    course = read_ratios(options.runs)
+    course = analysis.read_ratios(options.runs)
     output = Output(argparse.Namespace(out=options.out, config=Path(options.runs[0]).resolve()))
-    output.picture('dtn_ratios', draw_ratios(course))
+    output.picture('dtn_ratios', analysis.draw_ratios(course))
     output.arrays('dtn_ratios', course.arrays())
 
 

@@ -5,7 +5,7 @@
 Writes ``order_<image>.png`` and ``.npz``. See docs/position.md.
 """
 
-from mmlape.analysis import draw_patch_order, load_backbone, patch_order, without_position
+from mmlape import analysis
 from mmlape.analysis.command import (
     Output,
     add_images,
@@ -35,13 +35,13 @@ def main() -> None:
     backbone = backbone_of(options)
     paths, images = images_of(options)
     shown = list(zip(names_of(paths), images))
-    configured = [patch_order(backbone, image, options.order) for _, image in shown]
-    plain = load_backbone(without_position(config_of(options)))
+    configured = [analysis.patch_order(backbone, image, options.order) for _, image in shown]
+    plain = analysis.load_backbone(analysis.without_position(config_of(options)))
     plain.load_state_dict(backbone.state_dict(), strict=False)  # all that is not position
     for (name, image), found in zip(shown, configured):
-        without = patch_order(plain, image, options.order)
+        without = analysis.patch_order(plain, image, options.order)
         states = {'without position': without, 'as configured': found}
-        output.picture(f'order_{name}', draw_patch_order(states))
+        output.picture(f'order_{name}', analysis.draw_patch_order(states))
         arrays = {**found.arrays(), 'differences_without': without.differences}
         output.arrays(f'order_{name}', arrays)
 

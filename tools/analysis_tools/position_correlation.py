@@ -6,15 +6,8 @@ Writes ``correlation_<part>.png`` and ``.npz`` for every position embedding of t
 what a position inside the attention (relative bias, Gabor channels) adds to the scores. See docs/pictures.md.
 """
 
-from mmlape.analysis import (
-    attention_position_stages,
-    draw_correlations,
-    draw_scores,
-    plan_sources,
-    position_correlations,
-    position_plan,
-    position_scores,
-)
+from mmlape import analysis
+from mmlape.analysis.choices import SOURCES
 from mmlape.analysis.command import (
     Output,
     add_grid,
@@ -24,7 +17,6 @@ from mmlape.analysis.command import (
     pick_parts,
     run,
 )
-from mmlape.analysis.position.correlation import SOURCES
 
 
 def parse_arguments():
@@ -52,31 +44,31 @@ def parse_arguments():
 
 def draw_stage(output, options, stage) -> None:
     grid = grid_of(options)
-    sources = plan_sources(position_plan(stage, grid))
+    sources = analysis.plan_sources(analysis.position_plan(stage, grid))
     for source in [options.where] if options.where else sources:
-        found = position_correlations(
+        found = analysis.position_correlations(
             stage, grid, options.token, options.prefix, source, options.layers
         )
         name = f'correlation_{stage.position_name}' + (f'_{source}' if len(sources) > 1 else '')
-        output.picture(name, draw_correlations(found))
+        output.picture(name, analysis.draw_correlations(found))
         output.arrays(name, found.arrays())
 
 
 def draw_attention(output, options, stage) -> None:
-    grids = position_scores(
+    grids = analysis.position_scores(
         stage, grid_of(options), options.token, options.prefix, options.layers, options.head
     )
     for found in grids:
         size = '_{}x{}'.format(*found.grid) if len(grids) > 1 else ''
         name = f'scores_{stage.name}{size}'
-        output.picture(name, draw_scores(found))
+        output.picture(name, analysis.draw_scores(found))
         output.arrays(name, found.arrays())
 
 
 def main() -> None:
     options = parse_arguments()
     output, backbone = Output(options), backbone_of(options)
-    inside = attention_position_stages(backbone, with_scores=True)
+    inside = analysis.attention_position_stages(backbone, with_scores=True)
     stages, inside = pick_parts(backbone, inside, options.part)
     if options.head is not None and not inside:
         raise ValueError("--head: no position here adds to the attention's scores")

@@ -7,13 +7,7 @@ the backbone, and for the tables of positions inside the attention (Gabor channe
 head). See docs/pictures.md.
 """
 
-from mmlape.analysis import (
-    attention_position_stages,
-    attention_tables,
-    draw_channels,
-    draw_embedding,
-    embedding_table,
-)
+from mmlape import analysis
 from mmlape.analysis.command import (
     Output,
     add_grid,
@@ -40,15 +34,20 @@ def parse_arguments():
 def main() -> None:
     options = parse_arguments()
     output, backbone, grid = Output(options), backbone_of(options), grid_of(options)
-    stages, inside = pick_parts(backbone, attention_position_stages(backbone), options.part)
-    tables = [embedding_table(stage, grid, options.prefix) for stage in stages]
+    stages, inside = pick_parts(
+        backbone, analysis.attention_position_stages(backbone), options.part
+    )
+    tables = [analysis.embedding_table(stage, grid, options.prefix) for stage in stages]
     for stage in inside:
-        tables += attention_tables(stage, grid, options.prefix)
+        tables += analysis.attention_tables(stage, grid, options.prefix)
     for table in tables:
         if table.columns == 'channel':  # a matrix of few columns, as of heads, shows nothing
-            output.picture(f'embedding_{table.stage}', draw_embedding(table, options.table))
+            output.picture(
+                f'embedding_{table.stage}', analysis.draw_embedding(table, options.table)
+            )
         output.picture(
-            f'channels_{table.stage}', draw_channels(table, options.channels, options.table)
+            f'channels_{table.stage}',
+            analysis.draw_channels(table, options.channels, options.table),
         )
         output.arrays(f'embedding_{table.stage}', table.arrays())
 

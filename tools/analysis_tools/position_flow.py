@@ -8,13 +8,7 @@ Writes ``flow_<part>_<image>`` (Figure 8), ``flow_alone_<part>_<image>`` (Figure
 
 import argparse
 
-from mmlape.analysis import (
-    draw_flow,
-    draw_layers,
-    draw_position_alone,
-    position_flow,
-    position_stages,
-)
+from mmlape import analysis
 from mmlape.analysis.command import (
     Output,
     add_images,
@@ -50,14 +44,14 @@ def main() -> None:
     note = 'initial values: nothing was trained' if initial else ''
     paths, images = images_of(options)
     for image, pixels in zip(names_of(paths), images):
-        for stage in position_stages(backbone, options.part):
-            flow = position_flow(backbone, pixels, stage, options.layer)
+        for stage in analysis.position_stages(backbone, options.part):
+            flow = analysis.position_flow(backbone, pixels, stage, options.layer)
             name = f'{stage.position_name}_{image}'
             channels, count = options.channels, options.count
-            output.picture(f'flow_{name}', draw_flow(flow, count, note))
-            alone = draw_position_alone(flow, channels, count, note)
+            output.picture(f'flow_{name}', analysis.draw_flow(flow, count, note))
+            alone = analysis.draw_position_alone(flow, channels, count, note)
             output.picture(f'flow_alone_{name}', alone)
-            output.picture(f'flow_layers_{name}', draw_layers(flow, channels, note))
+            output.picture(f'flow_layers_{name}', analysis.draw_layers(flow, channels, note))
             output.arrays(f'flow_{name}', flow.arrays())
 
 

@@ -7,7 +7,7 @@ Writes ``grids_<part>.png`` and ``.npz`` for every position embedding of the bac
 
 import argparse
 
-from mmlape.analysis import centre_of, correlation_map, draw_grids, embedding_table
+from mmlape import analysis
 from mmlape.analysis.command import Output, model_parser, run, stages_of
 
 
@@ -43,17 +43,20 @@ def main() -> None:
     output = Output(options)
     for stage in stages_of(options):
         tables = [
-            embedding_table(stage, size, options.prefix)
+            analysis.embedding_table(stage, size, options.prefix)
             for size in options.grids or around(stage.position.embedding.grid)
         ]
         maps = [
-            correlation_map(
-                table.table(options.table), centre_of(table.grid), table.grid, table.num_prefix
+            analysis.correlation_map(
+                table.table(options.table),
+                analysis.centre_of(table.grid),
+                table.grid,
+                table.num_prefix,
             )
             for table in tables
         ]
         name = f'grids_{stage.position_name}'
-        output.picture(name, draw_grids(tables, maps, options.channels, options.table))
+        output.picture(name, analysis.draw_grids(tables, maps, options.channels, options.table))
         arrays = {}
         for table, correlation in zip(tables, maps):
             size = '{}x{}'.format(*table.grid)

@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from mmlape.analysis import compare_predictions, read_predictions
+from mmlape import analysis
 from mmlape.analysis.command import run
 from mmlape.whole_files import write_whole
 
@@ -26,8 +26,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = parse_arguments()
-    first, second = (read_predictions(p) for p in (options.without, options.with_position))
-    split = compare_predictions(first, second)
+    first, second = (analysis.read_predictions(p) for p in (options.without, options.with_position))
+    split = analysis.compare_predictions(first, second)
     counts, total = split.counts(), len(first.names)
     lines = [f'{total} images     with: right       with: wrong']
     for label, pair in (

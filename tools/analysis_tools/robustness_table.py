@@ -8,9 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mmlape.analysis.panels import save_figure
-from mmlape.launch import stop_with_message
-from mmlape.robustness import compare, draw, read_record
+from mmlape import analysis, launch, robustness
 from mmlape.whole_files import write_whole
 
 
@@ -40,17 +38,18 @@ def records_of(models: list[str]) -> dict:
             raise ValueError(
                 f'expected NAME=RECORD[,RECORD...] with names that differ, got {text!r}'
             )
-        found[name] = [read_record(Path(file)) for file in files.split(',')]
+        found[name] = [robustness.read_record(Path(file)) for file in files.split(',')]
     return found
 
 
 def main():
     options = parse_arguments()
-    with stop_with_message():
+    with launch.stop_with_message():
         records = records_of(options.models)
-        table, figure = compare(records, options.metric), draw(records, options.metric)
+        table = robustness.compare(records, options.metric)
+        figure = robustness.draw(records, options.metric)
     write_whole(options.out / 'robustness.md', table.encode())
-    save_figure(figure, options.out / 'robustness.png')
+    analysis.save_figure(figure, options.out / 'robustness.png')
     print(f'{table}\n{options.out / "robustness.md"}, .png')
 
 

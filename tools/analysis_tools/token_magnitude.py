@@ -5,7 +5,7 @@
 Writes ``magnitude_<part>_<layer>_<norm>_<image>.png`` and ``.npz``. See docs/pictures_dtn.md.
 """
 
-from mmlape.analysis import draw_magnitudes, magnitude_maps
+from mmlape import analysis
 from mmlape.analysis.command import Output, array_name, norm_parser, run, tokens_of
 
 
@@ -14,9 +14,9 @@ def main() -> None:
     output = Output(options)
     for image, layers in tokens_of(options):
         for tokens in layers:
-            maps = magnitude_maps(tokens)
+            maps = analysis.magnitude_maps(tokens)
             name = f'magnitude_{tokens.stage}_{array_name(tokens.name)}_{image}'
-            output.picture(name, draw_magnitudes(maps))
+            output.picture(name, analysis.draw_magnitudes(maps))
             output.arrays(name, {array_name(version): value for version, value in maps.items()})
 
 

@@ -5,7 +5,7 @@
 Writes ``pca_<part>_<norm>_<image>.png`` and ``.npz``. See docs/pictures_dtn.md.
 """
 
-from mmlape.analysis import draw_projections, project_versions
+from mmlape import analysis
 from mmlape.analysis.command import Output, array_name, norm_parser, run, tokens_of
 
 
@@ -22,12 +22,12 @@ def main() -> None:
     output = Output(options)
     for image, layers in tokens_of(options):
         projections = {
-            tokens.name: project_versions(tokens, options.prefix, options.directions)
+            tokens.name: analysis.project_versions(tokens, options.prefix, options.directions)
             for tokens in layers
         }
         first = layers[0]
         name = f'pca_{first.stage}_{options.norm}_{image}'
-        output.picture(name, draw_projections(projections, first.grid))
+        output.picture(name, analysis.draw_projections(projections, first.grid))
         arrays = {}
         for layer, found in projections.items():
             for version, projection in found.items():

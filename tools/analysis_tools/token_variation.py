@@ -5,7 +5,7 @@
 Writes ``variation_<norm>.png`` for all parts, and ``variation_<part>_<norm>.npz`` for each. See docs/pictures_dtn.md.
 """
 
-from mmlape.analysis import draw_variation, find_stages, token_variation
+from mmlape import analysis
 from mmlape.analysis.command import Output, backbone_of, images_of, norm_parser, run
 
 
@@ -14,10 +14,12 @@ def main() -> None:
     options = parser.parse_args()
     output = Output(options)
     backbone = backbone_of(options)
-    stages = find_stages(backbone, options.part)
+    stages = analysis.find_stages(backbone, options.part)
     _, images = images_of(options)
-    found = token_variation(backbone, images, stages, options.layers, options.norm, options.compare)
-    output.picture(f'variation_{options.norm}', draw_variation(found))
+    found = analysis.token_variation(
+        backbone, images, stages, options.layers, options.norm, options.compare
+    )
+    output.picture(f'variation_{options.norm}', analysis.draw_variation(found))
     for stage in found:
         output.arrays(f'variation_{stage.stage}_{stage.norm}', stage.arrays())
 

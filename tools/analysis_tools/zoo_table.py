@@ -11,10 +11,7 @@ import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
-from mmengine.config import Config
-from zoo_parts.page import Zoo, read_rows, write_measured
-
-from mmlape.analysis.complexity import measure_complexity
+from mmlape import analysis
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / 'docs' / 'model_zoo.md'
@@ -48,7 +45,7 @@ def parse_arguments() -> argparse.Namespace:
     return options
 
 
-def check(zoo: Zoo, page: Path) -> int:
+def check(zoo, page: Path) -> int:
     problems = zoo.problems()
     written = page.read_text(encoding='utf-8') if page.is_file() else ''
     if not problems and written != zoo.page(page.parent):
@@ -62,6 +59,9 @@ def check(zoo: Zoo, page: Path) -> int:
 
 def main() -> int:
     options = parse_arguments()
+    from mmengine.config import Config
+    from zoo_parts.page import Zoo, read_rows, write_measured
+
     rows = read_rows(ROOT)
     zoo = Zoo(rows, options.out.with_suffix('.json'))
     if options.check:
@@ -71,7 +71,7 @@ def main() -> int:
     if not chosen:
         raise SystemExit(f'no row is named {" or ".join(patterns)}')
     for row in chosen:
-        complexity = measure_complexity(Config.fromfile(row.path))
+        complexity = analysis.measure_complexity(Config.fromfile(row.path))
         zoo.put(row, complexity)
         print(f'{row.name}: {complexity.parameters:,} parameters, {complexity.flops:,} FLOPs')
     zoo.save()

@@ -13,6 +13,23 @@ stop() {
     exit 2
 }
 
+# takes COUNT [arguments of the script ...]: ends it with what stands at its top where that is asked for, and with its
+# usage where there are fewer
+takes() {
+    local count=$1
+    shift
+    case ${1:-} in
+        -h | --help)
+            sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
+            exit 0
+            ;;
+    esac
+    if [ $# -lt "$count" ]; then
+        sed -n 's/^#   \([a-z_]*\.sh \)/usage: \1/p' "$0" >&2
+        exit 2
+    fi
+}
+
 # is_count NAME VALUE: a positive number, or an error that names it
 is_count() {
     case $2 in

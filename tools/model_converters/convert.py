@@ -9,30 +9,22 @@ one for ``init_cfg=dict(type='mmlape.Pretrained', source='mmlape', checkpoint=OU
 See docs/weights.md.
 """
 
+from __future__ import annotations
+
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import timm
-import torch
-from mmengine.config import Config, DictAction
-from mmengine.logging import MMLogger
-from mmengine.registry import MODELS, DefaultScope
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from mmlape import __version__
 from mmlape.analysis.command import config_of, run
-from mmlape.backbones.base import Backbone
-from mmlape.checkpoints import FORMATS, Pretrained
-from mmlape.checkpoints.convert import (
-    BACKBONE,
-    holds_more_than_a_backbone,
-    is_whole_model,
-    tensors_of,
-)
-from mmlape.checkpoints.writing import check_target, write_checkpoint
-from mmlape.launch import find_config
+from mmlape.checkpoints.formats import FORMATS
+from mmlape.launch.arguments import ConfigOptions
+from mmlape.shipped import find_config
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
+    from torch import nn
 
 # Suffixes of files: a timm model's name may have a dot too.
 FILES = ('.pth', '.pt', '.bin', '.tar', '.safetensors', '.json')
@@ -65,13 +57,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument('--force', action='store_true', help='overwrite OUT if it exists')
     parser.add_argument('--seed', type=int, default=0, help='of what stays fresh (default 0)')
     parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, help='override the config, key=value'
+        '--cfg-options', nargs='+', action=ConfigOptions, help='override the config, key=value'
     )
     return parser.parse_args()
 
 
 def build(config: Config) -> nn.Module:
     """The model of a config, with initial values and no weights read."""
+    from mmengine.registry import MODELS, DefaultScope
+
     if config.get('model') is None:
         raise ValueError(f'the config {config.filename!r} has no model')
     with DefaultScope.overwrite_default_scope(config.get('default_scope') or 'mmlape'):
@@ -80,6 +74,9 @@ def build(config: Config) -> nn.Module:
 
 def backbone_of(model: nn.Module, config: Config) -> nn.Module:
     """The part of a model that a backbone's weights go into: itself if it is a backbone."""
+    from mmlape.backbones import Backbone
+    from mmlape.checkpoints.conversion import BACKBONE
+
     backbone = getattr(model, BACKBONE, model)
     if not isinstance(backbone, Backbone):
         raise ValueError(
@@ -90,6 +87,8 @@ def backbone_of(model: nn.Module, config: Config) -> nn.Module:
 
 def origin(options: argparse.Namespace) -> dict[str, str]:
     """The arguments of ``Pretrained`` that say where the weights are."""
+    import timm
+
     path = Path(options.weights)
     a_file = path.suffix in FILES or '://' in options.weights or path.expanduser().is_file()
     a_file |= path.expanduser().is_dir() and not timm.is_model(options.weights)
@@ -115,6 +114,17 @@ def description(options: argparse.Namespace, report: str, checkpoint: Mapping[st
 
 def main() -> None:
     options = parse_arguments()
+    import torch
+    from mmengine.logging import MMLogger
+
+    from mmlape.checkpoints import Pretrained
+    from mmlape.checkpoints.conversion import (
+        holds_more_than_a_backbone,
+        is_whole_model,
+        tensors_of,
+    )
+    from mmlape.checkpoints.writing import check_target, write_checkpoint
+
     check_target(options.out, options.force)
     options.config = find_config(options.config)
     config = config_of(options)

@@ -7,25 +7,14 @@ with ``position=dict(type='mmlape.GaborPosition')``. On the screen: how well eac
 channels it has. See docs/pictures.md.
 """
 
+from __future__ import annotations
+
 import argparse
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from mmlape.analysis import (
-    classify_channels,
-    draw_gabor_fit,
-    fit_gabor_position,
-    fit_maps,
-    save_figure,
-)
+from mmlape import analysis
+from mmlape.analysis.choices import VARIANTS
 from mmlape.analysis.command import run
-from mmlape.analysis.position.channel_kinds import MIN_SIDE
-from mmlape.analysis.position.gabor_fit import VARIANTS
-from mmlape.checkpoints.convert import tensors_of
-from mmlape.checkpoints.position_tables import find_tables, replace_table, table_grid
-from mmlape.checkpoints.reading import read_checkpoint
 
 
 def parse_arguments():
@@ -41,13 +30,19 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def noise_r2(maps: np.ndarray, variant: str) -> float:
+def noise_r2(maps, variant: str) -> float:
     """What the fit reaches on maps of that size that are noise: the floor for its R^2."""
+    import numpy as np
+
     noise = np.random.default_rng(0).standard_normal((64, *maps.shape[1:]))
-    return float(np.median(fit_maps(noise, variant).r2))
+    return float(np.median(analysis.fit_maps(noise, variant).r2))
 
 
-def describe(name: str, maps: np.ndarray, fit, kinds) -> None:
+def describe(name: str, maps, fit, kinds) -> None:
+    import numpy as np
+
+    from mmlape.analysis.position.channel_kinds import MIN_SIDE
+
     quantiles = ', '.join(f'{value:.3f}' for value in np.quantile(fit.r2, [0.1, 0.5, 0.9]))
     print(f'{name}: {len(maps)} channels on {maps.shape[1]} x {maps.shape[2]}, {fit.variant}')
     print(f'  R2 of all values {fit.total_r2:.3f}; of a channel, 10 / 50 / 90 %: {quantiles}')
@@ -61,8 +56,12 @@ def describe(name: str, maps: np.ndarray, fit, kinds) -> None:
         print(f'  {kind:8}{count:5}  {r2}')
 
 
-def report(folder: Path, name: str, maps: np.ndarray, fit, kinds) -> None:
-    path = save_figure(draw_gabor_fit(maps, fit, kinds), folder / f'gabor_{name}.png')
+def report(folder: Path, name: str, maps, fit, kinds) -> None:
+    import numpy as np
+
+    path = analysis.save_figure(
+        analysis.draw_gabor_fit(maps, fit, kinds), folder / f'gabor_{name}.png'
+    )
     arrays = dict(maps=maps, fitted=fit.maps, r2=fit.r2, ceiling=fit.ceiling)
     np.savez_compressed(
         path.with_suffix('.npz'), **arrays, **({} if kinds is None else vars(kinds))
@@ -72,6 +71,13 @@ def report(folder: Path, name: str, maps: np.ndarray, fit, kinds) -> None:
 
 def main() -> None:
     options = parse_arguments()
+    import torch
+
+    from mmlape.analysis.position.channel_kinds import MIN_SIDE
+    from mmlape.checkpoints.conversion import tensors_of
+    from mmlape.checkpoints.position_tables import find_tables, replace_table, table_grid
+    from mmlape.checkpoints.reading import read_checkpoint
+
     state = tensors_of(read_checkpoint(options.checkpoint))
     tables = find_tables(state)
     if options.key is not None:
@@ -83,11 +89,11 @@ def main() -> None:
     grid = tuple(options.grid) if options.grid else None
     for name, table in tables.items():
         num_prefix, size = table_grid(table.shape[1], grid)
-        position, fits = fit_gabor_position(table, size, num_prefix, options.variant)
+        position, fits = analysis.fit_gabor_position(table, size, num_prefix, options.variant)
         state = replace_table(state, name, position.state_dict())
         for index, fit in enumerate(fits):
             maps = table[index, num_prefix:].float().T.reshape(-1, *size).numpy()
-            kinds = classify_channels(maps) if min(size) >= MIN_SIDE else None
+            kinds = analysis.classify_channels(maps) if min(size) >= MIN_SIDE else None
             label = name if len(fits) == 1 else f'{name}[{index}]'
             describe(label, maps, fit, kinds)
             if options.report:

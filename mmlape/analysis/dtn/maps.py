@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from mmlape.analysis.choices import NORMS
 from mmlape.analysis.position.correlation import centre_of, token_row
-from mmlape.analysis.stages import NORMS, Stage, dtn_places
+from mmlape.analysis.stages import Stage, dtn_places
 from mmlape.checks import check_grid
 from mmlape.layout import Grid
 from mmlape.norm import DTN

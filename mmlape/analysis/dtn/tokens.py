@@ -10,18 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mmlape.analysis.choices import COMPARED
 from mmlape.analysis.stages import NormPlace, Stage, norm_places
 from mmlape.checks import check_option
 from mmlape.layers.attention import AttentionLayer
 from mmlape.layout import Grid, Layout
 from mmlape.norm import DTN, LN, TokenIN
 
-# What a norm is compared with: the three of ICLR 2022, Figures 1 and 2.
-COMPARED = {
-    'LN': (LN, lambda channels, heads: LN(channels)),
-    'IN': (TokenIN, lambda channels, heads: TokenIN(channels)),
-    'DTN': (DTN, lambda channels, heads: DTN(channels, heads)),
-}
+_KINDS = dict(zip(COMPARED, (LN, TokenIN, DTN)))
 BEFORE = 'before'
 
 
@@ -53,7 +49,7 @@ def norm_tokens(
     stage: Stage,
     layers: int | Sequence[int] | None = None,
     norm: str = 'norm1',
-    compared: Sequence[str] = tuple(COMPARED),
+    compared: Sequence[str] = COMPARED,
 ) -> list[NormTokens]:
     """Run a backbone on an image and keep what goes into and comes out of the norms of a stage.
 
@@ -124,8 +120,7 @@ def _versions(
     num_heads = norm.num_heads if isinstance(norm, DTN) else attention.num_heads
     versions = {BEFORE: tokens, f'after {short_name(norm)}': output}
     for name in compared:
-        kind, _ = COMPARED[name]
-        if not isinstance(norm, kind):
+        if not isinstance(norm, _KINDS[name]):
             initial = initial_norm(name, tokens.shape[2], num_heads).to(tokens.device)
             versions[f'{name}, initial'] = initial(tokens, where)
     return NormTokens(
@@ -142,12 +137,12 @@ def initial_norm(name: str, channels: int, num_heads: int) -> nn.Module:
     """A norm of ``COMPARED`` with initial weights, always the same."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)  # of the heads of a DTN that equation 7 does not reach
-        return COMPARED[name][1](channels, num_heads)
+        return DTN(channels, num_heads) if name == 'DTN' else _KINDS[name](channels)
 
 
 def short_name(norm: nn.Module) -> str:
     """``'LN'``, ``'IN'`` or ``'DTN'``, else the name of its class."""
     return next(
-        (name for name, (kind, _) in COMPARED.items() if isinstance(norm, kind)),
+        (name for name, kind in _KINDS.items() if isinstance(norm, kind)),
         type(norm).__name__,
     )

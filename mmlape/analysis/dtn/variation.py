@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mmlape.analysis.choices import COMPARED
 from mmlape.analysis.results import Result
 from mmlape.analysis.stages import Stage, norm_places
 from mmlape.checks import check_option
@@ -24,7 +25,7 @@ from mmlape.layout import Layout
 from mmlape.norm import DTN, LN, TokenGN, TokenIN
 from mmlape.norm.windows import Windows
 
-from .tokens import COMPARED, initial_norm, short_name
+from .tokens import initial_norm, short_name
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def token_variation(
     stages: Sequence[Stage],
     layers: int | Sequence[int] | None = None,
     norm: str = 'norm1',
-    compared: Sequence[str] = tuple(COMPARED),
+    compared: Sequence[str] = COMPARED,
 ) -> list[TokenVariation]:
     """Variation coefficients before the norms of some layers.
 

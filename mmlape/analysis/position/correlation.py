@@ -26,13 +26,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmlape.analysis.choices import SOURCES
 from mmlape.analysis.results import Result
 from mmlape.analysis.stages import Stage, position_of
 from mmlape.checks import check_grid, check_layers, check_option, check_positive_int
 from mmlape.layout import Grid
 from mmlape.position import PositionPlan
 
-SOURCES = ('attention', 'stream')
 # A matrix of 8192 x 8192 correlations in float32 is 256 MiB.
 MAX_TOKENS = 8192
 

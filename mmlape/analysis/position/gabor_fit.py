@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmlape.analysis.choices import VARIANTS
 from mmlape.checks import check_grid, check_option, check_positive_int
 from mmlape.position import GaborPosition
 from mmlape.position.embeddings.gabor import FLOOR
@@ -24,7 +25,6 @@ from .axis_fit import AxisFit, fit_axis
 
 # Relative, of values that were stored as float32.
 ROUNDING = 1e-6
-VARIANTS = {'G+E': (True, True), 'G': (True, False), 'E': (False, True)}
 
 
 @dataclass(frozen=True)

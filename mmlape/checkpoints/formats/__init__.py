@@ -3,35 +3,48 @@
 A new format is a class in a file of its own and a line in :data:`FORMATS`.
 """
 
-from .base import Format, State
-from .ceit import PublishedCeiT
-from .compact import PublishedCompact
-from .dtn import PublishedDTN
-from .levit import TimmLeViT
-from .openmmlab import OpenMMLabViT
-from .pvt import PublishedPVT
-from .swin import PublishedSwin
-from .t2t import PublishedT2T
-from .transformers import Transformers
-from .vit import DeiT, ReferenceLaPE, Timm
-from .vit_adapter import ReferenceViTAdapter
+from __future__ import annotations
 
-__all__ = ['FORMATS', 'Format', 'State']
+from collections import UserDict
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-FORMATS: dict[str, Format] = {
-    'mmlape': Format(),
-    'timm': Timm(),
-    'deit': DeiT(),
-    'transformers': Transformers(),
-    'lape': ReferenceLaPE(),
-    'pvt': PublishedPVT(),
-    'dtn': PublishedDTN(),
-    'swin': PublishedSwin(),
-    't2t': PublishedT2T(),
-    'compact': PublishedCompact(),
-    'ceit': PublishedCeiT(),
-    'levit': TimmLeViT(),
-    'vit_adapter': ReferenceViTAdapter(),
-    'mmseg': OpenMMLabViT(),
-    'mmpretrain': OpenMMLabViT(),
-}
+from mmlape.imports import on_first_use
+
+if TYPE_CHECKING:
+    from .base import Format
+
+
+class Formats(UserDict):
+    """Adapters by name; one that is given as ``'module.Class'`` of this folder is made on first use."""
+
+    def __getitem__(self, name: str) -> Format:
+        found = super().__getitem__(name)
+        if isinstance(found, str):
+            module, _, cls = found.partition('.')
+            found = self[name] = getattr(import_module(f'{__name__}.{module}'), cls)()
+        return found
+
+
+__getattr__, __dir__, __all__ = on_first_use(__name__, {'base': ('Format', 'State')})
+__all__ += ['FORMATS', 'Formats']
+
+FORMATS = Formats(
+    {
+        'mmlape': 'base.Format',
+        'timm': 'vit.Timm',
+        'deit': 'vit.DeiT',
+        'transformers': 'transformers.Transformers',
+        'lape': 'vit.ReferenceLaPE',
+        'pvt': 'pvt.PublishedPVT',
+        'dtn': 'dtn.PublishedDTN',
+        'swin': 'swin.PublishedSwin',
+        't2t': 't2t.PublishedT2T',
+        'compact': 'compact.PublishedCompact',
+        'ceit': 'ceit.PublishedCeiT',
+        'levit': 'levit.TimmLeViT',
+        'vit_adapter': 'vit_adapter.ReferenceViTAdapter',
+        'mmseg': 'openmmlab.OpenMMLabViT',
+        'mmpretrain': 'openmmlab.OpenMMLabViT',
+    }
+)

@@ -16,7 +16,8 @@ from mmlape.norm import DTN
 from mmlape.position.joining import Joining
 
 from .fitting import Fitter
-from .formats import FORMATS, Format, State
+from .formats import FORMATS
+from .formats.base import Format, State
 from .matching import problems_of
 from .report import LoadReport
 

@@ -1,0 +1,89 @@
+"""The command ``mmlape``: help, versions and mistakes are answered before anything is imported that takes time."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from config_utils import REPO
+
+from mmlape import __version__
+from mmlape.__main__ import commands
+from mmlape.stack import torch_version
+
+TOOLS = {name: path for name, path in commands().items() if path.suffix == '.py'}
+# One process for all: what is imported by one stays, so the first that imports too much is the one that is named.
+ANSWERS = """
+import contextlib, io, json, sys
+from mmlape.__main__ import main
+
+def answer(*arguments):
+    sys.argv, path = ['mmlape', *arguments], list(sys.path)
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    sys.path[:] = path
+    heavy = {'torch', 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'timm', 'scipy', 'matplotlib'}
+    return code, out.getvalue(), err.getvalue(), sorted(heavy & set(sys.modules))
+
+print(json.dumps({' '.join(asked): answer(*asked) for asked in json.loads(sys.argv[1])}))
+"""
+MISTAKES = {
+    'train': 'the following arguments are required: config',
+    'train setup.py --amp-dtype fp8': "--amp-dtype: invalid choice: 'fp8'",
+    'train setup.py --sed 1': 'unrecognized arguments: --sed',
+    'train mask-rcnn_deit-t-adaptr': 'neither a file nor a shipped config',
+    'robustness setup.py x.pth --corruptions rain': "--corruptions: invalid choice: 'rain'",
+    'convert tim a b --config c': "argument source: invalid choice: 'tim'",
+    'fit_gabor a.pth b.pth --variant F': "--variant: invalid choice: 'F'",
+    'position_correlation x.py --where here': "--where: invalid choice: 'here'",
+    'token_pca x.py --images a --compare BN': "--compare: invalid choice: 'BN'",
+    'build_list_ops --depths 3': 'unrecognized arguments: --depths',
+}
+
+
+@pytest.fixture(scope='module')
+def answers():
+    """``{arguments: (exit code, output, errors, packages that were imported by then)}``."""
+    asked = [[], ['--help'], ['--version'], ['trian'], *(line.split() for line in MISTAKES)]
+    asked += [[name, option] for name in TOOLS for option in ('--help', '--no-such-option')]
+    done = subprocess.run(
+        [sys.executable, '-c', ANSWERS, json.dumps(asked)], cwd=REPO, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_nothing_that_takes_time_is_imported(answers):
+    for asked, (*_, imported) in answers.items():
+        assert not imported, f'mmlape {asked} imports {imported}'
+
+
+@pytest.mark.parametrize('name', TOOLS)
+def test_help_and_an_option_that_does_not_exist(name, answers):
+    code, out, _, _ = answers[f'{name} --help']
+    assert code == 0 and len(out) > 100 and name in out
+    code, _, err, _ = answers[f'{name} --no-such-option']
+    assert (code == 2 and 'error: ' in err) or '--no-such-option' in str(code)
+
+
+@pytest.mark.parametrize('asked', MISTAKES)
+def test_mistakes(asked, answers):
+    code, _, err, _ = answers[asked]
+    assert code == 2 and MISTAKES[asked] in err
+
+
+def test_versions(answers):
+    code, out, _, _ = answers['--version']
+    assert code == 0 and out.startswith(f'mmlape {__version__}\nPython 3.')
+    assert f'torch {torch_version()}\nmmengine ' in out
+
+
+def test_the_commands_are_listed(answers):
+    assert answers[''] == answers['--help']
+    assert all(f'  {name} ' in answers[''][1] for name in commands())
+    assert "no command 'trian'; did you mean train" in answers['trian'][0]

@@ -1,0 +1,1 @@
+"""The parts of tools/analysis_tools/zoo_table.py."""
