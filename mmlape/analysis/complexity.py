@@ -18,6 +18,8 @@ from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils.flop_counter import FlopCounterMode
 
+import mmlape.ops  # noqa: F401  # the operator that is counted
+
 __all__ = ['IMAGE_SIZES', 'Complexity', 'count_flops', 'measure_complexity']
 
 # (height, width) at which figures are usually published, by scope.
@@ -86,7 +88,7 @@ def measure_complexity(config: Config, image_size: tuple[int, int] | None = None
 def count_flops() -> Iterator[FlopCounterMode]:
     """PyTorch's counter (two FLOPs per multiply-add) over tensors without values.
 
-    It counts what PyTorch's leaves out as well: the CPU's attention kernel and bilinear sampling.
+    It counts what PyTorch's leaves out as well: the CPU's attention kernel and bilinear sampling, PyTorch's and ours.
     """
     aten = torch.ops.aten
     counter = FlopCounterMode(
@@ -94,6 +96,7 @@ def count_flops() -> Iterator[FlopCounterMode]:
         custom_mapping={
             aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
             aten.grid_sampler_2d: _sampling_flops,
+            torch.ops.mmlape.deformable_sampling: _deformable_flops,
         },
     )
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), counter:
@@ -143,6 +146,10 @@ def _attention_flops(query: torch.Size, key: torch.Size, value: torch.Size, *_, 
 
 def _sampling_flops(*_, out_shape: torch.Size, **__) -> int:
     return _SAMPLING_FLOPS * math.prod(out_shape)
+
+
+def _deformable_flops(value: torch.Size, offsets: torch.Size, *_, **__) -> int:
+    return _SAMPLING_FLOPS * math.prod(offsets[:-1]) * value[3]
 
 
 def _multiply_adds(counter: FlopCounterMode) -> int:

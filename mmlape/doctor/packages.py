@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmlape import stack
@@ -45,6 +46,18 @@ for device in ['cpu', *(['cuda'] if torch.cuda.is_available() else [])]:
     except Exception as error:
         answer[device] = str(error).strip().splitlines()[0]
 """
+_BUILD = Path(__file__).resolve().parent.parent / 'ops' / 'build.py'
+_OWN_OPERATORS = """
+import ctypes, runpy, torch
+own = runpy.run_path(path)
+try:
+    answer['found'] = 'switched off'
+    if own['is_wanted']():
+        ctypes.CDLL(str(own['build']()))
+        answer['found'] = 'compiled'
+except Exception as error:
+    answer['found'] = str(error).strip().splitlines()[0]
+"""
 
 
 def package_checks(machine: Machine) -> list[Callable[[], Any]]:
@@ -59,6 +72,7 @@ def package_checks(machine: Machine) -> list[Callable[[], Any]]:
         *[partial(_openmmlab, package) for package in stack.PACKAGES],
         _family,
         _operators,
+        _own_operators,
         _toolboxes,
     ]
 
@@ -211,6 +225,17 @@ def _operators() -> Check:
         OK,
         f'NMS, RoIAlign, deformable attention work on {" and ".join(where[d] for d in answer)}',
     )
+
+
+def _own_operators() -> Check:
+    """Deformable attention's for CPUs, which is compiled here if it can be."""
+    name = 'mmlape operators'
+    answer, why = ask(f'path = {str(_BUILD)!r}{_OWN_OPERATORS}')
+    found = why if answer is None else answer['found']
+    if found in ('compiled', 'switched off'):
+        return Check(name, OK, f'deformable attention for CPUs is {found}')
+    advice = 'on CPUs its slower PyTorch form runs; docs/install.md, the operator for CPUs'
+    return Check(name, WARNING, found, advice)
 
 
 def _toolboxes() -> list[Check]:

@@ -13,6 +13,7 @@ from mmcv.ops.multi_scale_deform_attn import (
 from torch import Tensor
 
 from mmlape.kept import kept
+from mmlape.ops import deformable_sampling, is_served
 
 Shapes = tuple[tuple[int, int], ...]
 
@@ -75,7 +76,7 @@ class DeformableAttention(MultiScaleDeformableAttention):
 
     Parameters and initialisation are MMCV's. The forward pass differs: batch first, no dropout, **no residual
     added**, no device synchronisation (shapes are Python integers), and the sampling runs in float32 under autocast,
-    as published.
+    as published; on a CPU it is an operator of ours.
 
     Args:
         embed_dims: Channels ``C`` of queries and values. Default 256.
@@ -125,25 +126,36 @@ class DeformableAttention(MultiScaleDeformableAttention):
         """
         heads, levels, points = self.num_heads, self.num_levels, self.num_points
         offsets = self.sampling_offsets(query).unflatten(-1, (heads, levels, points, 2))
-        weights = self.attention_weights(query).unflatten(-1, (heads, levels * points))
-        weights = weights.softmax(dim=-1).unflatten(-1, (levels, points))
+        logits = self.attention_weights(query).unflatten(-1, (heads, levels, points))
         value = self.value_proj(value).unflatten(-1, (heads, -1))
-        with torch.autocast(query.device.type, enabled=False):
-            dtype = torch.promote_types(value.dtype, torch.float32)
-            locations = plan.reference_points + offsets.to(dtype) / plan.sizes
-            sampled = _sample(value.to(dtype), locations, weights.to(dtype), plan)
-        return self.output_proj(sampled.to(query.dtype))
+        return self.output_proj(_sample(value, offsets, logits, plan))
 
 
-def _sample(value: Tensor, locations: Tensor, weights: Tensor, plan: SamplingPlan) -> Tensor:
-    """MMCV's operator where it is compiled for the device, else its PyTorch form."""
+def _sample(value: Tensor, offsets: Tensor, logits: Tensor, plan: SamplingPlan) -> Tensor:
+    """Our operator on CPUs, where it can be used, else :func:`decomposed`; it computes in float32 at least."""
+    if is_served(value):
+        shapes = [side for shape in plan.shapes for side in shape]
+        return deformable_sampling(value, offsets, logits, plan.reference_points, shapes)
+    with torch.autocast(value.device.type, enabled=False):
+        return decomposed(value, offsets, logits, plan)
+
+
+def decomposed(value: Tensor, offsets: Tensor, logits: Tensor, plan: SamplingPlan) -> Tensor:
+    """What :func:`mmlape.ops.deformable_sampling` computes, by MMCV's operator for GPUs (which takes float32 and
+    float64 alone), elsewhere by its PyTorch form."""
+    dtype = torch.promote_types(value.dtype, torch.float32)
+    weights = logits.flatten(-2).softmax(dim=-1, dtype=dtype).view(logits.shape)
+    locations = plan.reference_points + offsets.to(dtype) / plan.sizes
+    values = value.to(dtype)
     if not value.is_cuda:
-        return multi_scale_deformable_attn_pytorch(value, plan.shapes, locations, weights)
-    return MultiScaleDeformableAttnFunction.apply(
-        value.contiguous(),
-        plan.shapes_tensor,
-        plan.level_starts,
-        locations.contiguous(),
-        weights.contiguous(),
-        value.shape[0],  # im2col_step: it must divide the batch
-    )
+        sampled = multi_scale_deformable_attn_pytorch(values, plan.shapes, locations, weights)
+    else:
+        sampled = MultiScaleDeformableAttnFunction.apply(
+            values.contiguous(),
+            plan.shapes_tensor,
+            plan.level_starts,
+            locations.contiguous(),
+            weights.contiguous(),
+            value.shape[0],  # im2col_step: it must divide the batch
+        )
+    return sampled.to(value.dtype)

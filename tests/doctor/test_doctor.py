@@ -43,6 +43,7 @@ def gpu(**facts):
 def commands(tmp_path, monkeypatch, capsys):
     # What takes seconds is tested on its own.
     monkeypatch.setattr(packages, '_operators', lambda: Check('mmcv operators', 'ok', 'work'))
+    monkeypatch.setattr(packages, '_own_operators', list)
     monkeypatch.setattr(packages, '_toolboxes', list)
     monkeypatch.setattr(machine.Machine, '_asked', (Here().torch, ''))
     monkeypatch.setattr(machine, '_nvidia_smi', lambda: (0, ''))
@@ -68,6 +69,7 @@ def test_this_environment_is_well():
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert 'NMS, RoIAlign, deformable attention work on the CPU' in done.stdout
+    assert 'deformable attention for CPUs is compiled' in done.stdout
     assert 'mmdet, mmseg' in done.stdout and 'error' not in done.stdout
 
 

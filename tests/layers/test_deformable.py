@@ -10,6 +10,7 @@ from mmlape.layers import (
     Extractor,
     Injector,
     SpatialPrior,
+    deformable,
     sampling_plan,
 )
 
@@ -77,24 +78,23 @@ def test_gradcheck():
     )
 
 
-def test_samples_in_float32_under_autocast(monkeypatch):
-    seen = []
-    from mmlape.layers import deformable
-
-    original = deformable.multi_scale_deformable_attn_pytorch
+@pytest.mark.parametrize('form', ['operator', 'decomposed'])
+def test_samples_in_float32_under_autocast(form, monkeypatch):
+    if form == 'decomposed':
+        monkeypatch.setattr(deformable, 'is_served', lambda value: False)
+    seen, sample = [], deformable._sample
     monkeypatch.setattr(
-        deformable,
-        'multi_scale_deformable_attn_pytorch',
-        lambda *a: seen.append((a[0].dtype, a[2].dtype, a[3].dtype)) or original(*a),
+        deformable, '_sample', lambda *given: seen.append((given, sample(*given))) or seen[0][1]
     )
-    module = DeformableAttention(8, 2, 3, 2)
+    module = randomised(DeformableAttention(8, 2, 3, 2))
+    plan = sampling_plan(((2, 3),), SHAPES, CPU)
     with torch.autocast('cpu', dtype=torch.bfloat16):
-        module(
-            torch.randn(1, 6, 8),
-            torch.randn(1, NUM_TOKENS, 8),
-            sampling_plan(((2, 3),), SHAPES, CPU),
-        )
-    assert seen == [(torch.float32,) * 3]
+        module(torch.randn(1, 6, 8), torch.randn(1, NUM_TOKENS, 8), plan)
+    (((*given, _), sampled),) = seen
+    assert {tensor.dtype for tensor in given} == {sampled.dtype} == {torch.bfloat16}
+    exact = deformable.decomposed(*(tensor.float() for tensor in given), plan)
+    # Of bfloat16 there is one rounding, of the result.
+    torch.testing.assert_close(sampled, exact.bfloat16(), rtol=2**-8, atol=1e-6)
 
 
 @pytest.mark.parametrize(

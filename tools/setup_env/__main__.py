@@ -17,6 +17,7 @@ from pathlib import Path
 
 import checks
 import mmcv_wheel
+import operators
 from common import (
     ABOUT_PYTHON,
     CACHE,
@@ -106,6 +107,7 @@ class Setup:
             ROOT / 'constraints.txt',
         ]
         about_us = [ROOT / 'setup.py', ROOT / 'pyproject.toml', ROOT / 'mmlape' / 'version.py']
+        about_us += operators.SOURCES
         toolboxes = [f'{name}=={self.pins[name]}' for name in self.names.values()]
         cuda = mmcv_wheel.find_cuda()
         return {
@@ -261,6 +263,7 @@ def install_toolboxes(setup: Setup) -> None:
 def install_mmlape(setup: Setup) -> None:
     say('5/5 installing mmlape from this clone (seconds)')
     setup.install('mmlape', '--no-build-isolation', '--no-deps', '-e', ROOT)
+    operators.compile_operators(setup)
     code = 'import mmdet.datasets, mmseg.datasets, mmpretrain.datasets'
     # Quiet: without OneDL's own client, they print that its data sets are left out.
     if not setup.run(setup.python, '-W', 'ignore', '-c', code, quiet=True):

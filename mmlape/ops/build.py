@@ -1,0 +1,126 @@
+"""Compiles the operators for CPUs, once per machine and state of their source, into the user's cache.
+
+Standard library only, and nothing of mmlape: ``make env`` runs this file before there is anything else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parent / 'csrc' / 'deformable_sampling.cpp'
+FLAGS = ('-std=c++17', '-O3', '-fPIC', '-fno-math-errno')
+# Some compilers have no threads of OpenMP: then only its `simd`.
+THREADS = ('-fopenmp', '-fopenmp-simd')
+
+
+SWITCH = 'MMLAPE_OPS'
+
+
+class BuildError(Exception):
+    """Why there are no compiled operators, in one line."""
+
+
+def is_wanted() -> bool:
+    """False if the environment variable ``MMLAPE_OPS`` is ``'0'``.
+
+    Raises:
+        ValueError: If it is neither ``'0'`` nor ``'1'`` (the default).
+    """
+    switch = os.environ.get(SWITCH, '1')
+    if switch not in ('0', '1'):
+        raise ValueError(f"the environment variable {SWITCH} must be '0' or '1', got {switch!r}")
+    return switch == '1'
+
+
+def binary() -> Path:
+    """Where the operators of this source are on this machine, or would be once they are compiled.
+
+    It depends on neither Python nor PyTorch; a changed source has another name, so no old binary is ever loaded.
+    """
+    content = SOURCE.read_bytes() + ' '.join((*FLAGS, *THREADS)).encode()
+    machine = '-'.join([platform.system(), platform.machine(), ''.join(platform.libc_ver())])
+    name = f'{SOURCE.stem}-{machine.lower()}-{hashlib.sha256(content).hexdigest()[:16]}.so'
+    cache = os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache'
+    return Path(cache, 'mmlape', 'operators', re.sub(r'[^\w.-]+', '_', name))
+
+
+def build() -> Path:
+    """Compile, unless that was done before. Processes that ask at the same time wait for one of them.
+
+    Returns:
+        The binary.
+
+    Raises:
+        BuildError: There is no compiler, it fails, or the cache cannot be written to.
+    """
+    target = binary()
+    if target.is_file():
+        return target
+    compiler = os.environ.get('CXX', 'c++').split()
+    if os.name != 'posix':
+        raise BuildError(f'operators are compiled on Linux and macOS, not on {platform.system()}')
+    if not compiler or not shutil.which(compiler[0]):
+        raise BuildError(f'no C++ compiler ({" ".join(compiler)}); CXX= names another one')
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(target.with_suffix('.lock')):
+            if not target.is_file():
+                _compile(compiler, target)
+    except OSError as error:
+        raise BuildError(f'{target.parent}: {error.strerror or error}') from None
+    return target
+
+
+def _compile(compiler: list[str], target: Path) -> None:
+    """Into a folder beside `target`, which is then there whole or not at all."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        made, part = Path(folder, 'object.o'), Path(folder, 'library.so')
+        for threads in THREADS:
+            commands = (
+                [*compiler, *FLAGS, threads, '-c', str(SOURCE), '-o', str(made)],
+                # Without OpenMP's own library: PyTorch has one in this process, and a second one would have threads
+                # of its own.
+                [*compiler, '-shared', str(made), '-o', str(part)],
+            )
+            errors = [_errors(command) for command in commands]
+            if not any(errors):
+                part.replace(target)
+                return
+    raise BuildError(f'{" ".join(compiler)} fails: {next(filter(None, errors))}')
+
+
+def _errors(command: list[str]) -> str:
+    """The first line in which a command says why it failed; '' if it did not."""
+    done = subprocess.run(command, capture_output=True, text=True, errors='replace')
+    lines = [line for line in done.stderr.splitlines() if 'error' in line] or [
+        f'exit code {done.returncode}'
+    ]
+    return lines[0].strip() if done.returncode else ''
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Where the file system knows no locks, two may compile; each binary is whole."""
+    import fcntl
+
+    with path.open('w') as file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == '__main__':
+    try:
+        sys.stdout.write(f'{build()}\n')
+    except BuildError as error:
+        sys.exit(f'error: {error}')

@@ -1,0 +1,39 @@
+"""The compiled operators in this process."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from logging import INFO, WARNING
+
+import torch
+from mmengine.logging import print_log
+
+from .build import SWITCH, BuildError, binary, build, is_wanted
+
+
+@cache
+def library() -> tuple[ctypes.CDLL | None, str]:
+    """The compiled operators, compiled now where that was not done before, or None and why there are none.
+
+    Raises:
+        ValueError: If the environment variable ``MMLAPE_OPS`` is neither ``'0'`` (off) nor ``'1'`` (on, the default).
+    """
+    if not is_wanted():
+        return None, f'switched off by {SWITCH}=0'
+    try:
+        if not binary().is_file():
+            text = 'the sampling of deformable attention is compiled for CPUs, once per machine (seconds)'
+            print_log(text, logger='current', level=INFO)
+        return ctypes.CDLL(str(build())), ''
+    except (BuildError, OSError) as error:
+        why = str(error)
+    text = f'deformable attention on CPUs runs in its PyTorch form, which is slower: {why} (docs/install.md)'
+    print_log(text, logger='current', level=WARNING)
+    return None, why
+
+
+@torch.compiler.assume_constant_result
+def is_there() -> bool:
+    """Whether compiled operators can be used. The first call may compile them."""
+    return library()[0] is not None
