@@ -73,8 +73,8 @@ def _has_ranges(maps: Tensor) -> bool:
 def _ranges(maps: Tensor) -> Iterator[tuple[int, slice, slice]]:
     """Some rows of a head at a time, and the range of places outside of which their weights are zero."""
     length = maps.shape[1]
-    used = [rows.any(dim=1) for rows in maps.ne(0).split(_ROWS, dim=1)]
-    used = torch.stack(used, dim=1).to(torch.uint8)
+    parts = [rows.any(dim=1) for rows in maps.ne(0).split(_ROWS, dim=1)]
+    used = torch.stack(parts, dim=1).to(torch.uint8)
     first, behind = used.argmax(dim=2), length - used.flip(2).argmax(dim=2)
     for head, bounds in enumerate(zip(first.tolist(), behind.tolist())):
         for block, (start, stop) in enumerate(zip(*bounds)):
