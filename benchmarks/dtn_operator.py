@@ -1,16 +1,18 @@
 """DTN against the published maths with its T x T map: forward, forward + backward, bytes kept for the backward pass.
 
-python benchmarks/dtn_operator.py [--repeats 15] [--out benchmarks/records/dtn_operator_cpu.json]
+python benchmarks/dtn_operator.py [--repeats 15] [--eager] [--out benchmarks/records/dtn_operator_cpu.json]
 
 Candidates: the map built for every image, as published; the map built once for the batch; ``mmlape.DTN``; and that
-under ``torch.compile``. LayerNorm is timed with them for scale. Processor time leaves out what other processes on the
-machine took; with one thread on an idle machine it is the time.
+under ``torch.compile``, which ``--eager`` leaves out. LayerNorm is timed with them for scale. On further grids ours and
+LayerNorm are timed alone. Processor time leaves out what other processes on the machine took; with one thread on an
+idle machine it is the time.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -25,16 +27,25 @@ SETTINGS = {
     'B8 14x14 C384 H6': (8, 14, 384, 6, 1),
     'B8 56x56 C64 H4, pool 4': (8, 56, 64, 4, 4),
 }
+BESIDE_LAYER_NORM = {
+    'B8 56x56 C64 H4, pool 4': ((8, 56, 56), 64, 4, 4),
+    'B8 28x28 C128 H4, pool 2': ((8, 28, 28), 128, 4, 2),
+    'B8 14x14 C320 H5': ((8, 14, 14), 320, 5, 1),
+    'B1 200x304 C64 H4, pool 4': ((1, 200, 304), 64, 4, 4),
+    'B1 200x304 C64 H4': ((1, 200, 304), 64, 4, 1),
+}
 # what the map takes of memory: too large to time
 UNPOOLED = (8, 56, 64, 4, 1)
 
 
-def build(setting: tuple[int, ...], device: str) -> tuple[dict[str, torch.nn.Module], torch.Tensor]:
-    """Candidates with equal random maps and ratios, and their input."""
+def build(
+    setting: tuple[int, ...], device: str, compiled: bool
+) -> tuple[dict[str, torch.nn.Module], torch.Tensor]:
+    """Candidates with equal maps and ratios, and their input. Positions start as in the published training code."""
     batch, side, channels, heads, pool = setting
     published = DenseDTN(channels, heads, side, pool)
     once = DenseDTN(channels, heads, side, pool, map_per_image=False)
-    ours = DTN(channels, heads, pool=pool)
+    ours = DTN(channels, heads, pool=pool, position_init='random')
     with torch.no_grad():
         for dense in (published, once):
             dense.pos_proj.weight.copy_(ours.positions.weight)
@@ -43,16 +54,57 @@ def build(setting: tuple[int, ...], device: str) -> tuple[dict[str, torch.nn.Mod
         'published': published,
         'published, one map': once,
         'ours': ours,
-        'ours, compiled': torch.compile(ours, fullgraph=True, dynamic=False),
         'LayerNorm': LN(channels),
     }
+    if compiled:
+        candidates['ours, compiled'] = torch.compile(ours, fullgraph=True, dynamic=False)
     return {k: m.to(device) for k, m in candidates.items()}, tokens
 
 
-def time_setting(setting: tuple[int, ...], device: str, repeats: int) -> dict:
+def time_setting(setting: tuple[int, ...], device: str, repeats: int, compiled: bool) -> dict:
     """Times, bytes and the largest difference of the outputs."""
-    models, tokens = build(setting, device)
-    grid, cotangent = (setting[1], setting[1]), torch.randn_like(tokens)
+    models, tokens = build(setting, device, compiled)
+    grid = (setting[1], setting[1])
+    with torch.no_grad():
+        difference = (models['ours'](tokens, grid) - models['published'](tokens, grid)).abs().max()
+    times = {'': time.perf_counter, ', processor time': time.process_time}
+    return {
+        'largest_difference': difference.item(),
+        'saved_bytes': {
+            name: saved_bytes(lambda m=m: m(tokens.requires_grad_(), grid))
+            for name, m in models.items()
+        },
+        **{
+            name + suffix: taken
+            for suffix, clock in times.items()
+            for name, taken in time_models(models, tokens, grid, repeats, clock).items()
+        },
+    }
+
+
+def beside_layer_norm(device: str, repeats: int) -> dict:
+    """Processor times of LayerNorm and ours, with either initial value of the positions."""
+    results = {}
+    for name, ((batch, *grid), channels, heads, pool) in BESIDE_LAYER_NORM.items():
+        inits = {'ours': 'local', 'ours, random positions': 'random'}
+        models = {'LayerNorm': LN(channels)} | {
+            key: DTN(channels, heads, pool=pool, position_init=init) for key, init in inits.items()
+        }
+        models = {key: model.to(device) for key, model in models.items()}
+        tokens = torch.randn(batch, grid[0] * grid[1], channels, device=device)
+        results[name] = time_models(models, tokens, tuple(grid), repeats, time.process_time)
+    return results
+
+
+def time_models(
+    models: dict[str, torch.nn.Module],
+    tokens: torch.Tensor,
+    grid: tuple[int, int],
+    repeats: int,
+    clock: Callable[[], float],
+) -> dict:
+    """Forward, and forward + backward."""
+    cotangent = torch.randn_like(tokens)
 
     def both(norm: torch.nn.Module) -> None:
         norm.zero_grad()
@@ -62,24 +114,9 @@ def time_setting(setting: tuple[int, ...], device: str, repeats: int) -> dict:
     def forward(norm: torch.nn.Module) -> torch.Tensor:
         return norm(tokens, grid)
 
-    difference = (forward(models['ours']) - forward(models['published'])).abs().max()
     return {
-        'largest_difference': difference.item(),
-        'saved_bytes': {
-            name: saved_bytes(lambda m=m: m(tokens.requires_grad_(), grid))
-            for name, m in models.items()
-        },
-        **{
-            name: interleaved(
-                {k: partial(call, m) for k, m in models.items()}, repeats, clock=clock
-            )
-            for name, call, clock in (
-                ('forward', forward, time.perf_counter),
-                ('forward_backward', both, time.perf_counter),
-                ('forward, processor time', forward, time.process_time),
-                ('forward_backward, processor time', both, time.process_time),
-            )
-        },
+        name: interleaved({k: partial(call, m) for k, m in models.items()}, repeats, clock=clock)
+        for name, call in (('forward', forward), ('forward_backward', both))
     }
 
 
@@ -97,6 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--repeats', type=int, default=15)
     parser.add_argument('--threads', type=int, default=1)
+    parser.add_argument('--eager', action='store_true', help='nothing compiled')
     parser.add_argument(
         '--out', type=Path, default=Path('benchmarks/records/dtn_operator_cpu.json')
     )
@@ -106,7 +144,8 @@ def main() -> None:
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     results = {'freed_memory_is_kept': keep_freed_memory()}
     for name, setting in SETTINGS.items():
-        results[name] = time_setting(setting, device, options.repeats)
+        results[name] = time_setting(setting, device, options.repeats, not options.eager)
+    results['beside LayerNorm, processor time'] = beside_layer_norm(device, options.repeats)
     results['map bytes, B8 56x56 H4 without pooling'] = map_bytes(UNPOOLED)
     write_record(options.out, results)
 

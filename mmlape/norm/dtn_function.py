@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .separable import as_pairs, moments, moments_backward, token_major
+from .axis_product import without_traces
+from .separable import along_rows, as_pairs, moments, moments_backward
 from .windows import Windows
 
 
@@ -67,7 +68,7 @@ class DTNFunction(Function):
         own_mean, own_var = _own_moments(x, mean_square, options.eps)
         cells = options.windows.mean(x)
         centre = cells.flatten(1, 2).mean(dim=1)[:, None, None]
-        inter = moments(cells, centre, P_y, P_x, options.eps)
+        inter = moments(cells, centre, without_traces(P_y), without_traces(P_x), options.eps)
         inv_std = _inverse_std(own_var, inter, var_ratio, options)
         normed = _subtract_mean(x, own_mean, inter, mean_ratio, options).mul_(inv_std)
         ctx.save_for_backward(
@@ -111,7 +112,7 @@ class DTNFunction(Function):
         )
         needs_maps = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
         grad_cells, grad_P_y, grad_P_x = moments_backward(
-            grad_inter, inter, cells, centre, P_y, P_x, needs_maps
+            grad_inter, inter, cells, centre, without_traces(P_y), without_traces(P_x), needs_maps
         )
 
         # the token's own statistics
@@ -175,13 +176,13 @@ def _divide_by_rest(grad: Tensor, ratio: Tensor) -> Tensor:
 
 
 def _second_half(inter: Tensor) -> Tensor:
-    return token_major(inter).chunk(2, dim=-1)[1].flatten(1, 2)
+    return along_rows(inter.unbind()[1]).flatten(1, 2)
 
 
 def _inverse_std(own_var: Tensor, inter: Tensor, ratio: Tensor, options: DTNOptions) -> Tensor:
     """``1 / sqrt(var + eps)`` of eq. 4, ``(B, T, G, D)``; unpooled it takes the place of the variance in ``inter``."""
     windows = options.windows
-    inter_var = token_major(inter).chunk(2, dim=-1)[1]
+    inter_var = along_rows(inter.unbind()[1])
     B, T = own_var.shape[:2]
     G, D = inter_var.shape[-2:]
     ratio = _by_channel(ratio, D)
@@ -200,7 +201,7 @@ def _subtract_mean(
 ) -> Tensor:
     """``x - mu`` of eq. 4, ``(B, T, G, D)``."""
     windows = options.windows
-    inter_mean = token_major(inter).chunk(2, dim=-1)[0]
+    inter_mean = along_rows(inter.unbind()[0])
     out = torch.empty_like(x)
     mean, ratio = windows.view(out), _by_channel(ratio, x.shape[-1])
     torch.lerp(windows.spread(inter_mean), windows.view(own_mean), ratio, out=mean)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .axis_product import without_traces
 from .dtn_function import DTNOptions
 from .windows import Windows
 
@@ -39,6 +40,7 @@ def dtn_in_a_graph(
         mask: ``(B, T)``, True for tokens that count. Default None: all do.
     """
     windows, eps, stabilize = options
+    P_y, P_x = without_traces(P_y), without_traces(P_x)
     if stabilize:
         x = x * (x.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
     correction = min(int(stabilize), weight.numel() - 1)

@@ -2,15 +2,16 @@
 
 B batch, G heads, A x E cells, D channels per head
 P_y (G or 1, A, A) and P_x (G or 1, E, E): row-stochastic factors of the map
-pairs (B, G, A, E, 2 D): for every channel two values side by side, so that one product serves both
+pairs (2, G, L, M, B, D): values and squares of all cells, along the axis L that is filtered; M is the other one.
+All that is not filtered lies behind L: products with few rows and many columns are what BLAS does best here.
 """
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
+
+from .axis_product import axis_product, map_gradient
 
 
 def moments(cells: Tensor, centre: Tensor, P_y: Tensor, P_x: Tensor, eps: float) -> Tensor:
@@ -27,15 +28,15 @@ def moments(cells: Tensor, centre: Tensor, P_y: Tensor, P_x: Tensor, eps: float)
         eps: Added to the variance.
 
     Returns:
-        Pairs of mean and variance + eps.
+        Pairs of mean and variance + eps, along A.
     """
-    pairs = cells.new_empty(_pairs_shape(cells))
-    _set_values_and_squares(pairs, cells, centre, eps)
-    result = _filter_columns(_filter_rows(pairs, P_y), P_x, out=pairs)
-    mean, var = result.chunk(2, dim=-1)
+    pairs = _values_and_squares(cells, centre, eps)
+    half = axis_product(P_x, pairs)
+    result = axis_product(P_y, _other_axis(half, out=pairs), out=half.view(_turned(pairs)))
+    mean, var = result.unbind()
     # rows of P sum to one, so an eps added to z^2 is there already
     var.addcmul_(mean, mean, value=-1).clamp_(min=eps)
-    mean.add_(head_major(centre))
+    mean.add_(along_rows(centre))
     return result
 
 
@@ -54,7 +55,7 @@ def moments_backward(
     off, its gradient is that of the exact variance, which rounding alone had made negative.
 
     Args:
-        grad: Pairs, with respect to mean and variance. Overwritten.
+        grad: Pairs along A, with respect to mean and variance. Overwritten.
         result: What :func:`moments` returned; the means are read.
         cells: As passed to it, and so are ``centre``, ``P_y`` and ``P_x``.
         centre: As above.
@@ -62,93 +63,56 @@ def moments_backward(
         P_x: As above.
         needs_maps: Whether the gradients of the maps are wanted; they are None otherwise.
     """
-    mean = result.chunk(2, dim=-1)[0]
-    grad_first, grad_second = grad.chunk(2, dim=-1)
+    mean = result.unbind()[0]
+    grad_first, grad_second = grad.unbind()
     # P z = mean - centre; the gradients then are with respect to P z and P z^2
     grad_first.addcmul_(mean, grad_second, value=-2)
-    grad_first.addcmul_(head_major(centre), grad_second, value=2)
+    grad_first.addcmul_(along_rows(centre), grad_second, value=2)
 
-    pairs = _new_pairs(grad, grad.shape)
-    _set_values_and_squares(pairs, cells, centre, 0.0)
-    grad_half = _filter_columns(grad, P_x.mT)
+    pairs = _values_and_squares(cells, centre, 0.0)
+    grad_half = axis_product(P_y.mT, grad)
     grad_P_y = grad_P_x = None
     if needs_maps:
-        grad_P_x = _map_gradient(grad, _filter_rows(pairs, P_y))
-        grad_P_y = _map_gradient(grad_half.flatten(3), pairs.flatten(3))
-    grad_first, grad_second = _filter_rows(grad_half, P_y.mT, out=grad).chunk(2, dim=-1)
-    grad_cells = grad_first.addcmul_(pairs.chunk(2, dim=-1)[0], grad_second, value=2)
-    return token_major(grad_cells), grad_P_y, grad_P_x
+        half = axis_product(P_x, pairs)
+        grad_P_y = map_gradient(P_y, grad, _other_axis(half, out=torch.empty_like(grad)))
+    grad_half = _other_axis(grad_half, out=grad)
+    if needs_maps:
+        grad_P_x = map_gradient(P_x, grad_half, pairs)
+    grad_first, grad_second = axis_product(P_x.mT, grad_half).unbind()
+    grad_cells = grad_first.addcmul_(pairs.unbind()[0], grad_second, value=2)
+    return grad_cells.transpose(0, 3).transpose(1, 2), grad_P_y, grad_P_x
 
 
-def head_major(cells: Tensor) -> Tensor:
-    """View ``(B, A, E, G, D)`` as ``(B, G, A, E, D)``."""
-    return cells.permute(0, 3, 1, 2, 4)
-
-
-def token_major(cells: Tensor) -> Tensor:
-    """View ``(B, G, A, E, D)`` as ``(B, A, E, G, D)``."""
-    return cells.permute(0, 2, 3, 1, 4)
+def along_rows(cells: Tensor) -> Tensor:
+    """View ``(B, A, E, G, D)`` as half of pairs along A, ``(G, A, E, B, D)``, and the other way round."""
+    return cells.transpose(0, 3)
 
 
 def as_pairs(*halves: tuple[Tensor, Tensor]) -> Tensor:
-    """Pairs of two ``(B, A, E, G, D)``, each multiplied by its factor per head, ``(G, 1)``."""
+    """Pairs along A of two ``(B, A, E, G, D)``, each multiplied by its factor per head, ``(G, 1)``."""
     cells, _factor = halves[0]
-    pairs = cells.new_empty(_pairs_shape(cells))
-    for half, (values, factor) in zip(pairs.chunk(2, dim=-1), halves):
-        torch.mul(head_major(values), factor[:, None, None], out=half)
+    B, A, E, G, D = cells.shape
+    pairs = cells.new_empty(2, G, A, E, B, D)
+    for half, (values, factor) in zip(pairs.unbind(), halves):
+        torch.mul(along_rows(values), factor[:, None, None, None], out=half)
     return pairs
 
 
-def _pairs_shape(cells: Tensor) -> tuple[int, ...]:
+def _values_and_squares(cells: Tensor, centre: Tensor, eps: float) -> Tensor:
+    """Pairs along E of ``z = cells - centre`` and ``z^2 + eps``."""
     B, A, E, G, D = cells.shape
-    return B, G, A, E, 2 * D
-
-
-def _set_values_and_squares(pairs: Tensor, cells: Tensor, centre: Tensor, eps: float) -> None:
-    """Fill with ``z = cells - centre`` and ``z^2 + eps``."""
-    value, square = pairs.chunk(2, dim=-1)
-    torch.sub(head_major(cells), head_major(centre), out=value)
+    pairs = cells.new_empty(2, G, E, A, B, D)
+    value, square = pairs.unbind()
+    torch.sub(*(along_rows(part).transpose(1, 2) for part in (cells, centre)), out=value)
     torch.addcmul(cells.new_full((), eps), value, value, out=square)
+    return pairs
 
 
-def _filter_rows(pairs: Tensor, P_y: Tensor, out: Tensor | None = None) -> Tensor:
-    """``P_y`` along A."""
-    B, G, A, E, K = pairs.shape
-    maps = P_y.expand(B, G, A, A).reshape(-1, A, A)
-    return _product(maps, pairs, (-1, A, E * K), out)
+def _other_axis(pairs: Tensor, out: Tensor) -> Tensor:
+    """The same pairs along the other axis, in the memory of ``out``."""
+    return out.view(_turned(pairs)).copy_(pairs.transpose(2, 3))
 
 
-def _filter_columns(pairs: Tensor, P_x: Tensor, out: Tensor | None = None) -> Tensor:
-    """``P_x`` along E."""
-    B, G, A, E, K = pairs.shape
-    maps = P_x[:, None].expand(B, G, A, E, E).reshape(-1, E, E)
-    return _product(maps, pairs, (-1, E, K), out)
-
-
-def _product(
-    maps: Tensor, pairs: Tensor, shape: tuple[int, int, int], out: Tensor | None
-) -> Tensor:
-    out = _new_pairs(pairs, pairs.shape) if out is None else out
-    torch.bmm(maps, pairs.view(shape), out=out.view(shape))
-    return out
-
-
-def _map_gradient(grad: Tensor, pairs: Tensor) -> Tensor:
-    """``grad pairs^T`` summed over the batch and other rows: ``(B, G, ..., L, K)`` to ``(G, L, L)``.
-
-    ``pairs`` must lie in a buffer of :func:`_new_pairs`.
-    """
-    length = pairs.shape[-2]
-    rows = pairs.flatten(0, -3)
-    missing = -length % 16
-    if pairs.is_cpu and 4 * missing <= length:
-        # BLAS takes 16 columns in less time than 14. What follows in memory fills up; its products are cut off.
-        rows = rows.as_strided((len(rows), length + missing, rows.shape[2]), rows.stride())
-    outer = torch.bmm(grad.flatten(0, -3), rows.mT)[..., :length]
-    return outer.unflatten(0, (*grad.shape[:2], -1)).sum(dim=(0, 2))
-
-
-def _new_pairs(like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Empty pairs ``(B, G, A, E, K)`` with 15 rows of room behind."""
-    size, room = math.prod(shape), 15 * shape[-2] * shape[-1]
-    return like.new_empty(size + room)[:size].view(shape)
+def _turned(pairs: Tensor) -> tuple[int, ...]:
+    two, G, L, M, B, D = pairs.shape
+    return two, G, M, L, B, D
