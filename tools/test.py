@@ -8,6 +8,7 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 
 import argparse
 
+import launch_parts.waiting  # noqa: F401  (before PyTorch)
 from mmengine.registry import RUNNERS
 
 from mmlape.engine import check_data_is_there

@@ -8,6 +8,8 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 
 import argparse
 
+import launch_parts.waiting  # noqa: F401  (before PyTorch)
+
 from mmlape.engine import NonFiniteError, UnsavedError, check_config, check_data_is_there
 from mmlape.launch import (
     AMP_DTYPES,

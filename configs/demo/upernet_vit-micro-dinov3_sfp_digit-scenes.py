@@ -1,4 +1,4 @@
-# UPerNet, of the foundation models' heads, on a plain ViT of DINOv3's parts; data and preprocessing are the Segmenter's.
+# UPerNet, of the foundation models' heads, on a plain ViT of DINOv3's parts; data and losses are the Segmenter's.
 _base_ = [
     './segmenter_vit-micro-adapter-lape_mask_digit-scenes.py',
     '../_base_/models/demo_vit-micro-dinov3.py',
