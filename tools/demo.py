@@ -9,6 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
+import launch_parts.waiting  # noqa: F401  (before PyTorch)
+
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ('mask_rcnn', 'segmenter', 'retinanet_dtn_pvt')
 DEFAULT_MODELS = MODELS[:2]

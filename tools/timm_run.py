@@ -14,6 +14,8 @@ import os
 import runpy
 import sys
 
+import launch_parts.waiting  # noqa: F401  (before PyTorch)
+
 
 def main() -> None:
     """Run ``sys.argv[1]`` as the main program, with the arguments that follow."""

@@ -72,7 +72,8 @@ del shared
 
 optim_wrapper = dict(
     type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=4e-3, weight_decay=0.05),
+    optimizer=dict(type='AdamW', lr=4e-3, weight_decay=0.05, fused=True),
+    constructor='mmlape.MergedGroupsOptimizerConstructor',
     paramwise_cfg=dict(
         norm_decay_mult=0.0,
         bias_decay_mult=0.0,

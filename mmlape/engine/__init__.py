@@ -10,6 +10,7 @@ from .exact_resume import ExactResumeHook
 from .fsdp import FSDPStrategy, wrap_blocks
 from .hung_process_hook import HungProcessHook
 from .layer_decay import LayerDecayOptimizerConstructor
+from .merged_groups import MergedGroupsOptimizerConstructor
 from .non_finite_hook import NonFiniteError, StopAtNonFiniteHook
 from .position_only_hook import PositionOnlyHook
 from .resume_check import ResumeCheckHook
@@ -25,6 +26,7 @@ __all__ = [
     'FSDPStrategy',
     'HungProcessHook',
     'LayerDecayOptimizerConstructor',
+    'MergedGroupsOptimizerConstructor',
     'NonFiniteError',
     'PositionOnlyHook',
     'ResumeCheckHook',

@@ -1,0 +1,56 @@
+"""Threads of trainings give their core away soon, unless the environment says how they wait."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).resolve().parents[2] / 'tools'
+# Says what the environment is at the moment in which PyTorch is asked for, and ends there.
+AT_TORCH = """
+import os, runpy, sys
+class Door:
+    def find_spec(self, name, path=None, target=None):
+        if name == 'torch':
+            print(os.environ.get('GOMP_SPINCOUNT'), flush=True)
+            os._exit(0)
+sys.meta_path.insert(0, Door())
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+runpy.run_path(sys.argv[1], run_name='tool')
+import torch
+"""
+
+
+def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    """Python with no word on waiting in its environment but the one given."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(('OMP_', 'GOMP_'))}
+    return subprocess.run(
+        [sys.executable, '-c', code, *arguments],
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+
+
+@pytest.mark.parametrize('tool', ['train', 'test', 'demo', 'timm_run'])
+def test_it_is_said_before_pytorch_is_imported(tool):
+    assert run(AT_TORCH, str(TOOLS / f'{tool}.py')).stdout == '1000\n'
+
+
+@pytest.mark.parametrize(
+    ('environment', 'expected'),
+    [({'OMP_WAIT_POLICY': 'ACTIVE'}, 'None'), ({'GOMP_SPINCOUNT': '7'}, '7')],
+)
+def test_what_the_environment_says_is_kept(environment, expected):
+    assert run(AT_TORCH, str(TOOLS / 'train.py'), **environment).stdout == f'{expected}\n'
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason="GNU's OpenMP is PyTorch's on Linux")
+def test_openmp_hears_it():
+    code = f'import sys; sys.path.insert(0, {str(TOOLS)!r}); import launch_parts.waiting, torch'
+    said = run(code, OMP_DISPLAY_ENV='VERBOSE').stderr
+    assert "GOMP_SPINCOUNT = '1000'" in said
