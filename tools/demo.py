@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-import launch_parts.waiting  # noqa: F401  (before PyTorch)
+import mmlape.launch.waiting  # noqa: F401  (before PyTorch)
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ('mask_rcnn', 'segmenter', 'retinanet_dtn_pvt')

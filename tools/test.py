@@ -8,9 +8,8 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 
 import argparse
 
-import launch_parts.waiting  # noqa: F401  (before PyTorch)
-
 import mmlape
+import mmlape.launch.waiting
 from mmlape import launch
 from mmlape.launch.arguments import add_common_options
 

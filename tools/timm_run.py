@@ -14,7 +14,7 @@ import os
 import runpy
 import sys
 
-import launch_parts.waiting  # noqa: F401  (before PyTorch)
+import mmlape.launch.waiting  # noqa: F401  (before PyTorch)
 
 
 def main() -> None:
