@@ -116,7 +116,10 @@ class AttentionLayer(nn.Module):
             bias = bias.expand(-1, -1, query.shape[2], -1)
         dropout = self.attn_drop_rate if self.training else 0.0
         scale = (self.key_dims or width) ** -0.5
-        out = F.scaled_dot_product_attention(query, key, value, bias, dropout, scale=scale)
+        if bias is not None and bias.requires_grad and query.is_cpu:
+            out = _with_learned_bias(query * scale, key, value, bias, dropout)
+        else:
+            out = F.scaled_dot_product_attention(query, key, value, bias, dropout, scale=scale)
         return out[..., :width]
 
     def project(self, tokens: Tensor) -> Tensor:
@@ -236,6 +239,17 @@ class Attention(AttentionLayer):
             return out
         to_all = self.attend(heads[0][:, :, :num_prefix], *heads[1:], mask=layout.token_mask())
         return layout.join(to_all, out)
+
+
+def _with_learned_bias(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: float
+) -> Tensor:
+    """``scaled_dot_product_attention``, which on a CPU takes more passes over the map where the bias has a gradient.
+
+    ``query`` is scaled already, and no row of the bias is all minus infinity.
+    """
+    scores = (query @ key.transpose(-2, -1)).add_(bias)
+    return F.dropout(scores.softmax(dim=-1), dropout) @ value
 
 
 def _head_norm(config: dict, head_dims: int) -> TokenNorm:

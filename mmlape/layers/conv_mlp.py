@@ -14,6 +14,7 @@ from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
 from .dropout import build_dropout
+from .gelu_linear import gelu_linear
 
 
 @MODELS.register_module()
@@ -45,6 +46,7 @@ class ConvMlp(nn.Module):
         conv = nn.Conv2d(hidden_dims, hidden_dims, 3, padding=1, groups=hidden_dims)
         self.dwconv = nn.ModuleDict({'dwconv': conv})
         self.fc2 = nn.Linear(hidden_dims, embed_dims)
+        self.act = nn.GELU()
         self.drop = build_dropout('drop_rate', drop_rate)
 
     def forward(self, tokens: Tensor, layout: Layout | Grid | Sequence[Grid]) -> Tensor:
@@ -70,7 +72,9 @@ class ConvMlp(nn.Module):
             if layout.num_prefix:
                 raise ValueError(f'ConvMlp takes no prefix tokens, got {layout.num_prefix}')
             mixed = self._mix(hidden, layout.grid)
-        return self.drop(self.fc2(self.drop(F.gelu(mixed))))
+        if isinstance(self.drop, nn.Identity):
+            return gelu_linear(self.act, mixed, self.fc2)
+        return self.drop(self.fc2(self.drop(self.act(mixed))))
 
     def _mix(self, hidden: Tensor, grid: Grid) -> Tensor:
         maps = self.dwconv['dwconv'](hidden.transpose(1, 2).unflatten(2, grid))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from mmlape.checks import check_eps, check_positive_int, check_rate
 from mmlape.norm import TokenNorm
 
-from .strided_conv import StridedConv2d
+from .strided_conv import PatchConv2d, StridedConv2d, channels_last
 
 
 class SpatialPrior(nn.Module):
@@ -43,17 +43,17 @@ class SpatialPrior(nn.Module):
         self.conv2 = nn.Sequential(*_conv(inplanes, 2 * inplanes, 2, norm_cfg))
         self.conv3 = nn.Sequential(*_conv(2 * inplanes, 4 * inplanes, 2, norm_cfg))
         self.conv4 = nn.Sequential(*_conv(4 * inplanes, 4 * inplanes, 2, norm_cfg))
-        self.fc1 = nn.Conv2d(inplanes, embed_dims, 1) if with_stride_4 else None
-        self.fc2 = nn.Conv2d(2 * inplanes, embed_dims, 1)
-        self.fc3 = nn.Conv2d(4 * inplanes, embed_dims, 1)
-        self.fc4 = nn.Conv2d(4 * inplanes, embed_dims, 1)
+        self.fc1 = PatchConv2d(inplanes, embed_dims, 1) if with_stride_4 else None
+        self.fc2 = PatchConv2d(2 * inplanes, embed_dims, 1)
+        self.fc3 = PatchConv2d(4 * inplanes, embed_dims, 1)
+        self.fc4 = PatchConv2d(4 * inplanes, embed_dims, 1)
 
     def forward(self, image: Tensor) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
         """``(B, 3, H, W)`` to maps ``(B, C, H / s, W / s)`` for the strides s = 4, 8, 16, 32 (rounded up).
 
         The first is None without ``with_stride_4``.
         """
-        c1 = self.stem(image)
+        c1 = self.stem(channels_last(image))
         c2 = self.conv2(c1)
         c3 = self.conv3(c2)
         c4 = self.conv4(c3)

@@ -12,7 +12,7 @@ from mmlape.registry import MODELS
 
 from .attention import AttentionLayer
 from .patch_embed import pad_to_multiple
-from .strided_conv import StridedConv2d
+from .strided_conv import PatchConv2d
 
 # Side of the grid that PVTv2's linear attention pools to.
 LINEAR_GRID = 7
@@ -63,7 +63,7 @@ class SpatialReductionAttention(AttentionLayer):
         self.reduces = self.linear or self.sr_ratio > 1
         if self.reduces:
             kernel = 1 if self.linear else self.sr_ratio
-            self.sr = StridedConv2d(embed_dims, embed_dims, kernel, stride=kernel)
+            self.sr = PatchConv2d(embed_dims, embed_dims, kernel)
             self.norm = nn.LayerNorm(embed_dims)
         self.proj = nn.Linear(embed_dims, embed_dims)
         self.position = position

@@ -1,10 +1,13 @@
-"""Strided convolutions of narrow maps in bfloat16: what PyTorch leaves unwritten."""
+"""Strided convolutions of narrow maps in bfloat16, which PyTorch leaves unwritten, and of patches side by side."""
+
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.profiler import profile
 
-from mmlape.layers.strided_conv import StridedConv2d
+from mmlape.layers.strided_conv import PatchConv2d, StridedConv2d
 
 
 @pytest.mark.parametrize(
@@ -27,3 +30,31 @@ def test_narrow_maps(kernel, stride, padding, width, by_autocast):
             found = conv.bfloat16()(maps.bfloat16())
         assert found.dtype == torch.bfloat16
         torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize('side', [1, 2, 4])
+@pytest.mark.parametrize('batch', [1, 2])
+def test_patches_of_tokens_are_those_of_a_convolution(side, batch):
+    """Values and gradients; maps of whole patches that are views of tokens need no convolution."""
+    torch.manual_seed(0)
+    conv = PatchConv2d(5, 6, side)
+    tokens = torch.randn(batch, 8 * 12, 5, requires_grad=True)
+    maps = tokens.transpose(1, 2).unflatten(2, (8, 12))
+    inputs, found = (tokens, conv.weight, conv.bias), []
+    for call in (conv, partial(nn.Conv2d.forward, conv)):
+        out = call(maps)
+        found.append((out, *torch.autograd.grad(out.square().sum(), inputs)))
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-4)
+    assert found[0][0].flatten(2).transpose(1, 2).is_contiguous()
+    with profile() as profiled:
+        conv(maps)
+    assert not [event.key for event in profiled.key_averages() if 'conv' in event.key]
+
+
+def test_patches_of_other_maps():
+    """What is left at the edge is left out, as by a convolution."""
+    conv = PatchConv2d(5, 6, 2)
+    tokens = torch.randn(1, 5 * 6, 5).transpose(1, 2).unflatten(2, (5, 6))
+    for maps in (torch.randn(1, 5, 4, 6), tokens, tokens.transpose(2, 3)[:, :, :4]):
+        torch.testing.assert_close(conv(maps), nn.Conv2d.forward(conv, maps))
