@@ -9,7 +9,6 @@ docs/training.md.
 import argparse
 import sys
 
-import mmlape
 from mmlape import launch
 
 
@@ -56,14 +55,15 @@ def main():
     import torch
     from mmengine.config import Config
 
+    from mmlape.engine.capture import read_capture
+    from mmlape.engine.replay import build_captured_model, replay
+
     with launch.stop_with_message():
-        capture = mmlape.engine.capture.read_capture(options.file)
-        config = (
-            Config.fromfile(mmlape.shipped.find_config(options.config)) if options.config else None
-        )
+        capture = read_capture(options.file)
+        config = Config.fromfile(launch.find_config(options.config)) if options.config else None
         device = torch.device(options.device)
-        model = mmlape.engine.replay.build_captured_model(capture, config, options.trust)
-        found = mmlape.engine.replay.replay(capture, model, device)
+        model = build_captured_model(capture, config, options.trust)
+        found = replay(capture, model, device)
     report(capture, found)
 
 
