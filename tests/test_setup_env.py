@@ -385,6 +385,20 @@ def test_an_archive_is_joined_where_only_the_cpus_operators_are_compiled(
         assert parts.units.are_joined(again) is joined
 
 
+def test_without_its_own_operator_an_environment_is_ready_all_the_same(parts, capsys):
+    operators, ran = importlib.import_module('operators'), []
+
+    def run(*command, quiet):
+        ran.append(command)
+        return len(ran) == 1
+
+    for _ in range(2):
+        operators.compile_operators(SimpleNamespace(python='python', run=run))
+    assert ran == [('python', ROOT / 'mmlape' / 'ops' / 'build.py')] * 2
+    assert all(path.is_file() for path in operators.SOURCES) and len(operators.SOURCES) == 2
+    assert capsys.readouterr().out.count('slower PyTorch form') == 1
+
+
 # -- steps ----------------------------------------------------------------------------------------
 
 

@@ -103,7 +103,8 @@ def _inputs(
     samples = (batch, queries, heads, levels, points)
     cells = sum(height * across for height, across in zip(shapes[::2], shapes[1::2]))
     fits = logits.shape == samples and offsets.shape == (*samples, 2)
-    if not fits or references.numel() != 2 * queries or cells != values or min(shapes) < 0:
+    fits = fits and references.numel() == 2 * queries
+    if not fits or cells != values or len(shapes) != 2 * levels or min(shapes) < 0:
         raise ValueError(
             'value (B, sum of H * W, heads, D), offsets (B, N, heads, levels, points, 2), logits (B, N, heads, levels, '
             f'points), N references and shapes do not fit: got {tuple(value.shape)}, {tuple(offsets.shape)}, '

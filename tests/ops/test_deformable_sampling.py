@@ -176,8 +176,9 @@ def test_shapes_that_do_not_fit_are_refused(part):
     cut = parts[part][1:] if part == 'shapes' else parts[part][:, 1:]
     with pytest.raises(ValueError, match='do not fit: got'):
         deformable_sampling(**{**parts, part: cut})
-    with pytest.raises(ValueError, match='do not fit: got'):
-        deformable_sampling(value, offsets, logits, references, [-5, -4, 3, 2, 1, 1])
+    for wrong in ([-5, -4, 3, 2, 1, 1], [*shapes, 0], [5, 4, 3, 2, 2, 1]):
+        with pytest.raises(ValueError, match='do not fit: got'):
+            deformable_sampling(value, offsets, logits, references, wrong)
 
 
 def test_pytorchs_own_checks():

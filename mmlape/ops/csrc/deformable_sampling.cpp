@@ -106,8 +106,8 @@ INLINE bool is_nowhere(T x, T y) {
   return !(x - x == 0 && y - y == 0);
 }
 
-// Calls each(sample, x, y, height, width, start) for the samples of query `q` and head `h`; `start` is the level's
-// first cell.
+// Calls each(at, x, y, height, width, start), inlined, for the samples of query `q` and head `h`; `at` is the index of
+// their weights, `start` the level's first cell.
 template <typename T, typename Each>
 INLINE void each_sample(const Inputs<T>& in, int64_t b, int64_t h, int64_t q, const Each& each) {
   const int64_t per_query = in.n.levels * in.n.points;
