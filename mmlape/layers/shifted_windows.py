@@ -79,7 +79,9 @@ class ShiftedWindowAttention(Attention):
             raise ValueError(f'{type(self).__name__} takes no prefix tokens, got {layout}')
         window = self.window_size
         maps = tokens.unflatten(1, layout.grid)
-        maps = F.pad(maps, (0, 0, 0, -layout[1] % window[1], 0, -layout[0] % window[0]))
+        down, right = -layout[0] % window[0], -layout[1] % window[1]
+        if down or right:  # padding by nothing is a copy
+            maps = F.pad(maps, (0, 0, 0, right, 0, down))
         padded = Layout((maps.shape[1], maps.shape[2]))
         if inside is not None and padded.grid != layout.grid:
             inside = inside.position(padded)

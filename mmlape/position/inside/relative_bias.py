@@ -62,7 +62,7 @@ class OffsetBias(AttentionPosition):
         bias = self._between(table, queries_on, keys_on, step)
         keys, queries = (getattr(where, 'num_prefix', 0) for where in (key, query))
         if self.prefix_table is None:
-            return F.pad(bias, (keys, 0, queries, 0))
+            return F.pad(bias, (keys, 0, queries, 0)) if keys or queries else bias
         reading, read, among = self.prefix_table.to(bias.dtype)[:, None, :, None, None]
         cells = torch.cat([read.expand(-1, -1, bias.shape[2], keys), bias], dim=3)
         across = reading.expand(-1, -1, queries, bias.shape[3])
@@ -194,12 +194,20 @@ def _without_sign(side: int, device: torch.device) -> Tensor:
     return torch.arange(1 - side, side, device=device).abs()
 
 
+@kept
+def _offsets(queries: int, keys: int, step: int, device: torch.device) -> Tensor:
+    """Offset of every pair of query and key on an axis, counted from the lowest, flat; fractions where keys are
+    coarser."""
+    own, others = (centres(count, queries, device) for count in (queries, keys))
+    offsets = (own[::step, None] - others[None]).flatten() + (queries - 1)
+    return offsets.long() if queries == keys else offsets
+
+
 def _at_offsets(table: Tensor, axis: int, queries: int, keys: int, step: int) -> Tensor:
     """Entries of an axis of offsets ``-(queries - 1) .. queries - 1`` for every pair of query and key on it."""
-    own, others = (centres(count, queries, table.device) for count in (queries, keys))
-    offsets = (own[::step, None] - others[None]).flatten() + (queries - 1)
+    offsets = _offsets(queries, keys, step, table.device)
     if queries == keys:
-        return table.index_select(axis, offsets.long())
+        return table.index_select(axis, offsets)
     offsets = offsets.clamp(0, 2 * queries - 2)
     lower = offsets.floor().long()
     below, above = (
