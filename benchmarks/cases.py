@@ -103,7 +103,8 @@ def dtn(side: int, channels: int, heads: int, pool: int, batch: int, width: int 
     """DTN as a multiple of LayerNorm, and the published maths where their map fits into memory."""
     grid = (side, width or side)
     models: dict[str, nn.Module] = {'LayerNorm': LN(channels)}
-    ours = DTN(channels, heads, pool=pool)
+    # Positions as published training starts with: with those of equation 7, plain products meet subnormal numbers.
+    ours = DTN(channels, heads, pool=pool, position_init='random')
     if side == grid[1] and side // pool < 32:
         published = DenseDTN(channels, heads, side, pool)
         with torch.no_grad():
