@@ -15,6 +15,7 @@ from mmlape.ops import build, library
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    monkeypatch.delenv('MMLAPE_OPS', raising=False)
     library.library.cache_clear()
     yield tmp_path / 'cache' / 'mmlape' / 'operators'
     library.library.cache_clear()
