@@ -19,7 +19,7 @@ def gelu_linear(act: nn.Module, hidden: Tensor, linear: nn.Module) -> Tensor:
         linear: What follows. One that a hook listens to, or that is no plain ``nn.Linear``, is called as it is.
     """
     if not (
-        isinstance(act, nn.GELU) and _is_plain(act) and _is_plain(linear) and _keeps_both(hidden)
+        _keeps_both(hidden) and isinstance(act, nn.GELU) and _is_plain(act) and _is_plain(linear)
     ):
         return linear(act(hidden))
     weight, bias = linear.weight, linear.bias
@@ -69,7 +69,7 @@ def _keeps_both(hidden: Tensor) -> bool:
         or torch.jit.is_tracing()
         or torch._C._are_functorch_transforms_active()
     )
-    return torch.is_grad_enabled() and hidden.requires_grad and not looked_at
+    return not looked_at and torch.is_grad_enabled() and hidden.requires_grad
 
 
 def _is_plain(module: nn.Module) -> bool:
