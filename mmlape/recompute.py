@@ -66,12 +66,13 @@ def recomputed(module: nn.Module, *args: Any) -> Any:
     """
     if not torch.is_grad_enabled():
         return module(*args)
-    if torch.compiler.is_compiling() or not _keeps_statistics(module):
+    if torch.compiler.is_compiling() or not keeps_statistics(module):
         return checkpoint(module, *args, use_reentrant=False)
     return checkpoint(module, *args, use_reentrant=False, context_fn=_first_and_again)
 
 
-def _keeps_statistics(module: nn.Module) -> bool:
+def keeps_statistics(module: nn.Module) -> bool:
+    """Whether a pass of it changes running statistics."""
     return module.training and any(
         getattr(part, 'keeps_statistics', False) for part in module.modules()
     )

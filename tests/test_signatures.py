@@ -91,6 +91,7 @@ def options_of(cls):
             'drop_path_rate',
             'frozen_stages',
             'with_cp',
+            'compile_blocks',
             'out_type',
         )
         options |= dict.fromkeys((*common, 'out_indices', 'init_cfg', 'final_norm', *cls.short))

@@ -324,6 +324,7 @@ def test_command_line(path):
     ('path', 'value'),
     [
         ('model.backbone.with_cp', True),
+        ('model.backbone.compile_blocks', True),
         ('model.backbone.with_dist_token', True),
         ('model.backbone.joining.type', 'mmlape.LaPE'),
         ('model.backbone.joining', dict(type='mmlape.LaPE')),

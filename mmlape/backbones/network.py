@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mmlape.checks import check_bool, check_grid, check_outputs, check_positive_int
+from mmlape.compiled import check_compile_blocks
 from mmlape.layers.dropout import build_dropout
 from mmlape.layout import Layout
 from mmlape.norm import build_token_norm
@@ -40,6 +41,7 @@ _COMMON = dict(
     pre_norm=False,
     frozen_stages=-1,
     with_cp=False,
+    compile_blocks=False,
     init_cfg=None,
 )
 
@@ -107,6 +109,8 @@ class StagedTransformer(Backbone):
             * ``frozen_stages``: -1 (default): nothing is frozen; 0: what makes the first tokens, and the embedding of
               their position; n: the first n layers or stages too, and prefix tokens that have joined by then.
             * ``with_cp``: recompute each block in the backward pass to save memory. Default False.
+            * ``compile_blocks``: True for blocks by ``torch.compile``, a graph for each kind of block that serves all
+              sizes; or its arguments, ``dict(mode='max-autotune-no-cudagraphs')``. Default False.
             * ``init_cfg``: e.g. ``dict(type='mmlape.Pretrained', source='timm', model='deit_tiny_patch16_224')``.
 
     Returns (``forward``):
@@ -184,6 +188,7 @@ class StagedTransformer(Backbone):
         dims = [size['embed_dims'] for size in sizes]
         self.embed_dims: Any = dims if self.counts == 'stages' else dims[0]
         self.with_cp = check_bool('with_cp', own['with_cp'])
+        self.compile_blocks = check_compile_blocks(own['compile_blocks'])
         built = self._count(sizes, own['out_indices'])
         self.frozen_stages = check_positive_int(
             'frozen_stages', own['frozen_stages'], minimum=-1, maximum=self.num_units
@@ -279,6 +284,7 @@ class StagedTransformer(Backbone):
                     dropout=self.drop_after_position,
                     norm=getattr(self, names['norm'], None) if self.stage_norm else None,
                     with_cp=self.with_cp,
+                    compile_blocks=self.compile_blocks,
                 )
             )
         return stages

@@ -9,10 +9,10 @@ from typing import NamedTuple, overload
 import torch
 from torch import Tensor, nn
 
+from mmlape.compiled import run_block
 from mmlape.layers import Stem
 from mmlape.layout import Layout
 from mmlape.position import AttentionPosition, InsidePlan, JoinedPosition, PositionPlan
-from mmlape.recompute import recomputed
 
 Part = nn.Module | nn.Parameter
 
@@ -47,6 +47,7 @@ class Stage:
         dropout: Of tokens with their position.
         norm: Of the tokens at the end, whatever follows, or None.
         with_cp: Recompute each block in the backward pass.
+        compile_blocks: Compile them, see :func:`~mmlape.compiled.run_block`.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Stage:
     dropout: nn.Module = field(default_factory=nn.Identity)
     norm: nn.Module | None = None
     with_cp: bool = False
+    compile_blocks: bool | dict = False
 
     @property
     def num_prefix(self) -> int:
@@ -121,7 +123,9 @@ class Stage:
             if inside:
                 arguments = (*arguments, inside[layout.num_prefix])
             block = self.blocks[layer]
-            tokens = recomputed(block, *arguments) if self.with_cp else block(*arguments)
+            tokens = run_block(
+                block, *arguments, with_cp=self.with_cp, compile_blocks=self.compile_blocks
+            )
         return tokens, layout
 
     def end(self, tokens: Tensor, layout: Layout) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 import timm.layers
-from timm.layers import DropPath, LayerScale
+from timm.layers import LayerScale
 from torch import Tensor, nn
 
 from mmlape.checks import check_positive_int, check_rate
@@ -15,7 +15,7 @@ from mmlape.position import InsidePlan
 from mmlape.registry import MODELS
 
 from .activation import build_activation
-from .dropout import build_dropout
+from .dropout import DropPath, build_dropout
 from .gelu_linear import gelu_linear
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from timm.layers import DropPath
 from torch import Tensor, nn
 
 from .conv_mlp import ConvMlp
 from .deformable import DeformableAttention, SamplingPlan, Shapes
+from .dropout import DropPath
 
 
 class _Attending(nn.Module):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import cast
 
 import torch
@@ -12,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_number, check_option, check_outputs, check_positive_int
+from mmlape.compiled import check_compile_blocks, run_block
 from mmlape.layers import (
     DeformableAttention,
     Interaction,
@@ -22,7 +22,6 @@ from mmlape.layers import (
     sampling_plan,
 )
 from mmlape.layout import Grid
-from mmlape.recompute import recomputed
 from mmlape.registry import MODELS
 
 from ..base import Backbone
@@ -62,6 +61,7 @@ class ViTAdapter(Backbone):
         norm_cfg: Batch norms of the spatial prior and of the outputs. Default ``dict(type='BN')``; ``SyncBN`` is
             published.
         with_cp: Recompute ViT blocks, injectors and extractors in the backward pass. Default False.
+        compile_blocks: Compile them, see :class:`~mmlape.backbones.network.StagedTransformer`. Default False.
         init_cfg: Initialisation of the whole backbone; ``vit`` has its own ``init_cfg`` for ViT weights.
 
     Returns (``forward``):
@@ -85,11 +85,13 @@ class ViTAdapter(Backbone):
         out_indices: int | Sequence[int] = (0, 1, 2, 3),
         norm_cfg: dict | None = None,
         with_cp: bool = False,
+        compile_blocks: bool | dict = False,
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(init_cfg)
-        self.vit = _build_vit(vit, with_cp)
         self.with_cp = with_cp
+        self.compile_blocks = check_compile_blocks(compile_blocks)
+        self.vit = _build_vit(vit, with_cp=with_cp, compile_blocks=compile_blocks)
         self.embed_dims = dims = self.vit.embed_dims
         self.interaction_indexes = _resolve_interactions(interaction_indexes, self.vit.num_units)
         self.vit_feature = check_option('vit_feature', vit_feature, _VIT_FEATURES)
@@ -187,8 +189,10 @@ class ViTAdapter(Backbone):
     def _run(
         self, module: nn.Module, stream: Tensor, other: Tensor, plan: SamplingPlan, *rest
     ) -> Tensor:
-        call = partial(recomputed, module) if self.with_cp else module
-        return call(stream, other, plan, *rest)
+        arguments = (stream, other, plan, *rest)
+        return run_block(
+            module, *arguments, with_cp=self.with_cp, compile_blocks=self.compile_blocks
+        )
 
     def _pad(self, image: Tensor) -> Tensor:
         """Pad to whole cells of the coarsest map."""
@@ -209,12 +213,11 @@ class ViTAdapter(Backbone):
                 module.init_weights()
 
 
-def _build_vit(vit: dict, with_cp: bool) -> StagedTransformer:
+def _build_vit(vit: dict, **ways: bool | dict) -> StagedTransformer:
     if not isinstance(vit, dict):
         raise TypeError(f'vit must be the config of a VisionTransformer, got {vit!r}')
     options = {'type': 'mmlape.VisionTransformer', **vit}
-    if with_cp:
-        options['with_cp'] = True
+    options.update({name: way for name, way in ways.items() if way is not False})
     built = MODELS.build(options)
     one_stage = isinstance(built, StagedTransformer) and len(built.stages()) == 1
     if not one_stage or built.counts != 'layers':
