@@ -99,7 +99,9 @@ def _arguments_of_torch(
     convolution reads tokens on a grid of changing sides (``cannot determine truth value of Relational``, torch 2.11).
     """
     if backend == 'inductor':
-        of_mode = torch._inductor.list_mode_options(mode, dynamic) if mode else {}
+        from torch._inductor import list_mode_options  # seconds, for those who compile alone
+
+        of_mode = list_mode_options(mode, dynamic) if mode else {}
         options = {'layout_optimization': False, **of_mode, **(options or {})}
         mode = None
     return dict(others, backend=backend, dynamic=dynamic, mode=mode, options=options)

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 from toy_training import toy_config, toy_run
 
+from mmlape import compiled as compiled_module
 from mmlape.backbones import Backbone
 from mmlape.layers.dropout import DropPath
 from mmlape.registry import MODELS
@@ -314,6 +315,21 @@ def test_blocks_of_fsdp_run_plain():
 def test_other_values_are_refused(build, value, error, words):
     with pytest.raises(error, match=words):
         build(compile_blocks=value)
+
+
+def test_arguments_of_the_compiler():
+    given = compiled_module._arguments_of_torch(
+        mode='max-autotune-no-cudagraphs', options=dict(epilogue_fusion=False)
+    )
+    assert given['dynamic'] is True and given['mode'] is None
+    assert given['options'] == dict(
+        layout_optimization=False,
+        max_autotune=True,
+        coordinate_descent_tuning=True,
+        epilogue_fusion=False,
+    )
+    found = compiled_module._arguments_of_torch(dynamic=False, **EAGER)
+    assert found == dict(EAGER, dynamic=False, mode=None, options=None)
 
 
 def test_an_adapter_passes_it_on():
