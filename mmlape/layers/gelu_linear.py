@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 from torch.nn.modules import module as hooks
 
 
@@ -29,7 +29,7 @@ def gelu_linear(act: nn.Module, hidden: Tensor, linear: nn.Module) -> Tensor:
         or not weight.requires_grad
     ):
         return linear(act(hidden))
-    if torch.is_autocast_enabled(hidden.device.type):
+    if weight.dtype != hidden.dtype:  # under autocast
         weight, bias = weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
     return _GeluLinear.apply(hidden, weight, bias, act.approximate)
 
@@ -68,6 +68,7 @@ def _keeps_both(hidden: Tensor) -> bool:
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
         or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
     )
     return not looked_at and torch.is_grad_enabled() and hidden.requires_grad
 

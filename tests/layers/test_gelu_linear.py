@@ -85,6 +85,12 @@ def test_is_called_as_it_is_where_nothing_is_saved_by_it():
     assert type(gelu_linear(act, hidden, linear).grad_fn).__name__ == '_GeluLinearBackward'
     tangent = torch.func.jvp(lambda x: gelu_linear(act, x, linear), (hidden,), (hidden,))[1]
     assert torch.isfinite(tangent).all()
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(hidden, hidden.detach())
+        out = torch.autograd.forward_ad.unpack_dual(gelu_linear(act, dual, linear))
+    torch.testing.assert_close(out.tangent, tangent)
+    meta = [part.to('meta') for part in parts()]
+    assert gelu_linear(*meta).shape == (2, 4, 3)
     per_image = torch.func.vmap(torch.func.grad(lambda x: gelu_linear(act, x, linear).sum()))(
         hidden
     )
