@@ -6,16 +6,8 @@ _base_ = [
 
 max_iters = 500
 model = dict(
-    backbone=dict(_base_.micro_vit, _delete_=True, patch_size=8),
-    # Patches of 8 pixels: strides 4, 8, 16 and 32.
-    neck=dict(
-        _delete_=True,
-        type='mmlape.SimpleFeaturePyramid',
-        in_channels=96,
-        out_channels=64,
-        scales=[2, 1, 0.5],
-        num_outs=4,
-    ),
+    backbone=dict(_base_.micro_vit, _delete_=True),
+    neck=dict(_base_.micro_pyramid, _delete_=True),
 )
 param_scheduler = [
     _base_.param_scheduler[0],

@@ -8,7 +8,7 @@ _base_ = [
 find_unused_parameters = False
 max_iters = 600
 warmup = max_iters // 10
-channels = 64
+channels = _base_.micro_pyramid.out_channels
 head = dict(
     in_channels=channels,
     channels=channels,
@@ -21,16 +21,8 @@ head = dict(
 )
 
 model = dict(
-    backbone=dict(_base_.micro_vit, _delete_=True, patch_size=8),
-    # Patches of 8 pixels: strides 4, 8, 16 and 32.
-    neck=dict(
-        _delete_=True,
-        type='mmlape.SimpleFeaturePyramid',
-        in_channels=96,
-        out_channels=channels,
-        scales=[2, 1, 0.5],
-        num_outs=4,
-    ),
+    backbone=dict(_base_.micro_vit, _delete_=True),
+    neck=dict(_base_.micro_pyramid, _delete_=True),
     decode_head=dict(
         head,
         _delete_=True,

@@ -1,7 +1,6 @@
 """How the operator for CPUs is compiled and found, and what is said where it is not."""
 
 import logging
-import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -112,7 +111,6 @@ def test_the_switch(cache, compiler, monkeypatch, said):
         library.is_there()
 
 
-@pytest.mark.skipif(not shutil.which('c++'), reason='there is no compiler')
 def test_it_is_compiled_without_warnings(tmp_path):
     command = [
         'c++',

@@ -1,7 +1,5 @@
 """Deformable attention's sampling in C++, beside the same in PyTorch's operators, and what PyTorch knows of it."""
 
-import os
-import shutil
 import subprocess
 import sys
 
@@ -17,10 +15,15 @@ from mmlape.recompute import recomputed
 CPU = torch.device('cpu')
 SHAPES = ((5, 4), (3, 2), (1, 1))
 QUERIES = ((6, 7),)
-pytestmark = pytest.mark.skipif(
-    os.environ.get('MMLAPE_OPS') == '0' or not shutil.which('c++'),
-    reason='the operator is switched off, or there is no compiler to make it',
-)
+
+
+@pytest.fixture(autouse=True)
+def switched_on(monkeypatch):
+    """Whatever the environment says: this is about the operator, which `make env` has compiled."""
+    monkeypatch.setenv('MMLAPE_OPS', '1')
+    library.library.cache_clear()
+    yield
+    library.library.cache_clear()
 
 
 def plan(shapes=SHAPES, queries=QUERIES):
@@ -283,6 +286,7 @@ def test_data_workers_can_use_it(module):
 
 
 _THREADS = """
+import sys
 import torch
 from mmlape.layers import sampling_plan
 from mmlape.ops import deformable_sampling
@@ -297,13 +301,13 @@ def run(threads):
     return out, *torch.autograd.grad(out.square().sum(), leaves)
 one, several, again = run(1), run(3), run(3)
 print(all(torch.equal(a, b) and torch.equal(b, c) for a, b, c in zip(one, several, again)))
-maps = open('/proc/self/maps').read()
+maps = open('/proc/self/maps').read() if sys.platform == 'linux' else ''
 print(len({line.split()[-1] for line in maps.splitlines() if 'libgomp' in line}))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != 'linux', reason='threads are those of GCC on Linux')
 def test_threads_change_nothing_and_are_pytorchs():
     done = subprocess.run([sys.executable, '-c', _THREADS], capture_output=True, text=True)
-    assert done.stdout.split() == ['True', '1'], done.stderr
+    # Threads are those of GCC on Linux; elsewhere one may compute alone.
+    assert done.stdout.split() == ['True', str(int(sys.platform == 'linux'))], done.stderr
