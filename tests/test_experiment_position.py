@@ -18,12 +18,12 @@ from mmengine.config import Config
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'tools'))
 
 import experiment_position
+from demo_parts.workers import run_jobs
 from experiments import position, table
 from experiments.chance import pixel_counts, without_position
 from experiments.records import Records, Run, settings_of
 from experiments.training import train
 from experiments.variants import EMBEDDINGS, JOININGS, VARIANTS
-from experiments.workers import run_jobs
 from worker_jobs import ENDLESS, KILLED, square
 
 from mmlape.datasets import build_digit_cells, cell_classes

@@ -9,10 +9,13 @@ import argparse
 import sys
 from pathlib import Path
 
+from demo_parts.catalogue import TASKS
+from demo_parts.run import ModelError, run_demo
+
 import mmlape.launch.waiting  # noqa: F401  (before PyTorch)
 
 ROOT = Path(__file__).resolve().parents[1]
-MODELS = ('mask_rcnn', 'segmenter', 'retinanet_dtn_pvt')
+MODELS = tuple(TASKS)
 DEFAULT_MODELS = MODELS[:2]
 
 
@@ -45,16 +48,15 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
     try:
-        print('Loading PyTorch and OpenMMLab ...', flush=True)
-        # Imported here, so that Ctrl-C is answered the same way during these seconds.
-        from demo_parts.run import run_demo
-
         run_demo(options)
     except KeyboardInterrupt:
         print(
             '\nStopped. `make demo` (or the same command again) continues from the last checkpoint.'
         )
         return 130
+    except ModelError as error:
+        print(f'\nerror: {error}', file=sys.stderr)
+        return 1
     return 0
 
 

@@ -13,9 +13,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'tools'))
 
 import demo
-from demo_parts import tasks
-from demo_parts.console import Console, clock
+from demo_parts import pictures, run
+from demo_parts.catalogue import TASKS
+from demo_parts.console import Console, Screen, clock
 from demo_parts.state import State, fingerprint, last_checkpoint
+from demo_parts.tasks import Relay
+from demo_parts.workers import Report
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,8 +26,16 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_demo_without_a_choice_is_the_detector_and_the_segmenter():
     assert demo.parse_arguments([]).task == ['mask_rcnn', 'segmenter']
     assert demo.parse_arguments(['--model', 'retinanet_dtn_pvt']).task == ['retinanet_dtn_pvt']
-    assert set(demo.MODELS) == set(tasks.TASKS)
-    assert all((ROOT / 'configs/demo' / task.config).is_file() for task in tasks.TASKS.values())
+    assert set(demo.MODELS) == set(TASKS)
+    for task in TASKS.values():
+        assert (ROOT / 'configs/demo' / task.config).is_file()
+        assert callable(getattr(pictures, task.draw))
+
+
+def test_what_shows_the_demo_needs_no_pytorch():
+    code = 'import sys, demo; sys.exit("torch" in sys.modules or "mmengine" in sys.modules)'
+    environment = {**os.environ, 'PYTHONPATH': f'{ROOT}{os.pathsep}{ROOT / "tools"}'}
+    subprocess.run([sys.executable, '-c', code], env=environment, check=True)
 
 
 def test_an_unknown_model_is_an_error_that_lists_the_known(capsys):
@@ -159,3 +170,95 @@ def test_lines_are_far_apart_where_there_is_no_terminal(monkeypatch, timed):
         screen.progress(0.1)
     assert len(stream.getvalue().splitlines()) == 2
     assert clock(125) == '2:05'
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def side_by_side(monkeypatch, stream):
+    monkeypatch.setattr(sys, 'stdout', stream)
+    screen = Screen()
+    first, second = Console({'first': 100}, screen), Console({'second': 100, 'more': 60}, screen)
+    first.begin('first')
+    second.begin('second')
+    return first, second
+
+
+def test_side_by_side_the_longest_counts(monkeypatch, timed):
+    stream = io.StringIO()
+    first, second = side_by_side(monkeypatch, stream)
+    assert 'about 2:40 left' in stream.getvalue().splitlines()[-1]
+    timed.now += 100
+    second.progress(1.0)
+    first.progress(0.5)
+    assert 'about 1:40 left' in stream.getvalue().splitlines()[-1]
+    second.end('done')
+    timed.now += 100
+    first.end('done')
+    second.begin('more')
+    assert 'about 1:00 left' in stream.getvalue().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ('columns', 'shown'),
+    [
+        (120, '  first   50%  loss 1.5  |  second   25%  loss 2.5  |  about 7:12 left in all'),
+        (70, '  first   50%  |  second   25%  |  about 7:12 left in all'),
+        (40, '  about 7:12 left in all'),
+    ],
+)
+def test_a_terminal_has_one_line_for_all(monkeypatch, timed, columns, shown):
+    monkeypatch.setenv('COLUMNS', str(columns))
+    stream = Terminal()
+    first, second = side_by_side(monkeypatch, stream)
+    timed.now += 50
+    first.progress(0.5, 'loss 1.5')
+    timed.now += 30
+    second.progress(0.25, 'loss 2.5')
+    last = stream.getvalue().split('\r')[-1]
+    assert last == shown
+    second.say('something')
+    assert stream.getvalue().endswith('\r' + ' ' * len(last) + '\rsomething\n')
+
+
+def test_a_process_tells_the_console_of_another():
+    told = []
+    relay = Relay(told.append)
+    relay.progress(0.5, 'half', resumed=0.25)
+    assert told == [('progress', (0.5, 'half'), {'resumed': 0.25})]
+
+
+def test_a_model_that_fails_ends_the_demo_with_its_reason(tmp_path, monkeypatch, capsys):
+    options = [
+        '--quick',
+        '--work-dir',
+        str(tmp_path / 'out'),
+        '--data-root',
+        str(tmp_path / 'data'),
+    ]
+    monkeypatch.setattr(run, 'run_jobs', lambda *args: (yield Report('error', 1, 'no room')))
+    assert demo.main(options) == 1
+    said = capsys.readouterr().err
+    assert 'Segmenter failed' in said and 'segmenter.log' in said and said.endswith('no room\n')
+    assert not (tmp_path / 'out/results.json').exists()
+
+
+def test_every_core_is_used_once(tmp_path, monkeypatch):
+    given = {}
+
+    def remember(function, jobs, workers):
+        given[workers] = [job.threads for job in jobs]
+        yield from (Report('result', number, {}) for number in range(len(jobs)))
+
+    monkeypatch.setattr(run, 'run_jobs', remember)
+    monkeypatch.delenv('OMP_NUM_THREADS', raising=False)
+    for available in (1, 2, 8):
+        monkeypatch.setattr(run, 'cores', lambda count=available: count)
+        consoles = {key: Console({}) for key in ('segmenter', 'mask_rcnn')}
+        run.train_models(demo.parse_arguments(['--quick']), 'data', consoles)
+        assert given.popitem() == (min(available, 2), [max(1, available // 2)] * 2)
+    monkeypatch.setenv('OMP_NUM_THREADS', '3')
+    run.train_models(demo.parse_arguments(['--quick']), 'data', consoles)
+    assert given.popitem() == (2, [None, None])

@@ -1,6 +1,7 @@
-"""What the demo says on screen: lines, a progress line and the time left; everything else goes to a log file."""
+"""What the demo says on screen: lines, progress and the time left; everything else goes to a log file."""
 
 import contextlib
+import shutil
 import sys
 import time
 import warnings
@@ -13,28 +14,68 @@ LINE_INTERVAL = 15.0
 WIDTH = 100
 
 
-class Console:
-    """Writes to the screen, knows how much work there is and how fast it went so far.
+class Screen:
+    """Where consoles of things that go on side by side write, a line of progress for all of them."""
 
-    Args:
-        steps: Name and expected seconds of every step of the demo that is still to be done.
-    """
-
-    def __init__(self, steps: dict[str, float]) -> None:
+    def __init__(self) -> None:
         # Kept, because sys.stdout is redirected while OpenMMLab works.
         self.stream = sys.stdout
         self.on_terminal = self.stream.isatty()
-        self.expected = dict(steps)
-        self.spent = 0.0
-        self.spent_expected = 0.0
-        self.step = ''
-        self.started = self.shown = 0.0
+        self.consoles: list[Console] = []
+        self.width = self.shown = 0
 
     def say(self, text: str = '') -> None:
         """A line that stays."""
         self._clear()
         self.stream.write(text + '\n')
         self.stream.flush()
+
+    def progress(self, console: 'Console', now: float) -> None:
+        """Show how far this one is, and on a terminal all that go on, if that was not done just before."""
+        last = self.shown if self.on_terminal else console.shown
+        if now - last < (TERMINAL_INTERVAL if self.on_terminal else LINE_INTERVAL):
+            return
+        self.shown = console.shown = now
+        left = f'about {clock(max(each.seconds_left(now) for each in self.consoles))} left in all'
+        if not self.on_terminal:
+            self.stream.write(f'{console.status(True):<{WIDTH - 30}}  {left}\n')
+        else:
+            self._clear()
+            columns = shutil.get_terminal_size().columns - 1
+            running = [each for each in self.consoles if each.step]
+            texts = (
+                '  |'.join([each.status(detail) for each in running] + [f'  {left}'])
+                for detail in (True, False)
+            )
+            text = next((text for text in texts if len(text) <= columns), f'  {left}')[:columns]
+            self.width = len(text)
+            self.stream.write(text)
+        self.stream.flush()
+
+    def _clear(self) -> None:
+        if self.on_terminal:
+            self.stream.write('\r' + ' ' * self.width + '\r')
+
+
+class Console:
+    """Steps one after the other: says how far they are, how much work is left and how fast it went so far.
+
+    Args:
+        steps: Name and expected seconds of every step that is still to be done.
+        screen: Shared with what goes on side by side. Default None: its own.
+    """
+
+    def __init__(self, steps: dict[str, float], screen: Screen | None = None) -> None:
+        self.screen = screen or Screen()
+        self.screen.consoles.append(self)
+        self.expected = dict(steps)
+        self.spent = self.spent_expected = 0.0
+        self.step = self.detail = ''
+        self.fraction = self.resumed = self.started = self.shown = 0.0
+
+    def say(self, text: str = '') -> None:
+        """A line that stays."""
+        self.screen.say(text)
 
     def begin(self, step: str) -> None:
         """Announce a step."""
@@ -43,18 +84,12 @@ class Console:
 
     def progress(self, fraction: float, detail: str = '', resumed: float = 0.0) -> None:
         """Report that ``fraction`` (0 to 1) of the step is done, ``resumed`` of it by an earlier call of the demo."""
-        now = time.monotonic()
-        if now - self.shown < (TERMINAL_INTERVAL if self.on_terminal else LINE_INTERVAL):
-            return
-        self.shown = now
-        left = clock(self._seconds_left(now - self.started, fraction, resumed))
-        text = f'  {self.step}  {fraction:4.0%}  {detail}'
-        text = f'{text:<{WIDTH - 30}}  about {left} left in all'
-        if self.on_terminal:
-            self.stream.write('\r' + text[:WIDTH].ljust(WIDTH))
-        else:
-            self.stream.write(text + '\n')
-        self.stream.flush()
+        self.fraction, self.detail, self.resumed = fraction, detail, resumed
+        self.screen.progress(self, time.monotonic())
+
+    def status(self, with_detail: bool) -> str:
+        """How far the step is."""
+        return f'  {self.step}  {self.fraction:4.0%}  {self.detail if with_detail else ""}'.rstrip()
 
     def end(self, result: str, typical: bool = True) -> None:
         """Close the step with its result; ``typical`` ones tell how fast this machine is."""
@@ -64,29 +99,31 @@ class Console:
             self.spent += seconds
             self.spent_expected += expected
         self.say(f'  {self.step}  {result}  [{clock(seconds)}]')
+        self.step = ''
 
     def skip(self, step: str, result: str) -> None:
         """A step that an earlier call has done."""
         self.expected.pop(step, None)
         self.say(f'  {step}  {result}  [done before]')
 
-    def _seconds_left(self, elapsed: float, fraction: float, resumed: float) -> float:
+    def seconds_left(self, now: float) -> float:
         """Expected seconds of what is left, scaled by how fast this machine has been up to now."""
-        whole = self.expected.get(self.step, 0.0)
-        done = max(fraction - resumed, 0.0) * whole
-        pace = (self.spent + elapsed) / max(self.spent_expected + done, 1e-6)
-        if self.spent_expected + done < 2:
-            pace = 1.0
+        if not self.step:
+            return self._pace(0.0, 0.0) * sum(self.expected.values())
+        whole, elapsed = self.expected.get(self.step, 0.0), now - self.started
+        done = max(self.fraction - self.resumed, 0.0) * whole
+        pace = self._pace(elapsed, done)
         if done > 0.05 * whole:
             # The step's own pace tells more about its rest than that of steps of another kind.
             own = elapsed / done
             others = sum(self.expected.values()) - whole
-            return own * (1 - fraction) * whole + pace * others
-        return pace * (sum(self.expected.values()) - fraction * whole)
+            return own * (1 - self.fraction) * whole + pace * others
+        return pace * (sum(self.expected.values()) - self.fraction * whole)
 
-    def _clear(self) -> None:
-        if self.on_terminal:
-            self.stream.write('\r' + ' ' * WIDTH + '\r')
+    def _pace(self, elapsed: float, done: float) -> float:
+        """Seconds for each that was expected."""
+        known = self.spent_expected + done
+        return (self.spent + elapsed) / known if known >= 2 else 1.0
 
 
 def clock(seconds: float) -> str:

@@ -1,20 +1,21 @@
-"""The demo from beginning to end: data, both tasks, table."""
+"""The demo from beginning to end: data, the models side by side, table."""
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import time
+from collections.abc import Callable
 from pathlib import Path
-
-import torch
 
 from mmlape.datasets import build_digit_scenes
 from mmlape.version import __version__
 from mmlape.whole_files import write_whole
 
-from .console import Console, clock, output_to
-from .tasks import TASKS, TaskRun
+from .catalogue import TASKS, Call, Job
+from .console import Console, Screen, clock, output_to
+from .workers import cores, run_jobs
 
 DATA_STEP = 'Digit scenes: building'
 DATA_SECONDS = 12
@@ -23,62 +24,101 @@ QUICK_ITERATIONS = 6
 QUICK_SECONDS = 6  # of every step
 
 
+class ModelError(RuntimeError):
+    """Why, and where its log is."""
+
+
 def run_demo(options: argparse.Namespace) -> None:
     """Do what of the demo is not done yet; see tools/demo.py for the options."""
     started = time.monotonic()
-    tasks = [TASKS[key] for key in options.task]
-    steps = {DATA_STEP: DATA_SECONDS} | {k: v for task in tasks for k, v in task.steps.items()}
-    console = Console(dict.fromkeys(steps, QUICK_SECONDS) if options.quick else steps)
-    log_file = options.work_dir / 'demo.log'
-    console.say(
-        f'Everything is written to {shown(options.work_dir)}, details to {log_file.name}. '
+    screen = Screen()
+    consoles = {key: _console(key, options.quick, screen) for key in options.task}
+    screen.say(
+        f'Everything is written to {shown(options.work_dir)}, details to its *.log. '
         'Ctrl-C stops; the same command continues.'
     )
-    try:
-        with output_to(log_file):
-            data_id = build_data(options, console)
-            results = {}
-            for task in tasks:
-                run = TaskRun(
-                    task,
-                    options.config_root,
-                    options.work_dir / task.key,
-                    options.data_root,
-                    data_id,
-                    QUICK_ITERATIONS if options.quick else None,
-                    console,
+    data_id = build_data(options, consoles)
+    results = train_models(options, data_id, consoles)
+    report(options, results, time.monotonic() - started, screen)
+
+
+def train_models(
+    options: argparse.Namespace, data_id: str, consoles: dict[str, Console]
+) -> dict[str, dict]:
+    """Take all models through their steps, and return their results.
+
+    Each has a process and its share of the cores: small networks gain little from a second thread, and models that
+    train side by side leave no core idle.
+
+    Raises:
+        ModelError: One failed.
+    """
+    available = cores()
+    workers = min(len(consoles), available)
+    jobs = [
+        Job(
+            key,
+            options.config_root,
+            options.work_dir,
+            options.data_root,
+            data_id,
+            QUICK_ITERATIONS if options.quick else None,
+            None if 'OMP_NUM_THREADS' in os.environ else available // workers,
+        )
+        for key in consoles
+    ]
+    results = {}
+    next(iter(consoles.values())).say('  Loading PyTorch and OpenMMLab ...')
+    with contextlib.closing(run_jobs(do_job, jobs, workers)) as reports:
+        for said in reports:
+            job = jobs[said.job]
+            if said.kind == 'part':
+                method, args, named = said.value
+                getattr(consoles[job.key], method)(*args, **named)
+            elif said.kind == 'result':
+                results[job.key] = said.value
+            else:
+                raise ModelError(
+                    f'{TASKS[job.key].title} failed; what was written before is in {shown(job.log_file)}:\n{said.value}'
                 )
-                results[task.key] = run.run()
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        console.say(f'This went wrong; what was written before is in {shown(log_file)}:')
-        raise
-    report(options, results, time.monotonic() - started, console)
+    return {key: results[key] for key in consoles}
 
 
-def build_data(options: argparse.Namespace, console: Console) -> str:
+def do_job(job: Job, tell: Callable[[Call], None]) -> dict:
+    """Take a model through its steps, in a process of its own, which alone loads PyTorch and OpenMMLab."""
+    from .tasks import run_task
+
+    return run_task(job, tell)
+
+
+def _console(key: str, quick: bool, screen: Screen) -> Console:
+    steps = {DATA_STEP: DATA_SECONDS} | TASKS[key].steps
+    return Console(dict.fromkeys(steps, QUICK_SECONDS) if quick else steps, screen)
+
+
+def build_data(options: argparse.Namespace, consoles: dict[str, Console]) -> str:
     """Build the digit scenes where they are not there yet; return what tells them from others."""
-    console.begin(DATA_STEP)
-    root = build_digit_scenes(options.data_root, **(QUICK_DATA if options.quick else {}))
+    first, *others = consoles.values()
+    first.begin(DATA_STEP)
+    with output_to(options.work_dir / 'data.log'):
+        root = build_digit_scenes(options.data_root, **(QUICK_DATA if options.quick else {}))
     marker = json.loads((root / 'digit_scenes.json').read_text())
     sizes = marker['options']
-    console.end(
+    first.end(
         f'{sizes["num_train"]} training and {sizes["num_val"]} validation images', typical=False
     )
+    for console in others:
+        del console.expected[DATA_STEP]
     return marker['fingerprint']
 
 
 def report(
-    options: argparse.Namespace, results: dict[str, dict], seconds: float, console: Console
+    options: argparse.Namespace, results: dict[str, dict], seconds: float, screen: Screen
 ) -> None:
     """Write the table as JSON and Markdown, and show it."""
     machine = {
-        'device': torch.cuda.get_device_name() if torch.cuda.is_available() else 'CPU',
         'processor': platform.processor() or platform.machine(),
-        'threads': torch.get_num_threads(),
         'cpus': os.cpu_count(),
-        'torch': torch.__version__,
         'mmlape': __version__,
     }
     document = {'machine': machine, 'quick': options.quick, 'tasks': results}
@@ -86,15 +126,15 @@ def report(
     write_whole(options.work_dir / 'results.json', text.encode())
     table = markdown_table(results)
     write_whole(options.work_dir / 'results.md', f'# Demo results\n\n{table}\n'.encode())
-    console.say()
-    console.say(table)
-    console.say()
+    screen.say()
+    screen.say(table)
+    screen.say()
     if options.quick:
-        console.say('A quick run: the figures mean nothing but that everything works.')
+        screen.say('A quick run: the figures mean nothing but that everything works.')
     for result in results.values():
-        console.say(f'Picture: {shown(options.work_dir / result["picture"])}')
-    console.say(f'Table:   {shown(options.work_dir / "results.md")} (and results.json)')
-    console.say(f'This call took {clock(seconds)}.')
+        screen.say(f'Picture: {shown(options.work_dir / result["picture"])}')
+    screen.say(f'Table:   {shown(options.work_dir / "results.md")} (and results.json)')
+    screen.say(f'This call took {clock(seconds)}.')
 
 
 def markdown_table(results: dict[str, dict]) -> str:

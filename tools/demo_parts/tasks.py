@@ -1,80 +1,43 @@
-"""The demo's models, and how one is evaluated, trained and drawn with MMEngine's Runner."""
+"""How a model of the demo is evaluated, trained and drawn with MMEngine's Runner, in a process of its own."""
 
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from .console import Console, clock
-from .pictures import draw_instances, draw_label_maps
+from . import pictures
+from .catalogue import TASKS, Call, Job, describe
+from .console import output_to
 from .state import State, fingerprint, last_checkpoint
 
 
-@dataclass(frozen=True)
-class Task:
-    """One model of the demo.
-
-    Args:
-        key: Its folder's name.
-        title: Its name on screen.
-        config: Its config's file name in configs/demo.
-        metrics: Names for people of the metrics that the evaluator reports, with the factor that makes them 0..1.
-        seconds: Expected seconds of one evaluation and of the training, on 2 cores.
-        draw: Draws validation images into a PNG.
-    """
-
-    key: str
-    title: str
-    config: str
-    metrics: dict[str, tuple[str, float]]
-    seconds: tuple[float, float]
-    draw: Callable[[Runner, Path], None]
-
-    @property
-    def steps(self) -> dict[str, float]:
-        """Names of the steps on screen, with their expected seconds."""
-        evaluation, training = self.seconds
-        return {
-            f'{self.title}: untrained ': evaluation,
-            f'{self.title}: training  ': training,
-            f'{self.title}: trained   ': evaluation,
-        }
-
-
-TASKS = {
-    task.key: task
-    for task in (
-        Task(
-            'mask_rcnn',
-            'Mask R-CNN',
-            'mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes.py',
-            {'box AP': ('coco/bbox_mAP', 1.0), 'mask AP': ('coco/segm_mAP', 1.0)},
-            (20, 280),
-            draw_instances,
-        ),
-        Task(
-            'segmenter',
-            'Segmenter',
-            'segmenter_vit-micro-adapter-lape_mask_digit-scenes.py',
-            {'mIoU': ('mIoU', 0.01)},
-            (5, 255),
-            draw_label_maps,
-        ),
-        Task(
-            'retinanet_dtn_pvt',
-            'DTN-PVT RetinaNet',
-            'retinanet_pvt-micro-dtn_fpn_digit-scenes.py',
-            {'box AP': ('coco/bbox_mAP', 1.0)},
-            (8, 220),
-            draw_instances,
-        ),
+def run_task(job: Job, report: Callable[[Call], None]) -> dict:
+    """Take a model through all its steps; return its results and the machine's properties."""
+    if job.threads:
+        torch.set_num_threads(job.threads)
+    with output_to(job.log_file):
+        run = TaskRun(job, Relay(report))
+        results = run.run()
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else 'CPU'
+    return dict(
+        results,
+        machine=dict(device=device, threads=torch.get_num_threads(), torch=torch.__version__),
     )
-}
+
+
+class Relay:
+    """What a :class:`~demo_parts.console.Console` is told, from a process to the one that has the screen."""
+
+    def __init__(self, report: Callable[[Call], None]) -> None:
+        self.report = report
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: self.report((name, args, kwargs))
 
 
 class ProgressHook(Hook):
@@ -83,9 +46,7 @@ class ProgressHook(Hook):
     # After the hook that writes checkpoints.
     priority = 'LOWEST'
 
-    def __init__(
-        self, console: Console, on_checkpoint: Callable[[int], None] | None = None
-    ) -> None:
+    def __init__(self, console: Relay, on_checkpoint: Callable[[int], None] | None = None) -> None:
         self.console = console
         self.on_checkpoint = on_checkpoint
         self.resumed = 0.0
@@ -114,33 +75,20 @@ class TaskRun:
     """One task from the untrained model to the picture; every step is done once, whatever interrupts.
 
     Args:
-        task: What to do.
-        config_root: The folder of its config.
-        folder: Where results, checkpoints and the picture go.
-        data_root: The digit scenes.
-        data_id: What tells these digit scenes from others.
-        iterations: Number of training iterations, None for the config's.
+        job: What to do, and where.
         console: Where to report.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        config_root: Path,
-        folder: Path,
-        data_root: Path,
-        data_id: str,
-        iterations: int | None,
-        console: Console,
-    ) -> None:
-        self.task, self.folder, self.console = task, folder, console
-        self.cfg = Config.fromfile(config_root / task.config)
-        if iterations is not None:
-            shorten(self.cfg, iterations)
-        self.state = State(folder, fingerprint(self.cfg.to_dict(), data_id), console.say)
-        self.cfg.work_dir = str(folder)
-        move_data(self.cfg, data_root)
-        self.untrained, self.training, self.trained = task.steps
+    def __init__(self, job: Job, console: Relay) -> None:
+        self.task, self.console = TASKS[job.key], console
+        self.folder = job.work_dir / job.key
+        self.cfg = Config.fromfile(job.config_root / self.task.config)
+        if job.iterations is not None:
+            shorten(self.cfg, job.iterations)
+        self.state = State(self.folder, fingerprint(self.cfg.to_dict(), job.data_id), console.say)
+        self.cfg.work_dir = str(self.folder)
+        move_data(self.cfg, job.data_root)
+        self.untrained, self.training, self.trained = self.task.steps
 
     @property
     def picture(self) -> Path:
@@ -212,7 +160,7 @@ class TaskRun:
         self.console.begin(self.trained)
         runner = self._runner('trained', load_from=str(checkpoint))
         metrics = self._evaluate(runner)
-        self.task.draw(runner, self.picture)
+        getattr(pictures, self.task.draw)(runner, self.picture)
         self.state.put(trained=metrics)
         self.console.end(describe(metrics))
 
@@ -250,11 +198,3 @@ def move_data(cfg: Config, data_root: Path) -> None:
     for evaluator in (cfg.val_evaluator, cfg.test_evaluator):
         if 'ann_file' in evaluator:
             evaluator.ann_file = str(data_root / 'annotations/instances_val.json')
-
-
-def describe(metrics: dict[str, float]) -> str:
-    """Metrics on one line."""
-    return ', '.join(f'{name} {value:.3f}' for name, value in metrics.items())
-
-
-__all__ = ['TASKS', 'Task', 'TaskRun', 'clock']

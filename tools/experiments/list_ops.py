@@ -16,7 +16,7 @@ from mmlape.datasets import build_list_ops
 from mmlape.datasets.list_ops import HEAD
 from mmlape.whole_files import write_whole
 
-from .position import cores, do_left, one_run_per_line
+from .position import do_left, one_run_per_line, useful_cores
 from .records import Job, Records, Run, settings_of
 from .table import markdown_table, replace_table, score_of
 from .training import train
@@ -55,7 +55,7 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
             if norm in (options.only or NORMS)
         ]
     if not options.table:
-        do_left(jobs, records, options.workers or cores(), do_job, METRIC, RUN_SECONDS)
+        do_left(jobs, records, options.workers or useful_cores(), do_job, METRIC, RUN_SECONDS)
     found = [records.get(job.run) for job in jobs]
     results = {
         'chance': chance(data_root),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from demo_parts.console import Console, clock, output_to
+from demo_parts.workers import cores, run_jobs
 
 from mmlape.datasets import build_digit_cells
 from mmlape.whole_files import write_whole
@@ -21,7 +21,6 @@ from .records import Job, Records, Run, settings_of
 from .table import markdown, replace_table
 from .training import train
 from .variants import VARIANTS
-from .workers import run_jobs
 
 CONFIG = 'configs/experiments/segmenter_vit-micro_mask_digit-cells.py'
 STEP = 'Training'
@@ -57,7 +56,7 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
             for variant in variants
         ]
     if not options.table:
-        do_left(jobs, records, options.workers or cores(), do_job, 'mIoU', RUN_SECONDS)
+        do_left(jobs, records, options.workers or useful_cores(), do_job, 'mIoU', RUN_SECONDS)
     found = [records.get(job.run) for job in jobs]
     results = {
         'chance': without_position(pixel_counts(data_root, 'val')),
@@ -174,9 +173,6 @@ def _chosen(only: list[str] | None) -> list[str] | None:
     return [key for key in VARIANTS if only is None or key in only]
 
 
-def cores() -> int:
+def useful_cores() -> int:
     """How many there are for this process, at most as many as are useful."""
-    available = (
-        os.sched_getaffinity(0) if hasattr(os, 'sched_getaffinity') else range(os.cpu_count())
-    )
-    return min(MAX_WORKERS, len(available))
+    return min(MAX_WORKERS, cores())

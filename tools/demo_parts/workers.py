@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import queue
 import signal
 import traceback
@@ -14,7 +15,7 @@ PATIENCE = 1.0
 
 
 class Report(NamedTuple):
-    """What a process says about its job: ``kind`` is ``'part'`` (value 0 to 1), ``'result'`` or ``'error'`` (text)."""
+    """What a process says about its job: ``kind`` is ``'part'`` (meanwhile), ``'result'`` or ``'error'`` (text)."""
 
     kind: str
     job: int
@@ -22,7 +23,7 @@ class Report(NamedTuple):
 
 
 def run_jobs(
-    function: Callable[[Any, Callable[[float], None]], Any], jobs: list[Any], workers: int
+    function: Callable[[Any, Callable[[Any], None]], Any], jobs: list[Any], workers: int
 ) -> Iterator[Report]:
     """Call ``function(job, report)`` for every job, ``workers`` at a time, in order; yield what is said.
 
@@ -78,3 +79,10 @@ def _work(function: Callable, waiting: Any, said: Any) -> None:
             said.put(Report('error', number, traceback.format_exc()))
         else:
             said.put(Report('result', number, result))
+
+
+def cores() -> int:
+    """How many there are for this process."""
+    if hasattr(os, 'sched_getaffinity'):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
