@@ -15,6 +15,7 @@ from mmlape.position import AttentionPosition, InsidePlan
 from mmlape.registry import MODELS
 
 from .dropout import build_dropout
+from .linear import linear
 
 
 class AttentionLayer(nn.Module):
@@ -124,7 +125,7 @@ class AttentionLayer(nn.Module):
 
     def project(self, tokens: Tensor) -> Tensor:
         """The output projection and its dropout."""
-        return self.proj_drop(self.proj(tokens))
+        return self.proj_drop(linear(self.proj, tokens))
 
 
 @MODELS.register_module()
@@ -184,7 +185,7 @@ class Attention(AttentionLayer):
     ) -> Tensor:
         """Attend; ``(B, P + H * W, C)`` to the same shape."""
         layout = Layout.of(tokens, layout)
-        qkv = self.qkv(tokens)
+        qkv = linear(self.qkv, tokens)
         query, key, value = self.split_heads(qkv, 3)
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)

@@ -18,6 +18,7 @@ from mmlape.position import InsidePlan
 from mmlape.registry import MODELS
 
 from .attention import AttentionLayer
+from .linear import linear
 
 
 class KeyBlocks(NamedTuple):
@@ -101,7 +102,7 @@ class BigBirdAttention(AttentionLayer):
         present = padded_mask(tokens, layout, self.block_size)
         extra = present.shape[1] - tokens.shape[1]
         query, key, value = (
-            F.pad(part, (0, 0, 0, extra)) for part in self.split_heads(self.qkv(tokens), 3)
+            F.pad(part, (0, 0, 0, extra)) for part in self.split_heads(linear(self.qkv, tokens), 3)
         )
         out = self._attend_to_blocks(query, key, value, present)[:, :, : tokens.shape[1]]
         return self.project(out.transpose(1, 2).flatten(2))

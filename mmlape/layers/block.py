@@ -17,6 +17,7 @@ from mmlape.registry import MODELS
 from .activation import build_activation
 from .dropout import DropPath, build_dropout
 from .gelu_linear import gelu_linear
+from .linear import linear
 
 
 @MODELS.register_module()
@@ -54,13 +55,13 @@ class Mlp(timm.layers.Mlp):
 
     def forward(self, tokens: Tensor, layout: Layout | Grid | None = None) -> Tensor:
         """``(B, N, C)`` to the same shape."""
-        hidden = self.fc1(tokens)
+        hidden = linear(self.fc1, tokens)
         if isinstance(self.drop1, nn.Identity) and isinstance(self.norm, nn.Identity):
             return self.drop2(gelu_linear(self.act, hidden, self.fc2))
         hidden = self.drop1(self.act(hidden))
         if isinstance(self.norm, TokenNorm):
             hidden = self.norm(hidden, layout)
-        return self.drop2(self.fc2(hidden))
+        return self.drop2(linear(self.fc2, hidden))
 
 
 @MODELS.register_module()

@@ -15,6 +15,7 @@ from mmlape.registry import MODELS
 
 from .dropout import build_dropout
 from .gelu_linear import gelu_linear
+from .linear import linear
 
 
 @MODELS.register_module()
@@ -60,7 +61,7 @@ class ConvMlp(nn.Module):
         Raises:
             ValueError: If there are prefix tokens, which have no neighbours.
         """
-        hidden = self.fc1(tokens)
+        hidden = linear(self.fc1, tokens)
         if self.extra_relu:
             hidden = F.relu(hidden)
         if not isinstance(layout, Layout) and isinstance(layout[0], Sequence):
@@ -74,7 +75,7 @@ class ConvMlp(nn.Module):
             mixed = self._mix(hidden, layout.grid)
         if isinstance(self.drop, nn.Identity):
             return gelu_linear(self.act, mixed, self.fc2)
-        return self.drop(self.fc2(self.drop(self.act(mixed))))
+        return self.drop(linear(self.fc2, self.drop(self.act(mixed))))
 
     def _mix(self, hidden: Tensor, grid: Grid) -> Tensor:
         maps = self.dwconv['dwconv'](hidden.transpose(1, 2).unflatten(2, grid))

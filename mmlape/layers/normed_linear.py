@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from mmlape.layout import Grid, Layout
 from mmlape.norm import build_token_norm
 
+from .linear import product
+
 
 class PlainLinear(nn.Linear):
     """A linear layer that keeps PyTorch's initial values, whatever others of a network start from: a norm that follows
@@ -40,4 +42,4 @@ class NormedLinear(PlainLinear):
 
     def forward(self, tokens: Tensor, layout: Layout | Grid | None = None) -> Tensor:
         """``(B, N, in_features)`` to ``(B, N, out_features)``."""
-        return self.norm(super().forward(tokens), layout)
+        return self.norm(product(tokens, self.weight, self.bias), layout)

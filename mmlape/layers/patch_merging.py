@@ -9,6 +9,7 @@ from mmlape.layout import Grid, Layout
 from mmlape.norm import build_token_norm
 from mmlape.registry import MODELS
 
+from .linear import linear
 from .patch_embed import Stem, check_image, pad_to_multiple
 
 
@@ -52,4 +53,4 @@ class PatchMerging(Stem):
         cells = maps.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(0, 2, 4, 5, 3, 1)
         layout = Layout((cells.shape[1], cells.shape[2]))
         tokens = cells.flatten(3).flatten(1, 2)
-        return self.reduction(self.norm(tokens, layout)), layout
+        return linear(self.reduction, self.norm(tokens, layout)), layout

@@ -17,6 +17,7 @@ from mmlape.registry import MODELS
 
 from .attention import AttentionLayer
 from .bigbird import padded_mask, refuse_position
+from .linear import linear
 
 # Added to scores: a token reads from itself where there is nobody else, from padding never.
 ITSELF, ABSENT = -1e5, -1e9
@@ -94,8 +95,8 @@ class LSHAttention(AttentionLayer):
         refuse_position(self, inside)
         present = padded_mask(tokens, Layout.of(tokens, layout), self.chunk_size)
         extra = present.shape[1] - tokens.shape[1]
-        (query,) = self.split_heads(self.qk(tokens), 1)
-        (value,) = self.split_heads(self.v(tokens), 1)
+        (query,) = self.split_heads(linear(self.qk, tokens), 1)
+        (value,) = self.split_heads(linear(self.v, tokens), 1)
         query, value = (F.pad(part, (0, 0, 0, extra)) for part in (query, value))
         with torch.no_grad():
             order = self.buckets(query, present).argsort(dim=-1, stable=True)

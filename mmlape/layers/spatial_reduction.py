@@ -11,6 +11,7 @@ from mmlape.position import AttentionPosition, InsidePlan
 from mmlape.registry import MODELS
 
 from .attention import AttentionLayer
+from .linear import linear
 from .patch_embed import pad_to_multiple
 from .strided_conv import PatchConv2d
 
@@ -85,8 +86,8 @@ class SpatialReductionAttention(AttentionLayer):
         """
         layout = Layout.of(tokens, layout)
         source, keys = self._reduce(tokens, layout) if self.reduces else (tokens, layout)
-        (query,) = self.split_heads(self.q(tokens), 1)
-        key, value = self.split_heads(self.kv(source), 2)
+        (query,) = self.split_heads(linear(self.q, tokens), 1)
+        key, value = self.split_heads(linear(self.kv, source), 2)
         inside, bias = self.inside(layout, keys, inside), None
         if inside is not None:
             query, key, value = inside.place(query, key, value)

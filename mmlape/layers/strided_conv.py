@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .linear import product
+
 
 def channels_last(maps: Tensor) -> Tensor:
     """Maps ``(B, C, H, W)`` with the channels of a cell side by side in memory, where that saves time: in eager mode on
@@ -53,7 +55,7 @@ class PatchConv2d(StridedConv2d):
             return super().forward(maps)
         cells = maps.permute(0, 2, 3, 1).unflatten(2, (-1, side)).unflatten(1, (-1, side))
         weight = self.weight.permute(0, 2, 3, 1).flatten(1)
-        return F.linear(cells.transpose(2, 3).flatten(3), weight, self.bias).permute(0, 3, 1, 2)
+        return product(cells.transpose(2, 3).flatten(3), weight, self.bias).permute(0, 3, 1, 2)
 
 
 def _eager_on_cpu(maps: Tensor) -> bool:

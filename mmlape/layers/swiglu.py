@@ -11,6 +11,7 @@ from mmlape.registry import MODELS
 
 from .activation import build_activation
 from .dropout import build_dropout
+from .linear import linear
 
 
 @MODELS.register_module()
@@ -48,8 +49,8 @@ class SwiGLU(nn.Module):
 
     def forward(self, tokens: Tensor, layout: Layout | Grid | None = None) -> Tensor:
         """``(B, N, C)`` to the same shape."""
-        gate, value = self.fc1(tokens).chunk(2, dim=-1)
+        gate, value = linear(self.fc1, tokens).chunk(2, dim=-1)
         hidden = self.drop(self.act(gate) * value)
         if self.norm is not None:
             hidden = self.norm(hidden, layout)
-        return self.drop(self.fc2(hidden))
+        return self.drop(linear(self.fc2, hidden))

@@ -17,6 +17,7 @@ from mmlape.registry import MODELS
 
 from .block import Mlp
 from .dropout import build_dropout
+from .linear import linear
 from .patch_embed import Stem, check_image, pad_to_multiple
 
 # Sides of patches and steps from one to the next: of the image, then of the tokens.
@@ -75,7 +76,7 @@ class TokensToToken(Stem):
         tokens, layout = soft_split(image, *_FIRST)
         for layer in (self.attention1, self.attention2):
             tokens, layout = soft_split(layout.to_maps(layer(tokens)), *_NEXT)
-        return self.project(tokens), layout
+        return linear(self.project, tokens), layout
 
 
 def soft_split(maps: Tensor, side: int, step: int) -> tuple[Tensor, Layout]:
@@ -150,9 +151,9 @@ class _NarrowingAttention(nn.Module):
         self.proj_drop = build_dropout('drop_rate', drop_rate)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        query, key, value = self.qkv(tokens).unsqueeze(1).chunk(3, dim=-1)
+        query, key, value = linear(self.qkv, tokens).unsqueeze(1).chunk(3, dim=-1)
         read = F.scaled_dot_product_attention(query, key, value, scale=self.scale)
-        return (value + self.proj_drop(self.proj(read))).squeeze(1)
+        return (value + self.proj_drop(linear(self.proj, read))).squeeze(1)
 
 
 @MODELS.register_module()
@@ -195,13 +196,13 @@ class PerformerTokens(TokenLayer):
 
     def read(self, tokens: Tensor) -> Tensor:
         """Linear attention."""
-        key, query, value = self.kqv(tokens).chunk(3, dim=-1)
+        key, query, value = linear(self.kqv, tokens).chunk(3, dim=-1)
         with without_autocast(tokens.device):
             keys, queries = self.features(key), self.features(query)
             summed = keys.transpose(1, 2) @ value.to(keys.dtype)
             weights = queries @ keys.sum(dim=1).unsqueeze(2)
             read = (queries @ summed) / (weights + self.eps)
-        return value + self.proj_drop(self.proj(read.to(value.dtype)))
+        return value + self.proj_drop(linear(self.proj, read.to(value.dtype)))
 
     def features(self, x: Tensor) -> Tensor:
         """``(B, N, C)`` to ``(B, N, C / 2)``, all positive."""

@@ -46,9 +46,12 @@ def test_trains(build):
     without = [
         n
         for n, p in model.named_parameters()
-        if p.numel() and (p.grad is None or not p.grad.abs().sum() > 0)
+        if p.numel()
+        and (p.grad is None or not p.grad.abs().sum() > 0)
+        # What is added to all keys alike cancels in the softmax; whether rounding leaves something is chance. In qkv it
+        # is a part of what has a gradient.
+        and (p.grad is None or not n.endswith('attn.position.pe_norm.bias'))
     ]
-    # A bias on all keys alike cancels in the softmax; it is part of qkv, which has a gradient.
     assert without == []
 
 

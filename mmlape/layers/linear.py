@@ -1,0 +1,148 @@
+"""Linear layers by the fastest library that PyTorch has for this processor.
+
+PyTorch multiplies float32 matrices by MKL, which leaves AVX-512 aside on processors of others than Intel; oneDNN, which
+computes its convolutions, does not and takes less than half the time. Both are in every PyTorch for x86-64.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function, forward_ad
+from torch.nn.modules import module as hooks
+
+from mmlape.ops.build import is_wanted
+
+# Multiplications below which the call itself takes longer than is saved.
+FEW = 2**21
+
+
+def linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """``layer(x)``; what is no plain ``nn.Linear``, or has hooks, is called as it is.
+
+    Args:
+        layer: A linear layer, or what stands for one.
+        x: ``(..., C)``.
+    """
+    if is_looked_at() or not isinstance(layer, nn.Linear):
+        return layer(x)
+    if type(layer).forward is not nn.Linear.forward or not is_plain(layer):
+        return layer(x)
+    return product(x, layer.weight, layer.bias)
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``F.linear``, differentiable any number of times.
+
+    Args:
+        x: ``(..., C)``.
+        weight: ``(D, C)``.
+        bias: ``(D)`` or None (default).
+
+    Returns:
+        ``(..., D)``.
+    """
+    if not _by_onednn(x, weight):
+        return F.linear(x, weight, bias)
+    if torch.is_grad_enabled():
+        return _Linear.apply(x, weight, bias)
+    return _onednn(x, weight, bias)
+
+
+def outer_product(rows: Tensor, columns: Tensor) -> Tensor:
+    """``rows^T columns``, ``(R, C)`` of ``(N, R)`` and ``(N, C)``: the gradient of a weight."""
+    # oneDNN reads the left matrix row by row: the smaller one is copied for that.
+    if rows.shape[1] <= columns.shape[1]:
+        return product(rows.mT, columns.mT)
+    return product(columns.mT, rows.mT).mT
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether nothing is called when the module is, but its ``forward``."""
+    own = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return not (any(own) or hooks._has_any_global_hook())
+
+
+def is_looked_at() -> bool:
+    """Whether a graph is made of this call, or it is derived in another way than by autograd."""
+    return bool(
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    )
+
+
+class _Linear(Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _onednn(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        rows = grad.flatten(0, -2)
+        return (
+            product(grad, weight.mT) if needs_x else None,
+            outer_product(rows, x.flatten(0, -2)) if needs_weight else None,
+            rows.sum(0) if needs_bias else None,
+        )
+
+
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if not (weight.is_contiguous() or weight.mT.is_contiguous()):
+        weight = weight.contiguous()  # oneDNN takes a hundred times as long with gaps between rows
+    return _pointwise(x, weight, bias)
+
+
+def _pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, 'none', [], '')
+
+
+def _by_onednn(x: Tensor, weight: Tensor) -> bool:
+    return (
+        not is_looked_at()
+        and _onednn_is_faster()
+        # Modes that count or fake operators know PyTorch's.
+        and not torch._C._len_torch_dispatch_stack()
+        and x.is_cpu
+        and x.dtype is weight.dtype is torch.float32
+        and x.numel() * weight.shape[0] >= FEW
+        and {type(x), type(weight)} <= {Tensor, nn.Parameter}
+        and torch._C._get_mkldnn_enabled()
+        and not torch.is_autocast_enabled('cpu')
+    )
+
+
+@cache
+def _onednn_is_faster() -> bool:
+    """Whether this is such a processor, and ``MMLAPE_OPS`` is not ``'0'``."""
+    return (
+        is_wanted()
+        and torch.backends.mkl.is_available()
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, '_linear_pointwise')
+        and torch.backends.cpu.get_cpu_capability() == 'AVX512'
+        and 'GenuineIntel' not in _processor()
+    )
+
+
+def _processor() -> str:
+    """Its maker, among other words."""
+    known = Path('/proc/cpuinfo')
+    if known.is_file():
+        return known.read_text(errors='replace')[:1000]
+    return os.environ.get('PROCESSOR_IDENTIFIER', '') or platform.processor()
