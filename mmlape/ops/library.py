@@ -23,12 +23,12 @@ def library() -> tuple[ctypes.CDLL | None, str]:
         return None, f'switched off by {SWITCH}=0'
     try:
         if not binary().is_file():
-            text = 'the sampling of deformable attention is compiled for CPUs, once per machine (seconds)'
+            text = 'operators (deformable attention, DTN) are compiled for CPUs, once per machine (seconds)'
             print_log(text, logger='current', level=INFO)
         return ctypes.CDLL(str(build())), ''
     except (BuildError, OSError) as error:
         why = str(error)
-    text = f'deformable attention on CPUs runs in its PyTorch form, which is slower: {why} (docs/install.md)'
+    text = f'deformable attention and DTN run on CPUs in their PyTorch form, which is slower: {why} (docs/install.md)'
     print_log(text, logger='current', level=WARNING)
     return None, why
 

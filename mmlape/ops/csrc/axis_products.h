@@ -1,0 +1,182 @@
+// Products of small matrices ("maps") with tensors along one of their axes, and the gradients of maps.
+//
+// Both skip what lies outside of the range of places that a few rows of a map weigh at all: heads that look at their
+// neighbourhood, or to one end of the axis, have zeros elsewhere.
+
+#ifndef MMLAPE_AXIS_PRODUCTS_H
+#define MMLAPE_AXIS_PRODUCTS_H
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "processors.h"
+
+namespace {
+
+// Rows done at a time: 7, 14, 28 and 56 are the usual sides of grids, and seven sums hide the time an addition takes.
+constexpr int64_t kRows = 7;
+// Columns done at a time.
+template <typename T>
+constexpr int64_t kColumns = 128 / sizeof(T);
+
+// Square maps (count, length, length) in blocks of kRows rows, row index last, each with its range of places.
+template <typename T>
+struct Maps {
+  int64_t count, length, blocks;
+  std::vector<T> weights;  // (count, blocks, length, kRows), zeros beyond the last row
+  std::vector<int64_t> first, behind;  // (count, blocks)
+
+  // Weights next to nothing count as zeros: products with them would be subnormal numbers, for which processors take a
+  // hundred times as long.
+  Maps(const T* maps, int64_t count, int64_t length, bool transposed)
+      : count(count), length(length), blocks((length + kRows - 1) / kRows) {
+    const T trace = std::sqrt(std::numeric_limits<T>::min());
+    weights.assign(count * blocks * length * kRows, T(0));
+    first.assign(count * blocks, length);
+    behind.assign(count * blocks, 0);
+    const int64_t row_step = transposed ? 1 : length, place_step = transposed ? length : 1;
+    for (int64_t m = 0; m < count; ++m)
+      for (int64_t row = 0; row < length; ++row) {
+        const int64_t block = m * blocks + row / kRows;
+        T* const into = weights.data() + block * length * kRows + row % kRows;
+        const T* const from = maps + m * length * length + row * row_step;
+        for (int64_t k = 0; k < length; ++k) {
+          const T weight = from[k * place_step];
+          if (weight < trace) continue;
+          into[k * kRows] = weight;
+          if (k < first[block]) first[block] = k;
+          if (k >= behind[block]) behind[block] = k + 1;
+        }
+      }
+  }
+};
+
+// `kRows` rows by `kColumns` columns of a product.
+template <typename T>
+INLINE void tile(const T* weights, const T* panel, int64_t places, T* out, int64_t row) {
+#pragma omp simd simdlen(64 / sizeof(T))
+  for (int64_t c = 0; c < kColumns<T>; ++c) {
+    T s0 = 0, s1 = 0, s2 = 0, s3 = 0, s4 = 0, s5 = 0, s6 = 0;
+    for (int64_t k = 0; k < places; ++k) {
+      const T value = panel[k * kColumns<T> + c];
+      s0 += weights[k * kRows] * value;
+      s1 += weights[k * kRows + 1] * value;
+      s2 += weights[k * kRows + 2] * value;
+      s3 += weights[k * kRows + 3] * value;
+      s4 += weights[k * kRows + 4] * value;
+      s5 += weights[k * kRows + 5] * value;
+      s6 += weights[k * kRows + 6] * value;
+    }
+    out[c] = s0;
+    out[row + c] = s1;
+    out[2 * row + c] = s2;
+    out[3 * row + c] = s3;
+    out[4 * row + c] = s4;
+    out[5 * row + c] = s5;
+    out[6 * row + c] = s6;
+  }
+}
+
+// Map `m` times x (L, M, N) along L, with the axes changed over: (M, L, N).
+template <typename T>
+struct Product {
+  using Type = T;
+  const Maps<T>& maps;
+  int64_t m;
+  const T* x;
+  T* out;
+  int64_t others, columns;
+
+  // Place `i` of M.
+  INLINE void operator()(int64_t i) const {
+    const int64_t length = maps.length, step = others * columns;
+    std::vector<T> memory((length + kRows) * kColumns<T>);
+    T* const panel = memory.data();
+    T* const rest = panel + length * kColumns<T>;
+    for (int64_t c = 0; c < columns; c += kColumns<T>) {
+      const int64_t width = columns - c < kColumns<T> ? columns - c : kColumns<T>;
+      const T* const from = x + i * columns + c;
+      for (int64_t k = 0; k < length; ++k)
+        for (int64_t j = 0; j < width; ++j) panel[k * kColumns<T> + j] = from[k * step + j];
+      for (int64_t block = 0; block < maps.blocks; ++block) {
+        const int64_t at = m * maps.blocks + block, first = maps.first[at], row = block * kRows;
+        const int64_t places = maps.behind[at] > first ? maps.behind[at] - first : 0;
+        const int64_t rows = length - row < kRows ? length - row : kRows;
+        const T* const weights = maps.weights.data() + (at * length + first) * kRows;
+        T* const into = out + (i * length + row) * columns + c;
+        if (rows == kRows && width == kColumns<T>) {
+          tile(weights, panel + first * kColumns<T>, places, into, columns);
+          continue;
+        }
+        tile(weights, panel + first * kColumns<T>, places, rest, kColumns<T>);
+        for (int64_t r = 0; r < rows; ++r)
+          for (int64_t j = 0; j < width; ++j) into[r * columns + j] = rest[r * kColumns<T> + j];
+      }
+    }
+  }
+};
+
+// Gradient of map `m`: that of the product (L, N) times x (L, N) transposed, added to `out` (L, L). Zero where the map
+// is: maps are a softmax, whose own gradient vanishes there.
+template <typename T>
+struct MapGradient {
+  using Type = T;
+  const Maps<T>& maps;
+  int64_t m;
+  const T *grad, *x;
+  T* out;
+  int64_t columns;
+
+  // Block `block` of rows.
+  INLINE void operator()(int64_t block) const {
+    const int64_t at = m * maps.blocks + block, row = block * kRows, part = 1024;
+    const int64_t rows = maps.length - row < kRows ? maps.length - row : kRows;
+    for (int64_t c = 0; c < columns; c += part) {
+      const int64_t width = columns - c < part ? columns - c : part;
+      for (int64_t k = maps.first[at]; k < maps.behind[at]; k += 2) {
+        const bool two = k + 1 < maps.behind[at];
+        T sums[2 * kRows];
+        dots(row, rows, k * columns + c, (k + two) * columns + c, c, width, sums);
+        for (int64_t r = 0; r < rows; ++r) {
+          out[(row + r) * maps.length + k] += sums[r];
+          if (two) out[(row + r) * maps.length + k + 1] += sums[kRows + r];
+        }
+      }
+    }
+  }
+
+  // Of kRows rows of grad (the last of them again where there are fewer) with two of x.
+  INLINE void dots(int64_t row, int64_t rows, int64_t left, int64_t right, int64_t c, int64_t width, T* sums) const {
+    const T* g[kRows];
+    for (int64_t r = 0; r < kRows; ++r) g[r] = grad + (row + (r < rows ? r : rows - 1)) * columns + c;
+    const T *const g0 = g[0], *const g1 = g[1], *const g2 = g[2], *const g3 = g[3], *const g4 = g[4],
+                  *const g5 = g[5], *const g6 = g[6], *const a = x + left, *const b = x + right;
+    T a0 = 0, a1 = 0, a2 = 0, a3 = 0, a4 = 0, a5 = 0, a6 = 0, b0 = 0, b1 = 0, b2 = 0, b3 = 0, b4 = 0, b5 = 0, b6 = 0;
+#pragma omp simd reduction(+ : a0, a1, a2, a3, a4, a5, a6, b0, b1, b2, b3, b4, b5, b6)
+    for (int64_t j = 0; j < width; ++j) {
+      a0 += g0[j] * a[j];
+      b0 += g0[j] * b[j];
+      a1 += g1[j] * a[j];
+      b1 += g1[j] * b[j];
+      a2 += g2[j] * a[j];
+      b2 += g2[j] * b[j];
+      a3 += g3[j] * a[j];
+      b3 += g3[j] * b[j];
+      a4 += g4[j] * a[j];
+      b4 += g4[j] * b[j];
+      a5 += g5[j] * a[j];
+      b5 += g5[j] * b[j];
+      a6 += g6[j] * a[j];
+      b6 += g6[j] * b[j];
+    }
+    const T all[2 * kRows] = {a0, a1, a2, a3, a4, a5, a6, b0, b1, b2, b3, b4, b5, b6};
+    for (int64_t i = 0; i < 2 * kRows; ++i) sums[i] = all[i];
+  }
+};
+
+}  // namespace
+
+#endif
