@@ -22,12 +22,54 @@ constexpr int64_t kRows = 7;
 template <typename T>
 constexpr int64_t kColumns = 128 / sizeof(T);
 
+// kRows rows by kColumns columns of a product. Its sums must stay in registers, which compilers see to only for types that
+// are vectors of the processor's own size: hence one function for each.
+template <typename T>
+using Tile = void (*)(const T* weights, const T* panel, int64_t places, T* out, int64_t row);
+
+#define DEFINE_TILE(NAME, TARGET, BYTES, TOGETHER)                                          \
+  template <typename T>                                                                     \
+  TARGET void NAME(const T* weights, const T* panel, int64_t places, T* out, int64_t row) { \
+    typedef T Vector __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));    \
+    constexpr int64_t lanes = BYTES / sizeof(T), step = TOGETHER * lanes;                   \
+    for (int64_t c = 0; c < kColumns<T>; c += step) {                                       \
+      Vector sums[TOGETHER * kRows] = {};                                                   \
+      for (int64_t k = 0; k < places; ++k)                                                  \
+        for (int64_t v = 0; v < TOGETHER; ++v) {                                            \
+          const T* const from = panel + k * kColumns<T> + c + v * lanes;                    \
+          const Vector values = *reinterpret_cast<const Vector*>(from);                     \
+          for (int64_t r = 0; r < kRows; ++r)                                               \
+            sums[v * kRows + r] += weights[k * kRows + r] * values;                         \
+        }                                                                                   \
+      for (int64_t r = 0; r < kRows; ++r)                                                   \
+        for (int64_t v = 0; v < TOGETHER; ++v)                                              \
+          *reinterpret_cast<Vector*>(out + r * row + c + v * lanes) = sums[v * kRows + r];  \
+    }                                                                                       \
+  }
+
+DEFINE_TILE(tile, , 16, 1)
+#if defined(HAS_VARIANTS)
+DEFINE_TILE(tile_of_32_bytes, __attribute__((target("arch=haswell"))), 32, 1)
+DEFINE_TILE(tile_of_64_bytes, __attribute__((target("arch=skylake-avx512"))), 64, 2)
+#endif
+
+// The one for this processor.
+template <typename T>
+Tile<T> best_tile() {
+#if defined(HAS_VARIANTS)
+  if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) return tile_of_64_bytes<T>;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return tile_of_32_bytes<T>;
+#endif
+  return tile<T>;
+}
+
 // Square maps (count, length, length) in blocks of kRows rows, row index last, each with its range of places.
 template <typename T>
 struct Maps {
   int64_t count, length, blocks;
   std::vector<T> weights;  // (count, blocks, length, kRows), zeros beyond the last row
   std::vector<int64_t> first, behind;  // (count, blocks)
+  const Tile<T> tile = best_tile<T>();
 
   // Weights next to nothing count as zeros: products with them would be subnormal numbers, for which processors take a
   // hundred times as long.
@@ -53,32 +95,6 @@ struct Maps {
       }
   }
 };
-
-// `kRows` rows by `kColumns` columns of a product.
-template <typename T>
-INLINE void tile(const T* weights, const T* panel, int64_t places, T* out, int64_t row) {
-#pragma omp simd simdlen(64 / sizeof(T))
-  for (int64_t c = 0; c < kColumns<T>; ++c) {
-    T s0 = 0, s1 = 0, s2 = 0, s3 = 0, s4 = 0, s5 = 0, s6 = 0;
-    for (int64_t k = 0; k < places; ++k) {
-      const T value = panel[k * kColumns<T> + c];
-      s0 += weights[k * kRows] * value;
-      s1 += weights[k * kRows + 1] * value;
-      s2 += weights[k * kRows + 2] * value;
-      s3 += weights[k * kRows + 3] * value;
-      s4 += weights[k * kRows + 4] * value;
-      s5 += weights[k * kRows + 5] * value;
-      s6 += weights[k * kRows + 6] * value;
-    }
-    out[c] = s0;
-    out[row + c] = s1;
-    out[2 * row + c] = s2;
-    out[3 * row + c] = s3;
-    out[4 * row + c] = s4;
-    out[5 * row + c] = s5;
-    out[6 * row + c] = s6;
-  }
-}
 
 // Map `m` times x (L, M, N) along L, with the axes changed over: (M, L, N).
 template <typename T>
@@ -108,10 +124,10 @@ struct Product {
         const T* const weights = maps.weights.data() + (at * length + first) * kRows;
         T* const into = out + (i * length + row) * columns + c;
         if (rows == kRows && width == kColumns<T>) {
-          tile(weights, panel + first * kColumns<T>, places, into, columns);
+          maps.tile(weights, panel + first * kColumns<T>, places, into, columns);
           continue;
         }
-        tile(weights, panel + first * kColumns<T>, places, rest, kColumns<T>);
+        maps.tile(weights, panel + first * kColumns<T>, places, rest, kColumns<T>);
         for (int64_t r = 0; r < rows; ++r)
           for (int64_t j = 0; j < width; ++j) into[r * columns + j] = rest[r * kColumns<T> + j];
       }

@@ -5,6 +5,7 @@
 
 // One machine's binary may run on another (a home folder on a cluster): the loader picks the variant for its processor.
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+#define HAS_VARIANTS
 #define FOR_EVERY_PROCESSOR __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
 #else
 #define FOR_EVERY_PROCESSOR
