@@ -25,26 +25,25 @@ constexpr int64_t kColumns = 128 / sizeof(T);
 // kRows rows by kColumns columns of a product. Its sums must stay in registers, which compilers see to only for types that
 // are vectors of the processor's own size: hence one function for each.
 template <typename T>
-using Tile = void (*)(const T* weights, const T* panel, int64_t places, T* out, int64_t row);
+using Tile = void (*)(const T* weights, const T* values, int64_t step, int64_t places, T* out, int64_t row);
 
-#define DEFINE_TILE(NAME, TARGET, BYTES, TOGETHER)                                          \
-  template <typename T>                                                                     \
-  TARGET void NAME(const T* weights, const T* panel, int64_t places, T* out, int64_t row) { \
-    typedef T Vector __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));    \
-    constexpr int64_t lanes = BYTES / sizeof(T), step = TOGETHER * lanes;                   \
-    for (int64_t c = 0; c < kColumns<T>; c += step) {                                       \
-      Vector sums[TOGETHER * kRows] = {};                                                   \
-      for (int64_t k = 0; k < places; ++k)                                                  \
-        for (int64_t v = 0; v < TOGETHER; ++v) {                                            \
-          const T* const from = panel + k * kColumns<T> + c + v * lanes;                    \
-          const Vector values = *reinterpret_cast<const Vector*>(from);                     \
-          for (int64_t r = 0; r < kRows; ++r)                                               \
-            sums[v * kRows + r] += weights[k * kRows + r] * values;                         \
-        }                                                                                   \
-      for (int64_t r = 0; r < kRows; ++r)                                                   \
-        for (int64_t v = 0; v < TOGETHER; ++v)                                              \
-          *reinterpret_cast<Vector*>(out + r * row + c + v * lanes) = sums[v * kRows + r];  \
-    }                                                                                       \
+#define DEFINE_TILE(NAME, TARGET, BYTES, TOGETHER)                                                         \
+  template <typename T>                                                                                    \
+  TARGET void NAME(const T* weights, const T* values, int64_t step, int64_t places, T* out, int64_t row) { \
+    typedef T Vector __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));                   \
+    constexpr int64_t lanes = BYTES / sizeof(T);                                                           \
+    for (int64_t c = 0; c < kColumns<T>; c += TOGETHER * lanes) {                                          \
+      Vector sums[TOGETHER * kRows] = {};                                                                  \
+      for (int64_t k = 0; k < places; ++k)                                                                 \
+        for (int64_t v = 0; v < TOGETHER; ++v) {                                                           \
+          const Vector value = *reinterpret_cast<const Vector*>(values + k * step + c + v * lanes);        \
+          for (int64_t r = 0; r < kRows; ++r)                                                              \
+            sums[v * kRows + r] += weights[k * kRows + r] * value;                                         \
+        }                                                                                                  \
+      for (int64_t r = 0; r < kRows; ++r)                                                                  \
+        for (int64_t v = 0; v < TOGETHER; ++v)                                                             \
+          *reinterpret_cast<Vector*>(out + r * row + c + v * lanes) = sums[v * kRows + r];                 \
+    }                                                                                                      \
   }
 
 DEFINE_TILE(tile, , 16, 1)
@@ -109,28 +108,37 @@ struct Product {
   // Place `i` of M.
   INLINE void operator()(int64_t i) const {
     const int64_t length = maps.length, step = others * columns;
-    std::vector<T> memory((length + kRows) * kColumns<T>);
-    T* const panel = memory.data();
-    T* const rest = panel + length * kColumns<T>;
+    std::vector<T> memory;
     for (int64_t c = 0; c < columns; c += kColumns<T>) {
       const int64_t width = columns - c < kColumns<T> ? columns - c : kColumns<T>;
       const T* const from = x + i * columns + c;
-      for (int64_t k = 0; k < length; ++k)
-        for (int64_t j = 0; j < width; ++j) panel[k * kColumns<T> + j] = from[k * step + j];
-      for (int64_t block = 0; block < maps.blocks; ++block) {
-        const int64_t at = m * maps.blocks + block, first = maps.first[at], row = block * kRows;
-        const int64_t places = maps.behind[at] > first ? maps.behind[at] - first : 0;
-        const int64_t rows = length - row < kRows ? length - row : kRows;
-        const T* const weights = maps.weights.data() + (at * length + first) * kRows;
-        T* const into = out + (i * length + row) * columns + c;
-        if (rows == kRows && width == kColumns<T>) {
-          maps.tile(weights, panel + first * kColumns<T>, places, into, columns);
-          continue;
-        }
-        maps.tile(weights, panel + first * kColumns<T>, places, rest, kColumns<T>);
-        for (int64_t r = 0; r < rows; ++r)
-          for (int64_t j = 0; j < width; ++j) into[r * columns + j] = rest[r * kColumns<T> + j];
+      // Gathered where there are too few columns, or where lines so far apart would push one another out of the cache.
+      const bool gathered = width < kColumns<T> || length > 64;
+      if (gathered) {
+        memory.resize(length * kColumns<T>);
+        for (int64_t k = 0; k < length; ++k)
+          for (int64_t j = 0; j < width; ++j) memory[k * kColumns<T> + j] = from[k * step + j];
       }
+      blocks(gathered ? memory.data() : from, gathered ? kColumns<T> : step, width, out + i * length * columns + c);
+    }
+  }
+
+  // All rows of kColumns columns, of which `width` are written.
+  INLINE void blocks(const T* values, int64_t step, int64_t width, T* into) const {
+    for (int64_t block = 0; block < maps.blocks; ++block) {
+      const int64_t at = m * maps.blocks + block, first = maps.first[at], row = block * kRows;
+      const int64_t places = maps.behind[at] > first ? maps.behind[at] - first : 0;
+      const int64_t rows = maps.length - row < kRows ? maps.length - row : kRows;
+      const T* const weights = maps.weights.data() + (at * maps.length + first) * kRows;
+      T* const target = into + row * columns;
+      if (rows == kRows && width == kColumns<T>) {
+        maps.tile(weights, values + first * step, step, places, target, columns);
+        continue;
+      }
+      T all[kRows * kColumns<T>];
+      maps.tile(weights, values + first * step, step, places, all, kColumns<T>);
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t j = 0; j < width; ++j) target[r * columns + j] = all[r * kColumns<T> + j];
     }
   }
 };

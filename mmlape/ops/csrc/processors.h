@@ -6,7 +6,12 @@
 // One machine's binary may run on another (a home folder on a cluster): the loader picks the variant for its processor.
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
 #define HAS_VARIANTS
-#define FOR_EVERY_PROCESSOR __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
+// By instructions, not by models: a variant for "haswell" is for Intel's processors of that name and no others.
+#if __GNUC__ >= 12
+#define FOR_EVERY_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define FOR_EVERY_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
 #else
 #define FOR_EVERY_PROCESSOR
 #endif
