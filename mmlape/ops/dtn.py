@@ -194,7 +194,8 @@ def _backward(
     to_x = torch.empty_like(dense[0])
     # of each head of each image
     to_maps = [x.new_zeros(len(x), x.shape[2], *P.shape[1:]) for P in (P_y, P_x) if needs_maps]
-    rest = [torch.empty_like(each) for each in (mean_ratio, var_ratio, weight, weight)]
+    _x, _P_y, _P_x, *like_rest = dense[:6]
+    rest = [torch.empty_like(each) for each in (*like_rest, dense[5])]
     results = [grad, to_x, *(to_maps or (None, None)), *rest]
     _call('dtn_backward', [*dense, *results], (P_y, P_x), windows, eps, stabilize)
     if needs_maps:
