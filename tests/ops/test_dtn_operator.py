@@ -164,7 +164,9 @@ def tokens(grid=(5, 7)):
 
 def count_calls(monkeypatch):
     calls, original = [], ops.dtn
-    monkeypatch.setattr(ops, 'dtn', lambda *args: calls.append(args) or original(*args))
+    monkeypatch.setattr(
+        ops, 'dtn', lambda *args, **more: calls.append(1) or original(*args, **more)
+    )
     return calls
 
 

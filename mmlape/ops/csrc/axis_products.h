@@ -22,8 +22,8 @@ constexpr int64_t kRows = 7;
 template <typename T>
 constexpr int64_t kColumns = 128 / sizeof(T);
 
-// kRows rows by kColumns columns of a product. Its sums must stay in registers, which compilers see to only for types that
-// are vectors of the processor's own size: hence one function for each.
+// kRows rows by kColumns columns of a product. Its sums must stay in registers, which compilers see to only for types
+// that are vectors of the processor's own size: hence one function for each.
 template <typename T>
 using Tile = void (*)(const T* weights, const T* values, int64_t step, int64_t places, T* out, int64_t row);
 
@@ -98,7 +98,6 @@ struct Maps {
 // Map `m` times x (L, M, N) along L, with the axes changed over: (M, L, N).
 template <typename T>
 struct Product {
-  using Type = T;
   const Maps<T>& maps;
   int64_t m;
   const T* x;
@@ -147,7 +146,6 @@ struct Product {
 // is: maps are a softmax, whose own gradient vanishes there.
 template <typename T>
 struct MapGradient {
-  using Type = T;
   const Maps<T>& maps;
   int64_t m;
   const T *grad, *x;
