@@ -1,4 +1,4 @@
-"""DTN in all of its options, shared by the tests of both ways to compute it."""
+"""DTN in all of its options, shared by the tests of all ways to compute it."""
 
 from torch import nn
 

@@ -18,7 +18,7 @@ from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils.flop_counter import FlopCounterMode
 
-import mmlape.ops  # noqa: F401  # the operator that is counted
+import mmlape.ops  # noqa: F401  # the operators that are counted
 
 __all__ = ['IMAGE_SIZES', 'Complexity', 'count_flops', 'measure_complexity']
 
@@ -88,7 +88,8 @@ def measure_complexity(config: Config, image_size: tuple[int, int] | None = None
 def count_flops() -> Iterator[FlopCounterMode]:
     """PyTorch's counter (two FLOPs per multiply-add) over tensors without values.
 
-    It counts what PyTorch's leaves out as well: the CPU's attention kernel and bilinear sampling, PyTorch's and ours.
+    It counts what PyTorch's leaves out as well: the CPU's attention kernel, bilinear sampling, PyTorch's and ours, and
+    the products of our operator for DTN.
     """
     aten = torch.ops.aten
     counter = FlopCounterMode(
@@ -97,6 +98,7 @@ def count_flops() -> Iterator[FlopCounterMode]:
             aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
             aten.grid_sampler_2d: _sampling_flops,
             torch.ops.mmlape.deformable_sampling: _deformable_flops,
+            torch.ops.mmlape.dtn: _dtn_flops,
         },
     )
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), counter:
@@ -150,6 +152,13 @@ def _sampling_flops(*_, out_shape: torch.Size, **__) -> int:
 
 def _deformable_flops(value: torch.Size, offsets: torch.Size, *_, **__) -> int:
     return _SAMPLING_FLOPS * math.prod(offsets[:-1]) * value[3]
+
+
+def _dtn_flops(x: torch.Size, rows: torch.Size, columns: torch.Size, *_, **__) -> int:
+    """Of values and of squares, along both axes."""
+    batch, _tokens, heads, width = x
+    height, across = rows[1], columns[1]
+    return 4 * batch * heads * width * height * across * (height + across)
 
 
 def _multiply_adds(counter: FlopCounterMode) -> int:

@@ -228,13 +228,13 @@ def _operators() -> Check:
 
 
 def _own_operators() -> Check:
-    """Deformable attention's for CPUs, which is compiled here if it can be."""
+    """Those for CPUs, which are compiled here if they can be."""
     name = 'mmlape operators'
     answer, why = ask(f'path = {str(_BUILD)!r}{_OWN_OPERATORS}')
     found = why if answer is None else answer['found']
     if found in ('compiled', 'switched off'):
-        return Check(name, OK, f'deformable attention for CPUs is {found}')
-    advice = 'on CPUs its slower PyTorch form runs; docs/install.md, the operator for CPUs'
+        return Check(name, OK, f'deformable attention and DTN for CPUs: {found}')
+    advice = 'on CPUs their slower PyTorch forms run; docs/install.md, the operators for CPUs'
     return Check(name, WARNING, found, advice)
 
 

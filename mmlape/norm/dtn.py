@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmlape import ops
 from mmlape.autocast import without_autocast
 from mmlape.checks import check_option, check_positive_int, check_rate
 from mmlape.layout import Grid, Layout
@@ -126,7 +127,7 @@ class DTN(TokenNorm):
         dtype = torch.promote_types(tokens.dtype, torch.float32)
         with without_autocast(tokens.device):
             weight, bias = self.weight.to(dtype), self.bias.to(dtype)
-            compute = _way_to_compute(layout.mask)
+            compute = _way_to_compute(tokens, layout.mask)
             prefix, cells = layout.split(tokens)
             cells = self._normalise(cells.to(dtype), layout.grid, weight, bias, compute)
             if not layout.num_prefix:
@@ -210,13 +211,35 @@ class FixedRatio(nn.Module):
         return str(self.value)
 
 
-def _way_to_compute(mask: Tensor | None) -> Callable[..., Tensor]:
-    """``DTNFunction.apply``; plain operators where something else derives the backward pass, and for masks."""
+def _way_to_compute(tokens: Tensor, mask: Tensor | None) -> Callable[..., Tensor]:
+    """``DTNFunction.apply``, or what computes the same.
+
+    The operator in C++ where there is one; plain operators where something else derives the backward pass, and for
+    masks.
+    """
     if mask is not None:
         return partial(dtn_in_a_graph, mask=mask)
+    if ops.is_served(tokens):
+        return _by_operator
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return dtn_in_a_graph
     return DTNFunction.apply
+
+
+def _by_operator(
+    x: Tensor,
+    P_y: Tensor,
+    P_x: Tensor,
+    mean_ratio: Tensor,
+    var_ratio: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    options: DTNOptions,
+) -> Tensor:
+    """The arguments of ``DTNFunction.apply``."""
+    windows, eps, stabilize = options
+    sizes = (*windows.grid, windows.pool)
+    return ops.dtn(x, P_y, P_x, mean_ratio, var_ratio, weight, bias, sizes, eps, stabilize)
 
 
 def _build_ratio(name: str, value: str | float, num_heads: int) -> nn.Module:

@@ -1,5 +1,7 @@
 """DTN as one autograd function: few passes over memory, few new buffers, and little kept for the backward pass.
 
+On CPUs :func:`mmlape.ops.dtn` takes the same steps, in C++.
+
 B batch, T = H * W tokens, A x E cells, G heads, D channels per head, C = G * D
 """
 

@@ -1,4 +1,4 @@
-"""DTN in plain operators, for ``torch.compile``, ``torch.func`` and masks.
+"""DTN in plain operators, for ``torch.func``, masks, and ``torch.compile`` where the operator in C++ is not.
 
 A compiler fuses them, derives the backward pass, and follows changing grids; ``torch.func`` batches and derives them.
 Inside a graph :class:`~mmlape.norm.dtn_function.DTNFunction` gains nothing: its buffers are reused by hand. torch 2.11

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parent / 'csrc' / 'deformable_sampling.cpp'
+SOURCES = Path(__file__).resolve().parent / 'csrc'
 FLAGS = ('-std=c++17', '-O3', '-fPIC', '-fno-math-errno')
 # Some compilers have no threads of OpenMP: then only its `simd`.
 THREADS = ('-fopenmp', '-fopenmp-simd')
@@ -42,14 +42,21 @@ def is_wanted() -> bool:
     return switch == '1'
 
 
-def binary() -> Path:
-    """Where the operators of this source are on this machine, or would be once they are compiled.
+def sources() -> list[Path]:
+    """What is compiled; each file is a unit of its own."""
+    return sorted(SOURCES.glob('*.cpp'))
 
-    It depends on neither Python nor PyTorch; a changed source has another name, so no old binary is ever loaded.
+
+def binary() -> Path:
+    """Where the operators of these sources are on this machine, or would be once they are compiled.
+
+    It depends on neither Python nor PyTorch; changed sources have another name, so no old binary is ever loaded.
     """
-    content = SOURCE.read_bytes() + ' '.join((*FLAGS, *THREADS)).encode()
+    files = (path for suffix in ('h', 'cpp') for path in sorted(SOURCES.glob(f'*.{suffix}')))
+    content = b''.join(file.read_bytes() for file in files)
+    content += ' '.join((*FLAGS, *THREADS)).encode()
     machine = '-'.join([platform.system(), platform.machine(), ''.join(platform.libc_ver())])
-    name = f'{SOURCE.stem}-{machine.lower()}-{hashlib.sha256(content).hexdigest()[:16]}.so'
+    name = f'operators-{machine.lower()}-{hashlib.sha256(content).hexdigest()[:16]}.so'
     cache = os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache'
     return Path(cache, 'mmlape', 'operators', re.sub(r'[^\w.-]+', '_', name))
 
@@ -84,14 +91,16 @@ def build() -> Path:
 def _compile(compiler: list[str], target: Path) -> None:
     """Into a folder beside `target`, which is then there whole or not at all."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        made, part = Path(folder, 'object.o'), Path(folder, 'library.so')
+        part = Path(folder, 'library.so')
+        made = {path: str(Path(folder, f'{path.stem}.o')) for path in sources()}
         for threads in THREADS:
-            commands = (
-                [*compiler, *FLAGS, threads, '-c', str(SOURCE), '-o', str(made)],
-                # Without OpenMP's own library: PyTorch has one in this process, and a second one would have threads
-                # of its own.
-                [*compiler, '-shared', str(made), '-o', str(part)],
-            )
+            commands = [
+                [*compiler, *FLAGS, threads, '-c', str(path), '-o', out]
+                for path, out in made.items()
+            ]
+            # Without OpenMP's own library: PyTorch has one in this process, and a second one would have threads of its
+            # own.
+            commands.append([*compiler, '-shared', *made.values(), '-o', str(part)])
             errors = [_errors(command) for command in commands]
             if not any(errors):
                 part.replace(target)

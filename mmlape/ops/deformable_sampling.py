@@ -39,29 +39,6 @@ def deformable_sampling(
     return _forward(value, offsets, logits, references, shapes)
 
 
-def is_served(value: Tensor) -> bool:
-    """Whether :func:`deformable_sampling` is for this tensor, here and now.
-
-    It is for CPUs. Files that others run (``torch.export``, ONNX, TorchScript) and transforms of ``torch.func`` take
-    PyTorch's own operators.
-    """
-    if value.device.type != 'cpu' or torch.jit.is_tracing():
-        return False
-    if torch.compiler.is_compiling():
-        if _is_exporting():
-            return False
-    elif torch._C._are_functorch_transforms_active():
-        return False
-    return library.is_there()
-
-
-@torch.compiler.assume_constant_result  # Dynamo would take it for true in every graph
-def _is_exporting() -> bool:
-    """Before torch 2.7, which says so, whatever is traced may be exported."""
-    known = getattr(torch.compiler, 'is_exporting', None)
-    return known is None or known()
-
-
 class _Sizes(ctypes.Structure):
     """``Sizes`` of the C++ source."""
 

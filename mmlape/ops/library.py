@@ -8,6 +8,7 @@ from logging import INFO, WARNING
 
 import torch
 from mmengine.logging import print_log
+from torch import Tensor
 
 from .build import SWITCH, BuildError, binary, build, is_wanted
 
@@ -23,12 +24,12 @@ def library() -> tuple[ctypes.CDLL | None, str]:
         return None, f'switched off by {SWITCH}=0'
     try:
         if not binary().is_file():
-            text = 'the sampling of deformable attention is compiled for CPUs, once per machine (seconds)'
+            text = 'operators (deformable attention, DTN) are compiled for CPUs, once per machine (seconds)'
             print_log(text, logger='current', level=INFO)
         return ctypes.CDLL(str(build())), ''
     except (BuildError, OSError) as error:
         why = str(error)
-    text = f'deformable attention on CPUs runs in its PyTorch form, which is slower: {why} (docs/install.md)'
+    text = f'deformable attention and DTN run on CPUs in their PyTorch form, which is slower: {why} (docs/install.md)'
     print_log(text, logger='current', level=WARNING)
     return None, why
 
@@ -37,3 +38,26 @@ def library() -> tuple[ctypes.CDLL | None, str]:
 def is_there() -> bool:
     """Whether compiled operators can be used. The first call may compile them."""
     return library()[0] is not None
+
+
+def is_served(tensor: Tensor) -> bool:
+    """Whether the compiled operators are for this tensor, here and now.
+
+    They are for CPUs. Files that others run (``torch.export``, ONNX, TorchScript) and transforms of ``torch.func`` take
+    PyTorch's own operators.
+    """
+    if tensor.device.type != 'cpu' or torch.jit.is_tracing():
+        return False
+    if torch.compiler.is_compiling():
+        if _is_exporting():
+            return False
+    elif torch._C._are_functorch_transforms_active():
+        return False
+    return is_there()
+
+
+@torch.compiler.assume_constant_result  # Dynamo would take it for true in every graph
+def _is_exporting() -> bool:
+    """Before torch 2.7, which says so, whatever is traced may be exported."""
+    known = getattr(torch.compiler, 'is_exporting', None)
+    return known is None or known()

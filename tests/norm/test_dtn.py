@@ -45,6 +45,7 @@ def test_factors_are_the_map(grid):
     torch.testing.assert_close(product, dense_maps(norm, grid))
 
 
+@pytest.mark.usefixtures('either_way')
 @pytest.mark.parametrize('grid', [(4, 4), (3, 7), (1, 9), (1, 1)])
 @pytest.mark.parametrize('scale', [0.5, 3.0])
 def test_equals_the_paper_on_any_grid(grid, scale):
@@ -68,6 +69,7 @@ def test_ratio_one_is_layer_norm():
     torch.testing.assert_close(norm(tokens, (2, 3)), expected)
 
 
+@pytest.mark.usefixtures('either_way')
 def test_ratio_zero_and_uniform_is_instance_norm():
     norm = DTN(8, 2, stabilize=False, ratio_mean=0, ratio_var=0.0, positions='uniform')
     tokens = torch.randn(2, 6, 8)
@@ -102,6 +104,7 @@ def test_stabilised_heads_do_not_see_their_scale():
     torch.testing.assert_close(norm(scaled, (2, 3)), norm(tokens, (2, 3)))
 
 
+@pytest.mark.usefixtures('either_way')
 @pytest.mark.parametrize('pool', [2, 3, 5])
 def test_pooling_at_the_edges(pool):
     """A grid that is no multiple: cells at the bottom and right average the tokens that they have."""
@@ -135,6 +138,7 @@ def test_prefix_tokens_are_kept_out(options):
     torch.testing.assert_close(out[:, :2], expected)
 
 
+@pytest.mark.usefixtures('either_way')
 @pytest.mark.parametrize('grid', [(1, 5), (1, 1), (3, 4)])
 @pytest.mark.parametrize('options', OPTIONS, ids=str)
 def test_gradcheck(options, grid):
@@ -148,6 +152,7 @@ def test_gradcheck(options, grid):
     assert torch.autograd.gradcheck(call, (tokens, *parameters))
 
 
+@pytest.mark.usefixtures('either_way')
 def test_second_derivative_is_refused():
     tokens = torch.randn(1, 4, 8, requires_grad=True)
     loss = DTN(8, 2)(tokens).square().sum()
@@ -166,6 +171,7 @@ HARD = {
 }
 
 
+@pytest.mark.usefixtures('either_way')
 @pytest.mark.parametrize('options', OPTIONS, ids=str)
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize('kind', HARD)
@@ -229,6 +235,7 @@ def test_offsets_are_made_once_per_length(monkeypatch):
     }  # fmt: skip
 
 
+@pytest.mark.usefixtures('either_way')
 def test_saves_no_map():
     """Without pooling at 56 x 56, batch 8, published code keeps 1.26 GB per copy of its map."""
     norm, tokens = DTN(8, 4), torch.randn(2, 56 * 56, 8, requires_grad=True)
@@ -242,6 +249,7 @@ def test_saves_no_map():
     assert sum(saved) < 10 * tokens.numel() * 4
 
 
+@pytest.mark.usefixtures('either_way')
 def test_non_contiguous_tokens_and_gradient():
     norm, tokens = randomised(DTN(8, 2)), torch.randn(8, 6, 2, requires_grad=True)
     out = norm(tokens.permute(2, 1, 0), (2, 3))
@@ -252,6 +260,7 @@ def test_non_contiguous_tokens_and_gradient():
     torch.testing.assert_close(grad.permute(2, 1, 0), expected)
 
 
+@pytest.mark.usefixtures('either_way')
 def test_frozen_parameters_get_no_gradient():
     norm = build_token_norm(dict(type='mmlape.DTN', num_heads=2, requires_grad=False), 8)
     tokens = torch.randn(1, 4, 8, requires_grad=True)

@@ -23,6 +23,7 @@ OURS = {
 }
 
 
+@pytest.mark.usefixtures('either_way')
 @pytest.mark.parametrize('number', range(6))
 def test_published_outputs_and_gradients(golden, number):
     meta, state, arrays = golden(f'dtn_{number}')

@@ -1,4 +1,4 @@
-"""DTN in plain operators: for ``torch.compile`` and ``torch.func``."""
+"""DTN in plain operators: for ``torch.compile`` and ``torch.func``, where the operator in C++ does not serve."""
 
 import pytest
 import torch
@@ -10,6 +10,8 @@ from mmlape.norm import DTN
 from mmlape.norm.dtn_function import DTNFunction
 from mmlape.norm.dtn_plain import dtn_in_a_graph
 from mmlape.position.inside import quadratic_bias
+
+pytestmark = pytest.mark.usefixtures('in_pytorch')
 
 
 @pytest.mark.parametrize('options', OPTIONS, ids=str)

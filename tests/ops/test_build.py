@@ -1,6 +1,7 @@
-"""How the operator for CPUs is compiled and found, and what is said where it is not."""
+"""How the operators for CPUs are compiled and found, and what is said where they are not."""
 
 import logging
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -50,10 +51,16 @@ def said(monkeypatch):
 def test_a_changed_source_is_another_binary(cache, tmp_path, monkeypatch):
     first = build.binary()
     assert first.parent == cache
-    changed = tmp_path / build.SOURCE.name
-    changed.write_bytes(build.SOURCE.read_bytes() + b'\n')
-    monkeypatch.setattr(build, 'SOURCE', changed)
-    assert build.binary() != first
+    original = build.SOURCES
+    names = {path.name for path in original.iterdir()}
+    assert {'deformable_sampling.cpp', 'dtn.cpp', 'processors.h'} <= names
+    for name in ('dtn.cpp', 'axis_products.h'):
+        changed = tmp_path / f'changed-{name}'
+        shutil.copytree(original, changed)
+        monkeypatch.setattr(build, 'SOURCES', changed)
+        assert build.binary() == first
+        (changed / name).write_bytes((changed / name).read_bytes() + b'\n')
+        assert build.binary() != first
     monkeypatch.undo()
     monkeypatch.setattr(build, 'FLAGS', (*build.FLAGS, '-g'))
     assert build.binary().name != first.name
@@ -65,14 +72,15 @@ def test_processes_that_start_together_compile_once(cache, compiler):
     with ThreadPoolExecutor() as pool:
         made = list(pool.map(lambda _: subprocess.check_output(command, text=True), range(4)))
     assert {Path(line.strip()) for line in made} == {build.binary()}
-    assert len(calls()) == 2  # compiled and linked
+    assert len(calls()) == len(build.sources()) + 1  # compiled and linked
     assert {path.suffix for path in cache.iterdir()} == {'.so', '.lock'}
 
 
 def test_a_compiler_without_threads_is_asked_again(cache, compiler):
     calls = compiler(f'case "$*" in *"-fopenmp -c"*) exit 1;; esac; {WRITES}')
     assert build.build().read_text() == 'binary\n'
-    assert [' -fopenmp-simd ' in call for call in calls() if ' -c ' in call] == [False, True]
+    tried = [' -fopenmp-simd ' in call for call in calls() if ' -c ' in call]
+    assert tried == [False] * len(build.sources()) + [True] * len(build.sources())
 
 
 @pytest.mark.parametrize(
@@ -95,7 +103,9 @@ def test_without_it_one_line_says_why(how, why, cache, compiler, monkeypatch, sa
         compiler(WRITES)
     assert [library.is_there() for _ in range(3)] == [False] * 3
     ((level, line),) = [entry for entry in said if entry[0] > logging.INFO]
-    assert level == logging.WARNING and line.startswith('deformable attention on CPUs runs in its')
+    assert level == logging.WARNING and line.startswith(
+        'deformable attention and DTN run on CPUs in their'
+    )
     with pytest.raises(AssertionError, match=why):
         raise AssertionError(line)
     assert not list(cache.glob('tmp*')) if cache.is_dir() else True
@@ -111,7 +121,8 @@ def test_the_switch(cache, compiler, monkeypatch, said):
         library.is_there()
 
 
-def test_it_is_compiled_without_warnings(tmp_path):
+@pytest.mark.parametrize('source', build.sources(), ids=lambda path: path.stem)
+def test_it_is_compiled_without_warnings(source):
     command = [
         'c++',
         *build.FLAGS,
@@ -121,5 +132,5 @@ def test_it_is_compiled_without_warnings(tmp_path):
         '-Werror',
         '-fsyntax-only',
     ]
-    done = subprocess.run([*command, str(build.SOURCE)], capture_output=True, text=True)
+    done = subprocess.run([*command, str(source)], capture_output=True, text=True)
     assert not done.returncode, done.stderr

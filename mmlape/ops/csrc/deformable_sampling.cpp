@@ -16,26 +16,7 @@
 #include <limits>
 #include <vector>
 
-// One machine's binary may run on another (a home folder on a cluster): the loader picks the variant for its processor.
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
-#define FOR_EVERY_PROCESSOR __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
-#else
-#define FOR_EVERY_PROCESSOR
-#endif
-#if defined(__GNUC__)
-#define INLINE inline __attribute__((always_inline))
-#define INLINE_LAMBDA __attribute__((always_inline))
-#else
-#define INLINE inline
-#define INLINE_LAMBDA
-#endif
-
-// OpenMP's threads are those of PyTorch, whose library the compiler's calls must fit: GCC's do. Others run on one.
-#if defined(_OPENMP) && !defined(__clang__)
-#define IN_PARALLEL _Pragma("omp parallel for num_threads(threads) if (threads > 1)")
-#else
-#define IN_PARALLEL (void)threads;
-#endif
+#include "processors.h"
 
 struct Sizes {
   int64_t batch, values, heads, width, queries, levels, points;
