@@ -40,7 +40,7 @@ def dtn_in_a_graph(
         mask: ``(B, T)``, True for tokens that count. Default None: all do.
     """
     windows, eps, stabilize = options
-    if windows.pool > 1 and torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
         windows = WindowsByProducts(*windows)
     P_y, P_x = without_traces(P_y), without_traces(P_x)
     if stabilize:
@@ -101,8 +101,9 @@ def _filter(cells: Tensor, P_y: Tensor, P_x: Tensor) -> Tensor:
     Two products with few views around them: a compiler follows each view several times, and einsum makes many.
     """
     G = cells.shape[3]
-    rows = cells.permute(3, 1, 2, 0, 4)
-    columns = torch.bmm(P_y.expand(G, -1, -1), rows.flatten(2)).view(rows.shape).transpose(1, 2)
+    rows = cells.permute(3, 1, 2, 0, 4).contiguous()
+    columns = torch.bmm(P_y.expand(G, -1, -1), rows.flatten(2)).view(rows.shape)
+    columns = columns.transpose(1, 2).contiguous()
     out = torch.bmm(P_x.expand(G, -1, -1), columns.flatten(2)).view(columns.shape)
     return out.permute(3, 2, 1, 0, 4)
 

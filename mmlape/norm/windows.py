@@ -123,17 +123,23 @@ class WindowsByProducts(NamedTuple):
         rows, columns = (
             members / members.sum(dim=1, keepdim=True) for members in self._members(tokens)
         )
-        return _along_columns(columns, _along_rows(rows, self.view(tokens)))
+        return self._pool(tokens, rows, columns)
 
     def sum(self, tokens: Tensor) -> Tensor:
         """As :meth:`Windows.sum`."""
-        rows, columns = self._members(tokens)
-        return _along_columns(columns, _along_rows(rows, self.view(tokens)))
+        return self._pool(tokens, *self._members(tokens))
 
     def spread(self, cells: Tensor) -> Tensor:
         """Values per cell ``(B, A, E, ...)`` for its tokens: ``(B, H, W, ...)``."""
+        if self.pool == 1:
+            return cells
         rows, columns = self._members(cells)
         return _along_rows(rows.mT, _along_columns(columns.mT, cells))
+
+    def _pool(self, tokens: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        if self.pool == 1:
+            return self.view(tokens)
+        return _along_columns(columns, _along_rows(rows, self.view(tokens)))
 
     def _members(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """1 where a cell holds a place, along each axis: ``(A, H)`` and ``(E, W)``."""
