@@ -39,9 +39,10 @@ def dtn_in_a_graph(
         options: As there.
         mask: ``(B, T)``, True for tokens that count. Default None: all do.
     """
-    windows, eps, stabilize = options
+    eps, stabilize = options.eps, options.stabilize
+    windows: Windows | WindowsByProducts = options.windows
     if torch.compiler.is_compiling():
-        windows = WindowsByProducts(*windows)
+        windows = WindowsByProducts(*options.windows)
     P_y, P_x = without_traces(P_y), without_traces(P_x)
     if stabilize:
         x = x * (x.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
@@ -72,7 +73,7 @@ def _moments(cells: Tensor, P_y: Tensor, P_x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _moments_of_present(
-    x: Tensor, P_y: Tensor, P_x: Tensor, windows: Windows, mask: Tensor
+    x: Tensor, P_y: Tensor, P_x: Tensor, windows: Windows | WindowsByProducts, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The same with ``P (m z) / P m``, where m is 1 for cells with tokens that are there, and z their mean."""
     mask = mask[:, :, None, None]
