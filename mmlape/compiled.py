@@ -8,7 +8,7 @@ from copy import copy
 from functools import cache, partial
 from inspect import signature
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,11 +17,23 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmlape.checks import check_option
+from mmlape.layout import Grid, Layout
 from mmlape.recompute import keeps_statistics, recomputed
 
 # Compiled calls by kind of block and options, and of each block: graphs outlive copies, pickles and averages of models.
 _BY_KIND: dict[tuple, Callable] = {}
 _BY_BLOCK: WeakKeyDictionary[nn.Module, tuple[bool | dict, Callable]] = WeakKeyDictionary()
+
+
+class _Packed(NamedTuple):
+    """A layout whose number of prefix tokens is a length, which a graph takes as it is.
+
+    As a number it would become a symbol, 0 like any other, and every size of the grid a fraction with it.
+    """
+
+    grid: Grid
+    prefix: tuple[None, ...]
+    mask: Tensor | None
 
 
 def check_compile_blocks(value: object) -> bool | dict:
@@ -64,12 +76,25 @@ def run_block(
     """
     if compile_blocks is False or _runs_plain(block, with_cp):
         return recomputed(block, *args) if with_cp else block(*args)
-    # A graph is for one order in memory, too.
-    args = tuple(arg.contiguous() if isinstance(arg, Tensor) else arg for arg in args)
+    args = tuple(map(_packed, args))
     call = partial(_compiled(block, compile_blocks), block)
     if with_cp and torch.is_grad_enabled():
         return checkpoint(call, *args, use_reentrant=False)
     return call(*args)
+
+
+def _packed(arg: Any) -> Any:
+    """As a graph takes it."""
+    if isinstance(arg, Tensor):
+        return arg.contiguous()  # a graph is for one order in memory, too
+    if isinstance(arg, Layout):
+        return _Packed(arg.grid, (None,) * arg.num_prefix, arg.mask)
+    return arg
+
+
+def _unpacked(arg: Any) -> Any:
+    """What the block takes."""
+    return Layout(arg.grid, len(arg.prefix), arg.mask) if isinstance(arg, _Packed) else arg
 
 
 def _compiled(block: nn.Module, options: bool | dict) -> Callable:
@@ -158,4 +183,4 @@ def _arguments() -> tuple[str, ...]:
 
 
 def _call(block: nn.Module, *args: Any) -> Any:
-    return block(*args)
+    return block(*[_unpacked(arg) for arg in args])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .axis_product import without_traces
 from .dtn_function import DTNOptions
-from .windows import Windows
+from .windows import Windows, WindowsByProducts
 
 
 def dtn_in_a_graph(
@@ -39,7 +39,10 @@ def dtn_in_a_graph(
         options: As there.
         mask: ``(B, T)``, True for tokens that count. Default None: all do.
     """
-    windows, eps, stabilize = options
+    eps, stabilize = options.eps, options.stabilize
+    windows: Windows | WindowsByProducts = options.windows
+    if torch.compiler.is_compiling():
+        windows = WindowsByProducts(*options.windows)
     P_y, P_x = without_traces(P_y), without_traces(P_x)
     if stabilize:
         x = x * (x.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
@@ -65,12 +68,12 @@ def _moments(cells: Tensor, P_y: Tensor, P_x: Tensor) -> tuple[Tensor, Tensor]:
     # neither moment depends on where it is counted from, so that point needs no gradient
     centre = cells.mean(dim=(1, 2), keepdim=True).detach()
     z = cells - centre
-    first, second = _filter(z, P_y, P_x), _filter(z.square(), P_y, P_x)
+    first, second = _filter_pair(z, z.square(), P_y, P_x)
     return first + centre, (second - first.square()).clamp(min=0)
 
 
 def _moments_of_present(
-    x: Tensor, P_y: Tensor, P_x: Tensor, windows: Windows, mask: Tensor
+    x: Tensor, P_y: Tensor, P_x: Tensor, windows: Windows | WindowsByProducts, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The same with ``P (m z) / P m``, where m is 1 for cells with tokens that are there, and z their mean."""
     mask = mask[:, :, None, None]
@@ -82,18 +85,31 @@ def _moments_of_present(
     floor = torch.finfo(x.dtype).tiny ** 0.5
     total = _filter(m.expand(-1, -1, -1, x.shape[2], -1), P_y, P_x) + floor
 
-    def average(values: Tensor) -> Tensor:
-        anywhere = (share * values).sum(dim=(1, 2), keepdim=True)
-        return (_filter(m * values, P_y, P_x) + floor * anywhere) / total
+    def anywhere(values: Tensor) -> Tensor:
+        return (share * values).sum(dim=(1, 2), keepdim=True)
 
-    centre = (share * cells).sum(dim=(1, 2), keepdim=True).detach()
+    centre = anywhere(cells).detach()
     z = cells - centre
-    first, second = average(z), average(z.square())
+    first, second = _filter_pair(m * z, m * z.square(), P_y, P_x)
+    first = (first + floor * anywhere(z)) / total
+    second = (second + floor * anywhere(z.square())) / total
     return first + centre, (second - first.square()).clamp(min=0)
 
 
 def _filter(cells: Tensor, P_y: Tensor, P_x: Tensor) -> Tensor:
-    """``P`` over the cells of ``(B, A, E, G, D)``, head by head."""
+    """``P`` over the cells of ``(B, A, E, G, D)``, head by head.
+
+    Two products with few views around them: a compiler follows each view several times, and einsum makes many.
+    """
     G = cells.shape[3]
-    half = torch.einsum('gya,baegd->byegd', P_y.expand(G, -1, -1), cells)
-    return torch.einsum('gxe,byegd->byxgd', P_x.expand(G, -1, -1), half)
+    rows = cells.permute(3, 1, 2, 0, 4).contiguous()
+    columns = torch.bmm(P_y.expand(G, -1, -1), rows.flatten(2)).view(rows.shape)
+    columns = columns.transpose(1, 2).contiguous()
+    out = torch.bmm(P_x.expand(G, -1, -1), columns.flatten(2)).view(columns.shape)
+    return out.permute(3, 2, 1, 0, 4)
+
+
+def _filter_pair(first: Tensor, second: Tensor, P_y: Tensor, P_x: Tensor) -> tuple[Tensor, Tensor]:
+    """:func:`_filter` of both, at once."""
+    both = _filter(torch.cat([first, second], dim=-1), P_y, P_x)
+    return both[..., : first.shape[-1]], both[..., first.shape[-1] :]

@@ -88,6 +88,6 @@ class BandedMap(PositionMap):
         return rows, columns
 
     def _axis(self, length: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-        offsets = axis_offsets(length, length, device, dtype)[0].view(1, length, length)
+        offsets = axis_offsets(length, length, device, dtype)[:1]
         inside = (offsets.abs() <= self.band // 2).to(dtype)
         return inside / inside.sum(dim=-1, keepdim=True)

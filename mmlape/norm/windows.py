@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -33,7 +34,7 @@ class Windows(NamedTuple):
     def cells(self) -> tuple[int, int]:
         """``(A, E)`` of the pooled grid."""
         height, width = self.grid
-        return -(-height // self.pool), -(-width // self.pool)
+        return (height + self.pool - 1) // self.pool, (width + self.pool - 1) // self.pool
 
     @property
     def is_even(self) -> bool:
@@ -97,3 +98,68 @@ class Windows(NamedTuple):
             divisor_override=divisor,
         )
         return pooled.permute(0, 2, 3, 1).contiguous().unflatten(3, tokens.shape[2:])
+
+
+class WindowsByProducts(NamedTuple):
+    """What :class:`Windows` does, by products with small matrices: for graphs that serve grids of all sizes.
+
+    No step asks whether cells are full, none has sides that a compiler would have to divide by ``pool``, and the
+    backward pass is made of products too. A view is ``(B, H, W, ...)``.
+
+    Attributes:
+        grid: ``(H, W)`` tokens.
+        pool: Tokens per side of a cell.
+    """
+
+    grid: Grid
+    pool: int
+
+    def view(self, tokens: Tensor) -> Tensor:
+        """``(B, H * W, ...)`` as ``(B, H, W, ...)``."""
+        return tokens.unflatten(1, self.grid)
+
+    def mean(self, tokens: Tensor) -> Tensor:
+        """As :meth:`Windows.mean`."""
+        rows, columns = (
+            members / members.sum(dim=1, keepdim=True) for members in self._members(tokens)
+        )
+        return self._pool(tokens, rows, columns)
+
+    def sum(self, tokens: Tensor) -> Tensor:
+        """As :meth:`Windows.sum`."""
+        return self._pool(tokens, *self._members(tokens))
+
+    def spread(self, cells: Tensor) -> Tensor:
+        """Values per cell ``(B, A, E, ...)`` for its tokens: ``(B, H, W, ...)``."""
+        if self.pool == 1:
+            return cells
+        rows, columns = self._members(cells)
+        return _along_rows(rows.mT, _along_columns(columns.mT, cells))
+
+    def _pool(self, tokens: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        if self.pool == 1:
+            return self.view(tokens)
+        return _along_columns(columns, _along_rows(rows, self.view(tokens)))
+
+    def _members(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """1 where a cell holds a place, along each axis: ``(A, H)`` and ``(E, W)``."""
+        rows, columns = (
+            torch.arange(cells, device=like.device)[:, None]
+            == torch.arange(side, device=like.device) // self.pool
+            for cells, side in zip(Windows(*self).cells, self.grid)
+        )
+        return rows.to(like.dtype), columns.to(like.dtype)
+
+
+def _along_rows(weights: Tensor, maps: Tensor) -> Tensor:
+    """``weights`` ``(I, H)`` times ``(B, H, W, ...)``: ``(B, I, W, ...)``."""
+    batch, places = len(maps), len(weights)
+    product = torch.bmm(weights.expand(batch, -1, -1), maps.flatten(2))
+    return product.view(batch, places, *maps.shape[2:])
+
+
+def _along_columns(weights: Tensor, maps: Tensor) -> Tensor:
+    """``weights`` ``(J, W)`` times ``(B, H, W, ...)``: ``(B, H, J, ...)``."""
+    rows = maps.flatten(0, 1)
+    product = torch.bmm(weights.expand(len(rows), -1, -1), rows.flatten(2))
+    return product.view(*maps.shape[:2], len(weights), *maps.shape[3:])

@@ -9,6 +9,7 @@ from mmlape.layout import Layout
 from mmlape.norm import DTN
 from mmlape.norm.dtn_function import DTNFunction
 from mmlape.norm.dtn_plain import dtn_in_a_graph
+from mmlape.norm.windows import Windows, WindowsByProducts
 from mmlape.position.inside import quadratic_bias
 
 pytestmark = pytest.mark.usefixtures('in_pytorch')
@@ -39,11 +40,11 @@ def test_what_is_compiled_computes_the_same(options):
             2,
             marks=pytest.mark.slow,
         ),
-        # With pooling there is one for each way in which a grid fills its windows.
+        # Windows may be full or not.
         pytest.param(
             dict(pool=2),
             [(6, 8), (4, 10), (5, 7), (9, 11)],
-            3,
+            2,
             marks=pytest.mark.slow,
         ),
     ],
@@ -119,3 +120,26 @@ def test_nothing_of_a_transform_is_kept():
     norm = DTN(8, 2)
     torch.func.grad(lambda tokens: norm(tokens, (2, 3)).sum())(torch.randn(1, 6, 8))
     assert len(quadratic_bias.axis_offsets.store) == 0
+
+
+@pytest.mark.parametrize('pool', [1, 2, 3])
+@pytest.mark.parametrize('grid', [(6, 12), (7, 11), (2, 5)], ids=str)
+def test_windows_by_products(pool, grid):
+    """They hold the same tokens, at the bottom and right too."""
+    usual, products = Windows(grid, pool), WindowsByProducts(grid, pool)
+    tokens = torch.randn(2, grid[0] * grid[1], 3, 4, dtype=torch.float64)
+    for name in ('mean', 'sum'):
+        found, expected = (getattr(windows, name)(tokens) for windows in (products, usual))
+        torch.testing.assert_close(found, expected)
+    cells = usual.mean(tokens)
+    found, expected = (
+        (windows.view(tokens) - windows.spread(cells)).reshape(tokens.shape)
+        for windows in (products, usual)
+    )
+    assert torch.equal(found, expected)
+
+
+def test_gradients_by_products():
+    tokens = torch.randn(1, 15, 1, 2, dtype=torch.float64, requires_grad=True)
+    windows = WindowsByProducts((3, 5), 2)
+    torch.autograd.gradcheck(lambda x: windows.spread(windows.mean(x).square()), tokens)

@@ -26,10 +26,10 @@ def axis_offsets(queries: int, keys: int, device: torch.device, dtype: torch.dty
     """Offsets ``d = i - j`` between the cells of an axis, and their squares, in cells of the keys.
 
     Returns:
-        ``(2, queries * keys)``: d and d^2 for i (slower) and j (faster).
+        ``(2, queries, keys)``: d and d^2 for i and j.
     """
     own, others = centres(queries, keys, device), centres(keys, keys, device)
-    offsets = (own[:, None] - others[None]).flatten().to(dtype)
+    offsets = (own[:, None] - others[None]).to(dtype)
     return torch.stack([offsets, offsets.square()])
 
 
@@ -84,12 +84,13 @@ class QuadraticScores(nn.Module):
         self, queries: Grid, keys: Grid, device: torch.device, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
         """The part of dy ``(G, H, A)`` and the part of dx ``(G, W, E)``, computed in ``dtype``."""
-        a_x, a_y, a_2 = self.weight.to(dtype)[:, :, None].unbind(dim=1)
+        # Not flat and unflattened: a compiler could not tell that (A * A) / A is A.
+        a_x, a_y, a_2 = self.weight.to(dtype)[:, :, None, None].unbind(dim=1)
 
         def scores(linear: Tensor, lengths: tuple[int, int]) -> Tensor:
             offsets, squares = axis_offsets(*lengths, device, dtype)
             # No matrix product, which autocast would do in half precision: squares of offsets are too large for it.
-            return (linear * offsets + a_2 * squares).unflatten(1, lengths)
+            return linear * offsets + a_2 * squares
 
         rows, columns = map(scores, (a_y, a_x), zip(queries, keys))
         return rows, columns
