@@ -1,15 +1,18 @@
 """Linear layers by the fastest library that PyTorch has for this processor.
 
 PyTorch multiplies float32 matrices by MKL, which leaves AVX-512 aside on processors of others than Intel; oneDNN, which
-computes its convolutions, does not and takes less than half the time. Both are in every PyTorch for x86-64.
+computes its convolutions, does not and takes less than half the time. Both are in every PyTorch for x86-64. Graphs of
+``torch.compile`` hold it as ``mmlape::linear``; exported files, ``torch.func`` and modes that count see PyTorch's own.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +21,7 @@ from torch.autograd import Function, forward_ad
 from torch.nn.modules import module as hooks
 
 from mmlape.ops.build import is_wanted
+from mmlape.ops.library import is_exporting
 
 # Multiplications below which the call itself takes longer than is saved.
 FEW = 2**21
@@ -30,7 +34,7 @@ def linear(layer: nn.Module, x: Tensor) -> Tensor:
         layer: A linear layer, or what stands for one.
         x: ``(..., C)``.
     """
-    if is_looked_at() or not isinstance(layer, nn.Linear):
+    if not isinstance(layer, nn.Linear) or (is_looked_at() and not torch.compiler.is_compiling()):
         return layer(x)
     if type(layer).forward is not nn.Linear.forward or not is_plain(layer):
         return layer(x)
@@ -48,6 +52,11 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         ``(..., D)``.
     """
+    if torch.compiler.is_compiling():
+        in_graph = _is_for_graphs() and x.is_cpu and x.dtype is weight.dtype is torch.float32
+        if in_graph and not torch.is_autocast_enabled('cpu'):
+            return _in_a_graph(x, weight, bias)
+        return F.linear(x, weight, bias)
     if not _by_onednn(x, weight):
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled():
@@ -55,12 +64,14 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _onednn(x, weight, bias)
 
 
-def outer_product(rows: Tensor, columns: Tensor) -> Tensor:
+def outer_product(
+    rows: Tensor, columns: Tensor, multiply: Callable[..., Tensor] = product
+) -> Tensor:
     """``rows^T columns``, ``(R, C)`` of ``(N, R)`` and ``(N, C)``: the gradient of a weight."""
     # oneDNN reads the left matrix row by row: the smaller one is copied for that.
     if rows.shape[1] <= columns.shape[1]:
-        return product(rows.mT, columns.mT)
-    return product(columns.mT, rows.mT).mT
+        return multiply(rows.mT, columns.mT, None)
+    return multiply(columns.mT, rows.mT, None).mT
 
 
 def is_plain(module: nn.Module) -> bool:
@@ -92,14 +103,18 @@ class _Linear(Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        rows = grad.flatten(0, -2)
-        return (
-            product(grad, weight.mT) if needs_x else None,
-            outer_product(rows, x.flatten(0, -2)) if needs_weight else None,
-            rows.sum(0) if needs_bias else None,
-        )
+        return _gradients(ctx, grad, product)
+
+
+def _gradients(ctx: Any, grad: Tensor, multiply: Callable[..., Tensor]) -> tuple:
+    x, weight = ctx.saved_tensors
+    needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+    rows = grad.flatten(0, -2)
+    return (
+        multiply(grad, weight.mT, None) if needs_x else None,
+        outer_product(rows, x.flatten(0, -2), multiply) if needs_weight else None,
+        rows.sum(0) if needs_bias else None,
+    )
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -110,6 +125,36 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, 'none', [], '')
+
+
+@torch.library.custom_op(
+    'mmlape::linear',
+    mutates_args=(),
+    device_types='cpu',
+    schema='(Tensor x, Tensor weight, Tensor? bias) -> Tensor',
+)
+def _in_a_graph(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """PyTorch's compiler takes oneDNN's operator for weights that are constants alone."""
+    return _onednn(x, weight, bias) if x.numel() else F.linear(x, weight, bias)
+
+
+@_in_a_graph.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+def _keep(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+
+
+_in_a_graph.register_autograd(
+    lambda ctx, grad: _gradients(ctx, grad, _in_a_graph), setup_context=_keep
+)
+
+
+@torch.compiler.assume_constant_result
+def _is_for_graphs() -> bool:
+    return _onednn_is_faster() and not is_exporting()
 
 
 def _by_onednn(x: Tensor, weight: Tensor) -> bool:

@@ -49,7 +49,7 @@ def is_served(tensor: Tensor) -> bool:
     if tensor.device.type != 'cpu' or torch.jit.is_tracing():
         return False
     if torch.compiler.is_compiling():
-        if _is_exporting():
+        if is_exporting():
             return False
     elif torch._C._are_functorch_transforms_active():
         return False
@@ -57,7 +57,7 @@ def is_served(tensor: Tensor) -> bool:
 
 
 @torch.compiler.assume_constant_result  # Dynamo would take it for true in every graph
-def _is_exporting() -> bool:
+def is_exporting() -> bool:
     """Before torch 2.7, which says so, whatever is traced may be exported."""
     known = getattr(torch.compiler, 'is_exporting', None)
     return known is None or known()

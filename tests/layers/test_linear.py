@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -120,6 +121,44 @@ class Passed(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
+class Linear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, tokens):
+        return linear(self.layer, tokens)
+
+
+def test_a_graph_for_all_sizes_holds_it(calls):
+    torch.compiler.reset()
+    counters.clear()
+    model = Linear()
+    compiled = torch.compile(model, backend='aot_eager', fullgraph=True, dynamic=True)
+    for rows in (2, 5):
+        x = torch.randn(rows, 6, 4, requires_grad=True)
+        inputs = [x, *model.parameters()]
+        outputs = compiled(x), model.layer(x)
+        torch.testing.assert_close(*outputs)
+        torch.testing.assert_close(
+            *(torch.autograd.grad(each.square().sum(), inputs) for each in outputs)
+        )
+    assert len(calls) == 6
+    assert counters['stats']['unique_graphs'] == 1
+    with torch.autocast('cpu', torch.bfloat16):
+        assert compiled(x).dtype is torch.bfloat16
+    assert len(calls) == 6
+
+
+def test_in_a_graph_hooks_are_called(calls):
+    torch.compiler.reset()
+    model = Linear()
+    model.layer.register_forward_hook(lambda module, args, output: output + 1)
+    x = torch.randn(2, 4)
+    compiled = torch.compile(model, backend='eager', fullgraph=True)
+    torch.testing.assert_close(compiled(x), model.layer(x))
+
+
 def test_who_looks_at_operators_sees_pytorchs(calls):
     layer, x = nn.Linear(4, 3).requires_grad_(False), torch.randn(2, 4)
     with FlopCounterMode(display=False) as counter:
@@ -130,7 +169,7 @@ def test_who_looks_at_operators_sees_pytorchs(calls):
     with torch.autograd.forward_ad.dual_level():
         linear(layer, x)
     torch.jit.trace(lambda tokens: linear(layer, tokens), (x,), check_trace=False)
-    torch.compile(lambda tokens: linear(layer, tokens), backend='eager', fullgraph=True)(x)
+    torch.export.export(Linear(), (x,))
     linear(layer.to('meta'), x.to('meta'))
     assert not calls
     with Passed():
