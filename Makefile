@@ -31,7 +31,7 @@ help:  ## this list
 	@sed -n 's/^#   /    /p' Makefile
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F'\t' '{ printf "make %-20s %s\n", $$1, $$2 }'
 
-env:  ## set up the environment: seconds, or about 5 minutes where mmcv was never compiled before
+env:  ## set up the environment: seconds, or 2 to 5 minutes where mmcv was never compiled before
 	@command -v $(INTERPRETER) >/dev/null \
 	  || { echo 'error: there is no $(INTERPRETER): install Python >= 3.10 or give it: make env PYTHON=path' >&2; exit 1; }
 	@$(INTERPRETER) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("error: mmlape needs Python >= 3.10, and $(INTERPRETER) is %s; give another one: make env PYTHON=path" % sys.version.split()[0])'

@@ -80,6 +80,15 @@ def test_a_run_prints_and_records(room, monkeypatch, capsys, tmp_path):
         assert min(each['median_ms'] for each in case[what].values()) > 0
 
 
+def test_the_page_shows_the_record(room):
+    main = room('__main__')
+    cases = json.loads(main.RECORD.read_text())['results']['cases']
+    assert cases.keys() == main.CASES.keys()
+    page = (ROOT / 'docs/speed.md').read_text(encoding='utf-8')
+    expected = [line for name, found in cases.items() for line in main.rows(name, found)]
+    assert '\n'.join([main.HEAD, *expected]) in page
+
+
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [

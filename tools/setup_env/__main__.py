@@ -228,7 +228,7 @@ def install_mmcv(setup: Setup) -> None:
     wheel = mmcv_wheel.kept_wheel(name, version, key)
     if wheel is None:
         device = f'for CUDA {cuda.release}, {cuda.archs}' if cuda else 'for the CPU'
-        time_taken = 'this takes long' if cuda else 'about 2 minutes on 2 idle cores'
+        time_taken = 'this takes long' if cuda else '1 to 2 minutes on 2 idle cores'
         say(f"4/5 compiling mmcv's operators {device}, once per machine ({time_taken})")
         wheel = mmcv_wheel.get_wheel(setup.python, setup.environment(), name, version, key, cuda)
     else:
