@@ -53,8 +53,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         ``(..., D)``.
     """
     if torch.compiler.is_compiling():
-        in_graph = _is_for_graphs() and x.is_cpu and x.dtype is weight.dtype is torch.float32
-        if in_graph and not torch.is_autocast_enabled('cpu'):
+        if _is_for_graphs() and _are_matrices_on_a_cpu(x, weight):
             return _in_a_graph(x, weight, bias)
         return F.linear(x, weight, bias)
     if not _by_onednn(x, weight):
@@ -163,13 +162,17 @@ def _by_onednn(x: Tensor, weight: Tensor) -> bool:
         and _onednn_is_faster()
         # Modes that count or fake operators know PyTorch's.
         and not torch._C._len_torch_dispatch_stack()
-        and x.is_cpu
-        and x.dtype is weight.dtype is torch.float32
+        and _are_matrices_on_a_cpu(x, weight)
         and x.numel() * weight.shape[0] >= FEW
         and {type(x), type(weight)} <= {Tensor, nn.Parameter}
         and torch._C._get_mkldnn_enabled()
-        and not torch.is_autocast_enabled('cpu')
     )
+
+
+def _are_matrices_on_a_cpu(x: Tensor, weight: Tensor) -> bool:
+    """In float32."""
+    on_cpu = x.is_cpu and x.dim() > 1 and x.dtype is weight.dtype is torch.float32
+    return on_cpu and not torch.is_autocast_enabled('cpu')
 
 
 @cache

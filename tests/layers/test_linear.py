@@ -177,6 +177,12 @@ def test_who_looks_at_operators_sees_pytorchs(calls):
     assert not calls
 
 
+def test_a_vector_is_pytorchs(calls):
+    layer, x = nn.Linear(4, 3), torch.randn(4)
+    assert torch.equal(linear(layer, x), layer(x))
+    assert not calls
+
+
 @pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16, torch.float16])
 def test_other_types_are_pytorchs(calls, dtype):
     layer, x = nn.Linear(4, 3).to(dtype), torch.randn(2, 4, dtype=dtype)
