@@ -163,7 +163,7 @@ def measure(cfg: Config, warm_up: int) -> dict[str, Any]:
     runner.train()
     steps = times.steps[warm_up:]
     return {
-        'images_per_step': runner.train_dataloader.batch_size,
+        'images_per_step': cfg.train_dataloader.batch_size,
         'steps': len(steps),
         'parts_ms': {
             part: round(1e3 * statistics.median(step[part] for step in steps), 2) for part in PARTS

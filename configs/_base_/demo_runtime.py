@@ -3,7 +3,7 @@ default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    checkpoint=dict(type='mmlape.CheckpointHook', by_epoch=False, interval=100, max_keep_ckpts=2),
+    checkpoint=dict(type='mmlape.CheckpointHook', by_epoch=False, interval=250, max_keep_ckpts=2),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     check_weights=dict(type='mmlape.CheckWeightsHook'),
     finite=dict(type='mmlape.StopAtNonFiniteHook'),

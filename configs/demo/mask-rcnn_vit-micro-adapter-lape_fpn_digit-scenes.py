@@ -5,11 +5,13 @@ _base_ = [
     '../_base_/demo_detection.py',
 ]
 
-max_iters = 700
+max_iters = 1100
+warmup = 80
 channels = 64
 strides = [4, 8, 16, 32]
 
-# Fewer channels, levels, samples and proposals: what digits in images of 96 pixels need.
+# Fewer channels, levels, samples and proposals: what digits in images of 96 pixels need. torchvision's RoIAlign gives the
+# bits of MMCV's; on a CPU it takes a third of the time.
 model = dict(
     backbone={{_base_.micro_backbone}},
     neck=dict(in_channels=[{{_base_.dims}}] * 4, out_channels=channels, num_outs=4),
@@ -20,13 +22,17 @@ model = dict(
     ),
     roi_head=dict(
         bbox_roi_extractor=dict(
-            roi_layer=dict(sampling_ratio=2), out_channels=channels, finest_scale=56
+            roi_layer=dict(sampling_ratio=1, use_torchvision=True),
+            out_channels=channels,
+            finest_scale=56,
         ),
         bbox_head=dict(
             in_channels=channels, fc_out_channels=256, num_classes=10, reg_class_agnostic=True
         ),
         mask_roi_extractor=dict(
-            roi_layer=dict(sampling_ratio=2), out_channels=channels, finest_scale=56
+            roi_layer=dict(sampling_ratio=1, use_torchvision=True),
+            out_channels=channels,
+            finest_scale=56,
         ),
         mask_head=dict(
             num_convs=2,
@@ -44,8 +50,10 @@ model = dict(
     test_cfg=dict(rpn=dict(nms_pre=200, max_per_img=50), rcnn=dict(max_per_img=30)),
 )
 
+# 1100 steps of 4 images teach more than 700 of 8, in less time.
+train_dataloader = dict(batch_size=4)
 param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
-    dict(type='CosineAnnealingLR', by_epoch=False, begin=50, end=max_iters, eta_min=1e-5),
+    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=warmup),
+    dict(type='CosineAnnealingLR', by_epoch=False, begin=warmup, end=max_iters, eta_min=1e-5),
 ]
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=max_iters)

@@ -5,12 +5,17 @@ _base_ = [
 ]
 
 max_iters = 500
+warmup = 50
+rois = dict(roi_layer=dict(sampling_ratio=2))
 model = dict(
     backbone=dict(_base_.micro_vit, _delete_=True),
     neck=dict(_base_.micro_pyramid, _delete_=True),
+    roi_head=dict(bbox_roi_extractor=rois, mask_roi_extractor=rois),
 )
+del rois
+train_dataloader = dict(batch_size=8)
 param_scheduler = [
-    _base_.param_scheduler[0],
-    dict(_base_.param_scheduler[1], end=max_iters),
+    dict(_base_.param_scheduler[0], end=warmup),
+    dict(_base_.param_scheduler[1], begin=warmup, end=max_iters),
 ]
 train_cfg = dict(max_iters=max_iters, val_interval=max_iters)
