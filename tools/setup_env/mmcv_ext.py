@@ -17,7 +17,9 @@ def nms(boxes, scores, iou_threshold, offset):
         boxes = torch.cat((boxes[:, :2], boxes[:, 2:] + offset), dim=1)
     # mmcv's threshold is a float32: an overlap of exactly 0.6 does not exceed it.
     threshold = torch.tensor(iou_threshold, dtype=torch.float32).item()
-    return torchvision.ops.nms(boxes, scores, threshold)
+    # Torchvision leaves equal scores in their order, mmcv does not: sorted as mmcv does, the same boxes stay.
+    scores, order = scores.sort(dim=0, descending=True)
+    return order[torchvision.ops.nms(boxes[order], scores, threshold)]
 
 
 def roi_align_forward(
