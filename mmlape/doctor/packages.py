@@ -221,7 +221,7 @@ def _operators() -> Check:
         return Check(name, ERROR, '; '.join(f'{d}: {t}' for d, t in broken.items()), advice)
     if stack.stands_in():
         found = (
-            "torchvision's NMS and RoIAlign stand in for them, for there was no C++ compiler; all others (soft NMS, "
+            "torchvision's NMS and RoIAlign stand in for them, as without a C++ compiler; all others (soft NMS, "
             'deformable convolution and, on GPUs, deformable attention among them) raise NotImplementedError'
         )
         advice = 'to have them, install a C++ compiler and call make env again (docs/install.md)'
