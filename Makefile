@@ -5,6 +5,7 @@
 #   STACK=openmmlab       the original OpenMMLab packages in place of the maintained ones
 #   MODEL=name            only this model in the demo: mask_rcnn, segmenter or retinanet_dtn_pvt
 #   CUDA=0                operators for the CPU only, although there are a GPU and nvcc
+#   OPS=torchvision       mmcv without its own operators, as where there is no C++ compiler: enough for the demo on a CPU
 #   BENCH='--only pvt'   options of make bench
 #   WORKERS=1             processes that run tests; without it as many as there are cores, at most 4
 #   SOURCE_URL=https://host/owner/mmlape/blob/main   where links of the site to sources lead
@@ -22,7 +23,7 @@ SPHINX = $(PY) -m sphinx -q -W --keep-going -c docs -d docs/_build/doctrees
 # Tests run side by side, each process on one thread; one that has nothing left takes over tests of another.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
 FORMATTED := $(wildcard setup.py mmlape configs tools tests benchmarks docs/conf.py)
-export CUDA SOURCE_URL
+export CUDA OPS SOURCE_URL
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo experiment-position test test-slow bench lint format docs docs-links clean clean-env

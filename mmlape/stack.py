@@ -124,10 +124,22 @@ def check_version(package: Package, version: str, families: set[str]) -> None:
         )
 
 
-def check_operators(package: Package, families: set[str]) -> None:
-    """Refuse an mmcv without compiled operators, which pip installs silently when it builds in isolation."""
+def operators_file() -> Path | None:
+    """mmcv's operators: a library, a ``.py`` file where torchvision's stand in for them, or None."""
     folder = package_folder('mmcv')
-    if importlib.machinery.PathFinder.find_spec('_ext', [str(folder)]) is None:
+    spec = importlib.machinery.PathFinder.find_spec('_ext', [str(folder)])
+    return Path(spec.origin) if spec and spec.origin else None
+
+
+def stands_in() -> bool:
+    """Whether mmcv has torchvision's operators in place of its own."""
+    file = operators_file()
+    return file is not None and file.suffix == '.py'
+
+
+def check_operators(package: Package, families: set[str]) -> None:
+    """Refuse an mmcv without operators, which pip installs silently when it builds in isolation."""
+    if operators_file() is None:
         raise ImportError(
             'mmcv is installed without its compiled operators (mmcv._ext): `pip uninstall` it, then '
             f'MMCV_WITH_OPS=1 {package.advice(families)} with torch, setuptools, wheel, ninja and '

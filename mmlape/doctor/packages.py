@@ -219,6 +219,13 @@ def _operators() -> Check:
     if broken:
         advice = f'compile mmcv {"with CUDA " if "cuda" in broken else ""}again: {again} (docs/install.md, GPUs)'
         return Check(name, ERROR, '; '.join(f'{d}: {t}' for d, t in broken.items()), advice)
+    if stack.stands_in():
+        found = (
+            "torchvision's NMS and RoIAlign stand in for them, as without a C++ compiler; all others (soft NMS, "
+            'deformable convolution and, on GPUs, deformable attention among them) raise NotImplementedError'
+        )
+        advice = 'to have them, install a C++ compiler and call make env again (docs/install.md)'
+        return Check(name, WARNING, found, advice)
     where = {'cpu': 'the CPU', 'cuda': 'the GPU'}
     return Check(
         name,

@@ -13,11 +13,13 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import checks
 import mmcv_wheel
 import operators
+import stand_in
 from common import (
     ABOUT_PYTHON,
     CACHE,
@@ -66,13 +68,17 @@ BUILD_TOOLS = {'pip', 'setuptools', 'wheel', 'ninja', 'uv', 'psutil'}
 
 @dataclass
 class Setup:
-    """One environment being set up. ``explicit_python`` is the interpreter that the user asked for, if any."""
+    """One environment being set up. ``explicit_python`` is the interpreter that the user asked for, if any.
+
+    ``without_operators`` says why mmcv gets the stand-in; it is empty where mmcv gets its own operators.
+    """
 
     venv: Path
     stack: str
     explicit_python: str | None = None
     ours: bool = True
     stamps: dict = field(default_factory=dict)
+    without_operators: str = ''
 
     def __post_init__(self):
         self.venv = Path(os.path.abspath(self.venv))
@@ -82,6 +88,11 @@ class Setup:
         pins = read_requirements(ROOT / CONSTRAINTS[self.stack])
         exact = dict(pin.split('==') for pin in pins if ';' not in pin)
         self.pins = {canonical(name): version for name, version in exact.items()}
+
+    @cached_property
+    def cuda(self) -> mmcv_wheel.Cuda | None:
+        """Looked for once: it says so where a GPU has no compiler."""
+        return mmcv_wheel.find_cuda()
 
     def load(self) -> None:
         if self.state.is_file():
@@ -109,11 +120,15 @@ class Setup:
         about_us = [ROOT / 'setup.py', ROOT / 'pyproject.toml', ROOT / 'mmlape' / 'version.py']
         about_us += operators.SOURCES
         toolboxes = [f'{name}=={self.pins[name]}' for name in self.names.values()]
-        cuda = mmcv_wheel.find_cuda()
+        if self.without_operators:
+            mmcv = stand_in.stamp(toolboxes)
+        else:
+            cuda = vars(self.cuda) if self.cuda else None
+            mmcv = digest(toolboxes, self.pins['torch'], cuda)
         return {
             'venv': 'created',
             'packages': digest(*[file.read_text(encoding='utf-8') for file in files]),
-            'mmcv': digest(toolboxes, self.pins['torch'], vars(cuda) if cuda else None),
+            'mmcv': mmcv,
             'toolboxes': digest(toolboxes, [self.pins[name] for name in ALONE[self.stack]]),
             'mmlape': digest(ROOT, *[file.read_text(encoding='utf-8') for file in about_us]),
         }
@@ -213,9 +228,9 @@ def install_packages(setup: Setup) -> None:
 
 
 def install_mmcv(setup: Setup) -> None:
-    """mmcv with compiled operators; a user's own stays as it is."""
+    """mmcv with compiled operators, or with the stand-in; a user's own stays as it is."""
     installed = setup.installed()
-    if not setup.ours and own_version(setup, installed, 'mmcv'):
+    if has_own_mmcv(setup, installed):
         if not setup.run(setup.python, '-c', 'import mmcv._ext'):
             raise SetupError(
                 f'the mmcv in {setup.venv} has no compiled operators (reason above): uninstall it, '
@@ -223,7 +238,14 @@ def install_mmcv(setup: Setup) -> None:
             )
         return
     name, version = setup.names['mmcv'], setup.pins[setup.names['mmcv']]
-    cuda = mmcv_wheel.find_cuda()
+    if setup.without_operators:
+        say("4/5 installing mmcv with torchvision's NMS and RoIAlign (seconds)")
+        work = setup.state.parent / 'mmcv'
+        wheel = stand_in.make_wheel(setup.python, setup.environment(), name, version, work)
+        install_wheel(setup, wheel, 'call make env again')
+        shutil.rmtree(work)
+        return
+    cuda = setup.cuda
     key = mmcv_wheel.wheel_key(ask(setup.python, ABOUT_PYTHON), installed['torch'], cuda)
     wheel = mmcv_wheel.kept_wheel(name, version, key)
     if wheel is None:
@@ -233,11 +255,20 @@ def install_mmcv(setup: Setup) -> None:
         wheel = mmcv_wheel.get_wheel(setup.python, setup.environment(), name, version, key, cuda)
     else:
         say('4/5 installing mmcv, compiled earlier on this machine')
+    install_wheel(setup, wheel, 'if you remove it, it is compiled anew')
+
+
+def install_wheel(setup: Setup, wheel: Path, advice: str) -> None:
+    """mmcv from `wheel`, in place of the one that is there; `advice` is for one that does not load."""
     setup.install('mmcv', '--no-deps', '--force-reinstall', wheel)
     if not setup.run(setup.python, '-c', 'import mmcv._ext'):
-        raise SetupError(
-            f'{wheel} does not load (reason above); if you remove it, it is compiled anew'
-        )
+        raise SetupError(f'{wheel} does not load (reason above); {advice}')
+
+
+def has_own_mmcv(setup: Setup, installed: dict) -> bool:
+    """Whether there is an mmcv that the user brought along; one with the stand-in is from an earlier set-up."""
+    ours = setup.ours or stand_in.is_stamp(setup.stamps.get('mmcv'))
+    return not ours and own_version(setup, installed, 'mmcv') is not None
 
 
 def own_version(setup: Setup, installed: dict, module: str) -> str | None:
@@ -282,27 +313,56 @@ STEPS = {
 def needs_compiler(setup: Setup, about: dict) -> bool:
     """Whether mmcv will have to be compiled, as far as that is known before anything is installed."""
     installed = setup.installed() if setup.python.is_file() else {}
-    if not setup.ours and own_version(setup, installed, 'mmcv'):
+    if has_own_mmcv(setup, installed):
         return False
     torch = setup.pins['torch'] if setup.ours else installed.get('torch', setup.pins['torch'])
-    key = mmcv_wheel.wheel_key(about, torch, mmcv_wheel.find_cuda())
+    key = mmcv_wheel.wheel_key(about, torch, setup.cuda)
     name = setup.names['mmcv']
     return mmcv_wheel.kept_wheel(name, setup.pins[name], key) is None
+
+
+def is_ready(setup: Setup) -> bool:
+    return setup.python.is_file() and setup.stamps == setup.wanted()
+
+
+def choose_operators(setup: Setup, about: dict) -> None:
+    """mmcv's own, or the stand-in: where it is asked for, or mmcv would have to be compiled and cannot be.
+
+    Raises:
+        SetupError: It cannot be compiled for the GPU that is there: the stand-in would not do.
+    """
+    if stand_in.is_asked_for():
+        installed = setup.installed() if setup.python.is_file() else {}
+        if not has_own_mmcv(setup, installed):
+            setup.without_operators = 'OPS=torchvision'
+    elif setup.stamps.get('mmcv') != setup.wanted()['mmcv'] and needs_compiler(setup, about):
+        try:
+            checks.check_compiler(about)
+        except SetupError as error:
+            if setup.cuda:
+                raise
+            setup.without_operators = str(error)
 
 
 def set_up(setup: Setup) -> None:
     """Do what is not done yet."""
     checks.check_venv(setup.venv)
     setup.load()
-    wanted = setup.wanted()
-    if setup.python.is_file() and setup.stamps == wanted:
+    if not stand_in.is_asked_for() and is_ready(setup):
         return
     about = checks.check_python(setup.venv, setup.explicit_python)
     if not setup.ours:
         checks.check_torch(setup.venv, setup.installed())
+    choose_operators(setup, about)
+    if is_ready(setup):
+        return
     checks.check_space(setup.venv)
-    if setup.stamps.get('mmcv') != wanted['mmcv'] and needs_compiler(setup, about):
-        checks.check_compiler(about)
+    wanted = setup.wanted()
+    if setup.without_operators and setup.stamps.get('mmcv') != wanted['mmcv']:
+        say(
+            "mmcv gets torchvision's NMS and RoIAlign in place of its own operators, enough for the demo on a CPU: "
+            + setup.without_operators
+        )
     start = time.monotonic()
     for name, step in STEPS.items():
         if setup.stamps.get(name) != wanted[name]:
