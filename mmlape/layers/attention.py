@@ -15,7 +15,7 @@ from mmlape.position import AttentionPosition, InsidePlan
 from mmlape.registry import MODELS
 
 from .dropout import build_dropout
-from .linear import linear
+from .linear import Linear
 
 
 class AttentionLayer(nn.Module):
@@ -125,7 +125,7 @@ class AttentionLayer(nn.Module):
 
     def project(self, tokens: Tensor) -> Tensor:
         """The output projection and its dropout."""
-        return self.proj_drop(linear(self.proj, tokens))
+        return self.proj_drop(self.proj(tokens))
 
 
 @MODELS.register_module()
@@ -171,13 +171,13 @@ class Attention(AttentionLayer):
     ) -> None:
         super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
         self.window_size = None if window_size is None else check_grid('window_size', window_size)
-        self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
+        self.qkv = Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
         self.q_norm, self.k_norm = (
             None if qk_norm is None else _head_norm(qk_norm, embed_dims // num_heads)
             for _ in range(2)
         )
         self.norm = None if inner_norm is None else build_token_norm(inner_norm, embed_dims)
-        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.proj = Linear(embed_dims, embed_dims)
         self.position = position
 
     def forward(
@@ -185,7 +185,7 @@ class Attention(AttentionLayer):
     ) -> Tensor:
         """Attend; ``(B, P + H * W, C)`` to the same shape."""
         layout = Layout.of(tokens, layout)
-        qkv = linear(self.qkv, tokens)
+        qkv = self.qkv(tokens)
         query, key, value = self.split_heads(qkv, 3)
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)

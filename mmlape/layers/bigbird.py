@@ -18,7 +18,7 @@ from mmlape.position import InsidePlan
 from mmlape.registry import MODELS
 
 from .attention import AttentionLayer
-from .linear import linear
+from .linear import Linear
 
 
 class KeyBlocks(NamedTuple):
@@ -86,8 +86,8 @@ class BigBirdAttention(AttentionLayer):
             )
         self.num_random = check_positive_int('num_random', num_random, minimum=0)
         self.seed = check_positive_int('seed', seed, minimum=0)
-        self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
-        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.qkv = Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
+        self.proj = Linear(embed_dims, embed_dims)
 
     def forward(
         self, tokens: Tensor, layout: Layout | Grid, inside: InsidePlan | None = None
@@ -102,7 +102,7 @@ class BigBirdAttention(AttentionLayer):
         present = padded_mask(tokens, layout, self.block_size)
         extra = present.shape[1] - tokens.shape[1]
         query, key, value = (
-            F.pad(part, (0, 0, 0, extra)) for part in self.split_heads(linear(self.qkv, tokens), 3)
+            F.pad(part, (0, 0, 0, extra)) for part in self.split_heads(self.qkv(tokens), 3)
         )
         out = self._attend_to_blocks(query, key, value, present)[:, :, : tokens.shape[1]]
         return self.project(out.transpose(1, 2).flatten(2))

@@ -17,7 +17,7 @@ from mmlape.registry import MODELS
 from .activation import build_activation
 from .dropout import DropPath, build_dropout
 from .gelu_linear import gelu_linear
-from .linear import linear
+from .linear import make_faster
 
 
 @MODELS.register_module()
@@ -47,6 +47,7 @@ class Mlp(timm.layers.Mlp):
         check_positive_int('embed_dims', embed_dims)
         check_positive_int('hidden channels of the feed-forward network', hidden_dims)
         super().__init__(embed_dims, hidden_dims)
+        make_faster(self)
         self.act = build_activation(act)
         if norm_cfg is not None:
             self.norm = build_token_norm(norm_cfg, hidden_dims)
@@ -55,13 +56,13 @@ class Mlp(timm.layers.Mlp):
 
     def forward(self, tokens: Tensor, layout: Layout | Grid | None = None) -> Tensor:
         """``(B, N, C)`` to the same shape."""
-        hidden = linear(self.fc1, tokens)
+        hidden = self.fc1(tokens)
         if isinstance(self.drop1, nn.Identity) and isinstance(self.norm, nn.Identity):
             return self.drop2(gelu_linear(self.act, hidden, self.fc2))
         hidden = self.drop1(self.act(hidden))
         if isinstance(self.norm, TokenNorm):
             hidden = self.norm(hidden, layout)
-        return self.drop2(linear(self.fc2, hidden))
+        return self.drop2(self.fc2(hidden))
 
 
 @MODELS.register_module()

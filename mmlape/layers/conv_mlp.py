@@ -15,7 +15,7 @@ from mmlape.registry import MODELS
 
 from .dropout import build_dropout
 from .gelu_linear import gelu_linear
-from .linear import linear
+from .linear import Linear
 
 
 @MODELS.register_module()
@@ -43,10 +43,10 @@ class ConvMlp(nn.Module):
         check_positive_int('embed_dims', embed_dims)
         check_positive_int('hidden channels of the convolutional feed-forward network', hidden_dims)
         self.extra_relu = extra_relu
-        self.fc1 = nn.Linear(embed_dims, hidden_dims)
+        self.fc1 = Linear(embed_dims, hidden_dims)
         conv = nn.Conv2d(hidden_dims, hidden_dims, 3, padding=1, groups=hidden_dims)
         self.dwconv = nn.ModuleDict({'dwconv': conv})
-        self.fc2 = nn.Linear(hidden_dims, embed_dims)
+        self.fc2 = Linear(hidden_dims, embed_dims)
         self.act = nn.GELU()
         self.drop = build_dropout('drop_rate', drop_rate)
 
@@ -61,7 +61,7 @@ class ConvMlp(nn.Module):
         Raises:
             ValueError: If there are prefix tokens, which have no neighbours.
         """
-        hidden = linear(self.fc1, tokens)
+        hidden = self.fc1(tokens)
         if self.extra_relu:
             hidden = F.relu(hidden)
         if not isinstance(layout, Layout) and isinstance(layout[0], Sequence):
@@ -75,7 +75,7 @@ class ConvMlp(nn.Module):
             mixed = self._mix(hidden, layout.grid)
         if isinstance(self.drop, nn.Identity):
             return gelu_linear(self.act, mixed, self.fc2)
-        return self.drop(linear(self.fc2, self.drop(self.act(mixed))))
+        return self.drop(self.fc2(self.drop(self.act(mixed))))
 
     def _mix(self, hidden: Tensor, grid: Grid) -> Tensor:
         maps = self.dwconv['dwconv'](hidden.transpose(1, 2).unflatten(2, grid))

@@ -15,7 +15,7 @@ from torch import Tensor
 from mmlape.kept import kept
 from mmlape.ops import deformable_sampling, is_served
 
-from .linear import linear
+from .linear import make_faster
 
 Shapes = tuple[tuple[int, int], ...]
 
@@ -114,6 +114,7 @@ class DeformableAttention(MultiScaleDeformableAttention):
             batch_first=True,
             value_proj_ratio=value_proj_ratio,
         )
+        make_faster(self)
 
     def forward(self, query: Tensor, value: Tensor, plan: SamplingPlan) -> Tensor:
         """Sample ``value`` around each query's reference point.
@@ -127,10 +128,10 @@ class DeformableAttention(MultiScaleDeformableAttention):
             ``(B, num_queries, C)``.
         """
         heads, levels, points = self.num_heads, self.num_levels, self.num_points
-        offsets = linear(self.sampling_offsets, query).unflatten(-1, (heads, levels, points, 2))
-        logits = linear(self.attention_weights, query).unflatten(-1, (heads, levels, points))
-        value = linear(self.value_proj, value).unflatten(-1, (heads, -1))
-        return linear(self.output_proj, _sample(value, offsets, logits, plan))
+        offsets = self.sampling_offsets(query).unflatten(-1, (heads, levels, points, 2))
+        logits = self.attention_weights(query).unflatten(-1, (heads, levels, points))
+        value = self.value_proj(value).unflatten(-1, (heads, -1))
+        return self.output_proj(_sample(value, offsets, logits, plan))
 
 
 def _sample(value: Tensor, offsets: Tensor, logits: Tensor, plan: SamplingPlan) -> Tensor:

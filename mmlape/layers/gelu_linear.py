@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.nn.modules import module as hooks
 
-from .linear import is_looked_at, is_plain, linear, outer_product, product
+from .linear import Linear, is_looked_at, outer_product, product
 
 
 def gelu_linear(act: nn.Module, hidden: Tensor, layer: nn.Module) -> Tensor:
@@ -23,13 +24,13 @@ def gelu_linear(act: nn.Module, hidden: Tensor, layer: nn.Module) -> Tensor:
     if not (
         _keeps_both(hidden)
         and isinstance(act, nn.GELU)
-        and type(layer) is nn.Linear
-        and is_plain(act)
-        and is_plain(layer)
+        and type(layer) in (nn.Linear, Linear)
+        and _is_plain(act)
+        and _is_plain(layer)
         and type(weight) is nn.Parameter
         and weight.requires_grad
     ):
-        return linear(layer, act(hidden))
+        return layer(act(hidden))
     if weight.dtype != hidden.dtype:  # under autocast
         weight, bias = weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
     return _GeluLinear.apply(hidden, weight, bias, act.approximate)
@@ -66,3 +67,14 @@ class _GeluLinear(Function):
 def _keeps_both(hidden: Tensor) -> bool:
     """Whether there is a backward pass, and nobody else looks at the graph."""
     return not is_looked_at() and torch.is_grad_enabled() and hidden.requires_grad
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether nothing is called when the module is, but its ``forward``."""
+    own = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return not (any(own) or hooks._has_any_global_hook())

@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function, forward_ad
-from torch.nn.modules import module as hooks
 
 from mmlape.ops.build import is_wanted
 from mmlape.ops.library import is_exporting
@@ -27,18 +26,19 @@ from mmlape.ops.library import is_exporting
 FEW = 2**21
 
 
-def linear(layer: nn.Module, x: Tensor) -> Tensor:
-    """``layer(x)``; what is no plain ``nn.Linear``, or has hooks, is called as it is.
+class Linear(nn.Linear):
+    """PyTorch's, by the faster library. Arguments and parameters are ``nn.Linear``'s."""
 
-    Args:
-        layer: A linear layer, or what stands for one.
-        x: ``(..., C)``.
-    """
-    if not isinstance(layer, nn.Linear) or (is_looked_at() and not torch.compiler.is_compiling()):
-        return layer(x)
-    if type(layer).forward is not nn.Linear.forward or not is_plain(layer):
-        return layer(x)
-    return product(x, layer.weight, layer.bias)
+    def forward(self, x: Tensor) -> Tensor:
+        """``(..., C)`` to ``(..., D)``."""
+        return product(x, self.weight, self.bias)
+
+
+def make_faster(module: nn.Module) -> None:
+    """Make the linear layers of a module that others wrote :class:`Linear`; the parameters stay."""
+    for part in module.modules():
+        if type(part) is nn.Linear:
+            part.__class__ = Linear
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -71,17 +71,6 @@ def outer_product(
     if rows.shape[1] <= columns.shape[1]:
         return multiply(rows.mT, columns.mT, None)
     return multiply(columns.mT, rows.mT, None).mT
-
-
-def is_plain(module: nn.Module) -> bool:
-    """Whether nothing is called when the module is, but its ``forward``."""
-    own = (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
-    return not (any(own) or hooks._has_any_global_hook())
 
 
 def is_looked_at() -> bool:

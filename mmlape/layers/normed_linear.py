@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmlape.layout import Grid, Layout
 from mmlape.norm import build_token_norm
 
-from .linear import product
+from .linear import Linear
 
 
-class PlainLinear(nn.Linear):
+class PlainLinear(Linear):
     """A linear layer that keeps PyTorch's initial values, whatever others of a network start from: a norm that follows
     sets the scale."""
 
@@ -42,4 +42,4 @@ class NormedLinear(PlainLinear):
 
     def forward(self, tokens: Tensor, layout: Layout | Grid | None = None) -> Tensor:
         """``(B, N, in_features)`` to ``(B, N, out_features)``."""
-        return self.norm(product(tokens, self.weight, self.bias), layout)
+        return self.norm(super().forward(tokens), layout)

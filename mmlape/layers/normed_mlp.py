@@ -10,7 +10,6 @@ from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
 from .dropout import build_dropout
-from .linear import linear
 from .normed_linear import NormedLinear, PlainLinear
 
 
@@ -42,4 +41,4 @@ class NormedMlp(nn.Module):
 
     def forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
         """``(B, N, C)`` to the same shape."""
-        return self.drop(linear(self.fc2, self.drop(F.hardswish(self.fc1(tokens, layout)))))
+        return self.drop(self.fc2(self.drop(F.hardswish(self.fc1(tokens, layout)))))

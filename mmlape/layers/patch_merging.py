@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmlape.checks import check_positive_int
 from mmlape.layout import Grid, Layout
 from mmlape.norm import build_token_norm
 from mmlape.registry import MODELS
 
-from .linear import linear
+from .linear import Linear
 from .patch_embed import Stem, check_image, pad_to_multiple
 
 
@@ -39,7 +39,7 @@ class PatchMerging(Stem):
         self.stride: Grid = (2, 2)
         norm_cfg = norm_cfg or dict(type='mmlape.LN', eps=1e-5)
         self.norm = build_token_norm(norm_cfg, 4 * in_channels)
-        self.reduction = nn.Linear(4 * in_channels, embed_dims, bias=False)
+        self.reduction = Linear(4 * in_channels, embed_dims, bias=False)
 
     def forward(self, image: Tensor) -> tuple[Tensor, Layout]:
         """``(B, in_channels, height, width)`` to tokens ``(B, H * W, C)`` and their layout.
@@ -53,4 +53,4 @@ class PatchMerging(Stem):
         cells = maps.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(0, 2, 4, 5, 3, 1)
         layout = Layout((cells.shape[1], cells.shape[2]))
         tokens = cells.flatten(3).flatten(1, 2)
-        return linear(self.reduction, self.norm(tokens, layout)), layout
+        return self.reduction(self.norm(tokens, layout)), layout

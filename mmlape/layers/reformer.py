@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmlape.autocast import without_autocast
 from mmlape.checks import check_positive_int
@@ -17,7 +17,7 @@ from mmlape.registry import MODELS
 
 from .attention import AttentionLayer
 from .bigbird import padded_mask, refuse_position
-from .linear import linear
+from .linear import Linear
 
 # Added to scores: a token reads from itself where there is nobody else, from padding never.
 ITSELF, ABSENT = -1e5, -1e9
@@ -78,9 +78,9 @@ class LSHAttention(AttentionLayer):
                 f'num_buckets must be even (a direction and its opposite), got {num_buckets}'
             )
         check_positive_int('num_rounds', num_rounds)
-        self.qk = nn.Linear(embed_dims, embed_dims, bias=qkv_bias)
-        self.v = nn.Linear(embed_dims, embed_dims, bias=qkv_bias)
-        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.qk = Linear(embed_dims, embed_dims, bias=qkv_bias)
+        self.v = Linear(embed_dims, embed_dims, bias=qkv_bias)
+        self.proj = Linear(embed_dims, embed_dims)
         shape = (num_heads, embed_dims // num_heads, num_rounds, num_buckets // 2)
         self.register_buffer('rotations', torch.randn(shape))
 
@@ -95,8 +95,8 @@ class LSHAttention(AttentionLayer):
         refuse_position(self, inside)
         present = padded_mask(tokens, Layout.of(tokens, layout), self.chunk_size)
         extra = present.shape[1] - tokens.shape[1]
-        (query,) = self.split_heads(linear(self.qk, tokens), 1)
-        (value,) = self.split_heads(linear(self.v, tokens), 1)
+        (query,) = self.split_heads(self.qk(tokens), 1)
+        (value,) = self.split_heads(self.v(tokens), 1)
         query, value = (F.pad(part, (0, 0, 0, extra)) for part in (query, value))
         with torch.no_grad():
             order = self.buckets(query, present).argsort(dim=-1, stable=True)

@@ -13,7 +13,6 @@ from mmlape.position import AttentionPosition, InsidePlan
 from mmlape.registry import MODELS
 
 from .attention import Attention, merge, partition
-from .linear import linear
 
 
 @MODELS.register_module()
@@ -91,13 +90,13 @@ class ShiftedWindowAttention(Attention):
         if (
             inside is not None and inside.position.places
         ):  # where tokens are in the image, not in the moved one
-            placed = inside.place(*self.split_heads(linear(self.qkv, maps.flatten(1, 2)), 3))
+            placed = inside.place(*self.split_heads(self.qkv(maps.flatten(1, 2)), 3))
             heads = tuple(
                 self._cut(part.transpose(1, 2).unflatten(1, padded.grid), shift).transpose(1, 2)
                 for part in placed
             )
         else:
-            heads = self.split_heads(linear(self.qkv, self._cut(maps, shift)), 3)
+            heads = self.split_heads(self.qkv(self._cut(maps, shift)), 3)
         read = self._attend_in_moved_windows(heads, layout, padded.grid, shift, inside)
         moved = merge(self.project(read), padded.grid, window).unflatten(1, padded.grid)
         maps = torch.roll(moved, shift, (1, 2)) if any(shift) else moved

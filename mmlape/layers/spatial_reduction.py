@@ -11,7 +11,7 @@ from mmlape.position import AttentionPosition, InsidePlan
 from mmlape.registry import MODELS
 
 from .attention import AttentionLayer
-from .linear import linear
+from .linear import Linear
 from .patch_embed import pad_to_multiple
 from .strided_conv import PatchConv2d
 
@@ -59,14 +59,14 @@ class SpatialReductionAttention(AttentionLayer):
         super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
         self.sr_ratio = check_positive_int('sr_ratio', sr_ratio)
         self.linear = linear
-        self.q = nn.Linear(embed_dims, embed_dims, bias=qkv_bias)
-        self.kv = nn.Linear(embed_dims, 2 * embed_dims, bias=qkv_bias)
+        self.q = Linear(embed_dims, embed_dims, bias=qkv_bias)
+        self.kv = Linear(embed_dims, 2 * embed_dims, bias=qkv_bias)
         self.reduces = self.linear or self.sr_ratio > 1
         if self.reduces:
             kernel = 1 if self.linear else self.sr_ratio
             self.sr = PatchConv2d(embed_dims, embed_dims, kernel)
             self.norm = nn.LayerNorm(embed_dims)
-        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.proj = Linear(embed_dims, embed_dims)
         self.position = position
 
     @property
@@ -86,8 +86,8 @@ class SpatialReductionAttention(AttentionLayer):
         """
         layout = Layout.of(tokens, layout)
         source, keys = self._reduce(tokens, layout) if self.reduces else (tokens, layout)
-        (query,) = self.split_heads(linear(self.q, tokens), 1)
-        key, value = self.split_heads(linear(self.kv, source), 2)
+        (query,) = self.split_heads(self.q(tokens), 1)
+        key, value = self.split_heads(self.kv(source), 2)
         inside, bias = self.inside(layout, keys, inside), None
         if inside is not None:
             query, key, value = inside.place(query, key, value)

@@ -11,7 +11,7 @@ from mmlape.registry import MODELS
 
 from .activation import build_activation
 from .dropout import build_dropout
-from .linear import linear
+from .linear import Linear
 
 
 @MODELS.register_module()
@@ -41,16 +41,16 @@ class SwiGLU(nn.Module):
         super().__init__()
         check_positive_int('embed_dims', embed_dims)
         check_positive_int('hidden channels of the feed-forward network', hidden_dims)
-        self.fc1 = nn.Linear(embed_dims, 2 * hidden_dims)
+        self.fc1 = Linear(embed_dims, 2 * hidden_dims)
         self.act = build_activation(act)
         self.norm = None if norm_cfg is None else build_token_norm(norm_cfg, hidden_dims)
-        self.fc2 = nn.Linear(hidden_dims, embed_dims)
+        self.fc2 = Linear(hidden_dims, embed_dims)
         self.drop = build_dropout('drop_rate', drop_rate)
 
     def forward(self, tokens: Tensor, layout: Layout | Grid | None = None) -> Tensor:
         """``(B, N, C)`` to the same shape."""
-        gate, value = linear(self.fc1, tokens).chunk(2, dim=-1)
+        gate, value = self.fc1(tokens).chunk(2, dim=-1)
         hidden = self.drop(self.act(gate) * value)
         if self.norm is not None:
             hidden = self.norm(hidden, layout)
-        return self.drop(linear(self.fc2, hidden))
+        return self.drop(self.fc2(hidden))

@@ -17,7 +17,7 @@ from mmlape.registry import MODELS
 
 from .block import Mlp
 from .dropout import build_dropout
-from .linear import linear
+from .linear import Linear
 from .patch_embed import Stem, check_image, pad_to_multiple
 
 # Sides of patches and steps from one to the next: of the image, then of the tokens.
@@ -63,7 +63,7 @@ class TokensToToken(Stem):
         first, following = in_channels * _FIRST[0] ** 2, token_dims * _NEXT[0] ** 2
         self.attention1 = MODELS.build(dict(tokens, in_channels=first, embed_dims=token_dims))
         self.attention2 = MODELS.build(dict(tokens, in_channels=following, embed_dims=token_dims))
-        self.project = nn.Linear(following, embed_dims)
+        self.project = Linear(following, embed_dims)
 
     def forward(self, image: Tensor) -> tuple[Tensor, Layout]:
         """``(B, in_channels, height, width)`` to tokens ``(B, H * W, C)`` and their layout, on the grid
@@ -76,7 +76,7 @@ class TokensToToken(Stem):
         tokens, layout = soft_split(image, *_FIRST)
         for layer in (self.attention1, self.attention2):
             tokens, layout = soft_split(layout.to_maps(layer(tokens)), *_NEXT)
-        return linear(self.project, tokens), layout
+        return self.project(tokens), layout
 
 
 def soft_split(maps: Tensor, side: int, step: int) -> tuple[Tensor, Layout]:
@@ -146,14 +146,14 @@ class _NarrowingAttention(nn.Module):
     def __init__(self, in_channels: int, embed_dims: int, drop_rate: float) -> None:
         super().__init__()
         self.scale = in_channels**-0.5
-        self.qkv = nn.Linear(in_channels, 3 * embed_dims, bias=False)
-        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.qkv = Linear(in_channels, 3 * embed_dims, bias=False)
+        self.proj = Linear(embed_dims, embed_dims)
         self.proj_drop = build_dropout('drop_rate', drop_rate)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        query, key, value = linear(self.qkv, tokens).unsqueeze(1).chunk(3, dim=-1)
+        query, key, value = self.qkv(tokens).unsqueeze(1).chunk(3, dim=-1)
         read = F.scaled_dot_product_attention(query, key, value, scale=self.scale)
-        return (value + self.proj_drop(linear(self.proj, read))).squeeze(1)
+        return (value + self.proj_drop(self.proj(read))).squeeze(1)
 
 
 @MODELS.register_module()
@@ -181,14 +181,14 @@ class PerformerTokens(TokenLayer):
         check_rate('drop_rate', drop_rate)
         # The published names of the network's layers are their numbers.
         mlp = nn.Sequential(
-            nn.Linear(embed_dims, embed_dims),
+            Linear(embed_dims, embed_dims),
             nn.GELU(),
-            nn.Linear(embed_dims, embed_dims),
+            Linear(embed_dims, embed_dims),
             nn.Dropout(drop_rate),
         )
         super().__init__(in_channels, embed_dims, mlp)
-        self.kqv = nn.Linear(in_channels, 3 * embed_dims)
-        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.kqv = Linear(in_channels, 3 * embed_dims)
+        self.proj = Linear(embed_dims, embed_dims)
         self.proj_drop = build_dropout('drop_rate', drop_rate)
         num_features = embed_dims // 2
         rows = nn.init.orthogonal_(torch.empty(num_features, embed_dims))
@@ -196,13 +196,13 @@ class PerformerTokens(TokenLayer):
 
     def read(self, tokens: Tensor) -> Tensor:
         """Linear attention."""
-        key, query, value = linear(self.kqv, tokens).chunk(3, dim=-1)
+        key, query, value = self.kqv(tokens).chunk(3, dim=-1)
         with without_autocast(tokens.device):
             keys, queries = self.features(key), self.features(query)
             summed = keys.transpose(1, 2) @ value.to(keys.dtype)
             weights = queries @ keys.sum(dim=1).unsqueeze(2)
             read = (queries @ summed) / (weights + self.eps)
-        return value + self.proj_drop(linear(self.proj, read.to(value.dtype)))
+        return value + self.proj_drop(self.proj(read.to(value.dtype)))
 
     def features(self, x: Tensor) -> Tensor:
         """``(B, N, C)`` to ``(B, N, C / 2)``, all positive."""

@@ -250,7 +250,7 @@ def test_a_config_whose_data_are_there(commands, tmp_path):
     assert '4 images, 12 usable boxes' in found['train data']['found']
     assert 'decoded 4 of 4 images' in found['val data']['found']
     assert found['model']['found'].startswith('MaskRCNN, 2.')
-    assert '--auto-scale-lr (makes it 0.0005)' in found['learning rate']['advice']
+    assert '--auto-scale-lr (makes it 0.00025)' in found['learning rate']['advice']
     (tmp_path / 'data' / 'train' / '2.jpg').unlink()
     found, code = answers(commands, 'config.py')
     assert code == 1 and "images are not in 'data/train': '2.jpg'" in found['train data']['found']

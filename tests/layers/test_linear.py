@@ -12,8 +12,9 @@ from torch._dynamo.utils import counters
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from mmlape.layers import DeformableAttention, Mlp
 from mmlape.layers import linear as room
-from mmlape.layers.linear import linear, outer_product, product
+from mmlape.layers.linear import Linear, make_faster, outer_product, product
 
 
 @pytest.fixture
@@ -31,6 +32,11 @@ def calls(monkeypatch):
 
     monkeypatch.setattr(room, '_pointwise', count)
     return made
+
+
+def linear(layer, x):
+    """Of the parameters of PyTorch's."""
+    return product(x, layer.weight, layer.bias)
 
 
 @pytest.mark.parametrize('bias', [True, False])
@@ -98,22 +104,33 @@ def test_the_product_over_tokens(calls, rows, columns):
     torch.testing.assert_close(outer_product(a, b), a.T @ b)
 
 
-def test_hooks_are_called(calls):
-    layer, seen = nn.Linear(4, 3), []
+def test_the_layer_is_pytorchs_with_hooks_and_the_same_bits(calls):
+    layer, seen = Linear(4, 3), []
+    assert layer.state_dict().keys() == nn.Linear(4, 3).state_dict().keys()
+    x = torch.randn(2, 4)
+    expected = layer(x)
     layer.register_forward_hook(lambda *args: seen.append('forward'))
-    linear(layer, torch.randn(2, 4))
-    assert seen == ['forward'] and not calls
+    assert torch.equal(layer(x), expected)
+    assert seen == ['forward'] and len(calls) == 2
 
 
-def test_other_layers_are_called_as_they_are(calls):
+def test_layers_of_others_become_faster(calls):
     class Twice(nn.Linear):
         def forward(self, x):
             return 2 * super().forward(x)
 
-    x = torch.randn(2, 4)
-    for layer in (Twice(4, 4), nn.Identity(), nn.Sequential(nn.Linear(4, 4))):
-        assert torch.equal(linear(layer, x), layer(x))
-    assert not calls
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)), Twice(4, 4))
+    weights, x = [*model.parameters()], torch.randn(2, 4)
+    expected = model(x)
+    make_faster(model)
+    assert [type(part) for part in model.modules() if isinstance(part, nn.Linear)] == [
+        Linear, Linear, Twice,
+    ]  # fmt: skip
+    assert all(a is b for a, b in zip(model.parameters(), weights, strict=True))
+    torch.testing.assert_close(model(x), expected)
+    assert len(calls) == 2
+    for built in (Mlp(8, 16), DeformableAttention(16, 2)):
+        assert nn.Linear not in map(type, built.modules())
 
 
 class Passed(TorchFunctionMode):
@@ -121,24 +138,15 @@ class Passed(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-class Linear(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-
-    def forward(self, tokens):
-        return linear(self.layer, tokens)
-
-
 def test_a_graph_for_all_sizes_holds_it(calls):
     torch.compiler.reset()
     counters.clear()
-    model = Linear()
+    model = Linear(4, 3)
     compiled = torch.compile(model, backend='aot_eager', fullgraph=True, dynamic=True)
     for rows in (2, 5):
         x = torch.randn(rows, 6, 4, requires_grad=True)
         inputs = [x, *model.parameters()]
-        outputs = compiled(x), model.layer(x)
+        outputs = compiled(x), F.linear(x, model.weight, model.bias)
         torch.testing.assert_close(*outputs)
         torch.testing.assert_close(
             *(torch.autograd.grad(each.square().sum(), inputs) for each in outputs)
@@ -152,11 +160,11 @@ def test_a_graph_for_all_sizes_holds_it(calls):
 
 def test_in_a_graph_hooks_are_called(calls):
     torch.compiler.reset()
-    model = Linear()
-    model.layer.register_forward_hook(lambda module, args, output: output + 1)
+    model = Linear(4, 3)
+    model.register_forward_hook(lambda module, args, output: output + 1)
     x = torch.randn(2, 4)
     compiled = torch.compile(model, backend='eager', fullgraph=True)
-    torch.testing.assert_close(compiled(x), model.layer(x))
+    torch.testing.assert_close(compiled(x), F.linear(x, model.weight, model.bias) + 1)
 
 
 def test_who_looks_at_operators_sees_pytorchs(calls):
@@ -169,7 +177,7 @@ def test_who_looks_at_operators_sees_pytorchs(calls):
     with torch.autograd.forward_ad.dual_level():
         linear(layer, x)
     torch.jit.trace(lambda tokens: linear(layer, tokens), (x,), check_trace=False)
-    torch.export.export(Linear(), (x,))
+    torch.export.export(Linear(4, 3), (x,))
     linear(layer.to('meta'), x.to('meta'))
     assert not calls
     with Passed():
