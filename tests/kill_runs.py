@@ -111,7 +111,9 @@ class Killer:
         faults = Counter(noted.read_text().splitlines() if noted.exists() else [])
         noted.unlink(missing_ok=True)
         pointer, kind = work_dir / 'last_checkpoint', self.random.choice([*[None] * 3, *DAMAGES])
-        if running and kind and len(list(work_dir.glob('iter_*.pth'))) > 1 and pointer.exists():
+        # The pointer may still be empty, or not there, since the last damage.
+        whole = pointer.is_file() and Path(pointer.read_text()).is_file()
+        if running and kind and len(list(work_dir.glob('iter_*.pth'))) > 1 and whole:
             DAMAGES[kind](pointer)
             faults[kind] += 1
         self.tally.faults += faults

@@ -153,7 +153,7 @@ class WindowsByProducts(NamedTuple):
 
 def _along_rows(weights: Tensor, maps: Tensor) -> Tensor:
     """``weights`` ``(I, H)`` times ``(B, H, W, ...)``: ``(B, I, W, ...)``."""
-    batch, places = len(maps), len(weights)
+    batch, places = maps.shape[0], weights.shape[0]
     product = torch.bmm(weights.expand(batch, -1, -1), maps.flatten(2))
     return product.view(batch, places, *maps.shape[2:])
 
@@ -161,5 +161,5 @@ def _along_rows(weights: Tensor, maps: Tensor) -> Tensor:
 def _along_columns(weights: Tensor, maps: Tensor) -> Tensor:
     """``weights`` ``(J, W)`` times ``(B, H, W, ...)``: ``(B, H, J, ...)``."""
     rows = maps.flatten(0, 1)
-    product = torch.bmm(weights.expand(len(rows), -1, -1), rows.flatten(2))
-    return product.view(*maps.shape[:2], len(weights), *maps.shape[3:])
+    product = torch.bmm(weights.expand(rows.shape[0], -1, -1), rows.flatten(2))
+    return product.view(*maps.shape[:2], weights.shape[0], *maps.shape[3:])
