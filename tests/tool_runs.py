@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.logging import HistoryBuffer
+from mmengine.logging import HistoryBuffer, MessageHub
 from PIL import Image
 
 REPO = Path(__file__).resolve().parents[1]
@@ -23,6 +23,8 @@ class Commands:
 
     def __call__(self, script, *arguments):
         """What it wrote to the screen."""
+        # As in a new process: runs of the same second have the same name, and would show each other's figures.
+        MessageHub._instance_dict.clear()
         path = REPO / 'tools' / script
         self.monkeypatch.setattr(sys, 'argv', [str(path), *map(str, arguments)])
         runpy.run_path(str(path), run_name='__main__')
