@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -226,20 +227,10 @@ def _way_to_compute(tokens: Tensor, mask: Tensor | None) -> Callable[..., Tensor
     return DTNFunction.apply
 
 
-def _by_operator(
-    x: Tensor,
-    P_y: Tensor,
-    P_x: Tensor,
-    mean_ratio: Tensor,
-    var_ratio: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    options: DTNOptions,
-) -> Tensor:
+def _by_operator(*arguments: Any) -> Tensor:
     """The arguments of ``DTNFunction.apply``."""
-    windows, eps, stabilize = options
-    sizes = (*windows.grid, windows.pool)
-    return ops.dtn(x, P_y, P_x, mean_ratio, var_ratio, weight, bias, sizes, eps, stabilize)
+    *tensors, (windows, eps, stabilize) = arguments
+    return ops.dtn(*tensors, (*windows.grid, windows.pool), eps, stabilize)
 
 
 def _build_ratio(name: str, value: str | float, num_heads: int) -> nn.Module:
