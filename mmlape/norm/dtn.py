@@ -230,7 +230,8 @@ def _way_to_compute(tokens: Tensor, mask: Tensor | None) -> Callable[..., Tensor
 def _by_operator(*arguments: Any) -> Tensor:
     """The arguments of ``DTNFunction.apply``."""
     *tensors, (windows, eps, stabilize) = arguments
-    return ops.dtn(*tensors, (*windows.grid, windows.pool), eps, stabilize)
+    sizes = (*windows.grid, windows.pool)
+    return ops.dtn(*tensors, windows=sizes, eps=eps, stabilize=stabilize)
 
 
 def _build_ratio(name: str, value: str | float, num_heads: int) -> nn.Module:
