@@ -25,6 +25,7 @@ def dtn(
     var_ratio: Tensor,
     weight: Tensor,
     bias: Tensor,
+    *,
     windows: tuple[int, int, int],
     eps: float,
     stabilize: bool,

@@ -56,7 +56,8 @@ def inputs(shape, dtype, shared=False, sharpness=1.0):
 def by_operator(x, rows, columns, *others):
     *tensors, (windows, eps, stabilize) = others
     maps = rows.softmax(dim=-1), columns.softmax(dim=-1)
-    return dtn(x, *maps, *tensors, (*windows.grid, windows.pool), eps, stabilize)
+    sizes = (*windows.grid, windows.pool)
+    return dtn(x, *maps, *tensors, windows=sizes, eps=eps, stabilize=stabilize)
 
 
 def by_function(x, rows, columns, *others):
@@ -147,7 +148,7 @@ def test_what_does_not_fit_is_refused(part):
     with pytest.raises(
         ValueError, match=r'windows \(H, W, pool\) do not fit: got x \(3, 35, 2, 3\)'
     ):
-        dtn(*tensors, (height, width, pool), 1e-5, True)
+        dtn(*tensors, windows=(height, width, pool), eps=1e-5, stabilize=True)
 
 
 @pytest.fixture
