@@ -259,6 +259,7 @@ model = SimpleNamespace(training=False, eval=lambda: None, train=lambda mode: No
     data_preprocessor=lambda batch, training: batch, extract_feat=lambda inputs: (inputs,))
 features, labels = _features(model, loader)
 assert features.flatten().tolist() == labels.tolist() == list(range(7)), (features, labels)
+dist.destroy_process_group()  # a thread of gloo's that outlives it would abort the process
 """
 
 
