@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,8 +14,7 @@ from . import library
 
 # height, width, pool; eps and stabilize
 _OPTIONS = 'SymInt[] windows, float eps, bool stabilize'
-_INPUTS = 'Tensor x, Tensor P_y, Tensor P_x, Tensor mean_ratio, Tensor var_ratio, Tensor weight'
-_KEPT = 'Tensor own, Tensor cells, Tensor centre, Tensor inter'
+_INPUTS = ('x', 'P_y', 'P_x', 'mean_ratio', 'var_ratio', 'weight', 'bias')
 
 
 def dtn(
@@ -75,45 +75,34 @@ def _cells(windows: Any) -> tuple[Any, Any]:
     return -(-height // pool), -(-width // pool)
 
 
-def _check(x: Tensor, others: dict[str, Tensor], windows: Any) -> None:
+def _check(inputs: Sequence[Tensor], windows: Any) -> None:
     """Refuse what the C++ function could not read."""
+    x, P_y, P_x, *_ = inputs
     _B, T, G, D = x.shape
     height, width, pool = windows
     rows, columns = _cells(windows)
-    P_y, P_x = others['P_y'], others['P_x']
-    shapes = {
-        'P_y': (len(P_y), rows, rows), 'P_x': (len(P_x), columns, columns),
-        'mean_ratio': (G, 1), 'var_ratio': (G, 1), 'weight': (G, D), 'bias': (G, D),
-    }  # fmt: skip
-    fits = all(each.shape == shapes[name] for name, each in others.items())
+    maps = (len(P_y), rows, rows), (len(P_x), columns, columns)
+    shapes = (x.shape, *maps, (G, 1), (G, 1), (G, D), (G, D))
+    fits = all(each.shape == shape for each, shape in zip(inputs, shapes, strict=True))
     fits = fits and {len(P_y), len(P_x)} <= {1, G} and (height * width, True) == (T, pool > 0)
-    if not fits or any(each.dtype != x.dtype for each in others.values()):
+    if not fits or any(each.dtype != x.dtype for each in inputs):
+        got = (f'{name} {tuple(each.shape)} {each.dtype}' for name, each in zip(_INPUTS, inputs))
         raise ValueError(
             'x (B, T, G, D), P_y (G or 1, A, A), P_x (G or 1, E, E), ratios (G, 1), weight and bias (G, D) of one type '
-            'and windows (H, W, pool) do not fit: got '
-            + ', '.join(
-                f'{name} {tuple(each.shape)} {each.dtype}'
-                for name, each in {'x': x, **others}.items()
-            )
-            + f' and {tuple(windows)}'
+            f'and windows (H, W, pool) do not fit: got {", ".join(got)} and {tuple(windows)}'
         )
 
 
 def _call(
-    name: str,
-    arrays: list[Tensor | None],
-    maps: tuple[Tensor, Tensor],
-    windows: Any,
-    eps: float,
-    stabilize: bool,
+    name: str, arrays: Sequence[Tensor | None], windows: Any, eps: float, stabilize: bool
 ) -> None:
-    """The C++ function of this name; the first of the arrays is x."""
+    """The C++ function of this name; the first arrays are x and the maps."""
     core, _ = library.library()
-    x = arrays[0]
-    if core is None or x is None:
+    x, P_y, P_x, *_ = arrays
+    if core is None or x is None or P_y is None or P_x is None:
         raise RuntimeError('mmlape::dtn was not compiled')
     batch, _tokens, heads, depth = x.shape
-    grid = _Grid(batch, *windows, heads, depth, len(maps[0]), len(maps[1]), stabilize, eps)
+    grid = _Grid(batch, *windows, heads, depth, len(P_y), len(P_x), stabilize, eps)
     pointers = [None if each is None else each.data_ptr() for each in arrays]
     # two structures of pointers, one behind the other
     memory = (ctypes.c_void_p * len(pointers))(*pointers)
@@ -139,28 +128,17 @@ def _statistics(x: Tensor, windows: Any) -> tuple[Tensor, Tensor, Tensor, Tensor
     'mmlape::dtn',
     mutates_args=(),
     device_types='cpu',
-    schema=f'({_INPUTS}, Tensor bias, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)',
+    schema=f'({", ".join(f"Tensor {name}" for name in _INPUTS)}, {_OPTIONS}) -> '
+    '(Tensor, Tensor, Tensor, Tensor, Tensor)',
 )
-def _forward(
-    x: Tensor,
-    P_y: Tensor,
-    P_x: Tensor,
-    mean_ratio: Tensor,
-    var_ratio: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    windows: tuple[int, int, int],
-    eps: float,
-    stabilize: bool,
-) -> tuple[Tensor, ...]:
+def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     """The result, and statistics."""
-    others = dict(
-        P_y=P_y, P_x=P_x, mean_ratio=mean_ratio, var_ratio=var_ratio, weight=weight, bias=bias
-    )
-    _check(x, others, windows)
-    x, *dense, bias = (each.contiguous() for each in (x, *others.values()))
+    *inputs, windows, eps, stabilize = arguments
+    _check(inputs, windows)
+    *dense, bias = (each.contiguous() for each in inputs)
+    x = dense[0]
     kept, out = _statistics(x, windows), torch.empty_like(x)
-    _call('dtn_forward', [x, *dense, *kept, bias, out], (P_y, P_x), windows, eps, stabilize)
+    _call('dtn_forward', [*dense, *kept, bias, out], windows, eps, stabilize)
     return out, *kept
 
 
@@ -168,37 +146,25 @@ def _forward(
     'mmlape::dtn_backward',
     mutates_args=(),
     device_types='cpu',
-    schema=f'(Tensor grad, {_INPUTS}, {_KEPT}, {_OPTIONS}, bool needs_maps) '
-    '-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)',
+    schema=f'(Tensor grad, Tensor[] arrays, {_OPTIONS}, bool needs_maps) -> '
+    '(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)',
 )
 def _backward(
     grad: Tensor,
-    x: Tensor,
-    P_y: Tensor,
-    P_x: Tensor,
-    mean_ratio: Tensor,
-    var_ratio: Tensor,
-    weight: Tensor,
-    own: Tensor,
-    cells: Tensor,
-    centre: Tensor,
-    inter: Tensor,
-    windows: tuple[int, int, int],
+    arrays: Sequence[Tensor],
+    windows: Any,
     eps: float,
     stabilize: bool,
     needs_maps: bool,
 ) -> tuple[Tensor, ...]:
-    """Gradients of x, maps (zeros where they are not needed), ratios, weight and bias."""
-    arrays = (x, P_y, P_x, mean_ratio, var_ratio, weight, own, cells, centre, inter)
+    """Gradients of inputs, of maps zeros where they are not needed; ``arrays``: inputs but bias, and statistics."""
     dense = [each.contiguous() for each in arrays]
-    grad = grad.contiguous()
-    to_x = torch.empty_like(dense[0])
+    x, P_y, P_x, mean_ratio, var_ratio, weight, *_ = dense
     # of each head of each image
     to_maps = [x.new_zeros(len(x), x.shape[2], *P.shape[1:]) for P in (P_y, P_x) if needs_maps]
-    _x, _P_y, _P_x, *like_rest = dense[:6]
-    rest = [torch.empty_like(each) for each in (*like_rest, dense[5])]
-    results = [grad, to_x, *(to_maps or (None, None)), *rest]
-    _call('dtn_backward', [*dense, *results], (P_y, P_x), windows, eps, stabilize)
+    to_x, *rest = map(torch.empty_like, (x, mean_ratio, var_ratio, weight, weight))
+    results = [grad.contiguous(), to_x, *(to_maps or (None, None)), *rest]
+    _call('dtn_backward', [*dense, *results], windows, eps, stabilize)
     if needs_maps:
         summed = (
             each.sum(dim=(0, 1), keepdim=True)[0] if len(P) == 1 else each.sum(dim=0)
@@ -216,9 +182,9 @@ def _(x: Tensor, *inputs: Any) -> tuple:
 
 
 @_backward.register_fake
-def _(_grad: Tensor, *inputs: Any) -> tuple:
-    *gradients, weight = inputs[:6]
-    return tuple(each.new_empty(each.shape) for each in (*gradients, weight, weight))
+def _(_grad: Tensor, arrays: Sequence[Tensor], *_: Any) -> tuple:
+    *others, weight = arrays[:6]
+    return tuple(each.new_empty(each.shape) for each in (*others, weight, weight))
 
 
 def _keep(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -231,7 +197,7 @@ def _keep(ctx: Any, inputs: tuple, output: tuple) -> None:
 @once_differentiable
 def _gradients(ctx: Any, grad: Tensor, *_: Any) -> tuple:
     needs_maps = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
-    return *_backward(grad, *ctx.saved_tensors, *ctx.options, needs_maps), None, None, None
+    return *_backward(grad, list(ctx.saved_tensors), *ctx.options, needs_maps), None, None, None
 
 
 _forward.register_autograd(_gradients, setup_context=_keep)
