@@ -11,7 +11,7 @@ channels = 64
 strides = [4, 8, 16, 32]
 
 # Fewer channels, levels, samples and proposals: what digits in images of 96 pixels need. torchvision's RoIAlign gives
-# the bits of MMCV's; on a CPU it takes a third of the time.
+# the bits of MMCV's; on a CPU it takes a third of the time forward.
 model = dict(
     backbone={{_base_.micro_backbone}},
     neck=dict(in_channels=[{{_base_.dims}}] * 4, out_channels=channels, num_outs=4),

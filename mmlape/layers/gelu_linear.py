@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn.modules import module as hooks
 
-from .linear import Linear, is_looked_at, outer_product, product
+from mmlape.ops import is_looked_at, outer_product, product
+
+from .linear import Linear
 
 
 def gelu_linear(act: nn.Module, hidden: Tensor, layer: nn.Module) -> Tensor:

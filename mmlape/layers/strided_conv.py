@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .linear import product
+from mmlape.ops import product
 
 
 def channels_last(maps: Tensor) -> Tensor:

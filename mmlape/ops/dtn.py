@@ -93,13 +93,11 @@ def _check(inputs: Sequence[Tensor], windows: Any) -> None:
         )
 
 
-def _call(
-    name: str, arrays: Sequence[Tensor | None], windows: Any, eps: float, stabilize: bool
-) -> None:
-    """The C++ function of this name; the first arrays are x and the maps."""
+def _call(name: str, arrays: Sequence[Any], windows: Any, eps: float, stabilize: bool) -> None:
+    """The C++ function of this name; arrays are tensors or None, the first x and the maps."""
     core, _ = library.library()
     x, P_y, P_x, *_ = arrays
-    if core is None or x is None or P_y is None or P_x is None:
+    if core is None:
         raise RuntimeError('mmlape::dtn was not compiled')
     batch, _tokens, heads, depth = x.shape
     grid = _Grid(batch, *windows, heads, depth, len(P_y), len(P_x), stabilize, eps)
