@@ -60,16 +60,11 @@ class _Inputs(NamedTuple):
 
     def call(self, name: str, *more: Tensor) -> None:
         """The C++ function of this name for these inputs, with further arrays."""
-        core, _ = library.library()
-        if core is None:
-            raise RuntimeError('mmlape::deformable_sampling was not compiled')
-        kind = str(self.value.dtype).removeprefix('torch.')
         arrays = [ctypes.c_void_p(tensor.data_ptr()) for tensor in self[1:5]]
         results = [ctypes.c_void_p(tensor.data_ptr()) for tensor in more]
         threads = torch.get_num_threads()
-        getattr(core, f'{name}_{kind}')(
-            ctypes.byref(self.sizes), *arrays, self.shapes, threads, *results
-        )
+        sizes, dtype = ctypes.byref(self.sizes), self.value.dtype
+        library.call(name, dtype, sizes, *arrays, self.shapes, threads, *results)
 
 
 def _inputs(

@@ -95,18 +95,14 @@ def _check(inputs: Sequence[Tensor], windows: Any) -> None:
 
 def _call(name: str, arrays: Sequence[Any], windows: Any, eps: float, stabilize: bool) -> None:
     """The C++ function of this name; arrays are tensors or None, the first x and the maps."""
-    core, _ = library.library()
     x, P_y, P_x, *_ = arrays
-    if core is None:
-        raise RuntimeError('mmlape::dtn was not compiled')
     batch, _tokens, heads, depth = x.shape
     grid = _Grid(batch, *windows, heads, depth, len(P_y), len(P_x), stabilize, eps)
     pointers = [None if each is None else each.data_ptr() for each in arrays]
     # two structures of pointers, one behind the other
     memory = (ctypes.c_void_p * len(pointers))(*pointers)
-    kind = str(x.dtype).removeprefix('torch.')
     second = ctypes.byref(memory, 10 * ctypes.sizeof(ctypes.c_void_p))
-    getattr(core, f'{name}_{kind}')(ctypes.byref(grid), memory, second, torch.get_num_threads())
+    library.call(name, x.dtype, ctypes.byref(grid), memory, second, torch.get_num_threads())
 
 
 def _statistics(x: Tensor, windows: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:

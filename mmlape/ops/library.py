@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 from logging import INFO, WARNING
+from typing import Any
 
 import torch
 from mmengine.logging import print_log
@@ -32,6 +33,18 @@ def library() -> tuple[ctypes.CDLL | None, str]:
     text = f'deformable attention and DTN run on CPUs in their PyTorch form, which is slower: {why} (docs/install.md)'
     print_log(text, logger='current', level=WARNING)
     return None, why
+
+
+def call(name: str, dtype: torch.dtype, *arguments: Any) -> None:
+    """The C++ function of this name for this type, float32 or float64.
+
+    Raises:
+        RuntimeError: There are no compiled operators.
+    """
+    core, why = library()
+    if core is None:
+        raise RuntimeError(f'operators for CPUs are not there: {why}')
+    getattr(core, f'{name}_{str(dtype).removeprefix("torch.")}')(*arguments)
 
 
 @torch.compiler.assume_constant_result

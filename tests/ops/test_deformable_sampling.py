@@ -16,14 +16,7 @@ CPU = torch.device('cpu')
 SHAPES = ((5, 4), (3, 2), (1, 1))
 QUERIES = ((6, 7),)
 
-
-@pytest.fixture(autouse=True)
-def switched_on(monkeypatch):
-    """Whatever the environment says: this is about the operator, which `make env` has compiled."""
-    monkeypatch.setenv('MMLAPE_OPS', '1')
-    library.library.cache_clear()
-    yield
-    library.library.cache_clear()
+pytestmark = pytest.mark.usefixtures('switched_on')
 
 
 def plan(shapes=SHAPES, queries=QUERIES):

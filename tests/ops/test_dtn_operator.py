@@ -14,6 +14,8 @@ from mmlape.norm.windows import Windows
 from mmlape.ops import dtn, library
 from mmlape.recompute import recomputed
 
+pytestmark = pytest.mark.usefixtures('switched_on')
+
 NAMES = ('out', 'x', 'rows', 'columns', 'mean_ratio', 'var_ratio', 'weight', 'bias')
 # batch, grid, heads, channels per head, pool
 SHAPES = {
@@ -29,15 +31,6 @@ SHAPES = {
     'long axes': (1, (70, 66), 2, 16, 1),
     'no image': (0, (4, 4), 2, 4, 2),
 }
-
-
-@pytest.fixture(autouse=True)
-def switched_on(monkeypatch):
-    """Whatever the environment says: this is about the operator, which `make env` has compiled."""
-    monkeypatch.setenv('MMLAPE_OPS', '1')
-    library.library.cache_clear()
-    yield
-    library.library.cache_clear()
 
 
 def inputs(shape, dtype, shared=False, sharpness=1.0):
@@ -179,7 +172,7 @@ def test_the_layer_takes_it_where_it_is(norm, monkeypatch):
     library.library.cache_clear()
     torch.testing.assert_close(norm(x, (5, 7)), ours)
     assert len(calls) == 1
-    with pytest.raises(RuntimeError, match='mmlape::dtn was not compiled'):
+    with pytest.raises(RuntimeError, match='not there: switched off by MMLAPE_OPS=0'):
         by_operator(*inputs(SHAPES['odd'], torch.float32), options(SHAPES['odd'], True))
 
 
