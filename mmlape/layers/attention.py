@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mmlape.checks import check_grid, check_positive_int, check_rate
 from mmlape.layout import Grid, Layout
 from mmlape.norm import TokenNorm, build_token_norm
+from mmlape.ops import attention
 from mmlape.position import AttentionPosition, InsidePlan
 from mmlape.registry import MODELS
 
@@ -119,6 +120,8 @@ class AttentionLayer(nn.Module):
         scale = (self.key_dims or width) ** -0.5
         if bias is not None and bias.requires_grad and query.is_cpu:
             out = _with_learned_bias(query * scale, key, value, bias, dropout)
+        elif bias is None and not dropout:
+            out = attention(query, key, value, scale)
         else:
             out = F.scaled_dot_product_attention(query, key, value, bias, dropout, scale=scale)
         return out[..., :width]

@@ -13,6 +13,7 @@ from mmlape.autocast import without_autocast
 from mmlape.checks import check_positive_int, check_rate
 from mmlape.layout import Layout
 from mmlape.norm import build_token_norm
+from mmlape.ops import attention
 from mmlape.registry import MODELS
 
 from .block import Mlp
@@ -152,7 +153,7 @@ class _NarrowingAttention(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         query, key, value = self.qkv(tokens).unsqueeze(1).chunk(3, dim=-1)
-        read = F.scaled_dot_product_attention(query, key, value, scale=self.scale)
+        read = attention(query, key, value, self.scale)
         return (value + self.proj_drop(self.proj(read))).squeeze(1)
 
 

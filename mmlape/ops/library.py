@@ -12,6 +12,7 @@ from mmengine.logging import print_log
 from torch import Tensor
 
 from .build import SWITCH, BuildError, binary, build, is_wanted
+from .surroundings import is_exporting
 
 
 @cache
@@ -25,13 +26,13 @@ def library() -> tuple[ctypes.CDLL | None, str]:
         return None, f'switched off by {SWITCH}=0'
     try:
         if not binary().is_file():
-            text = 'operators (deformable attention, DTN) are compiled for CPUs, once per machine (seconds)'
+            text = 'operators (attention, deformable attention, DTN) are compiled for CPUs, once per machine (seconds)'
             print_log(text, logger='current', level=INFO)
         return ctypes.CDLL(str(build())), ''
     except (BuildError, OSError) as error:
         why = str(error)
-    text = f'deformable attention and DTN run on CPUs in their PyTorch form, which is slower: {why} (docs/install.md)'
-    print_log(text, logger='current', level=WARNING)
+    text = f'attention, deformable or not, and DTN run on CPUs in their PyTorch form, which is slower: {why}'
+    print_log(f'{text} (docs/install.md)', logger='current', level=WARNING)
     return None, why
 
 
@@ -67,10 +68,3 @@ def is_served(tensor: Tensor) -> bool:
     elif torch._C._are_functorch_transforms_active():
         return False
     return is_there()
-
-
-@torch.compiler.assume_constant_result  # Dynamo would take it for true in every graph
-def is_exporting() -> bool:
-    """Before torch 2.7, which says so, whatever is traced may be exported."""
-    known = getattr(torch.compiler, 'is_exporting', None)
-    return known is None or known()

@@ -7,20 +7,23 @@ computes its convolutions, does not and takes less than half the time. Both are 
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.autograd import Function, forward_ad
+from torch import Tensor
+from torch.autograd import Function
 
 from .build import is_wanted
-from .library import is_exporting
+from .surroundings import (
+    are_floats_on_a_cpu,
+    are_plain,
+    is_exporting,
+    is_looked_at,
+    mkl_leaves_avx512_aside,
+)
 
 # Multiplications below which the call itself takes longer than is saved.
 FEW = 2**21
@@ -56,16 +59,6 @@ def outer_product(
     if rows.shape[1] <= columns.shape[1]:
         return multiply(rows.mT, columns.mT, None)
     return multiply(columns.mT, rows.mT, None).mT
-
-
-def is_looked_at() -> bool:
-    """Whether a graph is made of this call, or it is derived in another way than by autograd."""
-    return bool(
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-    )
 
 
 class _Linear(Function):
@@ -134,19 +127,16 @@ def _by_onednn(x: Tensor, weight: Tensor) -> bool:
     return (
         not is_looked_at()
         and _onednn_is_faster()
-        # Modes that count or fake operators know PyTorch's.
-        and not torch._C._len_torch_dispatch_stack()
+        and are_plain(x, weight)
         and _are_matrices_on_a_cpu(x, weight)
         and x.numel() * weight.shape[0] >= FEW
-        and {type(x), type(weight)} <= {Tensor, nn.Parameter}
         and torch._C._get_mkldnn_enabled()
     )
 
 
 def _are_matrices_on_a_cpu(x: Tensor, weight: Tensor) -> bool:
     """In float32."""
-    on_cpu = x.is_cpu and x.dim() > 1 and x.dtype is weight.dtype is torch.float32
-    return on_cpu and not torch.is_autocast_enabled('cpu')
+    return x.dim() > 1 and are_floats_on_a_cpu(x, weight)
 
 
 @cache
@@ -154,17 +144,7 @@ def _onednn_is_faster() -> bool:
     """Whether this is such a processor, and ``MMLAPE_OPS`` is not ``'0'``."""
     return (
         is_wanted()
-        and torch.backends.mkl.is_available()
+        and mkl_leaves_avx512_aside()
         and torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, '_linear_pointwise')
-        and torch.backends.cpu.get_cpu_capability() == 'AVX512'
-        and 'GenuineIntel' not in _processor()
     )
-
-
-def _processor() -> str:
-    """Its maker, among other words."""
-    known = Path('/proc/cpuinfo')
-    if known.is_file():
-        return known.read_text(errors='replace')[:1000]
-    return os.environ.get('PROCESSOR_IDENTIFIER', '') or platform.processor()

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mmlape.layers.linear import Linear
 from mmlape.ops import matrix_product as room
-from mmlape.ops import outer_product, product
+from mmlape.ops import outer_product, product, surroundings
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_which_processors(monkeypatch, text, capability, expected):
         monkeypatch.setattr(library, 'is_available', lambda: True)
     monkeypatch.setattr(torch.ops.mkldnn, '_linear_pointwise', None, raising=False)
     monkeypatch.setattr(torch.backends.cpu, 'get_cpu_capability', lambda: capability)
-    monkeypatch.setattr(room, '_processor', lambda: text)
+    monkeypatch.setattr(surroundings, 'processor', lambda: text)
     asked = room._onednn_is_faster.__wrapped__
     monkeypatch.delenv('MMLAPE_OPS', raising=False)
     assert asked() is expected
@@ -212,6 +212,8 @@ def test_which_processors(monkeypatch, text, capability, expected):
 
 def test_a_processors_maker_is_known():
     if platform.machine() in ('x86_64', 'AMD64'):
-        assert any(maker in room._processor() for maker in ('GenuineIntel', 'Authentic', 'Hygon'))
+        assert any(
+            maker in surroundings.processor() for maker in ('GenuineIntel', 'Authentic', 'Hygon')
+        )
     else:
-        assert isinstance(room._processor(), str)
+        assert isinstance(surroundings.processor(), str)

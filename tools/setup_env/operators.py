@@ -9,6 +9,4 @@ SOURCES = [BUILD, *sorted(ROOT.glob('mmlape/ops/csrc/*'))]
 def compile_operators(setup) -> None:
     """By the file that compiles on first use, too; it finds what an earlier set-up on this machine compiled."""
     if not setup.run(setup.python, BUILD, quiet=True):
-        say(
-            '      deformable attention and DTN run on CPUs in their slower PyTorch form (reason above)'
-        )
+        say('      attention and DTN run on CPUs in their slower PyTorch form (reason above)')
