@@ -240,7 +240,7 @@ def _own_operators() -> Check:
     answer, why = ask(f'path = {str(_BUILD)!r}{_OWN_OPERATORS}')
     found = why if answer is None else answer['found']
     if found in ('compiled', 'switched off'):
-        return Check(name, OK, f'deformable attention and DTN for CPUs: {found}')
+        return Check(name, OK, f'attention, deformable attention and DTN for CPUs: {found}')
     advice = 'on CPUs their slower PyTorch forms run; docs/install.md, the operators for CPUs'
     return Check(name, WARNING, found, advice)
 
