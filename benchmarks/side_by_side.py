@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 import os
 import platform
+import runpy
 import statistics
 import subprocess
 import time
@@ -120,18 +120,9 @@ def peak_bytes(call: Callable[[], object]) -> int:
     return max(itertools.accumulate(change for _, change in sorted(changes, key=itemgetter(0))))
 
 
-def keep_freed_memory() -> bool:
-    """Ask glibc not to hand freed blocks back to the kernel; says whether it did.
-
-    A single operator in a loop otherwise pays page faults for every buffer, and which candidate pays depends on who ran
-    before it. Training runs, which hold more memory than one operator, and CUDA's allocator do not pay them.
-    """
-    trim_threshold, mmap_threshold = -1, -3
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
-    return all(mallopt(which, 2**30) == 1 for which in (trim_threshold, mmap_threshold))
+# Every turn otherwise pays page faults for its buffers, and which candidate pays depends on who ran before it. By file:
+# the worker of against.py has another revision's mmlape.
+keep_freed_memory = runpy.run_path(str(CLONE / 'mmlape/launch/memory.py'))['keep_freed_memory']
 
 
 def write_record(path: Path, results: dict, show: bool = True) -> None:

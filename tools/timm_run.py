@@ -15,6 +15,7 @@ import runpy
 import sys
 
 import mmlape.launch.waiting  # noqa: F401  (before PyTorch)
+from mmlape.launch.memory import keep_freed_memory
 
 
 def main() -> None:
@@ -25,7 +26,12 @@ def main() -> None:
     script = sys.argv[1]
     if not os.path.isfile(script):
         sys.exit(f'error: there is no script {script!r}: clone timm and name its train.py')
-    import mmlape.pretraining  # noqa: F401  (registers; takes seconds, so not before the arguments are looked at)
+    import torch  # takes seconds, so not before the arguments are looked at
+
+    import mmlape.pretraining  # noqa: F401  (registers)
+
+    if not torch.cuda.is_available():
+        keep_freed_memory()
 
     sys.argv = sys.argv[1:]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))  # where python itself would look

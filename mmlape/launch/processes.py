@@ -22,17 +22,22 @@ from mmengine.dist import (
 )
 from mmengine.utils.dl_utils import set_multi_processing
 
+from .memory import keep_freed_memory
+
 
 @contextmanager
 def joined(cfg: Config) -> Iterator[None]:
     """Join the processes of ``cfg.launcher``, and leave them at the end.
 
     The runner would join them as well, but some questions are to be settled before it exists. Without an accelerator
-    the processes use gloo and the CPU (``launcher='pytorch'``), which upstream's runner cannot by itself.
+    the processes use gloo and the CPU (``launcher='pytorch'``), which upstream's runner cannot by itself, and keep the
+    memory that they free.
 
     Raises:
         ValueError: If another launcher is asked for without an accelerator.
     """
+    if get_device() == 'cpu':
+        keep_freed_memory()
     if cfg.launcher != 'none' and not is_distributed():
         environment = cfg.get('env_cfg') or {}
         options = dict(environment.get('dist_cfg') or {})

@@ -10,6 +10,8 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmlape.launch.memory import keep_freed_memory
+
 from . import pictures
 from .catalogue import TASKS, Call, Job, describe
 from .console import output_to
@@ -20,6 +22,8 @@ def run_task(job: Job, report: Callable[[Call], None]) -> dict:
     """Take a model through all its steps; return its results and the machine's properties."""
     if job.threads:
         torch.set_num_threads(job.threads)
+    if not torch.cuda.is_available():
+        keep_freed_memory()
     with output_to(job.log_file):
         run = TaskRun(job, Relay(report))
         results = run.run()

@@ -1,0 +1,24 @@
+"""On a CPU, memory that is freed stays with the process. Standard library only.
+
+glibc hands large blocks back to the kernel when they are freed, and the next pass gets them again page by page, filled
+with zeros: a fifth of a training step, measured (docs/training.md). A GPU's memory is PyTorch's own matter.
+"""
+
+import ctypes
+import os
+
+# mallopt's names, in malloc.h: free memory at the end of the heap, and sizes from which a block is not in the heap.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+SIZES = {M_TRIM_THRESHOLD: 2**31 - 1, M_MMAP_THRESHOLD: 2**30}
+
+
+def keep_freed_memory() -> bool:
+    """Ask glibc for it, unless the environment says how memory is managed; return whether it did."""
+    tuned = {'MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_THRESHOLD_'} & os.environ.keys()
+    if tuned or 'glibc.malloc' in os.environ.get('GLIBC_TUNABLES', ''):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):  # another library, or another system
+        return False
+    return all(mallopt(which, size) == 1 for which, size in SIZES.items())

@@ -1,0 +1,76 @@
+"""On a CPU, our commands keep the memory that they free, unless the environment says how memory is managed."""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import pytest
+from mmengine.config import Config
+
+from mmlape.launch import memory, processes
+
+# Page faults of a buffer that is freed and wanted again, as each step of a training frees and wants its own.
+FAULTS = """
+import resource, sys
+from mmlape.launch.memory import keep_freed_memory
+import numpy
+kept = sys.argv[1] == 'keep' and keep_freed_memory()
+before = None
+for _ in range(6):
+    numpy.ones(2**24)
+    now = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    before = now if before is None else before  # the first one is new
+print(kept, now - before)
+"""
+
+
+def run(word: str, **environment: str) -> list[str]:
+    known = {
+        k: v
+        for k, v in os.environ.items()
+        if 'MALLOC' not in k and k not in ('GLIBC_TUNABLES', 'LD_PRELOAD')
+    }
+    command = [sys.executable, '-c', FAULTS, word]
+    done = subprocess.run(
+        command, env={**known, **environment}, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+def has_glibc() -> bool:
+    return bool(os.confstr('CS_GNU_LIBC_VERSION')) if sys.platform == 'linux' else False
+
+
+def test_a_buffer_comes_back_without_page_faults():
+    kept, faults = run('keep')
+    assert kept == str(has_glibc())
+    if has_glibc():
+        _, as_before = run('leave')
+        assert int(faults) * 10 < int(as_before)
+
+
+@pytest.mark.parametrize(
+    'environment',
+    [
+        {'MALLOC_TRIM_THRESHOLD_': '100000'},
+        {'MALLOC_MMAP_THRESHOLD_': '100000'},
+        {'GLIBC_TUNABLES': 'glibc.malloc.trim_threshold=100000'},
+    ],
+)
+def test_what_the_environment_says_is_kept(environment):
+    assert run('keep', **environment)[0] == 'False'
+
+
+def test_without_glibc_nothing_happens(monkeypatch):
+    monkeypatch.setattr(ctypes, 'CDLL', lambda name: object())
+    assert not memory.keep_freed_memory()
+
+
+@pytest.mark.parametrize(('device', 'times'), [('cpu', 1), ('cuda', 0)])
+def test_trainings_do_it_on_a_cpu_alone(monkeypatch, device, times):
+    asked = []
+    monkeypatch.setattr(processes, 'get_device', lambda: device)
+    monkeypatch.setattr(processes, 'keep_freed_memory', lambda: asked.append(True))
+    with processes.joined(Config(dict(launcher='none'))):
+        assert len(asked) == times
