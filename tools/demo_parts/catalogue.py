@@ -47,7 +47,7 @@ TASKS = {
             'Mask R-CNN',
             'mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes.py',
             {'box AP': ('coco/bbox_mAP', 1.0), 'mask AP': ('coco/segm_mAP', 1.0)},
-            (15, 260),
+            (15, 215),
             'draw_instances',
         ),
         Task(
@@ -55,7 +55,7 @@ TASKS = {
             'Segmenter',
             'segmenter_vit-micro-adapter-lape_mask_digit-scenes.py',
             {'mIoU': ('mIoU', 0.01)},
-            (6, 370),
+            (6, 320),
             'draw_label_maps',
         ),
         Task(
