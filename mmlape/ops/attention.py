@@ -1,12 +1,14 @@
 """Softmax attention on a CPU as one operator of PyTorch, ``mmlape::attention``, in C++.
 
 PyTorch's kernel for CPUs multiplies by MKL, which leaves AVX-512 aside on processors of others than Intel; ours takes
-half the time there. It is for float32 without mask and dropout; the rest, and the backward pass, are PyTorch's.
+half the time there. It is for float32 without mask and dropout; the rest is PyTorch's.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -26,6 +28,8 @@ from .surroundings import (
 
 # Keys below which PyTorch's kernel is as fast: ours puts them into another order first.
 FEW = 128
+# The same for gradients.
+FEW_FOR_GRADIENTS = 256
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
@@ -101,9 +105,40 @@ class _Tokens(ctypes.Structure):
     ]
 
 
-def _dense(tensor: Tensor) -> Tensor:
-    """With the channels of a token side by side."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Refuse what the C++ functions could not read."""
+    if not _fit(query, key, value) or not key.shape[2]:
+        got = ', '.join(f'{tuple(each.shape)} {each.dtype}' for each in (query, key, value))
+        raise ValueError(
+            f'query (B, heads, N, D), key and value (B, heads, M, D), M >= 1, in float32 do not fit: got {got}'
+        )
+
+
+def _call(
+    name: str, inputs: Sequence[Tensor], scale: float, *more: Tensor, results: Sequence[Tensor]
+) -> None:
+    """The C++ function of this name for query, key and value, with further arrays, dense but for the first."""
+    query, key, _ = inputs
+    batch, heads, queries, width = query.shape
+    # The channels of a token side by side.
+    tokens = [each if each.stride(-1) == 1 else each.contiguous() for each in (*inputs, *more[:1])]
+    fields = [_Tokens(each.data_ptr(), *each.stride()[:3]) for each in tokens]
+    library.call(
+        name,
+        query.dtype,
+        ctypes.byref(_Shape(batch, heads, queries, key.shape[2], width)),
+        *map(ctypes.byref, fields[:3]),
+        ctypes.c_float(scale),
+        torch.get_num_threads(),
+        *map(ctypes.byref, fields[3:]),
+        *(ctypes.c_void_p(each.data_ptr()) for each in (*more[1:], *results)),
+    )
+
+
+def _side_by_side(tokens: Tensor) -> Tensor:
+    """Memory for as many, in which heads lie side by side, as the projections around attention need them."""
+    batch, heads, count, width = tokens.shape
+    return tokens.new_empty(batch, count, heads, width).transpose(1, 2)
 
 
 @torch.library.custom_op(
@@ -114,33 +149,54 @@ def _dense(tensor: Tensor) -> Tensor:
 )
 def _forward(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """What is read, ``(B, heads, N, D)``, and logarithms of sums of exponentials, ``(B, heads, N)``."""
-    if not _fit(query, key, value) or not key.shape[2]:
-        got = ', '.join(f'{tuple(each.shape)} {each.dtype}' for each in (query, key, value))
-        raise ValueError(
-            f'query (B, heads, N, D), key and value (B, heads, M, D), M >= 1, in float32 do not fit: got {got}'
-        )
+    _check(query, key, value)
     read, sums = _results(query)
-    tokens = [_dense(each) for each in (query, key, value)]
-    fields = [_Tokens(each.data_ptr(), *each.stride()[:3]) for each in tokens]
-    batch, heads, queries, width = query.shape
-    library.call(
-        'attention',
-        query.dtype,
-        ctypes.byref(_Shape(batch, heads, queries, key.shape[2], width)),
-        *map(ctypes.byref, fields),
-        ctypes.c_float(scale),
-        *(ctypes.c_void_p(each.data_ptr()) for each in (read, sums)),
-        torch.get_num_threads(),
-    )
+    _call('attention', (query, key, value), scale, results=(read, sums))
     return read, sums
+
+
+@torch.library.custom_op(
+    'mmlape::attention_backward',
+    mutates_args=(),
+    device_types='cpu',
+    schema='(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor read, Tensor sums, float scale) '
+    '-> (Tensor, Tensor, Tensor)',
+)
+def _backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    read: Tensor,
+    sums: Tensor,
+    scale: float,
+) -> tuple[Tensor, ...]:
+    """Gradients of queries, keys and values."""
+    if key.shape[2] < FEW_FOR_GRADIENTS:
+        pytorchs = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        return pytorchs(grad, query, key, value, read, sums, 0.0, False, scale=scale)
+    results = _gradients_of(query, key, value)
+    # Of each query: the power of two that its exponentials sum up to, and what its gradient has in common.
+    level = sums.contiguous() / math.log(2)
+    mean = (grad * read).sum(dim=-1)
+    inputs = (query, key, value)
+    _call('attention_backward', inputs, scale, grad, level, mean.contiguous(), results=results)
+    return results
 
 
 @_forward.register_fake
 def _results(query: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    """Memory in which heads lie side by side, as the projection behind them needs them."""
-    batch, heads, queries, width = query.shape
-    read = query.new_empty(batch, queries, heads, width).transpose(1, 2)
-    return read, query.new_empty(batch, queries, heads).transpose(1, 2)
+    batch, heads, queries, _width = query.shape
+    return _side_by_side(query), query.new_empty(batch, queries, heads).transpose(1, 2)
+
+
+def _gradients_of(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return _side_by_side(query), _side_by_side(key), _side_by_side(value)
+
+
+@_backward.register_fake
+def _(_grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple:
+    return _gradients_of(query, key, value)
 
 
 def _keep(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -151,10 +207,7 @@ def _keep(ctx: Any, inputs: tuple, output: tuple) -> None:
 
 @once_differentiable
 def _gradients(ctx: Any, grad: Tensor, _sums: Any) -> tuple:
-    query, key, value, read, sums = ctx.saved_tensors
-    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-    grads = backward(grad, query, key, value, read, sums, 0.0, False, scale=ctx.scale)
-    return *grads, None
+    return *_backward(grad, *ctx.saved_tensors, ctx.scale), None
 
 
 _forward.register_autograd(_gradients, setup_context=_keep)

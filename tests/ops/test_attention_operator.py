@@ -23,6 +23,7 @@ def calls(monkeypatch, switched_on):
     """As on such a processor, whatever the size; counts the calls of C++."""
     monkeypatch.setattr(room, '_is_for_this_processor', lambda: True)
     monkeypatch.setattr(room, 'FEW', 1)
+    monkeypatch.setattr(room, 'FEW_FOR_GRADIENTS', 1)
     made = []
     known = library.call
 
@@ -60,7 +61,14 @@ def test_it_is_softmax_attention(calls, queries, keys, channels):
     found = attention(query, key, value, 0.3)
     assert found.shape == wanted.shape and found.transpose(1, 2).is_contiguous()
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=2e-6)
-    assert calls == ['attention']
+    grad = torch.randn_like(wanted)
+    torch.testing.assert_close(
+        torch.autograd.grad(found, (query, key, value), grad),
+        torch.autograd.grad(wanted, (query, key, value), grad),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    assert calls == ['attention', 'attention_backward']
 
 
 @pytest.mark.parametrize('together', [1, 3])
@@ -70,7 +78,18 @@ def test_gradients(calls, together, reduce):
     wanted = torch.autograd.grad(reduce(in_float64(*inputs, 0.4)), inputs)
     found = torch.autograd.grad(reduce(attention(*inputs, 0.4)), inputs)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-    assert calls == ['attention']
+    assert calls == ['attention', 'attention_backward']
+
+
+@pytest.mark.parametrize('few', [300, 301])
+def test_few_keys_get_pytorchs_gradients(calls, monkeypatch, few):
+    """From what the operator returns beside the result."""
+    inputs = heads(40, 300, 300)
+    monkeypatch.setattr(room, 'FEW_FOR_GRADIENTS', few)
+    found = torch.autograd.grad(attention(*inputs, 0.4).square().sum(), inputs)
+    wanted = torch.autograd.grad(in_float64(*inputs, 0.4).square().sum(), inputs)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    assert ('attention_backward' in calls) is (few == 300)
 
 
 def test_logarithms_of_sums(calls):
@@ -81,12 +100,17 @@ def test_logarithms_of_sums(calls):
 
 def test_scores_that_rise_and_fall_by_much(calls):
     """Blocks of keys far above and below the ones before: nothing overflows, nothing is lost."""
-    query, key, value = (each.detach() for each in heads(33, 1024, 1024))
+    query, key, value = heads(33, 1024, 1024)
     factor = torch.tensor([1e-3, 30.0, 1.0, 300.0]).repeat_interleave(256)
     key = key * factor[:, None]
-    for keys in (key, key.flip(2), key * 1e4):
-        found = attention(query, keys, value, 1.0)
-        torch.testing.assert_close(found, in_float64(query, keys, value, 1.0), rtol=1e-3, atol=1e-3)
+    for keys in (key, key.flip(2)):
+        found, wanted = (each(query, keys, value, 1.0) for each in (attention, in_float64))
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+        to_value, expected = (torch.autograd.grad(each.sum(), value)[0] for each in (found, wanted))
+        torch.testing.assert_close(to_value, expected, rtol=1e-2, atol=1e-2)
+        assert (
+            torch.autograd.grad(attention(query, keys, value, 1.0).sum(), query)[0].isfinite().all()
+        )
 
 
 @pytest.mark.parametrize('which', range(3))
@@ -112,10 +136,11 @@ def test_threads_do_not_change_a_bit(calls):
         found = []
         for threads in (1, 3):
             torch.set_num_threads(threads)
-            found.append(attention(*inputs, 1.0))
+            read = attention(*inputs, 1.0)
+            found.append([read, *torch.autograd.grad(read.square().sum(), inputs)])
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(*found)
+    assert all(map(torch.equal, *found))
 
 
 def test_a_layer_runs_it_in_evaluation_and_training(calls):
@@ -123,9 +148,9 @@ def test_a_layer_runs_it_in_evaluation_and_training(calls):
     tokens = torch.randn(1, 12, 8)
     for mode in (True, False):
         layer.train(mode)(tokens, (3, 4)).sum().backward()
-    assert len(calls) == 2
+    assert calls == ['attention', 'attention_backward'] * 2
     Attention(8, 2, attn_drop_rate=0.5)(tokens, (3, 4))
-    assert len(calls) == 2
+    assert len(calls) == 4
 
 
 def test_a_graph_for_all_sizes_holds_it(calls):
@@ -139,12 +164,19 @@ def test_a_graph_for_all_sizes_holds_it(calls):
         torch.testing.assert_close(
             *(torch.autograd.grad(each.square().sum(), inputs) for each in outputs)
         )
-    assert calls == ['attention'] * 4
+    assert sorted(calls) == ['attention'] * 4 + ['attention_backward'] * 4
     assert counters['stats']['unique_graphs'] == 1
 
 
-def test_pytorch_knows_the_operator():
-    torch.library.opcheck(torch.ops.mmlape.attention, (*heads(9, 300, 300), 0.5))
+def test_pytorch_knows_the_operators(switched_on):
+    inputs = heads(9, 300, 300)
+    torch.library.opcheck(torch.ops.mmlape.attention, (*inputs, 0.5))
+    detached = [each.detach() for each in inputs]
+    results = torch.ops.mmlape.attention(*detached, 0.5)
+    torch.library.opcheck(
+        torch.ops.mmlape.attention_backward,
+        (torch.randn_like(results[0]), *detached, *results, 0.5),
+    )
 
 
 class Operators(TorchDispatchMode):

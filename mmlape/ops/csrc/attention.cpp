@@ -1,15 +1,19 @@
-// Softmax attention without an N x N map on a CPU, forward, in float32: blocks of keys one after the other, with what
-// was read so far made smaller when a higher score comes (FlashAttention, NeurIPS 2022, algorithm 1).
+// Softmax attention without an N x N map on a CPU, forward and backward, in float32: blocks of keys one after the
+// other, with what was read so far made smaller when a higher score comes (FlashAttention, NeurIPS 2022, algorithms 1
+// and 4).
 //
 // Plain C++17 with a C interface, like the other operators. Arrays, of which the channels of a token are dense:
-//   query              (batch, heads, queries, width)    any other strides
+//   query, grad        (batch, heads, queries, width)    any other strides
 //   key, value         (batch, heads, keys, width)
-//   out                (batch, queries, heads, width)    dense
+//   out, to_query      (batch, queries, heads, width)    dense, like all below
+//   to_key, to_value   (batch, keys, heads, width)
 //   sums               (batch, queries, heads)           logarithm of the sum of exponentials of scores
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "processors.h"
@@ -28,41 +32,77 @@ struct Tokens {
 
 namespace {
 
-// Keys, or channels of values, done at a time.
+// Rows of a tile: tokens, or channels of tokens.
 constexpr int64_t kRows = 8;
-// Keys between two looks at the highest score: their scores stay in the first cache.
-constexpr int64_t kKeys = 32 * kRows;
+// Tokens between two looks at the highest score: their scores stay in the first cache.
+constexpr int64_t kTogether = 32 * kRows;
 constexpr float kLogTwo = 0.69314718f;
 
 constexpr int64_t whole_tiles(int64_t count) { return (count + kRows - 1) / kRows * kRows; }
 
+// Tokens of all heads in the orders in which tiles read them, zeros beyond the last token or channel.
+struct Packed {
+  int64_t count, width;
+  std::unique_ptr<float[]> tokens;    // (heads, count / kRows, width, kRows)
+  std::unique_ptr<float[]> channels;  // (heads, width / kRows, count, kRows)
+
+  Packed(const Tokens& from, const Shape& n, int64_t count, float factor, bool by_token, bool by_channel, int threads)
+      : count(count), width(n.width) {
+    const int64_t heads = n.batch * n.heads, tiles = whole_tiles(count) / kRows;
+    if (by_token) tokens.reset(new float[heads * tiles * kRows * width]);
+    if (by_channel) channels.reset(new float[heads * whole_tiles(width) * count]);
+    IN_PARALLEL
+    for (int64_t i = 0; i < heads * tiles; ++i) {
+      const float* rows[kRows];
+      const int64_t head = i / tiles, first = i % tiles * kRows, there = std::min(count - first, kRows);
+      for (int64_t r = 0; r < there; ++r) rows[r] = from.token(head / n.heads, head % n.heads, first + r);
+      if (by_token) put_token_tile(rows, there, factor, tokens.get() + i * kRows * width);
+      if (!by_channel) continue;
+      put_channels(rows, there, factor, channels.get() + head * whole_tiles(width) * count + first * kRows);
+    }
+  }
+
+  void put_token_tile(const float* const* rows, int64_t there, float factor, float* to) const {
+    for (int64_t c = 0; c < width; ++c)
+      for (int64_t r = 0; r < kRows; ++r) to[c * kRows + r] = r < there ? rows[r][c] * factor : 0;
+  }
+  void put_channels(const float* const* rows, int64_t there, float factor, float* to) const {
+    for (int64_t c = 0; c < width; c += kRows)
+      for (int64_t r = 0; r < there; ++r)
+        for (int64_t j = 0; j < kRows; ++j) to[c * count + r * kRows + j] = c + j < width ? rows[r][c + j] * factor : 0;
+  }
+
+  const float* by_token(int64_t head, int64_t i) const {
+    return tokens.get() + (head * whole_tiles(count) + i) * width;
+  }
+  const float* by_channel(int64_t head, int64_t c, int64_t i) const {
+    return channels.get() + (head * whole_tiles(width) + c) * count + i * kRows;
+  }
+};
+
 struct Attention {
   Shape n;
-  Tokens query, key, value;
-  float scale;  // of scores whose powers of two are wanted
-  const float* keys;    // (batch * heads, keys / kRows, width, kRows), zeros beyond the last key
-  const float* values;  // (batch * heads, width / kRows, keys, kRows), zeros beyond the last channel
+  Tokens query;
+  Packed keys, values;
+  float scale;
   float *out, *sums;
 };
 
-// Keys and values of a head in the order in which tiles read them.
-void pack(const Attention& call, int64_t head, float* keys, float* values) {
-  const Shape& n = call.n;
-  const int64_t width = whole_tiles(n.width), b = head / n.heads, h = head % n.heads;
-  keys += head * whole_tiles(n.keys) * n.width;
-  values += head * n.keys * width;
-  for (int64_t k = 0; k < n.keys; ++k) {
-    const float *const key = call.key.token(b, h, k), *const value = call.value.token(b, h, k);
-    float* const to = keys + k / kRows * kRows * n.width + k % kRows;
-    for (int64_t c = 0; c < n.width; ++c) to[c * kRows] = key[c];
-    for (int64_t c = 0; c < n.width; ++c) values[c / kRows * kRows * n.keys + k * kRows + c % kRows] = value[c];
-  }
-}
+struct Slopes {
+  Shape n;
+  Tokens query, key, value, grad;
+  Packed queries, keys, values, grads;  // queries are scaled, for powers of two
+  float scale;
+  const float *level, *mean;  // of a query, (batch * heads, queries): logarithm (base 2) of its sum, and d
+  float *to_query, *to_key, *to_value;
+};
 
 namespace any {
 #define VECTOR_BYTES 16
 #define VECTORS_TOGETHER 1
-#include "attention_block.h"
+#include "attention_tiles.h"
+#include "attention_forward.h"
+#include "attention_backward.h"
 #undef VECTOR_BYTES
 #undef VECTORS_TOGETHER
 }  // namespace any
@@ -73,7 +113,9 @@ namespace any {
 namespace avx512 {
 #define VECTOR_BYTES 64
 #define VECTORS_TOGETHER 2
-#include "attention_block.h"
+#include "attention_tiles.h"
+#include "attention_forward.h"
+#include "attention_backward.h"
 #undef VECTOR_BYTES
 #undef VECTORS_TOGETHER
 }  // namespace avx512
@@ -88,30 +130,26 @@ bool has_avx512() {
 #endif
 }
 
-void attend(Attention call, int threads) {
-  const Shape& n = call.n;
-  const int64_t heads = n.batch * n.heads;
-  std::vector<float> keys(heads * whole_tiles(n.keys) * n.width), values(heads * n.keys * whole_tiles(n.width));
-  {
-    IN_PARALLEL
-    for (int64_t head = 0; head < heads; ++head) pack(call, head, keys.data(), values.data());
-  }
-  call.keys = keys.data();
-  call.values = values.data();
-  const auto each_block = [&](auto block, int64_t step) {
-    const int64_t blocks = (n.queries + step - 1) / step;
-    IN_PARALLEL
-    for (int64_t i = 0; i < heads * blocks; ++i) block(call, i / blocks, i % blocks * step);
-  };
-#if defined(HAS_VARIANTS)
-  if (has_avx512()) return each_block(avx512::attend, avx512::kQueries);
-#endif
-  each_block(any::attend, any::kQueries);
+// Calls run(call, head, first) for all heads and the first of each block of tokens.
+template <typename Call>
+void each_block(const Call& call, void (*run)(const Call&, int64_t, int64_t), int64_t tokens, int64_t block,
+                int threads) {
+  const int64_t blocks = (tokens + block - 1) / block, heads = call.n.batch * call.n.heads;
+  IN_PARALLEL
+  for (int64_t i = 0; i < heads * blocks; ++i) run(call, i / blocks, i % blocks * block);
 }
+
+#if defined(HAS_VARIANTS)
+#define BY_BLOCKS(RUN, CALL, TOKENS, BLOCK)                                 \
+  has_avx512() ? each_block(CALL, avx512::RUN, TOKENS, avx512::BLOCK, threads) \
+               : each_block(CALL, any::RUN, TOKENS, any::BLOCK, threads)
+#else
+#define BY_BLOCKS(RUN, CALL, TOKENS, BLOCK) each_block(CALL, any::RUN, TOKENS, any::BLOCK, threads)
+#endif
 
 }  // namespace
 
-// Queries side by side in a vector.
+// Columns side by side in a vector.
 extern "C" int64_t attention_lanes() {
 #if defined(HAS_VARIANTS)
   if (has_avx512()) return avx512::kLanes;
@@ -120,6 +158,25 @@ extern "C" int64_t attention_lanes() {
 }
 
 extern "C" void attention_float32(const Shape* shape, const Tokens* query, const Tokens* key, const Tokens* value,
-                                  float scale, float* out, float* sums, int threads) {
-  attend(Attention{*shape, *query, *key, *value, scale / kLogTwo, nullptr, nullptr, out, sums}, threads);
+                                  float scale, int threads, float* out, float* sums) {
+  const Shape& n = *shape;
+  const Attention call{n, *query, Packed(*key, n, n.keys, 1, true, false, threads),
+                       Packed(*value, n, n.keys, 1, false, true, threads), scale, out, sums};
+  BY_BLOCKS(attend, call, n.queries, kColumns);
+}
+
+// `level` and `mean`: (batch, heads, queries), see Slopes.
+extern "C" void attention_backward_float32(const Shape* shape, const Tokens* query, const Tokens* key,
+                                           const Tokens* value, float scale, int threads, const Tokens* grad,
+                                           const float* level, const float* mean, float* to_query, float* to_key,
+                                           float* to_value) {
+  const Shape& n = *shape;
+  const Slopes call{n, *query, *key, *value, *grad,
+                    Packed(*query, n, n.queries, scale / kLogTwo, true, true, threads),
+                    Packed(*key, n, n.keys, 1, true, true, threads),
+                    Packed(*value, n, n.keys, 1, true, false, threads),
+                    Packed(*grad, n, n.queries, 1, true, true, threads),
+                    scale, level, mean, to_query, to_key, to_value};
+  BY_BLOCKS(to_queries, call, n.queries, kColumns);
+  BY_BLOCKS(to_keys, call, n.keys, kKeys);
 }
