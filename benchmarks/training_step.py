@@ -27,7 +27,7 @@ from mmengine.runner import Runner
 from mmlape.datasets import DIGIT_CLASSES, build_digit_scenes
 from mmlape.shipped import find_config
 
-from .side_by_side import write_record
+from .side_by_side import keep_freed_memory, write_record
 
 CLONE = Path(__file__).resolve().parents[1]
 CONFIGS = {
@@ -203,6 +203,7 @@ def main() -> None:
     parser.add_argument('--out', type=Path, default=CLONE / 'benchmarks/records/training_step.json')
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    keep_freed_memory()  # as `mmlape train` does
     results = kept(options.out)
     with tempfile.TemporaryDirectory() as folder:
         data = build_digit_scenes(
