@@ -12,6 +12,13 @@ from torch import Tensor
 Grid = tuple[int, int]
 
 
+def maps_of(cells: Tensor, grid: Grid) -> Tensor:
+    """``(B, H * W, C)`` as maps ``(B, C, H, W)``, a view with the channels of a cell side by side."""
+    # Not transposed first: of a single image, PyTorch would then not see that channels are last, and compute
+    # depthwise convolutions in another order of memory, in several times the time.
+    return cells.unflatten(1, grid).permute(0, 3, 1, 2)
+
+
 @dataclass(frozen=True, eq=False)
 class Layout:
     """How tokens ``(B, P + H * W, C)`` are arranged: P prefix tokens (class, distillation, registers) first, then the
@@ -110,7 +117,7 @@ class Layout:
 
     def to_maps(self, tokens: Tensor) -> Tensor:
         """The cells as a map ``(B, C, H, W)``, a view."""
-        return self.split(tokens)[1].transpose(1, 2).unflatten(2, self.grid)
+        return maps_of(self.split(tokens)[1], self.grid)
 
     def with_prefix(self, num_prefix: int) -> Layout:
         """The same grid after ``num_prefix`` prefix tokens."""

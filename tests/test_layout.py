@@ -3,7 +3,21 @@
 import pytest
 import torch
 
-from mmlape.layout import Layout
+from mmlape.layout import Layout, maps_of
+
+
+@pytest.mark.parametrize('batch', [1, 2])
+@pytest.mark.parametrize('num_prefix', [0, 1])
+def test_maps_have_channels_last(batch, num_prefix):
+    """So that a convolution leaves them as they are, of a single image too, whose batch can have any stride."""
+    tokens = torch.randn(batch, num_prefix + 6, 4)
+    maps = Layout((2, 3), num_prefix).to_maps(tokens)
+    assert torch.equal(maps, maps_of(tokens[:, num_prefix:], (2, 3)))
+    assert torch.equal(maps[:, :, 1, 2], tokens[:, -1])
+    assert maps.data_ptr() == tokens[:, num_prefix:].data_ptr()
+    mixed = torch.nn.Conv2d(4, 4, 3, padding=1, groups=4)(maps)
+    assert mixed.is_contiguous(memory_format=torch.channels_last)
+    assert mixed.stride(1) == 1
 
 
 def test_split_and_join():

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_positive_int
-from mmlape.layout import Grid, Layout
+from mmlape.layout import Grid, Layout, maps_of
 from mmlape.registry import MODELS
 
 from .dropout import build_dropout
@@ -78,5 +78,5 @@ class ConvMlp(nn.Module):
         return self.drop(self.fc2(self.drop(self.act(mixed))))
 
     def _mix(self, hidden: Tensor, grid: Grid) -> Tensor:
-        maps = self.dwconv['dwconv'](hidden.transpose(1, 2).unflatten(2, grid))
+        maps = self.dwconv['dwconv'](maps_of(hidden, grid))
         return maps.flatten(2).transpose(1, 2)

@@ -21,7 +21,7 @@ from mmlape.layers import (
     pad_to_multiple,
     sampling_plan,
 )
-from mmlape.layout import Grid
+from mmlape.layout import Grid, maps_of
 from mmlape.registry import MODELS
 
 from ..base import Backbone
@@ -141,7 +141,7 @@ class ViTAdapter(Backbone):
         )
         pyramid, vit_maps = self._interact(image, pyramid, shapes)
         levels = [
-            level.transpose(1, 2).unflatten(2, shape)
+            maps_of(level, shape)
             for level, shape in zip(pyramid.split([h * w for h, w in shapes], dim=1), shapes)
         ]
         finest = None if self.up is None else self.up(levels[0]) + c1
