@@ -150,6 +150,9 @@ def _side_by_side(tokens: Tensor) -> Tensor:
 def _forward(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """What is read, ``(B, heads, N, D)``, and logarithms of sums of exponentials, ``(B, heads, N)``."""
     _check(query, key, value)
+    if key.shape[2] < FEW:  # in a graph, which is for any number
+        pytorchs = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        return pytorchs(query, key, value, scale=scale)
     read, sums = _results(query)
     _call('attention', (query, key, value), scale, results=(read, sums))
     return read, sums

@@ -92,6 +92,17 @@ def test_few_keys_get_pytorchs_gradients(calls, monkeypatch, few):
     assert ('attention_backward' in calls) is (few == 300)
 
 
+@pytest.mark.parametrize('keys', [1, 127])
+def test_few_keys_are_pytorchs_in_a_graph_too(switched_on, monkeypatch, keys):
+    """The same bits as in eager mode, in what a graph for any number of keys holds."""
+    inputs = [each.detach() for each in heads(9, keys, keys)]
+    found, sums = torch.ops.mmlape.attention(*inputs, 0.4)
+    assert torch.equal(found, F.scaled_dot_product_attention(*inputs, scale=0.4))
+    query, key, _ = inputs
+    torch.testing.assert_close(sums, (0.4 * query @ key.mT).logsumexp(dim=-1))
+    torch.library.opcheck(torch.ops.mmlape.attention, (*inputs, 0.4))
+
+
 def test_logarithms_of_sums(calls):
     query, key, value = heads(9, 300, 300)
     _, sums = torch.ops.mmlape.attention(query, key, value, 2.0)
