@@ -26,12 +26,9 @@ def main() -> None:
     script = sys.argv[1]
     if not os.path.isfile(script):
         sys.exit(f'error: there is no script {script!r}: clone timm and name its train.py')
-    import torch  # takes seconds, so not before the arguments are looked at
+    import mmlape.pretraining  # noqa: F401  (registers; takes seconds, so not before the arguments are looked at)
 
-    import mmlape.pretraining  # noqa: F401  (registers)
-
-    if not torch.cuda.is_available():
-        keep_freed_memory()
+    keep_freed_memory()
 
     sys.argv = sys.argv[1:]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))  # where python itself would look

@@ -1,4 +1,4 @@
-"""On a CPU, memory that is freed stays with the process. Standard library only.
+"""On a CPU, memory that is freed stays with the process. Nothing of mmlape: benchmarks run this file by itself.
 
 glibc hands large blocks back to the kernel when they are freed, and the next pass gets them again page by page, filled
 with zeros: a fifth of a training step, measured (docs/training.md). A GPU's memory is PyTorch's own matter.
@@ -13,9 +13,15 @@ SIZES = {M_TRIM_THRESHOLD: 2**31 - 1, M_MMAP_THRESHOLD: 2**30}
 
 
 def keep_freed_memory() -> bool:
-    """Ask glibc for it, unless the environment says how memory is managed; return whether it did."""
+    """Ask glibc for it, unless there is an accelerator or the environment says how memory is managed.
+
+    Returns:
+        Whether glibc does it.
+    """
+    from mmengine.device import get_device
+
     tuned = {'MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_THRESHOLD_'} & os.environ.keys()
-    if tuned or 'glibc.malloc' in os.environ.get('GLIBC_TUNABLES', ''):
+    if get_device() != 'cpu' or tuned or 'glibc.malloc' in os.environ.get('GLIBC_TUNABLES', ''):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -36,8 +36,7 @@ def joined(cfg: Config) -> Iterator[None]:
     Raises:
         ValueError: If another launcher is asked for without an accelerator.
     """
-    if get_device() == 'cpu':
-        keep_freed_memory()
+    keep_freed_memory()
     if cfg.launcher != 'none' and not is_distributed():
         environment = cfg.get('env_cfg') or {}
         options = dict(environment.get('dist_cfg') or {})

@@ -12,7 +12,7 @@ from mmengine.logging import print_log
 from torch import Tensor
 
 from .build import SWITCH, BuildError, binary, build, is_wanted
-from .surroundings import is_exporting
+from .surroundings import is_exporting, is_looked_at
 
 
 @cache
@@ -57,14 +57,10 @@ def is_there() -> bool:
 def is_served(tensor: Tensor) -> bool:
     """Whether the compiled operators are for this tensor, here and now.
 
-    They are for CPUs. Files that others run (``torch.export``, ONNX, TorchScript) and transforms of ``torch.func`` take
-    PyTorch's own operators.
+    They are for CPUs. Files that others run (``torch.export``, ONNX, TorchScript), transforms of ``torch.func`` and
+    forward derivatives take PyTorch's own operators.
     """
-    if tensor.device.type != 'cpu' or torch.jit.is_tracing():
+    if tensor.device.type != 'cpu':
         return False
-    if torch.compiler.is_compiling():
-        if is_exporting():
-            return False
-    elif torch._C._are_functorch_transforms_active():
-        return False
-    return is_there()
+    looked_at = is_exporting() if torch.compiler.is_compiling() else is_looked_at()
+    return not looked_at and is_there()

@@ -61,6 +61,8 @@ def switch_off(monkeypatch):
 def test_where_a_compiler_is_it_is_used():
     assert library.is_there() and is_served(torch.empty(0))
     assert not is_served(torch.empty(0, device='meta'))
+    with torch.autograd.forward_ad.dual_level():
+        assert not is_served(torch.empty(0))
 
 
 @pytest.mark.parametrize('width', [1, 7, 16, 32, 33, 64])

@@ -22,8 +22,7 @@ def run_task(job: Job, report: Callable[[Call], None]) -> dict:
     """Take a model through all its steps; return its results and the machine's properties."""
     if job.threads:
         torch.set_num_threads(job.threads)
-    if not torch.cuda.is_available():
-        keep_freed_memory()
+    keep_freed_memory()
     with output_to(job.log_file):
         run = TaskRun(job, Relay(report))
         results = run.run()
