@@ -18,7 +18,7 @@ from toy_training import toy_config, toy_run
 from mmlape import compiled as compiled_module
 from mmlape import ops
 from mmlape.backbones import Backbone
-from mmlape.layers.dropout import DropPath
+from mmlape.layers.basic import DropPath
 from mmlape.layout import Layout
 from mmlape.norm import DTN
 from mmlape.registry import MODELS

@@ -11,6 +11,7 @@ from registered import BACKBONES, ROOMS, registered
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from mmlape.position import AttentionPosition
 from mmlape.registry import MODELS
 
 IMAGES = torch.randn(2, 3, 32, 48, generator=torch.Generator().manual_seed(0))
@@ -28,7 +29,10 @@ STEMS_AND_POOLINGS = (
 IN_A_BLOCK = [
     name
     for name, made in registered().items()
-    if made.__module__.startswith(('mmlape.position.inside', 'mmlape.norm', 'mmlape.layers'))
+    if (
+        issubclass(made, AttentionPosition)
+        or made.__module__.startswith(('mmlape.norm', 'mmlape.layers'))
+    )
     and name not in STEMS_AND_POOLINGS
 ]
 # Tracing all of them takes a minute.

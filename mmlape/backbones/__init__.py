@@ -1,21 +1,18 @@
-"""Networks for dense prediction, made of the other rooms' parts."""
+"""Backbones: networks for dense prediction and classification, built from layers, norms and positions."""
 
 from .adapter import ViTAdapter
 from .base import Backbone
-from .families import (
-    CeiT,
-    CompactTransformer,
-    LeViT,
-    PyramidVisionTransformer,
-    PyramidVisionTransformerV2,
-    SequenceTransformer,
-    SwinTransformer,
-    T2TViT,
-    VisionTransformer,
-)
+from .ceit import CeiT
+from .compact import CompactTransformer
+from .levit import LeViT
 from .network import StagedTransformer
 from .position_only import freeze_all_but_position
+from .pvt import PyramidVisionTransformer, PyramidVisionTransformerV2
+from .sequence import SequenceTransformer
 from .stage import Stage
+from .swin import SwinTransformer
+from .t2t import T2TViT
+from .vit import VisionTransformer
 
 __all__ = [
     'Backbone',

@@ -1,14 +1,20 @@
-"""What every backbone shares: weights from elsewhere are loaded last, frozen parts stay frozen, layers are numbered."""
+"""What every backbone shares: initial weights, frozen layers, layer depths, outputs, names in the state dict."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from mmengine.model import BaseModule, initialize
-from torch import nn
+from torch import Tensor, nn
 
+from mmlape.checks import check_option
+from mmlape.layout import Layout
 from mmlape.position import PlanKeeper
+from mmlape.registry import MODELS
 
+from .options import layers_of_units
 from .stage import Part, Stage
 
 
@@ -117,3 +123,164 @@ class Backbone(BaseModule):
         for module in self.frozen_modules():
             module.eval()
         return self
+
+
+if TYPE_CHECKING:
+    from .network import StagedTransformer
+
+
+def frozen_parts(network: StagedTransformer) -> list[nn.Module]:
+    """The first ``frozen_stages`` layers or stages with what serves them, and what makes the first tokens."""
+    if network.frozen_stages < 0:
+        return []
+    counts, stages = _frozen_layers(network), network.stages()
+    if counts == [len(stage.blocks) for stage in stages]:
+        return list(network.children())
+    frozen = [
+        module
+        for number, (stage, count) in enumerate(zip(stages, counts))
+        if count or not number
+        for module in (*stage.up_to(count), network.norm_of_map(number) if count else None)
+        if module is not None
+    ]
+    return [*frozen, network.drop_after_position] if network.counts == 'layers' else frozen
+
+
+def frozen_tokens(network: StagedTransformer) -> list[nn.Parameter]:
+    """Prefix tokens that have joined by the last frozen layer."""
+    if network.frozen_stages < 0:
+        return []
+    count, first = _frozen_layers(network)[-1], network.num_stages == 1
+    if (count or first) and count >= network.prefix_after:
+        return [getattr(network, name) for name in network.prefix_names]
+    return []
+
+
+def _frozen_layers(network: StagedTransformer) -> list[int]:
+    """Number of first layers of each stage that are frozen."""
+    depths = [len(stage.blocks) for stage in network.stages()]
+    return layers_of_units(network.frozen_stages, depths, network.counts)
+
+
+def alias_state_dict(module: nn.Module, names: dict[str, str]) -> None:
+    """Save and load parameters of ``module`` under other names.
+
+    Published weights keep some parameters elsewhere than our modules do. With ``names = {'pos_embed':
+    'position.embedding.pos_embed'}``, ``state_dict()`` writes ``pos_embed``, and loading reads either name. Inside
+    PyTorch's FSDP, which looks for its own names, nothing is renamed.
+
+    Args:
+        module: Whose state dict is meant; a prefix from its parents is respected.
+        names: Name in the state dict to name in the module.
+    """
+    # Functions of this module, not closures: a model stays picklable.
+    module.register_state_dict_post_hook(partial(_rename_saved, names))
+    module.register_load_state_dict_pre_hook(partial(_rename_loaded, names))
+
+
+def _rename_saved(
+    names: dict[str, str], module: nn.Module, state: dict, prefix: str, metadata: dict
+) -> None:
+    if getattr(module, '_is_fsdp_managed_module', False):
+        return  # FSDP gathers shards by the names that it knows; loading reads those as well
+    for theirs, ours in names.items():
+        if prefix + ours in state:
+            state[prefix + theirs] = state.pop(prefix + ours)
+
+
+def _rename_loaded(
+    names: dict[str, str], module: nn.Module, state: dict, prefix: str, *_: object
+) -> None:
+    for theirs, ours in names.items():
+        if prefix + theirs in state:
+            state[prefix + ours] = state.pop(prefix + theirs)
+
+
+# Positions, tokens and level embeddings by the names that our modules and upstream's give them.
+EXEMPT_NAMES = (
+    'pos_embed',
+    'absolute_pos_embed',
+    'relative_position_bias_table',
+    'level_embed',
+    'layer_position',
+    'cls_token',
+    'dist_token',
+    'reg_token',
+    'mask_token',
+    'cls_emb',
+)
+
+
+def exempt_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Paths below which nothing decays, and the module that says so in its ``no_weight_decay``: a tuple of names of its
+    children, ``('',)`` for all of it. Positions, joinings and DTN have one."""
+    for path, module in model.named_modules(remove_duplicate=False):
+        names = getattr(module, 'no_weight_decay', None)
+        for name in names if isinstance(names, tuple) else ():
+            yield '.'.join(part for part in (path, name) if part), module
+
+
+def exempt_parameters(model: nn.Module) -> set[str]:
+    """Names of parameters that do not decay, norms and biases apart, about which optimizers have rules of their own."""
+    roots = tuple(f'{path}.' if path else '' for path, _ in exempt_modules(model))
+    return {
+        name
+        for name, _ in model.named_parameters()
+        if f'{name}.'.startswith(roots) or name.rpartition('.')[2] in EXEMPT_NAMES
+    }
+
+
+Output = Callable[[Tensor, Layout], Any]
+
+# By the name of an out_type. Prefix tokens come first: the class token, the distillation token, registers.
+OUTPUTS: dict[str, Output] = {
+    'featmap': lambda tokens, layout: layout.to_maps(tokens).contiguous(),
+    'featmap_and_prefix': lambda tokens, layout: (
+        layout.to_maps(tokens).contiguous(),
+        layout.split(tokens)[0],
+    ),
+    'raw': lambda tokens, layout: tokens,
+    'cls_token': lambda tokens, layout: tokens[:, 0],
+    'cls_and_dist': lambda tokens, layout: (tokens[:, 0], tokens[:, 1]),
+    'avg': lambda tokens, layout: layout.split(tokens)[1].mean(1),
+}
+# Tokens that an out_type cannot do without.
+_NEEDED = {'cls_token': ('cls_token',), 'cls_and_dist': ('cls_token', 'dist_token')}
+# Of which prefix tokens are a part.
+READ_PREFIX = ('featmap_and_prefix', 'raw', 'cls_token', 'cls_and_dist')
+# With a value for every token; the others are for classifiers, as poolings with parameters are.
+DENSE = ('featmap', 'featmap_and_prefix', 'raw')
+
+
+def check_out_type(out_type: str | dict, prefix_names: Collection[str]) -> str | dict:
+    """Return ``out_type`` if it is known and the tokens that it names are among ``prefix_names``.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if isinstance(out_type, dict):
+        return out_type
+    check_option('out_type', out_type, (*OUTPUTS, 'pooled'))
+    missing = [name for name in _NEEDED.get(out_type, ()) if name not in prefix_names]
+    if missing:
+        raise ValueError(
+            f'out_type={out_type!r} needs {" and ".join(f"with_{name}=True" for name in missing)}, '
+            'and outputs (out_indices) of layers that these tokens have joined'
+        )
+    return out_type
+
+
+def check_vector(out_type: str | dict, out_indices: tuple[int, ...], num_stages: int) -> None:
+    """Raise ValueError if a classifier's ``out_type`` is asked of other stages than the last."""
+    if out_type not in DENSE and out_indices != (num_stages - 1,):
+        raise ValueError(
+            f'out_type={out_type!r} is for a classifier, which sees the last stage alone: '
+            f'out_indices must be {num_stages - 1}, got {out_indices}'
+        )
+
+
+def build_pooling(out_type: str | dict, embed_dims: int) -> nn.Module | None:
+    """The pooling with parameters that an ``out_type`` is the config of, or None for one of :data:`OUTPUTS`."""
+    return (
+        MODELS.build(dict(out_type, embed_dims=embed_dims)) if isinstance(out_type, dict) else None
+    )

@@ -10,12 +10,23 @@ from torch import Tensor, nn
 
 from mmlape.checks import check_bool, check_grid, check_outputs, check_positive_int
 from mmlape.compiled import check_compile_blocks
-from mmlape.layers.dropout import build_dropout
+from mmlape.layers.basic import build_dropout
 from mmlape.layout import Layout
 from mmlape.norm import build_token_norm
 from mmlape.signatures import check_type
 
-from .base import Backbone
+from .base import (
+    DENSE,
+    OUTPUTS,
+    READ_PREFIX,
+    Backbone,
+    alias_state_dict,
+    build_pooling,
+    check_out_type,
+    check_vector,
+    frozen_parts,
+    frozen_tokens,
+)
 from .build import (
     build_across_layers,
     build_blocks,
@@ -25,10 +36,7 @@ from .build import (
     build_stem,
     init_linear,
 )
-from .freezing import frozen_parts, frozen_tokens
-from .names import alias_state_dict
 from .options import LAYER_NORM, NormPlaces, given_over, layers_of_units, sort_options
-from .outputs import DENSE, OUTPUTS, READ_PREFIX, build_pooling, check_out_type, check_vector
 from .spec import ARCH_OPTIONS, PrefixSpec, Recipe, StageSpec, find_arch
 from .stage import Stage
 

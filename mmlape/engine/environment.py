@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from mmlape.backbones.families.vit import ARCHS
+from mmlape.backbones.vit import ARCHS
 
 __all__ = ['environment_options', 'vit_arch', 'vit_weights']
 

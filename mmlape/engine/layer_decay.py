@@ -13,7 +13,7 @@ from mmengine.logging import print_log
 from mmengine.optim import DefaultOptimWrapperConstructor, OptimWrapper
 from torch import nn
 
-from mmlape.backbones.decay import EXEMPT_NAMES, exempt_modules
+from mmlape.backbones.base import EXEMPT_NAMES, exempt_modules
 from mmlape.checks import check_option
 from mmlape.norm import TokenNorm
 from mmlape.registry import OPTIM_WRAPPER_CONSTRUCTORS

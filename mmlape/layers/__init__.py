@@ -2,32 +2,34 @@
 
 from typing import NoReturn
 
-from .attention import Attention, AttentionLayer
-from .attention_subsampling import AttentionSubsampling
-from .bigbird import BigBirdAttention
-from .block import Block, Mlp, ParallelBlock, PostNormBlock, StreamNormBlock
-from .conv_mlp import ConvMlp
-from .conv_pool_stem import ConvPoolStem
-from .conv_stem import ConvStem
-from .deformable import DeformableAttention, SamplingPlan, sampling_plan
-from .image_to_tokens import ImageToTokens
-from .interaction import Extractor, Injector, Interaction
-from .layer_attention import LayerClassAttention
-from .locally_enhanced import LocallyEnhancedMlp
-from .normed_linear import NormedLinear, PlainLinear
-from .normed_mlp import NormedMlp
-from .patch_embed import PatchEmbed, Stem, check_image, pad_to_multiple
-from .patch_merging import PatchMerging
-from .pooling import AttentionPooling, SequencePooling
-from .reformer import LSHAttention
-from .several_branches import SeveralBranchesBlock
-from .shifted_windows import ShiftedWindowAttention
-from .spatial_prior import SpatialPrior, build_map_norm
-from .spatial_reduction import SpatialReductionAttention
-from .swiglu import SwiGLU
-from .token_embed import TokenEmbed
+from .attention import Attention, AttentionLayer, SpatialReductionAttention
+from .basic import NormedLinear, PlainLinear, build_map_norm
+from .block import Block, ParallelBlock, PostNormBlock, SeveralBranchesBlock, StreamNormBlock
+from .deformable import (
+    DeformableAttention,
+    Extractor,
+    Injector,
+    Interaction,
+    SamplingPlan,
+    SpatialPrior,
+    sampling_plan,
+)
+from .long_attention import BigBirdAttention, LSHAttention
+from .mlp import ConvMlp, LocallyEnhancedMlp, Mlp, NormedMlp, SwiGLU
+from .pooling import AttentionPooling, LayerClassAttention, SequencePooling
+from .stems import (
+    ConvPoolStem,
+    ConvStem,
+    ImageToTokens,
+    PatchEmbed,
+    PatchMerging,
+    Stem,
+    TokenEmbed,
+    check_image,
+    pad_to_multiple,
+)
 from .tokens_to_token import PerformerTokens, TokensToToken, TransformerTokens
-from .wide_values import WideValueAttention
+from .windows import AttentionSubsampling, ShiftedWindowAttention, WideValueAttention
 
 __all__ = [
     'Attention',

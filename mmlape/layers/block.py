@@ -1,10 +1,10 @@
-"""Transformer blocks, by where their norms stand, and the feed-forward network."""
+"""Transformer blocks, by where their norms stand."""
 
 from __future__ import annotations
 
+import copy
 from typing import cast
 
-import timm.layers
 from timm.layers import LayerScale
 from torch import Tensor, nn
 
@@ -14,55 +14,7 @@ from mmlape.norm import TokenNorm, build_token_norm
 from mmlape.position import InsidePlan
 from mmlape.registry import MODELS
 
-from .activation import build_activation
-from .dropout import DropPath, build_dropout
-from .gelu_linear import gelu_linear
-from .linear import make_faster
-
-
-@MODELS.register_module()
-class Mlp(timm.layers.Mlp):
-    """timm's two-layer feed-forward network, called as ``mlp(tokens, layout)``.
-
-    Args:
-        embed_dims: Channels ``C`` in and out.
-        hidden_dims: Channels between.
-        drop_rate: Dropout after each layer. Default 0.
-        act: Activation: ``'gelu'`` (default), ``'gelu_tanh'`` (SigLIP), ``'quick_gelu'`` (OpenAI's CLIP), ``'relu'`` or
-            ``'silu'``.
-        norm_cfg: Token norm before the second layer. Default None, none.
-
-    Raises:
-        ValueError: If a size or rate is out of range, or ``act`` is unknown.
-    """
-
-    def __init__(
-        self,
-        embed_dims: int,
-        hidden_dims: int,
-        drop_rate: float = 0.0,
-        act: str = 'gelu',
-        norm_cfg: dict | None = None,
-    ) -> None:
-        check_positive_int('embed_dims', embed_dims)
-        check_positive_int('hidden channels of the feed-forward network', hidden_dims)
-        super().__init__(embed_dims, hidden_dims)
-        make_faster(self)
-        self.act = build_activation(act)
-        if norm_cfg is not None:
-            self.norm = build_token_norm(norm_cfg, hidden_dims)
-        dropout = build_dropout('drop_rate', drop_rate)
-        self.drop1, self.drop2 = cast(nn.Dropout, dropout), cast(nn.Dropout, dropout)
-
-    def forward(self, tokens: Tensor, layout: Layout | Grid | None = None) -> Tensor:
-        """``(B, N, C)`` to the same shape."""
-        hidden = self.fc1(tokens)
-        if isinstance(self.drop1, nn.Identity) and isinstance(self.norm, nn.Identity):
-            return self.drop2(gelu_linear(self.act, hidden, self.fc2))
-        hidden = self.drop1(self.act(hidden))
-        if isinstance(self.norm, TokenNorm):
-            hidden = self.norm(hidden, layout)
-        return self.drop2(self.fc2(hidden))
+from .basic import DropPath
 
 
 @MODELS.register_module()
@@ -229,3 +181,66 @@ def _layer_scale(embed_dims: int, init_value: bool | float | None) -> nn.Module:
     if not isinstance(init_value, (int, float)):
         raise TypeError(f'layer_scale must be True, False or a number, got {init_value!r}')
     return LayerScale(embed_dims, float(init_value))
+
+
+@MODELS.register_module()
+class SeveralBranchesBlock(Block):
+    """``x = x + sum_i attn_i(norm1_i(x) + position);  x = x + sum_i mlp_i(norm2_i(x))``: a network half as deep, of as
+    many layers (Three things everyone should know about Vision Transformers, ECCV 2022, section 3).
+
+    The first branches have the names of :class:`Block`, the others are blocks in ``others``.
+
+    Args: those of :class:`Block`, and
+
+        num_branches: Branches side by side, at least 2. Default 2.
+
+    Raises:
+        ValueError: If there are fewer than 2 branches.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        attn: nn.Module,
+        mlp: nn.Module,
+        layer_scale: bool | float | None = None,
+        drop_path_rate: float = 0.0,
+        norm_cfg: dict | None = None,
+        num_branches: int = 2,
+    ) -> None:
+        super().__init__(embed_dims, attn, mlp, layer_scale, drop_path_rate, norm_cfg)
+        others = []
+        for _ in range(check_positive_int('num_branches', num_branches, minimum=2) - 1):
+            attn, mlp = copy.deepcopy(attn), copy.deepcopy(mlp)
+            for part in (attn, mlp):  # branches that are alike would learn alike
+                part.apply(_draw_again)
+            others.append(Block(embed_dims, attn, mlp, layer_scale, drop_path_rate, norm_cfg))
+        self.others = nn.ModuleList(others)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        layout: Layout | Grid,
+        position: Tensor | None = None,
+        inside: InsidePlan | None = None,
+    ) -> Tensor:
+        """Transform tokens, see :meth:`Block.forward`."""
+        for branch in [each.attended(tokens, layout, position, inside) for each in self.branches()]:
+            tokens = tokens + branch
+        return self.feed_forward(tokens, layout)
+
+    def feed_forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
+        """Tokens ``(B, P + H * W, C)`` after attention and all of the second branches."""
+        for branch in [each.fed(tokens, layout) for each in self.branches()]:
+            tokens = tokens + branch
+        return tokens
+
+    def branches(self) -> list[Block]:
+        """Blocks with a branch of each kind, itself first."""
+        return [self, *cast('list[Block]', list(self.others))]
+
+
+def _draw_again(module: nn.Module) -> None:
+    reset = getattr(module, 'reset_parameters', None)
+    if reset is not None:
+        reset()

@@ -1,4 +1,4 @@
-"""Multi-scale deformable attention on MMCV's operator, with its geometry prepared once per grid."""
+"""Deformable attention between tokens and a feature pyramid (ViT-Adapter, ICLR 2023)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from mmcv.ops.multi_scale_deform_attn import (
     MultiScaleDeformableAttnFunction,
     multi_scale_deformable_attn_pytorch,
 )
-from torch import Tensor
+from torch import Tensor, nn
 
+from mmlape.checks import check_positive_int
 from mmlape.kept import kept
 from mmlape.ops import deformable_sampling, is_served
 
-from .linear import make_faster
+from .basic import DropPath, PatchConv2d, StridedConv2d, build_map_norm, channels_last, make_faster
+from .mlp import ConvMlp
 
 Shapes = tuple[tuple[int, int], ...]
 
@@ -162,3 +164,148 @@ def decomposed(value: Tensor, offsets: Tensor, logits: Tensor, plan: SamplingPla
             value.shape[0],  # im2col_step: it must divide the batch
         )
     return sampled.to(value.dtype)
+
+
+class _Attending(nn.Module):
+    """Normalises queries and features and lets the queries sample the features."""
+
+    def __init__(self, embed_dims: int, num_levels: int, deform: dict) -> None:
+        super().__init__()
+        self.query_norm = nn.LayerNorm(embed_dims, eps=1e-6)
+        self.feat_norm = nn.LayerNorm(embed_dims, eps=1e-6)
+        self.attn = DeformableAttention(embed_dims, num_levels=num_levels, **deform)
+
+    def attend(self, query: Tensor, feature: Tensor, plan: SamplingPlan) -> Tensor:
+        return self.attn(self.query_norm(query), self.feat_norm(feature), plan)
+
+
+class Injector(_Attending):
+    """Adds what the pyramid knows to the ViT tokens, scaled by a vector that starts at zero (eq. 1).
+
+    Args:
+        embed_dims: Channels ``C``.
+        deform: Options of :class:`DeformableAttention` (``num_heads``, ``num_points``, ``value_proj_ratio``).
+    """
+
+    def __init__(self, embed_dims: int, deform: dict) -> None:
+        super().__init__(embed_dims, 3, deform)
+        self.gamma = nn.Parameter(torch.zeros(embed_dims))
+
+    def forward(self, tokens: Tensor, pyramid: Tensor, plan: SamplingPlan) -> Tensor:
+        """``(B, N, C)`` tokens sample the pyramid ``(B, M, C)``; returns ``(B, N, C)``."""
+        return tokens + self.gamma * self.attend(tokens, pyramid, plan)
+
+
+class Extractor(_Attending):
+    """Lets the pyramid sample the ViT tokens, then mixes it by a convolutional feed-forward network (eq. 2, 3).
+
+    Args:
+        embed_dims: Channels ``C``.
+        deform: Options of :class:`DeformableAttention`.
+        cffn_ratio: Hidden channels of the feed-forward network in units of ``C``. Default 0.25.
+        drop_path_rate: Stochastic depth of the feed-forward branch. Default 0.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        deform: dict,
+        cffn_ratio: float = 0.25,
+        drop_path_rate: float = 0.0,
+    ) -> None:
+        super().__init__(embed_dims, 1, deform)
+        self.ffn = ConvMlp(embed_dims, int(embed_dims * cffn_ratio))
+        self.ffn_norm = nn.LayerNorm(embed_dims, eps=1e-6)
+        self.drop_path = DropPath(drop_path_rate) if drop_path_rate else nn.Identity()
+
+    def forward(
+        self, pyramid: Tensor, tokens: Tensor, plan: SamplingPlan, shapes: Shapes
+    ) -> Tensor:
+        """Pyramid ``(B, M, C)`` with level ``shapes`` samples tokens ``(B, N, C)``; returns ``(B, M, C)``."""
+        pyramid = pyramid + self.attend(pyramid, tokens, plan)
+        return pyramid + self.drop_path(self.ffn(self.ffn_norm(pyramid), shapes))
+
+
+class Interaction(nn.Module):
+    """One exchange: inject into the tokens, run some ViT layers, extract back into the pyramid.
+
+    Args:
+        embed_dims: Channels ``C``.
+        deform: Options of :class:`DeformableAttention`.
+        num_extra_extractors: Further extractors after the first (two after the last interaction). Default 0.
+        **extractor: Options of :class:`Extractor`.
+    """
+
+    def __init__(
+        self, embed_dims: int, deform: dict, num_extra_extractors: int = 0, **extractor
+    ) -> None:
+        super().__init__()
+        self.injector = Injector(embed_dims, deform)
+        self.extractor = Extractor(embed_dims, deform, **extractor)
+        self.extra_extractors: nn.ModuleList | None = None
+        if num_extra_extractors:
+            self.extra_extractors = nn.ModuleList(
+                Extractor(embed_dims, deform, **extractor) for _ in range(num_extra_extractors)
+            )
+
+    def extractors(self) -> list[Extractor]:
+        """All extractors in the order in which they run."""
+        return [self.extractor, *(self.extra_extractors or ())]
+
+
+class SpatialPrior(nn.Module):
+    """Spatial prior module (ViT-Adapter, ICLR 2023, section 3.2).
+
+    A ResNet-like stem to stride 4 and three strided convolutions to strides 8, 16 and 32, each projected to the ViT's
+    channels.
+
+    Args:
+        embed_dims: Channels ``C`` of the ViT.
+        inplanes: Channels of the stem. Default 64.
+        norm_cfg: Batch norm of the convolutions, for MMCV's ``build_norm_layer``. Default ``dict(type='BN')``.
+        with_stride_4: Whether the map of stride 4 is projected as well. Default True.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        inplanes: int = 64,
+        norm_cfg: dict | None = None,
+        with_stride_4: bool = True,
+    ) -> None:
+        super().__init__()
+        check_positive_int('conv_inplanes', inplanes)
+        norm_cfg = norm_cfg or dict(type='BN')
+        self.stem = nn.Sequential(
+            *_conv(3, inplanes, 2, norm_cfg),
+            *_conv(inplanes, inplanes, 1, norm_cfg),
+            *_conv(inplanes, inplanes, 1, norm_cfg),
+            nn.MaxPool2d(3, stride=2, padding=1),
+        )
+        self.conv2 = nn.Sequential(*_conv(inplanes, 2 * inplanes, 2, norm_cfg))
+        self.conv3 = nn.Sequential(*_conv(2 * inplanes, 4 * inplanes, 2, norm_cfg))
+        self.conv4 = nn.Sequential(*_conv(4 * inplanes, 4 * inplanes, 2, norm_cfg))
+        self.fc1 = PatchConv2d(inplanes, embed_dims, 1) if with_stride_4 else None
+        self.fc2 = PatchConv2d(2 * inplanes, embed_dims, 1)
+        self.fc3 = PatchConv2d(4 * inplanes, embed_dims, 1)
+        self.fc4 = PatchConv2d(4 * inplanes, embed_dims, 1)
+
+    def forward(self, image: Tensor) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
+        """``(B, 3, H, W)`` to maps ``(B, C, H / s, W / s)`` for the strides s = 4, 8, 16, 32 (rounded up).
+
+        The first is None without ``with_stride_4``.
+        """
+        c1 = self.stem(channels_last(image))
+        c2 = self.conv2(c1)
+        c3 = self.conv3(c2)
+        c4 = self.conv4(c3)
+        finest = None if self.fc1 is None else self.fc1(c1)
+        return finest, self.fc2(c2), self.fc3(c3), self.fc4(c4)
+
+
+def _conv(in_channels: int, out_channels: int, stride: int, norm_cfg: dict) -> list[nn.Module]:
+    return [
+        StridedConv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False),
+        build_map_norm(norm_cfg, out_channels),
+        nn.ReLU(inplace=True),
+    ]

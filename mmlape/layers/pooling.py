@@ -1,4 +1,4 @@
-"""Tokens to one vector, by weights that are learned."""
+"""From tokens to one vector: sequence pooling, attention pooling, and attention over the layers' class tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from mmlape.checks import check_eps, check_number, check_positive_int
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
-from .activation import build_activation
+from .attention import Attention
+from .basic import build_activation
+from .block import Block
+from .mlp import Mlp
 
 
 @MODELS.register_module()
@@ -100,3 +103,45 @@ class AttentionPooling(AttentionPoolLatent):
         hidden = read.new_zeros(len(there), 1, 1, there.shape[1])
         hidden = hidden.masked_fill(~there[:, None, None], torch.finfo(read.dtype).min / 2)
         return super().forward(read, hidden)
+
+
+@MODELS.register_module()
+class LayerClassAttention(nn.Module):
+    """Layer-wise Class token Attention (CeiT, ICCV 2021, section 3.3): the class tokens of all layers are a sequence,
+    with a learned embedding of their layer; after a transformer block, which neither drops paths nor has a position,
+    the last one is the class token of the output.
+
+    Args:
+        embed_dims: Channels ``C``.
+        num_layers: Layers ``L`` that have a class token.
+        num_heads: Heads.
+        hidden_dims: Channels between the layers of its feed-forward network.
+        qkv_bias: Bias on queries, keys and values. Default True.
+        norm_cfg: Token norm of its block. Default None, the block's.
+
+    Shape:
+        ``layer_position``: ``(1, L, C)``; it does not decay.
+
+    Raises:
+        ValueError: If an option is out of range.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dims: int,
+        qkv_bias: bool = True,
+        norm_cfg: dict | None = None,
+    ) -> None:
+        super().__init__()
+        check_positive_int('num_layers', num_layers)
+        attn = Attention(embed_dims, num_heads, qkv_bias)
+        self.block = Block(embed_dims, attn, Mlp(embed_dims, hidden_dims), norm_cfg=norm_cfg)
+        table = torch.empty(1, num_layers, embed_dims)
+        self.layer_position = nn.Parameter(nn.init.trunc_normal_(table, std=0.02))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Class tokens ``(B, L, C)`` after each layer, the last one at the end, to ``(B, 1, C)``."""
+        return self.block(tokens + self.layer_position, (1, tokens.shape[1]))[:, -1:]

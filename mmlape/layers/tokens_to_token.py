@@ -16,10 +16,9 @@ from mmlape.norm import build_token_norm
 from mmlape.ops import attention
 from mmlape.registry import MODELS
 
-from .block import Mlp
-from .dropout import build_dropout
-from .linear import Linear
-from .patch_embed import Stem, check_image, pad_to_multiple
+from .basic import Linear, build_dropout
+from .mlp import Mlp
+from .stems import Stem, check_image, pad_to_multiple
 
 # Sides of patches and steps from one to the next: of the image, then of the tokens.
 _FIRST, _NEXT = (7, 4), (3, 2)

@@ -16,10 +16,10 @@ from mmlape.checks import check_option, check_positive_int, check_rate
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
+from .base import TokenNorm
 from .dtn_function import DTNFunction, DTNOptions
+from .dtn_maps import BandedMap, LearnedMap, PositionMap, UniformMap
 from .dtn_plain import dtn_in_a_graph
-from .position_map import BandedMap, LearnedMap, PositionMap, UniformMap
-from .token_norm import TokenNorm
 from .windows import Windows
 
 
@@ -33,7 +33,7 @@ class DTN(TokenNorm):
         var = r_var var_token + (1 - r_var) (P_h x^2 - (P_h x)^2)
 
     where ``mu_token``, ``var_token`` are LayerNorm's, over all channels, and the rows of ``P_h`` weigh all tokens by
-    where they lie relative to i. ``P_h`` is applied as a row and a column factor (:mod:`mmlape.norm.position_map`),
+    where they lie relative to i. ``P_h`` is applied as a row and a column factor (:mod:`mmlape.norm.dtn_maps`),
     which is exact and takes O(B C T (H + W)) time and O(H^2 + W^2) memory. With ``r = 1`` DTN is LayerNorm, with ``r =
     0`` and a uniform map InstanceNorm (both for ``stabilize=False``).
 

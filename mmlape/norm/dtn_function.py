@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .axis_product import without_traces
-from .separable import along_rows, as_pairs, moments, moments_backward
+from .dtn_maps import along_rows, as_pairs, moments, moments_backward, without_traces
 from .windows import Windows
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .axis_product import without_traces
 from .dtn_function import DTNOptions
+from .dtn_maps import without_traces
 from .windows import Windows, WindowsByProducts
 
 

@@ -1,33 +1,35 @@
 """Where a token is: embeddings, how they join a network, and position inside the attention."""
 
+from .attention_position import AttentionPosition, InsidePlan
 from .embeddings import (
     FactorizedPosition,
-    FixedPosition,
-    GaborPosition,
     LearnedPosition,
     MergedPosition,
-    NoPosition,
     PositionEmbedding,
-    SinusoidalPosition,
     resize_table,
 )
-from .inside import (
-    AttentionPosition,
-    GaborAttention,
-    InsidePlan,
-    MixedRotaryPosition,
-    QuadraticBias,
+from .fixed_embeddings import FixedPosition, GaborPosition, NoPosition, SinusoidalPosition
+from .gabor_attention import GaborAttention, QuadraticBias
+from .joining import (
+    JOININGS,
+    POSITIONS,
+    DefaultJoining,
+    JoinedPosition,
+    Joining,
+    LaPE,
+    LaPEWarmStart,
+    PlanKeeper,
+    PositionPlan,
+    SharedJoining,
+    UnsharedJoining,
+)
+from .relative_bias import (
     RelativePositionBias,
     RelativePositionMlp,
-    RotaryPosition,
     SharedRelativePositionBias,
     SharedRelativePositionMlp,
 )
-from .joined import JoinedPosition
-from .joining import DefaultJoining, Joining, LaPE, SharedJoining, UnsharedJoining
-from .named import JOININGS, POSITIONS
-from .plan import PlanKeeper, PositionPlan
-from .warm_start import LaPEWarmStart
+from .rotary import MixedRotaryPosition, RotaryPosition
 
 __all__ = [
     'JOININGS',

@@ -1,22 +1,160 @@
-"""How one position embedding joins a transformer: which layers receive it, and where.
-
-A joining method turns an embedding ``(1, N, C)`` into a :class:`~mmlape.position.PositionPlan`. All its parameters are
-its own, so blocks and backbones know nothing of the method.
-"""
+"""How a position embedding joins a network: the joining methods, LaPE among them, and the plan for each layer."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from mmlape.checks import check_eps, check_layers, check_option, check_positive_int
+from mmlape.kept import Store
+from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
-from .decomposed import POSITION_NORMS
-from .plan import PositionPlan
+from .embeddings import MergedPosition
+
+Plan = TypeVar('Plan')
+
+
+class PositionPlan(NamedTuple):
+    """What is added where, and passed on. Every entry is ``(1, P + H * W, C)``, or None for nothing.
+
+    Attributes:
+        stem: Added to the tokens once, before the first layer.
+        stream: Per layer, added to the residual stream that enters the layer.
+        attention: Per layer, added to the normalised tokens that enter its attention.
+        passed: Where position stands after the last layer, for a stage that follows; None where tokens carry it.
+    """
+
+    stem: Tensor | None
+    stream: tuple[Tensor | None, ...]
+    attention: tuple[Tensor | None, ...]
+    passed: Tensor | None = None
+
+    @classmethod
+    def nothing(cls, depth: int) -> PositionPlan:
+        """The plan of ``depth`` layers without position."""
+        return cls(None, (None,) * depth, (None,) * depth)
+
+
+class PlanKeeper(nn.Module):
+    """A module that derives something from its parameters and a layout: in every pass anew, since parameters change in
+    more ways than a module can see (optimizers, averages of weights, ``functional_call``), and once per layout after
+    :meth:`switch_to_deploy`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._store: Store | None = None
+        self.register_load_state_dict_post_hook(_forget)
+
+    def switch_to_deploy(self) -> None:
+        """Keep what is derived from now on (as many layouts as fit into 32 MiB); parameters must not change any more.
+
+        Loading, moving and converting the module start afresh.
+        """
+        self._store = Store()
+
+    def planned(self, key: Hashable, compute: Callable[[], Plan]) -> Plan:
+        """``compute()``; of a deployed module, what it gave for ``key`` before."""
+        if self._store is None:
+            return compute()
+        # What autocast does to a plan stays with it.
+        autocast = (torch.is_autocast_enabled('cpu'), torch.is_autocast_enabled('cuda'))
+        with torch.no_grad():
+            return self._store.get((key, *autocast), compute)
+
+    def _apply(self, *args, **kwargs) -> PlanKeeper:
+        # Called by .to(), .half(), .cuda(): what was kept lives elsewhere.
+        _forget(self)
+        return super()._apply(*args, **kwargs)
+
+
+def _forget(keeper: PlanKeeper, _: object = None) -> None:
+    if keeper._store is not None:
+        keeper._store.clear()
+
+
+class RowNorm(nn.LayerNorm):
+    """LayerNorm of rows that may be constant: the gradients of those with a variance below ``eps`` are as if they were
+    centred alone. Dividing them by their standard deviation makes gradients ``1 / sqrt(eps)`` times as large."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """``(1, N, C)`` to the same shape."""
+        if not rows.requires_grad:
+            return super().forward(rows)
+        return _RowNorm.apply(rows, self.weight, self.bias, self.eps)[0]
+
+
+class _RowNorm(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rows: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
+        return torch.native_layer_norm(rows, rows.shape[-1:], weight, bias, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+        rows, weight, bias, ctx.eps = inputs
+        _, mean, rstd = output
+        ctx.mark_non_differentiable(mean, rstd)
+        ctx.save_for_backward(rows, weight, bias, mean, rstd)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight, bias, mean, rstd = ctx.saved_tensors
+        rstd = rstd.masked_fill(rstd > (2 * ctx.eps) ** -0.5, 1)
+        gradients = torch.ops.aten.native_layer_norm_backward(
+            gradient, rows, rows.shape[-1:], mean, rstd, weight, bias, ctx.needs_input_grad[:3]
+        )
+        return *gradients, None
+
+
+class PositionNorm(nn.Module):
+    """``scale * Norm(w) + shift`` with any of its parts.
+
+    Args:
+        embed_dims: Channels ``C``.
+        normalise: Normalise each row over its channels.
+        gain: Size of the scale: 0 for none, 1 for a scalar, ``C`` for one per channel.
+        bias: Add a bias per channel.
+        eps: Added to the variance.
+    """
+
+    def __init__(self, embed_dims: int, normalise: bool, gain: int, bias: bool, eps: float) -> None:
+        super().__init__()
+        self.norm = RowNorm(embed_dims, eps=eps, elementwise_affine=False) if normalise else None
+        self.weight = nn.Parameter(torch.ones(gain)) if gain else None
+        self.bias = nn.Parameter(torch.zeros(embed_dims)) if bias else None
+
+    def forward(self, position: Tensor) -> Tensor:
+        """``(1, N, C)`` to the same shape."""
+        if self.norm is not None:
+            position = self.norm(position)
+        if self.weight is not None:
+            position = position * self.weight
+        return position if self.bias is None else position + self.bias
+
+
+def _part(normalise: bool, gain: str | None = None, bias: bool = False):
+    sizes = {None: lambda dims: 0, 'scalar': lambda dims: 1, 'channel': lambda dims: dims}
+    return lambda dims, eps: PositionNorm(dims, normalise, sizes[gain](dims), bias, eps)
+
+
+# The rows of Table 8 by name, the last being LaPE itself.
+POSITION_NORMS = {
+    'identity': _part(False),
+    'scalar_gain': _part(False, 'scalar'),
+    'channel_gain': _part(False, 'channel'),
+    'channel_gain_bias': _part(False, 'channel', bias=True),
+    'norm': _part(True),
+    'norm_scalar_gain': _part(True, 'scalar'),
+    'norm_channel_gain': _part(True, 'channel'),
+    'norm_channel_gain_bias': lambda dims, eps: RowNorm(dims, eps=eps),
+}
 
 
 class Joining(nn.Module, ABC):
@@ -146,3 +284,156 @@ class LaPE(Joining):
     def layer_modules(self, layer: int) -> list[nn.Module]:
         """The norm of ``layer``."""
         return [norm for index, norm in zip(self.layers, self.norms) if index == layer]
+
+
+class JoinedPosition(PlanKeeper):
+    """Answers, for a layout, what is added where in the layers of a stage.
+
+    Args:
+        embed_dims: Channels ``C``.
+        depth: Number of layers.
+        grid: Pre-training grid ``(H0, W0)`` in tokens.
+        num_prefix_tokens: Prefix tokens ``P`` of the stage. Default 0.
+        position: Config of a position embedding. Default ``mmlape.LearnedPosition``.
+        joining: Config of a joining method. Default ``mmlape.DefaultJoining``.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        depth: int,
+        grid: Grid,
+        num_prefix_tokens: int = 0,
+        position: dict | None = None,
+        joining: dict | None = None,
+    ) -> None:
+        super().__init__()
+        self.depth = check_positive_int('depth', depth)
+        position = dict(type='mmlape.LearnedPosition') if position is None else position
+        joining = dict(type='mmlape.DefaultJoining') if joining is None else joining
+        self.joining = MODELS.build(dict(joining, embed_dims=embed_dims, depth=depth))
+        self.embedding = MODELS.build(
+            dict(
+                position,
+                embed_dims=embed_dims,
+                grid=grid,
+                num_prefix_tokens=num_prefix_tokens,
+                num_tables=self.joining.num_tables,
+            )
+        )
+
+    def forward(
+        self,
+        layout: Layout | Grid,
+        before: Tensor | None = None,
+        merge: Callable[[Tensor], tuple[Tensor, Layout]] | None = None,
+    ) -> PositionPlan:
+        """The plan for a layout, or for a grid ``(H, W)``; it always has the rows of all prefix tokens.
+
+        Args:
+            layout: Of the tokens.
+            before: Map ``(1, C', H', W')`` of what the stage before passes on, for a
+                :class:`~mmlape.position.MergedPosition`. Default None, nothing.
+            merge: What makes the tokens of the stage out of such a map.
+        """
+        grid = tuple(layout)
+        if not isinstance(self.embedding, MergedPosition):
+            return self.planned(grid, lambda: self.joining(self.embedding(grid)))
+        if before is None or merge is None:
+            return PositionPlan.nothing(self.depth)
+        key = (grid, before.shape[2:])
+        return self.planned(key, lambda: self.joining(merge(before)[0]))
+
+
+@MODELS.register_module()
+class LaPEWarmStart(LaPE):
+    r"""LaPE's position branch on top of a network that was trained with default joining (DeiT, AugReg, DINOv2).
+
+    No LaPE weights were ever published, and pre-training is expensive. LaPE itself cannot take over default-joined
+    weights: its tokens start without position, so the first forward pass is already another one. Here the stem keeps
+    what the weights were trained with, and each layer's attention gets the layer-adaptive position on top, through
+    values that start at zero:
+
+    .. math:: x_0 = a + \omega, \qquad x'_l = MSA_l(LN_{x,l}(x_l) + p_l), \qquad p_l = 0 \text{ at step } 0
+
+    so the first output equals the checkpoint's to the bit, and what :math:`p_l` becomes is learned in fine-tuning. Two
+    constructions:
+
+    * ``'affine'``: :math:`p_l = \gamma_l \odot Norm(\omega) + \beta_l` with :math:`\gamma_l = \beta_l = 0`: LaPE's own
+      LayerNorms, ``2 * C`` parameters per layer. Normalising once or in turn is the same at the start, and a chain
+      through zeros would pass no gradient on, so every layer reads the same :math:`\omega` (the arXiv form).
+    * ``'gate'``: :math:`p_l = g_l \odot \omega_{l+1}`, with :math:`\omega_{l+1} = LN_{\omega,l}(\omega_l)` as in ICCV
+      eq. 11 from LayerNorms that start as usual, and a gate per channel :math:`g_l = 0`: progressive, ``3 * C`` per
+      layer.
+
+    Trained on for a short while, the two do not differ measurably (docs/position.md); the default is the smaller one.
+
+    Args:
+        embed_dims: Channels ``C``.
+        depth: Number of transformer layers ``L``.
+        construction: ``'affine'`` (default) or ``'gate'``.
+        layers: As in :class:`LaPE`.
+        eps: Added to the variance. Default 1e-6.
+
+    Raises:
+        ValueError: If the construction is unknown, or ``layers`` is out of range.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        depth: int,
+        construction: str = 'affine',
+        layers: int | Sequence[int] | None = None,
+        eps: float = 1e-6,
+    ) -> None:
+        gated = check_option('construction', construction, ('affine', 'gate')) == 'gate'
+        super().__init__(embed_dims, depth, progressive=gated, layers=layers, eps=eps)
+        self.gates: nn.ModuleList | None = None
+        if gated:
+            self.gates = nn.ModuleList(_Gate(embed_dims) for _ in self.layers)
+        else:
+            for norm in self.norms:
+                nn.init.zeros_(norm.get_parameter('weight'))
+
+    def forward(self, embedding: Tensor) -> PositionPlan:
+        """Plan with the ``stem`` of default joining and one ``attention`` entry for each layer named."""
+        plan = super().forward(embedding)
+        attention = list(plan.attention)
+        if self.gates is not None:
+            for layer, gate in zip(self.layers, self.gates):
+                attention[layer] = gate(attention[layer])
+        return plan._replace(stem=embedding, attention=tuple(attention))
+
+    def layer_modules(self, layer: int) -> list[nn.Module]:
+        """The norm of ``layer``, and its gate where there is one."""
+        gates = [] if self.gates is None else list(zip(self.layers, self.gates))
+        return super().layer_modules(layer) + [gate for index, gate in gates if index == layer]
+
+
+class _Gate(nn.Module):
+    """One factor per channel, zero at first."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, position: Tensor) -> Tensor:
+        return self.weight * position
+
+
+POSITIONS: dict[str, dict] = {
+    'learned': dict(type='mmlape.LearnedPosition'),
+    'sinusoidal_1d': dict(type='mmlape.SinusoidalPosition', axes=1),
+    'sinusoidal_2d': dict(type='mmlape.SinusoidalPosition', axes=2),
+    'gabor': dict(type='mmlape.GaborPosition'),
+    'none': dict(type='mmlape.NoPosition'),
+}
+# The rows of LaPE (ICCV 2023), Table 7.
+JOININGS: dict[str, dict] = {
+    'default': dict(type='mmlape.DefaultJoining'),
+    'shared': dict(type='mmlape.SharedJoining'),
+    'unshared': dict(type='mmlape.UnsharedJoining'),
+    'lape_sharing': dict(type='mmlape.LaPE', progressive=False),
+    'lape': dict(type='mmlape.LaPE'),
+}

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from mmlape.backbones import StagedTransformer
+from mmlape.backbones.base import OUTPUTS, build_pooling, exempt_parameters
 from mmlape.backbones.build import init_linear
-from mmlape.backbones.decay import exempt_parameters
-from mmlape.backbones.outputs import OUTPUTS, build_pooling
 from mmlape.backbones.position_only import (
     freeze_all_but_position,
     hold_statistics,

@@ -11,7 +11,7 @@ from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
 from mmlape.norm.dtn import LearnedRatio
-from mmlape.norm.position_map import LearnedMap
+from mmlape.norm.dtn_maps import LearnedMap
 
 LR, DECAY, RATE = 6e-5, 0.01, 0.95
 

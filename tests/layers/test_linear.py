@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from mmlape.layers import DeformableAttention, Mlp
-from mmlape.layers import linear as room
-from mmlape.layers.linear import Linear, make_faster
+from mmlape.layers import basic as room
+from mmlape.layers.basic import Linear, make_faster
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.profiler import profile
 
-from mmlape.layers.strided_conv import PatchConv2d, StridedConv2d
+from mmlape.layers.basic import PatchConv2d, StridedConv2d
 
 
 @pytest.mark.parametrize(

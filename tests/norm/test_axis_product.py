@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mmlape.layout import Layout
 from mmlape.norm import DTN
-from mmlape.norm.axis_product import _LONG, axis_product, map_gradient, without_traces
+from mmlape.norm.dtn_maps import _LONG, axis_product, map_gradient, without_traces
 
 # a row of blocks that is cut, one axis that is short
 LENGTHS = (5, _LONG, _LONG + 13)

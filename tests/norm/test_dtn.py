@@ -10,9 +10,8 @@ from mmcv.cnn import build_norm_layer
 
 from mmlape.kept import kept
 from mmlape.norm import DTN, build_token_norm
-from mmlape.norm.position_map import BandedMap, LearnedMap, UniformMap
-from mmlape.norm.separable import moments
-from mmlape.position.inside import quadratic_bias
+from mmlape.norm.dtn_maps import BandedMap, LearnedMap, UniformMap, moments
+from mmlape.position import gabor_attention
 from mmlape.registry import MODELS
 
 
@@ -219,9 +218,9 @@ def test_variance_is_never_negative(kind):
 
 
 def test_offsets_are_made_once_per_length(monkeypatch):
-    calls, original = [], quadratic_bias.axis_offsets.__wrapped__
+    calls, original = [], gabor_attention.axis_offsets.__wrapped__
     cache = kept(lambda *args: calls.append(args) or original(*args))
-    monkeypatch.setattr(quadratic_bias, 'axis_offsets', cache)
+    monkeypatch.setattr(gabor_attention, 'axis_offsets', cache)
     norm = DTN(8, 2)
     with torch.inference_mode():
         norm(torch.randn(1, 12, 8), (3, 4))
@@ -300,7 +299,7 @@ def test_in_a_vision_transformer():
         )
     )
     model.init_weights()
-    assert torch.equal(model.blocks[0].norm1.positions.weight, quadratic_bias.local_rows(4))
+    assert torch.equal(model.blocks[0].norm1.positions.weight, gabor_attention.local_rows(4))
     (out,) = model(torch.randn(1, 3, 24, 40))
     out.sum().backward()
     assert out.shape == (1, 16, 3, 5)

@@ -8,7 +8,7 @@ import torch
 
 from mmlape.checkpoints import convert
 from mmlape.norm import DTN
-from mmlape.position.inside.quadratic_bias import local_rows
+from mmlape.position.gabor_attention import local_rows
 
 sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.reference.dtn import DenseDTN

@@ -10,7 +10,7 @@ from mmlape.norm import DTN
 from mmlape.norm.dtn_function import DTNFunction
 from mmlape.norm.dtn_plain import dtn_in_a_graph
 from mmlape.norm.windows import Windows, WindowsByProducts
-from mmlape.position.inside import quadratic_bias
+from mmlape.position import gabor_attention
 
 pytestmark = pytest.mark.usefixtures('in_pytorch')
 
@@ -116,10 +116,10 @@ def test_func_grad_of_each_image():
 
 def test_nothing_of_a_transform_is_kept():
     """A tensor that is made inside of one ends with it."""
-    quadratic_bias.axis_offsets.store.clear()
+    gabor_attention.axis_offsets.store.clear()
     norm = DTN(8, 2)
     torch.func.grad(lambda tokens: norm(tokens, (2, 3)).sum())(torch.randn(1, 6, 8))
-    assert len(quadratic_bias.axis_offsets.store) == 0
+    assert len(gabor_attention.axis_offsets.store) == 0
 
 
 @pytest.mark.parametrize('pool', [1, 2, 3])

@@ -8,7 +8,7 @@ from mmcv.cnn import build_norm_layer
 from torch import nn
 
 from mmlape.checkpoints import convert
-from mmlape.layers.normed_linear import NormedLinear
+from mmlape.layers.basic import NormedLinear
 from mmlape.norm import (
     LN,
     PowerNorm,

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmlape.layers.linear import Linear
+from mmlape.layers.basic import Linear
 from mmlape.ops import matrix_product as room
 from mmlape.ops import outer_product, product, surroundings
 

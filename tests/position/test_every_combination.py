@@ -5,7 +5,7 @@ import torch
 from backbone_variants import build_adapter, build_vit
 
 from mmlape import position
-from mmlape.position.decomposed import POSITION_NORMS
+from mmlape.position.joining import POSITION_NORMS
 
 POSITIONS = {
     **position.POSITIONS,

@@ -13,7 +13,7 @@ from mmlape.position import (
     RelativePositionBias,
     SinusoidalPosition,
 )
-from mmlape.position.embeddings.sinusoidal import _along_both_axes
+from mmlape.position.fixed_embeddings import _along_both_axes
 
 
 def test_one_axis_counts_prefix_tokens():

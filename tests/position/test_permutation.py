@@ -7,8 +7,7 @@ from registered import component, registered
 
 from mmlape.analysis import shuffle_patches
 from mmlape.norm import DTN, TokenNorm
-from mmlape.position import Joining, PositionEmbedding
-from mmlape.position.inside import AttentionPosition
+from mmlape.position import AttentionPosition, Joining, PositionEmbedding
 
 GRID, PATCH = (3, 4), (8, 8)
 NO_POSITION = component('NoPosition')

@@ -6,9 +6,9 @@ from registered import component, vit
 
 from mmlape.layers import Attention
 from mmlape.layout import Layout
-from mmlape.norm.position_map import LearnedMap
+from mmlape.norm.dtn_maps import LearnedMap
 from mmlape.position import QuadraticBias
-from mmlape.position.inside.quadratic_bias import local_rows
+from mmlape.position.gabor_attention import local_rows
 
 
 def written_out(weight, grid):

@@ -34,8 +34,8 @@ from mmlape.layers import (
     SpatialReductionAttention,
     WideValueAttention,
 )
-from mmlape.layers.shifted_windows import apart
-from mmlape.layers.spatial_reduction import LINEAR_GRID
+from mmlape.layers.attention import LINEAR_GRID
+from mmlape.layers.windows import apart
 from mmlape.layout import Grid, Layout
 
 from .listening import Call, listen

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from mmlape.analysis.results import Result
 from mmlape.analysis.stages import Stage
 from mmlape.checks import check_positive_int
-from mmlape.layers.spatial_reduction import LINEAR_GRID
-from mmlape.layers.wide_values import WideValues
+from mmlape.layers.attention import LINEAR_GRID
+from mmlape.layers.windows import WideValues
 from mmlape.layout import Grid, Layout
 
 from .correlation import layer_positions, plan_sources, position_plan

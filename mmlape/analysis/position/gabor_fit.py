@@ -19,7 +19,7 @@ from torch import Tensor
 from mmlape.analysis.choices import VARIANTS
 from mmlape.checks import check_grid, check_option, check_positive_int
 from mmlape.position import GaborPosition
-from mmlape.position.embeddings.gabor import FLOOR
+from mmlape.position.fixed_embeddings import FLOOR
 
 from .axis_fit import AxisFit, fit_axis
 

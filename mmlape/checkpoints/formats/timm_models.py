@@ -16,7 +16,7 @@ from torch import nn
 from mmlape.backbones import VisionTransformer, ViTAdapter
 from mmlape.backbones.timm_archs import UnlikeOursError, describe
 from mmlape.layers import Block, ParallelBlock, PostNormBlock, SeveralBranchesBlock, StreamNormBlock
-from mmlape.layers.activation import build_activation
+from mmlape.layers.basic import build_activation
 from mmlape.registry import MODELS
 
 from ..errors import DownloadError

@@ -9,7 +9,7 @@ from torch import nn
 
 from mmlape.backbones import VisionTransformer, ViTAdapter
 from mmlape.layers import Mlp
-from mmlape.layers.activation import ACTIVATIONS, build_activation
+from mmlape.layers.basic import ACTIVATIONS, build_activation
 from mmlape.position import RotaryPosition
 
 from ..shards import file_in, read_json

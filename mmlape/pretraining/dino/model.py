@@ -15,7 +15,7 @@ from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 
 from mmlape.backbones import StagedTransformer
-from mmlape.backbones.outputs import DENSE
+from mmlape.backbones.base import DENSE
 from mmlape.checks import check_positive_int, check_rate
 from mmlape.registry import MODELS
 

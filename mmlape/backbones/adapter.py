@@ -1,0 +1,269 @@
+"""ViT-Adapter (ICLR 2023): a plain ViT with a spatial pyramid beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmlape.checks import check_number, check_option, check_outputs, check_positive_int
+from mmlape.compiled import check_compile_blocks, run_block
+from mmlape.layers import (
+    DeformableAttention,
+    Interaction,
+    SamplingPlan,
+    SpatialPrior,
+    build_map_norm,
+    pad_to_multiple,
+    sampling_plan,
+)
+from mmlape.layout import Grid, maps_of
+from mmlape.registry import MODELS
+
+from .base import Backbone
+from .network import StagedTransformer
+from .stage import Stage
+
+STRIDES = (4, 8, 16, 32)
+# Which of the ViT's maps, one per interaction, is added to each of the four strides.
+_VIT_FEATURES = {
+    'last': lambda maps: [maps[-1]] * 4,
+    'per_stage': lambda maps: maps,
+}
+
+
+@MODELS.register_module()
+class ViTAdapter(Backbone):
+    """ViT-Adapter (ICLR 2023) around any of our Vision Transformers, so with any position, joining and norm of theirs.
+
+    Works on images of any size: the image is padded inside, for the pyramid to a multiple of 32, for the ViT from there
+    to a multiple of its patches; the maps are cropped.
+
+    Args:
+        vit: Config of the network inside, a ``mmlape.VisionTransformer`` or any other of ours with one stage. Published
+            adapters have ``with_cls_token=False, final_norm=False, layer_scale=True``. Prefix tokens, where it has any,
+            take part in the ViT's layers and leave the exchange with the pyramid alone.
+        conv_inplanes: Channels of the spatial prior's stem. Default 64.
+        num_points: Sampling points of deformable attention per head and level. Default 4.
+        deform_num_heads: Its heads. Default 6.
+        cffn_ratio: Hidden channels of the extractors' feed-forward networks in units of C. Default 0.25.
+        deform_ratio: Channels of projected values in deformable attention in units of C. Default 1.
+        interaction_indexes: [first, last] ViT layer of each interaction, ascending; together they must cover all layers
+            once. Default ``[[0, 2], [3, 5], [6, 8], [9, 11]]``.
+        vit_feature: What the ViT adds to the four maps: ``'last'`` (default, published for detection): its last map;
+            ``'per_stage'`` (segmentation): its map after each of four interactions.
+        out_indices: Which of the four maps are returned, 0 for stride 4 to 3 for stride 32. What only a map left out
+            needs is not built, so that every parameter has a gradient. Default ``(0, 1, 2, 3)``.
+        norm_cfg: Batch norms of the spatial prior and of the outputs. Default ``dict(type='BN')``; ``SyncBN`` is
+            published.
+        with_cp: Recompute ViT blocks, injectors and extractors in the backward pass. Default False.
+        compile_blocks: Compile them, see :class:`~mmlape.backbones.network.StagedTransformer`. Default False.
+        init_cfg: Initialisation of the whole backbone; ``vit`` has its own ``init_cfg`` for ViT weights.
+
+    Returns (``forward``):
+        A tuple with one map ``(B, C, ceil(H / s), ceil(W / s))`` per entry of ``out_indices``, s = 4, 8, 16, 32.
+
+    Raises:
+        ValueError: If an option is unknown or out of range, or does not fit the ViT.
+        TypeError: If an option has the wrong type.
+    """
+
+    def __init__(
+        self,
+        vit: dict,
+        conv_inplanes: int = 64,
+        num_points: int = 4,
+        deform_num_heads: int = 6,
+        cffn_ratio: float = 0.25,
+        deform_ratio: float = 1.0,
+        interaction_indexes: Sequence[Sequence[int]] = ((0, 2), (3, 5), (6, 8), (9, 11)),
+        vit_feature: str = 'last',
+        out_indices: int | Sequence[int] = (0, 1, 2, 3),
+        norm_cfg: dict | None = None,
+        with_cp: bool = False,
+        compile_blocks: bool | dict = False,
+        init_cfg: dict | None = None,
+    ) -> None:
+        super().__init__(init_cfg)
+        self.with_cp = with_cp
+        self.compile_blocks = check_compile_blocks(compile_blocks)
+        self.vit = _build_vit(vit, with_cp=with_cp, compile_blocks=compile_blocks)
+        self.embed_dims = dims = self.vit.embed_dims
+        self.interaction_indexes = _resolve_interactions(interaction_indexes, self.vit.num_units)
+        self.vit_feature = check_option('vit_feature', vit_feature, _VIT_FEATURES)
+        if vit_feature == 'per_stage' and len(self.interaction_indexes) != len(STRIDES):
+            raise ValueError(
+                "vit_feature='per_stage' needs four interactions, "
+                f'got interaction_indexes={interaction_indexes}'
+            )
+        self.out_indices = check_outputs(out_indices, len(STRIDES), 'maps')
+        norm_cfg = norm_cfg or dict(type='BN')
+        deform = dict(
+            num_heads=check_positive_int('deform_num_heads', deform_num_heads),
+            num_points=check_positive_int('num_points', num_points),
+            value_proj_ratio=check_number('deform_ratio', deform_ratio, above=0),
+        )
+        last = len(self.interaction_indexes) - 1
+        finest = 0 in self.out_indices
+        self.spm = SpatialPrior(dims, conv_inplanes, norm_cfg, with_stride_4=finest)
+        self.level_embed = nn.Parameter(torch.empty(3, dims))
+        self.interactions = nn.ModuleList(
+            Interaction(
+                dims,
+                deform,
+                num_extra_extractors=2 if index == last else 0,
+                cffn_ratio=check_number('cffn_ratio', cffn_ratio, above=0),
+                drop_path_rate=self.vit.drop_path_rate,
+            )
+            for index in range(last + 1)
+        )
+        self.up = nn.ConvTranspose2d(dims, dims, 2, stride=2) if finest else None
+        for index in self.out_indices:
+            self.add_module(f'norm{index + 1}', build_map_norm(norm_cfg, dims))
+        self._init_parameters()
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        """Return the maps of ``out_indices`` for images ``(B, 3, H, W)``."""
+        height, width = image.shape[-2:]
+        image = self._pad(image)
+        c1, *levels = self.spm(image)
+        shapes = tuple((level.shape[2], level.shape[3]) for level in levels)
+        pyramid = torch.cat(
+            [
+                level.flatten(2).transpose(1, 2) + embed
+                for level, embed in zip(levels, self.level_embed)
+            ],
+            dim=1,
+        )
+        pyramid, vit_maps = self._interact(image, pyramid, shapes)
+        levels = [
+            maps_of(level, shape)
+            for level, shape in zip(pyramid.split([h * w for h, w in shapes], dim=1), shapes)
+        ]
+        finest = None if self.up is None else self.up(levels[0]) + c1
+        maps = [finest, *levels]
+        added = _VIT_FEATURES[self.vit_feature](vit_maps)
+        vit_stride = self.vit.stages()[0].embed.stride
+        outputs = []
+        for index in self.out_indices:
+            stride, own = STRIDES[index], maps[index]
+            out = own + _resize(added[index], vit_stride, stride, own.shape[-2:])
+            out = getattr(self, f'norm{index + 1}')(out)
+            outputs.append(out[..., : -(-height // stride), : -(-width // stride)].contiguous())
+        return tuple(outputs)
+
+    def stages(self) -> list[Stage]:
+        """The ViT's; what stands beside it is deepest, as published: it starts from nothing."""
+        return [stage.within('vit') for stage in self.vit.stages()]
+
+    def _interact(
+        self, image: Tensor, pyramid: Tensor, shapes: tuple[Grid, ...]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Run the ViT with all exchanges; return the pyramid and the ViT's map after each."""
+        (stage,) = self.stages()
+        tokens, layout, plan = stage.begin(image)
+        grid = layout.grid
+        # Where patches are no divisors of 32, the ViT's padded image is the larger one.
+        extents = [side * step for side, step in zip(grid, stage.embed.stride)]
+        down, across = (extent / side for extent, side in zip(extents, image.shape[-2:]))
+        into_tokens = sampling_plan((grid,), shapes, image.device, (down, across))
+        into_pyramid = sampling_plan(shapes, (grid,), image.device, (1 / down, 1 / across))
+        maps = []
+        interactions = cast('Sequence[Interaction]', self.interactions)
+        for interaction, (first, last) in zip(interactions, self.interaction_indexes):
+            prefix, cells = layout.split(tokens)
+            cells = self._run(interaction.injector, cells, pyramid, into_tokens)
+            tokens = layout.join(prefix, cells)
+            tokens, layout = stage.run(tokens, layout, plan, first, last + 1)
+            tokens = self.vit.finish(last, tokens, layout)
+            _, cells = layout.split(tokens)
+            for extractor in interaction.extractors():
+                pyramid = self._run(extractor, pyramid, cells, into_pyramid, shapes)
+            maps.append(layout.to_maps(tokens))
+        return pyramid, maps
+
+    def _run(
+        self, module: nn.Module, stream: Tensor, other: Tensor, plan: SamplingPlan, *rest
+    ) -> Tensor:
+        arguments = (stream, other, plan, *rest)
+        return run_block(
+            module, *arguments, with_cp=self.with_cp, compile_blocks=self.compile_blocks
+        )
+
+    def _pad(self, image: Tensor) -> Tensor:
+        """Pad to whole cells of the coarsest map."""
+        padded = pad_to_multiple(image, (STRIDES[-1],) * 2)
+        if self.training and len(image) == 1 and padded.shape[-2:] == (STRIDES[-1],) * 2:
+            # A single cell has no batch statistics: a batch norm in training refuses it.
+            padded = F.pad(padded, (0, STRIDES[-1]))
+        return padded
+
+    def _init_parameters(self) -> None:
+        """The published initial values of what stands beside the ViT."""
+        nn.init.normal_(self.level_embed)
+        for part in self.children():
+            if part is not self.vit:
+                part.apply(_init_beside_vit)
+        for module in self.interactions.modules():
+            if isinstance(module, DeformableAttention):
+                module.init_weights()
+
+
+def _build_vit(vit: dict, **ways: bool | dict) -> StagedTransformer:
+    if not isinstance(vit, dict):
+        raise TypeError(f'vit must be the config of a VisionTransformer, got {vit!r}')
+    options = {'type': 'mmlape.VisionTransformer', **vit}
+    options.update({name: way for name, way in ways.items() if way is not False})
+    built = MODELS.build(options)
+    one_stage = isinstance(built, StagedTransformer) and len(built.stages()) == 1
+    if not one_stage or built.counts != 'layers':
+        raise TypeError(
+            f'vit must build a VisionTransformer or another network of one stage, got {type(built).__name__}'
+        )
+    if built.out_indices[-1] != built.num_units - 1:
+        raise ValueError(f"vit's out_indices must name the last layer, got {built.out_indices}")
+    return built
+
+
+def _resolve_interactions(
+    indexes: Sequence[Sequence[int]], depth: int
+) -> tuple[tuple[int, int], ...]:
+    """Pairs [first, last] that cover the layers 0..depth-1 once, in order."""
+    pairs = tuple(tuple(pair) for pair in indexes)
+    covered = [layer for pair in pairs if len(pair) == 2 for layer in range(pair[0], pair[1] + 1)]
+    if any(len(pair) != 2 for pair in pairs) or covered != list(range(depth)):
+        raise ValueError(
+            f'interaction_indexes must be pairs [first, last] that cover the layers 0..{depth - 1} '
+            f'once and in order, got {indexes}'
+        )
+    return tuple((first, last) for first, last in pairs)
+
+
+def _resize(vit_map: Tensor, vit_stride: Grid, stride: int, size: Grid) -> Tensor:
+    """A map of the ViT ``(B, C, H, W)`` as one of ``stride`` and ``size``: pixels of the image stay where they are.
+    What lies beyond, where the ViT's padded image is the larger one, is cut off."""
+    if tuple(vit_map.shape[-2:]) == tuple(size):
+        return vit_map
+    maps = F.interpolate(
+        vit_map,
+        scale_factor=tuple(side / stride for side in vit_stride),
+        mode='bilinear',
+        align_corners=False,
+        recompute_scale_factor=False,
+    )
+    return maps[..., : size[0], : size[1]]
+
+
+def _init_beside_vit(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        nn.init.zeros_(module.bias)
+    elif isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
+        fan_out = math.prod(module.kernel_size) * module.out_channels // module.groups
+        nn.init.normal_(module.weight, std=math.sqrt(2.0 / fan_out))
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

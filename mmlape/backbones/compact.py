@@ -1,0 +1,68 @@
+"""Compact transformers for small images: ViT-Lite, CVT and CCT."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from mmlape.registry import MODELS
+
+from .network import StagedTransformer
+from .vit import PlainTransformer
+
+_COMMON: dict = dict(embed_dims=256, depth=7, num_heads=4, mlp_ratio=2, img_size=32)
+COMPACT_ARCHS: dict[str, dict] = {
+    # The class token sees the last two layers, which have LayerNorm, as in DTN's ViT (ICLR 2022, appendix A.1).
+    'vit-lite-7-4': dict(
+        _COMMON,
+        prefix=dict(cls_token=True),
+        pooling='cls_token',
+        norm_places={'mmlape.DTN': dict(layers=-2)},
+    ),
+    'cvt-7-4': _COMMON,
+    'cct-7-3x1': dict(_COMMON, stem=dict(type='mmlape.ConvPoolStem', kernel_size=3, stride=1)),
+}
+
+
+@MODELS.register_module()
+class CompactTransformer(PlainTransformer):
+    """ViT-Lite, CVT and CCT (Escaping the Big Data Paradigm with Compact Transformers, arXiv 2021): one stage, counted
+    by layers, for images of 32 x 32 pixels or any other size.
+
+    The norm after the attention stays in the stream (``mmlape.StreamNormBlock``). LaPE (ICCV 2023, Table 2) adds to
+    what the attention reads, the output of ``norm1``, which is published as ``pre_norm``. Published weights load
+    through ``mmlape.Pretrained`` with ``source='compact'``. Options are those of
+    :class:`~mmlape.backbones.StagedTransformer`, with
+
+    * ``arch``: ``'vit-lite-7-4'``: patches of 4 x 4 and a class token; ``'cvt-7-4'`` (default): the same patches alone;
+      ``'cct-7-3x1'``: a 3 x 3 convolution and max pooling, ``mmlape.ConvPoolStem``; or a dict with ``embed_dims``,
+      ``depth``, ``num_heads`` and ``mlp_ratio`` (4 if left out).
+    * ``img_size``: 32 by default in the named architectures.
+    * ``position``: a learned table by default, initially of std 0.2.
+    * ``out_type``: maps by default. Classifiers have ``'pooled'``, which is ``'cls_token'`` for ViT-Lite and
+      ``dict(type='mmlape.SequencePooling')`` for the others.
+    * ``norm_cfg``: LayerNorm of eps 1e-5 by default. One ``mmlape.DTN`` goes, unless it says otherwise, into both norms
+      of all layers; in ViT-Lite of all but the last two, which see the class token. The output has LayerNorm.
+    * ``out_indices``: -1 by default, the last layer; ``final_norm``: True.
+    * Short names: ``patch_size`` (4), ``in_channels``, ``with_cls_token``, ``num_registers``, ``prefix_after``,
+      ``window_size``, ``qkv_bias`` (False).
+    """
+
+    archs, default_arch = COMPACT_ARCHS, 'cvt-7-4'
+    parts = dict(
+        StagedTransformer.parts,
+        stem=dict(type='mmlape.PatchEmbed', patch_size=4),
+        attention=dict(type='mmlape.Attention', qkv_bias=False),
+        block=dict(type='mmlape.StreamNormBlock'),
+        position=dict(type='mmlape.LearnedPosition', std=0.2),
+        norm_cfg=dict(type='mmlape.LN', eps=1e-5),
+    )
+    pooling, source = dict(type='mmlape.SequencePooling'), 'compact'
+
+    def init_parameters(self) -> None:
+        """The published initial values: convolutions by their fan-in, a class token of zeros."""
+        super().init_parameters()
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight)
+        for name in self.prefix_names:
+            nn.init.zeros_(getattr(self, name))

@@ -1,0 +1,91 @@
+"""LeViT (ICCV 2021)."""
+
+from __future__ import annotations
+
+from mmlape.checks import check_number, check_positive_int
+from mmlape.registry import MODELS
+
+from .network import StagedTransformer
+from .pvt import check_stages
+
+_STAGES = 3
+_SIZES = dict(embed_dims=..., depths=..., num_heads=..., key_dims=..., value_ratio=2, mlp_ratio=2)
+
+
+def _arch(embed_dims: list[int], depths: list[int], num_heads: list[int], key_dims: int) -> dict:
+    """An architecture, in which a head of DTN has 32 channels: those of the attention need not divide them."""
+    places = [dict(num_heads=dims // 32) for dims in embed_dims]
+    sizes = dict(embed_dims=embed_dims, depths=depths, num_heads=num_heads, key_dims=key_dims)
+    return dict(sizes, norm_places={'mmlape.DTN': places})
+
+
+LEVIT_ARCHS = {
+    'levit-128s': _arch([128, 256, 384], [2, 3, 4], [4, 6, 8], 16),
+    'levit-128': _arch([128, 256, 384], [4, 4, 4], [4, 8, 12], 16),
+    'levit-192': _arch([192, 288, 384], [4, 4, 4], [3, 5, 6], 32),
+    'levit-256': _arch([256, 384, 512], [4, 4, 4], [4, 6, 8], 32),
+    'levit-384': _arch([384, 512, 768], [4, 4, 4], [6, 9, 12], 32),
+}
+
+
+@MODELS.register_module()
+class LeViT(StagedTransformer):
+    """LeViT (ICCV 2021): stages of strides s = 16, 32 and 64, with a map ``(B, C, ceil(H / s), ceil(W / s))`` each.
+
+    It is made for classification: ``out_type='avg'`` with ``out_indices=2`` is what its heads read. Its maps are there
+    as any network's; they are coarse, and nothing was published of dense prediction with them.
+
+    Weights of the published code and of timm load through ``mmlape.Pretrained`` with ``source='levit'``. Options are
+    those of :class:`~mmlape.backbones.StagedTransformer`, with
+
+    * ``arch``: ``'levit-128s'`` (default), ``'levit-128'``, ``'levit-192'``, ``'levit-256'``, ``'levit-384'``, or a
+      dict with ``embed_dims``, ``depths`` and ``num_heads``, lists of three, ``key_dims`` (channels of a head's queries
+      and keys), ``value_ratio`` (channels of its values to those; 2 if left out) and ``mlp_ratio`` (2 if left out).
+    * ``stem``: ``mmlape.ConvStem``, then ``mmlape.AttentionSubsampling``, whose values are 4 times as wide as its keys.
+    * ``attention_position``: ``mmlape.RelativePositionBias`` by default, in which offsets that differ in signs alone
+      share a value; on other grids than that of ``img_size`` it is resized. Only what is added to scores can be there.
+    * ``position``: none by default; one given to all is made for each stage, on its own grid.
+    * ``norm_cfg``: of the two branches of each layer, at their end (``mmlape.PostNormBlock``); ``mmlape.TokenBN`` by
+      default. Where DTN goes in LeViT, its paper (ICLR 2022, Tables 10 and 12) does not say: one ``mmlape.DTN`` goes
+      here, into all layers, with heads of 32 channels, unless it says otherwise. Other norms stay batch norms.
+    * ``out_indices``: (0, 1, 2) by default. There is no norm of the output: heads begin with one.
+    * Short names: ``num_heads``, ``in_channels``.
+    """
+
+    archs, default_arch, sizes = LEVIT_ARCHS, 'levit-128s', _SIZES
+    parts = dict(
+        StagedTransformer.parts,
+        stem=dict(),
+        attention=dict(type='mmlape.WideValueAttention'),
+        attention_position=dict(type='mmlape.RelativePositionBias', mirrored=True),
+        mlp=dict(type='mmlape.NormedMlp'),
+        block=dict(type='mmlape.PostNormBlock'),
+        position=None,
+        norm_cfg=dict(type='mmlape.TokenBN'),
+    )
+    short = dict(num_heads='arch.num_heads', in_channels='stem.in_channels')
+    outputs = (0, 1, 2)
+    final_norm = False
+    normed_head, source = True, 'levit'
+
+    @classmethod
+    def stage_sizes(cls, arch: dict) -> list[dict]:
+        """Three stages."""
+        dims, depths, heads = (
+            check_stages(key, arch[key], _STAGES) for key in ('embed_dims', 'depths', 'num_heads')
+        )
+        for key in ('value_ratio', 'mlp_ratio'):
+            check_number(f'arch[{key!r}]', arch[key], above=0)
+        key_dims = check_positive_int("arch['key_dims']", arch['key_dims'])
+        shrinking = dict(type='mmlape.AttentionSubsampling', key_dims=key_dims)
+        return [
+            dict(
+                embed_dims=dims[stage],
+                depth=depths[stage],
+                num_heads=heads[stage],
+                stem=shrinking if stage else dict(type='mmlape.ConvStem'),
+                attention=dict(key_dims=key_dims, value_ratio=float(arch['value_ratio'])),
+                mlp=dict(ratio=arch['mlp_ratio']),
+            )
+            for stage in range(_STAGES)
+        ]

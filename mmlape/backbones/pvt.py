@@ -1,0 +1,161 @@
+"""Pyramid Vision Transformers: PVT (ICCV 2021) and PVTv2 (CVMJ 2022), four stages of strides 4, 8, 16 and 32."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+from mmlape.checks import check_number, check_positive_int
+from mmlape.registry import MODELS
+
+from .network import StagedTransformer
+from .options import spread
+
+_COMMON = dict(
+    embed_dims=[64, 128, 320, 512],
+    num_heads=[1, 2, 5, 8],
+    mlp_ratios=[8, 8, 4, 4],
+    sr_ratios=[8, 4, 2, 1],
+)
+PVT_ARCHS = {
+    'tiny': dict(_COMMON, depths=[2, 2, 2, 2]),
+    'small': dict(_COMMON, depths=[3, 4, 6, 3]),
+    'medium': dict(_COMMON, depths=[3, 4, 18, 3]),
+    'large': dict(_COMMON, depths=[3, 8, 27, 3]),
+}
+PVTV2_ARCHS = {
+    'b0': dict(_COMMON, depths=[2, 2, 2, 2], embed_dims=[32, 64, 160, 256]),
+    'b1': dict(_COMMON, depths=[2, 2, 2, 2]),
+    'b2': dict(_COMMON, depths=[3, 4, 6, 3]),
+    'b3': dict(_COMMON, depths=[3, 4, 18, 3]),
+    'b4': dict(_COMMON, depths=[3, 8, 27, 3]),
+    'b5': dict(_COMMON, depths=[3, 6, 40, 3], mlp_ratios=[4, 4, 4, 4]),
+}
+STRIDES = (4, 2, 2, 2)
+_STEM_NORM = dict(type='mmlape.LN', eps=1e-5)
+# The published DTN-PVT (DTN, ICLR 2022, appendices A.1 and B): stage 4, which has the class token, keeps LayerNorm.
+_DTN_PLACES = [
+    dict(num_heads=4, pool=4),
+    dict(num_heads=4, pool=2),
+    dict(num_heads=5, pool=1),
+    None,
+]
+
+
+@MODELS.register_module()
+class PyramidVisionTransformer(StagedTransformer):
+    """Pyramid Vision Transformer (PVT, ICCV 2021): four stages of strides s = 4, 8, 16 and 32, with a map
+    ``(B, C, ceil(H / s), ceil(W / s))`` each.
+
+    Names in the state dict are the published ones (``patch_embed1.proj.weight``, ``pos_embed1``,
+    ``block1.0.attn.q.weight``), so published weights load as they are, or through ``mmlape.Pretrained`` with
+    ``source='pvt'``. Options are those of :class:`~mmlape.backbones.StagedTransformer`, with
+
+    * ``arch``: ``'tiny'`` (default), ``'small'``, ``'medium'``, ``'large'``, or a dict with ``embed_dims``, ``depths``,
+      ``num_heads``, ``mlp_ratios`` and ``sr_ratios``, lists of four.
+    * ``position``: a learned table in every stage by default, resized bilinearly, as published. Keys on a reduced grid
+      have the positions of its cells where ``attention_position`` gives them some.
+    * ``norm_cfg``: one ``mmlape.DTN`` goes where the published DTN-PVT has it: into stages 1 to 3, with 4, 4 and 5
+      heads and pooling sizes 4, 2 and 1 unless it says otherwise; stage 4 has LayerNorm. One in a list has the heads
+      of the stage's attention and no pooling unless it says otherwise. The norms of patch embeddings and of spatial
+      reduction are LayerNorm (eps 1e-5), as published.
+    * ``prefix``: none by default. A class token takes part in stage 4 and is not part of the maps, as in the published
+      classifiers; published detectors have none.
+    * ``out_type``: vectors, for classifiers, need ``out_indices=3``, and are those after a LayerNorm (eps 1e-6) named
+      ``norm``, as published.
+    * ``out_indices``: (0, 1, 2, 3) by default.
+    * Short names: ``num_heads`` (of the four stages in place of the architecture's [1, 2, 5, 8]; [4, 4, 5, 8] in the
+      published DTN-PVT), ``in_channels``, ``with_cls_token``, ``qkv_bias``.
+    """
+
+    archs, default_arch = PVT_ARCHS, 'tiny'
+    sizes = dict(embed_dims=..., depths=..., num_heads=..., mlp_ratios=..., sr_ratios=...)
+    parts = dict(
+        StagedTransformer.parts,
+        stem=dict(type='mmlape.PatchEmbed', norm_cfg=_STEM_NORM),
+        attention=dict(type='mmlape.SpatialReductionAttention'),
+        position=dict(type='mmlape.LearnedPosition', resize='bilinear'),
+    )
+    short = dict(
+        num_heads='arch.num_heads',
+        in_channels='stem.in_channels',
+        with_cls_token='prefix.cls_token',
+        qkv_bias='attention.qkv_bias',
+    )
+    norm_places = {'mmlape.DTN': _DTN_PLACES}
+    outputs = (0, 1, 2, 3)
+    pooling, source = 'cls_token', 'pvt'
+    # Sides of the patches of each stage in pixels of its input.
+    patch_sizes = STRIDES
+
+    @classmethod
+    def stage_sizes(cls, arch: dict) -> list[dict]:
+        """Four stages."""
+        lists = {key: check_stages(key, arch[key]) for key in arch}
+        return [
+            dict(
+                embed_dims=lists['embed_dims'][stage],
+                depth=lists['depths'][stage],
+                num_heads=lists['num_heads'][stage],
+                stem=dict(patch_size=cls.patch_sizes[stage], stride=STRIDES[stage]),
+                attention=dict(sr_ratio=lists['sr_ratios'][stage]),
+                mlp=dict(ratio=lists['mlp_ratios'][stage]),
+            )
+            for stage in range(len(STRIDES))
+        ]
+
+
+@MODELS.register_module()
+class PyramidVisionTransformerV2(PyramidVisionTransformer):
+    """PVTv2 (CVMJ 2022): overlapping patches, a depthwise convolution in each MLP, optionally linear attention.
+
+    It has no position embedding, because zero-padded convolutions tell tokens where they are; one can be added. Works
+    on images of any size. Names in the state dict are the published ones (``patch_embed1.proj.weight``,
+    ``block1.0.mlp.dwconv.dwconv.weight``, ``norm1.weight``); ``source='pvt'`` reads them, ``source='timm'`` timm's.
+
+    Options are those of :class:`PyramidVisionTransformer`, but for
+
+    * ``arch``: ``'b0'`` to ``'b5'``, or a dict. Default ``'b2'``.
+    * ``linear``: linear attention, keys and values from 7 x 7 average-pooled cells ("PVTv2-B2-Li"). Default False.
+    * ``position``: none by default; a ``joining`` needs one.
+    * ``mlp``: ``mmlape.ConvMlp`` takes no prefix tokens: there are none, nor a ``with_cls_token``.
+
+    The norms at the end of stages are LayerNorm (eps 1e-6).
+    """
+
+    archs, default_arch = PVTV2_ARCHS, 'b2'
+    parts = dict(PyramidVisionTransformer.parts, mlp=dict(type='mmlape.ConvMlp'), position=None)
+    short = dict(
+        num_heads='arch.num_heads',
+        in_channels='stem.in_channels',
+        qkv_bias='attention.qkv_bias',
+        # Linear attention brings a ReLU with it, as published.
+        linear='attention.linear mlp.extra_relu',
+    )
+    patch_sizes = (7, 3, 3, 3)
+    stage_norm, final_norm = True, False
+    pooling = 'avg'
+
+    def init_parameters(self) -> None:
+        """The published initial values, convolutions by their fan-out."""
+        super().init_parameters()
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                fan_out = math.prod(module.kernel_size) * module.out_channels // module.groups
+                nn.init.normal_(module.weight, std=math.sqrt(2.0 / fan_out))
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+
+def check_stages(key: str, values: object, count: int = len(STRIDES)) -> list:
+    """A list of positive numbers, one for each stage."""
+    name = 'num_heads' if key == 'num_heads' else f'arch[{key!r}]'
+    if not isinstance(values, (list, tuple)):
+        raise TypeError(f'{name} must be a list of {count} values, got {values!r}')
+    for value in spread(name, values, count, 'stages'):
+        if key == 'mlp_ratios':
+            check_number(name, value, above=0)
+        else:
+            check_positive_int(name, value)
+    return list(values)

@@ -1,0 +1,73 @@
+"""T2T-ViT (ICCV 2021)."""
+
+from __future__ import annotations
+
+from mmlape.registry import MODELS
+
+from .vit import PlainTransformer, VisionTransformer
+
+_PERFORMER = dict(type='mmlape.PerformerTokens')
+_TRANSFORMER = dict(type='mmlape.TransformerTokens')
+_DIMS_256 = dict(embed_dims=256, num_heads=4, mlp_ratio=2)
+_SIZES = {
+    14: dict(embed_dims=384, depth=14, num_heads=6, mlp_ratio=3),
+    19: dict(embed_dims=448, depth=19, num_heads=7, mlp_ratio=3),
+    24: dict(embed_dims=512, depth=24, num_heads=8, mlp_ratio=3),
+}
+T2T_ARCHS: dict[str, dict] = {
+    **{f't2t-vit-{depth}': dict(_DIMS_256, depth=depth) for depth in (7, 10, 12)},
+    **{f't2t-vit-{depth}': sizes for depth, sizes in _SIZES.items()},
+    **{f't2t-vit-t-{depth}': dict(sizes, tokens=_TRANSFORMER) for depth, sizes in _SIZES.items()},
+}
+
+
+@MODELS.register_module()
+class T2TViT(PlainTransformer):
+    """Tokens-to-Token ViT (T2T-ViT, ICCV 2021): one stage of stride 16, counted by layers.
+
+    Parameter names in the state dict are the published ones; weights of the published code and of MMPretrain load
+    through ``mmlape.Pretrained`` with ``source='t2t'``. Options are those of
+    :class:`~mmlape.backbones.StagedTransformer`, with
+
+    * ``arch``: ``'t2t-vit-7'`` (default), ``-10``, ``-12``, ``-14``, ``-19``, ``-24`` with Performer layers between the
+      splits of the stem, whose cost is linear in pixels; ``'t2t-vit-t-14'``, ``-19``, ``-24`` with plain transformer
+      layers; or a dict with ``embed_dims``, ``depth``, ``num_heads``, ``mlp_ratio`` (3 if left out) and ``tokens``,
+      the config of these layers (``mmlape.PerformerTokens`` if left out).
+    * ``stem``: ``mmlape.TokensToToken``.
+    * ``position``: fixed sinusoids along the sequence, the class token's is the first; on another grid than that of
+      ``img_size`` they are resized bicubically, as in MMPretrain and the published fine-tuning, so that a trained
+      network sees rows and columns where they were. ``dict(type='mmlape.SinusoidalPosition')`` counts on there.
+      ``prefix``: a class token by default.
+    * ``norm_cfg``: LayerNorm of eps 1e-5 by default, of all layers and the output. One ``mmlape.DTN`` goes, unless it
+      says otherwise, into all layers but the last two, which alone see the class token: so DTN (ICLR 2022, appendix
+      A.1) has it in ViT, and it does not say where else in T2T-ViT. The norms of the stem are LayerNorm.
+    * ``out_indices``: -1 by default, the last layer; ``final_norm``: True.
+    * Short names: ``in_channels``, ``token_dims`` (64), ``tokens``; ``with_cls_token``, ``with_dist_token``,
+      ``num_registers``, ``prefix_after``; ``window_size``, ``qkv_bias`` (False), ``layer_scale``, as in
+      :class:`VisionTransformer`.
+    """
+
+    archs, default_arch = T2T_ARCHS, 't2t-vit-7'
+    sizes = dict(embed_dims=..., depth=..., num_heads=..., mlp_ratio=3, tokens=_PERFORMER)
+    parts = dict(
+        VisionTransformer.parts,
+        stem=dict(type='mmlape.TokensToToken'),
+        attention=dict(type='mmlape.Attention', qkv_bias=False),
+        position=dict(type='mmlape.SinusoidalPosition', other_grids='resize'),
+        norm_cfg=dict(type='mmlape.LN', eps=1e-5),
+    )
+    short = dict(
+        {name: part for name, part in VisionTransformer.short.items() if name != 'patch_size'},
+        token_dims='stem.token_dims',
+        tokens='arch.tokens',
+    )
+    norm_places = VisionTransformer.norm_places
+    norm_covers_output = True
+    pooling, source = 'cls_token', 't2t'
+    names = dict(VisionTransformer.names, embed='tokens_to_token')
+
+    @classmethod
+    def stage_sizes(cls, arch: dict) -> list[dict]:
+        """One stage, that of a ViT behind another stem."""
+        (stage,) = super().stage_sizes(arch)
+        return [dict(stage, stem=dict(tokens=arch['tokens']))]

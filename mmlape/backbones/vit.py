@@ -1,0 +1,113 @@
+"""The plain Vision Transformer for dense prediction (ViT, DeiT): one stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mmlape.checks import check_number, check_positive_int
+from mmlape.registry import MODELS
+
+from .network import StagedTransformer
+from .timm_archs import has_timm_arch, timm_arch
+
+_SIZES = dict(embed_dims=..., depth=..., num_heads=..., mlp_ratio=4)
+ARCHS = {
+    'deit-tiny': dict(embed_dims=192, depth=12, num_heads=3, mlp_ratio=4),
+    'deit-small': dict(embed_dims=384, depth=12, num_heads=6, mlp_ratio=4),
+    'deit-base': dict(embed_dims=768, depth=12, num_heads=12, mlp_ratio=4),
+    # Square numbers of heads: ViT-T*, ViT-S* and ViT-B* of DTN (ICLR 2022, Table 1). Its ViT-S and ViT-B are DeiT's.
+    'vit-tiny-star': dict(embed_dims=192, depth=12, num_heads=4, mlp_ratio=4),
+    'vit-small-star': dict(embed_dims=432, depth=12, num_heads=9, mlp_ratio=4),
+    'vit-base-star': dict(embed_dims=768, depth=12, num_heads=16, mlp_ratio=4),
+}
+
+
+class PlainTransformer(StagedTransformer):
+    """Networks of one stage, counted by layers, whose names in the state dict are timm's ViT's.
+
+    Architectures have ``embed_dims``, ``depth``, ``num_heads`` and ``mlp_ratio`` (4 if left out).
+    """
+
+    sizes = _SIZES
+    short = dict(
+        patch_size='stem.patch_size',
+        in_channels='stem.in_channels',
+        with_cls_token='prefix.cls_token',
+        num_registers='prefix.registers',
+        prefix_after='prefix.after',
+        window_size='attention.window_size',
+        qkv_bias='attention.qkv_bias',
+    )
+    counts, final_norm = 'layers', True
+    names = dict(
+        embed='patch_embed', position='position', inside='inside', blocks='blocks', norm='', table='pos_embed',
+        first_norm='norm_pre',
+    )  # fmt: skip
+
+    @classmethod
+    def stage_sizes(cls, arch: dict) -> list[dict]:
+        """One stage."""
+        for key in ('embed_dims', 'depth', 'num_heads'):
+            check_positive_int(f'arch[{key!r}]', arch[key])
+        sizes = {key: arch[key] for key in ('embed_dims', 'depth', 'num_heads')}
+        ratio = check_number("arch['mlp_ratio']", arch['mlp_ratio'], above=0)
+        return [dict(sizes, mlp=dict(ratio=ratio))]
+
+    @property
+    def depth(self) -> int:
+        """Layers of the architecture."""
+        return self.num_units
+
+
+@MODELS.register_module()
+class VisionTransformer(PlainTransformer):
+    """Vision Transformer (ICLR 2021) and DeiT (ICML 2021): one stage, counted by layers.
+
+    Parameter names in the state dict are timm's, so timm and DeiT weights load as they are. Options are those of
+    :class:`~mmlape.backbones.StagedTransformer`, with
+
+    * ``arch``: ``'deit-tiny'`` (default), ``'deit-small'``, ``'deit-base'``, one of DTN's ``'vit-tiny-star'``,
+      ``'vit-small-star'``, ``'vit-base-star'`` with 4, 9 and 16 heads (192, 432 and 768 channels); the name of one of
+      timm's plain Vision Transformers (AugReg, CLIP, SigLIP, DINOv2, DINOv3, EVA-02, BEiT, ...), e.g.
+      ``'vit_small_patch16_dinov3.lvd1689m'``, of which all parts are then as timm's; or a dict with ``embed_dims``,
+      ``depth``, ``num_heads`` and ``mlp_ratio`` (4 if left out).
+    * ``position``: a learned table by default. ``prefix``: a class token by default.
+    * ``norm_cfg``: of all layers and the output. One ``mmlape.DTN`` goes, unless it says otherwise, into all layers
+      but the last two (``layers=-2``), as published for ViT (ICLR 2022, appendix A.1), with the heads of the attention.
+    * ``out_indices``: -1 by default, the last layer; ``final_norm``: True.
+    * Short names: ``patch_size`` (16), ``in_channels`` (3); ``with_cls_token``, ``with_dist_token``, ``num_registers``,
+      ``prefix_after``; ``window_size`` (attention windows in tokens: None for global attention, one value, or a list
+      with one per layer), ``qkv_bias``; ``layer_scale`` (True for a learned scale per channel on both branches of
+      each block, initially 1; a number for another initial value).
+    """
+
+    archs, default_arch = ARCHS, 'deit-tiny'
+    parts = dict(
+        StagedTransformer.parts,
+        block=dict(type='mmlape.Block', layer_scale=False),
+        prefix=dict(cls_token=True),
+    )
+    short = dict(
+        PlainTransformer.short,
+        with_dist_token='prefix.dist_token',
+        layer_scale='block.layer_scale',
+    )
+    # The class token sees the last two layers, which have LayerNorm (DTN, ICLR 2022, appendix A.1).
+    norm_places = {'mmlape.DTN': dict(layers=-2)}
+    norm_covers_output = True
+    pooling, source = 'cls_token', 'deit'
+
+    @classmethod
+    def resolve_arch(
+        cls, arch: str | dict | None, override: Mapping[str, Any] | None = None
+    ) -> tuple[dict, dict]:
+        """As of all networks; names may be timm's too."""
+        if isinstance(arch, str) and arch not in cls.archs and has_timm_arch(arch):
+            arch = timm_arch(arch)
+        return super().resolve_arch(arch, override)
+
+    @property
+    def patch_size(self) -> tuple[int, int]:
+        """Patch height and width in pixels."""
+        return self.patch_embed.patch_size

@@ -1,0 +1,265 @@
+"""Linear and convolution layers, activations and dropout that the other layers are built from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import timm.layers
+import torch
+import torch.nn.functional as F
+from mmcv.cnn import build_norm_layer
+from timm.layers.activations import QuickGELU
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn.modules import module as hooks
+
+from mmlape.checks import check_eps, check_option, check_rate
+from mmlape.layout import Grid, Layout
+from mmlape.norm import TokenNorm, build_token_norm
+from mmlape.ops import is_looked_at, outer_product, product
+
+
+class Linear(nn.Linear):
+    """PyTorch's, by the faster library. Arguments and parameters are ``nn.Linear``'s."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(..., C)`` to ``(..., D)``."""
+        return product(x, self.weight, self.bias)
+
+
+def make_faster(module: nn.Module) -> None:
+    """Make the linear layers of a module that others wrote :class:`Linear`; the parameters stay."""
+    for part in module.modules():
+        if type(part) is nn.Linear:
+            part.__class__ = Linear
+
+
+class PlainLinear(Linear):
+    """A linear layer that keeps PyTorch's initial values, whatever others of a network start from: a norm that follows
+    sets the scale."""
+
+
+class NormedLinear(PlainLinear):
+    """``norm(W x + b)``, in networks whose norms follow their linear layers (CeiT, LeViT).
+
+    Args:
+        in_features: Channels in.
+        out_features: Channels out.
+        bias: Whether there is ``b``. Default False.
+        norm_cfg: Token norm. Default None: ``mmlape.TokenBN``.
+        gain: Factor of the initial weight of the norm. Default 1.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = False,
+        norm_cfg: dict | None = None,
+        gain: float = 1.0,
+    ) -> None:
+        super().__init__(in_features, out_features, bias)
+        self.norm = build_token_norm(norm_cfg or dict(type='mmlape.TokenBN'), out_features)
+        with torch.no_grad():
+            self.norm.weight.mul_(gain)
+
+    def forward(self, tokens: Tensor, layout: Layout | Grid | None = None) -> Tensor:
+        """``(B, N, in_features)`` to ``(B, N, out_features)``."""
+        return self.norm(super().forward(tokens), layout)
+
+
+def channels_last(maps: Tensor) -> Tensor:
+    """Maps ``(B, C, H, W)`` with the channels of a cell side by side in memory, where that saves time: in eager mode on
+    a CPU. Elsewhere as they are."""
+    return maps.contiguous(memory_format=torch.channels_last) if _eager_on_cpu(maps) else maps
+
+
+class StridedConv2d(nn.Conv2d):
+    """PyTorch's, where PyTorch computes it.
+
+    On a CPU with AMX, in bfloat16, the result of a strided convolution that has one column stays what was in memory
+    before (torch 2.11). There a second column is made, and cut off. Arguments and parameters are ``nn.Conv2d``'s.
+    """
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """``(B, C', H', W')`` to ``(B, C, H, W)``."""
+        if maps.is_cpu and _in_bfloat16(maps):
+            room = maps.shape[-1] + 2 * int(self.padding[1]) - self.kernel_size[1]
+            if room < self.stride[1]:
+                return super().forward(F.pad(maps, (0, self.stride[1])))[..., :1]
+        return super().forward(maps)
+
+
+class PatchConv2d(StridedConv2d):
+    """A convolution of patches that lie side by side, 1 x 1 among them.
+
+    On a CPU, maps that are views of tokens are cut into patches and multiplied as such, which takes PVT's spatial
+    reduction a third to two thirds of a convolution's time; the result is a view of tokens again.
+
+    Args:
+        in_channels: Channels in.
+        out_channels: Channels out.
+        patch_size: Side of a patch in cells.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, patch_size: int) -> None:
+        super().__init__(in_channels, out_channels, patch_size, stride=patch_size)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """``(B, C', H', W')`` to ``(B, C, H, W)``."""
+        side = self.kernel_size[0]
+        whole = not (maps.shape[2] % side or maps.shape[3] % side)
+        tokens = whole and maps.is_contiguous(memory_format=torch.channels_last)
+        if not tokens or not _eager_on_cpu(maps):
+            return super().forward(maps)
+        cells = maps.permute(0, 2, 3, 1).unflatten(2, (-1, side)).unflatten(1, (-1, side))
+        weight = self.weight.permute(0, 2, 3, 1).flatten(1)
+        return product(cells.transpose(2, 3).flatten(3), weight, self.bias).permute(0, 3, 1, 2)
+
+
+def _eager_on_cpu(maps: Tensor) -> bool:
+    """Whether a graph would not hold what is computed now."""
+    return maps.is_cpu and not (torch.compiler.is_compiling() or torch.jit.is_tracing())
+
+
+def _in_bfloat16(maps: Tensor) -> bool:
+    if torch.is_autocast_enabled('cpu'):
+        return torch.get_autocast_dtype('cpu') == torch.bfloat16
+    return maps.dtype == torch.bfloat16
+
+
+# 'gelu_tanh' is what SigLIP, 'quick_gelu' what OpenAI's CLIP was trained with.
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    'gelu': nn.GELU,
+    'gelu_tanh': partial(nn.GELU, approximate='tanh'),
+    'quick_gelu': QuickGELU,
+    'relu': nn.ReLU,
+    'silu': nn.SiLU,
+}
+
+
+def build_activation(name: str) -> nn.Module:
+    """The activation of this name.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    return ACTIVATIONS[check_option('act', name, ACTIVATIONS)]()
+
+
+def gelu_linear(act: nn.Module, hidden: Tensor, layer: nn.Module) -> Tensor:
+    """``layer(act(hidden))``. Where autograd would keep both what enters GELU and what leaves it, it keeps the first
+    alone; the second, the widest of a feed-forward network, is computed again in the backward pass.
+
+    Args:
+        act: Activation.
+        hidden: ``(..., C)``.
+        layer: What follows. One that a hook listens to, or that is no plain ``nn.Linear``, is called as it is.
+    """
+    weight, bias = getattr(layer, 'weight', None), getattr(layer, 'bias', None)
+    if not (
+        _keeps_both(hidden)
+        and isinstance(act, nn.GELU)
+        and type(layer) in (nn.Linear, Linear)
+        and _is_plain(act)
+        and _is_plain(layer)
+        and type(weight) is nn.Parameter
+        and weight.requires_grad
+    ):
+        return layer(act(hidden))
+    if weight.dtype != hidden.dtype:  # under autocast
+        weight, bias = weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
+    return _GeluLinear.apply(hidden, weight, bias, act.approximate)
+
+
+class _GeluLinear(Function):
+    """``F.linear(F.gelu(hidden, approximate), weight, bias)``, differentiable any number of times."""
+
+    @staticmethod
+    def forward(
+        ctx, hidden: Tensor, weight: Tensor, bias: Tensor | None, approximate: str
+    ) -> Tensor:
+        ctx.save_for_backward(hidden, weight)
+        ctx.approximate = approximate
+        return product(F.gelu(hidden, approximate=approximate), weight, bias)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight = ctx.saved_tensors
+        needs_hidden, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        rows = grad.flatten(0, -2)
+        grad_hidden = grad_weight = None
+        if needs_weight:
+            read = F.gelu(hidden, approximate=ctx.approximate)
+            grad_weight = outer_product(rows, read.flatten(0, -2))
+            del read  # before the gradient of the same size is made
+        if needs_hidden:
+            grad_hidden = torch.ops.aten.gelu_backward(
+                product(grad, weight.mT), hidden, approximate=ctx.approximate
+            )
+        return grad_hidden, grad_weight, rows.sum(0) if needs_bias else None, None
+
+
+def _keeps_both(hidden: Tensor) -> bool:
+    """Whether there is a backward pass, and nobody else looks at the graph."""
+    return not is_looked_at() and torch.is_grad_enabled() and hidden.requires_grad
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether nothing is called when the module is, but its ``forward``."""
+    own = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return not (any(own) or hooks._has_any_global_hook())
+
+
+def build_dropout(name: str, rate: float) -> nn.Module:
+    """``nn.Dropout(rate)``, or ``nn.Identity()`` for a rate of 0, which is cheaper to call in every layer.
+
+    Args:
+        name: The option's name, for messages.
+        rate: Probability of dropping a value, in [0, 1).
+
+    Raises:
+        TypeError: If the rate is no number.
+        ValueError: If it is out of range.
+    """
+    return nn.Dropout(rate) if check_rate(name, rate) else nn.Identity()
+
+
+class DropPath(timm.layers.DropPath):
+    """timm's stochastic depth; in a graph its rate is an input, so that blocks of several rates share one."""
+
+    def forward(self, branch: Tensor) -> Tensor:
+        """``branch`` ``(B, ...)``, of which images are dropped in training, and the others scaled up."""
+        if not (self.training and torch.compiler.is_compiling()):
+            return super().forward(branch)
+        keep = 1 - self.drop_prob
+        shape = (branch.shape[0], *[1] * (branch.ndim - 1))
+        drawn = torch.rand(shape, device=branch.device) + keep
+        return branch * ((drawn >= 1) / keep).to(branch.dtype)
+
+
+def build_map_norm(norm_cfg: dict, channels: int) -> nn.Module:
+    """MMCV's ``build_norm_layer`` for maps ``(B, C, H, W)``.
+
+    Raises:
+        TypeError: If ``norm_cfg`` is no dict with a ``type``, or an option has the wrong type.
+        ValueError: If the norm is one of tokens, whose channels come last, or an option is out of range.
+    """
+    if not isinstance(norm_cfg, dict) or 'type' not in norm_cfg:
+        raise TypeError(f"norm_cfg must be a dict with the key 'type', got {norm_cfg!r}")
+    norm = build_norm_layer(norm_cfg, channels)[1]
+    # LayerNorms of maps are subclasses of PyTorch's.
+    if type(norm) is nn.LayerNorm or isinstance(norm, TokenNorm):
+        raise ValueError(
+            f"norm_cfg must be a norm of maps (B, C, H, W), e.g. dict(type='BN'), got {norm_cfg}"
+        )
+    check_eps(getattr(norm, 'eps', 1.0))
+    if getattr(norm, 'momentum', None) is not None:
+        check_rate('momentum', norm.momentum, with_one=True)
+    return norm

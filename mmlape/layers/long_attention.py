@@ -1,0 +1,377 @@
+"""Attention for long sequences: BigBird and Reformer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmlape.autocast import without_autocast
+from mmlape.checks import check_positive_int
+from mmlape.kept import kept
+from mmlape.layout import Grid, Layout
+from mmlape.position import InsidePlan
+from mmlape.registry import MODELS
+
+from .attention import AttentionLayer
+from .basic import Linear
+
+
+class KeyBlocks(NamedTuple):
+    """The key blocks of every query block.
+
+    Attributes:
+        number: ``(B, G, M, K)``; some of them may be there twice.
+        counts: ``(B, G, M, K)``, True where it is the first time and there are tokens.
+        last: ``(B,)``, the last block with tokens.
+    """
+
+    number: Tensor
+    counts: Tensor
+    last: Tensor
+
+
+@MODELS.register_module()
+class BigBirdAttention(AttentionLayer):
+    """Sparse self-attention of blocks of tokens (BigBird, NeurIPS 2020, section 2), linear in their number.
+
+    The tokens, prefix tokens first, are cut into blocks. A query block reads from the ``window`` blocks around it, from
+    the first and the last block (global blocks, which read from all tokens themselves), and from ``num_random`` others,
+    another choice for every head. Where there are no more blocks than that, this is full attention.
+
+    The last block is the last one with tokens that are no padding, and random blocks are drawn by the places of both
+    blocks alone, among those with tokens: padding at the end changes nothing.
+
+    Parameter names are those of :class:`~mmlape.layers.Attention`.
+
+    Args:
+        embed_dims: Channels ``C``.
+        num_heads: Heads; must divide ``embed_dims``.
+        block_size: Tokens of a block. Default 64.
+        window: Blocks of a window, an odd number. Default 3.
+        num_random: Random blocks. Default 3.
+        seed: Of the random blocks; published: the number of the layer. Default 0.
+        qkv_bias: Bias on the query, key and value projection. Default True.
+        attn_drop_rate: Dropout of attention weights. Default 0.
+        proj_drop_rate: Dropout after the output projection. Default 0.
+
+    Raises:
+        ValueError: If a value is out of range, ``window`` is even, or ``num_heads`` does not divide ``embed_dims``.
+    """
+
+    takes_position = False
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        block_size: int = 64,
+        window: int = 3,
+        num_random: int = 3,
+        seed: int = 0,
+        qkv_bias: bool = True,
+        attn_drop_rate: float = 0.0,
+        proj_drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
+        self.block_size = check_positive_int('block_size', block_size)
+        self.window = check_positive_int('window', window)
+        if window % 2 == 0:
+            raise ValueError(
+                f'window must be odd (a block is in the middle of its own), got {window}'
+            )
+        self.num_random = check_positive_int('num_random', num_random, minimum=0)
+        self.seed = check_positive_int('seed', seed, minimum=0)
+        self.qkv = Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
+        self.proj = Linear(embed_dims, embed_dims)
+
+    def forward(
+        self, tokens: Tensor, layout: Layout | Grid, inside: InsidePlan | None = None
+    ) -> Tensor:
+        """Attend; ``(B, P + H * W, C)`` to the same shape.
+
+        Raises:
+            ValueError: If there is a position inside the attention.
+        """
+        refuse_position(self, inside)
+        layout = Layout.of(tokens, layout)
+        present = padded_mask(tokens, layout, self.block_size)
+        extra = present.shape[1] - tokens.shape[1]
+        query, key, value = (
+            F.pad(part, (0, 0, 0, extra)) for part in self.split_heads(self.qkv(tokens), 3)
+        )
+        out = self._attend_to_blocks(query, key, value, present)[:, :, : tokens.shape[1]]
+        return self.project(out.transpose(1, 2).flatten(2))
+
+    def _attend_to_blocks(
+        self, query: Tensor, key: Tensor, value: Tensor, present: Tensor
+    ) -> Tensor:
+        """``(B, G, M * S, D)`` each, and ``(B, M * S)``, to ``(B, G, M * S, D)``."""
+        shape = (-1, self.block_size)
+        blocks = query.unflatten(2, shape)
+        chosen = self.key_blocks(present.unflatten(1, shape).any(dim=-1))
+        index = chosen.number.flatten(2)
+        keys, values = (_gather(part.unflatten(2, shape), index) for part in (key, value))
+        # K * S of every query block, which are as rows of a batch
+        keys, values = (
+            part.unflatten(2, chosen.number.shape[2:]).flatten(3, 4).flatten(1, 2)
+            for part in (keys, values)
+        )
+        there = present.unflatten(1, shape)[:, None].expand(-1, self.num_heads, -1, -1)
+        there = there.gather(2, index[..., None].expand(-1, -1, -1, self.block_size))
+        there = there.unflatten(2, chosen.number.shape[2:]) & chosen.counts[..., None]
+        bias = hiding(there.flatten(3).flatten(1, 2), query.dtype)[:, :, None]
+        bias = bias.expand(-1, -1, self.block_size, -1)
+        out = self.read(blocks.flatten(1, 2), keys, values, bias).view(blocks.shape)
+        return self._with_global_blocks(out, blocks, key, value, present, chosen.last).flatten(2, 3)
+
+    def _with_global_blocks(
+        self,
+        out: Tensor,
+        blocks: Tensor,
+        key: Tensor,
+        value: Tensor,
+        present: Tensor,
+        last: Tensor,
+    ) -> Tensor:
+        """``out`` ``(B, G, M, S, D)`` with what the first and the last block read of all tokens."""
+        ends = torch.stack([torch.zeros_like(last), last], dim=1)
+        index = ends[:, None].expand(-1, self.num_heads, -1)
+        query = _gather(blocks, index)
+        read = self.read(query.flatten(2, 3), key, value, mask=present).view(query.shape)
+        number = torch.arange(blocks.shape[2], device=last.device)
+        for end in (0, 1):
+            here = (number == ends[:, end, None])[:, None, :, None, None]
+            out = torch.where(here, read[:, :, end, None], out)
+        return out
+
+    def key_blocks(self, has_tokens: Tensor) -> KeyBlocks:
+        """Those of every query block, for ``has_tokens`` ``(B, M)``."""
+        count, device = has_tokens.shape[1], has_tokens.device
+        number = torch.arange(count, device=device)
+        last = (number * has_tokens).amax(dim=1)
+        ends = last[:, None, None]
+        near = (number[:, None] - number).abs() <= self.window // 2
+        inner = (number > 0) & (number < ends)  # (B, 1, M)
+        order = self.random_order(count, device)
+        order = torch.where((inner & ~near)[:, None], order, -1.0)
+        ranked = order.topk(min(self.num_random, count), dim=-1)
+        steps = torch.arange(self.window, device=device) - self.window // 2
+        window = number[:, None] + steps
+        in_window = ((window > 0) & (window < ends))[:, None]
+        batch, heads = has_tokens.shape[0], self.num_heads
+        first = last.new_zeros(batch, heads, count, 1)
+        shape = (batch, heads, count, -1)
+        index = [
+            first,
+            ends[:, None].expand_as(first),
+            window.clamp(0, count - 1).expand(shape),
+            ranked.indices.expand(shape),
+        ]
+        counts = [
+            torch.ones_like(first, dtype=torch.bool),
+            (ends > 0)[:, None].expand_as(first),
+            in_window.expand(shape),
+            (ranked.values >= 0).expand(shape),
+        ]
+        return KeyBlocks(torch.cat(index, dim=-1), torch.cat(counts, dim=-1), last)
+
+    def random_order(self, count: int, device: torch.device) -> Tensor:
+        """``(G, M, M)``: a query block takes the key blocks with the largest numbers, of those that it may take."""
+        return _random_order(self.num_heads, count, self.seed, device)
+
+
+def refuse_position(layer: nn.Module, inside: InsidePlan | None) -> None:
+    """Raise ValueError if there is a position inside the attention, for which a layer has no use."""
+    if inside is not None:
+        raise ValueError(
+            f'{type(layer).__name__} takes no position inside the attention, got '
+            f'{type(inside.position).__name__}: set attention_position=None'
+        )
+
+
+def padded_mask(tokens: Tensor, layout: Layout, multiple: int) -> Tensor:
+    """``(B, N')``: True for tokens that are there, N' the next multiple of ``multiple``."""
+    mask = layout.token_mask()
+    if mask is None:
+        mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+    return F.pad(mask, (0, -tokens.shape[1] % multiple), value=False)
+
+
+def hiding(there: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores: 0 where True, else so little that nothing is read. It is finite, so that a query without
+    any key has a mean of all, not NaN."""
+    return torch.zeros_like(there, dtype=dtype).masked_fill(~there, torch.finfo(dtype).min / 2)
+
+
+def _gather(blocks: Tensor, index: Tensor) -> Tensor:
+    """Blocks ``(B, G, M, S, D)`` at ``(B, G, K)``: ``(B, G, K, S, D)``."""
+    flat = blocks.flatten(3)
+    found = flat.gather(2, index[..., None].expand(-1, -1, -1, flat.shape[-1]))
+    return found.unflatten(3, blocks.shape[3:])
+
+
+@kept
+def _random_order(heads: int, count: int, seed: int, device: torch.device) -> Tensor:
+    """Numbers from 0, ``(heads, count, count)``: a hash of seed, head and both blocks, whatever ``count`` is."""
+    places = [torch.arange(size, dtype=torch.int64) for size in (heads, count, count)]
+    mixed = torch.tensor(seed, dtype=torch.int64)
+    for axis, place in enumerate(places):
+        mixed = _mixed(mixed.unsqueeze(-1) * 1_000_003 + place + axis)
+    return (mixed.double() / _MODULUS).float().to(device)
+
+
+# A prime below 2**31: products of two such numbers fit into 64 bits.
+_MODULUS = 2_147_483_647
+
+
+def _mixed(value: Tensor) -> Tensor:
+    """Three rounds of multiplying and folding, which send neighbours far apart."""
+    for factor in (48_271, 1_566_083_941, 1_043_618_065):
+        value = value.remainder(_MODULUS) * factor % _MODULUS
+        value = value ^ (value >> 15)
+    return value
+
+
+# Added to scores: a token reads from itself where there is nobody else, from padding never.
+ITSELF, ABSENT = -1e5, -1e9
+
+
+@MODELS.register_module()
+class LSHAttention(AttentionLayer):
+    """Self-attention by locality-sensitive hashing, with one projection for queries and keys (Reformer, ICLR 2020,
+    section 2).
+
+    In every round, tokens are sorted by the bucket of their query, the nearest of random directions, and within it by
+    place; then they are cut into chunks, and a token reads from its chunk and the one before (before the first comes
+    the last). Keys have length 1, and a token reads from itself only if there is no other. What rounds read is weighed
+    by how much each of them found, the normalisers of their softmax.
+
+    Padding is sorted behind all tokens and not read: it changes nothing.
+
+    The cost is linear in tokens but for the sorting. Blocks with such a layer are recomputed in the backward pass with
+    ``with_cp=True`` of the network, which bounds memory as the paper's reversible layers do, whatever the block.
+
+    Args:
+        embed_dims: Channels ``C``.
+        num_heads: Heads; must divide ``embed_dims``.
+        chunk_size: Tokens of a chunk. Default 64.
+        num_buckets: Buckets, an even number. Default 32.
+        num_rounds: Rounds of hashing. Default 1.
+        qkv_bias: Bias on both projections. Default True.
+        attn_drop_rate: Dropout of attention weights. Default 0.
+        proj_drop_rate: Dropout after the output projection. Default 0.
+
+    Shape:
+        ``rotations``: ``(G, D, R, num_buckets / 2)``, the random directions; a buffer, drawn once: the same network
+        gives the same output. (The paper draws new ones in every pass.)
+
+    Raises:
+        ValueError: If a value is out of range, ``num_buckets`` is odd, or ``num_heads`` does not divide ``embed_dims``.
+    """
+
+    takes_position = False
+    rotations: Tensor
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        chunk_size: int = 64,
+        num_buckets: int = 32,
+        num_rounds: int = 1,
+        qkv_bias: bool = True,
+        attn_drop_rate: float = 0.0,
+        proj_drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
+        self.chunk_size = check_positive_int('chunk_size', chunk_size)
+        self.num_buckets = check_positive_int('num_buckets', num_buckets, minimum=2)
+        if num_buckets % 2:
+            raise ValueError(
+                f'num_buckets must be even (a direction and its opposite), got {num_buckets}'
+            )
+        check_positive_int('num_rounds', num_rounds)
+        self.qk = Linear(embed_dims, embed_dims, bias=qkv_bias)
+        self.v = Linear(embed_dims, embed_dims, bias=qkv_bias)
+        self.proj = Linear(embed_dims, embed_dims)
+        shape = (num_heads, embed_dims // num_heads, num_rounds, num_buckets // 2)
+        self.register_buffer('rotations', torch.randn(shape))
+
+    def forward(
+        self, tokens: Tensor, layout: Layout | Grid, inside: InsidePlan | None = None
+    ) -> Tensor:
+        """Attend; ``(B, P + H * W, C)`` to the same shape.
+
+        Raises:
+            ValueError: If there is a position inside the attention.
+        """
+        refuse_position(self, inside)
+        present = padded_mask(tokens, Layout.of(tokens, layout), self.chunk_size)
+        extra = present.shape[1] - tokens.shape[1]
+        (query,) = self.split_heads(self.qk(tokens), 1)
+        (value,) = self.split_heads(self.v(tokens), 1)
+        query, value = (F.pad(part, (0, 0, 0, extra)) for part in (query, value))
+        with torch.no_grad():
+            order = self.buckets(query, present).argsort(dim=-1, stable=True)
+        out, weight = self._read_sorted(query, value, present, order)
+        back = order.argsort(dim=-1)
+        out = _take(out.flatten(3, 4), back)
+        share = weight.flatten(3, 4).gather(3, back).softmax(dim=2).to(out.dtype)
+        out = (out * share[..., None]).sum(dim=2)[:, :, : tokens.shape[1]]
+        return self.project(out.transpose(1, 2).flatten(2).to(tokens.dtype))
+
+    def buckets(self, query: Tensor, present: Tensor) -> Tensor:
+        """The bucket of every token in every round, ``(B, G, R, N)``; ``num_buckets`` for padding.
+
+        Args:
+            query: ``(B, G, N, D)``.
+            present: ``(B, N)``, False for padding.
+        """
+        with without_autocast(query.device):
+            turned = torch.einsum('bgnd,gdrk->bgrnk', query.float(), self.rotations.float())
+            found = torch.cat([turned, -turned], dim=-1).argmax(dim=-1)
+        return found.masked_fill(~present[:, None, None], self.num_buckets)
+
+    def _read_sorted(
+        self, query: Tensor, value: Tensor, present: Tensor, order: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """What tokens in the given order read, ``(B, G, R, M, S, D)``, and the logarithm of their softmax's normaliser,
+        ``(B, G, R, M, S)``."""
+        rounds = order.shape[2]
+        key = F.normalize(query.float(), dim=-1).to(query.dtype)
+        there = present[:, None, None].expand(order.shape).gather(3, order)
+        query, key, value = (
+            self._chunks(_take(part[:, :, None].expand(-1, -1, rounds, -1, -1), order))
+            for part in (query, key, value)
+        )
+        place, there = self._chunks(order), self._chunks(there)
+        last = there.any(dim=-1).sum(dim=-1, keepdim=True).sub(1).clamp(min=0)
+        key, value, before, seen = (
+            _with_one_before(part, last) for part in (key, value, place, there)
+        )
+        scores = (query @ key.transpose(-1, -2)).float()
+        scores = scores.masked_fill(~seen[..., None, :], ABSENT)
+        scores = scores.masked_fill(place[..., None] == before[..., None, :], ITSELF)
+        weight = scores.logsumexp(dim=-1)
+        shares = F.dropout(scores.softmax(dim=-1), self.attn_drop_rate, self.training)
+        return shares.to(value.dtype) @ value, weight
+
+    def _chunks(self, tokens: Tensor) -> Tensor:
+        """``(B, G, R, N, ...)`` as ``(B, G, R, M, S, ...)``."""
+        return tokens.unflatten(3, (-1, self.chunk_size))
+
+
+def _take(tokens: Tensor, order: Tensor) -> Tensor:
+    """``(B, G, R, N, D)`` in the order ``(B, G, R, N)``."""
+    return tokens.gather(3, order[..., None].expand(-1, -1, -1, -1, tokens.shape[-1]))
+
+
+def _with_one_before(chunks: Tensor, last: Tensor) -> Tensor:
+    """``(B, G, R, M, S, ...)`` as ``(B, G, R, M, 2 S, ...)``: every chunk and the one before; ``last`` ``(B, G, R, 1)``
+    comes before the first."""
+    index = last.view(*last.shape, *[1] * (chunks.ndim - 4))
+    end = chunks.gather(3, index.expand(-1, -1, -1, -1, *chunks.shape[4:]))
+    return torch.cat([chunks, torch.cat([end, chunks[:, :, :, :-1]], dim=3)], dim=4)

@@ -1,0 +1,353 @@
+"""Attention in shifted windows (Swin), and LeViT's attention and subsampling."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmlape.checks import check_grid, check_number, check_positive_int
+from mmlape.kept import kept
+from mmlape.layout import Grid, Layout
+from mmlape.norm import build_token_norm
+from mmlape.position import AttentionPosition, InsidePlan, RelativePositionBias
+from mmlape.registry import MODELS
+
+from .attention import Attention, AttentionLayer, merge, partition
+from .basic import NormedLinear, PlainLinear
+from .mlp import NormedMlp
+from .stems import Stem, check_image
+
+
+@MODELS.register_module()
+class ShiftedWindowAttention(Attention):
+    """Self-attention within windows, of a grid that is moved by a shift first (Swin, ICCV 2021, section 3.2).
+
+    A grid that is no multiple of the window is padded with zeros at the bottom and right *before* the projection, so
+    that padded cells have keys (the projection's bias) and take part in the softmax, as in the published detectors.
+    What the shift brings in from the other side is not attended to.
+
+    Args:
+        embed_dims: Channels ``C``.
+        num_heads: Heads; must divide ``embed_dims``.
+        qkv_bias: Bias on the query, key and value projection. Default True.
+        window_size: Window height and width in tokens, one integer or a pair. Default 7.
+        shift: Cells, one integer or a pair, by which windows lie further down and right; less than the window. Default
+            0.
+        shift_alone: Shift a window that is alone on its axis too, so that its two parts do not see each other, as
+            MMDetection and MMSegmentation do. Default False, as in the published classifiers and timm.
+        attn_drop_rate: Dropout of attention weights. Default 0.
+        proj_drop_rate: Dropout after the output projection. Default 0.
+        position: What a position does to queries, keys, values and scores. Default None, nothing.
+
+    Raises:
+        ValueError: If ``num_heads`` does not divide ``embed_dims``, or a size, shift or rate is out of range.
+    """
+
+    window_size: Grid
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        qkv_bias: bool = True,
+        window_size: int | Grid = 7,
+        shift: int | Grid = 0,
+        shift_alone: bool = False,
+        attn_drop_rate: float = 0.0,
+        proj_drop_rate: float = 0.0,
+        position: AttentionPosition | None = None,
+    ) -> None:
+        window = check_grid('window_size', window_size)
+        super().__init__(
+            embed_dims, num_heads, qkv_bias, window, attn_drop_rate, proj_drop_rate, position
+        )
+        self.shift = _check_shift(shift, window)
+        self.shift_alone = shift_alone
+
+    @property
+    def takes_prefix(self) -> bool:
+        """A prefix token has no window."""
+        return False
+
+    def forward(
+        self, tokens: Tensor, layout: Layout | Grid, inside: InsidePlan | None = None
+    ) -> Tensor:
+        """Attend; ``(B, H * W, C)`` to the same shape.
+
+        Raises:
+            ValueError: If there are prefix tokens.
+        """
+        layout = Layout.of(tokens, layout)
+        if layout.num_prefix:
+            raise ValueError(f'{type(self).__name__} takes no prefix tokens, got {layout}')
+        window = self.window_size
+        maps = tokens.unflatten(1, layout.grid)
+        down, right = -layout[0] % window[0], -layout[1] % window[1]
+        if down or right:  # padding by nothing is a copy
+            maps = F.pad(maps, (0, 0, 0, right, 0, down))
+        padded = Layout((maps.shape[1], maps.shape[2]))
+        if inside is not None and padded.grid != layout.grid:
+            inside = inside.position(padded)
+        inside = self.inside(padded, padded, inside)
+        shift = self.shift_on(padded.grid)
+        if (
+            inside is not None and inside.position.places
+        ):  # where tokens are in the image, not in the moved one
+            placed = inside.place(*self.split_heads(self.qkv(maps.flatten(1, 2)), 3))
+            heads = tuple(
+                self._cut(part.transpose(1, 2).unflatten(1, padded.grid), shift).transpose(1, 2)
+                for part in placed
+            )
+        else:
+            heads = self.split_heads(self.qkv(self._cut(maps, shift)), 3)
+        read = self._attend_in_moved_windows(heads, layout, padded.grid, shift, inside)
+        moved = merge(self.project(read), padded.grid, window).unflatten(1, padded.grid)
+        maps = torch.roll(moved, shift, (1, 2)) if any(shift) else moved
+        return maps[:, : layout[0], : layout[1]].flatten(1, 2)
+
+    def shift_on(self, grid: Grid) -> Grid:
+        """The shift of windows on a padded grid."""
+        down, right = (
+            step if self.shift_alone or side > own else 0
+            for step, side, own in zip(self.shift, grid, self.window_size)
+        )
+        return down, right
+
+    def _cut(self, maps: Tensor, shift: Grid) -> Tensor:
+        """A map ``(B, H, W, ...)`` moved by the shift, in windows ``(B * windows, h * w, ...)``."""
+        if any(shift):
+            maps = torch.roll(maps, [-step for step in shift], (1, 2))
+        return partition(maps.flatten(1, 2), (maps.shape[1], maps.shape[2]), self.window_size)
+
+    def _attend_in_moved_windows(
+        self,
+        heads: tuple[Tensor, ...],
+        layout: Layout,
+        padded: Grid,
+        shift: Grid,
+        inside: InsidePlan | None,
+    ) -> Tensor:
+        """Attention of ``(B * windows, heads, h * w, D)``; returns ``(B * windows, h * w, C)``."""
+        query, key, value = heads
+        within = Layout(self.window_size)
+        bias = None if inside is None else inside.bias(within, within)
+        if any(shift):
+            moved = apart(padded, self.window_size, shift, query.device)[:, None]
+            bias = moved.expand(-1, self.num_heads, -1, -1) if bias is None else bias + moved
+        if layout.mask is None and bias is not None and len(bias) > 1:
+            # Windows as heads: what is added is the same for all images, and not repeated for them.
+            query, key, value = (part.unflatten(0, (-1, len(bias))).flatten(1, 2) for part in heads)
+            read = self.read(query, key, value, bias.flatten(0, 1)[None])
+            return read.unflatten(1, (len(bias), -1)).flatten(0, 1).transpose(1, 2).flatten(2)
+        mask = None
+        if layout.mask is not None:  # what the grid is padded with counts, whatever the mask
+            away = F.pad(
+                (~layout.mask).unflatten(1, layout.grid),
+                (0, padded[1] - layout[1], 0, padded[0] - layout[0]),
+            )
+            mask = ~self._cut(away.unsqueeze(-1), shift)[..., 0]
+            bias = None if bias is None else bias.repeat(len(query) // len(bias), 1, 1, 1)
+        return self.attend(query, key, value, bias, mask)
+
+
+def _check_shift(shift: int | Grid, window: Grid) -> Grid:
+    """``(vertical, horizontal)``, each from 0 to less than the window's side."""
+    pair = (shift, shift) if isinstance(shift, int) else shift
+    down, right = (
+        check_positive_int('shift', step, minimum=0, maximum=side - 1)
+        for step, side in zip(pair, window)
+    )
+    return down, right
+
+
+@kept
+def apart(grid: Grid, window: Grid, shift: Grid, device: torch.device) -> Tensor:
+    """What is added to scores in the windows of a moved grid, ``(windows, h * w, h * w)``: 0, or -100, as published,
+    for cells that the move brought together from two sides of the image."""
+    region = torch.zeros(grid, device=device)
+    for axis, (side, step) in enumerate(zip(grid, shift)):
+        if step:
+            moved = torch.arange(side, device=device) >= side - step
+            shape = [-1, 1] if axis == 0 else [1, -1]
+            region = region + moved.view(shape) * (axis + 1)
+    cells = partition(region.flatten()[None, :, None], grid, window)[..., 0]
+    return (cells[:, None] != cells[:, :, None]) * -100.0
+
+
+class WideValues(AttentionLayer):
+    """Attention layers whose heads have ``key_dims`` channels of queries and keys, and ``value_dims`` of values."""
+
+    key_dims: int
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dims: int,
+        value_ratio: float,
+        attn_drop_rate: float = 0.0,
+        proj_drop_rate: float = 0.0,
+    ) -> None:
+        check_positive_int('num_heads', num_heads)
+        dims = num_heads * check_positive_int('key_dims', key_dims)
+        super().__init__(dims, num_heads, attn_drop_rate, proj_drop_rate, None)
+        self.key_dims = key_dims
+        self.value_dims = int(key_dims * check_number('value_ratio', value_ratio, above=0))
+
+    def heads(self, tokens: Tensor, *widths: int) -> tuple[Tensor, ...]:
+        """``(B, N, heads * sum(widths))`` as ``(B, heads, N, width)`` for every width, side by side in each head."""
+        return tokens.unflatten(-1, (self.num_heads, -1)).transpose(1, 2).split(widths, dim=-1)
+
+
+@MODELS.register_module()
+class WideValueAttention(WideValues):
+    """Self-attention whose values are wider than its queries and keys, with a norm after their projection and a
+    hardswish before the output's (LeViT, ICCV 2021, section 4.2); the norm of the result is its block's.
+
+    Args:
+        embed_dims: Channels ``C``.
+        num_heads: Heads.
+        key_dims: Channels of a head's queries and keys. Default 16.
+        value_ratio: Channels of its values to those. Default 2.
+        attn_drop_rate: Dropout of attention weights. Default 0.
+        proj_drop_rate: Dropout after the output projection. Default 0.
+        position: What a position adds to the scores (see :class:`~mmlape.position.AttentionPosition`). Default None.
+        norm_cfg: Token norm of queries, keys and values. Default ``mmlape.TokenBN``.
+
+    Raises:
+        ValueError: If a value is out of range, or the position does more than add to scores.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        key_dims: int = 16,
+        value_ratio: float = 2.0,
+        attn_drop_rate: float = 0.0,
+        proj_drop_rate: float = 0.0,
+        position: AttentionPosition | None = None,
+        norm_cfg: dict | None = None,
+    ) -> None:
+        super().__init__(num_heads, key_dims, value_ratio, attn_drop_rate, proj_drop_rate)
+        width = 2 * self.key_dims + self.value_dims
+        self.qkv = NormedLinear(embed_dims, num_heads * width, norm_cfg=norm_cfg)
+        self.proj = PlainLinear(num_heads * self.value_dims, embed_dims, bias=False)
+        self.position = position
+
+    def forward(
+        self, tokens: Tensor, layout: Layout | Grid, inside: InsidePlan | None = None
+    ) -> Tensor:
+        """Attend; ``(B, P + H * W, C)`` to the same shape."""
+        layout = Layout.of(tokens, layout)
+        widths = (self.key_dims, self.key_dims, self.value_dims)
+        query, key, value = self.heads(self.qkv(tokens, layout), *widths)
+        inside, bias = self.inside(layout, layout, inside), None
+        if inside is not None:
+            if inside.position.places:
+                raise ValueError(
+                    f'{type(self).__name__} takes a position that is added to scores, e.g. '
+                    f'mmlape.RelativePositionBias, got {type(inside.position).__name__}'
+                )
+            bias = inside.bias(layout, layout)
+        read = self.attend(query, key, value, bias, layout.token_mask())
+        return self.project(F.hardswish(read))
+
+
+class SubsamplingAttention(WideValues):
+    """Every other row and column of a grid asks, all its cells answer; each linear layer is followed by a norm.
+
+    Args:
+        in_channels: Channels of the tokens.
+        embed_dims: Channels ``C`` out.
+        grid: Pre-training grid of the tokens.
+        num_heads: Heads.
+        key_dims: Channels of a head's queries and keys.
+        value_ratio: Channels of its values to those.
+        norm_cfg: Token norm; None for ``mmlape.TokenBN``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        embed_dims: int,
+        grid: Grid,
+        num_heads: int,
+        key_dims: int,
+        value_ratio: float,
+        norm_cfg: dict | None,
+    ) -> None:
+        super().__init__(num_heads, key_dims, value_ratio)
+        width = self.key_dims + self.value_dims
+        self.kv = NormedLinear(in_channels, num_heads * width, norm_cfg=norm_cfg)
+        self.q = NormedLinear(in_channels, num_heads * key_dims, norm_cfg=norm_cfg)
+        self.proj = NormedLinear(num_heads * self.value_dims, embed_dims, norm_cfg=norm_cfg)
+        self.offset_bias = RelativePositionBias(in_channels, num_heads, grid, mirrored=True)
+
+    def forward(self, tokens: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
+        """``(B, H * W, in_channels)`` to ``(B, ceil(H / 2) * ceil(W / 2), C)`` and its layout."""
+        key, value = self.heads(self.kv(tokens, layout), self.key_dims, self.value_dims)
+        asking = tokens.unflatten(1, layout.grid)[:, ::2, ::2]
+        half = Layout((asking.shape[1], asking.shape[2]))
+        (query,) = self.heads(self.q(asking.flatten(1, 2), half), self.key_dims)
+        read = self.attend(query, key, value, self.offset_bias.bias(layout, layout, step=2))
+        return self.proj(F.hardswish(read), half), half
+
+
+@MODELS.register_module()
+class AttentionSubsampling(Stem):
+    """From a map to one of half its sides by attention (LeViT, ICCV 2021, section 4.2, "shrinking attention"), with a
+    bias for every offset that differs by more than signs, and a feed-forward network after it, which drops no paths.
+
+    Args:
+        in_channels: Channels of the map.
+        grid: Sides ``(H0, W0)`` of the map at the pre-training image size; other sides get the bias resized.
+        embed_dims: Channels ``C`` out. Default 192.
+        num_heads: Heads. Default None: ``in_channels // key_dims``.
+        key_dims: Channels of a head's queries and keys. Default 16.
+        value_ratio: Channels of its values to those. Default 4.
+        mlp_ratio: Hidden channels of the feed-forward network to ``C``. Default 2.
+        norm_cfg: Token norm after every linear layer. Default ``mmlape.TokenBN``.
+
+    Raises:
+        ValueError: If a value is out of range.
+    """
+
+    needs_grid = True
+
+    def __init__(
+        self,
+        in_channels: int,
+        grid: Grid,
+        embed_dims: int = 192,
+        num_heads: int | None = None,
+        key_dims: int = 16,
+        value_ratio: float = 4.0,
+        mlp_ratio: float = 2.0,
+        norm_cfg: dict | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_channels = check_positive_int('in_channels', in_channels)
+        check_positive_int('embed_dims', embed_dims)
+        check_positive_int('key_dims', key_dims)
+        self.stride: Grid = (2, 2)
+        norm_cfg = norm_cfg or dict(type='mmlape.TokenBN')
+        heads = max(in_channels // key_dims, 1) if num_heads is None else num_heads
+        self.attn = SubsamplingAttention(
+            in_channels, embed_dims, grid, heads, key_dims, value_ratio, norm_cfg
+        )
+        hidden = int(embed_dims * check_number('mlp_ratio', mlp_ratio, above=0))
+        self.mlp = NormedMlp(embed_dims, hidden, norm_cfg=norm_cfg)
+        self.norm = build_token_norm(norm_cfg, embed_dims)
+        nn.init.zeros_(self.norm.weight)
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Layout]:
+        """``(B, in_channels, height, width)`` to tokens ``(B, H * W, C)`` and their layout, see :meth:`grid_of`.
+
+        Raises:
+            ValueError: If the map has another shape.
+        """
+        check_image(image, self.in_channels, 'a map')
+        layout = Layout((image.shape[2], image.shape[3]))
+        tokens, layout = self.attn(image.flatten(2).transpose(1, 2), layout)
+        return tokens + self.norm(self.mlp(tokens, layout), layout), layout

@@ -1,0 +1,361 @@
+"""The norms that DTN is compared with (DTN, ICLR 2022, Table 3)."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from mmlape.checks import check_positive_int, check_rate
+from mmlape.recompute import once
+from mmlape.registry import MODELS
+
+from .base import TokenNorm, check_groups, instance_moments, present_moments, subtract_and_divide
+
+
+@MODELS.register_module()
+class TokenIN(TokenNorm):
+    """InstanceNorm: each channel by its mean and variance over the tokens of an image (eq. 3).
+
+    The variance is unbiased, as in the published comparison; of a single token it is 0.
+    """
+
+    _abbr_ = 'in'
+    mixes_tokens = True
+
+    def standardise(self, x: Tensor) -> Tensor:
+        """Over dimension N."""
+        return subtract_and_divide(x, *instance_moments(x), self.eps)
+
+    def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
+        """Over the tokens that are there."""
+        return subtract_and_divide(x, *instance_moments(x, present), self.eps)
+
+
+@MODELS.register_module()
+class TokenGN(TokenNorm):
+    """GroupNorm: each group of channels by its mean and variance over the group and the tokens of an image.
+
+    Args:
+        num_features: Channels ``C``.
+        num_groups: Groups of neighbouring channels; must divide ``C``. ``'heads'`` for as many as the attention has
+            heads, as in the published comparison. Default 4.
+        eps: Added to the variance. Default 1e-5.
+        num_heads: Heads, for ``num_groups='heads'``. Default None, those of the attention, which a network passes.
+
+    Raises:
+        ValueError: If a value is out of range, ``num_groups`` does not divide ``C``, or there are no heads.
+    """
+
+    _abbr_ = 'gn'
+    mixes_tokens = True
+    by_head = True
+
+    def __init__(
+        self,
+        num_features: int,
+        num_groups: int | Literal['heads'] = 4,
+        eps: float = 1e-5,
+        num_heads: int | None = None,
+    ) -> None:
+        super().__init__(num_features, eps)
+        self.num_groups = check_groups(num_groups, num_features, num_heads)
+
+    def standardise(self, x: Tensor) -> Tensor:
+        """Over N and the channels of a group."""
+        return F.group_norm(x.transpose(1, 2), self.num_groups, eps=self.eps).transpose(1, 2)
+
+    def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
+        """Over the tokens that are there and the channels of a group."""
+        groups = x.unflatten(2, (self.num_groups, -1))
+        moments = present_moments(groups, present.unsqueeze(3), dim=(1, 3))
+        return subtract_and_divide(groups, *moments, self.eps).flatten(2)
+
+
+@MODELS.register_module()
+class TokenBN(TokenNorm):
+    """BatchNorm: each channel by its mean and variance over all tokens of the batch, running ones in evaluation.
+
+    Statistics are those of one process; they are not synchronised. The variance of a single token is 0.
+
+    Args:
+        num_features: Channels ``C``.
+        eps: Added to the variance. Default 1e-5.
+        momentum: Share of the newest batch in the running statistics. Default 0.1.
+
+    Raises:
+        ValueError: If a value is out of range.
+    """
+
+    _abbr_ = 'bn'
+    mixes_tokens = True
+    keeps_statistics = True
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__(num_features, eps)
+        self.momentum = check_rate('momentum', momentum, with_one=True)
+        self.register_buffer('running_mean', torch.zeros(num_features))
+        self.register_buffer('running_var', torch.ones(num_features))
+        self.register_buffer('num_batches_tracked', torch.tensor(0))
+
+    def standardise(self, x: Tensor) -> Tensor:
+        """Over B and N."""
+        if self.training and x.shape[0] * x.shape[1] == 1:  # which PyTorch's refuses
+            return self.standardise_present(x, torch.ones_like(x[..., :1], dtype=torch.bool))
+        # Copies: the buffers may be of another dtype, and must not change in a recomputation.
+        mean, var = (self._running(name, x.dtype) for name in ('mean', 'var'))
+        out = F.batch_norm(
+            x.flatten(0, 1),
+            mean,
+            var,
+            training=self.training,
+            momentum=self.momentum,
+            eps=self.eps,
+        ).view_as(x)
+        if self.training:
+            once(lambda: self._count(mean, var))
+        return out
+
+    def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
+        """Over the tokens of the batch that are there."""
+        if not self.training:
+            return self.standardise(x)
+        mean, var = (value.flatten() for value in present_moments(x, present, dim=(0, 1)))
+        count = present.sum().to(x.dtype)
+        unbiased = var.detach() * (count / (count - 1).clamp(min=1))
+        batch = dict(mean=mean.detach(), var=unbiased)
+        running = {
+            name: torch.lerp(self._running(name, x.dtype), new, self.momentum)
+            for name, new in batch.items()
+        }
+        once(lambda: self._count(**running))
+        return subtract_and_divide(x, mean, var, self.eps)
+
+    def _running(self, name: str, dtype: torch.dtype) -> Tensor:
+        running = getattr(self, f'running_{name}')
+        return running.to(dtype, copy=self.training)
+
+    def _count(self, mean: Tensor, var: Tensor) -> None:
+        self.running_mean.copy_(mean)
+        self.running_var.copy_(var)
+        self.num_batches_tracked.add_(1)
+
+
+@MODELS.register_module()
+class ScaleNorm(TokenNorm):
+    """ScaleNorm (IWSLT 2019): ``weight x / max(|x|, eps)``, here with a weight per channel, as in DTN's comparison
+    (ICLR 2022, Table 7b). They start at ``sqrt(C)``, so that tokens leave with that length, as they leave a LayerNorm.
+
+    Args:
+        num_features: Channels ``C``.
+        eps: Least length divided by. Default 1e-5.
+    """
+
+    _abbr_ = 'sn'
+
+    def __init__(self, num_features: int, eps: float = 1e-5) -> None:
+        super().__init__(num_features, eps)
+        self.register_parameter('bias', None)
+        nn.init.constant_(self.weight, math.sqrt(num_features))
+
+    def standardise(self, x: Tensor) -> Tensor:
+        """Over C."""
+        return F.normalize(x, dim=-1, eps=self.eps)
+
+
+@MODELS.register_module()
+class PowerNorm(TokenNorm):
+    """Divide each channel by a running root mean square over the tokens of batches; no mean is subtracted.
+
+    In training, the first ``warmup_iters`` calls divide by the batch's own mean square, later ones by the running one
+    of the calls before; the gradient then subtracts what it has along the output, as a running mean too (ICML 2020,
+    Algorithm 2). First of all, each group of a token's channels is divided by its root mean square, as published.
+
+    Args:
+        num_features: Channels ``C``.
+        num_groups: Groups of that first step; must divide ``C``. ``'heads'`` for as many as the attention has heads, as
+            in DTN's comparison (ICLR 2022, Table 3). Default 4.
+        warmup_iters: Training calls that use the batch's statistics. Default 10000, as published with PowerNorm; DTN's
+            comparison has 3000.
+        alpha_forward: Share of the past in the running mean square. Default 0.9, as published.
+        alpha_backward: Share of the past in the gradient's running mean. Default 0.9, as published.
+        eps: Added to mean squares. Default 1e-5.
+        num_heads: Heads, for ``num_groups='heads'``. Default None, those of the attention, which a network passes.
+
+    Raises:
+        ValueError: If a value is out of range, ``num_groups`` does not divide ``C``, or there are no heads.
+    """
+
+    _abbr_ = 'pn'
+    mixes_tokens = True
+    keeps_statistics = True
+    by_head = True
+    running_square: Tensor
+    running_along: Tensor
+    num_calls: Tensor
+
+    def __init__(
+        self,
+        num_features: int,
+        num_groups: int | Literal['heads'] = 4,
+        warmup_iters: int = 10000,
+        alpha_forward: float = 0.9,
+        alpha_backward: float = 0.9,
+        eps: float = 1e-5,
+        num_heads: int | None = None,
+    ) -> None:
+        super().__init__(num_features, eps)
+        self.num_groups = check_groups(num_groups, num_features, num_heads)
+        self.warmup_iters = check_positive_int('warmup_iters', warmup_iters, minimum=0)
+        self.alpha_forward = check_rate('alpha_forward', alpha_forward, with_one=True)
+        self.alpha_backward = check_rate('alpha_backward', alpha_backward, with_one=True)
+        self.register_buffer('running_square', torch.ones(num_features))
+        self.register_buffer('running_along', torch.zeros(num_features))
+        self.register_buffer('num_calls', torch.tensor(0))
+
+    def standardise(self, x: Tensor) -> Tensor:
+        """Over B and N."""
+        return self._standardise(x, None)
+
+    def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
+        """Over the tokens of the batch that are there."""
+        return self._standardise(x, present.to(x.dtype))
+
+    def _standardise(self, x: Tensor, present: Tensor | None) -> Tensor:
+        groups = x.unflatten(2, (self.num_groups, -1))
+        groups = groups * (groups.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()
+        x = groups.flatten(2)
+        if not self.training:
+            return x * (self.running_square.to(x.dtype) + self.eps).rsqrt()
+        square = once(lambda: self._step(x.detach(), present))
+        scale = (square + self.eps).rsqrt()
+        return _PowerFunction.apply(x, scale, present, self.running_along, self.alpha_backward)
+
+    def _step(self, x: Tensor, present: Tensor | None) -> Tensor:
+        """Count the call and update the running mean square; returns the one to divide by, ``(C,)``."""
+        batch = _mean(x.square(), present)
+        running = self.running_square.to(x.dtype)
+        calls = self.num_calls.add_(1)
+        divisor = torch.where(calls <= self.warmup_iters, batch, running)
+        # During the warm-up a mean over all calls, and on top of it the running one: as published.
+        mean = running + (batch - running) / calls
+        running = torch.where(calls < self.warmup_iters, mean, running)
+        self.running_square.copy_(torch.lerp(batch, running, self.alpha_forward))
+        return divisor
+
+
+def _mean(x: Tensor, present: Tensor | None) -> Tensor:
+    """``(C,)`` over B and N, where ``present`` ``(B, N, 1)`` is 1 and not 0."""
+    if present is None:
+        return x.mean(dim=(0, 1))
+    return x.masked_fill(present == 0, 0).sum(dim=(0, 1)) / present.sum().clamp(min=1)
+
+
+class _PowerFunction(Function):
+    """``x scale`` with PowerNorm's gradient."""
+
+    @staticmethod
+    def forward(
+        ctx, x: Tensor, scale: Tensor, present: Tensor | None, along: Tensor, alpha: float
+    ) -> Tensor:
+        out = x * scale
+        ctx.save_for_backward(out, scale, present)
+        ctx.along, ctx.alpha = along, alpha
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        out, scale, present = ctx.saved_tensors
+        rest = (1 - ctx.alpha) * ctx.along.to(grad.dtype) * out
+        if present is not None:
+            rest = rest.masked_fill(present == 0, 0)
+        grad = grad - rest
+        ctx.along.add_(_mean(grad * out, present))
+        return grad * scale, None, None, None, None
+
+
+@MODELS.register_module()
+class SwitchableNorm(TokenNorm):
+    """Statistics of InstanceNorm, LayerNorm and, if asked for, BatchNorm, mixed with learned weights.
+
+    LayerNorm's are those of each token. Weights are a softmax over ``mean_weight`` and another over ``var_weight``,
+    initially equal. Without BatchNorm, batches and training or evaluation make no difference.
+
+    Args:
+        num_features: Channels ``C``.
+        use_bn: Mix BatchNorm's statistics in, as the TPAMI paper does; running ones are used in evaluation. DTN's
+            comparison (ICLR 2022, Table 3) does not say which it had; its remark that DTN, compared to this norm, gets
+            rid of BatchNorm suggests True. Default False.
+        momentum: Share of the newest batch in the running statistics. Default 0.1.
+        eps: Added to the variance. Default 1e-5.
+
+    Raises:
+        TypeError: If ``use_bn`` is no bool.
+        ValueError: If a value is out of range.
+    """
+
+    _abbr_ = 'swn'
+    mixes_tokens = True
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(
+        self, num_features: int, use_bn: bool = False, momentum: float = 0.1, eps: float = 1e-5
+    ) -> None:
+        super().__init__(num_features, eps)
+        self.use_bn = self.keeps_statistics = use_bn
+        self.momentum = check_rate('momentum', momentum, with_one=True)
+        count = 3 if use_bn else 2
+        self.mean_weight = nn.Parameter(torch.ones(count))
+        self.var_weight = nn.Parameter(torch.ones(count))
+        if use_bn:
+            self.register_buffer('running_mean', torch.zeros(num_features))
+            self.register_buffer('running_var', torch.ones(num_features))
+
+    def standardise(self, x: Tensor) -> Tensor:
+        """By the mixed statistics."""
+        return self._standardise(x, None)
+
+    def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
+        """By the mixed statistics of the tokens that are there."""
+        return self._standardise(x, present)
+
+    def _standardise(self, x: Tensor, present: Tensor | None) -> Tensor:
+        moments = [instance_moments(x, present), _moments(x, dim=2)]
+        if self.use_bn:
+            moments.append(self._batch_moments(x, present))
+        means, variances = zip(*moments)
+        mean = _mix(self.mean_weight, means)
+        return subtract_and_divide(x, mean, _mix(self.var_weight, variances), self.eps)
+
+    def _batch_moments(self, x: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Of the batch in training, running ones in evaluation, ``(C,)`` or ``(1, 1, C)``."""
+        if not self.training:
+            return self.running_mean.to(x.dtype), self.running_var.to(x.dtype)
+        dim = (0, 1)
+        mean, var = _moments(x, dim) if present is None else present_moments(x, present, dim)
+        once(lambda: self._count(mean.detach(), var.detach()))
+        return mean, var
+
+    def _count(self, mean: Tensor, var: Tensor) -> None:
+        for running, new in ((self.running_mean, mean), (self.running_var, var)):
+            running.lerp_(new.view(-1).to(running.dtype), self.momentum)
+
+
+def _moments(x: Tensor, dim: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    var, mean = torch.var_mean(x, dim=dim, keepdim=True, correction=0)
+    return mean, var
+
+
+def _mix(weights: Tensor, values: tuple[Tensor, ...]) -> Tensor:
+    shares = weights.to(values[0].dtype).softmax(dim=0)
+    return sum(share * value for share, value in zip(shares, values))

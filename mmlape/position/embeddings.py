@@ -1,0 +1,290 @@
+"""Position embeddings: one row for every token of any grid."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmlape.autocast import without_autocast
+from mmlape.checks import check_grid, check_number, check_option, check_positive_int
+from mmlape.kept import kept, may_keep
+from mmlape.layout import Grid
+from mmlape.registry import MODELS
+
+
+class PositionEmbedding(nn.Module, ABC):
+    """Answers where each token of a grid is.
+
+    Args:
+        embed_dims: Channels ``C``.
+        grid: Grid ``(H0, W0)`` in tokens that the network is built (pre-trained) for.
+        num_prefix_tokens: Rows ``P`` for tokens without a place (class, distillation). They come first. Default 0.
+        num_tables: Embeddings ``K`` that are kept side by side; a joining method asks for more than one where every
+            layer has its own. Default 1.
+
+    Raises:
+        ValueError: If a size is not a positive integer.
+    """
+
+    # Shrinking where something is means nothing.
+    no_weight_decay: ClassVar[tuple[str, ...]] = ('',)
+
+    def __init__(
+        self, embed_dims: int, grid: Grid, num_prefix_tokens: int = 0, num_tables: int = 1
+    ) -> None:
+        super().__init__()
+        self.embed_dims = check_positive_int('embed_dims', embed_dims)
+        self.grid = check_grid('grid', grid)
+        self.num_prefix_tokens = check_positive_int(
+            'num_prefix_tokens', num_prefix_tokens, minimum=0
+        )
+        self.num_tables = check_positive_int('num_tables', num_tables)
+
+    @abstractmethod
+    def forward(self, grid: Grid) -> Tensor:
+        """Return the embedding of ``grid = (H, W)`` as ``(K, P + H * W, C)``, rows in raster order; a
+        :class:`~mmlape.layout.Layout` unpacks into such a pair."""
+
+
+# How a table is resized: by which kernel, over how much where it shrinks, whether corners stay corners, and whether it
+# is made for the square of the longer side, of which the rest is cut off at the bottom or right.
+_KERNELS: dict[str, dict[str, Any]] = {
+    'bicubic': dict(mode='bicubic'),
+    'bilinear': dict(mode='bilinear'),
+    'bicubic_antialias': dict(mode='bicubic', antialias=True),
+    'bilinear_antialias': dict(mode='bilinear', antialias=True),
+    'bicubic_antialias_square': dict(mode='bicubic', antialias=True, square=True),
+    'bilinear_square': dict(mode='bilinear', square=True),
+    'bilinear_corners_square': dict(mode='bilinear', align_corners=True, square=True),
+}
+RESIZES = tuple(_KERNELS)
+
+
+def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic') -> Tensor:
+    """Resize a table of one row per grid cell, in float32 whatever its dtype.
+
+    Args:
+        table: ``(K, H0 * W0, C)``, no prefix rows.
+        source: ``(H0, W0)``.
+        target: ``(H, W)``.
+        mode: ``'bicubic'`` (default), ``'bilinear'``, ``'bicubic_antialias'``, which is timm's, or another of
+            :class:`~mmlape.position.LearnedPosition`; or, for a table of offsets, ``'geometric'``, which is BEiT's:
+            near offsets keep what they have.
+
+    Returns:
+        ``(K, H * W, C)`` in the dtype of ``table``; ``table`` itself where the grids are equal.
+    """
+    if source == target:
+        return table
+    table_32, (height, width) = table.float(), source
+    if mode == 'bilinear' or (mode == 'bicubic' and not may_keep()):
+        maps = table_32.unflatten(1, source).permute(0, 3, 1, 2)
+        maps = F.interpolate(maps, size=target, mode=mode, align_corners=False)
+        return maps.flatten(2).transpose(1, 2).to(table.dtype)
+    # Resizing treats axes one after the other and is linear: two products with matrices that are kept are ten times as
+    # fast.
+    make = _geometric if mode == 'geometric' else partial(_resampling, mode)
+    down, across = make(source, target, table.device)
+    with without_autocast(table.device):
+        rows = down @ table_32.reshape(len(table), height, -1)
+        cells = across @ rows.view(len(table), target[0], width, -1)
+    return cells.flatten(1, 2).to(table.dtype)
+
+
+@kept
+def _resampling(mode: str, source: Grid, target: Grid, device: torch.device) -> tuple[Tensor, ...]:
+    """For each axis ``(new, old)``: how much old rows count in new ones."""
+    kernel = dict(_KERNELS[mode])
+    made = (max(target),) * 2 if kernel.pop('square', False) else target
+    with without_autocast(device):
+        return tuple(
+            F.interpolate(torch.eye(old, device=device)[None, None], (whole, old), **kernel)[
+                0, 0, :new
+            ]
+            for old, whole, new in zip(source, made, target, strict=True)
+        )
+
+
+@kept
+def _geometric(source: Grid, target: Grid, device: torch.device) -> tuple[Tensor, ...]:
+    """For each axis ``(new, old)``: old offsets are taken to lie at 0, 1, 1 + q, 1 + q + q^2, ..., with q such that the
+    farthest are the new farthest; new ones are interpolated linearly (BEiT, ICLR 2022, code)."""
+    tables = []
+    for old, new in zip(source, target, strict=True):
+        half, reach = old // 2, new // 2
+        low, high = 1.01, 1.5
+        while high - low > 1e-6:
+            middle = (low + high) / 2
+            far = (1 - middle**half) / (1 - middle) > reach
+            low, high = (low, middle) if far else (middle, high)
+        steps = torch.tensor([middle**i for i in range(half)], dtype=torch.float64).cumsum(0)
+        places = torch.cat([-steps.flip(0), steps.new_zeros(1), steps])
+        wanted = torch.arange(-reach, reach + 1).to(places).clamp(places[0], places[-1])
+        after = torch.searchsorted(places, wanted).clamp(1, max(old - 1, 1)) if half else None
+        table = torch.ones(new, old) if after is None else torch.zeros(new, old)
+        if after is not None:
+            share = (wanted - places[after - 1]) / (places[after] - places[after - 1])
+            rows = torch.arange(new)
+            table[rows, after - 1], table[rows, after] = (1 - share).float(), share.float()
+        tables.append(table.to(device))
+    return tuple(tables)
+
+
+@MODELS.register_module()
+class LearnedPosition(PositionEmbedding):
+    """Learned absolute position embedding (ViT, DeiT), stored at the pre-training grid.
+
+    The grid part is resized, in float32, to any other grid; prefix rows stay as they are. Initial values are drawn from
+    a normal distribution truncated at two units.
+
+    Args:
+        embed_dims: Channels ``C``.
+        grid: Pre-training grid ``(H0, W0)`` in tokens.
+        num_prefix_tokens: Prefix rows ``P``. Default 0.
+        num_tables: Tables ``K``. Default 1.
+        resize: ``'bicubic'`` (default; ViT, DeiT, ViT-Adapter), ``'bilinear'`` (PVT), timm's ``'bicubic_antialias'``,
+            or NaFlex's: ``'bilinear_antialias'`` (SigLIP 2); ``'bilinear_square'``, ``'bilinear_corners_square'``
+            (C-RADIO) and ``'bicubic_antialias_square'``, to the square of the longer side, cut off at the bottom or
+            right, so that cells stay square.
+        std: Standard deviation of the initial values. Default 0.02; 0 for zeros, which at first add nothing to a
+            network that was trained without such a table.
+        prefix_rows: Whether prefix tokens have rows. False: theirs are zero and in no table, as in the published
+            DTN-ViT. Default True.
+
+    Raises:
+        ValueError: If ``resize`` is none of them, or ``std`` is below 0.
+
+    Shape:
+        ``pos_embed``: ``(K, P + H0 * W0, C)``, timm's layout for K = 1; without ``prefix_rows`` ``(K, H0 * W0, C)``.
+
+    Attributes:
+        num_prefix_rows: Rows of the table before those of the grid, ``P`` or 0.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        grid: Grid,
+        num_prefix_tokens: int = 0,
+        num_tables: int = 1,
+        resize: str = 'bicubic',
+        std: float = 0.02,
+        prefix_rows: bool = True,
+    ) -> None:
+        super().__init__(embed_dims, grid, num_prefix_tokens, num_tables)
+        self.resize = check_option('resize', resize, RESIZES)
+        self.num_prefix_rows = self.num_prefix_tokens if prefix_rows else 0
+        rows = self.num_prefix_rows + self.grid[0] * self.grid[1]
+        self.pos_embed = nn.Parameter(torch.zeros(self.num_tables, rows, self.embed_dims))
+        if check_number('std', std, minimum=0):
+            nn.init.trunc_normal_(self.pos_embed, std=std, a=-2, b=2)
+
+    def forward(self, grid: Grid) -> Tensor:
+        """Return ``(K, P + H * W, C)`` for ``grid = (H, W)``."""
+        table: Tensor = self.pos_embed
+        height, width = grid
+        if (height, width) != self.grid:
+            prefix, cells = table.tensor_split([self.num_prefix_rows], dim=1)
+            cells = resize_table(cells, self.grid, (height, width), self.resize)
+            table = torch.cat([prefix, cells], dim=1)
+        absent = self.num_prefix_tokens - self.num_prefix_rows
+        return F.pad(table, (0, 0, absent, 0)) if absent else table
+
+
+@MODELS.register_module()
+class FactorizedPosition(PositionEmbedding):
+    """The sum of a learned row of the token's height and one of its width (NaViT, NeurIPS 2023, section 2.1; timm's
+    NaFlex). Prefix tokens have none.
+
+    Both tables are resized linearly, in float32, to any other grid.
+
+    Args:
+        embed_dims: Channels ``C``.
+        grid: Pre-training grid ``(H0, W0)`` in tokens.
+        num_prefix_tokens: Prefix rows ``P``, of zeros. Default 0.
+        num_tables: Tables ``K``. Default 1.
+        std: Standard deviation of the initial values, a normal distribution truncated at two units. Default 0.02.
+        square: Resize both tables to the longer side and leave off what is beyond the shorter one, so that cells stay
+            square. Default False.
+
+    Raises:
+        ValueError: If ``std`` is below 0.
+
+    Shape:
+        ``rows``: ``(K, H0, C)``; ``columns``: ``(K, W0, C)``.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        grid: Grid,
+        num_prefix_tokens: int = 0,
+        num_tables: int = 1,
+        std: float = 0.02,
+        square: bool = False,
+    ) -> None:
+        super().__init__(embed_dims, grid, num_prefix_tokens, num_tables)
+        self.square = square
+        self.rows, self.columns = (
+            nn.Parameter(torch.zeros(self.num_tables, side, self.embed_dims)) for side in self.grid
+        )
+        if check_number('std', std, minimum=0):
+            for table in (self.rows, self.columns):
+                nn.init.trunc_normal_(table, std=std, a=-2, b=2)
+
+    def forward(self, grid: Grid) -> Tensor:
+        """Return ``(K, P + H * W, C)`` for ``grid = (H, W)``."""
+        height, width = grid
+        longer = max(height, width)
+        rows, columns = (
+            resize_table(table, (own, 1), (longer if self.square else side, 1), 'bilinear')[
+                :, :side
+            ]
+            for table, own, side in zip((self.rows, self.columns), self.grid, (height, width))
+        )
+        cells = (rows.unsqueeze(2) + columns.unsqueeze(1)).flatten(1, 2)
+        return F.pad(cells, (0, 0, self.num_prefix_tokens, 0))
+
+
+@MODELS.register_module()
+class MergedPosition(PositionEmbedding):
+    """What the stage before passes on of its position, merged to the grid of this stage as tokens are.
+
+    LaPE's chain :math:`\\omega_{l+1} = LN_l(\\omega_l)` (ICCV 2023, eq. 8-11) so crosses from stage to stage; the paper
+    leaves open how it does. Default joining passes nothing on: the tokens carry its position. It has no parameters.
+
+    Args:
+        embed_dims: Channels ``C``.
+        grid: Pre-training grid ``(H0, W0)`` in tokens.
+        num_prefix_tokens: 0; the stage before has no tokens without a place.
+        num_tables: 1; tables of its own for each layer (``mmlape.UnsharedJoining``) need an embedding in every stage.
+
+    Raises:
+        ValueError: If there are prefix tokens, or more tables than one.
+    """
+
+    def __init__(
+        self, embed_dims: int, grid: Grid, num_prefix_tokens: int = 0, num_tables: int = 1
+    ) -> None:
+        super().__init__(embed_dims, grid, num_prefix_tokens, num_tables)
+        if num_prefix_tokens or num_tables > 1:
+            raise ValueError(
+                'the position of the stage before has one table and no rows for prefix tokens, asked for '
+                f'num_tables={num_tables} and num_prefix_tokens={num_prefix_tokens}: '
+                'give a list with a position for every stage'
+            )
+
+    def forward(self, grid: Grid) -> Tensor:
+        """Of itself it knows none.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            'mmlape.MergedPosition is made of the position of the stage before, in a pass of the network'
+        )
