@@ -133,7 +133,7 @@ def _conforms(value: Any, hint: Any) -> bool:
     if _is_union(hint):
         return any(_conforms(value, each) for each in inner)
     if origin is typing.Literal:
-        return any(value is each for each in inner)
+        return any(type(value) is type(each) and value == each for each in inner)
     if origin in (int, float):
         kinds = (int, float) if origin is float else int
         return isinstance(value, kinds) and not isinstance(value, bool)

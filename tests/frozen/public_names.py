@@ -1,0 +1,64 @@
+"""What a user can write: registered types, names of packages, commands with their options."""
+
+import argparse
+import importlib
+import pkgutil
+import runpy
+import sys
+from unittest.mock import patch
+
+import mmlape
+import mmlape.registry
+from mmlape.__main__ import commands
+
+
+def public_names() -> dict[str, list[str]]:
+    """Sorted names of each kind: ``registry HOOKS``, ``package mmlape.engine``, ``command train``, and more."""
+    names = {'commands': list(commands())}
+    importlib.import_module('mmlape.pretraining.dino')  # configs name it in `custom_imports`
+    for registry in mmlape.registry.__all__:
+        names[f'registry {registry}'] = list(getattr(mmlape.registry, registry).module_dict)
+    packages = [found.name for found in pkgutil.iter_modules(mmlape.__path__) if found.ispkg]
+    packages += ['registry', 'pretraining.dino']
+    for package in ['mmlape', *(f'mmlape.{name}' for name in packages)]:
+        names[f'package {package}'] = list(importlib.import_module(package).__all__)
+    for command, path in commands().items():
+        if path.suffix == '.py':
+            names[f'command {command}'] = options_of(path)
+    return {kind: sorted(found) for kind, found in sorted(names.items())}
+
+
+def options_of(path) -> list[str]:
+    """The options that a tool's parser takes, those of its subcommands too."""
+    found = []
+
+    class Asked(Exception):  # noqa: N818
+        """The tool has made its parser."""
+
+    def remember(parser, *_, **__):
+        found.append(parser)
+        raise Asked
+
+    changes = dict.fromkeys(('parse_args', 'parse_known_args'), remember)
+    with (
+        patch.multiple(argparse.ArgumentParser, **changes),
+        patch.object(sys, 'argv', [str(path)]),
+        patch.object(sys, 'path', [str(path.parent), *sys.path]),
+    ):
+        try:
+            runpy.run_path(str(path), run_name='__main__')
+        except Asked:
+            return _options(found[0])
+        except SystemExit:
+            return []  # timm_run hands all its arguments on
+    raise AssertionError(f'{path.name} has no parser of arguments')
+
+
+def _options(parser) -> list[str]:
+    names = []
+    for action in parser._actions:
+        names += action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for name, below in action.choices.items():
+                names += [name, *(f'{name} {option}' for option in _options(below))]
+    return names

@@ -1,0 +1,44 @@
+"""What users write (types, imports, commands, options) and what their checkpoints hold is still there, name by name."""
+
+import ast
+import gzip
+import json
+
+import pytest
+from frozen.public_names import public_names
+from frozen.work_dirs import FOLDER
+
+from mmlape.registry import MODELS
+
+NAMES = json.loads((FOLDER / 'names.json').read_text())
+STATES = json.loads(gzip.decompress((FOLDER / 'states.json.gz').read_bytes()))
+# What was taken out on purpose, as tests/data/frozen/names.json has it: {kind: {name: why, and what to write instead}}.
+# A kind that is gone as a whole has the one entry '*'.
+GONE: dict[str, dict[str, str]] = {}
+
+
+def test_no_public_name_is_missing():
+    present = public_names()
+    missing, back = [], []
+    for kind, names in NAMES.items():
+        gone, found = GONE.get(kind, {}), present.get(kind, [])
+        missing += [
+            f'{kind}: {name}' for name in names if name not in [*found, *gone] and '*' not in gone
+        ]
+        back += [f'{kind}: {name}' for name in gone if name in found or name not in [*names, '*']]
+    assert not missing, '\n'.join(['gone without an entry in GONE:', *missing])
+    assert not back, '\n'.join(['in GONE, but there, or never there:', *back])
+    assert GONE.keys() <= NAMES.keys()
+
+
+@pytest.mark.parametrize('variant', STATES)
+def test_states_have_the_same_names_and_shapes(variant):
+    """Of a micro variant of each network and part, built from its config: checkpoints load, optimizers go by order."""
+    recorded = STATES[variant]
+    model = MODELS.build(ast.literal_eval(recorded['config']))
+    state = {name: list(value.shape) for name, value in model.state_dict().items()}
+    before = recorded['state']
+    assert [f'{n} {s}' for n, s in before.items() if n not in state] == [], 'gone'
+    assert [f'{n} {s}' for n, s in state.items() if n not in before] == [], 'not in checkpoints'
+    assert state == before
+    assert list(state) == list(before)
