@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from config_utils import CONFIGS, cifar_configs, use_scope
+from config_utils import CONFIGS, cifar_configs, multiply_adds, use_scope
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, HOOKS, MODELS
@@ -115,9 +115,10 @@ def test_a_step_trains_everything(path):
 @each_config
 def test_the_table_counts_what_is_built(path):
     with torch.device('meta'):
-        model = MODELS.build(load(path).model)
+        model = MODELS.build(load(path).model).eval()
     metadata = META[path.stem]['Metadata']
     assert sum(p.numel() for p in model.parameters()) == metadata['Parameters']
+    assert multiply_adds(model, 1, 3, 32, 32) == pytest.approx(metadata['FLOPs'], rel=1e-3)
 
 
 @pytest.mark.parametrize('path', PAPER, ids=lambda path: path.stem)

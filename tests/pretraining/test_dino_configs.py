@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from config_utils import CONFIGS, REPO, dino_configs, use_scope
+from config_utils import CONFIGS, REPO, dino_configs, multiply_adds, use_scope
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.registry import MODELS, TRANSFORMS
@@ -86,8 +86,19 @@ def test_the_table_counts_what_is_built(path):
     changes = {} if path in PRE_TRAINING else {'model.backbone.init_cfg': None}
     with torch.device('meta'):
         model = build(path, **changes)
-    counted = model.student if path in PRE_TRAINING else model
-    assert sum(p.numel() for p in counted.parameters()) == META[path.stem]['Metadata']['Parameters']
+    counted = (model.student if path in PRE_TRAINING else model).eval()
+    metadata = META[path.stem]['Metadata']
+    assert sum(p.numel() for p in counted.parameters()) == metadata['Parameters']
+
+    def run(image):
+        return (
+            counted['head'](counted['backbone'](image)[0])
+            if path in PRE_TRAINING
+            else counted(image)
+        )
+
+    size = 32 if path == MICRO else 224
+    assert multiply_adds(run, 1, 3, size, size) == pytest.approx(metadata['FLOPs'], rel=1e-3)
 
 
 def test_views_of_an_image():

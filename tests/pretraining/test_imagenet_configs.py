@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from config_utils import CONFIGS, REPO, classifier_configs, use_scope
+from config_utils import CONFIGS, REPO, classifier_configs, multiply_adds, use_scope
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.registry import MODELS
@@ -384,5 +384,7 @@ def test_the_table_counts_what_is_built(path):
     meta = yaml.safe_load((IMAGENET / 'metafile.yml').read_text())
     (entry,) = (entry for entry in meta['Models'] if entry['Name'] == path.stem)
     with torch.device('meta'):
-        model = build(short(path))
+        model = build(short(path)).eval()
     assert sum(p.numel() for p in model.parameters()) == entry['Metadata']['Parameters']
+    flops = multiply_adds(model, 1, 3, 224, 224)
+    assert flops == pytest.approx(entry['Metadata']['FLOPs'], rel=1e-3)

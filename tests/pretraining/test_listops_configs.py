@@ -3,7 +3,7 @@
 import pytest
 import torch
 import yaml
-from config_utils import CONFIGS, listops_configs, use_scope
+from config_utils import CONFIGS, listops_configs, multiply_adds, use_scope
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS
@@ -39,9 +39,12 @@ def root(tmp_path_factory):
 @each_config
 def test_the_table_counts_what_is_built(path):
     with torch.device('meta'):
-        model = MODELS.build(load(path).model)
+        model = MODELS.build(load(path).model).eval()
     metadata = META[path.stem]['Metadata']
     assert sum(p.numel() for p in model.parameters()) == metadata['Parameters']
+    length = 200 if path == SHORT else 2000
+    flops = multiply_adds(model, 1, 1, 1, length, dtype=torch.long)
+    assert flops == pytest.approx(metadata['FLOPs'], rel=1e-3)
 
 
 def test_three_encoders_with_six_norms():
