@@ -23,6 +23,7 @@ TABLE = yaml.safe_load((REPO / 'tests/data/base_configs.yaml').read_text())
 SOURCES, ROWS = TABLE['bases'], TABLE['rows']
 # What configs call their parts while they put them together: seen where they end up.
 HELPERS = set(TABLE['helpers'])
+METHODS = ('lape', 'dtn', 'bn', 'in', 'gn', 'sn')
 # Of a whole config, what a file of ours in this folder says.
 _LOADERS = {f'{split}_dataloader' for split in ('train', 'val', 'test')}
 _LOOPS = {f'{split}_cfg' for split in ('train', 'val', 'test')}
@@ -136,22 +137,43 @@ def row(name: str) -> Config:
     return Config.fromfile(CONFIGS / f'{name}.py')
 
 
-@cache
-def under(path: Path) -> dict:
-    """What a row is based on."""
+def bases_of(name: str) -> list[Path]:
+    """The files that a row is based on."""
+    path = CONFIGS / f'{name}.py'
     assigned = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)]
     (bases,) = (ast.literal_eval(node.value) for node in assigned if node.targets[0].id == '_base_')
+    return [
+        (path.parent / base).resolve() for base in ([bases] if isinstance(bases, str) else bases)
+    ]
+
+
+@cache
+def under(*paths: Path) -> dict:
+    """What configs say together that have no name in common."""
     found = {}
-    for base in [bases] if isinstance(bases, str) else bases:
-        found.update(Config.fromfile(path.parent / base).to_dict())
+    for path in paths:
+        found.update(Config.fromfile(path).to_dict())
     return found
+
+
+@pytest.mark.parametrize('name', ROW_NAMES)
+def test_a_row_is_based_on_what_it_says(name):
+    found = [
+        path.relative_to(CONFIGS).as_posix().removeprefix('_base_/')[:-3] for path in bases_of(name)
+    ]
+    if name in TABLE['based_on']:
+        assert found in (TABLE['based_on'][name], [TABLE['based_on'][name]])
+    else:
+        assert len(found) == 1 and found[0] in {
+            re.sub(rf'-{method}(?=[_-]|$)', '', name) for method in METHODS
+        } - {name}
 
 
 @pytest.mark.parametrize('name', ROW_NAMES)
 def test_a_row_changes_what_it_says_and_nothing_else(name):
     before, after = (
         dict(leaves({k: v for k, v in config.items() if k not in HELPERS}))
-        for config in (under(CONFIGS / f'{name}.py'), row(name).to_dict())
+        for config in (under(*bases_of(name)), row(name).to_dict())
     )
     changes = [
         entry['but'] for entry in ROWS if any(fnmatch(name, pattern) for pattern in entry['rows'])
@@ -162,6 +184,7 @@ def test_a_row_changes_what_it_says_and_nothing_else(name):
 def test_every_change_is_of_some_row():
     patterns = [pattern for entry in ROWS for pattern in entry['rows']]
     assert [p for p in patterns if not any(fnmatch(name, p) for name in ROW_NAMES)] == []
+    assert set(TABLE['based_on']) <= set(ROW_NAMES)
 
 
 def steps(cfg: Config, kind: str) -> list:

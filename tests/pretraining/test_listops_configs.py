@@ -67,19 +67,6 @@ def test_rows_differ_in_the_norm_alone(path):
     check_config(cfg)
 
 
-def test_recipe():
-    cfg = Config.fromfile(FOLDER / 'listops_reformer-dtn.py')
-    optimizer, (schedule,) = cfg.optim_wrapper.optimizer, cfg.param_scheduler
-    assert optimizer == dict(
-        type='AdamW', lr=pytest.approx(0.05 / 1000**0.5), betas=(0.9, 0.98), eps=1e-9, weight_decay=0.1
-    )  # fmt: skip
-    assert (schedule.type, schedule.warmup, schedule.by_epoch) == ('mmlape.RsqrtLR', 1000, False)
-    assert cfg.train_cfg.max_iters == 5000 and cfg.train_dataloader.batch_size == 32
-    attention = Config.fromfile(FOLDER / 'listops_bigbird.py').model.backbone.attention
-    assert [layer.seed for layer in attention] == [*range(6)]
-    assert {layer.block_size for layer in attention} == {64}
-
-
 @pytest.mark.parametrize('kind', ['transformer', 'bigbird', 'reformer'])
 def test_a_step_trains_everything(kind, root):
     """On batches of sequences of different lengths, as they are read; at the sizes of the table, but for two layers."""

@@ -1,4 +1,4 @@
-"""UPerNet on Swin-T with the weights that its authors published for ImageNet-1K. Images are tested whole, as published."""
+"""UPerNet on Swin-T with the weights that its authors published for ImageNet-1K; images are tested whole."""
 
 _base_ = './upernet.py'
 
