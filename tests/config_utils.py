@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
+import torch
 from mmengine.registry import DefaultScope
 from PIL import Image
+from torch.utils.flop_counter import FlopCounterMode
 
 REPO = Path(__file__).resolve().parent.parent
 CONFIGS = REPO / 'configs'
@@ -51,6 +54,13 @@ def listops_configs() -> list[Path]:
 def dino_configs() -> list[Path]:
     """Pre-training without labels, and linear classifiers on it; MMPretrain's."""
     return sorted(CONFIGS.glob('dino/*.py'))
+
+
+def multiply_adds(part: Callable, *shape: int, dtype: torch.dtype = torch.float32) -> int:
+    """Of one input of this shape; parts without memory (``meta``) are enough."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        part(torch.zeros(shape, dtype=dtype, device='meta'))
+    return counter.get_total_flops() // 2
 
 
 def use_scope(name: str) -> None:

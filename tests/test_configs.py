@@ -85,13 +85,6 @@ def trained_configs() -> list:
     ]
 
 
-@pytest.mark.parametrize('path', TWINS, ids=lambda path: path.stem)
-def test_the_shorter_schedule_has_the_same_model_and_optimizer(path):
-    short, long = (Config.fromfile(twin) for twin in (path, TWINS[path]))
-    assert short.model == long.model and short.optim_wrapper == long.optim_wrapper
-    assert short.train_cfg.max_epochs == 12 and long.train_cfg.max_epochs == 36
-
-
 @pytest.mark.parametrize('path', trained_configs())
 def test_one_training_step_and_one_prediction(path):
     train_a_step_and_predict(load(path))

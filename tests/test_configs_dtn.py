@@ -4,41 +4,12 @@ import pytest
 import torch
 from config_utils import CONFIGS
 from mmengine.config import Config
-from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 from test_configs import load
 
 from mmlape.norm import DTN, LN
 
 FOLDER = CONFIGS / 'dtn'
-
-
-@pytest.mark.parametrize(
-    ('name', 'lr'), [('retinanet_pvt-t-dtn', 1e-4), ('mask-rcnn_pvt-s-dtn', 2e-4)]
-)
-def test_recipe_of_pvt(name, lr):
-    """Weight decay 1e-4 on everything, 12 epochs, batch 8 x 2."""
-    cfg = load(FOLDER / f'{name}_fpn_1x_coco.py')
-    with torch.device('meta'):
-        model = MODELS.build(cfg.model)
-    groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
-    assert {(group['lr'], group['weight_decay']) for group in groups} == {(lr, 1e-4)}
-    assert cfg.optim_wrapper.optimizer.type == 'AdamW'
-    assert cfg.train_cfg.max_epochs == 12 and cfg.param_scheduler[1].milestones == [8, 11]
-    assert cfg.train_dataloader.batch_size * 8 == cfg.auto_scale_lr.base_batch_size == 16
-    assert cfg.model.backbone.drop_path_rate == 0.1
-    with_masks = name.startswith('mask')
-    assert ('with_mask' in cfg.train_pipeline[1]) == with_masks
-    assert cfg.train_dataloader.dataset.pipeline == cfg.train_pipeline
-    assert cfg.val_evaluator.metric == (['bbox', 'segm'] if with_masks else 'bbox')
-    if not with_masks:
-        neck = cfg.model.neck
-        assert (neck.start_level, neck.add_extra_convs, neck.num_outs) == (1, 'on_input', 5)
-
-
-def variants(with_it: str) -> list:
-    names = sorted(path.name for path in FOLDER.glob('*.py'))
-    return [name for name in names if with_it in name and name.replace(with_it, '') in names]
 
 
 def test_dtn_in_an_adapters_vit():
@@ -54,28 +25,6 @@ def test_dtn_in_an_adapters_vit():
     assert [type(block.norm2) for block in vit.blocks] == [DTN] * 10 + [LN] * 2
     assert {block.norm2.num_heads for block in vit.blocks[:10]} == {6} and vit.prefix_after == 0
     assert round(count(cfg.model) / 1e6, 1) == 47.8
-
-
-@pytest.mark.parametrize('name', variants('-dtn'))
-def test_dtn_changes_the_norm_alone(name):
-    ln, dtn = (Config.fromfile(FOLDER / n).to_dict() for n in (name.replace('-dtn', ''), name))
-    norms = [cfg['model']['backbone'].pop('norm_cfg') for cfg in (ln, dtn)]
-    assert norms == [dict(type='mmlape.LN', eps=1e-6), dict(type='mmlape.DTN')]
-    assert {**ln, 'filename': None} == {**dtn, 'filename': None}
-
-
-@pytest.mark.parametrize('name', variants('-lape'))
-def test_lape_changes_the_joining_alone(name):
-    default, lape = (
-        Config.fromfile(FOLDER / n).to_dict() for n in (name.replace('-lape', ''), name)
-    )
-    joinings = [cfg['model']['backbone'].pop('joining')['type'] for cfg in (default, lape)]
-    assert joinings == ['mmlape.DefaultJoining', 'mmlape.LaPE']
-    assert {**default, 'filename': None} == {**lape, 'filename': None}
-
-
-def test_there_is_something_to_compare():
-    assert len(variants('-dtn')) == 9 and len(variants('-lape')) == 2
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import copy
 import hashlib
 import pickle
-import re
 from types import SimpleNamespace
 
 import mmpretrain.datasets
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from config_utils import CONFIGS, cifar_configs, use_scope
+from config_utils import CONFIGS, cifar_configs, multiply_adds, use_scope
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, HOOKS, MODELS
@@ -20,7 +19,6 @@ from mmpretrain.structures import DataSample
 from mmpretrain.utils import register_all_modules
 
 CIFAR = CONFIGS / 'cifar'
-PAPER = [path for path in cifar_configs() if 'cifar' in path.stem]
 DIGITS = 'cvt-micro-lape_1xb64_digit-images'
 META = {e['Name']: e for e in yaml.safe_load((CIFAR / 'metafile.yml').read_text())['Models']}
 COUNT = 4  # images of each file
@@ -115,33 +113,10 @@ def test_a_step_trains_everything(path):
 @each_config
 def test_the_table_counts_what_is_built(path):
     with torch.device('meta'):
-        model = MODELS.build(load(path).model)
+        model = MODELS.build(load(path).model).eval()
     metadata = META[path.stem]['Metadata']
     assert sum(p.numel() for p in model.parameters()) == metadata['Parameters']
-
-
-@pytest.mark.parametrize('path', PAPER, ids=lambda path: path.stem)
-def test_recipe(path):
-    """LaPE (arXiv v1), Table 7, and the published configs of Compact Transformers."""
-    cfg = Config.fromfile(path)
-    ten = cfg.train_dataloader.dataset.type == 'CIFAR10'
-    optimizer, (warm_up, cosine) = cfg.optim_wrapper.optimizer, cfg.param_scheduler
-    assert (optimizer.type, optimizer.lr, optimizer.weight_decay) == (
-        'AdamW', 5.5e-4 if ten else 6e-4, 0.06,
-    )  # fmt: skip
-    assert warm_up.start_factor * optimizer.lr == pytest.approx(1e-5 if ten else 1e-6)
-    assert (warm_up.end, cosine.begin, cosine.end, cosine.eta_min) == (10, 10, 300, 1e-5)
-    assert cfg.train_cfg.max_epochs == 310 and cfg.train_dataloader.batch_size == 128
-    backbone, head = cfg.model.backbone, cfg.model.head
-    assert (backbone.attn_drop_rate, backbone.drop_path_rate) == (0.1, 0.1)
-    assert head.num_classes == cfg.data_preprocessor.num_classes == (10 if ten else 100)
-    assert head.loss.label_smooth_val == 0.1
-    assert [augment.alpha for augment in cfg.model.train_cfg.augments] == [0.8, 1.0]
-    assert 'clip_grad' not in cfg.optim_wrapper
-    crop, _, rand, _ = cfg.train_dataloader.dataset.pipeline
-    assert tuple(crop.crop_ratio_range) == (0.8, 1.0)
-    assert (rand.magnitude_level, rand.magnitude_std) == (9, 0.5)
-    assert bool(cfg.get('custom_hooks')) == ten
+    assert multiply_adds(model, 1, 3, 32, 32) == pytest.approx(metadata['FLOPs'], rel=1e-3)
 
 
 def test_images_are_mixed_until_epoch_175():
@@ -153,22 +128,6 @@ def test_images_are_mixed_until_epoch_175():
         runner.epoch = epoch
         hook.before_train_epoch(runner)
         assert (model.data_preprocessor.batch_augments is not None) == (epoch < 175)
-
-
-@pytest.mark.parametrize('path', PAPER, ids=lambda path: path.stem)
-def test_lape_changes_nothing_else(path):
-    if 'lape' not in path.stem:
-        assert path.with_name(re.sub('_1xb', '-lape_1xb', path.name)) in PAPER
-        return
-    plain, lape = (
-        Config.fromfile(each).to_dict()
-        for each in (path.with_name(path.name.replace('-lape', '')), path)
-    )
-    assert plain['model']['backbone'].pop('joining') == dict(type='mmlape.DefaultJoining')
-    assert lape['model']['backbone'].pop('joining') == dict(type='mmlape.LaPE')
-    for cfg in (plain, lape):
-        cfg.pop('filename', None)
-    assert plain == lape
 
 
 def run(epochs, work_dir):

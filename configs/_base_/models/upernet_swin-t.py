@@ -1,4 +1,4 @@
-"""UPerNet on Swin-T with the weights that its authors published for ImageNet-1K."""
+"""UPerNet on Swin-T with the weights that its authors published for ImageNet-1K; images are tested whole."""
 
 _base_ = './upernet.py'
 
@@ -16,4 +16,5 @@ model = dict(
     ),
     decode_head=dict(in_channels=[96, 192, 384, 768]),
     auxiliary_head=dict(in_channels=384),
+    test_cfg=dict(_delete_=True, mode='whole'),
 )
