@@ -1,43 +1,34 @@
 """mmlape: position embeddings and token normalisation for MMDetection and MMSegmentation.
 
-Its rooms are imported on first use: ``mmlape.backbones``, or ``type='mmlape.VisionTransformer'`` in a config. What
-MMEngine and timm have to know of mmlape they are told as soon as both are imported, in whatever order.
+``import mmlape`` makes these names available and does nothing more: it imports neither PyTorch nor MMEngine and changes
+nothing of any other package. Subpackages are imported on first use (PEP 562); ``type='mmlape.X'`` in a config makes
+MMEngine import :mod:`mmlape.registry` by itself. Everything that acts on the process is called by its name:
+
+* :func:`mmlape.safe_loading`: MMEngine reads checkpoints without running code that is in them.
+* ``import mmlape.timm_models``: timm's ``create_model`` knows our classifiers.
 """
 
-import logging
+from importlib import import_module
+from typing import Any
 
-from . import stack
-from .imports import follow, on_first_use
 from .version import __version__
 
-__getattr__, __dir__ = on_first_use(__name__)[:2]
+_SUBPACKAGES = (
+    'analysis', 'backbones', 'checkpoints', 'datasets', 'engine', 'launch', 'layers', 'necks', 'norm', 'position',
+    'pretraining', 'registry', 'robustness',
+)  # fmt: skip
+_FUNCTIONS = {'safe_loading': 'checkpoints'}
 
-try:
-    stack.check_stack()
-    follow(
-        {
-            'mmengine': ('mmlape.registry', 'mmlape.file_backend', 'mmlape.checkpoints.history'),
-            'mmengine.runner': ('mmlape.checkpoints.loader',),
-            'timm': ('mmlape.pretraining.timm_models',),
-        }
-    )
-except (ImportError, AttributeError) as error:
-    # MMEngine imports us for every `type='mmlape.X'`, swallows these two, and then says only that X is not in the
-    # registry; without this line nobody would see why.
-    if not stack.is_examined():  # `mmlape doctor` says it itself, with the rest
-        logging.getLogger('mmlape').error('mmlape cannot be imported: %s', error)
-        raise
+__all__ = ['__version__', *_FUNCTIONS, *_SUBPACKAGES]
 
-__all__ = [
-    '__version__',
-    'backbones',
-    'checkpoints',
-    'datasets',
-    'engine',
-    'layers',
-    'norm',
-    'position',
-    'pretraining',
-    'registry',
-    'stack',
-]
+
+def __getattr__(name: str) -> Any:
+    if name in _FUNCTIONS:
+        return getattr(import_module(f'mmlape.{_FUNCTIONS[name]}'), name)
+    if name in _SUBPACKAGES:
+        return import_module(f'mmlape.{name}')
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -13,12 +13,26 @@ import platform
 import re
 import runpy
 import sys
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 
-from mmlape.shipped import shipped_configs, shipped_folder
+from mmlape.shipped import find_config, shipped_folder
 from mmlape.stack import PACKAGES, found_version, metadata_versions, torch_version
 from mmlape.version import __version__
+
+GROUPS = {
+    'Train': 'train dist_train slurm_train timm_run demo build_digit_scenes build_list_ops',
+    'Evaluate': 'test dist_test slurm_test robustness robustness_table prediction_split',
+    'Weights': 'convert fit_gabor timm_vits',
+    'Pictures of position': (
+        'position_embedding position_correlation position_flow position_grids patch_order attention_distance '
+        'class_attention'
+    ),
+    'Pictures of DTN': 'dtn_maps dtn_ratios token_magnitude token_pca token_variation',
+    'Experiments': 'experiment_position experiment_dino experiment_list_ops experiment_robustness zoo_table',
+    'Help': 'doctor replay',
+}
 
 
 def commands() -> dict[str, Path]:
@@ -50,12 +64,17 @@ def summary(path: Path) -> str:
 
 
 def listing() -> str:
-    """All commands with a line each."""
+    """All commands in groups, with a line each."""
     found = commands()
     width = max(map(len, found))
-    lines = [f'  {name.ljust(width)}  {summary(path)}' for name, path in found.items()]
-    head = 'usage: mmlape COMMAND [arguments]; mmlape COMMAND --help says more'
-    return '\n'.join([head, '', *lines, ''])
+    lines = ['usage: mmlape COMMAND [arguments]; mmlape COMMAND --help says more']
+    for group, names in GROUPS.items():
+        lines += [
+            '',
+            f'{group}:',
+            *(f'  {n.ljust(width)}  {summary(found[n])}' for n in names.split()),
+        ]
+    return '\n'.join([*lines, ''])
 
 
 def versions() -> str:
@@ -87,7 +106,9 @@ def main() -> None:
         hint = f'; did you mean {", ".join(near)}?' if near else ''
         sys.exit(f'error: there is no command {name!r}{hint} `mmlape` lists them')
     path = found[name]
-    arguments = [_config_file(arguments[0]), *arguments[1:]] if arguments else []
+    if arguments:
+        with suppress(ValueError):  # not a config: the command itself says what it expects
+            arguments[0] = str(find_config(arguments[0]))
     if path.suffix == '.sh':
         # The scripts start other processes: with this interpreter, whatever `python` is there.
         environment = {'PYTHON': sys.executable, **os.environ}
@@ -95,16 +116,6 @@ def main() -> None:
     sys.argv = [str(path), *arguments]
     sys.path.insert(0, str(path.parent))
     runpy.run_path(str(path), run_name='__main__')
-
-
-def _config_file(argument: str) -> str:
-    """The file of a shipped config if ``argument`` is its name; the tools themselves refuse unknown names."""
-    if argument.startswith('-') or Path(argument).exists():
-        return argument
-    name = argument.removesuffix('.py')
-    configs = shipped_configs()
-    files = [path for key, path in configs.items() if name in (key, key.rpartition('/')[2])]
-    return str(files[0]) if len(files) == 1 else argument
 
 
 if __name__ == '__main__':

@@ -4,22 +4,20 @@
 registry in question, which register its components; so no ``custom_imports`` is needed.
 """
 
-from mmengine.registry import DATASETS as ROOT_DATASETS
-from mmengine.registry import FUNCTIONS as ROOT_FUNCTIONS
-from mmengine.registry import HOOKS as ROOT_HOOKS
-from mmengine.registry import METRICS as ROOT_METRICS
-from mmengine.registry import MODELS as ROOT_MODELS
-from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS as ROOT_OPTIM_WRAPPER_CONSTRUCTORS
-from mmengine.registry import PARAM_SCHEDULERS as ROOT_PARAM_SCHEDULERS
-from mmengine.registry import RUNNERS as ROOT_RUNNERS
-from mmengine.registry import STRATEGIES as ROOT_STRATEGIES
-from mmengine.registry import TRANSFORMS as ROOT_TRANSFORMS
-from mmengine.registry import VISUALIZERS as ROOT_VISUALIZERS
-from mmengine.registry import WEIGHT_INITIALIZERS as ROOT_WEIGHT_INITIALIZERS
-from mmengine.registry import Registry
+import logging
 
 from .checks import did_you_mean
 from .signatures import checked_options
+from .stack import check_stack
+
+try:
+    check_stack()
+except ImportError as error:
+    # MMEngine swallows this error for a `type='mmlape.X'` and then says only that X is not in the registry.
+    logging.getLogger('mmlape').error('mmlape cannot be used: %s', error)
+    raise
+
+from mmengine import registry as root
 
 __all__ = [
     'DATASETS',
@@ -44,7 +42,7 @@ class UnknownNameError(KeyError, ValueError):
     __str__ = ValueError.__str__
 
 
-class ChildRegistry(Registry):
+class ChildRegistry(root.Registry):
     """MMEngine's, with two additions: classes of mmlape check their options (:mod:`mmlape.signatures`), and a name that
     is not registered is refused with the nearest one. What is in one is known when it is first asked."""
 
@@ -84,7 +82,7 @@ class ChildRegistry(Registry):
             checked_options(module)
 
 
-def _child(name: str, parent: Registry, *rooms: str) -> Registry:
+def _child(name: str, parent: root.Registry, *rooms: str) -> root.Registry:
     return ChildRegistry(
         name, parent=parent, scope='mmlape', locations=[f'mmlape.{room}' for room in rooms]
     )
@@ -92,19 +90,19 @@ def _child(name: str, parent: Registry, *rooms: str) -> Registry:
 
 _DATA = ('datasets.digit_images', 'datasets.list_ops_data', 'robustness.folders')
 
-MODELS = _child('model', ROOT_MODELS, 'position', 'norm', 'layers', 'backbones', 'necks')
-DATASETS = _child('dataset', ROOT_DATASETS, *_DATA)
-TRANSFORMS = _child('transform', ROOT_TRANSFORMS, 'robustness.corruptions')
-METRICS = _child('metric', ROOT_METRICS, 'robustness.folders')
-FUNCTIONS = _child('function', ROOT_FUNCTIONS, 'engine')
-HOOKS = _child('hook', ROOT_HOOKS, 'engine')
-PARAM_SCHEDULERS = _child('parameter scheduler', ROOT_PARAM_SCHEDULERS, 'engine')
-RUNNERS = _child('runner', ROOT_RUNNERS, 'engine')
-STRATEGIES = _child('strategy', ROOT_STRATEGIES, 'engine')
-VISUALIZERS = _child('visualizer', ROOT_VISUALIZERS, 'engine')
+MODELS = _child('model', root.MODELS, 'position', 'norm', 'layers', 'backbones', 'necks')
+DATASETS = _child('dataset', root.DATASETS, *_DATA)
+TRANSFORMS = _child('transform', root.TRANSFORMS, 'robustness.corruptions')
+METRICS = _child('metric', root.METRICS, 'robustness.folders')
+FUNCTIONS = _child('function', root.FUNCTIONS, 'engine')
+HOOKS = _child('hook', root.HOOKS, 'engine')
+PARAM_SCHEDULERS = _child('parameter scheduler', root.PARAM_SCHEDULERS, 'engine')
+RUNNERS = _child('runner', root.RUNNERS, 'engine')
+STRATEGIES = _child('strategy', root.STRATEGIES, 'engine')
+VISUALIZERS = _child('visualizer', root.VISUALIZERS, 'engine')
 OPTIM_WRAPPER_CONSTRUCTORS = _child(
-    'optimizer wrapper constructor', ROOT_OPTIM_WRAPPER_CONSTRUCTORS, 'engine'
+    'optimizer wrapper constructor', root.OPTIM_WRAPPER_CONSTRUCTORS, 'engine'
 )
 WEIGHT_INITIALIZERS = _child(
-    'weight initializer', ROOT_WEIGHT_INITIALIZERS, 'checkpoints.pretrained'
+    'weight initializer', root.WEIGHT_INITIALIZERS, 'checkpoints.pretrained'
 )

@@ -41,6 +41,24 @@ def _seeded():
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def safe_loading():
+    """MMEngine's loaders as :func:`mmlape.safe_loading` sets them, for one test."""
+    import mmlape
+
+    mmlape.safe_loading()
+
+
+@pytest.fixture(autouse=True)
+def _loaders():
+    """Loaders that a test has replaced do not serve the next one."""
+    from mmengine.runner import CheckpointLoader
+
+    before = dict(CheckpointLoader._schemes)
+    yield
+    CheckpointLoader._schemes = before
+
+
 @pytest.fixture(scope='module')
 def cheap_values():
     """Networks of full size, built in a fraction of the time, for a module of tests that look at no values."""

@@ -1,10 +1,8 @@
-"""What is imported when: rooms on first use, modules that follow others, and what MMEngine and timm are told."""
+"""What is imported when, and that an import changes nothing of any other package."""
 
 import ast
-import importlib.util
+import importlib
 import json
-import sys
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
@@ -12,135 +10,73 @@ import torch
 from site_copies import run_python
 
 import mmlape
-from mmlape.imports import follow, on_first_use
 
 ROOT = Path(mmlape.__file__).resolve().parent.parent
 SITE = Path(torch.__file__).resolve().parent.parent
-# Rooms whose components need MMPretrain: a config names them in its custom_imports.
+# Subpackages whose components need MMPretrain: a config names them in its custom_imports.
 OPTIONAL = 'pretraining'
-
-
-@pytest.fixture
-def modules(tmp_path, monkeypatch):
-    """Write modules into a folder of ``sys.path``; they are forgotten afterwards."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, 'meta_path', list(sys.meta_path))
-    before = set(sys.modules)
-
-    def write(**texts):
-        for name, text in texts.items():
-            path = tmp_path / f'{name.replace("_of_", "/")}.py'
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text)
-        importlib.invalidate_caches()
-
-    yield write
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
-
-
-LAZY = """
-from mmlape.imports import on_first_use
-__getattr__, __dir__, __all__ = on_first_use(__name__, {'one': ('first', 'other')})
-"""
-
-
-def test_a_module_is_imported_when_a_name_of_it_is_used(modules):
-    modules(lazy_of___init__=LAZY, lazy_of_one='first, other, third = 1, 2, 3', lazy_of_two='')
-    lazy = importlib.import_module('lazy')
-    assert lazy.__all__ == ['first', 'other'] and {'first', '__name__'} < set(dir(lazy))
-    assert 'lazy.one' not in sys.modules
-    assert lazy.first == 1 and vars(lazy)['first'] == 1
-    assert 'lazy.one' in sys.modules and 'lazy.two' not in sys.modules
-    assert lazy.two.__name__ == 'lazy.two'
-    assert importlib.import_module('lazy').other == 2
-    for name in ('third', 'three', '_one', '__wrapped__'):
-        with pytest.raises(AttributeError, match=f"'lazy' has no attribute '{name}'"):
-            getattr(lazy, name)
-
-
-def test_an_error_in_a_module_is_not_a_missing_name(modules):
-    modules(lazy_of___init__=LAZY, lazy_of_one='import a_module_that_is_not_there')
-    with pytest.raises(ModuleNotFoundError, match='a_module_that_is_not_there'):
-        _ = importlib.import_module('lazy').first
 
 
 def test_no_public_name_is_that_of_a_module():
     """It would be the one or the other, whichever was imported last."""
-    for path in sorted(Path(mmlape.__file__).parent.rglob('__init__.py')):
-        tree = ast.parse(path.read_text(encoding='utf-8'))
-        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        if any(getattr(call.func, 'id', '') == on_first_use.__name__ for call in calls):
-            room = '.'.join(path.parent.relative_to(ROOT).parts)
-            there = {p.stem for p in path.parent.iterdir()} - {'timm_models'}
-            assert not there & set(importlib.import_module(room).__all__) or room == 'mmlape'
-
-
-def test_a_module_follows_another(modules):
-    modules(followed='value = 1', follower='from followed import value')
-    follow({'followed': ['follower']})
-    # Whoever only asks where it is does not import it.
-    assert importlib.util.find_spec('followed').loader.get_filename('followed').endswith('.py')
-    assert importlib.util.find_spec('followed').origin.endswith('followed.py')
-    assert not {'followed', 'follower'} & set(sys.modules)
-    followed = importlib.import_module('followed')
-    assert sys.modules['follower'].value == 1
-    assert type(followed.__loader__) is type(followed.__spec__.loader) is SourceFileLoader
-
-
-def test_a_module_follows_one_that_is_there(modules):
-    modules(followed='', follower='')
-    importlib.import_module('followed')
-    finders = list(sys.meta_path)
-    follow({'followed': ['follower']})
-    assert 'follower' in sys.modules and sys.meta_path == finders
-
-
-def test_a_module_that_imports_the_one_it_follows(modules):
-    modules(followed='value = 1', follower='import followed\nvalue = followed.value + 1')
-    follow({'followed': ['follower']})
-    assert importlib.import_module('follower').value == 2
-
-
-def test_parts_of_a_package_are_followed_and_what_fails_is_tried_again(modules, tmp_path):
-    modules(package_of___init__='', package_of_part='raise ImportError("not yet")', follower='')
-    follow({'package.part': ['follower'], 'no_such_module': ['follower']})
-    for name in ('package.part', 'no_such_module'):
-        with pytest.raises(ImportError):
-            importlib.import_module(name)
-    assert 'follower' not in sys.modules
-    modules(package_of_part='value = "works"')
-    assert importlib.import_module('package.part').value == 'works'
-    assert 'follower' in sys.modules
+    lazy = [
+        path.parent
+        for path in ROOT.rglob('mmlape/**/__init__.py')
+        if 'lazy_names' in path.read_text()
+    ]
+    assert len(lazy) > 4
+    for folder in lazy:
+        package = importlib.import_module('.'.join(folder.relative_to(ROOT).parts))
+        assert not {path.stem for path in folder.iterdir()} & set(package.__all__)
+        assert all(hasattr(package, name) for name in package.__all__)
+        with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+            package.no_such_name  # noqa: B018
 
 
 FRESH = """
-import json, sys
-heavy = ('torch', 'numpy', 'mmengine', 'mmcv', 'timm')
+import os, sys
+
+def traces():
+    '''What an import could change elsewhere: finders, loaders, classes, the environment.'''
+    import mmengine, timm, torch
+    from mmengine.fileio.backends.registry_utils import backends
+    from mmengine.runner import CheckpointLoader, checkpoint
+    return dict(
+        finders=[type(finder).__name__ for finder in sys.meta_path],
+        loaders={name: made.__module__ for name, made in CheckpointLoader._schemes.items()},
+        backends=sorted(backends),
+        models=timm.list_models(),
+        globals=torch.serialization.get_safe_globals(),
+        environment=dict(os.environ),
+        children=sorted(mmengine.registry.MODELS.children),
+    )
+
 import mmlape
-assert not set(heavy) & set(sys.modules), 'import mmlape'
+assert not {'torch', 'numpy', 'mmengine', 'mmcv', 'timm', 'safetensors'} & set(sys.modules), 'import mmlape'
+known = traces()
+import importlib
+importlib.reload(mmlape)
+assert traces() == known
 
-import mmengine.registry
-before = set(sys.modules)
-loaded = [name for name in before if name.startswith('mmlape.')]
-assert 'mmlape' in mmengine.registry.MODELS.children and len(loaded) < 20, loaded
-late = ('timm', 'torchvision', 'torch._dynamo', 'mmcv', 'mmengine.runner', 'matplotlib', 'scipy')
-assert not set(late) & before, 'import mmengine'
-from mmengine.fileio import get_file_backend
-get_file_backend(backend_args=dict(backend='mmlape_whole_files'))
+from mmengine.registry import MODELS
+MODELS.get('mmlape.VisionTransformer')
+import mmlape.backbones, mmlape.engine
+now = traces()
+ours = {name: now.pop(name) for name in ('children', 'backends')}
+assert now == {name: known[name] for name in now}, 'a component'
+assert {*ours['children']} - {*known['children']} == {'mmlape'}
+assert {*ours['backends']} - {*known['backends']} <= {'mmlape_whole_files'}
 
-import mmlape.layers  # imports timm, before it is there itself
-import timm
-from mmengine.runner.checkpoint import CheckpointLoader
+import mmlape.timm_models, timm
 assert timm.is_model('lape_deit_tiny_patch16_224')
 assert timm.get_pretrained_cfg('lape_deit_tiny_patch16_224').first_conv == 'backbone.patch_embed.proj'
-assert CheckpointLoader._schemes[''].__module__ == 'mmlape.checkpoints.loader'
-assert not [name for name in sys.modules if name.startswith('mmlape.backbones')]
+mmlape.safe_loading()
+assert traces()['loaders'][''] == 'mmlape.checkpoints.loaders'
 """
 FILLED = """
 import json
 import mmengine.registry
-import mmlape
+import mmlape.registry
 names = {}
 for registry in vars(mmengine.registry).values():
     if isinstance(registry, mmengine.registry.Registry) and 'mmlape' in registry.children:
@@ -152,7 +88,7 @@ print('names: ' + json.dumps(names))
 
 
 def test_what_a_fresh_process_imports_and_what_it_then_knows(tmp_path):
-    """``import mmlape`` alone takes no time; MMEngine and timm know of mmlape as soon as both are there."""
+    """``import mmlape`` imports nothing else; neither it nor its components change anything of other packages."""
     done = run_python(FRESH, SITE, ROOT, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 

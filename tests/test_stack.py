@@ -1,4 +1,4 @@
-"""`import mmlape` on top of missing, old, new and half-built OpenMMLab packages."""
+"""`mmlape.registry` on top of missing, old, new and half-built OpenMMLab packages."""
 
 import warnings
 from pathlib import Path
@@ -27,7 +27,7 @@ def distribution(module: str) -> str:
 @pytest.mark.parametrize('module', ['mmengine', 'mmcv'])
 def test_a_missing_requirement_is_named_with_the_command(module, tmp_path):
     site = link_site_packages(tmp_path / 'site', without=(module,))
-    result = run_python('import mmlape', site, ROOT, cwd=tmp_path)
+    result = run_python('import mmlape.registry', site, ROOT, cwd=tmp_path)
     assert result.returncode == 1
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith(f'ImportError: mmlape needs {module} >= ')
@@ -58,7 +58,7 @@ def test_advice_stays_with_the_family_that_is_installed():
 def test_a_version_that_is_too_old_is_refused(module, version, needed, tmp_path):
     site = link_site_packages(tmp_path / 'site', without=(module,))
     write_package(site, module, version)
-    result = run_python('import mmlape', site, ROOT, cwd=tmp_path)
+    result = run_python('import mmlape.registry', site, ROOT, cwd=tmp_path)
     assert result.returncode == 1
     last = result.stderr.strip().splitlines()[-1]
     assert f'mmlape needs {module} >= {needed}, but {version} is installed' in last
@@ -70,7 +70,7 @@ def test_a_torch_that_is_too_old_or_missing_is_refused(version, tmp_path):
     site = link_site_packages(tmp_path / 'site', without=('torch',))
     if version:
         write_package(site, 'torch', version)
-    result = run_python('import mmlape', site, ROOT, cwd=tmp_path)
+    result = run_python('import mmlape.registry', site, ROOT, cwd=tmp_path)
     assert result.returncode == 1
     last = result.stderr.strip().splitlines()[-1]
     found = f'but {version} is installed' if version else 'which is not installed'
@@ -100,7 +100,7 @@ def test_the_lowest_torch_is_the_same_everywhere():
 def test_mmcv_without_operators_is_refused(tmp_path):
     site = link_site_packages(tmp_path / 'site', without=('mmcv',))
     write_package(site, 'mmcv', '2.1.0')
-    result = run_python('import mmlape', site, ROOT, cwd=tmp_path)
+    result = run_python('import mmlape.registry', site, ROOT, cwd=tmp_path)
     assert result.returncode == 1
     assert 'without its compiled operators (mmcv._ext)' in result.stderr
     assert 'MMCV_WITH_OPS=1' in result.stderr
@@ -117,7 +117,7 @@ def test_the_reason_is_shown_where_mmengine_swallows_it(tmp_path):
     result = run_python(code, site, ROOT, cwd=tmp_path)
     assert result.returncode == 1
     assert 'KeyError' in result.stderr
-    assert 'mmlape cannot be imported: mmlape needs mmcv' in result.stderr
+    assert 'mmlape cannot be used: mmlape needs mmcv' in result.stderr
 
 
 @pytest.mark.slow

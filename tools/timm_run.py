@@ -26,7 +26,7 @@ def main() -> None:
     script = sys.argv[1]
     if not os.path.isfile(script):
         sys.exit(f'error: there is no script {script!r}: clone timm and name its train.py')
-    import mmlape.pretraining  # noqa: F401  (registers; takes seconds, so not before the arguments are looked at)
+    import mmlape.timm_models  # noqa: F401  (registers; takes seconds, so not before the arguments are parsed)
 
     keep_freed_memory()
 

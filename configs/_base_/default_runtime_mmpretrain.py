@@ -14,6 +14,7 @@ default_hooks = dict(
     hung=dict(type='mmlape.HungProcessHook'),
     visualization=dict(type='VisualizationHook', enable=False),
     check_weights=dict(type='mmlape.CheckWeightsHook'),
+    safe_loading=dict(type='mmlape.SafeLoadingHook'),
 )
 
 env_cfg = dict(

@@ -20,6 +20,7 @@ default_hooks = dict(
     hung=dict(type='mmlape.HungProcessHook'),
     visualization=dict(type='SegVisualizationHook'),
     check_weights=dict(type='mmlape.CheckWeightsHook'),
+    safe_loading=dict(type='mmlape.SafeLoadingHook'),
 )
 
 env_cfg = dict(

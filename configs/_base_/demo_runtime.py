@@ -6,6 +6,7 @@ default_hooks = dict(
     checkpoint=dict(type='mmlape.CheckpointHook', by_epoch=False, interval=250, max_keep_ckpts=2),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     check_weights=dict(type='mmlape.CheckWeightsHook'),
+    safe_loading=dict(type='mmlape.SafeLoadingHook'),
     finite=dict(type='mmlape.StopAtNonFiniteHook'),
     exact_resume=dict(type='mmlape.ExactResumeHook'),
     hung=dict(type='mmlape.HungProcessHook'),

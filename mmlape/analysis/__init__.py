@@ -7,7 +7,7 @@ Matplotlib is loaded when something is drawn.
 
 from typing import Any
 
-from mmlape.imports import on_first_use
+from mmlape.lazy import lazy_names
 
 _PUBLIC = {
     'attention.class_token': ('ClassAttention', 'class_attention'),
@@ -66,7 +66,7 @@ _RENAMED = {
     'pick_stack': 'mmlape.analysis.pick_stage',
 }
 
-_of_module, __dir__, __all__ = on_first_use(__name__, _PUBLIC)
+_of_module, __all__ = lazy_names(__name__, _PUBLIC)
 
 
 def __getattr__(name: str) -> Any:

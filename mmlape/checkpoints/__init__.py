@@ -1,11 +1,8 @@
-"""Weights from elsewhere (timm, DeiT, PVT, ViT-Adapter, MMSegmentation, ...), with an account of every entry.
+"""Weights from elsewhere (timm, DeiT, PVT, ViT-Adapter, MMSegmentation, ...), with an account of every entry."""
 
-``import mmlape`` makes MMEngine read checkpoints without running what is in them.
-"""
+from mmlape.lazy import lazy_names
 
-from mmlape.imports import on_first_use
-
-__getattr__, __dir__, __all__ = on_first_use(
+__getattr__, __all__ = lazy_names(
     __name__,
     {
         'conversion': ('convert', 'convert_with_report'),
@@ -14,5 +11,6 @@ __getattr__, __dir__, __all__ = on_first_use(
         'pretrained': ('Pretrained',),
         'reading': ('read_checkpoint',),
         'report': ('LoadReport',),
+        'loaders': ('safe_loading',),
     },
 )

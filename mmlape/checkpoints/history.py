@@ -103,6 +103,3 @@ def check_arrays(values: Iterable[Any]) -> None:
 
 def _is_plain_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS and not value.dtype.fields
-
-
-allow_own_checkpoints()

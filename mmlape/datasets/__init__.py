@@ -1,8 +1,8 @@
 """The data sets that are built, not downloaded: of the quick start, of the experiments, and for classifiers."""
 
-from mmlape.imports import on_first_use
+from mmlape.lazy import lazy_names
 
-__getattr__, __dir__, __all__ = on_first_use(
+__getattr__, __all__ = lazy_names(
     __name__,
     {
         'digit_cells': ('build_digit_cells', 'cell_classes'),

@@ -15,6 +15,7 @@ from .non_finite_hook import NonFiniteError, StopAtNonFiniteHook
 from .position_only_hook import PositionOnlyHook
 from .resume_check import ResumeCheckHook
 from .rsqrt_lr import RsqrtLR
+from .safe_loading_hook import SafeLoadingHook
 
 __all__ = [
     'CheckDataHook',
@@ -31,6 +32,7 @@ __all__ = [
     'PositionOnlyHook',
     'ResumeCheckHook',
     'RsqrtLR',
+    'SafeLoadingHook',
     'StopAtNonFiniteHook',
     'UnsavedError',
     'check_config',

@@ -1,9 +1,10 @@
 """What the command lines of training and testing share: configs by name, options, processes, resuming."""
 
-from mmlape.imports import on_first_use
+from mmlape.lazy import lazy_names
 from mmlape.shipped import find_config, shipped_configs, shipped_folder
 
-__getattr__, __dir__, __all__ = on_first_use(
+# Imported on first use: commands parse their options before anything that takes time is imported.
+__getattr__, __all__ = lazy_names(
     __name__,
     {
         'arguments': ('AMP_DTYPES', 'add_common_options'),

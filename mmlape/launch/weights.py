@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from mmengine.config import Config
 
 from mmlape.checkpoints.errors import CheckpointError
+from mmlape.checkpoints.loaders import safe_loading
 from mmlape.checkpoints.reading import weights_only_everywhere
 
 from .processes import stop_with_message
@@ -32,5 +33,6 @@ def check_weights(cfg: Config, allow_partial: bool = False) -> None:
 @contextmanager
 def weights_only() -> Iterator[None]:
     """A run that executes nothing out of a checkpoint, and ends with one line where one cannot be taken."""
+    safe_loading()
     with stop_with_message(CheckpointError), weights_only_everywhere():
         yield

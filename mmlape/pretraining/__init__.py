@@ -1,12 +1,8 @@
 """Classifiers around our backbones, to pre-train them on ImageNet with timm's or MMPretrain's tools.
 
-:mod:`mmlape.pretraining.timm_models` registers them with timm: ``import mmlape`` imports it as soon as timm is
-imported.
+``import mmlape.timm_models`` registers them with timm.
 """
 
-from mmlape.imports import on_first_use
+from .classifier import Classifier, PyramidClassifier, ViTClassifier
 
-__getattr__, __dir__, __all__ = on_first_use(
-    __name__, {'classifier': ('Classifier', 'PyramidClassifier', 'ViTClassifier')}
-)
-__all__ += ['timm_models']
+__all__ = ['Classifier', 'PyramidClassifier', 'ViTClassifier']

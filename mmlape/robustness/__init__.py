@@ -1,9 +1,10 @@
 """How much of a model's performance is left on corrupted images: ImageNet-C and ImageNet-R for classifiers, the same
 corruptions for detectors and segmentors, on any data. See docs/robustness.md."""
 
-from mmlape.imports import on_first_use
+from mmlape.lazy import lazy_names
 
-__getattr__, __dir__, __all__ = on_first_use(
+# Imported on first use: its command parses options before PyTorch is imported.
+__getattr__, __all__ = lazy_names(
     __name__,
     {
         'corruptions': ('CorruptImage', 'corrupt', 'image_seed'),

@@ -21,6 +21,8 @@ from mmlape.launch import shipped_configs
 from mmlape.stack import weights_only_fault
 from mmlape.whole_files import write_whole
 
+pytestmark = pytest.mark.usefixtures('safe_loading')
+
 STATE = {f'layer{i}.weight': torch.arange(40.0) for i in range(3)}
 
 

@@ -11,6 +11,8 @@ from mmlape.checkpoints import CheckpointError
 from mmlape.checkpoints.reading import download_checkpoint, read_checkpoint
 from mmlape.whole_files import write_whole
 
+pytestmark = pytest.mark.usefixtures('safe_loading')
+
 STATE = {f'layer{i}.weight': torch.arange(4.0) + i for i in range(3)}
 
 

@@ -19,6 +19,8 @@ from mmlape.analysis.loading import load_backbone
 from mmlape.checkpoints import CheckpointError, Pretrained
 from mmlape.checkpoints.reading import read_checkpoint
 
+pytestmark = pytest.mark.usefixtures('safe_loading')
+
 KINDS = {
     'code': CODE,
     'config': CONFIGS,

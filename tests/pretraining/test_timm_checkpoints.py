@@ -14,7 +14,8 @@ from mmengine.registry import MODELS
 from timm.optim import create_optimizer_v2
 from timm.utils import CheckpointSaver, ModelEmaV3
 
-from mmlape.pretraining import PyramidClassifier, timm_models
+from mmlape import timm_models
+from mmlape.pretraining import PyramidClassifier
 
 TINY = 'lape_deit_tiny_patch16_224'
 IMAGES = torch.linspace(-2, 2, 2 * 3 * 64 * 64).view(2, 3, 64, 64)

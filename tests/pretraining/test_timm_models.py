@@ -11,7 +11,7 @@ from timm.models import FeatureInfo
 from timm.models._manipulate import group_parameters
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmlape.pretraining import timm_models
+from mmlape import timm_models
 
 NAMES = sorted(timm_models.MODELS_BY_NAME)
 # The small ones: what a larger one has more of is width and depth.

@@ -9,7 +9,7 @@ from collections import UserDict
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from mmlape.imports import on_first_use
+from mmlape.lazy import lazy_names
 
 if TYPE_CHECKING:
     from .base import Format
@@ -26,7 +26,7 @@ class Formats(UserDict):
         return found
 
 
-__getattr__, __dir__, __all__ = on_first_use(__name__, {'base': ('Format', 'State')})
+__getattr__, __all__ = lazy_names(__name__, {'base': ('Format', 'State')})
 __all__ += ['FORMATS', 'Formats']
 
 FORMATS = Formats(

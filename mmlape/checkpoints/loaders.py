@@ -1,8 +1,7 @@
-"""MMEngine's loaders of checkpoints, by which runners, ``Pretrained`` and upstream's tools read, replaced by ours.
+"""Safe loading: checkpoints that MMEngine's runners and upstream's tools read are read without running code in them.
 
-MMEngine's own read with ``weights_only=False``, or fall back to it; their list of what is safe holds ``getattr``, which
-is enough to run code. Ours take what :func:`read_checkpoint` takes, from the same places; importing this registers
-them.
+MMEngine's own loaders read with ``weights_only=False``, or fall back to it; their list of what is safe holds
+``getattr``, which is enough to run code. Ours take what :func:`read_checkpoint` takes, from the same places.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from mmengine.runner import checkpoint as mmengine_checkpoint
 from safetensors import safe_open
 
 from .errors import CheckpointError, MissingCheckpointError
+from .history import allow_own_checkpoints
 from .matching import listed, problems_of
 from .reading import SAFETENSORS, download_checkpoint, main_process_first, read_checkpoint
 from .shards import file_in
@@ -27,8 +27,13 @@ from .shards import file_in
 _MMCLS = 'mmcls://'
 
 
-def register() -> None:
-    """Make MMEngine read every checkpoint of this process by :func:`read_checkpoint`."""
+def safe_loading() -> None:
+    """Make MMEngine read every checkpoint of this process by :func:`read_checkpoint`, which runs nothing in it.
+
+    Our commands call it, and so does ``mmlape.SafeLoadingHook`` in our base configs before weights are loaded. In a
+    script of your own, call it before the first checkpoint is read.
+    """
+    allow_own_checkpoints()
     for prefixes, loader in (
         ('', load_from_local),
         (('http://', 'https://'), load_from_http),
@@ -110,6 +115,3 @@ def load_from_pavi(filename: str, map_location: Any = None) -> dict[str, Any]:
         MissingCheckpointError: Always.
     """
     raise MissingCheckpointError(f'{filename}: pavi:// is not read; download the file')
-
-
-register()

@@ -1,4 +1,4 @@
-"""Our classifiers under timm's names: importing this module registers them.
+"""Our classifiers under timm's names: ``import mmlape.timm_models`` registers them with timm.
 
 LN baselines that timm has itself are not repeated: ``deit_*`` (default joining), ``pvt_v2_b*``, ``swin_*``,
 ``levit_*``.
@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, register_model
+from torch import Tensor
 
-# No more: this is imported right after timm, maybe by a room of mmlape that is not imported to its end.
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from .classifier import Classifier
+from mmlape.checkpoints import convert
+from mmlape.pretraining.classifier import Classifier
+from mmlape.pretraining.options import take_indices
+from mmlape.registry import MODELS
 
 __all__: list[str] = []
 
@@ -130,8 +130,6 @@ def checkpoint_filter_fn(state: Mapping[str, Any], model: Classifier) -> dict[st
     Raises:
         ValueError: If less than 95 % of the backbone's values are there.
     """
-    from mmlape.checkpoints import convert
-
     state = next((state[key] for key in ('state_dict', 'model') if key in state), state)
     found = {name: re.fullmatch(_HEAD, name) for name in state}
     heads = {
@@ -146,11 +144,6 @@ def checkpoint_filter_fn(state: Mapping[str, Any], model: Classifier) -> dict[st
 
 
 def _create(name: str, pretrained: bool, **kwargs: Any) -> Classifier:
-    from mmlape.registry import MODELS
-
-    from .classifier import Classifier
-    from .options import take_indices
-
     options = {**MODELS_BY_NAME[name], **kwargs}
     out_indices = options.pop('out_indices', None)
     if options.get('features_only'):
