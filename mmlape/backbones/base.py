@@ -232,6 +232,17 @@ def exempt_parameters(model: nn.Module) -> set[str]:
 
 Output = Callable[[Tensor, Layout], Any]
 
+
+def mean_of_cells(tokens: Tensor, layout: Layout) -> Tensor:
+    """Mean ``(B, C)`` of the cells that a mask does not hide."""
+    cells = layout.split(tokens)[1]
+    if layout.mask is None:
+        return cells.mean(1)
+    hidden = ~layout.mask.unsqueeze(-1)
+    return cells.masked_fill(hidden, 0).sum(1) / layout.mask.sum(1, keepdim=True).clamp(min=1)
+
+
+
 # By the name of an out_type. Prefix tokens come first: the class token, the distillation token, registers.
 OUTPUTS: dict[str, Output] = {
     'featmap': lambda tokens, layout: layout.to_maps(tokens).contiguous(),
@@ -242,7 +253,7 @@ OUTPUTS: dict[str, Output] = {
     'raw': lambda tokens, layout: tokens,
     'cls_token': lambda tokens, layout: tokens[:, 0],
     'cls_and_dist': lambda tokens, layout: (tokens[:, 0], tokens[:, 1]),
-    'avg': lambda tokens, layout: layout.split(tokens)[1].mean(1),
+    'avg': mean_of_cells,
 }
 # Tokens that an out_type cannot do without.
 _NEEDED = {'cls_token': ('cls_token',), 'cls_and_dist': ('cls_token', 'dist_token')}

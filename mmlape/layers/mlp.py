@@ -108,8 +108,8 @@ class ConvMlp(nn.Module):
 
         Args:
             tokens: ``(B, H * W, C)``, or those of the levels of a pyramid, one after the other.
-            layout: Where they lie, or (height, width) of each level. A mask does not stop what is padded from reaching
-                its neighbours.
+            layout: Where they lie, or (height, width) of each level. Cells that a mask hides are zeros to their
+                neighbours.
 
         Raises:
             ValueError: If there are prefix tokens, which have no neighbours.
@@ -125,6 +125,8 @@ class ConvMlp(nn.Module):
             layout = Layout.of(tokens, cast('Layout | Grid', layout))
             if layout.num_prefix:
                 raise ValueError(f'ConvMlp takes no prefix tokens, got {layout.num_prefix}')
+            if layout.mask is not None:
+                hidden = hidden.masked_fill(~layout.mask.unsqueeze(-1), 0)
             mixed = self._mix(hidden, layout.grid)
         if isinstance(self.drop, nn.Identity):
             return gelu_linear(self.act, mixed, self.fc2)
@@ -165,11 +167,13 @@ class LocallyEnhancedMlp(nn.Module):
         self.drop = build_dropout('drop_rate', drop_rate)
 
     def forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
-        """``(B, P + H * W, C)`` to the same shape. A mask does not stop what is padded from reaching its neighbours."""
+        """``(B, P + H * W, C)`` to the same shape. Cells that a mask hides are zeros to their neighbours."""
         layout = Layout.of(tokens, layout)
         prefix, cells = layout.split(tokens)
         alone = layout.with_prefix(0)
         hidden = self.drop(F.gelu(self.fc1(cells, alone)))
+        if layout.mask is not None:
+            hidden = hidden.masked_fill(~layout.mask.unsqueeze(-1), 0)
         mixed = self.conv(alone.to_maps(hidden)).flatten(2).transpose(1, 2)
         hidden = self.drop(F.gelu(self.norm(mixed, alone)))
         return layout.join(prefix, self.drop(self.fc2(hidden, alone)))

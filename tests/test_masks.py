@@ -1,0 +1,151 @@
+"""What pools, mixes or normalises tokens reads the cells that a mask shows, and nothing of those that it hides."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from backbone_variants import ids_of_images
+from registered import BACKBONES, component
+from torch import nn
+
+from mmlape.layers import TokenEmbed
+from mmlape.layout import Layout
+from mmlape.norm import build_token_norm
+from mmlape.registry import MODELS
+
+SIZE = (40, 64)  # of images: no grid is square
+
+
+def randomised(module, std=0.3):
+    """Initial values hide what is read: norms scale by 1 or 0, biases are 0."""
+    for name, parameter in module.named_parameters():
+        if (
+            '.positions.' not in f'.{name}'
+        ):  # a map of DTN that looks at nothing but padding sees all tokens
+            nn.init.normal_(parameter, std=std)
+    return module
+
+
+def random_mask(batch, cells):
+    """More than half of the cells of each image, in other places and other numbers."""
+    mask = torch.rand(batch, cells) < torch.linspace(0.5, 0.9, batch)[:, None]
+    mask[:, cells // 2] = True
+    if cells > 1:
+        mask[:, -1] = False
+    return mask
+
+
+def stages_of(model, images):
+    """Every stage with what enters its first block: tokens, their layout, and the plan."""
+    network = getattr(model, 'vit', model)
+    if isinstance(network.stages()[0].embed, TokenEmbed):
+        (images,) = ids_of_images(None, (images,))
+    maps, position = images, None
+    for stage in network.stages():
+        tokens, layout, plan = stage.begin(maps, position)
+        yield network, stage, tokens, layout, plan
+        tokens, layout = stage.run(tokens, layout, plan)
+        maps = layout.to_maps(stage.end(tokens, layout))
+        position = stage.passed(plan, layout)
+
+
+def outcome(network, stage, tokens, layout, plan):
+    """Tokens at the end of a stage, what is pooled of them, and statistics that training has changed."""
+    torch.manual_seed(0)
+    tokens, layout = stage.run(tokens, layout, plan)
+    tokens = stage.end(tokens, layout)
+    if network.norm is not None and stage.name == network.stages()[-1].name:
+        tokens = network.norm(tokens, layout)
+    visible = tokens[layout.token_mask()]
+    if network.pool is not None:
+        visible = (visible, network.pool(tokens, layout))
+    return visible, {name: value.clone() for name, value in network.named_buffers()}
+
+
+@pytest.mark.parametrize('training', [False, True], ids=['eval', 'train'])
+@pytest.mark.parametrize('name', BACKBONES)
+def test_no_registered_part_reads_hidden_cells(name, training):
+    model = randomised(BACKBONES[name]())
+    for network, stage, tokens, layout, plan in stages_of(
+        model.train(training), torch.randn(3, 3, *SIZE)
+    ):
+        layout = replace(layout, mask=random_mask(3, layout.num_cells))
+        hidden = ~layout.token_mask()
+        other = tokens.detach().clone()
+        other[hidden] = 20 * torch.randn_like(other[hidden]) - 7
+        results = []
+        for given in (tokens, other):
+            twin = deepcopy(network)
+            (own,) = (each for each in twin.stages() if each.name == stage.name)
+            if getattr(stage.blocks[0].attn, 'reduces', False):
+                with pytest.raises(ValueError, match=r'spatial reduction takes no .* mask'):
+                    outcome(twin, own, given, layout, plan)
+            else:
+                results.append(outcome(twin, own, given, layout, plan))
+        if results:
+            torch.testing.assert_close(*results, atol=1e-4, rtol=1e-4)
+
+
+PARTS = {
+    **{
+        name: (lambda name=name, more=more: build_token_norm(component(name, **more), 8))
+        for name, more in {
+            'LN': {}, 'TokenRMS': {}, 'DTN': dict(num_heads=2), 'PowerNorm': dict(warmup_iters=1),
+            'ScaleNorm': {}, 'SwitchableNorm': dict(use_bn=True), 'TokenBN': {},
+            'TokenGN': dict(num_groups=2), 'TokenIN': {},
+        }.items()
+    },
+    'DTN pooled': lambda: build_token_norm(component('DTN', num_heads=2, pool=2), 8),
+    **{
+        f'{name} {more}': (lambda name=name, more=more: MODELS.build(component(name, embed_dims=8, **more)))
+        for name, more in [
+            ('Attention', dict(num_heads=2)),
+            ('Attention', dict(num_heads=2, inner_norm=component('TokenIN'))),
+            ('WideValueAttention', dict(num_heads=2)),
+            ('SpatialReductionAttention', dict(num_heads=2)),
+            ('BigBirdAttention', dict(num_heads=2, block_size=2, num_random=1)),
+            ('LSHAttention', dict(num_heads=2, chunk_size=4, num_buckets=4, num_rounds=2)),
+            ('Mlp', dict(hidden_dims=12, norm_cfg=component('TokenIN'))),
+            ('SwiGLU', dict(hidden_dims=12, norm_cfg=component('TokenGN', num_groups=2))),
+            ('NormedMlp', dict(hidden_dims=12)),
+            ('ConvMlp', dict(hidden_dims=12)),
+            ('LocallyEnhancedMlp', dict(hidden_dims=12)),
+            ('SequencePooling', dict()),
+            ('AttentionPooling', dict(num_heads=2)),
+        ]
+    },
+}  # fmt: skip
+WITHOUT_PREFIX = ('ConvMlp', 'SequencePooling')
+
+
+@pytest.mark.parametrize('training', [False, True], ids=['eval', 'train'])
+@pytest.mark.parametrize('name', PARTS)
+def test_hidden_rows_are_as_if_cut_off(name, training):
+    """Not read, and not counted either: what a mean divides by, how far a softmax spreads, where a grid ends."""
+    part = randomised(PARTS[name]()).train(training)
+    for prefix in (0,) if name.startswith(WITHOUT_PREFIX) else (0, 1):
+        shown = Layout((4, 5), prefix)
+        masked = Layout((7, 5), prefix, torch.arange(35).expand(2, -1) < 20)
+        tokens = torch.randn(2, masked.num_tokens, 8)
+        out, alone = (
+            deepcopy(part)(tokens[:, : where.num_tokens], where) for where in (masked, shown)
+        )
+        out = out[:, : shown.num_tokens] if out.ndim == 3 else out
+        torch.testing.assert_close(out, alone, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    'out_type',
+    ['avg', component('SequencePooling'), component('AttentionPooling', num_heads=4)],
+    ids=str,
+)
+def test_what_padding_is_embedded_as_does_not_reach_a_vector(out_type):
+    build = BACKBONES['TokenEmbed']
+    model = randomised(build(out_type=out_type)).eval()
+    ids = torch.randn(3, 3, 9, 12)
+    before = model(ids)[0]
+    model.patch_embed.embedding.weight.data[0] += 5
+    torch.testing.assert_close(model(ids)[0], before, atol=1e-5, rtol=1e-4)
+    model.patch_embed.embedding.weight.data[1] += 5
+    assert not torch.allclose(model(ids)[0], before, atol=1e-2)
