@@ -256,6 +256,8 @@ class Recipe:
                 )
                 for name in LAYER_PARTS
             }
+            # Parts of another type than the family's have the network's rates too.
+            parts = {name: {**common[name], **options} for name, options in parts.items()}
             # Hidden channels are a size of the architecture, whatever the type of the network that has them.
             parts['mlp'] = {**size.get('mlp', {}), **parts['mlp']}
             return LayerSpec(norm=norms[stage][layer], **parts)

@@ -16,7 +16,7 @@ class DINOLoss(nn.Module):
     """Cross-entropy between the teacher's distribution of a global view and the student's of every other view (DINO,
     ICCV 2021, equation 2), with the teacher's scores centred (equation 4) and sharpened.
 
-    The centre is a moving average of the teacher's scores over the batches of all processes.
+    The centre is a moving average of the teacher's scores over all images of all processes.
 
     Args:
         num_channels: Scores ``K`` of the heads.
@@ -72,6 +72,8 @@ class DINOLoss(nn.Module):
 
     @torch.no_grad()
     def _move_centre(self, scores: Tensor) -> None:
-        mean = scores.flatten(0, 1).mean(0)
-        all_reduce(mean, op='mean')
-        self.centre.lerp_(mean, 1 - self.centre_momentum)
+        rows = scores.flatten(0, 1)
+        # Batches may differ in size: the last one of an epoch does, on some processes.
+        total = torch.cat([rows.sum(0), rows.new_tensor([len(rows)])])
+        all_reduce(total)
+        self.centre.lerp_(total[:-1] / total[-1], 1 - self.centre_momentum)
