@@ -1,0 +1,435 @@
+"""What knows where a token is, beside the same by loops over (y, x): grids that are not square, with odd sides that no
+window, patch or ratio divides."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from backbone_variants import build_adapter, build_swin
+from torch import nn
+
+from mmlape.layers import (
+    Attention,
+    AttentionSubsampling,
+    ConvMlp,
+    DeformableAttention,
+    Injector,
+    LocallyEnhancedMlp,
+    PatchMerging,
+    ShiftedWindowAttention,
+    SpatialReductionAttention,
+    TokensToToken,
+    sampling_plan,
+)
+from mmlape.layout import Layout
+from mmlape.position import (
+    FactorizedPosition,
+    GaborPosition,
+    LearnedPosition,
+    QuadraticBias,
+    RelativePositionBias,
+    SharedRelativePositionBias,
+    SinusoidalPosition,
+)
+
+
+def randomised(module, std=0.5):
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=std)
+    return module.eval().double()
+
+
+def cells(height, width):
+    """(y, x) in raster order."""
+    return list(itertools.product(range(height), range(width)))
+
+
+def random(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def mixed(tokens, grid, conv):
+    """A 3 x 3 depthwise convolution of ``(B, H * W, C)``, cell by cell."""
+    height, width = grid
+    out = conv.bias.expand_as(tokens).clone()
+    for (y, x), dy, dx in itertools.product(cells(*grid), (-1, 0, 1), (-1, 0, 1)):
+        if 0 <= y + dy < height and 0 <= x + dx < width:
+            source = tokens[:, (y + dy) * width + x + dx]
+            out[:, y * width + x] += conv.weight[:, 0, dy + 1, dx + 1] * source
+    return out
+
+
+@pytest.mark.parametrize('prefix', [0, 2])
+def test_locally_enhanced_mlp(prefix):
+    mlp, grid = randomised(LocallyEnhancedMlp(4, 6, norm_cfg=dict(type='mmlape.LN'))), (3, 5)
+    tokens = random(2, prefix + 15, 4)
+    hidden = F.gelu(mlp.fc1(tokens[:, prefix:]))
+    expected = mlp.fc2(F.gelu(mlp.norm(mixed(hidden, grid, mlp.conv))))
+    out = mlp(tokens, Layout(grid, prefix))
+    torch.testing.assert_close(out[:, prefix:], expected)
+    assert torch.equal(out[:, :prefix], tokens[:, :prefix])
+
+
+@pytest.mark.parametrize('options', [{}, dict(drop_rate=0.1), dict(extra_relu=True)], ids=str)
+@pytest.mark.parametrize('levels', [[(3, 5)], [(5, 3), (2, 4), (1, 2)]], ids=str)
+def test_convolutional_mlp(levels, options):
+    mlp = randomised(ConvMlp(4, 6, **options))
+    parts = [random(2, height * width, 4) for height, width in levels]
+    expected = []
+    for part, grid in zip(parts, levels, strict=True):
+        hidden = mlp.fc1(part).relu() if options.get('extra_relu') else mlp.fc1(part)
+        expected.append(mlp.fc2(F.gelu(mixed(hidden, grid, mlp.dwconv['dwconv']))))
+    out = mlp(torch.cat(parts, dim=1), levels if len(levels) > 1 else levels[0])
+    torch.testing.assert_close(out, torch.cat(expected, dim=1))
+
+
+def between(table, y, x):
+    """Linear interpolation of ``(rows, columns, heads)``, clamped to it."""
+    y, x = (min(max(at, 0), side - 1) for at, side in zip((y, x), table.shape, strict=False))
+    top, left = math.floor(y), math.floor(x)
+    down, right = min(top + 1, table.shape[0] - 1), min(left + 1, table.shape[1] - 1)
+    above = torch.lerp(table[top, left], table[top, right], x - left)
+    below = torch.lerp(table[down, left], table[down, right], x - left)
+    return torch.lerp(above, below, y - top)
+
+
+def centre(index, count, others):
+    """Where the cell ``index`` of ``count`` lies on an axis of ``others`` cells, in their cells."""
+    return (index + 0.5) * others / count - 0.5
+
+
+@pytest.mark.parametrize('kind', [RelativePositionBias, SharedRelativePositionBias])
+@pytest.mark.parametrize('keys_on', [(3, 4), (2, 2), (1, 3)])
+@pytest.mark.parametrize('options', [{}, dict(mirrored=True), dict(prefix_scores=True)], ids=str)
+def test_relative_bias(kind, options, keys_on):
+    position = randomised(kind(8, 2, (3, 4), **options))
+    prefix = 2 if 'prefix_scores' in options else 0
+    query, key = Layout((3, 4), prefix), Layout(keys_on, prefix)
+    table = position.relative_position_bias_table
+    if 'mirrored' in options:
+        near = [table[abs(y - 2) * 4 + abs(x - 3)] for y, x in cells(5, 7)]
+        table = torch.stack(near)
+    table = table.view(5, 7, 2)
+    found = position(query, key).bias(query, key)[0]
+    for (i, (y, x)), (j, (v, u)) in itertools.product(
+        enumerate(cells(3, 4)), enumerate(cells(*keys_on))
+    ):
+        offset = y - centre(v, keys_on[0], 3), x - centre(u, keys_on[1], 4)
+        expected = between(table, offset[0] + 2, offset[1] + 3)
+        torch.testing.assert_close(found[:, prefix + i, prefix + j], expected, atol=1e-5, rtol=1e-5)
+    if prefix:
+        reading, read, among = position.prefix_table
+        assert (found[:, :2, 2:] == reading[:, None, None]).all()
+        assert (found[:, 2:, :2] == read[:, None, None]).all()
+        assert (found[:, :2, :2] == among[:, None, None]).all()
+
+
+@pytest.mark.parametrize('keys_on', [(3, 5), (2, 2)])
+def test_quadratic_bias(keys_on):
+    position = randomised(QuadraticBias(8, 2, (3, 5)))
+    query, key = Layout((3, 5), 1), Layout(keys_on, 1)
+    found = position(query, key).bias(query, key)[0]
+    a_x, a_y, a_2 = position.scores.weight.unbind(dim=1)
+    for (i, (y, x)), (j, (v, u)) in itertools.product(
+        enumerate(cells(3, 5)), enumerate(cells(*keys_on))
+    ):
+        dy, dx = centre(y, 3, keys_on[0]) - v, centre(x, 5, keys_on[1]) - u
+        expected = a_x * dx + a_y * dy + a_2 * (dx * dx + dy * dy)
+        torch.testing.assert_close(found[:, 1 + i, 1 + j], expected)
+    assert not found[:, 0].any() and not found[:, :, 0].any()
+
+
+@pytest.mark.parametrize('grid', [(3, 5), (4, 1), (1, 6)])
+def test_gabor_functions_and_edges(grid):
+    position = randomised(GaborPosition(4, (7, 7), num_prefix_tokens=1))
+    (found,), (height, width) = position(grid), grid
+
+    def wave(gabor, t):
+        span, length = (0.02 + F.softplus(raw) for raw in (gabor.raw_width, gabor.raw_wavelength))
+        return (
+            gabor.weight
+            * torch.exp(-t * t / 2 / span**2)
+            * torch.cos(2 * math.pi * t / length + gabor.phase)
+        )
+
+    left, right, top, bottom = position.edges[0]
+    for i, (y, x) in enumerate(cells(*grid)):
+        across, down = (
+            2 * at / (side - 1) - 1 if side > 1 else 0.0 for at, side in ((x, width), (y, height))
+        )
+        expected = wave(position.gabor_x, across) + wave(position.gabor_y, down) + position.bias
+        expected = expected + (x == 0) * left + (x == width - 1) * right
+        expected = expected + (y == 0) * top + (y == height - 1) * bottom
+        torch.testing.assert_close(found[1 + i], expected.view(4))
+
+
+def test_tables_are_in_raster_order():
+    sinusoids = SinusoidalPosition(8, (3, 5), axes=2).double()((3, 5))[0].view(3, 5, 8)
+    assert all(torch.equal(sinusoids[0, :, :4], row[:, :4]) for row in sinusoids) or all(
+        torch.equal(sinusoids[0, :, 4:], row[:, 4:]) for row in sinusoids
+    )
+    learned = randomised(LearnedPosition(4, (3, 5), num_prefix_tokens=1))
+    table = learned.pos_embed[0, 1:].view(3, 5, 4).movedim(-1, 0)[None].float()
+    for size in ((4, 7), (2, 9)):
+        wanted = F.interpolate(table, size=size, mode='bicubic', align_corners=False)
+        found = learned(size)[0, 1:].view(*size, 4)
+        torch.testing.assert_close(found, wanted[0].movedim(0, -1).to(found), atol=1e-5, rtol=1e-5)
+    factorized = randomised(FactorizedPosition(4, (3, 5)))
+    tables = sorted(factorized.parameters(), key=lambda table: table.numel())
+    assert [table.numel() for table in tables] == [3 * 4, 5 * 4]
+    rows, columns = (table.view(-1, 4) for table in tables)
+    expected = rows[:, None] + columns
+    torch.testing.assert_close(factorized((3, 5))[0].view(3, 5, 4), expected)
+
+
+def attended(layer, query, key, value, seen, bias=None):
+    """``(B, N, C)`` each to what each query reads of the keys that it sees, ``seen`` ``(N, M)``."""
+    heads = [
+        part.unflatten(-1, (layer.num_heads, -1)).transpose(1, 2) for part in (query, key, value)
+    ]
+    scores = heads[0] @ heads[1].transpose(-1, -2) / heads[2].shape[-1] ** 0.5
+    scores = scores if bias is None else scores + bias
+    shares = scores.masked_fill(~seen, -math.inf).softmax(dim=-1)
+    return layer.proj((shares @ heads[2]).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize('prefix', [0, 2])
+def test_windows(prefix):
+    """Padding after the projection has keys of zero; a prefix token is in every window."""
+    layer, grid = randomised(Attention(8, 2, window_size=(2, 3))), (5, 7)
+    tokens = random(2, prefix + 35, 8)
+    qkv = layer.qkv(tokens)
+    padded = cells(6, 9)  # in whole windows
+    rows = [prefix + y * 7 + x if y < 5 and x < 7 else None for y, x in padded]
+    nothing = torch.zeros_like(qkv[:, :1])
+    all_of = [qkv[:, :prefix], *(nothing if row is None else qkv[:, row : row + 1] for row in rows)]
+    query, key, value = torch.cat(all_of, dim=1).chunk(3, dim=-1)
+    windows = torch.tensor([-1] * prefix + [y // 2 * 3 + x // 3 for y, x in padded])
+    there = torch.tensor([True] * prefix + [row is not None for row in rows])
+    seen = (windows[:, None] == windows) | (windows == -1)
+    seen |= (windows[:, None] == -1) & there  # prefix tokens read all that is there
+    expected = attended(layer, query, key, value, seen)[:, there]
+    torch.testing.assert_close(layer(tokens, Layout(grid, prefix)), expected)
+
+
+@pytest.mark.parametrize('alone', [False, True])
+@pytest.mark.parametrize('grid', [(5, 7), (5, 3), (2, 8), (4, 6)])
+def test_shifted_windows(grid, alone):
+    """Padding before the projection has the bias as its key; offsets are those in a window."""
+    window, shift = (2, 3), (1, 2)
+    bias = RelativePositionBias(8, 2, grid, window_size=window)
+    layer = randomised(ShiftedWindowAttention(8, 2, True, window, shift, alone, position=bias))
+    (height, width), tokens = grid, random(2, grid[0] * grid[1], 8)
+    sides = [-(-side // step) * step for side, step in zip(grid, window, strict=True)]
+    maps = F.pad(
+        tokens.view(2, height, width, 8), (0, 0, 0, sides[1] - width, 0, sides[0] - height)
+    )
+    query, key, value = layer.qkv(maps.flatten(1, 2)).chunk(3, dim=-1)
+    moves = [s if alone or side > w else 0 for s, side, w in zip(shift, sides, window, strict=True)]
+    place = []
+    for cell in cells(*sides):
+        moved = [(at - move) % side for at, move, side in zip(cell, moves, sides, strict=True)]
+        wrapped = [m >= side - move for m, move, side in zip(moved, moves, sides, strict=True)]
+        place.append((moved, [m // w for m, w in zip(moved, window, strict=True)], wrapped))
+    seen = torch.tensor([[a[1:] == b[1:] for b in place] for a in place])
+    table = bias.relative_position_bias_table
+    added = torch.zeros(2, len(place), len(place), dtype=torch.float64)
+    for i, j in seen.nonzero().tolist():
+        dy, dx = (a - b for a, b in zip(place[i][0], place[j][0], strict=True))
+        added[:, i, j] = table[(dy + 1) * 5 + dx + 2]
+    expected = attended(layer, query, key, value, seen, added).unflatten(1, sides)
+    expected = expected[:, :height, :width].flatten(1, 2)
+    torch.testing.assert_close(layer(tokens, grid), expected)
+
+
+@pytest.mark.parametrize(
+    'options', [dict(sr_ratio=2), dict(sr_ratio=3), dict(linear=True)], ids=str
+)
+def test_spatial_reduction(options):
+    layer, (height, width) = randomised(SpatialReductionAttention(8, 2, **options)), (5, 9)
+    tokens = random(2, 45, 8)
+    maps = tokens.view(2, height, width, 8)
+    if 'linear' in options:
+        spans = [
+            [(side * i // 7, -(-side * (i + 1) // 7)) for i in range(7)] for side in (height, width)
+        ]
+        pooled = [maps[:, a:b, c:d].mean((1, 2)) for (a, b), (c, d) in itertools.product(*spans)]
+        reduced = torch.stack(pooled, dim=1) @ layer.sr.weight.flatten(1).T + layer.sr.bias
+        source = F.gelu(layer.norm(reduced))
+    else:
+        side = options['sr_ratio']
+        rows, columns = -(-height // side), -(-width // side)
+        reduced = layer.sr.bias.expand(2, rows * columns, -1).clone()
+        for (v, u), (dy, dx) in itertools.product(cells(rows, columns), cells(side, side)):
+            y, x = v * side + dy, u * side + dx
+            if y < height and x < width:
+                reduced[:, v * columns + u] += maps[:, y, x] @ layer.sr.weight[:, :, dy, dx].T
+        source = layer.norm(reduced)
+    key, value = layer.kv(source).chunk(2, dim=-1)
+    seen = torch.ones(45, source.shape[1], dtype=torch.bool)
+    torch.testing.assert_close(
+        layer(tokens, (5, 9)), attended(layer, layer.q(tokens), key, value, seen)
+    )
+
+
+def test_patch_merging():
+    merging, maps = randomised(PatchMerging(2, 3)), random(2, 2, 5, 3)
+    tokens, layout = merging(maps)
+    assert layout.grid == (3, 2)
+    padded = F.pad(maps, (0, 1, 0, 1))
+    for i, (y, x) in enumerate(cells(3, 2)):
+        four = [padded[:, :, 2 * y + dy, 2 * x + dx] for dy, dx in ((0, 0), (1, 0), (0, 1), (1, 1))]
+        expected = merging.reduction(merging.norm(torch.cat(four, dim=1)[:, None]))[:, 0]
+        torch.testing.assert_close(tokens[:, i], expected)
+
+
+def test_tokens_of_tokens():
+    """Soft splits patch by patch; the layers between them mix all tokens, and are given."""
+    stem = randomised(
+        TokensToToken(embed_dims=6, token_dims=4, tokens=dict(type='mmlape.TransformerTokens'))
+    )
+    image = random(1, 3, 20, 41)
+
+    def split(maps, side, step):
+        height, width = (-(-size // step) for size in maps.shape[2:])
+        maps = F.pad(maps, (0, width * step - maps.shape[3], 0, height * step - maps.shape[2]))
+        maps = F.pad(maps, [(side - step + 1) // 2] * 4)
+        patches = [
+            maps[:, :, y * step :, x * step :][..., :side, :side] for y, x in cells(height, width)
+        ]
+        return torch.stack([patch.flatten(1) for patch in patches], dim=1), (height, width)
+
+    tokens, grid = split(image, 7, 4)
+    for layer in (stem.attention1, stem.attention2):
+        tokens, grid = split(layer(tokens).transpose(1, 2).unflatten(2, grid), 3, 2)
+    found, layout = stem(image)
+    assert layout.grid == grid == (2, 3)
+    torch.testing.assert_close(found, stem.project(tokens))
+
+
+def test_subsampling():
+    """Every other row and column asks; heads have channels of their own width."""
+    layer = AttentionSubsampling(
+        4, (5, 3), 6, num_heads=2, key_dims=3, value_ratio=2, norm_cfg=dict(type='mmlape.LN')
+    )
+    layer, maps = randomised(layer), random(2, 4, 5, 3)
+    found, layout = layer(maps)
+    assert layout.grid == (3, 2)
+    attn, tokens = layer.attn, maps.flatten(2).transpose(1, 2)
+    asking = [(y, x) for y, x in cells(5, 3) if y % 2 == x % 2 == 0]
+    both = attn.kv(tokens).unflatten(-1, (2, 9))
+    query = attn.q(torch.stack([maps[:, :, y, x] for y, x in asking], dim=1)).unflatten(-1, (2, 3))
+    scores = torch.einsum('bqgd,bkgd->bgqk', query, both[..., :3]) / 3**0.5
+    table = attn.offset_bias.relative_position_bias_table
+    near = [[table[abs(y - v) * 3 + abs(x - u)] for v, u in cells(5, 3)] for y, x in asking]
+    scores = scores + torch.stack([torch.stack(row) for row in near]).movedim(-1, 0)
+    read = torch.einsum('bgqk,bkgd->bqgd', scores.softmax(dim=-1), both[..., 3:]).flatten(2)
+    out = attn.proj(F.hardswish(read))
+    torch.testing.assert_close(found, out + layer.norm(layer.mlp(out, layout)))
+
+
+SHAPES = ((3, 5), (2, 3))
+
+
+def test_deformable_sampling_of_maps():
+    """Bilinear, zeros outside, (x, y) in units of each map's own sides."""
+    layer = randomised(DeformableAttention(8, num_heads=2, num_levels=2, num_points=3))
+    query, value = random(1, 4 * 7, 8), random(1, 15 + 6, 8)
+    plan = sampling_plan(((4, 7),), SHAPES, torch.device('cpu'), (0.75, 1.25))
+    offsets = layer.sampling_offsets(query)[0].view(28, 2, 2, 3, 2)
+    shares = layer.attention_weights(query)[0].view(28, 2, 6).softmax(-1).view(28, 2, 2, 3)
+    levels = layer.value_proj(value)[0].split([15, 6])
+    read = torch.zeros(28, 2, 4, dtype=torch.float64)
+    for q, (y, x) in enumerate(cells(4, 7)):
+        for head, level, point in itertools.product(range(2), range(2), range(3)):
+            height, width = SHAPES[level]
+            dx, dy = offsets[q, head, level, point].tolist()
+            at_y, at_x = (
+                0.75 * (y + 0.5) / 4 * height + dy - 0.5,
+                1.25 * (x + 0.5) / 7 * width + dx - 0.5,
+            )
+            for v, u in cells(height, width):
+                near = max(0, 1 - abs(at_y - v)) * max(0, 1 - abs(at_x - u))
+                read[q, head] += (
+                    near
+                    * shares[q, head, level, point]
+                    * levels[level][v * width + u].view(2, 4)[head]
+                )
+    torch.testing.assert_close(
+        layer(query, value, plan)[0], layer.output_proj(read.flatten(1)), atol=1e-5, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize('patch', [12, 14, 16])
+def test_reference_points_of_the_adapter_are_pixels(patch, monkeypatch):
+    """Both streams mean the same pixel, where patches do not divide 32 and the two padded images differ."""
+    model = build_adapter(dict(patch_size=patch)).eval()
+    plans = []
+    for interaction in model.interactions:
+        for module in (interaction.injector, *interaction.extractors()):
+            module.register_forward_pre_hook(
+                lambda module, given: plans.append((type(module), given[2]))
+            )
+    height, width = 40, 75
+    model(torch.randn(1, 3, height, width))
+    pyramid = [-(-side // 32) * 32 for side in (height, width)]
+    grid = [-(-side // patch) for side in pyramid]
+    inside = [side * patch for side in grid]
+    for kind, plan in plans:
+        into_tokens = kind is Injector
+        steps = [patch] if into_tokens else [8, 16, 32]
+        extent = inside if into_tokens else pyramid
+        pixels = [
+            ((x + 0.5) * step, (y + 0.5) * step)
+            for step in steps
+            for y, x in cells(extent[0] // step, extent[1] // step)
+        ]
+        across = pyramid if into_tokens else inside
+        expected = torch.tensor(pixels) / torch.tensor(across[::-1])
+        torch.testing.assert_close(plan.reference_points.view(-1, 2), expected)
+        sampled = [[side // s for side in pyramid] for s in (8, 16, 32)] if into_tokens else [grid]
+        assert [list(shape) for shape in plan.shapes] == sampled
+
+
+@pytest.mark.parametrize('joining', ['LaPE', 'LaPE layers', 'LaPE sharing', 'SharedJoining'])
+def test_position_goes_on_from_stage_to_stage(joining):
+    """The last norm of a stage is handed over, merged as tokens are, on maps with odd sides."""
+    options = {'LaPE layers': dict(layers=1), 'LaPE sharing': dict(progressive=False)}.get(
+        joining, {}
+    )
+    model = build_swin(
+        position=dict(type='mmlape.LearnedPosition'),
+        joining=dict(options, type=f'mmlape.{joining.split()[0]}'),
+    )
+    model, found, embedded = randomised(model), [], []
+    for stage in model.stages():
+        stage.embed.register_forward_hook(lambda *call: embedded.append(call[2][0]))
+        for block in stage.blocks:
+            block.register_forward_pre_hook(lambda _, given: found.append((given[0], given[2])))
+    image = random(1, 3, 72, 44)  # 18 x 11, 9 x 6, 5 x 3, 3 x 2
+    model(image)
+    position = model.position1.embedding((18, 11))
+    grid, index = (18, 11), 0
+    for number, stage in enumerate(model.stages()):
+        if number:
+            maps = position.transpose(1, 2).unflatten(2, grid)
+            position, layout = stage.embed(maps)
+            grid = layout.grid
+        for layer in range(len(stage.blocks)):
+            tokens, given = found[index]
+            index += 1
+            if joining == 'SharedJoining':
+                if layer == 0:  # tokens are embedded first, then the position that comes with them
+                    torch.testing.assert_close(tokens, embedded[max(0, 2 * number - 1)] + position)
+                assert given is None
+                continue
+            if joining == 'LaPE layers' and layer:
+                assert given is None
+                continue
+            norm = stage.position.joining.norms[layer]
+            normed = F.layer_norm(position, position.shape[-1:], norm.weight, norm.bias, 1e-6)
+            torch.testing.assert_close(given, normed)
+            position = position if joining == 'LaPE sharing' else normed
+    assert index == sum(len(stage.blocks) for stage in model.stages())
