@@ -146,7 +146,7 @@ def test_training_equals_that_of_one_process(trained):
         for name, parameter in model.named_parameters():
             if name in own[0]:
                 parameter.grad = (own[0][name] + own[1][name]) / 2
-        for group, rate in zip(optimizer.param_groups, both[0]['rates']):
+        for group, rate in zip(optimizer.param_groups, both[0]['rates'], strict=True):
             group['lr'] = rate
         optimizer.step()
     reached = records(folder, ITERATIONS - 1)[0]['state']
@@ -259,7 +259,7 @@ def test_position_alone(tmp_path):
     names = set(last[0]['gradients'])
     assert names == set(last[1]['gradients']) and len(names) > 4
     assert all(name.startswith('backbone.vit.position.') for name in names)
-    for before, after in zip(first, last):
+    for before, after in zip(first, last, strict=True):
         assert after['wrapper'] == 'MMDistributedDataParallel'
         moved = [n for n, v in before['state'].items() if not torch.equal(v, after['state'][n])]
         assert len(moved) == len(names)

@@ -96,7 +96,9 @@ def expected_shapes(model, batch, size):
         size = (1, min(sum(size), math.prod(size)))
     shapes, grid = [], size
     for number, stage in enumerate(model.stages()):
-        grid = tuple(math.ceil(side / step) for side, step in zip(grid, stage.embed.stride))
+        grid = tuple(
+            math.ceil(side / step) for side, step in zip(grid, stage.embed.stride, strict=True)
+        )
         layers = len(stage.blocks) if model.counts == 'layers' else 1
         for unit in range(number, number + layers):
             if unit in model.out_indices:
@@ -179,5 +181,5 @@ def test_pixels_that_are_not_finite(name, value):
         images[0, 1, 5, 7] = value
         after = tree_leaves(model(images))
     assert not all(output[0].isfinite().all() for output in after)
-    for output, expected in zip(after, before):
+    for output, expected in zip(after, before, strict=True):
         torch.testing.assert_close(output[1], expected[1], rtol=1e-5, atol=1e-5)

@@ -117,7 +117,7 @@ def test_as_a_fresh_model_answers(name):
         if checked.wrong(model, model.state_dict()):
             failed.append(change.__name__)
     after = tree_leaves(model(IMAGE))
-    assert not any(a.numel() and torch.equal(a, b) for a, b in zip(after, before))
+    assert not any(a.numel() and torch.equal(a, b) for a, b in zip(after, before, strict=True))
     averages = {way: make(model) for way, make in AVERAGES.items()}
     for average in averages.values():  # the first update may copy
         update(average, model)

@@ -143,7 +143,7 @@ def test_recomputation_equals_plain_in_training(name, data):
     """Losses, weights and statistics of six steps with drop path, bit for bit."""
     drop = dict(drop_path_rate=0.2) if name == 'retinanet' else dict(vit=dict(drop_path_rate=0.2))
     configs = [config_of(name, data) for _ in range(2)]
-    for cfg, with_cp in zip(configs, (False, True)):
+    for cfg, with_cp in zip(configs, (False, True), strict=True):
         cfg.model.backbone = ConfigDict(
             Config._merge_a_into_b(dict(drop, with_cp=with_cp), cfg.model.backbone)
         )

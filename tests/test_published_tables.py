@@ -30,7 +30,9 @@ def in_the_papers():
             if config is not None:
                 key = (config, table['paper'], table['table'])
                 assert key not in found, key
-                found[key] = dict(zip(table['columns'], figures), Dataset=table['data'])
+                found[key] = dict(
+                    zip(table['columns'], figures, strict=True), Dataset=table['data']
+                )
                 found[key].pop(NOT_IN_METAFILES, None)
     return found
 

@@ -69,8 +69,9 @@ def build_list_ops(
         num_val: Number of validation expressions.
         num_test: Number of test expressions.
         length: Least and greatest number of tokens, closing brackets included. Published: more than 500, fewer than
-        2000. max_depth: Depth of the deepest digits; the root has depth 1, so that operators nest up to 9 deep by
-        default. max_args: Most arguments of an operator, at least 2.
+            2000.
+        max_depth: Depth of the deepest digits; the root has depth 1, so that operators nest up to 9 deep by default.
+        max_args: Most arguments of an operator, at least 2.
         seed: Seed of everything random.
 
     Returns:

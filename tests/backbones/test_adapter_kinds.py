@@ -40,7 +40,7 @@ def test_around_it(kind, flavour):
     assert all(not name.startswith('vit.') for name in report.fresh)
     prefix = model.vit.num_prefix_tokens
     seen = dict(blocks=set(), injectors=set())
-    for block, interaction in zip(model.vit.blocks, model.interactions):
+    for block, interaction in zip(model.vit.blocks, model.interactions, strict=True):
         block.register_forward_pre_hook(lambda _, inputs: seen['blocks'].add(inputs[0].shape[1]))
         interaction.injector.register_forward_pre_hook(
             lambda _, inputs: seen['injectors'].add(inputs[0].shape[1])
@@ -49,7 +49,7 @@ def test_around_it(kind, flavour):
         for tokens in seen.values():
             tokens.clear()
         maps = model(torch.randn(2, 3, height, width))
-        for stride, each in zip((4, 8, 16, 32), maps):
+        for stride, each in zip((4, 8, 16, 32), maps, strict=True):
             assert each.shape == (2, 48, -(-height // stride), -(-width // stride))
         (cells,) = seen['injectors']
         padded = [-(-(-(-side // 32) * 32) // patch) for side in (height, width)]

@@ -23,7 +23,7 @@ def test_pads_by_less_than_a_patch_and_a_coarsest_cell(size, patch):
         outputs = model(torch.empty(1, 3, *size))
     assert seen.keys() == {'spm', 'vit'}
     for sides in seen.values():
-        assert all(0 <= side - own < patch + 32 for side, own in zip(sides, size))
+        assert all(0 <= side - own < patch + 32 for side, own in zip(sides, size, strict=True))
     assert [tuple(out.shape[2:]) for out in outputs] == [
         tuple(-(-side // stride) for side in size) for stride in STRIDES
     ]
@@ -66,7 +66,7 @@ def test_what_a_vit_adds_lies_where_it_was_in_the_image(patch, size, feature):
     sides = (patch, patch) if isinstance(patch, int) else patch
     with torch.no_grad():
         outputs = model(torch.zeros(1, 3, *size))
-    for stride, out in zip(STRIDES, outputs):
+    for stride, out in zip(STRIDES, outputs, strict=True):
         expected = coordinates(*out.shape[2:], stride, stride)
         # Beyond the centres of the first and last patch there is nothing to interpolate.
         inner = [

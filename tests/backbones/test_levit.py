@@ -160,7 +160,7 @@ def test_bias_of_offsets_without_signs():
     table = torch.nn.init.normal_(bias.relative_position_bias_table)
     found = bias.bias((3, 4))[0].unflatten(2, (3, 4)).unflatten(1, (3, 4))
     for query, key in (((0, 0), (2, 3)), ((2, 1), (0, 3)), ((1, 2), (1, 2))):
-        offset = [abs(a - b) for a, b in zip(query, key)]
+        offset = [abs(a - b) for a, b in zip(query, key, strict=True)]
         torch.testing.assert_close(
             found[(slice(None), *query, *key)], table[4 * offset[0] + offset[1]]
         )

@@ -12,7 +12,9 @@ from mmlape.norm import DTN, LN
 @pytest.mark.parametrize('options', [dict(), dict(with_cls_token=True), dict(version='V2')])
 def test_any_image_size(options, size):
     """448 x 448 and other sizes at which the published code compares grids with stage 1's raise there."""
-    for maps, stride in zip(build_pvt(**options).eval()(torch.randn(1, 3, *size)), (4, 8, 16, 32)):
+    for maps, stride in zip(
+        build_pvt(**options).eval()(torch.randn(1, 3, *size)), (4, 8, 16, 32), strict=True
+    ):
         assert maps.shape[-2:] == (-(-size[0] // stride), -(-size[1] // stride))
 
 
@@ -40,7 +42,7 @@ def test_names_are_the_published_ones():
 def test_lape_adds_its_norms_and_no_stem():
     """Two vectors per layer and stage; a stage's position reaches all its layers."""
     default, lape = build_pvt(), build_pvt(joining=dict(type='mmlape.LaPE'))
-    added = sum(2 * dims * depth for dims, depth in zip([8, 16, 20, 32], [1, 2, 1, 1]))
+    added = sum(2 * dims * depth for dims, depth in zip([8, 16, 20, 32], [1, 2, 1, 1], strict=True))
     assert count_parameters(lape) - count_parameters(default) == added
     plan = lape.position2((4, 4))
     assert plan.stem is None and len(plan.attention) == 2
@@ -92,7 +94,7 @@ def test_switch_to_deploy_changes_no_bit(monkeypatch):
     calls = count_plans(model, monkeypatch)
     model.switch_to_deploy()
     for _ in range(2):
-        assert all(torch.equal(a, b) for a, b in zip(before, model(image)))
+        assert all(torch.equal(a, b) for a, b in zip(before, model(image), strict=True))
     assert calls == [1, 2, 3, 4] and not any(p.requires_grad for p in model.parameters())
 
 
@@ -200,7 +202,7 @@ def test_dtn_options_win_over_the_published_ones():
 @pytest.mark.parametrize('size', [(1, 1), (33, 700), (100, 52)])
 def test_dtn_at_any_size(size):
     model = build_pvt(norm_cfg=dict(type='mmlape.DTN'), joining=dict(type='mmlape.LaPE'))
-    for maps, stride in zip(model(torch.randn(2, 3, *size)), (4, 8, 16, 32)):
+    for maps, stride in zip(model(torch.randn(2, 3, *size)), (4, 8, 16, 32), strict=True):
         assert maps.shape[-2:] == (-(-size[0] // stride), -(-size[1] // stride))
         assert maps.isfinite().all()
 
@@ -210,7 +212,7 @@ def test_dtn_adds_five_values_per_head():
     heads, depths = [4, 4, 5, 8], PYRAMID_ARCH['depths']
     plain = build_pvt(num_heads=heads)
     dtn = build_pvt(num_heads=heads, norm_cfg=dict(type='mmlape.DTN'))
-    norms = sum(2 * depth * count for depth, count in zip(depths[:3], heads))
+    norms = sum(2 * depth * count for depth, count in zip(depths[:3], heads[:3], strict=True))
     assert count_parameters(dtn) - count_parameters(plain) == 5 * norms
 
 

@@ -124,7 +124,7 @@ def test_lapes_chain_crosses_merging():
     with torch.no_grad():
         table.add_(torch.randn(table.shape))
     changed = model(torch.ones(1, 3, 64, 64))
-    assert all((a - b).abs().max() > 1e-3 for a, b in zip(before, changed))
+    assert all((a - b).abs().max() > 1e-3 for a, b in zip(before, changed, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_maps_and_gradients_are_those_of_mmpretrain(size):
         ours.load_state_dict(convert(theirs.state_dict(), source, ours), strict=True)
     images = [torch.randn(2, 3, *size).requires_grad_() for _ in range(2)]
     images[1].data.copy_(images[0].data)
-    outputs = [model(image) for model, image in zip((ours, theirs), images)]
+    outputs = [model(image) for model, image in zip((ours, theirs), images, strict=True)]
     for mine, other in zip(*outputs, strict=True):
         torch.testing.assert_close(mine, other, atol=1e-4, rtol=1e-4)
     for maps in outputs:

@@ -69,8 +69,10 @@ def test_recomputed_equals_plain(build):
         loss(outputs).backward()
         results.append((outputs, [p.grad.clone() for p in model.parameters()]))
     (plain, plain_grads), (again, again_grads) = results
-    assert all(torch.equal(a, b) for a, b in zip(plain, again))
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(plain_grads, again_grads))
+    assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
+    assert all(
+        torch.allclose(a, b, atol=1e-6) for a, b in zip(plain_grads, again_grads, strict=True)
+    )
 
 
 @each_variant
@@ -79,7 +81,7 @@ def test_state_dict_round_trip(build):
     target.load_state_dict(source.state_dict(), strict=True)
     image = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
-        assert all(torch.equal(a, b) for a, b in zip(source(image), target(image)))
+        assert all(torch.equal(a, b) for a, b in zip(source(image), target(image), strict=True))
 
 
 @each_variant
@@ -88,7 +90,7 @@ def test_copies_and_pickles(build):
     model, image = random_parameters(build()).eval(), torch.randn(1, 3, 40, 64)
     for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         with torch.no_grad():
-            assert all(torch.equal(a, b) for a, b in zip(model(image), again(image)))
+            assert all(torch.equal(a, b) for a, b in zip(model(image), again(image), strict=True))
 
 
 @each_variant
@@ -99,7 +101,7 @@ def test_autocast(build, dtype):
     with torch.autocast('cpu', dtype=dtype):
         outputs = model(image)
         loss(outputs).backward()
-    for got, exact in zip(outputs, expected):
+    for got, exact in zip(outputs, expected, strict=True):
         scale = exact.abs().max()
         assert (got.float() - exact).abs().max() < 0.1 * scale
     assert all(p.grad.isfinite().all() for p in model.parameters())
@@ -111,7 +113,10 @@ def test_deterministic_per_image(build):
     model, images = random_parameters(build()).eval(), torch.randn(3, 3, 50, 70)
     with torch.no_grad():
         together = model(images)
-        alone = [torch.cat(parts) for parts in zip(*(model(image[None]) for image in images))]
+        alone = [
+            torch.cat(parts)
+            for parts in zip(*(model(image[None]) for image in images), strict=True)
+        ]
     assert all(torch.allclose(a, b, atol=1e-4) for a, b in itertools.zip_longest(together, alone))
 
 

@@ -82,7 +82,7 @@ def test_whole_published_detector_gives_its_backbone(golden):
 def test_any_image_size(size, training):
     model = build_adapter().train(training)
     outputs = model(torch.randn(1, 3, *size))
-    for output, stride in zip(outputs, (4, 8, 16, 32)):
+    for output, stride in zip(outputs, (4, 8, 16, 32), strict=True):
         assert output.shape == (1, 24, -(-size[0] // stride), -(-size[1] // stride))
         assert output.isfinite().all()
 
@@ -92,14 +92,14 @@ def test_any_image_size(size, training):
 def test_large_odd_image_sizes(size):
     with torch.no_grad():
         outputs = build_adapter().eval()(torch.randn(1, 3, *size))
-    for output, stride in zip(outputs, (4, 8, 16, 32)):
+    for output, stride in zip(outputs, (4, 8, 16, 32), strict=True):
         assert output.shape[-2:] == (-(-size[0] // stride), -(-size[1] // stride))
 
 
 def test_padding_changes_nothing_where_none_is_needed():
     model, image = build_adapter().eval(), torch.randn(1, 3, 50, 60)
     whole = model(nn.functional.pad(image, (0, 4, 0, 14)))
-    for cropped, full in zip(model(image), whole):
+    for cropped, full in zip(model(image), whole, strict=True):
         assert torch.equal(cropped, full[..., : cropped.shape[-2], : cropped.shape[-1]])
 
 
@@ -107,7 +107,7 @@ def test_flavours_differ():
     last, per_stage = build_adapter(), build_adapter(vit_feature='per_stage')
     per_stage.load_state_dict(last.state_dict())
     image = torch.randn(1, 3, 64, 64)
-    for index, (a, b) in enumerate(zip(last.eval()(image), per_stage.eval()(image))):
+    for index, (a, b) in enumerate(zip(last.eval()(image), per_stage.eval()(image), strict=True)):
         assert torch.allclose(a, b, atol=1e-5) == (index == 3)
 
 

@@ -241,7 +241,7 @@ def test_blocks_compile_as_one_graph(layer, backend):
             out = call(tokens, grid, position)
             wanted = [tokens, *block.parameters()]
             results.append([out, *torch.autograd.grad(out.square().sum(), wanted)])
-        for eager, graph in zip(*results):
+        for eager, graph in zip(*results, strict=True):
             torch.testing.assert_close(graph, eager, atol=1e-4, rtol=1e-4)
 
 

@@ -236,7 +236,9 @@ def test_whole_adapter_from_init_cfg(tmp_path):
     )
     model = MODELS.build(dict(config, init_cfg=init_cfg))
     model.init_weights()
-    for (name, got), expected in zip(model.state_dict().items(), source.state_dict().values()):
+    for (name, got), expected in zip(
+        model.state_dict().items(), source.state_dict().values(), strict=True
+    ):
         assert torch.equal(got, expected), name
 
 

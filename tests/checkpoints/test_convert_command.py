@@ -147,7 +147,7 @@ def test_a_classifiers_backbone_for_a_detector(convert, tmp_path):
     ],
 )
 def test_mistakes_end_with_one_message_and_no_file(change, message, convert, detector, tmp_path):
-    options = dict(zip(('source', 'weights', 'out'), detector))
+    options = dict(zip(('source', 'weights', 'out'), detector[:3], strict=True))
     options = {**options, 'config': detector[4], 'min_matched': '0.95', **change}
     arguments = [
         options['source'],

@@ -174,7 +174,7 @@ def test_autocast_recomputation_and_deployment(name, published):
     for output in outputs:
         output.square().mean().backward()
     torch.testing.assert_close(*outputs)
-    for mine, other in zip(model.parameters(), plain.parameters()):
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, other.grad)
     with torch.no_grad():
         before = model.eval()(image)[0]

@@ -60,7 +60,7 @@ def test_names_of_newer_versions(golden, name):
     model = build(meta)
     newer = {k: v for k, v in state.items() if k not in meta['newer']}
     for theirs, names in meta['newer'].items():
-        newer.update(zip(names, state[theirs].tensor_split(len(names))))
+        newer.update(zip(names, state[theirs].tensor_split(len(names)), strict=True))
     assert newer.keys() != state.keys() or name.endswith(
         ('clip_vision', 'siglip_vision', 'siglip2_vision')
     )

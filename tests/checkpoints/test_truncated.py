@@ -36,7 +36,7 @@ def published(state):
     }
     tables = state.pop('pos_embed')
     names = ['pos_embed'] if len(tables) == 1 else [f'pos_embed{i}' for i in range(len(tables))]
-    return {**state, **dict(zip(names, tables.split(1)))}
+    return {**state, **dict(zip(names, tables.split(1), strict=True))}
 
 
 @pytest.mark.parametrize(

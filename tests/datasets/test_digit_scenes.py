@@ -251,7 +251,7 @@ def test_upstream_detection_data_set_reads_every_image(root):
             assert item['inputs'].shape == (3, 96, 96)
             found = item['data_samples'].gt_instances
             instances += len(found)
-            for box, mask in zip(found.bboxes.tensor, found.masks.to_ndarray()):
+            for box, mask in zip(found.bboxes.tensor, found.masks.to_ndarray(), strict=True):
                 rows, columns = np.nonzero(mask)
                 extent = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
                 assert box.tolist() == [float(each) for each in extent]

@@ -128,7 +128,7 @@ def test_it_is_the_same_every_time(root, tmp_path):
 
 def test_options_of_the_data_set(root):
     whole, words, cut = read(root), read(root, brackets=False), read(root, max_length=4)
-    for one, other, first in zip(whole, words, cut):
+    for one, other, first in zip(whole, words, cut, strict=True):
         ids = one['img'].ravel()
         assert np.array_equal(other['img'].ravel(), ids[ids != IDS[']']])
         assert np.array_equal(first['img'].ravel(), ids[:4])

@@ -89,7 +89,7 @@ def test_logged_ratios_are_the_sigmoid_of_omega(tmp_path):
     assert course.layers == ['first', 'second']
     for key, values in course.values.items():
         assert np.array_equal(values[0], np.full(values.shape[1], 0.5))
-        for row, step in zip(values[1:], (2, 4, 6)):
+        for row, step in zip(values[1:], (2, 4, 6), strict=True):
             assert np.allclose(row, 1 / (1 + np.exp(-hook.omegas[step][key].numpy())), atol=1e-6)
     assert np.abs(course.values['first', 'mean'][-1] - 0.5).max() > 1e-3
 

@@ -83,7 +83,9 @@ def test_a_state_is_taken_over():
     fresh.load_state_dict(saved[0])
     for each, its in ((model, wrapper), (resumed, again), (fresh, build(fresh))):
         its.update_params(each(torch.ones(1, 3)).square().mean())
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), resumed.parameters()))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), resumed.parameters(), strict=True)
+    )
     assert not torch.equal(model[2].weight, fresh[2].weight)
 
 

@@ -60,7 +60,7 @@ def test_values_are_vitdets():
         project(x, one),
         project(F.max_pool2d(x, 2), half),
     ]
-    for output, value in zip(neck([x]), expected):
+    for output, value in zip(neck([x]), expected, strict=True):
         torch.testing.assert_close(output, value)
     assert [level[-4].in_channels for level in neck.levels] == [4, 8, 16, 16]
 
@@ -86,7 +86,7 @@ def test_autocast(dtype):
     neck, x = pyramid(), maps(1, 16, 4, 4)
     with torch.autocast('cpu', dtype):
         outputs = neck([x])
-    for output, exact in zip(outputs, neck([x])):
+    for output, exact in zip(outputs, neck([x]), strict=True):
         torch.testing.assert_close(output.float(), exact, atol=0.1, rtol=0.1)
 
 
@@ -101,7 +101,7 @@ def test_layer_norm_of_maps_in_upstreams_convolutions():
 def test_each_map_has_a_norm_of_its_own():
     neck = MapNorms(in_channels=[4, 6], norm_cfg=dict(type='BN'))
     inputs = maps(2, 4, 5, 3), 3 * maps(2, 6, 2, 2, seed=1) + 1
-    for output, given in zip(neck(inputs), inputs):
+    for output, given in zip(neck(inputs), inputs, strict=True):
         torch.testing.assert_close(output, F.batch_norm(given, None, None, training=True))
     assert all(norm.num_batches_tracked == 1 for norm in neck.norms)
     assert next(iter(MapNorms(in_channels=4).state_dict())) == 'norms.0.weight'

@@ -70,5 +70,5 @@ def test_gradients_on_a_long_grid(options):
         )
         for m in (None, mask)
     ]
-    for ours, plain in zip(*results):
+    for ours, plain in zip(*results, strict=True):
         torch.testing.assert_close(ours, plain)

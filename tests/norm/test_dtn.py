@@ -29,7 +29,9 @@ def plain_dtn(norm, tokens, maps):
     mean, var = maps @ x, maps @ x.square() - (maps @ x).square()
     own = tokens.mean(dim=2)[:, None, :, None], tokens.var(dim=2, correction=0)[:, None, :, None]
     mixed = []
-    for ratio, intra, inter in zip((norm.ratio_mean, norm.ratio_var), own, (mean, var)):
+    for ratio, intra, inter in zip(
+        (norm.ratio_mean, norm.ratio_var), own, (mean, var), strict=True
+    ):
         share = ratio.omega.sigmoid()[:, None, None]
         mixed.append(share * intra + (1 - share) * inter)
     out = (x - mixed[0]) / (mixed[1] + norm.eps).sqrt()
@@ -142,11 +144,13 @@ def test_prefix_tokens_are_kept_out(options):
 @pytest.mark.parametrize('options', OPTIONS, ids=str)
 def test_gradcheck(options, grid):
     norm = randomised(DTN(6, 2, **options)).double()
-    names, parameters = zip(*norm.named_parameters())
+    names, parameters = zip(*norm.named_parameters(), strict=True)
     tokens = torch.randn(2, grid[0] * grid[1] + 1, 6, dtype=torch.float64, requires_grad=True)
 
     def call(tokens, *values):
-        return torch.func.functional_call(norm, dict(zip(names, values)), (tokens, grid))
+        return torch.func.functional_call(
+            norm, dict(zip(names, values, strict=True)), (tokens, grid)
+        )
 
     assert torch.autograd.gradcheck(call, (tokens, *parameters))
 

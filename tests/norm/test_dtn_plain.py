@@ -25,7 +25,7 @@ def test_what_is_compiled_computes_the_same(options):
         out = norm._normalise(tokens, grid, norm.weight, norm.bias, compute)
         gradients = torch.autograd.grad(out.square().sum(), [tokens, *norm.parameters()])
         results.append([out, *gradients])
-    for eager, graph in zip(*results):
+    for eager, graph in zip(*results, strict=True):
         torch.testing.assert_close(graph, eager)
 
 
@@ -66,7 +66,7 @@ def test_compiles_as_one_graph(options, grids, num_graphs):
             out = call(tokens, grid)
             gradients = torch.autograd.grad(out.square().sum(), [tokens, *norm.parameters()])
             results.append([out, *gradients])
-        for eager, graph in zip(*results):
+        for eager, graph in zip(*results, strict=True):
             torch.testing.assert_close(graph, eager, atol=1e-4, rtol=1e-4)
     assert len(graphs) == num_graphs
 

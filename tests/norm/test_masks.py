@@ -57,7 +57,7 @@ def dense_dtn(norm, tokens, grid, mask):
     offsets = torch.stack([dx, dy, dx**2 + dy**2], dim=-1).to(tokens)
     exponents = (offsets @ norm.positions.weight.T).permute(2, 0, 1)
     outs = []
-    for image, present in zip(tokens.unflatten(2, (norm.num_heads, -1)), mask):
+    for image, present in zip(tokens.unflatten(2, (norm.num_heads, -1)), mask, strict=True):
         if norm.stabilize:
             image = image * (image.square().mean(dim=-1, keepdim=True) + norm.eps).rsqrt()
         own_var = image.flatten(1).var(dim=1, correction=int(norm.stabilize))
@@ -105,12 +105,14 @@ def test_dtn_with_nothing_masked(options):
 @pytest.mark.parametrize('options', [*DTN_OPTIONS, dict(positions='uniform')], ids=str)
 def test_dtn_gradients(options):
     norm = randomised(DTN(4, 2, **options))
-    names, parameters = zip(*norm.named_parameters())
+    names, parameters = zip(*norm.named_parameters(), strict=True)
     layout = Layout((3, 4), 1, random_mask(2, 12, 5))
     tokens = random_tokens(2, 13, 4).requires_grad_()
 
     def call(tokens, *values):
-        return torch.func.functional_call(norm, dict(zip(names, values)), (tokens, layout))
+        return torch.func.functional_call(
+            norm, dict(zip(names, values, strict=True)), (tokens, layout)
+        )
 
     assert torch.autograd.gradcheck(call, (tokens, *parameters))
 

@@ -49,7 +49,7 @@ def with_gradients(function, tensors, where):
 def assert_equal_forms(tensors, where, **tolerances):
     ours = with_gradients(sample, tensors, where)
     theirs = with_gradients(deformable.decomposed, tensors, where)
-    for mine, other in zip(ours, theirs):
+    for mine, other in zip(ours, theirs, strict=True):
         assert mine.dtype == other.dtype
         torch.testing.assert_close(mine, other, **tolerances)
 
@@ -114,7 +114,9 @@ def test_offsets_that_no_map_reaches(bad):
     tensors[1][1, 4, 1, 1, 1, 1] = bad
     out, to_value, to_offsets, to_logits = with_gradients(sample, tensors, plan())
     theirs = with_gradients(deformable.decomposed, tensors, plan())
-    for mine, other in zip((out, to_value, to_logits), (theirs[0], theirs[1], theirs[3])):
+    for mine, other in zip(
+        (out, to_value, to_logits), (theirs[0], theirs[1], theirs[3]), strict=True
+    ):
         torch.testing.assert_close(mine, other, equal_nan=True, atol=2e-5, rtol=1e-5)
     finite = torch.isfinite(torch.tensor(bad))
     assert out.isfinite().all() == to_offsets.isfinite().all() == finite
@@ -160,7 +162,9 @@ def test_strides_do_not_matter():
     strided = [tensor.transpose(0, -1).contiguous().transpose(0, -1) for tensor in tensors]
     assert not any(tensor.is_contiguous() for tensor in strided)
     for mine, other in zip(
-        with_gradients(sample, strided, plan()), with_gradients(sample, tensors, plan())
+        with_gradients(sample, strided, plan()),
+        with_gradients(sample, tensors, plan()),
+        strict=True,
     ):
         assert torch.equal(mine, other)
 

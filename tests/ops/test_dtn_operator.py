@@ -71,7 +71,7 @@ def with_gradients(function, tensors, fixed):
 def assert_equal_forms(tensors, fixed, accepted):
     ours = with_gradients(by_operator, tensors, fixed)
     theirs = with_gradients(by_function, tensors, fixed)
-    for name, mine, other in zip(NAMES, ours, theirs):
+    for name, mine, other in zip(NAMES, ours, theirs, strict=True):
         assert mine.dtype == other.dtype and mine.shape == other.shape
         if other.numel():
             error = (mine - other).abs().max() / other.abs().max().clamp(min=1)
@@ -120,7 +120,9 @@ def test_strides_do_not_matter():
     tensors = inputs(shape, torch.float64)
     turned = [tensor.mT.contiguous().mT for tensor in tensors]
     found = with_gradients(by_operator, turned, options(shape, True))
-    for mine, other in zip(found, with_gradients(by_operator, tensors, options(shape, True))):
+    for mine, other in zip(
+        found, with_gradients(by_operator, tensors, options(shape, True)), strict=True
+    ):
         torch.testing.assert_close(mine, other)
 
 

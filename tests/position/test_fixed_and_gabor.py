@@ -120,7 +120,9 @@ def test_gabor_gradcheck():
     names = [name for name, _ in position.named_parameters()]
 
     def embed(*values):
-        return torch.func.functional_call(position, dict(zip(names, values)), ((3, 4),))
+        return torch.func.functional_call(
+            position, dict(zip(names, values, strict=True)), ((3, 4),)
+        )
 
     assert torch.autograd.gradcheck(embed, tuple(position.parameters()))
 

@@ -168,11 +168,13 @@ def test_gradcheck(parts, window):
     module = Attention(4, 2, window_size=window)
     module.position = GaborAttention(4, 2, (2, 3), 1, parts=parts)
     module = randomise(module).double()
-    names, values = zip(*module.named_parameters())
+    names, values = zip(*module.named_parameters(), strict=True)
     tokens = torch.randn(1, 7, 4, dtype=torch.float64, requires_grad=True)
 
     def run(tokens, *values):
-        return torch.func.functional_call(module, dict(zip(names, values)), (tokens, (2, 3)))
+        return torch.func.functional_call(
+            module, dict(zip(names, values, strict=True)), (tokens, (2, 3))
+        )
 
     assert torch.autograd.gradcheck(run, (tokens, *values))
 
@@ -244,7 +246,7 @@ def test_deploy_is_equal_to_the_bit_and_makes_nothing_twice(parts, build, made):
     made.clear()
     for _ in range(2):
         got = [out for picture in (image, other) for out in model(picture)]
-        assert all(torch.equal(a, b) for a, b in zip(got, expected))
+        assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
     assert len(made) == 2 * 4
 
 

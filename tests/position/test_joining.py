@@ -36,7 +36,7 @@ def test_lape_is_progressive():
     w2 = layer_norm(joining, 1, w1)
     w3 = layer_norm(joining, 2, w2)
     assert plan.stem is None and plan.stream == (None, None, None)
-    for got, expected in zip(plan.attention, (w1, w2, w3)):
+    for got, expected in zip(plan.attention, (w1, w2, w3), strict=True):
         assert torch.allclose(got, expected, atol=1e-6)
 
 
@@ -94,7 +94,7 @@ def test_misspelt_type_is_refused():
 def test_compiles_as_one_graph():
     joining, w = random_lape(), torch.randn(1, 5, 6)
     compiled = torch.compile(joining, fullgraph=True, backend='aot_eager')(w)
-    for got, expected in zip(compiled.attention, joining(w).attention):
+    for got, expected in zip(compiled.attention, joining(w).attention, strict=True):
         assert torch.allclose(got, expected, atol=1e-6)
 
 
@@ -123,7 +123,7 @@ class TestConstantRows:
         assert 0 < found[0][:, :2].norm() < 12 * 24**0.5 * 2
         # Nothing else changes.
         torch.testing.assert_close(found[0][:, 2:], expected[0][:, 2:], rtol=0, atol=0)
-        for entry, before in zip(plan.attention, plain.attention):
+        for entry, before in zip(plan.attention, plain.attention, strict=True):
             torch.testing.assert_close(entry[:, 2:], before[:, 2:], rtol=0, atol=0)
             assert not entry[:, 0].any()
 

@@ -41,7 +41,7 @@ def test_deploy_is_equal_to_the_bit(joining):
     other = torch.randn(1, 3, 40, 100)
     expected = [model(image)[0].detach() for image in (IMAGE, other)]
     model.switch_to_deploy()
-    for image, value in zip((IMAGE, other) * 2, expected * 2):
+    for image, value in zip((IMAGE, other) * 2, expected * 2, strict=True):
         assert torch.equal(model(image)[0], value)
     assert not any(p.requires_grad for p in model.parameters())
 

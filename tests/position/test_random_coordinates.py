@@ -105,7 +105,7 @@ def test_one_draw_for_all_layers_of_a_pass(monkeypatch):
         torch.manual_seed(3)
         model.train()(image)[0].square().mean().backward()
     assert len(count) == 2
-    for mine, other in zip(plain.parameters(), recomputed.parameters()):
+    for mine, other in zip(plain.parameters(), recomputed.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, other.grad)
 
 
@@ -136,7 +136,7 @@ def test_keys_on_a_coarser_grid_have_the_coordinates_of_the_pass():
     query, key = Layout((4, 4)), Layout((4, 4), 1)
     drawn = position.draw()
     rows = position(query, key, drawn).rows
-    for mine, other in zip(*rows):
+    for mine, other in zip(*rows, strict=True):
         assert torch.equal(mine, other[1:])
     shift, factor = drawn
     coarse = position(query, Layout((2, 2)), drawn).rows[1]

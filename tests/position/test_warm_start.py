@@ -21,7 +21,7 @@ def test_first_output_equals_the_checkpoints_to_the_bit(construction, build):
     assert all('joining' in name for name in report.fresh)
     for size in ((64, 64), (40, 100)):
         image = torch.randn(2, 3, *size)
-        for got, expected in zip(model(image), trained(image)):
+        for got, expected in zip(model(image), trained(image), strict=True):
             assert torch.equal(got, expected)
 
 

@@ -50,7 +50,7 @@ def zoo(heads, figures):
         PowerNorm=normed('PowerNorm', heads, norm=dict(num_groups=heads, warmup_iters=3000)),
         DTN=normed('DTN', heads, norm=dict(num_heads=heads, pool=1)),
     )
-    return {name: (figure, rows[name]) for name, figure in zip(rows, figures.split())}
+    return {name: (figure, rows[name]) for name, figure in zip(rows, figures.split(), strict=True)}
 
 
 def ratios(value):
@@ -80,7 +80,7 @@ def joinings(position):
 
 def named_rows(label, figures, rows):
     names = ('default', 'shared', 'LaPE (sharing)', 'LaPE')
-    return {f'{label}, {n}': pair for n, *pair in zip(names, figures.split(), rows)}
+    return {f'{label}, {n}': pair for n, *pair in zip(names, figures.split(), rows, strict=True)}
 
 
 def lite(layers=7, norm='norm_channel_gain_bias'):
@@ -163,14 +163,14 @@ EXPECTED = {
         'default': ('71.54', plain(3)),
         **{
             label: (figure, lape(norm=norm))
-            for (label, norm), figure in zip(FORMS.items(), FORM_FIGURES.split())
+            for (label, norm), figure in zip(FORMS.items(), FORM_FIGURES.split(), strict=True)
         },
     },
     'LaPE, arXiv v1, Table 5': {
         'default': ('74.984', LITE),
         **{
             label: (figure, lite(norm=norm))
-            for (label, norm), figure in zip(FORMS.items(), LITE_FIGURES.split())
+            for (label, norm), figure in zip(FORMS.items(), LITE_FIGURES.split(), strict=True)
             if figure != '-'
         },
     },

@@ -239,7 +239,9 @@ def test_intermediate_features(name):
         final, features = model.forward_intermediates(IMAGES)
         torch.testing.assert_close(final, model.forward_features(IMAGES))
         assert len(features) == len(info) == model.backbone.num_units
-        for channels, stride, feature in zip(info.channels(), info.reduction(), features):
+        for channels, stride, feature in zip(
+            info.channels(), info.reduction(), features, strict=True
+        ):
             assert feature.shape == (2, channels, 64 // stride, -(-80 // stride))
         (last,) = model.forward_intermediates(IMAGES, 1, norm=True, intermediates_only=True)
         cells = final[:, model.num_prefix_tokens :].mT.unflatten(2, last.shape[2:])
@@ -265,7 +267,7 @@ def test_features_only(name):
         features = model(IMAGES)
         expected = whole.forward_intermediates(IMAGES, [1, 2], intermediates_only=True)
     channels, strides = model.feature_info.channels(), model.feature_info.reduction()
-    for feature, same, channel, stride in zip(features, expected, channels, strides):
+    for feature, same, channel, stride in zip(features, expected, channels, strides, strict=True):
         assert feature.shape == same.shape == (2, channel, 64 // stride, -(-80 // stride))
         if 'dtn_vit' not in name:
             torch.testing.assert_close(feature, same)

@@ -49,7 +49,7 @@ def test_alexnet_has_an_mce_of_100():
 def test_resnet_50_has_the_published_mce():
     """76.7, the mean of its CE (ICLR 2019, Table 1; DTN's Table 6)."""
     published = (80, 82, 83, 75, 89, 78, 80, 78, 75, 66, 57, 71, 85, 77, 77)
-    ce = dict(zip(CORRUPTIONS, published))
+    ce = dict(zip(CORRUPTIONS, published, strict=True))
     top1 = results_of(lambda c, s: 100 - ce[c] / 100 * ALEXNET_ERRORS[c])
     assert corruption_errors(top1) == pytest.approx(ce)
     assert mean_corruption_error(ce) == pytest.approx(76.7, abs=0.2)
@@ -59,7 +59,7 @@ def test_the_vits_of_dtns_table_are_not_over_alexnets_errors():
     """ViT-S* with DTN: 38.0 is the mean of plain errors. Were 23 for brightness a CE, there would be fewer errors than
     on clean images."""
     printed = (36, 37, 37, 45, 55, 41, 54, 36, 35, 31, 23, 30, 41, 34, 33)
-    errors = dict(zip(CORRUPTIONS, printed))
+    errors = dict(zip(CORRUPTIONS, printed, strict=True))
     record = dict(
         name='a', imagenet=True, results=results_of(lambda c, s: 100.0 - errors[c], clean=81.7)
     )

@@ -37,7 +37,9 @@ def definition(weights, distances):
     """B.1 word by word: mean over i of the sum over j of A_ij delta_ij, per head."""
     return torch.stack(
         [
-            torch.stack([(row * delta).sum() for row, delta in zip(head, distances)]).mean()
+            torch.stack(
+                [(row * delta).sum() for row, delta in zip(head, distances, strict=True)]
+            ).mean()
             for head in weights
         ]
     )
@@ -182,7 +184,7 @@ def test_every_variant_is_measured_and_left_as_it_was(name):
     with torch.no_grad():
         after = model(IMAGE)[-1]
     assert torch.equal(*(out if torch.is_tensor(out) else out[0] for out in (before, after)))
-    for stage, distances in zip(stages, found):
+    for stage, distances in zip(stages, found, strict=True):
         heads = stage.blocks[0].attn.num_heads
         assert distances.distances.shape == (2, len(stage.blocks), heads)
         assert np.isfinite(distances.distances).all() and (distances.distances >= 0).all()

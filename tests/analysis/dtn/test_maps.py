@@ -63,7 +63,7 @@ def test_maps_are_the_softmax_of_eq_6(pvt, grid, token):
     stage = dtn_stages(pvt, 'block3')[0]
     found = dtn_maps(stage, grid, token)
     assert found.token == (token or (2, 2)) and found.grid == grid
-    for layer, place in zip(found.layers, dtn_places(stage)):
+    for layer, place in zip(found.layers, dtn_places(stage), strict=True):
         assert layer.name == place.name and layer.cell == found.token and layer.pool == 1
         expected = softmax_map(place.norm, grid, found.token)
         assert layer.maps.shape == (5, *grid)
@@ -121,7 +121,9 @@ def test_the_picture_shows_the_maps_and_marks_the_token(pvt):
     figure = draw_dtn_maps(states)
     panels = [axes for axes in figure.axes if axes.images]
     assert len(panels) == 2 * 2 * 5
-    for axes, expected in zip(panels, np.concatenate([states['before'].layers[0].maps] * 2)):
+    norms = states['before'].layers  # those after are the same
+    shown = np.concatenate([norm.maps for norm in norms for _ in states])
+    for axes, expected in zip(panels, shown, strict=True):
         assert np.array_equal(axes.images[0].get_array(), expected)
         assert axes.patches[0].get_xy() == (5.5, 0.5)
     # the scale's words end inside the picture

@@ -86,7 +86,7 @@ def test_versions_are_what_the_norms_make_of_the_same_tokens():
     assert tokens.num_prefix == 0 and tokens.num_heads == 4
     assert list(tokens.versions) == ['before', 'after DTN', 'LN, initial', 'IN, initial']
     expected = [before, after, LN(16)(before), TokenIN(16)(before)]
-    for rows, other in zip(tokens.versions.values(), expected):
+    for rows, other in zip(tokens.versions.values(), expected, strict=True):
         assert np.allclose(rows, other[0].detach(), atol=1e-6)
     assert not any(
         module._forward_hooks for module in model.modules() if module is not stage.blocks[1].norm2
@@ -98,7 +98,7 @@ def test_heads_and_prefix_of_a_network_with_layer_norm():
     state = torch.random.get_rng_state()
     both = [norm_tokens(model, IMAGE, *find_stages(model), [0, 3]) for _ in range(2)]
     assert torch.equal(torch.random.get_rng_state(), state)
-    for first, second in zip(*both):
+    for first, second in zip(*both, strict=True):
         assert list(first.versions) == ['before', 'after LN', 'IN, initial', 'DTN, initial']
         assert first.num_heads == 3 and first.num_prefix == 2 and first.grid == (3, 4)
         for name in first.versions:

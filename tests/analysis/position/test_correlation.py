@@ -91,7 +91,7 @@ def test_the_plan_is_the_one_that_a_forward_pass_makes():
     with torch.no_grad():
         plan = model.stages()[0].begin(torch.zeros(1, 3, 48, 80))[2].position
     ours = position_plan(pick_stage(model), GRID)
-    assert all(torch.equal(a, b) for a, b in zip(plan.attention, ours.attention))
+    assert all(torch.equal(a, b) for a, b in zip(plan.attention, ours.attention, strict=True))
 
 
 def test_shared_joining_shows_what_default_shows():

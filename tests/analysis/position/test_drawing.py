@@ -96,7 +96,9 @@ def test_channel_maps_grids_and_fits(stage):
     maps = [position_correlations(stage, grid).maps[0] for grid in (GRID, (8, 9))]
     shown = images(draw_grids(tables, maps, [2]))
     assert [title for title, _ in shown] == ['3 x 5', '8 x 9', '', '']
-    for (_, values), expected in zip(shown, [*maps, tables[0].maps()[2], tables[1].maps()[2]]):
+    for (_, values), expected in zip(
+        shown, [*maps, tables[0].maps()[2], tables[1].maps()[2]], strict=True
+    ):
         assert np.array_equal(values, expected)
 
     learned = table.maps()

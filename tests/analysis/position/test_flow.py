@@ -44,7 +44,7 @@ def flows(backbone, layer=0):
 def test_every_backbone(name):
     found, backbone = flows(BACKBONES[name]())
     assert found
-    for flow, stage in zip(found, position_stages(backbone)):
+    for flow, stage in zip(found, position_stages(backbone), strict=True):
         grid = flow.patches.shape[1:]
         assert flow.summed.shape == flow.position.shape == flow.patches.shape
         if name != 'adapter':  # which puts something of its own into the stream before
@@ -71,7 +71,7 @@ def test_queries_keys_and_values_are_what_the_layer_computes():
         block = stage.blocks[1]
         parts = block.attn.qkv(block.norm1(tokens, layout)).chunk(3, dim=-1)
         alone = block.norm1(plan.position.stem, layout)[0] @ block.attn.qkv.weight.T
-    for role, part, own in zip(ROLES, parts, alone.chunk(3, dim=-1)):
+    for role, part, own in zip(ROLES, parts, alone.chunk(3, dim=-1), strict=True):
         expected = part[0, 1:].T.reshape(-1, *layout.grid)
         assert np.allclose(getattr(flow, role), expected, atol=1e-5)
         expected = own[1:].T.reshape(-1, *layout.grid)

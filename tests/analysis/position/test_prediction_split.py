@@ -32,7 +32,7 @@ def test_every_image_is_of_the_kind_of_table_2():
 def dump(path, predicted, labels=LABELS, names=NAMES):
     """As ``mmlape test --out`` does."""
     metric = DumpResults(out_file_path=str(path))
-    for name, label, guess in zip(names, labels, predicted):
+    for name, label, guess in zip(names, labels, predicted, strict=True):
         sample = DataSample(metainfo=dict(img_path=name)).set_gt_label(label).set_pred_label(guess)
         sample.set_pred_score(torch.rand(10))
         metric.process({}, [sample.to_dict()])
@@ -47,7 +47,7 @@ def test_files_of_a_test(tmp_path):
     )
     assert without.names == tuple(NAMES) and without.labels.tolist() == LABELS
     assert compare_predictions(without, with_position).images('correct').tolist() == [5, 6]
-    entries = [dict(gt_label=a, pred_label=b) for a, b in zip(LABELS, WITH)]
+    entries = [dict(gt_label=a, pred_label=b) for a, b in zip(LABELS, WITH, strict=True)]
     (tmp_path / 'with.json').write_text(json.dumps(entries))
     found = read_predictions(tmp_path / 'with.json')
     assert found.predicted.tolist() == WITH and found.names[2] == '2'
