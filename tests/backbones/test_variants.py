@@ -94,8 +94,8 @@ def test_copies_and_pickles(build):
 
 
 @each_variant
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
-def test_autocast(build, dtype):
+@pytest.mark.parametrize(('dtype', 'accepted'), [(torch.float16, 0.004), (torch.bfloat16, 0.025)])
+def test_autocast(build, dtype, accepted):
     model, image = random_parameters(build()).eval(), torch.rand(1, 3, 64, 48)
     expected = model(image)
     with torch.autocast('cpu', dtype=dtype):
@@ -103,7 +103,7 @@ def test_autocast(build, dtype):
         loss(outputs).backward()
     for got, exact in zip(outputs, expected, strict=True):
         scale = exact.abs().max()
-        assert (got.float() - exact).abs().max() < 0.1 * scale
+        torch.testing.assert_close(got.float() / scale, exact / scale, atol=accepted, rtol=0)
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 

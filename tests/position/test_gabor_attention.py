@@ -206,16 +206,16 @@ def test_block_compiles_as_one_graph(parts, window):
         assert torch.allclose(compiled(tokens, GRID), block(tokens, GRID), atol=1e-5)
 
 
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(('dtype', 'accepted'), [(torch.float16, 0.005), (torch.bfloat16, 0.03)])
 @pytest.mark.parametrize('parts', PARTS)
-def test_half_precision(parts, dtype):
+def test_half_precision(parts, dtype, accepted):
     module, tokens = attention(parts=parts), torch.randn(2, PREFIX + 12, DIMS)
     expected = module(tokens, GRID)
     with torch.autocast('cpu', dtype=dtype), torch.no_grad():
         mixed = module(tokens, GRID)
-    assert mixed.dtype == dtype and (mixed - expected).abs().max() < 0.1 * expected.abs().max()
+    assert mixed.dtype == dtype and (mixed - expected).abs().max() < accepted * expected.abs().max()
     half = module.to(dtype)(tokens.to(dtype), GRID)
-    assert half.dtype == dtype and (half - expected).abs().max() < 0.1 * expected.abs().max()
+    assert half.dtype == dtype and (half - expected).abs().max() < accepted * expected.abs().max()
 
 
 @pytest.fixture

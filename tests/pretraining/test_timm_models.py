@@ -228,7 +228,7 @@ def test_it_follows_a_change_of_dtype(name):
         before = model(IMAGES[:1])
         assert model.to(torch.bfloat16)(IMAGES[:1].bfloat16()).dtype == torch.bfloat16
         after = model.float()(IMAGES[:1])
-    torch.testing.assert_close(after, before, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(after, before, atol=0.02, rtol=0)
 
 
 @pytest.mark.parametrize('name', SMALL)
