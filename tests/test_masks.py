@@ -149,3 +149,22 @@ def test_what_padding_is_embedded_as_does_not_reach_a_vector(out_type):
     torch.testing.assert_close(model(ids)[0], before, atol=1e-5, rtol=1e-4)
     model.patch_embed.embedding.weight.data[1] += 5
     assert not torch.allclose(model(ids)[0], before, atol=1e-2)
+
+
+WINDOWED = {
+    'Attention': dict(window_size=(2, 3)),
+    'ShiftedWindowAttention': dict(window_size=(2, 3), shift=1),
+}
+
+
+@pytest.mark.parametrize('name', [*PARTS, *WINDOWED])
+def test_a_mask_that_shows_all_changes_nothing(name):
+    """Prefix tokens count as visible; so does what windows are padded with."""
+    windowed = component(name, embed_dims=8, num_heads=2, **WINDOWED.get(name, {}))
+    part = randomised(PARTS[name]() if name in PARTS else MODELS.build(windowed)).eval()
+    prefix = 0 if name.startswith((*WITHOUT_PREFIX, 'Shifted')) else 2
+    tokens, full = torch.randn(2, prefix + 35, 8), torch.ones(2, 35, dtype=torch.bool)
+    expected = part(tokens, Layout((5, 7), prefix))
+    torch.testing.assert_close(
+        part(tokens, Layout((5, 7), prefix, full)), expected, atol=1e-5, rtol=1e-4
+    )
