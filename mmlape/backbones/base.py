@@ -242,7 +242,6 @@ def mean_of_cells(tokens: Tensor, layout: Layout) -> Tensor:
     return cells.masked_fill(hidden, 0).sum(1) / layout.mask.sum(1, keepdim=True).clamp(min=1)
 
 
-
 # By the name of an out_type. Prefix tokens come first: the class token, the distillation token, registers.
 OUTPUTS: dict[str, Output] = {
     'featmap': lambda tokens, layout: layout.to_maps(tokens).contiguous(),

@@ -66,7 +66,7 @@ def test_builds_loads_and_computes_the_same(name, tmp_path):
     load_checkpoint(model, str(checkpoint), map_location='cpu', strict=True)
     computed, recorded = outputs(model), RECORDED[name]['outputs']
     assert len(computed) == len(recorded)
-    for values, expected in zip(computed, recorded):
+    for values, expected in zip(computed, recorded, strict=True):
         assert values == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
