@@ -171,7 +171,7 @@ BEYOND = [
     ({'optim_wrapper.optimizer.lr': -1e-3}, 'lr must be finite and greater than 0, got -0.001'),
     ({'optim_wrapper.optimizer.lr': NAN}, 'lr must be finite and greater than 0, got nan'),
     ({'optim_wrapper.optimizer.lr': '1e-3'}, "lr must be a number, got '1e-3'"),
-    ({'optim_wrapper.optimizer.weight_decay': -1}, 'weight_decay must be at least 0, got -1'),
+    ({'optim_wrapper.optimizer.weight_decay': -1}, 'weight_decay must be finite and at least 0, got -1'),
     ({'optim_wrapper.clip_grad.max_norm': 0}, 'max_norm must be finite and greater than 0, got 0'),
     ({'train_dataloader.batch_size': 0}, 'train_dataloader.batch_size must be at least 1, got 0'),
     ({'train_dataloader.batch_size': '2'}, "train_dataloader.batch_size must be an integer, got '2'"),
@@ -192,7 +192,7 @@ SEVERAL = [
     ({'optim_wrapper.body.optimizer.lr': 0}, 'optim_wrapper.body.optimizer.lr must be finite .* got 0'),
     ({'optim_wrapper.head.optimizer.lr': '1e-3'}, "optim_wrapper.head.optimizer.lr must be a number, got '1e-3'"),
     ({'optim_wrapper.body.accumulative_counts': 0}, 'optim_wrapper.body.accumulative_counts must be at least 1, got 0'),
-    ({'param_scheduler.body.power': NAN}, 'param_scheduler.body.0.power must be finite'),
+    ({'param_scheduler.body.power': NAN}, 'param_scheduler.body.power must be finite'),
     ({'param_scheduler.head.0.end': 0}, 'param_scheduler.head.0.end must be at least 1, got 0'),
 ]  # fmt: skip
 MISSPELT = {

@@ -51,7 +51,8 @@ def test(cfg, metric):
         runner = RUNNERS.build(cfg)
         if metric is not None:
             launch.add_metric(runner, metric)
-        runner.test()
+        with launch.stop_with_message(mmlape.engine.DataError):
+            runner.test()
 
 
 def main():

@@ -57,7 +57,8 @@ def train(cfg, resume):
         runner = launch.build_runner(cfg, first_weights)
         for note in notes:
             runner.logger.warning(note)
-        with launch.stop_with_message(mmlape.engine.UnsavedError, mmlape.engine.NonFiniteError):
+        engine = mmlape.engine
+        with launch.stop_with_message(engine.DataError, engine.UnsavedError, engine.NonFiniteError):
             runner.train()
 
 

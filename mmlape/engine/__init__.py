@@ -1,7 +1,12 @@
 """What training needs beyond MMEngine."""
 
-from .check_config import check_config, check_data_is_there
-from .check_data import CheckDataHook, EarlyHookRunner
+from .check_data import (
+    CheckDataHook,
+    DataError,
+    EarlyHookRunner,
+    check_config,
+    check_data_is_there,
+)
 from .check_weights import CheckWeightsHook
 from .checkpoint_hook import CheckpointHook, UnsavedError
 from .dtn_ratio_hook import DTNRatioHook
@@ -22,6 +27,7 @@ __all__ = [
     'CheckWeightsHook',
     'CheckpointHook',
     'DTNRatioHook',
+    'DataError',
     'EarlyHookRunner',
     'ExactResumeHook',
     'FSDPStrategy',
