@@ -18,7 +18,6 @@ from mmengine.registry import DefaultScope
 from site_copies import link_site_packages, run_python
 
 from mmlape import stack
-from mmlape.doctor import packages
 from mmlape.registry import MODELS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -225,16 +224,16 @@ def test_mmcv_and_mmlape_can_be_imported_with_it(site, tmp_path):
     code = (
         'import mmlape, torch, mmcv._ext, mmcv.ops\n'
         'from mmlape import stack\n'
-        'from mmlape.doctor import packages\n'
+        'from mmlape import doctor\n'
         'assert mmcv._ext.__file__.endswith("_ext.py") and stack.stands_in()\n'
         'print(mmcv.ops.get_compiler_version())\n'
-        'print(packages._operators().as_dict())\n'
+        'print(doctor._run({"mmcv._ext": doctor._operators}))\n'
         'mmcv.ops.soft_nms(torch.tensor([[0., 0, 2, 2]]), torch.ones(1))\n'
     )
     result = run_python(code, site, ROOT, cwd=tmp_path)
     version, check = result.stdout.strip().splitlines()
     assert version == "none: torchvision's NMS and RoIAlign"
-    assert "'state': 'warning'" in check and 'stand in for them' in check
+    assert "state='warning'" in check and 'stand in for them' in check
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith("NotImplementedError: mmcv's operator softnms is not there")
 
@@ -247,18 +246,6 @@ def test_operators_that_are_compiled_come_first(tmp_path, monkeypatch):
     assert stack.stands_in()
     (tmp_path / f'_ext{importlib.machinery.EXTENSION_SUFFIXES[0]}').write_text('')
     assert not stack.stands_in()
-
-
-def test_the_doctor_says_what_does_not_work(monkeypatch):
-    monkeypatch.setattr(packages, 'ask', lambda code: ({'cpu': 'ok'}, ''))
-    monkeypatch.setattr(packages.stack, 'stands_in', lambda: False)
-    assert packages._operators().state == 'ok'
-    monkeypatch.setattr(packages.stack, 'stands_in', lambda: True)
-    found = packages._operators()
-    assert found.state == 'warning' and 'NotImplementedError' in found.found
-    assert 'make env' in found.advice
-    monkeypatch.setattr(packages, 'ask', lambda code: ({'cpu': 'ok', 'cuda': 'is not there'}, ''))
-    assert packages._operators().state == 'error'
 
 
 # -- the set-up -----------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
     python tools/doctor.py [CONFIG] [--work-dir FOLDER] [--json]
 
-Looks at Python, PyTorch, the OpenMMLab packages and their compiled operators, GPUs, shared memory, threads, disk and
-limits; with CONFIG (a file, or the name of one that comes with mmlape) also at its model, data, weights and learning
-rate. Ends with 1 if there is an error. See docs/install.md.
+Looks at Python, PyTorch, the OpenMMLab packages, MMCV's compiled operators, GPUs and disk; with CONFIG (a file, or the
+name of one that comes with mmlape) also at its model, data and weights. Exits with 1 if there is an error. See
+docs/install.md.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main():
     with contextlib.redirect_stdout(sys.stderr):
         checks = examine(options.config, options.work_dir)
     if options.json:
-        content = dict(ok=not exit_code(checks), checks=[check.as_dict() for check in checks])
+        content = dict(ok=not exit_code(checks), checks=[check._asdict() for check in checks])
         sys.stdout.write(f'{json.dumps(content, indent=2)}\n')
     else:
         sys.stdout.write(table(checks))

@@ -85,18 +85,18 @@ def check_config(cfg: Config | Mapping[str, Any]) -> None:
     rules = [(pattern, check) for check, patterns in _RULES for pattern in patterns.split()]
     sections = {pattern.partition('.')[0].rstrip('*') for pattern, _ in rules}
     sections |= {f'{split}_dataloader' for split in _SPLITS}
-    for path, value in _values({key: cfg.get(key) for key in sections}):
+    for path, value in config_values({key: cfg.get(key) for key in sections}):
         for pattern, check in rules:
             if fnmatchcase(path, pattern) and value is not None:
                 check(path, value)
 
 
-def _values(config: Any, path: str = '') -> Iterator[tuple[str, Any]]:
+def config_values(config: Any, path: str = '') -> Iterator[tuple[str, Any]]:
     """All values of a config with their paths."""
     entries = config.items() if isinstance(config, Mapping) else ()
     for key, value in enumerate(config) if isinstance(config, (list, tuple)) else entries:
         yield f'{path}{key}', value
-        yield from _values(value, f'{path}{key}.')
+        yield from config_values(value, f'{path}{key}.')
 
 
 def _datasets(cfg: Config | Mapping[str, Any], split: str) -> Iterator[Mapping[str, Any]]:

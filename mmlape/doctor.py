@@ -1,0 +1,249 @@
+"""``mmlape doctor``: each check imports what it looks at, so that it also answers where packages are broken."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import urllib.request
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mmlape import stack
+
+__all__ = ['Check', 'examine', 'exit_code', 'table']
+
+OK, WARNING, ERROR = STATES = 'ok', 'warning', 'error'
+# In a process of its own, which operators that were compiled for another torch may crash.
+_OPERATORS = """
+import torch
+from mmcv.ops import nms
+for device in ['cpu', 'cuda'][: 1 + torch.cuda.is_available()]:
+    boxes = torch.tensor([[0., 0, 10, 10], [1, 1, 10, 10], [20, 20, 30, 30]], device=device)
+    assert nms(boxes, boxes.new_tensor([.9, .8, .7]), 0.5)[1].tolist() == [0, 2], f'wrong result on {device}'
+"""
+
+
+class Check(NamedTuple):
+    """One line of the report: what was looked at, its state, what there is, and what to do (empty: nothing)."""
+
+    name: str
+    state: str
+    found: str
+    advice: str = ''
+
+
+class _Problem(Exception):  # noqa: N818  # it may be a warning
+    """What a check raises if something is wrong."""
+
+    def __init__(self, found: str, advice: str = '', state: str = ERROR) -> None:
+        super().__init__(found)
+        self.told = state, advice
+
+
+def examine(config: str | None = None, work_dir: str | None = None) -> list[Check]:
+    """Run all checks, also of a config (a file, or a name of mmlape's); ``work_dir``: where it would write."""
+    packages = {each.module: partial(_package, each) for each in stack.PACKAGES}
+    found = _run({'Python': platform.python_version, 'torch': _torch, **packages})
+    found += _run({'mmcv._ext': _operators, 'environment': _environment, 'GPU': _gpus})
+    cfg: dict[str, Any] = {}
+    if config is not None and exit_code(found):
+        found.append(Check('config', ERROR, 'not looked at', 'fix the packages first'))
+    elif config is not None:
+        found += _run({'config': partial(_config, config, cfg)})
+    found += _run({'disk': partial(_disk, work_dir or cfg.get('work_dir') or 'work_dirs')})
+    if cfg:
+        splits = [name for name in ('train', 'val', 'test') if cfg.get(f'{name}_dataloader')]
+        data = {f'{name} data': partial(_data, cfg, name) for name in splits}
+        found += _run({'model': partial(_model, cfg), **data, 'weights': partial(_weights, cfg)})
+    return found
+
+
+def exit_code(checks: Iterable[Check]) -> int:
+    """1 if there is an error, else 0."""
+    return int(any(check.state == ERROR for check in checks))
+
+
+def table(checks: list[Check]) -> str:
+    """The report as text: what is right, then warnings and errors with what to do."""
+    width, lines = max(len(check.name) for check in checks), []
+    for check in sorted(checks, key=lambda each: STATES.index(each.state)):
+        lines += [''] * (check.state != OK)
+        lines += [f'{check.state:<8} {check.name:<{width}}  {check.found}']
+        lines += [f'{"":<{width + 11}}{check.advice}'] if check.advice else []
+    counts = [(sum(check.state == state for check in checks), state) for state in STATES[1:]]
+    summary = ', '.join(f'{n} {state}{"s" * (n > 1)}' for n, state in counts if n)
+    return '\n'.join([*lines, '', summary or 'no problem found', ''])
+
+
+def _run(checks: Mapping[str, Callable[[], str]]) -> list[Check]:
+    """The answers; a check that fails itself is an error, and does not hide the others."""
+    found: list[Check] = []
+    for name, check in checks.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            warnings.filterwarnings('error', '.*that mmlape was tested with')
+            try:
+                found.append(Check(name, OK, check()))
+            except (_Problem, UserWarning) as problem:
+                state, advice = getattr(problem, 'told', (WARNING, ''))
+                found.append(Check(name, state, str(problem), advice))
+            except Exception as error:  # whatever is broken: that is what the program is for
+                text = ' '.join(str(error).split())
+                found.append(Check(name, ERROR, f'{type(error).__name__}: {text}'))
+    return found
+
+
+def _torch() -> str:
+    """Is it there, new enough, and safe to read files with?"""
+    stack.check_torch()
+    import torch
+
+    version, cuda = str(torch.__version__), torch.version.cuda
+    if fault := stack.weights_only_fault(version):
+        found = f'{version} has {fault}, although it reads files with weights_only=True'
+        raise _Problem(found, 'update to torch >= 2.10, or use .safetensors', WARNING)
+    return f'{version}, built for {f"CUDA {cuda}" if cuda else "CPUs"}'
+
+
+def _package(package: stack.Package) -> str:
+    """Is a package of OpenMMLab there once, in a version that works, and can it be imported?"""
+    versions, version = stack.metadata_versions(package), stack.found_version(package)
+    if version is None and package.required:
+        raise _Problem('not installed', f'{package.advice(set(versions))}; {stack.HELP}')
+    if version is None:
+        return 'not installed; only its own configs need it'
+    if len(versions) == 2:
+        both = package.original[0], package.onedl[0]
+        advice = f'pip uninstall -y {" ".join(both)}, then {package.advice(set())}'
+        raise _Problem(f'{" and ".join(both)} are both installed, one over the other', advice)
+    stack.check_version(package, version, set(versions))
+    importlib.import_module(package.module)
+    tested = version in (package.original[1], package.onedl[1])
+    return f'{version} ({next(iter(versions), "unknown origin")}{", untested" * (not tested)})'
+
+
+def _operators() -> str:
+    """MMCV's compiled operators, by calling one on each device."""
+    mmcv = next(each for each in stack.PACKAGES if each.module == 'mmcv')
+    families = set(stack.metadata_versions(mmcv))
+    stack.check_operators(mmcv, families)
+    # What this program can import, that one can: paths may have been added here.
+    environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, *['-S'] * sys.flags.no_site, '-c', _OPERATORS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f'exit code {done.returncode}'])[-1]
+        other = 'compiled for another torch: ' * ('undefined symbol' in last)
+        advice = f'pip uninstall mmcv, then MMCV_WITH_OPS=1 {mmcv.advice(families)}'
+        raise _Problem(other + last, f'{advice}; {stack.HELP}')
+    if stack.stands_in():
+        found = "torchvision's NMS and RoIAlign stand in for them, others raise NotImplementedError"
+        raise _Problem(found, 'install a C++ compiler and call make env again', WARNING)
+    return 'works'
+
+
+def _environment() -> str:
+    import timm
+    from mmengine.utils.dl_utils import collect_env
+
+    found = {**collect_env(), 'timm': timm.__version__}
+    shown = ('TorchVision', 'OpenCV', 'timm', 'GCC', 'NVCC')
+    return ', '.join(f'{key} {found[key]}' for key in shown if found.get(key))
+
+
+def _gpus() -> str:
+    """Can torch compute on each GPU, and does it see those of the driver?"""
+    import torch
+
+    found = []
+    for index in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(index)
+        found.append(f'{facts.name} ({facts.total_memory / 2**30:.0f} GiB)')
+        one = torch.ones(2, 2, device=f'cuda:{index}')
+        one.mm(one).cpu()  # fails where this torch has no kernels for this GPU
+    if not found and shutil.which('nvidia-smi'):
+        done = subprocess.run(['nvidia-smi', '-L'], capture_output=True, text=True, timeout=30)
+        hidden = os.environ.get('CUDA_VISIBLE_DEVICES')
+        what = f'torch (CUDA {torch.version.cuda}, CUDA_VISIBLE_DEVICES={hidden}) sees none of them'
+        if 'GPU 0' in done.stdout:
+            advice = "unset CUDA_VISIBLE_DEVICES, or install a torch for the driver's CUDA"
+            raise _Problem(what, advice, ERROR if hidden is None else WARNING)
+    return ', '.join(found) or 'none: training runs on the CPU, for the demo at most'
+
+
+def _disk(work_dir: str) -> str:
+    path = Path(work_dir).resolve()
+    folder = next(each for each in (path, *path.parents) if each.exists())
+    free = shutil.disk_usage(folder).free / 2**30
+    if not os.access(folder, os.W_OK):
+        raise _Problem(f'{folder} cannot be written to', 'another folder: --work-dir')
+    if free < 5:
+        advice = 'checkpoints of a detector take 0.3 to 1.5 GiB each: another disk with --work-dir'
+        raise _Problem(f'{free:.1f} GiB free in {folder}', advice, WARNING)
+    return f'{free:.0f} GiB free in {folder}'
+
+
+def _config(text: str, loaded: dict[str, Any]) -> str:
+    """Read the config by its file or name into ``loaded``."""
+    from mmengine.config import Config
+
+    from mmlape.shipped import find_config
+
+    path = find_config(text)
+    try:
+        loaded |= {'work_dir': f'work_dirs/{path.stem}', **Config.fromfile(path)}
+    except Exception as error:  # a config is a program
+        raise _Problem(f'{path}: {" ".join(str(error).split())}', 'see docs/guide.md') from error
+    return str(path)
+
+
+def _model(cfg: dict) -> str:
+    from mmengine.registry import MODELS, init_default_scope
+
+    init_default_scope(cfg.get('default_scope') or 'mmengine')
+    model = MODELS.build({'data_preprocessor': cfg.get('data_preprocessor'), **cfg['model']})
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    return f'{type(model).__name__}, {millions:.1f} million parameters'
+
+
+def _data(cfg: dict, split: str) -> str:
+    """As mmlape.CheckDataHook does, which decodes more."""
+    from mmlape.engine import CheckDataHook, check_data_is_there
+
+    check_data_is_there(cfg, [split])
+    reports = CheckDataHook(max_decode=50).reports(cfg, split)
+    if problems := [problem for report in reports for problem in report.problems]:
+        raise _Problem('; '.join(problems), 'see docs/data.md')
+    return '; '.join(note for report in reports for note in report.notes)
+
+
+def _weights(cfg: dict) -> str:
+    """Are the checkpoints of ``init_cfg`` and ``load_from`` there, or can they be downloaded?"""
+    from mmlape.engine.check_data import config_values
+
+    named = {value for path, value in config_values(cfg['model']) if path.endswith('.checkpoint')}
+    named = sorted(filter(None, [*named, cfg.get('load_from')]))
+    return ', '.join(map(_weight, named)) or 'none: training begins with random ones'
+
+
+def _weight(text: str) -> str:
+    from torch import hub
+
+    if '://' not in text and not Path(text).exists():
+        raise _Problem(f'{text} does not exist', 'correct init_cfg or load_from (docs/weights.md)')
+    file = Path(hub.get_dir(), 'checkpoints', text.rpartition('/')[2])
+    if not text.startswith('http') or file.is_file():
+        return text
+    try:
+        urllib.request.urlopen(urllib.request.Request(text, method='HEAD'), timeout=10).close()
+    except OSError as error:
+        found = f'{text} is not in {file.parent} and cannot be downloaded ({error})'
+        raise _Problem(found, 'docs/cluster.md, "Weights for nodes without a network"') from error
+    return f'{text} (can be downloaded)'
