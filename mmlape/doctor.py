@@ -229,8 +229,8 @@ def _weights(cfg: dict) -> str:
     from mmlape.engine.check_data import config_values
 
     named = {value for path, value in config_values(cfg['model']) if path.endswith('.checkpoint')}
-    named = sorted(filter(None, [*named, cfg.get('load_from')]))
-    return ', '.join(map(_weight, named)) or 'none: training begins with random ones'
+    files = sorted(filter(None, {*named, cfg.get('load_from')}))
+    return ', '.join(map(_weight, files)) or 'none: training begins with random ones'
 
 
 def _weight(text: str) -> str:
