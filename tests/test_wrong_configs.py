@@ -215,8 +215,11 @@ PARTS = [
     (HOOKS, part('CheckDataHook', maxdecode=1), "'maxdecode'; did you mean 'max_decode'"),
     (HOOKS, part('DTNRatioHook', interval=0), 'interval must be at least 1, got 0'),
     (HOOKS, part('DTNRatioHook', interval=True), 'interval must be an integer, got True'),
-    (HOOKS, part('HungProcessHook', timeout=0), 'timeout must be finite and greater than 0, got 0'),
-    (HOOKS, part('HungProcessHook', timeout='5m'), "timeout must be a number, got '5m'"),
+    (HOOKS, part('CheckpointHook', intervall=3), "'intervall'; did you mean 'interval'"),
+    (HOOKS, part('CheckpointHook', kwargs=3), "no option 'kwargs'; there are interval, by_epoch"),
+    (HOOKS, part('CheckpointHook', interval='3'), "interval must be an integer, got '3'"),
+    (HOOKS, part('CheckpointHook', max_keep_ckpts=-2), 'max_keep_ckpts must be at least -1, got -2'),
+    (HOOKS, part('CheckpointHook', save_last=1), 'save_last must be True or False, got 1'),
     (HOOKS, part('DTNRatiosHook'), "did you mean 'mmlape.DTNRatioHook'"),
 ]  # fmt: skip
 DECAY = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import CheckpointHook as _CheckpointHook
 from mmengine.runner import Runner
 
+from mmlape.checks import check_bool, check_positive_int, did_you_mean
 from mmlape.file_backend import BACKEND
 from mmlape.registry import HOOKS
 from mmlape.whole_files import remove_leftovers, write_whole
@@ -44,11 +46,24 @@ class CheckpointHook(_CheckpointHook):
     (FSDP, DeepSpeed), are written in upstream's way.
 
     Raises:
+        TypeError, ValueError: If an option is unknown (MMEngine notices when it saves) or out of range.
         UnsavedError: From the runner's ``train``, at its end, when the last checkpoint could not be written.
     """
 
     backend_args: dict[str, Any] | None
     file_backend: Any
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        known = [name for name in inspect.signature(_CheckpointHook).parameters if name != 'kwargs']
+        for name in options:
+            if name not in known:
+                hint = did_you_mean(name, known) or f'; there are {", ".join(known)}'
+                raise TypeError(f'mmlape.CheckpointHook has no option {name!r}{hint}')
+        super().__init__(*args, **options)
+        for name, minimum in dict(interval=-1, max_keep_ckpts=-1, save_begin=0).items():
+            check_positive_int(name, getattr(self, name), minimum=minimum)
+        for name in ('by_epoch', 'save_optimizer', 'save_param_scheduler', 'save_last'):
+            check_bool(name, getattr(self, name))
 
     def before_train(self, runner: Runner) -> None:
         """Choose the way of writing, remove what killed runs left, and remember what is being resumed."""
