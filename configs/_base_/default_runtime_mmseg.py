@@ -17,7 +17,6 @@ default_hooks = dict(
     sampler_seed=dict(type='DistSamplerSeedHook'),
     finite=dict(type='mmlape.StopAtNonFiniteHook'),
     exact_resume=dict(type='mmlape.ExactResumeHook'),
-    hung=dict(type='mmlape.HungProcessHook'),
     visualization=dict(type='SegVisualizationHook'),
     check_weights=dict(type='mmlape.CheckWeightsHook'),
     safe_loading=dict(type='mmlape.SafeLoadingHook'),
@@ -26,7 +25,8 @@ default_hooks = dict(
 env_cfg = dict(
     cudnn_benchmark=True,
     mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
-    dist_cfg=dict(backend='nccl'),
+    # Seconds after which a process that waits for another one ends the run (docs/cluster.md).
+    dist_cfg=dict(backend='nccl', timeout=1800),
 )
 
 vis_backends = [dict(type='LocalVisBackend')]

@@ -9,12 +9,12 @@ default_hooks = dict(
     safe_loading=dict(type='mmlape.SafeLoadingHook'),
     finite=dict(type='mmlape.StopAtNonFiniteHook'),
     exact_resume=dict(type='mmlape.ExactResumeHook'),
-    hung=dict(type='mmlape.HungProcessHook'),
 )
 env_cfg = dict(
     cudnn_benchmark=False,
     mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
-    dist_cfg=dict(backend='nccl'),
+    # Seconds after which a process that waits for another one ends the run (docs/cluster.md).
+    dist_cfg=dict(backend='nccl', timeout=1800),
 )
 vis_backends = [dict(type='LocalVisBackend')]
 log_processor = dict(type='LogProcessor', window_size=50, by_epoch=False)

@@ -13,11 +13,11 @@ from .dtn_ratio_hook import DTNRatioHook
 from .environment import environment_options, vit_arch, vit_weights
 from .exact_resume import ExactResumeHook
 from .fsdp import FSDPStrategy, wrap_blocks
-from .hung_process_hook import HungProcessHook
 from .layer_decay import LayerDecayOptimizerConstructor
 from .merged_groups import MergedGroupsOptimizerConstructor
 from .non_finite_hook import NonFiniteError, StopAtNonFiniteHook
 from .position_only_hook import PositionOnlyHook
+from .removed_hooks import HungProcessHook
 from .resume_check import ResumeCheckHook
 from .rsqrt_lr import RsqrtLR
 from .safe_loading_hook import SafeLoadingHook
