@@ -1,6 +1,9 @@
-"""A hook that makes one iteration of a training go wrong; configs import it by name."""
+"""Hooks that make one iteration of a training go wrong; configs import them by name."""
 
 import math
+import os
+import threading
+from pathlib import Path
 
 import torch
 from mmengine.dist import get_rank
@@ -27,3 +30,16 @@ class MakeNonFinite(Hook):
             image = data_batch['inputs'][0].float()
             image[1, 5, 7] = math.nan
             data_batch['inputs'][0] = image
+
+
+@HOOKS.register_module(force=True)
+class Hang(Hook):
+    """Process ``rank`` waits for ever in iteration ``at`` (from 1), and writes its id into ``file``."""
+
+    def __init__(self, at: int, rank: int, file: str) -> None:
+        self.at, self.rank, self.file = at, rank, file
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        if runner.iter + 1 == self.at and get_rank() == self.rank:
+            Path(self.file).write_text(str(os.getpid()))
+            threading.Event().wait()

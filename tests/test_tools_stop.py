@@ -1,0 +1,96 @@
+"""How a training ends that goes wrong: at NaN, and when a process hangs."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from config_utils import CONFIGS, REPO
+from ports import free_port
+from tool_runs import MASK_RCNN, SEGMENTER
+from toy_training import toy_config
+
+CONFIG = """
+_base_ = {base!r}
+custom_imports = dict(imports=['mmlape', 'training_faults'])
+custom_hooks = [dict(type='MakeNonFinite', at=2, {fault})]
+train_dataloader = dict(batch_size=2)
+train_cfg = dict(max_iters=3, val_interval=9)
+default_hooks = dict(checkpoint=dict(interval=1))
+"""
+
+
+def write_config(folder, name, fault):
+    base = str(CONFIGS / 'demo' / f'{name}.py')
+    (folder / 'config.py').write_text(CONFIG.format(base=base, fault=fault))
+
+
+@pytest.mark.parametrize(
+    ('name', 'module'),
+    [
+        (MASK_RCNN, 'roi_head.mask_head.convs.0.conv'),
+        (SEGMENTER, 'auxiliary_head.conv_seg'),
+    ],
+)
+def test_the_module_is_named(digit_commands, tmp_path, name, module):
+    write_config(tmp_path, name, f'module={module!r}')
+    message = digit_commands.refused('train.py', 'config.py', '--work-dir', 'run')
+    says = r'error: iteration 2, process 0 of 1: the loss is not finite \(loss = (nan|inf)\); '
+    assert re.match(rf'{says}first in {re.escape(module)} \(\w+\); the run stops', message), message
+    assert 'The last checkpoint is' in message and 'iter_1.pth' in message
+    assert '\n' not in message
+    files = sorted(path.name for path in (tmp_path / 'run').glob('*.pth'))
+    assert files == ['iter_1.pth']
+
+
+def test_replay_says_that_it_was_removed(digit_commands):
+    with pytest.raises(SystemExit) as end:
+        digit_commands('replay.py', 'nan_38.pth', '--device', 'cuda', '--trust')
+    assert end.value.code == 2
+    said = digit_commands.capsys.readouterr().err
+    assert 'was removed' in said and 'StopAtNonFiniteHook' in said and said.count('\n') == 1
+
+
+def train_on_two(folder):
+    paths = [str(REPO / 'tests'), os.environ.get('PYTHONPATH', '')]
+    environment = dict(
+        os.environ, OMP_NUM_THREADS='1', PYTHON=sys.executable, CUDA_VISIBLE_DEVICES='',
+        PYTHONPATH=os.pathsep.join(filter(None, paths)), PORT=str(free_port()),
+    )  # fmt: skip
+    done = subprocess.run(
+        ['bash', str(REPO / 'tools' / 'dist_train.sh'), 'config.py', '2', '--work-dir', 'run'],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_every_process_stops_and_the_one_concerned_is_named(tmp_path, digits):
+    """A NaN pixel in the second process: both end, and no checkpoint is written."""
+    (tmp_path / 'data').mkdir()
+    (tmp_path / 'data' / 'digit_scenes').symlink_to(digits)
+    write_config(tmp_path, SEGMENTER, 'rank=1')
+    code, log = train_on_two(tmp_path)
+    assert code != 0
+    says = r'error: iteration 2, process 1 of 2: an input is not finite \(loss = nan\); first in data_preproc'
+    assert len(re.findall(says, log)) == 1, log[-4000:]
+    assert [path.name for path in (tmp_path / 'run').glob('*.pth')] == ['iter_1.pth']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rank', [0, 1])
+def test_a_hang_ends_by_the_timeout_of_the_process_group(tmp_path, rank):
+    """The first process has the store of the group; torchrun ends the one that hangs."""
+    cfg = toy_config(
+        tmp_path / 'run',
+        custom_imports=dict(imports=['mmlape', 'toy_training', 'training_faults']),
+        env_cfg=dict(dist_cfg=dict(backend='nccl', timeout=5)),
+    )
+    cfg.custom_hooks = [dict(type='Hang', at=4, rank=rank, file=str(tmp_path / 'pid'))]
+    cfg.dump(tmp_path / 'config.py')
+    code, log = train_on_two(tmp_path)
+    assert code != 0
+    assert '5000ms' in log, log[-4000:]
+    assert not os.path.exists(f'/proc/{(tmp_path / "pid").read_text()}')
+    assert (tmp_path / 'run' / 'iter_2.pth').is_file()
