@@ -152,13 +152,3 @@ def test_weights_alone_do_not_bring_a_place_along(tmp_path):
     runner.train()
     fresh = seen_by(toy_run(toy_config(tmp_path / 'fresh')))
     assert [batch[1] for batch in seen_by(runner).values()] == [b[1] for b in fresh.values()]
-
-
-def test_what_lies_between_two_steps_of_the_optimizer_is_said(tmp_path, monkeypatch):
-    said = []
-    monkeypatch.setattr('mmengine.logging.MMLogger.warning', lambda self, text: said.append(text))
-    cfg = toy_config(tmp_path)
-    cfg.optim_wrapper.accumulative_counts = 4
-    toy_run(cfg)
-    (text,) = [text for text in said if 'accumulative_counts=4' in text]
-    assert 'iteration 2 lies between' in text and 'multiples of 4' in text

@@ -9,8 +9,13 @@ import torch
 from mmengine.dataset import DefaultSampler, InfiniteSampler
 from torch.utils.data import BatchSampler
 
-from mmlape.engine import draws
-from mmlape.engine.draws import Draws, PlacedBatches, StartingAt, seed_by
+from mmlape.engine import exact_resume
+from mmlape.engine.exact_resume import (
+    ResumedIterator,
+    SeededBatch,
+    SeededBatches,
+    set_random_state,
+)
 
 
 def state():
@@ -20,39 +25,37 @@ def state():
 def test_a_key_is_a_state():
     states = []
     for key in ((1, 2), (1, 3), (2, 1), (1, 2, 0), (1, 2)):
-        seed_by(*key)
+        set_random_state(*key)
         states.append(state())
     assert states[0] == states[-1] and len(set(states)) == 4
     assert all(len(set(column)) == 4 for column in zip(*states, strict=True))
     with pytest.raises(ValueError, match='non-negative'):
-        seed_by(-1)
+        set_random_state(-1)
 
 
 def test_a_batch_sets_the_state_of_each_image_and_none_while_it_is_sent():
-    batch = Draws([5, 7], (3, 1), first=4, step=2)
-    seed_by(9)
+    batch = SeededBatch([5, 7], (3, 1), range(4, 8, 2))
+    set_random_state(9)
     sent = pickle.loads(pickle.dumps(batch))
-    assert len(sent) == 2
     after = state()
-    seed_by(9)
+    set_random_state(9)
     assert after == state()
     seen = {index: state() for index in sent}
     assert list(seen) == [5, 7]
-    seed_by(3, 1, 6)
+    set_random_state(3, 1, 6)
     assert seen[7] == state()
 
 
 def batches(monkeypatch, rank, processes, size, skip=0, sampler=DefaultSampler, endless=False):
     """What one process draws: per step (index, place)."""
-    for module in ('mmlape.engine.draws', 'mmengine.dataset.sampler'):
+    for module in ('mmlape.engine.exact_resume', 'mmengine.dataset.sampler'):
         monkeypatch.setattr(f'{module}.get_dist_info', lambda: (rank, processes))
     inner = BatchSampler(sampler(range(24), shuffle=True, seed=5), size, drop_last=False)
-    placed = PlacedBatches(inner, seed=5, endless=endless)
+    placed = SeededBatches(inner, seed=5, endless=endless)
     placed.skip = skip
     steps = []
     for batch in placed:
-        places = range(batch.first, batch.first + batch.step * len(batch), batch.step)
-        steps.append(list(zip(batch.indices, places, strict=True)))
+        steps.append(list(zip(batch.indices, batch.places, strict=True)))
         if len(steps) == 9:
             break
     return steps
@@ -82,7 +85,7 @@ def test_beginning_in_the_middle(monkeypatch, endless):
 
 
 def test_what_is_skipped_is_taken_by_the_iterator_that_is_used():
-    placed = PlacedBatches(BatchSampler(range(6), 2, False), seed=0)
+    placed = SeededBatches(BatchSampler(range(6), 2, False), seed=0)
     placed.skip = 2
     iter(placed)
     assert [batch.indices for batch in placed] == [[4, 5]]
@@ -91,7 +94,7 @@ def test_what_is_skipped_is_taken_by_the_iterator_that_is_used():
 
 def test_the_loop_asks_in_vain():
     for skip in (lambda start: start.skip_iter(3), lambda start: [next(start) for _ in range(3)]):
-        start = StartingAt([10, 11], 3)
+        start = ResumedIterator([None] * 3, [10, 11])
         skip(start)
         assert next(start) == 10
-    assert len({draws.STEP, draws.DATA, draws.VALIDATION}) == 3
+    assert len({exact_resume.STEP, exact_resume.DATA, exact_resume.VALIDATION}) == 3
