@@ -10,7 +10,6 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import re
-import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,13 +220,3 @@ def weights_only_fault(version: str) -> str | None:
         ((2, 10), 'CVE-2026-24747 (memory is corrupted on loading), mended in torch 2.10'),
     )
     return ' and '.join(text for mended, text in faults if numbers(version) < mended) or None
-
-
-def is_examined() -> bool:
-    """Whether this program is ``mmlape doctor`` or ``--version``, for packages that are missing or broken too."""
-    program, *arguments = sys.argv or ['']
-    name = Path(program).stem
-    return name == 'doctor' or (
-        name in ('mmlape', '__main__', '-m')
-        and arguments[:1] in (['doctor'], ['--version'], ['-V'])
-    )

@@ -88,15 +88,6 @@ def test_it_works_where_packages_are_missing_or_broken(case, tmp_path):
     assert 'mmengine' not in case or checks['mmengine']['found'] == 'not installed'
 
 
-def test_only_the_doctor_goes_on_with_half_a_package(monkeypatch):
-    for argv, expected in (
-        (['/usr/bin/mmlape', 'doctor'], True), (['tools/doctor.py'], True), (['-m', 'doctor'], True),
-        (['mmlape', 'train', 'doctor'], False), (['train.py', 'doctor'], False), ([], False), ([''], False),
-    ):  # fmt: skip
-        monkeypatch.setattr('sys.argv', argv)
-        assert stack.is_examined() == expected, argv
-
-
 @pytest.mark.parametrize(
     ('version', 'holes'), [('2.5.1+cu121', 2), ('2.6.0', 1), ('2.9.1', 1), ('2.10.0', 0), ('2.11.0+cpu', 0)]
 )  # fmt: skip

@@ -19,7 +19,7 @@ def public_names() -> dict[str, list[str]]:
     for registry in mmlape.registry.__all__:
         names[f'registry {registry}'] = list(getattr(mmlape.registry, registry).module_dict)
     packages = [found.name for found in pkgutil.iter_modules(mmlape.__path__) if found.ispkg]
-    packages += ['registry', 'pretraining.dino']
+    packages += ['registry', 'pretraining.dino', 'doctor']
     for package in ['mmlape', *(f'mmlape.{name}' for name in packages)]:
         names[f'package {package}'] = list(importlib.import_module(package).__all__)
     for command, path in commands().items():
