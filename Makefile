@@ -5,7 +5,7 @@
 #   STACK=openmmlab       the original OpenMMLab packages in place of the maintained ones
 #   MODEL=name            only this model in the demo: mask_rcnn, segmenter or retinanet_dtn_pvt
 #   CUDA=0                operators for the CPU only, although there are a GPU and nvcc
-#   OPS=torchvision       mmcv without its own operators, as where there is no C++ compiler: enough for the demo on a CPU
+#   OPS=torchvision       mmcv with torchvision's NMS and RoIAlign instead of compiled operators: enough for the demo on a CPU
 #   BENCH='--only pvt'   options of make bench
 #   WORKERS=1             processes that run tests; without it as many as there are cores, at most 4
 #   SOURCE_URL=https://host/owner/mmlape/blob/main   where links of the site to sources lead
@@ -23,7 +23,7 @@ SPHINX = $(PY) -m sphinx -q -W --keep-going -c docs -d docs/_build/doctrees
 # Tests run side by side, each process on one thread; one that has nothing left takes over tests of another.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
 FORMATTED := $(wildcard setup.py mmlape configs tools tests benchmarks docs/conf.py)
-export CUDA OPS SOURCE_URL
+export CUDA SOURCE_URL
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo experiment-position test test-slow bench lint format docs docs-links clean clean-env
@@ -36,7 +36,7 @@ env:  ## set up the environment: seconds, or 2 to 5 minutes where mmcv was never
 	@command -v $(INTERPRETER) >/dev/null \
 	  || { echo 'error: there is no $(INTERPRETER): install Python >= 3.10 or give it: make env PYTHON=path' >&2; exit 1; }
 	@$(INTERPRETER) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("error: mmlape needs Python >= 3.10, and $(INTERPRETER) is %s; give another one: make env PYTHON=path" % sys.version.split()[0])'
-	@$(INTERPRETER) tools/setup_env --venv '$(VENV)' --stack '$(STACK)' $(if $(PYTHON),--python '$(PYTHON)')
+	@$(INTERPRETER) tools/setup_env --venv '$(VENV)' --stack '$(STACK)' $(if $(PYTHON),--python '$(PYTHON)') $(if $(OPS),--ops '$(OPS)')
 
 demo: env  ## train, evaluate and draw a LaPE detector and a LaPE segmenter on data made on the spot
 	@$(PY) tools/demo.py $(addprefix --model ,$(MODEL))

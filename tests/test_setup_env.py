@@ -1,496 +1,285 @@
-"""The set-up of a clone: what it refuses before touching anything, what it keeps, and how it goes on."""
+"""``make env`` with a recorder instead of python, pip and uv; its joined C++ sources with a compiler."""
 
 import ctypes
-import importlib
+import importlib.util
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
-import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = ROOT / 'tools' / 'setup_env'
-
-
-@pytest.fixture(scope='module')
-def parts():
-    """The modules of the program, which is run as a folder and is not a package."""
-    sys.path.insert(0, str(PROGRAM))
-    names = {'common': 'common', 'checks': 'checks', 'wheel': 'mmcv_wheel', 'units': 'units'}
-    modules = {short: importlib.import_module(name) for short, name in names.items()}
-    spec = importlib.util.spec_from_file_location('setup_env_main', PROGRAM / '__main__.py')
-    modules['main'] = importlib.util.module_from_spec(spec)
-    sys.modules['setup_env_main'] = modules['main']
-    spec.loader.exec_module(modules['main'])
-    yield SimpleNamespace(**modules)
-    sys.path.remove(str(PROGRAM))
+PROGRAM = ROOT / 'tools' / 'setup_env' / '__main__.py'
+KEY = 'cpython-311-linux_x86-glibc2-torch2.11.0'
 
 
 @pytest.fixture
-def about(parts):
-    return parts.common.ask(sys.executable, parts.common.ABOUT_PYTHON)
+def program():
+    spec = importlib.util.spec_from_file_location('setup_env', PROGRAM)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def script(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'#!/bin/sh\n{text}\n')
-    path.chmod(0o755)
-    return path
+@pytest.fixture
+def machine(program, tmp_path, monkeypatch):
+    """A machine on which commands are recorded and do as much as the set-up looks at."""
+    site = tmp_path / 'site'
+    state = SimpleNamespace(path=tmp_path, site=site, calls=[], fails='', pip='', installed='')
+    state.probe = f'{tmp_path} {site} {tmp_path} - cpython-311 linux/x86 glibc2 torch2.11.0'.split()
+    state.probe[3] = ''
+    state.wheel, state.wheels = 'mmcv-2-cp3-linux.whl', tmp_path / 'cache/wheels/onedl-mmcv-2.3.6'
 
+    def put(path, text=''):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
-def make(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        ['make', '-C', str(ROOT), *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, 'MAKEFLAGS': '', **variables},
-    )
+    def run(command, shell=False, env=None, **options):
+        if shell:
+            return subprocess.run(command, shell=True, **options)
+        parts = [str(part) for part in command]
+        text = ' '.join([Path(parts[0]).name, *parts[1:]]).replace('\n', ' ')
+        state.calls.append(text)
+        after = dict(zip(parts, map(Path, parts[1:])))
+        answers = {'get_platform': json.dumps(state.probe), 'config list': state.pip}
+        answers |= {'pip list': state.installed, '--version': 'Cuda 13.0, release 13.0, V'}
+        if state.fails and state.fails in text:
+            error = 'WARNING: trying\nERROR: no route to host\nbye'
+            return SimpleNamespace(returncode=1, stdout='', stderr=error, poll=lambda: 1)
+        if '-m venv' in text:
+            put(after['venv'] / 'bin' / 'python')
+        elif text.startswith('python -m pip install'):
+            put(Path(parts[0]).with_name('uv'))
+        elif 'download' in text:
+            shutil.make_archive(after['-d'] / 'mmcv', 'gztar', tmp_path, 'mmcv-2')
+        elif '--no-binary' in text:
+            put(site / 'mmcv' / '__init__.py')
+            put(site / 'onedl_mmcv-2.dist-info' / 'RECORD', 'a,,\n')
+        elif '-w' in parts:
+            put(after['-w'] / state.wheel)
+            state.compiled_with, state.joined = env, [*after['-w'].rglob('joined')]
+        answer = next((answers[words] for words in answers if words in text), '')
+        return SimpleNamespace(returncode=0, stdout=answer, stderr='', poll=lambda: 0)
 
-
-def error_line(result: subprocess.CompletedProcess) -> str:
-    assert result.returncode != 0
-    lines = [line for line in result.stderr.splitlines() if line.startswith('error: ')]
-    assert len(lines) == 1, result.stderr
-    assert 'Traceback' not in result.stderr
-    return lines[0]
-
-
-# -- refusals -------------------------------------------------------------------------------------
-
-
-def test_python_that_is_too_old_is_refused_in_one_line(parts, tmp_path):
-    old = script(tmp_path / 'bin' / 'python', 'echo \'{"version": [3, 9, 18]}\'')
-    with pytest.raises(
-        parts.common.SetupError, match=r'needs Python >= 3\.10, and .* has 3\.9\.18'
-    ):
-        parts.checks.check_python(tmp_path, None)
-    assert old.is_file()
-
-
-def test_make_refuses_an_interpreter_that_is_too_old_or_not_there(tmp_path):
-    old = script(tmp_path / 'python3.9', 'echo "error: mmlape needs Python >= 3.10" >&2; exit 1')
-    venv = tmp_path / 'venv'
-    assert 'Python >= 3.10' in error_line(make('env', f'VENV={venv}', f'PYTHON={old}'))
-    missing = error_line(make('env', f'VENV={venv}', 'PYTHON=no-such-python'))
-    assert 'no-such-python' in missing
-    assert not venv.exists()
-
-
-def test_another_python_than_the_one_of_the_environment_is_refused(parts, tmp_path):
-    script(tmp_path / 'bin' / 'python', 'echo \'{"version": [3, 12, 1]}\'')
-    asked = script(tmp_path / 'python3.10', 'echo \'{"version": [3, 10, 13]}\'')
-    with pytest.raises(parts.common.SetupError, match='remove that folder or give another'):
-        parts.checks.check_python(tmp_path, str(asked))
-
-
-def test_a_folder_that_is_no_environment_is_refused_and_left_alone(tmp_path):
-    (tmp_path / 'thesis.txt').write_text('important')
-    assert 'is not an environment' in error_line(make('env', f'VENV={tmp_path}'))
-    assert [path.name for path in tmp_path.iterdir()] == ['thesis.txt']
-
-
-def test_an_unknown_stack_is_refused(tmp_path):
-    line = error_line(make('env', f'VENV={tmp_path / "venv"}', 'STACK=openmm'))
-    assert 'STACK=openmm is unknown; choose onedl or openmmlab' in line
-
-
-def test_the_stack_of_an_environment_cannot_change(parts, tmp_path):
-    setup = parts.main.Setup(tmp_path / 'venv', 'onedl')
-    setup.save()
-    with pytest.raises(parts.common.SetupError, match='holds the stack onedl, not openmmlab'):
-        parts.main.Setup(tmp_path / 'venv', 'openmmlab').load()
-
-
-def test_a_torch_that_is_too_old_is_refused_in_somebody_elses_environment(
-    parts, tmp_path, monkeypatch
-):
-    script(tmp_path / 'bin' / 'python', f'exec {sys.executable} "$@"')
-    (tmp_path / 'pyvenv.cfg').write_text('')
-    setup = parts.main.Setup(tmp_path, 'onedl')
-    monkeypatch.setattr(parts.main.Setup, 'installed', lambda self: {'torch': '2.4.1+cu121'})
-    expected = r'needs torch >= 2\.5, and .* has 2\.4\.1\+cu121: `pip install'
-    with pytest.raises(parts.common.SetupError, match=expected):
-        parts.main.set_up(setup)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ['bin', 'pyvenv.cfg']
-    for version in ('2.5.0', '2.10.0+cpu', '3.0'):
-        parts.checks.check_torch(tmp_path, {'torch': version})
-    parts.checks.check_torch(tmp_path, {})
-
-
-def test_too_little_disk_is_refused(parts, tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, 'disk_usage', lambda path: SimpleNamespace(free=7.9e9))
-    with pytest.raises(parts.common.SetupError, match=r'has 7\.9 GB of free disk; .* needs 8 GB'):
-        parts.checks.check_space(tmp_path / 'not' / 'there' / 'yet')
-
-
-def test_a_missing_compiler_is_refused(parts, about, monkeypatch, tmp_path):
-    monkeypatch.setenv('PATH', str(tmp_path))
-    monkeypatch.delenv('CXX', raising=False)
-    with pytest.raises(
-        parts.common.SetupError, match=r'no C\+\+ compiler \(c\+\+\), .*: install one'
-    ):
-        parts.checks.check_compiler(about)
-
-
-def test_windows_is_refused_in_one_line(tmp_path):
-    code = 'import runpy, sys; sys.modules["fcntl"] = None; runpy.run_path(sys.argv[1], run_name="__main__")'
-    command = [sys.executable, '-c', code, str(PROGRAM), '--venv', str(tmp_path / 'venv')]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert 'on Windows call it in WSL2' in error_line(result)
-    assert not (tmp_path / 'venv').exists()
-
-
-def test_a_compiler_that_does_not_compile_is_refused(parts, about, monkeypatch, tmp_path):
-    broken = script(tmp_path / 'broken', 'echo "cannot find crt1.o" >&2; exit 1')
-    monkeypatch.setenv('CXX', str(broken))
-    with pytest.raises(
-        parts.common.SetupError, match=r'does not compile C\+\+17: cannot find crt1'
-    ):
-        parts.checks.check_compiler(about)
-
-
-def test_missing_headers_are_refused(parts, tmp_path):
-    about = {'include': str(tmp_path), 'version': [3, 11, 2]}
-    with pytest.raises(parts.common.SetupError, match=r'Python\.h is missing .* python3\.11-dev'):
-        parts.checks.check_compiler(about)
-
-
-@pytest.mark.slow
-def test_without_a_network_nothing_is_left_behind(tmp_path):
-    nowhere = 'http://127.0.0.1:9/simple'
-    result = make(
-        'env',
-        f'VENV={tmp_path / "venv"}',
-        PIP_INDEX_URL=nowhere,
-        PIP_EXTRA_INDEX_URL=nowhere,
-        PIP_CONFIG_FILE=os.devnull,
-        XDG_CACHE_HOME=str(tmp_path / 'cache'),
-    )
-    assert error_line(result).startswith('error: no network, or pip cannot reach its package index')
-    assert not (tmp_path / 'venv').exists()
-
-
-# -- the kept wheel -------------------------------------------------------------------------------
-
-
-def wheel_with(path: Path, *names: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, 'w') as archive:
-        for name in names:
-            archive.writestr(name, '')
-    return path
-
-
-def test_only_a_wheel_with_operators_is_kept(parts, tmp_path, monkeypatch):
-    monkeypatch.setattr(parts.wheel, 'CACHE', tmp_path)
-    folder = tmp_path / 'wheels' / 'mmcv-2.1.0' / 'key'
-    find = parts.wheel.kept_wheel
-    assert find('mmcv', '2.1.0', 'key') is None
-    wheel_with(folder / 'a.whl', 'mmcv/__init__.py', 'mmcv/ops/_ext.py')
-    assert find('mmcv', '2.1.0', 'key') is None
-    (folder / 'b.whl').write_bytes(b'half a wheel')
-    assert find('mmcv', '2.1.0', 'key') is None
-    good = wheel_with(folder / 'c.whl', 'mmcv/_ext.cpython-311-x86_64-linux-gnu.so')
-    assert find('mmcv', '2.1.0', 'key') == good
-
-
-def test_the_key_tells_apart_what_a_wheel_depends_on(parts, about):
-    key, cuda = parts.wheel.wheel_key, parts.wheel.Cuda
-    keys = {
-        key(about, '2.11.0', None),
-        key({**about, 'tag': 'cpython-399'}, '2.11.0', None),
-        key({**about, 'platform': 'linux-aarch64'}, '2.11.0', None),
-        key(about, '2.12.0', None),
-        key(about, '2.11.0', cuda(Path('/cuda'), '13.0', '9.0')),
-        key(about, '2.11.0', cuda(Path('/cuda'), '13.0', '8.0;9.0')),
-        key(about, '2.11.0', cuda(Path('/cuda'), '12.8', '9.0')),
-    }
-    assert len(keys) == 7
-    assert not any('/' in key or ';' in key for key in keys)
-
-
-def test_cuda_needs_a_gpu_and_nvcc(parts, tmp_path, monkeypatch):
-    for name in ('CUDA', 'CUDA_HOME', 'TORCH_CUDA_ARCH_LIST'):
+    recorder = dict(run=run, call=lambda *a, **k: run(*a, **k).returncode, Popen=run, DEVNULL=None)
+    monkeypatch.setattr(program, 'subprocess', SimpleNamespace(**recorder))
+    put(tmp_path / 'mmcv-2' / 'mmcv/ops/csrc/pytorch' / 'nms.cpp')
+    for name in ('Python.h', 'user/pyvenv.cfg', 'user/bin/python', 'bin/nvcc'):
+        put(tmp_path / name)
+    monkeypatch.setattr(program, 'CACHE', tmp_path / 'cache')
+    monkeypatch.setattr(program.sysconfig, 'get_path', lambda _: tmp_path)
+    for name in ('CUDA', 'CXX', 'CFLAGS', 'CPPFLAGS', 'TORCH_CUDA_ARCH_LIST'):
         monkeypatch.delenv(name, raising=False)
-    toolkit = tmp_path / 'toolkit'
-    script(toolkit / 'bin' / 'nvcc', 'echo "Cuda compilation tools, release 13.0, V13.0.88"')
-    monkeypatch.setenv('PATH', f'{toolkit / "bin"}:/usr/bin:/bin')
-    monkeypatch.setattr(shutil, 'which', which_without('nvidia-smi'))
-    assert parts.wheel.find_cuda() is None
-    # A login node: no GPU of its own.
-    monkeypatch.setenv('TORCH_CUDA_ARCH_LIST', '8.0;9.0')
-    found = parts.wheel.find_cuda()
-    assert (found.home, found.release, found.archs) == (toolkit, '13.0', '8.0;9.0')
-    monkeypatch.setenv('PATH', '/usr/bin:/bin')
-    monkeypatch.setattr(shutil, 'which', which_without('nvidia-smi', 'nvcc'))
-    if not Path('/usr/local/cuda/bin/nvcc').is_file():
-        assert parts.wheel.find_cuda() is None
 
-    monkeypatch.undo()
-    script(tmp_path / 'bin' / 'nvidia-smi', 'printf "9.0\\n8.0\\n9.0\\n"')
-    monkeypatch.setenv('PATH', f'{tmp_path / "bin"}:{toolkit / "bin"}:/usr/bin:/bin')
-    monkeypatch.delenv('CUDA', raising=False)
-    monkeypatch.setenv('CUDA_HOME', str(toolkit))
-    monkeypatch.delenv('TORCH_CUDA_ARCH_LIST', raising=False)
-    found = parts.wheel.find_cuda()
-    assert (found.home, found.release, found.archs) == (toolkit, '13.0', '8.0;9.0')
+    def call(venv='venv', *options) -> str:
+        state.calls.clear()
+        monkeypatch.setattr(sys, 'argv', ['', '--venv', str(tmp_path / venv), *options])
+        program.main()
+        return '\n'.join([*state.calls, ''] if state.calls else [])
+
+    def error_line(*arguments) -> str:
+        with pytest.raises(SystemExit) as stopped:
+            call(*arguments)
+        assert re.fullmatch('error: .*', stopped.value.code)
+        return stopped.value.code
+
+    state.call, state.error_line = call, error_line
+    return state
+
+
+def make(*arguments: str) -> subprocess.CompletedProcess:
+    command = ['env', '-u', 'MAKEFLAGS', 'make', '-C', str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_a_new_environment_and_a_second_call(machine, monkeypatch, capsys):
+    monkeypatch.setenv('CPPFLAGS', '-g')
+    calls = machine.call()
+    venv, uv, _, packages, toolboxes, *_, last = calls.splitlines()
+    assert venv == f'{Path(sys.executable).name} -m venv {machine.path}/venv'
+    assert uv == 'python -m pip install -q --retries 1 uv==0.13.8'
+    assert {'torch>=2.5', 'numpy', 'opencv-python-headless'} <= {*packages.split()}
+    assert 'imaug' not in packages and 'onedl' not in packages
+    assert '--no-build-isolation --no-deps onedl-mmengine==0.10.12' in toolboxes
+    assert 'imaug==0.4.3' in toolboxes and 'mmcv' not in toolboxes
+    constraints = (machine.path / 'venv/.mmlape/constraints.txt').read_text()
+    assert 'torch==2.11.0\n' in constraints and '#' not in constraints
+    wheel = machine.wheels / f'{KEY}-cpu' / machine.wheel
+    assert wheel.is_file() and f' --reinstall --no-deps {wheel}\n' in calls
+    assert f' --no-deps -e {ROOT}\n' in calls and 'ops/build.py' in calls
+    assert 'import mmcv._ext, mmdet' in last
+    expected = dict(CUDA_VISIBLE_DEVICES='', FORCE_CUDA='0', CPPFLAGS='-g0 -g', MMCV_WITH_OPS='1')
+    assert machine.compiled_with | expected == machine.compiled_with and machine.joined
+    assert 'CFLAGS' not in machine.compiled_with and int(machine.compiled_with['MAX_JOBS']) >= 1
+    assert machine.compiled_with['PATH'].startswith(f'{machine.path}/venv/bin')
+    assert re.search(r'venv is ready \(\d+ s\)', capsys.readouterr().out)
+    assert machine.call() == ''
+    calls = machine.call('second')  # the wheel is in the cache
+    assert 'download' not in calls and str(wheel) in calls
+    monkeypatch.setenv('CUDA', '0')  # as everything that decides what is installed
+    assert 'uv pip install' in machine.call()
+    calls = machine.call('original', '--stack', 'openmmlab')
+    assert 'mmengine==0.10.7 mmdet==3.3.0' in calls and 'onedl' not in calls
+    assert 'holds the stack openmmlab' in machine.error_line('original')
+
+
+def test_after_a_failure_in_one_line_the_next_call_continues(machine):
+    failures = {
+        '-m venv': 'is python3-venv installed?: ERROR: no route to host',
+        'uv==': 'no network, or pip cannot reach its package index: ERROR: no route to host',
+        'uv pip install': 'uv did not succeed (reason above); make env continues here',
+        'pip download': 'no source of mmcv: ERROR: no route to host',
+        'pip wheel': "mmcv's operators do not compile: the compiler's output is in ",
+        'mmseg.datasets': 'the environment does not work: ERROR: no route to host',
+    }
+    for machine.fails, message in failures.items():
+        assert machine.error_line().startswith(f'error: {message}')
+        if message.startswith("mmcv's"):
+            machine.fails, machine.wheel = '', 'mmcv-2-py3-none-any.whl'  # without operators
+            assert 'do not compile' in machine.error_line() and not machine.wheels.exists()
+            machine.wheel = 'mmcv-2-cp3-linux.whl'
+    assert 'download' not in ' '.join(machine.calls)  # what was compiled is kept
+    machine.fails = ''
+    assert machine.call() and machine.call() == ''
+
+
+def test_what_is_refused(machine):
+    (machine.path / 'thesis').mkdir()
+    (machine.path / 'thesis' / 'thesis.txt').write_text('important')
+    assert 'is not an environment' in machine.error_line('thesis')
+    assert [path.name for path in (machine.path / 'thesis').iterdir()] == ['thesis.txt']
+    assert 'has another Python than p' in machine.error_line('user', '--python', 'p')
+    (machine.path / 'user' / 'lib' / f'python3.{sys.version_info[1]}').mkdir(parents=True)
+    assert machine.call('user', '--python', 'p')
+    assert 'Not a directory' in machine.error_line('Python.h')
+    for wrong in (f'PYTHON={machine.path}/none', 'STACK=openmm', 'OPS=numpy'):
+        result = make('env', f'VENV={machine.path}/new', wrong)
+        lines = [line for line in result.stderr.splitlines() if 'error: ' in line]
+        assert result.returncode and len(lines) == 1 and wrong.split('=')[1] in lines[0]
+    assert not (machine.path / 'new').exists()
+
+
+def test_an_environment_that_the_user_brought_is_completed(machine, monkeypatch):
+    installed = ['torch==2.9.1+cu128', 'mmdet==3.3.0', 'onedl-mmcv==2.3.6', 'opencv-python==4.1']
+    machine.installed = '\n'.join([*installed, 'setuptools==65'])
+    calls = machine.call('user')
+    file = machine.path / 'user' / '.mmlape' / 'constraints.txt'
+    lines = {*file.read_text().splitlines()}
+    assert {'torch==2.9.1', 'mmdet==3.3.0', 'setuptools==80.9.0'} <= lines
+    assert 'numpy==2.2.6' not in lines and 'onedl-mmengine==0.10.12' in calls
+    assert not re.search('-m venv|mmdetection|opencv|wheel -v|--reinstall', calls)
+    assert machine.call('user') == ''
+    assert 'was not made by make env' in make('clean-env', f'VENV={machine.path}/user').stderr
+    assert (machine.path / 'user' / 'bin' / 'python').exists()
+    machine.installed = ''
     monkeypatch.setenv('CUDA', '0')
-    assert parts.wheel.find_cuda() is None
+    assert machine.call('user') and 'torch==2.11.0' in file.read_text()
 
 
-def which_without(*names: str):
-    find = shutil.which
-    return lambda command, *rest: None if command in names else find(command, *rest)
+def test_without_a_compiler_mmcv_has_the_stand_in_until_there_is_one(machine, capsys):
+    (machine.path / 'Python.h').unlink()
+    line = re.search('.*--no-binary.*', machine.call())[0]
+    assert 'no C++17 compiler with Python.h: ' in capsys.readouterr().out
+    assert '--reinstall --no-deps' in line and line.endswith('.txt onedl-mmcv==2.3.6')
+    assert '--build-constraints' in line and '--no-build-isolation' not in line
+    stand_in = PROGRAM.with_name('mmcv_ext.py').read_text()
+    assert (machine.site / 'mmcv' / '_ext.py').read_text() == stand_in
+    assert (machine.site / 'onedl_mmcv-2.dist-info/RECORD').read_text() == 'a,,\nmmcv/_ext.py,,\n'
+    assert machine.call() == ''
+    (machine.path / 'Python.h').write_text('')
+    assert ' wheel -v ' in machine.call()
+    machine.installed = 'onedl-mmcv==2.3.6'
+    assert '--reinstall' in machine.call('user')  # a stand-in is not the user's own mmcv
+    assert '--no-binary' in machine.call('venv', '--ops', 'torchvision')
 
 
-@pytest.mark.slow
-def test_an_nvcc_of_another_cuda_than_torchs_is_refused(parts):
-    other = parts.wheel.Cuda(Path('/cuda'), '9.2', '9.0')
-    with pytest.raises(parts.common.SetupError, match=r'nvcc 9\.2 cannot compile for'):
-        parts.wheel.build_environment({}, Path(sys.executable), other)
+def test_operators_for_a_gpu(machine, monkeypatch, capsys):
+    machine.probe[3] = '8.0;9.0'
+    machine.call()
+    wheel = machine.wheels / f'{KEY}-cuda13.0-sm8.0_9.0' / machine.wheel
+    assert machine.compiled_with['FORCE_CUDA'] == machine.compiled_with['MMCV_WITH_OPS'] == '1'
+    assert not {'CPPFLAGS', 'CUDA_VISIBLE_DEVICES'} & machine.compiled_with.keys()
+    assert not machine.joined
+    wheel.unlink()
+    monkeypatch.setenv('CXX', 'no-such-compiler')
+    assert 'no-such-compiler' in machine.error_line()
+    monkeypatch.delenv('CXX')
+    (machine.path / 'bin' / 'nvcc').unlink()
+    machine.call('second')
+    assert 'no nvcc: training on the GPU will fail' in capsys.readouterr().out
+    monkeypatch.setenv('CUDA', '0')
+    assert str(machine.wheels / f'{KEY}-cpu') in machine.call()
+    assert 'nvcc' not in capsys.readouterr().out
 
 
-def test_operators_for_the_cpu_are_compiled_as_if_there_were_no_gpu(parts):
-    built = parts.wheel.build_environment({'PATH': '/bin'}, Path(sys.executable), None)
-    assert built['CUDA_VISIBLE_DEVICES'] == ''
-    assert (built['FORCE_CUDA'], built['MMCV_WITH_OPS']) == ('0', '1')
-    # Not in CFLAGS, which setuptools takes in place of Python's own flags: without optimizations, that is.
-    assert (built['CPPFLAGS'], 'CFLAGS' in built) == ('-g0', False)
-    own = parts.wheel.build_environment({'CPPFLAGS': '-g'}, Path(sys.executable), None)
-    assert own['CPPFLAGS'] == '-g0 -g'
+def test_uv_gets_the_configuration_of_pip(program):
+    listing = r"""
+:env:.index-url='e'
+global.cert='c'
+global.extra-index-url='\na\nb'
+global.find-links='/a /b'
+global.index-url='g'
+global.timeout='9'
+install.index-url='i'
+install.trusted-host='h'"""
+    certificates = {'UV_SYSTEM_CERTS': '1', 'SSL_CERT_FILE': 'c', 'UV_INSECURE_HOST': 'h'}
+    indexes = {'UV_DEFAULT_INDEX': 'e', 'UV_INDEX': 'a b', 'UV_FIND_LINKS': '/a,/b'}
+    indexes['UV_INDEX_STRATEGY'] = 'unsafe-best-match'
+    assert program.uv_variables(listing, {}) == certificates | indexes
+    own = {'UV_INDEX_URL': 'mine', 'SSL_CERT_FILE': 'mine', 'PYTHONDONTWRITEBYTECODE': '1'}
+    expected = {**certificates, 'UV_FIND_LINKS': '/a,/b', 'UV_COMPILE_BYTECODE': '1', **own}
+    assert program.uv_variables(listing, own) == expected
 
 
-# -- joined sources -------------------------------------------------------------------------------
-
-# Each of the first four would be a mistake behind another one in the same unit, or mean something else.
+# The first four would not compile, or would mean something else, after another one in the same unit.
 SOURCES = {
-    'align.cpp': 'static float part(float x) { return x / 2; }\nfloat align(float x) { return part(x); }',
-    'rotated.cpp': 'static float part(float x) { return x / 4; }\nfloat rotated(float x) { return part(x); }',
+    'align.cpp': 'static float part(float x) { return x / 2; } float align(float x) { return part(x); }',
     'cpu/least.cpp': '#define least(a, b) ((a) < (b) ? (a) : (b))\nint smaller(int a, int b) { return least(a, b); }',
     'cpu/spaces.cpp': '#include <cmath>\nusing namespace std;\nfloat size(float x) { return abs(x); }',
     'cpu/sum.cpp': 'static int least(int a, int b) { return a + b; }\nint sum(int a, int b) { return least(a, b); }',
-    'bind.cpp': (
-        'float align(float);\nfloat rotated(float);\nint smaller(int, int);\nfloat size(float);\nint sum(int, int);\n'
-        'extern "C" float all() { return align(8) + rotated(8) + smaller(5, 3) + size(-.5f) + sum(1, 2); }'
-    ),
-    'unused.cpp': 'int unused() { return 1; }',
+    'bind.cpp': 'float align(float);\nint smaller(int, int);\nfloat size(float);\nint sum(int, int);\n'
+    'extern "C" float all() { return align(8) + smaller(5, 3) + size(-.5f) + sum(1, 2); }',
+    **{f'leak{n}.cpp': f'#define leak {n}\nint leak{n}() {{ return leak; }}' for n in range(9)},
+    **{f'more{n}.cpp': f'int more{n}() {{ return 1; }}' for n in range(20)},
+    **{
+        f'f{n}.cpp': f'static int part() {{ return {n}; }} int f{n}() {{ return part(); }}'
+        for n in range(9)
+    },
 }
 
 
-@pytest.fixture
-def sources(parts, tmp_path):
-    """An unpacked mmcv with sources of a few lines, and its folder of them."""
-    folder = tmp_path / 'source' / parts.units.SOURCES
+def test_joined_sources_are_each_compiled_once_and_mean_the_same(program, tmp_path):
+    (tmp_path / 'cpu').mkdir()
     for name, text in SOURCES.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'{text}\n')
-    return SimpleNamespace(root=tmp_path / 'source', folder=folder)
+        (tmp_path / name).write_text(f'{text}\n')
 
-
-def test_joined_sources_are_each_compiled_once_and_mean_the_same(parts, sources, monkeypatch):
-    monkeypatch.setattr(parts.units, 'COUNT', 2)
-
-    def compiled(*files: Path) -> tuple[float, set]:
-        library = sources.root / f'library_{len(files)}.so'
+    def compiled():
+        files = [*tmp_path.glob('*.cpp'), *tmp_path.glob('cpu/*.cpp')]
+        library = tmp_path / f'library_{len(files)}.so'
         subprocess.run(['c++', '-std=c++17', '-shared', '-fPIC', '-o', library, *files], check=True)
         listed = subprocess.run(['nm', '-D', library], capture_output=True, text=True, check=True)
-        run = ctypes.CDLL(str(library)).all
-        run.restype = ctypes.c_float
-        return run(), {line.split()[-1] for line in listed.stdout.splitlines()}
+        function = ctypes.CDLL(str(library)).all
+        function.restype = ctypes.c_float
+        return function(), {line.split()[-1] for line in listed.stdout.splitlines()}
 
-    found = [*sources.folder.glob('*.cpp'), *sources.folder.glob('cpu/*.cpp')]
-    value, symbols = compiled(*found)
-    assert value == 4 + 2 + 3 + 0.5 + 3
-    assert not parts.units.are_joined(sources.root)
-    parts.units.join_sources(sources.root)
-    assert parts.units.are_joined(sources.root)
-    units = sorted([*sources.folder.glob('*.cpp'), *sources.folder.glob('cpu/*.cpp')])
-    assert 1 < len(units) < len(SOURCES)
-    included = re.findall(r'"joined/(.*)"', ''.join(unit.read_text() for unit in units))
-    assert sorted(included) == sorted(SOURCES)
-    assert compiled(*units) == (value, symbols)
+    before = compiled()
+    assert before[0] == 4 + 3 + 0.5 + 3
+    program.join_sources(tmp_path)
+    texts = [path.read_text() for path in tmp_path.glob('unit_*.cpp')]
+    assert sorted(re.findall('"joined/(.*)"', ''.join(texts))) == sorted(SOURCES)
+    assert len(texts) == 11  # eleven files leave a macro or a namespace behind
+    assert max(text.count('#') for text in texts) <= 6
+    assert compiled() == before
 
 
-def test_sources_are_spread_over_the_units_and_what_does_not_fit_gets_its_own(parts):
-    texts = {Path(f'{number:02}.cpp'): f'void f{number}() {{}}\n' * 9 for number in range(40)}
-    assert [len(unit) for unit in parts.units.arrange(texts, 8)] == [5] * 8
-    alike = {Path(f'same_{number}.cpp'): 'static void same() {}' for number in range(10)}
-    units = parts.units.arrange({**texts, **alike}, 8)
-    assert len(units) == 10
-    assert sorted(path for unit in units for path in unit) == sorted({**texts, **alike})
-    assert all(len(alike.keys() & set(unit)) == 1 for unit in units)
-
-
-def test_where_joined_sources_do_not_compile_the_ordinary_ones_are(parts, tmp_path, capsys):
-    """Once, with a line that says so; an error of the ordinary ones is the user's to see."""
-    work, built = tmp_path / 'source', []
-
-    def fetch(joined):
-        work.mkdir()
-        if joined:
-            (work / parts.units.SOURCES / 'joined').mkdir(parents=True)
-        return work
-
-    def build(source, works=False):
-        built.append(parts.units.are_joined(source))
-        if built[-1] or not works:
-            raise parts.common.SetupError('it failed')
-        return source / 'mmcv.whl'
-
-    joined_or_not = parts.wheel.joined_or_not
-    assert (
-        joined_or_not(fetch, lambda source: build(source, works=True), joined=True).parent == work
-    )
-    assert built == [True, False]
-    assert capsys.readouterr().out.count('do not compile joined') == 1
-    shutil.rmtree(work)
-    with pytest.raises(parts.common.SetupError, match='it failed'):
-        joined_or_not(fetch, build, joined=True)
-    assert built == [True, False, True, False]
-    shutil.rmtree(work)
-    with pytest.raises(parts.common.SetupError, match='it failed'):
-        joined_or_not(fetch, build, joined=False)
-    assert built == [True, False, True, False, False]
-
-
-def test_an_archive_is_joined_where_only_the_cpus_operators_are_compiled(
-    parts, tmp_path, monkeypatch
-):
-    def download(command, **_):
-        folder = Path(command[command.index('-d') + 1])
-        source = tmp_path / 'mmcv-2.1.0' / parts.units.SOURCES
-        source.mkdir(parents=True, exist_ok=True)
-        (source / 'nms.cpp').write_text('')
-        with tarfile.open(folder / 'mmcv-2.1.0.tar.gz', 'w:gz') as archive:
-            archive.add(tmp_path / 'mmcv-2.1.0', 'mmcv-2.1.0')
-        return SimpleNamespace(returncode=0, stderr='')
-
-    monkeypatch.setattr(subprocess, 'run', download)
-    for joined in (True, False):
-        work = tmp_path / f'work_{joined}'
-        source = parts.wheel.fetch_source(Path('python'), {}, 'mmcv', '2.1.0', work, joined)
-        assert parts.units.are_joined(source) is joined
-        assert (source / parts.units.SOURCES / 'nms.cpp').exists() is not joined
-        # Interrupted: what is there is taken as it is, with its object files.
-        again = parts.wheel.fetch_source(Path('python'), {}, 'mmcv', '2.1.0', work, not joined)
-        assert again == source
-        assert parts.units.are_joined(again) is joined
-
-
-def test_without_its_own_operator_an_environment_is_ready_all_the_same(parts, capsys):
-    operators, ran = importlib.import_module('operators'), []
-
-    def run(*command, quiet):
-        ran.append(command)
-        return len(ran) == 1
-
-    for _ in range(2):
-        operators.compile_operators(SimpleNamespace(python='python', run=run))
-    assert ran == [('python', ROOT / 'mmlape' / 'ops' / 'build.py')] * 2
-    folder = ROOT / 'mmlape' / 'ops'
-    assert {*operators.SOURCES} == {folder / 'build.py', *(folder / 'csrc').iterdir()}
-    assert capsys.readouterr().out.count('slower PyTorch form') == 1
-
-
-# -- steps ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def quick(parts, tmp_path, monkeypatch):
-    """A set-up whose steps only note that they ran."""
-    done = []
-
-    def note(name):
-        def step(setup):
-            setup.python.parent.mkdir(parents=True, exist_ok=True)
-            if not setup.python.exists():
-                setup.python.symlink_to(sys.executable)
-            done.append(name)
-
-        return step
-
-    monkeypatch.setattr(parts.main, 'STEPS', {name: note(name) for name in parts.main.STEPS})
-    monkeypatch.setattr(parts.main, 'needs_compiler', lambda *_: False)
-    return SimpleNamespace(done=done, new=lambda: parts.main.Setup(tmp_path / 'venv', 'onedl'))
-
-
-def test_an_interrupted_set_up_goes_on_where_it_stopped(parts, quick, monkeypatch):
-    def interrupted(setup):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setitem(parts.main.STEPS, 'mmcv', interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            parts.main.set_up(quick.new())
-    assert quick.done == ['venv', 'packages', 'toolboxes']
-    parts.main.set_up(quick.new())
-    assert quick.done == ['venv', 'packages', 'toolboxes', 'mmcv', 'mmlape']
-    parts.main.set_up(quick.new())
-    assert len(quick.done) == 5
-
-
-def test_a_changed_requirement_repeats_only_its_step(parts, quick, monkeypatch):
-    parts.main.set_up(quick.new())
-    quick.done.clear()
-    wanted = parts.main.Setup.wanted
-    monkeypatch.setattr(
-        parts.main.Setup, 'wanted', lambda self: {**wanted(self), 'packages': 'changed'}
-    )
-    parts.main.set_up(quick.new())
-    assert quick.done == ['packages']
-
-
-def test_what_is_installed_in_somebody_elses_environment_is_kept(parts, tmp_path):
-    setup = parts.main.Setup(tmp_path / 'venv', 'onedl', ours=False)
-    installed = {'torch': '2.9.1+cu128', 'mmcv': '2.2.0', 'setuptools': '65.5.0'}
-    lines = parts.main.constraints_for(setup, installed).read_text().splitlines()
-    assert [line for line in lines if line.startswith('torch==')] == ['torch==2.9.1']
-    assert [line for line in lines if line.startswith('setuptools==')] == ['setuptools==80.9.0']
-    assert parts.main.own_version(setup, installed, 'mmcv') == '2.2.0'
-    assert parts.main.own_version(setup, installed, 'mmdet') is None
-
-
-def test_an_environment_that_was_there_before_is_not_taken_for_ours(parts, tmp_path):
-    script(tmp_path / 'venv' / 'bin' / 'python', f'exec {sys.executable} "$@"')
-    (tmp_path / 'venv' / 'pyvenv.cfg').write_text('')
-    setup = parts.main.Setup(tmp_path / 'venv', 'onedl')
-    setup.load()
-    assert not setup.ours
-    setup.save()
-    again = parts.main.Setup(tmp_path / 'venv', 'onedl')
-    again.load()
-    assert not again.ours
-    result = make('clean-env', f'VENV={tmp_path / "venv"}')
-    assert 'was not made by make env' in error_line(result)
-    assert (tmp_path / 'venv' / 'bin' / 'python').exists()
-
-
-# -- files ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize('stack', ['onedl', 'openmmlab'])
-def test_every_requirement_has_a_tested_version(parts, stack):
-    read, name = parts.common.read_requirements, parts.common.name_of
-    pinned = {name(line) for line in read(ROOT / parts.main.CONSTRAINTS[stack])}
-    wanted = {name(line) for line in read(ROOT / 'requirements.txt')}
-    wanted -= set(parts.main.STACKS['onedl'].values())
-    wanted |= set(parts.main.STACKS[stack].values())
-    assert wanted - pinned == {'pip'}
-
-
-def test_a_state_file_is_written_whole(parts, tmp_path):
-    path = tmp_path / 'deep' / 'state.json'
-    parts.common.write_whole(path, json.dumps({'ours': True}))
-    assert json.loads(path.read_text()) == {'ours': True}
-    assert [entry.name for entry in path.parent.iterdir()] == ['state.json']
+def test_every_requirement_has_a_tested_version(program):
+    pinned = [line.split('==')[0] for line in program.read_lines('constraints-openmmlab.txt')]
+    left = program.without(program.read_lines('requirements.txt'), [*pinned, 'pip'])
+    assert not left and {*program.STACKS['openmmlab'], *program.BUILD_TOOLS} <= {*pinned}
 
 
 def test_help_lists_every_target():

@@ -1,399 +1,300 @@
-"""Sets up the environment of a clone: ``make env``, and every target that needs one, call this.
-
-Standard library only. Each step leaves a stamp, so a finished environment costs nothing and an interrupted one goes on
-where it stopped. What is installed in an environment that the user brought along is completed, never replaced.
-"""
+"""Sets up the environment of a clone with uv (``make env``); a digest in it tells whether it is complete."""
 
 import argparse
+import fcntl
+import functools
+import hashlib
 import json
 import os
-import platform
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
-import checks
-import mmcv_wheel
-import operators
-import stand_in
-from common import (
-    ABOUT_PYTHON,
-    CACHE,
-    INSTALLED,
-    ROOT,
-    SetupError,
-    ask,
-    canonical,
-    digest,
-    locked,
-    name_of,
-    read_requirements,
-    say,
-    write_whole,
-)
-
-# What each stack calls the packages; both have the same import names.
-STACKS = {
-    'onedl': {
-        'mmengine': 'onedl-mmengine',
-        'mmcv': 'onedl-mmcv',
-        'mmdet': 'onedl-mmdetection',
-        'mmseg': 'onedl-mmsegmentation',
-        'mmpretrain': 'onedl-mmpretrain',
-    },
-    'openmmlab': {
-        'mmengine': 'mmengine',
-        'mmcv': 'mmcv',
-        'mmdet': 'mmdet',
-        'mmseg': 'mmsegmentation',
-        'mmpretrain': 'mmpretrain',
-    },
-}
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmlape'
 CONSTRAINTS = {'onedl': 'constraints.txt', 'openmmlab': 'constraints-openmmlab.txt'}
-OPENCV = {
-    'opencv-python',
-    'opencv-python-headless',
-    'opencv-contrib-python',
-    'opencv-contrib-python-headless',
+# Two families of the same packages. They and imaug are installed without dependencies: some would need libGL.
+STACKS = {
+    'onedl': 'onedl-mmcv onedl-mmengine onedl-mmdetection onedl-mmsegmentation onedl-mmpretrain',
+    'openmmlab': 'mmcv mmengine mmdet mmsegmentation mmpretrain',
 }
-# Installed without what they ask for, which includes the OpenCV that needs libGL.
-ALONE = {'onedl': ('imaug', 'imagecorruptions-imaug'), 'openmmlab': ('imagecorruptions-imaug',)}
-# Not a part of anybody's stack, so they may be upgraded in an environment that the user brought along.
-BUILD_TOOLS = {'pip', 'setuptools', 'wheel', 'ninja', 'uv', 'psutil'}
+STACKS = {k: [*v.split(), 'imaug', 'imagecorruptions-imaug'] for k, v in STACKS.items()}
+BUILD_TOOLS = ('ninja', 'psutil', 'setuptools', 'uv', 'wheel')  # always as tested
+PIP_TO_UV = {
+    'index-url': 'UV_DEFAULT_INDEX',
+    'extra-index-url': 'UV_INDEX',
+    'find-links': 'UV_FIND_LINKS',
+    'trusted-host': 'UV_INSECURE_HOST',
+    'cert': 'SSL_CERT_FILE',
+}
+PROBE = """import json, os, platform, sys, torch; from importlib.metadata import version
+from sysconfig import get_path, get_platform; from torch.utils.cpp_extension import CUDA_HOME
+gpus = {'%d.%d' % torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
+print(json.dumps([get_path('include'), get_path('purelib'), CUDA_HOME or '/',
+os.environ.get('TORCH_CUDA_ARCH_LIST') or ';'.join(sorted(gpus)),
+sys.implementation.cache_tag, get_platform(), ''.join(platform.libc_ver()), 'torch' + version('torch')]))"""
+# What mmcv's sources declare at the start of a line: functions (macros are in capitals), types and aliases.
+DECLARED = r'(?m)^(?! )[\w:<>&*, ]*?\b(\w*[a-z]\w*)\(|^(?:struct|class|enum) (\w+)|^using [\w:]*?(\w+)(?:;| =)'
+say = functools.partial(print, '[env]', flush=True)
 
 
-@dataclass
-class Setup:
-    """One environment being set up. ``explicit_python`` is the interpreter that the user asked for, if any.
-
-    ``without_operators`` says why mmcv gets the stand-in; it is empty where mmcv gets its own operators.
-    """
-
-    venv: Path
-    stack: str
-    explicit_python: str | None = None
-    ours: bool = True
-    stamps: dict = field(default_factory=dict)
-    without_operators: str = ''
-
-    def __post_init__(self):
-        self.venv = Path(os.path.abspath(self.venv))
-        self.python = self.venv / 'bin' / 'python'
-        self.state = self.venv / '.mmlape' / 'state.json'
-        self.names = STACKS[self.stack]
-        pins = read_requirements(ROOT / CONSTRAINTS[self.stack])
-        exact = dict(pin.split('==') for pin in pins if ';' not in pin)
-        self.pins = {canonical(name): version for name, version in exact.items()}
-
-    @cached_property
-    def cuda(self) -> mmcv_wheel.Cuda | None:
-        """Looked for once: it says so where a GPU has no compiler."""
-        return mmcv_wheel.find_cuda()
-
-    def load(self) -> None:
-        if self.state.is_file():
-            saved = json.loads(self.state.read_text(encoding='utf-8'))
-            self.ours, self.stamps = saved['ours'], saved['stamps']
-            if saved['stack'] != self.stack:
-                raise SetupError(
-                    f'{self.venv} holds the stack {saved["stack"]}, not {self.stack}: '
-                    'give another folder (VENV=path)'
-                )
-        else:
-            self.ours = not self.python.is_file()
-
-    def save(self) -> None:
-        content = {'ours': self.ours, 'stack': self.stack, 'stamps': self.stamps}
-        write_whole(self.state, json.dumps(content, indent=1))
-
-    def wanted(self) -> dict:
-        """The stamp that each step leaves when it is done."""
-        files = [
-            ROOT / 'requirements.txt',
-            ROOT / CONSTRAINTS[self.stack],
-            ROOT / 'constraints.txt',
-        ]
-        about_us = [ROOT / 'setup.py', ROOT / 'pyproject.toml', ROOT / 'mmlape' / 'version.py']
-        about_us += operators.SOURCES
-        toolboxes = [f'{name}=={self.pins[name]}' for name in self.names.values()]
-        if self.without_operators:
-            mmcv = stand_in.stamp(toolboxes)
-        else:
-            cuda = vars(self.cuda) if self.cuda else None
-            mmcv = digest(toolboxes, self.pins['torch'], cuda)
-        return {
-            'venv': 'created',
-            'packages': digest(*[file.read_text(encoding='utf-8') for file in files]),
-            'mmcv': mmcv,
-            'toolboxes': digest(toolboxes, [self.pins[name] for name in ALONE[self.stack]]),
-            'mmlape': digest(ROOT, *[file.read_text(encoding='utf-8') for file in about_us]),
-        }
-
-    def environment(self) -> dict:
-        path = os.pathsep.join([str(self.python.parent), os.environ.get('PATH', '')])
-        # uv trusts only its own certificates unless told otherwise, which fails behind a company's proxy.
-        own = {'UV_SYSTEM_CERTS': '1'}
-        if os.environ.get('PYTHONDONTWRITEBYTECODE'):
-            # Else every process compiles anew what it imports: ten seconds before it begins.
-            own['UV_COMPILE_BYTECODE'] = '1'
-        return {**own, **os.environ, 'PATH': path, 'VIRTUAL_ENV': str(self.venv)}
-
-    def run(self, *command: object, quiet: bool = False) -> bool:
-        """Whether the command succeeds; ``quiet`` leaves only its errors on the screen."""
-        out = subprocess.DEVNULL if quiet else None
-        parts = [str(part) for part in command]
-        return not subprocess.call(parts, env=self.environment(), stdout=out)
-
-    def install(self, what: str, *arguments: object) -> None:
-        """``pip install``, by uv where it works; pip reads configuration that uv does not know."""
-        uv = self.python.parent / 'uv'
-        if uv.is_file() and self.run(
-            uv, 'pip', 'install', '-q', '--python', self.python, *arguments
-        ):
-            return
-        if uv.is_file():
-            say('uv did not manage it; trying pip')
-        if not self.run(self.python, '-m', 'pip', 'install', '-q', *arguments):
-            raise SetupError(
-                f'{what} could not be installed (reason above); make env continues here'
-            )
-
-    def installed(self) -> dict:
-        found = ask(self.python, INSTALLED)
-        return {canonical(name): version for name, version in found.items() if name}
-
-
-def create_venv(setup: Setup) -> None:
-    """The virtual environment with uv in it; removed again if the package index cannot be reached."""
-    if setup.ours:
-        say(f'1/5 creating {setup.venv} with Python {platform.python_version()} (seconds)')
-        setup.save()  # marks an environment that is only half there as ours
-        command = [sys.executable, '-m', 'venv', str(setup.venv)]
-        result = subprocess.run(command, capture_output=True, text=True)
-        if result.returncode:
-            shutil.rmtree(setup.venv, ignore_errors=True)
-            lines = (result.stdout + result.stderr).strip().splitlines() or ['no message']
-            raise SetupError(
-                f'{sys.executable} cannot create an environment: {lines[-1].strip()} '
-                '(Debian, Ubuntu: install python3-venv)'
-            )
-    if (setup.python.parent / 'uv').is_file():
-        return
-    pip = [setup.python, '-m', 'pip', 'install', '-q', '--retries', '1', '--timeout', '20']
-    command = [str(part) for part in [*pip, f'uv=={setup.pins["uv"]}']]
-    result = subprocess.run(command, capture_output=True, text=True, env=setup.environment())
+def output(error: str, *command: object, **options: object) -> str:
+    """What `command` prints. If it fails: exit with `error` and the command's last error message."""
+    result = subprocess.run([*map(str, command)], capture_output=True, text=True, **options)
     if result.returncode:
-        if setup.ours:
-            shutil.rmtree(setup.venv, ignore_errors=True)
-        errors = [line for line in result.stderr.splitlines() if 'ERROR' in line]
-        reason = (errors or result.stderr.strip().splitlines() or ['no message'])[-1]
-        raise SetupError(f'no network, or pip cannot reach its package index: {reason}')
+        lines = (result.stdout + result.stderr).strip().splitlines() or ['no message']
+        errors = [line for line in lines if 'error' in line.lower()] or lines
+        sys.exit(f'error: {error}: {errors[-1].strip()}')
+    return result.stdout
 
 
-def constraints_for(setup: Setup, installed: dict, tested: bool = True) -> Path:
-    """The tested versions; in somebody else's environment, what is installed there comes first, or is all."""
-    lines = read_requirements(ROOT / CONSTRAINTS[setup.stack]) if tested else []
-    if not setup.ours:
-        kept = {name: version for name, version in installed.items() if name not in BUILD_TOOLS}
-        lines = [line for line in lines if name_of(line) not in kept]
-        lines += [f'{name}=={version.split("+")[0]}' for name, version in kept.items()]
-    path = setup.state.parent / 'constraints.txt'
-    write_whole(path, '\n'.join(lines) + '\n')
-    return path
+def read_lines(file: str) -> list[str]:
+    """The lines of a requirements file, and of one that it includes, without comments."""
+    text = (ROOT / file).read_text(encoding='utf-8')
+    included = [line for other in re.findall(r'(?m)^-c (.*)', text) for line in read_lines(other)]
+    return included + [line.strip() for line in re.findall(r'(?m)^\w[^#\n]*', text)]
 
 
-def install_packages(setup: Setup) -> None:
-    """Everything but the OpenMMLab packages."""
-    installed = setup.installed()
-    left_out = {*STACKS['onedl'].values(), *ALONE['onedl']}  # installed by the next steps
-    if OPENCV & installed.keys():
-        left_out |= OPENCV
-    required = read_requirements(ROOT / 'requirements.txt')
-    lines = [line for line in required if name_of(line) not in left_out]
-    say('2/5 installing PyTorch and the other packages (5 GB; from seconds to minutes)')
-    wanted = setup.state.parent / 'requirements.txt'
-    write_whole(wanted, '\n'.join(lines) + '\n')
-    try:
-        setup.install('the packages', '-r', wanted, '-c', constraints_for(setup, installed))
-    except SetupError:
-        if setup.ours:
-            raise
-        say(f'the tested versions do not all fit what is in {setup.venv}; taking others')
-        kept = constraints_for(setup, installed, tested=False)
-        setup.install('the packages', '-r', wanted, '-c', kept)
+def without(lines: list[str], names: object) -> list[str]:
+    return [line for line in lines if re.match(r'[\w.-]+', line)[0] not in names]
 
 
-def install_mmcv(setup: Setup) -> None:
-    """mmcv with compiled operators, or with the stand-in; a user's own stays as it is."""
-    installed = setup.installed()
-    if has_own_mmcv(setup, installed):
-        if not setup.run(setup.python, '-c', 'import mmcv._ext'):
-            raise SetupError(
-                f'the mmcv in {setup.venv} has no compiled operators (reason above): uninstall it, '
-                'then call make env again, which compiles one'
-            )
-        return
-    name, version = setup.names['mmcv'], setup.pins[setup.names['mmcv']]
-    if setup.without_operators:
-        say("4/5 installing mmcv with torchvision's NMS and RoIAlign (seconds)")
-        work = setup.state.parent / 'mmcv'
-        wheel = stand_in.make_wheel(setup.python, setup.environment(), name, version, work)
-        install_wheel(setup, wheel, 'call make env again')
+def uv_variables(listing: str, environment: dict) -> dict:
+    """`environment` with pip's configuration, which uv does not read; `listing` is from ``pip config list``."""
+    # The system's certificates include those of a company's proxy. pip takes the best version of all indexes.
+    found = {'UV_SYSTEM_CERTS': '1', 'UV_INDEX_STRATEGY': 'unsafe-best-match'}
+    if environment.get(
+        'PYTHONDONTWRITEBYTECODE'
+    ):  # else each process compiles what it imports: 10 s
+        found['UV_COMPILE_BYTECODE'] = '1'
+    for scope in ('global', 'install', ':env:'):  # the last one wins, as in pip
+        for option, value in re.findall(rf"(?m)^{scope}\.([\w-]+)='(.*)'$", listing):
+            if option in PIP_TO_UV:
+                separator = ',' if option == 'find-links' else ' '
+                found[PIP_TO_UV[option]] = separator.join(value.replace(r'\n', ' ').split())
+    if any(re.match('UV_.*INDEX', name) for name in environment):  # uv is configured itself
+        found = {name: value for name, value in found.items() if 'INDEX' not in name}
+    return {**found, **environment}
+
+
+class Setup:
+    """One environment. Its ``state`` says whether make env created it, for which stack and from what."""
+
+    def __init__(self, venv: Path, stack: str, ops: str, explicit: str):
+        self.venv, self.ops = Path(os.path.abspath(venv)), ops
+        self.python, self.uv = self.venv / 'bin' / 'python', self.venv / 'bin' / 'uv'
+        self.folder, self.state = self.venv / '.mmlape', {'ours': True, 'stack': stack}
+        content = {*os.listdir(venv)} if venv.is_dir() else {}
+        version = f'python3.{sys.version_info[1]}'
+        if explicit and self.python.is_file() and not (venv / 'lib' / version).is_dir():
+            sys.exit(f'error: {venv} has another Python than {explicit}: give another VENV=path')
+        if '.mmlape' in content:
+            self.state = json.loads((self.folder / 'state.json').read_text(encoding='utf-8'))
+        elif content:
+            self.state['ours'] = False
+            if not content & {'pyvenv.cfg', 'conda-meta'}:
+                sys.exit(f'error: VENV={venv} is not an environment; give a new folder')
+        if self.state['stack'] != stack:
+            sys.exit(f'error: {venv} holds the stack {self.state["stack"]}: give another VENV=path')
+        self.constraints, self.names = read_lines(CONSTRAINTS[stack]), STACKS[stack]
+        self.pins = {line.split('==')[0]: line for line in self.constraints}
+
+    def save(self, **state: object) -> None:
+        self.state |= state
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / 'state.json').write_text(json.dumps(self.state, indent=1), encoding='utf-8')
+
+    def digest(self) -> str:
+        """Of everything that decides what is installed, compilers included."""
+        files = ['requirements.txt', 'setup.py', 'pyproject.toml', 'mmlape/version.py']
+        files = [*(ROOT / file for file in files), *sorted(ROOT.glob('mmlape/**/csrc/*'))]
+        names = ('CUDA', 'CUDA_HOME', 'TORCH_CUDA_ARCH_LIST')
+        tools = ('nvidia-smi', 'nvcc', os.environ.get('CXX', 'c++'))
+        parts = [str(ROOT), self.ops, self.constraints, *map(os.environ.get, names)]
+        parts += [*map(shutil.which, tools), *map(Path.read_text, files)]
+        parts += [Path(sysconfig.get_path('include'), 'Python.h').exists()]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def install(self, *arguments: object) -> None:
+        command = [self.uv, 'pip', 'install', '-q', '--python', self.python, *arguments]
+        if subprocess.call([*map(str, command)], env=self.variables):
+            sys.exit('error: uv did not succeed (reason above); make env continues here')
+
+    def create(self) -> None:
+        self.save()
+        pip = [self.python, '-m', 'pip']
+        if not self.uv.is_file():
+            if self.state['ours']:
+                say(f'1/5 creating {self.venv} with Python {sys.version.split()[0]} (seconds)')
+                output('is python3-venv installed?', sys.executable, '-m', 'venv', self.venv)
+            error = 'no network, or pip cannot reach its package index'
+            output(error, *pip, 'install', '-q', '--retries', '1', self.pins['uv'])
+        path = f'{self.python.parent}{os.pathsep}{os.environ["PATH"]}'
+        own = {**os.environ, 'PATH': path, 'VIRTUAL_ENV': str(self.venv)}
+        self.variables = uv_variables(output('pip does not run', *pip, 'config', 'list'), own)
+
+    def install_packages(self) -> None:
+        """All but mmcv. What a user brought along stays, a toolbox under either name."""
+        self.kept, lines, left_out = {}, self.constraints, [*STACKS['onedl']]
+        if not self.state['ours']:
+            command = [self.uv, 'pip', 'list', '-q', '--python', self.python, '--format=freeze']
+            found = without(output('uv does not run', *command).splitlines(), BUILD_TOOLS)
+            self.kept = {line.split('==')[0]: line.split('+')[0] for line in found}
+            tested = {name: self.pins[name] for name in ('torch', *BUILD_TOOLS)}
+            lines = (tested | self.kept).values()
+        if any(name.startswith('opencv-') for name in self.kept):
+            left_out.append('opencv-python-headless')
+        file = self.folder / 'constraints.txt'
+        file.write_text('\n'.join(lines), encoding='utf-8')
+        say('2/5 installing PyTorch and the other packages (5 GB; from seconds to minutes)')
+        self.install('-c', file, *without(read_lines('requirements.txt'), left_out))
+        pairs = [*zip(self.names, *STACKS.values())][1:]
+        missing = [self.pins[pair[0]] for pair in pairs if not self.kept.keys() & {*pair}]
+        if missing:
+            say(f'3/5 installing {", ".join(missing)} (under a minute)')
+            self.install('--no-build-isolation', '--no-deps', *missing)
+
+    def install_mmcv(self) -> None:
+        """mmcv with compiled operators or, without a compiler, with the stand-in. A user's own stays."""
+        include, site, home, archs, *key = json.loads(output('no torch', self.python, '-c', PROBE))
+        stand_in = Path(site, 'mmcv', '_ext.py')
+        if self.kept.keys() & {'mmcv', 'onedl-mmcv'} and not stand_in.is_file():
+            return
+        device, nvcc, name = 'cpu', Path(home, 'bin', 'nvcc'), self.names[0]
+        if archs and not self.ops and os.environ.get('CUDA') != '0':
+            if nvcc.is_file():
+                text = output('nvcc does not run', nvcc, '--version')
+                device = f'cuda{re.search("release ([0-9.]+)", text)[1]}-sm{archs}'
+            else:
+                say('no nvcc: training on the GPU will fail (docs/install.md, GPUs)')
+        folder = CACHE / 'wheels' / self.pins[name].replace('==', '-')
+        folder /= re.sub(r'[^\w.+-]+', '_', '-'.join([*key, device]))
+        wheel = next(folder.glob('*.whl'), None)
+        reason = 'OPS=torchvision' if self.ops else ''
+        if not wheel and not reason:
+            command = f'{os.environ.get("CXX", "c++")} -std=c++17 -fsyntax-only -I{include} -xc++ -'
+            code = '#include <vector>\n#include <Python.h>\n'
+            test = subprocess.run(command, shell=True, input=code, capture_output=True, text=True)
+            if test.returncode:
+                reason = f'no C++17 compiler with Python.h: {(test.stderr.splitlines() or [""])[0]}'
+        if reason and device != 'cpu':
+            sys.exit(f'error: {reason}')
+        if reason:
+            say(f"4/5 installing mmcv with torchvision's NMS and RoIAlign only: {reason}")
+            # uv builds in isolation, where mmcv's setup.py finds no torch and compiles nothing.
+            options = ['--no-binary', name, '--build-constraints', self.folder / 'constraints.txt']
+            self.install('--reinstall', '--no-deps', *options, self.pins[name])
+            shutil.copyfile(Path(__file__).with_name('mmcv_ext.py'), stand_in)
+            (record,) = Path(site).glob(f'{name.replace("-", "_")}-*.dist-info/RECORD')
+            record.write_text(record.read_text() + 'mmcv/_ext.py,,\n')  # uninstalled with mmcv
+            return
+        if not wheel:
+            say(f"4/5 compiling mmcv's operators for {device}, once per machine (minutes)")
+            wheel = self.compile_mmcv(folder, device)
+        say('4/5 installing the compiled mmcv (seconds)')
+        self.install('--reinstall', '--no-deps', wheel)
+
+    def compile_mmcv(self, target: Path, device: str) -> Path:
+        """Compile mmcv's wheel into `target`; ninja skips what an interrupted call has compiled."""
+        work = CACHE / 'builds' / target.parent.name / target.name
+        source, log, start = work / 'source', work / 'compile.log', time.monotonic()
+        pip, options = [self.python, '-m', 'pip'], ['--no-deps', '--no-build-isolation']
+        if not source.is_dir():
+            shutil.rmtree(work, ignore_errors=True)
+            more = ['-q', '--no-binary', ':all:', '-d', work, self.pins[self.names[0]]]
+            output('no source of mmcv', *pip, 'download', *options, *more, env=self.variables)
+            shutil.unpack_archive(next(work.glob('*.tar.gz')), work / 'unpacked')
+            (folder,) = (work / 'unpacked').iterdir()
+            if device == 'cpu':
+                join_sources(folder / 'mmcv' / 'ops' / 'csrc' / 'pytorch')
+            folder.rename(source)
+        gigabytes = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30
+        jobs = max(1, min(os.cpu_count() or 1, int(gigabytes / 2)))
+        own = {'MAX_JOBS': str(jobs), **self.variables, 'MMCV_WITH_OPS': '1', 'FORCE_CUDA': '1'}
+        if device == 'cpu':
+            # mmcv asks for nvcc where it sees a GPU. -g0 saves a third of the time. CFLAGS would replace Python's own.
+            flags = f'-g0 {own.get("CPPFLAGS", "")}'
+            own |= {'FORCE_CUDA': '0', 'CUDA_VISIBLE_DEVICES': '', 'CPPFLAGS': flags}
+        command = [*pip, 'wheel', '-v', *options, '--use-pep517', '-w', work, source]
+        with log.open('w') as file:
+            process = subprocess.Popen(command, env=own, stdout=file, stderr=file)
+            while process.poll() is None:
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    steps = re.findall(r'(?m)^ *\[(\d+/\d+)\]', log.read_text(errors='replace'))
+                    minutes = (time.monotonic() - start) / 60
+                    say(f'    {minutes:.1f} minutes, files compiled: {[0, *steps][-1]}')
+        wheel = next(work.glob('*-cp*.whl'), None)  # one without operators is for any Python
+        if process.returncode or not wheel:
+            sys.exit(f"error: mmcv's operators do not compile: the compiler's output is in {log}")
+        target.mkdir(parents=True, exist_ok=True)
+        wheel = wheel.rename(target / wheel.name)
         shutil.rmtree(work)
-        return
-    cuda = setup.cuda
-    key = mmcv_wheel.wheel_key(ask(setup.python, ABOUT_PYTHON), installed['torch'], cuda)
-    wheel = mmcv_wheel.kept_wheel(name, version, key)
-    if wheel is None:
-        device = f'for CUDA {cuda.release}, {cuda.archs}' if cuda else 'for the CPU'
-        time_taken = 'this takes long' if cuda else '1 to 2 minutes on 2 idle cores'
-        say(f"4/5 compiling mmcv's operators {device}, once per machine ({time_taken})")
-        wheel = mmcv_wheel.get_wheel(setup.python, setup.environment(), name, version, key, cuda)
-    else:
-        say('4/5 installing mmcv, compiled earlier on this machine')
-    install_wheel(setup, wheel, 'if you remove it, it is compiled anew')
+        return wheel
+
+    def install_mmlape(self) -> None:
+        say('5/5 installing mmlape from this clone (seconds)')
+        self.install('--no-build-isolation', '--no-deps', '-e', ROOT)
+        if subprocess.call([self.python, ROOT / 'mmlape/ops/build.py'], stdout=subprocess.DEVNULL):
+            say("    on CPUs, mmlape's operators run as slower PyTorch code (reason above)")
+        code = 'import mmcv._ext, mmdet.datasets, mmseg.datasets, mmpretrain.datasets'
+        output('the environment does not work', self.python, '-W', 'ignore', '-c', code)
+        self.save(done=self.digest())
 
 
-def install_wheel(setup: Setup, wheel: Path, advice: str) -> None:
-    """mmcv from `wheel`, in place of the one that is there; `advice` is for one that does not load."""
-    setup.install('mmcv', '--no-deps', '--force-reinstall', wheel)
-    if not setup.run(setup.python, '-c', 'import mmcv._ext'):
-        raise SetupError(f'{wheel} does not load (reason above); {advice}')
+def join_sources(folder: Path) -> None:
+    """Join C++ sources into 8 units, because each parses all of torch's headers."""
+    # Files that declare the same name are in different units; a macro or ``using namespace`` ends its unit.
+    texts = {path: path.read_text() for path in [*folder.glob('*.cpp'), *folder.glob('cpu/*.cpp')]}
+    leaks = {
+        path: bool(re.search('(?m)^ *#define |^using namespace ', text))
+        for path, text in texts.items()
+    }
+    names = {path: {*sum(re.findall(DECLARED, text), ())} - {''} for path, text in texts.items()}
+    units = [[] for _ in range(8)]
+    for path in sorted(texts, key=lambda path: (leaks[path], -len(texts[path]), path)):
+        fits = [unit for unit in units if not any(leaks[p] or names[p] & names[path] for p in unit)]
+        if not fits:
+            fits = [[]]
+            units += fits
+        min(fits, key=lambda unit: sum(len(texts[p]) for p in unit)).append(path)
+    (folder / 'joined' / 'cpu').mkdir(parents=True)
+    for number, unit in enumerate(units):
+        moved = [path.rename(folder / 'joined' / path.relative_to(folder)) for path in unit]
+        lines = ''.join(f'#include "{path.relative_to(folder)}"\n' for path in moved)
+        (folder / f'unit_{number}.cpp').write_text(lines)
 
 
-def has_own_mmcv(setup: Setup, installed: dict) -> bool:
-    """Whether there is an mmcv that the user brought along; one with the stand-in is from an earlier set-up."""
-    ours = setup.ours or stand_in.is_stamp(setup.stamps.get('mmcv'))
-    return not ours and own_version(setup, installed, 'mmcv') is not None
-
-
-def own_version(setup: Setup, installed: dict, module: str) -> str | None:
-    """The version of `module` that is installed, under whichever distribution name."""
-    names = (names[module] for names in STACKS.values())
-    return next((installed[name] for name in names if name in installed), None)
-
-
-def install_toolboxes(setup: Setup) -> None:
-    installed = setup.installed()
-    wanted = [
-        f'{name}=={setup.pins[name]}'
-        for module, name in setup.names.items()
-        if module != 'mmcv' and (setup.ours or not own_version(setup, installed, module))
-    ]
-    alone = [name for name in ALONE[setup.stack] if name not in installed]
-    wanted += [f'{name}=={setup.pins[name]}' for name in alone]
-    if wanted:
-        say(f'3/5 installing {", ".join(wanted)} (under a minute)')
-        setup.install('the OpenMMLab packages', '--no-build-isolation', '--no-deps', *wanted)
-
-
-def install_mmlape(setup: Setup) -> None:
-    say('5/5 installing mmlape from this clone (seconds)')
-    setup.install('mmlape', '--no-build-isolation', '--no-deps', '-e', ROOT)
-    operators.compile_operators(setup)
-    code = 'import mmdet.datasets, mmseg.datasets, mmpretrain.datasets'
-    # Quiet: without OneDL's own client, they print that its data sets are left out.
-    if not setup.run(setup.python, '-W', 'ignore', '-c', code, quiet=True):
-        raise SetupError(f'one of {code.removeprefix("import ")} cannot be imported (reason above)')
-
-
-STEPS = {
-    'venv': create_venv,
-    'packages': install_packages,
-    'toolboxes': install_toolboxes,
-    'mmcv': install_mmcv,
-    'mmlape': install_mmlape,
-}
-
-
-def needs_compiler(setup: Setup, about: dict) -> bool:
-    """Whether mmcv will have to be compiled, as far as that is known before anything is installed."""
-    installed = setup.installed() if setup.python.is_file() else {}
-    if has_own_mmcv(setup, installed):
-        return False
-    torch = setup.pins['torch'] if setup.ours else installed.get('torch', setup.pins['torch'])
-    key = mmcv_wheel.wheel_key(about, torch, setup.cuda)
-    name = setup.names['mmcv']
-    return mmcv_wheel.kept_wheel(name, setup.pins[name], key) is None
-
-
-def is_ready(setup: Setup) -> bool:
-    return setup.python.is_file() and setup.stamps == setup.wanted()
-
-
-def choose_operators(setup: Setup, about: dict) -> None:
-    """mmcv's own, or the stand-in: where it is asked for, or mmcv would have to be compiled and cannot be.
-
-    Raises:
-        SetupError: It cannot be compiled for the GPU that is there: the stand-in would not do.
-    """
-    if stand_in.is_asked_for():
-        installed = setup.installed() if setup.python.is_file() else {}
-        if not has_own_mmcv(setup, installed):
-            setup.without_operators = 'OPS=torchvision'
-    elif setup.stamps.get('mmcv') != setup.wanted()['mmcv'] and needs_compiler(setup, about):
-        try:
-            checks.check_compiler(about)
-        except SetupError as error:
-            if setup.cuda:
-                raise
-            setup.without_operators = str(error)
-
-
-def set_up(setup: Setup) -> None:
-    """Do what is not done yet."""
-    checks.check_venv(setup.venv)
-    setup.load()
-    if not stand_in.is_asked_for() and is_ready(setup):
-        return
-    about = checks.check_python(setup.venv, setup.explicit_python)
-    if not setup.ours:
-        checks.check_torch(setup.venv, setup.installed())
-    choose_operators(setup, about)
-    if is_ready(setup):
-        return
-    checks.check_space(setup.venv)
-    wanted = setup.wanted()
-    if setup.without_operators and setup.stamps.get('mmcv') != wanted['mmcv']:
-        say(
-            "mmcv gets torchvision's NMS and RoIAlign in place of its own operators, enough for the demo on a CPU: "
-            + setup.without_operators
-        )
+def main() -> None:
+    parser = argparse.ArgumentParser(prog='make env', usage=argparse.SUPPRESS)
+    parser.add_argument('--venv', type=Path, required=True)
+    parser.add_argument('--stack', choices=STACKS, default='onedl')
+    parser.add_argument('--ops', choices=['torchvision'], default='')
+    parser.add_argument('--python', help='the interpreter that was asked for')
+    options = parser.parse_args()
     start = time.monotonic()
-    for name, step in STEPS.items():
-        if setup.stamps.get(name) != wanted[name]:
-            step(setup)
-            setup.stamps[name] = wanted[name]
-            setup.save()
-    say(f'{setup.venv} is ready ({time.monotonic() - start:.0f} s)')
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--venv', type=Path, required=True, help='folder of the environment')
-    parser.add_argument('--stack', default='onedl', help=f'one of: {", ".join(STACKS)}')
-    parser.add_argument('--python', help='the interpreter the user asked for, if any')
-    arguments = parser.parse_args()
     try:
-        if arguments.stack not in STACKS:
-            raise SetupError(f'STACK={arguments.stack} is unknown; choose {" or ".join(STACKS)}')
-        setup = Setup(arguments.venv, arguments.stack, arguments.python)
-        checks.check_venv(setup.venv)
-        lock = CACHE / 'locks' / digest(setup.venv)
-        with locked(lock, f'setting up {setup.venv}'):
-            set_up(setup)
-    except SetupError as error:
-        print(f'error: {error}', file=sys.stderr)
-        return 1
+        setup = Setup(options.venv, options.stack, options.ops, options.python)
+        if setup.state.get('done') == setup.digest() and setup.python.is_file():
+            return
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with (CACHE / 'lock').open('w') as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # after another make env
+            setup.create()
+            setup.install_packages()
+            setup.install_mmcv()
+            setup.install_mmlape()
+        say(f'{setup.venv} is ready ({time.monotonic() - start:.0f} s)')
+    except OSError as error:
+        sys.exit(f'error: {error}')
     except KeyboardInterrupt:
-        print('\nstopped; the next call continues from here', file=sys.stderr)
-        return 130
-    return 0
+        sys.exit('\nstopped; the next call continues')
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    main()

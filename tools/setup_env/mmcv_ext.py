@@ -1,86 +1,47 @@
-"""In the place of mmcv's compiled operators: NMS and RoIAlign by torchvision's; every other one says what it needs.
-
-The set-up puts this file into mmcv as ``mmcv/_ext.py`` where it cannot compile (see ``stand_in.py``). Signatures are
-those by which ``mmcv.ops`` calls, results go where it expects them.
-"""
+"""``mmcv/_ext.py`` without a compiler: torchvision's NMS and RoIAlign; other operators raise an error when called."""
 
 import torch
 import torchvision
 
 
 def nms(boxes, scores, iou_threshold, offset):
-    """Indices of the boxes that stay, (K,), best first; `boxes` (N, 4), `scores` (N,), both of one dtype.
-
-    ``offset=1`` is the old convention, where a box from 0 to 9 is ten wide.
-    """
+    """Indices of the boxes that are kept, best first; with ``offset=1``, a box from 0 to 9 is 10 wide."""
     if offset:
         boxes = torch.cat((boxes[:, :2], boxes[:, 2:] + offset), dim=1)
     # mmcv's threshold is a float32: an overlap of exactly 0.6 does not exceed it.
     threshold = torch.tensor(iou_threshold, dtype=torch.float32).item()
-    # Torchvision leaves equal scores in their order, mmcv does not: sorted as mmcv does, the same boxes stay.
+    # torchvision leaves equal scores in their order, mmcv does not: sort as mmcv does.
     scores, order = scores.sort(dim=0, descending=True)
     return order[torchvision.ops.nms(boxes[order], scores, threshold)]
 
 
-def roi_align_forward(
-    features, rois, output, argmax_y, argmax_x, *, aligned_height, aligned_width, spatial_scale,
-    sampling_ratio, pool_mode, aligned,
-):  # fmt: skip
-    """Pool `features` (N, C, H, W) in `rois` (R, 5) into `output`, (R, C, aligned_height, aligned_width).
-
-    Raises:
-        NotImplementedError: ``pool_mode`` is 0, the maximum.
-    """
-    _refuse_maximum(pool_mode)
-    pooled = torch.ops.torchvision.roi_align(
-        features, rois, spatial_scale, aligned_height, aligned_width, sampling_ratio, aligned
-    )
-    output.copy_(pooled)
+def roi_align_forward(features, rois, output, argmax_y, argmax_x, **options):
+    output.copy_(torch.ops.torchvision.roi_align(features, rois, *_in_order(**options)))
 
 
-def roi_align_backward(
-    grad_output, rois, argmax_y, argmax_x, grad_input, *, aligned_height, aligned_width,
-    spatial_scale, sampling_ratio, pool_mode, aligned,
-):  # fmt: skip
-    """Add to `grad_input`, (N, C, H, W), what `grad_output`, (R, C, aligned_height, aligned_width), means for it.
-
-    Raises:
-        NotImplementedError: ``pool_mode`` is 0, the maximum.
-    """
-    _refuse_maximum(pool_mode)
+def roi_align_backward(grad_output, rois, argmax_y, argmax_x, grad_input, **options):
+    *sizes, ratio, aligned = _in_order(**options)
     grad_input += torch.ops.torchvision._roi_align_backward(
-        grad_output, rois, spatial_scale, aligned_height, aligned_width, *grad_input.shape,
-        sampling_ratio, aligned,
-    )  # fmt: skip
+        grad_output, rois, *sizes, *grad_input.shape, ratio, aligned
+    )
 
 
-def get_compiler_version():
-    """For reports of versions."""
-    return "none: torchvision's NMS and RoIAlign"
-
-
-def get_compiling_cuda_version():
-    """As mmcv compiled for the CPU answers."""
-    return 'not available'
+def _in_order(spatial_scale, aligned_height, aligned_width, sampling_ratio, aligned, pool_mode):
+    if pool_mode == 0:
+        __getattr__("roi_align with pool_mode='max'")()
+    return spatial_scale, aligned_height, aligned_width, sampling_ratio, aligned
 
 
 def __getattr__(name):
     if name.startswith('_'):
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    if name in ('get_compiler_version', 'get_compiling_cuda_version'):
+        return lambda: "none: torchvision's NMS and RoIAlign"
 
     def missing(*args, **kwargs):
-        raise NotImplementedError(_what_to_do(name))
+        raise NotImplementedError(
+            f"mmcv's operator {name} is not there: mmcv was installed without compiled operators, only with "
+            "torchvision's NMS and RoIAlign; install a C++ compiler and call `make env` again"
+        )
 
     return missing
-
-
-def _refuse_maximum(pool_mode):
-    if pool_mode == 0:
-        raise NotImplementedError(_what_to_do("roi_align with pool_mode='max'"))
-
-
-def _what_to_do(name):
-    return (
-        f"mmcv's operator {name} is not there: mmcv was installed without compiled operators, only with torchvision's "
-        'NMS and RoIAlign; install a C++ compiler and call `make env` again'
-    )
