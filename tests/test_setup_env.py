@@ -44,7 +44,7 @@ def machine(program, tmp_path, monkeypatch):
         parts = [str(part) for part in command]
         text = ' '.join([Path(parts[0]).name, *parts[1:]]).replace('\n', ' ')
         state.calls.append(text)
-        after = dict(zip(parts, map(Path, parts[1:])))
+        after = dict(zip(parts, map(Path, parts[1:]), strict=False))
         answers = {'get_platform': json.dumps(state.probe), 'config list': state.pip}
         answers |= {'pip list': state.installed, '--version': 'Cuda 13.0, release 13.0, V'}
         if state.fails and state.fails in text:
