@@ -13,7 +13,7 @@ from mmlape.checkpoints.history import parts_of_history
 from mmlape.datasets.list_ops import IDS
 from mmlape.layers import ShiftedWindowAttention
 from mmlape.registry import MODELS
-from mmlape.robustness.names import CORRUPTIONS, EXTRA, SEVERITIES
+from mmlape.robustness import CORRUPTIONS, EXTRA, SEVERITIES
 
 HEADS = dict(embed_dims=8, num_heads=2, grid=(3, 5))
 TABLE = dict(embed_dims=8, grid=(3, 5))

@@ -1,75 +1,53 @@
 """Pictures and figures of what a model learned about position and scale.
 
-``position`` is about position embeddings and biases (LaPE, Gabor), ``dtn`` about Dynamic Token Normalization,
-``attention`` about how far and where to it looks. Everything public is imported from here, and on first use:
-Matplotlib is loaded when something is drawn.
-"""
+``frame`` is what the commands share, ``loading`` finds the parts of a network and records their calls, ``drawing``
+makes the pictures by the layouts of ``figures``; the other modules compute, each for some figures of the papers. Public
+names are imported from here, on first use (PEP 562): Matplotlib is loaded when something is drawn.
 
-from typing import Any
+Unless a function says otherwise, backbones are in evaluation mode, images are ``(1, 3, height, width)`` as
+:func:`read_images` gives them, stages are from :func:`find_stages` (or :func:`position_stages`, :func:`dtn_stages`),
+``layers`` is None for all, a number of first layers, or a list of 0-based indices, ``grid`` is ``(H, W)`` in tokens,
+None for the one that a position was built for, and tokens are ``(P + H * W, C)``, P prefix tokens first.
+"""
 
 from mmlape.lazy import lazy_names
 
+# What options of commands may be: known without importing anything.
+# Norms of a block: before the attention, before the feed-forward network.
+NORMS = ('norm1', 'norm2')
+# Norms that others are compared with: the three of DTN (ICLR 2022), Figures 1 and 2.
+COMPARED = ('LN', 'IN', 'DTN')
+# Where position is added: before the attention of a layer, in the stream.
+SOURCES = ('attention', 'stream')
+# Fits of a Gabor position: with Gabor channels, with edge markers.
+VARIANTS = {'G+E': (True, True), 'G': (True, False), 'E': (False, True)}
+
 _PUBLIC = {
-    'attention.class_token': ('ClassAttention', 'class_attention'),
-    'attention.distance': ('AttentionDistances', 'attention_distances'),
-    'attention.drawing': ('draw_class_attention', 'draw_distances'),
-    'choices': ('NORMS',),
-    'complexity': ('Complexity', 'count_flops', 'measure_complexity'),
-    'dtn.drawing': (
-        'draw_dtn_maps',
-        'draw_magnitudes',
-        'draw_projections',
-        'draw_ratios',
-        'draw_variation',
+    'attention': 'AttentionDistances ClassAttention attention_distances class_attention',
+    'complexity': 'Complexity count_flops measure_complexity',
+    'drawing': (
+        'draw_channels draw_class_attention draw_correlations draw_distances draw_dtn_maps draw_embedding draw_flow '
+        'draw_gabor_fit draw_grids draw_layers draw_magnitudes draw_patch_order draw_position_alone draw_projections '
+        'draw_ratios draw_scores draw_variation'
     ),
-    'dtn.maps': ('PositionMaps', 'dtn_maps'),
-    'dtn.pca': ('Projection', 'project', 'project_versions'),
-    'dtn.ratios': ('RatioCourse', 'read_ratios'),
-    'dtn.tokens': ('NormTokens', 'magnitude_maps', 'norm_tokens', 'token_magnitudes'),
-    'dtn.variation': ('TokenVariation', 'token_variation', 'variation_coefficients'),
-    'images': ('find_images', 'read_images'),
-    'loading': ('load_backbone',),
-    'panels': ('save_figure',),
-    'position.channel_kinds': ('ChannelKinds', 'classify_channels'),
-    'position.correlation': (
-        *('Correlations', 'LayerPosition', 'centre_of', 'correlation_map', 'cosine_matrix'),
-        *('layer_positions', 'plan_sources', 'position_correlations', 'position_plan', 'token_row'),
+    'dtn': (
+        'NormTokens PositionMaps Projection RatioCourse TokenVariation dtn_maps magnitude_maps norm_tokens project '
+        'project_versions read_ratios token_magnitudes token_variation variation_coefficients'
     ),
-    'position.drawing': (
-        *('draw_channels', 'draw_correlations', 'draw_embedding', 'draw_gabor_fit'),
-        *('draw_grids', 'draw_patch_order', 'draw_scores'),
+    'figures': 'save_figure',
+    'flow': (
+        'PatchOrder PositionFlow PredictionSplit channel_likeness compare_predictions patch_order position_flow '
+        'read_predictions shuffle_patches split_predictions without_position'
     ),
-    'position.flow': ('PositionFlow', 'channel_likeness', 'position_flow'),
-    'position.flow_drawing': ('draw_flow', 'draw_layers', 'draw_position_alone'),
-    'position.gabor_fit': ('GaborFit', 'fit_gabor_position', 'fit_maps'),
-    'position.order': ('PatchOrder', 'patch_order', 'shuffle_patches', 'without_position'),
-    'position.prediction_split': (
-        *('PredictionSplit', 'compare_predictions', 'read_predictions', 'split_predictions'),
+    'gabor': 'ChannelKinds GaborFit classify_channels fit_gabor_position fit_maps',
+    'loading': (
+        'dtn_places dtn_stages find_images find_stages load_backbone norm_places pick_stage position_stages read_images'
     ),
-    'position.scores': (
-        *('PositionScores', 'attention_position_stages', 'attention_tables', 'position_scores'),
-    ),
-    'position.tables': ('EmbeddingTable', 'embedding_table', 'pick_channels'),
-    'stages': (
-        *('dtn_places', 'dtn_stages', 'find_stages', 'norm_places', 'pick_stage'),
-        'position_stages',
+    'position': (
+        'Correlations EmbeddingTable LayerPosition PositionScores attention_position_stages attention_tables '
+        'centre_of correlation_map cosine_matrix embedding_table layer_positions pick_channels plan_sources '
+        'position_correlations position_plan position_scores token_row'
     ),
 }
-# "Stack" meant three things; the layers that follow one another on one grid are a stage.
-_RENAMED = {
-    'LayerStack': 'mmlape.backbones.Stage',
-    'PositionStack': 'mmlape.backbones.Stage',
-    'attention_position_stacks': 'mmlape.analysis.attention_position_stages',
-    'find_dtn_stacks': 'mmlape.analysis.dtn_stages',
-    'find_layer_stacks': 'mmlape.analysis.find_stages',
-    'find_stacks': 'mmlape.analysis.position_stages',
-    'pick_stack': 'mmlape.analysis.pick_stage',
-}
-
-_of_module, __all__ = lazy_names(__name__, _PUBLIC)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _RENAMED:
-        raise AttributeError(f'mmlape.analysis.{name} is gone: write {_RENAMED[name]}')
-    return _of_module(name)
+__getattr__, __all__ = lazy_names(__name__, {module: names.split() for module, names in _PUBLIC.items()})
+__all__ += ['NORMS']

@@ -32,21 +32,13 @@ _SAMPLING_FLOPS = 2 * (4 + 1)
 
 
 class Complexity(NamedTuple):
-    """Size and cost of a model; FLOPs are multiply-adds, as published figures count them.
+    """Size and cost of a model; FLOPs are multiply-adds, as published figures count them."""
 
-    Attributes:
-        parameters: Of the whole model as it is trained, auxiliary heads included.
-        backbone_parameters: Of its backbone.
-        flops: Of one image at inference.
-        backbone_flops: Of its backbone.
-        image_size: (height, width) of that image.
-    """
-
-    parameters: int
-    backbone_parameters: int
-    flops: int
-    backbone_flops: int
-    image_size: tuple[int, int]
+    parameters: int  #: Of the whole model as it is trained, auxiliary heads included.
+    backbone_parameters: int  #: Of its backbone.
+    flops: int  #: Of one image at inference.
+    backbone_flops: int  #: Of its backbone.
+    image_size: tuple[int, int]  #: (height, width) of that image.
 
 
 def measure_complexity(config: Config, image_size: tuple[int, int] | None = None) -> Complexity:
@@ -61,9 +53,7 @@ def measure_complexity(config: Config, image_size: tuple[int, int] | None = None
         config: Of a detector or segmentor of MMDetection or MMSegmentation.
         image_size: (height, width); default 800 x 1280 for detectors, 512 x 512 for segmentors.
 
-    Raises:
-        ValueError: If the config's ``default_scope`` is neither ``'mmdet'`` nor ``'mmseg'``.
-    """
+    Raises ValueError if the config's ``default_scope`` is neither ``'mmdet'`` nor ``'mmseg'``."""
     scope = config.get('default_scope')
     if scope not in IMAGE_SIZES:
         raise ValueError(f"default_scope must be 'mmdet' or 'mmseg' to be measured, got {scope!r}")
@@ -89,8 +79,7 @@ def count_flops() -> Iterator[FlopCounterMode]:
     """PyTorch's counter (two FLOPs per multiply-add) over tensors without values.
 
     It counts what PyTorch's leaves out as well: the CPU's attention kernel, bilinear sampling, PyTorch's and ours, and
-    the products of our operator for DTN.
-    """
+    the products of our operator for DTN."""
     aten = torch.ops.aten
     counter = FlopCounterMode(
         display=False,

@@ -14,9 +14,7 @@ from mmcv.transforms import BaseTransform
 from mmlape.checks import check_option, check_positive_int
 from mmlape.registry import TRANSFORMS
 
-from .names import CORRUPTIONS, EXTRA, SEVERITIES
-
-__all__ = ['CorruptImage', 'corrupt', 'image_seed']
+from . import CORRUPTIONS, EXTRA, SEVERITIES
 
 _LEAST_SIDE = 32  # of the package
 # They draw from generators of their own, which NumPy's global seed does not reach.

@@ -12,8 +12,6 @@ from mmengine.evaluator import BaseMetric
 
 from mmlape.registry import DATASETS, METRICS
 
-__all__ = ['SubsetAccuracy', 'SynsetFolder', 'synset_labels']
-
 _SUFFIXES = {'.jpeg', '.jpg', '.png'}
 
 

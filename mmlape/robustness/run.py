@@ -15,12 +15,9 @@ from mmengine.dist import is_main_process
 from mmengine.registry import LOOPS, RUNNERS
 from mmengine.runner import Runner
 
+from . import CORRUPTIONS, SEVERITIES
 from .data import Data, clean, corrupted, published, renditions
-from .names import CORRUPTIONS, SEVERITIES
-from .record import Record
-from .scores import CLEAN, RENDITIONS, cell_key
-
-__all__ = ['Cell', 'Report', 'cells_of', 'measure']
+from .scores import CLEAN, RENDITIONS, Record, cell_key
 
 
 class Cell(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .names import CORRUPTIONS, EXTRA, GROUPS, SEVERITIES
+from . import CORRUPTIONS, EXTRA, GROUPS, SEVERITIES
 from .scores import (
     CLEAN,
     METRICS,
@@ -24,8 +24,6 @@ from .scores import (
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__all__ = ['compare', 'describe', 'draw']
 
 # Fractions of 1, where others are percentages.
 _FRACTIONS = ('coco/', 'pascal_voc/')
@@ -110,7 +108,7 @@ def draw(records: Records, metric: str | None = None) -> Figure:
     Raises:
         ValueError: There is no such metric in one of them.
     """
-    from mmlape.analysis.panels import new_plots  # Matplotlib is loaded by what draws alone
+    from mmlape.analysis.figures import new_plots  # Matplotlib is loaded by what draws alone
 
     metric = _common_metric(records, metric)
     panels = {'all 15': CORRUPTIONS, **GROUPS}

@@ -1,31 +1,40 @@
-"""The command lines: any config and checkpoint to PNG and npz, and one line for a user's mistake."""
+"""The command lines: any config, checkpoint and images to PNG and npz, and one line for a user's mistake."""
 
+import json
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from backbone_variants import PYRAMID_ARCH, randomise
 from mmengine.config import Config
+from PIL import Image
 from tool_runs import REPO, check_png, write_checkpoint, write_config
 
-from mmlape.analysis import load_backbone
+import mmlape.analysis
+from mmlape.analysis import dtn_maps, dtn_stages, load_backbone
 from mmlape.checkpoints.position_tables import find_tables, replace_table, table_grid
 from mmlape.registry import MODELS
 
 ARCH = dict(embed_dims=24, depth=2, num_heads=3, mlp_ratio=2)
+
+
 VIT = dict(
     type='mmlape.VisionTransformer', arch=ARCH, img_size=128, joining=dict(type='mmlape.LaPE')
 )
+
+
 ADAPTER = dict(
     type='mmlape.ViTAdapter',
     vit=dict(VIT, with_cls_token=False, final_norm=False),
     conv_inplanes=8,
     interaction_indexes=[[0, 0], [1, 1]],
 )
+
+
 PYRAMID = dict(
     type='mmlape.PyramidVisionTransformer',
     arch=dict(
@@ -89,123 +98,6 @@ def test_initial_values_depend_on_the_seed_alone(tmp_path):
     first = load_backbone(config, seed=1).state_dict()['pos_embed']
     assert torch.equal(first, load_backbone(config, seed=1).state_dict()['pos_embed'])
     assert not torch.equal(first, load_backbone(config, seed=2).state_dict()['pos_embed'])
-
-
-def test_correlation_command(run, tmp_path):
-    config = write_config(tmp_path, ADAPTER)
-    checkpoint = write_checkpoint(tmp_path, MODELS.build(ADAPTER))
-    script, out = 'analysis_tools/position_correlation.py', tmp_path / 'pictures'
-    said = run(script, config, checkpoint, '--token', 1, 2, '--grid', 4, 6, '--out', out)
-    name = out / 'correlation_vit_position'
-    assert said.split() == [f'{name}.png', f'{name}.npz']
-    check_png(Path(f'{name}.png'))
-    with np.load(f'{name}.npz') as arrays:
-        assert arrays['matrices'].shape == (3, 24, 24) and arrays['maps'].shape == (3, 4, 6)
-        assert arrays['token'].tolist() == [1, 2] and np.allclose(arrays['maps'][:, 1, 2], 1)
-        assert arrays['names'].tolist() == ['embedding', 'layer 0', 'layer 1']
-
-
-def test_correlation_command_of_a_prefix_token_and_a_warm_start(run, tmp_path):
-    config = write_config(tmp_path, dict(VIT, joining=dict(type='mmlape.LaPEWarmStart')))
-    run('analysis_tools/position_correlation.py', config, '--token', 0, '--prefix', '--layers', 1)
-    for source in ('attention', 'stream'):
-        name = tmp_path / f'work_dirs/pictures/config/correlation_position_{source}'
-        with np.load(f'{name}.npz') as arrays:
-            assert arrays['matrices'].shape == (2, 65, 65) and arrays['token'] == 0
-            assert arrays['names'].tolist() == ['embedding', 'layer 1']
-
-
-@pytest.mark.parametrize(
-    ('arguments', 'text'),
-    [
-        (['--token', 9, 9], 'error: row of the token must be 0 to 7, got 9'),
-        (['--token', 1, 2, 3], 'error: token must be a pair (row, column)'),
-        (['--part', 'vit'], "error: the position must be one of ['position'], got 'vit'"),
-        (['--layers', 2], 'error: layers must be 0 to 1, got 2'),
-        (['--where', 'stream'], "error: source must be one of ['attention'] for this joining"),
-        (['--grid', 0, 4], 'error: grid must be at least 1, got 0'),
-        (['nothing.pth'], "error: there is no checkpoint 'nothing.pth'"),
-        (['--format', 'timm'], "error: source='timm' is the format of a checkpoint"),
-        (
-            ['--cfg-options', 'model.backbone.type=mmlape.ViT'],
-            "error: 'mmlape.ViT' is not registered as a model of mmlape",
-        ),
-        (['--grid', 4], 'expected 2 arguments'),
-    ],
-)
-def test_mistakes_end_with_one_message(arguments, text, run, tmp_path):
-    config = write_config(tmp_path, VIT)
-    assert text in run.refused('analysis_tools/position_correlation.py', config, *arguments)
-
-
-def test_position_inside_the_attention(run, tmp_path):
-    """Drawn beside the embedding; alone where there is none."""
-    gabor = dict(VIT, attention_position=dict(type='mmlape.GaborAttention', layers=1))
-    script, config = 'analysis_tools/position_correlation.py', write_config(tmp_path, gabor)
-    out = tmp_path / 'pictures'
-    run(script, config, '--out', out, '--grid', 4, 5)
-    names = {path.name for path in out.iterdir()}
-    assert names == {
-        f'{name}.{kind}'
-        for name in ('correlation_position', 'scores_blocks')
-        for kind in ('png', 'npz')
-    }
-    check_png(out / 'scores_blocks.png')
-    with np.load(out / 'scores_blocks.npz') as arrays:
-        assert arrays['matrices'].shape == (1, 20, 20) and arrays['maps'].shape == (1, 4, 5)
-    relative = dict(
-        VIT,
-        position=dict(type='mmlape.NoPosition'),
-        attention_position=dict(type='mmlape.RelativePositionBias'),
-        window_size=[4, None],
-    )
-    config, out = write_config(tmp_path, relative), tmp_path / 'relative'
-    run(script, config, '--out', out, '--head', 1)
-    run('analysis_tools/position_embedding.py', config, '--out', out)
-    assert {path.name for path in out.iterdir() if path.suffix == '.png'} == {
-        'scores_blocks_4x4.png',
-        'scores_blocks_8x8.png',
-        'channels_blocks_bias_7x7.png',
-        'channels_blocks_bias_15x15.png',
-    }
-    for arguments, text in (
-        (['--head', 3], 'error: head must be 0 to 2, got 3'),
-        (
-            ['--part', 'layers'],
-            "error: the position must be one of ['blocks', 'position'], got 'layers'",
-        ),
-        (['--where', 'stream', '--part', 'blocks'], "error: --where stream: 'blocks' has scores"),
-    ):
-        assert text in run.refused(script, config, *arguments)
-    config = write_config(tmp_path, VIT)
-    assert 'error: --where scores: no position here' in run.refused(
-        script, config, '--where', 'scores'
-    )
-
-
-def test_embedding_command_on_a_pyramid(run, tmp_path):
-    run('analysis_tools/position_embedding.py', write_config(tmp_path, PYRAMID))
-    folder = tmp_path / 'work_dirs/pictures/config'
-    for stage, side in enumerate((16, 8, 4, 2), start=1):
-        check_png(folder / f'channels_position{stage}.png')
-        check_png(folder / f'embedding_position{stage}.png')
-        with np.load(folder / f'embedding_position{stage}.npz') as arrays:
-            assert arrays['tables'].shape == (1, side * side, 8 * stage)
-
-
-def test_grids_command_with_another_embedding(run, tmp_path):
-    config, script = write_config(tmp_path, VIT), 'analysis_tools/position_grids.py'
-    arguments = ['--cfg-options', 'model.backbone.position.type=mmlape.GaborPosition']
-    arguments += ['--grids', '4x4', '5x9', '--out', tmp_path, '--prefix', '--channels', '3']
-    run(script, config, *arguments)
-    check_png(tmp_path / 'grids_position.png')
-    with np.load(tmp_path / 'grids_position.npz') as arrays:
-        assert arrays['tables_5x9'].shape == (1, 1 + 45, 24)
-        assert arrays['correlation_4x4'].shape == (4, 4)
-    run(script, config, '--out', tmp_path / 'default')
-    with np.load(tmp_path / 'default/grids_position.npz') as arrays:
-        assert {'tables_4x4', 'tables_8x8', 'tables_16x16'} < set(arrays)
-    assert 'a grid is <height>x<width>' in run.refused(script, config, '--grids', '4by4')
 
 
 @pytest.mark.parametrize(
@@ -283,3 +175,254 @@ def test_tables_of_a_state_dict():
     assert table_grid(26, (4, 6)) == (2, (4, 6))
     with pytest.raises(ValueError, match='more cells'):
         table_grid(10, (4, 6))
+
+
+PVT = dict(
+    type='mmlape.PyramidVisionTransformer',
+    arch=PYRAMID_ARCH,
+    num_heads=[4, 4, 5, 8],
+    img_size=64,
+    norm_cfg=dict(type='mmlape.DTN'),
+)
+
+
+SMALL_VIT = dict(
+    type='mmlape.VisionTransformer',
+    arch=dict(embed_dims=24, depth=2, num_heads=3, mlp_ratio=2),
+    img_size=64,
+)
+
+
+WARM = dict(VIT, joining=dict(type='mmlape.LaPEWarmStart'))
+GABOR = dict(VIT, attention_position=dict(type='mmlape.GaborAttention', layers=1))
+RELATIVE = dict(
+    VIT,
+    position=dict(type='mmlape.NoPosition'),
+    attention_position=dict(type='mmlape.RelativePositionBias'),
+    window_size=[4, None],
+)
+IMAGES = ['--images', 'images']
+
+
+PREPROCESSOR = dict(mean=[100.0] * 3, std=[50.0] * 3, bgr_to_rgb=True)
+
+
+@pytest.fixture
+def images(tmp_path):
+    folder = tmp_path / 'images'
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    for name, shape in (('first.jpg', (40, 70, 3)), ('second.png', (33, 33, 3))):
+        Image.fromarray(generator.integers(0, 256, shape, dtype=np.uint8)).save(folder / name)
+    return folder
+
+
+# Command and backbone; what is asked for; files with some of their arrays' shapes (of values: a list).
+WRITTEN = [
+    ('position_correlation', ADAPTER, ['--token', 1, 2, '--grid', 4, 6], {
+        'correlation_vit_position': dict(
+            matrices=(3, 24, 24), maps=(3, 4, 6), token=[1, 2], names=['embedding', 'layer 0', 'layer 1']
+        ),
+    }),
+    ('position_correlation', WARM, ['--token', 0, '--prefix', '--layers', 1], {
+        'correlation_position_attention': dict(matrices=(2, 65, 65), names=['embedding', 'layer 1']),
+        'correlation_position_stream': dict(matrices=(2, 65, 65), token=0),
+    }),
+    ('position_correlation', GABOR, ['--grid', 4, 5], {
+        'correlation_position': {},
+        'scores_blocks': dict(matrices=(1, 20, 20), maps=(1, 4, 5)),
+    }),
+    ('position_correlation', RELATIVE, ['--head', 1], {'scores_blocks_4x4': {}, 'scores_blocks_8x8': {}}),
+    ('position_embedding', PYRAMID, [], {
+        f'embedding_position{n}': dict(tables=(1, 1024 >> 2 * n, 8 * n)) for n in (1, 2, 3, 4)
+    } | {f'channels_position{n}': None for n in (1, 2, 3, 4)}),
+    ('position_embedding', RELATIVE, [], {
+        f'{kind}_blocks_bias_{size}': None if kind == 'channels' else {}
+        for kind in ('channels', 'embedding') for size in ('7x7', '15x15')
+    }),
+    ('position_grids', VIT, [
+        *('--cfg-options', 'model.backbone.position.type=mmlape.GaborPosition'),
+        *('--grids', '4x4', '5x9', '--prefix', '--channels', 3),
+    ], {'grids_position': dict(tables_5x9=(1, 46, 24), correlation_4x4=(4, 4))}),
+    ('position_grids', VIT, [], {
+        'grids_position': dict(correlation_4x4=(4, 4), correlation_8x8=(8, 8), correlation_16x16=(16, 16)),
+    }),
+    ('position_flow', PVT, [*IMAGES, '--part', 'position2', '--layer', 1, '--channels', 3, 5], {
+        'flow_position2_first': dict(layer=1, likeness_query=(16,), layers=(3, 16, 5, 9)),
+        'flow_alone_position2_first': None, 'flow_layers_position2_first': None,
+        'flow_position2_second': {}, 'flow_alone_position2_second': None, 'flow_layers_position2_second': None,
+    }),
+    ('dtn_maps', PVT, ['--part', 'block2', '--layers', 1, '--norm', 'norm2'], {
+        'dtn_maps_block2': dict(maps_layer1_norm2=(4, 4, 4)),  # 8 x 8 tokens in cells of 2 x 2
+    }),
+    ('attention_distance', PVT, IMAGES, {'attention_distance': None} | {
+        f'attention_distance_block{n}': dict(distances=(2, 1 + (n == 2), h), mean=(1 + (n == 2), h))
+        for n, h in zip((1, 2, 3, 4), (4, 4, 5, 8))
+    }),
+    ('attention_distance', ADAPTER, [*IMAGES, '--layers', 0, '--max-images', 1], {
+        'attention_distance': None, 'attention_distance_vit_blocks': dict(distances=(1, 1, 3)),
+    }),
+    ('class_attention', SMALL_VIT, IMAGES, {
+        'class_attention_first': dict(maps=(1, 3, 3, 5), prefix=(1, 3, 1)), 'class_attention_second': {},
+    }),
+    ('token_magnitude', PVT, [*IMAGES, '--part', 'block2', '--layers', 0, 1, '--norm', 'norm2'], {
+        f'magnitude_block2_layer{layer}_norm2_{image}': dict.fromkeys(
+            ('before', 'after_DTN', 'LN_initial', 'IN_initial'), (4, *grid)
+        )
+        for image, grid in (('first', (5, 9)), ('second', (5, 5))) for layer in (0, 1)
+    }),
+    ('token_pca', SMALL_VIT, [
+        *('--images', 'images/first.jpg', 'images/first.jpg', '--size', 48, 64),
+        *('--compare', '--prefix', '--layers', 0, 1),
+    ], {
+        f'pca_blocks_norm1_first_{number}': dict(
+            points_layer1_norm1_after_LN=(13, 2), num_prefix_layer0_norm1_before=1
+        )
+        for number in (0, 1)
+    }),
+    ('token_variation', PVT, [*IMAGES, '--norm', 'norm2', '--size', 64, 64, '--compare', 'LN'], {
+        'variation_norm2': None,
+        'variation_block1_norm2': dict(names=['DTN', 'LN'], coefficients=(2, 1, 512)),
+        **{f'variation_block{n}_norm2': {} for n in (2, 3, 4)},
+    }),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('script', 'backbone', 'arguments', 'expected'), WRITTEN)
+def test_what_a_command_writes(script, backbone, arguments, expected, run, tmp_path, images):
+    """None: a picture alone. Of several parts some have pictures, and others arrays."""
+    config = write_config(tmp_path, backbone, data_preprocessor=PREPROCESSOR)
+    said = run(f'analysis_tools/{script}.py', config, *arguments)
+    folder = tmp_path / 'work_dirs/pictures/config'
+    files = [path.relative_to(tmp_path).as_posix() for path in folder.iterdir()]
+    assert sorted(files) == sorted(said.split())
+    assert {path.stem for path in folder.glob('*.png')} >= {
+        n for n in expected if expected[n] is None
+    }
+    for path in folder.glob('*.png'):
+        check_png(path)
+    for path in folder.glob('*.npz'):
+        if expected.get(path.stem):
+            with np.load(path) as arrays:
+                for name, value in expected[path.stem].items():
+                    found = arrays[name]
+                    assert value == (found.shape if isinstance(value, tuple) else found.tolist())
+    written = {path.stem for path in folder.iterdir()}
+    assert written == set(expected)
+
+
+@pytest.mark.parametrize(
+    ('script', 'backbone', 'arguments', 'text'),
+    [
+        ('position_correlation', VIT, ['--token', 9, 9], 'row of the token must be 0 to 7, got 9'),
+        ('position_correlation', VIT, ['--token', 1, 2, 3], 'token must be a pair (row, column)'),
+        ('position_correlation', VIT, ['--part', 'vit'], "must be one of ['position'], got 'vit'"),
+        ('position_correlation', VIT, ['--layers', 2], 'layers must be 0 to 1, got 2'),
+        ('position_correlation', VIT, ['--where', 'stream'], "source must be one of ['attention']"),
+        ('position_correlation', VIT, ['--where', 'scores'], '--where scores: no position here'),
+        ('position_correlation', VIT, ['--grid', 0, 4], 'grid must be at least 1, got 0'),
+        ('position_correlation', VIT, ['nothing.pth'], "there is no checkpoint 'nothing.pth'"),
+        ('position_correlation', VIT, ['--format', 'timm'], "source='timm' is the format of"),
+        (
+            'position_correlation',
+            VIT,
+            ['--cfg-options', 'model.backbone.type=mmlape.ViT'],
+            "'mmlape.ViT' is not registered as a model of mmlape",
+        ),
+        ('position_correlation', VIT, ['--grid', 4], 'expected 2 arguments'),
+        ('position_correlation', RELATIVE, ['--head', 3], 'head must be 0 to 2, got 3'),
+        ('position_correlation', RELATIVE, ['--part', 'x'], "one of ['blocks', 'position'], got"),
+        (
+            'position_correlation',
+            RELATIVE,
+            ['--where', 'stream', '--part', 'blocks'],
+            "--where stream: 'blocks' has scores",
+        ),
+        ('position_grids', VIT, ['--grids', '4by4'], 'a grid is <height>x<width>'),
+        ('position_flow', PVT, ['--images', '.', '--part', 'x'], 'there is no image (.bmp'),
+        ('token_variation', PVT, ['--images', 'no.jpg'], "there is no image or folder 'no.jpg'"),
+        ('dtn_maps', PVT, ['--layers', 2, '--part', 'block2'], 'layers must be 0 to 1, got 2'),
+        ('dtn_maps', PVT, ['--part', 'block4'], "['block1', 'block2', 'block3'], got 'block4'"),
+        ('dtn_maps', PVT, ['--token', 99, 0], 'row of the token must be 0 to 15, got 99'),
+        ('dtn_maps', PVT, ['--before', 'x.pth'], '--before x.pth is compared with a CHECKPOINT'),
+        ('dtn_maps', VIT, [], 'no layer of this VisionTransformer has DTN as its norm'),
+        ('attention_distance', PVT, [], 'the following arguments are required: --images'),
+        ('attention_distance', PVT, ['--images', '.', '--part', 'b'], "'block4'], got 'b'"),
+        ('attention_distance', PVT, ['--images', 'config.py'], 'cannot be read as an image'),
+        ('class_attention', PVT, IMAGES, 'PyramidVisionTransformer has no class'),
+        ('token_magnitude', PVT, [*IMAGES, '--max-images', 0], 'must be at least 1, got 0'),
+        ('token_pca', PVT, ['--images', 'x', '--compare', 'BN'], "invalid choice: 'BN'"),
+        ('token_pca', PVT, ['--images', 'x', '--norm', 'norm3'], "invalid choice: 'norm3'"),
+    ],
+)
+def test_mistakes_end_with_one_message(script, backbone, arguments, text, run, tmp_path, images):
+    config = write_config(tmp_path, backbone)
+    said = run.refused(f'analysis_tools/{script}.py', config, *arguments)
+    assert text in said and said.startswith(('error: ', 'usage: '))
+
+
+def test_maps_before_and_after_training(run, tmp_path):
+    config = write_config(tmp_path, PVT)
+    trained = randomise(MODELS.build(PVT))
+    checkpoint, script = write_checkpoint(tmp_path, trained), 'analysis_tools/dtn_maps.py'
+    said = run(script, config, checkpoint, '--out', tmp_path, '--grid', 5, 7, '--token', 4, 0)
+    names = [f'dtn_maps_block{stage}' for stage in (1, 2, 3)]
+    files = [f'{tmp_path}/{name}.{suffix}' for name in names for suffix in ('png', 'npz')]
+    assert said.split() == files
+    maps = dtn_maps(dtn_stages(trained, 'block3')[0], (5, 7), (4, 0))
+    with np.load(tmp_path / 'dtn_maps_block3.npz') as arrays:
+        assert arrays['grid'].tolist() == [5, 7] and arrays['token'].tolist() == [4, 0]
+        for layer, norm in zip(maps.layers, ('norm1', 'norm2')):
+            assert np.allclose(arrays[f'maps_layer0_{norm}_after'], layer.maps)
+        before = arrays['maps_layer0_norm1_before']
+        # eq. 7 gives four of five heads a place to look at; the fifth looks everywhere
+        assert before[:4].max(axis=(1, 2)).min() > 0.15 and before[4].max() < 0.15
+        assert np.allclose(before.sum(axis=(1, 2)), 1)
+
+
+def test_course_of_ratios(run, tmp_path):
+    folder = tmp_path / 'my_run/20260101_000000/vis_data'
+    folder.mkdir(parents=True)
+    names = [f'dtn_ratio/backbone.block1.0.norm1/{kind}/0' for kind in ('mean', 'var')]
+    lines = [
+        {'loss': 1.0, 'step': 1},
+        *(dict.fromkeys(names, s / 10) | {'step': s} for s in (1, 5)),
+    ]
+    (folder / 'scalars.json').write_text('\n'.join(map(json.dumps, lines)))
+    said = run('analysis_tools/dtn_ratios.py', 'my_run')
+    assert said.split() == [
+        f'work_dirs/pictures/my_run/dtn_ratios.{kind}' for kind in ('png', 'npz')
+    ]
+    check_png(tmp_path / 'work_dirs/pictures/my_run/dtn_ratios.png')
+    with np.load(tmp_path / 'work_dirs/pictures/my_run/dtn_ratios.npz') as arrays:
+        assert arrays['steps'].tolist() == [1, 5]
+        assert arrays['backbone.block1.0.norm1/var'].tolist() == [[0.1], [0.5]]
+    assert 'error: there is no file or folder' in run.refused(
+        'analysis_tools/dtn_ratios.py', 'none'
+    )
+
+
+LOADED = """
+import runpy, sys
+runpy.run_path(sys.argv[1])
+import mmlape.analysis
+loaded = [n for n in sys.modules if n == 'matplotlib' or n.endswith(('.drawing', '.figures'))]
+assert not loaded, loaded
+"""
+
+
+def test_every_public_name_is_there():
+    assert set(mmlape.analysis.__all__) < set(dir(mmlape.analysis))
+    for name in mmlape.analysis.__all__:
+        assert getattr(mmlape.analysis, name) is not None
+    with pytest.raises(AttributeError, match=r"'mmlape\.analysis' has no attribute 'stage'"):
+        _ = mmlape.analysis.stage
+
+
+@pytest.mark.slow
+def test_converting_loads_no_matplotlib():
+    script = REPO / 'tools' / 'model_converters' / 'convert.py'
+    done = subprocess.run(
+        [sys.executable, '-c', LOADED, str(script)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr

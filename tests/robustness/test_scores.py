@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mmengine.config import Config
 
-from mmlape.analysis.panels import save_figure
+from mmlape.analysis.figures import save_figure
 from mmlape.robustness import (
     ALEXNET_CLEAN_ERROR,
     ALEXNET_ERRORS,

@@ -7,24 +7,20 @@ docs/pictures_dtn.md.
 """
 
 from mmlape import analysis
-from mmlape.analysis.command import Output, add_images, backbone_of, images_of, layer_parser, run
-
-
-def parse_arguments():
-    parser = layer_parser('Draw how far the heads of attention look.')
-    add_images(parser)
-    return parser.parse_args()
+from mmlape.analysis.frame import STAGE, Command, run
 
 
 def main() -> None:
-    options = parse_arguments()
-    output, backbone = Output(options), backbone_of(options)
+    command = Command(
+        'Draw how far the heads of attention look.', part=STAGE, layers='all', images=True
+    )
+    options, backbone = command.parse(), command.backbone()
     stages = analysis.find_stages(backbone, options.part)
-    _, images = images_of(options)
+    images = (image for _, image in command.images())
     found = analysis.attention_distances(backbone, images, stages, options.layers)
-    output.picture('attention_distance', analysis.draw_distances(found))
+    command.write('attention_distance', analysis.draw_distances(found))
     for distances in found:
-        output.arrays(f'attention_distance_{distances.stage}', distances.arrays())
+        command.write(f'attention_distance_{distances.stage}', arrays=distances.arrays())
 
 
 if __name__ == '__main__':

@@ -9,10 +9,10 @@ import argparse
 from pathlib import Path
 
 from mmlape import analysis
-from mmlape.analysis.command import Output, run
+from mmlape.analysis.frame import run, write_results
 
 
-def parse_arguments():
+def main() -> None:
     parser = argparse.ArgumentParser(description="Draw the course of DTN's ratios.")
     parser.add_argument(
         'runs',
@@ -22,15 +22,10 @@ def parse_arguments():
     parser.add_argument(
         '--out', type=Path, help='folder; default: work_dirs/pictures/<name of the first run>'
     )
-    return parser.parse_args()
-
-
-def main() -> None:
-    options = parse_arguments()
+    options = parser.parse_args()
     course = analysis.read_ratios(options.runs)
-    output = Output(argparse.Namespace(out=options.out, config=Path(options.runs[0]).resolve()))
-    output.picture('dtn_ratios', analysis.draw_ratios(course))
-    output.arrays('dtn_ratios', course.arrays())
+    folder = options.out or Path('work_dirs/pictures', Path(options.runs[0]).resolve().stem)
+    write_results(folder, 'dtn_ratios', analysis.draw_ratios(course), course.arrays())
 
 
 if __name__ == '__main__':

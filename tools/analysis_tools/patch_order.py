@@ -6,44 +6,24 @@ Writes ``order_<image>.png`` and ``.npz``. See docs/position.md.
 """
 
 from mmlape import analysis
-from mmlape.analysis.command import (
-    Output,
-    add_images,
-    backbone_of,
-    config_of,
-    images_of,
-    model_parser,
-    names_of,
-    run,
-)
-
-
-def parse_arguments():
-    parser = model_parser(
-        'Compare tokens of an image with those of the same patches in another order.',
-        part=None,
-        with_prefix=False,
-    )
-    add_images(parser)
-    parser.add_argument('--order', type=int, default=0, help='seed of the order (default 0)')
-    return parser.parse_args()
+from mmlape.analysis.frame import Command, config_of, run
 
 
 def main() -> None:
-    options = parse_arguments()
-    output = Output(options)
-    backbone = backbone_of(options)
-    paths, images = images_of(options)
-    shown = list(zip(names_of(paths), images))
+    command = Command(
+        'Compare tokens of an image with those of the same patches in another order.', images=True
+    )
+    command.add('--order', type=int, default=0, help='seed of the order (default 0)')
+    options, backbone = command.parse(), command.backbone()
+    shown = list(command.images())
     configured = [analysis.patch_order(backbone, image, options.order) for _, image in shown]
     plain = analysis.load_backbone(analysis.without_position(config_of(options)))
     plain.load_state_dict(backbone.state_dict(), strict=False)  # all that is not position
     for (name, image), found in zip(shown, configured):
         without = analysis.patch_order(plain, image, options.order)
-        states = {'without position': without, 'as configured': found}
-        output.picture(f'order_{name}', analysis.draw_patch_order(states))
+        figure = analysis.draw_patch_order({'without position': without, 'as configured': found})
         arrays = {**found.arrays(), 'differences_without': without.differences}
-        output.arrays(f'order_{name}', arrays)
+        command.write(f'order_{name}', figure, arrays)
 
 
 if __name__ == '__main__':

@@ -7,79 +7,71 @@ what a position inside the attention (relative bias, Gabor channels) adds to the
 """
 
 from mmlape import analysis
-from mmlape.analysis.choices import SOURCES
-from mmlape.analysis.command import (
-    Output,
-    add_grid,
-    backbone_of,
-    grid_of,
-    model_parser,
-    pick_parts,
-    run,
-)
+from mmlape.analysis.frame import OWN_GRID, POSITION, Command, pick_parts, run
 
 
-def parse_arguments():
-    parser = model_parser('Draw how alike the positions of tokens look to each layer.')
-    add_grid(parser)
-    parser.add_argument(
+def arguments() -> Command:
+    command = Command(
+        'Draw how alike the positions of tokens look to each layer.',
+        part=POSITION,
+        layers='all',
+        grid=OWN_GRID,
+        prefix=True,
+    )
+    command.add(
         '--token',
         type=int,
         nargs='+',
         help='row and column of a cell, or the index of a prefix token; default: the centre',
     )
-    parser.add_argument('--layers', type=int, nargs='+', help='0-based; default: all')
-    parser.add_argument(
+    command.add(
         '--where',
-        choices=(*SOURCES, 'scores'),
+        choices=(*analysis.SOURCES, 'scores'),
         help='for position in several places: added before the attention, in the stream, or to scores; default: each',
     )
-    parser.add_argument('--head', type=int, help='of the scores; default: the mean of all')
-    options = parser.parse_args()
-    if options.token is not None:
-        single = len(options.token) == 1
-        options.token = options.token[0] if single else tuple(options.token)
-    return options
+    command.add('--head', type=int, help='of the scores; default: the mean of all')
+    return command
 
 
-def draw_stage(output, options, stage) -> None:
-    grid = grid_of(options)
-    sources = analysis.plan_sources(analysis.position_plan(stage, grid))
+def draw_stage(command: Command, stage) -> None:
+    options = command.options
+    sources = analysis.plan_sources(analysis.position_plan(stage, options.grid))
     for source in [options.where] if options.where else sources:
         found = analysis.position_correlations(
-            stage, grid, options.token, options.prefix, source, options.layers
+            stage, options.grid, options.token, options.prefix, source, options.layers
         )
         name = f'correlation_{stage.position_name}' + (f'_{source}' if len(sources) > 1 else '')
-        output.picture(name, analysis.draw_correlations(found))
-        output.arrays(name, found.arrays())
+        command.write(name, analysis.draw_correlations(found), found.arrays())
 
 
-def draw_attention(output, options, stage) -> None:
+def draw_attention(command: Command, stage) -> None:
+    options = command.options
     grids = analysis.position_scores(
-        stage, grid_of(options), options.token, options.prefix, options.layers, options.head
+        stage, options.grid, options.token, options.prefix, options.layers, options.head
     )
     for found in grids:
         size = '_{}x{}'.format(*found.grid) if len(grids) > 1 else ''
-        name = f'scores_{stage.name}{size}'
-        output.picture(name, analysis.draw_scores(found))
-        output.arrays(name, found.arrays())
+        command.write(f'scores_{stage.name}{size}', analysis.draw_scores(found), found.arrays())
 
 
 def main() -> None:
-    options = parse_arguments()
-    output, backbone = Output(options), backbone_of(options)
+    command = arguments()
+    options = command.parse()
+    if options.token is not None and len(options.token) == 1:
+        (options.token,) = options.token
+    backbone = command.backbone()
     inside = analysis.attention_position_stages(backbone, with_scores=True)
     stages, inside = pick_parts(backbone, inside, options.part)
     if options.head is not None and not inside:
         raise ValueError("--head: no position here adds to the attention's scores")
     if options.where == 'scores' and not inside:
         raise ValueError("--where scores: no position here adds to the attention's scores")
-    if options.where in SOURCES and not stages:
+    if options.where in analysis.SOURCES and not stages:
         raise ValueError(f'--where {options.where}: {options.part!r} has scores only')
     for stage in stages if options.where != 'scores' else []:
-        draw_stage(output, options, stage)
+        draw_stage(command, stage)
     for stage in inside if options.where in (None, 'scores') else []:
-        draw_attention(output, options, stage)
+        draw_attention(command, stage)
 
 
 if __name__ == '__main__':

@@ -8,48 +8,26 @@ head). See docs/pictures.md.
 """
 
 from mmlape import analysis
-from mmlape.analysis.command import (
-    Output,
-    add_grid,
-    backbone_of,
-    grid_of,
-    model_parser,
-    pick_parts,
-    run,
-)
-
-
-def parse_arguments():
-    parser = model_parser('Draw a position embedding.')
-    add_grid(parser)
-    parser.add_argument(
-        '--channels', type=int, nargs='+', help='default: 24 that are evenly spread'
-    )
-    parser.add_argument(
-        '--table', type=int, default=0, help='where every layer has its own (default 0)'
-    )
-    return parser.parse_args()
+from mmlape.analysis.frame import OWN_GRID, POSITION, Command, pick_parts, run
 
 
 def main() -> None:
-    options = parse_arguments()
-    output, backbone, grid = Output(options), backbone_of(options), grid_of(options)
-    stages, inside = pick_parts(
-        backbone, analysis.attention_position_stages(backbone), options.part
-    )
-    tables = [analysis.embedding_table(stage, grid, options.prefix) for stage in stages]
+    command = Command('Draw a position embedding.', part=POSITION, grid=OWN_GRID, prefix=True)
+    command.add('--channels', type=int, nargs='+', help='default: 24 that are evenly spread')
+    command.add('--table', type=int, default=0, help='where every layer has its own (default 0)')
+    options, backbone = command.parse(), command.backbone()
+    inside = analysis.attention_position_stages(backbone)
+    stages, inside = pick_parts(backbone, inside, options.part)
+    tables = [analysis.embedding_table(stage, options.grid, options.prefix) for stage in stages]
     for stage in inside:
-        tables += analysis.attention_tables(stage, grid, options.prefix)
+        tables += analysis.attention_tables(stage, options.grid, options.prefix)
     for table in tables:
+        name = f'embedding_{table.stage}'
         if table.columns == 'channel':  # a matrix of few columns, as of heads, shows nothing
-            output.picture(
-                f'embedding_{table.stage}', analysis.draw_embedding(table, options.table)
-            )
-        output.picture(
-            f'channels_{table.stage}',
-            analysis.draw_channels(table, options.channels, options.table),
-        )
-        output.arrays(f'embedding_{table.stage}', table.arrays())
+            command.write(name, analysis.draw_embedding(table, options.table))
+        channels = analysis.draw_channels(table, options.channels, options.table)
+        command.write(f'channels_{table.stage}', channels)
+        command.write(name, arrays=table.arrays())
 
 
 if __name__ == '__main__':

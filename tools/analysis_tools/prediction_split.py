@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from mmlape import analysis
-from mmlape.analysis.command import run
+from mmlape.analysis.frame import run
 from mmlape.whole_files import write_whole
 
 

@@ -6,18 +6,24 @@ Writes ``magnitude_<part>_<layer>_<norm>_<image>.png`` and ``.npz``. See docs/pi
 """
 
 from mmlape import analysis
-from mmlape.analysis.command import Output, array_name, norm_parser, run, tokens_of
+from mmlape.analysis.frame import STAGE, Command, array_name, run
 
 
 def main() -> None:
-    options = norm_parser('Draw how long tokens are before and after a norm.').parse_args()
-    output = Output(options)
-    for image, layers in tokens_of(options):
+    command = Command(
+        'Draw how long tokens are before and after a norm.',
+        part=STAGE,
+        layers='0',
+        images=True,
+        norms=True,
+    )
+    command.parse()
+    for image, layers in command.tokens():
         for tokens in layers:
             maps = analysis.magnitude_maps(tokens)
             name = f'magnitude_{tokens.stage}_{array_name(tokens.name)}_{image}'
-            output.picture(name, analysis.draw_magnitudes(maps))
-            output.arrays(name, {array_name(version): value for version, value in maps.items()})
+            arrays = {array_name(version): values for version, values in maps.items()}
+            command.write(name, analysis.draw_magnitudes(maps), arrays)
 
 
 if __name__ == '__main__':

@@ -6,34 +6,34 @@ Writes ``pca_<part>_<norm>_<image>.png`` and ``.npz``. See docs/pictures_dtn.md.
 """
 
 from mmlape import analysis
-from mmlape.analysis.command import Output, array_name, norm_parser, run, tokens_of
-
-
-def parse_arguments():
-    parser = norm_parser('Draw principal components of tokens before and after a norm.', True)
-    parser.add_argument(
-        '--directions', action='store_true', help='scale every token to length one first'
-    )
-    return parser.parse_args()
+from mmlape.analysis.frame import STAGE, Command, array_name, run
 
 
 def main() -> None:
-    options = parse_arguments()
-    output = Output(options)
-    for image, layers in tokens_of(options):
+    command = Command(
+        'Draw principal components of tokens before and after a norm.',
+        part=STAGE,
+        layers='0',
+        prefix=True,
+        images=True,
+        norms=True,
+    )
+    directions = 'scale every token to length one first'
+    command.add('--directions', action='store_true', help=directions)
+    options = command.parse()
+    for image, layers in command.tokens():
         projections = {
             tokens.name: analysis.project_versions(tokens, options.prefix, options.directions)
             for tokens in layers
         }
-        first = layers[0]
-        name = f'pca_{first.stage}_{options.norm}_{image}'
-        output.picture(name, analysis.draw_projections(projections, first.grid))
-        arrays = {}
-        for layer, found in projections.items():
-            for version, projection in found.items():
-                for part, value in vars(projection).items():
-                    arrays[f'{part}_{array_name(layer)}_{array_name(version)}'] = value
-        output.arrays(name, arrays)
+        arrays = {
+            f'{part}_{array_name(layer)}_{array_name(version)}': value
+            for layer, found in projections.items()
+            for version, projection in found.items()
+            for part, value in projection._asdict().items()
+        }
+        figure = analysis.draw_projections(projections, layers[0].grid)
+        command.write(f'pca_{layers[0].stage}_{options.norm}_{image}', figure, arrays)
 
 
 if __name__ == '__main__':

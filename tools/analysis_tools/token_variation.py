@@ -6,22 +6,26 @@ Writes ``variation_<norm>.png`` for all parts, and ``variation_<part>_<norm>.npz
 """
 
 from mmlape import analysis
-from mmlape.analysis.command import Output, backbone_of, images_of, norm_parser, run
+from mmlape.analysis.frame import STAGE, Command, run
 
 
 def main() -> None:
-    parser = norm_parser('Draw how far tokens are from the mean of a norm.', layers='all')
-    options = parser.parse_args()
-    output = Output(options)
-    backbone = backbone_of(options)
+    command = Command(
+        'Draw how far tokens are from the mean of a norm.',
+        part=STAGE,
+        layers='all',
+        images=True,
+        norms=True,
+    )
+    options, backbone = command.parse(), command.backbone()
     stages = analysis.find_stages(backbone, options.part)
-    _, images = images_of(options)
+    images = (image for _, image in command.images())
     found = analysis.token_variation(
         backbone, images, stages, options.layers, options.norm, options.compare
     )
-    output.picture(f'variation_{options.norm}', analysis.draw_variation(found))
+    command.write(f'variation_{options.norm}', analysis.draw_variation(found))
     for stage in found:
-        output.arrays(f'variation_{stage.stage}_{stage.norm}', stage.arrays())
+        command.write(f'variation_{stage.stage}_{stage.norm}', arrays=stage.arrays())
 
 
 if __name__ == '__main__':

@@ -23,7 +23,7 @@ from mmlape.analysis import (
     find_stages,
     load_backbone,
 )
-from mmlape.analysis.panels import new_plots, save_figure
+from mmlape.analysis.figures import new_plots, save_figure
 from mmlape.datasets import DigitImages
 from mmlape.whole_files import write_whole
 

@@ -14,7 +14,7 @@ from demo_parts.tasks import move_data, shorten
 from mmengine.config import Config
 
 import mmlape.robustness as robust
-from mmlape.analysis.panels import save_figure
+from mmlape.analysis.figures import save_figure
 from mmlape.datasets import build_digit_cells, build_digit_scenes
 from mmlape.shipped import find_config
 from mmlape.whole_files import write_whole

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmlape import __version__
-from mmlape.analysis.command import config_of, run
+from mmlape.analysis.frame import config_of, run
 from mmlape.checkpoints.formats import FORMATS
 from mmlape.launch.arguments import ConfigOptions
 from mmlape.shipped import find_config

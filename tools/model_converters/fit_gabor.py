@@ -13,8 +13,8 @@ import argparse
 from pathlib import Path
 
 from mmlape import analysis
-from mmlape.analysis.choices import VARIANTS
-from mmlape.analysis.command import run
+from mmlape.analysis import VARIANTS
+from mmlape.analysis.frame import run
 
 
 def parse_arguments():
@@ -41,7 +41,7 @@ def noise_r2(maps, variant: str) -> float:
 def describe(name: str, maps, fit, kinds) -> None:
     import numpy as np
 
-    from mmlape.analysis.position.channel_kinds import MIN_SIDE
+    from mmlape.analysis.gabor import MIN_SIDE
 
     quantiles = ', '.join(f'{value:.3f}' for value in np.quantile(fit.r2, [0.1, 0.5, 0.9]))
     print(f'{name}: {len(maps)} channels on {maps.shape[1]} x {maps.shape[2]}, {fit.variant}')
@@ -64,7 +64,7 @@ def report(folder: Path, name: str, maps, fit, kinds) -> None:
     )
     arrays = dict(maps=maps, fitted=fit.maps, r2=fit.r2, ceiling=fit.ceiling)
     np.savez_compressed(
-        path.with_suffix('.npz'), **arrays, **({} if kinds is None else vars(kinds))
+        path.with_suffix('.npz'), **arrays, **({} if kinds is None else kinds._asdict())
     )
     print(f'  {path}\n  {path.with_suffix(".npz")}')
 
@@ -73,7 +73,7 @@ def main() -> None:
     options = parse_arguments()
     import torch
 
-    from mmlape.analysis.position.channel_kinds import MIN_SIDE
+    from mmlape.analysis.gabor import MIN_SIDE
     from mmlape.checkpoints.conversion import tensors_of
     from mmlape.checkpoints.position_tables import find_tables, replace_table, table_grid
     from mmlape.checkpoints.reading import read_checkpoint

@@ -1,4 +1,4 @@
-"""Mean attention distance: known values, and every kind of attention against the plain definition."""
+"""How far attention looks, and where the class token does: known values, and the plain definitions."""
 
 import backbone_variants as variants
 import numpy as np
@@ -6,20 +6,30 @@ import pytest
 import torch
 from torch import nn
 
-from mmlape.analysis import attention_distances, draw_distances, find_stages
-from mmlape.analysis.attention import distance as module
-from mmlape.analysis.stages import Stage
-from mmlape.layers import Attention, SpatialReductionAttention
+from mmlape.analysis import attention as module
+from mmlape.analysis import (
+    attention_distances,
+    class_attention,
+    draw_class_attention,
+    draw_distances,
+    find_stages,
+)
+from mmlape.backbones import Stage
+from mmlape.layers import Attention, ShiftedWindowAttention, SpatialReductionAttention
 from mmlape.layout import Layout
 from mmlape.norm import LN
 
 # How position joins makes no difference to how attention is measured.
 SPARSE = ('sequence-bigbird', 'sequence-lsh')
+
+
 NAMES = [
     name
     for name in variants.VARIANTS
     if name.partition('-')[2] not in variants.JOININGS and name not in SPARSE
 ]
+
+
 IMAGE = torch.randn(1, 3, 33, 50, generator=torch.Generator().manual_seed(0))
 
 
@@ -46,7 +56,7 @@ def definition(weights, distances):
 
 
 class OneLayer(nn.Module):
-    """A backbone of a single attention layer on given tokens."""
+    """A backbone of a single attention layer on given tokens, some of them without a place."""
 
     def __init__(self, attention, grid, num_prefix=0):
         super().__init__()
@@ -55,9 +65,10 @@ class OneLayer(nn.Module):
         layer.attn = attention
         self.blocks = nn.ModuleList([layer])
         self.grid, self.num_prefix = grid, num_prefix
+        self.prefix = tuple(nn.Parameter(torch.zeros(1, 1, 12)) for _ in range(num_prefix))
 
     def stages(self):
-        return [Stage('blocks', 'position', 12, nn.Identity(), self.blocks)]
+        return [Stage('blocks', 'position', 12, nn.Identity(), self.blocks, prefix=self.prefix)]
 
     def tokens(self):
         generator = torch.Generator().manual_seed(3)
@@ -94,14 +105,15 @@ def test_uniform_attention_on_a_known_grid():
 def test_identity_attention_has_distance_zero():
     grid = (3, 5)
     sharp = 1000 * torch.eye(15)[None, None]
-    known = torch.ones(1, 15, dtype=torch.bool)
-    where = module.Places(places(*grid), places(*grid), known, known)
-    assert module.mean_distance(sharp, sharp, where).item() == 0
+    where = module.Places(places(*grid)[None], places(*grid)[None])
+    assert module.mean_distance(module.Call(sharp, sharp), where).item() == 0
     to_the_next = sharp.roll(1, dims=2)[:, :, 1:]
-    where = where._replace(queries=places(*grid)[1:], has_query=known[:, 1:])
+    where = where._replace(queries=places(*grid)[None, 1:])
     # 12 steps of one cell, and 2 from the end of a row to the start of the next
     expected = (12 + 2 * (1 + 4**2) ** 0.5) / 14
-    assert module.mean_distance(to_the_next, sharp, where).item() == pytest.approx(expected)
+    assert module.mean_distance(module.Call(to_the_next, sharp), where).item() == pytest.approx(
+        expected
+    )
 
 
 @pytest.mark.parametrize('chunk', [module.CHUNK, 100])
@@ -128,6 +140,15 @@ def test_windows_and_their_padding():
         column, row, single = 2 * 0.5, 2 * 0.5, 0.0
         expected = (2 * whole + 2 * column + row + single) / 15
         assert np.allclose(found.mean, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize('grid', [(5, 7), (4, 4)])
+@pytest.mark.parametrize('alone', [False, True])
+def test_cells_that_a_shift_brought_together_do_not_count(grid, alone):
+    """The layer's own mask, and equal weights without it, leave the same."""
+    attention = ShiftedWindowAttention(12, 3, window_size=4, shift=2, shift_alone=alone)
+    _, found = measure(constant(attention), grid)
+    assert np.allclose(found.mean, found.uniform, atol=1e-6)
 
 
 @pytest.mark.parametrize('grid', [(4, 6), (5, 7)])
@@ -213,3 +234,74 @@ def test_mistakes():
     other = OneLayer(nn.MultiheadAttention(12, 3), (2, 2))
     with pytest.raises(ValueError, match=r"'Attention', .*'WideValueAttention'\], got Multi"):
         attention_distances(other, [IMAGE], find_stages(other))
+
+
+@pytest.mark.parametrize('window', [None, 2])
+@pytest.mark.parametrize('token', [0, 2])
+def test_weights_of_prefix_tokens_against_the_definition(token, window):
+    """Prefix tokens attend to all, with windows too."""
+    model = OneLayer(Attention(12, 3, window_size=window), (4, 5), 3).eval()
+    found = class_attention(model, IMAGE, token=token)
+    attention = model.blocks[0].attn
+    query, key, _ = attention.split_heads(attention.qkv(model.tokens()), 3)
+    expected = (query[:, :, token : token + 1] @ key.mT / 2).softmax(-1)[0, :, 0].detach()
+    assert np.allclose(found.prefix[0], expected[:, :3], atol=1e-6)
+    assert np.allclose(found.maps[0], expected[:, 3:].view(3, 4, 5), atol=1e-6)
+    assert np.allclose(found.image, IMAGE[0].mean(0))
+    assert (found.stage, found.layers.tolist()) == ('blocks', [0])
+
+
+@pytest.mark.parametrize('name', variants.VARIANTS)
+def test_every_variant_is_shown_or_refused(name):
+    model = variants.randomise(variants.VARIANTS[name]()).eval()
+    stages = [stage for stage in find_stages(model) if stage.prefix]
+    kinds = {type(stage.blocks[-1].attn).__name__ for stage in stages}
+    if not stages or kinds & {'BigBirdAttention', 'LSHAttention'}:
+        with pytest.raises(ValueError, match=r'has no class token|defined for \['):
+            class_attention(model, IMAGE)
+        return
+    stage = stages[-1]
+    layers = list(range(stage.prefix_after, len(stage.blocks)))
+    with torch.no_grad():
+        before = model(IMAGE)[-1]
+    found = class_attention(model, IMAGE, layers=layers)
+    with torch.no_grad():
+        after = model(IMAGE)[-1]
+    assert torch.equal(*(out if torch.is_tensor(out) else out[0] for out in (before, after)))
+    heads = stage.blocks[-1].attn.num_heads
+    assert found.maps.shape[:2] == (len(layers), heads) == found.prefix.shape[:2]
+    assert np.allclose(found.maps.sum((2, 3)) + found.prefix.sum(2), 1, atol=1e-5)
+    (last,) = class_attention(model, IMAGE).maps
+    assert np.array_equal(last, found.maps[-1])
+
+
+def test_a_row_for_each_layer_of_each_image():
+    model = variants.build_vit().eval()
+    found = [class_attention(model, image, layers=[1, 3]) for image in (IMAGE, IMAGE[..., :20])]
+    heads = model.blocks[0].attn.num_heads
+    *panels, scale = draw_class_attention(found).axes
+    titles = [place.get_title() for place in panels]
+    row = [f'head {head}' for head in range(heads)] + ['mean of heads']
+    assert titles == ['layer 1', *row, 'layer 3', *row] * 2
+    # of the mean over heads, over equal attention: the sum over patches is their share of all tokens
+    shown = panels[heads + 1].images[0].get_array()
+    assert shown.sum() == pytest.approx(found[0].maps[0].mean(0).sum() * (shown.size + 1), rel=1e-5)
+    assert scale.get_ylabel() == 'weight / equal weight'
+
+
+def test_mistakes_about_the_class_token():
+    model = variants.build_vit().eval()
+    with pytest.raises(ValueError, match='layers must be 0 to 3, got 4'):
+        class_attention(model, IMAGE, layers=[4])
+    with pytest.raises(ValueError, match='token must be'):
+        class_attention(model, IMAGE, token=1)
+    with pytest.raises(ValueError, match=r"part must be one of .*, got 'block1'"):
+        class_attention(model, IMAGE, part='block1')
+    late = variants.build_vit(prefix=dict(cls_token=True, after=2)).eval()
+    with pytest.raises(ValueError, match=r"layers must be 2 to 3, where .* joined 'blocks', got 1"):
+        class_attention(late, IMAGE, layers=[1, 3])
+    without = variants.build_vit(prefix=dict(cls_token=False), out_type='avg').eval()
+    with pytest.raises(ValueError, match='VisionTransformer has no class token'):
+        class_attention(without, IMAGE)
+    with pytest.raises(ValueError, match='at least one'):
+        draw_class_attention([])

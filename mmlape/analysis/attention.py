@@ -1,0 +1,362 @@
+r"""How far attention looks (DTN, ICLR 2022, Figure 2; appendix B.1), and where the class token does (DINO, Figure 1).
+
+The mean attention distance of a head is :math:`d = \frac 1 T \sum_i \sum_j A_{ij} \delta_{ij}` with the attention
+weights A of one image and the Euclidean distances :math:`\delta` between the centres of the tokens, in patches of that
+layer's grid; the mean over images. The weights are those of the very queries, keys and scores that the layer hands to
+``scaled_dot_product_attention``, so whatever position does to them is in.
+
+* With spatial reduction (PVT) keys are few, each made of a block of tokens: distances are to the centres of the blocks.
+* What has no place in the image is left out, as a query and as a key: prefix tokens, and the zeros that windows are
+  padded with. The weights of the other keys are divided by their sum, so that they sum to one as in the definition.
+* With windows, keys are those of the query's window.
+
+Q queries, K keys, R windows (1 without) of an image
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from mmlape.backbones import Stage
+from mmlape.checks import check_layers, check_positive_int
+from mmlape.layers import (
+    Attention,
+    ShiftedWindowAttention,
+    SpatialReductionAttention,
+    WideValueAttention,
+)
+from mmlape.layout import Grid, Layout
+
+from .loading import Layers, Result, find_stages
+
+# Attention weights held at a time.
+CHUNK = 16_000_000
+_WITH_MAPS = (Attention, SpatialReductionAttention, WideValueAttention)
+_WITH_DISTANCES = (ShiftedWindowAttention, *_WITH_MAPS)
+
+
+class Call(NamedTuple):
+    """A call of ``scaled_dot_product_attention``."""
+
+    query: Tensor  #: ``(..., Q, D)``.
+    key: Tensor  #: ``(..., K, D)``.
+    bias: Tensor | None = None  #: Added to the scores, or a mask of what is attended to; or None.
+    scale: float | None = None  #: Of the scores; None: ``1 / sqrt(D)``.
+
+    def by_window(self, count: int) -> Call:
+        """Windows beside the heads ``(B, windows * heads, ...)`` as images ``(B * windows, heads, ...)``."""
+        query, key, bias = (
+            None if x is None else x.unflatten(1, (count, -1)).flatten(0, 1) for x in self[:3]
+        )
+        return Call(query, key, bias, self.scale)  # type: ignore[arg-type]  # the bias alone may be None
+
+    def scores(self) -> Tensor:
+        """What the softmax gets, ``(..., Q, K)`` float32."""
+        scale = self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
+        scores = (self.query * scale @ self.key.mT).float()
+        if self.bias is None:
+            return scores
+        if self.bias.dtype == torch.bool:
+            return scores.masked_fill(~self.bias, -math.inf)
+        return scores + self.bias
+
+
+class _Recorder(TorchFunctionMode):
+    """Hands each call of ``scaled_dot_product_attention`` to ``record``, with the layer that makes it."""
+
+    def __init__(self, record: Callable[[nn.Module, Layout, Call], None]) -> None:
+        super().__init__()
+        self.record = record
+        self.where: tuple[nn.Module, Layout] | None = None
+
+    def enter(self, attention: nn.Module, args: tuple) -> None:
+        self.where = attention, Layout.of(*args[:2])
+
+    def leave(self, *_: object) -> None:
+        self.where = None
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention and self.where is not None:
+            self.record(*self.where, _call(*args, **kwargs))
+        return func(*args, **kwargs)
+
+
+def _call(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None) -> Call:
+    return Call(query, key, attn_mask, scale)
+
+
+def record_attention(
+    backbone: nn.Module,
+    image: Tensor,
+    attentions: Iterable[nn.Module],
+    record: Callable[[nn.Module, Layout, Call], None],
+) -> None:
+    """Run a network in evaluation mode on an image ``(1, 3, height, width)`` without gradients, and call ``record``
+    with each of the attention layers, the layout of its tokens, and every call that it makes."""
+    recorder, handles = _Recorder(record), []
+    for attention in attentions:
+        handles.append(attention.register_forward_pre_hook(recorder.enter))
+        handles.append(attention.register_forward_hook(recorder.leave))
+    try:
+        with torch.no_grad(), recorder:
+            backbone(image)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@dataclass(frozen=True)
+class ClassAttention(Result):
+    """The attention weights of a prefix token, of one image."""
+
+    stage: str  #: Name of the stage.
+    layers: np.ndarray  #: ``(L,)``, 0-based indices.
+    #: ``(L, heads, H, W)``, the weights of patches; with those of prefix tokens they sum to 1.
+    maps: np.ndarray
+    prefix: np.ndarray  #: ``(L, heads, P)``, the weights of prefix tokens.
+    image: np.ndarray  #: ``(height, width)``, the mean of its channels, as the network got it.
+
+
+def class_attention(
+    backbone: nn.Module,
+    image: Tensor,
+    part: str | None = None,
+    layers: Layers = None,
+    token: int = 0,
+) -> ClassAttention:
+    """How much the class token takes from each patch, by the very queries, keys and scores that a layer computes.
+
+    Args:
+        backbone: In evaluation mode, with a class token or other prefix tokens.
+        part: Name of the layers, e.g. ``'vit.blocks'``. Default None: those of the last stage with prefix tokens.
+        layers: 0-based. Default None: the last one.
+        token: Which prefix token: class, distillation and register tokens, those that there are, in this order.
+            Default 0, the class token where there is one.
+
+    Raises ValueError if there are no prefix tokens, no such layer or token, a layer before they join, or one in which
+    they do not look at all patches (spatial reduction, chosen keys)."""
+    stage = _stage_with_prefix(backbone, part)
+    depth = len(stage.blocks)
+    chosen = check_layers('layers', [depth - 1] if layers is None else layers, depth)
+    check_positive_int('token', token, minimum=0, maximum=stage.num_prefix - 1)
+    if chosen[0] < stage.prefix_after:
+        raise ValueError(
+            f'layers must be {stage.prefix_after} to {depth - 1}, where prefix tokens have joined '
+            f'{stage.name!r}, got {chosen[0]}'
+        )
+    attentions = {
+        _attention_of(stage, layer, _WITH_MAPS, 'the attention of a class token'): layer
+        for layer in chosen
+    }
+    found: dict[int, tuple[Layout, Tensor]] = {}
+
+    def keep(attention: nn.Module, layout: Layout, call: Call) -> None:
+        # With windows the call of prefix tokens to all follows that of the windows: the last one counts.
+        row = slice(token, token + 1)
+        bias = None if call.bias is None else call.bias[..., row, :]
+        scores = call._replace(query=call.query[..., row, :], bias=bias).scores()
+        found[attentions[attention]] = layout, scores[0].softmax(-1).squeeze(-2).cpu()
+
+    record_attention(backbone, image, attentions, keep)
+    for layer, (layout, weights) in found.items():
+        if weights.shape[-1] != layout.num_tokens:
+            raise ValueError(
+                f'layer {layer} of {stage.name!r} has {weights.shape[-1]} keys for '
+                f'{layout.num_tokens} tokens: a map needs a key of each patch (no spatial reduction)'
+            )
+    layout = found[chosen[0]][0]
+    prefix, cells = torch.stack([found[layer][1] for layer in chosen]).split(
+        [layout.num_prefix, layout.num_cells], dim=-1
+    )
+    maps = cells.unflatten(-1, layout.grid).numpy()
+    shown = image[0].mean(0).cpu().numpy()
+    return ClassAttention(stage.name, np.asarray(chosen), maps, prefix.numpy(), shown)
+
+
+def _stage_with_prefix(backbone: nn.Module, part: str | None) -> Stage:
+    stages = [stage for stage in find_stages(backbone, part) if stage.prefix]
+    if not stages:
+        where = '' if part is None else f' in {part!r}'
+        raise ValueError(
+            f'{type(backbone).__name__} has no class token{where}: e.g. mmlape.VisionTransformer has '
+            "one with with_cls_token=True and out_type='cls_token'"
+        )
+    return stages[-1]
+
+
+def _attention_of(stage: Stage, layer: int, known: tuple[type, ...], what: str) -> nn.Module:
+    attention = stage.blocks[layer].get_submodule('attn')
+    if not isinstance(attention, known):
+        raise ValueError(
+            f'{what} is defined for {[cls.__name__ for cls in known]}, got {type(attention).__name__}'
+        )
+    return attention
+
+
+@dataclass(frozen=True)
+class AttentionDistances(Result):
+    """Mean attention distances of a stage."""
+
+    stage: str  #: Its name.
+    layers: np.ndarray  #: ``(L,)``, 0-based indices.
+    distances: np.ndarray  #: ``(images, L, heads)``, in patches of the stage's grid.
+    uniform: np.ndarray  #: ``(images, L)``, the distance where every key has the same weight.
+    grids: np.ndarray  #: ``(images, 2)``, height and width in tokens.
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean over images, ``(L, heads)``."""
+        return self.distances.mean(axis=0)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it for ``numpy.savez``, with the mean over images."""
+        return super().arrays() | {'mean': self.mean}
+
+
+def attention_distances(
+    backbone: nn.Module, images: Iterable[Tensor], stages: Sequence[Stage], layers: Layers = None
+) -> list[AttentionDistances]:
+    """Mean attention distances of all heads.
+
+    Raises ValueError if there is no image, a layer does not exist, or a layer's attention is none of ours."""
+    chosen = [check_layers(f'layers of {s.name!r}', layers, len(s.blocks)) for s in stages]
+    attentions = [
+        [_attention_of(stage, layer, _WITH_DISTANCES, 'attention distance') for layer in of_stage]
+        for stage, of_stage in zip(stages, chosen)
+    ]
+    every = [attention for of_stage in attentions for attention in of_stage]
+    measured = [_distances_of_image(backbone, image, every) for image in images]
+    if not measured:
+        raise ValueError('images must hold at least one image')
+    found = []
+    for stage, of_stage, numbers in zip(stages, attentions, chosen):
+        distances, uniform, grids = (
+            np.asarray([[image[attention][part] for attention in of_stage] for image in measured])
+            for part in range(3)
+        )
+        result = (stage.name, np.asarray(numbers), distances, uniform, grids[:, 0])
+        found.append(AttentionDistances(*result))
+    return found
+
+
+def _distances_of_image(
+    backbone: nn.Module, image: Tensor, attentions: Iterable[nn.Module]
+) -> dict[nn.Module, tuple]:
+    """Distances per head, that of uniform weights, and the grid, by layer."""
+    found: dict[nn.Module, tuple] = {}
+
+    def measure(attention: nn.Module, layout: Layout, call: Call) -> None:
+        if attention in found:  # with windows a second call follows: that of prefix tokens to all
+            return
+        places = places_of(attention, layout)
+        windows = len(places.queries)
+        if len(call.query) != windows:  # they stand beside the heads
+            call = call.by_window(windows)
+        distances = mean_distance(call, places).cpu().numpy()
+        found[attention] = (
+            distances,
+            float(mean_distance(_equal_scores(places), places)),
+            layout.grid,
+        )
+
+    record_attention(backbone, image, attentions, measure)
+    return found
+
+
+class Places(NamedTuple):
+    """Row and column of queries and keys in the grid; NaN for what has no place in the image."""
+
+    queries: Tensor  #: ``(R, Q, 2)``.
+    keys: Tensor  #: ``(R, K, 2)``.
+    #: By how many rows and columns the windows were moved: cells below that were brought to the last window, where they
+    #: and the others do not see each other.
+    shift: Grid = (0, 0)
+
+
+def mean_distance(call: Call, places: Places) -> Tensor:
+    """Mean attention distance of every head, ``(heads,)`` float64, without holding all weights at once.
+
+    Args:
+        call: Queries ``(R, heads, Q, D)`` and keys ``(R, heads, K, D)``.
+        places: Where they are."""
+    windows, heads, num_queries, _ = call.query.shape
+    num_keys = call.key.shape[2]
+    total = call.query.new_zeros(heads, dtype=torch.float64)
+    bias = call.bias
+    if bias is not None:
+        bias = bias.expand(windows, heads, num_queries, num_keys)
+    has_query, has_key = (~where.isnan().any(-1) for where in places[:2])
+    step = max(CHUNK // (windows * heads * num_keys), 1)
+    for rows in torch.arange(num_queries, device=call.query.device).split(step):
+        part = None if bias is None else bias[:, :, rows]
+        scores = call._replace(query=call.query[:, :, rows], bias=part).scores()
+        weights = scores.masked_fill(~has_key[:, None, None], -math.inf).softmax(dim=-1)
+        offsets = places.queries[:, rows, None] - places.keys[:, None]
+        distances = offsets.norm(dim=-1).nan_to_num()[:, None]
+        per_query = (weights * distances).sum(dim=-1).masked_fill(~has_query[:, None, rows], 0)
+        total += per_query.sum(dim=(0, 2), dtype=torch.float64)
+    return total / has_query.sum()
+
+
+def _equal_scores(places: Places) -> Call:
+    """Queries and keys whose products are all zero, but for those that do not see each other."""
+    query, key = (torch.zeros(*where.shape[:2], 1).unsqueeze(1) for where in places[:2])
+    moved_query, moved_key = (where < torch.tensor(places.shift) for where in places[:2])
+    together = (moved_query[:, :, None] == moved_key[:, None]).all(-1)
+    return Call(query, key, together[:, None])
+
+
+def places_of(attention: Any, layout: Layout) -> Places:
+    """Where the queries and keys of one of our attention layers are."""
+    prefix = layout.num_prefix
+    window = getattr(attention, 'window_size', None)
+    if window is not None:
+        padded = tuple(-(-side // length) * length for side, length in zip(layout.grid, window))
+        moves = isinstance(attention, ShiftedWindowAttention)
+        shift = attention.shift_on(padded) if moves else (0, 0)
+        cells = _cells(*map(_in_windows, layout.grid, padded, window, shift))
+        return Places(cells, _with_prefix(cells, prefix), shift)
+    rows, columns = (torch.arange(side, dtype=torch.float32)[None] for side in layout.grid)
+    queries = keys = _with_prefix(_cells(rows, columns), prefix)
+    if getattr(attention, 'reduces', False):
+        centres = _pooled_centres if attention.linear else _strided_centres
+        keys = _cells(*(centres(side, attention.sr_ratio)[None] for side in layout.grid))
+    return Places(queries, keys)
+
+
+def _in_windows(side: int, padded: int, length: int, shift: int) -> Tensor:
+    """``(windows, length)``, coordinates along an axis that was moved; NaN where it was padded."""
+    places = torch.arange(padded, dtype=torch.float32).roll(-shift)
+    return places.masked_fill(places >= side, math.nan).view(-1, length)
+
+
+def _cells(rows: Tensor, columns: Tensor) -> Tensor:
+    """Places ``(A * E, h * w, 2)`` of the windows with these rows ``(A, h)`` and columns ``(E, w)``."""
+    shape = (len(rows), len(columns), rows.shape[1], columns.shape[1])
+    y, x = rows[:, None, :, None].expand(shape), columns[None, :, None].expand(shape)
+    return torch.stack([y, x], dim=-1).flatten(2, 3).flatten(0, 1)
+
+
+def _with_prefix(cells: Tensor, prefix: int) -> Tensor:
+    return F.pad(cells, (0, 0, prefix, 0), value=math.nan)
+
+
+def _strided_centres(length: int, stride: int) -> Tensor:
+    """Centres of the blocks of ``stride`` cells; of the last one, what is inside the grid."""
+    first = torch.arange(0, length, stride, dtype=torch.float32)
+    return (first + (first + stride).clamp(max=length) - 1) / 2
+
+
+def _pooled_centres(length: int, _stride: int | None = None) -> Tensor:
+    """Centres of the 7 cells of PVTv2's adaptive pooling: means of coordinates."""
+    return F.adaptive_avg_pool1d(torch.arange(length, dtype=torch.float32)[None], 7)[0]

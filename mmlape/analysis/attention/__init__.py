@@ -1,1 +1,0 @@
-"""How far attention looks, and where the class token does."""

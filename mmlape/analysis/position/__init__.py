@@ -1,1 +1,0 @@
-"""What a network learned about position: correlations, tables, Gabor fits, kinds of channels, scores."""
