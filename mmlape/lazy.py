@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 
 def lazy_names(
     package: str, names: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], list[str]]:
-    """``__getattr__`` and ``__all__`` of a package that imports its modules on first use.
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports its modules on first use.
 
     Args:
         package: Its ``__name__``.
@@ -23,4 +24,7 @@ def lazy_names(
             raise AttributeError(f'module {package!r} has no attribute {name!r}')
         return getattr(import_module(f'{package}.{modules[name]}'), name)
 
-    return get, sorted(modules)
+    def names_of_package() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *modules})
+
+    return get, names_of_package, sorted(modules)

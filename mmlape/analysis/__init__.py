@@ -49,5 +49,7 @@ _PUBLIC = {
         'position_correlations position_plan position_scores token_row'
     ),
 }
-__getattr__, __all__ = lazy_names(__name__, {module: names.split() for module, names in _PUBLIC.items()})
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__, {module: names.split() for module, names in _PUBLIC.items()}
+)
 __all__ += ['NORMS']

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from mmlape.checks import check_grid, check_option, check_positive_int
 from mmlape.position import GaborPosition
-from mmlape.position.embeddings.gabor import FLOOR
+from mmlape.position.fixed_embeddings import FLOOR
 
 from . import VARIANTS
 

@@ -2,7 +2,7 @@
 
 from mmlape.lazy import lazy_names
 
-__getattr__, __all__ = lazy_names(
+__getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         'conversion': ('convert', 'convert_with_report'),

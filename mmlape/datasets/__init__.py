@@ -2,7 +2,7 @@
 
 from mmlape.lazy import lazy_names
 
-__getattr__, __all__ = lazy_names(
+__getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         'digit_cells': ('build_digit_cells', 'cell_classes'),

@@ -4,7 +4,7 @@ from mmlape.lazy import lazy_names
 from mmlape.shipped import find_config, shipped_configs, shipped_folder
 
 # Imported on first use: commands parse their options before anything that takes time is imported.
-__getattr__, __all__ = lazy_names(
+__getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         'arguments': ('AMP_DTYPES', 'add_common_options'),

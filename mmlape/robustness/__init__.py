@@ -26,5 +26,7 @@ _PUBLIC = {
     ),
     'tables': 'compare describe draw',
 }
-__getattr__, __all__ = lazy_names(__name__, {module: names.split() for module, names in _PUBLIC.items()})
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__, {module: names.split() for module, names in _PUBLIC.items()}
+)
 __all__ += ['CORRUPTIONS', 'EXTRA', 'GROUPS', 'SEVERITIES']

@@ -155,7 +155,8 @@ def timm_config(name: str) -> Config:
     import mmpretrain  # noqa: F401  is there, or this says so
     import timm
 
-    import mmlape.pretraining  # noqa: F401  registers ours
+    import mmlape.pretraining
+    import mmlape.timm_models  # noqa: F401  (registers our classifiers)
 
     if not timm.is_model(name):
         raise ValueError(f'timm has no model {name!r}{did_you_mean(name, timm.list_models())}')

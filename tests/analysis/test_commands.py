@@ -257,7 +257,7 @@ WRITTEN = [
     }),
     ('attention_distance', PVT, IMAGES, {'attention_distance': None} | {
         f'attention_distance_block{n}': dict(distances=(2, 1 + (n == 2), h), mean=(1 + (n == 2), h))
-        for n, h in zip((1, 2, 3, 4), (4, 4, 5, 8))
+        for n, h in zip((1, 2, 3, 4), (4, 4, 5, 8), strict=True)
     }),
     ('attention_distance', ADAPTER, [*IMAGES, '--layers', 0, '--max-images', 1], {
         'attention_distance': None, 'attention_distance_vit_blocks': dict(distances=(1, 1, 3)),
@@ -372,7 +372,7 @@ def test_maps_before_and_after_training(run, tmp_path):
     maps = dtn_maps(dtn_stages(trained, 'block3')[0], (5, 7), (4, 0))
     with np.load(tmp_path / 'dtn_maps_block3.npz') as arrays:
         assert arrays['grid'].tolist() == [5, 7] and arrays['token'].tolist() == [4, 0]
-        for layer, norm in zip(maps.layers, ('norm1', 'norm2')):
+        for layer, norm in zip(maps.layers, ('norm1', 'norm2'), strict=True):
             assert np.allclose(arrays[f'maps_layer0_{norm}_after'], layer.maps)
         before = arrays['maps_layer0_norm1_before']
         # eq. 7 gives four of five heads a place to look at; the fifth looks everywhere

@@ -80,7 +80,7 @@ def test_maps_are_the_softmax_of_eq_6(pvt, grid, token):
     stage = dtn_stages(pvt, 'block3')[0]
     found = dtn_maps(stage, grid, token)
     assert found.token == (token or (2, 2)) and found.grid == grid
-    for layer, place in zip(found.layers, dtn_places(stage)):
+    for layer, place in zip(found.layers, dtn_places(stage), strict=True):
         assert layer.name == place.name and layer.cell == found.token and layer.pool == 1
         expected = softmax_map(place.norm, grid, found.token)
         assert layer.maps.shape == (5, *grid)
@@ -112,7 +112,9 @@ def test_the_picture_shows_the_maps_and_marks_the_token(pvt):
     figure = draw_dtn_maps(states)
     panels = [axes for axes in figure.axes if axes.images]
     assert len(panels) == 2 * 2 * 5
-    for axes, expected in zip(panels, np.concatenate([states['before'].layers[0].maps] * 2)):
+    norms = states['before'].layers  # those after are the same
+    shown = np.concatenate([norm.maps for norm in norms for _ in states])
+    for axes, expected in zip(panels, shown, strict=True):
         assert np.array_equal(axes.images[0].get_array(), expected)
         assert axes.patches[0].get_xy() == (5.5, 0.5)
     # the scale's words end inside the picture
@@ -211,7 +213,7 @@ def test_versions_are_what_the_norms_make_of_the_same_tokens():
     assert tokens.num_prefix == 0 and tokens.num_heads == 4
     assert list(tokens.versions) == ['before', 'after DTN', 'LN, initial', 'IN, initial']
     expected = [before, after, LN(16)(before), TokenIN(16)(before)]
-    for rows, other in zip(tokens.versions.values(), expected):
+    for rows, other in zip(tokens.versions.values(), expected, strict=True):
         assert np.allclose(rows, other[0].detach(), atol=1e-6)
     assert not any(
         module._forward_hooks for module in model.modules() if module is not stage.blocks[1].norm2
@@ -223,7 +225,7 @@ def test_heads_and_prefix_of_a_network_with_layer_norm():
     state = torch.random.get_rng_state()
     both = [norm_tokens(model, IMAGE, *find_stages(model), [0, 3]) for _ in range(2)]
     assert torch.equal(torch.random.get_rng_state(), state)
-    for first, second in zip(*both):
+    for first, second in zip(*both, strict=True):
         assert list(first.versions) == ['before', 'after LN', 'IN, initial', 'DTN, initial']
         assert first.num_heads == 3 and first.num_prefix == 2 and first.grid == (3, 4)
         for name in first.versions:

@@ -122,7 +122,7 @@ def test_the_plan_is_the_one_that_a_forward_pass_makes():
     with torch.no_grad():
         plan = model.stages()[0].begin(torch.zeros(1, 3, 48, 80))[2].position
     ours = position_plan(pick_stage(model), GRID)
-    assert all(torch.equal(a, b) for a, b in zip(plan.attention, ours.attention))
+    assert all(torch.equal(a, b) for a, b in zip(plan.attention, ours.attention, strict=True))
 
 
 def test_shared_joining_shows_what_default_shows():
@@ -420,7 +420,9 @@ def test_channel_maps_grids_and_fits(sinusoids):
     maps = [position_correlations(sinusoids, grid).maps[0] for grid in (GRID, (8, 9))]
     shown = images(draw_grids(tables, maps, [2]))
     assert [title for title, _ in shown] == ['3 x 5', '8 x 9', '', '']
-    for (_, values), expected in zip(shown, [*maps, tables[0].maps()[2], tables[1].maps()[2]]):
+    for (_, values), expected in zip(
+        shown, [*maps, tables[0].maps()[2], tables[1].maps()[2]], strict=True
+    ):
         assert np.array_equal(values, expected)
 
     learned = table.maps()
@@ -468,7 +470,7 @@ def flows(backbone, layer=0):
 def test_flow_of_every_backbone(name):
     found, backbone = flows(BACKBONES[name]())
     assert found
-    for flow, stage in zip(found, position_stages(backbone)):
+    for flow, stage in zip(found, position_stages(backbone), strict=True):
         grid = flow.patches.shape[1:]
         assert flow.summed.shape == flow.position.shape == flow.patches.shape
         if name != 'adapter':  # which puts something of its own into the stream before
@@ -495,7 +497,7 @@ def test_queries_keys_and_values_are_what_the_layer_computes():
         block = stage.blocks[1]
         parts = block.attn.qkv(block.norm1(tokens, layout)).chunk(3, dim=-1)
         alone = block.norm1(plan.position.stem, layout)[0] @ block.attn.qkv.weight.T
-    for role, part, own in zip(ROLES, parts, alone.chunk(3, dim=-1)):
+    for role, part, own in zip(ROLES, parts, alone.chunk(3, dim=-1), strict=True):
         expected = part[0, 1:].T.reshape(-1, *layout.grid)
         assert np.allclose(getattr(flow, role), expected, atol=1e-5)
         expected = own[1:].T.reshape(-1, *layout.grid)

@@ -26,7 +26,7 @@ class Formats(UserDict):
         return found
 
 
-__getattr__, __all__ = lazy_names(__name__, {'base': ('Format', 'State')})
+__getattr__, __dir__, __all__ = lazy_names(__name__, {'base': ('Format', 'State')})
 __all__ += ['FORMATS', 'Formats']
 
 FORMATS = Formats(
