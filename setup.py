@@ -78,7 +78,7 @@ setup(
     license='Apache-2.0',
     python_requires='>=3.10',
     packages=find_packages(include=['mmlape', 'mmlape.*']),
-    package_data={'mmlape.ops': ['csrc/*.cpp', 'csrc/*.h']},  # compiled on the machine that uses it
+    package_data={'mmlape.cpu': ['csrc/*.cpp', 'csrc/*.h']},  # compiled on the machine that uses it
     # Only what cannot replace a part of the user's stack: the OpenMMLab packages exist under two distribution names
     # with the same import names, so they are extras.
     install_requires=['numpy', 'safetensors', 'timm>=1.0.3', 'torch'],

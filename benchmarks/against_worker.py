@@ -35,6 +35,8 @@ class Side:
         self.model = None
         torch.manual_seed(0)
         self.model = MODELS.build(config).to(self.device)
+        if hasattr(mmlape, 'cpu'):  # not before it had a package of this name
+            self.model = mmlape.cpu.optimize(self.model, keep_memory=False)
         self.image = torch.randn(batch, 3, *size, device=self.device)
         return dict(
             parameters=sum(p.numel() for p in self.model.parameters()),

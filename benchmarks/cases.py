@@ -17,6 +17,7 @@ from mmseg.models.backbones import VisionTransformer
 from torch import Tensor, nn
 
 from mmlape.checkpoints import convert
+from mmlape.cpu import optimize
 from mmlape.norm import DTN, LN
 from mmlape.registry import MODELS
 
@@ -44,6 +45,9 @@ class Case:
     alike: list[str]
     input_grad: bool = False
     size: str = field(default='')
+
+    def __post_init__(self) -> None:
+        self.models[OURS] = optimize(self.models[OURS], keep_memory=False)
 
     def call(self, model: nn.Module) -> tuple[Tensor, ...]:
         """The outputs of one of them."""

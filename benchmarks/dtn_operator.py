@@ -20,6 +20,7 @@ import torch
 from reference.dtn import DenseDTN
 from side_by_side import interleaved, keep_freed_memory, saved_bytes, write_record
 
+from mmlape.cpu import optimize
 from mmlape.norm import DTN, LN
 
 # batch, side of the grid, channels, heads, pool
@@ -58,7 +59,7 @@ def build(
     }
     if compiled:
         candidates['ours, compiled'] = torch.compile(ours, fullgraph=True, dynamic=False)
-    return {k: m.to(device) for k, m in candidates.items()}, tokens
+    return {k: optimize(m.to(device), keep_memory=False) for k, m in candidates.items()}, tokens
 
 
 def time_setting(setting: tuple[int, ...], device: str, repeats: int, compiled: bool) -> dict:
@@ -90,7 +91,7 @@ def beside_layer_norm(device: str, repeats: int) -> dict:
         models = {'LayerNorm': LN(channels)} | {
             key: DTN(channels, heads, pool=pool, position_init=init) for key, init in inits.items()
         }
-        models = {key: model.to(device) for key, model in models.items()}
+        models = {k: optimize(m.to(device), keep_memory=False) for k, m in models.items()}
         tokens = torch.randn(batch, grid[0] * grid[1], channels, device=device)
         results[name] = time_models(models, tokens, tuple(grid), repeats, time.process_time)
     return results

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from side_by_side import interleaved, keep_freed_memory, peak_bytes, saved_bytes, write_record
 
+from mmlape.cpu import optimize
 from mmlape.registry import MODELS
 
 LN, DTN = dict(type='mmlape.LN', eps=1e-6), dict(type='mmlape.DTN')
@@ -29,7 +30,8 @@ CANDIDATES = {
 def build(arch: str, device: str, names: list[str]) -> dict[str, torch.nn.Module]:
     """Untrained backbones by name."""
     config = dict(type='mmlape.PyramidVisionTransformer', arch=arch)
-    return {name: MODELS.build({**config, **CANDIDATES[name]}).to(device) for name in names}
+    models = {name: MODELS.build({**config, **CANDIDATES[name]}).to(device) for name in names}
+    return {name: optimize(model, keep_memory=False) for name, model in models.items()}
 
 
 def step(model: torch.nn.Module, image: torch.Tensor) -> None:

@@ -11,15 +11,17 @@ from pathlib import Path
 import torch
 from side_by_side import interleaved, peak_bytes, saved_bytes, write_record
 
+from mmlape.cpu import optimize
 from mmlape.registry import MODELS
 
 JOININGS = {'default': 'mmlape.DefaultJoining', 'lape': 'mmlape.LaPE'}
 
 
 def build(joining: str, device: str) -> torch.nn.Module:
-    return MODELS.build(
+    model = MODELS.build(
         dict(type='mmlape.VisionTransformer', arch='deit-tiny', joining=dict(type=joining))
     ).to(device)
+    return optimize(model, keep_memory=False)
 
 
 def step(model: torch.nn.Module, image: torch.Tensor) -> None:

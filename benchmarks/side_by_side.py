@@ -122,7 +122,7 @@ def peak_bytes(call: Callable[[], object]) -> int:
 
 # Every turn otherwise pays page faults for its buffers, and which candidate pays depends on who ran before it. By file:
 # the worker of against.py has another revision's mmlape.
-keep_freed_memory = runpy.run_path(str(CLONE / 'mmlape/launch/memory.py'))['keep_freed_memory']
+keep_freed_memory = runpy.run_path(str(CLONE / 'mmlape/cpu/memory.py'))['keep_freed_memory']
 
 
 def write_record(path: Path, results: dict, show: bool = True) -> None:

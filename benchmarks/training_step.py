@@ -24,6 +24,7 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmlape.cpu import optimize
 from mmlape.datasets import DIGIT_CLASSES, build_digit_scenes
 from mmlape.shipped import find_config
 
@@ -159,6 +160,7 @@ def measure(cfg: Config, warm_up: int) -> dict[str, Any]:
     """Train; milliseconds of each part (medians over the steps after ``warm_up``), of a step, and what was trained."""
     times = StepTimes(seconds_now)
     runner = Runner.from_cfg(cfg)
+    optimize(runner.model, keep_memory=False)
     runner.register_hook(times)
     runner.train()
     steps = times.steps[warm_up:]

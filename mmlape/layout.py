@@ -1,15 +1,25 @@
-"""Where tokens lie: on a grid, after prefix tokens that have no place, and which of the grid's are padding."""
+"""Where tokens lie: on a grid, after prefix tokens that have no place, and which of the grid's are padding; and the
+cache of what depends on a grid alone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
+from mmlape.runtime.tracing import is_tracing
+
 Grid = tuple[int, int]
+Made = TypeVar('Made')
+Arguments = ParamSpec('Arguments')
+# Of one cache: enough for the indices, sinusoids and reference points of hundreds of grids.
+MAX_BYTES = 32 * 2**20
 
 
 def maps_of(cells: Tensor, grid: Grid) -> Tensor:
@@ -149,3 +159,78 @@ class Layout:
 
     def __hash__(self) -> int:
         return hash((tuple(self.grid), self.num_prefix, id(self.mask)))
+
+
+def can_cache() -> bool:
+    """Whether tensors that are made now can serve later calls: not those of a graph that is being traced, of a transform
+    of ``torch.func``, or without values (``FakeTensorMode``)."""
+    return not is_tracing() and type(torch.empty(0)) is Tensor
+
+
+class GridCache:
+    """The values used last, as long as their tensors have at most ``max_bytes`` together.
+
+    Args:
+        max_bytes: Default 32 MiB. A larger value is not cached.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self._values: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """The cached value of ``key``, else ``make()``, which is then cached. It is shared: do not write into it.
+
+        Nothing is cached, nor taken from the cache, where :func:`can_cache` is False.
+        """
+        if not can_cache():
+            return make()
+        value = self._values.pop(key, None)
+        if value is not None:
+            self._values[key] = value  # the last used
+            return value
+        # A tensor made in inference mode could not serve a later training step.
+        with torch.inference_mode(False):
+            value = self._values[key] = make()
+        while self.num_bytes() > self.max_bytes and self._values:
+            self._values.popitem(last=False)
+        return value
+
+    def num_bytes(self) -> int:
+        """Bytes that are cached; a storage that several values share counts once."""
+        sizes = {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+            for value in list(self._values.values())
+            for tensor in _tensors(value)
+        }
+        return sum(sizes.values())
+
+    def clear(self) -> None:
+        """Empty the cache."""
+        self._values.clear()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def cached(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
+    """Decorator: cache results of a function of hashable arguments in a :class:`GridCache`, its attribute ``cache``.
+
+    The function must depend on its arguments alone, never on parameters; a device among them keeps devices apart.
+    """
+    cache = GridCache()
+
+    @wraps(make)
+    def get(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
+        return cache.get((args, *kwargs.items()), lambda: make(*args, **kwargs))
+
+    get.cache = cache  # type: ignore[attr-defined]  # a function with an attribute
+    return get
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for entry in value:
+            yield from _tensors(entry)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from backbone_variants import ATTENTION_POSITIONS, build_adapter, build_vit
 
-from mmlape.kept import MAX_BYTES, Store
+from mmlape.layout import MAX_BYTES, GridCache
 
 SIZES = [(4 * (8 + i), 4 * (27 - i)) for i in range(0, 20, 3)]
 MODELS = {
@@ -38,7 +38,7 @@ def num_bytes(tensors):
 )
 def test_evaluation_of_many_sizes_keeps_nothing(options, mode):
     """A single relative bias of such a grid has more than a megabyte."""
-    stores = reachable(Store)  # of what depends on sizes alone: the next test
+    stores = reachable(GridCache)  # of what depends on sizes alone: the next test
     model = build_vit(**options, patch_size=4).eval()
     with mode():
         model(torch.randn(1, 3, *SIZES[-1]))
@@ -62,7 +62,7 @@ def test_what_serves_all_models_is_bounded(monkeypatch):
         ),
         build_adapter(),
     ]
-    stores, limit = reachable(Store), 2**17
+    stores, limit = reachable(GridCache), 2**17
     for store in stores:
         store.clear()
         monkeypatch.setattr(store, 'max_bytes', limit)
@@ -75,4 +75,4 @@ def test_what_serves_all_models_is_bounded(monkeypatch):
 
 
 def test_limits():
-    assert all(store.max_bytes <= MAX_BYTES <= 2**26 for store in reachable(Store))
+    assert all(store.max_bytes <= MAX_BYTES <= 2**26 for store in reachable(GridCache))

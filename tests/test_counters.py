@@ -69,7 +69,7 @@ PASSES = {
     'pvt': (291, 10, 4),
     'pvtv2': (283, 10, 4),
     'swin': (650, 35, 8),
-    'adapter': (1013, 14, 4),
+    'adapter': (1013, 15, 4),
 }
 COPIES = ('clone', 'copy', 'copy_', '_to_copy', 'constant_pad_nd')
 KERNEL = '_scaled_dot_product_flash_attention_for_cpu'

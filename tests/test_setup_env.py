@@ -110,7 +110,7 @@ def test_a_new_environment_and_a_second_call(machine, monkeypatch, capsys):
     assert 'torch==2.11.0\n' in constraints and '#' not in constraints
     wheel = machine.wheels / f'{KEY}-cpu' / machine.wheel
     assert wheel.is_file() and f' --reinstall --no-deps {wheel}\n' in calls
-    assert f' --no-deps -e {ROOT}\n' in calls and 'ops/build.py' in calls
+    assert f' --no-deps -e {ROOT}\n' in calls and 'cpu/build.py' in calls
     assert 'import mmcv._ext, mmdet' in last
     expected = dict(CUDA_VISIBLE_DEVICES='', FORCE_CUDA='0', CPPFLAGS='-g0 -g', MMCV_WITH_OPS='1')
     assert machine.compiled_with | expected == machine.compiled_with and machine.joined

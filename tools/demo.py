@@ -12,7 +12,7 @@ from pathlib import Path
 from demo_parts.catalogue import TASKS
 from demo_parts.run import ModelError, run_demo
 
-import mmlape.launch.waiting  # noqa: F401  (before PyTorch)
+from mmlape.cpu.wait_policy import set_wait_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = tuple(TASKS)
@@ -47,6 +47,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
+    set_wait_policy()  # before PyTorch is imported, here and in the processes of the models
     try:
         run_demo(options)
     except KeyboardInterrupt:

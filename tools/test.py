@@ -9,8 +9,8 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 import argparse
 
 import mmlape
-import mmlape.launch.waiting
 from mmlape import launch
+from mmlape.cpu.wait_policy import set_wait_policy
 from mmlape.launch.arguments import add_common_options
 
 
@@ -49,6 +49,7 @@ def test(cfg, metric):
 
     with launch.weights_only():
         runner = RUNNERS.build(cfg)
+        launch.optimize_on_cpu(runner)
         if metric is not None:
             launch.add_metric(runner, metric)
         with launch.stop_with_message(mmlape.engine.DataError):
@@ -56,6 +57,7 @@ def test(cfg, metric):
 
 
 def main():
+    set_wait_policy()  # before PyTorch is imported
     options = parse_arguments()
     with launch.stop_with_message():
         cfg, metric = prepare(options)

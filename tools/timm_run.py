@@ -14,12 +14,13 @@ import os
 import runpy
 import sys
 
-import mmlape.launch.waiting  # noqa: F401  (before PyTorch)
-from mmlape.launch.memory import keep_freed_memory
+from mmlape.cpu.memory import keep_freed_memory
+from mmlape.cpu.wait_policy import set_wait_policy
 
 
 def main() -> None:
     """Run ``sys.argv[1]`` as the main program, with the arguments that follow."""
+    set_wait_policy()  # before PyTorch is imported
     if len(sys.argv) < 2 or sys.argv[1] in ('-h', '--help'):
         print(__doc__.strip())
         sys.exit(0 if len(sys.argv) > 1 else 2)

@@ -9,8 +9,8 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 import argparse
 
 import mmlape
-import mmlape.launch.waiting
 from mmlape import launch
+from mmlape.cpu.wait_policy import set_wait_policy
 from mmlape.launch.arguments import AMP_DTYPES, add_common_options
 
 
@@ -55,6 +55,7 @@ def train(cfg, resume):
         notes = launch.set_resume(cfg, resume)
     with launch.weights_only():
         runner = launch.build_runner(cfg, first_weights)
+        launch.optimize_on_cpu(runner)
         for note in notes:
             runner.logger.warning(note)
         engine = mmlape.engine
@@ -63,6 +64,7 @@ def train(cfg, resume):
 
 
 def main():
+    set_wait_policy()  # before PyTorch is imported
     options = parse_arguments()
     with launch.stop_with_message():
         cfg = prepare(options)

@@ -14,11 +14,13 @@ from mmengine.model import BaseModel, BaseModule, revert_sync_batchnorm
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
-from torch._subclasses import FakeTensorMode
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils.flop_counter import FlopCounterMode
 
-import mmlape.ops  # noqa: F401  # the operators that are counted
+from mmlape.runtime.private import (
+    ATTENTION_ON_A_CPU,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
 
 __all__ = ['IMAGE_SIZES', 'Complexity', 'count_flops', 'measure_complexity']
 
@@ -79,15 +81,13 @@ def count_flops() -> Iterator[FlopCounterMode]:
     """PyTorch's counter (two FLOPs per multiply-add) over tensors without values.
 
     It counts what PyTorch's leaves out as well: the CPU's attention kernel, bilinear sampling, PyTorch's and ours, and
-    the products of our operator for DTN."""
-    aten = torch.ops.aten
+    the products of our operator for DTN.
+    """
     counter = FlopCounterMode(
         display=False,
         custom_mapping={
-            aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
-            aten.grid_sampler_2d: _sampling_flops,
-            torch.ops.mmlape.deformable_sampling: _deformable_flops,
-            torch.ops.mmlape.dtn: _dtn_flops,
+            ATTENTION_ON_A_CPU: _attention_flops,
+            torch.ops.aten.grid_sampler_2d: _sampling_flops,
         },
     )
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), counter:

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_number, check_option, check_outputs, check_positive_int
-from mmlape.compiled import check_compile_blocks, run_block
 from mmlape.layers import (
     DeformableAttention,
     Interaction,
@@ -23,6 +22,7 @@ from mmlape.layers import (
 )
 from mmlape.layout import Grid, maps_of
 from mmlape.registry import MODELS
+from mmlape.runtime.compile import check_compile_blocks, run_block
 
 from .base import Backbone
 from .network import StagedTransformer

@@ -13,6 +13,7 @@ from mmlape.checks import check_option
 from mmlape.layout import Layout
 from mmlape.position import PlanKeeper
 from mmlape.registry import MODELS
+from mmlape.runtime.private import is_managed_by_fsdp
 
 from .options import layers_of_units
 from .stage import Part, Stage
@@ -181,7 +182,7 @@ def alias_state_dict(module: nn.Module, names: dict[str, str]) -> None:
 def _rename_saved(
     names: dict[str, str], module: nn.Module, state: dict, prefix: str, metadata: dict
 ) -> None:
-    if getattr(module, '_is_fsdp_managed_module', False):
+    if is_managed_by_fsdp(module):
         return  # FSDP gathers shards by the names that it knows; loading reads those as well
     for theirs, ours in names.items():
         if prefix + ours in state:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from mmlape.checks import check_bool, check_grid, check_outputs, check_positive_int
-from mmlape.compiled import check_compile_blocks
 from mmlape.layers.basic import build_dropout
 from mmlape.layout import Layout
 from mmlape.norm import build_token_norm
+from mmlape.runtime.compile import check_compile_blocks
 from mmlape.signatures import check_type
 
 from .base import (

@@ -9,10 +9,10 @@ from typing import NamedTuple, overload
 import torch
 from torch import Tensor, nn
 
-from mmlape.compiled import run_block
 from mmlape.layers import Stem
 from mmlape.layout import Layout
 from mmlape.position import AttentionPosition, InsidePlan, JoinedPosition, PositionPlan
+from mmlape.runtime.compile import run_block
 
 Part = nn.Module | nn.Parameter
 
@@ -47,7 +47,7 @@ class Stage:
         dropout: Of tokens with their position.
         norm: Of the tokens at the end, whatever follows, or None.
         with_cp: Recompute each block in the backward pass.
-        compile_blocks: Compile them, see :func:`~mmlape.compiled.run_block`.
+        compile_blocks: Compile them, see :func:`~mmlape.runtime.compile.run_block`.
     """
 
     name: str

@@ -1,5 +1,7 @@
 """What training needs beyond MMEngine."""
 
+from mmlape.cpu import CpuHook
+
 from .check_data import (
     CheckDataHook,
     DataError,
@@ -26,6 +28,7 @@ __all__ = [
     'CheckDataHook',
     'CheckWeightsHook',
     'CheckpointHook',
+    'CpuHook',
     'DTNRatioHook',
     'DataError',
     'EarlyHookRunner',

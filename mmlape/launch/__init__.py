@@ -9,7 +9,13 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         'arguments': ('AMP_DTYPES', 'add_common_options'),
         'options': ('config_of', 'enable_amp', 'enable_lr_scaling', 'existing_checkpoint'),
-        'processes': ('all_see', 'joined', 'main_process_says', 'stop_with_message'),
+        'processes': (
+            'all_see',
+            'joined',
+            'main_process_says',
+            'optimize_on_cpu',
+            'stop_with_message',
+        ),
         'resume': ('build_runner', 'last_complete_checkpoint', 'set_resume'),
         'testing': ('add_metric', 'keep_predictions', 'show_predictions', 'use_tta'),
         'weights': ('weights_only',),

@@ -20,9 +20,10 @@ from mmengine.dist import (
     is_distributed,
     is_main_process,
 )
+from mmengine.runner import Runner
 from mmengine.utils.dl_utils import set_multi_processing
 
-from .memory import keep_freed_memory
+from mmlape.cpu import CpuHook
 
 
 @contextmanager
@@ -30,13 +31,11 @@ def joined(cfg: Config) -> Iterator[None]:
     """Join the processes of ``cfg.launcher``, and leave them at the end.
 
     The runner would join them as well, but some questions are to be settled before it exists. Without an accelerator
-    the processes use gloo and the CPU (``launcher='pytorch'``), which upstream's runner cannot by itself, and keep the
-    memory that they free.
+    the processes use gloo and the CPU (``launcher='pytorch'``), which upstream's runner cannot by itself.
 
     Raises:
         ValueError: If another launcher is asked for without an accelerator.
     """
-    keep_freed_memory()
     if cfg.launcher != 'none' and not is_distributed():
         environment = cfg.get('env_cfg') or {}
         options = dict(environment.get('dist_cfg') or {})
@@ -53,6 +52,13 @@ def joined(cfg: Config) -> Iterator[None]:
         # threads: one that still runs while Python ends takes the process down (SIGABRT), now and then.
         gc.collect()
         torch.distributed.destroy_process_group()
+
+
+def optimize_on_cpu(runner: Runner) -> None:
+    """Where there is no accelerator, have the runner's model optimized before it runs, see ``mmlape.cpu.optimize``."""
+    known = any(isinstance(hook, CpuHook) for hook in runner.hooks)
+    if get_device() == 'cpu' and not known:
+        runner.register_hook(CpuHook())
 
 
 def main_process_says(answer: Callable[[], Any]) -> Any:

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from mmlape.checks import check_grid, check_positive_int, check_rate
 from mmlape.layout import Grid, Layout
 from mmlape.norm import TokenNorm, build_token_norm
-from mmlape.ops import attention
 from mmlape.position import AttentionPosition, InsidePlan
 from mmlape.registry import MODELS
 
-from .basic import Linear, PatchConv2d, build_dropout
+from .basic import PatchConv2d, build_dropout
 from .stems import pad_to_multiple
 
 
@@ -120,8 +119,6 @@ class AttentionLayer(nn.Module):
         scale = (self.key_dims or width) ** -0.5
         if bias is not None and bias.requires_grad and query.is_cpu:
             out = _with_learned_bias(query * scale, key, value, bias, dropout)
-        elif bias is None and not dropout:
-            out = attention(query, key, value, scale)
         else:
             out = F.scaled_dot_product_attention(query, key, value, bias, dropout, scale=scale)
         return out[..., :width]
@@ -174,13 +171,13 @@ class Attention(AttentionLayer):
     ) -> None:
         super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
         self.window_size = None if window_size is None else check_grid('window_size', window_size)
-        self.qkv = Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
         self.q_norm, self.k_norm = (
             None if qk_norm is None else _head_norm(qk_norm, embed_dims // num_heads)
             for _ in range(2)
         )
         self.norm = None if inner_norm is None else build_token_norm(inner_norm, embed_dims)
-        self.proj = Linear(embed_dims, embed_dims)
+        self.proj = nn.Linear(embed_dims, embed_dims)
         self.position = position
 
     def forward(
@@ -340,14 +337,14 @@ class SpatialReductionAttention(AttentionLayer):
         super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
         self.sr_ratio = check_positive_int('sr_ratio', sr_ratio)
         self.linear = linear
-        self.q = Linear(embed_dims, embed_dims, bias=qkv_bias)
-        self.kv = Linear(embed_dims, 2 * embed_dims, bias=qkv_bias)
+        self.q = nn.Linear(embed_dims, embed_dims, bias=qkv_bias)
+        self.kv = nn.Linear(embed_dims, 2 * embed_dims, bias=qkv_bias)
         self.reduces = self.linear or self.sr_ratio > 1
         if self.reduces:
             kernel = 1 if self.linear else self.sr_ratio
             self.sr = PatchConv2d(embed_dims, embed_dims, kernel)
             self.norm = nn.LayerNorm(embed_dims)
-        self.proj = Linear(embed_dims, embed_dims)
+        self.proj = nn.Linear(embed_dims, embed_dims)
         self.position = position
 
     @property

@@ -12,30 +12,15 @@ from mmcv.cnn import build_norm_layer
 from timm.layers.activations import QuickGELU
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.nn.modules import module as hooks
 
 from mmlape.checks import check_eps, check_option, check_rate
 from mmlape.layout import Grid, Layout
 from mmlape.norm import TokenNorm, build_token_norm
-from mmlape.ops import is_looked_at, outer_product, product
+from mmlape.runtime.private import gelu_backward, has_hooks
+from mmlape.runtime.tracing import is_eager, is_tracing
 
 
-class Linear(nn.Linear):
-    """PyTorch's, by the faster library. Arguments and parameters are ``nn.Linear``'s."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``(..., C)`` to ``(..., D)``."""
-        return product(x, self.weight, self.bias)
-
-
-def make_faster(module: nn.Module) -> None:
-    """Make the linear layers of a module that others wrote :class:`Linear`; the parameters stay."""
-    for part in module.modules():
-        if type(part) is nn.Linear:
-            part.__class__ = Linear
-
-
-class PlainLinear(Linear):
+class PlainLinear(nn.Linear):
     """A linear layer that keeps PyTorch's initial values, whatever others of a network start from: a norm that follows
     sets the scale."""
 
@@ -70,9 +55,11 @@ class NormedLinear(PlainLinear):
 
 
 def channels_last(maps: Tensor) -> Tensor:
-    """Maps ``(B, C, H, W)`` with the channels of a cell side by side in memory, where that saves time: in eager mode on
-    a CPU. Elsewhere as they are."""
-    return maps.contiguous(memory_format=torch.channels_last) if _eager_on_cpu(maps) else maps
+    """Maps ``(B, C, H, W)`` with the channels of a cell side by side in memory on a CPU, where convolutions are faster
+    then; elsewhere as they are."""
+    if maps.is_cpu and not is_tracing():
+        return maps.contiguous(memory_format=torch.channels_last)
+    return maps
 
 
 class StridedConv2d(nn.Conv2d):
@@ -92,10 +79,8 @@ class StridedConv2d(nn.Conv2d):
 
 
 class PatchConv2d(StridedConv2d):
-    """A convolution of patches that lie side by side, 1 x 1 among them.
-
-    On a CPU, maps that are views of tokens are cut into patches and multiplied as such, which takes PVT's spatial
-    reduction a third to two thirds of a convolution's time; the result is a view of tokens again.
+    """A convolution of patches that lie side by side, 1 x 1 among them. ``mmlape.cpu.optimize`` computes it as a
+    product of matrices.
 
     Args:
         in_channels: Channels in.
@@ -105,22 +90,6 @@ class PatchConv2d(StridedConv2d):
 
     def __init__(self, in_channels: int, out_channels: int, patch_size: int) -> None:
         super().__init__(in_channels, out_channels, patch_size, stride=patch_size)
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """``(B, C', H', W')`` to ``(B, C, H, W)``."""
-        side = self.kernel_size[0]
-        whole = not (maps.shape[2] % side or maps.shape[3] % side)
-        tokens = whole and maps.is_contiguous(memory_format=torch.channels_last)
-        if not tokens or not _eager_on_cpu(maps):
-            return super().forward(maps)
-        cells = maps.permute(0, 2, 3, 1).unflatten(2, (-1, side)).unflatten(1, (-1, side))
-        weight = self.weight.permute(0, 2, 3, 1).flatten(1)
-        return product(cells.transpose(2, 3).flatten(3), weight, self.bias).permute(0, 3, 1, 2)
-
-
-def _eager_on_cpu(maps: Tensor) -> bool:
-    """Whether a graph would not hold what is computed now."""
-    return maps.is_cpu and not (torch.compiler.is_compiling() or torch.jit.is_tracing())
 
 
 def _in_bfloat16(maps: Tensor) -> bool:
@@ -149,72 +118,70 @@ def build_activation(name: str) -> nn.Module:
 
 
 def gelu_linear(act: nn.Module, hidden: Tensor, layer: nn.Module) -> Tensor:
-    """``layer(act(hidden))``. Where autograd would keep both what enters GELU and what leaves it, it keeps the first
-    alone; the second, the widest of a feed-forward network, is computed again in the backward pass.
+    """``layer(act(hidden))``. Where autograd would save both what enters GELU and what leaves it, it saves the first
+    alone; the second, the widest tensor of a feed-forward network, is computed again in the backward pass.
 
     Args:
         act: Activation.
         hidden: ``(..., C)``.
-        layer: What follows. One that a hook listens to, or that is no plain ``nn.Linear``, is called as it is.
+        layer: What follows. One with hooks, or that is not a plain linear layer, is called as it is.
     """
-    weight, bias = getattr(layer, 'weight', None), getattr(layer, 'bias', None)
-    if not (
-        _keeps_both(hidden)
-        and isinstance(act, nn.GELU)
-        and type(layer) in (nn.Linear, Linear)
-        and _is_plain(act)
-        and _is_plain(layer)
-        and type(weight) is nn.Parameter
-        and weight.requires_grad
-    ):
+    if not (torch.is_grad_enabled() and hidden.requires_grad and _can_merge(act, hidden, layer)):
         return layer(act(hidden))
+    weight, bias = layer.weight, layer.bias
     if weight.dtype != hidden.dtype:  # under autocast
         weight, bias = weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
-    return _GeluLinear.apply(hidden, weight, bias, act.approximate)
+    product = getattr(layer, 'product', F.linear)  # that of mmlape.cpu's
+    return _GeluLinear.apply(hidden, weight, bias, act.approximate, product)
+
+
+def _can_merge(act: nn.Module, hidden: Tensor, layer: nn.Module) -> bool:
+    """Whether the two compute nothing but GELU and a product, of a weight that has a gradient."""
+    return (
+        isinstance(act, nn.GELU)
+        and isinstance(layer, nn.Linear)
+        and (type(layer) is nn.Linear or hasattr(layer, 'product'))
+        and type(layer.weight) is nn.Parameter
+        and layer.weight.requires_grad
+        and is_eager(hidden)
+        and not has_hooks(act)
+        and not has_hooks(layer)
+    )
 
 
 class _GeluLinear(Function):
-    """``F.linear(F.gelu(hidden, approximate), weight, bias)``, differentiable any number of times."""
+    """``product(F.gelu(hidden, approximate), weight, bias)``, differentiable any number of times."""
 
     @staticmethod
     def forward(
-        ctx, hidden: Tensor, weight: Tensor, bias: Tensor | None, approximate: str
+        ctx,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        approximate: str,
+        product: Callable[..., Tensor],
     ) -> Tensor:
         ctx.save_for_backward(hidden, weight)
-        ctx.approximate = approximate
+        ctx.approximate, ctx.product = approximate, product
         return product(F.gelu(hidden, approximate=approximate), weight, bias)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight = ctx.saved_tensors
-        needs_hidden, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         rows = grad.flatten(0, -2)
         grad_hidden = grad_weight = None
         if needs_weight:
-            read = F.gelu(hidden, approximate=ctx.approximate)
-            grad_weight = outer_product(rows, read.flatten(0, -2))
+            read = F.gelu(hidden, approximate=ctx.approximate).flatten(0, -2)
+            # The smaller matrix first: libraries read the left one row by row.
+            if rows.shape[1] <= read.shape[1]:
+                grad_weight = ctx.product(rows.mT, read.mT)
+            else:
+                grad_weight = ctx.product(read.mT, rows.mT).mT
             del read  # before the gradient of the same size is made
         if needs_hidden:
-            grad_hidden = torch.ops.aten.gelu_backward(
-                product(grad, weight.mT), hidden, approximate=ctx.approximate
-            )
-        return grad_hidden, grad_weight, rows.sum(0) if needs_bias else None, None
-
-
-def _keeps_both(hidden: Tensor) -> bool:
-    """Whether there is a backward pass, and nobody else looks at the graph."""
-    return not is_looked_at() and torch.is_grad_enabled() and hidden.requires_grad
-
-
-def _is_plain(module: nn.Module) -> bool:
-    """Whether nothing is called when the module is, but its ``forward``."""
-    own = (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
-    return not (any(own) or hooks._has_any_global_hook())
+            grad_hidden = gelu_backward(ctx.product(grad, weight.mT), hidden, ctx.approximate)
+        return grad_hidden, grad_weight, rows.sum(0) if needs_bias else None, None, None
 
 
 def build_dropout(name: str, rate: float) -> nn.Module:

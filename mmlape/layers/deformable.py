@@ -13,10 +13,10 @@ from mmcv.ops.multi_scale_deform_attn import (
 from torch import Tensor, nn
 
 from mmlape.checks import check_positive_int
-from mmlape.kept import kept
-from mmlape.ops import deformable_sampling, is_served
+from mmlape.layout import cached
+from mmlape.runtime.autocast import without_autocast
 
-from .basic import DropPath, PatchConv2d, StridedConv2d, build_map_norm, channels_last, make_faster
+from .basic import DropPath, PatchConv2d, StridedConv2d, build_map_norm, channels_last
 from .mlp import ConvMlp
 
 Shapes = tuple[tuple[int, int], ...]
@@ -40,7 +40,7 @@ class SamplingPlan(NamedTuple):
     level_starts: Tensor
 
 
-@kept
+@cached
 def sampling_plan(
     query_shapes: Shapes,
     value_shapes: Shapes,
@@ -75,12 +75,49 @@ def _cell_centres(shape: tuple[int, int]) -> Tensor:
     return torch.stack(torch.meshgrid(xs, ys, indexing='xy'), dim=-1).flatten(0, 1)
 
 
+class DeformableSampling(nn.Module):
+    """Bilinear samples of maps around reference points, weighted by a softmax (Deformable DETR, ICLR 2021, eq. 3): by
+    MMCV's operator on a GPU, elsewhere by its PyTorch form. It computes in float32 at least."""
+
+    def forward(self, value: Tensor, offsets: Tensor, logits: Tensor, plan: SamplingPlan) -> Tensor:
+        """Sample.
+
+        Args:
+            value: ``(B, sum of H * W over levels, heads, D)``.
+            offsets: ``(B, N, heads, levels, points, 2)``, (x, y) in cells of the level, from the reference points.
+            logits: ``(B, N, heads, levels, points)``; the softmax runs over levels and points.
+            plan: From :func:`sampling_plan`.
+
+        Returns:
+            ``(B, N, heads * D)``.
+        """
+        dtype = torch.promote_types(value.dtype, torch.float32)
+        with without_autocast(value.device):
+            weights = logits.flatten(-2).softmax(dim=-1, dtype=dtype).view(logits.shape)
+            locations = plan.reference_points + offsets.to(dtype) / plan.sizes
+            values = value.to(dtype)
+            if not value.is_cuda:
+                sampled = multi_scale_deformable_attn_pytorch(
+                    values, plan.shapes, locations, weights
+                )
+            else:  # it takes float32 and float64 alone
+                sampled = MultiScaleDeformableAttnFunction.apply(
+                    values.contiguous(),
+                    plan.shapes_tensor,
+                    plan.level_starts,
+                    locations.contiguous(),
+                    weights.contiguous(),
+                    value.shape[0],  # im2col_step: it must divide the batch
+                )
+            return sampled.to(value.dtype)
+
+
 class DeformableAttention(MultiScaleDeformableAttention):
     """MMCV's ``MultiScaleDeformableAttention`` (Deformable DETR, ICLR 2021, eq. 3) as ViT-Adapter uses it.
 
     Parameters and initialisation are MMCV's. The forward pass differs: batch first, no dropout, **no residual
     added**, no device synchronisation (shapes are Python integers), and the sampling runs in float32 under autocast,
-    as published; on a CPU it is an operator of ours.
+    as published. ``mmlape.cpu.optimize`` replaces the sampling by an operator in C++.
 
     Args:
         embed_dims: Channels ``C`` of queries and values. Default 256.
@@ -116,7 +153,7 @@ class DeformableAttention(MultiScaleDeformableAttention):
             batch_first=True,
             value_proj_ratio=value_proj_ratio,
         )
-        make_faster(self)
+        self.sampling = DeformableSampling()
 
     def forward(self, query: Tensor, value: Tensor, plan: SamplingPlan) -> Tensor:
         """Sample ``value`` around each query's reference point.
@@ -133,37 +170,7 @@ class DeformableAttention(MultiScaleDeformableAttention):
         offsets = self.sampling_offsets(query).unflatten(-1, (heads, levels, points, 2))
         logits = self.attention_weights(query).unflatten(-1, (heads, levels, points))
         value = self.value_proj(value).unflatten(-1, (heads, -1))
-        return self.output_proj(_sample(value, offsets, logits, plan))
-
-
-def _sample(value: Tensor, offsets: Tensor, logits: Tensor, plan: SamplingPlan) -> Tensor:
-    """Our operator on CPUs, where it can be used, else :func:`decomposed`; it computes in float32 at least."""
-    if is_served(value):
-        shapes = [side for shape in plan.shapes for side in shape]
-        return deformable_sampling(value, offsets, logits, plan.reference_points, shapes)
-    with torch.autocast(value.device.type, enabled=False):
-        return decomposed(value, offsets, logits, plan)
-
-
-def decomposed(value: Tensor, offsets: Tensor, logits: Tensor, plan: SamplingPlan) -> Tensor:
-    """What :func:`mmlape.ops.deformable_sampling` computes, by MMCV's operator for GPUs (which takes float32 and
-    float64 alone), elsewhere by its PyTorch form."""
-    dtype = torch.promote_types(value.dtype, torch.float32)
-    weights = logits.flatten(-2).softmax(dim=-1, dtype=dtype).view(logits.shape)
-    locations = plan.reference_points + offsets.to(dtype) / plan.sizes
-    values = value.to(dtype)
-    if not value.is_cuda:
-        sampled = multi_scale_deformable_attn_pytorch(values, plan.shapes, locations, weights)
-    else:
-        sampled = MultiScaleDeformableAttnFunction.apply(
-            values.contiguous(),
-            plan.shapes_tensor,
-            plan.level_starts,
-            locations.contiguous(),
-            weights.contiguous(),
-            value.shape[0],  # im2col_step: it must divide the batch
-        )
-    return sampled.to(value.dtype)
+        return self.output_proj(self.sampling(value, offsets, logits, plan))
 
 
 class _Attending(nn.Module):

@@ -8,15 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.autocast import without_autocast
 from mmlape.checks import check_positive_int
-from mmlape.kept import kept
-from mmlape.layout import Grid, Layout
+from mmlape.layout import Grid, Layout, cached
 from mmlape.position import InsidePlan
 from mmlape.registry import MODELS
+from mmlape.runtime.autocast import without_autocast
 
 from .attention import AttentionLayer
-from .basic import Linear
 
 
 class KeyBlocks(NamedTuple):
@@ -84,8 +82,8 @@ class BigBirdAttention(AttentionLayer):
             )
         self.num_random = check_positive_int('num_random', num_random, minimum=0)
         self.seed = check_positive_int('seed', seed, minimum=0)
-        self.qkv = Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
-        self.proj = Linear(embed_dims, embed_dims)
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
+        self.proj = nn.Linear(embed_dims, embed_dims)
 
     def forward(
         self, tokens: Tensor, layout: Layout | Grid, inside: InsidePlan | None = None
@@ -213,7 +211,7 @@ def _gather(blocks: Tensor, index: Tensor) -> Tensor:
     return found.unflatten(3, blocks.shape[3:])
 
 
-@kept
+@cached
 def _random_order(heads: int, count: int, seed: int, device: torch.device) -> Tensor:
     """Numbers from 0, ``(heads, count, count)``: a hash of seed, head and both blocks, whatever ``count`` is."""
     places = [torch.arange(size, dtype=torch.int64) for size in (heads, count, count)]
@@ -294,9 +292,9 @@ class LSHAttention(AttentionLayer):
                 f'num_buckets must be even (a direction and its opposite), got {num_buckets}'
             )
         check_positive_int('num_rounds', num_rounds)
-        self.qk = Linear(embed_dims, embed_dims, bias=qkv_bias)
-        self.v = Linear(embed_dims, embed_dims, bias=qkv_bias)
-        self.proj = Linear(embed_dims, embed_dims)
+        self.qk = nn.Linear(embed_dims, embed_dims, bias=qkv_bias)
+        self.v = nn.Linear(embed_dims, embed_dims, bias=qkv_bias)
+        self.proj = nn.Linear(embed_dims, embed_dims)
         shape = (num_heads, embed_dims // num_heads, num_rounds, num_buckets // 2)
         self.register_buffer('rotations', torch.randn(shape))
 

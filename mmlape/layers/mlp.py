@@ -16,13 +16,11 @@ from mmlape.norm import TokenNorm, build_token_norm
 from mmlape.registry import MODELS
 
 from .basic import (
-    Linear,
     NormedLinear,
     PlainLinear,
     build_activation,
     build_dropout,
     gelu_linear,
-    make_faster,
 )
 
 
@@ -53,7 +51,6 @@ class Mlp(timm.layers.Mlp):
         check_positive_int('embed_dims', embed_dims)
         check_positive_int('hidden channels of the feed-forward network', hidden_dims)
         super().__init__(embed_dims, hidden_dims)
-        make_faster(self)
         self.act = build_activation(act)
         if norm_cfg is not None:
             self.norm = build_token_norm(norm_cfg, hidden_dims)
@@ -96,10 +93,10 @@ class ConvMlp(nn.Module):
         check_positive_int('embed_dims', embed_dims)
         check_positive_int('hidden channels of the convolutional feed-forward network', hidden_dims)
         self.extra_relu = extra_relu
-        self.fc1 = Linear(embed_dims, hidden_dims)
+        self.fc1 = nn.Linear(embed_dims, hidden_dims)
         conv = nn.Conv2d(hidden_dims, hidden_dims, 3, padding=1, groups=hidden_dims)
         self.dwconv = nn.ModuleDict({'dwconv': conv})
-        self.fc2 = Linear(hidden_dims, embed_dims)
+        self.fc2 = nn.Linear(hidden_dims, embed_dims)
         self.act = nn.GELU()
         self.drop = build_dropout('drop_rate', drop_rate)
 
@@ -206,10 +203,10 @@ class SwiGLU(nn.Module):
         super().__init__()
         check_positive_int('embed_dims', embed_dims)
         check_positive_int('hidden channels of the feed-forward network', hidden_dims)
-        self.fc1 = Linear(embed_dims, 2 * hidden_dims)
+        self.fc1 = nn.Linear(embed_dims, 2 * hidden_dims)
         self.act = build_activation(act)
         self.norm = None if norm_cfg is None else build_token_norm(norm_cfg, hidden_dims)
-        self.fc2 = Linear(hidden_dims, embed_dims)
+        self.fc2 = nn.Linear(hidden_dims, embed_dims)
         self.drop = build_dropout('drop_rate', drop_rate)
 
     def forward(self, tokens: Tensor, layout: Layout | Grid | None = None) -> Tensor:

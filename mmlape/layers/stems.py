@@ -14,7 +14,7 @@ from mmlape.layout import Grid, Layout
 from mmlape.norm import build_token_norm
 from mmlape.registry import MODELS
 
-from .basic import Linear, StridedConv2d, build_map_norm
+from .basic import StridedConv2d, build_map_norm
 
 
 def pad_to_multiple(image: Tensor, multiple: Grid) -> Tensor:
@@ -303,7 +303,7 @@ class PatchMerging(Stem):
         self.stride: Grid = (2, 2)
         norm_cfg = norm_cfg or dict(type='mmlape.LN', eps=1e-5)
         self.norm = build_token_norm(norm_cfg, 4 * in_channels)
-        self.reduction = Linear(4 * in_channels, embed_dims, bias=False)
+        self.reduction = nn.Linear(4 * in_channels, embed_dims, bias=False)
 
     def forward(self, image: Tensor) -> tuple[Tensor, Layout]:
         """``(B, in_channels, height, width)`` to tokens ``(B, H * W, C)`` and their layout.

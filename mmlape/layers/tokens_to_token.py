@@ -9,14 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.autocast import without_autocast
 from mmlape.checks import check_positive_int, check_rate
 from mmlape.layout import Layout
 from mmlape.norm import build_token_norm
-from mmlape.ops import attention
 from mmlape.registry import MODELS
+from mmlape.runtime.autocast import without_autocast
 
-from .basic import Linear, build_dropout
+from .basic import build_dropout
 from .mlp import Mlp
 from .stems import Stem, check_image, pad_to_multiple
 
@@ -63,7 +62,7 @@ class TokensToToken(Stem):
         first, following = in_channels * _FIRST[0] ** 2, token_dims * _NEXT[0] ** 2
         self.attention1 = MODELS.build(dict(tokens, in_channels=first, embed_dims=token_dims))
         self.attention2 = MODELS.build(dict(tokens, in_channels=following, embed_dims=token_dims))
-        self.project = Linear(following, embed_dims)
+        self.project = nn.Linear(following, embed_dims)
 
     def forward(self, image: Tensor) -> tuple[Tensor, Layout]:
         """``(B, in_channels, height, width)`` to tokens ``(B, H * W, C)`` and their layout, on the grid
@@ -146,13 +145,13 @@ class _NarrowingAttention(nn.Module):
     def __init__(self, in_channels: int, embed_dims: int, drop_rate: float) -> None:
         super().__init__()
         self.scale = in_channels**-0.5
-        self.qkv = Linear(in_channels, 3 * embed_dims, bias=False)
-        self.proj = Linear(embed_dims, embed_dims)
+        self.qkv = nn.Linear(in_channels, 3 * embed_dims, bias=False)
+        self.proj = nn.Linear(embed_dims, embed_dims)
         self.proj_drop = build_dropout('drop_rate', drop_rate)
 
     def forward(self, tokens: Tensor) -> Tensor:
         query, key, value = self.qkv(tokens).unsqueeze(1).chunk(3, dim=-1)
-        read = attention(query, key, value, self.scale)
+        read = F.scaled_dot_product_attention(query, key, value, scale=self.scale)
         return (value + self.proj_drop(self.proj(read))).squeeze(1)
 
 
@@ -181,14 +180,14 @@ class PerformerTokens(TokenLayer):
         check_rate('drop_rate', drop_rate)
         # The published names of the network's layers are their numbers.
         mlp = nn.Sequential(
-            Linear(embed_dims, embed_dims),
+            nn.Linear(embed_dims, embed_dims),
             nn.GELU(),
-            Linear(embed_dims, embed_dims),
+            nn.Linear(embed_dims, embed_dims),
             nn.Dropout(drop_rate),
         )
         super().__init__(in_channels, embed_dims, mlp)
-        self.kqv = Linear(in_channels, 3 * embed_dims)
-        self.proj = Linear(embed_dims, embed_dims)
+        self.kqv = nn.Linear(in_channels, 3 * embed_dims)
+        self.proj = nn.Linear(embed_dims, embed_dims)
         self.proj_drop = build_dropout('drop_rate', drop_rate)
         num_features = embed_dims // 2
         rows = nn.init.orthogonal_(torch.empty(num_features, embed_dims))

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_grid, check_number, check_positive_int
-from mmlape.kept import kept
-from mmlape.layout import Grid, Layout
+from mmlape.layout import Grid, Layout, cached
 from mmlape.norm import build_token_norm
 from mmlape.position import AttentionPosition, InsidePlan, RelativePositionBias
 from mmlape.registry import MODELS
@@ -161,7 +160,7 @@ def _check_shift(shift: int | Grid, window: Grid) -> Grid:
     return down, right
 
 
-@kept
+@cached
 def apart(grid: Grid, window: Grid, shift: Grid, device: torch.device) -> Tensor:
     """What is added to scores in the windows of a moved grid, ``(windows, h * w, h * w)``: 0, or -100, as published,
     for cells that the move brought together from two sides of the image."""

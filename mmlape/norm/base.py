@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.autocast import without_autocast
 from mmlape.checks import check_eps, check_positive_int
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
+from mmlape.runtime.autocast import without_autocast
 
 
 class TokenNorm(nn.Module):
@@ -30,7 +30,7 @@ class TokenNorm(nn.Module):
         mixes_tokens: The result for a token depends on other tokens. Such a norm overrides :meth:`standardise_present`
             too, or refuses masks. Default False.
         keeps_statistics: It has running statistics, which training changes; they are changed inside of
-            :func:`~mmlape.recompute.once`. Default False; an instance may set its own.
+            :func:`~mmlape.runtime.recompute.once`. Default False; an instance may set its own.
         sees_places: Statistics depend on where tokens are, so that prefix tokens, which are nowhere, get something
             else. Default False.
         by_head: It takes ``num_heads``; a network passes those of its attention where a config names none. Default

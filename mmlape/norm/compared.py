@@ -12,8 +12,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from mmlape.checks import check_positive_int, check_rate
-from mmlape.recompute import once
 from mmlape.registry import MODELS
+from mmlape.runtime.recompute import once
 
 from .base import TokenNorm, check_groups, instance_moments, present_moments, subtract_and_divide
 

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape import ops
-from mmlape.autocast import without_autocast
 from mmlape.checks import check_option, check_positive_int, check_rate
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
+from mmlape.runtime.autocast import without_autocast
 
 from .base import TokenNorm
-from .dtn_function import DTNFunction, DTNOptions
 from .dtn_maps import BandedMap, LearnedMap, PositionMap, UniformMap
-from .dtn_plain import dtn_in_a_graph
-from .windows import Windows
+from .dtn_plain import DTNOptions, PlainDTN, Windows
 
 
 @MODELS.register_module()
@@ -109,6 +102,7 @@ class DTN(TokenNorm):
         self.ratio_mean = _build_ratio('ratio_mean', ratio_mean, num_heads)
         self.ratio_var = _build_ratio('ratio_var', ratio_var, num_heads)
         self.positions = _build_positions(positions, num_heads, position_init, band)
+        self.normalise = PlainDTN()
 
     def forward(self, tokens: Tensor, grid: Layout | Grid | None = None) -> Tensor:
         """Normalise.
@@ -128,11 +122,14 @@ class DTN(TokenNorm):
         dtype = torch.promote_types(tokens.dtype, torch.float32)
         with without_autocast(tokens.device):
             weight, bias = self.weight.to(dtype), self.bias.to(dtype)
-            compute = _way_to_compute(tokens, layout.mask)
-            prefix, cells = layout.split(tokens)
-            cells = self._normalise(cells.to(dtype), layout.grid, weight, bias, compute)
+            if (
+                not torch.is_grad_enabled()
+            ):  # PyTorch's FLOP counter cannot follow views of parameters then
+                weight, bias = weight.detach(), bias.detach()
             if not layout.num_prefix:
-                return cells.to(tokens.dtype)
+                return self._normalise(tokens.to(dtype), layout, weight, bias).to(tokens.dtype)
+            prefix, cells = layout.split(tokens)
+            cells = self._normalise(cells.to(dtype), layout, weight, bias)
             shape = (self.num_features,)
             prefix = F.layer_norm(prefix.to(dtype), shape, weight, bias, self.eps)
             return layout.join(prefix, cells).to(tokens.dtype)
@@ -154,20 +151,13 @@ class DTN(TokenNorm):
             f'stabilize={self.stabilize}, eps={self.eps}'
         )
 
-    def _normalise(
-        self,
-        tokens: Tensor,
-        grid: Grid,
-        weight: Tensor,
-        bias: Tensor,
-        compute: Callable[..., Tensor],
-    ) -> Tensor:
-        """``(B, H * W, C)``, all in the dtype of the statistics."""
-        windows = Windows(grid, self.pool)
+    def _normalise(self, tokens: Tensor, layout: Layout, weight: Tensor, bias: Tensor) -> Tensor:
+        """Cells ``(B, H * W, C)``, all in the dtype of the statistics."""
+        windows = Windows(layout.grid, self.pool)
         by_head = (self.num_heads, -1)
         x = tokens.contiguous().unflatten(2, by_head)
         row_maps, column_maps = self._axis_maps(windows, x.dtype)
-        out = compute(
+        out = self.normalise(
             x,
             row_maps,
             column_maps,
@@ -176,6 +166,7 @@ class DTN(TokenNorm):
             weight.view(by_head),
             bias.view(by_head),
             DTNOptions(windows, self.eps, self.stabilize),
+            layout.mask,
         )
         return out.flatten(2)
 
@@ -210,28 +201,6 @@ class FixedRatio(nn.Module):
     def extra_repr(self) -> str:
         """The share."""
         return str(self.value)
-
-
-def _way_to_compute(tokens: Tensor, mask: Tensor | None) -> Callable[..., Tensor]:
-    """``DTNFunction.apply``, or what computes the same.
-
-    The operator in C++ where there is one; plain operators where something else derives the backward pass, and for
-    masks.
-    """
-    if mask is not None:
-        return partial(dtn_in_a_graph, mask=mask)
-    if ops.is_served(tokens):
-        return _by_operator
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return dtn_in_a_graph
-    return DTNFunction.apply
-
-
-def _by_operator(*arguments: Any) -> Tensor:
-    """The arguments of ``DTNFunction.apply``."""
-    *tensors, (windows, eps, stabilize) = arguments
-    sizes = (*windows.grid, windows.pool)
-    return ops.dtn(*tensors, windows=sizes, eps=eps, stabilize=stabilize)
 
 
 def _build_ratio(name: str, value: str | float, num_heads: int) -> nn.Module:

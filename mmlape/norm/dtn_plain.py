@@ -1,21 +1,153 @@
-"""DTN in plain operators, for ``torch.func``, masks, and ``torch.compile`` where the operator in C++ is not.
+"""DTN's normalisation (ICLR 2022, eq. 4 and 5) for given maps and ratios, in plain PyTorch.
 
-A compiler fuses them, derives the backward pass, and follows changing grids; ``torch.func`` batches and derives them.
-Inside a graph :class:`~mmlape.norm.dtn_function.DTNFunction` gains nothing: its buffers are reused by hand. torch 2.11
-also cannot trace an autograd function whose grid has become symbolic, as it does with the second size of image.
+B batch, H x W tokens, A x E cells of pool x pool tokens, G heads, D channels per head
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from .dtn_function import DTNOptions
+from mmlape.layout import Grid
+from mmlape.runtime.tracing import is_eager
+
 from .dtn_maps import without_traces
-from .windows import Windows, WindowsByProducts
 
 
-def dtn_in_a_graph(
+class Windows(NamedTuple):
+    """How a grid is cut into cells; cells at the bottom and right hold fewer tokens where it is no multiple of
+    ``pool``.
+
+    Where every cell is full, tokens are viewed as ``(B, A, pool, E, pool, ...)`` and a value per cell reaches them by
+    broadcasting. Elsewhere, and in graphs of ``torch.compile``, which serve grids of all sizes, the view is ``(B, H, W,
+    ...)`` and cells are read and written by products with small matrices: no step depends on what divides what.
+
+    Attributes:
+        grid: ``(H, W)`` tokens.
+        pool: Tokens per side of a cell.
+    """
+
+    grid: Grid
+    pool: int
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        """``(A, E)`` of the pooled grid."""
+        height, width = self.grid
+        return (height + self.pool - 1) // self.pool, (width + self.pool - 1) // self.pool
+
+    @property
+    def by_products(self) -> bool:
+        """Whether cells may be cut, or must be taken for cut."""
+        return (
+            torch.compiler.is_compiling()
+            or self.grid[0] % self.pool > 0
+            or self.grid[1] % self.pool > 0
+        )
+
+    def view(self, tokens: Tensor) -> Tensor:
+        """``(B, H * W, ...)`` as a tensor with which :meth:`spread` cells broadcast."""
+        if self.pool == 1 or self.by_products:
+            return tokens.unflatten(1, self.grid)
+        (rows, columns), pool = self.cells, self.pool
+        return tokens.unflatten(1, (rows, pool, columns, pool))
+
+    def mean(self, tokens: Tensor) -> Tensor:
+        """Mean over the tokens of each cell: ``(B, H * W, ...)`` to ``(B, A, E, ...)``."""
+        if self.pool == 1:
+            return self.view(tokens)
+        if not self.by_products:
+            return self.view(tokens).mean(dim=(2, 4))
+        rows, columns = (of / of.sum(dim=1, keepdim=True) for of in self._members(tokens))
+        return _along_columns(columns, _along_rows(rows, self.view(tokens)))
+
+    def sum(self, tokens: Tensor) -> Tensor:
+        """Sum over the tokens of each cell: ``(B, H * W, ...)`` to ``(B, A, E, ...)``."""
+        if self.pool == 1:
+            return self.view(tokens)
+        if not self.by_products:
+            return self.view(tokens).sum(dim=(2, 4))
+        rows, columns = self._members(tokens)
+        return _along_columns(columns, _along_rows(rows, self.view(tokens)))
+
+    def spread(self, cells: Tensor) -> Tensor:
+        """Values per cell ``(B, A, E, ...)`` for its tokens: a tensor that broadcasts with a :meth:`view`."""
+        if self.pool == 1:
+            return cells
+        if not self.by_products:
+            return cells.unsqueeze(2).unsqueeze(4)
+        rows, columns = self._members(cells)
+        return _along_rows(rows.mT, _along_columns(columns.mT, cells))
+
+    def _members(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """1 where a cell holds a place, along each axis: ``(A, H)`` and ``(E, W)``."""
+        rows, columns = (
+            torch.arange(cells, device=like.device)[:, None]
+            == torch.arange(side, device=like.device) // self.pool
+            for cells, side in zip(self.cells, self.grid)
+        )
+        return rows.to(like.dtype), columns.to(like.dtype)
+
+
+class DTNOptions(NamedTuple):
+    """What is fixed for a call.
+
+    Attributes:
+        windows: The grid, and the cells that maps are between.
+        eps: Added to variances, and to the mean square of a head.
+        stabilize: Heads are divided by their root mean square first, and the token's variance is unbiased.
+    """
+
+    windows: Windows
+    eps: float
+    stabilize: bool
+
+
+class PlainDTN(nn.Module):
+    """Equations 4 and 5 by PyTorch's operators, for every device; ``mmlape.cpu.optimize`` replaces it by C++.
+
+    In training its steps are computed again in the backward pass, which needs the input alone: autograd would save 15
+    tensors of its size. A compiler decides by itself what to compute again.
+    """
+
+    def forward(
+        self,
+        x: Tensor,
+        P_y: Tensor,
+        P_x: Tensor,
+        mean_ratio: Tensor,
+        var_ratio: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        options: DTNOptions,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Normalise.
+
+        Args:
+            x: ``(B, H * W, G, D)``, float32 or float64, and so are the others.
+            P_y: Row factor of the maps, ``(G or 1, A, A)``.
+            P_x: Column factor, ``(G or 1, E, E)``.
+            mean_ratio: Share of the token's own mean, ``(G, 1)``.
+            var_ratio: Share of the token's own variance, ``(G, 1)``.
+            weight: gamma, ``(G, D)``.
+            bias: beta, ``(G, D)``.
+            options: All else.
+            mask: ``(B, H * W)``, True for tokens that count in the statistics of others. Default None: all do.
+
+        Returns:
+            ``(B, H * W, G, D)``.
+        """
+        arguments = (x, P_y, P_x, mean_ratio, var_ratio, weight, bias, options, mask)
+        if torch.is_grad_enabled() and is_eager(x):
+            return checkpoint(_normalise, *arguments, use_reentrant=False, preserve_rng_state=False)
+        return _normalise(*arguments)
+
+
+def _normalise(
     x: Tensor,
     P_y: Tensor,
     P_x: Tensor,
@@ -24,48 +156,27 @@ def dtn_in_a_graph(
     weight: Tensor,
     bias: Tensor,
     options: DTNOptions,
-    mask: Tensor | None = None,
+    mask: Tensor | None,
 ) -> Tensor:
-    """What ``DTNFunction.apply`` computes, see there for shapes, with statistics over the tokens of a mask.
-
-    Args:
-        x: As there, and so are the others.
-        P_y: As there.
-        P_x: As there.
-        mean_ratio: As there.
-        var_ratio: As there.
-        weight: As there.
-        bias: As there.
-        options: As there.
-        mask: ``(B, T)``, True for tokens that count. Default None: all do.
-    """
-    eps, stabilize = options.eps, options.stabilize
-    windows: Windows | WindowsByProducts = options.windows
-    if torch.compiler.is_compiling():
-        windows = WindowsByProducts(*options.windows)
+    windows, eps, stabilize = options
     P_y, P_x = without_traces(P_y), without_traces(P_x)
     if stabilize:
         x = x * (x.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
     correction = min(int(stabilize), weight.numel() - 1)
     own_var, own_mean = torch.var_mean(x, dim=(2, 3), correction=correction, keepdim=True)
-
     if mask is None:
         inter_mean, inter_var = _moments(windows.mean(x), P_y, P_x)
     else:
         inter_mean, inter_var = _moments_of_present(x, P_y, P_x, windows, mask)
-
-    def blend(own: Tensor, inter: Tensor, ratio: Tensor) -> Tensor:
-        return torch.lerp(windows.spread(inter), windows.view(own), ratio)
-
-    mean = blend(own_mean, inter_mean, mean_ratio)
-    var = blend(own_var, inter_var, var_ratio)
+    mean = torch.lerp(windows.spread(inter_mean), windows.view(own_mean), mean_ratio)
+    var = torch.lerp(windows.spread(inter_var), windows.view(own_var), var_ratio)
     out = torch.addcmul(bias, (windows.view(x) - mean) * (var + eps).rsqrt(), weight)
     return out.reshape(x.shape)
 
 
 def _moments(cells: Tensor, P_y: Tensor, P_x: Tensor) -> tuple[Tensor, Tensor]:
     """``P z`` and ``P z^2 - (P z)^2`` of ``(B, A, E, G, D)``."""
-    # neither moment depends on where it is counted from, so that point needs no gradient
+    # Neither moment depends on where it is counted from, so that point needs no gradient.
     centre = cells.mean(dim=(1, 2), keepdim=True).detach()
     z = cells - centre
     first, second = _filter_pair(z, z.square(), P_y, P_x)
@@ -73,7 +184,7 @@ def _moments(cells: Tensor, P_y: Tensor, P_x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _moments_of_present(
-    x: Tensor, P_y: Tensor, P_x: Tensor, windows: Windows | WindowsByProducts, mask: Tensor
+    x: Tensor, P_y: Tensor, P_x: Tensor, windows: Windows, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The same with ``P (m z) / P m``, where m is 1 for cells with tokens that are there, and z their mean."""
     mask = mask[:, :, None, None]
@@ -113,3 +224,17 @@ def _filter_pair(first: Tensor, second: Tensor, P_y: Tensor, P_x: Tensor) -> tup
     """:func:`_filter` of both, at once."""
     both = _filter(torch.cat([first, second], dim=-1), P_y, P_x)
     return both[..., : first.shape[-1]], both[..., first.shape[-1] :]
+
+
+def _along_rows(weights: Tensor, maps: Tensor) -> Tensor:
+    """``weights`` ``(I, H)`` times ``(B, H, W, ...)``: ``(B, I, W, ...)``."""
+    batch, places = maps.shape[0], weights.shape[0]
+    product = torch.bmm(weights.expand(batch, -1, -1), maps.flatten(2))
+    return product.view(batch, places, *maps.shape[2:])
+
+
+def _along_columns(weights: Tensor, maps: Tensor) -> Tensor:
+    """``weights`` ``(J, W)`` times ``(B, H, W, ...)``: ``(B, H, J, ...)``."""
+    rows = maps.flatten(0, 1)
+    product = torch.bmm(weights.expand(rows.shape[0], -1, -1), rows.flatten(2))
+    return product.view(*maps.shape[:2], weights.shape[0], *maps.shape[3:])

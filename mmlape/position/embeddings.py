@@ -10,11 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.autocast import without_autocast
 from mmlape.checks import check_grid, check_number, check_option, check_positive_int
-from mmlape.kept import kept, may_keep
-from mmlape.layout import Grid
+from mmlape.layout import Grid, can_cache, cached
 from mmlape.registry import MODELS
+from mmlape.runtime.autocast import without_autocast
 
 
 class PositionEmbedding(nn.Module, ABC):
@@ -82,7 +81,7 @@ def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic
     if source == target:
         return table
     table_32, (height, width) = table.float(), source
-    if mode == 'bilinear' or (mode == 'bicubic' and not may_keep()):
+    if mode == 'bilinear' or (mode == 'bicubic' and not can_cache()):
         maps = table_32.unflatten(1, source).permute(0, 3, 1, 2)
         maps = F.interpolate(maps, size=target, mode=mode, align_corners=False)
         return maps.flatten(2).transpose(1, 2).to(table.dtype)
@@ -96,7 +95,7 @@ def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic
     return cells.flatten(1, 2).to(table.dtype)
 
 
-@kept
+@cached
 def _resampling(mode: str, source: Grid, target: Grid, device: torch.device) -> tuple[Tensor, ...]:
     """For each axis ``(new, old)``: how much old rows count in new ones."""
     kernel = dict(_KERNELS[mode])
@@ -110,7 +109,7 @@ def _resampling(mode: str, source: Grid, target: Grid, device: torch.device) -> 
         )
 
 
-@kept
+@cached
 def _geometric(source: Grid, target: Grid, device: torch.device) -> tuple[Tensor, ...]:
     """For each axis ``(new, old)``: old offsets are taken to lie at 0, 1, 1 + q, 1 + q + q^2, ..., with q such that the
     farthest are the new farthest; new ones are interpolated linearly (BEiT, ICLR 2022, code)."""

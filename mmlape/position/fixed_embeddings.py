@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_option
-from mmlape.kept import kept
-from mmlape.layout import Grid
+from mmlape.layout import Grid, cached
 from mmlape.registry import MODELS
 
 from .embeddings import PositionEmbedding, resize_table
@@ -103,13 +102,13 @@ def _sinusoids(positions: Tensor, channels: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
 
 
-@kept
+@cached
 def _along_sequence(grid: Grid, num_prefix: int, channels: int, device: torch.device) -> Tensor:
     positions = torch.arange(num_prefix + grid[0] * grid[1], device=device)
     return _sinusoids(positions, channels)
 
 
-@kept
+@cached
 def _along_both_axes(grid: Grid, num_prefix: int, channels: int, device: torch.device) -> Tensor:
     height, width = grid
     columns = _sinusoids(torch.arange(width, device=device), channels // 2)

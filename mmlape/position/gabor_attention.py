@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_option, check_positive_int
-from mmlape.kept import kept
-from mmlape.layout import Grid, Layout
+from mmlape.layout import Grid, Layout, cached
 from mmlape.registry import MODELS
 
 from .attention_position import AttentionPosition, centres
@@ -183,7 +182,7 @@ def _side_by_side(parts: list[Tensor]) -> Tensor:
     return torch.cat([first, *rest], dim=-1) if len(parts) > 1 else first
 
 
-@kept
+@cached
 def axis_offsets(queries: int, keys: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Offsets ``d = i - j`` between the cells of an axis, and their squares, in cells of the keys.
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from mmlape.checks import check_eps, check_layers, check_option, check_positive_int
-from mmlape.kept import Store
-from mmlape.layout import Grid, Layout
+from mmlape.layout import Grid, GridCache, Layout
 from mmlape.registry import MODELS
+from mmlape.runtime.private import layer_norm_backward
 
 from .embeddings import MergedPosition
 
@@ -48,7 +48,7 @@ class PlanKeeper(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._store: Store | None = None
+        self._store: GridCache | None = None
         self.register_load_state_dict_post_hook(_forget)
 
     def switch_to_deploy(self) -> None:
@@ -56,7 +56,7 @@ class PlanKeeper(nn.Module):
 
         Loading, moving and converting the module start afresh.
         """
-        self._store = Store()
+        self._store = GridCache()
 
     def planned(self, key: Hashable, compute: Callable[[], Plan]) -> Plan:
         """``compute()``; of a deployed module, what it gave for ``key`` before."""
@@ -107,8 +107,8 @@ class _RowNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         rows, weight, bias, mean, rstd = ctx.saved_tensors
         rstd = rstd.masked_fill(rstd > (2 * ctx.eps) ** -0.5, 1)
-        gradients = torch.ops.aten.native_layer_norm_backward(
-            gradient, rows, rows.shape[-1:], mean, rstd, weight, bias, ctx.needs_input_grad[:3]
+        gradients = layer_norm_backward(
+            gradient, rows, mean, rstd, weight, bias, ctx.needs_input_grad[:3]
         )
         return *gradients, None
 

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_eps, check_number, check_option, check_positive_int
-from mmlape.kept import kept
-from mmlape.layout import Grid, Layout
+from mmlape.layout import Grid, Layout, cached
 from mmlape.registry import MODELS
 
 from .attention_position import AttentionPosition, centres
@@ -190,13 +189,13 @@ class SharedRelativePositionBias(SharedOffsetBias, RelativePositionBias):
     image's grid; in layers with windows it is resized to theirs."""
 
 
-@kept
+@cached
 def _without_sign(side: int, device: torch.device) -> Tensor:
     """Absolute values of all offsets on an axis, ``(2 * side - 1,)``."""
     return torch.arange(1 - side, side, device=device).abs()
 
 
-@kept
+@cached
 def _offsets(queries: int, keys: int, step: int, device: torch.device) -> Tensor:
     """Offset of every pair of query and key on an axis, counted from the lowest, flat; fractions where keys are
     coarser."""
@@ -265,7 +264,7 @@ class SharedRelativePositionMlp(SharedOffsetBias, RelativePositionMlp):
     windows, for theirs."""
 
 
-@kept
+@cached
 def _log_offsets(grid: Grid, device: torch.device) -> Tensor:
     """``((2 * H - 1) * (2 * W - 1), 2)``, by rows and by columns."""
     axes = []

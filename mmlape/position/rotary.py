@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmlape.checks import check_grid, check_number, check_option
-from mmlape.kept import kept
-from mmlape.layout import Grid, Layout
+from mmlape.layout import Grid, Layout, cached
 from mmlape.registry import MODELS
 
 from .attention_position import AttentionPosition, RandomCoordinates, centres
@@ -253,7 +252,7 @@ class MixedRotaryPosition(Rotary):
         return f'columns_first={self.columns_first}, pairs={self.pairs!r}'
 
 
-@kept
+@cached
 def _turns(grid: Grid, extent: Grid, num_prefix: int, rule: Rule, device: torch.device) -> Turns:
     """Cosines and sines ``(P + H * W, channels)``, float32, of the cells of ``grid`` in coordinates of ``extent``."""
     return _turned(_coordinates(grid, extent, rule, device), num_prefix, rule)
@@ -266,7 +265,7 @@ def _turned(coordinates: Tensor, num_prefix: int, rule: Rule) -> Turns:
     return _cosines_and_sines(angles.flatten(1), num_prefix, rule.pairs)
 
 
-@kept
+@cached
 def _coordinates(grid: Grid, extent: Grid, rule: Rule, device: torch.device) -> Tensor:
     """``(H * W, 2)``, float32, of the cells of ``grid`` in coordinates of ``extent``."""
     places = []
@@ -282,7 +281,7 @@ def _coordinates(grid: Grid, extent: Grid, rule: Rule, device: torch.device) -> 
     return _cells(places, rule.columns_first)
 
 
-@kept
+@cached
 def _cells_in(grid: Grid, extent: Grid, columns_first: bool, device: torch.device) -> Tensor:
     """Both coordinates of every cell of ``grid`` in cells of ``extent``, ``(H * W, 2)``."""
     places = [centres(count, side, device) for count, side in zip(grid, extent)]
@@ -295,7 +294,7 @@ def _cells(places: list[Tensor], columns_first: bool) -> Tensor:
     return cells.flip(1) if columns_first else cells
 
 
-@kept
+@cached
 def _frequencies(count: int, temperature: float, device: torch.device) -> Tensor:
     return temperature ** -(torch.arange(count, device=device, dtype=torch.float32) / count)
 

@@ -157,10 +157,10 @@ def test_no_shape_travels_as_a_tensor(monkeypatch):
 
 def test_sampling_plans_are_made_once_per_grid():
     model, image = build_adapter(), torch.randn(1, 3, 64, 96)
-    deformable.sampling_plan.store.clear()
+    deformable.sampling_plan.cache.clear()
     for _ in range(3):
         model(image)
-    assert len(deformable.sampling_plan.store) == 2
+    assert len(deformable.sampling_plan.cache) == 2
 
 
 def test_initial_values():

@@ -4,6 +4,7 @@ import pytest
 import torch
 from mmcv.ops import MultiScaleDeformableAttention
 
+from mmlape.cpu import optimize
 from mmlape.layers import (
     ConvMlp,
     DeformableAttention,
@@ -40,7 +41,7 @@ def test_plan_is_made_once_per_grid():
 
 
 def test_plan_from_inference_serves_training():
-    sampling_plan.store.clear()
+    sampling_plan.cache.clear()
     module, query = DeformableAttention(8, 2, 3, 2), torch.randn(1, 6, 8)
     with torch.inference_mode():
         plan = sampling_plan(((2, 3),), SHAPES, CPU)
@@ -78,21 +79,19 @@ def test_gradcheck():
     )
 
 
-@pytest.mark.parametrize('form', ['operator', 'decomposed'])
-def test_samples_in_float32_under_autocast(form, monkeypatch):
-    if form == 'decomposed':
-        monkeypatch.setattr(deformable, 'is_served', lambda value: False)
-    seen, sample = [], deformable._sample
-    monkeypatch.setattr(
-        deformable, '_sample', lambda *given: seen.append((given, sample(*given))) or seen[0][1]
-    )
+@pytest.mark.parametrize('form', ['operator', 'pytorch'])
+def test_samples_in_float32_under_autocast(form):
     module = randomised(DeformableAttention(8, 2, 3, 2))
+    if form == 'operator':
+        optimize(module, keep_memory=False)
+    seen = []
+    module.sampling.register_forward_hook(lambda _, given, out: seen.append((given, out)))
     plan = sampling_plan(((2, 3),), SHAPES, CPU)
     with torch.autocast('cpu', dtype=torch.bfloat16):
         module(torch.randn(1, 6, 8), torch.randn(1, NUM_TOKENS, 8), plan)
     (((*given, _), sampled),) = seen
     assert {tensor.dtype for tensor in given} == {sampled.dtype} == {torch.bfloat16}
-    exact = deformable.decomposed(*(tensor.float() for tensor in given), plan)
+    exact = deformable.DeformableSampling()(*(tensor.float() for tensor in given), plan)
     # Of bfloat16 there is one rounding, of the result.
     torch.testing.assert_close(sampled, exact.bfloat16(), rtol=2**-8, atol=1e-6)
 

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.profiler import profile
 
-from mmlape.layers.basic import PatchConv2d, StridedConv2d
+from mmlape.cpu.modules import PatchConv2d
+from mmlape.layers.basic import StridedConv2d
 
 
 @pytest.mark.parametrize(

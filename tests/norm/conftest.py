@@ -1,18 +1,20 @@
-"""How DTN is computed in a test: by the operator in C++, as on CPUs, or by PyTorch's."""
+"""How DTN is computed in a test: by the operator in C++, or by PyTorch's."""
 
 import pytest
 
-from mmlape import ops
+from mmlape.cpu import library, modules
+from mmlape.norm import dtn
+from mmlape.norm.dtn_plain import PlainDTN
 
 
-@pytest.fixture
-def in_pytorch(monkeypatch):
-    """As on GPUs and on machines without a compiler."""
-    monkeypatch.setattr(ops, 'is_served', lambda tokens: False)
-
-
-@pytest.fixture(params=['operator', 'function'])
-def either_way(request):
-    """One after the other."""
-    if request.param == 'function':
-        request.getfixturevalue('in_pytorch')
+@pytest.fixture(params=['plain', 'operator'])
+def either_way(request, monkeypatch):
+    """One after the other, of norms that the test builds."""
+    if request.param == 'operator':
+        monkeypatch.setenv('MMLAPE_OPS', '1')
+        library.library.cache_clear()
+        monkeypatch.setattr(dtn, 'PlainDTN', lambda: modules.DTN(PlainDTN()))
+        yield
+        library.library.cache_clear()
+    else:
+        yield

@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from dtn_norms import OPTIONS, randomised
 from mmcv.cnn import build_norm_layer
 
-from mmlape.kept import kept
+from mmlape.layout import cached
 from mmlape.norm import DTN, build_token_norm
-from mmlape.norm.dtn_maps import BandedMap, LearnedMap, UniformMap, moments
+from mmlape.norm.dtn_maps import BandedMap, LearnedMap, UniformMap, without_traces
+from mmlape.norm.dtn_plain import _moments
 from mmlape.position import gabor_attention
 from mmlape.registry import MODELS
 
@@ -155,15 +156,6 @@ def test_gradcheck(options, grid):
     assert torch.autograd.gradcheck(call, (tokens, *parameters))
 
 
-@pytest.mark.usefixtures('either_way')
-def test_second_derivative_is_refused():
-    tokens = torch.randn(1, 4, 8, requires_grad=True)
-    loss = DTN(8, 2)(tokens).square().sum()
-    (grad,) = torch.autograd.grad(loss, tokens, create_graph=True)
-    with pytest.raises(RuntimeError, match='once_differentiable'):
-        grad.sum().backward()
-
-
 HARD = {
     'normal': lambda: torch.randn(2, 16, 8),
     'constant': lambda: torch.full((2, 16, 8), 3.0),
@@ -216,14 +208,22 @@ def test_variance_is_never_negative(kind):
     cells = HARD[kind]().unflatten(1, (-1, 4) if kind != 'one token' else (1, 1))
     cells = cells.unflatten(3, (2, 4))
     maps = randomised(LearnedMap(2))(cells.shape[1:3], cells.device, cells.dtype)
-    centre = cells.mean(dim=(1, 2), keepdim=True)
-    _mean, var = moments(cells, centre, *maps, 1e-5)
-    assert (var >= 1e-5).all()
+    _mean, var = _moments(cells, *maps)
+    assert (var >= 0).all()
+
+
+def test_weights_next_to_nothing_are_zero():
+    """Products with them would be subnormal numbers, which processors compute slowly."""
+    row, column = (without_traces(maps) for maps in DTN(8, 4).axis_maps((14, 40)))
+    for maps in (row, column):
+        assert maps[maps != 0].min() > 1e-19
+        torch.testing.assert_close(maps.sum(dim=-1), torch.ones(maps.shape[:2]))
+    assert (column == 0).float().mean() > 0.5
 
 
 def test_offsets_are_made_once_per_length(monkeypatch):
     calls, original = [], gabor_attention.axis_offsets.__wrapped__
-    cache = kept(lambda *args: calls.append(args) or original(*args))
+    cache = cached(lambda *args: calls.append(args) or original(*args))
     monkeypatch.setattr(gabor_attention, 'axis_offsets', cache)
     norm = DTN(8, 2)
     with torch.inference_mode():

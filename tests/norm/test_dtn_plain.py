@@ -1,32 +1,15 @@
-"""DTN in plain operators: for ``torch.compile`` and ``torch.func``, where the operator in C++ does not serve."""
+"""DTN in plain PyTorch under ``torch.compile`` and ``torch.func``, and what it saves."""
 
 import pytest
 import torch
-from dtn_norms import OPTIONS, randomised
+from dtn_norms import randomised
 from torch._dynamo.backends.debugging import aot_eager
 
+from benchmarks.side_by_side import saved_bytes
 from mmlape.layout import Layout
 from mmlape.norm import DTN
-from mmlape.norm.dtn_function import DTNFunction
-from mmlape.norm.dtn_plain import dtn_in_a_graph
-from mmlape.norm.windows import Windows, WindowsByProducts
+from mmlape.norm.dtn_plain import Windows
 from mmlape.position import gabor_attention
-
-pytestmark = pytest.mark.usefixtures('in_pytorch')
-
-
-@pytest.mark.parametrize('options', OPTIONS, ids=str)
-def test_what_is_compiled_computes_the_same(options):
-    """Plain operators, where eager mode has a function with a backward pass of its own."""
-    norm = randomised(DTN(8, 2, **options)).double()
-    grid, tokens = (5, 7), torch.randn(2, 35, 8, dtype=torch.float64, requires_grad=True)
-    results = []
-    for compute in (DTNFunction.apply, dtn_in_a_graph):
-        out = norm._normalise(tokens, grid, norm.weight, norm.bias, compute)
-        gradients = torch.autograd.grad(out.square().sum(), [tokens, *norm.parameters()])
-        results.append([out, *gradients])
-    for eager, graph in zip(*results, strict=True):
-        torch.testing.assert_close(graph, eager)
 
 
 @pytest.mark.parametrize(
@@ -116,30 +99,40 @@ def test_func_grad_of_each_image():
 
 def test_nothing_of_a_transform_is_kept():
     """A tensor that is made inside of one ends with it."""
-    gabor_attention.axis_offsets.store.clear()
+    gabor_attention.axis_offsets.cache.clear()
     norm = DTN(8, 2)
     torch.func.grad(lambda tokens: norm(tokens, (2, 3)).sum())(torch.randn(1, 6, 8))
-    assert len(gabor_attention.axis_offsets.store) == 0
+    assert len(gabor_attention.axis_offsets.cache) == 0
 
 
 @pytest.mark.parametrize('pool', [1, 2, 3])
 @pytest.mark.parametrize('grid', [(6, 12), (7, 11), (2, 5)], ids=str)
-def test_windows_by_products(pool, grid):
-    """They hold the same tokens, at the bottom and right too."""
-    usual, products = Windows(grid, pool), WindowsByProducts(grid, pool)
-    tokens = torch.randn(2, grid[0] * grid[1], 3, 4, dtype=torch.float64)
-    for name in ('mean', 'sum'):
-        found, expected = (getattr(windows, name)(tokens) for windows in (products, usual))
-        torch.testing.assert_close(found, expected)
-    cells = usual.mean(tokens)
-    found, expected = (
-        (windows.view(tokens) - windows.spread(cells)).reshape(tokens.shape)
-        for windows in (products, usual)
-    )
-    assert torch.equal(found, expected)
+def test_windows_by_products_are_windows_by_views(pool, grid, monkeypatch):
+    """They hold the same tokens, at the bottom and right too; views serve full cells alone."""
+    windows, even = Windows(grid, pool), not (grid[0] % pool or grid[1] % pool)
+    tokens = torch.randn(2, grid[0] * grid[1], 3, 4, dtype=torch.float64, requires_grad=True)
+    assert windows.by_products is not even
+    results = []
+    for _ in range(2):
+        cells = windows.mean(tokens)
+        assert cells.shape[1:3] == windows.cells
+        out = (windows.view(tokens) - windows.spread(cells)).reshape(tokens.shape)
+        summed = windows.sum(tokens)
+        (grad,) = torch.autograd.grad(out.square().sum() + summed.cos().sum(), tokens)
+        results.append((cells, summed, out, grad))
+        monkeypatch.setattr(Windows, 'by_products', True)
+    for view, product in zip(*results, strict=True):
+        torch.testing.assert_close(view, product)
 
 
-def test_gradients_by_products():
-    tokens = torch.randn(1, 15, 1, 2, dtype=torch.float64, requires_grad=True)
-    windows = WindowsByProducts((3, 5), 2)
-    torch.autograd.gradcheck(lambda x: windows.spread(windows.mean(x).square()), tokens)
+@pytest.mark.parametrize('options', [dict(), dict(pool=2)], ids=str)
+def test_training_saves_the_input_alone(options):
+    """It is computed again in the backward pass."""
+    norm, x = DTN(16, 2, **options), torch.randn(2, 144, 16, requires_grad=True)
+    assert saved_bytes(lambda: norm(x, (12, 12))) < 2 * x.numel() * 4
+
+
+def test_second_derivatives():
+    norm = randomised(DTN(4, 2, stabilize=False)).double()
+    tokens = torch.randn(1, 6, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: norm(x, (2, 3)), tokens)

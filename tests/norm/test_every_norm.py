@@ -9,8 +9,8 @@ from torch import nn
 
 from mmlape.layout import Layout
 from mmlape.norm import DTN, LN, TokenNorm, build_token_norm, norm_class
-from mmlape.recompute import recomputed
 from mmlape.registry import MODELS
+from mmlape.runtime.recompute import recomputed
 
 # Options with which each is tested; a norm that is registered needs an entry.
 OPTIONS = {

@@ -55,11 +55,11 @@ def test_fixed_embeddings_have_no_state():
 
 
 def test_sinusoids_are_made_once_per_grid():
-    _along_both_axes.store.clear()
+    _along_both_axes.cache.clear()
     position = SinusoidalPosition(8, (2, 2), axes=2)
     for _ in range(3):
         position((5, 3))
-    assert len(_along_both_axes.store) == 1
+    assert len(_along_both_axes.cache) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 from mmengine.config import Config
+from mmengine.device import get_device
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from mmlape.launch.memory import keep_freed_memory
+from mmlape.cpu import optimize
 
 from . import pictures
 from .catalogue import TASKS, Call, Job, describe
@@ -22,7 +23,6 @@ def run_task(job: Job, report: Callable[[Call], None]) -> dict:
     """Take a model through all its steps; return its results and the machine's properties."""
     if job.threads:
         torch.set_num_threads(job.threads)
-    keep_freed_memory()
     with output_to(job.log_file):
         run = TaskRun(job, Relay(report))
         results = run.run()
@@ -181,7 +181,10 @@ class TaskRun:
         cfg.experiment_name = f'demo-{self.task.key}-{purpose}-{os.getpid()}'
         for name, value in changes.items():
             cfg[name] = value
-        return Runner.from_cfg(cfg)
+        runner = Runner.from_cfg(cfg)
+        if get_device() == 'cpu':
+            optimize(runner.model)
+        return runner
 
 
 def shorten(cfg: Config, iterations: int) -> None:

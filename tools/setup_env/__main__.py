@@ -240,7 +240,7 @@ class Setup:
     def install_mmlape(self) -> None:
         say('5/5 installing mmlape from this clone (seconds)')
         self.install('--no-build-isolation', '--no-deps', '-e', ROOT)
-        if subprocess.call([self.python, ROOT / 'mmlape/ops/build.py'], stdout=subprocess.DEVNULL):
+        if subprocess.call([self.python, ROOT / 'mmlape/cpu/build.py'], stdout=subprocess.DEVNULL):
             say("    on CPUs, mmlape's operators run as slower PyTorch code (reason above)")
         code = 'import mmcv._ext, mmdet.datasets, mmseg.datasets, mmpretrain.datasets'
         output('the environment does not work', self.python, '-W', 'ignore', '-c', code)

@@ -6,9 +6,9 @@ import torch
 from mmengine.dist import all_reduce
 from torch import Tensor, nn
 
-from mmlape.autocast import without_autocast
 from mmlape.checks import check_number, check_positive_int, check_rate
 from mmlape.registry import MODELS
+from mmlape.runtime.autocast import without_autocast
 
 
 @MODELS.register_module()

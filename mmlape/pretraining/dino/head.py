@@ -9,10 +9,10 @@ from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from mmlape.autocast import without_autocast
 from mmlape.backbones.build import init_linear
 from mmlape.checks import check_bool, check_positive_int
 from mmlape.registry import MODELS
+from mmlape.runtime.autocast import without_autocast
 
 
 @MODELS.register_module()

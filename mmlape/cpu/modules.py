@@ -1,0 +1,104 @@
+"""Modules that ``mmlape.cpu.optimize`` puts in the place of PyTorch's and ours: same parameters, other arithmetic."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from mmlape.layers.basic import PatchConv2d as PlainPatchConv2d
+from mmlape.layers.deformable import SamplingPlan
+from mmlape.norm.dtn_plain import DTNOptions
+from mmlape.runtime.tracing import is_eager, is_exporting
+
+from .deformable_sampling import deformable_sampling
+from .dtn import dtn
+from .library import is_there
+from .linear import product
+
+
+class Linear(nn.Linear):
+    """``nn.Linear`` by oneDNN."""
+
+    product = staticmethod(product)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(..., C)`` to ``(..., D)``."""
+        return product(x, self.weight, self.bias)
+
+
+class PatchConv2d(PlainPatchConv2d):
+    """A convolution of patches as a product of matrices, where maps are views of tokens: in a third to two thirds of a
+    convolution's time in PVT's spatial reduction. The result is a view of tokens again."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """``(B, C', H', W')`` to ``(B, C, H, W)``."""
+        side = self.kernel_size[0]
+        whole = not (maps.shape[2] % side or maps.shape[3] % side)
+        if not (maps.is_cpu and whole and is_eager(maps)):
+            return super().forward(maps)
+        if not maps.is_contiguous(memory_format=torch.channels_last):
+            return super().forward(maps)
+        cells = maps.permute(0, 2, 3, 1).unflatten(2, (-1, side)).unflatten(1, (-1, side))
+        weight = self.weight.permute(0, 2, 3, 1).flatten(1)
+        return product(cells.transpose(2, 3).flatten(3), weight, self.bias).permute(0, 3, 1, 2)
+
+
+class DeformableSampling(nn.Module):
+    """Deformable attention's sampling in C++.
+
+    Args:
+        plain: The module that it replaces, for calls that the operator does not serve.
+    """
+
+    def __init__(self, plain: nn.Module) -> None:
+        super().__init__()
+        self.plain = plain
+
+    def forward(self, value: Tensor, offsets: Tensor, logits: Tensor, plan: SamplingPlan) -> Tensor:
+        """See :class:`mmlape.layers.deformable.DeformableSampling`."""
+        if not _serves(value):
+            return self.plain(value, offsets, logits, plan)
+        shapes = [side for shape in plan.shapes for side in shape]
+        return deformable_sampling(value, offsets, logits, plan.reference_points, shapes)
+
+
+class DTN(nn.Module):
+    """DTN's normalisation in C++.
+
+    Args:
+        plain: The module that it replaces, for calls that the operator does not serve, and for masks.
+    """
+
+    def __init__(self, plain: nn.Module) -> None:
+        super().__init__()
+        self.plain = plain
+
+    def forward(
+        self,
+        x: Tensor,
+        P_y: Tensor,
+        P_x: Tensor,
+        mean_ratio: Tensor,
+        var_ratio: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        options: DTNOptions,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """See :class:`mmlape.norm.dtn_plain.PlainDTN`."""
+        tensors = (x, P_y, P_x, mean_ratio, var_ratio, weight, bias)
+        if mask is not None or not _serves(x):
+            return self.plain(*tensors, options, mask)
+        windows, eps, stabilize = options
+        sizes = (*windows.grid, windows.pool)
+        return dtn(*tensors, windows=sizes, eps=eps, stabilize=stabilize)
+
+
+def _serves(tensor: Tensor) -> bool:
+    """Whether operators are for this call: on a CPU, where the model may have come from another machine, in eager mode
+    or a graph of ``torch.compile``. Exported files, transforms and modes that count take PyTorch's own."""
+    if not tensor.is_cpu:
+        return False
+    return is_there() and (
+        not is_exporting() if torch.compiler.is_compiling() else is_eager(tensor)
+    )

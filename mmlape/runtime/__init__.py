@@ -1,0 +1,1 @@
+"""How a block runs: compiled, recomputed, without autocast; and what we ask PyTorch about a call (``tracing``)."""

@@ -1,0 +1,173 @@
+"""Blocks by ``torch.compile``: one graph for each kind of block, which all blocks of that kind share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from copy import copy
+from functools import cache, partial
+from inspect import signature
+from types import FunctionType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from mmengine.logging import print_log
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from mmlape.checks import check_option
+from mmlape.layout import Grid, Layout
+
+from . import private
+from .recompute import keeps_statistics, recomputed
+from .tracing import is_eager
+
+# Compiled calls by kind of block and options, and of each block: graphs outlive copies, pickles and averages of models.
+_BY_KIND: dict[tuple, Callable] = {}
+_BY_BLOCK: WeakKeyDictionary[nn.Module, tuple[bool | dict, Callable]] = WeakKeyDictionary()
+
+
+class _Packed(NamedTuple):
+    """A layout whose number of prefix tokens is a length, which a graph takes as it is.
+
+    As a number it would become a symbol, 0 like any other, and every size of the grid a fraction with it.
+    """
+
+    grid: Grid
+    prefix: tuple[None, ...]
+    mask: Tensor | None
+
+
+def check_compile_blocks(value: object) -> bool | dict:
+    """``value``, if it says how blocks are compiled, see :func:`run_block`.
+
+    Raises:
+        TypeError: If it is no boolean and no dict.
+        ValueError: If it holds what ``torch.compile`` does not take.
+    """
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, dict):
+        raise TypeError(
+            'compile_blocks must be True, False or a dict of arguments of torch.compile, '
+            f"e.g. dict(mode='max-autotune-no-cudagraphs'), got {value!r}"
+        )
+    for name in value:
+        check_option('a name in compile_blocks', name, _arguments())
+    try:
+        torch.compile(_call, **value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f'torch.compile refuses compile_blocks={value!r}: {error}') from error
+    return value
+
+
+def run_block(
+    block: nn.Module, *args: Any, with_cp: bool = False, compile_blocks: bool | dict = False
+) -> Any:
+    """``block(*args)``.
+
+    Args:
+        block: A part of a network.
+        args: Its arguments; tensors, layouts and plans may change in size from call to call.
+        with_cp: Compute it again in the backward pass, see :func:`~mmlape.runtime.recompute.recomputed`. Default False.
+        compile_blocks: Compile it, True or a dict of arguments of ``torch.compile``. The graph serves all sizes
+            (``dynamic=True``, where the dict does not say otherwise) and all blocks of the same structure. A block runs
+            plain inside of another graph (``torch.export``, ONNX, a compiled model), of transforms of ``torch.func``
+            and of modes that count or fake operations; where FSDP holds its parameters; where it has hooks, which a
+            graph would leave out; and where it is recomputed and keeps statistics. Default False.
+    """
+    if compile_blocks is False or not _can_compile(block, with_cp):
+        return recomputed(block, *args) if with_cp else block(*args)
+    args = tuple(map(_packed, args))
+    call = partial(_compiled(block, compile_blocks), block)
+    if with_cp and torch.is_grad_enabled():
+        return checkpoint(call, *args, use_reentrant=False)
+    return call(*args)
+
+
+def _packed(arg: Any) -> Any:
+    """As a graph takes it."""
+    if isinstance(arg, Tensor):
+        return arg.contiguous()  # a graph is for one order in memory, too
+    if isinstance(arg, Layout):
+        return _Packed(arg.grid, (None,) * arg.num_prefix, arg.mask)
+    return arg
+
+
+def _unpacked(arg: Any) -> Any:
+    """What the block takes."""
+    return Layout(arg.grid, len(arg.prefix), arg.mask) if isinstance(arg, _Packed) else arg
+
+
+def _compiled(block: nn.Module, options: bool | dict) -> Callable:
+    """The compiled call of this kind of block."""
+    asked, call = _BY_BLOCK.get(block, (False, _call))
+    if asked != options:
+        given = {} if isinstance(options, bool) else options
+        kind = (_structure(block), repr(sorted(given.items())))
+        if kind not in _BY_KIND:
+            # PyTorch counts graphs by code: without one of its own, each kind would use up the others' number.
+            code = _call.__code__.replace(co_name=f'{type(block).__name__}_{len(_BY_KIND)}')
+            own = FunctionType(code, globals())
+            _BY_KIND[kind] = torch.compile(own, **_arguments_of_torch(**given))
+        call = _BY_KIND[kind]
+        _BY_BLOCK[block] = copy(options), call
+    return call
+
+
+def _arguments_of_torch(
+    backend: str | Callable = 'inductor',
+    dynamic: bool | None = True,
+    mode: str | None = None,
+    options: dict | None = None,
+    **others: Any,
+) -> dict:
+    """For all sizes; and PyTorch's compiler keeps the layout of maps. Choosing one, it fails in training where a
+    convolution reads tokens on a grid of changing sides (``cannot determine truth value of Relational``, torch 2.11).
+    """
+    if backend == 'inductor':
+        of_mode = private.options_of_mode(mode, dynamic) if mode else {}
+        options = {'layout_optimization': False, **of_mode, **(options or {})}
+        mode = None
+    return dict(others, backend=backend, dynamic=dynamic, mode=mode, options=options)
+
+
+def _structure(block: nn.Module) -> tuple:
+    """What blocks of a kind have in common: their parts and the sizes of their parameters."""
+    parts = tuple((name, type(part)) for name, part in block.named_modules())
+    return parts, tuple((name, value.shape) for name, value in block.named_parameters())
+
+
+def _can_compile(block: nn.Module, with_cp: bool) -> bool:
+    """Whether a graph will do; what rules it out is logged once."""
+    if not is_eager():
+        return False
+    reason = None
+    if private.is_managed_by_fsdp(block):
+        reason = 'FSDP holds its parameters'
+    elif any(map(private.has_hooks, block.modules())):
+        reason = 'it has hooks'
+    elif with_cp and keeps_statistics(block):
+        reason = 'it is recomputed and keeps statistics'
+    if reason is not None:
+        _say(type(block).__name__, reason)
+    return reason is None
+
+
+@cache
+def _say(name: str, reason: str) -> None:
+    """Once for each of them."""
+    print_log(f'compile_blocks: {name} runs plain, since {reason}', 'current', logging.INFO)
+
+
+@cache
+def _arguments() -> tuple[str, ...]:
+    """Names of arguments of ``torch.compile``."""
+    return tuple(
+        name for name in signature(torch.compile).parameters if name not in ('model', 'disable')
+    )
+
+
+def _call(block: nn.Module, *args: Any) -> Any:
+    return block(*[_unpacked(arg) for arg in args])

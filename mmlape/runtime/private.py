@@ -1,0 +1,93 @@
+"""Every private name of PyTorch that mmlape uses. tests/runtime/test_private.py has a test for each of them.
+
+Nothing else in the package may use one: after an upgrade of PyTorch, this is the file to look at.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.autograd import forward_ad
+
+__all__ = ['FakeTensorMode', 'unset_fake_temporarily']
+
+ATTENTION_ON_A_CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+
+def in_transform() -> bool:
+    """Whether a transform of ``torch.func`` is active: vmap, grad, jvp, ..."""
+    return torch._C._are_functorch_transforms_active()
+
+
+def in_dispatch_mode() -> bool:
+    """Whether a mode intercepts operators: one that counts them, or ``FakeTensorMode``."""
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
+def in_forward_ad() -> bool:
+    """Whether forward-mode derivatives are being computed."""
+    return forward_ad._current_level >= 0
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether calling the module calls more than its ``forward``: hooks of its own, or of all modules."""
+    own = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return any(own) or nn.modules.module._has_any_global_hook()
+
+
+def is_managed_by_fsdp(module: nn.Module) -> bool:
+    """Whether FSDP holds the module's parameters."""
+    return bool(getattr(module, '_is_fsdp_managed_module', False))
+
+
+def options_of_mode(mode: str, dynamic: bool | None) -> dict:
+    """Options of the compiler Inductor that a ``mode`` of ``torch.compile`` stands for. The import takes seconds."""
+    from torch._inductor import list_mode_options
+
+    return list_mode_options(mode, dynamic)
+
+
+def gelu_backward(grad: Tensor, x: Tensor, approximate: str) -> Tensor:
+    """Gradient of ``F.gelu(x, approximate=approximate)``."""
+    return torch.ops.aten.gelu_backward(grad, x, approximate=approximate)
+
+
+def layer_norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    needed: list[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients of ``torch.native_layer_norm`` over the last axis: of x, weight and bias, those that are needed."""
+    return torch.ops.aten.native_layer_norm_backward(
+        grad, x, x.shape[-1:], mean, rstd, weight, bias, needed
+    )
+
+
+def softmax_backward(grad: Tensor, out: Tensor, dim: int) -> Tensor:
+    """Gradient of the softmax ``out`` along ``dim``."""
+    return torch._softmax_backward_data(grad, out, dim, out.dtype)
+
+
+def has_onednn_linear() -> bool:
+    """Whether :func:`onednn_linear` is there, and oneDNN is not switched off."""
+    return (
+        torch.backends.mkldnn.is_available()
+        and torch._C._get_mkldnn_enabled()
+        and hasattr(torch.ops.mkldnn, '_linear_pointwise')
+    )
+
+
+def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``F.linear`` by oneDNN, of float32 on a CPU; without autograd."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, 'none', [], '')

@@ -1,0 +1,374 @@
+"""Compiled blocks: ``compile_blocks`` of every backbone. Each part in a block: tests/test_registry.py."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from backbone_variants import JOININGS, build_vit
+from mmengine.model import BaseModel, ExponentialMovingAverage
+from registered import adapter, ceit, compact, levit, pvt, sequence, swin, t2t
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+from toy_training import toy_config, toy_run
+
+from mmlape.backbones import Backbone
+from mmlape.cpu import optimize
+from mmlape.layers.basic import DropPath
+from mmlape.layout import Layout
+from mmlape.norm import DTN
+from mmlape.registry import MODELS
+from mmlape.runtime import compile as compiled_module
+
+EAGER = dict(backend='eager')  # graphs, without code for them
+LAPE = dict(joining=JOININGS['lape'])
+STILL = dict(drop_rate=0.0, drop_path_rate=0.0)
+SIZES = [(64, 96), (96, 128), (128, 64)]
+slow = pytest.mark.slow
+# How to build a network, the graphs of its blocks in a step of training on images of some sizes, and the sizes.
+FAMILIES = {
+    'vit': (lambda **way: build_vit(**LAPE, **way), 1, SIZES),
+    # An injector, an extractor and its ViT's layers.
+    'adapter': (adapter(**STILL), 3, SIZES[:2]),
+    'ceit': (ceit(**STILL), 1, SIZES[:2]),
+    't2t': (t2t(**STILL), 1, SIZES[:2]),
+    'compact': (compact(**STILL), 1, SIZES[:2]),
+    'sequence': (sequence(**STILL), 1, SIZES[:2]),
+    'pvt': (pvt(**LAPE, **STILL), 4, SIZES[:2]),
+    'pvtv2': (pvt('V2', **STILL), 4, SIZES[:2]),
+    'levit': (levit(**STILL), 3, [(128, 192), (192, 256)]),
+    # There are more graphs where windows do not fill a grid, and all take long to make.
+    'swin': (swin(out_indices=0, **STILL), 1, [(96, 192)]),
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """No graphs of other tests; nothing breaks a graph."""
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    assert dict(counters['graph_break']) == {}
+    torch._dynamo.reset()
+
+
+def num_graphs():
+    return counters['stats']['unique_graphs']
+
+
+def pair(build, **options):
+    """A network with random parameters, and the same one with compiled blocks."""
+    plain, compiled = build(), build(compile_blocks=EAGER, **options)
+    for parameter in plain.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    compiled.load_state_dict(plain.state_dict(), strict=True)
+    return plain, compiled
+
+
+def images(size, batch=2):
+    return torch.randn(batch, 3, *size, generator=torch.Generator().manual_seed(0))
+
+
+def step(model, size=SIZES[0], batch=2):
+    """Outputs, gradients and buffers of a step; what is random outside of blocks is drawn alike."""
+    torch.manual_seed(1)
+    model.zero_grad()
+    dtype = next(model.parameters()).dtype
+    outputs = tree_leaves(model(images(size, batch).to(dtype)))
+    sum(output.to(dtype).square().mean() for output in outputs).backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return outputs, gradients, {name: value.clone() for name, value in model.named_buffers()}
+
+
+def assert_same(found, expected, **tolerances):
+    torch.testing.assert_close(found, expected, **(tolerances or dict(rtol=1e-4, atol=1e-5)))
+
+
+@pytest.mark.parametrize(
+    ('build', 'kinds', 'sizes'),
+    [pytest.param(*FAMILIES[name], id=name, marks=[slow][name == 'vit' :]) for name in FAMILIES],
+)
+def test_one_graph_for_each_kind_of_block_whatever_the_size(build, kinds, sizes):
+    plain, compiled = (model.double() for model in pair(build))
+    for size in sizes:
+        assert_same(step(compiled, size), step(plain, size))
+    assert num_graphs() == kinds
+
+
+@pytest.mark.parametrize('operator', [True, False])
+def test_one_graph_for_pooled_dtn_on_full_and_ragged_windows(operator):
+    norm, symbols = DTN(24, 2, pool=4), set()
+    norm = (optimize(norm, keep_memory=False) if operator else norm).double()
+
+    def backend(module, inputs):
+        symbols.update(str(value) for value in inputs if isinstance(value, torch.SymInt))
+        return module.forward
+
+    for grid in ((8, 12), (9, 15)):
+        layout = Layout(grid, 1)
+        tokens = torch.randn(2, layout.num_tokens, 24, dtype=torch.float64, requires_grad=True)
+        results = []
+        for way in (False, dict(backend=backend)):
+            out = compiled_module.run_block(norm, tokens, layout, compile_blocks=way)
+            leaves = [tokens, *norm.parameters()]
+            results.append([out, *torch.autograd.grad(out.square().mean(), leaves)])
+        assert_same(*results)
+    assert num_graphs() == 1
+    # Images, height, width. A fourth, of prefix tokens, would make a fraction of every size.
+    assert operator or len(symbols) <= 3
+
+
+@slow
+def test_evaluation_without_gradients():
+    plain, compiled = pair(build_vit)
+    step(compiled)
+    with torch.no_grad():
+        for size in SIZES:
+            assert_same(compiled.eval()(images(size)), plain.eval()(images(size)))
+    assert num_graphs() == 2  # one for training
+
+
+def test_layers_that_drop_paths_at_several_rates_share_a_graph():
+    model = build_vit(drop_path_rate=0.3, compile_blocks=EAGER)
+    rates = [block.drop_path.drop_prob for block in model.blocks[1:]]
+    assert len(set(rates)) == len(rates) == 3
+    for size in SIZES[:2]:
+        step(model, size)
+    assert num_graphs() == 2  # the first layer drops none
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+def test_a_graph_drops_as_many_paths(dtype):
+    drop, branch = DropPath(0.25), torch.ones(10_000, 1, 1, dtype=dtype)
+    call = torch.compile(drop, backend='eager')
+    torch.manual_seed(0)
+    out = call(branch)
+    kept = out != 0
+    assert out.dtype == dtype and abs(kept.float().mean() - 0.75) < 0.02
+    assert_same(out[kept], torch.full_like(out[kept], 1 / 0.75))
+    assert call(branch[:, 0]).shape == (10_000, 1)
+    drop.eval()
+    assert torch.equal(call(branch), branch)
+
+
+def test_outside_of_graphs_the_draws_are_timms():
+    branch = torch.randn(50, 2, 3)
+    found, expected = (
+        (torch.manual_seed(0), cls(0.4)(branch))[1] for cls in (DropPath, DropPath.__base__)
+    )
+    assert torch.equal(found, expected)
+
+
+def test_state_copies_pickles_and_averages():
+    plain, compiled = pair(build_vit)
+    assert list(compiled.state_dict()) == list(plain.state_dict())
+    expected = step(plain)
+    step(compiled)
+    copies = copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))
+    for model in copies:
+        assert list(model.state_dict()) == list(plain.state_dict())
+        assert_same(step(model), expected)
+    assert num_graphs() == 1
+    average = ExponentialMovingAverage(compiled)
+    assert_same(tuple(average(images(SIZES[0]))), tuple(expected[0]))
+
+
+@pytest.mark.parametrize('norm', ['LN', 'TokenBN'])
+def test_recomputed(norm):
+    """Statistics count once: blocks that keep some run plain."""
+    plain, compiled = pair(
+        lambda **way: build_vit(norm_cfg=dict(type=f'mmlape.{norm}'), **way), with_cp=True
+    )
+    for size in SIZES[:2]:
+        assert_same(step(compiled, size), step(plain, size))
+    assert num_graphs() == (norm == 'LN')
+
+
+@slow
+def test_statistics():
+    plain, compiled = pair(lambda **way: build_vit(norm_cfg=dict(type='mmlape.TokenBN'), **way))
+    for size in SIZES[:2]:
+        assert_same(step(compiled, size), step(plain, size))
+    assert num_graphs() == 1
+
+
+@slow
+def test_autocast():
+    plain, compiled = pair(build_vit)
+    with torch.autocast('cpu', torch.bfloat16):
+        assert_same(step(compiled), step(plain), rtol=0.05, atol=0.05)
+    assert_same(step(compiled), step(plain))
+    assert num_graphs() == 2
+
+
+def test_hooks_of_a_part_are_called():
+    """A graph that was made without them would leave them out."""
+    plain, compiled = pair(build_vit)
+    step(compiled)
+    seen = []
+    handle = compiled.blocks[1].attn.register_forward_hook(lambda *_: seen.append(1))
+    assert_same(step(compiled), step(plain))
+    assert seen == [1] and num_graphs() == 1
+    handle.remove()
+    step(compiled)
+    assert seen == [1]
+
+
+@slow
+def test_plain_where_something_else_traces_counts_or_derives():
+    plain, compiled = (model.eval() for model in pair(build_vit))
+    image = images(SIZES[0])
+    with torch.no_grad():
+        (expected,) = plain(image)
+        compiled(image)
+        graph = torch.export.export(compiled, (image,)).module()
+        assert_same(graph(image)[0], expected)
+        assert_same(torch.jit.trace(compiled, image)(image)[0], expected)
+        whole = torch.compile(compiled, backend='eager', fullgraph=True)
+        assert_same(whole(image)[0], expected)
+    made, counts = num_graphs(), []
+    for model in (plain, compiled):
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(image)
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
+    parameters = dict(compiled.named_parameters())
+
+    def loss(parameters):
+        return torch.func.functional_call(compiled, parameters, (image,))[0].square().mean()
+
+    for name, gradient in torch.func.grad(loss)(parameters).items():
+        expected = torch.autograd.grad(plain(image)[0].square().mean(), plain.get_parameter(name))
+        assert_same(gradient, *expected)
+        break
+    assert num_graphs() == made
+
+
+@slow
+def test_parameters_in_the_place_of_others():
+    plain, compiled = pair(build_vit)
+    step(compiled)
+    others = {name: value * 2 for name, value in compiled.named_parameters()}
+    found, expected = (
+        torch.func.functional_call(model, others, (images(SIZES[0]),))
+        for model in (compiled, plain)
+    )
+    assert_same(found, expected)
+
+
+@slow
+def test_a_deployed_network():
+    plain, compiled = pair(
+        lambda **way: build_vit(
+            attention_position=dict(type='mmlape.GaborAttention'), **way, **LAPE
+        )
+    )
+    compiled.switch_to_deploy()
+    for size in (*SIZES[:2], SIZES[0]):
+        with torch.no_grad():
+            assert_same(compiled(images(size)), plain.eval()(images(size)))
+
+
+@slow
+def test_data_parallel(tmp_path):
+    plain, compiled = pair(build_vit)
+    torch.distributed.init_process_group(
+        'gloo', init_method=f'file://{tmp_path}/store', rank=0, world_size=1
+    )
+    try:
+        parallel = DistributedDataParallel(compiled)
+        found, expected = step(parallel), step(plain)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert_same(found[0], expected[0])
+    assert_same([*found[1].values()], [*expected[1].values()])
+    assert num_graphs() == 1
+
+
+class Toy(BaseModel):
+    """A backbone for the runner's toy training, which has four numbers in the place of an image."""
+
+    def __init__(self, compile_blocks):
+        super().__init__()
+        self.backbone = build_vit(out_type='avg', with_cp=True, compile_blocks=compile_blocks)
+
+    def forward(self, inputs, mode='tensor'):
+        images = torch.stack(inputs).repeat(1, 768).view(-1, 3, 32, 32)
+        out = self.backbone(images)[0].square().mean() / 10
+        return dict(loss=out) if mode == 'loss' else [out]
+
+
+@slow
+def test_a_training_by_the_runner(tmp_path):
+    """Recomputed, averaged, validated and saved."""
+    MODELS.register_module(name='ToyBackbone', module=Toy, force=True)
+    saved = []
+    for way in (False, EAGER):
+        folder = tmp_path / str(bool(way))
+        model = dict(type='mmlape.ToyBackbone', compile_blocks=way)
+        toy_run(toy_config(folder, model=model))
+        saved.append(torch.load(folder / 'iter_12.pth', weights_only=False))
+    plain, compiled = saved
+    for part in ('state_dict', 'ema_state_dict'):
+        assert list(compiled[part]) == list(plain[part])
+        assert_same(dict(compiled[part]), dict(plain[part]))
+    assert num_graphs() == 2  # of training, and of validation, an image at a time
+
+
+def test_blocks_of_fsdp_run_plain():
+    model = build_vit(compile_blocks=EAGER)
+    for block in model.blocks:
+        block._is_fsdp_managed_module = True  # what FSDP sets
+    step(model)
+    assert num_graphs() == 0
+
+
+@pytest.mark.parametrize(
+    ('value', 'error', 'words'),
+    [
+        ('inductor', TypeError, 'compile_blocks must be True.* or a dict.*got .inductor'),
+        (1, TypeError, 'compile_blocks must be True.* or a dict.*got 1'),
+        (None, TypeError, 'compile_blocks must be True.* or a dict.*got None'),
+        (dict(mod='default'), ValueError, "did you mean 'mode'"),
+        (dict(backend='egaer'), ValueError, 'refuses compile_blocks=.*egaer'),
+        (dict(mode='fastest'), ValueError, 'refuses compile_blocks=.*fastest'),
+    ],
+)
+@pytest.mark.parametrize('build', [build_vit, adapter()], ids=['vit', 'adapter'])
+def test_other_values_are_refused(build, value, error, words):
+    with pytest.raises(error, match=words):
+        build(compile_blocks=value)
+
+
+def test_arguments_of_the_compiler():
+    given = compiled_module._arguments_of_torch(
+        mode='max-autotune-no-cudagraphs', options=dict(epilogue_fusion=False)
+    )
+    assert given['dynamic'] is True and given['mode'] is None
+    assert given['options'] == dict(
+        layout_optimization=False,
+        max_autotune=True,
+        coordinate_descent_tuning=True,
+        epilogue_fusion=False,
+    )
+    found = compiled_module._arguments_of_torch(dynamic=False, **EAGER)
+    assert found == dict(EAGER, dynamic=False, mode=None, options=None)
+
+
+def test_an_adapter_passes_it_on():
+    model = adapter()(compile_blocks=EAGER)
+    ours = [part for part in model.modules() if isinstance(part, Backbone)]
+    assert len(ours) == 2 and all(part.compile_blocks == EAGER for part in ours)
+
+
+@slow
+def test_the_compiler_itself():
+    """On a grid of changing sides, which convolutions read tokens on, too."""
+    plain, compiled = pair(pvt(out_indices=0, **STILL))
+    compiled.compile_blocks = True
+    for size in SIZES[:2]:
+        assert_same(step(compiled, size), step(plain, size), rtol=1e-3, atol=1e-4)
+    assert num_graphs() == 1

@@ -1,0 +1,138 @@
+"""Every private name of PyTorch that mmlape uses is there, and does what we use it for."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import mmlape
+from mmlape.runtime import private
+
+PACKAGE = Path(mmlape.__file__).parent
+PRIVATE = re.compile(
+    r'torch\._[a-zA-Z]|torch\.\w+\._[a-z]|torch\.ops\.(aten|mkldnn)\._?\w*backward|torch\.ops\.mkldnn'
+    r'|_(forward|backward)(_pre)?_hooks\b|_current_level|_is_fsdp|_inductor|nn\.modules\.module\._'
+)
+# What PyTorch documents under a name with an underscore, or that a file must be read with.
+ALLOWED = {'torch._foreach', 'torch._utils'}
+
+
+def test_no_other_file_uses_one():
+    found = []
+    for path in PACKAGE.rglob('*.py'):
+        if path.name != 'private.py':
+            for line in path.read_text(encoding='utf-8').splitlines():
+                if PRIVATE.search(line) and not any(name in line for name in ALLOWED):
+                    found.append(f'{path.relative_to(PACKAGE)}: {line.strip()}')
+    assert found == []
+
+
+def test_in_transform():
+    seen = []
+    torch.vmap(lambda x: (seen.append(private.in_transform()), x)[1])(torch.ones(2))
+    torch.func.grad(lambda x: (seen.append(private.in_transform()), x)[1])(torch.tensor(1.0))
+    assert seen == [True, True] and not private.in_transform()
+
+
+def test_in_dispatch_mode():
+    assert not private.in_dispatch_mode()
+    with FlopCounterMode(display=False):
+        assert private.in_dispatch_mode()
+    with private.FakeTensorMode() as mode:
+        assert private.in_dispatch_mode() and type(torch.empty(0)) is not torch.Tensor
+        with private.unset_fake_temporarily():
+            assert type(torch.empty(0)) is torch.Tensor
+    assert isinstance(mode, private.FakeTensorMode)
+
+
+def test_in_forward_ad():
+    assert not private.in_forward_ad()
+    with torch.autograd.forward_ad.dual_level():
+        assert private.in_forward_ad()
+
+
+@pytest.mark.parametrize(
+    'register',
+    [
+        'register_forward_hook',
+        'register_forward_pre_hook',
+        'register_full_backward_hook',
+        'register_full_backward_pre_hook',
+    ],
+)
+def test_has_hooks(register):
+    module = nn.Linear(2, 2)
+    assert not private.has_hooks(module)
+    handle = getattr(module, register)(lambda *_: None)
+    assert private.has_hooks(module)
+    handle.remove()
+    assert not private.has_hooks(module)
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert private.has_hooks(module)
+    handle.remove()
+
+
+def test_is_managed_by_fsdp(tmp_path):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    torch.distributed.init_process_group(
+        'gloo', init_method=f'file://{tmp_path}/store', rank=0, world_size=1
+    )
+    try:
+        module = nn.Linear(2, 2)
+        assert not private.is_managed_by_fsdp(module)
+        FullyShardedDataParallel(module, device_id=torch.device('cpu'))
+        assert private.is_managed_by_fsdp(module)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_options_of_mode():
+    assert private.options_of_mode('max-autotune-no-cudagraphs', True)['max_autotune']
+
+
+@pytest.mark.parametrize('approximate', ['none', 'tanh'])
+def test_gelu_backward(approximate):
+    x, grad = torch.randn(2, 5, requires_grad=True), torch.randn(2, 5)
+    (expected,) = torch.autograd.grad(F.gelu(x, approximate=approximate), x, grad)
+    torch.testing.assert_close(private.gelu_backward(grad, x.detach(), approximate), expected)
+
+
+def test_layer_norm_backward():
+    x, weight, bias = torch.randn(2, 3, 5), torch.randn(5), torch.randn(5)
+    grad, leaves = torch.randn(2, 3, 5), (x, weight, bias)
+    _out, mean, rstd = torch.native_layer_norm(x, [5], weight, bias, 1e-5)
+    found = private.layer_norm_backward(grad, x, mean, rstd, weight, bias, [True] * 3)
+    for leaf in leaves:
+        leaf.requires_grad_()
+    expected = torch.autograd.grad(F.layer_norm(x, (5,), weight, bias), leaves, grad)
+    torch.testing.assert_close(found, expected)
+
+
+def test_softmax_backward():
+    x, grad = torch.randn(2, 5, requires_grad=True), torch.randn(2, 5)
+    out = x.softmax(dim=-1)
+    (expected,) = torch.autograd.grad(out, x, grad)
+    torch.testing.assert_close(private.softmax_backward(grad, out.detach(), -1), expected)
+
+
+def test_onednn_linear():
+    x, weight, bias = torch.randn(2, 3, 5), torch.randn(4, 5), torch.randn(4)
+    assert private.has_onednn_linear()
+    for b in (bias, None):
+        torch.testing.assert_close(private.onednn_linear(x, weight, b), F.linear(x, weight, b))
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert not private.has_onednn_linear()
+
+
+def test_attention_on_a_cpu():
+    """The name under which FLOPs of it are counted."""
+    query = torch.randn(1, 2, 3, 4)
+    with torch.profiler.profile() as profile, torch.no_grad():
+        F.scaled_dot_product_attention(query, query, query)
+    name = str(private.ATTENTION_ON_A_CPU)
+    assert name.replace('.', '::') in {event.key for event in profile.key_averages()}
