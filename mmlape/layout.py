@@ -7,13 +7,13 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-from mmlape.runtime.tracing import is_tracing
+from mmlape.runtime.private import in_transform
 
 Grid = tuple[int, int]
 Made = TypeVar('Made')
@@ -87,7 +87,7 @@ class Layout:
             return cls((side, side))
         if not isinstance(where, Layout):
             return cls.around(where, count)
-        if where.num_tokens != count:
+        if where.num_prefix + where.grid[0] * where.grid[1] != count:
             raise ValueError(f'{where} has {where.num_tokens} tokens, got {count}')
         if where.mask is not None and where.mask.shape[0] != tokens.shape[0]:
             raise ValueError(f'mask of {len(where.mask)} images, got tokens of {len(tokens)}')
@@ -127,7 +127,7 @@ class Layout:
 
     def to_maps(self, tokens: Tensor) -> Tensor:
         """The cells as a map ``(B, C, H, W)``, a view."""
-        return maps_of(self.split(tokens)[1], self.grid)
+        return maps_of(tokens[:, self.num_prefix :] if self.num_prefix else tokens, self.grid)
 
     def with_prefix(self, num_prefix: int) -> Layout:
         """The same grid after ``num_prefix`` prefix tokens."""
@@ -162,9 +162,9 @@ class Layout:
 
 
 def can_cache() -> bool:
-    """Whether tensors that are made now can serve later calls: not those of a graph that is being traced, of a transform
-    of ``torch.func``, or without values (``FakeTensorMode``)."""
-    return not is_tracing() and type(torch.empty(0)) is Tensor
+    """Whether tensors that are made now can serve later calls: not those of a graph of ``torch.compile``, of a
+    transform of ``torch.func``, or without values (``FakeTensorMode``)."""
+    return not (torch.compiler.is_compiling() or in_transform()) and type(torch.empty(0)) is Tensor
 
 
 class GridCache:
@@ -222,7 +222,7 @@ def cached(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
 
     @wraps(make)
     def get(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
-        return cache.get((args, *kwargs.items()), lambda: make(*args, **kwargs))
+        return cache.get((args, *kwargs.items()), partial(make, *args, **kwargs))
 
     get.cache = cache  # type: ignore[attr-defined]  # a function with an attribute
     return get

@@ -164,7 +164,7 @@ class ViTAdapter(Backbone):
         self, image: Tensor, pyramid: Tensor, shapes: tuple[Grid, ...]
     ) -> tuple[Tensor, list[Tensor]]:
         """Run the ViT with all exchanges; return the pyramid and the ViT's map after each."""
-        (stage,) = self.stages()
+        (stage,) = self.vit.stages()
         tokens, layout, plan = stage.begin(image)
         grid = layout.grid
         # Where patches are no divisors of 32, the ViT's padded image is the larger one.

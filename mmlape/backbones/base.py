@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mmengine.model import BaseModule, initialize
-from torch import Tensor, nn
+from torch import nn
 
 from mmlape.checks import check_option
-from mmlape.layout import Layout
 from mmlape.position import PlanKeeper
 from mmlape.registry import MODELS
 from mmlape.runtime.private import is_managed_by_fsdp
 
 from .options import layers_of_units
-from .stage import Part, Stage
+from .stage import OUTPUTS, Part, Stage
 
 
 class Backbone(BaseModule):
@@ -231,30 +230,6 @@ def exempt_parameters(model: nn.Module) -> set[str]:
     }
 
 
-Output = Callable[[Tensor, Layout], Any]
-
-
-def mean_of_cells(tokens: Tensor, layout: Layout) -> Tensor:
-    """Mean ``(B, C)`` of the cells that a mask does not hide."""
-    cells = layout.split(tokens)[1]
-    if layout.mask is None:
-        return cells.mean(1)
-    hidden = ~layout.mask.unsqueeze(-1)
-    return cells.masked_fill(hidden, 0).sum(1) / layout.mask.sum(1, keepdim=True).clamp(min=1)
-
-
-# By the name of an out_type. Prefix tokens come first: the class token, the distillation token, registers.
-OUTPUTS: dict[str, Output] = {
-    'featmap': lambda tokens, layout: layout.to_maps(tokens).contiguous(),
-    'featmap_and_prefix': lambda tokens, layout: (
-        layout.to_maps(tokens).contiguous(),
-        layout.split(tokens)[0],
-    ),
-    'raw': lambda tokens, layout: tokens,
-    'cls_token': lambda tokens, layout: tokens[:, 0],
-    'cls_and_dist': lambda tokens, layout: (tokens[:, 0], tokens[:, 1]),
-    'avg': mean_of_cells,
-}
 # Tokens that an out_type cannot do without.
 _NEEDED = {'cls_token': ('cls_token',), 'cls_and_dist': ('cls_token', 'dist_token')}
 # Of which prefix tokens are a part.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import is_not
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -17,7 +18,6 @@ from mmlape.signatures import check_type
 
 from .base import (
     DENSE,
-    OUTPUTS,
     READ_PREFIX,
     Backbone,
     alias_state_dict,
@@ -38,7 +38,7 @@ from .build import (
 )
 from .options import LAYER_NORM, NormPlaces, given_over, layers_of_units, sort_options
 from .spec import ARCH_OPTIONS, PrefixSpec, Recipe, StageSpec, find_arch
-from .stage import Stage
+from .stage import OUTPUTS, Stage
 
 # Options of every network with their defaults; a family's own come from its class attributes.
 _COMMON = dict(
@@ -159,6 +159,9 @@ class StagedTransformer(Backbone):
         table='pos_embed{}', first_norm='norm_pre',
     )  # fmt: skip
 
+    # Parts of the network, and the stages that were made of them.
+    _stages: tuple[list[Any], list[Stage]] = [], []
+
     def __init__(
         self,
         arch: str | dict | None = None,
@@ -252,17 +255,13 @@ class StagedTransformer(Backbone):
                 if self.across_layers is not None and layout.num_prefix:
                     class_tokens.append(tokens[:, :1])
                 if first + step == depth:
-                    tokens = self._summed_up(stage.end(tokens, layout), class_tokens)
+                    tokens = stage.end(tokens, layout)
+                    if self.across_layers is not None:
+                        summary = self.across_layers(torch.cat(class_tokens, dim=1))
+                        tokens = torch.cat([summary, tokens[:, 1:]], dim=1)
                 yield tokens, layout
             if stage is not stages[-1]:
                 maps, position = layout.to_maps(tokens), stage.passed(plan, layout)
-
-    def _summed_up(self, tokens: Tensor, class_tokens: list[Tensor]) -> Tensor:
-        """Tokens with the class token that those after every layer ``(B, 1, C)`` make, if they make one."""
-        if self.across_layers is None:
-            return tokens
-        summary = self.across_layers(torch.cat(class_tokens, dim=1))
-        return torch.cat([summary, tokens[:, 1:]], dim=1)
 
     def finish(self, unit: int, tokens: Tensor, layout: Layout) -> Tensor:
         """Tokens of an output after its norm; where it has none they pass."""
@@ -271,7 +270,19 @@ class StagedTransformer(Backbone):
         return tokens if norm is None else norm(tokens, layout)
 
     def stages(self) -> list[Stage]:
-        """One for each grid."""
+        """One for each grid. They are made once, and anew where a part of the network has become another object."""
+        tokens = [*self.parameters(recurse=False)]
+        # Tensors that stand in for parameters (torch.func) are not kept beyond a pass.
+        if torch.compiler.is_compiling() or not {*map(type, tokens)} <= {nn.Parameter}:
+            return self._make_stages()
+        parts = [*self.children(), *tokens, self.with_cp, self.compile_blocks]
+        known, stages = self._stages
+        if len(known) != len(parts) or any(map(is_not, known, parts)):
+            stages = self._make_stages()
+            self._stages = parts, stages
+        return stages
+
+    def _make_stages(self) -> list[Stage]:
         prefix = tuple(getattr(self, name) for name in self.prefix_names)
         stages, dims = [], self.embed_dims
         for number in range(1, self.num_stages + 1):

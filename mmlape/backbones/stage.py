@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +68,7 @@ class Stage:
     @property
     def num_prefix(self) -> int:
         """Number ``P`` of prefix tokens."""
-        return sum(token.shape[1] for token in self.prefix)
+        return sum([token.shape[1] for token in self.prefix])
 
     def __call__(self, maps: Tensor) -> tuple[Tensor, Layout]:
         """Tokens ``(B, P + H * W, C)`` of a map ``(B, C', H', W')`` after all blocks, and their layout."""
@@ -96,7 +96,8 @@ class Stage:
             counts, drawn = {layout.num_prefix, self.num_prefix}, self.inside.draw()
             inside = {n: self.inside(layout.with_prefix(n), drawn=drawn) for n in counts}
         if position.stem is not None:
-            tokens = tokens + self._rows(position.stem, layout)
+            stem = self._rows(position.stem, layout) if self.prefix_after else position.stem
+            tokens = tokens + stem
         return self._enter(tokens, layout), layout, StagePlan(position, inside)
 
     def run(
@@ -109,24 +110,36 @@ class Stage:
     ) -> tuple[Tensor, Layout]:
         """Run the blocks ``first`` to ``end - 1``; prefix tokens join before block ``prefix_after``."""
         position, inside = plan
+        plain = not self.with_cp and self.compile_blocks is False
         for layer in range(first, len(self.blocks) if end is None else end):
-            if self.prefix and 0 < layer == self.prefix_after:
-                layout = layout.with_prefix(self.num_prefix)
-                prefix = self._prefix_tokens(tokens.shape[0])
-                if position.stem is not None:  # they bring what the stem has for them
-                    prefix = prefix + position.stem[:, : self.num_prefix]
-                tokens = layout.join(self._enter(prefix, layout), tokens)
-            entering = position.stream[layer]
+            if 0 < layer == self.prefix_after and self.prefix:
+                tokens, layout = self._join(tokens, layout, position)
+            entering, attended = position.stream[layer], position.attention[layer]
+            if layer < self.prefix_after:
+                entering, attended = self._rows(entering, layout), self._rows(attended, layout)
             if entering is not None:
-                tokens = tokens + self._rows(entering, layout)
-            arguments: tuple = (tokens, layout, self._rows(position.attention[layer], layout))
+                tokens = tokens + entering
+            arguments: tuple = (tokens, layout, attended)
             if inside:
                 arguments = (*arguments, inside[layout.num_prefix])
             block = self.blocks[layer]
-            tokens = run_block(
-                block, *arguments, with_cp=self.with_cp, compile_blocks=self.compile_blocks
-            )
+            if plain:
+                tokens = block(*arguments)
+            else:
+                tokens = run_block(
+                    block, *arguments, with_cp=self.with_cp, compile_blocks=self.compile_blocks
+                )
         return tokens, layout
+
+    def _join(
+        self, tokens: Tensor, layout: Layout, position: PositionPlan
+    ) -> tuple[Tensor, Layout]:
+        """Tokens with the prefix tokens before them, which bring along what the stem has for them."""
+        layout = layout.with_prefix(self.num_prefix)
+        prefix = self._prefix_tokens(tokens.shape[0])
+        if position.stem is not None:
+            prefix = prefix + position.stem[:, : self.num_prefix]
+        return layout.join(self._enter(prefix, layout), tokens), layout
 
     def end(self, tokens: Tensor, layout: Layout) -> Tensor:
         """Tokens after the norm at the end."""
@@ -193,3 +206,28 @@ class Stage:
         """A plan's rows of the tokens that have joined."""
         absent = self.num_prefix - layout.num_prefix
         return rows[:, absent:] if absent and rows is not None else rows
+
+
+Output = Callable[[Tensor, Layout], Any]
+
+def mean_of_cells(tokens: Tensor, layout: Layout) -> Tensor:
+    """Mean ``(B, C)`` of the cells that a mask does not hide."""
+    cells = layout.split(tokens)[1]
+    if layout.mask is None:
+        return cells.mean(1)
+    hidden = ~layout.mask.unsqueeze(-1)
+    return cells.masked_fill(hidden, 0).sum(1) / layout.mask.sum(1, keepdim=True).clamp(min=1)
+
+
+# By the name of an out_type. Prefix tokens come first: the class token, the distillation token, registers.
+OUTPUTS: dict[str, Output] = {
+    'featmap': lambda tokens, layout: layout.to_maps(tokens).contiguous(),
+    'featmap_and_prefix': lambda tokens, layout: (
+        layout.to_maps(tokens).contiguous(),
+        layout.split(tokens)[0],
+    ),
+    'raw': lambda tokens, layout: tokens,
+    'cls_token': lambda tokens, layout: tokens[:, 0],
+    'cls_and_dist': lambda tokens, layout: (tokens[:, 0], tokens[:, 1]),
+    'avg': mean_of_cells,
+}

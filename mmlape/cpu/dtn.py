@@ -30,7 +30,7 @@ def dtn(
     eps: float,
     stabilize: bool,
 ) -> Tensor:
-    """What :class:`mmlape.norm.dtn_plain.PlainDTN` computes, in C++; see there for what is not said here.
+    """What :class:`mmlape.norm.dtn_maps.PlainDTN` computes, in C++; see there for what is not said here.
 
     It is the same in any number of threads, and can be derived once.
 

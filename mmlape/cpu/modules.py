@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mmlape.layers.basic import PatchConv2d as PlainPatchConv2d
 from mmlape.layers.deformable import SamplingPlan
-from mmlape.norm.dtn_plain import DTNOptions
+from mmlape.norm.dtn_maps import DTNOptions
 from mmlape.runtime.tracing import is_eager, is_exporting
 
 from .deformable_sampling import deformable_sampling
@@ -85,7 +85,7 @@ class DTN(nn.Module):
         options: DTNOptions,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """See :class:`mmlape.norm.dtn_plain.PlainDTN`."""
+        """See :class:`mmlape.norm.dtn_maps.PlainDTN`."""
         tensors = (x, P_y, P_x, mean_ratio, var_ratio, weight, bias)
         if mask is not None or not _serves(x):
             return self.plain(*tensors, options, mask)

@@ -10,7 +10,7 @@ from mmengine.logging import print_log
 from torch import nn
 
 from mmlape.layers import basic, deformable
-from mmlape.norm.dtn_plain import PlainDTN
+from mmlape.norm.dtn_maps import PlainDTN
 from mmlape.runtime.private import has_hooks
 
 from . import modules

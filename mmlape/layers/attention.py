@@ -74,7 +74,10 @@ class AttentionLayer(nn.Module):
         # Chunks, not an axis of parts: their gradients come back side by side, as the projection needs them.
         chunks = tokens.chunk(parts, dim=-1) if parts > 1 else (tokens,)
         shape = (*tokens.shape[:-1], self.num_heads, tokens.shape[-1] // parts // self.num_heads)
-        return tuple(chunk.view(shape).transpose(1, 2) for chunk in chunks)
+        heads: tuple[Tensor, ...] = ()
+        for chunk in chunks:
+            heads += (chunk.view(shape).transpose(1, 2),)
+        return heads
 
     def attend(
         self,

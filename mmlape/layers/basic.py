@@ -71,10 +71,9 @@ class StridedConv2d(nn.Conv2d):
 
     def forward(self, maps: Tensor) -> Tensor:
         """``(B, C', H', W')`` to ``(B, C, H, W)``."""
-        if maps.is_cpu and _in_bfloat16(maps):
-            room = maps.shape[-1] + 2 * int(self.padding[1]) - self.kernel_size[1]
-            if room < self.stride[1]:
-                return super().forward(F.pad(maps, (0, self.stride[1])))[..., :1]
+        room = maps.shape[-1] + 2 * int(self.padding[1]) - self.kernel_size[1]
+        if maps.is_cpu and room < self.stride[1] and _in_bfloat16(maps):
+            return super().forward(F.pad(maps, (0, self.stride[1])))[..., :1]
         return super().forward(maps)
 
 

@@ -12,8 +12,15 @@ from mmlape.registry import MODELS
 from mmlape.runtime.autocast import without_autocast
 
 from .base import TokenNorm
-from .dtn_maps import BandedMap, LearnedMap, PositionMap, UniformMap
-from .dtn_plain import DTNOptions, PlainDTN, Windows
+from .dtn_maps import (
+    BandedMap,
+    DTNOptions,
+    LearnedMap,
+    PlainDTN,
+    PositionMap,
+    UniformMap,
+    Windows,
+)
 
 
 @MODELS.register_module()
@@ -142,7 +149,9 @@ class DTN(TokenNorm):
             P_y[y, v] P_x[x, u]`` is the weight with which cell (v, u) enters the statistics of cell (y, x).
         """
         height, width = grid
-        return self._axis_maps(Windows((height, width), self.pool), self.weight.dtype)
+        dtype = torch.promote_types(self.weight.dtype, torch.float32)
+        cells = Windows.of((height, width), self.pool).cells
+        return self.positions(cells, self.weight.device, dtype)
 
     def extra_repr(self) -> str:
         """Options that parameters do not show."""
@@ -153,10 +162,10 @@ class DTN(TokenNorm):
 
     def _normalise(self, tokens: Tensor, layout: Layout, weight: Tensor, bias: Tensor) -> Tensor:
         """Cells ``(B, H * W, C)``, all in the dtype of the statistics."""
-        windows = Windows(layout.grid, self.pool)
+        windows = Windows.of(layout.grid, self.pool)
         by_head = (self.num_heads, -1)
         x = tokens.contiguous().unflatten(2, by_head)
-        row_maps, column_maps = self._axis_maps(windows, x.dtype)
+        row_maps, column_maps = self.positions(windows.cells, x.device, x.dtype)
         out = self.normalise(
             x,
             row_maps,
@@ -169,10 +178,6 @@ class DTN(TokenNorm):
             layout.mask,
         )
         return out.flatten(2)
-
-    def _axis_maps(self, windows: Windows, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        dtype = torch.promote_types(dtype, torch.float32)
-        return self.positions(windows.cells, self.weight.device, dtype)
 
 
 class LearnedRatio(nn.Module):

@@ -1,15 +1,21 @@
-"""DTN's position map P as a product of a row and a column softmax."""
+"""DTN's position map P as a product of a row and a column softmax, and its application in plain PyTorch.
+
+B batch, H x W tokens, A x E cells of pool x pool tokens, G heads, D channels per head
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from mmlape.checks import check_positive_int
 from mmlape.layout import Grid
 from mmlape.position.gabor_attention import QuadraticScores, axis_offsets
+from mmlape.runtime.tracing import is_eager
 
 
 class PositionMap(nn.Module, ABC):
@@ -85,9 +91,225 @@ class BandedMap(PositionMap):
         return inside / inside.sum(dim=-1, keepdim=True)
 
 
-def without_traces(maps: Tensor) -> Tensor:
-    """The same maps with zeros for weights that are next to nothing.
+class Windows(NamedTuple):
+    """How a grid is cut into cells; cells at the bottom and right hold fewer tokens where it is no multiple of
+    ``pool``.
 
-    Products with them would be subnormal numbers, for which processors take a hundred times as long.
+    Where every cell is full, tokens are viewed as ``(B, A, pool, E, pool, ...)`` and a value per cell reaches them by
+    broadcasting. Elsewhere, and in graphs of ``torch.compile``, which serve grids of all sizes, the view is ``(B, H, W,
+    ...)`` and cells are read and written by products with small matrices: no step depends on what divides what.
+
+    Attributes:
+        grid: ``(H, W)`` tokens.
+        pool: Tokens per side of a cell.
+        cells: ``(A, E)`` of the pooled grid.
+        by_products: Whether cells may be cut, or must be taken for cut.
     """
-    return maps.masked_fill(maps < torch.finfo(maps.dtype).tiny ** 0.5, 0)
+
+    grid: Grid
+    pool: int
+    cells: Grid
+    by_products: bool
+
+    @classmethod
+    def of(cls, grid: Grid, pool: int) -> Windows:
+        """The windows of a grid."""
+        if pool == 1:
+            return cls(grid, pool, grid, False)
+        cells = (grid[0] + pool - 1) // pool, (grid[1] + pool - 1) // pool
+        cut = torch.compiler.is_compiling() or grid[0] % pool > 0 or grid[1] % pool > 0
+        return cls(grid, pool, cells, cut)
+
+    def view(self, tokens: Tensor) -> Tensor:
+        """``(B, H * W, ...)`` as a tensor with which :meth:`spread` cells broadcast."""
+        if self.pool == 1 or self.by_products:
+            return tokens.unflatten(1, self.grid)
+        (rows, columns), pool = self.cells, self.pool
+        return tokens.unflatten(1, (rows, pool, columns, pool))
+
+    def mean(self, view: Tensor) -> Tensor:
+        """Mean over the tokens of each cell of a :meth:`view`, ``(B, A, E, ...)``."""
+        if self.pool == 1:
+            return view
+        if not self.by_products:
+            return view.mean(dim=(2, 4))
+        rows, columns = (of / of.sum(dim=1, keepdim=True) for of in self._members(view))
+        return _along_columns(columns, _along_rows(rows, view))
+
+    def sum(self, view: Tensor) -> Tensor:
+        """Sum over the tokens of each cell of a :meth:`view`, ``(B, A, E, ...)``."""
+        if self.pool == 1:
+            return view
+        if not self.by_products:
+            return view.sum(dim=(2, 4))
+        rows, columns = self._members(view)
+        return _along_columns(columns, _along_rows(rows, view))
+
+    def spread(self, cells: Tensor) -> Tensor:
+        """Values per cell ``(B, A, E, ...)`` for its tokens: a tensor that broadcasts with a :meth:`view`."""
+        if self.pool == 1:
+            return cells
+        if not self.by_products:
+            return cells.unsqueeze(2).unsqueeze(4)
+        rows, columns = self._members(cells)
+        return _along_rows(rows.mT, _along_columns(columns.mT, cells))
+
+    def _members(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """1 where a cell holds a place, along each axis: ``(A, H)`` and ``(E, W)``."""
+        rows, columns = (
+            torch.arange(cells, device=like.device)[:, None]
+            == torch.arange(side, device=like.device) // self.pool
+            for cells, side in zip(self.cells, self.grid)
+        )
+        return rows.to(like.dtype), columns.to(like.dtype)
+
+
+class DTNOptions(NamedTuple):
+    """What is fixed for a call.
+
+    Attributes:
+        windows: The grid, and the cells that maps are between.
+        eps: Added to variances, and to the mean square of a head.
+        stabilize: Heads are divided by their root mean square first, and the token's variance is unbiased.
+    """
+
+    windows: Windows
+    eps: float
+    stabilize: bool
+
+
+class PlainDTN(nn.Module):
+    """Equations 4 and 5 by PyTorch's operators, for every device; ``mmlape.cpu.optimize`` replaces it by C++.
+
+    In training its steps are computed again in the backward pass, which needs the input alone: autograd would save 15
+    tensors of its size. A compiler decides by itself what to compute again.
+    """
+
+    def forward(
+        self,
+        x: Tensor,
+        P_y: Tensor,
+        P_x: Tensor,
+        mean_ratio: Tensor,
+        var_ratio: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        options: DTNOptions,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Normalise.
+
+        Args:
+            x: ``(B, H * W, G, D)``, float32 or float64, and so are the others.
+            P_y: Row factor of the maps, ``(G or 1, A, A)``.
+            P_x: Column factor, ``(G or 1, E, E)``.
+            mean_ratio: Share of the token's own mean, ``(G, 1)``.
+            var_ratio: Share of the token's own variance, ``(G, 1)``.
+            weight: gamma, ``(G, D)``.
+            bias: beta, ``(G, D)``.
+            options: All else.
+            mask: ``(B, H * W)``, True for tokens that count in the statistics of others. Default None: all do.
+
+        Returns:
+            ``(B, H * W, G, D)``.
+        """
+        arguments = (x, P_y, P_x, mean_ratio, var_ratio, weight, bias, options, mask)
+        if torch.is_grad_enabled() and is_eager(x):
+            return checkpoint(_normalise, *arguments, use_reentrant=False, preserve_rng_state=False)
+        return _normalise(*arguments)
+
+
+def _normalise(
+    x: Tensor,
+    P_y: Tensor,
+    P_x: Tensor,
+    mean_ratio: Tensor,
+    var_ratio: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    options: DTNOptions,
+    mask: Tensor | None,
+) -> Tensor:
+    windows, eps, stabilize = options
+    # Products with weights next to nothing would be subnormal numbers, for which processors take a hundred times as
+    # long.
+    trace = torch.finfo(x.dtype).tiny ** 0.5
+    P_y, P_x = P_y.masked_fill(P_y < trace, 0), P_x.masked_fill(P_x < trace, 0)
+    x = windows.view(x)
+    if stabilize:
+        x = x * (x.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
+    correction = min(int(stabilize), weight.numel() - 1)
+    var, mean = torch.var_mean(x, dim=(-2, -1), correction=correction, keepdim=True)
+    if mask is None:
+        cells = windows.mean(x) if windows.pool > 1 else x
+        inter_mean, inter_var = _moments(cells, P_y, P_x)
+    else:
+        inter_mean, inter_var = _moments_of_present(x, P_y, P_x, windows, mask)
+    if windows.pool > 1:
+        inter_mean, inter_var = windows.spread(inter_mean), windows.spread(inter_var)
+    mean = torch.lerp(inter_mean, mean, mean_ratio)
+    var = torch.lerp(inter_var, var, var_ratio)
+    out = torch.addcmul(bias, (x - mean) * (var + eps).rsqrt(), weight)
+    return out.flatten(1, -3)
+
+
+def _moments(cells: Tensor, P_y: Tensor, P_x: Tensor) -> tuple[Tensor, Tensor]:
+    """``P z`` and ``P z^2 - (P z)^2`` of ``(B, A, E, G, D)``."""
+    # Neither moment depends on where it is counted from, so that point needs no gradient.
+    centre = cells.mean(dim=(1, 2), keepdim=True).detach()
+    z = cells - centre
+    first, second = _filter(torch.cat([z, z.square()], dim=-1), P_y, P_x).chunk(2, dim=-1)
+    return first + centre, (second - first.square()).clamp(min=0)
+
+
+def _moments_of_present(
+    x: Tensor, P_y: Tensor, P_x: Tensor, windows: Windows, mask: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same of a view, with ``P (m z) / P m``, where m is 1 for cells with tokens that are there, and z their
+    mean."""
+    mask = windows.view(mask)[..., None, None]
+    counts = windows.sum(mask.to(x.dtype))
+    cells = windows.sum(x.masked_fill(~mask, 0)) / counts.clamp(min=1)
+    m = (counts > 0).to(x.dtype)
+    share = m / m.sum(dim=(1, 2), keepdim=True).clamp(min=1)
+    # Far from all that is there P m may vanish. A share of next to nothing for all cells alike is what then remains.
+    floor = torch.finfo(x.dtype).tiny ** 0.5
+    total = _filter(m.expand(-1, -1, -1, cells.shape[3], -1), P_y, P_x) + floor
+
+    def anywhere(values: Tensor) -> Tensor:
+        return (share * values).sum(dim=(1, 2), keepdim=True)
+
+    centre = anywhere(cells).detach()
+    z = cells - centre
+    both = _filter(torch.cat([m * z, m * z.square()], dim=-1), P_y, P_x)
+    first, second = both.chunk(2, dim=-1)
+    first = (first + floor * anywhere(z)) / total
+    second = (second + floor * anywhere(z.square())) / total
+    return first + centre, (second - first.square()).clamp(min=0)
+
+
+def _filter(cells: Tensor, P_y: Tensor, P_x: Tensor) -> Tensor:
+    """``P`` over the cells of ``(B, A, E, G, D)``, head by head.
+
+    Two products with few views around them: a compiler follows each view several times, and einsum makes many.
+    """
+    G = cells.shape[3]
+    rows = cells.permute(3, 1, 2, 0, 4).contiguous()
+    columns = torch.bmm(P_y.expand(G, -1, -1), rows.flatten(2)).view(rows.shape)
+    columns = columns.transpose(1, 2).contiguous()
+    out = torch.bmm(P_x.expand(G, -1, -1), columns.flatten(2)).view(columns.shape)
+    return out.permute(3, 2, 1, 0, 4)
+
+
+def _along_rows(weights: Tensor, maps: Tensor) -> Tensor:
+    """``weights`` ``(I, H)`` times ``(B, H, W, ...)``: ``(B, I, W, ...)``."""
+    batch, places = maps.shape[0], weights.shape[0]
+    product = torch.bmm(weights.expand(batch, -1, -1), maps.flatten(2))
+    return product.view(batch, places, *maps.shape[2:])
+
+
+def _along_columns(weights: Tensor, maps: Tensor) -> Tensor:
+    """``weights`` ``(J, W)`` times ``(B, H, W, ...)``: ``(B, H, J, ...)``."""
+    rows = maps.flatten(0, 1)
+    product = torch.bmm(weights.expand(rows.shape[0], -1, -1), rows.flatten(2))
+    return product.view(*maps.shape[:2], weights.shape[0], *maps.shape[3:])

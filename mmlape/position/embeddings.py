@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_grid, check_number, check_option, check_positive_int
-from mmlape.layout import Grid, can_cache, cached
+from mmlape.layout import Grid, cached, can_cache
 from mmlape.registry import MODELS
 from mmlape.runtime.autocast import without_autocast
 

@@ -183,6 +183,13 @@ def _side_by_side(parts: list[Tensor]) -> Tensor:
 
 
 @cached
+def grid_offsets(
+    queries: Grid, keys: Grid, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, ...]:
+    """:func:`axis_offsets` of rows, and of columns."""
+    return tuple(axis_offsets(own, others, device, dtype) for own, others in zip(queries, keys))
+
+
 def axis_offsets(queries: int, keys: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Offsets ``d = i - j`` between the cells of an axis, and their squares, in cells of the keys.
 
@@ -247,14 +254,9 @@ class QuadraticScores(nn.Module):
         """The part of dy ``(G, H, A)`` and the part of dx ``(G, W, E)``, computed in ``dtype``."""
         # Not flat and unflattened: a compiler could not tell that (A * A) / A is A.
         a_x, a_y, a_2 = self.weight.to(dtype)[:, :, None, None].unbind(dim=1)
-
-        def scores(linear: Tensor, lengths: tuple[int, int]) -> Tensor:
-            offsets, squares = axis_offsets(*lengths, device, dtype)
-            # No matrix product, which autocast would do in half precision: squares of offsets are too large for it.
-            return linear * offsets + a_2 * squares
-
-        rows, columns = map(scores, (a_y, a_x), zip(queries, keys))
-        return rows, columns
+        dy, dx = grid_offsets(queries, keys, device, dtype)
+        # No matrix product, which autocast would do in half precision: squares of offsets are too large for it.
+        return a_y * dy[0] + a_2 * dy[1], a_x * dx[0] + a_2 * dx[1]
 
 
 @MODELS.register_module()

@@ -336,7 +336,7 @@ class JoinedPosition(PlanKeeper):
                 :class:`~mmlape.position.MergedPosition`. Default None, nothing.
             merge: What makes the tokens of the stage out of such a map.
         """
-        grid = tuple(layout)
+        grid = layout.grid if isinstance(layout, Layout) else (layout[0], layout[1])
         if not isinstance(self.embedding, MergedPosition):
             return self.planned(grid, lambda: self.joining(self.embedding(grid)))
         if before is None or merge is None:

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from mmlape.backbones import StagedTransformer
-from mmlape.backbones.base import OUTPUTS, build_pooling, exempt_parameters
+from mmlape.backbones.base import build_pooling, exempt_parameters
 from mmlape.backbones.build import init_linear
 from mmlape.backbones.position_only import (
     freeze_all_but_position,
     hold_statistics,
     statistics_of,
 )
+from mmlape.backbones.stage import OUTPUTS
 from mmlape.checks import check_bool, check_option, check_positive_int, check_rate
 from mmlape.layout import Layout
 from mmlape.norm import build_token_norm

@@ -5,6 +5,8 @@ Nothing else in the package may use one: after an upgrade of PyTorch, this is th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
@@ -16,14 +18,10 @@ __all__ = ['FakeTensorMode', 'unset_fake_temporarily']
 ATTENTION_ON_A_CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
-def in_transform() -> bool:
-    """Whether a transform of ``torch.func`` is active: vmap, grad, jvp, ..."""
-    return torch._C._are_functorch_transforms_active()
-
-
-def in_dispatch_mode() -> bool:
-    """Whether a mode intercepts operators: one that counts them, or ``FakeTensorMode``."""
-    return torch._C._len_torch_dispatch_stack() > 0
+# Whether a transform of ``torch.func`` is active: vmap, grad, jvp, ...
+in_transform: Callable[[], bool] = torch._C._are_functorch_transforms_active
+# How many modes intercept operators: those that count them, or ``FakeTensorMode``.
+num_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
 
 def in_forward_ad() -> bool:

@@ -27,7 +27,7 @@ def is_eager(*tensors: Tensor) -> bool:
     class with operators of its own."""
     return (
         not is_tracing()
-        and not private.in_dispatch_mode()
+        and not private.num_dispatch_modes()
         and all(type(each) in (Tensor, nn.Parameter) for each in tensors)
     )
 

@@ -11,7 +11,7 @@ from mmlape.cpu import library, modules, optimize
 from mmlape.cpu.dtn import dtn
 from mmlape.layout import Layout
 from mmlape.norm import DTN
-from mmlape.norm.dtn_plain import DTNOptions, PlainDTN, Windows
+from mmlape.norm.dtn_maps import DTNOptions, PlainDTN, Windows
 from mmlape.runtime.recompute import recomputed
 
 pytestmark = pytest.mark.usefixtures('switched_on')
@@ -36,7 +36,7 @@ SHAPES = {
 def inputs(shape, dtype, shared=False, sharpness=1.0):
     """Arguments, with the logarithms of both maps in their place."""
     batch, grid, heads, width, pool = shape
-    rows, columns = Windows(grid, pool).cells
+    rows, columns = Windows.of(grid, pool).cells
     maps = (
         sharpness * torch.randn(1 if shared else heads, side, side, dtype=dtype)
         for side in (rows, columns)
@@ -58,7 +58,7 @@ def by_pytorch(x, rows, columns, *others):
 
 
 def options(shape, stabilize):
-    return DTNOptions(Windows(shape[1], shape[4]), 1e-5, stabilize)
+    return DTNOptions(Windows.of(shape[1], shape[4]), 1e-5, stabilize)
 
 
 def with_gradients(function, tensors, fixed):

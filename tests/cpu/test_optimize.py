@@ -22,7 +22,7 @@ from mmlape.engine import CpuHook
 from mmlape.layers import basic
 from mmlape.layers.deformable import DeformableSampling
 from mmlape.norm import DTN
-from mmlape.norm.dtn_plain import PlainDTN
+from mmlape.norm.dtn_maps import PlainDTN
 from mmlape.registry import MODELS
 
 DTN_NORM = dict(norm_cfg=dict(type='mmlape.DTN'))

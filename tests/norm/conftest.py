@@ -4,7 +4,7 @@ import pytest
 
 from mmlape.cpu import library, modules
 from mmlape.norm import dtn
-from mmlape.norm.dtn_plain import PlainDTN
+from mmlape.norm.dtn_maps import PlainDTN
 
 
 @pytest.fixture(params=['plain', 'operator'])

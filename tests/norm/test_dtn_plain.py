@@ -8,7 +8,7 @@ from torch._dynamo.backends.debugging import aot_eager
 from benchmarks.side_by_side import saved_bytes
 from mmlape.layout import Layout
 from mmlape.norm import DTN
-from mmlape.norm.dtn_plain import Windows
+from mmlape.norm.dtn_maps import Windows
 from mmlape.position import gabor_attention
 
 
@@ -99,28 +99,28 @@ def test_func_grad_of_each_image():
 
 def test_nothing_of_a_transform_is_kept():
     """A tensor that is made inside of one ends with it."""
-    gabor_attention.axis_offsets.cache.clear()
+    gabor_attention.grid_offsets.cache.clear()
     norm = DTN(8, 2)
     torch.func.grad(lambda tokens: norm(tokens, (2, 3)).sum())(torch.randn(1, 6, 8))
-    assert len(gabor_attention.axis_offsets.cache) == 0
+    assert len(gabor_attention.grid_offsets.cache) == 0
 
 
 @pytest.mark.parametrize('pool', [1, 2, 3])
 @pytest.mark.parametrize('grid', [(6, 12), (7, 11), (2, 5)], ids=str)
-def test_windows_by_products_are_windows_by_views(pool, grid, monkeypatch):
+def test_windows_by_products_are_windows_by_views(pool, grid):
     """They hold the same tokens, at the bottom and right too; views serve full cells alone."""
-    windows, even = Windows(grid, pool), not (grid[0] % pool or grid[1] % pool)
+    windows, even = Windows.of(grid, pool), not (grid[0] % pool or grid[1] % pool)
     tokens = torch.randn(2, grid[0] * grid[1], 3, 4, dtype=torch.float64, requires_grad=True)
     assert windows.by_products is not even
     results = []
-    for _ in range(2):
-        cells = windows.mean(tokens)
-        assert cells.shape[1:3] == windows.cells
-        out = (windows.view(tokens) - windows.spread(cells)).reshape(tokens.shape)
-        summed = windows.sum(tokens)
+    for each in (windows, windows._replace(by_products=True)):
+        view = each.view(tokens)
+        cells = each.mean(view)
+        assert cells.shape[1:3] == each.cells
+        out = (view - each.spread(cells)).reshape(tokens.shape)
+        summed = each.sum(view)
         (grad,) = torch.autograd.grad(out.square().sum() + summed.cos().sum(), tokens)
         results.append((cells, summed, out, grad))
-        monkeypatch.setattr(Windows, 'by_products', True)
     for view, product in zip(*results, strict=True):
         torch.testing.assert_close(view, product)
 

@@ -38,12 +38,12 @@ def test_in_transform():
     assert seen == [True, True] and not private.in_transform()
 
 
-def test_in_dispatch_mode():
-    assert not private.in_dispatch_mode()
+def test_num_dispatch_modes():
+    assert not private.num_dispatch_modes()
     with FlopCounterMode(display=False):
-        assert private.in_dispatch_mode()
+        assert private.num_dispatch_modes()
     with private.FakeTensorMode() as mode:
-        assert private.in_dispatch_mode() and type(torch.empty(0)) is not torch.Tensor
+        assert private.num_dispatch_modes() and type(torch.empty(0)) is not torch.Tensor
         with private.unset_fake_temporarily():
             assert type(torch.empty(0)) is torch.Tensor
     assert isinstance(mode, private.FakeTensorMode)
