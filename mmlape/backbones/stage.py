@@ -210,6 +210,7 @@ class Stage:
 
 Output = Callable[[Tensor, Layout], Any]
 
+
 def mean_of_cells(tokens: Tensor, layout: Layout) -> Tensor:
     """Mean ``(B, C)`` of the cells that a mask does not hide."""
     cells = layout.split(tokens)[1]

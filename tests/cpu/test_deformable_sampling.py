@@ -116,7 +116,9 @@ def test_offsets_that_no_map_reaches(bad):
     tensors[1][1, 4, 1, 1, 1, 1] = bad
     out, to_value, to_offsets, to_logits = with_gradients(sample, tensors, plan())
     theirs = with_gradients(by_pytorch, tensors, plan())
-    for mine, other in zip((out, to_value, to_logits), (theirs[0], theirs[1], theirs[3]), strict=True):
+    for mine, other in zip(
+        (out, to_value, to_logits), (theirs[0], theirs[1], theirs[3]), strict=True
+    ):
         torch.testing.assert_close(mine, other, equal_nan=True, atol=2e-5, rtol=1e-5)
     finite = torch.isfinite(torch.tensor(bad))
     assert out.isfinite().all() == to_offsets.isfinite().all() == finite
