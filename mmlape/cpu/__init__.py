@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .hook import CpuHook
     from .replace import optimize
 
-__all__ = ['CpuHook', 'optimize']
+__all__ = ['optimize']
 
 
 def __getattr__(name: str) -> Any:
@@ -19,8 +18,4 @@ def __getattr__(name: str) -> Any:
         from .replace import optimize
 
         return optimize
-    if name == 'CpuHook':
-        from .hook import CpuHook
-
-        return CpuHook
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -1,7 +1,5 @@
 """What training needs beyond MMEngine."""
 
-from mmlape.cpu import CpuHook
-
 from .check_data import (
     CheckDataHook,
     DataError,
@@ -11,6 +9,7 @@ from .check_data import (
 )
 from .check_weights import CheckWeightsHook
 from .checkpoint_hook import CheckpointHook, UnsavedError
+from .cpu_hook import CpuHook
 from .dtn_ratio_hook import DTNRatioHook
 from .environment import environment_options, vit_arch, vit_weights
 from .exact_resume import ExactResumeHook

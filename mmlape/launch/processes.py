@@ -23,7 +23,7 @@ from mmengine.dist import (
 from mmengine.runner import Runner
 from mmengine.utils.dl_utils import set_multi_processing
 
-from mmlape.cpu import CpuHook
+from mmlape.engine import CpuHook
 
 
 @contextmanager

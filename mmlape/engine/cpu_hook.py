@@ -5,9 +5,8 @@ from __future__ import annotations
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmlape.cpu import optimize
 from mmlape.registry import HOOKS
-
-from .replace import optimize
 
 
 @HOOKS.register_module()
