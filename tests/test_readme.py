@@ -8,6 +8,7 @@ import torch
 from mmdet.registry import MODELS
 from mmdet.utils import register_all_modules
 from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
 
 README = Path(__file__).parents[1] / 'README.md'
 UPSTREAM = Path(mmdet.__file__).parent / '.mim/configs/mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
@@ -33,3 +34,7 @@ def test_swapping_the_backbone_works(tmp_path):
     with torch.no_grad():
         features = detector.extract_feat(torch.randn(1, 3, 97, 131))
     assert [tuple(f.shape[-2:]) for f in features] == [(25, 33), (13, 17), (7, 9), (4, 5), (2, 3)]
+    optimizer = build_optim_wrapper(detector.train(), cfg.optim_wrapper).optimizer
+    rates = sorted({group['lr'] for group in optimizer.param_groups})
+    assert type(optimizer).__name__ == 'AdamW'
+    assert len(rates) == 14 and rates[-1] == 1e-4
