@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import collections.abc
+import inspect
 import math
-from collections.abc import Collection, Hashable, Iterable, Sequence
+import types
+import typing
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 Option = TypeVar('Option', str, int)
+_NAMES: dict[Any, str] = {
+    bool: 'True or False',
+    int: 'an integer',
+    float: 'a number',
+    str: 'text',
+    type(None): 'None',
+    dict: 'a dict',
+    collections.abc.Mapping: 'a dict',
+}
+_MANY: dict[Any, str] = {int: 'integers', float: 'numbers', dict: 'dicts'}
+_LISTS = (list, tuple, collections.abc.Sequence)
+_UNIONS = (typing.Union, types.UnionType)
 
 
 def nearest(name: Any, known: Iterable[Any], likeness: float = 0.6) -> str | None:
@@ -27,12 +45,13 @@ def check_positive_int(
     name: str, value: Any, *, minimum: int = 1, maximum: int | None = None
 ) -> int:
     """Return ``value`` if it is an integer in ``minimum..maximum``, else raise TypeError or ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f'{name} must be an integer, got {value!r} ({type(value).__name__})')
-    if value < minimum or (maximum is not None and value > maximum):
+    number = int(value)
+    if number < minimum or (maximum is not None and number > maximum):
         accepted = f'{minimum} to {maximum}' if maximum is not None else f'at least {minimum}'
         raise ValueError(f'{name} must be {accepted}, got {value}')
-    return value
+    return number
 
 
 def check_bool(name: str, value: Any) -> bool:
@@ -44,7 +63,7 @@ def check_bool(name: str, value: Any) -> bool:
 
 def check_grid(name: str, value: Any) -> tuple[int, int]:
     """Return ``(height, width)`` from one integer or a pair of them, else raise."""
-    pair = (value, value) if isinstance(value, int) else value
+    pair = (value, value) if isinstance(value, Integral) else value
     if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
         raise TypeError(f'{name} must be an integer or a pair (height, width), got {value!r}')
     height, width = (check_positive_int(name, side) for side in pair)
@@ -58,11 +77,12 @@ def check_eps(value: Any) -> float:
 
 def check_rate(name: str, value: Any, *, with_one: bool = False) -> float:
     """Return ``value`` if it is a number in [0, 1), or [0, 1] ``with_one``, else raise."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f'{name} must be a number, got {value!r} ({type(value).__name__})')
-    if not (0 <= value < 1 or (with_one and value == 1)):
+    number = float(value)
+    if not (0 <= number < 1 or (with_one and number == 1)):
         raise ValueError(f'{name} must be in [0, 1{"]" if with_one else ")"}, got {value}')
-    return float(value)
+    return number
 
 
 def check_number(
@@ -70,14 +90,17 @@ def check_number(
 ) -> float:
     """Return ``value`` if it is a finite number, greater than ``above`` or at least ``minimum`` where that is given,
     else raise."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f'{name} must be a number, got {value!r} ({type(value).__name__})')
-    too_small = (above is not None and value <= above) or (minimum is not None and value < minimum)
-    if not math.isfinite(value) or too_small:
+    number = float(value)
+    too_small = (above is not None and number <= above) or (
+        minimum is not None and number < minimum
+    )
+    if not math.isfinite(number) or too_small:
         accepted = 'finite' if above is None else f'finite and greater than {above:g}'
         accepted = accepted if minimum is None else f'finite and at least {minimum:g}'
         raise ValueError(f'{name} must be {accepted}, got {value}')
-    return float(value)
+    return number
 
 
 def check_option(name: str, value: Any, accepted: Collection[Option]) -> Option:
@@ -105,10 +128,10 @@ def check_keys(name: str, value: Any, required: Collection[str]) -> dict:
 
 def check_layers(name: str, value: Any, depth: int) -> tuple[int, ...]:
     """Return ascending layer indices from None (all), a number of first layers, or a list of indices, else raise."""
-    if value is None or isinstance(value, int):
+    if value is None or isinstance(value, Integral):
         count = check_positive_int(name, depth if value is None else value, maximum=depth)
         return tuple(range(count))
-    if not isinstance(value, (list, tuple)):
+    if not isinstance(value, Sequence) or isinstance(value, str):
         raise TypeError(f'{name} must be None, an integer or a list of integers, got {value!r}')
     for layer in value:
         check_positive_int(name, layer, minimum=0, maximum=depth - 1)
@@ -119,10 +142,119 @@ def check_layers(name: str, value: Any, depth: int) -> tuple[int, ...]:
 
 def check_outputs(out_indices: Any, count: int, kind: str) -> tuple[int, ...]:
     """Ascending indices of ``count`` ``kind`` (layers, stages) from one or a list; negative ones count from the end."""
-    listed = list(out_indices) if isinstance(out_indices, (list, tuple)) else [out_indices]
+    several = isinstance(out_indices, Sequence) and not isinstance(out_indices, str)
+    listed = list(out_indices) if several else [out_indices]
     for index in listed:
         check_positive_int('out_indices', index, minimum=-count, maximum=count - 1)
     resolved = sorted({index % count for index in listed})
     if not listed or len(resolved) != len(listed):
         raise ValueError(f'out_indices must name different {kind}, got {out_indices}')
     return tuple(resolved)
+
+
+def check_options(target: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Check options against the signature of ``target``, a class or function, where they enter.
+
+    A name that it does not take is refused with the nearest one (TypeError), and so is a value of another type than
+    annotated (``True`` is no number, and text is only text), NaN and infinity where a number is wanted (ValueError).
+    The range of a number is for the constructor to check. Annotations that are no simple types accept anything.
+    """
+    known, open_ended = _signature(target)
+    for name, value in options.items():
+        if name in known:
+            check_type(name, value, known[name])
+        elif not open_ended:
+            hint = did_you_mean(name, known) or f'; there are {sorted(known)}'
+            title = getattr(target, '__name__', target)
+            raise TypeError(f'{title} got an unexpected keyword argument {name!r}{hint}')
+
+
+def options_of(target: Callable[..., Any]) -> Mapping[str, Any]:
+    """Annotations by the names of the options that ``target`` takes; ``Any`` where it has none, or is not mmlape's."""
+    return _signature(target)[0]
+
+
+@cache
+def _signature(target: Any) -> tuple[dict[str, Any], bool]:
+    """What :func:`options_of` says, and whether other names are accepted too: those of somebody's ``**options``."""
+    found: dict[str, Any] = {}
+    bases = target.__mro__ if isinstance(target, type) else [target]
+    for init in (vars(b)['__init__'] if isinstance(b, type) else b for b in bases if _has_init(b)):
+        ours = str(init.__module__).partition('.')[0] == 'mmlape'
+        hints = typing.get_type_hints(init) if ours else {}
+        several = None
+        for parameter in list(inspect.signature(init).parameters.values())[
+            isinstance(target, type) :
+        ]:
+            if parameter.kind is parameter.VAR_KEYWORD:
+                several = hints.get(parameter.name, ...)
+            elif parameter.kind is not parameter.VAR_POSITIONAL:
+                found.setdefault(parameter.name, hints.get(parameter.name, Any))
+        if several is None:
+            return found, False
+        (unpacked, *_) = typing.get_args(several) or (None,)
+        if typing.is_typeddict(unpacked):  # **options: Unpack[...]
+            return typing.get_type_hints(unpacked) | found, False
+        if not ours:
+            return found, True
+    return found, True
+
+
+def _has_init(base: Any) -> bool:
+    """Whether something says what it takes: a function, or a class with a constructor of its own."""
+    return not isinstance(base, type) or (base is not object and '__init__' in vars(base))
+
+
+def check_type(name: str, value: Any, hint: Any) -> None:
+    """Raise TypeError if ``value`` is not what the annotation ``hint`` says, ValueError if it is a number and not
+    finite."""
+    if not _conforms(value, hint):
+        kind = type(value).__name__
+        raise TypeError(f'{name} must be {described(hint)}, got {value!r} ({kind})')
+    numbers = value if isinstance(value, (list, tuple)) else (value,)
+    if hint is not Any and any(_is_number(n) and not math.isfinite(n) for n in numbers):
+        raise ValueError(f'{name} must be finite, got {value}')
+
+
+def described(hint: Any) -> str:
+    """An annotation in words: ``'an integer, a pair of integers or None'``."""
+    options = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
+    words = list(dict.fromkeys(map(_described, options)))
+    if 'a number' in words and 'an integer' in words:
+        words.remove('an integer')
+    return ' or '.join([', '.join(words[:-1]), words[-1]]) if words[1:] else words[0]
+
+
+def _described(hint: Any) -> str:
+    origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if origin is typing.Literal:
+        return ' or '.join(map(repr, inner))
+    if origin in _LISTS:
+        what = _MANY.get(inner[0] if inner else None)
+        kind = 'a pair' if origin is tuple and len(inner) == 2 and inner[1] is not ... else 'a list'
+        return f'{kind} of {what}' if what else kind
+    return _NAMES.get(origin) or f'a {getattr(origin, "__name__", origin)}'
+
+
+def _conforms(value: Any, hint: Any) -> bool:
+    origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if origin in _UNIONS:
+        return any(_conforms(value, each) for each in inner)
+    if origin is typing.Literal:
+        return any(type(value) is type(each) and value == each for each in inner)
+    if origin in (int, float):
+        return _is_number(value, Integral if origin is int else Real)
+    if origin in _LISTS:
+        entries = [each for each in inner if each is not ...]
+        listed = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+        return listed and all(not entries or any(_conforms(v, e) for e in entries) for v in value)
+    if origin is dict:
+        return isinstance(value, Mapping)
+    if origin is collections.abc.Callable:
+        return callable(value)
+    return hint is Any or not isinstance(origin, type) or isinstance(value, origin)
+
+
+def _is_number(value: Any, kind: type = Real) -> bool:
+    """Whether it is a number, NumPy's too; True and False are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)

@@ -50,7 +50,9 @@ class Layout:
     mask: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if len(tuple(self.grid)) != 2 or min(self.grid) < 1:
+        if not isinstance(self.grid, tuple):  # hashable, whatever it was given as
+            object.__setattr__(self, 'grid', tuple(self.grid))
+        if len(self.grid) != 2 or min(self.grid) < 1:
             raise ValueError(f'grid must be (height, width), both at least 1, got {self.grid!r}')
         if self.num_prefix < 0:
             raise ValueError(f'num_prefix must be at least 0, got {self.num_prefix}')

@@ -7,7 +7,6 @@ registry in question, which register its components; so no ``custom_imports`` is
 import logging
 
 from .checks import did_you_mean
-from .signatures import checked_options
 from .stack import check_stack
 
 try:
@@ -43,8 +42,8 @@ class UnknownNameError(KeyError, ValueError):
 
 
 class ChildRegistry(root.Registry):
-    """MMEngine's, with two additions: classes of mmlape check their options (:mod:`mmlape.signatures`), and a name that
-    is not registered is refused with the nearest one. What is in one is known when it is first asked."""
+    """MMEngine's, in which a name that is not registered is refused with the nearest one. What is in one is known when
+    it is first asked."""
 
     @property
     def module_dict(self) -> dict[str, type]:
@@ -78,8 +77,6 @@ class ChildRegistry(root.Registry):
         if not str(getattr(module, '__module__', '')).startswith('mmlape.'):
             self.import_from_location()  # ours come first: a name of ours that is taken again is an error, now
         super()._register_module(module, *args, **kwargs)
-        if isinstance(module, type):
-            checked_options(module)
 
 
 def _child(name: str, parent: root.Registry, *rooms: str) -> root.Registry:

@@ -6,8 +6,12 @@ import math
 import pytest
 from mmengine.config import Config
 
+from mmlape.checks import options_of
 from mmlape.engine import check_config
+from mmlape.layers import Block, ConvMlp, LocallyEnhancedMlp, Mlp, NormedMlp, Stem, SwiGLU
+from mmlape.layers.attention import AttentionLayer
 from mmlape.overrides import merge_overrides
+from mmlape.position import AttentionPosition, Joining, PositionEmbedding
 from mmlape.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS
 
 NAN, INF = math.nan, math.inf
@@ -46,7 +50,7 @@ VIT = [
     (dict(num_registers=-1), 'registers must be at least 0, got -1'),
     (dict(num_registers=True), 'registers must be an integer, got True'),
     (dict(with_cp='true'), "with_cp must be True or False, got 'true'"),
-    (dict(final_norm='no'), "final_norm must be True or False, got 'no'"),
+    (dict(final_norm='no'), "final_norm must be True or False or None, got 'no'"),
     (dict(patch_size='16'), "patch_size must be an integer or a pair of integers, got '16'"),
     (dict(patch_size=16.0), 'patch_size must be an integer or a pair of integers, got 16.0'),
     (dict(patch_size=0), 'patch_size must be at least 1, got 0'),
@@ -62,14 +66,14 @@ VIT = [
     (dict(layer_scale='1'), "layer_scale must be True or False, a number or None, got '1'"),
     (dict(drop_rate=1.5), r'drop_rate must be in \[0, 1\), got 1.5'),
     (dict(drop_rate='0.1'), "drop_rate must be a number, got '0.1'"),
-    (dict(drop_path_rate=NAN), r'drop_path_rate must be in \[0, 1\), got nan'),
+    (dict(drop_path_rate=NAN), 'drop_path_rate must be finite, got nan'),
     (dict(attn_drop_rate=-0.1), r'attn_drop_rate must be in \[0, 1\), got -0.1'),
     (dict(drop_rate=True), 'drop_rate must be a number, got True'),
     (dict(frozen_stages=3), 'frozen_stages must be -1 to 2, got 3'),
     (dict(frozen_stages=1.0), 'frozen_stages must be an integer, got 1.0'),
     (dict(out_indices=5), 'out_indices must be -2 to 1, got 5'),
     (dict(out_indices=[1, 1]), r'out_indices must name different layers, got \[1, 1\]'),
-    (dict(out_indices='all'), "out_indices must be an integer, got 'all'"),
+    (dict(out_indices='all'), "out_indices must be an integer or a list of integers, got 'all'"),
     (dict(out_type='featmaps'), "out_type must be one of .*got 'featmaps'; did you mean 'featmap'"),
     (dict(out_type=3), 'out_type must be text or a dict, got 3'),
     (dict(init_cfg='deit'), "init_cfg must be a dict, a list of dicts or None, got 'deit'"),
@@ -139,6 +143,26 @@ VIT = [
     (dict(prefix=dict(cls_tokens=True)), "prefix must have the keys .*did you mean 'cls_token'"),
     (dict(prefix=3), 'prefix must be a dict or None, got 3'),
     (dict(patchsize=16), "'patchsize'; did you mean 'patch_size'"),
+    (dict(mlp=part('ConvMlp')), r'prefix tokens \(cls_token\) need .* no mmlape.ConvMlp in their stage, got'),
+    (
+        dict(inside('RotaryPosition'), attention=part('WideValueAttention')),
+        'WideValueAttention takes a position that is added to scores.*got .*RotaryPosition',
+    ),
+    (dict(prefix=dict(across_layers=part('LayerClassAttention')), with_cls_token=False), 'across_layers=.* class'),
+    (dict(prefix=dict(across_layers=part('Foo'))), "'mmlape.Foo' is not registered"),
+    (dict(prefix=dict(across_layers=dict(num_heads=2))), "across_layers must be a dict with the key 'type', got"),
+    (dict(prefix=dict(across_layers=part('LayerClassAttention', num_layers=9)), out_type='raw'), 'num_layers .* got 9'),
+    (dict(out_type=part('SequencePooling', embed_dims=3)), 'out_type: embed_dims .* must be left out.* got 3'),
+    (dict(norm_cfg={}), "norm_cfg must be a dict with the key 'type', got {}"),
+    (dict(norm_cfg=[{}, None]), "norm_cfg must be a dict with the key 'type', got {}"),
+    (dict(block=part('Block', norm_cfg=part('LN'))), 'block: norm_cfg of mmlape.Block must be left out'),
+    (dict(stem=part('ImageToTokens', norm_cfg={})), "norm_cfg must be a dict with the key 'type', got {}"),
+    (dict(stem=part('ImageToTokens', norm_cfg=dict(type='Foo'))), "norm_cfg must name .* norm of maps.*got .*'Foo'"),
+    (dict(mlp=part('LocallyEnhancedMlp', norm_cfg={})), "norm_cfg must be a dict with the key 'type', got {}"),
+    (norm('DTN', positions='uniform', position_init='random'), "position_init goes with .*got position_init='random'"),
+    (norm('LN', num_features=3), "num_features"),
+    (dict(layer_scale=-1), 'layer_scale must be finite and at least 0, got -1'),
+    (dict(pre_norm={}), "norm_cfg must be a dict with the key 'type', got {}"),
     (dict(embed_dim=16), "unexpected keyword argument 'embed_dim'"),
 ]  # fmt: skip
 PVT = [
@@ -151,7 +175,7 @@ PVT = [
 ]  # fmt: skip
 ADAPTER = [
     (dict(deform_ratio=0), 'deform_ratio must be finite and greater than 0, got 0'),
-    (dict(deform_ratio=NAN), 'deform_ratio must be finite, got nan'),
+    (dict(deform_ratio=NAN), 'deform_ratio must be finite and greater than 0, got nan'),
     (dict(deform_ratio=0.01), 'deformable heads must divide the channels, got .* a ratio of 0.01'),
     (dict(cffn_ratio=-1), 'cffn_ratio must be finite and greater than 0, got -1'),
     (dict(conv_inplanes=0), 'conv_inplanes must be at least 1, got 0'),
@@ -162,6 +186,10 @@ ADAPTER = [
     (dict(norm_cfg=dict(type='BN', eps='1e-5')), "eps must be a number, got '1e-5'"),
     (dict(norm_cfg=dict(type='BN', eps=-1)), 'eps must be finite and greater than 0, got -1'),
     (dict(norm_cfg='BN'), "norm_cfg must be a dict or None, got 'BN'"),
+    (dict(norm_cfg={}), "norm_cfg must be a dict with the key 'type', got {}"),
+    (dict(norm_cfg=dict(type='Foo')), "norm_cfg must name a registered norm of maps.*got .*'Foo'"),
+    (dict(norm_cfg=part('LN2dd')), "did you mean 'mmlape.LN2d'"),
+    (dict(vit=dict(arch=ARCH, img_size=32, out_type='raw')), "vit's out_type must be left out .*got 'raw'"),
     (dict(interaction_indexes=[[0, 1], [1, 1]]), 'interaction_indexes must be pairs .*got'),
     (dict(vit='deit'), "vit must be a dict, got 'deit'"),
     (dict(with_cp=1), 'with_cp must be True or False, got 1'),
@@ -181,6 +209,7 @@ BEYOND = [
     ({'randomness.seed': '1'}, "randomness.seed must be an integer, got '1'"),
     ({'default_hooks.checkpoint.interval': 0}, 'default_hooks.checkpoint.interval must be at least 1, got 0'),
     ({'param_scheduler': [dict(type='LinearLR', start_factor=NAN)]}, 'param_scheduler.0.start_factor must be finite'),
+    ({'custom_hooks.0.maxdecode': 1}, "'maxdecode'; did you mean 'max_decode'"),
     ({'resume': 'yes'}, "resume must be True or False, got 'yes'"),
     (
         {'train_dataloader.dataset.metainfo.classes': ('cat', 'dog', 'cat')},
@@ -210,9 +239,9 @@ MISSPELT = {
     'custom_hooks.interval': "custom_hooks is a list of 1 entries.*it has no 'interval'",
 }
 PARTS = [
-    (HOOKS, part('CheckDataHook', max_decode='all'), "max_decode must be an integer or None, got 'all'"),
-    (HOOKS, part('CheckDataHook', max_decode=-1), 'max_decode must be None or an integer >= 0, got -1'),
-    (HOOKS, part('CheckDataHook', maxdecode=1), "'maxdecode'; did you mean 'max_decode'"),
+    (HOOKS, part('CheckDataHook', max_decode='all'), "max_decode must be an integer, got 'all'"),
+    (HOOKS, part('CheckDataHook', max_decode=-1), 'max_decode must be at least 0, got -1'),
+    (HOOKS, part('CheckDataHook', maxdecode=1), "unexpected keyword argument 'maxdecode'"),
     (HOOKS, part('DTNRatioHook', interval=0), 'interval must be at least 1, got 0'),
     (HOOKS, part('DTNRatioHook', interval=True), 'interval must be an integer, got True'),
     (HOOKS, part('CheckpointHook', intervall=3), "'intervall'; did you mean 'interval'"),
@@ -242,6 +271,42 @@ def test_vit(options, words):
         lambda: MODELS.build({**part('VisionTransformer', arch=ARCH, img_size=32), **options}),
         words,
     )
+
+
+# What the network sets itself, by the base class of a part.
+SIZES = {
+    'stem': (Stem, ('embed_dims', 'grid')),
+    'position': (PositionEmbedding, ('embed_dims', 'grid', 'num_prefix_tokens', 'num_tables')),
+    'joining': (Joining, ('embed_dims', 'depth')),
+    'attention_position': (
+        AttentionPosition,
+        ('embed_dims', 'num_heads', 'grid', 'num_prefix_tokens', 'window_size'),
+    ),
+    'attention': (AttentionLayer, ('embed_dims', 'num_heads')),
+    'mlp': ((Mlp, ConvMlp, LocallyEnhancedMlp, SwiGLU, NormedMlp), ('embed_dims', 'hidden_dims')),
+    'block': (Block, ('embed_dims', 'attn', 'mlp', 'norm_cfg')),
+}
+
+
+def sizes():
+    """The option, the part and the size for all registered parts that take it."""
+    MODELS.import_from_location()
+    for option, (base, names) in SIZES.items():
+        for kind, cls in MODELS.module_dict.items():
+            if issubclass(cls, base):
+                taken = [name for name in names if name in options_of(cls)]
+                if getattr(cls, 'shared', False) and 'window_size' in taken:
+                    taken.remove('window_size')  # it serves layers of any
+                yield from (pytest.param(option, kind, name) for name in taken)
+
+
+@pytest.mark.parametrize(('option', 'kind', 'name'), list(sizes()))
+def test_sizes_are_the_networks(option, kind, name):
+    """They were overwritten in silence."""
+    wrong = part(kind, **{name: 7 if name != 'grid' else (7, 7)})
+    words = f'{option}: {name} of mmlape.{kind} must be left out, the network sets it; got'
+    options = {'arch': ARCH, 'img_size': 32, 'with_cls_token': False, option: wrong}
+    refused(lambda: MODELS.build(part('VisionTransformer', **options)), words)
 
 
 @pytest.mark.parametrize(('options', 'words'), PVT)

@@ -5,20 +5,24 @@ from .base import Backbone
 from .ceit import CeiT
 from .compact import CompactTransformer
 from .levit import LeViT
-from .network import StagedTransformer
+from .network import NetworkOptions, StagedTransformer
 from .position_only import freeze_all_but_position
 from .pvt import PyramidVisionTransformer, PyramidVisionTransformerV2
 from .sequence import SequenceTransformer
+from .spec import UNSET, Parts
 from .stage import Stage
 from .swin import SwinTransformer
 from .t2t import T2TViT
 from .vit import VisionTransformer
 
 __all__ = [
+    'UNSET',
     'Backbone',
     'CeiT',
     'CompactTransformer',
     'LeViT',
+    'NetworkOptions',
+    'Parts',
     'PyramidVisionTransformer',
     'PyramidVisionTransformerV2',
     'SequenceTransformer',

@@ -10,7 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_number, check_option, check_outputs, check_positive_int
+from mmlape.checks import (
+    check_number,
+    check_option,
+    check_options,
+    check_outputs,
+    check_positive_int,
+)
 from mmlape.layers import (
     DeformableAttention,
     Interaction,
@@ -75,6 +81,7 @@ class ViTAdapter(Backbone):
     def __init__(
         self,
         vit: dict,
+        *,
         conv_inplanes: int = 64,
         num_points: int = 4,
         deform_num_heads: int = 6,
@@ -88,6 +95,8 @@ class ViTAdapter(Backbone):
         compile_blocks: bool | dict = False,
         init_cfg: dict | None = None,
     ) -> None:
+        options = dict(vit=vit, interaction_indexes=interaction_indexes, with_cp=with_cp)
+        check_options(ViTAdapter, dict(options, norm_cfg=norm_cfg, init_cfg=init_cfg))
         super().__init__(init_cfg)
         self.with_cp = with_cp
         self.compile_blocks = check_compile_blocks(compile_blocks)
@@ -101,7 +110,7 @@ class ViTAdapter(Backbone):
                 f'got interaction_indexes={interaction_indexes}'
             )
         self.out_indices = check_outputs(out_indices, len(STRIDES), 'maps')
-        norm_cfg = norm_cfg or dict(type='BN')
+        norm_cfg = dict(type='BN') if norm_cfg is None else norm_cfg
         deform = dict(
             num_heads=check_positive_int('deform_num_heads', deform_num_heads),
             num_points=check_positive_int('num_points', num_points),
@@ -214,8 +223,6 @@ class ViTAdapter(Backbone):
 
 
 def _build_vit(vit: dict, **ways: bool | dict) -> StagedTransformer:
-    if not isinstance(vit, dict):
-        raise TypeError(f'vit must be the config of a VisionTransformer, got {vit!r}')
     options = {'type': 'mmlape.VisionTransformer', **vit}
     options.update({name: way for name, way in ways.items() if way is not False})
     built = MODELS.build(options)
@@ -223,6 +230,10 @@ def _build_vit(vit: dict, **ways: bool | dict) -> StagedTransformer:
     if not one_stage or built.counts != 'layers':
         raise TypeError(
             f'vit must build a VisionTransformer or another network of one stage, got {type(built).__name__}'
+        )
+    if built.out_type != 'featmap':
+        raise ValueError(
+            f"vit's out_type must be left out or 'featmap', the adapter makes maps, got {built.out_type!r}"
         )
     if built.out_indices[-1] != built.num_units - 1:
         raise ValueError(f"vit's out_indices must name the last layer, got {built.out_indices}")

@@ -11,10 +11,10 @@ from torch import nn
 
 from mmlape.checks import check_option
 from mmlape.position import PlanKeeper
-from mmlape.registry import MODELS
 from mmlape.runtime.private import is_managed_by_fsdp
 
-from .options import layers_of_units
+from .builder import build_part
+from .spec import layers_of_units
 from .stage import OUTPUTS, Part, Stage
 
 
@@ -267,6 +267,6 @@ def check_vector(out_type: str | dict, out_indices: tuple[int, ...], num_stages:
 
 def build_pooling(out_type: str | dict, embed_dims: int) -> nn.Module | None:
     """The pooling with parameters that an ``out_type`` is the config of, or None for one of :data:`OUTPUTS`."""
-    return (
-        MODELS.build(dict(out_type, embed_dims=embed_dims)) if isinstance(out_type, dict) else None
-    )
+    if not isinstance(out_type, dict):
+        return None
+    return build_part('out_type', out_type, dict(embed_dims=embed_dims))

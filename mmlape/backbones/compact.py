@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Sequence
 
+from torch import nn
+from typing_extensions import Unpack
+
+from mmlape.layout import Grid
 from mmlape.registry import MODELS
 
-from .network import StagedTransformer
+from .network import NetworkOptions, StagedTransformer
+from .spec import UNSET, Parts
 from .vit import PlainTransformer
 
 _COMMON: dict = dict(embed_dims=256, depth=7, num_heads=4, mlp_ratio=2, img_size=32)
@@ -43,7 +48,7 @@ class CompactTransformer(PlainTransformer):
     * ``norm_cfg``: LayerNorm of eps 1e-5 by default. One ``mmlape.DTN`` goes, unless it says otherwise, into both norms
       of all layers; in ViT-Lite of all but the last two, which see the class token. The output has LayerNorm.
     * ``out_indices``: -1 by default, the last layer; ``final_norm``: True.
-    * Short names: ``patch_size`` (4), ``in_channels``, ``with_cls_token``, ``num_registers``, ``prefix_after``,
+    * ``patch_size`` (4), ``in_channels``, ``with_cls_token``, ``num_registers``, ``prefix_after``,
       ``window_size``, ``qkv_bias`` (False).
     """
 
@@ -57,6 +62,28 @@ class CompactTransformer(PlainTransformer):
         norm_cfg=dict(type='mmlape.LN', eps=1e-5),
     )
     pooling, source = dict(type='mmlape.SequencePooling'), 'compact'
+
+    def __init__(
+        self,
+        arch: str | dict | None = None,
+        img_size: int | Grid | None = None,
+        *,
+        patch_size: int | Grid = UNSET,
+        in_channels: int = UNSET,
+        with_cls_token: bool = UNSET,
+        num_registers: int = UNSET,
+        prefix_after: int | None = UNSET,
+        window_size: int | Grid | Sequence[int | Grid | None] | None = UNSET,
+        qkv_bias: bool = UNSET,
+        **common: Unpack[NetworkOptions],
+    ) -> None:
+        prefix = dict(cls_token=with_cls_token, registers=num_registers, after=prefix_after)
+        own = Parts(
+            stem=dict(patch_size=patch_size, in_channels=in_channels),
+            prefix=prefix,
+            attention=dict(window_size=window_size, qkv_bias=qkv_bias),
+        )
+        super().__init__(arch, img_size, own, **common)
 
     def init_parameters(self) -> None:
         """The published initial values: convolutions by their fan-in, a class token of zeros."""

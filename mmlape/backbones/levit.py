@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from typing_extensions import Unpack
+
 from mmlape.checks import check_number, check_positive_int
+from mmlape.layout import Grid
 from mmlape.registry import MODELS
 
-from .network import StagedTransformer
+from .network import NetworkOptions, StagedTransformer
 from .pvt import check_stages
+from .spec import UNSET, Parts
 
 _STAGES = 3
 _SIZES = dict(embed_dims=..., depths=..., num_heads=..., key_dims=..., value_ratio=2, mlp_ratio=2)
@@ -49,7 +55,7 @@ class LeViT(StagedTransformer):
       default. Where DTN goes in LeViT, its paper (ICLR 2022, Tables 10 and 12) does not say: one ``mmlape.DTN`` goes
       here, into all layers, with heads of 32 channels, unless it says otherwise. Other norms stay batch norms.
     * ``out_indices``: (0, 1, 2) by default. There is no norm of the output: heads begin with one.
-    * Short names: ``num_heads``, ``in_channels``.
+    * ``num_heads``, ``in_channels``.
     """
 
     archs, default_arch, sizes = LEVIT_ARCHS, 'levit-128s', _SIZES
@@ -63,10 +69,21 @@ class LeViT(StagedTransformer):
         position=None,
         norm_cfg=dict(type='mmlape.TokenBN'),
     )
-    short = dict(num_heads='arch.num_heads', in_channels='stem.in_channels')
     outputs = (0, 1, 2)
     final_norm = False
     normed_head, source = True, 'levit'
+
+    def __init__(
+        self,
+        arch: str | dict | None = None,
+        img_size: int | Grid | None = None,
+        *,
+        num_heads: Sequence[int] | None = None,
+        in_channels: int = UNSET,
+        **common: Unpack[NetworkOptions],
+    ) -> None:
+        own = Parts(sizes=dict(num_heads=num_heads), stem=dict(in_channels=in_channels))
+        super().__init__(arch, img_size, own, **common)
 
     @classmethod
     def stage_sizes(cls, arch: dict) -> list[dict]:

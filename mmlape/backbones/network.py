@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import is_not
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from mmlape.checks import check_bool, check_grid, check_outputs, check_positive_int
+from mmlape.checks import check_grid, check_options, check_outputs, check_positive_int
 from mmlape.layers.basic import build_dropout
 from mmlape.layout import Layout
 from mmlape.norm import build_token_norm
 from mmlape.runtime.compile import check_compile_blocks
-from mmlape.signatures import check_type
 
 from .base import (
     DENSE,
@@ -27,31 +27,47 @@ from .base import (
     frozen_parts,
     frozen_tokens,
 )
-from .build import (
-    build_across_layers,
-    build_blocks,
-    build_first_norm,
-    build_inside,
-    build_position,
-    build_stem,
-    init_linear,
+from .builder import build_across_layers, build_first_norm, build_stage, init_linear
+from .spec import (
+    LAYER_NORM,
+    NO_PARTS,
+    NormPlaces,
+    Parts,
+    PrefixSpec,
+    StageSpec,
+    find_arch,
+    given_over,
+    layers_of_units,
+    place_norms,
+    plan_prefix,
+    plan_stages,
 )
-from .options import LAYER_NORM, NormPlaces, given_over, layers_of_units, sort_options
-from .spec import ARCH_OPTIONS, PrefixSpec, Recipe, StageSpec, find_arch
 from .stage import OUTPUTS, Stage
 
-# Options of every network with their defaults; a family's own come from its class attributes.
-_COMMON = dict(
-    out_type='featmap',
-    drop_rate=0.0,
-    attn_drop_rate=0.0,
-    drop_path_rate=0.0,
-    pre_norm=False,
-    frozen_stages=-1,
-    with_cp=False,
-    compile_blocks=False,
-    init_cfg=None,
-)
+
+class NetworkOptions(TypedDict, total=False):
+    """Options of every network, see :class:`StagedTransformer`."""
+
+    position: dict | Sequence[dict | None] | Literal[False] | None
+    joining: dict | Sequence[dict] | None
+    attention_position: dict | Sequence[dict | None] | Literal[False] | None
+    norm_cfg: dict | Sequence | None
+    stem: dict | Sequence[dict] | None
+    prefix: dict | None
+    attention: dict | Sequence | None
+    mlp: dict | Sequence | None
+    block: dict | Sequence | None
+    out_type: str | dict
+    out_indices: int | Sequence[int]
+    final_norm: bool | None
+    pre_norm: dict | bool
+    drop_rate: float
+    attn_drop_rate: float
+    drop_path_rate: float
+    frozen_stages: int
+    with_cp: bool
+    compile_blocks: bool | dict
+    init_cfg: dict | list[dict] | None
 
 
 class StagedTransformer(Backbone):
@@ -64,7 +80,6 @@ class StagedTransformer(Backbone):
     * ``parts``: default configs of ``stem``, ``attention``, ``mlp``, ``block``; of ``position``, ``joining``,
       ``attention_position`` and ``prefix`` where they differ from none, ``mmlape.DefaultJoining``, none and none;
       ``norm_cfg`` is its LayerNorm, which stands wherever no other norm goes.
-    * ``short``: names under which users give options of parts, ``{'patch_size': 'stem.patch_size'}``.
     * ``carries_position``: whether one position given to all stages is that of the first, from where it goes on.
     * ``norm_places``: where a norm goes that one ``norm_cfg`` names; ``norm_covers_output``: whether the norm of the
       output is of the kind of the last layer's, else it is LayerNorm.
@@ -77,6 +92,9 @@ class StagedTransformer(Backbone):
       own. ``normed_head``: whether its heads begin with a batch norm. ``source``: the format
       (:mod:`mmlape.checkpoints`) of classifiers' weights that are not our own.
     * ``names``: under which name a module is kept, with the number of its stage.
+
+    Its constructor names the options that are its own, hands those of parts on as :class:`Parts`, and takes those of
+    every network as ``**common``.
 
     Args:
         arch: Name of an architecture, or a dict with its sizes; it may hold any of the following, and ``norm_places``.
@@ -103,7 +121,8 @@ class StagedTransformer(Backbone):
         attention: Config of the attention layers: one, a list with one for each stage, or for each layer.
         mlp: Config of the feed-forward networks, likewise; its ``ratio`` is that of hidden channels to C.
         block: Config of the blocks, likewise.
-        options: Short names of options of parts (see the family), and
+        own: For families: options of parts by names of the family's own.
+        common: Any of the above, and
 
             * ``out_type``: ``'featmap'`` (default): maps ``(B, C, H, W)``; ``'raw'``: tokens ``(B, P + H * W, C)``;
               ``'featmap_and_prefix'``: pairs of map and prefix tokens ``(B, P, C)``. For classifiers: ``'cls_token'``
@@ -142,7 +161,6 @@ class StagedTransformer(Backbone):
         position=dict(type='mmlape.LearnedPosition'),
         norm_cfg=LAYER_NORM,
     )
-    short: ClassVar[Mapping[str, str]] = {}
     carries_position: ClassVar[bool] = False
     norm_places: ClassVar[NormPlaces] = {}
     norm_covers_output: ClassVar[bool] = False
@@ -166,56 +184,52 @@ class StagedTransformer(Backbone):
         self,
         arch: str | dict | None = None,
         img_size: int | tuple[int, int] | None = None,
-        position: dict | Sequence[dict | None] | Literal[False] | None = None,
-        joining: dict | Sequence[dict] | None = None,
-        attention_position: dict | Sequence[dict | None] | Literal[False] | None = None,
-        norm_cfg: dict | Sequence | None = None,
-        stem: dict | Sequence[dict] | None = None,
-        prefix: dict | None = None,
-        attention: dict | Sequence | None = None,
-        mlp: dict | Sequence | None = None,
-        block: dict | Sequence | None = None,
-        **options: Any,
+        own: Parts = NO_PARTS,
+        **common: Unpack[NetworkOptions],
     ) -> None:
-        given = dict(
-            position=position, joining=joining, attention_position=attention_position, norm_cfg=norm_cfg,
-            stem=stem, prefix=prefix, attention=attention, mlp=mlp, block=block,
-        )  # fmt: skip
-        common = dict(_COMMON, out_indices=self.outputs, final_norm=self.final_norm)
-        own, short = sort_options(type(self), options, common, self.short)
-        check_type('init_cfg', own['init_cfg'], dict | list[dict] | None)
-        check_type('out_type', own['out_type'], str | dict)
-        super().__init__(own['init_cfg'])
+        check_options(type(self), dict(common, arch=arch, img_size=img_size))
+        super().__init__(common.get('init_cfg'))
         self.arch_name = arch if isinstance(arch, str) else None
-        self.arch, parts = self.resolve_arch(arch, short.pop('arch', {}))
-        own.update({k: parts[k] for k in ARCH_OPTIONS if k in parts and k not in options})
-        if own['final_norm'] is not None:
-            check_bool('final_norm', own['final_norm'])
-        given = {name: given_over(parts.get(name), value) for name, value in given.items()}
+        self.arch, default = self.resolve_arch(arch, own.sizes)
+        options: dict[str, Any] = {**default, **common}
+        for name in default.keys() & common.keys():
+            options[name] = given_over(default[name], options[name])
         sizes = self.stage_sizes(self.arch)
-        if self.carries_position and isinstance(given['position'], dict):
+        if self.carries_position and isinstance(options.get('position'), dict):
             merged = dict(type='mmlape.MergedPosition')
-            given['position'] = [given['position'], *[merged] * (len(sizes) - 1)]
+            options['position'] = [options['position'], *[merged] * (len(sizes) - 1)]
         dims = [size['embed_dims'] for size in sizes]
         self.embed_dims: Any = dims if self.counts == 'stages' else dims[0]
-        self.with_cp = check_bool('with_cp', own['with_cp'])
-        self.compile_blocks = check_compile_blocks(own['compile_blocks'])
-        built = self._count(sizes, own['out_indices'])
+        self.with_cp = options.get('with_cp', False)
+        self.compile_blocks = check_compile_blocks(options.get('compile_blocks', False))
+        built = self._count(sizes, options.get('out_indices', self.outputs))
         self.frozen_stages = check_positive_int(
-            'frozen_stages', own['frozen_stages'], minimum=-1, maximum=self.num_units
+            'frozen_stages', options.get('frozen_stages', -1), minimum=-1, maximum=self.num_units
         )
-        places = parts.get('norm_places', self.norm_places)
-        recipe = Recipe(sizes, self.parts, given, short, own, places, self.norm_covers_output)
-        specs, output_norm = recipe.plan(built)
-        self.drop_path_rate = own['drop_path_rate']
-        out_type, pooled = own['out_type'], parts.get('pooling', self.pooling)
+        plain, places = self.parts['norm_cfg'], options.get('norm_places', self.norm_places)
+        norms, output_norm = place_norms(
+            options.get('norm_cfg'), plain, places, sizes, built, self.norm_covers_output
+        )
+        prefix = plan_prefix(self.parts, options.get('prefix'), own, norms[-1], built[-1])
+        specs = plan_stages(sizes, self.parts, options, own, built, prefix)
+        self.drop_path_rate = options.get('drop_path_rate', 0.0)
+        out_type, pooled = options.get('out_type', 'featmap'), default.get('pooling', self.pooling)
         self.out_type = pooled if out_type == 'pooled' else out_type
         self._check_outputs(specs[-1].prefix)
-        img_size = parts.get('img_size', 224) if img_size is None else img_size
-        self._build(specs, check_grid('img_size', img_size), own['drop_rate'], own['final_norm'])
-        first_norm = build_first_norm(own['pre_norm'], self.parts['norm_cfg'], dims[0], self.counts)
+        self.drop_after_position = build_dropout('drop_rate', options.get('drop_rate', 0.0))
+        final_norm = options.get('final_norm', self.final_norm)
+        grid = check_grid(
+            'img_size', default.get('img_size', 224) if img_size is None else img_size
+        )
+        self.num_stages = len(specs)
+        for number, spec in enumerate(specs):
+            channels = specs[number - 1].embed_dims if number else None
+            stage = build_stage(spec, norms[number], channels, grid)
+            grid = self._add_stage(number, spec, stage, grid, final_norm)
+        self.grid = grid
+        first_norm = build_first_norm(options.get('pre_norm', False), plain, dims[0], self.counts)
         self.add_module(self.names['first_norm'], first_norm)
-        self._finish(specs[-1], own['final_norm'], output_norm)
+        self._finish(specs[-1], final_norm, output_norm)
         self.init_parameters()
         self.freeze()
 
@@ -318,8 +332,9 @@ class StagedTransformer(Backbone):
         stages = self.stages()
         parts = [part for stage in stages for part in (stage.embed, stage.blocks)]
         for part in (*parts, self.across_layers):
-            if part is not None:
-                part.apply(init_linear)
+            for module in () if part is None else part.modules():
+                if isinstance(module, nn.Linear):
+                    init_linear(module)
 
     def frozen_modules(self) -> list[nn.Module]:
         """The first ``frozen_stages`` layers or stages with what serves them, and what makes the first tokens."""
@@ -346,36 +361,28 @@ class StagedTransformer(Backbone):
         if by_stage:
             check_vector(self.out_type, self.out_indices, self.num_units)
 
-    def _build(
+    def _add_stage(
         self,
-        specs: list[StageSpec],
+        number: int,
+        spec: StageSpec,
+        modules: dict[str, Any],
         grid: tuple[int, int],
-        drop_rate: float,
         final_norm: bool | None,
-    ) -> None:
-        """Build the stages, under their names."""
-        self.num_stages = len(specs)
-        self.drop_after_position = build_dropout('drop_rate', drop_rate)
-        channels = specs[0].stem.get('in_channels', 3)
-        for number, spec in enumerate(specs, start=1):
-            names = {part: name.format(number) for part, name in self.names.items()}
-            stem = build_stem(spec.stem, channels, spec.embed_dims, grid)
-            self.add_module(names['embed'], stem)
-            grid = stem.grid_of(grid)
-            self._add_prefix(spec)
-            if spec.position is not None:
-                self.add_module(names['position'], build_position(spec, grid))
-                table = {names['table']: f'{names["position"]}.embedding.pos_embed'}
-                alias_state_dict(self, table)
-            shared, own = build_inside(spec, grid)
-            if shared is not None:
-                self.add_module(names['inside'], shared)
-            self.add_module(names['blocks'], build_blocks(spec, own))
-            if self.stage_norm or self._has_map_norm(number - 1, final_norm):
-                norm = build_token_norm(self.parts['norm_cfg'], spec.embed_dims)
-                self.add_module(names['norm'], norm)
-            channels = spec.embed_dims
-        self.grid = grid
+    ) -> tuple[int, int]:
+        """Put the modules of a stage on ``grid`` under their names; return the grid of its tokens."""
+        names = {part: name.format(number + 1) for part, name in self.names.items()}
+        self.prefix_names, self.prefix_after = tuple(spec.prefix.sizes), spec.prefix.after
+        for name, token in modules.pop('prefix').items():
+            setattr(self, name, token)
+        for part, module in modules.items():
+            if module is not None:
+                self.add_module(names[part], module)
+        if spec.position is not None:
+            alias_state_dict(self, {names['table']: f'{names["position"]}.embedding.pos_embed'})
+        if self.stage_norm or self._has_map_norm(number, final_norm):
+            norm = build_token_norm(self.parts['norm_cfg'], spec.embed_dims)
+            self.add_module(names['norm'], norm)
+        return modules['embed'].grid_of(grid)
 
     def _has_map_norm(self, unit: int, final_norm: bool | None) -> bool:
         """Whether the map of a unit gets a norm of its own, which the norm of the last output replaces."""
@@ -387,13 +394,6 @@ class StagedTransformer(Backbone):
         """The norm of an output's map alone."""
         return getattr(self, self.names['norm'].format(unit + 1), None) if self.map_norm else None
 
-    def _add_prefix(self, spec: StageSpec) -> None:
-        """Prefix tokens, which the last stage alone has."""
-        self.prefix_names, self.prefix_after = tuple(spec.prefix.sizes), spec.prefix.after
-        for name, size in spec.prefix.sizes.items():
-            token = nn.Parameter(torch.zeros(1, size, spec.embed_dims))
-            setattr(self, name, nn.init.trunc_normal_(token, std=0.02))
-
     def _finish(self, last: StageSpec, final_norm: bool | None, output_norm: dict) -> None:
         """What the class tokens of all layers make, the output norm and the pooling."""
         ends = self.num_units - 1 in self.out_indices
@@ -402,7 +402,7 @@ class StagedTransformer(Backbone):
             raise ValueError(
                 f'across_layers needs a network counted by layers, {type(self).__name__} is by stages'
             )
-        self.across_layers = build_across_layers(last) if shown else None
+        self.across_layers = build_across_layers(last, shown)
         self.pool = build_pooling(self.out_type, last.embed_dims)
         wanted = self.out_type not in DENSE if final_norm is None else final_norm
         self.norm = build_token_norm(output_norm, last.embed_dims) if wanted and ends else None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from torch import nn
+from typing_extensions import Unpack
 
 from mmlape.checks import check_number, check_positive_int
+from mmlape.layout import Grid
 from mmlape.registry import MODELS
 
-from .network import StagedTransformer
-from .options import spread
+from .network import NetworkOptions, StagedTransformer
+from .spec import UNSET, Parts, spread
 
 _COMMON = dict(
     embed_dims=[64, 128, 320, 512],
@@ -65,7 +68,7 @@ class PyramidVisionTransformer(StagedTransformer):
     * ``out_type``: vectors, for classifiers, need ``out_indices=3``, and are those after a LayerNorm (eps 1e-6) named
       ``norm``, as published.
     * ``out_indices``: (0, 1, 2, 3) by default.
-    * Short names: ``num_heads`` (of the four stages in place of the architecture's [1, 2, 5, 8]; [4, 4, 5, 8] in the
+    * ``num_heads`` (of the four stages in place of the architecture's [1, 2, 5, 8]; [4, 4, 5, 8] in the
       published DTN-PVT), ``in_channels``, ``with_cls_token``, ``qkv_bias``.
     """
 
@@ -77,17 +80,30 @@ class PyramidVisionTransformer(StagedTransformer):
         attention=dict(type='mmlape.SpatialReductionAttention'),
         position=dict(type='mmlape.LearnedPosition', resize='bilinear'),
     )
-    short = dict(
-        num_heads='arch.num_heads',
-        in_channels='stem.in_channels',
-        with_cls_token='prefix.cls_token',
-        qkv_bias='attention.qkv_bias',
-    )
     norm_places = {'mmlape.DTN': _DTN_PLACES}
     outputs = (0, 1, 2, 3)
     pooling, source = 'cls_token', 'pvt'
     # Sides of the patches of each stage in pixels of its input.
     patch_sizes = STRIDES
+
+    def __init__(
+        self,
+        arch: str | dict | None = None,
+        img_size: int | Grid | None = None,
+        *,
+        num_heads: Sequence[int] | None = None,
+        in_channels: int = UNSET,
+        with_cls_token: bool = UNSET,
+        qkv_bias: bool = UNSET,
+        **common: Unpack[NetworkOptions],
+    ) -> None:
+        own = Parts(
+            sizes=dict(num_heads=num_heads),
+            stem=dict(in_channels=in_channels),
+            prefix=dict(cls_token=with_cls_token),
+            attention=dict(qkv_bias=qkv_bias),
+        )
+        super().__init__(arch, img_size, own, **common)
 
     @classmethod
     def stage_sizes(cls, arch: dict) -> list[dict]:
@@ -126,16 +142,28 @@ class PyramidVisionTransformerV2(PyramidVisionTransformer):
 
     archs, default_arch = PVTV2_ARCHS, 'b2'
     parts = dict(PyramidVisionTransformer.parts, mlp=dict(type='mmlape.ConvMlp'), position=None)
-    short = dict(
-        num_heads='arch.num_heads',
-        in_channels='stem.in_channels',
-        qkv_bias='attention.qkv_bias',
-        # Linear attention brings a ReLU with it, as published.
-        linear='attention.linear mlp.extra_relu',
-    )
     patch_sizes = (7, 3, 3, 3)
     stage_norm, final_norm = True, False
     pooling = 'avg'
+
+    def __init__(
+        self,
+        arch: str | dict | None = None,
+        img_size: int | Grid | None = None,
+        *,
+        num_heads: Sequence[int] | None = None,
+        in_channels: int = UNSET,
+        qkv_bias: bool = UNSET,
+        linear: bool = UNSET,
+        **common: Unpack[NetworkOptions],
+    ) -> None:
+        own = Parts(
+            sizes=dict(num_heads=num_heads),
+            stem=dict(in_channels=in_channels),
+            attention=dict(qkv_bias=qkv_bias, linear=linear),
+            mlp=dict(extra_relu=linear),  # linear attention brings a ReLU with it, as published
+        )
+        StagedTransformer.__init__(self, arch, img_size, own, **common)
 
     def init_parameters(self) -> None:
         """The published initial values, convolutions by their fan-out."""

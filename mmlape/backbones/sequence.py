@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from torch import nn
+from typing_extensions import Unpack
 
+from mmlape.layout import Grid
 from mmlape.registry import MODELS
 
-from .network import StagedTransformer
+from .network import NetworkOptions, StagedTransformer
+from .spec import UNSET, Parts
 from .vit import PlainTransformer
 
 SEQUENCE_ARCHS: dict[str, dict] = {
@@ -32,7 +35,7 @@ class SequenceTransformer(PlainTransformer):
       before the first layer whatever the norm.
     * ``norm_cfg``: of all layers and the output, DTN too; the class token, which is nowhere, gets a LayerNorm from it.
     * ``out_indices``: -1 by default, the last layer; ``final_norm``: True.
-    * Short names: ``vocab_size`` (16), ``padding_id`` (0), ``with_cls_token``, ``num_registers``, ``prefix_after``,
+    * ``vocab_size`` (16), ``padding_id`` (0), ``with_cls_token``, ``num_registers``, ``prefix_after``,
       ``qkv_bias`` (False).
     """
 
@@ -44,16 +47,28 @@ class SequenceTransformer(PlainTransformer):
         position=dict(type='mmlape.SinusoidalPosition'),
         prefix=dict(cls_token=True, after=0),
     )
-    short = dict(
-        vocab_size='stem.vocab_size',
-        padding_id='stem.padding_id',
-        with_cls_token='prefix.cls_token',
-        num_registers='prefix.registers',
-        prefix_after='prefix.after',
-        qkv_bias='attention.qkv_bias',
-    )
     norm_covers_output = True
     pooling = 'cls_token'
+
+    def __init__(
+        self,
+        arch: str | dict | None = None,
+        img_size: int | Grid | None = None,
+        *,
+        vocab_size: int = UNSET,
+        padding_id: int | None = UNSET,
+        with_cls_token: bool = UNSET,
+        num_registers: int = UNSET,
+        prefix_after: int | None = UNSET,
+        qkv_bias: bool = UNSET,
+        **common: Unpack[NetworkOptions],
+    ) -> None:
+        own = Parts(
+            stem=dict(vocab_size=vocab_size, padding_id=padding_id),
+            prefix=dict(cls_token=with_cls_token, registers=num_registers, after=prefix_after),
+            attention=dict(qkv_bias=qkv_bias),
+        )
+        super().__init__(arch, img_size, own, **common)
 
     def init_parameters(self) -> None:
         """Long-Range Arena's initial values: linear layers by Xavier's uniform law, a class token of zeros."""

@@ -1,47 +1,57 @@
-"""From a family, an architecture and a user's options to plain data: what every stage and layer is to be built of."""
+"""From options to plain data: what every stage and layer is to be built of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from mmlape.checks import check_bool, check_keys, check_option, check_positive_int, check_rate
-from mmlape.signatures import check_type
-
-from .options import (
-    NormPlaces,
-    check_norm_is_built,
-    filtered_layers,
-    linear_rates,
-    merged,
-    per_layer,
-    place_norms,
-    resolve_prefix_after,
-    spread,
+from mmlape.checks import (
+    check_bool,
+    check_keys,
+    check_layers,
+    check_option,
+    check_options,
+    check_positive_int,
+    check_rate,
 )
+from mmlape.norm import norm_class
 
-# The parts of a layer, each one config for all layers, or a list.
+# The default of an option that is the architecture's, or the family's, unless a user gives it.
+UNSET: Any = ...
+LAYER_NORM = dict(type='mmlape.LN', eps=1e-6)
+# Where a norm goes unless a norm_cfg says so, by its type: one for all stages, or one each.
+NormPlaces = Mapping[str, 'dict | Sequence[dict | None]']
+# What is one config for all layers, or a list; what is one for each stage.
 LAYER_PARTS = ('attention', 'mlp', 'block')
-# What is one config for each stage.
-STAGE_PARTS = ('stem', 'position', 'joining', 'attention_position')
-# Options of the network of which an arch may have defaults.
-ARCH_OPTIONS = ('pre_norm', 'final_norm')
+STAGE_PARTS = ('position', 'joining', 'attention_position')
 # What an arch may say besides its sizes: defaults of the options of the same name.
 ARCH_PARTS = (
-    *STAGE_PARTS, *LAYER_PARTS, *ARCH_OPTIONS, 'prefix', 'norm_cfg', 'norm_places', 'img_size', 'pooling'
+    'stem', *STAGE_PARTS, *LAYER_PARTS, 'pre_norm', 'final_norm', 'prefix', 'norm_cfg', 'norm_places', 'img_size',
+    'pooling',
 )  # fmt: skip
 PREFIX = dict(cls_token=False, dist_token=False, registers=0, after=None, across_layers=None)
+# What a norm_cfg says besides options of the norm's class.
+NO_OPTIONS = ('type', 'requires_grad')
+Options = Mapping[str, Any]
+Layers = list[list[dict]]
 
 
 @dataclass(frozen=True)
-class LayerSpec:
-    """A block: configs of its parts, which are without sizes."""
+class Parts:
+    """Options of parts for which a network has names of its own (``patch_size``), :data:`UNSET` where they are not
+    given; they come before the configs of the parts. Of layers, a list has one value for each. ``sizes`` are the
+    architecture's, None where they stay as they are."""
 
-    attention: dict
-    mlp: dict
-    block: dict
-    norm: dict
+    sizes: Options = field(default_factory=dict)
+    stem: Options = field(default_factory=dict)
+    attention: Options = field(default_factory=dict)
+    mlp: Options = field(default_factory=dict)
+    block: Options = field(default_factory=dict)
+    prefix: Options = field(default_factory=dict)
+
+
+NO_PARTS = Parts()
 
 
 @dataclass(frozen=True)
@@ -54,26 +64,20 @@ class PrefixSpec:
         across_layers: Config of what makes the class token of the output from those after every layer, or None.
     """
 
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, int] = field(default_factory=dict)
     after: int = 0
     across_layers: dict | None = None
+
+    @property
+    def count(self) -> int:
+        """Number ``P`` of tokens."""
+        return sum(self.sizes.values())
 
 
 @dataclass(frozen=True)
 class StageSpec:
-    """A stage.
-
-    Attributes:
-        embed_dims: Channels ``C``.
-        num_heads: Heads of the attention.
-        depth: Layers of the architecture, of which ``layers`` are built.
-        stem: Config of what makes its tokens.
-        position: Config of the embedding, or None.
-        joining: Config of how it joins.
-        attention_position: Config of the position inside the attention, or None.
-        layers: Its blocks.
-        prefix: Its prefix tokens.
-    """
+    """What a stage is built of: configs without sizes. ``depth`` layers are built; ``layers`` has a config for each by
+    the name of the part; ``position`` and ``attention_position`` may be None."""
 
     embed_dims: int
     num_heads: int
@@ -82,15 +86,15 @@ class StageSpec:
     position: dict | None
     joining: dict
     attention_position: dict | None
-    layers: tuple[LayerSpec, ...]
+    layers: Mapping[str, list[dict]]
     prefix: PrefixSpec
 
 
 def find_arch(
     arch: str | dict | None,
     archs: Mapping[str, dict],
-    sizes: Mapping[str, Any],
-    override: Mapping[str, Any],
+    sizes: Options,
+    override: Options,
 ) -> tuple[dict, dict]:
     """Sizes of an architecture, and the parts that it names.
 
@@ -98,7 +102,7 @@ def find_arch(
         arch: A name in ``archs``, or a dict.
         archs: Architectures by name.
         sizes: Keys of the sizes, with the default of those that may be left out, else ``...``.
-        override: Sizes in place of the architecture's.
+        override: Sizes instead of the architecture's.
 
     Raises:
         ValueError: If the name is unknown, or keys are unknown or missing.
@@ -116,162 +120,273 @@ def find_arch(
     return dict(check_keys('arch', {**defaults, **rest, **given}, sizes)), parts
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """All that is said about a network, by its family, its architecture and the user.
+def extends(config: Any, default: Any) -> bool:
+    """Whether a config takes what it does not name from ``default``: it is of the same type, or names none."""
+    both = isinstance(config, Mapping) and isinstance(default, Mapping)
+    return both and config.get('type', default.get('type')) == default.get('type')
 
-    Attributes:
+
+def merged(*configs: Mapping | None) -> dict:
+    """Options of a part, the later config's before the earlier's; another ``type`` takes none of the earlier's."""
+    result: dict = {}
+    for config in configs:
+        if config:
+            known = {name: value for name, value in config.items() if value is not UNSET}
+            result = {**result, **known} if extends(config, result) else known
+    return result
+
+
+def given_over(default: Any, given: Any) -> Any:
+    """A user's config of parts over an architecture's: options that it does not name stay, if it is of the same type.
+
+    Args:
+        default: The architecture's, or None.
+        given: The user's: a dict, a list of dicts, None for the architecture's, or anything else instead of it.
+    """
+    if given is None:
+        return default
+    if isinstance(given, (list, tuple)) and isinstance(default, dict):
+        return [given_over(default, entry) for entry in given]
+    return {**default, **given} if extends(given, default) else given
+
+
+def spread(name: str, value: Any, count: int, kind: str) -> list:
+    """One entry for each of ``count`` ``kind`` (stages, layers) from one for all, or a list of as many."""
+    if not isinstance(value, (list, tuple)):
+        return [value] * count
+    if len(value) != count:
+        raise ValueError(f'{name} must have one entry for each of {count} {kind}, got {value}')
+    return list(value)
+
+
+def layers_of_units(units: int, depths: Sequence[int], counts: str) -> list[int]:
+    """How many layers of each stage of ``depths`` layers are among the first so many ``counts``, layers or stages."""
+    if counts == 'stages':
+        return [depth * (number < units) for number, depth in enumerate(depths)]
+    starts = [sum(depths[:number]) for number in range(len(depths))]
+    return [min(max(units - start, 0), depth) for start, depth in zip(starts, depths)]
+
+
+def place_norms(
+    norm_cfg: Any,
+    plain: dict,
+    places: NormPlaces,
+    sizes: Sequence[dict],
+    built: Sequence[int],
+    covers_output: bool,
+) -> tuple[Layers, dict]:
+    """Config of the norms of each layer of each stage, and of the norm of the output.
+
+    Args:
+        norm_cfg: None for ``plain``; one for all; or a list with one for each stage (where there are several), of which
+            each may be a list with one for each layer; that of an only stage may have one entry more, for the output.
+            Its key ``layers`` (a number of first layers, negative for all but so many last ones, or a list) says where
+            in a stage it goes; ``plain`` is elsewhere. Without that key it goes where ``places`` says, else everywhere.
+        plain: The LayerNorm of the family.
+        places: Options of a norm by its type, which ``norm_cfg`` overrides, for one given to all; None for a stage that
+            keeps ``plain``.
+        sizes: Of each stage ``depth`` and ``num_heads``: the heads of a norm by heads that does not name its own.
+        built: Number of layers of each stage that are built.
+        covers_output: Whether one for all layers is that of the output too, else it is ``plain``.
+    """
+    listed = isinstance(norm_cfg, (list, tuple))
+    if listed:
+        single = len(sizes) == 1
+        given = [norm_cfg] if single else spread('norm_cfg', norm_cfg, len(sizes), 'stages')
+    else:
+        config = plain if norm_cfg is None else norm_cfg
+        entries = spread('norm_places', _places_of(config, places), len(sizes), 'stages')
+        given = [None if entry is None else {**entry, **config} for entry in entries]
+    placed, reached = [], False
+    for config, size, count in zip(given, sizes, built):
+        depth, own_output = size['depth'], covers_output
+        if isinstance(config, (list, tuple)):
+            own_output = len(sizes) == 1 and len(config) == depth + 1
+            rows = [*spread('norm_cfg', config, depth + own_output, 'layers'), plain][: depth + 1]
+        else:
+            config = plain if config is None else config
+            norm_class(config)  # it is a dict
+            config = dict(config)
+            named = _layers_of_norm(config.pop('layers', None), depth)
+            reached = reached or min(named) < count
+            rows = [config if layer in named else plain for layer in range(depth + 1)]
+        rows = [plain if row is None else row for row in rows]
+        distinct = {id(row): row for row in rows}
+        for key, row in distinct.items():
+            cls = norm_class(row)
+            check_options(cls, {k: v for k, v in row.items() if k not in NO_OPTIONS})
+            distinct[key] = {'num_heads': size['num_heads'], **row} if cls.by_head else row
+        placed.append([distinct[id(row)] for row in rows])
+    layers = None if listed or norm_cfg is None else norm_cfg.get('layers')
+    if layers is not None and not reached:
+        raise ValueError(
+            f'norm_cfg names the layers {layers}, of which none is built: out_indices end before'
+        )
+    return [norms[:-1] for norms in placed], placed[-1][-1] if own_output else plain
+
+
+def _places_of(norm_cfg: dict, places: NormPlaces) -> dict | Sequence[dict | None]:
+    """Where a norm goes by its type; everywhere by default."""
+    cls = norm_class(norm_cfg)
+    return next((place for name, place in places.items() if norm_class(dict(type=name)) is cls), {})
+
+
+def _layers_of_norm(layers: Any, depth: int) -> Sequence[int]:
+    """Where in a stage one norm for all layers goes by its key; ``depth`` is the output."""
+    if layers is None:
+        return range(depth + 1)
+    if isinstance(layers, int) and layers < 0:
+        layers = max(depth + layers, 1)
+    return check_layers('norm_cfg layers', layers, depth)
+
+
+def plan_stages(
+    sizes: Sequence[dict],
+    family: Options,
+    options: Options,
+    own: Parts,
+    built: Sequence[int],
+    prefix: PrefixSpec,
+) -> list[StageSpec]:
+    """The stages to build.
+
+    Args:
         sizes: For each stage ``embed_dims``, ``depth``, ``num_heads``, and options of its parts under their names.
         family: Default configs of the parts.
-        given: The user's configs, where None those of the architecture.
-        short: Options of parts given by short names.
-        rates: ``drop_rate``, ``attn_drop_rate`` and ``drop_path_rate``.
-        norm_places: See :func:`~mmlape.backbones.options.place_norms`.
-        norm_covers_output: Likewise, ``covers_output``.
+        options: The user's, over the architecture's.
+        own: Those given by names of the network's own.
+        built: Number of layers of each stage that are built.
+        prefix: Prefix tokens of the last stage.
+
+    Raises:
+        ValueError: If a list has not one entry for each stage or layer, a value is out of range, or what is named
+            is not built.
     """
-
-    sizes: Sequence[dict]
-    family: Mapping[str, Any]
-    given: Mapping[str, Any]
-    short: Mapping[str, dict]
-    rates: Mapping[str, Any]
-    norm_places: NormPlaces
-    norm_covers_output: bool
-
-    def plan(self, built: Sequence[int]) -> tuple[list[StageSpec], dict]:
-        """The stages to build, of which the first ``built`` layers each are wanted, and the config of the output's
-        norm.
-
-        Raises:
-            ValueError: If a list has not one entry for each stage or layer, a value is out of range, or what is named
-                is not built.
-        """
-        depths, heads = ([size[key] for size in self.sizes] for key in ('depth', 'num_heads'))
-        given, plain = self.given['norm_cfg'], self.family['norm_cfg']
-        norms, output_norm = place_norms(
-            given, depths, heads, self.norm_places, plain, self.norm_covers_output
-        )
-        check_norm_is_built(given, norms, built, plain)
-        layers, prefix = self._layers(norms), self._prefix(norms[-1], built[-1])
-        stages = [
-            self._stage(number, tuple(layers[number][:count]), prefix)
-            for number, count in enumerate(built)
-            if count
-        ]
-        joining = self.given['joining']
-        if joining is not None and all(stage.position is None for stage in stages):
-            raise ValueError(
-                f'joining={joining} has nothing to join: the network has no position of its own, give a position too'
+    layers = {name: _plan_layers(name, sizes, family, options, own) for name in LAYER_PARTS}
+    stems = spread('stem', options.get('stem'), len(sizes), 'stages')
+    stages = []
+    for number, (size, count) in enumerate(zip(sizes, built)):
+        if not count:
+            continue
+        stem = merged(family['stem'], size.get('stem'), stems[number], own.stem)
+        if number:  # what it is given is the map of the stage before
+            stem.pop('in_channels', None)
+        where = number, len(sizes), size['depth'], count
+        parts = {name: _of_stage(name, options, family, *where) for name in STAGE_PARTS}
+        joining = parts.pop('joining') or dict(type='mmlape.DefaultJoining')
+        stages.append(
+            StageSpec(
+                size['embed_dims'],
+                size['num_heads'],
+                count,
+                stem=stem,
+                joining=joining,
+                layers={name: rows[number][:count] for name, rows in layers.items()},
+                prefix=prefix if number == len(sizes) - 1 else PrefixSpec(),
+                **parts,
             )
-        return stages, output_norm
-
-    def _stage(self, number: int, layers: tuple[LayerSpec, ...], prefix: PrefixSpec) -> StageSpec:
-        size = self.sizes[number]
-        parts = {name: self._of_stage(name, number) for name in STAGE_PARTS}
-        for name in ('joining', 'attention_position'):
-            parts[name] = filtered_layers(name, parts[name], size['depth'], len(layers))
-        stem = merged(
-            self.family['stem'], size.get('stem'), parts.pop('stem'), self.short.get('stem')
         )
-        is_last = number == len(self.sizes) - 1
-        return StageSpec(
-            size['embed_dims'],
-            size['num_heads'],
-            size['depth'],
-            stem=stem,
-            position=parts['position'],
-            joining=parts['joining'] or dict(type='mmlape.DefaultJoining'),
-            attention_position=parts['attention_position'],
-            layers=layers,
-            prefix=prefix if is_last else PrefixSpec({}),
+    if options.get('joining') is not None and not any(stage.position for stage in stages):
+        raise ValueError(
+            f'joining={options["joining"]} has nothing to join: the network has no position of its own, '
+            'give a position too'
         )
+    return stages
 
-    def _of_stage(self, name: str, stage: int) -> dict | None:
-        """The user's config, else the family's; False, or None in a list, is nothing."""
-        value = self.given[name]
-        if value is False and name != 'stem':
-            return None
-        if value is None and name != 'stem':
-            value = self.family.get(name)
-        config = spread(name, value, len(self.sizes), 'stages')[stage]
-        typed = isinstance(config, dict) and (name == 'stem' or 'type' in config)
-        if config is not None and not typed:
-            raise TypeError(
-                f'{name} must be a dict with a type, or a list of dicts, got {config!r}'
-            )
+
+def _of_stage(
+    name: str, options: Options, family: Options, stage: int, stages: int, depth: int, built: int
+) -> dict | None:
+    """The config of a stage's part: the user's, else the family's; False is nothing, and so is None in a list. Of the
+    layers of ``depth`` that it names those stay that are ``built``."""
+    value = family.get(name) if options.get(name) is None else options[name]
+    config = value[stage] if isinstance(value, list | tuple) and len(value) == stages else value
+    if config is None or config is False:
+        return None
+    if not isinstance(config, dict) or 'type' not in config:
+        spread(name, value, stages, 'stages')  # whether a list has the right length
+        raise TypeError(f'{name} must be a dict with a type, or a list of dicts, got {config!r}')
+    if config.get('layers') is None or built == depth or name == 'position':
         return config
-
-    def _prefix(self, norms: Sequence[dict], built: int) -> PrefixSpec:
-        """Prefix tokens of the last stage, of which the first ``built`` layers are."""
-        options = merged(
-            PREFIX, self.family.get('prefix'), self.given['prefix'], self.short.get('prefix')
+    named = check_layers(f'{name} layers', config['layers'], depth)
+    layers = [layer for layer in named if layer < built]
+    if not layers:
+        raise ValueError(
+            f'{name} names the layers {config["layers"]}, of which none is built: out_indices end before'
         )
-        check_keys('prefix', options, PREFIX)
-        names = ('cls_token', 'dist_token')
-        sizes = {name: 1 for name in names if check_bool(f'with_{name}', options[name])}
-        registers = check_positive_int('registers', options['registers'], minimum=0)
-        if registers:
-            sizes['reg_token'] = registers
-        if sizes and not built:
-            raise ValueError(
-                f'prefix tokens ({", ".join(sizes)}) are those of stage {len(self.sizes)}, which is not built: '
-                'out_indices must name it'
-            )
-        after = resolve_prefix_after(options['after'], norms, bool(sizes))
-        joined, across = sizes if after < built else {}, options['across_layers']
-        check_type('across_layers', across, dict | None)
-        return PrefixSpec(joined, after, across if 'cls_token' in joined else None)
+    return dict(config, layers=layers)
 
-    def _layers(self, norms: list[list[dict]]) -> list[list[LayerSpec]]:
-        """The blocks of every stage."""
-        depths = [size['depth'] for size in self.sizes]
-        users = {name: per_layer(name, self.given[name], depths) for name in LAYER_PARTS}
-        shorts = {
-            name: [_by_layer(self.short.get(name, {}), depth) for depth in depths]
-            for name in LAYER_PARTS
-        }
-        rates = {
-            name: check_rate(name, self.rates[name])
-            for name in ('drop_rate', 'attn_drop_rate', 'drop_path_rate')
-        }
-        paths = linear_rates(rates['drop_path_rate'], depths)
 
-        def layer_of(stage: int, layer: int) -> LayerSpec:
-            # Rates of 0 are left out: a part of somebody's own need not know them.
-            common = dict(
-                attention=_nonzero(
-                    attn_drop_rate=rates['attn_drop_rate'], proj_drop_rate=rates['drop_rate']
-                ),
-                mlp=_nonzero(drop_rate=rates['drop_rate']),
-                block=_nonzero(drop_path_rate=paths[stage][layer]),
-            )
-            size = self.sizes[stage]
-            parts = {
-                name: merged(
-                    self.family[name],
-                    spread(name, size.get(name), size['depth'], 'layers')[layer],
-                    common[name],
-                    users[name][stage][layer],
-                    shorts[name][stage][layer],
+def _plan_layers(
+    name: str, sizes: Sequence[dict], family: Options, options: Options, own: Parts
+) -> Layers:
+    """The config of a part of every layer of every stage."""
+    rates = ('drop_rate', 'attn_drop_rate', 'drop_path_rate')
+    drop, attn_drop, drop_path = (check_rate(rate, options.get(rate, 0.0)) for rate in rates)
+    common = dict(attention=dict(attn_drop_rate=attn_drop, proj_drop_rate=drop))
+    common.update(mlp=dict(drop_rate=drop), block={})
+    last, user = max(sum(size['depth'] for size in sizes) - 1, 1), options.get(name)
+    by_stage = [user] if len(sizes) == 1 else spread(name, user, len(sizes), 'stages')
+    planned: Layers = []
+    for size, config in zip(sizes, by_stage):
+        depth, start = size['depth'], sum(map(len, planned))
+        users = spread(name, config, depth, 'layers')
+        short = {key: spread(key, v, depth, 'layers') for key, v in getattr(own, name).items()}
+        by_size, before, row = spread(name, size.get(name), depth, 'layers'), None, {}
+        planned.append([])
+        for layer in range(depth):
+            rate = common[name]
+            if name == 'block':
+                rate = dict(drop_path_rate=drop_path * (start + layer) / last)
+            mine = [(key, values[layer]) for key, values in short.items()]
+            given = by_size[layer], rate, users[layer], mine
+            if given != before:
+                if not isinstance(users[layer], dict | None):
+                    raise TypeError(f'{name} must be a dict, or a list of dicts, got {config!r}')
+                # Rates of 0 are left out: a part of somebody's own need not know them.
+                nonzero = {key: value for key, value in rate.items() if value}
+                row, before = (
+                    merged(family[name], by_size[layer], nonzero, users[layer], dict(mine)),
+                    given,
                 )
-                for name in LAYER_PARTS
-            }
-            # Parts of another type than the family's have the network's rates too.
-            parts = {name: {**common[name], **options} for name, options in parts.items()}
-            # Hidden channels are a size of the architecture, whatever the type of the network that has them.
-            parts['mlp'] = {**size.get('mlp', {}), **parts['mlp']}
-            return LayerSpec(norm=norms[stage][layer], **parts)
-
-        return [
-            [layer_of(stage, layer) for layer in range(depth)] for stage, depth in enumerate(depths)
-        ]
+                # Hidden channels are a size of the architecture, whatever the type of the network that has them.
+                row = {**by_size[layer], **row} if name == 'mlp' else row
+            planned[-1].append(row)
+    return planned
 
 
-def _by_layer(options: Mapping[str, Any], depth: int) -> list[dict]:
-    """Short options of a part: a list has one value for each layer."""
-    values = {name: spread(name, value, depth, 'layers') for name, value in options.items()}
-    return [{name: entries[layer] for name, entries in values.items()} for layer in range(depth)]
+def plan_prefix(
+    family: Options, given: dict | None, own: Parts, norms: Sequence[dict], built: int
+) -> PrefixSpec:
+    """Prefix tokens of the last stage, whose layers have ``norms``, and of which the first ``built`` are there.
 
-
-def _nonzero(**rates: float) -> dict[str, float]:
-    return {name: rate for name, rate in rates.items() if rate}
+    Raises:
+        ValueError: If there is nothing to join, or no layer for it.
+    """
+    options = merged(PREFIX, family.get('prefix'), given, own.prefix)
+    check_keys('prefix', options, PREFIX)
+    names = ('cls_token', 'dist_token')
+    sizes = {name: 1 for name in names if check_bool(f'with_{name}', options[name])}
+    registers = check_positive_int('registers', options['registers'], minimum=0)
+    if registers:
+        sizes['reg_token'] = registers
+    if sizes and not built:
+        raise ValueError(
+            f'prefix tokens ({", ".join(sizes)}) are those of the last stage, which is not built: '
+            'out_indices must name it'
+        )
+    after, across = options['after'], options['across_layers']
+    if after is None:
+        seeing = [layer for layer, norm in enumerate(norms) if norm_class(norm).sees_places]
+        after = (max(seeing, default=-1) + 1) % len(norms) if sizes else 0
+    elif check_positive_int('prefix_after', after, minimum=0, maximum=len(norms) - 1) and not sizes:
+        raise ValueError(
+            f'prefix_after={after} needs a class or distillation token (with_cls_token, with_dist_token), '
+            'and there is none'
+        )
+    if (given or {}).get('across_layers') is not None and 'cls_token' not in sizes:
+        raise ValueError(
+            f'across_layers={across} needs a class token (with_cls_token), and there is none'
+        )
+    joined = sizes if after < built else {}
+    return PrefixSpec(joined, after, across if 'cls_token' in joined else None)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from typing_extensions import Unpack
+
 from mmlape.checks import check_grid, check_positive_int
+from mmlape.layout import Grid
 from mmlape.registry import MODELS
 
-from .network import StagedTransformer
+from .network import NetworkOptions, StagedTransformer
 from .pvt import check_stages
+from .spec import UNSET, Parts
 
 _SIZES = dict(embed_dims=..., depths=..., num_heads=..., mlp_ratio=4, window_size=7)
 SWIN_ARCHS = {
@@ -36,7 +42,7 @@ class SwinTransformer(StagedTransformer):
     * ``norm_cfg``: LayerNorm of eps 1e-5 by default. One ``mmlape.DTN`` goes, unless it says otherwise, into every
       block, with pooling sizes 4, 2, 1 and 1 in the four stages (DTN, ICLR 2022, appendix A.1) and their heads.
     * ``out_indices``: (0, 1, 2, 3) by default. Vectors, for classifiers, need ``out_indices=3``, and have one norm.
-    * Short names: ``num_heads``, ``in_channels``, ``window_size``, ``qkv_bias``, ``shift_alone``.
+    * ``num_heads``, ``in_channels``, ``window_size``, ``qkv_bias``, ``shift_alone``.
     """
 
     archs, default_arch, sizes = SWIN_ARCHS, 'tiny', _SIZES
@@ -48,18 +54,30 @@ class SwinTransformer(StagedTransformer):
         position=None,
         norm_cfg=_NORM,
     )
-    short = dict(
-        num_heads='arch.num_heads',
-        window_size='arch.window_size',
-        in_channels='stem.in_channels',
-        qkv_bias='attention.qkv_bias',
-        shift_alone='attention.shift_alone',
-    )
     carries_position = True
     norm_places = {'mmlape.DTN': [dict(pool=4), dict(pool=2), dict(pool=1), dict(pool=1)]}
     outputs = (0, 1, 2, 3)
     map_norm = True
     source = 'swin'
+
+    def __init__(
+        self,
+        arch: str | dict | None = None,
+        img_size: int | Grid | None = None,
+        *,
+        num_heads: Sequence[int] | None = None,
+        window_size: int | Grid | None = None,
+        in_channels: int = UNSET,
+        qkv_bias: bool = UNSET,
+        shift_alone: bool = UNSET,
+        **common: Unpack[NetworkOptions],
+    ) -> None:
+        own = Parts(
+            sizes=dict(num_heads=num_heads, window_size=window_size),
+            stem=dict(in_channels=in_channels),
+            attention=dict(qkv_bias=qkv_bias, shift_alone=shift_alone),
+        )
+        super().__init__(arch, img_size, own, **common)
 
     @classmethod
     def stage_sizes(cls, arch: dict) -> list[dict]:

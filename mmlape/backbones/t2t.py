@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from typing_extensions import Unpack
+
+from mmlape.layout import Grid
 from mmlape.registry import MODELS
 
+from .network import NetworkOptions
+from .spec import UNSET, Parts
 from .vit import PlainTransformer, VisionTransformer
 
 _PERFORMER = dict(type='mmlape.PerformerTokens')
@@ -42,7 +49,7 @@ class T2TViT(PlainTransformer):
       says otherwise, into all layers but the last two, which alone see the class token: so DTN (ICLR 2022, appendix
       A.1) has it in ViT, and it does not say where else in T2T-ViT. The norms of the stem are LayerNorm.
     * ``out_indices``: -1 by default, the last layer; ``final_norm``: True.
-    * Short names: ``in_channels``, ``token_dims`` (64), ``tokens``; ``with_cls_token``, ``with_dist_token``,
+    * ``in_channels``, ``token_dims`` (64), ``tokens``; ``with_cls_token``, ``with_dist_token``,
       ``num_registers``, ``prefix_after``; ``window_size``, ``qkv_bias`` (False), ``layer_scale``, as in
       :class:`VisionTransformer`.
     """
@@ -56,15 +63,41 @@ class T2TViT(PlainTransformer):
         position=dict(type='mmlape.SinusoidalPosition', other_grids='resize'),
         norm_cfg=dict(type='mmlape.LN', eps=1e-5),
     )
-    short = dict(
-        {name: part for name, part in VisionTransformer.short.items() if name != 'patch_size'},
-        token_dims='stem.token_dims',
-        tokens='arch.tokens',
-    )
     norm_places = VisionTransformer.norm_places
     norm_covers_output = True
     pooling, source = 'cls_token', 't2t'
     names = dict(VisionTransformer.names, embed='tokens_to_token')
+
+    def __init__(
+        self,
+        arch: str | dict | None = None,
+        img_size: int | Grid | None = None,
+        *,
+        in_channels: int = UNSET,
+        token_dims: int = UNSET,
+        tokens: dict | None = None,
+        with_cls_token: bool = UNSET,
+        with_dist_token: bool = UNSET,
+        num_registers: int = UNSET,
+        prefix_after: int | None = UNSET,
+        window_size: int | Grid | Sequence[int | Grid | None] | None = UNSET,
+        qkv_bias: bool = UNSET,
+        layer_scale: bool | float | None = UNSET,
+        **common: Unpack[NetworkOptions],
+    ) -> None:
+        own = Parts(
+            sizes=dict(tokens=tokens),
+            stem=dict(in_channels=in_channels, token_dims=token_dims),
+            prefix=dict(
+                cls_token=with_cls_token,
+                dist_token=with_dist_token,
+                registers=num_registers,
+                after=prefix_after,
+            ),
+            attention=dict(window_size=window_size, qkv_bias=qkv_bias),
+            block=dict(layer_scale=layer_scale),
+        )
+        super().__init__(arch, img_size, own, **common)
 
     @classmethod
     def stage_sizes(cls, arch: dict) -> list[dict]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from typing_extensions import Unpack
+
 from mmlape.checks import check_number, check_positive_int
+from mmlape.layout import Grid
 from mmlape.registry import MODELS
 
-from .network import StagedTransformer
+from .network import NetworkOptions, StagedTransformer
+from .spec import UNSET, Parts
 from .timm_archs import has_timm_arch, timm_arch
 
 _SIZES = dict(embed_dims=..., depth=..., num_heads=..., mlp_ratio=4)
@@ -30,15 +34,6 @@ class PlainTransformer(StagedTransformer):
     """
 
     sizes = _SIZES
-    short = dict(
-        patch_size='stem.patch_size',
-        in_channels='stem.in_channels',
-        with_cls_token='prefix.cls_token',
-        num_registers='prefix.registers',
-        prefix_after='prefix.after',
-        window_size='attention.window_size',
-        qkv_bias='attention.qkv_bias',
-    )
     counts, final_norm = 'layers', True
     names = dict(
         embed='patch_embed', position='position', inside='inside', blocks='blocks', norm='', table='pos_embed',
@@ -76,10 +71,10 @@ class VisionTransformer(PlainTransformer):
     * ``norm_cfg``: of all layers and the output. One ``mmlape.DTN`` goes, unless it says otherwise, into all layers
       but the last two (``layers=-2``), as published for ViT (ICLR 2022, appendix A.1), with the heads of the attention.
     * ``out_indices``: -1 by default, the last layer; ``final_norm``: True.
-    * Short names: ``patch_size`` (16), ``in_channels`` (3); ``with_cls_token``, ``with_dist_token``, ``num_registers``,
+    * ``patch_size`` (16), ``in_channels`` (3); ``with_cls_token``, ``with_dist_token``, ``num_registers``,
       ``prefix_after``; ``window_size`` (attention windows in tokens: None for global attention, one value, or a list
       with one per layer), ``qkv_bias``; ``layer_scale`` (True for a learned scale per channel on both branches of
-      each block, initially 1; a number for another initial value).
+      each block, initially 1; a number for another initial value). What is left out is the architecture's.
     """
 
     archs, default_arch = ARCHS, 'deit-tiny'
@@ -88,15 +83,39 @@ class VisionTransformer(PlainTransformer):
         block=dict(type='mmlape.Block', layer_scale=False),
         prefix=dict(cls_token=True),
     )
-    short = dict(
-        PlainTransformer.short,
-        with_dist_token='prefix.dist_token',
-        layer_scale='block.layer_scale',
-    )
     # The class token sees the last two layers, which have LayerNorm (DTN, ICLR 2022, appendix A.1).
     norm_places = {'mmlape.DTN': dict(layers=-2)}
     norm_covers_output = True
     pooling, source = 'cls_token', 'deit'
+
+    def __init__(
+        self,
+        arch: str | dict | None = None,
+        img_size: int | Grid | None = None,
+        *,
+        patch_size: int | Grid = UNSET,
+        in_channels: int = UNSET,
+        with_cls_token: bool = UNSET,
+        with_dist_token: bool = UNSET,
+        num_registers: int = UNSET,
+        prefix_after: int | None = UNSET,
+        window_size: int | Grid | Sequence[int | Grid | None] | None = UNSET,
+        qkv_bias: bool = UNSET,
+        layer_scale: bool | float | None = UNSET,
+        **common: Unpack[NetworkOptions],
+    ) -> None:
+        own = Parts(
+            stem=dict(patch_size=patch_size, in_channels=in_channels),
+            prefix=dict(
+                cls_token=with_cls_token,
+                dist_token=with_dist_token,
+                registers=num_registers,
+                after=prefix_after,
+            ),
+            attention=dict(window_size=window_size, qkv_bias=qkv_bias),
+            block=dict(layer_scale=layer_scale),
+        )
+        super().__init__(arch, img_size, own, **common)
 
     @classmethod
     def resolve_arch(

@@ -14,7 +14,7 @@ from torch import nn
 
 from mmlape.backbones.base import Backbone
 from mmlape.backbones.timm_archs import has_timm_arch
-from mmlape.checks import check_grid, check_option, check_rate
+from mmlape.checks import check_grid, check_option, check_rate, check_type
 from mmlape.registry import WEIGHT_INITIALIZERS
 
 from .conversion import BACKBONE, convert_with_report
@@ -69,6 +69,7 @@ class Pretrained:
                 "give either checkpoint=<path or address> or, with source='timm', model=<timm name>; "
                 f'got source={source!r}, checkpoint={checkpoint!r}, model={model!r}'
             )
+        check_type('checkpoint', checkpoint, str | None)
         self.by_arch = neither
         self.checkpoint = checkpoint
         self.model = None if model is None else check_timm_name(model)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from mmengine.dataset import BaseDataset
 
-from mmlape.checks import check_bool
+from mmlape.checks import check_bool, check_options
 from mmlape.registry import DATASETS
 
 from .scene_painter import DigitBank, PhotoRegion, ink_opacity, paint_background
@@ -51,6 +51,7 @@ class DigitImages(BaseDataset):
         whole: bool = False,
         **options: Any,
     ) -> None:
+        check_options(DigitImages, dict(split=split, seed=seed, photographs=photographs))
         self.split, self.seed, self.photographs = split, seed, photographs
         self.sides = (SIDE, SIDE) if check_bool('whole', whole) else DIGIT_SIDES
         super().__init__(**options)

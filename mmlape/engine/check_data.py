@@ -15,7 +15,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import DATASETS
 from mmengine.runner import BaseLoop, Runner
 
-from mmlape.checks import check_bool, check_number, check_positive_int
+from mmlape.checks import check_bool, check_number, check_options, check_positive_int
 from mmlape.registry import HOOKS, RUNNERS
 
 from .data_audit import DataReport, check_coco, check_label_maps, is_local, listed, repeated
@@ -76,7 +76,8 @@ def check_config(cfg: Config | Mapping[str, Any]) -> None:
     """Check numbers that upstream takes as they are, and class names.
 
     Learning rate, decay, clipping of gradients and schedules (where there are several optimizers, of each); length of
-    the training, intervals, batch sizes and workers, the seed; and that no class name of a data set comes twice.
+    the training, intervals, batch sizes and workers, the seed; the options of our hooks; and that no class name of a
+    data set comes twice.
 
     Raises:
         ValueError: If a value is out of range, or a class name comes twice.
@@ -89,6 +90,15 @@ def check_config(cfg: Config | Mapping[str, Any]) -> None:
         for pattern, check in rules:
             if fnmatchcase(path, pattern) and value is not None:
                 check(path, value)
+    _check_hooks([*(cfg.get('default_hooks') or {}).values(), *(cfg.get('custom_hooks') or [])])
+
+
+def _check_hooks(hooks: Sequence[Any]) -> None:
+    """Check the options of our hooks, which upstream looks at later, and names no nearest one for a misspelt one."""
+    for hook in hooks:
+        if isinstance(hook, Mapping) and str(hook.get('type')).startswith('mmlape.'):
+            options = {key: hook[key] for key in hook if key not in ('type', 'priority')}
+            check_options(HOOKS.get(hook['type']), options)
 
 
 def config_values(config: Any, path: str = '') -> Iterator[tuple[str, Any]]:
@@ -170,8 +180,8 @@ class CheckDataHook(Hook):
     priority = 'VERY_HIGH'
 
     def __init__(self, max_decode: int | None = 1000) -> None:
-        if max_decode is not None and (not isinstance(max_decode, int) or max_decode < 0):
-            raise ValueError(f'max_decode must be None or an integer >= 0, got {max_decode!r}')
+        if max_decode is not None:
+            max_decode = check_positive_int('max_decode', max_decode, minimum=0)
         self.max_decode = max_decode
         self._checked: set[str] = set()
 

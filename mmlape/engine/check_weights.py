@@ -14,6 +14,7 @@ from mmengine.runner import BaseLoop, Runner
 from mmlape.checkpoints.errors import CheckpointError
 from mmlape.checkpoints.matching import listed, match, misfits, problems_of
 from mmlape.checkpoints.report import LoadReport
+from mmlape.checks import check_bool
 from mmlape.registry import HOOKS
 
 __all__ = ['CheckWeightsHook']
@@ -49,7 +50,7 @@ class CheckWeightsHook(Hook):
     priority = 'VERY_HIGH'
 
     def __init__(self, allow_partial: bool = False) -> None:
-        self.allow_partial = allow_partial
+        self.allow_partial = check_bool('allow_partial', allow_partial)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Check what was read and is not in use yet."""

@@ -45,7 +45,8 @@ class NormedLinear(PlainLinear):
         gain: float = 1.0,
     ) -> None:
         super().__init__(in_features, out_features, bias)
-        self.norm = build_token_norm(norm_cfg or dict(type='mmlape.TokenBN'), out_features)
+        norm_cfg = dict(type='mmlape.TokenBN') if norm_cfg is None else norm_cfg
+        self.norm = build_token_norm(norm_cfg, out_features)
         with torch.no_grad():
             self.norm.weight.mul_(gain)
 
@@ -219,7 +220,14 @@ def build_map_norm(norm_cfg: dict, channels: int) -> nn.Module:
     """
     if not isinstance(norm_cfg, dict) or 'type' not in norm_cfg:
         raise TypeError(f"norm_cfg must be a dict with the key 'type', got {norm_cfg!r}")
-    norm = build_norm_layer(norm_cfg, channels)[1]
+    try:
+        norm = build_norm_layer(norm_cfg, channels)[1]
+    except KeyError as error:
+        if isinstance(error, ValueError):  # of our registry, with the nearest name
+            raise
+        raise ValueError(
+            f"norm_cfg must name a registered norm of maps, e.g. 'BN', 'SyncBN' or 'mmlape.LN2d', got {norm_cfg}"
+        ) from error
     # LayerNorms of maps are subclasses of PyTorch's.
     if type(norm) is nn.LayerNorm or isinstance(norm, TokenNorm):
         raise ValueError(

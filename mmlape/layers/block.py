@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from typing import cast
+from typing import ClassVar, cast
 
 from timm.layers import LayerScale
 from torch import Tensor, nn
 
-from mmlape.checks import check_positive_int, check_rate
+from mmlape.checks import check_number, check_positive_int, check_rate
 from mmlape.layout import Grid, Layout
-from mmlape.norm import TokenNorm, build_token_norm
+from mmlape.norm import build_token_norm
 from mmlape.position import InsidePlan
 from mmlape.registry import MODELS
 
@@ -33,6 +33,9 @@ class Block(nn.Module):
         norm_cfg: Token norm, see :func:`~mmlape.norm.build_token_norm`. Default ``mmlape.LN`` with eps 1e-6.
     """
 
+    # Whether the weights of its norms start at 0.
+    starts_as_identity: ClassVar[bool] = False
+
     def __init__(
         self,
         embed_dims: int,
@@ -43,19 +46,17 @@ class Block(nn.Module):
         norm_cfg: dict | None = None,
     ) -> None:
         super().__init__()
-        norm_cfg = norm_cfg or dict(type='mmlape.LN', eps=1e-6)
+        norm_cfg = dict(type='mmlape.LN', eps=1e-6) if norm_cfg is None else norm_cfg
         check_rate('drop_path_rate', drop_path_rate)
-        self.norm1 = self.build_norm(norm_cfg, embed_dims)
+        self.norm1 = build_token_norm(norm_cfg, embed_dims)
         self.attn = attn
         self.ls1 = _layer_scale(embed_dims, layer_scale)
-        self.norm2 = self.build_norm(norm_cfg, embed_dims)
+        self.norm2 = build_token_norm(norm_cfg, embed_dims)
         self.mlp = mlp
         self.ls2 = _layer_scale(embed_dims, layer_scale)
         self.drop_path = DropPath(drop_path_rate) if drop_path_rate else nn.Identity()
-
-    def build_norm(self, norm_cfg: dict, embed_dims: int) -> TokenNorm:
-        """The norm of a branch."""
-        return build_token_norm(norm_cfg, embed_dims)
+        for norm in (self.norm1, self.norm2) if self.starts_as_identity else ():
+            nn.init.zeros_(norm.weight)
 
     def forward(
         self,
@@ -117,14 +118,10 @@ class PostNormBlock(Block):
     """``x = x + norm1(attn(x + position, layout), layout);  x = x + norm2(mlp(x, layout), layout)``: norms at the end
     of branches, and none before them (LeViT, ICCV 2021, where it is a batch norm).
 
-    Args: those of :class:`Block`. The weights of its norms start at 0, so that it starts as the identity.
+    Args: those of :class:`Block`.
     """
 
-    def build_norm(self, norm_cfg: dict, embed_dims: int) -> TokenNorm:
-        """The norm at the end of a branch."""
-        norm = super().build_norm(norm_cfg, embed_dims)
-        nn.init.zeros_(norm.weight)
-        return norm
+    starts_as_identity = True
 
     def forward(
         self,
@@ -178,9 +175,8 @@ class ParallelBlock(Block):
 def _layer_scale(embed_dims: int, init_value: bool | float | None) -> nn.Module:
     if init_value is None or init_value is False:
         return nn.Identity()
-    if not isinstance(init_value, (int, float)):
-        raise TypeError(f'layer_scale must be True, False or a number, got {init_value!r}')
-    return LayerScale(embed_dims, float(init_value))
+    value = 1.0 if init_value is True else check_number('layer_scale', init_value, minimum=0)
+    return LayerScale(embed_dims, value)
 
 
 @MODELS.register_module()

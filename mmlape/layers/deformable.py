@@ -282,7 +282,7 @@ class SpatialPrior(nn.Module):
     ) -> None:
         super().__init__()
         check_positive_int('conv_inplanes', inplanes)
-        norm_cfg = norm_cfg or dict(type='BN')
+        norm_cfg = dict(type='BN') if norm_cfg is None else norm_cfg
         self.stem = nn.Sequential(
             *_conv(3, inplanes, 2, norm_cfg),
             *_conv(inplanes, inplanes, 1, norm_cfg),

@@ -82,6 +82,9 @@ class ConvMlp(nn.Module):
         extra_relu: ReLU before the convolution, as published with linear attention. Default False.
     """
 
+    # Whether tokens without a place on the grid can take part.
+    takes_prefix = False
+
     def __init__(
         self,
         embed_dims: int,
@@ -156,7 +159,7 @@ class LocallyEnhancedMlp(nn.Module):
         super().__init__()
         check_positive_int('embed_dims', embed_dims)
         check_positive_int('hidden channels of the locally enhanced network', hidden_dims)
-        norm_cfg = norm_cfg or dict(type='mmlape.TokenBN')
+        norm_cfg = dict(type='mmlape.TokenBN') if norm_cfg is None else norm_cfg
         self.fc1 = NormedLinear(embed_dims, hidden_dims, bias=True, norm_cfg=norm_cfg)
         self.conv = nn.Conv2d(hidden_dims, hidden_dims, 3, padding=1, groups=hidden_dims)
         self.norm = build_token_norm(norm_cfg, hidden_dims)

@@ -145,7 +145,8 @@ class ImageToTokens(Stem):
         if height % 4 or width % 4:
             raise ValueError(f'patch_size must be a multiple of 4, got {patch_size}')
         self.conv = nn.Conv2d(in_channels, hidden_channels, 7, stride=2, padding=3, bias=False)
-        self.norm = build_map_norm(norm_cfg or dict(type='BN'), hidden_channels)
+        norm_cfg = dict(type='BN') if norm_cfg is None else norm_cfg
+        self.norm = build_map_norm(norm_cfg, hidden_channels)
         self.pool = nn.MaxPool2d(3, stride=2, padding=1)
         self.patches = PatchEmbed(hidden_channels, embed_dims, (height // 4, width // 4))
 
@@ -196,7 +197,7 @@ class ConvStem(Stem):
             StridedConv2d(before, after, 3, stride=2, padding=1, bias=False)
             for before, after in pairwise(widths)
         )
-        norm_cfg = norm_cfg or dict(type='BN')
+        norm_cfg = dict(type='BN') if norm_cfg is None else norm_cfg
         self.norms = nn.ModuleList(build_map_norm(norm_cfg, width) for width in widths[1:-1])
         # Of tokens, of which there may be a single one.
         self.norms.append(build_token_norm(dict(type='mmlape.TokenBN'), embed_dims))
@@ -301,7 +302,7 @@ class PatchMerging(Stem):
         self.in_channels = check_positive_int('in_channels', in_channels)
         check_positive_int('embed_dims', embed_dims)
         self.stride: Grid = (2, 2)
-        norm_cfg = norm_cfg or dict(type='mmlape.LN', eps=1e-5)
+        norm_cfg = dict(type='mmlape.LN', eps=1e-5) if norm_cfg is None else norm_cfg
         self.norm = build_token_norm(norm_cfg, 4 * in_channels)
         self.reduction = nn.Linear(4 * in_channels, embed_dims, bias=False)
 

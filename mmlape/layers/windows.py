@@ -217,6 +217,9 @@ class WideValueAttention(WideValues):
         ValueError: If a value is out of range, or the position does more than add to scores.
     """
 
+    # Whether a position may do more than add to the scores.
+    takes_places = False
+
     def __init__(
         self,
         embed_dims: int,
@@ -330,7 +333,7 @@ class AttentionSubsampling(Stem):
         check_positive_int('embed_dims', embed_dims)
         check_positive_int('key_dims', key_dims)
         self.stride: Grid = (2, 2)
-        norm_cfg = norm_cfg or dict(type='mmlape.TokenBN')
+        norm_cfg = dict(type='mmlape.TokenBN') if norm_cfg is None else norm_cfg
         heads = max(in_channels // key_dims, 1) if num_heads is None else num_heads
         self.attn = SubsamplingAttention(
             in_channels, embed_dims, grid, heads, key_dims, value_ratio, norm_cfg

@@ -8,7 +8,7 @@ from mmengine.model import BaseModule
 from timm.layers import LayerNorm2d
 from torch import Tensor, nn
 
-from mmlape.checks import check_eps, check_positive_int
+from mmlape.checks import check_eps, check_options, check_positive_int
 from mmlape.layers import build_map_norm
 from mmlape.registry import MODELS
 
@@ -62,11 +62,13 @@ class MapNorms(BaseModule):
         norm_cfg: dict | None = None,
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
+        options = dict(in_channels=in_channels, norm_cfg=norm_cfg, init_cfg=init_cfg)
+        check_options(MapNorms, options)
+        norm_cfg = dict(type='SyncBN') if norm_cfg is None else norm_cfg
         super().__init__(init_cfg)
         channels = [in_channels] if isinstance(in_channels, int) else in_channels
         self.norms = nn.ModuleList(
-            build_map_norm(norm_cfg or dict(type='SyncBN'), check_positive_int('in_channels', each))
-            for each in channels
+            build_map_norm(norm_cfg, check_positive_int('in_channels', each)) for each in channels
         )
         if not self.norms:
             raise ValueError(f'in_channels must have at least one entry, got {in_channels!r}')

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
-from mmlape.checks import check_positive_int
+from mmlape.checks import check_options, check_positive_int
 from mmlape.layers import build_map_norm
 from mmlape.registry import MODELS
 
@@ -45,15 +45,18 @@ class SimpleFeaturePyramid(BaseModule):
         self,
         in_channels: int,
         out_channels: int = 256,
+        *,
         scales: Sequence[float] = SCALES,
         num_outs: int | None = None,
         norm_cfg: dict | None = None,
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
+        options = dict(scales=scales, num_outs=num_outs, norm_cfg=norm_cfg, init_cfg=init_cfg)
+        check_options(SimpleFeaturePyramid, options)
         super().__init__(init_cfg)
         check_positive_int('in_channels', in_channels, minimum=4)
         check_positive_int('out_channels', out_channels)
-        norm_cfg = norm_cfg or dict(type='mmlape.LN2d', eps=1e-6)
+        norm_cfg = dict(type='mmlape.LN2d', eps=1e-6) if norm_cfg is None else norm_cfg
         self.levels = nn.ModuleList()
         for scale in scales:
             if scale not in SCALES:

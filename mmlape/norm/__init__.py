@@ -1,6 +1,6 @@
 """How tokens are scaled: token norms answer ``norm(tokens, layout)``."""
 
-from .base import LN, TokenNorm, TokenRMS, build_token_norm, check_norm_cfg, norm_class
+from .base import LN, TokenNorm, TokenRMS, build_token_norm, norm_class
 from .compared import PowerNorm, ScaleNorm, SwitchableNorm, TokenBN, TokenGN, TokenIN
 from .dtn import DTN
 
@@ -16,6 +16,5 @@ __all__ = [
     'TokenNorm',
     'TokenRMS',
     'build_token_norm',
-    'check_norm_cfg',
     'norm_class',
 ]

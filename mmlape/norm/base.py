@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -220,8 +218,8 @@ def build_token_norm(norm_cfg: dict, num_features: int) -> TokenNorm:
         TypeError: If ``norm_cfg`` is no dict with a ``type``.
         ValueError: If the type is unknown, or names no token norm.
     """
-    cls = norm_class(norm_cfg)
-    options = {key: value for key, value in norm_cfg.items() if key != 'type'}
+    cls, options = norm_class(norm_cfg), dict(norm_cfg)
+    del options['type']
     requires_grad = options.pop('requires_grad', True)
     return cls(num_features, **options).requires_grad_(requires_grad)
 
@@ -233,7 +231,9 @@ def norm_class(norm_cfg: dict) -> type[TokenNorm]:
         TypeError: If ``norm_cfg`` is no dict with a ``type``.
         ValueError: If the type is unknown, or names no subclass of :class:`TokenNorm`.
     """
-    name = check_norm_cfg(norm_cfg)['type']
+    if not isinstance(norm_cfg, dict) or 'type' not in norm_cfg:
+        raise TypeError(f"norm_cfg must be a dict with the key 'type', got {norm_cfg!r}")
+    name = norm_cfg['type']
     found = name if isinstance(name, type) else MODELS.get(name)
     cls = _EQUALS.get(found, found)
     if not (isinstance(cls, type) and issubclass(cls, TokenNorm)):
@@ -242,10 +242,3 @@ def norm_class(norm_cfg: dict) -> type[TokenNorm]:
             "Use one of mmlape's, e.g. 'mmlape.LN'"
         )
     return cls
-
-
-def check_norm_cfg(norm_cfg: Any) -> dict:
-    """Return a copy of ``norm_cfg`` if it is a dict with a ``type``, else raise TypeError."""
-    if not isinstance(norm_cfg, dict) or 'type' not in norm_cfg:
-        raise TypeError(f"norm_cfg must be a dict with the key 'type', got {norm_cfg!r}")
-    return dict(norm_cfg)

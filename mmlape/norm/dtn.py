@@ -220,6 +220,10 @@ def _build_positions(name: str, num_heads: int, init: str, band: int | None) -> 
     check_option('positions', name, _POSITIONS)
     if (band is not None) != (name == 'banded'):
         raise ValueError(f"band goes with positions='banded', got band={band}, positions={name!r}")
+    if init != 'local' and name != 'learned':
+        raise ValueError(
+            f"position_init goes with positions='learned', got position_init={init!r}, positions={name!r}"
+        )
     return _POSITIONS[name](num_heads, init, band)
 
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from mmlape.checks import check_grid, check_number, check_positive_int
 from mmlape.layout import Grid, Layout
-from mmlape.signatures import checked_options
 
 from .joining import PlanKeeper
 
@@ -141,7 +140,6 @@ def centres(count: int, extent: int, device: torch.device) -> Tensor:
     return steps if count == extent else (steps + 0.5) * (extent / count) - 0.5
 
 
-@checked_options
 class RandomCoordinates:
     """How far the coordinates of a pass are moved and stretched, those of all cells alike.
 

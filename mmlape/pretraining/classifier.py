@@ -9,18 +9,24 @@ from torch import Tensor, nn
 
 from mmlape.backbones import StagedTransformer
 from mmlape.backbones.base import build_pooling, exempt_parameters
-from mmlape.backbones.build import init_linear
+from mmlape.backbones.builder import init_linear
 from mmlape.backbones.position_only import (
     freeze_all_but_position,
     hold_statistics,
     statistics_of,
 )
 from mmlape.backbones.stage import OUTPUTS
-from mmlape.checks import check_bool, check_option, check_positive_int, check_rate
+from mmlape.checks import (
+    check_bool,
+    check_option,
+    check_positive_int,
+    check_rate,
+    check_type,
+    options_of,
+)
 from mmlape.layout import Layout
 from mmlape.norm import build_token_norm
 from mmlape.registry import MODELS
-from mmlape.signatures import checked_options
 
 from .options import Choice, named_options, take_indices
 
@@ -29,7 +35,6 @@ _OUT_TYPES = {'': 'raw', 'avg': 'avg', 'token': 'cls_token'}
 Pool = str | dict
 
 
-@checked_options
 class Classifier(nn.Module):
     """``backbone`` and ``head``, in MMPretrain's layout of names: checkpoints go into detectors as they are.
 
@@ -84,15 +89,17 @@ class Classifier(nn.Module):
         **options,
     ) -> None:
         super().__init__()
+        check_positive_int('in_chans', in_chans)
+        check_type('last_step', last_step, int | None)
         family: type[StagedTransformer] = MODELS.get(network)
         options.update(named_options(position=position, joining=joining))
         self.distilled, self.distilled_training = check_bool('distilled', distilled), False
-        self._by_tokens = 'with_dist_token' in family.short
+        self._by_tokens = 'with_dist_token' in options_of(family)
         if self.distilled and self._by_tokens:
             options['with_dist_token'] = True
         sizes, parts = family.resolve_arch(options.get('arch'))
         pool = _named(parts.get('pooling', family.pooling)) if global_pool is None else global_pool
-        if family.counts == 'stages' and 'with_cls_token' in family.short:
+        if family.counts == 'stages' and 'with_cls_token' in options_of(family):
             # The token is the classifier's alone: no part of maps, and not there before the last stage.
             last = len(family.stage_sizes(sizes)) - 1
             options['with_cls_token'] = pool in ('', 'token') and last_step in (None, last)
@@ -316,20 +323,21 @@ class NormedHead(nn.Module):
         return self.linear(self.bn(rows)).view(*x.shape[:-1], -1)
 
 
-@checked_options
 class ViTClassifier(Classifier):
     """A Vision Transformer of any position, joining and norm as a classifier; options of :class:`Classifier`."""
 
     def __init__(self, arch: str | dict, **options) -> None:
+        check_type('arch', arch, str | dict)
         super().__init__('mmlape.VisionTransformer', arch=arch, **options)
 
 
-@checked_options
 class PyramidClassifier(Classifier):
     """PVT (``version=1``) or PVTv2 (2) of any position, joining and norm as a classifier; options of
     :class:`Classifier`. PVT has a class token for ``global_pool='token'`` (default) and ``''``, PVTv2 has none."""
 
     def __init__(self, version: int, arch: str | dict, **options) -> None:
+        check_type('arch', arch, str | dict)
+        check_positive_int('version', version, maximum=2)
         network = 'mmlape.PyramidVisionTransformer' + ('' if version == 1 else 'V2')
         super().__init__(network, arch=arch, **options)
 

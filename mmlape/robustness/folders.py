@@ -10,6 +10,7 @@ import torch
 from mmengine.dataset import BaseDataset
 from mmengine.evaluator import BaseMetric
 
+from mmlape.checks import check_type
 from mmlape.registry import DATASETS, METRICS
 
 _SUFFIXES = {'.jpeg', '.jpg', '.png'}
@@ -38,6 +39,7 @@ class SynsetFolder(BaseDataset):
     """
 
     def __init__(self, folder: str, **options: Any) -> None:
+        check_type('folder', folder, str)
         self.folder = Path(folder)
         super().__init__(**options)
 

@@ -118,7 +118,7 @@ def test_initial_values():
     ('options', 'message'),
     [
         (dict(patch_size=6), 'patch_size must be a multiple of 4, got 6'),
-        (dict(prefix=dict(across_layers='all')), 'across_layers must be a dict or None'),
+        (dict(prefix=dict(across_layers='all')), 'across_layers must be a dict'),
         (dict(arch=dict(embed_dims=24)), 'arch must have the key'),
         (dict(stem=dict(type='mmlape.ImageToTokens', norm_cfg=dict(type='mmlape.LN'))), 'of maps'),
         (

@@ -236,7 +236,10 @@ def test_dtn_adds_five_values_per_head():
         (dict(norm_cfg=[dict(type='mmlape.LN')] * 3), 'norm_cfg must have one entry'),
         (dict(position=[None] * 3), 'position must have one entry'),
         (dict(version='V2', joining=dict(type='mmlape.LaPE')), 'nothing to join'),
-        (dict(with_cls_token=True, out_indices=[0, 1]), 'are those of stage 4, which is not built'),
+        (
+            dict(with_cls_token=True, out_indices=[0, 1]),
+            'are those of the last stage, which is not built',
+        ),
         (
             dict(with_cls_token=True, arch=dict(PYRAMID_ARCH, sr_ratios=[8, 4, 2, 2])),
             'need attention without spatial reduction',

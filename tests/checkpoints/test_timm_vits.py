@@ -8,7 +8,7 @@ import torch
 from docs_pages import REPO
 
 from mmlape.backbones import timm_archs
-from mmlape.backbones.options import given_over
+from mmlape.backbones.spec import given_over
 from mmlape.checkpoints import Pretrained, convert
 from mmlape.registry import MODELS
 

@@ -22,6 +22,7 @@ GONE: dict[str, dict[str, str]] = {
         'stack': 'internal: versions of the packages underneath',
     },
     'package mmlape.pretraining': {'timm_models': 'moved: import mmlape.timm_models'},
+    'package mmlape.norm': {'check_norm_cfg': 'norm_class refuses the same'},
 }
 
 

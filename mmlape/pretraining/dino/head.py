@@ -9,8 +9,8 @@ from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from mmlape.backbones.build import init_linear
-from mmlape.checks import check_bool, check_positive_int
+from mmlape.backbones.builder import init_linear
+from mmlape.checks import check_bool, check_positive_int, check_type
 from mmlape.registry import MODELS
 from mmlape.runtime.autocast import without_autocast
 
@@ -44,6 +44,7 @@ class DINOHead(BaseModule):
         norm_last_layer: bool = True,
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
+        check_type('init_cfg', init_cfg, dict | list[dict] | None)
         super().__init__(init_cfg=init_cfg)
         self.in_channels = check_positive_int('in_channels', in_channels)
         self.out_channels = check_positive_int('out_channels', out_channels)

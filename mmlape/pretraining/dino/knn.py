@@ -14,7 +14,7 @@ from mmengine.runner import Runner
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from mmlape.checks import check_number, check_positive_int
+from mmlape.checks import check_number, check_positive_int, check_type
 from mmlape.registry import HOOKS
 
 
@@ -77,6 +77,7 @@ class KNNHook(Hook):
     def __init__(self, dataloader: dict, k: int = 20, temperature: float = 0.07) -> None:
         self.k = check_positive_int('k', k)
         self.temperature = check_number('temperature', temperature, above=0)
+        check_type('dataloader', dataloader, dict)
         self.dataloader = dataloader
         self._built: DataLoader | None = None
 

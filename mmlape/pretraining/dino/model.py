@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mmlape.backbones import StagedTransformer
 from mmlape.backbones.base import DENSE
-from mmlape.checks import check_positive_int, check_rate
+from mmlape.checks import check_options, check_positive_int, check_rate
 from mmlape.registry import MODELS
 
 from .knn import NearestNeighbours
@@ -61,6 +61,8 @@ class DINO(BaseSelfSupervisor):
         data_preprocessor: dict | nn.Module | None = None,
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
+        parts = dict(backbone=backbone, head=head, criterion=criterion)
+        check_options(DINO, dict(parts, data_preprocessor=data_preprocessor, init_cfg=init_cfg))
         if data_preprocessor is None or isinstance(data_preprocessor, dict):  # in any scope
             named = dict(type='mmpretrain.SelfSupDataPreprocessor')
             data_preprocessor = {**named, **(data_preprocessor or {})}

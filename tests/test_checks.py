@@ -1,10 +1,11 @@
-"""Every option of every registered class is checked when it is built, whoever builds it."""
+"""Every option of every registered class is checked where it enters: of parts by the builder, of others when built."""
 
 import inspect
 import typing
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from mmengine.registry import HOOKS as ROOT_HOOKS
@@ -13,10 +14,23 @@ from torch import nn
 
 import mmlape.pretraining.dino  # noqa: F401  registers its classes
 from mmlape import registry
-from mmlape.backbones import StagedTransformer
+from mmlape.backbones import StagedTransformer, VisionTransformer
+from mmlape.backbones.builder import part_class
+from mmlape.checks import (
+    check_grid,
+    check_layers,
+    check_number,
+    check_options,
+    check_outputs,
+    check_positive_int,
+    check_rate,
+    check_type,
+    described,
+    options_of,
+)
+from mmlape.layout import Layout
 from mmlape.pretraining.classifier import PyramidClassifier, ViTClassifier
 from mmlape.registry import MODELS
-from mmlape.signatures import checked_options, described
 
 ARCH = dict(embed_dims=16, depth=2, num_heads=4, mlp_ratio=2)
 PYRAMID = dict(
@@ -56,7 +70,12 @@ EXTRA = {
     'LayerDecayOptimizerConstructor': dict(paramwise_cfg=dict(decay_rate=0.9)),
 }
 # Any text will do.
-TEXT = {('Pretrained', 'checkpoint'), ('SynsetFolder', 'folder')}
+TEXT = {
+    ('Pretrained', 'checkpoint'),
+    ('SynsetFolder', 'folder'),
+    ('PyramidClassifier', 'device'),
+    ('ViTClassifier', 'device'),
+}
 BAD = {'nan': float('nan'), 'text': 'no', 'object': object(), 'none': None}
 
 
@@ -74,28 +93,15 @@ def classes():
     return found | {each.__name__: each for each in (ViTClassifier, PyramidClassifier)}
 
 
-def options_of(cls):
-    """Names and annotations of a constructor's options; those of a network that have a short name, too."""
-    hints = typing.get_type_hints(cls.__init__)
-    hints.pop('return', None)
-    names = [
-        p.name
-        for p in list(inspect.signature(cls.__init__).parameters.values())[1:]
-        if p.kind is not p.VAR_KEYWORD and p.kind is not p.VAR_POSITIONAL
-    ]
-    options = {name: hints[name] for name in names if hints.get(name, typing.Any) is not typing.Any}
-    if issubclass(cls, StagedTransformer):
-        common = (
-            'drop_rate',
-            'attn_drop_rate',
-            'drop_path_rate',
-            'frozen_stages',
-            'with_cp',
-            'compile_blocks',
-            'out_type',
-        )
-        options |= dict.fromkeys((*common, 'out_indices', 'init_cfg', 'final_norm', *cls.short))
-    return options
+# What the builder checks, before it builds them.
+PARTS = ('mmlape.position.', 'mmlape.norm.', 'mmlape.layers.')
+
+
+def build(cls, arguments):
+    """As a network does with its parts, else as everybody does."""
+    if cls.__module__.startswith(PARTS):
+        cls = part_class('part', dict(arguments, type=cls))
+    return cls(**arguments)
 
 
 def arguments_of(cls):
@@ -110,9 +116,11 @@ def arguments_of(cls):
 
 def cases():
     for name, cls in sorted(classes().items()):
-        if not getattr(cls.__init__, '_checks_options', False):
+        if not str(getattr(cls.__init__, '__module__', None)).startswith('mmlape.'):
             continue  # upstream's constructor, or none
         for option, hint in options_of(cls).items():
+            if hint is Any or option == 'own':
+                continue
             optional = hint is None or type(None) in typing.get_args(hint)
             for kind in BAD:
                 if (kind == 'none' and optional) or (kind == 'text' and (name, option) in TEXT):
@@ -133,14 +141,14 @@ def test_all_classes_are_covered():
 def test_right_options_are_taken(cls):
     """Else the next test would pass for another reason."""
     if not inspect.isabstract(cls):
-        cls(**arguments_of(cls))
+        build(cls, arguments_of(cls))
 
 
 @pytest.mark.parametrize(('cls', 'option', 'kind'), CASES)
 def test_wrong_options_are_refused(cls, option, kind):
     arguments = {**arguments_of(cls), option: BAD[kind]}
     with pytest.raises((TypeError, ValueError)) as refused:
-        cls(**arguments)
+        build(cls, arguments)
     message = str(refused.value)
     assert option in message or option.rpartition('_')[2] in message
     assert 'got' in message
@@ -164,6 +172,8 @@ def test_annotations_in_words(hint, text):
 def test_nearest_names():
     lape = dict(type='mmlape.LaPE', embed_dims=16, depth=2)
     with pytest.raises(TypeError, match="unexpected keyword argument 'epss'; did you mean 'eps'"):
+        part_class('joining', dict(lape, epss=1))
+    with pytest.raises(TypeError, match="'epss'"):
         MODELS.build(dict(lape, epss=1))
     for name in ('Lape', 'LaPe', 'lape', 'LaPEE'):
         with pytest.raises(ValueError, match=r"did you mean 'mmlape\.LaPE'"):
@@ -175,15 +185,65 @@ def test_nearest_names():
 
 
 def test_other_peoples_classes_are_left_alone():
-    """Annotations of theirs need not be meant so; what they inherit from ours is checked."""
+    """Annotations of theirs need not be meant so, and what they pass on is theirs to know."""
 
     class Loose(MODELS.get('LN')):
-        def __init__(self, num_features: str, eps=1e-6):
-            super().__init__(num_features, eps)
+        def __init__(self, num_features: str, eps: str = '', **options):
+            super().__init__(num_features, 1e-6)
 
-    init = Loose.__init__
-    assert checked_options(Loose) is Loose
-    assert Loose.__init__ is init
-    assert Loose(8).weight.shape == (8,)
-    with pytest.raises(TypeError, match='eps must be a number'):
-        Loose(8, eps='1e-6')
+    check_options(Loose, dict(num_features=8, eps=1e-6, anything=1))
+    assert options_of(Loose) == dict(num_features=Any, eps=Any)
+
+
+def test_options_of_a_network_are_named():
+    """By its signature and by a TypedDict: completion, mypy and grep find them."""
+    options = options_of(VisionTransformer)
+    assert options['qkv_bias'] is bool and options['drop_rate'] is float
+    assert {'arch', 'img_size', 'norm_cfg', 'joining', 'attention_position'} <= options.keys()
+    for cls in {each for each in classes().values() if issubclass(each, StagedTransformer)}:
+        kinds = {p.kind for p in list(inspect.signature(cls.__init__).parameters.values())[3:]}
+        assert kinds <= {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}
+
+
+@pytest.mark.parametrize('kind', [np.float32, np.float64, np.int64, np.uint8, np.float16])
+def test_numbers_of_numpy(kind):
+    assert type(check_number('rate', kind(1), above=0)) is float
+    assert check_rate('rate', kind(0)) == 0
+    check_type('rate', kind(1), float)
+    check_type('rates', [kind(1)], list[float])
+    if kind in (np.int64, np.uint8):
+        assert type(check_positive_int('count', kind(2))) is int
+        assert check_grid('grid', kind(2)) == (2, 2)
+        assert check_layers('layers', kind(1), 3) == (0,)
+    else:
+        with pytest.raises(TypeError, match='count must be an integer'):
+            check_positive_int('count', kind(2))
+    for wrong in (np.bool_(True), True):
+        with pytest.raises(TypeError, match='must be a number, got'):
+            check_number('rate', wrong)
+    with pytest.raises(ValueError, match='rate must be finite, got nan'):
+        check_type('rate', np.float32('nan'), float)
+
+
+def test_ranges_are_lists():
+    assert check_layers('layers', range(1, 3), 4) == (1, 2)
+    assert check_outputs(range(2), 4, 'layers') == (0, 1)
+    check_type('layers', range(2), Sequence[int])
+    joined = VisionTransformer(ARCH, 32, joining=dict(type='mmlape.LaPE', layers=range(1)))
+    assert joined.position.joining.layers == (0,)
+    for text in ('01', b'01'):
+        with pytest.raises(TypeError, match='must be a list of integers, got'):
+            check_type('layers', text, Sequence[int])
+
+
+def test_grids_are_tuples():
+    assert hash(Layout([4, 4]).grid) == hash((4, 4)) and Layout([4, 4]).grid == (4, 4)
+
+
+@pytest.mark.parametrize('value', [0, 'raw', True, None])
+def test_literals_are_of_one_type(value):
+    hint = dict | Literal[False, 'raws', 1] | None
+    if value is None:
+        return check_type('position', value, hint)
+    with pytest.raises(TypeError, match='position must be'):
+        check_type('position', value, hint)

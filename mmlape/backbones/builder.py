@@ -1,0 +1,190 @@
+"""The modules of a stage, built of its spec, and the checks of their options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from mmlape.checks import check_layers, check_number, check_options
+from mmlape.layers import PlainLinear
+from mmlape.layout import Grid
+from mmlape.norm import TokenNorm, build_token_norm, norm_class
+from mmlape.position import AttentionPosition, JoinedPosition
+from mmlape.registry import MODELS
+
+from .spec import LAYER_PARTS, NO_OPTIONS, Options, StageSpec
+
+
+def part_class(
+    option: str, config: Options, sizes: Options | None = None, checked: dict | None = None
+) -> Any:
+    """The class of a part, whose options are right and leave out the ``sizes`` that the network sets itself. With
+    ``checked``, a dict, equal configs that follow one another are checked once.
+
+    Raises:
+        ValueError: If the type is unknown, a value is out of range, or contradicts what the network sets.
+        TypeError: If there is no type, or an option is unknown or has the wrong type.
+    """
+    known, cls = (checked or {}).get(option, (None, None))
+    if cls is not None and known == config:
+        return cls
+    if not isinstance(config, Mapping) or 'type' not in config:
+        raise TypeError(f"{option} must be a dict with the key 'type', got {config!r}")
+    kind, sizes = config['type'], sizes or {}
+    cls = kind if isinstance(kind, type) else MODELS.get(kind)
+    for name in config.keys() & sizes.keys():
+        if config[name] is not sizes[name] and config[name] != sizes[name]:
+            raise ValueError(
+                f'{option}: {name} of {kind} must be left out, the network sets it; got {config[name]!r}'
+            )
+    check_options(cls, {name: value for name, value in config.items() if name != 'type'})
+    if checked is not None:
+        checked[option] = dict(config), cls
+    return cls
+
+
+def build_part(option: str, config: Options, sizes: Options, checked: dict | None = None) -> Any:
+    """A part with the sizes that the network sets, see :func:`part_class`."""
+    cls, options = part_class(option, config, sizes, checked), {**config, **sizes}
+    del options['type']
+    return cls(**options)
+
+
+def build_stage(
+    spec: StageSpec, norms: Sequence[dict], in_channels: int | None, grid: Grid
+) -> dict[str, Any]:
+    """Modules of a stage by their name in :class:`~mmlape.backbones.Stage`, ``prefix`` as tokens by their name, in the
+    order in which their initial values are drawn.
+
+    Args:
+        spec: What they are built of.
+        norms: Config of the norms of each layer.
+        in_channels: Channels of what the stage is given; None for the image, whose stem says so itself.
+        grid: Its sides at the pre-training size.
+
+    Raises:
+        ValueError: If parts do not fit together.
+    """
+    dims, prefix, layers = spec.embed_dims, spec.prefix, spec.layers
+    given: dict[str, Any] = {} if in_channels is None else dict(in_channels=in_channels)
+    if getattr(part_class('stem', spec.stem), 'needs_grid', False):
+        given['grid'] = grid
+    modules = dict(embed=build_part('stem', spec.stem, dict(given, embed_dims=dims)))
+    grid = modules['embed'].grid_of(grid)
+    modules['prefix'] = {
+        name: nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, size, dims), std=0.02))
+        for name, size in prefix.sizes.items()
+    }
+    if spec.position is not None:
+        part_class('joining', spec.joining, dict(embed_dims=dims, depth=spec.depth))
+        where = dict(embed_dims=dims, grid=grid, num_prefix_tokens=prefix.count)
+        part_class('position', spec.position, dict(where, num_tables=None))
+        sizes = (dims, spec.depth, grid, prefix.count)
+        modules['position'] = JoinedPosition(*sizes, spec.position, spec.joining)
+    modules['inside'], own = _build_attention_position(spec, grid)
+    modules['blocks'] = blocks = nn.ModuleList()
+    checked: dict = {}
+    for layer, (norm_cfg, position) in enumerate(zip(norms, own)):
+        attention, fed, block = (dict(layers[name][layer]) for name in LAYER_PARTS)
+        hidden = int(dims * check_number("mlp['ratio']", fed.pop('ratio'), above=0))
+        inside = {} if position is None else dict(position=position)
+        heads = dict(inside, embed_dims=dims, num_heads=spec.num_heads)
+        attn = build_part('attention', attention, heads, checked)
+        mlp = build_part('mlp', fed, dict(embed_dims=dims, hidden_dims=hidden), checked)
+        for part, config in ((attn, attention), (mlp, fed)) if prefix.sizes else ():
+            if layer >= prefix.after and not getattr(part, 'takes_prefix', True):
+                raise ValueError(
+                    f'prefix tokens ({", ".join(prefix.sizes)}) need attention without spatial reduction '
+                    f'(sr_ratio 1) and no mmlape.ConvMlp in their stage, got {config}'
+                )
+        parts = dict(embed_dims=dims, attn=attn, mlp=mlp, norm_cfg=norm_cfg)
+        cls = part_class('block', block, parts, checked)
+        del block['type']
+        blocks.append(cls(**{**block, **parts}))
+    return modules
+
+
+def _build_attention_position(
+    spec: StageSpec, grid: Grid
+) -> tuple[AttentionPosition | None, list[AttentionPosition | None]]:
+    """Positions inside the attention: one that serves all layers, and one or None for each layer."""
+    own: list[AttentionPosition | None] = [None] * spec.depth
+    if spec.attention_position is None:
+        return None, own
+    options = dict(spec.attention_position)
+    layers = options.pop('layers', None)
+    named = check_layers('attention_position layers', layers, spec.depth)
+    sizes: dict = dict(embed_dims=spec.embed_dims, num_heads=spec.num_heads, grid=grid)
+    cls, count = part_class('attention_position', options), spec.prefix.count
+    for layer in named:
+        kind = spec.layers['attention'][layer]['type']
+        attention = kind if isinstance(kind, type) else MODELS.get(kind)
+        if not getattr(attention, 'takes_position', True):
+            raise ValueError(
+                f'{kind} takes no position inside the attention: leave attention_position out, got {options}'
+            )
+        if cls.places and not getattr(attention, 'takes_places', True):
+            raise ValueError(
+                f'{kind} takes a position that is added to scores, e.g. mmlape.RelativePositionBias, got {options}'
+            )
+    shared = getattr(cls, 'shared', False)
+    if shared and len(named) != spec.depth:
+        raise ValueError(f'{options["type"]} serves all layers of a stage, got layers={layers}')
+    for layer in named[:1] if shared else named:
+        sizes.update(num_prefix_tokens=count if layer >= spec.prefix.after or shared else 0)
+        if not shared:
+            sizes.update(window_size=spec.layers['attention'][layer].get('window_size'))
+        part_class('attention_position', options, sizes)
+        own[layer] = cls(**{**{k: v for k, v in options.items() if k != 'type'}, **sizes})
+    return (own[0], [None] * spec.depth) if shared else (None, own)
+
+
+def build_first_norm(
+    config: dict | bool, plain: dict, embed_dims: int, counts: str
+) -> TokenNorm | None:
+    """The norm of tokens that enter the first layer, ``plain`` for True, None for False.
+
+    Raises:
+        ValueError: If the network is counted by stages, or the norm is not one of each token by itself, which prefix
+            tokens need that join later.
+    """
+    if config is False:
+        return None
+    if counts != 'layers':
+        raise ValueError(f'pre_norm={config} is for networks counted by layers')
+    config = plain if config is True else config
+    check_options(norm_class(config), {k: v for k, v in config.items() if k not in NO_OPTIONS})
+    norm = build_token_norm(config, embed_dims)
+    if norm.mixes_tokens or norm.sees_places:
+        raise ValueError(
+            f"pre_norm must be a norm of each token by itself, e.g. dict(type='mmlape.LN'), got {config}"
+        )
+    return norm
+
+
+def build_across_layers(spec: StageSpec, shown: bool) -> nn.Module | None:
+    """What makes the class token of the output from those after every layer, or None for that of the last layer, and
+    where the output does not show it."""
+    config = spec.prefix.across_layers
+    if config is None:
+        return None
+    part_class('across_layers', config)
+    if not shown:
+        return None
+    sizes: dict = dict(embed_dims=spec.embed_dims, num_layers=spec.depth - spec.prefix.after)
+    defaults = dict(
+        num_heads=spec.num_heads,
+        hidden_dims=int(spec.embed_dims * spec.layers['mlp'][-1]['ratio']),
+    )
+    return build_part('across_layers', {**defaults, **config}, sizes)
+
+
+def init_linear(module: nn.Module) -> None:
+    """Initial values of linear layers as in ViT and PVT; those before a norm keep PyTorch's."""
+    if isinstance(module, nn.Linear) and not isinstance(module, PlainLinear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
