@@ -8,6 +8,7 @@ import pytest
 import torch
 from registered import component, registered
 
+from mmlape.backbones import UNSET
 from mmlape.checkpoints.formats import FORMATS
 from mmlape.checkpoints.history import parts_of_history
 from mmlape.datasets.list_ops import IDS
@@ -157,7 +158,7 @@ def test_defaults():
         told = {
             k: v
             for k, v in values.items()
-            if v is not empty and v is not None and v not in (0, False)
+            if v is not empty and v is not None and v is not UNSET and v not in (0, False)
         }
         found.update({name: told} if told else {})
     assert found == DEFAULTS

@@ -345,10 +345,9 @@ def _plan_layers(
                     raise TypeError(f'{name} must be a dict, or a list of dicts, got {config!r}')
                 # Rates of 0 are left out: a part of somebody's own need not know them.
                 nonzero = {key: value for key, value in rate.items() if value}
-                row, before = (
-                    merged(family[name], by_size[layer], nonzero, users[layer], dict(mine)),
-                    given,
-                )
+                row = merged(family[name], by_size[layer], nonzero, users[layer], dict(mine))
+                # Parts of another type than the family's have the network's rates too.
+                row, before = {**nonzero, **row}, given
                 # Hidden channels are a size of the architecture, whatever the type of the network that has them.
                 row = {**by_size[layer], **row} if name == 'mlp' else row
             planned[-1].append(row)

@@ -37,7 +37,7 @@ class StopAtNonFiniteHook(Hook):
 
     priority = 'LOWEST'  # after hooks that change the batch
 
-    def __init__(self, gradients: bool = True, max_skipped: int = 0, max_files: int | None = None):
+    def __init__(self, gradients: bool = True, max_skipped: int = 0, max_files: Any = None):
         self.gradients = check_bool('gradients', gradients)
         self.max_skipped = check_positive_int('max_skipped', max_skipped, minimum=0)
         self.max_files, self._skipped, self._skips = max_files, 0, False

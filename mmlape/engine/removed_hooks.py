@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
@@ -18,7 +20,7 @@ class HungProcessHook(Hook):
         timeout: Ignored.
     """
 
-    def __init__(self, timeout: float = 300) -> None:
+    def __init__(self, timeout: Any = None) -> None:
         self.timeout = timeout
 
     def before_run(self, runner: Runner) -> None:

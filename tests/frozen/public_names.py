@@ -21,7 +21,7 @@ def public_names() -> dict[str, list[str]]:
     packages = [found.name for found in pkgutil.iter_modules(mmlape.__path__) if found.ispkg]
     packages += ['registry', 'pretraining.dino', 'doctor']
     for package in ['mmlape', *(f'mmlape.{name}' for name in packages)]:
-        names[f'package {package}'] = list(importlib.import_module(package).__all__)
+        names[f'package {package}'] = list(getattr(importlib.import_module(package), '__all__', []))
     for command, path in commands().items():
         if path.suffix == '.py':
             names[f'command {command}'] = options_of(path)
