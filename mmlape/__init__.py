@@ -14,8 +14,8 @@ from typing import Any
 from .version import __version__
 
 _SUBPACKAGES = (
-    'analysis', 'backbones', 'checkpoints', 'datasets', 'engine', 'launch', 'layers', 'necks', 'norm', 'position',
-    'pretraining', 'registry', 'robustness',
+    'analysis', 'backbones', 'checkpoints', 'cli', 'datasets', 'layers', 'necks', 'norm', 'position',
+    'pretraining', 'registry', 'robustness', 'training',
 )  # fmt: skip
 _FUNCTIONS = {'safe_loading': 'checkpoints'}
 

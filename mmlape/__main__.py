@@ -17,8 +17,8 @@ from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 
-from mmlape.shipped import find_config, shipped_folder
-from mmlape.stack import PACKAGES, found_version, metadata_versions, torch_version
+from mmlape.cli.arguments import find_config, shipped_folder
+from mmlape.compatibility import PACKAGES, found_version, metadata_versions, torch_version
 from mmlape.version import __version__
 
 GROUPS = {

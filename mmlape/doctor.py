@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmlape import stack
+from mmlape import compatibility
 
 __all__ = ['Check', 'examine', 'exit_code', 'table']
 
@@ -49,7 +49,7 @@ class _Problem(Exception):  # noqa: N818  # it may be a warning
 
 def examine(config: str | None = None, work_dir: str | None = None) -> list[Check]:
     """Run all checks, also of a config (a file, or a name of mmlape's); ``work_dir``: where it would write."""
-    packages = {each.module: partial(_package, each) for each in stack.PACKAGES}
+    packages = {each.module: partial(_package, each) for each in compatibility.PACKAGES}
     found = _run({'Python': platform.python_version, 'torch': _torch, **packages})
     found += _run({'mmcv._ext': _operators, 'environment': _environment, 'GPU': _gpus})
     cfg: dict[str, Any] = {}
@@ -102,28 +102,31 @@ def _run(checks: Mapping[str, Callable[[], str]]) -> list[Check]:
 
 def _torch() -> str:
     """Is it there, new enough, and safe to read files with?"""
-    stack.check_torch()
+    compatibility.check_torch()
     import torch
 
     version, cuda = str(torch.__version__), torch.version.cuda
-    if fault := stack.weights_only_fault(version):
+    if fault := compatibility.weights_only_fault(version):
         found = f'{version} has {fault}, although it reads files with weights_only=True'
         raise _Problem(found, 'update to torch >= 2.10, or use .safetensors', WARNING)
     return f'{version}, built for {f"CUDA {cuda}" if cuda else "CPUs"}'
 
 
-def _package(package: stack.Package) -> str:
+def _package(package: compatibility.Package) -> str:
     """Is a package of OpenMMLab there once, in a version that works, and can it be imported?"""
-    versions, version = stack.metadata_versions(package), stack.found_version(package)
+    versions, version = (
+        compatibility.metadata_versions(package),
+        compatibility.found_version(package),
+    )
     if version is None and package.required:
-        raise _Problem('not installed', f'{package.advice(set(versions))}; {stack.HELP}')
+        raise _Problem('not installed', f'{package.advice(set(versions))}; {compatibility.HELP}')
     if version is None:
         return 'not installed; only its own configs need it'
     if len(versions) == 2:
         both = package.original[0], package.onedl[0]
         advice = f'pip uninstall -y {" ".join(both)}, then {package.advice(set())}'
         raise _Problem(f'{" and ".join(both)} are both installed, one over the other', advice)
-    stack.check_version(package, version, set(versions))
+    compatibility.check_version(package, version, set(versions))
     importlib.import_module(package.module)
     tested = version in (package.original[1], package.onedl[1])
     return f'{version} ({next(iter(versions), "unknown origin")}{", untested" * (not tested)})'
@@ -131,9 +134,9 @@ def _package(package: stack.Package) -> str:
 
 def _operators() -> str:
     """MMCV's compiled operators, by calling one on each device."""
-    mmcv = next(each for each in stack.PACKAGES if each.module == 'mmcv')
-    families = set(stack.metadata_versions(mmcv))
-    stack.check_operators(mmcv, families)
+    mmcv = next(each for each in compatibility.PACKAGES if each.module == 'mmcv')
+    families = set(compatibility.metadata_versions(mmcv))
+    compatibility.check_operators(mmcv, families)
     # What this program can import, that one can: paths may have been added here.
     environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, *['-S'] * sys.flags.no_site, '-c', _OPERATORS]
@@ -142,8 +145,8 @@ def _operators() -> str:
         last = (done.stderr.strip().splitlines() or [f'exit code {done.returncode}'])[-1]
         other = 'compiled for another torch: ' * ('undefined symbol' in last)
         advice = f'pip uninstall mmcv, then MMCV_WITH_OPS=1 {mmcv.advice(families)}'
-        raise _Problem(other + last, f'{advice}; {stack.HELP}')
-    if stack.stands_in():
+        raise _Problem(other + last, f'{advice}; {compatibility.HELP}')
+    if compatibility.stands_in():
         found = "torchvision's NMS and RoIAlign stand in for them, others raise NotImplementedError"
         raise _Problem(found, 'install a C++ compiler and call make env again', WARNING)
     return 'works'
@@ -194,7 +197,7 @@ def _config(text: str, loaded: dict[str, Any]) -> str:
     """Read the config by its file or name into ``loaded``."""
     from mmengine.config import Config
 
-    from mmlape.shipped import find_config
+    from mmlape.cli.arguments import find_config
 
     path = find_config(text)
     try:
@@ -215,7 +218,7 @@ def _model(cfg: dict) -> str:
 
 def _data(cfg: dict, split: str) -> str:
     """As mmlape.CheckDataHook does, which decodes more."""
-    from mmlape.engine import CheckDataHook, check_data_is_there
+    from mmlape.training import CheckDataHook, check_data_is_there
 
     check_data_is_there(cfg, [split])
     reports = CheckDataHook(max_decode=50).reports(cfg, split)
@@ -226,7 +229,7 @@ def _data(cfg: dict, split: str) -> str:
 
 def _weights(cfg: dict) -> str:
     """Are the checkpoints of ``init_cfg`` and ``load_from`` there, or can they be downloaded?"""
-    from mmlape.engine.check_data import config_values
+    from mmlape.training.check_data import config_values
 
     named = {value for path, value in config_values(cfg['model']) if path.endswith('.checkpoint')}
     files = sorted(filter(None, {*named, cfg.get('load_from')}))

@@ -7,7 +7,7 @@ registry in question, which register its components; so no ``custom_imports`` is
 import logging
 
 from .checks import did_you_mean
-from .stack import check_stack
+from .compatibility import check_stack
 
 try:
     check_stack()
@@ -85,20 +85,20 @@ def _child(name: str, parent: root.Registry, *rooms: str) -> root.Registry:
     )
 
 
-_DATA = ('datasets.digit_images', 'datasets.list_ops_data', 'robustness.folders')
+_DATA = ('datasets.classification', 'robustness.folders')
 
 MODELS = _child('model', root.MODELS, 'position', 'norm', 'layers', 'backbones', 'necks')
 DATASETS = _child('dataset', root.DATASETS, *_DATA)
 TRANSFORMS = _child('transform', root.TRANSFORMS, 'robustness.corruptions')
 METRICS = _child('metric', root.METRICS, 'robustness.folders')
-FUNCTIONS = _child('function', root.FUNCTIONS, 'engine')
-HOOKS = _child('hook', root.HOOKS, 'engine')
-PARAM_SCHEDULERS = _child('parameter scheduler', root.PARAM_SCHEDULERS, 'engine')
-RUNNERS = _child('runner', root.RUNNERS, 'engine')
-STRATEGIES = _child('strategy', root.STRATEGIES, 'engine')
-VISUALIZERS = _child('visualizer', root.VISUALIZERS, 'engine')
+FUNCTIONS = _child('function', root.FUNCTIONS, 'training')
+HOOKS = _child('hook', root.HOOKS, 'training')
+PARAM_SCHEDULERS = _child('parameter scheduler', root.PARAM_SCHEDULERS, 'training')
+RUNNERS = _child('runner', root.RUNNERS, 'training')
+STRATEGIES = _child('strategy', root.STRATEGIES, 'training')
+VISUALIZERS = _child('visualizer', root.VISUALIZERS, 'training')
 OPTIM_WRAPPER_CONSTRUCTORS = _child(
-    'optimizer wrapper constructor', root.OPTIM_WRAPPER_CONSTRUCTORS, 'engine'
+    'optimizer wrapper constructor', root.OPTIM_WRAPPER_CONSTRUCTORS, 'training'
 )
 WEIGHT_INITIALIZERS = _child(
     'weight initializer', root.WEIGHT_INITIALIZERS, 'checkpoints.pretrained'

@@ -16,8 +16,7 @@ from timm.models import build_model_with_cfg, register_model
 from torch import Tensor
 
 from mmlape.checkpoints import convert
-from mmlape.pretraining.classifier import Classifier
-from mmlape.pretraining.options import take_indices
+from mmlape.pretraining.classifier import Classifier, take_indices
 from mmlape.registry import MODELS
 
 __all__: list[str] = []

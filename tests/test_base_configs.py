@@ -16,7 +16,7 @@ import yaml
 from config_utils import CONFIGS, REPO, foundation_configs
 from mmengine.config import Config
 
-from mmlape.launch.testing import use_tta
+from mmlape.cli.options import use_tta
 
 BASES = CONFIGS / '_base_'
 TABLE = yaml.safe_load((REPO / 'tests/data/base_configs.yaml').read_text())

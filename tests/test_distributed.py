@@ -69,7 +69,7 @@ def write_config(folder: Path, name: str, batch: int = 2) -> Path:
 
 def dist_train(folder: Path, config: Path, *options: str, processes: int = 2) -> str:
     """Run ``tools/dist_train.sh`` in ``folder``; return what it printed."""
-    paths = [str(REPO / 'tests'), os.environ.get('PYTHONPATH', '')]
+    paths = [str(REPO / 'tests' / 'helpers'), os.environ.get('PYTHONPATH', '')]
     environment = dict(
         os.environ, OMP_NUM_THREADS='1', PYTHON=sys.executable, CUDA_VISIBLE_DEVICES='',
         PYTHONPATH=os.pathsep.join(filter(None, paths)), PORT=str(free_port()),

@@ -44,7 +44,7 @@ COMMANDS = commands()
 CALL = r'(?:mmlape |tools/(?:\w+/)?)(\w+)(?:\.py|\.sh)?((?: +[^\n|`#;]*)?)'
 SHARED = '\n'.join(
     path.read_text(encoding='utf-8')
-    for pattern in ('mmlape/launch/*.py', 'mmlape/analysis/frame.py', 'tools/t*.py')
+    for pattern in ('mmlape/cli/*.py', 'mmlape/analysis/frame.py', 'tools/t*.py')
     for path in REPO.glob(pattern)
 )
 

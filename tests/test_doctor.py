@@ -13,11 +13,11 @@ from site_copies import link_site_packages, run_python, write_package
 from tool_runs import MASK_RCNN, Commands
 
 import mmlape
-from mmlape import doctor, stack
+from mmlape import compatibility, doctor
 from mmlape.doctor import Check, exit_code, table
 
 ROOT = Path(mmlape.__file__).resolve().parent.parent
-MMCV = next(package for package in stack.PACKAGES if package.module == 'mmcv')
+MMCV = next(package for package in compatibility.PACKAGES if package.module == 'mmcv')
 
 
 def run(name, check):
@@ -101,7 +101,7 @@ def test_versions_of_torch_whose_safe_reading_is_not(version, holes, monkeypatch
 def test_versions_of_packages(monkeypatch):
     def check(**answers):
         for name, answer in answers.items():
-            monkeypatch.setattr(stack, name, lambda package, answer=answer: answer)
+            monkeypatch.setattr(compatibility, name, lambda package, answer=answer: answer)
         return run('mmcv', lambda: doctor._package(MMCV))
 
     both = check(metadata_versions={'onedl': '2.3.6', 'original': '2.1.0'})

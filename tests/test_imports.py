@@ -60,7 +60,7 @@ assert traces() == known
 
 from mmengine.registry import MODELS
 MODELS.get('mmlape.VisionTransformer')
-import mmlape.backbones, mmlape.engine
+import mmlape.backbones, mmlape.training
 now = traces()
 ours = {name: now.pop(name) for name in ('children', 'backends')}
 assert now == {name: known[name] for name in now}, 'a component'

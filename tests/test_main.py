@@ -9,7 +9,7 @@ from config_utils import REPO
 
 from mmlape import __version__
 from mmlape.__main__ import commands
-from mmlape.stack import torch_version
+from mmlape.compatibility import torch_version
 
 TOOLS = {name: path for name, path in commands().items() if path.suffix == '.py'}
 # One process for all: what is imported by one stays, so the first that imports too much is the one that is named.

@@ -24,8 +24,8 @@ from mmengine.config import Config
 
 from mmlape import registry
 from mmlape.__main__ import commands
-from mmlape.overrides import merge_overrides
-from mmlape.shipped import find_config, shipped_configs
+from mmlape.cli.arguments import find_config, shipped_configs
+from mmlape.cli.options import merge_overrides
 
 PAGE = REPO / 'docs' / 'papers.md'
 ABLATIONS = CONFIGS / 'ablations' / 'README.md'

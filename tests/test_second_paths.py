@@ -18,12 +18,12 @@ from test_masks import randomised
 from timm.layers import DropPath
 from torch import distributed, multiprocessing, nn
 
-from mmlape.engine.exact_resume import set_random_state
 from mmlape.layers import Extractor, sampling_plan
 from mmlape.layout import Layout
 from mmlape.norm import DTN, PowerNorm
 from mmlape.pretraining.dino import DINO, DINOLoss
 from mmlape.registry import MODELS
+from mmlape.training.exact_resume import set_random_state
 
 REPO = Path(__file__).resolve().parents[1]
 IMAGES = torch.randn(2, 3, 40, 64, generator=torch.Generator().manual_seed(0))
@@ -303,7 +303,9 @@ def test_dtn_is_finite_and_alike_on_every_way_with_parameters_far_out(tmp_path):
     script = (
         'import sys, torch, test_second_paths as t; torch.save(t.dtn_at_extremes(), sys.argv[1])'
     )
-    paths = os.pathsep.join([str(REPO), str(REPO / 'tests')])
+    paths = os.pathsep.join(
+        [str(path) for path in (REPO, REPO / 'tests', REPO / 'tests' / 'helpers')]
+    )
     environment = dict(os.environ, PYTHONPATH=paths, MMLAPE_OPS='0', OMP_NUM_THREADS='1')
     command = [sys.executable, '-c', script, str(tmp_path / 'plain.pth')]
     subprocess.run(command, env=environment, check=True, cwd=tmp_path, timeout=300)

@@ -11,7 +11,7 @@ import torch
 from mmcv.ops import nms, roi_align
 from site_copies import link_site_packages, run_python
 
-from mmlape import stack
+from mmlape import compatibility
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / 'tools' / 'setup_env' / 'mmcv_ext.py'
@@ -93,9 +93,9 @@ def test_mmcv_and_mmlape_can_be_imported_with_it(tmp_path):
         (site / entry.name).symlink_to(entry)
     code = (
         'import mmlape, torch, mmcv._ext, mmcv.ops\n'
-        'from mmlape import doctor, stack\n'
+        'from mmlape import compatibility, doctor\n'
         'print(doctor._run({"mmcv._ext": doctor._operators}))\n'
-        'assert mmcv._ext.__file__.endswith("_ext.py") and stack.stands_in()\n'
+        'assert mmcv._ext.__file__.endswith("_ext.py") and compatibility.stands_in()\n'
         'assert not hasattr(mmcv._ext, "__path__")\n'
         'print(mmcv.ops.get_compiler_version(), mmcv.ops.get_compiling_cuda_version())\n'
         'mmcv.ops.soft_nms(torch.tensor([[0., 0, 2, 2]]), torch.ones(1))\n'
@@ -110,9 +110,9 @@ def test_mmcv_and_mmlape_can_be_imported_with_it(tmp_path):
 
 def test_compiled_operators_come_first(tmp_path, monkeypatch):
     """If a stand-in were left behind beside a library, the library would be loaded."""
-    monkeypatch.setattr(stack, 'package_folder', lambda _: tmp_path)
-    assert stack.operators_file() is None and not stack.stands_in()
+    monkeypatch.setattr(compatibility, 'package_folder', lambda _: tmp_path)
+    assert compatibility.operators_file() is None and not compatibility.stands_in()
     (tmp_path / '_ext.py').write_text('')
-    assert stack.stands_in()
+    assert compatibility.stands_in()
     (tmp_path / f'_ext{importlib.machinery.EXTENSION_SUFFIXES[0]}').write_text('')
-    assert not stack.stands_in()
+    assert not compatibility.stands_in()

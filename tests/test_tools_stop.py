@@ -53,7 +53,7 @@ def test_replay_says_that_it_was_removed(digit_commands):
 
 
 def train_on_two(folder):
-    paths = [str(REPO / 'tests'), os.environ.get('PYTHONPATH', '')]
+    paths = [str(REPO / 'tests' / 'helpers'), os.environ.get('PYTHONPATH', '')]
     environment = dict(
         os.environ, OMP_NUM_THREADS='1', PYTHON=sys.executable, CUDA_VISIBLE_DEVICES='',
         PYTHONPATH=os.pathsep.join(filter(None, paths)), PORT=str(free_port()),

@@ -7,12 +7,12 @@ import pytest
 from mmengine.config import Config
 
 from mmlape.checks import options_of
-from mmlape.engine import check_config
 from mmlape.layers import Block, ConvMlp, LocallyEnhancedMlp, Mlp, NormedMlp, Stem, SwiGLU
 from mmlape.layers.attention import AttentionLayer
-from mmlape.overrides import merge_overrides
+from mmlape.cli.options import merge_overrides
 from mmlape.position import AttentionPosition, Joining, PositionEmbedding
 from mmlape.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS
+from mmlape.training import check_config
 
 NAN, INF = math.nan, math.inf
 ARCH = dict(embed_dims=16, depth=2, num_heads=4, mlp_ratio=2)
@@ -242,6 +242,7 @@ PARTS = [
     (HOOKS, part('CheckDataHook', max_decode='all'), "max_decode must be an integer, got 'all'"),
     (HOOKS, part('CheckDataHook', max_decode=-1), 'max_decode must be at least 0, got -1'),
     (HOOKS, part('CheckDataHook', maxdecode=1), "unexpected keyword argument 'maxdecode'"),
+    (HOOKS, part('CheckWeightsHook', allow_partial='yes'), "allow_partial must be True or False, got 'yes'"),
     (HOOKS, part('DTNRatioHook', interval=0), 'interval must be at least 1, got 0'),
     (HOOKS, part('DTNRatioHook', interval=True), 'interval must be an integer, got True'),
     (HOOKS, part('CheckpointHook', intervall=3), "'intervall'; did you mean 'interval'"),

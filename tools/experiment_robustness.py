@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mmlape import launch
+from mmlape import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUPS = ('cells', 'segmentor', 'detector')
@@ -48,7 +48,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> None:
     options = parse_arguments(arguments)
-    with launch.stop_with_message(ValueError, FileExistsError, ModuleNotFoundError):
+    with cli.stop_with_message(ValueError, FileExistsError, ModuleNotFoundError):
         from experiments.robustness import run_experiment
 
         run_experiment(options, ROOT)

@@ -18,9 +18,9 @@ from pathlib import Path
 from demo_parts.console import clock, output_to
 
 import mmlape
-from mmlape import launch
+from mmlape import cli
 from mmlape import robustness as robust
-from mmlape.launch.arguments import add_common_options, existing_config
+from mmlape.cli.arguments import add_common_options, existing_config
 from mmlape.whole_files import write_whole
 
 TIMM = 'timm/'
@@ -64,9 +64,9 @@ def prepare(options):
     """The config, and the test sets by name: clean, corrupted and, if asked for, ImageNet-R."""
     of_timm = options.config.startswith(TIMM)
     made = robust.timm_config(options.config.removeprefix(TIMM)) if of_timm else None
-    cfg = launch.config_of(options, made)
-    cfg.load_from, cfg.resume = launch.existing_checkpoint(options.checkpoint), False
-    mmlape.engine.check_data_is_there(cfg, ('test',))
+    cfg = cli.config_of(options, made)
+    cfg.load_from, cfg.resume = cli.existing_checkpoint(options.checkpoint), False
+    mmlape.training.check_data_is_there(cfg, ('test',))
     names = [each for name in options.corruptions for each in SETS.get(name, (name,))]
     order = 'rgb' if options.rgb else 'bgr'
     cells = robust.cells_of(
@@ -122,16 +122,16 @@ def main():
     options = parse_arguments()
     from mmengine.dist import is_main_process
 
-    with launch.stop_with_message():
+    with cli.stop_with_message():
         cfg, cells = prepare(options)
-    with launch.joined(cfg), launch.stop_with_message():
-        record = launch.main_process_says(lambda: record_of(options, cfg))
+    with cli.joined(cfg), cli.stop_with_message():
+        record = cli.main_process_says(lambda: record_of(options, cfg))
         if is_main_process():
             there = sum(cell.test_set in record.results for cell in cells)
             done = f', {there} of them done before' if there else ''
             print(f'{len(cells)} test sets{done}. Ctrl-C stops; the same command goes on.')
         screen = Screen(options.metric)
-        with launch.weights_only(), output_to(Path(cfg.work_dir, 'robustness.log')):
+        with cli.weights_only(), output_to(Path(cfg.work_dir, 'robustness.log')):
             robust.measure(cfg, cells, record, screen)
         if is_main_process():
             show(record, options.metric)

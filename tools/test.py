@@ -9,9 +9,9 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 import argparse
 
 import mmlape
-from mmlape import launch
+from mmlape import cli
+from mmlape.cli.arguments import add_common_options
 from mmlape.cpu.wait_policy import set_wait_policy
-from mmlape.launch.arguments import add_common_options
 
 
 def parse_arguments():
@@ -33,35 +33,35 @@ def parse_arguments():
 
 def prepare(options):
     """The config with everything that the options change, and a metric to add."""
-    cfg = launch.config_of(options)
-    cfg.load_from, cfg.resume = launch.existing_checkpoint(options.checkpoint), False
-    mmlape.engine.check_data_is_there(cfg, ('test',))
+    cfg = cli.config_of(options)
+    cfg.load_from, cfg.resume = cli.existing_checkpoint(options.checkpoint), False
+    mmlape.training.check_data_is_there(cfg, ('test',))
     if options.show or options.show_dir:
-        launch.show_predictions(cfg, options.show, options.show_dir, options.wait_time)
+        cli.show_predictions(cfg, options.show, options.show_dir, options.wait_time)
     if options.tta:
-        launch.use_tta(cfg)
-    return cfg, launch.keep_predictions(cfg, options.out) if options.out else None
+        cli.use_tta(cfg)
+    return cfg, cli.keep_predictions(cfg, options.out) if options.out else None
 
 
 def test(cfg, metric):
     """Test; nothing of the runner is left behind for the processes to wait for when they part."""
     from mmengine.registry import RUNNERS
 
-    with launch.weights_only():
+    with cli.weights_only():
         runner = RUNNERS.build(cfg)
-        launch.optimize_on_cpu(runner)
+        cli.optimize_on_cpu(runner)
         if metric is not None:
-            launch.add_metric(runner, metric)
-        with launch.stop_with_message(mmlape.engine.DataError):
+            cli.add_metric(runner, metric)
+        with cli.stop_with_message(mmlape.training.DataError):
             runner.test()
 
 
 def main():
     set_wait_policy()  # before PyTorch is imported
     options = parse_arguments()
-    with launch.stop_with_message():
+    with cli.stop_with_message():
         cfg, metric = prepare(options)
-    with launch.joined(cfg):
+    with cli.joined(cfg):
         test(cfg, metric)
 
 

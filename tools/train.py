@@ -9,9 +9,9 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 import argparse
 
 import mmlape
-from mmlape import launch
+from mmlape import cli
+from mmlape.cli.arguments import AMP_DTYPES, add_common_options
 from mmlape.cpu.wait_policy import set_wait_policy
-from mmlape.launch.arguments import AMP_DTYPES, add_common_options
 
 
 def parse_arguments():
@@ -36,39 +36,40 @@ def parse_arguments():
 
 def prepare(options):
     """The config with everything that the options change."""
-    cfg = launch.config_of(options)
+    cfg = cli.config_of(options)
     if options.amp or options.amp_dtype:
-        launch.enable_amp(cfg, options.amp_dtype or 'fp16')
+        cli.enable_amp(cfg, options.amp_dtype or 'fp16')
     if options.auto_scale_lr:
-        launch.enable_lr_scaling(cfg)
+        cli.enable_lr_scaling(cfg)
     if options.seed is not None:
         cfg.randomness = dict(cfg.get('randomness') or {}, seed=options.seed)
-    mmlape.engine.check_config(cfg)
-    mmlape.engine.check_data_is_there(cfg, ('train', 'val'))
+    mmlape.training.check_config(cfg)
+    mmlape.training.check_data_is_there(cfg, ('train', 'val'))
     return cfg
 
 
 def train(cfg, resume):
     """Train; nothing of the runner is left behind for the processes to wait for when they part."""
     first_weights = None if cfg.get('resume') else cfg.get('load_from')
-    with launch.stop_with_message():
-        notes = launch.set_resume(cfg, resume)
-    with launch.weights_only():
-        runner = launch.build_runner(cfg, first_weights)
-        launch.optimize_on_cpu(runner)
+    with cli.stop_with_message():
+        notes = cli.set_resume(cfg, resume)
+    with cli.weights_only():
+        runner = cli.build_runner(cfg, first_weights)
+        cli.optimize_on_cpu(runner)
         for note in notes:
             runner.logger.warning(note)
-        engine = mmlape.engine
-        with launch.stop_with_message(engine.DataError, engine.UnsavedError, engine.NonFiniteError):
+        training = mmlape.training
+        errors = (training.DataError, training.UnsavedError, training.NonFiniteError)
+        with cli.stop_with_message(*errors):
             runner.train()
 
 
 def main():
     set_wait_policy()  # before PyTorch is imported
     options = parse_arguments()
-    with launch.stop_with_message():
+    with cli.stop_with_message():
         cfg = prepare(options)
-    with launch.joined(cfg):
+    with cli.joined(cfg):
         train(cfg, options.resume)
 
 

@@ -12,7 +12,7 @@ _base_ = [
 ]
 import os.path as osp  # noqa: E402
 
-from mmlape.engine import environment_options, vit_arch, vit_weights  # noqa: E402
+from mmlape.training import environment_options, vit_arch, vit_weights  # noqa: E402
 
 options = environment_options(
     'LAPE_',

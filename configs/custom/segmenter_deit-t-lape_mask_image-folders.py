@@ -10,7 +10,7 @@ _base_ = [
     '../_base_/schedules/schedule_160k.py',
     '../_base_/default_runtime_mmseg.py',
 ]
-from mmlape.engine import environment_options, vit_arch, vit_weights  # noqa: E402
+from mmlape.training import environment_options, vit_arch, vit_weights  # noqa: E402
 
 options = environment_options(
     'LAPE_',

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from mmlape.backbones import Stage
 from mmlape.checks import check_grid, check_option
-from mmlape.engine.dtn_ratio_hook import RATIO_PREFIX, RATIOS
 from mmlape.layers import AttentionLayer
 from mmlape.layout import Grid, Layout
 from mmlape.norm import DTN, LN, TokenGN, TokenIN
+from mmlape.training.paper_hooks import RATIO_PREFIX, RATIOS
 
 from . import COMPARED, NORMS
 from .loading import Layers, NormPlace, Result, dtn_places, norm_places, record_calls

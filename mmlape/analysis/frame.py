@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mmlape import analysis
 from mmlape.checkpoints.formats import FORMATS
 from mmlape.checks import check_option
-from mmlape.launch.arguments import ConfigOptions
+from mmlape.cli.arguments import ConfigOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -175,7 +175,7 @@ def config_of(options: argparse.Namespace) -> Config:
         raise FileNotFoundError(f'there is no config {options.config!r}')
     from mmengine.config import Config
 
-    from mmlape.overrides import merge_overrides
+    from mmlape.cli.options import merge_overrides
 
     return merge_overrides(Config.fromfile(options.config), options.cfg_options)
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from mmlape.stack import PACKAGES
+from mmlape.compatibility import PACKAGES
 
 # `_base_` names files that would be executed; MMEngine keeps the others for itself.
 _NOT_KEPT = {'_base_', 'dict', 'filename', 'text', 'pretty_text', 'env_variables'}

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer
 
-from mmlape.stack import numbers
+from mmlape.compatibility import numbers
 
 _ARRAYS = ('_log_history', '_count_history')
 _NUMBERS = 'biuf'

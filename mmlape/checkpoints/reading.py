@@ -19,7 +19,7 @@ from mmengine.logging import print_log
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from mmlape.stack import numbers, weights_only_fault
+from mmlape.compatibility import numbers, weights_only_fault
 
 from .config_text import make_configs_plain
 from .errors import CheckpointError, DownloadError, MissingCheckpointError

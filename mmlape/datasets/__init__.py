@@ -5,10 +5,8 @@ from mmlape.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        'digit_cells': ('build_digit_cells', 'cell_classes'),
-        'digit_images': ('DigitImages',),
-        'digit_scenes': ('DIGIT_CLASSES', 'SCENE_CLASSES', 'build_digit_scenes'),
+        'classification': ('DigitImages', 'ListOps'),
+        'digits': ('DIGIT_CLASSES', 'SCENE_CLASSES', 'build_digit_cells', 'build_digit_scenes', 'cell_classes'),
         'list_ops': ('build_list_ops',),
-        'list_ops_data': ('ListOps',),
     },
-)
+)  # fmt: skip

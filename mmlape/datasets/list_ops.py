@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .built_folder import FolderKind, build_once, check_number, check_pair
+from .building import FolderKind, build_once, check_integers, check_pair
 
 OPERATORS: dict[str, Callable[[Sequence[int]], int]] = {
     'MIN': min,
@@ -81,13 +81,14 @@ def build_list_ops(
         ValueError: An option has a wrong type or is out of range, or there are too few expressions of such a length.
         FileExistsError: ``root`` holds something else.
     """
-    given = dict(num_train=num_train, num_val=num_val, num_test=num_test, max_depth=max_depth)
-    given.update(max_args=max_args, seed=seed)
-    bounds = dict(max_depth=(2, 100), max_args=(2, 1000), seed=(0, 2**32 - 1))
-    options: dict[str, Any] = {
-        name: check_number(name, value, *bounds.get(name, (1, 10_000_000)), integer=True)
-        for name, value in given.items()
-    }
+    options = check_integers(
+        num_train=(num_train, 1, 10_000_000),
+        num_val=(num_val, 1, 10_000_000),
+        num_test=(num_test, 1, 10_000_000),
+        max_depth=(max_depth, 2, 100),
+        max_args=(max_args, 2, 1000),
+        seed=(seed, 0, 2**32 - 1),
+    )
     options['length'] = check_pair('length', length, 1, 1_000_000)
     return build_once(Path(root), KIND, options, lambda folder: _build(folder, options))
 

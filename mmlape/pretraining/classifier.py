@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -26,13 +26,13 @@ from mmlape.checks import (
 )
 from mmlape.layout import Layout
 from mmlape.norm import build_token_norm
+from mmlape.position import JOININGS, POSITIONS
 from mmlape.registry import MODELS
-
-from .options import Choice, named_options, take_indices
 
 # What goes into the head, by timm's name: an out_type of backbones.
 _OUT_TYPES = {'': 'raw', 'avg': 'avg', 'token': 'cls_token'}
 Pool = str | dict
+Choice = str | dict | list | tuple | None
 
 
 class Classifier(nn.Module):
@@ -57,7 +57,7 @@ class Classifier(nn.Module):
         proj_drop_rate: Dropout of position-added tokens, projections and MLPs. Default 0.
         last_step: Last layer or stage that is built, for feature extraction without head and output norm. Default None:
             all.
-        position_only: Train position alone, see :class:`~mmlape.engine.PositionOnlyHook`: everything else is frozen,
+        position_only: Train position alone, see :class:`~mmlape.training.PositionOnlyHook`: everything else is frozen,
             new heads too, and keeps its statistics. Default False.
         device: Where parameters live. Default None, the CPU.
         dtype: Of the parameters. Default None, float32.
@@ -352,3 +352,37 @@ def _tapped(tokens: Tensor, layout: Layout, output_fmt: str, with_prefix: bool):
     prefix, cells = layout.split(tokens)
     features = layout.to_maps(tokens).contiguous() if output_fmt == 'NCHW' else cells
     return (features, prefix) if with_prefix else features
+
+
+def named_options(position: Choice, joining: Choice) -> dict[str, dict | list]:
+    """Configs of position and joining from short names, configs or lists of either; None is left out.
+
+    Raises:
+        ValueError: If a name is unknown.
+    """
+    given = dict(
+        position=_resolve('position', position, POSITIONS),
+        joining=_resolve('joining', joining, JOININGS),
+    )
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _resolve(name: str, value: Choice, table: dict[str, dict]) -> dict | list | None:
+    if isinstance(value, (list, tuple)):
+        return [_resolve(name, entry, table) for entry in value]
+    return dict(table[check_option(name, value, table)]) if isinstance(value, str) else value
+
+
+def take_indices(count: int, indices: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Ascending indices among ``count`` layers: the last n for an integer, all for None, else those named.
+
+    Raises:
+        ValueError: If one does not exist.
+        TypeError: If one is no integer.
+    """
+    if indices is None or isinstance(indices, int):
+        taken = check_positive_int('indices', count if indices is None else indices, maximum=count)
+        return tuple(range(count - taken, count))
+    for index in indices:
+        check_positive_int('indices', index, minimum=-count, maximum=count - 1)
+    return tuple(sorted({index % count for index in indices}))

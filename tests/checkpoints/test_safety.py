@@ -17,8 +17,8 @@ from mmlape.checkpoints import CheckpointError, history, reading
 from mmlape.checkpoints.config_text import plain_config
 from mmlape.checkpoints.reading import read_checkpoint, weights_only_everywhere
 from mmlape.checkpoints.writing import write_checkpoint
-from mmlape.launch import shipped_configs
-from mmlape.stack import weights_only_fault
+from mmlape.cli import shipped_configs
+from mmlape.compatibility import weights_only_fault
 from mmlape.whole_files import write_whole
 
 pytestmark = pytest.mark.usefixtures('safe_loading')

@@ -18,12 +18,12 @@ from toy_training import toy_config, toy_run
 import mmlape
 from mmlape.backbones import Backbone
 from mmlape.cpu import library, linear, modules, optimize, replace
-from mmlape.engine import CpuHook
 from mmlape.layers import basic
 from mmlape.layers.deformable import DeformableSampling
 from mmlape.norm import DTN
 from mmlape.norm.dtn_maps import PlainDTN
 from mmlape.registry import MODELS
+from mmlape.training import CpuHook
 
 DTN_NORM = dict(norm_cfg=dict(type='mmlape.DTN'))
 BUILDS = {

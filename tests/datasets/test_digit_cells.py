@@ -1,17 +1,14 @@
 """The digit cells: what is on disk, that the label follows from digit and place, and that the pixels hide the place."""
 
-import hashlib
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from mmlape.datasets import build_digit_cells, build_digit_scenes, cell_classes
-from mmlape.datasets.digit_cells import KINDS, kind_of_cell, paint_board
-from mmlape.datasets.scene_painter import DigitBank
-from mmlape.datasets.sources import load_sources
+from mmlape.datasets import build_digit_cells, cell_classes
+from mmlape.datasets.building import DigitBank, load_sources
+from mmlape.datasets.digits import KINDS, kind_of_cell, paint_board
 
 SMALL = dict(num_train=10, num_val=4, seed=3)
 
@@ -21,24 +18,8 @@ def root(tmp_path_factory) -> Path:
     return build_digit_cells(tmp_path_factory.mktemp('data') / 'cells', **SMALL)
 
 
-def digests(root: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(root.rglob('*'))
-        if path.is_file()
-    }
-
-
 def label_maps(root: Path, split: str) -> list[np.ndarray]:
     return [np.asarray(Image.open(p)) for p in sorted((root / 'annotations' / split).iterdir())]
-
-
-def test_a_rebuild_gives_the_same_bytes_and_another_seed_other_images(root, tmp_path):
-    assert digests(build_digit_cells(tmp_path / 'again', **SMALL)) == digests(root)
-    other = digests(build_digit_cells(tmp_path / 'other', **{**SMALL, 'seed': 4}))
-    images = [name for name in other if name.startswith('images/')]
-    assert len(images) == 14
-    assert all(other[name] != digests(root)[name] for name in images)
 
 
 @pytest.mark.parametrize('split', ['train', 'val'])
@@ -103,51 +84,3 @@ def test_backgrounds_do_not_give_the_place_away(tmp_path):
     means = np.stack([squares[:, kinds == kind].mean(-1) for kind in range(KINDS)], axis=1)
     errors = means.std(0) / np.sqrt(len(means))
     assert (abs(means.mean(0)) < 4 * errors).all(), (means.mean(0), errors)
-
-
-def test_splits_share_neither_digits_nor_photographs(root):
-    splits = json.loads((root / 'digit_cells.json').read_text())['splits']
-    train, val = splits['train'], splits['val']
-    assert not set(train['digit_indices']) & set(val['digit_indices'])
-    for photo, (first, end) in train['photo_columns'].items():
-        assert first < end <= val['photo_columns'][photo][0]
-
-
-def test_built_once_and_again_when_damaged_or_asked_otherwise(root, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr('mmlape.datasets.digit_cells._build', lambda *_: pytest.fail('built again'))
-        assert build_digit_cells(root, **SMALL) == root
-    folder = build_digit_cells(tmp_path / 'cells', num_train=2, num_val=1)
-    before = digests(folder)
-    (folder / 'images/val/000000.png').unlink()
-    assert digests(build_digit_cells(folder, num_train=2, num_val=1)) == before
-    assert digests(build_digit_cells(folder, num_train=2, num_val=1, digits=(3,))) != before
-
-
-def test_a_folder_of_digit_scenes_is_left_alone(tmp_path):
-    build_digit_scenes(tmp_path / 'scenes', num_train=1, num_val=1)
-    before = digests(tmp_path / 'scenes')
-    with pytest.raises(FileExistsError, match='not a digit cells folder'):
-        build_digit_cells(tmp_path / 'scenes')
-    assert digests(tmp_path / 'scenes') == before
-
-
-@pytest.mark.parametrize(
-    ('option', 'value'),
-    [
-        ('num_train', 0),
-        ('cells', 3),
-        ('cells', 'many'),
-        ('cell_size', 4),
-        ('digit_size', (8, 9)),
-        ('digits', ()),
-        ('digits', (1, 1)),
-        ('digits', (1, 10)),
-        ('occupied', 1.5),
-        ('seed', -1),
-    ],
-)
-def test_bad_options_are_named(tmp_path, option, value):
-    with pytest.raises(ValueError, match=option):
-        build_digit_cells(tmp_path / 'cells', **{option: value})
-    assert not list(tmp_path.iterdir())

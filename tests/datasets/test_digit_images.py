@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mmlape.datasets import DigitImages
-from mmlape.datasets.sources import load_sources
+from mmlape.datasets.building import load_sources
 
 
 @pytest.fixture(scope='module')

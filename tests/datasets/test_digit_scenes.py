@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from mmlape.datasets import DIGIT_CLASSES, SCENE_CLASSES, build_digit_scenes
-from mmlape.datasets import digit_scenes as module
-from mmlape.datasets.scene_painter import paint_scene
-from mmlape.datasets.sources import load_sources
+from mmlape.datasets import digits as module
+from mmlape.datasets.building import load_sources
+from mmlape.datasets.digits import paint_scene
 
 SMALL = dict(num_train=12, num_val=5, seed=3)
 
@@ -43,17 +43,6 @@ def decode(segmentation: dict) -> np.ndarray:
     flat = np.repeat(values, segmentation['counts'])
     assert flat.size == height * width
     return flat.reshape(width, height).T.astype(bool)
-
-
-def test_a_rebuild_gives_the_same_bytes(root, tmp_path):
-    assert digests(build_digit_scenes(tmp_path / 'again', **SMALL)) == digests(root)
-
-
-def test_another_seed_gives_other_images(root, tmp_path):
-    other = digests(build_digit_scenes(tmp_path / 'other', **{**SMALL, 'seed': 4}))
-    assert other.keys() == digests(root).keys()
-    images = [name for name in other if name.startswith('images/')]
-    assert all(other[name] != digests(root)[name] for name in images)
 
 
 def test_an_image_does_not_depend_on_how_many_there_are(root, tmp_path):
@@ -143,30 +132,6 @@ def test_enough_of_a_hidden_digit_stays_visible():
     assert hidden, 'six large digits never all fit into so small an image'
 
 
-def test_the_same_options_build_once(root, monkeypatch):
-    monkeypatch.setattr(module, '_build', lambda *_: pytest.fail('built again'))
-    assert build_digit_scenes(root, **SMALL) == root
-
-
-def test_other_options_are_not_taken_for_these(tmp_path):
-    options = dict(num_train=4, num_val=1)
-    folder = build_digit_scenes(tmp_path / 'scenes', **options)
-    before = digests(folder)
-    build_digit_scenes(folder, **options, digit_size=(30, 40))
-    changed = digests(folder)
-    assert changed.keys() == before.keys()
-    assert changed != before
-    assert [each.name for each in tmp_path.iterdir()] == ['scenes']
-
-
-@pytest.mark.parametrize('damage', ['images/val/000000.jpg', 'annotations/instances_train.json'])
-def test_a_damaged_folder_is_rebuilt(tmp_path, damage):
-    folder = build_digit_scenes(tmp_path / 'scenes', num_train=2, num_val=1)
-    before = digests(folder)
-    (folder / damage).unlink()
-    assert digests(build_digit_scenes(folder, num_train=2, num_val=1)) == before
-
-
 def test_an_interrupted_build_leaves_nothing_and_is_done_again(tmp_path, monkeypatch):
     painted = []
 
@@ -189,35 +154,6 @@ def test_an_interrupted_build_leaves_nothing_and_is_done_again(tmp_path, monkeyp
     build_digit_scenes(tmp_path / 'scenes', **SMALL)
     assert not killed.exists()
     assert running.exists()
-
-
-def test_a_folder_of_something_else_is_left_alone(tmp_path):
-    (tmp_path / 'thesis.tex').write_text('precious')
-    with pytest.raises(FileExistsError, match='not a digit scenes folder'):
-        build_digit_scenes(tmp_path)
-    assert (tmp_path / 'thesis.tex').read_text() == 'precious'
-
-
-@pytest.mark.parametrize(
-    ('option', 'value'),
-    [
-        ('num_train', 0),
-        ('num_val', 2.5),
-        ('num_train', True),
-        ('image_size', 16),
-        ('digits_per_image', (3, 2)),
-        ('digits_per_image', 3),
-        ('digit_size', (24, 97)),
-        ('digit_size', (4, 20)),
-        ('min_visible', 1.5),
-        ('min_contrast', 'much'),
-        ('seed', -1),
-    ],
-)
-def test_bad_options_are_named(tmp_path, option, value):
-    with pytest.raises(ValueError, match=option):
-        build_digit_scenes(tmp_path / 'scenes', **{option: value})
-    assert not list(tmp_path.iterdir())
 
 
 def test_without_scikit_learn_the_message_says_what_to_install(tmp_path, monkeypatch):

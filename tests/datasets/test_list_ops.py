@@ -115,17 +115,6 @@ def test_files_and_data_set(root):
     assert sorted(IDS.values()) == list(range(1, 16)), 'padding is 0'
 
 
-def test_it_is_the_same_every_time(root, tmp_path):
-    for seed, same in ((0, True), (1, False)):
-        other = build_list_ops(tmp_path / str(seed), **SMALL, seed=seed)
-        for split in ('train', 'val', 'test'):
-            name = f'annotations/basic_{split}.tsv'
-            assert ((root / name).read_text() == (other / name).read_text()) == same
-    before = (root / 'list_ops.json').stat().st_mtime_ns
-    build_list_ops(root, **SMALL)
-    assert (root / 'list_ops.json').stat().st_mtime_ns == before, 'built once'
-
-
 def test_options_of_the_data_set(root):
     whole, words, cut = read(root), read(root, brackets=False), read(root, max_length=4)
     for one, other, first in zip(whole, words, cut, strict=True):
@@ -158,21 +147,6 @@ def test_wrong_lines(line, message, tmp_path):
     (tmp_path / 'b.tsv').write_text(f'{line}\n')
     with pytest.raises(ValueError, match="its first line must be 'Source"):
         ListOps(data_root=str(tmp_path), ann_file='b.tsv')
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (dict(num_train=0), 'num_train=0: expected an integer from 1'),
-        (dict(length=(60, 5)), 'length=.60, 5.: the first must not be larger'),
-        (dict(max_args=1), 'max_args=1: expected an integer from 2'),
-        (dict(max_depth=True), 'max_depth=True: expected an integer'),
-    ],
-)
-def test_mistakes(options, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        build_list_ops(tmp_path / 'a', **{**SMALL, **options})
-    assert not (tmp_path / 'a').exists()
 
 
 def test_lengths_that_do_not_exist(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from mmlape.__main__ import commands
 
 
 def public_names() -> dict[str, list[str]]:
-    """Sorted names of each kind: ``registry HOOKS``, ``package mmlape.engine``, ``command train``, and more."""
+    """Sorted names of each kind: ``registry HOOKS``, ``package mmlape.training``, ``command train``, and more."""
     names = {'commands': list(commands())}
     importlib.import_module('mmlape.pretraining.dino')  # configs name it in `custom_imports`
     for registry in mmlape.registry.__all__:

@@ -15,10 +15,9 @@ from mmengine.registry import MODELS as CLASSIFIERS
 from mmpretrain.structures import DataSample
 from mmpretrain.utils import register_all_modules
 
-from mmlape.launch.arguments import add_common_options
-from mmlape.overrides import merge_overrides
+from mmlape.cli.arguments import add_common_options, find_config
+from mmlape.cli.options import merge_overrides
 from mmlape.registry import MODELS
-from mmlape.shipped import find_config
 
 PAGE = CONFIGS / 'ablations' / 'README.md'
 ROW = r'\| (.+?) \| `mmlape train (.+?)` \| ([\d.]+) \|'

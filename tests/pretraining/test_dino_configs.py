@@ -208,7 +208,7 @@ register_all_modules()
 dist.init_process_group('gloo')
 rank = dist.get_rank()
 from mmlape.pretraining.dino import DINOLoss
-from mmlape.pretraining.dino.knn import _features
+from mmlape.pretraining.dino.hooks import _features
 torch.manual_seed(0)
 student, teacher = torch.randn(4, 6, 5), torch.randn(2, 6, 5)
 whole = DINOLoss(5)
@@ -263,7 +263,7 @@ def test_two_processes_train(tmp_path):
         'from mmengine.config import Config\n'
         'from mmengine.dist import all_gather\n'
         'from mmengine.runner import Runner\n'
-        'from mmlape.launch.processes import joined\n'
+        'from mmlape.cli.processes import joined\n'
         "cfg = Config.fromfile('micro.py')\n"
         'with joined(cfg):\n'
         '    runner = Runner.from_cfg(cfg)\n'

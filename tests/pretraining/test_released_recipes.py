@@ -15,7 +15,7 @@ from mmengine.hooks import EMAHook
 from mmengine.registry import HOOKS, MODELS
 from mmpretrain.utils import register_all_modules
 
-from mmlape.overrides import merge_overrides
+from mmlape.cli.options import merge_overrides
 
 PAGE = CONFIGS / 'imagenet' / 'README.md'
 PATHS = {path.stem: path for path in classifier_configs()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mmlape import analysis, launch, robustness
+from mmlape import analysis, cli, robustness
 from mmlape.whole_files import write_whole
 
 
@@ -44,7 +44,7 @@ def records_of(models: list[str]) -> dict:
 
 def main():
     options = parse_arguments()
-    with launch.stop_with_message():
+    with cli.stop_with_message():
         records = records_of(options.models)
         table = robustness.compare(records, options.metric)
         figure = robustness.draw(records, options.metric)

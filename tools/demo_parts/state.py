@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mmlape.launch import last_complete_checkpoint
+from mmlape.cli import last_complete_checkpoint
 from mmlape.whole_files import write_whole
 
 STATE_FILE = 'state.json'

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from mmlape.datasets.digit_cells import KINDS
+from mmlape.datasets.digits import KINDS
 
 
 def pixel_counts(root: Path, split: str) -> np.ndarray:

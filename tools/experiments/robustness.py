@@ -15,8 +15,8 @@ from mmengine.config import Config
 
 import mmlape.robustness as robust
 from mmlape.analysis.figures import save_figure
+from mmlape.cli.arguments import find_config
 from mmlape.datasets import build_digit_cells, build_digit_scenes
-from mmlape.shipped import find_config
 from mmlape.whole_files import write_whole
 
 from .table import replace_table

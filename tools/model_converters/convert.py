@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from mmlape import __version__
 from mmlape.analysis.frame import config_of, run
 from mmlape.checkpoints.formats import FORMATS
-from mmlape.launch.arguments import ConfigOptions
-from mmlape.shipped import find_config
+from mmlape.cli.arguments import ConfigOptions, find_config
 
 if TYPE_CHECKING:
     from mmengine.config import Config

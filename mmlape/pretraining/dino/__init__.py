@@ -4,10 +4,8 @@ A config that names its parts needs ``custom_imports = dict(imports=['mmlape.pre
 imported otherwise.
 """
 
-from .criterion import DINOLoss
-from .gradients import DINOGradientsHook
-from .head import DINOHead
-from .knn import KNNHook, NearestNeighbours
+from .head import DINOHead, DINOLoss
+from .hooks import DINOGradientsHook, KNNHook, NearestNeighbours
 from .model import DINO
 
 __all__ = ['DINO', 'DINOGradientsHook', 'DINOHead', 'DINOLoss', 'KNNHook', 'NearestNeighbours']

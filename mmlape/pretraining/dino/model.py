@@ -19,7 +19,7 @@ from mmlape.backbones.base import DENSE
 from mmlape.checks import check_options, check_positive_int, check_rate
 from mmlape.registry import MODELS
 
-from .knn import NearestNeighbours
+from .hooks import NearestNeighbours
 
 
 @MODELS.register_module()

@@ -1,0 +1,17 @@
+"""What the command lines of training and testing share: configs by name, options, processes, resuming."""
+
+from mmlape.lazy import lazy_names
+
+# Imported on first use: commands parse their options before anything that takes time is imported.
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        'arguments': ('AMP_DTYPES', 'add_common_options', 'find_config', 'shipped_configs', 'shipped_folder'),
+        'options': (
+            'add_metric', 'config_of', 'enable_amp', 'enable_lr_scaling', 'existing_checkpoint', 'keep_predictions',
+            'merge_overrides', 'show_predictions', 'use_tta',
+        ),
+        'processes': ('all_see', 'joined', 'main_process_says', 'optimize_on_cpu', 'stop_with_message', 'weights_only'),
+        'resume': ('build_runner', 'last_complete_checkpoint', 'set_resume'),
+    },
+)  # fmt: skip

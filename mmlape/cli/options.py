@@ -1,0 +1,297 @@
+"""What the options of training and testing do to a config."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import inspect
+import os
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import Config, ConfigDict
+from mmengine.device import get_device
+from mmengine.registry import METRICS
+from mmengine.runner import FlexibleRunner, Runner
+
+from mmlape.checks import nearest
+
+from .arguments import AMP_DTYPES, find_config
+
+# What programs read beside the arguments of the runner.
+_READ = (
+    'auto_scale_lr', 'compile', 'custom_imports', 'find_unused_parameters', 'model_wrapper_cfg', 'runner_type',
+    'tta_model', 'tta_pipeline', 'work_dir',
+)  # fmt: skip
+# How like another name a new one may be: with_dist_token (0.83 like with_cls_token) is new, max_epoch (0.95) is not.
+_LIKENESS = 0.85
+_SEG_SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # of upstream's test-time augmentation
+_WEIGHTS_HOOK = 'mmlape.CheckWeightsHook'
+
+
+def config_of(options: argparse.Namespace, made: Config | None = None) -> Config:
+    """The config that the common options mean, with ``work_dir`` and ``launcher`` set.
+
+    Args:
+        options: What was parsed.
+        made: A config that is in no file, which ``options.config`` names. Default: that is the name of a file.
+
+    Raises:
+        ValueError: If there is no such config, or ``--cfg-options`` names what it has not.
+    """
+    name = options.config.rpartition('/')[2] if made else find_config(options.config).stem
+    cfg = merge_overrides(made or Config.fromfile(find_config(options.config)), options.cfg_options)
+    check_weights(cfg, options.allow_partial)
+    cfg.launcher = options.launcher or ('pytorch' if _under_torchrun() else 'none')
+    os.environ.setdefault('LOCAL_RANK', str(options.local_rank))
+    if options.work_dir is not None:
+        cfg.work_dir = options.work_dir
+    elif cfg.get('work_dir') is None:
+        cfg.work_dir = os.path.join('work_dirs', name)
+    return cfg
+
+
+def merge_overrides(cfg: Config, overrides: Mapping[str, Any] | None) -> Config:
+    """Merge ``{'a.b.0.c': value}`` into a config, in place.
+
+    A name that is not there yet may be given to a part that is there (``model.backbone.with_cp=True``,
+    ``optim_wrapper.clip_grad.max_norm=1``); the component it goes to says whether it knows it. What nobody would
+    notice is refused: at the top a name that neither the config nor the runner has, below it one that is nearly the
+    name of a neighbour.
+
+    Raises:
+        ValueError: If a name is refused, with the nearest one; or a list has no such entry.
+    """
+    for path in overrides or {}:
+        _check_path(cfg, path)
+    cfg.merge_from_dict(dict(overrides or {}))
+    return cfg
+
+
+def check_weights(cfg: Config, allow_partial: bool = False) -> None:
+    """Add ``mmlape.CheckWeightsHook`` to a config that has none; ``allow_partial`` loosens it in any."""
+    if cfg.get('default_hooks') is None:
+        cfg.default_hooks = {}
+    hooks = [*cfg.default_hooks.values(), *(cfg.get('custom_hooks') or [])]
+    found = [hook for hook in hooks if isinstance(hook, dict) and hook.get('type') == _WEIGHTS_HOOK]
+    if not found:
+        cfg.default_hooks['check_weights'] = dict(type=_WEIGHTS_HOOK)
+        found = [cfg.default_hooks['check_weights']]
+    if allow_partial:
+        for hook in found:
+            hook['allow_partial'] = True
+
+
+def enable_amp(cfg: Config, dtype: str) -> None:
+    """Automatic mixed precision: ``'fp16'`` with a dynamic loss scale, ``'bf16'`` without any.
+
+    Raises:
+        ValueError: If there is no accelerator, the GPU has no bfloat16, or the config's optimizer wrapper is neither
+            ``OptimWrapper`` nor ``AmpOptimWrapper``.
+    """
+    dtype = AMP_DTYPES[dtype]
+    wrapper = cfg.optim_wrapper.get('type', 'OptimWrapper')
+    if wrapper not in ('OptimWrapper', 'AmpOptimWrapper'):
+        raise ValueError(
+            f'--amp needs an OptimWrapper, and the config has optim_wrapper.type={wrapper}'
+        )
+    if get_device() == 'cpu':
+        raise ValueError('--amp needs a GPU, and none is visible')
+    if dtype == 'bfloat16' and torch.cuda.is_available() and not torch.cuda.is_bf16_supported():
+        raise ValueError('this GPU has no bfloat16: use --amp-dtype fp16')
+    # float16 loses small gradients without a loss scale; bfloat16 has the range of float32.
+    scale = 'dynamic' if dtype == 'float16' else dict(enabled=False)
+    cfg.optim_wrapper.update(type='AmpOptimWrapper', dtype=dtype, loss_scale=scale)
+
+
+def enable_lr_scaling(cfg: Config) -> None:
+    """Scale the learning rate with the batch size, linearly, by MMEngine.
+
+    Raises:
+        ValueError: If the config does not say for which batch size its learning rate is.
+    """
+    base = (cfg.get('auto_scale_lr') or {}).get('base_batch_size')
+    if not isinstance(base, int) or base < 1:
+        raise ValueError(
+            '--auto-scale-lr needs auto_scale_lr=dict(base_batch_size=...) in the config: the '
+            f'number of images per step that its learning rate is for; got {cfg.get("auto_scale_lr")}'
+        )
+    cfg.auto_scale_lr.enable = True
+
+
+def existing_checkpoint(text: str, what: str = 'checkpoint') -> str:
+    """``text`` if it is a file, a folder (sharded checkpoints) or an address.
+
+    Raises:
+        ValueError: If it is none; the message names what is there.
+    """
+    path = Path(text)
+    if '://' in text or path.exists():
+        return text
+    there = sorted(p.name for p in path.parent.glob('*.pth')) if path.parent.is_dir() else []
+    near = get_close_matches(path.name, there, 3, 0.3) or there[:3]
+    hint = f'; in {path.parent} there are {", ".join(near)}' if near else ''
+    hint = hint or ('' if path.parent.is_dir() else f'; there is no folder {path.parent} either')
+    raise ValueError(f'there is no {what} {text!r}{hint}')
+
+
+def show_predictions(cfg: Config, show: bool, folder: str | None, wait_time: float) -> None:
+    """Draw predictions on every image: on the screen, or into ``folder`` (MMDetection: of the work dir, as upstream).
+
+    Raises:
+        ValueError: If the config has no visualization hook.
+    """
+    hook = (cfg.get('default_hooks') or {}).get('visualization')
+    if hook is None:
+        kinds = {'mmseg': 'SegVisualizationHook', 'mmdet': 'DetVisualizationHook'}
+        kind = kinds.get(cfg.get('default_scope'))
+        if kind is None:
+            raise ValueError('--show and --show-dir need default_hooks.visualization in the config')
+        hook = cfg.default_hooks['visualization'] = ConfigDict(type=kind)
+    if cfg.get('default_scope') == 'mmpretrain':
+        hook.update(enable=True, interval=1, show=show, out_dir=folder)
+        if show:
+            hook['wait_time'] = wait_time
+        return
+    hook.update(draw=True, interval=1)
+    if show:
+        hook.update(show=True, wait_time=wait_time)
+    if folder and cfg.get('default_scope') == 'mmdet':
+        hook['test_out_dir'] = folder
+    elif folder:
+        cfg.visualizer['save_dir'] = folder
+
+
+def keep_predictions(cfg: Config, out: str) -> dict | None:
+    """Say where predictions go: a folder of label maps for MMSegmentation, a pickle for the others.
+
+    Returns:
+        The config of a metric to add to the test evaluator of the runner, or None.
+
+    Raises:
+        ValueError: If ``out`` is no ``.pkl`` where it must be one.
+    """
+    if cfg.get('default_scope') == 'mmseg':
+        evaluators = cfg.test_evaluator
+        for evaluator in evaluators if isinstance(evaluators, list) else [evaluators]:
+            evaluator.update(output_dir=out, keep_results=True)
+        return None
+    if not out.endswith(('.pkl', '.pickle')):
+        raise ValueError(f'--out must end with .pkl, got {out!r}')
+    kind = 'mmdet.DumpDetResults' if cfg.get('default_scope') == 'mmdet' else 'DumpResults'
+    return dict(type=kind, out_file_path=out)
+
+
+def use_tta(cfg: Config) -> None:
+    """Test-time augmentation by the config's ``tta_model`` and ``tta_pipeline``, or the toolbox's usual ones.
+
+    Those are flips for MMDetection (which merges boxes alone, so mask heads are left out), flips and six scales for
+    MMSegmentation.
+
+    Raises:
+        ValueError: If the config has none, and its toolbox no usual one.
+    """
+    scope = cfg.get('default_scope')
+    if scope not in _TTA and not ('tta_model' in cfg and 'tta_pipeline' in cfg):
+        raise ValueError('--tta needs tta_model and tta_pipeline in the config')
+    dataset = cfg.test_dataloader.dataset
+    while 'dataset' in dataset:
+        dataset = dataset['dataset']
+    if 'tta_model' not in cfg:
+        cfg.tta_model = _TTA[scope][0]
+    if 'tta_pipeline' not in cfg:
+        cfg.tta_pipeline = _TTA[scope][1](copy.deepcopy(dataset.pipeline))
+    if cfg.tta_model['type'] in ('DetTTAModel', 'mmdet.DetTTAModel'):
+        _boxes_alone(cfg)
+    dataset.pipeline = cfg.tta_pipeline
+    cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
+
+
+def add_metric(runner: Runner, config: dict) -> None:
+    """Add a metric to what the runner will test with."""
+    runner.test_evaluator.metrics.append(METRICS.build(config))
+
+
+def _under_torchrun() -> bool:
+    return all(name in os.environ for name in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR'))
+
+
+def _check_path(cfg: Config, path: str) -> None:
+    part: Any = cfg
+    keys = path.split('.')
+    for depth, key in enumerate(keys):
+        if isinstance(part, (list, tuple)):
+            if not (key.isdigit() and int(key) < len(part)):
+                raise ValueError(
+                    f'--cfg-options {path}: {".".join(keys[:depth])} is a list of {len(part)} entries, 0 to '
+                    f'{len(part) - 1}; it has no {key!r}'
+                )
+            part = part[int(key)]
+        elif not isinstance(part, Mapping) and depth:
+            return  # a value that becomes a part: MMEngine says whether it may
+        elif key not in part:
+            return _check_new(path, keys[:depth], key, set(part))
+        else:
+            part = part[key]
+
+
+def _check_new(path: str, above: list[str], key: str, known: set[str]) -> None:
+    """Whether ``key``, which is not there, may be."""
+    if not above:
+        known |= {*_READ, *inspect.signature(Runner).parameters}
+        known |= {*inspect.signature(FlexibleRunner).parameters}
+    close = nearest(key, known, _LIKENESS if above else 0.6)
+    if key == '_delete_' or key in known:
+        return
+    if close is not None:
+        right = '.'.join([*above, close])
+        raise ValueError(f'--cfg-options {path}: there is no {key!r}; did you mean {right!r}?')
+    if not above:
+        raise ValueError(
+            f'--cfg-options {path}: neither the config nor the runner has {key!r}; a name of your own goes into a '
+            'config file'
+        )
+
+
+def _boxes_alone(cfg: Config) -> None:
+    """Take mask heads out of a detector and masks out of its evaluation."""
+    roi_head = cfg.model.get('roi_head')
+    if roi_head and roi_head.get('mask_head'):
+        roi_head.update(mask_head=None, mask_roi_extractor=None)
+    evaluators = cfg.test_evaluator
+    for evaluator in evaluators if isinstance(evaluators, list) else [evaluators]:
+        if 'segm' in (evaluator.get('metric') or ()):
+            evaluator['metric'] = 'bbox'
+
+
+def _detection_pipeline(pipeline: list) -> list:
+    """The test pipeline with its last step, packing, after a flip and no flip."""
+    keys = (*pipeline[-1].get('meta_keys', ()), 'flip', 'flip_direction')
+    pack = dict(pipeline[-1], meta_keys=tuple(dict.fromkeys(keys)))
+    flips = [dict(type='RandomFlip', prob=1.0), dict(type='RandomFlip', prob=0.0)]
+    return [*pipeline[:-1], dict(type='TestTimeAug', transforms=[flips, [pack]])]
+
+
+def _segmentation_pipeline(pipeline: list) -> list:
+    """Upstream's: the image as it is at six scales, flipped or not."""
+    scales = [dict(type='Resize', scale_factor=scale, keep_ratio=True) for scale in _SEG_SCALES]
+    flips = [dict(type='RandomFlip', prob=prob, direction='horizontal') for prob in (0.0, 1.0)]
+    before = [step for step in pipeline if step['type'].startswith('LoadImage')]
+    annotations = [step for step in pipeline if step['type'] == 'LoadAnnotations']
+    rest = [[step] for step in (*annotations, pipeline[-1])]
+    return [*before, dict(type='TestTimeAug', transforms=[scales, flips, *rest])]
+
+
+_TTA = {
+    'mmdet': (
+        dict(
+            type='DetTTAModel',
+            tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100),
+        ),
+        _detection_pipeline,
+    ),
+    'mmseg': (dict(type='SegTTAModel'), _segmentation_pipeline),
+}

@@ -1,0 +1,198 @@
+"""Dependency versions: which PyTorch and OpenMMLab packages work, and what to install if they do not.
+
+Every OpenMMLab package exists twice, as a maintained ``onedl-*`` distribution and as the original, with the same import
+name. The user decides which one is installed; nothing here replaces anything. No package is imported to be checked:
+that would take seconds, and the original toolboxes refuse some versions of mmcv on import.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import re
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Package:
+    """A dependency: its import name, whether nothing works without it, the lowest version that works, name and tested
+    version of both distributions, the first version that only the maintained one has (from there on its tested version
+    is the lowest that works), and whether pip has to build it next to the torch that is installed."""
+
+    module: str
+    required: bool
+    minimum: str
+    original: tuple[str, str]
+    onedl: tuple[str, str]
+    onedl_since: str | None = None
+    without_isolation: bool = False
+
+    def advice(self, families: set[str]) -> str:
+        """The command that installs it, for the family that is there already, or for both."""
+        options = '--no-build-isolation ' if self.without_isolation else ''
+        commands = [
+            f'`pip install {options}{name}=={version}`'
+            for family, (name, version) in (('onedl', self.onedl), ('original', self.original))
+            if family in families or not families
+        ]
+        return ' or '.join(commands)
+
+
+PACKAGES = (
+    Package('mmengine', True, '0.10.7', ('mmengine', '0.10.7'), ('onedl-mmengine', '0.10.12'), '0.10.8'),
+    Package('mmcv', True, '2.1.0', ('mmcv', '2.1.0'), ('onedl-mmcv', '2.3.6'), '2.3.0', True),
+    Package('mmdet', False, '3.3.0', ('mmdet', '3.3.0'), ('onedl-mmdetection', '3.5.1'), None, True),
+    Package('mmseg', False, '1.2.2', ('mmsegmentation', '1.2.2'), ('onedl-mmsegmentation', '1.4.2'), None, True),
+    Package('mmpretrain', False, '1.2.0', ('mmpretrain', '1.2.0'), ('onedl-mmpretrain', '1.3.6')),
+)  # fmt: skip
+TORCH = '2.5'  # the first with public hooks for state dicts
+HELP = 'see docs/install.md, or use `make env` in a clone'
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The release of a version, ``(2, 3, 6)`` of ``'2.3.6rc1+cu121'``: builds of NVIDIA are ``2.5.0a0`` and do."""
+    match = re.match(r'\d+(\.\d+)*', version)
+    return tuple(map(int, match[0].split('.'))) if match else ()
+
+
+def package_folder(module: str) -> Path | None:
+    """Where ``module`` is; None if it is not installed."""
+    spec = importlib.util.find_spec(module)
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def found_version(package: Package) -> str | None:
+    """The version that an import would give, or None if it is not installed."""
+    versions = metadata_versions(package)
+    return _version_of(package.module, versions.get('onedl') or versions.get('original'))
+
+
+def metadata_versions(package: Package) -> dict[str, str]:
+    """The installed distributions of a package: 'onedl', 'original', both or none, with their versions."""
+    versions = {}
+    for family, (name, _) in (('onedl', package.onedl), ('original', package.original)):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[family] = importlib.metadata.version(name)
+    return versions
+
+
+def torch_version() -> str | None:
+    """torch's version, or None if it is not installed."""
+    version = None
+    with suppress(importlib.metadata.PackageNotFoundError):
+        version = importlib.metadata.version('torch')
+    return _version_of('torch', version)
+
+
+def _version_of(module: str, by_metadata: str | None) -> str | None:
+    """By the package's ``version.py``, which the originals write, else by its metadata; None if it is not there."""
+    folder = package_folder(module)
+    if folder is None:
+        return None
+    file = folder / 'version.py'
+    text = file.read_text(encoding='utf-8') if file.is_file() else ''
+    match = re.search(r'^__version__\s*=\s*[\'"]([^\'"]+)', text, re.MULTILINE)
+    return match[1] if match else by_metadata or 'unknown'
+
+
+def check_version(package: Package, version: str, families: set[str]) -> None:
+    """Refuse a version that is too old, and warn about one that is newer than all tested ones."""
+    found, tested = numbers(version), numbers(package.onedl[1])
+    # mmcv 2.2.0 and mmengine 0.10.7 are original; above them only the fork has releases.
+    forked = package.onedl_since and numbers(package.onedl_since) <= found
+    minimum = package.onedl[1] if forked else package.minimum
+    if found and found < numbers(minimum):
+        raise ImportError(
+            f'mmlape needs {package.module} >= {minimum}, but {version} is installed: '
+            f'{package.advice(families)}; {HELP}'
+        )
+    if found[:2] > tested[:2]:
+        warnings.warn(
+            f'{package.module} {version} is newer than {package.onedl[1]}, the newest that mmlape was tested with',
+            stacklevel=2,
+        )
+
+
+def operators_file() -> Path | None:
+    """mmcv's operators: a library, a ``.py`` file where torchvision's replace them, or None."""
+    spec = importlib.machinery.PathFinder.find_spec('_ext', [str(package_folder('mmcv'))])
+    return Path(spec.origin) if spec and spec.origin else None
+
+
+def stands_in() -> bool:
+    """Whether mmcv has torchvision's operators instead of its own."""
+    file = operators_file()
+    return file is not None and file.suffix == '.py'
+
+
+def check_operators(package: Package, families: set[str]) -> None:
+    """Refuse an mmcv without operators, which pip installs silently when it builds in isolation."""
+    if operators_file() is None:
+        raise ImportError(
+            'mmcv is installed without its compiled operators (mmcv._ext): `pip uninstall` it, then '
+            f'MMCV_WITH_OPS=1 {package.advice(families)} with torch, setuptools, wheel, ninja and '
+            f'psutil installed (10 minutes of compiling); {HELP}'
+        )
+
+
+def check_torch() -> None:
+    """Refuse a torch that is missing or too old."""
+    version = torch_version()
+    if version is None or () < numbers(version) < numbers(TORCH):
+        found = f', but {version} is installed' if version else ', which is not installed'
+        raise ImportError(
+            f"mmlape needs torch >= {TORCH}{found}: `pip install 'torch>={TORCH}' torchvision`, then mmcv "
+            f'again, whose operators fit only the torch that they were compiled with; {HELP}'
+        )
+
+
+def check_stack() -> None:
+    """Check the dependencies. torch, mmengine and mmcv (with compiled operators) are required; mmdet, mmseg and
+    mmpretrain are each needed only by their own configs.
+
+    Raises:
+        ImportError: One is missing or too old; the message names it, the version found, and what to install.
+    """
+    families = {family for package in PACKAGES for family in metadata_versions(package)}
+    families = families if len(families) == 1 else set()
+    toolboxes = [package for package in PACKAGES if not package.required]
+    for package in PACKAGES:
+        version = found_version(package)
+        if version is None and package.required:
+            raise ImportError(
+                f'mmlape needs {package.module} >= {package.minimum}, which is not installed: '
+                f'{package.advice(families)}; {HELP}'
+            )
+        if version is None:
+            toolboxes.remove(package)
+            continue
+        if len(metadata_versions(package)) == 2:
+            warnings.warn(
+                f'{package.original[0]} and {package.onedl[0]} are both installed and overwrite each '
+                f'other in {package.module}/: uninstall both, then install one',
+                stacklevel=2,
+            )
+        check_version(package, version, families)
+        if package.module == 'mmcv':
+            check_operators(package, families)
+    check_torch()
+    if not toolboxes:
+        advice = ' or '.join(each.advice(families) for each in PACKAGES if not each.required)
+        warnings.warn(
+            'none of mmdet, mmseg and mmpretrain is installed: backbones can be built, but to train them one is '
+            f'needed: {advice}; {HELP}',
+            stacklevel=2,
+        )
+
+
+def weights_only_fault(version: str) -> str | None:
+    """How files get around ``torch.load(..., weights_only=True)`` in a version of torch; None if nothing is known."""
+    faults = (
+        ((2, 6), 'CVE-2025-32434 (code runs on loading), mended in torch 2.6'),
+        ((2, 10), 'CVE-2026-24747 (memory is corrupted on loading), mended in torch 2.10'),
+    )
+    return ' and '.join(text for mended, text in faults if numbers(version) < mended) or None

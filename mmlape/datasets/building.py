@@ -1,0 +1,299 @@
+"""What the built data sets share: folders that are built once, digits and photographs, and how these are painted.
+
+Everything is made of scikit-learn's scanned digits and sample photographs; nothing is downloaded. Shapes: ``S`` is the
+side of an image in pixels, ``T`` that of a digit's square tile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+PHOTOGRAPHS = ('china.jpg', 'flower.jpg')
+# The parts of the digit images and of every photograph's columns that are for validation alone.
+VAL_DIGITS = 0.2
+VAL_COLUMNS = 0.3
+SPLITS = ('train', 'val')
+# A digit's ink ramps from transparent to opaque between these two values of the (0..1) scanned intensity.
+INK_RANGE = (0.3, 0.55)
+# Photographs are darkened by a factor in this range.
+BRIGHTNESS = (0.35, 0.65)
+# A leftover of an interrupted build is removed when it is older than this; a build takes seconds.
+STALE_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class DigitBank:
+    """The digit images that a split may use.
+
+    Args:
+        images: ``(D, 8, 8)`` float array, intensities in 0..1.
+        targets: ``(D,)`` integer array, the digit 0..9 that each image shows.
+        indices: ``(D,)`` integer array, each image's index in scikit-learn's ``load_digits``.
+    """
+
+    images: np.ndarray
+    targets: np.ndarray
+    indices: np.ndarray
+
+
+@dataclass(frozen=True)
+class PhotoRegion:
+    """The part of a photograph that a split may use.
+
+    Args:
+        name: The photograph's file name in scikit-learn.
+        pixels: ``(H, W, 3)`` uint8 array, RGB, of the region alone.
+        left: The column of the whole photograph at which the region begins.
+    """
+
+    name: str
+    pixels: np.ndarray
+    left: int
+
+
+@dataclass(frozen=True)
+class FolderKind:
+    """What tells built folders of one kind from others.
+
+    Args:
+        name: For messages, a plural.
+        marker: The name of the file, written last, that says what the folder was built with.
+        version: Of the format and of everything that decides what the same options give.
+    """
+
+    name: str
+    marker: str
+    version: int
+
+
+def build_once(
+    root: Path,
+    kind: FolderKind,
+    options: dict[str, Any],
+    build: Callable[[Path], dict[str, Any]],
+) -> Path:
+    """Build ``root``, or find that it is there already.
+
+    It is built beside ``root`` and renamed, so it appears complete or not at all. A folder that was built with other
+    options, or from which files are missing, is replaced.
+
+    Args:
+        root: The folder.
+        kind: What it holds.
+        options: What it is built from; kept in the marker file.
+        build: Fills the given empty folder (``images`` and ``annotations`` in it) and returns further entries for the
+            marker file.
+
+    Returns:
+        ``root``.
+
+    Raises:
+        FileExistsError: ``root`` holds something else.
+    """
+    reason = _reason_to_build(root, kind, options)
+    if reason is None:
+        return root
+    _log(f'Building the {kind.name} in {root}: {reason}.')
+    root.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(root)
+    partial = Path(tempfile.mkdtemp(prefix=_partial_prefix(root), dir=root.parent))
+    try:
+        further = build(partial)
+        marker = {
+            'format_version': kind.version,
+            'options': options,
+            'fingerprint': _fingerprint(kind, options),
+            'contents': _contents(partial),
+            **further,
+        }
+        (partial / kind.marker).write_text(json.dumps(marker, sort_keys=True) + '\n')
+        # mkdtemp makes a folder that only its owner may read.
+        partial.chmod(0o755)
+        _swap_in(partial, root, kind)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return root
+
+
+def check_number(
+    name: str, value: Any, low: float, high: float, integer: bool = False
+) -> int | float:
+    """``value`` as a Python number; ValueError unless it is one from ``low`` to ``high``."""
+    kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
+        kind = 'an integer' if integer else 'a number'
+        raise ValueError(f'{name}={value!r}: expected {kind} from {low} to {high}')
+    return int(value) if integer else float(value)
+
+
+def check_integers(**options: tuple[Any, int, int]) -> dict[str, Any]:
+    """Python integers of ``name=(value, low, high)``; ValueError for one that is out of range."""
+    return {name: check_number(name, *option, integer=True) for name, option in options.items()}
+
+
+def check_pair(name: str, value: Any, low: float, high: float) -> list[int]:
+    """Two integers, the first not larger than the second; ValueError otherwise."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ValueError(f'{name}={value!r}: expected two integers (smallest, largest)')
+    pair = [int(check_number(name, each, low, high, integer=True)) for each in value]
+    if pair[0] > pair[1]:
+        raise ValueError(f'{name}={value!r}: the first must not be larger than the second')
+    return pair
+
+
+def load_sources(seed: int) -> tuple[dict[str, DigitBank], dict[str, list[PhotoRegion]]]:
+    """The digit images and photograph regions of each split; the splits share neither.
+
+    Raises:
+        ModuleNotFoundError: scikit-learn is not installed.
+    """
+    try:
+        from sklearn.datasets import load_digits, load_sample_image
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "the digit data sets are made of scikit-learn's digits and photographs: "
+            'pip install scikit-learn (or mmlape[demo])',
+            name=error.name,
+        ) from error
+    digits = load_digits()
+    images = digits.images / 16.0
+    order = np.random.default_rng([seed, len(SPLITS)]).permutation(len(images))
+    num_val = round(VAL_DIGITS * len(images))
+    chosen = {'train': np.sort(order[num_val:]), 'val': np.sort(order[:num_val])}
+    banks = {
+        split: DigitBank(images[ids], digits.target[ids], ids) for split, ids in chosen.items()
+    }
+    regions: dict[str, list[PhotoRegion]] = {split: [] for split in SPLITS}
+    for name in PHOTOGRAPHS:
+        pixels = load_sample_image(name)
+        border = round((1 - VAL_COLUMNS) * pixels.shape[1])
+        regions['train'].append(PhotoRegion(name, pixels[:, :border], 0))
+        regions['val'].append(PhotoRegion(name, pixels[:, border:], border))
+    return banks, regions
+
+
+def describe_sources(
+    banks: dict[str, DigitBank], regions: dict[str, list[PhotoRegion]]
+) -> dict[str, Any]:
+    """What each split may use, for a marker file."""
+    return {
+        split: {
+            'digit_indices': banks[split].indices.tolist(),
+            'photo_columns': {
+                each.name: [each.left, each.left + each.pixels.shape[1]] for each in regions[split]
+            },
+        }
+        for split in SPLITS
+    }
+
+
+def paint_background(
+    rng: np.random.Generator, region: PhotoRegion, image_size: int, crop_side: tuple[int, int]
+) -> tuple[np.ndarray, tuple[int, int, int, int]]:
+    """A square crop of the region, resized to ``(S, S, 3)``, darkened, at times mirrored left to right.
+
+    Args:
+        rng: Decides on the crop.
+        region: What it is cut from.
+        image_size: ``S`` in pixels.
+        crop_side: Smallest and largest side of the crop in pixels.
+
+    Returns:
+        The image, RGB uint8, and ``(x, y, width, height)`` of the crop in the whole photograph.
+    """
+    height, width = region.pixels.shape[:2]
+    side = int(rng.integers(crop_side[0], crop_side[1] + 1))
+    x, y = int(rng.integers(width - side + 1)), int(rng.integers(height - side + 1))
+    # The crop is cut before it is resized, so that no pixel from beyond it is blended in.
+    crop = Image.fromarray(region.pixels[y : y + side, x : x + side])
+    image = np.asarray(crop.resize((image_size, image_size), Image.Resampling.BILINEAR))
+    if rng.random() < 0.5:
+        image = image[:, ::-1]
+    image = np.clip(image * rng.uniform(*BRIGHTNESS), 0, 255).astype(np.uint8)
+    return image, (region.left + x, y, side, side)
+
+
+def ink_opacity(digit: np.ndarray, size: int) -> np.ndarray:
+    """``(8, 8)`` intensities to ``(T, T)`` opacities in 0..1, ``T = size``."""
+    scan = Image.fromarray(digit.astype(np.float32))
+    smooth = np.asarray(scan.resize((size, size), Image.Resampling.BICUBIC))
+    return np.clip((smooth - INK_RANGE[0]) / (INK_RANGE[1] - INK_RANGE[0]), 0, 1)
+
+
+def _reason_to_build(root: Path, kind: FolderKind, options: dict[str, Any]) -> str | None:
+    """Why ``root`` has to be built, None where it is what was asked for."""
+    if not root.exists() or (root.is_dir() and not any(root.iterdir())):
+        return 'there are none yet'
+    marker = root / kind.marker
+    if not marker.is_file():
+        raise FileExistsError(
+            f'{root} exists and is not a {kind.name} folder ({kind.marker} is missing): '
+            'name another folder or remove this one'
+        )
+    try:
+        stored = json.loads(marker.read_text())
+    except (OSError, ValueError):
+        return f'{kind.marker} cannot be read'
+    if stored.get('fingerprint') != _fingerprint(kind, options):
+        return 'those that are there were built with other options'
+    if stored.get('contents') != _contents(root):
+        return 'files are missing or were changed'
+    return None
+
+
+def _fingerprint(kind: FolderKind, options: dict[str, Any]) -> str:
+    text = json.dumps({'format_version': kind.version, **options}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _contents(root: Path) -> dict[str, int]:
+    """Number and total size of the built files: cheap to compare, and enough to notice a damaged copy."""
+    files = [path for folder in ('images', 'annotations') for path in (root / folder).rglob('*.*')]
+    return {'files': len(files), 'bytes': sum(path.stat().st_size for path in files)}
+
+
+def _partial_prefix(root: Path) -> str:
+    return f'.{root.name}.partial-'
+
+
+def _remove_leftovers(root: Path) -> None:
+    for path in root.parent.glob(f'{_partial_prefix(root)}*'):
+        if time.time() - path.stat().st_mtime > STALE_SECONDS:
+            _log(f'Removing {path}, left by an interrupted build.')
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _swap_in(partial: Path, root: Path, kind: FolderKind) -> None:
+    """Put the finished folder in place of ``root``; the old one is moved out of the way first."""
+    if root.exists():
+        old = Path(tempfile.mkdtemp(prefix=_partial_prefix(root), dir=root.parent))
+        os.replace(root, old / root.name)
+        shutil.rmtree(old, ignore_errors=True)
+    try:
+        os.replace(partial, root)
+    except OSError:
+        # Another process that was building the same may have finished first.
+        if not (root / kind.marker).is_file():
+            raise
+        _log(f'{root} was built by another process.', logging.WARNING)
+
+
+def _log(message: str, level: int = logging.INFO) -> None:
+    from mmengine.logging import (
+        print_log,
+    )  # takes seconds; programs that build are asked for their options first
+
+    print_log(message, logger='current', level=level)

@@ -1,0 +1,480 @@
+"""The digit scenes and the digit cells: small data sets that are built, not downloaded.
+
+``{split}`` is ``train`` or ``val``. Scenes, for detection, instance and semantic segmentation::
+
+    ROOT/images/{split}/000000.jpg               RGB, image_size x image_size
+    ROOT/annotations/{split}/000000.png          label map, uint8: 0 = background, digit + 1 elsewhere
+    ROOT/annotations/instances_{split}.json      COCO: category id = digit + 1, name = '0' .. '9', masks as RLE
+    ROOT/digit_scenes.json                       the options it was built with; written last
+
+Cells, for semantic segmentation in which the label depends on the digit and on its place::
+
+    ROOT/images/{split}/000000.png               RGB, (cells * cell_size) squared
+    ROOT/annotations/{split}/000000.png          label map, uint8: 0 = background, else see label_of
+    ROOT/digit_cells.json                        the options it was built with; written last
+
+An image of cells is a board of ``cells`` x ``cells`` squares. A square shows the background alone, or one digit; then
+all its pixels carry the label of that digit in a square of that kind. There are four kinds of squares
+(:func:`kind_of_cell`), laid out so that mirroring the board leads to every kind equally often. As the background is
+mirrored at random too, and digits are drawn alike in every square, nothing in the pixels says which kind a square is:
+who does not know where it lies guesses one of four.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from .building import (
+    SPLITS,
+    DigitBank,
+    FolderKind,
+    PhotoRegion,
+    build_once,
+    check_integers,
+    check_number,
+    check_pair,
+    describe_sources,
+    ink_opacity,
+    load_sources,
+    paint_background,
+)
+
+DIGIT_CLASSES = tuple(str(digit) for digit in range(10))
+SCENE_CLASSES = ('background', *DIGIT_CLASSES)
+# The versions are to be raised by every change after which the same options give other files.
+SCENES = FolderKind(name='digit scenes', marker='digit_scenes.json', version=1)
+CELLS = FolderKind(name='digit cells', marker='digit_cells.json', version=1)
+PLACEMENT_TRIALS = 20
+GREY_TRIALS = 32
+# Digits are drawn like chalk: light grey levels, on darkened photographs.
+GREY_RANGE = (130, 255)
+# In cells lighter still, on darker ones: telling digits from what is behind them is not what these are about.
+CELL_GREY_RANGE = (180, 255)
+CELL_DARKER = 0.7
+CELL_CROP_SIDES = (96, 192)  # sides in pixels of the photographs' crops
+KINDS = 4  # of squares
+
+
+def build_digit_scenes(
+    root: str | os.PathLike,
+    *,
+    num_train: int = 2400,
+    num_val: int = 200,
+    image_size: int = 96,
+    digits_per_image: tuple[int, int] = (2, 4),
+    digit_size: tuple[int, int] = (24, 44),
+    min_visible: float = 0.8,
+    min_contrast: float = 60,
+    seed: int = 0,
+) -> Path:
+    """Build the digit scenes in ``root``, or find that they are there already.
+
+    scikit-learn's scanned handwritten digits are pasted at random sizes, places and (light) grey levels onto darkened
+    crops of its two sample photographs; nothing is downloaded. Digits may hide parts of each other: masks and boxes
+    are of what is visible. The same options give the same bytes with the same versions of NumPy, Pillow and
+    scikit-learn. Training and validation images share no digit image and no pixel of a photograph (validation crops
+    come from the right-hand 30 % of each photograph).
+
+    The folder appears complete or not at all: it is built beside ``root`` and renamed. A folder that was built with
+    other options, or from which files are missing, is replaced.
+
+    Args:
+        root: The folder to build; see the module's text for what it then holds.
+        num_train: Number of training images.
+        num_val: Number of validation images.
+        image_size: Width and height of every image in pixels, at least 32.
+        digits_per_image: Fewest and most digits drawn for an image. A digit that finds no free place is left out.
+        digit_size: Smallest and largest side of a digit's square tile in pixels; a digit fills most of its tile.
+        min_visible: The part (0 to 1) of a digit's ink that later digits must leave visible.
+        min_contrast: Wanted difference (0 to 100 grey levels) between a digit and the mean of what it covers; half of
+            it between digits that touch.
+        seed: Seed of everything random.
+
+    Returns:
+        ``root`` as a path.
+
+    Raises:
+        ValueError: An option has a wrong type or is out of range.
+        FileExistsError: ``root`` holds something else.
+        ModuleNotFoundError: scikit-learn is not installed.
+    """
+    options = check_integers(
+        num_train=(num_train, 1, 999_999),
+        num_val=(num_val, 1, 999_999),
+        image_size=(image_size, 32, 1024),
+        seed=(seed, 0, 2**32 - 1),
+    )
+    options |= dict(
+        digits_per_image=check_pair('digits_per_image', digits_per_image, 1, 100),
+        digit_size=check_pair('digit_size', digit_size, 8, options['image_size']),
+        min_visible=check_number('min_visible', min_visible, 0, 1),
+        min_contrast=check_number('min_contrast', min_contrast, 0, 100),
+    )
+    return build_once(Path(root), SCENES, options, lambda folder: _build_scenes(folder, options))
+
+
+def _build_scenes(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+    banks, regions = load_sources(options['seed'])
+    style = SceneStyle(
+        image_size=options['image_size'],
+        digits_per_image=tuple(options['digits_per_image']),
+        digit_size=tuple(options['digit_size']),
+        min_visible=options['min_visible'],
+        min_contrast=options['min_contrast'],
+        # The same range for both splits: what fits into the smallest region.
+        crop_side=(96, min(min(each.pixels.shape[:2]) for each in regions['val'])),
+    )
+    for number, split in enumerate(SPLITS):
+        writer = _SplitWriter(folder, split)
+        for index in range(options[f'num_{split}']):
+            # Every image has a generator of its own, so that it does not depend on how many there are.
+            rng = np.random.default_rng([options['seed'], number, index])
+            writer.add(paint_scene(rng, banks[split], regions[split], style))
+        writer.close()
+    return {'splits': describe_sources(banks, regions)}
+
+
+class _SplitWriter:
+    """Writes the scenes of one split as they come, and its COCO file at the end."""
+
+    def __init__(self, folder: Path, split: str) -> None:
+        self.images = folder / 'images' / split
+        self.labels = folder / 'annotations' / split
+        self.coco_file = folder / 'annotations' / f'instances_{split}.json'
+        self.images.mkdir(parents=True)
+        self.labels.mkdir(parents=True)
+        self.coco: dict[str, Any] = {
+            'info': {'description': f'mmlape digit scenes, {split}'},
+            'images': [],
+            'annotations': [],
+            'categories': [
+                {'id': number + 1, 'name': name, 'supercategory': 'digit'}
+                for number, name in enumerate(DIGIT_CLASSES)
+            ],
+        }
+
+    def add(self, scene: Scene) -> None:
+        number = len(self.coco['images'])
+        height, width = scene.owner.shape
+        file_name = f'{number:06d}.jpg'
+        Image.fromarray(scene.image).save(self.images / file_name, quality=90)
+        Image.fromarray(label_map(scene)).save(self.labels / f'{number:06d}.png', optimize=True)
+        self.coco['images'].append(
+            {
+                'id': number,
+                'file_name': file_name,
+                'width': width,
+                'height': height,
+                'photo': scene.photo,
+                'photo_crop': scene.crop,
+            }
+        )
+        for instance, (digit, index) in enumerate(zip(scene.digits, scene.indices, strict=True)):
+            mask = scene.owner == instance
+            self.coco['annotations'].append(
+                {
+                    'id': len(self.coco['annotations']) + 1,
+                    'image_id': number,
+                    'category_id': digit + 1,
+                    'bbox': bounding_box(mask),
+                    'area': int(mask.sum()),
+                    'iscrowd': 0,
+                    'segmentation': run_lengths(mask),
+                    'digit_index': index,
+                }
+            )
+
+    def close(self) -> None:
+        self.coco_file.write_text(
+            json.dumps(self.coco, sort_keys=True, separators=(',', ':')) + '\n'
+        )
+
+
+def label_map(scene: Scene) -> np.ndarray:
+    """``(S, S)`` uint8 array: 0 for background, digit + 1 where a digit is seen."""
+    # Index -1 of the table, the background's, is its last entry.
+    return np.array([digit + 1 for digit in scene.digits] + [0], dtype=np.uint8)[scene.owner]
+
+
+def bounding_box(mask: np.ndarray) -> list[int]:
+    """``[x, y, width, height]`` in pixels of the true values of an ``(H, W)`` mask."""
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    return [int(each) for each in (columns[0], rows[0], np.ptp(columns) + 1, np.ptp(rows) + 1)]
+
+
+def run_lengths(mask: np.ndarray) -> dict[str, list[int]]:
+    """COCO's uncompressed RLE of an ``(H, W)`` mask: column by column, beginning with zeros."""
+    flat = mask.flatten(order='F')
+    changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+    bounds = np.concatenate([[0] if not flat[0] else [0, 0], changes, [flat.size]])
+    return {'size': [int(side) for side in mask.shape], 'counts': np.diff(bounds).tolist()}
+
+
+@dataclass(frozen=True)
+class SceneStyle:
+    """How scenes look; see :func:`mmlape.datasets.build_digit_scenes` for every field."""
+
+    image_size: int
+    digits_per_image: tuple[int, int]
+    digit_size: tuple[int, int]
+    min_visible: float
+    min_contrast: float
+    crop_side: tuple[int, int]
+
+
+@dataclass
+class Scene:
+    """A finished scene.
+
+    Args:
+        image: ``(S, S, 3)`` uint8 array, RGB.
+        owner: ``(S, S)`` int16 array, the number 0..K-1 of the instance that is seen at a pixel, -1 for background.
+        digits: The digit 0..9 of each of the K instances.
+        indices: The index in ``load_digits`` of each of the K instances.
+        photo: The photograph's file name.
+        crop: ``(x, y, width, height)`` of the background in the whole photograph, in pixels.
+    """
+
+    image: np.ndarray
+    owner: np.ndarray
+    digits: list[int] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
+    photo: str = ''
+    crop: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+
+def paint_scene(
+    rng: np.random.Generator, bank: DigitBank, regions: list[PhotoRegion], style: SceneStyle
+) -> Scene:
+    """Draw one scene; the same generator state gives the same scene.
+
+    A digit that finds no place in ``PLACEMENT_TRIALS`` trials without hiding too much of another one is left out, so a
+    scene may hold fewer digits than were drawn for it, but always at least one.
+    """
+    region = regions[rng.integers(len(regions))]
+    image, crop = paint_background(rng, region, style.image_size, style.crop_side)
+    owner = np.full((style.image_size, style.image_size), -1, dtype=np.int16)
+    scene = Scene(image=image, owner=owner, photo=region.name, crop=crop)
+    full_areas: list[int] = []
+    levels: list[float] = []
+    low, high = style.digits_per_image
+    for _ in range(rng.integers(low, high + 1)):
+        chosen = rng.integers(len(bank.indices))
+        alpha = ink_opacity(
+            bank.images[chosen], int(rng.integers(style.digit_size[0], style.digit_size[1] + 1))
+        )
+        place = _find_place(rng, alpha, owner, full_areas, style.min_visible)
+        if place is None:
+            continue
+        _paste(rng, image, owner, alpha, place, levels, style.min_contrast)
+        full_areas.append(int((alpha > 0.5).sum()))
+        scene.digits.append(int(bank.targets[chosen]))
+        scene.indices.append(int(bank.indices[chosen]))
+    return scene
+
+
+def _find_place(
+    rng: np.random.Generator,
+    alpha: np.ndarray,
+    owner: np.ndarray,
+    full_areas: list[int],
+    min_visible: float,
+) -> tuple[int, int] | None:
+    """The top left corner ``(x, y)`` of a tile that leaves enough of the digits below it visible, or None."""
+    room, size = owner.shape[0] - alpha.shape[0] + 1, alpha.shape[0]
+    visible = np.bincount(owner[owner >= 0], minlength=len(full_areas))
+    for _ in range(PLACEMENT_TRIALS):
+        x, y = int(rng.integers(room)), int(rng.integers(room))
+        below = owner[y : y + size, x : x + size][alpha > 0.5]
+        hidden = np.bincount(below[below >= 0], minlength=len(full_areas))
+        if (visible - hidden >= min_visible * np.asarray(full_areas)).all():
+            return x, y
+    return None
+
+
+def _paste(
+    rng: np.random.Generator,
+    image: np.ndarray,
+    owner: np.ndarray,
+    alpha: np.ndarray,
+    place: tuple[int, int],
+    levels: list[float],
+    min_contrast: float,
+) -> None:
+    """Blend one digit into ``image`` and enter it into ``owner`` and ``levels``, all in place."""
+    (x, y), size = place, alpha.shape[0]
+    tile, tile_owner = image[y : y + size, x : x + size], owner[y : y + size, x : x + size]
+    ink = alpha > 0.5
+    # Digits that touch or overlap must differ too, or nobody could tell where one ends.
+    unlike = [(float(tile[ink].mean()), min_contrast)]
+    unlike += [
+        (levels[other], min_contrast / 2) for other in np.unique(tile_owner[tile_owner >= 0])
+    ]
+    level = _grey_level(rng, unlike)
+    opacity = alpha[..., None]
+    tile[:] = np.round(opacity * level + (1 - opacity) * tile).astype(np.uint8)
+    tile_owner[ink] = len(levels)
+    levels.append(level)
+
+
+def _grey_level(rng: np.random.Generator, unlike: list[tuple[float, float]]) -> float:
+    """The first of some random levels that keeps the wanted distance from every ``(level, distance)``, or the best."""
+    candidates = rng.uniform(*GREY_RANGE, GREY_TRIALS)
+    margins = np.min([np.abs(candidates - level) - distance for level, distance in unlike], axis=0)
+    enough = np.flatnonzero(margins >= 0)
+    return float(candidates[enough[0] if len(enough) else margins.argmax()])
+
+
+def kind_of_cell(row: int, column: int) -> int:
+    """``(row + 2 * column) mod 4``, the kind 0..3 of a square.
+
+    With an even number of squares on each side, a square and its mirror images (left to right, top to bottom, both) are
+    of four different kinds: mirroring rows changes whether the sum is odd, mirroring columns adds 2.
+    """
+    return (row + 2 * column) % KINDS
+
+
+def label_of(digit_number: int, row: int, column: int) -> int:
+    """Label 1.. of a square; ``digit_number`` counts in the option ``digits``."""
+    return 1 + KINDS * digit_number + kind_of_cell(row, column)
+
+
+def cell_classes(digits: tuple[int, ...] = (0, 1, 4)) -> tuple[str, ...]:
+    """Names of the labels: ``'background'``, then ``'0 in kind 0'`` and so on."""
+    return (
+        'background',
+        *(f'{digit} in kind {kind}' for digit in digits for kind in range(KINDS)),
+    )
+
+
+def build_digit_cells(
+    root: str | os.PathLike,
+    *,
+    num_train: int = 3000,
+    num_val: int = 400,
+    cells: int = 4,
+    cell_size: int = 8,
+    digit_size: tuple[int, int] = (8, 8),
+    digits: tuple[int, ...] = (0, 1, 4),
+    occupied: float = 0.5,
+    seed: int = 0,
+) -> Path:
+    """Build the digit cells in ``root``, or find that they are there already.
+
+    scikit-learn's scanned digits lie on darkened crops of its two sample photographs; nothing is downloaded. The same
+    options give the same bytes with the same versions of NumPy, Pillow and scikit-learn. Training and validation images
+    share no digit image and no pixel of a photograph. The folder appears complete or not at all; one that was built
+    with other options, or from which files are missing, is replaced.
+
+    Args:
+        root: The folder to build; see the module's text for what it then holds.
+        num_train: Number of training images.
+        num_val: Number of validation images.
+        cells: Squares in each row and column, an even number.
+        cell_size: Side of a square in pixels, at least 8.
+        digit_size: Smallest and largest side of a digit's tile in pixels; a smaller one lies anywhere in its square.
+        digits: The digits that occur, in the order in which they are numbered.
+        occupied: The probability (0 to 1) that a square shows a digit.
+        seed: Seed of everything random.
+
+    Returns:
+        ``root`` as a path.
+
+    Raises:
+        ValueError: An option has a wrong type or is out of range.
+        FileExistsError: ``root`` holds something else.
+        ModuleNotFoundError: scikit-learn is not installed.
+    """
+    options = check_integers(
+        num_train=(num_train, 1, 999_999),
+        num_val=(num_val, 1, 999_999),
+        cells=(cells, 2, 64),
+        cell_size=(cell_size, 8, 256),
+        seed=(seed, 0, 2**32 - 1),
+    )
+    if options['cells'] % 2:
+        raise ValueError(f'cells={cells!r}: expected an even number')
+    if not isinstance(digits, (tuple, list)) or not digits or len(set(digits)) != len(digits):
+        raise ValueError(f'digits={digits!r}: expected different digits')
+    options |= dict(
+        digit_size=check_pair('digit_size', digit_size, 8, options['cell_size']),
+        occupied=check_number('occupied', occupied, 0, 1),
+        digits=[check_number('digits', each, 0, 9, integer=True) for each in digits],
+    )
+    return build_once(Path(root), CELLS, options, lambda folder: _build_cells(folder, options))
+
+
+def _build_cells(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+    banks, regions = load_sources(options['seed'])
+    for number, split in enumerate(SPLITS):
+        images, labels = folder / 'images' / split, folder / 'annotations' / split
+        images.mkdir(parents=True)
+        labels.mkdir(parents=True)
+        groups = [_only(banks[split], digit) for digit in options['digits']]
+        for index in range(options[f'num_{split}']):
+            # Every image has a generator of its own, so that it does not depend on how many there are.
+            rng = np.random.default_rng([options['seed'], number, index])
+            image, label_map = paint_board(rng, groups, regions[split], options)
+            # Lossless: JPEG's blocks and colour would differ between squares.
+            Image.fromarray(image).save(images / f'{index:06d}.png')
+            Image.fromarray(label_map).save(labels / f'{index:06d}.png')
+    return {'splits': describe_sources(banks, regions)}
+
+
+def _only(bank: DigitBank, digit: int) -> DigitBank:
+    chosen = bank.targets == digit
+    return DigitBank(bank.images[chosen], bank.targets[chosen], bank.indices[chosen])
+
+
+def paint_board(
+    rng: np.random.Generator,
+    groups: list[DigitBank],
+    regions: list[PhotoRegion],
+    options: dict[str, Any],
+) -> tuple[np.ndarray, np.ndarray]:
+    """One image ``(S, S, 3)`` and its label map ``(S, S)``, both uint8.
+
+    Args:
+        rng: The same state gives the same board.
+        groups: The images of each digit that occurs.
+        regions: The photographs.
+        options: As stored by :func:`build_digit_cells`.
+    """
+    cells, size = options['cells'], options['cell_size']
+    sides = (
+        CELL_CROP_SIDES[0],
+        min(CELL_CROP_SIDES[1], *(min(r.pixels.shape[:2]) for r in regions)),
+    )
+    region = regions[rng.integers(len(regions))]
+    image, _ = paint_background(rng, region, cells * size, sides)
+    # paint_background mirrors left to right; top to bottom makes that every mirror image is as likely.
+    if rng.random() < 0.5:
+        image = image[::-1]
+    image = (image * CELL_DARKER).astype(np.uint8)
+    labels = np.zeros(image.shape[:2], dtype=np.uint8)
+    for row, column in np.ndindex(cells, cells):
+        if rng.random() >= options['occupied']:
+            continue
+        square = np.s_[row * size : (row + 1) * size, column * size : (column + 1) * size]
+        number = int(rng.integers(len(groups)))
+        _draw(rng, image[square], groups[number], options['digit_size'])
+        labels[square] = label_of(number, row, column)
+    return image, labels
+
+
+def _draw(rng: np.random.Generator, square: np.ndarray, group: DigitBank, sides: list[int]) -> None:
+    """Blend one of the group's digits into a square ``(S, S, 3)``, in place."""
+    side = int(rng.integers(sides[0], sides[1] + 1))
+    opacity = ink_opacity(group.images[rng.integers(len(group.images))], side)[..., None]
+    y, x = rng.integers(square.shape[0] - side + 1, size=2)
+    tile = square[y : y + side, x : x + side]
+    tile[:] = np.round(opacity * rng.uniform(*CELL_GREY_RANGE) + (1 - opacity) * tile).astype(
+        np.uint8
+    )

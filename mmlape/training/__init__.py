@@ -1,0 +1,46 @@
+"""What training needs beyond MMEngine."""
+
+from .check_data import (
+    CheckDataHook,
+    DataError,
+    EarlyHookRunner,
+    check_config,
+    check_data_is_there,
+)
+from .checkpoint_hook import CheckpointHook, UnsavedError
+from .cpu_hook import CpuHook
+from .environment import environment_options, vit_arch, vit_weights
+from .exact_resume import ExactResumeHook
+from .fsdp import FSDPStrategy, wrap_blocks
+from .loading_hooks import CheckWeightsHook, ResumeCheckHook, SafeLoadingHook
+from .optimizers import LayerDecayOptimizerConstructor, MergedGroupsOptimizerConstructor, RsqrtLR
+from .paper_hooks import DTNRatioHook, PositionOnlyHook
+from .stop_hooks import HungProcessHook, NonFiniteError, StopAtNonFiniteHook
+
+__all__ = [
+    'CheckDataHook',
+    'CheckWeightsHook',
+    'CheckpointHook',
+    'CpuHook',
+    'DTNRatioHook',
+    'DataError',
+    'EarlyHookRunner',
+    'ExactResumeHook',
+    'FSDPStrategy',
+    'HungProcessHook',
+    'LayerDecayOptimizerConstructor',
+    'MergedGroupsOptimizerConstructor',
+    'NonFiniteError',
+    'PositionOnlyHook',
+    'ResumeCheckHook',
+    'RsqrtLR',
+    'SafeLoadingHook',
+    'StopAtNonFiniteHook',
+    'UnsavedError',
+    'check_config',
+    'check_data_is_there',
+    'environment_options',
+    'vit_arch',
+    'vit_weights',
+    'wrap_blocks',
+]

@@ -1,0 +1,278 @@
+"""Checks before a training starts: numbers that no training can have, and data that are not what the config says."""
+
+from __future__ import annotations
+
+import os.path as osp
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.dist import broadcast_object_list, is_main_process
+from mmengine.hooks import Hook
+from mmengine.registry import DATASETS
+from mmengine.runner import Runner
+
+from mmlape.checks import check_bool, check_number, check_options, check_positive_int
+from mmlape.registry import HOOKS, RUNNERS
+
+from .data_audit import DataReport, check_coco, check_label_maps, is_local, listed, repeated
+from .loading_hooks import built_loops
+
+__all__ = ['CheckDataHook', 'DataError', 'EarlyHookRunner', 'check_config', 'check_data_is_there']
+
+_SPLITS = ('train', 'val', 'test')
+
+
+class DataError(ValueError):
+    """Data are missing, or not what the config says; the message is one line."""
+
+
+def _check_interval(name: str, value: Any) -> None:
+    if value != -1:  # MMEngine's word for never
+        check_positive_int(name, value)
+
+
+def _check_classes(name: str, value: Any) -> None:
+    twice = repeated(map(str, value)) if isinstance(value, (list, tuple)) else []
+    if twice:
+        raise ValueError(f'{name} must be different, {listed(twice)} come twice')
+
+
+# What is accepted where in a config; `*` is any part of a path.
+_RULES: tuple[tuple[Callable[[str, Any], Any], str], ...] = (
+    (
+        check_positive_int,
+        'train_cfg.max_epochs train_cfg.max_iters train_cfg.val_interval train_cfg.val_begin '
+        'default_hooks.logger.interval auto_scale_lr.base_batch_size *_dataloader.batch_size '
+        'optim_wrapper*.accumulative_counts param_scheduler*.warmup param_scheduler*.end '
+        'param_scheduler*.T_max',
+    ),
+    (
+        partial(check_positive_int, minimum=0),
+        '*_dataloader.num_workers param_scheduler*.begin randomness.seed',
+    ),
+    (
+        partial(check_number, above=0),
+        'optim_wrapper*.optimizer.lr optim_wrapper*.optimizer.eps optim_wrapper*.clip_grad.max_norm '
+        'optim_wrapper*.clip_grad.clip_value param_scheduler*.start_factor param_scheduler*.gamma '
+        'param_scheduler*.power',
+    ),
+    (
+        partial(check_number, minimum=0),
+        'optim_wrapper*.optimizer.weight_decay param_scheduler*.eta_min',
+    ),
+    (
+        check_bool,
+        'train_cfg.by_epoch param_scheduler*.by_epoch randomness.deterministic resume',
+    ),
+    (_check_interval, 'default_hooks.checkpoint.interval'),
+    (_check_classes, '*_dataloader.dataset*metainfo.classes'),
+)
+
+
+def check_config(cfg: Config | Mapping[str, Any]) -> None:
+    """Check numbers that upstream takes as they are, and class names.
+
+    Learning rate, decay, clipping of gradients and schedules (where there are several optimizers, of each); length of
+    the training, intervals, batch sizes and workers, the seed; the options of our hooks; and that no class name of a
+    data set comes twice.
+
+    Raises:
+        ValueError: If a value is out of range, or a class name comes twice.
+        TypeError: If a value has the wrong type.
+    """
+    rules = [(pattern, check) for check, patterns in _RULES for pattern in patterns.split()]
+    sections = {pattern.partition('.')[0].rstrip('*') for pattern, _ in rules}
+    sections |= {f'{split}_dataloader' for split in _SPLITS}
+    for path, value in config_values({key: cfg.get(key) for key in sections}):
+        for pattern, check in rules:
+            if fnmatchcase(path, pattern) and value is not None:
+                check(path, value)
+    _check_hooks([*(cfg.get('default_hooks') or {}).values(), *(cfg.get('custom_hooks') or [])])
+
+
+def _check_hooks(hooks: Sequence[Any]) -> None:
+    """Check the options of our hooks, which upstream looks at later, and names no nearest one for a misspelt one."""
+    for hook in hooks:
+        if isinstance(hook, Mapping) and str(hook.get('type')).startswith('mmlape.'):
+            options = {key: hook[key] for key in hook if key not in ('type', 'priority')}
+            check_options(HOOKS.get(hook['type']), options)
+
+
+def config_values(config: Any, path: str = '') -> Iterator[tuple[str, Any]]:
+    """All values of a config with their paths."""
+    entries = config.items() if isinstance(config, Mapping) else ()
+    for key, value in enumerate(config) if isinstance(config, (list, tuple)) else entries:
+        yield f'{path}{key}', value
+        yield from config_values(value, f'{path}{key}.')
+
+
+def _datasets(cfg: Config | Mapping[str, Any], split: str) -> Iterator[Mapping[str, Any]]:
+    """Configs of a split's data sets, inside wrappers such as ``ConcatDataset`` and ``RepeatDataset``."""
+    found: list[Any] = [(cfg.get(f'{split}_dataloader') or {}).get('dataset')]
+    while found:
+        config = found.pop(0)
+        if isinstance(config, Mapping):
+            inner = config.get('datasets') or config.get('dataset')
+            found[:0] = inner if isinstance(inner, (list, tuple)) else [inner]
+            if inner is None:
+                yield config
+
+
+def check_data_is_there(cfg: Config | Mapping[str, Any], splits: Sequence[str]) -> None:
+    """Raise DataError if a folder or file that the data sets of ``splits`` name is not on this machine.
+
+    The message ends with the config's ``data_from``, where it has one: how the data are made or where they come from.
+    """
+    reports = []
+    for split in splits:
+        for config in _datasets(cfg, split):
+            report = DataReport(f'{split} data ({config.get("type")})')
+            _look_for(config, report)
+            reports.append(report)
+    _stop('the data are not there', reports, cfg.get('data_from'))
+
+
+def _look_for(config: Mapping[str, Any], report: DataReport) -> None:
+    """Record the first folder or file of a data set that is not there, its ``data_root`` before all others."""
+    root, backend_args = config.get('data_root') or '', config.get('backend_args')
+    if not isinstance(root, str) or (root and not is_local(root, backend_args)):
+        return
+    prefix = config.get('data_prefix') or {}
+    folders = prefix.values() if isinstance(prefix, Mapping) else [prefix]
+    places = [(root, 'data folder'), *((osp.join(root, f), 'folder') for f in folders if f)]
+    if any(report.has_no_folder(path, what, backend_args) for path, what in places if path):
+        return
+    file = config.get('ann_file')
+    if isinstance(file, str) and file and not osp.exists(osp.join(root, file)):
+        report.problems.append(f'the annotation file {osp.join(root, file)!r} does not exist')
+
+
+def _stop(what: str, reports: Sequence[DataReport], source: str | None = None) -> None:
+    found = [f'{r.title}: {"; ".join(r.problems)}' for r in reports if r.problems]
+    if found:
+        raise DataError('. '.join([f'{what}: {"; ".join(found)}', *([source] if source else [])]))
+
+
+@HOOKS.register_module()
+class CheckDataHook(Hook):
+    """Check the data sets of a run before it starts; all problems come in one error of one line.
+
+    Data sets of MMDetection in COCO format (``CocoDataset``) and of MMSegmentation (``BaseSegDataset`` and what
+    inherits its file layout) are checked; for others a line in the log says that nothing was. docs/custom_data.md
+    lists what is refused, and what is counted in the log. Process 0 does the work; all processes raise the error.
+
+    In any config::
+
+        custom_hooks = [dict(type='mmlape.CheckDataHook')]
+        runner_type = 'mmlape.EarlyHookRunner'  # check before upstream reads the data
+
+    Args:
+        max_decode (int | None): How many images (and label maps) of each data set are decoded,
+            spread over all of it; ``None`` for all, 0 for none. Defaults to 1000 (some seconds).
+
+    Raises:
+        TypeError, ValueError: If ``max_decode`` is no integer, or negative.
+        DataError: A ``ValueError``, from the runner's ``train``, ``val`` or ``test``, when there is a problem.
+    """
+
+    priority = 'VERY_HIGH'
+
+    def __init__(self, max_decode: int | None = 1000) -> None:
+        if max_decode is not None:
+            max_decode = check_positive_int('max_decode', max_decode, minimum=0)
+        self.max_decode = max_decode
+        self._checked: set[str] = set()
+
+    def before_run(self, runner: Runner) -> None:
+        """Check the data sets of the loops that are about to run, unless that was done already."""
+        self.before_build(runner, built_loops(runner))
+
+    def before_build(self, runner: Runner, splits: Sequence[str]) -> None:
+        """Check the named data sets (stage of :class:`EarlyHookRunner`)."""
+        splits = [name for name in splits if name not in self._checked]
+        self._checked.update(splits)
+        outcome, cause = [''], None
+        if is_main_process():
+            try:
+                reports = [report for split in splits for report in self.reports(runner.cfg, split)]
+                for report in reports:
+                    runner.logger.info('\n  - '.join([report.title, *report.notes]))
+                _stop('the data do not fit the config', reports)
+            except DataError as error:
+                outcome = [str(error)]
+            except Exception as error:  # the other processes wait for the broadcast below
+                outcome, cause = [f'the check of the data failed: {error!r}'], error
+        broadcast_object_list(outcome)
+        if outcome[0]:
+            raise DataError(outcome[0]) from cause
+
+    def reports(self, cfg: Config | Mapping[str, Any], split: str) -> list[DataReport]:
+        """What there is to say of the data sets of ``'train'``, ``'val'`` or ``'test'``."""
+        return [self._report(split, config, cfg) for config in _datasets(cfg, split)]
+
+    def _report(self, split: str, config: Mapping[str, Any], cfg: Any) -> DataReport:
+        with DATASETS.switch_scope_and_registry(config.get('_scope_')) as registry:
+            name = config['type']
+            cls = registry.get(name) if isinstance(name, str) else name
+        report = DataReport(f'{split} data ({cls.__name__}, {config.get("data_root")})')
+        kind = _kind(cls)
+        if kind is None:
+            report.notes.append('not checked: neither a CocoDataset nor a BaseSegDataset')
+            return report
+        dataset = DATASETS.build({**config, 'lazy_init': True, 'pipeline': []})
+        steps = [step for step in config.get('pipeline', []) if isinstance(step, Mapping)]
+        if kind == 'CocoDataset':
+            masks = any(step.get('with_mask') for step in steps)
+            check_coco(dataset, report, masks=masks, max_decode=self.max_decode)
+            return report
+        squeezes = any(
+            step['type'] in ('LoadAnnotations', 'mmseg.LoadAnnotations') for step in steps
+        )
+        check_label_maps(dataset, report, squeezes=squeezes, max_decode=self.max_decode)
+        model, count = cfg.get('model') or {}, len(dataset.metainfo['classes'])
+        for name in ('decode_head', 'auxiliary_head'):
+            heads = model.get(name) or []
+            for head in heads if isinstance(heads, (list, tuple)) else [heads]:
+                if (number := head.get('num_classes', count)) != count:
+                    what = f'is {number}, but there are {count} class names'
+                    report.problems.append(f'model.{name}.num_classes {what}')
+        return report
+
+
+@RUNNERS.register_module()
+class EarlyHookRunner(Runner):
+    """MMEngine's runner with one more hook stage, ``before_build(runner, splits)``, before the data sets are built.
+
+    MMEngine builds the data sets before it calls the first stage of its hooks, so an annotation file without images,
+    for example, ends in a numpy error that no hook can prevent. ``runner_type = 'mmlape.EarlyHookRunner'`` in a config
+    makes the tools of MMDetection and MMSegmentation use this runner.
+    """
+
+    def train(self):
+        """Check the numbers of the config, call ``before_build`` for the training and validation data, then train."""
+        check_config(self.cfg)
+        self.call_hook('before_build', splits=('train', 'val'))
+        return super().train()
+
+    def val(self):
+        """Call ``before_build`` for the validation data, then validate."""
+        self.call_hook('before_build', splits=('val',))
+        return super().val()
+
+    def test(self):
+        """Call ``before_build`` for the test data, then test."""
+        self.call_hook('before_build', splits=('test',))
+        return super().test()
+
+
+def _kind(cls: Any) -> str | None:
+    """The class whose files a data set has, if we know them; upstream is not imported for this."""
+    for module, name in (('mmdet.datasets', 'CocoDataset'), ('mmseg.datasets', 'BaseSegDataset')):
+        base = getattr(sys.modules.get(module), name, None)
+        if base and issubclass(cls, base) and cls.load_data_list is base.load_data_list:
+            return name
+    return None

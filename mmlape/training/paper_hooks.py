@@ -1,0 +1,154 @@
+"""Hooks of the papers: training position alone (Gabor), and the course of DTN's ratios."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from mmengine.dist import master_only
+from mmengine.hooks import Hook
+from mmengine.model import MMDistributedDataParallel, is_model_wrapper
+from mmengine.runner import Runner
+from torch import nn
+
+from mmlape.backbones.position_only import (
+    freeze_all_but_position,
+    hold_statistics,
+    statistics_of,
+)
+from mmlape.checks import check_positive_int
+from mmlape.norm.dtn import DTN, LearnedRatio
+from mmlape.registry import HOOKS
+
+from .loading_hooks import built_loops
+
+__all__ = ['RATIOS', 'RATIO_PREFIX', 'DTNRatioHook', 'PositionOnlyHook', 'learned_ratios']
+
+# A scalar's name is dtn_ratio/<layer>/<mean or var>/<head>.
+RATIO_PREFIX = 'dtn_ratio'
+RATIOS = ('mean', 'var')
+
+
+@HOOKS.register_module()
+class DTNRatioHook(Hook):
+    """Log the ratios of mean and variance of every DTN layer and head (DTN, ICLR 2022, Figure 8).
+
+    The visualisation backends of the run get one scalar per layer, kind and head, called
+    ``dtn_ratio/<layer>/<mean or var>/<head>``, e.g. ``dtn_ratio/backbone.block1.0.norm1/mean/0``: the share (0 to 1)
+    that the token's own statistics have. They are logged once before the first step and then every ``interval``
+    iterations, under the number of iterations done. ``tools/analysis_tools/dtn_ratios.py`` draws them. Ratios that are
+    fixed have no course and are left out; where the norm of a config is replaced and no learned ratio remains, a
+    warning says so.
+
+    In any config::
+
+        custom_hooks = [dict(type='mmlape.DTNRatioHook', interval=50)]
+
+    Args:
+        interval: Iterations from one record to the next. Default 50.
+
+    Raises:
+        TypeError: If ``interval`` is no integer.
+        ValueError: If it is less than 1.
+    """
+
+    def __init__(self, interval: int = 50) -> None:
+        self.interval = check_positive_int('interval', interval)
+        self._has_ratios = False
+
+    def before_train(self, runner: Runner) -> None:
+        """Log the values that training starts from."""
+        self._has_ratios = bool(learned_ratios(_unwrapped(runner.model)))
+        if self._has_ratios:
+            _log(runner, runner.iter)
+        else:
+            runner.logger.warning(
+                'DTNRatioHook has nothing to log: the model has no mmlape.DTN with '
+                "ratio_mean='learned' or ratio_var='learned'"
+            )
+
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
+    ) -> None:
+        """Log every ``interval`` iterations."""
+        if self._has_ratios and self.every_n_train_iters(runner, self.interval):
+            _log(runner, runner.iter + 1)
+
+
+def learned_ratios(model: nn.Module) -> dict[str, float]:
+    """Every learned ratio of a model by the name of its scalar."""
+    found: dict[str, float] = {}
+    for path, module in model.named_modules():
+        if not isinstance(module, DTN):
+            continue
+        for kind in RATIOS:
+            ratio = getattr(module, f'ratio_{kind}')
+            if isinstance(ratio, LearnedRatio):
+                values = ratio(ratio.omega.detach().float()).flatten().tolist()
+                found |= {
+                    f'{RATIO_PREFIX}/{path}/{kind}/{head}': value
+                    for head, value in enumerate(values)
+                }
+    return found
+
+
+@master_only
+def _log(runner: Runner, step: int) -> None:
+    runner.visualizer.add_scalars(learned_ratios(_unwrapped(runner.model)), step=step)
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    return cast(nn.Module, model.module) if is_model_wrapper(model) else model
+
+
+@HOOKS.register_module()
+class PositionOnlyHook(Hook):
+    """Train position alone (Gabor position encoding, section 3.3): everything else keeps its values, to the bit.
+
+    Position is what the stages of our backbones name: embeddings and their joining (LaPE's norms too), and what is
+    inside the attention. All other parameters, those of necks and heads too, get no gradient, and running statistics
+    are not updated. Dropout and stochastic depth stay as they are configured: they regularise position as well, and the
+    paper's recipe has them. In any config::
+
+        custom_hooks = [dict(type='mmlape.PositionOnlyHook')]
+
+    Nothing has to be said about several GPUs: parameters that are frozen wait for no gradient. An average of weights,
+    mixed precision, recomputation and resuming go as ever; a run that resumes needs the hook too.
+
+    Raises:
+        ValueError: From the runner's ``train``: if the model has no backbone of ours, no position with parameters, or
+            one that ``frozen_stages`` has frozen; or if it is wrapped by anything but
+            ``MMDistributedDataParallel`` (FSDP lays parameters together before they can be told apart).
+    """
+
+    # Before anything is derived from the model, such as an average of its weights.
+    priority = 'VERY_HIGH'
+
+    def __init__(self) -> None:
+        self._held: list[nn.Module] = []
+
+    def before_run(self, runner: Runner) -> None:
+        """Freeze, before weights are initialised and loaded; tests are left alone."""
+        if 'train' not in built_loops(runner):
+            return
+        model, wrapped = runner.model, is_model_wrapper(runner.model)
+        if wrapped and not (
+            isinstance(model, MMDistributedDataParallel) and isinstance(runner, Runner)
+        ):
+            raise ValueError(
+                'PositionOnlyHook works with MMDistributedDataParallel of the ordinary runner, got '
+                f'{type(model).__name__} of {type(runner).__name__}'
+            )
+        plain = cast(nn.Module, model.module) if wrapped else model
+        trained = freeze_all_but_position(plain)
+        self._held = statistics_of(plain)
+        if wrapped:  # it has counted on a gradient of every parameter
+            runner.model = runner.wrap_model(runner.cfg.get('model_wrapper_cfg'), plain)
+        values = sum(plain.get_parameter(name).numel() for name in trained)
+        runner.logger.info(
+            f'PositionOnlyHook: {len(trained)} tensors of {values} values are trained ({trained[0]}, ...), '
+            'everything else is frozen'
+        )
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
+        """Hold running statistics, whatever has called ``train()`` since."""
+        hold_statistics(self._held)

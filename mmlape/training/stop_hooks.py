@@ -1,0 +1,138 @@
+"""Stop a training at NaN or infinity, before the optimizer steps; and the removed hook that named hung processes."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import torch
+from mmengine.dist import all_gather_object, all_reduce
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
+from torch import Tensor
+
+from mmlape.checks import check_bool, check_positive_int
+from mmlape.registry import HOOKS
+
+__all__ = ['HungProcessHook', 'NonFiniteError', 'StopAtNonFiniteHook', 'all_finite']
+
+
+class NonFiniteError(FloatingPointError):
+    """An input, a loss or a gradient of a training step is NaN or infinite."""
+
+
+@HOOKS.register_module()
+class StopAtNonFiniteHook(Hook):
+    """Stop all processes at an input, loss or gradient that is NaN or infinite, before the optimizer steps.
+
+    Weights and buffers are then those before the batch. One more forward pass finds the first module with an output
+    that is not finite. Gradients that overflow under a loss scale (float16) are normal and ignored.
+
+    Args:
+        gradients: Check gradients as well, unless there is a loss scale. Default True.
+        max_skipped: How many such batches in a row are skipped, with a warning, before the run stops. Default 0.
+        max_files: Ignored; no file is written any more.
+    """
+
+    priority = 'LOWEST'  # after hooks that change the batch
+
+    def __init__(self, gradients: bool = True, max_skipped: int = 0, max_files: Any = None):
+        self.gradients = check_bool('gradients', gradients)
+        self.max_skipped = check_positive_int('max_skipped', max_skipped, minimum=0)
+        self.max_files, self._skipped, self._skips = max_files, 0, False
+
+    def before_train(self, runner: Runner) -> None:
+        """Check between the backward pass and the step of every optimizer."""
+        if self.max_files is not None:
+            runner.logger.warning('StopAtNonFiniteHook: max_files has no effect any more')
+        self._model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        several = getattr(runner.optim_wrapper, 'values', None)  # a dict of them
+        for each in several() if several else [runner.optim_wrapper]:
+            each.backward = partial(self._backward, runner, each, each.backward)
+            each.should_update = lambda update=each.should_update: not self._skips and update()
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
+        """Keep what the step starts from."""
+        self._batch, self._skips = data_batch, False
+        self._buffers = [buffer.clone() for buffer in self._model.buffers()]
+
+    def _backward(self, runner: Runner, wrapper: Any, backward: Any, loss: Tensor, **options: Any):
+        backward(loss, **options)
+        scaler, groups = getattr(wrapper, 'loss_scaler', None), wrapper.param_groups
+        looks = self.gradients and not (scaler is not None and scaler.is_enabled())
+        grads = [p.grad for group in groups for p in group['params'] if looks]
+        finite = torch.tensor([all_finite(x) for x in (self._batch, loss, grads)], dtype=torch.int)
+        everywhere = finite.to(loss.device, copy=True)
+        all_reduce(everywhere, 'min')
+        self._skips = not everywhere.all()
+        self._skipped = self._skipped + 1 if self._skips else 0
+        if self._skips:
+            kind = everywhere.tolist().index(0)
+            text = self._describe(wrapper, kind, loss)  # in all processes: SyncBN communicates
+            texts = all_gather_object(None if finite[kind] else text)
+            rank, text = next((rank, text) for rank, text in enumerate(texts) if text)
+            says = f'iteration {runner.iter + 1}, process {rank} of {len(texts)}: {text}'
+            runner.logger.warning(f'{says}. Nothing of this batch is learned')
+            if self._skipped > self.max_skipped:
+                last = runner.message_hub.get_info('last_ckpt', None)
+                raise NonFiniteError(f'{says}; the run stops. The last checkpoint is {last}')
+            wrapper.zero_grad()
+
+    def _describe(self, wrapper: Any, kind: int, loss: Tensor) -> str:
+        first: list[str] = []
+        for buffer, kept in zip(self._model.buffers(), self._buffers, strict=True):
+            buffer.copy_(kept)
+        with suppress(Exception), torch.no_grad(), wrapper.optim_context(self._model):
+            model = deepcopy(self._model)
+            for name, module in model.named_modules():
+                says = f'{name or "the model"} ({type(module).__name__})'
+                module.register_forward_hook(
+                    lambda *call, says=says: first.extend([] if all_finite(call[-1]) else [says])
+                )
+            data = model.data_preprocessor(self._batch, True)
+            args, kwargs = ((), data) if isinstance(data, dict) else (data, {})
+            model(*args, **kwargs, mode='loss')
+        grads = (n for n, p in self._model.named_parameters() if not all_finite(p.grad))
+        first += [f'the gradient of {name}' for name in grads]
+        what = ('an input', 'the loss', 'a gradient')[kind]
+        return f'{what} is not finite (loss = {loss.item()}); first in {first[0] if first else "?"}'
+
+
+def all_finite(value: Any) -> bool:
+    """Whether all floating point tensors in nested dicts, lists and tuples are free of NaN and infinity."""
+    # Exact, and on a CPU ten times as fast as isfinite.
+    edges = [torch.stack(tensor.detach().aminmax()).double() for tensor in _tensors(value)]
+    return not edges or bool(torch.stack(edges).isfinite().all())
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        value = value.coalesce().values() if value.is_sparse else value
+        if value.is_floating_point() and value.numel():
+            yield value
+    elif isinstance(value, (dict, list, tuple)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(each)
+
+
+@HOOKS.register_module()
+class HungProcessHook(Hook):
+    """Removed, does nothing: the timeout of the process group ends a training that hangs (docs/cluster.md).
+
+    Saved configs that name it still build, for one release.
+
+    Args:
+        timeout: Ignored.
+    """
+
+    def __init__(self, timeout: Any = None) -> None:
+        self.timeout = timeout
+
+    def before_run(self, runner: Runner) -> None:
+        """Say it."""
+        runner.logger.warning(
+            'mmlape.HungProcessHook was removed and does nothing (its timeout has no effect). A hang ends by the '
+            'timeout of the process group, env_cfg.dist_cfg.timeout (docs/cluster.md): remove the hook from the config.'
+        )

@@ -1,0 +1,100 @@
+"""Configs by name, and the command `mmlape`."""
+
+import pytest
+from tool_runs import REPO
+
+from mmlape import __main__ as command
+from mmlape.cli import arguments, find_config, shipped_configs
+
+MASK_RCNN = 'mask-rcnn_deit-s-adapter-lape_fpn_ms-3x_coco'
+
+
+@pytest.mark.parametrize(
+    'name', [MASK_RCNN, f'{MASK_RCNN}.py', f'lape/{MASK_RCNN}', f'configs/lape/{MASK_RCNN}.py']
+)
+def test_a_shipped_config_by_its_name(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_config(name) == REPO / 'configs' / 'lape' / f'{MASK_RCNN}.py'
+
+
+def test_a_file_comes_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f'{MASK_RCNN}.py').write_text('')
+    assert find_config(f'{MASK_RCNN}.py').resolve() == tmp_path / f'{MASK_RCNN}.py'
+
+
+def test_nearest_names_of_an_unknown_config():
+    with pytest.raises(ValueError, match='neither a file nor a shipped config') as error:
+        find_config('maskrcnn_deit-s-adapter_lape_coco')
+    nearest = [line.strip() for line in str(error.value).splitlines()[1:]]
+    assert len(nearest) == 5
+    assert f'lape/{MASK_RCNN}' in nearest
+    assert all(name in shipped_configs() for name in nearest)
+
+
+def test_a_name_in_two_folders_is_ambiguous(tmp_path, monkeypatch):
+    for folder in ('lape', 'dtn', '_base_'):
+        (tmp_path / '.mim' / 'configs' / folder).mkdir(parents=True)
+        (tmp_path / '.mim' / 'configs' / folder / 'a.py').write_text('')
+    monkeypatch.setattr(arguments, 'PACKAGE', tmp_path)
+    with pytest.raises(ValueError, match='several configs: dtn/a, lape/a'):
+        find_config('a')
+    assert find_config('dtn/a') == tmp_path / '.mim' / 'configs' / 'dtn' / 'a.py'
+
+
+def test_no_base_file_is_offered():
+    names = shipped_configs()
+    assert len(names) > 30 and not [name for name in names if '_base_' in name]
+
+
+def test_the_list_of_commands_has_a_line_for_each():
+    found = command.commands()
+    assert {'train', 'test', 'dist_train', 'dist_test', 'slurm_train', 'slurm_test'} <= set(found)
+    assert {'demo', 'position_correlation', 'fit_gabor', 'build_digit_scenes'} <= set(found)
+    # parts of tools, and the set-up of a clone
+    assert not {'common', 'console', 'workers', 'setup_env', '__init__', '__main__'} & set(found)
+    lines = [line for line in command.listing().splitlines() if line.startswith('  ')]
+    assert sorted(line.split()[0] for line in lines) == sorted(found)  # each in one group
+    assert all(len(line.split()) > 3 for line in lines)
+
+
+def test_a_command_gets_its_arguments_and_the_file_of_a_shipped_config(tmp_path, monkeypatch):
+    tools = tmp_path / 'tools'
+    (tools / 'sub').mkdir(parents=True)
+    # next to it is a module of its own, as with a script
+    (tools / 'sub' / 'helper.py').write_text('"""Helps."""\nvalue = 3\n')
+    (tools / 'sub' / 'show.py').write_text(
+        '"""Shows. More."""\nimport sys\nfrom pathlib import Path\nfrom helper import value\n'
+        "Path('said').write_text(repr((sys.argv[1:], value, __name__)))\n"
+    )
+    monkeypatch.setattr(command, 'shipped_folder', lambda name: tools)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr('sys.path', list(command.sys.path))
+    monkeypatch.setattr('sys.argv', ['mmlape', 'show', MASK_RCNN, '--out', MASK_RCNN])
+    command.main()
+    config = str(REPO / 'configs' / 'lape' / f'{MASK_RCNN}.py')
+    expected = ([config, '--out', MASK_RCNN], 3, '__main__')
+    assert (tmp_path / 'said').read_text() == repr(expected)
+
+
+def test_a_script_runs_with_this_interpreter(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(command.os, 'execvpe', lambda *arguments: ran.append(arguments))
+    monkeypatch.setattr(command.runpy, 'run_path', lambda *_, **__: None)
+    monkeypatch.delenv('PYTHON', raising=False)
+    monkeypatch.setattr('sys.path', list(command.sys.path))
+    monkeypatch.setattr('sys.argv', ['mmlape', 'dist_train', 'my.py', '2'])
+    command.main()
+    (program, arguments, environment) = ran[0]
+    assert (program, arguments[2:]) == ('bash', ['my.py', '2'])
+    assert arguments[1] == str(REPO / 'tools' / 'dist_train.sh')
+    assert environment['PYTHON'] == command.sys.executable
+
+
+def test_the_nearest_commands_to_an_unknown_one(monkeypatch, capsys):
+    monkeypatch.setattr('sys.argv', ['mmlape', 'trian'])
+    with pytest.raises(SystemExit, match="no command 'trian'; did you mean train"):
+        command.main()
+    monkeypatch.setattr('sys.argv', ['mmlape'])
+    command.main()
+    assert 'Train the model of a config' in capsys.readouterr().out

@@ -1,0 +1,162 @@
+"""What the options of training and testing do to a config."""
+
+import argparse
+
+import pytest
+from mmengine.config import Config
+
+from mmlape.cli import (
+    add_common_options,
+    config_of,
+    enable_amp,
+    enable_lr_scaling,
+    existing_checkpoint,
+    keep_predictions,
+    options,
+    show_predictions,
+    use_tta,
+)
+from mmlape.cli.arguments import find_config
+
+DEMO = 'segmenter_vit-micro-adapter-lape_mask_digit-scenes'
+
+
+def parsed(*arguments):
+    parser = argparse.ArgumentParser()
+    add_common_options(parser)
+    return parser.parse_args(arguments)
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'LOCAL_RANK'):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_work_dir_launcher_and_overrides(monkeypatch):
+    cfg = config_of(parsed(DEMO, '--cfg-options', 'train_cfg.max_iters=3', 'env_cfg.b=[1,2]'))
+    assert cfg.work_dir == f'work_dirs/{DEMO}'
+    assert (cfg.launcher, cfg.train_cfg.max_iters, cfg.env_cfg.b) == ('none', 3, [1, 2])
+    assert config_of(parsed(DEMO, '--work-dir', 'mine')).work_dir == 'mine'
+    for name, value in dict(RANK='0', WORLD_SIZE='2', MASTER_ADDR='127.0.0.1').items():
+        monkeypatch.setenv(name, value)
+    assert config_of(parsed(DEMO)).launcher == 'pytorch'
+    assert config_of(parsed(DEMO, '--launcher', 'none')).launcher == 'none'
+
+
+def test_the_place_of_a_process_on_its_machine(monkeypatch):
+    config_of(parsed(DEMO, '--local-rank', '3'))
+    assert options.os.environ['LOCAL_RANK'] == '3'
+    config_of(parsed(DEMO, '--local_rank', '1'))
+    assert options.os.environ['LOCAL_RANK'] == '3', 'what torchrun says comes first'
+
+
+def with_gpu(monkeypatch, bf16=True):
+    monkeypatch.setattr(options, 'get_device', lambda: 'cuda')
+    monkeypatch.setattr('torch.cuda.is_available', lambda: True)
+    monkeypatch.setattr('torch.cuda.is_bf16_supported', lambda: bf16)
+
+
+@pytest.mark.parametrize(
+    ('dtype', 'name', 'scale'),
+    [('fp16', 'float16', 'dynamic'), ('bf16', 'bfloat16', dict(enabled=False))],
+)
+def test_mixed_precision(monkeypatch, dtype, name, scale):
+    with_gpu(monkeypatch)
+    cfg = Config(dict(optim_wrapper=dict(type='OptimWrapper', optimizer=dict(lr=1))))
+    enable_amp(cfg, dtype)
+    assert cfg.optim_wrapper.type == 'AmpOptimWrapper'
+    assert (cfg.optim_wrapper.dtype, cfg.optim_wrapper.loss_scale) == (name, scale)
+    assert cfg.optim_wrapper.optimizer.lr == 1
+
+
+def test_mixed_precision_that_cannot_be(monkeypatch):
+    cfg = Config(dict(optim_wrapper=dict(type='ApexOptimWrapper')))
+    with pytest.raises(ValueError, match='ApexOptimWrapper'):
+        enable_amp(cfg, 'fp16')
+    cfg = Config(dict(optim_wrapper=dict(type='OptimWrapper')))
+    with_gpu(monkeypatch, bf16=False)
+    with pytest.raises(ValueError, match='no bfloat16'):
+        enable_amp(cfg, 'bf16')
+    monkeypatch.setattr(options, 'get_device', lambda: 'cpu')
+    with pytest.raises(ValueError, match='needs a GPU'):
+        enable_amp(cfg, 'bf16')
+
+
+@pytest.mark.parametrize('given', [None, dict(), dict(base_batch_size=None), dict(enable=True)])
+def test_scaling_without_a_batch_size_to_scale_from(given):
+    with pytest.raises(ValueError, match='base_batch_size'):
+        enable_lr_scaling(Config(dict(auto_scale_lr=given)))
+
+
+def test_scaling():
+    cfg = Config(dict(auto_scale_lr=dict(base_batch_size=16)))
+    enable_lr_scaling(cfg)
+    assert cfg.auto_scale_lr.enable
+
+
+def test_a_missing_checkpoint_is_named_with_what_is_there(tmp_path):
+    for name in ('epoch_1.pth', 'epoch_12.pth'):
+        (tmp_path / name).write_bytes(b'')
+    assert existing_checkpoint(str(tmp_path / 'epoch_1.pth')).endswith('epoch_1.pth')
+    assert existing_checkpoint('https://host/x.pth') == 'https://host/x.pth'
+    with pytest.raises(ValueError, match=r'no checkpoint .*epoch_11\.pth.* there are epoch_1'):
+        existing_checkpoint(str(tmp_path / 'epoch_11.pth'))
+    with pytest.raises(ValueError, match=r'there is no folder .*nowhere either'):
+        existing_checkpoint(str(tmp_path / 'nowhere' / 'x.pth'))
+
+
+def config(name):
+    return Config.fromfile(find_config(name))
+
+
+MASK_RCNN = 'mask-rcnn_deit-t-adapter_fpn_ms-3x_coco'
+SEGMENTER = 'segmenter_deit-t_mask_8xb1-160k_ade20k-512x512'
+
+
+def test_pictures():
+    cfg = config(MASK_RCNN)
+    show_predictions(cfg, False, 'pictures', 2)
+    hook = cfg.default_hooks.visualization
+    assert (hook.draw, hook.test_out_dir, hook.interval) == (True, 'pictures', 1)
+    cfg = config(SEGMENTER)
+    show_predictions(cfg, True, 'pictures', 3)
+    hook = cfg.default_hooks.visualization
+    assert (hook.draw, hook.show, hook.wait_time) == (True, True, 3)
+    assert cfg.visualizer.save_dir == 'pictures'
+    cfg = config(DEMO)  # has no such hook
+    show_predictions(cfg, False, 'pictures', 2)
+    assert cfg.default_hooks.visualization.type == 'SegVisualizationHook'
+    cfg = Config(dict(default_hooks=dict(), default_scope='mmengine'))
+    with pytest.raises(ValueError, match='visualization'):
+        show_predictions(cfg, False, 'pictures', 2)
+
+
+def test_predictions():
+    with pytest.raises(ValueError, match=r'must end with \.pkl'):
+        keep_predictions(config(MASK_RCNN), 'out.json')
+    metric = keep_predictions(config(MASK_RCNN), 'out.pkl')
+    assert metric == dict(type='mmdet.DumpDetResults', out_file_path='out.pkl')
+    cfg = config(SEGMENTER)
+    assert keep_predictions(cfg, 'maps') is None
+    assert (cfg.test_evaluator.output_dir, cfg.test_evaluator.keep_results) == ('maps', True)
+
+
+def test_augmentation_of_detectors_flips_and_merges_boxes():
+    cfg = config(MASK_RCNN)
+    before = list(cfg.test_dataloader.dataset.pipeline)
+    use_tta(cfg)
+    assert cfg.model.type == 'DetTTAModel' and cfg.model.module.type == 'MaskRCNN'
+    *steps, last = cfg.test_dataloader.dataset.pipeline
+    assert [step['type'] for step in steps] == [step['type'] for step in before[:-1]]
+    flips, (pack,) = last['transforms']
+    assert [flip['prob'] for flip in flips] == [1.0, 0.0]
+    assert {'flip', 'flip_direction', 'scale_factor', 'img_id'} <= set(pack['meta_keys'])
+    assert cfg.test_evaluator.metric == 'bbox'
+    assert cfg.model.module.roi_head.mask_head is None
+
+
+def test_augmentation_of_a_toolbox_that_has_none():
+    """That of segmentors is compared with upstream's in tests/test_base_configs.py."""
+    with pytest.raises(ValueError, match='tta_pipeline'):
+        use_tta(Config(dict(default_scope='mmpretrain')))

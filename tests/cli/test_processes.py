@@ -1,0 +1,89 @@
+"""How the processes of a run find each other, and what they agree on."""
+
+import pytest
+import torch
+from mmengine.config import Config
+
+from mmlape.cli import all_see, joined, main_process_says, processes, stop_with_message
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What would have been called, in order."""
+    made = []
+
+    def record(name):
+        return lambda *arguments, **options: made.append((name, arguments, options))
+
+    monkeypatch.setattr(processes, 'init_dist', record('init_dist'))
+    monkeypatch.setattr(processes, 'set_multi_processing', record('set_multi_processing'))
+    monkeypatch.setattr(torch.distributed, 'init_process_group', record('init_process_group'))
+    return made
+
+
+def config(launcher, **rest):
+    env_cfg = dict(mp_cfg=dict(mp_start_method='fork'), dist_cfg=dict(backend='nccl', timeout=60))
+    return Config(dict(launcher=launcher, env_cfg=env_cfg, **rest))
+
+
+def test_one_process_joins_nobody(calls):
+    with joined(config('none')):
+        pass
+    assert calls == []
+
+
+def test_with_gpus_it_is_what_the_runner_would_do(calls, monkeypatch):
+    monkeypatch.setattr(processes, 'get_device', lambda: 'cuda')
+    cfg = config('slurm')
+    with joined(cfg):
+        pass
+    assert [name for name, _, _ in calls] == ['set_multi_processing', 'init_dist']
+    assert calls[0][2] == dict(mp_start_method='fork', distributed=True)
+    assert calls[1][1:] == (('slurm',), dict(backend='nccl', timeout=60))
+    assert 'model_wrapper_cfg' not in cfg
+
+
+def test_without_a_gpu_processes_use_gloo_and_the_wrapper_names_no_device(calls, monkeypatch):
+    monkeypatch.setattr(processes, 'get_device', lambda: 'cpu')
+    cfg = config('pytorch', find_unused_parameters=True)
+    with joined(cfg):
+        pass
+    ((name, arguments, options),) = calls
+    assert (name, arguments) == ('init_process_group', ('gloo',))
+    assert options['timeout'].total_seconds() == 60
+    assert cfg.model_wrapper_cfg.device_ids is None
+    assert cfg.model_wrapper_cfg.find_unused_parameters
+    sharded = config('pytorch', strategy=dict(type='mmlape.FSDPStrategy'))
+    with joined(sharded):
+        pass
+    assert 'model_wrapper_cfg' not in sharded
+    with pytest.raises(ValueError, match='--launcher slurm needs GPUs'), joined(config('slurm')):
+        pass
+
+
+def test_the_main_process_answers_for_all():
+    assert main_process_says(lambda: ('a', 1)) == ('a', 1)
+
+    def fails():
+        raise PermissionError('not yours')
+
+    with pytest.raises(ValueError, match='not yours'):
+        main_process_says(fails)
+
+
+def test_one_that_does_not_see_it_stops_all(monkeypatch):
+    all_see(True, 'not there')
+    monkeypatch.setattr(processes, 'all_gather_object', lambda mine: [True, mine, True, False])
+    with pytest.raises(ValueError, match=r'process 1, 3 of 4: not there'):
+        all_see(False, 'not there')
+
+
+def test_mistakes_end_with_a_line_and_others_with_a_traceback(monkeypatch):
+    with pytest.raises(SystemExit, match='error: so it is'), stop_with_message():
+        raise ValueError('so it is')
+    with pytest.raises(RuntimeError), stop_with_message():
+        raise RuntimeError
+    monkeypatch.setattr(processes, 'get_rank', lambda: 1)
+    with pytest.raises(SystemExit) as end, stop_with_message():
+        raise ValueError('said by process 0')
+    assert end.value.code == 1

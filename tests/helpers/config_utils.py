@@ -1,0 +1,148 @@
+"""Tiny data sets, a micro network and scopes for tests that run real configs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import torch
+from mmengine.registry import DefaultScope
+from PIL import Image
+from torch.utils.flop_counter import FlopCounterMode
+
+REPO = Path(__file__).resolve().parents[2]
+CONFIGS = REPO / 'configs'
+CLASSES = ('red cell', 'white cell', "crow's foot")
+MICRO_ARCH = dict(embed_dims=48, depth=4, num_heads=3, mlp_ratio=2)
+COCO_PIPELINE = [dict(type='LoadAnnotations', with_bbox=True)]
+
+
+def shipped_configs() -> list[Path]:
+    """Every detector and segmentor that a user can run, but for the rows of foundation models."""
+    others = ('_base_', 'imagenet', 'cifar', 'ablations', 'listops', 'dino', 'foundation')
+    return sorted(p for p in CONFIGS.glob('*/*.py') if p.parent.name not in others)
+
+
+def foundation_configs() -> list[Path]:
+    """Every row of a foundation model: detectors and segmentors, too many to train a step of each at full width."""
+    return sorted(CONFIGS.glob('foundation/*.py'))
+
+
+def classifier_configs() -> list[Path]:
+    """Every classifier on ImageNet that a user can run; MMPretrain's."""
+    return sorted(CONFIGS.glob('imagenet/*.py'))
+
+
+def cifar_configs() -> list[Path]:
+    """Every classifier of small images that a user can run; MMPretrain's."""
+    return sorted(CONFIGS.glob('cifar/*.py'))
+
+
+def ablation_configs() -> list[Path]:
+    """Classifiers that are the base of several rows of a table; MMPretrain's."""
+    return sorted(CONFIGS.glob('ablations/*.py'))
+
+
+def listops_configs() -> list[Path]:
+    """Every classifier of sequences that a user can run; MMPretrain's."""
+    return sorted(CONFIGS.glob('listops/*.py'))
+
+
+def dino_configs() -> list[Path]:
+    """Pre-training without labels, and linear classifiers on it; MMPretrain's."""
+    return sorted(CONFIGS.glob('dino/*.py'))
+
+
+def multiply_adds(part: Callable, *shape: int, dtype: torch.dtype = torch.float32) -> int:
+    """Of one input of this shape; parts without memory (``meta``) are enough."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        part(torch.zeros(shape, dtype=dtype, device='meta'))
+    return counter.get_total_flops() // 2
+
+
+def use_scope(name: str) -> None:
+    """Make ``name`` the default scope. A name used before would change nothing, and an ``id`` may come twice."""
+    DefaultScope.get_instance(f'{name}-{uuid4().hex}', scope_name=name)
+
+
+def write_image(path: Path, size: tuple[int, int], seed: int = 0) -> None:
+    """An RGB image of noise; ``size`` is (width, height)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(seed).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+
+
+def coco_content(count: int = 4, size: tuple[int, int] = (97, 71), classes=CLASSES) -> dict:
+    """A COCO annotation object: ``count`` images, one box with a polygon per class on each."""
+    width, height = size
+    images, boxes = [], []
+    for index in range(count):
+        images.append(dict(id=index + 1, file_name=f'{index}.jpg', width=width, height=height))
+        for label in range(len(classes)):
+            x, y, w, h = 5 + 20 * label, 7 + 5 * index, 21.5, 18
+            boxes.append(
+                dict(
+                    id=len(boxes) + 1,
+                    image_id=index + 1,
+                    category_id=10 * (label + 1),
+                    bbox=[x, y, w, h],
+                    area=w * h,
+                    iscrowd=0,
+                    segmentation=[[x, y, x + w, y, x + w, y + h, x, y + h]],
+                )
+            )
+    categories = [dict(id=10 * (i + 1), name=name) for i, name in enumerate(classes)]
+    return dict(images=images, annotations=boxes, categories=categories)
+
+
+def write_coco(root: Path, content: dict | None = None, split: str = 'train') -> dict:
+    """Write ``root/annotations/<split>.json`` and ``root/<split>/*.jpg``; return the content."""
+    content = coco_content() if content is None else content
+    for image in content['images']:
+        write_image(
+            root / split / image['file_name'], (image['width'], image['height']), image['id']
+        )
+    path = root / 'annotations' / f'{split}.json'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    return content
+
+
+def write_label_maps(
+    root: Path,
+    split: str = 'train',
+    count: int = 4,
+    size: tuple[int, int] = (97, 71),
+    suffix: str = '.jpg',
+) -> None:
+    """Write ``root/images/<split>/*<suffix>`` and ``root/annotations/<split>/*.png``."""
+    for index in range(count):
+        write_image(root / 'images' / split / f'{index}{suffix}', size, index)
+        labels = np.zeros(size[::-1], dtype=np.uint8)
+        labels[10:40, 10:50] = 1
+        labels[30:60, 40:80] = 2
+        labels[:5] = 255
+        write_label_map(root / 'annotations' / split / f'{index}.png', labels)
+
+
+def write_label_map(path: Path, labels: np.ndarray) -> None:
+    """Write class indices as a single-channel PNG."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(labels).save(path)
+
+
+def coco_dataset(root: Path, **options) -> dict:
+    """Config of a data set that :func:`write_coco` has written."""
+    return dict(
+        type='CocoDataset',
+        data_root=str(root),
+        ann_file='annotations/train.json',
+        data_prefix=dict(img='train'),
+        metainfo=dict(classes=CLASSES),
+        filter_cfg=dict(filter_empty_gt=True, min_size=32),
+        pipeline=COCO_PIPELINE,
+        **options,
+    )

@@ -1,0 +1,72 @@
+"""Running a command line of ``tools/`` in a test, and what it is given."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.logging import HistoryBuffer, MessageHub
+from PIL import Image
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+class Commands:
+    """Runs a tool in this process (importing everything anew takes seconds), in an empty folder."""
+
+    def __init__(self, folder, monkeypatch, capsys):
+        self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
+        monkeypatch.chdir(folder)
+
+    def __call__(self, script, *arguments):
+        """What it wrote to the screen."""
+        # As in a new process: runs of the same second have the same name, and would show each other's figures.
+        MessageHub._instance_dict.clear()
+        path = REPO / 'tools' / script
+        self.monkeypatch.setattr(sys, 'argv', [str(path), *map(str, arguments)])
+        runpy.run_path(str(path), run_name='__main__')
+        return self.capsys.readouterr().out
+
+    def refused(self, script, *arguments):
+        """Its last words when it ends with an error."""
+        with pytest.raises(SystemExit) as end:
+            self(script, *arguments)
+        # argparse has written its message already, others are in the exception.
+        return self.capsys.readouterr().err if end.value.code == 2 else end.value.code
+
+
+SEGMENTER = 'segmenter_vit-micro-adapter-lape_mask_digit-scenes'
+MASK_RCNN = 'mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes'
+
+
+def write_config(folder, backbone, **rest):
+    path = folder / 'config.py'
+    Config(dict(model=dict(backbone=backbone, **rest), default_scope='mmseg')).dump(path)
+    return path
+
+
+def write_checkpoint(folder, model, prefix='backbone.'):
+    """What MMEngine's runner saves: the whole model, and its training history."""
+    history = HistoryBuffer()
+    history.update(1.5, 1)
+    state = {prefix + name: value for name, value in model.state_dict().items()}
+    state['decode_head.weight'] = torch.zeros(1)
+    path = folder / 'iter_1.pth'
+    torch.save(
+        dict(
+            state_dict=state,
+            message_hub=dict(log_scalars=dict(loss=history)),
+            meta=dict(seed=np.uint32(7), epoch=np.int64(1), rate=np.float64(0.1)),
+        ),
+        path,
+    )
+    return path
+
+
+def check_png(path):
+    with Image.open(path) as image:
+        assert image.format == 'PNG' and len(np.unique(np.asarray(image))) > 10
+    assert path.stat().st_size < 200_000

@@ -1,0 +1,221 @@
+"""`mmlape.registry` on top of missing, old, new and half-built OpenMMLab packages."""
+
+import warnings
+from pathlib import Path
+
+import mmengine
+import pytest
+import torch
+from mmengine.logging import HistoryBuffer
+from mmengine.model import BaseModel
+from mmengine.runner import Runner
+from site_copies import link_site_packages, run_python, write_package
+
+import mmlape
+from mmlape import compatibility
+
+ROOT = Path(mmlape.__file__).resolve().parent.parent
+PACKAGES = {package.module: package for package in compatibility.PACKAGES}
+HERE = next(iter(compatibility.metadata_versions(PACKAGES['mmengine'])))
+
+
+def distribution(module: str) -> str:
+    """What `module` is called in the stack that the tests run on."""
+    return getattr(PACKAGES[module], HERE)[0]
+
+
+@pytest.mark.parametrize('module', ['mmengine', 'mmcv'])
+def test_a_missing_requirement_is_named_with_the_command(module, tmp_path):
+    site = link_site_packages(tmp_path / 'site', without=(module,))
+    result = run_python('import mmlape.registry', site, ROOT, cwd=tmp_path)
+    assert result.returncode == 1
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith(f'ImportError: mmlape needs {module} >= ')
+    assert 'not installed' in last
+    assert f'{distribution(module)}==' in last
+
+
+def test_advice_stays_with_the_family_that_is_installed():
+    mmdet = PACKAGES['mmdet']
+    assert 'onedl' not in mmdet.advice({'original'})
+    assert 'mmdet==3.3.0' not in mmdet.advice({'onedl'})
+    assert 'onedl-mmdetection==' in mmdet.advice(set())
+    assert 'mmdet==3.3.0' in mmdet.advice(set())
+
+
+@pytest.mark.parametrize(
+    ('module', 'version', 'needed'),
+    [
+        ('mmengine', '0.10.6', '0.10.7'),
+        ('mmengine', '0.10.11', '0.10.12'),  # the fork's 0.10.11 lacks mmengine/dist
+        ('mmcv', '2.0.1', '2.1.0'),
+        ('mmcv', '2.3.5', '2.3.6'),
+        ('mmdet', '3.2.0', '3.3.0'),
+        ('mmseg', '1.2.1', '1.2.2'),
+        ('mmpretrain', '1.1.1', '1.2.0'),
+    ],
+)
+def test_a_version_that_is_too_old_is_refused(module, version, needed, tmp_path):
+    site = link_site_packages(tmp_path / 'site', without=(module,))
+    write_package(site, module, version)
+    result = run_python('import mmlape.registry', site, ROOT, cwd=tmp_path)
+    assert result.returncode == 1
+    last = result.stderr.strip().splitlines()[-1]
+    assert f'mmlape needs {module} >= {needed}, but {version} is installed' in last
+    assert 'pip install' in last
+
+
+@pytest.mark.parametrize('version', ['2.4.1+cu121', None])
+def test_a_torch_that_is_too_old_or_missing_is_refused(version, tmp_path):
+    site = link_site_packages(tmp_path / 'site', without=('torch',))
+    if version:
+        write_package(site, 'torch', version)
+    result = run_python('import mmlape.registry', site, ROOT, cwd=tmp_path)
+    assert result.returncode == 1
+    last = result.stderr.strip().splitlines()[-1]
+    found = f'but {version} is installed' if version else 'which is not installed'
+    assert last.startswith(f'ImportError: mmlape needs torch >= 2.5, {found}: `pip install ')
+
+
+@pytest.mark.parametrize(
+    ('version', 'accepted'), [('2.4.1', False), ('2.5.0', True), ('2.12.0a0+git', True)]
+)
+def test_torchs_version_by_its_metadata(version, accepted, tmp_path, monkeypatch):
+    monkeypatch.setattr(compatibility, 'package_folder', lambda module: tmp_path)
+    monkeypatch.setattr(compatibility.importlib.metadata, 'version', lambda name: version)
+    if accepted:
+        compatibility.check_torch()
+    else:
+        with pytest.raises(ImportError, match=rf'torch >= 2\.5, but {version} is installed'):
+            compatibility.check_torch()
+
+
+def test_the_lowest_torch_is_the_same_everywhere():
+    wanted = f'torch>={compatibility.TORCH}'
+    assert wanted in (ROOT / 'requirements.txt').read_text().splitlines()
+    page = (ROOT / 'docs/install.md').read_text()
+    assert (
+        f'`torch` >= {compatibility.TORCH}' in page
+        and page.count(f'torch before {compatibility.TORCH}') == 2
+    )
+
+
+def test_mmcv_without_operators_is_refused(tmp_path):
+    site = link_site_packages(tmp_path / 'site', without=('mmcv',))
+    write_package(site, 'mmcv', '2.1.0')
+    result = run_python('import mmlape.registry', site, ROOT, cwd=tmp_path)
+    assert result.returncode == 1
+    assert 'without its compiled operators (mmcv._ext)' in result.stderr
+    assert 'MMCV_WITH_OPS=1' in result.stderr
+
+
+@pytest.mark.slow
+def test_the_reason_is_shown_where_mmengine_swallows_it(tmp_path):
+    """MMEngine turns the ImportError into "not in the registry"; the log has to say why."""
+    site = link_site_packages(tmp_path / 'site', without=('mmcv',))
+    code = (
+        'from mmengine.registry import MODELS\n'
+        "MODELS.build(dict(type='mmlape.VisionTransformer', arch='deit-tiny'))"
+    )
+    result = run_python(code, site, ROOT, cwd=tmp_path)
+    assert result.returncode == 1
+    assert 'KeyError' in result.stderr
+    assert 'mmlape cannot be used: mmlape needs mmcv' in result.stderr
+
+
+@pytest.mark.slow
+def test_without_a_toolbox_backbones_work_and_a_warning_says_what_is_missing(tmp_path):
+    site = link_site_packages(tmp_path / 'site', without=('mmdet', 'mmseg', 'mmpretrain'))
+    code = (
+        'from mmlape.registry import MODELS\n'
+        'arch = dict(embed_dims=8, depth=1, num_heads=2, mlp_ratio=2)\n'
+        "MODELS.build(dict(type='mmlape.VisionTransformer', arch=arch, img_size=32))\n"
+        "assert not {'mmdet', 'mmseg', 'mmpretrain'} & set(sys.modules)\n"
+    )
+    result = run_python(code, site, ROOT, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert 'none of mmdet, mmseg and mmpretrain is installed' in result.stderr
+
+
+@pytest.mark.slow
+def test_importing_mmlape_imports_no_toolbox():
+    code = "import mmlape, sys; assert not {'mmdet', 'mmseg', 'mmpretrain'} & set(sys.modules)"
+    site = Path(mmengine.__file__).resolve().parent.parent
+    result = run_python(code, site, ROOT, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+
+
+def test_this_stack_is_accepted_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        compatibility.check_stack()
+
+
+def test_a_newer_version_is_a_warning_at_most():
+    package = PACKAGES['mmcv']
+    with pytest.warns(UserWarning, match=r'mmcv 3\.0\.0 is newer than'):
+        compatibility.check_version(package, '3.0.0', set())
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        compatibility.check_version(package, '2.3.9', set())
+
+
+def test_both_distributions_of_one_package_are_reported(monkeypatch):
+    both = {'onedl': '2.3.6', 'original': '2.1.0'}
+    versions = compatibility.metadata_versions
+    monkeypatch.setattr(
+        compatibility, 'metadata_versions', lambda p: both if p.module == 'mmcv' else versions(p)
+    )
+    with pytest.warns(UserWarning, match='mmcv and onedl-mmcv are both installed'):
+        compatibility.check_stack()
+
+
+def test_pins_agree_with_the_constraint_files():
+    pins = {}
+    for name in ('constraints.txt', 'constraints-openmmlab.txt'):
+        for line in (ROOT / name).read_text().splitlines():
+            if '==' in line and not line.startswith('#'):
+                pins.update([line.split(' ')[0].split('==')])
+    for package in compatibility.PACKAGES:
+        for name, version in (package.original, package.onedl):
+            assert pins[name] == version
+
+
+class Point(BaseModel):
+    """One parameter that learns to be zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.point = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, inputs, mode='loss'):
+        return {'loss': (self.point * inputs.mean()).square().sum()}
+
+
+def point_runner(folder: Path, epochs: int, resume: bool) -> Runner:
+    return Runner(
+        model=Point(),
+        work_dir=str(folder),
+        train_dataloader={
+            'dataset': [torch.ones(1)] * 4,
+            'batch_size': 2,
+            'sampler': {'type': 'DefaultSampler', 'shuffle': True},
+            'collate_fn': lambda batch: {'inputs': torch.stack(batch)},
+        },
+        optim_wrapper={'optimizer': {'type': 'AdamW', 'lr': 0.1}},
+        train_cfg={'by_epoch': True, 'max_epochs': epochs},
+        default_hooks={'checkpoint': {'type': 'CheckpointHook', 'interval': 1}},
+        resume=resume,
+        experiment_name=f'{folder.name}-{epochs}',
+    )
+
+
+def test_training_resumes_from_its_own_checkpoint(tmp_path):
+    """mmengine 0.10.7 alone cannot: torch >= 2.6 refuses the history in the checkpoint."""
+    point_runner(tmp_path, 1, resume=False).train()
+    runner = point_runner(tmp_path, 2, resume=True)
+    runner.train()
+    assert runner.iter == 4
+    history = runner.message_hub.get_scalar('train/loss')
+    assert isinstance(history, HistoryBuffer)
+    assert len(history.data[0]) == 4

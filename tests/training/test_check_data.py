@@ -1,0 +1,509 @@
+"""Wrong data are refused before training, with a message that says what is wrong; what upstream skips is counted."""
+
+import json
+import logging
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from config_utils import (
+    CLASSES,
+    coco_content,
+    coco_dataset,
+    use_scope,
+    write_coco,
+    write_image,
+    write_label_map,
+    write_label_maps,
+)
+from mmengine.config import Config, ConfigDict
+from mmengine.model import BaseModel
+from mmengine.registry import HOOKS, RUNNERS, DefaultScope
+from PIL import Image
+from ports import free_port
+from tool_runs import Commands
+from torch import distributed, multiprocessing
+
+from mmlape.registry import MODELS
+from mmlape.training import CheckDataHook, DataError, EarlyHookRunner, check_data_is_there
+
+
+@pytest.fixture
+def scope(request):
+    """Default scope of a run, as the runner sets it."""
+    __import__(f'{request.param}.datasets')
+    before = DefaultScope.get_current_instance()
+    use_scope(request.param)
+    yield request.param
+    DefaultScope._instance_dict.popitem(last=True)
+    assert DefaultScope.get_current_instance() is before
+
+
+detector = pytest.mark.parametrize('scope', ['mmdet'], indirect=True)
+segmenter = pytest.mark.parametrize('scope', ['mmseg'], indirect=True)
+WITH_MASK = [dict(type='LoadAnnotations', with_bbox=True, with_mask=True)]
+
+
+def runner_of(dataset, model=None):
+    """What the hook reads of a runner."""
+    cfg = ConfigDict(train_dataloader=dict(dataset=dataset), model=model or {})
+    return SimpleNamespace(cfg=cfg, logger=logging.getLogger('check-data'))
+
+
+def check(caplog, dataset, max_decode=1000, model=None):
+    """The early stage of the hook: the error's text, or None, and the log."""
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    try:
+        CheckDataHook(max_decode).before_build(runner_of(dataset, model), splits=('train',))
+    except DataError as error:
+        return str(error), caplog.text
+    return None, caplog.text
+
+
+def label_maps(root, **options):
+    folders = dict(img_path='images/train', seg_map_path='annotations/train')
+    usual = dict(type='BaseSegDataset', data_root=str(root), metainfo=dict(classes=CLASSES))
+    return {**usual, 'data_prefix': folders, **options}
+
+
+def write_map(root, number, value, size=(71, 97), dtype=np.uint8):
+    path = root / 'annotations' / 'train' / f'{number}.png'
+    write_label_map(path, np.full(size, value, dtype=dtype))
+
+
+def changed(*path, to):
+    """A change of a COCO object: ``to`` at ``path``."""
+
+    def change(content):
+        *parents, last = path
+        for key in parents:
+            content = content[key]
+        content[last] = to
+
+    return change
+
+
+def without(*path):
+    def change(content):
+        *parents, last = path
+        for key in parents:
+            content = content[key]
+        del content[last]
+
+    return change
+
+
+def in_corners(content):
+    for box in content['annotations']:
+        x, y, w, h = box['bbox']
+        box['bbox'] = [x + 50, y + 30, x + 50 + w, y + 30 + h]
+
+
+def without_area(content):
+    for box in content['annotations']:
+        box['area'] = 0
+
+
+BOX, IMAGE = ('annotations', 1), ('images', 2)
+REFUSED = {
+    'empty lists': (changed('images', to=[]), "the list 'images' of the annotation file is empty"),
+    'no list': (without('annotations'), "the list 'annotations' of the annotation file is missing"),
+    'a key': (without(*BOX, 'area'), "1 entries of 'annotations' have no 'area'; ids: 2"),
+    'a number as entry': (changed(*IMAGE, to=3), "1 entries of 'images' are not objects: 3"),
+    'a box is null': (changed(*BOX, to=None), "1 entries of 'annotations' are not objects: None"),
+    'no name': (changed('categories', 0, to=dict(id=10)), "'categories' have no 'name'; ids: 10"),
+    'a file twice': (
+        changed(*IMAGE, 'file_name', to='0.jpg'), "1 file names of 'images' appear more than once: '0.jpg'"),
+    'an id twice': (changed(*IMAGE, 'id', to=1), "1 ids of 'images' appear more than once: 1"),
+    'a box twice': (changed(*BOX, 'id', to=1), "1 ids of 'annotations' appear more than once: 1"),
+    'no width': (changed(*IMAGE, 'width', to=0), "1 images have a width or height .*: '2.jpg'"),
+    'height is text': (changed(*IMAGE, 'height', to='71'), "1 images have a width or height .*: '2.jpg'"),
+    'a box of text': (changed(*BOX, 'bbox', to=['1', 2, 3, 4]), r'1 boxes or areas are not finite numbers.*: "2 \(\['),
+    'a box of NaN': (changed(*BOX, 'bbox', to=[1, 2, float('nan'), 4]), r"ids: '2 \(\[1, 2, nan, 4\]"),
+    'three numbers': (changed(*BOX, 'bbox', to=[1, 2, 3]), r"ids: '2 \(\[1, 2, 3\]"),
+    'area is text': (changed(*BOX, 'area', to='3'), r"ids: '2 \(\[.*\], area 3\)'"),
+    'corners': (in_corners, r'12 of 12 boxes reach .*, not \[x1, y1, x2, y2\]'),
+    'no usable box': (without_area, 'no usable box is left'),
+    'no mask': (without(*BOX, 'segmentation'), r"no mask .* ids: '2 \(no segmentation\)'"),
+    'a mask of text': (changed(*BOX, 'segmentation', to='yes'), r"ids: '2 \(a str\)'"),
+    'a mask of NaN': (changed(*BOX, 'segmentation', to=[[1, 2, float('nan')]]), 'not a list of finite numbers'),
+    'a mask of another size': (
+        changed(*BOX, 'segmentation', to=dict(size=[10, 10], counts=[0, 100])),
+        r"ids: '2 \(run lengths of size \[10, 10\], image \[71, 97\]\)'"),
+}  # fmt: skip
+
+
+@detector
+class TestCoco:
+    @pytest.fixture(autouse=True)
+    def written(self, tmp_path):
+        self.root, self.content = tmp_path, write_coco(tmp_path)
+        self.file = tmp_path / 'annotations' / 'train.json'
+
+    def check(self, caplog, change=lambda content: None, classes=CLASSES, **options):
+        change(self.content)
+        self.file.write_text(json.dumps(self.content))
+        dataset = {**coco_dataset(self.root), 'metainfo': dict(classes=classes)}
+        return check(caplog, {**dataset, **options})
+
+    def test_good_data_are_counted(self, scope, caplog):
+        error, log = self.check(caplog)
+        assert error is None
+        assert "4 images, 12 usable boxes (red cell 4, white cell 4, crow's foot 4)" in log
+        assert 'decoded 4 of 4 images' in log and 'skipped' not in log
+
+    @pytest.mark.parametrize('fault', REFUSED)
+    def test_refused(self, scope, fault, caplog):
+        change, words = REFUSED[fault]
+        error, _ = self.check(caplog, change, pipeline=WITH_MASK)
+        assert error and re.search(words, error), error
+
+    def test_masks_are_asked_for_by_mask_detectors_only(self, scope, caplog):
+        assert self.check(caplog, without(*BOX, 'segmentation'))[0] is None
+
+    @pytest.mark.parametrize(
+        ('text', 'words'),
+        [
+            (' ', "train.json' is empty"),
+            ('{"images": [', "train.json' is not JSON"),
+            ('[]', "the list 'images' of the annotation file is missing, or is not a list"),
+            (None, "the annotation file '.*train.json' does not exist"),
+        ],
+    )
+    def test_useless_annotation_file(self, scope, caplog, text, words):
+        self.file.unlink() if text is None else self.file.write_text(text)
+        error, _ = check(caplog, coco_dataset(self.root))
+        assert error and re.search(words, error), error
+
+    def test_folders(self, scope, caplog):
+        (self.root / 'train').rename(self.root / 'pictures')
+        error, _ = self.check(caplog)
+        assert f"image folder '{self.root}/train' does not exist" in error
+        assert "'annotations', 'pictures'" in error, 'the message says which folders there are'
+        assert "annotations' does not exist" in check(caplog, coco_dataset(self.root / 'x'))[0]
+
+    def test_class_names(self, scope, caplog):
+        error, _ = self.check(caplog, classes=('red cell', 'white cells', 'yeast'))
+        assert (
+            "2 of 3 class names are not categories of the annotation file: 'white cells', 'yeast'"
+            in error
+        )
+        assert "the file has 'red cell', 'white cell'" in error
+        assert "did you mean 'white cell' for 'white cells'" in error
+        error, _ = self.check(caplog, classes=CLASSES[::-1])
+        assert 'not in the order of the annotation file' in error and ','.join(CLASSES) in error
+        error, _ = self.check(caplog, classes=('red cell', 'red cell'))
+        assert "1 class names appear more than once: 'red cell'" in error
+
+    def test_images(self, scope, caplog, monkeypatch):
+        images = self.root / 'train'
+        whole = (images / '1.jpg').read_bytes()
+        (images / '1.jpg').write_bytes(whole[: len(whole) // 2])
+        (images / '2.jpg').write_bytes(b'no image at all')
+        (images / '3.jpg').write_bytes(b'')
+        (images / '0.jpg').unlink()
+        error, _ = self.check(caplog)
+        assert f"1 of 4 images are not in '{images}': '0.jpg'" in error
+        assert '3 images cannot be decoded' in error and '1.jpg (image file is truncated' in error
+        assert '2.jpg (not an image)' in error and '3.jpg (the file is empty)' in error
+        write_image(images / '2.jpg', (70, 90))
+        _, log = self.check(caplog)
+        assert "1 images have another size than the annotation file says: '2.jpg (70 x 90)'" in log
+        monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 3000)
+        assert '6300 pixels' in self.check(caplog)[0]
+
+    def test_only_some_images_are_decoded(self, scope, caplog):
+        (self.root / 'train' / '1.jpg').write_bytes(b'broken')
+        error, log = check(caplog, coco_dataset(self.root), max_decode=2)
+        assert error is None and 'decoded 2 of 4 images' in log
+        assert 'cannot be decoded' in check(caplog, coco_dataset(self.root), max_decode=None)[0]
+
+    def test_what_upstream_skips_is_counted(self, scope, caplog):
+        """The numbers of usable boxes and images are those of the built data set."""
+        self.content = content = coco_content(6)
+        boxes = content['annotations']
+        boxes[0]['bbox'] = [200, 10, 20, 20]  # outside
+        boxes[1]['bbox'] = [80, 10, 40, 20]  # reaches beyond
+        boxes[2]['bbox'] = [10, 10, 0.5, 20]
+        boxes[3]['iscrowd'] = 1
+        boxes[4]['ignore'] = True
+        boxes[5]['image_id'] = 99
+        boxes[6]['category_id'], boxes[7]['category_id'] = 12345, 77
+        content['categories'].append(dict(id=77, name='dust'))
+        boxes += [dict(boxes[8], id=1000 + number) for number in range(1001)]
+        for box in boxes[12:15]:
+            box['bbox'] = [1, 1, 10, 10]
+        content['annotations'] = [b for b in boxes if b['image_id'] != 6]
+        write_coco(self.root, content)
+        content['images'][4].update(width=20, height=20)
+        error, log = self.check(caplog)
+        assert error is None, error
+        for line in (
+            '1 boxes are skipped by MMDetection: outside the image',
+            '1 boxes are skipped by MMDetection: smaller than one pixel, or of no area',
+            '1 boxes are skipped by MMDetection: marked "ignore"',
+            '1 boxes are skipped by MMDetection: of an image that the file does not list',
+            '1 boxes are skipped by MMDetection: of a category that the file does not list',
+            '1 boxes are skipped by MMDetection: of a category that is not among the class names',
+            '1 boxes reach beyond their image and are clipped by MMDetection; annotation ids: 2',
+            '1 boxes mark crowds',
+            "1 images are skipped by MMDetection: no box of these classes: '5.jpg'",
+            "1 images are skipped by MMDetection: a side under 32: '4.jpg'",
+            "1 images have more than 1000 boxes: much memory: '2.jpg (1002)'",
+        ):
+            assert line in log
+        from mmdet.registry import DATASETS
+
+        plain = {**coco_dataset(self.root), 'pipeline': []}
+        kept = sum(
+            len(entry['instances']) for entry in DATASETS.build({**plain, 'filter_cfg': None})
+        )
+        assert f'6 images, {kept} usable boxes' in log and kept == 1010
+        assert len(DATASETS.build(plain)) == 4
+
+    def test_inside_wrappers_and_other_data_sets(self, scope, caplog):
+        both = dict(
+            type='ConcatDataset', datasets=[coco_dataset(self.root), coco_dataset(self.root / 'x')]
+        )
+        error, _ = check(caplog, dict(type='RepeatDataset', times=2, dataset=both))
+        assert error.count('does not exist') == 1 and '\n' not in error
+        error, log = check(caplog, dict(type='VOCDataset', data_root=str(self.root)))
+        assert error is None
+        assert 'not checked: neither a CocoDataset nor a BaseSegDataset' in log
+
+
+@segmenter
+class TestLabelMaps:
+    @pytest.fixture(autouse=True)
+    def written(self, tmp_path):
+        self.root = tmp_path
+        self.images, self.maps = tmp_path / 'images' / 'train', tmp_path / 'annotations' / 'train'
+        write_label_maps(tmp_path)
+
+    def check(self, caplog, model=None, **options):
+        return check(caplog, label_maps(self.root, **options), model=model)
+
+    def test_good_data_are_counted(self, scope, caplog):
+        error, log = self.check(caplog)
+        assert error is None, error
+        assert '4 images with label maps; decoded 4' in log and 'skipped' not in log
+
+    def test_files_that_are_not_there(self, scope, caplog):
+        error, _ = check(caplog, label_maps(self.root / 'x'))
+        assert 'the image folder' in error and 'the label map folder' in error
+        error, _ = self.check(caplog, img_suffix='.tif')
+        assert "ends in '.tif'; it holds '4 x .jpg'" in error
+        (self.maps / '2.png').rename(self.maps / 'other.png')
+        write_image(self.images / '1.png', (97, 71))
+        error, log = self.check(caplog)
+        assert '1 of 4 images have no label map' in error and "'2.png'" in error
+        assert "1 label maps are skipped: no image of that name: 'other.png'" in log
+        assert f"1 files in '{self.images}' are skipped: they do not end in '.jpg'" in log
+        words = "1 of these have the name of an image that ends in '.jpg', which is taken: '1.png'"
+        assert words in log
+
+    def test_list_of_images(self, scope, caplog):
+        (self.root / 'train.txt').write_text('1\n3\n')
+        error, log = self.check(caplog, ann_file='train.txt')
+        assert error is None and '2 images with label maps; decoded 2' in log
+        (self.root / 'train.txt').write_text('1\n7\n')
+        error, _ = self.check(caplog, ann_file='train.txt')
+        assert f"1 listed images are not in '{self.images}': '7.jpg'" in error
+        assert "train2.txt' does not exist" in self.check(caplog, ann_file='train2.txt')[0]
+        (self.root / 'train.txt').write_text('')
+        assert "train.txt' is empty" in self.check(caplog, ann_file='train.txt')[0]
+
+    def test_contents(self, scope, caplog):
+        (self.images / '0.jpg').write_bytes(b'no image')
+        whole = (self.maps / '1.png').read_bytes()
+        (self.maps / '1.png').write_bytes(whole[:60])
+        write_image(self.maps / '2.png', (97, 71))
+        write_map(self.root, 3, 0, size=(71, 90))
+        error, _ = self.check(caplog)
+        assert '3 files cannot be decoded' in error
+        assert '0.jpg (not an image)' in error and '1.png (' in error
+        assert '2.png (3 channels; a label map has one' in error
+        assert "another size than their image: '3.png (90 x 71, image 97 x 71)'" in error
+
+    def test_values_without_class(self, scope, caplog):
+        write_map(self.root, 2, 3)
+        error, _ = self.check(caplog)
+        assert '1 label maps hold the value 3, which is no class (there are 3 class names' in error
+        assert "reduce_zero_label is False): '2.png'" in error
+        # With the zero label as background to be ignored, 1..3 are the three classes.
+        assert self.check(caplog, reduce_zero_label=True)[0] is None
+        write_map(self.root, 2, 257, dtype=np.uint16)
+        assert 'hold the value 257' in self.check(caplog)[0], '16 bits do not wrap'
+
+    def test_classes(self, scope, caplog):
+        write_map(self.root, 2, 255)
+        names = dict(classes=(*CLASSES, 'moon'))
+        error, log = self.check(caplog, metainfo=names)
+        assert error is None, error
+        assert "1 classes are in none of the decoded label maps: 'moon'" in log
+        assert "1 label maps hold nothing but the ignored label: '2.png'" in log
+        error, _ = self.check(caplog, dict(decode_head=dict(num_classes=150)))
+        assert 'model.decode_head.num_classes is 150, but there are 3 class names' in error
+        error, _ = self.check(caplog, metainfo=dict(classes=('road', 'house', 'road')))
+        assert "1 class names appear more than once: 'road'" in error
+        for number in range(4):
+            write_map(self.root, number, 255)
+        words = '4 label maps hold nothing but the ignored label'
+        assert words in self.check(caplog)[0]
+
+    @pytest.mark.parametrize('size', [(1, 5), (5, 1), (1, 1)])
+    def test_sides_of_one_pixel(self, scope, caplog, size):
+        """They are right, but MMSegmentation's own loader drops such a side, and a later step stops the training."""
+        write_image(self.images / '2.jpg', size[::-1])
+        write_map(self.root, 2, 1, size=size)
+        assert self.check(caplog)[0] is None
+        steps = [
+            dict(type='LoadImageFromFile'),
+            dict(type='LoadAnnotations'),
+            dict(type='PackSegInputs'),
+        ]
+        error, _ = self.check(caplog, pipeline=steps)
+        assert re.search(
+            "1 label maps have a side of 1 pixel, .*LoadAnnotations drops: '2.png'", error
+        )
+        from mmseg.registry import DATASETS
+
+        with pytest.raises(AssertionError, match='must be 2 or 3'):
+            DATASETS.build(label_maps(self.root, pipeline=steps))[2]
+
+
+def test_options():
+    assert HOOKS.build(dict(type='mmlape.CheckDataHook', max_decode=None)).max_decode is None
+    for value in (-1, 2.5, 'all'):
+        with pytest.raises((ValueError, TypeError), match='max_decode'):
+            CheckDataHook(value)
+
+
+@segmenter
+def test_a_split_is_checked_once(scope, tmp_path, caplog):
+    write_label_maps(tmp_path)
+    caplog.set_level(logging.INFO)
+    hook, runner = CheckDataHook(), runner_of(label_maps(tmp_path))
+    hook.before_build(runner, splits=('train',))
+    hook.before_build(runner, splits=('train', 'val'))
+    assert caplog.text.count('4 images with label maps') == 1
+
+
+def _check_in_a_process(rank, port, root, outcomes):
+    address = f'tcp://127.0.0.1:{port}'
+    distributed.init_process_group('gloo', init_method=address, rank=rank, world_size=2)
+    try:
+        CheckDataHook().before_build(runner_of(label_maps(root)), splits=('train',))
+    except DataError as error:
+        outcomes.put((rank, str(error)))
+    distributed.destroy_process_group()
+
+
+@segmenter
+def test_all_processes_stop(scope, tmp_path):
+    write_label_maps(tmp_path)
+    (tmp_path / 'annotations' / 'train' / '2.png').unlink()
+    outcomes = multiprocessing.get_context('fork').SimpleQueue()
+    multiprocessing.start_processes(
+        _check_in_a_process, (free_port(), tmp_path, outcomes), nprocs=2, start_method='fork'
+    )
+    messages = dict(outcomes.get() for _ in range(2))
+    assert messages[0] == messages[1] and 'no label map' in messages[0]
+
+
+# -- whole runs -----------------------------------------------------------------------------------
+
+
+@MODELS.register_module(force=True)
+class NeverTrained(BaseModel):
+    """A model that fails the test when a step is asked of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, *args, **kwargs):
+        raise AssertionError('training started')
+
+
+def runnable(root, work_dir, **options):
+    loader = dict(batch_size=1, num_workers=0, sampler=dict(type='DefaultSampler', shuffle=False))
+    return Config(
+        dict(
+            model=dict(type='mmlape.NeverTrained'),
+            work_dir=str(work_dir),
+            train_dataloader=dict(loader, dataset=coco_dataset(root)),
+            train_cfg=dict(by_epoch=True, max_epochs=1),
+            optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
+            default_scope='mmdet',
+            custom_hooks=[dict(type='mmlape.CheckDataHook')],
+            experiment_name=f'check-{work_dir.name}',
+            **options,
+        )
+    )
+
+
+def test_any_runner_stops_before_training(tmp_path):
+    """Upstream trains on what has the wrong class names; with the hook it does not."""
+    write_coco(tmp_path)
+    cfg = runnable(tmp_path, tmp_path / 'plain')
+    cfg.train_dataloader.dataset.metainfo.classes = ('red cell', 'yeast')
+    with pytest.raises(DataError, match='1 of 2 class names are not categories'):
+        RUNNERS.build(cfg).train()
+
+
+def test_the_early_runner_is_before_upstreams_own_error(tmp_path):
+    """An annotation file without images ends in a numpy error with the plain runner."""
+    content = write_coco(tmp_path)
+    file = tmp_path / 'annotations' / 'train.json'
+    file.write_text(json.dumps(dict(content, images=[], annotations=[])))
+    with pytest.raises(ValueError, match='need at least one array'):
+        RUNNERS.build(runnable(tmp_path, tmp_path / 'plain')).train()
+    runner = RUNNERS.build(
+        runnable(tmp_path, tmp_path / 'early', runner_type='mmlape.EarlyHookRunner')
+    )
+    assert type(runner) is EarlyHookRunner
+    with pytest.raises(DataError, match="list 'images' of the annotation file is empty"):
+        runner.train()
+
+
+def test_train_and_test_end_with_one_line(tmp_path, monkeypatch, capsys):
+    """What is wrong with the data is the last line that the commands write, not a traceback."""
+    for split in ('train', 'val'):
+        write_coco(tmp_path, split=split)
+    (tmp_path / 'val' / '1.jpg').write_bytes(b'')
+    small = dict(VIT='48x1x3', WEIGHTS='none', HEAD_CHANNELS=16, NUM_WORKERS=0, IMG_SCALE='64x64')
+    for name, value in dict(small, DATA_ROOT=tmp_path, CLASSES='white cell,red cell').items():
+        monkeypatch.setenv(f'LAPE_{name}', str(value))
+    commands = Commands(tmp_path, monkeypatch, capsys)
+    config = 'faster-rcnn_deit-t-adapter-lape_fpn_coco-format'
+    message = commands.refused('train.py', config)
+    start, order = (
+        'error: the data do not fit the config: train data (CocoDataset, ',
+        'red cell,white',
+    )
+    assert message.startswith(start) and order in message and '; val data' in message
+    torch.save(dict(state_dict={}), 'empty.pth')
+    monkeypatch.setenv('LAPE_CLASSES', ','.join(CLASSES))
+    message += commands.refused('test.py', config, 'empty.pth', '--allow-partial')
+    assert "1 images cannot be decoded: '1.jpg (the file is empty)'" in message
+    assert '\n' not in message
+
+
+def test_data_that_are_not_there(tmp_path):
+    def config(root, **options):
+        loader = dict(dataset=dict(type='ConcatDataset', datasets=[coco_dataset(root)]))
+        return Config(dict(train_dataloader=loader, val_dataloader=None, **options))
+
+    write_coco(tmp_path)
+    check_data_is_there(config(tmp_path), ('train', 'val'))
+    cfg = config(tmp_path / 'nowhere', data_from='`make data` makes them')
+    with pytest.raises(DataError, match=r"data folder '.*nowhere' does not exist.*makes them$"):
+        check_data_is_there(cfg, ('train', 'val'))
+    Path(tmp_path, 'annotations', 'train.json').unlink()
+    with pytest.raises(DataError, match=r"annotation file '.*train.json' does not exist"):
+        check_data_is_there(config(tmp_path), ('train',))

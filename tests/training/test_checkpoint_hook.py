@@ -1,0 +1,118 @@
+"""Checkpoints that stay when the next one cannot be written."""
+
+import errno
+
+import pytest
+import torch
+from toy_training import seen_by, toy_config, toy_run
+
+from mmlape import whole_files
+from mmlape.checkpoints.integrity import fault_of
+from mmlape.training import UnsavedError
+
+
+def checkpoints(folder):
+    return sorted(path.name for path in folder.glob('*.pth'))
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Names of files that the disk is full for."""
+    names, draft = set(), whole_files._draft
+
+    def write(path, data):
+        if any(path.name.startswith(name) for name in names):
+            raise OSError(errno.ENOSPC, 'No space left on device', str(path))
+        return draft(path, data)
+
+    monkeypatch.setattr(whole_files, '_draft', write)
+    return names
+
+
+def test_names_digests_and_what_is_kept(tmp_path):
+    (tmp_path / '.iter_9.pth.mmlape-draft').write_bytes(b'half')
+    toy_run(toy_config(tmp_path, checkpoint=dict(max_keep_ckpts=1)))
+    assert [name for name in checkpoints(tmp_path) if 'best' not in name] == ['iter_12.pth']
+    assert len([name for name in checkpoints(tmp_path) if 'best' in name]) == 1
+    for path in tmp_path.glob('*.pth'):
+        assert path.with_name(path.name + '.sha256').is_file() and fault_of(path) is None
+    assert len(list(tmp_path.glob('*.sha256'))) == 2 and not list(tmp_path.glob('.*'))
+    assert (tmp_path / 'last_checkpoint').read_text() == str(tmp_path / 'iter_12.pth')
+
+
+def test_the_old_one_is_there_until_the_new_one_is(tmp_path, monkeypatch):
+    draft, there = whole_files._draft, []
+
+    def write(path, data):
+        there.append((path.name, checkpoints(tmp_path)))
+        return draft(path, data)
+
+    monkeypatch.setattr(whole_files, '_draft', write)
+    toy_run(toy_config(tmp_path, checkpoint=dict(max_keep_ckpts=1, interval=4)))
+    during = dict(there)
+    assert 'iter_4.pth' in during['iter_8.pth'] and 'iter_8.pth' in during['iter_12.pth']
+    bests = [
+        (name, names) for name, names in there if name.startswith('best') and 'sha' not in name
+    ]
+    for name, names in bests[1:]:
+        assert any(other.startswith('best') for other in names), name
+
+
+def test_a_full_disk_costs_one_checkpoint(tmp_path, full_disk):
+    full_disk.add('iter_6')
+    runner = toy_run(toy_config(tmp_path, checkpoint=dict(save_best=None, max_keep_ckpts=3)))
+    assert runner.iter == 12 and len(seen_by(runner)) == 12
+    assert checkpoints(tmp_path) == ['iter_10.pth', 'iter_12.pth', 'iter_8.pth']
+    assert not list(tmp_path.glob('.*'))
+
+
+def test_a_full_disk_leaves_the_older_checkpoints(tmp_path, full_disk):
+    full_disk.update(['iter_6', 'iter_8', 'iter_10', 'iter_12'])
+    cfg = toy_config(tmp_path, checkpoint=dict(save_best=None))
+    with pytest.raises(UnsavedError, match=r'iter_12\.pth could not be written: No space') as end:
+        toy_run(cfg)
+    assert str(tmp_path / 'iter_4.pth') in str(end.value)
+    assert checkpoints(tmp_path) == ['iter_2.pth', 'iter_4.pth']
+    assert (tmp_path / 'last_checkpoint').read_text() == str(tmp_path / 'iter_4.pth')
+    full_disk.clear()
+    whole = toy_run(toy_config(tmp_path / 'whole', checkpoint=dict(save_best=None)))
+    again = toy_run(toy_config(tmp_path, checkpoint=dict(save_best=None)), tmp_path / 'iter_4.pth')
+    assert seen_by(again).items() <= seen_by(whole).items()
+    assert checkpoints(tmp_path) == checkpoints(tmp_path / 'whole')
+
+
+def test_a_best_checkpoint_that_cannot_be_written_is_not_the_best(tmp_path, full_disk):
+    full_disk.add('best')
+    with pytest.raises(UnsavedError, match='best'):
+        toy_run(toy_config(tmp_path, checkpoint=dict(interval=100, save_last=False)))
+    assert not [name for name in checkpoints(tmp_path) if 'best' in name]
+
+
+def test_a_best_checkpoint_does_not_make_up_for_the_last_one(tmp_path, full_disk):
+    full_disk.add('iter_12')
+    with pytest.raises(UnsavedError, match=r'iter_12\.pth could not be written'):
+        toy_run(toy_config(tmp_path))
+    assert any('best' in name for name in checkpoints(tmp_path))
+
+
+def test_another_error_stops_the_run(tmp_path, monkeypatch):
+    def broken(path, data):
+        raise OSError(errno.EROFS, 'Read-only file system')
+
+    monkeypatch.setattr(whole_files, '_draft', broken)
+    with pytest.raises(OSError, match='Read-only'):
+        toy_run(toy_config(tmp_path))
+
+
+def test_upstreams_way_where_the_place_is_not_the_local_disk(tmp_path):
+    out = dict(out_dir=str(tmp_path / 'out'), backend_args=dict(backend='local'), save_best=None)
+    runner = toy_run(toy_config(tmp_path / 'run', checkpoint=out))
+    assert checkpoints(tmp_path / 'out' / 'run') == ['iter_10.pth', 'iter_12.pth']
+    assert not list((tmp_path / 'out').rglob('*.sha256'))
+    assert runner.iter == 12
+
+
+def test_what_is_recorded_is_numbers(tmp_path):
+    toy_run(toy_config(tmp_path))
+    saved = torch.load(tmp_path / 'iter_12.pth', weights_only=False)
+    assert {type(value) for value in saved['meta']['exact_resume'].values()} == {int, bool}

@@ -1,0 +1,351 @@
+"""Layer-wise learning rates: who has which depth, which rate and which weight decay."""
+
+import pytest
+import torch
+from backbone_variants import DTN, VARIANTS, build_adapter, build_pvt, build_vit
+from config_utils import CONFIGS
+from mmengine.config import Config
+from mmengine.logging import MMLogger
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, DefaultScope
+from torch import nn
+
+from mmlape.norm.dtn import LearnedRatio
+from mmlape.norm.dtn_maps import LearnedMap
+
+LR, DECAY, RATE = 6e-5, 0.01, 0.95
+
+
+def build(model, optimizer=None, **paramwise):
+    config = dict(
+        type='OptimWrapper',
+        optimizer=optimizer or dict(type='AdamW', lr=LR, weight_decay=DECAY),
+        constructor='mmlape.LayerDecayOptimizerConstructor',
+        paramwise_cfg={"decay_rate": RATE, **paramwise},
+    )
+    return build_optim_wrapper(model, config)
+
+
+def settings(model, wrapper):
+    """``{name: (learning rate, weight decay, name of its group)}``; fails where a parameter is in two groups."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    found = {}
+    for group in wrapper.optimizer.param_groups:
+        for parameter in group['params']:
+            assert names[parameter] not in found
+            found[names[parameter]] = group['lr'], group['weight_decay'], group['group_name']
+    return found
+
+
+class Detector(nn.Module):
+    """Anything with a backbone and more."""
+
+    def __init__(self, backbone):
+        super().__init__()
+        self.backbone = backbone
+        self.head = nn.Linear(3, 5)
+
+
+def published_depth(name, depth):
+    """The numbering of BEiT and ViT-Adapter, by names without the backbone's prefix."""
+    if name in ('cls_token', 'mask_token', 'pos_embed') or name.startswith('patch_embed'):
+        return 0
+    return int(name.split('.')[1]) + 1 if name.startswith('blocks') else depth + 1
+
+
+@pytest.mark.parametrize('name', VARIANTS)
+def test_every_parameter_of_every_variant_is_in_one_group(name):
+    model = Detector(VARIANTS[name]())
+    found = settings(model, build(model))
+    assert set(found) == {n for n, p in model.named_parameters() if p.requires_grad}
+    _, count = model.backbone.get_layer_depth('head.weight', 'backbone.')
+    rates = {round(RATE**power * LR, 15) for power in range(count)}
+    assert {round(lr, 15) for lr, _, _ in found.values()} == rates
+    flat = {n for n, p in model.named_parameters() if p.ndim <= 1}
+    assert all(found[n][1] == 0 for n in flat)
+    # What is multiplied with tokens or pixels decays, and a position never does.
+    for n, p in model.named_parameters():
+        is_position = 'position' in n or n.endswith(('token', 'level_embed'))
+        is_map = n.endswith('positions.weight')
+        assert found[n][1] == (0 if p.ndim <= 1 or is_position or is_map else DECAY), n
+
+
+def test_a_vit_is_numbered_as_published():
+    vit = build_vit(arch=dict(embed_dims=24, depth=12, num_heads=3), img_size=32)
+    state_names = {'position.embedding.pos_embed': 'pos_embed'}
+    found = settings(vit, build(vit))
+    for name, (lr, _, _) in found.items():
+        depth = published_depth(state_names.get(name, name), 12)
+        assert lr == pytest.approx(LR * RATE ** (13 - depth)), name
+        assert vit.get_layer_depth(f'x.{name}', 'x.') == (depth, 14)
+    assert found['patch_embed.proj.weight'][0] == pytest.approx(LR * RATE**13)
+    assert found['norm.weight'][0] == LR
+
+
+def test_an_adapter_has_the_numbers_of_its_vit_and_the_full_rate_elsewhere():
+    adapter = build_adapter(dict(joining=dict(type='mmlape.LaPE')))
+    for name, _ in adapter.named_parameters():
+        expected = 5
+        if name.startswith('vit.'):
+            inner = name[4:].replace('position.joining.norms', 'blocks')
+            inner = inner.replace('position.embedding.', '')
+            expected = published_depth(inner, 4)
+        assert adapter.get_layer_depth(name) == (expected, 6), name
+
+
+@pytest.mark.parametrize(
+    'joining',
+    [
+        dict(type='mmlape.LaPE', layers=[1, 3]),
+        dict(type='mmlape.LaPEWarmStart', construction='gate', layers=[1, 3]),
+    ],
+)
+def test_the_norm_and_gate_of_a_layers_position_belong_to_the_layer(joining):
+    vit = build_vit(joining=joining)
+    parts = [n for n, _ in vit.named_parameters() if n.startswith('position.joining')]
+    assert parts
+    for name in parts:
+        layer = {'0': 1, '1': 3}[name.split('.')[3]]
+        assert vit.get_layer_depth(name)[0] == layer + 1
+
+
+def test_a_token_that_joins_later_has_the_depth_at_which_it_joins():
+    vit = build_vit(norm_cfg=dict(DTN, layers=3), with_dist_token=True)
+    assert vit.prefix_after == 3
+    assert vit.get_layer_depth('cls_token')[0] == vit.get_layer_depth('dist_token')[0] == 3
+
+
+def test_a_pyramid_counts_its_blocks_through_all_stages():
+    pvt = build_pvt(with_cls_token=True, joining=dict(type='mmlape.LaPE'))  # 1, 2, 1, 1 blocks
+    expected = {
+        'patch_embed1.proj.weight': 0,
+        'position1.embedding.pos_embed': 0,
+        'position1.joining.norms.0.weight': 1,
+        'block1.0.attn.q.weight': 1,
+        'patch_embed2.proj.weight': 1,
+        'position2.embedding.pos_embed': 1,
+        'block2.0.mlp.fc1.weight': 2,
+        'block2.1.mlp.fc1.weight': 3,
+        'position2.joining.norms.1.bias': 3,
+        'patch_embed3.norm.weight': 3,
+        'block3.0.norm1.weight': 4,
+        'cls_token': 4,
+        'block4.0.norm2.bias': 5,
+    }
+    assert {name: pvt.get_layer_depth(name) for name in expected} == {
+        name: (depth, 7) for name, depth in expected.items()
+    }
+    v2 = build_pvt('V2')
+    assert [v2.get_layer_depth(f'norm{stage}.weight')[0] for stage in (1, 2, 3, 4)] == [1, 3, 4, 6]
+
+
+def test_a_shorter_network_counts_the_layers_that_it_has():
+    assert build_vit(out_indices=[0, 2]).get_layer_depth('blocks.2.norm1.weight') == (3, 5)
+    assert build_pvt(out_indices=[0, 1]).get_layer_depth('block2.1.norm1.weight') == (3, 5)
+
+
+def test_ratios_and_maps_of_dtn_have_groups_of_their_own():
+    model = Detector(build_vit(norm_cfg=DTN))
+    own = {
+        f'{path}.{name}'
+        for path, module in model.named_modules()
+        if isinstance(module, (LearnedRatio, LearnedMap))
+        for name, _ in module.named_parameters()
+    }
+    assert len(own) == 2 * 2 * 3  # blocks, norms, two ratios and a map
+    found = settings(model, build(model, dtn_lr_mult=0.1, dtn_decay_mult=0.5))
+    for name, (lr, decay, group) in found.items():
+        layer = int(name.split('.')[2]) if name.startswith('backbone.blocks') else None
+        if name in own:
+            assert group == f'layer {layer + 1}, DTN'
+            assert lr == pytest.approx(0.1 * LR * RATE ** (4 - layer))
+            assert decay == pytest.approx(0.5 * DECAY)
+        else:
+            assert 'DTN' not in group
+    plain = settings(model, build(model))
+    assert {plain[name][1] for name in own} == {0}
+    assert plain['backbone.blocks.0.norm1.weight'][2] == 'layer 1, no decay'
+
+
+def test_mmengines_options():
+    model = Detector(build_pvt('V2', norm_cfg=DTN))
+    found = settings(
+        model,
+        build(
+            model,
+            norm_decay_mult=0.5,
+            bias_decay_mult=0.25,
+            bias_lr_mult=2.0,
+            dwconv_decay_mult=0.125,
+            custom_keys={'head': dict(lr_mult=10), 'head.bias': dict(decay_mult=3)},
+        ),
+    )
+    block = 'backbone.block1.0'
+    scale = RATE**5
+    assert found[f'{block}.norm1.weight'][:2] == pytest.approx((LR * scale, 0.5 * DECAY))
+    assert found[f'{block}.norm1.bias'][:2] == pytest.approx((LR * scale, 0.5 * DECAY))
+    assert found[f'{block}.attn.q.bias'][:2] == pytest.approx((2 * LR * scale, 0.25 * DECAY))
+    assert found[f'{block}.mlp.dwconv.dwconv.weight'][1] == pytest.approx(0.125 * DECAY)
+    assert found['head.weight'][:2] == pytest.approx((10 * LR, DECAY))
+    assert found['head.bias'][:2] == pytest.approx((LR, 3 * DECAY))
+
+
+def test_frozen_parameters_are_left_out_and_shared_ones_counted_once():
+    model = Detector(build_vit(frozen_stages=2))
+    model.tied = nn.Linear(3, 5)
+    model.tied.weight = model.head.weight
+    found = settings(model, build(model))
+    assert not any('blocks.0' in name or 'blocks.1' in name for name in found)
+    assert 'backbone.blocks.2.norm1.weight' in found and 'head.weight' in found
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'demo/mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes.py',
+        'demo/segmenter_vit-micro-adapter-lape_mask_digit-scenes.py',
+        'demo/retinanet_pvt-micro-dtn_fpn_digit-scenes.py',
+        'dtn/upernet_pvt-s-dtn_8xb2-160k_ade20k-512x512.py',
+    ],
+)
+def test_whole_detectors_and_segmenters(name):
+    cfg = Config.fromfile(CONFIGS / name)
+    with MODELS.switch_scope_and_registry(cfg.default_scope) as registry:
+        model = registry.build(cfg.model)
+    found = settings(model, build(model))
+    assert set(found) == {n for n, p in model.named_parameters() if p.requires_grad}
+    outside = {n: s for n, s in found.items() if not n.startswith('backbone.')}
+    assert outside and all(lr == LR for lr, _, _ in outside.values())
+    patches = [
+        lr for n, (lr, _, _) in found.items() if 'patch_embed' in n and n.endswith('proj.weight')
+    ]
+    assert patches and max(patches) < LR
+
+
+def test_mmpretrain_numbers_ours_alike_and_we_number_its_own():
+    import mmpretrain.engine  # noqa: F401 (registers its constructor)
+    from mmpretrain.models import ImageClassifier
+
+    ours = dict(type='mmlape.VisionTransformer', img_size=32, joining=dict(type='mmlape.LaPE'))
+    ours['arch'] = dict(embed_dims=24, depth=3, num_heads=3)
+    # As in a run: earlier tests leave other scopes behind.
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = ImageClassifier(backbone=ours)
+    theirs = dict(
+        type='OptimWrapper',
+        optimizer=dict(type='AdamW', lr=LR, weight_decay=DECAY),
+        constructor='mmpretrain.LearningRateDecayOptimWrapperConstructor',
+        paramwise_cfg=dict(layer_decay_rate=RATE),
+    )
+    groups = build_optim_wrapper(model, theirs).optimizer.param_groups
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    rates = {names[p]: group['lr'] for group in groups for p in group['params']}
+    assert rates == pytest.approx(
+        {n: lr for n, (lr, _, _) in settings(model, build(model)).items()}
+    )
+
+    arch = dict(embed_dims=24, num_layers=3, num_heads=3, feedforward_channels=48)
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = ImageClassifier(backbone=dict(type='VisionTransformer', arch=arch, img_size=32))
+    found = settings(model, build(model))
+    assert found['backbone.pos_embed'][0] == pytest.approx(LR * RATE**4)
+    assert found['backbone.layers.1.attn.qkv.weight'][0] == pytest.approx(LR * RATE**2)
+
+
+def test_one_step_trains_by_these_rates():
+    model = Detector(build_vit(arch=dict(embed_dims=24, depth=3, num_heads=3), img_size=32))
+    wrapper = build(model, dict(type='SGD', lr=1.0, weight_decay=0.0))
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    wrapper.optimizer.step()
+    moved = {n: (before[n] - p.detach()).mean().item() for n, p in model.named_parameters()}
+    for layer in range(3):
+        assert moved[f'backbone.blocks.{layer}.attn.qkv.weight'] == pytest.approx(
+            RATE ** (3 - layer)
+        )
+    assert moved['head.weight'] == pytest.approx(1.0)
+
+
+def test_the_table_is_logged():
+    lines = []
+    logger = MMLogger.get_instance('layer-decay-table', logger_name='mmengine')
+
+    class Keep:
+        level = 0
+
+        def handle(self, record):
+            if 'Layer-wise' in record.getMessage():
+                lines.extend(record.getMessage().splitlines())
+
+    keep = Keep()
+    logger.handlers.append(keep)
+    try:
+        build(Detector(build_vit()))
+    finally:
+        logger.handlers.remove(keep)
+    text = '\n'.join(lines)
+    assert 'decay rate 0.95 over the layers of backbone (VisionTransformer)' in text
+    assert ' '.join(lines[1].split()) == 'layer kind scale lr weight decay tensors values names'
+    # 24 * 3 * 16 * 16 values of the patch embedding, at 0.95^5
+    row = next(line.split() for line in lines if 'patch_embed.proj.weight' in line)
+    assert row[:7] == ['0', 'decay', '0.7738', '4.64e-05', '0.01', '1', '18,432']
+    values = [int(line.split('  ')[-2].replace(',', '')) for line in lines[2:]]
+    model = Detector(build_vit())
+    assert sum(values) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ('paramwise', 'error', 'words'),
+    [
+        (dict(num_layers=12), ValueError, "num_layers"),
+        (dict(custom_keys={'pos_embd': dict(lr_mult=1)}), ValueError, 'did you mean pos_embed'),
+        (dict(custom_keys={'head': dict(lr=1)}), ValueError, "custom_keys\\['head'\\]"),
+        (dict(custom_keys={'head': 0.1}), TypeError, "custom_keys\\['head'\\] must be a dict"),
+        (dict(custom_keys={'head': dict(lr_mult='1')}), TypeError, 'lr_mult must be a number'),
+    ],
+)
+def test_mistakes_are_named(paramwise, error, words):
+    with pytest.raises(error, match=words):
+        build(Detector(build_vit()), **dict(paramwise))
+
+
+def test_a_model_without_numbered_layers_is_refused():
+    with pytest.raises(ValueError, match='get_layer_depth'):
+        build(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match='need an lr'):
+        build(Detector(build_vit()), dict(type='Adadelta', weight_decay=0.1))
+    with pytest.raises(ValueError, match="no parameter 'blocks"):
+        build_vit().get_layer_depth('blocks.9.x')
+
+
+RELEASED = {
+    'pos_embed': 'position.embedding.pos_embed',
+    'positions.weight': 'blocks.0.norm1.positions.weight',
+    'relative_position_bias_table': 'blocks.1.attn.position.relative_position_bias_table',
+    'dist_token': 'dist_token',
+}
+
+
+@pytest.mark.parametrize('key', RELEASED)
+@pytest.mark.parametrize('ours', [True, False])
+def test_what_released_code_decays(key, ours):
+    """As docs/training.md says: over the custom keys of a schedule, by MMEngine's constructor and by ours."""
+    model = build_vit(
+        with_dist_token=True, norm_cfg=DTN, attention_position=dict(type='mmlape.RelativePositionBias')
+    )  # fmt: skip
+    kept = {'position': 0.0, 'cls_token': 0.0, 'dist_token': 0.0, 'norm': 0.0}
+    keys = {name: dict(decay_mult=mult) for name, mult in {**kept, key: 1.0}.items()}
+    if ours:
+        found = settings(model, build(model, custom_keys=keys))
+        decays = {name: decay for name, (_, decay, _) in found.items()}
+    else:
+        optimizer = dict(type='AdamW', lr=LR, weight_decay=DECAY)
+        config = dict(optimizer=optimizer, paramwise_cfg=dict(custom_keys=keys))
+        wrapper = build_optim_wrapper(model, dict(type='OptimWrapper', **config))
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        groups = wrapper.optimizer.param_groups
+        decays = {names[p]: group['weight_decay'] for group in groups for p in group['params']}
+    assert {name: decays[name] for name in RELEASED.values()} == {
+        name: DECAY if each == key else 0.0 for each, name in RELEASED.items()
+    }

@@ -1,0 +1,271 @@
+"""A training stops at NaN or infinity before it learns from it."""
+
+import math
+import re
+from uuid import uuid4
+
+import pytest
+import torch
+from mmengine.hooks import Hook
+from mmengine.model import BaseModel
+from mmengine.optim import OptimWrapper
+from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPERS
+from mmengine.runner import Runner
+from torch import nn
+
+from mmlape.norm import PowerNorm, TokenBN
+from mmlape.training import NonFiniteError, StopAtNonFiniteHook
+from mmlape.training.stop_hooks import all_finite
+
+FAULTY = 3  # the iteration with the fault, from 1
+
+
+@MODELS.register_module(force=True)
+class Noisy(BaseModel):
+    """Statistics of three kinds, dropout, and a square root whose gradient at zero is infinite."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.batch = nn.BatchNorm2d(4)
+        self.tokens = TokenBN(4)
+        self.power = PowerNorm(4, num_groups=2)
+        self.drop = nn.Dropout(0.3)
+        self.root = nn.Linear(4, 1)
+
+    def forward(self, inputs, data_samples=None, mode='loss'):
+        x = self.batch(self.conv(torch.stack(list(inputs)).float())).flatten(2).transpose(1, 2)
+        x = self.drop(self.power(self.tokens(x)))
+        zero = self.root(x).mean() * 0
+        return {
+            'loss_a': x.square().mean() + torch.rand(()),
+            'loss_root': zero.sqrt() if self.harm() else zero,
+        }
+
+    def harm(self):
+        return bool(self.conv.bias.detach()[0] == 0)  # set by the hook below
+
+
+@HOOKS.register_module(force=True)
+class Harm(Hook):
+    """Makes one iteration go wrong."""
+
+    def __init__(self, kind, times=1):
+        self.kind, self.times = kind, times
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if not FAULTY <= runner.iter + 1 < FAULTY + self.times:
+            return
+        model = runner.model
+        self.before = {name: value.clone() for name, value in model.state_dict().items()}
+        if self.kind == 'input':
+            data_batch['inputs'][1] = data_batch['inputs'][1].clone()
+            data_batch['inputs'][1][2, 1, 3] = math.nan
+        elif self.kind == 'loss':
+            with torch.no_grad():
+                model.power.weight[1] = math.inf
+            self.before['power.weight'] = model.power.weight.detach().clone()
+        elif self.kind == 'gradients':
+            with torch.no_grad():
+                model.conv.bias[0] = 0
+            self.before['conv.bias'] = model.conv.bias.detach().clone()
+
+
+class Images(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return {'inputs': torch.randn(3, 6, 7, generator=torch.Generator().manual_seed(index))}
+
+
+def runner_of(folder, kind, hooked=True, harm=None, **options):
+    default = dict(checkpoint=dict(type='CheckpointHook', interval=1, by_epoch=False))
+    hook = dict(type='mmlape.StopAtNonFiniteHook', **options.pop('hook', {}))
+    if hooked:
+        default['finite'] = hook
+    model = options.pop('model', dict(type='Noisy'))
+    cfg = dict(
+        model=model,
+        work_dir=str(folder),
+        train_dataloader=dict(
+            dataset=Images(), batch_size=2, sampler=dict(type='InfiniteSampler', shuffle=True),
+            collate_fn=dict(type='pseudo_collate'),
+        ),
+        optim_wrapper=dict(optimizer=dict(type='AdamW', lr=0.01)),
+        train_cfg=dict(type='IterBasedTrainLoop', max_iters=5),
+        default_hooks=default,
+        custom_hooks=[dict(type='Harm', kind=kind, **(harm or {}))],
+        default_scope='mmengine',
+        randomness=dict(seed=3),
+        experiment_name=uuid4().hex,
+    ) | options  # fmt: skip
+    from mmengine.config import Config
+
+    return Runner(**cfg, cfg=Config(dict(model=model, default_scope='mmengine')))
+
+
+def harm_of(runner):
+    return next(hook for hook in runner.hooks if isinstance(hook, Harm))
+
+
+@pytest.mark.parametrize('norm', ['batch', 'tokens', 'power'])
+def test_without_the_hook_a_pixel_poisons_statistics_for_ever(norm, tmp_path):
+    """What the hook is for: the run ends without an error, and the statistics are not a number."""
+    runner = runner_of(tmp_path, 'input', hooked=False)
+    runner.train()
+    running = [b for name, b in getattr(runner.model, norm).named_buffers() if 'running' in name]
+    assert runner.iter == 5
+    assert any(b.isnan().any() for b in running)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'words'),
+    [
+        ('input', r'an input is not finite \(loss = nan\); first in data_preprocessor \(Base'),
+        ('loss', r'the loss is not finite \(loss = nan\); first in power \(PowerNorm\)'),
+        ('gradients', r'a gradient is not finite \(loss = [\d.]+\); first in the gradient of conv'),
+    ],
+)
+def test_the_run_stops_and_nothing_is_learned(kind, words, tmp_path):
+    runner = runner_of(tmp_path, kind)
+    with pytest.raises(NonFiniteError) as error:
+        runner.train()
+    message = str(error.value)
+    assert re.match(f'iteration {FAULTY}, process 0 of 1: {words}', message), message
+    assert f'The last checkpoint is {tmp_path}/iter_{FAULTY - 1}.pth' in message
+    assert '\n' not in message
+    (log,) = tmp_path.glob('*/*.log')
+    assert log.read_text().count(message.partition(';')[0]) == 1
+    before = harm_of(runner).before
+    for name, value in runner.model.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0, equal_nan=True)
+    # Those that a forward pass counts have counted the iterations before alone.
+    assert runner.model.power.num_calls == FAULTY - 1
+    assert runner.model.batch.num_batches_tracked == FAULTY - 1
+    assert not (tmp_path / f'iter_{FAULTY}.pth').exists()
+    assert not any(part._forward_hooks for part in runner.model.modules())
+
+
+def test_batches_are_left_out_but_not_for_ever(tmp_path):
+    """Two faulty batches in a row are skipped, a third stops the run."""
+    runner = runner_of(tmp_path / 'a', 'input', harm=dict(times=2), hook=dict(max_skipped=2))
+    runner.train()
+    assert runner.iter == 5
+    assert all(value.isfinite().all() for value in runner.model.state_dict().values())
+    assert runner.model.batch.num_batches_tracked == 3
+    steps = {int(state['step']) for state in runner.optim_wrapper.optimizer.state.values()}
+    assert steps == {3}
+    runner = runner_of(tmp_path / 'b', 'input', harm=dict(times=3), hook=dict(max_skipped=2))
+    with pytest.raises(NonFiniteError, match=f'iteration {FAULTY + 2}'):
+        runner.train()
+
+
+@OPTIM_WRAPPERS.register_module(force=True)
+class ScaledWrapper(OptimWrapper):
+    """MMEngine's wrapper with a loss scale, which it has for GPUs alone; the first scale overflows."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.loss_scaler = torch.amp.GradScaler('cpu', init_scale=2.0**127, growth_interval=1000)
+
+    def backward(self, loss, **options):
+        self.loss_scaler.scale(loss).backward(**options)
+        self._inner_count += 1
+
+    def step(self, **options):
+        self.loss_scaler.step(self.optimizer, **options)
+        self.loss_scaler.update()
+
+
+def test_gradients_that_overflow_under_a_loss_scale_stop_nothing(tmp_path):
+    scaled = dict(type='ScaledWrapper', optimizer=dict(type='AdamW', lr=0.01))
+    runner = runner_of(tmp_path, 'nothing', optim_wrapper=scaled)
+    runner.train()
+    assert runner.optim_wrapper.loss_scaler.get_scale() < 2.0**127  # it did overflow
+    runner = runner_of(tmp_path / 'b', 'loss', optim_wrapper=scaled)
+    with pytest.raises(NonFiniteError, match='the loss is not finite'):
+        runner.train()
+
+
+def test_a_batch_is_skipped_under_a_loss_scale(tmp_path):
+    scaled = dict(type='ScaledWrapper', optimizer=dict(type='AdamW', lr=0.01))
+    runner = runner_of(tmp_path, 'input', optim_wrapper=scaled, hook=dict(max_skipped=1))
+    runner.train()
+    assert runner.iter == 5
+
+
+@OPTIM_WRAPPERS.register_module(force=True)
+class HugeWrapper(OptimWrapper):
+    """Gradients whose squares overflow."""
+
+    def backward(self, loss, **options):
+        super().backward(loss * 1e25, **options)
+
+
+def test_gradients_that_are_huge_but_finite_stop_nothing(tmp_path):
+    huge = dict(type='HugeWrapper', optimizer=dict(type='SGD', lr=1e-30))
+    runner = runner_of(tmp_path, 'nothing', optim_wrapper=huge)
+    runner.train()
+    assert runner.iter == 5
+    with pytest.raises(NonFiniteError, match='a gradient is not finite'):
+        runner_of(tmp_path / 'b', 'gradients', optim_wrapper=huge).train()
+
+
+@pytest.mark.parametrize('kind', ['loss', 'gradients'])
+def test_accumulated_gradients(kind, tmp_path):
+    """Iteration 3 is the first of two: the run stops in it, not before the next step."""
+    accumulated = dict(optimizer=dict(type='SGD', lr=0.01), accumulative_counts=2)
+    with pytest.raises(NonFiniteError, match=f'iteration {FAULTY},'):
+        runner_of(tmp_path, kind, optim_wrapper=accumulated).train()
+
+
+def test_a_batch_that_is_skipped_takes_its_group_along(tmp_path):
+    accumulated = dict(optimizer=dict(type='AdamW', lr=0.01), accumulative_counts=2)
+    runner = runner_of(
+        tmp_path, 'input', optim_wrapper=accumulated, harm=dict(times=2), hook=dict(max_skipped=2)
+    )
+    runner.train()
+    # Iterations 1 and 2; 3 and 4 are skipped; 5 is the last.
+    assert {int(x['step']) for x in runner.optim_wrapper.optimizer.state.values()} == {2}
+    assert all(value.isfinite().all() for value in runner.model.state_dict().values())
+
+
+def test_the_hook_changes_no_result(tmp_path):
+    """Bit for bit the same weights, with and without."""
+    states = []
+    for hooked in (True, False):
+        runner = runner_of(tmp_path / str(hooked), 'nothing', hooked=hooked)
+        runner.train()
+        states.append(runner.model.state_dict())
+    assert all(torch.equal(states[0][name], value) for name, value in states[1].items())
+
+
+def test_an_option_that_is_gone_is_named_once(tmp_path):
+    runner = runner_of(tmp_path, 'nothing', hook=dict(max_files=1))
+    runner.train()
+    (log,) = tmp_path.glob('*/*.log')
+    assert log.read_text().count('max_files has no effect') == 1
+
+
+@pytest.mark.parametrize(
+    ('options', 'error'),
+    [
+        (dict(gradients='yes'), 'gradients must be True or False'),
+        (dict(max_skipped=-1), 'max_skipped must be at least 0'),
+    ],
+)
+def test_wrong_options_are_refused(options, error):
+    with pytest.raises((TypeError, ValueError), match=error):
+        StopAtNonFiniteHook(**options)
+
+
+def test_what_is_finite():
+    huge = torch.full((3,), 3e38)
+    sparse = torch.sparse_coo_tensor([[1]], [math.nan], (3,))
+    fine = [huge, -huge, torch.tensor([2], dtype=torch.uint8), torch.empty(0, 4), None, 'text']
+    assert all_finite(dict(a=fine, b=(huge.double() * 1e60,)))
+    for value in (math.nan, math.inf, -math.inf):
+        for dtype in (torch.float16, torch.bfloat16, torch.float64):
+            assert not all_finite([fine, dict(b=torch.tensor([[0, value, 1]], dtype=dtype))])
+    assert not all_finite((sparse,))
