@@ -7,9 +7,9 @@ import pytest
 from mmengine.config import Config
 
 from mmlape.checks import options_of
+from mmlape.cli.options import merge_overrides
 from mmlape.layers import Block, ConvMlp, LocallyEnhancedMlp, Mlp, NormedMlp, Stem, SwiGLU
 from mmlape.layers.attention import AttentionLayer
-from mmlape.cli.options import merge_overrides
 from mmlape.position import AttentionPosition, Joining, PositionEmbedding
 from mmlape.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS
 from mmlape.training import check_config
