@@ -237,12 +237,11 @@ def _weights(cfg: dict) -> str:
 
 
 def _weight(text: str) -> str:
-    from torch import hub
+    from mmlape.checkpoints.files import download_path
 
     if '://' not in text and not Path(text).exists():
         raise _Problem(f'{text} does not exist', 'correct init_cfg or load_from (docs/weights.md)')
-    file = Path(hub.get_dir(), 'checkpoints', text.rpartition('/')[2])
-    if not text.startswith('http') or file.is_file():
+    if not text.startswith('http') or (file := download_path(text)).is_file():
         return text
     try:
         urllib.request.urlopen(urllib.request.Request(text, method='HEAD'), timeout=10).close()

@@ -14,6 +14,7 @@ from tool_runs import MASK_RCNN, Commands
 
 import mmlape
 from mmlape import compatibility, doctor
+from mmlape.checkpoints.files import download_path
 from mmlape.doctor import Check, exit_code, table
 
 ROOT = Path(mmlape.__file__).resolve().parent.parent
@@ -215,8 +216,9 @@ def test_weights_by_address(tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
     assert check().state == 'error' and 'docs/cluster.md' in check().advice
-    (tmp_path / 'checkpoints').mkdir()
-    (tmp_path / 'checkpoints' / 'deit.pth').write_bytes(b'')
+    cached = download_path('http://127.0.0.1:9/deit.pth')
+    cached.parent.mkdir(parents=True)
+    cached.write_bytes(b'')
     assert check().state == 'ok'
 
 

@@ -9,8 +9,8 @@ import torch
 from registered import component, registered
 
 from mmlape.backbones import UNSET
+from mmlape.checkpoints.contents import parts_of_history
 from mmlape.checkpoints.formats import FORMATS
-from mmlape.checkpoints.history import parts_of_history
 from mmlape.datasets.list_ops import IDS
 from mmlape.layers import ShiftedWindowAttention
 from mmlape.registry import MODELS

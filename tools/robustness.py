@@ -20,8 +20,8 @@ from demo_parts.console import clock, output_to
 import mmlape
 from mmlape import cli
 from mmlape import robustness as robust
+from mmlape.atomic import atomic_write
 from mmlape.cli.arguments import add_common_options, existing_config
-from mmlape.whole_files import write_whole
 
 TIMM = 'timm/'
 SETS = {'all': robust.CORRUPTIONS, **robust.GROUPS, 'extra': robust.EXTRA}
@@ -111,7 +111,7 @@ def show(record, metric: str | None) -> None:
     """The table on the screen, and both files."""
     content = robust.read_record(record.path)
     table = robust.describe(content, metric)
-    write_whole(record.path.with_suffix('.md'), table.encode())
+    atomic_write(record.path.with_suffix('.md'), table.encode())
     mmlape.analysis.save_figure(
         robust.draw({content['name']: [content]}, metric), record.path.with_suffix('.png')
     )

@@ -13,7 +13,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from mmlape.whole_files import write_whole
+from mmlape.atomic import atomic_write
 
 # Inches: a map, and what is left of it for its name; for a colour scale; between plots with ticks.
 CELL, LABEL, SCALE, GAP = 1.6, 0.45, 0.9, 0.4
@@ -28,7 +28,7 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     image = Image.open(drawn).convert('RGB')
     image = image.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     image.save(png, format='PNG', optimize=True)
-    write_whole(Path(path), png.getvalue())
+    atomic_write(Path(path), png.getvalue())
     return Path(path)
 
 

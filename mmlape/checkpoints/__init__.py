@@ -6,11 +6,10 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         'conversion': ('convert', 'convert_with_report'),
-        'errors': ('CheckpointError',),
         'formats': ('FORMATS',),
         'pretrained': ('Pretrained',),
         'reading': ('read_checkpoint',),
-        'report': ('LoadReport',),
+        'report': ('CheckpointError', 'LoadReport'),
         'loaders': ('safe_loading',),
     },
 )

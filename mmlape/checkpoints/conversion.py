@@ -15,10 +15,9 @@ from mmlape.checks import check_option
 from mmlape.norm import DTN
 from mmlape.position.joining import Joining
 
-from .fitting import Fitter
 from .formats import FORMATS
 from .formats.base import Format, State
-from .matching import problems_of
+from .matching import Fitter, problems_of
 from .report import LoadReport
 
 BACKBONE = 'backbone'
@@ -43,8 +42,7 @@ def convert(
     Args:
         state_dict: Names to tensors; a checkpoint that holds them under ``state_dict``, ``model`` or
             ``state_dict_ema`` is unwrapped, and the prefix ``module.`` is stripped.
-        source: A name of :data:`~mmlape.checkpoints.FORMATS`: ``'timm'``, ``'transformers'``, ``'deit'``, ``'lape'``,
-            ``'pvt'``, ``'dtn'``, ``'t2t'``, ``'vit_adapter'``, ``'mmseg'``, ``'mmpretrain'``, or ``'mmlape'`` for ours.
+        source: A name of :data:`~mmlape.checkpoints.FORMATS`; docs/weights.md says what each reads.
         model: One of our backbones, which takes the ``backbone.`` entries of a whole model's checkpoint; or a whole
             detector or segmentor with a ``backbone`` of ours, which takes its other parts too. A ViT's weights may go
             into a ``ViTAdapter``, then its ``vit`` receives them.
@@ -181,9 +179,8 @@ class _Conversion:
             return
         tensor, how = self.fit(self.foreign.pop(name), value)
         if tensor.shape != value.shape:
-            shapes = (
-                f'the shape {tuple(tensor.shape)} in the source, {tuple(value.shape)} in the model'
-            )
+            theirs, ours = tuple(tensor.shape), tuple(value.shape)
+            shapes = f'the shape {theirs} in the source, {ours} in the model'
             report.fresh[name] = f'it has {shapes}'
             if name.startswith(self.prefix):
                 report.problems.append(f'{name} has {shapes}')
@@ -204,10 +201,6 @@ class _Conversion:
             and isinstance(self.model.get_submodule(owner), _WITH_BIAS)
         )
 
-    def _adds_nothing(self, name: str) -> bool:
-        """Whether a foreign entry is a bias of zeros, of a layer that the model has without a bias."""
-        return self._has_no_bias(name) and not self.foreign[name].any()
-
     def _account_for_the_rest(self) -> None:
         report = self.report
         problems: dict[str, list[str]] = {}
@@ -216,7 +209,7 @@ class _Conversion:
                 report.left_out[name] = 'the model has no such entry'
                 continue
             bare = name.removeprefix(self.prefix)
-            if self._adds_nothing(name):
+            if self._has_no_bias(name) and not self.foreign[name].any():
                 why, problem = 'zeros, as in the model without it', ''
             else:
                 why, problem = self.adapter.leave(bare, self.described)

@@ -1,4 +1,4 @@
-"""Safe loading: checkpoints that MMEngine's runners and upstream's tools read are read without running code in them.
+"""Safe loading: MMEngine's runners and upstream's tools read checkpoints without running code in them.
 
 MMEngine's own loaders read with ``weights_only=False``, or fall back to it; their list of what is safe holds
 ``getattr``, which is enough to run code. Ours take what :func:`read_checkpoint` takes, from the same places.
@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from mmengine.fileio import get_file_backend
 from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as mmengine_checkpoint
 from safetensors import safe_open
 
-from .errors import CheckpointError, MissingCheckpointError
-from .history import allow_own_checkpoints
-from .matching import listed, problems_of
-from .reading import SAFETENSORS, download_checkpoint, main_process_first, read_checkpoint
-from .shards import file_in
+from .contents import allow_own_checkpoints
+from .files import SAFETENSORS, download_checkpoint, file_in, main_process_first
+from .matching import problems_of
+from .reading import read_checkpoint
+from .report import CheckpointError, MissingCheckpointError, listed
 
+_HTTP = ('http://', 'https://')
 _MMCLS = 'mmcls://'
 
 
@@ -36,10 +35,9 @@ def safe_loading() -> None:
     allow_own_checkpoints()
     for prefixes, loader in (
         ('', load_from_local),
-        (('http://', 'https://'), load_from_http),
+        (_HTTP, load_from_http),
         (('modelzoo://', 'torchvision://', 'open-mmlab://', 'openmmlab://', _MMCLS), load_from_zoo),
-        ((r'(\S+\:)?s3://', r'(\S+\:)?petrel://'), load_from_ceph),
-        ('pavi://', load_from_pavi),
+        ((r'(\S+\:)?s3://', r'(\S+\:)?petrel://', 'pavi://'), refuse),
     ):
         CheckpointLoader.register_scheme(prefixes, loader, force=True)
 
@@ -86,12 +84,11 @@ def load_from_zoo(filename: str, map_location: Any = None) -> dict[str, Any]:
     if name not in addresses:
         raise CheckpointError(f'{filename!r}: MMEngine knows no {name!r}')
     address = addresses[name]
-    if address.startswith(('http://', 'https://')):
+    if address.startswith(_HTTP):
         found = load_from_http(address, map_location)
     else:
-        found = load_from_local(
-            os.path.join(mmengine_checkpoint._get_mmengine_home(), address), map_location
-        )
+        home = mmengine_checkpoint._get_mmengine_home()
+        found = load_from_local(os.path.join(home, address), map_location)
     if filename.startswith(_MMCLS):  # as upstream: the backbone of a classifier, by the names in it
         start = 'backbone.'
         state = found.get('state_dict', found).items()
@@ -99,19 +96,12 @@ def load_from_zoo(filename: str, map_location: Any = None) -> dict[str, Any]:
     return found
 
 
-def load_from_ceph(filename: str, map_location: Any = None) -> dict[str, Any]:
-    """A file in a store that MMEngine reads by its ``petrel`` backend."""
-    backend = get_file_backend(filename, backend_args={'backend': 'petrel'})
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, Path(filename).name)
-        path.write_bytes(backend.get(filename))
-        return load_from_local(str(path), map_location)
-
-
-def load_from_pavi(filename: str, map_location: Any = None) -> dict[str, Any]:
-    """Refused: this service of OpenMMLab's is gone.
+def refuse(filename: str, map_location: Any = None) -> dict[str, Any]:
+    """A store inside SenseTime, by services that nobody else has.
 
     Raises:
         MissingCheckpointError: Always.
     """
-    raise MissingCheckpointError(f'{filename}: pavi:// is not read; download the file')
+    raise MissingCheckpointError(
+        f'{filename}: s3://, petrel:// and pavi:// are not read; download the file'
+    )

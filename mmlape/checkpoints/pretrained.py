@@ -18,9 +18,10 @@ from mmlape.checks import check_grid, check_option, check_rate, check_type
 from mmlape.registry import WEIGHT_INITIALIZERS
 
 from .conversion import BACKBONE, convert_with_report
+from .files import download_checkpoint, main_process_first
 from .formats import FORMATS
 from .formats.timm_models import check_timm_name, read_timm
-from .reading import download_checkpoint, main_process_first, read_checkpoint
+from .reading import read_checkpoint
 from .report import LoadReport
 
 _ADDRESS = ('http://', 'https://')
@@ -35,8 +36,7 @@ class Pretrained:
     anew afterwards.
 
     Args:
-        source: Format of the weights: ``'timm'``, ``'transformers'``, ``'deit'``, ``'lape'``, ``'pvt'``, ``'dtn'``,
-            ``'vit_adapter'``, ``'mmseg'``, ``'mmpretrain'``, or ``'mmlape'`` for ours.
+        source: Format of the weights, a name of :data:`~mmlape.checkpoints.FORMATS`.
         checkpoint: Path or http(s) address of a checkpoint: ``.safetensors``, or what ``torch.save`` wrote, which is
             read with ``weights_only=True``; or of the ``.index.json`` of several; or a folder with one of these.
         model: Name of a timm model whose published weights are taken; for ``source='timm'`` in place of

@@ -1,4 +1,4 @@
-"""Checkpoint files on disk and in the net, read without running anything that is in them."""
+"""Checkpoints, read without running anything that is in them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,21 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
-from urllib.parse import urlparse
 
 import torch
-from mmengine.dist import barrier, is_main_process
 from mmengine.logging import print_log
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from mmlape.compatibility import numbers, weights_only_fault
 
-from .config_text import make_configs_plain
-from .errors import CheckpointError, DownloadError, MissingCheckpointError
-from .history import check_arrays, parts_of_history
-from .integrity import fault_of, unchanged
-from .matching import listed
-from .shards import NAMES, file_in, is_index, shards_of
+from .contents import check_contents, make_configs_plain, parts_of_history
+from .files import SAFETENSORS, fault_of, file_in, format_of, is_index, shards_of, start_of
+from .report import CheckpointError, MissingCheckpointError, listed
 
-SAFETENSORS = '.safetensors'
 TRUST = 'MMLAPE_TRUST_PICKLES'
 # What torch says where a file wants more than data; other words mean that it is none of torch's.
 _WANTS_MORE = (
@@ -52,67 +47,29 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, An
 
     Raises:
         MissingCheckpointError: A ``FileNotFoundError``, if there is no such file, or one that the index names.
-        CheckpointError: A ``ValueError``, if it is no checkpoint, is damaged, changes meanwhile, or holds objects of
-            other kinds; if the index names files elsewhere, or other entries than its files hold.
+        CheckpointError: A ``ValueError``, if it is no checkpoint, is damaged, or holds objects of other kinds; if the
+            index names files elsewhere, or other entries than its files hold.
     """
     path = file_in(Path(path).expanduser())
     _check_there(path)
     if is_index(path):
         return _read_shards(path, map_location)
-    with unchanged(path):
-        fault = fault_of(path)
-        if fault:
-            raise CheckpointError(f'{str(path)!r} cannot be read as a checkpoint: it {fault}')
-        if path.suffix == SAFETENSORS:
-            checkpoint = _read_safetensors(path, map_location)
-        else:
-            checkpoint = _read_pickle(path, map_location)
+    fault = fault_of(path)
+    if fault:
+        raise CheckpointError(f'{str(path)!r} cannot be read as a checkpoint: it {fault}')
+    read = _read_safetensors if path.suffix == SAFETENSORS else _read_pickle
+    checkpoint = read(path, map_location)
     if not isinstance(checkpoint, dict):
         raise CheckpointError(
             f'{str(path)!r} holds a {type(checkpoint).__name__}, not a state dict'
         )
     dropped = make_configs_plain(checkpoint)
     if dropped:
-        _warn(f'{path}: {dropped} statements of the config in it are code, which was left out')
+        _warn(
+            f'{path}: {dropped} statements of the config in it are code, or name what no registry has as a class, '
+            'and were left out'
+        )
     return checkpoint
-
-
-@contextlib.contextmanager
-def main_process_first() -> Iterator[None]:
-    """Run the block in the main process before the others, which then find what it has downloaded."""
-    if not is_main_process():
-        barrier()
-    try:
-        yield
-    finally:
-        if is_main_process():
-            barrier()
-
-
-def download_checkpoint(address: str) -> Path:
-    """The file behind an http(s) address, kept in ``torch.hub``'s folder and downloaded where it is not there yet.
-
-    Where a file has the name that all models' files have (``model.safetensors``), its folder has that of its address.
-
-    Raises:
-        CheckpointError: A ``ValueError``, if the address names no file.
-        DownloadError: A ``ConnectionError``, if it cannot be downloaded.
-    """
-    place = PurePosixPath(urlparse(address).path)
-    if not place.name:
-        raise CheckpointError(f'the address {address!r} names no file')
-    path = Path(torch.hub.get_dir(), 'checkpoints', place.name)
-    if place.name in NAMES:
-        path = path.parent / '--'.join(place.parts[1:-1]) / place.name
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            torch.hub.download_url_to_file(address, str(path), progress=False)
-        except OSError as error:
-            raise DownloadError(
-                f'{address} cannot be downloaded: {error}. Without a network, copy the file to {path}'
-            ) from None
-    return path
 
 
 def trusts_pickles() -> bool:
@@ -124,8 +81,7 @@ def trusts_pickles() -> bool:
 def weights_only_everywhere() -> Iterator[None]:
     """Make every ``torch.load`` in the block read weights only, unless the user trusts pickles.
 
-    For what does not go through MMEngine's loader: DeepSpeed's checkpoints, queues and code books of MMPretrain. Code
-    books and the like hold tensors, so that they are read as before.
+    For what does not go through MMEngine's loader: DeepSpeed's checkpoints, queues and code books of MMPretrain.
     """
     if trusts_pickles():
         yield
@@ -154,24 +110,24 @@ def _check_there(path: Path) -> None:
 def _read_shards(index: Path, map_location: Any) -> dict[str, Any]:
     """All files of an index, each read as one that stands alone."""
     whole: dict[str, Any] = {}
-    with unchanged(index):
-        shards = shards_of(index)
-        for path, entries in shards.items():
-            shard = read_checkpoint(path, map_location)
-            if shard.keys() != entries:
-                other = sorted(shard.keys() ^ entries, key=str)
-                raise CheckpointError(
-                    f'{str(path)!r} is not the file that {index.name} was made for: {listed(other)} in one alone'
-                )
-            whole.update(shard)
+    for path, entries in shards_of(index).items():
+        shard = read_checkpoint(path, map_location)
+        if shard.keys() != entries:
+            other = sorted(shard.keys() ^ entries, key=str)
+            raise CheckpointError(
+                f'{str(path)!r} is not the file that {index.name} was made for: {listed(other)} in one alone'
+            )
+        whole.update(shard)
     return whole
 
 
 def _read_safetensors(path: Path, map_location: Any) -> dict[str, Any]:
     device = map_location if isinstance(map_location, (str, torch.device)) else 'cpu'
     try:
-        return load_file(path, device=str(device))
-    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
+        state = load_file(path, device=str(device))
+        check_contents(state)
+        return state
+    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError, UnpicklingError) as error:
         raise CheckpointError(_unreadable(path, str(error))) from error
 
 
@@ -180,7 +136,7 @@ def _read_pickle(path: Path, map_location: Any) -> Any:
     try:
         with _with_history():
             checkpoint = torch.load(path, map_location=map_location, weights_only=True)
-        check_arrays([checkpoint])
+        check_contents(checkpoint)
         return checkpoint
     except torch.cuda.OutOfMemoryError:
         raise
@@ -216,13 +172,10 @@ def _reason(path: Path, message: str) -> str:
     start = start_of(path)
     if not start:
         return 'it is empty'
-    if start.lstrip().startswith(b'version https://git-lfs'):
+    if start.startswith(b'version https://git-lfs'):
         return 'it is a pointer of Git LFS, not the file (`git lfs pull`)'
     if path.suffix != SAFETENSORS and not format_of(start):
-        page = start.lstrip().startswith((b'<', b'{'))
-        return 'it is ' + (
-            'text, such as a page that asks for a login' if page else "in none of torch's formats"
-        )
+        return "it is in none of torch's formats (a web page?)"
     wanted = re.search(r'GLOBAL (\S+)', message)
     if wanted:
         return f'it holds {wanted[1]}, which is no data'
@@ -231,21 +184,6 @@ def _reason(path: Path, message: str) -> str:
     found = message.partition('WeightsUnpickler error: ')[2] or message
     lines = found.strip().split('. ')[0].splitlines()
     return lines[0] if lines else 'it is cut off'
-
-
-def start_of(path: Path) -> bytes:
-    """The first bytes of a file."""
-    with path.open('rb') as file:
-        return file.read(512)
-
-
-def format_of(start: bytes) -> str | None:
-    """Which of torch's three formats a file is in that starts so: ``'zip'``, ``'pickle'``, ``'tar'`` or None."""
-    if start.startswith(b'PK'):
-        return 'zip'
-    if start.startswith(b'\x80'):
-        return 'pickle'
-    return 'tar' if start[257:262] == b'ustar' else None
 
 
 def _warn(text: str) -> None:

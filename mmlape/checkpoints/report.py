@@ -1,17 +1,28 @@
-"""The account of a load: what happened to every entry on either side."""
+"""The account of a load, what happened to every entry on either side, and the errors of checkpoints."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-
-from .errors import CheckpointError
 
 # Patterns of names with one reason that are listed one by one; more of them become one line.
 _LISTED_PATTERNS = 8
 _LISTED_PROBLEMS = 8
+_LISTED_NAMES = 3
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be read, holds more than data, is damaged, or does not fit."""
+
+
+class MissingCheckpointError(FileNotFoundError, CheckpointError):
+    """A checkpoint that is not there."""
+
+
+class DownloadError(ConnectionError, CheckpointError):
+    """A checkpoint that cannot be downloaded."""
 
 
 @dataclass
@@ -152,3 +163,10 @@ def _listed(problems: list[str]) -> str:
     rest = len(problems) - _LISTED_PROBLEMS
     lines = [f'  * {problem}' for problem in problems[:_LISTED_PROBLEMS]]
     return '\n'.join(lines + ([f'  * and {rest} more'] if rest > 0 else []))
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first of some names, and how many more there are."""
+    names = list(names)
+    rest = len(names) - _LISTED_NAMES
+    return ', '.join(names[:_LISTED_NAMES]) + (f' and {rest} more' if rest > 0 else '')

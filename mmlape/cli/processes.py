@@ -23,7 +23,7 @@ from mmengine.dist import (
 from mmengine.runner import Runner
 from mmengine.utils.dl_utils import set_multi_processing
 
-from mmlape.checkpoints.errors import CheckpointError
+from mmlape.checkpoints import CheckpointError
 from mmlape.checkpoints.loaders import safe_loading
 from mmlape.checkpoints.reading import weights_only_everywhere
 from mmlape.training.cpu_hook import CpuHook

@@ -10,8 +10,7 @@ from mmengine.config import Config
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
-from mmlape.checkpoints.integrity import fault_of
-from mmlape.checkpoints.reading import format_of, start_of
+from mmlape.checkpoints.files import fault_of, format_of, start_of
 
 from .options import existing_checkpoint
 from .processes import all_see, main_process_says

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from mmengine.config import Config
 
-from mmlape.whole_files import sha256_of, write_whole
+from mmlape.atomic import atomic_write, sha256_of
 
 from . import CORRUPTIONS, SEVERITIES
 
@@ -187,7 +187,7 @@ class Record:
         """Keep what was measured; it is on the disk when this returns."""
         self.results[key] = measured
         content = dict(kind=_KIND, identity=self.identity, **self.about, results=self.results)
-        write_whole(self.path, (json.dumps(content, indent=1) + '\n').encode())
+        atomic_write(self.path, (json.dumps(content, indent=1) + '\n').encode())
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -12,10 +12,9 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import CheckpointHook as _CheckpointHook
 from mmengine.runner import Runner
 
+from mmlape.atomic import BACKEND, atomic_write, remove_leftovers
 from mmlape.checks import check_bool, check_positive_int, did_you_mean
-from mmlape.file_backend import BACKEND
 from mmlape.registry import HOOKS
-from mmlape.whole_files import remove_leftovers, write_whole
 
 __all__ = ['CheckpointHook', 'UnsavedError']
 
@@ -131,7 +130,7 @@ class CheckpointHook(_CheckpointHook):
         if is_main_process():
             pointer = Path(runner.work_dir, 'last_checkpoint')
             if self._saved(
-                runner, 'pointer', str(pointer), lambda: write_whole(pointer, path.encode())
+                runner, 'pointer', str(pointer), lambda: atomic_write(pointer, path.encode())
             ):
                 for old in map(self.filename_tmpl.format, surplus):
                     _remove(self.file_backend, self.file_backend.join_path(self.out_dir, old))

@@ -11,10 +11,10 @@ from mmengine.hooks import Hook
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 
-from mmlape.checkpoints.errors import CheckpointError
+from mmlape.checkpoints import CheckpointError
 from mmlape.checkpoints.loaders import safe_loading
-from mmlape.checkpoints.matching import listed, match, misfits, problems_of
-from mmlape.checkpoints.report import LoadReport
+from mmlape.checkpoints.matching import match, misfits, problems_of
+from mmlape.checkpoints.report import LoadReport, listed
 from mmlape.checks import check_bool
 from mmlape.registry import HOOKS
 

@@ -16,7 +16,7 @@ from tool_runs import REPO, check_png, write_checkpoint, write_config
 
 import mmlape.analysis
 from mmlape.analysis import dtn_maps, dtn_stages, load_backbone
-from mmlape.checkpoints.position_tables import find_tables, replace_table, table_grid
+from mmlape.checkpoints.matching import find_tables, replace_table, table_grid
 from mmlape.registry import MODELS
 
 ARCH = dict(embed_dims=24, depth=2, num_heads=3, mlp_ratio=2)

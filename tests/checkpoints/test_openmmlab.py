@@ -88,38 +88,6 @@ def test_pre_norm_is_refused():
         convert(mmseg_vit(pre_norm=True).state_dict(), 'mmseg', ours())
 
 
-def test_mmpretrains_names():
-    """As in its source: the parts of a classifier with layer scale, distillation token and a norm for pooling."""
-    source = shaken(ours(layer_scale=True, with_dist_token=True))
-    renamed = {
-        'patch_embed.proj': 'patch_embed.projection',
-        'norm1': 'ln1',
-        'norm2': 'ln2',
-        'mlp.fc1': 'ffn.layers.0.0',
-        'mlp.fc2': 'ffn.layers.1',
-        'ls1.gamma': 'attn.gamma1.weight',
-        'ls2.gamma': 'ffn.gamma2.weight',
-        'blocks': 'layers',
-        'norm.': 'ln1.',
-    }
-    state = {}
-    for name, value in source.state_dict().items():
-        for mine, theirs in renamed.items():
-            name = name.replace(mine, theirs)
-        state[f'backbone.{name}'] = value
-    for name in ('head.layers.head.weight', 'head.layers.head_dist.bias', 'backbone.ln2.weight'):
-        state[name] = torch.zeros(24)
-    assert 'backbone.layers.1.attn.gamma1.weight' in state and 'backbone.ln1.bias' in state
-    model = ours(layer_scale=True, with_dist_token=True)
-    converted, report = convert_with_report({'state_dict': state}, 'mmpretrain', model)
-    report.demand(1)
-    for name, value in source.state_dict().items():
-        assert torch.equal(converted[name], value), name
-    assert report.left_out['ln2.weight'] == 'of the classifier'
-    with pytest.raises(ValueError, match='layer_scale=True'):
-        convert({'state_dict': state}, 'mmpretrain', ours(with_dist_token=True))
-
-
 @pytest.mark.parametrize(
     'options',
     [dict(), dict(layer_scale_init_value=0.1), dict(out_type='avg_featmap', final_norm=False)],

@@ -302,18 +302,3 @@ def test_names_of_dinov3s_own_code():
         torch.testing.assert_close(
             model(image)[0], source.forward_features(image), atol=1e-5, rtol=0
         )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    'name', ['vit_small_plus_patch16_dinov3', 'beit_base_patch16_224', 'vit_base_patch16_clip_224']
-)
-def test_real_sizes(name):
-    source = create_model(name, num_classes=0).eval()
-    model = vit(arch=name).eval()
-    model.load_state_dict(convert(source.state_dict(), 'timm', model, min_matched=1))
-    image = torch.randn(1, 3, *source.patch_embed.img_size)
-    with torch.no_grad():
-        torch.testing.assert_close(
-            model(image)[0], source.forward_features(image), atol=1e-4, rtol=0
-        )

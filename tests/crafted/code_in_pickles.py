@@ -11,55 +11,28 @@ import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer
 
-from .maker import CODE, Call, code, crafted, put, run
+from .maker import CODE, Call, code, crafted, put, put_into, run, table
 
-
-@crafted(CODE)
-def beside_the_weights(m):
-    return put(m.whole, run(m.canary))
-
-
-@crafted(CODE)
-def deep_inside(m):
-    return put(m.whole, [({'a': [[(1, {'b': run(m.canary)})]]},)])
-
-
-@crafted(CODE)
-def among_the_weights(m):
-    whole = m.whole
-    put(whole['state_dict'], run(m.canary))
-    return whole
-
-
-@crafted(CODE)
-def in_meta(m):
-    whole = m.whole
-    put(whole['meta'], run(m.canary))
-    return whole
-
-
-@crafted(CODE)
-def in_the_optimizer(m):
-    whole = m.whole
-    put(whole['optimizer']['state'], run(m.canary))
-    return whole
-
-
-@crafted(CODE)
-def in_the_message_hub(m):
-    whole = m.whole
-    put(whole['message_hub']['runtime_info'], run(m.canary))
-    return whole
-
-
-@crafted(CODE)
-def in_the_averaged_weights(m):
-    return dict(m.whole, ema_state_dict={'module.x': run(m.canary)})
-
-
-@crafted(CODE)
-def as_a_key(m):
-    return put(m.whole, {(1, run(m.canary)): 1})
+table(
+    CODE,
+    beside_the_weights=put_into,
+    among_the_weights=lambda m: put_into(m, 'state_dict'),
+    in_meta=lambda m: put_into(m, 'meta'),
+    in_the_optimizer=lambda m: put_into(m, 'optimizer', 'state'),
+    in_the_message_hub=lambda m: put_into(m, 'message_hub', 'runtime_info'),
+    in_the_averaged_weights=lambda m: dict(m.whole, ema_state_dict={'module.x': run(m.canary)}),
+    deep_inside=lambda m: put(m.whole, [({'a': [[(1, {'b': run(m.canary)})]]},)]),
+    as_a_key=lambda m: put(m.whole, {(1, run(m.canary)): 1}),
+    in_an_array=lambda m: put(m.whole, np.array([run(m.canary)], dtype=object)),
+    by_the_shell=lambda m: put(m.whole, Call(os.system, f'touch {m.canary}')),
+    by_eval=lambda m: put(m.whole, Call(eval, code(m.canary))),
+    by_a_partial_function=lambda m: put(m.whole, Call(Call(functools.partial, exec, code(m.canary)))),
+    by_opening_a_file=lambda m: put(m.whole, Call(io.open, str(m.canary), 'w')),
+    the_whole_file=lambda m: run(m.canary),
+    a_list=lambda m: [m.state, run(m.canary)],
+    in_the_old_format=lambda m: torch.save(put_into(m), m.path, _use_new_zipfile_serialization=False),
+    in_a_later_protocol=lambda m: torch.save(put_into(m), m.path, pickle_protocol=4),
+)  # fmt: skip
 
 
 @crafted(CODE)
@@ -70,45 +43,10 @@ def in_the_metadata_of_the_state_dict(m):
 
 
 @crafted(CODE)
-def in_an_array(m):
-    return put(m.whole, np.array([run(m.canary)], dtype=object))
-
-
-@crafted(CODE)
 def in_a_history(m):
     history = HistoryBuffer([1.0], [1])
     history.__dict__['more'] = run(m.canary)
     return put(m.whole, history)
-
-
-@crafted(CODE)
-def by_the_shell(m):
-    return put(m.whole, Call(os.system, f'touch {m.canary}'))
-
-
-@crafted(CODE)
-def by_eval(m):
-    return put(m.whole, Call(eval, code(m.canary)))
-
-
-@crafted(CODE)
-def by_a_partial_function(m):
-    return put(m.whole, Call(Call(functools.partial, exec, code(m.canary))))
-
-
-@crafted(CODE)
-def by_opening_a_file(m):
-    return put(m.whole, Call(io.open, str(m.canary), 'w'))
-
-
-@crafted(CODE)
-def the_whole_file(m):
-    return run(m.canary)
-
-
-@crafted(CODE)
-def a_list(m):
-    return [m.state, run(m.canary)]
 
 
 @crafted(CODE, '.bin')
@@ -119,16 +57,6 @@ def under_another_suffix(m):
 @crafted(CODE, '.pth.tar')
 def under_the_suffix_of_an_archive(m):
     return put(m.whole, run(m.canary))
-
-
-@crafted(CODE)
-def in_the_old_format(m):
-    torch.save(put(m.whole, run(m.canary)), m.path, _use_new_zipfile_serialization=False)
-
-
-@crafted(CODE)
-def in_a_later_protocol(m):
-    torch.save(put(m.whole, run(m.canary)), m.path, pickle_protocol=4)
 
 
 @crafted(CODE)

@@ -2,7 +2,7 @@
 
 import os
 
-from .maker import CONFIGS, code, crafted
+from .maker import CONFIGS, code, crafted, table
 
 
 def with_config(m, text, place='meta'):
@@ -14,29 +14,19 @@ def with_config(m, text, place='meta'):
     return whole
 
 
-@crafted(CONFIGS)
-def a_statement(m):
-    return with_config(m, f'a = 1\n{code(m.canary)}\n')
+def _text(template, place='meta'):
+    return lambda m: with_config(m, template.format(code(m.canary), m.canary), place)
 
 
-@crafted(CONFIGS)
-def a_value(m):
-    return with_config(m, f'model = dict(type="A", b=[{code(m.canary)}])\n')
-
-
-@crafted(CONFIGS)
-def an_import(m):
-    return with_config(m, f'import_it = __import__("os").system("touch {m.canary}")\n')
-
-
-@crafted(CONFIGS)
-def a_function(m):
-    return with_config(m, f'def f():\n    {code(m.canary)}\nf()\n')
-
-
-@crafted(CONFIGS)
-def a_decorator(m):
-    return with_config(m, f'class A(dict(a=[{code(m.canary)}])["a"][0].__class__): pass\n')
+table(
+    CONFIGS,
+    a_statement=_text('a = 1\n{0}\n'),
+    a_value=_text('model = dict(type="A", b=[{0}])\n'),
+    an_import=_text('import_it = __import__("os").system("touch {1}")\n'),
+    a_function=_text('def f():\n    {0}\nf()\n'),
+    a_decorator=_text('class A(dict(a=[{0}])["a"][0].__class__): pass\n'),
+    in_the_runtime=_text('a = [{0}]\n', 'runtime'),
+)
 
 
 @crafted(CONFIGS)
@@ -58,8 +48,3 @@ def a_template(m):
     """Only text, until MMEngine puts the default of a variable in its place, by a pattern made of that default."""
     call = f'__import__("os").mkdir("{m.canary}")'
     return with_config(m, f"a = '{{{{$NO_SUCH_VARIABLE:x|\\047;{call};\\047}}}}'\n")
-
-
-@crafted(CONFIGS)
-def in_the_runtime(m):
-    return with_config(m, f'a = [{code(m.canary)}]\n', 'runtime')

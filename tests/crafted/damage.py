@@ -9,14 +9,32 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from .maker import BROKEN, Call, crafted, put, run
+from .maker import BROKEN, Call, changed, crafted, put, run, table
 
 _reconstruct = np.array(0.0).__reduce__()[0]
 
 
-@crafted(BROKEN)
-def nothing(m):
-    m.path.write_bytes(b'')
+def _bytes(content):
+    return lambda m: m.path.write_bytes(content) and None
+
+
+table(
+    BROKEN,
+    nothing=_bytes(b''),
+    a_page=_bytes(b'<!DOCTYPE html><html><body>Log in, please</body></html>'),
+    an_answer=_bytes(b'{"error": "no such file"}'),
+    a_pointer_of_git_lfs=_bytes(b'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n'),
+    words=_bytes(b'these are words'),
+    noise=_bytes(np.random.default_rng(0).bytes(5000)),
+    zeros=_bytes(bytes(5000)),
+    an_old_list=lambda m: [torch.zeros(2)],
+    a_text=lambda m: 'weights',
+    one_tensor=lambda m: torch.zeros(3),
+    a_module=lambda m: torch.nn.Linear(2, 2),
+    a_tensor_larger_than_its_storage=lambda m: changed(m, a=torch.ones(1).expand(10**6, 10**6)),
+    a_sparse_tensor=lambda m: changed(m, **{'head.weight': m.state['head.weight'].to_sparse()}),
+    a_tensor_without_values=lambda m: changed(m, **{'head.weight': m.state['head.weight'].to('meta')}),
+)  # fmt: skip
 
 
 def _cut(share):
@@ -80,36 +98,6 @@ def a_digest_that_is_none(m):
 
 
 @crafted(BROKEN)
-def a_page(m):
-    m.path.write_text('<!DOCTYPE html><html><body>Log in, please</body></html>')
-
-
-@crafted(BROKEN)
-def an_answer(m):
-    m.path.write_text(json.dumps(dict(error='no such file')))
-
-
-@crafted(BROKEN)
-def a_pointer_of_git_lfs(m):
-    m.path.write_text('version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n')
-
-
-@crafted(BROKEN)
-def words(m):
-    m.path.write_text('these are words')
-
-
-@crafted(BROKEN)
-def noise(m):
-    m.path.write_bytes(np.random.default_rng(0).bytes(5000))
-
-
-@crafted(BROKEN)
-def zeros(m):
-    m.path.write_bytes(bytes(5000))
-
-
-@crafted(BROKEN)
 def another_archive(m):
     with zipfile.ZipFile(m.path, 'w') as archive:
         archive.writestr('readme.txt', 'nothing else')
@@ -120,26 +108,6 @@ def an_archive_that_unpacks_to_much_more(m):
     torch.save(m.whole, m.path)
     with zipfile.ZipFile(m.path, 'a', zipfile.ZIP_DEFLATED) as archive:
         archive.writestr('archive/data/99', bytes(2**26))
-
-
-@crafted(BROKEN)
-def an_old_list(m):
-    return [torch.zeros(2)]
-
-
-@crafted(BROKEN)
-def a_text(m):
-    return 'weights'
-
-
-@crafted(BROKEN)
-def one_tensor(m):
-    return torch.zeros(3)
-
-
-@crafted(BROKEN)
-def a_module(m):
-    return torch.nn.Linear(2, 2)
 
 
 @crafted(BROKEN)
@@ -155,6 +123,35 @@ def an_array_of_a_made_up_type(m):
     pointer = struct.pack('<Q', 0x4141)
     content = (1, (1,), made_up, False, pointer)
     return put(m.whole, Call(_reconstruct, np.ndarray, (0,), b'b', state=content))
+
+
+@crafted(BROKEN)
+def many_tensors_larger_than_their_storage(m):
+    views = {f'a{i}': torch.ones(1).expand(2**13, 2**10) for i in range(100)}
+    return dict(m.whole, state_dict={**m.state, **views})
+
+
+@crafted(BROKEN)
+def a_quantized_tensor(m):
+    state = m.state
+    state['head.bias'] = torch.quantize_per_tensor(state['head.bias'], 0.1, 0, torch.qint8)
+    return dict(m.whole, state_dict=state)
+
+
+@crafted(BROKEN)
+def shared_dicts(m):
+    """Each level holds the one below twice: 2^40 of them for whoever does not remember what was seen."""
+    level = {}
+    for _ in range(40):
+        level = dict(a=level, b=level)
+    return dict(m.whole, optimizer=level)
+
+
+@crafted(BROKEN)
+def a_dict_in_itself(m):
+    whole = m.whole
+    whole['state_dict']['state_dict'] = whole['state_dict']
+    return whole
 
 
 @crafted(BROKEN)
@@ -221,5 +218,6 @@ _header('a_tensor_beyond_the_file', {'a': _tensor(0, 8 * 10**9, (2 * 10**9,))})
 _header('a_tensor_that_ends_before_it_begins', {'a': _tensor(8, 0)})
 _header('a_shape_that_is_not_the_size', {'a': _tensor(0, 8, (200,))})
 _header('a_shape_that_overflows', {'a': _tensor(0, 8, (2**62, 4))})
+_header('an_empty_shape_that_overflows', {'a': _tensor(0, 0, (0, 2**62, 2**62))}, b'')
 _header('an_unknown_type', {'a': _tensor(0, 8, dtype='CODE')})
 _header('data_that_is_no_tensor_s', {'a': _tensor(0, 8)}, bytes(64))

@@ -18,6 +18,11 @@ def crafted(kind, *suffixes):
     return enter
 
 
+def table(kind, **functions):
+    """Enter several, each of which returns what is saved, or writes the file itself and returns None."""
+    kind.update({name: (function, '.pth') for name, function in functions.items()})
+
+
 class Call:
     """Pickled, it calls a function when it is loaded, and gives the result a state and items."""
 
@@ -77,3 +82,17 @@ class Maker:
 def put(owner, value):
     owner['more'] = value
     return owner
+
+
+def put_into(m, *way):
+    """The training's checkpoint with a payload at the end of a way of keys."""
+    owner = whole = m.whole
+    for key in way:
+        owner = owner[key]
+    put(owner, run(m.canary))
+    return whole
+
+
+def changed(m, **entries):
+    """The training's checkpoint with other weights."""
+    return dict(m.whole, state_dict={**m.state, **entries})

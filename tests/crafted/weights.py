@@ -3,33 +3,42 @@
 import torch
 from safetensors.torch import save_file
 
-from .maker import FINE, NO_TRAINING, UNFIT, crafted
+from .maker import FINE, NO_TRAINING, UNFIT, changed, crafted, table
 
 
-def changed(m, **entries):
-    whole = m.whole
-    whole['state_dict'].update(entries)
-    return whole
+def _other(key, make):
+    return lambda m: changed(m, **{key: make})
 
 
-@crafted(UNFIT)
-def an_empty_dict(m):
-    return {}
+def _state(make):
+    return lambda m: dict(m.whole, state_dict=make(m.state))
 
 
-@crafted(UNFIT)
-def an_empty_state_dict(m):
-    return dict(m.whole, state_dict={})
-
-
-@crafted(UNFIT)
-def foreign_names(m):
-    return dict(m.whole, state_dict={f'other.{k}.x': v for k, v in m.state.items()})
-
-
-@crafted(UNFIT)
-def a_wrong_shape(m):
-    return changed(m, **{'head.weight': torch.zeros(7, 24)})
+table(
+    UNFIT,
+    an_empty_dict=lambda m: {},
+    an_empty_state_dict=_state(lambda state: {}),
+    foreign_names=_state(lambda state: {f'other.{k}.x': v for k, v in state.items()}),
+    a_wrong_shape=_other('head.weight', torch.zeros(7, 24)),
+    one_too_many=_other('head.scale', torch.zeros(2)),
+    not_a_number=_other('head.weight', torch.full((3, 24), float('nan'))),
+    integers=_other('head.weight', torch.ones(3, 24, dtype=torch.int64)),
+    truth_values=_other('head.bias', torch.ones(3, dtype=torch.bool)),
+    complex_numbers=_other('head.bias', torch.ones(3, dtype=torch.complex64)),
+    words_for_weights=_other('head.bias', 'zeros'),
+    a_list_of_weights=_state(lambda state: list(state.values())),
+    no_state_dict=_state(lambda state: None),
+    the_head_alone=_state(lambda state: {k: v for k, v in state.items() if k.startswith('head.')}),
+    another_architecture=_state(lambda state: torch.nn.Transformer(8, 2, 1, 1, 8).state_dict()),
+)
+table(NO_TRAINING, weights_alone=lambda m: dict(state_dict=m.state))
+table(
+    FINE,
+    as_saved=lambda m: m.whole,
+    in_old_format=lambda m: torch.save(m.whole, m.path, _use_new_zipfile_serialization=False),
+    saved_by_ddp=_state(lambda state: {f'module.{k}': v for k, v in state.items()}),
+    in_half_precision=_state(lambda state: {k: v.half() for k, v in state.items()}),
+)
 
 
 @crafted(UNFIT)
@@ -47,16 +56,6 @@ def one_missing(m):
 
 
 @crafted(UNFIT)
-def one_too_many(m):
-    return changed(m, **{'head.scale': torch.zeros(2)})
-
-
-@crafted(UNFIT)
-def not_a_number(m):
-    return changed(m, **{'head.weight': torch.full((3, 24), float('nan'))})
-
-
-@crafted(UNFIT)
 def one_infinite_value(m):
     state = m.state
     state['head.weight'][0, 0] = float('-inf')
@@ -64,54 +63,9 @@ def one_infinite_value(m):
 
 
 @crafted(UNFIT)
-def integers(m):
-    return changed(m, **{'head.weight': torch.ones(3, 24, dtype=torch.int64)})
-
-
-@crafted(UNFIT)
-def truth_values(m):
-    return changed(m, **{'head.bias': torch.ones(3, dtype=torch.bool)})
-
-
-@crafted(UNFIT)
-def complex_numbers(m):
-    return changed(m, **{'head.bias': torch.ones(3, dtype=torch.complex64)})
-
-
-@crafted(UNFIT)
-def words_for_weights(m):
-    return changed(m, **{'head.bias': 'zeros'})
-
-
-@crafted(UNFIT)
-def a_list_of_weights(m):
-    return dict(m.whole, state_dict=list(m.state.values()))
-
-
-@crafted(UNFIT)
-def no_state_dict(m):
-    return dict(m.whole, state_dict=None)
-
-
-@crafted(UNFIT)
 def the_backbone_alone(m):
     start = 'backbone.'
     return {k.removeprefix(start): v for k, v in m.state.items() if k.startswith(start)}
-
-
-@crafted(UNFIT)
-def the_head_alone(m):
-    return dict(m.whole, state_dict={k: v for k, v in m.state.items() if k.startswith('head.')})
-
-
-@crafted(UNFIT)
-def another_architecture(m):
-    return dict(m.whole, state_dict=torch.nn.Transformer(8, 2, 1, 1, 8).state_dict())
-
-
-@crafted(NO_TRAINING)
-def weights_alone(m):
-    return dict(state_dict=m.state)
 
 
 @crafted(NO_TRAINING, '.safetensors')
@@ -141,26 +95,6 @@ def averages_of_another_model(m):
 
 
 @crafted(FINE)
-def as_saved(m):
-    return m.whole
-
-
-@crafted(FINE)
-def in_old_format(m):
-    torch.save(m.whole, m.path, _use_new_zipfile_serialization=False)
-
-
-@crafted(FINE)
-def saved_by_ddp(m):
-    return dict(m.whole, state_dict={f'module.{k}': v for k, v in m.state.items()})
-
-
-@crafted(FINE)
-def in_half_precision(m):
-    return dict(m.whole, state_dict={k: v.half() for k, v in m.state.items()})
-
-
-@crafted(FINE)
 def with_averages(m):
     averages = {f'module.{name}': value for name, value in m.state.items()}
     return dict(m.whole, ema_state_dict=dict(averages, steps=torch.tensor(3)))
@@ -175,7 +109,7 @@ def behind_a_link(m):
 
 @crafted(FINE)
 def with_its_digest(m):
-    from mmlape.whole_files import write_whole
+    from mmlape.atomic import atomic_write
 
     torch.save(m.whole, m.path)
-    write_whole(m.path, m.path.read_bytes(), digest=True)
+    atomic_write(m.path, m.path.read_bytes(), digest=True)

@@ -31,7 +31,7 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from ports import free_port
 
-from mmlape import cli, whole_files
+from mmlape import atomic, cli
 from mmlape.registry import HOOKS
 
 # Everything that a training imports on its way.
@@ -216,15 +216,15 @@ def _train(cfg: Config, log: Path, full: int | None) -> None:
 
 
 def _fill_disk(number: int, work_dir: Path) -> None:
-    write, numbers = whole_files._draft, itertools.count()
+    write, numbers = atomic._draft, itertools.count()
 
     def fails_once(path: Path, data: bytes) -> Path:
         if path.name.startswith('iter_') and path.suffix == '.pth' and next(numbers) == number:
-            whole_files._draft = write
+            atomic._draft = write
             with open(work_dir / 'faults', 'a') as file:
                 file.write('full disk\n')
             path.with_name(f'.{path.name}.mmlape-draft').write_bytes(data[:1000])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         return write(path, data)
 
-    whole_files._draft = fails_once
+    atomic._draft = fails_once

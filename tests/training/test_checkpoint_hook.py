@@ -6,8 +6,8 @@ import pytest
 import torch
 from toy_training import seen_by, toy_config, toy_run
 
-from mmlape import whole_files
-from mmlape.checkpoints.integrity import fault_of
+from mmlape import atomic
+from mmlape.checkpoints.files import fault_of
 from mmlape.training import UnsavedError
 
 
@@ -18,14 +18,14 @@ def checkpoints(folder):
 @pytest.fixture
 def full_disk(monkeypatch):
     """Names of files that the disk is full for."""
-    names, draft = set(), whole_files._draft
+    names, draft = set(), atomic._draft
 
     def write(path, data):
         if any(path.name.startswith(name) for name in names):
             raise OSError(errno.ENOSPC, 'No space left on device', str(path))
         return draft(path, data)
 
-    monkeypatch.setattr(whole_files, '_draft', write)
+    monkeypatch.setattr(atomic, '_draft', write)
     return names
 
 
@@ -41,13 +41,13 @@ def test_names_digests_and_what_is_kept(tmp_path):
 
 
 def test_the_old_one_is_there_until_the_new_one_is(tmp_path, monkeypatch):
-    draft, there = whole_files._draft, []
+    draft, there = atomic._draft, []
 
     def write(path, data):
         there.append((path.name, checkpoints(tmp_path)))
         return draft(path, data)
 
-    monkeypatch.setattr(whole_files, '_draft', write)
+    monkeypatch.setattr(atomic, '_draft', write)
     toy_run(toy_config(tmp_path, checkpoint=dict(max_keep_ckpts=1, interval=4)))
     during = dict(there)
     assert 'iter_4.pth' in during['iter_8.pth'] and 'iter_8.pth' in during['iter_12.pth']
@@ -99,7 +99,7 @@ def test_another_error_stops_the_run(tmp_path, monkeypatch):
     def broken(path, data):
         raise OSError(errno.EROFS, 'Read-only file system')
 
-    monkeypatch.setattr(whole_files, '_draft', broken)
+    monkeypatch.setattr(atomic, '_draft', broken)
     with pytest.raises(OSError, match='Read-only'):
         toy_run(toy_config(tmp_path))
 

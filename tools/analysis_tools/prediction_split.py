@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mmlape import analysis
 from mmlape.analysis.frame import run
-from mmlape.whole_files import write_whole
+from mmlape.atomic import atomic_write
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -40,7 +40,7 @@ def main() -> None:
     if options.out is not None:
         images = {kind: [first.names[i] for i in split.images(kind)] for kind in counts}
         found = dict(counts=counts, images=images)
-        write_whole(options.out, json.dumps(found, indent=1).encode())
+        atomic_write(options.out, json.dumps(found, indent=1).encode())
 
 
 if __name__ == '__main__':

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from mmlape import analysis, cli, robustness
-from mmlape.whole_files import write_whole
+from mmlape.atomic import atomic_write
 
 
 def parse_arguments():
@@ -48,7 +48,7 @@ def main():
         records = records_of(options.models)
         table = robustness.compare(records, options.metric)
         figure = robustness.draw(records, options.metric)
-    write_whole(options.out / 'robustness.md', table.encode())
+    atomic_write(options.out / 'robustness.md', table.encode())
     analysis.save_figure(figure, options.out / 'robustness.png')
     print(f'{table}\n{options.out / "robustness.md"}, .png')
 

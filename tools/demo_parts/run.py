@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from mmlape.atomic import atomic_write
 from mmlape.datasets import build_digit_scenes
 from mmlape.version import __version__
-from mmlape.whole_files import write_whole
 
 from .catalogue import TASKS, Call, Job
 from .console import Console, Screen, clock, output_to
@@ -123,9 +123,9 @@ def report(
     }
     document = {'machine': machine, 'quick': options.quick, 'tasks': results}
     text = json.dumps(document, indent=2) + '\n'
-    write_whole(options.work_dir / 'results.json', text.encode())
+    atomic_write(options.work_dir / 'results.json', text.encode())
     table = markdown_table(results)
-    write_whole(options.work_dir / 'results.md', f'# Demo results\n\n{table}\n'.encode())
+    atomic_write(options.work_dir / 'results.md', f'# Demo results\n\n{table}\n'.encode())
     screen.say()
     screen.say(table)
     screen.say()

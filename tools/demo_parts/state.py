@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mmlape.atomic import atomic_write
 from mmlape.cli import last_complete_checkpoint
-from mmlape.whole_files import write_whole
 
 STATE_FILE = 'state.json'
 
@@ -44,7 +44,7 @@ class State:
     def put(self, **values: Any) -> None:
         self.values.update(values)
         text = json.dumps(self.values, indent=2, sort_keys=True) + '\n'
-        write_whole(self.file, text.encode())
+        atomic_write(self.file, text.encode())
 
     def _read(self) -> dict[str, Any]:
         try:

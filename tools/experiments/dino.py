@@ -24,8 +24,8 @@ from mmlape.analysis import (
     load_backbone,
 )
 from mmlape.analysis.figures import new_plots, save_figure
+from mmlape.atomic import atomic_write
 from mmlape.datasets import DigitImages
-from mmlape.whole_files import write_whole
 
 from .table import markdown_table, replace_table
 
@@ -49,9 +49,9 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
     if options.write_docs:
         docs = clone / 'docs'
         page = docs / 'dino.md'
-        write_whole(docs / 'experiment_dino.json', _one_per_line(records).encode())
+        atomic_write(docs / 'experiment_dino.json', _one_per_line(records).encode())
         text = replace_table(page.read_text(encoding='utf-8'), table)
-        write_whole(page, text.encode())
+        atomic_write(page, text.encode())
         for name in PUBLISHED:
             save_figure(pictures[name], docs / 'images' / f'dino-{name}.png')
     return 0
@@ -99,7 +99,7 @@ def _record(options: argparse.Namespace, config: Path, seed: int) -> dict[str, A
         processor_seconds=round(time.process_time() - start, 1),
         curves=curves,
     )
-    write_whole(path, json.dumps(record).encode())
+    atomic_write(path, json.dumps(record).encode())
     return record
 
 

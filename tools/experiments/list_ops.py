@@ -12,9 +12,9 @@ import torch
 from demo_parts.console import output_to
 from mmengine.config import Config, ConfigDict
 
+from mmlape.atomic import atomic_write
 from mmlape.datasets import build_list_ops
 from mmlape.datasets.list_ops import HEAD
-from mmlape.whole_files import write_whole
 
 from .position import do_left, one_run_per_line, useful_cores
 from .records import Job, Records, Run, settings_of
@@ -62,13 +62,13 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
         'runs': [{key: record[key] for key in KEPT} for record in found if record],
     }
     table = markdown(results)
-    write_whole(options.work_dir / 'results.md', table.encode())
+    atomic_write(options.work_dir / 'results.md', table.encode())
     print(f'\n{table}')
     if options.write_docs:
         page = clone / 'docs/listops.md'
         text = replace_table(page.read_text(encoding='utf-8'), table)
-        write_whole(page, text.encode())
-        write_whole(page.with_name('experiment_list_ops.json'), one_run_per_line(results).encode())
+        atomic_write(page, text.encode())
+        atomic_write(page.with_name('experiment_list_ops.json'), one_run_per_line(results).encode())
     return 0
 
 

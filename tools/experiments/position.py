@@ -13,8 +13,8 @@ import torch
 from demo_parts.console import Console, clock, output_to
 from demo_parts.workers import cores, run_jobs
 
+from mmlape.atomic import atomic_write
 from mmlape.datasets import build_digit_cells
-from mmlape.whole_files import write_whole
 
 from .chance import pixel_counts, without_position
 from .records import Job, Records, Run, settings_of
@@ -63,7 +63,7 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
         'runs': [{key: record[key] for key in KEPT} for record in found if record],
     }
     table = markdown(results)
-    write_whole(options.work_dir / 'results.md', table.encode())
+    atomic_write(options.work_dir / 'results.md', table.encode())
     print(f'\n{table}')
     if options.write_docs:
         write_docs(clone / 'docs', results)
@@ -79,8 +79,8 @@ def write_docs(docs: Path, results: dict[str, Any]) -> None:
     results = {**results, 'runs': kept + results['runs']}
     table = markdown(results)
     text = replace_table(page.read_text(encoding='utf-8'), table)
-    write_whole(page, text.encode())
-    write_whole(figures, one_run_per_line(results).encode())
+    atomic_write(page, text.encode())
+    atomic_write(figures, one_run_per_line(results).encode())
 
 
 def one_run_per_line(results: dict[str, Any]) -> str:

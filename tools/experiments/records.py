@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from demo_parts.state import fingerprint
 
-from mmlape.whole_files import write_whole
+from mmlape.atomic import atomic_write
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Records:
             **measured,
         }
         text = json.dumps(record, indent=2, sort_keys=True) + '\n'
-        write_whole(self.path(run), text.encode())
+        atomic_write(self.path(run), text.encode())
 
 
 def settings_of(config: dict, data: str) -> str:

@@ -15,9 +15,9 @@ from mmengine.config import Config
 
 import mmlape.robustness as robust
 from mmlape.analysis.figures import save_figure
-from mmlape.cli.arguments import find_config
+from mmlape.atomic import atomic_write
 from mmlape.datasets import build_digit_cells, build_digit_scenes
-from mmlape.whole_files import write_whole
+from mmlape.cli.arguments import find_config
 
 from .table import replace_table
 from .training import train
@@ -93,7 +93,7 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> None:
         raise ValueError(f'no run is done in {options.work_dir}')
     for key, figures in found.items():
         print(f'\n{key}\n\n{table_of(figures)}')
-        write_whole(options.work_dir / f'{key}.md', table_of(figures).encode())
+        atomic_write(options.work_dir / f'{key}.md', table_of(figures).encode())
         save_figure(robust.draw(figures), options.work_dir / f'{key}.png')
     if options.write_docs:
         write_docs(clone, found)
@@ -187,8 +187,8 @@ def write_docs(clone: Path, found: Mapping[str, Figures]) -> None:
         text = replace_table(text, table_of(figures), *marks(key))
         save_figure(robust.draw(figures), page.parent / f'images/robustness-{key}.png')
     kept = json.loads(path.read_text(encoding='utf-8')) if path.is_file() else {}
-    write_whole(path, _one_run_per_line({**kept, **found}).encode())
-    write_whole(page, text.encode())
+    atomic_write(path, _one_run_per_line({**kept, **found}).encode())
+    atomic_write(page, text.encode())
 
 
 def _one_run_per_line(found: Mapping[str, Figures]) -> str:

@@ -122,7 +122,7 @@ def main() -> None:
         is_whole_model,
         tensors_of,
     )
-    from mmlape.checkpoints.writing import check_target, write_checkpoint
+    from mmlape.checkpoints.files import check_target, write_checkpoint
 
     check_target(options.out, options.force)
     options.config = find_config(options.config)

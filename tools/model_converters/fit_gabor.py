@@ -75,7 +75,7 @@ def main() -> None:
 
     from mmlape.analysis.gabor import MIN_SIDE
     from mmlape.checkpoints.conversion import tensors_of
-    from mmlape.checkpoints.position_tables import find_tables, replace_table, table_grid
+    from mmlape.checkpoints.matching import find_tables, replace_table, table_grid
     from mmlape.checkpoints.reading import read_checkpoint
 
     state = tensors_of(read_checkpoint(options.checkpoint))

@@ -1,6 +1,6 @@
 """One adapter per foreign checkpoint format: which part of a model it describes, and how its names map to ours.
 
-A new format is a class in a file of its own and a line in :data:`FORMATS`.
+A new format is a class in a module of this package and a line in :data:`FORMATS`.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ FORMATS = Formats(
         'mmlape': 'base.Format',
         'timm': 'vit.Timm',
         'deit': 'vit.DeiT',
-        'transformers': 'transformers.Transformers',
+        'transformers': 'vit.Transformers',
         'lape': 'vit.ReferenceLaPE',
-        'pvt': 'pvt.PublishedPVT',
-        'dtn': 'dtn.PublishedDTN',
-        'swin': 'swin.PublishedSwin',
-        't2t': 't2t.PublishedT2T',
-        'compact': 'compact.PublishedCompact',
-        'ceit': 'ceit.PublishedCeiT',
-        'levit': 'levit.TimmLeViT',
-        'vit_adapter': 'vit_adapter.ReferenceViTAdapter',
-        'mmseg': 'openmmlab.OpenMMLabViT',
-        'mmpretrain': 'openmmlab.OpenMMLabViT',
+        'pvt': 'published.PublishedPVT',
+        'dtn': 'published.PublishedDTN',
+        'swin': 'published.PublishedSwin',
+        't2t': 'published.PublishedT2T',
+        'compact': 'published.PublishedCompact',
+        'ceit': 'published.PublishedCeiT',
+        'levit': 'published.TimmLeViT',
+        'vit_adapter': 'published.ReferenceViTAdapter',
+        'mmseg': 'published.OpenMMLabViT',
+        'mmpretrain': 'published.OpenMMLabViT',
     }
 )

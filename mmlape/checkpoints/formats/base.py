@@ -32,6 +32,7 @@ class Format:
     """Our own names, for our own checkpoints; the base of the others.
 
     Attributes:
+        network: The class that the format describes as a whole. Default any of ours, or the ViT of an adapter.
         renames: Pairs of a regular expression over a foreign name and its replacement, as ``re.sub`` takes them.
         may_leave: Pairs of a regular expression over one of our names, and why an entry of that name that the model has
             no place for may be left out.
@@ -40,6 +41,7 @@ class Format:
         leaves_others: Whether any other entry may be left out; otherwise it shows another network. Default True.
     """
 
+    network: type[nn.Module] | None = None
     renames: Renames = ()
     may_leave: Reasons = (
         (r'\bpos_embed\d*$|\bposition\d?\.embedding\.', 'the model has another position'),
@@ -68,6 +70,12 @@ class Format:
         Raises:
             ValueError: If the format cannot describe ``model``.
         """
+        if self.network is not None:
+            if isinstance(model, self.network):
+                return ''
+            raise ValueError(
+                f'this source describes a {self.network.__name__}, the model is a {type(model).__name__}'
+            )
         plain = not any(name.startswith('vit.') for name in state)
         return 'vit' if isinstance(model, ViTAdapter) and plain else ''
 
@@ -103,16 +111,3 @@ class Format:
         for pattern, replacement in self.renames:
             name = re.sub(pattern, replacement, name)
         return name
-
-
-def need(model: nn.Module, cls: type) -> str:
-    """'' for a model of that class, which is described as a whole.
-
-    Raises:
-        ValueError: If ``model`` is another.
-    """
-    if not isinstance(model, cls):
-        raise ValueError(
-            f'this source describes a {cls.__name__}, the model is a {type(model).__name__}'
-        )
-    return ''

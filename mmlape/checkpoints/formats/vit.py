@@ -1,21 +1,23 @@
-"""Plain Vision Transformers under timm's names: timm's own, DeiT's, and those of the published LaPE code."""
+"""Plain Vision Transformers under timm's names: timm's, DeiT's, the published LaPE code's, and transformers'."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from mmlape.backbones import StagedTransformer, VisionTransformer, ViTAdapter
-from mmlape.layers import SwiGLU
+from mmlape.layers import Mlp, SwiGLU
+from mmlape.layers.basic import ACTIVATIONS, build_activation
 from mmlape.position import AttentionPosition, RotaryPosition
 
-from .base import LAYER_SCALE, Format, Reasons, State, need
-from .levit import TimmLeViT
-from .pvt import TimmPVT
-from .swin import TimmSwin
-from .timm_names import to_our_names
+from ..files import file_in, read_json
+from . import FORMATS
+from .base import LAYER_SCALE, Format, Reasons, State
+from .timm_models import to_our_names
 
 _CLASSIFIER = r'^(head|head_dist|heads|fc_norm|pre_logits|pool)\.'
 # Position tables: of rows and of columns (NaFlex) where it is not one.
@@ -61,15 +63,16 @@ LEFT: Reasons = (
 class PlainViT(Format):
     """A plain ViT: what is left over is known to be dispensable, or it is another network and refused."""
 
+    network: type[nn.Module] = VisionTransformer
     may_leave = LEFT
     must_place = OTHERS
     leaves_others = False
 
     def part(self, model: nn.Module, state: State) -> str:
         """A ViT, or the ViT inside an adapter."""
-        if isinstance(model, ViTAdapter):
+        if self.network is VisionTransformer and isinstance(model, ViTAdapter):
             return 'vit'
-        return need(model, VisionTransformer)
+        return super().part(model, state)
 
     def problems(self, model: nn.Module, state: State) -> list[str]:
         """More layers than the model's, a gated feed-forward network, or no position table."""
@@ -129,11 +132,14 @@ class Timm(PlainViT):
 
     def resolve(self, state: State) -> Format:
         """The adapter of PVTv2, Swin or LeViT for their layouts."""
-        if any(name.startswith('layers.0.blocks.') for name in state):
-            return TimmSwin()
-        if 'stem.conv1.linear.weight' in state:
-            return TimmLeViT()
-        return TimmPVT() if any(name.startswith('stages.') for name in state) else self
+        for source, start in (
+            ('swin', 'layers.0.blocks.'),
+            ('levit', 'stem.conv1.linear.'),
+            ('pvt', 'stages.'),
+        ):
+            if any(name.startswith(start) for name in state):
+                return FORMATS[source].resolve(state)
+        return self
 
     def rename(self, state: State) -> State:
         """Names of the ViT, whatever timm's model calls its parts."""
@@ -196,3 +202,139 @@ def num_layers(state: State) -> int:
     """Number of layers in a state dict with timm's names."""
     layers = (re.match(r'blocks\.(\d+)\.', name) for name in state)
     return max((int(found[1]) + 1 for found in layers if found), default=0)
+
+
+_Pairs = tuple[tuple[str, str], ...]
+# What a network's names begin with where it is a part of another: a classifier, or both towers of CLIP.
+_AROUND = re.compile(
+    r'^(?:(?:vit|deit|dinov2|dinov2_with_registers|beit|clip|siglip|model|vision_model)\.)+'
+)
+_LAYER = re.compile(r'^(?:encoder\.)?layers?\.(\d+)\.(.+)$')
+_OUTSIDE: _Pairs = (
+    (r'^embeddings\.(cls_token|mask_token|register_tokens)$', r'\1'),
+    (r'^embeddings\.class_embedding$', 'cls_token'),
+    (r'^embeddings\.distillation_token$', 'dist_token'),
+    (r'^embeddings\.(?:position_embeddings|position_embedding\.weight)$', 'pos_embed'),
+    (r'^embeddings\.patch_embeddings?\.(?:projection\.)?(weight|bias)$', r'patch_embed.proj.\1'),
+    (r'^(?:layernorm|post_layernorm|norm)\.', 'norm.'),
+    (r'^pre_layr?norm\.', 'norm_pre.'),  # CLIP misspells it
+    (r'^head\.probe$', 'attn_pool.latent'),
+    (r'^head\.attention\.out_proj\.', 'attn_pool.proj.'),
+    (r'^head\.layernorm\.', 'attn_pool.norm.'),
+    (r'^head\.(attention|mlp)\.', r'attn_pool.\1.'),
+    (r'^(?:encoder\.relative_position_bias|shared_position_bias)\.', 'rel_pos_bias.'),
+)
+_INSIDE: _Pairs = (
+    (r'^attention\.attention\.', 'attention.'),
+    (r'^(?:attention|self_attn)\.([qkv])(?:uery|ey|alue|_proj)\.', r'attn.\1_proj.'),
+    (r'^(?:attention\.output\.dense|attention\.o_proj|self_attn\.out_proj)\.', 'attn.proj.'),
+    (r'^(?:attention\.)?relative_position_bias\.', 'attn.'),
+    (r'^(?:layernorm_before|layer_norm1)\.', 'norm1.'),
+    (r'^(?:layernorm_after|layer_norm2)\.', 'norm2.'),
+    (r'^intermediate\.dense\.', 'mlp.fc1.'),
+    (r'^(?:output\.dense|mlp\.down_proj)\.', 'mlp.fc2.'),
+    (r'^mlp\.weights_in\.', 'mlp.w12.'),
+    (r'^mlp\.weights_out\.', 'mlp.w3.'),
+    (r'^mlp\.gate_proj\.', 'mlp.fc1_g.'),
+    (r'^(?:layer_scale([12])\.lambda1|lambda_([12]))$', r'gamma_\1\2'),
+)
+
+
+class Transformers(PlainViT):
+    """ViT (MAE's too), DeiT, DINOv2 with and without registers, DINOv3, BEiT, and the images' side of CLIP and SigLIP:
+    the files of ``transformers``, in its older and newer names, with or without what is around the network."""
+
+    may_leave = (
+        *LEFT,
+        (r'^(classifier|cls_classifier|distillation_classifier|pooler)\.', 'of the classifier'),
+        (r'^(text_model|text_projection|visual_projection)\.|^logit_(scale|bias)$', 'of the comparison with texts'),
+        (r'^(decoder|lm_head)\.', 'of the pre-training'),
+        (r'\bposition_ids$|\brelative_position_index$', 'computed, not learned'),
+    )  # fmt: skip
+
+    def check_beside(self, checkpoint: Path, model: nn.Module | None) -> None:
+        """Heads, activation and rotary position, by ``config.json``."""
+        check_config(checkpoint, model)
+
+    def rename(self, state: State) -> State:
+        """Names of the ViT.
+
+        Raises:
+            ValueError: If two entries have one name there.
+        """
+        return super().rename(to_our_names(to_timm_names(state)))
+
+
+def to_timm_names(state: State) -> State:
+    """A state dict of ``transformers`` under timm's names; what is not in a ViT keeps its own.
+
+    Raises:
+        ValueError: If two entries have one name there: the file holds two networks.
+    """
+    gated = any('.mlp.gate_proj.' in name for name in state)
+    inside = (*_INSIDE, (r'^mlp\.up_proj\.', 'mlp.fc1_x.' if gated else 'mlp.fc1.'))
+    renamed: State = {}
+    for theirs, tensor in state.items():
+        name = _AROUND.sub('', theirs)
+        layer = _LAYER.match(name)
+        if layer:
+            name = f'blocks.{layer[1]}.{_apply(inside, layer[2])}'
+        else:
+            name = _apply(_OUTSIDE, name)
+        if name in renamed:
+            raise ValueError(f'the source holds {name!r} twice, once as {theirs!r}: two networks?')
+        # CLIP and SigLIP store rows without a batch.
+        rows = name in ('cls_token', 'pos_embed') and tensor.ndim < 3
+        renamed[name] = tensor.reshape(1, -1, tensor.shape[-1]) if rows else tensor
+    for kind in ('weight', 'bias'):
+        joined = renamed.pop(f'attn_pool.attention.in_proj_{kind}', None)
+        if joined is not None:  # of queries, and of keys and values
+            parts = joined.tensor_split([len(joined) // 3])
+            renamed.update({f'attn_pool.{q}.{kind}': part for q, part in zip(('q', 'kv'), parts)})
+    return renamed
+
+
+def _apply(renames: _Pairs, name: str) -> str:
+    for pattern, replacement in renames:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+_ACTIVATIONS = {'gelu_pytorch_tanh': 'gelu_tanh', 'gelu_new': 'gelu_tanh', 'swish': 'silu'}
+
+
+def check_config(checkpoint: Path, model: nn.Module | None) -> None:
+    """Compare heads, activation and rotary position of a network with the ``config.json`` beside its weights.
+
+    What the file does not name, or is not there at all, is not compared.
+
+    Args:
+        checkpoint: The checkpoint: a file, an index or a folder.
+        model: The backbone that it is for; None, or no ViT: not compared.
+
+    Raises:
+        ValueError: If the model has another.
+    """
+    path = file_in(checkpoint).with_name('config.json')
+    vit = model.vit if isinstance(model, ViTAdapter) else model
+    if not isinstance(vit, VisionTransformer) or not path.is_file():
+        return
+    config = read_json(path, 'config of a model')
+    config = config.get('vision_config', config)
+    if not isinstance(config, dict):
+        return
+    ours: dict[str, Any] = {'num_attention_heads': vit.arch['num_heads']}
+    theirs = {
+        name: config.get(name) for name in ('num_attention_heads', 'hidden_act', 'rope_theta')
+    }
+    act, mlp = str(theirs['hidden_act']), vit.blocks[0].mlp
+    theirs['hidden_act'] = _ACTIVATIONS.get(act, act)
+    if isinstance(mlp, Mlp) and theirs['hidden_act'] in ACTIVATIONS:
+        own = (name for name in ACTIVATIONS if repr(build_activation(name)) == repr(mlp.act))
+        ours['hidden_act'] = next(own, repr(mlp.act))
+    rotary = _rotary(vit)
+    if rotary is not None:
+        ours['rope_theta'] = rotary.temperature
+    for option, value in ours.items():
+        if theirs[option] not in (None, value):
+            raise ValueError(f'{str(path)!r} says {option}={theirs[option]}, the model has {value}')

@@ -1,7 +1,8 @@
-"""Files that are there whole or not at all, with a digest beside them.
+"""Atomic writes: a file has its old or its new content, with a digest beside it.
 
-A name is given to a file only when all of it is on the disk: it is written beside as a draft, read back, and renamed.
-So a process that is killed, and a disk that is full, leave what was there before, and at most a draft.
+A file gets its name only when all of it is on the disk: it is written beside its place as a draft, synced and renamed.
+A process that is killed, or a full disk, leaves what was there before, and at most a draft. Importing this registers
+the backend by which MMEngine writes in the same way.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ['digest_of', 'remove_leftovers', 'sha256_of', 'write_whole']
+from mmengine.fileio import LocalBackend, register_backend
 
+__all__ = ['BACKEND', 'AtomicBackend', 'atomic_write', 'digest_of', 'remove_leftovers', 'sha256_of']
+
+BACKEND = 'mmlape_whole_files'
 _DRAFT, _DIGEST = '.mmlape-draft', '.sha256'
 _CHUNK = 2**22
 
@@ -32,7 +36,7 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def write_whole(path: Path, data: bytes, digest: bool = False) -> None:
+def atomic_write(path: Path, data: bytes, digest: bool = False) -> None:
     """Write ``path`` so that there is always its old or its new content, also if the machine stops meanwhile.
 
     Args:
@@ -71,6 +75,25 @@ def remove_leftovers(folder: Path) -> list[str]:
     for path in lost:
         path.unlink(missing_ok=True)
     return [path.name for path in lost]
+
+
+class AtomicBackend(LocalBackend):
+    """MMEngine's backend of local files (``backend_args=dict(backend='mmlape_whole_files')``) with atomic writes.
+
+    ``put`` leaves ``NAME.sha256`` beside the file, as ``sha256sum`` writes and checks it; ``remove`` takes it away.
+    """
+
+    def put(self, obj, filepath) -> None:
+        """Write bytes as in :func:`atomic_write`, with a digest."""
+        atomic_write(Path(filepath), bytes(obj), digest=True)
+
+    def remove(self, filepath) -> None:
+        """Remove a file and its digest."""
+        super().remove(filepath)
+        digest_of(Path(filepath)).unlink(missing_ok=True)
+
+
+register_backend(BACKEND, AtomicBackend, force=True)
 
 
 def _draft(path: Path, data: bytes) -> Path:

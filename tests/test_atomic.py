@@ -7,9 +7,9 @@ import subprocess
 import pytest
 from mmengine.fileio import get_file_backend
 
-from mmlape import whole_files
-from mmlape.checkpoints.integrity import fault_of
-from mmlape.whole_files import remove_leftovers, write_whole
+from mmlape import atomic
+from mmlape.atomic import atomic_write, remove_leftovers
+from mmlape.checkpoints.files import fault_of
 
 
 def names(folder):
@@ -32,7 +32,7 @@ def test_a_file_and_its_digest(tmp_path):
 
 def test_a_digest_that_does_not_fit(tmp_path):
     path = tmp_path / 'a.pth'
-    write_whole(path, b'content', digest=True)
+    atomic_write(path, b'content', digest=True)
     path.write_bytes(b'Content')
     assert 'is damaged' in fault_of(path)
     for text in ('', '\n', 'none'):
@@ -47,7 +47,7 @@ CALLS = ('draft', 'digest draft', 'replace', 'sync', 'second replace')
 def test_stopped_at_any_point(tmp_path, monkeypatch, failing):
     """Old or new, no draft, and never a digest that does not fit."""
     path = tmp_path / 'a.pth'
-    write_whole(path, b'old', digest=True)
+    atomic_write(path, b'old', digest=True)
     calls = iter(range(10))
 
     def counted(original):
@@ -58,26 +58,26 @@ def test_stopped_at_any_point(tmp_path, monkeypatch, failing):
 
         return call
 
-    monkeypatch.setattr(whole_files, '_draft', counted(whole_files._draft))
-    monkeypatch.setattr(whole_files.os, 'replace', counted(os.replace))
-    monkeypatch.setattr(whole_files, '_sync_folder', counted(whole_files._sync_folder))
+    monkeypatch.setattr(atomic, '_draft', counted(atomic._draft))
+    monkeypatch.setattr(atomic.os, 'replace', counted(os.replace))
+    monkeypatch.setattr(atomic, '_sync_folder', counted(atomic._sync_folder))
     with pytest.raises(OSError, match='No space'):
-        write_whole(path, b'new', digest=True)
+        atomic_write(path, b'new', digest=True)
     assert path.read_bytes() == (b'old' if failing < 3 else b'new')
     assert fault_of(path) is None
     assert set(names(tmp_path)) <= {'a.pth', 'a.pth.sha256'}
 
 
 def test_what_is_not_read_back_is_not_published(tmp_path, monkeypatch):
-    write_whole(tmp_path / 'a.pth', b'old', digest=True)
-    draft = whole_files._draft
+    atomic_write(tmp_path / 'a.pth', b'old', digest=True)
+    draft = atomic._draft
 
     def bad(path, data):
         return draft(path, data[:-1] if path.name == 'a.pth' else data)
 
-    monkeypatch.setattr(whole_files, '_draft', bad)
+    monkeypatch.setattr(atomic, '_draft', bad)
     with pytest.raises(OSError, match='not read back') as error:
-        write_whole(tmp_path / 'a.pth', b'new', digest=True)
+        atomic_write(tmp_path / 'a.pth', b'new', digest=True)
     assert error.value.errno == errno.EIO
     assert (tmp_path / 'a.pth').read_bytes() == b'old' and fault_of(tmp_path / 'a.pth') is None
 

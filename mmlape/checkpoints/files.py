@@ -1,0 +1,255 @@
+"""Checkpoint files: where they are (folders, shards, downloads), whether they are intact, and how they are written."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+from urllib.parse import urlparse
+
+import torch
+from mmengine.dist import barrier, is_main_process
+from safetensors.torch import save
+from torch import Tensor
+
+from mmlape.atomic import atomic_write, digest_of, sha256_of
+
+from .report import CheckpointError, DownloadError, MissingCheckpointError
+
+SAFETENSORS = '.safetensors'
+_INDEX = '.index.json'
+# Of a folder, the first that is there is read: those that can run nothing come first.
+NAMES = (
+    'model.safetensors', f'model.safetensors{_INDEX}', 'pytorch_model.bin', f'pytorch_model.bin{_INDEX}'
+)  # fmt: skip
+_MOST_BYTES_OF_JSON = 2**26
+# torch stores its records uncompressed; compressed ones may be a bomb.
+_MOST_UNPACKED = 4
+
+
+def is_index(path: Path) -> bool:
+    """Whether a file is the index of a sharded checkpoint, by its name."""
+    return path.name.endswith(_INDEX)
+
+
+def file_in(path: Path) -> Path:
+    """The checkpoint file, or the index, in a folder; ``path`` itself where it is no folder.
+
+    Raises:
+        CheckpointError: If the folder has neither.
+    """
+    if not path.is_dir():
+        return path
+    found = next((path / name for name in NAMES if (path / name).is_file()), None)
+    if found is None:
+        raise CheckpointError(
+            f'{str(path)!r} is a folder, not a checkpoint file, and holds none of {", ".join(NAMES)}'
+        )
+    return found
+
+
+def shards_of(index: Path) -> dict[Path, set[str]]:
+    """The files that an index names, all of them in its folder, and the entries of each.
+
+    Raises:
+        CheckpointError: If it is no index, or names a file elsewhere.
+        MissingCheckpointError: If a file is not there.
+    """
+    places = read_json(index, 'index').get('weight_map')
+    if not isinstance(places, dict) or not places:
+        raise CheckpointError(f'{str(index)!r} is no index: it has no weight_map with file names')
+    shards: dict[Path, set[str]] = {}
+    for entry, name in places.items():
+        if not isinstance(name, str) or not _is_plain(name):
+            raise CheckpointError(
+                f'{str(index)!r} names {name!r} for {entry!r}, which is no file beside it'
+            )
+        shards.setdefault(index.parent / name, set()).add(entry)
+    missing = [path.name for path in shards if not path.is_file()]
+    if missing:
+        raise MissingCheckpointError(
+            f'{str(index)!r} names {len(shards)} files, of which {len(missing)} are not there: {", ".join(missing)}'
+        )
+    return shards
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a name is a file name without a path on any system, and not of one more index."""
+    plain = PurePosixPath(name).name == name == PureWindowsPath(name).name
+    return plain and name not in ('', '..') and not name.endswith(_INDEX)
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """The content of a small JSON file, an object.
+
+    Raises:
+        CheckpointError: If it is none, and so is not ``what`` it should be.
+    """
+    try:
+        if path.stat().st_size > _MOST_BYTES_OF_JSON:
+            raise ValueError(f'larger than {_MOST_BYTES_OF_JSON} bytes')
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f'{str(path)!r} is no {what}: {error}') from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f'{str(path)!r} is no {what}: it holds a {type(content).__name__}')
+    return content
+
+
+@contextlib.contextmanager
+def main_process_first() -> Iterator[None]:
+    """Run the block in the main process before the others, which then find what it has downloaded."""
+    if not is_main_process():
+        barrier()
+    try:
+        yield
+    finally:
+        if is_main_process():
+            barrier()
+
+
+def download_path(address: str) -> Path:
+    """Where the file behind an address is cached: in ``torch.hub``'s folder, in a folder for this address alone.
+
+    Raises:
+        CheckpointError: A ``ValueError``, if the address names no file.
+    """
+    parts = urlparse(address)
+    name = PurePosixPath(parts.path).name
+    if not name:
+        raise CheckpointError(f'the address {address!r} names no file')
+    digest = hashlib.sha256(address.encode()).hexdigest()[:12]
+    return Path(torch.hub.get_dir(), 'checkpoints', f'{parts.hostname or "file"}-{digest}', name)
+
+
+def download_checkpoint(address: str) -> Path:
+    """The file behind an http(s) address, downloaded unless it is in the cache (see :func:`download_path`).
+
+    Raises:
+        CheckpointError: A ``ValueError``, if the address names no file.
+        DownloadError: A ``ConnectionError``, if it cannot be downloaded.
+    """
+    path = download_path(address)
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(address, str(path), progress=False)
+        except OSError as error:
+            raise DownloadError(
+                f'{address} cannot be downloaded: {error}. Without a network, copy the file to {path}'
+            ) from None
+    return path
+
+
+def start_of(path: Path) -> bytes:
+    """The first bytes of a file."""
+    with path.open('rb') as file:
+        return file.read(512)
+
+
+def format_of(start: bytes) -> str | None:
+    """The format of torch that a file is in, by its first bytes: ``'zip'``, ``'pickle'``, ``'tar'`` or None."""
+    if start.startswith(b'PK'):
+        return 'zip'
+    if start.startswith(b'\x80'):
+        return 'pickle'
+    return 'tar' if start[257:262] == b'ustar' else None
+
+
+def fault_of(path: Path) -> str | None:
+    """What is wrong with a checkpoint file: ``'is damaged (in data/3)'``, ...; None for nothing.
+
+    Checked are its end, its digest, where there is one, and the checksums inside, which torch does not compare.
+    """
+    archive = start_of(path).startswith(b'PK')
+    with contextlib.suppress(zipfile.BadZipFile):  # its end is there, and damaged
+        if archive and not zipfile.is_zipfile(path):
+            return f'is not complete: it is cut off after {path.stat().st_size} bytes'
+    return _digest_fault(path) or (_archive_fault(path) if archive else None)
+
+
+def _digest_fault(path: Path) -> str | None:
+    """By ``<path>.sha256`` beside the file, or beside what it is a link to."""
+    for place in dict.fromkeys((path, path.resolve())):
+        sidecar = digest_of(place)
+        if sidecar.is_file():
+            break
+    else:
+        return None
+    # So long is a line at most: what is beside a file need not be a digest.
+    with sidecar.open(encoding='utf-8', errors='replace') as file:
+        expected = re.match(r'\\?([0-9a-fA-F]{64})\b', file.readline(65536))
+    if expected is None:
+        return f'has a digest ({sidecar.name}) that is none such as sha256sum writes'
+    found, wanted = sha256_of(place), expected[1].lower()
+    if found == wanted:
+        return None
+    return f'is damaged (sha256 {found[:12]}..., recorded {wanted[:12]}...) or was replaced'
+
+
+def _archive_fault(path: Path) -> str | None:
+    """By the checksums of its records."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(record.file_size for record in archive.infolist())
+            if unpacked > _MOST_UNPACKED * path.stat().st_size + 2**20:
+                return f'would unpack to {unpacked / 2**20:.0f} MiB, which no checkpoint does'
+            broken, names = archive.testzip(), archive.namelist()
+    except Exception as error:  # a damaged archive makes zipfile stumble in many ways
+        return f'is damaged: {error}'
+    if not any(name.endswith('data.pkl') for name in names):
+        return "is an archive, but none of torch's"
+    return None if broken is None else f'is damaged (in {broken}): copy it again'
+
+
+def check_target(path: str | Path, overwrite: bool = False) -> Path:
+    """Return the path of a checkpoint to write.
+
+    Raises:
+        ValueError: If its suffix is neither ``.pth`` nor ``.safetensors``, or it exists and may not be overwritten.
+    """
+    path = Path(path).expanduser()
+    if path.suffix not in ('.pth', SAFETENSORS):
+        raise ValueError(f'a checkpoint to write ends in .pth or {SAFETENSORS}, got {str(path)!r}')
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise ValueError(f'{str(path)!r} exists already')
+    return path
+
+
+def write_checkpoint(
+    path: str | Path,
+    state: Mapping[str, Tensor],
+    meta: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write a state dict atomically, with its digest in ``<path>.sha256``.
+
+    Args:
+        path: ``.pth``: ``{'meta': ..., 'state_dict': ...}``, as MMEngine reads it; ``.safetensors``: the tensors, with
+            those values of ``meta`` that are strings. Its folder is made.
+        state: Names to tensors.
+        meta: What is said of them. Default nothing.
+        overwrite: Replace an existing file. Default False.
+
+    Raises:
+        ValueError: See :func:`check_target`.
+    """
+    path = check_target(path, overwrite)
+    meta = dict(meta or {})
+    # Copies: a view would be saved with all that it is a view of.
+    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in state.items()}
+    if path.suffix == SAFETENSORS:
+        strings = {name: text for name, text in meta.items() if isinstance(text, str)}
+        content = save(tensors, {'format': 'pt', **strings})
+    else:
+        buffer = io.BytesIO()
+        torch.save(dict(meta=meta, state_dict=tensors), buffer)
+        content = buffer.getvalue()
+    atomic_write(path, content, digest=True)
+    return path
