@@ -16,8 +16,8 @@ from mmengine.config import Config
 import mmlape.robustness as robust
 from mmlape.analysis.figures import save_figure
 from mmlape.atomic import atomic_write
-from mmlape.datasets import build_digit_cells, build_digit_scenes
 from mmlape.cli.arguments import find_config
+from mmlape.datasets import build_digit_cells, build_digit_scenes
 
 from .table import replace_table
 from .training import train
