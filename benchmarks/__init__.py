@@ -1,1 +1,1 @@
-"""Measurements; each program says how it is run."""
+"""Benchmarks; the docstring of each module has its command."""

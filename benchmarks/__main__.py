@@ -1,10 +1,10 @@
-"""Our networks and norms beside upstream's, timm's and published maths: on the same weights, in one process, in turns.
+"""Compare our networks and norms with upstream's, timm's and published maths: same weights, one process, in turns.
 
     python -m benchmarks [--only pvt] [--repeats 7] [--threads 1] [--clock processor]
 
-Outputs must agree to 1e-4 of their size before a time counts. Printed is a table: their median and ours, their time by
-ours (above 1, ours is faster; of a norm, the multiple of LayerNorm's), and what we keep for the backward pass by what
-they keep. The cases are in ``benchmarks/cases.py``; a record with quartiles goes to ``benchmarks/records``.
+Times count only if outputs agree to 1e-4 of their size. Prints a table: their median and ours, the ratio of their time
+to ours (above 1, ours is faster; for a norm, the multiple of LayerNorm's), and the ratio of our memory saved for
+backward to theirs. The cases are in ``benchmarks/cases.py``; a record with quartiles goes to ``benchmarks/records``.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def parse_arguments() -> argparse.Namespace:
     summary, usage = __doc__.splitlines()[0], __doc__.split('\n\n')[2]
     parser = argparse.ArgumentParser('python -m benchmarks', None, summary, usage)
     parser.add_argument('--only', default='', metavar='SUBSTRING', help='cases with it in the name')
-    parser.add_argument('--repeats', type=int, default=5, help='turns that count (default: 5)')
+    parser.add_argument('--repeats', type=int, default=5, help='measured turns (default: 5)')
     parser.add_argument('--threads', type=int, default=1, help='of both sides (default: 1)')
     parser.add_argument(
         '--clock', choices=CLOCKS, default='wall',
-        help="'processor' leaves out what other processes took, for a machine that is not idle",
+        help="'processor' excludes the time of other processes, for a machine that is not idle",
     )  # fmt: skip
     parser.add_argument(
         '--out', type=Path, default=RECORD, help='the record (default: %(default)s)'
@@ -66,19 +66,19 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def row(name: str, other: str, found: dict) -> str:
-    """A line of the table: ours beside another."""
+    """A line of the table: ours and another."""
     kept = found['saved_bytes']
     cells = [f'{name}, {found["size"]}', other, *(cell(found[label], other) for label in TIMES)]
     return f'| {" | ".join([*cells, f"{kept[OURS] / kept[other]:.2f}x"])} |'
 
 
 def rows(name: str, found: dict) -> list[str]:
-    """A line for each that ours is compared with."""
+    """A line for each model that ours is compared with."""
     return [row(name, other, found) for other in found['forward'] if other != OURS]
 
 
 def cell(times: dict, other: str) -> str:
-    """Their time, ours, and the ratio: how many times faster ours is, or as how many LayerNorms it counts."""
+    """Their time, ours, and the ratio: the speed-up of ours, or its cost in LayerNorms."""
     theirs, ours = (f'{times[key]["median_ms"]:.3g}' for key in (other, OURS))
     ratio = times[other]['ratio'] / times[OURS]['ratio']
     said = f'{1 / ratio:.1f} LayerNorms' if other == 'LayerNorm' else f'**{ratio:.2f}x**'
@@ -86,7 +86,7 @@ def cell(times: dict, other: str) -> str:
 
 
 def quieten() -> None:
-    """What upstream's classes log and warn of while they are built."""
+    """Silence logs and warnings of upstream's classes while they are built."""
     logging.disable(logging.WARNING)
     warnings.simplefilter('ignore')
 

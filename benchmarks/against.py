@@ -1,10 +1,10 @@
-"""Every backbone of this clone against another revision of it: times, parameters, FLOPs, memory, and the import.
+"""Compare every backbone of this clone with another revision: times, parameters, FLOPs, memory, and the import.
 
     python -m benchmarks.against REVISION [--only vit] [--repeats 9] [--quick] [--limit 2]
 
-REVISION is one of git, or a folder with another copy of this project. Each side has a process of its own; both live at
-the same time, on one thread each, and work in turns, so that what else the machine does hits both alike. Ends with exit
-code 1 where this clone is slower or larger than REVISION by more than ``--limit`` percent.
+REVISION is a git revision, or a folder with another copy of this project. Each side has its own process with one
+thread; both work in turns, so that other load affects both equally. Exits with 1 if this clone is slower or larger than
+REVISION by more than ``--limit`` percent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SIZES = {
     'flops': (1e9, 'GFLOPs'),
     'saved_bytes': (1e6, 'MB for backward'),
 }
-TURN_MS = 50  # a turn repeats what takes less
+TURN_MS = 50  # a turn repeats shorter calls
 IMPORT_CODE = """
 import sys, time
 clock = time.process_time if sys.argv[1] == 'processor' else time.perf_counter
@@ -105,7 +105,7 @@ def main() -> int:
     options = parse_arguments()
     torch.set_num_threads(
         1
-    )  # nothing is computed here; the record says how many threads the workers have
+    )  # nothing is computed here; the record has the number of threads of the workers
     warm_up, repeats = (1, 3) if options.quick else (2, options.repeats)
     ask = partial(compare_case, clock=options.clock, repeats=repeats, warm_up=warm_up)
     with ExitStack() as stack:
@@ -137,12 +137,12 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser('python -m benchmarks.against', None, summary, usage)
     parser.add_argument('revision', metavar='REVISION', help='a revision of git, or a folder')
     parser.add_argument('--only', default='', metavar='SUBSTRING', help='cases with it in the name')
-    parser.add_argument('--repeats', type=int, default=9, help='turns that count (default: 9)')
+    parser.add_argument('--repeats', type=int, default=9, help='measured turns (default: 9)')
     parser.add_argument('--quick', action='store_true', help='3 turns, one import')
-    parser.add_argument('--limit', type=float, default=2, help='percent that may be lost')
+    parser.add_argument('--limit', type=float, default=2, help='accepted loss in percent')
     parser.add_argument(
         '--clock', choices=('wall', 'processor'), default='wall',
-        help="'processor' leaves out what other processes took, for a machine that is not idle",
+        help="'processor' excludes the time of other processes, for a machine that is not idle",
     )  # fmt: skip
     parser.add_argument('--out', type=Path, default=CLONE / 'benchmarks/records/against.json')
     options = parser.parse_args()
@@ -160,7 +160,7 @@ def parse_arguments() -> argparse.Namespace:
 
 @contextmanager
 def copy_of(revision: str) -> Iterator[Path]:
-    """The folder, or one with the package as it was in a revision, which is removed again."""
+    """The folder, or a temporary one with the package of a revision."""
     folder = Path(revision)
     if folder.is_dir():
         if not (folder / 'mmlape' / '__init__.py').is_file():
@@ -179,13 +179,13 @@ def copy_of(revision: str) -> Iterator[Path]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Variables of a process that imports the ``mmlape`` of ``folder``, and computes on one thread."""
+    """Environment of a process that imports the ``mmlape`` of ``folder`` and uses one thread."""
     paths = [str(folder), *filter(None, [os.environ.get('PYTHONPATH')])]
     return {**os.environ, 'PYTHONPATH': os.pathsep.join(paths), 'OMP_NUM_THREADS': '1'}
 
 
 class Side:
-    """A worker process; it does nothing while it is not asked."""
+    """A worker process, idle between requests."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder
@@ -207,7 +207,7 @@ class Side:
         self.process.stdout.close()
 
     def ask(self, what: str, **arguments: Any) -> Any:
-        """The answer; RuntimeError with the reason if there is none."""
+        """The answer; raises RuntimeError with the reason on failure."""
         try:
             self.process.stdin.write(json.dumps(dict(ask=what, **arguments)) + '\n')
             self.process.stdin.flush()
@@ -237,7 +237,7 @@ def compare_case(
     repeats: int,
     warm_up: int,
 ) -> dict[str, Any]:
-    """Everything about one backbone on both sides, or the reason why one of them does not have it."""
+    """All measurements of one backbone on both sides, or the reason why one side does not support it."""
     case = dict(size=[size, size], batch=batch)
     try:
         built = {name: side.ask('build', config=config, **case) for name, side in sides.items()}
@@ -261,7 +261,7 @@ def compare_case(
 
 
 def compare_imports(folders: dict[str, Path], repeats: int, clock: str) -> dict[str, Any]:
-    """``import mmlape`` with all that it imports, in fresh processes."""
+    """Time ``import mmlape`` in fresh processes."""
 
     def milliseconds(folder: Path) -> float:
         done = subprocess.run(
@@ -278,7 +278,7 @@ def compare_imports(folders: dict[str, Path], repeats: int, clock: str) -> dict[
 
 
 def ratio_of(both: dict[str, Any]) -> float | None:
-    """Of what was measured on both sides: now by before, None where one of them is not known."""
+    """Ratio of now to before, None if one of them is unknown."""
     return both[NOW]['ratio'] if isinstance(both[NOW], dict) else both['ratio']
 
 
@@ -289,7 +289,7 @@ def table(found: dict[str, dict]) -> str:
 
 
 def cells(case: dict[str, Any]) -> str:
-    """What was found of one case."""
+    """The cells of one case."""
     if 'error' in case:
         return case['error']
     parts = []
@@ -308,7 +308,7 @@ def cells(case: dict[str, Any]) -> str:
 
 
 def report(found: dict[str, dict], limit: float) -> int:
-    """Say what is over the limit or could not be compared; the exit code."""
+    """Print cases over the limit or without a comparison; return the exit code."""
     faults = [f'{name}: {case["error"]}' for name, case in found.items() if 'error' in case]
     for name, case in found.items():
         for what in filter(case.__contains__, (*TIMES, *SIZES)):

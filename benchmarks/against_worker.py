@@ -1,4 +1,4 @@
-"""One side of against.py: a process with one ``mmlape``. A request is a line of JSON, and so is the answer."""
+"""One side of against.py: a process with one ``mmlape``. Requests and answers are lines of JSON."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from mmlape.registry import MODELS
 
 
 class Side:
-    """What can be asked for: the methods by their names."""
+    """The requests, by the names of the methods."""
 
     def __init__(self) -> None:
         self.device = 'cuda' if torch.cuda.is_available() else 'cpu'
         self.model = self.image = None
 
     def about(self) -> dict:
-        """Which ``mmlape`` this is, on which packages."""
+        """The imported ``mmlape`` and package versions."""
         return dict(
             folder=str(Path(mmlape.__file__).resolve().parents[1]),
             versions=versions(),
         )
 
     def build(self, config: dict, size: list[int], batch: int) -> dict:
-        """Take another backbone, in place of the one before."""
+        """Replace the current backbone by another."""
         self.model = None
         torch.manual_seed(0)
         self.model = MODELS.build(config).to(self.device)
@@ -45,7 +45,7 @@ class Side:
         )
 
     def flops(self, config: dict, size: list[int]) -> int | None:
-        """Of one image; None where the counter cannot follow."""
+        """FLOPs of one image; None if the counter fails."""
         try:
             from mmlape.analysis import count_flops
 
@@ -64,7 +64,7 @@ class Side:
             return mean_time(lambda: self.model(self.image), clock, number)
 
     def train_step(self, clock: str, number: int) -> float:
-        """Milliseconds of forward and backward; the optimizer's step depends on the number of parameters alone."""
+        """Milliseconds of forward and backward; the optimizer's step depends only on the number of parameters."""
         self.model.train()
 
         def step() -> None:
@@ -87,7 +87,7 @@ def mean_time(call: Callable[[], object], clock: str, number: int) -> float:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), 'w')
-    os.dup2(2, 1)  # what libraries print must not come between the answers
+    os.dup2(2, 1)  # output of libraries must not mix with the answers
     torch.set_num_threads(1)
     keep_freed_memory()
     side = Side()

@@ -1,4 +1,4 @@
-"""What ``python -m benchmarks`` compares: our parts beside upstream's own classes, timm's, or published maths.
+"""Cases of ``python -m benchmarks``: our parts and upstream's own classes, timm's, or published maths.
 
 All have the same weights. A new comparison is a function and a line in ``CASES``.
 """
@@ -30,14 +30,14 @@ ADAPTED = dict(arch='deit-tiny', with_cls_token=False, final_norm=False, layer_s
 
 @dataclass
 class Case:
-    """Ways to do the same thing.
+    """Implementations of the same computation.
 
     Attributes:
-        models: By name. The first is what the others are compared with; ``'ours'`` is among them.
-        inputs: What a model is called with; the first is the tensor that needs a gradient where ``input_grad`` says so.
-        alike: Names of those whose outputs must be ours before a time counts.
+        models: By name; includes ``'ours'``. The others are compared with the first.
+        inputs: Arguments of a model; the first needs a gradient if ``input_grad``.
+        alike: Names of models whose outputs must equal ours.
         input_grad: Whether training needs the gradient of the input, as a layer does and a network does not.
-        size: What to print of the inputs.
+        size: Printed description of the inputs.
     """
 
     models: dict[str, nn.Module]
@@ -99,7 +99,7 @@ def swin_tiny(side: int, batch: int = 1) -> Case:
         'swin_tiny_patch4_window7_224', img_size=side, features_only=True, drop_path_rate=0.0
     )
     models = {'MMDetection': theirs, 'timm': of_timm, OURS: ours}
-    # timm's maps come without norms: the same work but for four of them
+    # timm's maps come without the four norms
     return of_images(models, (side, side), batch, alike=['MMDetection'])
 
 
@@ -107,7 +107,7 @@ def dtn(side: int, channels: int, heads: int, pool: int, batch: int, width: int 
     """DTN as a multiple of LayerNorm, and the published maths where their map fits into memory."""
     grid = (side, width or side)
     models: dict[str, nn.Module] = {'LayerNorm': LN(channels)}
-    # Positions as published training starts with: with those of equation 7, plain products meet subnormal numbers.
+    # Positions as in published training: with equation 7, plain products hit subnormal numbers.
     ours = DTN(channels, heads, pool=pool, position_init='random')
     if side == grid[1] and side // pool < 32:
         published = DenseDTN(channels, heads, side, pool)
@@ -133,7 +133,7 @@ def of_images(
 
 
 def randomised(model: nn.Module) -> nn.Module:
-    """Parameters of which none is 0, so that nothing is the same by chance."""
+    """Randomise all parameters, so that outputs are not equal by chance."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -1,11 +1,10 @@
-"""DTN against the published maths with its T x T map: forward, forward + backward, bytes kept for the backward pass.
+"""DTN against the published maths with its T x T map: forward, forward + backward, bytes saved for backward.
 
 python benchmarks/dtn_operator.py [--repeats 15] [--eager] [--out benchmarks/records/dtn_operator_cpu.json]
 
 Candidates: the map built for every image, as published; the map built once for the batch; ``mmlape.DTN``; and that
-under ``torch.compile``, which ``--eager`` leaves out. LayerNorm is timed with them for scale. On further grids ours and
-LayerNorm are timed alone. Processor time leaves out what other processes on the machine took; with one thread on an
-idle machine it is the time.
+under ``torch.compile`` (not with ``--eager``). LayerNorm is timed for scale. On further grids only ours and LayerNorm
+are timed. Processor time excludes other processes; with one thread on an idle machine it equals wall-clock time.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ BESIDE_LAYER_NORM = {
     'B1 200x304 C64 H4, pool 4': ((1, 200, 304), 64, 4, 4),
     'B1 200x304 C64 H4': ((1, 200, 304), 64, 4, 1),
 }
-# what the map takes of memory: too large to time
+# memory of the map: too large to time
 UNPOOLED = (8, 56, 64, 4, 1)
 
 

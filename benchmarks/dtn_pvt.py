@@ -56,7 +56,7 @@ def time_classifier(batch: int, repeats: int, device: str) -> dict:
 
 
 def measure_detector(size: tuple[int, int], device: str) -> dict:
-    """PVT-Small, one image: bytes at the peak of a train step, and bytes kept for its backward pass."""
+    """PVT-Small, one image: peak bytes of a train step, and bytes saved for backward."""
     image = torch.randn(1, 3, *size, device=device)
     results = {'size': size, 'peak_bytes': {}, 'saved_bytes': {}}
     for name, model in build('small', device, ['LN', 'DTN']).items():

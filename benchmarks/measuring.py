@@ -12,13 +12,13 @@ from .cases import OURS, Case
 from .side_by_side import compared, in_turns, milliseconds, saved_bytes
 
 TOLERANCE = 1e-4  # of the largest value
-TURN_MS = 30  # a turn repeats what takes less
+TURN_MS = 30  # a turn repeats shorter calls
 # Name in the record: whether it is a step of training.
 TIMES = {'forward': False, 'train_step': True}
 
 
 def measure(case: Case, repeats: int, clock: Callable[[], float]) -> dict:
-    """Times of everyone in turns, bytes kept, and the largest difference of the outputs relative to their size."""
+    """Times in turns, bytes saved for backward, and the largest relative difference of the outputs."""
     found: dict = dict(size=case.size, difference=differences(case))
     for name, training in TIMES.items():
         found[name] = time_of(case, training, repeats, clock)
@@ -35,7 +35,7 @@ def time_of(
     clock: Callable[[], float],
     longest: float = float('inf'),
 ) -> dict[str, dict[str, float]]:
-    """Statistics of everyone's times in turns; nothing where one call takes more than ``longest`` seconds."""
+    """Statistics of times in turns; empty if one call takes more than ``longest`` seconds."""
     to_device(case)
     for model in case.models.values():
         model.train(training)  # upstream's return nothing
@@ -50,7 +50,7 @@ def time_of(
 
 
 def differences(case: Case) -> dict[str, float]:
-    """Of those that must agree with ours; RuntimeError where one does not: its time would say nothing."""
+    """Check the outputs that must agree with ours; raises RuntimeError, because other times would be meaningless."""
     to_device(case)
     for model in case.models.values():
         model.train(False)
@@ -73,7 +73,7 @@ def infer(case: Case, model: nn.Module) -> None:
 
 
 def train_step(case: Case, model: nn.Module) -> None:
-    """Forward and backward; the optimizer's step depends on the number of parameters alone."""
+    """Forward and backward; the optimizer's step depends only on the number of parameters."""
     model.zero_grad()
     first = case.inputs[0]
     first.grad = None
@@ -88,7 +88,7 @@ def mean_time(call: Callable[[], object], number: int, clock: Callable[[], float
 
 
 def to_device(case: Case) -> None:
-    """To the GPU, where there is one."""
+    """Move to the GPU, if there is one."""
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     for model in case.models.values():
         model.to(device)

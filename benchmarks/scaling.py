@@ -1,10 +1,10 @@
-"""Time and memory over the side of an image, and over the batch, of each backbone beside its baseline.
+"""Time and memory over image size and batch size, for each backbone and its baseline.
 
     python -m benchmarks.scaling [--only pvt] [--clock processor] [--plot]
 
-Times are of an inference and of a training step; memory is what is kept for the backward pass, counted without doing
-the work, so that sizes are there which a machine cannot train. A point is written to the record when it is there, and
-not measured again while the record has it (``--again``). ``--plot`` only draws the record.
+Times are of inference and of a training step; memory is that saved for backward, counted without computing, so that it
+includes sizes that do not fit into the machine. Points are saved at once and skipped in later calls, unless
+``--again``. ``--plot`` only draws the record.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def parse_arguments() -> argparse.Namespace:
         '--only', default='', metavar='SUBSTRING', help='networks with it in the name'
     )
     parser.add_argument('--repeats', type=int, default=3, help='turns (default: 3)')
+    parser.add_argument('--longest', type=float, default=20, help='maximum seconds of one call')
     parser.add_argument(
-        '--longest', type=float, default=20, help='seconds of one call that are borne'
+        '--most', type=float, default=6, help='maximum gigabytes saved for backward'
     )
-    parser.add_argument('--most', type=float, default=6, help='gigabytes kept by a training step')
     parser.add_argument('--clock', choices=CLOCKS, default='wall')
-    parser.add_argument('--again', action='store_true', help='measure what the record has, too')
+    parser.add_argument('--again', action='store_true', help='measure again what the record has')
     parser.add_argument('--plot', action='store_true', help='measure nothing')
     parser.add_argument('--out', type=Path, default=RECORD)
     parser.add_argument('--pictures', type=Path, default=PICTURE, help='with {axis} in the name')
@@ -88,7 +88,7 @@ def points(side_of_batches: int) -> list[tuple[str, int, int]]:
 
 
 def point(case: Case, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Medians by measure and name; without training where it would keep too much."""
+    """Medians by measure and name; no training if it would need too much memory."""
     names = [name for name in case.models if name != 'timm']
     case.models = {name: case.models[name] for name in names}
     found: dict = {'kept': {name: round(kept_megabytes(case, name), 4) for name in names}}
@@ -102,7 +102,7 @@ def point(case: Case, options: argparse.Namespace) -> dict[str, dict[str, float]
 
 
 def kept_megabytes(case: Case, name: str) -> float:
-    """For the backward pass, by tensors without contents."""
+    """Memory saved for backward, computed with fake tensors."""
     kept: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -124,7 +124,7 @@ def read(record: Path) -> dict:
 
 
 def exponents(found: dict) -> list[str]:
-    """How time and memory grow with the number of pixels from 512 to the largest side there is: 1 is linear."""
+    """Growth exponents of time and memory with the number of pixels, from 512 to the largest side: 1 is linear."""
     lines = []
     for name, axes in found.items():
         for label in MEASURES:

@@ -1,4 +1,4 @@
-"""Times of two or more ways to do the same thing: in one process, interleaved, medians and ratios, one JSON record."""
+"""Interleaved timing of alternatives in one process: medians, ratios, one JSON record."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def interleaved(
     warm_up: int = 2,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, dict[str, float]]:
-    """Time every candidate ``repeats`` times, in turns, so that what else the machine does hits all alike.
+    """Time every candidate ``repeats`` times, in turns, so that other load affects all equally.
 
     Args:
-        candidates: Name to function. The first is what the others are compared with.
+        candidates: Functions by name. The others are compared with the first.
         repeats: Timed calls of each.
         warm_up: Calls of each before.
-        clock: What tells the time in seconds; ``time.process_time`` leaves out what other processes took.
+        clock: Returns seconds; ``time.process_time`` excludes other processes.
 
     Returns:
-        What :func:`compared` says of them.
+        The result of :func:`compared`.
     """
     timed = {name: partial(milliseconds, call, clock) for name, call in candidates.items()}
     return compared(in_turns(timed, repeats, warm_up))
 
 
 def milliseconds(call: Callable[[], object], clock: Callable[[], float]) -> float:
-    """What one call takes."""
+    """Milliseconds of one call."""
     _synchronise()
     start = clock()
     call()
@@ -55,7 +55,7 @@ def milliseconds(call: Callable[[], object], clock: Callable[[], float]) -> floa
 def in_turns(
     candidates: dict[str, Callable[[], float]], repeats: int, warm_up: int
 ) -> dict[str, list[float]]:
-    """What each of ``candidates`` returns in ``repeats`` calls, one of each in turn, after ``warm_up`` turns."""
+    """Results of ``repeats`` calls of each of ``candidates``, in turns, after ``warm_up`` turns."""
     found: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(warm_up + repeats):
         for name, call in candidates.items():
@@ -66,7 +66,7 @@ def in_turns(
 
 
 def compared(times: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    """Statistics of times that were taken in turns, in milliseconds.
+    """Statistics of times in milliseconds, taken in turns.
 
     Returns:
         For each name: ``median_ms``, ``iqr_ms`` (interquartile range), ``min_ms``, and ``ratio``, the median over turns
@@ -76,7 +76,7 @@ def compared(times: dict[str, list[float]]) -> dict[str, dict[str, float]]:
     return {
         name: {
             'median_ms': round(statistics.median(taken), 4),
-            'iqr_ms': round(_middle_half(taken), 4),
+            'iqr_ms': round(_interquartile_range(taken), 4),
             'min_ms': round(min(taken), 4),
             'ratio': round(statistics.median(a / b for a, b in zip(taken, first)), 4),
         }
@@ -85,7 +85,7 @@ def compared(times: dict[str, list[float]]) -> dict[str, dict[str, float]]:
 
 
 def saved_bytes(call: Callable[[], object]) -> int:
-    """Bytes that autograd keeps for the backward pass of ``call``; each storage is counted once."""
+    """Bytes that autograd saves for the backward pass of ``call``; each storage is counted once."""
     kept: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -100,7 +100,7 @@ def saved_bytes(call: Callable[[], object]) -> int:
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
-    """Most bytes that PyTorch held at any time of ``call`` beyond what it held before."""
+    """Peak bytes that PyTorch allocates during ``call``, beyond those before it."""
     if torch.cuda.is_available():
         _synchronise()
         before = torch.cuda.memory_allocated()
@@ -116,12 +116,12 @@ def peak_bytes(call: Callable[[], object]) -> int:
         for event in profile.profiler.kineto_results.events()
         if event.name() == '[memory]'
     ]
-    # by time alone: what happens in the same nanosecond keeps its order
+    # stable: events of the same nanosecond keep their order
     return max(itertools.accumulate(change for _, change in sorted(changes, key=itemgetter(0))))
 
 
-# Every turn otherwise pays page faults for its buffers, and which candidate pays depends on who ran before it. By file:
-# the worker of against.py has another revision's mmlape.
+# Otherwise every turn has page faults for its buffers, depending on the previous candidate. Loaded by file, because the
+# worker of against.py has another revision's mmlape.
 keep_freed_memory = runpy.run_path(str(CLONE / 'mmlape/cpu/memory.py'))['keep_freed_memory']
 
 
@@ -150,7 +150,7 @@ def write_record(path: Path, results: dict, show: bool = True) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that time is spent in."""
+    """Versions of the measured packages."""
     packages = {d.metadata['Name']: d.version for d in metadata.distributions()}
     named = ('torch', 'numpy', 'timm')
     stacks = ('mmengine', 'mmcv', 'mmdetection', 'mmdet', 'mmsegmentation')
@@ -159,7 +159,7 @@ def versions() -> dict[str, str]:
 
 
 def commit_of(revision: str) -> str | None:
-    """The whole name of a commit."""
+    """The full hash of a commit."""
     command = [
         'git',
         'rev-parse',
@@ -173,7 +173,7 @@ def commit_of(revision: str) -> str | None:
 
 
 def revision_of(source: Path | str) -> str | None:
-    """What the record calls it: a commit, with ``-dirty`` where files differ from it, or 'a folder'."""
+    """Name in the record: a commit, with ``-dirty`` if files differ, or 'a folder'."""
     folder = Path(source)
     if not folder.is_dir():
         return commit_of(str(source))
@@ -185,7 +185,7 @@ def revision_of(source: Path | str) -> str | None:
     return name if name and Path(top).resolve() == folder.resolve() else 'a folder'
 
 
-def _middle_half(values: list[float]) -> float:
+def _interquartile_range(values: list[float]) -> float:
     if len(values) < 2:
         return 0.0
     low, _, high = statistics.quantiles(values, n=4, method='inclusive')

@@ -1,10 +1,10 @@
-"""Where the time of a training step goes, from the file of an image to the log.
+"""Profile of a training step, from the image file to the log.
 
     python -m benchmarks.training_step [--only mask-rcnn ...] [--steps 5] [--threads 1] [--out FILE.json]
 
-Configs are trained for a few steps as they are, by MMEngine's runner with all hooks, from random weights and on digit
-scenes that are as large as photographs. Parts are timed on the clock of this process, so that other work on the machine
-counts little, or on a GPU by the wall clock, waiting for it at every border. What a record has is not measured again.
+Trains unchanged configs for a few steps with MMEngine's runner and all hooks, from random weights on digit scenes of
+photograph size. Parts are timed in processor time, so that other load matters little, or with a GPU in wall-clock time,
+synchronised at every border. Configs in the record are skipped.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ IMAGE_SIDE = 640
 
 
 class Ledger:
-    """Time by part: each moment counts for the innermost call that is watched, and for ``rest`` outside of all.
+    """Time by part: time counts for the innermost watched call, else for ``rest``.
 
     Args:
-        clock: Tells the time in seconds.
+        clock: Returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -64,7 +64,7 @@ class Ledger:
         self._since = clock()
 
     def watch(self, owner: Any, name: str, part: str) -> None:
-        """From now on, calls of ``owner.name`` count for ``part``."""
+        """Count calls of ``owner.name`` for ``part`` from now on."""
         call = getattr(owner, name)
 
         @wraps(call)
@@ -92,7 +92,7 @@ class Ledger:
 
 
 class StepTimes(Hook):
-    """Keeps a ledger of every iteration in ``steps``."""
+    """Stores the times of every iteration in ``steps``."""
 
     priority = 'LOWEST'
 
@@ -101,7 +101,7 @@ class StepTimes(Hook):
         self.steps: list[dict[str, float]] = []
 
     def before_train(self, runner: Runner) -> None:
-        """Watch what a step calls. Workers would load data beside it, so there must be none."""
+        """Watch the calls of a step. Requires no workers, which would load data in parallel."""
         model, optimizer, watch = runner.model, runner.optim_wrapper, self.ledger.watch
         loader = runner.train_loop.dataloader
         watch(loader.dataset, 'prepare_data', 'data')
@@ -191,7 +191,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 
 
 def kept(path: Path) -> dict[str, dict[str, Any]]:
-    """What a record has; nothing where there is none."""
+    """The contents of a record, empty if there is none."""
     return json.loads(path.read_text(encoding='utf-8'))['results'] if path.is_file() else {}
 
 
@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument('--steps', type=int, default=5)
     parser.add_argument('--warm-up', type=int, default=2)
     parser.add_argument('--threads', type=int, default=1)
-    parser.add_argument('--again', action='store_true', help='measure what the record has, too')
+    parser.add_argument('--again', action='store_true', help='measure again what the record has')
     parser.add_argument('--out', type=Path, default=CLONE / 'benchmarks/records/training_step.json')
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -1,11 +1,10 @@
-"""The two constructions of mmlape.LaPEWarmStart against plain continuing, on the digit cells.
+"""Compare both constructions of mmlape.LaPEWarmStart with plain continuing, on the digit cells.
 
     python benchmarks/warm_start.py [--seeds 3] [--minutes 12] [--out benchmarks/records/warm_start.json]
 
-For each seed, a micro Segmenter with default joining is trained from scratch. From its weights, four networks are
-trained on, with the same images in the same order: default joining as before, LaPEWarmStart in both constructions, and
-LaPE itself, whose first output is another one. What is done is kept in ``--work-dir``: after Ctrl-C, or when the
-minutes are over, the same command goes on.
+For each seed, a micro Segmenter with default joining is trained from scratch. Four networks continue from its weights,
+with the same images in the same order: default joining, LaPEWarmStart in both constructions, and LaPE itself, whose
+first output differs. Results are saved in ``--work-dir``; after Ctrl-C or the time limit, the same command resumes.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ ARMS = {
     'lape': dict(type='mmlape.LaPE'),
 }
 TITLES = {
-    'base': 'default joining, where all start from',
+    'base': 'default joining, common start',
     'continue': 'default joining, trained on',
     'affine': "`LaPEWarmStart(construction='affine')`",
     'gate': "`LaPEWarmStart(construction='gate')`",
@@ -52,7 +51,7 @@ TITLES = {
 
 
 class Boards:
-    """A split of the digit cells in memory: decoding files would take longer than training."""
+    """A split of the digit cells in memory, because decoding files would take longer than training."""
 
     def __init__(self, root: Path, split: str) -> None:
         self.images, self.labels = (
@@ -91,7 +90,7 @@ def train(
             raise RuntimeError(f'not taken over from the weights: {report}')
     for group in optimizer.param_groups:
         group['factor'] = group['lr'] / config.optim_wrapper.optimizer.lr
-    # Drawn apart from the weights, so that all arms see the same images.
+    # A separate generator, so that all arms see the same images.
     order = torch.Generator().manual_seed(seed)
     model.train()
     losses = []
@@ -117,7 +116,7 @@ def schedule(step: int, iterations: int) -> float:
 
 @torch.no_grad()
 def mean_iou(model: torch.nn.Module, boards: Boards) -> float:
-    """Over classes, all images together, 0 to 1."""
+    """Mean over classes, all images together, 0 to 1."""
     model.eval()
     classes = model.num_classes
     matrix = torch.zeros(classes, classes, dtype=torch.int64)
@@ -133,7 +132,7 @@ def mean_iou(model: torch.nn.Module, boards: Boards) -> float:
 
 
 def run_all(options: argparse.Namespace) -> dict[str, dict[str, dict]]:
-    """Do what is not done yet; measurements by arm and seed."""
+    """Run what is not finished; return measurements by arm and seed."""
     stop = time.monotonic() + 60 * options.minutes
     data_root = build_digit_cells(options.data_root)
     training, validation = Boards(data_root, 'train'), Boards(data_root, 'val')
@@ -142,7 +141,7 @@ def run_all(options: argparse.Namespace) -> dict[str, dict[str, dict]]:
         base = None
         for arm in done:
             start = arm == 'base'
-            # Images of the second training are in another order than those of the first.
+            # The second training uses a different order of images.
             plan = (
                 (BASE, options.base_iterations, options.base_rate, seed)
                 if start
@@ -177,7 +176,7 @@ def run_all(options: argparse.Namespace) -> dict[str, dict[str, dict]]:
 
 
 def fingerprint(plan: tuple, base: Path | None) -> str:
-    """Of all that a result depends on."""
+    """Fingerprint of everything that a result depends on."""
     digest = hashlib.sha256(json.dumps(plan).encode() + CONFIG.read_bytes())
     if base is not None:
         digest.update(base.read_bytes())
@@ -185,7 +184,7 @@ def fingerprint(plan: tuple, base: Path | None) -> str:
 
 
 def read(file: Path, settings: str) -> dict | None:
-    """What was measured with the same settings, else None."""
+    """The saved results with the same settings, else None."""
     try:
         kept = json.loads(file.read_text(encoding='utf-8'))
     except (FileNotFoundError, ValueError):

@@ -63,14 +63,14 @@ def test_what_is_done_is_not_run_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(list_ops, 'build_list_ops', lambda root, **_: build_list_ops(root, **sizes))
     done = []
 
-    def do_left(jobs, records, *_):
+    def run_remaining(jobs, records, *_):
         for job in jobs:
             if records.get(job.run) is None:
                 done.append(job.run.name)
                 measured = dict(accuracy=0.5, iterations=3, parameters=9, seconds=2.0, device='CPU')
                 records.put(job.run, measured)
 
-    monkeypatch.setattr(list_ops, 'do_left', do_left)
+    monkeypatch.setattr(list_ops, 'run_remaining', run_remaining)
     assert list_ops.run_experiment(options(tmp_path, only=['DTN']), ROOT) == 0
     assert done == ['DTN_seed0', 'DTN_seed1']
     assert list_ops.run_experiment(options(tmp_path), ROOT) == 0

@@ -1,7 +1,7 @@
-"""Train, evaluate and draw a LaPE ViT-Adapter Mask R-CNN and a LaPE Segmenter on data made on the spot.
+"""Train, evaluate and draw a LaPE ViT-Adapter Mask R-CNN and a LaPE Segmenter on generated data.
 
-``make demo`` runs it; ``make demo MODEL=retinanet_dtn_pvt`` takes a RetinaNet on a PVT with DTN in their place. It can
-be stopped at any time; the same command goes on where it was. Everything it writes is in ``work_dirs/demo`` and
+``make demo`` runs it; ``make demo MODEL=retinanet_dtn_pvt`` trains a RetinaNet on a PVT with DTN instead. Ctrl-C
+stops it; the same command resumes. All output is in ``work_dirs/demo`` and
 ``data/digit_scenes`` of the clone, unless other folders are named. See docs/demo.md.
 """
 
@@ -32,7 +32,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help=f'only this one (may be repeated); default: {" and ".join(DEFAULT_MODELS)}',
     )
     parser.add_argument(
-        '--quick', action='store_true', help='a few iterations on a few images: does it run at all?'
+        '--quick', action='store_true', help='a smoke test: a few iterations on a few images'
     )
     parser.add_argument('--work-dir', type=Path, help='default: work_dirs/demo of this clone')
     parser.add_argument('--data-root', type=Path, help='default: data/digit_scenes of this clone')

@@ -1,8 +1,8 @@
-"""Is everything there that a training needs? Says what is right, what is wrong, and what to do.
+"""Check the environment for training: what works, what does not, and how to fix it.
 
     python tools/doctor.py [CONFIG] [--work-dir FOLDER] [--json]
 
-Looks at Python, PyTorch, the OpenMMLab packages, MMCV's compiled operators, GPUs and disk; with CONFIG (a file, or the
+Checks Python, PyTorch, the OpenMMLab packages, MMCV's compiled operators, GPUs and disk; with CONFIG (a file, or the
 name of one that comes with mmlape) also at its model, data and weights. Exits with 1 if there is an error. See
 docs/install.md.
 """
@@ -16,18 +16,18 @@ from mmlape.doctor import examine, exit_code, table
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description='Is everything there that a training needs?')
+    parser = argparse.ArgumentParser(description='Check the environment for training.')
     parser.add_argument(
         'config', nargs='?', help='a file, or the name of a config that comes with mmlape'
     )
-    parser.add_argument('--work-dir', help='where the training would write')
+    parser.add_argument('--work-dir', help='the work folder of the training')
     parser.add_argument('--json', action='store_true', help='for programs')
     return parser.parse_args()
 
 
 def main():
     options = parse_arguments()
-    # What packages print when they are imported is no part of the answer.
+    # Discard what packages print when they are imported.
     with contextlib.redirect_stdout(sys.stderr):
         checks = examine(options.config, options.work_dir)
     if options.json:

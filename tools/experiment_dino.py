@@ -1,8 +1,8 @@
-"""Does a network learn without labels? DINO of a micro ViT with DTN on small images, classified by nearest neighbours.
+"""Train DINO (no labels) with a micro ViT with DTN on small images, and classify them by nearest neighbours.
 
 ``mmlape experiment_dino`` trains ``dino_vit-micro-dtn_1xb64_digit-images`` with each seed, and compares the nearest
 neighbours of the trained teacher with those of the same network before training. Everything it writes is in
-``work_dirs/experiment_dino`` unless another folder is named; a seed whose record is there is not trained again. See
+``work_dirs/experiment_dino`` by default; seeds with a record are skipped. See
 docs/dino.md.
 """
 
@@ -22,7 +22,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         '--write-docs',
         action='store_true',
-        help='put figures and pictures into docs/ of this clone',
+        help='update figures and pictures in docs/ of this clone',
     )
     options = parser.parse_args(arguments)
     for name, least in (('seeds', 1), ('epochs', LEAST_EPOCHS)):

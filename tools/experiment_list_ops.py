@@ -1,8 +1,8 @@
-"""Do norms differ on sequences? Train micro Transformers on short ListOps, with each norm of DTN's Table 4.
+"""Compare norms on sequences: train micro Transformers on short ListOps, with each norm of DTN's Table 4.
 
-Three seeds each. It can be stopped at any time; the same command goes on with the runs that are not finished.
-Everything it writes is in ``work_dirs/experiment_list_ops`` and ``data/list_ops_short`` of the clone, unless other
-folders are named. See docs/listops.md.
+Three seeds each. Ctrl-C stops it; the same command resumes with the unfinished runs. All output is in
+``work_dirs/experiment_list_ops`` and ``data/list_ops_short`` of the clone, unless other folders are given. See
+docs/listops.md.
 """
 
 import sys

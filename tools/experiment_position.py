@@ -1,7 +1,7 @@
-"""Does it matter how position joins a transformer? Train micro Segmenters on a task in which position decides.
+"""Compare joining methods: train micro Segmenters on a task that requires position.
 
-``make experiment-position`` runs it: every embedding in every joining, three seeds each. It can be stopped at any time;
-the same command goes on with the runs that are not finished. Everything it writes is in
+``make experiment-position`` runs it: every embedding with every joining method, three seeds each. Ctrl-C stops
+it; the same command resumes with the unfinished runs. All output is in
 ``work_dirs/experiment_position`` and ``data/digit_cells`` of the clone, unless other folders are named. See
 docs/experiment_position.md.
 """
@@ -35,11 +35,13 @@ def parse_arguments(
     parser.add_argument('--iterations', type=int, help="training iterations; default: the config's")
     parser.add_argument('--work-dir', type=Path, default=ROOT / 'work_dirs' / name)
     parser.add_argument('--data-root', type=Path, default=ROOT / 'data' / data)
-    parser.add_argument('--table', action='store_true', help='run nothing, show what there is')
+    parser.add_argument(
+        '--table', action='store_true', help='run nothing, show the current results'
+    )
     parser.add_argument(
         '--write-docs',
         action='store_true',
-        help='put the table and its figures into docs/ of this clone',
+        help='update the table and its figures in docs/ of this clone',
     )
     options = parser.parse_args(arguments)
     for option in ('seeds', 'workers', 'iterations'):
@@ -53,10 +55,10 @@ def run(module: str, options: argparse.Namespace) -> int:
     """Run the experiment of a module; returns the exit code."""
     try:
         print('Loading PyTorch and OpenMMLab ...', flush=True)
-        # Imported here, so that Ctrl-C is answered the same way during these seconds.
+        # Imported here, so that Ctrl-C is also handled during these seconds.
         return import_module(module).run_experiment(options, ROOT)
     except KeyboardInterrupt:
-        print('\nStopped. The same command again does what is left.')
+        print('\nStopped. Run the same command again to resume.')
         return 130
     except (RuntimeError, FileExistsError, ModuleNotFoundError) as error:
         print(f'\nerror: {error}', file=sys.stderr)

@@ -1,9 +1,9 @@
-"""Are LaPE and DTN more robust than what they replace? Train small networks and measure them on corrupted images.
+"""Compare the robustness of LaPE and DTN with their baselines: train small networks, test on corrupted images.
 
 Networks of three groups, each trained with every seed, then tested under the 15 corruptions of ImageNet-C at five
 severities: the demo's Segmenter with LaPE and with the default joining, the demo's RetinaNet with DTN and with
-LayerNorm, and micro Segmenters on digit cells. It can be stopped at any time; the same command goes on with what is
-left. Everything it writes is in ``work_dirs/experiment_robustness`` and ``data`` unless other folders are named. See
+LayerNorm, and micro Segmenters on digit cells. Ctrl-C stops it; the same command resumes. All output is in
+``work_dirs/experiment_robustness`` and ``data`` by default. See
 docs/robustness.md.
 """
 
@@ -25,7 +25,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         '--images', type=int, default=40, help='validation images of each test (%(default)s)'
     )
     parser.add_argument(
-        '--iterations', type=int, help="of each training; default: the config's, 200 on digit cells"
+        '--iterations',
+        type=int,
+        help="iterations of each training; default: the config's, 200 on digit cells",
     )
     parser.add_argument(
         '--only', choices=GROUPS, action='append', help='only this group (may be repeated)'
@@ -34,9 +36,13 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         '--data-root', type=Path, default=Path('data'), help='folder of the data sets'
     )
-    parser.add_argument('--table', action='store_true', help='run nothing, show what is done')
     parser.add_argument(
-        '--write-docs', action='store_true', help='put tables and pictures into docs/ of this clone'
+        '--table', action='store_true', help='run nothing, show the current results'
+    )
+    parser.add_argument(
+        '--write-docs',
+        action='store_true',
+        help='update tables and pictures in docs/ of this clone',
     )
     options = parser.parse_args(arguments)
     for name in ('seeds', 'images', 'iterations'):

@@ -5,8 +5,8 @@
         [--cfg-options KEY=VALUE ...] [--launcher none|pytorch|slurm|mpi]
 
 CONFIG is a file or the name of a shipped config, for a classifier, a detector or a segmentor; or timm/MODEL. Every
-result is kept in WORK_DIR/robustness.json as soon as it is there, and the same command goes on where it was stopped.
-Afterwards WORK_DIR/robustness.md and robustness.png show them. See docs/robustness.md.
+result is saved in WORK_DIR/robustness.json at once; the same command resumes. WORK_DIR/robustness.md and
+robustness.png show the results. See docs/robustness.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def parse_arguments():
         '--severities', nargs='+', type=int, default=list(robust.SEVERITIES),
         choices=robust.SEVERITIES, help='default: 1 2 3 4 5',
     )  # fmt: skip
-    parser.add_argument('--seed', type=int, default=0, help='of what corruptions draw (default 0)')
+    parser.add_argument(
+        '--seed', type=int, default=0, help='random seed of the corruptions (default 0)'
+    )
     parser.add_argument(
         '--rgb', action='store_true',
         help='images of the data set are RGB; default: BGR, as MMCV reads files',
@@ -56,7 +58,7 @@ def parse_arguments():
     parser.add_argument(
         '--imagenet-r', type=Path, metavar='FOLDER', help='measure ImageNet-R in FOLDER as well'
     )
-    parser.add_argument('--metric', help='what tables show; default: top-1, box AP or mIoU')
+    parser.add_argument('--metric', help='metric of the tables; default: top-1, box AP or mIoU')
     return parser.parse_args()
 
 
@@ -77,7 +79,7 @@ def prepare(options):
 
 
 def record_of(options, cfg):
-    """The record in the work dir: results of this model, or none yet."""
+    """The record in the work dir, with existing results of this model."""
     source = 'on the fly' if options.imagenet_c is None else 'the published ImageNet-C'
     further = dict(seed=options.seed, rgb=options.rgb, images=source)
     identity = robust.identity_of(cfg, options.checkpoint, **further)
@@ -92,7 +94,7 @@ def _is_imagenet(cfg) -> bool:
 
 
 class Screen:
-    """Lines about test sets that are done; what OpenMMLab writes meanwhile goes to a file."""
+    """Prints a line per finished test set; OpenMMLab's output goes to a file."""
 
     def __init__(self, metric: str | None) -> None:
         self.metric = metric
@@ -129,7 +131,7 @@ def main():
         if is_main_process():
             there = sum(cell.test_set in record.results for cell in cells)
             done = f', {there} of them done before' if there else ''
-            print(f'{len(cells)} test sets{done}. Ctrl-C stops; the same command goes on.')
+            print(f'{len(cells)} test sets{done}. Ctrl-C stops; the same command resumes.')
         screen = Screen(options.metric)
         with cli.weights_only(), output_to(Path(cfg.work_dir, 'robustness.log')):
             robust.measure(cfg, cells, record, screen)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train on a SLURM cluster: by itself, or in a job script (then `#SBATCH --requeue` is enough to go on when requeued).
+# Train on a SLURM cluster: by itself, or in a job script (then `#SBATCH --requeue` is enough to resume).
 #
 #   slurm_train.sh PARTITION JOB CONFIG WORK_DIR [options of train.py ...]
 #

@@ -19,7 +19,7 @@ def parse_arguments():
     add_common_options(parser)
     parser.add_argument('checkpoint', help='a file or an address')
     parser.add_argument(
-        '--out', help='keep the predictions: a .pkl, or a folder of label maps for MMSegmentation'
+        '--out', help='save the predictions: a .pkl, or a folder of label maps for MMSegmentation'
     )
     parser.add_argument('--show', action='store_true', help='show predictions on the screen')
     parser.add_argument(
@@ -32,7 +32,7 @@ def parse_arguments():
 
 
 def prepare(options):
-    """The config with everything that the options change, and a metric to add."""
+    """The config with all options applied, and an additional metric."""
     cfg = cli.config_of(options)
     cfg.load_from, cfg.resume = cli.existing_checkpoint(options.checkpoint), False
     mmlape.training.check_data_is_there(cfg, ('test',))
@@ -44,7 +44,7 @@ def prepare(options):
 
 
 def test(cfg, metric):
-    """Test; nothing of the runner is left behind for the processes to wait for when they part."""
+    """Test; releases the runner, so that processes do not wait for it at exit."""
     from mmengine.registry import RUNNERS
 
     with cli.weights_only():

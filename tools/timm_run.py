@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Run a script of timm's repository, unmodified, with mmlape's models registered.
 
-timm's train.py and validate.py are in timm's repository, not in its wheel, and know the models that timm itself has.
-This imports mmlape first, so that ``--model lape_deit_tiny_patch16_224`` and the like are found:
+timm's train.py and validate.py are in timm's repository, not in its wheel, and know only timm's models. This registers
+mmlape's first, so that ``--model lape_deit_tiny_patch16_224`` and the like work:
 
     python tools/timm_run.py pytorch-image-models/train.py data/imagenet --model lape_deit_tiny_patch16_224 ...
     torchrun --nproc_per_node 8 tools/timm_run.py pytorch-image-models/train.py ...
@@ -32,7 +32,7 @@ def main() -> None:
     keep_freed_memory()
 
     sys.argv = sys.argv[1:]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))  # where python itself would look
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))  # as python itself does
     runpy.run_path(script, run_name='__main__')
 
 

@@ -23,19 +23,19 @@ def parse_arguments():
     )
     parser.add_argument(
         '--resume', nargs='?', const='auto', metavar='CHECKPOINT',
-        help='go on from this checkpoint, or from the last complete one in the work dir; '
-        'start from the beginning where there is none',
+        help='resume from this checkpoint, or from the last complete one in the work dir '
+        '(from the start if there is none)',
     )  # fmt: skip
     parser.add_argument(
         '--auto-scale-lr', action='store_true',
         help="scale the learning rate with the batch size, from the config's base_batch_size",
     )  # fmt: skip
-    parser.add_argument('--seed', type=int, help="in place of the config's randomness.seed")
+    parser.add_argument('--seed', type=int, help="instead of the config's randomness.seed")
     return parser.parse_args()
 
 
 def prepare(options):
-    """The config with everything that the options change."""
+    """The config with all options applied."""
     cfg = cli.config_of(options)
     if options.amp or options.amp_dtype:
         cli.enable_amp(cfg, options.amp_dtype or 'fp16')
@@ -49,7 +49,7 @@ def prepare(options):
 
 
 def train(cfg, resume):
-    """Train; nothing of the runner is left behind for the processes to wait for when they part."""
+    """Train; releases the runner, so that processes do not wait for it at exit."""
     first_weights = None if cfg.get('resume') else cfg.get('load_from')
     with cli.stop_with_message():
         notes = cli.set_resume(cfg, resume)

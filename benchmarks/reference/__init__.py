@@ -1,1 +1,1 @@
-"""Published maths written out plainly, to time against and to compare numbers with. Not part of the package."""
+"""Plain implementations of published maths, for timing and comparison. Not part of the package."""

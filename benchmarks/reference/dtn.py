@@ -1,4 +1,4 @@
-"""DTN (ICLR 2022, eq. 4-7) with its T x T map, as the published module computes it: the other side of the timings.
+"""DTN (ICLR 2022, eq. 4-7) with its T x T map, as the published module computes it, for comparison.
 
 Written from the paper, and checked against golden vectors in ``tests/norm/test_dtn_golden.py``.
 """

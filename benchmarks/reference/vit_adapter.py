@@ -1,6 +1,6 @@
-"""ViT-Adapter (ICLR 2023) with plain operators, as the published networks compute it: the other side of the timings.
+"""ViT-Adapter (ICLR 2023) with plain operators, as the published networks compute it, for comparison.
 
-The ViT's attention holds its N x N map, windows are cut by ``unfold``, reference points are made in every pass, and
+The ViT's attention stores its N x N map, ``unfold`` cuts windows, reference points are computed in every pass, and
 deformable attention is the PyTorch form of Deformable DETR's operator, which is what a CPU runs. Names of parameters
 are those of :class:`mmlape.backbones.ViTAdapter`, whose weights load and whose maps are the same
 (``tests/test_benchmarks.py``). Written from the paper.
@@ -233,7 +233,7 @@ class DeformableAttention(nn.Module):
 
 
 class Attending(nn.Module):
-    """What injector and extractor share."""
+    """Common base of injector and extractor."""
 
     def __init__(self, embed_dims: int, num_levels: int) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ class Attending(nn.Module):
         self.attn = DeformableAttention(embed_dims, num_levels)
 
     def attend(self, query: Tensor, feature: Tensor, geometry: tuple) -> Tensor:
-        """What the queries read."""
+        """The attention output of the queries."""
         return self.attn(self.query_norm(query), self.feat_norm(feature), *geometry)
 
 

@@ -18,12 +18,8 @@ tool = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tool)
 create_model = timm.create_model
 NAMES = tool.names()
-PAGE = {
-    cells[1].strip(' `'): cells[2].strip()
-    for cells in (line.split('|') for line in tool.written(tool.PAGE)[1].splitlines())
-    if len(cells) == 4 and '`' in cells[1]
-}
-CASES = {tool.case(name): name for name in reversed(NAMES)}  # by the first name of each
+PAGE = tool.read_results(tool.PAGE)
+CASES = {tool.network_key(name): name for name in reversed(NAMES)}  # by the first name of each
 # Every fifth with the fast tests, all with the slow ones.
 SOME = [
     pytest.param(name, marks=() if not index % 5 else pytest.mark.slow)
@@ -58,7 +54,7 @@ def test_outputs_are_as_the_page_says(name):
 
 def test_names_of_a_case_have_one_result():
     for name in NAMES:
-        assert PAGE[name] == PAGE[CASES[tool.case(name)]]
+        assert PAGE[name] == PAGE[CASES[tool.network_key(name)]]
 
 
 def test_a_difference_is_seen(monkeypatch):
@@ -77,7 +73,7 @@ def test_a_difference_is_seen(monkeypatch):
 def test_hidden_channels_are_timms():
     """Whatever a ratio is rounded to, as many as timm has."""
     for name in NAMES:
-        options = tool.described(name)[1]
+        options = tool.class_and_options(name)[1]
         dims = options.get('embed_dim', 768)
         hidden = int(dims * options.get('mlp_ratio', 4))
         assert int(dims * timm_archs._ratio(hidden, dims)) == hidden, name

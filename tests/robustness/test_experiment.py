@@ -92,7 +92,7 @@ def test_the_page_says_what_was_measured():
         CLONE / experiment.FIGURES,
     )
     for key, found in json.loads(figures.read_text(encoding='utf-8')).items():
-        assert replace_table(text, experiment.table_of(found), *experiment.marks(key)) == text
+        assert replace_table(text, experiment.table_of(found), *experiment.table_marks(key)) == text
         assert all(runs for runs in found.values())
 
 

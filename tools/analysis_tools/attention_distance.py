@@ -12,7 +12,7 @@ from mmlape.analysis.frame import STAGE, Command, run
 
 def main() -> None:
     command = Command(
-        'Draw how far the heads of attention look.', part=STAGE, layers='all', images=True
+        'Draw the mean attention distance of each head.', part=STAGE, layers='all', images=True
     )
     options, backbone = command.parse(), command.backbone()
     stages = analysis.find_stages(backbone, options.part)

@@ -1,4 +1,4 @@
-"""Where the class token looks: its attention over each image, per head (DINO, ICCV 2021, Figure 1).
+"""Attention of the class token over each image, per head (DINO, ICCV 2021, Figure 1).
 
     python tools/analysis_tools/class_attention.py CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...]
 
@@ -11,7 +11,7 @@ from mmlape.analysis.frame import STAGE, Command, run
 
 def main() -> None:
     command = Command(
-        'Draw where the class token looks.', part=STAGE, layers='the last one', images=True
+        'Draw the attention of the class token.', part=STAGE, layers='the last one', images=True
     )
     token = 'which prefix token; default: 0, the class token (distillation and registers follow)'
     command.add('--token', type=int, default=0, help=token)

@@ -14,7 +14,7 @@ def arguments() -> Command:
         "Draw DTN's positional maps.",
         part=STAGE,
         layers='all with DTN',
-        grid='that of the position embedding beside the layers, else 14 14',
+        grid='default: that of the position embedding, else 14 14',
     )
     command.add('--token', type=int, nargs=2, help='row and column; default: the centre')
     command.add('--norm', choices=analysis.NORMS, help='default: both of a layer')
@@ -24,7 +24,7 @@ def arguments() -> Command:
 
 
 def states_of(command: Command) -> dict:
-    """Backbones by what is written beside their maps."""
+    """Backbones by the label of their maps."""
     options = command.options
     if options.checkpoint is None:
         if options.before is not None:

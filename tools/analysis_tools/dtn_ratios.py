@@ -1,4 +1,4 @@
-"""How DTN's ratios went during a training (DTN, ICLR 2022, Figure 8), from what ``mmlape.DTNRatioHook`` logged.
+"""DTN's ratios during a training (DTN, ICLR 2022, Figure 8), from the log of ``mmlape.DTNRatioHook``.
 
     python tools/analysis_tools/dtn_ratios.py WORK_DIR [--out FOLDER]
 
@@ -13,7 +13,7 @@ from mmlape.analysis.frame import run, write_results
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Draw the course of DTN's ratios.")
+    parser = argparse.ArgumentParser(description="Draw DTN's ratios over a training.")
     parser.add_argument(
         'runs',
         nargs='+',

@@ -1,4 +1,4 @@
-"""What a network notices when the patches of an image change places, with its position and without.
+"""Effect of permuting the patches of an image on a network, with and without its position.
 
     python tools/analysis_tools/patch_order.py CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...] [--size 224 224]
 
@@ -10,15 +10,13 @@ from mmlape.analysis.frame import Command, config_of, run
 
 
 def main() -> None:
-    command = Command(
-        'Compare tokens of an image with those of the same patches in another order.', images=True
-    )
-    command.add('--order', type=int, default=0, help='seed of the order (default 0)')
+    command = Command('Compare tokens of an image with those of its permuted patches.', images=True)
+    command.add('--order', type=int, default=0, help='seed of the permutation (default 0)')
     options, backbone = command.parse(), command.backbone()
     shown = list(command.images())
     configured = [analysis.patch_order(backbone, image, options.order) for _, image in shown]
     plain = analysis.load_backbone(analysis.without_position(config_of(options)))
-    plain.load_state_dict(backbone.state_dict(), strict=False)  # all that is not position
+    plain.load_state_dict(backbone.state_dict(), strict=False)  # everything except position
     for (name, image), found in zip(shown, configured):
         without = analysis.patch_order(plain, image, options.order)
         figure = analysis.draw_patch_order({'without position': without, 'as configured': found})

@@ -12,7 +12,7 @@ from mmlape.analysis.frame import OWN_GRID, POSITION, Command, pick_parts, run
 
 def arguments() -> Command:
     command = Command(
-        'Draw how alike the positions of tokens look to each layer.',
+        'Draw the position correlation of tokens for each layer.',
         part=POSITION,
         layers='all',
         grid=OWN_GRID,
@@ -27,9 +27,9 @@ def arguments() -> Command:
     command.add(
         '--where',
         choices=(*analysis.SOURCES, 'scores'),
-        help='for position in several places: added before the attention, in the stream, or to scores; default: each',
+        help='which of several positions: before the attention, in the stream, or in the scores; default: all',
     )
-    command.add('--head', type=int, help='of the scores; default: the mean of all')
+    command.add('--head', type=int, help='head of the scores; default: the mean of all heads')
     return command
 
 

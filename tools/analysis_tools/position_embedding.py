@@ -13,8 +13,10 @@ from mmlape.analysis.frame import OWN_GRID, POSITION, Command, pick_parts, run
 
 def main() -> None:
     command = Command('Draw a position embedding.', part=POSITION, grid=OWN_GRID, prefix=True)
-    command.add('--channels', type=int, nargs='+', help='default: 24 that are evenly spread')
-    command.add('--table', type=int, default=0, help='where every layer has its own (default 0)')
+    command.add('--channels', type=int, nargs='+', help='default: 24, evenly spaced')
+    command.add(
+        '--table', type=int, default=0, help='layer, if each has its own embedding (default 0)'
+    )
     options, backbone = command.parse(), command.backbone()
     inside = analysis.attention_position_stages(backbone)
     stages, inside = pick_parts(backbone, inside, options.part)
@@ -23,7 +25,7 @@ def main() -> None:
         tables += analysis.attention_tables(stage, options.grid, options.prefix)
     for table in tables:
         name = f'embedding_{table.stage}'
-        if table.columns == 'channel':  # a matrix of few columns, as of heads, shows nothing
+        if table.columns == 'channel':  # a matrix of few columns (heads) is not worth a picture
             command.write(name, analysis.draw_embedding(table, options.table))
         channels = analysis.draw_channels(table, options.channels, options.table)
         command.write(f'channels_{table.stage}', channels)

@@ -11,15 +11,19 @@ from mmlape.analysis.frame import POSITION, Command, run
 
 
 def main() -> None:
-    command = Command('Draw where position is in a network.', part=POSITION, images=True)
+    command = Command(
+        'Draw position in queries, keys, values and layer outputs.', part=POSITION, images=True
+    )
     command.add('--layer', type=int, default=0, help='0-based (default 0)')
-    channels = 'of Figures 9 and 10; default: where position is strongest, and weakest'
+    channels = (
+        'channels of Figures 9 and 10; default: those with the strongest and weakest position'
+    )
     command.add('--channels', type=int, nargs='+', help=channels)
     count = 'channels of each kind in Figure 8 (default 3)'
     command.add('--count', type=int, default=3, help=count)
     options, backbone = command.parse(), command.backbone()
     initial = options.checkpoint is None and not options.pretrained
-    note = 'initial values: nothing was trained' if initial else ''
+    note = 'initial values' if initial else ''
     for image, pixels in command.images():
         for stage in analysis.position_stages(backbone, options.part):
             flow = analysis.position_flow(backbone, pixels, stage, options.layer)

@@ -25,10 +25,12 @@ def around(own: tuple[int, int]) -> list[tuple[int, int]]:
 
 def main() -> None:
     command = Command('Draw a position embedding at several grids.', part=POSITION, prefix=True)
-    grids = 'e.g. 14x14 14x28; default: half of, as, and twice what each was built for'
+    grids = 'e.g. 14x14 14x28; default: half, the same and twice the grid of each embedding'
     command.add('--grids', type=grid, nargs='+', help=grids)
-    command.add('--channels', type=int, nargs='+', help='default: 4 that are evenly spread')
-    command.add('--table', type=int, default=0, help='where every layer has its own (default 0)')
+    command.add('--channels', type=int, nargs='+', help='default: 4, evenly spaced')
+    command.add(
+        '--table', type=int, default=0, help='layer, if each has its own embedding (default 0)'
+    )
     options = command.parse()
     for stage in analysis.position_stages(command.backbone(), options.part):
         sizes = options.grids or around(stage.position.embedding.grid)

@@ -1,8 +1,8 @@
-"""Which images position makes right or wrong, of two tests of a classifier (Gabor position encoding, Table 2).
+"""Images on which position helps or hurts a classifier, from two tests (Gabor position encoding, Table 2).
 
     python tools/analysis_tools/prediction_split.py WITHOUT.pkl WITH.pkl [--out split.json]
 
-The files are what ``mmlape test CONFIG CHECKPOINT --out FILE.pkl`` writes of the network without position and of the
+The files are written by ``mmlape test CONFIG CHECKPOINT --out FILE.pkl`` for the network without position and the
 one with it, on the same images. See docs/pictures.md.
 """
 
@@ -17,7 +17,9 @@ from mmlape.atomic import atomic_write
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description='Which images position makes right or wrong.')
+    parser = argparse.ArgumentParser(
+        description='Count images on which position helps or hurts a classifier.'
+    )
     parser.add_argument('without', help='predictions without position: .pkl of a test, or .json')
     parser.add_argument('with_position', help='predictions with position, of the same images')
     parser.add_argument('--out', type=Path, help='JSON with the images of each kind')

@@ -1,4 +1,4 @@
-"""Put records of `mmlape robustness` beside each other: a table and a picture of several models, each of several seeds.
+"""Compare records of `mmlape robustness`: a table and a picture of several models, each with several seeds.
 
 mmlape robustness_table NAME=RECORD.json[,RECORD.json...] [...] [--metric NAME] [--out FOLDER]
 """
@@ -18,7 +18,7 @@ def parse_arguments():
         'models', nargs='+', metavar='NAME=RECORD[,RECORD...]',
         help='a row of the table: the mean over its records, one for each seed',
     )  # fmt: skip
-    parser.add_argument('--metric', help='what is shown; default: top-1, box AP or mIoU')
+    parser.add_argument('--metric', help='metric to show; default: top-1, box AP or mIoU')
     parser.add_argument(
         '--out', type=Path, default=Path('work_dirs/robustness'), help='folder (%(default)s)'
     )

@@ -1,4 +1,4 @@
-"""How long tokens are before and after a norm, per head, beside LN, IN and DTN (DTN, ICLR 2022, Figure 1).
+"""Lengths of tokens before and after a norm, per head, compared with LN, IN and DTN (DTN, ICLR 2022, Figure 1).
 
     python tools/analysis_tools/token_magnitude.py CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...] [--layers 0]
 
@@ -11,7 +11,7 @@ from mmlape.analysis.frame import STAGE, Command, array_name, run
 
 def main() -> None:
     command = Command(
-        'Draw how long tokens are before and after a norm.',
+        'Draw the lengths of tokens before and after a norm.',
         part=STAGE,
         layers='0',
         images=True,

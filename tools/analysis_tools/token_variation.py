@@ -1,4 +1,4 @@
-"""How far tokens are from the mean that a norm subtracts, layer by layer (DTN, ICLR 2022, Figure 3 (b)).
+"""Distance of tokens from the mean that a norm subtracts, per layer (DTN, ICLR 2022, Figure 3 (b)).
 
     python tools/analysis_tools/token_variation.py CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...] [--norm norm2]
 
@@ -11,7 +11,7 @@ from mmlape.analysis.frame import STAGE, Command, run
 
 def main() -> None:
     command = Command(
-        'Draw how far tokens are from the mean of a norm.',
+        'Draw the distance of tokens from the mean of a norm.',
         part=STAGE,
         layers='all',
         images=True,

@@ -1,4 +1,4 @@
-"""Parameters and FLOPs of the zoo's rows, measured, and the page of all rows.
+"""Measure parameters and FLOPs of the zoo's models and write their page.
 
     python tools/analysis_tools/zoo_table.py [--config PATTERN ...] [--out docs/model_zoo.md] [--check]
 
@@ -36,7 +36,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         '--check',
         action='store_true',
-        help='measure and write nothing; fail if the page is not what configs and metafiles say',
+        help='do not measure or write; fail if the page differs from configs and metafiles',
     )
     options = parser.parse_args()
     if not options.out.parent.is_dir():

@@ -1,10 +1,10 @@
-"""The demo's models. Nothing here needs PyTorch, so that what shows them starts at once."""
+"""The demo's models. Imports no PyTorch, so that the command line starts quickly."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# A method of a console, and what it is called with.
+# A method of a console and its arguments.
 Call = tuple[str, tuple, dict[str, Any]]
 
 
@@ -16,9 +16,9 @@ class Task:
         key: Its folder's name.
         title: Its name on screen.
         config: Its config's file name in configs/demo.
-        metrics: Names for people of the metrics that the evaluator reports, with the factor that makes them 0..1.
+        metrics: Display names of the evaluator's metrics, with the factor that scales them to 0..1.
         seconds: Expected seconds of one evaluation and of the training, on one core.
-        draw: What of demo_parts.pictures draws validation images.
+        draw: The function of demo_parts.pictures that draws validation images.
     """
 
     key: str
@@ -71,16 +71,16 @@ TASKS = {
 
 
 class Job(NamedTuple):
-    """What a process is to do of the demo.
+    """The task of one process of the demo.
 
     Attributes:
         key: The model.
         config_root: The folder of configs.
         work_dir: Where results, checkpoints and pictures go.
         data_root: The digit scenes.
-        data_id: What tells these digit scenes from others.
+        data_id: Fingerprint of these digit scenes.
         iterations: Number of training iterations, None for the config's.
-        threads: Of this process, None for what the environment says.
+        threads: Of this process; None for the environment's.
     """
 
     key: str
@@ -93,7 +93,7 @@ class Job(NamedTuple):
 
     @property
     def log_file(self) -> Path:
-        """What OpenMMLab said meanwhile."""
+        """OpenMMLab's output."""
         return self.work_dir / f'{self.key}.log'
 
 

@@ -1,4 +1,4 @@
-"""What the demo says on screen: lines, progress and the time left; everything else goes to a log file."""
+"""Screen output of the demo: lines, progress and remaining time; everything else goes to a log file."""
 
 import contextlib
 import shutil
@@ -8,30 +8,30 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-# Seconds between two progress reports: rewritten in place on a terminal, lines of their own elsewhere.
+# Seconds between two progress reports: one rewritten line on a terminal, separate lines elsewhere.
 TERMINAL_INTERVAL = 0.5
 LINE_INTERVAL = 15.0
 WIDTH = 100
 
 
 class Screen:
-    """Where consoles of things that go on side by side write, a line of progress for all of them."""
+    """Shared screen of parallel consoles, with one line of progress for all of them."""
 
     def __init__(self) -> None:
-        # Kept, because sys.stdout is redirected while OpenMMLab works.
+        # Saved, because sys.stdout is redirected while OpenMMLab works.
         self.stream = sys.stdout
         self.on_terminal = self.stream.isatty()
         self.consoles: list[Console] = []
         self.width = self.shown = 0
 
     def say(self, text: str = '') -> None:
-        """A line that stays."""
+        """Print a permanent line."""
         self._clear()
         self.stream.write(text + '\n')
         self.stream.flush()
 
     def progress(self, console: 'Console', now: float) -> None:
-        """Show how far this one is, and on a terminal all that go on, if that was not done just before."""
+        """Show the progress of this console (on a terminal, of all), at most once per interval."""
         last = self.shown if self.on_terminal else console.shown
         if now - last < (TERMINAL_INTERVAL if self.on_terminal else LINE_INTERVAL):
             return
@@ -58,11 +58,11 @@ class Screen:
 
 
 class Console:
-    """Steps one after the other: says how far they are, how much work is left and how fast it went so far.
+    """Progress of sequential steps, with an estimate of the remaining time.
 
     Args:
         steps: Name and expected seconds of every step that is still to be done.
-        screen: Shared with what goes on side by side. Default None: its own.
+        screen: Shared with parallel consoles. Default None: its own.
     """
 
     def __init__(self, steps: dict[str, float], screen: Screen | None = None) -> None:
@@ -74,7 +74,7 @@ class Console:
         self.fraction = self.resumed = self.started = self.shown = 0.0
 
     def say(self, text: str = '') -> None:
-        """A line that stays."""
+        """Print a permanent line."""
         self.screen.say(text)
 
     def begin(self, step: str) -> None:
@@ -88,11 +88,11 @@ class Console:
         self.screen.progress(self, time.monotonic())
 
     def status(self, with_detail: bool) -> str:
-        """How far the step is."""
+        """The progress of the step."""
         return f'  {self.step}  {self.fraction:4.0%}  {self.detail if with_detail else ""}'.rstrip()
 
     def end(self, result: str, typical: bool = True) -> None:
-        """Close the step with its result; ``typical`` ones tell how fast this machine is."""
+        """Close the step with its result; ``typical`` ones measure the speed of this machine."""
         seconds = time.monotonic() - self.started
         expected = self.expected.pop(self.step, 0.0)
         if typical:
@@ -102,7 +102,7 @@ class Console:
         self.step = ''
 
     def skip(self, step: str, result: str) -> None:
-        """A step that an earlier call has done."""
+        """Report a step that an earlier call completed."""
         self.expected.pop(step, None)
         self.say(f'  {step}  {result}  [done before]')
 
@@ -114,14 +114,14 @@ class Console:
         done = max(self.fraction - self.resumed, 0.0) * whole
         pace = self._pace(elapsed, done)
         if done > 0.05 * whole:
-            # The step's own pace tells more about its rest than that of steps of another kind.
+            # The step's own pace predicts its rest better than other kinds of steps do.
             own = elapsed / done
             others = sum(self.expected.values()) - whole
             return own * (1 - self.fraction) * whole + pace * others
         return pace * (sum(self.expected.values()) - self.fraction * whole)
 
     def _pace(self, elapsed: float, done: float) -> float:
-        """Seconds for each that was expected."""
+        """Actual seconds per expected second."""
         known = self.spent_expected + done
         return (self.spent + elapsed) / known if known >= 2 else 1.0
 
@@ -133,7 +133,7 @@ def clock(seconds: float) -> str:
 
 @contextlib.contextmanager
 def output_to(log_file: Path) -> Iterator[None]:
-    """Send what OpenMMLab and its libraries write and warn to a file."""
+    """Redirect output and warnings of OpenMMLab and its libraries to a file."""
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with (
         log_file.open('a', encoding='utf-8') as stream,

@@ -40,7 +40,7 @@ def draw_instances(runner: Runner, path: Path) -> None:
             if predicted:
                 name += f' {float(instances.scores[number]):.2f}'
             names.append((name, box[:2], color))
-        for name in names:  # after all masks, so that none hides one
+        for name in names:  # after all masks, so that no mask hides a name
             _write(visualizer, *name)
 
     _sheet(runner, path, paint)
@@ -60,7 +60,7 @@ def draw_label_maps(runner: Runner, path: Path) -> None:
             visualizer.draw_binary_masks(_enlarge(mask, scale) > 0.5, colors=color, alphas=0.6)
             name = runner.val_dataloader.dataset.metainfo['classes'][label]
             _, _, regions, _ = cv2.connectedComponentsWithStats(mask, connectivity=8)
-            # Names of regions too small to be one would hide what is there.
+            # Names of tiny regions would hide them.
             for left, top, _, _, area in regions[1:]:
                 if area >= labels.size / 400:
                     _write(visualizer, name, np.array([left, top]) * scale, color)
@@ -120,7 +120,7 @@ def _enlarge(array: np.ndarray, scale: float) -> np.ndarray:
 
 
 def _arrays(instances: Any) -> tuple[np.ndarray | None, np.ndarray]:
-    """Masks ``(K, H, W)``, None where there are none, and boxes ``(K, 4)``, whatever class holds them."""
+    """Masks ``(K, H, W)`` or None, and boxes ``(K, 4)``, as arrays."""
     masks, boxes = instances.get('masks'), instances.bboxes
     if masks is not None:
         masks = masks.numpy() if isinstance(masks, torch.Tensor) else masks.to_ndarray()

@@ -1,4 +1,4 @@
-"""The demo from beginning to end: data, the models side by side, table."""
+"""The whole demo: data, the models in parallel, table."""
 
 import argparse
 import contextlib
@@ -25,11 +25,11 @@ QUICK_SECONDS = 6  # of every step
 
 
 class ModelError(RuntimeError):
-    """Why, and where its log is."""
+    """The reason and the log file."""
 
 
 def run_demo(options: argparse.Namespace) -> None:
-    """Do what of the demo is not done yet; see tools/demo.py for the options."""
+    """Run the unfinished steps of the demo; see tools/demo.py for the options."""
     started = time.monotonic()
     screen = Screen()
     consoles = {key: _console(key, options.quick, screen) for key in options.task}
@@ -45,10 +45,9 @@ def run_demo(options: argparse.Namespace) -> None:
 def train_models(
     options: argparse.Namespace, data_id: str, consoles: dict[str, Console]
 ) -> dict[str, dict]:
-    """Take all models through their steps, and return their results.
+    """Run the steps of all models in parallel and return their results.
 
-    Each has a process and its share of the cores: small networks gain little from a second thread, and models that
-    train side by side leave no core idle.
+    Each has a process and its share of the cores, because small networks gain little from a second thread.
 
     Raises:
         ModelError: One failed.
@@ -69,7 +68,7 @@ def train_models(
     ]
     results = {}
     next(iter(consoles.values())).say('  Loading PyTorch and OpenMMLab ...')
-    with contextlib.closing(run_jobs(do_job, jobs, workers)) as reports:
+    with contextlib.closing(run_jobs(run_job, jobs, workers)) as reports:
         for said in reports:
             job = jobs[said.job]
             if said.kind == 'part':
@@ -84,8 +83,8 @@ def train_models(
     return {key: results[key] for key in consoles}
 
 
-def do_job(job: Job, tell: Callable[[Call], None]) -> dict:
-    """Take a model through its steps, in a process of its own, which alone loads PyTorch and OpenMMLab."""
+def run_job(job: Job, tell: Callable[[Call], None]) -> dict:
+    """Run the steps of a model in its own process, the only one that loads PyTorch and OpenMMLab."""
     from .tasks import run_task
 
     return run_task(job, tell)
@@ -97,7 +96,7 @@ def _console(key: str, quick: bool, screen: Screen) -> Console:
 
 
 def build_data(options: argparse.Namespace, consoles: dict[str, Console]) -> str:
-    """Build the digit scenes where they are not there yet; return what tells them from others."""
+    """Build the digit scenes if they do not exist; return their fingerprint."""
     first, *others = consoles.values()
     first.begin(DATA_STEP)
     with output_to(options.work_dir / 'data.log'):
@@ -138,7 +137,7 @@ def report(
 
 
 def markdown_table(results: dict[str, dict]) -> str:
-    """Untrained beside trained, one row per metric, columns aligned for the screen."""
+    """Untrained and trained results, one row per metric, columns aligned for the screen."""
     rows = [('model', 'parameters', 'metric', 'untrained', 'trained', 'training time')]
     for key, result in results.items():
         for metric, trained in result['trained'].items():
@@ -159,6 +158,6 @@ def markdown_table(results: dict[str, dict]) -> str:
 
 
 def shown(path: Path) -> str:
-    """A path as short as it can be written from here."""
+    """The shortest form of a path, relative to the current folder if possible."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith('..') else relative

@@ -1,4 +1,4 @@
-"""What of a task is done: kept on disk, so that the demo can go on after being stopped or killed."""
+"""The completed steps of a task, saved on disk so that the demo can resume."""
 
 import hashlib
 import json
@@ -14,18 +14,18 @@ STATE_FILE = 'state.json'
 
 
 def fingerprint(*parts: Any) -> str:
-    """A short hash of settings; anything that JSON does not know is taken by its text."""
+    """A short hash of settings; values that JSON does not support are hashed as text."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class State:
-    """Results of a task, in ``folder/state.json``; every change is on disk at once, and whole.
+    """Results of a task in ``folder/state.json``, written atomically at every change.
 
     Args:
         folder: The task's folder. It is emptied when it holds results of other settings.
         settings: Fingerprint of everything that the results depend on.
-        say: Where to say so.
+        say: Prints the message.
     """
 
     def __init__(self, folder: Path, settings: str, say: Callable[[str], None]) -> None:
@@ -57,7 +57,7 @@ class State:
 
 
 def last_checkpoint(folder: Path, say: Callable[[str], None]) -> tuple[Path | None, int]:
-    """The newest checkpoint that is complete and its iteration, ``(None, 0)`` where there is none."""
+    """The newest complete checkpoint and its iteration, else ``(None, 0)``."""
     found, notes = last_complete_checkpoint(str(folder))
     for note in notes:
         say(f'  {note}')

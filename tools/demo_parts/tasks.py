@@ -1,4 +1,4 @@
-"""How a model of the demo is evaluated, trained and drawn with MMEngine's Runner, in a process of its own."""
+"""Evaluates, trains and draws a model of the demo with MMEngine's Runner in its own process."""
 
 import os
 import time
@@ -20,7 +20,7 @@ from .state import State, fingerprint, last_checkpoint
 
 
 def run_task(job: Job, report: Callable[[Call], None]) -> dict:
-    """Take a model through all its steps; return its results and the machine's properties."""
+    """Run all steps of a model; return its results and the machine's properties."""
     if job.threads:
         torch.set_num_threads(job.threads)
     with output_to(job.log_file):
@@ -34,7 +34,7 @@ def run_task(job: Job, report: Callable[[Call], None]) -> dict:
 
 
 class Relay:
-    """What a :class:`~demo_parts.console.Console` is told, from a process to the one that has the screen."""
+    """Forwards calls of a :class:`~demo_parts.console.Console` to the process that has the screen."""
 
     def __init__(self, report: Callable[[Call], None]) -> None:
         self.report = report
@@ -75,7 +75,7 @@ class ProgressHook(Hook):
 
 
 class TaskRun:
-    """One task from the untrained model to the picture; every step is done once, whatever interrupts.
+    """One task from the untrained model to the picture; completed steps are never repeated.
 
     Args:
         job: What to do, and where.
@@ -98,7 +98,7 @@ class TaskRun:
         return self.folder.parent / f'{self.task.key}.png'
 
     def run(self) -> dict:
-        """Do what is left to do; return the results."""
+        """Run the remaining steps; return the results."""
         self._evaluate_untrained()
         checkpoint = self._train()
         self._evaluate_trained(checkpoint)
@@ -144,7 +144,7 @@ class TaskRun:
             'train',
             load_from=checkpoint and str(checkpoint),
             resume=checkpoint is not None,
-            # Evaluation is a step of its own.
+            # Evaluation is a separate step.
             val_cfg=None,
             val_dataloader=None,
             val_evaluator=None,
@@ -177,7 +177,7 @@ class TaskRun:
 
     def _runner(self, purpose: str, **changes) -> Runner:
         cfg = self.cfg.copy()
-        # MMEngine keeps loggers and the like by this name, for as long as the process lives.
+        # MMEngine caches loggers by this name for the life of the process.
         cfg.experiment_name = f'demo-{self.task.key}-{purpose}-{os.getpid()}'
         for name, value in changes.items():
             cfg[name] = value

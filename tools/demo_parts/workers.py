@@ -1,4 +1,4 @@
-"""Several runs at a time: processes that stay, so that PyTorch and OpenMMLab are loaded once in each."""
+"""A pool of worker processes; each loads PyTorch and OpenMMLab once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-# Seconds between two looks at whether the processes are alive.
+# Seconds between checks that the processes are alive.
 PATIENCE = 1.0
 
 
 class Report(NamedTuple):
-    """What a process says about its job: ``kind`` is ``'part'`` (meanwhile), ``'result'`` or ``'error'`` (text)."""
+    """A message of a process about its job: ``kind`` is ``'part'`` (meanwhile), ``'result'`` or ``'error'`` (text)."""
 
     kind: str
     job: int
@@ -25,9 +25,9 @@ class Report(NamedTuple):
 def run_jobs(
     function: Callable[[Any, Callable[[Any], None]], Any], jobs: list[Any], workers: int
 ) -> Iterator[Report]:
-    """Call ``function(job, report)`` for every job, ``workers`` at a time, in order; yield what is said.
+    """Call ``function(job, report)`` for every job, ``workers`` at a time, in order; yield the reports.
 
-    Closing the generator, or an exception in who reads it (Ctrl-C), ends the processes.
+    Closing the generator, or an exception in its consumer (Ctrl-C), ends the processes.
 
     Raises:
         RuntimeError: A process ended on its own.
@@ -68,7 +68,7 @@ def _check(processes: list[multiprocessing.Process]) -> None:
 
 def _work(function: Callable, waiting: Any, said: Any) -> None:
     """Do jobs until None comes."""
-    # Ctrl-C reaches every process of the terminal; the first one answers it and ends these.
+    # Ctrl-C reaches every process of the terminal; the parent handles it and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number, job in iter(waiting.get, None):
         try:
@@ -82,7 +82,7 @@ def _work(function: Callable, waiting: Any, said: Any) -> None:
 
 
 def cores() -> int:
-    """How many there are for this process."""
+    """Number of cores available to this process."""
     if hasattr(os, 'sched_getaffinity'):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

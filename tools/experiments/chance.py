@@ -1,4 +1,4 @@
-"""What can be reached without knowing, or half knowing, where a square is: computed from the label maps."""
+"""Scores of guesses without (or with half of) the position of a square, computed from the label maps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmlape.datasets.digits import KINDS
 
 
 def pixel_counts(root: Path, split: str) -> np.ndarray:
-    """How many pixels of a split of the digit cells carry each label."""
+    """Pixels per label of a split of the digit cells."""
     paths = sorted((root / 'annotations' / split).glob('*.png'))
     counts = [np.bincount(np.asarray(Image.open(path)).ravel()) for path in paths]
     length = max(map(len, counts))
@@ -19,7 +19,7 @@ def pixel_counts(root: Path, split: str) -> np.ndarray:
 
 
 def without_position(counts: np.ndarray) -> dict[str, dict[str, float]]:
-    """Scores of predictors that know little of a square's place; all but the first find and name every digit.
+    """Scores of predictors with little or no position; all except the first recognise every digit.
 
     * ``background``: background everywhere.
     * ``one_kind``: for each digit, always the label that is most frequent.
@@ -48,9 +48,9 @@ def without_position(counts: np.ndarray) -> dict[str, dict[str, float]]:
 
 
 def _scores(counts: np.ndarray, guess: np.ndarray) -> dict[str, float]:
-    """Scores where a pixel of kind ``i`` is called kind ``j`` with probability ``guess[..., i, j]``, else background.
+    """Scores if a pixel of kind ``i`` is predicted as ``j`` with probability ``guess[..., i, j]``, else background.
 
-    ``guess`` is ``(4, 4)``, or ``(digits, 4, 4)`` where it is another one for each digit.
+    ``guess`` is ``(4, 4)``, or ``(digits, 4, 4)`` for a different one per digit.
     """
     kinds = counts[1:].reshape(-1, KINDS).astype(float)
     predicted = (kinds[:, None] @ guess).ravel()

@@ -1,4 +1,4 @@
-"""Trainings of the micro DINO: records, curves, and where attention looks before and after."""
+"""Trainings of the micro DINO: records, curves, and attention before and after."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SHOWN = (0, 3, 5, 8)  # digits of which the class token's attention is shown
 
 
 def run_experiment(options: argparse.Namespace, clone: Path) -> int:
-    """Train what has no record yet; see tools/experiment_dino.py for the options. Returns the exit code."""
+    """Train the seeds without a record; see tools/experiment_dino.py for the options. Returns the exit code."""
     torch.set_num_threads(1)
     records = [_record(options, clone / CONFIG, seed) for seed in range(options.seeds)]
     table = markdown(records)
@@ -145,8 +145,7 @@ def draw_curves(records: list[dict[str, Any]]) -> Figure:
 
 
 def _draw_attention(folder: Path, config: Path) -> dict[str, Figure]:
-    """How far the heads look on validation images, and where the class token does on some, of the first seed before
-    and after training."""
+    """Draw attention distances and class attention for the first seed, before and after training."""
     batch, labels = _validation_images(config)
     shown = [batch[labels.index(digit)] for digit in SHOWN]
     last = folder / Path((folder / 'last_checkpoint').read_text()).name

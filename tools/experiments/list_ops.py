@@ -1,4 +1,4 @@
-"""The experiment on norms and ListOps from beginning to end: data, runs, table."""
+"""The whole experiment on norms and ListOps: data, runs, table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mmlape.atomic import atomic_write
 from mmlape.datasets import build_list_ops
 from mmlape.datasets.list_ops import HEAD
 
-from .position import do_left, one_run_per_line, useful_cores
+from .position import one_run_per_line, run_remaining, useful_cores
 from .records import Job, Records, Run, settings_of
 from .table import markdown_table, replace_table, score_of
 from .training import train
@@ -31,14 +31,14 @@ NORMS = {
     'DTN': dict(type='mmlape.DTN'),
 }
 DATA = dict(num_train=8000, num_val=1000, num_test=1000, length=(10, 200))
-# Expected seconds of a run, until the first ones say better.
+# Expected seconds of a run, until the first ones are measured.
 RUN_SECONDS = 30
 METRIC = 'accuracy'
 KEPT = ('variant', 'seed', METRIC, 'iterations', 'parameters', 'seconds', 'device')
 
 
 def run_experiment(options: argparse.Namespace, clone: Path) -> int:
-    """Do what is left to do; see tools/experiment_list_ops.py for the options. Returns the exit code."""
+    """Run what is not finished; see tools/experiment_list_ops.py for the options. Returns the exit code."""
     unknown = [key for key in options.only or () if key not in NORMS]
     if unknown:
         print(f'error: --only {unknown[0]}: expected one of {", ".join(NORMS)}')
@@ -49,13 +49,15 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
         data = json.loads((data_root / 'list_ops.json').read_text())['fingerprint']
         jobs = [
             _job(options, clone / CONFIG, data, norm, seed)
-            # All norms with the first seed come first, so that an unfinished table misses none.
+            # Seed by seed, so that an unfinished table has all norms.
             for seed in range(options.seeds)
             for norm in NORMS
             if norm in (options.only or NORMS)
         ]
     if not options.table:
-        do_left(jobs, records, options.workers or useful_cores(), do_job, METRIC, RUN_SECONDS)
+        run_remaining(
+            jobs, records, options.workers or useful_cores(), run_job, METRIC, RUN_SECONDS
+        )
     found = [records.get(job.run) for job in jobs]
     results = {
         'chance': chance(data_root),
@@ -72,8 +74,8 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
     return 0
 
 
-def do_job(job: Job, report: Any) -> dict[str, Any]:
-    """One run in a process of its own; its record is written here, so that it outlives the command."""
+def run_job(job: Job, report: Any) -> dict[str, Any]:
+    """One run in its own process, which writes the record, so that it survives the command."""
     torch.set_num_threads(1)
     measured = train(_config(job), job.run.name, report, {METRIC: 'accuracy/top1'})
     Records(job.work_dir / 'records').put(job.run, measured)
@@ -81,8 +83,8 @@ def do_job(job: Job, report: Any) -> dict[str, Any]:
 
 
 def chance(data_root: Path) -> dict[str, float]:
-    """The accuracy on the validation expressions of who knows how often results are in training, and nothing else of an
-    expression; and of who knows its first operator too."""
+    """Validation accuracy of always predicting the most frequent result of the training set, and of the most frequent
+    result for the first operator."""
     train_lines, val_lines = (
         [line.split('\t') for line in path.read_text(encoding='utf-8').splitlines() if line != HEAD]
         for path in (data_root / 'annotations' / f'basic_{split}.tsv' for split in ('train', 'val'))
@@ -101,7 +103,7 @@ def chance(data_root: Path) -> dict[str, float]:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The table of accuracies, and how they came about."""
+    """The table of accuracies, and a line about the runs."""
     runs = results['runs']
     rows = [
         ['chance: always the most frequent result', f'{results["chance"]["always"]:.3f}', ''],

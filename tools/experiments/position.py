@@ -1,4 +1,4 @@
-"""The experiment from beginning to end: data, runs, table."""
+"""The whole position experiment: data, runs, table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .variants import VARIANTS
 
 CONFIG = 'configs/experiments/segmenter_vit-micro_mask_digit-cells.py'
 STEP = 'Training'
-# Expected seconds of a run, until the first ones say better.
+# Expected seconds of a run, until the first ones are measured.
 RUN_SECONDS = 35
 MAX_WORKERS = 4
 KEPT = (
@@ -41,8 +41,8 @@ KEPT = (
 
 
 def run_experiment(options: argparse.Namespace, clone: Path) -> int:
-    """Do what is left to do; see tools/experiment_position.py for the options. Returns the exit code."""
-    variants = _chosen(options.only)
+    """Run what is not finished; see tools/experiment_position.py for the options. Returns the exit code."""
+    variants = _selected_variants(options.only)
     if variants is None:
         return 2
     records = Records(options.work_dir / 'records')
@@ -51,12 +51,14 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
         data = json.loads((data_root / 'digit_cells.json').read_text())['fingerprint']
         jobs = [
             _job(options, clone / CONFIG, data, variant, seed)
-            # All variants with the first seed come first, so that an unfinished table misses no variant.
+            # Seed by seed, so that an unfinished table has all variants.
             for seed in range(options.seeds)
             for variant in variants
         ]
     if not options.table:
-        do_left(jobs, records, options.workers or useful_cores(), do_job, 'mIoU', RUN_SECONDS)
+        run_remaining(
+            jobs, records, options.workers or useful_cores(), run_job, 'mIoU', RUN_SECONDS
+        )
     found = [records.get(job.run) for job in jobs]
     results = {
         'chance': without_position(pixel_counts(data_root, 'val')),
@@ -71,7 +73,7 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
 
 
 def write_docs(docs: Path, results: dict[str, Any]) -> None:
-    """Put the table into the page, and the figures behind it beside the page; what was not run stays as it is there."""
+    """Update the table in the page and the figures in its JSON file; results that were not run stay."""
     page = docs / 'experiment_position.md'
     figures = page.with_suffix('.json')
     done = {run['variant'] for run in results['runs']}
@@ -89,10 +91,10 @@ def one_run_per_line(results: dict[str, Any]) -> str:
     return f'{{"chance": {json.dumps(results["chance"])},\n "runs": [\n  {runs}\n]}}\n'
 
 
-def do_job(job: Job, report: Any) -> dict[str, Any]:
-    """One run in a process of its own; its record is written here, so that it outlives the command."""
-    # One thread for each: runs side by side use the cores better than threads do, and the sums do not depend on how
-    # many cores there are.
+def run_job(job: Job, report: Any) -> dict[str, Any]:
+    """One run in its own process, which writes the record, so that it survives the command."""
+    # One thread each: parallel runs use the cores better than threads, and results do not depend on the number
+    # of cores.
     torch.set_num_threads(1)
     cfg = _config(job)
     measured = train(cfg, job.run.name, report)
@@ -115,7 +117,7 @@ def _job(options: argparse.Namespace, config: Path, data: str, variant: str, see
     return job._replace(run=Run(variant, seed, settings))
 
 
-def do_left(
+def run_remaining(
     jobs: list[Any],
     records: Records,
     workers: int,
@@ -123,15 +125,15 @@ def do_left(
     metric: str,
     seconds: float,
 ) -> None:
-    """Run what has no record yet.
+    """Run the jobs without a record.
 
     Args:
         jobs: With a ``run`` each.
         records: The finished ones.
         workers: Runs at a time.
-        do: Called with a job and what it reports to; returns what was measured.
-        metric: What of that is said, 0 to 1.
-        seconds: Expected of a run, until the first ones say better.
+        do: Called with a job and its report function; returns the results.
+        metric: The result to print, 0 to 1.
+        seconds: Expected per run, until the first ones are measured.
 
     Raises:
         RuntimeError: A run failed.
@@ -164,8 +166,8 @@ def do_left(
     console.end(f'{len(left)} runs')
 
 
-def _chosen(only: list[str] | None) -> list[str] | None:
-    """Keys of the variants to run, None after a message where one does not exist."""
+def _selected_variants(only: list[str] | None) -> list[str] | None:
+    """Keys of the variants to run; prints an error and returns None if one does not exist."""
     unknown = [key for key in only or () if key not in VARIANTS]
     if unknown:
         print(f'error: --only {unknown[0]}: expected one of {", ".join(VARIANTS)}')
@@ -174,5 +176,5 @@ def _chosen(only: list[str] | None) -> list[str] | None:
 
 
 def useful_cores() -> int:
-    """How many there are for this process, at most as many as are useful."""
+    """Number of cores for this process, at most as many as are useful."""
     return min(MAX_WORKERS, cores())

@@ -1,4 +1,4 @@
-"""One JSON file for each finished run: what is there is not run again."""
+"""One JSON file per finished run; a run with a valid record is skipped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Run:
 
 
 class Job(NamedTuple):
-    """A run with all that a process needs to do it."""
+    """A run with everything that its process needs."""
 
     run: Run
     config: Path
@@ -55,7 +55,7 @@ class Records:
         return self.folder / f'{run.name}.json'
 
     def get(self, run: Run) -> dict[str, Any] | None:
-        """What was measured, None where the run is to be done (again): no file, a damaged one, other settings."""
+        """The results; None if there is no file, it is damaged, or its settings differ."""
         try:
             record = json.loads(self.path(run).read_text(encoding='utf-8'))
         except (FileNotFoundError, ValueError):
@@ -65,7 +65,7 @@ class Records:
         return record
 
     def put(self, run: Run, measured: dict[str, Any]) -> None:
-        """Keep what was measured."""
+        """Save the results."""
         self.folder.mkdir(parents=True, exist_ok=True)
         record = {
             'variant': run.variant,

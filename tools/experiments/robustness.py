@@ -1,4 +1,4 @@
-"""The experiment on robustness: what is trained and tested, and what of it goes into the page."""
+"""The robustness experiment: trainings, tests, and the tables of the page."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .training import train
 
 
 class Group(NamedTuple):
-    """Networks that are compared with one another.
+    """A group of networks to compare.
 
     Attributes:
         config: The shipped config.
         build: Builds its data.
         iterations: Of a training; None: the config's.
-        networks: By name, what changes in the config.
+        networks: Config changes by name.
     """
 
     config: str
@@ -70,12 +70,12 @@ GROUPS = {
     ),
 }
 PAGE, FIGURES = 'docs/robustness.md', 'docs/experiment_robustness.json'
-# What is published of a group: by network, a list of ``seed``, ``iterations``, ``images`` and ``results``.
+# Results of a group: by network, a list of ``seed``, ``iterations``, ``images`` and ``results``.
 Figures = Mapping[str, list[dict[str, Any]]]
 
 
 def run_experiment(options: argparse.Namespace, clone: Path) -> None:
-    """Do what is left to do; see tools/experiment_robustness.py for the options.
+    """Run what is not finished; see tools/experiment_robustness.py for the options.
 
     Raises:
         ValueError: Nothing is done yet.
@@ -83,7 +83,7 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> None:
     chosen = options.only or list(GROUPS)
     if not options.table:
         torch.set_num_threads(1)
-        # All networks with the first seed come first, so that an unfinished table misses none.
+        # Seed by seed, so that an unfinished table has all networks.
         for seed in range(options.seeds):
             for key in chosen:
                 for network in GROUPS[key].networks:
@@ -100,7 +100,7 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> None:
 
 
 def config_of(options: argparse.Namespace, key: str, network: str, seed: int) -> Config:
-    """The shipped config with what this network changes; the last weights are kept, validation is left to the test."""
+    """The shipped config with the changes of this network; saves the last weights, without validation."""
     group = GROUPS[key]
     cfg = Config.fromfile(find_config(group.config))
     cfg.merge_from_dict(group.networks[network])
@@ -117,13 +117,13 @@ def config_of(options: argparse.Namespace, key: str, network: str, seed: int) ->
 
 
 def data_root(options: argparse.Namespace, key: str) -> Path:
-    """Where a group's data are: evaluators of detectors count all images of a file, so each number has its own."""
+    """The data folder of a group, one per number of images, because detection evaluators count all images."""
     name = GROUPS[key].build.__name__.removeprefix('build_')
     return options.data_root / f'{name}_{options.images}'
 
 
 def measure(options: argparse.Namespace, key: str, network: str, seed: int) -> None:
-    """Train and test one network, as far as that has not been done."""
+    """Train and test one network; completed parts are skipped."""
     cfg = config_of(options, key, network, seed)
     work_dir = Path(cfg.work_dir)
     with output_to(options.work_dir / 'data.log'):
@@ -147,7 +147,7 @@ def measure(options: argparse.Namespace, key: str, network: str, seed: int) -> N
 
 
 def done(options: argparse.Namespace, key: str) -> dict[str, list[dict[str, Any]]]:
-    """The whole records that there are of a group, by network, of their headline metric alone."""
+    """The complete records of a group by network, reduced to their main metric."""
     found: dict[str, list[dict[str, Any]]] = {}
     for network in GROUPS[key].networks:
         for seed in range(options.seeds):
@@ -163,7 +163,7 @@ def done(options: argparse.Namespace, key: str) -> dict[str, list[dict[str, Any]
 
 
 def table_of(figures: Figures) -> str:
-    """Means and standard deviations over seeds, and how they came about."""
+    """Means and standard deviations over seeds, and a line about the runs."""
     every = [run for runs in figures.values() for run in runs]
     seeds = ', '.join(f'{len(runs)} of "{network}"' for network, runs in figures.items())
     iterations, images = (
@@ -174,17 +174,17 @@ def table_of(figures: Figures) -> str:
     return f'{robust.compare(figures)}\n{said}\n'
 
 
-def marks(key: str) -> tuple[str, str]:
-    """Between which a group's table stands in the page."""
+def table_marks(key: str) -> tuple[str, str]:
+    """The two comments around a group's table in the page."""
     return f'<!-- table of {key}: written by the command -->', f'<!-- end of the table of {key} -->'
 
 
 def write_docs(clone: Path, found: Mapping[str, Figures]) -> None:
-    """Put tables, pictures and the figures behind them into ``docs/``; other groups stay as they are there."""
+    """Update tables, pictures and figures in ``docs/``; other groups stay unchanged."""
     page, path = clone / PAGE, clone / FIGURES
     text = page.read_text(encoding='utf-8')
     for key, figures in found.items():
-        text = replace_table(text, table_of(figures), *marks(key))
+        text = replace_table(text, table_of(figures), *table_marks(key))
         save_figure(robust.draw(figures), page.parent / f'images/robustness-{key}.png')
     kept = json.loads(path.read_text(encoding='utf-8')) if path.is_file() else {}
     atomic_write(path, _one_run_per_line({**kept, **found}).encode())

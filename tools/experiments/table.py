@@ -42,7 +42,7 @@ START, END = '<!-- table: written by the command -->', '<!-- end of the table --
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """All tables of mIoU, and how they came about.
+    """All tables of mIoU, and a line about the runs.
 
     Args:
         results: ``runs``, a list of records with ``variant``, ``seed``, ``mIoU`` and so on; ``chance``, the scores of
@@ -71,7 +71,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def replace_table(page: str, table: str, start: str = START, end: str = END) -> str:
-    """The page with what stands between two marks replaced.
+    """Replace the text between two marks of a page.
 
     Raises:
         ValueError: If the page does not have the two marks once each.
@@ -105,7 +105,7 @@ def markdown_table(head: list[str], rows: list[list[str]]) -> list[str]:
 
 
 def _summary(runs: list[dict]) -> list[str]:
-    """How many seeds each variant has, and what a run cost."""
+    """Seeds per variant and seconds per run."""
     counts = [sum(run['variant'] == variant for run in runs) for variant in _all_variants()]
     seeds = str(min(counts)) if min(counts) == max(counts) else f'{min(counts)} to {max(counts)}'
     if not runs:

@@ -17,14 +17,14 @@ from mmengine.runner import Runner
 
 import mmlape  # noqa: F401  registers our types
 
-# What segmentors are scored by, by the name of MMEngine's metric.
+# Metrics of segmentors, by the name of MMEngine's metric.
 SEGMENTATION = dict(mIoU='mIoU', mAcc='mAcc', aAcc='aAcc')
 # Iterations between two reports.
 REPORT_INTERVAL = 10
 
 
 class ReportHook(Hook):
-    """Tells how far the training is, and keeps what the validation gives."""
+    """Reports the progress of the training and stores the validation metrics."""
 
     priority = 'LOWEST'
 
@@ -50,7 +50,7 @@ def train(
 
     Args:
         cfg: The config.
-        name: The run's name; MMEngine keeps loggers by it for as long as the process lives.
+        name: The run's name, by which MMEngine caches loggers for the life of the process.
         report: Called with the finished part (0 to 1) of the training.
         metrics: The validation's metrics to keep, by the name to keep them under. Default those of segmentation.
 

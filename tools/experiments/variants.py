@@ -1,5 +1,5 @@
-"""What the experiment compares: every embedding in every joining, the position in the attention, and LaPE's chain in a
-pyramid."""
+"""The variants of the experiment: every embedding with every joining method, position in the attention, and LaPE's
+chain in a pyramid."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ JOININGS = {
     for name, config in position.JOININGS.items()
 }
 NONE = POSITIONS['none']
-# A fixed embedding has one table for all layers: nothing that is not shared.
+# A fixed embedding has one table for all layers, so unshared equals shared.
 SAME = {('sinusoidal_1d', 'unshared'), ('sinusoidal_2d', 'unshared')}
-# Two stages, on grids of 8 x 8 and 4 x 4; without a bias in the windows, so that the position is all there is.
+# Two stages, on grids of 8 x 8 and 4 x 4; without a bias in the windows, so that only the position differs.
 SWIN = dict(
     type='mmlape.SwinTransformer',
     arch=dict(embed_dims=32, depths=[2, 2, 2, 2], num_heads=[2, 4, 4, 4], window_size=4),
@@ -32,7 +32,7 @@ SWIN = dict(
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to tell the network where its tokens are.
+    """A variant: position and joining method of the network.
 
     Args:
         key: Its name in files.
@@ -97,7 +97,7 @@ def _variants() -> dict[str, Variant]:
 
 
 def _swin_variants() -> list[Variant]:
-    """LaPE's chain is cut between the stages of a pyramid, or crosses from one to the next."""
+    """LaPE's chain in a pyramid: separate in each stage, or carried to the next."""
     learned, lape = EMBEDDINGS['learned'], JOININGS['lape_progressive']
     made = {
         'none': (False, None),

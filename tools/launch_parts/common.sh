@@ -1,4 +1,4 @@
-# What the launch scripts share; they source this file.
+# Functions of the launch scripts, which source this file.
 # shellcheck shell=bash
 
 tools=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -13,8 +13,8 @@ stop() {
     exit 2
 }
 
-# takes COUNT [arguments of the script ...]: ends it with what stands at its top where that is asked for, and with its
-# usage where there are fewer
+# takes COUNT [arguments of the script ...]: exits with the help text for --help, and with the usage if arguments are
+# missing
 takes() {
     local count=$1
     shift
@@ -57,7 +57,7 @@ run_by_srun() {
     per_node=${GPUS_PER_NODE:-$((gpus < 8 ? gpus : 8))}
     is_count GPUS_PER_NODE "$per_node"
     is_count CPUS_PER_TASK "$cpus"
-    # Two jobs on one machine must not meet; 29500 for all, upstream's default, makes them.
+    # Jobs on one machine need different ports; upstream's default of 29500 collides.
     export MASTER_PORT=${PORT:-$((20000 + ${SLURM_JOB_ID:-$$} % 20000))}
     read -r -a extra <<<"${SRUN_ARGS:-}"
     exec srun \

@@ -1,11 +1,11 @@
-"""Convert weights from elsewhere for a config, with an account of every entry.
+"""Convert foreign weights for a config and report every entry.
 
     python tools/model_converters/convert.py SOURCE WEIGHTS OUT --config CONFIG
 
 SOURCE is a format (timm, transformers, deit, lape, pvt, dtn, vit_adapter, mmseg, mmpretrain, mmlape), WEIGHTS a file, a
-folder with one, an http(s) address or, for timm, the name of a model. From the checkpoint of a whole detector or
-segmentor comes a file for that of the config, which ``load_from`` and ``tools/test.py`` take; from that of a backbone,
-one for ``init_cfg=dict(type='mmlape.Pretrained', source='mmlape', checkpoint=OUT)``. OUT ends in .pth or .safetensors.
+folder with one, an http(s) address or, for timm, the name of a model. The checkpoint of a whole detector or segmentor
+gives a file for ``load_from`` and ``tools/test.py`` with the config, that of a backbone a file for
+``init_cfg=dict(type='mmlape.Pretrained', source='mmlape', checkpoint=OUT)``. OUT ends in .pth or .safetensors.
 See docs/weights.md.
 """
 
@@ -30,31 +30,33 @@ FILES = ('.pth', '.pt', '.bin', '.tar', '.safetensors', '.json')
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description='Convert weights from elsewhere for a config.')
+    parser = argparse.ArgumentParser(description='Convert foreign weights for a config.')
     parser.add_argument('source', choices=sorted(FORMATS), help='format of the weights')
     parser.add_argument(
         'weights', help='file, folder with one, http(s) address, or name of a timm model'
     )
     parser.add_argument('out', type=Path, help='file to write: .pth or .safetensors')
     parser.add_argument(
-        '--config', required=True, help='whose model or backbone takes them: a file, or a name'
+        '--config', required=True, help='config of the model or backbone: a file, or a name'
     )
     parser.add_argument(
         '--min-matched',
         type=float,
         default=0.95,
         metavar='SHARE',
-        help='least share of the values of each part that must come from them (default 0.95)',
+        help='minimum share of the values of each part that the weights must provide (default 0.95)',
     )
     parser.add_argument(
         '--source-grid',
         type=int,
         nargs=2,
         metavar=('H', 'W'),
-        help='of their position table, where it is not square',
+        help='grid of the position table, if it is not square',
     )
     parser.add_argument('--force', action='store_true', help='overwrite OUT if it exists')
-    parser.add_argument('--seed', type=int, default=0, help='of what stays fresh (default 0)')
+    parser.add_argument(
+        '--seed', type=int, default=0, help='seed of entries that stay fresh (default 0)'
+    )
     parser.add_argument(
         '--cfg-options', nargs='+', action=ConfigOptions, help='override the config, key=value'
     )
@@ -72,7 +74,7 @@ def build(config: Config) -> nn.Module:
 
 
 def backbone_of(model: nn.Module, config: Config) -> nn.Module:
-    """The part of a model that a backbone's weights go into: itself if it is a backbone."""
+    """The backbone of a model, or the model itself if it is a backbone."""
     from mmlape.backbones import Backbone
     from mmlape.checkpoints.conversion import BACKBONE
 
@@ -131,7 +133,7 @@ def main() -> None:
     weights = Pretrained(
         options.source, **origin(options), min_matched=options.min_matched, source_grid=grid
     )
-    # The report is printed once, and not the origin of every parameter.
+    # Print only the report, not the origin of every parameter.
     MMLogger.get_instance('convert', log_level='ERROR')
     torch.manual_seed(options.seed)
     model = build(config)
@@ -151,7 +153,7 @@ def main() -> None:
 
 
 def use(path: Path, whole: bool, part: str) -> str:
-    """How to load what was written."""
+    """How to load the written file."""
     if whole and path.suffix == '.pth':
         return f"for load_from='{path}' or tools/test.py"
     where = 'of the model' if whole else "of the backbone's vit" if part else 'of the backbone'

@@ -2,9 +2,9 @@
 
     python tools/model_converters/fit_gabor.py CHECKPOINT OUT.pth [--variant G+E] [--report FOLDER]
 
-OUT.pth holds the weights of CHECKPOINT with Gabor parameters in place of the table: it is loaded by the same config
-with ``position=dict(type='mmlape.GaborPosition')``. On the screen: how well each table is met, and what kinds of
-channels it has. See docs/pictures.md.
+OUT.pth holds the weights of CHECKPOINT with Gabor parameters instead of the table: it is loaded by the same config
+with ``position=dict(type='mmlape.GaborPosition')``. Prints the quality of the fit and the kinds of
+channels of each table. See docs/pictures.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ def parse_arguments():
     parser.add_argument('out', type=Path, help='checkpoint to write')
     parser.add_argument('--key', help='name of one table; default: every pos_embed there is')
     parser.add_argument(
-        '--grid', type=int, nargs=2, metavar=('H', 'W'), help='of the table, where it is not square'
+        '--grid',
+        type=int,
+        nargs=2,
+        metavar=('H', 'W'),
+        help='grid of the table, if it is not square',
     )
     parser.add_argument('--variant', choices=list(VARIANTS), default='G+E')
     parser.add_argument('--report', type=Path, help='folder for a picture and figures per channel')
@@ -31,7 +35,7 @@ def parse_arguments():
 
 
 def noise_r2(maps, variant: str) -> float:
-    """What the fit reaches on maps of that size that are noise: the floor for its R^2."""
+    """R^2 of the fit on noise of the same size: the floor."""
     import numpy as np
 
     noise = np.random.default_rng(0).standard_normal((64, *maps.shape[1:]))

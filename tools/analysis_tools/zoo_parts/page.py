@@ -1,4 +1,4 @@
-"""The rows of the model zoo: metafiles and a record of measurements in, one page of tables out."""
+"""The model zoo: builds one page of tables from metafiles and a record of measurements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mmlape.analysis.complexity import IMAGE_SIZES, Complexity
 
 __all__ = ['Row', 'Zoo', 'read_rows', 'write_measured']
 
-# Rows of which there is no published figure to set a full training against, or another tool measures.
+# No published figures to compare with, or measured by another tool.
 _LEFT_OUT = ('demo', 'imagenet', 'cifar', 'ablations', 'listops', 'dino')
 _METHODS = {
     'mask-rcnn': 'Mask R-CNN',
@@ -31,7 +31,7 @@ _METHODS = {
     'mask2former': 'Mask2Former',
     'linear': 'a linear head on the frozen backbone',
 }
-# Of the published figures; metafiles have all.
+# Metafiles have all published figures; the page shows only these.
 _SHOWN = ('box AP', 'mask AP', 'mIoU', 'Top 1 Accuracy')
 _PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet', 'mmseg')
 _INTRODUCTION = """\
@@ -39,30 +39,37 @@ _INTRODUCTION = """\
 
 <!-- Written by tools/analysis_tools/zoo_table.py from the metafiles and model_zoo.json: change those. -->
 
-Every row of the papers that is a config here, and the rows of [foundation models](foundation_models.md). **Published**
-figures are their authors'; **ours** stays empty until a config has been trained in full. There are no trained weights
-to download: a training starts from the published weights that its config names ([weights.md](weights.md)). Classifiers:
-[pretraining.md](pretraining.md). What else was printed of a row (AP50, APS, parameters, ...) is in the `metafile.yml`
-of its folder, with the number of the table.
-
-**Parameters** are those of the model as it is trained, auxiliary heads included; in brackets the backbone's. **FLOPs**
-are multiply-adds at inference, as papers count them, of one image of {detection} (detectors) or one crop of
-{segmentation} (segmentors); in brackets the backbone's. Convolutions, matrix products, attention and deformable
-attention's sampling are counted; norms, activations, softmax, resizing and additions are not, so LaPE costs as much as
-default joining. Second stages see 1,000 proposals and, for masks, 100 boxes, as in MMDetection 2's counter, which most
-published figures come from. With these rules Mask R-CNN comes within 0.5 % of what is published with InternImage (CVPR
-2023): 403 G and 832 G on ViT-Adapter-S and B, 309 G and 397 G on PVTv2-B2 and B3. DTN is counted as it is computed
-here, without its map of all tokens by all tokens, so its share is smaller than published.
+All detection and segmentation configs of the papers and of [foundation models](foundation_models.md). To train one, use
+its name:
 
 ```shell
-python tools/analysis_tools/zoo_table.py                       # measures all rows, writes this page: minutes, no GPU
-python tools/analysis_tools/zoo_table.py --config 'upernet*'   # these alone
-python tools/analysis_tools/zoo_table.py --check               # is the page what metafiles and configs say?
+mmlape train segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512
 ```
 
-Where mmlape is installed from a wheel, MIM knows these rows: `mim search mmlape --condition 'epochs<=12'` lists them
-with the same figures, the published ones as metrics. `mim download` has nothing to download and says that there is no
-field `weight`; a config is at hand by its name without it (`mmlape train NAME`). Tried with openmim 0.3.9.
+**Published** figures are the authors'; **ours** is empty until we have trained a config in full. There are no trained
+weights to download: training starts from the published weights in the config ([weights.md](weights.md)). Classifiers:
+[pretraining.md](pretraining.md). Other published values of a row (AP50, APS, parameters, ...) are in the `metafile.yml`
+of its folder, with the number of the table.
+
+**Parameters** are those of the trained model, auxiliary heads included; in brackets the backbone's. **FLOPs** are
+multiply-adds at inference of one image of {detection} (detectors) or one crop of {segmentation} (segmentors); in
+brackets the backbone's:
+
+* Convolutions, matrix products, attention and deformable attention's sampling are counted; norms, activations, softmax,
+  resizing and additions are not, so LaPE costs as much as default joining.
+* Second stages get 1,000 proposals and, for masks, 100 boxes, as in MMDetection 2's counter, the source of most
+  published figures. Mask R-CNN is then within 0.5 % of the figures published with InternImage (CVPR 2023): 403 G and
+  832 G on ViT-Adapter-S and B, 309 G and 397 G on PVTv2-B2 and B3.
+* DTN is counted as computed here, without its map of all tokens by all tokens, so its share is smaller than published.
+
+```shell
+python tools/analysis_tools/zoo_table.py                       # measure all rows, write this page: minutes, no GPU
+python tools/analysis_tools/zoo_table.py --config 'upernet*'   # measure only these
+python tools/analysis_tools/zoo_table.py --check               # compare the page with metafiles and configs
+```
+
+With a wheel, `mim search mmlape --condition 'epochs<=12'` lists these rows with the same figures (tried with openmim
+0.3.9). `mim download` reports a missing field `weight`, because there are no weights.
 
 Measured with {versions}.
 """
@@ -70,7 +77,7 @@ Measured with {versions}.
 
 @dataclass(frozen=True)
 class Row:
-    """One entry of a metafile: a config, its data, and what was published of it.
+    """One entry of a metafile: a config, its data and its published results.
 
     Attributes:
         name: Of the config, without its ending.
@@ -96,7 +103,7 @@ class Row:
 
     @property
     def length(self) -> str:
-        """How long a training is."""
+        """Length of the training."""
         if 'Epochs' in self.metadata:
             return f'{self.metadata["Epochs"]} epochs'
         return f'{self.metadata["Iterations"]:,} iterations'
@@ -108,7 +115,7 @@ class Row:
         return ', '.join(f'{metric} {value}' for metric, value in values if metric in _SHOWN)
 
     def source(self) -> str:
-        """Where the published figures are from."""
+        """Sources of the published figures."""
         sources = [result['Published'] for result in self.results if 'Published' in result]
         return '; '.join(dict.fromkeys(sources))
 
@@ -143,11 +150,11 @@ def read_rows(root: Path) -> list[Row]:
 
 
 class Zoo:
-    """Rows with what was measured of them.
+    """Rows with their measurements.
 
     Args:
         rows: From :func:`read_rows`.
-        record: A JSON file that :meth:`save` has written, or will write.
+        record: The JSON file of :meth:`save`; need not exist yet.
     """
 
     def __init__(self, rows: Iterable[Row], record: Path) -> None:
@@ -158,14 +165,14 @@ class Zoo:
         self.measured: dict[str, dict[str, Any]] = content.get('models', {})
 
     def put(self, row: Row, complexity: Complexity) -> None:
-        """Keep a measurement, and what was measured."""
+        """Store a measurement and the digest of the measured model."""
         config = Config.fromfile(row.path)
         self.versions = _versions()
         fields = {**complexity._asdict(), 'image_size': list(complexity.image_size)}
         self.measured[row.name] = {**fields, 'model': digest(config)}
 
     def save(self) -> None:
-        """Write the record, rows that no longer exist left out."""
+        """Write the record without rows that no longer exist."""
         models = {
             row.name: self.measured[row.name] for row in self.rows if row.name in self.measured
         }
@@ -174,7 +181,7 @@ class Zoo:
         self.path.write_text(text, encoding='utf-8')
 
     def problems(self) -> list[str]:
-        """What of the record is missing or no longer true; empty if nothing is."""
+        """Missing or outdated entries of the record; empty if there are none."""
         found = []
         for row in self.rows:
             measured = self.measured.get(row.name)
@@ -241,10 +248,10 @@ class Zoo:
 
 
 def write_measured(metafile: Path, measured: dict[str, dict[str, Any]]) -> None:
-    """Set ``Parameters`` and ``FLOPs`` of a metafile's entries; all else keeps its layout.
+    """Set ``Parameters`` and ``FLOPs`` of a metafile's entries; keep the rest of the layout.
 
     Raises:
-        ValueError: If an entry has no place for them.
+        ValueError: If an entry does not have each field exactly once.
     """
     head, *entries = re.split(r'(?m)^(?=  - Name: )', metafile.read_text(encoding='utf-8'))
     written = []
@@ -261,7 +268,7 @@ def write_measured(metafile: Path, measured: dict[str, dict[str, Any]]) -> None:
 
 
 def digest(config: Config) -> str:
-    """A fingerprint of a config's model, whatever weights it starts from."""
+    """A digest of a config's model, without its initial weights."""
     model = json.dumps(_without_weights(config.model.to_dict()), sort_keys=True, default=str)
     return hashlib.sha256(model.encode()).hexdigest()[:16]
 

@@ -1,1 +1,1 @@
-"""The parts of tools/analysis_tools/zoo_table.py."""
+"""The parts of tools/model_converters/timm_vits.py."""

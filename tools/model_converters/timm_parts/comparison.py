@@ -1,8 +1,10 @@
-"""timm's plain Vision Transformers beside ours, and the page that says which are equal."""
+"""Compares timm's plain Vision Transformers with ours and writes the table of results."""
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ BEGIN, END = '<!-- names: begin -->\n', '<!-- names: end -->'
 EQUAL = 'equal'
 TOLERANCE = 1e-4
 _MODULES = (vision_transformer, eva, beit, vision_transformer_relpos, deit, naflexvit)
-# Sizes, which say nothing of what is computed, and what is drawn in training alone.
+# Sizes, which do not change the computation, and options that only matter in training.
 _SIZES = ('img_size', 'embed_dim', 'depth', 'num_heads', 'num_kv_heads', 'mlp_ratio')
 _SMALL: dict[str, Any] = dict(depth=2, embed_dim=48, num_heads=4, num_classes=0)
 
@@ -32,11 +34,11 @@ def names() -> list[str]:
     listed = sorted(
         {name for module in _MODULES for name in timm.list_models(module=_short(module))}
     )
-    return [name for name in listed if described(name)[0] in CLASSES]
+    return [name for name in listed if class_and_options(name)[0] in CLASSES]
 
 
-def described(name: str) -> tuple[str, dict[str, Any]]:
-    """Class and options of a timm model, which is not built."""
+def class_and_options(name: str) -> tuple[str, dict[str, Any]]:
+    """Class and options of a timm model, without building it."""
     found: dict[str, Any] = {}
 
     def note(cls: type, variant: str, pretrained: bool, **options: Any) -> nn.Module:
@@ -51,9 +53,9 @@ def described(name: str) -> tuple[str, dict[str, Any]]:
     return found['cls'], kept
 
 
-def case(name: str) -> str:
+def network_key(name: str) -> str:
     """What a name's network computes, as text: names with the same text share a comparison."""
-    cls, options = described(name)
+    cls, options = class_and_options(name)
     rest = sorted((key, repr(value)) for key, value in options.items() if key not in _SIZES)
     shared_keys = isinstance(options.get('num_kv_heads'), tuple)
     return f'{cls} {shared_keys} {rest}'
@@ -63,7 +65,7 @@ def compare(name: str, seed: int = 0) -> str:
     """``'equal'``, or why a timm model and ours are not."""
     torch.manual_seed(seed)
     options = dict(_SMALL)
-    if isinstance(described(name)[1].get('num_kv_heads'), tuple):
+    if isinstance(class_and_options(name)[1].get('num_kv_heads'), tuple):
         options['num_kv_heads'] = (4, 2)
     height, width = _patch_of(timm.create_model(name, **options))
     theirs: Any = timm.create_model(name, **options, img_size=(4 * height, 4 * width)).eval()
@@ -91,21 +93,29 @@ def compare(name: str, seed: int = 0) -> str:
 
 
 def table(results: dict[str, str]) -> str:
-    """The lines of the page."""
-    equal = sum(result == EQUAL for result in results.values())
+    """The lines of the page: a table of names that differ, then the equal names."""
+    equal = [name for name, result in results.items() if result == EQUAL]
     lines = [
-        f'{equal} of {len(results)} names of timm {timm.__version__}:',
+        f'{len(equal)} of {len(results)} names of timm {timm.__version__} are equal. These are not:',
         '',
-        '| timm | outputs |',
+        '| timm | difference |',
         '|---|---|',
     ]
-    return '\n'.join(
-        [*lines, *(f'| `{name}` | {result} |' for name, result in results.items()), '']
-    )
+    lines += [f'| `{name}` | {result} |' for name, result in results.items() if result != EQUAL]
+    lines += ['', 'Equal:', '', '```text', *textwrap.wrap(' '.join(equal), 118), '```', '']
+    return '\n'.join(lines)
 
 
-def written(page: Path) -> tuple[str, str, str]:
-    """What stands before the table, the table, and what stands after it."""
+def read_results(page: Path) -> dict[str, str]:
+    """The results on the page, by name."""
+    text = split_page(page)[1]
+    differing = dict(re.findall(r'^\| `(\w+)` \| (.+) \|$', text, re.MULTILINE))
+    equal = text.partition('```text')[2].partition('```')[0].split()
+    return dict(sorted({**differing, **dict.fromkeys(equal, EQUAL)}.items()))
+
+
+def split_page(page: Path) -> tuple[str, str, str]:
+    """The text before the table, the table, and the text after it."""
     before, _, rest = page.read_text(encoding='utf-8').partition(BEGIN)
     found, end, after = rest.partition(END)
     if not end:
@@ -117,7 +127,7 @@ def results_of(chosen: list[str]) -> Iterator[tuple[str, str]]:
     """A name and its result, one after the other; what computes the same is compared once."""
     cases: dict[str, str] = {}
     for name in chosen:
-        key = case(name)
+        key = network_key(name)
         if key not in cases:
             cases[key] = compare(name)
         yield name, cases[key]
