@@ -2,12 +2,15 @@
 
 import gc
 import json
+import logging
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from mmengine.utils import ManagerMixin
 from torch import Tensor
 
 GOLDEN = Path(__file__).parent / 'data' / 'golden'
@@ -57,6 +60,40 @@ def _loaders():
     before = dict(CheckpointLoader._schemes)
     yield
     CheckpointLoader._schemes = before
+
+
+def _managers(kind):
+    """MMEngine's classes that remember their instances by name: scopes, visualizers, message hubs, loggers."""
+    for each in kind.__subclasses__():
+        yield each
+        yield from _managers(each)
+
+
+@contextmanager
+def _instances_forgotten():
+    """The last default scope decides in which library a name is looked up: none is left to later tests."""
+    before = {manager: dict(manager._instance_dict) for manager in _managers(ManagerMixin)}
+    yield
+    for manager in _managers(ManagerMixin):
+        known = before.get(manager, {})
+        for name, left in manager._instance_dict.items():
+            if name not in known and isinstance(left, logging.Logger):
+                for handler in left.handlers:
+                    handler.close()
+        manager._instance_dict.clear()
+        manager._instance_dict.update(known)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _instances_of_a_module():
+    with _instances_forgotten():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _instances_of_a_test(_instances_of_a_module):
+    with _instances_forgotten():
+        yield
 
 
 @pytest.fixture(scope='module')

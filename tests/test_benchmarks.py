@@ -1,12 +1,20 @@
-"""python -m benchmarks: references compute what ours compute, what differs is not timed, and what a run prints."""
+"""The programs of benchmarks/: references compute what ours compute; what runs print, record and refuse."""
 
 import importlib
+import importlib.util
 import json
+import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from mmengine.hooks import Hook
+
+from benchmarks import training_step
+from mmlape.datasets import build_digit_scenes
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = dict(embed_dims=48, depth=4, num_heads=3, mlp_ratio=4)
@@ -89,20 +97,6 @@ def test_the_page_shows_the_record(room):
     assert '\n'.join([main.HEAD, *expected]) in page
 
 
-@pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        (['--only', 'resnet'], 'no case has that in its name; there are adapter'),
-        (['--repeats', '0'], '--repeats 0: expected a positive number'),
-    ],
-)
-def test_wrong_arguments(room, monkeypatch, capsys, arguments, message):
-    monkeypatch.setattr(sys, 'argv', ['', *arguments])
-    with pytest.raises(SystemExit):
-        room('__main__').parse_arguments()
-    assert message in capsys.readouterr().err
-
-
 def test_scaling_measures_a_point_once_and_draws_it(room, monkeypatch, capsys, tmp_path):
     scaling = room('scaling')
     monkeypatch.setattr(room('measuring'), 'TURN_MS', 0)
@@ -131,3 +125,185 @@ def test_scaling_measures_a_point_once_and_draws_it(room, monkeypatch, capsys, t
     torch.set_num_threads(threads)
     assert scaling.read(record) == first
     assert all((tmp_path / f'{axis}.png').stat().st_size for axis in ('side', 'batch'))
+
+
+@pytest.fixture
+def against(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    return importlib.import_module('benchmarks.against')
+
+
+@pytest.mark.slow
+def test_a_copy_is_compared_with_itself(tmp_path):
+    command = [sys.executable, '-m', 'benchmarks.against', str(ROOT), '--quick', '--only', 'micro']
+    command += ['--limit', '1e6', '--clock', 'processor', '--out', str(tmp_path / 'record.json')]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert 'nothing is worse' in done.stdout
+    record = json.loads((tmp_path / 'record.json').read_text())
+    results, threads = record['results'], record['machine']['threads']
+    assert threads == 1 and results['before'] == results['now']
+    (case,) = results['cases'].values()
+    for what in ('parameters', 'flops', 'saved_bytes'):
+        assert case[what]['before'] == case[what]['now'] > 0 and case[what]['ratio'] == 1
+    for what in ('forward', 'train_step', 'deployed'):
+        assert min(case[what][side]['median_ms'] for side in ('before', 'now')) > 0
+
+
+def test_a_revision_is_unpacked_and_removed(against):
+    with against.copy_of('HEAD') as folder:
+        assert (folder / 'mmlape' / 'version.py').is_file()
+        assert folder != ROOT
+    assert not folder.exists()
+
+
+def test_what_cannot_be_compared_is_refused(against, tmp_path, monkeypatch, capsys):
+    for name, reason in (('no-such-revision', 'neither a folder nor'), (tmp_path, 'no mmlape in')):
+        with pytest.raises(SystemExit, match=reason), against.copy_of(str(name)):
+            pass
+    for option, value in (('--only', 'resnet'), ('--repeats', '0')):
+        monkeypatch.setattr(sys, 'argv', ['against', 'HEAD', option, value])
+        with pytest.raises(SystemExit):
+            against.parse_arguments()
+        assert f'{option} {value}: ' in capsys.readouterr().err
+
+
+def test_more_than_the_limit_is_worse(against, capsys):
+    times = {'before': [10.0, 11.0, 14.0], 'now': [10.1, 11.33, 14.0]}
+    sizes = dict(before=1000, now=1021, ratio=1.021)
+    found = {'vit': dict(forward=against.compared(times), parameters=sizes)}
+    assert found['vit']['forward']['now'] == dict(
+        median_ms=11.33, iqr_ms=1.95, min_ms=10.1, ratio=1.01
+    )
+    assert 'forward 11.0 ± 2.0 -> 11.3 ± 1.9 ms (1.010)' in against.table(found)
+    assert against.report(found, 2) == 1
+    said = capsys.readouterr().out
+    assert 'vit: parameters x 1.021' in said and 'forward' not in said
+    assert against.report(found, 2.5) == 0
+
+
+class Clock:
+    """A clock that tells what it is set to."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def __deepcopy__(self, memo):
+        """Configs are copied; there is one clock."""
+        return self
+
+    def takes(self, seconds):
+        self.now += seconds
+
+
+def test_each_moment_counts_for_the_innermost_call():
+    clock = Clock()
+    ledger = training_step.Ledger(clock)
+    inner = SimpleNamespace(forward=lambda: clock.takes(5))
+
+    def forward():
+        clock.takes(1)
+        inner.forward()
+        clock.takes(2)
+
+    outer = SimpleNamespace(forward=forward)
+    ledger.watch(inner, 'forward', 'backbone')
+    ledger.watch(outer, 'forward', 'heads')
+    for _ in range(2):
+        clock.takes(0.5)
+        outer.forward()
+        found = ledger.close()
+        assert {part: taken for part, taken in found.items() if taken} == {
+            'heads': 3,
+            'backbone': 5,
+            'rest': 0.5,
+        }
+
+
+class SlowHook(Hook):
+    """Takes a minute of the clock in every step."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    def after_train_iter(self, *args, **kwargs):
+        self.clock.takes(60)
+
+
+MICRO = {
+    'mask-rcnn': 'demo/mask-rcnn_vit-micro-dinov3_sfp_digit-scenes',
+    'segmenter': 'experiments/segmenter_vit-micro_mask_digit-cells',
+}
+
+
+@pytest.mark.parametrize('name', MICRO)
+def test_a_step_is_divided(name, tmp_path, monkeypatch):
+    """All parts take some time, and what a slow hook takes is the hooks'."""
+    clock, start = Clock(), time.process_time()
+    monkeypatch.setattr(training_step, 'seconds_now', lambda: clock() + time.process_time() - start)
+    monkeypatch.setitem(training_step.CONFIGS, name, MICRO[name])
+    scenes = build_digit_scenes(tmp_path / 'data', num_train=2, num_val=1)
+    cfg = training_step.prepared(name, scenes, 3, tmp_path / 'work')
+    cfg.train_dataloader.batch_size = 2
+    cfg.custom_hooks = [dict(type=SlowHook, clock=clock)]
+    found = training_step.measure(cfg, warm_up=1)
+    parts = found['parts_ms']
+    assert (found['images_per_step'], found['steps']) == (2, 2)
+    assert all(parts[part] > 0 for part in parts if part != 'neck' or name == 'mask-rcnn')
+    assert 60_000 <= parts['hooks'] < 62_000 <= found['step_ms'] + 2000
+    assert sum(parts.values()) == pytest.approx(found['step_ms'], rel=0.05)
+
+
+@pytest.fixture(scope='module')
+def benchmark():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / 'benchmarks'))
+        spec = importlib.util.spec_from_file_location(
+            'warm_start', (ROOT / 'benchmarks') / 'warm_start.py'
+        )
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        yield module
+    sys.modules.pop('side_by_side', None)
+
+
+def test_runs_and_goes_on(benchmark, tmp_path, monkeypatch, capsys):
+    build = benchmark.build_digit_cells
+    monkeypatch.setattr(
+        benchmark, 'build_digit_cells', lambda root: build(root, num_train=6, num_val=4)
+    )
+    monkeypatch.setattr(benchmark, 'BATCH', 2)
+    command = ['warm_start.py', '--seeds', '1', '--base-iterations', '2', '--iterations', '1']
+    for name in ('work-dir', 'data-root'):
+        command += [f'--{name}', str(tmp_path / name)]
+    command += ['--out', str(tmp_path / 'record.json')]
+    monkeypatch.setattr(sys, 'argv', [*command, '--minutes', '-1'])
+    with pytest.raises(SystemExit, match='the minutes are over'):
+        benchmark.main()
+    monkeypatch.setattr(sys, 'argv', command)
+    benchmark.main()
+    said = capsys.readouterr().out
+    runs = benchmark.json.loads((tmp_path / 'record.json').read_text())['results']['runs']
+    first = {arm: run['0']['first_loss'] for arm, run in runs.items()}
+    assert first['affine'] == first['gate'] == first['continue'] != first['lape']
+    assert said.count('mIoU') == 5 + 1 and '| default joining, trained on |' in said
+    benchmark.main()
+    again = capsys.readouterr().out
+    assert again.count(', seed 0: mIoU') == 0
+    assert again.splitlines()[-5:] == said.splitlines()[-5:]
+
+
+def test_summary_is_of_pairs(benchmark):
+    run = dict(first_loss=1.0, last_loss=0.5)
+    scores = {'continue': (0.5, 0.7), 'affine': (0.6, 0.8)}
+    done = {
+        arm: {str(seed): dict(run, miou=score) for seed, score in enumerate(values)}
+        for arm, values in scores.items()
+    }
+    found = benchmark.summary(done)
+    assert found['affine']['gain_mean'] == 0.1 and found['affine']['gain_error'] == 0
+    assert found['affine']['miou_std'] == found['continue']['miou_std'] == 0.1414
+    assert '+0.1000 ± 0.0000' in benchmark.table(found)

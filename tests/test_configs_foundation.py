@@ -1,7 +1,6 @@
 """The rows of foundation models: each is what its name says and builds; each kind trains a step on a cut backbone."""
 
 import ast
-import re
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -62,20 +61,6 @@ HEADS_OF = {
 }
 # Of which a step is trained by the fast tests.
 QUICK = ('linear', 'upernet-adapter', 'mask-rcnn', 'mask2former-instance')
-# Learning rate, decay by layer (of L), weight decay, images per step, epochs or iterations.
-RECIPES = {
-    'upernet': (6e-5, 0.85, 0.9, 0.05, 32, 60000),
-    'upernet-adapter': (6e-5, 0.95, 0.95, 0.01, 16, 160000),
-    'mask2former-semantic': (1e-4, 0.8, 0.8, 0.05, 16, 40000),
-    'mask2former-semantic-adapter': (1e-4, 0.8, 0.8, 0.05, 16, 40000),
-    'linear': (1e-3, None, None, 1e-3, 16, 40000),
-    'mask-rcnn': (1e-4, 0.7, 0.8, 0.1, 64, 100),
-    'mask-rcnn-adapter': (1e-4, 0.7, 0.8, 0.05, 16, 36),
-    'mask2former-instance': (1e-4, 0.8, 0.8, 0.05, 16, 12),
-    'mask2former-instance-adapter': (1e-4, 0.8, 0.8, 0.05, 16, 12),
-}
-# What ViT-L has otherwise.
-LARGE = {'upernet': (4e-5, 0.05, 16, 80000), 'upernet-adapter': (2e-5, 0.05, 16, 160000)}
 WIDTH, DEPTH, HEADS = 48, 4, 3
 pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')
 
@@ -91,8 +76,6 @@ _SMALLER = [backbone for backbone in BACKBONES if not backbone.endswith('-l')]
 SOME = {
     kind: name_of(kind, _SMALLER[3 * index % len(_SMALLER)]) for index, kind in enumerate(KINDS)
 }
-# With a ViT-L per kind: all files of a kind are alike, which a test of its own sees.
-SPEAKING = [*SOME.values(), *(name_of(kind, 'dinov2-reg4-l') for kind in KINDS)]
 
 
 def every(names, quick):
@@ -155,36 +138,6 @@ def test_backbones_are_what_their_names_say():
         assert len(cfg.out_indices) == 4 and cfg.out_indices[-1] == cfg.depth - 1
         assert len(cfg.window_size) == cfg.depth and cfg.window_size.count(None) == 4
         assert cfg.window_size[-1] is None
-
-
-@pytest.mark.parametrize('name', every(ROWS, SPEAKING))
-def test_recipe_and_schedule(name):
-    """As the README says, and the metafile's."""
-    (kind, backbone), cfg = ROWS[name], read(name)
-    large = backbone.endswith('-l')
-    model = cfg.model
-    assert ('vit' in model.backbone) == kind.endswith('adapter')
-    assert vit_of(model).arch == BACKBONES[backbone]
-    assert ('window_size' in vit_of(model)) == kind.startswith('mask-rcnn')
-    assert ('frozen_stages' in vit_of(model)) == (kind == 'linear')
-    lr, decay, decay_of_l, weight_decay, batch, length = RECIPES[kind]
-    if large and kind in LARGE:
-        lr, weight_decay, batch, length = LARGE[kind]
-    optimizer = cfg.optim_wrapper.optimizer
-    assert (optimizer.type, optimizer.lr, optimizer.weight_decay) == ('AdamW', lr, weight_decay)
-    paramwise = cfg.optim_wrapper.get('paramwise_cfg', {})
-    assert paramwise.get('decay_rate') == (decay_of_l if large else decay)
-    assert cfg.auto_scale_lr.base_batch_size == batch
-    gpus = re.search(r'_(\d+)xb(\d+)-', name)
-    if gpus:
-        assert int(gpus[1]) * int(gpus[2]) == batch
-        assert cfg.train_dataloader.batch_size == int(gpus[2])
-    assert length == (cfg.train_cfg.get('max_iters') or cfg.train_cfg.get('max_epochs'))
-    assert cfg.param_scheduler[-1].end == length
-    metadata = entries()[name]['Metadata']
-    assert (metadata.get('Iterations') or metadata.get('Epochs')) == length
-    assert metadata['Batch Size'] == batch
-    assert not cfg.get('find_unused_parameters', False)
 
 
 @pytest.mark.parametrize('backbone', every(BACKBONES, ('dinov3-s', 'dinov2-reg4-s', 'eva02-b')))

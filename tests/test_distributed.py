@@ -115,14 +115,6 @@ def gradients(model: torch.nn.Module, record: dict, rank: int, iteration: int) -
     }
 
 
-def test_all_processes_begin_with_equal_weights(trained):
-    """Parameters and buffers, before the first step."""
-    folder, _, _ = trained
-    first, second = (record['state'] for record in records(folder, 0))
-    assert len(first) > 50 and first.keys() == second.keys()
-    assert all(torch.equal(value, second[name]) for name, value in first.items())
-
-
 def test_training_equals_that_of_one_process(trained):
     """Both batches one after the other, in one process, from the first weights on: the same after every step.
 

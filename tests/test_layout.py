@@ -27,34 +27,11 @@ def test_split_and_join():
     assert torch.equal(layout.join(prefix, cells), tokens)
 
 
-def test_without_prefix_nothing_is_copied():
-    tokens, layout = torch.randn(2, 6, 4), Layout((2, 3))
-    prefix, cells = layout.split(tokens)
-    assert prefix.shape == (2, 0, 4)
-    assert layout.join(prefix, cells).data_ptr() == tokens.data_ptr()
-
-
-def test_maps_are_a_view_in_raster_order():
-    tokens = torch.randn(2, 7, 4)
-    maps = Layout((2, 3), 1).to_maps(tokens)
-    assert maps.shape == (2, 4, 2, 3)
-    assert torch.equal(maps[:, :, 1, 2], tokens[:, 6]) and torch.equal(
-        maps[:, :, 0, 1], tokens[:, 2]
-    )
-    assert maps.untyped_storage().data_ptr() == tokens.untyped_storage().data_ptr()
-
-
 def test_counts():
     layout = Layout((2, 3), 4)
     assert (layout.num_prefix, layout.num_cells, layout.num_tokens) == (4, 6, 10)
     assert layout.with_prefix(4) is layout
     assert layout.with_prefix(0) == Layout((2, 3)) and layout.with_prefix(1).num_tokens == 7
-
-
-def test_unpacks_like_a_grid():
-    height, width = layout = Layout((2, 3), 1)
-    assert (height, width) == tuple(layout) == (2, 3)
-    assert (layout[0], layout[1], len(layout)) == (2, 3, 2)
 
 
 def test_of_a_pair_none_and_a_layout():

@@ -5,9 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
-from config_utils import CONFIGS, REPO
+from config_utils import CONFIGS, REPO, multiply_adds, use_scope
 from mmengine.config import Config
+from mmengine.registry import MODELS as CLASSIFIERS
+from mmpretrain.utils import register_all_modules
 from modelindex import load_model_index
 
 # Templates for one's own data and an experiment of many variants are no models of a table.
@@ -118,10 +121,17 @@ def test_entries(name):
     assert len(own) == len(set(own)) > 0
 
 
-# Those of configs/foundation are compared in tests/test_configs_foundation.py.
+# Rows of configs/foundation differ in their bases alone (tests/test_configs_foundation.py): some speak for all.
+SPEAKING = ('dinov3-s', 'dinov2-reg4-l')
+
+
 @pytest.mark.parametrize(
     'name',
-    [name for name, (folder, _) in ENTRIES.items() if folder not in ('imagenet', 'foundation')],
+    [
+        name
+        for name, (folder, _) in ENTRIES.items()
+        if folder != 'imagenet' and (folder != 'foundation' or any(s in name for s in SPEAKING))
+    ],
 )
 def test_schedule_and_batch_are_the_configs(name):
     _, entry = ENTRIES[name]
@@ -165,6 +175,52 @@ def test_published_figures_agree(name):
         for metric, value in re.findall(rf'({"|".join(HEADLINES)}) ([\d.]+)', said[2])
     }
     assert in_readme == [list(figures.values())]
+
+
+def counted(name: str) -> tuple:
+    """A classifier without memory, what of it is counted, and its input."""
+    folder, entry = ENTRIES[name]
+    cfg = Config.fromfile(REPO / entry['Config'])
+    register_all_modules(init_default_scope=False)
+    use_scope('mmpretrain')
+    backbone = cfg.model.get('backbone', {})
+    if cfg.model.get('teacher'):  # not to be downloaded
+        cfg.model.teacher = dict(type='TimmClassifier', model_name='pvt_v2_b0')
+    if name.startswith('linear_'):
+        backbone.init_cfg = None
+    with torch.device('meta'):
+        model = CLASSIFIERS.build(dict(cfg.model, data_preprocessor=cfg.data_preprocessor))
+    if cfg.model.type == 'mmlape.DINO':  # one backbone and one head
+        model = torch.nn.Sequential(model.student['backbone'], First(), model.student['head'])
+    small = folder == 'cifar' or 'digit-images' in name
+    if folder != 'listops':
+        return model, (1, 3, *[32 if small else 224] * 2), torch.float32
+    return model, (1, 1, 1, 200 if 'short' in name else 2000), torch.long
+
+
+class First(torch.nn.Module):
+    """The only output of a backbone."""
+
+    def forward(self, outputs):
+        return outputs[0]
+
+
+CLASSIFIED = [n for n, (f, _) in ENTRIES.items() if f in ('imagenet', 'cifar', 'listops', 'dino')]
+QUICK = (
+    r'listops|dino|linear|.*cifar|cvt-micro|(deit-t-lape|vit-t-star-dtn|pvt-t|t2t-vit-7-lape)_8xb'
+)
+
+
+@pytest.mark.parametrize(
+    'name',
+    [pytest.param(n, marks=() if re.match(QUICK, n) else pytest.mark.slow) for n in CLASSIFIED],
+)
+def test_parameters_and_flops_are_those_of_what_is_built(name):
+    model, shape, dtype = counted(name)
+    metadata = ENTRIES[name][1]['Metadata']
+    assert sum(p.numel() for p in model.parameters()) == metadata['Parameters']
+    found = multiply_adds(model.eval(), *shape, dtype=dtype)
+    assert found == pytest.approx(metadata['FLOPs'], rel=1e-3)
 
 
 def test_mims_reader_takes_the_index():

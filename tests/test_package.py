@@ -126,19 +126,3 @@ def test_the_command_of_the_installed_wheel(installed, tmp_path):
     assert result.returncode != 0
     assert "error: there is no checkpoint 'no.pth'" in result.stderr
     assert str(installed / 'mmlape' / '.mim' / 'tools' / 'test.py') in result.stderr
-
-
-@pytest.mark.slow
-def test_the_installed_wheel_without_mmcv_says_what_to_install(installed, tmp_path):
-    others = link_site_packages(tmp_path / 'others', without=('mmcv',))
-    result = run_python('import mmlape', installed, others, cwd=tmp_path)
-    assert result.returncode == 1
-    last = result.stderr.strip().splitlines()[-1]
-    assert 'mmlape needs mmcv >= 2.1.0, which is not installed: `pip install' in last
-
-
-@pytest.mark.slow
-def test_in_an_environment_with_nothing_the_message_is_the_same(installed, tmp_path):
-    result = run_python('import mmlape', installed, cwd=tmp_path)
-    last = result.stderr.strip().splitlines()[-1]
-    assert last.startswith('ImportError: mmlape needs mmengine >= 0.10.7, which is not installed')

@@ -18,7 +18,7 @@ NUMBERS = {
     'Gabor': (1, 3, 4, 5),
 }
 AS_PRINTED = ('Parameters', 'FLOPs')
-# Of the part that is trained: tests/pretraining/test_gabor_recipes.py counts them.
+# Of the part that is trained: tests/pretraining/test_ablations.py counts them.
 NOT_IN_METAFILES = 'Position Parameters'
 
 

@@ -1,12 +1,12 @@
-"""What every registered component keeps, in a network that contains it.
-
-Pickles, half floats and other image sizes are tested for every variant in tests/backbones/test_variants.py.
-"""
+"""What every registered component keeps, in a network that contains it, and every variant of every backbone."""
 
 import copy
+import itertools
+import pickle
 
 import pytest
 import torch
+from backbone_variants import JOININGS, VARIANTS
 from registered import BACKBONES, ROOMS, registered
 from torch import nn
 from torch.utils._pytree import tree_leaves
@@ -51,16 +51,34 @@ EXPORTED_FAST = (
     'SequencePooling',
     'VisionTransformer',
     'PyramidVisionTransformerV2',
+    'vit-lape',
 )
+# Joinings alone, and every component in a smaller network, are traced as components; so is all of these.
+TRACED = (
+    'adapter-last-output', 'adapter-one-interaction', 'ceit-raw', 'compact-vit-lite', 'levit', 'pvt-two-outputs',
+    'pvtv2', 'sequence-bigbird', 'sequence-lsh', 'swin', 'swin-lape-by-stage', 't2t-transformer', 'vit-raw',
+    'vit-two-outputs', 'vit-windows', 'vit-windows-gabor-2,3,4', 'vit-without-prefix',
+)  # fmt: skip
+EXPORTED = [
+    *BACKBONES,
+    *(
+        name
+        for name in VARIANTS
+        if name not in TRACED
+        if name.endswith('-lape') or name.partition('-')[2] not in JOININGS
+    ),
+]
+NETWORKS = {**VARIANTS, **BACKBONES}
 every_component = pytest.mark.parametrize('name', BACKBONES)
+every_variant = pytest.mark.parametrize('name', VARIANTS)
 both_modes = pytest.mark.parametrize('training', [True, False], ids=['train', 'eval'])
 
 
-def randomised(build, **options):
+def randomised(name, std=0.3, **options):
     """Initial values hide errors: norms are all alike, biases zero."""
-    model = build(**options)
+    model = NETWORKS[name](**options)
     for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
+        nn.init.normal_(parameter, std=std)
     return model
 
 
@@ -101,13 +119,21 @@ def test_its_network_contains_it(name):
     assert any(type(module) is registered()[name] for module in BACKBONES[name]().modules())
 
 
-@every_component
-@both_modes
+@pytest.mark.parametrize(
+    ('name', 'training'),
+    [*itertools.product(BACKBONES, (True, False)), *((name, False) for name in VARIANTS)],
+)
 def test_recomputed_equals_plain(name, training):
     """In two steps, so that statistics of the first count in the second."""
-    plain = randomised(BACKBONES[name]).train(training)
-    again = BACKBONES[name](with_cp=True).train(training)
-    again.load_state_dict(plain.state_dict(), strict=True)
+    plain = randomised(name).train(training)
+    if name in BACKBONES:
+        again = BACKBONES[name](with_cp=True).train(training)
+        again.load_state_dict(plain.state_dict(), strict=True)
+    else:
+        again = copy.deepcopy(plain)
+        for module in again.modules():
+            if hasattr(module, 'with_cp'):
+                module.with_cp = True
     for images in (IMAGES, 2 * IMAGES + 1):
         expected, found = step(plain, images), step(again, images)
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
@@ -118,7 +144,7 @@ def test_recomputed_equals_plain(name, training):
 @both_modes
 @pytest.mark.parametrize('with_cp', [False, True], ids=['plain', 'recomputed'])
 def test_bfloat16(name, training, with_cp):
-    model = randomised(BACKBONES[name], with_cp=with_cp).train(training)
+    model = randomised(name, with_cp=with_cp).train(training)
     for _ in range(2):
         with torch.autocast('cpu', dtype=torch.bfloat16):
             parts = step(model)
@@ -126,15 +152,14 @@ def test_bfloat16(name, training, with_cp):
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
 
 
-@every_component
-def test_copies_and_state_dicts(name):
+@pytest.mark.parametrize('name', NETWORKS)
+def test_copies_pickles_and_state_dicts(name):
     """After a step: the copy and the network that loaded the state train on as the model does."""
-    model = randomised(BACKBONES[name])
+    model = randomised(name)
     step(model)
-    loaded = BACKBONES[name]()
-    loaded.load_state_dict(model.state_dict(), strict=True)
-    others = copy.deepcopy(model), loaded
-    for training in (True, False):
+    others = copy.deepcopy(model), pickle.loads(pickle.dumps(model)), NETWORKS[name]()
+    others[-1].load_state_dict(model.state_dict(), strict=True)
+    for training in (True, False) if name in BACKBONES else (False,):
         expected = step(model.train(training))
         for other in others:
             torch.testing.assert_close(step(other.train(training)), expected, rtol=0, atol=0)
@@ -144,7 +169,7 @@ def test_copies_and_state_dicts(name):
 @pytest.mark.parametrize('name', IN_A_BLOCK)
 def test_compiles_a_block(name, backend):
     """In one graph, with its gradients; those are in a graph of their own in the slow tests."""
-    model = randomised(BACKBONES[name]).eval()
+    model = randomised(name).eval()
     block, calls = model.stages()[-1].blocks[-1], []
     handle = block.register_forward_pre_hook(lambda _block, arguments: calls.append(arguments))
     with torch.no_grad():
@@ -165,14 +190,51 @@ def test_compiles_a_block(name, backend):
     'name',
     [
         pytest.param(name, marks=() if name in EXPORTED_FAST else pytest.mark.slow)
-        for name in BACKBONES
+        for name in EXPORTED
     ],
 )
 def test_exports_for_any_batch(name):
-    model = randomised(BACKBONES[name]).eval()
+    """``torch.export``: one graph for every number of images, and the model is what it was."""
+    model = randomised(name, 0.1 if name in VARIANTS else 0.3).eval()
     batch = {'image': {0: torch.export.Dim('batch')}}
     with torch.no_grad():
+        before = tree_leaves(model(IMAGES))
         graph = torch.export.export(model, (IMAGES,), dynamic_shapes=batch).module()
         for images in (IMAGES, torch.randn(3, 3, 32, 48)):
             exported, plain = tree_leaves(graph(images)), tree_leaves(model(images))
             torch.testing.assert_close(exported, plain, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(tree_leaves(model(IMAGES)), before)
+
+
+@every_variant
+def test_every_parameter_learns(name):
+    model = randomised(name, 0.1)
+    outputs, gradients, _ = step(model, torch.randn(2, 3, 72, 40))
+    assert all(output.isfinite().all() for output in outputs)
+    without = {n for n, grad in gradients.items() if grad is None or not grad.any()}
+    # What is added to all keys alike cancels in the softmax; whether rounding leaves something is chance.
+    cancelled = {n for n in without if n.endswith('attn.position.pe_norm.bias')}
+    empty = {n for n in without if not model.get_parameter(n).numel()}
+    assert without == cancelled | empty and all(gradients[n] is not None for n in cancelled)
+
+
+@every_variant
+@pytest.mark.parametrize(('dtype', 'accepted'), [(torch.float16, 0.004), (torch.bfloat16, 0.025)])
+def test_autocast(name, dtype, accepted):
+    model, image = randomised(name, 0.1).eval(), torch.rand(1, 3, 64, 48)
+    expected = tree_leaves(model(image))
+    with torch.autocast('cpu', dtype=dtype):
+        outputs, gradients, _ = step(model, image)
+    for got, exact in zip(outputs, expected, strict=True):
+        scale = exact.abs().max()
+        torch.testing.assert_close(got.float() / scale, exact / scale, atol=accepted, rtol=0)
+    assert all(grad.isfinite().all() for grad in gradients.values())
+
+
+@every_variant
+def test_an_images_result_does_not_depend_on_the_rest_of_the_batch(name):
+    model, images = randomised(name, 0.1).eval(), torch.randn(3, 3, 50, 70)
+    with torch.no_grad():
+        together = tree_leaves(model(images))
+        alone = zip(*(tree_leaves(model(image[None])) for image in images), strict=True)
+        torch.testing.assert_close(together, [torch.cat(p) for p in alone], atol=1e-4, rtol=1e-5)

@@ -112,23 +112,3 @@ def test_published_detector_with_upstreams_tools(tmp_path):
     checkpoint = f'work_dirs/{config.stem}/epoch_1.pth'
     log = run_tool('mmdet', 'test', config, checkpoint, '--cfg-options', *options, cwd=tmp_path)
     assert 'coco/segm_mAP:' in log
-
-
-def test_published_segmenter_with_upstreams_tools(tmp_path):
-    for split in ('training', 'validation'):
-        write_label_maps(tmp_path, split=split, count=2)
-    config = LAPE / 'segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512.py'
-    options = [
-        f'{split}_dataloader.dataset.data_root={tmp_path}' for split in ('train', 'val', 'test')
-    ]
-    options += [
-        'train_cfg.max_iters=2',
-        'train_cfg.val_interval=2',
-        'default_hooks.checkpoint.interval=2',
-        'model.backbone.init_cfg=None',
-    ]
-    log = run_tool('mmseg', 'train', config, '--cfg-options', *options, cwd=tmp_path)
-    assert 'mIoU:' in log
-    checkpoint = f'work_dirs/{config.stem}/iter_2.pth'
-    log = run_tool('mmseg', 'test', config, checkpoint, '--cfg-options', *options, cwd=tmp_path)
-    assert 'mIoU:' in log

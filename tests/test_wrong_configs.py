@@ -4,7 +4,9 @@ option, the value and what is accepted."""
 import math
 
 import pytest
+import torch
 from mmengine.config import Config
+from registered import ceit, compact, levit, pvt, swin, t2t, vit
 
 from mmlape.checks import options_of
 from mmlape.cli.options import merge_overrides
@@ -192,6 +194,10 @@ ADAPTER = [
     (dict(vit=dict(arch=ARCH, img_size=32, out_type='raw')), "vit's out_type must be left out .*got 'raw'"),
     (dict(interaction_indexes=[[0, 1], [1, 1]]), 'interaction_indexes must be pairs .*got'),
     (dict(vit='deit'), "vit must be a dict, got 'deit'"),
+    (dict(vit=dict(type='mmdet.ResNet', depth=18)), 'network of one stage, got ResNet'),
+    (dict(vit=dict(arch=ARCH, img_size=32, out_indices=[0])), "vit's out_indices must name the last layer"),
+    (dict(vit_feature='per_stage'), 'needs four interactions'),
+    (dict(out_indices=[3, -1]), 'must name different maps'),
     (dict(with_cp=1), 'with_cp must be True or False, got 1'),
 ]  # fmt: skip
 BEYOND = [
@@ -261,6 +267,71 @@ DECAY = [
 ]
 
 
+# A part, what it is built with, the wrong options among it.
+HEADS = dict(embed_dims=16, num_heads=4, grid=(4, 4))
+LAYERS = [
+    (part('BigBirdAttention', embed_dims=16, num_heads=4, window=2), 'window must be odd'),
+    (part('LSHAttention', embed_dims=16, num_heads=4, num_buckets=5), 'num_buckets must be even'),
+    (part('AttentionPooling', embed_dims=16, num_heads=3), 'num_heads must divide embed_dims, got num_heads=3'),
+    (part('TokenEmbed', in_channels=3), 'in_channels must be 1 to 1, got 3'),
+    (part('TokenEmbed', padding_id=16), 'padding_id must be 0 to 15, got 16'),
+    (part('ConvPoolStem', kernel_size=4), 'kernel_size must be odd, got 4'),
+    (part('ImageToTokens', patch_size=6), 'patch_size must be a multiple of 4, got 6'),
+    (part('ConvStem', embed_dims=12), 'embed_dims must be a multiple of 8 for 4 convolutions, got 12'),
+    (part('PerformerTokens', in_channels=6, embed_dims=1), 'embed_dims must be at least 2'),
+    (part('DTN', num_features=8, num_heads=2, variance_only=True, ratio_mean=0.5), 'variance_only fixes ratio_mean'),
+    (part('DTN', num_features=8, num_heads=2, positions='banded'), 'band goes with'),
+    (part('TokenGN', num_features=8, num_groups='heads'), "num_groups='heads' needs num_heads"),
+    (part('PowerNorm', num_features=8, num_groups='heads', num_heads=3), 'num_groups must divide'),
+    (part('SinusoidalPosition', embed_dims=7, grid=(2, 2)), 'embed_dims must be a multiple of 2, got 7'),
+    (part('SinusoidalPosition', embed_dims=6, grid=(2, 2), axes=2), 'embed_dims must be a multiple of 4, got 6'),
+    (part('GaborAttention', **HEADS, parts=None, value=None), 'there is no position left to add'),
+    (part('GaborAttention', **HEADS, parts=None, query_key='LE'), "query_key needs parts, got query_key='LE'"),
+    (part('GaborAttention', **HEADS, parts='2,3', channels=4), 'channels needs part 4, got channels=4'),
+    (part('RelativePositionBias', **HEADS, prefix_scores=True, layer_norm=True), 'exclude one another'),
+    (part('RotaryPosition', **dict(HEADS, num_heads=8)), 'the channels of a head must be a multiple of 4'),
+    (part('RotaryPosition', **HEADS, reference=3), 'reference=3 is for rescale=True'),
+    (part('RotaryPosition', **HEADS, coordinates='centred', rescale=True), 'rescale and offset must be left out'),
+    (part('RotaryPosition', **HEADS, random=dict(shift=-0.1)), 'shift must be finite and at least 0, got -0.1'),
+    (part('RotaryPosition', **HEADS, random=dict(jitter=0.5)), 'jitter must be finite and at least 1, got 0.5'),
+    (part('RotaryPosition', **HEADS, random=dict(rescal=2)), "unexpected keyword argument 'rescal'.*rescale"),
+]  # fmt: skip
+# A micro network, and what does not go together in it.
+TWO = part('SeveralBranchesBlock', num_branches=1)
+LATER = dict(out_type='cls_token', prefix_after=1, out_indices=[0, 1])
+ACROSS = dict(prefix=dict(cls_token=True, across_layers=part('LayerClassAttention')))
+NETWORKS = [
+    (vit(prefix_after=2), 'prefix_after must be 0 to 1, got 2'),
+    (vit(prefix_after=1, with_cls_token=False), 'prefix_after=1 needs a class or distillation token'),
+    (vit(**LATER), 'outputs .out_indices. of layers that these tokens have joined'),
+    (vit(out_type='cls_token', with_cls_token=False), 'needs with_cls_token=True'),
+    (vit(out_type='cls_and_dist'), 'needs with_dist_token=True'),
+    (vit(arch=dict(embed_dims=24, depth=4)), r"missing \['num_heads'\]"),
+    (vit(arch=3), 'arch must be text, a dict or None, got 3'),
+    (vit(norm_cfg=dict(type='BN')), 'no token norm'),
+    (vit(norm_cfg=part('DTN', layers='10')), 'norm_cfg layers'),
+    (vit(block=TWO), 'num_branches must be at least 2, got 1'),
+    (vit(attention_position=part('GaborAttention', parts=4.5)), r'parts must be text, .* or None, got 4\.5'),
+    (pvt('V2', joining=part('LaPE')), 'nothing to join'),
+    (pvt('V2', with_cls_token=True), "unexpected keyword argument 'with_cls_token'"),
+    (pvt('V2', arch='tiny'), r"arch must be one of \['b0'"),
+    (pvt(position=[None] * 3), 'position must have one entry'),
+    (pvt(out_type='avg'), 'out_indices must be 3'),
+    (pvt(with_cls_token=True, out_indices=[0, 1]), 'are those of stage 4, which is not built'),
+    (pvt(with_cls_token=True, arch=dict(PYRAMID, depths=[1] * 4)), 'need attention without spatial reduction'),
+    (pvt(**ACROSS, out_type='cls_token', out_indices=3), 'needs a network counted by layers'),
+    (pvt(pre_norm=True), 'pre_norm=True is for networks counted by layers'),
+    (ceit(stem=part('ImageToTokens', norm_cfg=part('LN'))), 'must be a norm of maps'),
+    (compact(layer_scale=1), "unexpected keyword argument 'layer_scale'"),
+    (levit(arch=dict(embed_dims=16, depths=[1] * 3, num_heads=[2] * 3, key_dims=4)), 'must be a list of 3 values'),
+    (levit(window_size=7), "unexpected keyword argument 'window_size'"),
+    (t2t(tokens='performer'), 'tokens must be a dict'),
+    (t2t(tokens=part('PerformerToken')), 'PerformerTokens'),
+    (swin(prefix=dict(cls_token=True)), 'need attention without'),
+    (swin(position=part('LearnedPosition'), joining=part('UnsharedJoining')), 'a list with a position for every stage'),
+]  # fmt: skip
+
+
 def refused(build, words):
     with pytest.raises((ValueError, TypeError), match=words):
         build()
@@ -323,6 +394,22 @@ def test_adapter(options, words):
     )
     sizes = dict(conv_inplanes=4, deform_num_heads=2)
     refused(lambda: MODELS.build({**base, **sizes, **options}), words)
+
+
+@pytest.mark.parametrize(('config', 'words'), LAYERS, ids=lambda value: str(value)[:60])
+def test_parts_alone(config, words):
+    refused(lambda: MODELS.build(config), words)
+
+
+@pytest.mark.parametrize(('build', 'words'), NETWORKS)
+def test_other_networks(build, words):
+    refused(build, words)
+
+
+def test_rotary_position_in_levit():
+    model = levit(arch=dict(embed_dims=[8] * 3, depths=[1] * 3, num_heads=[2] * 3, key_dims=4))
+    model = model(attention_position=part('RotaryPosition'))
+    refused(lambda: model(torch.zeros(1, 3, 32, 32)), 'a position that is added to scores')
 
 
 @pytest.mark.parametrize(('registry', 'config', 'words'), PARTS)
@@ -416,5 +503,5 @@ def test_new_names_that_are_meant(path, value):
 
 
 def test_how_many():
-    tables = (VIT, PVT, ADAPTER, BEYOND, SEVERAL, MISSPELT, PARTS, DECAY)
-    assert sum(map(len, tables)) >= 160
+    tables = (VIT, PVT, ADAPTER, BEYOND, SEVERAL, MISSPELT, PARTS, DECAY, LAYERS, NETWORKS)
+    assert sum(map(len, tables)) >= 200

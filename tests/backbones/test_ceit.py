@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from backbone_variants import build_ceit, randomise
+from backbone_variants import build_ceit
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmlape.checkpoints import convert, convert_with_report
@@ -71,72 +71,6 @@ def test_maps_need_no_attention_over_layers(golden):
     image = torch.randn(1, 3, 33, 64)
     cells = both(image)[0][:, 1:].transpose(1, 2).unflatten(2, (3, 4))
     torch.testing.assert_close(model(image)[1], cells)
-
-
-def test_class_token_reads_every_layer():
-    """The output's class token is what the attention makes of those after each layer, in their order."""
-    model = randomise(build_ceit(out_type='raw', final_norm=False))
-    image = torch.randn(2, 3, 48, 64)
-    stage, found = model.stages()[0], []
-    tokens, layout, plan = stage.begin(image)
-    for layer in range(4):
-        tokens, _ = stage.run(tokens, layout, plan, layer, layer + 1)
-        found.append(tokens[:, 0])
-    (output,) = model(image)
-    torch.testing.assert_close(output[:, :1], model.across_layers(torch.stack(found, dim=1)))
-    torch.testing.assert_close(output[:, 1:], tokens[:, 1:])
-    # A ViT may have it as well, and a class token that joins later has been in fewer layers.
-    across = dict(cls_token=True, after=1, across_layers=dict(type='mmlape.LayerClassAttention'))
-    vit = dict(arch=dict(embed_dims=16, depth=3, num_heads=2), img_size=32, out_type='cls_token')
-    model = MODELS.build(dict(vit, type='mmlape.VisionTransformer', prefix=across))
-    assert model.across_layers.layer_position.shape == (1, 2, 16)
-    assert model(torch.randn(1, 3, 32, 32))[0].shape == (1, 16)
-
-
-def test_lape_adds_norms_to_the_positions_of_tokens_alone():
-    plain, lape = (
-        build_ceit(out_type='cls_token', joining=dict(type=f'mmlape.{name}'))
-        for name in ('DefaultJoining', 'LaPE')
-    )
-    added = {name for name, _ in lape.named_parameters()} - {
-        name for name, _ in plain.named_parameters()
-    }
-    assert {name.rsplit('.', 2)[0] for name in added} == {'position.joining.norms'}
-
-
-def test_initial_values():
-    """Linear layers before a batch norm start as PyTorch's, the others as in a ViT."""
-    model = build_ceit(out_type='raw')
-    block, across = model.blocks[0], model.across_layers.block
-    limit = block.mlp.fc1.in_features**-0.5
-    assert 0.9 * limit < block.mlp.fc1.weight.abs().max() <= limit
-    for linear in (block.attn.qkv, across.attn.qkv, across.mlp.fc1):
-        assert linear.weight.std().item() == pytest.approx(0.02, rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (dict(patch_size=6), 'patch_size must be a multiple of 4, got 6'),
-        (dict(prefix=dict(across_layers='all')), 'across_layers must be a dict'),
-        (dict(arch=dict(embed_dims=24)), 'arch must have the key'),
-        (dict(stem=dict(type='mmlape.ImageToTokens', norm_cfg=dict(type='mmlape.LN'))), 'of maps'),
-        (
-            dict(
-                type='mmlape.PyramidVisionTransformer',
-                prefix=dict(cls_token=True, across_layers=dict(type='mmlape.LayerClassAttention')),
-                arch='tiny',
-                out_type='cls_token',
-                out_indices=3,
-                stem=None,
-            ),
-            'needs a network counted by layers',
-        ),
-    ],
-)
-def test_mistakes(options, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        build_ceit(**options)
 
 
 def test_a_vits_weights_are_refused():

@@ -10,7 +10,6 @@ from timm.models.levit import LevitDistilled
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmlape.checkpoints import convert, convert_with_report
-from mmlape.position import RelativePositionBias
 from mmlape.registry import MODELS
 
 SIZES = dict(embed_dims=[16, 24, 40], depths=[2, 3, 1], num_heads=[2, 5, 3], key_dims=8)
@@ -153,24 +152,6 @@ def test_size_is_the_published_one(arch, millions_of_flops, with_dtn):
             assert count + heads == sum(p.numel() for p in theirs.parameters())
 
 
-def test_bias_of_offsets_without_signs():
-    """On its own grid timm's table, read by absolute offsets; on another, symmetric still, with the middle in place."""
-    bias = RelativePositionBias(8, 2, (3, 4), mirrored=True)
-    assert not bias.relative_position_bias_table.any()
-    table = torch.nn.init.normal_(bias.relative_position_bias_table)
-    found = bias.bias((3, 4))[0].unflatten(2, (3, 4)).unflatten(1, (3, 4))
-    for query, key in (((0, 0), (2, 3)), ((2, 1), (0, 3)), ((1, 2), (1, 2))):
-        offset = [abs(a - b) for a, b in zip(query, key, strict=True)]
-        torch.testing.assert_close(
-            found[(slice(None), *query, *key)], table[4 * offset[0] + offset[1]]
-        )
-    halved = bias.bias((3, 4), step=2)[0].unflatten(2, (3, 4)).unflatten(1, (2, 2))
-    torch.testing.assert_close(halved, found[:, ::2, ::2])
-    other = bias.bias((6, 5))[0]
-    torch.testing.assert_close(other, other.mT)
-    torch.testing.assert_close(other.diagonal(dim1=1, dim2=2), table[:1].T.expand(-1, 30))
-
-
 def test_dtn_is_at_the_end_of_branches():
     norms = [
         type(norm).__name__
@@ -181,25 +162,3 @@ def test_dtn_is_at_the_end_of_branches():
     full = MODELS.build(dict(type='mmlape.LeViT', norm_cfg=dict(type='mmlape.DTN'), out_indices=0))
     assert {block.norm1.num_heads for block in full.block1} == {4}
     assert not full.block1[0].norm1.weight.any()
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (dict(arch=dict(SIZES, depths=[2, 2])), 'must have one entry for each of 3 stages'),
-        (dict(arch=dict(SIZES, embed_dims=16)), 'must be a list of 3 values'),
-        (dict(arch=dict(SIZES, embed_dims=[12, 24, 40])), 'must be a multiple of 8'),
-        (dict(norm_cfg=dict(type='mmlape.DTN')), 'num_heads'),
-        (dict(window_size=7), "unexpected keyword argument 'window_size'"),
-    ],
-)
-def test_mistakes(options, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        build_levit(**options)
-
-
-def test_a_position_that_changes_queries_is_refused():
-    shared = dict(type='mmlape.RotaryPosition')
-    arch = dict(SIZES, num_heads=[2, 2, 2])
-    with pytest.raises(ValueError, match='a position that is added to scores'):
-        build_levit(arch=arch, attention_position=shared)(torch.zeros(1, 3, 32, 32))

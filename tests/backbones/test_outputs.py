@@ -29,50 +29,6 @@ def test_a_vit_gives_class_token_both_tokens_or_the_mean(norm):
     assert tokens.shape == (2, 2 + 4 * 5, 24)
 
 
-def test_a_pyramid_gives_the_normed_class_token_or_mean():
-    model = randomise(build_pvt(with_cls_token=True, out_type='cls_token', out_indices=3))
-    with torch.no_grad():
-        *_, (tokens, layout) = model.walk(IMAGE)
-        (vector,) = model(IMAGE)
-    assert layout.grid == (2, 3) and layout.num_prefix == 1 and 'norm.weight' in model.state_dict()
-    torch.testing.assert_close(vector, model.norm(tokens, layout)[:, 0])
-
-    second = randomise(build_pvt('V2', out_type='avg', out_indices=3))
-    with torch.no_grad():
-        (vector,) = second(IMAGE)
-        maps = build_maps(second)
-    torch.testing.assert_close(vector, maps.mean((2, 3)))
-    # PVTv2 norms its stages, the last one too.
-    assert 'norm.weight' not in second.state_dict() and 'norm4.weight' in second.state_dict()
-
-
-def build_maps(model):
-    plain = build_pvt('V2').eval()
-    plain.load_state_dict(model.state_dict())
-    return plain(IMAGE)[-1]
-
-
-@pytest.mark.parametrize(
-    ('build', 'options', 'message'),
-    [
-        (build_vit, dict(out_type='cls'), 'out_type must be one of'),
-        (build_vit, dict(out_type='cls_token', with_cls_token=False), 'with_cls_token=True'),
-        (build_vit, dict(out_type='cls_and_dist'), 'with_dist_token=True'),
-        (
-            build_vit,
-            dict(out_type='cls_token', prefix_after=2, out_indices=[1, 3]),
-            'layers that these tokens have joined',
-        ),
-        (build_pvt, dict(out_type='cls'), 'out_type must be one of'),
-        (build_pvt, dict(out_type='cls_token', out_indices=3), 'with_cls_token=True'),
-        (build_pvt, dict(out_type='avg'), 'out_indices must be 3'),
-    ],
-)
-def test_what_cannot_be_returned_is_refused(build, options, message):
-    with pytest.raises(ValueError, match=message):
-        build(**options)
-
-
 def test_the_norm_of_the_last_output_replaces_that_of_its_map():
     """Two norms of one output would leave one without a gradient; False leaves out both."""
     found = {

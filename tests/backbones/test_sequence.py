@@ -80,30 +80,6 @@ def test_ids_and_masks():
         stem(torch.full((1, 1, 1, 3), 6))
 
 
-def test_the_default_is_long_range_arenas():
-    with torch.device('meta'):
-        model = MODELS.build(dict(type='mmlape.SequenceTransformer', out_type='pooled'))
-        (out,) = model(torch.ones(2, 1, 1, 2000))
-    assert out.shape == (2, 512) and len(model.blocks) == 6
-    assert model.blocks[0].mlp.fc1.out_features == 2048 and model.blocks[0].attn.qkv.bias is None
-    assert model.prefix_after == 0 and model.patch_embed.embedding.num_embeddings == 16
-
-
-def test_norms_go_everywhere_and_the_class_token_is_there_from_the_start():
-    model = build(norm_cfg=NORMS['DTN'])
-    norms = [norm for block in model.blocks for norm in (block.norm1, block.norm2)]
-    assert {type(norm).__name__ for norm in (*norms, model.norm)} == {'DTN'}
-    (tokens,) = model(IDS)
-    assert tokens.shape == (3, 41, 16)
-
-
-def test_a_learned_table_has_the_length_of_the_sequence():
-    learned = dict(type='mmlape.LearnedPosition')
-    model = build(position=learned, img_size=(1, 50))
-    assert model.position.embedding.pos_embed.shape == (1, 51, 16)
-    assert model(IDS)[0].shape == (3, 41, 16)
-
-
 def test_warm_up_and_decay_of_the_learning_rate():
     """0.05 min(1, t / 1000) / sqrt(max(t, 1000)) of Long-Range Arena."""
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.05 / math.sqrt(1000))

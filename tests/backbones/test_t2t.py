@@ -197,20 +197,3 @@ def test_features_are_float32(dtype, accepted):
     torch.testing.assert_close(found.float(), layer(tokens), atol=accepted, rtol=0)
     half = layer.to(torch.bfloat16)(tokens.bfloat16())
     assert half.dtype == torch.bfloat16 and seen[-1].dtype == torch.float32
-
-
-@pytest.mark.parametrize(
-    ('options', 'error', 'message'),
-    [
-        (dict(token_dims='8'), TypeError, 'token_dims'),
-        (dict(token_dims=1), ValueError, 'embed_dims must be at least 2'),
-        (dict(tokens=dict(PERFORMER, drop_rate=2.0)), ValueError, 'drop_rate'),
-        (dict(tokens='performer'), TypeError, 'tokens must be a dict'),
-        (dict(tokens=dict(type='mmlape.PerformerToken')), ValueError, 'PerformerTokens'),
-        (dict(arch='t2t-vit-15'), ValueError, "did you mean 't2t-vit-1"),
-        (dict(patch_size=16), TypeError, 'unexpected keyword argument'),
-    ],
-)
-def test_mistakes(options, error, message):
-    with pytest.raises(error, match=message):
-        build_t2t(**options)

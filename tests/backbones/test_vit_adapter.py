@@ -65,16 +65,6 @@ def test_parity_with_the_published_code(golden, flavour):
     assert (image.grad - expected).abs().max() < 1e-3 * expected.abs().max()
 
 
-def test_whole_published_detector_gives_its_backbone(golden):
-    meta, state, _ = golden('vit_adapter_det')
-    model = build_golden(meta)
-    whole = {'state_dict': {f'backbone.{name}': tensor for name, tensor in state.items()}}
-    whole['state_dict']['rpn_head.rpn_conv.weight'] = torch.zeros(1)
-    converted = convert(whole, 'vit_adapter', model)
-    alone = convert(state, 'vit_adapter', model)
-    assert all(torch.equal(converted[name], tensor) for name, tensor in alone.items())
-
-
 @pytest.mark.parametrize(
     'size', [(1, 1), (32, 32), (240, 240), (33, 70), (97, 31), (5, 300), (64, 96)]
 )
@@ -85,30 +75,6 @@ def test_any_image_size(size, training):
     for output, stride in zip(outputs, (4, 8, 16, 32), strict=True):
         assert output.shape == (1, 24, -(-size[0] // stride), -(-size[1] // stride))
         assert output.isfinite().all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('size', [(500, 333), (1333, 800), (33, 700)])
-def test_large_odd_image_sizes(size):
-    with torch.no_grad():
-        outputs = build_adapter().eval()(torch.randn(1, 3, *size))
-    for output, stride in zip(outputs, (4, 8, 16, 32), strict=True):
-        assert output.shape[-2:] == (-(-size[0] // stride), -(-size[1] // stride))
-
-
-def test_padding_changes_nothing_where_none_is_needed():
-    model, image = build_adapter().eval(), torch.randn(1, 3, 50, 60)
-    whole = model(nn.functional.pad(image, (0, 4, 0, 14)))
-    for cropped, full in zip(model(image), whole, strict=True):
-        assert torch.equal(cropped, full[..., : cropped.shape[-2], : cropped.shape[-1]])
-
-
-def test_flavours_differ():
-    last, per_stage = build_adapter(), build_adapter(vit_feature='per_stage')
-    per_stage.load_state_dict(last.state_dict())
-    image = torch.randn(1, 3, 64, 64)
-    for index, (a, b) in enumerate(zip(last.eval()(image), per_stage.eval()(image), strict=True)):
-        assert torch.allclose(a, b, atol=1e-5) == (index == 3)
 
 
 @pytest.mark.parametrize('out_indices', [(1, 2, 3), [2, 0], 3, -1])
@@ -163,19 +129,6 @@ def test_sampling_plans_are_made_once_per_grid():
     assert len(deformable.sampling_plan.cache) == 2
 
 
-def test_initial_values():
-    model = build_adapter()
-    model.init_weights()
-    assert all((i.injector.gamma == 0).all() for i in model.interactions)
-    attention = model.interactions[0].injector.attn
-    assert (attention.attention_weights.weight == 0).all()
-    assert (
-        attention.sampling_offsets.weight == 0
-    ).all() and attention.sampling_offsets.bias.std() > 1
-    assert abs(model.level_embed.std().item() - 1) < 0.3
-    assert (model.up.bias == 0).all()
-
-
 @pytest.mark.parametrize('norm', ['BN', 'SyncBN', 'GN'])
 def test_norm_cfg(norm):
     extra = dict(num_groups=4) if norm == 'GN' else {}
@@ -194,45 +147,6 @@ def test_frozen_vit():
     sum(output.mean() for output in model(torch.randn(2, 3, 64, 64))).backward()
     assert all(p.grad is None for p in model.vit.parameters())
     assert model.spm.stem[0].weight.grad is not None
-
-
-def test_lape_in_one_line():
-    """DESIGN: every option of the ViT is a ViT-Adapter variant."""
-    plain, lape = build_adapter(), build_adapter(dict(joining=dict(type='mmlape.LaPE')))
-    added = set(lape.state_dict()) - set(plain.state_dict())
-    assert added == {
-        f'vit.position.joining.norms.{n}.{p}' for n in range(4) for p in ('weight', 'bias')
-    }
-
-
-@pytest.mark.parametrize(
-    ('options', 'match'),
-    [
-        (dict(vit_feature='first'), "vit_feature must be one of \\['last', 'per_stage'\\]"),
-        (dict(vit_feature='per_stage', interaction_indexes=[[0, 3]]), 'needs four interactions'),
-        (dict(interaction_indexes=[[0, 1], [3, 3]]), 'cover the layers 0..3'),
-        (dict(interaction_indexes=[[0, 1, 3]]), 'cover the layers'),
-        (dict(interaction_indexes=[[0, 11]]), 'cover the layers'),
-        (dict(deform_num_heads=5), 'deformable heads must divide'),
-        (dict(out_indices=[0, 4]), 'out_indices'),
-        (dict(out_indices=[]), 'must name different maps'),
-        (dict(out_indices=[3, -1]), 'must name different maps'),
-        (dict(num_points=0), 'num_points'),
-        (dict(cffn_ratio=0.01), 'hidden channels'),
-        (dict(conv_inplanes=0), 'conv_inplanes'),
-        (dict(vit=dict(out_indices=[1])), "vit's out_indices"),
-    ],
-)
-def test_bad_values(options, match):
-    with pytest.raises(ValueError, match=match):
-        build_adapter(**options)
-
-
-def test_vit_must_be_a_vit():
-    with pytest.raises(TypeError, match='got ResNet'):
-        MODELS.build(dict(type='mmlape.ViTAdapter', vit=dict(type='mmdet.ResNet', depth=18)))
-    with pytest.raises(TypeError, match='vit must be a dict'):
-        MODELS.build(dict(type='mmlape.ViTAdapter', vit='deit-tiny'))
 
 
 def test_a_network_of_two_stages_is_refused():

@@ -9,7 +9,6 @@ from backbone_variants import (
     ARCH,
     DTN,
     JOININGS,
-    build_adapter,
     build_compact,
     build_vit,
     count_parameters,
@@ -133,13 +132,6 @@ def test_where_dtn_goes_and_the_class_token_joins(options, layers, prefix_after)
     assert maps.shape == (1, 24, 3, 5)
 
 
-def test_any_norm_may_be_in_some_layers():
-    model = build_vit(norm_cfg=dict(type='mmlape.TokenIN', layers=[1, 3]))
-    kinds = [type(block.norm2).__name__ for block in model.blocks]
-    assert kinds == ['LN', 'TokenIN', 'LN', 'TokenIN'] and type(model.norm) is norms.LN
-    assert model.prefix_after == 0
-
-
 def by_hand(model, image):
     """Tokens of the last layer: the class token takes its rows of the plan, the layers before it do without them."""
     tokens, layout = model.patch_embed(image)
@@ -169,35 +161,6 @@ def test_position_of_a_class_token_that_joins_later(joining, position):
     torch.testing.assert_close(tokens, by_hand(model, image))
 
 
-def test_layers_before_the_class_token_do_not_know_of_it():
-    """Patch tokens of the first layers are those of a network without class token."""
-    with_it = randomise(build_vit(prefix_after=2, out_indices=[1, 3], out_type='raw'))
-    without = build_vit(with_cls_token=False, out_indices=[1, 3], out_type='raw').eval()
-    state = with_it.state_dict()
-    state['pos_embed'] = state['pos_embed'][:, 1:]
-    del state['cls_token']
-    without.load_state_dict(state)
-    image = torch.randn(1, 3, 64, 64)
-    (early, late), (early_without, late_without) = with_it(image), without(image)
-    assert torch.equal(early, early_without)
-    assert late.shape[1] == 17 and not torch.allclose(late[:, 1:], late_without)
-
-
-def test_joining_before_the_first_layer_is_what_it_was():
-    """``prefix_after=0`` and DeiT's form, the table added to all tokens at once, agree to the bit."""
-    model, image = (
-        randomise(build_vit(out_type='raw', with_dist_token=True)),
-        torch.randn(2, 3, 64, 64),
-    )
-    patches, layout = model.patch_embed(image)
-    grid = layout.grid
-    prefix = torch.cat([model.cls_token, model.dist_token], dim=1).expand(2, -1, -1)
-    tokens = torch.cat([prefix, patches], dim=1) + model.position(grid).stem
-    for block in model.blocks:
-        tokens = block(tokens, grid)
-    assert torch.equal(model(image)[0], model.norm(tokens, grid))
-
-
 def test_prefix_tokens_that_no_built_layer_sees_are_not_built():
     """They would get no gradient, which DistributedDataParallel refuses."""
     model = build_vit(norm_cfg=DTN, out_indices=1, out_type='featmap_and_prefix')
@@ -214,44 +177,6 @@ def test_class_token_is_frozen_where_it_joins(frozen_stages, trained):
     assert (model.cls_token.grad is not None) == trained
 
 
-def test_deploy_changes_nothing():
-    model, image = (
-        randomise(build_vit(norm_cfg=DTN, joining=JOININGS['lape'])),
-        torch.randn(1, 3, 50, 70),
-    )
-    (before,) = model(image)
-    model.switch_to_deploy()
-    assert torch.equal(model(image)[0], before)
-    assert not any(p.requires_grad for p in model.parameters())
-
-
-@pytest.mark.parametrize('backend', ['eager', pytest.param('aot_eager', marks=pytest.mark.slow)])
-@pytest.mark.parametrize('layer', [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_blocks_compile_as_one_graph(layer, backend):
-    """A block with DTN, and one behind the class token, on changing grids: output and gradients."""
-    model = randomise(build_vit(norm_cfg=DTN, joining=JOININGS['lape']))
-    block, prefix = model.blocks[layer], int(layer > 1)
-    torch._dynamo.reset()
-    compiled = torch.compile(block, fullgraph=True, backend=backend)
-    for grid in ((3, 5), (6, 4)):
-        tokens = torch.randn(2, prefix + grid[0] * grid[1], 24, requires_grad=True)
-        position = torch.randn(1, tokens.shape[1], 24)
-        results = []
-        for call in (block, compiled):
-            out = call(tokens, grid, position)
-            wanted = [tokens, *block.parameters()]
-            results.append([out, *torch.autograd.grad(out.square().sum(), wanted)])
-        for eager, graph in zip(*results, strict=True):
-            torch.testing.assert_close(graph, eager, atol=1e-4, rtol=1e-4)
-
-
-def test_in_an_adapter():
-    """Published adapters have no class token: DTN is in all layers but the last two."""
-    model = build_adapter(dict(norm_cfg=DTN))
-    found = [isinstance(block.norm1, norms.DTN) for block in model.vit.blocks]
-    assert found == [True, True, False, False] and model.vit.prefix_after == 0
-
-
 def test_layer_norms_weights_go_into_dtn():
     source, target = randomise(build_vit()), build_vit(norm_cfg=DTN)
     missing, unexpected = target.load_state_dict(source.state_dict(), strict=False)
@@ -259,35 +184,6 @@ def test_layer_norms_weights_go_into_dtn():
     assert {name.split('.', 3)[3] for name in missing} == {
         'positions.weight', 'ratio_mean.omega', 'ratio_var.omega',
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ('options', 'match'),
-    [
-        (dict(prefix_after=4), 'prefix_after must be 0 to 3, got 4'),
-        (dict(prefix_after=-1), 'prefix_after must be 0 to 3'),
-        (dict(prefix_after=1, with_cls_token=False), 'needs a class or distillation token'),
-        (dict(norm_cfg=dict(DTN, layers=5)), 'norm_cfg layers must be 1 to 4'),
-        (dict(norm_cfg=dict(DTN, layers=[1, 1])), 'norm_cfg layers must name different layers'),
-        (dict(norm_cfg=dict(DTN, num_heads=5)), 'num_heads must divide num_features'),
-    ],
-)
-def test_bad_values(options, match):
-    with pytest.raises(ValueError, match=match):
-        build_vit(**options)
-
-
-@pytest.mark.parametrize(
-    ('options', 'match'),
-    [
-        (dict(prefix_after=1.0), 'prefix_after'),
-        (dict(norm_cfg='mmlape.DTN'), 'norm_cfg must be a dict'),
-        (dict(norm_cfg=dict(DTN, layers='10')), 'norm_cfg layers'),
-    ],
-)
-def test_wrong_types(options, match):
-    with pytest.raises(TypeError, match=match):
-        build_vit(**options)
 
 
 @pytest.mark.parametrize('joining', ['default', 'lape'])

@@ -1,7 +1,6 @@
 """The demo's bookkeeping: what is kept, what is trusted after an interruption, what is said."""
 
 import io
-import json
 import os
 import subprocess
 import sys
@@ -15,9 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'tools'))
 import demo
 from demo_parts import pictures, run
 from demo_parts.catalogue import TASKS
-from demo_parts.console import Console, Screen, clock
-from demo_parts.state import State, fingerprint, last_checkpoint
-from demo_parts.tasks import Relay
+from demo_parts.console import Console, Screen
+from demo_parts.state import State, last_checkpoint
 from demo_parts.workers import Report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,11 +80,6 @@ def test_the_newest_whole_checkpoint_is_taken(tmp_path):
     assert 'iter_11.pth' in said[0]
 
 
-def test_no_checkpoint_at_all(tmp_path):
-    (tmp_path / 'iter_2.pth').write_bytes(b'')
-    assert last_checkpoint(tmp_path, lambda text: None) == (None, 0)
-
-
 def test_results_are_kept_for_the_same_settings_only(tmp_path):
     folder, said = tmp_path / 'task', []
     State(folder, 'a', said.append).put(untrained={'mIoU': 0.1})
@@ -96,25 +89,6 @@ def test_results_are_kept_for_the_same_settings_only(tmp_path):
     assert State(folder, 'b', said.append).get('untrained') is None
     assert len(said) == 1
     assert not list(folder.glob('*.pth')), 'weights of other settings must not be resumed from'
-
-
-def test_unreadable_results_are_not_trusted(tmp_path):
-    said = []
-    State(tmp_path / 'task', 'a', said.append).put(untrained={})
-    (tmp_path / 'task/state.json').write_text('{"settings": "a", "untr')
-    assert State(tmp_path / 'task', 'a', said.append).get('untrained') is None
-    assert said
-
-
-def test_state_is_readable_json(tmp_path):
-    State(tmp_path, 'a', print).put(seconds={'10': 1.5})
-    assert json.loads((tmp_path / 'state.json').read_text())['seconds'] == {'10': 1.5}
-    assert not list(tmp_path.rglob('.*'))
-
-
-def test_fingerprints_tell_settings_apart():
-    assert fingerprint({'lr': 1e-3, 'a': 1}) == fingerprint({'a': 1, 'lr': 1e-3})
-    assert fingerprint({'lr': 1e-3}) != fingerprint({'lr': 2e-3})
 
 
 class Clock:
@@ -147,31 +121,6 @@ def test_time_left_follows_the_pace_of_this_machine(monkeypatch, timed):
     assert 'about 1:40 left' in stream.getvalue().splitlines()[-1]
 
 
-def test_a_resumed_step_counts_what_this_call_did(monkeypatch, timed):
-    screen, stream = console(monkeypatch, {'only': 100})
-    screen.begin('only')
-    timed.now += 25
-    screen.progress(0.75, resumed=0.5)
-    assert 'about 0:25 left' in stream.getvalue().splitlines()[-1]
-
-
-def test_a_step_that_is_skipped_is_not_waited_for(monkeypatch, timed):
-    screen, stream = console(monkeypatch, {'first': 100, 'second': 50})
-    screen.skip('first', 'mIoU 0.5')
-    screen.begin('second')
-    assert 'about 0:50 left' in stream.getvalue().splitlines()[-1]
-
-
-def test_lines_are_far_apart_where_there_is_no_terminal(monkeypatch, timed):
-    screen, stream = console(monkeypatch, {'only': 100})
-    screen.begin('only')
-    for _ in range(20):
-        timed.now += 1
-        screen.progress(0.1)
-    assert len(stream.getvalue().splitlines()) == 2
-    assert clock(125) == '2:05'
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -184,21 +133,6 @@ def side_by_side(monkeypatch, stream):
     first.begin('first')
     second.begin('second')
     return first, second
-
-
-def test_side_by_side_the_longest_counts(monkeypatch, timed):
-    stream = io.StringIO()
-    first, second = side_by_side(monkeypatch, stream)
-    assert 'about 2:40 left' in stream.getvalue().splitlines()[-1]
-    timed.now += 100
-    second.progress(1.0)
-    first.progress(0.5)
-    assert 'about 1:40 left' in stream.getvalue().splitlines()[-1]
-    second.end('done')
-    timed.now += 100
-    first.end('done')
-    second.begin('more')
-    assert 'about 1:00 left' in stream.getvalue().splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -221,13 +155,6 @@ def test_a_terminal_has_one_line_for_all(monkeypatch, timed, columns, shown):
     assert last == shown
     second.say('something')
     assert stream.getvalue().endswith('\r' + ' ' * len(last) + '\rsomething\n')
-
-
-def test_a_process_tells_the_console_of_another():
-    told = []
-    relay = Relay(told.append)
-    relay.progress(0.5, 'half', resumed=0.25)
-    assert told == [('progress', (0.5, 'half'), {'resumed': 0.25})]
 
 
 def test_a_model_that_fails_ends_the_demo_with_its_reason(tmp_path, monkeypatch, capsys):

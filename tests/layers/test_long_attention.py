@@ -129,52 +129,9 @@ def test_a_token_alone_reads_itself():
 
 
 @each_layer
-def test_padding_changes_no_token(make):
-    """To the bit or nearly: whatever padding holds, and however much of it there is."""
-    layer = make()
-    lengths, tokens = (5, 23, 30), torch.randn(3, 31, 16)
-    mask = torch.arange(30) < torch.tensor(lengths)[:, None]
-    out = layer(tokens, Layout((1, 30), 1, mask))
-    longer = torch.cat([tokens, torch.randn(3, 50, 16)], dim=1)
-    again = layer(longer, Layout((1, 80), 1, torch.nn.functional.pad(mask, (0, 50))))
-    for row, length in enumerate(lengths):
-        alone = layer(tokens[row : row + 1, : length + 1], Layout((1, length), 1))
-        for other in (again[row], alone[0]):
-            torch.testing.assert_close(out[row, : length + 1], other[: length + 1])
-    assert again.isfinite().all()
-
-
-@each_layer
 def test_nothing_but_padding_is_finite(make):
     mask = torch.zeros(2, 10, dtype=torch.bool)
     assert make()(torch.randn(2, 10, 16), Layout((1, 10), mask=mask)).isfinite().all()
-
-
-@each_layer
-def test_dropout_is_of_training_alone(make):
-    layer, tokens = make(attn_drop_rate=0.5), torch.randn(2, 20, 16)
-    assert not torch.equal(layer(tokens, (1, 20)), layer(tokens, (1, 20)))
-    layer.eval()
-    assert torch.equal(layer(tokens, (1, 20)), layer(tokens, (1, 20)))
-
-
-@pytest.mark.parametrize(
-    ('name', 'options', 'message'),
-    [
-        ('BigBirdAttention', dict(window=2), 'window must be odd'),
-        ('BigBirdAttention', dict(block_size=0), 'block_size must be at least 1, got 0'),
-        ('BigBirdAttention', dict(num_random=-1), 'num_random must be at least 0'),
-        ('LSHAttention', dict(num_buckets=5), 'num_buckets must be even'),
-        ('LSHAttention', dict(num_rounds=0), 'num_rounds must be at least 1'),
-        ('LSHAttention', dict(chunk_size=0), 'chunk_size must be at least 1'),
-        ('TokenEmbed', dict(in_channels=3), 'in_channels must be 1 to 1, got 3'),
-        ('TokenEmbed', dict(padding_id=16), 'padding_id must be 0 to 15, got 16'),
-    ],
-)
-def test_mistakes(name, options, message):
-    sizes = {} if name == 'TokenEmbed' else dict(embed_dims=16, num_heads=4)
-    with pytest.raises(ValueError, match=message):
-        MODELS.build(dict(sizes, type=f'mmlape.{name}', **options))
 
 
 @pytest.mark.parametrize('name', ['BigBirdAttention', 'LSHAttention'])

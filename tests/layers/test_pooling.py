@@ -7,7 +7,6 @@ from timm.layers import resample_patch_embed
 
 from mmlape.backbones import timm_archs
 from mmlape.checkpoints import convert_with_report
-from mmlape.layout import Layout
 from mmlape.pretraining.classifier import ViTClassifier
 from mmlape.registry import MODELS
 
@@ -92,34 +91,3 @@ def test_maps_and_other_poolings_leave_its_weights_out(golden):
         assert model.pool is None
         assert set(report.left_out.values()) >= {'of the classifier'}
         assert 'pool.latent' in report.left_out
-
-
-@pytest.mark.parametrize('with_prefix', [False, True])
-def test_hidden_cells_are_not_read(with_prefix):
-    pool, tokens = pooling(with_prefix=with_prefix), torch.randn(2, 2 + 6, 16)
-    mask = torch.ones(2, 6, dtype=torch.bool)
-    mask[0, 4:] = False
-    found = pool(tokens, Layout((2, 3), 2, mask))
-    short = pool(tokens[:1, :6], Layout((1, 4), 2))
-    torch.testing.assert_close(found[:1], short)
-    torch.testing.assert_close(found[1:], pool(tokens[1:], Layout((2, 3), 2)))
-    other = tokens.clone()
-    other[:, :2] += 1
-    same = torch.allclose(pool(other, Layout((2, 3), 2, mask)), found)
-    assert same != with_prefix
-    with torch.autocast('cpu', torch.bfloat16):
-        assert pool(tokens, Layout((2, 3), 2, mask)).isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ('options', 'error', 'message'),
-    [
-        (dict(num_heads=3), ValueError, 'num_heads must divide embed_dims, got num_heads=3'),
-        (dict(mlp_ratio=0), ValueError, 'mlp_ratio must be finite and greater than 0'),
-        (dict(act='gelo'), ValueError, "act must be one of .*'gelu'"),
-        (dict(with_prefix=1), TypeError, 'with_prefix must be True or False, got 1'),
-    ],
-)
-def test_mistakes(options, error, message):
-    with pytest.raises(error, match=message):
-        pooling(**options)

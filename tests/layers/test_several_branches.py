@@ -1,6 +1,5 @@
 """Blocks with several branches of each kind: what they compute, and that branches differ."""
 
-import pytest
 import torch
 from backbone_variants import build_vit
 
@@ -33,8 +32,3 @@ def test_branches_start_apart_and_all_learn():
     assert not torch.equal(weights[1], weights[2])
     model(torch.randn(2, 3, 64, 64))[0].square().sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
-
-
-def test_one_branch_is_no_several():
-    with pytest.raises(ValueError, match='num_branches must be at least 2, got 1'):
-        build_vit(block=dict(TWO, num_branches=1))

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from mmcv.cnn import ConvModule
 from torch import nn
 
-from mmlape.necks import LN2d, MapNorms, SimpleFeaturePyramid
+from mmlape.necks import LN2d, MapNorms
 from mmlape.registry import MODELS
 
 
@@ -123,14 +123,3 @@ def test_each_map_has_a_norm_of_its_own():
 def test_wrong_options_of_the_pyramid(options, message):
     with pytest.raises(ValueError, match=message):
         pyramid(**options)
-
-
-def test_wrong_options_of_norms():
-    with pytest.raises(ValueError, match='has 1 norms, got 2 maps'):
-        MapNorms(in_channels=4)([maps(1, 4, 2, 2)] * 2)
-    with pytest.raises(ValueError, match='in_channels must have at least one entry'):
-        MapNorms(in_channels=[])
-    with pytest.raises(ValueError, match='eps must be'):
-        LN2d(4, eps=0)
-    with pytest.raises(TypeError, match='in_channels'):
-        SimpleFeaturePyramid(in_channels='16')

@@ -4,11 +4,10 @@ from copy import deepcopy
 
 import pytest
 import torch
-from mmengine.model import ExponentialMovingAverage
 from torch import nn
 
 from mmlape.layout import Layout
-from mmlape.norm import DTN, LN, TokenNorm, build_token_norm, norm_class
+from mmlape.norm import DTN, TokenNorm, build_token_norm, norm_class
 from mmlape.registry import MODELS
 from mmlape.runtime.recompute import recomputed
 
@@ -80,28 +79,6 @@ def test_recomputed_in_training(config, layout):
 
 
 @every_norm
-def test_recomputed_between_other_layers_with_two_backward_passes(config):
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm, self.linear = randomised(config), nn.Linear(8, 8)
-
-        def forward(self, tokens, layout):
-            return self.linear(self.norm(tokens, layout).relu())
-
-    plain, tokens = Block(), random_tokens(requires_grad=True)
-    again = deepcopy(plain)
-    results = []
-    for block, call in ((plain, plain), (again, lambda *args: recomputed(again, *args))):
-        out = call(tokens, LAYOUTS[0])
-        loss = out.square().sum()
-        results += [torch.autograd.grad(loss, tokens, retain_graph=True)[0] for _ in range(2)]
-        results.append(dict(block.named_buffers()))
-    first, second, buffers, *expected = results
-    assert_equal([first, second, buffers], expected)
-
-
-@every_norm
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float64])
 def test_model_of_another_precision(config, dtype):
     norm, tokens = randomised(config), random_tokens()
@@ -130,42 +107,6 @@ def test_tokens_of_another_precision_than_the_model(config):
 
 
 @every_norm
-def test_copies_and_state_dicts(config):
-    norm = randomised(config)
-    for _step in range(3):
-        norm(random_tokens(), LAYOUTS[0])
-    tokens, copied = random_tokens(), deepcopy(norm)
-    loaded = build_token_norm(config, 8)
-    loaded.load_state_dict(norm.state_dict(), strict=True)
-    for training in (True, False):  # in training, statistics change alike
-        expected = norm.train(training)(tokens, LAYOUTS[0])
-        for other in (copied, loaded):
-            assert_equal(other.train(training)(tokens, LAYOUTS[0]), expected)
-            assert_equal(other.state_dict(), norm.state_dict())
-
-
-@every_norm
-def test_average_over_training(config):
-    norm = randomised(config)
-    average = ExponentialMovingAverage(norm, momentum=0.5, update_buffers=True)
-    for _step in range(2):
-        norm(random_tokens(), LAYOUTS[0])
-        average.update_parameters(norm)
-    assert average.eval()(random_tokens(), LAYOUTS[0]).isfinite().all()
-
-
-@pytest.mark.parametrize('config', [c for c in CONFIGS if c['type'] != 'mmlape.DTN'], ids=str)
-def test_compiles(config):
-    """DTN is in test_dtn_plain.py."""
-    norm, tokens = randomised(config), random_tokens()
-    compiled = torch.compile(deepcopy(norm), fullgraph=True, backend='eager')
-    torch._dynamo.reset()
-    for layout in LAYOUTS:
-        torch.testing.assert_close(compiled(tokens, layout), norm(tokens, layout))
-    torch.testing.assert_close(dict(compiled._orig_mod.state_dict()), dict(norm.state_dict()))
-
-
-@every_norm
 def test_says_what_it_does(config):
     """Whether tokens are mixed, and statistics kept, as its attributes say."""
     norm, tokens = randomised(config), random_tokens()
@@ -185,11 +126,3 @@ def test_says_what_it_does(config):
     children = {name for name, _ in norm.named_children()} | {n for n, _ in norm.named_parameters()}
     assert set(norm.no_weight_decay) <= children
     assert norm.by_head == (config['type'] in ('mmlape.DTN', 'mmlape.TokenGN', 'mmlape.PowerNorm'))
-
-
-def test_attributes():
-    assert DTN.sees_places and DTN.by_head and DTN.mixes_tokens
-    assert DTN.no_weight_decay == ('ratio_mean', 'ratio_var', 'positions')
-    assert isinstance(LN(8), nn.LayerNorm) and not LN.mixes_tokens
-    only = [name for name in OPTIONS if MODELS.get(f'mmlape.{name}').sees_places]
-    assert only == ['DTN']

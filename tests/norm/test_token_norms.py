@@ -4,7 +4,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from backbone_variants import build_vit
-from mmcv.cnn import build_norm_layer
 from torch import nn
 
 from mmlape.checkpoints import convert
@@ -90,18 +89,6 @@ def test_hard_inputs(config, dtype, kind):
     assert not tokens.grad.isnan().any()
 
 
-@pytest.mark.parametrize('name', NAMES)
-def test_mmcv_builds_it_and_names_it(name):
-    label, norm = build_norm_layer(dict(type=f'mmlape.{name}'), 8, postfix=1)
-    assert label == f'{norm._abbr_}1' and norm.eps == 1e-5
-
-
-@pytest.mark.parametrize('name', ['BN', 'IN', 'GN', 'SyncBN'])
-def test_names_of_mmcv_are_still_mmcvs(name):
-    with pytest.raises(ValueError, match=f'{name}.*no token norm'):
-        build_token_norm(dict(type=name), 8)
-
-
 def test_power_norm_subtracts_what_the_gradient_has_along_the_output():
     norm = PowerNorm(8, warmup_iters=2, alpha_backward=0.5)
     for call in range(3):
@@ -160,22 +147,3 @@ def test_scale_norm_starts_with_tokens_of_length_sqrt_c():
     torch.testing.assert_close(out.norm(dim=-1), torch.full((2, 5), 4.0))
     within = NormedLinear(8, 16, norm_cfg=dict(type='mmlape.ScaleNorm'), gain=0.5)
     assert within.norm.weight.unique().tolist() == [2.0]
-
-
-@pytest.mark.parametrize(
-    ('cls', 'options', 'match'),
-    [
-        (TokenGN, dict(num_groups=3), 'num_groups must divide'),
-        (PowerNorm, dict(num_groups=5), 'num_groups must divide'),
-        (TokenGN, dict(num_groups='heads'), "'heads' needs num_heads"),
-        (PowerNorm, dict(num_groups='heads', num_heads=3), 'num_groups must divide'),
-        (TokenGN, dict(num_groups='head'), "num_groups must be an integer or 'heads'"),
-        (PowerNorm, dict(warmup_iters=-1), 'warmup_iters'),
-        (TokenBN, dict(momentum=2), 'momentum'),
-        (TokenIN, dict(eps=0), 'eps'),
-        (SwitchableNorm, dict(use_bn=1), 'use_bn'),
-    ],
-)
-def test_wrong_options(cls, options, match):
-    with pytest.raises((ValueError, TypeError), match=match):
-        cls(8, **options)

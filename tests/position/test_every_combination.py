@@ -46,43 +46,6 @@ def test_builds_trains_and_resizes(backbone, place, joining):
     assert all(out.isfinite().all() for out in outputs)
 
 
-@pytest.mark.parametrize('layer_norm', [False, True])
-@pytest.mark.parametrize('layers', [None, 2, [3]])
-@pytest.mark.parametrize('build', BACKBONES.values(), ids=BACKBONES.keys())
-def test_relative_bias_builds_trains_and_resizes(build, layers, layer_norm):
-    model = build(
-        position=dict(type='mmlape.NoPosition'),
-        attention_position=dict(
-            type='mmlape.RelativePositionBias', layers=layers, layer_norm=layer_norm
-        ),
-        window_size=[2, None, 3, None],
-    )
-    changed = train_one_step(model)
-    tables = {n for n, _ in model.named_parameters() if n.endswith('bias_table')}
-    assert tables <= changed
-    assert len(tables) == {None: 4, 2: 2}.get(layers if not isinstance(layers, list) else 'x', 1)
-    with torch.no_grad():
-        outputs = model.eval()(torch.randn(1, 3, 96, 40))
-    assert all(out.isfinite().all() for out in outputs)
-
-
-@pytest.mark.parametrize('joining', ['default', 'lape'])
-@pytest.mark.parametrize('parts', ['4', '2,3', '2,3,4', None])
-@pytest.mark.parametrize('build', BACKBONES.values(), ids=BACKBONES.keys())
-def test_gabor_attention_builds_trains_and_resizes_beside_any_joining(build, parts, joining):
-    model = build(
-        joining=JOININGS[joining],
-        attention_position=dict(type='mmlape.GaborAttention', parts=parts, layers=[0, 3]),
-        window_size=[2, None, 3, None],
-    )
-    changed = train_one_step(model)
-    own = {n for n, p in model.named_parameters() if 'attn.position.' in n and p.numel()}
-    assert own and own <= changed
-    with torch.no_grad():
-        outputs = model.eval()(torch.randn(1, 3, 96, 40))
-    assert all(out.isfinite().all() for out in outputs)
-
-
 @pytest.mark.parametrize('norm', POSITION_NORMS)
 def test_every_row_of_table_8(norm):
     """ICCV 2023: what replaces the LayerNorm of the position, with its parameters."""
@@ -99,10 +62,3 @@ def test_every_row_of_table_8(norm):
         'norm_channel_gain_bias': 48,
     }
     assert sum(p.numel() for p in model.position.joining.parameters()) == 4 * per_layer[norm]
-
-
-def test_misspelt_norm_lists_the_rows():
-    with pytest.raises(ValueError, match=r'norm must be one of.*norm_channel_gain_bias'):
-        build_vit(joining=dict(type='mmlape.LaPE', norm='layernorm'))
-    with pytest.raises(TypeError, match='progresive'):
-        build_vit(joining=dict(type='mmlape.LaPE', progresive=False))

@@ -6,7 +6,7 @@ from backbone_variants import build_vit
 from registered import component, registered
 
 from mmlape.analysis import shuffle_patches
-from mmlape.norm import DTN, TokenNorm
+from mmlape.norm import TokenNorm
 from mmlape.position import AttentionPosition, Joining, PositionEmbedding
 
 GRID, PATCH = (3, 4), (8, 8)
@@ -39,10 +39,7 @@ INSIDE = each(
 )
 NORMS = each(TokenNorm, component('SwitchableNorm', use_bn=True))
 # Neighbours are mixed without any position.
-NEIGHBOURS = {
-    'windows': dict(window_size=2),
-    'convolution in the feed-forward network': dict(mlp=component('LocallyEnhancedMlp')),
-}
+NEIGHBOURS = [dict(window_size=2), dict(mlp=component('LocallyEnhancedMlp'))]
 
 
 def of(config):
@@ -81,39 +78,26 @@ def knows_the_order(model) -> bool:
     return True
 
 
-@pytest.mark.parametrize('joining', JOININGS, ids=of)
-def test_without_position_patches_may_change_places(joining):
+WITHOUT = [
+    *(dict(position=NO_POSITION, joining=joining) for joining in JOININGS),
+    *(dict(position=NO_POSITION, norm_cfg=norm) for norm in NORMS),
+]
+# DTN by its maps of positions alone (ICLR 2022, eq. 6).
+WITH = [
+    *(dict(position=position) for position in EMBEDDINGS),
+    *(dict(joining=joining) for joining in JOININGS),
+    *(dict(position=NO_POSITION, attention_position=inside) for inside in INSIDE),
+    dict(position=NO_POSITION, norm_cfg=component('DTN')),
+    *(dict(position=NO_POSITION, **options) for options in NEIGHBOURS),
+]
+
+
+@pytest.mark.parametrize('options', WITHOUT, ids=of)
+def test_without_position_patches_may_change_places(options):
     """Whatever joins it: tokens change places with their patches, and the class token is the same."""
-    assert not knows_the_order(vit(position=NO_POSITION, joining=joining))
+    assert not knows_the_order(vit(**options))
 
 
-@pytest.mark.parametrize('norm', NORMS, ids=of)
-def test_a_norm_without_places_does_not_know_the_order(norm):
-    assert not knows_the_order(vit(position=NO_POSITION, norm_cfg=norm))
-
-
-@pytest.mark.parametrize('position', EMBEDDINGS, ids=of)
-def test_any_embedding_tells_the_order(position):
-    assert knows_the_order(vit(position=position))
-
-
-@pytest.mark.parametrize('joining', JOININGS, ids=of)
-def test_any_joining_tells_the_order(joining):
-    assert knows_the_order(vit(joining=joining))
-
-
-@pytest.mark.parametrize('inside', INSIDE, ids=of)
-def test_position_inside_the_attention_tells_the_order(inside):
-    assert knows_the_order(vit(position=NO_POSITION, attention_position=inside))
-
-
-def test_dtn_tells_the_order():
-    """Through its maps of positions alone (ICLR 2022, eq. 6)."""
-    model = vit(position=NO_POSITION, norm_cfg=component('DTN'))
-    assert any(isinstance(module, DTN) for module in model.modules())
-    assert knows_the_order(model)
-
-
-@pytest.mark.parametrize('options', NEIGHBOURS.values(), ids=NEIGHBOURS)
-def test_what_mixes_neighbours_tells_the_order(options):
-    assert knows_the_order(vit(position=NO_POSITION, **options))
+@pytest.mark.parametrize('options', WITH, ids=of)
+def test_any_position_tells_the_order(options):
+    assert knows_the_order(vit(**options))

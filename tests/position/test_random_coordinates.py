@@ -144,18 +144,3 @@ def test_keys_on_a_coarser_grid_have_the_coordinates_of_the_pass():
     torch.testing.assert_close(coarse[0][::2, 0], places.cos())
     pyramid = build_pvt('V2', attention_position=dict(type='mmlape.RotaryPosition', **ALL))
     pyramid.train()(torch.randn(1, 3, 64, 64))[0].sum().backward()
-
-
-@pytest.mark.parametrize(
-    ('options', 'error', 'message'),
-    [
-        (dict(shift=-0.1), ValueError, 'shift must be finite and at least 0, got -0.1'),
-        (dict(jitter=0.5), ValueError, 'jitter must be finite and at least 1, got 0.5'),
-        (dict(rescale=float('inf')), ValueError, 'rescale must be finite'),
-        (dict(rescale='2'), TypeError, "rescale must be a number, got '2'"),
-        (dict(rescal=2), TypeError, "unexpected keyword argument 'rescal'.*rescale"),
-    ],
-)  # fmt: skip
-def test_mistakes(options, error, message):
-    with pytest.raises(error, match=message):
-        rotary(random=options)

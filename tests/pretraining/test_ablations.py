@@ -7,15 +7,19 @@ import shlex
 from functools import cache
 
 import pytest
+import timm
 import torch
-from config_utils import CONFIGS, ablation_configs, use_scope
+import yaml
+from config_utils import CONFIGS, REPO, use_scope
 from mmengine.config import Config
-from mmengine.optim import build_optim_wrapper
+from mmengine.registry import HOOKS
 from mmengine.registry import MODELS as CLASSIFIERS
-from mmpretrain.structures import DataSample
 from mmpretrain.utils import register_all_modules
 
-from mmlape.cli.arguments import add_common_options, find_config
+from mmlape.backbones import freeze_all_but_position
+from mmlape.checkpoints import convert_with_report
+from mmlape.training import PositionOnlyHook
+from mmlape.cli.arguments import add_common_options
 from mmlape.cli.options import merge_overrides
 from mmlape.registry import MODELS
 
@@ -190,7 +194,7 @@ def rows_of_page() -> dict:
         heading, _, text = part.partition('\n')
         rows = re.findall(ROW, text)
         assert len({label for label, *_ in rows}) == len(rows)
-        if rows and not heading.startswith('Gabor'):  # test_gabor_recipes.py has those
+        if rows and not heading.startswith('Gabor'):  # they are below
             found[heading] = {label: (command, figure) for label, command, figure in rows}
     return found
 
@@ -313,22 +317,111 @@ def test_rows_differ_in_the_backbone_alone(heading):
     assert all(cfg == seen[0] for cfg in seen[1:])
 
 
-TRAINED_WHOLE = [path for path in ablation_configs() if path.stem.endswith('_8xb128_in1k')]
+# Section 5 of the Gabor paper: commands train as many values as its tables print, and no more.
+TABLES = {
+    f'Gabor, Table {table["table"]}': {row[1]: row[2:4] for row in table['rows']}
+    for table in yaml.safe_load((REPO / 'tests/data/published_tables.yaml').read_text())
+    if table['paper'] == 'Gabor'
+}
+FIRST = 'deit-t-no-position_2xb256-50e_in1k'
+SECOND = 'deit-t-gabor-attention_position-only_2xb256-50e_in1k'
+THIRD = 'deit-b-gabor_position-only_2xb256-10e_in1k'
+# Rows that are published weights as they are.
+UNTRAINED = {'ViT-B LE', 'DeiT-B LE'}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('path', TRAINED_WHOLE, ids=lambda path: path.stem)
-def test_a_step_trains_all_of_it(path):
+def commands(heading: str) -> dict:
+    """By row, the command and the figure."""
+    text = PAGE.read_text().split(f'\n## {heading}\n')[1].partition('\n## ')[0]
+    return {label: (command, figure) for label, command, figure in re.findall(ROW, text)}
+
+
+def build(cfg: Config, device: str = 'meta') -> torch.nn.Module:
     register_all_modules(init_default_scope=False)
     use_scope('mmpretrain')
-    cfg = Config.fromfile(path)
-    model = CLASSIFIERS.build(dict(cfg.model, data_preprocessor=cfg.data_preprocessor))
+    with torch.device(device):
+        return CLASSIFIERS.build(dict(cfg.model, data_preprocessor=cfg.data_preprocessor))
+
+
+@pytest.mark.parametrize('heading', TABLES)
+def test_rows_are_the_tables(heading):
+    """Every row of the paper has a command, and the published figure."""
+    found = {label: float(figure) for label, (_, figure) in commands(heading).items()}
+    expected = {label: top_1 for label, (_, top_1) in TABLES[heading].items()}
+    assert found == {k: v for k, v in expected.items() if k not in UNTRAINED}
+
+
+@pytest.mark.parametrize('heading', TABLES)
+def test_as_many_values_are_trained_as_printed(heading):
+    for label, (command, _) in commands(heading).items():
+        cfg, printed = config_of(command), TABLES[heading][label][0]
+        with torch.device('meta'):
+            backbone = MODELS.build(cfg.model.backbone)
+        hooks = [hook['type'] for hook in cfg.custom_hooks]
+        if printed is None:  # what the others start from
+            assert not hooks and cfg.load_from is None
+            with pytest.raises(ValueError, match='has parameters'):
+                freeze_all_but_position(backbone)
+            continue
+        assert hooks == ['mmlape.PositionOnlyHook']
+        names = freeze_all_but_position(backbone)
+        count = sum(backbone.get_parameter(name).numel() for name in names)
+        assert abs(count / 1000 - float(printed[:-1])) < 0.1, (label, count)  # cut off or rounded
+
+
+def test_the_figure_of_channels():
+    """Figure 11: position channels beside queries and keys, and edge markers in the values."""
+    text = PAGE.read_text().split('\n## Gabor, Figure 11\n')[1]
+    (command,) = re.findall(r'`mmlape train (.+?)`', text, re.DOTALL)
+    cfg = config_of(command)
+    position = MODELS.build(cfg.model.backbone).blocks[0].attn.position
+    assert position.channels == 16 and position.query.embed_dims == 3 * 16
+    assert position.value.embed_dims == 192 and position.value.gabor_x is None
+
+
+def test_the_second_step_starts_from_the_first():
+    first, second = file_of(FIRST), file_of(SECOND)
+    assert second.load_from == f'work_dirs/{FIRST}/epoch_{first.train_cfg.max_epochs}.pth'
+    assert second.model.init_cfg is None
+    missing = set(build(second).state_dict()) - set(build(first).state_dict())
+    assert missing and all('.attn.position.' in name for name in missing)
+    assert isinstance(HOOKS.build(second.custom_hooks[0]), PositionOnlyHook)
+
+
+@pytest.mark.parametrize('name', [FIRST, THIRD])
+def test_weights_of_timm_fill_all_but_position(name):
+    """The classifier's head with them, which stays as it is."""
+    model = build(file_of(name))
+    assert model.init_cfg['source'] == 'timm'
+    source = dict(model.backbone.state_dict())
+    source = {k: v for k, v in source.items() if not k.startswith('position.')}
+    dims = model.backbone.embed_dims
+    source.update(pos_embed=torch.empty(1, 197, dims, device='meta'))
+    source.update({'head.weight': torch.empty(1000, dims, device='meta')})
+    source.update({'head.bias': torch.empty(1000, device='meta')})
+    _, report = convert_with_report(source, 'timm', model)
+    report.demand(0.95)
+    assert all(part.startswith('backbone.position.') for part in report.fresh)
+    assert {'head.layers.head.weight', 'head.layers.head.bias'} <= set(report.taken)
+    assert list(report.left_out) == ['backbone.pos_embed']
+
+
+def test_a_classifier_with_the_weights_of_timm_computes_what_timm_does(tmp_path):
+    """By an ``init_cfg`` of the model; what is frozen then is the published network, its head included."""
+    torch.manual_seed(0)
+    source = timm.create_model('deit_tiny_patch16_224', depth=2).eval()
+    torch.nn.init.normal_(source.head.weight)
+    torch.nn.init.normal_(source.head.bias)
+    torch.save(dict(model=source.state_dict()), tmp_path / 'deit.pth')
+    cfg = copy.deepcopy(file_of(FIRST))
+    weights = str(tmp_path / 'deit.pth')
+    cfg.model.init_cfg = dict(type='mmlape.Pretrained', source='deit', checkpoint=weights)
+    cfg.model.backbone.update(
+        arch=dict(embed_dims=192, depth=2, num_heads=3, mlp_ratio=4),
+        position=dict(type='mmlape.LearnedPosition'),
+    )
+    model = build(cfg, 'cpu').eval()
     model.init_weights()
-    wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    samples = [DataSample().set_gt_label(label) for label in (1, 2)]
-    data = dict(inputs=torch.randint(0, 256, (2, 3, 64, 64)), data_samples=samples)
-    losses = model.train().train_step(data, wrapper)
-    assert losses['loss'].isfinite()
-    # The table's initial zeros and ones move too; what has no gradient would stay.
-    assert [name for name, p in model.named_parameters() if torch.equal(p, before[name])] == []
+    images = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(model(images), source(images), rtol=1e-4, atol=1e-4)

@@ -14,6 +14,7 @@ from mmengine.config import Config, DictAction
 from mmengine.hooks import EMAHook
 from mmengine.registry import HOOKS, MODELS
 from mmpretrain.utils import register_all_modules
+from test_base_configs import leaves
 
 from mmlape.cli.options import merge_overrides
 
@@ -50,16 +51,6 @@ def load(name: str) -> Config:
     return copy.deepcopy(_read(name))
 
 
-def leaves(part, at=''):
-    """Every value by its place."""
-    entries = part.items() if isinstance(part, dict) else enumerate(part)
-    for key, value in entries:
-        if isinstance(value, (dict, list)) and value:
-            yield from leaves(value, f'{at}.{key}')
-        else:
-            yield f'{at}.{key}'.strip('.'), value
-
-
 def changed(name: str, options: dict) -> dict:
     """What the options change in a config: new values by place, None for what is gone."""
     before, after = (
@@ -83,12 +74,6 @@ def test_lape_tests_at_crop_ratio_one(name):
         resize, crop = cfg[split].dataset.pipeline[1:3]
         assert (resize.type, resize.edge, resize.scale) == ('ResizeEdge', 'short', 224)
         assert (crop.type, crop.crop_size) == ('CenterCrop', 224)
-
-
-@each_family
-def test_the_best_epoch_is_kept_in_any_case(name):
-    cfg = load(name)
-    assert cfg.default_hooks.checkpoint.save_best == 'auto' and cfg.train_cfg.val_interval == 1
 
 
 @each_family

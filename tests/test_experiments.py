@@ -1,11 +1,8 @@
-"""The experiment on position: what it compares, what it keeps, what it says, and one run of it."""
+"""The experiments on position, DINO and ListOps: what they compare, what they keep, what they say, and runs of them."""
 
 import json
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +14,16 @@ from mmengine.config import Config
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'tools'))
 
-import experiment_position
+import experiment_dino
 from demo_parts.workers import run_jobs
-from experiments import position, table
+from experiments import dino, list_ops, position, table
 from experiments.chance import pixel_counts, without_position
-from experiments.records import Records, Run, settings_of
+from experiments.records import Records, Run
 from experiments.training import train
 from experiments.variants import EMBEDDINGS, JOININGS, VARIANTS
-from worker_jobs import ENDLESS, KILLED, square
+from worker_jobs import KILLED, square
 
-from mmlape.datasets import build_digit_cells, cell_classes
+from mmlape.datasets import build_digit_cells
 from mmlape.registry import MODELS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -86,32 +83,6 @@ def test_a_chain_is_cut_or_carried(key, embeddings):
     assert {type(position.joining).__name__ for position in positions} <= {joining}
     assert not any('relative' in name for name, _ in backbone.named_parameters())
     assert backbone(torch.rand(1, 3, 32, 32))[0].shape == (1, 64, 4, 4)
-
-
-def test_the_config_names_the_labels_of_the_data():
-    cfg = Config.fromfile(CONFIG)
-    assert tuple(cfg.metainfo.classes) == cell_classes()
-    assert cfg.model.decode_head.num_classes == len(cell_classes())
-    assert len(set(map(tuple, cfg.metainfo.palette))) == len(cell_classes())
-
-
-def test_a_shorter_training_has_a_shorter_schedule():
-    cfg = config('none', iterations=40)
-    warm_up, falling = cfg.param_scheduler
-    assert (warm_up.end, falling.begin, falling.end, cfg.train_cfg.val_interval) == (2, 2, 40, 40)
-
-
-def test_settings_follow_what_matters_and_not_the_folders():
-    base = settings_of(config('none').to_dict(), 'data')
-    elsewhere = config('none', data_root=Path('other'), work_dir=Path('other'))
-    assert settings_of(elsewhere.to_dict(), 'data') == base
-    others = [
-        settings_of(config('none', seed=1).to_dict(), 'data'),
-        settings_of(config('relative').to_dict(), 'data'),
-        settings_of(config('none', iterations=7).to_dict(), 'data'),
-        settings_of(config('none').to_dict(), 'other data'),
-    ]
-    assert len({base, *others}) == 5
 
 
 def test_only_a_whole_record_of_the_same_settings_counts(tmp_path):
@@ -229,18 +200,6 @@ def test_what_can_be_had_without_position(data_root):
     assert counts.sum() == 8 * 32 * 32
 
 
-def test_the_expected_scores_of_guessing_are_those_of_a_simulation():
-    rng = np.random.default_rng(0)
-    truth = rng.integers(0, 13, 200_000)
-    guess = np.where(truth == 0, 0, 1 + (truth - 1) // 4 * 4 + rng.integers(0, 4, truth.size))
-    ious = [
-        ((truth == k) & (guess == k)).sum() / ((truth == k) | (guess == k)).sum() for k in range(13)
-    ]
-    expected = without_position(np.bincount(truth))['even_guess']
-    assert expected['mIoU'] == pytest.approx(np.mean(ious), abs=0.003)
-    assert expected['aAcc'] == pytest.approx((truth == guess).mean(), abs=0.003)
-
-
 def test_two_iterations_and_a_validation(tmp_path, data_root):
     cfg = config(
         'lape_progressive-gabor', data_root=data_root, work_dir=tmp_path / 'run', iterations=2
@@ -263,52 +222,72 @@ def test_jobs_in_processes():
         list(run_jobs(square, [KILLED], 1))
 
 
-def test_leaving_early_ends_the_processes():
-    started = time.monotonic()
-    reports = run_jobs(square, [ENDLESS], 1)
-    assert next(reports).kind == 'part'
-    reports.close()
-    assert time.monotonic() - started < 60
-
-
-@pytest.mark.parametrize(
-    'arguments', [['--seeds', '0'], ['--workers', '-1'], ['--iterations', 'x']]
-)
-def test_bad_options_are_named(arguments, capsys):
-    with pytest.raises(SystemExit):
-        experiment_position.parse_arguments(arguments)
-    assert arguments[0] in capsys.readouterr().err
-
-
 def test_a_variant_that_does_not_exist(tmp_path, capsys):
     assert position.run_experiment(options(tmp_path, tmp_path, only=['lape']), ROOT) == 2
     assert 'lape_progressive-gabor' in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_ctrl_c_and_again(tmp_path, data_root):
-    """The command itself: stopped after the first record, then continued."""
-    command = [
-        *(sys.executable, str(ROOT / 'tools/experiment_position.py'), '--seeds', '1'),
-        *('--iterations', '2', '--workers', '1', '--only', 'none', '--only', 'relative'),
-        *('--work-dir', str(tmp_path), '--data-root', str(tmp_path / 'data')),
+def test_curves(tmp_path):
+    """Losses by step, accuracies by epoch at their steps, after that of the network before training."""
+    losses = dict(teacher_entropy=0.5, divergence=0.25)
+    lines = [
+        {'accuracy/top1': 11.0, 'step': 0},
+        dict(losses, loss=0.75, epoch=1, step=11),
+        dict(losses, loss=0.5, epoch=1, step=22),
+        {'accuracy/top1': 30.0, 'step': 1},
+        dict(losses, loss=0.25, epoch=2, step=44),
+        {'accuracy/top1': 40.0, 'step': 2},
     ]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        text=True,
-        # A shell's background jobs ignore Ctrl-C, and so would this one if the tests are one.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    record = tmp_path / 'records/none_seed0.json'
-    while not record.exists() and process.poll() is None:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=300)
-    assert process.returncode == 130, out
-    assert 'Stopped.' in out
-    before = record.stat().st_mtime_ns
-    again = subprocess.run(command, capture_output=True, text=True)
-    assert again.returncode == 0, again.stderr
-    assert '1 of 2 runs are to be done' in again.stdout
-    assert record.stat().st_mtime_ns == before
+    log = tmp_path / 'scalars.json'
+    log.write_text('\n'.join(map(json.dumps, lines)))
+    curves = dino._curves(log, 12.5)
+    assert curves['loss'] == [[11, 0.75], [22, 0.5], [44, 0.25]]
+    assert curves['divergence'] == [[11, 0.25], [22, 0.25], [44, 0.25]]
+    assert curves['k-NN accuracy (%)'] == [[0, 12.5], [22, 30.0], [44, 40.0]]
+    figure = dino.draw_curves([dict(curves=curves)] * 2)
+    assert [len(place.lines) for place in figure.axes] == [2, 2, 2, 2]
+
+
+def test_the_page_on_dino_says_what_was_measured():
+    docs = ROOT / 'docs'
+    records = json.loads((docs / 'experiment_dino.json').read_text())
+    text = (docs / 'dino.md').read_text(encoding='utf-8')
+    assert table.replace_table(text, dino.markdown(records)) == text
+    assert len(records) >= 3 and all(r['after'] > r['before'] + 10 for r in records)
+
+
+@pytest.mark.slow
+def test_a_run_of_dino(tmp_path, monkeypatch):
+    """Records, curves and attention; a seed that is there is not trained again."""
+    arguments = ['--seeds', '1', '--epochs', '4', '--work-dir', str(tmp_path)]
+    assert experiment_dino.main(arguments) == 0
+    record = json.loads((tmp_path / 'seed0.json').read_text())
+    assert (record['epochs'], record['iterations']) == (4, 88)
+    first, (step, _), last = record['curves']['k-NN accuracy (%)']
+    assert (first, step, last) == ([0, record['before']], 44, [88, record['after']])
+    assert 20 < record['before'] < record['after'] < 90
+    names = (*dino.PUBLISHED, 'distance-before', 'distance-after')
+    assert all((tmp_path / f'dino-{name}.png').stat().st_size > 1000 for name in names)
+    monkeypatch.setattr(dino.Runner, 'from_cfg', None)
+    assert experiment_dino.main(arguments) == 0
+
+
+@pytest.mark.parametrize('norm', list_ops.NORMS)
+def test_every_norm_is_that_of_its_name(norm, tmp_path):
+    chosen = options(tmp_path, tmp_path, iterations=3)
+    job = list_ops._job(chosen, ROOT / list_ops.CONFIG, 'data', norm, seed=1)
+    cfg = list_ops._config(job)
+    assert cfg.randomness.seed == 1 and cfg.train_cfg.max_iters == 3
+    block = MODELS.build(cfg.model.backbone).blocks[0]
+    assert f'mmlape.{type(block.norm1).__name__}' == list_ops.NORMS[norm]['type']
+
+
+def test_the_page_on_list_ops_says_what_was_measured():
+    page = ROOT / 'docs/listops.md'
+    text = page.read_text(encoding='utf-8')
+    figures = json.loads(page.with_name('experiment_list_ops.json').read_text())
+    assert table.replace_table(text, list_ops.markdown(figures)) == text
+    assert text.count(table.START) == text.count(table.END) == 1
+    for norm in ('LN', 'GN', 'DTN'):
+        assert len([run for run in figures['runs'] if run['variant'] == norm]) >= 3
+    assert all(run['accuracy'] > figures['chance']['always'] + 0.05 for run in figures['runs'])

@@ -1,0 +1,126 @@
+"""Position inside the attention: what eq. 6 of DTN says, how often small networks run, pyramids with coarser keys."""
+
+import pytest
+import torch
+from backbone_variants import build_vit
+from registered import component, pvt
+
+from mmlape.layout import Layout
+from mmlape.norm.dtn_maps import LearnedMap
+from mmlape.position import QuadraticBias, RelativePositionMlp
+
+
+def written_out(weight, grid):
+    """``R a``, ``(heads, N, N)``, a pair of cells at a time."""
+    cells = [(y, x) for y in range(grid[0]) for x in range(grid[1])]
+    R = [[(xi - xj, yi - yj, (xi - xj) ** 2 + (yi - yj) ** 2) for yj, xj in cells] for yi, xi in cells]  # fmt: skip
+    return (torch.tensor(R, dtype=weight.dtype) @ weight.T).permute(2, 0, 1)
+
+
+def randomised(heads=2, **options):
+    position = QuadraticBias(4 * heads, heads, (3, 4), **options)
+    torch.nn.init.normal_(position.scores.weight)
+    return position
+
+
+@pytest.mark.parametrize('grid', [(3, 4), (1, 5), (6, 2), (1, 1)])
+def test_is_equation_6(grid):
+    position = randomised().double()
+    expected = written_out(position.scores.weight, grid)
+    torch.testing.assert_close(position.bias(Layout(grid), Layout(grid))[0], expected)
+
+
+def test_its_softmax_is_the_map_of_dtn():
+    position, maps = randomised(), LearnedMap(2)
+    maps.load_state_dict(position.scores.state_dict())
+    rows, columns = maps((3, 4), torch.device('cpu'), torch.float32)
+    dense = torch.einsum('gyv,gxu->gyxvu', rows, columns).flatten(3).flatten(1, 2)
+    bias = position.bias(Layout((3, 4)), Layout((3, 4)))[0]
+    torch.testing.assert_close(bias.softmax(dim=-1), dense)
+
+
+def test_half_precision_knows_its_offsets():
+    position = randomised()
+    layout = Layout((60, 2))
+    expected = position.bias(layout, layout)
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        assert torch.equal(position.bias(layout, layout), expected)
+    assert position.bfloat16().bias(layout, layout).dtype == torch.float32
+
+
+def calls_of(model):
+    """A list that grows with every run of a relative position's network."""
+    calls = []
+    for module in model.modules():
+        if isinstance(module, RelativePositionMlp):
+            module.mlp.register_forward_hook(lambda *_: calls.append(1))
+    return calls
+
+
+@pytest.mark.parametrize(
+    ('name', 'options', 'count'),
+    [
+        ('SharedRelativePositionMlp', {}, 1),
+        ('SharedRelativePositionMlp', dict(with_cp=True), 1),
+        # Two layers with windows have offsets of their own.
+        ('SharedRelativePositionMlp', dict(window_size=[2, None, 2, None]), 3),
+        ('RelativePositionMlp', {}, 4),
+    ],
+)
+def test_runs(name, options, count):
+    model = build_vit(attention_position=dict(type=f'mmlape.{name}'), **options).train()
+    assert len(model.blocks) == 4
+    calls = calls_of(model)
+    model(torch.randn(1, 3, 32, 48))[-1].sum().backward()
+    assert len(calls) == count
+    mlp = (model.inside if name.startswith('Shared') else model.blocks[0].attn.position).mlp
+    assert mlp.fc1.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize('name', ['SharedRelativePositionMlp', 'SharedRelativePositionBias'])
+def test_what_is_prepared_is_what_a_layer_makes(name):
+    model = build_vit(attention_position=dict(type=f'mmlape.{name}')).eval()
+    torch.nn.init.normal_(next(model.inside.parameters()))
+    image = torch.randn(1, 3, 32, 48)
+    with torch.no_grad():
+        expected = model(image)[-1]
+        model.inside.bias_with = lambda rows, query, key: model.inside.bias(query, key)
+        torch.testing.assert_close(model(image)[-1], expected, rtol=0, atol=0)
+
+
+POSITIONS = {
+    'relative': component('RelativePositionBias'),
+    'relative-normed': component('RelativePositionBias', layer_norm=True),
+    'quadratic': component('QuadraticBias'),
+    'gabor': component('GaborAttention'),
+    'gabor-2,3,4': component('GaborAttention', parts='2,3,4', query_key='LE'),
+    'rotary': component('RotaryPosition'),
+    'rotary-rescaled': component('RotaryPosition', rescale=True),
+}
+PYRAMIDS = {
+    'pvt': pvt(),
+    'pvt-cls-token': pvt(with_cls_token=True, joining=component('LaPE')),
+    'pvtv2': pvt('V2'),
+    'pvtv2-linear': pvt('V2', linear=True),
+}
+
+
+@pytest.mark.parametrize('build', PYRAMIDS.values(), ids=PYRAMIDS.keys())
+@pytest.mark.parametrize('position', POSITIONS.values(), ids=POSITIONS.keys())
+def test_builds_trains_and_takes_any_size(position, build):
+    model = build(attention_position=position)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for size in ((32, 48), (70, 33)):
+        sum(out.square().mean() for out in model(torch.randn(2, 3, *size))).backward()
+    optimizer.step()
+    own = {n for n, p in model.named_parameters() if 'attn.position.' in n and p.numel()}
+    assert bool(own) == ('Rotary' not in position['type'])
+    assert all(not torch.equal(model.get_parameter(name), before[name]) for name in own)
+    model.eval()
+    with torch.no_grad():
+        for size in ((32, 32), (96, 40), (1, 1), (5, 130)):
+            outputs = model(torch.randn(1, 3, *size))
+            sides = [tuple(-(-side // stride) for side in size) for stride in (4, 8, 16, 32)]
+            assert [tuple(out.shape[2:]) for out in outputs] == sides
+            assert all(out.isfinite().all() for out in outputs)
