@@ -7,9 +7,8 @@ import pytest
 from PIL import Image
 
 from mmlape.datasets import build_digit_cells, cell_classes
+from mmlape.datasets.building import DigitBank, load_sources
 from mmlape.datasets.digits import KINDS, kind_of_cell, paint_board
-from mmlape.datasets.building import DigitBank
-from mmlape.datasets.building import load_sources
 
 SMALL = dict(num_train=10, num_val=4, seed=3)
 
@@ -41,6 +40,13 @@ def test_images_and_label_maps(root, split):
             assert label < len(cell_classes())
             if label:
                 assert cell_classes()[label].endswith(f'kind {(row + 2 * column) % 4}')
+
+
+@pytest.mark.parametrize('cells', [2, 4, 6, 8])
+def test_mirror_images_of_a_square_are_of_four_different_kinds(cells):
+    kinds = np.array([[kind_of_cell(r, c) for c in range(cells)] for r in range(cells)])
+    mirrored = np.stack([kinds, kinds[::-1], kinds[:, ::-1], kinds[::-1, ::-1]])
+    assert (np.sort(mirrored, axis=0) == np.arange(KINDS)[:, None, None]).all()
 
 
 def test_the_digit_that_is_painted_is_the_one_that_the_label_names():
@@ -78,25 +84,3 @@ def test_backgrounds_do_not_give_the_place_away(tmp_path):
     means = np.stack([squares[:, kinds == kind].mean(-1) for kind in range(KINDS)], axis=1)
     errors = means.std(0) / np.sqrt(len(means))
     assert (abs(means.mean(0)) < 4 * errors).all(), (means.mean(0), errors)
-
-
-def test_splits_share_neither_digits_nor_photographs(root):
-    splits = json.loads((root / 'digit_cells.json').read_text())['splits']
-    train, val = splits['train'], splits['val']
-    assert not set(train['digit_indices']) & set(val['digit_indices'])
-    for photo, (first, end) in train['photo_columns'].items():
-        assert first < end <= val['photo_columns'][photo][0]
-
-
-WRONG = [
-    ('num_train', 0), ('cells', 3), ('cells', 'many'), ('cell_size', 4),
-    ('digit_size', (8, 9)), ('digits', ()), ('digits', (1, 1)), ('digits', (1, 10)), ('occupied', 1.5),
-    ('seed', -1),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(('option', 'value'), WRONG)
-def test_bad_options_are_named(tmp_path, option, value):
-    with pytest.raises(ValueError, match=option):
-        build_digit_cells(tmp_path / 'cells', **{option: value})
-    assert not list(tmp_path.iterdir())

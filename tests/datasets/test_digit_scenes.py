@@ -45,10 +45,6 @@ def decode(segmentation: dict) -> np.ndarray:
     return flat.reshape(width, height).T.astype(bool)
 
 
-def test_a_rebuild_gives_the_same_bytes(root, tmp_path):
-    assert digests(build_digit_scenes(tmp_path / 'again', **SMALL)) == digests(root)
-
-
 def test_an_image_does_not_depend_on_how_many_there_are(root, tmp_path):
     fewer = digests(build_digit_scenes(tmp_path / 'fewer', **{**SMALL, 'num_train': 4}))
     name = 'images/train/000003.jpg'
@@ -136,19 +132,6 @@ def test_enough_of_a_hidden_digit_stays_visible():
     assert hidden, 'six large digits never all fit into so small an image'
 
 
-def test_the_same_options_build_once(root, monkeypatch):
-    monkeypatch.setattr(module, '_build', lambda *_: pytest.fail('built again'))
-    assert build_digit_scenes(root, **SMALL) == root
-
-
-@pytest.mark.parametrize('damage', ['images/val/000000.jpg', 'annotations/instances_train.json'])
-def test_a_damaged_folder_is_rebuilt(tmp_path, damage):
-    folder = build_digit_scenes(tmp_path / 'scenes', num_train=2, num_val=1)
-    before = digests(folder)
-    (folder / damage).unlink()
-    assert digests(build_digit_scenes(folder, num_train=2, num_val=1)) == before
-
-
 def test_an_interrupted_build_leaves_nothing_and_is_done_again(tmp_path, monkeypatch):
     painted = []
 
@@ -171,27 +154,6 @@ def test_an_interrupted_build_leaves_nothing_and_is_done_again(tmp_path, monkeyp
     build_digit_scenes(tmp_path / 'scenes', **SMALL)
     assert not killed.exists()
     assert running.exists()
-
-
-def test_a_folder_of_something_else_is_left_alone(tmp_path):
-    (tmp_path / 'thesis.tex').write_text('precious')
-    with pytest.raises(FileExistsError, match='not a digit scenes folder'):
-        build_digit_scenes(tmp_path)
-    assert (tmp_path / 'thesis.tex').read_text() == 'precious'
-
-
-WRONG = [
-    ('num_train', 0), ('num_val', 2.5), ('num_train', True), ('image_size', 16),
-    ('digits_per_image', (3, 2)), ('digits_per_image', 3), ('digit_size', (24, 97)), ('digit_size', (4, 20)),
-    ('min_visible', 1.5), ('min_contrast', 'much'), ('seed', -1),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(('option', 'value'), WRONG)
-def test_bad_options_are_named(tmp_path, option, value):
-    with pytest.raises(ValueError, match=option):
-        build_digit_scenes(tmp_path / 'scenes', **{option: value})
-    assert not list(tmp_path.iterdir())
 
 
 def test_without_scikit_learn_the_message_says_what_to_install(tmp_path, monkeypatch):
@@ -230,3 +192,26 @@ def test_upstream_detection_data_set_reads_every_image(root):
                 extent = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
                 assert box.tolist() == [float(each) for each in extent]
         assert instances == len(coco(root, split)['annotations'])
+
+
+def test_upstream_segmentation_data_set_reads_every_image(root):
+    from mmseg.datasets import BaseSegDataset
+    from mmseg.utils import register_all_modules
+
+    register_all_modules(init_default_scope=True)
+    for split in ('train', 'val'):
+        dataset = BaseSegDataset(
+            data_root=str(root),
+            data_prefix=dict(img_path=f'images/{split}', seg_map_path=f'annotations/{split}'),
+            metainfo=dict(classes=SCENE_CLASSES),
+            pipeline=[
+                dict(type='LoadImageFromFile'),
+                dict(type='LoadAnnotations', reduce_zero_label=False),
+                dict(type='PackSegInputs'),
+            ],
+        )
+        assert len(dataset) == SMALL[f'num_{split}']
+        for item in dataset:
+            labels = item['data_samples'].gt_sem_seg.data
+            assert labels.shape == (1, 96, 96)
+            assert 0 < labels.max() < len(SCENE_CLASSES)

@@ -11,7 +11,7 @@ from mmpretrain.structures import DataSample
 from mmpretrain.utils import register_all_modules
 
 from mmlape.datasets import build_list_ops
-from mmlape.training import check_data_is_there
+from mmlape.training import check_config, check_data_is_there
 
 FOLDER = CONFIGS / 'listops'
 SHORT = FOLDER / 'listops-short_transformer-micro.py'
