@@ -31,7 +31,7 @@ GROUPS = {
     ),
     'Pictures of DTN': 'dtn_maps dtn_ratios token_magnitude token_pca token_variation',
     'Experiments': 'experiment_position experiment_dino experiment_list_ops experiment_robustness zoo_table',
-    'Help': 'doctor replay',
+    'Help': 'doctor migrate replay',
 }
 
 
@@ -42,9 +42,9 @@ def commands() -> dict[str, Path]:
     """
     folder = shipped_folder('tools')
     paths = [*folder.glob('*.py'), *folder.glob('*.sh')]
-    for room in sorted(path for path in folder.iterdir() if path.is_dir()):
-        if not room.name.endswith('_parts') and not any(room.glob('__*__.py')):
-            paths += [*room.glob('*.py')]
+    for part in sorted(path for path in folder.iterdir() if path.is_dir()):
+        if not part.name.endswith('_parts') and not any(part.glob('__*__.py')):
+            paths += [*part.glob('*.py')]
     return {path.stem: path for path in sorted(paths, key=lambda path: path.stem)}
 
 

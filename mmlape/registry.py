@@ -79,9 +79,9 @@ class ChildRegistry(root.Registry):
         super()._register_module(module, *args, **kwargs)
 
 
-def _child(name: str, parent: root.Registry, *rooms: str) -> root.Registry:
+def _child(name: str, parent: root.Registry, *modules: str) -> root.Registry:
     return ChildRegistry(
-        name, parent=parent, scope='mmlape', locations=[f'mmlape.{room}' for room in rooms]
+        name, parent=parent, scope='mmlape', locations=[f'mmlape.{module}' for module in modules]
     )
 
 

@@ -2,6 +2,8 @@
 
 from typing import NoReturn
 
+from mmlape.renamed import RENAMED
+
 from .attention import Attention, AttentionLayer, SpatialReductionAttention
 from .basic import NormedLinear, PlainLinear, build_map_norm
 from .block import Block, ParallelBlock, PostNormBlock, SeveralBranchesBlock, StreamNormBlock
@@ -76,13 +78,10 @@ __all__ = [
     'pad_to_multiple',
     'sampling_plan',
 ]
-_RENAMED = {
-    'ConvFFN': 'ConvMlp(embed_dims, hidden_dims)',
-    'StageEmbed': "PatchEmbed(in_channels, embed_dims, kernel_size, stride, dict(type='mmlape.LN', eps=1e-5))",
-}
 
 
 def __getattr__(name: str) -> NoReturn:
-    if name in _RENAMED:
-        raise ImportError(f'mmlape.layers.{name} is no more: write {_RENAMED[name]}')
-    raise AttributeError(f'mmlape.layers has no {name!r}')
+    instead = RENAMED.get(rf'mmlape\.layers\.{name}')
+    if instead:
+        raise ImportError(f'mmlape.layers.{name} was removed; use {instead}')
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
