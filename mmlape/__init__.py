@@ -14,7 +14,7 @@ from typing import Any
 from .version import __version__
 
 _SUBPACKAGES = (
-    'analysis', 'backbones', 'checkpoints', 'cli', 'datasets', 'layers', 'necks', 'norm', 'position',
+    'analysis', 'backbones', 'checkpoints', 'cli', 'cpu', 'datasets', 'layers', 'necks', 'norm', 'position',
     'pretraining', 'registry', 'robustness', 'training',
 )  # fmt: skip
 _FUNCTIONS = {'safe_loading': 'checkpoints'}

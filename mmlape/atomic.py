@@ -1,8 +1,8 @@
 """Atomic writes: a file has its old or its new content, with a digest beside it.
 
 A file gets its name only when all of it is on the disk: it is written beside its place as a draft, synced and renamed.
-A process that is killed, or a full disk, leaves what was there before, and at most a draft. Importing this registers
-the backend by which MMEngine writes in the same way.
+A process that is killed, or a full disk, leaves what was there before, and at most a draft. Standard library only:
+commands import this before they have parsed their options.
 """
 
 from __future__ import annotations
@@ -13,11 +13,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from mmengine.fileio import LocalBackend, register_backend
+__all__ = ['atomic_write', 'digest_of', 'remove_leftovers', 'sha256_of']
 
-__all__ = ['BACKEND', 'AtomicBackend', 'atomic_write', 'digest_of', 'remove_leftovers', 'sha256_of']
-
-BACKEND = 'mmlape_whole_files'
 _DRAFT, _DIGEST = '.mmlape-draft', '.sha256'
 _CHUNK = 2**22
 
@@ -75,25 +72,6 @@ def remove_leftovers(folder: Path) -> list[str]:
     for path in lost:
         path.unlink(missing_ok=True)
     return [path.name for path in lost]
-
-
-class AtomicBackend(LocalBackend):
-    """MMEngine's backend of local files (``backend_args=dict(backend='mmlape_whole_files')``) with atomic writes.
-
-    ``put`` leaves ``NAME.sha256`` beside the file, as ``sha256sum`` writes and checks it; ``remove`` takes it away.
-    """
-
-    def put(self, obj, filepath) -> None:
-        """Write bytes as in :func:`atomic_write`, with a digest."""
-        atomic_write(Path(filepath), bytes(obj), digest=True)
-
-    def remove(self, filepath) -> None:
-        """Remove a file and its digest."""
-        super().remove(filepath)
-        digest_of(Path(filepath)).unlink(missing_ok=True)
-
-
-register_backend(BACKEND, AtomicBackend, force=True)
 
 
 def _draft(path: Path, data: bytes) -> Path:

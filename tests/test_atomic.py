@@ -7,6 +7,7 @@ import subprocess
 import pytest
 from mmengine.fileio import get_file_backend
 
+import mmlape.training  # noqa: F401  (registers the backend)
 from mmlape import atomic
 from mmlape.atomic import atomic_write, remove_leftovers
 from mmlape.checkpoints.files import fault_of

@@ -9,20 +9,41 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.dist import is_main_process
+from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook as _CheckpointHook
 from mmengine.runner import Runner
 
-from mmlape.atomic import BACKEND, atomic_write, remove_leftovers
+from mmlape.atomic import atomic_write, digest_of, remove_leftovers
 from mmlape.checks import check_bool, check_positive_int, did_you_mean
 from mmlape.registry import HOOKS
 
 __all__ = ['CheckpointHook', 'UnsavedError']
 
+BACKEND = 'mmlape_whole_files'  # as saved configs name it
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class UnsavedError(RuntimeError):
     """A training has ended, and its last checkpoint could not be written."""
+
+
+class AtomicBackend(LocalBackend):
+    """MMEngine's backend of local files (``backend_args=dict(backend='mmlape_whole_files')``) with atomic writes.
+
+    ``put`` leaves ``NAME.sha256`` beside the file, as ``sha256sum`` writes and checks it; ``remove`` takes it away.
+    """
+
+    def put(self, obj, filepath) -> None:
+        """Write bytes as in :func:`atomic_write`, with a digest."""
+        atomic_write(Path(filepath), bytes(obj), digest=True)
+
+    def remove(self, filepath) -> None:
+        """Remove a file and its digest."""
+        super().remove(filepath)
+        digest_of(Path(filepath)).unlink(missing_ok=True)
+
+
+register_backend(BACKEND, AtomicBackend, force=True)
 
 
 @HOOKS.register_module()
