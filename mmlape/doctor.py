@@ -31,7 +31,7 @@ for device in ['cpu', 'cuda'][: 1 + torch.cuda.is_available()]:
 
 
 class Check(NamedTuple):
-    """One line of the report: what was looked at, its state, what there is, and what to do (empty: nothing)."""
+    """One line of the report: what was checked, its state, what there is, and what to do (empty: nothing)."""
 
     name: str
     state: str
@@ -54,7 +54,7 @@ def examine(config: str | None = None, work_dir: str | None = None) -> list[Chec
     found += _run({'mmcv._ext': _operators, 'environment': _environment, 'GPU': _gpus})
     cfg: dict[str, Any] = {}
     if config is not None and exit_code(found):
-        found.append(Check('config', ERROR, 'not looked at', 'fix the packages first'))
+        found.append(Check('config', ERROR, 'not checked', 'fix the packages first'))
     elif config is not None:
         found += _run({'config': partial(_config, config, cfg)})
     found += _run({'disk': partial(_disk, work_dir or cfg.get('work_dir') or 'work_dirs')})

@@ -1,4 +1,4 @@
-"""DeiT-B's own weights with a Gabor position in place of the learned one, which alone is trained.
+"""DeiT-B's own weights with a Gabor position instead of the learned one, which alone is trained.
 
 ImageNet-1K, 10 epochs.
 

@@ -1,4 +1,4 @@
-"""Swin-S, a learned table in place of relative positions, default joining. ImageNet-1K, 300 epochs, 8 GPUs x 64 images.
+"""Swin-S, a learned table instead of relative positions, default joining. ImageNet-1K, 300 epochs, 8 GPUs x 64 images.
 
 Published (LaPE, ICCV 2023, Table 1): top-1 82.81; 75.37 at epoch 100.
 """

@@ -1,4 +1,4 @@
-"""Swin-T, a learned table in place of relative positions, with LaPE. ImageNet-1K, 300 epochs, 8 GPUs x 64 images.
+"""Swin-T, a learned table instead of relative positions, with LaPE. ImageNet-1K, 300 epochs, 8 GPUs x 64 images.
 
 Published (LaPE, ICCV 2023, Table 1): top-1 81.25; 73.39 at epoch 100.
 """

@@ -68,7 +68,7 @@ class PyramidVisionTransformer(StagedTransformer):
     * ``out_type``: vectors, for classifiers, need ``out_indices=3``, and are those after a LayerNorm (eps 1e-6) named
       ``norm``, as published.
     * ``out_indices``: (0, 1, 2, 3) by default.
-    * ``num_heads`` (of the four stages in place of the architecture's [1, 2, 5, 8]; [4, 4, 5, 8] in the
+    * ``num_heads`` (of the four stages instead of the architecture's [1, 2, 5, 8]; [4, 4, 5, 8] in the
       published DTN-PVT), ``in_channels``, ``with_cls_token``, ``qkv_bias``.
     """
 

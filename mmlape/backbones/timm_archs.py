@@ -20,7 +20,7 @@ from mmlape.position.embeddings import RESIZES
 class PlainNaFlex:
     """A ``NaFlexVit`` of timm with the attributes of its other Vision Transformers.
 
-    For images of one size both compute the same: patches are projected by a linear layer in place of a convolution, and
+    For images of one size both compute the same: patches are projected by a linear layer instead of a convolution, and
     the position table is stored as a map.
 
     Args:

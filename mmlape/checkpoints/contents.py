@@ -173,7 +173,7 @@ def make_configs_plain(checkpoint: Mapping[str, Any]) -> int:
 def plain_config(text: Any) -> tuple[str | None, int]:
     """A config's text with nothing in it but assignments of literals and ``dict(...)`` that name registered classes.
 
-    ``type``, and what else MMEngine looks up, must name a class that a registry has in its own table: of another name,
+    ``type``, and whatever MMEngine looks up, must name a class that a registry has in its own table: of another name,
     MMEngine would import and call what it stands for. ``custom_imports`` stays where it names OpenMMLab's packages,
     mmlape, and what is imported already.
 

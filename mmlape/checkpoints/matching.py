@@ -81,7 +81,7 @@ def problems_of(state: Mapping[str, Any], own: Mapping[str, Any] | None) -> list
 
     Args:
         state: Names to tensors.
-        own: The model's entries, which alone are looked at, and may be infinite themselves (masks); None: all are.
+        own: The model's entries, the only ones checked; they may be infinite themselves (masks); None: all are.
     """
     ours: Mapping[str, Any] = {} if own is None else own
     problems = [
@@ -310,7 +310,7 @@ def table_grid(rows: int, grid: tuple[int, int] | None = None) -> tuple[int, tup
 def replace_table(
     state: Mapping[str, Any], name: str, parameters: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """A state dict with the parameters of another embedding in place of a table, under the names of our backbones.
+    """A state dict with the parameters of another embedding instead of a table, under the names of our backbones.
 
     ``pos_embed`` becomes ``position.embedding.*`` (a ViT), ``pos_embed1`` becomes ``position1.embedding.*`` (the first
     stage of a pyramid).

@@ -39,7 +39,7 @@ class Pretrained:
         source: Format of the weights, a name of :data:`~mmlape.checkpoints.FORMATS`.
         checkpoint: Path or http(s) address of a checkpoint: ``.safetensors``, or what ``torch.save`` wrote, which is
             read with ``weights_only=True``; or of the ``.index.json`` of several; or a folder with one of these.
-        model: Name of a timm model whose published weights are taken; for ``source='timm'`` in place of
+        model: Name of a timm model whose published weights are taken; for ``source='timm'`` instead of
             ``checkpoint``. Default None: without a ``checkpoint`` too, the name that the backbone has as ``arch``.
         min_matched: Least share of the values that must come from the checkpoint, else it fails; of every part of a
             whole model. Default 0.95.

@@ -33,7 +33,7 @@ class DigitImages(BaseDataset):
     Args:
         split: ``'train'`` (default) or ``'val'``.
         seed: Seed of everything random. Default 0.
-        photographs: False for black in place of photographs, which for learning without labels are as good a thing to
+        photographs: False for black instead of photographs, which for learning without labels are as good a thing to
             tell images apart by as digits are. Default True.
         whole: Each digit fills its image, as it was scanned: none is smaller or moved. Default False.
         options: Of MMEngine's ``BaseDataset`` (``pipeline``, ``indices``, ...).

@@ -50,7 +50,7 @@ class AttentionPooling(AttentionPoolLatent):
     ``AttentionPoolLatent``, the head of SigLIP (ICCV 2023) and Perception Encoder (2025). Cells that a mask hides are
     not read.
 
-    Parameters have timm's names, under ``pool`` of a backbone in place of ``attn_pool``.
+    Parameters have timm's names, under ``pool`` of a backbone instead of ``attn_pool``.
 
     Args:
         embed_dims: Channels ``C``.

@@ -22,7 +22,7 @@ from .stems import Stem, check_image
 class ShiftedWindowAttention(Attention):
     """Self-attention within windows, of a grid that is moved by a shift first (Swin, ICCV 2021, section 3.2).
 
-    A grid that is no multiple of the window is padded with zeros at the bottom and right *before* the projection, so
+    A grid that is not a multiple of the window is padded with zeros at the bottom and right *before* the projection, so
     that padded cells have keys (the projection's bias) and take part in the softmax, as in the published detectors.
     What the shift brings in from the other side is not attended to.
 

@@ -16,7 +16,7 @@ class TokenNorm(nn.Module):
     """Base class of token norms, called as ``norm(tokens, layout)``: ``weight standardised(x) + bias``.
 
     A subclass writes :meth:`standardise`, which gets float32 at least and need not care about the grid; prefix tokens
-    are among the tokens. One that needs places overrides ``forward(tokens, grid=None)`` in place of it; a
+    are among the tokens. One that needs places overrides ``forward(tokens, grid=None)`` instead of it; a
     :class:`~mmlape.layout.Layout` comes as ``grid`` and unpacks like the pair ``(H, W)``. The result has the dtype of
     the tokens.
 

@@ -49,7 +49,7 @@ class DTN(TokenNorm):
         num_features: Channels ``C``.
         num_heads: Heads ``G``; must divide ``C``. Best a square number, see ``position_init``.
         pool: Statistics across tokens are taken between cells of ``pool x pool`` averaged tokens, and the tokens of a
-            cell share them. Cells at the bottom and right hold fewer tokens where the grid is no multiple. Default 1;
+            cell share them. The last row and column of cells may hold fewer tokens. Default 1;
             published: 4 and 2 in the first stages of PVT and Swin.
         variance_only: The mean is the token's own: ``ratio_mean`` fixed to 1. Default False.
         stabilize: Each head of each token is first divided by its root mean square, and ``var_token`` is the unbiased

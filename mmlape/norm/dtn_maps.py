@@ -92,7 +92,7 @@ class BandedMap(PositionMap):
 
 
 class Windows(NamedTuple):
-    """How a grid is cut into cells; cells at the bottom and right hold fewer tokens where it is no multiple of
+    """How a grid is cut into cells; cells at the bottom and right hold fewer tokens where it is not a multiple of
     ``pool``.
 
     Where every cell is full, tokens are viewed as ``(B, A, pool, E, pool, ...)`` and a value per cell reaches them by

@@ -73,7 +73,7 @@ class OffsetBias(AttentionPosition):
     def _between(self, table: Tensor, queries: Grid, keys: Grid, step: int) -> Tensor:
         """``(1, heads, N, A * E)`` for every ``step``-th row and column of ``queries`` and all of ``A x E`` keys."""
         bias = table.unflatten(0, [2 * side - 1 for side in queries])
-        # Rows, then columns: indices of one axis alone, in place of one for every pair of cells.
+        # Rows, then columns: indices of one axis alone, instead of one for every pair of cells.
         for axis, sides in enumerate(zip(queries, keys)):
             bias = _at_offsets(bias, axis, *sides, step)
         bias = bias.unflatten(1, (-1, keys[1])).unflatten(0, (-1, keys[0]))

@@ -376,7 +376,7 @@ def _labels(dataset: Any, stored: np.ndarray) -> np.ndarray:
 
 
 def _missing_files(folder: str, names: Iterable[str], backend_args: dict | None) -> list[str]:
-    """The ``names`` that are not in ``folder``; each subfolder is listed once, remote storage is not looked at."""
+    """The ``names`` that are not in ``folder``; each subfolder is listed once, remote storage is not checked."""
     if not is_local(folder, backend_args):
         return []
     places = {name: osp.split(osp.join(folder, name)) for name in names}

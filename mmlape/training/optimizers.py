@@ -93,7 +93,7 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
 
             * ``decay_rate`` (required): Above 0, at most 1.
             * ``custom_keys``: ``{part of a name: dict(lr_mult=1, decay_mult=1)}`` as in MMEngine: the longest key that
-              is in a parameter's name counts, in place of all rules below; ``lr_mult`` comes on top of the layer's.
+              is in a parameter's name counts, instead of all rules below; ``lr_mult`` comes on top of the layer's.
             * ``norm_decay_mult`` (default 0), ``bias_decay_mult`` (0), ``dwconv_decay_mult`` (1), ``flat_decay_mult``
               (0), ``bias_lr_mult`` (1): as in MMEngine.
             * ``position_decay_mult``: Of positions, tokens and level embeddings. Default 0.
