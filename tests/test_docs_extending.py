@@ -30,8 +30,7 @@ def files() -> dict[str, str]:
 def folder(tmp_path, monkeypatch):
     """A user's folder beside ``configs/``, on the path; what is registered in it is forgotten afterwards."""
     monkeypatch.setattr(MODELS, '_module_dict', dict(MODELS.module_dict))
-    for name in list(FORMATS):
-        monkeypatch.setitem(FORMATS, name, FORMATS[name])
+    monkeypatch.setattr(FORMATS, 'data', dict(FORMATS.data))
     for name, code in files().items():
         (tmp_path / name).write_text(code)
         monkeypatch.delitem(sys.modules, name.removesuffix('.py'), raising=False)

@@ -24,7 +24,7 @@ COMMANDS = [
     shlex.split(command)
     for fence in read_page(PAGE).fences
     for command in fence.code.replace('\\\n', ' ').splitlines()
-    if re.match('mmlape (train|test) ', command)
+    if re.match('mmlape (train|test) ', command) and '--cfg-options' in command
 ]
 # One of each family: their base files are the same.
 FAMILIES = {re.match(r'[a-z0-9]+', name)[0]: name for name in sorted(PATHS)}
