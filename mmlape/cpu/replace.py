@@ -11,7 +11,7 @@ from torch import nn
 
 from mmlape.layers import basic, deformable
 from mmlape.norm.dtn_maps import PlainDTN
-from mmlape.runtime.private import has_hooks
+from mmlape.runtime.private import has_hooks, is_managed_by_fsdp
 
 from . import modules
 from .build import is_wanted
@@ -36,7 +36,7 @@ def optimize(model: nn.Module, keep_memory: bool = True) -> nn.Module:
     Submodules are replaced in their parents. Parameters and names in the state dict stay what they are, so it may run
     before or after weights are loaded, the optimizer is built, or the model is wrapped (DDP, EMA). What has hooks, a
     parametrization or a class of its own (LoRA) stays as it is. A second call finds nothing left to do. One line of the
-    log says what was done; nothing is where the model is not on a CPU, there is no C++ compiler, or ``MMLAPE_OPS=0``.
+    log says what was done; nothing is if the model is not on a CPU, is in FSDP, or ``MMLAPE_OPS=0``.
 
     Args:
         model: Any module, with networks of ours in it or not.
@@ -49,6 +49,9 @@ def optimize(model: nn.Module, keep_memory: bool = True) -> nn.Module:
     devices = {tensor.device.type for tensor in model.parameters()} - {'cpu'}
     if devices:
         _say(f'nothing to do, the model is on {", ".join(sorted(devices))}')
+        return model
+    if any(map(is_managed_by_fsdp, model.modules())):
+        _say('nothing to do, FSDP holds the parameters')
         return model
     kinds, notes = _kinds(model)
     done: Counter[str] = Counter()
