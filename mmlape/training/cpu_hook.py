@@ -11,9 +11,9 @@ from mmlape.registry import HOOKS
 
 @HOOKS.register_module()
 class CpuHook(Hook):
-    """Calls :func:`mmlape.cpu.optimize` on the runner's model before a run; without effect on a GPU::
+    """Calls :func:`mmlape.cpu.optimize` on the runner's model before a run; without effect on a GPU.
 
-    default_hooks = dict(cpu=dict(type='mmlape.CpuHook'))
+    In a config: ``default_hooks = dict(cpu=dict(type='mmlape.CpuHook'))``.
     """
 
     # Before hooks that copy the model (EMA).
