@@ -1,4 +1,4 @@
-"""Checks of what users pass in: each returns the value, or raises with its name, the value and what is accepted."""
+"""Checks of users' options: each returns the value, or raises with its name, the value and what is accepted."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _UNIONS = (typing.Union, types.UnionType)
 
 
 def nearest(name: Any, known: Iterable[Any], likeness: float = 0.6) -> str | None:
-    """The one of ``known`` that ``name`` is most like (1 for equal), whatever the case of letters; None for none."""
+    """The closest match among ``known``, ignoring case, of at least this ``likeness`` (1: equal), or None."""
     by_lower = {str(each).lower(): str(each) for each in known}
     found = get_close_matches(str(name).lower(), by_lower, 1, likeness)
     return by_lower[found[0]] if found else None
 
 
 def did_you_mean(name: Any, known: Iterable[Any]) -> str:
-    """The end of a message about a name that is not among ``known``: ``"; did you mean 'eps'?"``, or nothing."""
+    """A hint for an unknown name: ``"; did you mean 'eps'?"``, or an empty string."""
     close = nearest(name, known)
     return '' if close is None else f'; did you mean {close!r}?'
 
@@ -45,7 +45,7 @@ def check_positive_int(
     name: str, value: Any, *, minimum: int = 1, maximum: int | None = None
 ) -> int:
     """Return ``value`` if it is an integer in ``minimum..maximum``, else raise TypeError or ValueError."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    if not _is_number(value, Integral):
         raise TypeError(f'{name} must be an integer, got {value!r} ({type(value).__name__})')
     number = int(value)
     if number < minimum or (maximum is not None and number > maximum):
@@ -71,15 +71,13 @@ def check_grid(name: str, value: Any) -> tuple[int, int]:
 
 
 def check_eps(value: Any) -> float:
-    """Return ``value`` if it is a finite number above 0, else raise: what is added to a variance."""
+    """Return an ``eps`` if it is a finite number above 0, else raise."""
     return check_number('eps', value, above=0)
 
 
 def check_rate(name: str, value: Any, *, with_one: bool = False) -> float:
     """Return ``value`` if it is a number in [0, 1), or [0, 1] ``with_one``, else raise."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f'{name} must be a number, got {value!r} ({type(value).__name__})')
-    number = float(value)
+    number = _as_float(name, value)
     if not (0 <= number < 1 or (with_one and number == 1)):
         raise ValueError(f'{name} must be in [0, 1{"]" if with_one else ")"}, got {value}')
     return number
@@ -88,19 +86,21 @@ def check_rate(name: str, value: Any, *, with_one: bool = False) -> float:
 def check_number(
     name: str, value: Any, *, above: float | None = None, minimum: float | None = None
 ) -> float:
-    """Return ``value`` if it is a finite number, greater than ``above`` or at least ``minimum`` where that is given,
-    else raise."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f'{name} must be a number, got {value!r} ({type(value).__name__})')
-    number = float(value)
-    too_small = (above is not None and number <= above) or (
-        minimum is not None and number < minimum
-    )
-    if not math.isfinite(number) or too_small:
-        accepted = 'finite' if above is None else f'finite and greater than {above:g}'
-        accepted = accepted if minimum is None else f'finite and at least {minimum:g}'
+    """Return ``value`` if it is a finite number, greater than ``above`` or at least ``minimum``, else raise."""
+    number, accepted, inside = _as_float(name, value), 'finite', True
+    if above is not None:
+        accepted, inside = f'finite and greater than {above:g}', number > above
+    if minimum is not None:
+        accepted, inside = f'finite and at least {minimum:g}', number >= minimum
+    if not (math.isfinite(number) and inside):
         raise ValueError(f'{name} must be {accepted}, got {value}')
     return number
+
+
+def _as_float(name: str, value: Any) -> float:
+    if not _is_number(value):
+        raise TypeError(f'{name} must be a number, got {value!r} ({type(value).__name__})')
+    return float(value)
 
 
 def check_option(name: str, value: Any, accepted: Collection[Option]) -> Option:
@@ -153,11 +153,13 @@ def check_outputs(out_indices: Any, count: int, kind: str) -> tuple[int, ...]:
 
 
 def check_options(target: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Check options against the signature of ``target``, a class or function, where they enter.
+    """Check options against the signature of ``target``, a class or function.
 
-    A name that it does not take is refused with the nearest one (TypeError), and so is a value of another type than
-    annotated (``True`` is no number, and text is only text), NaN and infinity where a number is wanted (ValueError).
-    The range of a number is for the constructor to check. Annotations that are no simple types accept anything.
+    Ranges of numbers are checked by the constructor. Annotations other than simple types accept anything.
+
+    Raises:
+        TypeError: If a name is unknown, or a value has not the annotated type (``True`` is not a number).
+        ValueError: If a number is NaN or infinite.
     """
     known, open_ended = _signature(target)
     for name, value in options.items():
@@ -170,22 +172,22 @@ def check_options(target: Callable[..., Any], options: Mapping[str, Any]) -> Non
 
 
 def options_of(target: Callable[..., Any]) -> Mapping[str, Any]:
-    """Annotations by the names of the options that ``target`` takes; ``Any`` where it has none, or is not mmlape's."""
+    """Annotations by the names of the options of ``target``; ``Any`` without an annotation and outside of mmlape."""
     return _signature(target)[0]
 
 
 @cache
 def _signature(target: Any) -> tuple[dict[str, Any], bool]:
-    """What :func:`options_of` says, and whether other names are accepted too: those of somebody's ``**options``."""
+    """Annotations of options, and whether other names are accepted too (``**options`` of somebody else's class)."""
     found: dict[str, Any] = {}
-    bases = target.__mro__ if isinstance(target, type) else [target]
-    for init in (vars(b)['__init__'] if isinstance(b, type) else b for b in bases if _has_init(b)):
+    bound = isinstance(target, type)
+    bases = target.__mro__[:-1] if bound else ()  # without object
+    inits = [vars(base)['__init__'] for base in bases if '__init__' in vars(base)]
+    for init in inits if bound else [target]:
         ours = str(init.__module__).partition('.')[0] == 'mmlape'
         hints = typing.get_type_hints(init) if ours else {}
         several = None
-        for parameter in list(inspect.signature(init).parameters.values())[
-            isinstance(target, type) :
-        ]:
+        for parameter in list(inspect.signature(init).parameters.values())[bound:]:
             if parameter.kind is parameter.VAR_KEYWORD:
                 several = hints.get(parameter.name, ...)
             elif parameter.kind is not parameter.VAR_POSITIONAL:
@@ -200,14 +202,8 @@ def _signature(target: Any) -> tuple[dict[str, Any], bool]:
     return found, True
 
 
-def _has_init(base: Any) -> bool:
-    """Whether something says what it takes: a function, or a class with a constructor of its own."""
-    return not isinstance(base, type) or (base is not object and '__init__' in vars(base))
-
-
 def check_type(name: str, value: Any, hint: Any) -> None:
-    """Raise TypeError if ``value`` is not what the annotation ``hint`` says, ValueError if it is a number and not
-    finite."""
+    """Raise TypeError if ``value`` does not conform to the annotation ``hint``, ValueError for NaN and infinity."""
     if not _conforms(value, hint):
         kind = type(value).__name__
         raise TypeError(f'{name} must be {described(hint)}, got {value!r} ({kind})')
@@ -256,5 +252,5 @@ def _conforms(value: Any, hint: Any) -> bool:
 
 
 def _is_number(value: Any, kind: type = Real) -> bool:
-    """Whether it is a number, NumPy's too; True and False are none."""
+    """Whether it is a number, also of NumPy; True and False are not."""
     return isinstance(value, kind) and not isinstance(value, bool)

@@ -1,5 +1,4 @@
-"""Where tokens lie: on a grid, after prefix tokens that have no place, and which of the grid's are padding; and the
-cache of what depends on a grid alone."""
+"""The layout of tokens (prefix tokens, grid, padding), and the cache of tensors that depend on a grid alone."""
 
 from __future__ import annotations
 
@@ -23,18 +22,16 @@ MAX_BYTES = 32 * 2**20
 
 
 def maps_of(cells: Tensor, grid: Grid) -> Tensor:
-    """``(B, H * W, C)`` as maps ``(B, C, H, W)``, a view with the channels of a cell side by side."""
-    # Not transposed first: of a single image, PyTorch would then not see that channels are last, and compute
-    # depthwise convolutions in another order of memory, in several times the time.
+    """``(B, H * W, C)`` as maps ``(B, C, H, W)``, a channels-last view."""
+    # transpose(1, 2) first would hide channels-last strides of a single image: depthwise convolutions are then several
+    # times slower.
     return cells.unflatten(1, grid).permute(0, 3, 1, 2)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Layout:
-    """How tokens ``(B, P + H * W, C)`` are arranged: P prefix tokens (class, distillation, registers) first, then the
-    cells of a grid in raster order. It travels through a network beside its tokens.
-
-    It unpacks into ``height, width``, so that code which took the pair ``grid = (H, W)`` still does.
+    """How tokens ``(B, P + H * W, C)`` are arranged: P prefix tokens (class, distillation, registers), then the cells
+    of a grid in raster order. It travels through a network beside its tokens, and unpacks into ``height, width``.
 
     Args:
         grid: ``(H, W)``; ``(1, length)`` for a sequence.
@@ -42,7 +39,7 @@ class Layout:
         mask: ``(B, H * W)``, True for cells that are there and False for padding. Default None: all are there.
 
     Raises:
-        ValueError: If a size is out of range, or the mask is no boolean tensor of one value per cell.
+        ValueError: If a size is out of range, or the mask is not a boolean tensor of one value per cell.
     """
 
     grid: Grid
@@ -50,7 +47,7 @@ class Layout:
     mask: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.grid, tuple):  # hashable, whatever it was given as
+        if not isinstance(self.grid, tuple):  # a config's list cannot be hashed
             object.__setattr__(self, 'grid', tuple(self.grid))
         if len(self.grid) != 2 or min(self.grid) < 1:
             raise ValueError(f'grid must be (height, width), both at least 1, got {self.grid!r}')
@@ -62,7 +59,7 @@ class Layout:
         ):
             raise ValueError(
                 f'mask must be boolean and (batch, {self.num_cells}), one value per cell of the grid '
-                f'{tuple(self.grid)}, got {mask.dtype} {tuple(mask.shape)}'
+                f'{self.grid}, got {mask.dtype} {tuple(mask.shape)}'
             )
 
     @classmethod
@@ -71,12 +68,12 @@ class Layout:
 
         Args:
             tokens: ``(B, N, C)``.
-            where: Their layout, or their grid: what is more than the grid's are prefix tokens. None for a square grid
+            where: Their layout, or their grid: tokens beyond the grid's are prefix tokens. None for a square grid
                 without prefix tokens.
 
         Raises:
             ValueError: If the tokens do not fill it, its mask is for another batch, or there is no layout and their
-                number is no square.
+                number is not a square.
         """
         count = tokens.shape[1]
         if where is None:
@@ -97,11 +94,7 @@ class Layout:
 
     @classmethod
     def around(cls, grid: Grid, num_tokens: int) -> Layout:
-        """The layout of ``num_tokens`` tokens of which the last are those of ``grid``.
-
-        Raises:
-            ValueError: If they are too few.
-        """
+        """The layout of ``num_tokens`` tokens, the last of which are those of ``grid``."""
         if len(grid) != 2 or min(grid) < 1 or grid[0] * grid[1] > num_tokens:
             raise ValueError(
                 f'grid must be (height, width) with height * width at most the {num_tokens} tokens '
@@ -144,37 +137,19 @@ class Layout:
     def __iter__(self) -> Iterator[int]:
         return iter(self.grid)
 
-    def __len__(self) -> int:
-        return 2
-
     def __getitem__(self, axis: int) -> int:
         return self.grid[axis]
 
-    def __eq__(self, other: object) -> bool:
-        """Masks are compared by identity."""
-        if not isinstance(other, Layout):
-            return NotImplemented
-        mine, theirs = (
-            (tuple(layout.grid), layout.num_prefix, id(layout.mask)) for layout in (self, other)
-        )
-        return mine == theirs
-
-    def __hash__(self) -> int:
-        return hash((tuple(self.grid), self.num_prefix, id(self.mask)))
-
 
 def can_cache() -> bool:
-    """Whether tensors that are made now can serve later calls: not those of a graph of ``torch.compile``, of a
-    transform of ``torch.func``, or without values (``FakeTensorMode``)."""
+    """Whether tensors that are created now can serve later calls: not inside ``torch.compile``, a transform of
+    ``torch.func``, or ``FakeTensorMode``."""
     return not (torch.compiler.is_compiling() or in_transform()) and type(torch.empty(0)) is Tensor
 
 
 class GridCache:
-    """The values used last, as long as their tensors have at most ``max_bytes`` together.
-
-    Args:
-        max_bytes: Default 32 MiB. A larger value is not cached.
-    """
+    """Least-recently-used cache whose tensors have at most ``max_bytes`` together (default 32 MiB); a larger value is
+    not cached."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.max_bytes = max_bytes
@@ -183,13 +158,13 @@ class GridCache:
     def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """The cached value of ``key``, else ``make()``, which is then cached. It is shared: do not write into it.
 
-        Nothing is cached, nor taken from the cache, where :func:`can_cache` is False.
+        Where :func:`can_cache` is False, the cache is neither read nor written.
         """
         if not can_cache():
             return make()
         value = self._values.pop(key, None)
         if value is not None:
-            self._values[key] = value  # the last used
+            self._values[key] = value  # most recently used
             return value
         # A tensor made in inference mode could not serve a later training step.
         with torch.inference_mode(False):
@@ -199,7 +174,7 @@ class GridCache:
         return value
 
     def num_bytes(self) -> int:
-        """Bytes that are cached; a storage that several values share counts once."""
+        """Bytes in the cache; a storage that several values share counts once."""
         sizes = {
             tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
             for value in list(self._values.values())
@@ -216,9 +191,9 @@ class GridCache:
 
 
 def cached(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
-    """Decorator: cache results of a function of hashable arguments in a :class:`GridCache`, its attribute ``cache``.
+    """Decorator: cache results in a :class:`GridCache`, the function's attribute ``cache``.
 
-    The function must depend on its arguments alone, never on parameters; a device among them keeps devices apart.
+    The function must depend only on its hashable arguments (a device among them), never on parameters.
     """
     cache = GridCache()
 

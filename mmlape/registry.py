@@ -1,7 +1,7 @@
 """Child registries of MMEngine's, scope ``mmlape``.
 
-``type='mmlape.X'`` in a config makes MMEngine import this module by itself, and then the ``locations`` below of the
-registry in question, which register its components; so no ``custom_imports`` is needed.
+``type='mmlape.X'`` in a config makes MMEngine import this module, and then the ``locations`` of the registry in
+question: no ``custom_imports`` are needed.
 """
 
 import logging
@@ -35,15 +35,13 @@ __all__ = [
 
 
 class UnknownNameError(KeyError, ValueError):
-    """A ``type`` that is not registered. MMEngine's own error for this is a KeyError; ours say what is wrong by
-    ValueError."""
+    """A ``type`` that is not registered: a KeyError as MMEngine's, and a ValueError as all errors of options here."""
 
-    __str__ = ValueError.__str__
+    __str__ = ValueError.__str__  # KeyError's shows the message in quotes
 
 
 class ChildRegistry(root.Registry):
-    """MMEngine's, in which a name that is not registered is refused with the nearest one. What is in one is known when
-    it is first asked."""
+    """A registry that imports its components on first use and suggests a name instead of an unknown one."""
 
     @property
     def module_dict(self) -> dict[str, type]:
@@ -51,19 +49,8 @@ class ChildRegistry(root.Registry):
         self.import_from_location()
         return super().module_dict
 
-    def __len__(self) -> int:
-        return len(self.module_dict)
-
-    def __repr__(self) -> str:
-        self.import_from_location()
-        return super().__repr__()
-
     def get(self, key: str) -> type:
-        """The class of this name.
-
-        Raises:
-            UnknownNameError: If there is none.
-        """
+        """The class of this name; UnknownNameError if there is none."""
         found = super().get(key)
         if found is None:
             names = [f'{self.scope}.{name}' for name in self.module_dict]
@@ -75,7 +62,7 @@ class ChildRegistry(root.Registry):
 
     def _register_module(self, module, *args, **kwargs) -> None:
         if not str(getattr(module, '__module__', '')).startswith('mmlape.'):
-            self.import_from_location()  # ours come first: a name of ours that is taken again is an error, now
+            self.import_from_location()  # ours first, so that a second component of the same name is an error now
         super()._register_module(module, *args, **kwargs)
 
 
@@ -85,10 +72,8 @@ def _child(name: str, parent: root.Registry, *modules: str) -> root.Registry:
     )
 
 
-_DATA = ('datasets.classification', 'robustness.folders')
-
 MODELS = _child('model', root.MODELS, 'position', 'norm', 'layers', 'backbones', 'necks')
-DATASETS = _child('dataset', root.DATASETS, *_DATA)
+DATASETS = _child('dataset', root.DATASETS, 'datasets.classification', 'robustness.folders')
 TRANSFORMS = _child('transform', root.TRANSFORMS, 'robustness.corruptions')
 METRICS = _child('metric', root.METRICS, 'robustness.folders')
 FUNCTIONS = _child('function', root.FUNCTIONS, 'training')

@@ -1,4 +1,4 @@
-"""What is cached by grid serves every later call, whatever was going on when it was made."""
+"""The cache per grid: its limit, and the modes in which nothing may be cached."""
 
 import pytest
 import torch
@@ -20,29 +20,22 @@ def empty_cache():
     ramp.cache.clear()
 
 
-def test_made_once_and_shared():
-    assert ramp(3) is ramp(3)
-    assert len(ramp.cache) == 1 and ramp.cache.num_bytes() == 3 * 8
-    assert ramp.__name__ == 'ramp' and ramp.__doc__.startswith('0, 1')
+def test_hits_and_the_limit(monkeypatch):
+    """The least recently used are evicted, and a value above the limit is not cached."""
+    first = ramp(3)
+    assert ramp(3) is first and ramp.cache.num_bytes() == 3 * 8
+    assert ramp(length=3) is ramp(length=3) is not first
+    monkeypatch.setattr(ramp.cache, 'max_bytes', 9 * 8)
+    assert ramp(3) is first
+    ramp(4)  # length=3 was used before
+    assert len(ramp.cache) == 2 and ramp(3) is first
+    ramp(10)
+    assert len(ramp.cache) == 0
+    with FlopCounterMode(display=False):
+        assert ramp(3) is ramp(3)
 
 
-def test_as_much_as_fits_the_last_used_longest(monkeypatch):
-    monkeypatch.setattr(ramp.cache, 'max_bytes', 6 * 8)
-    first = ramp(1)
-    ramp(2), ramp(3)
-    assert ramp.cache.num_bytes() == 6 * 8 and ramp(1) is first
-    ramp(4)  # 2 and 3 were used before 1
-    assert len(ramp.cache) == 2 and ramp(1) is first
-    ramp(7)
-    assert ramp.cache.num_bytes() <= 6 * 8
-
-
-def test_devices_and_arguments_by_name_are_apart():
-    assert ramp(length=3) is not ramp(3)
-    assert ramp(length=3) is ramp(length=3)
-
-
-def test_what_inference_mode_made_serves_training():
+def test_inference_mode_serves_training():
     with torch.inference_mode():
         ramp(3)
     assert not ramp(3).is_inference()
@@ -55,11 +48,6 @@ def test_nothing_without_values_is_cached():
     assert ramp(3).tolist() == [0, 1, 2]
     with FakeTensorMode():  # nor handed out where all others are without
         assert type(ramp(3)) is not torch.Tensor
-
-
-def test_counting_operations_uses_the_cache():
-    with FlopCounterMode(display=False):
-        assert ramp(3) is ramp(3)
 
 
 @pytest.mark.parametrize('way', ['compile', 'export', 'export strict'])

@@ -81,7 +81,6 @@ names = {}
 for registry in vars(mmengine.registry).values():
     if isinstance(registry, mmengine.registry.Registry) and 'mmlape' in registry.children:
         ours = registry.children['mmlape']
-        assert len(ours) == len(ours.module_dict) and all(name in repr(ours) for name in ours.module_dict)
         names |= {name: made.__module__ for name, made in ours.module_dict.items()}
 print('names: ' + json.dumps(names))
 """

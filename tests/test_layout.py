@@ -1,4 +1,4 @@
-"""Where tokens lie."""
+"""The layout of tokens."""
 
 import pytest
 import torch
@@ -20,18 +20,15 @@ def test_maps_have_channels_last(batch, num_prefix):
     assert mixed.stride(1) == 1
 
 
-def test_split_and_join():
-    tokens, layout = torch.randn(2, 8, 4), Layout((2, 3), 2)
+def test_counts_split_and_join():
+    tokens, layout = torch.randn(2, 10, 4), Layout((2, 3), 4)
     prefix, cells = layout.split(tokens)
-    assert torch.equal(prefix, tokens[:, :2]) and torch.equal(cells, tokens[:, 2:])
+    assert torch.equal(prefix, tokens[:, :4]) and torch.equal(cells, tokens[:, 4:])
     assert torch.equal(layout.join(prefix, cells), tokens)
-
-
-def test_counts():
-    layout = Layout((2, 3), 4)
     assert (layout.num_prefix, layout.num_cells, layout.num_tokens) == (4, 6, 10)
     assert layout.with_prefix(4) is layout
     assert layout.with_prefix(0) == Layout((2, 3)) and layout.with_prefix(1).num_tokens == 7
+    assert [*layout] == [2, 3] and layout[1] == 3
 
 
 def test_of_a_pair_none_and_a_layout():
@@ -43,37 +40,29 @@ def test_of_a_pair_none_and_a_layout():
     assert Layout.of(tokens, layout) is layout
 
 
-@pytest.mark.parametrize('grid', [(2, 5), (0, 4), (-2, -2), (8,), (2, 2, 2)])
-def test_of_a_grid_that_does_not_fit(grid):
-    with pytest.raises(ValueError, match=r'grid must be \(height, width\).* 9 tokens'):
-        Layout.of(torch.randn(1, 9, 4), grid)
+MASK = torch.ones(2, 6, dtype=torch.bool)
 
 
-@pytest.mark.parametrize('count', [0, 8, 10])
-def test_of_no_grid_and_no_square(count):
-    with pytest.raises(ValueError, match=rf'needs grid=.*{count} tokens are no square'):
-        Layout.of(torch.randn(1, count, 4), None)
-
-
-def test_of_a_layout_for_other_tokens():
-    with pytest.raises(ValueError, match='has 7 tokens, got 6'):
-        Layout.of(torch.randn(1, 6, 4), Layout((2, 3), 1))
-
-
-def test_of_a_mask_for_another_batch():
-    layout = Layout((2, 3), mask=torch.ones(2, 6, dtype=torch.bool))
-    with pytest.raises(ValueError, match='mask of 2 images, got tokens of 3'):
-        Layout.of(torch.randn(3, 6, 4), layout)
+@pytest.mark.parametrize(
+    ('shape', 'where', 'match'),
+    [
+        *((9, grid, r'grid must be \(height, width\).* 9 tokens') for grid in ((2, 5), (0, 4), (8,), (2, 2, 2))),
+        *((count, None, rf'needs grid=.*{count} tokens are no square') for count in (0, 8, 10)),
+        (6, Layout((2, 3), 1), 'has 7 tokens, got 6'),
+        (6, Layout((2, 3), mask=MASK), 'mask of 2 images, got tokens of 1'),
+    ],
+)  # fmt: skip
+def test_of_tokens_that_do_not_fit(shape, where, match):
+    with pytest.raises(ValueError, match=match):
+        Layout.of(torch.randn(1, shape, 4), where)
 
 
 def test_equality():
-    mask = torch.ones(2, 6, dtype=torch.bool)
     assert Layout((2, 3), 1) == Layout([2, 3], 1)
     assert hash(Layout((2, 3), 1)) == hash(Layout((2, 3), 1))
-    assert Layout((2, 3), mask=mask) == Layout((2, 3), mask=mask)
-    others = [Layout((3, 2), 1), Layout((2, 3)), Layout((2, 3), 1, mask), (2, 3)]
+    assert Layout((2, 3), mask=MASK) == Layout((2, 3), mask=MASK)
+    others = [Layout((3, 2), 1), Layout((2, 3)), Layout((2, 3), 1, MASK), (2, 3)]
     assert all(Layout((2, 3), 1) != other for other in others)
-    assert Layout((2, 3), mask=mask) != Layout((2, 3), mask=mask.clone())  # by identity
 
 
 def test_token_mask():

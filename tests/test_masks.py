@@ -47,7 +47,7 @@ def stages_of(model, images):
         yield network, stage, tokens, layout, plan
         tokens, layout = stage.run(tokens, layout, plan)
         maps = layout.to_maps(stage.end(tokens, layout))
-        position = stage.passed(plan, layout)
+        position = stage.carried(plan, layout)
 
 
 def outcome(network, stage, tokens, layout, plan):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -31,11 +30,12 @@ from mmlape.registry import MODELS
 from mmlape.runtime.compile import check_compile_blocks, run_block
 
 from .base import Backbone
+from .builder import init_convolution, init_linear
 from .network import StagedTransformer
 from .stage import Stage
 
 STRIDES = (4, 8, 16, 32)
-# Which of the ViT's maps, one per interaction, is added to each of the four strides.
+# The ViT's map that is added to each of the four strides, from those after each interaction.
 _VIT_FEATURES = {
     'last': lambda maps: [maps[-1]] * 4,
     'per_stage': lambda maps: maps,
@@ -44,15 +44,15 @@ _VIT_FEATURES = {
 
 @MODELS.register_module()
 class ViTAdapter(Backbone):
-    """ViT-Adapter (ICLR 2023) around any of our Vision Transformers, so with any position, joining and norm of theirs.
+    """ViT-Adapter (ICLR 2023) around any plain ViT of ours, with any position, joining and norm.
 
-    Works on images of any size: the image is padded inside, for the pyramid to a multiple of 32, for the ViT from there
-    to a multiple of its patches; the maps are cropped.
+    Images have any size: they are padded inside, to a multiple of 32 for the pyramid and then to a multiple of the
+    patches for the ViT; maps are cropped.
 
     Args:
-        vit: Config of the network inside, a ``mmlape.VisionTransformer`` or any other of ours with one stage. Published
-            adapters have ``with_cls_token=False, final_norm=False, layer_scale=True``. Prefix tokens, where it has any,
-            take part in the ViT's layers and leave the exchange with the pyramid alone.
+        vit: Config of a ``mmlape.VisionTransformer`` (default type) or another network of ours with one stage.
+            Published adapters have ``with_cls_token=False, final_norm=False, layer_scale=True``. Prefix tokens run
+            through the ViT's layers, but not through the exchange with the pyramid.
         conv_inplanes: Channels of the spatial prior's stem. Default 64.
         num_points: Sampling points of deformable attention per head and level. Default 4.
         deform_num_heads: Its heads. Default 6.
@@ -62,12 +62,12 @@ class ViTAdapter(Backbone):
             once. Default ``[[0, 2], [3, 5], [6, 8], [9, 11]]``.
         vit_feature: What the ViT adds to the four maps: ``'last'`` (default, published for detection): its last map;
             ``'per_stage'`` (segmentation): its map after each of four interactions.
-        out_indices: Which of the four maps are returned, 0 for stride 4 to 3 for stride 32. What only a map left out
-            needs is not built, so that every parameter has a gradient. Default ``(0, 1, 2, 3)``.
+        out_indices: Maps to return, 0 for stride 4 to 3 for stride 32. Modules that only other maps need are not built.
+            Default ``(0, 1, 2, 3)``.
         norm_cfg: Batch norms of the spatial prior and of the outputs. Default ``dict(type='BN')``; ``SyncBN`` is
             published.
         with_cp: Recompute ViT blocks, injectors and extractors in the backward pass. Default False.
-        compile_blocks: Compile them, see :class:`~mmlape.backbones.network.StagedTransformer`. Default False.
+        compile_blocks: Compile them, see :class:`StagedTransformer`. Default False.
         init_cfg: Initialisation of the whole backbone; ``vit`` has its own ``init_cfg`` for ViT weights.
 
     Returns (``forward``):
@@ -166,7 +166,7 @@ class ViTAdapter(Backbone):
         return tuple(outputs)
 
     def stages(self) -> list[Stage]:
-        """The ViT's; what stands beside it is deepest, as published: it starts from nothing."""
+        """The ViT's. All other parameters are deepest for layer-wise learning rates, as published: they are new."""
         return [stage.within('vit') for stage in self.vit.stages()]
 
     def _interact(
@@ -176,7 +176,7 @@ class ViTAdapter(Backbone):
         (stage,) = self.vit.stages()
         tokens, layout, plan = stage.begin(image)
         grid = layout.grid
-        # Where patches are no divisors of 32, the ViT's padded image is the larger one.
+        # If patches do not divide 32, the ViT's padded image is larger than the pyramid's.
         extents = [side * step for side, step in zip(grid, stage.embed.stride)]
         down, across = (extent / side for extent, side in zip(extents, image.shape[-2:]))
         into_tokens = sampling_plan((grid,), shapes, image.device, (down, across))
@@ -207,12 +207,12 @@ class ViTAdapter(Backbone):
         """Pad to whole cells of the coarsest map."""
         padded = pad_to_multiple(image, (STRIDES[-1],) * 2)
         if self.training and len(image) == 1 and padded.shape[-2:] == (STRIDES[-1],) * 2:
-            # A single cell has no batch statistics: a batch norm in training refuses it.
+            # Batch norm in training refuses a single cell.
             padded = F.pad(padded, (0, STRIDES[-1]))
         return padded
 
     def _init_parameters(self) -> None:
-        """The published initial values of what stands beside the ViT."""
+        """The published initial values of all modules but the ViT."""
         nn.init.normal_(self.level_embed)
         for part in self.children():
             if part is not self.vit:
@@ -255,8 +255,7 @@ def _resolve_interactions(
 
 
 def _resize(vit_map: Tensor, vit_stride: Grid, stride: int, size: Grid) -> Tensor:
-    """A map of the ViT ``(B, C, H, W)`` as one of ``stride`` and ``size``: pixels of the image stay where they are.
-    What lies beyond, where the ViT's padded image is the larger one, is cut off."""
+    """Resample a map of the ViT ``(B, C, H, W)`` to ``stride``, aligned with the image, and crop it to ``size``."""
     if tuple(vit_map.shape[-2:]) == tuple(size):
         return vit_map
     maps = F.interpolate(
@@ -270,11 +269,5 @@ def _resize(vit_map: Tensor, vit_stride: Grid, stride: int, size: Grid) -> Tenso
 
 
 def _init_beside_vit(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=0.02)
-        nn.init.zeros_(module.bias)
-    elif isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
-        fan_out = math.prod(module.kernel_size) * module.out_channels // module.groups
-        nn.init.normal_(module.weight, std=math.sqrt(2.0 / fan_out))
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
+    init_linear(module)
+    init_convolution(module)

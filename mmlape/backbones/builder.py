@@ -1,7 +1,8 @@
-"""The modules of a stage, built of its spec, and the checks of their options."""
+"""Build the modules of a stage from its spec, after checking their options."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,11 +22,12 @@ from .spec import LAYER_PARTS, NO_OPTIONS, Options, StageSpec
 def part_class(
     option: str, config: Options, sizes: Options | None = None, checked: dict | None = None
 ) -> Any:
-    """The class of a part, whose options are right and leave out the ``sizes`` that the network sets itself. With
-    ``checked``, a dict, equal configs that follow one another are checked once.
+    """The class of a part after a check of its options, which must leave out the ``sizes`` that the network sets.
+
+    ``checked`` is a dict by which equal configs of neighbouring layers are checked once.
 
     Raises:
-        ValueError: If the type is unknown, a value is out of range, or contradicts what the network sets.
+        ValueError: If the type is unknown, a value is out of range, or contradicts the network's sizes.
         TypeError: If there is no type, or an option is unknown or has the wrong type.
     """
     known, cls = (checked or {}).get(option, (None, None))
@@ -47,7 +49,7 @@ def part_class(
 
 
 def build_part(option: str, config: Options, sizes: Options, checked: dict | None = None) -> Any:
-    """A part with the sizes that the network sets, see :func:`part_class`."""
+    """A part with the network's sizes, see :func:`part_class`."""
     cls, options = part_class(option, config, sizes, checked), {**config, **sizes}
     del options['type']
     return cls(**options)
@@ -56,23 +58,19 @@ def build_part(option: str, config: Options, sizes: Options, checked: dict | Non
 def build_stage(
     spec: StageSpec, norms: Sequence[dict], in_channels: int | None, grid: Grid
 ) -> dict[str, Any]:
-    """Modules of a stage by their name in :class:`~mmlape.backbones.Stage`, ``prefix`` as tokens by their name, in the
-    order in which their initial values are drawn.
+    """Modules of a stage by their name in :class:`~mmlape.backbones.Stage`; ``prefix`` is a dict of tokens.
 
     Args:
-        spec: What they are built of.
+        spec: Configs of the parts.
         norms: Config of the norms of each layer.
-        in_channels: Channels of what the stage is given; None for the image, whose stem says so itself.
-        grid: Its sides at the pre-training size.
-
-    Raises:
-        ValueError: If parts do not fit together.
+        in_channels: Channels of the map of the stage before; None for the image, whose stem has its own.
+        grid: Height and width of the stage's input at the pre-training size.
     """
     dims, prefix, layers = spec.embed_dims, spec.prefix, spec.layers
-    given: dict[str, Any] = {} if in_channels is None else dict(in_channels=in_channels)
+    stem: dict[str, Any] = {} if in_channels is None else dict(in_channels=in_channels)
     if getattr(part_class('stem', spec.stem), 'needs_grid', False):
-        given['grid'] = grid
-    modules = dict(embed=build_part('stem', spec.stem, dict(given, embed_dims=dims)))
+        stem['grid'] = grid
+    modules = dict(embed=build_part('stem', spec.stem, dict(stem, embed_dims=dims)))
     grid = modules['embed'].grid_of(grid)
     modules['prefix'] = {
         name: nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, size, dims), std=0.02))
@@ -110,7 +108,7 @@ def build_stage(
 def _build_attention_position(
     spec: StageSpec, grid: Grid
 ) -> tuple[AttentionPosition | None, list[AttentionPosition | None]]:
-    """Positions inside the attention: one that serves all layers, and one or None for each layer."""
+    """Positions inside the attention: one for all layers or None, and one or None for each layer."""
     own: list[AttentionPosition | None] = [None] * spec.depth
     if spec.attention_position is None:
         return None, own
@@ -147,9 +145,7 @@ def build_first_norm(
 ) -> TokenNorm | None:
     """The norm of tokens that enter the first layer, ``plain`` for True, None for False.
 
-    Raises:
-        ValueError: If the network is counted by stages, or the norm is not one of each token by itself, which prefix
-            tokens need that join later.
+    It must normalise each token by itself, because prefix tokens that enter later pass it alone.
     """
     if config is False:
         return None
@@ -166,8 +162,7 @@ def build_first_norm(
 
 
 def build_across_layers(spec: StageSpec, shown: bool) -> nn.Module | None:
-    """What makes the class token of the output from those after every layer, or None for that of the last layer, and
-    where the output does not show it."""
+    """What computes the class token of the output from those after every layer; None if the output does not show it."""
     config = spec.prefix.across_layers
     if config is None:
         return None
@@ -183,8 +178,18 @@ def build_across_layers(spec: StageSpec, shown: bool) -> nn.Module | None:
 
 
 def init_linear(module: nn.Module) -> None:
-    """Initial values of linear layers as in ViT and PVT; those before a norm keep PyTorch's."""
+    """Initial values of a linear layer as in ViT and PVT; those before a norm keep PyTorch's."""
     if isinstance(module, nn.Linear) and not isinstance(module, PlainLinear):
         nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def init_convolution(module: nn.Module) -> None:
+    """Initial values of a convolution by its fan-out, as in PVTv2 and ViT-Adapter."""
+    if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
+        # PyTorch's kaiming_normal_ does not divide the fan-out by the groups.
+        fan_out = math.prod(module.kernel_size) * module.out_channels // module.groups
+        nn.init.normal_(module.weight, std=math.sqrt(2.0 / fan_out))
         if module.bias is not None:
             nn.init.zeros_(module.bias)

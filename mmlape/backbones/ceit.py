@@ -16,18 +16,14 @@ CEIT_ARCHS = {
 class CeiT(VisionTransformer):
     """Convolution-enhanced image Transformer (CeiT, ICCV 2021): one stage of stride 16, counted by layers.
 
-    Weights of the published code load through ``mmlape.Pretrained`` with ``source='ceit'``. Options are those of
+    Weights of the published code load by ``mmlape.Pretrained`` with ``source='ceit'``. Options are those of
     :class:`VisionTransformer`, with
 
     * ``arch``: ``'ceit-tiny'`` (default), ``'ceit-small'``, or a dict with ``embed_dims``, ``depth``, ``num_heads`` and
       ``mlp_ratio`` (4 if left out).
-    * ``stem``: ``mmlape.ImageToTokens``; ``mlp``: ``mmlape.LocallyEnhancedMlp``. Their batch norms keep statistics.
-    * ``prefix``: a class token, and ``across_layers=dict(type='mmlape.LayerClassAttention')``, which makes the class
-      token of the last layer's output from those after every layer. Maps do not see it. A ``joining`` serves the
-      positions of tokens; the embedding of layers is the attention's own, to which LaPE adds no norms.
-    * ``norm_cfg``: one ``mmlape.DTN`` goes where it goes in a ViT; that attention keeps LayerNorm.
-
-    With a vector for output, what the last feed-forward network makes of the cells is not read, as published.
+    * ``prefix``: a class token, and ``across_layers=dict(type='mmlape.LayerClassAttention')``, which computes the class
+      token of the output from those after every layer. Its embedding of layers and its LayerNorm stay with any
+      ``joining`` and ``norm_cfg``.
     """
 
     archs, default_arch = CEIT_ARCHS, 'ceit-tiny'

@@ -33,21 +33,19 @@ class CompactTransformer(PlainTransformer):
     """ViT-Lite, CVT and CCT (Escaping the Big Data Paradigm with Compact Transformers, arXiv 2021): one stage, counted
     by layers, for images of 32 x 32 pixels or any other size.
 
-    The norm after the attention stays in the stream (``mmlape.StreamNormBlock``). LaPE (ICCV 2023, Table 2) adds to
-    what the attention reads, the output of ``norm1``, which is published as ``pre_norm``. Published weights load
-    through ``mmlape.Pretrained`` with ``source='compact'``. Options are those of
-    :class:`~mmlape.backbones.StagedTransformer`, with
+    The norm after the attention stays in the stream (``mmlape.StreamNormBlock``). LaPE (ICCV 2023, Table 2) adds to the
+    attention's input, the output of ``norm1`` (``pre_norm`` in published weights, which load by ``mmlape.Pretrained``
+    with ``source='compact'``). Options are those of :class:`StagedTransformer`, with
 
     * ``arch``: ``'vit-lite-7-4'``: patches of 4 x 4 and a class token; ``'cvt-7-4'`` (default): the same patches alone;
       ``'cct-7-3x1'``: a 3 x 3 convolution and max pooling, ``mmlape.ConvPoolStem``; or a dict with ``embed_dims``,
       ``depth``, ``num_heads`` and ``mlp_ratio`` (4 if left out).
     * ``img_size``: 32 by default in the named architectures.
     * ``position``: a learned table by default, initially of std 0.2.
-    * ``out_type``: maps by default. Classifiers have ``'pooled'``, which is ``'cls_token'`` for ViT-Lite and
+    * ``out_type``: classifiers have ``'pooled'``, which is ``'cls_token'`` for ViT-Lite and
       ``dict(type='mmlape.SequencePooling')`` for the others.
-    * ``norm_cfg``: LayerNorm of eps 1e-5 by default. One ``mmlape.DTN`` goes, unless it says otherwise, into both norms
-      of all layers; in ViT-Lite of all but the last two, which see the class token. The output has LayerNorm.
-    * ``out_indices``: -1 by default, the last layer; ``final_norm``: True.
+    * ``norm_cfg``: LayerNorm of eps 1e-5 by default. One ``mmlape.DTN`` goes by default into both norms of all layers,
+      in ViT-Lite of all but the last two, which see the class token. The output has LayerNorm.
     * ``patch_size`` (4), ``in_channels``, ``with_cls_token``, ``num_registers``, ``prefix_after``,
       ``window_size``, ``qkv_bias`` (False).
     """
@@ -77,10 +75,9 @@ class CompactTransformer(PlainTransformer):
         qkv_bias: bool = UNSET,
         **common: Unpack[NetworkOptions],
     ) -> None:
-        prefix = dict(cls_token=with_cls_token, registers=num_registers, after=prefix_after)
         own = Parts(
             stem=dict(patch_size=patch_size, in_channels=in_channels),
-            prefix=prefix,
+            prefix=dict(cls_token=with_cls_token, registers=num_registers, after=prefix_after),
             attention=dict(window_size=window_size, qkv_bias=qkv_bias),
         )
         super().__init__(arch, img_size, own, **common)

@@ -19,7 +19,7 @@ _SIZES = dict(embed_dims=..., depths=..., num_heads=..., key_dims=..., value_rat
 
 
 def _arch(embed_dims: list[int], depths: list[int], num_heads: list[int], key_dims: int) -> dict:
-    """An architecture, in which a head of DTN has 32 channels: those of the attention need not divide them."""
+    """An architecture, with 32 channels per head of DTN: the attention's heads need not divide the channels."""
     places = [dict(num_heads=dims // 32) for dims in embed_dims]
     sizes = dict(embed_dims=embed_dims, depths=depths, num_heads=num_heads, key_dims=key_dims)
     return dict(sizes, norm_places={'mmlape.DTN': places})
@@ -38,23 +38,21 @@ LEVIT_ARCHS = {
 class LeViT(StagedTransformer):
     """LeViT (ICCV 2021): stages of strides s = 16, 32 and 64, with a map ``(B, C, ceil(H / s), ceil(W / s))`` each.
 
-    It is made for classification: ``out_type='avg'`` with ``out_indices=2`` is what its heads read. Its maps are there
-    as any network's; they are coarse, and nothing was published of dense prediction with them.
-
-    Weights of the published code and of timm load through ``mmlape.Pretrained`` with ``source='levit'``. Options are
-    those of :class:`~mmlape.backbones.StagedTransformer`, with
+    Its classifiers have ``out_type='avg', out_indices=2``; no dense prediction with it was published. Weights of the
+    published code and of timm load by ``mmlape.Pretrained`` with ``source='levit'``. Options are those of
+    :class:`StagedTransformer`, with
 
     * ``arch``: ``'levit-128s'`` (default), ``'levit-128'``, ``'levit-192'``, ``'levit-256'``, ``'levit-384'``, or a
       dict with ``embed_dims``, ``depths`` and ``num_heads``, lists of three, ``key_dims`` (channels of a head's queries
       and keys), ``value_ratio`` (channels of its values to those; 2 if left out) and ``mlp_ratio`` (2 if left out).
     * ``stem``: ``mmlape.ConvStem``, then ``mmlape.AttentionSubsampling``, whose values are 4 times as wide as its keys.
-    * ``attention_position``: ``mmlape.RelativePositionBias`` by default, in which offsets that differ in signs alone
-      share a value; on other grids than that of ``img_size`` it is resized. Only what is added to scores can be there.
-    * ``position``: none by default; one given to all is made for each stage, on its own grid.
-    * ``norm_cfg``: of the two branches of each layer, at their end (``mmlape.PostNormBlock``); ``mmlape.TokenBN`` by
-      default. Where DTN goes in LeViT, its paper (ICLR 2022, Tables 10 and 12) does not say: one ``mmlape.DTN`` goes
-      here, into all layers, with heads of 32 channels, unless it says otherwise. Other norms stay batch norms.
-    * ``out_indices``: (0, 1, 2) by default. There is no norm of the output: heads begin with one.
+    * ``attention_position``: ``mmlape.RelativePositionBias`` by default, in which offsets that differ only in signs
+      share a value; it is resized to other grids. It must be one that adds to scores.
+    * ``position``: none by default; a single one is built for each stage, on its own grid.
+    * ``norm_cfg``: at the end of both branches of each layer (``mmlape.PostNormBlock``); ``mmlape.TokenBN`` by default.
+      One ``mmlape.DTN`` goes into all layers, with 32 channels per head by default; its paper (ICLR 2022, Tables 10 and
+      12) does not say where it goes in LeViT. Other norms stay batch norms.
+    * ``out_indices``: (0, 1, 2) by default. The output has no norm: heads begin with one.
     * ``num_heads``, ``in_channels``.
     """
 

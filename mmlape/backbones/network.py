@@ -1,4 +1,4 @@
-"""A network of stages, which a family describes: its parts, its architectures, and how its results are counted."""
+"""A network of stages; a subclass describes a family: its parts, its architectures, and how its outputs are counted."""
 
 from __future__ import annotations
 
@@ -10,39 +10,44 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from mmlape.checks import check_grid, check_options, check_outputs, check_positive_int
+from mmlape.checks import (
+    check_grid,
+    check_keys,
+    check_option,
+    check_options,
+    check_outputs,
+    check_positive_int,
+)
 from mmlape.layers.basic import build_dropout
 from mmlape.layout import Layout
 from mmlape.norm import build_token_norm
 from mmlape.runtime.compile import check_compile_blocks
 
-from .base import (
-    DENSE,
-    READ_PREFIX,
-    Backbone,
-    alias_state_dict,
-    build_pooling,
-    check_out_type,
-    check_vector,
-    frozen_parts,
-    frozen_tokens,
-)
+from .base import DENSE, Backbone, alias_state_dict, build_pooling
 from .builder import build_across_layers, build_first_norm, build_stage, init_linear
 from .spec import (
+    ARCH_PARTS,
     LAYER_NORM,
     NO_PARTS,
     NormPlaces,
     Parts,
     PrefixSpec,
     StageSpec,
-    find_arch,
-    given_over,
     layers_of_units,
+    override,
     place_norms,
     plan_prefix,
     plan_stages,
 )
 from .stage import OUTPUTS, Stage
+
+# The prefix tokens without which an out_type that reads some is refused.
+_READS_PREFIX = {
+    'featmap_and_prefix': (),
+    'raw': (),
+    'cls_token': ('cls_token',),
+    'cls_and_dist': ('cls_token', 'dist_token'),
+}
 
 
 class NetworkOptions(TypedDict, total=False):
@@ -73,71 +78,64 @@ class NetworkOptions(TypedDict, total=False):
 class StagedTransformer(Backbone):
     """Any number of stages, each on a grid of its own; works on images of any size.
 
-    A family is a subclass that says what its parts are, in class attributes:
+    A family is a subclass with these class attributes:
 
-    * ``archs``: architectures by name, ``default_arch``, and ``sizes``: the keys of their sizes, with defaults, else
-      ``...``. :meth:`stage_sizes` says what they are of each stage.
-    * ``parts``: default configs of ``stem``, ``attention``, ``mlp``, ``block``; of ``position``, ``joining``,
-      ``attention_position`` and ``prefix`` where they differ from none, ``mmlape.DefaultJoining``, none and none;
-      ``norm_cfg`` is its LayerNorm, which stands wherever no other norm goes.
-    * ``carries_position``: whether one position given to all stages is that of the first, from where it goes on.
-    * ``norm_places``: where a norm goes that one ``norm_cfg`` names; ``norm_covers_output``: whether the norm of the
-      output is of the kind of the last layer's, else it is LayerNorm.
-    * ``counts``: ``'layers'`` or ``'stages'``: what ``out_indices`` and ``frozen_stages`` count; ``outputs``: the
+    * ``archs``: architectures by name, ``default_arch``, and ``sizes``: the keys of an architecture with defaults, or
+      ``...``. :meth:`stage_sizes` turns them into the sizes of each stage.
+    * ``parts``: default configs of ``stem``, ``attention``, ``mlp``, ``block`` and ``norm_cfg`` (LayerNorm wherever no
+      other norm goes); of ``position``, ``joining``, ``attention_position`` and ``prefix`` if there are any.
+    * ``carries_position``: a single position belongs to the first stage, whose tokens carry it on.
+    * ``norm_places``: default options (its layers, heads) of a norm by its type; ``norm_covers_output``: the output
+      norm is of the kind of the last layer's, else LayerNorm.
+    * ``counts``: whether ``out_indices`` and ``frozen_stages`` count ``'layers'`` or ``'stages'``; ``outputs``: the
       default of ``out_indices``.
-    * ``stage_norm``: whether there is a LayerNorm at the end of every stage; ``map_norm``: whether every map that is
-      returned has one of its own, which the stage after does not see. ``final_norm``: whether the last output is
-      normalised; None for: if it goes to a classifier.
-    * ``pooling``: what a classifier sees of the last tokens, an ``out_type`` for such; an architecture may have its
-      own. ``normed_head``: whether its heads begin with a batch norm. ``source``: the format
-      (:mod:`mmlape.checkpoints`) of classifiers' weights that are not our own.
-    * ``names``: under which name a module is kept, with the number of its stage.
+    * ``stage_norm``: a LayerNorm at the end of every stage; ``map_norm``: one for every map that is returned, which the
+      next stage does not see; ``final_norm``: one for the last output (None: only for a classifier).
+    * ``pooling``: the ``out_type`` of classifiers, unless the architecture has its own; ``normed_head``: their heads
+      begin with a batch norm; ``source``: the format (:mod:`mmlape.checkpoints`) of their published weights.
+    * ``names``: names of modules; ``{}`` is the number of the stage.
 
-    Its constructor names the options that are its own, hands those of parts on as :class:`Parts`, and takes those of
-    every network as ``**common``.
+    Its constructor spells out the family's own options, and passes them as :class:`Parts`.
 
     Args:
         arch: Name of an architecture, or a dict with its sizes; it may hold any of the following, and ``norm_places``.
         img_size: Pre-training image size in pixels, one integer or (height, width); it sets the grids of stored
-            position tables. Default None: the architecture's, of most 224.
+            position tables. Default None: the architecture's, usually 224.
         position: Config of a position embedding, for all stages or a list with one each (None in it for no position).
             Default None: the family's; False for none.
-        joining: Config of a joining method, likewise.
-        attention_position: Config of what position does inside the attention, likewise, e.g.
+        joining: Config of a joining method, likewise. Default ``mmlape.DefaultJoining``.
+        attention_position: Config of a position inside the attention, likewise, e.g.
             ``dict(type='mmlape.GaborAttention')``; its key ``layers`` (None for all, a number of first layers, or a
-            list) says in which layers of a stage. Default None: the family's, of most none; False for none.
+            list) selects layers of a stage. Default None: the family's, usually none; False for none.
         norm_cfg: Token norm of the blocks: one, a list with one for each stage, or for each layer of the only stage,
-            with one more for the output if there is one. Default the family's LayerNorm. Its key ``layers`` (a number
-            of first layers, negative for all but so many last ones, or a list) says where in a stage; LayerNorm is
-            elsewhere.
-        stem: Config of what makes the tokens of a stage, a :class:`~mmlape.layers.Stem`, e.g.
-            ``dict(type='mmlape.PatchEmbed', patch_size=16)``.
+            with one more for the output if there is one. Its key ``layers`` (a number of first layers, negative for all
+            but so many last ones, or a list) selects layers of a stage; the others keep LayerNorm. Default LayerNorm.
+        stem: Config of a :class:`~mmlape.layers.Stem`, e.g. ``dict(type='mmlape.PatchEmbed', patch_size=16)``.
         prefix: ``dict(cls_token=False, dist_token=False, registers=0, after=None, across_layers=None)``: tokens before
-            those of the grid of the last stage, and the number of its first layers that run without them. None: up to
-            the last one whose norm sees places (DTN), which is none where no layer follows. They take their rows of the
-            position along. Tokens that no built layer sees are not built. ``across_layers``, in a network counted by
-            layers: config of what makes the class token of the last layer's output from those after every layer, e.g.
-            ``dict(type='mmlape.LayerClassAttention')``; where the output shows none it is not built.
+            the grid of the last stage, and the number ``after`` of its first layers that run without them. None: up to
+            the last layer whose norm sees places (DTN), or 0 if no layer follows. Tokens that no built layer sees are
+            not built. ``across_layers``, in a network counted by layers: config of a module that computes the class
+            token of the output from those after every layer, e.g. ``dict(type='mmlape.LayerClassAttention')``.
         attention: Config of the attention layers: one, a list with one for each stage, or for each layer.
         mlp: Config of the feed-forward networks, likewise; its ``ratio`` is that of hidden channels to C.
         block: Config of the blocks, likewise.
-        own: For families: options of parts by names of the family's own.
+        own: For families: options of parts under names of the family's own.
         common: Any of the above, and
 
             * ``out_type``: ``'featmap'`` (default): maps ``(B, C, H, W)``; ``'raw'``: tokens ``(B, P + H * W, C)``;
               ``'featmap_and_prefix'``: pairs of map and prefix tokens ``(B, P, C)``. For classifiers: ``'cls_token'``
               ``(B, C)``; ``'cls_and_dist'``: both ``(B, C)``; ``'avg'``: the mean ``(B, C)`` of the cells; the
               config of a pooling, ``dict(type='mmlape.SequencePooling')``; or ``'pooled'``: the architecture's own.
-            * ``out_indices``: layers or stages whose output is returned; what comes after the last one named is not
-              built. ``final_norm``: normalise the very last output; False for no norm of any output.
+            * ``out_indices``: layers or stages whose output is returned; later ones are not built. ``final_norm``:
+              normalise the very last output; False for no norm of any output.
             * ``pre_norm``: config of a norm of tokens before the first layer (CLIP), True for LayerNorm. Default False.
             * ``drop_rate``: dropout of position-added tokens, projections and MLPs; ``attn_drop_rate``: of attention
               weights; ``drop_path_rate``: stochastic depth of the last block, growing linearly from 0. All 0.
-            * ``frozen_stages``: -1 (default): nothing is frozen; 0: what makes the first tokens, and the embedding of
-              their position; n: the first n layers or stages too, and prefix tokens that have joined by then.
+            * ``frozen_stages``: -1 (default): nothing is frozen; 0: stem and position embedding; n: also the first n
+              layers or stages, and prefix tokens that enter before the next one.
             * ``with_cp``: recompute each block in the backward pass to save memory. Default False.
-            * ``compile_blocks``: True for blocks by ``torch.compile``, a graph for each kind of block that serves all
-              sizes; or its arguments, ``dict(mode='max-autotune-no-cudagraphs')``. Default False.
+            * ``compile_blocks``: True for ``torch.compile``, one graph for each kind of block and all sizes; or its
+              arguments, ``dict(mode='max-autotune-no-cudagraphs')``. Default False.
             * ``init_cfg``: e.g. ``dict(type='mmlape.Pretrained', source='timm', model='deit_tiny_patch16_224')``.
 
     Returns (``forward``):
@@ -177,7 +175,7 @@ class StagedTransformer(Backbone):
         table='pos_embed{}', first_norm='norm_pre',
     )  # fmt: skip
 
-    # Parts of the network, and the stages that were made of them.
+    # Cache of stages(): the parts of the network, and the stages that were made of them.
     _stages: tuple[list[Any], list[Stage]] = [], []
 
     def __init__(
@@ -193,7 +191,7 @@ class StagedTransformer(Backbone):
         self.arch, default = self.resolve_arch(arch, own.sizes)
         options: dict[str, Any] = {**default, **common}
         for name in default.keys() & common.keys():
-            options[name] = given_over(default[name], options[name])
+            options[name] = override(default[name], options[name])
         sizes = self.stage_sizes(self.arch)
         if self.carries_position and isinstance(options.get('position'), dict):
             merged = dict(type='mmlape.MergedPosition')
@@ -235,15 +233,29 @@ class StagedTransformer(Backbone):
 
     @classmethod
     def resolve_arch(
-        cls, arch: str | dict | None, override: Mapping[str, Any] | None = None
+        cls, arch: str | dict | None, sizes: Mapping[str, Any] | None = None
     ) -> tuple[dict, dict]:
-        """Sizes of an architecture (None: the default) with some in their place, and the parts that it names."""
-        arch = cls.default_arch if arch is None else arch
-        return find_arch(arch, cls.archs, cls.sizes, override or {})
+        """Sizes of an architecture, and the configs of parts that it names.
+
+        Args:
+            arch: A name in ``archs``, a dict, or None for the default.
+            sizes: Sizes instead of the architecture's; None keeps one.
+
+        Raises:
+            ValueError: If the name is unknown, or keys are unknown or missing.
+        """
+        found: Any = cls.default_arch if arch is None else arch
+        if isinstance(found, str):
+            found = cls.archs[check_option('arch', found, cls.archs)]
+        parts = {key: value for key, value in found.items() if key in ARCH_PARTS}
+        known = {key: value for key, value in cls.sizes.items() if value is not ...}
+        known.update((key, value) for key, value in found.items() if key not in parts)
+        known.update((key, value) for key, value in (sizes or {}).items() if value is not None)
+        return check_keys('arch', known, cls.sizes), parts
 
     @classmethod
     def stage_sizes(cls, arch: dict) -> list[dict]:
-        """Of each stage ``embed_dims``, ``depth``, ``num_heads``, and options of parts under their names."""
+        """``embed_dims``, ``depth``, ``num_heads`` of each stage, and options of its parts under their names."""
         raise NotImplementedError
 
     def forward(self, image: Tensor) -> tuple:
@@ -275,18 +287,18 @@ class StagedTransformer(Backbone):
                         tokens = torch.cat([summary, tokens[:, 1:]], dim=1)
                 yield tokens, layout
             if stage is not stages[-1]:
-                maps, position = layout.to_maps(tokens), stage.passed(plan, layout)
+                maps, position = layout.to_maps(tokens), stage.carried(plan, layout)
 
     def finish(self, unit: int, tokens: Tensor, layout: Layout) -> Tensor:
-        """Tokens of an output after its norm; where it has none they pass."""
+        """Tokens of an output after its norm, if it has one."""
         last = unit == self.num_units - 1
         norm = self.norm if last and self.norm is not None else self.norm_of_map(unit)
         return tokens if norm is None else norm(tokens, layout)
 
     def stages(self) -> list[Stage]:
-        """One for each grid. They are made once, and anew where a part of the network has become another object."""
+        """One for each grid; they are cached until a part of the network is replaced."""
         tokens = [*self.parameters(recurse=False)]
-        # Tensors that stand in for parameters (torch.func) are not kept beyond a pass.
+        # Stages must not hold the tensors by which torch.func replaces parameters beyond a pass.
         if torch.compiler.is_compiling() or not {*map(type, tokens)} <= {nn.Parameter}:
             return self._make_stages()
         parts = [*self.children(), *tokens, self.with_cp, self.compile_blocks]
@@ -328,38 +340,67 @@ class StagedTransformer(Backbone):
         return sum(getattr(self, name).shape[1] for name in self.prefix_names)
 
     def init_parameters(self) -> None:
-        """Initial values of linear layers, in what makes tokens too; embeddings and norms have their own."""
-        stages = self.stages()
-        parts = [part for stage in stages for part in (stage.embed, stage.blocks)]
-        for part in (*parts, self.across_layers):
-            for module in () if part is None else part.modules():
-                if isinstance(module, nn.Linear):
-                    init_linear(module)
+        """Initial values of linear layers of stems and blocks; embeddings and norms have their own."""
+        parts: list = [part for stage in self.stages() for part in (stage.embed, stage.blocks)]
+        for part in parts if self.across_layers is None else [*parts, self.across_layers]:
+            for module in part.modules():
+                init_linear(module)
 
     def frozen_modules(self) -> list[nn.Module]:
-        """The first ``frozen_stages`` layers or stages with what serves them, and what makes the first tokens."""
-        return frozen_parts(self)
+        """The first ``frozen_stages`` layers or stages with all modules that serve them, and the stem."""
+        if self.frozen_stages < 0:
+            return []
+        counts, stages = self._frozen_layers(), self.stages()
+        if counts == [len(stage.blocks) for stage in stages]:
+            return list(self.children())
+        frozen = [
+            module
+            for number, (stage, count) in enumerate(zip(stages, counts))
+            if count or not number
+            for module in (*stage.up_to(count), self.norm_of_map(number) if count else None)
+            if module is not None
+        ]
+        return [*frozen, self.drop_after_position] if self.counts == 'layers' else frozen
+
+    def _frozen_layers(self) -> list[int]:
+        """Number of frozen first layers of each stage."""
+        depths = [len(stage.blocks) for stage in self.stages()]
+        return layers_of_units(self.frozen_stages, depths, self.counts)
 
     def freeze(self) -> None:
-        """Switch gradients off up to ``frozen_stages``, prefix tokens included that have joined by then."""
+        """Switch gradients off up to ``frozen_stages``, also of prefix tokens that enter before the next layer."""
         super().freeze()
-        for token in frozen_tokens(self):
-            token.requires_grad_(False)
+        count = self._frozen_layers()[-1]
+        stem = self.frozen_stages == 0 and self.num_stages == 1
+        if (count or stem) and count >= self.prefix_after:
+            for name in self.prefix_names:
+                getattr(self, name).requires_grad_(False)
 
     def _count(self, sizes: Sequence[dict], out_indices: int | Sequence[int]) -> list[int]:
-        """Units of the architecture and outputs among them; returns how many layers of each stage are built."""
+        """Set the number of units and the outputs; return how many layers of each stage are built."""
         depths = [size['depth'] for size in sizes]
         self.num_units = sum(depths) if self.counts == 'layers' else len(depths)
         self.out_indices = check_outputs(out_indices, self.num_units, self.counts)
         return layers_of_units(self.out_indices[-1] + 1, depths, self.counts)
 
     def _check_outputs(self, prefix: PrefixSpec) -> None:
-        """Whether what is returned is there: prefix tokens where outputs show them, and the last stage for a vector."""
-        by_stage = self.counts == 'stages'
-        seen_by_all = by_stage or self.out_indices[0] >= prefix.after
-        check_out_type(self.out_type, tuple(prefix.sizes) if seen_by_all else ())
-        if by_stage:
-            check_vector(self.out_type, self.out_indices, self.num_units)
+        """Raise ValueError if ``out_type`` is unknown, or needs prefix tokens or a stage that the outputs lack."""
+        out_type, by_stage = self.out_type, self.counts == 'stages'
+        if not isinstance(out_type, dict):
+            check_option('out_type', out_type, (*OUTPUTS, 'pooled'))
+            seen = prefix.sizes if by_stage or self.out_indices[0] >= prefix.after else ()
+            needed = _READS_PREFIX.get(out_type, ())
+            missing = [f'with_{name}=True' for name in needed if name not in seen]
+            if missing:
+                raise ValueError(
+                    f'out_type={out_type!r} needs {" and ".join(missing)}, '
+                    'and outputs (out_indices) of layers that these tokens have joined'
+                )
+        if by_stage and out_type not in DENSE and self.out_indices != (self.num_units - 1,):
+            raise ValueError(
+                f'out_type={out_type!r} is for a classifier, which sees the last stage alone: '
+                f'out_indices must be {self.num_units - 1}, got {self.out_indices}'
+            )
 
     def _add_stage(
         self,
@@ -369,7 +410,7 @@ class StagedTransformer(Backbone):
         grid: tuple[int, int],
         final_norm: bool | None,
     ) -> tuple[int, int]:
-        """Put the modules of a stage on ``grid`` under their names; return the grid of its tokens."""
+        """Register the modules of a stage for maps of ``grid`` by their names; return the grid of its tokens."""
         names = {part: name.format(number + 1) for part, name in self.names.items()}
         self.prefix_names, self.prefix_after = tuple(spec.prefix.sizes), spec.prefix.after
         for name, token in modules.pop('prefix').items():
@@ -385,7 +426,7 @@ class StagedTransformer(Backbone):
         return modules['embed'].grid_of(grid)
 
     def _has_map_norm(self, unit: int, final_norm: bool | None) -> bool:
-        """Whether the map of a unit gets a norm of its own, which the norm of the last output replaces."""
+        """Whether the map of a unit has a norm of its own, which the norm of the last output replaces."""
         dense = self.out_type in DENSE and unit in self.out_indices
         replaced = final_norm is False or (final_norm and unit == self.num_units - 1)
         return self.map_norm and dense and not replaced
@@ -395,9 +436,9 @@ class StagedTransformer(Backbone):
         return getattr(self, self.names['norm'].format(unit + 1), None) if self.map_norm else None
 
     def _finish(self, last: StageSpec, final_norm: bool | None, output_norm: dict) -> None:
-        """What the class tokens of all layers make, the output norm and the pooling."""
+        """Build the pooling, the output norm, and ``across_layers``."""
         ends = self.num_units - 1 in self.out_indices
-        shown = ends and self.out_type in READ_PREFIX
+        shown = ends and not isinstance(self.out_type, dict) and self.out_type in _READS_PREFIX
         if last.prefix.across_layers and self.counts == 'stages':
             raise ValueError(
                 f'across_layers needs a network counted by layers, {type(self).__name__} is by stages'

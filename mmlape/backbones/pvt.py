@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from torch import nn
 from typing_extensions import Unpack
 
 from mmlape.checks import check_number, check_positive_int
 from mmlape.layout import Grid
 from mmlape.registry import MODELS
 
+from .builder import init_convolution
 from .network import NetworkOptions, StagedTransformer
-from .spec import UNSET, Parts, spread
+from .spec import UNSET, Parts, as_list
 
 _COMMON = dict(
     embed_dims=[64, 128, 320, 512],
@@ -51,25 +50,20 @@ class PyramidVisionTransformer(StagedTransformer):
     """Pyramid Vision Transformer (PVT, ICCV 2021): four stages of strides s = 4, 8, 16 and 32, with a map
     ``(B, C, ceil(H / s), ceil(W / s))`` each.
 
-    Names in the state dict are the published ones (``patch_embed1.proj.weight``, ``pos_embed1``,
-    ``block1.0.attn.q.weight``), so published weights load as they are, or through ``mmlape.Pretrained`` with
-    ``source='pvt'``. Options are those of :class:`~mmlape.backbones.StagedTransformer`, with
+    Names in the state dict are the published ones (``pos_embed1``, ``block1.0.attn.q.weight``); weights load as they
+    are, or by ``mmlape.Pretrained`` with ``source='pvt'``. Options are those of :class:`StagedTransformer`, with
 
     * ``arch``: ``'tiny'`` (default), ``'small'``, ``'medium'``, ``'large'``, or a dict with ``embed_dims``, ``depths``,
       ``num_heads``, ``mlp_ratios`` and ``sr_ratios``, lists of four.
-    * ``position``: a learned table in every stage by default, resized bilinearly, as published. Keys on a reduced grid
-      have the positions of its cells where ``attention_position`` gives them some.
+    * ``position``: a learned table in every stage by default, resized bilinearly, as published.
     * ``norm_cfg``: one ``mmlape.DTN`` goes where the published DTN-PVT has it: into stages 1 to 3, with 4, 4 and 5
-      heads and pooling sizes 4, 2 and 1 unless it says otherwise; stage 4 has LayerNorm. One in a list has the heads
-      of the stage's attention and no pooling unless it says otherwise. The norms of patch embeddings and of spatial
-      reduction are LayerNorm (eps 1e-5), as published.
-    * ``prefix``: none by default. A class token takes part in stage 4 and is not part of the maps, as in the published
-      classifiers; published detectors have none.
-    * ``out_type``: vectors, for classifiers, need ``out_indices=3``, and are those after a LayerNorm (eps 1e-6) named
-      ``norm``, as published.
-    * ``out_indices``: (0, 1, 2, 3) by default.
-    * ``num_heads`` (of the four stages instead of the architecture's [1, 2, 5, 8]; [4, 4, 5, 8] in the
-      published DTN-PVT), ``in_channels``, ``with_cls_token``, ``qkv_bias``.
+      heads and pooling sizes 4, 2 and 1 by default; stage 4 has LayerNorm. In a list, its defaults are the heads of the
+      stage's attention and no pooling. The norms of patch embeddings and of spatial reduction are LayerNorm (eps 1e-5).
+    * ``prefix``: none by default. A class token takes part in stage 4 but not in its map; published classifiers have
+      one.
+    * ``out_indices``: (0, 1, 2, 3) by default. Vectors, for classifiers, need ``out_indices=3``, and have a norm.
+    * ``num_heads`` (of the four stages; [4, 4, 5, 8] in the published DTN-PVT), ``in_channels``, ``with_cls_token``,
+      ``qkv_bias``.
     """
 
     archs, default_arch = PVT_ARCHS, 'tiny'
@@ -83,7 +77,7 @@ class PyramidVisionTransformer(StagedTransformer):
     norm_places = {'mmlape.DTN': _DTN_PLACES}
     outputs = (0, 1, 2, 3)
     pooling, source = 'cls_token', 'pvt'
-    # Sides of the patches of each stage in pixels of its input.
+    # Sides of each stage's patches in units of its input.
     patch_sizes = STRIDES
 
     def __init__(
@@ -126,18 +120,14 @@ class PyramidVisionTransformer(StagedTransformer):
 class PyramidVisionTransformerV2(PyramidVisionTransformer):
     """PVTv2 (CVMJ 2022): overlapping patches, a depthwise convolution in each MLP, optionally linear attention.
 
-    It has no position embedding, because zero-padded convolutions tell tokens where they are; one can be added. Works
-    on images of any size. Names in the state dict are the published ones (``patch_embed1.proj.weight``,
-    ``block1.0.mlp.dwconv.dwconv.weight``, ``norm1.weight``); ``source='pvt'`` reads them, ``source='timm'`` timm's.
-
-    Options are those of :class:`PyramidVisionTransformer`, but for
+    Zero-padded convolutions replace the position embedding; one can be added. Names in the state dict are the published
+    ones; ``source='pvt'`` and ``source='timm'`` read weights. Options are those of :class:`PyramidVisionTransformer`,
+    but for
 
     * ``arch``: ``'b0'`` to ``'b5'``, or a dict. Default ``'b2'``.
     * ``linear``: linear attention, keys and values from 7 x 7 average-pooled cells ("PVTv2-B2-Li"). Default False.
     * ``position``: none by default; a ``joining`` needs one.
-    * ``mlp``: ``mmlape.ConvMlp`` takes no prefix tokens: there are none, nor a ``with_cls_token``.
-
-    The norms at the end of stages are LayerNorm (eps 1e-6).
+    * ``prefix``: none, because ``mmlape.ConvMlp`` takes no prefix tokens.
     """
 
     archs, default_arch = PVTV2_ARCHS, 'b2'
@@ -169,11 +159,7 @@ class PyramidVisionTransformerV2(PyramidVisionTransformer):
         """The published initial values, convolutions by their fan-out."""
         super().init_parameters()
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                fan_out = math.prod(module.kernel_size) * module.out_channels // module.groups
-                nn.init.normal_(module.weight, std=math.sqrt(2.0 / fan_out))
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+            init_convolution(module)
 
 
 def check_stages(key: str, values: object, count: int = len(STRIDES)) -> list:
@@ -181,7 +167,7 @@ def check_stages(key: str, values: object, count: int = len(STRIDES)) -> list:
     name = 'num_heads' if key == 'num_heads' else f'arch[{key!r}]'
     if not isinstance(values, (list, tuple)):
         raise TypeError(f'{name} must be a list of {count} values, got {values!r}')
-    for value in spread(name, values, count, 'stages'):
+    for value in as_list(name, values, count, 'stages'):
         if key == 'mlp_ratios':
             check_number(name, value, above=0)
         else:

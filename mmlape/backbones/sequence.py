@@ -19,22 +19,20 @@ SEQUENCE_ARCHS: dict[str, dict] = {
 
 @MODELS.register_module()
 class SequenceTransformer(PlainTransformer):
-    """The encoder of Long-Range Arena (ICLR 2021), with which DTN (ICLR 2022, Table 4) compares norms: one stage,
-    counted by layers, of sequences ``(B, 1, 1, T)`` of token ids of any length, padded at the end.
+    """The encoder of Long-Range Arena (ICLR 2021), on which DTN (ICLR 2022, Table 4) compares norms: one stage, counted
+    by layers, of token ids ``(B, 1, 1, T)`` of any length, padded at the end.
 
-    What mixes tokens (attention, and norms that do) leaves padding out, see :class:`~mmlape.layers.TokenEmbed`: padding
-    changes no token that is there; DTN's ``P x`` becomes ``P (m x) / P m``. Options are those of
-    :class:`~mmlape.backbones.StagedTransformer`, with
+    Attention and norms that mix tokens mask padding, see :class:`~mmlape.layers.TokenEmbed`; DTN's ``P x`` becomes
+    ``P (m x) / P m``. Options are those of :class:`StagedTransformer`, with
 
     * ``arch``: ``'lra-listops'`` (default), or a dict with ``embed_dims``, ``depth``, ``num_heads`` and ``mlp_ratio``
       (4 if left out).
     * ``attention``: ``mmlape.Attention`` without a bias by default; ``dict(type='mmlape.BigBirdAttention')``,
       ``dict(type='mmlape.LSHAttention')``.
     * ``img_size``: ``(1, T)`` of a stored table of positions, ``(1, 2000)`` in the named architecture.
-    * ``position``: sinusoids of the place in the sequence by default. ``prefix``: a class token, first, which joins
-      before the first layer whatever the norm.
-    * ``norm_cfg``: of all layers and the output, DTN too; the class token, which is nowhere, gets a LayerNorm from it.
-    * ``out_indices``: -1 by default, the last layer; ``final_norm``: True.
+    * ``position``: sinusoids along the sequence by default. ``prefix``: a class token, before the first layer whatever
+      the norm.
+    * ``norm_cfg``: of all layers and the output; DTN applies a LayerNorm to the class token, which has no place.
     * ``vocab_size`` (16), ``padding_id`` (0), ``with_cls_token``, ``num_registers``, ``prefix_after``,
       ``qkv_bias`` (False).
     """

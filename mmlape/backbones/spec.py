@@ -1,4 +1,4 @@
-"""From options to plain data: what every stage and layer is to be built of."""
+"""From options to plain data: the spec of every stage and layer."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from mmlape.checks import (
     check_bool,
     check_keys,
     check_layers,
-    check_option,
     check_options,
     check_positive_int,
     check_rate,
 )
 from mmlape.norm import norm_class
 
-# The default of an option that is the architecture's, or the family's, unless a user gives it.
+# Default of an option that the architecture or the family sets.
 UNSET: Any = ...
 LAYER_NORM = dict(type='mmlape.LN', eps=1e-6)
-# Where a norm goes unless a norm_cfg says so, by its type: one for all stages, or one each.
+# Default options of a norm (its layers, heads, ...) by its type: for all stages, or one for each.
 NormPlaces = Mapping[str, 'dict | Sequence[dict | None]']
-# What is one config for all layers, or a list; what is one for each stage.
+# Parts with a config for each layer, and for each stage.
 LAYER_PARTS = ('attention', 'mlp', 'block')
 STAGE_PARTS = ('position', 'joining', 'attention_position')
-# What an arch may say besides its sizes: defaults of the options of the same name.
+# Options that an arch may hold besides its sizes.
 ARCH_PARTS = (
     'stem', *STAGE_PARTS, *LAYER_PARTS, 'pre_norm', 'final_norm', 'prefix', 'norm_cfg', 'norm_places', 'img_size',
     'pooling',
 )  # fmt: skip
 PREFIX = dict(cls_token=False, dist_token=False, registers=0, after=None, across_layers=None)
-# What a norm_cfg says besides options of the norm's class.
+# Keys of a norm_cfg that are not options of the norm's class.
 NO_OPTIONS = ('type', 'requires_grad')
 Options = Mapping[str, Any]
 Layers = list[list[dict]]
@@ -39,9 +38,9 @@ Layers = list[list[dict]]
 
 @dataclass(frozen=True)
 class Parts:
-    """Options of parts for which a network has names of its own (``patch_size``), :data:`UNSET` where they are not
-    given; they come before the configs of the parts. Of layers, a list has one value for each. ``sizes`` are the
-    architecture's, None where they stay as they are."""
+    """Options of parts under names of a family's own (``patch_size``), which override the configs of the parts;
+    :data:`UNSET` if not given. Of layers, a list has one value for each. ``sizes`` override the architecture's, unless
+    None."""
 
     sizes: Options = field(default_factory=dict)
     stem: Options = field(default_factory=dict)
@@ -61,7 +60,8 @@ class PrefixSpec:
     Attributes:
         sizes: Number of tokens by the name of their parameter, in the order of the sequence.
         after: Number of first layers of their stage without them.
-        across_layers: Config of what makes the class token of the output from those after every layer, or None.
+        across_layers: Config of the module that computes the class token of the output from those after every layer,
+            or None.
     """
 
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -76,8 +76,7 @@ class PrefixSpec:
 
 @dataclass(frozen=True)
 class StageSpec:
-    """What a stage is built of: configs without sizes. ``depth`` layers are built; ``layers`` has a config for each by
-    the name of the part; ``position`` and ``attention_position`` may be None."""
+    """Configs of a stage's parts, without sizes; ``layers`` has one for each of ``depth`` layers by the part's name."""
 
     embed_dims: int
     num_heads: int
@@ -90,68 +89,35 @@ class StageSpec:
     prefix: PrefixSpec
 
 
-def find_arch(
-    arch: str | dict | None,
-    archs: Mapping[str, dict],
-    sizes: Options,
-    override: Options,
-) -> tuple[dict, dict]:
-    """Sizes of an architecture, and the parts that it names.
+def override(default: Any, config: Any) -> Any:
+    """A user's config of a part over a default: options that it leaves out stay, unless its ``type`` is another one.
 
     Args:
-        arch: A name in ``archs``, or a dict.
-        archs: Architectures by name.
-        sizes: Keys of the sizes, with the default of those that may be left out, else ``...``.
-        override: Sizes instead of the architecture's.
-
-    Raises:
-        ValueError: If the name is unknown, or keys are unknown or missing.
-        TypeError: If it is neither a name nor a dict.
+        default: A config, or None.
+        config: A dict, a list of dicts, None for the default, or anything else instead of it.
     """
-    found = archs[check_option('arch', arch, archs)] if isinstance(arch, str) else arch
-    if not isinstance(found, dict):
-        raise TypeError(
-            f'arch must be a dict of sizes, or a name, got {found!r} ({type(found).__name__})'
-        )
-    defaults = {key: value for key, value in sizes.items() if value is not ...}
-    parts = {key: value for key, value in found.items() if key in ARCH_PARTS}
-    rest = {key: value for key, value in found.items() if key not in parts}
-    given = {key: value for key, value in override.items() if value is not None}
-    return dict(check_keys('arch', {**defaults, **rest, **given}, sizes)), parts
-
-
-def extends(config: Any, default: Any) -> bool:
-    """Whether a config takes what it does not name from ``default``: it is of the same type, or names none."""
-    both = isinstance(config, Mapping) and isinstance(default, Mapping)
-    return both and config.get('type', default.get('type')) == default.get('type')
+    if config is None:
+        return default
+    if isinstance(config, (list, tuple)) and isinstance(default, Mapping):
+        return [override(default, entry) for entry in config]
+    if not isinstance(config, Mapping) or not isinstance(default, Mapping):
+        return config
+    same = config.get('type', default.get('type')) == default.get('type')
+    return {**default, **config} if same else config
 
 
 def merged(*configs: Mapping | None) -> dict:
-    """Options of a part, the later config's before the earlier's; another ``type`` takes none of the earlier's."""
+    """Options of a part: later configs :func:`override` earlier ones."""
     result: dict = {}
     for config in configs:
         if config:
             known = {name: value for name, value in config.items() if value is not UNSET}
-            result = {**result, **known} if extends(config, result) else known
+            result = override(result, known)
     return result
 
 
-def given_over(default: Any, given: Any) -> Any:
-    """A user's config of parts over an architecture's: options that it does not name stay, if it is of the same type.
-
-    Args:
-        default: The architecture's, or None.
-        given: The user's: a dict, a list of dicts, None for the architecture's, or anything else instead of it.
-    """
-    if given is None:
-        return default
-    if isinstance(given, (list, tuple)) and isinstance(default, dict):
-        return [given_over(default, entry) for entry in given]
-    return {**default, **given} if extends(given, default) else given
-
-
-def spread(name: str, value: Any, count: int, kind: str) -> list:
-    """One entry for each of ``count`` ``kind`` (stages, layers) from one for all, or a list of as many."""
+def as_list(name: str, value: Any, count: int, kind: str) -> list:
+    """One entry for each of ``count`` ``kind`` (stages, layers) from one for all, or from a list of as many."""
     if not isinstance(value, (list, tuple)):
         return [value] * count
     if len(value) != count:
@@ -160,7 +126,7 @@ def spread(name: str, value: Any, count: int, kind: str) -> list:
 
 
 def layers_of_units(units: int, depths: Sequence[int], counts: str) -> list[int]:
-    """How many layers of each stage of ``depths`` layers are among the first so many ``counts``, layers or stages."""
+    """Layers of each stage, of ``depths`` layers, that are among the first ``units`` layers or stages (``counts``)."""
     if counts == 'stages':
         return [depth * (number < units) for number, depth in enumerate(depths)]
     starts = [sum(depths[:number]) for number in range(len(depths))]
@@ -178,34 +144,30 @@ def place_norms(
     """Config of the norms of each layer of each stage, and of the norm of the output.
 
     Args:
-        norm_cfg: None for ``plain``; one for all; or a list with one for each stage (where there are several), of which
-            each may be a list with one for each layer; that of an only stage may have one entry more, for the output.
-            Its key ``layers`` (a number of first layers, negative for all but so many last ones, or a list) says where
-            in a stage it goes; ``plain`` is elsewhere. Without that key it goes where ``places`` says, else everywhere.
+        norm_cfg: As of :class:`~mmlape.backbones.StagedTransformer`.
         plain: The LayerNorm of the family.
-        places: Options of a norm by its type, which ``norm_cfg`` overrides, for one given to all; None for a stage that
-            keeps ``plain``.
-        sizes: Of each stage ``depth`` and ``num_heads``: the heads of a norm by heads that does not name its own.
+        places: Default options of a norm for all layers, by its type; None for a stage that keeps ``plain``.
+        sizes: ``depth`` and ``num_heads`` of each stage.
         built: Number of layers of each stage that are built.
-        covers_output: Whether one for all layers is that of the output too, else it is ``plain``.
+        covers_output: Whether a norm for all layers is that of the output too, else it is ``plain``.
     """
     listed = isinstance(norm_cfg, (list, tuple))
     if listed:
         single = len(sizes) == 1
-        given = [norm_cfg] if single else spread('norm_cfg', norm_cfg, len(sizes), 'stages')
+        configs = [norm_cfg] if single else as_list('norm_cfg', norm_cfg, len(sizes), 'stages')
     else:
         config = plain if norm_cfg is None else norm_cfg
-        entries = spread('norm_places', _places_of(config, places), len(sizes), 'stages')
-        given = [None if entry is None else {**entry, **config} for entry in entries]
+        entries = as_list('norm_places', _places_of(config, places), len(sizes), 'stages')
+        configs = [None if entry is None else {**entry, **config} for entry in entries]
     placed, reached = [], False
-    for config, size, count in zip(given, sizes, built):
+    for config, size, count in zip(configs, sizes, built):
         depth, own_output = size['depth'], covers_output
         if isinstance(config, (list, tuple)):
             own_output = len(sizes) == 1 and len(config) == depth + 1
-            rows = [*spread('norm_cfg', config, depth + own_output, 'layers'), plain][: depth + 1]
+            rows = [*as_list('norm_cfg', config, depth + own_output, 'layers'), plain][: depth + 1]
         else:
             config = plain if config is None else config
-            norm_class(config)  # it is a dict
+            norm_class(config)  # raises unless it is a dict
             config = dict(config)
             named = _layers_of_norm(config.pop('layers', None), depth)
             reached = reached or min(named) < count
@@ -226,13 +188,13 @@ def place_norms(
 
 
 def _places_of(norm_cfg: dict, places: NormPlaces) -> dict | Sequence[dict | None]:
-    """Where a norm goes by its type; everywhere by default."""
+    """Default options of a norm by its type."""
     cls = norm_class(norm_cfg)
     return next((place for name, place in places.items() if norm_class(dict(type=name)) is cls), {})
 
 
 def _layers_of_norm(layers: Any, depth: int) -> Sequence[int]:
-    """Where in a stage one norm for all layers goes by its key; ``depth`` is the output."""
+    """Layers of a stage that its key selects; ``depth`` is the output."""
     if layers is None:
         return range(depth + 1)
     if isinstance(layers, int) and layers < 0:
@@ -251,25 +213,21 @@ def plan_stages(
     """The stages to build.
 
     Args:
-        sizes: For each stage ``embed_dims``, ``depth``, ``num_heads``, and options of its parts under their names.
+        sizes: What :meth:`~mmlape.backbones.StagedTransformer.stage_sizes` returns.
         family: Default configs of the parts.
-        options: The user's, over the architecture's.
-        own: Those given by names of the network's own.
+        options: The user's, merged with the architecture's.
+        own: Options under names of the network's own.
         built: Number of layers of each stage that are built.
         prefix: Prefix tokens of the last stage.
-
-    Raises:
-        ValueError: If a list has not one entry for each stage or layer, a value is out of range, or what is named
-            is not built.
     """
     layers = {name: _plan_layers(name, sizes, family, options, own) for name in LAYER_PARTS}
-    stems = spread('stem', options.get('stem'), len(sizes), 'stages')
+    stems = as_list('stem', options.get('stem'), len(sizes), 'stages')
     stages = []
     for number, (size, count) in enumerate(zip(sizes, built)):
         if not count:
             continue
         stem = merged(family['stem'], size.get('stem'), stems[number], own.stem)
-        if number:  # what it is given is the map of the stage before
+        if number:  # its input is the map of the stage before
             stem.pop('in_channels', None)
         where = number, len(sizes), size['depth'], count
         parts = {name: _of_stage(name, options, family, *where) for name in STAGE_PARTS}
@@ -297,14 +255,14 @@ def plan_stages(
 def _of_stage(
     name: str, options: Options, family: Options, stage: int, stages: int, depth: int, built: int
 ) -> dict | None:
-    """The config of a stage's part: the user's, else the family's; False is nothing, and so is None in a list. Of the
-    layers of ``depth`` that it names those stay that are ``built``."""
+    """The config of a stage's part, the user's, else the family's, or None. Its key ``layers`` is cut to those
+    ``built``."""
     value = family.get(name) if options.get(name) is None else options[name]
     config = value[stage] if isinstance(value, list | tuple) and len(value) == stages else value
     if config is None or config is False:
         return None
     if not isinstance(config, dict) or 'type' not in config:
-        spread(name, value, stages, 'stages')  # whether a list has the right length
+        as_list(name, value, stages, 'stages')  # whether a list has the right length
         raise TypeError(f'{name} must be a dict with a type, or a list of dicts, got {config!r}')
     if config.get('layers') is None or built == depth or name == 'position':
         return config
@@ -326,43 +284,43 @@ def _plan_layers(
     common = dict(attention=dict(attn_drop_rate=attn_drop, proj_drop_rate=drop))
     common.update(mlp=dict(drop_rate=drop), block={})
     last, user = max(sum(size['depth'] for size in sizes) - 1, 1), options.get(name)
-    by_stage = [user] if len(sizes) == 1 else spread(name, user, len(sizes), 'stages')
+    by_stage = [user] if len(sizes) == 1 else as_list(name, user, len(sizes), 'stages')
     planned: Layers = []
     for size, config in zip(sizes, by_stage):
         depth, start = size['depth'], sum(map(len, planned))
-        users = spread(name, config, depth, 'layers')
-        short = {key: spread(key, v, depth, 'layers') for key, v in getattr(own, name).items()}
-        by_size, before, row = spread(name, size.get(name), depth, 'layers'), None, {}
+        users = as_list(name, config, depth, 'layers')
+        by_name = {key: as_list(key, v, depth, 'layers') for key, v in getattr(own, name).items()}
+        by_size, before, row = as_list(name, size.get(name), depth, 'layers'), None, {}
         planned.append([])
         for layer in range(depth):
             rate = common[name]
             if name == 'block':
                 rate = dict(drop_path_rate=drop_path * (start + layer) / last)
-            mine = [(key, values[layer]) for key, values in short.items()]
-            given = by_size[layer], rate, users[layer], mine
-            if given != before:
+            own_options = {key: values[layer] for key, values in by_name.items()}
+            configs = by_size[layer], rate, users[layer], own_options
+            if configs != before:
                 if not isinstance(users[layer], dict | None):
                     raise TypeError(f'{name} must be a dict, or a list of dicts, got {config!r}')
-                # Rates of 0 are left out: a part of somebody's own need not know them.
+                # Rates of 0 are left out, so that a user's own part may lack these options.
                 nonzero = {key: value for key, value in rate.items() if value}
-                row = merged(family[name], by_size[layer], nonzero, users[layer], dict(mine))
-                # Parts of another type than the family's have the network's rates too.
-                row, before = {**nonzero, **row}, given
-                # Hidden channels are a size of the architecture, whatever the type of the network that has them.
+                row = merged(family[name], by_size[layer], nonzero, users[layer], own_options)
+                # The network's rates apply to parts of another type than the family's too.
+                row, before = {**nonzero, **row}, configs
+                # The ratio of hidden channels is a size of the architecture, whatever the type of the MLP.
                 row = {**by_size[layer], **row} if name == 'mlp' else row
             planned[-1].append(row)
     return planned
 
 
 def plan_prefix(
-    family: Options, given: dict | None, own: Parts, norms: Sequence[dict], built: int
+    family: Options, user: dict | None, own: Parts, norms: Sequence[dict], built: int
 ) -> PrefixSpec:
-    """Prefix tokens of the last stage, whose layers have ``norms``, and of which the first ``built`` are there.
+    """Prefix tokens of the last stage, whose layers have ``norms``, and of which the first ``built`` are built.
 
     Raises:
-        ValueError: If there is nothing to join, or no layer for it.
+        ValueError: If options need a token, or a token a layer, that does not exist.
     """
-    options = merged(PREFIX, family.get('prefix'), given, own.prefix)
+    options = merged(PREFIX, family.get('prefix'), user, own.prefix)
     check_keys('prefix', options, PREFIX)
     names = ('cls_token', 'dist_token')
     sizes = {name: 1 for name in names if check_bool(f'with_{name}', options[name])}
@@ -383,7 +341,7 @@ def plan_prefix(
             f'prefix_after={after} needs a class or distillation token (with_cls_token, with_dist_token), '
             'and there is none'
         )
-    if (given or {}).get('across_layers') is not None and 'cls_token' not in sizes:
+    if (user or {}).get('across_layers') is not None and 'cls_token' not in sizes:
         raise ValueError(
             f'across_layers={across} needs a class token (with_cls_token), and there is none'
         )

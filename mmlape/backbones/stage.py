@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from mmlape.position import AttentionPosition, InsidePlan, JoinedPosition, Posit
 from mmlape.runtime.compile import run_block
 
 Part = nn.Module | nn.Parameter
+Rows = TypeVar('Rows', Tensor, Tensor | None)
 
 
 class StagePlan(NamedTuple):
@@ -22,7 +23,7 @@ class StagePlan(NamedTuple):
 
     Attributes:
         position: To the tokens, see :class:`~mmlape.position.PositionPlan`; it has rows for all prefix tokens.
-        inside: Inside the attention of all layers, by the number of prefix tokens that have joined; empty for nothing.
+        inside: Inside the attention of all layers, by the number of prefix tokens that are present; may be empty.
     """
 
     position: PositionPlan
@@ -31,21 +32,21 @@ class StagePlan(NamedTuple):
 
 @dataclass(frozen=True)
 class Stage:
-    """A view of the modules that serve one grid, wherever the network keeps them. It holds the only loop over blocks.
+    """A view of the modules of a network that serve one grid, with the only loop over blocks.
 
     Attributes:
-        name: Where the network keeps the blocks: ``'blocks'``, ``'block1'``, ``'vit.blocks'``.
-        position_name: Where it keeps their position, whether there is one or not.
+        name: Path of the blocks in the network: ``'blocks'``, ``'block1'``, ``'vit.blocks'``.
+        position_name: Path of the position, even if there is none.
         embed_dims: Channels ``C`` of its tokens.
         embed: From the image, or the map of the stage before, to tokens and their layout.
         blocks: Called as ``block(tokens, layout, position)``.
-        position: An embedding and how it joins, or None.
-        inside: A position inside the attention that serves all blocks, or None; one of its own is a block's.
+        position: An embedding and its joining, or None.
+        inside: A position inside the attention that all blocks share, or None.
         prefix: Class, distillation and register tokens, ``(1, n, C)`` each, in this order.
         prefix_after: Number of first blocks that run without them.
-        first_norm: Of the tokens with their position before the first block, or None.
+        first_norm: Norm of the tokens before the first block, or None.
         dropout: Of tokens with their position.
-        norm: Of the tokens at the end, whatever follows, or None.
+        norm: Norm of the tokens after the last block, or None.
         with_cp: Recompute each block in the backward pass.
         compile_blocks: Compile them, see :func:`~mmlape.runtime.compile.run_block`.
     """
@@ -70,29 +71,24 @@ class Stage:
         """Number ``P`` of prefix tokens."""
         return sum([token.shape[1] for token in self.prefix])
 
-    def __call__(self, maps: Tensor) -> tuple[Tensor, Layout]:
-        """Tokens ``(B, P + H * W, C)`` of a map ``(B, C', H', W')`` after all blocks, and their layout."""
-        tokens, layout, plan = self.begin(maps)
-        tokens, layout = self.run(tokens, layout, plan)
-        return self.end(tokens, layout), layout
-
     def begin(self, maps: Tensor, before: Tensor | None = None) -> tuple[Tensor, Layout, StagePlan]:
         """Tokens with their position, as they enter the first block, and what position adds later.
 
         Args:
             maps: The image, or the map of the stage before.
-            before: What the position of the stage before passes on, see :meth:`passed`. Default None, nothing.
+            before: Position of the stage before, see :meth:`carried`. Default None.
         """
         tokens, layout = self.embed(maps)
         if self.prefix and not self.prefix_after:
             layout = layout.with_prefix(self.num_prefix)
             tokens = layout.join(self._prefix_tokens(tokens.shape[0]), tokens)
-        nothing = PositionPlan.nothing(len(self.blocks))
-        position = nothing
-        if self.position is not None:
+        if self.position is None:
+            position = PositionPlan.nothing(len(self.blocks))
+        else:
             position = self.position(layout, before, self.embed)
         inside = {}
         if self.inside is not None:
+            # drawn once, so that tokens see the same random coordinates before and after prefix tokens enter
             counts, drawn = {layout.num_prefix, self.num_prefix}, self.inside.draw()
             inside = {n: self.inside(layout.with_prefix(n), drawn=drawn) for n in counts}
         if position.stem is not None:
@@ -108,12 +104,12 @@ class Stage:
         first: int = 0,
         end: int | None = None,
     ) -> tuple[Tensor, Layout]:
-        """Run the blocks ``first`` to ``end - 1``; prefix tokens join before block ``prefix_after``."""
+        """Run the blocks ``first`` to ``end - 1``; prefix tokens enter before block ``prefix_after``."""
         position, inside = plan
         plain = not self.with_cp and self.compile_blocks is False
         for layer in range(first, len(self.blocks) if end is None else end):
             if 0 < layer == self.prefix_after and self.prefix:
-                tokens, layout = self._join(tokens, layout, position)
+                tokens, layout = self._add_prefix(tokens, layout, position)
             entering, attended = position.stream[layer], position.attention[layer]
             if layer < self.prefix_after:
                 entering, attended = self._rows(entering, layout), self._rows(attended, layout)
@@ -131,10 +127,10 @@ class Stage:
                 )
         return tokens, layout
 
-    def _join(
+    def _add_prefix(
         self, tokens: Tensor, layout: Layout, position: PositionPlan
     ) -> tuple[Tensor, Layout]:
-        """Tokens with the prefix tokens before them, which bring along what the stem has for them."""
+        """Tokens with the prefix tokens before them, which get their rows of the stem's position."""
         layout = layout.with_prefix(self.num_prefix)
         prefix = self._prefix_tokens(tokens.shape[0])
         if position.stem is not None:
@@ -145,36 +141,36 @@ class Stage:
         """Tokens after the norm at the end."""
         return tokens if self.norm is None else self.norm(tokens, layout)
 
-    def passed(self, plan: StagePlan, layout: Layout) -> Tensor | None:
-        """Map ``(1, C, H, W)`` of the position that the stage after may go on with, or None."""
+    def carried(self, plan: StagePlan, layout: Layout) -> Tensor | None:
+        """Map ``(1, C, H, W)`` of the position that the next stage carries on, or None."""
         position = plan.position.passed
         return None if position is None else layout.to_maps(self._rows(position, layout))
 
     def serving(self, layer: int) -> list[nn.Module]:
-        """A block, and what serves it alone."""
+        """A block, and the modules that serve only it."""
         joined = [] if self.position is None else self.position.joining.layer_modules(layer)
         return [self.blocks[layer], *joined]
 
     def positions(self) -> list[nn.Module]:
-        """All that says where tokens are: the embedding with its joining, and what is inside the attention."""
+        """The embedding with its joining, and positions inside the attention."""
         layers = (*self.embed.modules(), *self.blocks.modules())
         own = [part for part in layers if isinstance(part, AttentionPosition)]
         return [part for part in (self.position, self.inside, *own) if part is not None]
 
     def before(self) -> list[nn.Module]:
-        """What serves the stage as a whole before its blocks, but for prefix tokens."""
+        """Modules that serve the stage as a whole before its blocks."""
         parts = (self.embed, self.position, self.inside, self.first_norm)
         return [part for part in parts if part is not None]
 
     def up_to(self, layers: int) -> Iterator[nn.Module]:
-        """Modules that serve the first ``layers`` blocks, and with all of them the stage's end."""
+        """Modules that serve the first ``layers`` blocks; with all of them also the norm at the end."""
         yield self.embed
         if self.first_norm is not None:
             yield self.first_norm
         for layer in range(layers):
             yield from self.serving(layer)
         done = layers == len(self.blocks)
-        if self.position is not None:  # the joining serves blocks, also later ones
+        if self.position is not None:  # its joining serves later blocks too
             yield self.position if done else self.position.embedding
         if self.inside is not None:
             yield self.inside
@@ -182,13 +178,13 @@ class Stage:
             yield self.norm
 
     def within(self, path: str) -> Stage:
-        """The same stage of a network that is a part of another one, as ``path``."""
+        """The same stage seen from a network that contains this one as ``path``."""
         return replace(
             self, name=f'{path}.{self.name}', position_name=f'{path}.{self.position_name}'
         )
 
     def _enter(self, tokens: Tensor, layout: Layout) -> Tensor:
-        """Tokens with their position as the blocks get them."""
+        """Tokens with their position after dropout and the first norm."""
         tokens = self.dropout(tokens)
         return tokens if self.first_norm is None else self.first_norm(tokens, layout)
 
@@ -196,14 +192,8 @@ class Stage:
         """``(B, P, C)``."""
         return torch.cat([token.expand(batch, -1, -1) for token in self.prefix], dim=1)
 
-    @overload
-    def _rows(self, rows: Tensor, layout: Layout) -> Tensor: ...
-
-    @overload
-    def _rows(self, rows: Tensor | None, layout: Layout) -> Tensor | None: ...
-
-    def _rows(self, rows: Tensor | None, layout: Layout) -> Tensor | None:
-        """A plan's rows of the tokens that have joined."""
+    def _rows(self, rows: Rows, layout: Layout) -> Rows:
+        """Position rows of the present tokens."""
         absent = self.num_prefix - layout.num_prefix
         return rows[:, absent:] if absent and rows is not None else rows
 
@@ -212,7 +202,7 @@ Output = Callable[[Tensor, Layout], Any]
 
 
 def mean_of_cells(tokens: Tensor, layout: Layout) -> Tensor:
-    """Mean ``(B, C)`` of the cells that a mask does not hide."""
+    """Mean ``(B, C)`` of the cells that are not masked."""
     cells = layout.split(tokens)[1]
     if layout.mask is None:
         return cells.mean(1)
@@ -220,7 +210,7 @@ def mean_of_cells(tokens: Tensor, layout: Layout) -> Tensor:
     return cells.masked_fill(hidden, 0).sum(1) / layout.mask.sum(1, keepdim=True).clamp(min=1)
 
 
-# By the name of an out_type. Prefix tokens come first: the class token, the distillation token, registers.
+# By the name of an out_type. The order of prefix tokens: class token, distillation token, registers.
 OUTPUTS: dict[str, Output] = {
     'featmap': lambda tokens, layout: layout.to_maps(tokens).contiguous(),
     'featmap_and_prefix': lambda tokens, layout: (

@@ -29,18 +29,18 @@ class SwinTransformer(StagedTransformer):
     """Swin Transformer (ICCV 2021): stages of strides s = 4, 8, 16 and 32, with a map
     ``(B, C, ceil(H / s), ceil(W / s))`` each, which has a norm of its own.
 
-    Weights of the published code, of timm and of MMDetection or MMSegmentation load through ``mmlape.Pretrained`` with
-    ``source='swin'``. Options are those of :class:`~mmlape.backbones.StagedTransformer`, with
+    Weights of the published code, of timm and of MMDetection or MMSegmentation load by ``mmlape.Pretrained`` with
+    ``source='swin'``. Options are those of :class:`StagedTransformer`, with
 
     * ``arch``: ``'tiny'`` (default), ``'small'``, ``'base'``, ``'large'``, or a dict with ``embed_dims`` (channels of
-      the first stage; each next one has twice as many), ``depths``, ``num_heads``, ``mlp_ratio`` (4 if left out) and
-      ``window_size`` (7 if left out). Every other layer's windows are shifted by half a window.
-    * ``attention_position``: ``mmlape.RelativePositionBias`` of ``std=0.02`` by default, with a table for each layer;
-      False for none. ``dict(type='mmlape.RelativePositionBias', layer_norm=True)`` is LaPE's form, from zeros.
-    * ``position``: none by default. A table, ``dict(type='mmlape.LearnedPosition')``, belongs to the first stage, which
-      the tokens carry on; LaPE joins it in every stage, see ``mmlape.MergedPosition``.
-    * ``norm_cfg``: LayerNorm of eps 1e-5 by default. One ``mmlape.DTN`` goes, unless it says otherwise, into every
-      block, with pooling sizes 4, 2, 1 and 1 in the four stages (DTN, ICLR 2022, appendix A.1) and their heads.
+      the first stage; they double with each stage), ``depths``, ``num_heads``, ``mlp_ratio`` (4 if left out) and
+      ``window_size`` (7 if left out). Windows of every other layer are shifted by half a window.
+    * ``attention_position``: ``mmlape.RelativePositionBias`` of ``std=0.02`` by default, a table for each layer; False
+      for none. ``dict(type='mmlape.RelativePositionBias', layer_norm=True)`` is LaPE's form, from zeros.
+    * ``position``: none by default. A table, ``dict(type='mmlape.LearnedPosition')``, belongs to the first stage, whose
+      tokens carry it on; LaPE joins it in every stage, see ``mmlape.MergedPosition``.
+    * ``norm_cfg``: LayerNorm of eps 1e-5 by default. One ``mmlape.DTN`` goes into every block, by default with the
+      heads of the stage and pooling sizes 4, 2, 1 and 1 (DTN, ICLR 2022, appendix A.1).
     * ``out_indices``: (0, 1, 2, 3) by default. Vectors, for classifiers, need ``out_indices=3``, and have one norm.
     * ``num_heads``, ``in_channels``, ``window_size``, ``qkv_bias``, ``shift_alone``.
     """

@@ -32,26 +32,20 @@ T2T_ARCHS: dict[str, dict] = {
 class T2TViT(PlainTransformer):
     """Tokens-to-Token ViT (T2T-ViT, ICCV 2021): one stage of stride 16, counted by layers.
 
-    Parameter names in the state dict are the published ones; weights of the published code and of MMPretrain load
-    through ``mmlape.Pretrained`` with ``source='t2t'``. Options are those of
-    :class:`~mmlape.backbones.StagedTransformer`, with
+    Names in the state dict are the published ones; weights of the published code and of MMPretrain load by
+    ``mmlape.Pretrained`` with ``source='t2t'``. Options are those of :class:`StagedTransformer`, with
 
     * ``arch``: ``'t2t-vit-7'`` (default), ``-10``, ``-12``, ``-14``, ``-19``, ``-24`` with Performer layers between the
       splits of the stem, whose cost is linear in pixels; ``'t2t-vit-t-14'``, ``-19``, ``-24`` with plain transformer
       layers; or a dict with ``embed_dims``, ``depth``, ``num_heads``, ``mlp_ratio`` (3 if left out) and ``tokens``,
       the config of these layers (``mmlape.PerformerTokens`` if left out).
-    * ``stem``: ``mmlape.TokensToToken``.
-    * ``position``: fixed sinusoids along the sequence, the class token's is the first; on another grid than that of
-      ``img_size`` they are resized bicubically, as in MMPretrain and the published fine-tuning, so that a trained
-      network sees rows and columns where they were. ``dict(type='mmlape.SinusoidalPosition')`` counts on there.
-      ``prefix``: a class token by default.
-    * ``norm_cfg``: LayerNorm of eps 1e-5 by default, of all layers and the output. One ``mmlape.DTN`` goes, unless it
-      says otherwise, into all layers but the last two, which alone see the class token: so DTN (ICLR 2022, appendix
-      A.1) has it in ViT, and it does not say where else in T2T-ViT. The norms of the stem are LayerNorm.
-    * ``out_indices``: -1 by default, the last layer; ``final_norm``: True.
-    * ``in_channels``, ``token_dims`` (64), ``tokens``; ``with_cls_token``, ``with_dist_token``,
-      ``num_registers``, ``prefix_after``; ``window_size``, ``qkv_bias`` (False), ``layer_scale``, as in
-      :class:`VisionTransformer`.
+    * ``position``: fixed sinusoids along the sequence, the class token's first; resized bicubically to other grids than
+      that of ``img_size``, as in MMPretrain and the published fine-tuning. ``dict(type='mmlape.SinusoidalPosition')``
+      continues to count there instead. ``prefix``: a class token by default.
+    * ``norm_cfg``: LayerNorm of eps 1e-5 by default, of all layers and the output. One ``mmlape.DTN`` goes by default
+      into all layers but the last two, as in ViT (ICLR 2022, appendix A.1). The norms of the stem are LayerNorm.
+    * ``in_channels``, ``token_dims`` (64), ``tokens``; the others as in :class:`VisionTransformer`, but ``qkv_bias``
+      (False).
     """
 
     archs, default_arch = T2T_ARCHS, 't2t-vit-7'

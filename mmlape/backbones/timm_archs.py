@@ -1,4 +1,4 @@
-"""Architectures read off timm's Vision Transformers."""
+"""Read architectures from timm's Vision Transformers."""
 
 from __future__ import annotations
 
@@ -18,18 +18,11 @@ from mmlape.position.embeddings import RESIZES
 
 
 class PlainNaFlex:
-    """A ``NaFlexVit`` of timm with the attributes of its other Vision Transformers.
-
-    For images of one size both compute the same: patches are projected by a linear layer instead of a convolution, and
-    the position table is stored as a map.
-
-    Args:
-        model: timm's model.
+    """timm's ``NaFlexVit`` with the attributes of its other Vision Transformers; equal to them for images of one size.
 
     Attributes:
-        resize: How its position table is resized, by the names of :class:`~mmlape.position.LearnedPosition`, which may
-            not have it.
-        square: Whether that is the square of the longer side.
+        resize: How its position table is resized, in the names of :class:`~mmlape.position.LearnedPosition`.
+        square: Whether to the square of the longer side, which is then cropped.
         factorized: Whether position is a table of rows and one of columns.
     """
 
@@ -84,22 +77,14 @@ _ACTIVATIONS = {'GELUTanh': 'gelu_tanh', 'QuickGELU': 'quick_gelu', 'SiLU': 'sil
 
 
 class UnlikeOursError(ValueError):
-    """A timm model has something that our Vision Transformer has not; the text names it."""
-
-
-def has_timm_arch(name: str) -> bool:
-    """Whether timm has a model of this name, with or without a tag of its weights."""
-    return timm.is_model(name)
+    """A timm model has a part that our Vision Transformer lacks; the message names it."""
 
 
 def timm_arch(name: str) -> dict[str, Any]:
-    """The architecture of one of timm's plain Vision Transformers, an ``arch`` of ``mmlape.VisionTransformer``.
-
-    Args:
-        name: timm's name, e.g. ``'vit_small_patch16_dinov3.lvd1689m'``.
+    """The ``arch`` of a timm model, e.g. ``'vit_small_patch16_dinov3.lvd1689m'``, for ``mmlape.VisionTransformer``.
 
     Raises:
-        ValueError: If it is no plain Vision Transformer, or has what ours has not.
+        ValueError: If it is not a plain Vision Transformer, or has a part that ours lacks.
     """
     return copy.deepcopy(_by_name(name))
 
@@ -109,7 +94,7 @@ def _by_name(name: str) -> dict[str, Any]:
     try:
         with torch.device('meta'):
             model = timm.create_model(name, pretrained=False)
-    except RuntimeError as error:  # of a tag that there is not
+    except RuntimeError as error:  # the tag is unknown
         raise ValueError(f'arch={name!r}: timm {timm.__version__}: {error}') from error
     try:
         return describe(model)
@@ -118,10 +103,10 @@ def _by_name(name: str) -> dict[str, Any]:
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
-    """What a timm model is made of, as an ``arch`` of ``mmlape.VisionTransformer``.
+    """The ``arch`` of a timm model for ``mmlape.VisionTransformer``.
 
     Raises:
-        UnlikeOursError: If it has what ours has not.
+        UnlikeOursError: If it has a part that ours lacks.
     """
     if type(model).__name__ not in CLASSES:
         raise UnlikeOursError(
@@ -168,7 +153,7 @@ def describe(model: nn.Module) -> dict[str, Any]:
 
 
 def _pooling(model: Any, has_class_token: bool) -> str | dict[str, Any]:
-    """What a classifier sees, as an ``out_type``."""
+    """The pooling of its classifier, as an ``out_type``."""
     pool = getattr(model, 'attn_pool', None)
     if not isinstance(pool, AttentionPoolLatent):
         return 'cls_token' if has_class_token and model.global_pool == 'token' else 'avg'
@@ -185,7 +170,7 @@ def _pooling(model: Any, has_class_token: bool) -> str | dict[str, Any]:
 
 
 def _ratio(hidden: int, dims: int) -> float:
-    """What ``dims`` times this is at least ``hidden``, and below the next integer."""
+    """The ratio for which ``int(dims * ratio) == hidden``."""
     ratio = hidden / dims
     return ratio if int(dims * ratio) == hidden else math.nextafter(ratio, math.inf)
 
@@ -282,7 +267,7 @@ def _layer_scale(block: Any) -> float | bool:
 
 
 def _inside(model: Any, attn: Any) -> dict[str, Any] | None:
-    """What position does inside the attention."""
+    """Config of the position inside the attention, or None."""
     rope = getattr(model, 'rope', None)
     if rope is not None:
         kind = type(rope).__name__
@@ -331,12 +316,12 @@ def _centred(rope: Any) -> dict[str, Any]:
 
 
 def _random(rope: Any, kind: str) -> dict[str, dict[str, float]]:
-    """How coordinates are drawn in training."""
+    """Options of random coordinates in training."""
     found = {name: getattr(rope, f'{name}_coords', None) for name in ('shift', 'jitter', 'rescale')}
-    given = {name: value for name, value in found.items() if value is not None}
-    if given and kind == 'RotaryEmbeddingMixed':
-        raise UnlikeOursError(f'its learned turns have random coordinates, {given}')
-    return dict(random=given) if given else {}
+    used = {name: value for name, value in found.items() if value is not None}
+    if used and kind == 'RotaryEmbeddingMixed':
+        raise UnlikeOursError(f'its learned turns have random coordinates, {used}')
+    return dict(random=used) if used else {}
 
 
 def _pairs(rope: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import timm
 from typing_extensions import Unpack
 
 from mmlape.checks import check_number, check_positive_int
@@ -13,7 +14,7 @@ from mmlape.registry import MODELS
 
 from .network import NetworkOptions, StagedTransformer
 from .spec import UNSET, Parts
-from .timm_archs import has_timm_arch, timm_arch
+from .timm_archs import timm_arch
 
 _SIZES = dict(embed_dims=..., depth=..., num_heads=..., mlp_ratio=4)
 ARCHS = {
@@ -60,21 +61,21 @@ class VisionTransformer(PlainTransformer):
     """Vision Transformer (ICLR 2021) and DeiT (ICML 2021): one stage, counted by layers.
 
     Parameter names in the state dict are timm's, so timm and DeiT weights load as they are. Options are those of
-    :class:`~mmlape.backbones.StagedTransformer`, with
+    :class:`StagedTransformer`, with
 
     * ``arch``: ``'deit-tiny'`` (default), ``'deit-small'``, ``'deit-base'``, one of DTN's ``'vit-tiny-star'``,
       ``'vit-small-star'``, ``'vit-base-star'`` with 4, 9 and 16 heads (192, 432 and 768 channels); the name of one of
       timm's plain Vision Transformers (AugReg, CLIP, SigLIP, DINOv2, DINOv3, EVA-02, BEiT, ...), e.g.
-      ``'vit_small_patch16_dinov3.lvd1689m'``, of which all parts are then as timm's; or a dict with ``embed_dims``,
-      ``depth``, ``num_heads`` and ``mlp_ratio`` (4 if left out).
+      ``'vit_small_patch16_dinov3.lvd1689m'``, with all parts as timm's; or a dict with ``embed_dims``, ``depth``,
+      ``num_heads`` and ``mlp_ratio`` (4 if left out).
     * ``position``: a learned table by default. ``prefix``: a class token by default.
-    * ``norm_cfg``: of all layers and the output. One ``mmlape.DTN`` goes, unless it says otherwise, into all layers
-      but the last two (``layers=-2``), as published for ViT (ICLR 2022, appendix A.1), with the heads of the attention.
+    * ``norm_cfg``: of all layers and the output. One ``mmlape.DTN`` goes by default into all layers but the last two
+      (``layers=-2``), as published for ViT (ICLR 2022, appendix A.1), with the heads of the attention.
     * ``out_indices``: -1 by default, the last layer; ``final_norm``: True.
     * ``patch_size`` (16), ``in_channels`` (3); ``with_cls_token``, ``with_dist_token``, ``num_registers``,
       ``prefix_after``; ``window_size`` (attention windows in tokens: None for global attention, one value, or a list
       with one per layer), ``qkv_bias``; ``layer_scale`` (True for a learned scale per channel on both branches of
-      each block, initially 1; a number for another initial value). What is left out is the architecture's.
+      each block, initially 1; a number for another initial value). Defaults are the architecture's.
     """
 
     archs, default_arch = ARCHS, 'deit-tiny'
@@ -119,12 +120,12 @@ class VisionTransformer(PlainTransformer):
 
     @classmethod
     def resolve_arch(
-        cls, arch: str | dict | None, override: Mapping[str, Any] | None = None
+        cls, arch: str | dict | None, sizes: Mapping[str, Any] | None = None
     ) -> tuple[dict, dict]:
-        """As of all networks; names may be timm's too."""
-        if isinstance(arch, str) and arch not in cls.archs and has_timm_arch(arch):
+        """As of all networks; a name may be one of timm's."""
+        if isinstance(arch, str) and arch not in cls.archs and timm.is_model(arch):
             arch = timm_arch(arch)
-        return super().resolve_arch(arch, override)
+        return super().resolve_arch(arch, sizes)
 
     @property
     def patch_size(self) -> tuple[int, int]:

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import timm
 from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from torch import nn
 
 from mmlape.backbones.base import Backbone
-from mmlape.backbones.timm_archs import has_timm_arch
 from mmlape.checks import check_grid, check_option, check_rate, check_type
 from mmlape.registry import WEIGHT_INITIALIZERS
 
@@ -121,7 +121,7 @@ def _timm_arch(module: nn.Module | None) -> str:
         ValueError: If it has another.
     """
     name = getattr(getattr(module, 'vit', module), 'arch_name', None)
-    if name is None or not has_timm_arch(name):
+    if name is None or not timm.is_model(name):
         raise ValueError(
             "source='timm' without model or checkpoint takes the weights of the model that the backbone has as arch, "
             f'which is no name of timm: {name!r}'

@@ -1,4 +1,4 @@
-"""Norms of maps ``(B, C, H, W)`` that MMCV has not, and a neck of nothing but norms."""
+"""Norms of maps ``(B, C, H, W)`` that MMCV lacks, and a neck of norms."""
 
 from __future__ import annotations
 
@@ -15,33 +15,23 @@ from mmlape.registry import MODELS
 
 @MODELS.register_module()
 class LN2d(LayerNorm2d):
-    """LayerNorm over the channels of each cell of a map, for the ``norm_cfg`` of MMCV's convolutions (timm's layer).
+    """LayerNorm over the channels of each cell of maps ``(B, num_channels, H, W)`` (timm's layer), for a ``norm_cfg``.
 
-    There write ``eps`` too: MMCV's default is 1e-5.
-
-    Args:
-        num_channels: Channels C of maps ``(B, C, H, W)``.
-        eps: Added to the variance. Default 1e-6.
-
-    Raises:
-        ValueError: If an option is out of range.
-        TypeError: If it has the wrong type.
+    In MMCV's convolutions give ``eps`` too: their default is 1e-5 instead of 1e-6.
     """
 
     def __init__(self, num_channels: int, eps: float = 1e-6) -> None:
         super().__init__(check_positive_int('num_channels', num_channels), eps=check_eps(eps))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps of the same shape, contiguous: MMCV's RoIAlign reads memory as if all were."""
+        """Contiguous maps of the same shape, which MMCV's RoIAlign takes for granted."""
         return super().forward(x).contiguous()
 
 
 @MODELS.register_module()
 class MapNorms(BaseModule):
-    """Each map through a norm of its own, and nothing else: what stands before a linear head on a frozen backbone.
-
-    DINOv2 and DINOv3 are evaluated so: batch norm, then one 1 x 1 convolution (MMSegmentation's ``FCNHead`` without
-    convolutions of its own).
+    """A norm for each map: the neck of DINOv2's and DINOv3's linear probes (batch norm, then a 1 x 1 convolution,
+    MMSegmentation's ``FCNHead`` without convolutions of its own).
 
     Args:
         in_channels: Channels of each map; one number for a single map.
@@ -52,8 +42,7 @@ class MapNorms(BaseModule):
         A tuple of maps of the same shapes.
 
     Raises:
-        ValueError: If an option is out of range, or (``forward``) there is another number of maps.
-        TypeError: If an option has the wrong type.
+        ValueError: If an option is out of range, or (``forward``) the number of maps another one.
     """
 
     def __init__(
@@ -75,6 +64,4 @@ class MapNorms(BaseModule):
 
     def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Maps ``(B, C, H, W)``, one for each entry of ``in_channels``."""
-        if len(maps) != len(self.norms):
-            raise ValueError(f'mmlape.MapNorms has {len(self.norms)} norms, got {len(maps)} maps')
-        return tuple(norm(each) for norm, each in zip(self.norms, maps))
+        return tuple(norm(each) for norm, each in zip(self.norms, maps, strict=True))

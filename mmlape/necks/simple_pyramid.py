@@ -20,16 +20,15 @@ SCALES = (4, 2, 1, 0.5)
 class SimpleFeaturePyramid(BaseModule):
     """Simple feature pyramid (ViTDet, ECCV 2022, section 3): no lateral and no top-down connections.
 
-    Of a map with patches of 16 pixels, the scales 4, 2, 1 and 0.5 are strides 4, 8, 16 and 32. Finer maps are made by
-    transposed convolutions, coarser ones by max pooling; then each has a 1 x 1 and a 3 x 3 convolution, with a norm
-    after both. Any size: coarser maps are rounded up.
+    Scales 4, 2, 1 and 0.5 of a map of stride 16 have strides 4, 8, 16 and 32. Transposed convolutions make finer maps,
+    max pooling coarser ones (sizes are rounded up); then each has a 1 x 1 and a 3 x 3 convolution, each with a norm.
 
     Args:
-        in_channels: Channels of the backbone's maps. The last map alone is read.
+        in_channels: Channels of the backbone's last map, the only one that is read.
         out_channels: Channels of the outputs. Default 256.
         scales: Cells of each output per cell of the backbone's map, along a side; of 4, 2, 1 and 0.5. Default all.
-        num_outs: Number of outputs, at least that of scales; each further one has every second cell of the one before.
-            Default None: one for each scale.
+        num_outs: Number of outputs; each beyond those of ``scales`` has every second cell of the one before. Default
+            None: one for each scale.
         norm_cfg: Norms of maps. Default ``dict(type='mmlape.LN2d', eps=1e-6)``, as published.
         init_cfg: Of MMEngine. Default None: PyTorch's initial values, as published.
 
@@ -38,7 +37,6 @@ class SimpleFeaturePyramid(BaseModule):
 
     Raises:
         ValueError: If an option is out of range.
-        TypeError: If it has the wrong type.
     """
 
     def __init__(
@@ -78,11 +76,11 @@ class SimpleFeaturePyramid(BaseModule):
         self.num_further = check_positive_int('num_outs', outs, minimum=count) - count
 
     def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The backbone's maps, of which the last is ``(B, in_channels, H, W)``."""
+        """Outputs for the backbone's maps, of which the last is ``(B, in_channels, H, W)``."""
         outputs = [level(maps[-1]) for level in self.levels]
         for _ in range(self.num_further):
             outputs.append(F.max_pool2d(outputs[-1], 1, stride=2))
-        # MMCV's RoIAlign reads memory as if all maps were contiguous; a ViT's are views of its tokens.
+        # MMCV's RoIAlign takes contiguous maps for granted; a ViT's are views of its tokens.
         return tuple(output.contiguous() for output in outputs)
 
 

@@ -8,7 +8,7 @@ import torch
 from docs_pages import REPO
 
 from mmlape.backbones import timm_archs
-from mmlape.backbones.spec import given_over
+from mmlape.backbones.spec import override
 from mmlape.checkpoints import Pretrained, convert
 from mmlape.registry import MODELS
 
@@ -121,12 +121,12 @@ def test_what_a_user_gives_stays_beside_what_the_name_says(published):
     assert vit(arch=name, final_norm=False, num_registers=0).norm is None
 
 
-def test_given_over():
+def test_override():
     mine, theirs = dict(type='A', a=1, b=2), dict(type='B', c=3)
-    assert given_over(mine, None) is mine and given_over(None, theirs) is theirs
-    assert given_over(mine, dict(b=3)) == dict(type='A', a=1, b=3)
-    assert given_over(mine, theirs) == theirs and given_over(mine, False) is False
-    assert given_over(mine, [None, theirs, dict(a=0)]) == [mine, theirs, dict(type='A', a=0, b=2)]
+    assert override(mine, None) is mine and override(None, theirs) is theirs
+    assert override(mine, dict(b=3)) == dict(type='A', a=1, b=3)
+    assert override(mine, theirs) == theirs and override(mine, False) is False
+    assert override(mine, [None, theirs, dict(a=0)]) == [mine, theirs, dict(type='A', a=0, b=2)]
 
 
 @pytest.mark.parametrize(
