@@ -1,4 +1,4 @@
-"""DTN in the plain ViT, and prefix tokens that join after the first layers."""
+"""Where DTN goes in every network, and prefix tokens that enter after the first layers."""
 
 import re
 from functools import partial
@@ -10,26 +10,16 @@ from backbone_variants import (
     DTN,
     JOININGS,
     build_compact,
+    build_levit,
+    build_pvt,
     build_vit,
-    count_parameters,
     randomise,
 )
 from config_utils import REPO
-from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from mmlape import norm as norms
 from mmlape.registry import MODELS
 
-# DTN, ICLR 2022, Table 1: GFLOPs with LayerNorm and with DTN, parameters in millions
-TABLE = {
-    'vit-tiny-star': (1.26, 1.40, 5.7),
-    'deit-small': (4.60, 4.88, 22.1),
-    'vit-small-star': (5.77, 6.08, 27.8),
-    'deit-base': (17.58, 18.13, 86.5),
-    'vit-base-star': (17.58, 18.13, 86.5),
-}
 POSITIONS = {
     'learned': dict(type='mmlape.LearnedPosition'),
     'sinusoids': dict(type='mmlape.SinusoidalPosition', axes=1),
@@ -37,29 +27,61 @@ POSITIONS = {
 }
 
 
-def build_on_meta(**options):
+def norms_of(model):
+    """Of every layer, stage by stage: the kind of both norms, and the heads and the pooling of DTN."""
+    found = []
+    for stage in model.stages():
+        rows = []
+        for block in stage.blocks:
+            kinds = {type(norm).__name__ for norm in (block.norm1, block.norm2)}
+            norm = block.norm1
+            rows.append((*kinds, getattr(norm, 'num_heads', None), getattr(norm, 'pool', None)))
+        found.append(rows)
+    return found
+
+
+LN = ('LN', None, None)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'arch', 'expected', 'prefix_after', 'output'),
+    [
+        # DTN (ICLR 2022), appendices A.1 and B: the class token sees two layers with LayerNorm
+        ('VisionTransformer', 'vit-tiny-star', [[('DTN', 4, 1)] * 10 + [LN] * 2], 10, 'LN'),
+        ('T2TViT', 't2t-vit-t-14', [[('DTN', 6, 1)] * 12 + [LN] * 2], 12, 'LN'),
+        ('CompactTransformer', 'vit-lite-7-4', [[('DTN', 4, 1)] * 5 + [LN] * 2], 5, 'LN'),
+        ('CompactTransformer', 'cvt-7-4', [[('DTN', 4, 1)] * 7], 0, 'LN'),
+        (
+            'PyramidVisionTransformer', 'tiny',
+            [[('DTN', 4, 4)] * 2, [('DTN', 4, 2)] * 2, [('DTN', 5, 1)] * 2, [LN] * 2], 0, None,
+        ),
+        (
+            'PyramidVisionTransformerV2', 'b0',
+            [[('DTN', 4, 4)] * 2, [('DTN', 4, 2)] * 2, [('DTN', 5, 1)] * 2, [LN] * 2], 0, None,
+        ),
+        (
+            'SwinTransformer', 'tiny',
+            [[('DTN', 3, 4)] * 2, [('DTN', 6, 2)] * 2, [('DTN', 12, 1)] * 6, [('DTN', 24, 1)] * 2], 0, None,
+        ),
+        ('LeViT', 'levit-128s', [[('DTN', 4, 1)] * 2, [('DTN', 8, 1)] * 3, [('DTN', 12, 1)] * 4], 0, None),
+    ],
+)  # fmt: skip
+def test_one_dtn_goes_where_it_is_published(kind, arch, expected, prefix_after, output):
     with torch.device('meta'):
-        return MODELS.build(dict(type='mmlape.VisionTransformer', **options))
+        model = MODELS.build(dict(type=f'mmlape.{kind}', arch=arch, norm_cfg=DTN))
+    assert norms_of(model) == expected and model.prefix_after == prefix_after
+    assert output == (model.norm and type(model.norm).__name__)
 
 
-def gigaflops(model):
-    """Multiply-adds of one image of 224 x 224; attention in its written-out form is counted too."""
-    counter = FlopCounterMode(display=False)
-    with counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
-        model.eval()(torch.empty(1, 3, 224, 224, device='meta'))
-    return counter.get_total_flops() / 2e9
-
-
-@pytest.mark.parametrize('arch', TABLE)
-def test_parameters_of_table_1(arch):
-    """With a linear head of 1000 classes; DTN adds five values per head and norm."""
-    ln, dtn = (build_on_meta(arch=arch, norm_cfg=norm) for norm in (None, DTN))
-    head = nn.Linear(dtn.embed_dims, 1000, device='meta')
-    added = count_parameters(dtn) - count_parameters(ln)
-    assert added == 2 * 10 * 5 * dtn.arch['num_heads']
-    # ViT-B has 86.57 M; the table cuts where others round
-    assert count_parameters(dtn, head) / 1e6 == pytest.approx(TABLE[arch][2], abs=0.1)
-    assert count_parameters(ln, head) / 1e6 == pytest.approx(TABLE[arch][2], abs=0.1)
+def test_dtn_options_win_over_the_published_ones():
+    model = build_pvt(norm_cfg=dict(DTN, num_heads=2, pool=1, eps=1e-6))
+    assert norms_of(model)[0] == [('DTN', 2, 1)] and model.block1[0].norm1.eps == 1e-6
+    everywhere = build_pvt(norm_cfg=[dict(type=norms.DTN)] * 4, num_heads=[4, 4, 5, 8])
+    assert [rows[0] for rows in norms_of(everywhere)] == [('DTN', n, 1) for n in (4, 4, 5, 8)]
+    some = build_levit(norm_cfg=dict(DTN, num_heads=4, layers=1))
+    assert [[row[0] for row in rows] for rows in norms_of(some)] == [
+        ['DTN'], ['DTN', 'TokenBN'], ['DTN']
+    ]  # fmt: skip
 
 
 def test_the_released_network():
@@ -90,24 +112,6 @@ def test_the_norm_of_the_output_in_a_list():
         assert isinstance(model.blocks[-1].norm1, norms.LN)
         with pytest.raises(ValueError, match='norm_cfg must have one entry for each of 4 layers'):
             build(norm_cfg=[None] * (depth + 2))
-
-
-@pytest.mark.parametrize('arch', TABLE)
-def test_flops_of_table_1(arch):
-    """LayerNorm within 2 %, DTN no more than published."""
-    plain, ours = (gigaflops(build_on_meta(arch=arch, norm_cfg=norm)) for norm in (None, DTN))
-    published_plain, published, _ = TABLE[arch]
-    assert plain == pytest.approx(published_plain, rel=0.02)
-    assert plain < ours <= published
-
-
-def test_as_published_by_default():
-    """Appendix A.1: the first 10 of 12 layers have DTN, the class token joins after them."""
-    model = build_on_meta(arch='vit-tiny-star', norm_cfg=DTN)
-    kinds = [(type(block.norm1), type(block.norm2)) for block in model.blocks]
-    assert kinds == [(norms.DTN,) * 2] * 10 + [(norms.LN,) * 2] * 2
-    assert model.blocks[0].norm1.num_heads == 4 and model.blocks[0].norm1.pool == 1
-    assert model.prefix_after == 10 and type(model.norm) is norms.LN
 
 
 @pytest.mark.parametrize(
