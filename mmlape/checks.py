@@ -45,7 +45,7 @@ def check_positive_int(
     name: str, value: Any, *, minimum: int = 1, maximum: int | None = None
 ) -> int:
     """Return ``value`` if it is an integer in ``minimum..maximum``, else raise TypeError or ValueError."""
-    if not _is_number(value, Integral):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f'{name} must be an integer, got {value!r} ({type(value).__name__})')
     number = int(value)
     if number < minimum or (maximum is not None and number > maximum):
@@ -77,7 +77,9 @@ def check_eps(value: Any) -> float:
 
 def check_rate(name: str, value: Any, *, with_one: bool = False) -> float:
     """Return ``value`` if it is a number in [0, 1), or [0, 1] ``with_one``, else raise."""
-    number = _as_float(name, value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f'{name} must be a number, got {value!r} ({type(value).__name__})')
+    number = float(value)
     if not (0 <= number < 1 or (with_one and number == 1)):
         raise ValueError(f'{name} must be in [0, 1{"]" if with_one else ")"}, got {value}')
     return number
@@ -87,7 +89,9 @@ def check_number(
     name: str, value: Any, *, above: float | None = None, minimum: float | None = None
 ) -> float:
     """Return ``value`` if it is a finite number, greater than ``above`` or at least ``minimum``, else raise."""
-    number, accepted, inside = _as_float(name, value), 'finite', True
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f'{name} must be a number, got {value!r} ({type(value).__name__})')
+    number, accepted, inside = float(value), 'finite', True
     if above is not None:
         accepted, inside = f'finite and greater than {above:g}', number > above
     if minimum is not None:
@@ -95,12 +99,6 @@ def check_number(
     if not (math.isfinite(number) and inside):
         raise ValueError(f'{name} must be {accepted}, got {value}')
     return number
-
-
-def _as_float(name: str, value: Any) -> float:
-    if not _is_number(value):
-        raise TypeError(f'{name} must be a number, got {value!r} ({type(value).__name__})')
-    return float(value)
 
 
 def check_option(name: str, value: Any, accepted: Collection[Option]) -> Option:

@@ -344,7 +344,8 @@ class StagedTransformer(Backbone):
         parts: list = [part for stage in self.stages() for part in (stage.embed, stage.blocks)]
         for part in parts if self.across_layers is None else [*parts, self.across_layers]:
             for module in part.modules():
-                init_linear(module)
+                if isinstance(module, nn.Linear):
+                    init_linear(module)
 
     def frozen_modules(self) -> list[nn.Module]:
         """The first ``frozen_stages`` layers or stages with all modules that serve them, and the stem."""
@@ -370,7 +371,7 @@ class StagedTransformer(Backbone):
     def freeze(self) -> None:
         """Switch gradients off up to ``frozen_stages``, also of prefix tokens that enter before the next layer."""
         super().freeze()
-        count = self._frozen_layers()[-1]
+        count = self._frozen_layers()[-1] if self.frozen_stages >= 0 else 0
         stem = self.frozen_stages == 0 and self.num_stages == 1
         if (count or stem) and count >= self.prefix_after:
             for name in self.prefix_names:

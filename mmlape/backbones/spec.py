@@ -345,5 +345,5 @@ def plan_prefix(
         raise ValueError(
             f'across_layers={across} needs a class token (with_cls_token), and there is none'
         )
-    joined = sizes if after < built else {}
-    return PrefixSpec(joined, after, across if 'cls_token' in joined else None)
+    present = sizes if after < built else {}
+    return PrefixSpec(present, after, across if 'cls_token' in present else None)

@@ -148,8 +148,9 @@ class Stage:
 
     def serving(self, layer: int) -> list[nn.Module]:
         """A block, and the modules that serve only it."""
-        joined = [] if self.position is None else self.position.joining.layer_modules(layer)
-        return [self.blocks[layer], *joined]
+        position = self.position
+        joining = [] if position is None else position.joining.layer_modules(layer)
+        return [self.blocks[layer], *joining]
 
     def positions(self) -> list[nn.Module]:
         """The embedding with its joining, and positions inside the attention."""
