@@ -28,7 +28,6 @@ from mmlape.checks import (
     described,
     options_of,
 )
-from mmlape.layout import Layout
 from mmlape.pretraining.classifier import PyramidClassifier, ViTClassifier
 from mmlape.registry import MODELS
 
@@ -234,10 +233,6 @@ def test_ranges_are_lists():
     for text in ('01', b'01'):
         with pytest.raises(TypeError, match='must be a list of integers, got'):
             check_type('layers', text, Sequence[int])
-
-
-def test_grids_are_tuples():
-    assert hash(Layout([4, 4]).grid) == hash((4, 4)) and Layout([4, 4]).grid == (4, 4)
 
 
 @pytest.mark.parametrize('value', [0, 'raw', True, None])

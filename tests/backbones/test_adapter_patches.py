@@ -9,8 +9,8 @@ from torch._subclasses import FakeTensorMode
 STRIDES = (4, 8, 16, 32)
 
 
-@pytest.mark.parametrize('size', [(800, 1216), (799, 1333), (449, 70), (1, 1)])
-@pytest.mark.parametrize('patch', [8, 14, 16])
+@pytest.mark.parametrize('size', [(800, 1216), (449, 70), (1, 1)])
+@pytest.mark.parametrize('patch', [14, 16])
 def test_pads_by_less_than_a_patch_and_a_coarsest_cell(size, patch):
     """Neither the pyramid nor the ViT sees more than that; without values, since sizes are all that counts."""
     model = build_adapter(dict(patch_size=patch), interaction_indexes=[[0, 3]]).eval()
@@ -37,7 +37,7 @@ def coordinates(height, width, cell_height, cell_width):
 
 
 def adapter_that_adds_coordinates(patch, **options):
-    """All that stands beside the ViT is zero, and the ViT's last layer gives the pixel that each token stands for."""
+    """All parameters but the ViT's are zero, and each of its layers returns the pixel coordinates of every token."""
     model = build_adapter(dict(patch_size=patch), **options).eval()
     norms = [getattr(model, f'norm{number}') for number in (1, 2, 3, 4)]
     for part in (model.spm, model.interactions, model.up):
@@ -60,7 +60,7 @@ def adapter_that_adds_coordinates(patch, **options):
 
 @pytest.mark.parametrize('feature', ['last', 'per_stage'])
 @pytest.mark.parametrize('patch', [8, 12, 14, 16, 20, (14, 10)], ids=str)
-@pytest.mark.parametrize('size', [(96, 160), (84, 140), (100, 61), (131, 97)], ids=str)
+@pytest.mark.parametrize('size', [(84, 140), (100, 61), (131, 97)], ids=str)
 def test_what_a_vit_adds_lies_where_it_was_in_the_image(patch, size, feature):
     model = adapter_that_adds_coordinates(patch, vit_feature=feature)
     sides = (patch, patch) if isinstance(patch, int) else patch

@@ -1,9 +1,9 @@
-"""Networks of one stage against their published code: the same weights, tokens, scores and gradients."""
+"""Networks against their published code: the same weights, tokens, scores and gradients."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from backbone_variants import ARCH, build_ceit
+from backbone_variants import ARCH, DTN, PYRAMID_ARCH, build_ceit, build_pvt
 
 from mmlape.checkpoints import convert, convert_with_report
 from mmlape.registry import MODELS
@@ -109,6 +109,35 @@ def test_parity_with_the_published_code(golden, name):
         )
         part = model.position.joining.norms[int(key.split('.')[1])].weight if part is None else part
         assert (part.grad - array).norm() < 1e-3 * array.norm(), key
+
+
+@pytest.mark.parametrize('name', ['pvt_ln', 'pvt_dtn'])
+def test_parity_of_pvt(golden, name):
+    """All tokens of all stages; one norm_cfg puts DTN into stages 1 to 3, pooled by 4 and 2."""
+    meta, state, arrays = golden(name)
+    options = dict(arch={key: meta[key] for key in PYRAMID_ARCH}, img_size=meta['img_size'])
+    if name == 'pvt_dtn':
+        options.update(norm_cfg=DTN)
+    model = build_pvt(with_cls_token=True, **options).eval()
+    converted, report = convert_with_report(state, 'pvt', model)
+    assert report.matched_fraction == 1
+    unused = {name for name in report.unused if not name.endswith('pos_proj.bias')}
+    assert unused == {'norm.bias', 'norm.weight'}
+    model.load_state_dict(converted, strict=True)
+    stages = list(model.walk(arrays['input']))
+    assert [layout.grid for _, layout in stages] == [(56, 56), (28, 28), (14, 14), (7, 7)]
+    for index, (tokens, _) in enumerate(stages, start=1):
+        torch.testing.assert_close(tokens, arrays[f'stage{index}'], atol=1e-4, rtol=0)
+    maps = model(arrays['input'])
+    assert torch.equal(maps[-1].flatten(2).transpose(1, 2), stages[-1][0][:, 1:])
+    # Without the class token stages 1 to 3 are the same, and its row of the last table is left out.
+    without = build_pvt(**options).eval()
+    converted, report = convert_with_report(state, 'pvt', without)
+    without.load_state_dict(converted, strict=True)
+    assert 'cls_token' in report.unused
+    assert report.resized == {'pos_embed4': '1 + 7 x 7 rows to 0 + 7 x 7'}
+    for mine, expected in zip(without(arrays['input'])[:3], maps[:3], strict=True):
+        torch.testing.assert_close(mine, expected)
 
 
 def test_averaged_weights_and_other_tokens(golden):

@@ -1,8 +1,11 @@
 """ViT-Adapter: parity, sizes, flavours, initial values, errors."""
 
+import math
+
 import pytest
 import torch
 from backbone_variants import build_adapter
+from foundation_kinds import KINDS, load, patch_of, source
 from torch import nn
 
 from mmlape.backbones import StagedTransformer, VisionTransformer, ViTAdapter
@@ -14,34 +17,23 @@ FLAVOURS = {'det': ('last', 1610), 'seg': ('per_stage', 1620)}
 
 
 def build_golden(meta, **options):
-    return MODELS.build(
-        dict(
-            type='mmlape.ViTAdapter',
-            vit=dict(
-                type='mmlape.VisionTransformer',
-                arch=dict(
-                    embed_dims=meta['embed_dim'],
-                    depth=meta['depth'],
-                    num_heads=meta['num_heads'],
-                    mlp_ratio=meta['mlp_ratio'],
-                ),
-                img_size=meta['pretrain_size'],
-                patch_size=meta['patch_size'],
-                window_size=meta['window_size'],
-                layer_scale=meta['layer_scale'],
-                with_cls_token=False,
-                final_norm=False,
-            ),
-            conv_inplanes=meta['conv_inplane'],
-            num_points=meta['n_points'],
-            deform_num_heads=meta['deform_num_heads'],
-            cffn_ratio=meta['cffn_ratio'],
-            deform_ratio=meta['deform_ratio'],
-            interaction_indexes=meta['interaction_indexes'],
-            vit_feature=FLAVOURS[meta['flavour']][0],
-            **options,
-        )
-    ).eval()
+    arch = dict(embed_dims='embed_dim', depth='depth', num_heads='num_heads', mlp_ratio='mlp_ratio')
+    same = ('deform_num_heads', 'cffn_ratio', 'deform_ratio', 'interaction_indexes')
+    vit = dict(
+        arch={ours: meta[theirs] for ours, theirs in arch.items()},
+        img_size=meta['pretrain_size'],
+        with_cls_token=False,
+        final_norm=False,
+        **{name: meta[name] for name in ('patch_size', 'window_size', 'layer_scale')},
+    )
+    config = dict(
+        vit=vit,
+        conv_inplanes=meta['conv_inplane'],
+        num_points=meta['n_points'],
+        vit_feature=FLAVOURS[meta['flavour']][0],
+        **{name: meta[name] for name in same},
+    )
+    return MODELS.build(dict(config, type='mmlape.ViTAdapter', **options)).eval()
 
 
 @pytest.mark.parametrize('flavour', FLAVOURS)
@@ -95,9 +87,11 @@ def test_published_weights_of_maps_left_out(golden):
 
 
 def test_no_shape_travels_as_a_tensor(monkeypatch):
-    """On a GPU, reading one would wait for the device. The sampling plan is made once per grid, then none is."""
+    """On a GPU, reading one would wait for the device. The first pass caches the two sampling plans of a grid."""
     model, image = build_adapter(), torch.randn(1, 3, 64, 64)
+    deformable.sampling_plan.cache.clear()
     model(image)
+    assert len(deformable.sampling_plan.cache) == 2
 
     def refuse(*args, **kwargs):
         raise AssertionError('a tensor was read back')
@@ -109,14 +103,6 @@ def test_no_shape_travels_as_a_tensor(monkeypatch):
     loss.backward()
 
 
-def test_sampling_plans_are_made_once_per_grid():
-    model, image = build_adapter(), torch.randn(1, 3, 64, 96)
-    deformable.sampling_plan.cache.clear()
-    for _ in range(3):
-        model(image)
-    assert len(deformable.sampling_plan.cache) == 2
-
-
 @pytest.mark.parametrize('norm', ['BN', 'SyncBN', 'GN'])
 def test_norm_cfg(norm):
     extra = dict(num_groups=4) if norm == 'GN' else {}
@@ -125,16 +111,51 @@ def test_norm_cfg(norm):
     assert sum(isinstance(m, cls) for m in model.modules()) == 10
 
 
-def test_with_cp_reaches_the_vit():
-    model = build_adapter(with_cp=True)
-    assert model.with_cp and model.vit.with_cp
-
-
 def test_frozen_vit():
     model = build_adapter(dict(frozen_stages=4))
     sum(output.mean() for output in model(torch.randn(2, 3, 64, 64))).backward()
     assert all(p.grad is None for p in model.vit.parameters())
     assert model.spm.stem[0].weight.grad is not None
+
+
+@pytest.mark.filterwarnings('ignore::UserWarning')
+@pytest.mark.parametrize('flavour', ['last', 'per_stage'])
+@pytest.mark.parametrize(
+    'kind',
+    [
+        pytest.param(kind, marks=() if kind in ('registers', 'no-prefix') else pytest.mark.slow)
+        for kind in KINDS
+    ],
+)
+def test_around_timms_vits(kind, flavour):
+    """Blocks see prefix tokens, injectors the cells of the padded image; both learn."""
+    model = MODELS.build(
+        dict(
+            type='mmlape.ViTAdapter',
+            vit=dict(arch=source(kind)[1]),
+            conv_inplanes=4,
+            deform_num_heads=2,
+            interaction_indexes=[[layer, layer] for layer in range(4)],
+            vit_feature=flavour,
+            with_cp=flavour == 'last',
+        )
+    )
+    assert model.vit.with_cp == model.with_cp
+    assert all(not name.startswith('vit.') for name in load(kind, model).fresh)
+    seen = {}
+    for name, part in (('block', model.vit.blocks[1]), ('cells', model.interactions[1].injector)):
+        part.register_forward_pre_hook(
+            lambda _, inputs, name=name: seen.update({name: inputs[0].shape[1]})
+        )
+    maps = model(torch.randn(1, 3, 50, 90))
+    cells = [-(-padded // patch_of(kind)) for padded in (64, 96)]
+    assert seen == dict(
+        cells=math.prod(cells), block=math.prod(cells) + model.vit.num_prefix_tokens
+    )
+    sum(each.square().mean() for each in maps).backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+    for name in model.vit.prefix_names:  # they are read by the cells
+        assert getattr(model.vit, name).grad.abs().max() > 0
 
 
 def test_a_network_of_two_stages_is_refused():

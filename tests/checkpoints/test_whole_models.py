@@ -134,7 +134,7 @@ def test_retinanet():
 
 def test_published_pvt_detector():
     """PVT's own detection checkpoints: MMDetection 2's RetinaNet around PVT-Tiny, whose names are ours (those and the
-    outputs are compared in ``backbones/test_pvt_parity.py``)."""
+    outputs are compared in ``backbones/test_library_parity.py``)."""
     model = build(Config.fromfile(CONFIGS / '_base_/models/retinanet_pvt-t_fpn.py').model)
     backbone = {
         name.removeprefix('backbone.'): tuple(value.shape)

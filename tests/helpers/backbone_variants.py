@@ -1,4 +1,4 @@
-"""Small backbones of every kind, shared by the tests of this room."""
+"""Small backbones of every kind."""
 
 from torch import nn
 

@@ -17,7 +17,7 @@ from backbone_variants import (
 from mmlape.registry import MODELS
 
 # What networks are made of. Models around them (mmlape.pretraining) are elsewhere.
-ROOMS = ('mmlape.position', 'mmlape.norm', 'mmlape.layers', 'mmlape.backbones')
+PACKAGES = ('mmlape.position', 'mmlape.norm', 'mmlape.layers', 'mmlape.backbones')
 _DROP = dict(drop_rate=0.1, drop_path_rate=0.2)
 _VIT = dict(
     _DROP,
@@ -195,10 +195,10 @@ BACKBONES = {
 
 
 def registered():
-    """Components of these rooms by name."""
+    """Components of these packages by name."""
     MODELS.import_from_location()
     return {
         name: made
         for name, made in MODELS.module_dict.items()
-        if f'{made.__module__}.'.startswith(tuple(f'{room}.' for room in ROOMS))
+        if f'{made.__module__}.'.startswith(tuple(f'{package}.' for package in PACKAGES))
     }

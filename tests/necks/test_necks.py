@@ -1,4 +1,4 @@
-"""Necks and norms of maps: shapes at any size, known values, gradients, the errors they raise."""
+"""Necks and norms of maps: shapes at any size, known values, gradients."""
 
 import pytest
 import torch
@@ -107,19 +107,5 @@ def test_each_map_has_a_norm_of_its_own():
     assert all(norm.num_batches_tracked == 1 for norm in neck.norms)
     assert next(iter(MapNorms(in_channels=4).state_dict())) == 'norms.0.weight'
     assert isinstance(MapNorms(in_channels=4).norms[0], nn.SyncBatchNorm)
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (dict(in_channels=2), 'in_channels must be at least 4, got 2'),
-        (dict(out_channels=0), 'out_channels must be at least 1, got 0'),
-        (dict(scales=[4, 3]), r'scales must be of \(4, 2, 1, 0.5\), got 3'),
-        (dict(scales=[]), 'scales must have at least one entry'),
-        (dict(num_outs=3), 'num_outs must be at least 4, got 3'),
-        (dict(norm_cfg=dict(type='LN')), 'norm_cfg must be a norm of maps'),
-    ],
-)
-def test_wrong_options_of_the_pyramid(options, message):
-    with pytest.raises(ValueError, match=message):
-        pyramid(**options)
+    with pytest.raises(ValueError, match='shorter'):
+        neck(inputs[:1])

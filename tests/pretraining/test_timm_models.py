@@ -29,7 +29,7 @@ SMALL = [
 BY_SIZE = [n if n in SMALL[::3] else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
 IMAGES = torch.linspace(-2, 2, 2 * 3 * 64 * 80).view(2, 3, 64, 80)
 
-# Others: tests/backbones/test_vit_dtn.py, test_pvt_parity.py and test_levit.py.
+# Others: tests/backbones/test_published_sizes.py.
 FLOPS = {  # without DTN, with it
     'swin_tiny_patch4_window7_224': (4.51, 5.09),
     'swin_small_patch4_window7_224': (8.7, 9.4),

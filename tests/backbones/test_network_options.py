@@ -1,0 +1,134 @@
+"""Options of networks: outputs, positions and norms per stage, frozen layers, recomputation, names in a state dict."""
+
+import pytest
+import torch
+from backbone_variants import DTN, build_compact, build_pvt, build_swin, build_vit, randomise
+from mmengine.runner.checkpoint import load_state_dict
+from torch import nn
+
+LAPE = dict(type='mmlape.LaPE')
+
+
+@pytest.mark.parametrize('norm', [None, DTN], ids=['ln', 'dtn'])
+def test_vectors_of_a_vit_are_of_its_tokens(norm):
+    image = torch.linspace(-1, 1, 2 * 3 * 50 * 70).view(2, 3, 50, 70)  # 4 x 5 patches of 16
+    whole = randomise(build_vit(with_dist_token=True, norm_cfg=norm, out_type='raw'))
+    found = {}
+    for out_type in ('cls_token', 'cls_and_dist', 'avg'):
+        model = build_vit(with_dist_token=True, norm_cfg=norm, out_type=out_type).eval()
+        model.load_state_dict(whole.state_dict())
+        found[out_type] = model(image)[0]
+    (tokens,) = whole(image)
+    assert tokens.shape == (2, 2 + 4 * 5, 24)
+    assert torch.equal(found['cls_token'], tokens[:, 0])
+    assert torch.equal(torch.stack(found['cls_and_dist'], dim=1), tokens[:, :2])
+    torch.testing.assert_close(found['avg'], tokens[:, 2:].mean(1))
+
+
+def test_the_norm_of_the_last_output_replaces_that_of_its_map():
+    """Two norms of one output would leave one without a gradient; False leaves out both."""
+    found = {
+        final: {name for name, _ in build_swin(final_norm=final).named_children() if 'norm' in name}
+        for final in (None, True, False)
+    }
+    maps = {'norm1', 'norm2', 'norm3', 'norm4'}
+    assert found == {None: maps, True: maps - {'norm4'} | {'norm'}, False: set()}
+
+
+def test_pooled_is_what_the_architecture_was_published_with():
+    image = torch.randn(1, 3, 32, 32)
+    for model in (
+        build_vit(out_type='pooled'),
+        build_pvt('V2', out_type='pooled', out_indices=3),
+        build_swin(out_type='pooled', out_indices=3),
+        build_compact(out_type='pooled'),
+    ):
+        assert model(image)[0].shape == (1, model.norm.weight.numel() if model.norm else 32)
+    assert build_vit(out_type='pooled').out_type == 'cls_token'
+    with pytest.raises(ValueError, match='with_cls_token=True'):
+        build_pvt(out_type='pooled', out_indices=3)
+
+
+@pytest.mark.parametrize('frozen', [-1, 0, 2, 4])
+def test_frozen_layers_of_a_vit(frozen):
+    model = build_vit(frozen_stages=frozen, joining=LAPE, drop_path_rate=0.5).train()
+    names = {name.split('.')[0] for name, p in model.named_parameters() if p.requires_grad}
+    stem = {'patch_embed', 'cls_token'} if frozen < 0 else set()
+    assert names == stem | ({'position', 'blocks', 'norm'} if frozen < 4 else set())
+    for layer, block in enumerate(model.blocks):
+        trained = layer >= frozen
+        assert block.training == block.attn.qkv.weight.requires_grad == trained
+        assert model.position.joining.norms[layer].weight.requires_grad == trained
+    assert model.train(False).training is False
+
+
+def test_position_per_stage():
+    gabor, learned = dict(type='mmlape.GaborPosition'), dict(type='mmlape.LearnedPosition')
+    joining = [LAPE] * 2 + [dict(type='mmlape.DefaultJoining')] * 2
+    model = build_pvt(position=[learned, gabor, None, learned], joining=joining)
+    names = set(model.state_dict())
+    assert 'pos_embed1' in names and 'position2.embedding.gabor_x.weight' in names
+    assert not any(name.startswith(('pos_embed2', 'pos_embed3', 'position3')) for name in names)
+    assert 'position1.joining.norms.0.weight' in names
+    assert len(model(torch.randn(1, 3, 40, 56))) == 4
+
+
+@pytest.mark.parametrize('frozen_stages', [-1, 0, 1, 3, 4])
+def test_frozen_stages_of_a_pyramid(frozen_stages):
+    model = build_pvt(
+        frozen_stages=frozen_stages,
+        joining=LAPE,
+        drop_path_rate=0.5,
+        with_cls_token=True,
+    ).train()
+    for stage in range(1, 5):
+        frozen = stage <= frozen_stages
+        block = getattr(model, f'block{stage}')[0]
+        assert block.training != frozen and block.attn.q.weight.requires_grad != frozen
+        position = getattr(model, f'position{stage}')
+        assert position.joining.norms[0].weight.requires_grad != frozen
+        stem = frozen or (stage == 1 and frozen_stages == 0)
+        assert position.embedding.pos_embed.requires_grad != stem
+        assert getattr(model, f'patch_embed{stage}').proj.weight.requires_grad != stem
+    assert model.cls_token.requires_grad == (frozen_stages < 4)
+
+
+def test_norm_per_stage():
+    eps = [1e-3, 1e-4, 1e-5, 1e-6]
+    model = build_pvt('V2', norm_cfg=[dict(type='mmlape.LN', eps=value) for value in eps])
+    assert [getattr(model, f'block{i}')[0].norm2.eps for i in range(1, 5)] == eps
+    assert model.norm1.eps == 1e-6 and model.patch_embed1.norm.eps == 1e-5
+    plain = build_pvt()
+    assert plain.block1[0].norm1.eps == 1e-6 and plain.patch_embed1.norm.eps == 1e-5
+    assert plain.block1[0].attn.norm.eps == 1e-5
+
+
+def test_layers_after_the_last_output_are_not_built():
+    """They would get no gradient, which DistributedDataParallel refuses."""
+    model = build_vit(out_indices=1, joining=LAPE, drop_path_rate=0.3)
+    assert len(model.blocks) == len(model.position.joining.norms) == 2 and model.norm is None
+    assert model.blocks[1].drop_path.drop_prob == pytest.approx(0.1)
+
+
+def test_recomputation_saves_memory():
+    def saved_bytes(**options):
+        sizes = []
+        hooks = torch.autograd.graph.saved_tensors_hooks(
+            lambda t: sizes.append(t.numel() * t.element_size()) or t, lambda t: t
+        )
+        model = build_vit(**options)
+        with hooks:
+            model(torch.randn(1, 3, 128, 128))
+        return sum(sizes)
+
+    assert saved_bytes(with_cp=True) < 0.5 * saved_bytes()
+
+
+def test_names_hold_inside_a_parent_and_through_mmengine():
+    parents = [nn.Sequential(build_vit(), nn.Linear(2, 2)) for _ in range(2)]
+    state = parents[0].state_dict()
+    assert '0.pos_embed' in state and '0.position.embedding.pos_embed' not in state
+    load_state_dict(parents[1], state, strict=True)
+    assert torch.equal(
+        parents[0][0].position.embedding.pos_embed, parents[1][0].position.embedding.pos_embed
+    )
