@@ -1,4 +1,4 @@
-"""Swin-S with LaPE: a learned table, and LaPE on the relative bias. ImageNet-1K, 300 epochs, 8 GPUs x 64 images.
+"""Swin-S with LaPE on a learned table, beside its relative bias. ImageNet-1K, 300 epochs, 8 GPUs x 64 images.
 
 Published (LaPE, ICCV 2023, Table 1): top-1 83.39; 76.93 at epoch 100.
 """
@@ -7,7 +7,6 @@ _base_ = './swin-s_8xb64_in1k.py'
 
 model = dict(
     backbone=dict(
-        attention_position=dict(type='mmlape.RelativePositionBias', layer_norm=True),
         position=dict(type='mmlape.LearnedPosition'),
         joining=dict(type='mmlape.LaPE'),
     )

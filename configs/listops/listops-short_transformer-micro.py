@@ -1,4 +1,4 @@
-"""A Transformer of 2 layers and 64 channels on short ListOps (10 to 200 tokens, with brackets): does everything learn?
+"""A Transformer of 2 layers and 64 channels on short ListOps (10 to 200 tokens): does everything learn?
 
 There is no published figure for this row. tools/experiment_list_ops.py replaces the norm (docs/listops.md).
 """
@@ -18,9 +18,7 @@ model = dict(
     head=dict(in_channels=dims, mid_channels=[2 * dims]),
 )
 # The files are small.
-loading = dict(
-    num_workers=0, persistent_workers=False, dataset=dict(data_root=data_root, brackets=True)
-)
+loading = dict(num_workers=0, persistent_workers=False, dataset=dict(data_root=data_root))
 train_dataloader = loading
 val_dataloader = dict(loading, batch_size=100)
 test_dataloader = val_dataloader

@@ -106,8 +106,8 @@ class ListOps(BaseDataset):
     16.
 
     Args:
-        brackets: Whether closing brackets are there. Default True. The published benchmark reads words alone: its
-            models see no brackets, and cannot tell where the arguments of an operator end.
+        brackets: Whether closing brackets are read. Default True. Long-Range Arena's reader dropped them by mistake
+            until 4 March 2021 (commit c209b2a): without them nobody can tell where the arguments of an operator end.
         max_length: What is longer is cut off. Default 2000.
         options: Of MMEngine's ``BaseDataset`` (``ann_file``, ``data_root``, ``pipeline``, ``indices``, ...).
 

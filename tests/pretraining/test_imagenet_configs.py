@@ -164,8 +164,6 @@ def test_a_checkpoint_starts_a_detector(name, config, left, tmp_path):
     backbone.get('vit', backbone).init_cfg = start
     if 'pvt' in name:
         backbone.num_heads = [4, 4, 5, 8]
-    if name == 'swin-t-lape':
-        backbone.attention_position = dict(type='mmlape.RelativePositionBias', layer_norm=True)
     use_scope(cfg.default_scope)
     model = MODELS.build(backbone)
     model.init_weights()
