@@ -146,7 +146,6 @@ EXEMPT_NAMES = (
     'absolute_pos_embed',
     'relative_position_bias_table',
     'level_embed',
-    'layer_position',
     'cls_token',
     'dist_token',
     'reg_token',

@@ -120,7 +120,7 @@ class LayerClassAttention(nn.Module):
         norm_cfg: Token norm of its block. Default None, the block's.
 
     Shape:
-        ``layer_position``: ``(1, L, C)``; it does not decay.
+        ``layer_position``: ``(1, L, C)``; zeros at first, and it decays, as in the released code.
 
     Raises:
         ValueError: If an option is out of range.
@@ -139,8 +139,7 @@ class LayerClassAttention(nn.Module):
         check_positive_int('num_layers', num_layers)
         attn = Attention(embed_dims, num_heads, qkv_bias)
         self.block = Block(embed_dims, attn, Mlp(embed_dims, hidden_dims), norm_cfg=norm_cfg)
-        table = torch.empty(1, num_layers, embed_dims)
-        self.layer_position = nn.Parameter(nn.init.trunc_normal_(table, std=0.02))
+        self.layer_position = nn.Parameter(torch.zeros(1, num_layers, embed_dims))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Class tokens ``(B, L, C)`` after each layer, the last one at the end, to ``(B, 1, C)``."""

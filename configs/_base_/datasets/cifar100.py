@@ -1,6 +1,6 @@
 """CIFAR-100 at 32 x 32 with the augmentation of Compact Transformers (arXiv 2021, code), 128 images per GPU.
 
-RandAugment 9/0.5 and random erasing 0.25 (since commit 6bd53cc of 12 September 2021) are here; Mixup 0.8, CutMix 1.0 and
+RandAugment 9/0.5 and random erasing 0.25 (since commit 6bd53cc, September 2021) are here; Mixup 0.8, CutMix 1.0 and
 label smoothing 0.1 are in the models. Tests see whole images.
 """
 
