@@ -62,7 +62,7 @@ EXTRAS = {
     'dev': ['mypy', 'ruff'],
     'docs': ['furo', 'myst-parser', 'sphinx'],
 }
-EXTRAS['test'] = ['psutil', 'pytest', 'pytest-timeout', 'pytest-xdist']
+EXTRAS['test'] = ['psutil', 'pytest', 'pytest-randomly', 'pytest-timeout', 'pytest-xdist']
 EXTRAS['test'] += (
     EXTRAS['demo'] + EXTRAS['docs'] + EXTRAS['onnx'] + EXTRAS['robustness']
 )  # which the tests use as well
