@@ -36,8 +36,11 @@ def flat(outputs):
 
 
 def measured(build):
-    """Per output its size and a projection of it; the same of all gradients together, and of the image's."""
-    model = build().eval()
+    """Per output its size and a projection of it; the same of all gradients together, and of the image's.
+
+    In float64: where a bilinear sample lies on a cell's edge, the gradient in float32 depends on the processor.
+    """
+    model = build().eval().double()
     with torch.no_grad():
         for name, value in chain(model.named_parameters(), model.named_buffers()):
             if value.is_floating_point():
@@ -47,7 +50,7 @@ def measured(build):
                     if name.endswith(('norm.weight', 'running_var', 'running_square'))
                     else drawn
                 )
-    image = named_values('image', torch.empty(2, 3, *SIZE)).requires_grad_()
+    image = named_values('image', torch.empty(2, 3, *SIZE).double()).requires_grad_()
     outputs = list(flat(model(image)))  # floating point noise is 1e-6 of their size
     weights = [named_values(f'output{i}', output) for i, output in enumerate(outputs)]
     sum(
