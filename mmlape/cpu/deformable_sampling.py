@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,13 +15,19 @@ from . import library
 _ARGUMENTS = 'Tensor value, Tensor offsets, Tensor logits, Tensor references, SymInt[] shapes'
 
 
+@torch.library.custom_op(
+    'mmlape::deformable_sampling',
+    mutates_args=(),
+    device_types='cpu',
+    schema=f'({_ARGUMENTS}) -> Tensor',
+)
 def deformable_sampling(
     value: Tensor, offsets: Tensor, logits: Tensor, references: Tensor, shapes: Sequence[int]
 ) -> Tensor:
     """Bilinear samples of maps around reference points, weighted by a softmax (Deformable DETR, ICLR 2021, eq. 3).
 
-    It computes in float32 whatever the types are (in float64 for such values), so it needs no rule for autocast, and
-    keeps its arguments alone for the backward pass. That gives the same in any number of threads.
+    It computes in float32 (float64 for such values) under autocast too, saves only its arguments for the backward
+    pass, and gives the same in any number of threads.
 
     Args:
         value: ``(B, sum of H * W over levels, heads, D)``.
@@ -38,40 +43,16 @@ def deformable_sampling(
     Raises:
         ValueError: If the shapes do not fit.
     """
-    return _forward(value, offsets, logits, references, shapes)
-
-
-class _Sizes(ctypes.Structure):
-    """``Sizes`` of the C++ source."""
-
-    _fields_ = [
-        (name, ctypes.c_int64)
-        for name in ('batch', 'values', 'heads', 'width', 'queries', 'levels', 'points')
-    ]
-
-
-class _Inputs(NamedTuple):
-    """What the C++ functions read: dense, and of one type, float32 or float64."""
-
-    sizes: _Sizes
-    value: Tensor
-    offsets: Tensor
-    weights: Tensor
-    references: Tensor
-    shapes: Any
-
-    def call(self, name: str, *more: Tensor) -> None:
-        """The C++ function of this name for these inputs, with further arrays."""
-        arrays = [ctypes.c_void_p(tensor.data_ptr()) for tensor in self[1:5]]
-        results = [ctypes.c_void_p(tensor.data_ptr()) for tensor in more]
-        threads = torch.get_num_threads()
-        sizes, dtype = ctypes.byref(self.sizes), self.value.dtype
-        library.call(name, dtype, sizes, *arrays, self.shapes, threads, *results)
+    sizes, inputs = _inputs(value, offsets, logits, references, shapes)
+    sampled = inputs[0].new_empty(len(value), offsets.shape[1], value.shape[2] * value.shape[3])
+    library.call('deformable_forward', sampled.dtype, sizes, [*inputs, sampled])
+    return sampled.to(value.dtype)
 
 
 def _inputs(
     value: Tensor, offsets: Tensor, logits: Tensor, references: Tensor, shapes: Sequence[int]
-) -> _Inputs:
+) -> tuple[list[int], list[Tensor]]:
+    """What the C++ functions read: sizes and dense arrays of one type."""
     batch, values, heads, width = value.shape
     queries, levels, points = offsets.shape[1], len(shapes) // 2, logits.shape[-1]
     samples = (batch, queries, heads, levels, points)
@@ -85,29 +66,12 @@ def _inputs(
             f'{tuple(logits.shape)}, {tuple(references.shape)} and {tuple(shapes)}'
         )
     dtype = torch.promote_types(value.dtype, torch.float32)
-    return _Inputs(
-        _Sizes(batch, values, heads, width, queries, levels, points),
+    return [batch, values, heads, width, queries, levels, points, *shapes], [
         value.transpose(1, 2).to(dtype).contiguous(),
         offsets.to(dtype).contiguous(),
-        logits.flatten(-2).softmax(dim=-1, dtype=dtype),
+        logits.flatten(-2).softmax(dim=-1, dtype=dtype).contiguous(),
         references.to(dtype).contiguous(),
-        (ctypes.c_int64 * len(shapes))(*shapes),
-    )
-
-
-@torch.library.custom_op(
-    'mmlape::deformable_sampling',
-    mutates_args=(),
-    device_types='cpu',
-    schema=f'({_ARGUMENTS}) -> Tensor',
-)
-def _forward(
-    value: Tensor, offsets: Tensor, logits: Tensor, references: Tensor, shapes: Sequence[int]
-) -> Tensor:
-    inputs = _inputs(value, offsets, logits, references, shapes)
-    sampled = inputs.value.new_empty(len(value), offsets.shape[1], value.shape[2] * value.shape[3])
-    inputs.call('forward', sampled)
-    return sampled.to(value.dtype)
+    ]
 
 
 @torch.library.custom_op(
@@ -117,19 +81,14 @@ def _forward(
     schema=f'(Tensor grad, {_ARGUMENTS}) -> (Tensor, Tensor, Tensor)',
 )
 def _backward(
-    grad: Tensor,
-    value: Tensor,
-    offsets: Tensor,
-    logits: Tensor,
-    references: Tensor,
-    shapes: Sequence[int],
+    grad: Tensor, value: Tensor, offsets: Tensor, logits: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of values, offsets and logits."""
-    inputs = _inputs(value, offsets, logits, references, shapes)
-    weights = inputs.weights
-    grads = [torch.zeros_like(each) for each in (inputs.value, inputs.offsets, weights)]
-    inputs.call('backward', grad.to(weights.dtype).contiguous(), *grads)
-    to_value, to_offsets, to_weights = grads
+    sizes, inputs = _inputs(value, offsets, logits, *others)
+    weights = inputs[2]
+    grads = to_value, to_offsets, to_weights = [torch.zeros_like(each) for each in inputs[:3]]
+    arrays = [*inputs, grad.to(weights.dtype).contiguous(), *grads]
+    library.call('deformable_backward', weights.dtype, sizes, arrays)
     to_logits = softmax_backward(to_weights, weights, -1)
     return (
         to_value.transpose(1, 2).to(value.dtype).contiguous(),
@@ -138,7 +97,7 @@ def _backward(
     )
 
 
-@_forward.register_fake
+@deformable_sampling.register_fake
 def _(value: Tensor, offsets: Tensor, *_: Any) -> Tensor:
     return value.new_empty(value.shape[0], offsets.shape[1], value.shape[2] * value.shape[3])
 
@@ -148,7 +107,7 @@ def _(_grad: Tensor, value: Tensor, offsets: Tensor, logits: Tensor, *_: Any) ->
     return tuple(each.new_empty(each.shape) for each in (value, offsets, logits))
 
 
-def _keep(ctx: Any, inputs: tuple, output: Tensor) -> None:
+def _save(ctx: Any, inputs: tuple, output: Tensor) -> None:
     *tensors, ctx.shapes = inputs
     ctx.save_for_backward(*tensors)
 
@@ -157,4 +116,4 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple:
     return (*_backward(grad, *ctx.saved_tensors, ctx.shapes), None, None)
 
 
-_forward.register_autograd(_gradients, setup_context=_keep)
+deformable_sampling.register_autograd(_gradients, setup_context=_save)

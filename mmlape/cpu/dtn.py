@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,31 +16,14 @@ _OPTIONS = 'SymInt[] windows, float eps, bool stabilize'
 _INPUTS = ('x', 'P_y', 'P_x', 'mean_ratio', 'var_ratio', 'weight', 'bias')
 
 
-def dtn(
-    x: Tensor,
-    P_y: Tensor,
-    P_x: Tensor,
-    mean_ratio: Tensor,
-    var_ratio: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    *,
-    windows: tuple[int, int, int],
-    eps: float,
-    stabilize: bool,
-) -> Tensor:
-    """What :class:`mmlape.norm.dtn_maps.PlainDTN` computes, in C++; see there for what is not said here.
+def dtn(*inputs: Tensor, windows: tuple[int, int, int], eps: float, stabilize: bool) -> Tensor:
+    """What :class:`mmlape.norm.dtn_maps.PlainDTN` computes, in C++. First-order gradients only.
 
-    It is the same in any number of threads, and can be derived once.
+    It gives the same in any number of threads.
 
     Args:
-        x: ``(B, T, G, D)``, float32 or float64, and so are all others.
-        P_y: ``(G or 1, A, A)`` over ``A x E`` cells.
-        P_x: ``(G or 1, E, E)``.
-        mean_ratio: ``(G, 1)``.
-        var_ratio: ``(G, 1)``.
-        weight: ``(G, D)``.
-        bias: ``(G, D)``.
+        *inputs: The tensors of ``PlainDTN``: x ``(B, T, G, D)``, P_y ``(G or 1, A, A)`` and P_x ``(G or 1, E, E)`` over
+            ``A x E`` cells, both ratios ``(G, 1)``, weight and bias ``(G, D)``; all float32 or all float64.
         windows: Height and width of the grid in tokens, and tokens per side of a cell.
         eps: Added to variances, and to the mean square of a head.
         stabilize: Heads are divided by their root mean square first, and the token's variance is unbiased.
@@ -52,22 +34,7 @@ def dtn(
     Raises:
         ValueError: If shapes or types do not fit.
     """
-    return _forward(x, P_y, P_x, mean_ratio, var_ratio, weight, bias, windows, eps, stabilize)[0]
-
-
-class _Grid(ctypes.Structure):
-    """``Grid`` of the C++ source."""
-
-    _fields_ = [
-        *(
-            (name, ctypes.c_int64)
-            for name in (
-                'batch', 'height', 'width', 'pool', 'heads', 'depth',
-                'row_maps', 'column_maps', 'stabilize',
-            )
-        ),
-        ('eps', ctypes.c_double),
-    ]  # fmt: skip
+    return _forward(*inputs, windows, eps, stabilize)[0]
 
 
 def _cells(windows: Any) -> tuple[Any, Any]:
@@ -94,28 +61,21 @@ def _check(inputs: Sequence[Tensor], windows: Any) -> None:
 
 
 def _call(name: str, arrays: Sequence[Any], windows: Any, eps: float, stabilize: bool) -> None:
-    """The C++ function of this name; arrays are tensors or None, the first x and the maps."""
+    """The C++ function of this name; the first arrays are x and the maps."""
     x, P_y, P_x, *_ = arrays
     batch, _tokens, heads, depth = x.shape
-    grid = _Grid(batch, *windows, heads, depth, len(P_y), len(P_x), stabilize, eps)
-    pointers = [None if each is None else each.data_ptr() for each in arrays]
-    # two structures of pointers, one behind the other
-    memory = (ctypes.c_void_p * len(pointers))(*pointers)
-    second = ctypes.byref(memory, 10 * ctypes.sizeof(ctypes.c_void_p))
-    library.call(name, x.dtype, ctypes.byref(grid), memory, second, torch.get_num_threads())
+    sizes = [batch, *windows, heads, depth, len(P_y), len(P_x), int(stabilize)]
+    library.call(name, x.dtype, sizes, arrays, eps)
 
 
 def _statistics(x: Tensor, windows: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Memory for what the forward pass keeps: see the C++ source."""
+    """Memory for what the forward pass saves: own, cells, centre and inter of the C++ source."""
     B, T, G, D = x.shape
     A, E = _cells(windows)
     pooled = (B, A, E, G, D) if windows[2] > 1 else (0,)
-    return (
-        x.new_empty(B, T, G + 2),
-        x.new_empty(pooled),
-        x.new_empty(B, G, D),
-        x.new_empty(B, G, A, E, 2, D),
-    )
+    shapes = (B, T, G + 2), pooled, (B, G, D), (B, G, A, E, 2, D)
+    own, cells, centre, inter = map(x.new_empty, shapes)
+    return own, cells, centre, inter
 
 
 @torch.library.custom_op(
@@ -131,9 +91,9 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     _check(inputs, windows)
     *dense, bias = (each.contiguous() for each in inputs)
     x = dense[0]
-    kept, out = _statistics(x, windows), torch.empty_like(x)
-    _call('dtn_forward', [*dense, *kept, bias, out], windows, eps, stabilize)
-    return out, *kept
+    statistics, out = _statistics(x, windows), torch.empty_like(x)
+    _call('dtn_forward', [*dense, *statistics, bias, out], windows, eps, stabilize)
+    return out, *statistics
 
 
 @torch.library.custom_op(
@@ -143,36 +103,26 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     schema=f'(Tensor grad, Tensor[] arrays, {_OPTIONS}, bool needs_maps) -> '
     '(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)',
 )
-def _backward(
-    grad: Tensor,
-    arrays: Sequence[Tensor],
-    windows: Any,
-    eps: float,
-    stabilize: bool,
-    needs_maps: bool,
-) -> tuple[Tensor, ...]:
+def _backward(grad: Tensor, arrays: Sequence[Tensor], *arguments: Any) -> tuple[Tensor, ...]:
     """Gradients of inputs, of maps zeros where they are not needed; ``arrays``: inputs but bias, and statistics."""
+    *options, needs_maps = arguments
     dense = [each.contiguous() for each in arrays]
     x, P_y, P_x, mean_ratio, var_ratio, weight, *_ = dense
-    # of each head of each image
-    to_maps = [x.new_zeros(len(x), x.shape[2], *P.shape[1:]) for P in (P_y, P_x) if needs_maps]
     to_x, *rest = map(torch.empty_like, (x, mean_ratio, var_ratio, weight, weight))
-    results = [grad.contiguous(), to_x, *(to_maps or (None, None)), *rest]
-    _call('dtn_backward', [*dense, *results], windows, eps, stabilize)
-    if needs_maps:
-        summed = (
-            each.sum(dim=(0, 1), keepdim=True)[0] if len(P) == 1 else each.sum(dim=0)
-            for each, P in zip(to_maps, (P_y, P_x))
-        )
-    else:
-        summed = (torch.zeros_like(P) for P in (P_y, P_x))
-    return to_x, *summed, *rest
+    maps: list[Tensor | None] = [None, None]
+    if needs_maps:  # of each head of each image
+        maps = [x.new_zeros(len(x), x.shape[2], *P.shape[1:]) for P in (P_y, P_x)]
+    _call('dtn_backward', [*dense, grad.contiguous(), to_x, *maps, *rest], *options)
+    to_maps = (
+        torch.zeros_like(P) if each is None else each.sum(dim=0).sum_to_size(P.shape)
+        for each, P in zip(maps, (P_y, P_x))
+    )
+    return to_x, *to_maps, *rest
 
 
 @_forward.register_fake
 def _(x: Tensor, *inputs: Any) -> tuple:
-    windows = inputs[6]
-    return x.new_empty(x.shape), *_statistics(x, windows)
+    return x.new_empty(x.shape), *_statistics(x, inputs[6])
 
 
 @_backward.register_fake
@@ -181,7 +131,7 @@ def _(_grad: Tensor, arrays: Sequence[Tensor], *_: Any) -> tuple:
     return tuple(each.new_empty(each.shape) for each in (*others, weight, weight))
 
 
-def _keep(ctx: Any, inputs: tuple, output: tuple) -> None:
+def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
     *tensors, _bias, windows, eps, stabilize = inputs
     ctx.options = windows, eps, stabilize
     ctx.mark_non_differentiable(*output[1:])
@@ -194,4 +144,4 @@ def _gradients(ctx: Any, grad: Tensor, *_: Any) -> tuple:
     return *_backward(grad, list(ctx.saved_tensors), *ctx.options, needs_maps), None, None, None
 
 
-_forward.register_autograd(_gradients, setup_context=_keep)
+_forward.register_autograd(_gradients, setup_context=_save)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from functools import cache
 from logging import INFO
-from typing import Any
 
 import torch
 from mmengine.logging import print_log
+from torch import Tensor
 
 from .build import SWITCH, BuildError, binary, build, is_intact, is_wanted
 
 _FUNCTIONS = tuple(
-    f'{name}_{dtype}'
-    for name in ('forward', 'backward', 'dtn_forward', 'dtn_backward')
+    f'{name}_{way}_{dtype}'
+    for name in ('deformable', 'dtn')
+    for way in ('forward', 'backward')
     for dtype in ('float32', 'float64')
 )
 
@@ -34,14 +36,20 @@ def library() -> tuple[ctypes.CDLL | None, str]:
             print_log(text, logger='current', level=INFO)
         core = ctypes.CDLL(str(build()))
         for name in _FUNCTIONS:
-            getattr(core, name).restype = ctypes.c_int
+            getattr(core, name)
     except (BuildError, OSError, AttributeError) as error:
         return None, f'{error} (docs/install.md)'
     return core, ''
 
 
-def call(name: str, dtype: torch.dtype, *arguments: Any) -> None:
-    """The C++ function of this name for this type, float32 or float64.
+def call(
+    name: str,
+    dtype: torch.dtype,
+    sizes: Sequence[int],
+    arrays: Sequence[Tensor | None],
+    eps: float = 0.0,
+) -> None:
+    """Call the C++ function of this name on dense arrays of this type, float32 or float64.
 
     Raises:
         RuntimeError: There are no compiled operators.
@@ -50,7 +58,15 @@ def call(name: str, dtype: torch.dtype, *arguments: Any) -> None:
     core, why = library()
     if core is None:
         raise RuntimeError(f'operators for CPUs are not there: {why}')
-    if getattr(core, f'{name}_{str(dtype).removeprefix("torch.")}')(*arguments):
+    function = getattr(core, f'{name}_{str(dtype).removeprefix("torch.")}')
+    pointers = [None if each is None else each.data_ptr() for each in arrays]
+    failed = function(
+        (ctypes.c_int64 * len(sizes))(*sizes),
+        ctypes.c_double(eps),
+        (ctypes.c_void_p * len(pointers))(*pointers),
+        torch.get_num_threads(),
+    )
+    if failed:
         raise MemoryError(f'not enough memory for the operator {name}')
 
 

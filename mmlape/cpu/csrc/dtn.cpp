@@ -1,8 +1,8 @@
 // Dynamic token normalization (DTN, ICLR 2022, eq. 4 and 5) on a CPU, forward and backward: the steps of
-// mmlape/norm/dtn_plain.py in few passes over memory.
+// mmlape/norm/dtn_maps.py in few passes over memory.
 //
-// Plain C++17 with a C interface, like the other operator. All arrays are dense; T = height * width tokens, A x E cells
-// of pool x pool tokens (fewer at the bottom and right), C = heads * depth channels:
+// All arrays are dense; T = height * width tokens, A x E cells of pool x pool tokens (fewer at the bottom and right),
+// C = heads * depth channels:
 //   x, out          (batch, T, C)
 //   row_maps        (heads or 1, A, A); column_maps (heads or 1, E, E)
 //   mean_ratio, var_ratio    (heads)
@@ -25,9 +25,6 @@
 
 namespace {
 
-#define RUN(TASK)                                                                              \
-  FOR_EVERY_PROCESSOR static void run(const TASK<float>& task, int64_t i) { task(i); }         \
-  FOR_EVERY_PROCESSOR static void run(const TASK<double>& task, int64_t i) { task(i); }
 RUN(Product)
 RUN(MapGradient)
 RUN(Describe)
@@ -39,12 +36,6 @@ RUN(ToStatistics)
 RUN(ToProducts)
 RUN(ToCells)
 RUN(ToTokens)
-
-template <typename Task>
-void each(const Task& task, int64_t count, int threads) {
-  IN_PARALLEL
-  for (int64_t i = 0; i < count; ++i) run(task, i);
-}
 
 // Products of places 0 to count - 1, each thread with memory of its own.
 template <typename T>
@@ -91,7 +82,8 @@ struct Memory {
 };
 
 template <typename T>
-void forward(const Call<T>& call, const Results<T>& to, int threads) {
+void forward(const int64_t* sizes, double eps, T* const* arrays, int threads) {
+  const Call<T> call(sizes, eps, arrays);
   const Grid& n = call.n;
   const Maps<T> rows(call.in.row_maps, n.row_maps, call.rows, false);
   const Maps<T> columns(call.in.column_maps, n.column_maps, call.columns, false);
@@ -109,7 +101,7 @@ void forward(const Call<T>& call, const Results<T>& to, int threads) {
     multiply(Product<T>{columns, h % n.column_maps, half, inter, call.rows, width, product}, call.rows, inside);
     each(Moments<T>{call, head}, call.rows, inside);
   });
-  each(Normalise<T>{call, to}, n.batch * call.rows, threads);
+  each(Normalise<T>{call, arrays[10], arrays[11]}, n.batch * call.rows, threads);
 }
 
 // Of all rows of cells, and what follows from them alone: gradients of ratios, which weigh mu_token - P x = (mu_token -
@@ -137,7 +129,9 @@ void add_up(const Call<T>& call, const Gradients<T>& grad, const T* parts) {
 }
 
 template <typename T>
-void backward(const Call<T>& call, const Gradients<T>& grad, int threads) {
+void backward(const int64_t* sizes, double eps, T* const* arrays, int threads) {
+  const Call<T> call(sizes, eps, arrays);
+  const Gradients<T>& grad = *reinterpret_cast<const Gradients<T>*>(arrays + 10);
   const Grid& n = call.n;
   const Maps<T> rows(call.in.row_maps, n.row_maps, call.rows, false);
   const Maps<T> rows_back(call.in.row_maps, n.row_maps, call.rows, true);
@@ -174,22 +168,6 @@ void backward(const Call<T>& call, const Gradients<T>& grad, int threads) {
 
 }  // namespace
 
-// Pointers in the order of Arrays, and of Results or Gradients. Both return 0, or 1 if there is not enough memory.
-#define DEFINE(T, NAME)                                                                                         \
-  extern "C" int dtn_forward_##NAME(const Grid* grid, const Arrays<T>* in, const Results<T>* to, int threads)   \
-      try {                                                                                                     \
-    forward(Call<T>{*grid, *in}, *to, threads);                                                                 \
-    return 0;                                                                                                   \
-  } catch (...) {                                                                                               \
-    return 1;                                                                                                   \
-  }                                                                                                             \
-  extern "C" int dtn_backward_##NAME(const Grid* grid, const Arrays<T>* in, const Gradients<T>* grad,           \
-                                     int threads) try {                                                         \
-    backward(Call<T>{*grid, *in}, *grad, threads);                                                              \
-    return 0;                                                                                                   \
-  } catch (...) {                                                                                               \
-    return 1;                                                                                                   \
-  }
-
-DEFINE(float, float32)
-DEFINE(double, float64)
+// sizes: those of Grid. Arrays: those of Arrays; then bias and out, or those of Gradients.
+EXPORT(dtn_forward, forward)
+EXPORT(dtn_backward, backward)

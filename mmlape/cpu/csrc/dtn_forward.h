@@ -7,12 +7,11 @@
 
 #include "processors.h"
 
+namespace {
+
 struct Grid {
   int64_t batch, height, width, pool, heads, depth, row_maps, column_maps, stabilize;
-  double eps;
 };
-
-namespace {
 
 INLINE float root(float x) { return __builtin_sqrtf(x); }
 INLINE double root(double x) { return __builtin_sqrt(x); }
@@ -24,18 +23,16 @@ struct Arrays {
 };
 
 template <typename T>
-struct Results {
-  const T* bias;
-  T* out;
-};
-
-template <typename T>
 struct Call {
   Grid n;
+  T eps;
   Arrays<T> in;
   int64_t rows = (n.height + n.pool - 1) / n.pool, columns = (n.width + n.pool - 1) / n.pool;
   int64_t tokens = n.height * n.width, channels = n.heads * n.depth;
   int64_t pairs = rows * columns * 2 * n.depth;  // of a head
+
+  Call(const int64_t* sizes, double eps, T* const* arrays)
+      : n(*reinterpret_cast<const Grid*>(sizes)), eps(T(eps)), in(*reinterpret_cast<const Arrays<T>*>(arrays)) {}
 
   T* own(int64_t b, int64_t token) const { return in.own + (b * tokens + token) * (n.heads + 2); }
   const T* pair(int64_t b, int64_t h, int64_t a, int64_t e) const {
@@ -97,8 +94,8 @@ struct Describe {
 #pragma omp simd reduction(+ : square)
       for (int64_t d = 0; d < n.depth; ++d) square += x[h * n.depth + d] * x[h * n.depth + d];
       square /= T(n.depth);
-      own[h] = 1 / root(square + T(n.eps));
-      all += square * own[h] * own[h];
+      own[h] = 1 / root(square + call.eps);
+      if (own[h] != 0) all += square * own[h] * own[h];  // else the square of a large finite value overflows
     }
     return all / T(n.heads);
   }
@@ -134,7 +131,7 @@ struct Describe {
       var /= T(call.channels);
     }
     own[n.heads] = mean;
-    own[n.heads + 1] = var + T(n.eps);
+    own[n.heads + 1] = var + call.eps;
   }
 };
 
@@ -211,7 +208,7 @@ struct Moments {
 
   INLINE void operator()(int64_t a) const {
     const int64_t depth = call.n.depth;
-    const T *const centre = call.in.centre + head * depth, eps = T(call.n.eps);
+    const T *const centre = call.in.centre + head * depth, eps = call.eps;
     for (int64_t e = 0; e < call.columns; ++e) {
       T* const pair = call.in.inter + head * call.pairs + (a * call.columns + e) * 2 * depth;
 #pragma omp simd
@@ -228,7 +225,8 @@ struct Moments {
 template <typename T>
 struct Normalise {
   const Call<T>& call;
-  Results<T> to;
+  const T* all_bias;
+  T* all_out;
 
   INLINE void operator()(int64_t i) const {
     const Grid& n = call.n;
@@ -240,8 +238,8 @@ struct Normalise {
         const T mean_ratio = call.in.mean_ratio[h], var_ratio = call.in.var_ratio[h], factor = own[h];
         const T own_mean = mean_ratio * own[n.heads], own_var = var_ratio * own[n.heads + 1];
         const T *const pair = call.pair(b, h, a, e), *const x = call.in.x + at;
-        const T *const weight = call.in.weight + h * depth, *const bias = to.bias + h * depth;
-        T* const out = to.out + at;
+        const T *const weight = call.in.weight + h * depth, *const bias = all_bias + h * depth;
+        T* const out = all_out + at;
 #pragma omp simd
         for (int64_t d = 0; d < depth; ++d) {
           const T mean = own_mean + (1 - mean_ratio) * pair[d];

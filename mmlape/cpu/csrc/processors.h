@@ -1,7 +1,9 @@
-// How the operators use the processor they run on: its instructions, and PyTorch's threads.
+// What both operators share: how they use the processor they run on, PyTorch's threads, and how Python calls them.
 
 #ifndef MMLAPE_PROCESSORS_H
 #define MMLAPE_PROCESSORS_H
+
+#include <cstdint>
 
 // One machine's binary may run on another (a home folder on a cluster): the loader picks the variant for its processor.
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
@@ -29,5 +31,35 @@
 #else
 #define IN_PARALLEL (void)threads;
 #endif
+
+// A task is a class template with `operator()(i)`, which allocates nothing: an exception in a thread would end the
+// process. These are its variants, for `each`.
+#define RUN(TASK)                                                                              \
+  FOR_EVERY_PROCESSOR static void run(const TASK<float>& task, int64_t i) { task(i); }         \
+  FOR_EVERY_PROCESSOR static void run(const TASK<double>& task, int64_t i) { task(i); }
+
+namespace {
+
+// Numbers 0 to count - 1 of a task.
+template <typename Task>
+void each(const Task& task, int64_t count, int threads) {
+  IN_PARALLEL
+  for (int64_t i = 0; i < count; ++i) run(task, i);
+}
+
+}  // namespace
+
+// The function NAME_float32 or NAME_float64 that mmlape/cpu/library.py calls: FUNCTION with sizes and pointers to dense
+// arrays. It returns 0, or 1 if there is not enough memory.
+#define EXPORT_FOR(NAME, FUNCTION, T)                                                              \
+  extern "C" int NAME(const int64_t* sizes, double eps, T* const* arrays, int threads) try {       \
+    FUNCTION<T>(sizes, eps, arrays, threads);                                                      \
+    return 0;                                                                                      \
+  } catch (...) {                                                                                  \
+    return 1;                                                                                      \
+  }
+#define EXPORT(NAME, FUNCTION)                   \
+  EXPORT_FOR(NAME##_float32, FUNCTION, float)    \
+  EXPORT_FOR(NAME##_float64, FUNCTION, double)
 
 #endif
