@@ -1,7 +1,7 @@
 """Compiles the operators for CPUs, once per machine and state of their source, into the user's cache.
 
-The cache is a folder of the user's own (mode 0700). A binary is written beside its place and renamed, and its digest
-stands beside it: half a file, another user's, or one that something else has changed is compiled anew, never loaded.
+The cache is a folder of the user's own (mode 0700), written to atomically. A binary that is incomplete, changed (its
+digest is beside it) or another user's is compiled again, never loaded.
 
 Standard library only, and nothing of mmlape: ``make env`` runs this file before there is anything else.
 """
@@ -16,16 +16,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / 'csrc'
 FLAGS = ('-std=c++17', '-O3', '-fPIC', '-fno-math-errno')
 # Some compilers have no threads of OpenMP: then only its `simd`.
 THREADS = ('-fopenmp', '-fopenmp-simd')
-
-
 SWITCH = 'MMLAPE_OPS'
 
 
@@ -81,15 +78,11 @@ def is_intact(target: Path) -> bool:
     try:
         owned = all(
             path.lstat().st_uid == os.geteuid() and not path.is_symlink()
-            for path in (target.parent, target, _digest_file(target))
+            for path in (target.parent, target, target.with_suffix('.sha256'))
         )
-        return owned and _digest_file(target).read_text() == _digest(target)
+        return owned and target.with_suffix('.sha256').read_text() == _digest(target)
     except (OSError, ValueError):
         return False
-
-
-def _digest_file(target: Path) -> Path:
-    return target.with_suffix('.sha256')
 
 
 def _digest(file: Path) -> str:
@@ -107,6 +100,8 @@ def build() -> Path:
     """
     if os.name != 'posix':
         raise BuildError(f'operators are compiled on Linux and macOS, not on {platform.system()}')
+    import fcntl
+
     target = binary()
     if is_intact(target):
         return target
@@ -118,7 +113,11 @@ def build() -> Path:
         if target.parent.stat().st_uid != os.geteuid():
             raise BuildError(f'{target.parent} is another user\'s: set XDG_CACHE_HOME')
         target.parent.chmod(0o700)  # an older version of mmlape let others read it
-        with _locked(target.with_suffix('.lock')):
+        with target.with_suffix('.lock').open('w') as file:
+            with suppress(
+                OSError
+            ):  # without locks two processes may compile; each binary is complete
+                fcntl.flock(file, fcntl.LOCK_EX)
             if not is_intact(target):
                 _compile(compiler, target)
     except OSError as error:
@@ -127,8 +126,9 @@ def build() -> Path:
 
 
 def _compile(compiler: list[str], target: Path) -> None:
-    """Into a folder beside `target`, which is then there whole or not at all."""
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+    with tempfile.TemporaryDirectory(
+        dir=target.parent
+    ) as folder:  # on one file system: renaming is atomic
         part = Path(folder, 'library.so')
         made = {path: str(Path(folder, f'{path.stem}.o')) for path in sources()}
         for threads in THREADS:
@@ -136,15 +136,14 @@ def _compile(compiler: list[str], target: Path) -> None:
                 [*compiler, *FLAGS, threads, '-c', str(path), '-o', out]
                 for path, out in made.items()
             ]
-            # Without OpenMP's own library: PyTorch has one in this process, and a second one would have threads of its
-            # own.
+            # Without OpenMP's library: PyTorch has one in this process, and a second one would have its own threads.
             commands.append([*compiler, '-shared', *made.values(), '-o', str(part)])
             errors = [_errors(command) for command in commands]
             if not any(errors):
                 digest = Path(folder, 'digest')
                 digest.write_text(_digest(part))
                 part.replace(target)
-                digest.replace(_digest_file(target))
+                digest.replace(target.with_suffix('.sha256'))
                 return
     raise BuildError(f'{" ".join(compiler)} fails: {next(filter(None, errors))}')
 
@@ -156,17 +155,6 @@ def _errors(command: list[str]) -> str:
         f'exit code {done.returncode}'
     ]
     return lines[0].strip() if done.returncode else ''
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Where the file system knows no locks, two may compile; each binary is whole."""
-    import fcntl
-
-    with path.open('w') as file:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 if __name__ == '__main__':

@@ -6,8 +6,6 @@ not. Graphs of ``torch.compile`` hold it as ``mmlape::linear``; whatever traces,
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -105,8 +103,6 @@ def is_faster_here() -> bool:
 
 
 def processor() -> str:
-    """Its maker, among other words."""
+    """Its maker, among other words; of Intel's where that is unknown, for which nothing changes."""
     known = Path('/proc/cpuinfo')
-    if known.is_file():
-        return known.read_text(errors='replace')[:1000]
-    return os.environ.get('PROCESSOR_IDENTIFIER', '') or platform.processor()
+    return known.read_text(errors='replace')[:1000] if known.is_file() else 'GenuineIntel'

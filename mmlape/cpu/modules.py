@@ -1,4 +1,4 @@
-"""Modules that ``mmlape.cpu.optimize`` puts in the place of PyTorch's and ours: same parameters, other arithmetic."""
+"""Modules that ``mmlape.cpu.optimize`` puts in place of PyTorch's and ours: same parameters, other arithmetic."""
 
 from __future__ import annotations
 
@@ -27,24 +27,22 @@ class Linear(nn.Linear):
 
 
 class PatchConv2d(PlainPatchConv2d):
-    """A convolution of patches as a product of matrices, where maps are views of tokens: in a third to two thirds of a
-    convolution's time in PVT's spatial reduction. The result is a view of tokens again."""
+    """A convolution of patches as a product of matrices, where maps are views of tokens. The result is one again."""
 
     def forward(self, maps: Tensor) -> Tensor:
         """``(B, C', H', W')`` to ``(B, C, H, W)``."""
         side = self.kernel_size[0]
-        whole = not (maps.shape[2] % side or maps.shape[3] % side)
-        if not (maps.is_cpu and whole and is_eager(maps)):
-            return super().forward(maps)
-        if not maps.is_contiguous(memory_format=torch.channels_last):
+        fits = maps.is_cpu and not (maps.shape[2] % side or maps.shape[3] % side)
+        # Tensors of a transform have no layout to ask for.
+        if not (fits and is_eager(maps) and maps.is_contiguous(memory_format=torch.channels_last)):
             return super().forward(maps)
         cells = maps.permute(0, 2, 3, 1).unflatten(2, (-1, side)).unflatten(1, (-1, side))
         weight = self.weight.permute(0, 2, 3, 1).flatten(1)
         return product(cells.transpose(2, 3).flatten(3), weight, self.bias).permute(0, 3, 1, 2)
 
 
-class DeformableSampling(nn.Module):
-    """Deformable attention's sampling in C++.
+class Operator(nn.Module):
+    """By an operator in C++.
 
     Args:
         plain: The module that it replaces, for calls that the operator does not serve.
@@ -54,6 +52,10 @@ class DeformableSampling(nn.Module):
         super().__init__()
         self.plain = plain
 
+
+class DeformableSampling(Operator):
+    """Deformable attention's sampling in C++."""
+
     def forward(self, value: Tensor, offsets: Tensor, logits: Tensor, plan: SamplingPlan) -> Tensor:
         """See :class:`mmlape.layers.deformable.DeformableSampling`."""
         if not _serves(value):
@@ -62,16 +64,8 @@ class DeformableSampling(nn.Module):
         return deformable_sampling(value, offsets, logits, plan.reference_points, shapes)
 
 
-class DTN(nn.Module):
-    """DTN's normalisation in C++.
-
-    Args:
-        plain: The module that it replaces, for calls that the operator does not serve, and for masks.
-    """
-
-    def __init__(self, plain: nn.Module) -> None:
-        super().__init__()
-        self.plain = plain
+class DTN(Operator):
+    """DTN's normalisation in C++; masks take PyTorch's."""
 
     def forward(
         self,
@@ -90,15 +84,12 @@ class DTN(nn.Module):
         if mask is not None or not _serves(x):
             return self.plain(*tensors, options, mask)
         windows, eps, stabilize = options
-        sizes = (*windows.grid, windows.pool)
-        return dtn(*tensors, windows=sizes, eps=eps, stabilize=stabilize)
+        return dtn(*tensors, windows=(*windows.grid, windows.pool), eps=eps, stabilize=stabilize)
 
 
 def _serves(tensor: Tensor) -> bool:
-    """Whether operators are for this call: on a CPU, where the model may have come from another machine, in eager mode
-    or a graph of ``torch.compile``. Exported files, transforms and modes that count take PyTorch's own."""
-    if not tensor.is_cpu:
+    """Whether operators are for this call: on a CPU (the model may have been moved), in eager mode or a graph of
+    ``torch.compile``. Exported files, transforms and modes that count operators take PyTorch's own."""
+    if not tensor.is_cpu or not is_there():
         return False
-    return is_there() and (
-        not is_exporting() if torch.compiler.is_compiling() else is_eager(tensor)
-    )
+    return not is_exporting() if torch.compiler.is_compiling() else is_eager(tensor)

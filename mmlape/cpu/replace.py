@@ -19,12 +19,13 @@ from .library import library
 from .linear import is_faster_here
 from .memory import keep_freed_memory
 
+_Kinds = dict[type, tuple[type[nn.Module], str]]
 # Replaced by a module around it that holds no parameters either, and by one with the same parameters.
-_OPERATORS: dict[type, tuple[type[nn.Module], str]] = {
+_OPERATORS: _Kinds = {
     deformable.DeformableSampling: (modules.DeformableSampling, 'deformable attention'),
     PlainDTN: (modules.DTN, 'DTN'),
 }
-_PRODUCTS: dict[type, tuple[type[nn.Module], str]] = {
+_PRODUCTS: _Kinds = {
     nn.Linear: (modules.Linear, 'linear layers'),
     basic.PatchConv2d: (modules.PatchConv2d, 'convolutions of patches'),
 }
@@ -33,10 +34,10 @@ _PRODUCTS: dict[type, tuple[type[nn.Module], str]] = {
 def optimize(model: nn.Module, keep_memory: bool = True) -> nn.Module:
     """Put what is faster on a CPU into a model, in place: deformable attention and DTN in C++, products by oneDNN.
 
-    Submodules are replaced in their parents. Parameters and names in the state dict stay what they are, so it may run
-    before or after weights are loaded, the optimizer is built, or the model is wrapped (DDP, EMA). What has hooks, a
-    parametrization or a class of its own (LoRA) stays as it is. A second call finds nothing left to do. One line of the
-    log says what was done; nothing is if the model is not on a CPU, is in FSDP, or ``MMLAPE_OPS=0``.
+    Submodules are replaced in their parents; parameters and names in the state dict stay, so it may run before or after
+    weights are loaded, the optimizer is built, or the model is wrapped (DDP, EMA). Modules with hooks, parametrizations
+    or a class of their own (LoRA) are left alone. One line of the log says what was replaced: nothing if the model is
+    not on a CPU, is in FSDP, or ``MMLAPE_OPS=0``.
 
     Args:
         model: Any module, with networks of ours in it or not.
@@ -60,7 +61,7 @@ def optimize(model: nn.Module, keep_memory: bool = True) -> nn.Module:
         if type(module) not in kinds or not _may_be_replaced(module):
             continue
         parent = model.get_submodule(path.rpartition('.')[0]) if path else None
-        if isinstance(parent, (modules.DeformableSampling, modules.DTN)):
+        if isinstance(parent, modules.Operator):
             continue  # what an earlier call replaced
         if module not in made:
             kind, what = kinds[type(module)]
@@ -77,15 +78,13 @@ def optimize(model: nn.Module, keep_memory: bool = True) -> nn.Module:
     return model
 
 
-def _kinds(model: nn.Module) -> tuple[dict[type, tuple[type[nn.Module], str]], list[str]]:
+def _kinds(model: nn.Module) -> tuple[_Kinds, list[str]]:
     """What is replaced by what on this machine, and why something is not."""
-    kinds: dict[type, tuple[type[nn.Module], str]] = {}
     if not is_wanted():
-        return kinds, ['switched off by MMLAPE_OPS=0']
-    kinds.update(_PRODUCTS)
+        return {}, ['switched off by MMLAPE_OPS=0']
+    kinds, notes = dict(_PRODUCTS), []
     if not is_faster_here():
         del kinds[nn.Linear]
-    notes = []
     if any(type(module) in _OPERATORS for module in model.modules()):
         core, why = library()
         if core is None:
