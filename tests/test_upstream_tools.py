@@ -33,14 +33,16 @@ MICRO = dict(classes=','.join(CLASSES), vit='48x4x3', weights='none', num_worker
 
 @pytest.mark.parametrize('kind', ['faster-rcnn', 'mask-rcnn'])
 def test_custom_detector_with_upstreams_tools(kind, tmp_path):
-    """Data, classes and schedule from the command line; the dumped config resumes without them."""
+    """Data, classes, schedule and CPU operators from the command line; the dumped config resumes without them."""
     data = tmp_path / 'my data'
     for split in ('train', 'val'):
         write_coco(data, split=split)
     config = CUSTOM / f'{kind}_deit-t-adapter-lape_fpn_coco-format.py'
     options = dict(MICRO, data_root=data, max_epochs=1, img_scale='128x96', head_channels=32)
-    log = run_tool('mmdet', 'train', config, '--work-dir', 'run', cwd=tmp_path, **options)
+    on_cpu = ('--cfg-options', 'default_hooks.cpu.type=mmlape.CpuHook')
+    log = run_tool('mmdet', 'train', config, '--work-dir', 'run', *on_cpu, cwd=tmp_path, **options)
     assert 'train data (CocoDataset' in log
+    assert log.count('mmlape.cpu.optimize: ') == 1 and ' x deformable attention' in log
     assert 'coco/bbox_mAP:' in log
     dumped = tmp_path / 'run' / config.name
     options = ('train_cfg.max_epochs=2', 'param_scheduler.1.end=2')
