@@ -147,7 +147,6 @@ def normalise():
 
 
 def fuzz(count):
-    torch.set_num_threads(2)
     for number in range(count):
         for run in (deformable, normalise):
             random.seed(number)
@@ -176,6 +175,7 @@ def fail_allocations(core):
 
 
 if __name__ == '__main__':
+    torch.set_num_threads(2)
     count, *path = sys.argv[1:]
     if path:  # of a library that was compiled for this
         core = ctypes.CDLL(path[0])
