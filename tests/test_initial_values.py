@@ -63,6 +63,7 @@ SAMPLES = {
     'SimpleFeaturePyramid': lambda: necks.SimpleFeaturePyramid(in_channels=64),
     'MapNorms': lambda: necks.MapNorms(in_channels=8),
     'LN2d': lambda: necks.LN2d(8),
+    'ConcatVectors': necks.ConcatVectors,
     'sequences, wide': sequence(arch=WIDE),
     'adapter, wide': lambda: MODELS.build(
         dict(

@@ -127,7 +127,7 @@ class StagedTransformer(Backbone):
               ``(B, C)``; ``'cls_and_dist'``: both ``(B, C)``; ``'avg'``: the mean ``(B, C)`` of the cells; the
               config of a pooling, ``dict(type='mmlape.SequencePooling')``; or ``'pooled'``: the architecture's own.
             * ``out_indices``: layers or stages whose output is returned; later ones are not built. ``final_norm``:
-              normalise the very last output; False for no norm of any output.
+              normalise the very last output, and vectors of earlier layers; False for no norm of any output.
             * ``pre_norm``: config of a norm of tokens before the first layer (CLIP), True for LayerNorm. Default False.
             * ``drop_rate``: dropout of position-added tokens, projections and MLPs; ``attn_drop_rate``: of attention
               weights; ``drop_path_rate``: stochastic depth of the last block, growing linearly from 0. All 0.
@@ -291,8 +291,8 @@ class StagedTransformer(Backbone):
 
     def finish(self, unit: int, tokens: Tensor, layout: Layout) -> Tensor:
         """Tokens of an output after its norm, if it has one."""
-        last = unit == self.num_units - 1
-        norm = self.norm if last and self.norm is not None else self.norm_of_map(unit)
+        shares = unit == self.num_units - 1 or self.out_type not in DENSE
+        norm = self.norm if shares and self.norm is not None else self.norm_of_map(unit)
         return tokens if norm is None else norm(tokens, layout)
 
     def stages(self) -> list[Stage]:

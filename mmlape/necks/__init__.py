@@ -1,6 +1,6 @@
-"""Between a plain ViT and a head: maps of several strides from one, and norms of maps."""
+"""Between a ViT and a head: maps of several strides from one, norms of maps, vectors of several layers."""
 
-from .map_norms import LN2d, MapNorms
+from .map_norms import ConcatVectors, LN2d, MapNorms
 from .simple_pyramid import SimpleFeaturePyramid
 
-__all__ = ['LN2d', 'MapNorms', 'SimpleFeaturePyramid']
+__all__ = ['ConcatVectors', 'LN2d', 'MapNorms', 'SimpleFeaturePyramid']

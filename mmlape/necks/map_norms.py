@@ -1,9 +1,10 @@
-"""Norms of maps ``(B, C, H, W)`` that MMCV lacks, and a neck of norms."""
+"""Norms of maps ``(B, C, H, W)`` that MMCV lacks, a neck of norms, and one that concatenates vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from mmengine.model import BaseModule
 from timm.layers import LayerNorm2d
 from torch import Tensor, nn
@@ -65,3 +66,17 @@ class MapNorms(BaseModule):
     def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Maps ``(B, C, H, W)``, one for each entry of ``in_channels``."""
         return tuple(norm(each) for norm, each in zip(self.norms, maps, strict=True))
+
+
+@MODELS.register_module()
+class ConcatVectors(BaseModule):
+    """The vectors of several layers as one: linear classifiers on DINO's ViT-S read the class tokens of the last four
+    layers (DINO, ICCV 2021, released code).
+
+    Returns (``forward``):
+        A tuple of one vector ``(B, C)``, C the sum of the channels.
+    """
+
+    def forward(self, vectors: Sequence[Tensor]) -> tuple[Tensor]:
+        """Vectors ``(B, C_i)``, one for each of a backbone's ``out_indices``."""
+        return (torch.cat([*vectors], dim=-1),)

@@ -1,12 +1,14 @@
 """Necks and norms of maps: shapes at any size, known values, gradients."""
 
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
 from mmcv.cnn import ConvModule
 from torch import nn
 
-from mmlape.necks import LN2d, MapNorms
+from mmlape.checkpoints import convert
+from mmlape.necks import ConcatVectors, LN2d, MapNorms
 from mmlape.registry import MODELS
 
 
@@ -109,3 +111,21 @@ def test_each_map_has_a_norm_of_its_own():
     assert isinstance(MapNorms(in_channels=4).norms[0], nn.SyncBatchNorm)
     with pytest.raises(ValueError, match='shorter'):
         neck(inputs[:1])
+
+
+def test_class_tokens_of_the_last_layers_are_those_of_dinos_linear_evaluation():
+    """As timm's ``get_intermediate_layers``, which is DINO's: every layer's output through the last norm."""
+    theirs = timm.create_model('deit_tiny_patch16_224', img_size=(48, 80)).eval()
+    nn.init.normal_(theirs.norm.weight)
+    ours = MODELS.build(
+        dict(
+            type='mmlape.VisionTransformer', arch='deit-tiny', img_size=(48, 80), out_type='cls_token',
+            out_indices=(8, 9, 10, 11),
+        )
+    ).eval()  # fmt: skip
+    ours.load_state_dict(convert(theirs.state_dict(), 'timm', ours))
+    image = maps(2, 3, 48, 80)
+    tokens = theirs.get_intermediate_layers(image, n=4, return_prefix_tokens=True, norm=True)
+    expected = torch.cat([prefix[:, 0] for _, prefix in tokens], dim=1)
+    (vector,) = ConcatVectors()(ours(image))
+    torch.testing.assert_close(vector, expected, atol=1e-4, rtol=1e-4)
