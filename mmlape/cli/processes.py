@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
 
 import torch.distributed
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.dist import (
     all_gather_object,
-    broadcast_object_list,
     get_rank,
     init_dist,
     is_distributed,
-    is_main_process,
 )
 from mmengine.runner import Runner
 from mmengine.utils.dl_utils import set_multi_processing
@@ -62,25 +59,6 @@ def optimize_on_cpu(runner: Runner) -> None:
     known = any(isinstance(hook, CpuHook) for hook in runner.hooks)
     if get_device() == 'cpu' and not known:
         runner.register_hook(CpuHook())
-
-
-def main_process_says(answer: Callable[[], Any]) -> Any:
-    """What ``answer`` returns in the main process, in all of them.
-
-    Raises:
-        ValueError: In all of them, if there is an error in the main one.
-    """
-    outcome: list[Any] = [None, None]
-    cause = None
-    if is_main_process():
-        try:
-            outcome[0] = answer()
-        except Exception as error:  # the other processes wait for the broadcast below
-            outcome[1], cause = str(error), error
-    broadcast_object_list(outcome)
-    if outcome[1] is not None:
-        raise ValueError(outcome[1]) from cause
-    return outcome[0]
 
 
 def all_see(condition: bool, what: str) -> None:

@@ -11,9 +11,10 @@ from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
 from mmlape.checkpoints.files import fault_of, format_of, start_of
+from mmlape.training.check_data import main_process_says
 
 from .options import existing_checkpoint
-from .processes import all_see, main_process_says
+from .processes import all_see
 
 # Set by SLURM when it starts a job again, and by torchrun when it starts the processes again.
 RESTARTS = ('SLURM_RESTART_COUNT', 'TORCHELASTIC_RESTART_COUNT')

@@ -1,4 +1,4 @@
-"""Checks before a training starts: numbers that no training can have, and data that are not what the config says."""
+"""Checks before a run: numbers in the config, and whether the data are what the config says."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from mmengine.config import Config
 from mmengine.dist import broadcast_object_list, is_main_process
+from mmengine.fileio import LocalBackend, get_file_backend
 from mmengine.hooks import Hook
 from mmengine.registry import DATASETS
 from mmengine.runner import Runner
@@ -18,16 +19,34 @@ from mmengine.runner import Runner
 from mmlape.checks import check_bool, check_number, check_options, check_positive_int
 from mmlape.registry import HOOKS, RUNNERS
 
-from .data_audit import DataReport, check_coco, check_label_maps, is_local, listed, repeated
+from .data_audit import DataReport, check_coco, check_label_maps, listed, repeated
 from .loading_hooks import built_loops
 
 __all__ = ['CheckDataHook', 'DataError', 'EarlyHookRunner', 'check_config', 'check_data_is_there']
 
-_SPLITS = ('train', 'val', 'test')
-
 
 class DataError(ValueError):
     """Data are missing, or not what the config says; the message is one line."""
+
+
+def main_process_says(answer: Callable[[], Any], kind: type[ValueError] = ValueError) -> Any:
+    """What ``answer`` returns in the main process, in all of them.
+
+    Raises:
+        ValueError: In all of them, of this ``kind``, if there is an error in the main one.
+    """
+    outcome: list[Any] = [None, None]
+    cause = None
+    if is_main_process():
+        try:
+            outcome[0] = answer()
+        except Exception as error:  # the other processes wait for the broadcast below
+            outcome[1] = str(error) if isinstance(error, ValueError) else repr(error)
+            cause = error
+    broadcast_object_list(outcome)
+    if outcome[1] is not None:
+        raise kind(outcome[1]) from cause
+    return outcome[0]
 
 
 def _check_interval(name: str, value: Any) -> None:
@@ -42,61 +61,40 @@ def _check_classes(name: str, value: Any) -> None:
 
 
 # What is accepted where in a config; `*` is any part of a path.
-_RULES: tuple[tuple[Callable[[str, Any], Any], str], ...] = (
-    (
-        check_positive_int,
-        'train_cfg.max_epochs train_cfg.max_iters train_cfg.val_interval train_cfg.val_begin '
-        'default_hooks.logger.interval auto_scale_lr.base_batch_size *_dataloader.batch_size '
-        'optim_wrapper*.accumulative_counts param_scheduler*.warmup param_scheduler*.end '
-        'param_scheduler*.T_max',
+_RULES: dict[str, Callable[[str, Any], Any]] = {
+    'train_cfg.max_epochs train_cfg.max_iters train_cfg.val_interval train_cfg.val_begin '
+    'default_hooks.logger.interval auto_scale_lr.base_batch_size *_dataloader.batch_size '
+    'optim_wrapper*.accumulative_counts param_scheduler*.warmup param_scheduler*.end '
+    'param_scheduler*.T_max': check_positive_int,
+    '*_dataloader.num_workers param_scheduler*.begin randomness.seed': partial(
+        check_positive_int, minimum=0
     ),
-    (
-        partial(check_positive_int, minimum=0),
-        '*_dataloader.num_workers param_scheduler*.begin randomness.seed',
+    'optim_wrapper*.optimizer.lr optim_wrapper*.optimizer.eps optim_wrapper*.clip_grad.max_norm '
+    'optim_wrapper*.clip_grad.clip_value param_scheduler*.start_factor param_scheduler*.gamma '
+    'param_scheduler*.power': partial(check_number, above=0),
+    'optim_wrapper*.optimizer.weight_decay param_scheduler*.eta_min': partial(
+        check_number, minimum=0
     ),
-    (
-        partial(check_number, above=0),
-        'optim_wrapper*.optimizer.lr optim_wrapper*.optimizer.eps optim_wrapper*.clip_grad.max_norm '
-        'optim_wrapper*.clip_grad.clip_value param_scheduler*.start_factor param_scheduler*.gamma '
-        'param_scheduler*.power',
-    ),
-    (
-        partial(check_number, minimum=0),
-        'optim_wrapper*.optimizer.weight_decay param_scheduler*.eta_min',
-    ),
-    (
-        check_bool,
-        'train_cfg.by_epoch param_scheduler*.by_epoch randomness.deterministic resume',
-    ),
-    (_check_interval, 'default_hooks.checkpoint.interval'),
-    (_check_classes, '*_dataloader.dataset*metainfo.classes'),
-)
+    'train_cfg.by_epoch param_scheduler*.by_epoch randomness.deterministic resume': check_bool,
+    'default_hooks.checkpoint.interval': _check_interval,
+    '*_dataloader.dataset*metainfo.classes': _check_classes,
+}
 
 
 def check_config(cfg: Config | Mapping[str, Any]) -> None:
-    """Check numbers that upstream takes as they are, and class names.
-
-    Learning rate, decay, clipping of gradients and schedules (where there are several optimizers, of each); length of
-    the training, intervals, batch sizes and workers, the seed; the options of our hooks; and that no class name of a
-    data set comes twice.
+    """Check numbers that upstream does not check (optimizers, schedules, intervals, batch sizes, workers, the seed),
+    options of our hooks, and that no class name of a data set comes twice.
 
     Raises:
         ValueError: If a value is out of range, or a class name comes twice.
-        TypeError: If a value has the wrong type.
+        TypeError: If a value has the wrong type, or one of our hooks has no such option.
     """
-    rules = [(pattern, check) for check, patterns in _RULES for pattern in patterns.split()]
-    sections = {pattern.partition('.')[0].rstrip('*') for pattern, _ in rules}
-    sections |= {f'{split}_dataloader' for split in _SPLITS}
-    for path, value in config_values({key: cfg.get(key) for key in sections}):
+    rules = [(pattern, check) for patterns, check in _RULES.items() for pattern in patterns.split()]
+    for path, value in config_values({key: cfg[key] for key in cfg if key != 'model'}):
         for pattern, check in rules:
-            if fnmatchcase(path, pattern) and value is not None:
+            if value is not None and fnmatchcase(path, pattern):
                 check(path, value)
-    _check_hooks([*(cfg.get('default_hooks') or {}).values(), *(cfg.get('custom_hooks') or [])])
-
-
-def _check_hooks(hooks: Sequence[Any]) -> None:
-    """Check the options of our hooks, which upstream looks at later, and names no nearest one for a misspelt one."""
-    for hook in hooks:
+    for hook in (*(cfg.get('default_hooks') or {}).values(), *(cfg.get('custom_hooks') or [])):
         if isinstance(hook, Mapping) and str(hook.get('type')).startswith('mmlape.'):
             options = {key: hook[key] for key in hook if key not in ('type', 'priority')}
             check_options(HOOKS.get(hook['type']), options)
@@ -130,25 +128,32 @@ def check_data_is_there(cfg: Config | Mapping[str, Any], splits: Sequence[str]) 
     reports = []
     for split in splits:
         for config in _datasets(cfg, split):
-            report = DataReport(f'{split} data ({config.get("type")})')
-            _look_for(config, report)
-            reports.append(report)
+            reports.append(DataReport(f'{split} data ({config.get("type")})'))
+            _look_for(config, reports[-1])
     _stop('the data are not there', reports, cfg.get('data_from'))
 
 
 def _look_for(config: Mapping[str, Any], report: DataReport) -> None:
-    """Record the first folder or file of a data set that is not there, its ``data_root`` before all others."""
-    root, backend_args = config.get('data_root') or '', config.get('backend_args')
-    if not isinstance(root, str) or (root and not is_local(root, backend_args)):
+    """Report the first folder or file of a data set that does not exist, its ``data_root`` before all others."""
+    root, prefix = config.get('data_root') or '', config.get('data_prefix') or {}
+    if not isinstance(root, str) or _is_remote(config):
         return
-    prefix = config.get('data_prefix') or {}
     folders = prefix.values() if isinstance(prefix, Mapping) else [prefix]
-    places = [(root, 'data folder'), *((osp.join(root, f), 'folder') for f in folders if f)]
-    if any(report.has_no_folder(path, what, backend_args) for path, what in places if path):
-        return
+    places = {root: 'data folder', **{osp.join(root, f): 'folder' for f in folders if f}}
     file = config.get('ann_file')
-    if isinstance(file, str) and file and not osp.exists(osp.join(root, file)):
-        report.problems.append(f'the annotation file {osp.join(root, file)!r} does not exist')
+    if isinstance(file, str) and file:
+        places[osp.join(root, file)] = 'annotation file'
+    for path, what in places.items():
+        if path and report.has_no(path, what):
+            return
+
+
+def _is_remote(config: Mapping[str, Any]) -> bool:
+    """Whether MMEngine reads a data set from elsewhere than the local disk."""
+    backend = get_file_backend(
+        config.get('data_root') or '', backend_args=config.get('backend_args')
+    )
+    return not isinstance(backend, LocalBackend)
 
 
 def _stop(what: str, reports: Sequence[DataReport], source: str | None = None) -> None:
@@ -161,21 +166,19 @@ def _stop(what: str, reports: Sequence[DataReport], source: str | None = None) -
 class CheckDataHook(Hook):
     """Check the data sets of a run before it starts; all problems come in one error of one line.
 
-    Data sets of MMDetection in COCO format (``CocoDataset``) and of MMSegmentation (``BaseSegDataset`` and what
-    inherits its file layout) are checked; for others a line in the log says that nothing was. docs/custom_data.md
-    lists what is refused, and what is counted in the log. Process 0 does the work; all processes raise the error.
-
-    In any config::
+    Local data sets of MMDetection in COCO format (``CocoDataset``) and of MMSegmentation (``BaseSegDataset`` and what
+    inherits its file layout) are checked; for others the log says that they are not. docs/custom_data.md lists what is
+    refused, and what is counted in the log. Process 0 does the work; all processes raise the error. In any config::
 
         custom_hooks = [dict(type='mmlape.CheckDataHook')]
         runner_type = 'mmlape.EarlyHookRunner'  # check before upstream reads the data
 
     Args:
-        max_decode (int | None): How many images (and label maps) of each data set are decoded,
-            spread over all of it; ``None`` for all, 0 for none. Defaults to 1000 (some seconds).
+        max_decode: How many images (and label maps) of each data set are decoded, evenly spread; ``None`` for all, 0
+            for none. Default 1000 (some seconds).
 
     Raises:
-        TypeError, ValueError: If ``max_decode`` is no integer, or negative.
+        TypeError, ValueError: If ``max_decode`` is not an integer, or negative.
         DataError: A ``ValueError``, from the runner's ``train``, ``val`` or ``test``, when there is a problem.
     """
 
@@ -188,30 +191,23 @@ class CheckDataHook(Hook):
         self._checked: set[str] = set()
 
     def before_run(self, runner: Runner) -> None:
-        """Check the data sets of the loops that are about to run, unless that was done already."""
+        """Check the data sets of the loops that are about to run, unless :meth:`before_build` has."""
         self.before_build(runner, built_loops(runner))
 
     def before_build(self, runner: Runner, splits: Sequence[str]) -> None:
         """Check the named data sets (stage of :class:`EarlyHookRunner`)."""
         splits = [name for name in splits if name not in self._checked]
         self._checked.update(splits)
-        outcome, cause = [''], None
-        if is_main_process():
-            try:
-                reports = [report for split in splits for report in self.reports(runner.cfg, split)]
-                for report in reports:
-                    runner.logger.info('\n  - '.join([report.title, *report.notes]))
-                _stop('the data do not fit the config', reports)
-            except DataError as error:
-                outcome = [str(error)]
-            except Exception as error:  # the other processes wait for the broadcast below
-                outcome, cause = [f'the check of the data failed: {error!r}'], error
-        broadcast_object_list(outcome)
-        if outcome[0]:
-            raise DataError(outcome[0]) from cause
+        main_process_says(lambda: self._check(runner, splits), DataError)
+
+    def _check(self, runner: Runner, splits: Sequence[str]) -> None:
+        reports = [report for split in splits for report in self.reports(runner.cfg, split)]
+        for report in reports:
+            runner.logger.info('\n  - '.join([report.title, *report.notes]))
+        _stop('the data do not fit the config', reports)
 
     def reports(self, cfg: Config | Mapping[str, Any], split: str) -> list[DataReport]:
-        """What there is to say of the data sets of ``'train'``, ``'val'`` or ``'test'``."""
+        """Problems and notes of the data sets of ``'train'``, ``'val'`` or ``'test'``."""
         return [self._report(split, config, cfg) for config in _datasets(cfg, split)]
 
     def _report(self, split: str, config: Mapping[str, Any], cfg: Any) -> DataReport:
@@ -219,9 +215,9 @@ class CheckDataHook(Hook):
             name = config['type']
             cls = registry.get(name) if isinstance(name, str) else name
         report = DataReport(f'{split} data ({cls.__name__}, {config.get("data_root")})')
-        kind = _kind(cls)
+        kind = None if _is_remote(config) else _kind(cls)
         if kind is None:
-            report.notes.append('not checked: neither a CocoDataset nor a BaseSegDataset')
+            report.notes.append('not checked: not a local CocoDataset or BaseSegDataset')
             return report
         dataset = DATASETS.build({**config, 'lazy_init': True, 'pipeline': []})
         steps = [step for step in config.get('pipeline', []) if isinstance(step, Mapping)]
@@ -229,9 +225,8 @@ class CheckDataHook(Hook):
             masks = any(step.get('with_mask') for step in steps)
             check_coco(dataset, report, masks=masks, max_decode=self.max_decode)
             return report
-        squeezes = any(
-            step['type'] in ('LoadAnnotations', 'mmseg.LoadAnnotations') for step in steps
-        )
+        loaders = ('LoadAnnotations', 'mmseg.LoadAnnotations')
+        squeezes = any(step['type'] in loaders for step in steps)
         check_label_maps(dataset, report, squeezes=squeezes, max_decode=self.max_decode)
         model, count = cfg.get('model') or {}, len(dataset.metainfo['classes'])
         for name in ('decode_head', 'auxiliary_head'):

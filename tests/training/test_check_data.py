@@ -117,9 +117,11 @@ REFUSED = {
     'a box is null': (changed(*BOX, to=None), "1 entries of 'annotations' are not objects: None"),
     'no name': (changed('categories', 0, to=dict(id=10)), "'categories' have no 'name'; ids: 10"),
     'a file twice': (
-        changed(*IMAGE, 'file_name', to='0.jpg'), "1 file names of 'images' appear more than once: '0.jpg'"),
-    'an id twice': (changed(*IMAGE, 'id', to=1), "1 ids of 'images' appear more than once: 1"),
-    'a box twice': (changed(*BOX, 'id', to=1), "1 ids of 'annotations' appear more than once: 1"),
+        changed(*IMAGE, 'file_name', to='0.jpg'), "1 values of 'file_name' in 'images' appear more than once: '0.jpg'"),
+    'an id twice': (changed(*IMAGE, 'id', to=1), "1 values of 'id' in 'images' appear more than once: 1"),
+    'a category twice': (
+        changed('categories', 1, 'name', to='red cell'), "1 values of 'name' in 'categories' appear more than once"),
+    'a box twice': (changed(*BOX, 'id', to=1), "1 values of 'id' in 'annotations' appear more than once: 1"),
     'no width': (changed(*IMAGE, 'width', to=0), "1 images have a width or height .*: '2.jpg'"),
     'height is text': (changed(*IMAGE, 'height', to='71'), "1 images have a width or height .*: '2.jpg'"),
     'a box of text': (changed(*BOX, 'bbox', to=['1', 2, 3, 4]), r'1 boxes or areas are not finite numbers.*: "2 \(\['),
@@ -183,7 +185,6 @@ class TestCoco:
         (self.root / 'train').rename(self.root / 'pictures')
         error, _ = self.check(caplog)
         assert f"image folder '{self.root}/train' does not exist" in error
-        assert "'annotations', 'pictures'" in error, 'the message says which folders there are'
         assert "annotations' does not exist" in check(caplog, coco_dataset(self.root / 'x'))[0]
 
     def test_class_names(self, scope, caplog):
@@ -193,7 +194,7 @@ class TestCoco:
             in error
         )
         assert "the file has 'red cell', 'white cell'" in error
-        assert "did you mean 'white cell' for 'white cells'" in error
+        assert "did you mean 'white cell'?" in error
         error, _ = self.check(caplog, classes=CLASSES[::-1])
         assert 'not in the order of the annotation file' in error and ','.join(CLASSES) in error
         error, _ = self.check(caplog, classes=('red cell', 'red cell'))
@@ -208,7 +209,7 @@ class TestCoco:
         (images / '0.jpg').unlink()
         error, _ = self.check(caplog)
         assert f"1 of 4 images are not in '{images}': '0.jpg'" in error
-        assert '3 images cannot be decoded' in error and '1.jpg (image file is truncated' in error
+        assert '3 files cannot be decoded' in error and '1.jpg (image file is truncated' in error
         assert '2.jpg (not an image)' in error and '3.jpg (the file is empty)' in error
         write_image(images / '2.jpg', (70, 90))
         _, log = self.check(caplog)
@@ -249,7 +250,7 @@ class TestCoco:
             '1 boxes are skipped by MMDetection: of an image that the file does not list',
             '1 boxes are skipped by MMDetection: of a category that the file does not list',
             '1 boxes are skipped by MMDetection: of a category that is not among the class names',
-            '1 boxes reach beyond their image and are clipped by MMDetection; annotation ids: 2',
+            '1 boxes reach beyond their image and are clipped by MMDetection; ids: 2',
             '1 boxes mark crowds',
             "1 images are skipped by MMDetection: no box of these classes: '5.jpg'",
             "1 images are skipped by MMDetection: a side under 32: '4.jpg'",
@@ -271,9 +272,11 @@ class TestCoco:
         )
         error, _ = check(caplog, dict(type='RepeatDataset', times=2, dataset=both))
         assert error.count('does not exist') == 1 and '\n' not in error
-        error, log = check(caplog, dict(type='VOCDataset', data_root=str(self.root)))
-        assert error is None
-        assert 'not checked: neither a CocoDataset nor a BaseSegDataset' in log
+        remote = dict(coco_dataset(self.root / 'x'), backend_args=dict(backend='http'))
+        for other in (dict(type='VOCDataset', data_root=str(self.root)), remote):
+            error, log = check(caplog, other)
+            assert error is None
+            assert 'not checked: not a local CocoDataset or BaseSegDataset' in log
 
 
 @segmenter
@@ -296,15 +299,13 @@ class TestLabelMaps:
         error, _ = check(caplog, label_maps(self.root / 'x'))
         assert 'the image folder' in error and 'the label map folder' in error
         error, _ = self.check(caplog, img_suffix='.tif')
-        assert "ends in '.tif'; it holds '4 x .jpg'" in error
+        assert "ends in '.tif'; there are '0.jpg', '1.jpg'" in error
         (self.maps / '2.png').rename(self.maps / 'other.png')
         write_image(self.images / '1.png', (97, 71))
         error, log = self.check(caplog)
         assert '1 of 4 images have no label map' in error and "'2.png'" in error
         assert "1 label maps are skipped: no image of that name: 'other.png'" in log
-        assert f"1 files in '{self.images}' are skipped: they do not end in '.jpg'" in log
-        words = "1 of these have the name of an image that ends in '.jpg', which is taken: '1.png'"
-        assert words in log
+        assert f"1 files in '{self.images}' are skipped: they do not end in '.jpg': '1.png'" in log
 
     def test_list_of_images(self, scope, caplog):
         (self.root / 'train.txt').write_text('1\n3\n')
@@ -490,7 +491,7 @@ def test_train_and_test_end_with_one_line(tmp_path, monkeypatch, capsys):
     torch.save(dict(state_dict={}), 'empty.pth')
     monkeypatch.setenv('LAPE_CLASSES', ','.join(CLASSES))
     message += commands.refused('test.py', config, 'empty.pth', '--allow-partial')
-    assert "1 images cannot be decoded: '1.jpg (the file is empty)'" in message
+    assert "1 files cannot be decoded: '1.jpg (the file is empty)'" in message
     assert '\n' not in message
 
 
