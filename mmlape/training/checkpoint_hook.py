@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import inspect
+from collections import deque
 from collections.abc import Callable
+from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ __all__ = ['CheckpointHook', 'UnsavedError']
 
 BACKEND = 'mmlape_whole_files'  # as saved configs name it
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_STATE = ('last_ckpt', 'keep_ckpt_ids', 'best_ckpt_path', 'best_ckpt_path_dict')
 
 
 class UnsavedError(RuntimeError):
@@ -48,14 +52,13 @@ register_backend(BACKEND, AtomicBackend, force=True)
 
 @HOOKS.register_module()
 class CheckpointHook(_CheckpointHook):
-    """MMEngine's ``CheckpointHook``, with the same arguments, for files that are not lost.
+    """MMEngine's ``CheckpointHook``, with the same arguments and atomic writes.
 
-    * Every checkpoint (also ``best_*``) is written beside, synced to the disk, read back and then renamed;
-      ``NAME.pth.sha256`` is its digest (``sha256sum --check``). So is ``last_checkpoint``. MMEngine writes in place.
-    * What is to be deleted (``max_keep_ckpts``, an earlier best) goes when what replaces it is written; in MMEngine it
-      goes before.
-    * When the disk (or the quota) is full, an error is logged, the earlier checkpoints stay, and training goes on; the
-      next checkpoint is tried as ever.
+    * Every checkpoint (also ``best_*``) is written beside its place, synced, read back and renamed; ``NAME.pth.sha256``
+      is its digest (``sha256sum --check``). ``last_checkpoint`` is atomic too. MMEngine writes in place.
+    * Old files (``max_keep_ckpts``, an earlier best) are deleted after their replacement is written; MMEngine deletes
+      them before.
+    * When the disk (or the quota) is full, an error is logged, the earlier checkpoints stay, and training continues.
     * Drafts that a killed run left are removed when training starts.
 
     In any config::
@@ -86,26 +89,22 @@ class CheckpointHook(_CheckpointHook):
             check_bool(name, getattr(self, name))
 
     def before_train(self, runner: Runner) -> None:
-        """Choose the way of writing, remove what killed runs left, and remember what is being resumed."""
+        """Choose the file backend, remove drafts of killed runs, and remember the checkpoint that is resumed."""
         plain = self.file_client_args is None and self.backend_args is None
         local = plain and '://' not in str(self.out_dir or runner.work_dir)
         if local:
             self.backend_args = dict(backend=BACKEND)
         self._unsaved: dict[str, str] = {}
         super().before_train(runner)
-        # A resumed run has saved something as well: upstream saves the best score only if so.
+        # Upstream saves the best score only after a checkpoint; a resumed run has one.
         self.last_ckpt = runner.message_hub.get_info('last_ckpt', None)
         if local and is_main_process():
-            lost = {
-                name
-                for folder in (self.out_dir, runner.work_dir)
-                for name in remove_leftovers(Path(folder))
-            }
-            if lost:
-                runner.logger.info(f'Removed what an earlier run left: {", ".join(sorted(lost))}')
+            folders = {Path(self.out_dir), Path(runner.work_dir)}
+            if lost := [name for folder in folders for name in remove_leftovers(folder)]:
+                runner.logger.info(f'Removed drafts of an earlier run: {", ".join(lost)}')
 
     def after_train(self, runner: Runner) -> None:
-        """Publish as upstream; do not end in silence without the last checkpoint."""
+        """Publish as upstream does; raise UnsavedError if the last checkpoint is missing."""
         super().after_train(runner)
         if self._unsaved:
             what = '; '.join(self._unsaved.values())
@@ -113,94 +112,65 @@ class CheckpointHook(_CheckpointHook):
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
         """Save, then name it in ``last_checkpoint``, then delete the oldest."""
-        hub, name = runner.message_hub, self.filename_tmpl.format(step)
-        path = self.file_backend.join_path(self.out_dir, name)
-        surplus: list[int] = []
-        info: dict[str, Any] = dict(last_ckpt=path)
-        if self.max_keep_ckpts > 0:
-            steps = [kept for kept in self.keep_ckpt_ids if kept != step]
-            surplus = steps[: max(0, len(steps) + 1 - self.max_keep_ckpts)]
-            # With the surplus: should it not be deleted any more, MMEngine does so when it resumes from this file.
-            info['keep_ckpt_ids'] = [*steps, step]
-        before = {key: hub.get_info(key, None) for key in info}
-        hub.update_info_dict(info)
-        saved = self._saved(
-            runner,
-            'checkpoint',
-            path,
-            lambda: runner.save_checkpoint(
-                self.out_dir,
-                name,
-                self.file_client_args,
-                save_optimizer=self.save_optimizer,
-                save_param_scheduler=self.save_param_scheduler,
-                meta=meta,
-                by_epoch=self.by_epoch,
-                backend_args=self.backend_args,
-                **self.args,
-            ),
-        )
-        if not saved:
-            for key, value in before.items():
-                hub.pop_info(key) if value is None else hub.update_info(key, value)
-            return
-        self.last_ckpt = path
-        if self.max_keep_ckpts > 0:
-            self.keep_ckpt_ids.extend([] if step in self.keep_ckpt_ids else [step])
-            hub.update_info('keep_ckpt_ids', list(self.keep_ckpt_ids))
-        if is_main_process():
-            pointer = Path(runner.work_dir, 'last_checkpoint')
-            if self._saved(
-                runner, 'pointer', str(pointer), lambda: atomic_write(pointer, path.encode())
-            ):
-                for old in map(self.filename_tmpl.format, surplus):
-                    _remove(self.file_backend, self.file_backend.join_path(self.out_dir, old))
+        path = self.file_backend.join_path(self.out_dir, self.filename_tmpl.format(step))
+        options = dict(save_optimizer=self.save_optimizer, by_epoch=self.by_epoch, **self.args)
+        options |= dict(file_client_args=self.file_client_args, backend_args=self.backend_args)
+        options |= dict(save_param_scheduler=self.save_param_scheduler, meta=meta)
+
+        def save() -> None:
+            hub, limit = runner.message_hub, self.max_keep_ckpts
+            steps = [*(each for each in getattr(self, 'keep_ckpt_ids', ()) if each != step), step]
+            self.last_ckpt = path
+            hub.update_info('last_ckpt', path)
+            if limit > 0:
+                # With the surplus: if it is not deleted any more, MMEngine does so when it resumes from this file.
+                hub.update_info('keep_ckpt_ids', steps)
+            runner.save_checkpoint(self.out_dir, self.filename_tmpl.format(step), **options)
+            if is_main_process():
+                atomic_write(Path(runner.work_dir, 'last_checkpoint'), path.encode())
+            if limit > 0:
+                self.keep_ckpt_ids = deque(steps, limit)
+                hub.update_info('keep_ckpt_ids', steps[-limit:])
+                for old in map(self.filename_tmpl.format, steps[:-limit]):
+                    self.file_backend.remove(self.file_backend.join_path(self.out_dir, old))
+
+        self._attempt(runner, 'checkpoint', path, save)
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
-        """Save as upstream does, but delete the earlier best afterwards, and nothing if the new one is not written."""
-        if not self.save_best:
-            return
-        hub, backend = runner.message_hub, self.file_backend
-        paths = [name for name in ('best_ckpt_path', 'best_ckpt_path_dict') if hasattr(self, name)]
-        before = {name: _copied(getattr(self, name)) for name in paths}
-        infos = {key: hub.get_info(key) for key in hub.runtime_info if key.startswith('best_')}
-        self.file_backend = _DeletesLater(backend)
-        try:
-            saved = self._saved(
-                runner,
-                'best',
-                'the best checkpoint',
-                lambda: super(CheckpointHook, self)._save_best_checkpoint(runner, metrics),
-            )
-        finally:
-            later, self.file_backend = self.file_backend.later, backend
-        if saved:
-            best = {hub.get_info(key) for key in hub.runtime_info if key.startswith('best_ckpt')}
-            for path in later:
-                if path not in best:
-                    _remove(backend, path)
-            return
-        for name, value in before.items():
-            setattr(self, name, value)
-        for key in [key for key in hub.runtime_info if key.startswith('best_')]:
-            hub.pop_info(key)
-        hub.update_info_dict(infos)
+        if self.save_best:
+            save = partial(super()._save_best_checkpoint, runner, metrics)
+            self._attempt(runner, 'best', 'the best checkpoint', save)
 
-    def _saved(self, runner: Runner, kind: str, what: str, save: Callable[[], Any]) -> bool:
-        """Whether there was room; what is missing stays noted until a file of its own kind is written."""
+    def _attempt(self, runner: Runner, kind: str, what: str, save: Callable[[], Any]) -> None:
+        """Save; delete files afterwards; undo if the disk is full, and note it until this ``kind`` is saved again."""
+        hub, backend = runner.message_hub, self.file_backend
+        attributes = {name: copy(getattr(self, name)) for name in _STATE if hasattr(self, name)}
+        infos = _saved_infos(hub)
+        self.file_backend = _DeletesLater(backend)
         try:
             save()
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise
+            vars(self).update(attributes)
+            for key in _saved_infos(hub):
+                hub.pop_info(key)
+            hub.update_info_dict(infos)
             self._unsaved[kind] = f'{what} could not be written: {error.strerror}'
             runner.logger.error(
-                f'{self._unsaved[kind]}. Training goes on; earlier checkpoints are as they were, the newest is '
-                f'{self.last_ckpt}. Make room before the next is due.'
+                f'{self._unsaved[kind]}. Training continues; earlier checkpoints are unchanged, the newest is '
+                f'{self.last_ckpt}. Free disk space before the next one is due.'
             )
-            return False
-        self._unsaved.pop(kind, None)
-        return True
+        else:
+            self._unsaved.pop(kind, None)
+            best = {value for key, value in _saved_infos(hub).items() if 'best_ckpt' in key}
+            for path in set(self.file_backend.later) - best if is_main_process() else ():
+                if backend.isfile(path):
+                    backend.remove(path)
+                elif backend.isdir(path):  # sharded
+                    backend.rmtree(path)
+        finally:
+            self.file_backend = backend
 
 
 class _DeletesLater:
@@ -219,12 +189,7 @@ class _DeletesLater:
     rmtree = remove
 
 
-def _remove(backend: Any, path: str) -> None:
-    if backend.isfile(path):
-        backend.remove(path)
-    elif backend.isdir(path):  # sharded
-        backend.rmtree(path)
-
-
-def _copied(value: Any) -> Any:
-    return dict(value) if isinstance(value, dict) else value
+def _saved_infos(hub: Any) -> dict[str, Any]:
+    """What the message hub says about checkpoints."""
+    prefixes = ('best_', 'last_ckpt', 'keep_ckpt_ids')
+    return {key: hub.get_info(key) for key in hub.runtime_info if key.startswith(prefixes)}

@@ -1,8 +1,8 @@
-"""Hooks around loading a checkpoint: it is loaded safely, it fits the model, and a resumed training fits its record."""
+"""Hooks for checkpoints: safe loading, whether the weights fit the model, and whether a resumed run fits its record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +18,27 @@ from mmlape.checkpoints.report import LoadReport, listed
 from mmlape.checks import check_bool
 from mmlape.registry import HOOKS
 
+from .stop_hooks import all_finite
+
 __all__ = ['CheckWeightsHook', 'ResumeCheckHook', 'SafeLoadingHook', 'built_loops']
 
-# Below this share of the values, a checkpoint to start from is that of something else.
-_LEAST = 0.05
+_LEAST = 0.05  # a checkpoint to start from that fills less of the model belongs to something else
 _BACKBONE = 'backbone.'
-_LOOSEN = '--allow-partial (CheckWeightsHook.allow_partial) takes what fits'
+_LOOSEN = '--allow-partial (CheckWeightsHook.allow_partial) loads what fits'
 _KEY = 'images_per_step'
 
 
 def built_loops(runner: Runner) -> list[str]:
-    """Which of train, val and test the runner is about to run or has run.
-
-    MMEngine has no public way to ask: its properties build the loop that is asked for.
-    """
+    """Which of train, val and test the runner is about to run or has run; MMEngine's properties would build them."""
     loops = {name: getattr(runner, f'_{name}_loop') for name in ('train', 'val', 'test')}
     return [name for name, loop in loops.items() if isinstance(loop, BaseLoop)]
-
-
-def _resumes(runner: Runner) -> bool:
-    """Whether a runner resumes; its ``cfg`` does not say it, see :func:`mmlape.cli.build_runner`."""
-    return bool(runner._resume)
 
 
 @HOOKS.register_module()
 class SafeLoadingHook(Hook):
     """Switches :func:`mmlape.safe_loading` on before the runner loads weights or resumes.
 
-    One entry of ``default_hooks`` in our base configs, so that a config of ours is as safe in MMDetection's
-    ``tools/train.py`` as in ``mmlape train``.
+    In ``default_hooks`` of our base configs, so that they are as safe in upstream's tools as in ``mmlape train``.
     """
 
     priority = 'VERY_HIGH'
@@ -58,34 +50,31 @@ class SafeLoadingHook(Hook):
 
 @HOOKS.register_module()
 class CheckWeightsHook(Hook):
-    """Check a checkpoint before its weights are used; MMEngine only logs what does not fit, and goes on.
+    """Check a checkpoint before its weights are used; MMEngine only logs what does not fit.
 
     To test, to validate and to resume, the checkpoint must hold every parameter and buffer of the model in its shape,
-    and nothing else. A training may start from weights of which a part fits (``load_from``); the log then says what was
-    taken, what stays as initialised and what was not used. Never taken are weights that are NaN or infinite, integers
-    for weights, and, to start from, a checkpoint of which less than 5 % of the model can be filled.
-
-    The tools of mmlape add this hook to every run. In any config::
+    and nothing else. A training may start from weights that fit in part (``load_from``), at least 5 % of the model; the
+    log then says what was loaded, what stays random and what is unused. NaN, infinite values and integer weights are
+    always refused. The tools of mmlape add this hook to every run. In any config::
 
         default_hooks = dict(check_weights=dict(type='mmlape.CheckWeightsHook'))
 
     Args:
-        allow_partial: Take what fits also to test and to resume, and say what is random; NaN and infinite values are
-            refused all the same. Default False.
+        allow_partial: Load what fits also to test and to resume, and log what is random. Default False.
 
     Raises:
         CheckpointError: A ``ValueError``, from the runner's ``train``, ``val`` or ``test``.
     """
 
-    # Before the hook of EMA, which would stumble over what does not fit.
-    priority = 'VERY_HIGH'
+    priority = 'VERY_HIGH'  # before the hook of EMA, which fails on what does not fit
 
     def __init__(self, allow_partial: bool = False) -> None:
         self.allow_partial = check_bool('allow_partial', allow_partial)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Check what was read and is not in use yet."""
-        file, resumes = str(runner._load_from or 'the last checkpoint'), _resumes(runner)
+        # Not `runner.cfg`, which is that of a first start (mmlape.cli.build_runner).
+        file, resumes = str(runner._load_from or 'the last checkpoint'), bool(runner._resume)
         state = checkpoint.get('state_dict', checkpoint)
         report = match(runner.model, state, Path(file).name)
         report.whole = any(name.startswith(_BACKBONE) for name in report.sizes)
@@ -99,7 +88,7 @@ class CheckWeightsHook(Hook):
             raise CheckpointError(_refusal(file, report, of_parts=too_little or not partial))
         if not complete:
             text = str(report).replace('fresh:', 'stays random:')
-            runner.logger.warning(f'{file} is taken in part:\n{text}')
+            runner.logger.warning(f'{file} is loaded in part:\n{text}')
 
 
 def _refusal(file: str, report: LoadReport, of_parts: bool) -> str:
@@ -110,7 +99,7 @@ def _refusal(file: str, report: LoadReport, of_parts: bool) -> str:
     if of_parts:
         parts += misfits(report)
         if any(f'{_BACKBONE}{name}' in report.sizes for name in report.left_out):
-            parts.append('it is a backbone alone, which init_cfg of model.backbone takes')
+            parts.append('it is a backbone alone: name it in init_cfg of model.backbone')
         elif report.matched_fraction < 0.5:
             parts.append('this looks like the checkpoint of another model')
     text = f'{file} does not fit the {report.model}: ' + '; '.join(parts)
@@ -118,48 +107,30 @@ def _refusal(file: str, report: LoadReport, of_parts: bool) -> str:
 
 
 def _problems_of_a_training(checkpoint: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
-    """What of the state of a training, beside the weights, cannot be gone on from."""
+    """What of the state of a training, beside the weights, prevents resuming."""
     meta, hub = checkpoint.get('meta'), checkpoint.get('message_hub')
     places = [meta.get(name) for name in ('epoch', 'iter')] if isinstance(meta, Mapping) else [None]
-    if not all(isinstance(place, int) and place >= 0 for place in places) or not isinstance(
-        hub, Mapping
-    ):
-        return [
-            'it holds weights alone, no state of a training: name it in load_from, not in --resume'
-        ]
-    tensors = _tensors_within(checkpoint.get('optimizer'), 'optimizer')
-    problems = problems_of(tensors, None)
+    counted = all(isinstance(place, int) and place >= 0 for place in places)
+    if not counted or not isinstance(hub, Mapping):
+        return ['it holds weights alone, no training state: name it in load_from, not in --resume']
+    problems = []
+    if not all_finite(checkpoint.get('optimizer')):
+        problems.append('its optimizer state is NaN or infinite')
     averaged = checkpoint.get('ema_state_dict')
     if isinstance(averaged, Mapping):
-        weights = {
-            k.removeprefix('module.'): v for k, v in averaged.items() if k.startswith('module.')
-        }
-        plain = {name.removeprefix('module.'): value for name, value in state.items()}
+        prefix = 'module.'
+        weights = {k.removeprefix(prefix): v for k, v in averaged.items() if k.startswith(prefix)}
+        plain = {name.removeprefix(prefix): value for name, value in state.items()}
         other = [
             name
             for name in sorted(weights.keys() | plain.keys())
             if getattr(weights.get(name), 'shape', 0) != getattr(plain.get(name), 'shape', 1)
         ]
         if other:
-            problems.append(
-                f'its averaged weights (EMA) are those of another model ({listed(other)})'
-            )
+            names = listed(other)
+            problems.append(f'its averaged weights (EMA) are those of another model ({names})')
         problems += [f'{text} (EMA)' for text in problems_of(weights, None)]
     return problems
-
-
-def _tensors_within(value: Any, name: str) -> dict[str, torch.Tensor]:
-    """Tensors in dicts and lists, by the way to them."""
-    if isinstance(value, torch.Tensor):
-        return {name: value}
-    items: Iterable = value.items() if isinstance(value, Mapping) else ()
-    if isinstance(value, (list, tuple)):
-        items = enumerate(value)
-    return {
-        found: tensor
-        for key, part in items
-        for found, tensor in _tensors_within(part, f'{name}.{key}').items()
-    }
 
 
 def _is_tta(model: torch.nn.Module) -> bool:
@@ -169,13 +140,10 @@ def _is_tta(model: torch.nn.Module) -> bool:
 
 @HOOKS.register_module()
 class ResumeCheckHook(Hook):
-    """Write into each checkpoint how many images a step had, and warn when a resumed run has another number.
+    """Record the images per step in each checkpoint, and warn when a resumed run has another number, or is finished.
 
-    A run that is resumed after its end says so, too.
-
-    MMEngine restores the learning rate and the state of the schedules with the checkpoint, so after a change of the
-    number of GPUs neither fits any more, and ``auto_scale_lr`` has no effect; it does not notice. The training tool of
-    mmlape adds this hook to every run. In any config::
+    MMEngine restores the learning rate and the schedules from the checkpoint, so after a change of the number of GPUs
+    neither fits, and ``auto_scale_lr`` has no effect. ``mmlape train`` adds this hook to every run. In any config::
 
         custom_hooks = [dict(type='mmlape.ResumeCheckHook')]
     """
@@ -187,7 +155,7 @@ class ResumeCheckHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Compare with the record, if this is a resumption and there is one."""
         then, now = (checkpoint.get('meta') or {}).get(_KEY), _images_per_step(runner)
-        if not _resumes(runner) or then is None or then == now:
+        if not runner._resume or then is None or then == now:
             return
         text = f'resumed with {_say(now)}; the checkpoint was trained with {_say(then)}.'
         if _total(then) == _total(now):
@@ -195,27 +163,27 @@ class ResumeCheckHook(Hook):
             return
         text += (
             ' The learning rate and the schedules are those of the checkpoint (--auto-scale-lr does not '
-            'reach them) and were made for the other number.'
+            'change them) and were made for the other number.'
         )
         if isinstance(runner.train_loop, EpochBasedTrainLoop):
-            text += ' Epochs now have another number of iterations, on which warm-up and iterations logged depend.'
+            text += ' Epochs now have another number of iterations, on which warm-up and the log depend.'
         share, rest = divmod(_total(then), now['processes'] * now['accumulated'])
         if not rest:
             text += f' To train as before: --cfg-options train_dataloader.batch_size={share}'
         runner.logger.warning(text)
 
     def before_train(self, runner: Runner) -> None:
-        """Say that there is nothing left to train."""
+        """Warn that the training is finished."""
         loop = runner.train_loop
         done, end, unit = loop.iter, loop.max_iters, 'iterations'
         if isinstance(loop, EpochBasedTrainLoop):
             # A checkpoint of the last iteration was written before its epoch was counted.
             end, unit = loop.max_epochs, 'epochs'
             done = end if done >= loop.max_iters else loop.epoch
-        if _resumes(runner) and done >= end:
+        if runner._resume and done >= end:
             runner.logger.warning(
-                f'this training is finished ({done} of {end} {unit}): nothing is left to train. To go on, raise '
-                f'train_cfg.max_{unit.replace("iterations", "iters")}; to train anew, take another work dir'
+                f'this training is finished ({done} of {end} {unit}). To continue, raise '
+                f'train_cfg.max_{unit.replace("iterations", "iters")}; to train anew, use another work dir'
             )
 
 

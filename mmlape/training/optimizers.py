@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from mmcv.cnn import is_norm
@@ -16,14 +14,14 @@ from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
 from torch import nn
 
 from mmlape.backbones.base import EXEMPT_NAMES, exempt_modules
-from mmlape.checks import check_option, check_positive_int
+from mmlape.checks import check_number, check_option, check_positive_int, did_you_mean
 from mmlape.norm import TokenNorm
 from mmlape.registry import OPTIM_WRAPPER_CONSTRUCTORS, PARAM_SCHEDULERS
 
 __all__ = ['LayerDecayOptimizerConstructor', 'MergedGroupsOptimizerConstructor', 'RsqrtLR']
 
-# Multipliers of the rules and their values where a config says nothing.
-_DEFAULTS = {
+# Multipliers and their defaults.
+_MULTS = {
     'position_decay_mult': 0.0,
     'norm_decay_mult': 0.0,
     'bias_decay_mult': 0.0,
@@ -33,7 +31,7 @@ _DEFAULTS = {
     'dtn_lr_mult': 1.0,
     'bias_lr_mult': 1.0,
 }
-_KEYS = ('decay_rate', 'custom_keys', *_DEFAULTS)
+_ROW = '{:>5}  {:<16}  {:>6}  {:>8}  {:>12}  {:>7}  {:>11}  {}'
 
 
 class _Rule(NamedTuple):
@@ -46,30 +44,21 @@ class _Rule(NamedTuple):
 
 @dataclass
 class _Group:
-    """One row of the table, one group of the optimizer."""
+    """The parameters of one depth and one rule: a row of the table, a group of the optimizer."""
 
     depth: int
-    kind: str
-    lr_scale: float
-    lr: float
-    weight_decay: float | None
-    names: list[str] = field(default_factory=list)
-    parameters: list[nn.Parameter] = field(default_factory=list)
-
-    def settings(self) -> dict[str, Any]:
-        """As the optimizer takes it."""
-        decay = {} if self.weight_decay is None else {'weight_decay': self.weight_decay}
-        name = f'layer {self.depth}, {self.kind}'
-        return dict(params=self.parameters, lr=self.lr, group_name=name, **decay)
+    scale: float
+    rule: _Rule
+    parameters: dict[str, nn.Parameter] = field(default_factory=dict)
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
-    """Layer-wise learning rates for any backbone that says how deep its parameters sit (all of ours do).
+    """Layer-wise learning rates for any backbone with ``get_layer_depth`` (all of ours).
 
     A parameter of depth d of ``D`` has the learning rate ``lr * decay_rate ** (D - 1 - d)``. Stem, position and class
-    token have depth 0, layer i has i + 1 (LaPE's norm of that layer too), and everything else, such as the output norm,
-    what ViT-Adapter puts beside the ViT, necks and heads, has the depth D - 1 and the full learning rate. This is how
+    token have depth 0, layer i has i + 1 (LaPE's norm of that layer too); everything else, such as the output norm,
+    what ViT-Adapter adds beside the ViT, necks and heads, has the depth D - 1 and the full learning rate. This is how
     BEiT and the published ViT-Adapter UPerNets count (there ``num_layers=12, layer_decay_rate=0.95``); pyramids count
     their blocks through all stages, and the embedding of a stage goes with the block before it.
 
@@ -84,8 +73,8 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
             constructor='mmlape.LayerDecayOptimizerConstructor',
             paramwise_cfg=dict(decay_rate=0.95))
 
-    The table of groups is logged. Parameters without gradient are left out; a shared one counts once, where it is met
-    first.
+    The table of groups is logged. Parameters without gradient are left out; a shared one counts once, under its first
+    name.
 
     Args:
         optim_wrapper_cfg: The config of the optimizer wrapper; its optimizer needs an ``lr``.
@@ -101,8 +90,8 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
 
     Raises:
         TypeError: If a value has the wrong type.
-        ValueError: If a key is unknown or matches no parameter, a value is out of range, no backbone says its layers'
-            depth, or the model is already wrapped for FSDP (which hides the shapes of parameters).
+        ValueError: If a key is unknown or matches no parameter, a value is out of range, no backbone has
+            ``get_layer_depth``, or the model is already wrapped for FSDP (which hides the shapes of parameters).
     """
 
     def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
@@ -110,37 +99,32 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
         if self.base_lr is None:
             raise ValueError('layer-wise learning rates need an lr in the config of the optimizer')
         self.decay_rate = self.paramwise_cfg['decay_rate']
-        self._mults = {key: self.paramwise_cfg.get(key, value) for key, value in _DEFAULTS.items()}
-        self._custom = {key: dict(value) for key, value in self._custom_keys().items()}
+        self._mults = {**_MULTS, **self.paramwise_cfg}
+        self._custom = dict(self.paramwise_cfg.get('custom_keys') or {})
 
     def _validate_cfg(self) -> None:
         super()._validate_cfg()
         for key in self.paramwise_cfg:
-            check_option('a key of paramwise_cfg', key, _KEYS)
-        _check_number('decay_rate', self.paramwise_cfg.get('decay_rate'))
-        if not 0 < self.paramwise_cfg['decay_rate'] <= 1:
-            raise ValueError(
-                f'decay_rate must be above 0 and at most 1, got {self.paramwise_cfg["decay_rate"]}'
-            )
-        mults = {key: value for key, value in self.paramwise_cfg.items() if key in _DEFAULTS}
-        for key, options in self._custom_keys().items():
+            check_option('a key of paramwise_cfg', key, ('decay_rate', 'custom_keys', *_MULTS))
+        rate = check_number('decay_rate', self.paramwise_cfg.get('decay_rate'), above=0)
+        if rate > 1:
+            raise ValueError(f'decay_rate must be above 0 and at most 1, got {rate}')
+        mults = {key: value for key, value in self.paramwise_cfg.items() if key in _MULTS}
+        for key, options in (self.paramwise_cfg.get('custom_keys') or {}).items():
             if not isinstance(options, dict):
                 raise TypeError(f'custom_keys[{key!r}] must be a dict, got {options!r}')
             for option in options:
                 check_option(f'a key of custom_keys[{key!r}]', option, ('lr_mult', 'decay_mult'))
             mults |= {f'custom_keys[{key!r}] {name}': value for name, value in options.items()}
         for name, value in mults.items():
-            _check_number(name, value)
-            if not 0 <= value < math.inf:
-                raise ValueError(f'{name} must be at least 0, got {value}')
+            check_number(name, value, minimum=0)
 
     def __call__(self, model: nn.Module) -> OptimWrapper:
         """Build the optimizer wrapper for a model, DDP-wrapped or not."""
         if any(type(module).__name__ == 'FullyShardedDataParallel' for module in model.modules()):
             raise ValueError(
-                'mmlape.LayerDecayOptimizerConstructor does not work with FSDP: its parameters '
-                'are flattened, so that norms and biases cannot be told from weights. Use DDP, or '
-                'another constructor'
+                'mmlape.LayerDecayOptimizerConstructor does not work with FSDP, which flattens parameters: norms and '
+                'biases cannot be told from weights. Use DDP, or another constructor'
             )
         return super().__call__(model)
 
@@ -161,20 +145,41 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
         names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
         for key in self._custom:
             if not any(key in name for name in names):
-                close = get_close_matches(key, {part for n in names for part in n.split('.')}, 3)
-                hint = f'; did you mean {", ".join(close)}?' if close else ''
+                hint = did_you_mean(key, {part for name in names for part in name.split('.')})
                 raise ValueError(f'custom_keys names {key!r}, which is in no name{hint}')
         groups: dict[tuple, _Group] = {}
         for name, parameter, rule in self._rules(module):
             depth, count = _depth(name, backbones)
-            group = self._group(depth, count, rule)
-            group = groups.setdefault((depth, count, *rule), group)
-            group.names.append(name)
-            group.parameters.append(parameter)
-        ordered = sorted(groups.values(), key=lambda group: (group.depth, group.kind))
-        params.extend(group.settings() for group in ordered)
+            new = _Group(depth, self.decay_rate ** (count - 1 - depth), rule)
+            groups.setdefault((depth, count, rule), new).parameters[name] = parameter
+        rows = [
+            _ROW.format(
+                'layer', 'kind', 'scale', 'lr', 'weight decay', 'tensors', 'values', 'names'
+            )
+        ]
+        for group in sorted(groups.values(), key=lambda each: (each.depth, each.rule.kind)):
+            depth, rule = group.depth, group.rule
+            settings: dict[str, Any] = dict(lr=self.base_lr * group.scale * rule.lr_mult)
+            if self.base_wd is not None:
+                settings['weight_decay'] = self.base_wd * rule.decay_mult
+            tensors = list(group.parameters.values())
+            params.append(
+                dict(params=tensors, group_name=f'layer {depth}, {rule.kind}', **settings)
+            )
+            numbers = [f'{group.scale:.4f}', *(f'{value:.3g}' for value in settings.values())]
+            if self.base_wd is None:
+                numbers.append('-')
+            values = f'{sum(tensor.numel() for tensor in tensors):,}'
+            first, *more = group.parameters
+            rest = f' and {len(more)} more' if more else ''
+            rows.append(_ROW.format(depth, rule.kind, *numbers, len(tensors), values, first + rest))
+        what = ', '.join(f'{p or "the model"} ({type(b).__name__})' for p, b in backbones.items())
         frozen = sum(not parameter.requires_grad for parameter in module.parameters())
-        print_log(self._report(ordered, backbones, frozen), logger='current')
+        title = (
+            f'Layer-wise learning rates: decay rate {self.decay_rate} over the layers of {what}; '
+            f'lr {self.base_lr:.3g}; {frozen} tensors are not trained'
+        )
+        print_log('\n'.join([title, *rows]), logger='current')
 
     def _rules(self, model: nn.Module) -> Iterator[tuple[str, nn.Parameter, _Rule]]:
         """Every trained parameter once, with its name and its rule."""
@@ -197,9 +202,8 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
     ) -> _Rule:
         matching = sorted((key for key in self._custom if key in name), key=lambda k: (-len(k), k))
         if matching:
-            options = self._custom[matching[0]]
-            kind = f'custom: {matching[0]}'
-            return _Rule(kind, options.get('lr_mult', 1.0), options.get('decay_mult', 1.0))
+            mults = dict(lr_mult=1.0, decay_mult=1.0) | self._custom[matching[0]]
+            return _Rule(f'custom: {matching[0]}', **mults)
         mults = self._mults
         norm = is_norm(module) or isinstance(module, TokenNorm)
         lr_mult = mults['bias_lr_mult'] if attribute == 'bias' and not (norm or place) else 1.0
@@ -217,65 +221,19 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
             decay_mult = mults['flat_decay_mult'] if parameter.ndim <= 1 else 1.0
         return _Rule('decay' if decay_mult else 'no decay', lr_mult, decay_mult)
 
-    def _group(self, depth: int, count: int, rule: _Rule) -> _Group:
-        scale = self.decay_rate ** (count - 1 - depth)
-        decay = None if self.base_wd is None else self.base_wd * rule.decay_mult
-        return _Group(depth, rule.kind, scale, self.base_lr * scale * rule.lr_mult, decay)
 
-    def _report(self, groups: list[_Group], backbones: dict[str, nn.Module], frozen: int) -> str:
-        """The table of groups."""
-        heads = ('layer', 'kind', 'scale', 'lr', 'weight decay', 'tensors', 'values', 'names')
-        rows = [
-            (
-                str(group.depth),
-                group.kind,
-                f'{group.lr_scale:.4f}',
-                f'{group.lr:.3g}',
-                '-' if group.weight_decay is None else f'{group.weight_decay:.3g}',
-                str(len(group.parameters)),
-                f'{sum(parameter.numel() for parameter in group.parameters):,}',
-                _shortened(group.names),
-            )
-            for group in groups
-        ]
-        widths = [max(map(len, column)) for column in zip(heads, *rows)]
-        lines = [
-            '  '.join(
-                cell.ljust(width) if head in ('kind', 'names') else cell.rjust(width)
-                for head, cell, width in zip(heads, row, widths)
-            ).rstrip()
-            for row in (heads, *rows)
-        ]
-        what = ', '.join(
-            f'{path or "the model"} ({type(b).__name__})' for path, b in backbones.items()
-        )
-        title = (
-            f'Layer-wise learning rates: decay rate {self.decay_rate} over the layers of {what}; '
-            f'lr {self.base_lr:.3g}; {frozen} tensors are not trained'
-        )
-        return '\n'.join([title, *lines])
-
-    def _custom_keys(self) -> dict[str, dict]:
-        return self.paramwise_cfg.get('custom_keys') or {}
-
-
-def _backbones(model: nn.Module) -> dict[str, nn.Module]:
-    """The outermost modules that number their layers, by path."""
-    found: dict[str, nn.Module] = {}
+def _backbones(model: nn.Module) -> dict[str, Any]:
+    """The outermost modules that number their layers, by path; not MMPretrain's classifiers, which ask a backbone."""
+    found: dict[str, Any] = {}
     for path, module in model.named_modules():
         inside = any(path.startswith(f'{outer}.' if outer else '') for outer in found)
-        if not inside and _numbers_layers(module):
+        if not inside and hasattr(module, 'get_layer_depth') and not hasattr(module, 'backbone'):
             found[path] = module
     return found
 
 
-def _numbers_layers(module: nn.Module) -> bool:
-    """Classifiers of MMPretrain have a method of this name, too, without a prefix: they ask their backbone."""
-    return hasattr(module, 'get_layer_depth') and not hasattr(module, 'backbone')
-
-
 def _depth(name: str, backbones: dict[str, Any]) -> tuple[int, int]:
-    """Depth of a parameter and number of depths; necks and heads are as deep as it goes."""
+    """Depth of a parameter and number of depths; necks and heads have the last depth."""
     deepest = 0
     for path, backbone in backbones.items():
         prefix = f'{path}.' if path else ''
@@ -286,23 +244,13 @@ def _depth(name: str, backbones: dict[str, Any]) -> tuple[int, int]:
     return deepest - 1, deepest
 
 
-def _shortened(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f'{names[0]} and {len(names) - 1} more'
-
-
-def _check_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f'{name} must be a number, got {value!r}')
-
-
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class MergedGroupsOptimizerConstructor(DefaultOptimWrapperConstructor):
-    """MMEngine's default with one group of parameters for all that have the same settings, not one for each tensor.
+    """MMEngine's default with one group for all parameters of the same settings, instead of one for each tensor.
 
-    With a ``paramwise_cfg``, MMEngine makes a group for every tensor, hundreds, and optimizers go through groups one by
-    one: what they do to many tensors at once (``foreach``, PyTorch's default on GPUs, and ``fused``) is done to one at
-    a time, and learning rates are scheduled hundreds of times per step. Here each tensor gets the same update in fewer
-    calls. In a config::
+    With a ``paramwise_cfg``, MMEngine makes hundreds of groups, and optimizers go through them one by one: ``foreach``
+    (PyTorch's default on GPUs) and ``fused`` then update one tensor at a time, and schedules set hundreds of learning
+    rates per step. The update of each tensor is the same. In a config::
 
         optim_wrapper = dict(
             type='OptimWrapper',
@@ -310,12 +258,12 @@ class MergedGroupsOptimizerConstructor(DefaultOptimWrapperConstructor):
             constructor='mmlape.MergedGroupsOptimizerConstructor',
             paramwise_cfg=dict(norm_decay_mult=0.0, bias_decay_mult=0.0))
 
-    A state of an optimizer goes with its groups: a training that began with MMEngine's constructor is resumed with
-    MMEngine's; PyTorch refuses it here (``different number of parameter groups``).
+    Resume a training with the constructor that it began with: PyTorch refuses an optimizer state of other groups
+    (``different number of parameter groups``).
 
     Args:
         optim_wrapper_cfg: The config of the optimizer wrapper.
-        paramwise_cfg: As in MMEngine. Default none, which is one group there, too.
+        paramwise_cfg: As in MMEngine. Default none: one group.
     """
 
     def add_params(
@@ -326,17 +274,12 @@ class MergedGroupsOptimizerConstructor(DefaultOptimWrapperConstructor):
         tensors = {id(parameter) for group in params for parameter in group['params']}
         # PyTorch refuses a tensor that is in two groups, and only warns where it is twice in one.
         if not prefix and len(tensors) == len(params):
-            params[:] = _merged(params)
-
-
-def _merged(groups: list[dict]) -> list[dict]:
-    """Groups in the order in which their settings come first; so are the tensors in them."""
-    merged: dict[str, dict] = {}
-    for group in groups:
-        settings = {name: value for name, value in group.items() if name != 'params'}
-        same = merged.setdefault(repr(sorted(settings.items())), {'params': [], **settings})
-        same['params'] += group['params']
-    return list(merged.values())
+            merged: dict[str, dict] = {}
+            for group in params:
+                settings = {name: value for name, value in group.items() if name != 'params'}
+                same = merged.setdefault(repr(sorted(settings.items())), {'params': [], **settings})
+                same['params'] += group['params']
+            params[:] = merged.values()
 
 
 @PARAM_SCHEDULERS.register_module()

@@ -198,7 +198,7 @@ def test_other_weights_are_refused_to_test_and_resume_and_reported_to_start_from
         assert message and str(path) in message and '\n' not in message, (way, message)
     message = everything.enter('load_from', path)
     if message is None:
-        assert 'is taken in part' in everything.log and name not in NEVER
+        assert 'is loaded in part' in everything.log and name not in NEVER
         assert 'stays random: head.' in everything.log or 'head.scale' in everything.log
     assert everything.enter('mmlape.Pretrained', path) or name in ('one_missing', 'one_too_many')
     for way in ("MMEngine's load_checkpoint", "MMEngine's Pretrained"):

@@ -299,7 +299,7 @@ def test_the_table_is_logged():
     ('paramwise', 'error', 'words'),
     [
         (dict(num_layers=12), ValueError, "num_layers"),
-        (dict(custom_keys={'pos_embd': dict(lr_mult=1)}), ValueError, 'did you mean pos_embed'),
+        (dict(custom_keys={'pos_embd': dict(lr_mult=1)}), ValueError, "did you mean 'pos_embed'"),
         (dict(custom_keys={'head': dict(lr=1)}), ValueError, "custom_keys\\['head'\\]"),
         (dict(custom_keys={'head': 0.1}), TypeError, "custom_keys\\['head'\\] must be a dict"),
         (dict(custom_keys={'head': dict(lr_mult='1')}), TypeError, 'lr_mult must be a number'),
