@@ -12,8 +12,6 @@ from pathlib import Path
 from demo_parts.catalogue import TASKS
 from demo_parts.run import ModelError, run_demo
 
-from mmlape.cpu.wait_policy import set_wait_policy
-
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = tuple(TASKS)
 DEFAULT_MODELS = MODELS[:2]
@@ -47,7 +45,6 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
-    set_wait_policy()  # before PyTorch is imported, here and in the processes of the models
     try:
         run_demo(options)
     except KeyboardInterrupt:

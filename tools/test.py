@@ -57,8 +57,8 @@ def test(cfg, metric):
 
 
 def main():
-    set_wait_policy()  # before PyTorch is imported
     options = parse_arguments()
+    set_wait_policy()
     with cli.stop_with_message():
         cfg, metric = prepare(options)
     with cli.joined(cfg):

@@ -20,17 +20,16 @@ from mmlape.cpu.wait_policy import set_wait_policy
 
 def main() -> None:
     """Run ``sys.argv[1]`` as the main program, with the arguments that follow."""
-    set_wait_policy()  # before PyTorch is imported
     if len(sys.argv) < 2 or sys.argv[1] in ('-h', '--help'):
         print(__doc__.strip())
         sys.exit(0 if len(sys.argv) > 1 else 2)
     script = sys.argv[1]
     if not os.path.isfile(script):
         sys.exit(f'error: there is no script {script!r}: clone timm and name its train.py')
+    set_wait_policy()
     import mmlape.timm_models  # noqa: F401  (registers; takes seconds, so not before the arguments are parsed)
 
     keep_freed_memory()
-
     sys.argv = sys.argv[1:]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))  # as python itself does
     runpy.run_path(script, run_name='__main__')

@@ -65,8 +65,8 @@ def train(cfg, resume):
 
 
 def main():
-    set_wait_policy()  # before PyTorch is imported
     options = parse_arguments()
+    set_wait_policy()
     with cli.stop_with_message():
         cfg = prepare(options)
     with cli.joined(cfg):

@@ -23,7 +23,7 @@ from mmengine.utils.dl_utils import set_multi_processing
 from mmlape.checkpoints import CheckpointError
 from mmlape.checkpoints.loaders import safe_loading
 from mmlape.checkpoints.reading import weights_only_everywhere
-from mmlape.training.cpu_hook import CpuHook
+from mmlape.training.devices import CpuHook
 
 
 @contextmanager

@@ -8,10 +8,9 @@ from .check_data import (
     check_data_is_there,
 )
 from .checkpoint_hook import CheckpointHook, UnsavedError
-from .cpu_hook import CpuHook
+from .devices import CpuHook, FSDPStrategy, wrap_blocks
 from .environment import environment_options, vit_arch, vit_weights
 from .exact_resume import ExactResumeHook
-from .fsdp import FSDPStrategy, wrap_blocks
 from .loading_hooks import CheckWeightsHook, ResumeCheckHook, SafeLoadingHook
 from .optimizers import LayerDecayOptimizerConstructor, MergedGroupsOptimizerConstructor, RsqrtLR
 from .paper_hooks import DTNRatioHook, PositionOnlyHook

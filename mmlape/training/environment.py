@@ -1,16 +1,16 @@
-"""Options of a config from environment variables, for the configs of ``configs/custom``.
+"""Options of a config from environment variables, for ``configs/custom``.
 
-``--cfg-options data_root=...`` reaches one place of a config; a data folder or a list of class names has to reach many.
-The training tools pass nothing else to a config, so these options come from the environment.
+``--cfg-options data_root=...`` changes one place of a config; a data folder or a list of class names has many.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mmlape.backbones.vit import ARCHS
+from mmlape.checks import check_number, check_positive_int
 
 __all__ = ['environment_options', 'vit_arch', 'vit_weights']
 
@@ -25,22 +25,17 @@ _SWITCH = {'1': True, 'true': True, 'yes': True, '0': False, 'false': False, 'no
 def environment_options(
     prefix: str, defaults: dict[str, Any], environ: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Read one environment variable per option.
-
-    The option ``max_epochs`` with the prefix ``LAPE_`` is the variable ``LAPE_MAX_EPOCHS``. A value has the type of
-    the default: text, integer, number, yes or no, a size ``WIDTHxHEIGHT`` (default: a tuple of two integers). A type
-    as default means that the option must be given; ``tuple`` is a list of names separated by commas.
+    """The value of each option: with the prefix ``LAPE_``, ``max_epochs`` is the variable ``LAPE_MAX_EPOCHS``.
 
     Args:
-        prefix: What the variables begin with; a variable that begins so and is no option is refused.
-        defaults: Options and their default values, or types.
-        environ: Where to look, ``os.environ`` by default.
-
-    Returns:
-        A dict with one value per option.
+        prefix: What the variables begin with.
+        defaults: Options and their defaults, whose type a value has: text, integer, number, yes or no, a size
+            ``WIDTHxHEIGHT`` (default: two integers). A type instead of a default makes the option required; ``tuple``
+            is a list of names separated by commas.
+        environ: ``os.environ`` by default.
 
     Raises:
-        ValueError: If a variable is not an option, cannot be read, or is missing.
+        ValueError: If a variable with the prefix is not an option, cannot be read, or is missing.
     """
     environ = os.environ if environ is None else environ
     names = {prefix + option.upper(): option for option in defaults}
@@ -53,25 +48,21 @@ def environment_options(
         if text:
             options[option] = _read(name, text, default)
         elif isinstance(default, type):
-            raise ValueError(f'set the environment variable {name}; this config cannot do without')
+            raise ValueError(f'set the environment variable {name}; this config requires it')
         else:
             options[option] = default
     return options
 
 
 def vit_arch(text: str) -> dict[str, Any]:
-    """``deit-tiny``, ``deit-small``, ``deit-base`` or ``WIDTHxDEPTHxHEADS`` to the ``arch`` of a ViT.
-
-    Raises:
-        ValueError: If it is neither.
-    """
+    """The ``arch`` of ``deit-tiny``, ``deit-small``, ``deit-base`` or ``WIDTHxDEPTHxHEADS``; others: ValueError."""
     if text in ARCHS:
         return dict(ARCHS[text])
     try:
         width, depth, heads = (int(number) for number in text.split('x'))
     except ValueError:
         raise ValueError(
-            f'{text!r} is no ViT: take one of {", ".join(ARCHS)} or WIDTHxDEPTHxHEADS such as 96x8x3'
+            f'{text!r} is no ViT: use one of {", ".join(ARCHS)} or WIDTHxDEPTHxHEADS such as 96x8x3'
         ) from None
     return dict(embed_dims=width, depth=depth, num_heads=heads, mlp_ratio=4)
 
@@ -95,21 +86,19 @@ def vit_weights(text: str, vit: str) -> dict[str, str] | None:
         return dict(type='mmlape.Pretrained', source='deit', checkpoint=DEIT_WEIGHTS[vit])
     source, colon, what = text.partition(':')
     if not colon or not what:
-        raise ValueError(f'{text!r} names no weights: take none, deit, timm:MODEL or SOURCE:FILE')
+        raise ValueError(f'{text!r} names no weights: use none, deit, timm:MODEL or SOURCE:FILE')
     is_model = source == 'timm' and '/' not in what and not what.endswith(('.pth', '.pt'))
-    return {
-        'type': 'mmlape.Pretrained',
-        'source': source,
-        'model' if is_model else 'checkpoint': what,
-    }
+    file = {'model' if is_model else 'checkpoint': what}
+    return dict(type='mmlape.Pretrained', source=source, **file)
 
 
 def _read(name: str, text: str, default: Any) -> Any:
     kind = default if isinstance(default, type) else type(default)
+    read, expected = _READERS[list if default is tuple else kind]
     try:
-        return _READERS[(kind, isinstance(default, type))](text)
+        return read(text)
     except (KeyError, ValueError):
-        raise ValueError(f'{name}={text!r}: expected {_EXPECTED[kind]}') from None
+        raise ValueError(f'{name}={text!r}: expected {expected}') from None
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -120,35 +109,15 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _size(text: str) -> tuple[int, int]:
-    width, height = (int(side) for side in text.split('x'))
-    if min(width, height) < 1:
-        raise ValueError('an empty image')
+    width, height = (check_positive_int('side', int(side)) for side in text.split('x'))
     return width, height
 
 
-def _positive(kind: type):
-    def read(text: str):
-        value = kind(text)
-        if not 0 <= value < float('inf'):
-            raise ValueError('negative')
-        return value
-
-    return read
-
-
-_READERS = {
-    (str, True): str,
-    (str, False): str,
-    (tuple, True): _names,
-    (tuple, False): _size,
-    (bool, False): lambda text: _SWITCH[text.lower()],
-    (int, False): _positive(int),
-    (float, False): _positive(float),
-}
-_EXPECTED = {
-    str: 'text',
-    tuple: 'names separated by commas, or a size such as 1333x800',
-    bool: 'yes or no',
-    int: 'an integer of at least 0',
-    float: 'a number of at least 0',
+_READERS: dict[type, tuple[Callable[[str], Any], str]] = {
+    str: (str, 'text'),
+    list: (_names, 'names separated by commas'),
+    tuple: (_size, 'a size such as 1333x800'),
+    bool: (lambda text: _SWITCH[text.lower()], 'yes or no'),
+    int: (lambda text: check_positive_int('', int(text), minimum=0), 'an integer of at least 0'),
+    float: (lambda text: check_number('', float(text), minimum=0), 'a number of at least 0'),
 }

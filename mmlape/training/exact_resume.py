@@ -1,4 +1,4 @@
-"""Resume a training as if it had never stopped."""
+"""Resume a training so that it ends as an uninterrupted one."""
 
 import random
 from bisect import bisect
@@ -27,10 +27,10 @@ class ExactResumeHook(Hook):
     """Make a training a function of its seed and the iteration, so that a resumed run equals an uninterrupted one.
 
     MMEngine restores weights, optimizer, schedules, EMA and log. Here the random state of an iteration comes from the
-    seed and the iteration, that of an image from the seed and its place in the data, for any number of workers. A
+    seed and the iteration, that of an image from the seed and its position in the data, for any number of workers. A
     resumed run continues with the next batch, with the seed of the checkpoint (with another batch size, after the
-    images that were seen); a validation that was interrupted is run. All processes validate with the buffers of the
-    first one, as in checkpoints. Transforms with a random generator or images in themselves are not covered.
+    images that were seen); an interrupted validation is run. All processes validate with the buffers of the first one,
+    which checkpoints hold. Not covered: transforms that hold a random generator or images.
     """
 
     priority = 'VERY_HIGH'
@@ -43,18 +43,18 @@ class ExactResumeHook(Hook):
         self._validated = False
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Keep what a checkpoint says about seed and place."""
+        """Read seed and position from a checkpoint."""
         self._record = (checkpoint.get('meta') or {}).get('exact_resume') or {}
         info = (checkpoint.get('message_hub') or {}).get('runtime_info') or {}
         self._last = {key: info[key] for key in ('epoch', 'iter') if key in info}
 
     def before_run(self, runner: Runner) -> None:
-        """Register what has to run after all other hooks."""
+        """Register the part that runs after all other hooks."""
         if not any(isinstance(hook, _AfterOthers) for hook in runner.hooks):
             runner.register_hook(_AfterOthers(self), priority='LOWEST')
 
     def before_train(self, runner: Runner) -> None:
-        """Set the seed and the place in the data."""
+        """Set the seed and the position in the data."""
         loop, old = runner.train_loop, runner.train_loop.dataloader
         if not loop.iter:  # nothing was resumed: `load_from` brings weights alone
             self._record, self._last = {}, {}
@@ -66,7 +66,9 @@ class ExactResumeHook(Hook):
         known = type(old) is DataLoader and (endless or isinstance(loop, EpochBasedTrainLoop))
         if not known or isinstance(old.dataset, IterableDataset) or old.batch_sampler is None:
             kinds = ', '.join(type(each).__name__ for each in (old.dataset, old, loop))
-            runner.logger.warning(f'ExactResumeHook cannot restore the place in the data: {kinds}')
+            runner.logger.warning(
+                f'ExactResumeHook cannot restore the position in the data: {kinds}'
+            )
             return
         batches = _batch_sampler(runner.cfg.get('train_dataloader'), old, self._seed)
         self._batches = SeededBatches(batches, self._seed, endless)
@@ -80,15 +82,15 @@ class ExactResumeHook(Hook):
         options = {name: getattr(old, name) for name in names}
         loop.dataloader = DataLoader(batch_sampler=self._batches, **options)
         if endless:
-            in_vain = 0 if getattr(loop, 'fast_forward_on_resume', False) else loop.iter
-            loop.dataloader_iterator = ResumedIterator(repeat(None, in_vain), loop.dataloader)
+            skipped = 0 if getattr(loop, 'fast_forward_on_resume', False) else loop.iter
+            loop.dataloader_iterator = ResumedIterator(repeat(None, skipped), loop.dataloader)
         elif self._done:
             # The log counts batches from the beginning of the epoch.
             run = loop.run_iter
             loop.run_iter = lambda index, batch: run(self._skipped + index, batch)
 
     def before_train_epoch(self, runner: Runner) -> None:
-        """Begin to count."""
+        """Count batches from the resumed position."""
         self._epoch = runner.epoch
         if self._batches is not None:
             self._done = self._skipped = self._batches.skip
@@ -101,13 +103,13 @@ class ExactResumeHook(Hook):
         set_random_state(*self._key, STEP, runner.iter)
 
     def before_val_epoch(self, runner: Runner) -> None:
-        """Set the random state of this validation; what is saved from now on knows the outcome."""
+        """Set the random state of this validation; checkpoints saved from now on are validated."""
         self._validated = True
         if self._key:  # within a training
             set_random_state(*self._key, VALIDATION, runner.iter)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Record seed and place."""
+        """Record seed and position."""
         meta, loop = checkpoint.setdefault('meta', {}), runner.train_loop
         in_epoch = isinstance(loop, IterBasedTrainLoop) or meta['epoch'] == self._epoch
         record = dict(place=self._done if in_epoch else 0, images=_images_per_step(loop.dataloader))
@@ -115,7 +117,7 @@ class ExactResumeHook(Hook):
 
 
 class _AfterOthers(Hook):
-    """What relies on all other hooks having done their part."""
+    """The part that needs all other hooks to have run."""
 
     def __init__(self, exact: ExactResumeHook) -> None:
         self.exact = exact
@@ -123,7 +125,7 @@ class _AfterOthers(Hook):
     def before_train(self, runner: Runner) -> None:
         """Validate, if that was due at the checkpoint."""
         exact, loop = self.exact, runner.train_loop
-        # MMEngine has put the next ones there; until they begin, a resumed run has the last ones.
+        # MMEngine has set the next epoch and iteration; until they begin, a resumed run has the last ones.
         runner.message_hub.update_info_dict(exact._last)
         by_epoch = isinstance(loop, EpochBasedTrainLoop)
         missing = exact._record.get('validated') is False and not (by_epoch and exact._done)
@@ -131,26 +133,28 @@ class _AfterOthers(Hook):
             step, end = (loop.epoch, loop.max_epochs) if by_epoch else (loop.iter, loop.max_iters)
             interval = loop.dynamic_intervals[bisect(loop.dynamic_milestones, step + 1) - 1]
             if step >= loop.val_begin and (step % interval == 0 or step == end):
-                runner.logger.info('the validation of this checkpoint had not ended: it is run now')
+                runner.logger.info(
+                    'the validation of this checkpoint was interrupted: running it now'
+                )
                 runner.val_loop.run()
 
     def before_val_epoch(self, runner: Runner) -> None:
-        """All processes validate what the first one would save."""
+        """Broadcast the buffers of the first process, which checkpoints hold."""
         for buffer in runner.model.buffers() if get_dist_info()[1] > 1 else ():
             broadcast(buffer)
 
 
 class ResumedIterator(chain):
-    """None for each batch that a resumed loop of iterations asks for in vain, and then batches."""
+    """None for each batch that a resumed IterBasedTrainLoop skips, and then batches."""
 
     def skip_iter(self, number: int) -> None:
-        """What newer versions of the loop call instead of asking."""
+        """Skip as newer versions of the loop do."""
         next(islice(self, number, number), None)
 
 
 class SeededBatch:
-    """The indices of a batch. Who iterates over them, as torch's loader does in whichever process, gets the random
-    state of each index from its place in the data. Not a list, since pickling one iterates over it."""
+    """The indices of a batch; iterating sets the random state of each from its position, in the process that loads it.
+    Not a list, since pickling one iterates over it."""
 
     def __init__(self, indices: Any, key: tuple[int, ...], places: range) -> None:
         self.indices, self.key, self.places = list(indices), key, places
@@ -176,14 +180,14 @@ class SeededBatches:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[Any]:
-        # Not before the first batch is asked for: torch's loader makes two iterators and uses one.
+        # Reset in the generator, not before: torch's loader makes two iterators and uses one.
         skip, self.skip = self.skip, 0
-        key, (rank, processes), drawn = (self.seed, DATA, self.epoch), get_dist_info(), 0
+        key, (rank, processes), seen = (self.seed, DATA, self.epoch), get_dist_info(), 0
         for epoch in count(1):
             for indices in self.batches:
-                first, drawn, skip = drawn * processes + rank, drawn + len(indices), skip - 1
+                first, seen, skip = seen * processes + rank, seen + len(indices), skip - 1
                 if skip < 0:
-                    places = range(first, drawn * processes, processes)
+                    places = range(first, seen * processes, processes)
                     yield SeededBatch(indices, key, places)
             if not self.endless:
                 return
@@ -193,17 +197,17 @@ class SeededBatches:
 
 def set_random_state(*key: int, devices: bool = True) -> None:
     """Set the generators of Python, NumPy and torch (with ``devices``, of GPUs too) from integers >= 0."""
-    # With their number: for NumPy, zeros at the end make no difference.
+    # With their number, because NumPy ignores zeros at the end.
     words = np.random.SeedSequence((len(key), *key)).generate_state(8, np.uint32)
     random.seed(words[:4].tobytes())
     np.random.seed(words)
-    # Without GPUs, torch.manual_seed keeps a stack trace for those that come later.
+    # Without GPUs, torch.manual_seed saves a stack trace for a later initialization of CUDA.
     generators = torch if devices and get_device() != 'cpu' else torch.default_generator
     generators.manual_seed(int(words[4]) << 32 | int(words[5]))
 
 
 def _batch_sampler(config: Any, loader: DataLoader, seed: int) -> Any:
-    """A batch sampler equal to the loader's before anything was drawn from it, for this seed."""
+    """A batch sampler like the loader's in its initial state, for this seed."""
     config = config if isinstance(config, dict) else {}
     single, grouped = config.get('sampler'), config.get('batch_sampler')
     if not isinstance(single, dict) or not isinstance(grouped, (dict, type(None))):

@@ -1,4 +1,4 @@
-"""Hooks of the papers: training position alone (Gabor), and the course of DTN's ratios."""
+"""Hooks of the papers: training position alone (Gabor), and logging DTN's ratios."""
 
 from __future__ import annotations
 
@@ -32,23 +32,16 @@ RATIOS = ('mean', 'var')
 class DTNRatioHook(Hook):
     """Log the ratios of mean and variance of every DTN layer and head (DTN, ICLR 2022, Figure 8).
 
-    The visualisation backends of the run get one scalar per layer, kind and head, called
+    The visualization backends of the run get one scalar per layer, kind and head, called
     ``dtn_ratio/<layer>/<mean or var>/<head>``, e.g. ``dtn_ratio/backbone.block1.0.norm1/mean/0``: the share (0 to 1)
-    that the token's own statistics have. They are logged once before the first step and then every ``interval``
-    iterations, under the number of iterations done. ``tools/analysis_tools/dtn_ratios.py`` draws them. Ratios that are
-    fixed have no course and are left out; where the norm of a config is replaced and no learned ratio remains, a
-    warning says so.
-
-    In any config::
+    of the token's own statistics. They are logged before the first step and then every ``interval`` iterations;
+    ``mmlape dtn_ratios`` draws them. Fixed ratios are left out; without a learned one, a warning is logged. In any
+    config::
 
         custom_hooks = [dict(type='mmlape.DTNRatioHook', interval=50)]
 
     Args:
-        interval: Iterations from one record to the next. Default 50.
-
-    Raises:
-        TypeError: If ``interval`` is no integer.
-        ValueError: If it is less than 1.
+        interval: Iterations from one record to the next, an integer of at least 1. Default 50.
     """
 
     def __init__(self, interval: int = 50) -> None:
@@ -56,7 +49,7 @@ class DTNRatioHook(Hook):
         self._has_ratios = False
 
     def before_train(self, runner: Runner) -> None:
-        """Log the values that training starts from."""
+        """Log the initial values."""
         self._has_ratios = bool(learned_ratios(_unwrapped(runner.model)))
         if self._has_ratios:
             _log(runner, runner.iter)
@@ -102,46 +95,42 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 
 @HOOKS.register_module()
 class PositionOnlyHook(Hook):
-    """Train position alone (Gabor position encoding, section 3.3): everything else keeps its values, to the bit.
+    """Train position alone (Gabor position encoding, section 3.3): everything else stays bitwise the same.
 
-    Position is what the stages of our backbones name: embeddings and their joining (LaPE's norms too), and what is
-    inside the attention. All other parameters, those of necks and heads too, get no gradient, and running statistics
-    are not updated. Dropout and stochastic depth stay as they are configured: they regularise position as well, and the
-    paper's recipe has them. In any config::
+    Position is what the stages of our backbones name: embeddings and their joining (LaPE's norms too), and attention
+    position. All other parameters, those of necks and heads too, get no gradient, and running statistics are not
+    updated. Dropout and stochastic depth stay as configured: the paper's recipe has them. A run that resumes needs the
+    hook too. In any config::
 
         custom_hooks = [dict(type='mmlape.PositionOnlyHook')]
-
-    Nothing has to be said about several GPUs: parameters that are frozen wait for no gradient. An average of weights,
-    mixed precision, recomputation and resuming go as ever; a run that resumes needs the hook too.
 
     Raises:
         ValueError: From the runner's ``train``: if the model has no backbone of ours, no position with parameters, or
             one that ``frozen_stages`` has frozen; or if it is wrapped by anything but
-            ``MMDistributedDataParallel`` (FSDP lays parameters together before they can be told apart).
+            ``MMDistributedDataParallel`` (FSDP flattens parameters before they can be told apart).
     """
 
-    # Before anything is derived from the model, such as an average of its weights.
-    priority = 'VERY_HIGH'
+    priority = 'VERY_HIGH'  # before hooks that copy the model (EMA)
 
     def __init__(self) -> None:
         self._held: list[nn.Module] = []
 
     def before_run(self, runner: Runner) -> None:
-        """Freeze, before weights are initialised and loaded; tests are left alone."""
+        """Freeze before weights are initialized and loaded; does nothing in a test."""
         if 'train' not in built_loops(runner):
             return
         model, wrapped = runner.model, is_model_wrapper(runner.model)
         if wrapped and not (
             isinstance(model, MMDistributedDataParallel) and isinstance(runner, Runner)
         ):
+            kinds = f'{type(model).__name__} of {type(runner).__name__}'
             raise ValueError(
-                'PositionOnlyHook works with MMDistributedDataParallel of the ordinary runner, got '
-                f'{type(model).__name__} of {type(runner).__name__}'
+                f'PositionOnlyHook needs MMDistributedDataParallel of Runner, got {kinds}'
             )
-        plain = cast(nn.Module, model.module) if wrapped else model
+        plain = _unwrapped(model)
         trained = freeze_all_but_position(plain)
         self._held = statistics_of(plain)
-        if wrapped:  # it has counted on a gradient of every parameter
+        if wrapped:  # DDP expects a gradient of every parameter that had one when it was built
             runner.model = runner.wrap_model(runner.cfg.get('model_wrapper_cfg'), plain)
         values = sum(plain.get_parameter(name).numel() for name in trained)
         runner.logger.info(
@@ -150,5 +139,5 @@ class PositionOnlyHook(Hook):
         )
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
-        """Hold running statistics, whatever has called ``train()`` since."""
+        """Hold running statistics: ``train()`` may have been called since."""
         hold_statistics(self._held)

@@ -27,13 +27,13 @@ class NonFiniteError(FloatingPointError):
 class StopAtNonFiniteHook(Hook):
     """Stop all processes at an input, loss or gradient that is NaN or infinite, before the optimizer steps.
 
-    Weights and buffers are then those before the batch. One more forward pass finds the first module with an output
-    that is not finite. Gradients that overflow under a loss scale (float16) are normal and ignored.
+    Weights and buffers are then those before the batch. One more forward pass finds the first module whose output is
+    not finite. Gradients that overflow under a loss scale (float16) are normal and ignored.
 
     Args:
         gradients: Check gradients as well, unless there is a loss scale. Default True.
         max_skipped: How many such batches in a row are skipped, with a warning, before the run stops. Default 0.
-        max_files: Ignored; no file is written any more.
+        max_files: Ignored: the hook no longer writes files.
     """
 
     priority = 'LOWEST'  # after hooks that change the batch
@@ -46,7 +46,7 @@ class StopAtNonFiniteHook(Hook):
     def before_train(self, runner: Runner) -> None:
         """Check between the backward pass and the step of every optimizer."""
         if self.max_files is not None:
-            runner.logger.warning('StopAtNonFiniteHook: max_files has no effect any more')
+            runner.logger.warning('StopAtNonFiniteHook: max_files has no effect, remove it')
         self._model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         several = getattr(runner.optim_wrapper, 'values', None)  # a dict of them
         for each in several() if several else [runner.optim_wrapper]:
@@ -54,7 +54,7 @@ class StopAtNonFiniteHook(Hook):
             each.should_update = lambda update=each.should_update: not self._skips and update()
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
-        """Keep what the step starts from."""
+        """Save the batch and the buffers before the step."""
         self._batch, self._skips = data_batch, False
         self._buffers = [buffer.clone() for buffer in self._model.buffers()]
 
@@ -82,8 +82,8 @@ class StopAtNonFiniteHook(Hook):
 
     def _describe(self, wrapper: Any, kind: int, loss: Tensor) -> str:
         first: list[str] = []
-        for buffer, kept in zip(self._model.buffers(), self._buffers, strict=True):
-            buffer.copy_(kept)
+        for buffer, saved in zip(self._model.buffers(), self._buffers, strict=True):
+            buffer.copy_(saved)
         with suppress(Exception), torch.no_grad(), wrapper.optim_context(self._model):
             model = deepcopy(self._model)
             for name, module in model.named_modules():
@@ -102,7 +102,7 @@ class StopAtNonFiniteHook(Hook):
 
 def all_finite(value: Any) -> bool:
     """Whether all floating point tensors in nested dicts, lists and tuples are free of NaN and infinity."""
-    # Exact, and on a CPU ten times as fast as isfinite.
+    # On a CPU, aminmax is ten times as fast as isfinite.
     edges = [torch.stack(tensor.detach().aminmax()).double() for tensor in _tensors(value)]
     return not edges or bool(torch.stack(edges).isfinite().all())
 
@@ -131,7 +131,7 @@ class HungProcessHook(Hook):
         self.timeout = timeout
 
     def before_run(self, runner: Runner) -> None:
-        """Say it."""
+        """Log what to use instead."""
         runner.logger.warning(
             'mmlape.HungProcessHook was removed and does nothing (its timeout has no effect). A hang ends by the '
             'timeout of the process group, env_cfg.dist_cfg.timeout (docs/cluster.md): remove the hook from the config.'

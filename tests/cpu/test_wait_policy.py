@@ -1,4 +1,4 @@
-"""Threads of trainings give their core away soon, unless the environment says how they wait."""
+"""Commands load OpenMP with a short spin, unless the environment says how threads wait; no child inherits it."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import pytest
 
 CONFIG = 'segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512'
 TOOLS = Path(__file__).resolve().parents[2] / 'tools'
-# Says what the environment is at the moment in which PyTorch is asked for, and ends there.
+# Prints the variable at the moment in which PyTorch is imported, and ends there.
 AT_TORCH = """
 import os, runpy, sys
 class Door:
@@ -21,16 +21,18 @@ class Door:
 sys.meta_path.insert(0, Door())
 sys.argv = sys.argv[1:]
 sys.path.insert(0, os.path.dirname(sys.argv[0]))
-runpy.run_path(sys.argv[0], run_name='__main__')
 """
+RUN = f"{AT_TORCH}runpy.run_path(sys.argv[0], run_name='__main__')"
+A_MODEL_OF_THE_DEMO = f'{AT_TORCH}from demo_parts.run import run_job; run_job(None, None)'
+SET = 'from mmlape.cpu.wait_policy import set_wait_policy; set_wait_policy()'
 
 
 def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    """Python with no word on waiting in its environment but the one given."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(('OMP_', 'GOMP_'))}
+    """Python with only these variables on waiting in its environment."""
+    others = {k: v for k, v in os.environ.items() if not k.startswith(('OMP_', 'GOMP_'))}
     return subprocess.run(
         [sys.executable, '-c', code, *arguments],
-        env={**kept, **environment},
+        env={**others, **environment},
         capture_output=True,
         text=True,
         timeout=300,
@@ -39,43 +41,29 @@ def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedP
 
 
 @pytest.mark.parametrize(
-    ('tool', 'arguments'),
+    ('code', 'tool', 'arguments', 'environment', 'expected'),
     [
-        ('train', [CONFIG]),
-        ('test', [CONFIG, __file__]),
-        ('timm_run', [__file__]),
+        (RUN, 'train', [CONFIG], {}, '1000'),
+        (RUN, 'test', [CONFIG, __file__], {}, '1000'),
+        (RUN, 'timm_run', [__file__], {}, '1000'),
+        (A_MODEL_OF_THE_DEMO, 'demo', [], {}, '1000'),
+        (RUN, 'train', [CONFIG], {'OMP_WAIT_POLICY': 'ACTIVE'}, 'None'),
+        (RUN, 'train', [CONFIG], {'GOMP_SPINCOUNT': '7'}, '7'),
     ],
 )
-def test_commands_say_it_before_pytorch_is_imported(tool, arguments):
-    assert run(AT_TORCH, str(TOOLS / f'{tool}.py'), *arguments).stdout == '1000\n'
-
-
-def test_the_import_says_nothing():
-    code = "import os, mmlape.cpu; from mmlape.cpu import optimize; print(os.environ.get('GOMP_SPINCOUNT'))"
-    assert run(code).stdout == 'None\n'
-
-
-@pytest.mark.parametrize(
-    ('environment', 'expected'),
-    [({'OMP_WAIT_POLICY': 'ACTIVE'}, 'None'), ({'GOMP_SPINCOUNT': '7'}, '7')],
-)
-def test_what_the_environment_says_is_kept(environment, expected):
-    done = run(AT_TORCH, str(TOOLS / 'train.py'), CONFIG, **environment)
+def test_when_pytorch_is_imported(code, tool, arguments, environment, expected):
+    done = run(code, str(TOOLS / f'{tool}.py'), *arguments, **environment)
     assert done.stdout == f'{expected}\n'
 
 
-def test_openmp_hears_it():
+def test_openmp_reads_it_and_no_child_inherits_it():
     """GNU's, which is PyTorch's on Linux; other ones have no such number, before or after."""
 
-    def heard(code):
-        said = run(code, OMP_DISPLAY_ENV='VERBOSE').stderr
-        return re.findall(r"GOMP_SPINCOUNT = '(\d+)'", said)
+    def read(code):
+        done = run(f'{code}; import os; os.system("env")', OMP_DISPLAY_ENV='VERBOSE')
+        assert 'GOMP_SPINCOUNT' not in done.stdout and 'OMP_DISPLAY_ENV' in done.stdout
+        return re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
 
-    before, after = (
-        heard('import torch'),
-        heard(
-            'from mmlape.cpu.wait_policy import set_wait_policy; set_wait_policy(); import torch'
-        ),
-    )
+    before, after = read('import torch'), read(f'{SET}; import torch')
     assert bool(before) == (sys.platform == 'linux') and '1000' not in before
     assert after == ['1000'] * len(before)

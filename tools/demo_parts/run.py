@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mmlape.atomic import atomic_write
+from mmlape.cpu.wait_policy import set_wait_policy
 from mmlape.datasets import build_digit_scenes
 from mmlape.version import __version__
 
@@ -85,6 +86,7 @@ def train_models(
 
 def run_job(job: Job, tell: Callable[[Call], None]) -> dict:
     """Run the steps of a model in its own process, the only one that loads PyTorch and OpenMMLab."""
+    set_wait_policy()
     from .tasks import run_task
 
     return run_task(job, tell)

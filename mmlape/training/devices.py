@@ -1,25 +1,42 @@
-"""PyTorch's FSDP with our networks: into which units they are cut, and a strategy that can resume."""
+"""Training on a CPU by upstream's tools, and by FSDP: into which units networks are cut, a strategy that can resume."""
 
 from __future__ import annotations
 
 from weakref import WeakSet
 
 from mmengine import _strategy
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from mmlape.backbones import Backbone
-from mmlape.registry import FUNCTIONS, STRATEGIES
+from mmlape.cpu import optimize
+from mmlape.registry import FUNCTIONS, HOOKS, STRATEGIES
 
-__all__ = ['FSDPStrategy', 'wrap_blocks']
+__all__ = ['CpuHook', 'FSDPStrategy', 'wrap_blocks']
 
-# Blocks of the networks that were asked about: FSDP asks about a module before its children.
+# Blocks of the networks seen so far: FSDP asks about a module before its children.
 _BLOCKS: WeakSet[nn.Module] = WeakSet()
+
+
+@HOOKS.register_module()
+class CpuHook(Hook):
+    """Calls :func:`mmlape.cpu.optimize` on the runner's model before a run; without effect on a GPU.
+
+    In a config: ``default_hooks = dict(cpu=dict(type='mmlape.CpuHook'))``.
+    """
+
+    priority = 'VERY_HIGH'  # before hooks that copy the model (EMA)
+
+    def before_run(self, runner: Runner) -> None:
+        """Weights are loaded afterwards; parameters stay the same objects."""
+        optimize(runner.model)
 
 
 @FUNCTIONS.register_module()
 def wrap_blocks(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
-    """An ``auto_wrap_policy`` for FSDP: each transformer block is a unit, all the rest one more.
+    """An ``auto_wrap_policy`` for FSDP: each transformer block is a unit, the rest is one more.
 
     Policies by size do not fit: they may choose a ViT inside a ViT-Adapter, whose own ``forward`` is never called. In a
     config for MMEngine's ``FlexibleRunner``::
@@ -28,11 +45,6 @@ def wrap_blocks(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool
             type='mmlape.FSDPStrategy',
             model_wrapper=dict(
                 type='MMFullyShardedDataParallel', auto_wrap_policy='mmlape.wrap_blocks'))
-
-    Args:
-        module: What is asked about.
-        recurse: Whether its children are, which they are always.
-        nonwrapped_numel: Values in it that are not in a unit yet; it does not matter.
     """
     if isinstance(module, Backbone):
         _BLOCKS.update(block for stage in module.stages() for block in stage.blocks)
@@ -41,11 +53,7 @@ def wrap_blocks(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool
 
 @STRATEGIES.register_module()
 class FSDPStrategy(_strategy.FSDPStrategy):
-    """MMEngine's strategy, which cannot restore the state of an optimizer with a current PyTorch.
-
-    It passes the model and the state dict in an order that PyTorch has changed, so that resuming ends with ``unhashable
-    type: 'dict'``. Arguments as there.
-    """
+    """MMEngine's strategy with the current order of PyTorch's arguments, without which resuming fails."""
 
     def load_optim_state_dict(self, state_dict: dict) -> None:
         """Give every process its shards of an optimizer state."""
