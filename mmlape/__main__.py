@@ -1,8 +1,6 @@
-"""The command ``mmlape``: everything in ``tools``, by its name.
+"""The command ``mmlape``: ``mmlape train CONFIG ...`` runs ``tools/train.py``; ``mmlape`` alone lists the commands.
 
-``mmlape train CONFIG ...`` is ``python tools/train.py CONFIG ...``; ``mmlape`` alone lists the commands. A CONFIG that
-is no file is looked up among the configs that come with the package. Nothing is imported that takes time: tools parse
-their options first.
+No slow imports: tools parse their options first.
 """
 
 from __future__ import annotations
@@ -36,10 +34,7 @@ GROUPS = {
 
 
 def commands() -> dict[str, Path]:
-    """Every tool by its name: ``tools/NAME.py``, ``tools/NAME.sh``, and ``NAME.py`` in folders of tools.
-
-    Folders that are Python packages or begin nothing by themselves (``*_parts``) are parts of tools.
-    """
+    """Every tool by its name: ``tools/NAME.py``, ``tools/NAME.sh``, and ``NAME.py`` in its folders (but packages)."""
     folder = shipped_folder('tools')
     paths = [*folder.glob('*.py'), *folder.glob('*.sh')]
     for part in sorted(path for path in folder.iterdir() if path.is_dir()):
@@ -56,39 +51,30 @@ def summary(path: Path) -> str:
     else:
         comments = (line.lstrip('# ') for line in text.splitlines()[1:] if line.startswith('#'))
         described = next(comments, '')
-    return (
-        re.split(r'(?<=[.?])\s+(?=[A-Z])|\n\n', described.strip())[0]
-        .replace('\n', ' ')
-        .replace('``', '')
-    )
+    first = re.split(r'(?<=[.?])\s+(?=[A-Z])|\n\n', described.strip())[0]
+    return first.replace('\n', ' ').replace('``', '')
 
 
 def listing() -> str:
     """All commands in groups, with a line each."""
     found = commands()
     width = max(map(len, found))
-    lines = ['usage: mmlape COMMAND [arguments]; mmlape COMMAND --help says more']
+    text = 'usage: mmlape COMMAND [arguments]; mmlape COMMAND --help shows its options\n'
     for group, names in GROUPS.items():
-        lines += [
-            '',
-            f'{group}:',
-            *(f'  {n.ljust(width)}  {summary(found[n])}' for n in names.split()),
-        ]
-    return '\n'.join([*lines, ''])
+        lines = (f'  {name:<{width}}  {summary(found[name])}\n' for name in names.split())
+        text += f'\n{group}:\n{"".join(lines)}'
+    return text
 
 
 def versions() -> str:
     """mmlape, Python, PyTorch and the OpenMMLab packages, which are not imported, with a line each."""
-    lines = [
-        f'mmlape {__version__}',
-        f'Python {platform.python_version()}',
-        f'torch {torch_version() or "is not installed"}',
-    ]
+    text = f'mmlape {__version__}\nPython {platform.python_version()}\n'
+    text += f'torch {torch_version() or "is not installed"}\n'
     for package in PACKAGES:
         names = ', '.join(getattr(package, family)[0] for family in metadata_versions(package))
         version = found_version(package)
-        lines += [f'{package.module} {version} ({names})'] if version else []
-    return '\n'.join([*lines, ''])
+        text += f'{package.module} {version} ({names})\n' if version else ''
+    return text
 
 
 def main() -> None:
@@ -107,7 +93,7 @@ def main() -> None:
         sys.exit(f'error: there is no command {name!r}{hint} `mmlape` lists them')
     path = found[name]
     if arguments:
-        with suppress(ValueError):  # not a config: the command itself says what it expects
+        with suppress(ValueError):  # not a config: the command itself checks its arguments
             arguments[0] = str(find_config(arguments[0]))
     if path.suffix == '.sh':
         # The scripts start other processes: with this interpreter, whatever `python` is there.

@@ -1,8 +1,7 @@
-"""Atomic writes: a file has its old or its new content, with a digest beside it.
+"""Atomic writes: a file has its old or its new content, also if the process is killed or the disk is full.
 
-A file gets its name only when all of it is on the disk: it is written beside its place as a draft, synced and renamed.
-A process that is killed, or a full disk, leaves what was there before, and at most a draft. Standard library only:
-commands import this before they have parsed their options.
+It is written beside its place as a draft, synced and renamed. Standard library only: commands import this before they
+have parsed their options.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from pathlib import Path
 __all__ = ['atomic_write', 'digest_of', 'remove_leftovers', 'sha256_of']
 
 _DRAFT, _DIGEST = '.mmlape-draft', '.sha256'
-_CHUNK = 2**22
 
 
 def digest_of(path: Path) -> Path:
@@ -28,22 +26,21 @@ def sha256_of(path: Path) -> str:
     """The SHA-256 digest of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open('rb') as file:
-        while chunk := file.read(_CHUNK):
+        while chunk := file.read(2**22):
             digest.update(chunk)
     return digest.hexdigest()
 
 
 def atomic_write(path: Path, data: bytes, digest: bool = False) -> None:
-    """Write ``path`` so that there is always its old or its new content, also if the machine stops meanwhile.
+    """Write all of ``path``; its folder is made if it does not exist.
 
     Args:
-        path: Its folder is made if it does not exist.
-        data: All of the file.
-        digest: Whether to write ``NAME.sha256`` as well. A digest is never beside a file that it does not fit, but
-            for a moment there may be none.
+        path: The file.
+        data: Its content.
+        digest: Whether to write ``NAME.sha256`` as well. It never contradicts the file, but for a moment there is none.
 
     Raises:
-        OSError: If it cannot be written, or is not read back as it was written (``EIO``). The old file is still there.
+        OSError: If it cannot be written, or reads back differently (``EIO``). The old file is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     wanted = hashlib.sha256(data).hexdigest()
@@ -82,13 +79,13 @@ def _draft(path: Path, data: bytes) -> Path:
             file.flush()
             os.fsync(file.fileno())
     except BaseException:
-        draft.unlink(missing_ok=True)  # a full disk has its space back
+        draft.unlink(missing_ok=True)  # frees its space on a full disk
         raise
     return draft
 
 
 def _sync_folder(folder: Path) -> None:
-    with suppress(OSError):  # not every file system can
+    with suppress(OSError):  # not every file system supports it
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)

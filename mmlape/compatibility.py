@@ -1,8 +1,8 @@
 """Dependency versions: which PyTorch and OpenMMLab packages work, and what to install if they do not.
 
 Every OpenMMLab package exists twice, as a maintained ``onedl-*`` distribution and as the original, with the same import
-name. The user decides which one is installed; nothing here replaces anything. No package is imported to be checked:
-that would take seconds, and the original toolboxes refuse some versions of mmcv on import.
+name. The user decides which one is installed. Packages are checked without importing them: imports take seconds, and
+the original toolboxes refuse some versions of mmcv on import.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Package:
-    """A dependency: its import name, whether nothing works without it, the lowest version that works, name and tested
-    version of both distributions, the first version that only the maintained one has (from there on its tested version
-    is the lowest that works), and whether pip has to build it next to the torch that is installed."""
+    """A dependency; ``original`` and ``onedl`` are names and tested versions of its two distributions."""
 
     module: str
     required: bool
-    minimum: str
+    minimum: str  # of the original
     original: tuple[str, str]
     onedl: tuple[str, str]
-    onedl_since: str | None = None
-    without_isolation: bool = False
+    onedl_since: str | None = (
+        None  # the first version that only onedl has; of these, the tested one is the minimum
+    )
+    without_isolation: bool = False  # pip must build it beside the installed torch
 
     def advice(self, families: set[str]) -> str:
-        """The command that installs it, for the family that is there already, or for both."""
+        """The command that installs it, for the family that is installed already, or for both."""
         options = '--no-build-isolation ' if self.without_isolation else ''
         commands = [
             f'`pip install {options}{name}=={version}`'
@@ -54,7 +54,7 @@ HELP = 'see docs/install.md, or use `make env` in a clone'
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """The release of a version, ``(2, 3, 6)`` of ``'2.3.6rc1+cu121'``: builds of NVIDIA are ``2.5.0a0`` and do."""
+    """The release of a version, ``(2, 3, 6)`` of ``'2.3.6rc1+cu121'``: NVIDIA's builds are called ``2.5.0a0``."""
     match = re.match(r'\d+(\.\d+)*', version)
     return tuple(map(int, match[0].split('.'))) if match else ()
 
@@ -89,7 +89,7 @@ def torch_version() -> str | None:
 
 
 def _version_of(module: str, by_metadata: str | None) -> str | None:
-    """By the package's ``version.py``, which the originals write, else by its metadata; None if it is not there."""
+    """From the package's ``version.py``, else its metadata; None if it is not installed."""
     folder = package_folder(module)
     if folder is None:
         return None
@@ -100,7 +100,7 @@ def _version_of(module: str, by_metadata: str | None) -> str | None:
 
 
 def check_version(package: Package, version: str, families: set[str]) -> None:
-    """Refuse a version that is too old, and warn about one that is newer than all tested ones."""
+    """Refuse a version that is too old, and warn about one that is newer than the tested ones."""
     found, tested = numbers(version), numbers(package.onedl[1])
     # mmcv 2.2.0 and mmengine 0.10.7 are original; above them only the fork has releases.
     forked = package.onedl_since and numbers(package.onedl_since) <= found
@@ -123,7 +123,7 @@ def operators_file() -> Path | None:
     return Path(spec.origin) if spec and spec.origin else None
 
 
-def stands_in() -> bool:
+def has_torchvision_operators() -> bool:
     """Whether mmcv has torchvision's operators instead of its own."""
     file = operators_file()
     return file is not None and file.suffix == '.py'

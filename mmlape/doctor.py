@@ -1,4 +1,4 @@
-"""``mmlape doctor``: each check imports what it looks at, so that it also answers where packages are broken."""
+"""``mmlape doctor``: each check imports what it needs, so that it also works where packages are broken."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mmlape import compatibility
 __all__ = ['Check', 'examine', 'exit_code', 'table']
 
 OK, WARNING, ERROR = STATES = 'ok', 'warning', 'error'
-# In a process of its own, which operators that were compiled for another torch may crash.
+# In a process of its own: operators that were compiled for another torch may crash it.
 _OPERATORS = """
 import torch
 from mmcv.ops import nms
@@ -31,7 +31,7 @@ for device in ['cpu', 'cuda'][: 1 + torch.cuda.is_available()]:
 
 
 class Check(NamedTuple):
-    """One line of the report: what was checked, its state, what there is, and what to do (empty: nothing)."""
+    """One line of the report: what was checked, its state, what was found, and what to do (empty: nothing)."""
 
     name: str
     state: str
@@ -40,15 +40,15 @@ class Check(NamedTuple):
 
 
 class _Problem(Exception):  # noqa: N818  # it may be a warning
-    """What a check raises if something is wrong."""
+    """Raised by a check if something is wrong."""
 
     def __init__(self, found: str, advice: str = '', state: str = ERROR) -> None:
         super().__init__(found)
-        self.told = state, advice
+        self.result = state, advice
 
 
 def examine(config: str | None = None, work_dir: str | None = None) -> list[Check]:
-    """Run all checks, also of a config (a file, or a name of mmlape's); ``work_dir``: where it would write."""
+    """Run all checks, also of a config (a file, or a name of mmlape's) and its work dir."""
     packages = {each.module: partial(_package, each) for each in compatibility.PACKAGES}
     found = _run({'Python': platform.python_version, 'torch': _torch, **packages})
     found += _run({'mmcv._ext': _operators, 'environment': _environment, 'GPU': _gpus})
@@ -71,7 +71,7 @@ def exit_code(checks: Iterable[Check]) -> int:
 
 
 def table(checks: list[Check]) -> str:
-    """The report as text: what is right, then warnings and errors with what to do."""
+    """The report as text: what works, then warnings, then errors, with advice."""
     width, lines = max(len(check.name) for check in checks), []
     for check in sorted(checks, key=lambda each: STATES.index(each.state)):
         lines += [''] * (check.state != OK)
@@ -83,7 +83,7 @@ def table(checks: list[Check]) -> str:
 
 
 def _run(checks: Mapping[str, Callable[[], str]]) -> list[Check]:
-    """The answers; a check that fails itself is an error, and does not hide the others."""
+    """The results; a check that fails itself is an error, and does not stop the others."""
     found: list[Check] = []
     for name, check in checks.items():
         with warnings.catch_warnings():
@@ -92,32 +92,30 @@ def _run(checks: Mapping[str, Callable[[], str]]) -> list[Check]:
             try:
                 found.append(Check(name, OK, check()))
             except (_Problem, UserWarning) as problem:
-                state, advice = getattr(problem, 'told', (WARNING, ''))
+                state, advice = getattr(problem, 'result', (WARNING, ''))
                 found.append(Check(name, state, str(problem), advice))
-            except Exception as error:  # whatever is broken: that is what the program is for
+            except Exception as error:  # anything may be broken here
                 text = ' '.join(str(error).split())
                 found.append(Check(name, ERROR, f'{type(error).__name__}: {text}'))
     return found
 
 
 def _torch() -> str:
-    """Is it there, new enough, and safe to read files with?"""
+    """Is it installed, new enough, and safe for loading files?"""
     compatibility.check_torch()
     import torch
 
     version, cuda = str(torch.__version__), torch.version.cuda
     if fault := compatibility.weights_only_fault(version):
-        found = f'{version} has {fault}, although it reads files with weights_only=True'
+        found = f'{version} has {fault}, even with weights_only=True'
         raise _Problem(found, 'update to torch >= 2.10, or use .safetensors', WARNING)
     return f'{version}, built for {f"CUDA {cuda}" if cuda else "CPUs"}'
 
 
 def _package(package: compatibility.Package) -> str:
-    """Is a package of OpenMMLab there once, in a version that works, and can it be imported?"""
-    versions, version = (
-        compatibility.metadata_versions(package),
-        compatibility.found_version(package),
-    )
+    """Is a package of OpenMMLab installed once, in a version that works, and can it be imported?"""
+    versions = compatibility.metadata_versions(package)
+    version = compatibility.found_version(package)
     if version is None and package.required:
         raise _Problem('not installed', f'{package.advice(set(versions))}; {compatibility.HELP}')
     if version is None:
@@ -137,7 +135,7 @@ def _operators() -> str:
     mmcv = next(each for each in compatibility.PACKAGES if each.module == 'mmcv')
     families = set(compatibility.metadata_versions(mmcv))
     compatibility.check_operators(mmcv, families)
-    # What this program can import, that one can: paths may have been added here.
+    # The same import path: folders may have been added to it here.
     environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, *['-S'] * sys.flags.no_site, '-c', _OPERATORS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
@@ -146,8 +144,8 @@ def _operators() -> str:
         other = 'compiled for another torch: ' * ('undefined symbol' in last)
         advice = f'pip uninstall mmcv, then MMCV_WITH_OPS=1 {mmcv.advice(families)}'
         raise _Problem(other + last, f'{advice}; {compatibility.HELP}')
-    if compatibility.stands_in():
-        found = "torchvision's NMS and RoIAlign stand in for them, others raise NotImplementedError"
+    if compatibility.has_torchvision_operators():
+        found = "torchvision's NMS and RoIAlign replace them, others raise NotImplementedError"
         raise _Problem(found, 'install a C++ compiler and call make env again', WARNING)
     return 'works'
 
@@ -162,7 +160,7 @@ def _environment() -> str:
 
 
 def _gpus() -> str:
-    """Can torch compute on each GPU, and does it see those of the driver?"""
+    """Can torch compute on each GPU, and does it see all of the driver's?"""
     import torch
 
     found = []
@@ -186,9 +184,9 @@ def _disk(work_dir: str) -> str:
     folder = next(each for each in (path, *path.parents) if each.exists())
     free = shutil.disk_usage(folder).free / 2**30
     if not os.access(folder, os.W_OK):
-        raise _Problem(f'{folder} cannot be written to', 'another folder: --work-dir')
+        raise _Problem(f'{folder} is not writable', 'use another folder: --work-dir')
     if free < 5:
-        advice = 'checkpoints of a detector take 0.3 to 1.5 GiB each: another disk with --work-dir'
+        advice = 'a checkpoint of a detector takes 0.3 to 1.5 GiB: use another disk with --work-dir'
         raise _Problem(f'{free:.1f} GiB free in {folder}', advice, WARNING)
     return f'{free:.0f} GiB free in {folder}'
 
@@ -217,7 +215,7 @@ def _model(cfg: dict) -> str:
 
 
 def _data(cfg: dict, split: str) -> str:
-    """As mmlape.CheckDataHook does, which decodes more."""
+    """As mmlape.CheckDataHook, but decodes fewer images."""
     from mmlape.training import CheckDataHook, check_data_is_there
 
     check_data_is_there(cfg, [split])
@@ -228,7 +226,7 @@ def _data(cfg: dict, split: str) -> str:
 
 
 def _weights(cfg: dict) -> str:
-    """Are the checkpoints of ``init_cfg`` and ``load_from`` there, or can they be downloaded?"""
+    """Do the checkpoints of ``init_cfg`` and ``load_from`` exist, or can they be downloaded?"""
     from mmlape.training.check_data import config_values
 
     named = {value for path, value in config_values(cfg['model']) if path.endswith('.checkpoint')}

@@ -1,7 +1,4 @@
-"""Names that moved or were removed, and what to write instead: one table for ``mmlape migrate`` and the CHANGELOG.
-
-A row stays for one release after the name still worked, or said what to write instead.
-"""
+"""Names that moved or were removed, and what to write instead: one table for ``mmlape migrate`` and the CHANGELOG."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ RENAMED: dict[str, str] = {
     r'mmlape\.HungProcessHook': 'remove it: a hang ends by env_cfg.dist_cfg.timeout (docs/cluster.md)',
     r'default_hooks\.hung|\bhung=dict': 'remove it: a hang ends by env_cfg.dist_cfg.timeout (docs/cluster.md)',
     r'\bmax_files\b': 'remove it: mmlape.StopAtNonFiniteHook writes no files',
-    r'mmlape replay': "remove it: the error of mmlape.StopAtNonFiniteHook names iteration, loss and module",
+    r'mmlape replay': 'remove it: the error of mmlape.StopAtNonFiniteHook names iteration, loss and module',
     r'mmlape\.pretraining\.timm_models': 'mmlape.timm_models',
     r'mmlape\.engine': 'mmlape.training',
     r'mmlape\.launch': 'mmlape.cli',

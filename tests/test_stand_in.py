@@ -95,14 +95,14 @@ def test_mmcv_and_mmlape_can_be_imported_with_it(tmp_path):
         'import mmlape, torch, mmcv._ext, mmcv.ops\n'
         'from mmlape import compatibility, doctor\n'
         'print(doctor._run({"mmcv._ext": doctor._operators}))\n'
-        'assert mmcv._ext.__file__.endswith("_ext.py") and compatibility.stands_in()\n'
+        'assert mmcv._ext.__file__.endswith("_ext.py") and compatibility.has_torchvision_operators()\n'
         'assert not hasattr(mmcv._ext, "__path__")\n'
         'print(mmcv.ops.get_compiler_version(), mmcv.ops.get_compiling_cuda_version())\n'
         'mmcv.ops.soft_nms(torch.tensor([[0., 0, 2, 2]]), torch.ones(1))\n'
     )
     result = run_python(code, site, ROOT, cwd=tmp_path)
     assert result.stdout.count("none: torchvision's NMS and RoIAlign") == 2
-    assert "state='warning'" in result.stdout and 'stand in for them' in result.stdout
+    assert "state='warning'" in result.stdout and 'replace them' in result.stdout
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith("NotImplementedError: mmcv's operator softnms is not there")
     assert 'install a C++ compiler and call `make env` again' in last
@@ -111,8 +111,8 @@ def test_mmcv_and_mmlape_can_be_imported_with_it(tmp_path):
 def test_compiled_operators_come_first(tmp_path, monkeypatch):
     """If a stand-in were left behind beside a library, the library would be loaded."""
     monkeypatch.setattr(compatibility, 'package_folder', lambda _: tmp_path)
-    assert compatibility.operators_file() is None and not compatibility.stands_in()
+    assert compatibility.operators_file() is None and not compatibility.has_torchvision_operators()
     (tmp_path / '_ext.py').write_text('')
-    assert compatibility.stands_in()
+    assert compatibility.has_torchvision_operators()
     (tmp_path / f'_ext{importlib.machinery.EXTENSION_SUFFIXES[0]}').write_text('')
-    assert not compatibility.stands_in()
+    assert not compatibility.has_torchvision_operators()

@@ -1,13 +1,10 @@
-"""Arguments of commands: options that training and testing share, and configs and tools as package resources.
-
-Imports nothing that takes time: arguments are parsed before PyTorch is imported.
-"""
+"""Arguments of commands: common options, and configs and tools as package resources. No slow imports."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,7 @@ PACKAGE = Path(str(resources.files('mmlape')))
 
 
 class ConfigOptions(argparse.Action):
-    """MMEngine's ``DictAction``, which is imported when the option is there."""
+    """MMEngine's ``DictAction``, imported when it is used."""
 
     def __call__(self, *arguments: Any) -> None:
         from mmengine.config import DictAction
@@ -27,7 +24,7 @@ class ConfigOptions(argparse.Action):
 
 
 def existing_config(text: str) -> str:
-    """The type of an argument: ``text`` if it is a file or the name of a shipped config."""
+    """An argument's type: ``text``, if it is a file or the name of a shipped config."""
     try:
         find_config(text)
     except ValueError as error:
@@ -38,7 +35,7 @@ def existing_config(text: str) -> str:
 def add_common_options(
     parser: argparse.ArgumentParser, config: Callable[[str], str] = existing_config
 ) -> None:
-    """The config, of this type, and the options that upstream's tools have in common."""
+    """Add the ``config``, of this type, and the options that upstream's tools have in common."""
     parser.add_argument(
         'config', type=config, help='a file, or the name of a config that comes with mmlape'
     )
@@ -55,25 +52,21 @@ def add_common_options(
     )  # fmt: skip
     parser.add_argument(
         '--allow-partial', action='store_true',
-        help='take of the checkpoint what fits the model, and say what stays random',
+        help='load what fits the model from the checkpoint, and log what stays random',
     )  # fmt: skip
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
 
 
 def shipped_folder(name: str) -> Path:
-    """``configs`` or ``tools``: in the clone of an editable install, else inside the package.
-
-    Raises:
-        ValueError: If there is neither.
-    """
+    """The folder ``configs`` or ``tools``: in the clone of an editable install, else inside the package."""
     for place in (PACKAGE / '.mim', PACKAGE.parent):
         if (place / name).is_dir():
             return place / name
-    raise ValueError(f'this installation of mmlape has no {name}; install it again with pip')
+    raise ValueError(f'this installation of mmlape has no {name}: reinstall it with pip')
 
 
 def shipped_configs() -> dict[str, Path]:
-    """Every config that can be run, by its path in ``configs`` without ``.py``: ``'lape/mask-rcnn_...'``."""
+    """All configs but bases, by the path in ``configs`` without ``.py``: ``'lape/mask-rcnn_...'``."""
     folder = shipped_folder('configs')
     paths = sorted(folder.rglob('*.py'))
     names = {path.relative_to(folder).with_suffix('').as_posix(): path for path in paths}
@@ -81,15 +74,11 @@ def shipped_configs() -> dict[str, Path]:
 
 
 def find_config(text: str) -> Path:
-    """A config by its file, or a shipped one by its name.
-
-    Args:
-        text: Path of a file; or ``mask-rcnn_...``, ``lape/mask-rcnn_...`` or ``configs/lape/mask-rcnn_...``, with or
-            without ``.py``.
+    """A config by its file, or a shipped one by its name: ``mask-rcnn_...``, ``lape/mask-rcnn_...`` or
+    ``configs/lape/mask-rcnn_...``, with or without ``.py``.
 
     Raises:
-        ValueError: If there is no such file and no, or more than one, shipped config of this name; the message names
-            the nearest.
+        ValueError: If there is none, or more than one; the message names the nearest.
     """
     if Path(text).is_file():
         return Path(text)
@@ -100,14 +89,7 @@ def find_config(text: str) -> Path:
         return configs[found[0]]
     if found:
         raise ValueError(f'{text!r} is the name of several configs: {", ".join(found)}')
-    close = sorted(configs, key=lambda key: -_likeness(name, key))[:5]
-    lines = ''.join(f'\n  {key}' for key in close)
+    stems = {key.rpartition('/')[2]: key for key in configs}
+    close = get_close_matches(name.rpartition('/')[2], stems, 5, 0)
+    lines = ''.join(f'\n  {stems[stem]}' for stem in close)
     raise ValueError(f'{text!r} is neither a file nor a shipped config; the nearest are{lines}')
-
-
-def _likeness(name: str, key: str) -> float:
-    """Shared letters, and the words of ``name`` that the config has."""
-    stem, asked = key.rpartition('/')[2], name.rpartition('/')[2]
-    words = asked.replace('_', '-').split('-')
-    there = sum(word in stem.replace('_', '-').split('-') for word in words) / len(words)
-    return SequenceMatcher(None, asked, stem).ratio() + there

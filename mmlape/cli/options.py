@@ -1,4 +1,4 @@
-"""What the options of training and testing do to a config."""
+"""How the options of training and testing change a config."""
 
 from __future__ import annotations
 
@@ -21,26 +21,23 @@ from mmlape.checks import nearest
 
 from .arguments import AMP_DTYPES, find_config
 
-# What programs read beside the arguments of the runner.
+# Names at the top of a config that are not arguments of the runner.
 _READ = (
     'auto_scale_lr', 'compile', 'custom_imports', 'find_unused_parameters', 'model_wrapper_cfg', 'runner_type',
     'tta_model', 'tta_pipeline', 'work_dir',
 )  # fmt: skip
-# How like another name a new one may be: with_dist_token (0.83 like with_cls_token) is new, max_epoch (0.95) is not.
+# Highest similarity of a new name to a present one: with_dist_token (0.83 to with_cls_token) is new, max_epoch (0.95)
+# is a typo.
 _LIKENESS = 0.85
 _SEG_SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # of upstream's test-time augmentation
 _WEIGHTS_HOOK = 'mmlape.CheckWeightsHook'
 
 
 def config_of(options: argparse.Namespace, made: Config | None = None) -> Config:
-    """The config that the common options mean, with ``work_dir`` and ``launcher`` set.
-
-    Args:
-        options: What was parsed.
-        made: A config that is in no file, which ``options.config`` names. Default: that is the name of a file.
+    """The config with the common options applied; ``made``: a config without a file, which ``options.config`` names.
 
     Raises:
-        ValueError: If there is no such config, or ``--cfg-options`` names what it has not.
+        ValueError: If there is no such config, or ``--cfg-options`` has a wrong name.
     """
     name = options.config.rpartition('/')[2] if made else find_config(options.config).stem
     cfg = merge_overrides(made or Config.fromfile(find_config(options.config)), options.cfg_options)
@@ -57,13 +54,10 @@ def config_of(options: argparse.Namespace, made: Config | None = None) -> Config
 def merge_overrides(cfg: Config, overrides: Mapping[str, Any] | None) -> Config:
     """Merge ``{'a.b.0.c': value}`` into a config, in place.
 
-    A name that is not there yet may be given to a part that is there (``model.backbone.with_cp=True``,
-    ``optim_wrapper.clip_grad.max_norm=1``); the component it goes to says whether it knows it. What nobody would
-    notice is refused: at the top a name that neither the config nor the runner has, below it one that is nearly the
-    name of a neighbour.
-
     Raises:
-        ValueError: If a name is refused, with the nearest one; or a list has no such entry.
+        ValueError: For names that would have no effect: at the top one that neither the config nor the runner has,
+            below it one that is nearly a present name; or if a list has no such entry. Other new names are options of a
+            component (``model.backbone.with_cp=True``), which checks them.
     """
     for path in overrides or {}:
         _check_path(cfg, path)
@@ -78,19 +72,17 @@ def check_weights(cfg: Config, allow_partial: bool = False) -> None:
     hooks = [*cfg.default_hooks.values(), *(cfg.get('custom_hooks') or [])]
     found = [hook for hook in hooks if isinstance(hook, dict) and hook.get('type') == _WEIGHTS_HOOK]
     if not found:
-        cfg.default_hooks['check_weights'] = dict(type=_WEIGHTS_HOOK)
-        found = [cfg.default_hooks['check_weights']]
-    if allow_partial:
-        for hook in found:
-            hook['allow_partial'] = True
+        found = [ConfigDict(type=_WEIGHTS_HOOK)]
+        cfg.default_hooks['check_weights'] = found[0]
+    for hook in found if allow_partial else ():
+        hook['allow_partial'] = True
 
 
 def enable_amp(cfg: Config, dtype: str) -> None:
-    """Automatic mixed precision: ``'fp16'`` with a dynamic loss scale, ``'bf16'`` without any.
+    """Automatic mixed precision: ``'fp16'`` with a dynamic loss scale, ``'bf16'`` without one.
 
     Raises:
-        ValueError: If there is no accelerator, the GPU has no bfloat16, or the config's optimizer wrapper is neither
-            ``OptimWrapper`` nor ``AmpOptimWrapper``.
+        ValueError: Without a GPU that can, or if the optimizer wrapper is neither (Amp)``OptimWrapper``.
     """
     dtype = AMP_DTYPES[dtype]
     wrapper = cfg.optim_wrapper.get('type', 'OptimWrapper')
@@ -108,26 +100,18 @@ def enable_amp(cfg: Config, dtype: str) -> None:
 
 
 def enable_lr_scaling(cfg: Config) -> None:
-    """Scale the learning rate with the batch size, linearly, by MMEngine.
-
-    Raises:
-        ValueError: If the config does not say for which batch size its learning rate is.
-    """
+    """Let MMEngine scale the learning rate linearly with the batch size; ValueError without a base batch size."""
     base = (cfg.get('auto_scale_lr') or {}).get('base_batch_size')
     if not isinstance(base, int) or base < 1:
         raise ValueError(
             '--auto-scale-lr needs auto_scale_lr=dict(base_batch_size=...) in the config: the '
-            f'number of images per step that its learning rate is for; got {cfg.get("auto_scale_lr")}'
+            f'images per step that its learning rate is for; got {cfg.get("auto_scale_lr")}'
         )
     cfg.auto_scale_lr.enable = True
 
 
 def existing_checkpoint(text: str, what: str = 'checkpoint') -> str:
-    """``text`` if it is a file, a folder (sharded checkpoints) or an address.
-
-    Raises:
-        ValueError: If it is none; the message names what is there.
-    """
+    """``text`` if it is a file, a folder (sharded) or an address; else ValueError, with the nearest names."""
     path = Path(text)
     if '://' in text or path.exists():
         return text
@@ -139,11 +123,7 @@ def existing_checkpoint(text: str, what: str = 'checkpoint') -> str:
 
 
 def show_predictions(cfg: Config, show: bool, folder: str | None, wait_time: float) -> None:
-    """Draw predictions on every image: on the screen, or into ``folder`` (MMDetection: of the work dir, as upstream).
-
-    Raises:
-        ValueError: If the config has no visualization hook.
-    """
+    """Draw predictions on every image: on the screen, or into ``folder`` (for MMDetection in the work dir)."""
     hook = (cfg.get('default_hooks') or {}).get('visualization')
     if hook is None:
         kinds = {'mmseg': 'SegVisualizationHook', 'mmdet': 'DetVisualizationHook'}
@@ -166,13 +146,10 @@ def show_predictions(cfg: Config, show: bool, folder: str | None, wait_time: flo
 
 
 def keep_predictions(cfg: Config, out: str) -> dict | None:
-    """Say where predictions go: a folder of label maps for MMSegmentation, a pickle for the others.
+    """Save predictions: MMSegmentation's into a folder of label maps, others into a ``.pkl`` (else ValueError).
 
     Returns:
         The config of a metric to add to the test evaluator of the runner, or None.
-
-    Raises:
-        ValueError: If ``out`` is no ``.pkl`` where it must be one.
     """
     if cfg.get('default_scope') == 'mmseg':
         evaluators = cfg.test_evaluator
@@ -186,13 +163,10 @@ def keep_predictions(cfg: Config, out: str) -> dict | None:
 
 
 def use_tta(cfg: Config) -> None:
-    """Test-time augmentation by the config's ``tta_model`` and ``tta_pipeline``, or the toolbox's usual ones.
+    """Test-time augmentation by the config's ``tta_model`` and ``tta_pipeline``.
 
-    Those are flips for MMDetection (which merges boxes alone, so mask heads are left out), flips and six scales for
-    MMSegmentation.
-
-    Raises:
-        ValueError: If the config has none, and its toolbox no usual one.
+    Default: flips for MMDetection (which merges boxes only, so mask heads are removed), flips and six scales for
+    MMSegmentation; ValueError for other toolboxes.
     """
     scope = cfg.get('default_scope')
     if scope not in _TTA and not ('tta_model' in cfg and 'tta_pipeline' in cfg):
@@ -231,7 +205,7 @@ def _check_path(cfg: Config, path: str) -> None:
                 )
             part = part[int(key)]
         elif not isinstance(part, Mapping) and depth:
-            return  # a value that becomes a part: MMEngine says whether it may
+            return  # a value that becomes a dict: MMEngine checks it
         elif key not in part:
             return _check_new(path, keys[:depth], key, set(part))
         else:
@@ -239,7 +213,7 @@ def _check_path(cfg: Config, path: str) -> None:
 
 
 def _check_new(path: str, above: list[str], key: str, known: set[str]) -> None:
-    """Whether ``key``, which is not there, may be."""
+    """Refuse the new name ``key`` if it would have no effect."""
     if not above:
         known |= {*_READ, *inspect.signature(Runner).parameters}
         known |= {*inspect.signature(FlexibleRunner).parameters}
@@ -251,13 +225,13 @@ def _check_new(path: str, above: list[str], key: str, known: set[str]) -> None:
         raise ValueError(f'--cfg-options {path}: there is no {key!r}; did you mean {right!r}?')
     if not above:
         raise ValueError(
-            f'--cfg-options {path}: neither the config nor the runner has {key!r}; a name of your own goes into a '
-            'config file'
+            f'--cfg-options {path}: neither the config nor the runner has {key!r}; put your own names into a config '
+            'file'
         )
 
 
 def _boxes_alone(cfg: Config) -> None:
-    """Take mask heads out of a detector and masks out of its evaluation."""
+    """Remove mask heads from a detector and masks from its evaluation."""
     roi_head = cfg.model.get('roi_head')
     if roi_head and roi_head.get('mask_head'):
         roi_head.update(mask_head=None, mask_roi_extractor=None)
@@ -268,7 +242,7 @@ def _boxes_alone(cfg: Config) -> None:
 
 
 def _detection_pipeline(pipeline: list) -> list:
-    """The test pipeline with its last step, packing, after a flip and no flip."""
+    """The test pipeline, with packing, its last step, once flipped and once not."""
     keys = (*pipeline[-1].get('meta_keys', ()), 'flip', 'flip_direction')
     pack = dict(pipeline[-1], meta_keys=tuple(dict.fromkeys(keys)))
     flips = [dict(type='RandomFlip', prob=1.0), dict(type='RandomFlip', prob=0.0)]
@@ -276,7 +250,7 @@ def _detection_pipeline(pipeline: list) -> list:
 
 
 def _segmentation_pipeline(pipeline: list) -> list:
-    """Upstream's: the image as it is at six scales, flipped or not."""
+    """Upstream's: six scales, flipped or not."""
     scales = [dict(type='Resize', scale_factor=scale, keep_ratio=True) for scale in _SEG_SCALES]
     flips = [dict(type='RandomFlip', prob=prob, direction='horizontal') for prob in (0.0, 1.0)]
     before = [step for step in pipeline if step['type'].startswith('LoadImage')]

@@ -28,13 +28,10 @@ from mmlape.training.devices import CpuHook
 
 @contextmanager
 def joined(cfg: Config) -> Iterator[None]:
-    """Join the processes of ``cfg.launcher``, and leave them at the end.
+    """Initialize the process group of ``cfg.launcher``, before the runner does, and destroy it at the end.
 
-    The runner would join them as well, but some questions are to be settled before it exists. Without an accelerator
-    the processes use gloo and the CPU (``launcher='pytorch'``), which upstream's runner cannot by itself.
-
-    Raises:
-        ValueError: If another launcher is asked for without an accelerator.
+    Without an accelerator it is gloo's, on CPUs, which upstream's runner does not support. Only
+    ``launcher='pytorch'`` works there, others raise ValueError.
     """
     if cfg.launcher != 'none' and not is_distributed():
         environment = cfg.get('env_cfg') or {}
@@ -42,31 +39,27 @@ def joined(cfg: Config) -> Iterator[None]:
         if get_device() == 'cpu':
             _join_on_cpu(cfg, options)
         else:
-            # First, as in the runner: joining settles how data workers start unless that is settled.
+            # First, as in the runner: init_dist sets how data workers start, unless that is set.
             set_multi_processing(**(environment.get('mp_cfg') or {}), distributed=True)
             init_dist(cfg.launcher, **options)
     yield
-    # Not in a `finally`: after an error the others may be gone, and leaving would wait for them.
+    # Not in a `finally`: after an error the others may be gone, and this would wait for them.
     if is_distributed():
-        # A wrapped model holds its group of processes. What is in a circle goes only now, and with it the group's
-        # threads: one that still runs while Python ends takes the process down (SIGABRT), now and then.
+        # The wrapped model, in a reference cycle, holds the group; one of its threads that still runs while Python
+        # ends sometimes aborts the process.
         gc.collect()
         torch.distributed.destroy_process_group()
 
 
 def optimize_on_cpu(runner: Runner) -> None:
-    """Where there is no accelerator, have the runner's model optimized before it runs, see ``mmlape.cpu.optimize``."""
+    """Without an accelerator, add ``mmlape.CpuHook`` to the runner."""
     known = any(isinstance(hook, CpuHook) for hook in runner.hooks)
     if get_device() == 'cpu' and not known:
         runner.register_hook(CpuHook())
 
 
 def all_see(condition: bool, what: str) -> None:
-    """Make sure that something holds in every process.
-
-    Raises:
-        ValueError: In all processes, if it does not hold in one; ``what`` says what that means.
-    """
+    """Raise ValueError in all processes, with ``what``, if ``condition`` is false in one."""
     answers = all_gather_object(bool(condition))
     missing = [str(rank) for rank, answer in enumerate(answers) if not answer]
     if missing:
@@ -75,21 +68,17 @@ def all_see(condition: bool, what: str) -> None:
 
 @contextmanager
 def stop_with_message(*kinds: type[Exception]) -> Iterator[None]:
-    """End the program with one line, not a traceback, when what the user asked for cannot be done.
-
-    Args:
-        kinds: Errors that say so. Default ``ValueError`` and ``TypeError``.
-    """
-    taken = kinds or (ValueError, TypeError)
+    """End the program with one line, not a traceback, at errors of these ``kinds`` (``ValueError``, ``TypeError``)."""
+    handled = kinds or (ValueError, TypeError)
     try:
         yield
-    except taken as error:
+    except handled as error:
         sys.exit(f'error: {error}' if get_rank() == 0 else 1)
 
 
 @contextmanager
 def weights_only() -> Iterator[None]:
-    """A run that executes nothing out of a checkpoint, and ends with one line where one cannot be taken."""
+    """A run that executes no code of a checkpoint, and ends with one line if one cannot be loaded."""
     safe_loading()
     with stop_with_message(CheckpointError), weights_only_everywhere():
         yield

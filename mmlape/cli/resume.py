@@ -1,4 +1,4 @@
-"""Which checkpoint a training goes on from, also when the last one was not written to its end."""
+"""Which checkpoint a training resumes from, also if the last one is incomplete."""
 
 from __future__ import annotations
 
@@ -16,39 +16,36 @@ from mmlape.training.check_data import main_process_says
 from .options import existing_checkpoint
 from .processes import all_see
 
-# Set by SLURM when it starts a job again, and by torchrun when it starts the processes again.
+# Set by SLURM when it restarts a job, and by torchrun when it restarts the processes.
 RESTARTS = ('SLURM_RESTART_COUNT', 'TORCHELASTIC_RESTART_COUNT')
 _HOOK = 'mmlape.ResumeCheckHook'
 
 
 def set_resume(cfg: Config, wanted: str | None) -> list[str]:
-    """Decide what a run starts from and write it into ``cfg`` (``resume``, ``load_from``).
+    """Write into ``cfg`` what a run starts from (``resume``, ``load_from``), and add ``mmlape.ResumeCheckHook``.
 
-    The main process decides and the others are told, so all start from the same. A run that SLURM or torchrun has
-    started again goes on by itself.
+    The main process decides for all. A run that SLURM or torchrun has restarted resumes by itself.
 
     Args:
-        cfg: The config, changed in place; ``mmlape.ResumeCheckHook`` is added to its hooks.
-        wanted: ``None``; ``'auto'`` for the last complete checkpoint in ``cfg.work_dir``, and a new start where there
-            is none (``cfg.load_from`` then stays what it is); or a checkpoint.
+        cfg: The config, changed in place.
+        wanted: ``None``; a checkpoint; or ``'auto'`` for the last complete checkpoint in ``cfg.work_dir``, and a new
+            start if there is none (``cfg.load_from`` is not changed then).
 
     Returns:
-        What the user should be told.
+        Messages for the user.
 
     Raises:
-        ValueError: If a checkpoint is asked for that is not there or not complete, or that some process cannot see.
+        ValueError: If the checkpoint does not exist, is incomplete, or some process cannot see it.
     """
     hooks = cfg.get('custom_hooks') or []
     if not any(isinstance(hook, dict) and hook.get('type') == _HOOK for hook in hooks):
         cfg.custom_hooks = [*hooks, dict(type=_HOOK)]
     notes = []
-    if wanted is None and cfg.get(
-        'resume', False
-    ):  # what the config itself says, in MMEngine's words
+    if wanted is None and cfg.get('resume', False):
         wanted = cfg.get('load_from') or 'auto'
     if _restarted() and main_process_says(lambda: not wanted or _pointer(cfg.work_dir).is_file()):
-        # Also where the job names a checkpoint: by now it is ahead of that.
-        notes.append('started again by the cluster: resuming from the last checkpoint')
+        # Also if the job names a checkpoint: the last one is ahead of that.
+        notes.append('restarted by the cluster: resuming from the last checkpoint')
         wanted = 'auto'
     if wanted is None:
         if cfg.get('load_from'):
@@ -71,44 +68,36 @@ def set_resume(cfg: Config, wanted: str | None) -> list[str]:
 def build_runner(cfg: Config, first_weights: str | None) -> Runner:
     """The runner of a config that :func:`set_resume` has changed.
 
-    The config that it keeps, writes into the work dir and into checkpoints is that of a first start, so a training from
-    this file into another folder is a new one.
-
-    Args:
-        cfg: ``resume`` and ``load_from`` are changed in place to those of a first start.
-        first_weights: ``load_from`` of a first start, or ``None``.
+    Its own config, also in the work dir and in checkpoints, is that of a first start with ``load_from=first_weights``,
+    so a training from this file into another folder is a new one. ``cfg`` is changed in place.
     """
     resume, load_from = cfg.get('resume', False), cfg.get('load_from')
     if resume:
         cfg.resume, cfg.load_from = False, first_weights
     runner = RUNNERS.build(cfg)
-    # What the runner has read from the config, and looks at when training starts.
+    # The runner has copied them from the config; it uses these when training starts.
     runner._resume, runner._load_from = resume, load_from
     return runner
 
 
 def last_complete_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
-    """The last checkpoint of a training that can be read, and what was wrong with later ones.
+    """The last readable checkpoint of a training, and what is wrong with later ones.
 
-    MMEngine's own hook writes checkpoints in place and names the last in ``last_checkpoint``; a job that is killed
-    meanwhile leaves a part of one. Where ``mmlape.CheckpointHook`` has left a digest, the file is compared with it.
+    MMEngine's own hook writes checkpoints in place, so a killed job leaves a part of one. Files with a digest
+    (``mmlape.CheckpointHook``) are compared with it.
     """
     notes: list[str] = []
-    candidates: list[Path] = []
     pointer = _pointer(work_dir)
     named = pointer.read_text(encoding='utf-8').strip() if pointer.is_file() else ''
     if '://' in named:
         return named, notes
-    if named:
-        candidates.append(Path(named))
-    folders = {Path(work_dir), *(path.parent for path in candidates)}
-    found = {path for folder in folders for path in folder.glob('*.pth')}.difference(candidates)
+    first = [Path(named)] if named else []
+    folders = {Path(work_dir), *(path.parent for path in first)}
+    found = {path for folder in folders for path in folder.glob('*.pth')}.difference(first)
     steps = {path: step for path in found if (step := _step(path)) is not None}
-    last = _step(candidates[0]) if named else None
-    if last is not None:
-        steps = {path: step for path, step in steps.items() if step <= last}
+    last = _step(first[0]) if first else None
     others = sorted(steps, key=steps.__getitem__, reverse=True)
-    for path in (*candidates, *others):
+    for path in (*first, *(each for each in others if last is None or steps[each] <= last)):
         fault = _fault(path)
         if fault is None:
             return str(path), notes
@@ -126,13 +115,13 @@ def _complete(text: str) -> str:
     fault = None if '://' in text else _fault(Path(text))
     if fault:
         raise ValueError(
-            f'the checkpoint {text} {fault}; --resume alone takes the last complete one'
+            f'the checkpoint {text} {fault}; --resume alone uses the last complete one'
         )
     return text
 
 
 def _fault(path: Path) -> str | None:
-    """What is wrong with a checkpoint, read through once; None for nothing."""
+    """What is wrong with a checkpoint file; None for nothing."""
     if path.is_dir() and any(path.iterdir()):
         return None  # sharded
     if not path.is_file():
@@ -144,7 +133,7 @@ def _fault(path: Path) -> str | None:
 
 
 def _step(path: Path) -> int | None:
-    """``epoch_12.pth`` and ``iter_8000.pth`` to their numbers; None for others, such as the best one so far."""
+    """The number in ``epoch_12.pth`` or ``iter_8000.pth``; None for others, such as ``best_*``."""
     match = re.fullmatch(r'(?:epoch|iter)_(\d+)', path.stem)
     return int(match[1]) if match else None
 

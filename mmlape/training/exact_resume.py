@@ -66,9 +66,7 @@ class ExactResumeHook(Hook):
         known = type(old) is DataLoader and (endless or isinstance(loop, EpochBasedTrainLoop))
         if not known or isinstance(old.dataset, IterableDataset) or old.batch_sampler is None:
             kinds = ', '.join(type(each).__name__ for each in (old.dataset, old, loop))
-            runner.logger.warning(
-                f'ExactResumeHook cannot restore the position in the data: {kinds}'
-            )
+            runner.logger.warning(f'ExactResumeHook cannot restore the position in data: {kinds}')
             return
         batches = _batch_sampler(runner.cfg.get('train_dataloader'), old, self._seed)
         self._batches = SeededBatches(batches, self._seed, endless)
@@ -133,9 +131,7 @@ class _AfterOthers(Hook):
             step, end = (loop.epoch, loop.max_epochs) if by_epoch else (loop.iter, loop.max_iters)
             interval = loop.dynamic_intervals[bisect(loop.dynamic_milestones, step + 1) - 1]
             if step >= loop.val_begin and (step % interval == 0 or step == end):
-                runner.logger.info(
-                    'the validation of this checkpoint was interrupted: running it now'
-                )
+                runner.logger.info('this checkpoint has not been validated: validating now')
                 runner.val_loop.run()
 
     def before_val_epoch(self, runner: Runner) -> None:

@@ -28,7 +28,7 @@ def test_nearest_names_of_an_unknown_config():
         find_config('maskrcnn_deit-s-adapter_lape_coco')
     nearest = [line.strip() for line in str(error.value).splitlines()[1:]]
     assert len(nearest) == 5
-    assert f'lape/{MASK_RCNN}' in nearest
+    assert 'lape/mask-rcnn_deit-s-adapter-lape_fpn_1x_coco' in nearest
     assert all(name in shipped_configs() for name in nearest)
 
 

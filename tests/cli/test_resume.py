@@ -135,7 +135,7 @@ def test_a_run_that_is_started_again_resumes(run, monkeypatch, name):
     cut(run / 'epoch_10.pth')
     notes = set_resume(cfg, None)
     assert cfg.load_from == str(run / 'epoch_9.pth')
-    assert 'started again' in notes[0] and 'epoch_10.pth is not complete' in notes[1]
+    assert 'restarted' in notes[0] and 'epoch_10.pth is not complete' in notes[1]
 
 
 def test_a_job_that_names_a_checkpoint_goes_on_from_the_last_when_started_again(
