@@ -152,7 +152,8 @@ class CheckpointHook(_CheckpointHook):
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise
-            vars(self).update(attributes)
+            for name, value in attributes.items():
+                setattr(self, name, value)
             for key in _saved_infos(hub):
                 hub.pop_info(key)
             hub.update_info_dict(infos)

@@ -69,33 +69,6 @@ def test_the_training_is_the_same(foreach):
         assert torch.equal(value, theirs.state_dict()[name]), name
 
 
-def test_a_state_is_taken_over():
-    """Saved after three steps, the fourth is the same."""
-    model = network()
-    wrapper = build(model)
-    train(model, wrapper, steps=3)
-    saved = copy.deepcopy((model.state_dict(), wrapper.state_dict()))
-    resumed = network()
-    resumed.load_state_dict(saved[0])
-    again = build(resumed)
-    again.load_state_dict(saved[1])
-    fresh = network()
-    fresh.load_state_dict(saved[0])
-    for each, its in ((model, wrapper), (resumed, again), (fresh, build(fresh))):
-        its.update_params(each(torch.ones(1, 3)).square().mean())
-    assert all(
-        torch.equal(a, b) for a, b in zip(model.parameters(), resumed.parameters(), strict=True)
-    )
-    assert not torch.equal(model[2].weight, fresh[2].weight)
-
-
-def test_states_of_other_groups_are_refused():
-    model = network()
-    theirs = build(model, 'DefaultOptimWrapperConstructor')
-    with pytest.raises(ValueError, match='different number of parameter groups'):
-        build(model).load_state_dict(theirs.state_dict())
-
-
 @pytest.mark.parametrize('constructor', [OURS, 'DefaultOptimWrapperConstructor'])
 def test_a_tensor_with_two_names_is_refused(constructor):
     model = network()
@@ -103,10 +76,6 @@ def test_a_tensor_with_two_names_is_refused(constructor):
     model[2].weight = model[3].weight
     with pytest.raises(ValueError, match='more than one parameter group'):
         build(model, constructor, dict(norm_decay_mult=0.0))
-
-
-def test_without_settings_there_is_one_group():
-    assert len(build(network(), paramwise=None).optimizer.param_groups) == 1
 
 
 @pytest.mark.parametrize(
