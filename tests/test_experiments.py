@@ -99,19 +99,9 @@ def test_only_a_whole_record_of_the_same_settings_counts(tmp_path):
 
 
 def options(tmp_path: Path, data_root: Path, **changes) -> Namespace:
-    return Namespace(
-        **{
-            'seeds': 1,
-            'only': ['none', 'relative'],
-            'workers': 1,
-            'iterations': 2,
-            'work_dir': tmp_path,
-            'data_root': data_root,
-            'table': False,
-            'write_docs': False,
-            **changes,
-        }
-    )
+    usual = dict(seeds=1, only=['none', 'relative'], workers=1, iterations=2)
+    places = dict(work_dir=tmp_path, data_root=data_root, table=False, write_docs=False)
+    return Namespace(**{**usual, **places, **changes})
 
 
 def test_what_is_done_is_not_run_again(tmp_path, data_root, monkeypatch, capsys):
@@ -146,15 +136,8 @@ def test_what_is_done_is_not_run_again(tmp_path, data_root, monkeypatch, capsys)
 
 
 def measured(value: float) -> dict:
-    return dict(
-        mIoU=value,
-        mAcc=value,
-        aAcc=value,
-        iterations=2,
-        position_parameters=0,
-        seconds=1,
-        device='CPU',
-    )
+    metrics = dict.fromkeys(('mIoU', 'mAcc', 'aAcc'), value)
+    return dict(metrics, iterations=2, position_parameters=0, seconds=1, device='CPU')
 
 
 def test_mean_and_standard_deviation():

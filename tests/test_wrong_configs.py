@@ -201,6 +201,8 @@ MISSPELT = {
 }
 PARTS = [
     (HOOKS, part('CheckDataHook', max_decode=-1), 'max_decode must be at least 0, got -1'),
+    (HOOKS, part('StopAtNonFiniteHook', gradients='yes'), "gradients must be True or False, got 'yes'"),
+    (HOOKS, part('StopAtNonFiniteHook', max_skipped=-1), 'max_skipped must be at least 0, got -1'),
     (HOOKS, part('CheckDataHook', maxdecode=1), "unexpected keyword argument 'maxdecode'"),
     (HOOKS, part('DTNRatioHook', interval=0), 'interval must be at least 1, got 0'),
     (HOOKS, part('CheckpointHook', intervall=3), "'intervall'; did you mean 'interval'"),
@@ -211,11 +213,12 @@ PARTS = [
     (HOOKS, part('DTNRatiosHook'), "did you mean 'mmlape.DTNRatioHook'"),
 ]  # fmt: skip
 DECAY = [
-    (dict(decay_rate=0), 'decay_rate must be above 0 and at most 1, got 0'),
+    (dict(decay_rate=0), 'decay_rate must be finite and greater than 0, got 0'),
+    (dict(decay_rate=1.5), 'decay_rate must be above 0 and at most 1, got 1.5'),
+    (dict(decay_rate=NAN), 'decay_rate must be finite and greater than 0, got nan'),
     (dict(decay_rate='0.9'), "decay_rate must be a number, got '0.9'"),
-    (dict(decay_rate=NAN), 'decay_rate must be above 0 and at most 1, got nan'),
     (dict(decay_rat=0.9), "one of .*got 'decay_rat'; did you mean 'decay_rate'"),
-    (dict(decay_rate=0.9, norm_decay_mult=-1), 'norm_decay_mult must be at least 0, got -1'),
+    (dict(decay_rate=0.9, norm_decay_mult=-1), 'norm_decay_mult must be finite and at least 0, got -1'),
 ]
 
 

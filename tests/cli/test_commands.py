@@ -89,12 +89,3 @@ def test_a_script_runs_with_this_interpreter(tmp_path, monkeypatch):
     assert (program, arguments[2:]) == ('bash', ['my.py', '2'])
     assert arguments[1] == str(REPO / 'tools' / 'dist_train.sh')
     assert environment['PYTHON'] == command.sys.executable
-
-
-def test_the_nearest_commands_to_an_unknown_one(monkeypatch, capsys):
-    monkeypatch.setattr('sys.argv', ['mmlape', 'trian'])
-    with pytest.raises(SystemExit, match="no command 'trian'; did you mean train"):
-        command.main()
-    monkeypatch.setattr('sys.argv', ['mmlape'])
-    command.main()
-    assert 'Train the model of a config' in capsys.readouterr().out

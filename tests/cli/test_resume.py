@@ -103,22 +103,17 @@ def config(work_dir, **options):
 
 def test_resume_options(run, tmp_path):
     cfg = config(run)
-    notes = set_resume(cfg, 'auto')
+    assert set_resume(cfg, 'auto') == [f'resuming from {run / "epoch_10.pth"}']
     assert (cfg.resume, cfg.load_from) == (True, str(run / 'epoch_10.pth'))
-    assert notes == [f'resuming from {run / "epoch_10.pth"}']
     cfg = config(run)
     set_resume(cfg, str(run / 'epoch_8.pth'))
     assert (cfg.resume, cfg.load_from) == (True, str(run / 'epoch_8.pth'))
     cfg = config(run)
     assert set_resume(cfg, None) == [] and not cfg.get('resume') and cfg.load_from is None
-    # as a config may say it
-    cfg = config(run, resume=True)
+    cfg = config(run, resume=True)  # as a config may say it
     set_resume(cfg, None)
     assert cfg.load_from == str(run / 'epoch_10.pth')
-
-
-def test_resuming_where_nothing_is_keeps_the_weights_of_the_config(run, tmp_path):
-    cfg = config(tmp_path / 'new')
+    cfg = config(tmp_path / 'new')  # nothing to resume: the weights of the config stay
     cfg.load_from = str(run / 'epoch_8.pth')
     (note,) = set_resume(cfg, 'auto')
     assert 'starting from the beginning' in note
@@ -214,15 +209,12 @@ def test_another_number_of_gpus_is_noticed():
     assert 'Epochs' not in text
     ((_, text),) = resumed(runner(8, 2), runner(3, 2, loop=EpochBasedTrainLoop))
     assert 'batch_size=' not in text and 'Epochs' in text
-
-
-def test_the_same_batch_on_another_number_of_gpus_is_well():
     ((level, text),) = resumed(runner(8, 2), runner(4, 2, accumulated=2))
     assert level == logging.INFO and 'x 2 accumulated = 16' in text
+
+
+def test_what_is_equal_or_unknown_is_not_reported():
     assert resumed(runner(8, 2), runner(8, 2)) == []
-
-
-def test_weights_alone_and_checkpoints_without_a_record_are_not_compared():
     assert resumed(runner(8, 2), runner(4, 2, resume=False)) == []
     after = runner(4, 2)
     ResumeCheckHook().after_load_checkpoint(after, dict(meta=dict()))

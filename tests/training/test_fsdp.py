@@ -1,11 +1,10 @@
 """Into which units FSDP cuts our networks. Training with it: tests/test_distributed.py."""
 
 from backbone_variants import build_adapter, build_pvt
-from mmengine.registry import FUNCTIONS, STRATEGIES
+from mmengine.registry import FUNCTIONS
 from torch import nn
 
 from mmlape.layers import Block
-from mmlape.training import FSDPStrategy
 
 
 def test_blocks_are_units_and_nothing_else_is():
@@ -15,10 +14,6 @@ def test_blocks_are_units_and_nothing_else_is():
         assert units == {m for m in model.modules() if isinstance(m, Block)}
         assert len(units) in (4, 5)
     assert wrap(nn.Linear(2, 2), recurse=True, nonwrapped_numel=1)
-
-
-def test_the_strategy_by_its_name():
-    assert STRATEGIES.get('mmlape.FSDPStrategy') is FSDPStrategy
 
 
 def test_a_sharded_network_keeps_the_names_that_fsdp_knows():
