@@ -218,7 +218,10 @@ DECAY = [
     (dict(decay_rate=NAN), 'decay_rate must be finite and greater than 0, got nan'),
     (dict(decay_rate='0.9'), "decay_rate must be a number, got '0.9'"),
     (dict(decay_rat=0.9), "one of .*got 'decay_rat'; did you mean 'decay_rate'"),
-    (dict(decay_rate=0.9, norm_decay_mult=-1), 'norm_decay_mult must be finite and at least 0, got -1'),
+    (
+        dict(decay_rate=0.9, norm_decay_mult=-1),
+        'norm_decay_mult must be finite and at least 0, got -1',
+    ),
 ]
 
 

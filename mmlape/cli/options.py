@@ -42,7 +42,8 @@ def config_of(options: argparse.Namespace, made: Config | None = None) -> Config
     name = options.config.rpartition('/')[2] if made else find_config(options.config).stem
     cfg = merge_overrides(made or Config.fromfile(find_config(options.config)), options.cfg_options)
     check_weights(cfg, options.allow_partial)
-    cfg.launcher = options.launcher or ('pytorch' if _under_torchrun() else 'none')
+    torchrun = {'RANK', 'WORLD_SIZE', 'MASTER_ADDR'} <= os.environ.keys()
+    cfg.launcher = options.launcher or ('pytorch' if torchrun else 'none')
     os.environ.setdefault('LOCAL_RANK', str(options.local_rank))
     if options.work_dir is not None:
         cfg.work_dir = options.work_dir
@@ -110,16 +111,17 @@ def enable_lr_scaling(cfg: Config) -> None:
     cfg.auto_scale_lr.enable = True
 
 
-def existing_checkpoint(text: str, what: str = 'checkpoint') -> str:
+def existing_checkpoint(text: str) -> str:
     """``text`` if it is a file, a folder (sharded) or an address; else ValueError, with the nearest names."""
     path = Path(text)
     if '://' in text or path.exists():
         return text
-    there = sorted(p.name for p in path.parent.glob('*.pth')) if path.parent.is_dir() else []
-    near = get_close_matches(path.name, there, 3, 0.3) or there[:3]
+    present = sorted(each.name for each in path.parent.glob('*.pth'))
+    near = get_close_matches(path.name, present, 3, 0.3) or present[:3]
     hint = f'; in {path.parent} there are {", ".join(near)}' if near else ''
-    hint = hint or ('' if path.parent.is_dir() else f'; there is no folder {path.parent} either')
-    raise ValueError(f'there is no {what} {text!r}{hint}')
+    if not path.parent.is_dir():
+        hint = f'; there is no folder {path.parent} either'
+    raise ValueError(f'there is no checkpoint {text!r}{hint}')
 
 
 def show_predictions(cfg: Config, show: bool, folder: str | None, wait_time: float) -> None:
@@ -187,10 +189,6 @@ def use_tta(cfg: Config) -> None:
 def add_metric(runner: Runner, config: dict) -> None:
     """Add a metric to what the runner will test with."""
     runner.test_evaluator.metrics.append(METRICS.build(config))
-
-
-def _under_torchrun() -> bool:
-    return all(name in os.environ for name in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR'))
 
 
 def _check_path(cfg: Config, path: str) -> None:

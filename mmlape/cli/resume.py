@@ -43,7 +43,9 @@ def set_resume(cfg: Config, wanted: str | None) -> list[str]:
     notes = []
     if wanted is None and cfg.get('resume', False):
         wanted = cfg.get('load_from') or 'auto'
-    if _restarted() and main_process_says(lambda: not wanted or _pointer(cfg.work_dir).is_file()):
+    restarts = [os.environ.get(name, '0') for name in RESTARTS]
+    restarted = any(count.isdigit() and int(count) for count in restarts)
+    if restarted and main_process_says(lambda: not wanted or _pointer(cfg.work_dir).is_file()):
         # Also if the job names a checkpoint: the last one is ahead of that.
         notes.append('restarted by the cluster: resuming from the last checkpoint')
         wanted = 'auto'
@@ -136,8 +138,3 @@ def _step(path: Path) -> int | None:
     """The number in ``epoch_12.pth`` or ``iter_8000.pth``; None for others, such as ``best_*``."""
     match = re.fullmatch(r'(?:epoch|iter)_(\d+)', path.stem)
     return int(match[1]) if match else None
-
-
-def _restarted() -> bool:
-    counts = [os.environ.get(name, '0') for name in RESTARTS]
-    return any(count.isdigit() and int(count) for count in counts)

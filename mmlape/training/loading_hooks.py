@@ -157,7 +157,7 @@ class ResumeCheckHook(Hook):
         then, now = (checkpoint.get('meta') or {}).get(_KEY), _images_per_step(runner)
         if not runner._resume or then is None or then == now:
             return
-        text = f'resumed with {_say(now)}; the checkpoint was trained with {_say(then)}.'
+        text = f'resumed with {_describe(now)}; the checkpoint was trained with {_describe(then)}.'
         if _total(then) == _total(now):
             runner.logger.info(f'{text} The product is the same, so rates and schedules fit.')
             return
@@ -200,6 +200,6 @@ def _total(record: dict[str, int]) -> int:
     return record['processes'] * record['images'] * record['accumulated']
 
 
-def _say(record: dict[str, int]) -> str:
+def _describe(record: dict[str, int]) -> str:
     accumulated = f' x {record["accumulated"]} accumulated' if record['accumulated'] != 1 else ''
     return f'{record["processes"]} processes x {record["images"]} images{accumulated} = {_total(record)} per step'

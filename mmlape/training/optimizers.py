@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mmcv.cnn import is_norm
@@ -40,16 +39,6 @@ class _Rule(NamedTuple):
     kind: str
     lr_mult: float
     decay_mult: float
-
-
-@dataclass
-class _Group:
-    """The parameters of one depth and one rule: a row of the table, a group of the optimizer."""
-
-    depth: int
-    scale: float
-    rule: _Rule
-    parameters: dict[str, nn.Parameter] = field(default_factory=dict)
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
@@ -147,32 +136,22 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
             if not any(key in name for name in names):
                 hint = did_you_mean(key, {part for name in names for part in name.split('.')})
                 raise ValueError(f'custom_keys names {key!r}, which is in no name{hint}')
-        groups: dict[tuple, _Group] = {}
+        groups: dict[tuple[int, int, _Rule], dict[str, nn.Parameter]] = {}
         for name, parameter, rule in self._rules(module):
-            depth, count = _depth(name, backbones)
-            new = _Group(depth, self.decay_rate ** (count - 1 - depth), rule)
-            groups.setdefault((depth, count, rule), new).parameters[name] = parameter
-        rows = [
-            _ROW.format(
-                'layer', 'kind', 'scale', 'lr', 'weight decay', 'tensors', 'values', 'names'
-            )
-        ]
-        for group in sorted(groups.values(), key=lambda each: (each.depth, each.rule.kind)):
-            depth, rule = group.depth, group.rule
-            settings: dict[str, Any] = dict(lr=self.base_lr * group.scale * rule.lr_mult)
-            if self.base_wd is not None:
-                settings['weight_decay'] = self.base_wd * rule.decay_mult
-            tensors = list(group.parameters.values())
-            params.append(
-                dict(params=tensors, group_name=f'layer {depth}, {rule.kind}', **settings)
-            )
-            numbers = [f'{group.scale:.4f}', *(f'{value:.3g}' for value in settings.values())]
-            if self.base_wd is None:
-                numbers.append('-')
+            groups.setdefault((*_depth(name, backbones), rule), {})[name] = parameter
+        titles = ('layer', 'kind', 'scale', 'lr', 'weight decay', 'tensors', 'values', 'names')
+        rows = [_ROW.format(*titles)]
+        ordered = sorted(groups.items(), key=lambda group: (group[0][0], group[0][2].kind))
+        for (depth, count, rule), named in ordered:
+            scale, tensors = self.decay_rate ** (count - 1 - depth), list(named.values())
+            lr, decay = self.base_lr * scale * rule.lr_mult, (self.base_wd or 0) * rule.decay_mult
+            group = dict(params=tensors, lr=lr, group_name=f'layer {depth}, {rule.kind}')
+            params.append(group if self.base_wd is None else dict(group, weight_decay=decay))
+            numbers = f'{scale:.4f}', f'{lr:.3g}', f'{decay:.3g}', len(tensors)
             values = f'{sum(tensor.numel() for tensor in tensors):,}'
-            first, *more = group.parameters
-            rest = f' and {len(more)} more' if more else ''
-            rows.append(_ROW.format(depth, rule.kind, *numbers, len(tensors), values, first + rest))
+            first, *more = named
+            shown = f'{first} and {len(more)} more' if more else first
+            rows.append(_ROW.format(depth, rule.kind, *numbers, values, shown))
         what = ', '.join(f'{p or "the model"} ({type(b).__name__})' for p, b in backbones.items())
         frozen = sum(not parameter.requires_grad for parameter in module.parameters())
         title = (

@@ -110,8 +110,8 @@ def all_finite(value: Any) -> bool:
 def _tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         value = value.coalesce().values() if value.is_sparse else value
-        if value.is_floating_point() and value.numel():
-            yield value
+        if value.is_floating_point() and value.numel() and not value.is_meta:
+            yield value.float() if value.element_size() == 1 else value  # no aminmax of 8 bits
     elif isinstance(value, (dict, list, tuple)):
         for each in value.values() if isinstance(value, dict) else value:
             yield from _tensors(each)

@@ -253,7 +253,8 @@ def test_what_is_finite():
     sparse = torch.sparse_coo_tensor([[1]], [math.nan], (3,))
     fine = [huge, -huge, torch.tensor([2], dtype=torch.uint8), torch.empty(0, 4), None, 'text']
     assert all_finite(dict(a=fine, b=(huge.double() * 1e60,)))
+    assert all_finite([torch.empty(2, device='meta'), torch.ones(2).to(torch.float8_e5m2)])
     for value in (math.nan, math.inf, -math.inf):
-        for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        for dtype in (torch.float16, torch.bfloat16, torch.float64, torch.float8_e5m2):
             assert not all_finite([fine, dict(b=torch.tensor([[0, value, 1]], dtype=dtype))])
     assert not all_finite((sparse,))
