@@ -35,6 +35,7 @@ print(json.dumps({' '.join(asked): answer(*asked) for asked in json.loads(sys.ar
 MISTAKES = {
     'train': 'the following arguments are required: config',
     'train setup.py --amp-dtype fp8': "--amp-dtype: invalid choice: 'fp8'",
+    'train setup.py --cfg-options a = 1': "--cfg-options takes KEY=VALUE without spaces, got 'a'",
     'train setup.py --sed 1': 'unrecognized arguments: --sed',
     'train mask-rcnn_deit-t-adaptr': 'neither a file nor a shipped config',
     'robustness setup.py x.pth --corruptions rain': "--corruptions: invalid choice: 'rain'",

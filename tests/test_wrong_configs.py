@@ -196,6 +196,8 @@ MISSPELT = {
     'default_hooks.chekpoint.interval': "did you mean 'default_hooks.checkpoint'",
     'model.backbne.with_cp': "did you mean 'model.backbone'",
     'max_epochs': "neither the config nor the runner has 'max_epochs'",
+    'data_root': "only a name in the config file.*no effect; its value is that of train_dataloader",
+    'train_pipeline.0.type': "'train_pipeline' is only a name in the config file",
     'custom_hooks.3.interval': "custom_hooks is a list of 1 entries, 0 to 0; it has no '3'",
     'custom_hooks.interval': "custom_hooks is a list of 1 entries.*it has no 'interval'",
 }
@@ -400,10 +402,14 @@ def test_several_optimizers(overrides, words):
 
 def usual():
     loader = dict(
-        batch_size=2, num_workers=2, dataset=dict(type='X', metainfo=dict(classes=('cat', 'dog')))
+        batch_size=2,
+        num_workers=2,
+        dataset=dict(type='X', metainfo=dict(classes=('cat', 'dog')), data_root='data/'),
     )
     return Config(
         dict(
+            data_root='data/',
+            train_pipeline=[dict(type='LoadImageFromFile')],
             model=dict(backbone=dict(type='mmlape.VisionTransformer', with_cls_token=False)),
             train_dataloader=loader,
             val_dataloader=dict(loader),

@@ -53,6 +53,7 @@ def train(cfg, resume):
     first_weights = None if cfg.get('resume') else cfg.get('load_from')
     with cli.stop_with_message():
         notes = cli.set_resume(cfg, resume)
+        cli.lock_work_dir(cfg.work_dir)
     with cli.weights_only():
         runner = cli.build_runner(cfg, first_weights)
         cli.optimize_on_cpu(runner)

@@ -18,6 +18,9 @@ class ConfigOptions(argparse.Action):
     """MMEngine's ``DictAction``, imported when it is used."""
 
     def __call__(self, *arguments: Any) -> None:
+        for text in arguments[2]:
+            if '=' not in text[1:]:
+                arguments[0].error(f'--cfg-options takes KEY=VALUE without spaces, got {text!r}')
         from mmengine.config import DictAction
 
         DictAction(self.option_strings, self.dest, self.nargs)(*arguments)

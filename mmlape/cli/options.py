@@ -6,7 +6,7 @@ import argparse
 import copy
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -206,15 +206,39 @@ def _check_path(cfg: Config, path: str) -> None:
             return  # a value that becomes a dict: MMEngine checks it
         elif key not in part:
             return _check_new(path, keys[:depth], key, set(part))
+        elif not depth and key not in _names_read() and not isinstance(part[key], Mapping):
+            places = [
+                name
+                for name, value in _leaves(dict(cfg.items()))
+                if value == part[key] and '.' in name
+            ]
+            raise ValueError(
+                f'--cfg-options {path}: {key!r} is only a name in the config file, and changing it has no effect'
+                + (f'; its value is that of {", ".join(places[:4])}' if places else '')
+            )
         else:
             part = part[key]
+
+
+def _names_read() -> set[str]:
+    """Names at the top of a config that a program or a runner reads."""
+    parameters = (inspect.signature(kind).parameters for kind in (Runner, FlexibleRunner))
+    return {*_READ, *(name for each in parameters for name in each)}
+
+
+def _leaves(part: Any, at: str = '') -> Iterator[tuple[str, Any]]:
+    """Places and values of a config, ``('train_dataloader.dataset.data_root', 'data/coco/')``."""
+    for key, value in part.items() if isinstance(part, Mapping) else enumerate(part):
+        place = f'{at}.{key}' if at else str(key)
+        yield place, value
+        if isinstance(value, (Mapping, list, tuple)):
+            yield from _leaves(value, place)
 
 
 def _check_new(path: str, above: list[str], key: str, known: set[str]) -> None:
     """Refuse the new name ``key`` if it would have no effect."""
     if not above:
-        known |= {*_READ, *inspect.signature(Runner).parameters}
-        known |= {*inspect.signature(FlexibleRunner).parameters}
+        known |= _names_read()
     close = nearest(key, known, _LIKENESS if above else 0.6)
     if key == '_delete_' or key in known:
         return

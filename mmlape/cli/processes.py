@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
+import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import torch.distributed
 from mmengine.config import Config
@@ -23,6 +27,7 @@ from mmengine.utils.dl_utils import set_multi_processing
 from mmlape.checkpoints import CheckpointError
 from mmlape.checkpoints.loaders import safe_loading
 from mmlape.checkpoints.reading import weights_only_everywhere
+from mmlape.training.check_data import main_process_says
 from mmlape.training.devices import CpuHook
 
 
@@ -64,6 +69,35 @@ def all_see(condition: bool, what: str) -> None:
     missing = [str(rank) for rank, answer in enumerate(answers) if not answer]
     if missing:
         raise ValueError(f'process {", ".join(missing)} of {len(answers)}: {what}')
+
+
+def lock_work_dir(work_dir: str) -> None:
+    """Keep other trainings out of ``work_dir`` until this process ends, however it ends.
+
+    The lock is the operating system's, so a killed process leaves none behind; data workers do not inherit it, unlike
+    filelock's. A file system without locks is not protected.
+
+    Raises:
+        ValueError: In all processes, if another training uses the folder.
+    """
+    main_process_says(lambda: _lock(Path(work_dir, '.lock')))
+
+
+def _lock(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        owner = os.pread(file, 200, 0).decode(errors='replace').strip() or 'unknown'
+        os.close(file)
+        raise ValueError(
+            f'another training ({owner}) uses {path.parent}: wait for its end, or take another --work-dir'
+        ) from None
+    except OSError:
+        return
+    os.ftruncate(file, 0)
+    os.pwrite(file, f'process {os.getpid()} on {socket.gethostname()}\n'.encode(), 0)
 
 
 @contextmanager

@@ -10,8 +10,11 @@ from mmengine.config import Config
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
+from mmlape.atomic import digest_of
 from mmlape.checkpoints.files import fault_of, format_of, start_of
+from mmlape.checkpoints.reading import read_checkpoint
 from mmlape.training.check_data import main_process_says
+from mmlape.training.stop_hooks import all_finite
 
 from .options import existing_checkpoint
 from .processes import all_see
@@ -100,7 +103,7 @@ def last_complete_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
     last = _step(first[0]) if first else None
     others = sorted(steps, key=steps.__getitem__, reverse=True)
     for path in (*first, *(each for each in others if last is None or steps[each] <= last)):
-        fault = _fault(path)
+        fault = _fault(path) or _not_finite(path)
         if fault is None:
             return str(path), notes
         notes.append(f'{path} {fault}: falling back to the checkpoint before it')
@@ -132,6 +135,13 @@ def _fault(path: Path) -> str | None:
     if format_of(start) is None:
         return f'is not complete ({path.stat().st_size} bytes, no format of torch)'
     return fault_of(path)
+
+
+def _not_finite(path: Path) -> str | None:
+    """What MMEngine's own hook saves when a training has diverged; ours saves no such file."""
+    if path.is_dir() or digest_of(path).is_file():
+        return None
+    return None if all_finite(read_checkpoint(path)) else 'holds NaN or infinite values'
 
 
 def _step(path: Path) -> int | None:

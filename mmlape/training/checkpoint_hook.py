@@ -11,14 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mmengine.dist import is_main_process
+from mmengine.dist import all_gather_object, is_main_process
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook as _CheckpointHook
+from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
 from mmlape.atomic import atomic_write, digest_of, remove_leftovers
 from mmlape.checks import check_bool, check_positive_int, did_you_mean
 from mmlape.registry import HOOKS
+
+from .stop_hooks import NonFiniteError, all_finite
 
 __all__ = ['CheckpointHook', 'UnsavedError']
 
@@ -59,6 +62,8 @@ class CheckpointHook(_CheckpointHook):
     * Old files (``max_keep_ckpts``, an earlier best) are deleted after their replacement is written; MMEngine deletes
       them before.
     * When the disk (or the quota) is full, an error is logged, the earlier checkpoints stay, and training continues.
+    * Nothing that is NaN or infinite is saved, in the weights, their average (EMA), running statistics or the
+      optimizer's state: the run stops, and the checkpoints before stay.
     * Drafts that a killed run left are removed when training starts.
 
     In any config::
@@ -70,6 +75,7 @@ class CheckpointHook(_CheckpointHook):
 
     Raises:
         TypeError, ValueError: If an option is unknown (MMEngine notices when it saves) or out of range.
+        NonFiniteError: From the runner's ``train``, when something is not finite and a checkpoint is due.
         UnsavedError: From the runner's ``train``, at its end, when the last checkpoint could not be written.
     """
 
@@ -143,6 +149,7 @@ class CheckpointHook(_CheckpointHook):
 
     def _attempt(self, runner: Runner, kind: str, what: str, save: Callable[[], Any]) -> None:
         """Save; delete files afterwards; undo if the disk is full, and note it until this ``kind`` is saved again."""
+        _check_finite(runner, self.last_ckpt)
         hub, backend = runner.message_hub, self.file_backend
         attributes = {name: copy(getattr(self, name)) for name in _STATE if hasattr(self, name)}
         infos = _saved_infos(hub)
@@ -172,6 +179,29 @@ class CheckpointHook(_CheckpointHook):
                     backend.rmtree(path)
         finally:
             self.file_backend = backend
+
+
+def _check_finite(runner: Runner, last: str | None) -> None:
+    """Raise NonFiniteError in all processes if a state that is to be saved is not finite in one."""
+    model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+    averages = [hook.ema_model for hook in runner.hooks if hasattr(hook, 'ema_model')]
+    states = {'the model': model.state_dict(keep_vars=True)}
+    states |= {
+        f'the average (EMA) of the model{i or ""}': m.state_dict() for i, m in enumerate(averages)
+    }
+    states['the optimizer'] = runner.optim_wrapper.state_dict()
+    found = (
+        f'{key} of {what}'
+        for what, state in states.items()
+        for key, value in state.items()
+        if not all_finite(value)
+    )
+    text = next((text for text in all_gather_object(next(found, None)) if text), None)
+    if text:
+        raise NonFiniteError(
+            f'iteration {runner.iter}: {text} is NaN or infinite. Nothing is saved, and the run stops; the last '
+            f'checkpoint is {last}'
+        )
 
 
 class _DeletesLater:

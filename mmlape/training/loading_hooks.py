@@ -86,6 +86,15 @@ class CheckWeightsHook(Hook):
         complete = not report.fresh and not (report.left_out and not _is_tta(runner.model))
         if report.problems or too_little or not (complete or partial):
             raise CheckpointError(_refusal(file, report, of_parts=too_little or not partial))
+        missing = [
+            what
+            for what in ('optimizer', 'param_schedulers')
+            if resumes
+            and getattr(runner, what.replace('optimizer', 'optim_wrapper'))
+            and not checkpoint.get(what)
+        ]
+        if missing:
+            runner.logger.warning(f'{file} holds no {" and no ".join(missing)}: these start anew')
         if not complete:
             text = str(report).replace('fresh:', 'stays random:')
             runner.logger.warning(f'{file} is loaded in part:\n{text}')

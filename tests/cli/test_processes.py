@@ -1,10 +1,22 @@
 """How the processes of a run find each other, and what they agree on."""
 
+import os
+import signal
+import subprocess
+import sys
+
 import pytest
 import torch
 from mmengine.config import Config
 
-from mmlape.cli import all_see, joined, main_process_says, processes, stop_with_message
+from mmlape.cli import (
+    all_see,
+    joined,
+    lock_work_dir,
+    main_process_says,
+    processes,
+    stop_with_message,
+)
 
 
 @pytest.fixture
@@ -87,3 +99,31 @@ def test_mistakes_end_with_a_line_and_others_with_a_traceback(monkeypatch):
     with pytest.raises(SystemExit) as end, stop_with_message():
         raise ValueError('said by process 0')
     assert end.value.code == 1
+
+
+HOLDER = """
+import multiprocessing, sys, time
+from mmlape.cli import lock_work_dir
+lock_work_dir(sys.argv[1])
+worker = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,))
+worker.start()
+print(worker.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_work_dir_is_for_one_training_at_a_time(tmp_path):
+    """A killed one leaves no lock behind, nor do data workers that outlive it."""
+    folder = str(tmp_path / 'runs')
+    command = [sys.executable, '-c', HOLDER, folder]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        worker = int(holder.stdout.readline())
+        with pytest.raises(
+            ValueError, match=rf'another training \(process {holder.pid} on .+uses {folder}'
+        ):
+            lock_work_dir(folder)
+        holder.kill()
+        holder.wait()
+        lock_work_dir(folder)
+        lock_work_dir(folder)  # this process has it
+        os.kill(worker, signal.SIGKILL)

@@ -47,6 +47,10 @@ def sharded(path, files=1):
         (path / f'rank{number}.pth').write_bytes(b'1')
 
 
+def diverged(path):
+    torch.save(dict(state_dict=dict(w=torch.full((500,), float('nan')))), path)
+
+
 def other_digest(path):
     """Also of a whole archive: of another training, say, or changed on purpose."""
     path.with_name(f'{path.name}.sha256').write_text('0' * 64 + f'  {path.name}\n')
@@ -56,6 +60,7 @@ def other_digest(path):
 HAPPENED = {
     'nothing': ([], 10, []),
     'cut': ([cut], 9, ['is not complete']),
+    'diverged': ([diverged], 9, ['holds NaN or infinite values']),
     'cut twice': ([cut, cut], 8, ['is not complete'] * 2),
     'cut all': ([cut] * 3, None, ['is not complete'] * 3),
     'empty': ([lambda path: path.write_bytes(b'')], 9, ['is not complete']),

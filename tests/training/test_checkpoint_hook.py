@@ -4,11 +4,14 @@ import errno
 
 import pytest
 import torch
+from mmengine.hooks import Hook
 from toy_training import seen_by, toy_config, toy_run
 
 from mmlape import atomic
 from mmlape.checkpoints.files import fault_of
-from mmlape.training import UnsavedError
+from mmlape.cli import last_complete_checkpoint
+from mmlape.registry import HOOKS
+from mmlape.training import NonFiniteError, UnsavedError
 
 
 def checkpoints(folder):
@@ -116,3 +119,31 @@ def test_what_is_recorded_is_numbers(tmp_path):
     toy_run(toy_config(tmp_path))
     saved = torch.load(tmp_path / 'iter_12.pth', weights_only=False)
     assert {type(value) for value in saved['meta']['exact_resume'].values()} == {int, bool}
+
+
+@HOOKS.register_module(force=True)
+class Poison(Hook):
+    """NaN in one state of a training, after its eighth step: no loss shows it before the next checkpoint is due."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        if runner.iter + 1 == 8:
+            model = runner.model
+            average = next((h.ema_model for h in runner.hooks if hasattr(h, 'ema_model')), None)
+            state = runner.optim_wrapper.optimizer.state.setdefault(model.layer.weight, {})
+            tensors = dict(weight=model.layer.weight, mean=model.mean)
+            tensors |= dict(average=average and average.module.layer.weight)
+            tensors |= dict(optimizer=state.setdefault('momentum_buffer', torch.zeros(1, 4)))
+            tensors[self.place].data.fill_(float('nan'))
+
+
+@pytest.mark.parametrize('place', ['weight', 'mean', 'average', 'optimizer'])
+def test_nothing_that_is_not_finite_is_saved(place, tmp_path):
+    config = toy_config(tmp_path, checkpoint=dict(max_keep_ckpts=1, interval=4))
+    config.custom_hooks.append(dict(type='mmlape.Poison', place=place, priority='VERY_HIGH'))
+    with pytest.raises(NonFiniteError, match=r'is NaN or infinite\. Nothing is saved.*iter_4.pth'):
+        toy_run(config)
+    assert [name for name in checkpoints(tmp_path) if 'best' not in name] == ['iter_4.pth']
+    assert last_complete_checkpoint(str(tmp_path)) == (str(tmp_path / 'iter_4.pth'), [])
