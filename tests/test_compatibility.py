@@ -19,12 +19,16 @@ def distribution(module: str) -> str:
     return getattr(PACKAGES[module], HERE)[0]
 
 
+def refusal(site, folder) -> str:
+    """The last line of an import that fails."""
+    result = run_python('import mmlape.registry', site, ROOT, cwd=folder)
+    assert result.returncode == 1
+    return result.stderr.strip().splitlines()[-1]
+
+
 @pytest.mark.parametrize('module', ['mmengine', 'mmcv'])
 def test_a_missing_requirement_is_named_with_the_command(module, tmp_path):
-    site = link_site_packages(tmp_path / 'site', without=(module,))
-    result = run_python('import mmlape.registry', site, ROOT, cwd=tmp_path)
-    assert result.returncode == 1
-    last = result.stderr.strip().splitlines()[-1]
+    last = refusal(link_site_packages(tmp_path / 'site', without=(module,)), tmp_path)
     assert last.startswith(f'ImportError: mmlape needs {module} >= ')
     assert 'not installed' in last
     assert f'{distribution(module)}==' in last
@@ -53,9 +57,7 @@ def test_advice_stays_with_the_family_that_is_installed():
 def test_a_version_that_is_too_old_is_refused(module, version, needed, tmp_path):
     site = link_site_packages(tmp_path / 'site', without=(module,))
     write_package(site, module, version)
-    result = run_python('import mmlape.registry', site, ROOT, cwd=tmp_path)
-    assert result.returncode == 1
-    last = result.stderr.strip().splitlines()[-1]
+    last = refusal(site, tmp_path)
     assert f'mmlape needs {module} >= {needed}, but {version} is installed' in last
     assert 'pip install' in last
 
@@ -65,9 +67,7 @@ def test_a_torch_that_is_too_old_or_missing_is_refused(version, tmp_path):
     site = link_site_packages(tmp_path / 'site', without=('torch',))
     if version:
         write_package(site, 'torch', version)
-    result = run_python('import mmlape.registry', site, ROOT, cwd=tmp_path)
-    assert result.returncode == 1
-    last = result.stderr.strip().splitlines()[-1]
+    last = refusal(site, tmp_path)
     found = f'but {version} is installed' if version else 'which is not installed'
     assert last.startswith(f'ImportError: mmlape needs torch >= 2.5, {found}: `pip install ')
 
@@ -98,10 +98,8 @@ def test_the_lowest_torch_is_the_same_everywhere():
 def test_mmcv_without_operators_is_refused(tmp_path):
     site = link_site_packages(tmp_path / 'site', without=('mmcv',))
     write_package(site, 'mmcv', '2.1.0')
-    result = run_python('import mmlape.registry', site, ROOT, cwd=tmp_path)
-    assert result.returncode == 1
-    assert 'without its compiled operators (mmcv._ext)' in result.stderr
-    assert 'MMCV_WITH_OPS=1' in result.stderr
+    last = refusal(site, tmp_path)
+    assert 'without its compiled operators (mmcv._ext)' in last and 'MMCV_WITH_OPS=1' in last
 
 
 @pytest.mark.slow

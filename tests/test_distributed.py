@@ -1,9 +1,6 @@
 """Two processes without a GPU: gradients are the average of both batches', and a run goes on where it stopped."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
-from ports import free_port
+from tool_runs import dist_train
 
 from mmlape.cpu import optimize
 from mmlape.datasets import build_digit_scenes
@@ -68,20 +65,10 @@ def write_config(folder: Path, name: str, batch: int = 2) -> Path:
     return path
 
 
-def dist_train(folder: Path, config: Path, *options: str, processes: int = 2) -> str:
-    """Run ``tools/dist_train.sh`` in ``folder``; return what it printed."""
-    paths = [str(REPO / 'tests' / 'helpers'), os.environ.get('PYTHONPATH', '')]
-    environment = dict(
-        os.environ, OMP_NUM_THREADS='1', PYTHON=sys.executable, CUDA_VISIBLE_DEVICES='',
-        PYTHONPATH=os.pathsep.join(filter(None, paths)), PORT=str(free_port()),
-    )  # fmt: skip
-    script = str(REPO / 'tools' / 'dist_train.sh')
-    done = subprocess.run(
-        ['bash', script, str(config), str(processes), '--work-dir', 'run', *options],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    log = done.stdout + done.stderr
-    assert done.returncode == 0, log[-6000:]
+def train(folder: Path, config: Path, *options: str) -> str:
+    """Two processes in ``folder``; what they printed."""
+    code, log = dist_train(folder, config, *options)
+    assert code == 0, log[-6000:]
     return log
 
 
@@ -91,7 +78,7 @@ def trained(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     build_digit_scenes(folder / 'data' / 'digit_scenes', num_train=12, num_val=2)
     config = write_config(folder, request.param)
-    return folder, config, dist_train(folder, config)
+    return folder, config, train(folder, config)
 
 
 def records(folder: Path, iteration: int) -> list[dict]:
@@ -193,7 +180,7 @@ def test_a_run_goes_on_after_a_checkpoint_was_cut_short(trained):
     last = run / f'iter_{ITERATIONS}.pth'
     shutil.copy(last, whole)
     last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
-    log = dist_train(folder, config, '--resume')
+    log = train(folder, config, '--resume')
     assert f'iter_{ITERATIONS}.pth is not complete' in log
     assert f'resuming from run/iter_{SAVED_AT}.pth' in log.replace(str(folder) + '/', '')
     assert f'resumed epoch: 0, iter: {SAVED_AT}' in log
@@ -216,10 +203,10 @@ def test_sharded_training_and_resuming(tmp_path):
     write_config(tmp_path, 'segmenter')
     config = tmp_path / 'sharded.py'
     config.write_text("_base_ = './segmenter.py'" + FSDP)
-    dist_train(tmp_path, config)
+    train(tmp_path, config)
     run, whole = tmp_path / 'run', tmp_path / 'whole.pth'
     (run / f'iter_{ITERATIONS}.pth').rename(whole)
-    log = dist_train(tmp_path, config, '--resume')
+    log = train(tmp_path, config, '--resume')
     assert f'iter_{ITERATIONS}.pth does not exist' in log
     assert f'resumed epoch: 0, iter: {SAVED_AT}' in log
     before, after = (
@@ -247,7 +234,7 @@ def test_position_alone(tmp_path):
         dict(type='EMAHook'),
     ]
     config.write_text(f"_base_ = './segmenter.py'\ncustom_hooks = {hooks}\n")
-    log = dist_train(tmp_path, config)
+    log = train(tmp_path, config)
     assert 'everything else is frozen' in log
     first, last = (records(tmp_path, iteration) for iteration in (0, ITERATIONS - 1))
     names = set(last[0]['gradients'])

@@ -45,27 +45,21 @@ def after(arguments, option):
     return arguments[arguments.index(option) + 1]
 
 
-def test_one_machine(launch):
+def test_one_machine_and_several(launch):
     options = ('--work-dir', 'my runs/a', '--cfg-options', 'a="x y"')
     arguments, environment = launch(TOOLS / 'dist_train.sh', 'a config.py', '8', *options)
     assert arguments[:2] == ['-m', 'torch.distributed.run']
-    assert after(arguments, '--nproc_per_node') == '8'
-    assert after(arguments, '--nnodes') == '1'
-    assert after(arguments, '--node_rank') == '0'
-    assert after(arguments, '--master_addr') == '127.0.0.1'
-    assert after(arguments, '--master_port') == '29500'
+    one = dict(nproc_per_node='8', nnodes='1', node_rank='0', master_addr='127.0.0.1')
+    one['master_port'] = '29500'
+    assert {name: after(arguments, f'--{name}') for name in one} == one
     tool = arguments.index(f'{TOOLS}/train.py')
     assert arguments[tool + 1 :] == ['a config.py', *options, '--launcher', 'pytorch']
     assert environment['PYTHONPATH'].split(':')[0] == f'{TOOLS}/..'
 
-
-def test_several_machines(launch):
     machines = dict(NNODES='4', NODE_RANK='2', MASTER_ADDR='10.0.0.7', PORT='29511')
     arguments, _ = launch(TOOLS / 'dist_test.sh', 'config', 'a.pth', '4', '--tta', **machines)
-    assert after(arguments, '--nnodes') == '4'
-    assert after(arguments, '--node_rank') == '2'
-    assert after(arguments, '--master_addr') == '10.0.0.7'
-    assert after(arguments, '--master_port') == '29511'
+    several = dict(nnodes='4', node_rank='2', master_addr='10.0.0.7', master_port='29511')
+    assert {name: after(arguments, f'--{name}') for name in several} == several
     tool = arguments.index(f'{TOOLS}/test.py')
     assert arguments[tool + 1 :] == ['config', 'a.pth', '--tta', '--launcher', 'pytorch']
 
@@ -86,15 +80,13 @@ def test_slurm(launch):
 
 
 def test_slurm_by_default(launch):
-    arguments, environment = launch(TOOLS / 'slurm_test.sh', 'gpu', 'job', 'config', 'a.pth')
-    assert {'--ntasks=8', '--gres=gpu:8', '--ntasks-per-node=8', '--cpus-per-task=5'} < set(
-        arguments
-    )
+    command = (TOOLS / 'slurm_test.sh', 'gpu', 'job', 'config', 'a.pth')
+    arguments, environment = launch(*command)
+    numbers = {'--ntasks=8', '--gres=gpu:8', '--ntasks-per-node=8', '--cpus-per-task=5'}
+    assert numbers < set(arguments)
     assert arguments[-4:] == ['config', 'a.pth', '--launcher', 'slurm']
     assert 20000 <= int(environment['MASTER_PORT']) < 40000
-    arguments, environment = launch(
-        TOOLS / 'slurm_test.sh', 'gpu', 'job', 'config', 'a.pth', GPUS='2', PORT='29501'
-    )
+    arguments, environment = launch(*command, GPUS='2', PORT='29501')
     assert {'--ntasks=2', '--gres=gpu:2', '--ntasks-per-node=2'} < set(arguments)
     assert environment['MASTER_PORT'] == '29501'
 

@@ -2,13 +2,10 @@
 
 import os
 import re
-import subprocess
-import sys
 
 import pytest
-from config_utils import CONFIGS, REPO
-from ports import free_port
-from tool_runs import MASK_RCNN, SEGMENTER
+from config_utils import CONFIGS
+from tool_runs import MASK_RCNN, SEGMENTER, dist_train
 from toy_training import toy_config
 
 CONFIG = """
@@ -52,26 +49,13 @@ def test_replay_says_that_it_was_removed(digit_commands):
     assert 'was removed' in said and 'StopAtNonFiniteHook' in said and said.count('\n') == 1
 
 
-def train_on_two(folder):
-    paths = [str(REPO / 'tests' / 'helpers'), os.environ.get('PYTHONPATH', '')]
-    environment = dict(
-        os.environ, OMP_NUM_THREADS='1', PYTHON=sys.executable, CUDA_VISIBLE_DEVICES='',
-        PYTHONPATH=os.pathsep.join(filter(None, paths)), PORT=str(free_port()),
-    )  # fmt: skip
-    done = subprocess.run(
-        ['bash', str(REPO / 'tools' / 'dist_train.sh'), 'config.py', '2', '--work-dir', 'run'],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
-
-
 @pytest.mark.slow
 def test_every_process_stops_and_the_one_concerned_is_named(tmp_path, digits):
     """A NaN pixel in the second process: both end, and no checkpoint is written."""
     (tmp_path / 'data').mkdir()
     (tmp_path / 'data' / 'digit_scenes').symlink_to(digits)
     write_config(tmp_path, SEGMENTER, 'rank=1')
-    code, log = train_on_two(tmp_path)
+    code, log = dist_train(tmp_path, 'config.py')
     assert code != 0
     says = r'error: iteration 2, process 1 of 2: an input is not finite \(loss = nan\); first in data_preproc'
     assert len(re.findall(says, log)) == 1, log[-4000:]
@@ -89,7 +73,7 @@ def test_a_hang_ends_by_the_timeout_of_the_process_group(tmp_path, rank):
     )
     cfg.custom_hooks = [dict(type='Hang', at=4, rank=rank, file=str(tmp_path / 'pid'))]
     cfg.dump(tmp_path / 'config.py')
-    code, log = train_on_two(tmp_path)
+    code, log = dist_train(tmp_path, 'config.py')
     assert code != 0
     assert '5000ms' in log, log[-4000:]
     assert not os.path.exists(f'/proc/{(tmp_path / "pid").read_text()}')

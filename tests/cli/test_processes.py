@@ -38,13 +38,10 @@ def config(launcher, **rest):
     return Config(dict(launcher=launcher, env_cfg=env_cfg, **rest))
 
 
-def test_one_process_joins_nobody(calls):
+def test_with_gpus_it_is_what_the_runner_would_do(calls, monkeypatch):
     with joined(config('none')):
         pass
     assert calls == []
-
-
-def test_with_gpus_it_is_what_the_runner_would_do(calls, monkeypatch):
     monkeypatch.setattr(processes, 'get_device', lambda: 'cuda')
     cfg = config('slurm')
     with joined(cfg):
@@ -73,7 +70,7 @@ def test_without_a_gpu_processes_use_gloo_and_the_wrapper_names_no_device(calls,
         pass
 
 
-def test_the_main_process_answers_for_all():
+def test_what_processes_agree_on(monkeypatch):
     assert main_process_says(lambda: ('a', 1)) == ('a', 1)
 
     def fails():
@@ -81,9 +78,6 @@ def test_the_main_process_answers_for_all():
 
     with pytest.raises(ValueError, match='not yours'):
         main_process_says(fails)
-
-
-def test_one_that_does_not_see_it_stops_all(monkeypatch):
     all_see(True, 'not there')
     monkeypatch.setattr(processes, 'all_gather_object', lambda mine: [True, mine, True, False])
     with pytest.raises(ValueError, match=r'process 1, 3 of 4: not there'):

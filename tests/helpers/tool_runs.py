@@ -1,6 +1,8 @@
 """Running a command line of ``tools/`` in a test, and what it is given."""
 
+import os
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import torch
 from mmengine.config import Config
 from mmengine.logging import HistoryBuffer, MessageHub
 from PIL import Image
+from ports import free_port
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -36,6 +39,21 @@ class Commands:
             self(script, *arguments)
         # argparse has written its message already, others are in the exception.
         return self.capsys.readouterr().err if end.value.code == 2 else end.value.code
+
+
+def dist_train(folder, config, *options):
+    """Run ``tools/dist_train.sh`` with two processes on a CPU; exit code and output."""
+    paths = [str(REPO / 'tests' / 'helpers'), os.environ.get('PYTHONPATH', '')]
+    environment = dict(
+        os.environ, OMP_NUM_THREADS='1', PYTHON=sys.executable, CUDA_VISIBLE_DEVICES='',
+        PYTHONPATH=os.pathsep.join(filter(None, paths)), PORT=str(free_port()),
+    )  # fmt: skip
+    script = str(REPO / 'tools' / 'dist_train.sh')
+    done = subprocess.run(
+        ['bash', script, str(config), '2', '--work-dir', 'run', *options],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=900,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
 
 
 SEGMENTER = 'segmenter_vit-micro-adapter-lape_mask_digit-scenes'

@@ -92,7 +92,7 @@ def test_what_is_skipped_is_taken_by_the_iterator_that_is_used():
     assert [batch.indices for batch in placed] == [[0, 1], [2, 3], [4, 5]]
 
 
-def test_the_loop_asks_in_vain():
+def test_a_resumed_loop_skips_batches():
     for skip in (lambda start: start.skip_iter(3), lambda start: [next(start) for _ in range(3)]):
         start = ResumedIterator([None] * 3, [10, 11])
         skip(start)
