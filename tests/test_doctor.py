@@ -29,11 +29,7 @@ def run(name, check):
 @pytest.fixture
 def answers(tmp_path, monkeypatch, capsys):
     """Runs the command: ``{name: check}`` of its JSON, and the exit code."""
-    for name in (
-        '_operators',
-        '_environment',
-        '_package',
-    ):  # they take seconds, and have their own tests
+    for name in ('_operators', '_environment', '_package'):  # they take seconds; tested below
         monkeypatch.setattr(doctor, name, lambda *arguments: 'works')
     commands = Commands(tmp_path, monkeypatch, capsys)
 
@@ -222,7 +218,7 @@ def test_weights_by_address(tmp_path, monkeypatch):
     assert check().state == 'ok'
 
 
-def test_the_table_has_problems_last_with_what_to_do():
+def test_the_table_has_problems_last_and_a_check_that_fails_hides_no_other():
     checks = [
         Check('a', 'error', 'broken', 'mend it'), Check('bcd', 'ok', 'fine'), Check('e', 'warning', 'odd', 'look'),
     ]  # fmt: skip
@@ -234,8 +230,6 @@ def test_the_table_has_problems_last_with_what_to_do():
         '1 warning, 1 error\n'
     )
 
-
-def test_a_check_that_fails_itself_does_not_hide_the_others():
     def broken():
         raise RuntimeError('so it is\nand more')
 

@@ -1,4 +1,4 @@
-"""How a training ends that goes wrong: at NaN, and when a process hangs."""
+"""How a failing training ends: at NaN, and when a process hangs."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from, and what is said when it is not the same run any more."""
+"""Which checkpoint a run resumes from, and the warning when it is not the same run."""
 
 import logging
 from types import SimpleNamespace
@@ -126,7 +126,7 @@ def test_resume_options(run, tmp_path):
 
 
 @pytest.mark.parametrize('name', ['SLURM_RESTART_COUNT', 'TORCHELASTIC_RESTART_COUNT'])
-def test_a_run_that_is_started_again_resumes(run, monkeypatch, name):
+def test_a_restarted_run_resumes(run, monkeypatch, name):
     monkeypatch.setenv(name, '0')
     cfg = config(run)
     set_resume(cfg, None)
@@ -138,7 +138,7 @@ def test_a_run_that_is_started_again_resumes(run, monkeypatch, name):
     assert 'restarted' in notes[0] and 'epoch_10.pth is not complete' in notes[1]
 
 
-def test_a_job_that_names_a_checkpoint_goes_on_from_the_last_when_started_again(
+def test_a_restarted_job_that_names_a_checkpoint_resumes_from_the_last_one(
     run, tmp_path, monkeypatch
 ):
     named = str(run / 'epoch_8.pth')

@@ -28,6 +28,11 @@ class Model(BaseModel):
     def forward(self, tokens, mode='loss'):
         return dict(loss=self.head(self.second(self.first(tokens, (2, 3)), (2, 3))).tanh().mean())
 
+    def train_step(self, data, optim_wrapper):
+        loss = self(torch.stack(list(data)))['loss']
+        optim_wrapper.update_params(loss)
+        return dict(loss=loss.detach())
+
 
 class Seen(DTNRatioHook):
     """Keeps the true ratios at the end of every iteration."""
@@ -66,18 +71,6 @@ def train(folder, hook, model=None, iterations=6, **options):
     )
     runner.train()
     return runner
-
-
-@pytest.fixture(autouse=True)
-def _plain_batches(monkeypatch):
-    """Tensors are batched by stacking."""
-    monkeypatch.setattr(Model, 'train_step', _train_step)
-
-
-def _train_step(self, data, optim_wrapper):
-    loss = self(torch.stack(list(data)))['loss']
-    optim_wrapper.update_params(loss)
-    return dict(loss=loss.detach())
 
 
 def test_logged_ratios_are_the_sigmoid_of_omega(tmp_path):
@@ -131,9 +124,7 @@ def test_a_model_without_learned_ratios_is_trained_with_a_warning(tmp_path):
 def test_the_model_inside_a_wrapper_is_logged(monkeypatch):
     logged = []
     wrapper = SimpleNamespace(module=Model())
-    monkeypatch.setattr(
-        'mmlape.training.paper_hooks.is_model_wrapper', lambda model: model is wrapper
-    )
+    monkeypatch.setattr('mmlape.training.paper_hooks.is_model_wrapper', lambda m: m is wrapper)
     visualizer = SimpleNamespace(add_scalars=lambda scalars, step: logged.append((scalars, step)))
     DTNRatioHook().before_train(SimpleNamespace(model=wrapper, iter=7, visualizer=visualizer))
     ((scalars, step),) = logged

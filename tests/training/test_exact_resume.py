@@ -1,4 +1,4 @@
-"""A run is a function of its seed and of the step, and goes on where it stopped."""
+"""A run is a function of its seed and of the step, and a resumed run equals an uninterrupted one."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def last(work_dir):
 
 
 def stopped_and_resumed(tmp_path, stop_at, seen=None, then=None, **options):
-    """A whole run, one that stops, one that goes on; what the last two have seen, and a comparison."""
+    """What an uninterrupted run, one that stops and its resumption were trained on."""
     whole = toy_run(toy_config(tmp_path / 'whole', **options))
     work_dir = tmp_path / 'stopped'
     first = toy_run(toy_config(work_dir, seen=dict(stop_at=stop_at, **(seen or {})), **options))
@@ -107,15 +107,11 @@ def test_the_last_validation_as_well(tmp_path, by_epoch):
     whole = toy_run(toy_config(tmp_path / 'whole', by_epoch))
     seen = dict(stop_at=12, stop_in_val=True)
     toy_run(toy_config(tmp_path / 'stopped', by_epoch, seen=seen))
-    second = toy_run(
-        toy_config(tmp_path / 'stopped', by_epoch), tmp_path / 'stopped' / 'iter_12.pth'
-    )
+    stopped = tmp_path / 'stopped'
+    second = toy_run(toy_config(stopped, by_epoch), stopped / 'iter_12.pth')
     assert not seen_by(second)
-    histories = [
-        runner.message_hub.log_scalars['val/mIoU']._log_history.tolist()
-        for runner in (whole, second)
-    ]
-    assert histories[0] == histories[1] and len(histories[0]) == 3
+    scores = [run.message_hub.log_scalars['val/mIoU']._log_history for run in (whole, second)]
+    assert scores[0].tolist() == scores[1].tolist() and len(scores[0]) == 3
     assert difference(last(tmp_path / 'whole'), last(tmp_path / 'stopped')) is None
 
 
@@ -123,9 +119,8 @@ def test_another_batch_goes_on_behind_the_images_that_were_seen(tmp_path):
     """As with another number of processes: 6 steps of 3 images are 9 of 2."""
     toy_run(toy_config(tmp_path, seen=dict(stop_at=7)))
     twos = seen_by(toy_run(toy_config(tmp_path / 'twos', loader=dict(batch_size=2))))
-    after = seen_by(
-        toy_run(toy_config(tmp_path, loader=dict(batch_size=2)), tmp_path / 'iter_6.pth')
-    )
+    cfg = toy_config(tmp_path, loader=dict(batch_size=2))
+    after = seen_by(toy_run(cfg, tmp_path / 'iter_6.pth'))
     assert [after[6 + step][1] for step in range(3)] == [twos[9 + step][1] for step in range(3)]
 
 
@@ -139,11 +134,8 @@ def test_a_checkpoint_without_a_record(tmp_path):
     path.with_name(f'{path.name}.sha256').unlink()
     after = seen_by(toy_run(toy_config(tmp_path, by_epoch=True), path))
     assert after[6][0] == 2
-    assert after == {
-        step: batch
-        for step, batch in seen_by(toy_run(toy_config(tmp_path / 'whole', True))).items()
-        if step >= 6
-    }
+    whole = seen_by(toy_run(toy_config(tmp_path / 'whole', True)))
+    assert after == {step: batch for step, batch in whole.items() if step >= 6}
 
 
 def test_weights_alone_do_not_bring_a_place_along(tmp_path):

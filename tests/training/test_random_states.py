@@ -1,4 +1,4 @@
-"""Places in the data, and the random state that belongs to each."""
+"""Positions in the data, and the random state of each."""
 
 import pickle
 import random
@@ -47,7 +47,7 @@ def test_a_batch_sets_the_state_of_each_image_and_none_while_it_is_sent():
 
 
 def batches(monkeypatch, rank, processes, size, skip=0, sampler=DefaultSampler, endless=False):
-    """What one process draws: per step (index, place)."""
+    """The batches of one process: per step (index, position)."""
     for module in ('mmlape.training.exact_resume', 'mmengine.dataset.sampler'):
         monkeypatch.setattr(f'{module}.get_dist_info', lambda: (rank, processes))
     inner = BatchSampler(sampler(range(24), shuffle=True, seed=5), size, drop_last=False)
