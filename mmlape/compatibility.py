@@ -192,7 +192,7 @@ def check_stack() -> None:
 def weights_only_fault(version: str) -> str | None:
     """How files get around ``torch.load(..., weights_only=True)`` in a version of torch; None if nothing is known."""
     faults = (
-        ((2, 6), 'CVE-2025-32434 (code runs on loading), mended in torch 2.6'),
-        ((2, 10), 'CVE-2026-24747 (memory is corrupted on loading), mended in torch 2.10'),
+        ((2, 6), 'CVE-2025-32434 (code runs on loading), fixed in torch 2.6'),
+        ((2, 10), 'CVE-2026-24747 (memory is corrupted on loading), fixed in torch 2.10'),
     )
     return ' and '.join(text for mended, text in faults if numbers(version) < mended) or None

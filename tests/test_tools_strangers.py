@@ -113,7 +113,7 @@ def test_parts_are_taken_when_asked_for(maker, commands):
 
 def test_a_backbone_alone_says_where_it_goes(maker, commands):
     message = commands.refused('test.py', 'config.py', maker.make(UNFIT, 'the_backbone_alone'))
-    assert 'it is a backbone alone: name it in init_cfg of model.backbone' in message
+    assert 'it is only a backbone: name it in init_cfg of model.backbone' in message
 
 
 def test_weights_of_a_config_that_cannot_be_had(commands, tmp_path, monkeypatch):

@@ -62,7 +62,7 @@ def vit_arch(text: str) -> dict[str, Any]:
         width, depth, heads = (int(number) for number in text.split('x'))
     except ValueError:
         raise ValueError(
-            f'{text!r} is no ViT: use one of {", ".join(ARCHS)} or WIDTHxDEPTHxHEADS such as 96x8x3'
+            f'{text!r} is not a ViT: use one of {", ".join(ARCHS)} or WIDTHxDEPTHxHEADS such as 96x8x3'
         ) from None
     return dict(embed_dims=width, depth=depth, num_heads=heads, mlp_ratio=4)
 

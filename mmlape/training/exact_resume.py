@@ -164,7 +164,7 @@ class SeededBatch:
 class SeededBatches:
     """A batch sampler of :class:`SeededBatch` that skips the first ``skip`` batches, once, without loading them.
 
-    If ``endless``, it begins again at the end with the sampler's next epoch, and places go on counting.
+    If ``endless``, it restarts at the end with the next epoch of the sampler, and positions continue.
     """
 
     def __init__(self, batches: Any, seed: int, endless: bool = False) -> None:

@@ -108,7 +108,7 @@ def _refusal(file: str, report: LoadReport, of_parts: bool) -> str:
     if of_parts:
         parts += misfits(report)
         if any(f'{_BACKBONE}{name}' in report.sizes for name in report.left_out):
-            parts.append('it is a backbone alone: name it in init_cfg of model.backbone')
+            parts.append('it is only a backbone: name it in init_cfg of model.backbone')
         elif report.matched_fraction < 0.5:
             parts.append('this looks like the checkpoint of another model')
     text = f'{file} does not fit the {report.model}: ' + '; '.join(parts)
@@ -121,7 +121,7 @@ def _problems_of_a_training(checkpoint: Mapping[str, Any], state: Mapping[str, A
     places = [meta.get(name) for name in ('epoch', 'iter')] if isinstance(meta, Mapping) else [None]
     counted = all(isinstance(place, int) and place >= 0 for place in places)
     if not counted or not isinstance(hub, Mapping):
-        return ['it holds weights alone, no training state: name it in load_from, not in --resume']
+        return ['it holds only weights, no training state: name it in load_from, not in --resume']
     problems = []
     if not all_finite(checkpoint.get('optimizer')):
         problems.append('its optimizer state is NaN or infinite')

@@ -272,7 +272,7 @@ class RsqrtLR(LRSchedulerMixin, _ParamScheduler):
         options: MMEngine's ``begin``, from where steps count, ``end``, ``last_step``, ``by_epoch`` and ``verbose``.
 
     Raises:
-        TypeError: If ``warmup`` is no integer.
+        TypeError: If ``warmup`` is not an integer.
         ValueError: If it is not positive.
     """
 

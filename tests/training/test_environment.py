@@ -71,7 +71,7 @@ def test_vit_arch():
     assert vit_arch('deit-small')['embed_dims'] == 384
     assert vit_arch('96x8x3') == dict(embed_dims=96, depth=8, num_heads=3, mlp_ratio=4)
     for text in ('deit', '96x8', '96x8xthree'):
-        with pytest.raises(ValueError, match='is no ViT'):
+        with pytest.raises(ValueError, match='is not a ViT'):
             vit_arch(text)
 
 
