@@ -1,7 +1,7 @@
 """Measure how robust a model is: its metric under the 15 corruptions of ImageNet-C, at five severities each.
 
     mmlape robustness CONFIG CHECKPOINT [--corruptions NAME ...] [--severities N ...] [--seed N] [--rgb]
-        [--imagenet-c FOLDER] [--imagenet-r FOLDER] [--metric NAME] [--work-dir FOLDER]
+        [--imagenet-c FOLDER] [--imagenet-r FOLDER] [--images N] [--metric NAME] [--work-dir FOLDER]
         [--cfg-options KEY=VALUE ...] [--launcher none|pytorch|slurm|mpi]
 
 CONFIG is a file or the name of a shipped config, for a classifier, a detector or a segmentor; or timm/MODEL. Every
@@ -58,6 +58,7 @@ def parse_arguments():
     parser.add_argument(
         '--imagenet-r', type=Path, metavar='FOLDER', help='measure ImageNet-R in FOLDER as well'
     )
+    parser.add_argument('--images', type=int, metavar='N', help='test on the first N images only')
     parser.add_argument('--metric', help='metric of the tables; default: top-1, box AP or mIoU')
     return parser.parse_args()
 
@@ -69,6 +70,8 @@ def prepare(options):
     cfg = cli.config_of(options, made)
     cfg.load_from, cfg.resume = cli.existing_checkpoint(options.checkpoint), False
     mmlape.training.check_data_is_there(cfg, ('test',))
+    if options.images is not None:
+        cli.first_images(cfg, options.images)
     names = [each for name in options.corruptions for each in SETS.get(name, (name,))]
     order = 'rgb' if options.rgb else 'bgr'
     cells = robust.cells_of(

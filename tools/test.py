@@ -1,7 +1,7 @@
 """Evaluate a checkpoint on the test data of a config: one process, several GPUs (torchrun), or a SLURM cluster.
 
     python tools/test.py CONFIG CHECKPOINT [--work-dir FOLDER] [--out FILE.pkl] [--show-dir FOLDER] [--show] [--tta]
-        [--allow-partial] [--cfg-options KEY=VALUE ...] [--launcher none|pytorch|slurm|mpi]
+        [--images N] [--allow-partial] [--cfg-options KEY=VALUE ...] [--launcher none|pytorch|slurm|mpi]
 
 CONFIG is a file, or the name of a config that comes with mmlape; it may be for any OpenMMLab toolbox that is installed.
 """
@@ -28,6 +28,7 @@ def parse_arguments():
     )
     parser.add_argument('--wait-time', type=float, default=2, help='seconds per image of --show')
     parser.add_argument('--tta', action='store_true', help='test-time augmentation')
+    parser.add_argument('--images', type=int, metavar='N', help='test on the first N images only')
     return parser.parse_args()
 
 
@@ -36,6 +37,8 @@ def prepare(options):
     cfg = cli.config_of(options)
     cfg.load_from, cfg.resume = cli.existing_checkpoint(options.checkpoint), False
     mmlape.training.check_data_is_there(cfg, ('test',))
+    if options.images is not None:
+        cli.first_images(cfg, options.images)
     if options.show or options.show_dir:
         cli.show_predictions(cfg, options.show, options.show_dir, options.wait_time)
     if options.tta:

@@ -6,6 +6,7 @@ Whatever takes time is imported after the options are parsed.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -69,7 +70,8 @@ class Command:
         add('--seed', type=int, default=0, help='of initial values (default 0)')
         override = 'override the config, key=value'
         add('--cfg-options', nargs='+', action=ConfigOptions, help=override)
-        add('--out', type=Path, help='folder; default: work_dirs/pictures/<config name>')
+        where = 'folder; default: work_dirs/pictures/<config name>, with what --cfg-options change'
+        add('--out', type=Path, help=where)
         if part:
             add('--part', help=f'one {part}; default: all, a file each')
         if layers:
@@ -149,7 +151,11 @@ class Command:
         self, name: str, figure: Figure | None = None, arrays: dict[str, np.ndarray] | None = None
     ) -> None:
         """Write ``<name>.png`` and ``<name>.npz`` to the folder of the results, and print where they are."""
-        folder = self.options.out or Path('work_dirs/pictures', Path(self.options.config).stem)
+        given = self.options
+        # A variant of a config has a folder of its own: 'deit-t_8xb128_in1k,type=mmlape.LaPE'.
+        changes = [f'{k.rpartition(".")[2]}={v}' for k, v in (given.cfg_options or {}).items()]
+        words = re.sub(r'[^\w.,=-]+', '-', ','.join([Path(given.config).stem, *changes]))
+        folder = given.out or Path('work_dirs/pictures', words[:200])
         write_results(folder, name, figure, arrays)
 
 

@@ -8,8 +8,8 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         'arguments': ('AMP_DTYPES', 'add_common_options', 'find_config', 'shipped_configs', 'shipped_folder'),
         'options': (
-            'add_metric', 'config_of', 'enable_amp', 'enable_lr_scaling', 'existing_checkpoint', 'keep_predictions',
-            'merge_overrides', 'show_predictions', 'use_tta',
+            'add_metric', 'config_of', 'enable_amp', 'enable_lr_scaling', 'existing_checkpoint', 'first_images',
+            'keep_predictions', 'merge_overrides', 'show_predictions', 'use_tta',
         ),
         'processes': ('all_see', 'joined', 'lock_work_dir', 'optimize_on_cpu', 'stop_with_message', 'weights_only'),
         'resume': ('build_runner', 'last_complete_checkpoint', 'main_process_says', 'set_resume'),

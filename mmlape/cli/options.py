@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import copy
 import inspect
+import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from mmengine.device import get_device
 from mmengine.registry import METRICS
 from mmengine.runner import FlexibleRunner, Runner
 
-from mmlape.checks import nearest
+from mmlape.atomic import atomic_write
+from mmlape.checks import check_positive_int, nearest
+from mmlape.training.check_data import config_values
 
 from .arguments import AMP_DTYPES, find_config
 
@@ -42,6 +45,7 @@ def config_of(options: argparse.Namespace, made: Config | None = None) -> Config
     name = options.config.rpartition('/')[2] if made else find_config(options.config).stem
     cfg = merge_overrides(made or Config.fromfile(find_config(options.config)), options.cfg_options)
     check_weights(cfg, options.allow_partial)
+    check_indices(cfg)
     torchrun = {'RANK', 'WORLD_SIZE', 'MASTER_ADDR'} <= os.environ.keys()
     cfg.launcher = options.launcher or ('pytorch' if torchrun else 'none')
     os.environ.setdefault('LOCAL_RANK', str(options.local_rank))
@@ -173,9 +177,7 @@ def use_tta(cfg: Config) -> None:
     scope = cfg.get('default_scope')
     if scope not in _TTA and not ('tta_model' in cfg and 'tta_pipeline' in cfg):
         raise ValueError('--tta needs tta_model and tta_pipeline in the config')
-    dataset = cfg.test_dataloader.dataset
-    while 'dataset' in dataset:
-        dataset = dataset['dataset']
+    dataset = _innermost(cfg.test_dataloader.dataset)
     if 'tta_model' not in cfg:
         cfg.tta_model = _TTA[scope][0]
     if 'tta_pipeline' not in cfg:
@@ -184,6 +186,52 @@ def use_tta(cfg: Config) -> None:
         _boxes_alone(cfg)
     dataset.pipeline = cfg.tta_pipeline
     cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
+
+
+def first_images(cfg: Config, count: int) -> None:
+    """Test on the first ``count`` images only. COCO's metric counts what its file lists, so it gets a shorter one,
+    ``annotations_<count>.json`` in the work dir.
+
+    Raises:
+        ValueError: If ``count`` is less than 1.
+    """
+    check_positive_int('--images', count)
+    dataset, evaluators = _innermost(cfg.test_dataloader.dataset), cfg.test_evaluator
+    evaluators = evaluators if isinstance(evaluators, list) else [evaluators]
+    if not any(map(_is_coco, evaluators)):
+        dataset['indices'] = count
+    for evaluator in filter(_is_coco, evaluators):
+        content = json.loads(Path(evaluator['ann_file']).read_text(encoding='utf-8'))
+        content['images'] = content['images'][:count]
+        there = {image['id'] for image in content['images']}
+        content['annotations'] = [a for a in content['annotations'] if a['image_id'] in there]
+        path = Path(cfg.work_dir, f'annotations_{count}.json').absolute()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, json.dumps(content).encode())
+        evaluator['ann_file'] = dataset['ann_file'] = str(path)
+
+
+def check_indices(cfg: Config) -> None:
+    """Raise ValueError if COCO's metric would count images that ``indices`` of a data set leave out as missed."""
+    for split in ('val', 'test'):
+        loader, evaluators = cfg.get(f'{split}_dataloader'), cfg.get(f'{split}_evaluator')
+        chosen = loader and _innermost(loader.dataset).get('indices') is not None
+        for evaluator in evaluators if isinstance(evaluators, list) else [evaluators]:
+            if chosen and evaluator and _is_coco(evaluator):
+                raise ValueError(
+                    f'{split}_dataloader.dataset.indices leaves images out, which CocoMetric counts as missed: '
+                    'use --images N of `mmlape test` and `mmlape robustness`, or an annotation file of these images'
+                )
+
+
+def _innermost(dataset: ConfigDict) -> ConfigDict:
+    while 'dataset' in dataset:
+        dataset = dataset['dataset']
+    return dataset
+
+
+def _is_coco(evaluator: Mapping[str, Any]) -> bool:
+    return str(evaluator.get('type')).endswith('CocoMetric') and bool(evaluator.get('ann_file'))
 
 
 def add_metric(runner: Runner, config: dict) -> None:
@@ -208,9 +256,7 @@ def _check_path(cfg: Config, path: str) -> None:
             return _check_new(path, keys[:depth], key, set(part))
         elif not depth and key not in _names_read() and not isinstance(part[key], Mapping):
             places = [
-                name
-                for name, value in _leaves(dict(cfg.items()))
-                if value == part[key] and '.' in name
+                name for name, value in config_values(cfg.to_dict()) if value == part[key] and '.' in name
             ]
             raise ValueError(
                 f'--cfg-options {path}: {key!r} is only a name in the config file, and changing it has no effect'
@@ -224,15 +270,6 @@ def _names_read() -> set[str]:
     """Names at the top of a config that a program or a runner reads."""
     parameters = (inspect.signature(kind).parameters for kind in (Runner, FlexibleRunner))
     return {*_READ, *(name for each in parameters for name in each)}
-
-
-def _leaves(part: Any, at: str = '') -> Iterator[tuple[str, Any]]:
-    """Places and values of a config, ``('train_dataloader.dataset.data_root', 'data/coco/')``."""
-    for key, value in part.items() if isinstance(part, Mapping) else enumerate(part):
-        place = f'{at}.{key}' if at else str(key)
-        yield place, value
-        if isinstance(value, (Mapping, list, tuple)):
-            yield from _leaves(value, place)
 
 
 def _check_new(path: str, above: list[str], key: str, known: set[str]) -> None:

@@ -66,7 +66,7 @@ def headline_of(results: Results, metric: str | None = None) -> str:
 def severity_means(results: Results, metric: str, names: tuple[str, ...] = CORRUPTIONS) -> dict:
     """The metric at severity 0 (clean) to 5: means over those of ``names`` that were measured at all severities which
     occur. Severities without results are left out."""
-    grid = {n: _row(results, metric, n) for n in names}
+    grid = {n: row_of(results, metric, n) for n in names}
     columns = [s for s in SEVERITIES if any(s in row for row in grid.values())]
     rows = [row for row in grid.values() if columns and all(s in row for s in columns)]
     found = {s: float(np.mean([row[s] for row in rows])) for s in columns} if rows else {}
@@ -81,7 +81,7 @@ def mean_performance(results: Results, metric: str) -> tuple[float, float] | Non
         The metric's mean over 15 corruptions x 5 severities, in its unit, and that over its clean value (0 to 1; NaN
         where there is none or it is 0). None where a cell has not been measured.
     """
-    rows = [_row(results, metric, name) for name in CORRUPTIONS]
+    rows = [row_of(results, metric, name) for name in CORRUPTIONS]
     if any(len(row) < len(SEVERITIES) for row in rows):
         return None
     mean = float(np.mean([value for row in rows for value in row.values()]))
@@ -118,7 +118,7 @@ def mean_corruption_error(errors: Mapping[str, float]) -> float | None:
 
 
 def _mean_errors(results: Results, metric: str) -> dict[str, float]:
-    rows = {name: _row(results, metric, name) for name in CORRUPTIONS}
+    rows = {name: row_of(results, metric, name) for name in CORRUPTIONS}
     return {
         name: 100 - float(np.mean(list(row.values())))
         for name, row in rows.items()
@@ -126,7 +126,7 @@ def _mean_errors(results: Results, metric: str) -> dict[str, float]:
     }
 
 
-def _row(results: Results, metric: str, corruption: str) -> dict[int, float]:
+def row_of(results: Results, metric: str, corruption: str) -> dict[int, float]:
     """The metric by severity, of those that have been measured."""
     cells = {s: results.get(cell_key(corruption, s), {}).get(metric) for s in SEVERITIES}
     return {s: float(value) for s, value in cells.items() if value is not None}

@@ -19,6 +19,7 @@ from .scores import (
     mean_corruption_error,
     mean_performance,
     relative_corruption_errors,
+    row_of,
     severity_means,
 )
 
@@ -111,7 +112,13 @@ def draw(records: Records, metric: str | None = None) -> Figure:
     from mmlape.analysis.figures import new_plots  # Matplotlib is loaded by what draws alone
 
     metric = _common_metric(records, metric)
-    panels = {'all 15': CORRUPTIONS, **GROUPS}
+    measured = [
+        n
+        for n in CORRUPTIONS
+        if any(row_of(r['results'], metric, n) for m in records.values() for r in m)
+    ]
+    all_15 = f'{len(measured)} of 15' if len(measured) < len(CORRUPTIONS) else 'all 15'
+    panels = {all_15: CORRUPTIONS, **GROUPS}
     figure, ((*places,),) = new_plots(1, len(panels))
     for place, (title, names) in zip(places, panels.items()):
         for name, many in records.items():

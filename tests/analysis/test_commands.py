@@ -293,7 +293,8 @@ def test_what_a_command_writes(script, backbone, arguments, expected, run, tmp_p
     """None: a picture alone. Of several parts some have pictures, and others arrays."""
     config = write_config(tmp_path, backbone, data_preprocessor=PREPROCESSOR)
     said = run(f'analysis_tools/{script}.py', config, *arguments)
-    folder = tmp_path / 'work_dirs/pictures/config'
+    (folder,) = (tmp_path / 'work_dirs/pictures').iterdir()
+    assert (folder.name == 'config') == ('--cfg-options' not in arguments)
     files = [path.relative_to(tmp_path).as_posix() for path in folder.iterdir()]
     assert sorted(files) == sorted(said.split())
     assert {path.stem for path in folder.glob('*.png')} >= {

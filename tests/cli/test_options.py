@@ -1,6 +1,8 @@
 """What the options of training and testing do to a config."""
 
 import argparse
+import json
+from pathlib import Path
 
 import pytest
 from mmengine.config import Config
@@ -11,12 +13,14 @@ from mmlape.cli import (
     enable_amp,
     enable_lr_scaling,
     existing_checkpoint,
+    first_images,
     keep_predictions,
     options,
     show_predictions,
     use_tta,
 )
 from mmlape.cli.arguments import find_config
+from mmlape.cli.options import check_indices
 
 DEMO = 'segmenter_vit-micro-adapter-lape_mask_digit-scenes'
 
@@ -156,3 +160,48 @@ def test_augmentation_of_a_toolbox_that_has_none():
     """That of segmentors is compared with upstream's in tests/test_base_configs.py."""
     with pytest.raises(ValueError, match='tta_pipeline'):
         use_tta(Config(dict(default_scope='mmpretrain')))
+
+
+def coco(tmp_path, **dataset):
+    """A config of three images with a box each, and its evaluator."""
+    images = [dict(id=number, file_name=f'{number}.png') for number in (7, 3, 5)]
+    boxes = [dict(id=number, image_id=number, bbox=[0, 0, 1, 1]) for number in (5, 7, 3)]
+    path = tmp_path / 'all.json'
+    path.write_text(json.dumps(dict(images=images, annotations=boxes, categories=[])))
+    inner = dict(type='CocoDataset', ann_file='all.json', data_root=str(tmp_path), **dataset)
+    loader = dict(dataset=dict(type='RepeatDataset', dataset=inner))
+    evaluator = [dict(type='CocoMetric', ann_file=str(path)), dict(type='mmdet.DumpDetResults')]
+    work_dir = str(tmp_path / 'run')
+    return Config(dict(test_dataloader=loader, test_evaluator=evaluator, work_dir=work_dir))
+
+
+def test_the_first_images_are_what_the_metric_counts(tmp_path):
+    cfg = coco(tmp_path)
+    first_images(cfg, 2)
+    path = cfg.test_evaluator[0].ann_file
+    assert cfg.test_dataloader.dataset.dataset.ann_file == path
+    content = json.loads(Path(path).read_text())
+    assert [image['id'] for image in content['images']] == [7, 3]
+    assert [box['image_id'] for box in content['annotations']] == [7, 3]
+    maps = Config(
+        dict(test_dataloader=dict(dataset=dict(type='A')), test_evaluator=dict(type='IoUMetric'))
+    )
+    first_images(maps, 2)
+    assert maps.test_dataloader.dataset.indices == 2
+    with pytest.raises(ValueError, match='--images must be at least 1'):
+        first_images(maps, 0)
+
+
+def test_indices_that_the_metric_would_count_as_missed(tmp_path):
+    with pytest.raises(
+        ValueError, match=r'test_dataloader\.dataset\.indices leaves images out.*--images N'
+    ):
+        check_indices(coco(tmp_path, indices=2))
+    check_indices(coco(tmp_path))
+    check_indices(
+        Config(
+            dict(
+                test_dataloader=dict(dataset=dict(indices=2)), test_evaluator=dict(type='IoUMetric')
+            )
+        )
+    )

@@ -140,6 +140,16 @@ def test_tables_and_pictures_of_several(tmp_path):
     assert [axes.get_title() for axes in figure.axes] == [
         'all 15', 'noise', 'blur', 'weather', 'digital',
     ]  # fmt: skip
+    some = dict(
+        records={
+            name: [
+                dict(r, results={k: v for k, v in r['results'].items() if k[:3] != 'fog'})
+                for r in many
+            ]
+            for name, many in records.items()
+        }
+    )
+    assert draw(**some).axes[0].get_title() == '14 of 15'
     lines = figure.axes[0].get_lines()
     np.testing.assert_allclose(lines[0].get_ydata(), [90] + 5 * [41])
     assert save_figure(figure, tmp_path / 'a.png').stat().st_size < 100_000

@@ -64,7 +64,9 @@ def test_every_parameter_of_every_variant_is_in_one_group(name):
     assert all(found[n][1] == 0 for n in flat)
     # What is multiplied with tokens or pixels decays; a position never does, CeiT's embedding of layers does.
     for n, p in model.named_parameters():
-        is_position = 'position' in n.replace('layer_position', '') or n.endswith(('token', 'level_embed'))
+        is_position = 'position' in n.replace('layer_position', '') or n.endswith(
+            ('token', 'level_embed')
+        )
         is_map = n.endswith('positions.weight')
         assert found[n][1] == (0 if p.ndim <= 1 or is_position or is_map else DECAY), n
 
