@@ -41,6 +41,9 @@ def test_a_detector_is_trained_and_tested(digit_commands, tmp_path):
     scaled = ('--auto-scale-lr', '--cfg-options', *SHORT, 'auto_scale_lr.base_batch_size=8')
     log = digit_commands('train.py', MASK_RCNN, '--work-dir', 'run', *scaled)
     assert 'Scaling the original LR by 0.25' in log
+    (file,) = (tmp_path / 'run').glob('*/*.log')
+    for long in ('Config:\n', 'paramwise_options -- '):
+        assert long not in log and long in file.read_text()
     assert 'coco/segm_mAP:' in log
     options = ('--out', 'found.pkl', '--show-dir', 'pictures', '--work-dir', 'test')
     log = digit_commands('test.py', MASK_RCNN, 'run/iter_2.pth', *options)

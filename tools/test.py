@@ -48,10 +48,8 @@ def prepare(options):
 
 def test(cfg, metric):
     """Test; releases the runner, so that processes do not wait for it at exit."""
-    from mmengine.registry import RUNNERS
-
     with cli.weights_only():
-        runner = RUNNERS.build(cfg)
+        runner = cli.make_runner(cfg)
         cli.optimize_on_cpu(runner)
         if metric is not None:
             cli.add_metric(runner, metric)

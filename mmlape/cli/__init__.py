@@ -12,6 +12,6 @@ __getattr__, __dir__, __all__ = lazy_names(
             'keep_predictions', 'merge_overrides', 'show_predictions', 'use_tta',
         ),
         'processes': ('all_see', 'joined', 'lock_work_dir', 'optimize_on_cpu', 'stop_with_message', 'weights_only'),
-        'resume': ('build_runner', 'last_complete_checkpoint', 'main_process_says', 'set_resume'),
+        'resume': ('build_runner', 'last_complete_checkpoint', 'main_process_says', 'make_runner', 'set_resume'),
     },
 )  # fmt: skip

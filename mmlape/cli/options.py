@@ -256,7 +256,9 @@ def _check_path(cfg: Config, path: str) -> None:
             return _check_new(path, keys[:depth], key, set(part))
         elif not depth and key not in _names_read() and not isinstance(part[key], Mapping):
             places = [
-                name for name, value in config_values(cfg.to_dict()) if value == part[key] and '.' in name
+                name
+                for name, value in config_values(cfg.to_dict())
+                if value == part[key] and '.' in name
             ]
             raise ValueError(
                 f'--cfg-options {path}: {key!r} is only a name in the config file, and changing it has no effect'

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config
 from mmengine.registry import RUNNERS
@@ -22,6 +24,7 @@ from .processes import all_see
 # Set by SLURM when it restarts a job, and by torchrun when it restarts the processes.
 RESTARTS = ('SLURM_RESTART_COUNT', 'TORCHELASTIC_RESTART_COUNT')
 _HOOK = 'mmlape.ResumeCheckHook'
+_LONG = ('Config:\n', 'paramwise_options -- ')
 
 
 def set_resume(cfg: Config, wanted: str | None) -> list[str]:
@@ -79,10 +82,27 @@ def build_runner(cfg: Config, first_weights: str | None) -> Runner:
     resume, load_from = cfg.get('resume', False), cfg.get('load_from')
     if resume:
         cfg.resume, cfg.load_from = False, first_weights
-    runner = RUNNERS.build(cfg)
+    runner = make_runner(cfg)
     # The runner has copied them from the config; it uses these when training starts.
     runner._resume, runner._load_from = resume, load_from
     return runner
+
+
+def make_runner(cfg: Config) -> Runner:
+    """The runner of a config, with a shorter screen: what MMEngine prints of the config and of each parameter's
+    settings, hundreds of lines, goes only to the log file."""
+    kind: Any = RUNNERS.get(cfg.get('runner_type', 'Runner'))
+
+    class ShortScreen(kind):
+        def build_logger(self, *args: Any, **options: Any) -> logging.Logger:
+            logger = super().build_logger(*args, **options)
+            for handler in logger.handlers:
+                if not isinstance(handler, logging.FileHandler):
+                    handler.addFilter(lambda record: not str(record.msg).startswith(_LONG))
+            return logger
+
+    ShortScreen.__name__ = kind.__name__
+    return ShortScreen.from_cfg(cfg)
 
 
 def last_complete_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
