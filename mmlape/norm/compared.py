@@ -15,7 +15,55 @@ from mmlape.checks import check_positive_int, check_rate
 from mmlape.registry import MODELS
 from mmlape.runtime.recompute import once
 
-from .base import TokenNorm, check_groups, instance_moments, present_moments, subtract_and_divide
+from .base import TokenNorm
+
+
+def moments(
+    x: Tensor, dim: int | tuple[int, ...], present: Tensor | None = None, correction: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance over ``dim``, which stays with size 1, of all values or those where ``present`` is true.
+
+    ``present`` broadcasts; both are 0 where nothing is present. ``correction`` is Bessel's, as in PyTorch.
+    """
+    if present is None:
+        var, mean = torch.var_mean(x, dim=dim, keepdim=True, correction=correction)
+        return mean, var
+    absent = ~present
+    count = present.expand_as(x).sum(dim=dim, keepdim=True)
+    mean = x.masked_fill(absent, 0).sum(dim=dim, keepdim=True) / count.clamp(min=1)
+    squares = (x - mean).masked_fill(absent, 0).square().sum(dim=dim, keepdim=True)
+    return mean, squares / (count - correction).clamp(min=1)
+
+
+def instance_moments(x: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean and unbiased variance over tokens, ``(B, 1, C)``; the variance of a single token is 0."""
+    return moments(x, 1, present, correction=min(1, x.shape[1] - 1))
+
+
+def subtract_and_divide(x: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
+    """``(x - mean) / sqrt(var + eps)``."""
+    return (x - mean) * (var + eps).rsqrt()
+
+
+def check_groups(num_groups: int | str, num_features: int, num_heads: int | None = None) -> int:
+    """Return ``num_groups``, for ``'heads'`` ``num_heads``, if it divides ``num_features``.
+
+    Raises:
+        TypeError: If it is not an integer.
+        ValueError: If it does not divide them, is not positive, or there are no heads.
+    """
+    groups = num_heads if num_groups == 'heads' else num_groups
+    if groups is None:
+        raise ValueError(
+            "num_groups='heads' needs num_heads, which a network passes to the norms of its blocks"
+        )
+    count = check_positive_int('num_groups', groups)
+    if num_features % count:
+        raise ValueError(
+            'num_groups must divide num_features, '
+            f'got num_groups={count}, num_features={num_features}'
+        )
+    return count
 
 
 @MODELS.register_module()
@@ -28,13 +76,11 @@ class TokenIN(TokenNorm):
     _abbr_ = 'in'
     mixes_tokens = True
 
-    def standardise(self, x: Tensor) -> Tensor:
-        """Over dimension N."""
-        return subtract_and_divide(x, *instance_moments(x), self.eps)
-
-    def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
-        """Over the tokens that are there."""
+    def standardise(self, x: Tensor, present: Tensor | None = None) -> Tensor:
+        """Over N."""
         return subtract_and_divide(x, *instance_moments(x, present), self.eps)
+
+    standardise_present = standardise
 
 
 @MODELS.register_module()
@@ -46,7 +92,7 @@ class TokenGN(TokenNorm):
         num_groups: Groups of neighbouring channels; must divide ``C``. ``'heads'`` for as many as the attention has
             heads, as in the published comparison. Default 4.
         eps: Added to the variance. Default 1e-5.
-        num_heads: Heads, for ``num_groups='heads'``. Default None, those of the attention, which a network passes.
+        num_heads: Heads, for ``num_groups='heads'``. Default None: a network passes those of its attention.
 
     Raises:
         ValueError: If a value is out of range, ``num_groups`` does not divide ``C``, or there are no heads.
@@ -71,10 +117,10 @@ class TokenGN(TokenNorm):
         return F.group_norm(x.transpose(1, 2), self.num_groups, eps=self.eps).transpose(1, 2)
 
     def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
-        """Over the tokens that are there and the channels of a group."""
+        """Over present tokens and the channels of a group."""
         groups = x.unflatten(2, (self.num_groups, -1))
-        moments = present_moments(groups, present.unsqueeze(3), dim=(1, 3))
-        return subtract_and_divide(groups, *moments, self.eps).flatten(2)
+        mean, var = moments(groups, (1, 3), present.unsqueeze(3))
+        return subtract_and_divide(groups, mean, var, self.eps).flatten(2)
 
 
 @MODELS.register_module()
@@ -108,40 +154,34 @@ class TokenBN(TokenNorm):
 
     def standardise(self, x: Tensor) -> Tensor:
         """Over B and N."""
-        if self.training and x.shape[0] * x.shape[1] == 1:  # which PyTorch's refuses
+        if self.training and x.shape[0] * x.shape[1] == 1:  # PyTorch's raises
             return self.standardise_present(x, torch.ones_like(x[..., :1], dtype=torch.bool))
         # Copies: the buffers may be of another dtype, and must not change in a recomputation.
-        mean, var = (self._running(name, x.dtype) for name in ('mean', 'var'))
+        mean, var = self._running(x.dtype)
         out = F.batch_norm(
-            x.flatten(0, 1),
-            mean,
-            var,
-            training=self.training,
-            momentum=self.momentum,
-            eps=self.eps,
-        ).view_as(x)
+            x.flatten(0, 1), mean, var, training=self.training, momentum=self.momentum, eps=self.eps
+        )
         if self.training:
             once(lambda: self._count(mean, var))
-        return out
+        return out.view_as(x)
 
     def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
-        """Over the tokens of the batch that are there."""
+        """Over present tokens of the batch."""
         if not self.training:
             return self.standardise(x)
-        mean, var = (value.flatten() for value in present_moments(x, present, dim=(0, 1)))
+        mean, var = (value.flatten() for value in moments(x, (0, 1), present))
         count = present.sum().to(x.dtype)
-        unbiased = var.detach() * (count / (count - 1).clamp(min=1))
-        batch = dict(mean=mean.detach(), var=unbiased)
-        running = {
-            name: torch.lerp(self._running(name, x.dtype), new, self.momentum)
-            for name, new in batch.items()
-        }
-        once(lambda: self._count(**running))
+        unbiased = var * (count / (count - 1).clamp(min=1))
+        running = [
+            old.lerp_(new.detach(), self.momentum)
+            for old, new in zip(self._running(x.dtype), (mean, unbiased))
+        ]
+        once(lambda: self._count(*running))
         return subtract_and_divide(x, mean, var, self.eps)
 
-    def _running(self, name: str, dtype: torch.dtype) -> Tensor:
-        running = getattr(self, f'running_{name}')
-        return running.to(dtype, copy=self.training)
+    def _running(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        copy = self.training
+        return self.running_mean.to(dtype, copy=copy), self.running_var.to(dtype, copy=copy)
 
     def _count(self, mean: Tensor, var: Tensor) -> None:
         self.running_mean.copy_(mean)
@@ -176,8 +216,8 @@ class PowerNorm(TokenNorm):
     """Divide each channel by a running root mean square over the tokens of batches; no mean is subtracted.
 
     In training, the first ``warmup_iters`` calls divide by the batch's own mean square, later ones by the running one
-    of the calls before; the gradient then subtracts what it has along the output, as a running mean too (ICML 2020,
-    Algorithm 2). First of all, each group of a token's channels is divided by its root mean square, as published.
+    of the calls before; the gradient then subtracts its component along the output, a running mean too (ICML 2020,
+    Algorithm 2). First, each group of a token's channels is divided by its root mean square, as published.
 
     Args:
         num_features: Channels ``C``.
@@ -188,7 +228,7 @@ class PowerNorm(TokenNorm):
         alpha_forward: Share of the past in the running mean square. Default 0.9, as published.
         alpha_backward: Share of the past in the gradient's running mean. Default 0.9, as published.
         eps: Added to mean squares. Default 1e-5.
-        num_heads: Heads, for ``num_groups='heads'``. Default None, those of the attention, which a network passes.
+        num_heads: Heads, for ``num_groups='heads'``. Default None: a network passes those of its attention.
 
     Raises:
         ValueError: If a value is out of range, ``num_groups`` does not divide ``C``, or there are no heads.
@@ -221,15 +261,8 @@ class PowerNorm(TokenNorm):
         self.register_buffer('running_along', torch.zeros(num_features))
         self.register_buffer('num_calls', torch.tensor(0))
 
-    def standardise(self, x: Tensor) -> Tensor:
+    def standardise(self, x: Tensor, present: Tensor | None = None) -> Tensor:
         """Over B and N."""
-        return self._standardise(x, None)
-
-    def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
-        """Over the tokens of the batch that are there."""
-        return self._standardise(x, present.to(x.dtype))
-
-    def _standardise(self, x: Tensor, present: Tensor | None) -> Tensor:
         groups = x.unflatten(2, (self.num_groups, -1))
         groups = groups * (groups.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()
         x = groups.flatten(2)
@@ -239,13 +272,15 @@ class PowerNorm(TokenNorm):
         scale = (square + self.eps).rsqrt()
         return _PowerFunction.apply(x, scale, present, self.running_along, self.alpha_backward)
 
+    standardise_present = standardise
+
     def _step(self, x: Tensor, present: Tensor | None) -> Tensor:
-        """Count the call and update the running mean square; returns the one to divide by, ``(C,)``."""
+        """Update the running mean square; returns the one to divide by, ``(C,)``."""
         batch = _mean(x.square(), present)
         running = self.running_square.to(x.dtype)
         calls = self.num_calls.add_(1)
         divisor = torch.where(calls <= self.warmup_iters, batch, running)
-        # During the warm-up a mean over all calls, and on top of it the running one: as published.
+        # During the warm-up a mean over all calls, then the running mean of that: as published.
         mean = running + (batch - running) / calls
         running = torch.where(calls < self.warmup_iters, mean, running)
         self.running_square.copy_(torch.lerp(batch, running, self.alpha_forward))
@@ -253,10 +288,10 @@ class PowerNorm(TokenNorm):
 
 
 def _mean(x: Tensor, present: Tensor | None) -> Tensor:
-    """``(C,)`` over B and N, where ``present`` ``(B, N, 1)`` is 1 and not 0."""
+    """``(C,)`` over B and N, where ``present`` ``(B, N, 1)`` is true."""
     if present is None:
         return x.mean(dim=(0, 1))
-    return x.masked_fill(present == 0, 0).sum(dim=(0, 1)) / present.sum().clamp(min=1)
+    return x.masked_fill(~present, 0).sum(dim=(0, 1)) / present.sum().clamp(min=1)
 
 
 class _PowerFunction(Function):
@@ -277,7 +312,7 @@ class _PowerFunction(Function):
         out, scale, present = ctx.saved_tensors
         rest = (1 - ctx.alpha) * ctx.along.to(grad.dtype) * out
         if present is not None:
-            rest = rest.masked_fill(present == 0, 0)
+            rest = rest.masked_fill(~present, 0)
         grad = grad - rest
         ctx.along.add_(_mean(grad * out, present))
         return grad * scale, None, None, None, None
@@ -287,19 +322,17 @@ class _PowerFunction(Function):
 class SwitchableNorm(TokenNorm):
     """Statistics of InstanceNorm, LayerNorm and, if asked for, BatchNorm, mixed with learned weights.
 
-    LayerNorm's are those of each token. Weights are a softmax over ``mean_weight`` and another over ``var_weight``,
-    initially equal. Without BatchNorm, batches and training or evaluation make no difference.
+    Weights are a softmax over ``mean_weight`` and another over ``var_weight``, initially equal.
 
     Args:
         num_features: Channels ``C``.
-        use_bn: Mix BatchNorm's statistics in, as the TPAMI paper does; running ones are used in evaluation. DTN's
-            comparison (ICLR 2022, Table 3) does not say which it had; its remark that DTN, compared to this norm, gets
-            rid of BatchNorm suggests True. Default False.
+        use_bn: Mix in BatchNorm's statistics, as the TPAMI paper does; running ones in evaluation. DTN's comparison
+            (ICLR 2022, Table 3) does not say which it had; its remark that DTN, compared to this norm, gets rid of
+            BatchNorm suggests True. Default False.
         momentum: Share of the newest batch in the running statistics. Default 0.1.
         eps: Added to the variance. Default 1e-5.
 
     Raises:
-        TypeError: If ``use_bn`` is no bool.
         ValueError: If a value is out of range.
     """
 
@@ -321,39 +354,28 @@ class SwitchableNorm(TokenNorm):
             self.register_buffer('running_mean', torch.zeros(num_features))
             self.register_buffer('running_var', torch.ones(num_features))
 
-    def standardise(self, x: Tensor) -> Tensor:
+    def standardise(self, x: Tensor, present: Tensor | None = None) -> Tensor:
         """By the mixed statistics."""
-        return self._standardise(x, None)
-
-    def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
-        """By the mixed statistics of the tokens that are there."""
-        return self._standardise(x, present)
-
-    def _standardise(self, x: Tensor, present: Tensor | None) -> Tensor:
-        moments = [instance_moments(x, present), _moments(x, dim=2)]
+        mixed = [instance_moments(x, present), moments(x, 2)]
         if self.use_bn:
-            moments.append(self._batch_moments(x, present))
-        means, variances = zip(*moments)
+            mixed.append(self._batch_moments(x, present))
+        means, variances = zip(*mixed)
         mean = _mix(self.mean_weight, means)
         return subtract_and_divide(x, mean, _mix(self.var_weight, variances), self.eps)
+
+    standardise_present = standardise
 
     def _batch_moments(self, x: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
         """Of the batch in training, running ones in evaluation, ``(C,)`` or ``(1, 1, C)``."""
         if not self.training:
             return self.running_mean.to(x.dtype), self.running_var.to(x.dtype)
-        dim = (0, 1)
-        mean, var = _moments(x, dim) if present is None else present_moments(x, present, dim)
+        mean, var = moments(x, (0, 1), present)
         once(lambda: self._count(mean.detach(), var.detach()))
         return mean, var
 
     def _count(self, mean: Tensor, var: Tensor) -> None:
         for running, new in ((self.running_mean, mean), (self.running_var, var)):
             running.lerp_(new.view(-1).to(running.dtype), self.momentum)
-
-
-def _moments(x: Tensor, dim: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    var, mean = torch.var_mean(x, dim=dim, keepdim=True, correction=0)
-    return mean, var
 
 
 def _mix(weights: Tensor, values: tuple[Tensor, ...]) -> Tensor:

@@ -12,54 +12,41 @@ from mmlape.registry import MODELS
 from mmlape.runtime.autocast import without_autocast
 
 from .base import TokenNorm
-from .dtn_maps import (
-    BandedMap,
-    DTNOptions,
-    LearnedMap,
-    PlainDTN,
-    PositionMap,
-    UniformMap,
-    Windows,
-)
+from .dtn_maps import BandedMap, DTNOptions, LearnedMap, PlainDTN, UniformMap, Windows
 
 
 @MODELS.register_module()
 class DTN(TokenNorm):
-    """Normalises tokens by their own statistics and by those of the tokens around them, head by head (eq. 4-7).
+    """Normalises tokens by their own statistics and those of the tokens around them, head by head (eq. 4-7).
 
     For token i, head h and each of its channels, ``y = weight (x - mu) / sqrt(var + eps) + bias`` with
 
         mu  = r_mean mu_token + (1 - r_mean) P_h x
         var = r_var var_token + (1 - r_var) (P_h x^2 - (P_h x)^2)
 
-    where ``mu_token``, ``var_token`` are LayerNorm's, over all channels, and the rows of ``P_h`` weigh all tokens by
-    where they lie relative to i. ``P_h`` is applied as a row and a column factor (:mod:`mmlape.norm.dtn_maps`),
-    which is exact and takes O(B C T (H + W)) time and O(H^2 + W^2) memory. With ``r = 1`` DTN is LayerNorm, with ``r =
-    0`` and a uniform map InstanceNorm (both for ``stabilize=False``).
+    where ``mu_token``, ``var_token`` are LayerNorm's, over all channels, and row i of ``P_h`` weighs all tokens by
+    their offset from i. ``P_h`` is applied as a row and a column factor (:mod:`mmlape.norm.dtn_maps`), which is exact
+    and takes O(B C T (H + W)) time and O(H^2 + W^2) memory. With ``r = 1`` DTN is LayerNorm, with ``r = 0`` and a
+    uniform map InstanceNorm (both for ``stabilize=False``).
 
-    Prefix tokens (class, distillation) have no place on the grid: they take no part in the statistics of others and get
-    a plain LayerNorm with the same ``weight``, ``bias`` and ``eps``. Nor does padding: where a layout has a mask m,
-    ``P x`` becomes ``P (m x) / P m``, by the map of the tokens that are there. Pooled cells then are means of these,
-    and cells without any do not count.
-
-    Statistics are computed in float32 at least, whatever the dtype of the tokens and under autocast; the result has the
-    dtype of the tokens.
+    Prefix tokens (class, distillation) get a plain LayerNorm with the same ``weight``, ``bias`` and ``eps``, and take
+    no part in the statistics of others. Nor does padding: with a mask m, ``P x`` becomes ``P (m x) / P m``; pooled
+    cells are means of present tokens, and empty cells do not count. Statistics are computed in float32 at least.
 
     Args:
         num_features: Channels ``C``.
-        num_heads: Heads ``G``; must divide ``C``. Best a square number, see ``position_init``.
+        num_heads: Heads ``G``; must divide ``C``. Preferably a square number, see ``position_init``.
         pool: Statistics across tokens are taken between cells of ``pool x pool`` averaged tokens, and the tokens of a
             cell share them. The last row and column of cells may hold fewer tokens. Default 1;
             published: 4 and 2 in the first stages of PVT and Swin.
         variance_only: The mean is the token's own: ``ratio_mean`` fixed to 1. Default False.
-        stabilize: Each head of each token is first divided by its root mean square, and ``var_token`` is the unbiased
-            variance: what the published models compute. False for eq. 4-5 as they stand. Default True, since published
-            weights and figures stand for it.
+        stabilize: Divide each head of each token by its root mean square first, and use the unbiased variance for
+            ``var_token``, as the published models do. False for eq. 4-5 as written. Default True.
         ratio_mean: Share ``r_mean`` of the token's own mean: ``'learned'`` (default; a sigmoid per head, initially 0.5)
             or a fixed number from 0 to 1.
         ratio_var: The same for the variance.
-        positions: ``'learned'`` for eq. 6 (default), ``'uniform'`` for all tokens alike, ``'banded'`` for the
-            ``band x band`` cells around alike.
+        positions: ``'learned'`` for eq. 6 (default), ``'uniform'`` for equal weights of all tokens, ``'banded'`` for
+            equal weights of the ``band x band`` cells around.
         position_init: For learned positions, ``'local'`` for eq. 7 as in the paper (default), ``'random'`` as in the
             published training code, whose network initialisation overwrites eq. 7 (section 4.3: 72.7, not 73.2 top-1).
             Eq. 7 reaches the first ``floor(sqrt(G))^2`` heads; the others start at random.
@@ -123,15 +110,14 @@ class DTN(TokenNorm):
             As ``tokens``; at padding, anything finite.
 
         Raises:
-            ValueError: If the tokens do not fill the grid, or there is no grid and their number is no square.
+            ValueError: If the tokens do not fill the grid, or there is no grid and their number is not a square.
         """
         layout = Layout.of(tokens, grid)
         dtype = torch.promote_types(tokens.dtype, torch.float32)
         with without_autocast(tokens.device):
             weight, bias = self.weight.to(dtype), self.bias.to(dtype)
-            if (
-                not torch.is_grad_enabled()
-            ):  # PyTorch's FLOP counter cannot follow views of parameters then
+            # Without gradients, PyTorch's FLOP counter cannot follow views of parameters.
+            if not torch.is_grad_enabled():
                 weight, bias = weight.detach(), bias.detach()
             if not layout.num_prefix:
                 return self._normalise(tokens.to(dtype), layout, weight, bias).to(tokens.dtype)
@@ -161,15 +147,13 @@ class DTN(TokenNorm):
         )
 
     def _normalise(self, tokens: Tensor, layout: Layout, weight: Tensor, bias: Tensor) -> Tensor:
-        """Cells ``(B, H * W, C)``, all in the dtype of the statistics."""
+        """Normalise cells ``(B, H * W, C)``, all in the dtype of the statistics."""
         windows = Windows.of(layout.grid, self.pool)
         by_head = (self.num_heads, -1)
         x = tokens.contiguous().unflatten(2, by_head)
-        row_maps, column_maps = self.positions(windows.cells, x.device, x.dtype)
         out = self.normalise(
             x,
-            row_maps,
-            column_maps,
+            *self.positions(windows.cells, x.device, x.dtype),
             self.ratio_mean(x),
             self.ratio_var(x),
             weight.view(by_head),
@@ -193,7 +177,7 @@ class LearnedRatio(nn.Module):
 
 
 class FixedRatio(nn.Module):
-    """The same share for every head, not learned."""
+    """A fixed share for all heads."""
 
     def __init__(self, num_heads: int, value: float) -> None:
         super().__init__()
@@ -216,19 +200,14 @@ def _build_ratio(name: str, value: str | float, num_heads: int) -> nn.Module:
     return FixedRatio(num_heads, check_rate(name, value, with_one=True))
 
 
-def _build_positions(name: str, num_heads: int, init: str, band: int | None) -> PositionMap:
-    check_option('positions', name, _POSITIONS)
+def _build_positions(name: str, num_heads: int, init: str, band: int | None) -> nn.Module:
+    check_option('positions', name, ('learned', 'uniform', 'banded'))
     if (band is not None) != (name == 'banded'):
         raise ValueError(f"band goes with positions='banded', got band={band}, positions={name!r}")
     if init != 'local' and name != 'learned':
         raise ValueError(
             f"position_init goes with positions='learned', got position_init={init!r}, positions={name!r}"
         )
-    return _POSITIONS[name](num_heads, init, band)
-
-
-_POSITIONS = {
-    'learned': lambda num_heads, init, band: LearnedMap(num_heads, init),
-    'uniform': lambda num_heads, init, band: UniformMap(),
-    'banded': lambda num_heads, init, band: BandedMap(band),
-}
+    if name == 'learned':
+        return LearnedMap(num_heads, init)
+    return UniformMap() if band is None else BandedMap(band)

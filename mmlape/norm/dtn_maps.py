@@ -5,7 +5,6 @@ B batch, H x W tokens, A x E cells of pool x pool tokens, G heads, D channels pe
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
@@ -18,50 +17,20 @@ from mmlape.position.gabor_attention import QuadraticScores, axis_offsets
 from mmlape.runtime.tracing import is_eager
 
 
-class PositionMap(nn.Module, ABC):
-    """Answers which cells of the grid a cell takes its statistics from, by head."""
-
-    @abstractmethod
-    def forward(
-        self, grid: Grid, device: torch.device, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        """Return ``P_y`` ``(G or 1, H, H)`` and ``P_x`` ``(G or 1, W, W)``; every row sums to one.
-
-        Args:
-            grid: ``(H, W)`` cells.
-            device: Where the maps are wanted.
-            dtype: Of the maps; they are computed in it as well.
-        """
-
-
-class LearnedMap(QuadraticScores, PositionMap):
-    """DTN's own map with a learned ``a`` per head (eq. 6): the softmax of
+class LearnedMap(QuadraticScores):
+    """DTN's map with a learned ``a`` per head (eq. 6): the softmax of
     :class:`~mmlape.position.gabor_attention.QuadraticScores`, which has its parameters and initial values."""
 
     def forward(
         self, grid: Grid, device: torch.device, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        """Row and column factors of every head, ``(G, H, H)`` and ``(G, W, W)``."""
+        """``P_y`` ``(G, H, H)`` and ``P_x`` ``(G, W, W)`` of ``(H, W)`` cells; every row sums to one."""
         rows, columns = self.along_axes(grid, grid, device, dtype)
         return rows.softmax(dim=-1), columns.softmax(dim=-1)
 
 
-class UniformMap(PositionMap):
-    """Every cell counts the same: inter-token statistics are those of InstanceNorm (eq. 3)."""
-
-    def forward(
-        self, grid: Grid, device: torch.device, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        """``(1, H, H)`` and ``(1, W, W)``."""
-        rows, columns = (
-            torch.full((1, length, length), 1 / length, device=device, dtype=dtype)
-            for length in grid
-        )
-        return rows, columns
-
-
-class BandedMap(PositionMap):
-    """The ``band x band`` cells around a cell count the same, cut at the borders: local InstanceNorm (Fig. 4).
+class BandedMap(nn.Module):
+    """Equal weights of the ``band x band`` cells around a cell, cut at the borders: local InstanceNorm (Fig. 4).
 
     On a sequence, ``grid = (1, T)``, it is the paper's k-banded matrix with k = ``band``.
 
@@ -91,19 +60,25 @@ class BandedMap(PositionMap):
         return inside / inside.sum(dim=-1, keepdim=True)
 
 
-class Windows(NamedTuple):
-    """How a grid is cut into cells; cells at the bottom and right hold fewer tokens where it is not a multiple of
-    ``pool``.
+class UniformMap(BandedMap):
+    """Equal weights of all cells: inter-token statistics are those of InstanceNorm (eq. 3)."""
 
-    Where every cell is full, tokens are viewed as ``(B, A, pool, E, pool, ...)`` and a value per cell reaches them by
-    broadcasting. Elsewhere, and in graphs of ``torch.compile``, which serve grids of all sizes, the view is ``(B, H, W,
-    ...)`` and cells are read and written by products with small matrices: no step depends on what divides what.
+    def __init__(self) -> None:
+        super().__init__(band=2**31 - 1)
+
+
+class Windows(NamedTuple):
+    """Cells of ``pool x pool`` tokens, or fewer at the bottom and right where ``pool`` does not divide the grid.
+
+    Where every cell is full, tokens are viewed as ``(B, A, pool, E, pool, ...)`` and values per cell broadcast. If not,
+    and in graphs of ``torch.compile``, which are for grids of all sizes, the view is ``(B, H, W, ...)`` and values go
+    from and to cells by products with small matrices.
 
     Attributes:
         grid: ``(H, W)`` tokens.
         pool: Tokens per side of a cell.
         cells: ``(A, E)`` of the pooled grid.
-        by_products: Whether cells may be cut, or must be taken for cut.
+        by_products: Cells may hold fewer tokens.
     """
 
     grid: Grid
@@ -113,7 +88,7 @@ class Windows(NamedTuple):
 
     @classmethod
     def of(cls, grid: Grid, pool: int) -> Windows:
-        """The windows of a grid."""
+        """Cut ``grid`` into cells."""
         if pool == 1:
             return cls(grid, pool, grid, False)
         cells = (grid[0] + pool - 1) // pool, (grid[1] + pool - 1) // pool
@@ -121,32 +96,25 @@ class Windows(NamedTuple):
         return cls(grid, pool, cells, cut)
 
     def view(self, tokens: Tensor) -> Tensor:
-        """``(B, H * W, ...)`` as a tensor with which :meth:`spread` cells broadcast."""
+        """``(B, H * W, ...)`` as a tensor with which results of :meth:`spread` broadcast."""
         if self.pool == 1 or self.by_products:
             return tokens.unflatten(1, self.grid)
         (rows, columns), pool = self.cells, self.pool
         return tokens.unflatten(1, (rows, pool, columns, pool))
 
-    def mean(self, view: Tensor) -> Tensor:
-        """Mean over the tokens of each cell of a :meth:`view`, ``(B, A, E, ...)``."""
+    def mean(self, view: Tensor, total: bool = False) -> Tensor:
+        """Mean (or ``total``) over the tokens of each cell of a :meth:`view`, ``(B, A, E, ...)``."""
         if self.pool == 1:
             return view
         if not self.by_products:
-            return view.mean(dim=(2, 4))
-        rows, columns = (of / of.sum(dim=1, keepdim=True) for of in self._members(view))
-        return _along_columns(columns, _along_rows(rows, view))
-
-    def sum(self, view: Tensor) -> Tensor:
-        """Sum over the tokens of each cell of a :meth:`view`, ``(B, A, E, ...)``."""
-        if self.pool == 1:
-            return view
-        if not self.by_products:
-            return view.sum(dim=(2, 4))
+            return view.sum(dim=(2, 4)) if total else view.mean(dim=(2, 4))
         rows, columns = self._members(view)
+        if not total:
+            rows, columns = (of / of.sum(dim=1, keepdim=True) for of in (rows, columns))
         return _along_columns(columns, _along_rows(rows, view))
 
     def spread(self, cells: Tensor) -> Tensor:
-        """Values per cell ``(B, A, E, ...)`` for its tokens: a tensor that broadcasts with a :meth:`view`."""
+        """Values per cell ``(B, A, E, ...)`` at its tokens: a tensor that broadcasts with a :meth:`view`."""
         if self.pool == 1:
             return cells
         if not self.by_products:
@@ -155,7 +123,7 @@ class Windows(NamedTuple):
         return _along_rows(rows.mT, _along_columns(columns.mT, cells))
 
     def _members(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """1 where a cell holds a place, along each axis: ``(A, H)`` and ``(E, W)``."""
+        """1 where a token is in a cell, along each axis: ``(A, H)`` and ``(E, W)``."""
         rows, columns = (
             torch.arange(cells, device=like.device)[:, None]
             == torch.arange(side, device=like.device) // self.pool
@@ -165,13 +133,7 @@ class Windows(NamedTuple):
 
 
 class DTNOptions(NamedTuple):
-    """What is fixed for a call.
-
-    Attributes:
-        windows: The grid, and the cells that maps are between.
-        eps: Added to variances, and to the mean square of a head.
-        stabilize: Heads are divided by their root mean square first, and the token's variance is unbiased.
-    """
+    """Options of a call; ``eps`` and ``stabilize`` as in :class:`~mmlape.norm.DTN`."""
 
     windows: Windows
     eps: float
@@ -179,10 +141,10 @@ class DTNOptions(NamedTuple):
 
 
 class PlainDTN(nn.Module):
-    """Equations 4 and 5 by PyTorch's operators, for every device; ``mmlape.cpu.optimize`` replaces it by C++.
+    """Equations 4 and 5 by PyTorch's operators; ``mmlape.cpu.optimize`` replaces it by C++.
 
-    In training its steps are computed again in the backward pass, which needs the input alone: autograd would save 15
-    tensors of its size. A compiler decides by itself what to compute again.
+    In eager training its steps are recomputed in the backward pass from the input: autograd would save 15 tensors of
+    its size.
     """
 
     def forward(
@@ -201,13 +163,10 @@ class PlainDTN(nn.Module):
 
         Args:
             x: ``(B, H * W, G, D)``, float32 or float64, and so are the others.
-            P_y: Row factor of the maps, ``(G or 1, A, A)``.
-            P_x: Column factor, ``(G or 1, E, E)``.
-            mean_ratio: Share of the token's own mean, ``(G, 1)``.
-            var_ratio: Share of the token's own variance, ``(G, 1)``.
-            weight: gamma, ``(G, D)``.
-            bias: beta, ``(G, D)``.
-            options: All else.
+            P_y, P_x: Row and column factor of the maps, ``(G or 1, A, A)`` and ``(G or 1, E, E)``.
+            mean_ratio, var_ratio: Share of the token's own mean and variance, ``(G, 1)``.
+            weight, bias: ``(G, D)``.
+            options: Windows, ``eps`` and ``stabilize``.
             mask: ``(B, H * W)``, True for tokens that count in the statistics of others. Default None: all do.
 
         Returns:
@@ -231,8 +190,7 @@ def _normalise(
     mask: Tensor | None,
 ) -> Tensor:
     windows, eps, stabilize = options
-    # Products with weights next to nothing would be subnormal numbers, for which processors take a hundred times as
-    # long.
+    # Products with tiny weights would be subnormal numbers, which are a hundred times slower.
     trace = torch.finfo(x.dtype).tiny ** 0.5
     P_y, P_x = P_y.masked_fill(P_y < trace, 0), P_x.masked_fill(P_x < trace, 0)
     x = windows.view(x)
@@ -241,8 +199,7 @@ def _normalise(
     correction = min(int(stabilize), weight.numel() - 1)
     var, mean = torch.var_mean(x, dim=(-2, -1), correction=correction, keepdim=True)
     if mask is None:
-        cells = windows.mean(x) if windows.pool > 1 else x
-        inter_mean, inter_var = _moments(cells, P_y, P_x)
+        inter_mean, inter_var = _moments(windows.mean(x), P_y, P_x)
     else:
         inter_mean, inter_var = _moments_of_present(x, P_y, P_x, windows, mask)
     if windows.pool > 1:
@@ -255,7 +212,7 @@ def _normalise(
 
 def _moments(cells: Tensor, P_y: Tensor, P_x: Tensor) -> tuple[Tensor, Tensor]:
     """``P z`` and ``P z^2 - (P z)^2`` of ``(B, A, E, G, D)``."""
-    # Neither moment depends on where it is counted from, so that point needs no gradient.
+    # The variance does not depend on the centre, and the mean gets it back: it needs no gradient.
     centre = cells.mean(dim=(1, 2), keepdim=True).detach()
     z = cells - centre
     first, second = _filter(torch.cat([z, z.square()], dim=-1), P_y, P_x).chunk(2, dim=-1)
@@ -265,14 +222,13 @@ def _moments(cells: Tensor, P_y: Tensor, P_x: Tensor) -> tuple[Tensor, Tensor]:
 def _moments_of_present(
     x: Tensor, P_y: Tensor, P_x: Tensor, windows: Windows, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same of a view, with ``P (m z) / P m``, where m is 1 for cells with tokens that are there, and z their
-    mean."""
+    """As :func:`_moments`, of a view: ``P (m z) / P m`` with m = 1 for cells with present tokens and z their mean."""
     mask = windows.view(mask)[..., None, None]
-    counts = windows.sum(mask.to(x.dtype))
-    cells = windows.sum(x.masked_fill(~mask, 0)) / counts.clamp(min=1)
+    counts = windows.mean(mask.to(x.dtype), total=True)
+    cells = windows.mean(x.masked_fill(~mask, 0), total=True) / counts.clamp(min=1)
     m = (counts > 0).to(x.dtype)
     share = m / m.sum(dim=(1, 2), keepdim=True).clamp(min=1)
-    # Far from all that is there P m may vanish. A share of next to nothing for all cells alike is what then remains.
+    # Where P m vanishes, far from all present cells, a tiny equal share of all of them remains.
     floor = torch.finfo(x.dtype).tiny ** 0.5
     total = _filter(m.expand(-1, -1, -1, cells.shape[3], -1), P_y, P_x) + floor
 
@@ -289,10 +245,8 @@ def _moments_of_present(
 
 
 def _filter(cells: Tensor, P_y: Tensor, P_x: Tensor) -> Tensor:
-    """``P`` over the cells of ``(B, A, E, G, D)``, head by head.
-
-    Two products with few views around them: a compiler follows each view several times, and einsum makes many.
-    """
+    """``P`` over the cells of ``(B, A, E, G, D)``, head by head."""
+    # Not by einsum, which makes many views: a compiler follows each of them several times.
     G = cells.shape[3]
     rows = cells.permute(3, 1, 2, 0, 4).contiguous()
     columns = torch.bmm(P_y.expand(G, -1, -1), rows.flatten(2)).view(rows.shape)

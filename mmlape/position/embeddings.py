@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,14 +24,14 @@ class PositionEmbedding(nn.Module, ABC):
         embed_dims: Channels ``C``.
         grid: Grid ``(H0, W0)`` in tokens that the network is built (pre-trained) for.
         num_prefix_tokens: Rows ``P`` for tokens without a place (class, distillation). They come first. Default 0.
-        num_tables: Embeddings ``K`` that are kept side by side; a joining method asks for more than one where every
-            layer has its own. Default 1.
+        num_tables: Embeddings ``K`` side by side: more than one where a joining method has one for every layer.
+            Default 1.
 
     Raises:
         ValueError: If a size is not a positive integer.
     """
 
-    # Shrinking where something is means nothing.
+    # All parameters: a place that shrinks is another place.
     no_weight_decay: ClassVar[tuple[str, ...]] = ('',)
 
     def __init__(
@@ -50,8 +51,7 @@ class PositionEmbedding(nn.Module, ABC):
         :class:`~mmlape.layout.Layout` unpacks into such a pair."""
 
 
-# How a table is resized: by which kernel, over how much where it shrinks, whether corners stay corners, and whether it
-# is made for the square of the longer side, of which the rest is cut off at the bottom or right.
+# Options of F.interpolate; `square`: resize to the square of the longer side, then cut off the bottom or right.
 _KERNELS: dict[str, dict[str, Any]] = {
     'bicubic': dict(mode='bicubic'),
     'bilinear': dict(mode='bilinear'),
@@ -71,9 +71,8 @@ def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic
         table: ``(K, H0 * W0, C)``, no prefix rows.
         source: ``(H0, W0)``.
         target: ``(H, W)``.
-        mode: ``'bicubic'`` (default), ``'bilinear'``, ``'bicubic_antialias'``, which is timm's, or another of
-            :class:`~mmlape.position.LearnedPosition`; or, for a table of offsets, ``'geometric'``, which is BEiT's:
-            near offsets keep what they have.
+        mode: As ``resize`` of :class:`~mmlape.position.LearnedPosition`; for a table of offsets also ``'geometric'``
+            (BEiT), in which near offsets keep their values. Default ``'bicubic'``.
 
     Returns:
         ``(K, H * W, C)`` in the dtype of ``table``; ``table`` itself where the grids are equal.
@@ -85,8 +84,7 @@ def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic
         maps = table_32.unflatten(1, source).permute(0, 3, 1, 2)
         maps = F.interpolate(maps, size=target, mode=mode, align_corners=False)
         return maps.flatten(2).transpose(1, 2).to(table.dtype)
-    # Resizing treats axes one after the other and is linear: two products with matrices that are kept are ten times as
-    # fast.
+    # Resizing is linear and separable: two products with cached matrices are ten times as fast.
     make = _geometric if mode == 'geometric' else partial(_resampling, mode)
     down, across = make(source, target, table.device)
     with without_autocast(table.device):
@@ -97,22 +95,21 @@ def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic
 
 @cached
 def _resampling(mode: str, source: Grid, target: Grid, device: torch.device) -> tuple[Tensor, ...]:
-    """For each axis ``(new, old)``: how much old rows count in new ones."""
+    """Weights of old rows in new ones, ``(new, old)`` for each axis."""
     kernel = dict(_KERNELS[mode])
-    made = (max(target),) * 2 if kernel.pop('square', False) else target
+    sides = (max(target),) * 2 if kernel.pop('square', False) else target
     with without_autocast(device):
-        return tuple(
-            F.interpolate(torch.eye(old, device=device)[None, None], (whole, old), **kernel)[
-                0, 0, :new
-            ]
-            for old, whole, new in zip(source, made, target, strict=True)
-        )
+        whole = [
+            F.interpolate(torch.eye(old, device=device)[None, None], (side, old), **kernel)[0, 0]
+            for old, side in zip(source, sides)
+        ]
+    return tuple(weights[:new] for weights, new in zip(whole, target))
 
 
 @cached
 def _geometric(source: Grid, target: Grid, device: torch.device) -> tuple[Tensor, ...]:
-    """For each axis ``(new, old)``: old offsets are taken to lie at 0, 1, 1 + q, 1 + q + q^2, ..., with q such that the
-    farthest are the new farthest; new ones are interpolated linearly (BEiT, ICLR 2022, code)."""
+    """As :func:`_resampling`, by BEiT's rule (ICLR 2022, code): old offsets lie at 0, 1, 1 + q, 1 + q + q^2, ..., where
+    the farthest old and new ones coincide; new ones are interpolated linearly."""
     tables = []
     for old, new in zip(source, target, strict=True):
         half, reach = old // 2, new // 2
@@ -121,16 +118,10 @@ def _geometric(source: Grid, target: Grid, device: torch.device) -> tuple[Tensor
             middle = (low + high) / 2
             far = (1 - middle**half) / (1 - middle) > reach
             low, high = (low, middle) if far else (middle, high)
-        steps = torch.tensor([middle**i for i in range(half)], dtype=torch.float64).cumsum(0)
-        places = torch.cat([-steps.flip(0), steps.new_zeros(1), steps])
-        wanted = torch.arange(-reach, reach + 1).to(places).clamp(places[0], places[-1])
-        after = torch.searchsorted(places, wanted).clamp(1, max(old - 1, 1)) if half else None
-        table = torch.ones(new, old) if after is None else torch.zeros(new, old)
-        if after is not None:
-            share = (wanted - places[after - 1]) / (places[after] - places[after - 1])
-            rows = torch.arange(new)
-            table[rows, after - 1], table[rows, after] = (1 - share).float(), share.float()
-        tables.append(table.to(device))
+        steps = np.cumsum(middle ** np.arange(half))
+        places, wanted = [*-steps[::-1], 0, *steps], np.arange(-reach, reach + 1)
+        weights = [np.interp(wanted, places, one_hot) for one_hot in np.eye(old)]
+        tables.append(torch.tensor(np.stack(weights, axis=1), dtype=torch.float32, device=device))
     return tuple(tables)
 
 
@@ -138,25 +129,21 @@ def _geometric(source: Grid, target: Grid, device: torch.device) -> tuple[Tensor
 class LearnedPosition(PositionEmbedding):
     """Learned absolute position embedding (ViT, DeiT), stored at the pre-training grid.
 
-    The grid part is resized, in float32, to any other grid; prefix rows stay as they are. Initial values are drawn from
-    a normal distribution truncated at two units.
+    The grid part is resized, in float32, to any other grid; prefix rows stay as they are.
 
     Args:
-        embed_dims: Channels ``C``.
-        grid: Pre-training grid ``(H0, W0)`` in tokens.
-        num_prefix_tokens: Prefix rows ``P``. Default 0.
-        num_tables: Tables ``K``. Default 1.
+        embed_dims, grid, num_prefix_tokens, num_tables: As in :class:`PositionEmbedding`.
         resize: ``'bicubic'`` (default; ViT, DeiT, ViT-Adapter), ``'bilinear'`` (PVT), timm's ``'bicubic_antialias'``,
             or NaFlex's: ``'bilinear_antialias'`` (SigLIP 2); ``'bilinear_square'``, ``'bilinear_corners_square'``
             (C-RADIO) and ``'bicubic_antialias_square'``, to the square of the longer side, cut off at the bottom or
             right, so that cells stay square.
-        std: Standard deviation of the initial values. Default 0.02; 0 for zeros, which at first add nothing to a
-            network that was trained without such a table.
-        prefix_rows: Whether prefix tokens have rows. False: theirs are zero and in no table, as in the published
-            DTN-ViT. Default True.
+        std: Standard deviation of the initial values, a normal distribution truncated at two units. Default 0.02; 0
+            for zeros.
+        prefix_rows: Whether prefix tokens have rows in the table. False: they get zeros, as in the published DTN-ViT.
+            Default True.
 
     Raises:
-        ValueError: If ``resize`` is none of them, or ``std`` is below 0.
+        ValueError: If ``resize`` is unknown or ``std`` below 0.
 
     Shape:
         ``pos_embed``: ``(K, P + H0 * W0, C)``, timm's layout for K = 1; without ``prefix_rows`` ``(K, H0 * W0, C)``.
@@ -197,16 +184,13 @@ class LearnedPosition(PositionEmbedding):
 
 @MODELS.register_module()
 class FactorizedPosition(PositionEmbedding):
-    """The sum of a learned row of the token's height and one of its width (NaViT, NeurIPS 2023, section 2.1; timm's
-    NaFlex). Prefix tokens have none.
+    """The sum of an embedding of the token's row and one of its column (NaViT, NeurIPS 2023, section 2.1; timm's
+    NaFlex), both learned. Rows of prefix tokens are zero.
 
     Both tables are resized linearly, in float32, to any other grid.
 
     Args:
-        embed_dims: Channels ``C``.
-        grid: Pre-training grid ``(H0, W0)`` in tokens.
-        num_prefix_tokens: Prefix rows ``P``, of zeros. Default 0.
-        num_tables: Tables ``K``. Default 1.
+        embed_dims, grid, num_prefix_tokens, num_tables: As in :class:`PositionEmbedding`.
         std: Standard deviation of the initial values, a normal distribution truncated at two units. Default 0.02.
         square: Resize both tables to the longer side and leave off what is beyond the shorter one, so that cells stay
             square. Default False.
@@ -252,19 +236,18 @@ class FactorizedPosition(PositionEmbedding):
 
 @MODELS.register_module()
 class MergedPosition(PositionEmbedding):
-    """What the stage before passes on of its position, merged to the grid of this stage as tokens are.
+    """The carried position of the stage before, merged to the grid of this stage as tokens are; no parameters.
 
-    LaPE's chain :math:`\\omega_{l+1} = LN_l(\\omega_l)` (ICCV 2023, eq. 8-11) so crosses from stage to stage; the paper
-    leaves open how it does. Default joining passes nothing on: the tokens carry its position. It has no parameters.
+    This continues LaPE's chain :math:`\\omega_{l+1} = LN_l(\\omega_l)` (ICCV 2023, eq. 8-11) across stages, which the
+    paper leaves open. Default joining carries nothing: its position is in the tokens.
 
     Args:
-        embed_dims: Channels ``C``.
-        grid: Pre-training grid ``(H0, W0)`` in tokens.
-        num_prefix_tokens: 0; the stage before has no tokens without a place.
-        num_tables: 1; tables of its own for each layer (``mmlape.UnsharedJoining``) need an embedding in every stage.
+        embed_dims, grid: As in :class:`PositionEmbedding`.
+        num_prefix_tokens: Must be 0.
+        num_tables: Must be 1: ``mmlape.UnsharedJoining`` needs an embedding in every stage.
 
     Raises:
-        ValueError: If there are prefix tokens, or more tables than one.
+        ValueError: If there are prefix tokens or several tables.
     """
 
     def __init__(
@@ -279,11 +262,5 @@ class MergedPosition(PositionEmbedding):
             )
 
     def forward(self, grid: Grid) -> Tensor:
-        """Of itself it knows none.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError(
-            'mmlape.MergedPosition is made of the position of the stage before, in a pass of the network'
-        )
+        """Raise ValueError: :class:`~mmlape.position.JoinedPosition` merges what the stage before carries."""
+        raise ValueError('mmlape.MergedPosition has no embedding: its network merges one')

@@ -18,7 +18,7 @@ BASE = 10000.0
 
 
 class FixedPosition(PositionEmbedding):
-    """An embedding without parameters; it follows the device and dtype of the network that holds it."""
+    """An embedding without parameters, on the device and in the dtype of its network."""
 
     _like: Tensor
 
@@ -33,14 +33,14 @@ class FixedPosition(PositionEmbedding):
         raise NotImplementedError
 
     def forward(self, grid: Grid) -> Tensor:
-        """Return ``(1, P + H * W, C)``: what is fixed is the same for all tables."""
+        """Return ``(1, P + H * W, C)``: all tables are the same."""
         height, width = grid
         return self.rows((height, width)).to(self._like).unsqueeze(0)
 
 
 @MODELS.register_module()
 class NoPosition(FixedPosition):
-    """All zeros: a network that does not know where its tokens are."""
+    """All zeros: no position."""
 
     def rows(self, grid: Grid) -> Tensor:
         """Zeros ``(P + H * W, C)``."""
@@ -54,18 +54,15 @@ class SinusoidalPosition(FixedPosition):
     7).
 
     Args:
-        embed_dims: Channels ``C``; even, for ``axes=2`` a multiple of 4.
-        grid: Pre-training grid ``(H0, W0)``; it matters for ``other_grids='resize'`` alone.
-        num_prefix_tokens: Prefix tokens ``P``. Along the sequence they are its first positions; along two axes they
-            have no place, so their rows are zero. Default 0.
-        num_tables: Accepted for joining methods that ask for several; all are the same. Default 1.
-        axes: 1 (default): the index in the sequence; 2: the column in the first half of the channels and the row in
-            the second.
+        embed_dims, grid, num_prefix_tokens, num_tables: As in :class:`PositionEmbedding`; ``C`` must be a multiple of
+            ``2 * axes``.
+        axes: 1 (default): the index in the sequence, prefix tokens first; 2: the column in the first half of the
+            channels and the row in the second, zeros for prefix tokens.
         other_grids: ``'extrapolate'`` (default): count on in the grid at hand; ``'resize'``: resize the table of the
             pre-training grid bicubically.
 
     Raises:
-        ValueError: If an option is unknown, or ``embed_dims`` cannot be split into pairs on each axis.
+        ValueError: If an option is unknown, or ``C`` cannot be split into pairs on each axis.
     """
 
     def __init__(
@@ -78,18 +75,19 @@ class SinusoidalPosition(FixedPosition):
         other_grids: str = 'extrapolate',
     ) -> None:
         super().__init__(embed_dims, grid, num_prefix_tokens, num_tables)
-        self.axes = check_option('axes', axes, _TABLES)
+        self.axes = check_option('axes', axes, (1, 2))
         self.other_grids = check_option('other_grids', other_grids, ('extrapolate', 'resize'))
         if embed_dims % (2 * axes):
             raise ValueError(f'embed_dims must be a multiple of {2 * axes}, got {embed_dims}')
 
     def rows(self, grid: Grid) -> Tensor:
         """Sinusoids ``(P + H * W, C)``."""
-        table = _TABLES[self.axes]
-        if self.other_grids == 'extrapolate':
-            return table(grid, self.num_prefix_tokens, self.embed_dims, self._like.device)
-        stored = table(self.grid, self.num_prefix_tokens, self.embed_dims, self._like.device)
-        prefix, cells = stored.tensor_split([self.num_prefix_tokens])
+        made_for = grid if self.other_grids == 'extrapolate' else self.grid
+        sizes = (self.num_prefix_tokens, self.embed_dims)
+        table = _sinusoid_table(self.axes, made_for, *sizes, self._like.device)
+        if made_for == grid:
+            return table
+        prefix, cells = table.tensor_split([self.num_prefix_tokens])
         return torch.cat([prefix, resize_table(cells[None], self.grid, grid)[0]])
 
 
@@ -103,21 +101,16 @@ def _sinusoids(positions: Tensor, channels: int) -> Tensor:
 
 
 @cached
-def _along_sequence(grid: Grid, num_prefix: int, channels: int, device: torch.device) -> Tensor:
-    positions = torch.arange(num_prefix + grid[0] * grid[1], device=device)
-    return _sinusoids(positions, channels)
-
-
-@cached
-def _along_both_axes(grid: Grid, num_prefix: int, channels: int, device: torch.device) -> Tensor:
+def _sinusoid_table(
+    axes: int, grid: Grid, num_prefix: int, channels: int, device: torch.device
+) -> Tensor:
     height, width = grid
+    if axes == 1:
+        return _sinusoids(torch.arange(num_prefix + height * width, device=device), channels)
     columns = _sinusoids(torch.arange(width, device=device), channels // 2)
     rows = _sinusoids(torch.arange(height, device=device), channels // 2)
     cells = torch.cat([columns.repeat(height, 1), rows.repeat_interleave(width, 0)], dim=1)
     return torch.cat([cells.new_zeros(num_prefix, channels), cells])
-
-
-_TABLES = {1: _along_sequence, 2: _along_both_axes}
 
 
 # Widths and wavelengths stay above this, in units of half the image: far below one patch of any usual grid.
@@ -137,10 +130,7 @@ class GaborPosition(PositionEmbedding):
     never zero, with a gradient everywhere.
 
     Args:
-        embed_dims: Channels ``C``.
-        grid: Pre-training grid; accepted for uniformity, nothing depends on it.
-        num_prefix_tokens: Prefix rows ``P``, learned. Default 0.
-        num_tables: Embeddings ``K``. Default 1.
+        embed_dims, grid, num_prefix_tokens, num_tables: As in :class:`PositionEmbedding`; prefix rows are learned.
         variant: ``'G+E'`` (default), ``'G'`` or ``'E'``: Gabor functions, edge markers, or both (Table 1).
         with_bias: Have B. Default True.
 
@@ -194,7 +184,7 @@ class _Gabor(nn.Module):
     def __init__(self, num_tables: int, channels: int) -> None:
         super().__init__()
         shape = (num_tables, 1, channels)
-        # Spread over what learned tables show: from stripes of a few patches to one slope over the image.
+        # The range that learned tables show: from stripes of a few patches to one slope over the image.
         self.raw_width = nn.Parameter(_inverse_softplus(torch.empty(shape).uniform_(0.3, 2.0)))
         self.raw_wavelength = nn.Parameter(
             _inverse_softplus(torch.exp(torch.empty(shape).uniform_(math.log(0.4), math.log(4.0))))

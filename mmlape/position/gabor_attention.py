@@ -25,7 +25,7 @@ VARIANTS = ('G+E', 'G', 'E', 'LE')
 
 
 class PlacedChannels(NamedTuple):
-    """What a layer's tokens receive at one grid, ``(1, heads, P + H * W, channels)`` each, or None for nothing.
+    """Position channels of a layer's tokens, ``(1, heads, P + H * W, channels)`` each, or None.
 
     Attributes:
         added_to_query: Added to a copy of the queries (part 2).
@@ -43,33 +43,28 @@ class PlacedChannels(NamedTuple):
 
 @MODELS.register_module()
 class GaborAttention(AttentionPosition):
-    r"""Position of its own for the queries, keys and values of one layer (Gabor position encoding, section 4).
+    r"""Position for the queries, keys and values of one layer (Gabor position encoding, section 4).
 
     The score of two tokens with absolute position has four parts (eq. 3): content against content (1), position against
-    content (2), content against position (3), position against position (4). Here they are chosen. With part 4 (eq. 13)
-    queries and keys are widened by position channels; with parts 2 and 3 position has the width of a head and
-    meets the other side's content. Values get edge markers (Table 4):
+    content (2), content against position (3), position against position (4). ``parts`` selects them. With part 4 (eq.
+    13) queries and keys are widened by position channels; in parts 2 and 3 position has the width of a head. Values get
+    edge markers (Table 4):
 
     .. math:: A = \mathrm{softmax}\Bigl(\frac{q k^T + [pos_q k^T + q\,pos_k^T]_{2,3} + [pos_q pos_k^T]_4}
         {\sqrt{d}}\Bigr) (v + E W_E + B), \qquad d = C / \mathrm{heads}
 
-    d is the width of the head's *content*, not of the widened head. The paper adds position to networks that were
-    trained without (section 4.3); the widened head's factor would shrink their own scores, while the position's share
-    has learned weights, which take up any factor. All of it is a sum of products of queries and keys, so it goes
-    through ``scaled_dot_product_attention``, and no N x N map is made.
+    d is the width of the head's *content*, not of the widened head: the paper adds position to networks that were
+    trained without (section 4.3), whose own scores another factor would change. All of it is a sum of products of
+    queries and keys, so it goes through ``scaled_dot_product_attention``, and no N x N map is made.
 
-    Positions are those of the image: (-1, -1) is the image's first patch, edges are the image's. This holds in a layer
-    with windows too: its scores are those of global attention, restricted to the window. What a window is padded with
-    has no position. Any grid is served; ``'LE'`` is resized, the others are not.
+    Coordinates and edges are the image's, in a layer with windows too: its scores are those of global attention,
+    restricted to the window. Padding of windows has no position. ``'LE'`` is resized to other grids, the others are
+    computed for them.
 
     Args:
-        embed_dims: Channels ``C``.
-        num_heads: Heads of the attention.
-        grid: Pre-training grid ``(H0, W0)`` of the image in tokens.
-        num_prefix_tokens: Prefix tokens ``P``. Default 0.
-        window_size: Accepted for uniformity; positions are the image's.
+        embed_dims, num_heads, grid, num_prefix_tokens, window_size: As in :class:`AttentionPosition`.
         parts: Parts of the score: ``'4'`` (default; the paper's best), ``'2,3'``, ``'2,3,4'`` (Table 3), or None to
-            leave queries and keys alone. Numbers are read as well, as a command line gives them: ``4``, ``[2, 3]``.
+            leave queries and keys unchanged. A command line's ``4`` and ``[2, 3]`` are accepted.
         query_key: Position of queries and keys: ``'G+E'``, ``'G'`` or ``'E'`` (Gabor functions, edge markers, see
             :class:`GaborPosition`), or ``'LE'``, a learned table (Table 4). Default None: ``'G+E'``.
         value: Position of values: ``'E'`` (default), ``'G+E'``, ``'G'``, ``'LE'``, or None for none.
@@ -77,18 +72,16 @@ class GaborAttention(AttentionPosition):
             C / heads, which has the published parameter counts.
 
     Raises:
-        ValueError: If an option is unknown or given for a part that is not chosen, or nothing is chosen.
+        ValueError: If an option is unknown or for a part that is not selected, or nothing is selected.
 
-    Parameters per channel and layer with one prefix token, in units of ``C``, as published in Tables 3 to 5 for DeiT-Ti
-    (12 layers of 192 channels):
+    Parameters per channel and layer with one prefix token, as in Tables 3 to 5 for DeiT-Ti (12 layers, 192 channels):
 
-    * part 4: 14 for each of q and k (12 in eq. 9, the bias, the class token's entry); E in v: 6. Together 34 (78.3 K);
-      ``value=None``: 28 (64.5 K), ``value='G+E'``: 42 (96.8 K), ``parts=None``: 6 (13.8 K).
-    * The counts of Table 3 for parts 2,3 (69.1 K = 30 C) and 2,3,4 (96.8 K = 42 C) do not follow from the text. They
-      do if these parts have 12 per channel: no bias, no class token's entry. A bias would not be position there: in
-      part 2 it gives a key the same score with every query, in part 3 it cancels in the softmax. So parts 2,3 have two
-      such tensors, 2 * 12 + 6 = 30; parts 2,3,4 have a third, which stands beside queries and keys alike,
-      3 * 12 + 6 = 42. That is this class's reading; prefix tokens have no position in it.
+    * part 4: 14 for each of q and k (12 in eq. 9, bias, class token); E in v: 6. Together 34 (78.3 K); ``value=None``:
+      28 (64.5 K), ``value='G+E'``: 42 (96.8 K), ``parts=None``: 6 (13.8 K).
+    * The published counts for parts 2,3 (69.1 K, 30 per channel) and 2,3,4 (96.8 K, 42) do not follow from the text.
+      They do without bias and class token, which would not be position there: in part 2 a bias gives a key the same
+      score with every query, in part 3 it cancels in the softmax. So parts 2,3 have two tensors of 12 per channel;
+      2,3,4 have a third, which stands beside queries and keys alike; prefix tokens have no position in either.
     """
 
     def __init__(
@@ -125,7 +118,7 @@ class GaborAttention(AttentionPosition):
         self.value = None if value is None else self._position('value', value, width)
 
     def prepare(self, query: Layout, key: Layout) -> PlacedChannels:
-        """What the tokens receive; keys and values on a coarser grid (PVT) have the position of its cells."""
+        """Channels of the queries' grid and of the keys' (and values')."""
         modules = (
             (self.query_on_content, query),
             (self.key_on_content, key),
@@ -176,7 +169,7 @@ def _parts(given: str | int | Sequence[int]) -> tuple[str, ...]:
 
 
 def _side_by_side(parts: list[Tensor]) -> Tensor:
-    """Concatenate channels; the first says the batch and the dtype."""
+    """Concatenate channels, in the batch and dtype of the first."""
     first = parts[0]
     rest = (part.to(first.dtype).expand(first.shape[0], -1, -1, -1) for part in parts[1:])
     return torch.cat([first, *rest], dim=-1) if len(parts) > 1 else first
@@ -202,21 +195,14 @@ def axis_offsets(queries: int, keys: int, device: torch.device, dtype: torch.dty
 
 
 def local_rows(num_heads: int) -> Tensor:
-    """Rows ``(a_x, a_y, a_2)`` that make heads look at a neighbourhood of ``sqrt(G) x sqrt(G)`` cells (eq. 7).
+    """Initial ``(a_x, a_y, a_2)``, ``(k^2, 3)`` with k = floor(sqrt(G)), of heads that see k x k cells around (eq. 7).
 
-    Head ``k n + m`` (k = floor(sqrt(G))) gets ``(2 D_n, 2 D_m, -1)`` with offsets centred on zero, so that an even k
-    gives half cells. Only the first k^2 heads have such a place: of 6 heads four, of 5 four, of 3 one.
-
-    Returns:
-        ``(k^2, 3)``.
+    Head ``k n + m`` gets ``(2 D_n, 2 D_m, -1)`` with offsets D centred on zero: half cells for an even k.
     """
     side = math.isqrt(num_heads)
     centre = 2 * torch.arange(side, dtype=torch.float32) - (side - 1)
     pairs = torch.cartesian_prod(centre, centre).view(-1, 2)
     return torch.cat([pairs, -torch.ones(side * side, 1)], dim=1)
-
-
-_INITS = {'local': local_rows, 'random': lambda num_heads: torch.empty(0, 3)}
 
 
 class QuadraticScores(nn.Module):
@@ -227,8 +213,8 @@ class QuadraticScores(nn.Module):
 
     Args:
         num_heads: ``G``.
-        init: ``'local'`` for eq. 7, see :func:`local_rows`; ``'random'`` for a normal distribution with standard
-            deviation 0.02 truncated at 2, which makes scores nearly alike.
+        init: ``'local'`` (default) for eq. 7, see :func:`local_rows`, which leaves heads beyond the largest square
+            number random; ``'random'`` for all random: a normal distribution with standard deviation 0.02.
 
     Raises:
         ValueError: If ``init`` is neither.
@@ -236,23 +222,23 @@ class QuadraticScores(nn.Module):
 
     def __init__(self, num_heads: int, init: str = 'local') -> None:
         super().__init__()
-        self.init = check_option('position_init', init, _INITS)
+        self.init = check_option('position_init', init, ('local', 'random'))
         self.weight = nn.Parameter(torch.empty(num_heads, 3))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialise as asked for."""
-        # Truncated at +-2, far out in the tails: as PyTorch, timm and the published networks do.
+        """Initialise by ``init``."""
         nn.init.trunc_normal_(self.weight, std=0.02)
-        rows = _INITS[self.init](len(self.weight))
-        with torch.no_grad():
-            self.weight[: len(rows)] = rows
+        if self.init == 'local':
+            rows = local_rows(len(self.weight))
+            with torch.no_grad():
+                self.weight[: len(rows)] = rows
 
     def along_axes(
         self, queries: Grid, keys: Grid, device: torch.device, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
         """The part of dy ``(G, H, A)`` and the part of dx ``(G, W, E)``, computed in ``dtype``."""
-        # Not flat and unflattened: a compiler could not tell that (A * A) / A is A.
+        # Flat offsets, unflattened later, would not compile: (A * A) / A is not seen to be A.
         a_x, a_y, a_2 = self.weight.to(dtype)[:, :, None, None].unbind(dim=1)
         dy, dx = grid_offsets(queries, keys, device, dtype)
         # No matrix product, which autocast would do in half precision: squares of offsets are too large for it.
@@ -264,18 +250,13 @@ class QuadraticBias(AttentionPosition):
     """Adds DTN's relative position to the scores: ``R a`` of eq. 6 (ICLR 2022, Table 10, "MHSA w/ Eqn. (6)").
 
     The score of a pair of cells with the offset ``(dx, dy)``, from the key to the query, gets ``a_x dx + a_y dy + a_2
-    (dx^2 + dy^2)``, with three learned numbers per head. Prefix tokens have no offsets: their scores get nothing. Any
-    grid is served. Offsets are counted in cells of the keys, where those are on a coarser grid (PVT); in a layer with
-    windows they are those within a window.
+    (dx^2 + dy^2)``, with three learned numbers per head; scores of prefix tokens get nothing. Offsets are in cells of
+    the keys, where those are on a coarser grid (PVT); in a layer with windows they are those within a window.
 
     Args:
-        embed_dims: Channels ``C``; accepted for uniformity.
-        num_heads: Heads.
-        grid: Pre-training grid ``(H0, W0)`` in tokens; accepted for uniformity.
-        num_prefix_tokens: Prefix tokens ``P``. Default 0.
-        window_size: Accepted for uniformity.
+        embed_dims, num_heads, grid, num_prefix_tokens, window_size: As in :class:`AttentionPosition`.
         position_init: ``'random'`` (default), a normal distribution with standard deviation 0.02; or ``'local'``, eq.
-            7, with which every head starts out to look at its neighbourhood alone. The paper names eq. 6 alone here.
+            7, with which every head sees its neighbourhood alone at first. The paper names eq. 6 only.
 
     Raises:
         ValueError: If ``position_init`` is neither.

@@ -20,13 +20,13 @@ Plan = TypeVar('Plan')
 
 
 class PositionPlan(NamedTuple):
-    """What is added where, and passed on. Every entry is ``(1, P + H * W, C)``, or None for nothing.
+    """Where position is added. Every entry is ``(1, P + H * W, C)``, or None for nothing.
 
     Attributes:
         stem: Added to the tokens once, before the first layer.
         stream: Per layer, added to the residual stream that enters the layer.
         attention: Per layer, added to the normalised tokens that enter its attention.
-        passed: Where position stands after the last layer, for a stage that follows; None where tokens carry it.
+        passed: The carried position after the last layer, for the next stage; None where tokens carry it.
     """
 
     stem: Tensor | None
@@ -41,9 +41,10 @@ class PositionPlan(NamedTuple):
 
 
 class PlanKeeper(nn.Module):
-    """A module that derives something from its parameters and a layout: in every pass anew, since parameters change in
-    more ways than a module can see (optimizers, averages of weights, ``functional_call``), and once per layout after
-    :meth:`switch_to_deploy`.
+    """A module that derives a plan from its parameters and a layout.
+
+    It does so in every pass, since parameters change in ways that a module cannot see (optimizers, averages of weights,
+    ``functional_call``); after :meth:`switch_to_deploy` once per layout.
     """
 
     def __init__(self) -> None:
@@ -52,23 +53,23 @@ class PlanKeeper(nn.Module):
         self.register_load_state_dict_post_hook(_forget)
 
     def switch_to_deploy(self) -> None:
-        """Keep what is derived from now on (as many layouts as fit into 32 MiB); parameters must not change any more.
+        """Cache plans (as many as fit into 32 MiB); parameters must not change any more.
 
-        Loading, moving and converting the module start afresh.
+        Loading, moving and converting the module clear the cache.
         """
         self._store = GridCache()
 
     def planned(self, key: Hashable, compute: Callable[[], Plan]) -> Plan:
-        """``compute()``; of a deployed module, what it gave for ``key`` before."""
+        """``compute()``; of a deployed module, the cached result for ``key``."""
         if self._store is None:
             return compute()
-        # What autocast does to a plan stays with it.
+        # Plans have another dtype under autocast.
         autocast = (torch.is_autocast_enabled('cpu'), torch.is_autocast_enabled('cuda'))
         with torch.no_grad():
             return self._store.get((key, *autocast), compute)
 
     def _apply(self, *args, **kwargs) -> PlanKeeper:
-        # Called by .to(), .half(), .cuda(): what was kept lives elsewhere.
+        # Called by .to(), .half(), .cuda().
         _forget(self)
         return super()._apply(*args, **kwargs)
 
@@ -79,8 +80,10 @@ def _forget(keeper: PlanKeeper, _: object = None) -> None:
 
 
 class RowNorm(nn.LayerNorm):
-    """LayerNorm of rows that may be constant: the gradients of those with a variance below ``eps`` are as if they were
-    centred alone. Dividing them by their standard deviation makes gradients ``1 / sqrt(eps)`` times as large."""
+    """LayerNorm of rows that may be constant: rows with a variance below ``eps`` have the gradients of centring only.
+
+    Gradients of dividing by their standard deviation would be ``1 / sqrt(eps)`` times as large.
+    """
 
     def forward(self, rows: Tensor) -> Tensor:
         """``(1, N, C)`` to the same shape."""
@@ -139,20 +142,15 @@ class PositionNorm(nn.Module):
         return position if self.bias is None else position + self.bias
 
 
-def _part(normalise: bool, gain: str | None = None, bias: bool = False):
-    sizes = {None: lambda dims: 0, 'scalar': lambda dims: 1, 'channel': lambda dims: dims}
-    return lambda dims, eps: PositionNorm(dims, normalise, sizes[gain](dims), bias, eps)
-
-
-# The rows of Table 8 by name, the last being LaPE itself.
-POSITION_NORMS = {
-    'identity': _part(False),
-    'scalar_gain': _part(False, 'scalar'),
-    'channel_gain': _part(False, 'channel'),
-    'channel_gain_bias': _part(False, 'channel', bias=True),
-    'norm': _part(True),
-    'norm_scalar_gain': _part(True, 'scalar'),
-    'norm_channel_gain': _part(True, 'channel'),
+# The rows of ICCV Table 8, the last being LaPE itself.
+POSITION_NORMS: dict[str, Callable[[int, float], nn.Module]] = {
+    'identity': lambda dims, eps: PositionNorm(dims, False, 0, False, eps),
+    'scalar_gain': lambda dims, eps: PositionNorm(dims, False, 1, False, eps),
+    'channel_gain': lambda dims, eps: PositionNorm(dims, False, dims, False, eps),
+    'channel_gain_bias': lambda dims, eps: PositionNorm(dims, False, dims, True, eps),
+    'norm': lambda dims, eps: PositionNorm(dims, True, 0, False, eps),
+    'norm_scalar_gain': lambda dims, eps: PositionNorm(dims, True, 1, False, eps),
+    'norm_channel_gain': lambda dims, eps: PositionNorm(dims, True, dims, False, eps),
     'norm_channel_gain_bias': lambda dims, eps: RowNorm(dims, eps=eps),
 }
 
@@ -165,8 +163,8 @@ class Joining(nn.Module, ABC):
         depth: Number of transformer layers ``L``.
 
     Attributes:
-        num_tables: Embeddings ``K`` that it asks the position for.
-        table_per_layer: Whether these are one for each layer, in order. Default False.
+        num_tables: Embeddings ``K`` that it needs. Default 1.
+        table_per_layer: They are one for each layer, in order. Default False.
     """
 
     num_tables = 1
@@ -184,7 +182,7 @@ class Joining(nn.Module, ABC):
         """Plan for an embedding of shape ``(K, P + H * W, C)``."""
 
     def layer_modules(self, layer: int) -> list[nn.Module]:
-        """Modules that serve layer ``layer`` alone, frozen together with that layer's block."""
+        """Modules of layer ``layer`` only, frozen together with its block."""
         return []
 
 
@@ -210,8 +208,7 @@ class SharedJoining(Joining):
 class UnsharedJoining(Joining):
     """Adds an embedding of its own to the stream before every layer (LaPE, ICCV 2023, section 4.5, "unshared PE").
 
-    It asks the position for one table per layer. A fixed embedding has one for all: then it equals
-    :class:`SharedJoining`.
+    The position has one table per layer. A fixed embedding has one for all: then this equals :class:`SharedJoining`.
     """
 
     table_per_layer = True
@@ -229,30 +226,27 @@ class UnsharedJoining(Joining):
 class LaPE(Joining):
     r"""Layer-adaptive Position Embedding (ICCV 2023, eq. 8-11).
 
-    Tokens start without position. Each layer's attention reads
-    :math:`LN_{x,l}(x_l) + LN_{\omega,l}(\omega_l)` with a LayerNorm of its own for the position, and the position is
-    passed on from layer to layer: :math:`\omega_0 = \omega`, :math:`\omega_{l+1} = LN_{\omega,l}(\omega_l)`.
+    Tokens start without position. Each layer's attention reads :math:`LN_{x,l}(x_l) + LN_{\omega,l}(\omega_l)` with a
+    LayerNorm of its own for the position, which goes from layer to layer: :math:`\omega_0 = \omega`,
+    :math:`\omega_{l+1} = LN_{\omega,l}(\omega_l)`. This adds ``2 * C`` parameters for each layer.
 
     Args:
         embed_dims: Channels ``C``.
         depth: Number of transformer layers ``L``.
         progressive: True for the ICCV form above. False for the arXiv v1 form, "LaPE (sharing PE)" of ICCV Table 7, in
             which every layer normalises the same :math:`\omega`. Default True.
-        layers: Which layers receive the position: None (default) for all, ``eta`` for the first ``eta`` (arXiv v1,
-            Table 6), or a list of 0-based indices. The others receive none.
-        norm: What a layer does to its position, a row of ICCV Table 8 (arXiv v1, Table 5): ``'identity'``,
+        layers: Layers that receive the position: None (default) for all, ``eta`` for the first ``eta`` (arXiv v1,
+            Table 6), or a list of 0-based indices.
+        norm: How a layer transforms its position, a row of ICCV Table 8 (arXiv v1, Table 5): ``'identity'``,
             ``'scalar_gain'``, ``'channel_gain'``, ``'channel_gain_bias'``, ``'norm'``, ``'norm_scalar_gain'``,
             ``'norm_channel_gain'``, or ``'norm_channel_gain_bias'`` (default), the LayerNorm of LaPE.
         eps: Added to the variance. Default 1e-6.
 
-    A row of :math:`\omega` that is (nearly) constant, with a variance below ``eps``, has gradients as if it were
-    centred alone: a prefix row that starts at zero is learned. Else they would grow by ``1 / sqrt(eps)`` per layer.
+    Gradients of (nearly) constant rows of :math:`\omega`, with a variance below ``eps``, are those of centring only, so
+    that a prefix row that starts at zero is learned: else they would grow by ``1 / sqrt(eps)`` per layer.
 
     Raises:
-        ValueError: If ``layers`` names no layers, one twice, or one that does not exist, ``norm`` is unknown,
-            or ``eps`` is not above 0.
-
-    It adds ``2 * C`` parameters for each layer named.
+        ValueError: If ``layers`` are not different layers, ``norm`` is unknown, or ``eps`` is not above 0.
     """
 
     def __init__(
@@ -287,7 +281,7 @@ class LaPE(Joining):
 
 
 class JoinedPosition(PlanKeeper):
-    """Answers, for a layout, what is added where in the layers of a stage.
+    """The position embedding of a stage and its joining method: layouts to :class:`PositionPlan`.
 
     Args:
         embed_dims: Channels ``C``.
@@ -328,13 +322,13 @@ class JoinedPosition(PlanKeeper):
         before: Tensor | None = None,
         merge: Callable[[Tensor], tuple[Tensor, Layout]] | None = None,
     ) -> PositionPlan:
-        """The plan for a layout, or for a grid ``(H, W)``; it always has the rows of all prefix tokens.
+        """The plan for a layout or grid ``(H, W)``; it always has the rows of all prefix tokens.
 
         Args:
             layout: Of the tokens.
-            before: Map ``(1, C', H', W')`` of what the stage before passes on, for a
-                :class:`~mmlape.position.MergedPosition`. Default None, nothing.
-            merge: What makes the tokens of the stage out of such a map.
+            before: Carried position of the stage before, ``(1, C', H', W')``, for a
+                :class:`~mmlape.position.MergedPosition`. Default None.
+            merge: The stem, which turns such a map into tokens. Default None.
         """
         grid = layout.grid if isinstance(layout, Layout) else (layout[0], layout[1])
         if not isinstance(self.embedding, MergedPosition):
@@ -349,34 +343,29 @@ class JoinedPosition(PlanKeeper):
 class LaPEWarmStart(LaPE):
     r"""LaPE's position branch on top of a network that was trained with default joining (DeiT, AugReg, DINOv2).
 
-    No LaPE weights were ever published, and pre-training is expensive. LaPE itself cannot take over default-joined
-    weights: its tokens start without position, so the first forward pass is already another one. Here the stem keeps
-    what the weights were trained with, and each layer's attention gets the layer-adaptive position on top, through
-    values that start at zero:
+    No LaPE weights were published, and LaPE changes the first forward pass of default-joined weights: its tokens start
+    without position. Here the stem keeps the position that the weights were trained with, and each layer's attention
+    gets the layer-adaptive position on top, through values that start at zero:
 
     .. math:: x_0 = a + \omega, \qquad x'_l = MSA_l(LN_{x,l}(x_l) + p_l), \qquad p_l = 0 \text{ at step } 0
 
-    so the first output equals the checkpoint's to the bit, and what :math:`p_l` becomes is learned in fine-tuning. Two
-    constructions:
+    so the first output is bitwise the checkpoint's, and :math:`p_l` is learned in fine-tuning. Two constructions:
 
     * ``'affine'``: :math:`p_l = \gamma_l \odot Norm(\omega) + \beta_l` with :math:`\gamma_l = \beta_l = 0`: LaPE's own
-      LayerNorms, ``2 * C`` parameters per layer. Normalising once or in turn is the same at the start, and a chain
-      through zeros would pass no gradient on, so every layer reads the same :math:`\omega` (the arXiv form).
+      LayerNorms, ``2 * C`` parameters per layer. Every layer reads the same :math:`\omega` (the arXiv form), since a
+      chain through zeros would have no gradient.
     * ``'gate'``: :math:`p_l = g_l \odot \omega_{l+1}`, with :math:`\omega_{l+1} = LN_{\omega,l}(\omega_l)` as in ICCV
       eq. 11 from LayerNorms that start as usual, and a gate per channel :math:`g_l = 0`: progressive, ``3 * C`` per
       layer.
 
-    Trained on for a short while, the two do not differ measurably (docs/position.md); the default is the smaller one.
+    After short fine-tuning the two do not differ measurably (docs/position.md); the default is the smaller one.
 
     Args:
-        embed_dims: Channels ``C``.
-        depth: Number of transformer layers ``L``.
+        embed_dims, depth, layers, eps: As in :class:`LaPE`.
         construction: ``'affine'`` (default) or ``'gate'``.
-        layers: As in :class:`LaPE`.
-        eps: Added to the variance. Default 1e-6.
 
     Raises:
-        ValueError: If the construction is unknown, or ``layers`` is out of range.
+        ValueError: If an option is unknown or out of range.
     """
 
     def __init__(
@@ -391,13 +380,13 @@ class LaPEWarmStart(LaPE):
         super().__init__(embed_dims, depth, progressive=gated, layers=layers, eps=eps)
         self.gates: nn.ModuleList | None = None
         if gated:
-            self.gates = nn.ModuleList(_Gate(embed_dims) for _ in self.layers)
-        else:
-            for norm in self.norms:
-                nn.init.zeros_(norm.get_parameter('weight'))
+            gain = POSITION_NORMS['channel_gain']
+            self.gates = nn.ModuleList(gain(embed_dims, eps) for _ in self.layers)
+        for scale in self.norms if self.gates is None else self.gates:
+            nn.init.zeros_(scale.get_parameter('weight'))
 
     def forward(self, embedding: Tensor) -> PositionPlan:
-        """Plan with the ``stem`` of default joining and one ``attention`` entry for each layer named."""
+        """Plan with ``stem`` and one ``attention`` entry for each layer named."""
         plan = super().forward(embedding)
         attention = list(plan.attention)
         if self.gates is not None:
@@ -406,20 +395,9 @@ class LaPEWarmStart(LaPE):
         return plan._replace(stem=embedding, attention=tuple(attention))
 
     def layer_modules(self, layer: int) -> list[nn.Module]:
-        """The norm of ``layer``, and its gate where there is one."""
+        """The norm of ``layer``, and its gate."""
         gates = [] if self.gates is None else list(zip(self.layers, self.gates))
         return super().layer_modules(layer) + [gate for index, gate in gates if index == layer]
-
-
-class _Gate(nn.Module):
-    """One factor per channel, zero at first."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(channels))
-
-    def forward(self, position: Tensor) -> Tensor:
-        return self.weight * position
 
 
 POSITIONS: dict[str, dict] = {

@@ -19,27 +19,15 @@ from .embeddings import resize_table
 
 
 class OffsetBias(AttentionPosition):
-    """What biases by the offset between two cells share; :meth:`table` says which they are."""
+    """Base class: a bias of the scores for the offset between two cells. A subclass writes :meth:`table`."""
 
     places = False
     pe_norm: nn.LayerNorm | None
     prefix_table: nn.Parameter | None
 
-    def __init__(
-        self,
-        embed_dims: int,
-        num_heads: int,
-        grid: Grid,
-        num_prefix_tokens: int = 0,
-        window_size: int | Grid | None = None,
-    ) -> None:
-        super().__init__(embed_dims, num_heads, grid, num_prefix_tokens, window_size)
-        self.register_module('pe_norm', None)
-        self.register_parameter('prefix_table', None)
-
     @abstractmethod
     def table(self, grid: Grid) -> Tensor:
-        """Of all offsets query - key on ``grid = (H, W)`` in raster order, ``((2 * H - 1) * (2 * W - 1), heads)``."""
+        """Biases of all offsets query - key on ``grid = (H, W)``, ``((2 * H - 1) * (2 * W - 1), heads)`` by rows."""
 
     def bias(
         self,
@@ -48,14 +36,13 @@ class OffsetBias(AttentionPosition):
         step: int = 1,
         table: Tensor | None = None,
     ) -> Tensor:
-        """``(1, heads, queries, keys)``; zero for prefix tokens, which layouts have and grids have not, without
-        ``prefix_scores``.
+        """``(1, heads, queries, keys)``; zero for prefix tokens (of layouts) without ``prefix_scores``.
 
         Args:
-            query: Where queries lie.
-            key: Where keys lie. Default None, as queries.
-            step: Only every so-manieth row and column of the queries' grid, from the first on, has queries. Default 1.
-            table: :meth:`table` of the queries' grid, if it is there already. Default None.
+            query: Layout or grid of queries.
+            key: Of keys. Default None, as queries.
+            step: Only every ``step``-th row and column of the queries' grid has queries. Default 1.
+            table: :meth:`table` of the queries' grid. Default None: made here.
         """
         key = query if key is None else key
         queries_on, keys_on = (query[0], query[1]), (key[0], key[1])
@@ -73,7 +60,7 @@ class OffsetBias(AttentionPosition):
     def _between(self, table: Tensor, queries: Grid, keys: Grid, step: int) -> Tensor:
         """``(1, heads, N, A * E)`` for every ``step``-th row and column of ``queries`` and all of ``A x E`` keys."""
         bias = table.unflatten(0, [2 * side - 1 for side in queries])
-        # Rows, then columns: indices of one axis alone, instead of one for every pair of cells.
+        # Axis by axis: indices for every pair of cells would take 148 MB at 50 x 84.
         for axis, sides in enumerate(zip(queries, keys)):
             bias = _at_offsets(bias, axis, *sides, step)
         bias = bias.unflatten(1, (-1, keys[1])).unflatten(0, (-1, keys[0]))
@@ -91,31 +78,26 @@ class OffsetBias(AttentionPosition):
 class RelativePositionBias(OffsetBias):
     """A learned bias on the scores for every offset between two cells and head (Swin, ICCV 2021).
 
-    Scores of prefix tokens get no bias, unless they have learned ones of their own. Another grid than the pre-training
-    grid gets the table resized, in float32. Keys on a coarser grid (PVT) lie between the offsets of the table, which is
-    interpolated linearly there.
+    The table is resized, in float32, to other grids than the pre-training grid, and interpolated linearly for keys on a
+    coarser grid (PVT), which lie between its offsets.
 
     Args:
-        embed_dims: Channels ``C``; accepted for uniformity.
-        num_heads: Heads.
-        grid: Pre-training grid ``(H0, W0)`` in tokens.
-        num_prefix_tokens: Prefix tokens ``P``; they have no offsets. Default 0.
-        window_size: Of a layer that attends in windows; it takes the place of ``grid``. Default None.
+        embed_dims, num_heads, grid, num_prefix_tokens, window_size: As in :class:`AttentionPosition`; ``window_size``
+            replaces ``grid``.
         layer_norm: LaPE's form: a LayerNorm over the key axis of the bias (arXiv v1, appendix B). Its weight and bias
             have one value per key, and are resized with the grid. Default False.
         eps: Added to its variance. Default 1e-5, as in the published code.
-        mirrored: LeViT's form: offsets that differ in their signs alone share a value (ICCV 2021, section 4.2).
+        mirrored: LeViT's form: offsets that differ in their signs only share a value (ICCV 2021, section 4.2).
             Default False.
         std: Standard deviation of the initial values, a normal distribution truncated at two units. Default 0: zeros,
             as in the published LaPE code and LeViT; Swin's is 0.02. Under ``layer_norm`` any other value becomes a
             random bias of standard deviation 1.
-        prefix_scores: BEiT's form: three learned values per head for the scores of prefix tokens. Default False.
+        prefix_scores: BEiT's form: three learned values per head for the scores of prefix tokens. Default False: 0.
         resize: To another grid: ``'bicubic'`` (default) or ``'geometric'``, BEiT's, see
             :func:`~mmlape.position.resize_table`.
 
     Raises:
-        ValueError: If ``std`` is below 0, a size or ``eps`` is out of range, ``resize`` is unknown, or
-            ``prefix_scores`` are to be normalised.
+        ValueError: If a number is out of range, ``resize`` is unknown, or ``prefix_scores`` meet ``layer_norm``.
 
     Shape:
         ``relative_position_bias_table``: ``((2 * H0 - 1) * (2 * W0 - 1), heads)``, offsets query - key in raster
@@ -148,10 +130,10 @@ class RelativePositionBias(OffsetBias):
         if check_number('std', std, minimum=0):
             nn.init.trunc_normal_(table, std=std)
         self.relative_position_bias_table = nn.Parameter(table)
-        normed, eps = layer_norm, check_eps(eps)
-        self.pe_norm = nn.LayerNorm(height * width, eps=eps) if normed else None
-        if prefix_scores and normed:
+        if prefix_scores and layer_norm:
             raise ValueError('prefix_scores=True and layer_norm=True exclude one another')
+        eps = check_eps(eps)
+        self.pe_norm = nn.LayerNorm(height * width, eps=eps) if layer_norm else None
         table = torch.zeros(3, self.num_heads)
         self.prefix_table = nn.Parameter(table) if prefix_scores else None
 
@@ -162,23 +144,22 @@ class RelativePositionBias(OffsetBias):
         if self.mirrored:
             table = table.unflatten(0, self.grid)
             for axis, side in enumerate(self.grid):
-                table = table.index_select(axis, _without_sign(side, table.device))
+                table = table.index_select(axis, _all_offsets(side, table.device).abs())
             table = table.flatten(0, 1)
         return resize_table(table[None], source, target, self.resize)[0]
 
 
 class SharedOffsetBias(OffsetBias):
-    """What one bias for all layers adds to its kind: the table of offsets is made once per pass. Layers with windows
-    have offsets of their own, for which it is made in each."""
+    """Mixin: one bias for all layers. Its table is made once per pass, and again in each layer with windows."""
 
     shared = True
 
     def prepare(self, query: Layout, key: Layout) -> tuple[Grid, Tensor]:
-        """The grid of queries, and the table of its offsets."""
+        """The grid of queries and its :meth:`table`."""
         return query.grid, self.table(query.grid)
 
     def bias_with(self, rows: tuple[Grid, Tensor], query: Layout, key: Layout) -> Tensor:
-        """Of the table, where it is that of these queries."""
+        """Use the prepared table if it is for the grid of these queries."""
         grid, table = rows
         return self.bias(query, key, table=table if query.grid == grid else None)
 
@@ -190,22 +171,15 @@ class SharedRelativePositionBias(SharedOffsetBias, RelativePositionBias):
 
 
 @cached
-def _without_sign(side: int, device: torch.device) -> Tensor:
-    """Absolute values of all offsets on an axis, ``(2 * side - 1,)``."""
-    return torch.arange(1 - side, side, device=device).abs()
-
-
-@cached
 def _offsets(queries: int, keys: int, step: int, device: torch.device) -> Tensor:
-    """Offset of every pair of query and key on an axis, counted from the lowest, flat; fractions where keys are
-    coarser."""
+    """Index ``(queries * keys,)`` of the offset of every pair on an axis; fractional where keys are coarser."""
     own, others = (centres(count, queries, device) for count in (queries, keys))
     offsets = (own[::step, None] - others[None]).flatten() + (queries - 1)
     return offsets.long() if queries == keys else offsets
 
 
 def _at_offsets(table: Tensor, axis: int, queries: int, keys: int, step: int) -> Tensor:
-    """Entries of an axis of offsets ``-(queries - 1) .. queries - 1`` for every pair of query and key on it."""
+    """Select the entry of every pair of query and key from an axis of offsets ``1 - queries .. queries - 1``."""
     offsets = _offsets(queries, keys, step, table.device)
     if queries == keys:
         return table.index_select(axis, offsets)
@@ -220,16 +194,11 @@ def _at_offsets(table: Tensor, axis: int, queries: int, keys: int, step: int) ->
 
 @MODELS.register_module()
 class RelativePositionMlp(OffsetBias):
-    """The bias on the scores is what a small network makes of the offset between two cells, in log-spaced coordinates
-    ``sign(d) log(1 + |d|)`` (Swin V2, CVPR 2022, section 3.3, in timm's form). Any grid is served; prefix tokens get no
-    bias.
+    """A small network computes the bias on the scores from the offset between two cells, in log-spaced coordinates
+    ``sign(d) log(1 + |d|)`` (Swin V2, CVPR 2022, section 3.3, in timm's form).
 
     Args:
-        embed_dims: Channels ``C``; accepted for uniformity.
-        num_heads: Heads.
-        grid: Pre-training grid; accepted for uniformity.
-        num_prefix_tokens: Prefix tokens ``P``. Default 0.
-        window_size: Accepted for uniformity.
+        embed_dims, num_heads, grid, num_prefix_tokens, window_size: As in :class:`AttentionPosition`.
         hidden_dims: Hidden channels of the network. Default 128.
 
     Raises:
@@ -247,13 +216,14 @@ class RelativePositionMlp(OffsetBias):
     ) -> None:
         super().__init__(embed_dims, num_heads, grid, num_prefix_tokens, window_size)
         check_positive_int('hidden_dims', hidden_dims)
+        self.pe_norm = self.prefix_table = None
         self.mlp = timm.layers.Mlp(2, hidden_dims, self.num_heads, nn.ReLU, drop=(0.125, 0.0))
         for layer in (self.mlp.fc1, self.mlp.fc2):
             nn.init.trunc_normal_(layer.weight, std=0.02)
             nn.init.zeros_(cast(Tensor, layer.bias))
 
     def table(self, grid: Grid) -> Tensor:
-        """Of all offsets on ``grid = (H, W)``, ``((2 * H - 1) * (2 * W - 1), heads)``."""
+        """Biases of all offsets on ``grid = (H, W)``, ``((2 * H - 1) * (2 * W - 1), heads)``."""
         weight = self.mlp.fc1.weight
         return self.mlp(_log_offsets(grid, weight.device).to(weight.dtype))
 
@@ -265,10 +235,13 @@ class SharedRelativePositionMlp(SharedOffsetBias, RelativePositionMlp):
 
 
 @cached
+def _all_offsets(side: int, device: torch.device) -> Tensor:
+    """``1 - side .. side - 1``."""
+    return torch.arange(1 - side, side, device=device)
+
+
+@cached
 def _log_offsets(grid: Grid, device: torch.device) -> Tensor:
-    """``((2 * H - 1) * (2 * W - 1), 2)``, by rows and by columns."""
-    axes = []
-    for side in grid:
-        offsets = torch.arange(1 - side, side, device=device, dtype=torch.float32)
-        axes.append(offsets.sign() * offsets.abs().log1p())
-    return torch.cartesian_prod(*axes)
+    """Of all offsets, ``((2 * H - 1) * (2 * W - 1), 2)``."""
+    axes = (_all_offsets(side, device).float() for side in grid)
+    return torch.cartesian_prod(*(offsets.sign() * offsets.abs().log1p() for offsets in axes))

@@ -13,13 +13,37 @@ from mmlape.checks import check_grid, check_number, check_option, check_options,
 from mmlape.layout import Grid, Layout, cached
 from mmlape.registry import MODELS
 
-from .attention_position import AttentionPosition, RandomCoordinates, centres
+from .attention_position import AttentionPosition, centres
 
 Turns = tuple[Tensor, Tensor]
 
 
+class RandomCoordinates:
+    """``random`` of :class:`RotaryPosition`. Defaults change nothing, and draw no numbers.
+
+    Numbers are drawn by timm's steps from torch's generator of the CPU: equal seeds give equal coordinates on all
+    devices.
+    """
+
+    def __init__(self, shift: float = 0.0, jitter: float = 1.0, rescale: float = 1.0) -> None:
+        self.shift = check_number('shift', shift, minimum=0)
+        self.jitter = check_number('jitter', jitter, minimum=1)
+        self.rescale = check_number('rescale', rescale, minimum=1)
+
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """What is added to the coordinates, then their factor, ``(2,)`` each."""
+        shift, factor = torch.zeros(2), torch.ones(2)
+        if self.shift:
+            shift.uniform_(-self.shift, self.shift)
+        for largest, axes in ((self.jitter, 2), (self.rescale, 1)):
+            if largest > 1:
+                power = math.log(largest)
+                factor = factor * torch.empty(axes).uniform_(-power, power).exp()
+        return shift, factor
+
+
 class Rule(NamedTuple):
-    """How coordinates become angles; see :class:`RotaryPosition`."""
+    """How cells become angles; see :class:`RotaryPosition`. Hashable, for the cache."""
 
     channels: int
     temperature: float
@@ -31,19 +55,16 @@ class Rule(NamedTuple):
 
 
 class Rotary(AttentionPosition):
-    """What rotary positions share. Prefix tokens are not turned. In a layer with windows places are those of the image.
+    """Base class: turns pairs of channels of queries and keys, but those of prefix tokens.
 
     Args:
-        embed_dims: Channels ``C``; ``C / heads`` must be a multiple of 4.
-        num_heads: Heads.
-        grid: Pre-training grid ``(H0, W0)`` in tokens.
-        num_prefix_tokens: Prefix tokens ``P``. Default 0.
-        window_size: Accepted for uniformity.
-        pairs: Which channels of a head are turned together: ``'neighbours'`` (default), or ``'halves'``, one of each
-            half (DINOv3).
+        embed_dims, num_heads, grid, num_prefix_tokens, window_size: As in :class:`AttentionPosition`, but ``C / heads``
+            must be a multiple of 4.
+        pairs: Channels that are turned together: ``'neighbours'`` (default), or ``'halves'``: one of each half of a
+            head (DINOv3).
 
     Raises:
-        ValueError: If the channels of a head are no multiple of 4, or ``pairs`` is unknown.
+        ValueError: If the channels of a head are not a multiple of 4, or ``pairs`` is unknown.
     """
 
     def __init__(
@@ -80,15 +101,10 @@ class RotaryPosition(Rotary):
     """Pairs of channels of queries and keys, turned by the row in the first half of a head's frequencies and by the
     column in the second (RoFormer, Neurocomputing 2024, along two axes as in EVA-02, IVC 2024, and DINOv3, arXiv 2025).
 
-    It has no parameters, so one module serves all layers, and its sines and cosines are made once per pass. Prefix
-    tokens are not turned. In a layer with windows places are those of the image.
+    It has no parameters, so one module serves all layers, and its sines and cosines are made once per pass.
 
     Args:
-        embed_dims: Channels ``C``; ``C / heads`` must be a multiple of 4.
-        num_heads: Heads.
-        grid: Pre-training grid ``(H0, W0)`` in tokens; it matters for ``rescale`` alone.
-        num_prefix_tokens: Prefix tokens ``P``. Default 0.
-        window_size: Accepted for uniformity.
+        embed_dims, num_heads, grid, num_prefix_tokens, window_size, pairs: As in :class:`Rotary`.
         temperature: Wavelengths grow from 2 pi to 2 pi times this, in units of the coordinates. Default 10000.
         rescale: Stretch the coordinates of every grid to those of ``reference``, as EVA-02 does. Default False.
         reference: Grid in tokens, one integer or a pair, for ``rescale``. Default None: the pre-training grid.
@@ -97,9 +113,7 @@ class RotaryPosition(Rotary):
         offset: Added to coordinates in cells, before they are stretched (Perception Encoder: 1). Default 0.
         columns_first: Turn by the column in the first half of the frequencies, by the row in the second (RoPE-ViT).
             Default False.
-        pairs: Channels that are turned together: ``'neighbours'`` (default), or ``'halves'``: one of each half of a
-            head (DINOv3).
-        random: How coordinates are moved and stretched at random in training (DINOv3), some of
+        random: Random augmentation of coordinates in training (DINOv3), some of
 
             * ``shift``: every pass adds a number between minus and plus this to the coordinates of each axis: in cells,
               or where 1 is half the image if they are ``'centred'``;
@@ -107,13 +121,11 @@ class RotaryPosition(Rotary):
               a uniform logarithm;
             * ``rescale``: likewise, with one number for both axes (2 for the published models of DINOv3 and Sapiens2).
 
-            What is drawn is the same for all images and layers of a pass, by timm's steps. In evaluation, and where
-            position is frozen, nothing is. Default None, nothing.
+            Numbers are the same for all images and layers of a pass. None are drawn in evaluation, or where position is
+            frozen. Default None.
 
     Raises:
-        ValueError: If the channels of a head are no multiple of 4, ``temperature`` is not above 0, ``coordinates`` or
-            ``pairs`` is unknown, an option is given that ``coordinates`` have no use for, or a number of ``random``
-            is out of range.
+        ValueError: If a number is out of range, an option is unknown, or the ``coordinates`` do not use it.
     """
 
     shared = True
@@ -156,7 +168,7 @@ class RotaryPosition(Rotary):
         self.register_buffer('_like', torch.empty(0), persistent=False)
 
     def draw(self) -> tuple[Tensor, Tensor] | None:
-        """How coordinates of a pass are moved and stretched, ``(2,)`` each; None in evaluation."""
+        """Shift and factor of the coordinates of a pass, ``(2,)`` each; None in evaluation."""
         if self.random is None or not self.training:
             return None
         shift, factor = self.random.draw()
@@ -172,7 +184,7 @@ class RotaryPosition(Rotary):
     def prepare_with(
         self, drawn: tuple[Tensor, Tensor], query: Layout, key: Layout
     ) -> tuple[Turns, ...]:
-        """Likewise, of the coordinates of a pass."""
+        """As :meth:`prepare`, of the randomly moved coordinates of a pass."""
         shift, factor = drawn
         shift = shift * (2 * math.pi) if self.rule.coordinates == 'centred' else shift
 
@@ -185,7 +197,7 @@ class RotaryPosition(Rotary):
         return own, own if same else turns(key)
 
     def extra_repr(self) -> str:
-        """What turns are made of, but for what is random in training, which weights do not depend on."""
+        """The rule, which weights depend on; random augmentation is not part of it."""
         return ', '.join(f'{name}={value}' for name, value in self.rule._asdict().items())
 
 
@@ -194,22 +206,16 @@ class MixedRotaryPosition(Rotary):
     """Rotary position with learned frequencies: every pair of channels of every head and layer is turned by its own sum
     of row and column (RoPE-Mixed; Rotary Position Embedding for Vision Transformer, ECCV 2024, section 3.2).
 
-    Every layer has a module of its own. Initially half of a head's pairs are turned along one direction, random by head
-    and layer, and half along that across it.
+    Every layer has a module of its own. Initially half of a head's pairs are turned along one direction, random for
+    each head and layer, and half along the perpendicular one.
 
     Args:
-        embed_dims: Channels ``C``; ``C / heads`` must be a multiple of 4.
-        num_heads: Heads.
-        grid: Pre-training grid ``(H0, W0)`` in tokens; accepted for uniformity.
-        num_prefix_tokens: Prefix tokens ``P``. Default 0.
-        window_size: Accepted for uniformity.
+        embed_dims, num_heads, grid, num_prefix_tokens, window_size, pairs: As in :class:`Rotary`.
         temperature: Initial wavelengths grow from 2 pi to 2 pi times this, in cells. Default 10.
-        columns_first: Whether the first of both frequencies is the column's. Default True, as published.
-        pairs: See :class:`RotaryPosition`. Default ``'neighbours'``.
+        columns_first: The first of both frequencies is the column's. Default True, as published.
 
     Raises:
-        ValueError: If the channels of a head are no multiple of 4, ``temperature`` is not above 0, or ``pairs`` is
-            unknown.
+        ValueError: If a number is out of range, or ``pairs`` is unknown.
 
     Shape:
         ``freqs``: ``(2, heads, C / heads / 2)``, of column and row.
@@ -228,7 +234,9 @@ class MixedRotaryPosition(Rotary):
     ) -> None:
         super().__init__(embed_dims, num_heads, grid, num_prefix_tokens, window_size, pairs)
         self.temperature = check_number('temperature', temperature, above=0)
-        self.columns_first = columns_first
+        self.rule = Rule(
+            self.head_dims, self.temperature, 'cells', None, 0.0, columns_first, self.pairs
+        )
         lengths = _frequencies(self.head_dims // 4, self.temperature, torch.device('cpu'))
         angles = torch.rand(self.num_heads, 1) * 2 * math.pi
         angles = torch.stack([angles, angles + math.pi / 2], dim=1)
@@ -244,14 +252,14 @@ class MixedRotaryPosition(Rotary):
     def _turns(self, layout: Layout, extent: Grid) -> Turns:
         dtype = torch.promote_types(self.freqs.dtype, torch.float32)
         first, second = self.freqs.to(dtype).unsqueeze(2)
-        cells = _cells_in(layout.grid, extent, self.columns_first, self.freqs.device)
+        cells = _coordinates(layout.grid, extent, self.rule, self.freqs.device)
         # No matrix product, which autocast would do in half precision.
         angles = cells[:, :1] * first + cells[:, 1:] * second
         return _cosines_and_sines(angles, layout.num_prefix, self.pairs)
 
     def extra_repr(self) -> str:
         """Options that the parameter does not show."""
-        return f'columns_first={self.columns_first}, pairs={self.pairs!r}'
+        return f'columns_first={self.rule.columns_first}, pairs={self.pairs!r}'
 
 
 @cached
@@ -261,7 +269,7 @@ def _turns(grid: Grid, extent: Grid, num_prefix: int, rule: Rule, device: torch.
 
 
 def _turned(coordinates: Tensor, num_prefix: int, rule: Rule) -> Turns:
-    """Likewise, of coordinates ``(H * W, 2)``."""
+    """As :func:`_turns`, of coordinates ``(H * W, 2)``."""
     frequencies = _frequencies(rule.channels // 4, rule.temperature, coordinates.device)
     angles = coordinates[:, :, None] * frequencies
     return _cosines_and_sines(angles.flatten(1), num_prefix, rule.pairs)
@@ -280,20 +288,8 @@ def _coordinates(grid: Grid, extent: Grid, rule: Rule, device: torch.device) -> 
         if rule.reference is not None:
             place = place * (rule.reference[axis] / side)
         places.append(place)
-    return _cells(places, rule.columns_first)
-
-
-@cached
-def _cells_in(grid: Grid, extent: Grid, columns_first: bool, device: torch.device) -> Tensor:
-    """Both coordinates of every cell of ``grid`` in cells of ``extent``, ``(H * W, 2)``."""
-    places = [centres(count, side, device) for count, side in zip(grid, extent)]
-    return _cells(places, columns_first)
-
-
-def _cells(places: list[Tensor], columns_first: bool) -> Tensor:
-    """Both coordinates of every cell, ``(H * W, 2)``, from those of rows and of columns."""
     cells = torch.cartesian_prod(*places).view(-1, 2)
-    return cells.flip(1) if columns_first else cells
+    return cells.flip(1) if rule.columns_first else cells
 
 
 @cached
@@ -302,7 +298,7 @@ def _frequencies(count: int, temperature: float, device: torch.device) -> Tensor
 
 
 def _cosines_and_sines(angles: Tensor, num_prefix: int, pairs: str) -> Turns:
-    """Of angles ``(..., H * W, channels / 2)`` for every channel, ``(..., P + H * W, channels)``."""
+    """``(..., P + H * W, channels)`` from angles ``(..., H * W, channels / 2)``."""
     angles = F.pad(_PAIRS[pairs][0](angles), (0, 0, num_prefix, 0))
     return angles.cos(), angles.sin()
 
@@ -317,7 +313,7 @@ def _across_halves(heads: Tensor) -> Tensor:
     return torch.cat([-second, first], dim=-1)
 
 
-# How an angle per pair becomes one per channel, and the channels a quarter turn further.
+# Angles per pair to angles per channel; channels to channels after a quarter turn.
 _PAIRS: dict[str, tuple[Any, Any]] = {
     'neighbours': (lambda angles: angles.repeat_interleave(2, dim=-1), _across_neighbours),
     'halves': (lambda angles: torch.cat([angles, angles], dim=-1), _across_halves),

@@ -118,7 +118,7 @@ def test_windows_by_products_are_windows_by_views(pool, grid):
         cells = each.mean(view)
         assert cells.shape[1:3] == each.cells
         out = (view - each.spread(cells)).reshape(tokens.shape)
-        summed = each.sum(view)
+        summed = each.mean(view, total=True)
         (grad,) = torch.autograd.grad(out.square().sum() + summed.cos().sum(), tokens)
         results.append((cells, summed, out, grad))
     for view, product in zip(*results, strict=True):

@@ -13,7 +13,7 @@ from mmlape.position import (
     RelativePositionBias,
     SinusoidalPosition,
 )
-from mmlape.position.fixed_embeddings import _along_both_axes
+from mmlape.position.fixed_embeddings import _sinusoid_table
 
 
 def test_one_axis_counts_prefix_tokens():
@@ -45,11 +45,11 @@ def test_fixed_embeddings_have_no_state():
 
 
 def test_sinusoids_are_made_once_per_grid():
-    _along_both_axes.cache.clear()
+    _sinusoid_table.cache.clear()
     position = SinusoidalPosition(8, (2, 2), axes=2)
     for _ in range(3):
         position((5, 3))
-    assert len(_along_both_axes.cache) == 1
+    assert len(_sinusoid_table.cache) == 1
 
 
 @pytest.mark.parametrize('grid', [(1, 1), (1, 5), (4, 6)])
