@@ -150,7 +150,7 @@ class DTN(TokenNorm):
         """Normalise cells ``(B, H * W, C)``, all in the dtype of the statistics."""
         windows = Windows.of(layout.grid, self.pool)
         by_head = (self.num_heads, -1)
-        x = tokens.contiguous().unflatten(2, by_head)
+        x = tokens.unflatten(2, by_head)
         out = self.normalise(
             x,
             *self.positions(windows.cells, x.device, x.dtype),
