@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_bool, check_option
+from mmlape.checks import check_option
 from mmlape.layout import Grid, cached
 from mmlape.registry import MODELS
 
@@ -157,8 +157,7 @@ class GaborPosition(PositionEmbedding):
         self.edges = (
             nn.Parameter(0.02 * torch.randn(shape[0], 4, shape[1])) if 'E' in parts else None
         )
-        bias = nn.Parameter(torch.zeros(shape[0], 1, shape[1]))
-        self.bias = bias if check_bool('with_bias', with_bias) else None
+        self.bias = nn.Parameter(torch.zeros(shape[0], 1, shape[1])) if with_bias else None
         self.prefix = nn.Parameter(0.02 * torch.randn(shape[0], self.num_prefix_tokens, shape[1]))
 
     def forward(self, grid: Grid) -> Tensor:

@@ -1,8 +1,8 @@
-"""Gabor position in the attention: formula, published counts, windows, precision, and that nothing is made twice."""
+"""Gabor position in the attention: formula, published counts, windows, precision."""
 
 import pytest
 import torch
-from backbone_variants import build_adapter, build_vit, randomise
+from backbone_variants import randomise
 
 from mmlape.layers import Attention
 from mmlape.layers.attention import partition
@@ -11,7 +11,6 @@ from mmlape.position import GaborAttention
 
 PARTS = ['4', '2,3', '2,3,4', None]
 DIMS, HEADS, PREFIX, GRID = 12, 3, 2, (3, 4)
-CONFIG = dict(type='mmlape.GaborAttention')
 
 
 def position(grid=GRID, prefix=PREFIX, **options):
@@ -118,22 +117,6 @@ def test_a_window_is_global_attention_restricted_to_it(parts):
     assert torch.allclose(module(tokens, grid), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(('parts', 'window'), [('4', None), ('2,3', None), ('2,3,4', 2), (None, 2)])
-def test_gradcheck(parts, window):
-    module = Attention(4, 2, window_size=window)
-    module.position = GaborAttention(4, 2, (2, 3), 1, parts=parts)
-    module = randomise(module).double()
-    names, values = zip(*module.named_parameters(), strict=True)
-    tokens = torch.randn(1, 7, 4, dtype=torch.float64, requires_grad=True)
-
-    def run(tokens, *values):
-        return torch.func.functional_call(
-            module, dict(zip(names, values, strict=True)), (tokens, (2, 3))
-        )
-
-    assert torch.autograd.gradcheck(run, (tokens, *values))
-
-
 @pytest.mark.parametrize('parts', PARTS)
 def test_no_map_of_all_pairs_is_saved(parts):
     module, saved = attention(parts=parts), []
@@ -156,35 +139,3 @@ def test_half_precision(parts, dtype, accepted):
     assert mixed.dtype == dtype and (mixed - expected).abs().max() < accepted * expected.abs().max()
     half = module.to(dtype)(tokens.to(dtype), GRID)
     assert half.dtype == dtype and (half - expected).abs().max() < accepted * expected.abs().max()
-
-
-@pytest.fixture
-def made(monkeypatch):
-    """Grids that channels were made for."""
-    calls, original = [], GaborAttention.prepare
-    monkeypatch.setattr(
-        GaborAttention,
-        'prepare',
-        lambda self, query, key: calls.append(query.grid) or original(self, query, key),
-    )
-    return calls
-
-
-@pytest.mark.parametrize(
-    ('parts', 'build'),
-    [('4', lambda **vit: build_adapter(vit)), ('2,3', build_vit), ('2,3,4', build_vit)],
-)
-def test_deploy_is_equal_to_the_bit_and_makes_nothing_twice(parts, build, made):
-    model = randomise(
-        build(attention_position=dict(CONFIG, parts=parts), window_size=[2, None] * 2)
-    )
-    image, other = torch.randn(1, 3, 64, 64), torch.randn(1, 3, 40, 100)
-    expected = [out.detach() for picture in (image, other) for out in model(picture)]
-    for vit in model.modules():
-        if hasattr(vit, 'switch_to_deploy'):
-            vit.switch_to_deploy()
-    made.clear()
-    for _ in range(2):
-        got = [out for picture in (image, other) for out in model(picture)]
-        assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
-    assert len(made) == 2 * 4

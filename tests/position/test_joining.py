@@ -57,58 +57,30 @@ def test_first_layers_only(eta):
     assert [len(joining.layer_modules(n)) for n in range(3)] == [int(n < eta) for n in range(3)]
 
 
-@pytest.mark.parametrize('scale', [0.0, 1e4])
-@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
-def test_extreme_embeddings_stay_finite(scale, dtype):
-    plan = random_lape().to(dtype)((torch.randn(1, 4, 6) * scale).to(dtype))
-    assert all(position.isfinite().all() for position in plan.attention)
+def gradients(joining, rows):
+    rows = rows.clone().requires_grad_()
+    plan = joining(rows)
+    draw = torch.Generator().manual_seed(1)
+    given = [torch.randn(row.shape, generator=draw) for row in plan.attention]
+    return torch.autograd.grad(plan.attention, [rows, *joining.parameters()], given), plan
 
 
-class TestConstantRows:
-    """A prefix row that starts at zero, as in docs/extending.md."""
-
-    @staticmethod
-    def gradients(joining, rows):
-        rows = rows.clone().requires_grad_()
-        plan = joining(rows)
-        draw = torch.Generator().manual_seed(1)
-        given = [torch.randn(row.shape, generator=draw) for row in plan.attention]
-        return torch.autograd.grad(plan.attention, [rows, *joining.parameters()], given), plan
-
-    @pytest.mark.parametrize(
-        'options', [{}, dict(progressive=False), dict(norm='norm_scalar_gain')]
-    )
-    def test_gradient_is_bounded(self, options):
-        joining = LaPE(24, 12, **options)
-        rows = 0.02 * torch.randn(1, 5, 24, generator=torch.Generator().manual_seed(0))
-        expected, plain = self.gradients(joining, rows)
-        rows[:, 0], rows[:, 1] = 0, 0.3  # nothing varies in either
-        found, plan = self.gradients(joining, rows)
-        assert all(tensor.isfinite().all() for tensor in found)
-        # Each of 12 layers hands on a gradient of sqrt(24).
-        assert 0 < found[0][:, :2].norm() < 12 * 24**0.5 * 2
-        # Nothing else changes.
-        torch.testing.assert_close(found[0][:, 2:], expected[0][:, 2:], rtol=0, atol=0)
-        for entry, before in zip(plan.attention, plain.attention, strict=True):
-            torch.testing.assert_close(entry[:, 2:], before[:, 2:], rtol=0, atol=0)
-            assert not entry[:, 0].any()
-
-    def test_a_row_grows_out_of_zero(self):
-        """And the gradient stays what AdamW and a clipped norm can use."""
-        joining = LaPE(24, 12)
-        rows = torch.nn.Parameter(torch.zeros(1, 2, 24))
-        optimizer = torch.optim.AdamW([rows, *joining.parameters()], lr=1e-3)
-        target = torch.randn(1, 2, 24, generator=torch.Generator().manual_seed(0))
-        losses, norms = [], []
-        for _ in range(60):
-            loss = sum((row - target).square().mean() for row in joining(rows).attention)
-            optimizer.zero_grad()
-            loss.backward()
-            norms.append(rows.grad.norm().item())
-            optimizer.step()
-            losses.append(loss.item())
-        assert max(norms) < 2e3
-        assert losses[-1] < 0.6 * losses[0]
+@pytest.mark.parametrize('options', [{}, dict(progressive=False), dict(norm='norm_scalar_gain')])
+def test_gradients_of_constant_rows_are_bounded(options):
+    """Such as a prefix row that starts at zero, as in docs/extending.md."""
+    joining = LaPE(24, 12, **options)
+    rows = 0.02 * torch.randn(1, 5, 24, generator=torch.Generator().manual_seed(0))
+    expected, plain = gradients(joining, rows)
+    rows[:, 0], rows[:, 1] = 0, 0.3  # nothing varies in either
+    found, plan = gradients(joining, rows)
+    assert all(tensor.isfinite().all() for tensor in found)
+    # Each of 12 layers hands on a gradient of sqrt(24).
+    assert 0 < found[0][:, :2].norm() < 12 * 24**0.5 * 2
+    # Nothing else changes.
+    torch.testing.assert_close(found[0][:, 2:], expected[0][:, 2:], rtol=0, atol=0)
+    for entry, before in zip(plan.attention, plain.attention, strict=True):
+        torch.testing.assert_close(entry[:, 2:], before[:, 2:], rtol=0, atol=0)
+        assert not entry[:, 0].any()
 
 
 CONSTRUCTIONS = ['affine', 'gate']
