@@ -131,7 +131,7 @@ def write_record(path: Path, results: dict, show: bool = True) -> None:
     record = {
         'machine': {
             'device': cuda or 'CPU',
-            'processor': platform.processor() or platform.machine(),
+            'processor': _processor(),
             'cpus': os.cpu_count(),
             'threads': torch.get_num_threads(),
             'load_1_min': round(os.getloadavg()[0], 2),
@@ -147,6 +147,14 @@ def write_record(path: Path, results: dict, show: bool = True) -> None:
     path.write_text(json.dumps(record, indent=2) + '\n', encoding='utf-8')
     if show:
         print(json.dumps(record, indent=2))
+
+
+def _processor() -> str:
+    """The processor's model as Linux names it; elsewhere what Python knows."""
+    info = Path('/proc/cpuinfo')
+    lines = info.read_text(encoding='utf-8').splitlines() if info.is_file() else []
+    models = (line.partition(': ')[2] for line in lines if line.startswith('model name'))
+    return next(models, platform.processor() or platform.machine())
 
 
 def versions() -> dict[str, str]:
