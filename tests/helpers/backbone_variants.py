@@ -1,5 +1,7 @@
 """Small backbones of every kind."""
 
+from functools import partial
+
 from torch import nn
 
 from mmlape.registry import MODELS
@@ -41,10 +43,8 @@ ATTENTION_POSITIONS = {
 }
 
 
-def build_vit(**options):
-    """A micro Vision Transformer."""
-    base = dict(type='mmlape.VisionTransformer', arch=ARCH, img_size=64)
-    return MODELS.build(dict(base, **options))
+def _build(name, **options):
+    return MODELS.build(dict(options, type=f'mmlape.{name}'))
 
 
 def build_adapter(vit=None, **options):
@@ -54,22 +54,14 @@ def build_adapter(vit=None, **options):
     return MODELS.build(config)
 
 
-def build_ceit(**options):
-    """A micro CeiT."""
-    stem = dict(type='mmlape.ImageToTokens', hidden_channels=8)
-    return MODELS.build(
-        dict(dict(type='mmlape.CeiT', arch=ARCH, img_size=64, stem=stem), **options)
-    )
-
-
+# Micro networks, which take further options.
+build_vit = partial(_build, 'VisionTransformer', arch=ARCH, img_size=64)
+CEIT_STEM = dict(type='mmlape.ImageToTokens', hidden_channels=8)
+build_ceit = partial(_build, 'CeiT', arch=ARCH, img_size=64, stem=CEIT_STEM)
 LEVIT_ARCH = dict(embed_dims=[16, 24, 32], depths=[1, 2, 1], num_heads=[2, 5, 3], key_dims=4)
 
 
-def build_levit(**options):
-    """A micro LeViT."""
-    return MODELS.build(dict(dict(type='mmlape.LeViT', arch=LEVIT_ARCH, img_size=64), **options))
-
-
+build_levit = partial(_build, 'LeViT', arch=LEVIT_ARCH, img_size=64)
 PYRAMID_ARCH = dict(
     embed_dims=[8, 16, 20, 32],
     depths=[1, 2, 1, 1],
@@ -83,8 +75,8 @@ PYRAMID_JOININGS = {name: joining for name, joining in JOININGS.items() if 'eta'
 
 def build_pvt(version='', **options):
     """A micro PVT; ``version='V2'`` for PVTv2."""
-    base = dict(type=f'mmlape.PyramidVisionTransformer{version}', arch=PYRAMID_ARCH, img_size=64)
-    return MODELS.build(dict(base, **options))
+    sizes = dict(arch=PYRAMID_ARCH, img_size=64)
+    return _build(f'PyramidVisionTransformer{version}', **{**sizes, **options})
 
 
 SWIN_ARCH = dict(
@@ -92,25 +84,13 @@ SWIN_ARCH = dict(
 )
 
 
-def build_swin(**options):
-    """A micro Swin."""
-    base = dict(type='mmlape.SwinTransformer', arch=SWIN_ARCH, img_size=64)
-    return MODELS.build(dict(base, **options))
-
-
+build_swin = partial(_build, 'SwinTransformer', arch=SWIN_ARCH, img_size=64)
 T2T_ARCH = dict(embed_dims=16, depth=3, num_heads=2, mlp_ratio=2)
 
 
-def build_t2t(**options):
-    """A micro T2T-ViT."""
-    base = dict(type='mmlape.T2TViT', arch=T2T_ARCH, img_size=64, token_dims=8)
-    return MODELS.build(dict(base, **options))
-
-
-def build_compact(**options):
-    """A micro compact transformer, of patches and without a class token."""
-    base = dict(type='mmlape.CompactTransformer', arch=dict(ARCH, img_size=32))
-    return MODELS.build(dict(base, **options))
+build_t2t = partial(_build, 'T2TViT', arch=T2T_ARCH, img_size=64, token_dims=8)
+# Of patches and without a class token.
+build_compact = partial(_build, 'CompactTransformer', arch=dict(ARCH, img_size=32))
 
 
 def ids_of_images(model, arguments):
@@ -122,8 +102,7 @@ def ids_of_images(model, arguments):
 
 def build_sequence(**options):
     """A micro transformer for sequences of token ids, which makes them of images."""
-    base = dict(type='mmlape.SequenceTransformer', arch=ARCH, out_type='raw')
-    model = MODELS.build(dict(base, **options))
+    model = _build('SequenceTransformer', **{'arch': ARCH, 'out_type': 'raw', **options})
     model.register_forward_pre_hook(ids_of_images)
     return model
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -26,34 +27,18 @@ def shipped_configs() -> list[Path]:
     return sorted(p for p in CONFIGS.glob('*/*.py') if p.parent.name not in others)
 
 
-def foundation_configs() -> list[Path]:
-    """Every row of a foundation model: detectors and segmentors, too many to train a step of each at full width."""
-    return sorted(CONFIGS.glob('foundation/*.py'))
+def _in_folder(name: str) -> list[Path]:
+    return sorted(CONFIGS.glob(f'{name}/*.py'))
 
 
-def classifier_configs() -> list[Path]:
-    """Every classifier on ImageNet that a user can run; MMPretrain's."""
-    return sorted(CONFIGS.glob('imagenet/*.py'))
-
-
-def cifar_configs() -> list[Path]:
-    """Every classifier of small images that a user can run; MMPretrain's."""
-    return sorted(CONFIGS.glob('cifar/*.py'))
-
-
-def ablation_configs() -> list[Path]:
-    """Classifiers that are the base of several rows of a table; MMPretrain's."""
-    return sorted(CONFIGS.glob('ablations/*.py'))
-
-
-def listops_configs() -> list[Path]:
-    """Every classifier of sequences that a user can run; MMPretrain's."""
-    return sorted(CONFIGS.glob('listops/*.py'))
-
-
-def dino_configs() -> list[Path]:
-    """Pre-training without labels, and linear classifiers on it; MMPretrain's."""
-    return sorted(CONFIGS.glob('dino/*.py'))
+# Too many rows to train a step of each at full width.
+foundation_configs = partial(_in_folder, 'foundation')
+# MMPretrain's: classifiers, bases of several rows of a table, and pre-training without labels.
+classifier_configs = partial(_in_folder, 'imagenet')
+cifar_configs = partial(_in_folder, 'cifar')
+ablation_configs = partial(_in_folder, 'ablations')
+listops_configs = partial(_in_folder, 'listops')
+dino_configs = partial(_in_folder, 'dino')
 
 
 def multiply_adds(part: Callable, *shape: int, dtype: torch.dtype = torch.float32) -> int:

@@ -19,12 +19,8 @@ from mmlape.registry import MODELS
 # What networks are made of. Models around them (mmlape.pretraining) are elsewhere.
 PACKAGES = ('mmlape.position', 'mmlape.norm', 'mmlape.layers', 'mmlape.backbones')
 _DROP = dict(drop_rate=0.1, drop_path_rate=0.2)
-_VIT = dict(
-    _DROP,
-    arch=dict(embed_dims=16, depth=2, num_heads=4, mlp_ratio=2),
-    img_size=32,
-    patch_size=8,
-)
+_LAYERS = dict(_DROP, arch=dict(embed_dims=16, depth=2, num_heads=4, mlp_ratio=2))
+_VIT = dict(_LAYERS, img_size=32, patch_size=8)
 _PYRAMID = dict(
     embed_dims=[8, 8, 16, 16],
     depths=[1, 1, 1, 1],
@@ -32,67 +28,39 @@ _PYRAMID = dict(
     mlp_ratios=[2, 2, 2, 2],
     sr_ratios=[8, 4, 2, 1],
 )
-
-
-def vit(**options):
-    """Builder of a ViT of two layers, which takes further options."""
-    return partial(build_vit, **{**_VIT, **options})
-
-
-def ceit(**options):
-    """Builder of a CeiT of two layers, which takes further options."""
-    small = dict(stem=component('ImageToTokens', hidden_channels=4), patch_size=8)
-    return partial(build_ceit, **{**_VIT, **small, **options})
-
-
-def levit(**options):
-    """Builder of a LeViT, which takes further options."""
-    arch = dict(embed_dims=[8, 8, 16], depths=[1, 1, 1], num_heads=[1, 3, 2], key_dims=4)
-    return partial(build_levit, **{**_DROP, 'arch': arch, 'img_size': 32, **options})
-
-
-def pvt(version='', **options):
-    """Builder of a pyramid of four stages with a layer each, which takes further options."""
-    return partial(build_pvt, version, **{**_DROP, 'arch': _PYRAMID, 'img_size': 32, **options})
-
-
-def swin(**options):
-    """Builder of a Swin, which takes further options."""
-    sizes = dict(depths=[1, 2, 1, 1], num_heads=[1, 1, 1, 2], mlp_ratio=1, window_size=3)
-    arch = dict(sizes, embed_dims=4)
-    return partial(build_swin, **{**_DROP, 'arch': arch, 'img_size': 32, **options})
-
-
-def t2t(**options):
-    """Builder of a T2T-ViT of two layers, which takes further options."""
-    arch = dict(embed_dims=8, depth=2, num_heads=2)
-    return partial(build_t2t, **{**_DROP, 'arch': arch, 'img_size': 32, **options})
-
-
-def compact(**options):
-    """Builder of a compact transformer of two layers, which takes further options."""
-    sizes = {name: value for name, value in _VIT.items() if name != 'patch_size'}
-    return partial(
-        build_compact, **{**sizes, 'stem': component('PatchEmbed', patch_size=8), **options}
-    )
-
-
-def sequence(**options):
-    """Builder of a transformer of two layers for sequences, which takes further options."""
-    sizes = {name: value for name, value in _VIT.items() if name not in ('patch_size', 'img_size')}
-    return partial(build_sequence, **{**sizes, **options})
-
-
-def adapter(**options):
-    """Builder of an adapter around such a ViT, which takes further options."""
-    inside = dict(_VIT, patch_size=16, final_norm=False, with_cls_token=False, **options)
-    sizes = dict(conv_inplanes=4, deform_num_heads=2, num_points=2)
-    return partial(build_adapter, inside, interaction_indexes=[[0, 0], [1, 1]], **sizes)
+_LEVIT = dict(embed_dims=[8, 8, 16], depths=[1, 1, 1], num_heads=[1, 3, 2], key_dims=4)
+_SWIN = dict(embed_dims=4, depths=[1, 2, 1, 1], num_heads=[1, 1, 1, 2], mlp_ratio=1, window_size=3)
 
 
 def component(name, **options):
     """Its config."""
     return dict(options, type=f'mmlape.{name}')
+
+
+def _small(build, **defaults):
+    """A function of options, which returns a function that builds the network with them and takes more."""
+    return lambda **options: partial(build, **{**defaults, **options})
+
+
+vit = _small(build_vit, **_VIT)
+ceit = _small(build_ceit, **_VIT, stem=component('ImageToTokens', hidden_channels=4))
+levit = _small(build_levit, **_DROP, arch=_LEVIT, img_size=32)
+swin = _small(build_swin, **_DROP, arch=_SWIN, img_size=32)
+t2t = _small(build_t2t, **_DROP, arch=dict(embed_dims=8, depth=2, num_heads=2), img_size=32)
+compact = _small(build_compact, **_LAYERS, img_size=32, stem=component('PatchEmbed', patch_size=8))
+sequence = _small(build_sequence, **_LAYERS)
+
+
+def pvt(version='', **options):
+    """As the others; four stages with a layer each."""
+    return partial(build_pvt, version, **{**_DROP, 'arch': _PYRAMID, 'img_size': 32, **options})
+
+
+def adapter(**options):
+    """As the others; options are those of the ViT inside."""
+    inside = dict(_VIT, patch_size=16, final_norm=False, with_cls_token=False, **options)
+    sizes = dict(conv_inplanes=4, deform_num_heads=2, num_points=2)
+    return partial(build_adapter, inside, interaction_indexes=[[0, 0], [1, 1]], **sizes)
 
 
 def _norm(name, **options):
