@@ -1,4 +1,4 @@
-"""What every registered token norm keeps: recomputation, copies, half precision, what it says of itself."""
+"""Every registered token norm: gradients, hard inputs, recomputation, half precision, what it says of itself."""
 
 from copy import deepcopy
 
@@ -8,7 +8,7 @@ from dtn_norms import randomised as randomise
 from registered import registered
 
 from mmlape.layout import Layout
-from mmlape.norm import DTN, LN, TokenNorm, build_token_norm, norm_class
+from mmlape.norm import DTN, LN, PowerNorm, TokenNorm, build_token_norm, norm_class
 from mmlape.runtime.recompute import recomputed
 
 # Options with which each is tested; a norm that is registered needs an entry.
@@ -109,3 +109,35 @@ def test_says_what_it_does(config):
     children = {name for name, _ in norm.named_children()} | {n for n, _ in norm.named_parameters()}
     assert set(norm.no_weight_decay) <= children
     assert norm.by_head == (config['type'] in ('mmlape.DTN', 'mmlape.TokenGN', 'mmlape.PowerNorm'))
+
+
+@every_norm
+@pytest.mark.parametrize('training', [True, False])
+def test_gradients(config, training):
+    norm = randomised(config).double().train(training)
+    tokens = torch.randn(2, 6, 8, dtype=torch.float64, requires_grad=True)
+    out = norm(tokens, (2, 3))
+    out.square().sum().backward()
+    assert out.shape == tokens.shape and out.isfinite().all()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in norm.parameters())
+    if training and isinstance(norm, PowerNorm):
+        return  # its gradient is an estimate by design
+    assert torch.autograd.gradcheck(lambda x: norm(x, (2, 3)), (tokens.detach().requires_grad_(),))
+
+
+@every_norm
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize('kind', ['constant', 'zero', 'large', 'one token'])
+def test_hard_inputs(config, dtype, kind):
+    tokens = {
+        'constant': torch.full((2, 6, 8), 3.0),
+        'zero': torch.zeros(2, 6, 8),
+        'large': torch.randn(2, 6, 8) * 1e4,
+        'one token': torch.randn(2, 1, 8),
+    }[kind].to(dtype)
+    norm = build_token_norm(config, 8)
+    out = norm(tokens.requires_grad_(), (1, tokens.shape[1]))
+    out.float().sum().backward()
+    assert out.dtype == dtype and out.isfinite().all()
+    # at zero, a slope of 1 / eps may be more than float16 holds
+    assert not tokens.grad.isnan().any()

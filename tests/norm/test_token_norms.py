@@ -4,7 +4,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from backbone_variants import build_vit
-from torch import nn
 
 from mmlape.checkpoints import convert
 from mmlape.layers.basic import NormedLinear
@@ -26,13 +25,6 @@ PUBLISHED = {
     'groupnorm': TokenGN,
     'powernorm': PowerNorm,
 }
-NAMES = ['TokenIN', 'TokenGN', 'TokenBN', 'ScaleNorm', 'PowerNorm', 'SwitchableNorm']
-CONFIGS = [
-    *(dict(type=f'mmlape.{name}') for name in NAMES),
-    dict(type='mmlape.SwitchableNorm', use_bn=True),
-    dict(type='mmlape.PowerNorm', warmup_iters=1),
-    dict(type='mmlape.LN'),
-]
 
 
 @pytest.mark.parametrize('name', sorted(PUBLISHED))
@@ -53,40 +45,6 @@ def test_published_training_and_evaluation(golden, name):
     torch.testing.assert_close(
         dict(norm.state_dict()), convert(after, 'dtn', norm), atol=1e-5, rtol=0
     )
-
-
-@pytest.mark.parametrize('config', CONFIGS, ids=str)
-@pytest.mark.parametrize('training', [True, False])
-def test_gradients(config, training):
-    norm = build_token_norm(config, 8).double().train(training)
-    for parameter in norm.parameters():
-        nn.init.normal_(parameter)
-    tokens = torch.randn(2, 6, 8, dtype=torch.float64, requires_grad=True)
-    out = norm(tokens, (2, 3))
-    out.square().sum().backward()
-    assert out.shape == tokens.shape and out.isfinite().all()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in norm.parameters())
-    if training and isinstance(norm, PowerNorm):
-        return  # its gradient is an estimate by design, see below
-    assert torch.autograd.gradcheck(lambda x: norm(x, (2, 3)), (tokens.detach().requires_grad_(),))
-
-
-@pytest.mark.parametrize('config', CONFIGS, ids=str)
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize('kind', ['constant', 'zero', 'large', 'one token'])
-def test_hard_inputs(config, dtype, kind):
-    tokens = {
-        'constant': torch.full((2, 6, 8), 3.0),
-        'zero': torch.zeros(2, 6, 8),
-        'large': torch.randn(2, 6, 8) * 1e4,
-        'one token': torch.randn(2, 1, 8),
-    }[kind].to(dtype)
-    norm = build_token_norm(config, 8)
-    out = norm(tokens.requires_grad_())
-    out.float().sum().backward()
-    assert out.dtype == dtype and out.isfinite().all()
-    # at zero, a slope of 1 / eps may be more than float16 holds
-    assert not tokens.grad.isnan().any()
 
 
 def test_power_norm_subtracts_what_the_gradient_has_along_the_output():

@@ -1,8 +1,10 @@
-"""Any embedding x any joining x any backbone builds, trains one step, and goes to another grid."""
+"""Any embedding x any joining x any backbone, and any position inside the attention x any pyramid, builds, trains, and
+takes any size."""
 
 import pytest
 import torch
 from backbone_variants import build_adapter, build_vit
+from registered import component, pvt
 
 from mmlape import position
 from mmlape.position.joining import POSITION_NORMS
@@ -26,10 +28,12 @@ BACKBONES = {
 }
 
 
-def train_one_step(model):
+def train_one_step(model, *sizes):
+    """Names of the parameters that have changed; all have gradients."""
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    sum(out.square().mean() for out in model(torch.randn(2, 3, 64, 64))).backward()
+    for size in sizes:
+        sum(out.square().mean() for out in model(torch.randn(2, 3, *size))).backward()
     optimizer.step()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     return {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
@@ -38,7 +42,7 @@ def train_one_step(model):
 @pytest.mark.parametrize(('backbone', 'place', 'joining'), COMBINATIONS)
 def test_builds_trains_and_resizes(backbone, place, joining):
     model = BACKBONES[backbone](position=POSITIONS[place], joining=JOININGS[joining])
-    changed = train_one_step(model)
+    changed = train_one_step(model, (64, 64))
     own = [n for n, p in model.named_parameters() if 'position.' in n and p.numel()]
     assert set(own) <= changed
     with torch.no_grad():
@@ -50,15 +54,39 @@ def test_builds_trains_and_resizes(backbone, place, joining):
 def test_every_row_of_table_8(norm):
     """ICCV 2023: what replaces the LayerNorm of the position, with its parameters."""
     model = build_vit(joining=dict(type='mmlape.LaPE', norm=norm))
-    train_one_step(model)
-    per_layer = {
-        'identity': 0,
-        'scalar_gain': 1,
-        'channel_gain': 24,
-        'channel_gain_bias': 48,
-        'norm': 0,
-        'norm_scalar_gain': 1,
-        'norm_channel_gain': 24,
-        'norm_channel_gain_bias': 48,
-    }
-    assert sum(p.numel() for p in model.position.joining.parameters()) == 4 * per_layer[norm]
+    train_one_step(model, (64, 64))
+    per_layer = 48 if norm.endswith('bias') else 24 if 'channel' in norm else int('scalar' in norm)
+    assert sum(p.numel() for p in model.position.joining.parameters()) == 4 * per_layer
+
+
+ATTENTION_POSITIONS = {
+    'relative': component('RelativePositionBias'),
+    'relative-normed': component('RelativePositionBias', layer_norm=True),
+    'quadratic': component('QuadraticBias'),
+    'gabor': component('GaborAttention'),
+    'gabor-2,3,4': component('GaborAttention', parts='2,3,4', query_key='LE'),
+    'rotary': component('RotaryPosition'),
+    'rotary-rescaled': component('RotaryPosition', rescale=True),
+}
+PYRAMIDS = {
+    'pvt': pvt(),
+    'pvt-cls-token': pvt(with_cls_token=True, joining=component('LaPE')),
+    'pvtv2': pvt('V2'),
+    'pvtv2-linear': pvt('V2', linear=True),
+}
+
+
+@pytest.mark.parametrize('build', PYRAMIDS.values(), ids=PYRAMIDS.keys())
+@pytest.mark.parametrize('position', ATTENTION_POSITIONS)
+def test_pyramids_with_coarser_keys(position, build):
+    model = build(attention_position=ATTENTION_POSITIONS[position])
+    changed = train_one_step(model, (32, 48), (70, 33))
+    own = {n for n, p in model.named_parameters() if 'attn.position.' in n and p.numel()}
+    assert bool(own) == ('rotary' not in position) and own <= changed
+    model.eval()
+    with torch.no_grad():
+        for size in ((32, 32), (96, 40), (1, 1), (5, 130)):
+            outputs = model(torch.randn(1, 3, *size))
+            sides = [tuple(-(-side // stride) for side in size) for stride in (4, 8, 16, 32)]
+            assert [tuple(out.shape[2:]) for out in outputs] == sides
+            assert all(out.isfinite().all() for out in outputs)

@@ -74,20 +74,6 @@ def test_learned_turns_with_random_coordinates_are_refused():
         timm_archs.describe(source)
 
 
-def test_distribution():
-    """Shifts are uniform; logarithms of factors are uniform, and in rescaling the same for both axes."""
-    drawn = [rotary(random=dict(shift=0.5)).draw() for _ in range(400)]
-    shifts = torch.stack([shift for shift, _ in drawn])
-    assert shifts.min() < -0.45 and shifts.max() > 0.45 and shifts.abs().max() <= 0.5
-    assert all(torch.equal(factor, torch.ones(2)) for _, factor in drawn)
-    for option, alike in (('jitter', False), ('rescale', True)):
-        position = rotary(random={option: 2})
-        powers = torch.stack([position.draw()[1] for _ in range(400)]).log2()
-        assert powers.min() < -0.9 and powers.max() > 0.9 and powers.abs().max() <= 1 + 1e-6
-        assert powers.mean().abs() < 0.1
-        assert bool((powers[:, 0] == powers[:, 1]).all()) == alike
-
-
 def build(**options):
     position = dict(type='mmlape.RotaryPosition', coordinates='centred', **ALL)
     return build_vit(attention_position=position, out_type='raw', **options)
