@@ -75,9 +75,7 @@ class TokenNorm(nn.Module):
 
     def standardise(self, x: Tensor) -> Tensor:
         """``(B, N, C)`` without weight and bias, float32 or float64."""
-        raise NotImplementedError(
-            f'{type(self).__name__} must have standardise(x), or a forward(tokens, grid) of its own'
-        )
+        raise NotImplementedError
 
     def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
         """As :meth:`standardise`, with statistics over the tokens of ``present``, ``(B, N, 1)`` and boolean.

@@ -46,12 +46,7 @@ def subtract_and_divide(x: Tensor, mean: Tensor, var: Tensor, eps: float) -> Ten
 
 
 def check_groups(num_groups: int | str, num_features: int, num_heads: int | None = None) -> int:
-    """Return ``num_groups``, for ``'heads'`` ``num_heads``, if it divides ``num_features``.
-
-    Raises:
-        TypeError: If it is not an integer.
-        ValueError: If it does not divide them, is not positive, or there are no heads.
-    """
+    """Return ``num_groups``, for ``'heads'`` ``num_heads``, if it divides ``num_features``; else raise."""
     groups = num_heads if num_groups == 'heads' else num_groups
     if groups is None:
         raise ValueError(

@@ -287,9 +287,9 @@ class JoinedPosition(PlanKeeper):
         embed_dims: Channels ``C``.
         depth: Number of layers.
         grid: Pre-training grid ``(H0, W0)`` in tokens.
-        num_prefix_tokens: Prefix tokens ``P`` of the stage. Default 0.
-        position: Config of a position embedding. Default ``mmlape.LearnedPosition``.
-        joining: Config of a joining method. Default ``mmlape.DefaultJoining``.
+        num_prefix_tokens: Prefix tokens ``P`` of the stage.
+        position: Config of a position embedding.
+        joining: Config of a joining method.
     """
 
     def __init__(
@@ -297,14 +297,12 @@ class JoinedPosition(PlanKeeper):
         embed_dims: int,
         depth: int,
         grid: Grid,
-        num_prefix_tokens: int = 0,
-        position: dict | None = None,
-        joining: dict | None = None,
+        num_prefix_tokens: int,
+        position: dict,
+        joining: dict,
     ) -> None:
         super().__init__()
-        self.depth = check_positive_int('depth', depth)
-        position = dict(type='mmlape.LearnedPosition') if position is None else position
-        joining = dict(type='mmlape.DefaultJoining') if joining is None else joining
+        self.depth = depth
         self.joining = MODELS.build(dict(joining, embed_dims=embed_dims, depth=depth))
         self.embedding = MODELS.build(
             dict(

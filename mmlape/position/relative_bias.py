@@ -31,24 +31,23 @@ class OffsetBias(AttentionPosition):
 
     def bias(
         self,
-        query: Layout | Grid,
-        key: Layout | Grid | None = None,
+        query: Layout,
+        key: Layout | None = None,
         step: int = 1,
         table: Tensor | None = None,
     ) -> Tensor:
-        """``(1, heads, queries, keys)``; zero for prefix tokens (of layouts) without ``prefix_scores``.
+        """``(1, heads, queries, keys)``; zero for prefix tokens without ``prefix_scores``.
 
         Args:
-            query: Layout or grid of queries.
+            query: Layout of queries.
             key: Of keys. Default None, as queries.
             step: Only every ``step``-th row and column of the queries' grid has queries. Default 1.
             table: :meth:`table` of the queries' grid. Default None: made here.
         """
         key = query if key is None else key
-        queries_on, keys_on = (query[0], query[1]), (key[0], key[1])
-        table = self.table(queries_on) if table is None else table
-        bias = self._between(table, queries_on, keys_on, step)
-        keys, queries = (getattr(where, 'num_prefix', 0) for where in (key, query))
+        table = self.table(query.grid) if table is None else table
+        bias = self._between(table, query.grid, key.grid, step)
+        keys, queries = key.num_prefix, query.num_prefix
         if self.prefix_table is None:
             return F.pad(bias, (keys, 0, queries, 0)) if keys or queries else bias
         reading, read, among = self.prefix_table.to(bias.dtype)[:, None, :, None, None]

@@ -85,7 +85,7 @@ def test_gabor_parameters_per_channel(options, per_channel):
 def test_relative_bias_makes_no_index_of_all_pairs():
     """A grid of 50 x 84 cells would take 148 MB."""
     _offsets.cache.clear()
-    RelativePositionBias(4, 1, (12, 20)).bias((12, 20))
+    RelativePositionBias(4, 1, (12, 20)).bias(Layout((12, 20)))
     assert 0 < _offsets.cache.num_bytes() <= 8 * (12 * 12 + 20 * 20)
 
 
@@ -106,6 +106,6 @@ def test_relative_bias_leaves_prefix_tokens_out(layer_norm, grid):
 
 def test_relative_layer_norm_is_over_the_keys():
     position = RelativePositionBias(8, 2, (3, 3), layer_norm=True, std=0.02)
-    bias = position.bias((3, 3))
+    bias = position.bias(Layout((3, 3)))
     assert torch.allclose(bias.mean(dim=-1), torch.zeros(1, 2, 9), atol=1e-5)
     assert 'pe_norm.weight' in position.state_dict()
