@@ -1,4 +1,4 @@
-"""Tests leave nothing of MMEngine behind: these are two, in this order, and the second one begins afresh."""
+"""MMEngine's state is reset between tests: these two run in this order, and the second one finds none."""
 
 import logging
 

@@ -143,7 +143,7 @@ class Stage:
 
     def carried(self, plan: StagePlan, layout: Layout) -> Tensor | None:
         """Map ``(1, C, H, W)`` of the position that the next stage carries on, or None."""
-        position = plan.position.passed
+        position = plan.position.carried
         return None if position is None else layout.to_maps(self._rows(position, layout))
 
     def serving(self, layer: int) -> list[nn.Module]:

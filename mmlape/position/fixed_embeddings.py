@@ -124,8 +124,8 @@ class GaborPosition(PositionEmbedding):
     .. math:: PE(x, y) = g_x(x) W_x + g_y(y) W_y + E W_E + B, \quad
         g(t) = e^{-t^2 / 2 \sigma^2} \cos(2 \pi t / \lambda + \psi)
 
-    Coordinates are continuous, -1 at the first and 1 at the last patch of each axis (0 where there is one patch
-    alone), so any grid is served without resizing. Every channel has its own :math:`\sigma, \lambda, \psi` per axis.
+    Coordinates are continuous, -1 at the first and 1 at the last patch of each axis (0 for a single
+    patch), so other grids need no resizing. Every channel has its own :math:`\sigma, \lambda, \psi` per axis.
     E marks the left, right, top and bottom edge (eq. 8). Width and wavelength are ``0.02 + softplus(parameter)``:
     never zero, with a gradient everywhere.
 
@@ -210,7 +210,7 @@ class _Gabor(nn.Module):
 
 
 def _coordinates(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """-1 to 1; 0 for one patch alone."""
+    """-1 to 1; 0 for a single patch."""
     if size == 1:
         return torch.zeros(1, device=device, dtype=dtype)
     return torch.linspace(-1, 1, size, device=device, dtype=dtype)

@@ -81,7 +81,7 @@ class GaborAttention(AttentionPosition):
     * The published counts for parts 2,3 (69.1 K, 30 per channel) and 2,3,4 (96.8 K, 42) do not follow from the text.
       They do without bias and class token, which would not be position there: in part 2 a bias gives a key the same
       score with every query, in part 3 it cancels in the softmax. So parts 2,3 have two tensors of 12 per channel;
-      2,3,4 have a third, which stands beside queries and keys alike; prefix tokens have no position in either.
+      2,3,4 have a third, which is concatenated to both queries and keys; prefix tokens have no position in either.
     """
 
     def __init__(
@@ -162,9 +162,9 @@ class GaborAttention(AttentionPosition):
         return rows.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
-def _parts(given: str | int | Sequence[int]) -> tuple[str, ...]:
+def _parts(value: str | int | Sequence[int]) -> tuple[str, ...]:
     """``'2,3'`` or ``[2, 3]`` as ``('2', '3')``."""
-    text = given if isinstance(given, str) else ','.join(map(str, np.atleast_1d(given)))
+    text = value if isinstance(value, str) else ','.join(map(str, np.atleast_1d(value)))
     return tuple(check_option('parts', text, PARTS).split(','))
 
 
@@ -256,7 +256,7 @@ class QuadraticBias(AttentionPosition):
     Args:
         embed_dims, num_heads, grid, num_prefix_tokens, window_size: As in :class:`AttentionPosition`.
         position_init: ``'random'`` (default), a normal distribution with standard deviation 0.02; or ``'local'``, eq.
-            7, with which every head sees its neighbourhood alone at first. The paper names eq. 6 only.
+            7, with which every head sees only its neighbourhood at first. The paper names eq. 6 only.
 
     Raises:
         ValueError: If ``position_init`` is neither.

@@ -26,13 +26,13 @@ class PositionPlan(NamedTuple):
         stem: Added to the tokens once, before the first layer.
         stream: Per layer, added to the residual stream that enters the layer.
         attention: Per layer, added to the normalised tokens that enter its attention.
-        passed: The carried position after the last layer, for the next stage; None where tokens carry it.
+        carried: The position after the last layer, for the next stage; None where tokens carry it.
     """
 
     stem: Tensor | None
     stream: tuple[Tensor | None, ...]
     attention: tuple[Tensor | None, ...]
-    passed: Tensor | None = None
+    carried: Tensor | None = None
 
     @classmethod
     def nothing(cls, depth: int) -> PositionPlan:
@@ -191,7 +191,7 @@ class DefaultJoining(Joining):
     """Adds the embedding to the tokens once, before the first layer (LaPE, ICCV 2023, eq. 2)."""
 
     def forward(self, embedding: Tensor) -> PositionPlan:
-        """Plan with ``stem`` alone."""
+        """Plan with ``stem`` only."""
         return PositionPlan(embedding, self._nothing, self._nothing)
 
 

@@ -108,7 +108,7 @@ def build_sequence(**options):
 
 
 def randomise(model):
-    """Initial values hide errors: norms are all alike, biases zero."""
+    """Initial values hide errors: norms are equal, biases zero."""
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.2)
     return model.eval()

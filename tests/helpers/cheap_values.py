@@ -1,4 +1,4 @@
-"""Random numbers for networks of which only the working is looked at."""
+"""Cheap random initial values for networks whose outputs do not matter."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-SMALL = 4096  # elements; what has fewer is drawn as ever
+SMALL = 4096  # elements; smaller tensors are drawn as usual
 DRAWN = 2**20
 
 

@@ -93,7 +93,7 @@ class Case:
             dict(type='EMAHook', momentum=0.1),
             *cfg.get('custom_hooks', []),
         ]
-        # No seed: the run draws one, and keeps it.
+        # No seed: the run draws one and stores it.
         cfg.randomness = dict(seed=None)
         cfg.default_hooks.checkpoint.update(interval=INTERVAL, save_best='auto', rule='greater')
         cfg.default_hooks.logger.interval = 1

@@ -27,7 +27,7 @@ KINDS = {
     'rms-norm': 'aimv2_large_patch14_224',
 }
 OPTIONS = {'shared-table': dict(use_rel_pos_bias=False, use_shared_rel_pos_bias=True)}
-# Position tables of their own have these alone.
+# Only these have a position table.
 TABLES = {
     'table', 'two-tokens', 'registers', 'pre-norm', 'no-prefix', 'table-and-rotary', 'parallel', 'two-branches',
     'rms-norm',
@@ -49,7 +49,7 @@ def source(kind):
 
 
 def build(kind, **options):
-    """Ours of a kind, with what is given in place of the kind's own."""
+    """Our network of a kind; options replace the kind's own."""
     arch = source(kind)[1]
     network = dict(type='mmlape.VisionTransformer', arch=arch, out_type='raw')
     return MODELS.build({**network, **options})

@@ -1,4 +1,4 @@
-"""A hook for distributed runs: keeps what a step had and what came out, so that it can be computed again elsewhere."""
+"""A hook for distributed runs: saves inputs and gradients of each step, so that they can be recomputed elsewhere."""
 
 from pathlib import Path
 

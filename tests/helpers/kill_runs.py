@@ -168,7 +168,7 @@ class Killer:
         return bool(steps) and steps[-1][0] == steps_of(self.whole)[-1][0]
 
     def _compare(self, work_dir: Path) -> None:
-        # Where the disk was full, one checkpoint was not there to be kept, or to be the last one beside the best.
+        # Where the disk was full, one checkpoint was never saved, neither as one of the last nor beside the best.
         full = 'full disk' in self.tally.faults
         ignore = (*TIMES, *['keep_ckpt_ids'] * full)
         for rank in range(self.case.processes):

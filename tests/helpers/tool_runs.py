@@ -1,4 +1,4 @@
-"""Running a command line of ``tools/`` in a test, and what it is given."""
+"""Run a command line of ``tools/`` in a test, with configs and checkpoints for it."""
 
 import os
 import runpy
@@ -18,7 +18,7 @@ REPO = Path(__file__).resolve().parents[2]
 
 
 class Commands:
-    """Runs a tool in this process (importing everything anew takes seconds), in an empty folder."""
+    """Runs a tool in this process (a new one would import for seconds), in an empty folder."""
 
     def __init__(self, folder, monkeypatch, capsys):
         self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys

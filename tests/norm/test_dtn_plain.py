@@ -32,7 +32,7 @@ def test_nothing_of_a_transform_is_kept():
 @pytest.mark.parametrize('pool', [1, 2, 3])
 @pytest.mark.parametrize('grid', [(6, 12), (7, 11), (2, 5)], ids=str)
 def test_windows_by_products_are_windows_by_views(pool, grid):
-    """They hold the same tokens, at the bottom and right too; views serve full cells alone."""
+    """They hold the same tokens, at the bottom and right too; views are for full cells only."""
     windows, even = Windows.of(grid, pool), not (grid[0] % pool or grid[1] % pool)
     tokens = torch.randn(2, grid[0] * grid[1], 3, 4, dtype=torch.float64, requires_grad=True)
     assert windows.by_products is not even

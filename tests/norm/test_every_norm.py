@@ -84,14 +84,14 @@ def test_model_of_another_precision(config, dtype):
             assert out.dtype == dtype and x.grad.isfinite().all()
             error = (out - expected).float().abs().max() / expected.abs().max()
             assert error < (1e-5 if dtype == torch.float64 else 0.05)
-            if not isinstance(norm, LN):  # PyTorch's takes tokens of its own precision alone
+            if not isinstance(norm, LN):  # PyTorch's takes only tokens of its own precision
                 assert deepcopy(norm)(tokens, layout).dtype == torch.float32
     assert all(b.dtype == dtype for b in norm.buffers() if b.is_floating_point())
 
 
 @every_norm
 def test_says_what_it_does(config):
-    """Whether tokens are mixed, and statistics kept, as its attributes say."""
+    """Its attributes are right: whether it mixes tokens and has running statistics."""
     norm, tokens = randomised(config), random_tokens()
     assert isinstance(norm, norm_class(config)) and isinstance(norm, TokenNorm)
     other = tokens.clone()

@@ -41,7 +41,7 @@ def test_dtn_is_the_dense_map_of_present_tokens(options, grid):
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 def test_dtn_where_its_map_sees_padding_alone(dtype):
-    """A head that looks at the far left only, which is padding: all that is there counts alike."""
+    """A head that sees only the far left, which is padding: all present tokens have equal weights."""
     norm = DTN(4, 1, stabilize=False, ratio_mean=0, ratio_var=0).to(dtype)
     norm.positions.weight.data = torch.tensor([[2000.0, 0, 0]], dtype=dtype)
     mask = torch.arange(8)[None] >= 4

@@ -77,9 +77,9 @@ def test_edge_markers_alone():
     assert torch.allclose(corner - inside, added[:, 0, 1] + added[:, 1, 0] - 2 * inside, atol=1e-5)
 
 
-@pytest.mark.parametrize(('given', 'parts'), [(4, '4'), ([2, 3], '2,3'), ((2, 3, 4), '2,3,4')])
-def test_parts_as_a_command_line_gives_them(given, parts):
-    assert attention(parts=given).position.parts == attention(parts=parts).position.parts
+@pytest.mark.parametrize(('value', 'parts'), [(4, '4'), ([2, 3], '2,3'), ((2, 3, 4), '2,3,4')])
+def test_parts_as_a_command_line_gives_them(value, parts):
+    assert attention(parts=value).position.parts == attention(parts=parts).position.parts
 
 
 @pytest.mark.parametrize(('parts', 'widths'), [('4', 4 + 5), ('2,3,4', 4 + 4 + 5)])
@@ -92,7 +92,7 @@ def test_the_number_of_position_channels(parts, widths):
 
 
 def test_without_position_the_scores_are_the_contents_alone():
-    """The factor is that of the content, so zero position is no position."""
+    """The factor is that of the content, so a position of zeros changes nothing."""
     module, tokens = attention(), torch.randn(1, PREFIX + 12, DIMS)
     with torch.no_grad():
         for parameter in module.position.parameters():

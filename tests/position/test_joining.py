@@ -61,8 +61,8 @@ def gradients(joining, rows):
     rows = rows.clone().requires_grad_()
     plan = joining(rows)
     draw = torch.Generator().manual_seed(1)
-    given = [torch.randn(row.shape, generator=draw) for row in plan.attention]
-    return torch.autograd.grad(plan.attention, [rows, *joining.parameters()], given), plan
+    upstream = [torch.randn(row.shape, generator=draw) for row in plan.attention]
+    return torch.autograd.grad(plan.attention, [rows, *joining.parameters()], upstream), plan
 
 
 @pytest.mark.parametrize('options', [{}, dict(progressive=False), dict(norm='norm_scalar_gain')])

@@ -11,7 +11,7 @@ from mmlape.position import AttentionPosition, Joining, PositionEmbedding
 
 GRID, PATCH = (3, 4), (8, 8)
 NO_POSITION = component('NoPosition')
-# A position of the stage before, in Swin; the norm that has places; and what is no position at all.
+# Carried from the stage before, in Swin; a norm with position; and no position.
 OTHERS = {'MergedPosition', 'DTN', 'NoPosition'}
 
 
@@ -49,7 +49,7 @@ def of(config):
 def moved(model) -> tuple[torch.Tensor, torch.Tensor]:
     """How far tokens of patches, and the class token, depend on the order of patches, relative to their size.
 
-    Parameters are moved off their initial values, many of which are no position yet. Double precision leaves no doubt.
+    Parameters are moved off their initial values, many of which are zero. In double precision.
     """
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -82,7 +82,7 @@ WITHOUT = [
     *(dict(position=NO_POSITION, joining=joining) for joining in JOININGS),
     *(dict(position=NO_POSITION, norm_cfg=norm) for norm in NORMS),
 ]
-# DTN by its maps of positions alone (ICLR 2022, eq. 6).
+# DTN has position in its maps (ICLR 2022, eq. 6).
 WITH = [
     *(dict(position=position) for position in EMBEDDINGS),
     *(dict(joining=joining) for joining in JOININGS),

@@ -1,4 +1,4 @@
-"""Rotary position with coordinates that are drawn in training: timm's draws, one for all layers of a pass."""
+"""Rotary position with random coordinates in training: timm's random numbers, the same for all layers of a pass."""
 
 import pytest
 import timm
