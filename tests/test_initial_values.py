@@ -232,7 +232,9 @@ def pytorchs(entry):
 
 
 def xavier(entry):
-    return (entry.value / math.sqrt(6 / sum(fans(entry))) + 1) / 2
+    fan_in, fan_out = fans(entry)
+    fan_out = fan_in if entry.name.endswith('qkv.weight') else fan_out  # three matrices in one
+    return (entry.value / math.sqrt(6 / (fan_in + fan_out)) + 1) / 2
 
 
 def equation_7(found):

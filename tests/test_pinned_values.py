@@ -97,10 +97,10 @@ def test_names():
 # Defaults that are not nothing (None, 0, False) of every registered part; those that papers state are in its text.
 # fmt: off
 DEFAULTS = {
-    'Attention': dict(qkv_bias=True),
+    'Attention': dict(qkv_bias=True, proj_bias=True),
     'AttentionPooling': dict(num_heads=8, mlp_ratio=4.0, act='gelu', eps=1e-06),
     'AttentionSubsampling': dict(embed_dims=192, key_dims=16, value_ratio=4.0, mlp_ratio=2.0),
-    'BigBirdAttention': dict(block_size=64, window=3, num_random=3, qkv_bias=True),
+    'BigBirdAttention': dict(block_size=64, window=3, num_random=3, qkv_bias=True, proj_bias=True),
     'ConvPoolStem': dict(in_channels=3, embed_dims=192, kernel_size=3, stride=1, num_convs=1, hidden_dims=64),
     'ConvStem': dict(in_channels=3, embed_dims=128, num_convs=4),
     'DTN': dict(pool=1, stabilize=True, ratio_mean='learned', ratio_var='learned', positions='learned',
@@ -110,9 +110,9 @@ DEFAULTS = {
     'GaborPosition': dict(num_tables=1, variant='G+E', with_bias=True),
     'ImageToTokens': dict(in_channels=3, embed_dims=192, patch_size=16, hidden_channels=64),
     'LN': dict(eps=1e-06),
-    'LSHAttention': dict(chunk_size=64, num_buckets=32, num_rounds=1, qkv_bias=True),
-    'LaPE': dict(progressive=True, norm='norm_channel_gain_bias', eps=1e-06),
-    'LaPEWarmStart': dict(construction='affine', eps=1e-06),
+    'LSHAttention': dict(chunk_size=64, num_buckets=32, num_rounds=1, qkv_bias=True, proj_bias=True),
+    'LaPE': dict(progressive=True, norm='norm_channel_gain_bias'),
+    'LaPEWarmStart': dict(construction='affine'),
     'LayerClassAttention': dict(qkv_bias=True),
     'LearnedPosition': dict(num_tables=1, resize='bicubic', std=0.02, prefix_rows=True),
     'MergedPosition': dict(num_tables=1),

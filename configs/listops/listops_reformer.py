@@ -14,6 +14,7 @@ model = dict(
             num_buckets=10,
             num_rounds=1,
             qkv_bias=False,
+            proj_bias=False,
         ),
     )
 )

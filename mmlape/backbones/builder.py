@@ -13,7 +13,7 @@ from mmlape.checks import check_layers, check_number, check_options
 from mmlape.layers import PlainLinear
 from mmlape.layout import Grid
 from mmlape.norm import TokenNorm, build_token_norm, norm_class
-from mmlape.position import AttentionPosition, JoinedPosition
+from mmlape.position import AttentionPosition, JoinedPosition, LaPE
 from mmlape.registry import MODELS
 
 from .spec import LAYER_PARTS, NO_OPTIONS, Options, StageSpec
@@ -77,11 +77,15 @@ def build_stage(
         for name, size in prefix.sizes.items()
     }
     if spec.position is not None:
-        part_class('joining', spec.joining, dict(embed_dims=dims, depth=spec.depth))
+        joining = spec.joining
+        if issubclass(
+            part_class('joining', joining, dict(embed_dims=dims, depth=spec.depth)), LaPE
+        ):
+            joining = {'eps': norms[0].get('eps'), **joining}
         where = dict(embed_dims=dims, grid=grid, num_prefix_tokens=prefix.count)
         part_class('position', spec.position, dict(where, num_tables=None))
         sizes = (dims, spec.depth, grid, prefix.count)
-        modules['position'] = JoinedPosition(*sizes, spec.position, spec.joining)
+        modules['position'] = JoinedPosition(*sizes, spec.position, joining)
     modules['inside'], own = _build_attention_position(spec, grid)
     modules['blocks'] = blocks = nn.ModuleList()
     checked: dict = {}

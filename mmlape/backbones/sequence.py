@@ -34,7 +34,7 @@ class SequenceTransformer(PlainTransformer):
       the norm.
     * ``norm_cfg``: of all layers and the output; DTN applies a LayerNorm to the class token, which has no place.
     * ``vocab_size`` (16), ``padding_id`` (0), ``with_cls_token``, ``num_registers``, ``prefix_after``,
-      ``qkv_bias`` (False).
+      ``qkv_bias`` (False), ``proj_bias`` (True; False in Long-Range Arena).
     """
 
     archs, default_arch = SEQUENCE_ARCHS, 'lra-listops'
@@ -59,20 +59,23 @@ class SequenceTransformer(PlainTransformer):
         num_registers: int = UNSET,
         prefix_after: int | None = UNSET,
         qkv_bias: bool = UNSET,
+        proj_bias: bool = UNSET,
         **common: Unpack[NetworkOptions],
     ) -> None:
         own = Parts(
             stem=dict(vocab_size=vocab_size, padding_id=padding_id),
             prefix=dict(cls_token=with_cls_token, registers=num_registers, after=prefix_after),
-            attention=dict(qkv_bias=qkv_bias),
+            attention=dict(qkv_bias=qkv_bias, proj_bias=proj_bias),
         )
         super().__init__(arch, img_size, own, **common)
 
     def init_parameters(self) -> None:
         """Long-Range Arena's initial values: linear layers by Xavier's uniform law, a class token of zeros."""
         super().init_parameters()
-        for module in self.modules():
+        for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
+                # Queries, keys and values are three matrices there: as one, each would have 0.71 of the scale.
+                for weight in module.weight.chunk(3 if name.endswith('qkv') else 1):
+                    nn.init.xavier_uniform_(weight)
         for name in self.prefix_names:
             nn.init.zeros_(getattr(self, name))

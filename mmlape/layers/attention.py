@@ -146,6 +146,7 @@ class Attention(AttentionLayer):
         embed_dims: Channels ``C``.
         num_heads: Heads; must divide ``embed_dims``.
         qkv_bias: Bias on the query, key and value projection. Default True.
+        proj_bias: Bias on the output projection. Default True.
         window_size: Window height and width in tokens, one integer or a pair; None (default) for global attention.
         attn_drop_rate: Dropout of attention weights. Default 0.
         proj_drop_rate: Dropout after the output projection. Default 0.
@@ -171,6 +172,7 @@ class Attention(AttentionLayer):
         position: AttentionPosition | None = None,
         qk_norm: dict | None = None,
         inner_norm: dict | None = None,
+        proj_bias: bool = True,
     ) -> None:
         super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
         self.window_size = None if window_size is None else check_grid('window_size', window_size)
@@ -180,7 +182,7 @@ class Attention(AttentionLayer):
             for _ in range(2)
         )
         self.norm = None if inner_norm is None else build_token_norm(inner_norm, embed_dims)
-        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.proj = nn.Linear(embed_dims, embed_dims, bias=proj_bias)
         self.position = position
 
     def forward(

@@ -52,6 +52,7 @@ class BigBirdAttention(AttentionLayer):
         num_random: Random blocks. Default 3.
         seed: Of the random blocks; published: the number of the layer. Default 0.
         qkv_bias: Bias on the query, key and value projection. Default True.
+        proj_bias: Bias on the output projection. Default True.
         attn_drop_rate: Dropout of attention weights. Default 0.
         proj_drop_rate: Dropout after the output projection. Default 0.
 
@@ -72,6 +73,7 @@ class BigBirdAttention(AttentionLayer):
         qkv_bias: bool = True,
         attn_drop_rate: float = 0.0,
         proj_drop_rate: float = 0.0,
+        proj_bias: bool = True,
     ) -> None:
         super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
         self.block_size = check_positive_int('block_size', block_size)
@@ -83,7 +85,7 @@ class BigBirdAttention(AttentionLayer):
         self.num_random = check_positive_int('num_random', num_random, minimum=0)
         self.seed = check_positive_int('seed', seed, minimum=0)
         self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
-        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.proj = nn.Linear(embed_dims, embed_dims, bias=proj_bias)
 
     def forward(
         self, tokens: Tensor, layout: Layout | Grid, inside: InsidePlan | None = None
@@ -258,7 +260,8 @@ class LSHAttention(AttentionLayer):
         chunk_size: Tokens of a chunk. Default 64.
         num_buckets: Buckets, an even number. Default 32.
         num_rounds: Rounds of hashing. Default 1.
-        qkv_bias: Bias on both projections. Default True.
+        qkv_bias: Bias on queries (which are the keys) and on values. Default True.
+        proj_bias: Bias on the output projection. Default True.
         attn_drop_rate: Dropout of attention weights. Default 0.
         proj_drop_rate: Dropout after the output projection. Default 0.
 
@@ -283,6 +286,7 @@ class LSHAttention(AttentionLayer):
         qkv_bias: bool = True,
         attn_drop_rate: float = 0.0,
         proj_drop_rate: float = 0.0,
+        proj_bias: bool = True,
     ) -> None:
         super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
         self.chunk_size = check_positive_int('chunk_size', chunk_size)
@@ -294,7 +298,7 @@ class LSHAttention(AttentionLayer):
         check_positive_int('num_rounds', num_rounds)
         self.qk = nn.Linear(embed_dims, embed_dims, bias=qkv_bias)
         self.v = nn.Linear(embed_dims, embed_dims, bias=qkv_bias)
-        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.proj = nn.Linear(embed_dims, embed_dims, bias=proj_bias)
         shape = (num_heads, embed_dims // num_heads, num_rounds, num_buckets // 2)
         self.register_buffer('rotations', torch.randn(shape))
 

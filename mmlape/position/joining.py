@@ -240,7 +240,7 @@ class LaPE(Joining):
         norm: How a layer transforms its position, a row of ICCV Table 8 (arXiv v1, Table 5): ``'identity'``,
             ``'scalar_gain'``, ``'channel_gain'``, ``'channel_gain_bias'``, ``'norm'``, ``'norm_scalar_gain'``,
             ``'norm_channel_gain'``, or ``'norm_channel_gain_bias'`` (default), the LayerNorm of LaPE.
-        eps: Added to the variance. Default 1e-6.
+        eps: Added to the variance. Default None: as the network's LayerNorm, 1e-6 outside of a network.
 
     Gradients of (nearly) constant rows of :math:`\omega`, with a variance below ``eps``, are those of centring only, so
     that a prefix row that starts at zero is learned: else they would grow by ``1 / sqrt(eps)`` per layer.
@@ -256,14 +256,14 @@ class LaPE(Joining):
         progressive: bool = True,
         layers: int | Sequence[int] | None = None,
         norm: str = 'norm_channel_gain_bias',
-        eps: float = 1e-6,
+        eps: float | None = None,
     ) -> None:
         super().__init__(embed_dims, depth)
         self.progressive = progressive
         self.layers = check_layers('layers', layers, self.depth)
         make = POSITION_NORMS[check_option('norm', norm, POSITION_NORMS)]
-        eps = check_eps(eps)
-        self.norms = nn.ModuleList(make(self.embed_dims, eps) for _ in self.layers)
+        self.eps = check_eps(1e-6 if eps is None else eps)
+        self.norms = nn.ModuleList(make(self.embed_dims, self.eps) for _ in self.layers)
 
     def forward(self, embedding: Tensor) -> PositionPlan:
         """Plan with one ``attention`` entry for each layer named."""
@@ -372,14 +372,14 @@ class LaPEWarmStart(LaPE):
         depth: int,
         construction: str = 'affine',
         layers: int | Sequence[int] | None = None,
-        eps: float = 1e-6,
+        eps: float | None = None,
     ) -> None:
         gated = check_option('construction', construction, ('affine', 'gate')) == 'gate'
         super().__init__(embed_dims, depth, progressive=gated, layers=layers, eps=eps)
         self.gates: nn.ModuleList | None = None
         if gated:
             gain = POSITION_NORMS['channel_gain']
-            self.gates = nn.ModuleList(gain(embed_dims, eps) for _ in self.layers)
+            self.gates = nn.ModuleList(gain(embed_dims, self.eps) for _ in self.layers)
         for scale in self.norms if self.gates is None else self.gates:
             nn.init.zeros_(scale.get_parameter('weight'))
 

@@ -52,6 +52,8 @@ def build(source, meta, **options):
     if meta['joining'] in JOININGS:
         joining = JOININGS[meta['joining']]
         config['joining'] = dict(type=f'mmlape.{joining}{"" if joining == "LaPE" else "Joining"}')
+        if joining == 'LaPE' and 'pe_norm_eps' in meta:
+            config['joining']['eps'] = meta['pe_norm_eps']
     if source == 'lape':
         config.update(POSITIONS[meta['position']], patch_size=meta['patch_size'])
         if meta['joining'] == 'LN':

@@ -7,6 +7,7 @@ from backbone_variants import build_adapter, build_vit
 
 from mmlape.checkpoints import convert_with_report
 from mmlape.position import DefaultJoining, LaPE
+from mmlape.registry import MODELS
 
 
 def random_lape(**options):
@@ -109,3 +110,24 @@ def test_every_layer_learns_from_the_first_step(construction):
     for layer in range(4):
         branch = model.position.joining.layer_modules(layer)
         assert any(p.grad.abs().max() > 0 for module in branch for p in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ('config', 'eps'),
+    [
+        (dict(type='mmlape.VisionTransformer', arch='deit-tiny'), 1e-6),
+        (dict(type='mmlape.VisionTransformer', arch='deit-tiny', norm_cfg=dict(type='mmlape.LN', eps=1e-3)), 1e-3),
+        (dict(type='mmlape.T2TViT', arch='t2t-vit-7'), 1e-5),
+        (dict(type='mmlape.CompactTransformer', arch='vit-lite-7-4'), 1e-5),
+        (dict(type='mmlape.SwinTransformer', position=dict(type='mmlape.LearnedPosition')), 1e-5),
+        (dict(type='mmlape.PyramidVisionTransformer', arch='tiny'), 1e-6),
+    ],
+)  # fmt: skip
+def test_the_eps_of_its_norms_is_that_of_the_networks(config, eps):
+    for own, expected in ((dict(), eps), (dict(eps=0.25), 0.25)):
+        with torch.device('meta'):
+            model = MODELS.build(dict(config, joining=dict(type='mmlape.LaPE', **own)))
+        found = {
+            norm.eps for part in model.modules() if isinstance(part, LaPE) for norm in part.norms
+        }
+        assert found == {expected}

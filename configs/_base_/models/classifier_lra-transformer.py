@@ -11,6 +11,7 @@ model = dict(
         arch='lra-listops',
         vocab_size=16,
         out_type='cls_token',
+        attention=dict(proj_bias=False),
         drop_rate=0.1,
         attn_drop_rate=0.1,
         norm_cfg=dict(type='mmlape.LN', eps=1e-6),
