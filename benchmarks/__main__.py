@@ -21,7 +21,9 @@ from .cases import CASES, OURS
 from .measuring import TIMES, measure
 from .side_by_side import CLOCKS, keep_freed_memory, write_record
 
-HEAD = '| what | beside | forward | training step | kept |\n|---|---|---|---|---|'
+HEAD = (
+    '| what | compared with | forward | training step | saved for backward |\n|---|---|---|---|---|'
+)
 RECORD = Path(__file__).parent / 'records' / 'upstream_cpu.json'
 
 

@@ -88,9 +88,11 @@ def test_a_run_prints_and_records(room, monkeypatch, capsys, tmp_path):
         assert min(each['median_ms'] for each in case[what].values()) > 0
 
 
-def test_the_page_shows_the_record(room):
+@pytest.mark.parametrize('machine', ['', '_intel'])
+def test_the_page_shows_the_record(machine, room):
     main = room('__main__')
-    cases = json.loads(main.RECORD.read_text())['results']['cases']
+    record = main.RECORD.with_stem(f'{main.RECORD.stem}{machine}')
+    cases = json.loads(record.read_text())['results']['cases']
     assert cases.keys() == main.CASES.keys()
     page = (ROOT / 'docs/speed.md').read_text(encoding='utf-8')
     expected = [line for name, found in cases.items() for line in main.rows(name, found)]
