@@ -1,7 +1,4 @@
-"""One adapter per foreign checkpoint format: which part of a model it describes, and how its names map to ours.
-
-A new format is a class in a module of this package and a line in :data:`FORMATS`.
-"""
+"""One class per foreign checkpoint format: which part of a model it describes, and how its names map to ours."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Formats(UserDict):
-    """Adapters by name; one that is given as ``'module.Class'`` of this folder is made on first use."""
+    """Formats by name; ``'module.Class'`` of this folder is instantiated on first use."""
 
     def __getitem__(self, name: str) -> Format:
         found = super().__getitem__(name)
@@ -33,8 +30,8 @@ FORMATS = Formats(
     {
         'mmlape': 'base.Format',
         'timm': 'vit.Timm',
-        'deit': 'vit.DeiT',
-        'transformers': 'vit.Transformers',
+        'deit': 'vit.Timm',
+        'transformers': 'transformers.Transformers',
         'lape': 'vit.ReferenceLaPE',
         'pvt': 'published.PublishedPVT',
         'dtn': 'published.PublishedDTN',
@@ -42,7 +39,7 @@ FORMATS = Formats(
         't2t': 'published.PublishedT2T',
         'compact': 'published.PublishedCompact',
         'ceit': 'published.PublishedCeiT',
-        'levit': 'published.TimmLeViT',
+        'levit': 'published.PublishedLeViT',
         'vit_adapter': 'published.ReferenceViTAdapter',
         'mmseg': 'published.OpenMMLabViT',
         'mmpretrain': 'published.OpenMMLabViT',

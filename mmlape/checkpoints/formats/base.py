@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ State = dict[str, Tensor]
 Renames = tuple[tuple[str, str | Callable[[re.Match], str]], ...]
 Reasons = tuple[tuple[str, str], ...]
 
-# What a network does with these cannot be left away: a model without any of them is another network.
+# A network without these computes something else, even if all other weights fit.
 LAYER_SCALE = (
     r'\.ls[12]\.gamma$',
     'a layer scale, which the model has not: build it with layer_scale=True',
@@ -28,12 +28,30 @@ _OWN: Reasons = (
 _OF_A_STAGE = re.compile(r'(?:patch_embed|pos_embed|position|inside|block|norm)(\d)\b')
 
 
+def renamed(name: str, renames: Renames) -> str:
+    """``name`` after each pair of a regular expression and its replacement, in order."""
+    for pattern, replacement in renames:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def numbered(template: str, offset: int) -> Callable[[re.Match], str]:
+    """A replacement: ``template`` with the first group of the match, a number, plus ``offset``."""
+    return lambda found: template.format(int(found[1]) + offset)
+
+
+def has(names: Iterable[str], pattern: str) -> bool:
+    """Whether any name contains the regular expression."""
+    return any(re.search(pattern, name) for name in names)
+
+
 class Format:
-    """Our own names, for our own checkpoints; the base of the others.
+    """Our own names, for our own checkpoints; the base of the other formats.
 
     Attributes:
         network: The class that the format describes as a whole. Default any of ours, or the ViT of an adapter.
         renames: Pairs of a regular expression over a foreign name and its replacement, as ``re.sub`` takes them.
+        values: Pairs of a regular expression over one of our names and a function that converts its tensor.
         may_leave: Pairs of a regular expression over one of our names, and why an entry of that name that the model has
             no place for may be left out.
         must_place: Pairs of a regular expression over one of our names, and what it shows the source to be: a model
@@ -43,6 +61,7 @@ class Format:
 
     network: type[nn.Module] | None = None
     renames: Renames = ()
+    values: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = ()
     may_leave: Reasons = (
         (r'\bpos_embed\d*$|\bposition\d?\.embedding\.', 'the model has another position'),
     )
@@ -57,7 +76,7 @@ class Format:
         """
 
     def resolve(self, state: State) -> Format:
-        """The adapter for ``state``, where the format has several layouts; else this one."""
+        """The format of ``state``, where one source has several; else this one."""
         return self
 
     def whole(self, state: State, model: nn.Module) -> State:
@@ -70,35 +89,33 @@ class Format:
         Raises:
             ValueError: If the format cannot describe ``model``.
         """
-        if self.network is not None:
-            if isinstance(model, self.network):
-                return ''
-            raise ValueError(
-                f'this source describes a {self.network.__name__}, the model is a {type(model).__name__}'
-            )
-        plain = not any(name.startswith('vit.') for name in state)
-        return 'vit' if isinstance(model, ViTAdapter) and plain else ''
+        if self.network is None:
+            return 'vit' if isinstance(model, ViTAdapter) and not has(state, r'^vit\.') else ''
+        if isinstance(model, self.network):
+            return ''
+        raise ValueError(
+            f'this source describes a {self.network.__name__}, the model is a {type(model).__name__}'
+        )
 
     def rename(self, state: State) -> State:
         """Names of the described part of the model to tensors."""
-        return {self._rename_one(name): tensor for name, tensor in state.items()}
+        ours = {renamed(name, self.renames): tensor for name, tensor in state.items()}
+        for pattern, convert in self.values:
+            ours.update({k: convert(v) for k, v in ours.items() if re.search(pattern, k)})
+        return ours
 
     def problems(self, model: nn.Module, state: State) -> list[str]:
         """Why renamed entries cannot be those of ``model``, the described part. Default nothing."""
         return []
 
     def leave(self, name: str, model: nn.Module) -> tuple[str, str]:
-        """What becomes of the renamed entry ``name`` that ``model`` has no place for.
-
-        Returns:
-            Why it may be left out, and a problem. One of them is ''.
-        """
+        """Why the renamed entry ``name``, which ``model`` has no place for, may be left out, and the problem; one of
+        them is ''."""
         stage = _OF_A_STAGE.match(name)
         if stage and int(stage[1]) > getattr(model, 'num_stages', 0) > 0:
             return 'stages after the last output are not built', ''
         for pattern, what in self.must_place:
-            own = (re.search(pattern, mine) for mine in model.state_dict())
-            if re.search(pattern, name) and not any(own):
+            if re.search(pattern, name) and not has(model.state_dict(), pattern):
                 return '', f'the source has {what}'
         for pattern, why in self.may_leave:
             if re.search(pattern, name):
@@ -106,8 +123,3 @@ class Format:
         if self.leaves_others:
             return 'the model has no such entry', ''
         return '', 'the source has entries that this model has no place for'
-
-    def _rename_one(self, name: str) -> str:
-        for pattern, replacement in self.renames:
-            name = re.sub(pattern, replacement, name)
-        return name

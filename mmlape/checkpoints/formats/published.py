@@ -1,4 +1,4 @@
-"""Published networks beside plain ViTs, and plain ViTs of other code: one small class for each."""
+"""Published networks beside plain ViTs, and plain ViTs of other code: one table of names for each."""
 
 from __future__ import annotations
 
@@ -18,16 +18,22 @@ from mmlape.backbones import (
 )
 from mmlape.norm import DTN, LN, TokenNorm
 
-from .base import Format, Reasons, Renames, State
+from .base import Format, Reasons, Renames, State, has, numbered, renamed
 from .vit import LEFT, OTHERS, PlainViT
 
-# Parameters of the published DTN module; the bias of its position projection cancels in the softmax and is not used.
-DTN_RENAMES = (
+DTN_RENAMES: Renames = (
     (r'\bmean_norm_weight$', 'ratio_mean.omega'),
     (r'\bvar_norm_weight$', 'ratio_var.omega'),
     (r'\bpos_proj\.weight$', 'positions.weight'),
 )
+# The bias of the position projection is not used: the softmax cancels it.
 DTN_LEFT = (r'\bpos_proj\.bias$', 'cancels in the softmax')
+_CLASSIFIER = (r'^(head|norm)\.', 'of the classifier')
+
+
+def _linear(weight: Tensor) -> Tensor:
+    """The weight of a 1 x 1 convolution as that of a linear layer."""
+    return weight.flatten(1) if weight.ndim == 4 else weight
 
 
 class PublishedDTN(Format):
@@ -41,6 +47,7 @@ class PublishedDTN(Format):
         (r'\bema_gz$', 'running_along'),
         (r'\biters$', 'num_calls'),
     )
+    values = ((r'\b(running_square|running_along|num_calls)$', Tensor.squeeze),)
     may_leave = (DTN_LEFT,)
 
     def part(self, model: nn.Module, state: State) -> str:
@@ -51,20 +58,19 @@ class PublishedDTN(Format):
             )
         return ''
 
-    def rename(self, state: State) -> State:
-        """Our names; PowerNorm's buffers lose their dimensions of size 1."""
-        renamed = super().rename(state)
-        for name, tensor in renamed.items():
-            if re.search(r'\b(running_square|running_along|num_calls)$', name):
-                renamed[name] = tensor.squeeze()
-        return renamed
-
 
 class PublishedPVT(Format):
-    """The published PVT, PVTv2 and DTN-PVT code, whose names are ours outside DTN."""
+    """The published PVT, PVTv2 and DTN-PVT code, whose names are ours outside DTN; and timm's PVTv2."""
 
     network = PyramidVisionTransformer
-    renames: Renames = DTN_RENAMES
+    renames = (
+        *DTN_RENAMES,
+        (r'^patch_embed\.', 'patch_embed1.'),
+        (r'^stages\.(\d)\.downsample\.', numbered('patch_embed{}.', 1)),
+        (r'^stages\.(\d)\.blocks\.', numbered('block{}.', 1)),
+        (r'^stages\.(\d)\.norm\.', numbered('norm{}.', 1)),
+        (r'\.mlp\.dwconv\.(?!dwconv)', '.mlp.dwconv.dwconv.'),
+    )
     may_leave = (
         DTN_LEFT,
         (r'^(head|norm)\.|^cls_token$', 'of the classifier'),
@@ -72,181 +78,113 @@ class PublishedPVT(Format):
     )
     leaves_others = False
 
-    def resolve(self, state: State) -> Format:
-        """The adapter of timm's layout."""
-        return TimmPVT() if any(name.startswith('stages.') for name in state) else self
-
-
-class TimmPVT(PublishedPVT):
-    """timm's PVTv2, whose stages are counted from 0 and hold their parts."""
-
-    renames = (
-        (r'^patch_embed\.', 'patch_embed1.'),
-        (r'^stages\.(\d)\.downsample\.', lambda found: f'patch_embed{int(found[1]) + 1}.'),
-        (r'^stages\.(\d)\.blocks\.', lambda found: f'block{int(found[1]) + 1}.'),
-        (r'^stages\.(\d)\.norm\.', lambda found: f'norm{int(found[1]) + 1}.'),
-        (r'\.mlp\.dwconv\.', '.mlp.dwconv.dwconv.'),
-    )
-
-
-_SWIN_LEFT: Reasons = (
-    (r'relative_position_index$|attn_mask$', 'made anew from the window'),
-    (r'^(head|norm)\.', 'of the classifier'),
-    (r'^norm\d\.', 'the model returns no map of this stage'),
-    (r'\.attn\.position\.', 'the model has no relative bias'),
-    (r'^pos_embed1$', 'the model has no position table'),
-)
-
-
-class PublishedSwin(Format):
-    """The published code: a stage ends with the merging of its patches. Its detectors have norms of maps."""
-
-    network = SwinTransformer
-    renames: Renames = (
-        (r'^layers\.(\d)\.downsample\.', lambda found: f'patch_embed{int(found[1]) + 2}.'),
-        (r'^layers\.(\d)\.blocks\.', lambda found: f'block{int(found[1]) + 1}.'),
-        (r'^norm(\d)\.', lambda found: f'norm{int(found[1]) + 1}.'),
-        (r'^patch_embed\.', 'patch_embed1.'),
-        (r'^absolute_pos_embed$', 'pos_embed1'),
-        (r'\.attn\.relative_position_bias_table$', '.attn.position.relative_position_bias_table'),
-    )
-    may_leave = _SWIN_LEFT
-    leaves_others = False
-
-    def resolve(self, state: State) -> Format:
-        """The layout of ``state``."""
-        if any(name.startswith('stages.') for name in state):
-            return OpenMMLabSwin()
-        ends = any(name.startswith('layers.0.downsample.') for name in state)
-        return self if ends else TimmSwin()
-
-
-class TimmSwin(PublishedSwin):
-    """timm's, whose stages begin with the merging of patches."""
-
-    renames = (
-        (r'^layers\.(\d)\.downsample\.', lambda found: f'patch_embed{int(found[1]) + 1}.'),
-        *PublishedSwin.renames,
-    )
-
-
-class OpenMMLabSwin(PublishedSwin):
-    """``SwinTransformer`` of MMDetection and MMSegmentation: channels of four neighbours lie side by side."""
-
-    renames = (
-        (r'^stages\.', 'layers.'),
-        (r'^patch_embed\.projection\.', 'patch_embed.proj.'),
-        (r'\.attn\.w_msa\.', '.attn.'),
-        (r'\.ffn\.layers\.0\.0\.', '.mlp.fc1.'),
-        (r'\.ffn\.layers\.1\.', '.mlp.fc2.'),
-        *PublishedSwin.renames,
-    )
-
-    def rename(self, state: State) -> State:
-        """Names of the model; merging with our order of channels."""
-        renamed = super().rename(state)
-        return {
-            name: _by_neighbour(tensor) if re.match(r'patch_embed[234]\.', name) else tensor
-            for name, tensor in renamed.items()
-        }
-
 
 def _by_neighbour(tensor: Tensor) -> Tensor:
     """``(..., C x row x column)`` to ``(..., column x row x C)``."""
     return tensor.unflatten(-1, (-1, 2, 2)).transpose(-1, -3).flatten(-3)
 
 
-# Within a layer, or within what shrinks the grid, from timm's names to ours.
-_LEVIT_PARTS: Renames = (
-    (r'\.attn_downsample\.attention_biases$', '.attn.offset_bias.relative_position_bias_table'),
-    (r'\.attn_downsample\.', '.attn.'),
-    (r'\.attention_biases$', '.position.relative_position_bias_table'),
-    (r'\.q\.ln\.', '.q.'),
-    (r'\.proj\.ln\.', '.proj.'),
-    (r'\.mlp\.ln([12])\.', r'.mlp.fc\1.'),
-    (r'\.linear\.', '.'),
-)
-_LEVIT_LEFT: Reasons = (
-    (r'attention_bias_idxs$', 'made anew from the grid'),
-    (r'^head(_dist)?\.', 'of the classifier'),
-    (r'\.attn\.position\.', 'the model has no bias of offsets'),
-)
+class PublishedSwin(Format):
+    """Swin of the published code, of timm, and of MMDetection and MMSegmentation."""
+
+    network = SwinTransformer
+    renames: Renames = (
+        (r'^layers\.(\d)\.blocks\.', numbered('block{}.', 1)),
+        (r'^norm(\d)\.', numbered('norm{}.', 1)),
+        (r'^patch_embed\.', 'patch_embed1.'),
+        (r'^patch_embed1\.projection\.', 'patch_embed1.proj.'),
+        (r'^absolute_pos_embed$', 'pos_embed1'),
+        (r'\.attn\.w_msa\.', '.attn.'),
+        (r'\.attn\.relative_position_bias_table$', '.attn.position.relative_position_bias_table'),
+        (r'\.ffn\.layers\.0\.0\.', '.mlp.fc1.'),
+        (r'\.ffn\.layers\.1\.', '.mlp.fc2.'),
+    )
+    may_leave = (
+        (r'relative_position_index$|attn_mask$', 'made anew from the window'),
+        _CLASSIFIER,
+        (r'^norm\d\.', 'the model returns no map of this stage'),
+        (r'\.attn\.position\.', 'the model has no relative bias'),
+        (r'^pos_embed1$', 'the model has no position table'),
+    )
+    leaves_others = False
+
+    def rename(self, state: State) -> State:
+        """A stage ends with the merging of patches, but begins with it in timm; OpenMMLab's merging has the channels of
+        four neighbours side by side."""
+        openmmlab = has(state, r'^stages\.')
+        layers = {name.replace('stages.', 'layers.', 1): value for name, value in state.items()}
+        step = 2 if has(layers, r'^layers\.0\.downsample\.') else 1
+        merging = ((r'^layers\.(\d)\.downsample\.', numbered('patch_embed{}.', step)),)
+        ours = super().rename({renamed(name, merging): value for name, value in layers.items()})
+        for name in [name for name in ours if openmmlab and re.match(r'patch_embed[234]\.', name)]:
+            ours[name] = _by_neighbour(ours[name])
+        return ours
 
 
-class TimmLeViT(Format):
-    """timm's, as linear layers or as 1 x 1 convolutions."""
+class PublishedLeViT(Format):
+    """LeViT of the published code and of timm, as linear layers or as 1 x 1 convolutions."""
 
     network = LeViT
-    renames: Renames = (
-        (r'^stem\.conv(\d)\.linear\.', lambda found: f'patch_embed1.convs.{int(found[1]) - 1}.'),
-        (r'^stem\.conv(\d)\.bn\.', lambda found: f'patch_embed1.norms.{int(found[1]) - 1}.'),
-        (r'^stages\.(\d)\.blocks\.', lambda found: f'block{int(found[1]) + 1}.'),
-        (r'^stages\.(\d)\.downsample\.', lambda found: f'patch_embed{int(found[1]) + 1}.'),
-        *_LEVIT_PARTS,
+    renames = (
+        (r'^stem\.conv(\d)\.linear\.', numbered('patch_embed1.convs.{}.', -1)),
+        (r'^stem\.conv(\d)\.bn\.', numbered('patch_embed1.norms.{}.', -1)),
+        (r'^stages\.(\d)\.blocks\.', numbered('block{}.', 1)),
+        (r'^stages\.(\d)\.downsample\.', numbered('patch_embed{}.', 1)),
+        (r'\.attn_downsample\.attention_biases$', '.attn.offset_bias.relative_position_bias_table'),
+        (r'\.attn_downsample\.', '.attn.'),
+        (r'\.attention_biases$', '.position.relative_position_bias_table'),
+        (r'\.q\.ln\.', '.q.'),
+        (r'\.proj\.ln\.', '.proj.'),
+        (r'\.mlp\.ln([12])\.', r'.mlp.fc\1.'),
+        (r'\.linear\.', '.'),
         # The norm at the end of a branch is its block's, that of what shrinks the grid the attention's.
         (r'^(block\d\.\d+)\.attn\.proj\.bn\.', r'\1.norm1.'),
         (r'^(block\d\.\d+)\.mlp\.fc2\.bn\.', r'\1.norm2.'),
         (r'^(patch_embed\d)\.mlp\.fc2\.bn\.', r'\1.norm.'),
         (r'\.bn\.', '.norm.'),
     )
-    may_leave = _LEVIT_LEFT
+    # Heads of a bias come last in ours.
+    values = ((r'relative_position_bias_table$', Tensor.t), (r'^(?!patch_embed1\.)', _linear))
+    may_leave = (
+        (r'attention_bias_idxs$', 'made anew from the grid'),
+        (r'^head(_dist)?\.', 'of the classifier'),
+        (r'\.attn\.position\.', 'the model has no bias of offsets'),
+    )
     leaves_others = False
-
-    def resolve(self, state: State) -> Format:
-        """The layout of ``state``."""
-        return PublishedLeViT() if any(name.startswith('blocks.') for name in state) else self
-
-    def rename(self, state: State) -> State:
-        """Names of the model; heads of a bias come last, 1 x 1 convolutions are linear."""
-        return {name: _fit(name, tensor) for name, tensor in super().rename(state).items()}
-
-
-class PublishedLeViT(TimmLeViT):
-    """The published code: one list of attentions and feed-forward networks, through all stages."""
-
-    def resolve(self, state: State) -> Format:
-        """This one."""
-        return self
 
     def rename(self, state: State) -> State:
         """Through timm's names."""
         found = (re.match(r'blocks\.(\d+)\.kv\.', name) for name in state)
         shrinking = sorted({int(each[1]) for each in found if each})
-        return super().rename({_timms(name, shrinking): tensor for name, tensor in state.items()})
+        return super().rename({_timms(name, shrinking): value for name, value in state.items()})
 
 
-def _fit(name: str, tensor: Tensor) -> Tensor:
-    if name.endswith('relative_position_bias_table'):
-        return tensor.t()
-    linear = tensor.ndim == 4 and not name.startswith('patch_embed1.')
-    return tensor.flatten(1) if linear else tensor
+_LEVIT_TO_TIMM: Renames = (
+    (r'\.c\.', '.linear.'),
+    (r'\bq\.1\.', 'q.ln.'),
+    (r'\bproj\.1\.', 'proj.ln.'),
+    # The strides of the stem and of a network have an activation between their layers.
+    (r'^patch_embed\.([02468])\.', lambda found: f'stem.conv{int(found[1]) // 2 + 1}.'),
+    (r'^(blocks\.\d+\.m)\.([02])\.', lambda found: f'{found[1]}.ln{int(found[2]) // 2 + 1}.'),
+)
 
 
 def _timms(name: str, shrinking: list[int]) -> str:
-    """timm's name; ``shrinking``: the numbers of the branches that shrink the grid, each before its own network."""
-    for pattern, replacement in (
-        (r'\.c\.', '.linear.'),
-        (r'\bq\.1\.', 'q.ln.'),
-        (r'\bproj\.1\.', 'proj.ln.'),
-    ):
-        name = re.sub(pattern, replacement, name)
-    stem = re.match(r'patch_embed\.(\d)\.(.*)', name)
-    if stem:
-        return f'stem.conv{int(stem[1]) // 2 + 1}.{stem[2]}'
-    branch = re.match(r'blocks\.(\d+)\.(m\.)?(.*)', name)
+    """timm's name of an entry of the published LeViT code, which has one list of attentions and feed-forward networks
+    through all stages; ``shrinking``: the numbers of the branches that shrink the grid, each before its own network."""
+    name = renamed(name, _LEVIT_TO_TIMM)
+    branch = re.match(r'blocks\.(\d+)\.(?:m\.)?(.*)', name)
     if not branch:
         return name
-    number, rest = int(branch[1]), branch[3]
+    number, rest = int(branch[1]), branch[2]
     stage = bisect_right(shrinking, number)
     past = number - shrinking[stage - 1] if stage else number + 2
-    if not past:
-        return f'stages.{stage}.downsample.attn_downsample.{rest}'
-    # A network's layers are 0 and 2, with the activation between.
-    rest = re.sub(r'^([02])\.', lambda found: f'ln{int(found[1]) // 2 + 1}.', rest)
-    kind = 'mlp' if past % 2 else 'attn'
-    if past == 1:
-        return f'stages.{stage}.downsample.mlp.{rest}'
-    return f'stages.{stage}.blocks.{past // 2 - 1}.{kind}.{rest}'
+    if past < 2:
+        return f'stages.{stage}.downsample.{"mlp" if past else "attn_downsample"}.{rest}'
+    return f'stages.{stage}.blocks.{past // 2 - 1}.{"mlp" if past % 2 else "attn"}.{rest}'
+
+
+_PE_NORM = (r'^pe_norm\.(\d+)\.', r'position.joining.norms.\1.')
 
 
 class PublishedT2T(PlainViT):
@@ -254,7 +192,7 @@ class PublishedT2T(PlainViT):
 
     network = T2TViT
     renames = (
-        (r'^pe_norm\.(\d+)\.', r'position.joining.norms.\1.'),
+        _PE_NORM,
         (r'^encoder\.', 'blocks.'),
         (r'\.ln([12])\.', r'.norm\1.'),
         (r'\.ffn\.layers\.0\.0\.', '.mlp.fc1.'),
@@ -267,17 +205,16 @@ class PublishedCompact(PlainViT):
     """The published code, and networks of it with LaPE, whose norms are ``pe_norm.N``."""
 
     network = CompactTransformer
-    renames: Renames = (
+    renames = (
         (r'^classifier\.', ''),
         (r'^class_emb$', 'cls_token'),
         (r'^positional_emb$', 'pos_embed'),
         (r'^attention_pool\.', 'pool.score.'),
-        (r'^pe_norm\.', 'position.joining.norms.'),
+        _PE_NORM,
         (r'^(blocks\.\d+)\.norm1\.', r'\1.norm2.'),
         (r'^(blocks\.\d+)\.pre_norm\.', r'\1.norm1.'),
         (r'^(blocks\.\d+)\.self_attn\.', r'\1.attn.'),
         (r'^(blocks\.\d+)\.linear([12])\.', r'\1.mlp.fc\2.'),
-        # Patches have a bias, the convolutions of CCT have none.
         (r'^tokenizer\.conv_layers\.(\d+)\.0\.', r'patch_embed.convs.\1.'),
     )
     may_leave = (
@@ -287,14 +224,11 @@ class PublishedCompact(PlainViT):
     )
 
     def rename(self, state: State) -> State:
-        """Names of the model; of patches where the first convolution has a bias."""
-        renamed = super().rename(state)
-        if 'patch_embed.convs.0.bias' not in renamed:
-            return renamed
-        return {k.replace('patch_embed.convs.0.', 'patch_embed.proj.'): renamed[k] for k in renamed}
-
-
-_POINTWISE = re.compile(r'\.leff\.conv[13]\.weight$')
+        """Names of the model; patches have a bias, the convolutions of CCT have none."""
+        ours = super().rename(state)
+        if 'patch_embed.convs.0.bias' not in ours:
+            return ours
+        return {k.replace('patch_embed.convs.0.', 'patch_embed.proj.'): v for k, v in ours.items()}
 
 
 class PublishedCeiT(PlainViT):
@@ -314,17 +248,10 @@ class PublishedCeiT(PlainViT):
         (r'^lca\.feedforward\.', 'across_layers.block.mlp.'),
         (r'^lca\.', 'across_layers.block.'),
         (r'^pos_layer_embed$', 'across_layers.layer_position'),
-        (r'^pe_norm\.(\d+)\.', r'position.joining.norms.\1.'),
+        _PE_NORM,
     )
+    values = ((r'\.mlp\.fc[12]\.weight$', _linear),)
     may_leave = (*LEFT, (r'^across_layers\.', 'the output of the model shows no class token'))
-
-    def rename(self, state: State) -> State:
-        """Names of the model; a 1 x 1 convolution is a linear layer."""
-        linear = {
-            name: tensor.flatten(1) if _POINTWISE.search(name) else tensor
-            for name, tensor in state.items()
-        }
-        return super().rename(linear)
 
 
 class ReferenceViTAdapter(Format):
@@ -343,7 +270,7 @@ class ReferenceViTAdapter(Format):
 
 
 class OpenMMLabViT(PlainViT):
-    """``VisionTransformer`` of both: their attention is MMCV's around PyTorch's in one, their own in the other."""
+    """``VisionTransformer`` of MMSegmentation, with MMCV's attention around PyTorch's, and of MMPretrain."""
 
     renames = (
         (r'^patch_embed\.projection\.', 'patch_embed.proj.'),
@@ -358,14 +285,12 @@ class OpenMMLabViT(PlainViT):
         (r'^(?:ln|norm)1\.', 'norm.'),
     )
     may_leave = (*LEFT, (r'^ln2\.', 'of the classifier'))
-    must_place = (
+    must_place: Reasons = (
         *OTHERS,
         (r'\.ffn\.w(12|3)\.', 'a gated feed-forward network (SwiGLU), which the model has not'),
         (r'\.gamma_[12]$', 'the layers of a BEiT, which the model has not'),
     )
 
     def resolve(self, state: State) -> Format:
-        """The adapter of T2T-ViT for its layout."""
-        return (
-            PublishedT2T() if any(name.startswith('tokens_to_token.') for name in state) else self
-        )
+        """T2T-ViT's by its tokens."""
+        return PublishedT2T() if has(state, r'^tokens_to_token\.') else self
