@@ -17,7 +17,7 @@ from mmlape.position.joining import Joining
 
 from .formats import FORMATS
 from .formats.base import Format, State
-from .matching import Fitter, problems_of
+from .matching import fitters, other_shape, problems_of
 from .report import LoadReport
 
 BACKBONE = 'backbone'
@@ -71,14 +71,12 @@ def convert_with_report(
     *,
     source_grid: int | tuple[int, int] | None = None,
 ) -> tuple[State, LoadReport]:
-    """Like :func:`convert`, without its log and its demands, which are :meth:`LoadReport.demand`; returns the state
-    dict and the report."""
-    adapter = FORMATS[check_option('source', source, FORMATS)]
-    conversion = _Conversion(adapter, tensors_of(state_dict), model, source_grid)
-    report = conversion.report
-    report.source, report.model = source, type(model).__name__
-    conversion.run()
-    return conversion.converted, report
+    """As :func:`convert`, but without its log and refusals (:meth:`LoadReport.demand`); returns the state dict and the
+    report."""
+    form = FORMATS[check_option('source', source, FORMATS)]
+    report = LoadReport(source, type(model).__name__, whole=is_whole_model(model))
+    conversion = _Conversion(form, tensors_of(state_dict), model, report)
+    return conversion.run(source_grid), report
 
 
 def tensors_of(checkpoint: Mapping[str, Any]) -> State:
@@ -116,92 +114,80 @@ def _of_backbone(name: str) -> bool:
 class _Conversion:
     """One conversion: ``foreign`` holds what is still to be placed, under the model's names."""
 
-    def __init__(
-        self,
-        adapter: Format,
-        state: State,
-        model: nn.Module,
-        source_grid: int | tuple[int, int] | None,
-    ) -> None:
-        self.model = model
-        self.report = LoadReport('', whole=is_whole_model(model))
-        if self.report.whole:
-            state = adapter.whole(state, model)
-        if self.report.whole and not holds_more_than_a_backbone(state, model):
-            raise ValueError(
-                f'the checkpoint has a backbone at most, the model is a whole {type(model).__name__}: '
-                'give this init_cfg to the backbone (model.backbone, or its vit)'
-            )
+    def __init__(self, form: Format, state: State, model: nn.Module, report: LoadReport) -> None:
+        self.model, self.report = model, report
+        if report.whole:
+            state = form.whole(state, model)
+            if not holds_more_than_a_backbone(state, model):
+                raise ValueError(
+                    f'the checkpoint has a backbone at most, the model is a whole {report.model}: '
+                    'give this init_cfg to the backbone (model.backbone, or its vit)'
+                )
         self.others: State = {}
         if any(map(_of_backbone, state)):
             self.others = {k: v for k, v in state.items() if not _of_backbone(k)}
             state = {k.partition('.')[2]: v for k, v in state.items() if _of_backbone(k)}
-        self.adapter = adapter.resolve(state)
-        backbone = model.get_submodule(BACKBONE) if self.report.whole else model
-        part = self.adapter.part(backbone, state)
+        self.form = form.resolve(state)
+        backbone = model.get_submodule(BACKBONE) if report.whole else model
+        part = self.form.part(backbone, state)
         self.described = backbone.get_submodule(part)
-        self.prefix = ''.join(f'{n}.' for n in (BACKBONE * self.report.whole, part) if n)
-        self.report.part = self.prefix
-        self.foreign = {self.prefix + k: v for k, v in self.adapter.rename(state).items()}
-        self.fit = Fitter(model, source_grid)
-        self.converted = dict(model.state_dict())
-        self.taken: set[str] = set()
+        self.prefix = ''.join(f'{n}.' for n in (BACKBONE * report.whole, part) if n)
+        report.part = self.prefix
+        ours = self.form.rename(state)
+        self.foreign = {self.prefix + name: value for name, value in ours.items()}
+        report.problems += self.form.problems(self.described, ours)
+        report.problems += problems_of({**self.foreign, **self.others}, model.state_dict())
 
-    def run(self) -> None:
-        """Place every entry, and account for it."""
-        report = self.report
-        bare = {name.removeprefix(self.prefix): value for name, value in self.foreign.items()}
-        report.problems += self.adapter.problems(self.described, bare)
-        report.problems += problems_of({**self.foreign, **self.others}, self.model.state_dict())
+    def run(self, source_grid: int | tuple[int, int] | None) -> State:
+        """Place every entry, and report it; returns the model's state dict."""
+        report, fits = self.report, fitters(self.model, source_grid)
         if report.whole:
             self.foreign.update(self.others)
+        converted = dict(self.model.state_dict())
         for name, value in self.model.state_dict(keep_vars=True).items():
-            if self._covers(name):
-                report.sizes[name] = value.numel()
-                self._place(name, value)
-            else:
+            other_part = report.whole and not _of_backbone(name)
+            if not (name.startswith(self.prefix) or other_part):
                 report.fresh[name] = f'outside of what {report.source!r} describes'
-        self._account_for_the_rest()
-
-    def _covers(self, name: str) -> bool:
-        if name.startswith(self.prefix):
-            return True
-        return self.report.whole and not _of_backbone(name)
-
-    def _place(self, name: str, value: Tensor) -> None:
-        report = self.report
-        if name not in self.foreign:
-            if self._has_no_bias(name):
-                self.converted[name] = torch.zeros_like(value)
+                continue
+            report.sizes[name] = value.numel()
+            if name in self.foreign:
+                tensor = self.foreign.pop(name)
+                tensor, how = fits[id(value)](tensor) if id(value) in fits else (tensor, '')
+                if self._takes(name, tensor, value, how):
+                    converted[name] = tensor.to(value.dtype)
+            elif self._lacks_bias(name):
+                converted[name] = torch.zeros_like(value)
                 report.filled[name] = 'zeros, the source has no bias here'
             else:
                 report.fresh[name] = f'{_belongs_to(self.model, name)}not in the source'
-            return
-        tensor, how = self.fit(self.foreign.pop(name), value)
+        self._report_the_rest()
+        return converted
+
+    def _takes(self, name: str, tensor: Tensor, value: Tensor, how: str) -> bool:
+        """Report an entry of both; whether it fits."""
+        report = self.report
         if tensor.shape != value.shape:
-            theirs, ours = tuple(tensor.shape), tuple(value.shape)
-            shapes = f'the shape {theirs} in the source, {ours} in the model'
-            report.fresh[name] = f'it has {shapes}'
+            report.fresh[name] = other_shape(tensor.shape, value.shape)
             if name.startswith(self.prefix):
-                report.problems.append(f'{name} has {shapes}')
-            return
-        self.converted[name] = tensor.to(value.dtype)
-        self.taken.add(name)
+                report.problems.append(report.fresh[name].replace('it', name, 1))
+            return False
         if how:
             report.resized[name] = how
         else:
             report.matched.append(name)
+        return True
 
-    def _has_no_bias(self, name: str) -> bool:
+    def _lacks_bias(self, name: str) -> bool:
         """Whether an entry is the bias of a layer of which the source had the weight."""
         owner, _, kind = name.rpartition('.')
         return (
             kind == 'bias'
-            and f'{owner}.weight' in self.taken
+            and f'{owner}.weight' in self.report.taken
             and isinstance(self.model.get_submodule(owner), _WITH_BIAS)
         )
 
-    def _account_for_the_rest(self) -> None:
+    def _report_the_rest(self) -> None:
+        """Report what of the source was not placed."""
         report = self.report
         problems: dict[str, list[str]] = {}
         for name in sorted(self.foreign):
@@ -209,10 +195,10 @@ class _Conversion:
                 report.left_out[name] = 'the model has no such entry'
                 continue
             bare = name.removeprefix(self.prefix)
-            if self._has_no_bias(name) and not self.foreign[name].any():
+            if self._lacks_bias(name) and not self.foreign[name].any():
                 why, problem = 'zeros, as in the model without it', ''
             else:
-                why, problem = self.adapter.leave(bare, self.described)
+                why, problem = self.form.leave(bare, self.described)
             name = f'{BACKBONE}.{bare}' if report.whole else bare
             report.left_out[name] = why or problem
             if problem:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -28,13 +29,13 @@ _SHAPES = re.compile(
 # Left out by torch's own loading too: files of its old versions lack it.
 _COUNTER = 'num_batches_tracked'
 _EXTRA = '_extra_state'
-_REAL = (True, False)
-_WEIGHTS = ('.weight', '.bias')
 _TABLE = re.compile(r'(^|\.)pos_embed(\d*)$')
+
+Fitted = tuple[Tensor, str]
 
 
 def match(model: nn.Module, state: Mapping[str, Any], source: str) -> LoadReport:
-    """Load a state dict into a model as MMEngine will do afterwards, and say what became of every entry.
+    """Load a state dict into a model as MMEngine will do afterwards, and report every entry.
 
     What a model renames or adds while it loads, for files of older versions, counts as it is then.
 
@@ -44,25 +45,22 @@ def match(model: nn.Module, state: Mapping[str, Any], source: str) -> LoadReport
         source: What the report calls the state dict.
 
     Returns:
-        The report; what is NaN or infinite, or of another kind (integers for weights), is in its ``problems``.
+        The report. With ``problems`` (see :func:`problems_of`) the model was not changed.
     """
-    model = _bare(model)
+    # FSDP would gather the whole model to name its entries.
+    while isinstance(model, BaseTTAModel) or (
+        is_model_wrapper(model) and not isinstance(model, FullyShardedDataParallel)
+    ):
+        model = cast(nn.Module, model.module)
+    own = {} if isinstance(model, FullyShardedDataParallel) else model.state_dict()
     state = OrderedDict((re.sub(r'^module\.', '', name), value) for name, value in state.items())
     report = LoadReport(source, type(model).__name__)
     for name in [n for n in state if not (isinstance(state[n], Tensor) or n.endswith(_EXTRA))]:
         report.left_out[name] = f'a {type(state.pop(name)).__name__}, not a tensor'
-    # FSDP would gather the whole model to name its entries.
-    sharded = isinstance(model, FullyShardedDataParallel)
-    own: Mapping[str, Any] = {} if sharded else model.state_dict()
-    report.problems += problems_of(state, None if sharded else own)
-    if report.problems:  # not to be taken in any case, and the model is left as it is
+    report.problems += problems_of(state, own or None)
+    if report.problems:
         return report
-    missing, shapes = _load(model, state, report)
-    for name, (theirs, ours) in shapes.items():
-        report.fresh[name] = f'it has the shape {theirs} in the source, {ours} in the model'
-    for name in missing:
-        if _COUNTER not in name:
-            report.fresh.setdefault(name, 'not in the source')
+    _load(model, state, report)
     report.matched = [n for n in state if n not in report.left_out and n not in report.fresh]
     # Where a model renames its entries, torch says what is missing by its modules, which `own` does not.
     inner = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -76,28 +74,75 @@ def match(model: nn.Module, state: Mapping[str, Any], source: str) -> LoadReport
     return report
 
 
+def _load(model: nn.Module, state: OrderedDict[str, Any], report: LoadReport) -> None:
+    """Load, and enter what was not taken into the report."""
+    missing: list[str] = []
+
+    def note(_: nn.Module, keys: Any) -> None:
+        missing[:] = keys.missing_keys
+        report.left_out.update(dict.fromkeys(keys.unexpected_keys, 'the model has no such entry'))
+
+    handle = model.register_load_state_dict_post_hook(note)
+    try:
+        model.load_state_dict(state, strict=False)
+    except RuntimeError as error:  # torch names all that does not fit, after it has loaded the rest
+        for line in str(error).splitlines()[1:]:
+            found = _SHAPES.search(line)
+            if found:
+                shapes = [map(int, re.findall(r'\d+', text)) for text in found.groups()[1:]]
+                report.fresh[found[1]] = other_shape(*shapes)
+            else:
+                report.problems.append(line.strip())
+    finally:
+        handle.remove()
+    for name in missing:
+        if _COUNTER not in name:
+            report.fresh.setdefault(name, 'not in the source')
+
+
+def other_shape(theirs: Iterable[int], ours: Iterable[int]) -> str:
+    """Why an entry of another shape is not taken."""
+    return f'it has the shape {tuple(theirs)} in the source, {tuple(ours)} in the model'
+
+
 def problems_of(state: Mapping[str, Any], own: Mapping[str, Any] | None) -> list[str]:
-    """What no weights can be: tensors of another kind than the model's own, NaN or infinite values.
+    """What cannot be weights: NaN or infinite values, and tensors of another kind than the model's own.
 
     Args:
         state: Names to tensors.
-        own: The model's entries, the only ones checked; they may be infinite themselves (masks); None: all are.
+        own: The model's entries, the only ones checked; they may be infinite themselves (masks). None: all are checked.
     """
-    ours: Mapping[str, Any] = {} if own is None else own
-    problems = [
-        f'{name} is NaN or infinite'
-        for name, value in state.items()
-        if not _finite(value) and (own is None or (name in ours and not _same(value, ours[name])))
-    ]
+    not_finite, kinds = [], []
     for name, value in state.items():
-        kept = ours.get(name)
-        if not isinstance(value, Tensor) or _COUNTER in name:
+        if not isinstance(value, Tensor):
             continue
-        if isinstance(kept, Tensor) and _kind(value) != _kind(kept):
-            problems.append(f'{name} is {_type(value)} in the source, {_type(kept)} in the model')
-        elif own is None and name.endswith(_WEIGHTS) and _kind(value) != _REAL:
-            problems.append(f'{name} is {_type(value)}')
-    return problems
+        ours = None if own is None else own.get(name)
+        if (own is None or name in own) and not _is_finite(value):
+            if not (isinstance(ours, Tensor) and torch.equal(value.cpu(), ours.cpu())):
+                not_finite.append(f'{name} is NaN or infinite')
+        if _COUNTER in name:
+            continue
+        if isinstance(ours, Tensor) and _kind(value) != _kind(ours):
+            kinds.append(f'{name} is {_type(value)} in the source, {_type(ours)} in the model')
+        elif own is None and name.endswith(('.weight', '.bias')) and _kind(value) != (True, False):
+            kinds.append(f'{name} is {_type(value)}')
+    return not_finite + kinds
+
+
+def _is_finite(value: Tensor) -> bool:
+    if value.is_meta or not any(_kind(value)):
+        return True
+    if value.is_floating_point() and value.element_size() == 1:
+        value = value.float()  # 8-bit types know no isfinite
+    return bool(torch.isfinite(value).all())
+
+
+def _kind(value: Tensor) -> tuple[bool, bool]:
+    return value.is_floating_point(), value.is_complex()
+
+
+def _type(value: Tensor) -> str:
+    return str(value.dtype).removeprefix('torch.')
 
 
 def misfits(report: LoadReport) -> list[str]:
@@ -119,155 +164,76 @@ def misfits(report: LoadReport) -> list[str]:
     return parts
 
 
-def _bare(model: nn.Module) -> nn.Module:
-    while isinstance(model, BaseTTAModel) or (
-        is_model_wrapper(model) and not isinstance(model, FullyShardedDataParallel)
-    ):
-        model = cast(nn.Module, model.module)
-    return model
-
-
-def _load(
-    model: nn.Module, state: OrderedDict[str, Any], report: LoadReport
-) -> tuple[list[str], dict[str, tuple[str, str]]]:
-    """Load; what is missing, and the shapes of what does not fit. The rest goes into the report."""
-    missing: list[str] = []
-    shapes = {}
-
-    def note(_: nn.Module, keys: Any) -> None:
-        missing[:] = keys.missing_keys
-        report.left_out.update(dict.fromkeys(keys.unexpected_keys, 'the model has no such entry'))
-
-    handle = model.register_load_state_dict_post_hook(note)
-    try:
-        model.load_state_dict(state, strict=False)
-    except RuntimeError as error:  # torch names all that does not fit, after it has loaded the rest
-        for line in str(error).splitlines()[1:]:
-            found = _SHAPES.search(line)
-            if found:
-                shapes[found[1]] = (_pair(found[2]), _pair(found[3]))
-            else:
-                report.problems.append(line.strip())
-    finally:
-        handle.remove()
-    return missing, shapes
-
-
-def _kind(value: Tensor) -> tuple[bool, bool]:
-    return value.is_floating_point(), value.is_complex()
-
-
-def _type(value: Tensor) -> str:
-    return str(value.dtype).removeprefix('torch.')
-
-
-def _same(value: Tensor, ours: Any) -> bool:
-    return isinstance(ours, Tensor) and torch.equal(value.cpu(), ours.cpu())
-
-
-def _finite(value: Any) -> bool:
-    if not isinstance(value, Tensor) or value.is_meta:
-        return True
-    if not (value.is_floating_point() or value.is_complex()):
-        return True
-    if value.is_floating_point() and value.element_size() == 1:
-        value = value.float()  # 8-bit types know no isfinite
-    return bool(torch.isfinite(value).all())
-
-
-def _pair(text: str) -> str:
-    return f'({text.strip("[]")})'
-
-
-class Fitter:
-    """Fits foreign tensors to a model: position tables to its grid, patch kernels to its patch size.
+def fitters(
+    model: nn.Module, source_grid: int | tuple[int, int] | None = None
+) -> dict[int, Callable[[Tensor], Fitted]]:
+    """Functions that fit foreign tensors to a model: position tables to its grid, patch kernels to its patch size.
 
     Args:
         model: The model.
         source_grid: Grid (height, width) of the source's position tables in tokens, needed where it is not square.
+
+    Returns:
+        By the ``id`` of a parameter, a function of a foreign tensor. It returns the tensor, still of another shape if
+        nothing can be done, and what was done: '' for nothing. It raises ValueError if a position table's grid is
+        neither square nor given.
     """
-
-    def __init__(self, model: nn.Module, source_grid: int | tuple[int, int] | None = None) -> None:
-        self.source_grid = None if source_grid is None else check_grid('source_grid', source_grid)
-        self._tables: dict[int, LearnedPosition] = {}
-        self._kernels: set[int] = set()
-        self._by_layer: set[int] = set()
-        for module in model.modules():
-            if isinstance(module, LearnedPosition):
-                self._tables[id(module.pos_embed)] = module
-            elif isinstance(module, JoinedPosition) and module.joining.table_per_layer:
-                self._by_layer.add(id(module.embedding))
-            elif isinstance(module, PatchEmbed) and module.patch_size == module.stride:
-                self._kernels.add(id(module.proj.weight))
-
-    def __call__(self, tensor: Tensor, value: Tensor) -> tuple[Tensor, str]:
-        """Fit ``tensor`` to the entry ``value`` of the model.
-
-        Returns:
-            The tensor, still of another shape where nothing can be done, and what was done: '' for nothing.
-
-        Raises:
-            ValueError: If a position table's grid is neither square nor given.
-        """
-        if id(value) in self._tables:
-            position = self._tables[id(value)]
-            if id(position) in self._by_layer:  # layers after the last output are not built
-                tensor = tensor[: position.num_tables]
-            return fit_table(tensor, position, self.source_grid)
-        if id(value) in self._kernels:
-            return _fit_kernel(tensor, value)
-        return tensor, ''
+    grid = None if source_grid is None else check_grid('source_grid', source_grid)
+    joined = [module for module in model.modules() if isinstance(module, JoinedPosition)]
+    per_layer = {id(module.embedding) for module in joined if module.joining.table_per_layer}
+    found: dict[int, Callable[[Tensor], Fitted]] = {}
+    for module in model.modules():
+        if isinstance(module, LearnedPosition):
+            tables = module.num_tables if id(module) in per_layer else None
+            fit = partial(_fit_table, position=module, grid=grid, tables=tables)
+            found[id(module.pos_embed)] = fit
+        elif isinstance(module, PatchEmbed) and module.patch_size == module.stride:
+            found[id(module.proj.weight)] = partial(_fit_kernel, size=module.proj.weight.shape)
+    return found
 
 
-def fit_table(
-    table: Tensor, position: LearnedPosition, source_grid: tuple[int, int] | None
-) -> tuple[Tensor, str]:
-    """Fit a table ``(K, P' + N', C)`` to a position's prefix rows and grid; also says what was done, '' for nothing."""
+def _fit_table(
+    table: Tensor,
+    position: LearnedPosition,
+    grid: tuple[int, int] | None,
+    tables: int | None = None,
+) -> Fitted:
+    """Fit a table ``(K, P' + N', C)`` to a position's prefix rows and grid; only the first ``tables`` of the K."""
     if table.ndim != 3 or table.shape[2] != position.embed_dims:
         return table, ''
-    num_prefix, grid = _layout(table.shape[1], position, source_grid)
-    prefix, cells = table.tensor_split([num_prefix], dim=1)
+    table = table[:tables]  # layers after the last output are not built
     wanted = position.num_prefix_rows
+    if grid is None and table.shape[1] == position.pos_embed.shape[1]:
+        return table, ''
+    try:
+        num_prefix, grid = table_grid(table.shape[1], grid)
+    except ValueError as error:
+        raise ValueError(f'{error}, as source_grid=(height, width)') from error
     if (num_prefix, grid) == (wanted, position.grid):
         return table, ''
+    prefix, cells = table.tensor_split([num_prefix], dim=1)
     # A table without rows for prefix tokens adds nothing to them.
     missing = table.new_zeros(len(table), max(wanted - num_prefix, 0), table.shape[2])
-    fitted = torch.cat(
-        [prefix[:, :wanted], missing, resize_table(cells, grid, position.grid, position.resize)],
-        dim=1,
-    )
-    return fitted, (
+    cells = resize_table(cells, grid, position.grid, position.resize)
+    return torch.cat([prefix[:, :wanted], missing, cells], dim=1), (
         f'{num_prefix} + {grid[0]} x {grid[1]} rows to '
         f'{wanted} + {position.grid[0]} x {position.grid[1]}'
     )
 
 
-def _layout(
-    rows: int, position: LearnedPosition, grid: tuple[int, int] | None
-) -> tuple[int, tuple[int, int]]:
-    """Prefix rows and grid of a foreign table: as given, or the model's own, else a square after 0 to 2 prefix rows."""
-    if grid is None and rows == position.pos_embed.shape[1]:
-        return position.num_prefix_rows, position.grid
-    try:
-        return table_grid(rows, grid)
-    except ValueError as error:
-        raise ValueError(f'{error}, as source_grid=(height, width)') from error
-
-
-def _fit_kernel(kernel: Tensor, value: Tensor) -> tuple[Tensor, str]:
+def _fit_kernel(kernel: Tensor, size: torch.Size) -> Fitted:
     """Resample ``(C, channels, h, w)`` to another patch size by the pseudo-inverse of resizing (FlexiViT, CVPR 2023,
     section 3.4): what it makes of a patch resized alike stays the same as nearly as it can. That of a linear layer
     (NaFlex) is ``(C, h * w * channels)``, with h = w."""
     if kernel.ndim == 2:
-        side = math.isqrt(kernel.shape[1] // value.shape[1])
-        if kernel.shape[1] != side * side * value.shape[1]:
+        side = math.isqrt(kernel.shape[1] // size[1])
+        if kernel.shape[1] != side * side * size[1]:
             return kernel, ''
         kernel = kernel.unflatten(1, (side, side, -1)).permute(0, 3, 1, 2)
-    if kernel.ndim != 4 or kernel.shape[:2] != value.shape[:2] or kernel.shape == value.shape:
+    if kernel.ndim != 4 or kernel.shape[:2] != size[:2] or kernel.shape == size:
         return kernel, ''
-    size = list(value.shape[2:])
-    how = f'patches of {kernel.shape[2]} x {kernel.shape[3]} pixels to {size[0]} x {size[1]}'
-    return resample_patch_embed(kernel.float(), size), how
+    how = f'patches of {kernel.shape[2]} x {kernel.shape[3]} pixels to {size[2]} x {size[3]}'
+    return resample_patch_embed(kernel.float(), list(size[2:])), how
 
 
 def find_tables(state: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -287,11 +253,8 @@ def find_tables(state: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def table_grid(rows: int, grid: tuple[int, int] | None = None) -> tuple[int, tuple[int, int]]:
-    """Prefix rows and grid of a table with ``rows`` rows.
-
-    Args:
-        rows: ``P + H * W``.
-        grid: ``(H, W)`` if known. Default None: a square after 0 to 2 prefix rows.
+    """Prefix rows and grid of a table with ``rows`` = ``P + H * W`` rows; without a ``grid``, a square after 0 to 2
+    prefix rows.
 
     Raises:
         ValueError: If there is no such square, or ``grid`` has more cells than there are rows.
@@ -310,15 +273,10 @@ def table_grid(rows: int, grid: tuple[int, int] | None = None) -> tuple[int, tup
 def replace_table(
     state: Mapping[str, Any], name: str, parameters: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """A state dict with the parameters of another embedding instead of a table, under the names of our backbones.
+    """A copy of ``state`` with the ``parameters`` of another embedding instead of the table ``name``.
 
     ``pos_embed`` becomes ``position.embedding.*`` (a ViT), ``pos_embed1`` becomes ``position1.embedding.*`` (the first
     stage of a pyramid).
-
-    Args:
-        state: Not changed.
-        name: Name of the table.
-        parameters: State dict of the embedding.
     """
     place = _TABLE.sub(r'\1position\2.embedding.', name)
     replaced = {key: value for key, value in state.items() if key != name}
