@@ -105,6 +105,10 @@ def other_shape(theirs: Iterable[int], ours: Iterable[int]) -> str:
     return f'it has the shape {tuple(theirs)} in the source, {tuple(ours)} in the model'
 
 
+def _is_same(value: Tensor, ours: Any) -> bool:
+    return isinstance(ours, Tensor) and torch.equal(value.cpu(), ours.cpu())
+
+
 def problems_of(state: Mapping[str, Any], own: Mapping[str, Any] | None) -> list[str]:
     """What cannot be weights: NaN or infinite values, and tensors of another kind than the model's own.
 
@@ -117,9 +121,9 @@ def problems_of(state: Mapping[str, Any], own: Mapping[str, Any] | None) -> list
         if not isinstance(value, Tensor):
             continue
         ours = None if own is None else own.get(name)
-        if (own is None or name in own) and not _is_finite(value):
-            if not (isinstance(ours, Tensor) and torch.equal(value.cpu(), ours.cpu())):
-                not_finite.append(f'{name} is NaN or infinite')
+        checked = own is None or name in own
+        if checked and not _is_finite(value) and not _is_same(value, ours):
+            not_finite.append(f'{name} is NaN or infinite')
         if _COUNTER in name:
             continue
         if isinstance(ours, Tensor) and _kind(value) != _kind(ours):
