@@ -120,7 +120,7 @@ def test_one_epoch_with_mmpretrains_runner(path, images, tmp_path):
     groups = runner.optim_wrapper.optimizer.param_groups
     decay = {id(p): group['weight_decay'] for group in groups for p in group['params']}
     for name, parameter in model.named_parameters():
-        spared = parameter.ndim == 1 or re.search(r'position|(cls|dist)_token', name)
+        spared = parameter.ndim == 1 or re.search(r'(?<!layer_)position|(cls|dist)_token', name)
         full = cfg.optim_wrapper.optimizer.weight_decay
         assert decay[id(parameter)] == (0 if spared else full), name
     scalars = runner.message_hub.log_scalars
