@@ -16,6 +16,9 @@ from mmlape.registry import MODELS
 
 from .basic import DropPath
 
+# What is added to the tokens that attention reads, and a position inside the attention.
+Place = tuple[Tensor | None, InsidePlan | None]
+
 
 @MODELS.register_module()
 class Block(nn.Module):
@@ -35,6 +38,8 @@ class Block(nn.Module):
 
     # Whether the weights of its norms start at 0.
     starts_as_identity: ClassVar[bool] = False
+    # Whether both branches share one norm and one layer scale.
+    one_norm: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -57,6 +62,8 @@ class Block(nn.Module):
         self.drop_path = DropPath(drop_path_rate) if drop_path_rate else nn.Identity()
         for norm in (self.norm1, self.norm2) if self.starts_as_identity else ():
             nn.init.zeros_(norm.weight)
+        if self.one_norm:
+            del self.norm2, self.ls2
 
     def forward(
         self,
@@ -73,30 +80,34 @@ class Block(nn.Module):
             position: ``(1, P + H * W, C)`` added to the normalised tokens that attention reads, or None.
             inside: A position inside the attention that serves all layers, or None.
         """
-        tokens = tokens + self.attended(tokens, layout, position, inside)
+        place = (position, inside)
+        for branch in [each.attended(tokens, layout, place) for each in self.branches()]:
+            tokens = tokens + branch
         return self.feed_forward(tokens, layout)
 
-    def attended(
-        self,
-        tokens: Tensor,
-        layout: Layout | Grid,
-        position: Tensor | None,
-        inside: InsidePlan | None,
-    ) -> Tensor:
-        """What the first branch adds to tokens ``(B, P + H * W, C)``."""
-        normed = self.norm1(tokens, layout)
-        if position is not None:
-            normed = normed + position
-        read = self.attn(normed, layout) if inside is None else self.attn(normed, layout, inside)
-        return self.drop_path(self.ls1(read))
+    def branches(self) -> list[Block]:
+        """Blocks whose branches run side by side: itself alone."""
+        return [self]
+
+    def read(self, tokens: Tensor, layout: Layout | Grid, place: Place) -> Tensor:
+        """What attention reads from tokens ``(B, P + H * W, C)``, to which their position is added."""
+        position, inside = place
+        placed = tokens if position is None else tokens + position
+        return self.attn(placed, layout) if inside is None else self.attn(placed, layout, inside)
+
+    def attended(self, tokens: Tensor, layout: Layout | Grid, place: Place) -> Tensor:
+        """What the first branch adds to tokens."""
+        return self.drop_path(self.ls1(self.read(self.norm1(tokens, layout), layout, place)))
 
     def fed(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
-        """What the second branch adds to tokens ``(B, P + H * W, C)`` after attention."""
+        """What the second branch adds to tokens after attention."""
         return self.drop_path(self.ls2(self.mlp(self.norm2(tokens, layout), layout)))
 
     def feed_forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
-        """Tokens ``(B, P + H * W, C)`` after attention and the second branch."""
-        return tokens + self.fed(tokens, layout)
+        """Tokens after attention and the second branch."""
+        for branch in [each.fed(tokens, layout) for each in self.branches()]:
+            tokens = tokens + branch
+        return tokens
 
 
 @MODELS.register_module()
@@ -108,7 +119,7 @@ class StreamNormBlock(Block):
     """
 
     def feed_forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
-        """The second branch, on tokens ``(B, P + H * W, C)`` after attention."""
+        """The norm and the second branch."""
         tokens = self.norm2(tokens, layout)
         return tokens + self.drop_path(self.ls2(self.mlp(tokens, layout)))
 
@@ -123,19 +134,13 @@ class PostNormBlock(Block):
 
     starts_as_identity = True
 
-    def forward(
-        self,
-        tokens: Tensor,
-        layout: Layout | Grid,
-        position: Tensor | None = None,
-        inside: InsidePlan | None = None,
-    ) -> Tensor:
-        """Transform tokens, see :meth:`Block.forward`; ``position`` is added to the tokens that attention reads."""
-        placed = tokens if position is None else tokens + position
-        read = self.attn(placed, layout) if inside is None else self.attn(placed, layout, inside)
-        tokens = tokens + self.drop_path(self.ls1(self.norm1(read, layout)))
-        made = self.mlp(tokens, layout)
-        return tokens + self.drop_path(self.ls2(self.norm2(made, layout)))
+    def attended(self, tokens: Tensor, layout: Layout | Grid, place: Place) -> Tensor:
+        """What the first branch adds to tokens."""
+        return self.drop_path(self.ls1(self.norm1(self.read(tokens, layout, place), layout)))
+
+    def fed(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
+        """What the second branch adds to tokens after attention."""
+        return self.drop_path(self.ls2(self.norm2(self.mlp(tokens, layout), layout)))
 
 
 @MODELS.register_module()
@@ -146,30 +151,17 @@ class ParallelBlock(Block):
     Args: those of :class:`Block`.
     """
 
-    def __init__(
-        self,
-        embed_dims: int,
-        attn: nn.Module,
-        mlp: nn.Module,
-        layer_scale: bool | float | None = None,
-        drop_path_rate: float = 0.0,
-        norm_cfg: dict | None = None,
-    ) -> None:
-        super().__init__(embed_dims, attn, mlp, layer_scale, drop_path_rate, norm_cfg)
-        del self.norm2, self.ls2
+    one_norm = True
 
-    def forward(
-        self,
-        tokens: Tensor,
-        layout: Layout | Grid,
-        position: Tensor | None = None,
-        inside: InsidePlan | None = None,
-    ) -> Tensor:
-        """Transform tokens, see :meth:`Block.forward`."""
+    def attended(self, tokens: Tensor, layout: Layout | Grid, place: Place) -> Tensor:
+        """What both branches add to tokens."""
         normed = self.norm1(tokens, layout)
-        placed = normed if position is None else normed + position
-        read = self.attn(placed, layout) if inside is None else self.attn(placed, layout, inside)
-        return tokens + self.drop_path(self.ls1(read + self.mlp(normed, layout)))
+        read = self.read(normed, layout, place)
+        return self.drop_path(self.ls1(read + self.mlp(normed, layout)))
+
+    def feed_forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
+        """Tokens as they are: both branches have run."""
+        return tokens
 
 
 def _layer_scale(embed_dims: int, init_value: bool | float | None) -> nn.Module:
@@ -212,24 +204,6 @@ class SeveralBranchesBlock(Block):
                 part.apply(_draw_again)
             others.append(Block(embed_dims, attn, mlp, layer_scale, drop_path_rate, norm_cfg))
         self.others = nn.ModuleList(others)
-
-    def forward(
-        self,
-        tokens: Tensor,
-        layout: Layout | Grid,
-        position: Tensor | None = None,
-        inside: InsidePlan | None = None,
-    ) -> Tensor:
-        """Transform tokens, see :meth:`Block.forward`."""
-        for branch in [each.attended(tokens, layout, position, inside) for each in self.branches()]:
-            tokens = tokens + branch
-        return self.feed_forward(tokens, layout)
-
-    def feed_forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
-        """Tokens ``(B, P + H * W, C)`` after attention and all of the second branches."""
-        for branch in [each.fed(tokens, layout) for each in self.branches()]:
-            tokens = tokens + branch
-        return tokens
 
     def branches(self) -> list[Block]:
         """Blocks with a branch of each kind, itself first."""
