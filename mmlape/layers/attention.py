@@ -15,7 +15,7 @@ from mmlape.position import AttentionPosition, InsidePlan
 from mmlape.registry import MODELS
 
 from .basic import PatchConv2d, build_dropout
-from .stems import pad_to_multiple
+from .stems import pad_to_multiple, to_tokens
 
 
 class AttentionLayer(nn.Module):
@@ -389,7 +389,6 @@ class SpatialReductionAttention(AttentionLayer):
             maps = F.adaptive_avg_pool2d(maps, LINEAR_GRID)
         else:
             maps = pad_to_multiple(maps, (self.sr_ratio, self.sr_ratio))
-        maps = self.sr(maps)
-        reduced = self.norm(maps.flatten(2).transpose(1, 2))
-        keys = Layout((maps.shape[2], maps.shape[3]))
+        reduced, keys = to_tokens(self.sr(maps))
+        reduced = self.norm(reduced)
         return (F.gelu(reduced) if self.linear else reduced), keys

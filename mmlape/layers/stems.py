@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from itertools import pairwise
 from typing import ClassVar
 
@@ -33,21 +32,47 @@ def check_image(image: Tensor, in_channels: int, what: str = 'image') -> None:
         )
 
 
-class Stem(nn.Module, ABC):
-    """What makes the tokens of a stage, of an image or of the map of the stage before.
+def to_tokens(maps: Tensor) -> tuple[Tensor, Layout]:
+    """Maps ``(B, C, H, W)`` as tokens ``(B, H * W, C)`` and their layout."""
+    return maps.flatten(2).transpose(1, 2), Layout((maps.shape[2], maps.shape[3]))
+
+
+class Stem(nn.Module):
+    """What makes the tokens of a stage, of an image or of the map of the stage before. A subclass writes :meth:`embed`,
+    or :meth:`forward` where it takes other input.
+
+    Args:
+        in_channels: Channels in. Default 3.
 
     Attributes:
         stride: Pixels, or cells, from one token to the next, ``(vertical, horizontal)``.
+        pads: Whether the input is padded with zeros at the bottom and right to multiples of the stride. Default True.
         needs_grid: Whether it takes ``grid``: the sides, at the pre-training image size, of what it is given. Default
             False.
+        kind: What messages call the input. Default ``'image'``.
     """
 
     stride: Grid
+    pads: ClassVar[bool] = True
     needs_grid: ClassVar[bool] = False
+    kind: ClassVar[str] = 'image'
 
-    @abstractmethod
+    def __init__(self, in_channels: int = 3) -> None:
+        super().__init__()
+        self.in_channels = check_positive_int('in_channels', in_channels)
+
     def forward(self, image: Tensor) -> tuple[Tensor, Layout]:
-        """``(B, C', height, width)`` to tokens ``(B, H * W, C)`` and their layout, on the grid of :meth:`grid_of`."""
+        """``(B, C', height, width)`` to tokens ``(B, H * W, C)`` and their layout, on the grid of :meth:`grid_of`.
+
+        Raises:
+            ValueError: If the input is not ``(B, in_channels, height, width)`` with sides of at least 1.
+        """
+        check_image(image, self.in_channels, self.kind)
+        return self.embed(pad_to_multiple(image, self.stride) if self.pads else image)
+
+    def embed(self, maps: Tensor) -> tuple[Tensor, Layout]:
+        """:meth:`forward` of maps that are checked and padded."""
+        raise NotImplementedError
 
     def grid_of(self, size: Grid) -> Grid:
         """The grid of an image of ``size = (height, width)``: ``ceil(height / stride)``, ``ceil(width / stride)``."""
@@ -80,34 +105,24 @@ class PatchEmbed(Stem):
         stride: int | Grid | None = None,
         norm_cfg: dict | None = None,
     ) -> None:
-        super().__init__()
-        self.in_channels = check_positive_int('in_channels', in_channels)
+        super().__init__(in_channels)
         self.patch_size = check_grid('patch_size', patch_size)
         self.stride = self.patch_size if stride is None else check_grid('stride', stride)
         if any(side < step for side, step in zip(self.patch_size, self.stride)):
             raise ValueError(
                 f'patch_size must be at least the stride, got {self.patch_size} and {self.stride}'
             )
-        dims = check_positive_int('embed_dims', embed_dims)
         # Neighbours overlap by as much on both sides; patches side by side do not.
-        overlaps = self.patch_size != self.stride
         height, width = self.patch_size
-        padding = (height // 2, width // 2) if overlaps else 0
+        padding = 0 if self.patch_size == self.stride else (height // 2, width // 2)
         self.proj = StridedConv2d(
-            self.in_channels, dims, self.patch_size, stride=self.stride, padding=padding
+            in_channels, embed_dims, self.patch_size, stride=self.stride, padding=padding
         )
         self.norm = None if norm_cfg is None else build_token_norm(norm_cfg, embed_dims)
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Layout]:
-        """Tokens ``(B, H * W, C)`` and their layout, see :meth:`grid_of`.
-
-        Raises:
-            ValueError: If ``image`` is not ``(B, in_channels, height, width)`` with sides of at least 1 pixel.
-        """
-        check_image(image, self.in_channels)
-        maps = self.proj(pad_to_multiple(image, self.stride))
-        layout = Layout((maps.shape[2], maps.shape[3]))
-        tokens = maps.flatten(2).transpose(1, 2)
+    def embed(self, maps: Tensor) -> tuple[Tensor, Layout]:
+        """See :meth:`Stem.forward`."""
+        tokens, layout = to_tokens(self.proj(maps))
         return (tokens if self.norm is None else self.norm(tokens, layout)), layout
 
 
@@ -137,8 +152,7 @@ class ImageToTokens(Stem):
         hidden_channels: int = 64,
         norm_cfg: dict | None = None,
     ) -> None:
-        super().__init__()
-        self.in_channels = check_positive_int('in_channels', in_channels)
+        super().__init__(in_channels)
         check_positive_int('hidden_channels', hidden_channels)
         self.patch_size = self.stride = check_grid('patch_size', patch_size)
         height, width = self.patch_size
@@ -150,15 +164,9 @@ class ImageToTokens(Stem):
         self.pool = nn.MaxPool2d(3, stride=2, padding=1)
         self.patches = PatchEmbed(hidden_channels, embed_dims, (height // 4, width // 4))
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Layout]:
-        """``(B, in_channels, height, width)`` to tokens ``(B, H * W, C)`` and their layout, see :meth:`grid_of`.
-
-        Raises:
-            ValueError: If the image has another shape.
-        """
-        check_image(image, self.in_channels)
-        maps = self.conv(pad_to_multiple(image, self.stride))
-        return self.patches(self.pool(self.norm(maps)))
+    def embed(self, maps: Tensor) -> tuple[Tensor, Layout]:
+        """See :meth:`Stem.forward`."""
+        return self.patches(self.pool(self.norm(self.conv(maps))))
 
 
 @MODELS.register_module()
@@ -183,11 +191,10 @@ class ConvStem(Stem):
         num_convs: int = 4,
         norm_cfg: dict | None = None,
     ) -> None:
-        super().__init__()
-        self.in_channels = check_positive_int('in_channels', in_channels)
+        super().__init__(in_channels)
         check_positive_int('num_convs', num_convs)
         self.stride: Grid = (2**num_convs, 2**num_convs)
-        if check_positive_int('embed_dims', embed_dims) % 2 ** (num_convs - 1):
+        if embed_dims % 2 ** (num_convs - 1):
             raise ValueError(
                 f'embed_dims must be a multiple of {2 ** (num_convs - 1)} for {num_convs} convolutions, '
                 f'got {embed_dims}'
@@ -202,19 +209,12 @@ class ConvStem(Stem):
         # Of tokens, of which there may be a single one.
         self.norms.append(build_token_norm(dict(type='mmlape.TokenBN'), embed_dims))
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Layout]:
-        """``(B, in_channels, height, width)`` to tokens ``(B, H * W, C)`` and their layout, see :meth:`grid_of`.
-
-        Raises:
-            ValueError: If the image has another shape.
-        """
-        check_image(image, self.in_channels)
-        maps = pad_to_multiple(image, self.stride)
+    def embed(self, maps: Tensor) -> tuple[Tensor, Layout]:
+        """See :meth:`Stem.forward`."""
         for conv, norm in zip(self.convs[:-1], self.norms[:-1]):
             maps = F.hardswish(norm(conv(maps)))
-        maps = self.convs[-1](maps)
-        layout = Layout((maps.shape[2], maps.shape[3]))
-        return self.norms[-1](maps.flatten(2).transpose(1, 2), layout), layout
+        tokens, layout = to_tokens(self.convs[-1](maps))
+        return self.norms[-1](tokens, layout), layout
 
 
 @MODELS.register_module()
@@ -234,6 +234,8 @@ class ConvPoolStem(Stem):
         ValueError: If a size is out of range, or a kernel's side is even.
     """
 
+    pads = False  # kernels reach beyond the edge
+
     def __init__(
         self,
         in_channels: int = 3,
@@ -243,15 +245,13 @@ class ConvPoolStem(Stem):
         num_convs: int = 1,
         hidden_dims: int = 64,
     ) -> None:
-        super().__init__()
-        self.in_channels = check_positive_int('in_channels', in_channels)
+        super().__init__(in_channels)
         kernel, steps = check_grid('kernel_size', kernel_size), check_grid('stride', stride)
         if not kernel[0] % 2 or not kernel[1] % 2:
             raise ValueError(f'kernel_size must be odd, got {kernel_size}')
         check_positive_int('num_convs', num_convs)
         check_positive_int('hidden_dims', hidden_dims)
-        between = [hidden_dims] * (num_convs - 1)
-        channels = [in_channels, *between, check_positive_int('embed_dims', embed_dims)]
+        channels = [in_channels, *[hidden_dims] * (num_convs - 1), embed_dims]
         self.stride: Grid = ((2 * steps[0]) ** num_convs, (2 * steps[1]) ** num_convs)
         self.convs = nn.ModuleList(
             StridedConv2d(
@@ -265,17 +265,11 @@ class ConvPoolStem(Stem):
             for before, after in pairwise(channels)
         )
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Layout]:
-        """``(B, in_channels, height, width)`` to tokens ``(B, H * W, C)`` and their layout, see :meth:`grid_of`.
-
-        Raises:
-            ValueError: If ``image`` has another shape.
-        """
-        check_image(image, self.in_channels)
-        maps = image
+    def embed(self, maps: Tensor) -> tuple[Tensor, Layout]:
+        """See :meth:`Stem.forward`."""
         for conv in self.convs:
             maps = F.max_pool2d(F.relu(conv(maps)), 3, stride=2, padding=1)
-        return maps.flatten(2).transpose(1, 2), Layout((maps.shape[2], maps.shape[3]))
+        return to_tokens(maps)
 
 
 @MODELS.register_module()
@@ -295,25 +289,19 @@ class PatchMerging(Stem):
         ValueError: If a number of channels is out of range.
     """
 
+    stride = (2, 2)
+    kind = 'a map'
+
     def __init__(
         self, in_channels: int, embed_dims: int = 192, norm_cfg: dict | None = None
     ) -> None:
-        super().__init__()
-        self.in_channels = check_positive_int('in_channels', in_channels)
-        check_positive_int('embed_dims', embed_dims)
-        self.stride: Grid = (2, 2)
+        super().__init__(in_channels)
         norm_cfg = dict(type='mmlape.LN', eps=1e-5) if norm_cfg is None else norm_cfg
         self.norm = build_token_norm(norm_cfg, 4 * in_channels)
         self.reduction = nn.Linear(4 * in_channels, embed_dims, bias=False)
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Layout]:
-        """``(B, in_channels, height, width)`` to tokens ``(B, H * W, C)`` and their layout.
-
-        Raises:
-            ValueError: If the map has another shape.
-        """
-        check_image(image, self.in_channels, 'a map')
-        maps = pad_to_multiple(image, self.stride)
+    def embed(self, maps: Tensor) -> tuple[Tensor, Layout]:
+        """See :meth:`Stem.forward`."""
         # Channels of a neighbour stay together; columns go before rows.
         cells = maps.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(0, 2, 4, 5, 3, 1)
         layout = Layout((cells.shape[1], cells.shape[2]))
@@ -340,6 +328,7 @@ class TokenEmbed(Stem):
     """
 
     stride = (1, 1)
+    kind = 'token ids'
 
     def __init__(
         self,
@@ -348,22 +337,15 @@ class TokenEmbed(Stem):
         vocab_size: int = 16,
         padding_id: int | None = 0,
     ) -> None:
-        super().__init__()
-        check_positive_int('in_channels', in_channels, maximum=1)
+        super().__init__(check_positive_int('in_channels', in_channels, maximum=1))
         check_positive_int('vocab_size', vocab_size)
         if padding_id is not None:
             check_positive_int('padding_id', padding_id, minimum=0, maximum=vocab_size - 1)
         self.padding_id = padding_id
-        self.embedding = nn.Embedding(vocab_size, check_positive_int('embed_dims', embed_dims))
+        self.embedding = nn.Embedding(vocab_size, embed_dims)
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Layout]:
-        """Tokens ``(B, H * W, C)`` of ids ``(B, 1, H, W)``, and their layout.
-
-        Raises:
-            ValueError: If ``image`` has another shape.
-            IndexError: On a CPU, if an id is not below ``vocab_size``.
-        """
-        check_image(image, 1, 'token ids')
-        ids = image.flatten(1).long()
+    def embed(self, maps: Tensor) -> tuple[Tensor, Layout]:
+        """See :meth:`Stem.forward`, of ids. Raises IndexError on a CPU if one is not below ``vocab_size``."""
+        ids = maps.flatten(1).long()
         mask = None if self.padding_id is None else ids != self.padding_id
-        return self.embedding(ids), Layout((image.shape[2], image.shape[3]), mask=mask)
+        return self.embedding(ids), Layout((maps.shape[2], maps.shape[3]), mask=mask)

@@ -17,7 +17,7 @@ from mmlape.runtime.autocast import without_autocast
 
 from .basic import build_dropout
 from .mlp import Mlp
-from .stems import Stem, check_image, pad_to_multiple
+from .stems import Stem, pad_to_multiple
 
 # Sides of patches and steps from one to the next: of the image, then of the tokens.
 _FIRST, _NEXT = (7, 4), (3, 2)
@@ -45,6 +45,9 @@ class TokensToToken(Stem):
         ValueError: If a number of channels is out of range.
     """
 
+    stride = (16, 16)
+    pads = False  # every soft split does
+
     def __init__(
         self,
         in_channels: int = 3,
@@ -52,27 +55,17 @@ class TokensToToken(Stem):
         token_dims: int = 64,
         tokens: dict | None = None,
     ) -> None:
-        super().__init__()
-        self.in_channels = check_positive_int('in_channels', in_channels)
-        check_positive_int('embed_dims', embed_dims)
+        super().__init__(in_channels)
         check_positive_int('token_dims', token_dims)
-        stride = _FIRST[1] * _NEXT[1] ** 2
-        self.stride = (stride, stride)
         tokens = dict(type='mmlape.PerformerTokens') if tokens is None else tokens
         first, following = in_channels * _FIRST[0] ** 2, token_dims * _NEXT[0] ** 2
         self.attention1 = MODELS.build(dict(tokens, in_channels=first, embed_dims=token_dims))
         self.attention2 = MODELS.build(dict(tokens, in_channels=following, embed_dims=token_dims))
         self.project = nn.Linear(following, embed_dims)
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Layout]:
-        """``(B, in_channels, height, width)`` to tokens ``(B, H * W, C)`` and their layout, on the grid
-        ``ceil(height / 16)``, ``ceil(width / 16)``.
-
-        Raises:
-            ValueError: If ``image`` has another shape.
-        """
-        check_image(image, self.in_channels)
-        tokens, layout = soft_split(image, *_FIRST)
+    def embed(self, maps: Tensor) -> tuple[Tensor, Layout]:
+        """See :meth:`Stem.forward`."""
+        tokens, layout = soft_split(maps, *_FIRST)
         for layer in (self.attention1, self.attention2):
             tokens, layout = soft_split(layout.to_maps(layer(tokens)), *_NEXT)
         return self.project(tokens), layout

@@ -15,7 +15,7 @@ from mmlape.registry import MODELS
 from .attention import Attention, AttentionLayer, merge, partition
 from .basic import NormedLinear, PlainLinear
 from .mlp import NormedMlp
-from .stems import Stem, check_image
+from .stems import Stem, to_tokens
 
 
 @MODELS.register_module()
@@ -315,7 +315,10 @@ class AttentionSubsampling(Stem):
         ValueError: If a value is out of range.
     """
 
+    stride = (2, 2)
+    pads = False
     needs_grid = True
+    kind = 'a map'
 
     def __init__(
         self,
@@ -328,11 +331,8 @@ class AttentionSubsampling(Stem):
         mlp_ratio: float = 2.0,
         norm_cfg: dict | None = None,
     ) -> None:
-        super().__init__()
-        self.in_channels = check_positive_int('in_channels', in_channels)
-        check_positive_int('embed_dims', embed_dims)
+        super().__init__(in_channels)
         check_positive_int('key_dims', key_dims)
-        self.stride: Grid = (2, 2)
         norm_cfg = dict(type='mmlape.TokenBN') if norm_cfg is None else norm_cfg
         heads = max(in_channels // key_dims, 1) if num_heads is None else num_heads
         self.attn = SubsamplingAttention(
@@ -343,13 +343,7 @@ class AttentionSubsampling(Stem):
         self.norm = build_token_norm(norm_cfg, embed_dims)
         nn.init.zeros_(self.norm.weight)
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Layout]:
-        """``(B, in_channels, height, width)`` to tokens ``(B, H * W, C)`` and their layout, see :meth:`grid_of`.
-
-        Raises:
-            ValueError: If the map has another shape.
-        """
-        check_image(image, self.in_channels, 'a map')
-        layout = Layout((image.shape[2], image.shape[3]))
-        tokens, layout = self.attn(image.flatten(2).transpose(1, 2), layout)
+    def embed(self, maps: Tensor) -> tuple[Tensor, Layout]:
+        """See :meth:`Stem.forward`."""
+        tokens, layout = self.attn(*to_tokens(maps))
         return tokens + self.norm(self.mlp(tokens, layout), layout), layout
