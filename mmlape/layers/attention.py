@@ -27,40 +27,41 @@ class AttentionLayer(nn.Module):
     Args:
         embed_dims: Channels ``C``.
         num_heads: Heads; must divide ``embed_dims``.
-        attn_drop_rate: Dropout of attention weights.
-        proj_drop_rate: Dropout after the output projection.
-        position: What a position does inside this layer, or None.
+        attn_drop_rate: Dropout of attention weights. Default 0.
+        proj_drop_rate: Dropout after the output projection. Default 0.
+
+    Attributes:
+        position: What a position does to queries, keys, values and scores of this layer (see
+            :class:`~mmlape.position.AttentionPosition`). Default None, nothing.
+        key_dims: Channels of queries and keys by which scores are scaled. Default None: those of values.
+        takes_position: Whether a position inside the attention has a place here.
+        takes_prefix: Whether tokens without a place on the grid can take part.
+
+    Raises:
+        ValueError: If ``num_heads`` does not divide ``embed_dims``, or a size or rate is out of range.
     """
 
     proj: nn.Linear
-    # Channels of queries and keys by which scores are scaled; None: those of values.
     key_dims: int | None = None
-    # Whether a position inside the attention has a place here.
     takes_position: ClassVar[bool] = True
+    takes_prefix: bool = True
 
     def __init__(
         self,
         embed_dims: int,
         num_heads: int,
-        attn_drop_rate: float,
-        proj_drop_rate: float,
-        position: AttentionPosition | None,
+        attn_drop_rate: float = 0.0,
+        proj_drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        check_positive_int('embed_dims', embed_dims)
         self.num_heads = check_positive_int('num_heads', num_heads)
         if embed_dims % num_heads:
             raise ValueError(
                 f'num_heads must divide embed_dims, got num_heads={num_heads}, embed_dims={embed_dims}'
             )
         self.attn_drop_rate = check_rate('attn_drop_rate', attn_drop_rate)
-        self.position = position
+        self.position: AttentionPosition | None = None
         self.proj_drop = build_dropout('proj_drop_rate', proj_drop_rate)
-
-    @property
-    def takes_prefix(self) -> bool:
-        """Whether tokens without a place on the grid can take part."""
-        return True
 
     def inside(self, query: Layout, key: Layout, given: InsidePlan | None) -> InsidePlan | None:
         """The position of this layer, or the one that is given to all, which is ready for keys where queries are."""
@@ -74,21 +75,7 @@ class AttentionLayer(nn.Module):
         # Chunks, not an axis of parts: their gradients come back side by side, as the projection needs them.
         chunks = tokens.chunk(parts, dim=-1) if parts > 1 else (tokens,)
         shape = (*tokens.shape[:-1], self.num_heads, tokens.shape[-1] // parts // self.num_heads)
-        heads: tuple[Tensor, ...] = ()
-        for chunk in chunks:
-            heads += (chunk.view(shape).transpose(1, 2),)
-        return heads
-
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        bias: Tensor | None = None,
-        mask: Tensor | None = None,
-    ) -> Tensor:
-        """Attention of heads ``(B, heads, N, D)``; returns ``(B, N, C)``. For the arguments see :meth:`read`."""
-        return self.read(query, key, value, bias, mask).transpose(1, 2).flatten(2)
+        return tuple(chunk.view(shape).transpose(1, 2) for chunk in chunks)
 
     def read(
         self,
@@ -131,6 +118,11 @@ class AttentionLayer(nn.Module):
         return self.proj_drop(self.proj(tokens))
 
 
+def merge_heads(heads: Tensor) -> Tensor:
+    """``(B, heads, N, D)`` as ``(B, N, heads * D)``."""
+    return heads.transpose(1, 2).flatten(2)
+
+
 @MODELS.register_module()
 class Attention(AttentionLayer):
     """Self-attention through ``scaled_dot_product_attention``; no N x N map is held.
@@ -143,22 +135,16 @@ class Attention(AttentionLayer):
     were trained with. Prefix tokens are seen by every window and attend to all tokens.
 
     Args:
-        embed_dims: Channels ``C``.
-        num_heads: Heads; must divide ``embed_dims``.
+        embed_dims, num_heads, attn_drop_rate, proj_drop_rate, position: As in :class:`AttentionLayer`.
         qkv_bias: Bias on the query, key and value projection. Default True.
         proj_bias: Bias on the output projection. Default True.
         window_size: Window height and width in tokens, one integer or a pair; None (default) for global attention.
-        attn_drop_rate: Dropout of attention weights. Default 0.
-        proj_drop_rate: Dropout after the output projection. Default 0.
-        position: What a position does to queries, keys, values and scores (see
-            :class:`~mmlape.position.AttentionPosition`). Default None, nothing.
         qk_norm: Token norm of queries and of keys, over the channels of a head, before position (ViT-22B, ICML 2023).
             Default None, none.
         inner_norm: Token norm of what is read, before the output projection (EVA-02-CLIP). Default None, none.
 
     Raises:
-        ValueError: If ``num_heads`` does not divide ``embed_dims``, a size or rate is out of range, or ``qk_norm``
-            names a norm that mixes tokens or sees places.
+        ValueError: If a value is out of range, or ``qk_norm`` names a norm that mixes tokens or sees places.
     """
 
     def __init__(
@@ -174,7 +160,7 @@ class Attention(AttentionLayer):
         inner_norm: dict | None = None,
         proj_bias: bool = True,
     ) -> None:
-        super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
+        super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate)
         self.window_size = None if window_size is None else check_grid('window_size', window_size)
         self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
         self.q_norm, self.k_norm = (
@@ -190,61 +176,46 @@ class Attention(AttentionLayer):
     ) -> Tensor:
         """Attend; ``(B, P + H * W, C)`` to the same shape."""
         layout = Layout.of(tokens, layout)
-        qkv = self.qkv(tokens)
-        query, key, value = self.split_heads(qkv, 3)
+        query, key, value = self.split_heads(self.qkv(tokens), 3)
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)
-        heads = (query, key, value)
         inside = self.inside(layout, layout, inside)
-        placed = inside is not None and inside.position.places
-        if inside is not None and placed:
-            heads = inside.place(*heads)
+        if inside is not None:
+            query, key, value = inside.place(query, key, value)
         if self.window_size is None:
             bias = None if inside is None else inside.bias(layout, layout)
-            return self._end(self.attend(*heads, bias, layout.token_mask()), layout)
-        num_prefix, grid, window = layout.num_prefix, layout.grid, self.window_size
-        if placed or self.q_norm is not None:
-            cells = tuple(
-                partition(part[:, :, num_prefix:].transpose(1, 2), grid, window).transpose(1, 2)
-                for part in heads
-            )
-        else:  # all three at once
-            cells = self.split_heads(partition(layout.split(qkv)[1], grid, window), 3)
-        return self._end(
-            self._attend_in_windows(list(cells), heads, layout, inside, window), layout
-        )
-
-    def _end(self, read: Tensor, layout: Layout) -> Tensor:
-        """What is made of what was read, ``(B, N, C)``."""
+            read = merge_heads(self.read(query, key, value, bias, layout.token_mask()))
+        else:
+            read = self._read_in_windows((query, key, value), layout, inside, self.window_size)
         return self.project(read if self.norm is None else self.norm(read, layout))
 
-    def _attend_in_windows(
-        self,
-        cells: list[Tensor],
-        heads: tuple[Tensor, Tensor, Tensor],
-        layout: Layout,
-        inside: InsidePlan | None,
-        window: Grid,
+    def _read_in_windows(
+        self, heads: tuple[Tensor, ...], layout: Layout, inside: InsidePlan | None, window: Grid
     ) -> Tensor:
-        """``cells``: queries, keys and values of windows, ``(B * windows, heads, h * w, D)`` each; ``heads``: those
-        of all tokens, ``(B, heads, P + H * W, D)``. Returns ``(B, P + H * W, C)``."""
+        """What tokens read, ``(B, P + H * W, C)``, for queries, keys and values ``(B, heads, P + H * W, D)``."""
         num_prefix, grid = layout.num_prefix, layout.grid
-        per_image = -(-grid[0] // window[0]) * -(-grid[1] // window[1])
+        query, key, value = (
+            partition(part[:, :, num_prefix:].transpose(1, 2), grid, window).transpose(1, 2)
+            for part in heads
+        )
         mask = layout.mask
         if mask is not None:  # what a window is padded with counts, whatever the mask
             mask = ~partition((~mask).unsqueeze(-1), grid, window)[..., 0]
-        for index in (1, 2) if num_prefix else ():
-            shared = heads[index][:, :, :num_prefix].repeat_interleave(per_image, dim=0)
-            cells[index] = torch.cat([shared, cells[index]], dim=2)
-        query = Layout(window)
-        bias = None if inside is None else inside.bias(query, query.with_prefix(num_prefix))
-        if mask is not None:
             mask = F.pad(mask, (num_prefix, 0), value=True)
-        out = merge(self.attend(cells[0], cells[1], cells[2], bias, mask), grid, window)
+        if num_prefix:
+            per_image = -(-grid[0] // window[0]) * -(-grid[1] // window[1])
+            prefix = (part[:, :, :num_prefix] for part in heads[1:])
+            shared = (part.repeat_interleave(per_image, dim=0) for part in prefix)
+            key, value = (torch.cat(pair, dim=2) for pair in zip(shared, (key, value)))
+        cells = Layout(window)
+        bias = None if inside is None else inside.bias(cells, cells.with_prefix(num_prefix))
+        out = merge(merge_heads(self.read(query, key, value, bias, mask)), grid, window)
         if not num_prefix:
             return out
-        to_all = self.attend(heads[0][:, :, :num_prefix], *heads[1:], mask=layout.token_mask())
-        return layout.join(to_all, out)
+        to_all = self.read(
+            heads[0][:, :, :num_prefix], heads[1], heads[2], mask=layout.token_mask()
+        )
+        return layout.join(merge_heads(to_all), out)
 
 
 def _with_learned_bias(
@@ -314,18 +285,10 @@ class SpatialReductionAttention(AttentionLayer):
     Parameter names are the published ones: ``q``, ``kv``, ``proj``, ``sr``, ``norm``.
 
     Args:
-        embed_dims: Channels ``C``.
-        num_heads: Heads; must divide ``embed_dims``.
+        embed_dims, num_heads, attn_drop_rate, proj_drop_rate, position: As in :class:`AttentionLayer`.
         sr_ratio: Cells per reduced cell and axis; 1 (default) for no reduction. It plays no part if ``linear``.
         linear: Pool to 7 x 7 cells whatever the grid. Default False.
         qkv_bias: Bias on queries, keys and values. Default True.
-        attn_drop_rate: Dropout of attention weights. Default 0.
-        proj_drop_rate: Dropout after the output projection. Default 0.
-        position: What a position does to queries, keys, values and scores (see
-            :class:`~mmlape.position.AttentionPosition`). Default None, nothing.
-
-    Raises:
-        ValueError: If ``num_heads`` does not divide ``embed_dims``, or a size or rate is out of range.
     """
 
     def __init__(
@@ -339,23 +302,19 @@ class SpatialReductionAttention(AttentionLayer):
         proj_drop_rate: float = 0.0,
         position: AttentionPosition | None = None,
     ) -> None:
-        super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
+        super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate)
         self.sr_ratio = check_positive_int('sr_ratio', sr_ratio)
         self.linear = linear
         self.q = nn.Linear(embed_dims, embed_dims, bias=qkv_bias)
         self.kv = nn.Linear(embed_dims, 2 * embed_dims, bias=qkv_bias)
         self.reduces = self.linear or self.sr_ratio > 1
+        self.takes_prefix = not self.reduces  # which have no place
         if self.reduces:
             kernel = 1 if self.linear else self.sr_ratio
             self.sr = PatchConv2d(embed_dims, embed_dims, kernel)
             self.norm = nn.LayerNorm(embed_dims)
         self.proj = nn.Linear(embed_dims, embed_dims)
         self.position = position
-
-    @property
-    def takes_prefix(self) -> bool:
-        """Only without reduction, which needs places."""
-        return not self.reduces
 
     def forward(
         self, tokens: Tensor, layout: Layout | Grid, inside: InsidePlan | None = None
@@ -375,7 +334,7 @@ class SpatialReductionAttention(AttentionLayer):
         if inside is not None:
             query, key, value = inside.place(query, key, value)
             bias = inside.bias(layout, keys)
-        return self.project(self.attend(query, key, value, bias, keys.token_mask()))
+        return self.project(merge_heads(self.read(query, key, value, bias, keys.token_mask())))
 
     def _reduce(self, tokens: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
         """``(B, H * W, C)`` to the tokens of the reduced grid, and their layout."""

@@ -14,7 +14,7 @@ from mmlape.position import InsidePlan
 from mmlape.registry import MODELS
 from mmlape.runtime.autocast import without_autocast
 
-from .attention import AttentionLayer
+from .attention import AttentionLayer, merge_heads
 
 
 class KeyBlocks(NamedTuple):
@@ -45,16 +45,13 @@ class BigBirdAttention(AttentionLayer):
     Parameter names are those of :class:`~mmlape.layers.Attention`.
 
     Args:
-        embed_dims: Channels ``C``.
-        num_heads: Heads; must divide ``embed_dims``.
+        embed_dims, num_heads, attn_drop_rate, proj_drop_rate: As in :class:`AttentionLayer`.
         block_size: Tokens of a block. Default 64.
         window: Blocks of a window, an odd number. Default 3.
         num_random: Random blocks. Default 3.
         seed: Of the random blocks; published: the number of the layer. Default 0.
         qkv_bias: Bias on the query, key and value projection. Default True.
         proj_bias: Bias on the output projection. Default True.
-        attn_drop_rate: Dropout of attention weights. Default 0.
-        proj_drop_rate: Dropout after the output projection. Default 0.
 
     Raises:
         ValueError: If a value is out of range, ``window`` is even, or ``num_heads`` does not divide ``embed_dims``.
@@ -75,7 +72,7 @@ class BigBirdAttention(AttentionLayer):
         proj_drop_rate: float = 0.0,
         proj_bias: bool = True,
     ) -> None:
-        super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
+        super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate)
         self.block_size = check_positive_int('block_size', block_size)
         self.window = check_positive_int('window', window)
         if window % 2 == 0:
@@ -103,7 +100,7 @@ class BigBirdAttention(AttentionLayer):
             F.pad(part, (0, 0, 0, extra)) for part in self.split_heads(self.qkv(tokens), 3)
         )
         out = self._attend_to_blocks(query, key, value, present)[:, :, : tokens.shape[1]]
-        return self.project(out.transpose(1, 2).flatten(2))
+        return self.project(merge_heads(out))
 
     def _attend_to_blocks(
         self, query: Tensor, key: Tensor, value: Tensor, present: Tensor
@@ -255,15 +252,12 @@ class LSHAttention(AttentionLayer):
     ``with_cp=True`` of the network, which bounds memory as the paper's reversible layers do, whatever the block.
 
     Args:
-        embed_dims: Channels ``C``.
-        num_heads: Heads; must divide ``embed_dims``.
+        embed_dims, num_heads, attn_drop_rate, proj_drop_rate: As in :class:`AttentionLayer`.
         chunk_size: Tokens of a chunk. Default 64.
         num_buckets: Buckets, an even number. Default 32.
         num_rounds: Rounds of hashing. Default 1.
         qkv_bias: Bias on queries (which are the keys) and on values. Default True.
         proj_bias: Bias on the output projection. Default True.
-        attn_drop_rate: Dropout of attention weights. Default 0.
-        proj_drop_rate: Dropout after the output projection. Default 0.
 
     Shape:
         ``rotations``: ``(G, D, R, num_buckets / 2)``, the random directions; a buffer, drawn once: the same network
@@ -288,7 +282,7 @@ class LSHAttention(AttentionLayer):
         proj_drop_rate: float = 0.0,
         proj_bias: bool = True,
     ) -> None:
-        super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate, None)
+        super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate)
         self.chunk_size = check_positive_int('chunk_size', chunk_size)
         self.num_buckets = check_positive_int('num_buckets', num_buckets, minimum=2)
         if num_buckets % 2:
@@ -323,7 +317,7 @@ class LSHAttention(AttentionLayer):
         out = _take(out.flatten(3, 4), back)
         share = weight.flatten(3, 4).gather(3, back).softmax(dim=2).to(out.dtype)
         out = (out * share[..., None]).sum(dim=2)[:, :, : tokens.shape[1]]
-        return self.project(out.transpose(1, 2).flatten(2).to(tokens.dtype))
+        return self.project(merge_heads(out).to(tokens.dtype))
 
     def buckets(self, query: Tensor, present: Tensor) -> Tensor:
         """The bucket of every token in every round, ``(B, G, R, N)``; ``num_buckets`` for padding.

@@ -12,7 +12,7 @@ from mmlape.norm import build_token_norm
 from mmlape.position import AttentionPosition, InsidePlan, RelativePositionBias
 from mmlape.registry import MODELS
 
-from .attention import Attention, AttentionLayer, merge, partition
+from .attention import Attention, AttentionLayer, merge, merge_heads, partition
 from .basic import NormedLinear, PlainLinear
 from .mlp import NormedMlp
 from .stems import Stem, to_tokens
@@ -27,23 +27,20 @@ class ShiftedWindowAttention(Attention):
     What the shift brings in from the other side is not attended to.
 
     Args:
-        embed_dims: Channels ``C``.
-        num_heads: Heads; must divide ``embed_dims``.
+        embed_dims, num_heads, attn_drop_rate, proj_drop_rate, position: As in :class:`AttentionLayer`.
         qkv_bias: Bias on the query, key and value projection. Default True.
         window_size: Window height and width in tokens, one integer or a pair. Default 7.
         shift: Cells, one integer or a pair, by which windows lie further down and right; less than the window. Default
             0.
         shift_alone: Shift a window that is alone on its axis too, so that its two parts do not see each other, as
             MMDetection and MMSegmentation do. Default False, as in the published classifiers and timm.
-        attn_drop_rate: Dropout of attention weights. Default 0.
-        proj_drop_rate: Dropout after the output projection. Default 0.
-        position: What a position does to queries, keys, values and scores. Default None, nothing.
 
     Raises:
         ValueError: If ``num_heads`` does not divide ``embed_dims``, or a size, shift or rate is out of range.
     """
 
     window_size: Grid
+    takes_prefix = False  # a prefix token has no window
 
     def __init__(
         self,
@@ -63,11 +60,6 @@ class ShiftedWindowAttention(Attention):
         )
         self.shift = _check_shift(shift, window)
         self.shift_alone = shift_alone
-
-    @property
-    def takes_prefix(self) -> bool:
-        """A prefix token has no window."""
-        return False
 
     def forward(
         self, tokens: Tensor, layout: Layout | Grid, inside: InsidePlan | None = None
@@ -90,9 +82,8 @@ class ShiftedWindowAttention(Attention):
             inside = inside.position(padded)
         inside = self.inside(padded, padded, inside)
         shift = self.shift_on(padded.grid)
-        if (
-            inside is not None and inside.position.places
-        ):  # where tokens are in the image, not in the moved one
+        if inside is not None and inside.position.places:
+            # Where tokens are in the image, not in the moved one.
             placed = inside.place(*self.split_heads(self.qkv(maps.flatten(1, 2)), 3))
             heads = tuple(
                 self._cut(part.transpose(1, 2).unflatten(1, padded.grid), shift).transpose(1, 2)
@@ -138,7 +129,7 @@ class ShiftedWindowAttention(Attention):
             # Windows as heads: what is added is the same for all images, and not repeated for them.
             query, key, value = (part.unflatten(0, (-1, len(bias))).flatten(1, 2) for part in heads)
             read = self.read(query, key, value, bias.flatten(0, 1)[None])
-            return read.unflatten(1, (len(bias), -1)).flatten(0, 1).transpose(1, 2).flatten(2)
+            return merge_heads(read.unflatten(1, (len(bias), -1)).flatten(0, 1))
         mask = None
         if layout.mask is not None:  # what the grid is padded with counts, whatever the mask
             away = F.pad(
@@ -147,7 +138,7 @@ class ShiftedWindowAttention(Attention):
             )
             mask = ~self._cut(away.unsqueeze(-1), shift)[..., 0]
             bias = None if bias is None else bias.repeat(len(query) // len(bias), 1, 1, 1)
-        return self.attend(query, key, value, bias, mask)
+        return merge_heads(self.read(query, key, value, bias, mask))
 
 
 def _check_shift(shift: int | Grid, window: Grid) -> Grid:
@@ -189,7 +180,7 @@ class WideValues(AttentionLayer):
     ) -> None:
         check_positive_int('num_heads', num_heads)
         dims = num_heads * check_positive_int('key_dims', key_dims)
-        super().__init__(dims, num_heads, attn_drop_rate, proj_drop_rate, None)
+        super().__init__(dims, num_heads, attn_drop_rate, proj_drop_rate)
         self.key_dims = key_dims
         self.value_dims = int(key_dims * check_number('value_ratio', value_ratio, above=0))
 
@@ -252,8 +243,8 @@ class WideValueAttention(WideValues):
                     f'mmlape.RelativePositionBias, got {type(inside.position).__name__}'
                 )
             bias = inside.bias(layout, layout)
-        read = self.attend(query, key, value, bias, layout.token_mask())
-        return self.project(F.hardswish(read))
+        read = self.read(query, key, value, bias, layout.token_mask())
+        return self.project(F.hardswish(merge_heads(read)))
 
 
 class SubsamplingAttention(WideValues):
@@ -292,8 +283,8 @@ class SubsamplingAttention(WideValues):
         asking = tokens.unflatten(1, layout.grid)[:, ::2, ::2]
         half = Layout((asking.shape[1], asking.shape[2]))
         (query,) = self.heads(self.q(asking.flatten(1, 2), half), self.key_dims)
-        read = self.attend(query, key, value, self.offset_bias.bias(layout, layout, step=2))
-        return self.proj(F.hardswish(read), half), half
+        read = self.read(query, key, value, self.offset_bias.bias(layout, layout, step=2))
+        return self.proj(F.hardswish(merge_heads(read)), half), half
 
 
 @MODELS.register_module()
