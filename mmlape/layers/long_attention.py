@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_positive_int
 from mmlape.layout import Grid, Layout, cached
-from mmlape.position import InsidePlan
 from mmlape.registry import MODELS
 from mmlape.runtime.autocast import without_autocast
 
 from .attention import AttentionLayer, merge_heads
-
-
-class KeyBlocks(NamedTuple):
-    """The key blocks of every query block.
-
-    Attributes:
-        number: ``(B, G, M, K)``; some of them may be there twice.
-        counts: ``(B, G, M, K)``, True where it is the first time and there are tokens.
-        last: ``(B,)``, the last block with tokens.
-    """
-
-    number: Tensor
-    counts: Tensor
-    last: Tensor
 
 
 @MODELS.register_module()
@@ -84,109 +67,68 @@ class BigBirdAttention(AttentionLayer):
         self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
         self.proj = nn.Linear(embed_dims, embed_dims, bias=proj_bias)
 
-    def forward(
-        self, tokens: Tensor, layout: Layout | Grid, inside: InsidePlan | None = None
-    ) -> Tensor:
-        """Attend; ``(B, P + H * W, C)`` to the same shape.
-
-        Raises:
-            ValueError: If there is a position inside the attention.
-        """
-        refuse_position(self, inside)
+    def forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
+        """Attend; ``(B, P + H * W, C)`` to the same shape."""
         layout = Layout.of(tokens, layout)
         present = padded_mask(tokens, layout, self.block_size)
         extra = present.shape[1] - tokens.shape[1]
         query, key, value = (
             F.pad(part, (0, 0, 0, extra)) for part in self.split_heads(self.qkv(tokens), 3)
         )
-        out = self._attend_to_blocks(query, key, value, present)[:, :, : tokens.shape[1]]
-        return self.project(merge_heads(out))
-
-    def _attend_to_blocks(
-        self, query: Tensor, key: Tensor, value: Tensor, present: Tensor
-    ) -> Tensor:
-        """``(B, G, M * S, D)`` each, and ``(B, M * S)``, to ``(B, G, M * S, D)``."""
         shape = (-1, self.block_size)
-        blocks = query.unflatten(2, shape)
-        chosen = self.key_blocks(present.unflatten(1, shape).any(dim=-1))
-        index = chosen.number.flatten(2)
-        keys, values = (_gather(part.unflatten(2, shape), index) for part in (key, value))
-        # K * S of every query block, which are as rows of a batch
+        blocks, keys, values = (part.unflatten(2, shape) for part in (query, key, value))
+        there = present.unflatten(1, shape)
+        number, counts, last = self.key_blocks(there.any(dim=-1))
+        index = number.flatten(2)[..., None]
+        # The K * S keys of every query block, which are as images of a batch.
         keys, values = (
-            part.unflatten(2, chosen.number.shape[2:]).flatten(3, 4).flatten(1, 2)
+            torch.take_along_dim(part, index[..., None], dim=2).view(*number.shape, *part.shape[3:])
             for part in (keys, values)
         )
-        there = present.unflatten(1, shape)[:, None].expand(-1, self.num_heads, -1, -1)
-        there = there.gather(2, index[..., None].expand(-1, -1, -1, self.block_size))
-        there = there.unflatten(2, chosen.number.shape[2:]) & chosen.counts[..., None]
-        bias = hiding(there.flatten(3).flatten(1, 2), query.dtype)[:, :, None]
-        bias = bias.expand(-1, -1, self.block_size, -1)
-        out = self.read(blocks.flatten(1, 2), keys, values, bias).view(blocks.shape)
-        return self._with_global_blocks(out, blocks, key, value, present, chosen.last).flatten(2, 3)
-
-    def _with_global_blocks(
-        self,
-        out: Tensor,
-        blocks: Tensor,
-        key: Tensor,
-        value: Tensor,
-        present: Tensor,
-        last: Tensor,
-    ) -> Tensor:
-        """``out`` ``(B, G, M, S, D)`` with what the first and the last block read of all tokens."""
-        ends = torch.stack([torch.zeros_like(last), last], dim=1)
-        index = ends[:, None].expand(-1, self.num_heads, -1)
-        query = _gather(blocks, index)
+        keys, values = (part.flatten(3, 4).flatten(0, 2)[:, None] for part in (keys, values))
+        there = torch.take_along_dim(there[:, None], index, dim=2) & counts.flatten(2)[..., None]
+        mask = there.view(len(keys), -1)
+        out = self.read(blocks.flatten(0, 2)[:, None], keys, values, mask=mask).view(blocks.shape)
+        # The first and the last block read from all tokens.
+        ends = torch.stack([torch.zeros_like(last), last], dim=1)[:, None, :, None, None]
+        query = torch.take_along_dim(blocks, ends, dim=2)
         read = self.read(query.flatten(2, 3), key, value, mask=present).view(query.shape)
-        number = torch.arange(blocks.shape[2], device=last.device)
+        blocks_here = torch.arange(blocks.shape[2], device=last.device)[:, None, None]
         for end in (0, 1):
-            here = (number == ends[:, end, None])[:, None, :, None, None]
-            out = torch.where(here, read[:, :, end, None], out)
-        return out
+            out = torch.where(blocks_here == ends[:, :, end, None], read[:, :, end, None], out)
+        return self.project(merge_heads(out.flatten(2, 3)[:, :, : tokens.shape[1]]))
 
-    def key_blocks(self, has_tokens: Tensor) -> KeyBlocks:
-        """Those of every query block, for ``has_tokens`` ``(B, M)``."""
-        count, device = has_tokens.shape[1], has_tokens.device
+    def key_blocks(self, has_tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The key blocks of every query block.
+
+        Args:
+            has_tokens: ``(B, M)``.
+
+        Returns:
+            Their numbers, ``(B, G, M, K)``, some of them twice; where it is the first time and there are tokens,
+            ``(B, G, M, K)``; and the number of the last block with tokens, ``(B,)``.
+        """
+        (batch, count), device = has_tokens.shape, has_tokens.device
         number = torch.arange(count, device=device)
         last = (number * has_tokens).amax(dim=1)
         ends = last[:, None, None]
         near = (number[:, None] - number).abs() <= self.window // 2
         inner = (number > 0) & (number < ends)  # (B, 1, M)
-        order = self.random_order(count, device)
+        order = _random_order(self.num_heads, count, self.seed, device)
         order = torch.where((inner & ~near)[:, None], order, -1.0)
         ranked = order.topk(min(self.num_random, count), dim=-1)
-        steps = torch.arange(self.window, device=device) - self.window // 2
-        window = number[:, None] + steps
-        in_window = ((window > 0) & (window < ends))[:, None]
-        batch, heads = has_tokens.shape[0], self.num_heads
-        first = last.new_zeros(batch, heads, count, 1)
-        shape = (batch, heads, count, -1)
-        index = [
-            first,
-            ends[:, None].expand_as(first),
-            window.clamp(0, count - 1).expand(shape),
-            ranked.indices.expand(shape),
+        window = number[:, None] + torch.arange(self.window, device=device) - self.window // 2
+        parts = [
+            (last.new_zeros(1), has_tokens.new_ones(1)),
+            (ends[:, None], (ends > 0)[:, None]),
+            (window.clamp(0, count - 1), ((window > 0) & (window < ends))[:, None]),
+            (ranked.indices, ranked.values >= 0),
         ]
-        counts = [
-            torch.ones_like(first, dtype=torch.bool),
-            (ends > 0)[:, None].expand_as(first),
-            in_window.expand(shape),
-            (ranked.values >= 0).expand(shape),
-        ]
-        return KeyBlocks(torch.cat(index, dim=-1), torch.cat(counts, dim=-1), last)
-
-    def random_order(self, count: int, device: torch.device) -> Tensor:
-        """``(G, M, M)``: a query block takes the key blocks with the largest numbers, of those that it may take."""
-        return _random_order(self.num_heads, count, self.seed, device)
-
-
-def refuse_position(layer: nn.Module, inside: InsidePlan | None) -> None:
-    """Raise ValueError if there is a position inside the attention, for which a layer has no use."""
-    if inside is not None:
-        raise ValueError(
-            f'{type(layer).__name__} takes no position inside the attention, got '
-            f'{type(inside.position).__name__}: set attention_position=None'
+        shape = (batch, self.num_heads, count, -1)
+        numbers, counts = (
+            torch.cat([part.expand(shape) for part in kind], dim=-1) for kind in zip(*parts)
         )
+        return numbers, counts, last
 
 
 def padded_mask(tokens: Tensor, layout: Layout, multiple: int) -> Tensor:
@@ -197,22 +139,10 @@ def padded_mask(tokens: Tensor, layout: Layout, multiple: int) -> Tensor:
     return F.pad(mask, (0, -tokens.shape[1] % multiple), value=False)
 
 
-def hiding(there: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to scores: 0 where True, else so little that nothing is read. It is finite, so that a query without
-    any key has a mean of all, not NaN."""
-    return torch.zeros_like(there, dtype=dtype).masked_fill(~there, torch.finfo(dtype).min / 2)
-
-
-def _gather(blocks: Tensor, index: Tensor) -> Tensor:
-    """Blocks ``(B, G, M, S, D)`` at ``(B, G, K)``: ``(B, G, K, S, D)``."""
-    flat = blocks.flatten(3)
-    found = flat.gather(2, index[..., None].expand(-1, -1, -1, flat.shape[-1]))
-    return found.unflatten(3, blocks.shape[3:])
-
-
 @cached
 def _random_order(heads: int, count: int, seed: int, device: torch.device) -> Tensor:
-    """Numbers from 0, ``(heads, count, count)``: a hash of seed, head and both blocks, whatever ``count`` is."""
+    """A query block takes the key blocks with the largest of these numbers, ``(heads, count, count)``: a hash of seed,
+    head and both blocks, whatever ``count`` is."""
     places = [torch.arange(size, dtype=torch.int64) for size in (heads, count, count)]
     mixed = torch.tensor(seed, dtype=torch.int64)
     for axis, place in enumerate(places):
@@ -296,25 +226,19 @@ class LSHAttention(AttentionLayer):
         shape = (num_heads, embed_dims // num_heads, num_rounds, num_buckets // 2)
         self.register_buffer('rotations', torch.randn(shape))
 
-    def forward(
-        self, tokens: Tensor, layout: Layout | Grid, inside: InsidePlan | None = None
-    ) -> Tensor:
-        """Attend; ``(B, P + H * W, C)`` to the same shape.
-
-        Raises:
-            ValueError: If there is a position inside the attention.
-        """
-        refuse_position(self, inside)
+    def forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
+        """Attend; ``(B, P + H * W, C)`` to the same shape."""
         present = padded_mask(tokens, Layout.of(tokens, layout), self.chunk_size)
         extra = present.shape[1] - tokens.shape[1]
-        (query,) = self.split_heads(self.qk(tokens), 1)
-        (value,) = self.split_heads(self.v(tokens), 1)
-        query, value = (F.pad(part, (0, 0, 0, extra)) for part in (query, value))
+        query, value = (
+            F.pad(self.split_heads(layer(tokens), 1)[0], (0, 0, 0, extra))
+            for layer in (self.qk, self.v)
+        )
         with torch.no_grad():
             order = self.buckets(query, present).argsort(dim=-1, stable=True)
         out, weight = self._read_sorted(query, value, present, order)
         back = order.argsort(dim=-1)
-        out = _take(out.flatten(3, 4), back)
+        out = torch.take_along_dim(out.flatten(3, 4), back[..., None], dim=3)
         share = weight.flatten(3, 4).gather(3, back).softmax(dim=2).to(out.dtype)
         out = (out * share[..., None]).sum(dim=2)[:, :, : tokens.shape[1]]
         return self.project(merge_heads(out).to(tokens.dtype))
@@ -336,14 +260,14 @@ class LSHAttention(AttentionLayer):
     ) -> tuple[Tensor, Tensor]:
         """What tokens in the given order read, ``(B, G, R, M, S, D)``, and the logarithm of their softmax's normaliser,
         ``(B, G, R, M, S)``."""
-        rounds = order.shape[2]
         key = F.normalize(query.float(), dim=-1).to(query.dtype)
-        there = present[:, None, None].expand(order.shape).gather(3, order)
+        shape = (-1, self.chunk_size)
         query, key, value = (
-            self._chunks(_take(part[:, :, None].expand(-1, -1, rounds, -1, -1), order))
+            torch.take_along_dim(part[:, :, None], order[..., None], dim=3).unflatten(3, shape)
             for part in (query, key, value)
         )
-        place, there = self._chunks(order), self._chunks(there)
+        there = torch.take_along_dim(present[:, None, None], order, dim=3).unflatten(3, shape)
+        place = order.unflatten(3, shape)
         last = there.any(dim=-1).sum(dim=-1, keepdim=True).sub(1).clamp(min=0)
         key, value, before, seen = (
             _with_one_before(part, last) for part in (key, value, place, there)
@@ -355,19 +279,10 @@ class LSHAttention(AttentionLayer):
         shares = F.dropout(scores.softmax(dim=-1), self.attn_drop_rate, self.training)
         return shares.to(value.dtype) @ value, weight
 
-    def _chunks(self, tokens: Tensor) -> Tensor:
-        """``(B, G, R, N, ...)`` as ``(B, G, R, M, S, ...)``."""
-        return tokens.unflatten(3, (-1, self.chunk_size))
-
-
-def _take(tokens: Tensor, order: Tensor) -> Tensor:
-    """``(B, G, R, N, D)`` in the order ``(B, G, R, N)``."""
-    return tokens.gather(3, order[..., None].expand(-1, -1, -1, -1, tokens.shape[-1]))
-
 
 def _with_one_before(chunks: Tensor, last: Tensor) -> Tensor:
     """``(B, G, R, M, S, ...)`` as ``(B, G, R, M, 2 S, ...)``: every chunk and the one before; ``last`` ``(B, G, R, 1)``
     comes before the first."""
     index = last.view(*last.shape, *[1] * (chunks.ndim - 4))
-    end = chunks.gather(3, index.expand(-1, -1, -1, -1, *chunks.shape[4:]))
+    end = torch.take_along_dim(chunks, index, dim=3)
     return torch.cat([chunks, torch.cat([end, chunks[:, :, :, :-1]], dim=3)], dim=4)
