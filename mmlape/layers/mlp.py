@@ -48,7 +48,6 @@ class Mlp(timm.layers.Mlp):
         act: str = 'gelu',
         norm_cfg: dict | None = None,
     ) -> None:
-        check_positive_int('embed_dims', embed_dims)
         check_positive_int('hidden channels of the feed-forward network', hidden_dims)
         super().__init__(embed_dims, hidden_dims)
         self.act = build_activation(act)
@@ -93,7 +92,6 @@ class ConvMlp(nn.Module):
         extra_relu: bool = False,
     ) -> None:
         super().__init__()
-        check_positive_int('embed_dims', embed_dims)
         check_positive_int('hidden channels of the convolutional feed-forward network', hidden_dims)
         self.extra_relu = extra_relu
         self.fc1 = nn.Linear(embed_dims, hidden_dims)
@@ -157,7 +155,6 @@ class LocallyEnhancedMlp(nn.Module):
         norm_cfg: dict | None = None,
     ) -> None:
         super().__init__()
-        check_positive_int('embed_dims', embed_dims)
         check_positive_int('hidden channels of the locally enhanced network', hidden_dims)
         norm_cfg = dict(type='mmlape.TokenBN') if norm_cfg is None else norm_cfg
         self.fc1 = NormedLinear(embed_dims, hidden_dims, bias=True, norm_cfg=norm_cfg)
@@ -204,7 +201,6 @@ class SwiGLU(nn.Module):
         norm_cfg: dict | None = None,
     ) -> None:
         super().__init__()
-        check_positive_int('embed_dims', embed_dims)
         check_positive_int('hidden channels of the feed-forward network', hidden_dims)
         self.fc1 = nn.Linear(embed_dims, 2 * hidden_dims)
         self.act = build_activation(act)
@@ -241,7 +237,6 @@ class NormedMlp(nn.Module):
         norm_cfg: dict | None = None,
     ) -> None:
         super().__init__()
-        check_positive_int('embed_dims', embed_dims)
         check_positive_int('hidden channels of the feed-forward network', hidden_dims)
         self.fc1 = NormedLinear(embed_dims, hidden_dims, norm_cfg=norm_cfg)
         self.fc2 = PlainLinear(hidden_dims, embed_dims, bias=False)
