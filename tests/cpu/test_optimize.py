@@ -299,7 +299,7 @@ def test_a_training_with_the_hook(tmp_path, said):
     """By upstream's runner: averaged (EMA), saved and validated; weights are those of a training without it."""
     from mmengine.model import BaseModel
 
-    class ToyModel(BaseModel):
+    class DTNModel(BaseModel):
         def __init__(self):
             super().__init__()
             self.backbone: Backbone = build_vit(out_type='avg', **DTN_NORM)
@@ -309,11 +309,11 @@ def test_a_training_with_the_hook(tmp_path, said):
             out = self.backbone(images)[0].square().mean() / 10
             return dict(loss=out) if mode == 'loss' else [out]
 
-    MODELS.register_module(name='ToyModel', module=ToyModel, force=True)
+    MODELS.register_module(name='DTNModel', module=DTNModel, force=True)
     saved = []
     for hooks in ({}, dict(cpu=dict(type='mmlape.CpuHook'))):
         folder = tmp_path / str(len(hooks))
-        config = toy_config(folder, model=dict(type='mmlape.ToyModel'))
+        config = toy_config(folder, model=dict(type='mmlape.DTNModel'))
         config.default_hooks = dict(config.get('default_hooks') or {}, **hooks)
         toy_run(config)
         saved.append(torch.load(folder / 'iter_12.pth', weights_only=False))
