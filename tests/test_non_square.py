@@ -12,26 +12,15 @@ from torch import nn
 
 from mmlape.layers import (
     Attention,
-    AttentionSubsampling,
-    ConvMlp,
     DeformableAttention,
     Injector,
-    LocallyEnhancedMlp,
-    PatchMerging,
     ShiftedWindowAttention,
-    SpatialReductionAttention,
-    TokensToToken,
     sampling_plan,
 )
 from mmlape.layout import Layout
 from mmlape.position import (
-    FactorizedPosition,
-    GaborPosition,
-    LearnedPosition,
-    QuadraticBias,
     RelativePositionBias,
     SharedRelativePositionBias,
-    SinusoidalPosition,
 )
 
 
@@ -48,41 +37,6 @@ def cells(height, width):
 
 def random(*shape):
     return torch.randn(*shape, dtype=torch.float64)
-
-
-def mixed(tokens, grid, conv):
-    """A 3 x 3 depthwise convolution of ``(B, H * W, C)``, cell by cell."""
-    height, width = grid
-    out = conv.bias.expand_as(tokens).clone()
-    for (y, x), dy, dx in itertools.product(cells(*grid), (-1, 0, 1), (-1, 0, 1)):
-        if 0 <= y + dy < height and 0 <= x + dx < width:
-            source = tokens[:, (y + dy) * width + x + dx]
-            out[:, y * width + x] += conv.weight[:, 0, dy + 1, dx + 1] * source
-    return out
-
-
-@pytest.mark.parametrize('prefix', [0, 2])
-def test_locally_enhanced_mlp(prefix):
-    mlp, grid = randomised(LocallyEnhancedMlp(4, 6, norm_cfg=dict(type='mmlape.LN'))), (3, 5)
-    tokens = random(2, prefix + 15, 4)
-    hidden = F.gelu(mlp.fc1(tokens[:, prefix:]))
-    expected = mlp.fc2(F.gelu(mlp.norm(mixed(hidden, grid, mlp.conv))))
-    out = mlp(tokens, Layout(grid, prefix))
-    torch.testing.assert_close(out[:, prefix:], expected)
-    assert torch.equal(out[:, :prefix], tokens[:, :prefix])
-
-
-@pytest.mark.parametrize('options', [{}, dict(drop_rate=0.1), dict(extra_relu=True)], ids=str)
-@pytest.mark.parametrize('levels', [[(3, 5)], [(5, 3), (2, 4), (1, 2)]], ids=str)
-def test_convolutional_mlp(levels, options):
-    mlp = randomised(ConvMlp(4, 6, **options))
-    parts = [random(2, height * width, 4) for height, width in levels]
-    expected = []
-    for part, grid in zip(parts, levels, strict=True):
-        hidden = mlp.fc1(part).relu() if options.get('extra_relu') else mlp.fc1(part)
-        expected.append(mlp.fc2(F.gelu(mixed(hidden, grid, mlp.dwconv['dwconv']))))
-    out = mlp(torch.cat(parts, dim=1), levels if len(levels) > 1 else levels[0])
-    torch.testing.assert_close(out, torch.cat(expected, dim=1))
 
 
 def between(table, y, x):
@@ -124,64 +78,6 @@ def test_relative_bias(kind, options, keys_on):
         assert (found[:, :2, 2:] == reading[:, None, None]).all()
         assert (found[:, 2:, :2] == read[:, None, None]).all()
         assert (found[:, :2, :2] == among[:, None, None]).all()
-
-
-@pytest.mark.parametrize('keys_on', [(3, 5), (2, 2)])
-def test_quadratic_bias(keys_on):
-    position = randomised(QuadraticBias(8, 2, (3, 5)))
-    query, key = Layout((3, 5), 1), Layout(keys_on, 1)
-    found = position(query, key).bias(query, key)[0]
-    a_x, a_y, a_2 = position.scores.weight.unbind(dim=1)
-    for (i, (y, x)), (j, (v, u)) in itertools.product(
-        enumerate(cells(3, 5)), enumerate(cells(*keys_on))
-    ):
-        dy, dx = centre(y, 3, keys_on[0]) - v, centre(x, 5, keys_on[1]) - u
-        expected = a_x * dx + a_y * dy + a_2 * (dx * dx + dy * dy)
-        torch.testing.assert_close(found[:, 1 + i, 1 + j], expected)
-    assert not found[:, 0].any() and not found[:, :, 0].any()
-
-
-@pytest.mark.parametrize('grid', [(3, 5), (4, 1), (1, 6)])
-def test_gabor_functions_and_edges(grid):
-    position = randomised(GaborPosition(4, (7, 7), num_prefix_tokens=1))
-    (found,), (height, width) = position(grid), grid
-
-    def wave(gabor, t):
-        span, length = (0.02 + F.softplus(raw) for raw in (gabor.raw_width, gabor.raw_wavelength))
-        return (
-            gabor.weight
-            * torch.exp(-t * t / 2 / span**2)
-            * torch.cos(2 * math.pi * t / length + gabor.phase)
-        )
-
-    left, right, top, bottom = position.edges[0]
-    for i, (y, x) in enumerate(cells(*grid)):
-        across, down = (
-            2 * at / (side - 1) - 1 if side > 1 else 0.0 for at, side in ((x, width), (y, height))
-        )
-        expected = wave(position.gabor_x, across) + wave(position.gabor_y, down) + position.bias
-        expected = expected + (x == 0) * left + (x == width - 1) * right
-        expected = expected + (y == 0) * top + (y == height - 1) * bottom
-        torch.testing.assert_close(found[1 + i], expected.view(4))
-
-
-def test_tables_are_in_raster_order():
-    sinusoids = SinusoidalPosition(8, (3, 5), axes=2).double()((3, 5))[0].view(3, 5, 8)
-    assert all(torch.equal(sinusoids[0, :, :4], row[:, :4]) for row in sinusoids) or all(
-        torch.equal(sinusoids[0, :, 4:], row[:, 4:]) for row in sinusoids
-    )
-    learned = randomised(LearnedPosition(4, (3, 5), num_prefix_tokens=1))
-    table = learned.pos_embed[0, 1:].view(3, 5, 4).movedim(-1, 0)[None].float()
-    for size in ((4, 7), (2, 9)):
-        wanted = F.interpolate(table, size=size, mode='bicubic', align_corners=False)
-        found = learned(size)[0, 1:].view(*size, 4)
-        torch.testing.assert_close(found, wanted[0].movedim(0, -1).to(found), atol=1e-5, rtol=1e-5)
-    factorized = randomised(FactorizedPosition(4, (3, 5)))
-    tables = sorted(factorized.parameters(), key=lambda table: table.numel())
-    assert [table.numel() for table in tables] == [3 * 4, 5 * 4]
-    rows, columns = (table.view(-1, 4) for table in tables)
-    expected = rows[:, None] + columns
-    torch.testing.assert_close(factorized((3, 5))[0].view(3, 5, 4), expected)
 
 
 def attended(layer, query, key, value, seen, bias=None):
@@ -242,92 +138,6 @@ def test_shifted_windows(grid, alone):
     expected = attended(layer, query, key, value, seen, added).unflatten(1, sides)
     expected = expected[:, :height, :width].flatten(1, 2)
     torch.testing.assert_close(layer(tokens, grid), expected)
-
-
-@pytest.mark.parametrize(
-    'options', [dict(sr_ratio=2), dict(sr_ratio=3), dict(linear=True)], ids=str
-)
-def test_spatial_reduction(options):
-    layer, (height, width) = randomised(SpatialReductionAttention(8, 2, **options)), (5, 9)
-    tokens = random(2, 45, 8)
-    maps = tokens.view(2, height, width, 8)
-    if 'linear' in options:
-        spans = [
-            [(side * i // 7, -(-side * (i + 1) // 7)) for i in range(7)] for side in (height, width)
-        ]
-        pooled = [maps[:, a:b, c:d].mean((1, 2)) for (a, b), (c, d) in itertools.product(*spans)]
-        reduced = torch.stack(pooled, dim=1) @ layer.sr.weight.flatten(1).T + layer.sr.bias
-        source = F.gelu(layer.norm(reduced))
-    else:
-        side = options['sr_ratio']
-        rows, columns = -(-height // side), -(-width // side)
-        reduced = layer.sr.bias.expand(2, rows * columns, -1).clone()
-        for (v, u), (dy, dx) in itertools.product(cells(rows, columns), cells(side, side)):
-            y, x = v * side + dy, u * side + dx
-            if y < height and x < width:
-                reduced[:, v * columns + u] += maps[:, y, x] @ layer.sr.weight[:, :, dy, dx].T
-        source = layer.norm(reduced)
-    key, value = layer.kv(source).chunk(2, dim=-1)
-    seen = torch.ones(45, source.shape[1], dtype=torch.bool)
-    torch.testing.assert_close(
-        layer(tokens, (5, 9)), attended(layer, layer.q(tokens), key, value, seen)
-    )
-
-
-def test_patch_merging():
-    merging, maps = randomised(PatchMerging(2, 3)), random(2, 2, 5, 3)
-    tokens, layout = merging(maps)
-    assert layout.grid == (3, 2)
-    padded = F.pad(maps, (0, 1, 0, 1))
-    for i, (y, x) in enumerate(cells(3, 2)):
-        four = [padded[:, :, 2 * y + dy, 2 * x + dx] for dy, dx in ((0, 0), (1, 0), (0, 1), (1, 1))]
-        expected = merging.reduction(merging.norm(torch.cat(four, dim=1)[:, None]))[:, 0]
-        torch.testing.assert_close(tokens[:, i], expected)
-
-
-def test_tokens_of_tokens():
-    """Soft splits patch by patch; the layers between them mix all tokens, and are given."""
-    stem = randomised(
-        TokensToToken(embed_dims=6, token_dims=4, tokens=dict(type='mmlape.TransformerTokens'))
-    )
-    image = random(1, 3, 20, 41)
-
-    def split(maps, side, step):
-        height, width = (-(-size // step) for size in maps.shape[2:])
-        maps = F.pad(maps, (0, width * step - maps.shape[3], 0, height * step - maps.shape[2]))
-        maps = F.pad(maps, [(side - step + 1) // 2] * 4)
-        patches = [
-            maps[:, :, y * step :, x * step :][..., :side, :side] for y, x in cells(height, width)
-        ]
-        return torch.stack([patch.flatten(1) for patch in patches], dim=1), (height, width)
-
-    tokens, grid = split(image, 7, 4)
-    for layer in (stem.attention1, stem.attention2):
-        tokens, grid = split(layer(tokens).transpose(1, 2).unflatten(2, grid), 3, 2)
-    found, layout = stem(image)
-    assert layout.grid == grid == (2, 3)
-    torch.testing.assert_close(found, stem.project(tokens))
-
-
-def test_subsampling():
-    """Every other row and column asks; heads have channels of their own width."""
-    layer = AttentionSubsampling(
-        4, (5, 3), 6, num_heads=2, key_dims=3, value_ratio=2, norm_cfg=dict(type='mmlape.LN')
-    )
-    layer, maps = randomised(layer), random(2, 4, 5, 3)
-    found, layout = layer(maps)
-    assert layout.grid == (3, 2)
-    attn, tokens = layer.attn, maps.flatten(2).transpose(1, 2)
-    asking = [(y, x) for y, x in cells(5, 3) if y % 2 == x % 2 == 0]
-    both = attn.kv(tokens).unflatten(-1, (2, 9))
-    query = attn.q(torch.stack([maps[:, :, y, x] for y, x in asking], dim=1)).unflatten(-1, (2, 3))
-    scores = torch.einsum('bqgd,bkgd->bgqk', query, both[..., :3]) / 3**0.5
-    table = attn.offset_bias.relative_position_bias_table
-    near = [[table[abs(y - v) * 3 + abs(x - u)] for v, u in cells(5, 3)] for y, x in asking]
-    scores = scores + torch.stack([torch.stack(row) for row in near]).movedim(-1, 0)
-    read = torch.einsum('bgqk,bkgd->bqgd', scores.softmax(dim=-1), both[..., 3:]).flatten(2)
-    out = attn.proj(F.hardswish(read))
-    torch.testing.assert_close(found, out + layer.norm(layer.mlp(out, layout)))
 
 
 SHAPES = ((3, 5), (2, 3))
