@@ -154,7 +154,7 @@ def check_command(words: list[str]) -> None:
     """Raises what the command would: before it begins, but after its options and its config are read."""
     if words[0] == 'make':
         models = [word.removeprefix('MODEL=') for word in words if word.startswith('MODEL=')]
-        if models:  # names of targets: tests/test_docs_commands.py
+        if models:  # names of targets: tests/test_docs_pages.py
             options_of(REPO / 'tools' / 'demo.py', ['--model', *models])
         return
     path = commands()[words[1]] if words[0] == 'mmlape' else REPO / words[1]

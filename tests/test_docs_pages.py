@@ -1,0 +1,120 @@
+"""Pages: every link and picture exists, on a code host as in a clone, and so does what they tell people to type."""
+
+import re
+from urllib.parse import unquote
+
+import pytest
+from docs_pages import PAGES, REPO, read_page
+
+from mmlape.__main__ import commands
+
+BY_NAME = {path.relative_to(REPO).as_posix(): path for path in PAGES}
+every_page = pytest.mark.parametrize('name', BY_NAME)
+MAKEFILE = (REPO / 'Makefile').read_text(encoding='utf-8')
+TARGETS = set(re.findall(r'^([a-z][a-z-]*):', MAKEFILE, re.MULTILINE))
+VARIABLES = set(re.findall(r'^#   ([A-Z_]+)=', MAKEFILE, re.MULTILINE))
+FOLDERS = 'benchmarks|configs|docs|mmlape|tests|tools'
+FILE = rf'(?<![\w/.$}}-])((?:{FOLDERS})/[\w./-]+\.(?:py|sh|md|json|yml))(?![\w<*{{])'
+CONFIGS = {path.stem for path in REPO.glob('configs/*/*.py')}
+# Such a name is a config of the zoo, of ours or of upstream, wherever it stands.
+CONFIG_NAME = r'(?<![\w/-])([a-z][\w-]*_[\w-]+_(?:\w+-)*(?:coco|ade20k|in1k|digit-\w+)[\w-]*)(?:\.py)?(?![\w-])'
+MAKE = r'(?:^|(?<=[\s;&`]))make ([a-z][\w-]*)((?: \w+=\S+)*)'
+# At the beginning of a line or after variables; not `mmlape cannot be imported`, which is a message.
+COMMAND = r"^ *(?:\w+=(?:'[^']*'|\S*) )*mmlape ([a-z]\w*)\b(?! be )"
+COMMANDS = commands()
+# A command with its options, lines that go on joined; timm's tools have options of their own.
+CALL = r'(?:mmlape |tools/(?:\w+/)?)(\w+)(?:\.py|\.sh)?((?: +[^\n|`#;]*)?)'
+SHARED = '\n'.join(
+    path.read_text(encoding='utf-8')
+    for pattern in ('mmlape/cli/*.py', 'mmlape/analysis/frame.py', 'tools/t*.py')
+    for path in REPO.glob(pattern)
+)
+
+
+def unknown(text: str) -> list[str]:
+    """What a piece of code in a page names and does not exist."""
+    problems = []
+    for target, options in re.findall(MAKE, text, re.MULTILINE):
+        if target not in TARGETS:
+            problems.append(f'make {target}')
+        names = re.findall(r'(\w+)=', options)
+        problems += [f'make {target} {name}=' for name in names if name not in VARIABLES]
+    problems += [
+        f'mmlape {name}' for name in re.findall(COMMAND, text, re.MULTILINE) if name not in COMMANDS
+    ]
+    for name, rest in re.findall(CALL, text.replace('\\\n', ' ')):
+        if name in COMMANDS and name != 'timm_run':
+            known = COMMANDS[name].read_text(encoding='utf-8') + SHARED
+            options = re.findall(r'(?<!\S)(--[a-z][\w-]*)', rest)
+            problems += [f'{name} {option}' for option in options if f"'{option}'" not in known]
+    problems += [name for name in re.findall(FILE, text) if not (REPO / name).is_file()]
+    return problems + [name for name in re.findall(CONFIG_NAME, text) if name not in CONFIGS]
+
+
+def dead(page) -> list[str]:
+    """What is wrong with the relative links of a page."""
+    problems = []
+    for link in page.links:
+        if re.match(r'[a-z]+:', link):
+            continue
+        name, _, fragment = unquote(link).partition('#')
+        target = (page.path.parent / name).resolve() if name else page.path
+        if name.startswith('/') or not target.is_relative_to(REPO):
+            problems.append(f'{link} leads out of the repository')
+        elif not target.exists():
+            problems.append(f'{link} leads nowhere')
+        elif fragment and fragment not in (
+            read_page(target).anchors if target.suffix == '.md' else ()
+        ):
+            problems.append(f'{link}: {target.name} has no such heading')
+    return problems
+
+
+@every_page
+def test_links_and_commands_exist(name):
+    page = read_page(BY_NAME[name])
+    assert dead(page) == []
+    assert [problem for code in page.code for problem in unknown(code)] == []
+    # Nothing is of somebody's machine.
+    found = re.findall(r'(?<![\w.~>}])/(?:home|root|Users|opt|tmp|work)/\S*', page.text)
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        '[a](missing.md)',
+        '![a](images/missing.png)',
+        '[a](#missing)',
+        '[a](/etc/hosts)',
+        '[a](../..)',
+        '`make tests`',
+        '`cd mmlape && make demo MODELS=segmenter`',
+        '`python tools/analysis_tools/magnitude.py`',
+        '```\nmmlape train CONFIG \\\n    --work-dir x --auto-scale\n```',
+        '`PORT=1 mmlape dist_trian CONFIG 8`',
+        '`mmlape train mask-rcnn_deit-x-adapter_fpn_ms-3x_coco`',
+    ],
+)
+def test_what_does_not_exist_is_found(tmp_path, text):
+    path = tmp_path / 'page.md'
+    path.write_text(f'# Twice\n## Twice\n[back](#twice-1)\n\n{text}\n')
+    page = read_page(path)
+    assert page.anchors == {'twice', 'twice-1'}
+    page.links.remove('#twice-1')
+    assert len(dead(page)) + len([problem for code in page.code for problem in unknown(code)]) == 1
+
+
+def test_the_index_leads_to_every_page():
+    index = read_page(BY_NAME['docs/index.md'])
+    listed = {(index.path.parent / link).resolve() for link in index.links}
+    pages = {*(REPO / 'docs').glob('*.md'), *(REPO / 'configs').glob('*/README.md')}
+    assert pages - listed - {index.path} == set()
+    assert len(set(index.links)) == len(index.links)
+
+
+def test_every_package_has_a_page_of_reference():
+    packages = {path.parent.name for path in (REPO / 'mmlape').glob('*/__init__.py')}
+    pages = {path.stem for path in (REPO / 'docs' / 'api').glob('*.rst')} - {'index'}
+    assert pages == packages
+    assert pages <= set((REPO / 'docs' / 'api' / 'index.rst').read_text().split())
