@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -130,9 +129,8 @@ def test_scaling_measures_a_point_once_and_draws_it(room, monkeypatch, capsys, t
 
 
 @pytest.fixture
-def against(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
-    return importlib.import_module('benchmarks.against')
+def against(room):
+    return room('against')
 
 
 @pytest.mark.slow
@@ -199,30 +197,6 @@ class Clock:
 
     def takes(self, seconds):
         self.now += seconds
-
-
-def test_each_moment_counts_for_the_innermost_call():
-    clock = Clock()
-    ledger = training_step.Ledger(clock)
-    inner = SimpleNamespace(forward=lambda: clock.takes(5))
-
-    def forward():
-        clock.takes(1)
-        inner.forward()
-        clock.takes(2)
-
-    outer = SimpleNamespace(forward=forward)
-    ledger.watch(inner, 'forward', 'backbone')
-    ledger.watch(outer, 'forward', 'heads')
-    for _ in range(2):
-        clock.takes(0.5)
-        outer.forward()
-        found = ledger.close()
-        assert {part: taken for part, taken in found.items() if taken} == {
-            'heads': 3,
-            'backbone': 5,
-            'rest': 0.5,
-        }
 
 
 class SlowHook(Hook):

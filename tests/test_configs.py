@@ -220,7 +220,11 @@ def segmentation_batch(cfg: Config) -> dict:
     return batch
 
 
-@pytest.mark.parametrize('path', shipped_configs(), ids=lambda p: f'{p.parent.name}/{p.stem}')
+# One for each head and data set of a folder: a row of another backbone has the same data (test_base_configs.py).
+READ = {(p.parent, *re.sub('_[^_]+', '', p.stem, count=1).split('_')): p for p in shipped_configs()}
+
+
+@pytest.mark.parametrize('path', READ.values(), ids=lambda p: f'{p.parent.name}/{p.stem}')
 def test_pipelines_read_a_data_set(path, tmp_path):
     read_a_data_set(path, tmp_path)
 

@@ -28,7 +28,6 @@ ORDER = (
     'doctor __main__',
 )
 RANKS = {package: rank for rank, packages in enumerate(ORDER) for package in packages.split()}
-CORE = ('position', 'norm', 'layers', 'backbones', 'checkpoints')
 
 
 def imports(path: Path) -> list[tuple[str, bool]]:
@@ -118,14 +117,3 @@ def test_no_cycle():
         TopologicalSorter(graph).static_order()
     )  # raises CycleError, which names the cycle
     assert len(order) == len(FILES)
-
-
-def test_the_core_does_without_what_is_around_it():
-    around = {'analysis', 'robustness', 'cli', 'pretraining', 'cpu'}
-    used = {
-        (module, package_of(other))
-        for module, path in FILES.items()
-        if package_of(module) in CORE
-        for other, _ in imports(path)
-    }
-    assert not {entry for entry in used if entry[1] in around}
