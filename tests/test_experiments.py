@@ -133,24 +133,13 @@ def test_what_is_done_is_not_run_again(tmp_path, data_root, monkeypatch, capsys)
     assert position.run_experiment(chosen, ROOT) == 0
     assert not ran
     assert 'All 4 runs are done' in capsys.readouterr().out
+    assert position.run_experiment(options(tmp_path, data_root, only=['lape']), ROOT) == 2
+    assert 'lape_progressive-gabor' in capsys.readouterr().out
 
 
 def measured(value: float) -> dict:
     metrics = dict.fromkeys(('mIoU', 'mAcc', 'aAcc'), value)
     return dict(metrics, iterations=2, position_parameters=0, seconds=1, device='CPU')
-
-
-def test_mean_and_standard_deviation():
-    runs = [dict(variant='default-gabor', seed=s, **measured(v)) for s, v in enumerate((0.2, 0.4))]
-    runs += [dict(variant='none', seed=0, **measured(0.1))]
-    chance = {key: measured(0.05) for key in table.CHANCE}
-    lines = table.markdown(dict(runs=runs, chance=chance)).splitlines()
-    (default,) = [line for line in lines if line.startswith('| default ')]
-    assert default == '| default | - | - | - | 0.300 ± 0.141 |'
-    (unshared,) = [line for line in lines if line.startswith('| unshared ')]
-    assert unshared == '| unshared | - | = shared | = shared | - |'
-    assert '| no position | 0.100 | 0.100 |' in lines
-    assert 'Seeds of each variant: 0 to 2. 3 runs' in lines[-1]
 
 
 def test_the_page_shows_the_table_of_its_figures(tmp_path):
@@ -203,11 +192,6 @@ def test_jobs_in_processes():
     assert '-3 is negative' in error.value
     with pytest.raises(RuntimeError, match='exit code -9'):
         list(run_jobs(square, [KILLED], 1))
-
-
-def test_a_variant_that_does_not_exist(tmp_path, capsys):
-    assert position.run_experiment(options(tmp_path, tmp_path, only=['lape']), ROOT) == 2
-    assert 'lape_progressive-gabor' in capsys.readouterr().out
 
 
 def test_curves(tmp_path):
