@@ -25,7 +25,6 @@ from mmlape.checks import (
     check_positive_int,
     check_rate,
     check_type,
-    described,
     options_of,
 )
 from mmlape.pretraining.classifier import PyramidClassifier, ViTClassifier
@@ -151,21 +150,6 @@ def test_wrong_options_are_refused(cls, option, kind):
     message = str(refused.value)
     assert option in message or option.rpartition('_')[2] in message
     assert 'got' in message
-
-
-@pytest.mark.parametrize(
-    ('hint', 'text'),
-    [
-        (bool | float | None, 'True or False, a number or None'),
-        (int | tuple[int, int], 'an integer or a pair of integers'),
-        (Sequence[dict] | None, 'a list of dicts or None'),
-        (int | float, 'a number'),
-        (nn.Module, 'a Module'),
-        (dict | Literal[False] | None, 'a dict, False or None'),
-    ],
-)  # fmt: skip
-def test_annotations_in_words(hint, text):
-    assert described(hint) == text
 
 
 def test_nearest_names():

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import timm
 import torch
 from config_utils import CONFIGS
 from docs_pages import read_page
@@ -48,39 +49,27 @@ def test_parameters_are_as_published(name):
     assert round(count(load(path)) / 1e6, int(isinstance(published, float))) == published
 
 
+@pytest.mark.parametrize('source', ['timm', 'mmlape'])
 @pytest.mark.parametrize('name', [COCO_3X.format('t', '-lape'), SEGMENTER.format('t', '-lape')])
-def test_weights_arrive(name, tmp_path):
-    """The ``init_cfg`` of a config, given a file of DeiT's layout, survives the init of the rest."""
-    import timm
-
-    deit = timm.create_model('deit_tiny_patch16_224').state_dict()
-    deit = {key: torch.randn_like(value) for key, value in deit.items()}
-    torch.save(dict(model=deit), tmp_path / 'deit.pth')
-    vit = vit_of_initialised(name, checkpoint=str(tmp_path / 'deit.pth'))
-    for key in ('patch_embed.proj.weight', 'blocks.0.attn.qkv.weight', 'blocks.11.norm2.bias'):
-        assert torch.equal(vit.state_dict()[key], deit[key]), key
-    if vit.num_prefix_tokens:
-        assert torch.equal(vit.cls_token, deit['cls_token'])
-    norms = vit.position.joining.norms
-    assert all(torch.equal(norm.weight, torch.ones(192)) for norm in norms)
-
-
-@pytest.mark.parametrize('name', [COCO_3X.format('t', '-lape'), SEGMENTER.format('t', '-lape')])
-def test_a_vit_pre_trained_with_lape_arrives(name, tmp_path):
-    """The option that the README gives: its position norms come along."""
-    trained = MODELS.build(
-        dict(type='mmlape.VisionTransformer', arch='deit-tiny', joining=dict(type='mmlape.LaPE'))
-    )
-    state = {key: torch.randn_like(value) for key, value in trained.state_dict().items()}
-    torch.save(state, tmp_path / 'lape.pth')
+def test_weights_arrive(name, source, tmp_path):
+    """The ``init_cfg`` of a config survives the init of the rest: DeiT's weights, or (see README) ours with LaPE."""
+    joining = dict(type='mmlape.LaPE') if source == 'mmlape' else None
+    vit = dict(type='mmlape.VisionTransformer', arch='deit-tiny', joining=joining)
+    model = MODELS.build(vit) if joining else timm.create_model('deit_tiny_patch16_224')
+    state = {key: torch.randn_like(value) for key, value in model.state_dict().items()}
+    torch.save(state if joining else dict(model=state), tmp_path / 'weights.pth')
     place = 'model.backbone.init_cfg.' if 'segmenter' in name else 'model.backbone.vit.init_cfg.'
     assert f'{place}source=mmlape' in (FOLDER / 'README.md').read_text()
-    vit = vit_of_initialised(name, source='mmlape', checkpoint=str(tmp_path / 'lape.pth'))
+    options = dict(source=source) if joining else {}
+    vit = vit_of_initialised(name, checkpoint=str(tmp_path / 'weights.pth'), **options)
     loaded = vit.state_dict()
-    joining = [key for key in state if 'norms' in key]
-    assert len(joining) == 24
-    for key in ('blocks.0.attn.qkv.weight', *joining):
-        assert torch.equal(loaded[key], state[key]), key
+    joined = [key for key in loaded if 'norms' in key]
+    assert len(joined) == 24
+    names = ['patch_embed.proj.weight', 'blocks.0.attn.qkv.weight', 'blocks.11.norm2.bias']
+    names += ['cls_token'] * bool(vit.num_prefix_tokens) + joined * bool(joining)
+    assert all(torch.equal(loaded[key], state[key]) for key in names)
+    if not joining:
+        assert all(torch.equal(n.weight, torch.ones(192)) for n in vit.position.joining.norms)
 
 
 def vit_of_initialised(name: str, **init_cfg) -> torch.nn.Module:

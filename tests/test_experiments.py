@@ -194,27 +194,6 @@ def test_jobs_in_processes():
         list(run_jobs(square, [KILLED], 1))
 
 
-def test_curves(tmp_path):
-    """Losses by step, accuracies by epoch at their steps, after that of the network before training."""
-    losses = dict(teacher_entropy=0.5, divergence=0.25)
-    lines = [
-        {'accuracy/top1': 11.0, 'step': 0},
-        dict(losses, loss=0.75, epoch=1, step=11),
-        dict(losses, loss=0.5, epoch=1, step=22),
-        {'accuracy/top1': 30.0, 'step': 1},
-        dict(losses, loss=0.25, epoch=2, step=44),
-        {'accuracy/top1': 40.0, 'step': 2},
-    ]
-    log = tmp_path / 'scalars.json'
-    log.write_text('\n'.join(map(json.dumps, lines)))
-    curves = dino._curves(log, 12.5)
-    assert curves['loss'] == [[11, 0.75], [22, 0.5], [44, 0.25]]
-    assert curves['divergence'] == [[11, 0.25], [22, 0.25], [44, 0.25]]
-    assert curves['k-NN accuracy (%)'] == [[0, 12.5], [22, 30.0], [44, 40.0]]
-    figure = dino.draw_curves([dict(curves=curves)] * 2)
-    assert [len(place.lines) for place in figure.axes] == [2, 2, 2, 2]
-
-
 def test_the_page_on_dino_says_what_was_measured():
     docs = ROOT / 'docs'
     records = json.loads((docs / 'experiment_dino.json').read_text())
