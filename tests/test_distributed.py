@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from gradient_record import seed_of
 from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 from tool_runs import dist_train
+from training_hooks import seed_of
 
 from mmlape.cpu import optimize
 from mmlape.datasets import build_digit_scenes
@@ -26,7 +26,7 @@ ITERATIONS, SAVED_AT = 4, 2
 # Every process has one image; drop path and recomputation are what could go wrong with several processes.
 CONFIG = """
 _base_ = {base!r}
-custom_imports = dict(imports=['mmlape', 'gradient_record'])
+custom_imports = dict(imports=['mmlape', 'training_hooks'])
 custom_hooks = [dict(type='RecordGradients', folder={folder!r})]
 train_dataloader = dict(batch_size={batch})
 train_cfg = dict(max_iters={iterations}, val_interval=1000)
@@ -130,7 +130,10 @@ def test_training_equals_that_of_one_process(trained):
         for name, parameter in model.named_parameters():
             if name in own[0]:
                 parameter.grad = (own[0][name] + own[1][name]) / 2
-                assert torch.equal(both[0]['gradients'][name], both[1]['gradients'][name]), name
+                averaged, norm = both[0]['gradients'][name], parameter.grad.norm()
+                assert torch.equal(averaged, both[1]['gradients'][name]), name
+                # Later on weights differ, by less than a thousandth of the way.
+                assert iteration or (averaged - parameter.grad).norm() <= 1e-5 * norm + 1e-8, name
         rates = both[0]['rates'][:-1]  # the last one is MMEngine's base setting
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group['lr'] = rate

@@ -31,14 +31,7 @@ class Anatomy(HTMLParser):
 def build(out: Path, *options: str, **variables: str) -> Path:
     command = [
         sys.executable,
-        '-m',
-        'sphinx',
-        '-q',
-        '-b',
-        'html',
-        '-c',
-        'docs',
-        '-d',
+        *['-m', 'sphinx', '-q', '-b', 'html', '-c', 'docs', '-d'],
         f'{out}-trees',
     ]
     result = subprocess.run(

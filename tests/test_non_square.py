@@ -12,10 +12,7 @@ from torch import nn
 
 from mmlape.layers import (
     Attention,
-    DeformableAttention,
     Injector,
-    ShiftedWindowAttention,
-    sampling_plan,
 )
 from mmlape.layout import Layout
 from mmlape.position import (
@@ -108,68 +105,6 @@ def test_windows(prefix):
     seen |= (windows[:, None] == -1) & there  # prefix tokens read all that is there
     expected = attended(layer, query, key, value, seen)[:, there]
     torch.testing.assert_close(layer(tokens, Layout(grid, prefix)), expected)
-
-
-@pytest.mark.parametrize('alone', [False, True])
-@pytest.mark.parametrize('grid', [(5, 7), (5, 3), (2, 8), (4, 6)])
-def test_shifted_windows(grid, alone):
-    """Padding before the projection has the bias as its key; offsets are those in a window."""
-    window, shift = (2, 3), (1, 2)
-    bias = RelativePositionBias(8, 2, grid, window_size=window)
-    layer = randomised(ShiftedWindowAttention(8, 2, True, window, shift, alone, position=bias))
-    (height, width), tokens = grid, random(2, grid[0] * grid[1], 8)
-    sides = [-(-side // step) * step for side, step in zip(grid, window, strict=True)]
-    maps = F.pad(
-        tokens.view(2, height, width, 8), (0, 0, 0, sides[1] - width, 0, sides[0] - height)
-    )
-    query, key, value = layer.qkv(maps.flatten(1, 2)).chunk(3, dim=-1)
-    moves = [s if alone or side > w else 0 for s, side, w in zip(shift, sides, window, strict=True)]
-    place = []
-    for cell in cells(*sides):
-        moved = [(at - move) % side for at, move, side in zip(cell, moves, sides, strict=True)]
-        wrapped = [m >= side - move for m, move, side in zip(moved, moves, sides, strict=True)]
-        place.append((moved, [m // w for m, w in zip(moved, window, strict=True)], wrapped))
-    seen = torch.tensor([[a[1:] == b[1:] for b in place] for a in place])
-    table = bias.relative_position_bias_table
-    added = torch.zeros(2, len(place), len(place), dtype=torch.float64)
-    for i, j in seen.nonzero().tolist():
-        dy, dx = (a - b for a, b in zip(place[i][0], place[j][0], strict=True))
-        added[:, i, j] = table[(dy + 1) * 5 + dx + 2]
-    expected = attended(layer, query, key, value, seen, added).unflatten(1, sides)
-    expected = expected[:, :height, :width].flatten(1, 2)
-    torch.testing.assert_close(layer(tokens, grid), expected)
-
-
-SHAPES = ((3, 5), (2, 3))
-
-
-def test_deformable_sampling_of_maps():
-    """Bilinear, zeros outside, (x, y) in units of each map's own sides."""
-    layer = randomised(DeformableAttention(8, num_heads=2, num_levels=2, num_points=3))
-    query, value = random(1, 4 * 7, 8), random(1, 15 + 6, 8)
-    plan = sampling_plan(((4, 7),), SHAPES, torch.device('cpu'), (0.75, 1.25))
-    offsets = layer.sampling_offsets(query)[0].view(28, 2, 2, 3, 2)
-    shares = layer.attention_weights(query)[0].view(28, 2, 6).softmax(-1).view(28, 2, 2, 3)
-    levels = layer.value_proj(value)[0].split([15, 6])
-    read = torch.zeros(28, 2, 4, dtype=torch.float64)
-    for q, (y, x) in enumerate(cells(4, 7)):
-        for head, level, point in itertools.product(range(2), range(2), range(3)):
-            height, width = SHAPES[level]
-            dx, dy = offsets[q, head, level, point].tolist()
-            at_y, at_x = (
-                0.75 * (y + 0.5) / 4 * height + dy - 0.5,
-                1.25 * (x + 0.5) / 7 * width + dx - 0.5,
-            )
-            for v, u in cells(height, width):
-                near = max(0, 1 - abs(at_y - v)) * max(0, 1 - abs(at_x - u))
-                read[q, head] += (
-                    near
-                    * shares[q, head, level, point]
-                    * levels[level][v * width + u].view(2, 4)[head]
-                )
-    torch.testing.assert_close(
-        layer(query, value, plan)[0], layer.output_proj(read.flatten(1)), atol=1e-5, rtol=1e-5
-    )
 
 
 @pytest.mark.parametrize('patch', [12, 14, 16])

@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 import torch
+from checkpoint_difference import difference
 from config_utils import CONFIGS, use_scope
 from mmengine.config import Config, ConfigDict
 from mmengine.optim import OptimWrapper, build_optim_wrapper
@@ -169,16 +170,6 @@ def test_two_runs_with_one_seed_are_identical(name, data, tmp_path, monkeypatch,
     for run, seed in (('a', 5), ('b', 5), ('c', 6)):
         commands('train.py', DEMO[name], '--seed', seed, '--work-dir', run, '--cfg-options', *short)
     a, b, c = (torch.load(tmp_path / run / 'iter_4.pth', weights_only=False) for run in 'abc')
-    assert identical(a['state_dict'], b['state_dict'])
-    assert identical(a['optimizer'], b['optimizer']) and len(a['optimizer']['state']) > 10
-    assert not identical(a['state_dict'], c['state_dict'])
-
-
-def identical(a, b):
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(identical(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(identical, a, b))
-    return a == b
+    assert difference(a['state_dict'], b['state_dict']) is None
+    assert difference(a['optimizer'], b['optimizer']) is None
+    assert len(a['optimizer']['state']) > 10 and difference(a['state_dict'], c['state_dict'])

@@ -2,7 +2,6 @@
 that go from one object to another, and parameters far from where they start."""
 
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +21,6 @@ from mmlape.layout import Layout
 from mmlape.norm import DTN
 from mmlape.pretraining.dino import DINO, DINOLoss
 from mmlape.registry import MODELS
-from mmlape.training.exact_resume import set_random_state
 
 REPO = Path(__file__).resolve().parents[1]
 IMAGES = torch.randn(2, 3, 40, 64, generator=torch.Generator().manual_seed(0))
@@ -178,27 +176,6 @@ def test_a_teacher_has_the_buffers_of_its_student():
         model._approach_student(0.25)
     assert all(torch.equal(own[name], value) for name, value in theirs.items())
     assert not any(value.data_ptr() == theirs[name].data_ptr() for name, value in own.items())
-
-
-@pytest.mark.parametrize('draws', [1, 2])
-def test_seeds_set_random_states_whole(draws):
-    """An odd number of normal values leaves one in store, in NumPy and in Python."""
-
-    def drawn():
-        return [
-            np.random.randn(),
-            random.gauss(0, 1),
-            random.random(),
-            np.random.rand(),
-            torch.rand(()).item(),
-        ]
-
-    set_random_state(7, 3)
-    first = [drawn() for _ in range(3)]
-    for _ in range(draws):
-        np.random.randn(), random.gauss(0, 1), torch.rand(3)
-    set_random_state(7, 3)
-    assert [drawn() for _ in range(3)] == first
 
 
 # Parameters of DTN far from where they start, by name; what is not named is drawn.

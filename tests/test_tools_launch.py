@@ -77,9 +77,6 @@ def test_slurm(launch):
         'config', '--work-dir', 'work dir', '--resume', '--amp', '--launcher', 'slurm',
     ]  # fmt: skip
     assert environment['MASTER_PORT'] == str(20000 + 123456 % 20000)
-
-
-def test_slurm_by_default(launch):
     command = (TOOLS / 'slurm_test.sh', 'gpu', 'job', 'config', 'a.pth')
     arguments, environment = launch(*command)
     numbers = {'--ntasks=8', '--gres=gpu:8', '--ntasks-per-node=8', '--cpus-per-task=5'}

@@ -10,7 +10,7 @@ from toy_training import toy_config
 
 CONFIG = """
 _base_ = {base!r}
-custom_imports = dict(imports=['mmlape', 'training_faults'])
+custom_imports = dict(imports=['mmlape', 'training_hooks'])
 custom_hooks = [dict(type='MakeNonFinite', at=2, {fault})]
 train_dataloader = dict(batch_size=2)
 train_cfg = dict(max_iters=3, val_interval=9)
@@ -68,7 +68,7 @@ def test_a_hang_ends_by_the_timeout_of_the_process_group(tmp_path, rank):
     """The first process has the store of the group; torchrun ends the one that hangs."""
     cfg = toy_config(
         tmp_path / 'run',
-        custom_imports=dict(imports=['mmlape', 'toy_training', 'training_faults']),
+        custom_imports=dict(imports=['mmlape', 'toy_training', 'training_hooks']),
         env_cfg=dict(dist_cfg=dict(backend='nccl', timeout=5)),
     )
     cfg.custom_hooks = [dict(type='Hang', at=4, rank=rank, file=str(tmp_path / 'pid'))]

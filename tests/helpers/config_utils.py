@@ -17,7 +17,6 @@ from torch.utils.flop_counter import FlopCounterMode
 REPO = Path(__file__).resolve().parents[2]
 CONFIGS = REPO / 'configs'
 CLASSES = ('red cell', 'white cell', "crow's foot")
-MICRO_ARCH = dict(embed_dims=48, depth=4, num_heads=3, mlp_ratio=2)
 COCO_PIPELINE = [dict(type='LoadAnnotations', with_bbox=True)]
 
 
@@ -36,7 +35,6 @@ foundation_configs = partial(_in_folder, 'foundation')
 # MMPretrain's: classifiers, bases of several rows of a table, and pre-training without labels.
 classifier_configs = partial(_in_folder, 'imagenet')
 cifar_configs = partial(_in_folder, 'cifar')
-ablation_configs = partial(_in_folder, 'ablations')
 listops_configs = partial(_in_folder, 'listops')
 dino_configs = partial(_in_folder, 'dino')
 

@@ -6,10 +6,8 @@ Configs are the demo's, made small, with everything in them that a resumed run c
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import importlib
-import itertools
 import json
 import os
 import random
@@ -31,7 +29,7 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from ports import free_port
 
-from mmlape import atomic, cli
+from mmlape import cli
 from mmlape.registry import HOOKS
 
 # Everything that a training imports on its way.
@@ -136,7 +134,7 @@ CASES = {
 class Attempt:
     """The forked processes of one start of a training."""
 
-    def __init__(self, cfg: Config, processes: int, full: int | None = None) -> None:
+    def __init__(self, cfg: Config, processes: int) -> None:
         self.log = Path(cfg.work_dir, 'attempts.log')
         self.log.parent.mkdir(parents=True, exist_ok=True)
         environment = dict(
@@ -151,7 +149,7 @@ class Attempt:
                 os.setpgid(0, 0)
                 if environment:
                     os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
-                _train(cfg, self.log, full)
+                _train(cfg, self.log)
             with contextlib.suppress(OSError):
                 os.setpgid(child, child)
             self.children.append(child)
@@ -186,8 +184,8 @@ class Attempt:
                 os.waitpid(child, 0)
 
 
-def _train(cfg: Config, log: Path, full: int | None) -> None:
-    """What a child does; it never returns. The disk is full when the checkpoint with number ``full`` is written."""
+def _train(cfg: Config, log: Path) -> None:
+    """What a child does; it never returns."""
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
@@ -196,8 +194,6 @@ def _train(cfg: Config, log: Path, full: int | None) -> None:
     plain = lambda text, **_: (text, True)  # noqa: E731
     mmengine.config.config.FormatCode = yapf.yapflib.yapf_api.FormatCode = plain
     mmengine.runner.runner.collect_env = dict
-    if full is not None:
-        _fill_disk(full, Path(cfg.work_dir))
     try:
         tool = runpy.run_path(str(REPO / 'tools' / 'train.py'))
         with cli.joined(cfg):
@@ -213,18 +209,3 @@ def _train(cfg: Config, log: Path, full: int | None) -> None:
     finally:
         sys.stdout.flush()
         os._exit(code)
-
-
-def _fill_disk(number: int, work_dir: Path) -> None:
-    write, numbers = atomic._draft, itertools.count()
-
-    def fails_once(path: Path, data: bytes) -> Path:
-        if path.name.startswith('iter_') and path.suffix == '.pth' and next(numbers) == number:
-            atomic._draft = write
-            with open(work_dir / 'faults', 'a') as file:
-                file.write('full disk\n')
-            path.with_name(f'.{path.name}.mmlape-draft').write_bytes(data[:1000])
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return write(path, data)
-
-    atomic._draft = fails_once

@@ -13,12 +13,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from checkpoint_difference import TIMES, difference
+from checkpoint_difference import difference
 from forked_training import CASES, INTERVAL, Attempt, Case
 
 from mmlape.datasets import build_digit_scenes
@@ -26,51 +25,17 @@ from mmlape.datasets import build_digit_scenes
 
 @dataclass
 class Tally:
-    """What was done to the runs, and what came of it.
-
-    ``lost``: iterations that were trained again, per start; ``beyond``: how many of them more than one interval for the
-    kill and one for each other fault explain.
-    """
+    """What was done to the runs. ``lost``: iterations that were trained again, per start."""
 
     kills: Counter = field(default_factory=Counter)
-    faults: Counter = field(default_factory=Counter)
     lost: list[int] = field(default_factory=list)
-    beyond: int = 0
     in_save: int = 0
     chains: int = 0
     seconds_alone: list[float] = field(default_factory=list)
 
 
-def _cut(pointer: Path) -> None:
-    path = Path(pointer.read_text())
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def _flip(pointer: Path) -> None:
-    path = Path(pointer.read_text())
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-DAMAGES: dict[str, Callable[[Path], object]] = {
-    'cut': _cut,
-    'one bit': _flip,
-    'no last_checkpoint': Path.unlink,
-    'empty last_checkpoint': lambda pointer: pointer.write_bytes(b''),
-}
-
-
 class Killer:
-    """Trains a case without interruption once, and then again and again with kills, comparing the outcomes.
-
-    Args:
-        case: What is trained.
-        data: Digit scenes, ten images to train on.
-        folder: Where the runs go.
-        seed: Of the moments; the training's seed is drawn by the uninterrupted run.
-        steps: Iterations (a whole number of epochs at least).
-    """
+    """Trains a case without interruption once, and then again and again with kills, comparing the outcomes."""
 
     def __init__(self, case: Case, data: Path, folder: Path, seed: int, steps: int = 10) -> None:
         self.case, self.data, self.folder, self.steps = case, data, folder, steps
@@ -85,45 +50,27 @@ class Killer:
         """One more training, killed up to ``kills`` times; its end must be that of the uninterrupted one."""
         self.tally.chains += 1
         work_dir = self.folder / f'killed_{self.tally.chains}'
-        reached = faults = 0
+        reached = 0
         for attempt_number in range(kills + 1):
-            before = len(steps_of(work_dir))
+            before, running = len(steps_of(work_dir)), False
             if attempt_number == kills:
                 self._finish(work_dir)
-                running = False
             else:
-                full = self.random.choice([None, None, None, 0, 1])
-                running = self._kill(self._start(work_dir, full), work_dir, before)
+                running = self._kill(self._start(work_dir), work_dir, before)
             steps = [line[0] for line in steps_of(work_dir)[before:]]
             if steps:
-                lost = reached - steps[0]
-                self.tally.lost.append(lost)
-                self.tally.beyond += max(0, lost - INTERVAL * (1 + faults))
-                reached, faults = steps[-1] + 1, 0
-            faults += self._damage(work_dir, running)
+                self.tally.lost.append(reached - steps[0])
+                assert self.tally.lost[-1] <= INTERVAL
+                reached = steps[-1] + 1
             if not running:
                 break
         self._compare(work_dir)
 
-    def _damage(self, work_dir: Path, running: bool) -> int:
-        """Do to the files of a killed run what happens to files; how many checkpoints that costs."""
-        noted = work_dir / 'faults'
-        faults = Counter(noted.read_text().splitlines() if noted.exists() else [])
-        noted.unlink(missing_ok=True)
-        pointer, kind = work_dir / 'last_checkpoint', self.random.choice([*[None] * 3, *DAMAGES])
-        # The pointer may still be empty, or not there, since the last damage.
-        whole = pointer.is_file() and Path(pointer.read_text()).is_file()
-        if running and kind and len(list(work_dir.glob('iter_*.pth'))) > 1 and whole:
-            DAMAGES[kind](pointer)
-            faults[kind] += 1
-        self.tally.faults += faults
-        return faults.total()
-
-    def _start(self, work_dir: Path, full: int | None = None) -> Attempt:
+    def _start(self, work_dir: Path) -> Attempt:
         cfg = self.case.build(self.data, work_dir, self.steps)
         if work_dir != self.whole and not list(work_dir.glob('iter_*.pth')):
             cfg.randomness.seed = self.seed  # later, the checkpoint knows it
-        return Attempt(cfg, self.case.processes, full)
+        return Attempt(cfg, self.case.processes)
 
     def _finish(self, work_dir: Path) -> None:
         codes = self._start(work_dir).wait()
@@ -145,11 +92,9 @@ class Killer:
                 break
             time.sleep(0.0003 if kind == 'save' else 0.005)
         else:
-            codes, log = attempt.wait(), (work_dir / 'attempts.log').read_text()[-3000:]
-            # A run whose last checkpoint found no room says so, and is started again.
-            unsaved = 'UnsavedError' in log and (work_dir / 'faults').exists()
-            assert unsaved or not any(codes), (codes, log)
-            return any(codes)
+            codes = attempt.wait()
+            assert not any(codes), (codes, (work_dir / 'attempts.log').read_text()[-3000:])
+            return False
         if kind in ('step', 'one process'):
             time.sleep(pause)
         if kind == 'one process':
@@ -168,9 +113,6 @@ class Killer:
         return bool(steps) and steps[-1][0] == steps_of(self.whole)[-1][0]
 
     def _compare(self, work_dir: Path) -> None:
-        # Where the disk was full, one checkpoint was never saved, neither as one of the last nor beside the best.
-        full = 'full disk' in self.tally.faults
-        ignore = (*TIMES, *['keep_ckpt_ids'] * full)
         for rank in range(self.case.processes):
             whole = {line[0]: line for line in steps_of(self.whole, rank)}
             for line in steps_of(work_dir, rank):
@@ -183,8 +125,7 @@ class Killer:
         for name in names[0]:
             if name.endswith('.pth'):
                 one, other = (load(folder / name) for folder in (self.whole, work_dir))
-                beside = ['last_ckpt'] * (full and name.startswith('best'))
-                fault = difference(one, other, ignore=(*ignore, *beside))
+                fault = difference(one, other)
                 assert fault is None, (work_dir, name, fault)
 
 

@@ -19,7 +19,9 @@ from mmlape.training.exact_resume import (
 
 
 def state():
-    return random.random(), float(np.random.rand()), float(torch.rand(()))
+    """An odd number of normal values, which leaves one in store, in NumPy and in Python."""
+    normal = random.gauss(0, 1), float(np.random.randn())
+    return *normal, random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
 def test_a_key_is_a_state():

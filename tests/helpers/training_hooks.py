@@ -1,0 +1,92 @@
+"""Hooks that record a training or make one iteration go wrong; configs import them by name."""
+
+import math
+import os
+import threading
+from pathlib import Path
+
+import torch
+from mmengine.dist import get_rank
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.registry import HOOKS
+
+
+def unwrapped(runner):
+    """The model without the wrapper of several processes."""
+    return runner.model.module if is_model_wrapper(runner.model) else runner.model
+
+
+@HOOKS.register_module(force=True)
+class MakeNonFinite(Hook):
+    """In iteration ``at`` (from 1) of process ``rank``: a pixel is NaN, or a module overflows."""
+
+    def __init__(self, at: int, module: str = '', rank: int = 0) -> None:
+        self.at, self.module, self.rank = at, module, rank
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        if runner.iter + 1 != self.at or get_rank() != self.rank:
+            return
+        if self.module:
+            model = unwrapped(runner)
+            with torch.no_grad():
+                model.get_submodule(self.module).weight.mul_(1e38)
+        else:
+            image = data_batch['inputs'][0].float()
+            image[1, 5, 7] = math.nan
+            data_batch['inputs'][0] = image
+
+
+@HOOKS.register_module(force=True)
+class Hang(Hook):
+    """Process ``rank`` waits for ever in iteration ``at`` (from 1), and writes its id into ``file``."""
+
+    def __init__(self, at: int, rank: int, file: str) -> None:
+        self.at, self.rank, self.file = at, rank, file
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        if runner.iter + 1 == self.at and get_rank() == self.rank:
+            Path(self.file).write_text(str(os.getpid()))
+            threading.Event().wait()
+
+
+def seed_of(rank: int, iteration: int) -> int:
+    """Every process and step has random numbers of its own, the same in each run."""
+    return 1000 * (rank + 1) + iteration
+
+
+@HOOKS.register_module(force=True)
+class RecordGradients(Hook):
+    """Writes ``<folder>/<rank>_<iteration>.pth``: weights before the step, the batch, and the averaged gradients."""
+
+    priority = 'LOWEST'
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def before_train(self, runner) -> None:
+        step = runner.optim_wrapper.optimizer.step
+        model = unwrapped(runner)
+
+        def recording(*args, **kwargs):
+            self.record['gradients'] = {
+                name: parameter.grad.clone()
+                for name, parameter in model.named_parameters()
+                if parameter.grad is not None
+            }
+            return step(*args, **kwargs)
+
+        runner.optim_wrapper.optimizer.step = recording
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        model = unwrapped(runner)
+        state = {name: value.clone() for name, value in model.state_dict().items()}
+        rates = [group['lr'] for group in runner.optim_wrapper.param_groups]
+        self.record = dict(
+            state=state, batch=data_batch, wrapper=type(runner.model).__name__, rates=rates
+        )
+        torch.manual_seed(seed_of(get_rank(), runner.iter))
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
+        torch.save(self.record, self.folder / f'{get_rank()}_{runner.iter}.pth')
