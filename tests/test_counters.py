@@ -84,12 +84,7 @@ def test_operators(networks, name):
     assert sum(counts.values()) <= most, counts
     assert sum(counts[copy] for copy in COPIES) <= copies, counts
     assert counts[KERNEL] == attention
-
-
-@pytest.mark.parametrize('name', NETWORKS)
-def test_nothing_waits_for_a_value(networks, name):
-    """A number that Python reads from a tensor makes a GPU finish all that went before."""
-    counts = operators(networks[name])
+    # A number that Python reads from a tensor makes a GPU finish all that went before.
     assert not counts['_local_scalar_dense'] and not counts['nonzero']
 
 
