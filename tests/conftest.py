@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from mmengine.runner import CheckpointLoader
 from mmengine.utils import ManagerMixin
 from torch import Tensor
 
 GOLDEN = Path(__file__).parent / 'data' / 'golden'
+LOADERS = dict(CheckpointLoader._schemes)
 
 
 class Golden(NamedTuple):
@@ -53,13 +55,9 @@ def safe_loading():
 
 
 @pytest.fixture(autouse=True)
-def _loaders():
-    """Loaders that a test has replaced do not serve the next one."""
-    from mmengine.runner import CheckpointLoader
-
-    before = dict(CheckpointLoader._schemes)
-    yield
-    CheckpointLoader._schemes = before
+def _loaders(monkeypatch):
+    """Loaders that a test, or what it shares with others, has replaced do not serve the next one."""
+    monkeypatch.setattr(CheckpointLoader, '_schemes', dict(LOADERS))
 
 
 def _managers(kind):

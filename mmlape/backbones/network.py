@@ -261,11 +261,12 @@ class StagedTransformer(Backbone):
     def forward(self, image: Tensor) -> tuple:
         """Outputs of ``out_indices`` for images ``(B, in_channels, height, width)``."""
         output = OUTPUTS[cast(str, self.out_type)] if self.pool is None else self.pool
-        return tuple(
+        outputs = [
             output(self.finish(unit, tokens, layout), layout)
             for unit, (tokens, layout) in enumerate(self.walk(image))
             if unit in self.out_indices
-        )
+        ]
+        return tuple(outputs)
 
     def walk(self, image: Tensor) -> Iterator[tuple[Tensor, Layout]]:
         """Tokens ``(B, P + H * W, C)`` and layout after each unit that is built, a layer or a stage."""

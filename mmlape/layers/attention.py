@@ -15,7 +15,7 @@ from mmlape.position import AttentionPosition, InsidePlan
 from mmlape.registry import MODELS
 
 from .basic import PatchConv2d, build_dropout
-from .stems import pad_to_multiple, to_tokens
+from .stems import pad_to_multiple
 
 
 class AttentionLayer(nn.Module):
@@ -75,7 +75,10 @@ class AttentionLayer(nn.Module):
         # Chunks, not an axis of parts: their gradients come back side by side, as the projection needs them.
         chunks = tokens.chunk(parts, dim=-1) if parts > 1 else (tokens,)
         shape = (*tokens.shape[:-1], self.num_heads, tokens.shape[-1] // parts // self.num_heads)
-        return tuple(chunk.view(shape).transpose(1, 2) for chunk in chunks)
+        heads: tuple[Tensor, ...] = ()
+        for chunk in chunks:
+            heads += (chunk.view(shape).transpose(1, 2),)
+        return heads
 
     def read(
         self,
@@ -334,7 +337,8 @@ class SpatialReductionAttention(AttentionLayer):
         if inside is not None:
             query, key, value = inside.place(query, key, value)
             bias = inside.bias(layout, keys)
-        return self.project(merge_heads(self.read(query, key, value, bias, keys.token_mask())))
+        read = self.read(query, key, value, bias, keys.token_mask())
+        return self.project(read.transpose(1, 2).flatten(2))
 
     def _reduce(self, tokens: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
         """``(B, H * W, C)`` to the tokens of the reduced grid, and their layout."""
@@ -348,6 +352,7 @@ class SpatialReductionAttention(AttentionLayer):
             maps = F.adaptive_avg_pool2d(maps, LINEAR_GRID)
         else:
             maps = pad_to_multiple(maps, (self.sr_ratio, self.sr_ratio))
-        reduced, keys = to_tokens(self.sr(maps))
-        reduced = self.norm(reduced)
+        maps = self.sr(maps)
+        reduced = self.norm(maps.flatten(2).transpose(1, 2))
+        keys = Layout((maps.shape[2], maps.shape[3]))
         return (F.gelu(reduced) if self.linear else reduced), keys

@@ -80,14 +80,8 @@ class Block(nn.Module):
             position: ``(1, P + H * W, C)`` added to the normalised tokens that attention reads, or None.
             inside: A position inside the attention that serves all layers, or None.
         """
-        place = (position, inside)
-        for branch in [each.attended(tokens, layout, place) for each in self.branches()]:
-            tokens = tokens + branch
+        tokens = tokens + self.attended(tokens, layout, (position, inside))
         return self.feed_forward(tokens, layout)
-
-    def branches(self) -> list[Block]:
-        """Blocks whose branches run side by side: itself alone."""
-        return [self]
 
     def read(self, tokens: Tensor, layout: Layout | Grid, place: Place) -> Tensor:
         """What attention reads from tokens ``(B, P + H * W, C)``, to which their position is added."""
@@ -105,9 +99,7 @@ class Block(nn.Module):
 
     def feed_forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
         """Tokens after attention and the second branch."""
-        for branch in [each.fed(tokens, layout) for each in self.branches()]:
-            tokens = tokens + branch
-        return tokens
+        return tokens + self.fed(tokens, layout)
 
 
 @MODELS.register_module()
@@ -205,9 +197,20 @@ class SeveralBranchesBlock(Block):
             others.append(Block(embed_dims, attn, mlp, layer_scale, drop_path_rate, norm_cfg))
         self.others = nn.ModuleList(others)
 
-    def branches(self) -> list[Block]:
-        """Blocks with a branch of each kind, itself first."""
-        return [self, *cast('list[Block]', list(self.others))]
+    def forward(
+        self,
+        tokens: Tensor,
+        layout: Layout | Grid,
+        position: Tensor | None = None,
+        inside: InsidePlan | None = None,
+    ) -> Tensor:
+        """Transform tokens, see :meth:`Block.forward`."""
+        blocks = [self, *cast('list[Block]', list(self.others))]
+        for branch in [each.attended(tokens, layout, (position, inside)) for each in blocks]:
+            tokens = tokens + branch
+        for branch in [each.fed(tokens, layout) for each in blocks]:
+            tokens = tokens + branch
+        return tokens
 
 
 def _draw_again(module: nn.Module) -> None:

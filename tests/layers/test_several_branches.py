@@ -26,7 +26,7 @@ def test_branches_start_apart_and_all_learn():
         block=dict(TWO, num_branches=3), joining=dict(type='mmlape.LaPE'), with_cp=True
     )
     block = model.blocks[0]
-    weights = [each.attn.qkv.weight for each in block.branches()]
+    weights = [each.attn.qkv.weight for each in (block, *block.others)]
     assert len(weights) == 3
     assert not any(torch.equal(weights[0], other) for other in weights[1:])
     assert not torch.equal(weights[1], weights[2])
