@@ -69,6 +69,7 @@ PASSES = {
     'pvt': (291, 10, 4),
     'pvtv2': (283, 10, 4),
     'swin': (650, 35, 8),
+    # the image with channels last, ten of MMCV's sampling, and the crop of each map
     'adapter': (1013, 15, 4),
 }
 COPIES = ('clone', 'copy', 'copy_', '_to_copy', 'constant_pad_nd')
