@@ -35,7 +35,8 @@ class Side:
         self.model = None
         torch.manual_seed(0)
         self.model = MODELS.build(config).to(self.device)
-        if hasattr(mmlape, 'cpu'):  # not before it had a package of this name
+        # Not hasattr: an editable installation would add this clone's package to an older revision.
+        if (Path(mmlape.__file__).parent / 'cpu').is_dir():
             self.model = mmlape.cpu.optimize(self.model, keep_memory=False)
         self.image = torch.randn(batch, 3, *size, device=self.device)
         return dict(
