@@ -4,6 +4,7 @@
 nothing of any other package. Subpackages are imported on first use (PEP 562); ``type='mmlape.X'`` in a config makes
 MMEngine import :mod:`mmlape.registry` by itself. Everything that acts on the process is called by its name:
 
+* :func:`mmlape.load`: a trained model that predicts.
 * :func:`mmlape.safe_loading`: MMEngine reads checkpoints without running code that is in them.
 * ``import mmlape.timm_models``: timm's ``create_model`` knows our classifiers.
 """
@@ -14,10 +15,10 @@ from typing import Any
 from .version import __version__
 
 _SUBPACKAGES = (
-    'analysis', 'backbones', 'checkpoints', 'cli', 'cpu', 'datasets', 'layers', 'necks', 'norm', 'position',
-    'pretraining', 'registry', 'robustness', 'training',
+    'analysis', 'backbones', 'checkpoints', 'cli', 'cpu', 'datasets', 'inference', 'layers', 'necks', 'norm',
+    'position', 'pretraining', 'registry', 'robustness', 'training',
 )  # fmt: skip
-_FUNCTIONS = {'safe_loading': 'checkpoints'}
+_FUNCTIONS = {'load': 'inference', 'safe_loading': 'checkpoints'}
 
 __all__ = ['__version__', *_FUNCTIONS, *_SUBPACKAGES]
 

@@ -21,6 +21,7 @@ ORDER = (
     'cpu',
     'training',
     'cli',
+    'inference',
     'pretraining',
     'timm_models',
     'analysis',

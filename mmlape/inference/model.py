@@ -1,0 +1,264 @@
+"""A trained detector or segmentor that answers: images in, boxes, masks or label maps out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from logging import WARNING
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.device import get_device
+from mmengine.logging import print_log
+from mmengine.registry import DefaultScope
+
+from mmlape.checkpoints import read_checkpoint, safe_loading
+from mmlape.checks import check_number, check_positive_int
+from mmlape.cli import find_config, last_complete_checkpoint
+from mmlape.cpu import optimize
+
+from .results import MaskCrop, Result, read_image
+from .tiles import merge_boxes, merge_label_maps, tiles_of
+
+# An image that is made smaller than this loses small objects: said once.
+_SHRUNK = 0.5
+_MANY_PIXELS = 2048**2  # at once by a segmentor without a sliding window
+
+
+def load(path: str | Path, config: str | Path | None = None, device: str | None = None) -> Model:
+    """A trained model by its checkpoint or work dir.
+
+    Checkpoints are read by :func:`mmlape.safe_loading`, which this switches on for the process; on a CPU,
+    :func:`mmlape.cpu.optimize` makes the model faster.
+
+    Args:
+        path: A checkpoint of MMEngine, or a work dir, of which the best checkpoint is taken (``best_*.pth``), else the
+            last complete one.
+        config: Its config, a file or the name of a shipped one. Default None: the one inside the checkpoint.
+        device: ``'cpu'``, ``'cuda:1'``, ... Default None: a GPU if there is one.
+
+    Raises:
+        ValueError: If there is no checkpoint, it holds no config, or it is of no detector or segmentor.
+    """
+    safe_loading()
+    checkpoint = _checkpoint_in(Path(path))
+    cfg = Config.fromfile(find_config(str(config))) if config else _config_inside(checkpoint)
+    return Model(cfg, checkpoint, device)
+
+
+class Model:
+    """A detector of MMDetection or a segmentor of MMSegmentation with its weights; see :func:`load`.
+
+    Args:
+        cfg: Its config.
+        checkpoint: File or address of its weights.
+        device: See :func:`load`.
+
+    Attributes:
+        classes: Names of the labels.
+        finds_boxes: It is a detector, else a semantic segmentor.
+
+    Raises:
+        ValueError: If the config is of neither.
+    """
+
+    def __init__(self, cfg: Config, checkpoint: str | Path, device: str | None = None) -> None:
+        scope = cfg.get('default_scope')
+        if scope not in ('mmdet', 'mmseg') or cfg.get('test_dataloader') is None:
+            raise ValueError(
+                f'{checkpoint}: predictions are for detectors and segmentors with a test_dataloader, '
+                f'got a config with default_scope={scope!r}'
+            )
+        self.finds_boxes = scope == 'mmdet'
+        device = get_device() if device is None else device
+        options: dict[str, Any] = dict(weights=str(checkpoint), device=device, show_progress=False)
+        cfg.visualizer = dict(
+            type='DetLocalVisualizer' if self.finds_boxes else 'SegLocalVisualizer', name='mmlape'
+        )
+        with DefaultScope.overwrite_default_scope(scope):
+            if self.finds_boxes:
+                from mmdet.apis import DetInferencer as Inferencer
+            else:
+                from mmseg.apis import MMSegInferencer as Inferencer
+            self._inferencer = Inferencer(model=cfg, **options)
+        self.model = self._inferencer.model.eval()
+        if torch.device(device).type == 'cpu':
+            self._inferencer.model = self.model = optimize(self.model)
+        meta = self.model.dataset_meta
+        self.scope, self.classes = scope, tuple(meta['classes'])
+        palette = meta.get('palette')
+        self.palette = None if isinstance(palette, str) else palette
+        self._told: set[str] = set()
+
+    def predict(
+        self,
+        images: str | Path | np.ndarray | Iterable[str | Path | np.ndarray],
+        batch: int = 1,
+        score: float = 0.3,
+        tile: int | None = None,
+        overlap: float = 0.2,
+        with_whole: bool = False,
+    ) -> Iterator[Result]:
+        """What the model finds, image after image, as they are asked for.
+
+        Args:
+            images: One or several: files, or arrays ``(H, W, 3)``, uint8, BGR.
+            batch: Images, or tiles, per pass. Default 1.
+            score: Least score of a box. Default 0.3; 0 for all that the config's ``test_cfg`` lets pass.
+            tile: Side of tiles in pixels, for large images. Default None: images as a whole, resized as the config's
+                test pipeline says.
+            overlap: Least share by which tiles overlap. Default 0.2.
+            with_whole: With tiles, look at the whole (shrunken) image too, for objects larger than a tile; for
+                detectors.
+
+        Raises:
+            ValueError: If an option is out of range, or an image cannot be read.
+            TypeError: If an image is neither a file's name nor such an array.
+        """
+        check_positive_int('batch', batch)
+        check_number('score', score, minimum=0)
+        if with_whole and (tile is None or not self.finds_boxes):
+            raise ValueError('with_whole is for detectors and goes with tile')
+        several = [images] if isinstance(images, (str, Path, np.ndarray)) else images
+        named = (self._opened(number, image) for number, image in enumerate(several))
+        if tile is not None:
+            tiles_of(1, 1, tile, overlap)  # refused here, not with the first image
+            return (
+                self._in_tiles(name, image, batch, score, tile, overlap, with_whole)
+                for name, image in named
+            )
+        return self._in_batches(named, batch, score)
+
+    def _opened(self, number: int, image: Any) -> tuple[str, np.ndarray]:
+        if isinstance(image, (str, Path)):
+            return str(image), read_image(image)
+        if not (
+            isinstance(image, np.ndarray)
+            and image.dtype == np.uint8
+            and image.ndim == 3
+            and image.shape[2] == 3
+        ):
+            what = (
+                f'{image.dtype} {image.shape}'
+                if isinstance(image, np.ndarray)
+                else type(image).__name__
+            )
+            raise TypeError(
+                f'an image must be a file or a uint8 array (H, W, 3) in BGR, got {what}'
+            )
+        return str(number), image
+
+    def _in_batches(
+        self, named: Iterator[tuple[str, np.ndarray]], batch: int, score: float
+    ) -> Iterator[Result]:
+        while some := list(islice(named, batch)):
+            samples = self._run([image for _, image in some])
+            for (name, image), sample in zip(some, samples, strict=True):
+                self._tell(name, image, sample)
+                yield self._result(name, image, sample, score)
+
+    def _in_tiles(
+        self,
+        name: str,
+        image: np.ndarray,
+        batch: int,
+        score: float,
+        side: int,
+        overlap: float,
+        with_whole: bool,
+    ) -> Result:
+        height, width = image.shape[:2]
+        tiles = tiles_of(height, width, side, overlap)
+        parts: list[Any] = []
+        for first in range(0, len(tiles), batch):
+            cuts = [tile.cut(image) for tile in tiles[first : first + batch]]
+            for cut, sample in zip(cuts, self._run(cuts), strict=True):
+                part = self._result(name, cut, sample, score)
+                parts.append(part if self.finds_boxes else part.label_map)
+        whole = Result(image, name, self.classes, palette=self.palette)
+        if with_whole:
+            whole = self._result(name, image, self._run([image])[0], score)
+        return (merge_boxes if self.finds_boxes else merge_label_maps)(whole, tiles, parts)
+
+    def _run(self, images: Sequence[np.ndarray]) -> list[Any]:
+        """The data samples of upstream for images of one batch."""
+        if not self.finds_boxes and len({image.shape for image in images}) > 1:
+            # MMSegmentation pads no images to a common size in tests.
+            return [self._run([image])[0] for image in images]
+        with DefaultScope.overwrite_default_scope(self.scope):
+            (data,) = self._inferencer.preprocess(list(images), len(images))
+            return self._inferencer.forward(data[1] if self.finds_boxes else data)
+
+    def _result(self, name: str, image: np.ndarray, sample: Any, score: float) -> Result:
+        found = Result(image, name, self.classes, palette=self.palette)
+        if not self.finds_boxes:
+            labels = sample.pred_sem_seg.data[0].cpu().numpy()
+            found.label_map = labels.astype(np.uint8 if len(self.classes) <= 256 else np.int16)
+            return found
+        instances = sample.pred_instances
+        instances = instances[instances.scores >= score]
+        instances = instances[instances.scores.argsort(descending=True, stable=True)].cpu().numpy()
+        found.boxes = instances.bboxes.astype(np.float32)
+        found.scores, found.labels = instances.scores, instances.labels
+        if 'masks' in instances:
+            found.crops = [MaskCrop.of(mask) for mask in instances.masks]
+        return found
+
+    def _tell(self, name: str, image: np.ndarray, sample: Any) -> None:
+        """Say once what a large image loses or costs."""
+        height, width = image.shape[:2]
+        scale = min(getattr(sample, 'scale_factor', (1.0,)))
+        rows, columns = sample.img_shape[:2]
+        at_once = (self._inferencer.cfg.model.get('test_cfg') or {}).get('mode') == 'whole'
+        if scale < _SHRUNK:
+            self._say(
+                'shrunk',
+                f'{name}: {width} x {height} pixels are shrunk to {scale:.0%} by the test pipeline, so small objects '
+                'are lost: use tiles (--tile 1024, predict(..., tile=1024))',
+            )
+        elif at_once and rows * columns > _MANY_PIXELS and not self.finds_boxes:
+            self._say(
+                'at once',
+                f"{name}: {columns} x {rows} pixels are computed at once (model.test_cfg.mode='whole'), which takes "
+                'much time and memory: use tiles (--tile 1024, predict(..., tile=1024))',
+            )
+
+    def _say(self, about: str, text: str) -> None:
+        if about not in self._told:
+            self._told.add(about)
+            print_log(text, logger='current', level=WARNING)
+
+
+def _checkpoint_in(path: Path) -> Path:
+    """The checkpoint itself, or that of a work dir.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    if path.is_dir():
+        best = sorted(path.glob('best_*.pth'), key=lambda each: each.stat().st_mtime)
+        last = None if best else last_complete_checkpoint(str(path))[0]
+        if not best and last is None:
+            raise ValueError(f'{str(path)!r} has no complete checkpoint')
+        return best[-1] if best else Path(str(last))
+    if not path.is_file():
+        raise ValueError(f'there is no checkpoint {str(path)!r}')
+    return path
+
+
+def _config_inside(checkpoint: Path) -> Config:
+    """The config that MMEngine has saved with the weights.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    meta = read_checkpoint(checkpoint).get('meta')
+    text = meta.get('cfg') if isinstance(meta, dict) else None
+    if not isinstance(text, str):
+        raise ValueError(
+            f'{str(checkpoint)!r} holds no config: give the one that it was trained with'
+        )
+    return Config.fromstring(text, '.py')

@@ -1,0 +1,207 @@
+"""What a model found in an image: boxes, masks or a label map, and how it is drawn and written."""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import mmcv
+import numpy as np
+from pycocotools import mask as coco_mask
+
+from mmlape.atomic import atomic_write
+
+_BLEND = 0.5  # of a mask's colour
+_READABLE = 480  # pixels of a picture's longer side in which text can be read
+
+
+class MaskCrop(NamedTuple):
+    """A mask as run lengths of the smallest rectangle around it: large images never have masks of their own size.
+
+    Attributes:
+        left, top: Column and row of the rectangle's first pixel in the image.
+        rle: COCO's compressed run lengths of the rectangle, ``{'size': [height, width], 'counts': bytes}``.
+    """
+
+    left: int
+    top: int
+    rle: dict[str, Any]
+
+    @classmethod
+    def of(cls, mask: np.ndarray, left: int = 0, top: int = 0) -> MaskCrop:
+        """Of a boolean mask ``(H, W)``, whose first pixel is at column ``left`` and row ``top`` of the image."""
+        rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+        if not len(rows):
+            return cls(left, top, coco_mask.encode(np.zeros((1, 1), np.uint8, order='F')))
+        box = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        rle = coco_mask.encode(np.asfortranarray(box, dtype=np.uint8))
+        return cls(left + int(columns[0]), top + int(rows[0]), rle)
+
+    def array(self) -> np.ndarray:
+        """The rectangle, boolean ``(height, width)``."""
+        return coco_mask.decode(self.rle).astype(bool)
+
+    def in_image(self, height: int, width: int) -> dict[str, Any]:
+        """COCO's compressed run lengths of an image of this size; ``counts`` is text, as in JSON files."""
+        columns, rows = np.nonzero(self.array().T)
+        index = (columns + self.left) * height + rows + self.top  # column by column, as COCO counts
+        breaks = np.flatnonzero(np.diff(index) != 1)
+        starts, ends = (
+            np.insert(index[breaks + 1], 0, index[:1]),
+            np.append(index[breaks], index[-1:]),
+        )
+        bounds = np.stack([starts, ends + 1], axis=1).ravel()
+        counts = np.diff(bounds, prepend=0, append=height * width)
+        counts = counts[:-1] if not counts[-1] else counts  # none ends with zero pixels
+        rle = dict(size=[height, width], counts=counts.tolist())
+        found = coco_mask.frPyObjects(rle, height, width)
+        return dict(found, counts=found['counts'].decode())
+
+
+@dataclass
+class Result:
+    """What a model found in one image.
+
+    Attributes:
+        image: The image, ``(H, W, 3)`` uint8, BGR.
+        name: Its file's name, or its number among the images given.
+        classes: Names of the labels.
+        boxes: ``(N, 4)`` float32, x1, y1, x2, y2 in pixels, best first; empty for a segmentor.
+        scores: ``(N,)`` float32, 0 to 1.
+        labels: ``(N,)`` int64, indices of ``classes``.
+        crops: Masks of the boxes as crops, or None where the model makes none.
+        label_map: ``(H, W)``, indices of ``classes``, of a semantic segmentor; else None.
+        palette: A colour (RGB) for each class.
+    """
+
+    image: np.ndarray
+    name: str
+    classes: Sequence[str]
+    boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 4), np.float32))
+    scores: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    labels: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    crops: list[MaskCrop] | None = None
+    label_map: np.ndarray | None = None
+    palette: Sequence[Sequence[int]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    @property
+    def masks(self) -> np.ndarray | None:
+        """``(N, H, W)``, boolean, made anew on each access; None where the model makes none. For large images read
+        ``crops``."""
+        if self.crops is None:
+            return None
+        masks = np.zeros((len(self.crops), *self.image.shape[:2]), bool)
+        for mask, crop in zip(masks, self.crops):
+            _part(mask, crop)[:] = crop.array()
+        return masks
+
+    def picture(self) -> np.ndarray:
+        """The image with what was found drawn into it, uint8, BGR; small ones are enlarged by a whole number."""
+        drawn = self.image.copy()
+        colours = np.array(self.palette or _colours(len(self.classes)), np.uint8)[:, ::-1]
+        if self.label_map is not None:
+            known = self.label_map < len(colours)
+            painted = colours[np.where(known, self.label_map, 0)]
+            drawn[known] = cv2.addWeighted(drawn, 1 - _BLEND, painted, _BLEND, 0)[known]
+        for number, crop in [*enumerate(self.crops or ())][::-1]:  # the best is drawn last
+            part, mask = _part(drawn, crop), crop.array()
+            part[mask] = part[mask] * (1 - _BLEND) + colours[self.labels[number]] * _BLEND
+        scale = max(1, _READABLE // max(drawn.shape))
+        drawn = drawn.repeat(scale, axis=0).repeat(scale, axis=1)
+        thickness = max(1, round(max(drawn.shape) / 800))
+        for number in range(len(self))[::-1]:
+            colour = colours[self.labels[number]].tolist()
+            x1, y1, x2, y2 = (round(scale * float(side)) for side in self.boxes[number])
+            cv2.rectangle(drawn, (x1, y1), (x2, y2), colour, thickness)
+            text = f'{self.classes[self.labels[number]]} {self.scores[number]:.2f}'
+            font, size = cv2.FONT_HERSHEY_SIMPLEX, 0.4 * thickness
+            (width, height), _ = cv2.getTextSize(text, font, size, thickness)
+            below = max(y1, height + 4)
+            cv2.rectangle(drawn, (x1, below - height - 4), (x1 + width, below), colour, cv2.FILLED)
+            ink = (0, 0, 0) if sum(colour) > 382 else (255, 255, 255)
+            cv2.putText(drawn, text, (x1, below - 2), font, size, ink, thickness)
+        return drawn
+
+    def save(self, path: str | Path) -> None:
+        """Write :meth:`picture` to an image file, atomically; its suffix says the format.
+
+        Raises:
+            ValueError: If no image can be written with this suffix.
+        """
+        try:
+            encoded = cv2.imencode(Path(path).suffix, self.picture())[1]
+        except cv2.error:
+            raise ValueError(
+                f'no picture can be written to {str(path)!r}: use .png or .jpg'
+            ) from None
+        atomic_write(Path(path), encoded.tobytes())
+
+    def save_label_map(self, path: str | Path) -> None:
+        """Write the label map as a PNG of one channel with its palette, as MMSegmentation reads it."""
+        if self.label_map is None:
+            raise ValueError(f'{self.name} has no label map: its model finds boxes')
+        from PIL import Image
+
+        if self.label_map.max(initial=0) > 255:
+            raise ValueError(f'a PNG has 256 labels at most, got {int(self.label_map.max())}')
+        picture = Image.fromarray(self.label_map.astype(np.uint8))
+        colours = np.zeros(
+            (256, 3), np.uint8
+        )  # all: with fewer, Pillow would cut the labels off too
+        colours[: len(self.classes)] = self.palette or _colours(len(self.classes))
+        picture.putpalette(colours.tobytes())
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        picture.save(path)
+
+    def annotations(self) -> Iterator[dict[str, Any]]:
+        """Entries of a COCO file, without ``id`` and ``image_id``: ``category_id`` is the label + 1."""
+        height, width = self.image.shape[:2]
+        for number in range(len(self)):
+            x1, y1, x2, y2 = map(float, self.boxes[number])
+            entry = dict(
+                category_id=int(self.labels[number]) + 1,
+                bbox=[x1, y1, x2 - x1, y2 - y1],
+                area=(x2 - x1) * (y2 - y1),
+                score=float(self.scores[number]),
+                iscrowd=0,
+            )
+            if self.crops is not None:
+                entry.update(
+                    area=int(coco_mask.area(self.crops[number].rle)),
+                    segmentation=self.crops[number].in_image(height, width),
+                )
+            yield entry
+
+
+def _part(image: np.ndarray, crop: MaskCrop) -> np.ndarray:
+    """The rectangle of a mask in an image ``(H, W, ...)``, a view."""
+    height, width = crop.rle['size']
+    return image[crop.top : crop.top + height, crop.left : crop.left + width]
+
+
+def _colours(count: int) -> list[tuple[int, ...]]:
+    """Colours that differ, RGB."""
+    hues = (colorsys.hsv_to_rgb(number * 0.618034 % 1, 0.75, 0.95) for number in range(count))
+    return [tuple(round(255 * part) for part in colour) for colour in hues]
+
+
+def read_image(path: str | Path) -> np.ndarray:
+    """An image file as MMCV's pipelines read it, ``(H, W, 3)`` uint8, BGR.
+
+    Raises:
+        ValueError: If it is missing or cannot be decoded.
+    """
+    try:
+        image = mmcv.imread(str(path))
+    except (OSError, cv2.error) as error:
+        raise ValueError(f'{path} cannot be read: {error}') from None
+    if image is None:
+        raise ValueError(f'{path} cannot be decoded as an image')
+    return image

@@ -1,0 +1,101 @@
+"""What is to be predicted: images by file, folder, pattern or list, and the frames of videos."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import mmcv
+import numpy as np
+
+from .results import read_image
+
+IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.ppm', '.pgm')
+VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm')
+
+
+@dataclass(frozen=True)
+class Source:
+    """An image or a video.
+
+    Attributes:
+        path: The file.
+        name: Its place in the output, without a suffix: different for each source of a run.
+    """
+
+    path: Path
+    name: Path
+
+    @property
+    def is_video(self) -> bool:
+        """Whether it is a video, by its suffix."""
+        return self.path.suffix.lower() in VIDEOS
+
+    def video(self) -> mmcv.VideoReader:
+        """The video.
+
+        Raises:
+            ValueError: If it has no frame that can be read.
+        """
+        video = mmcv.VideoReader(str(self.path))
+        if not len(video) or not video.fps:
+            raise ValueError(f'{self.path} cannot be read as a video')
+        return video
+
+    def frames(self) -> Iterator[np.ndarray]:
+        """The image, or the frames of the video, ``(H, W, 3)`` uint8, BGR.
+
+        Raises:
+            ValueError: If it cannot be read.
+        """
+        if self.is_video:
+            # The last frames of a file may be announced and missing.
+            yield from (frame for frame in self.video() if frame is not None)
+        else:
+            yield read_image(self.path)
+
+
+def find_sources(arguments: Sequence[str]) -> list[Source]:
+    """Images and videos that the arguments of a command name, each once.
+
+    Args:
+        arguments: Files, folders (searched to the bottom), patterns such as ``'shots/*.png'``, and ``-`` for names in
+            the standard input, one per line.
+
+    Raises:
+        ValueError: If an argument names nothing.
+    """
+    paths: list[Path] = []
+    for argument in arguments:
+        lines = [line.strip() for line in sys.stdin] if argument == '-' else [argument]
+        for line in filter(None, lines):
+            paths += _found(line)
+    paths = list(dict.fromkeys(paths))
+    if not paths:
+        raise ValueError(f'there is nothing to predict in {", ".join(arguments)}')
+    top = os.path.commonpath([path.absolute().parent for path in paths])
+    names = [Path(os.path.relpath(path.absolute(), top)) for path in paths]
+    stems = Counter(name.with_suffix('') for name in names)
+    plain = [name.with_suffix('') if stems[name.with_suffix('')] == 1 else name for name in names]
+    return [Source(path, name) for path, name in zip(paths, plain)]
+
+
+def _found(argument: str) -> list[Path]:
+    path = Path(argument)
+    if path.is_dir():
+        known = (*IMAGES, *VIDEOS)
+        found = sorted(each for each in path.rglob('*') if each.suffix.lower() in known)
+        if not found:
+            raise ValueError(f'the folder {argument!r} has no image and no video in it')
+        return found
+    if path.is_file():
+        return [path]
+    found = sorted(Path(each) for each in glob.glob(argument, recursive=True))
+    if not found:
+        raise ValueError(f'{argument!r} is neither a file nor a folder, and no file is named so')
+    return [each for each in found if each.is_file()]

@@ -1,0 +1,153 @@
+"""Large images in tiles: where they lie, and one result of those of all tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from mmlape.checks import check_positive_int, check_rate
+
+from .results import MaskCrop, Result
+
+_SAME = 0.5  # overlap from which two boxes are one object
+_AT_BORDER = 2.0  # pixels within which a box is cut
+
+
+class Tile(NamedTuple):
+    """A part of an image, in pixels; ``right`` and ``bottom`` are the first ones outside."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+    def cut(self, image: np.ndarray) -> np.ndarray:
+        """The part of an image ``(H, W, ...)``, a view."""
+        return image[self.top : self.bottom, self.left : self.right]
+
+
+def tiles_of(height: int, width: int, side: int, overlap: float = 0.2) -> list[Tile]:
+    """Tiles that cover an image, row by row.
+
+    Args:
+        height, width: Of the image in pixels.
+        side: Of a tile; an axis that is shorter has one tile of its length.
+        overlap: Least share of the side by which neighbours overlap, 0 to less than 1. Default 0.2. The last tile of an
+            axis ends where the image ends, and overlaps more.
+
+    Raises:
+        TypeError, ValueError: If ``side`` is not a positive integer, or ``overlap`` is out of range.
+    """
+    check_positive_int('tile', side, minimum=32)
+    step = max(1, round(side * (1 - check_rate('overlap', overlap))))
+
+    def spans(length: int) -> list[tuple[int, int]]:
+        last = max(length - side, 0)
+        return [(start, min(start + side, length)) for start in [*range(0, last, step), last]]
+
+    return [Tile(x, y, right, bottom) for y, bottom in spans(height) for x, right in spans(width)]
+
+
+def merge_boxes(whole: Result, tiles: Sequence[Tile], parts: Sequence[Result]) -> Result:
+    """Boxes and masks of an image from those of its tiles.
+
+    Two boxes of one class from different tiles are one object where their intersection is at least half of their
+    union; where one of them is cut by a border inside of the image, where it is at least half of that one, which
+    yields. Otherwise the better score stays.
+
+    Args:
+        whole: Of the image, without boxes, or with those of the shrunken image, which count as a tile without a
+            border.
+        tiles: The tiles.
+        parts: A result of each, in its own pixels.
+    """
+    height, width = whole.image.shape[:2]
+    everything = [(whole, Tile(0, 0, width, height)), *zip(parts, tiles, strict=True)]
+    boxes = np.concatenate([part.boxes + np.array(tile[:2] * 2) for part, tile in everything])
+    scores = np.concatenate([part.scores for part, _ in everything])
+    labels = np.concatenate([part.labels for part, _ in everything])
+    source = np.repeat(range(len(everything)), [len(part) for part, _ in everything])
+    inner = np.array([_inner_borders(tile, height, width) for _, tile in everything])[source]
+    inward = np.array([1, 1, -1, -1])
+    is_cut = ((boxes - inner) * inward <= _AT_BORDER).any(1)
+    kept = _without_repeated(boxes, scores, labels, source, is_cut)
+    crops = None
+    if any(part.crops is not None for part, _ in everything):
+        moved = [
+            MaskCrop(crop.left + tile.left, crop.top + tile.top, crop.rle)
+            for part, tile in everything
+            for crop in part.crops or ()
+        ]
+        crops = [moved[number] for number in kept]
+    found = Result(whole.image, whole.name, whole.classes, palette=whole.palette, crops=crops)
+    found.boxes = boxes[kept].astype(np.float32)
+    found.scores, found.labels = scores[kept], labels[kept]
+    return found
+
+
+def _inner_borders(tile: Tile, height: int, width: int) -> tuple[float, ...]:
+    """Left, top, right and bottom where they are inside of the image, else infinitely far outside."""
+    far = np.inf
+    return (
+        tile.left if tile.left > 0 else -far,
+        tile.top if tile.top > 0 else -far,
+        tile.right if tile.right < width else far,
+        tile.bottom if tile.bottom < height else far,
+    )
+
+
+def _without_repeated(
+    boxes: np.ndarray,
+    scores: np.ndarray,
+    labels: np.ndarray,
+    source: np.ndarray,
+    is_cut: np.ndarray,
+) -> np.ndarray:
+    """Indices of boxes that stay, best first."""
+    areas = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1).clip(min=1e-6)
+    left = np.lexsort((-scores, is_cut))  # whole ones first, then by score
+    stay = []
+    while len(left):
+        best, left = left[0], left[1:]
+        stay.append(best)
+        corners = (
+            np.maximum(boxes[best, :2], boxes[left, :2]),
+            np.minimum(boxes[best, 2:], boxes[left, 2:]),
+        )
+        inside = np.prod((corners[1] - corners[0]).clip(min=0), axis=1)
+        reference = np.where(is_cut[left], areas[left], areas[best] + areas[left] - inside)
+        same = (labels[left] == labels[best]) & (source[left] != source[best])
+        left = left[~(same & (inside >= _SAME * reference))]
+    order = np.array(stay, int)
+    return order[np.argsort(-scores[order], kind='stable')]
+
+
+def merge_label_maps(whole: Result, tiles: Sequence[Tile], parts: Sequence[np.ndarray]) -> Result:
+    """A label map of an image from those of its tiles: where two overlap, each is taken up to the middle of both.
+
+    Args:
+        whole: Of the image, without a label map.
+        tiles: The tiles.
+        parts: A label map of each, ``(h, w)``.
+    """
+    height, width = whole.image.shape[:2]
+    label_map = np.zeros((height, width), parts[0].dtype)
+    columns = _owned(sorted({(tile.left, tile.right) for tile in tiles}))
+    rows = _owned(sorted({(tile.top, tile.bottom) for tile in tiles}))
+    for tile, part in zip(tiles, parts, strict=True):
+        (x, right), (y, bottom) = columns[tile.left, tile.right], rows[tile.top, tile.bottom]
+        own = part[y - tile.top : bottom - tile.top, x - tile.left : right - tile.left]
+        label_map[y:bottom, x:right] = own
+    return Result(
+        whole.image, whole.name, whole.classes, palette=whole.palette, label_map=label_map
+    )
+
+
+def _owned(spans: list[tuple[int, int]]) -> dict[tuple[int, int], tuple[int, int]]:
+    """The part of each span that is nearer to its middle than to that of its neighbours."""
+    middles = [(first[1] + second[0]) // 2 for first, second in pairwise(spans)]
+    starts, ends = [spans[0][0], *middles], [*middles, spans[-1][1]]
+    return dict(zip(spans, zip(starts, ends)))

@@ -1,0 +1,140 @@
+"""``mmlape predict``: what it finds to predict, what it writes, and how it ends."""
+
+import csv
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import cv2
+import mmcv
+import numpy as np
+import pytest
+from frozen.work_dirs import restore
+from tool_runs import Commands
+
+from mmlape.inference.sources import find_sources
+
+
+@pytest.fixture(scope='module')
+def checkpoint(tmp_path_factory):
+    return restore('demo', tmp_path_factory.mktemp('demo'))[1]
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
+        monkeypatch.delenv(name, raising=False)
+    return Commands(tmp_path, monkeypatch, capsys)
+
+
+def write(path, seed=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = np.random.default_rng(seed).integers(0, 256, (40, 64, 3), dtype=np.uint8)
+    assert cv2.imwrite(str(path), image)
+
+
+def test_folders_patterns_and_names_from_the_standard_input(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ('a/1.jpg', 'a/1.png', 'b/1.jpg', 'b/c/2.PNG', 'b/notes.txt', 'd/clip.mp4'):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).touch()
+    monkeypatch.setattr(sys, 'stdin', io.StringIO('d/clip.mp4\n\na/1.jpg\n'))
+    found = find_sources(['a', 'b', '*/1.jpg', '-'])
+    assert [str(source.path) for source in found] == [
+        'a/1.jpg', 'a/1.png', 'b/1.jpg', 'b/c/2.PNG', 'd/clip.mp4',
+    ]  # fmt: skip
+    # Files of one name have different places in the output.
+    names = [str(source.name) for source in found]
+    assert names == ['a/1.jpg', 'a/1.png', 'b/1', 'b/c/2', 'd/clip']
+    assert [source.is_video for source in found] == [False] * 4 + [True]
+    (only,) = find_sources(['b/1.jpg'])
+    assert str(only.name) == '1'
+    (tmp_path / 'empty').mkdir()
+    for arguments, message in (
+        (['empty'], 'has no image and no video'),
+        (['x/*.jpg'], 'neither a file nor a folder'),
+        (['-'], 'nothing to predict in -'),
+    ):
+        monkeypatch.setattr(sys, 'stdin', io.StringIO(''))
+        with pytest.raises(ValueError, match=message):
+            find_sources(arguments)
+
+
+def test_images_of_a_folder_and_one_that_cannot_be_read(call, checkpoint, tmp_path):
+    for number, name in enumerate(('shots/a/1.jpg', 'shots/b/1.jpg', 'shots/b/2.png')):
+        write(tmp_path / name, number)
+    (tmp_path / 'shots' / 'b' / '0.jpg').write_text('no image')
+    end = call.refused(
+        'predict.py', checkpoint, 'shots', '--score', 0, '--json', '--csv', '--batch', 2
+    )
+    assert (
+        end
+        == 'error: 1 of the sources could not be read: shots/b/0.jpg cannot be decoded as an image'
+    )
+    out = tmp_path / 'predictions'
+    drawn = sorted(str(path.relative_to(out)) for path in out.rglob('*.jpg'))
+    assert drawn == ['pictures/a/1.jpg', 'pictures/b/1.jpg', 'pictures/b/2.jpg']
+    content = json.loads((out / 'predictions.json').read_text())
+    assert [entry['file_name'] for entry in content['images']] == [
+        'shots/a/1.jpg',
+        'shots/b/1.jpg',
+        'shots/b/2.png',
+    ]
+    assert {(entry['width'], entry['height']) for entry in content['images']} == {(64, 40)}
+    assert [entry['name'] for entry in content['categories']] == (
+        out / 'classes.txt'
+    ).read_text().split()
+    rows = list(csv.DictReader((out / 'predictions.csv').open()))
+    boxes = content['annotations']
+    assert len(rows) == len(boxes) > 3 and {entry['image_id'] for entry in boxes} == {1, 2, 3}
+    for row, entry in zip(rows, boxes, strict=True):
+        assert row['file'] == content['images'][entry['image_id'] - 1]['file_name']
+        assert row['class'] == content['categories'][entry['category_id'] - 1]['name']
+        x, y, width, height = entry['bbox']
+        expected = [x, y, x + width, y + height]
+        assert [float(row[side]) for side in ('x1', 'y1', 'x2', 'y2')] == pytest.approx(
+            expected, abs=0.01
+        )
+
+
+def test_a_video_is_drawn_frame_by_frame(call, checkpoint, tmp_path):
+    writer = cv2.VideoWriter(
+        str(tmp_path / 'clip.mp4'), cv2.VideoWriter.fourcc(*'mp4v'), 5, (64, 40)
+    )
+    for number in range(4):
+        writer.write(np.full((40, 64, 3), 60 * number, np.uint8))
+    writer.release()
+    write(tmp_path / 'one.png')
+    said = call(
+        'predict.py', checkpoint, 'clip.mp4', 'one.png', '--json', '--out', 'found', '--score', 0
+    )
+    assert said.splitlines()[-1].startswith('5 images, ')
+    video = mmcv.VideoReader(str(tmp_path / 'found/pictures/clip.mp4'))
+    assert len(video) == 4 and video.fps == 5 and video.resolution == (7 * 64, 7 * 40)
+    images = json.loads((tmp_path / 'found/predictions.json').read_text())['images']
+    assert [entry.get('frame') for entry in images] == [0, 1, 2, 3, None]
+    assert (tmp_path / 'found/pictures/one.jpg').exists()
+
+
+def test_refusals_in_one_line(call, checkpoint, tmp_path):
+    write(tmp_path / 'a.png')
+    (tmp_path / 'clip.mp4').write_text('no video')
+    (tmp_path / 'file').touch()
+    for arguments, message in (
+        (['none.pth', 'a.png'], "error: there is no checkpoint 'none.pth'"),
+        ([checkpoint, 'none.png'], "error: 'none.png' is neither a file nor a folder"),
+        ([checkpoint, 'a.png', '--tile', 8], 'error: tile must be at least 32, got 8'),
+        (
+            [checkpoint, 'a.png', '--global'],
+            'error: with_whole is for detectors and goes with tile',
+        ),
+        ([checkpoint, 'a.png', '--out', 'file/x'], 'error: --out: file/x cannot be written'),
+        ([checkpoint, 'clip.mp4'], 'error: 1 of the sources could not be read: clip.mp4'),
+    ):
+        end = call.refused('predict.py', *arguments)
+        assert end.startswith(message) and '\n' not in end, end
+    assert (
+        not os.listdir(tmp_path / 'predictions') or not (tmp_path / 'predictions/pictures').exists()
+    )

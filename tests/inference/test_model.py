@@ -1,0 +1,183 @@
+"""Predictions of saved models are those of upstream's tools; large images are told of and cut into tiles."""
+
+import json
+import pickle
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from frozen.work_dirs import restore
+from PIL import Image
+from pycocotools import mask as coco_mask
+from tool_runs import Commands
+
+import mmlape
+
+
+@pytest.fixture(scope='module')
+def saved(tmp_path_factory):
+    """Folder, config and checkpoint of each saved work dir that predicts."""
+    found = {}
+    for name in ('mmdet', 'mmseg', 'demo'):
+        folder = tmp_path_factory.mktemp(name)
+        found[name] = (folder, *restore(name, folder))
+    return found
+
+
+@pytest.fixture(scope='module')
+def models(saved):
+    return {name: mmlape.load(checkpoint) for name, (_, _, checkpoint) in saved.items()}
+
+
+def image(height, width):
+    rng = np.random.default_rng(height)
+    small = rng.integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), dtype=np.uint8)
+    return np.asarray(Image.fromarray(small).resize((width, height)))
+
+
+def commands_in(folder, monkeypatch, capsys):
+    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
+        monkeypatch.delenv(name, raising=False)
+    return Commands(folder, monkeypatch, capsys)
+
+
+def test_boxes_and_masks_in_the_file_are_those_of_the_test_tool(saved, monkeypatch, capsys):
+    folder, config, checkpoint = saved['mmdet']
+    call = commands_in(folder, monkeypatch, capsys)
+    call('test.py', config, checkpoint, '--out', 'test.pkl')
+    call('predict.py', checkpoint, 'data/coco/val2017', '--score', 0, '--json', '--no-pictures')
+    content = json.loads((folder / 'predictions' / 'predictions.json').read_text())
+    found = {entry['file_name']: [] for entry in content['images']}
+    names = {entry['id']: entry['file_name'] for entry in content['images']}
+    for entry in content['annotations']:
+        found[names[entry['image_id']]].append(entry)
+    expected = pickle.loads((folder / 'test.pkl').read_bytes())  # of our own run
+    assert len(expected) == len(found) == 4 and sum(map(len, found.values())) > 20
+    for sample in expected:
+        instances = sample['pred_instances']
+        path = sample['img_path'].removeprefix(f'{folder}/')
+        order = instances['scores'].argsort(descending=True, stable=True).tolist()
+        for number, entry in zip(order, found[path], strict=True):
+            assert entry['score'] == pytest.approx(float(instances['scores'][number]), abs=1e-6)
+            assert entry['category_id'] == int(instances['labels'][number]) + 1
+            x, y, width, height = entry['bbox']
+            box = torch.tensor([x, y, x + width, y + height])
+            torch.testing.assert_close(box, instances['bboxes'][number], atol=1e-3, rtol=1e-5)
+            wanted = coco_mask.decode(instances['masks'][number])
+            assert (coco_mask.decode(entry['segmentation']) == wanted).all()
+            assert entry['area'] == wanted.sum()
+
+
+def test_label_maps_are_those_of_the_test_tool(saved, monkeypatch, capsys):
+    folder, config, checkpoint = saved['mmseg']
+    call = commands_in(folder, monkeypatch, capsys)
+    call('test.py', config, checkpoint, '--out', 'maps')
+    images = 'data/ade/ADEChallengeData2016/images/validation'
+    said = call('predict.py', folder / 'run', images, '--out', 'found')
+    assert said.splitlines()[-1] == '3 images: see found'
+    expected = sorted((folder / 'maps').glob('*.png'))
+    assert len(expected) == 3 and len([*(folder / 'found/pictures').glob('*.jpg')]) == 3
+    for path in expected:
+        with Image.open(path) as one, Image.open(folder / 'found/label_maps' / path.name) as other:
+            one, other = np.asarray(one).astype(int), np.asarray(other).astype(int)
+        assert (one == other).all() or (one == other + 1).all()
+
+
+@pytest.mark.parametrize('name', ['mmdet', 'mmseg', 'demo'])
+def test_several_images_in_batches_and_one_tile(models, name):
+    model, images = models[name], [image(48, 75), image(75, 48), image(61, 61)]
+    alone = [next(model.predict(each, score=0.0)) for each in images]
+    together = list(model.predict(images, batch=2, score=0.0))
+    assert [each.name for each in together] == ['0', '1', '2']
+    for one, other, given in zip(alone, together, images, strict=True):
+        assert one.image is given and other.image is given
+        (tiled,) = model.predict(given, score=0.0, tile=75)
+        if model.finds_boxes:
+            assert (tiled.boxes == one.boxes).all() and (tiled.scores == one.scores).all()
+            assert len(one) > 5 and (np.diff(one.scores) <= 0).all()
+            assert (one.crops is not None) == (name == 'mmdet')
+            few = next(model.predict(given, score=float(one.scores[2])))
+            assert len(few) >= 3 and few.scores.min() >= one.scores[2]
+        else:
+            assert tiled.label_map.shape == given.shape[:2] and len(one) == 0
+            assert (tiled.label_map == one.label_map).all()
+
+
+def test_a_large_image_is_told_of_once_unless_it_is_in_tiles(models, monkeypatch):
+    said, large = [], image(100, 900)
+    monkeypatch.setattr('mmlape.inference.model.print_log', lambda text, **_: said.append(text))
+    for name, words in (('mmdet', 'are shrunk to '), ('mmseg', 'are computed at once')):
+        model = models[name]
+        if name == 'mmseg':
+            large = image(100, 110)
+            monkeypatch.setattr('mmlape.inference.model._MANY_PIXELS', 1000)
+            monkeypatch.setitem(model._inferencer.cfg.model, 'test_cfg', dict(mode='whole'))
+        for tile, lines in ((450, 0), (None, 1), (None, 1)):
+            (result,) = model.predict(large, tile=tile, batch=4)
+            assert result.image.shape == large.shape and len(said) == lines
+        assert words in said.pop() and not said
+    (result,) = models["mmdet"].predict(image(100, 300), tile=200, score=0.0, with_whole=True)
+    assert len(result) and (result.boxes[:, 2] <= 300).all()
+
+
+def test_wrong_images_and_options(models, tmp_path):
+    model = models['mmseg']
+    (tmp_path / 'a.jpg').write_text('no image')
+    for options, error, message in (
+        (dict(images=tmp_path / 'a.jpg'), ValueError, 'cannot be decoded'),
+        (dict(images=np.zeros((8, 8, 3))), TypeError, 'uint8 array .* got float64'),
+        (dict(images=[3]), TypeError, 'got int'),
+        (dict(images=[], batch=0), ValueError, 'batch must be at least 1'),
+        (dict(images=[], score=-1), ValueError, 'score must be'),
+        (dict(images=[], tile=16), ValueError, 'tile must be at least 32'),
+        (dict(images=[], tile=64, with_whole=True), ValueError, 'with_whole is for detectors'),
+    ):
+        with pytest.raises(error, match=message):
+            list(model.predict(**options))
+
+
+def test_what_is_no_model(saved, tmp_path):
+    torch.save(dict(state_dict={}), tmp_path / 'a.pth')
+    torch.save(dict(meta=dict(cfg="default_scope = 'mmpretrain'\n")), tmp_path / 'b.pth')
+    (tmp_path / 'empty').mkdir()
+    for name, message in (
+        ('a.pth', 'holds no config: give the one'),
+        ('b.pth', "for detectors and segmentors .* default_scope='mmpretrain'"),
+        ('c.pth', 'there is no checkpoint'),
+        ('empty', 'has no complete checkpoint'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            mmlape.load(tmp_path / name)
+    _, config, checkpoint = saved['demo']
+    torch.save(
+        {k: v for k, v in torch.load(checkpoint, weights_only=False).items() if k != 'meta'},
+        tmp_path / 'd.pth',
+    )
+    with pytest.warns(UserWarning, match='class names are not saved'):
+        assert mmlape.load(tmp_path / 'd.pth', config=config).finds_boxes
+
+
+MEMORY = """
+import resource, sys
+import numpy as np
+import mmlape
+model = mmlape.load(sys.argv[1], device='cpu')
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+image = np.random.default_rng(0).integers(0, 256, (4000, 6000, 3), dtype=np.uint8)
+(found,) = model.predict(image, tile=1024, batch=2)
+assert found.label_map.shape == (4000, 6000)
+print('MiB', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_an_image_of_24_megapixels_needs_less_than_4_gigabytes(saved):
+    done = subprocess.run(
+        [sys.executable, '-c', MEMORY, str(saved['mmseg'][2])], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.rpartition('MiB')[2]) < 4096
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 4096 * 1024

@@ -1,0 +1,106 @@
+"""Masks as crops, pictures and files of a result."""
+
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools import mask as coco_mask
+
+from mmlape.inference import MaskCrop, Result, read_image
+
+HEIGHT, WIDTH = 37, 52
+
+
+def masks():
+    """Scattered, whole columns side by side, in the corners, one pixel, none."""
+    rng = np.random.default_rng(0)
+    found = np.zeros((6, HEIGHT, WIDTH), bool)
+    found[0] = rng.random((HEIGHT, WIDTH)) < 0.3
+    found[1, :, 10:13] = True
+    found[2, [0, 0, -1, -1], [0, -1, 0, -1]] = True
+    found[3, 5, 7] = True
+    found[4, 23:29, 4:20] = True
+    return found
+
+
+@pytest.mark.parametrize('number', range(6))
+def test_run_lengths_of_a_crop_are_those_of_the_image(number):
+    mask = masks()[number]
+    crop = MaskCrop.of(mask[2:, 1:] if number == 3 else mask, *((1, 2) if number == 3 else ()))
+    found = crop.in_image(HEIGHT, WIDTH)
+    expected = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))
+    assert found == dict(expected, counts=expected['counts'].decode())
+    if number == 4:
+        assert crop.rle['size'] == [6, 16] and (crop.left, crop.top) == (4, 23)
+
+
+def result(**options):
+    image = np.full((HEIGHT, WIDTH, 3), 90, np.uint8)
+    return Result(image, 'a', ('cat', 'dog'), **options)
+
+
+def detections():
+    found = masks()[[4, 1]]
+    return result(
+        boxes=np.array([[4, 23, 20, 29], [10, 0, 13, HEIGHT]], np.float32),
+        scores=np.array([0.9, 0.4], np.float32),
+        labels=np.array([1, 0]),
+        crops=[MaskCrop.of(mask) for mask in found],
+    )
+
+
+def test_masks_and_annotations():
+    found = detections()
+    assert (found.masks == masks()[[4, 1]]).all() and result().masks is None and len(result()) == 0
+    first, second = found.annotations()
+    assert first['category_id'] == 2 and first['bbox'] == [4, 23, 16, 6] and first['area'] == 96
+    assert first['score'] == pytest.approx(0.9) and second['segmentation']['size'] == [
+        HEIGHT,
+        WIDTH,
+    ]
+    found.crops = None
+    assert 'segmentation' not in next(found.annotations())
+
+
+def test_a_picture_shows_boxes_and_masks_in_the_colour_of_their_class(tmp_path):
+    found = detections()
+    found.palette = [[0, 0, 200], [200, 0, 0]]
+    enlarged = found.picture()
+    assert enlarged.shape == (9 * HEIGHT, 9 * WIDTH, 3)
+    drawn = enlarged[4::9, 4::9]  # the middle of each pixel
+    assert drawn[27, 17].tolist() == [45, 45, 145]  # BGR, half of the red
+    assert enlarged[9 * 29, 9 * 17].tolist() == [0, 0, 200] and drawn[36, 40].tolist() == [
+        90,
+        90,
+        90,
+    ]
+    assert (found.image == 90).all()
+    found.save(tmp_path / 'deep' / 'a.png')
+    assert (read_image(tmp_path / 'deep' / 'a.png') == enlarged).all()
+    with pytest.raises(ValueError, match='no picture can be written'):
+        found.save(tmp_path / 'a.txt')
+
+
+def test_a_label_map_is_drawn_and_written(tmp_path):
+    labels = np.zeros((HEIGHT, WIDTH), np.uint8)
+    labels[:9], labels[20:] = 1, 255
+    found = result(label_map=labels, palette=[[0, 0, 200], [200, 0, 0]])
+    drawn = found.picture()[::9, ::9]
+    assert drawn[0, 0].tolist() == [45, 45, 145] and drawn[30, 0].tolist() == [90, 90, 90]
+    found.save_label_map(tmp_path / 'deep' / 'a.png')
+    with Image.open(tmp_path / 'deep' / 'a.png') as image:
+        assert image.mode == 'P' and image.getpalette()[:6] == [0, 0, 200, 200, 0, 0]
+        assert (np.asarray(image) == labels).all()
+    with pytest.raises(ValueError, match='has no label map'):
+        result().save_label_map(tmp_path / 'b.png')
+
+
+def test_colours_of_classes_without_a_palette_differ():
+    labels = np.arange(2, dtype=np.uint8).repeat(HEIGHT * WIDTH // 2).reshape(HEIGHT, WIDTH)
+    assert len(np.unique(result(label_map=labels).picture().reshape(-1, 3), axis=0)) == 2
+
+
+def test_an_image_that_cannot_be_read(tmp_path):
+    (tmp_path / 'a.jpg').write_bytes(b'no image')
+    for name in ('a.jpg', 'b.jpg'):
+        with pytest.raises(ValueError, match=f'{name} cannot be'):
+            read_image(tmp_path / name)

@@ -1,0 +1,112 @@
+"""Tiles cover an image, and what is found in them is one result of the image."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from mmlape.inference import MaskCrop, Result, Tile, merge_boxes, merge_label_maps, tiles_of
+
+CLASSES = ('cat', 'dog')
+
+
+@pytest.mark.parametrize('size', [(400, 300), (100, 100), (101, 250), (40, 1000), (33, 32)])
+@pytest.mark.parametrize(('side', 'overlap'), [(100, 0.2), (64, 0.0), (37, 0.75)])
+def test_tiles_cover_every_pixel_and_end_at_the_edge(size, side, overlap):
+    height, width = size
+    seen = np.zeros(size, int)
+    tiles = tiles_of(height, width, side, overlap)
+    for tile in tiles:
+        assert tile.bottom - tile.top == min(side, height) and tile.right <= width
+        tile.cut(seen)[:] += 1
+    assert seen.min() >= 1 and len(set(tiles)) == len(tiles)
+    tops = sorted({tile.top for tile in tiles})
+    assert all(second - first <= round(side * (1 - overlap)) for first, second in pairwise(tops))
+
+
+def test_wrong_options():
+    for options, error in (((31,), ValueError), ((64, 1.0), ValueError), ((2.5,), TypeError)):
+        with pytest.raises(error):
+            tiles_of(100, 100, *options)
+
+
+def found(image, *boxes):
+    """A result of ``(x1, y1, x2, y2, score, label)``, with a mask that fills each box."""
+    rows = np.array(boxes, float).reshape(-1, 6)
+    crops = []
+    for x1, y1, x2, y2 in rows[:, :4].astype(int):
+        mask = np.zeros(image.shape[:2], bool)
+        mask[y1:y2, x1:x2] = True
+        crops.append(MaskCrop.of(mask))
+    options = dict(boxes=rows[:, :4].astype(np.float32), scores=rows[:, 4].astype(np.float32))
+    return Result(image, 'a', CLASSES, labels=rows[:, 5].astype(int), crops=crops, **options)
+
+
+def merged(parts, whole=()):
+    """Of an image of 90 x 180 in two tiles of 100 columns, 80 to 180 the second."""
+    image = np.zeros((90, 180, 3), np.uint8)
+    tiles = [Tile(0, 0, 100, 90), Tile(80, 0, 180, 90)]
+    cuts = [found(tile.cut(image), *boxes) for tile, boxes in zip(tiles, parts, strict=True)]
+    return merge_boxes(found(image, *whole), tiles, cuts)
+
+
+def test_an_object_in_both_tiles_is_one():
+    result = merged([[(84, 10, 96, 30, 0.7, 0)], [(4, 10, 16, 30, 0.9, 0)]])
+    assert result.boxes.tolist() == [[84, 10, 96, 30]] and result.scores.tolist() == [
+        np.float32(0.9)
+    ]
+    assert (
+        len(result.crops) == 1 and result.masks[0, 10:30, 84:96].all() and result.masks.sum() == 240
+    )
+
+
+def test_a_cut_box_yields_to_the_whole_one_whatever_its_score():
+    result = merged([[(90, 10, 100, 30, 0.9, 0)], [(10, 10, 40, 30, 0.5, 0)]])
+    assert result.boxes.tolist() == [[90, 10, 120, 30]]
+
+
+def test_what_stays():
+    """Another class, another place, a box cut by the image's own edge, an object that no tile sees whole."""
+    result = merged([[(84, 10, 96, 30, 0.7, 0)], [(4, 10, 16, 30, 0.9, 1)]])
+    assert result.labels.tolist() == [1, 0]
+    result = merged(
+        [[(10, 10, 20, 30, 0.7, 0), (0, 50, 10, 60, 0.6, 0)], [(50, 10, 60, 30, 0.9, 0)]]
+    )
+    assert result.boxes.tolist() == [[130, 10, 140, 30], [10, 10, 20, 30], [0, 50, 10, 60]]
+    result = merged([[(10, 10, 100, 30, 0.7, 0)], [(0, 10, 70, 30, 0.9, 0)]])
+    assert len(result) == 2
+    # Two objects of one tile are never one, however much they overlap.
+    assert len(merged([[(10, 10, 50, 30, 0.7, 0), (11, 10, 50, 30, 0.6, 0)], []])) == 2
+
+
+def test_the_whole_image_has_large_objects_and_yields_to_nobody_of_another_class():
+    parts = [[(10, 10, 100, 30, 0.7, 0)], [(0, 10, 70, 30, 0.9, 0)]]
+    result = merged(parts, whole=[(10, 10, 150, 30, 0.4, 0)])
+    assert result.boxes.tolist() == [[10, 10, 150, 30]]
+    result = merged([[], [(4, 10, 16, 30, 0.3, 0)]], whole=[(10, 10, 150, 30, 0.4, 1)])
+    assert result.labels.tolist() == [1, 0]
+
+
+def test_nothing_found():
+    result = merged([[], []])
+    assert len(result) == 0 and result.crops == [] and result.boxes.dtype == np.float32
+
+
+@pytest.mark.parametrize('size', [(70, 95), (33, 100), (200, 64)])
+def test_label_maps_of_tiles_are_that_of_the_image(size):
+    """Each tile knows the image but for its borders inside, where it is wrong."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 5, size).astype(np.uint8)
+    tiles, parts = tiles_of(*size, 40, 0.3), []
+    for tile in tiles:
+        part = tile.cut(labels).copy()
+        for edge, away in ((np.s_[:5], tile.top), (np.s_[:, :5], tile.left)):
+            part[edge] = 9 if away else part[edge]
+        for edge, away in (
+            (np.s_[-5:], size[0] - tile.bottom),
+            (np.s_[:, -5:], size[1] - tile.right),
+        ):
+            part[edge] = 9 if away else part[edge]
+        parts.append(part)
+    whole = Result(np.zeros((*size, 3), np.uint8), 'a', CLASSES)
+    assert (merge_label_maps(whole, tiles, parts).label_map == labels).all()

@@ -1,0 +1,104 @@
+"""Predict: boxes, masks or label maps for your own images and videos, by a checkpoint or work dir.
+
+    mmlape predict MODEL SOURCE... [--config CONFIG] [--out FOLDER] [--score 0.3] [--batch N] [--json] [--csv]
+        [--tile SIDE [--overlap 0.2] [--global]] [--no-pictures] [--device DEVICE]
+
+MODEL is a checkpoint with its config inside, as trainings save them, or a work dir. SOURCE is an image, a video, a
+folder, a pattern, or - for names from the standard input. Files that cannot be read are named at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from mmlape import cli
+from mmlape.cpu.wait_policy import set_wait_policy
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description='Predict boxes, masks or label maps for images.')
+    parser.add_argument('model', help='a checkpoint, or a work dir: its best, else last checkpoint')
+    parser.add_argument('source', nargs='+', help='image, video, folder, pattern; - reads names')
+    parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
+    parser.add_argument(
+        '--out', type=Path, default=Path('predictions'), help='default: %(default)s'
+    )
+    parser.add_argument(
+        '--score', type=float, default=0.3, help='least score of a box (%(default)s)'
+    )
+    parser.add_argument('--tile', type=int, help='side of tiles in pixels, for large images')
+    parser.add_argument('--overlap', type=float, default=0.2, help='share of a tile (%(default)s)')
+    parser.add_argument(
+        '--global', dest='with_whole', action='store_true',
+        help='with tiles, look at the whole shrunken image too, for large objects',
+    )  # fmt: skip
+    parser.add_argument(
+        '--batch', type=int, default=1, help='images or tiles per pass (%(default)s)'
+    )
+    parser.add_argument(
+        '--json', action='store_true', help='write predictions.json (COCO, RLE masks)'
+    )
+    parser.add_argument('--csv', action='store_true', help='write predictions.csv, a line per box')
+    parser.add_argument('--no-pictures', action='store_true', help='do not draw')
+    parser.add_argument('--device', help="'cpu', 'cuda:1', ...; default: a GPU if there is one")
+    return parser.parse_args()
+
+
+class Frames:
+    """Frames of all sources in order; ``taken`` says of which source each one was, ``bad`` what could not be read."""
+
+    def __init__(self, sources):
+        self.sources, self.taken, self.bad = sources, [], []
+
+    def __iter__(self):
+        for source in self.sources:
+            try:
+                for number, image in enumerate(source.frames()):
+                    self.taken.append((source, number))
+                    yield image
+            except ValueError as error:
+                self.bad.append(str(error))
+
+    def count(self):
+        """How many there are; None with videos, which are read as they come."""
+        return None if any(source.is_video for source in self.sources) else len(self.sources)
+
+
+def predict(options):
+    """Predict and write; returns what could not be read."""
+    from rich.progress import track
+
+    from mmlape.inference import load
+    from mmlape.inference.output import PredictionWriter
+    from mmlape.inference.sources import find_sources
+
+    frames = Frames(find_sources(options.source))
+    model = load(options.model, options.config, options.device)
+    results = model.predict(
+        frames, options.batch, options.score, options.tile, options.overlap, options.with_whole
+    )
+    writer = PredictionWriter(
+        options.out, model.classes, not options.no_pictures, options.json, options.csv
+    )
+    shown = track(results, 'predicting', frames.count(), disable=not sys.stdout.isatty())
+    for number, result in enumerate(shown):
+        writer.add(*frames.taken[number], result)
+    writer.close()
+    images, boxes = (len(writer.coco[part]) for part in ('images', 'annotations'))
+    print(f'{images} images{f", {boxes} boxes" if model.finds_boxes else ""}: see {options.out}')
+    return frames.bad
+
+
+def main():
+    options = parse_arguments()
+    set_wait_policy()
+    with cli.weights_only(), cli.stop_with_message():
+        bad = predict(options)
+    if bad:
+        sys.exit(f'error: {len(bad)} of the sources could not be read: {"; ".join(bad)}')
+
+
+if __name__ == '__main__':
+    main()
