@@ -16,7 +16,7 @@ from mmlape.norm import DTN
 from mmlape.position.joining import Joining
 
 from .formats import FORMATS
-from .formats.base import Format, State
+from .formats.base import Format, State, has
 from .matching import fitters, other_shape, problems_of
 from .report import LoadReport
 
@@ -127,7 +127,8 @@ class _Conversion:
         if any(map(_of_backbone, state)):
             self.others = {k: v for k, v in state.items() if not _of_backbone(k)}
             state = {k.partition('.')[2]: v for k, v in state.items() if _of_backbone(k)}
-        self.form = form.resolve(state)
+        other = next((name for start, name in form.others if has(state, start)), None)
+        self.form = FORMATS[other] if other else form
         backbone = model.get_submodule(BACKBONE) if report.whole else model
         part = self.form.part(backbone, state)
         self.described = backbone.get_submodule(part)

@@ -142,7 +142,7 @@ def micro(**options):
 @pytest.mark.parametrize(
     ('source', 'message'),
     [
-        (dict(init_values=0.1), 'a layer scale.*build it with layer_scale=True'),
+        (dict(init_values=0.1), 'a layer scale.*layer_scale=True'),
         (dict(qk_norm=True), 'qk_norm'),
         (dict(pre_norm=True), r'a norm before the first layer \(CLIP\)'),
         (dict(mlp_layer=SwiGLUPacked, mlp_ratio=8), 'a gated feed-forward network'),

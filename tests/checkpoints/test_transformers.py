@@ -147,7 +147,7 @@ def test_other_files_are_refused(golden):
     ):
         model = build(golden(f'transformers_{network}').meta)
         with pytest.raises(
-            ValueError, match=f'relative positions {what} .*which the model has not'
+            ValueError, match=f'relative positions {what} .*which the model does not have'
         ):
             convert(golden(f'transformers_{file}').state, 'transformers', model)
 

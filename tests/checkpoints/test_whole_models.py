@@ -203,7 +203,7 @@ def test_shapes_of_the_backbone_must_fit():
 def test_layer_scale_must_not_vanish():
     model = micro(MASK_RCNN)
     model.backbone.vit.layer_scale = False
-    with pytest.raises(ValueError, match='build it with layer_scale=True'):
+    with pytest.raises(ValueError, match='layer_scale=True'):
         convert(published.random_state(micro_names()), 'vit_adapter', build(model))
 
 

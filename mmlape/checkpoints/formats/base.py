@@ -8,22 +8,19 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from mmlape.backbones import ViTAdapter
+from mmlape.backbones import VisionTransformer, ViTAdapter
 
 State = dict[str, Tensor]
 Renames = tuple[tuple[str, str | Callable[[re.Match], str]], ...]
 Reasons = tuple[tuple[str, str], ...]
 
 # A network without these computes something else, even if all other weights fit.
-LAYER_SCALE = (
-    r'\.ls[12]\.gamma$',
-    'a layer scale, which the model has not: build it with layer_scale=True',
-)
+LAYER_SCALE = (r'\.ls[12]\.gamma$', 'a layer scale (layer_scale=True)')
 _OWN: Reasons = (
     LAYER_SCALE,
-    (r'\bposition\d?\.joining\.', 'norms of a joining (LaPE), which the model has not'),
-    (r'\.(ratio_mean|ratio_var|positions)\.', 'DTN, which the model has not'),
-    (r'\.attn\.position\.', 'a position inside the attention, which the model has not'),
+    (r'\bposition\d?\.joining\.', 'norms of a joining (LaPE)'),
+    (r'\.(ratio_mean|ratio_var|positions)\.', 'DTN'),
+    (r'\.attn\.position\.', 'a position inside the attention'),
 )
 _OF_A_STAGE = re.compile(r'(?:patch_embed|pos_embed|position|inside|block|norm)(\d)\b')
 
@@ -54,8 +51,9 @@ class Format:
         values: Pairs of a regular expression over one of our names and a function that converts its tensor.
         may_leave: Pairs of a regular expression over one of our names, and why an entry of that name that the model has
             no place for may be left out.
-        must_place: Pairs of a regular expression over one of our names, and what it shows the source to be: a model
-            without any such entry is another network.
+        must_place: Pairs of a regular expression over one of our names, and what the source has then: a model without
+            any such entry is another network.
+        others: Pairs of a regular expression over a foreign name, and the source whose format such a file has instead.
         leaves_others: Whether any other entry may be left out; otherwise it shows another network. Default True.
     """
 
@@ -66,6 +64,7 @@ class Format:
         (r'\bpos_embed\d*$|\bposition\d?\.embedding\.', 'the model has another position'),
     )
     must_place: Reasons = _OWN
+    others: Reasons = ()
     leaves_others = True
 
     def check_beside(self, checkpoint: Path, model: nn.Module | None) -> None:
@@ -74,10 +73,6 @@ class Format:
         Raises:
             ValueError: If the file is of another network.
         """
-
-    def resolve(self, state: State) -> Format:
-        """The format of ``state``, where one source has several; else this one."""
-        return self
 
     def whole(self, state: State, model: nn.Module) -> State:
         """``state`` under the names of a whole ``model``: its backbone's begin with ``backbone.``. Default as it is."""
@@ -89,9 +84,10 @@ class Format:
         Raises:
             ValueError: If the format cannot describe ``model``.
         """
-        if self.network is None:
-            return 'vit' if isinstance(model, ViTAdapter) and not has(state, r'^vit\.') else ''
-        if isinstance(model, self.network):
+        plain = self.network in (None, VisionTransformer)
+        if plain and isinstance(model, ViTAdapter) and not has(state, r'^vit\.'):
+            return 'vit'
+        if self.network is None or isinstance(model, self.network):
             return ''
         raise ValueError(
             f'this source describes a {self.network.__name__}, the model is a {type(model).__name__}'
@@ -116,7 +112,7 @@ class Format:
             return 'stages after the last output are not built', ''
         for pattern, what in self.must_place:
             if re.search(pattern, name) and not has(model.state_dict(), pattern):
-                return '', f'the source has {what}'
+                return '', f'the source has {what}, which the model does not have'
         for pattern, why in self.may_leave:
             if re.search(pattern, name):
                 return why, ''

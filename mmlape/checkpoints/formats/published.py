@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmlape.backbones import (
     CeiT,
@@ -16,7 +16,6 @@ from mmlape.backbones import (
     T2TViT,
     ViTAdapter,
 )
-from mmlape.norm import DTN, LN, TokenNorm
 
 from .base import Format, Reasons, Renames, State, has, numbered, renamed
 from .vit import LEFT, OTHERS, PlainViT
@@ -49,14 +48,6 @@ class PublishedDTN(Format):
     )
     values = ((r'\b(running_square|running_along|num_calls)$', Tensor.squeeze),)
     may_leave = (DTN_LEFT,)
-
-    def part(self, model: nn.Module, state: State) -> str:
-        """The whole model, which is or has a token norm."""
-        if not any(isinstance(module, (DTN, LN, TokenNorm)) for module in model.modules()):
-            raise ValueError(
-                f'a {type(model).__name__} has no token norm that this source describes'
-            )
-        return ''
 
 
 class PublishedPVT(Format):
@@ -287,10 +278,7 @@ class OpenMMLabViT(PlainViT):
     may_leave = (*LEFT, (r'^ln2\.', 'of the classifier'))
     must_place: Reasons = (
         *OTHERS,
-        (r'\.ffn\.w(12|3)\.', 'a gated feed-forward network (SwiGLU), which the model has not'),
-        (r'\.gamma_[12]$', 'the layers of a BEiT, which the model has not'),
+        (r'\.ffn\.w(12|3)\.', 'a gated feed-forward network (SwiGLU)'),
+        (r'\.gamma_[12]$', 'the layers of a BEiT'),
     )
-
-    def resolve(self, state: State) -> Format:
-        """T2T-ViT's by its tokens."""
-        return PublishedT2T() if has(state, r'^tokens_to_token\.') else self
+    others = ((r'^tokens_to_token\.', 't2t'),)

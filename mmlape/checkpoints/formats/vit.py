@@ -7,11 +7,10 @@ import re
 import torch
 from torch import nn
 
-from mmlape.backbones import StagedTransformer, VisionTransformer, ViTAdapter
+from mmlape.backbones import StagedTransformer, VisionTransformer
 from mmlape.layers import SwiGLU
 from mmlape.position import AttentionPosition, RotaryPosition
 
-from . import FORMATS
 from .base import LAYER_SCALE, Format, Reasons, State, has
 from .timm_models import to_our_names
 
@@ -19,41 +18,34 @@ from .timm_models import to_our_names
 _TABLES = r'^(pos_embed|position\.embedding\.)'
 # Of DINOv3's own files.
 _PERIODS = 'rope_embed.periods'
-_PARALLEL = 'parallel branches in a layer, which the model has not'
+_PARALLEL = 'parallel branches in a layer'
 # A model without these is another network.
 OTHERS: Reasons = (
     LAYER_SCALE,
-    (
-        r'\.attn\.[qk]_norm\.|\.[qk]_norm\.',
-        'normalised queries and keys (qk_norm), which the model has not',
-    ),
-    (r'^(norm_pre|pre_norm|ln_pre)\.', 'a norm before the first layer (CLIP), which the model has not'),
+    (r'\.[qk]_norm\.', 'normalised queries and keys (qk_norm)'),
+    (r'^(norm_pre|pre_norm|ln_pre)\.', 'a norm before the first layer (CLIP)'),
     (r'^blocks\.\d+\.others\.', _PARALLEL),
-    (r'^inside\.', 'relative positions that all layers share (pre-trained BEiT), which the model has not'),
+    (r'^inside\.', 'relative positions that all layers share (pre-trained BEiT)'),
     (
         r'rel_pos|^(?!inside\.).*(relative_position|\bprefix_table$)',
-        'relative positions of each layer (BEiT), which the model has not',
+        'relative positions of each layer (BEiT)',
     ),
     (
         r'\.attn\.qkv\.bias$',
-        'a bias of queries, keys and values, which the model has not: build it with qkv_bias=True, '
-        "or by timm's name with _qkvb",
+        "a bias of queries, keys and values (qkv_bias=True, or timm's name with _qkvb)",
     ),
-    (r'rope|\.position\.freqs$', 'a rotary position, which the model has not'),
-    (r'\.mlp\.norm\.', 'a norm in the feed-forward network, which the model has not'),
-    (r'\.attn\.norm\.', 'a norm before the output projection, which the model has not'),
-    (r'^patch_embed\.(backbone|norm|conv)', 'a convolutional stem, which the model has not'),
-)  # fmt: skip
+    (r'rope|\.position\.freqs$', 'a rotary position'),
+    (r'\.mlp\.norm\.', 'a norm in the feed-forward network'),
+    (r'\.attn\.norm\.', 'a norm before the output projection'),
+    (r'^patch_embed\.(backbone|norm|conv)', 'a convolutional stem'),
+)
 LEFT: Reasons = (
     (r'^(head|head_dist|heads|fc_norm|pre_logits|pool)\.', 'of the classifier'),
     (r'^(cls|dist)_token$', 'the model has no such token'),
     (r'^norm\.', 'the model does not normalise its output'),
-    (
-        r'^(reg_token|register_tokens)$',
-        'register tokens, which the model has not: its outputs differ from the source\'s',
-    ),
+    (r'^(reg_token|register_tokens)$', "register tokens: the outputs differ from the source's"),
     (r'^mask_token$|^decoder_|^(local_cls_norm|projectors)\.', 'of the pre-training'),
-)  # fmt: skip
+)
 
 
 class PlainViT(Format):
@@ -63,12 +55,6 @@ class PlainViT(Format):
     may_leave = LEFT
     must_place = OTHERS
     leaves_others = False
-
-    def part(self, model: nn.Module, state: State) -> str:
-        """A ViT, or the ViT inside an adapter."""
-        if self.network is VisionTransformer and isinstance(model, ViTAdapter):
-            return 'vit'
-        return super().part(model, state)
 
     def problems(self, model: nn.Module, state: State) -> list[str]:
         """More layers than the model's, a gated feed-forward network, parallel branches, or no position table."""
@@ -88,7 +74,7 @@ class PlainViT(Format):
             for each in (state, model.state_dict())
         )
         if theirs and not ours:
-            found.append(f'the source has {_PARALLEL}')
+            found.append(f'the source has {_PARALLEL}, which the model does not have')
         inside = any(isinstance(part, AttentionPosition) for part in model.modules())
         if depth and not inside and not has(state, _TABLES):
             found.append('the source has no position table (a rotary or relative position?)')
@@ -115,6 +101,12 @@ class Timm(PlainViT):
     """timm's plain Vision Transformers (AugReg, DeiT, DINOv2, DINOv3, EVA, BEiT, ...), its PVTv2, Swin and LeViT; and
     the files of DeiT and DeiT-3."""
 
+    others = (
+        (r'^layers\.0\.blocks\.', 'swin'),
+        (r'^stem\.conv1\.linear\.', 'levit'),
+        (r'^stages\.', 'pvt'),
+    )
+
     def whole(self, state: State, model: nn.Module) -> State:
         """A classifier, whose heads are those of a classifier of MMPretrain."""
         if has(state, r'^backbone\.'):
@@ -125,17 +117,6 @@ class Timm(PlainViT):
             places = [f'head.layers.{head[1]}.{head[2]}', f'{head[1]}.fc.{head[2]}'] if head else []
             ours[next((place for place in places if place in there), f'backbone.{name}')] = value
         return ours
-
-    def resolve(self, state: State) -> Format:
-        """The format of PVTv2, Swin or LeViT by their names."""
-        for source, start in (
-            ('swin', r'^layers\.0\.blocks\.'),
-            ('levit', r'^stem\.conv1\.linear\.'),
-            ('pvt', r'^stages\.'),
-        ):
-            if has(state, start):
-                return FORMATS[source]
-        return self
 
     def rename(self, state: State) -> State:
         """Names of the ViT, whatever timm's model calls its parts."""
