@@ -167,7 +167,7 @@ def test_what_our_vit_cannot_be_is_refused(source, message):
         (lambda: micro(block_fn=ResPostBlock), 'of the kind ResPostBlock'),
         (lambda: micro(act_layer='quick_gelu'), 'has the activation'),
         (lambda: micro(act_layer='gelu_tanh'), 'has the activation'),
-        (lambda: micro(num_heads=4), '4 heads, the model has 3'),
+        (lambda: micro(num_heads=4), 'has the number of heads 4, the model 3'),
         (lambda: create_model('resnet10t', pretrained=False), 'is a ResNet of timm'),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import timm
 import torch
@@ -79,29 +78,27 @@ def check_timm_layers(name: str, source: nn.Module, model: nn.Module | None) -> 
         raise ValueError(f'{name!r} cannot be a backbone of ours: {error}') from error
     if not isinstance(model, VisionTransformer):
         return
-    block: Any = model.blocks[0]
-    kind, heads = MODELS.get(theirs['block']['type']), theirs['num_heads']
+    block, heads = model.blocks[0], theirs['num_heads']
+    kind = MODELS.get(theirs['block']['type'])
     if not isinstance(block, kind) or (kind is Block and isinstance(block, _OTHER_BLOCKS)):
         layers = type(getattr(source, 'blocks')[0]).__name__  # noqa: B009
         raise ValueError(
             f'the layers of {name!r} are of the kind {layers}, ours of the kind {type(block).__name__}'
         )
-    wanted, act = build_activation(theirs['mlp']['act']), getattr(block.mlp, 'act', None)
-    if repr(wanted) != repr(act):
-        raise ValueError(
-            f'{name!r} has the activation {wanted}, the layers of the model have {act}'
-        )
-    if model.arch['num_heads'] != heads:
-        raise ValueError(f'{name!r} has {heads} heads, the model has {model.arch["num_heads"]}')
+    act = getattr(block.mlp, 'act', None)
+    pairs = {
+        'the activation': (build_activation(theirs['mlp']['act']), act),
+        'the number of heads': (heads, model.arch['num_heads']),
+    }
     inside = theirs['attention_position']
     if inside:
         sizes = dict(embed_dims=theirs['embed_dims'], num_heads=heads, grid=model.grid)
-        wanted = MODELS.build(dict(inside, **sizes))
         own = getattr(model, 'inside', None) or block.attn.position
+        pairs['inside its attention'] = MODELS.build(dict(inside, **sizes)), own
+    for what, (wanted, own) in pairs.items():
         if repr(wanted) != repr(own):
             raise ValueError(
-                f'{name!r} has {wanted} inside its attention, the model has {own}: '
-                f"attention_position={inside}, or arch={name!r}"
+                f'{name!r} has {what} {wanted}, the model {own}; arch={name!r} takes over all'
             )
 
 
@@ -111,6 +108,7 @@ _RENAMES: Renames = (
     (r'^(blocks\.\d+\.mlp)\.w12\.', r'\1.fc1.'),
     (r'^(blocks\.\d+\.mlp)\.w3\.', r'\1.fc2.'),
     (r'^(blocks\.\d+\.attn)\.rel_pos\.', r'\1.position.'),
+    (r'^(blocks\.\d+\.attn\.[qkv])_bias$', r'\1_proj.bias'),
     (r'^attn_pool\.', 'pool.'),
     (r'^embeds\.(cls_token|reg_token|pos_embed)$', r'\1'),
     (r'^embeds\.pos_embed_y$', 'position.embedding.rows'),
@@ -151,10 +149,8 @@ def to_our_names(state: State) -> State:
     for theirs, tensor in state.items():
         name = renamed(theirs, _RENAMES)
         found = _OF_BLOCK.match(name)
-        if found:
-            blocks.setdefault(found[1], {})[found[2]] = tensor
-        else:
-            ours[name] = tensor
+        owner, name = (blocks.setdefault(found[1], {}), found[2]) if found else (ours, name)
+        owner[name] = tensor
     table = ours.get('pos_embed')
     if table is not None and table.ndim == 4:  # NaFlex: a map, channels last
         ours['pos_embed'] = table.flatten(1, 2)
@@ -175,11 +171,8 @@ def _to_our_block(block: State) -> State:
     """The entries of one block, without ``blocks.N.``."""
     block = _split_branches(block)
     _mask_bias(block)
-    _merge_attention(block)
-    for kind in ('weight', 'bias'):
-        if f'mlp.fc1_g.{kind}' in block:
-            parts = [block.pop(f'mlp.fc1_{part}.{kind}') for part in 'gx']
-            block[f'mlp.fc1.{kind}'] = torch.cat(parts)
+    _merge(block, 'attn.qkv', ('attn.q_proj', 'attn.k_proj', 'attn.v_proj'))
+    _merge(block, 'mlp.fc1', ('mlp.fc1_g', 'mlp.fc1_x'))
     _split_table(block, 'attn.', 'attn.position.')
     # A layer scale of the attention alone is 1 for the feed-forward network.
     if 'ls1.gamma' in block and 'norm2.weight' in block and 'ls2.gamma' not in block:
@@ -199,19 +192,14 @@ def _mask_bias(block: State) -> None:
     block['attn.qkv.bias'] = torch.where(mask == 0, mask, bias * mask)
 
 
-def _merge_attention(block: State) -> None:
-    """Separate queries, keys and values to one layer; their biases too."""
-    if 'attn.q_proj.weight' in block:
-        weights = [block.pop(f'attn.{part}_proj.weight') for part in 'qkv']
-        biases = [block.pop(f'attn.{part}_proj.bias', None) for part in 'qkv']
-        rows = [_for_each_head(part, weights[0], block) for part in weights]
-        block['attn.qkv.weight'] = torch.cat(rows)
-    else:
-        biases = [block.pop(f'attn.{part}_bias', None) for part in 'qkv']
-    query = biases[0]
-    if query is not None:
-        parts = [torch.zeros_like(query) if bias is None else bias for bias in biases]
-        block['attn.qkv.bias'] = torch.cat([_for_each_head(part, query, block) for part in parts])
+def _merge(block: State, name: str, parts: tuple[str, ...]) -> None:
+    """Separate layers to one, and their biases; one without has a bias of zeros."""
+    for kind in ('weight', 'bias'):
+        found = [block.pop(f'{part}.{kind}', None) for part in parts]
+        first = found[0]
+        if first is not None:
+            rows = [torch.zeros_like(first) if each is None else each for each in found]
+            block[f'{name}.{kind}'] = torch.cat([_for_each_head(r, first, block) for r in rows])
 
 
 def _for_each_head(rows: Tensor, query: Tensor, block: State) -> Tensor:
