@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -36,13 +35,13 @@ _ARRAYS = ('_log_history', '_count_history')
 _NUMBERS = 'biuf'
 _TYPES = '?bBhHiIlLqQefdSU'
 # Far above what a training holds: items and levels of dicts and lists, bytes of tensors beyond their storages.
-_MOST_ITEMS, _MOST_LEVELS, _MOST_EXPANDED = 10**7, 100, 2**28
+_MOST_ITEMS, _MOST_LEVELS, _MOST_EXPANDED = 10**6, 100, 2**28
 
 
 def check_contents(content: Any) -> None:
     """Refuse what takes more than its file to handle, or that reading may follow a forged pointer.
 
-    Shared dicts and lists count as often as they are met, tensors by their storages.
+    Shared dicts and lists count as often as they are met.
 
     Args:
         content: What was read; dicts, lists and tuples in it are searched.
@@ -51,36 +50,24 @@ def check_contents(content: Any) -> None:
         UnpicklingError: If there are too many items or levels; a tensor is larger than its storage, or not of numbers
             in a row (sparse, quantized, nested, without values); or the type of an array is made up.
     """
-    _weigh(content, 0, {})
-
-
-def _weigh(value: Any, level: int, seen: dict[int, tuple]) -> tuple[int, int, int]:
-    """Items, bytes of tensors beyond their storages, and levels of a value; what was ``seen`` is not searched again."""
-    if id(value) in seen:
-        return seen[id(value)][1]
-    weight = (1, 0, 0)
-    if isinstance(value, (dict, list, tuple, set)):
-        if level > _MOST_LEVELS:
-            raise UnpicklingError('its dicts and lists are too deep')
-        parts = value.values() if isinstance(value, dict) else value
-        weights = [_weigh(part, level + 1, seen) for part in parts]
-        items, expanded, levels = zip(weight, *weights)
-        weight = sum(items), sum(expanded), max(levels) + 1
-    elif isinstance(value, Tensor):
-        weight = (1, _bytes_beyond_storage(value), 0)
-    elif isinstance(value, (np.ndarray, np.generic)):
-        if value.dtype != np.dtype(value.dtype.str) or value.dtype.fields is not None:
-            raise UnpicklingError(f'an array of the type {value.dtype}')
-        if value.dtype.hasobject and isinstance(value, np.ndarray):
-            weight = _weigh(value.tolist() if value.ndim else [value.item()], level + 1, seen)
-    else:
-        return weight
-    if weight[0] > _MOST_ITEMS or weight[2] > _MOST_LEVELS:
-        raise UnpicklingError('its dicts and lists are too deep, or shared too often')
-    if weight[1] > _MOST_EXPANDED:
-        raise UnpicklingError('its tensors are larger than what they store')
-    seen[id(value)] = value, weight  # with the value, so that no other one gets its id
-    return weight
+    waiting, items, expanded = [(content, 0)], 0, 0
+    while waiting:
+        value, level = waiting.pop()
+        if isinstance(value, Tensor):
+            expanded += _bytes_beyond_storage(value)
+            if expanded > _MOST_EXPANDED:
+                raise UnpicklingError('its tensors are larger than what they store')
+        elif isinstance(value, (np.ndarray, np.generic)):
+            if value.dtype != np.dtype(value.dtype.str) or value.dtype.fields is not None:
+                raise UnpicklingError(f'an array of the type {value.dtype}')
+            if value.dtype.hasobject:
+                waiting.append((value.tolist(), level + 1))
+        elif isinstance(value, (dict, list, tuple, set)):
+            items += len(value)
+            if items > _MOST_ITEMS or level > _MOST_LEVELS:
+                raise UnpicklingError('its dicts and lists are too deep, or shared too often')
+            parts = value.values() if isinstance(value, dict) else value
+            waiting += [(part, level + 1) for part in parts]
 
 
 def _bytes_beyond_storage(value: Tensor) -> int:
@@ -189,7 +176,7 @@ def plain_config(text: Any) -> tuple[str | None, int]:
     try:
         statements = ast.parse(text).body
         values = [_literal(statement) for statement in statements]
-        _import_what_they_name(values)
+        _fill_registries(text, values)
         kept = [s for s, value in zip(statements, values) if value and _is_harmless(value)]
         dropped = len(statements) - len(kept)
         # Comments are left out together with whatever they may hold.
@@ -212,35 +199,25 @@ def _literal(statement: ast.stmt) -> dict[str, Any]:
     if _TEMPLATE in ast.unparse(statement):
         return {}
     try:
-        value = _value(statement.value)
+        value = ast.literal_eval(_Displays().visit(statement.value))
     except (TypeError, ValueError):
         return {}
     return {target.id: value} if target.id != 'custom_imports' or _imports_of(value) else {}
 
 
-def _value(node: ast.expr | None) -> Any:
-    """What an expression of literals and ``dict(...)`` says; nothing is executed.
+class _Displays(ast.NodeTransformer):
+    """``dict(a=1)`` as ``{'a': 1}``, which ``ast.literal_eval`` takes."""
 
-    Raises:
-        ValueError: If it is another expression.
-    """
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
-        value = _value(node.operand)
-        return -value if isinstance(node.op, ast.USub) else +value
-    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
-        return [_value(child) for child in node.elts]
-    if isinstance(node, ast.Dict) and None not in node.keys:
-        return {_value(key): _value(value) for key, value in zip(node.keys, node.values)}
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'dict':
-        merged: dict = {}
-        for argument in node.args:
-            merged.update(_value(argument))
-        merged.update({word.arg: _value(word.value) for word in node.keywords})
-        if None not in merged:
-            return merged
-    raise ValueError('an expression that is no literal')
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        dicts = [argument for argument in node.args if isinstance(argument, ast.Dict)]
+        named = isinstance(node.func, ast.Name) and node.func.id == 'dict'
+        if not named or len(dicts) < len(node.args):
+            return node
+        keys = [key for each in dicts for key in each.keys]
+        values = [value for each in dicts for value in each.values]
+        keys += [word.arg and ast.Constant(word.arg) for word in node.keywords]
+        return ast.Dict(keys, values + [word.value for word in node.keywords])
 
 
 def _imports_of(value: Any) -> list[str] | None:
@@ -259,7 +236,7 @@ def _pairs(value: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(value, dict):
         yield from value.items()
     for part in value.values() if isinstance(value, dict) else value:
-        if isinstance(part, (dict, list)):
+        if isinstance(part, (dict, list, tuple)):
             yield from _pairs(part)
 
 
@@ -297,29 +274,14 @@ def _registries() -> list[Registry]:
     return registries
 
 
-def _import_what_they_name(values: list[dict[str, Any]]) -> None:
+def _fill_registries(text: str, values: list[dict[str, Any]]) -> None:
     """Import the known packages that a config names, so that their registries have their tables."""
-    pairs = [pair for value in values for pair in _pairs(value) if isinstance(pair[1], str)]
-    names = {named for key, named in pairs if key in _NAMING and not _is_registered(named)}
-    if not names:
-        return
-    scopes = {named for key, named in pairs if key in _SCOPES}
-    scopes |= {'mmengine', *(name.partition('.')[0] for name in names)}
-    scopes |= {package for package in _PACKAGES if f'{package}.registry' in sys.modules}
-    for scope in sorted(scopes.intersection(_PACKAGES) - {'mmcv'}):
-        _fill_registries(scope)
+    modules = [f'{package}.registry' for package in _PACKAGES if package in text]
     for value in values:
-        for module in _imports_of(value.get('custom_imports')) or []:
-            with contextlib.suppress(ImportError):
-                import_module(module)
-
-
-@functools.cache
-def _fill_registries(scope: str) -> None:
-    """Import the registries of a package, and what registers itself there."""
-    with contextlib.suppress(ImportError):
-        import_module(f'{scope}.registry')
-        for registry in _registries():
-            if registry.scope == scope:
-                registry.import_from_location()
-        import_module('mmcv.ops')
+        modules += _imports_of(value.get('custom_imports')) or []
+    for module in (*modules, 'mmcv.ops'):
+        with contextlib.suppress(ImportError):
+            import_module(module)
+    for registry in _registries():
+        with contextlib.suppress(ImportError):
+            registry.import_from_location()

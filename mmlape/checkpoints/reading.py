@@ -25,11 +25,6 @@ from .files import SAFETENSORS, fault_of, file_in, format_of, is_index, shards_o
 from .report import CheckpointError, MissingCheckpointError, listed
 
 TRUST = 'MMLAPE_TRUST_PICKLES'
-# What torch says where a file wants more than data; other words mean that it is none of torch's.
-_WANTS_MORE = (
-    'GLOBAL', 'reduce', 'create new object', 'can only build', 'Can only', '.tar', 'TorchScript',
-    'Unsupported operand', 'must not read', 'holds something', 'an array of',
-)  # fmt: skip
 
 
 def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, Any]:
@@ -51,7 +46,10 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, An
             index names files elsewhere, or other entries than its files hold.
     """
     path = file_in(Path(path).expanduser())
-    _check_there(path)
+    if not path.is_file():
+        raise MissingCheckpointError(f'there is no checkpoint file {str(path)!r}')
+    if path.is_symlink():
+        print_log(f'{path} is a link to {path.resolve()}', logger='current')
     if is_index(path):
         return _read_shards(path, map_location)
     fault = fault_of(path)
@@ -98,15 +96,6 @@ def weights_only_everywhere() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _check_there(path: Path) -> None:
-    if not path.is_file():
-        what = f'{str(path)!r} is a link to nothing' if path.is_symlink() else None
-        what = what or (f'{str(path)!r} is no file' if path.exists() else None)
-        raise MissingCheckpointError(what or f'there is no checkpoint {str(path)!r}')
-    if path.is_symlink():
-        print_log(f'{path} is a link to {path.resolve()}', logger='current')
-
-
 def _read_shards(index: Path, map_location: Any) -> dict[str, Any]:
     """All files of an index, each read as one that stands alone."""
     whole: dict[str, Any] = {}
@@ -138,16 +127,13 @@ def _read_pickle(path: Path, map_location: Any) -> Any:
             checkpoint = torch.load(path, map_location=map_location, weights_only=True)
         check_contents(checkpoint)
         return checkpoint
-    except torch.cuda.OutOfMemoryError:
-        raise
     except Exception as error:  # what is no checkpoint makes the unpickler stumble in any way
-        message = str(error)
-        if not (format_of(start_of(path)) and any(word in message for word in _WANTS_MORE)):
-            raise CheckpointError(_unreadable(path, message)) from error
+        message = _unreadable(path, str(error))
+        if format_of(start_of(path)) is None:
+            raise CheckpointError(message) from error
         if not trusts_pickles():
             raise CheckpointError(
-                f'{_unreadable(path, message)}. Nothing in it was run. Only if you made it yourself: '
-                f'{TRUST}=1 reads such files'
+                f'{message}. Nothing in it was run. Only if you made it yourself: {TRUST}=1 reads such files'
             ) from error
     _warn(f'{path} holds more than data and is unpickled whole, since {TRUST} is set')
     return torch.load(path, map_location=map_location, weights_only=False)
@@ -165,25 +151,16 @@ def _with_history() -> contextlib.AbstractContextManager:
 
 def _unreadable(path: Path, message: str) -> str:
     """What is known of the file, else what torch found, without its advice to read the file unsafely."""
-    return f'{str(path)!r} cannot be read as a checkpoint: {_reason(path, message)}'
-
-
-def _reason(path: Path, message: str) -> str:
     start = start_of(path)
-    if not start:
-        return 'it is empty'
-    if start.startswith(b'version https://git-lfs'):
-        return 'it is a pointer of Git LFS, not the file (`git lfs pull`)'
-    if path.suffix != SAFETENSORS and not format_of(start):
-        return "it is in none of torch's formats (a web page?)"
-    wanted = re.search(r'GLOBAL (\S+)', message)
-    if wanted:
-        return f'it holds {wanted[1]}, which is no data'
-    if 'Unsupported operand' in message:
-        return 'it is a pickle of another protocol than 2'
-    found = message.partition('WeightsUnpickler error: ')[2] or message
-    lines = found.strip().split('. ')[0].splitlines()
-    return lines[0] if lines else 'it is cut off'
+    lines = (message.partition('WeightsUnpickler error: ')[2] or message).strip().splitlines()
+    reason = lines[0].split('. ')[0] if lines else 'it is cut off'
+    if wanted := re.search(r'GLOBAL (\S+)', message):
+        reason = f'it holds {wanted[1]}, which is no data'
+    elif start.startswith(b'version https://git-lfs'):
+        reason = 'it is a pointer of Git LFS, not the file (`git lfs pull`)'
+    elif path.suffix != SAFETENSORS and not format_of(start):
+        reason = "it is in none of torch's formats (empty, or a web page?)"
+    return f'{str(path)!r} cannot be read as a checkpoint: {reason}'
 
 
 def _warn(text: str) -> None:
