@@ -20,10 +20,9 @@ from .contents import allow_own_checkpoints
 from .files import SAFETENSORS, download_checkpoint, file_in, main_process_first
 from .matching import problems_of
 from .reading import read_checkpoint
-from .report import CheckpointError, MissingCheckpointError, listed
+from .report import CheckpointError, listed
 
 _HTTP = ('http://', 'https://')
-_MMCLS = 'mmcls://'
 
 
 def safe_loading() -> None:
@@ -34,11 +33,11 @@ def safe_loading() -> None:
     """
     allow_own_checkpoints()
     for prefixes, loader in (
-        ('', load_from_local),
+        # SenseTime's own services cannot be reached: their addresses are files that do not exist.
+        (('', r'(\S+\:)?s3://', r'(\S+\:)?petrel://', 'pavi://'), load_from_local),
         (_HTTP, load_from_http),
-        (('modelzoo://', 'torchvision://', 'open-mmlab://', 'openmmlab://', _MMCLS), load_from_zoo),
-        ((r'(\S+\:)?s3://', r'(\S+\:)?petrel://', 'pavi://'), refuse),
-    ):
+        (('modelzoo://', 'torchvision://', 'open-mmlab://', 'openmmlab://', 'mmcls://'), load_from_zoo),
+    ):  # fmt: skip
         CheckpointLoader.register_scheme(prefixes, loader, force=True)
 
 
@@ -76,7 +75,7 @@ def load_from_zoo(filename: str, map_location: Any = None) -> dict[str, Any]:
     place, _, name = filename.partition('://')
     if place in ('modelzoo', 'torchvision'):
         addresses = mmengine_checkpoint.get_torchvision_models()
-    elif filename.startswith(_MMCLS):
+    elif place == 'mmcls':
         addresses = mmengine_checkpoint.get_mmcls_models()
     else:
         addresses = mmengine_checkpoint.get_external_models()
@@ -89,19 +88,8 @@ def load_from_zoo(filename: str, map_location: Any = None) -> dict[str, Any]:
     else:
         home = mmengine_checkpoint._get_mmengine_home()
         found = load_from_local(os.path.join(home, address), map_location)
-    if filename.startswith(_MMCLS):  # as upstream: the backbone of a classifier, by the names in it
+    if place == 'mmcls':  # as upstream: the backbone of a classifier, by the names in it
         start = 'backbone.'
         state = found.get('state_dict', found).items()
         return dict(state_dict={k.removeprefix(start): v for k, v in state if k.startswith(start)})
     return found
-
-
-def refuse(filename: str, map_location: Any = None) -> dict[str, Any]:
-    """A store inside SenseTime, by services that nobody else has.
-
-    Raises:
-        MissingCheckpointError: Always.
-    """
-    raise MissingCheckpointError(
-        f'{filename}: s3://, petrel:// and pavi:// are not read; download the file'
-    )

@@ -47,7 +47,7 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, An
     """
     path = file_in(Path(path).expanduser())
     if not path.is_file():
-        raise MissingCheckpointError(f'there is no checkpoint file {str(path)!r}')
+        raise MissingCheckpointError(f'there is no checkpoint {str(path)!r}')
     if path.is_symlink():
         print_log(f'{path} is a link to {path.resolve()}', logger='current')
     if is_index(path):

@@ -68,18 +68,22 @@ class LoadReport:
     @property
     def matched_fraction(self) -> float:
         """Share of the values of the described part that came from the source, 0 to 1."""
-        return _fraction(self.taken, self.sizes)
+        return self._fraction(self.sizes)
 
     def parts(self) -> dict[str, float]:
         """Share of the values that came from the source for each part: ``backbone``, ``neck``, ... of a whole model,
         or ``''`` for all there is."""
-        if not self.whole:
-            return {'': self.matched_fraction}
-        sizes: dict[str, dict[str, int]] = {}
-        for name, size in self.sizes.items():
-            sizes.setdefault(name.partition('.')[0], {})[name] = size
-        taken = set(self.taken)
-        return {part: _fraction(taken & set(own), own) for part, own in sizes.items()}
+        return {part: self._fraction(names) for part, names in self._names().items()}
+
+    def _names(self) -> dict[str, list[str]]:
+        names: dict[str, list[str]] = {}
+        for name in self.sizes:
+            names.setdefault(name.partition('.')[0] if self.whole else '', []).append(name)
+        return names
+
+    def _fraction(self, names: Iterable[str]) -> float:
+        taken = sum(self.sizes[name] for name in set(self.taken).intersection(names))
+        return taken / max(sum(map(self.sizes.__getitem__, names)), 1)
 
     def demand(self, min_matched: float) -> None:
         """Refuse what does not fit.
@@ -91,10 +95,14 @@ class LoadReport:
             CheckpointError: A ``ValueError``, if there is any problem, or a part is below ``min_matched``.
         """
         if self.problems:
-            hint = '' if self.matched_fraction > 0.5 else f'Is {self.source!r} the right source?\n'
+            lines = [f'  * {problem}' for problem in self.problems[:_LISTED_PROBLEMS]]
+            if len(self.problems) > _LISTED_PROBLEMS:
+                lines.append(f'  * and {len(self.problems) - _LISTED_PROBLEMS} more')
+            if self.matched_fraction <= 0.5:
+                lines.append(f'Is {self.source!r} the right source?')
             raise CheckpointError(
                 f'the weights (source {self.source!r}) do not fit the {self.model}:\n'
-                f'{_listed(self.problems)}\n{hint}' + '\n'.join(self._summary())
+                + '\n'.join(lines + self._summary())
             )
         for part, fraction in self.parts().items():
             if fraction < min_matched:
@@ -106,31 +114,22 @@ class LoadReport:
 
     def __str__(self) -> str:
         lines = self._summary()
-        for kind in ('resized', 'filled', 'fresh'):
-            entries = getattr(self, kind)
-            lines += [f'  {kind}: {name}: {why}' for name, why in _grouped(entries)]
-        lines += [f'  unused in the source: {name}: {why}' for name, why in _grouped(self.left_out)]
+        kinds = {kind: getattr(self, kind) for kind in ('resized', 'filled', 'fresh')}
+        for kind, entries in {**kinds, 'unused in the source': self.left_out}.items():
+            lines += [f'  {kind}: {line}' for line in _grouped(entries)]
         return '\n'.join(lines)
 
     def _summary(self) -> list[str]:
         """How much was taken, of all and of each part."""
         taken = set(self.taken)
+        share = f'{_percent(self.matched_fraction)} of the values'
         lines = [
-            f'{len(taken)} of {len(self.sizes)} entries ({_percent(self.matched_fraction)} of the values)'
-            f' taken from source {self.source!r}'
+            f'{len(taken)} of {len(self.sizes)} entries ({share}) taken from source {self.source!r}'
         ]
-        if self.whole:
-            for part, fraction in self.parts().items():
-                names = [name for name in self.sizes if name.partition('.')[0] == part]
-                count = len(taken.intersection(names))
-                lines.append(
-                    f'  {part}: {count} of {len(names)} ({_percent(fraction)} of the values)'
-                )
+        for part, names in self._names().items() if self.whole else ():
+            share = f'{_percent(self._fraction(names))} of the values'
+            lines.append(f'  {part}: {len(taken.intersection(names))} of {len(names)} ({share})')
         return lines
-
-
-def _fraction(taken: set[str] | list[str], sizes: Mapping[str, int]) -> float:
-    return sum(sizes[name] for name in taken) / max(sum(sizes.values()), 1)
 
 
 def _percent(fraction: float) -> str:
@@ -138,7 +137,7 @@ def _percent(fraction: float) -> str:
     return f'{math.floor(fraction * 1000) / 10:.1f}%'
 
 
-def _grouped(entries: Mapping[str, str]) -> list[tuple[str, str]]:
+def _grouped(entries: Mapping[str, str]) -> list[str]:
     """Entries with one reason whose names differ in numbers alone on one line; many such by their first parts."""
     reasons: dict[str, list[str]] = {}
     for name, why in entries.items():
@@ -149,20 +148,11 @@ def _grouped(entries: Mapping[str, str]) -> list[tuple[str, str]]:
         for name in names:
             patterns.setdefault(re.sub(r'(?<=\.)\d+(?=\.)', '*', name), []).append(name)
         if len(patterns) > _LISTED_PATTERNS:
-            parts = dict.fromkeys(re.sub(r'\..*', '.*', name) for name in names)
-            patterns = {', '.join(parts): names}
-        lines += [(_counted(pattern, same), why) for pattern, same in patterns.items()]
+            patterns = {', '.join(dict.fromkeys(re.sub(r'\..*', '.*', n) for n in names)): names}
+        for pattern, same in patterns.items():
+            what = same[0] if len(same) == 1 else f'{pattern} ({len(same)} entries)'
+            lines.append(f'{what}: {why}')
     return lines
-
-
-def _counted(pattern: str, names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f'{pattern} ({len(names)} entries)'
-
-
-def _listed(problems: list[str]) -> str:
-    rest = len(problems) - _LISTED_PROBLEMS
-    lines = [f'  * {problem}' for problem in problems[:_LISTED_PROBLEMS]]
-    return '\n'.join(lines + ([f'  * and {rest} more'] if rest > 0 else []))
 
 
 def listed(names: Iterable[str]) -> str:
