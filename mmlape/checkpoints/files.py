@@ -23,19 +23,13 @@ from mmlape.atomic import atomic_write, digest_of, sha256_of
 from .report import CheckpointError, DownloadError, MissingCheckpointError
 
 SAFETENSORS = '.safetensors'
-_INDEX = '.index.json'
+INDEX = '.index.json'
 # Of a folder, the first that is there is read: those that can run nothing come first.
 NAMES = (
-    'model.safetensors', f'model.safetensors{_INDEX}', 'pytorch_model.bin', f'pytorch_model.bin{_INDEX}'
+    'model.safetensors', f'model.safetensors{INDEX}', 'pytorch_model.bin', f'pytorch_model.bin{INDEX}'
 )  # fmt: skip
-_MOST_BYTES_OF_JSON = 2**26
 # torch stores its records uncompressed; compressed ones may be a bomb.
 _MOST_UNPACKED = 4
-
-
-def is_index(path: Path) -> bool:
-    """Whether a file is the index of a sharded checkpoint, by its name."""
-    return path.name.endswith(_INDEX)
 
 
 def file_in(path: Path) -> Path:
@@ -82,7 +76,7 @@ def shards_of(index: Path) -> dict[Path, set[str]]:
 def _is_plain(name: str) -> bool:
     """Whether a name is a file name without a path on any system, and not of one more index."""
     plain = PurePosixPath(name).name == name == PureWindowsPath(name).name
-    return plain and name not in ('', '..') and not name.endswith(_INDEX)
+    return plain and name not in ('', '..') and not name.endswith(INDEX)
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
@@ -92,8 +86,6 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         CheckpointError: If it is none, and so is not ``what`` it should be.
     """
     try:
-        if path.stat().st_size > _MOST_BYTES_OF_JSON:
-            raise ValueError(f'larger than {_MOST_BYTES_OF_JSON} bytes')
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f'{str(path)!r} is no {what}: {error}') from None
@@ -147,47 +139,41 @@ def download_checkpoint(address: str) -> Path:
     return path
 
 
-def start_of(path: Path) -> bytes:
-    """The first bytes of a file."""
-    with path.open('rb') as file:
-        return file.read(512)
-
-
-def format_of(start: bytes) -> str | None:
-    """The format of torch that a file is in, by its first bytes: ``'zip'``, ``'pickle'``, ``'tar'`` or None."""
-    if start.startswith(b'PK'):
-        return 'zip'
-    if start.startswith(b'\x80'):
-        return 'pickle'
-    return 'tar' if start[257:262] == b'ustar' else None
-
-
 def fault_of(path: Path) -> str | None:
     """What is wrong with a checkpoint file: ``'is damaged (in data/3)'``, ...; None for nothing.
 
-    Checked are its end, its digest, where there is one, and the checksums inside, which torch does not compare.
+    Checked are its format, its end, its digest, where there is one, and the checksums inside, which torch does not
+    compare.
     """
-    archive = start_of(path).startswith(b'PK')
+    if fault := _digest_fault(path):
+        return fault
+    with path.open('rb') as file:
+        start = file.read(512)
+    archive = start.startswith(b'PK')
+    older = start.startswith(b'\x80') or start[257:262] == b'ustar'
+    if start.startswith(b'version https://git-lfs'):
+        return 'is a pointer of Git LFS, not the file (`git lfs pull`)'
+    if path.suffix != SAFETENSORS and not (archive or older):
+        size = path.stat().st_size
+        return f"is not complete, or in none of torch's formats: {size} bytes (a web page?)"
     with contextlib.suppress(zipfile.BadZipFile):  # its end is there, and damaged
         if archive and not zipfile.is_zipfile(path):
             return f'is not complete: it is cut off after {path.stat().st_size} bytes'
-    return _digest_fault(path) or (_archive_fault(path) if archive else None)
+    return _archive_fault(path) if archive else None
 
 
 def _digest_fault(path: Path) -> str | None:
     """By ``<path>.sha256`` beside the file, or beside what it is a link to."""
-    for place in dict.fromkeys((path, path.resolve())):
-        sidecar = digest_of(place)
-        if sidecar.is_file():
-            break
-    else:
+    sidecars = (digest_of(path), digest_of(path.resolve()))
+    sidecar = next(filter(Path.is_file, sidecars), None)
+    if sidecar is None:
         return None
     # So long is a line at most: what is beside a file need not be a digest.
     with sidecar.open(encoding='utf-8', errors='replace') as file:
         expected = re.match(r'\\?([0-9a-fA-F]{64})\b', file.readline(65536))
     if expected is None:
         return f'has a digest ({sidecar.name}) that is none such as sha256sum writes'
-    found, wanted = sha256_of(place), expected[1].lower()
+    found, wanted = sha256_of(path), expected[1].lower()
     if found == wanted:
         return None
     return f'is damaged (sha256 {found[:12]}..., recorded {wanted[:12]}...) or was replaced'

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from mmlape.compatibility import numbers, weights_only_fault
 
 from .contents import check_contents, make_configs_plain, parts_of_history
-from .files import SAFETENSORS, fault_of, file_in, format_of, is_index, shards_of, start_of
+from .files import INDEX, SAFETENSORS, fault_of, file_in, shards_of
 from .report import CheckpointError, MissingCheckpointError, listed
 
 TRUST = 'MMLAPE_TRUST_PICKLES'
@@ -50,7 +50,7 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, An
         raise MissingCheckpointError(f'there is no checkpoint {str(path)!r}')
     if path.is_symlink():
         print_log(f'{path} is a link to {path.resolve()}', logger='current')
-    if is_index(path):
+    if path.name.endswith(INDEX):
         return _read_shards(path, map_location)
     fault = fault_of(path)
     if fault:
@@ -128,12 +128,10 @@ def _read_pickle(path: Path, map_location: Any) -> Any:
         check_contents(checkpoint)
         return checkpoint
     except Exception as error:  # what is no checkpoint makes the unpickler stumble in any way
-        message = _unreadable(path, str(error))
-        if format_of(start_of(path)) is None:
-            raise CheckpointError(message) from error
         if not trusts_pickles():
             raise CheckpointError(
-                f'{message}. Nothing in it was run. Only if you made it yourself: {TRUST}=1 reads such files'
+                f'{_unreadable(path, str(error))}. Nothing in it was run. Only if you made it '
+                f'yourself: {TRUST}=1 reads such files'
             ) from error
     _warn(f'{path} holds more than data and is unpickled whole, since {TRUST} is set')
     return torch.load(path, map_location=map_location, weights_only=False)
@@ -150,16 +148,11 @@ def _with_history() -> contextlib.AbstractContextManager:
 
 
 def _unreadable(path: Path, message: str) -> str:
-    """What is known of the file, else what torch found, without its advice to read the file unsafely."""
-    start = start_of(path)
+    """What torch found, without its advice to read the file unsafely."""
     lines = (message.partition('WeightsUnpickler error: ')[2] or message).strip().splitlines()
     reason = lines[0].split('. ')[0] if lines else 'it is cut off'
     if wanted := re.search(r'GLOBAL (\S+)', message):
         reason = f'it holds {wanted[1]}, which is no data'
-    elif start.startswith(b'version https://git-lfs'):
-        reason = 'it is a pointer of Git LFS, not the file (`git lfs pull`)'
-    elif path.suffix != SAFETENSORS and not format_of(start):
-        reason = "it is in none of torch's formats (empty, or a web page?)"
     return f'{str(path)!r} cannot be read as a checkpoint: {reason}'
 
 

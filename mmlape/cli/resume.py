@@ -13,7 +13,7 @@ from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
 from mmlape.atomic import digest_of
-from mmlape.checkpoints.files import fault_of, format_of, start_of
+from mmlape.checkpoints.files import fault_of
 from mmlape.checkpoints.reading import read_checkpoint
 from mmlape.training.check_data import main_process_says
 from mmlape.training.stop_hooks import all_finite
@@ -151,9 +151,6 @@ def _fault(path: Path) -> str | None:
         return None  # sharded
     if not path.is_file():
         return 'does not exist'
-    start = start_of(path)
-    if format_of(start) is None:
-        return f'is not complete ({path.stat().st_size} bytes, no format of torch)'
     return fault_of(path)
 
 
