@@ -26,20 +26,17 @@ class Package:
     minimum: str  # of the original
     original: tuple[str, str]
     onedl: tuple[str, str]
-    onedl_since: str | None = (
-        None  # the first version that only onedl has; of these, the tested one is the minimum
-    )
+    onedl_since: str | None = None  # only onedl has it; of these, the tested one is the minimum
     without_isolation: bool = False  # pip must build it beside the installed torch
 
     def advice(self, families: set[str]) -> str:
         """The command that installs it, for the family that is installed already, or for both."""
         options = '--no-build-isolation ' if self.without_isolation else ''
-        commands = [
-            f'`pip install {options}{name}=={version}`'
-            for family, (name, version) in (('onedl', self.onedl), ('original', self.original))
+        return ' or '.join(
+            '`pip install {}{}=={}`'.format(options, *getattr(self, family))
+            for family in ('onedl', 'original')
             if family in families or not families
-        ]
-        return ' or '.join(commands)
+        )
 
 
 PACKAGES = (
@@ -67,25 +64,23 @@ def package_folder(module: str) -> Path | None:
 
 def found_version(package: Package) -> str | None:
     """The version that an import would give, or None if it is not installed."""
-    versions = metadata_versions(package)
-    return _version_of(package.module, versions.get('onedl') or versions.get('original'))
+    return _version_of(package.module, next(iter(metadata_versions(package).values()), None))
 
 
 def metadata_versions(package: Package) -> dict[str, str]:
     """The installed distributions of a package: 'onedl', 'original', both or none, with their versions."""
     versions = {}
-    for family, (name, _) in (('onedl', package.onedl), ('original', package.original)):
+    for family in ('onedl', 'original'):
         with suppress(importlib.metadata.PackageNotFoundError):
-            versions[family] = importlib.metadata.version(name)
+            versions[family] = importlib.metadata.version(getattr(package, family)[0])
     return versions
 
 
 def torch_version() -> str | None:
     """torch's version, or None if it is not installed."""
-    version = None
     with suppress(importlib.metadata.PackageNotFoundError):
-        version = importlib.metadata.version('torch')
-    return _version_of('torch', version)
+        return _version_of('torch', importlib.metadata.version('torch'))
+    return _version_of('torch', None)
 
 
 def _version_of(module: str, by_metadata: str | None) -> str | None:
@@ -159,7 +154,7 @@ def check_stack() -> None:
     """
     families = {family for package in PACKAGES for family in metadata_versions(package)}
     families = families if len(families) == 1 else set()
-    toolboxes = [package for package in PACKAGES if not package.required]
+    has_toolbox = False
     for package in PACKAGES:
         version = found_version(package)
         if version is None and package.required:
@@ -168,8 +163,8 @@ def check_stack() -> None:
                 f'{package.advice(families)}; {HELP}'
             )
         if version is None:
-            toolboxes.remove(package)
             continue
+        has_toolbox |= not package.required
         if len(metadata_versions(package)) == 2:
             warnings.warn(
                 f'{package.original[0]} and {package.onedl[0]} are both installed and overwrite each '
@@ -180,11 +175,10 @@ def check_stack() -> None:
         if package.module == 'mmcv':
             check_operators(package, families)
     check_torch()
-    if not toolboxes:
-        advice = ' or '.join(each.advice(families) for each in PACKAGES if not each.required)
+    if not has_toolbox:
         warnings.warn(
             'none of mmdet, mmseg and mmpretrain is installed: backbones can be built, but to train them one is '
-            f'needed: {advice}; {HELP}',
+            f'needed; {HELP}',
             stacklevel=2,
         )
 

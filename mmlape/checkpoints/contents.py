@@ -216,7 +216,7 @@ class _Displays(ast.NodeTransformer):
             return node
         keys = [key for each in dicts for key in each.keys]
         values = [value for each in dicts for value in each.values]
-        keys += [word.arg and ast.Constant(word.arg) for word in node.keywords]
+        keys += [ast.Constant(word.arg) if word.arg else None for word in node.keywords]
         return ast.Dict(keys, values + [word.value for word in node.keywords])
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import timm
 from mmengine.logging import print_log
@@ -23,8 +22,6 @@ from .formats import FORMATS
 from .formats.timm_models import check_timm_name, read_timm
 from .reading import read_checkpoint
 from .report import LoadReport
-
-_ADDRESS = ('http://', 'https://')
 
 
 @WEIGHT_INITIALIZERS.register_module()
@@ -62,7 +59,6 @@ class Pretrained:
         source_grid: int | tuple[int, int] | None = None,
     ) -> None:
         self.source = check_option('source', source, FORMATS)
-        neither = checkpoint is None and model is None
         both = checkpoint is not None and model is not None
         if both or (source != 'timm' and checkpoint is None):
             raise ValueError(
@@ -70,7 +66,6 @@ class Pretrained:
                 f'got source={source!r}, checkpoint={checkpoint!r}, model={model!r}'
             )
         check_type('checkpoint', checkpoint, str | None)
-        self.by_arch = neither
         self.checkpoint = checkpoint
         self.model = None if model is None else check_timm_name(model)
         self.min_matched = check_rate('min_matched', min_matched, with_one=True)
@@ -97,19 +92,14 @@ class Pretrained:
 
     def read(self, module: nn.Module | None = None) -> dict[str, Any]:
         """The checkpoint, or the state dict of the timm model, which must be such as ``module``."""
-        with main_process_first():
-            return self._read_here(module)
-
-    def _read_here(self, module: nn.Module | None) -> dict[str, Any]:
         backbone = getattr(module, BACKBONE, module)
-        name = _timm_arch(backbone) if self.by_arch else self.model
-        if name is not None:
-            return read_timm(name, backbone)
-        checkpoint = cast(str, self.checkpoint)  # there is one of both
-        if checkpoint.startswith(_ADDRESS):
-            return read_checkpoint(download_checkpoint(checkpoint))
-        path = Path(checkpoint).expanduser()
-        state = read_checkpoint(path)
+        with main_process_first():
+            if self.checkpoint is None:
+                return read_timm(self.model or _timm_arch(backbone), backbone)
+            if self.checkpoint.startswith(('http://', 'https://')):
+                return read_checkpoint(download_checkpoint(self.checkpoint))
+            path = Path(self.checkpoint).expanduser()
+            state = read_checkpoint(path)
         FORMATS[self.source].check_beside(path, backbone)
         return state
 
@@ -152,32 +142,16 @@ def _initialise_the_rest(module: nn.Module, report: LoadReport) -> None:
     MMEngine applies an ``init_cfg`` first and initialises the children then, which would overwrite what was loaded. The
     weights that parts of ``module`` would start from are not read: those of the whole take their place.
     """
-    fresh = set(report.fresh)
     for name, child in module.named_children():
         init_weights = getattr(child, 'init_weights', None)
         if init_weights is None or getattr(child, 'is_init', False):
             continue
-        if any(entry.startswith(f'{name}.') for entry in fresh):
-            with _without_weights(name, child):
-                init_weights()
+        if any(entry.startswith(f'{name}.') for entry in report.fresh):
+            for path, part in child.named_modules(prefix=name):
+                config = getattr(part, 'init_cfg', None)
+                if isinstance(config, dict) and str(config.get('type')).endswith('Pretrained'):
+                    part.init_cfg = None
+                    what = 'not read, since the whole model is loaded: init_cfg of'
+                    print_log(f'{what} {path}: {config}', logger='current')
+            init_weights()
         child.is_init = True  # type: ignore[assignment]  # MMEngine's mark, of a bool
-
-
-@contextlib.contextmanager
-def _without_weights(name: str, module: nn.Module) -> Iterator[None]:
-    """Set aside every ``init_cfg`` in ``module`` that names a checkpoint."""
-    aside = {}
-    for path, part in module.named_modules(prefix=name):
-        config = getattr(part, 'init_cfg', None)
-        if isinstance(config, dict) and str(config.get('type')).endswith('Pretrained'):
-            aside[part] = config
-            part.init_cfg = None
-            print_log(
-                f'not read, since the whole model is loaded: init_cfg of {path}: {config}',
-                logger='current',
-            )
-    try:
-        yield
-    finally:
-        for part, config in aside.items():
-            part.init_cfg = config
