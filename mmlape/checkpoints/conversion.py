@@ -18,7 +18,7 @@ from mmlape.position.joining import Joining
 from .formats import FORMATS
 from .formats.base import Format, State, has
 from .matching import fitters, other_shape, problems_of
-from .report import LoadReport
+from .report import LoadReport, listed
 
 BACKBONE = 'backbone'
 # Layers in which no bias is the same as a bias of zeros.
@@ -144,6 +144,12 @@ class _Conversion:
         report, fits = self.report, fitters(self.model, source_grid)
         if report.whole:
             self.foreign.update(self.others)
+        # What published weights lack.
+        ours = {
+            f'{place}.': f'of {type(part).__name__}, '
+            for place, part in self.model.named_modules()
+            if isinstance(part, (DTN, Joining, LayerScale))
+        }
         converted = dict(self.model.state_dict())
         for name, value in self.model.state_dict(keep_vars=True).items():
             other_part = report.whole and not _of_backbone(name)
@@ -152,31 +158,25 @@ class _Conversion:
                 continue
             report.sizes[name] = value.numel()
             if name in self.foreign:
-                tensor = self.foreign.pop(name)
-                tensor, how = fits[id(value)](tensor) if id(value) in fits else (tensor, '')
-                if self._takes(name, tensor, value, how):
-                    converted[name] = tensor.to(value.dtype)
+                tensor, how = self.foreign.pop(name), ''
+                if id(value) in fits:
+                    tensor, how = fits[id(value)](tensor)
+                if tensor.shape != value.shape:
+                    report.fresh[name] = other_shape(tensor.shape, value.shape)
+                    if not other_part:
+                        report.problems.append(report.fresh[name].replace('it', name, 1))
+                    continue
+                converted[name] = tensor.to(value.dtype)
+                report.matched += [] if how else [name]
+                report.resized.update({name: how} if how else {})
             elif self._lacks_bias(name):
                 converted[name] = torch.zeros_like(value)
                 report.filled[name] = 'zeros, the source has no bias here'
             else:
-                report.fresh[name] = f'{_belongs_to(self.model, name)}not in the source'
+                owner = next((what for place, what in ours.items() if name.startswith(place)), '')
+                report.fresh[name] = f'{owner}not in the source'
         self._report_the_rest()
         return converted
-
-    def _takes(self, name: str, tensor: Tensor, value: Tensor, how: str) -> bool:
-        """Report an entry of both; whether it fits."""
-        report = self.report
-        if tensor.shape != value.shape:
-            report.fresh[name] = other_shape(tensor.shape, value.shape)
-            if name.startswith(self.prefix):
-                report.problems.append(report.fresh[name].replace('it', name, 1))
-            return False
-        if how:
-            report.resized[name] = how
-        else:
-            report.matched.append(name)
-        return True
 
     def _lacks_bias(self, name: str) -> bool:
         """Whether an entry is the bias of a layer of which the source had the weight."""
@@ -204,19 +204,6 @@ class _Conversion:
             report.left_out[name] = why or problem
             if problem:
                 problems.setdefault(problem, []).append(name)
-        report.problems += [
-            f'{problem}: {names[0]}' + (f' and {len(names) - 1} more' if len(names) > 1 else '')
-            for problem, names in problems.items()
-        ]
+        report.problems += [f'{problem}: {listed(names)}' for problem, names in problems.items()]
         if not report.whole:
             report.left_out.update(dict.fromkeys(sorted(self.others), 'outside of the backbone'))
-
-
-def _belongs_to(model: nn.Module, name: str) -> str:
-    """What an entry is of, where that is something which published weights lack; else ''."""
-    module: nn.Module | None = model
-    for step in name.split('.')[:-1]:
-        module = getattr(module, step, None)
-        if isinstance(module, (DTN, Joining, LayerScale)):
-            return f'of {type(module).__name__}, '
-    return ''

@@ -105,10 +105,6 @@ def other_shape(theirs: Iterable[int], ours: Iterable[int]) -> str:
     return f'it has the shape {tuple(theirs)} in the source, {tuple(ours)} in the model'
 
 
-def _is_same(value: Tensor, ours: Any) -> bool:
-    return isinstance(ours, Tensor) and torch.equal(value.cpu(), ours.cpu())
-
-
 def problems_of(state: Mapping[str, Any], own: Mapping[str, Any] | None) -> list[str]:
     """What cannot be weights: NaN or infinite values, and tensors of another kind than the model's own.
 
@@ -118,19 +114,20 @@ def problems_of(state: Mapping[str, Any], own: Mapping[str, Any] | None) -> list
     """
     not_finite, kinds = [], []
     for name, value in state.items():
-        if not isinstance(value, Tensor):
-            continue
         ours = None if own is None else own.get(name)
-        checked = own is None or name in own
-        if checked and not _is_finite(value) and not _is_same(value, ours):
+        if not isinstance(value, Tensor) or (own is not None and ours is None):
+            continue
+        if not _is_finite(value) and not (
+            isinstance(ours, Tensor) and torch.equal(value.cpu(), ours.cpu())
+        ):
             not_finite.append(f'{name} is NaN or infinite')
         if _COUNTER in name:
             continue
         if isinstance(ours, Tensor) and _kind(value) != _kind(ours):
-            kinds.append(f'{name} is {_type(value)} in the source, {_type(ours)} in the model')
+            kinds.append(f'{name} is {value.dtype} in the source, {ours.dtype} in the model')
         elif own is None and name.endswith(('.weight', '.bias')) and _kind(value) != (True, False):
-            kinds.append(f'{name} is {_type(value)}')
-    return not_finite + kinds
+            kinds.append(f'{name} is {value.dtype}')
+    return not_finite + [text.replace('torch.', '') for text in kinds]
 
 
 def _is_finite(value: Tensor) -> bool:
@@ -145,27 +142,17 @@ def _kind(value: Tensor) -> tuple[bool, bool]:
     return value.is_floating_point(), value.is_complex()
 
 
-def _type(value: Tensor) -> str:
-    return str(value.dtype).removeprefix('torch.')
-
-
 def misfits(report: LoadReport) -> list[str]:
     """What keeps a state dict from being a model's, whole: missing names, other shapes, unknown names."""
     shapes = [name for name in report.fresh if 'shape' in report.fresh[name]]
     missing = [name for name in report.fresh if name not in shapes]
-    unknown = list(report.left_out)
-    parts = []
-    if missing:
-        parts.append(
-            f'{len(missing)} of {len(report.sizes)} entries are missing ({listed(missing)})'
-        )
-    if shapes:
-        parts.append(
-            f'{len(shapes)} have another shape ({listed(shapes)}: {report.fresh[shapes[0]]})'
-        )
-    if unknown:
-        parts.append(f'{len(unknown)} are unknown to the model ({listed(unknown)})')
-    return parts
+    first = f': {report.fresh[shapes[0]]}' if shapes else ''
+    parts = (
+        (missing, f'of {len(report.sizes)} entries are missing', ''),
+        (shapes, 'have another shape', first),
+        (list(report.left_out), 'are unknown to the model', ''),
+    )
+    return [f'{len(names)} {what} ({listed(names)}{why})' for names, what, why in parts if names]
 
 
 def fitters(
