@@ -39,24 +39,6 @@ def test_equals_timm(theirs, ours):
     assert torch.allclose(model(image)[0], source.forward_features(image), atol=1e-5)
 
 
-def test_distilled_deit():
-    source = timm.models.deit.VisionTransformerDistilled(
-        img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3, num_classes=5
-    ).eval()
-    model, image = vit(with_dist_token=True, out_type='raw'), torch.randn(2, 3, 32, 32)
-    state, report = convert_with_report({'model': source.state_dict()}, 'deit', model)
-    model.load_state_dict(state)
-    assert report.unused == ['head.bias', 'head.weight', 'head_dist.bias', 'head_dist.weight']
-    assert torch.allclose(model(image)[0], source.forward_features(image), atol=1e-5)
-
-
-def test_report_of_a_full_match():
-    _state, report = convert_with_report(timm_vit().state_dict(), 'timm', vit())
-    assert report.matched_fraction == 1 and not report.fresh and not report.resized
-    assert report.unused == ['head.bias', 'head.weight']
-    assert '100.0% of the values' in str(report) and 'head.weight' in str(report)
-
-
 def test_position_table_is_resized_and_said():
     source, model = timm_vit(), vit(img_size=(48, 64))
     state, report = convert_with_report(source.state_dict(), 'timm', model)
@@ -148,13 +130,6 @@ def test_layers_that_a_model_does_not_build_are_no_other_network():
     assert {'blocks.1.ls1.gamma', 'position.joining.norms.1.weight'} <= set(report.left_out)
 
 
-def test_partial_match_can_be_asked_for():
-    state = timm_vit(depth=1).state_dict()
-    with pytest.raises(ValueError, match='min_matched'):
-        convert(state, 'timm', vit())
-    assert set(convert(state, 'timm', vit(), min_matched=0.4)) == set(vit().state_dict())
-
-
 def test_shapes_must_fit():
     with pytest.raises(ValueError, match=r'patch_embed.proj.weight has the shape \(24, 1, 8, 8\)'):
         convert(timm_vit(in_chans=1).state_dict(), 'timm', vit())
@@ -191,45 +166,6 @@ def test_wrappers_are_unwrapped():
     assert report.unused == ['decode_head.weight']
 
 
-def test_half_precision_checkpoint_keeps_the_models_dtype():
-    model = vit()
-    state = convert({k: v.half() for k, v in model.state_dict().items()}, 'mmlape', model)
-    assert all(v.dtype == torch.float32 for v in state.values())
-
-
-def test_init_cfg_loads_after_everything_else(tmp_path):
-    source = timm_vit()
-    torch.save({'model': source.state_dict()}, tmp_path / 'deit.pth')
-    init_cfg = dict(type='mmlape.Pretrained', source='deit', checkpoint=str(tmp_path / 'deit.pth'))
-    model = vit(init_cfg=init_cfg)
-    model.init_weights()
-    assert torch.equal(model.blocks[0].mlp.fc1.weight, source.blocks[0].mlp.fc1.weight)
-    assert model.init_cfg == init_cfg
-
-
-def test_whole_adapter_from_init_cfg(tmp_path):
-    """Deformable attention initialises itself when MMEngine asks: it must not overwrite what was loaded."""
-    config = dict(
-        type='mmlape.ViTAdapter',
-        vit=dict(arch=ARCH, img_size=32, patch_size=8),
-        conv_inplanes=4,
-        interaction_indexes=[[0, 1]],
-    )
-    source = MODELS.build(config)
-    for parameter in source.parameters():
-        torch.nn.init.normal_(parameter)
-    torch.save(source.state_dict(), tmp_path / 'adapter.pth')
-    init_cfg = dict(
-        type='mmlape.Pretrained', source='mmlape', checkpoint=str(tmp_path / 'adapter.pth')
-    )
-    model = MODELS.build(dict(config, init_cfg=init_cfg))
-    model.init_weights()
-    for (name, got), expected in zip(
-        model.state_dict().items(), source.state_dict().values(), strict=True
-    ):
-        assert torch.equal(got, expected), name
-
-
 @pytest.mark.parametrize(
     'options',
     [
@@ -243,21 +179,6 @@ def test_whole_adapter_from_init_cfg(tmp_path):
 def test_bad_init_cfg(options):
     with pytest.raises(ValueError, match=r'source|min_matched'):
         Pretrained(**options)
-
-
-def test_missing_file_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r'nowhere\.pth'):
-        Pretrained('deit', checkpoint=str(tmp_path / 'nowhere.pth'))(vit())
-
-
-def test_timm_model_by_name(monkeypatch):
-    source = timm_vit()
-    monkeypatch.setattr(
-        timm, 'create_model', lambda name, pretrained: source if pretrained else None
-    )
-    model = vit()
-    Pretrained('timm', model='deit_tiny_patch16_224.fb_in1k')(model)
-    assert torch.equal(model.norm.weight, source.norm.weight)
 
 
 def test_another_pyramid_is_refused():
@@ -281,3 +202,27 @@ def test_another_pyramid_is_refused():
     report = convert_with_report(state, 'pvt', less)[1]
     report.demand(1)
     assert report.left_out['pos_embed4'] == 'stages after the last output are not built'
+
+
+def test_distilled_deit():
+    source = timm.models.deit.VisionTransformerDistilled(
+        img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3, num_classes=5
+    ).eval()
+    model, image = vit(with_dist_token=True, out_type='raw'), torch.randn(2, 3, 32, 32)
+    state, report = convert_with_report({'model': source.state_dict()}, 'deit', model)
+    model.load_state_dict(state)
+    assert report.unused == ['head.bias', 'head.weight', 'head_dist.bias', 'head_dist.weight']
+    assert torch.allclose(model(image)[0], source.forward_features(image), atol=1e-5)
+
+
+def test_partial_match_can_be_asked_for():
+    state = timm_vit(depth=1).state_dict()
+    with pytest.raises(ValueError, match='min_matched'):
+        convert(state, 'timm', vit())
+    assert set(convert(state, 'timm', vit(), min_matched=0.4)) == set(vit().state_dict())
+
+
+def test_half_precision_checkpoint_keeps_the_models_dtype():
+    model = vit()
+    state = convert({k: v.half() for k, v in model.state_dict().items()}, 'mmlape', model)
+    assert all(v.dtype == torch.float32 for v in state.values())

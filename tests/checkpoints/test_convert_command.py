@@ -145,15 +145,6 @@ def test_mistakes_end_with_one_message_and_no_file(change, message, convert, det
     assert not (tmp_path / 'out').exists()
 
 
-def test_less_can_be_asked_for(convert, detector, tmp_path):
-    config = write_config(tmp_path, micro(MASK_RCNN, classes=3))
-    detector[4] = config
-    refused = convert.refused(TOOL, *detector, '--min-matched', '1')
-    assert 'of the values of the roi_head come from the source, at least 100% are asked' in refused
-    said = convert(TOOL, *detector)
-    assert 'fc_cls.weight: it has the shape (81, 32) in the source, (4, 32) in the model' in said
-
-
 def test_views_are_written_alone(tmp_path):
     large = torch.zeros(100_000)
     for name in ('a.pth', 'a.safetensors'):

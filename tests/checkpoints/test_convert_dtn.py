@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mmlape.checkpoints import convert, convert_with_report
-from mmlape.norm import DTN, LN, PowerNorm, ScaleNorm, TokenBN
+from mmlape.norm import DTN, PowerNorm, ScaleNorm, TokenBN
 from mmlape.registry import MODELS
 
 
@@ -50,11 +50,6 @@ def test_inside_a_network(golden):
     assert all(
         torch.equal(converted[name], value + 1) for name, value in model.state_dict().items()
     )
-
-
-def test_layer_norm_of_a_network_without_dtn():
-    norm = LN(4)
-    assert set(convert(norm.state_dict(), 'dtn', norm)) == {'weight', 'bias'}
 
 
 def test_heads_must_fit(golden):

@@ -83,11 +83,6 @@ def test_of_a_segmentor():
     assert torch.equal(converted['norm.weight'], source.norm1.weight)
 
 
-def test_pre_norm_is_refused():
-    with pytest.raises(ValueError, match='a norm before the first layer'):
-        convert(mmseg_vit(pre_norm=True).state_dict(), 'mmseg', ours())
-
-
 @pytest.mark.parametrize(
     'options',
     [dict(), dict(layer_scale_init_value=0.1), dict(out_type='avg_featmap', final_norm=False)],

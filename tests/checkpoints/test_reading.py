@@ -59,7 +59,8 @@ def test_addresses_are_downloaded_once(tmp_path, monkeypatch):
     path = download_checkpoint(address)
     assert path.name == 'deit_small-abc.pth'
     assert path.parent.parent == tmp_path / 'home' / 'hub' / 'checkpoints'
-    assert download_path('https://a.org/x.pth').parent.name.startswith('a.org-')
+    addresses = [download_path(f'https://a.org/{folder}/x.pth') for folder in 'ab']
+    assert addresses[0].parent.name.startswith('a.org-') and addresses[0] != addresses[1]
     (tmp_path / 'deit_small-abc.pth').unlink()
     assert download_checkpoint(address) == path
     assert torch.equal(read_checkpoint(path)['model']['norm.weight'], source.norm.weight)

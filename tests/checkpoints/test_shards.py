@@ -9,7 +9,6 @@ from safetensors.torch import save_file
 
 from mmlape.atomic import atomic_write
 from mmlape.checkpoints import CheckpointError
-from mmlape.checkpoints.files import download_checkpoint
 from mmlape.checkpoints.reading import read_checkpoint
 
 pytestmark = pytest.mark.usefixtures('safe_loading')
@@ -116,14 +115,3 @@ def test_no_index(tmp_path, content):
     path.write_text(content)
     with pytest.raises(CheckpointError, match='is no index'):
         read_checkpoint(path)
-
-
-@pytest.mark.parametrize('name', ['model.safetensors', 'deit.safetensors'])
-def test_addresses_with_one_file_name_are_two_files(tmp_path, monkeypatch, name):
-    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'home'))
-    paths = []
-    for folder in ('one', 'two'):
-        (tmp_path / folder).mkdir()
-        save_file({folder: torch.ones(1)}, tmp_path / folder / name)
-        paths.append(download_checkpoint((tmp_path / folder / name).as_uri()))
-    assert [list(read_checkpoint(path)) for path in paths] == [['one'], ['two']]

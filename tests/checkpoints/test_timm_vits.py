@@ -8,7 +8,6 @@ import torch
 from docs_pages import REPO
 
 from mmlape.backbones import timm_archs
-from mmlape.backbones.spec import override
 from mmlape.checkpoints import Pretrained, convert
 from mmlape.registry import MODELS
 
@@ -70,15 +69,6 @@ def test_a_difference_is_seen(monkeypatch):
     assert tool.compare('vit_small_patch16_224').startswith('outputs differ')
 
 
-def test_hidden_channels_are_timms():
-    """Whatever a ratio is rounded to, as many as timm has."""
-    for name in NAMES:
-        options = tool.class_and_options(name)[1]
-        dims = options.get('embed_dim', 768)
-        hidden = int(dims * options.get('mlp_ratio', 4))
-        assert int(dims * timm_archs._ratio(hidden, dims)) == hidden, name
-
-
 @pytest.fixture
 def published(monkeypatch):
     """timm's models of the tests' own size, as if downloaded; counts what was asked for."""
@@ -119,14 +109,6 @@ def test_what_a_user_gives_stays_beside_what_the_name_says(published):
     assert model.blocks[0].attn.window_size == (2, 2)
     assert model.num_prefix_tokens == 5 and hasattr(model.blocks[0].ls1, 'gamma')
     assert vit(arch=name, final_norm=False, num_registers=0).norm is None
-
-
-def test_override():
-    mine, theirs = dict(type='A', a=1, b=2), dict(type='B', c=3)
-    assert override(mine, None) is mine and override(None, theirs) is theirs
-    assert override(mine, dict(b=3)) == dict(type='A', a=1, b=3)
-    assert override(mine, theirs) == theirs and override(mine, False) is False
-    assert override(mine, [None, theirs, dict(a=0)]) == [mine, theirs, dict(type='A', a=0, b=2)]
 
 
 @pytest.mark.parametrize(
@@ -220,11 +202,6 @@ def test_what_ours_is_not(name, message):
 def test_mistakes(options, message):
     with pytest.raises(ValueError, match=message):
         vit(arch=dict(embed_dims=16, depth=1, num_heads=2), img_size=32, **options)
-
-
-def test_pyramids_have_no_first_norm():
-    with pytest.raises(ValueError, match='pre_norm=True is for networks counted by layers'):
-        MODELS.build(dict(type='mmlape.SwinTransformer', pre_norm=True))
 
 
 def test_weights_by_arch_need_a_name_of_timm():

@@ -5,13 +5,10 @@ import json
 import pytest
 import timm
 import torch
-from mmengine.config import Config
 from safetensors.torch import save_file
-from tool_runs import Commands
 
 from mmlape.backbones import timm_archs
 from mmlape.checkpoints import Pretrained, convert, convert_with_report
-from mmlape.checkpoints.reading import read_checkpoint
 from mmlape.registry import MODELS
 
 NAMES = (
@@ -96,22 +93,6 @@ def test_a_part_of_something(golden, name):
     assert all(torch.equal(converted[each], value) for each, value in expected.items())
 
 
-def test_into_an_adapter_and_another_size(golden):
-    state = golden('transformers_dinov2_with_registers').state
-    vit = dict(
-        type='mmlape.VisionTransformer', embed_dims=16, depth=2, num_heads=2, mlp_ratio=2, patch_size=16,
-        img_size=80, num_registers=4, layer_scale=True,
-    )  # fmt: skip
-    arch = {key: vit.pop(key) for key in ('embed_dims', 'depth', 'num_heads', 'mlp_ratio')}
-    adapter = dict(
-        type='mmlape.ViTAdapter', vit=dict(vit, arch=arch), conv_inplanes=4, deform_num_heads=2,
-        interaction_indexes=[[0, 0], [1, 1]],
-    )  # fmt: skip
-    _, report = convert_with_report(state, 'transformers', MODELS.build(adapter))
-    report.demand(1)
-    assert set(report.resized) == {'vit.pos_embed', 'vit.patch_embed.proj.weight'}
-
-
 @pytest.mark.parametrize(
     ('file', 'network', 'message'),
     [
@@ -150,30 +131,6 @@ def test_other_files_are_refused(golden):
             ValueError, match=f'relative positions {what} .*which the model does not have'
         ):
             convert(golden(f'transformers_{file}').state, 'transformers', model)
-
-
-def test_the_command_reads_a_folder(golden, tmp_path, monkeypatch, capsys):
-    """As ``save_pretrained`` writes it, in two files; the result loads strictly."""
-    meta, state, _ = golden('transformers_dinov3_vit')
-    folder, places = tmp_path / 'dinov3', {}
-    folder.mkdir()
-    for number, names in enumerate((list(state)[:9], list(state)[9:]), 1):
-        places.update(dict.fromkeys(names, f'model-{number:05}-of-00002.safetensors'))
-        save_file({each: state[each] for each in names}, folder / places[names[0]])
-    (folder / 'model.safetensors.index.json').write_text(json.dumps(dict(weight_map=places)))
-    model = build(meta)
-    arch = timm_archs.describe(timm.create_model(meta['timm'], **meta['options']))
-    backbone = dict(type='mmlape.VisionTransformer', arch=arch, out_type='raw')
-    Config(dict(model=backbone, default_scope='mmlape')).dump(tmp_path / 'config.py')
-    command = Commands(tmp_path, monkeypatch, capsys)
-    said = command(
-        'model_converters/convert.py', 'transformers', folder, 'out.pth', '--config', tmp_path / 'config.py'
-    )  # fmt: skip
-    assert '(100.0% of the values) taken from source' in said
-    written = read_checkpoint(tmp_path / 'out.pth')['state_dict']
-    expected = convert(state, 'transformers', model)
-    assert written.keys() == expected.keys()
-    assert all(torch.equal(written[each], value) for each, value in expected.items())
 
 
 @pytest.mark.parametrize('wrapped', [False, True])

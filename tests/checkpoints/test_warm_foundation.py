@@ -89,16 +89,6 @@ def test_a_part_on_top_loads_and_trains(kind, added):
     step(model, image(kind))
 
 
-@pytest.mark.parametrize('kind', ['rotary', 'relative-table'])
-def test_lape_alone_begins_elsewhere(kind):
-    """Its tokens start without position, and what layers add is normalised: no source has that."""
-    model, plain = joined(kind, ('LaPE', {}), std=0.02), build(kind)
-    load(kind, model), load(kind, plain)
-    pixels = image(kind)
-    with torch.no_grad():
-        assert not torch.allclose(model.eval()(pixels)[0], plain.eval()(pixels)[0], atol=1e-2)
-
-
 def test_a_network_without_a_table_needs_one_to_join():
     with pytest.raises(ValueError, match=r'has nothing to join.*give a position too'):
         build('rotary', joining=dict(type='mmlape.LaPEWarmStart'))

@@ -30,62 +30,34 @@ def test_written_down_as_the_published_code_has_it(flavour, golden):
     assert names == {name: tuple(value.shape) for name, value in state.items()}
 
 
-def check_complete(names, model, source, parts, resized):
-    """Every published entry arrives in its place, unchanged but for what is resized."""
-    state = published.random_state(names)
-    converted, report = convert_with_report({'state_dict': state, 'meta': {}}, source, model)
-    report.demand(1)
-    model.load_state_dict(converted, strict=True)
-    assert report.parts() == dict.fromkeys(parts, 1.0)
-    assert report.resized == resized
-    assert not report.fresh and not report.filled and not report.left_out
-    loaded = model.state_dict()
-    assert len(loaded) == len(state)
-    for name, value in state.items():
-        if not name.startswith('backbone.'):
-            assert torch.equal(loaded[name], value), name
-    return state, loaded, report
-
-
 WITHOUT_CLASS_TOKEN = {'backbone.vit.pos_embed': '1 + 14 x 14 rows to 0 + 14 x 14'}
 
 
-def check_adapter(state, loaded):
-    for theirs, mine in (
-        ('blocks.11.gamma2', 'vit.blocks.11.ls2.gamma'),
-        ('blocks.3.attn.qkv.weight', 'vit.blocks.3.attn.qkv.weight'),
-        ('patch_embed.proj.weight', 'vit.patch_embed.proj.weight'),
-        ('interactions.3.extra_extractors.1.ffn.dwconv.dwconv.weight',) * 2,
-        ('spm.stem.1.running_var',) * 2,
-        ('norm4.num_batches_tracked',) * 2,
-    ):
-        assert torch.equal(loaded[f'backbone.{mine}'], state[f'backbone.{theirs}']), mine
-    assert torch.equal(loaded['backbone.vit.pos_embed'], state['backbone.pos_embed'][:, 1:])
-
-
 def test_mask_rcnn():
-    """46.0 box AP: ViT-Adapter-T with 3x schedule; here with the config that we ship."""
-    names = published.mask_rcnn(TINY, [192] * 4)
+    """46.0 box AP: ViT-Adapter-T with 3x schedule. Every published entry arrives in its place in our config."""
     model = build(shipped('lape/mask-rcnn_deit-t-adapter_fpn_ms-3x_coco.py'))
-    parts = ['backbone', 'neck', 'rpn_head', 'roi_head']
-    state, loaded, report = check_complete(names, model, 'vit_adapter', parts, WITHOUT_CLASS_TOKEN)
-    check_adapter(state, loaded)
+    state = published.random_state(published.mask_rcnn(TINY, [192] * 4))
+    converted, report = convert_with_report({'state_dict': state, 'meta': {}}, 'vit_adapter', model)
+    report.demand(1)
+    model.load_state_dict(converted, strict=True)
+    assert report.parts() == dict.fromkeys(['backbone', 'neck', 'rpn_head', 'roi_head'], 1.0)
+    assert report.resized == WITHOUT_CLASS_TOKEN
+    assert not report.fresh and not report.filled and not report.left_out
     assert 'roi_head: 20 of 20 (100.0% of the values)' in str(report)
-    parameters = sum(p.numel() for p in model.parameters())
-    assert round(parameters / 1e6) == 28, 'as published'
-
-
-def test_upernet():
-    """42.6 mIoU: ViT-Adapter-T, 160k."""
-    names = published.upernet(TINY, 192)
-    model = build(
-        Config.fromfile(CONFIGS / '_base_/models/upernet_deit-t-adapter.py').model, 'mmseg'
-    )
-    parts = ['backbone', 'decode_head', 'auxiliary_head']
-    state, loaded, _ = check_complete(names, model, 'vit_adapter', parts, WITHOUT_CLASS_TOKEN)
-    check_adapter(state, loaded)
-    parameters = sum(p.numel() for p in model.parameters())
-    assert round(parameters / 1e6) == 36, 'as published'
+    loaded = model.state_dict()
+    assert len(loaded) == len(state)
+    same = {name: name for name in state if not name.startswith('backbone.')}
+    same |= {
+        'backbone.blocks.11.gamma2': 'backbone.vit.blocks.11.ls2.gamma',
+        'backbone.blocks.3.attn.qkv.weight': 'backbone.vit.blocks.3.attn.qkv.weight',
+        'backbone.patch_embed.proj.weight': 'backbone.vit.patch_embed.proj.weight',
+    }
+    for name in ('spm.stem.1.running_var', 'norm4.num_batches_tracked'):
+        same[f'backbone.{name}'] = f'backbone.{name}'
+    for theirs, mine in same.items():
+        assert torch.equal(loaded[mine], state[theirs]), mine
+    assert torch.equal(loaded['backbone.vit.pos_embed'], state['backbone.pos_embed'][:, 1:])
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6) == 28, 'as published'
 
 
 SMALL = published.vit_adapter(dims=384)
@@ -103,6 +75,7 @@ BASE = published.vit_adapter(dims=768, heads=12, ratio=0.5)
             published.cascade_mask_rcnn(SMALL, [384] * 4),
             86,
         ),
+        ('upernet_deit-t-adapter_8xb2-160k_ade20k-512x512', 'mmseg', published.upernet(TINY, 192), 36),
         ('upernet_deit-s-adapter_8xb2-160k_ade20k-512x512', 'mmseg', published.upernet(SMALL, 384), 58),
         ('upernet_deit-b-adapter_8xb2-160k_ade20k-512x512', 'mmseg', published.upernet(BASE, 768), 134),
     ],
@@ -117,19 +90,6 @@ def test_shipped_configs_take_the_published_files(config, scope, names, millions
     assert report.resized == WITHOUT_CLASS_TOKEN
     assert not report.fresh and not report.filled and not report.left_out
     assert round(sum(p.numel() for p in model.parameters()) / 1e6) == millions, 'as published'
-
-
-def micro_retinanet():
-    model = micro('_base_/models/retinanet_pvt-t_fpn.py')
-    names = published.retinanet(published.vit_adapter(**MICRO), [24] * 3, [24, 256])
-    return model, names
-
-
-def test_retinanet():
-    model, names = micro_retinanet()
-    check_complete(
-        names, build(model), 'vit_adapter', ['backbone', 'neck', 'bbox_head'], WITHOUT_CLASS_TOKEN
-    )
 
 
 def test_published_pvt_detector():
@@ -189,15 +149,6 @@ def test_each_part_must_match():
         convert(state, 'vit_adapter', model)
     converted = convert(state, 'vit_adapter', model, min_matched=0)
     assert torch.equal(converted['rpn_head.rpn_cls.bias'], state['rpn_head.rpn_cls.bias'])
-
-
-def test_shapes_of_the_backbone_must_fit():
-    backbone = published.vit_adapter(**dict(MICRO, mlp_ratio=2))
-    names = published.mask_rcnn(backbone, [24] * 4, width=16, hidden=32)
-    with pytest.raises(
-        ValueError, match=r'backbone\.vit\.blocks\.0\.mlp\.fc1\.weight has the shape'
-    ):
-        convert(published.random_state(names), 'vit_adapter', build(micro(MASK_RCNN)))
 
 
 def test_layer_scale_must_not_vanish():

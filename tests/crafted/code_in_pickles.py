@@ -49,14 +49,8 @@ def in_a_history(m):
     return put(m.whole, history)
 
 
-@crafted(CODE, '.bin')
-def under_another_suffix(m):
-    return put(m.whole, run(m.canary))
-
-
-@crafted(CODE, '.pth.tar')
-def under_the_suffix_of_an_archive(m):
-    return put(m.whole, run(m.canary))
+table(CODE, '.bin', under_another_suffix=lambda m: put(m.whole, run(m.canary)))
+table(CODE, '.pth.tar', under_the_suffix_of_an_archive=lambda m: put(m.whole, run(m.canary)))
 
 
 @crafted(CODE)

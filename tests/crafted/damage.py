@@ -18,6 +18,61 @@ def _bytes(content):
     return lambda m: m.path.write_bytes(content) and None
 
 
+def _cut(share, **options):
+    def cut(m):
+        torch.save(m.whole, m.path, **options)
+        os.truncate(m.path, int(m.path.stat().st_size * share))
+
+    return cut
+
+
+def _flip(where):
+    """One bit in the middle of a record."""
+
+    def flip(m):
+        torch.save(m.whole, m.path)
+        with zipfile.ZipFile(m.path) as archive:
+            (record,) = (r for r in archive.infolist() if r.filename.endswith(f'/{where}'))
+            middle = archive.read(record)[record.file_size // 2 :]
+        data = bytearray(m.path.read_bytes())
+        place = data.index(middle, record.header_offset)
+        data[place] ^= 1
+        m.path.write_bytes(data)
+
+    return flip
+
+
+def _beside(save, digest):
+    def write(m):
+        save(m)
+        m.path.with_name(m.path.name + '.sha256').write_text(digest)
+
+    return write
+
+
+def _whole(m):
+    torch.save(m.whole, m.path)
+
+
+def _tensors(m):
+    save_file(dict(m.state), m.path)
+
+
+def _archive(**records):
+    def write(m):
+        with zipfile.ZipFile(m.path, 'a', zipfile.ZIP_DEFLATED) as archive:
+            for name, content in records.items():
+                archive.writestr(f'archive/data/{name}', content)
+
+    return write
+
+
+def _bomb(m):
+    _whole(m)
+    _archive(large=bytes(2**26))(m)
+
+
+ZEROS = f'{"0" * 64}  file\n'
 table(
     BROKEN,
     nothing=_bytes(b''),
@@ -34,80 +89,24 @@ table(
     a_tensor_larger_than_its_storage=lambda m: changed(m, a=torch.ones(1).expand(10**6, 10**6)),
     a_sparse_tensor=lambda m: changed(m, **{'head.weight': m.state['head.weight'].to_sparse()}),
     a_tensor_without_values=lambda m: changed(m, **{'head.weight': m.state['head.weight'].to('meta')}),
+    cut_in_the_old_format=_cut(0.5, _use_new_zipfile_serialization=False),
+    another_file_than_its_digest_says=_beside(_whole, ZEROS),
+    a_digest_that_is_none=_beside(_whole, '404: not found'),
+    another_archive=_archive(readme='nothing else'),
+    an_archive_that_unpacks_to_much_more=_bomb,
+    a_folder=lambda m: m.path.mkdir(),
+    a_link_to_nothing=lambda m: m.path.symlink_to(m.folder / 'gone.pth'),
+    a_pipe=lambda m: os.mkfifo(m.path),
+    **{f'cut_at_{share}': _cut(share) for share in (0.001, 0.1, 0.5, 0.9, 0.999)},
+    **{f'one_bit_of_{where}': _flip(where) for where in ('0', '1', 'data.pkl', 'version')},
 )  # fmt: skip
-
-
-def _cut(share):
-    def cut(m):
-        data = m.bytes()
-        m.path.write_bytes(data[: int(len(data) * share)])
-
-    cut.__name__ = f'cut_at_{share}'
-    return cut
-
-
-for _share in (0.001, 0.1, 0.5, 0.9, 0.999):
-    crafted(BROKEN)(_cut(_share))
-
-
-@crafted(BROKEN)
-def cut_in_the_old_format(m):
-    torch.save(m.whole, m.path, _use_new_zipfile_serialization=False)
-    m.path.write_bytes(m.path.read_bytes()[: m.path.stat().st_size // 2])
-
-
-def _flip(where):
-    def flip(m):
-        torch.save(m.whole, m.path)
-        with zipfile.ZipFile(m.path) as archive:
-            records = {record.filename.rpartition('/')[2]: record for record in archive.infolist()}
-        record, data = records[where], bytearray(m.path.read_bytes())
-        # after the header of the record: its name, and what pads it
-        start = (
-            record.header_offset
-            + 30
-            + sum(struct.unpack_from('<HH', data, record.header_offset + 26))
-        )
-        data[start + record.file_size // 2] ^= 1
-        m.path.write_bytes(data)
-
-    flip.__name__ = f'one_bit_of_{where}'
-    return flip
-
-
-for _record in ('0', '1', 'data.pkl', 'version'):
-    crafted(BROKEN)(_flip(_record))
-
-
-@crafted(BROKEN)
-def another_file_than_its_digest_says(m):
-    torch.save(m.whole, m.path)
-    m.path.with_name(m.path.name + '.sha256').write_text(f'{"0" * 64}  {m.path.name}\n')
-
-
-@crafted(BROKEN, '.safetensors')
-def another_safetensors_than_its_digest_says(m):
-    save_file(dict(m.state), m.path)
-    m.path.with_name(m.path.name + '.sha256').write_text(f'{"0" * 64}  {m.path.name}\n')
-
-
-@crafted(BROKEN)
-def a_digest_that_is_none(m):
-    torch.save(m.whole, m.path)
-    m.path.with_name(m.path.name + '.sha256').write_text('404: not found')
-
-
-@crafted(BROKEN)
-def another_archive(m):
-    with zipfile.ZipFile(m.path, 'w') as archive:
-        archive.writestr('readme.txt', 'nothing else')
-
-
-@crafted(BROKEN)
-def an_archive_that_unpacks_to_much_more(m):
-    torch.save(m.whole, m.path)
-    with zipfile.ZipFile(m.path, 'a', zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr('archive/data/99', bytes(2**26))
+table(
+    BROKEN,
+    '.safetensors',
+    another_safetensors_than_its_digest_says=_beside(_tensors, ZEROS),
+    a_pickle_as_safetensors=lambda m: put(m.state, run(m.canary)),
+    no_safetensors=_bytes(b''),
+)
 
 
 @crafted(BROKEN)
@@ -155,11 +154,6 @@ def a_dict_in_itself(m):
 
 
 @crafted(BROKEN)
-def a_folder(m):
-    m.path.mkdir()
-
-
-@crafted(BROKEN)
 def shards_in_a_folder(m):
     m.path.mkdir()
     for rank in range(2):
@@ -173,26 +167,6 @@ def shards_with_an_index(m):
     (m.path / 'pytorch_model.bin.index.json').write_text(json.dumps(dict(weight_map=shards)))
     for part in set(shards.values()):
         torch.save(put(m.state, run(m.canary)), m.path / part)
-
-
-@crafted(BROKEN)
-def a_link_to_nothing(m):
-    m.path.symlink_to(m.folder / 'gone.pth')
-
-
-@crafted(BROKEN)
-def a_pipe(m):
-    os.mkfifo(m.path)
-
-
-@crafted(BROKEN, '.safetensors')
-def a_pickle_as_safetensors(m):
-    torch.save(put(m.state, run(m.canary)), m.path)
-
-
-@crafted(BROKEN, '.safetensors')
-def no_safetensors(m):
-    m.path.write_bytes(b'')
 
 
 def _header(name, header, data=bytes(8), length=None):

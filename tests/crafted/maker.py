@@ -18,9 +18,9 @@ def crafted(kind, *suffixes):
     return enter
 
 
-def table(kind, **functions):
+def table(kind, suffix='.pth', /, **functions):
     """Enter several, each of which returns what is saved, or writes the file itself and returns None."""
-    kind.update({name: (function, '.pth') for name, function in functions.items()})
+    kind.update({name: (function, suffix) for name, function in functions.items()})
 
 
 class Call:
