@@ -80,9 +80,7 @@ def measure_complexity(config: Config, image_size: tuple[int, int] | None = None
 def count_flops() -> Iterator[FlopCounterMode]:
     """PyTorch's counter (two FLOPs per multiply-add) over tensors without values.
 
-    It counts what PyTorch's leaves out as well: the CPU's attention kernel, bilinear sampling, PyTorch's and ours, and
-    the products of our operator for DTN.
-    """
+    It also counts the CPU's attention kernel and bilinear sampling, which PyTorch's leaves out."""
     counter = FlopCounterMode(
         display=False,
         custom_mapping={
@@ -137,17 +135,6 @@ def _attention_flops(query: torch.Size, key: torch.Size, value: torch.Size, *_, 
 
 def _sampling_flops(*_, out_shape: torch.Size, **__) -> int:
     return _SAMPLING_FLOPS * math.prod(out_shape)
-
-
-def _deformable_flops(value: torch.Size, offsets: torch.Size, *_, **__) -> int:
-    return _SAMPLING_FLOPS * math.prod(offsets[:-1]) * value[3]
-
-
-def _dtn_flops(x: torch.Size, rows: torch.Size, columns: torch.Size, *_, **__) -> int:
-    """Of values and of squares, along both axes."""
-    batch, _tokens, heads, width = x
-    height, across = rows[1], columns[1]
-    return 4 * batch * heads * width * height * across * (height + across)
 
 
 def _multiply_adds(counter: FlopCounterMode) -> int:
