@@ -118,6 +118,7 @@ def test_the_picture_shows_the_maps_and_marks_the_token(pvt):
         assert np.array_equal(axes.images[0].get_array(), expected)
         assert axes.patches[0].get_xy() == (5.5, 0.5)
     # the scale's words end inside the picture
+    figure.draw_without_rendering()
     extents = [axes.get_tightbbox() for axes in figure.axes]
     assert max(extent.x1 for extent in extents) < figure.bbox.width
     labels = [axes.get_ylabel() for axes in panels[::5]]
