@@ -19,13 +19,14 @@ import json
 import math
 import pickle
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from mmengine.config import Config
 from torch import Tensor, nn
 
@@ -51,12 +52,12 @@ class PositionFlow(Result):
     position: np.ndarray
     #: Both, and what else is in the stream by then: what enters the layer; with LaPE, what its attention reads.
     summed: np.ndarray
-    query: np.ndarray  #: Of the image.
-    key: np.ndarray  #: likewise
-    value: np.ndarray  #: likewise
-    position_query: np.ndarray  #: Of position alone.
-    position_key: np.ndarray  #: likewise
-    position_value: np.ndarray  #: likewise
+    query: np.ndarray  #: Of the image, as the next two.
+    key: np.ndarray
+    value: np.ndarray
+    position_query: np.ndarray  #: Of position alone, as the next two.
+    position_key: np.ndarray
+    position_value: np.ndarray
     #: ``(1 + L, C, H, W)``: what enters the first layer of the stage, and what leaves each.
     layers: np.ndarray
 
@@ -139,22 +140,24 @@ def pick_flow_channels(flow: PositionFlow, channels: Sequence[int] | None, count
 
 def _projections(attention: nn.Module) -> dict[str, nn.Module]:
     """What makes queries, keys and values: ``qkv``, or ``q`` and ``kv``."""
-    names = [name for name in ('qkv', 'q', 'kv') if hasattr(attention, name)]
-    if names not in (['qkv'], ['q', 'kv']):
+    found = {
+        name: child for name, child in attention.named_children() if name in ('qkv', 'q', 'kv')
+    }
+    if not found:
         raise ValueError(
             f'queries, keys and values of a {type(attention).__name__} are not known: an attention layer of ours has '
             'qkv, or q and kv'
         )
-    return {name: attention.get_submodule(name) for name in names}
+    return found
 
 
 def _heads(
-    attention: nn.Module, tokens: Tensor, where: Layout | Grid, with_bias: bool
+    attention: Any, tokens: Tensor, where: Layout | Grid, with_bias: bool
 ) -> tuple[Tensor, ...]:
     """Queries, keys and values of an attention layer, ``(1, N, C)`` each, of its tokens."""
     projections = _projections(attention)
     if 'qkv' in projections:  # of each token for itself, whatever window it is put into
-        calls: dict[str, tuple[tuple, Any]] = {'qkv': ((tokens,), projections['qkv'](tokens))}
+        calls = {'qkv': ((tokens,), projections['qkv'](tokens))}
     else:
         with record_calls(projections) as calls:
             attention(tokens, where)
@@ -167,7 +170,7 @@ def _heads(
     if not hasattr(attention, 'value_dims'):
         return results['qkv'].chunk(3, dim=-1)
     widths = (attention.key_dims, attention.key_dims, attention.value_dims)
-    parts = attention.heads(results['qkv'], *widths)  # type: ignore[operator]  # a method
+    parts = attention.heads(results['qkv'], *widths)
     return tuple(part.transpose(1, 2).flatten(2) for part in parts)
 
 
@@ -214,10 +217,8 @@ class PatchOrder(Result):
 def shuffle_patches(image: Tensor, patch_size: tuple[int, int], order: Tensor) -> Tensor:
     """Put the patches of images ``(B, 3, height, width)``, multiples of the patch, into the order ``(H * W,)``: what
     lies at each place afterwards."""
-    height, width = patch_size
-    rows = image.unfold(2, height, height).unfold(3, width, width)  # (B, 3, H, W, height, width)
-    mixed = rows.flatten(2, 3)[:, :, order].unflatten(2, rows.shape[2:4])
-    return mixed.permute(0, 1, 2, 4, 3, 5).reshape(image.shape)
+    patches = F.unfold(image, patch_size, stride=patch_size)[:, :, order]
+    return F.fold(patches, image.shape[2:], patch_size, stride=patch_size)
 
 
 def patch_order(backbone: nn.Module, image: Tensor, seed: int = 0) -> PatchOrder:
@@ -278,7 +279,7 @@ class PredictionSplit(NamedTuple):
 
     def counts(self) -> dict[str, int]:
         """Number of images of each kind."""
-        return {kind: int((self.kinds == index).sum()) for index, kind in enumerate(KINDS)}
+        return {kind: len(self.images(kind)) for kind in KINDS}
 
     def images(self, kind: str) -> np.ndarray:
         """Indices of the images of a kind; ValueError if there is no such kind."""
@@ -288,9 +289,7 @@ class PredictionSplit(NamedTuple):
 class Predictions(NamedTuple):
     """What a classifier said of the images of a data set."""
 
-    names: tuple[
-        str, ...
-    ]  #: Of the images, in the order of the data set; their number where they have no names.
+    names: tuple[str, ...]  #: In the order of the data set; their numbers where they have no names.
     labels: np.ndarray  #: ``(images,)``, true classes.
     predicted: np.ndarray  #: ``(images,)``, the class with the highest score.
 
@@ -307,20 +306,12 @@ def split_predictions(
         with_position: The same of the one with position.
         labels: True classes.
 
-    Raises ValueError if there is no image, or the three have different lengths or several axes; TypeError if they hold
-    something other than integers."""
-    given = dict(without=without, with_position=with_position, labels=labels)
-    arrays = {name: np.asarray(values) for name, values in given.items()}
-    shapes = {name: values.shape for name, values in arrays.items()}
-    if any(len(shape) != 1 for shape in shapes.values()) or len(set(shapes.values())) != 1:
+    Raises ValueError if the three have different lengths."""
+    first, second, true = (np.asarray(each) for each in (without, with_position, labels))
+    shapes = [first.shape, second.shape, true.shape]
+    if shapes != [(len(true),)] * 3:
         raise ValueError(f'predictions and labels must be one class for each image, got {shapes}')
-    if not len(arrays['labels']):
-        raise ValueError('there must be at least one image')
-    for name, values in arrays.items():
-        if not np.issubdtype(values.dtype, np.integer):
-            raise TypeError(f'{name} must hold class indices, got {values.dtype}')
-    wrong = {name: arrays[name] != arrays['labels'] for name in ('without', 'with_position')}
-    return PredictionSplit(2 * wrong['without'] + wrong['with_position'])
+    return PredictionSplit(2 * (first != true) + (second != true))
 
 
 def read_predictions(path: str | Path) -> Predictions:
@@ -335,17 +326,16 @@ def read_predictions(path: str | Path) -> Predictions:
         raise FileNotFoundError(f'there is no file of predictions {str(path)!r}')
     try:
         with path.open('rb') as file:
-            content = json.load(file) if path.suffix == '.json' else _DataUnpickler(file).load()
+            entries = json.load(file) if path.suffix == '.json' else _DataUnpickler(file).load()
+        names = tuple(str(entry.get('img_path', n)) for n, entry in enumerate(entries))
+        labels, predicted = (
+            np.array([int(entry[key]) for entry in entries]) for key in ('gt_label', 'pred_label')
+        )
     except Exception as error:  # of JSON, pickle, torch: whatever is wrong, it is not ours
-        raise ValueError(f'{str(path)!r} cannot be read as predictions: {error}') from error
-    if not isinstance(content, list) or not content:
-        raise ValueError(f'{str(path)!r} must hold a list with an entry for each image')
-    entries = [entry if isinstance(entry, Mapping) else {} for entry in content]
-    names = tuple(str(entry.get('img_path', number)) for number, entry in enumerate(entries))
-    labels, predicted = (
-        np.array([_class(entry.get(key), key, path) for entry in entries])
-        for key in ('gt_label', 'pred_label')
-    )
+        raise ValueError(
+            f'{str(path)!r} cannot be read as predictions, a list with one class as gt_label and as pred_label for '
+            f'each image: {type(error).__name__}: {error}'
+        ) from error
     return Predictions(names, labels, predicted)
 
 
@@ -360,16 +350,6 @@ def compare_predictions(without: Predictions, with_position: Predictions) -> Pre
     if not np.array_equal(without.labels, with_position.labels):
         raise ValueError('predictions must have the same true classes (gt_label)')
     return split_predictions(without.predicted, with_position.predicted, without.labels)
-
-
-def _class(value: Any, key: str, path: Path) -> int:
-    found = np.asarray(value.cpu() if isinstance(value, Tensor) else value)
-    if found.size != 1 or not np.issubdtype(found.dtype, np.integer):
-        raise ValueError(
-            f'{str(path)!r}: every image must have one class as {key}, got {value!r}. Is it of a classifier, and of '
-            'a data set with labels?'
-        )
-    return int(found.reshape(()))
 
 
 class _DataUnpickler(pickle.Unpickler):
