@@ -34,7 +34,9 @@ from mmlape.layers import (
     SpatialReductionAttention,
     WideValueAttention,
 )
-from mmlape.layout import Grid, Layout
+from mmlape.layers.attention import LINEAR_GRID, partition
+from mmlape.layers.windows import apart
+from mmlape.layout import Layout
 
 from .loading import Layers, Result, find_stages
 
@@ -45,29 +47,30 @@ _WITH_DISTANCES = (ShiftedWindowAttention, *_WITH_MAPS)
 
 
 class Call(NamedTuple):
-    """A call of ``scaled_dot_product_attention``."""
+    """The arguments of ``scaled_dot_product_attention``."""
 
     query: Tensor  #: ``(..., Q, D)``.
     key: Tensor  #: ``(..., K, D)``.
-    bias: Tensor | None = None  #: Added to the scores, or a mask of what is attended to; or None.
+    value: Tensor | None = None
+    attn_mask: Tensor | None = None  #: Added to the scores, or a mask of what is attended to.
+    dropout_p: float = 0.0
+    is_causal: bool = False
     scale: float | None = None  #: Of the scores; None: ``1 / sqrt(D)``.
 
-    def by_window(self, count: int) -> Call:
-        """Windows beside the heads ``(B, windows * heads, ...)`` as images ``(B * windows, heads, ...)``."""
-        query, key, bias = (
-            None if x is None else x.unflatten(1, (count, -1)).flatten(0, 1) for x in self[:3]
-        )
-        return Call(query, key, bias, self.scale)  # type: ignore[arg-type]  # the bias alone may be None
+    def rows(self, chosen: slice) -> Call:
+        """Of these queries alone."""
+        mask = None if self.attn_mask is None else self.attn_mask[..., chosen, :]
+        return self._replace(query=self.query[..., chosen, :], attn_mask=mask)
 
     def scores(self) -> Tensor:
         """What the softmax gets, ``(..., Q, K)`` float32."""
         scale = self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
         scores = (self.query * scale @ self.key.mT).float()
-        if self.bias is None:
+        if self.attn_mask is None:
             return scores
-        if self.bias.dtype == torch.bool:
-            return scores.masked_fill(~self.bias, -math.inf)
-        return scores + self.bias
+        if self.attn_mask.dtype == torch.bool:
+            return scores.masked_fill(~self.attn_mask, -math.inf)
+        return scores + self.attn_mask
 
 
 class _Recorder(TorchFunctionMode):
@@ -87,12 +90,8 @@ class _Recorder(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention and self.where is not None:
-            self.record(*self.where, _call(*args, **kwargs))
+            self.record(*self.where, Call(*args, **kwargs))
         return func(*args, **kwargs)
-
-
-def _call(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None) -> Call:
-    return Call(query, key, attn_mask, scale)
 
 
 def record_attention(
@@ -162,9 +161,7 @@ def class_attention(
 
     def keep(attention: nn.Module, layout: Layout, call: Call) -> None:
         # With windows the call of prefix tokens to all follows that of the windows: the last one counts.
-        row = slice(token, token + 1)
-        bias = None if call.bias is None else call.bias[..., row, :]
-        scores = call._replace(query=call.query[..., row, :], bias=bias).scores()
+        scores = call.rows(slice(token, token + 1)).scores()
         found[attentions[attention]] = layout, scores[0].softmax(-1).squeeze(-2).cpu()
 
     record_attention(backbone, image, attentions, keep)
@@ -261,13 +258,13 @@ def _distances_of_image(
         places = places_of(attention, layout)
         windows = len(places.queries)
         if len(call.query) != windows:  # they stand beside the heads
-            call = call.by_window(windows)
+            parts = (call.query, call.key, call.attn_mask)
+            query, key, mask = (x.unflatten(1, (windows, -1)).flatten(0, 1) for x in parts)
+            call = call._replace(query=query, key=key, attn_mask=mask)
+        zero_query, zero_key = (where[:, None, :, :1].mul(0).nan_to_num() for where in places[:2])
+        equal = Call(zero_query, zero_key, attn_mask=places.apart)
         distances = mean_distance(call, places).cpu().numpy()
-        found[attention] = (
-            distances,
-            float(mean_distance(_equal_scores(places), places)),
-            layout.grid,
-        )
+        found[attention] = distances, float(mean_distance(equal, places)), layout.grid
 
     record_attention(backbone, image, attentions, measure)
     return found
@@ -278,9 +275,8 @@ class Places(NamedTuple):
 
     queries: Tensor  #: ``(R, Q, 2)``.
     keys: Tensor  #: ``(R, K, 2)``.
-    #: By how many rows and columns the windows were moved: cells below that were brought to the last window, where they
-    #: and the others do not see each other.
-    shift: Grid = (0, 0)
+    #: ``(R, 1, Q, K)``, what keeps cells apart that a shift of the windows brought together; None without one.
+    apart: Tensor | None = None
 
 
 def mean_distance(call: Call, places: Places) -> Tensor:
@@ -290,73 +286,45 @@ def mean_distance(call: Call, places: Places) -> Tensor:
         call: Queries ``(R, heads, Q, D)`` and keys ``(R, heads, K, D)``.
         places: Where they are."""
     windows, heads, num_queries, _ = call.query.shape
-    num_keys = call.key.shape[2]
-    total = call.query.new_zeros(heads, dtype=torch.float64)
-    bias = call.bias
-    if bias is not None:
-        bias = bias.expand(windows, heads, num_queries, num_keys)
     has_query, has_key = (~where.isnan().any(-1) for where in places[:2])
-    step = max(CHUNK // (windows * heads * num_keys), 1)
-    for rows in torch.arange(num_queries, device=call.query.device).split(step):
-        part = None if bias is None else bias[:, :, rows]
-        scores = call._replace(query=call.query[:, :, rows], bias=part).scores()
-        weights = scores.masked_fill(~has_key[:, None, None], -math.inf).softmax(dim=-1)
+    total, step = 0.0, max(CHUNK // (windows * heads * call.key.shape[2]), 1)
+    for start in range(0, num_queries, step):
+        rows = slice(start, start + step)
+        weights = call.rows(rows).scores().masked_fill(~has_key[:, None, None], -math.inf)
         offsets = places.queries[:, rows, None] - places.keys[:, None]
         distances = offsets.norm(dim=-1).nan_to_num()[:, None]
-        per_query = (weights * distances).sum(dim=-1).masked_fill(~has_query[:, None, rows], 0)
-        total += per_query.sum(dim=(0, 2), dtype=torch.float64)
+        per_query = (weights.softmax(dim=-1) * distances).sum(dim=-1)
+        per_query = per_query.masked_fill(~has_query[:, None, rows], 0)
+        total = total + per_query.sum(dim=(0, 2), dtype=torch.float64)
     return total / has_query.sum()
 
 
-def _equal_scores(places: Places) -> Call:
-    """Queries and keys whose products are all zero, but for those that do not see each other."""
-    query, key = (torch.zeros(*where.shape[:2], 1).unsqueeze(1) for where in places[:2])
-    moved_query, moved_key = (where < torch.tensor(places.shift) for where in places[:2])
-    together = (moved_query[:, :, None] == moved_key[:, None]).all(-1)
-    return Call(query, key, together[:, None])
-
-
 def places_of(attention: Any, layout: Layout) -> Places:
-    """Where the queries and keys of one of our attention layers are."""
-    prefix = layout.num_prefix
+    """Where the queries and keys of one of our attention layers are: coordinates go the way of its tokens."""
+    sides = (torch.arange(side, dtype=torch.float32) for side in layout.grid)
+    cells = torch.stack(torch.meshgrid(*sides, indexing='ij'), dim=-1)[None]  # (1, H, W, 2)
     window = getattr(attention, 'window_size', None)
     if window is not None:
-        padded = tuple(-(-side // length) * length for side, length in zip(layout.grid, window))
-        moves = isinstance(attention, ShiftedWindowAttention)
-        shift = attention.shift_on(padded) if moves else (0, 0)
-        cells = _cells(*map(_in_windows, layout.grid, padded, window, shift))
-        return Places(cells, _with_prefix(cells, prefix), shift)
-    rows, columns = (torch.arange(side, dtype=torch.float32)[None] for side in layout.grid)
-    queries = keys = _with_prefix(_cells(rows, columns), prefix)
+        down, right = (-side % length for side, length in zip(layout.grid, window))
+        cells = F.pad(cells, (0, 0, 0, right, 0, down), value=math.nan)
+        padded, between = (layout[0] + down, layout[1] + right), None
+        if isinstance(attention, ShiftedWindowAttention):
+            shift = attention.shift_on(padded)
+            cells = cells.roll([-step for step in shift], (1, 2))
+            between = apart(padded, window, shift, cells.device)[:, None]
+        cells = partition(cells.flatten(1, 2), padded, window)
+        return Places(cells, _with_prefix(cells, layout.num_prefix), between)
+    queries = keys = _with_prefix(cells.flatten(1, 2), layout.num_prefix)
     if getattr(attention, 'reduces', False):
-        centres = _pooled_centres if attention.linear else _strided_centres
-        keys = _cells(*(centres(side, attention.sr_ratio)[None] for side in layout.grid))
+        maps = cells.permute(0, 3, 1, 2)
+        centres = (
+            F.adaptive_avg_pool2d(maps, LINEAR_GRID)
+            if attention.linear
+            else F.avg_pool2d(maps, attention.sr_ratio, ceil_mode=True)
+        )
+        keys = centres.flatten(2).mT
     return Places(queries, keys)
-
-
-def _in_windows(side: int, padded: int, length: int, shift: int) -> Tensor:
-    """``(windows, length)``, coordinates along an axis that was moved; NaN where it was padded."""
-    places = torch.arange(padded, dtype=torch.float32).roll(-shift)
-    return places.masked_fill(places >= side, math.nan).view(-1, length)
-
-
-def _cells(rows: Tensor, columns: Tensor) -> Tensor:
-    """Places ``(A * E, h * w, 2)`` of the windows with these rows ``(A, h)`` and columns ``(E, w)``."""
-    shape = (len(rows), len(columns), rows.shape[1], columns.shape[1])
-    y, x = rows[:, None, :, None].expand(shape), columns[None, :, None].expand(shape)
-    return torch.stack([y, x], dim=-1).flatten(2, 3).flatten(0, 1)
 
 
 def _with_prefix(cells: Tensor, prefix: int) -> Tensor:
     return F.pad(cells, (0, 0, prefix, 0), value=math.nan)
-
-
-def _strided_centres(length: int, stride: int) -> Tensor:
-    """Centres of the blocks of ``stride`` cells; of the last one, what is inside the grid."""
-    first = torch.arange(0, length, stride, dtype=torch.float32)
-    return (first + (first + stride).clamp(max=length) - 1) / 2
-
-
-def _pooled_centres(length: int, _stride: int | None = None) -> Tensor:
-    """Centres of the 7 cells of PVTv2's adaptive pooling: means of coordinates."""
-    return F.adaptive_avg_pool1d(torch.arange(length, dtype=torch.float32)[None], 7)[0]
