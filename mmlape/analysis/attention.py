@@ -258,7 +258,7 @@ def _distances_of_image(
         places = places_of(attention, layout)
         windows = len(places.queries)
         if len(call.query) != windows:  # they stand beside the heads
-            parts = (call.query, call.key, call.attn_mask)
+            parts: list[Any] = [call.query, call.key, call.attn_mask]
             query, key, mask = (x.unflatten(1, (windows, -1)).flatten(0, 1) for x in parts)
             call = call._replace(query=query, key=key, attn_mask=mask)
         zero_query, zero_key = (where[:, None, :, :1].mul(0).nan_to_num() for where in places[:2])

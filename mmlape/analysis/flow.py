@@ -35,7 +35,7 @@ from mmlape.checks import check_option, check_positive_int
 from mmlape.layout import Grid, Layout
 
 from .loading import Result, find_stages, record_calls
-from .position import layer_positions, pick_channels, plan_sources, position_plan
+from .position import in_stream, layer_positions, pick_channels, plan_sources, position_plan
 
 ROLES = ('query', 'key', 'value')
 
@@ -90,23 +90,25 @@ def position_flow(backbone: nn.Module, image: Tensor, stage: Stage, layer: int =
             backbone(image)
         patches, layout = calls['embed'][1]
         # A warm start has both; in the stream is what it has learned before.
-        source = plan_sources(position_plan(stage, layout.grid))[-1]
+        plan = position_plan(stage, layout.grid)
+        source = plan_sources(plan)[-1]
         found = layer_positions(stage, layout.grid, source, [layer])[-1]
         tokens, where = calls['attn'][0][:2]
         rows = torch.from_numpy(found.rows).to(tokens)[None, -tokens.shape[1] :]
         heads = _heads(attention, tokens, where, with_bias=True)
         own = _heads(attention, rows, where, with_bias=False)
+    position: Any
     if source == 'attention':
         position, summed = rows, tokens
     else:
-        position, summed = _in_stream(stage, layout.grid, layer), calls[f'block {layer}'][0][0]
+        position, summed = in_stream(plan, layer), calls[f'block {layer}'][0][0]
     outputs = [calls['block 0'][0][0], *(calls[name][1] for name in blocks)]
     grids = (layout.grid, *[_key_grid(attention, layout.grid, heads[1])] * 2)
-    in_stream = dict(patches=patches, position=position, summed=summed)
+    before = dict(patches=patches, position=position, summed=summed)
     return PositionFlow(
         stage=stage.name,
         layer=layer,
-        **{name: _maps(each, layout.grid) for name, each in in_stream.items()},
+        **{name: _maps(each, layout.grid) for name, each in before.items()},
         **{role: _maps(*each) for role, *each in zip(ROLES, heads, grids)},
         **{f'position_{role}': _maps(*each) for role, *each in zip(ROLES, own, grids)},
         layers=np.stack([_maps(each, layout.grid) for each in outputs]),
@@ -157,7 +159,7 @@ def _heads(
     """Queries, keys and values of an attention layer, ``(1, N, C)`` each, of its tokens."""
     projections = _projections(attention)
     if 'qkv' in projections:  # of each token for itself, whatever window it is put into
-        calls = {'qkv': ((tokens,), projections['qkv'](tokens))}
+        calls: dict[str, Any] = {'qkv': ((tokens,), projections['qkv'](tokens))}
     else:
         with record_calls(projections) as calls:
             attention(tokens, where)
@@ -181,13 +183,6 @@ def _key_grid(attention: nn.Module, grid: Grid, keys: Tensor) -> Grid:
         return (math.isqrt(keys.shape[1]),) * 2
     ratio = int(attention.sr_ratio)  # type: ignore[arg-type]  # of a SpatialReductionAttention
     return -(-grid[0] // ratio), -(-grid[1] // ratio)
-
-
-def _in_stream(stage: Stage, grid: Grid, layer: int) -> Tensor:
-    """What position has added to the stream when a layer reads it, ``(1, P + H * W, C)``."""
-    plan = position_plan(stage, grid)
-    entries = [entry for entry in (plan.stem, *plan.stream[: layer + 1]) if entry is not None]
-    return torch.stack(entries).sum(dim=0)
 
 
 def _maps(tokens: Tensor, grid: Grid) -> np.ndarray:

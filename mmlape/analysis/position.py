@@ -24,7 +24,7 @@ keys. It is shown as it is added, before the softmax; a constant along a row (on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -60,9 +60,8 @@ class EmbeddingTable(Result):
     grid: Grid  #: ``(H, W)``.
     num_prefix: int  #: Rows of prefix tokens that come first.
     tables: np.ndarray  #: ``(K, P + H * W, C)``; K > 1 where every layer has its own.
-    #: What they are; ``'offset'`` and ``'head'`` for a relative bias. Default ``'token'`` and ``'channel'``.
-    rows: str = 'token'
-    columns: str = 'channel'  #: likewise
+    rows: str = 'token'  #: What rows are; ``'offset'`` for a relative bias.
+    columns: str = 'channel'  #: What columns are; ``'head'`` for a relative bias.
 
     def table(self, index: int = 0) -> np.ndarray:
         """Table ``index`` as ``(P + H * W, C)``; ValueError if there is none."""
@@ -83,7 +82,7 @@ def embedding_table(
         with_prefix: Keep the rows of prefix tokens. Default True."""
     embedding, grid = position_of(stage).embedding, grid_of(stage, grid)
     with torch.no_grad():
-        tables = embedding(grid).detach().cpu().float().numpy()
+        tables = embedding(grid).cpu().float().numpy()
     num_prefix = embedding.num_prefix_tokens
     if not with_prefix:
         tables, num_prefix = tables[:, num_prefix:], 0
@@ -127,15 +126,15 @@ def positions_inside(
     stage: Stage, layers: Layers = None, with_scores: bool = False
 ) -> dict[int, AttentionPosition]:
     """The positions inside the attention, by layer, of those layers asked for that have one."""
-    found = {}
-    for layer in check_layers('layers', layers, len(stage.blocks)):
-        position = getattr(stage.blocks[layer].attn, 'position', None)
+    wanted = check_layers('layers', layers, len(stage.blocks))
+    found = {layer: getattr(stage.blocks[layer].attn, 'position', None) for layer in wanted}
+    return {
+        layer: position
+        for layer, position in found.items()
+        if isinstance(position, AttentionPosition)
         # A single cell tells whether there are scores.
-        if isinstance(position, AttentionPosition) and not (
-            with_scores and scores_of(position, (1, 1)) is None
-        ):
-            found[layer] = position
-    return found
+        and not (with_scores and scores_of(position, (1, 1)) is None)
+    }
 
 
 def shown_grid(position: AttentionPosition, grid: Grid | None) -> Grid:
@@ -168,36 +167,33 @@ def attention_tables(
         with_prefix: Keep the rows of prefix tokens. Default True."""
     found: dict[tuple[str, Grid, int], list[np.ndarray]] = {}
     for position in positions_inside(stage).values():
-        for name, num_prefix, size, rows in _rows(position, shown_grid(position, grid)):
-            first = 0 if with_prefix else num_prefix
-            key = (f'{stage.name}.{name}', size, num_prefix - first)
-            found.setdefault(key, []).append(rows[first:])
+        size = shown_grid(position, grid)
+        with torch.no_grad():
+            if isinstance(position, RelativePositionBias):
+                # The stored order is query minus key; as a map around the query, key minus query.
+                tables = {'bias': (0, position.table(size).flip(0))}
+                size = 2 * size[0] - 1, 2 * size[1] - 1
+            else:
+                tables = {
+                    name: (child.num_prefix_tokens, child(size)[0])
+                    for name, child in position.named_children()
+                    if isinstance(child, PositionEmbedding)
+                }
+        for name, (num_prefix, rows) in tables.items():
+            kept = num_prefix if with_prefix else 0
+            shown = rows[num_prefix - kept :].float().cpu().numpy()
+            found.setdefault((f'{stage.name}.{name}', size, kept), []).append(shown)
     names = [name for name, _, _ in found]
     return [
         EmbeddingTable(
             name if names.count(name) == 1 else f'{name}.{size[0]}x{size[1]}',
             size,
             num_prefix,
-            np.stack(tables),
+            np.stack(shown),
             *(('offset', 'head') if name.endswith('.bias') else ()),
         )
-        for (name, size, num_prefix), tables in found.items()
+        for (name, size, num_prefix), shown in found.items()
     ]
-
-
-def _rows(position: AttentionPosition, grid: Grid) -> list[tuple[str, int, Grid, np.ndarray]]:
-    """Name, number of prefix rows, grid, and rows by channels of everything that a position is made from."""
-    with torch.no_grad():
-        if isinstance(position, RelativePositionBias):
-            # The stored order is query minus key; as a map around the query, key minus query.
-            table = position.table(grid).flip(0)
-            offsets = (2 * grid[0] - 1, 2 * grid[1] - 1)
-            return [('bias', 0, offsets, table.float().cpu().numpy())]
-        return [
-            (name, child.num_prefix_tokens, grid, child(grid)[0].float().cpu().numpy())
-            for name, child in position.named_children()
-            if isinstance(child, PositionEmbedding)
-        ]
 
 
 class LayerPosition(NamedTuple):
@@ -214,7 +210,7 @@ class PositionScores(Result):
     stage: str  #: Name of the layers, ``'blocks'``.
     grid: Grid  #: ``(H, W)``; of the window where a bias serves windows.
     token: (
-        int | tuple[int, int]
+        int | Sequence[int]
     )  #: The chosen query, ``(row, column)`` or the index of a prefix token.
     num_prefix: (
         int  #: Rows of prefix tokens that ``matrices`` begin with; 0 where they are left out.
@@ -227,12 +223,8 @@ class PositionScores(Result):
 
 @dataclass(frozen=True)
 class Correlations(PositionScores):
-    """Position correlations of a stage.
-
-    Attributes:
-        names: ``'embedding'``, ``'layer 0'``, ...
-        matrices: ``(n, N, N)``, cosines of tokens.
-        maps: ``(n, H, W)``, the chosen token's correlation with every cell."""
+    """Position correlations of a stage: ``names`` are ``'embedding'``, ``'layer 0'``, ..., ``matrices`` ``(n, N, N)``
+    cosines of tokens, ``maps`` ``(n, H, W)`` the chosen token's correlation with every cell."""
 
     source: str  #: ``'attention'`` or ``'stream'``.
 
@@ -246,11 +238,8 @@ def position_plan(stage: Stage, grid: Grid | None = None) -> PositionPlan:
 
 def plan_sources(plan: PositionPlan) -> tuple[str, ...]:
     """Where a plan puts position: ``'attention'`` (LaPE), ``'stream'`` (all others), or both (a warm start)."""
-    used = {
-        'attention': any(entry is not None for entry in plan.attention),
-        'stream': plan.stem is not None or any(entry is not None for entry in plan.stream),
-    }
-    return tuple(source for source in SOURCES if used[source])
+    used = plan.attention, (plan.stem, *plan.stream)
+    return tuple(s for s, parts in zip(SOURCES, used) if any(part is not None for part in parts))
 
 
 def layer_positions(
@@ -271,18 +260,17 @@ def layer_positions(
     wanted = check_layers('layers', layers, len(stage.blocks))
     from_attention = _pick_source(plan, source) == 'attention'
     rows = plan.attention if from_attention else _rows_in_stream(stage, plan, grid)
-    found = [
-        LayerPosition(f'layer {layer}', _to_numpy(entry))
-        for layer in wanted
-        if (entry := rows[layer]) is not None
-    ]
+    found = {f'layer {n}': each for n in wanted if (each := rows[n]) is not None}
     if not found:
         raise ValueError(f'none of the layers {list(wanted)} receives position')
     with torch.no_grad():
         embedding = position_of(stage).embedding(grid)
     if len(embedding) == 1:
-        found.insert(0, LayerPosition('embedding', _to_numpy(embedding)))
-    return found
+        found = {'embedding': embedding} | found
+    return [
+        LayerPosition(name, entry[0].detach().cpu().double().numpy())
+        for name, entry in found.items()
+    ]
 
 
 def cosine_matrix(rows: np.ndarray, others: np.ndarray | None = None) -> np.ndarray:
@@ -294,13 +282,20 @@ def cosine_matrix(rows: np.ndarray, others: np.ndarray | None = None) -> np.ndar
 
     Raises ValueError if more than 8192 x 8192 values would come out."""
     others = rows if others is None else others
-    if len(rows) * len(others) > MAX_TOKENS**2:
-        raise ValueError(
-            f'the correlations of {len(rows)} x {len(others)} tokens do not fit in memory, the limit is '
-            f'{MAX_TOKENS} x {MAX_TOKENS}: take a smaller grid'
-        )
-    units, other_units = _unit_rows(rows), _unit_rows(others)
+    _check_memory(f'correlations of {len(rows)} x {len(others)} tokens', len(rows) * len(others))
+    units, other_units = (
+        np.divide(part, length, out=np.full_like(part, np.nan), where=length > 0)
+        for part in (rows, others)
+        for length in [np.linalg.norm(part, axis=1, keepdims=True)]
+    )
     return np.clip(units @ other_units.T, -1, 1).astype(np.float32)
+
+
+def _check_memory(what: str, count: int) -> None:
+    if count > MAX_TOKENS**2:
+        raise ValueError(
+            f'the {what} do not fit in memory, the limit is {MAX_TOKENS} x {MAX_TOKENS}: take a smaller grid'
+        )
 
 
 def token_row(token: int | Sequence[int], grid: Grid, num_prefix: int) -> int:
@@ -320,11 +315,9 @@ def token_row(token: int | Sequence[int], grid: Grid, num_prefix: int) -> int:
         return check_positive_int('prefix token', token, minimum=0, maximum=num_prefix - 1)
     if not isinstance(token, Sequence) or len(token) != 2:
         raise TypeError(f'token must be a pair (row, column) or an integer, got {token!r}')
-    row, column = (
+    for name, value, size in zip(('row', 'column'), token, grid):
         check_positive_int(f'{name} of the token', value, minimum=0, maximum=size - 1)
-        for name, value, size in zip(('row', 'column'), token, grid)
-    )
-    return num_prefix + row * grid[1] + column
+    return num_prefix + token[0] * grid[1] + token[1]
 
 
 def correlation_map(
@@ -359,15 +352,14 @@ def position_correlations(
     grid = grid_of(stage, grid)
     token = centre_of(grid) if token is None else token
     num_prefix = position_of(stage).embedding.num_prefix_tokens
-    token_row(token, grid, num_prefix)  # refused before anything is computed
     positions = layer_positions(stage, grid, source, layers)
-    first = 0 if with_prefix else num_prefix
     maps = [correlation_map(position.rows, token, grid, num_prefix) for position in positions]
+    first = 0 if with_prefix else num_prefix
     return Correlations(
         stage=stage.position_name,
         source=_pick_source(position_plan(stage, grid), source),
         grid=grid,
-        token=_as_token(token),
+        token=token if isinstance(token, int) else tuple(token),
         num_prefix=num_prefix - first,
         names=tuple(position.name for position in positions),
         matrices=np.stack([cosine_matrix(position.rows[first:]) for position in positions]),
@@ -403,48 +395,34 @@ def position_scores(
     by_grid: dict[Grid, dict[int, AttentionPosition]] = {}
     for layer, position in positions.items():
         by_grid.setdefault(shown_grid(position, grid), {})[layer] = position
-    return [
-        _scores_of_grid(stage.name, size, group, token, with_prefix, head)
-        for size, group in by_grid.items()
-    ]
-
-
-def _scores_of_grid(
-    name: str,
-    grid: Grid,
-    positions: Mapping[int, AttentionPosition],
-    token: int | Sequence[int] | None,
-    with_prefix: bool,
-    head: int | None,
-) -> PositionScores:
-    token = centre_of(grid) if token is None else token
-    first = next(iter(positions.values()))
-    num_prefix, num_heads = first.num_prefix_tokens, first.num_heads
-    chosen = token_row(token, grid, num_prefix)
-    if head is not None:
-        check_positive_int('head', head, minimum=0, maximum=num_heads - 1)
-    tokens = num_prefix + grid[0] * grid[1]
-    if num_heads * tokens**2 > MAX_TOKENS**2:
-        raise ValueError(
-            f'the scores of {tokens} x {tokens} tokens and {num_heads} heads do not fit in memory: '
-            'take a smaller grid'
+    found = []
+    for size, group in by_grid.items():
+        query = centre_of(size) if token is None else token
+        num_prefix = next(iter(group.values())).num_prefix_tokens
+        row, first = token_row(query, size, num_prefix), 0 if with_prefix else num_prefix
+        matrices = np.stack([_score_matrix(position, size, head) for position in group.values()])
+        found.append(
+            PositionScores(
+                stage=stage.name,
+                grid=size,
+                token=query if isinstance(query, int) else tuple(query),
+                num_prefix=num_prefix - first,
+                names=tuple(f'layer {layer}' for layer in group),
+                matrices=matrices[:, first:, first:],
+                maps=matrices[:, row, num_prefix:].reshape(-1, *size),
+            )
         )
-    of_heads = [scores_of(position, grid)[0].float() for position in positions.values()]  # type: ignore[index]
-    matrices = torch.stack([each.mean(0) if head is None else each[head] for each in of_heads])
-    shown, left_out = matrices.cpu().numpy(), 0 if with_prefix else num_prefix
-    return PositionScores(
-        stage=name,
-        grid=grid,
-        token=_as_token(token),
-        num_prefix=num_prefix - left_out,
-        names=tuple(f'layer {layer}' for layer in positions),
-        matrices=shown[:, left_out:, left_out:],
-        maps=shown[:, chosen, num_prefix:].reshape(-1, *grid),
-    )
+    return found
 
 
-def _as_token(token: int | Sequence[int]) -> int | tuple[int, int]:
-    return token if isinstance(token, int) else (token[0], token[1])
+def _score_matrix(position: AttentionPosition, grid: Grid, head: int | None) -> np.ndarray:
+    """``(P + H * W, P + H * W)`` of a head, or the mean of all."""
+    tokens, heads = position.num_prefix_tokens + grid[0] * grid[1], position.num_heads
+    if head is not None:
+        check_positive_int('head', head, minimum=0, maximum=heads - 1)
+    _check_memory(f'scores of {tokens} x {tokens} tokens and {heads} heads', heads * tokens**2)
+    scores = scores_of(position, grid)[0].float()  # type: ignore[index]  # it has some
+    return (scores.mean(0) if head is None else scores[head]).cpu().numpy()
 
 
 def _pick_source(plan: PositionPlan, source: str | None) -> str:
@@ -462,27 +440,19 @@ def _pick_source(plan: PositionPlan, source: str | None) -> str:
 
 def _rows_in_stream(stage: Stage, plan: PositionPlan, grid: Grid) -> list[Tensor | None]:
     """Per layer, its norm of the position that is in the residual stream when the layer reads it."""
-    collected, rows = plan.stem, []
+    rows: list[Tensor | None] = []
     with torch.no_grad():
-        for block, entry in zip(stage.blocks, plan.stream):
-            if entry is not None:
-                collected = entry if collected is None else collected + entry
-            norm = block.get_submodule('norm1')
-            rows.append(None if collected is None else _normed(norm, collected, grid))
+        for layer, block in enumerate(stage.blocks):
+            there = in_stream(plan, layer)
+            if there is not None:
+                # lambda_2 of a row without spread is 0, whatever the bias of the norm.
+                spread = there.std(dim=-1, keepdim=True, correction=0)
+                there = block.norm1(there, grid) * (spread > 0)  # type: ignore[operator]
+            rows.append(there)
     return rows
 
 
-def _normed(norm: nn.Module, position: Tensor, grid: Grid) -> Tensor:
-    # lambda_2 of a row without spread is 0, whatever the bias of the norm.
-    spread = position.std(dim=-1, keepdim=True, correction=0)
-    return norm(position, grid) * (spread > 0)
-
-
-def _unit_rows(rows: np.ndarray) -> np.ndarray:
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.divide(rows, length, out=np.full_like(rows, np.nan), where=length > 0)
-
-
-def _to_numpy(rows: Tensor) -> np.ndarray:
-    """``(1, N, C)`` to ``(N, C)``."""
-    return rows[0].detach().cpu().double().numpy()
+def in_stream(plan: PositionPlan, layer: int) -> Tensor | None:
+    """What position has added to the stream when a layer reads it, ``(1, P + H * W, C)``."""
+    entries = [entry for entry in (plan.stem, *plan.stream[: layer + 1]) if entry is not None]
+    return torch.stack(entries).sum(dim=0) if entries else None
