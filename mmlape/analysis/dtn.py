@@ -9,7 +9,8 @@ so that a few tokens can outweigh all others: quartiles say more than means."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +26,8 @@ from mmlape.checks import check_grid, check_option
 from mmlape.layers import AttentionLayer
 from mmlape.layout import Grid, Layout
 from mmlape.norm import DTN, LN, TokenGN, TokenIN
-from mmlape.training.paper_hooks import RATIO_PREFIX, RATIOS
+from mmlape.norm.dtn_maps import Windows
+from mmlape.training.paper_hooks import RATIO_PREFIX
 
 from . import COMPARED, NORMS
 from .loading import Layers, NormPlace, Result, dtn_places, norm_places, record_calls
@@ -43,8 +45,7 @@ class LayerMaps(NamedTuple):
 
     name: str  #: ``'layer 0 norm1'``, ...
     pool: int  #: Tokens per side of a cell.
-    #: ``(row, column)`` of the cell that the token lies in; the token's own place where ``pool`` is 1.
-    cell: tuple[int, int]
+    cell: tuple[int, int]  #: ``(row, column)`` of the cell that the token lies in.
     maps: np.ndarray  #: ``(G, A, E)`` over ``A x E`` cells, G = 1 where all heads have the same; every map sums to one.
 
 
@@ -58,14 +59,11 @@ class PositionMaps(NamedTuple):
 
     def arrays(self, suffix: str = '') -> dict[str, np.ndarray]:
         """All of it for ``numpy.savez``: ``maps_layer0_norm1<suffix>``, ..., ``cell_...``, ``grid``, ``token``."""
-        named = {layer.name.replace(' ', '', 1).replace(' ', '_'): layer for layer in self.layers}
-        return {
-            'stage': np.asarray(self.stage),
-            'grid': np.asarray(self.grid),
-            'token': np.asarray(self.token),
-            **{f'maps_{name}{suffix}': layer.maps for name, layer in named.items()},
-            **{f'cell_{name}': np.asarray(layer.cell) for name, layer in named.items()},
-        }
+        found = {name: np.asarray(getattr(self, name)) for name in ('stage', 'grid', 'token')}
+        for layer in self.layers:
+            name = layer.name.replace(' ', '', 1).replace(' ', '_')
+            found |= {f'maps_{name}{suffix}': layer.maps, f'cell_{name}': np.asarray(layer.cell)}
+        return found
 
 
 def dtn_maps(
@@ -89,8 +87,7 @@ def dtn_maps(
     if grid is None:
         grid = DEFAULT_GRID if stage.position is None else stage.position.embedding.grid
     grid = check_grid('grid', grid)
-    row = token_row(centre_of(grid) if token is None else token, grid, 0)
-    token = divmod(row, grid[1])
+    token = divmod(token_row(centre_of(grid) if token is None else token, grid, 0), grid[1])
     places = dtn_places(stage, layers, norms)
     if not places:
         raise ValueError(f'no layer of {stage.name!r} has DTN as its {" or ".join(norms)}')
@@ -135,35 +132,26 @@ def norm_tokens(
             no pooling.
 
     Raises ValueError if a layer or a norm does not exist."""
-    _check_compared(compared)
-    places = norm_places(stage, layers, (norm,))
+    names = [check_option('compared norm', name, COMPARED) for name in compared]
+    places, found = norm_places(stage, layers, (norm,)), []
     with torch.no_grad(), record_calls({place: place.norm for place in places}) as calls:
         backbone(image)
-    return [_versions(stage, place, *calls[place], compared) for place in places]
-
-
-def _versions(
-    stage: Stage, place: NormPlace, args: tuple, output: Tensor, compared: Sequence[str]
-) -> NormTokens:
-    tokens, where = args[:2]
-    layout, norm = Layout.of(tokens, where), place.norm
-    num_heads = norm.num_heads if isinstance(norm, DTN) else _heads_of(stage, place)
-    versions = {BEFORE: tokens, f'after {_short_name(norm)}': output}
-    with torch.no_grad():
-        for name in compared:
-            if not isinstance(norm, _KINDS[name]):
-                initial = _initial_norm(name, tokens, num_heads)
-                versions[f'{name}, initial'] = initial(tokens, where)
-    rows = {name: value[0].cpu().float().numpy() for name, value in versions.items()}
-    return NormTokens(stage.name, place.name, layout.grid, layout.num_prefix, num_heads, rows)
-
-
-def _check_compared(compared: Sequence[str]) -> None:
-    for name in compared:
-        check_option('compared norm', name, COMPARED)
+        for place in places:
+            (tokens, where, *_), output = calls[place]
+            layout, heads = Layout.of(tokens, where), _heads_of(stage, place)
+            versions = {BEFORE: tokens, f'after {_short_name(place.norm)}': output}
+            for name in names:
+                if not isinstance(place.norm, _KINDS[name]):
+                    versions[f'{name}, initial'] = _initial_norm(name, tokens, heads)(tokens, where)
+            rows = {version: value[0].cpu().float().numpy() for version, value in versions.items()}
+            about = (stage.name, place.name, layout.grid, layout.num_prefix, heads)
+            found.append(NormTokens(*about, rows))
+    return found
 
 
 def _heads_of(stage: Stage, place: NormPlace) -> int:
+    if isinstance(place.norm, DTN):
+        return place.norm.num_heads
     attention = stage.blocks[place.layer].get_submodule('attn')
     return attention.num_heads if isinstance(attention, AttentionLayer) else 1
 
@@ -190,10 +178,9 @@ def token_magnitudes(tokens: np.ndarray, num_heads: int) -> np.ndarray:
 
 def magnitude_maps(tokens: NormTokens) -> dict[str, np.ndarray]:
     """Lengths of every head of the tokens with a place, ``(G, H, W)`` for each version (Figure 1)."""
+    heads, first, shape = tokens.num_heads, tokens.num_prefix, (-1, *tokens.grid)
     return {
-        name: token_magnitudes(rows[tokens.num_prefix :], tokens.num_heads).reshape(
-            -1, *tokens.grid
-        )
+        name: token_magnitudes(rows[first:], heads).reshape(shape)
         for name, rows in tokens.versions.items()
     }
 
@@ -202,8 +189,9 @@ class Projection(NamedTuple):
     """Tokens in the plane of their first two principal components."""
 
     points: np.ndarray  #: ``(N, 2)``, from the mean of the tokens.
-    #: ``(2,)``, share of the variance that each component holds; 0 where all tokens are equal.
-    explained: np.ndarray
+    explained: (
+        np.ndarray
+    )  #: ``(2,)``, share of the variance of each component; 0 where all tokens are equal.
     spread: float  #: Root mean square distance of the tokens from their mean, in all channels.
     num_prefix: int = 0  #: Prefix tokens that the points begin with.
 
@@ -220,8 +208,7 @@ def project(tokens: np.ndarray, directions: bool = False) -> Projection:
     # Of the C x C covariance, which is small however many tokens there are.
     values, vectors = torch.linalg.eigh(x.T @ x / len(x))
     axes, variance = vectors[:, [-1, -2]], values[[-1, -2]].clamp(min=0)
-    largest = axes.gather(0, axes.abs().argmax(dim=0, keepdim=True))
-    points = x @ (axes * largest.sign())
+    points = x @ (axes * axes.gather(0, axes.abs().argmax(dim=0, keepdim=True)).sign())
     total = x.square().sum() / len(x)
     explained = variance / total if total > 0 else torch.zeros(2)
     return Projection(points.numpy(), explained.numpy(), float(total.sqrt()))
@@ -233,7 +220,6 @@ def project_versions(
     """Project every version of the tokens of :func:`norm_tokens`, each on components of its own (Figure 9).
 
     Args:
-        tokens: From :func:`~mmlape.analysis.norm_tokens`.
         with_prefix: Keep prefix tokens, which come first. Default False.
         directions: See :func:`project`."""
     first = 0 if with_prefix else tokens.num_prefix
@@ -280,65 +266,54 @@ def token_variation(
         norm, compared: As for :func:`norm_tokens`; what the first layer has itself is left out.
 
     Raises ValueError if there is no image, a layer or norm does not exist, or the layers have a norm without mean."""
-    _check_compared(compared)
-    places = {stage.name: norm_places(stage, layers, (norm,)) for stage in stages}
-    every = {(name, place): place.norm for name, of_stage in places.items() for place in of_stage}
-    per_image: dict[str, list[np.ndarray]] = {stage.name: [] for stage in stages}
+    kept = [check_option('compared norm', name, COMPARED) for name in compared]
+    places = [norm_places(stage, layers, (norm,)) for stage in stages]
+    every = {(n, place): place.norm for n, of in enumerate(places) for place in of}
+    names = []
+    for of_stage in places:
+        own = _short_name(of_stage[0].norm)
+        names.append([own, *(name for name in kept if name != own)])
+    found: list[list[np.ndarray]] = [[] for _ in stages]
     for image in images:
         with torch.no_grad(), record_calls(every) as calls:
             backbone(image)
-            for stage in stages:
+            for n, stage in enumerate(stages):
                 rows = [
-                    _coefficients(
-                        stage, place, calls[stage.name, place][0], places[stage.name][0], compared
-                    )
-                    for place in places[stage.name]
+                    _coefficients(calls[n, p][0], p.norm, _heads_of(stage, p), names[n])
+                    for p in places[n]
                 ]
-                per_image[stage.name].append(np.stack(rows, axis=1))
-    if not all(per_image.values()):
+                found[n].append(np.stack(rows, axis=1))
+    if not all(found):
         raise ValueError('images must hold at least one image')
     return [
         TokenVariation(
             stage.name,
             norm,
-            np.asarray([place.layer for place in places[stage.name]]),
-            tuple(_names(places[stage.name][0], compared)),
-            np.concatenate(per_image[stage.name], axis=-1),
+            np.asarray([place.layer for place in places[n]]),
+            (names[n][0], *(f'{k}, initial' if k == 'DTN' else k for k in names[n][1:])),
+            np.concatenate(found[n], axis=-1),
         )
-        for stage in stages
+        for n, stage in enumerate(stages)
     ]
 
 
-def _names(first: NormPlace, compared: Sequence[str]) -> dict[str, str]:
-    """The first layer's own norm and those that it is compared with, by what they are called in results."""
-    own = _short_name(first.norm)
-    others = (name for name in compared if name != own)
-    return {own: own} | {f'{name}, initial' if name == 'DTN' else name: name for name in others}
-
-
-def _coefficients(
-    stage: Stage, place: NormPlace, args: tuple, first: NormPlace, compared: Sequence[str]
-) -> np.ndarray:
-    """Of one image before one norm: ``(names, H * W)``."""
+def _coefficients(args: tuple, norm: nn.Module, num_heads: int, names: Sequence[str]) -> np.ndarray:
+    """Of one image before one norm, by the mean of each of ``names``: ``(names, H * W)``."""
     tokens, layout = args[0], Layout.of(*args[:2])
-    _, cells = layout.split(tokens)
-    own, *others = _names(first, compared).values()
-    norms = [_initial_norm(name, tokens, _heads_of(stage, place)) for name in others]
-    rows = [variation_coefficients(cells, mean_of(norm, tokens, layout))[0] for norm in norms]
-    if _short_name(place.norm) == own:
-        rows.insert(0, variation_coefficients(cells, mean_of(place.norm, tokens, layout))[0])
-    else:
-        rows.insert(0, torch.full((layout.num_cells,), torch.nan, dtype=torch.float64))
-    return torch.stack(rows).cpu().numpy()
+    norms = [_initial_norm(name, tokens, num_heads) for name in names[1:]]
+    rows = [
+        variation_coefficients(layout.split(tokens)[1], mean_of(each, tokens, layout))[0]
+        for each in ([norm] if _short_name(norm) == names[0] else []) + norms
+    ]
+    missing = [torch.full((layout.num_cells,), torch.nan).double()] * (len(names) - len(rows))
+    return torch.stack([*missing, *(row.cpu() for row in rows)]).numpy()
 
 
 def variation_coefficients(tokens: Tensor, mean: Tensor) -> Tensor:
     """``||(x - mean) / x||`` of every token ``(B, N, C)``, with a mean that broadcasts: ``(B, N)`` float64. A channel
     in which a token is exactly zero is left out of its norm."""
     x = tokens.double()
-    there = x != 0
-    ratios = (x - mean.double()) / torch.where(there, x, torch.ones_like(x))
-    return ratios.masked_fill(~there, 0).norm(dim=-1)
+    return ((x - mean.double()) / x).masked_fill(x == 0, 0).norm(dim=-1)
 
 
 def mean_of(norm: nn.Module, tokens: Tensor, where: Layout) -> Tensor:
@@ -351,13 +326,14 @@ def mean_of(norm: nn.Module, tokens: Tensor, where: Layout) -> Tensor:
         where: Their layout.
 
     Raises ValueError if the norm subtracts no such mean."""
-    _, cells = where.split(tokens.double())
+    tokens = tokens.double()
+    _, cells = where.split(tokens)
     if isinstance(norm, DTN):
         return _mean_of_dtn(norm, cells, where)
     if isinstance(norm, TokenIN):
-        return tokens.double().mean(dim=1, keepdim=True)
+        return tokens.mean(dim=1, keepdim=True)
     if isinstance(norm, TokenGN):
-        groups = tokens.double().unflatten(2, (norm.num_groups, -1)).mean(dim=(1, 3))
+        groups = tokens.unflatten(2, (norm.num_groups, -1)).mean(dim=(1, 3))
         return groups.repeat_interleave(tokens.shape[2] // norm.num_groups, dim=1)[:, None]
     if isinstance(norm, (LN, nn.LayerNorm)):
         return cells.mean(dim=2, keepdim=True)
@@ -373,19 +349,13 @@ def _mean_of_dtn(norm: DTN, cells: Tensor, where: Layout) -> Tensor:
     scale = torch.ones_like(x[..., :1])
     if norm.stabilize:
         scale = (x.square().mean(dim=-1, keepdim=True) + norm.eps).sqrt()
-    x = x / scale
-    height, width = where.grid
-    pooled = F.avg_pool2d(
-        x.flatten(2).mT.unflatten(2, where.grid), norm.pool, ceil_mode=True, count_include_pad=False
-    ).unflatten(1, (norm.num_heads, -1))
+    windows = Windows.of(where.grid, norm.pool)
+    view = windows.view(x / scale)
     P_y, P_x = (part.double().expand(norm.num_heads, -1, -1) for part in norm.axis_maps(where.grid))
-    around = torch.einsum('gya,gxe,bgdae->byxgd', P_y, P_x, pooled)
-    for axis in (1, 2):  # every token of a cell has the cell's
-        around = around.repeat_interleave(norm.pool, dim=axis)
-    around = around[:, :height, :width].flatten(1, 2)
-    own = x.mean(dim=(2, 3), keepdim=True)
-    mean = torch.lerp(around, own.expand_as(around), norm.ratio_mean(x).expand_as(around))
-    return (mean * scale).flatten(2)
+    around = torch.einsum('gya,gxe,baegd->byxgd', P_y, P_x, windows.mean(view))
+    own = view.mean(dim=(-2, -1), keepdim=True)
+    mean = torch.lerp(windows.spread(around), own, norm.ratio_mean(x))
+    return (mean.flatten(1, -3) * scale).flatten(2)
 
 
 class RatioCourse(NamedTuple):
@@ -416,27 +386,24 @@ def read_ratios(paths: Sequence[str | Path]) -> RatioCourse:
     Raises FileNotFoundError if a path does not exist; ValueError if a folder holds no ``scalars.json``, a line is no
     record, or there are no ratios."""
     files = [file for path in map(Path, paths) for file in _files_of(path)]
-    records: dict[int, dict[tuple[str, str, int], float]] = {}
+    records: dict[int, dict[str, float]] = {}
     for file in files:
-        found: dict[int, dict[tuple[str, str, int], float]] = {}
-        for step, ratios in _records_of(file):
-            found.setdefault(step, {}).update(ratios)
-        if found:
-            first = min(found)
-            records = {step: record for step, record in records.items() if step < first} | found
+        found = _records_of(file)
+        first = min(found, default=math.inf)
+        records = {step: record for step, record in records.items() if step < first} | found
     if not records:
         listed = ', '.join(repr(str(file)) for file in files)
         raise ValueError(
             f"no ratios are logged in {listed}: train with custom_hooks=[dict(type='mmlape.DTNRatioHook')]"
         )
     steps = sorted(records)
-    heads: dict[tuple[str, str], set[int]] = {}
-    for step in steps:
-        for layer, kind, head in records[step]:
-            heads.setdefault((layer, kind), set()).add(head)
+    heads: dict[tuple[str, str], list[str]] = {}
+    for name in dict.fromkeys(name for step in steps for name in records[step]):
+        layer, kind, _ = name.removeprefix(f'{RATIO_PREFIX}/').rsplit('/', 2)
+        heads.setdefault((layer, kind), []).append(name)
     values = {
-        key: np.array([[records[s].get((*key, h), np.nan) for h in sorted(of)] for s in steps])
-        for key, of in heads.items()
+        key: np.array([[records[step].get(name, np.nan) for name in names] for step in steps])
+        for key, names in heads.items()
     }
     return RatioCourse(np.asarray(steps), values)
 
@@ -452,22 +419,19 @@ def _files_of(path: Path) -> list[Path]:
     return found
 
 
-def _records_of(file: Path) -> Iterator[tuple[int, dict[tuple[str, str, int], float]]]:
-    """Steps with their ratios by layer, kind and head."""
+def _records_of(file: Path) -> dict[int, dict[str, float]]:
+    """Ratios of each step by the names of their scalars."""
     lines = file.read_text(encoding='utf-8').splitlines()
+    found: dict[int, dict[str, float]] = {}
     for number, line in enumerate(lines, start=1):
         try:
-            record, ratios = json.loads(line), {}
-            for name, value in record.items():
-                prefix, *rest = name.split('/', 1)
-                if prefix == RATIO_PREFIX and rest:
-                    layer, kind, head = rest[0].rsplit('/', 2)
-                    if kind in RATIOS:
-                        ratios[layer, kind, int(head)] = float(value)
+            record = json.loads(line)
+            ratios = {n: float(record[n]) for n in record if n.startswith(f'{RATIO_PREFIX}/')}
             if ratios:
-                yield int(record['step']), ratios
-        except (ValueError, KeyError, AttributeError) as error:
+                found.setdefault(int(record['step']), {}).update(ratios)
+        except (ValueError, KeyError, TypeError) as error:
             if number < len(lines):
                 raise ValueError(f'line {number} of {str(file)!r} is no record of a run') from error
             # As an interrupted run leaves it.
             print_log(f'{file}: the last line is cut and left out', logger='current')
+    return found
