@@ -10,12 +10,14 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mmlape import analysis
 from mmlape.checkpoints.formats import FORMATS
 from mmlape.checks import check_option
 from mmlape.cli.arguments import ConfigOptions
+
+from . import COMPARED, NORMS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +36,8 @@ OWN_GRID = 'what each embedding was built for'
 
 
 class Command:
-    """A command that takes a config and a checkpoint. Its options are there after :meth:`parse`, in ``options``.
+    """A command that takes a config and a checkpoint. Its options are there after :meth:`parse`, in ``options``; those
+    of its own are added by ``add``, as for ``ArgumentParser.add_argument``.
 
     Args:
         description: What it does.
@@ -59,7 +62,7 @@ class Command:
         norms: bool = False,
     ) -> None:
         self.parser = argparse.ArgumentParser(description=description)
-        add = self.parser.add_argument
+        self.add = add = self.parser.add_argument
         add('config', help='any config with model.backbone (detector or segmentor)')
         weights = 'weights of the whole model or of the backbone; default: initial values'
         add('checkpoint', nargs='?', help=weights)
@@ -82,35 +85,15 @@ class Command:
             shown = 'show prefix tokens (class, distillation); default: leave them out'
             add('--prefix', action='store_true', help=shown)
         if images:
-            self._add_images()
+            add('--images', nargs='+', required=True, help='image files and folders with images')
+            add('--max-images', type=int, metavar='N', help='only the first N; default: all')
+            pixels = 'pixels to resize to; default: images as they are'
+            add('--size', type=int, nargs=2, metavar=('HEIGHT', 'WIDTH'), help=pixels)
         if norms:
-            self._add_norms()
-
-    def _add_images(self) -> None:
-        self.parser.add_argument(
-            '--images', nargs='+', required=True, help='image files and folders with images'
-        )
-        self.parser.add_argument(
-            '--max-images', type=int, metavar='N', help='only the first N; default: all'
-        )
-        self.parser.add_argument(
-            '--size', type=int, nargs=2, metavar=('HEIGHT', 'WIDTH'),
-            help='pixels to resize to; default: images as they are',
-        )  # fmt: skip
-
-    def _add_norms(self) -> None:
-        self.parser.add_argument(
-            '--norm', choices=analysis.NORMS, default=analysis.NORMS[0],
-            help='before attention (norm1, default) or before the feed-forward network',
-        )  # fmt: skip
-        self.parser.add_argument(
-            '--compare', nargs='*', choices=analysis.COMPARED, default=list(analysis.COMPARED),
-            help='norms with initial weights, on the same tokens; default: those that the layer is not',
-        )  # fmt: skip
-
-    def add(self, *names: str, **options: Any) -> None:
-        """An option of its own, as for ``ArgumentParser.add_argument``."""
-        self.parser.add_argument(*names, **options)
+            norm = 'before attention (norm1, default) or before the feed-forward network'
+            add('--norm', choices=NORMS, default=NORMS[0], help=norm)
+            same = 'norms with initial weights, on the same tokens; default: those that the layer is not'
+            add('--compare', nargs='*', choices=COMPARED, default=list(COMPARED), help=same)
 
     def parse(self) -> argparse.Namespace:
         """The options; ``--grid`` is a pair or None."""
@@ -128,10 +111,10 @@ class Command:
 
     def images(self) -> Iterator[tuple[str, Tensor]]:
         """Name and pixels of each image that the options name; names are numbered where two files share one."""
-        paths = analysis.find_images(self.options.images, self.options.max_images)
-        size = None if self.options.size is None else tuple(self.options.size)
+        given = self.options
+        paths = analysis.find_images(given.images, given.max_images)
         stems = [path.stem for path in paths]
-        pixels = analysis.read_images(config_of(self.options), paths, size)
+        pixels = analysis.read_images(config_of(given), paths, given.size and tuple(given.size))
         for index, (stem, image) in enumerate(zip(stems, pixels)):
             yield stem if stems.count(stem) == 1 else f'{stem}_{index}', image
 
@@ -139,13 +122,10 @@ class Command:
         """The name of each image, with the tokens of each layer asked for; one stage after the other."""
         given, backbone = self.options, self.backbone()
         stages = analysis.find_stages(backbone, given.part)
-        layers = [0] if given.layers is None else given.layers
+        asked = given.layers or [0], given.norm, given.compare
         for name, image in self.images():
             for stage in stages:
-                yield (
-                    name,
-                    analysis.norm_tokens(backbone, image, stage, layers, given.norm, given.compare),
-                )
+                yield name, analysis.norm_tokens(backbone, image, stage, *asked)
 
     def write(
         self, name: str, figure: Figure | None = None, arrays: dict[str, np.ndarray] | None = None

@@ -8,15 +8,9 @@ with the top and bottom markers, and what is neither (the interaction of both) n
 each channel has, besides its :math:`R^2`, a ceiling: the :math:`R^2` that *any* sum of a function of x and one of y can
 have.
 
-The paper tells four kinds of channels apart by eye (section 3.1). Here a channel is asked three questions in turn:
-
-1. Is there a pattern? The share of the variance that the two functions explain, corrected for what they would explain
-   of noise (the adjusted R^2), is at least ``PATTERN``. If not: **chaos**. Oblique waves, and anything else that is no
-   sum of a function of x and one of y, count as chaos too; the paper finds hardly any.
-2. Is it about the boundary? Markers of the four edges alone explain more of the two functions than Gabor functions
-   alone do. If so: **box**.
-3. Does it vary mainly along one axis? One of the two functions holds at least ``ONE_AXIS`` of their common variance
-   (each less what noise would put into it). If so: **striped**; if not: **raster**.
+The paper tells four kinds of channels apart by eye (section 3.1); the rule here is that of docs/pictures.md: chaos
+without a pattern (``PATTERN``), box where edge markers explain more than Gabor functions, striped where one axis has
+nearly all of it (``ONE_AXIS``), else raster.
 """
 
 from __future__ import annotations
@@ -53,10 +47,10 @@ EVALUATIONS = 90
 class AxisFit(NamedTuple):
     """``weight * exp(-t^2 / 2 width^2) * cos(2 pi t / wavelength + phase) + edges + constant`` for every profile."""
 
-    width: np.ndarray  #: ``(C,)`` each, in units of half the image (phase in radians).
-    wavelength: np.ndarray  #: likewise
-    phase: np.ndarray  #: likewise
-    weight: np.ndarray  #: likewise
+    width: np.ndarray  #: ``(C,)``, in units of half the image.
+    wavelength: np.ndarray  #: ``(C,)``, in units of half the image.
+    phase: np.ndarray  #: ``(C,)``, in radians.
+    weight: np.ndarray  #: ``(C,)``.
     edges: np.ndarray  #: ``(2, C)``, what is added at the first and at the last place.
     constant: np.ndarray  #: ``(C,)``.
     values: np.ndarray  #: ``(C, n)``, the fitted profiles.
@@ -104,9 +98,7 @@ def _search(profiles: np.ndarray, t: np.ndarray, step: float) -> np.ndarray:
     high = np.log([MAX_WIDTH, MAX_WAVELENGTH])
     shares = np.stack(np.meshgrid(*(np.linspace(0, 1, n) for n in COARSE), indexing='ij'), axis=-1)
     shares = shares.reshape(-1, 2)
-    waves = _centred(_waves(np.exp(low + (high - low) * shares), t))
-    # Orthonormal but for the ridge: the squares of what a profile has of them is what the fit takes off its error.
-    basis = waves @ np.linalg.cholesky(np.linalg.inv(_gram(waves)))
+    coarse = _centred(_waves(np.exp(low + (high - low) * shares), t))
     damping = math.sqrt(RIDGE * len(t))
 
     def place(angles: np.ndarray) -> np.ndarray:
@@ -119,7 +111,8 @@ def _search(profiles: np.ndarray, t: np.ndarray, step: float) -> np.ndarray:
 
     found = []
     for profile in profiles:
-        best = shares[np.square(profile @ basis).sum(axis=1).argmax()]
+        fitted = (coarse @ _solve(coarse, profile[None])[..., None])[..., 0]
+        best = shares[np.square(fitted - profile).sum(axis=1).argmin()]
         start = np.arcsin(np.sqrt(best.clip(0.01, 0.99)))
         fit = least_squares(residuals, start, method='lm', max_nfev=EVALUATIONS, args=(profile,))
         found.append(place(fit.x))
@@ -137,28 +130,16 @@ def _centred(waves: np.ndarray) -> np.ndarray:
     return waves - waves.mean(axis=1, keepdims=True)
 
 
-def _gram(waves: np.ndarray) -> np.ndarray:
-    return waves.swapaxes(1, 2) @ waves + RIDGE * waves.shape[1] * np.eye(2)
-
-
 def _solve(waves: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Weights ``(C, 2)`` of the ridge regression of ``target`` ``(C, m)`` on ``waves`` ``(C, m, 2)``."""
-    return np.linalg.solve(_gram(waves), waves.swapaxes(1, 2) @ target[..., None])[..., 0]
+    transposed = waves.swapaxes(1, 2)
+    gram = transposed @ waves + RIDGE * waves.shape[1] * np.eye(2)
+    return np.linalg.solve(gram, transposed @ target[..., None])[..., 0]
 
 
-class Additive(NamedTuple):
-    """Maps ``(C, H, W)`` split into what depends on x alone, on y alone, and the rest."""
-
-    mean: np.ndarray  #: ``(C,)``.
-    across: np.ndarray  #: ``(C, W)``, means of columns less the mean.
-    down: np.ndarray  #: ``(C, H)``, means of rows less the mean.
-    rest: np.ndarray  #: ``(C,)``, sum of squares of what remains.
-    #: ``(C,)``, sum of squares about the mean; 0 where it is no more than float32's rounding of the mean.
-    total: np.ndarray
-
-
-def split_axes(maps: np.ndarray) -> Additive:
-    """Split maps ``(C, H, W)``."""
+def split_axes(maps: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Maps ``(C, H, W)`` as the mean ``(C,)``, what depends on x ``(C, W)`` and on y ``(C, H)`` alone, and sums of
+    squares ``(C,)``: of the rest, and of all about the mean, which is 0 where it is only float32's rounding."""
     maps = maps.astype(np.float64)
     mean = maps.mean(axis=(1, 2))
     centred = maps - mean[:, None, None]
@@ -166,23 +147,24 @@ def split_axes(maps: np.ndarray) -> Additive:
     rest = np.square(centred - across[:, None, :] - down[:, :, None]).sum(axis=(1, 2))
     total = np.square(centred).sum(axis=(1, 2))
     rounding = np.square(ROUNDING * mean) * maps[0].size
-    return Additive(mean, across, down, rest, np.where(total > rounding, total, 0.0))
+    return mean, across, down, rest, np.where(total > rounding, total, 0.0)
 
 
 class GaborFit(NamedTuple):
     """Eq. 9 fitted to maps of one table."""
 
     variant: str  #: ``'G+E'``, ``'G'`` or ``'E'``.
-    x: AxisFit  #: The fits along both axes.
-    y: AxisFit  #: likewise
+    x: AxisFit  #: Across the image.
+    y: AxisFit  #: Down the image.
     bias: np.ndarray  #: ``(C,)``.
     maps: np.ndarray  #: ``(C, H, W)``, what was fitted.
-    #: ``(C,)``, 1 - squared error / squared deviation from the channel's mean; 1 for a constant channel, which the bias
-    #: meets exactly.
-    r2: np.ndarray
-    #: ``(C,)``, the R^2 that no sum of a function of x and one of y can exceed.
-    ceiling: np.ndarray
-    total_r2: float  #: R^2 of all channels together, so of the values and not of the channels.
+    r2: (
+        np.ndarray
+    )  #: ``(C,)``, 1 - squared error / squared deviation from the mean; 1 for a constant channel.
+    ceiling: (
+        np.ndarray
+    )  #: ``(C,)``, the R^2 that no sum of a function of x and one of y can exceed.
+    total_r2: float  #: R^2 of all values together.
 
 
 def fit_maps(maps: np.ndarray, variant: str = 'G+E') -> GaborFit:
@@ -199,13 +181,13 @@ def fit_maps(maps: np.ndarray, variant: str = 'G+E') -> GaborFit:
         raise ValueError(f'maps must be (channels, height, width), got the shape {maps.shape}')
     if not np.isfinite(maps).all():
         raise ValueError('maps must be finite, there is a NaN or an infinity in them')
-    parts = split_axes(maps)
-    x, y = (fit_axis(profiles, gabor, edges) for profiles in (parts.across, parts.down))
-    bias = parts.mean + x.constant + y.constant
-    fitted = parts.mean[:, None, None] + x.values[:, None, :] + y.values[:, :, None]
+    mean, across, down, rest, total = split_axes(maps)
+    x, y = fit_axis(across, gabor, edges), fit_axis(down, gabor, edges)
+    bias = mean + x.constant + y.constant
+    fitted = mean[:, None, None] + x.values[:, None, :] + y.values[:, :, None]
     error = np.square(maps - fitted).sum(axis=(1, 2))
-    r2, ceiling = (1 - _ratio(part, parts.total, otherwise=0.0) for part in (error, parts.rest))
-    total_r2 = float(1 - _ratio(error.sum(), parts.total.sum(), otherwise=0.0))
+    r2, ceiling = (1 - _ratio(part, total, otherwise=0.0) for part in (error, rest))
+    total_r2 = float(1 - _ratio(error.sum(), total.sum(), otherwise=0.0))
     return GaborFit(variant, x, y, bias, fitted, r2, ceiling, total_r2)
 
 
@@ -243,15 +225,15 @@ def fit_gabor_position(
 def _set_parameters(position: GaborPosition, fits: list[GaborFit]) -> None:
     if position.bias is not None:
         position.bias.copy_(_stacked([fit.bias for fit in fits]))
-    for gabor, axes in (
-        (position.gabor_x, [fit.x for fit in fits]),
-        (position.gabor_y, [fit.y for fit in fits]),
-    ):
-        if gabor is not None:
-            gabor.raw_width.copy_(_raw([fit.width for fit in axes]))
-            gabor.raw_wavelength.copy_(_raw([fit.wavelength for fit in axes]))
-            gabor.phase.copy_(_stacked([fit.phase for fit in axes]))
-            gabor.weight.copy_(_stacked([fit.weight for fit in axes]))
+    sides = (position.gabor_x, [fit.x for fit in fits]), (position.gabor_y, [fit.y for fit in fits])
+    for gabor, axes in sides:
+        for name in ('width', 'wavelength', 'phase', 'weight') if gabor is not None else ():
+            values = _stacked([getattr(axis, name) for axis in axes])
+            if name in ('width', 'wavelength'):
+                # The parameter whose softplus above the floor is the value.
+                name, above = f'raw_{name}', (values - FLOOR).clamp(min=1e-6)
+                values = above + torch.log(-torch.expm1(-above))
+            getattr(gabor, name).copy_(values)
     if position.edges is not None:
         edges = [np.concatenate([fit.x.edges, fit.y.edges]) for fit in fits]
         position.edges.copy_(torch.from_numpy(np.stack(edges)))
@@ -262,20 +244,13 @@ def _stacked(values: list[np.ndarray]) -> Tensor:
     return torch.from_numpy(np.stack(values))[:, None]
 
 
-def _raw(values: list[np.ndarray]) -> Tensor:
-    """The parameter whose softplus above the floor is the value."""
-    above = (_stacked(values) - FLOOR).clamp(min=1e-6)
-    return above + torch.log(-torch.expm1(-above))
-
-
 class ChannelKinds(NamedTuple):
     """What each channel is, and why."""
 
     kinds: np.ndarray  #: ``(C,)``, one of ``'chaos'``, ``'raster'``, ``'striped'``, ``'box'``.
     pattern: np.ndarray  #: ``(C,)``, adjusted R^2 of a function of x plus a function of y.
-    #: ``(C,)``, what edge markers alone and Gabor functions alone explain of these two, 0 to 1.
-    edges: np.ndarray
-    gabor: np.ndarray  #: likewise
+    edges: np.ndarray  #: ``(C,)``, what edge markers alone explain of these two, 0 to 1.
+    gabor: np.ndarray  #: ``(C,)``, what Gabor functions alone explain of them, 0 to 1.
     one_axis: np.ndarray  #: ``(C,)``, the larger one's share of their variance, 0.5 to 1.
 
     def counts(self) -> dict[str, int]:
@@ -292,17 +267,17 @@ def classify_channels(maps: np.ndarray) -> ChannelKinds:
             f'maps must be (channels, height, width) with sides of at least {MIN_SIDE} cells, '
             f'got the shape {maps.shape}'
         )
-    parts = split_axes(maps)
+    _, across, down, rest, total = split_axes(maps)
     height, width = maps.shape[1:]
-    along_x = height * np.square(parts.across).sum(axis=1)
-    along_y = width * np.square(parts.down).sum(axis=1)
-    noise = parts.rest / ((height - 1) * (width - 1))
-    pattern = 1 - _ratio(noise, parts.total / (height * width - 1), otherwise=1.0)
+    along_x = height * np.square(across).sum(axis=1)
+    along_y = width * np.square(down).sum(axis=1)
+    noise = rest / ((height - 1) * (width - 1))
+    pattern = 1 - _ratio(noise, total / (height * width - 1), otherwise=1.0)
 
     def explained(gabor: bool) -> np.ndarray:
         """Share of the two functions' sum of squares that Gabor functions or edge markers explain."""
         error = np.zeros_like(along_x)
-        for profiles, repeats in ((parts.across, height), (parts.down, width)):
+        for profiles, repeats in ((across, height), (down, width)):
             fitted = fit_axis(profiles, gabor, edges=not gabor).values
             error = error + repeats * np.square(profiles - fitted).sum(axis=1)
         return 1 - _ratio(error, along_x + along_y, otherwise=1.0)

@@ -116,24 +116,19 @@ def find_images(paths: Sequence[str | Path], maximum: int | None = None) -> list
         paths: Files and folders.
         maximum: Keep only the first so many. Default None: all.
 
-    Raises FileNotFoundError if a path does not exist; ValueError if a folder holds no image, or ``maximum`` is less
-    than 1."""
+    Raises FileNotFoundError if a path does not exist; ValueError if there is no image, or ``maximum`` is less than
+    1."""
     found: list[Path] = []
     for path in map(Path, paths):
-        files = [path]
-        if path.is_dir():
-            files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
-            if not files:
-                raise ValueError(
-                    f'there is no image ({", ".join(SUFFIXES)}) in the folder {str(path)!r}'
-                )
-        elif not path.is_file():
+        if not path.exists():
             raise FileNotFoundError(f'there is no image or folder {str(path)!r}')
-        found += files
+        inside = sorted(path.iterdir()) if path.is_dir() else []
+        found += [file for file in inside if file.suffix.lower() in SUFFIXES] or [path]
+        if found[-1].is_dir():
+            listed = ', '.join(SUFFIXES)
+            raise ValueError(f'there is no image ({listed}) in the folder {str(path)!r}')
     if maximum is not None:
         found = found[: check_positive_int('number of images', maximum)]
-    if not found:
-        raise ValueError('images must name at least one file or folder')
     return found
 
 
@@ -153,12 +148,9 @@ def read_images(
     given = {name: options[name] for name in _VALUE_OPTIONS if options.get(name) is not None}
     preprocess = ImgDataPreprocessor(**given)
     for path in paths:
-        try:
-            pixels, reason = mmcv.imread(str(path), channel_order='bgr'), ''
-        except Exception as error:  # each backend has its own
-            pixels, reason = None, f': {error}'
+        pixels = mmcv.imread(str(path), channel_order='bgr')
         if pixels is None:
-            raise ValueError(f'{str(path)!r} cannot be read as an image{reason}')
+            raise ValueError(f'{str(path)!r} cannot be read as an image')
         if size is not None:
             pixels = mmcv.imresize(pixels, size[::-1])
         image = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
