@@ -12,14 +12,14 @@ import logging
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
+
+from mmlape.checks import check_positive_int
 
 PHOTOGRAPHS = ('china.jpg', 'flower.jpg')
 # The parts of the digit images and of every photograph's columns that are for validation alone.
@@ -30,49 +30,29 @@ SPLITS = ('train', 'val')
 INK_RANGE = (0.3, 0.55)
 # Photographs are darkened by a factor in this range.
 BRIGHTNESS = (0.35, 0.65)
-# A leftover of an interrupted build is removed when it is older than this; a build takes seconds.
-STALE_SECONDS = 600
 
 
-@dataclass(frozen=True)
-class DigitBank:
-    """The digit images that a split may use.
-
-    Args:
-        images: ``(D, 8, 8)`` float array, intensities in 0..1.
-        targets: ``(D,)`` integer array, the digit 0..9 that each image shows.
-        indices: ``(D,)`` integer array, each image's index in scikit-learn's ``load_digits``.
-    """
+class DigitBank(NamedTuple):
+    """Digit images of a split: ``images`` ``(D, 8, 8)``, 0..1; ``targets`` ``(D,)``, 0..9; ``indices`` ``(D,)`` in
+    scikit-learn's ``load_digits``."""
 
     images: np.ndarray
     targets: np.ndarray
     indices: np.ndarray
 
 
-@dataclass(frozen=True)
-class PhotoRegion:
-    """The part of a photograph that a split may use.
-
-    Args:
-        name: The photograph's file name in scikit-learn.
-        pixels: ``(H, W, 3)`` uint8 array, RGB, of the region alone.
-        left: The column of the whole photograph at which the region begins.
-    """
+class PhotoRegion(NamedTuple):
+    """The part of a photograph that a split may use: the file's ``name``, ``pixels`` ``(H, W, 3)`` uint8, RGB, and
+    ``left``, the column of the whole photograph at which it begins."""
 
     name: str
     pixels: np.ndarray
     left: int
 
 
-@dataclass(frozen=True)
-class FolderKind:
-    """What tells built folders of one kind from others.
-
-    Args:
-        name: For messages, a plural.
-        marker: The name of the file, written last, that says what the folder was built with.
-        version: Of the format and of everything that decides what the same options give.
-    """
+class FolderKind(NamedTuple):
+    """A kind of built folders: a ``name`` for messages, a plural; the ``marker``, a file that is written last and says
+    what the folder was built with; and the ``version`` of what options give."""
 
     name: str
     marker: str
@@ -108,8 +88,7 @@ def build_once(
         return root
     _log(f'Building the {kind.name} in {root}: {reason}.')
     root.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(root)
-    partial = Path(tempfile.mkdtemp(prefix=_partial_prefix(root), dir=root.parent))
+    partial = _empty_beside(root)
     try:
         further = build(partial)
         marker = {
@@ -128,30 +107,21 @@ def build_once(
     return root
 
 
-def check_number(
-    name: str, value: Any, low: float, high: float, integer: bool = False
-) -> int | float:
-    """``value`` as a Python number; ValueError unless it is one from ``low`` to ``high``."""
-    kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-        kind = 'an integer' if integer else 'a number'
-        raise ValueError(f'{name}={value!r}: expected {kind} from {low} to {high}')
-    return int(value) if integer else float(value)
-
-
 def check_integers(**options: tuple[Any, int, int]) -> dict[str, Any]:
-    """Python integers of ``name=(value, low, high)``; ValueError for one that is out of range."""
-    return {name: check_number(name, *option, integer=True) for name, option in options.items()}
+    """Python integers of ``name=(value, low, high)``; ValueError for one that is out of range, TypeError for others."""
+    return {
+        name: check_positive_int(name, value, minimum=low, maximum=high)
+        for name, (value, low, high) in options.items()
+    }
 
 
-def check_pair(name: str, value: Any, low: float, high: float) -> list[int]:
+def check_pair(name: str, value: Any, low: int, high: int) -> list[int]:
     """Two integers, the first not larger than the second; ValueError otherwise."""
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise ValueError(f'{name}={value!r}: expected two integers (smallest, largest)')
-    pair = [int(check_number(name, each, low, high, integer=True)) for each in value]
-    if pair[0] > pair[1]:
-        raise ValueError(f'{name}={value!r}: the first must not be larger than the second')
-    return pair
+    if not isinstance(value, (tuple, list)) or len(value) != 2 or value[0] > value[1]:
+        raise ValueError(
+            f'{name} must be two integers, the smallest and the largest, got {value!r}'
+        )
+    return [check_positive_int(name, each, minimum=low, maximum=high) for each in value]
 
 
 def load_sources(seed: int) -> tuple[dict[str, DigitBank], dict[str, list[PhotoRegion]]]:
@@ -265,21 +235,14 @@ def _contents(root: Path) -> dict[str, int]:
     return {'files': len(files), 'bytes': sum(path.stat().st_size for path in files)}
 
 
-def _partial_prefix(root: Path) -> str:
-    return f'.{root.name}.partial-'
-
-
-def _remove_leftovers(root: Path) -> None:
-    for path in root.parent.glob(f'{_partial_prefix(root)}*'):
-        if time.time() - path.stat().st_mtime > STALE_SECONDS:
-            _log(f'Removing {path}, left by an interrupted build.')
-            shutil.rmtree(path, ignore_errors=True)
+def _empty_beside(root: Path) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f'.{root.name}.partial-', dir=root.parent))
 
 
 def _swap_in(partial: Path, root: Path, kind: FolderKind) -> None:
     """Put the finished folder in place of ``root``; the old one is moved out of the way first."""
     if root.exists():
-        old = Path(tempfile.mkdtemp(prefix=_partial_prefix(root), dir=root.parent))
+        old = _empty_beside(root)
         os.replace(root, old / root.name)
         shutil.rmtree(old, ignore_errors=True)
     try:
@@ -292,8 +255,7 @@ def _swap_in(partial: Path, root: Path, kind: FolderKind) -> None:
 
 
 def _log(message: str, level: int = logging.INFO) -> None:
-    from mmengine.logging import (
-        print_log,
-    )  # takes seconds; programs that build are asked for their options first
+    # Takes seconds; programs that build are asked for their options first.
+    from mmengine.logging import print_log
 
     print_log(message, logger='current', level=level)

@@ -24,12 +24,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
+
+from mmlape.checks import check_number, check_positive_int, check_rate
 
 from .building import (
     SPLITS,
@@ -38,7 +41,6 @@ from .building import (
     PhotoRegion,
     build_once,
     check_integers,
-    check_number,
     check_pair,
     describe_sources,
     ink_opacity,
@@ -101,7 +103,7 @@ def build_digit_scenes(
         ``root`` as a path.
 
     Raises:
-        ValueError: An option has a wrong type or is out of range.
+        TypeError, ValueError: An option has a wrong type, or is out of range.
         FileExistsError: ``root`` holds something else.
         ModuleNotFoundError: scikit-learn is not installed.
     """
@@ -114,87 +116,69 @@ def build_digit_scenes(
     options |= dict(
         digits_per_image=check_pair('digits_per_image', digits_per_image, 1, 100),
         digit_size=check_pair('digit_size', digit_size, 8, options['image_size']),
-        min_visible=check_number('min_visible', min_visible, 0, 1),
-        min_contrast=check_number('min_contrast', min_contrast, 0, 100),
+        min_visible=check_rate('min_visible', min_visible, with_one=True),
+        min_contrast=check_number('min_contrast', min_contrast, minimum=0),
     )
     return build_once(Path(root), SCENES, options, lambda folder: _build_scenes(folder, options))
 
 
 def _build_scenes(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
     banks, regions = load_sources(options['seed'])
-    style = SceneStyle(
-        image_size=options['image_size'],
-        digits_per_image=tuple(options['digits_per_image']),
-        digit_size=tuple(options['digit_size']),
-        min_visible=options['min_visible'],
-        min_contrast=options['min_contrast'],
-        # The same range for both splits: what fits into the smallest region.
-        crop_side=(96, min(min(each.pixels.shape[:2]) for each in regions['val'])),
-    )
+    # The same range for both splits: what fits into the smallest region.
+    crop_side = 96, min(min(each.pixels.shape[:2]) for each in regions['val'])
     for number, split in enumerate(SPLITS):
-        writer = _SplitWriter(folder, split)
-        for index in range(options[f'num_{split}']):
-            # Every image has a generator of its own, so that it does not depend on how many there are.
-            rng = np.random.default_rng([options['seed'], number, index])
-            writer.add(paint_scene(rng, banks[split], regions[split], style))
-        writer.close()
+        # Every image has a generator of its own, so that it does not depend on how many there are.
+        scenes = (
+            paint_scene(
+                np.random.default_rng([options['seed'], number, index]),
+                banks[split],
+                regions[split],
+                options,
+                crop_side,
+            )
+            for index in range(options[f'num_{split}'])
+        )
+        _write_scenes(folder, split, scenes)
     return {'splits': describe_sources(banks, regions)}
 
 
-class _SplitWriter:
-    """Writes the scenes of one split as they come, and its COCO file at the end."""
-
-    def __init__(self, folder: Path, split: str) -> None:
-        self.images = folder / 'images' / split
-        self.labels = folder / 'annotations' / split
-        self.coco_file = folder / 'annotations' / f'instances_{split}.json'
-        self.images.mkdir(parents=True)
-        self.labels.mkdir(parents=True)
-        self.coco: dict[str, Any] = {
-            'info': {'description': f'mmlape digit scenes, {split}'},
-            'images': [],
-            'annotations': [],
-            'categories': [
-                {'id': number + 1, 'name': name, 'supercategory': 'digit'}
-                for number, name in enumerate(DIGIT_CLASSES)
-            ],
-        }
-
-    def add(self, scene: Scene) -> None:
-        number = len(self.coco['images'])
+def _write_scenes(folder: Path, split: str, scenes: Iterator[Scene]) -> None:
+    """Write the scenes of one split as they come, and its COCO file at the end."""
+    images, labels = folder / 'images' / split, folder / 'annotations' / split
+    images.mkdir(parents=True)
+    labels.mkdir(parents=True)
+    coco: dict[str, Any] = dict(
+        info=dict(description=f'mmlape digit scenes, {split}'),
+        images=[],
+        annotations=[],
+        categories=[
+            dict(id=number, name=name, supercategory='digit')
+            for number, name in enumerate(DIGIT_CLASSES, 1)
+        ],
+    )
+    for number, scene in enumerate(scenes):
         height, width = scene.owner.shape
         file_name = f'{number:06d}.jpg'
-        Image.fromarray(scene.image).save(self.images / file_name, quality=90)
-        Image.fromarray(label_map(scene)).save(self.labels / f'{number:06d}.png', optimize=True)
-        self.coco['images'].append(
-            {
-                'id': number,
-                'file_name': file_name,
-                'width': width,
-                'height': height,
-                'photo': scene.photo,
-                'photo_crop': scene.crop,
-            }
-        )
+        Image.fromarray(scene.image).save(images / file_name, quality=90)
+        Image.fromarray(label_map(scene)).save(labels / f'{number:06d}.png', optimize=True)
+        entry = dict(id=number, file_name=file_name, width=width, height=height)
+        coco['images'].append(dict(entry, photo=scene.photo, photo_crop=scene.crop))
         for instance, (digit, index) in enumerate(zip(scene.digits, scene.indices, strict=True)):
             mask = scene.owner == instance
-            self.coco['annotations'].append(
-                {
-                    'id': len(self.coco['annotations']) + 1,
-                    'image_id': number,
-                    'category_id': digit + 1,
-                    'bbox': bounding_box(mask),
-                    'area': int(mask.sum()),
-                    'iscrowd': 0,
-                    'segmentation': run_lengths(mask),
-                    'digit_index': index,
-                }
+            coco['annotations'].append(
+                dict(
+                    id=len(coco['annotations']) + 1,
+                    image_id=number,
+                    category_id=digit + 1,
+                    bbox=bounding_box(mask),
+                    area=int(mask.sum()),
+                    iscrowd=0,
+                    segmentation=run_lengths(mask),
+                    digit_index=index,
+                )
             )
-
-    def close(self) -> None:
-        self.coco_file.write_text(
-            json.dumps(self.coco, sort_keys=True, separators=(',', ':')) + '\n'
-        )
+    text = json.dumps(coco, sort_keys=True, separators=(',', ':')) + '\n'
+    (folder / 'annotations' / f'instances_{split}.json').write_text(text)
 
 
 def label_map(scene: Scene) -> np.ndarray:
@@ -215,18 +199,6 @@ def run_lengths(mask: np.ndarray) -> dict[str, list[int]]:
     changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
     bounds = np.concatenate([[0] if not flat[0] else [0, 0], changes, [flat.size]])
     return {'size': [int(side) for side in mask.shape], 'counts': np.diff(bounds).tolist()}
-
-
-@dataclass(frozen=True)
-class SceneStyle:
-    """How scenes look; see :func:`mmlape.datasets.build_digit_scenes` for every field."""
-
-    image_size: int
-    digits_per_image: tuple[int, int]
-    digit_size: tuple[int, int]
-    min_visible: float
-    min_contrast: float
-    crop_side: tuple[int, int]
 
 
 @dataclass
@@ -251,29 +223,33 @@ class Scene:
 
 
 def paint_scene(
-    rng: np.random.Generator, bank: DigitBank, regions: list[PhotoRegion], style: SceneStyle
+    rng: np.random.Generator,
+    bank: DigitBank,
+    regions: list[PhotoRegion],
+    options: dict[str, Any],
+    crop_side: tuple[int, int],
 ) -> Scene:
-    """Draw one scene; the same generator state gives the same scene.
+    """Draw one scene by the ``options`` of :func:`build_digit_scenes`; the same generator state gives the same scene.
 
     A digit that finds no place in ``PLACEMENT_TRIALS`` trials without hiding too much of another one is left out, so a
     scene may hold fewer digits than were drawn for it, but always at least one.
     """
     region = regions[rng.integers(len(regions))]
-    image, crop = paint_background(rng, region, style.image_size, style.crop_side)
-    owner = np.full((style.image_size, style.image_size), -1, dtype=np.int16)
+    size = options['image_size']
+    image, crop = paint_background(rng, region, size, crop_side)
+    owner = np.full((size, size), -1, dtype=np.int16)
     scene = Scene(image=image, owner=owner, photo=region.name, crop=crop)
     full_areas: list[int] = []
     levels: list[float] = []
-    low, high = style.digits_per_image
+    low, high = options['digits_per_image']
     for _ in range(rng.integers(low, high + 1)):
         chosen = rng.integers(len(bank.indices))
-        alpha = ink_opacity(
-            bank.images[chosen], int(rng.integers(style.digit_size[0], style.digit_size[1] + 1))
-        )
-        place = _find_place(rng, alpha, owner, full_areas, style.min_visible)
+        smallest, largest = options['digit_size']
+        alpha = ink_opacity(bank.images[chosen], int(rng.integers(smallest, largest + 1)))
+        place = _find_place(rng, alpha, owner, full_areas, options['min_visible'])
         if place is None:
             continue
-        _paste(rng, image, owner, alpha, place, levels, style.min_contrast)
+        _paste(rng, image, owner, alpha, place, levels, options['min_contrast'])
         full_areas.append(int((alpha > 0.5).sum()))
         scene.digits.append(int(bank.targets[chosen]))
         scene.indices.append(int(bank.indices[chosen]))
@@ -388,7 +364,7 @@ def build_digit_cells(
         ``root`` as a path.
 
     Raises:
-        ValueError: An option has a wrong type or is out of range.
+        TypeError, ValueError: An option has a wrong type, or is out of range.
         FileExistsError: ``root`` holds something else.
         ModuleNotFoundError: scikit-learn is not installed.
     """
@@ -405,8 +381,8 @@ def build_digit_cells(
         raise ValueError(f'digits={digits!r}: expected different digits')
     options |= dict(
         digit_size=check_pair('digit_size', digit_size, 8, options['cell_size']),
-        occupied=check_number('occupied', occupied, 0, 1),
-        digits=[check_number('digits', each, 0, 9, integer=True) for each in digits],
+        occupied=check_rate('occupied', occupied, with_one=True),
+        digits=[check_positive_int('digits', each, minimum=0, maximum=9) for each in digits],
     )
     return build_once(Path(root), CELLS, options, lambda folder: _build_cells(folder, options))
 

@@ -78,7 +78,7 @@ def build_list_ops(
         ``root`` as a path.
 
     Raises:
-        ValueError: An option has a wrong type or is out of range, or there are too few expressions of such a length.
+        TypeError, ValueError: An option has a wrong type or is out of range, or too few expressions have such a length.
         FileExistsError: ``root`` holds something else.
     """
     options = check_integers(
