@@ -46,6 +46,11 @@ def add_common_options(
         '--work-dir', help='folder of logs, checkpoints and results; default: work_dirs/<config>'
     )
     parser.add_argument(
+        '--data-root',
+        metavar='FOLDER',
+        help="where the data are, instead of the config's data_root",
+    )
+    parser.add_argument(
         '--cfg-options', nargs='+', action=ConfigOptions, metavar='KEY=VALUE',
         help='override parts of the config: a.b=1 c=[1,2] d.0.e="text"',
     )  # fmt: skip

@@ -44,6 +44,8 @@ def config_of(options: argparse.Namespace, made: Config | None = None) -> Config
     """
     name = options.config.rpartition('/')[2] if made else find_config(options.config).stem
     cfg = merge_overrides(made or Config.fromfile(find_config(options.config)), options.cfg_options)
+    if options.data_root is not None:
+        set_data_root(cfg, options.data_root)
     check_weights(cfg, options.allow_partial)
     check_indices(cfg)
     torchrun = {'RANK', 'WORLD_SIZE', 'MASTER_ADDR'} <= os.environ.keys()
@@ -68,6 +70,24 @@ def merge_overrides(cfg: Config, overrides: Mapping[str, Any] | None) -> Config:
         _check_path(cfg, path)
     cfg.merge_from_dict(dict(overrides or {}))
     return cfg
+
+
+def set_data_root(cfg: Config, folder: str) -> None:
+    """Put the data of a config into another folder: of its data sets, and of evaluators that name files in it.
+
+    Raises:
+        ValueError: If the config has no ``data_root``, or several.
+    """
+    values = [*config_values(cfg.to_dict())]
+    paths = [path for path, value in values if path.endswith('.data_root') and value]
+    roots = {str(value).rstrip('/') for path, value in values if path in paths}
+    if len(roots) != 1:
+        what = f'several: {", ".join(sorted(roots))}' if roots else 'none'
+        raise ValueError(f'--data-root is for configs with one data_root, and this one has {what}')
+    (root,) = roots
+    for path, value in values:
+        if isinstance(value, str) and (value.rstrip('/') == root or value.startswith(f'{root}/')):
+            cfg.merge_from_dict({path: folder.rstrip('/') + value[len(root) :]})
 
 
 def check_weights(cfg: Config, allow_partial: bool = False) -> None:

@@ -21,6 +21,7 @@ from mmlape.cli import (
 )
 from mmlape.cli.arguments import find_config
 from mmlape.cli.options import check_indices
+from mmlape.training.check_data import config_values
 
 DEMO = 'segmenter_vit-micro-adapter-lape_mask_digit-scenes'
 
@@ -46,6 +47,39 @@ def test_work_dir_launcher_and_overrides(monkeypatch):
         monkeypatch.setenv(name, value)
     assert config_of(parsed(DEMO)).launcher == 'pytorch'
     assert config_of(parsed(DEMO, '--launcher', 'none')).launcher == 'none'
+
+
+@pytest.mark.parametrize(
+    ('name', 'root', 'places'),
+    [
+        ('mask-rcnn_deit-t-adapter_fpn_1x_coco', 'data/coco', 5),  # with the evaluators' files
+        ('segmenter_deit-t_mask_8xb1-160k_ade20k-512x512', 'data/ade', 3),
+        ('deit-t-lape_8xb128_in1k', 'data/imagenet', 3),
+        ('cct-7-3x1_1xb128_cifar100', 'data/cifar100', 3),
+        (DEMO, 'data/digit_scenes', 3),
+    ],
+)
+def test_data_elsewhere(name, root, places):
+    cfg = config_of(parsed(name, '--data-root', '/mnt/shared/'))
+    values = {k: v for k, v in config_values(cfg.to_dict()) if isinstance(v, str)}
+    assert not [key for key, value in values.items() if value.startswith(root)]
+    moved = {key: value for key, value in values.items() if value.startswith('/mnt/shared')}
+    assert len([key for key in moved if '.' in key]) == places
+    assert all('dataset.data_root' in key or 'ann_file' in key for key in moved if '.' in key)
+    assert not any('//' in value for value in moved.values())
+    if root == 'data/coco':
+        assert cfg.val_evaluator.ann_file == '/mnt/shared/annotations/instances_val2017.json'
+    assert cfg.train_dataloader.dataset.data_root.rstrip('/') == '/mnt/shared'
+
+
+def test_data_in_several_folders_or_none_stay(tmp_path):
+    for text, what in (
+        ('a = dict(data_root="x/")\nb = [dict(data_root="y")]\n', 'several: x, y'),
+        ('a = dict(root="x")\n', 'none'),
+    ):
+        (tmp_path / 'config.py').write_text(text)
+        with pytest.raises(ValueError, match=f'--data-root .* this one has {what}'):
+            config_of(parsed(str(tmp_path / 'config.py'), '--data-root', 'z'))
 
 
 def test_the_place_of_a_process_on_its_machine(monkeypatch):
