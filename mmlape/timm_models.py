@@ -7,8 +7,7 @@ LN baselines that timm has itself are not repeated: ``deit_*`` (default joining)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
@@ -21,7 +20,8 @@ from mmlape.registry import MODELS
 
 __all__: list[str] = []
 
-SIZES = ('tiny', 'small', 'base')
+_LAPE: dict = dict(joining='lape')
+_DISTILLED = dict(_LAPE, distilled=True)
 _DTN: dict = dict(norm_cfg=dict(type='mmlape.DTN'))
 # The published DTN-PVT has 4 heads in the first two stages (DTN, ICLR 2022, code).
 _PVT_DTN = dict(_DTN, num_heads=[4, 4, 5, 8])
@@ -31,6 +31,35 @@ _SWIN_LAPE: dict = dict(
     joining='lape',
     attention_position=dict(type='mmlape.RelativePositionBias', layer_norm=True),
 )
+# Name, network, arch, what stands in both for {}, and further options of the classifier.
+_ROWS: tuple[tuple[str, str, str, str, dict], ...] = (
+    ('lape_deit_{}_patch16_224', 'VisionTransformer', 'deit-{}', 'tiny small base', _LAPE),
+    ('lape_deit_{}_distilled_patch16_224', 'VisionTransformer', 'deit-{}', 'tiny small base', _DISTILLED),
+    ('vit_{}_star_patch16_224', 'VisionTransformer', 'vit-{}-star', 'tiny small base', {}),
+    ('dtn_vit_{}_star_patch16_224', 'VisionTransformer', 'vit-{}-star', 'tiny small base', _DTN),
+    ('dtn_vit_{}_patch16_224', 'VisionTransformer', 'deit-{}', 'small base', _DTN),
+    ('lape_swin_{}_patch4_window7_224', 'SwinTransformer', '{}', 'tiny small', _SWIN_LAPE),
+    ('dtn_swin_{}_patch4_window7_224', 'SwinTransformer', '{}', 'tiny small', _DTN),
+    ('pvt_{}', 'PyramidVisionTransformer', '{}', 'tiny small medium large', {}),
+    ('pvt_{}_dtn', 'PyramidVisionTransformer', '{}', 'tiny small medium large', _PVT_DTN),
+    ('pvt_v2_{}_dtn', 'PyramidVisionTransformerV2', '{}', 'b0 b1 b2 b3 b4 b5', _DTN),
+    ('t2t_vit_{}', 'T2TViT', 't2t-vit-{}', '7 14 t-14', {}),
+    ('lape_t2t_vit_{}', 'T2TViT', 't2t-vit-{}', '7', _LAPE),
+    ('dtn_t2t_vit_{}', 'T2TViT', 't2t-vit-{}', '14 t-14', _DTN),
+    ('ceit_{}_patch16_224', 'CeiT', 'ceit-{}', 'tiny small', {}),
+    ('lape_ceit_{}_patch16_224', 'CeiT', 'ceit-{}', 'tiny small', _LAPE),
+    ('dtn_levit_{}', 'LeViT', 'levit-{}', '128s', dict(_DTN, distilled=True)),
+    ('{}_32', 'CompactTransformer', '{}', 'vit-lite-7-4 cvt-7-4 cct-7-3x1', {}),
+    ('lape_{}_32', 'CompactTransformer', '{}', 'vit-lite-7-4 cvt-7-4 cct-7-3x1', _LAPE),
+)  # fmt: skip
+# Options of :class:`~mmlape.pretraining.Classifier` by name.
+MODELS_BY_NAME: dict[str, dict[str, Any]] = {
+    name.format(size.replace('-', '_')): dict(
+        options, network=f'mmlape.{network}', arch=arch.format(size)
+    )
+    for name, network, arch, sizes, options in _ROWS
+    for size in sizes.split()
+}
 # What timm's tools are told of a network or an architecture, where that differs from a model of one stage on ImageNet.
 _PYRAMID = dict(first_conv='backbone.patch_embed1.proj', pool_size=(7, 7))
 _TOLD: dict[str, dict] = {
@@ -55,51 +84,6 @@ _TOLD: dict[str, dict] = {
     'cct-7-3x1': dict(first_conv='backbone.patch_embed.convs.0'),
 }
 _HEAD = r'(?:classifier\.)?(?:(head|head_dist)(?:\.fc)?|fc)\.((?:bn\.|l\.|linear\.)?\w+)'
-
-
-def _models() -> dict[str, dict[str, Any]]:
-    """Options of :class:`~mmlape.pretraining.Classifier` by name."""
-    models: dict[str, dict] = {}
-    vit: Callable[..., dict] = partial(dict, network='mmlape.VisionTransformer')
-    for size in SIZES:
-        lape = vit(arch=f'deit-{size}', joining='lape')
-        models[f'lape_deit_{size}_patch16_224'] = lape
-        models[f'lape_deit_{size}_distilled_patch16_224'] = dict(lape, distilled=True)
-        star = vit(arch=f'vit-{size}-star')
-        models[f'vit_{size}_star_patch16_224'] = star
-        models[f'dtn_vit_{size}_star_patch16_224'] = dict(star, **_DTN)
-        if size != 'tiny':
-            models[f'dtn_vit_{size}_patch16_224'] = vit(arch=f'deit-{size}', **_DTN)
-    for size in ('tiny', 'small'):
-        swin = dict(network='mmlape.SwinTransformer', arch=size)
-        models[f'lape_swin_{size}_patch4_window7_224'] = dict(swin, **_SWIN_LAPE)
-        models[f'dtn_swin_{size}_patch4_window7_224'] = dict(swin, **_DTN)
-    for size in ('tiny', 'small', 'medium', 'large'):
-        pvt = dict(network='mmlape.PyramidVisionTransformer', arch=size)
-        models[f'pvt_{size}'] = pvt
-        models[f'pvt_{size}_dtn'] = dict(pvt, **_PVT_DTN)
-    for number in range(6):
-        v2 = dict(network='mmlape.PyramidVisionTransformerV2', arch=f'b{number}')
-        models[f'pvt_v2_b{number}_dtn'] = dict(v2, **_DTN)
-    for arch in ('7', '14', 't-14'):
-        name = f't2t_vit_{arch.replace("-", "_")}'
-        t2t = dict(network='mmlape.T2TViT', arch=f't2t-vit-{arch}')
-        models[name] = t2t
-        other = ('lape', dict(joining='lape')) if arch == '7' else ('dtn', _DTN)
-        models[f'{other[0]}_{name}'] = dict(t2t, **other[1])
-    for size in ('tiny', 'small'):
-        ceit = dict(network='mmlape.CeiT', arch=f'ceit-{size}')
-        models[f'ceit_{size}_patch16_224'] = ceit
-        models[f'lape_ceit_{size}_patch16_224'] = dict(ceit, joining='lape')
-    models['dtn_levit_128s'] = dict(
-        network='mmlape.LeViT', arch='levit-128s', distilled=True, **_DTN
-    )
-    for arch in ('vit-lite-7-4', 'cvt-7-4', 'cct-7-3x1'):
-        name = f'{arch.replace("-", "_")}_32'
-        compact = dict(network='mmlape.CompactTransformer', arch=arch)
-        models[name] = compact
-        models[f'lape_{name}'] = dict(compact, joining='lape')
-    return models
 
 
 def _describe(options: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +153,6 @@ def _register(name: str) -> None:
     globals()[name] = register_model(entrypoint)
 
 
-MODELS_BY_NAME = _models()
 default_cfgs = {name: _describe(options) for name, options in MODELS_BY_NAME.items()}
 for _name in MODELS_BY_NAME:
     _register(_name)

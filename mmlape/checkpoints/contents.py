@@ -39,16 +39,9 @@ _MOST_ITEMS, _MOST_LEVELS, _MOST_EXPANDED = 10**6, 100, 2**28
 
 
 def check_contents(content: Any) -> None:
-    """Refuse what takes more than its file to handle, or that reading may follow a forged pointer.
+    """Refuse (UnpicklingError) what takes more than its file to handle, or that reading may follow a forged pointer.
 
     Shared dicts and lists count as often as they are met.
-
-    Args:
-        content: What was read; dicts, lists and tuples in it are searched.
-
-    Raises:
-        UnpicklingError: If there are too many items or levels; a tensor is larger than its storage, or not of numbers
-            in a row (sparse, quantized, nested, without values); or the type of an array is made up.
     """
     waiting, items, expanded = [(content, 0)], 0, 0
     while waiting:
@@ -100,12 +93,8 @@ def _is_plain_array(value: Any) -> bool:
 
 
 def statistic_of_history(owner: Any, name: str) -> Any:
-    """What a training history in a checkpoint may use of ``getattr``: its own statistics, such as its mean.
-
-    Raises:
-        UnpicklingError: It asks for anything else; all of ``getattr`` would open every door that ``weights_only``
-            closes.
-    """
+    """What a training history may use of ``getattr``: its own statistics, such as its mean. All of ``getattr`` would
+    open every door that ``weights_only`` closes."""
     # An instance, because the class learns of its statistics when the first one is made.
     known = HistoryBuffer()._statistics_methods
     if not (owner is HistoryBuffer or owner is PlainHistory) or name not in known:
@@ -132,11 +121,8 @@ def parts_of_history() -> list:
 
 
 def allow_own_checkpoints() -> None:
-    """Let torch >= 2.6 read the checkpoints that mmengine 0.10.7 itself has written, also for who calls ``torch.load``.
-
-    That version calls it without ``weights_only``, whose default has become True since; torch then refuses the training
-    history in the checkpoint. What the history is made of is declared safe; nothing is switched off.
-    """
+    """Let torch >= 2.6 read the checkpoints that mmengine 0.10.7 itself has written: that version does not pass
+    ``weights_only``, so that torch refuses the training history. What that is made of is declared safe."""
     if numbers(mmengine.__version__) < (0, 10, 8) and numbers(torch.__version__) >= (2, 6):
         torch.serialization.add_safe_globals(parts_of_history())
 
@@ -158,18 +144,12 @@ def make_configs_plain(checkpoint: Mapping[str, Any]) -> int:
 
 
 def plain_config(text: Any) -> tuple[str | None, int]:
-    """A config's text with nothing in it but assignments of literals and ``dict(...)`` that name registered classes.
+    """A config's text with nothing in it but assignments of literals and ``dict(...)`` that name registered classes;
+    None where nothing is left. And how many statements were left out.
 
     ``type``, and whatever MMEngine looks up, must name a class that a registry has in its own table: of another name,
     MMEngine would import and call what it stands for. ``custom_imports`` stays where it names OpenMMLab's packages,
     mmlape, and what is imported already.
-
-    Args:
-        text: What a checkpoint says is the config of its training.
-
-    Returns:
-        The text, unchanged where it is such, and how many statements were left out; None where nothing is left or it
-        cannot be parsed.
     """
     if not isinstance(text, str):
         return None, 1

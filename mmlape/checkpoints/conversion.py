@@ -80,11 +80,7 @@ def convert_with_report(
 
 
 def tensors_of(checkpoint: Mapping[str, Any]) -> State:
-    """The tensors of a checkpoint, unwrapped.
-
-    Raises:
-        TypeError: If it holds something that is no tensor.
-    """
+    """The tensors of a checkpoint, unwrapped; TypeError if it holds something else."""
     for key in ('state_dict', 'model', 'module', 'state_dict_ema'):
         if isinstance(checkpoint.get(key), Mapping):
             return tensors_of(checkpoint[key])

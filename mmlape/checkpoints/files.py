@@ -33,11 +33,7 @@ _MOST_UNPACKED = 4
 
 
 def file_in(path: Path) -> Path:
-    """The checkpoint file, or the index, in a folder; ``path`` itself where it is no folder.
-
-    Raises:
-        CheckpointError: If the folder has neither.
-    """
+    """The checkpoint file, or the index, in a folder; ``path`` itself where it is no folder."""
     if not path.is_dir():
         return path
     found = next((path / name for name in NAMES if (path / name).is_file()), None)
@@ -49,12 +45,7 @@ def file_in(path: Path) -> Path:
 
 
 def shards_of(index: Path) -> dict[Path, set[str]]:
-    """The files that an index names, all of them in its folder, and the entries of each.
-
-    Raises:
-        CheckpointError: If it is no index, or names a file elsewhere.
-        MissingCheckpointError: If a file is not there.
-    """
+    """The files that an index names, all of them in its folder, and the entries of each."""
     places = read_json(index, 'index').get('weight_map')
     if not isinstance(places, dict) or not places:
         raise CheckpointError(f'{str(index)!r} is no index: it has no weight_map with file names')
@@ -80,11 +71,7 @@ def _is_plain(name: str) -> bool:
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
-    """The content of a small JSON file, an object.
-
-    Raises:
-        CheckpointError: If it is none, and so is not ``what`` it should be.
-    """
+    """The content of a small JSON file, an object; CheckpointError if it is no such ``what``."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -107,11 +94,7 @@ def main_process_first() -> Iterator[None]:
 
 
 def download_path(address: str) -> Path:
-    """Where the file behind an address is cached: in ``torch.hub``'s folder, in a folder for this address alone.
-
-    Raises:
-        CheckpointError: A ``ValueError``, if the address names no file.
-    """
+    """Where the file behind an address is cached: in ``torch.hub``'s folder, in a folder for this address alone."""
     parts = urlparse(address)
     name = PurePosixPath(parts.path).name
     if not name:
@@ -121,12 +104,7 @@ def download_path(address: str) -> Path:
 
 
 def download_checkpoint(address: str) -> Path:
-    """The file behind an http(s) address, downloaded unless it is in the cache (see :func:`download_path`).
-
-    Raises:
-        CheckpointError: A ``ValueError``, if the address names no file.
-        DownloadError: A ``ConnectionError``, if it cannot be downloaded.
-    """
+    """The file behind an http(s) address, downloaded unless it is in the cache; DownloadError if it cannot be."""
     path = download_path(address)
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,11 +118,8 @@ def download_checkpoint(address: str) -> Path:
 
 
 def fault_of(path: Path) -> str | None:
-    """What is wrong with a checkpoint file: ``'is damaged (in data/3)'``, ...; None for nothing.
-
-    Checked are its format, its end, its digest, where there is one, and the checksums inside, which torch does not
-    compare.
-    """
+    """What is wrong with a checkpoint file: its digest, its format, its end, or the checksums inside, which torch does
+    not compare; None for nothing."""
     if fault := _digest_fault(path):
         return fault
     with path.open('rb') as file:
@@ -195,11 +170,7 @@ def _archive_fault(path: Path) -> str | None:
 
 
 def check_target(path: str | Path, overwrite: bool = False) -> Path:
-    """Return the path of a checkpoint to write.
-
-    Raises:
-        ValueError: If its suffix is neither ``.pth`` nor ``.safetensors``, or it exists and may not be overwritten.
-    """
+    """The path of a checkpoint to write; ValueError for another suffix, or if it exists."""
     path = Path(path).expanduser()
     if path.suffix not in ('.pth', SAFETENSORS):
         raise ValueError(f'a checkpoint to write ends in .pth or {SAFETENSORS}, got {str(path)!r}')

@@ -67,11 +67,7 @@ def load_from_http(filename: str, map_location: Any = None) -> dict[str, Any]:
 
 
 def load_from_zoo(filename: str, map_location: Any = None) -> dict[str, Any]:
-    """A model by its name in the lists that MMEngine has of torchvision's and OpenMMLab's.
-
-    Raises:
-        CheckpointError: If there is no such name.
-    """
+    """A model by its name in the lists that MMEngine has of torchvision's and OpenMMLab's."""
     place, _, name = filename.partition('://')
     if place in ('modelzoo', 'torchvision'):
         addresses = mmengine_checkpoint.get_torchvision_models()

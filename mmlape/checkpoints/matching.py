@@ -37,15 +37,8 @@ Fitted = tuple[Tensor, str]
 def match(model: nn.Module, state: Mapping[str, Any], source: str) -> LoadReport:
     """Load a state dict into a model as MMEngine will do afterwards, and report every entry.
 
-    What a model renames or adds while it loads, for files of older versions, counts as it is then.
-
-    Args:
-        model: The model, in MMEngine's wrapper or not, or inside a model of test-time augmentation.
-        state: Names to tensors, with or without the prefix ``module.``.
-        source: What the report calls the state dict.
-
-    Returns:
-        The report. With ``problems`` (see :func:`problems_of`) the model was not changed.
+    What a model renames or adds while it loads, for files of older versions, counts as it is then. The model may be
+    wrapped or inside one of test-time augmentation. With ``problems`` in the report it was not changed.
     """
     # FSDP would gather the whole model to name its entries.
     while isinstance(model, BaseTTAModel) or (
@@ -63,14 +56,12 @@ def match(model: nn.Module, state: Mapping[str, Any], source: str) -> LoadReport
     _load(model, state, report)
     report.matched = [n for n in state if n not in report.left_out and n not in report.fresh]
     # Where a model renames its entries, torch says what is missing by its modules, which `own` does not.
-    inner = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    sizes = {**inner, **own, **state}
+    values = dict([*model.named_parameters(), *model.named_buffers(), *own.items(), *state.items()])
     renamed = any(name not in own for name in report.fresh)
     taken = [n for n in own if n in state or not renamed]
-    report.sizes = {
-        name: value.numel() if isinstance(value := sizes.get(name), Tensor) else 0
-        for name in (*taken, *report.matched, *report.fresh)
-    }
+    for name in (*taken, *report.matched, *report.fresh):
+        value = values.get(name)
+        report.sizes[name] = value.numel() if isinstance(value, Tensor) else 0
     return report
 
 
@@ -106,12 +97,8 @@ def other_shape(theirs: Iterable[int], ours: Iterable[int]) -> str:
 
 
 def problems_of(state: Mapping[str, Any], own: Mapping[str, Any] | None) -> list[str]:
-    """What cannot be weights: NaN or infinite values, and tensors of another kind than the model's own.
-
-    Args:
-        state: Names to tensors.
-        own: The model's entries, the only ones checked; they may be infinite themselves (masks). None: all are checked.
-    """
+    """What cannot be weights: NaN or infinite values, and tensors of another kind than the model's ``own``, the only
+    ones checked, which may be infinite themselves (masks). None: all are checked."""
     not_finite, kinds = [], []
     for name, value in state.items():
         ours = None if own is None else own.get(name)
@@ -158,17 +145,8 @@ def misfits(report: LoadReport) -> list[str]:
 def fitters(
     model: nn.Module, source_grid: int | tuple[int, int] | None = None
 ) -> dict[int, Callable[[Tensor], Fitted]]:
-    """Functions that fit foreign tensors to a model: position tables to its grid, patch kernels to its patch size.
-
-    Args:
-        model: The model.
-        source_grid: Grid (height, width) of the source's position tables in tokens, needed where it is not square.
-
-    Returns:
-        By the ``id`` of a parameter, a function of a foreign tensor. It returns the tensor, still of another shape if
-        nothing can be done, and what was done: '' for nothing. It raises ValueError if a position table's grid is
-        neither square nor given.
-    """
+    """Functions that fit foreign tensors to a model's parameter, by its ``id``: position tables to its grid, patch
+    kernels to its patch size. They return the tensor, and what was done ('' for nothing)."""
     grid = None if source_grid is None else check_grid('source_grid', source_grid)
     joined = [module for module in model.modules() if isinstance(module, JoinedPosition)]
     per_layer = {id(module.embedding) for module in joined if module.joining.table_per_layer}
@@ -228,11 +206,7 @@ def _fit_kernel(kernel: Tensor, size: torch.Size) -> Fitted:
 
 
 def find_tables(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Learned position tables by name: ``pos_embed``, or ``pos_embed1``, ... of a pyramid, under any prefix.
-
-    Raises:
-        ValueError: If there is none.
-    """
+    """Learned position tables by name: ``pos_embed``, or ``pos_embed1``, ... of a pyramid, under any prefix."""
     found = {
         name: value
         for name, value in state.items()
@@ -245,11 +219,7 @@ def find_tables(state: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def table_grid(rows: int, grid: tuple[int, int] | None = None) -> tuple[int, tuple[int, int]]:
     """Prefix rows and grid of a table with ``rows`` = ``P + H * W`` rows; without a ``grid``, a square after 0 to 2
-    prefix rows.
-
-    Raises:
-        ValueError: If there is no such square, or ``grid`` has more cells than there are rows.
-    """
+    prefix rows. ValueError if there is none."""
     if grid is not None:
         if grid[0] * grid[1] > rows:
             raise ValueError(f'the grid {grid} has more cells than the table has rows, {rows}')
@@ -264,11 +234,7 @@ def table_grid(rows: int, grid: tuple[int, int] | None = None) -> tuple[int, tup
 def replace_table(
     state: Mapping[str, Any], name: str, parameters: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """A copy of ``state`` with the ``parameters`` of another embedding instead of the table ``name``.
-
-    ``pos_embed`` becomes ``position.embedding.*`` (a ViT), ``pos_embed1`` becomes ``position1.embedding.*`` (the first
-    stage of a pyramid).
-    """
+    """A copy of ``state`` with the ``parameters`` of another embedding instead of the table ``name``."""
     place = _TABLE.sub(r'\1position\2.embedding.', name)
     replaced = {key: value for key, value in state.items() if key != name}
     return {**replaced, **{place + key: value for key, value in parameters.items()}}

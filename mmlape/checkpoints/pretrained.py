@@ -105,11 +105,7 @@ class Pretrained:
 
 
 def _timm_arch(module: nn.Module | None) -> str:
-    """The timm name that a backbone, or the ViT of an adapter, has as ``arch``.
-
-    Raises:
-        ValueError: If it has another.
-    """
+    """The timm name that a backbone, or the ViT of an adapter, has as ``arch``; ValueError if it has another."""
     name = getattr(getattr(module, 'vit', module), 'arch_name', None)
     if name is None or not timm.is_model(name):
         raise ValueError(
@@ -120,11 +116,7 @@ def _timm_arch(module: nn.Module | None) -> str:
 
 
 def _refuse_late_initialisation(module: nn.Module) -> None:
-    """Refuse a model that initialises parameters after its ``init_cfg`` was applied.
-
-    Raises:
-        ValueError: If it does.
-    """
+    """Refuse (ValueError) a model that initialises parameters after its ``init_cfg`` was applied."""
     own = type(module).__dict__.get('init_weights') or getattr(type(module), 'init_weights', None)
     known = (BaseModule.init_weights, Backbone.init_weights)
     # MMEngine marks a model that is being initialised.

@@ -70,11 +70,6 @@ class PublishedPVT(Format):
     leaves_others = False
 
 
-def _by_neighbour(tensor: Tensor) -> Tensor:
-    """``(..., C x row x column)`` to ``(..., column x row x C)``."""
-    return tensor.unflatten(-1, (-1, 2, 2)).transpose(-1, -3).flatten(-3)
-
-
 class PublishedSwin(Format):
     """Swin of the published code, of timm, and of MMDetection and MMSegmentation."""
 
@@ -103,12 +98,13 @@ class PublishedSwin(Format):
         """A stage ends with the merging of patches, but begins with it in timm; OpenMMLab's merging has the channels of
         four neighbours side by side."""
         openmmlab = has(state, r'^stages\.')
-        layers = {name.replace('stages.', 'layers.', 1): value for name, value in state.items()}
+        layers = {re.sub(r'^stages\.', 'layers.', name): value for name, value in state.items()}
         step = 2 if has(layers, r'^layers\.0\.downsample\.') else 1
         merging = ((r'^layers\.(\d)\.downsample\.', numbered('patch_embed{}.', step)),)
         ours = super().rename({renamed(name, merging): value for name, value in layers.items()})
         for name in [name for name in ours if openmmlab and re.match(r'patch_embed[234]\.', name)]:
-            ours[name] = _by_neighbour(ours[name])
+            # From (..., C x row x column) to (..., column x row x C).
+            ours[name] = ours[name].unflatten(-1, (-1, 2, 2)).transpose(-1, -3).flatten(-3)
         return ours
 
 
@@ -217,9 +213,9 @@ class PublishedCompact(PlainViT):
     def rename(self, state: State) -> State:
         """Names of the model; patches have a bias, the convolutions of CCT have none."""
         ours = super().rename(state)
-        if 'patch_embed.convs.0.bias' not in ours:
-            return ours
-        return {k.replace('patch_embed.convs.0.', 'patch_embed.proj.'): v for k, v in ours.items()}
+        stem = 'patch_embed.convs.0.'
+        place = 'patch_embed.proj.' if f'{stem}bias' in ours else stem
+        return {name.replace(stem, place): value for name, value in ours.items()}
 
 
 class PublishedCeiT(PlainViT):

@@ -27,11 +27,7 @@ _ELSEWHERE = ('hf-hub:', 'hf_hub:', 'local-dir:', 'timm/')
 
 
 def check_timm_name(name: str) -> str:
-    """Return the name if timm knows such a model and has weights of it (those of other places are looked up later).
-
-    Raises:
-        ValueError: If it has not.
-    """
+    """The name, if timm has weights of such a model (those of other places are looked up later); else ValueError."""
     if name.startswith(_ELSEWHERE):
         return name
     if not timm.is_model(name):
@@ -47,12 +43,7 @@ def check_timm_name(name: str) -> str:
 
 def read_timm(name: str, model: nn.Module | None) -> State:
     """State dict of a timm model with its published weights, downloaded if they are not cached, for the backbone
-    ``model`` (None: not compared).
-
-    Raises:
-        ValueError: If its layers compute something else than those of ``model``.
-        DownloadError: A ``ConnectionError``, if the weights can be neither downloaded nor found.
-    """
+    ``model`` (None: not compared)."""
     try:
         source = timm.create_model(name, pretrained=True)
     except OSError as error:
@@ -67,11 +58,8 @@ def read_timm(name: str, model: nn.Module | None) -> State:
 
 
 def check_timm_layers(name: str, source: nn.Module, model: nn.Module | None) -> None:
-    """Compare what is not in a state dict: heads, activations, where norms stand, and turns by position.
-
-    Raises:
-        ValueError: If the timm model is no plain ViT, or its layers compute something else than those of ``model``.
-    """
+    """Compare what is not in a state dict: heads, activations, where norms stand, and turns by position; ValueError if
+    the timm model is no plain ViT, or another."""
     try:
         theirs = describe(source)
     except UnlikeOursError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -77,26 +76,21 @@ class Transformers(PlainViT):
         config = read_json(path, 'config of a model')
         if isinstance(config.get('vision_config'), dict):
             config = config['vision_config']
-        ours: dict[str, Any] = {'num_attention_heads': vit.arch['num_heads']}
         act, mlp = str(config.get('hidden_act')), vit.blocks[0].mlp
         act = _ACTIVATIONS.get(act, act)
+        pairs: dict[str, tuple] = {
+            'num_attention_heads': (config.get('num_attention_heads'), vit.arch['num_heads'])
+        }
         if isinstance(mlp, Mlp) and act in ACTIVATIONS:
-            own = (name for name in ACTIVATIONS if repr(build_activation(name)) == repr(mlp.act))
-            ours['hidden_act'] = next(own, repr(mlp.act))
-        rotary = rotary_of(vit)
-        if rotary is not None:
-            ours['rope_theta'] = rotary.temperature
-        for option, value in ours.items():
-            theirs = act if option == 'hidden_act' else config.get(option)
-            if theirs not in (None, value):
-                raise ValueError(f'{str(path)!r} says {option}={theirs}, the model has {value}')
+            pairs['hidden_act'] = (repr(build_activation(act)), repr(mlp.act))
+        if rotary := rotary_of(vit):
+            pairs['rope_theta'] = (config.get('rope_theta'), rotary.temperature)
+        for option, (theirs, ours) in pairs.items():
+            if theirs not in (None, ours):
+                raise ValueError(f'{str(path)!r} says {option}={theirs}, the model has {ours}')
 
     def rename(self, state: State) -> State:
-        """Names of the ViT.
-
-        Raises:
-            ValueError: If two entries have one name there.
-        """
+        """Names of the ViT; ValueError if two entries have one name there."""
         return super().rename(to_our_names(_to_timm_names(state)))
 
 
@@ -108,10 +102,9 @@ def _to_timm_names(state: State) -> State:
     for theirs, tensor in state.items():
         name = _AROUND.sub('', theirs)
         layer = _LAYER.match(name)
-        if layer:
-            name = f'blocks.{layer[1]}.{renamed(layer[2], inside)}'
-        else:
-            name = renamed(name, _OUTSIDE)
+        name = (
+            f'blocks.{layer[1]}.{renamed(layer[2], inside)}' if layer else renamed(name, _OUTSIDE)
+        )
         if name in ours:
             raise ValueError(f'the source holds {name!r} twice, once as {theirs!r}: two networks?')
         # CLIP and SigLIP store rows without a batch.

@@ -58,27 +58,33 @@ class PlainViT(Format):
 
     def problems(self, model: nn.Module, state: State) -> list[str]:
         """More layers than the model's, a gated feed-forward network, parallel branches, or no position table."""
-        found = []
         layers = (re.match(r'blocks\.(\d+)\.', name) for name in state)
         depth = max((int(layer[1]) + 1 for layer in layers if layer), default=0)
-        if isinstance(model, StagedTransformer) and depth > model.depth:
-            found.append(f'the source has {depth} layers, the model {model.depth}')
         first, second = (state.get(f'blocks.0.mlp.fc{number}.weight') for number in (1, 2))
         doubled = first is not None and second is not None and len(first) == 2 * second.shape[1]
         blocks = getattr(model, 'blocks', ())
-        if doubled and not any(isinstance(block.mlp, SwiGLU) for block in blocks):
-            found.append('the source has a gated feed-forward network (SwiGLU)')
         # Parallel branches share the first norm of a layer.
         theirs, ours = (
             'blocks.0.norm1.weight' in each and 'blocks.0.norm2.weight' not in each
             for each in (state, model.state_dict())
         )
-        if theirs and not ours:
-            found.append(f'the source has {_PARALLEL}, which the model does not have')
         inside = any(isinstance(part, AttentionPosition) for part in model.modules())
-        if depth and not inside and not has(state, _TABLES):
-            found.append('the source has no position table (a rotary or relative position?)')
-        return found + _other_angles(model, state)
+        faults = {
+            f'has {depth} layers, the model {getattr(model, "depth", 0)}': (
+                isinstance(model, StagedTransformer) and depth > model.depth
+            ),
+            'has a gated feed-forward network (SwiGLU)': (
+                doubled and not any(isinstance(block.mlp, SwiGLU) for block in blocks)
+            ),
+            f'has {_PARALLEL}, which the model does not have': theirs and not ours,
+            'has no position table (a rotary or relative position?)': (
+                depth and not inside and not has(state, _TABLES)
+            ),
+            f'turns queries and keys by other angles than the {rotary_of(model)} of the model': (
+                _other_angles(model, state)
+            ),
+        }
+        return [f'the source {fault}' for fault, found in faults.items() if found]
 
     def leave(self, name: str, model: nn.Module) -> tuple[str, str]:
         """As for others; position tables of a model without, and layers that are not built, may be left out too."""
@@ -155,14 +161,13 @@ def rotary_of(model: nn.Module) -> RotaryPosition | None:
     return next((part for part in model.modules() if isinstance(part, RotaryPosition)), None)
 
 
-def _other_angles(model: nn.Module, state: State) -> list[str]:
-    """The problem if the periods in DINOv3's own files, which are rounded to 8 bits, are not the model's."""
+def _other_angles(model: nn.Module, state: State) -> bool:
+    """Whether the periods in DINOv3's own files, which are rounded to 8 bits, are not the model's."""
     periods, ours = state.get(_PERIODS), rotary_of(model)
     if periods is None or ours is None:
-        return []
+        return False
     count = ours.head_dims // 4
     wanted = ours.temperature ** (torch.arange(count) / count)
     centred = ours.rule.coordinates == 'centred' and ours.pairs == 'halves'
-    if centred and len(periods) == count and torch.allclose(periods.float(), wanted, rtol=0.01):
-        return []
-    return [f'the source turns queries and keys by other angles than the {ours} of the model']
+    same = len(periods) == count and torch.allclose(periods.float(), wanted, rtol=0.01)
+    return not (centred and same)
