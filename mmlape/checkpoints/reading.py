@@ -10,12 +10,10 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from mmengine.logging import print_log
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from mmlape.compatibility import numbers, weights_only_fault
@@ -55,8 +53,7 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, An
     fault = fault_of(path)
     if fault:
         raise CheckpointError(f'{str(path)!r} cannot be read as a checkpoint: it {fault}')
-    read = _read_safetensors if path.suffix == SAFETENSORS else _read_pickle
-    checkpoint = read(path, map_location)
+    checkpoint = _read_file(path, map_location)
     if not isinstance(checkpoint, dict):
         raise CheckpointError(
             f'{str(path)!r} holds a {type(checkpoint).__name__}, not a state dict'
@@ -110,28 +107,24 @@ def _read_shards(index: Path, map_location: Any) -> dict[str, Any]:
     return whole
 
 
-def _read_safetensors(path: Path, map_location: Any) -> dict[str, Any]:
-    device = map_location if isinstance(map_location, (str, torch.device)) else 'cpu'
+def _read_file(path: Path, map_location: Any) -> Any:
+    pickled = path.suffix != SAFETENSORS
     try:
-        state = load_file(path, device=str(device))
-        check_contents(state)
-        return state
-    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError, UnpicklingError) as error:
-        raise CheckpointError(_unreadable(path, str(error))) from error
-
-
-def _read_pickle(path: Path, map_location: Any) -> Any:
-    _warn_of_this_torch()
-    try:
-        with _with_history():
-            checkpoint = torch.load(path, map_location=map_location, weights_only=True)
-        check_contents(checkpoint)
-        return checkpoint
-    except Exception as error:  # what is no checkpoint makes the unpickler stumble in any way
-        if not trusts_pickles():
+        if pickled:
+            _warn_of_this_torch()
+            with _with_history():
+                content = torch.load(path, map_location=map_location, weights_only=True)
+        else:
+            on_device = isinstance(map_location, (str, torch.device))
+            content = load_file(path, device=str(map_location) if on_device else 'cpu')
+        check_contents(content)
+        return content
+    except Exception as error:  # what is no checkpoint makes readers stumble in any way
+        if not (pickled and trusts_pickles()):
+            hint = f'. Nothing was run; if you made it yourself, {TRUST}=1 reads such files'
             raise CheckpointError(
-                f'{_unreadable(path, str(error))}. Nothing in it was run. Only if you made it '
-                f'yourself: {TRUST}=1 reads such files'
+                f'{str(path)!r} cannot be read as a checkpoint: {_reason(str(error))}'
+                + hint * pickled
             ) from error
     _warn(f'{path} holds more than data and is unpickled whole, since {TRUST} is set')
     return torch.load(path, map_location=map_location, weights_only=False)
@@ -147,13 +140,12 @@ def _with_history() -> contextlib.AbstractContextManager:
     return torch.serialization.safe_globals([part for part in parts if part not in allowed])
 
 
-def _unreadable(path: Path, message: str) -> str:
+def _reason(message: str) -> str:
     """What torch found, without its advice to read the file unsafely."""
-    lines = (message.partition('WeightsUnpickler error: ')[2] or message).strip().splitlines()
-    reason = lines[0].split('. ')[0] if lines else 'it is cut off'
     if wanted := re.search(r'GLOBAL (\S+)', message):
-        reason = f'it holds {wanted[1]}, which is no data'
-    return f'{str(path)!r} cannot be read as a checkpoint: {reason}'
+        return f'it holds {wanted[1]}, which is no data'
+    lines = (message.partition('WeightsUnpickler error: ')[2] or message).strip().splitlines()
+    return lines[0].split('. ')[0] if lines else 'it is cut off'
 
 
 def _warn(text: str) -> None:

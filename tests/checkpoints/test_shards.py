@@ -90,7 +90,7 @@ def test_what_is_missing_damaged_or_of_another_checkpoint(tmp_path):
     second = tmp_path / 'model-00002-of-00002.safetensors'
     whole = second.read_bytes()
     second.unlink()
-    with pytest.raises(FileNotFoundError, match=r'2 files, of which 1 are not there: model-00002'):
+    with pytest.raises(FileNotFoundError, match=r'there is no checkpoint .*model-00002'):
         read_checkpoint(index)
     second.write_bytes(whole[:-3])
     with pytest.raises(CheckpointError, match=r'model-00002.*cannot be read as a checkpoint'):
