@@ -81,10 +81,7 @@ def load_backbone(
 
 
 def _build(config: str | Path | Config, seed: int) -> BaseModule:
-    if not isinstance(config, Config):
-        if not Path(config).is_file():
-            raise FileNotFoundError(f'there is no config {str(config)!r}')
-        config = Config.fromfile(config)
+    config = config if isinstance(config, Config) else Config.fromfile(config)
     options = config.get('model', {}).get('backbone')
     if options is None:
         raise ValueError(f'the config {config.filename!r} has no model.backbone')

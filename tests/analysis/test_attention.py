@@ -15,44 +15,29 @@ from mmlape.analysis import (
     find_stages,
 )
 from mmlape.backbones import Stage
-from mmlape.layers import Attention, ShiftedWindowAttention, SpatialReductionAttention
+from mmlape.layers import (
+    Attention,
+    BigBirdAttention,
+    ShiftedWindowAttention,
+    SpatialReductionAttention,
+)
 from mmlape.layout import Layout
 from mmlape.norm import LN
 
-# How position joins makes no difference to how attention is measured.
-SPARSE = ('sequence-bigbird', 'sequence-lsh')
-
-
-NAMES = [
-    name
-    for name in variants.VARIANTS
-    if name.partition('-')[2] not in variants.JOININGS and name not in SPARSE
-]
-
-
+# How position joins makes no difference to how attention is measured, and two choose their keys.
+LEFT_OUT = (*variants.JOININGS, 'bigbird', 'lsh')
+NAMES = [name for name in variants.VARIANTS if name.partition('-')[2] not in LEFT_OUT]
 IMAGE = torch.randn(1, 3, 33, 50, generator=torch.Generator().manual_seed(0))
 
 
 def places(*sides):
     """Row and column of every cell, ``(H * W, 2)``."""
-    return torch.tensor([[y, x] for y in range(sides[0]) for x in range(sides[1])]).float()
+    return torch.cartesian_prod(*(torch.arange(float(side)) for side in sides))
 
 
-def distance_table(queries, keys):
-    """The plain definition of the Euclidean distance."""
-    return (queries[:, None] - keys[None]).square().sum(dim=-1).sqrt()
-
-
-def definition(weights, distances):
+def definition(weights, queries, keys):
     """B.1 word by word: mean over i of the sum over j of A_ij delta_ij, per head."""
-    return torch.stack(
-        [
-            torch.stack(
-                [(row * delta).sum() for row, delta in zip(head, distances, strict=True)]
-            ).mean()
-            for head in weights
-        ]
-    )
+    return (weights * (queries[:, None] - keys[None]).square().sum(-1).sqrt()).sum(-1).mean(-1)
 
 
 class OneLayer(nn.Module):
@@ -127,19 +112,17 @@ def test_our_attention_against_the_definition(num_prefix, chunk, monkeypatch):
     scores = (query @ key.mT)[0] / 2
     weights = scores.softmax(dim=-1)[:, num_prefix:, num_prefix:]
     weights = weights / weights.sum(dim=-1, keepdim=True)
-    expected = definition(weights, distance_table(places(*grid), places(*grid)))
+    expected = definition(weights, places(*grid), places(*grid))
     assert np.allclose(found.mean[0], expected.detach(), atol=1e-5)
 
 
 def test_windows_and_their_padding():
     """5 x 3 cells in windows of 2 x 2: padded keys have no place, windows do not see one another."""
     attention = constant(Attention(12, 3, window_size=2))
+    whole, pair = 2 + 2**0.5, 2 * 0.5  # of the cells of a window together
     for num_prefix in (0, 1):
         _, found = measure(attention, (5, 3), num_prefix)
-        whole = 4 * (2 + 2**0.5) / 4  # of the four cells of a window
-        column, row, single = 2 * 0.5, 2 * 0.5, 0.0
-        expected = (2 * whole + 2 * column + row + single) / 15
-        assert np.allclose(found.mean, expected, atol=1e-6)
+        assert np.allclose(found.mean, (2 * whole + 2 * pair + pair) / 15, atol=1e-6)
 
 
 @pytest.mark.parametrize('grid', [(5, 7), (4, 4)])
@@ -168,7 +151,7 @@ def test_spatial_reduction_measures_to_the_centres_of_the_blocks(grid):
                 for x in range(left, min(left + 2, grid[1]))
             ]
             centres.append(torch.tensor(block).float().mean(dim=0))
-    expected = definition(weights, distance_table(places(*grid), torch.stack(centres)))
+    expected = definition(weights, places(*grid), torch.stack(centres))
     assert np.allclose(found.mean[0], expected.detach(), atol=1e-5)
 
 
@@ -177,7 +160,7 @@ def test_linear_attention_measures_to_what_is_averaged():
     averaged = torch.tensor([0.5, 1.5, 3, 4.5, 6, 7.5, 8.5])
     _, found = measure(constant(SpatialReductionAttention(12, 3, linear=True)), (1, 10))
     keys = torch.stack([torch.zeros(7), averaged], dim=1).repeat(7, 1)
-    expected = distance_table(places(1, 10), keys).mean()
+    expected = definition(torch.full((10, 49), 1 / 49), places(1, 10), keys)
     assert np.allclose(found.mean, expected, atol=1e-6)
 
 
@@ -212,27 +195,6 @@ def test_every_variant_is_measured_and_left_as_it_was(name):
         assert distances.distances.max() <= farthest
         assert np.allclose(distances.mean, distances.distances.mean(axis=0))
     assert draw_distances(found).axes[0].get_title().startswith(stages[0].name)
-
-
-@pytest.mark.parametrize('name', SPARSE)
-def test_attention_to_chosen_keys_is_refused(name):
-    model = variants.VARIANTS[name]().eval()
-    with pytest.raises(
-        ValueError, match=r'attention distance is defined for .*, got (BigBird|LSH)'
-    ):
-        attention_distances(model, [IMAGE], find_stages(model))
-
-
-def test_mistakes():
-    model = variants.build_vit().eval()
-    stages = find_stages(model)
-    with pytest.raises(ValueError, match=r"layers of 'blocks' must be 0 to 3, got 4"):
-        attention_distances(model, [IMAGE], stages, [4])
-    with pytest.raises(ValueError, match='at least one image'):
-        attention_distances(model, [], stages)
-    other = OneLayer(nn.MultiheadAttention(12, 3), (2, 2))
-    with pytest.raises(ValueError, match=r"'Attention', .*'WideValueAttention'\], got Multi"):
-        attention_distances(other, [IMAGE], find_stages(other))
 
 
 @pytest.mark.parametrize('window', [None, 2])
@@ -288,19 +250,28 @@ def test_a_row_for_each_layer_of_each_image():
     assert scale.get_ylabel() == 'weight / equal weight'
 
 
-def test_mistakes_about_the_class_token():
+def test_mistakes():
     model = variants.build_vit().eval()
-    with pytest.raises(ValueError, match='layers must be 0 to 3, got 4'):
-        class_attention(model, IMAGE, layers=[4])
-    with pytest.raises(ValueError, match='token must be'):
-        class_attention(model, IMAGE, token=1)
-    with pytest.raises(ValueError, match=r"part must be one of .*, got 'block1'"):
-        class_attention(model, IMAGE, part='block1')
+    stages = find_stages(model)
+    with pytest.raises(ValueError, match=r"layers of 'blocks' must be 0 to 3, got 4"):
+        attention_distances(model, [IMAGE], stages, [4])
+    with pytest.raises(ValueError, match='at least one image'):
+        attention_distances(model, [], stages)
+    for attention in (nn.MultiheadAttention(12, 3), BigBirdAttention(12, 3)):
+        other = OneLayer(attention, (2, 2))
+        with pytest.raises(
+            ValueError, match=r"'Attention', .*'WideValueAttention'\], got (Mult|Big)"
+        ):
+            attention_distances(other, [IMAGE], find_stages(other))
+    for options, text in (
+        (dict(layers=[4]), 'layers must be 0 to 3, got 4'),
+        (dict(token=1), 'token must be'),
+        (dict(part='block1'), r"part must be one of .*, got 'block1'"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            class_attention(model, IMAGE, **options)
     late = variants.build_vit(prefix=dict(cls_token=True, after=2)).eval()
     with pytest.raises(ValueError, match=r"layers must be 2 to 3, where .* joined 'blocks', got 1"):
         class_attention(late, IMAGE, layers=[1, 3])
-    without = variants.build_vit(prefix=dict(cls_token=False), out_type='avg').eval()
-    with pytest.raises(ValueError, match='VisionTransformer has no class token'):
-        class_attention(without, IMAGE)
     with pytest.raises(ValueError, match='at least one'):
         draw_class_attention([])

@@ -49,8 +49,6 @@ from mmlape.analysis.flow import ROLES, pick_extremes
 from mmlape.position import JoinedPosition
 
 SINUSOIDS = dict(type='mmlape.SinusoidalPosition')
-
-
 GRID = (3, 5)
 
 
@@ -80,11 +78,6 @@ def test_eq_12():
     matrix = cosine_matrix(rows.numpy())
     assert np.isnan(matrix[2]).all() and np.isnan(matrix[:, 2]).all()
     assert np.isfinite(np.delete(np.delete(matrix, 2, 0), 2, 1)).all()
-
-
-def test_too_many_tokens_are_refused_before_memory_is_taken():
-    with pytest.raises(ValueError, match='10000 x 10000'):
-        cosine_matrix(np.zeros((10000, 1)))
 
 
 @pytest.mark.parametrize('layer', [0, 3])
@@ -117,24 +110,6 @@ def test_lape_is_the_plan_as_the_backbone_uses_it(progressive):
         position = normed if progressive else embedding
 
 
-def test_the_plan_is_the_one_that_a_forward_pass_makes():
-    model = trained(variants.build_vit(joining=dict(type='mmlape.LaPE')))
-    with torch.no_grad():
-        plan = model.stages()[0].begin(torch.zeros(1, 3, 48, 80))[2].position
-    ours = position_plan(pick_stage(model), GRID)
-    assert all(torch.equal(a, b) for a, b in zip(plan.attention, ours.attention, strict=True))
-
-
-def test_shared_joining_shows_what_default_shows():
-    """The sum of equal entries points where one entry points."""
-    torch.manual_seed(1)
-    default = stage_of(position=SINUSOIDS)
-    torch.manual_seed(1)
-    shared = stage_of(position=SINUSOIDS, joining=dict(type='mmlape.SharedJoining'))
-    first, second = (position_correlations(stage, GRID) for stage in (default, shared))
-    assert np.allclose(first.matrices, second.matrices, atol=1e-4)
-
-
 def test_unshared_joining_shows_the_sum_of_all_entries_so_far():
     stage = stage_of(joining=dict(type='mmlape.UnsharedJoining'))
     found = position_correlations(stage, GRID, with_prefix=True)
@@ -157,23 +132,52 @@ def test_layers_without_position_are_left_out():
     names = [position.name for position in layer_positions(stage)]
     assert names == ['embedding', 'layer 1', 'layer 3']
     assert [p.name for p in layer_positions(stage, layers=[3])] == ['embedding', 'layer 3']
-    with pytest.raises(ValueError, match=r'none of the layers \[0, 2\]'):
-        layer_positions(stage, layers=[0, 2])
-    with pytest.raises(ValueError, match='layers must be 0 to 3'):
-        layer_positions(stage, layers=[4])
 
 
 def test_a_warm_start_has_position_in_both_places():
     stage = stage_of(joining=dict(type='mmlape.LaPEWarmStart'))
     assert plan_sources(position_plan(stage)) == ('attention', 'stream')
-    with pytest.raises(ValueError, match=r"choose source from \['attention', 'stream'\]"):
-        position_correlations(stage)
     for source in ('attention', 'stream'):
         assert position_correlations(stage, source=source).source == source
-    with pytest.raises(ValueError, match='source must be one of'):
-        position_correlations(stage, source='blocks')
-    with pytest.raises(ValueError, match=r"one of \['stream'\] for this joining"):
-        position_correlations(stage_of(), source='attention')
+    with pytest.raises(ValueError, match=r"choose source from \['attention', 'stream'\]"):
+        position_correlations(stage)
+
+
+def test_mistakes():
+    lape = build_vit(joining=dict(type='mmlape.LaPE', layers=[1, 3]))
+    plain, some = stage_of(), pick_stage(lape)
+    model = build_vit().eval()
+    flow = position_flow(model, FLOW_IMAGE, position_stages(model)[0])
+    for ask, error, text in (
+        (lambda: token_row((3, 0), GRID, 0), ValueError, 'row of the token must be 0 to 2, got 3'),
+        (lambda: token_row((0, 5), GRID, 0), ValueError, 'column of the token must be 0 to 4'),
+        (lambda: token_row(0, GRID, 0), ValueError, 'there is none'),
+        (lambda: token_row(2, GRID, 2), ValueError, 'prefix token must be 0 to 1'),
+        (lambda: token_row((1, 2, 3), GRID, 0), TypeError, 'pair'),
+        (lambda: token_row('centre', GRID, 0), TypeError, 'pair'),
+        (lambda: cosine_matrix(np.zeros((10000, 1))), ValueError, '10000 x 10000'),
+        (lambda: layer_positions(some, layers=[0, 2]), ValueError, r'none of the layers \[0, 2\]'),
+        (lambda: layer_positions(some, layers=[4]), ValueError, 'layers must be 0 to 3'),
+        (lambda: layer_positions(plain, source='blocks'), ValueError, 'source must be one of'),
+        (lambda: layer_positions(plain, source='attention'), ValueError, r"\['stream'\] for this"),
+        (lambda: pick_stage(build_pvt()), ValueError, r"one of \['position1', .*got None"),
+        (lambda: pick_stage(build_pvt(), 'position5'), ValueError, r"one of \['position1', .*got"),
+        (lambda: pick_channels(9, [9]), ValueError, 'channel must be 0 to 8, got 9'),
+        (lambda: pick_channels(9, []), ValueError, 'at least one'),
+        (lambda: draw_position_alone(flow, [24]), ValueError, 'channel must be 0 to 23, got 24'),
+        (lambda: position_flow(model, FLOW_IMAGE, plain, 4), ValueError, 'layer must be 0 to 3'),
+        (lambda: flows(lape, 2), ValueError, r'none of the layers \[2\] receives position'),
+        (lambda: scores(head=3), ValueError, 'head must be 0 to 2, got 3'),
+        (lambda: scores(token=(9, 0)), ValueError, 'row of the token must be 0 to 3'),
+        (lambda: scores(layers=[0]), ValueError, 'none of these layers'),
+        (lambda: scores(grid=(80, 90)), ValueError, '7201 x 7201 tokens and 3 heads do not fit'),
+    ):
+        with pytest.raises(error, match=text):
+            ask()
+
+
+def scores(**options):
+    return position_scores(inside_of(dict(GABOR, layers=[1]))[1], **options)
 
 
 def test_the_chosen_token():
@@ -186,22 +190,6 @@ def test_the_chosen_token():
     without = position_correlations(stage, GRID)
     assert without.num_prefix == 0 and without.token == (1, 2)
     assert np.array_equal(without.matrices, found.matrices[:, 1:, 1:])
-
-
-@pytest.mark.parametrize(
-    ('token', 'num_prefix', 'error', 'text'),
-    [
-        ((3, 0), 0, ValueError, 'row of the token must be 0 to 2, got 3'),
-        ((0, 5), 0, ValueError, 'column of the token must be 0 to 4'),
-        (0, 0, ValueError, 'there is none'),
-        (2, 2, ValueError, 'prefix token must be 0 to 1'),
-        ((1, 2, 3), 0, TypeError, 'pair'),
-        ('centre', 0, TypeError, 'pair'),
-    ],
-)
-def test_wrong_tokens(token, num_prefix, error, text):
-    with pytest.raises(error, match=text):
-        token_row(token, GRID, num_prefix)
 
 
 @pytest.mark.parametrize('name', list(variants.VARIANTS))
@@ -224,23 +212,8 @@ def test_every_variant_is_shown(name):
             assert np.isnan(centre[1:]).all() == closed
 
 
-def test_which_stage():
-    model = variants.build_pvt()
-    assert pick_stage(model, 'position2').position.embedding.embed_dims == 16
-    for name in (None, 'position5'):
-        with pytest.raises(ValueError, match=r"one of \['position1', .*got"):
-            pick_stage(model, name)
-    with pytest.raises(ValueError, match='Linear has no transformer layers of the kind of mmlape'):
-        position_stages(torch.nn.Linear(2, 2))
-
-
 GABOR = dict(type='mmlape.GaborAttention')
-
-
 RELATIVE = dict(type='mmlape.RelativePositionBias')
-
-
-GRID = (3, 5)
 
 
 def inside_of(config, **options):
@@ -336,25 +309,6 @@ def test_which_stages():
         position_scores(stage)
 
 
-@pytest.mark.parametrize(
-    ('options', 'match'),
-    [
-        (dict(head=3), 'head must be 0 to 2, got 3'),
-        (dict(token=(9, 0)), 'row of the token must be 0 to 3'),
-        (dict(layers=[0]), 'none of these layers'),
-        (dict(layers=7), 'layers must be 1 to 4'),
-        (dict(grid=(80, 90)), r'7201 x 7201 tokens and 3 heads do not fit'),
-    ],
-)
-def test_mistakes_about_scores(options, match):
-    _, stage = inside_of(dict(GABOR, layers=[1]))
-    with pytest.raises(ValueError, match=match):
-        position_scores(stage, **options)
-
-
-GRID = (3, 5)
-
-
 @pytest.fixture
 def sinusoids():
     return pick_stage(variants.build_vit(position=dict(type='mmlape.SinusoidalPosition')))
@@ -379,15 +333,8 @@ def test_tables_and_maps(sinusoids):
     assert without.num_prefix == 0 and np.array_equal(without.maps(), table.maps())
     with pytest.raises(ValueError, match='table must be 0 to 0, got 1'):
         table.maps(1)
-
-
-def test_channels_that_are_shown():
     assert pick_channels(100, count=3) == [0, 50, 99] and pick_channels(2) == [0, 1]
     assert pick_channels(9, [4, 2]) == [4, 2]
-    with pytest.raises(ValueError, match='channel must be 0 to 8, got 9'):
-        pick_channels(9, [9])
-    with pytest.raises(ValueError, match='at least one'):
-        pick_channels(9, [])
 
 
 def test_correlations_are_drawn_with_their_token(sinusoids):
@@ -444,11 +391,7 @@ def test_a_saved_picture_is_a_small_palette_png_and_pyplot_is_left_alone(sinusoi
 
 
 FLOW_IMAGE = torch.randn(1, 3, 48, 80, generator=torch.Generator().manual_seed(0))
-
-
 LEARNED = dict(position=dict(type='mmlape.LearnedPosition'))
-
-
 BACKBONES = {
     'vit': lambda: build_vit(with_dist_token=True),
     'adapter': build_adapter,
@@ -559,16 +502,3 @@ def test_pictures_have_a_panel_for_every_map():
     assert len(figure.axes) == 2 * 5 and figure.texts[0].get_text() == 'initial values'
     most = int(flow.likeness('summed').argmax())
     assert np.array_equal(figure.axes[4].images[0].get_array(), flow.layers[4, most])
-
-
-def test_mistakes_about_flow():
-    model = build_vit().eval()
-    (stage,) = position_stages(model)
-    with pytest.raises(ValueError, match='layer must be 0 to 3, got 4'):
-        position_flow(model, FLOW_IMAGE, stage, 4)
-    flow = position_flow(model, FLOW_IMAGE, stage)
-    with pytest.raises(ValueError, match='channel must be 0 to 23, got 24'):
-        draw_position_alone(flow, channels=[24])
-    model = build_vit(joining=dict(type='mmlape.LaPE', layers=2)).eval()
-    with pytest.raises(ValueError, match=r'none of the layers \[3\] receives position'):
-        position_flow(model, FLOW_IMAGE, position_stages(model)[0], 3)
