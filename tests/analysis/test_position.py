@@ -6,15 +6,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from backbone_variants import (
-    JOININGS,
-    build_adapter,
-    build_levit,
-    build_pvt,
-    build_swin,
-    build_vit,
-    randomise,
-)
 from PIL import Image
 
 from mmlape.analysis import (
@@ -144,9 +135,9 @@ def test_a_warm_start_has_position_in_both_places():
 
 
 def test_mistakes():
-    lape = build_vit(joining=dict(type='mmlape.LaPE', layers=[1, 3]))
+    lape = variants.build_vit(joining=dict(type='mmlape.LaPE', layers=[1, 3]))
     plain, some = stage_of(), pick_stage(lape)
-    model = build_vit().eval()
+    model = variants.build_vit().eval()
     flow = position_flow(model, FLOW_IMAGE, position_stages(model)[0])
     for ask, error, text in (
         (lambda: token_row((3, 0), GRID, 0), ValueError, 'row of the token must be 0 to 2, got 3'),
@@ -160,8 +151,12 @@ def test_mistakes():
         (lambda: layer_positions(some, layers=[4]), ValueError, 'layers must be 0 to 3'),
         (lambda: layer_positions(plain, source='blocks'), ValueError, 'source must be one of'),
         (lambda: layer_positions(plain, source='attention'), ValueError, r"\['stream'\] for this"),
-        (lambda: pick_stage(build_pvt()), ValueError, r"one of \['position1', .*got None"),
-        (lambda: pick_stage(build_pvt(), 'position5'), ValueError, r"one of \['position1', .*got"),
+        (lambda: pick_stage(variants.build_pvt()), ValueError, r"one of \['position1', .*got None"),
+        (
+            lambda: pick_stage(variants.build_pvt(), 'position5'),
+            ValueError,
+            r"one of \['position1', .*got",
+        ),
         (lambda: pick_channels(9, [9]), ValueError, 'channel must be 0 to 8, got 9'),
         (lambda: pick_channels(9, []), ValueError, 'at least one'),
         (lambda: draw_position_alone(flow, [24]), ValueError, 'channel must be 0 to 23, got 24'),
@@ -217,7 +212,7 @@ RELATIVE = dict(type='mmlape.RelativePositionBias')
 
 
 def inside_of(config, **options):
-    model = randomise(build_vit(attention_position=config, **options))
+    model = variants.randomise(variants.build_vit(attention_position=config, **options))
     (stage,) = attention_position_stages(model, with_scores=True)
     return model, stage
 
@@ -298,11 +293,11 @@ def test_the_tables_of_channels():
 
 
 def test_which_stages():
-    inside = build_adapter(dict(attention_position=GABOR))
+    inside = variants.build_adapter(dict(attention_position=GABOR))
     assert [s.name for s in attention_position_stages(inside)] == ['vit.blocks']
-    for model in (build_vit(), build_pvt()):
+    for model in (variants.build_vit(), variants.build_pvt()):
         assert attention_position_stages(model) == []
-    depends_on_the_image = build_vit(attention_position=dict(GABOR, parts='2,3'))
+    depends_on_the_image = variants.build_vit(attention_position=dict(GABOR, parts='2,3'))
     assert attention_position_stages(depends_on_the_image, with_scores=True) == []
     (stage,) = attention_position_stages(depends_on_the_image)
     with pytest.raises(ValueError, match="none of these layers of 'blocks' has a position in its"):
@@ -393,17 +388,17 @@ def test_a_saved_picture_is_a_small_palette_png_and_pyplot_is_left_alone(sinusoi
 FLOW_IMAGE = torch.randn(1, 3, 48, 80, generator=torch.Generator().manual_seed(0))
 LEARNED = dict(position=dict(type='mmlape.LearnedPosition'))
 BACKBONES = {
-    'vit': lambda: build_vit(with_dist_token=True),
-    'adapter': build_adapter,
-    'pvt': build_pvt,
-    'pvt with a linear attention': lambda: build_pvt('V2', linear=True, **LEARNED),
-    'swin': lambda: build_swin(**LEARNED),
-    'levit': lambda: build_levit(**LEARNED),
+    'vit': lambda: variants.build_vit(with_dist_token=True),
+    'adapter': variants.build_adapter,
+    'pvt': variants.build_pvt,
+    'pvt with a linear attention': lambda: variants.build_pvt('V2', linear=True, **LEARNED),
+    'swin': lambda: variants.build_swin(**LEARNED),
+    'levit': lambda: variants.build_levit(**LEARNED),
 }
 
 
 def flows(backbone, layer=0):
-    backbone = randomise(backbone).eval()
+    backbone = variants.randomise(backbone).eval()
     return [
         position_flow(backbone, FLOW_IMAGE, s, layer) for s in position_stages(backbone)
     ], backbone
@@ -425,47 +420,41 @@ def test_flow_of_every_backbone(name):
             assert getattr(flow, f'position_{role}').shape == getattr(flow, role).shape
         for role in ('summed', *ROLES):
             likeness = flow.likeness(role)
-            assert likeness.shape == getattr(flow, role).shape[:1]
+            alone = flow.position if role == 'summed' else getattr(flow, f'position_{role}')
+            assert np.array_equal(likeness, channel_likeness(getattr(flow, role), alone))
             assert (likeness >= 0).all() and (likeness < 1 + 1e-6).all()
             varies = np.ptp(flow.position, axis=(1, 2)).max() > 1e-6  # not from a table of one cell
             assert likeness.any() == varies
 
 
 def test_queries_keys_and_values_are_what_the_layer_computes():
-    (flow,), model = flows(build_vit(), layer=1)
+    (flow,), model = flows(variants.build_vit(), layer=1)
     with torch.no_grad():
         stage = model.stages()[0]
         tokens, layout, plan = stage.begin(FLOW_IMAGE)
         tokens, _ = stage.run(tokens, layout, plan, 0, 1)
         block = stage.blocks[1]
         parts = block.attn.qkv(block.norm1(tokens, layout)).chunk(3, dim=-1)
-        alone = block.norm1(plan.position.stem, layout)[0] @ block.attn.qkv.weight.T
+        alone = block.norm1(plan.position.stem, layout) @ block.attn.qkv.weight.T
     for role, part, own in zip(ROLES, parts, alone.chunk(3, dim=-1), strict=True):
-        expected = part[0, 1:].T.reshape(-1, *layout.grid)
-        assert np.allclose(getattr(flow, role), expected, atol=1e-5)
-        expected = own[1:].T.reshape(-1, *layout.grid)
-        assert np.allclose(getattr(flow, f'position_{role}'), expected, atol=1e-4)
+        assert np.allclose(getattr(flow, role), layout.to_maps(part)[0], atol=1e-5)
+        assert np.allclose(getattr(flow, f'position_{role}'), layout.to_maps(own)[0], atol=1e-4)
 
 
-@pytest.mark.parametrize('joining', JOININGS)
+@pytest.mark.parametrize('joining', variants.JOININGS)
 def test_flow_of_every_joining(joining):
     """With LaPE, position is what the layer adds, and the sum is what its attention reads."""
-    (flow,), model = flows(build_vit(joining=JOININGS[joining]))
+    (flow,), model = flows(variants.build_vit(joining=variants.JOININGS[joining]))
     stage = model.stages()[0]
     with torch.no_grad():
         tokens, layout, plan = stage.begin(FLOW_IMAGE)
-    entry = plan.position.attention[0]
-    if entry is not None and 'warm' not in joining:
-        with torch.no_grad():
-            read = (stage.blocks[0].norm1(tokens, layout) + entry)[0, 1:].T.reshape(
-                -1, *layout.grid
-            )
-        assert np.allclose(flow.summed, read, atol=1e-5)
-        assert np.allclose(
-            flow.position, entry[0, 1:].T.reshape(-1, *layout.grid).detach(), atol=1e-6
-        )
-    else:
-        assert np.allclose(flow.summed, flow.patches + flow.position, atol=1e-4)
+        entry = plan.position.attention[0]
+        if entry is None or 'warm' in joining:
+            assert np.allclose(flow.summed, flow.patches + flow.position, atol=1e-4)
+            return
+        read = stage.blocks[0].norm1(tokens, layout) + entry
+    assert np.allclose(flow.summed, layout.to_maps(read)[0], atol=1e-5)
+    assert np.allclose(flow.position, layout.to_maps(entry)[0], atol=1e-6)
 
 
 def test_likeness_is_the_absolute_correlation():
@@ -478,20 +467,8 @@ def test_likeness_is_the_absolute_correlation():
     assert pick_extremes(found, 1) == ([0], [1]) and pick_extremes(found, 9)[0][0] == 0
 
 
-def test_channels_that_only_position_fills_are_found():
-    """Where half of the patch embedding is zero, position has those channels for itself."""
-    model = randomise(build_vit()).eval()
-    with torch.no_grad():
-        model.patch_embed.proj.weight[:12] = 0
-        model.patch_embed.proj.bias[:12] = 0
-    flow = position_flow(model, FLOW_IMAGE, position_stages(model)[0])
-    likeness = flow.likeness('summed')
-    assert np.allclose(likeness[:12], 1, atol=1e-5) and (likeness[12:] < 0.999).all()
-    assert set(pick_extremes(likeness, 12)[0]) == set(range(12))
-
-
 def test_pictures_have_a_panel_for_every_map():
-    (flow,), _ = flows(build_vit())
+    (flow,), _ = flows(variants.build_vit())
     titles = [axes.get_title() for axes in draw_flow(flow, count=2).axes]
     assert len(titles) == 4 * 6
     assert [title.split()[0] for title in titles[:6]] == ['patches', 'position', 'summed', *ROLES]
