@@ -5,10 +5,8 @@ weights A of one image and the Euclidean distances :math:`\delta` between the ce
 layer's grid; the mean over images. The weights are those of the very queries, keys and scores that the layer hands to
 ``scaled_dot_product_attention``, so whatever position does to them is in.
 
-* With spatial reduction (PVT) keys are few, each made of a block of tokens: distances are to the centres of the blocks.
-* What has no place in the image is left out, as a query and as a key: prefix tokens, and the zeros that windows are
-  padded with. The weights of the other keys are divided by their sum, so that they sum to one as in the definition.
-* With windows, keys are those of the query's window.
+Distances are to the centres of the blocks of tokens that keys are made of (PVT). What has no place in the image, prefix
+tokens and the padding of windows, is left out as a query and as a key, and the other weights are divided by their sum.
 
 Q queries, K keys, R windows (1 without) of an image
 """
@@ -143,20 +141,24 @@ def class_attention(
             Default 0, the class token where there is one.
 
     Raises ValueError if there are no prefix tokens, no such layer or token, a layer before they join, or one in which
-    they do not look at all patches (spatial reduction, chosen keys)."""
-    stage = _stage_with_prefix(backbone, part)
-    depth = len(stage.blocks)
-    chosen = check_layers('layers', [depth - 1] if layers is None else layers, depth)
+    they do not look at all patches (chosen keys)."""
+    stages = [stage for stage in find_stages(backbone, part) if stage.prefix]
+    if not stages:
+        where = '' if part is None else f' in {part!r}'
+        raise ValueError(
+            f'{type(backbone).__name__} has no class token{where}: e.g. mmlape.VisionTransformer has '
+            "one with with_cls_token=True and out_type='cls_token'"
+        )
+    stage = stages[-1]
+    last = len(stage.blocks) - 1
+    attentions = _attentions(stage, [last] if layers is None else layers, _WITH_MAPS)
     check_positive_int('token', token, minimum=0, maximum=stage.num_prefix - 1)
+    chosen = list(attentions.values())
     if chosen[0] < stage.prefix_after:
         raise ValueError(
-            f'layers must be {stage.prefix_after} to {depth - 1}, where prefix tokens have joined '
+            f'layers must be {stage.prefix_after} to {last}, where prefix tokens have joined '
             f'{stage.name!r}, got {chosen[0]}'
         )
-    attentions = {
-        _attention_of(stage, layer, _WITH_MAPS, 'the attention of a class token'): layer
-        for layer in chosen
-    }
     found: dict[int, tuple[Layout, Tensor]] = {}
 
     def keep(attention: nn.Module, layout: Layout, call: Call) -> None:
@@ -165,12 +167,6 @@ def class_attention(
         found[attentions[attention]] = layout, scores[0].softmax(-1).squeeze(-2).cpu()
 
     record_attention(backbone, image, attentions, keep)
-    for layer, (layout, weights) in found.items():
-        if weights.shape[-1] != layout.num_tokens:
-            raise ValueError(
-                f'layer {layer} of {stage.name!r} has {weights.shape[-1]} keys for '
-                f'{layout.num_tokens} tokens: a map needs a key of each patch (no spatial reduction)'
-            )
     layout = found[chosen[0]][0]
     prefix, cells = torch.stack([found[layer][1] for layer in chosen]).split(
         [layout.num_prefix, layout.num_cells], dim=-1
@@ -180,24 +176,18 @@ def class_attention(
     return ClassAttention(stage.name, np.asarray(chosen), maps, prefix.numpy(), shown)
 
 
-def _stage_with_prefix(backbone: nn.Module, part: str | None) -> Stage:
-    stages = [stage for stage in find_stages(backbone, part) if stage.prefix]
-    if not stages:
-        where = '' if part is None else f' in {part!r}'
-        raise ValueError(
-            f'{type(backbone).__name__} has no class token{where}: e.g. mmlape.VisionTransformer has '
-            "one with with_cls_token=True and out_type='cls_token'"
-        )
-    return stages[-1]
-
-
-def _attention_of(stage: Stage, layer: int, known: tuple[type, ...], what: str) -> nn.Module:
-    attention = stage.blocks[layer].get_submodule('attn')
-    if not isinstance(attention, known):
-        raise ValueError(
-            f'{what} is defined for {[cls.__name__ for cls in known]}, got {type(attention).__name__}'
-        )
-    return attention
+def _attentions(stage: Stage, layers: Layers, known: tuple[type, ...]) -> dict[nn.Module, int]:
+    """The attention of each layer asked for, with its index."""
+    found = {}
+    for layer in check_layers(f'layers of {stage.name!r}', layers, len(stage.blocks)):
+        attention = stage.blocks[layer].get_submodule('attn')
+        if not isinstance(attention, known):
+            raise ValueError(
+                f'attention weights are defined for {[cls.__name__ for cls in known]}, '
+                f'got {type(attention).__name__}'
+            )
+        found[attention] = layer
+    return found
 
 
 @dataclass(frozen=True)
@@ -226,23 +216,19 @@ def attention_distances(
     """Mean attention distances of all heads.
 
     Raises ValueError if there is no image, a layer does not exist, or a layer's attention is none of ours."""
-    chosen = [check_layers(f'layers of {s.name!r}', layers, len(s.blocks)) for s in stages]
-    attentions = [
-        [_attention_of(stage, layer, _WITH_DISTANCES, 'attention distance') for layer in of_stage]
-        for stage, of_stage in zip(stages, chosen)
-    ]
+    attentions = [_attentions(stage, layers, _WITH_DISTANCES) for stage in stages]
     every = [attention for of_stage in attentions for attention in of_stage]
     measured = [_distances_of_image(backbone, image, every) for image in images]
     if not measured:
         raise ValueError('images must hold at least one image')
     found = []
-    for stage, of_stage, numbers in zip(stages, attentions, chosen):
+    for stage, of_stage in zip(stages, attentions):
         distances, uniform, grids = (
             np.asarray([[image[attention][part] for attention in of_stage] for image in measured])
             for part in range(3)
         )
-        result = (stage.name, np.asarray(numbers), distances, uniform, grids[:, 0])
-        found.append(AttentionDistances(*result))
+        numbers = np.asarray(list(of_stage.values()))
+        found.append(AttentionDistances(stage.name, numbers, distances, uniform, grids[:, 0]))
     return found
 
 

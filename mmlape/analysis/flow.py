@@ -1,15 +1,9 @@
 r"""How position flows through a network (Gabor position encoding, Figures 8 to 10), and what it changes: tokens of an
 image whose patches change places, and the predictions of a classifier (Table 2).
 
-Position is added to what an image gives, and yet the paper finds the two in different channels: in some the map of a
-channel has the shape of the position, in the others that of the image, and projections to queries, keys and values keep
-them apart. Here that is measured: the *likeness* of a channel is the absolute correlation, over the cells of the grid,
-of its map with the map that the same channel has of position alone.
-
-Position alone is what position contributes to the input of the layer's attention, as in
-:mod:`~mmlape.analysis.position`: :math:`LN_{\omega,l}(\omega_l)` with LaPE, :math:`LN_l(\omega)` where position is
-in the stream, which is exact but for a positive factor per token. It goes through the layer's own projections, without
-their biases. The paper's Figure 9 shows :math:`pos \cdot U` without the norm before it."""
+The *likeness* of a channel is the absolute correlation, over the cells of the grid, of its map with the map that the
+same channel has of position alone: what position contributes to the input of the layer's attention, as in
+:mod:`~mmlape.analysis.position`, through the layer's own projections without their biases."""
 
 from __future__ import annotations
 

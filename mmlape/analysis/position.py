@@ -1,25 +1,11 @@
 r"""Position as arrays: tables, tokens by channels; the correlation of two tokens' positions per layer (LaPE, ICCV 2023,
 eq. 12), how alike they look to it; and what position adds to the scores of the attention.
 
-What is correlated is what position contributes to the input of a layer's attention:
-
-* **LaPE** adds :math:`LN_{\omega,l}(\omega_l)` (eq. 9): it is taken from the plan as it is.
-* **Default joining** hides it in the residual stream. By eq. 6,
-  :math:`LN_l(\tilde x_l + \omega) = \lambda_1 LN_l(\tilde x_l) + \lambda_2 LN_l(\omega) + \lambda_3 \beta_l`, and
-  :math:`\lambda_2 LN_l(\omega)` is shown. :math:`\lambda_2 = \sigma_\omega / \sigma_{\tilde x + \omega}` (eq. 7)
-  depends on the image, but it is one positive number per token, which a cosine ignores: the correlation is that of
-  :math:`LN_l(\omega)`, for every image. Where :math:`\sigma_\omega = 0` (a token without position),
-  :math:`\lambda_2 = 0`: there is no correlation (NaN).
-* **Shared and unshared joining** add to the stream before every layer, and what was added stays there. So layer l reads
-  the sum of all entries up to its own, and :math:`LN_l` of that sum is shown; for shared joining the sum is a multiple
-  of :math:`\omega` and shows what :math:`\omega` shows.
-
-Another token norm than LayerNorm is applied instead of it. For a norm with heads (DTN), :math:`\lambda_2` is one number
-per token and head, of which the picture takes all as equal.
-
-A relative position bias, and the position channels of :class:`~mmlape.position.GaborAttention` (part 4,
-:math:`pos_q pos_k^T / \sqrt d`), add the same to a layer's scores for every image: per head, a matrix of queries by
-keys. It is shown as it is added, before the softmax; a constant along a row (one query) makes no difference to weights.
+What is correlated is what position contributes to the input of a layer's attention. LaPE adds it there (eq. 9), and it
+is taken from the plan. Otherwise it is :math:`\lambda_2 LN_l(\omega)` of eq. 6, with the sum of all entries up to the
+layer as :math:`\omega`; :math:`\lambda_2` is one positive number per token (eq. 7), which a cosine ignores, or 0 for a
+token without position, which has no correlation (NaN). Of a norm with heads (DTN), all heads count as equal.
+docs/pictures.md says more.
 """
 
 from __future__ import annotations
@@ -245,7 +231,7 @@ def plan_sources(plan: PositionPlan) -> tuple[str, ...]:
 def layer_positions(
     stage: Stage, grid: Grid | None = None, source: str | None = None, layers: Layers = None
 ) -> list[LayerPosition]:
-    """What position contributes to the attention of each layer; see the head of this module for each joining method.
+    """What position contributes to the attention of each layer; see docs/pictures.md for each joining method.
 
     Args:
         source: ``'attention'`` or ``'stream'``, for a plan with both. Default None: what there is.

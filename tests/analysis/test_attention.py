@@ -264,7 +264,7 @@ def test_mistakes():
         ):
             attention_distances(other, [IMAGE], find_stages(other))
     for options, text in (
-        (dict(layers=[4]), 'layers must be 0 to 3, got 4'),
+        (dict(layers=[4]), r"layers of 'blocks' must be 0 to 3, got 4"),
         (dict(token=1), 'token must be'),
         (dict(part='block1'), r"part must be one of .*, got 'block1'"),
     ):
