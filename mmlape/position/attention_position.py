@@ -35,7 +35,7 @@ class InsidePlan(NamedTuple):
         """Added to the scores, ``(1, heads, queries, keys)``, or None."""
         position = self.position
         where = (query.grid, query.num_prefix, key.grid, key.num_prefix)
-        return position.planned(('bias', *where), lambda: position.bias_with(self.rows, query, key))
+        return position.planned(('bias', *where), lambda: position.bias(query, key, self.rows))
 
 
 class AttentionPosition(PlanKeeper, ABC):
@@ -92,7 +92,7 @@ class AttentionPosition(PlanKeeper, ABC):
         """Prepare for the layouts of queries and of keys (default: the same); ``drawn``: :meth:`draw` of this pass."""
         key = query if key is None else key
         if drawn is not None:  # valid for one pass, so not cached
-            return InsidePlan(self, self.prepare_with(drawn, query, key), drawn)
+            return InsidePlan(self, self.prepare(query, key, drawn), drawn)
         where = (query.grid, query.num_prefix, key.grid, key.num_prefix)
         return InsidePlan(self, self.planned(('rows', *where), lambda: self.prepare(query, key)))
 
@@ -100,13 +100,9 @@ class AttentionPosition(PlanKeeper, ABC):
         """Random numbers of a pass, for all layers that share this position. Default None."""
         return None
 
-    def prepare(self, query: Layout, key: Layout) -> Any:
-        """Anything that :meth:`place` and :meth:`bias_with` need for these layouts. Default None."""
+    def prepare(self, query: Layout, key: Layout, drawn: Any = None) -> Any:
+        """Anything that :meth:`place` and :meth:`bias` need for these layouts, as ``rows``. Default None."""
         return None
-
-    def prepare_with(self, drawn: Any, query: Layout, key: Layout) -> Any:
-        """:meth:`prepare` with the random numbers of the pass. Default: without them."""
-        return self.prepare(query, key)
 
     def place(
         self, query: Tensor, key: Tensor, value: Tensor, rows: Any
@@ -117,13 +113,9 @@ class AttentionPosition(PlanKeeper, ABC):
         """
         return query, key, value
 
-    def bias(self, query: Layout, key: Layout) -> Tensor | None:
+    def bias(self, query: Layout, key: Layout, rows: Any = None) -> Tensor | None:
         """Added to the scores, ``(1, heads, query.num_tokens, key.num_tokens)``. Default None."""
         return None
-
-    def bias_with(self, rows: Any, query: Layout, key: Layout) -> Tensor | None:
-        """:meth:`bias` with the result of :meth:`prepare`. Default: without it."""
-        return self.bias(query, key)
 
 
 def centres(count: int, extent: int, device: torch.device) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -117,7 +117,7 @@ class GaborAttention(AttentionPosition):
         self.key = of_query_key(self.channels) if beside and not on_content else None
         self.value = None if value is None else self._position('value', value, width)
 
-    def prepare(self, query: Layout, key: Layout) -> PlacedChannels:
+    def prepare(self, query: Layout, key: Layout, drawn: Any = None) -> PlacedChannels:
         """Channels of the queries' grid and of the keys' (and values')."""
         modules = (
             (self.query_on_content, query),
@@ -279,11 +279,11 @@ class QuadraticBias(AttentionPosition):
         super().__init__(embed_dims, num_heads, grid, num_prefix_tokens, window_size)
         self.scores = QuadraticScores(self.num_heads, position_init)
 
-    def bias(self, query: Layout, key: Layout) -> Tensor:
+    def bias(self, query: Layout, key: Layout, rows: Any = None) -> Tensor:
         """``(1, heads, P + H * W, P + A * E)``; zero for prefix tokens."""
         weight = self.scores.weight
         dtype = torch.promote_types(weight.dtype, torch.float32)
-        rows, columns = self.scores.along_axes(query.grid, key.grid, weight.device, dtype)
-        pairs = rows[:, :, None, :, None] + columns[:, None, :, None]
+        along_y, along_x = self.scores.along_axes(query.grid, key.grid, weight.device, dtype)
+        pairs = along_y[:, :, None, :, None] + along_x[:, None, :, None]
         bias = pairs.flatten(3).flatten(1, 2)
         return F.pad(bias, (key.num_prefix, 0, query.num_prefix, 0)).unsqueeze(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import cast
+from typing import Any, cast
 
 import timm.layers
 import torch
@@ -33,19 +33,20 @@ class OffsetBias(AttentionPosition):
         self,
         query: Layout,
         key: Layout | None = None,
+        rows: tuple[Grid, Tensor] | None = None,
         step: int = 1,
-        table: Tensor | None = None,
     ) -> Tensor:
         """``(1, heads, queries, keys)``; zero for prefix tokens without ``prefix_scores``.
 
         Args:
             query: Layout of queries.
             key: Of keys. Default None, as queries.
+            rows: A grid and its :meth:`table`, which is used if that is the queries' grid. Default None.
             step: Only every ``step``-th row and column of the queries' grid has queries. Default 1.
-            table: :meth:`table` of the queries' grid. Default None: made here.
         """
         key = query if key is None else key
-        table = self.table(query.grid) if table is None else table
+        grid, table = rows or (None, None)
+        table = table if table is not None and grid == query.grid else self.table(query.grid)
         bias = self._between(table, query.grid, key.grid, step)
         keys, queries = key.num_prefix, query.num_prefix
         if self.prefix_table is None:
@@ -153,14 +154,9 @@ class SharedOffsetBias(OffsetBias):
 
     shared = True
 
-    def prepare(self, query: Layout, key: Layout) -> tuple[Grid, Tensor]:
+    def prepare(self, query: Layout, key: Layout, drawn: Any = None) -> tuple[Grid, Tensor]:
         """The grid of queries and its :meth:`table`."""
         return query.grid, self.table(query.grid)
-
-    def bias_with(self, rows: tuple[Grid, Tensor], query: Layout, key: Layout) -> Tensor:
-        """Use the prepared table if it is for the grid of these queries."""
-        grid, table = rows
-        return self.bias(query, key, table=table if query.grid == grid else None)
 
 
 @MODELS.register_module()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import Any, NamedTuple
 
 import torch
@@ -83,6 +84,16 @@ class Rotary(AttentionPosition):
                 f'the channels of a head must be a multiple of 4, got {embed_dims} channels in {num_heads} heads'
             )
         self.pairs = check_option('pairs', pairs, _PAIRS)
+
+    def prepare(self, query: Layout, key: Layout, drawn: Any = None) -> tuple[Turns, ...]:
+        """Cosines and sines of queries and of keys, of all heads or of each, ``(P + H * W, C / heads)``."""
+        turns = self.turns(query, query.grid, drawn)
+        same = (query.grid, query.num_prefix) == (key.grid, key.num_prefix)
+        return turns, turns if same else self.turns(key, query.grid, drawn)
+
+    @abstractmethod
+    def turns(self, layout: Layout, extent: Grid, drawn: Any) -> Turns:
+        """Those of a layout, in coordinates of a grid ``extent``."""
 
     def place(
         self, query: Tensor, key: Tensor, value: Tensor, rows: tuple[Turns, ...]
@@ -174,27 +185,14 @@ class RotaryPosition(Rotary):
         shift, factor = self.random.draw()
         return shift.to(self._like.device), factor.to(self._like.device)
 
-    def prepare(self, query: Layout, key: Layout) -> tuple[Turns, ...]:
-        """Cosines and sines ``(P + H * W, C / heads)``, of queries and of keys."""
-        return tuple(
-            _turns(layout.grid, query.grid, layout.num_prefix, self.rule, self._like.device)
-            for layout in (query, key)
-        )
-
-    def prepare_with(
-        self, drawn: tuple[Tensor, Tensor], query: Layout, key: Layout
-    ) -> tuple[Turns, ...]:
-        """As :meth:`prepare`, of the randomly moved coordinates of a pass."""
+    def turns(self, layout: Layout, extent: Grid, drawn: tuple[Tensor, Tensor] | None) -> Turns:
+        """Cosines and sines ``(P + H * W, C / heads)``; of coordinates that are moved by what is drawn for a pass."""
+        if drawn is None:
+            return _turns(layout.grid, extent, layout.num_prefix, self.rule, self._like.device)
         shift, factor = drawn
         shift = shift * (2 * math.pi) if self.rule.coordinates == 'centred' else shift
-
-        def turns(layout: Layout) -> Turns:
-            places = _coordinates(layout.grid, query.grid, self.rule, shift.device)
-            return _turned((places + shift) * factor, layout.num_prefix, self.rule)
-
-        own = turns(query)
-        same = (query.grid, query.num_prefix) == (key.grid, key.num_prefix)
-        return own, own if same else turns(key)
+        places = _coordinates(layout.grid, extent, self.rule, shift.device)
+        return _turned((places + shift) * factor, layout.num_prefix, self.rule)
 
     def extra_repr(self) -> str:
         """The rule, which weights depend on; random augmentation is not part of it."""
@@ -243,13 +241,8 @@ class MixedRotaryPosition(Rotary):
         along = torch.stack([angles.cos(), angles.sin()])  # (2, heads, 2, 1)
         self.freqs = torch.nn.Parameter((along * lengths).flatten(2))
 
-    def prepare(self, query: Layout, key: Layout) -> tuple[Turns, ...]:
-        """Cosines and sines ``(heads, P + H * W, C / heads)``, of queries and of keys."""
-        turns = self._turns(query, query.grid)
-        same = (query.grid, query.num_prefix) == (key.grid, key.num_prefix)
-        return turns, turns if same else self._turns(key, query.grid)
-
-    def _turns(self, layout: Layout, extent: Grid) -> Turns:
+    def turns(self, layout: Layout, extent: Grid, drawn: Any = None) -> Turns:
+        """Cosines and sines ``(heads, P + H * W, C / heads)``."""
         dtype = torch.promote_types(self.freqs.dtype, torch.float32)
         first, second = self.freqs.to(dtype).unsqueeze(2)
         cells = _coordinates(layout.grid, extent, self.rule, self.freqs.device)
