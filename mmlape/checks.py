@@ -54,6 +54,13 @@ def check_positive_int(
     return number
 
 
+def check_divisor(name: str, value: Any, whole: str, number: int) -> int:
+    """Return ``value`` if it is a positive integer that divides the ``number`` called ``whole``, else raise."""
+    if number % check_positive_int(name, value):
+        raise ValueError(f'{name} must divide {whole}, got {name}={value}, {whole}={number}')
+    return int(value)
+
+
 def check_bool(name: str, value: Any) -> bool:
     """Return ``value`` if it is True or False, else raise TypeError."""
     if not isinstance(value, bool):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_grid, check_positive_int, check_rate
+from mmlape.checks import check_divisor, check_grid, check_positive_int, check_rate
 from mmlape.layout import Grid, Layout
 from mmlape.norm import TokenNorm, build_token_norm
 from mmlape.position import AttentionPosition, InsidePlan
@@ -54,11 +54,7 @@ class AttentionLayer(nn.Module):
         proj_drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        self.num_heads = check_positive_int('num_heads', num_heads)
-        if embed_dims % num_heads:
-            raise ValueError(
-                f'num_heads must divide embed_dims, got num_heads={num_heads}, embed_dims={embed_dims}'
-            )
+        self.num_heads = check_divisor('num_heads', num_heads, 'embed_dims', embed_dims)
         self.attn_drop_rate = check_rate('attn_drop_rate', attn_drop_rate)
         self.position: AttentionPosition | None = None
         self.proj_drop = build_dropout('proj_drop_rate', proj_drop_rate)

@@ -9,7 +9,7 @@ import torch
 from timm.layers import AttentionPoolLatent
 from torch import Tensor, nn
 
-from mmlape.checks import check_eps, check_number, check_positive_int
+from mmlape.checks import check_divisor, check_eps, check_number, check_positive_int
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
@@ -74,10 +74,7 @@ class AttentionPooling(AttentionPoolLatent):
         with_prefix: bool = False,
     ) -> None:
         check_positive_int('embed_dims', embed_dims)
-        if embed_dims % check_positive_int('num_heads', num_heads):
-            raise ValueError(
-                f'num_heads must divide embed_dims, got num_heads={num_heads}, embed_dims={embed_dims}'
-            )
+        check_divisor('num_heads', num_heads, 'embed_dims', embed_dims)
         check_number('mlp_ratio', mlp_ratio, above=0)
         made: Any = dict(
             norm_layer=partial(nn.LayerNorm, eps=check_eps(eps)),

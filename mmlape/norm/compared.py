@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from mmlape.checks import check_positive_int, check_rate
+from mmlape.checks import check_divisor, check_positive_int, check_rate
 from mmlape.registry import MODELS
 from mmlape.runtime.recompute import once
 
@@ -52,13 +52,7 @@ def check_groups(num_groups: int | str, num_features: int, num_heads: int | None
         raise ValueError(
             "num_groups='heads' needs num_heads, which a network passes to the norms of its blocks"
         )
-    count = check_positive_int('num_groups', groups)
-    if num_features % count:
-        raise ValueError(
-            'num_groups must divide num_features, '
-            f'got num_groups={count}, num_features={num_features}'
-        )
-    return count
+    return check_divisor('num_groups', groups, 'num_features', num_features)
 
 
 @MODELS.register_module()

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from mmlape.checks import check_grid, check_positive_int
+from mmlape.checks import check_divisor, check_grid, check_positive_int
 from mmlape.layout import Grid, Layout
 
 from .joining import PlanKeeper
@@ -78,10 +78,8 @@ class AttentionPosition(PlanKeeper, ABC):
         super().__init__()
         self.embed_dims = check_positive_int('embed_dims', embed_dims)
         self.num_heads = check_positive_int('num_heads', num_heads)
-        if self.places and embed_dims % num_heads:
-            raise ValueError(
-                f'num_heads must divide embed_dims, got num_heads={num_heads}, embed_dims={embed_dims}'
-            )
+        if self.places:
+            check_divisor('num_heads', num_heads, 'embed_dims', embed_dims)
         self.num_prefix_tokens = check_positive_int(
             'num_prefix_tokens', num_prefix_tokens, minimum=0
         )

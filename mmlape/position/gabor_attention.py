@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,23 +22,8 @@ from .fixed_embeddings import GaborPosition
 
 PARTS = ('4', '2,3', '2,3,4')
 VARIANTS = ('G+E', 'G', 'E', 'LE')
-
-
-class PlacedChannels(NamedTuple):
-    """Position channels of a layer's tokens, ``(1, heads, P + H * W, channels)`` each, or None.
-
-    Attributes:
-        added_to_query: Added to a copy of the queries (part 2).
-        beside_query, beside_key: Concatenated (part 4).
-        against_query: Concatenated to the keys, against the plain queries (part 3).
-        added_to_value: Added to the values.
-    """
-
-    added_to_query: Tensor | None = None
-    against_query: Tensor | None = None
-    beside_query: Tensor | None = None
-    beside_key: Tensor | None = None
-    added_to_value: Tensor | None = None
+# Position channels of a layer's tokens, ``(1, heads, P + H * W, channels)`` each, or None.
+Channels = tuple[Tensor | None, ...]
 
 
 @MODELS.register_module()
@@ -117,8 +102,8 @@ class GaborAttention(AttentionPosition):
         self.key = of_query_key(self.channels) if beside and not on_content else None
         self.value = None if value is None else self._position('value', value, width)
 
-    def prepare(self, query: Layout, key: Layout, drawn: Any = None) -> PlacedChannels:
-        """Channels of the queries' grid and of the keys' (and values')."""
+    def prepare(self, query: Layout, key: Layout, drawn: Any = None) -> Channels:
+        """Channels of the queries' grid and of the keys' (and values'), as :meth:`place` takes them."""
         modules = (
             (self.query_on_content, query),
             (self.key_on_content, key),
@@ -126,22 +111,23 @@ class GaborAttention(AttentionPosition):
             (self.key or self.query, key),
             (self.value, key),
         )
-        return PlacedChannels(*(self._in_heads(module, layout) for module, layout in modules))
+        return tuple(self._in_heads(module, layout) for module, layout in modules)
 
     def place(
-        self, query: Tensor, key: Tensor, value: Tensor, rows: PlacedChannels
+        self, query: Tensor, key: Tensor, value: Tensor, rows: Channels
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Widen queries and keys, add to values; ``(B, heads, P + H * W, C / heads)`` each."""
+        added_to_query, against_query, beside_query, beside_key, added_to_value = rows
         queries, keys = [query], [key]
-        if rows.added_to_query is not None and rows.against_query is not None:
+        if added_to_query is not None and against_query is not None:
             # [q + pos_q, q] [k, pos_k]^T is parts 1, 2 and 3, without part 4.
-            queries = [query + rows.added_to_query.to(query.dtype), query]
-            keys.append(rows.against_query)
-        if rows.beside_query is not None and rows.beside_key is not None:
-            queries.append(rows.beside_query)
-            keys.append(rows.beside_key)
-        if rows.added_to_value is not None:
-            value = value + rows.added_to_value.to(value.dtype)
+            queries = [query + added_to_query.to(query.dtype), query]
+            keys.append(against_query)
+        if beside_query is not None and beside_key is not None:
+            queries.append(beside_query)
+            keys.append(beside_key)
+        if added_to_value is not None:
+            value = value + added_to_value.to(value.dtype)
         return _side_by_side(queries), _side_by_side(keys), value
 
     def _position(
