@@ -101,11 +101,11 @@ def scores_of(position: AttentionPosition, grid: Grid) -> Tensor | None:
             return position.bias(layout)
         if not isinstance(position, GaborAttention):
             return None
-        placed = position.prepare(layout, layout)
-        if placed.beside_query is None or placed.beside_key is None:
+        _, _, query, key, _ = position.prepare(layout, layout)
+        if query is None or key is None:
             return None  # parts 2 and 3 depend on the image
         scale = (position.embed_dims // position.num_heads) ** -0.5
-        return scale * placed.beside_query @ placed.beside_key.mT
+        return scale * query @ key.mT
 
 
 def positions_inside(
