@@ -82,16 +82,16 @@ class BigBirdAttention(AttentionLayer):
         index = number.flatten(2)[..., None]
         # The K * S keys of every query block, which are as images of a batch.
         keys, values = (
-            torch.take_along_dim(part, index[..., None], dim=2).view(*number.shape, *part.shape[3:])
+            _take(part, index[..., None], dim=2).view(*number.shape, *part.shape[3:])
             for part in (keys, values)
         )
         keys, values = (part.flatten(3, 4).flatten(0, 2)[:, None] for part in (keys, values))
-        there = torch.take_along_dim(there[:, None], index, dim=2) & counts.flatten(2)[..., None]
-        mask = there.view(len(keys), -1)
+        there = _take(there[:, None], index, dim=2) & counts.flatten(2)[..., None]
+        mask = there.view(keys.shape[0], -1)
         out = self.read(blocks.flatten(0, 2)[:, None], keys, values, mask=mask).view(blocks.shape)
         # The first and the last block read from all tokens.
         ends = torch.stack([torch.zeros_like(last), last], dim=1)[:, None, :, None, None]
-        query = torch.take_along_dim(blocks, ends, dim=2)
+        query = _take(blocks, ends, dim=2)
         read = self.read(query.flatten(2, 3), key, value, mask=present).view(query.shape)
         blocks_here = torch.arange(blocks.shape[2], device=last.device)[:, None, None]
         for end in (0, 1):
@@ -129,6 +129,16 @@ class BigBirdAttention(AttentionLayer):
             torch.cat([part.expand(shape) for part in kind], dim=-1) for kind in zip(*parts)
         )
         return numbers, counts, last
+
+
+def _take(values: Tensor, index: Tensor, dim: int) -> Tensor:
+    """``torch.take_along_dim``, whose own broadcasting fixes the batch of an exported graph."""
+    sizes = [
+        index_size if size == 1 else size for size, index_size in zip(values.shape, index.shape)
+    ]
+    before, after = sizes[:dim], sizes[dim + 1 :]
+    values = values.expand(*before, values.shape[dim], *after)
+    return values.gather(dim, index.expand(*before, index.shape[dim], *after))
 
 
 def padded_mask(tokens: Tensor, layout: Layout, multiple: int) -> Tensor:
@@ -238,7 +248,7 @@ class LSHAttention(AttentionLayer):
             order = self.buckets(query, present).argsort(dim=-1, stable=True)
         out, weight = self._read_sorted(query, value, present, order)
         back = order.argsort(dim=-1)
-        out = torch.take_along_dim(out.flatten(3, 4), back[..., None], dim=3)
+        out = _take(out.flatten(3, 4), back[..., None], dim=3)
         share = weight.flatten(3, 4).gather(3, back).softmax(dim=2).to(out.dtype)
         out = (out * share[..., None]).sum(dim=2)[:, :, : tokens.shape[1]]
         return self.project(merge_heads(out).to(tokens.dtype))
@@ -263,10 +273,10 @@ class LSHAttention(AttentionLayer):
         key = F.normalize(query.float(), dim=-1).to(query.dtype)
         shape = (-1, self.chunk_size)
         query, key, value = (
-            torch.take_along_dim(part[:, :, None], order[..., None], dim=3).unflatten(3, shape)
+            _take(part[:, :, None], order[..., None], dim=3).unflatten(3, shape)
             for part in (query, key, value)
         )
-        there = torch.take_along_dim(present[:, None, None], order, dim=3).unflatten(3, shape)
+        there = _take(present[:, None, None], order, dim=3).unflatten(3, shape)
         place = order.unflatten(3, shape)
         last = there.any(dim=-1).sum(dim=-1, keepdim=True).sub(1).clamp(min=0)
         key, value, before, seen = (
@@ -284,5 +294,5 @@ def _with_one_before(chunks: Tensor, last: Tensor) -> Tensor:
     """``(B, G, R, M, S, ...)`` as ``(B, G, R, M, 2 S, ...)``: every chunk and the one before; ``last`` ``(B, G, R, 1)``
     comes before the first."""
     index = last.view(*last.shape, *[1] * (chunks.ndim - 4))
-    end = torch.take_along_dim(chunks, index, dim=3)
+    end = _take(chunks, index, dim=3)
     return torch.cat([chunks, torch.cat([end, chunks[:, :, :, :-1]], dim=3)], dim=4)
