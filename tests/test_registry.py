@@ -15,15 +15,9 @@ from mmlape.position import AttentionPosition
 
 IMAGES = torch.randn(2, 3, 32, 48, generator=torch.Generator().manual_seed(0))
 STEMS_AND_POOLINGS = (
-    'AttentionSubsampling',
-    'ConvStem',
-    'ImageToTokens',
-    'LayerClassAttention',
-    'AttentionPooling',
-    'PatchEmbed',
-    'SequencePooling',
-    'TokenEmbed',
-)
+    'AttentionSubsampling', 'ConvStem', 'ImageToTokens', 'LayerClassAttention', 'AttentionPooling', 'PatchEmbed',
+    'SequencePooling', 'TokenEmbed',
+)  # fmt: skip
 # A block is compiled where the component is a part of it.
 IN_A_BLOCK = [
     name
@@ -36,22 +30,10 @@ IN_A_BLOCK = [
 ]
 # Tracing all of them takes a minute.
 EXPORTED_FAST = (
-    'SinusoidalPosition',
-    'UnsharedJoining',
-    'LaPEWarmStart',
-    'LaPE',
-    'RotaryPosition',
-    'DTN',
-    'PowerNorm',
-    'SwitchableNorm',
-    'PatchEmbed',
-    'Attention',
-    'ConvMlp',
-    'SequencePooling',
-    'VisionTransformer',
-    'PyramidVisionTransformerV2',
-    'vit-lape',
-)
+    'SinusoidalPosition', 'UnsharedJoining', 'LaPEWarmStart', 'LaPE', 'RotaryPosition', 'DTN', 'PowerNorm',
+    'SwitchableNorm', 'PatchEmbed', 'Attention', 'ConvMlp', 'SequencePooling', 'VisionTransformer',
+    'PyramidVisionTransformerV2', 'vit-lape',
+)  # fmt: skip
 # Joinings alone, and every component in a smaller network, are traced as components; so is all of these.
 TRACED = (
     'adapter-last-output', 'adapter-one-interaction', 'ceit-raw', 'compact-vit-lite', 'levit', 'pvt-two-outputs',
