@@ -1,4 +1,4 @@
-"""Two processes without a GPU: gradients are the average of both batches'. Resumed runs: FSDP here, and test_kills.py."""
+"""Two processes without a GPU: gradients are the average of both batches'; FSDP. Resumed runs: test_kills.py."""
 
 from pathlib import Path
 

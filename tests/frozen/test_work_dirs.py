@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from frozen.work_dirs import CHECKPOINTS, RECORD, logged, outputs, restore, shor
 from mmengine.config import Config
 from mmengine.registry import HOOKS, MODELS
 from mmengine.runner import load_checkpoint
-from mmengine.visualization import Visualizer
 from tool_runs import Commands
 
 RECORDED = json.loads(RECORD.read_text())
@@ -32,11 +30,6 @@ def command(tmp_path, monkeypatch, capsys):
     """Runs tools in this process, in an empty folder."""
     for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
         monkeypatch.delenv(name, raising=False)
-    # A visualizer of the same name writes where that of an earlier run in this process did.
-    kinds = [Visualizer]
-    for kind in kinds:
-        monkeypatch.setattr(kind, '_instance_dict', OrderedDict())
-        kinds += kind.__subclasses__()
     return Commands(tmp_path, monkeypatch, capsys)
 
 
