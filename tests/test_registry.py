@@ -102,19 +102,6 @@ def test_recomputed_equals_plain(name, training):
         assert all(tensor.isfinite().all() for tensor in tree_leaves(found))
 
 
-@every_component
-@pytest.mark.parametrize(
-    ('training', 'with_cp'), [(True, True), (False, False)], ids=['train recomputed', 'eval']
-)
-def test_bfloat16(name, training, with_cp):
-    model = randomised(name, with_cp=with_cp).train(training)
-    for _ in range(2):
-        with torch.autocast('cpu', dtype=torch.bfloat16):
-            parts = step(model)
-        assert all(tensor.isfinite().all() for tensor in tree_leaves(parts))
-    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
-
-
 @pytest.mark.parametrize('name', NETWORKS)
 def test_copies_pickles_and_state_dicts(name):
     """After a step: the copy and the network that loaded the state train on as the model does."""
@@ -181,17 +168,19 @@ def test_every_parameter_learns(name):
     assert without == cancelled | empty and all(gradients[n] is not None for n in cancelled)
 
 
-@every_variant
+@pytest.mark.parametrize('name', NETWORKS)
 @pytest.mark.parametrize(('dtype', 'accepted'), [(torch.float16, 0.004), (torch.bfloat16, 0.025)])
 def test_autocast(name, dtype, accepted):
-    model, image = randomised(name, 0.1).eval(), torch.rand(1, 3, 64, 48)
+    model, image = randomised(name, 0.1).eval(), torch.rand(2, 3, 64, 48)
     expected = tree_leaves(model(image))
     with torch.autocast('cpu', dtype=dtype):
         outputs, gradients, _ = step(model, image)
+        trained = step(model.train(), image) if name in BACKBONES else ()
     for got, exact in zip(outputs, expected, strict=True):
-        scale = exact.abs().max()
+        scale = exact.abs().max() if exact.numel() else 1
         torch.testing.assert_close(got.float() / scale, exact / scale, atol=accepted, rtol=0)
-    assert all(grad.isfinite().all() for grad in gradients.values())
+    if dtype == torch.bfloat16 or name in VARIANTS:  # float16 is trained with a loss scale
+        assert all(tensor.isfinite().all() for tensor in tree_leaves([gradients, trained]))
 
 
 @every_variant
