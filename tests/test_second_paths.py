@@ -189,7 +189,7 @@ TOKENS = {
 
 
 def dtn_at_extremes(way, dtype=torch.float32):
-    """Outputs and gradients of every extreme, by PyTorch's operators, ours in C++, or with a mask that hides nothing."""
+    """Outputs and gradients of extremes, by PyTorch's operators, ours in C++, or with a mask that hides nothing."""
     found = {}
     for (far, values), (kind, change), (pool, stabilize) in itertools.product(
         FAR.items(), TOKENS.items(), ((1, True), (2, False))
