@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import mmdet
+import mmseg
 import pytest
 import torch
 from config_utils import REPO, use_scope
@@ -98,22 +100,27 @@ def test_train_starts_from_the_saved_config(name, tmp_path, command):
 
 
 @pytest.mark.slow
-def test_upstreams_tools_do_the_same(tmp_path):
-    """MMSegmentation's own ``train --resume`` and ``test``, unmodified, of the config with a runner of ours."""
-    name = 'custom'
+@pytest.mark.parametrize(('name', 'toolbox'), [('custom', mmseg), ('mmdet', mmdet)])
+def test_upstreams_tools_do_the_same(name, toolbox, tmp_path):
+    """Its own ``train --resume`` and ``test``, unmodified."""
     config, checkpoint = restore(name, tmp_path)
-    folder = Path(__import__('mmseg').__file__).parent / '.mim' / 'tools'
+    folder = Path(toolbox.__file__).parent / '.mim' / 'tools'
     environ = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=str(REPO))
 
     def run(tool, *arguments):
         line = [sys.executable, str(folder / tool), str(config), *arguments]
         done = subprocess.run(line, cwd=tmp_path, env=environ, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        return done.stdout + done.stderr
 
-    run('test.py', str(checkpoint), '--work-dir', 'tested')
+    run('test.py', str(checkpoint), '--work-dir', 'tested', '--show-dir', 'pictures')
+    assert any(tmp_path.rglob('pictures/**/*.*g'))
     recorded = RECORDED[name]['metrics']
     (found,) = logged(tmp_path / 'tested', next(iter(recorded)))
     assert {key: found[key] for key in recorded} == pytest.approx(recorded, **METRIC)
-    run('train.py', '--work-dir', 'run', '--resume', *shortened(name, resumed=True))
+    on_cpu = ('default_hooks.cpu.type=mmlape.CpuHook',) if name == 'mmdet' else ()
+    options = (*shortened(name, resumed=True), *on_cpu)
+    log = run('train.py', '--work-dir', 'run', '--resume', *options)
+    assert log.count('mmlape.cpu.optimize: ') == len(on_cpu)
     losses = [line['loss'] for line in logged(tmp_path / 'run')]
     assert losses == pytest.approx(RECORDED[name]['losses'], **LOSS)
