@@ -3,6 +3,7 @@
 import gc
 import json
 import logging
+import random
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,9 +42,27 @@ def golden():
     return load_golden
 
 
+def pytest_configure(config):
+    """Values depend on no seed of pytest-randomly, which shuffles tests: seeds are set here."""
+    config.option.randomly_reset_seed = False
+
+
+def _set_seeds():
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef):
+    """What tests share is the same whichever of them asks for it first."""
+    if fixturedef.scope != 'function':
+        _set_seeds()
+
+
 @pytest.fixture(autouse=True)
 def _seeded():
-    torch.manual_seed(0)
+    _set_seeds()
 
 
 @pytest.fixture

@@ -28,9 +28,8 @@ METHODS = ('lape', 'dtn', 'bn', 'in', 'gn', 'sn')
 _LOADERS = {f'{split}_dataloader' for split in ('train', 'val', 'test')}
 _LOOPS = {f'{split}_cfg' for split in ('train', 'val', 'test')}
 _EVALUATORS = {'val_evaluator', 'test_evaluator'}
-SHORT = dict(
-    loaders=_LOADERS, tests=_LOADERS - {'train_dataloader'}, evaluators=_EVALUATORS
-)  # fmt: skip
+_TESTS = _LOADERS - {'train_dataloader'}
+SHORT = dict(loaders=_LOADERS, tests=_TESTS, evaluators=_EVALUATORS)
 PARTS = {
     'datasets': _LOADERS | _EVALUATORS | {'data_preprocessor', 'tta_pipeline'},
     'models': {'model'},
@@ -70,34 +69,31 @@ def expected(name: str) -> dict:
     return changed(dict(leaves(found)) if found else {}, differences)
 
 
-def spelt_out(differences: dict):
-    """Places with what is short for several dataloaders or evaluators in full."""
-    for place, value in differences.items():
-        head, dot, rest = place.partition('.')
-        for name in SHORT.get(head, [head]):
-            yield f'{name}{dot}{rest}', value
+def spelt_out(differences: dict, values: dict):
+    """Places in full: for several dataloaders or evaluators, or for every entry that a star stands for."""
+    for short, value in differences.items():
+        head, dot, rest = short.partition('.')
+        for place in (f'{name}{dot}{rest}' for name in SHORT.get(head, [head])):
+            start, star, end = place.partition('*')
+            below = {key[len(start) :].partition('.')[0] for key in values if key.startswith(start)}
+            yield from ((f'{start}{key}{end}', value) for key in (sorted(below) if star else ['']))
 
 
 def changed(values: dict, groups: list) -> dict:
     """Values by place with groups of differences: `absent`, `=PLACE` as there, else the value."""
     for differences in groups:
-        for place, value in spelt_out(differences):
-            start, star, end = place.partition('*')
-            if star:
-                found = {
-                    key[len(start) :].partition('.')[0] for key in values if key.startswith(start)
+        for place, value in spelt_out(differences, values):
+            if isinstance(value, str) and value.startswith('='):
+                source = value[1:] + '.'
+                new = {
+                    k.replace(source, f'{place}.', 1): v
+                    for k, v in values.items()
+                    if k.startswith(source)
                 }
-            for whole in [f'{start}{index}{end}' for index in sorted(found)] if star else [place]:
-                new = dict(leaves(value, whole)) if value != 'absent' else {}
-                if isinstance(value, str) and value.startswith('='):
-                    new = {
-                        whole + k[len(value) - 1 :]: v
-                        for k, v in values.items()
-                        if k.startswith(value[1:] + '.')
-                    }
-                values = {
-                    k: v for k, v in values.items() if k != whole and not k.startswith(f'{whole}.')
-                } | new
+            else:
+                new = dict(leaves(value, place)) if value != 'absent' else {}
+            kept = {k: v for k, v in values.items() if not f'{k}.'.startswith(f'{place}.')}
+            values = kept | new
     return values
 
 
@@ -109,22 +105,14 @@ ROW_NAMES = sorted(
     if path.parent.name not in ('_base_', 'custom', 'demo', 'experiments', 'foundation')
     and 'micro' not in path.stem
 )
-
-FOUNDATION = sorted(
-    f'foundation/{path.stem}' for path in foundation_configs() if 'dinov2-s' in path.stem
-)
+FOUNDATION = [f'foundation/{p.stem}' for p in foundation_configs() if 'dinov2-s' in p.stem]
 
 
 def test_every_base_has_a_source():
     assert sorted(SOURCES) == BASE_NAMES
     assert all(len(source) > ('from' in source) or source['from'] for source in SOURCES.values())
-    ours = {
-        source
-        for entry in SOURCES.values()
-        for source in entry.get('from', [])
-        if ':' not in source
-    }
-    assert ours <= set(SOURCES)
+    named = {source for entry in SOURCES.values() for source in entry.get('from', [])}
+    assert {source for source in named if ':' not in source} <= set(SOURCES)
 
 
 @pytest.mark.parametrize('name', BASE_NAMES)
@@ -142,9 +130,8 @@ def bases_of(name: str) -> list[Path]:
     path = CONFIGS / f'{name}.py'
     assigned = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)]
     (bases,) = (ast.literal_eval(node.value) for node in assigned if node.targets[0].id == '_base_')
-    return [
-        (path.parent / base).resolve() for base in ([bases] if isinstance(bases, str) else bases)
-    ]
+    bases = [bases] if isinstance(bases, str) else bases
+    return [(path.parent / base).resolve() for base in bases]
 
 
 @cache
@@ -157,27 +144,19 @@ def under(*paths: Path) -> dict:
 
 
 @pytest.mark.parametrize('name', ROW_NAMES)
-def test_a_row_is_based_on_what_it_says(name):
-    found = [
-        path.relative_to(CONFIGS).as_posix().removeprefix('_base_/')[:-3] for path in bases_of(name)
-    ]
+def test_a_row_is_based_on_what_it_says_and_changes_nothing_else(name):
+    bases = bases_of(name)
+    found = [path.relative_to(CONFIGS).as_posix().removeprefix('_base_/')[:-3] for path in bases]
     if name in TABLE['based_on']:
         assert found in (TABLE['based_on'][name], [TABLE['based_on'][name]])
     else:
-        assert len(found) == 1 and found[0] in {
-            re.sub(rf'-{method}(?=[_-]|$)', '', name) for method in METHODS
-        } - {name}
-
-
-@pytest.mark.parametrize('name', ROW_NAMES)
-def test_a_row_changes_what_it_says_and_nothing_else(name):
+        plain = {re.sub(rf'-{method}(?=[_-]|$)', '', name) for method in METHODS}
+        assert len(found) == 1 and found[0] in plain - {name}
     before, after = (
         dict(leaves({k: v for k, v in config.items() if k not in HELPERS}))
-        for config in (under(*bases_of(name)), row(name).to_dict())
+        for config in (under(*bases), row(name).to_dict())
     )
-    changes = [
-        entry['but'] for entry in ROWS if any(fnmatch(name, pattern) for pattern in entry['rows'])
-    ]
+    changes = [entry['but'] for entry in ROWS if any(fnmatch(name, row) for row in entry['rows'])]
     assert len(changes) <= 1 and after == changed(before, changes)
 
 
@@ -205,26 +184,17 @@ def test_sizes_and_batches_agree(name):
         pipeline = cfg[f'{split}_dataloader'].dataset.pipeline
         assert cfg.get(f'{split}_pipeline', pipeline) == pipeline
     model, sizes = cfg.model, set()
+    crops = {tuple(step.crop_size) for step in steps(cfg, 'RandomCrop')}
     if cfg.default_scope == 'mmseg':
-        sizes = {tuple(step.crop_size) for step in steps(cfg, 'RandomCrop')} | {
-            tuple(model.data_preprocessor.size)
-        }
-        sizes |= {tuple(model.test_cfg[key]) for key in ('crop_size',) if key in model.test_cfg}
+        padded = model.data_preprocessor.size
+        sizes = crops | {tuple(padded), tuple(model.test_cfg.get('crop_size', padded))}
     for pad in model.get('data_preprocessor', {}).get('batch_augments', []):
         (jitter,) = steps(cfg, 'RandomResize')
-        sizes = {tuple(step.crop_size) for step in steps(cfg, 'RandomCrop')} | {
-            tuple(pad.size),
-            tuple(jitter.scale),
-        }
+        sizes = crops | {tuple(pad.size), tuple(jitter.scale)}
     if cfg.default_scope == 'mmpretrain' and 'img_size' in model.backbone:
-        sizes = {model.backbone.img_size} | {
-            step.scale for step in steps(cfg, 'RandomResizedCrop')
-        } - {96}
-        sizes |= {
-            step.crop_size
-            for step in cfg.test_dataloader.dataset.pipeline
-            if step.type == 'CenterCrop'
-        }
+        tested = cfg.test_dataloader.dataset.pipeline
+        sizes = {step.scale for step in steps(cfg, 'RandomResizedCrop')} - {96}
+        sizes |= {model.backbone.img_size, *(s.crop_size for s in tested if s.type == 'CenterCrop')}
     assert len(sizes) <= 1, sizes
     per_gpu = re.search(r'_(\d+)xb(\d+)[-_]', name)
     gpus, images = map(int, per_gpu.groups()) if per_gpu else (8, cfg.train_dataloader.batch_size)

@@ -1,7 +1,5 @@
 """The programs of benchmarks/: references compute what ours compute; what runs print, record and refuse."""
 
-import importlib
-import importlib.util
 import json
 import subprocess
 import sys
@@ -12,63 +10,40 @@ import pytest
 import torch
 from mmengine.hooks import Hook
 
-from benchmarks import training_step
+# As for the command, which is a file of its own.
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'benchmarks'))
+
+import warm_start
+
+from benchmarks import __main__ as main
+from benchmarks import against, cases, measuring, scaling, side_by_side, training_step
 from mmlape.datasets import build_digit_scenes
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = dict(embed_dims=48, depth=4, num_heads=3, mlp_ratio=4)
-
-
-@pytest.fixture
-def room(monkeypatch):
-    """Modules of ``benchmarks``, of this clone."""
-    monkeypatch.syspath_prepend(str(ROOT))
-    return lambda name: importlib.import_module(f'benchmarks.{name}')
 
 
 @pytest.mark.parametrize('flavour', ['segmentation', 'detection'])
-def test_the_published_adapter_is_ours(room, flavour):
-    build = room('reference.vit_adapter').PublishedViTAdapter
-    cases = room('cases')
-    windows = None if flavour == 'segmentation' else 3
-    options = dict(window_size=[windows, windows, None, windows]) if windows else {}
-    vit = dict(cases.ADAPTED, arch=SMALL, **options)
-    ours = cases.MODELS.build(
-        dict(
-            type='mmlape.ViTAdapter',
-            vit=vit,
-            vit_feature='last' if windows else 'per_stage',
-            interaction_indexes=[[i, i] for i in range(4)],
-        )
-    )
-    theirs = build(48, 3, 4, windows, per_stage=not windows)
-    theirs.load_state_dict(cases.randomised(ours).state_dict())
-    # Batch norms of few cells magnify rounding: in float64 there is little of it.
-    image = torch.randn(2, 3, 64, 96).double()
-    found = {model: model.double().train()(image) for model in (ours, theirs)}
-    for model in found:
-        sum(maps.square().mean() for maps in found[model]).backward()
-    for mine, other in zip(found[ours], found[theirs], strict=True):
-        torch.testing.assert_close(mine, other, atol=1e-4, rtol=1e-4)
-    expected = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    for name, parameter in ours.named_parameters():
-        wanted = expected[name.replace('position.embedding.', '')]
-        assert (parameter.grad - wanted).norm() < 1e-4 * wanted.norm().clamp(min=1e-6), name
+def test_the_published_adapter_is_ours(flavour):
+    """And all of it is trained; its gradients: tests/backbones/test_vit_adapter.py."""
+    case = cases.adapter(flavour, 96)
+    assert measuring.differences(case).keys() == {'published'}
+    published = case.models['published'].train()
+    measuring.train_step(case, published)
+    assert all(parameter.grad.any() for parameter in published.parameters())
 
 
-def test_what_differs_is_not_timed(room):
-    case = room('cases').dtn(8, 16, 2, 1, 1)
+def test_what_differs_is_not_timed():
+    case = cases.dtn(8, 16, 2, 1, 1)
     with torch.no_grad():
         case.models['published'].weight.add_(1)
     with pytest.raises(RuntimeError, match='published and ours differ by'):
-        room('measuring').differences(case)
+        measuring.differences(case)
 
 
-def test_a_run_prints_and_records(room, monkeypatch, capsys, tmp_path):
-    main = room('__main__')
-    small = {'dtn 8 x 8': lambda: room('cases').dtn(8, 16, 2, 1, 1)}
+def test_a_run_prints_and_records(monkeypatch, capsys, tmp_path):
+    small = {'dtn 8 x 8': lambda: cases.dtn(8, 16, 2, 1, 1)}
     monkeypatch.setattr(main, 'CASES', small)
-    monkeypatch.setattr(room('measuring'), 'TURN_MS', 0)
+    monkeypatch.setattr(measuring, 'TURN_MS', 0)
     monkeypatch.setattr(main, 'quieten', lambda: None)
     threads = torch.get_num_threads()
     record = tmp_path / 'record.json'
@@ -88,8 +63,7 @@ def test_a_run_prints_and_records(room, monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.parametrize('machine', ['', '_intel'])
-def test_the_page_shows_the_record(machine, room):
-    main = room('__main__')
+def test_the_page_shows_the_record(machine):
     record = main.RECORD.with_stem(f'{main.RECORD.stem}{machine}')
     cases = json.loads(record.read_text())['results']['cases']
     assert cases.keys() == main.CASES.keys()
@@ -98,14 +72,13 @@ def test_the_page_shows_the_record(machine, room):
     assert '\n'.join([main.HEAD, *expected]) in page
 
 
-def test_scaling_measures_a_point_once_and_draws_it(room, monkeypatch, capsys, tmp_path):
-    scaling = room('scaling')
-    monkeypatch.setattr(room('measuring'), 'TURN_MS', 0)
+def test_scaling_measures_a_point_once_and_draws_it(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(measuring, 'TURN_MS', 0)
     for name, value in dict(SIDES=(512, 1024), BATCHES=(1,), quieten=lambda: None).items():
         monkeypatch.setattr(scaling, name, value)
 
     def small(side, batch):
-        return room('cases').dtn(side // 64, 16, 2, 1, batch)
+        return cases.dtn(side // 64, 16, 2, 1, batch)
 
     monkeypatch.setattr(scaling, 'NETWORKS', {'DTN': (small, 512)})
     record, pictures = tmp_path / 'record.json', tmp_path / '{axis}.png'
@@ -119,18 +92,13 @@ def test_scaling_measures_a_point_once_and_draws_it(room, monkeypatch, capsys, t
     )
     assert said in capsys.readouterr().out
     case = small(512, 1)
-    kept = room('side_by_side').saved_bytes(lambda: case.call(case.models['published'])) / 1e6
+    kept = side_by_side.saved_bytes(lambda: case.call(case.models['published'])) / 1e6
     assert first['DTN']['side']['512']['kept']['published'] == pytest.approx(kept, rel=0.05)
     monkeypatch.setattr(scaling, 'point', None)
     assert scaling.main() == 0
     torch.set_num_threads(threads)
     assert scaling.read(record) == first
     assert all((tmp_path / f'{axis}.png').stat().st_size for axis in ('side', 'batch'))
-
-
-@pytest.fixture
-def against(room):
-    return room('against')
 
 
 @pytest.mark.slow
@@ -150,14 +118,14 @@ def test_a_copy_is_compared_with_itself(tmp_path):
         assert min(case[what][side]['median_ms'] for side in ('before', 'now')) > 0
 
 
-def test_a_revision_is_unpacked_and_removed(against):
+def test_a_revision_is_unpacked_and_removed():
     with against.copy_of('HEAD') as folder:
         assert (folder / 'mmlape' / 'version.py').is_file()
         assert folder != ROOT
     assert not folder.exists()
 
 
-def test_what_cannot_be_compared_is_refused(against, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_compared_is_refused(tmp_path, monkeypatch, capsys):
     for name, reason in (('no-such-revision', 'neither a folder nor'), (tmp_path, 'no mmlape in')):
         with pytest.raises(SystemExit, match=reason), against.copy_of(str(name)):
             pass
@@ -168,7 +136,7 @@ def test_what_cannot_be_compared_is_refused(against, tmp_path, monkeypatch, caps
         assert f'{option} {value}: ' in capsys.readouterr().err
 
 
-def test_more_than_the_limit_is_worse(against, capsys):
+def test_more_than_the_limit_is_worse(capsys):
     times = {'before': [10.0, 11.0, 14.0], 'now': [10.1, 11.33, 14.0]}
     sizes = dict(before=1000, now=1021, ratio=1.021)
     found = {'vit': dict(forward=against.compared(times), parameters=sizes)}
@@ -182,31 +150,13 @@ def test_more_than_the_limit_is_worse(against, capsys):
     assert against.report(found, 2.5) == 0
 
 
-class Clock:
-    """A clock that tells what it is set to."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-    def __deepcopy__(self, memo):
-        """Configs are copied; there is one clock."""
-        return self
-
-    def takes(self, seconds):
-        self.now += seconds
-
-
 class SlowHook(Hook):
     """Takes a minute of the clock in every step."""
 
-    def __init__(self, clock):
-        self.clock = clock
+    taken = 0  # of the class: configs copy what is in them
 
     def after_train_iter(self, *args, **kwargs):
-        self.clock.takes(60)
+        SlowHook.taken += 60
 
 
 MICRO = {
@@ -218,13 +168,12 @@ MICRO = {
 @pytest.mark.parametrize('name', MICRO)
 def test_a_step_is_divided(name, tmp_path, monkeypatch):
     """All parts take some time, and what a slow hook takes is the hooks'."""
-    clock, start = Clock(), time.process_time()
-    monkeypatch.setattr(training_step, 'seconds_now', lambda: clock() + time.process_time() - start)
+    monkeypatch.setattr(training_step, 'seconds_now', lambda: SlowHook.taken + time.process_time())
     monkeypatch.setitem(training_step.CONFIGS, name, MICRO[name])
     scenes = build_digit_scenes(tmp_path / 'data', num_train=2, num_val=1)
     cfg = training_step.prepared(name, scenes, 3, tmp_path / 'work')
     cfg.train_dataloader.batch_size = 2
-    cfg.custom_hooks = [dict(type=SlowHook, clock=clock)]
+    cfg.custom_hooks = [dict(type=SlowHook)]
     found = training_step.measure(cfg, warm_up=1)
     parts = found['parts_ms']
     assert (found['images_per_step'], found['steps']) == (2, 2)
@@ -233,53 +182,40 @@ def test_a_step_is_divided(name, tmp_path, monkeypatch):
     assert sum(parts.values()) == pytest.approx(found['step_ms'], rel=0.05)
 
 
-@pytest.fixture(scope='module')
-def benchmark():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / 'benchmarks'))
-        spec = importlib.util.spec_from_file_location(
-            'warm_start', (ROOT / 'benchmarks') / 'warm_start.py'
-        )
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        yield module
-    sys.modules.pop('side_by_side', None)
-
-
-def test_runs_and_goes_on(benchmark, tmp_path, monkeypatch, capsys):
-    build = benchmark.build_digit_cells
+def test_runs_and_goes_on(tmp_path, monkeypatch, capsys):
+    build = warm_start.build_digit_cells
     monkeypatch.setattr(
-        benchmark, 'build_digit_cells', lambda root: build(root, num_train=6, num_val=4)
+        warm_start, 'build_digit_cells', lambda root: build(root, num_train=6, num_val=4)
     )
-    monkeypatch.setattr(benchmark, 'BATCH', 2)
+    monkeypatch.setattr(warm_start, 'BATCH', 2)
     command = ['warm_start.py', '--seeds', '1', '--base-iterations', '2', '--iterations', '1']
     for name in ('work-dir', 'data-root'):
         command += [f'--{name}', str(tmp_path / name)]
     command += ['--out', str(tmp_path / 'record.json')]
     monkeypatch.setattr(sys, 'argv', [*command, '--minutes', '-1'])
     with pytest.raises(SystemExit, match='the minutes are over'):
-        benchmark.main()
+        warm_start.main()
     monkeypatch.setattr(sys, 'argv', command)
-    benchmark.main()
+    warm_start.main()
     said = capsys.readouterr().out
-    runs = benchmark.json.loads((tmp_path / 'record.json').read_text())['results']['runs']
+    runs = json.loads((tmp_path / 'record.json').read_text())['results']['runs']
     first = {arm: run['0']['first_loss'] for arm, run in runs.items()}
     assert first['affine'] == first['gate'] == first['continue'] != first['lape']
     assert said.count('mIoU') == 5 + 1 and '| default joining, trained on |' in said
-    benchmark.main()
+    warm_start.main()
     again = capsys.readouterr().out
     assert again.count(', seed 0: mIoU') == 0
     assert again.splitlines()[-5:] == said.splitlines()[-5:]
 
 
-def test_summary_is_of_pairs(benchmark):
+def test_summary_is_of_pairs():
     run = dict(first_loss=1.0, last_loss=0.5)
     scores = {'continue': (0.5, 0.7), 'affine': (0.6, 0.8)}
     done = {
         arm: {str(seed): dict(run, miou=score) for seed, score in enumerate(values)}
         for arm, values in scores.items()
     }
-    found = benchmark.summary(done)
+    found = warm_start.summary(done)
     assert found['affine']['gain_mean'] == 0.1 and found['affine']['gain_error'] == 0
     assert found['affine']['miou_std'] == found['continue']['miou_std'] == 0.1414
-    assert '+0.1000 ± 0.0000' in benchmark.table(found)
+    assert '+0.1000 ± 0.0000' in warm_start.table(found)

@@ -73,15 +73,14 @@ LARGE = r'deit-b|cascade|deit-s-adapter|upernet_deit-s|swin-s|swin-t_|swin-t-lap
 
 def trained_configs() -> list:
     """All but those whose model and optimizer another one has; the largest of each kind are slow."""
-    paths = shipped_configs()
-    paths = [p for p in paths if p not in TWINS]
     return [
         pytest.param(
             path,
             id=f'{path.parent.name}/{path.stem}',
             marks=[pytest.mark.slow] if re.search(LARGE, path.name) else [],
         )
-        for path in paths
+        for path in shipped_configs()
+        if path not in TWINS
     ]
 
 

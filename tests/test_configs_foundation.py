@@ -1,7 +1,6 @@
 """The rows of foundation models: each is what its name says and builds; each kind trains a step on a cut backbone."""
 
 import ast
-from copy import deepcopy
 from functools import cache
 from pathlib import Path
 
@@ -40,23 +39,14 @@ BACKBONES = {
 KINDS = {
     'upernet': ('upernet_{}_{}_ade20k-512x512', 'upernet'),
     'upernet-adapter': ('upernet_{}-adapter_8xb2-160k_ade20k-512x512', 'upernet_adapter'),
-    'mask2former-semantic': (
-        'mask2former_{}_8xb2-40k_ade20k-512x512',
-        'mask2former_semantic_plain',
-    ),
-    'mask2former-semantic-adapter': (
-        'mask2former_{}-adapter_8xb2-40k_ade20k-512x512',
-        'mask2former_semantic_adapter',
-    ),
+    'mask2former-semantic': ('mask2former_{}_8xb2-40k_ade20k-512x512', 'mask2former_semantic_plain'),
+    'mask2former-semantic-adapter': ('mask2former_{}-adapter_8xb2-40k_ade20k-512x512', 'mask2former_semantic_adapter'),
     'linear': ('linear_{}_8xb2-40k_ade20k-512x512', 'linear'),
     'mask-rcnn': ('mask-rcnn_{}_sfp_lsj-100e_coco', 'mask-rcnn'),
     'mask-rcnn-adapter': ('mask-rcnn_{}-adapter_fpn_ms-3x_coco', 'mask-rcnn_adapter'),
     'mask2former-instance': ('mask2former_{}_sfp_lsj-1x_coco', 'mask2former_instance_plain'),
-    'mask2former-instance-adapter': (
-        'mask2former_{}-adapter_lsj-1x_coco',
-        'mask2former_instance_adapter',
-    ),
-}
+    'mask2former-instance-adapter': ('mask2former_{}-adapter_lsj-1x_coco', 'mask2former_instance_adapter'),
+}  # fmt: skip
 # Of which a step is trained by the fast tests.
 QUICK = ('linear', 'upernet-adapter', 'mask-rcnn', 'mask2former-instance')
 WIDTH, DEPTH, HEADS = 48, 4, 3
@@ -82,15 +72,10 @@ def every(names, quick):
 
 
 @cache
-def read(name: str) -> Config:
-    return Config.fromfile(FOLDER / f'{name}.py')
-
-
-@cache
-def entries() -> dict:
-    """The metafile's, by name."""
+def parameters_of() -> dict:
+    """By name, as the metafile says."""
     models = yaml.safe_load((FOLDER / 'metafile.yml').read_text())['Models']
-    return {entry['Name']: entry for entry in models}
+    return {entry['Name']: entry['Metadata']['Parameters'] for entry in models}
 
 
 def vit_of(model):
@@ -122,11 +107,8 @@ def test_weights_fit(backbone):
     """timm's names and shapes at full width: nothing is left fresh, what is resized and left out is accounted for."""
     cfg = Config.fromfile(BASES / f'{backbone}.py')
     vit, described = cfg.vit, timm_arch(cfg.vit.arch)
-    assert (
-        (described['embed_dims'], described['depth'])
-        == (cfg.dims, cfg.depth)
-        == SIZES[backbone[-1]]
-    )
+    size = (described['embed_dims'], described['depth'])
+    assert size == (cfg.dims, cfg.depth) == SIZES[backbone[-1]]
     pixels = timm.get_pretrained_cfg(vit.arch)
     for ours, theirs in ((cfg.pixels.mean, pixels.mean), (cfg.pixels.std, pixels.std)):
         assert list(ours) == pytest.approx([255 * value for value in theirs])
@@ -191,12 +173,12 @@ def test_pipelines_read_a_data_set(kind, tmp_path):
 def test_builds_at_full_width(name):
     """Without memory for its weights; parameters are the metafile's, and each has its place in the optimizer."""
     kind, backbone = ROWS[name]
-    cfg = deepcopy(read(name))
+    cfg = Config.fromfile(FOLDER / f'{name}.py')
     use_scope(cfg.default_scope)
     with torch.device('meta'):
         model = MODELS.build(cfg.model)
     parameters = dict(model.named_parameters())
-    assert sum(p.numel() for p in parameters.values()) == entries()[name]['Metadata']['Parameters']
+    assert sum(p.numel() for p in parameters.values()) == parameters_of()[name]
     groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
     placed = [p for group in groups for p in group['params']]
     trained = [p for p in parameters.values() if p.requires_grad]

@@ -1,6 +1,5 @@
-"""Two processes without a GPU: gradients are the average of both batches', and a run goes on where it stopped."""
+"""Two processes without a GPU: gradients are the average of both batches'; FSDP. Resumed runs: test_kills.py."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,7 @@ CONFIG = """
 _base_ = {base!r}
 custom_imports = dict(imports=['mmlape', 'training_hooks'])
 custom_hooks = [dict(type='RecordGradients', folder={folder!r})]
-train_dataloader = dict(batch_size={batch})
+train_dataloader = dict(batch_size=2)
 train_cfg = dict(max_iters={iterations}, val_interval=1000)
 default_hooks = dict(
     checkpoint=dict(interval={saved_at}, max_keep_ckpts=-1), logger=dict(interval=1))
@@ -54,10 +53,12 @@ model = dict(backbone=dict(vit=dict(drop_path_rate=0.0)))
 pytestmark = pytest.mark.slow
 
 
-def write_config(folder: Path, name: str, batch: int = 2) -> Path:
+def write_config(folder: Path, name: str) -> Path:
+    """Of the run, with the data beside it."""
+    build_digit_scenes(folder / 'data' / 'digit_scenes', num_train=12, num_val=2)
     drop = 'drop_path_rate=0.2' if name == 'retinanet' else 'vit=dict(drop_path_rate=0.2)'
     text = CONFIG.format(
-        base=str(DEMO / MODELS_TRAINED[name]), folder=str(folder / 'records'), batch=batch,
+        base=str(DEMO / MODELS_TRAINED[name]), folder=str(folder / 'records'),
         iterations=ITERATIONS, saved_at=SAVED_AT, drop_path=drop,
     )  # fmt: skip
     path = folder / f'{name}.py'
@@ -70,15 +71,6 @@ def train(folder: Path, config: Path, *options: str) -> str:
     code, log = dist_train(folder, config, *options)
     assert code == 0, log[-6000:]
     return log
-
-
-@pytest.fixture(scope='module', params=MODELS_TRAINED)
-def trained(request, tmp_path_factory):
-    """Folder, config and log of a run of two processes."""
-    folder = tmp_path_factory.mktemp(request.param)
-    build_digit_scenes(folder / 'data' / 'digit_scenes', num_train=12, num_val=2)
-    config = write_config(folder, request.param)
-    return folder, config, train(folder, config)
 
 
 def records(folder: Path, iteration: int) -> list[dict]:
@@ -103,12 +95,16 @@ def gradients(model: torch.nn.Module, record: dict, rank: int, iteration: int) -
     }
 
 
-def test_training_equals_that_of_one_process(trained):
+@pytest.mark.parametrize('name', MODELS_TRAINED)
+def test_training_equals_that_of_one_process(name, tmp_path):
     """Both batches one after the other, in one process, from the first weights on: the same after every step.
 
     To a thousandth of the way that a tensor has gone. DDP gives every parameter a gradient, unless the config says so.
     """
-    folder, config, _ = trained
+    folder, config = tmp_path, write_config(tmp_path, name)
+    assert f'Iter(train) [{ITERATIONS}/{ITERATIONS}]' in train(folder, config)
+    saved = torch.load(folder / 'run' / f'iter_{ITERATIONS}.pth', weights_only=False)
+    assert saved['meta']['images_per_step'] == dict(processes=2, images=2, accumulated=1)
     cfg = Config.fromfile(config)
     with MODELS.switch_scope_and_registry(cfg.default_scope) as registry:
         model = optimize(revert_sync_batchnorm(registry.build(cfg.model)))  # as in training
@@ -153,34 +149,8 @@ def is_statistic(name: str) -> bool:
     return 'running' in name or 'num_batches' in name
 
 
-def test_a_run_goes_on_after_a_checkpoint_was_cut_short(trained):
-    """The last checkpoint is half a file: both processes resume from the one before and reach the same weights."""
-    folder, config, log = trained
-    assert f'Iter(train) [{ITERATIONS}/{ITERATIONS}]' in log
-    run, whole = folder / 'run', folder / 'whole.pth'
-    last = run / f'iter_{ITERATIONS}.pth'
-    shutil.copy(last, whole)
-    last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
-    log = train(folder, config, '--resume')
-    assert f'iter_{ITERATIONS}.pth is not complete' in log
-    assert f'resuming from run/iter_{SAVED_AT}.pth' in log.replace(str(folder) + '/', '')
-    assert f'resumed epoch: 0, iter: {SAVED_AT}' in log
-    assert f'Iter(train) [{SAVED_AT}/' not in log
-    before, after = (torch.load(path, weights_only=False) for path in (whole, last))
-    assert after['meta']['iter'] == ITERATIONS
-    assert after['meta']['images_per_step'] == dict(processes=2, images=2, accumulated=1)
-    torch.testing.assert_close(after['state_dict'], before['state_dict'], rtol=1e-5, atol=1e-7)
-    states = [checkpoint['optimizer']['state'] for checkpoint in (before, after)]
-    assert states[0].keys() == states[1].keys() and states[0]
-    for index, state in states[0].items():
-        torch.testing.assert_close(states[1][index], state, rtol=1e-4, atol=1e-7)
-    lrs = [[g['lr'] for g in c['optimizer']['param_groups']] for c in (before, after)]
-    assert lrs[0] == lrs[1]
-
-
 def test_sharded_training_and_resuming(tmp_path):
     """FSDP by blocks: a resumed run ends with the weights of an uninterrupted one, in files for any single process."""
-    build_digit_scenes(tmp_path / 'data' / 'digit_scenes', num_train=12, num_val=2)
     write_config(tmp_path, 'segmenter')
     config = tmp_path / 'sharded.py'
     config.write_text("_base_ = './segmenter.py'" + FSDP)
@@ -206,7 +176,6 @@ def test_sharded_training_and_resuming(tmp_path):
 
 def test_position_alone(tmp_path):
     """Nobody waits for the gradients of what is frozen; position gets the same from both, and moves alone."""
-    build_digit_scenes(tmp_path / 'data' / 'digit_scenes', num_train=12, num_val=2)
     write_config(tmp_path, 'segmenter')
     config = tmp_path / 'alone.py'
     hooks = [

@@ -2,10 +2,16 @@
 
 import ast
 import importlib
+import re
+import runpy
+import sys
 from pathlib import Path
 
 import mmdet
 import mmseg
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
 from backbone_variants import build_adapter, build_vit
@@ -13,6 +19,10 @@ from docs_pages import PAGES, REPO, python_fences
 from mmengine.config import Config, ConfigDict
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, DefaultScope
+from torch.utils._pytree import tree_leaves
+
+from mmlape import registry
+from mmlape.checkpoints import FORMATS
 
 FENCES = {
     f'{path.relative_to(REPO).as_posix()}:{fence.line}': fence.code
@@ -27,9 +37,10 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.parametrize('name', FENCES)
-def test_it_parses(name):
-    ast.parse(FENCES[name])
+def test_all_of_it_parses():
+    for name, code in FENCES.items():
+        ast.parse(code, name)
+    assert len(CONFIGS) >= 5 and any(name.startswith('README.md') for name in CONFIGS)
 
 
 def write_config(folder: Path, code: str) -> Path:
@@ -78,10 +89,6 @@ def test_a_config_builds(name, tmp_path):
         assert len(rates) == 14 and rates[-1] == 1e-4
 
 
-def test_there_are_configs_to_build():
-    assert len(CONFIGS) >= 5 and any(name.startswith('README.md') for name in CONFIGS)
-
-
 def test_an_embedding_of_your_own():
     (example,) = [
         code
@@ -112,3 +119,163 @@ def test_counts_of_the_relative_bias():
     assert counts == [26_244, 30_948]
     text = (REPO / 'docs' / 'position.md').read_text()
     assert all(f'{count / 1e3:.1f} K' in text for count in counts)
+
+
+# The files of docs/extending.md: each begins with its name in a comment.
+FILES = {
+    re.match(r'# (\w+\.py)\n', code)[1]: code
+    for name, code in FENCES.items()
+    if name.startswith('docs/extending.md:')
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A user's folder beside ``configs/``, on the path; what is registered in it is forgotten afterwards."""
+    ours = registry.MODELS
+    monkeypatch.setattr(ours, '_module_dict', dict(ours.module_dict))
+    monkeypatch.setattr(FORMATS, 'data', dict(FORMATS.data))
+    for name, code in FILES.items():
+        (tmp_path / name).write_text(code)
+        monkeypatch.delitem(sys.modules, name.removesuffix('.py'), raising=False)
+    (tmp_path / 'configs').symlink_to(REPO / 'configs')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ('config', 'part', 'count'),
+    [
+        ('my_fourier_detector.py', 'FourierPosition', 1),
+        ('my_rms_detector.py', 'RMSNorm', 6),  # two in each of three layers
+        ('my_vitdet.py', 'SimplePyramid', 1),
+        ('my_two_stages.py', 'GatedMlp', 3),
+    ],
+)
+def test_a_part_of_your_own_trains(folder, monkeypatch, capsys, config, part, count):
+    monkeypatch.setattr(sys, 'argv', ['try_it.py', config])
+    detector = runpy.run_path(str(folder / 'try_it.py'), run_name='__main__')['detector']
+    said = capsys.readouterr().out
+    assert 'nan' not in said and said.count('loss_cls') == 3
+    assert said.endswith('not trained: []\n')
+    parts = [module for module in detector.modules() if type(module).__name__ == part]
+    assert len(parts) == count
+
+
+def test_weights_in_a_format_of_your_own(folder, monkeypatch, capsys):
+    config = Config.fromfile('my_moco_detector.py')
+    names = ('qkv', 'proj', 'fc1', 'fc2', 'norm', 'pos_embed')
+    vit = MODELS.build(
+        dict(config.model.backbone.vit, joining=None, layer_scale=False, init_cfg=None)
+    )
+    theirs = {
+        f'module.{part}.{name}': torch.randn_like(value)
+        for part in ('base_encoder', 'momentum_encoder')
+        for name, value in vit.state_dict().items()
+        if any(word in name for word in names)
+    }
+    theirs |= {
+        'module.base_encoder.head.0.weight': torch.zeros(8, 96),
+        'module.predictor.0.weight': torch.zeros(2),
+    }
+    torch.save(dict(epoch=300, arch='vit_micro', state_dict=theirs), 'moco_v3.pth.tar')
+
+    backbone = MODELS.build(config.model.backbone)
+    backbone.init_weights()
+    loaded = backbone.vit.state_dict()
+    assert torch.equal(loaded['pos_embed'], theirs['module.base_encoder.pos_embed'])
+    name = 'blocks.3.mlp.fc2.weight'
+    assert torch.equal(loaded[name], theirs[f'module.base_encoder.{name}'])
+
+
+def test_the_backbone_has_depths_and_weights_of_its_own(folder):
+    importlib.import_module('my_backbone')
+    vit = dict(type='mmlape.VisionTransformer', arch=dict(embed_dims=24, depth=2, num_heads=3))
+    model = MODELS.build(dict(type='mmlape.SimplePyramid', vit=vit))
+    assert [tuple(out.shape[2:]) for out in model(torch.randn(1, 3, 97, 131))] == [
+        (28, 36),
+        (14, 18),
+        (7, 9),
+        (4, 5),
+    ]
+    assert model.get_layer_depth('backbone.vit.blocks.1.norm1.weight', 'backbone.') == (2, 4)
+    assert model.get_layer_depth('backbone.levels.1.weight', 'backbone.') == (3, 4)
+
+
+def test_a_family_is_short_and_can_do_what_others_can(folder):
+    """Under 80 lines; a classifier, layers by depth, freezing, recomputation and any size come with it."""
+    assert FILES['my_family.py'].count('\n') < 80
+    importlib.import_module('my_family')
+    from mmlape.pretraining import Classifier
+
+    model = Classifier('mmlape.TwoStages', num_classes=5, norm_cfg=dict(type='mmlape.DTN'))
+    assert model(torch.randn(2, 3, 33, 70)).shape == (2, 5)
+    backbone = MODELS.build(dict(type='mmlape.TwoStages', frozen_stages=1, with_cp=True))
+    maps = backbone.train()(torch.randn(1, 3, 33, 70))
+    assert [tuple(m.shape[1:]) for m in maps] == [(32, 9, 18), (64, 5, 9)]
+    maps[1].sum().backward()
+    trained = {n.partition('.')[0] for n, p in backbone.named_parameters() if p.grad is not None}
+    assert trained == {'patch_embed2', 'position2', 'block2'}
+    assert backbone.get_layer_depth('block2.1.attn.qkv.weight') == (3, 5)
+
+
+# Micro networks of every kind are exported by tests/test_registry.py.
+WHOLE, BACKBONE = (code for name, code in FENCES.items() if name.startswith('docs/export.md:'))
+SIZE = (128, 192)
+
+
+def write_checkpoint(config, path):
+    """Random weights, in which nothing is zero that training would change."""
+    cfg = Config.fromfile(config)
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        model = MODELS.build(cfg.model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.02 * torch.randn_like(parameter)
+    torch.save(dict(state_dict=model.state_dict(), meta=dict(dataset_meta=dict(classes=()))), path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('config', 'num_outputs'),
+    [
+        ('lape/segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512.py', 1),
+        ('lape/upernet_deit-t-adapter-lape_8xb2-160k_ade20k-512x512.py', 1),
+        ('lape/retinanet_deit-s-adapter-lape_fpn_1x_coco.py', 10),
+        ('dtn/retinanet_pvt-t-dtn_fpn_1x_coco.py', 10),
+    ],
+)
+def test_a_model_as_an_onnx_file(config, num_outputs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = REPO / 'configs' / config
+    write_checkpoint(config, 'CHECKPOINT.pth')
+    code = WHOLE.replace('CONFIG.py', str(config)).replace('512, 512', '{}, {}'.format(*SIZE))
+    if 'coco' in config.name:
+        assert 'from mmseg.apis import init_model  # MMDetection: ' in code
+        code = code.replace('from mmseg.apis import init_model  # MMDetection: ', '')
+    names = {}
+    exec(compile(code, 'export.md', 'exec'), names)
+    onnx.checker.check_model('model.onnx')
+    session = onnxruntime.InferenceSession('model.onnx')
+    network = names['Network'](names['model']).eval()
+    for batch in (1, 3):
+        image = torch.randn(batch, 3, *SIZE)
+        outputs = session.run(None, {'image': image.numpy()})
+        with torch.no_grad():
+            expected = tree_leaves(network(image))
+        assert len(outputs) == len(expected) == num_outputs
+        for output, wanted in zip(outputs, expected, strict=True):
+            assert np.ptp(output) > 0
+            assert np.abs(output - wanted.numpy()).max() <= 1e-4 * wanted.abs().max()
+
+
+@pytest.mark.slow
+def test_a_backbone_as_a_program(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile(BACKBONE, 'export.md', 'exec'), names)
+    loaded, image = torch.export.load('backbone.pt2').module(), torch.randn(1, 3, 224, 224)
+    with torch.no_grad():
+        for output, wanted in zip(loaded(image), names['backbone'](image), strict=True):
+            torch.testing.assert_close(output, wanted, rtol=1e-5, atol=1e-5)

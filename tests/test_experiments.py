@@ -28,7 +28,7 @@ from mmlape.registry import MODELS
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / position.CONFIG
-PAGE = ROOT / 'docs/experiment_position.md'
+DOCS = ROOT / 'docs'
 
 
 @pytest.fixture(scope='module')
@@ -60,25 +60,24 @@ def test_a_variants_config_builds_what_its_name_says(key):
         assert backbone.position.joining.progressive == key.startswith('lape_progressive')
     if 'sinusoidal' in key:
         assert backbone.position.embedding.axes == int(key[-2])
-    biases = [name for name, _ in backbone.named_parameters() if 'relative_position_bias' in name]
-    norms = [name for name, _ in backbone.named_parameters() if 'pe_norm.weight' in name]
-    assert len(biases) == (4 if key.startswith('relative') else 0)
-    assert len(norms) == (4 if key == 'relative-layer_norm' else 0)
+    names = ' '.join(name for name, _ in backbone.named_parameters())
+    assert names.count('relative_position_bias') == (4 if key.startswith('relative') else 0)
+    assert names.count('pe_norm.weight') == (4 if key == 'relative-layer_norm' else 0)
 
 
-@pytest.mark.parametrize(
-    ('key', 'embeddings'),
-    [
-        ('swin-none', []),
-        ('swin-default', ['LearnedPosition', 'MergedPosition']),
-        ('swin-lape_by_stage', ['LearnedPosition', 'LearnedPosition']),
-        ('swin-lape_carried', ['LearnedPosition', 'MergedPosition']),
-    ],
-)
-def test_a_chain_is_cut_or_carried(key, embeddings):
+CHAINS = {
+    'swin-none': [],
+    'swin-default': ['LearnedPosition', 'MergedPosition'],
+    'swin-lape_by_stage': ['LearnedPosition', 'LearnedPosition'],
+    'swin-lape_carried': ['LearnedPosition', 'MergedPosition'],
+}
+
+
+@pytest.mark.parametrize('key', CHAINS)
+def test_a_chain_is_cut_or_carried(key):
     backbone = MODELS.build(config(key).model.backbone)
     positions = [stage.position for stage in backbone.stages() if stage.position is not None]
-    assert [type(position.embedding).__name__ for position in positions] == embeddings
+    assert [type(position.embedding).__name__ for position in positions] == CHAINS[key]
     joining = 'LaPE' if 'lape' in key else 'DefaultJoining'
     assert {type(position.joining).__name__ for position in positions} <= {joining}
     assert not any('relative' in name for name, _ in backbone.named_parameters())
@@ -108,15 +107,15 @@ def test_what_is_done_is_not_run_again(tmp_path, data_root, monkeypatch, capsys)
     monkeypatch.setattr(position, 'build_digit_cells', lambda root: root)
     ran = []
 
-    def do(function, jobs, workers):
+    def run_jobs(function, jobs, workers):
         for job in jobs:
             ran.append(job.run.name)
             if len(ran) == 3:
                 raise KeyboardInterrupt
             Records(tmp_path / 'records').put(job.run, measured(0.5))
-        return iter(())
+        yield from ()
 
-    monkeypatch.setattr(position, 'run_jobs', lambda *args: (yield from do(*args)))
+    monkeypatch.setattr(position, 'run_jobs', run_jobs)
     chosen = options(tmp_path, data_root, seeds=2)
     with pytest.raises(KeyboardInterrupt):
         position.run_experiment(chosen, ROOT)
@@ -142,22 +141,46 @@ def measured(value: float) -> dict:
     return dict(metrics, iterations=2, position_parameters=0, seconds=1, device='CPU')
 
 
-def test_the_page_shows_the_table_of_its_figures(tmp_path):
-    results = json.loads(PAGE.with_suffix('.json').read_text())
-    page = PAGE.read_text()
-    assert table.replace_table(page, table.markdown(results)) == page
-    assert {run['variant'] for run in results['runs']} == set(VARIANTS)
-    docs = tmp_path / 'docs'
-    shutil.copytree(
-        PAGE.parent, docs, ignore=lambda _, names: {*names} - {PAGE.name, f'{PAGE.stem}.json'}
-    )
-    run = dict(variant='none', seed=0, **measured(0.125))
-    position.write_docs(docs, dict(results, runs=[run]))
-    written = json.loads((docs / f'{PAGE.stem}.json').read_text())['runs']
-    assert run in written and {run['variant'] for run in written} == set(VARIANTS)
-    assert '| no position | 0.125 | 0.125 |' in (docs / PAGE.name).read_text()
+PAGES = {
+    'experiment_position': ('experiment_position', table.markdown),
+    'dino': ('experiment_dino', dino.markdown),
+    'listops': ('experiment_list_ops', list_ops.markdown),
+}
+
+
+@pytest.mark.parametrize('name', PAGES)
+def test_a_page_shows_the_table_of_its_figures(name):
+    record, markdown = PAGES[name]
+    page = (DOCS / f'{name}.md').read_text(encoding='utf-8')
+    assert table.replace_table(page, markdown(recorded(record))) == page
     with pytest.raises(ValueError, match='once each'):
         table.replace_table('a page without marks', '')
+
+
+def recorded(name: str):
+    return json.loads((DOCS / f'{name}.json').read_text())
+
+
+def test_what_was_measured():
+    assert {run['variant'] for run in recorded('experiment_position')['runs']} == set(VARIANTS)
+    dinos, figures = recorded('experiment_dino'), recorded('experiment_list_ops')
+    assert len(dinos) >= 3 and all(r['after'] > r['before'] + 10 for r in dinos)
+    for norm in ('LN', 'GN', 'DTN'):
+        assert len([run for run in figures['runs'] if run['variant'] == norm]) >= 3
+    assert all(run['accuracy'] > figures['chance']['always'] + 0.05 for run in figures['runs'])
+
+
+def test_a_run_goes_into_page_and_record(tmp_path):
+    docs, names = tmp_path / 'docs', ('experiment_position.md', 'experiment_position.json')
+    docs.mkdir()
+    for name in names:
+        shutil.copy(DOCS / name, docs)
+    run = dict(variant='none', seed=0, **measured(0.125))
+    position.write_docs(docs, dict(recorded('experiment_position'), runs=[run]))
+    page, record = ((docs / name).read_text() for name in names)
+    assert '| no position | 0.125 | 0.125 |' in page
+    written = json.loads(record)['runs']
+    assert run in written and {run['variant'] for run in written} == set(VARIANTS)
 
 
 def test_what_can_be_had_without_position(data_root):
@@ -194,14 +217,6 @@ def test_jobs_in_processes():
         list(run_jobs(square, [KILLED], 1))
 
 
-def test_the_page_on_dino_says_what_was_measured():
-    docs = ROOT / 'docs'
-    records = json.loads((docs / 'experiment_dino.json').read_text())
-    text = (docs / 'dino.md').read_text(encoding='utf-8')
-    assert table.replace_table(text, dino.markdown(records)) == text
-    assert len(records) >= 3 and all(r['after'] > r['before'] + 10 for r in records)
-
-
 @pytest.mark.slow
 def test_a_run_of_dino(tmp_path, monkeypatch):
     """Records, curves and attention; a seed that is there is not trained again."""
@@ -226,14 +241,3 @@ def test_every_norm_is_that_of_its_name(norm, tmp_path):
     assert cfg.randomness.seed == 1 and cfg.train_cfg.max_iters == 3
     block = MODELS.build(cfg.model.backbone).blocks[0]
     assert f'mmlape.{type(block.norm1).__name__}' == list_ops.NORMS[norm]['type']
-
-
-def test_the_page_on_list_ops_says_what_was_measured():
-    page = ROOT / 'docs/listops.md'
-    text = page.read_text(encoding='utf-8')
-    figures = json.loads(page.with_name('experiment_list_ops.json').read_text())
-    assert table.replace_table(text, list_ops.markdown(figures)) == text
-    assert text.count(table.START) == text.count(table.END) == 1
-    for norm in ('LN', 'GN', 'DTN'):
-        assert len([run for run in figures['runs'] if run['variant'] == norm]) >= 3
-    assert all(run['accuracy'] > figures['chance']['always'] + 0.05 for run in figures['runs'])

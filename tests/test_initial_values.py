@@ -46,12 +46,9 @@ SAMPLES = {
         arch=WIDE, stem=component('ConvPoolStem', num_convs=2), block=component('StreamNormBlock', layer_scale=0.5)
     ),
     'CVT, wider': compact(arch=dict(WIDE, embed_dims=512, mlp_ratio=1), out_type='pooled'),
-    'DTN, 24 heads': vit(
-        arch=dict(embed_dims=48, depth=3, num_heads=24), norm_cfg=component('DTN', layers=3)
-    ),
+    'DTN, 24 heads': vit(arch=dict(embed_dims=48, depth=3, num_heads=24), norm_cfg=component('DTN', layers=3)),
     'QuadraticBias, 150 heads': vit(
-        arch=dict(embed_dims=150, depth=1, num_heads=150),
-        attention_position=component('QuadraticBias'),
+        arch=dict(embed_dims=150, depth=1, num_heads=150), attention_position=component('QuadraticBias')
     ),
     'Swin, wide windows': swin(window_size=7),
     'LeViT, wide': levit(arch=dict(embed_dims=[64] * 3, depths=[1] * 3, num_heads=[2] * 3, key_dims=8)),
@@ -134,30 +131,22 @@ def entries(model):
                 yield Entry(f'{path}.{name}'.lstrip('.'), value.detach().double(), module)
 
 
-def row_law(line):
-    return next(row.law for row in rows() if row.line == line)
-
-
 def says(row, name):
     return any(fnmatchcase(name, pattern) for pattern in row.patterns)
 
 
 def row_of(name, modules, by_class):
     """The row of a tensor: that of the outermost part that has one."""
-    steps = name.split('.')
+    steps, parts = name.split('.'), []
     for depth in range(len(steps)):
         part = by_class.get(type(modules['.'.join(steps[:depth])]))
+        parts += [part] if part else []
         inside = '.'.join(steps[depth:])
         matching = [r for r in rows() if r.part == part and not r.options and says(r, inside)]
         assert len(matching) < 2, f'{name} is in two rows: {matching}'
         if matching:
             return matching[0]
-    owner = next(
-        by_class[type(modules['.'.join(steps[:depth])])]
-        for depth in reversed(range(len(steps)))
-        if type(modules['.'.join(steps[:depth])]) in by_class
-    )
-    raise AssertionError(f'{PAGE.name} says nothing of mmlape.{owner}: {name}')
+    raise AssertionError(f'{PAGE.name} says nothing of mmlape.{parts[-1]}: {name}')
 
 
 @pytest.fixture(scope='module')
@@ -201,12 +190,16 @@ def distributed(law, standard, least=400):
     return check
 
 
-def normal(number, truncated=False):
-    def standard(entry):
-        assert not truncated or entry.value.abs().max() <= 2
-        return entry.value / number
+def normal(number):
+    return distributed('norm', lambda entry: entry.value / number)
 
-    return distributed('norm', standard)
+
+def truncated(number):
+    def check(found):
+        assert all(entry.value.abs().max() <= 2 for entry in found)
+        normal(number)(found)
+
+    return check
 
 
 def uniform(low, high, of=lambda value: value):
@@ -298,8 +291,8 @@ LAWS = {
     'layer_scale': scales,
     'normal(1)': normal(1.0),
     'normal(0.02)': normal(0.02),
-    'truncated normal(0.02)': normal(0.02, truncated=True),
-    'truncated normal(0.2)': normal(0.2, truncated=True),
+    'truncated normal(0.02)': truncated(0.02),
+    'truncated normal(0.2)': truncated(0.2),
     'truncated normal(1 / sqrt(C))': distributed(
         'norm', lambda entry: entry.value * math.sqrt(entry.value.shape[-1])
     ),
@@ -322,16 +315,13 @@ LAWS = {
 
 
 @pytest.mark.parametrize(
-    'line', dict.fromkeys(row.line for row in rows()), ids=lambda line: line.split('`')[1]
+    'line', {row.line: row for row in rows()}, ids=lambda line: line.split('`')[1]
 )
 def test_values_are_those_of_the_page(line, drawn):
     """That every tensor of every part has a row is found out on the way."""
-    found = []
-    for index, row in enumerate(rows()):
-        if row.line == line:
-            assert drawn[index], f'no sample has what this row is about: {row}'
-            found += drawn[index]
-    LAWS[row_law(line)](found)
+    of_line = {index: row for index, row in enumerate(rows()) if row.line == line}
+    assert all(drawn[index] for index in of_line), f'no sample has all of {of_line}'
+    LAWS[next(iter(of_line.values())).law]([entry for index in of_line for entry in drawn[index]])
 
 
 def test_every_registered_part_is_in_a_sample():

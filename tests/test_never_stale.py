@@ -5,15 +5,9 @@ import copy
 import pytest
 import torch
 from backbone_variants import VARIANTS, build_vit
-from mmengine.model import (
-    ExponentialMovingAverage,
-    MomentumAnnealingEMA,
-    StochasticWeightAverage,
-)
+from mmengine.model import ExponentialMovingAverage
 from registered import BACKBONES
-from timm.utils import ModelEmaV3
 from torch import nn
-from torch.optim.swa_utils import AveragedModel
 from torch.utils._pytree import tree_leaves
 
 IMAGE = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -21,15 +15,6 @@ BUILDS = {**VARIANTS, **BACKBONES}
 # Every component in its network is quick enough; of larger variants, those that derive something.
 FAST = ('adapter-gabor-attention', 'adapter-dtn-with-prefix', *BACKBONES)
 FAST_ENDS = ('-lape', '-gabor', '-relative', '-quadratic', 'vit-dtn', 'pvt-dtn')
-AVERAGES = {
-    'ExponentialMovingAverage': lambda m: ExponentialMovingAverage(
-        m, momentum=0.5, update_buffers=True
-    ),
-    'MomentumAnnealingEMA': lambda m: MomentumAnnealingEMA(m, momentum=0.5, gamma=1),
-    'StochasticWeightAverage': StochasticWeightAverage,
-    'AveragedModel': AveragedModel,
-    'ModelEmaV3': lambda m: ModelEmaV3(m, decay=0.5),
-}
 
 
 def set_data(model):
@@ -71,31 +56,6 @@ def new_parameters(model):
 CHANGES = (set_data, add_to_data, step_in_eval_mode, copy_, foreach_add_, new_parameters)
 
 
-class Checked:
-    """A model in evaluation, compared with a fresh one of its state.
-
-    Args:
-        build: Of the model.
-    """
-
-    def __init__(self, build):
-        self.pristine = build().eval()
-        self.model = copy.deepcopy(self.pristine)
-        foreach_add_(self.model)
-
-    def expected(self, state):
-        """What a model that has never run answers with these weights."""
-        fresh = copy.deepcopy(self.pristine)
-        fresh.load_state_dict(state, strict=True)
-        return tree_leaves(fresh(IMAGE))
-
-    def wrong(self, call, state):
-        """Whether the answer is another model's."""
-        got = tree_leaves(call(IMAGE))
-        expected = self.expected(state)
-        return not all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
-
-
 @pytest.mark.parametrize(
     'name',
     [
@@ -108,52 +68,44 @@ class Checked:
 @torch.no_grad()
 def test_as_a_fresh_model_answers(name):
     """All ways one after the other, as each has an evaluation before it; the list of those that fail is empty."""
-    checked = Checked(BUILDS[name])
-    model = checked.model
-    failed, before = [], tree_leaves(model(IMAGE))
+    pristine = BUILDS[name]().eval()
+    model, failed = copy.deepcopy(pristine), []
+
+    def check(way, call, state):
+        """A model that has never run answers the same with these weights."""
+        fresh = copy.deepcopy(pristine)
+        fresh.load_state_dict(state, strict=True)
+        if not all(map(torch.equal, tree_leaves(call(IMAGE)), tree_leaves(fresh(IMAGE)))):
+            failed.append(way)
+
+    foreach_add_(model)
+    before = tree_leaves(model(IMAGE))
     for change in CHANGES:
         with torch.enable_grad():
             change(model)
-        if checked.wrong(model, model.state_dict()):
-            failed.append(change.__name__)
+        check(change.__name__, model, model.state_dict())
     after = tree_leaves(model(IMAGE))
     assert not any(a.numel() and torch.equal(a, b) for a, b in zip(after, before, strict=True))
-    averages = {way: make(model) for way, make in AVERAGES.items()}
-    for average in averages.values():  # the first update may copy
-        update(average, model)
-        average.eval()(IMAGE)
-    add_to_data(model)
-    for way, average in averages.items():
-        update(average, model)
-        if checked.wrong(average, average.module.state_dict()):
-            failed.append(way)
-    assert failed + failed_elsewhere(checked) == []
-
-
-def update(average, model):
-    """timm has another name for it."""
-    (average.update if isinstance(average, ModelEmaV3) else average.update_parameters)(model)
-
-
-def failed_elsewhere(checked):
-    """Calls with other parameters than the model's, after which it answers with its own."""
-    model, other = checked.model, copy.deepcopy(checked.model)
+    average = ExponentialMovingAverage(model, momentum=0.5, update_buffers=True)
+    for _ in range(2):  # the first update copies
+        average.update_parameters(model)
+        check('average', average.eval(), average.module.state_dict())
+        add_to_data(model)
+    other = copy.deepcopy(model)
     add_to_data(other)
     parameters = dict(other.named_parameters())
-    before = tree_leaves(model(IMAGE))
-    found = {
-        'functional_call': checked.wrong(
-            lambda image: torch.func.functional_call(model, parameters, (image,)),
-            other.state_dict(),
-        ),
-        'the model afterwards': not all(map(torch.equal, before, tree_leaves(model(IMAGE)))),
-    }
+    check(
+        'functional_call',
+        lambda image: torch.func.functional_call(model, parameters, (image,)),
+        other.state_dict(),
+    )
+    check('afterwards', model, model.state_dict())
     if not torch.cuda.is_available():  # it would want the model on the first GPU
         parallel = nn.DataParallel(model)
         parallel(IMAGE)
         add_to_data(model)
-        found['DataParallel'] = checked.wrong(parallel, model.state_dict())
-    return [way for way, wrong in found.items() if wrong]
+        check('DataParallel', parallel, model.state_dict())
+    assert failed == []
 
 
 @pytest.fixture(

@@ -10,15 +10,9 @@ import torch.nn.functional as F
 from backbone_variants import build_adapter, build_swin
 from torch import nn
 
-from mmlape.layers import (
-    Attention,
-    Injector,
-)
+from mmlape.layers import Attention, Injector
 from mmlape.layout import Layout
-from mmlape.position import (
-    RelativePositionBias,
-    SharedRelativePositionBias,
-)
+from mmlape.position import RelativePositionBias, SharedRelativePositionBias
 
 
 def randomised(module, std=0.5):

@@ -12,7 +12,6 @@ from mmlape.backbones import UNSET
 from mmlape.checkpoints.contents import parts_of_history
 from mmlape.checkpoints.formats import FORMATS
 from mmlape.datasets.list_ops import IDS
-from mmlape.layers import ShiftedWindowAttention
 from mmlape.registry import MODELS
 from mmlape.robustness import CORRUPTIONS, EXTRA, SEVERITIES
 
@@ -188,19 +187,3 @@ def test_eps(name):
         if isinstance(getattr(m, 'eps', None), float)
     }
     assert found == EPS[name]
-
-
-def test_swins_windows():
-    """Every other layer by half a window; a window alone on its axis by nothing, as in the classifiers and timm."""
-    with torch.device('meta'):
-        model = MODELS.build(component('SwinTransformer'))
-    for stage in model.stages():
-        layers = [block.attn for block in stage.blocks]
-        assert [layer.window_size for layer in layers] == [(7, 7)] * len(layers)
-        assert [layer.shift for layer in layers] == [(0, 0), (3, 3)] * (len(layers) // 2)
-    layer = layers[1]
-    assert [layer.shift_on(grid) for grid in ((14, 14), (7, 14), (14, 7), (7, 7))] == [
-        (3, 3), (0, 3), (3, 0), (0, 0)
-    ]  # fmt: skip
-    always = ShiftedWindowAttention(8, 2, shift=3, shift_alone=True)
-    assert always.shift_on((7, 7)) == (3, 3)

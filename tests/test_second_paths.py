@@ -1,10 +1,7 @@
 """What a forward pass in evaluation does not show: dropout and dropped paths, several processes, statistics and states
 that go from one object to another, and parameters far from where they start."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+import itertools
 
 import numpy as np
 import pytest
@@ -16,13 +13,14 @@ from test_masks import randomised
 from timm.layers import DropPath
 from torch import distributed, multiprocessing, nn
 
+from mmlape.cpu import modules
+from mmlape.cpu.library import is_there
 from mmlape.layers import Extractor, sampling_plan
 from mmlape.layout import Layout
 from mmlape.norm import DTN
 from mmlape.pretraining.dino import DINO, DINOLoss
 from mmlape.registry import MODELS
 
-REPO = Path(__file__).resolve().parents[1]
 IMAGES = torch.randn(2, 3, 40, 64, generator=torch.Generator().manual_seed(0))
 
 
@@ -115,10 +113,8 @@ def test_dropout_of_parts(name):
 )
 def test_dropout_of_attention_leaves_the_mean(config, way):
     """On each way that attention is computed: with a bias that has a gradient, a mask, windows, chosen keys."""
-    biased = way == 'biased' and config['type'].partition('.')[2] not in (
-        'BigBirdAttention',
-        'LSHAttention',
-    )
+    takes_bias = config['type'] not in ('mmlape.BigBirdAttention', 'mmlape.LSHAttention')
+    biased = way == 'biased' and takes_bias
     sizes = dict(embed_dims=8, num_heads=2, grid=(3, 5), window_size=config.get('window_size'))
     position = MODELS.build(component('RelativePositionBias', **sizes))
     config = dict(config, embed_dims=8, num_heads=2, attn_drop_rate=0.5)
@@ -133,9 +129,8 @@ def test_dropout_of_attention_leaves_the_mean(config, way):
     spread = noisy.std(0)
     assert spread[:12].mean() > 0.03 * calm.std()
     error = (noisy.mean(0) - calm[0]).abs() / (spread + 1e-3)
-    assert error.mean() < 0.06 and error.max() < 0.2, (
-        'in standard deviations; 1024 draws have 0.03 of one'
-    )
+    # In standard deviations; 1024 draws have 0.03 of one.
+    assert error.mean() < 0.06 and error.max() < 0.2
 
 
 def _centre_of(rank, port, outcomes):
@@ -193,31 +188,44 @@ TOKENS = {
 }  # fmt: skip
 
 
-def dtn_at_extremes(dtype=torch.float32, mask=False, switched=None):
-    """Outputs and gradients of every extreme; ``mask`` takes the way of masks, which hide nothing here."""
+def dtn_at_extremes(way, dtype=torch.float32):
+    """Outputs and gradients of extremes, by PyTorch's operators, ours in C++, or with a mask that hides nothing."""
     found = {}
-    for (far, values), (kind, change), (pool, stabilize) in (
-        (a, b, c) for a in FAR.items() for b in TOKENS.items() for c in ((1, True), (2, False))
+    for (far, values), (kind, change), (pool, stabilize) in itertools.product(
+        FAR.items(), TOKENS.items(), ((1, True), (2, False))
     ):
         torch.manual_seed(0)
         norm = DTN(8, 2, pool=pool, stabilize=stabilize)
         for name, parameter in norm.named_parameters():
-            nn.init.normal_(parameter) if name not in values else nn.init.constant_(
-                parameter, values[name]
-            )
+            nn.init.normal_(parameter)
+            if name in values:
+                nn.init.constant_(parameter, values[name])
         tokens = change(torch.randn(2, 15, 8)).to(dtype).requires_grad_()
         norm = norm.to(dtype)
-        layout = Layout((3, 5), mask=torch.ones(2, 15, dtype=torch.bool) if mask else None)
-        out = norm(tokens, layout)
+        if way == 'operator':
+            norm.normalise = modules.DTN(norm.normalise)
+        shown = torch.ones(2, 15, dtype=torch.bool) if way == 'mask' else None
+        out = norm(tokens, Layout((3, 5), mask=shown))
         upstream = torch.linspace(-1, 1, out.numel(), dtype=dtype).view(out.shape).cos()
         gradients = torch.autograd.grad(out, [tokens, *norm.parameters()], upstream)
         found[f'{far}, {kind}, {pool}'] = [out.detach(), *gradients]
     return found
 
 
-def assert_alike(found, exact):
-    assert found.keys() == exact.keys()
-    for name, tensors in found.items():
+@pytest.mark.parametrize(
+    ('way', 'dtype'),
+    [
+        ('plain', torch.float64),
+        ('operator', torch.float64),
+        ('plain', torch.float32),
+        ('operator', torch.float32),
+        ('mask', torch.float32),
+    ],
+)
+def test_dtn_is_finite_and_alike_on_every_way_with_parameters_far_out(way, dtype):
+    assert way != 'operator' or is_there()
+    exact = dtn_at_extremes('mask', torch.float64)
+    for name, tensors in dtn_at_extremes(way, dtype).items():
         for index, (mine, other) in enumerate(zip(tensors, exact[name], strict=True)):
             assert mine.isfinite().all() and other.isfinite().all(), (name, index)
             scale = other.abs().max().clamp(min=1)
@@ -225,24 +233,6 @@ def assert_alike(found, exact):
             accepted = 0.05 if 'shifted' in name else 2e-3
             if not (index == 1 and 'tiny' in name):
                 assert (mine.double() - other).abs().max() <= accepted * scale, (name, index)
-
-
-def test_dtn_is_finite_and_alike_on_every_way_with_parameters_far_out(tmp_path):
-    """In C++, in PyTorch's operators (in a process without ours), as for masks, against double precision."""
-    script = (
-        'import sys, torch, test_second_paths as t; torch.save(t.dtn_at_extremes(), sys.argv[1])'
-    )
-    paths = os.pathsep.join(
-        [str(path) for path in (REPO, REPO / 'tests', REPO / 'tests' / 'helpers')]
-    )
-    environment = dict(os.environ, PYTHONPATH=paths, MMLAPE_OPS='0', OMP_NUM_THREADS='1')
-    command = [sys.executable, '-c', script, str(tmp_path / 'plain.pth')]
-    subprocess.run(command, env=environment, check=True, cwd=tmp_path, timeout=300)
-    exact = dtn_at_extremes(torch.float64, mask=True)
-    assert_alike(dtn_at_extremes(torch.float64), exact)
-    assert_alike(dtn_at_extremes(), exact)
-    assert_alike(dtn_at_extremes(mask=True), exact)
-    assert_alike(torch.load(tmp_path / 'plain.pth'), exact)
 
 
 def test_the_floor_of_gabor_functions():
@@ -274,25 +264,17 @@ def test_attention_is_finite_with_position_far_out(name, value):
         torch.testing.assert_close(layer(tokens, (3, 5)), out.detach(), atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.parametrize('share', [0.0, 0.5, 0.98, 1.02, 2.0, 3.0])
 @pytest.mark.parametrize('norm', ['norm_channel_gain_bias', 'norm', 'norm_scalar_gain'])
-def test_rows_below_the_variance_of_eps_are_centred_alone_in_the_backward_pass(norm):
+def test_rows_below_the_variance_of_eps_are_centred_alone_in_the_backward_pass(norm, share):
     """From a variance of eps on, a row has LayerNorm's own gradient."""
-    for share in (0.0, 0.5, 0.98, 1.02, 2.0, 3.0):
-        eps = 1e-4
-        joining = MODELS.build(
-            component('LaPE', embed_dims=64, depth=1, norm=norm, eps=eps)
-        ).double()
-        row = torch.randn(1, 1, 64, dtype=torch.float64)
-        row = (row - row.mean()) / row.std(correction=0) * (share * eps) ** 0.5
-        row.requires_grad_()
-        upstream = torch.linspace(-1, 1, 64, dtype=torch.float64).cos()
-        plan = joining(row)
-        (found,) = torch.autograd.grad(plan.attention[0], row, upstream.view(1, 1, 64))
-        (exact,) = torch.autograd.grad(
-            F.layer_norm(row, (64,), eps=eps), row, upstream.view(1, 1, 64)
-        )
-        same = torch.allclose(found, exact, rtol=1e-6)
-        assert same == (share > 1), share
-        assert (
-            found.abs().max() <= max(2, exact.abs().max()) if share > 1 else found.abs().max() < 2
-        )
+    eps = 1e-4
+    joining = MODELS.build(component('LaPE', embed_dims=64, depth=1, norm=norm, eps=eps)).double()
+    row = torch.randn(1, 1, 64, dtype=torch.float64)
+    row = (row - row.mean()) / row.std(correction=0) * (share * eps) ** 0.5
+    row.requires_grad_()
+    upstream = torch.linspace(-1, 1, 64, dtype=torch.float64).cos().view(1, 1, 64)
+    (found,) = torch.autograd.grad(joining(row).attention[0], row, upstream)
+    (exact,) = torch.autograd.grad(F.layer_norm(row, (64,), eps=eps), row, upstream)
+    assert torch.allclose(found, exact, rtol=1e-6) == (share > 1)
+    assert found.abs().max() <= (max(2, exact.abs().max()) if share > 1 else 2)

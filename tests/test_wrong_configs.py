@@ -178,27 +178,22 @@ MISSPELT = {
     'custom_hooks.3.interval': "custom_hooks is a list of 1 entries, 0 to 0; it has no '3'",
     'custom_hooks.interval': "custom_hooks is a list of 1 entries.*it has no 'interval'",
 }
-PARTS = [
-    (HOOKS, part('CheckDataHook', max_decode=-1), 'max_decode must be at least 0, got -1'),
-    (HOOKS, part('StopAtNonFiniteHook', max_skipped=-1), 'max_skipped must be at least 0, got -1'),
-    (HOOKS, part('DTNRatioHook', interval=0), 'interval must be at least 1, got 0'),
-    (HOOKS, part('CheckpointHook', intervall=3), "'intervall'; did you mean 'interval'"),
-    (HOOKS, part('CheckpointHook', kwargs=3), "no option 'kwargs'; there are interval, by_epoch"),
-    (HOOKS, part('CheckpointHook', max_keep_ckpts=-2), 'max_keep_ckpts must be at least -1, got -2'),
-    (HOOKS, part('DTNRatiosHook'), "did you mean 'mmlape.DTNRatioHook'"),
-]  # fmt: skip
+BUILT_HOOKS = [
+    (part('CheckDataHook', max_decode=-1), 'max_decode must be at least 0, got -1'),
+    (part('StopAtNonFiniteHook', max_skipped=-1), 'max_skipped must be at least 0, got -1'),
+    (part('DTNRatioHook', interval=0), 'interval must be at least 1, got 0'),
+    (part('CheckpointHook', intervall=3), "'intervall'; did you mean 'interval'"),
+    (part('CheckpointHook', kwargs=3), "no option 'kwargs'; there are interval, by_epoch"),
+    (part('CheckpointHook', max_keep_ckpts=-2), 'max_keep_ckpts must be at least -1, got -2'),
+    (part('DTNRatiosHook'), "did you mean 'mmlape.DTNRatioHook'"),
+]
 DECAY = [
     (dict(decay_rate=0), 'decay_rate must be finite and greater than 0, got 0'),
     (dict(decay_rate=1.5), 'decay_rate must be above 0 and at most 1, got 1.5'),
     (dict(decay_rate=NAN), 'decay_rate must be finite and greater than 0, got nan'),
     (dict(decay_rat=0.9), "one of .*got 'decay_rat'; did you mean 'decay_rate'"),
-    (
-        dict(decay_rate=0.9, norm_decay_mult=-1),
-        'norm_decay_mult must be finite and at least 0, got -1',
-    ),
-]
-
-
+    (dict(decay_rate=0.9, norm_decay_mult=-1), 'norm_decay_mult must be finite and at least 0, got -1'),
+]  # fmt: skip
 # A part, what it is built with, the wrong options among it.
 HEADS = dict(embed_dims=16, num_heads=4, grid=(4, 4))
 LAYERS = [
@@ -268,35 +263,37 @@ NETWORKS = [
 ]  # fmt: skip
 
 
+MICRO = dict(arch=ARCH, img_size=32)
+ADAPTED = part(
+    'ViTAdapter', vit=MICRO, interaction_indexes=[[0, 0], [1, 1]], conv_inplanes=4, deform_num_heads=2
+)  # fmt: skip
+BASES = [
+    (VIT, part('VisionTransformer', **MICRO)),
+    (PVT, part('PyramidVisionTransformerV2', arch=PYRAMID, img_size=32)),
+    (ADAPTER, ADAPTED),
+    (LAYERS, {}),
+]
+SGD = dict(optimizer=dict(type='SGD', lr=0.1, weight_decay=0.1))
+DECAYED = part('LayerDecayOptimizerConstructor', optim_wrapper_cfg=SGD)
+# All that is built by a registry: of which, with what, and words of the message.
+BUILT = [
+    *((MODELS, {**base, **options}, words) for table, base in BASES for options, words in table),
+    *((HOOKS, config, words) for config, words in BUILT_HOOKS),
+    *(
+        (OPTIM_WRAPPER_CONSTRUCTORS, dict(DECAYED, paramwise_cfg=options), words)
+        for options, words in DECAY
+    ),
+]
+
+
 def refused(build, words):
     with pytest.raises((ValueError, TypeError), match=words):
         build()
 
 
-BASES = [
-    (VIT, part('VisionTransformer', arch=ARCH, img_size=32)),
-    (PVT, part('PyramidVisionTransformerV2', arch=PYRAMID, img_size=32)),
-    (
-        ADAPTER,
-        part(
-            'ViTAdapter',
-            vit=dict(arch=ARCH, img_size=32),
-            interaction_indexes=[[0, 0], [1, 1]],
-            conv_inplanes=4,
-            deform_num_heads=2,
-        ),
-    ),
-    (LAYERS, {}),
-]
-
-
-@pytest.mark.parametrize(
-    ('config', 'words'),
-    [({**base, **options}, words) for table, base in BASES for options, words in table],
-    ids=lambda value: str(value)[:60],
-)
-def test_models_and_parts(config, words):
-    refused(lambda: MODELS.build(config), words)
+@pytest.mark.parametrize(('registry', 'config', 'words'), BUILT, ids=lambda value: str(value)[:60])
+def test_models_parts_hooks_and_optimizers(registry, config, words):
+    refused(lambda: registry.build(config), words)
 
 
 # What the network sets itself, by the base class of a part.
@@ -340,20 +337,6 @@ def test_other_networks(build, words):
     refused(build, words)
 
 
-@pytest.mark.parametrize(('registry', 'config', 'words'), PARTS)
-def test_hooks(registry, config, words):
-    refused(lambda: registry.build(config), words)
-
-
-@pytest.mark.parametrize(('options', 'words'), DECAY)
-def test_layer_decay(options, words):
-    config = part('LayerDecayOptimizerConstructor', paramwise_cfg=options)
-    optimizer = dict(optimizer=dict(type='SGD', lr=0.1, weight_decay=0.1))
-    refused(
-        lambda: OPTIM_WRAPPER_CONSTRUCTORS.build({**config, 'optim_wrapper_cfg': optimizer}), words
-    )
-
-
 def several():
     wrappers = dict(
         body=dict(optimizer=dict(type='SGD', lr=0.1), accumulative_counts=2),
@@ -363,18 +346,13 @@ def several():
     return Config(dict(optim_wrapper=dict(wrappers, constructor='X'), param_scheduler=schedules))
 
 
-@pytest.mark.parametrize(('overrides', 'words'), SEVERAL)
-def test_several_optimizers(overrides, words):
-    check_config(several())
-    refused(lambda: check_config(merge_overrides(several(), overrides)), words)
-
-
 def usual():
     loader = dict(
-        batch_size=2,
-        num_workers=2,
+        batch_size=2, num_workers=2,
         dataset=dict(type='X', metainfo=dict(classes=('cat', 'dog')), data_root='data/'),
-    )
+    )  # fmt: skip
+    adamw = dict(type='AdamW', lr=1e-4, weight_decay=0.05)
+    warm_up = dict(type='LinearLR', start_factor=0.1, begin=0, end=100, by_epoch=False)
     return Config(
         dict(
             data_root='data/',
@@ -382,13 +360,9 @@ def usual():
             model=dict(backbone=dict(type='mmlape.VisionTransformer', with_cls_token=False)),
             train_dataloader=loader,
             val_dataloader=dict(loader),
-            optim_wrapper=dict(
-                type='OptimWrapper', optimizer=dict(type='AdamW', lr=1e-4, weight_decay=0.05)
-            ),
+            optim_wrapper=dict(type='OptimWrapper', optimizer=adamw),
             train_cfg=dict(by_epoch=True, max_epochs=12, val_interval=1),
-            param_scheduler=[
-                dict(type='LinearLR', start_factor=0.1, begin=0, end=100, by_epoch=False)
-            ],
+            param_scheduler=[warm_up],
             default_hooks=dict(checkpoint=dict(type='CheckpointHook', interval=-1)),
             custom_hooks=[dict(type='mmlape.CheckDataHook')],
             randomness=dict(seed=0),
@@ -396,11 +370,13 @@ def usual():
     )
 
 
-@pytest.mark.parametrize(('overrides', 'words'), BEYOND)
-def test_beyond_the_model(overrides, words):
-    cfg = usual()
-    check_config(cfg)
-    refused(lambda: check_config(merge_overrides(cfg, overrides)), words)
+@pytest.mark.parametrize(
+    ('make', 'overrides', 'words'),
+    [(usual, *case) for case in BEYOND] + [(several, *case) for case in SEVERAL],
+)
+def test_beyond_the_model(make, overrides, words):
+    check_config(make())
+    refused(lambda: check_config(merge_overrides(make(), overrides)), words)
 
 
 @pytest.mark.parametrize('path', MISSPELT)
@@ -408,27 +384,27 @@ def test_command_line(path):
     refused(lambda: merge_overrides(usual(), {path: 1}), MISSPELT[path])
 
 
-@pytest.mark.parametrize(
-    ('path', 'value'),
-    [
-        ('model.backbone.with_cp', True),
-        ('model.backbone.compile_blocks', True),
-        ('model.backbone.with_dist_token', True),
-        ('model.backbone.joining.type', 'mmlape.LaPE'),
-        ('model.backbone.joining', dict(type='mmlape.LaPE')),
-        ('randomness.deterministic', True),
-        ('optim_wrapper.clip_grad.max_norm', 1),
-        ('auto_scale_lr.enable', True),
-        ('env_cfg.dist_cfg.backend', 'gloo'),
-        ('work_dir', 'elsewhere'),
-        ('load_from', 'weights.pth'),
-        ('custom_hooks.0.max_decode', 10),
-        ('train_dataloader.persistent_workers', False),
-        ('train_dataloader.dataset.indices', 3),
-    ],
-)
-def test_new_names_that_are_meant(path, value):
-    cfg = merge_overrides(usual(), {path: value})
+MEANT = {
+    'model.backbone.with_cp': True,
+    'model.backbone.compile_blocks': True,
+    'model.backbone.with_dist_token': True,
+    'model.backbone.joining.type': 'mmlape.LaPE',
+    'model.backbone.joining': dict(type='mmlape.LaPE'),
+    'randomness.deterministic': True,
+    'optim_wrapper.clip_grad.max_norm': 1,
+    'auto_scale_lr.enable': True,
+    'env_cfg.dist_cfg.backend': 'gloo',
+    'work_dir': 'elsewhere',
+    'load_from': 'weights.pth',
+    'custom_hooks.0.max_decode': 10,
+    'train_dataloader.persistent_workers': False,
+    'train_dataloader.dataset.indices': 3,
+}
+
+
+@pytest.mark.parametrize('path', MEANT)
+def test_new_names_that_are_meant(path):
+    cfg = merge_overrides(usual(), {path: MEANT[path]})
     for key in path.split('.'):
         cfg = cfg[int(key)] if key.isdigit() else cfg[key]
-    assert cfg == value
+    assert cfg == MEANT[path]

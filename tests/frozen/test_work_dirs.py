@@ -8,9 +8,10 @@ import json
 import os
 import subprocess
 import sys
-from collections import OrderedDict
 from pathlib import Path
 
+import mmdet
+import mmseg
 import pytest
 import torch
 from config_utils import REPO, use_scope
@@ -18,7 +19,6 @@ from frozen.work_dirs import CHECKPOINTS, RECORD, logged, outputs, restore, shor
 from mmengine.config import Config
 from mmengine.registry import HOOKS, MODELS
 from mmengine.runner import load_checkpoint
-from mmengine.visualization import Visualizer
 from tool_runs import Commands
 
 RECORDED = json.loads(RECORD.read_text())
@@ -32,11 +32,6 @@ def command(tmp_path, monkeypatch, capsys):
     """Runs tools in this process, in an empty folder."""
     for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
         monkeypatch.delenv(name, raising=False)
-    # A visualizer of the same name writes where that of an earlier run in this process did.
-    kinds = [Visualizer]
-    for kind in kinds:
-        monkeypatch.setattr(kind, '_instance_dict', OrderedDict())
-        kinds += kind.__subclasses__()
     return Commands(tmp_path, monkeypatch, capsys)
 
 
@@ -105,22 +100,27 @@ def test_train_starts_from_the_saved_config(name, tmp_path, command):
 
 
 @pytest.mark.slow
-def test_upstreams_tools_do_the_same(tmp_path):
-    """MMSegmentation's own ``train --resume`` and ``test``, unmodified, of the config with a runner of ours."""
-    name = 'custom'
+@pytest.mark.parametrize(('name', 'toolbox'), [('custom', mmseg), ('mmdet', mmdet)])
+def test_upstreams_tools_do_the_same(name, toolbox, tmp_path):
+    """Its own ``train --resume`` and ``test``, unmodified."""
     config, checkpoint = restore(name, tmp_path)
-    folder = Path(__import__('mmseg').__file__).parent / '.mim' / 'tools'
+    folder = Path(toolbox.__file__).parent / '.mim' / 'tools'
     environ = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=str(REPO))
 
     def run(tool, *arguments):
         line = [sys.executable, str(folder / tool), str(config), *arguments]
         done = subprocess.run(line, cwd=tmp_path, env=environ, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        return done.stdout + done.stderr
 
-    run('test.py', str(checkpoint), '--work-dir', 'tested')
+    run('test.py', str(checkpoint), '--work-dir', 'tested', '--show-dir', 'pictures')
+    assert any(tmp_path.rglob('pictures/**/*.*g'))
     recorded = RECORDED[name]['metrics']
     (found,) = logged(tmp_path / 'tested', next(iter(recorded)))
     assert {key: found[key] for key in recorded} == pytest.approx(recorded, **METRIC)
-    run('train.py', '--work-dir', 'run', '--resume', *shortened(name, resumed=True))
+    on_cpu = ('default_hooks.cpu.type=mmlape.CpuHook',) if name == 'mmdet' else ()
+    options = (*shortened(name, resumed=True), *on_cpu)
+    log = run('train.py', '--work-dir', 'run', '--resume', *options)
+    assert log.count('mmlape.cpu.optimize: ') == len(on_cpu)
     losses = [line['loss'] for line in logged(tmp_path / 'run')]
     assert losses == pytest.approx(RECORDED[name]['losses'], **LOSS)

@@ -9,6 +9,7 @@ import contextlib
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import random
 import runpy
@@ -46,6 +47,7 @@ gc.freeze()  # upstream collects garbage at each start
 REPO = Path(__file__).resolve().parents[2]
 DEMO = REPO / 'configs' / 'demo'
 INTERVAL = 3
+FORK = multiprocessing.get_context('fork')
 
 
 @HOOKS.register_module(force=True)
@@ -137,75 +139,51 @@ class Attempt:
     def __init__(self, cfg: Config, processes: int) -> None:
         self.log = Path(cfg.work_dir, 'attempts.log')
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        environment = dict(
-            MASTER_ADDR='127.0.0.1', MASTER_PORT=str(free_port()), WORLD_SIZE=str(processes)
-        )
-        if processes == 1:
-            environment = {}
+        names = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=free_port(), WORLD_SIZE=processes)
         self.children = []
         for rank in range(processes):
-            child = os.fork()
-            if child == 0:
-                os.setpgid(0, 0)
-                if environment:
-                    os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
-                _train(cfg, self.log)
-            with contextlib.suppress(OSError):
-                os.setpgid(child, child)
+            environment = dict(names, RANK=rank, LOCAL_RANK=rank) if processes > 1 else {}
+            child = FORK.Process(target=_train, args=(cfg, self.log, environment))
+            child.start()
+            with contextlib.suppress(OSError):  # the child does the same
+                os.setpgid(child.pid, child.pid)
             self.children.append(child)
 
     def wait(self, seconds: float = 180) -> list[int]:
         """The exit codes."""
-        end, codes = time.monotonic() + seconds, {}
-        while len(codes) < len(self.children):
-            for child in self.children:
-                done, status = (0, 0) if child in codes else os.waitpid(child, os.WNOHANG)
-                if done:
-                    codes[child] = os.waitstatus_to_exitcode(status)
-            if time.monotonic() > end:
-                self.kill()
-                raise TimeoutError(self.log.read_text()[-3000:])
-            time.sleep(0.002)
-        return [codes[child] for child in self.children]
+        end = time.monotonic() + seconds
+        for child in self.children:
+            child.join(max(0, end - time.monotonic()))
+        codes = [child.exitcode for child in self.children]
+        if None in codes:
+            self.kill()
+            raise TimeoutError(self.log.read_text()[-3000:])
+        return codes
 
     def alive(self) -> bool:
-        return all(
-            os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-            for child in self.children
-        )
+        return all(child.is_alive() for child in self.children)
 
     def kill(self) -> None:
         """SIGKILL for all of them and their workers."""
         for child in self.children:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(child, signal.SIGKILL)
-        for child in self.children:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(child, 0)
+                os.killpg(child.pid, signal.SIGKILL)
+            child.join()
 
 
-def _train(cfg: Config, log: Path) -> None:
-    """What a child does; it never returns."""
+def _train(cfg: Config, log: Path, environment: dict) -> None:
+    """What a child does; an error is written to the log, and its exit code is 1."""
+    os.setpgid(0, 0)
+    os.environ.update({name: str(value) for name, value in environment.items()})
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
-    code = 1
     # Describing the machine and making configs pretty takes longer than these trainings.
     plain = lambda text, **_: (text, True)  # noqa: E731
     mmengine.config.config.FormatCode = yapf.yapflib.yapf_api.FormatCode = plain
     mmengine.runner.runner.collect_env = dict
-    try:
-        tool = runpy.run_path(str(REPO / 'tools' / 'train.py'))
-        with cli.joined(cfg):
-            tool['train'](cfg, 'auto')
-        code = 0
-    except SystemExit as end:
-        print(end.code, flush=True)
-        code = int(bool(end.code))
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
+    tool = runpy.run_path(str(REPO / 'tools' / 'train.py'))
+    with cli.joined(cfg):
+        tool['train'](cfg, 'auto')
+    sys.stdout.flush()
+    os._exit(0)  # without waiting for anything

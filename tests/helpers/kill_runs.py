@@ -6,9 +6,7 @@ python tests/helpers/kill_runs.py KILLS [SEED [CASE ...]]     # of each case; pr
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import sys
 import tempfile
 import time
@@ -98,7 +96,7 @@ class Killer:
         if kind in ('step', 'one process'):
             time.sleep(pause)
         if kind == 'one process':
-            os.kill(attempt.children[self.random.randrange(2)], signal.SIGKILL)
+            attempt.children[self.random.randrange(2)].kill()
             started = time.monotonic()
             codes = attempt.wait(60)
             assert 0 not in codes or self._ended(work_dir), codes

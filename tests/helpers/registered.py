@@ -12,6 +12,7 @@ from backbone_variants import (
     build_swin,
     build_t2t,
     build_vit,
+    component,
 )
 
 from mmlape.registry import MODELS
@@ -30,11 +31,6 @@ _PYRAMID = dict(
 )
 _LEVIT = dict(embed_dims=[8, 8, 16], depths=[1, 1, 1], num_heads=[1, 3, 2], key_dims=4)
 _SWIN = dict(embed_dims=4, depths=[1, 2, 1, 1], num_heads=[1, 1, 1, 2], mlp_ratio=1, window_size=3)
-
-
-def component(name, **options):
-    """Its config."""
-    return dict(options, type=f'mmlape.{name}')
 
 
 def _small(build, **defaults):
