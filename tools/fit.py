@@ -54,6 +54,9 @@ def parse_arguments():
     )
     parser.add_argument('--train-ann', metavar='FILE', help='COCO file of the training images')
     parser.add_argument('--val-ann', metavar='FILE', help='COCO file of the validation images')
+    parser.add_argument(
+        '--classes', default='', help='names of the classes of label maps, separated by commas'
+    )
     parser.add_argument('--workers', type=int, default=2, help='that load images (%(default)s)')
     parser.add_argument('--seed', type=int, default=0, help='default: %(default)s')
     parser.add_argument(
@@ -81,6 +84,7 @@ def prepare(options):
             f'{out} holds a training already: `mmlape train {out}/fit.py --resume` continues it, '
             'another --out begins a new one'
         )
+    names = [name.strip() for name in options.classes.split(',') if name.strip()]
     data = find_data(
         options.data,
         out,
@@ -89,10 +93,13 @@ def prepare(options):
         options.seed,
         options.train_ann,
         options.val_ann,
+        names,
     )
     text = config_text(data, find_model(options.model, data.task), how, out)
     cfg = Config.fromstring(text, '.py')
     check_weights_are_there(cfg)
+    for path, content in data.files.items():
+        atomic_write(Path(path), content.encode())
     atomic_write(out / 'fit.py', text.encode())
     cfg.dump(out / 'resolved.py')
     return data, cfg
