@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import random
@@ -16,6 +17,12 @@ from mmlape.checks import check_option, check_rate
 from .formats import IMAGES, is_yolo, part_of, read_label_maps, read_voc, read_yolo
 
 TASKS = ('detect', 'instance', 'segment')
+# What is read of a COCO file here; mmlape.CheckDataHook checks the rest.
+_KEYS = dict(
+    images={'id', 'file_name'},
+    annotations={'image_id', 'category_id'},
+    categories={'id', 'name'},
+)
 _CLASS_FILES = ('classes.txt', 'labels.txt', 'codes.txt')
 
 
@@ -97,6 +104,8 @@ def find_data(
         raise ValueError(
             f'{root} holds data of several formats: {", ".join(found)}; say which by --task or --train-ann'
         )
+    if not found and task is not None and (others := _formats(root, None, None)):
+        raise ValueError(f'--task {task} does not fit the data of {root}: {", ".join(others)}')
     if not found:
         raise ValueError(
             f'{root} holds no data of a known format: COCO (.json), YOLO (data.yaml), Pascal VOC (Annotations/*.xml) '
@@ -109,23 +118,26 @@ def find_data(
     if classes:
         raise ValueError(f'--classes is for label maps; {kind} data name their classes')
     if kind == 'COCO':
-        parts = _coco_parts(root, train_ann, val_ann)
+        parts = _coco_parts(root, found[kind] or _coco_files(root), train_ann, val_ann)
     else:
         parts = (read_yolo if kind == 'YOLO' else read_voc)(root)
     return _boxes(kind, parts, task, split)
 
 
-def _formats(root: Path, task: str | None, named: str | None) -> list[str]:
-    """Formats that the folder may be read as."""
+def _formats(root: Path, task: str | None, named: str | None) -> dict[str, dict[Path, dict]]:
+    """Formats that the folder may be read as; with the COCO files, where they were read."""
     if named:
-        return ['COCO']
-    found = []
+        return {'COCO': {}}
+    found: dict[str, dict[Path, dict]] = {}
     if task != 'segment':
-        found += ['COCO'] * bool(_coco_files(root))
-        found += ['YOLO'] * is_yolo(root)
-        found += ['Pascal VOC'] * any(root.glob('Annotations/*.xml'))
+        if files := _coco_files(root):
+            found['COCO'] = files
+        if is_yolo(root):
+            found['YOLO'] = {}
+        if any(root.glob('Annotations/*.xml')):
+            found['Pascal VOC'] = {}
     if task in (None, 'segment') and read_label_maps(root):
-        found.append('label maps')
+        found['label maps'] = {}
     return found
 
 
@@ -159,7 +171,9 @@ def _coco_files(root: Path) -> dict[Path, dict]:
     """COCO files of objects in the folder, at most two folders down, with their contents."""
     found = {}
     for path in sorted([*root.glob('*.json'), *root.glob('*/*.json'), *root.glob('*/*/*.json')]):
-        content = _coco(path)
+        # What an earlier `mmlape fit` has written is no further data.
+        ours = (path.parent.parent / 'fit.py').is_file()
+        content = None if ours else _coco(path)
         if content is not None:
             found[path] = content
     return found
@@ -173,10 +187,21 @@ def _coco(path: Path) -> dict | None:
         return None
     keys = ('images', 'annotations', 'categories')
     lists = isinstance(content, dict) and all(isinstance(content.get(key), list) for key in keys)
-    return content if lists and content['images'] and content['categories'] else None
+    if not lists or not content['images'] or not content['categories']:
+        return None
+    for section, names in _KEYS.items():
+        for entry in content[section]:
+            if not isinstance(entry, dict) or not names <= entry.keys():
+                what = ', '.join(sorted(names))
+                raise ValueError(
+                    f'{path}: an entry of {section!r} lacks one of {what}: {entry!r:.80}'
+                )
+    return content
 
 
-def _coco_parts(root: Path, train_ann: str | None, val_ann: str | None) -> dict[str, Any]:
+def _coco_parts(
+    root: Path, files: dict[Path, dict], train_ann: str | None, val_ann: str | None
+) -> dict[str, Any]:
     """Contents of the COCO files, by ``'train'`` and ``'val'``, with their files and image folders."""
     chosen: dict[str, tuple[Path, dict]] = {}
     for part, text in (('train', train_ann), ('val', val_ann)):
@@ -186,14 +211,17 @@ def _coco_parts(root: Path, train_ann: str | None, val_ann: str | None) -> dict[
             if content is None:
                 raise ValueError(f'--{part}-ann: {text!r} is no COCO file')
             chosen[part] = path, content
-    if train_ann is None:
-        chosen |= _by_name(root, _coco_files(root), val_ann)
+    wanted = [part for part in ('train', 'val') if part not in chosen]
+    if wanted:
+        taken = [path for path, _ in chosen.values()]
+        rest = {p: found for p, found in files.items() if not any(map(p.samefile, taken))}
+        chosen |= _by_name(root, rest, wanted)
     folders = {part: _image_folder(root, part, *found) for part, found in chosen.items()}
     return {part: (content, folders[part], path) for part, (path, content) in chosen.items()}
 
 
 def _by_name(
-    root: Path, files: dict[Path, dict], val_ann: str | None
+    root: Path, files: dict[Path, dict], parts: Sequence[str]
 ) -> dict[str, tuple[Path, dict]]:
     """The files of the parts by their names; a single file without a name of a part is for training."""
     named: dict[str, list[Path]] = {}
@@ -201,7 +229,7 @@ def _by_name(
         part = part_of(path.stem) or part_of(path.parent.relative_to(root).as_posix())
         named.setdefault(part or 'train', []).append(path)
     chosen = {}
-    for part in ('train',) if val_ann else ('train', 'val'):
+    for part in parts:
         paths = named.get(part, [])
         # COCO has keypoints beside instances.
         paths = [path for path in paths if 'instances' in path.name] or paths
@@ -211,7 +239,7 @@ def _by_name(
             )
         if paths:
             chosen[part] = paths[0], files[paths[0]]
-    if 'train' not in chosen:
+    if 'train' in parts and 'train' not in chosen:
         raise ValueError(
             f'{root} has no COCO file for training: {", ".join(map(str, files))}; name one by --train-ann'
         )
@@ -222,7 +250,7 @@ def _image_folder(root: Path, part: str, ann_file: Path, content: dict) -> Path:
     """The folder in which the images of a COCO file are; all must be there."""
     names = [str(image['file_name']) for image in content['images']]
     folders = [ann_file.parent, root, *_folders(root)]
-    folders.sort(key=lambda folder: part_of(folder.name) != part)
+    folders.sort(key=lambda folder: part_of(os.path.relpath(folder, root)) != part)
     found = [folder for folder in folders if (folder / names[0]).is_file()]
     if not found:
         raise ValueError(f'{ann_file} names {names[0]!r}, which is in no folder of {root}')
@@ -279,6 +307,11 @@ def _classes(contents: dict[str, dict], notes: list[str]) -> tuple[str, ...]:
     listed = [category['name'] for category in contents['train']['categories']]
     empty = [name for name in listed if not total[name]]
     unseen = [name for name in listed if total[name] and not counts['train'][name]]
+    unlisted = sorted({str(name) for name in total if name not in listed})
+    if unlisted:
+        raise ValueError(
+            f'boxes of categories that the training part does not list: {", ".join(unlisted)}'
+        )
     if empty:
         notes.append(f'left out, no box: {", ".join(empty)}')
     if unseen:
@@ -339,7 +372,7 @@ def _named_alike(images: Path, maps: Path) -> tuple[str, str, list[str]]:
         raise ValueError(f'images of {images} have several endings, one is accepted: {counts}')
     (suffix,) = endings
     names = [path.relative_to(images).as_posix().removesuffix(suffix) for path in files]
-    beside = sorted(maps.glob(f'{names[0]}*'))
+    beside = sorted(maps.glob(f'{glob.escape(names[0])}*'))
     if not beside:
         raise ValueError(f'{images / names[0]}{suffix} has no label map in {maps}')
     map_suffix = min((path.name for path in beside), key=len).removeprefix(Path(names[0]).name)
@@ -368,7 +401,7 @@ def _values(
     import numpy as np
     from PIL import Image
 
-    largest = -1
+    found: set[int] = set()
     for part, (_, maps) in parts.items():
         for name in names[part]:
             path = maps / f'{name}{suffix}'
@@ -381,7 +414,11 @@ def _values(
                 raise ValueError(
                     f'{path} has {values.shape[-1]} channels; a label map has one, the class index of each pixel'
                 )
-            largest = max(largest, int(values[values != 255].astype(int).max(initial=-1)))
-    if largest < 0:
-        raise ValueError('the label maps hold nothing but the ignored label 255')
-    return tuple(f'class {number}' for number in range(largest + 1))
+            found |= set(np.unique(values).tolist())
+    classes = found - {255}
+    if len(classes) < 2:
+        raise ValueError(
+            f'the label maps hold only the values {sorted(found)}, and 255 is ignored: a label map has the index of '
+            'its class in each pixel, of at least two classes'
+        )
+    return tuple(f'class {number}' for number in range(max(classes) + 1))

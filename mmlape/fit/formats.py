@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -79,22 +80,32 @@ def read_yolo(root: Path) -> dict[str, tuple[dict, Path, None]]:
     """COCO contents of the parts of a YOLO data set, with the folder that their images are seen from."""
     file = _yaml_of(root)
     content = yaml.safe_load(file.read_text(encoding='utf-8'))  # type: ignore[union-attr]
-    names = content['names']
-    names = list(names.values()) if isinstance(names, dict) else list(names)
+    names = _names_of(content['names'], file)
     parts = {}
     for part in ('train', 'val'):
         places = content.get(part) or []
         images: list[Path] = []
         for place in [places] if isinstance(places, str) else places:
             images += _yolo_images(root, content.get('path') or '', str(place))
+        if part == 'val' and places == content['train']:
+            continue  # it is no validation part
         if images:
-            coco = _Coco(list(map(str, names)))
+            coco = _Coco(names)
             for path in sorted(set(images)):
                 coco.add(path, root, _yolo_boxes(path, len(names)))
             parts[part] = coco.content, root, None
     if 'train' not in parts:
         raise ValueError(f'{file}: no image is in train: {content["train"]!r}')
     return parts
+
+
+def _names_of(names: Any, file: Path | None) -> list[str]:
+    """Class names in the order of their numbers."""
+    if isinstance(names, list):
+        return list(map(str, names))
+    if not isinstance(names, dict) or set(names) != set(range(len(names))):
+        raise ValueError(f'{file}: names must be a list, or numbers from 0 with a name each')
+    return [str(names[number]) for number in range(len(names))]
 
 
 def _yolo_images(root: Path, top: str, place: str) -> list[Path]:
@@ -106,7 +117,9 @@ def _yolo_images(root: Path, top: str, place: str) -> list[Path]:
         raise ValueError(f'{root}: there is no {place!r}, which the YAML file names')
     if found.is_dir():
         return [path for path in found.rglob('*') if path.suffix.lower() in IMAGES]
-    lines = found.read_text(encoding='utf-8').split()
+    lines = [
+        line.strip() for line in found.read_text(encoding='utf-8').splitlines() if line.strip()
+    ]
     paths = [Path(line) if Path(line).is_file() else found.parent / line for line in lines]
     missing = [str(path) for path in paths if not path.is_file()]
     if missing:
@@ -116,8 +129,10 @@ def _yolo_images(root: Path, top: str, place: str) -> list[Path]:
 
 def _yolo_boxes(image: Path, count: int) -> Iterator[tuple[int, list[float], list[float]]]:
     """Class, box and polygon (both as shares of the image) of the lines beside an image; none without a file."""
-    folder = '/labels/'.join(image.parent.as_posix().rsplit('/images', 1)).rstrip('/')
-    file = Path(folder.replace('//', '/'), f'{image.stem}.txt')
+    folders = list(image.absolute().parent.parts)
+    if 'images' in folders:
+        folders[len(folders) - 1 - folders[::-1].index('images')] = 'labels'
+    file = Path(*folders, f'{image.stem}.txt')
     lines = file.read_text(encoding='utf-8').splitlines() if file.is_file() else []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -127,6 +142,8 @@ def _yolo_boxes(image: Path, count: int) -> Iterator[tuple[int, list[float], lis
             shares = [float(value) for value in values]
             if len(shares) != 4 and (len(shares) < 6 or len(shares) % 2):
                 raise ValueError('expected a class and 4 numbers, or a polygon')
+            if not all(map(math.isfinite, shares)):
+                raise ValueError('a number is not finite')
             if not 0 <= int(label) < count:
                 raise ValueError(f'there are {count} names')
         except ValueError as error:
@@ -148,12 +165,14 @@ def read_voc(root: Path) -> dict[str, tuple[dict, Path, None]]:
     stems = {path.stem for path in root.glob('Annotations/*.xml')}
     sets: dict[str, set[str]] = {'train': stems}
     listed = {part: root / f'ImageSets/Main/{part}.txt' for part in ('train', 'val')}
-    if listed['train'].is_file():
+    if any(map(Path.is_file, listed.values())):
         sets = {
             part: {line.split()[0] for line in path.read_text().splitlines() if line.strip()}
             for part, path in listed.items()
             if path.is_file()
         }
+    if 'train' not in sets:
+        sets['train'] = stems - sets['val']
     objects = {
         stem: _voc_objects(root / 'Annotations' / f'{stem}.xml')
         for stem in set().union(*sets.values())
@@ -178,8 +197,11 @@ def _voc_objects(file: Path) -> list[tuple[str, list[float], bool]]:
     if not file.is_file():
         raise ValueError(f'there is no {file}')
     text = file.read_bytes()
-    if b'<!DOCTYPE' in text or b'<!ENTITY' in text:
-        raise ValueError(f'{file} declares a document type, which no annotation needs')
+    # Without zero bytes: in UTF-16 the words would not be found.
+    if b'\0' in text or b'<!DOCTYPE' in text or b'<!ENTITY' in text:
+        raise ValueError(
+            f'{file} declares a document type, or is UTF-16, which no annotation needs'
+        )
     try:
         found = []
         for entry in ET.fromstring(text).iter('object'):
@@ -190,7 +212,10 @@ def _voc_objects(file: Path) -> list[tuple[str, list[float], bool]]:
             x, y = corners['xmin'] - 1, corners['ymin'] - 1
             box = [x, y, corners['xmax'] - x, corners['ymax'] - y]
             difficult = entry.findtext('difficult', '0').strip() == '1'
-            found.append((entry.findtext('name', '').strip(), box, difficult))
+            name = entry.findtext('name', '').strip()
+            if not name or not all(map(math.isfinite, box)):
+                raise ValueError('an object needs a name and four finite numbers')
+            found.append((name, box, difficult))
         return found
     except (ET.ParseError, ValueError, KeyError) as error:
         raise ValueError(f'{file} is no annotation of Pascal VOC: {error!r}') from None

@@ -4,37 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from own_data import BOX, SIZE, coco, image, label_map, names
 from PIL import Image
 from pycocotools.coco import COCO
 
 from mmlape.fit import find_data
-
-SIZE = (40, 24)  # width and height
-BOX = [10.0, 4.0, 12.0, 8.0]
-
-
-def image(path, size=SIZE):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new('RGB', size, (90, 90, 90)).save(path)
-
-
-def coco(path, names, boxes=True, masks=False, categories=('cat', 'dog')):
-    """A COCO file of one box per image; the classes take turns."""
-    polygon = [[10.0, 4.0, 22.0, 4.0, 22.0, 12.0]]
-    box = dict(bbox=BOX, area=96.0, iscrowd=0, **(dict(segmentation=polygon) if masks else {}))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = dict(
-        images=[dict(id=i, file_name=n, width=SIZE[0], height=SIZE[1]) for i, n in enumerate(names)],
-        annotations=[
-            dict(box, id=i, image_id=i, category_id=i % 2 + 1) for i in range(len(names) if boxes else 0)
-        ],
-        categories=[dict(id=i, name=name) for i, name in enumerate(categories, 1)],
-    )  # fmt: skip
-    path.write_text(json.dumps(content))
-
-
-def names(count, start=0):
-    return [f'{number}.jpg' for number in range(start, start + count)]
 
 
 def read(data, part='train'):
@@ -116,6 +90,52 @@ class TestCoco:
         )
 
 
+class TestCocoTraps:
+    def test_images_of_one_name_in_both_parts(self, tmp_path):
+        for part in ('train', 'val'):
+            coco(tmp_path / 'annotations' / f'{part}.json', names(2))
+            for name in names(2):
+                image(tmp_path / part / 'images' / name)
+        data = find_data(tmp_path, tmp_path / 'out')
+        assert data.val.images == str(tmp_path / 'val/images')
+
+    def test_one_part_is_named_and_the_other_found(self, tmp_path):
+        coco(tmp_path / 'a.json', names(2))
+        coco(tmp_path / 'val.json', names(2))
+        for name in names(2):
+            image(tmp_path / name)
+        data = find_data(tmp_path, tmp_path / 'out', train_ann='a.json')
+        assert data.val.ann_file == str(tmp_path / 'val.json')
+        data = find_data(tmp_path, tmp_path / 'out', val_ann='val.json')
+        assert data.train.ann_file == str(tmp_path / 'a.json')
+        (tmp_path / 'a.json').unlink()
+        with pytest.raises(ValueError, match='no COCO file for training'):
+            find_data(tmp_path, tmp_path / 'out', val_ann='val.json')
+
+    def test_what_a_fit_has_written_is_no_data(self, tmp_path):
+        coco(tmp_path / 'all.json', names(4))
+        for name in names(4):
+            image(tmp_path / name)
+        coco(tmp_path / 'run/data/train.json', names(4))
+        (tmp_path / 'run/fit.py').touch()
+        assert find_data(tmp_path, tmp_path / 'run').train.count == 3
+
+    def test_entries_that_lack_a_key_and_categories_that_are_not_listed(self, tmp_path):
+        coco(tmp_path / 'train.json', names(2), categories=('cat',))
+        for name in names(2):
+            image(tmp_path / name)
+        with pytest.raises(ValueError, match=r'the training part does not list: None'):
+            find_data(tmp_path, tmp_path / 'out')
+        content = json.loads((tmp_path / 'train.json').read_text())
+        del content['annotations'][1]['image_id']
+        (tmp_path / 'train.json').write_text(json.dumps(content))
+        with pytest.raises(
+            ValueError,
+            match=r"train\.json: an entry of 'annotations' lacks one of category_id, image_id",
+        ):
+            find_data(tmp_path, tmp_path / 'out')
+
+
 def yolo(root, polygon=False):
     for part, found in (('train', names(3)), ('val', names(2, 3))):
         for number, name in enumerate(found):
@@ -157,12 +177,32 @@ class TestYolo:
         entry = read(find_data(tmp_path, tmp_path / 'out'))['images'][0]
         assert (entry['width'], entry['height']) == SIZE[::-1]
 
+    def test_names_by_number_and_folders_seen_from_inside(self, tmp_path, monkeypatch):
+        yolo(tmp_path)
+        text = (tmp_path / 'data.yaml').read_text()
+        (tmp_path / 'data.yaml').write_text(text.replace('{0: cat, 1: dog}', '{1: dog, 0: cat}'))
+        monkeypatch.chdir(tmp_path)
+        assert find_data('.', 'out').classes == ('cat', 'dog')
+        (tmp_path / 'data.yaml').write_text(text.replace('{0: cat, 1: dog}', '{0: cat, 2: dog}'))
+        with pytest.raises(ValueError, match='names must be a list, or numbers from 0'):
+            find_data('.', 'out')
+
+    def test_lists_of_images_and_a_validation_part_that_is_none(self, tmp_path):
+        yolo(tmp_path)
+        (tmp_path / 'images/train/0.jpg').rename(tmp_path / 'images/train/a b.jpg')
+        (tmp_path / 'list.txt').write_text('images/train/a b.jpg\nimages/train/1.jpg\n')
+        (tmp_path / 'data.yaml').write_text('train: list.txt\nval: list.txt\nnames: [cat, dog]\n')
+        data = find_data(tmp_path, tmp_path / 'out')
+        assert (data.train.count, data.val.count) == (1, 1)
+        assert 'no validation part' in data.notes[-1]
+
     @pytest.mark.parametrize(
         ('line', 'message'),
         [
             ('2 0.5 0.5 0.1 0.1', 'line 1.*there are 2 names'),
             ('0 0.5 0.5 0.1', 'line 1.*a class and 4 numbers'),
             ('cat 0.5 0.5 0.1 0.1', "line 1: 'cat"),
+            ('0 0.5 nan 0.1 0.1', 'line 1.*not finite'),
         ],
     )
     def test_lines_that_cannot_be_read(self, line, message, tmp_path):
@@ -208,6 +248,8 @@ class TestVoc:
         ('text', 'message'),
         [
             ('<!DOCTYPE a [<!ENTITY b "c">]><annotation/>', 'document type'),
+            ('<annotation/>'.encode('utf-16'), 'UTF-16'),
+            ('<annotation><object><bndbox/></object></annotation>', r'0\.xml is no annotation'),
             ('<annotation><object>', r'0\.xml is no annotation'),
             (
                 '<annotation><object><bndbox><xmin>a</xmin></bndbox></object></annotation>',
@@ -217,14 +259,10 @@ class TestVoc:
     )
     def test_files_that_cannot_be_read(self, text, message, tmp_path):
         voc(tmp_path)
-        (tmp_path / 'Annotations/0.xml').write_text(text)
+        content = text if isinstance(text, bytes) else text.encode()
+        (tmp_path / 'Annotations/0.xml').write_bytes(content)
         with pytest.raises(ValueError, match=message):
             find_data(tmp_path, tmp_path / 'out')
-
-
-def label_map(path, values):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.array(values, np.uint8)).save(path)
 
 
 LAYOUTS = {
@@ -283,6 +321,14 @@ class TestLabelMaps:
             find_data(tmp_path, tmp_path / 'out')
 
 
+def test_masks_of_0_and_255_are_no_label_maps(tmp_path):
+    for number in range(3):
+        image(tmp_path / 'images' / f'{number}.png', (3, 2))
+        label_map(tmp_path / 'masks' / f'{number}.png', [[0, 255, 255], [0, 0, 0]])
+    with pytest.raises(ValueError, match=r'hold only the values \[0, 255\], and 255 is ignored'):
+        find_data(tmp_path, tmp_path / 'out')
+
+
 def test_folders_without_data(tmp_path):
     with pytest.raises(ValueError, match='there is no folder'):
         find_data(tmp_path / 'none', tmp_path / 'out')
@@ -304,7 +350,7 @@ def test_folders_without_data(tmp_path):
     ('options', 'message'),
     [
         (dict(task='instance'), r'--task instance needs masks, and 2 of 2 boxes'),
-        (dict(task='segment'), 'no data of a known format'),
+        (dict(task='segment'), r'--task segment does not fit the data .*: COCO'),
         (dict(val=1.0), '--val'),
         (dict(classes=['a']), '--classes is for label maps'),
         (dict(train_ann='other.json'), "--train-ann: 'other.json' is no COCO file"),
