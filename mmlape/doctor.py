@@ -193,13 +193,11 @@ def _disk(work_dir: str) -> str:
 
 def _config(text: str, loaded: dict[str, Any]) -> str:
     """Read the config by its file or name into ``loaded``."""
-    from mmengine.config import Config
-
-    from mmlape.cli.arguments import find_config
+    from mmlape.cli.arguments import find_config, read_config
 
     path = find_config(text)
     try:
-        loaded |= {'work_dir': f'work_dirs/{path.stem}', **Config.fromfile(path)}
+        loaded |= {'work_dir': f'work_dirs/{path.stem}', **read_config(path)}
     except Exception as error:  # a config is a program
         raise _Problem(f'{path}: {" ".join(str(error).split())}', 'see docs/guide.md') from error
     return str(path)

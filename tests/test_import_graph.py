@@ -26,6 +26,7 @@ ORDER = (
     'pretraining',
     'timm_models',
     'analysis',
+    'fit',
     'robustness',
     'doctor __main__',
 )

@@ -6,7 +6,9 @@ from mmlape.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        'arguments': ('AMP_DTYPES', 'add_common_options', 'find_config', 'shipped_configs', 'shipped_folder'),
+        'arguments': (
+            'AMP_DTYPES', 'add_common_options', 'find_config', 'read_config', 'shipped_configs', 'shipped_folder',
+        ),
         'options': (
             'add_metric', 'config_of', 'enable_amp', 'enable_lr_scaling', 'existing_checkpoint', 'first_images',
             'keep_predictions', 'merge_overrides', 'show_predictions', 'use_tta',

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
 
 AMP_DTYPES = dict(fp16='float16', bf16='bfloat16', float16='float16', bfloat16='bfloat16')
 LAUNCHERS = ('none', 'pytorch', 'slurm', 'mpi')
@@ -101,3 +105,24 @@ def find_config(text: str) -> Path:
     close = get_close_matches(name.rpartition('/')[2], stems, 5, 0)
     lines = ''.join(f'\n  {stems[stem]}' for stem in close)
     raise ValueError(f'{text!r} is neither a file nor a shipped config; the nearest are{lines}')
+
+
+def read_config(text: str | Path) -> Config:
+    """A config by :func:`find_config`. A ``_base_`` that is a path to a config of ours on another machine, or from
+    before a move, as `mmlape fit` writes them, is replaced by where that config is here.
+
+    Raises:
+        ValueError: If there is no such config, or no such base.
+    """
+    from mmengine.config import Config
+
+    path = find_config(str(text))
+    source = path.read_text(encoding='utf-8') if path.suffix == '.py' else ''
+    found = re.search(r"""^_base_ = ['"](.+/configs/(.+\.py))['"]$""", source, re.MULTILINE)
+    if found is None or Path(found[1]).is_file():
+        return Config.fromfile(path)
+    here = shipped_folder('configs') / found[2]
+    if not here.is_file():
+        raise ValueError(f'the _base_ of {path} is not there: {found[1]!r}')
+    moved = Config.fromstring(source.replace(found[1], here.as_posix()), '.py')
+    return Config(moved.to_dict(), cfg_text=source, filename=str(path))

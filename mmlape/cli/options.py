@@ -22,7 +22,7 @@ from mmlape.atomic import atomic_write
 from mmlape.checks import check_positive_int, nearest
 from mmlape.training.check_data import config_values
 
-from .arguments import AMP_DTYPES, find_config
+from .arguments import AMP_DTYPES, find_config, read_config
 
 # Names at the top of a config that are not arguments of the runner.
 _READ = (
@@ -43,7 +43,7 @@ def config_of(options: argparse.Namespace, made: Config | None = None) -> Config
         ValueError: If there is no such config, or ``--cfg-options`` has a wrong name.
     """
     name = options.config.rpartition('/')[2] if made else find_config(options.config).stem
-    cfg = merge_overrides(made or Config.fromfile(find_config(options.config)), options.cfg_options)
+    cfg = merge_overrides(made or read_config(options.config), options.cfg_options)
     if options.data_root is not None:
         set_data_root(cfg, options.data_root)
     check_weights(cfg, options.allow_partial)

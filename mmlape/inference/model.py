@@ -17,7 +17,7 @@ from mmengine.registry import DefaultScope
 
 from mmlape.checkpoints import read_checkpoint, safe_loading
 from mmlape.checks import check_number, check_positive_int
-from mmlape.cli import find_config, last_complete_checkpoint
+from mmlape.cli import last_complete_checkpoint, read_config
 from mmlape.cpu import optimize
 
 from .results import MaskCrop, Result, read_image
@@ -45,7 +45,7 @@ def load(path: str | Path, config: str | Path | None = None, device: str | None 
     """
     safe_loading()
     checkpoint = _checkpoint_in(Path(path))
-    cfg = Config.fromfile(find_config(str(config))) if config else _config_inside(checkpoint)
+    cfg = read_config(config) if config else _config_inside(checkpoint)
     return Model(cfg, checkpoint, device)
 
 

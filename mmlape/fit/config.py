@@ -1,0 +1,404 @@
+"""The config of ``mmlape fit``: short, for people, with a shipped config as its base."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+
+from mmlape.checkpoints import Pretrained
+from mmlape.checks import check_number, check_option, check_positive_int
+from mmlape.cli import find_config
+
+from .data import OwnData, Part
+from .models import FitModel
+
+_ENDS_IN_WEIGHTS = ('.pth', '.pt', '.bin', '.safetensors')
+_BOX_STEPS = {
+    'none': '',
+    'light': """
+    dict(type='RandomResize', scale=(size, size), ratio_range=(0.75, 1.25), keep_ratio=True),
+    dict(type='RandomFlip', prob=0.5),""",
+    'strong': """
+    dict(type='RandomResize', scale=(size, size), ratio_range=(0.5, 1.5), keep_ratio=True),
+    dict(type='RandomFlip', prob=[0.25, 0.25], direction=['horizontal', 'vertical']),
+    dict(type='PhotoMetricDistortion'),""",
+}
+_MAP_STEPS = {
+    'none': '',
+    'light': """
+    dict(type='RandomFlip', prob=0.5),""",
+    'strong': """
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='PhotoMetricDistortion'),""",
+}
+_MAP_RANGES = {'none': (1.0, 1.0), 'light': (0.75, 1.25), 'strong': (0.5, 2.0)}
+AUGMENTATIONS = tuple(_BOX_STEPS)
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How ``mmlape fit`` trains; checked when made.
+
+    Attributes:
+        epochs: Passes over the training images.
+        batch: Images per step.
+        size: Side in pixels; None for the model's.
+        lr: Learning rate; None for the model's.
+        weights: ``'default'``, ``'none'``, a file in the format of the model's own weights, or ``SOURCE:FILE``.
+        augment: ``'none'``, ``'light'`` or ``'strong'``.
+        ema: Validate and save an exponential moving average of the weights too.
+        patience: Stop after so many validations without a better result; None: never.
+        workers: Processes that load images.
+        seed: Of weights, order and augmentation.
+
+    Raises:
+        TypeError, ValueError: If a value has another type or is out of range.
+    """
+
+    epochs: int = 24
+    batch: int = 2
+    size: int | None = None
+    lr: float | None = None
+    weights: str = 'default'
+    augment: str = 'light'
+    ema: bool = False
+    patience: int | None = None
+    workers: int = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ('epochs', 'batch'):
+            check_positive_int(f'--{name}', getattr(self, name))
+        for name in ('workers', 'seed'):
+            check_positive_int(f'--{name}', getattr(self, name), minimum=0)
+        if self.size is not None:
+            check_positive_int('--size', self.size, minimum=32)
+        if self.patience is not None:
+            check_positive_int('--patience', self.patience)
+        if self.lr is not None:
+            check_number('--lr', self.lr, above=0)
+        check_option('--augment', self.augment, AUGMENTATIONS)
+
+
+def config_text(data: OwnData, row: FitModel, options: FitOptions, out: Path) -> str:
+    """The text of a config that trains ``row`` on ``data`` with results in ``out``.
+
+    Raises:
+        ValueError: If the weights are none that the model can take.
+    """
+    base = find_config(row.config)
+    cfg = Config.fromfile(base)
+    parts = dict(
+        good_for=row.good_for.rpartition(': ')[2],
+        out=out.as_posix(),
+        data=data,
+        base=base.resolve().as_posix(),
+        options=options,
+        size=options.size or row.size,
+        lr=options.lr or row.lr,
+        model=_indented(_model_changes(cfg, data, row, options)),
+        optimizer=_optimizer(cfg),
+    )
+    return _head(parts) + (_maps if data.task == 'segment' else _boxes)(parts) + _tail(parts)
+
+
+def weights_of(cfg: Config) -> tuple[tuple[str, ...], Mapping[str, Any] | None]:
+    """Where a model's ``init_cfg`` for its published weights stands, and what it is (None: random weights)."""
+    backbone = cfg.model.backbone
+    place = ('backbone', 'vit', 'init_cfg') if 'vit' in backbone else ('backbone', 'init_cfg')
+    part = backbone.vit if 'vit' in backbone else backbone
+    return place, part.get('init_cfg')
+
+
+def check_weights_are_there(cfg: Config) -> None:
+    """Read the weights that a config starts from, which downloads them where they are not cached.
+
+    Raises:
+        ValueError: If they cannot be had, with what to do.
+    """
+    weights = dict(weights_of(cfg)[1] or {})
+    if not weights:
+        return
+    weights.pop('type')
+    arch = cfg.model.backbone.get('vit', cfg.model.backbone).get('arch')
+    if 'checkpoint' not in weights and isinstance(arch, str):
+        weights.setdefault('model', arch)
+    try:
+        Pretrained(**weights).read()
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f'{error}; or start from other weights: --weights none, --weights FILE'
+        ) from None
+
+
+def _model_changes(
+    cfg: Config, data: OwnData, row: FitModel, options: FitOptions
+) -> dict[str, Any]:
+    """What of ``model`` is for these classes, this size and these weights."""
+    changes: dict[str, Any] = {}
+    size = options.size or row.size
+    for path, value in _entries(cfg.model):
+        if path[-1] == 'num_classes':
+            _set(changes, path, len(data.classes))
+        elif path[-1] == 'class_weight' and path[-2] == 'loss_cls' and isinstance(value, list):
+            _set(
+                changes, path, [1.0] * len(data.classes) + value[-1:]
+            )  # Mask2Former: the last is "no object"
+    if data.task == 'segment':
+        crop = cfg.model.test_cfg.get('crop_size')
+        _set(changes, ('data_preprocessor', 'size'), (size, size))
+        if cfg.model.data_preprocessor.get('test_cfg'):
+            _set(changes, ('data_preprocessor', 'test_cfg'), None)  # it pads to the base's own size
+        if crop is not None:
+            share = cfg.model.test_cfg.stride[0] / crop[0]
+            _set(changes, ('test_cfg', 'crop_size'), (size, size))
+            _set(changes, ('test_cfg', 'stride'), (round(size * share),) * 2)
+    else:
+        _set(changes, ('data_preprocessor', 'batch_augments'), None)
+        if data.task == 'detect' and cfg.model.type == 'MaskRCNN':
+            changes['type'] = 'FasterRCNN'
+            _set(changes, ('data_preprocessor', 'pad_mask'), False)
+            changes['roi_head'].update(mask_roi_extractor=None, mask_head=None)
+    for path, value in _entries(row.changes):
+        if not isinstance(value, Mapping):
+            _set(changes, path, value)
+    place, published = weights_of(cfg)
+    weights = _weights(options.weights, published)
+    if weights != published:
+        _set(changes, place, weights and dict(_delete_=True, **weights))
+    return changes
+
+
+def _weights(text: str, published: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    if text == 'default' or text == 'none':
+        return published if text == 'default' else None
+    source, colon, file = text.partition(':')
+    if not colon and published is not None:
+        source, file = published['source'], text
+    if not file or not (file.endswith(_ENDS_IN_WEIGHTS) or Path(file).exists()):
+        raise ValueError(
+            f'--weights {text!r}: use default, none, a file of weights, or SOURCE:FILE with a source of '
+            'docs/weights.md'
+        )
+    return dict(type='mmlape.Pretrained', source=source, checkpoint=file)
+
+
+def _optimizer(cfg: Config) -> str:
+    """AdamW with the rate ``lr``: the config's own, or that for fine-tuning a ViT where it has another optimizer."""
+    if cfg.optim_wrapper.optimizer.type == 'AdamW':
+        return 'optim_wrapper = dict(optimizer=dict(lr=lr))'
+    return '''spared = {key: dict(decay_mult=0.0) for key in ('pos_embed', 'cls_token', 'norm', 'bias')}
+optim_wrapper = dict(
+    optimizer=dict(_delete_=True, type='AdamW', lr=lr, weight_decay=0.05),
+    clip_grad=dict(max_norm=1.0),
+    paramwise_cfg=dict(custom_keys=spared),
+)'''
+
+
+def _entries(config: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All entries of nested dicts with their paths."""
+    for key, value in config.items():
+        yield (*path, key), value
+        if isinstance(value, Mapping):
+            yield from _entries(value, (*path, key))
+
+
+def _set(config: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for key in path[:-1]:
+        config = config.setdefault(key, {})
+    config[path[-1]] = value
+
+
+def _indented(config: Any, depth: int = 0) -> str:
+    """A nested config as Python."""
+    if not isinstance(config, dict) or not config:
+        return repr(config)
+    words = all(key.isidentifier() for key in config)
+    items = [
+        f'{key}={_indented(value, depth + 1)}'
+        if words
+        else f'{key!r}: {_indented(value, depth + 1)}'
+        for key, value in config.items()
+    ]
+    start, end = ('dict(', ')') if words else ('{', '}')
+    line = f'{start}{", ".join(items)}{end}'
+    if len(line) + 4 * depth < 88 and '\n' not in line:
+        return line
+    space = '    ' * (depth + 1)
+    return f'{start}\n' + ''.join(f'{space}{item},\n' for item in items) + f'{"    " * depth}{end}'
+
+
+def _head(parts: dict[str, Any]) -> str:
+    data, options, out = parts['data'], parts['options'], parts['out']
+    return f'''"""{parts['good_for']}, on {data.format} data: written by `mmlape fit`, for you to change.
+
+    mmlape train {out}/fit.py              # the same training again
+    mmlape predict {out}/training IMAGES   # answers
+"""
+
+_base_ = {parts['base']!r}
+
+classes = {_wrapped(data.classes)}
+size, batch, epochs, lr = {parts['size']}, {options.batch}, {options.epochs}, {parts['lr']}
+data_root = {data_root(data)!r}
+work_dir = {out + '/training'!r}
+randomness = dict(seed={options.seed})
+model = {parts['model']}
+'''
+
+
+def _boxes(parts: dict[str, Any]) -> str:
+    data = parts['data']
+    load = 'with_bbox=True' + (', with_mask=True' if data.task == 'instance' else '')
+    resize = "\n    dict(type='Resize', scale=(size, size), keep_ratio=True),"
+    test, metric = data.val or data.train, ['bbox'] + ['segm'] * (data.task == 'instance')
+    return f'''
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', {load}),{_BOX_STEPS[parts['options'].augment] or resize}
+    dict(type='PackDetInputs'),
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),{resize}
+    dict(type='LoadAnnotations', {load}),
+    dict(type='PackDetInputs'),
+]
+data = dict(type='CocoDataset', data_root=data_root, metainfo=dict(classes=classes))
+train_data = dict(
+    data_prefix=dict(img={_below(data, data.train.images)!r}),
+    ann_file={_below(data, data.train.ann_file)!r},
+    filter_cfg=dict(filter_empty_gt=True, min_size=1),
+    pipeline=train_pipeline,
+)
+test_data = dict(
+    data_prefix=dict(img={_below(data, test.images)!r}),
+    ann_file={_below(data, test.ann_file)!r},
+    test_mode=True,
+    pipeline=test_pipeline,
+)
+test_evaluator = dict(
+    _delete_=True, type='CocoMetric', metric={metric}, classwise=True,
+    ann_file={_in_full(data, test.ann_file)},
+)
+'''
+
+
+def _maps(parts: dict[str, Any]) -> str:
+    data, augment = parts['data'], parts['options'].augment
+    test, suffixes = data.val or data.train, (data.img_suffix, data.map_suffix)
+    return f'''
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations'),
+    dict(type='RandomResize', scale=(4 * size, size), ratio_range={_MAP_RANGES[augment]}, keep_ratio=True),
+    dict(type='RandomCrop', crop_size=(size, size), cat_max_ratio=0.75),{_MAP_STEPS[augment]}
+    dict(type='PackSegInputs'),
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='Resize', scale=(4 * size, size), keep_ratio=True),
+    dict(type='LoadAnnotations'),
+    dict(type='PackSegInputs'),
+]
+data = dict(type='BaseSegDataset', data_root=data_root, metainfo=dict(classes=classes))
+{'' if suffixes == ('.jpg', '.png') else _SUFFIXES.format(*suffixes)}train_data = dict(
+    data_prefix={_folders(data, data.train)},
+    ann_file={_below(data, data.train.ann_file)!r},
+    pipeline=train_pipeline,
+)
+test_data = dict(
+    data_prefix={_folders(data, test)},
+    ann_file={_below(data, test.ann_file)!r},
+    pipeline=test_pipeline,
+)
+test_evaluator = dict(_delete_=True, type='IoUMetric', iou_metrics=['mIoU'])
+'''
+
+
+_SUFFIXES = 'data.update(img_suffix={!r}, seg_map_suffix={!r})\n'
+
+
+def _folders(data: OwnData, part: Part) -> str:
+    images, maps = _below(data, part.images), _below(data, part.label_maps)
+    return f'dict(img_path={images!r}, seg_map_path={maps!r})'
+
+
+def data_root(data: OwnData) -> str:
+    """The folder that all image folders and label maps share."""
+    parts = [part for part in (data.train, data.val) if part]
+    folders = [part.images for part in parts] + [
+        part.label_maps for part in parts if part.label_maps
+    ]
+    return os.path.commonpath([os.path.abspath(folder) for folder in folders])
+
+
+def _below(data: OwnData, path: str) -> str:
+    """A path seen from the data root, or in full where it is elsewhere; '' stays."""
+    root, full = data_root(data), os.path.abspath(path)
+    inside = path and os.path.commonpath([root, full]) == root
+    return os.path.relpath(full, root).replace('.', '', full == root) if inside else path and full
+
+
+def _in_full(data: OwnData, path: str) -> str:
+    """The expression for a path that is not joined with the data root by upstream."""
+    below = _below(data, path)
+    return repr(below) if os.path.isabs(below) else f'data_root + {"/" + below!r}'
+
+
+def _tail(parts: dict[str, Any]) -> str:
+    data, options = parts['data'], parts['options']
+    steps = max(1, data.train.count // options.batch)
+    best = {'detect': 'coco/bbox_mAP', 'instance': 'coco/segm_mAP'}.get(data.task, 'mIoU')
+    warmup, interval = min(200, -(-options.epochs * steps // 10)), max(1, options.epochs // 10)
+    validation = (
+        'val_dataloader, val_evaluator = test_dataloader, test_evaluator'
+        if data.val
+        else 'val_cfg = val_dataloader = val_evaluator = None  # there is no validation part'
+    )
+    hooks = ["dict(type='mmlape.CheckDataHook')"]
+    if options.ema:
+        hooks.append("dict(type='EMAHook', momentum=0.002, update_buffers=True)")
+    if options.patience:
+        hooks.append(
+            f"dict(type='EarlyStoppingHook', monitor={best!r}, patience={options.patience})"
+        )
+    return f'''
+loader = dict(_delete_=True, num_workers={options.workers}, persistent_workers={options.workers > 0})
+train_dataloader = dict(
+    loader,
+    batch_size=batch,
+    drop_last={data.train.count > options.batch},
+    sampler=dict(type='DefaultSampler', shuffle=True),
+    dataset=dict(data, **train_data),
+)
+test_dataloader = dict(
+    loader, sampler=dict(type='DefaultSampler', shuffle=False), dataset=dict(data, **test_data)
+)
+{validation}
+
+train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=epochs, val_interval={interval}, _delete_=True)
+{parts['optimizer']}
+param_scheduler = [
+    dict(type='LinearLR', start_factor=0.01, by_epoch=False, end={warmup}),
+    dict(type='CosineAnnealingLR', T_max=epochs, eta_min=lr / 100, convert_to_iter_based=True),
+]
+default_hooks = dict(
+    logger=dict(interval=10, log_metric_by_epoch=True),
+    checkpoint=dict(by_epoch=True, interval={interval}, max_keep_ckpts=1, save_best={best if data.val else None!r}),
+)
+log_processor = dict(by_epoch=True)
+custom_hooks = [{', '.join(hooks)}]
+runner_type = 'mmlape.EarlyHookRunner'
+'''
+
+
+def _wrapped(names: tuple[str, ...]) -> str:
+    """A tuple of names over as many lines as it takes."""
+    lines = textwrap.wrap(f'{names!r}', 96, break_long_words=False, subsequent_indent='    ')
+    return '\n'.join(lines)

@@ -1,0 +1,424 @@
+"""What a folder of images holds: its format, its classes, and what is for training and what for validation."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mmlape.checks import check_option, check_rate
+
+from .formats import IMAGES, is_yolo, part_of, read_label_maps, read_voc, read_yolo
+
+TASKS = ('detect', 'instance', 'segment')
+# What is read of a COCO file here; mmlape.CheckDataHook checks the rest.
+_KEYS = dict(
+    images={'id', 'file_name'},
+    annotations={'image_id', 'category_id'},
+    categories={'id', 'name'},
+)
+_CLASS_FILES = ('classes.txt', 'labels.txt', 'codes.txt')
+
+
+@dataclass(frozen=True)
+class Part:
+    """The training or the validation part of a data set, as upstream's data sets read it.
+
+    Attributes:
+        images: The image folder.
+        ann_file: A COCO file; of label maps a list of the names of the part without suffix, or '' for the whole folder.
+        count: How many images there are.
+        label_maps: The folder of label maps, '' for boxes.
+    """
+
+    images: str
+    ann_file: str
+    count: int
+    label_maps: str = ''
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """A data set that was found in a folder.
+
+    Attributes:
+        task: ``'detect'`` (boxes), ``'instance'`` (boxes and masks) or ``'segment'`` (label maps).
+        format: ``'COCO'``, ``'YOLO'``, ``'Pascal VOC'`` or ``'label maps'``.
+        classes: Names of the classes; the index in it is the label.
+        train: The part for training.
+        val: The part for validation, or None.
+        img_suffix, map_suffix: Endings of images and label maps (label maps only).
+        notes: What a user should know, a line each.
+        files: Texts of files to write before the data can be read (a split, converted annotations), by their paths.
+    """
+
+    task: str
+    format: str
+    classes: tuple[str, ...]
+    train: Part
+    val: Part | None
+    img_suffix: str = '.jpg'
+    map_suffix: str = '.png'
+    notes: list[str] = field(default_factory=list)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def find_data(
+    folder: str | Path,
+    out: str | Path,
+    task: str | None = None,
+    val: float = 0.2,
+    seed: int = 0,
+    train_ann: str | None = None,
+    val_ann: str | None = None,
+    classes: Sequence[str] = (),
+) -> OwnData:
+    """Find out what ``folder`` holds. Nothing is written: see ``files`` of the result.
+
+    Args:
+        folder: The folder.
+        out: Where a split and converted annotations are to be written, in ``out/data``.
+        task: Of :data:`TASKS`. Default None: what the data are for.
+        val: Share of the images for validation where the data have no such part; 0 for none. Default 0.2.
+        seed: Of that split.
+        train_ann, val_ann: COCO files, as they are or seen from ``folder``. Default None: found by their names.
+        classes: Names of the classes of label maps. Default: those of a file ``classes.txt``, else numbers.
+
+    Raises:
+        ValueError: If the folder holds no data of a known format, or of several, or the data do not fit the options.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise ValueError(f'there is no folder {str(folder)!r}')
+    if task is not None:
+        check_option('--task', task, TASKS)
+    check_rate('--val', val)
+    found = _formats(root, task, train_ann or val_ann)
+    if len(found) > 1:
+        raise ValueError(
+            f'{root} holds data of several formats: {", ".join(found)}; say which by --task or --train-ann'
+        )
+    if not found and task is not None and (others := _formats(root, None, None)):
+        raise ValueError(f'--task {task} does not fit the data of {root}: {", ".join(others)}')
+    if not found:
+        raise ValueError(
+            f'{root} holds no data of a known format: COCO (.json), YOLO (data.yaml), Pascal VOC (Annotations/*.xml) '
+            'or label maps (images/ and masks/ or annotations/)'
+        )
+    (kind,) = found
+    split = _Split(Path(out, 'data'), val, seed)
+    if kind == 'label maps':
+        return _label_maps(root, split, tuple(classes))
+    if classes:
+        raise ValueError(f'--classes is for label maps; {kind} data name their classes')
+    if kind == 'COCO':
+        parts = _coco_parts(root, found[kind] or _coco_files(root), train_ann, val_ann)
+    else:
+        parts = (read_yolo if kind == 'YOLO' else read_voc)(root)
+    return _boxes(kind, parts, task, split)
+
+
+def _formats(root: Path, task: str | None, named: str | None) -> dict[str, dict[Path, dict]]:
+    """Formats that the folder may be read as; with the COCO files, where they were read."""
+    if named:
+        return {'COCO': {}}
+    found: dict[str, dict[Path, dict]] = {}
+    if task != 'segment':
+        if files := _coco_files(root):
+            found['COCO'] = files
+        if is_yolo(root):
+            found['YOLO'] = {}
+        if any(root.glob('Annotations/*.xml')):
+            found['Pascal VOC'] = {}
+    if task in (None, 'segment') and read_label_maps(root):
+        found['label maps'] = {}
+    return found
+
+
+class _Split:
+    """Draws a validation part, and collects what is to be written for it."""
+
+    def __init__(self, folder: Path, share: float, seed: int) -> None:
+        self.folder, self.share, self.seed = folder, share, seed
+        self.files: dict[str, str] = {}
+
+    def draw(self, names: Iterable[str]) -> set[str]:
+        """The names of the validation images; the same for the same names and seed."""
+        ordered = sorted(names)
+        if not self.share:
+            return set()
+        if len(ordered) < 2:
+            raise ValueError(
+                f'there is {len(ordered)} image: too few for a validation part (--val 0)'
+            )
+        count = min(max(1, round(self.share * len(ordered))), len(ordered) - 1)
+        return set(random.Random(self.seed).sample(ordered, count))
+
+    def write(self, name: str, text: str) -> str:
+        """Note a file to be written; returns its path."""
+        path = str(self.folder / name)
+        self.files[path] = text
+        return path
+
+
+def _coco_files(root: Path) -> dict[Path, dict]:
+    """COCO files of objects in the folder, at most two folders down, with their contents."""
+    found = {}
+    for path in sorted([*root.glob('*.json'), *root.glob('*/*.json'), *root.glob('*/*/*.json')]):
+        # What an earlier `mmlape fit` has written is no further data.
+        ours = (path.parent.parent / 'fit.py').is_file()
+        content = None if ours else _coco(path)
+        if content is not None:
+            found[path] = content
+    return found
+
+
+def _coco(path: Path) -> dict | None:
+    """A COCO file of objects; None for other JSON."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, OSError):
+        return None
+    keys = ('images', 'annotations', 'categories')
+    lists = isinstance(content, dict) and all(isinstance(content.get(key), list) for key in keys)
+    if not lists or not content['images'] or not content['categories']:
+        return None
+    for section, names in _KEYS.items():
+        for entry in content[section]:
+            if not isinstance(entry, dict) or not names <= entry.keys():
+                what = ', '.join(sorted(names))
+                raise ValueError(
+                    f'{path}: an entry of {section!r} lacks one of {what}: {entry!r:.80}'
+                )
+    return content
+
+
+def _coco_parts(
+    root: Path, files: dict[Path, dict], train_ann: str | None, val_ann: str | None
+) -> dict[str, Any]:
+    """Contents of the COCO files, by ``'train'`` and ``'val'``, with their files and image folders."""
+    chosen: dict[str, tuple[Path, dict]] = {}
+    for part, text in (('train', train_ann), ('val', val_ann)):
+        if text is not None:
+            path = Path(text) if Path(text).is_file() else root / text
+            content = _coco(path) if path.is_file() else None
+            if content is None:
+                raise ValueError(f'--{part}-ann: {text!r} is no COCO file')
+            chosen[part] = path, content
+    wanted = [part for part in ('train', 'val') if part not in chosen]
+    if wanted:
+        taken = [path for path, _ in chosen.values()]
+        rest = {p: found for p, found in files.items() if not any(map(p.samefile, taken))}
+        chosen |= _by_name(root, rest, wanted)
+    folders = {part: _image_folder(root, part, *found) for part, found in chosen.items()}
+    return {part: (content, folders[part], path) for part, (path, content) in chosen.items()}
+
+
+def _by_name(
+    root: Path, files: dict[Path, dict], parts: Sequence[str]
+) -> dict[str, tuple[Path, dict]]:
+    """The files of the parts by their names; a single file without a name of a part is for training."""
+    named: dict[str, list[Path]] = {}
+    for path in files:
+        part = part_of(path.stem) or part_of(path.parent.relative_to(root).as_posix())
+        named.setdefault(part or 'train', []).append(path)
+    chosen = {}
+    for part in parts:
+        paths = named.get(part, [])
+        # COCO has keypoints beside instances.
+        paths = [path for path in paths if 'instances' in path.name] or paths
+        if len(paths) > 1:
+            raise ValueError(
+                f'several COCO files may be for {part}: {", ".join(map(str, paths))}; name one by --{part}-ann'
+            )
+        if paths:
+            chosen[part] = paths[0], files[paths[0]]
+    if 'train' in parts and 'train' not in chosen:
+        raise ValueError(
+            f'{root} has no COCO file for training: {", ".join(map(str, files))}; name one by --train-ann'
+        )
+    return chosen
+
+
+def _image_folder(root: Path, part: str, ann_file: Path, content: dict) -> Path:
+    """The folder in which the images of a COCO file are; all must be there."""
+    names = [str(image['file_name']) for image in content['images']]
+    folders = [ann_file.parent, root, *_folders(root)]
+    folders.sort(key=lambda folder: part_of(os.path.relpath(folder, root)) != part)
+    found = [folder for folder in folders if (folder / names[0]).is_file()]
+    if not found:
+        raise ValueError(f'{ann_file} names {names[0]!r}, which is in no folder of {root}')
+    best = min(found, key=lambda folder: sum(not (folder / name).is_file() for name in names))
+    missing = [name for name in names if not (best / name).is_file()]
+    if missing:
+        raise ValueError(
+            f'{len(missing)} of {len(names)} images of {ann_file} are not in {best}: {", ".join(missing[:5])}'
+        )
+    return best
+
+
+def _folders(root: Path) -> list[Path]:
+    """The folders in a folder, two levels down."""
+    return sorted(path for path in [*root.glob('*'), *root.glob('*/*')] if path.is_dir())
+
+
+def _boxes(kind: str, parts: dict[str, Any], task: str | None, split: _Split) -> OwnData:
+    """Data of a detector, from COCO contents by part."""
+    notes: list[str] = []
+    classes = _classes({part: content for part, (content, *_) in parts.items()}, notes)
+    boxes = [box for content, *_ in parts.values() for box in content['annotations']]
+    has_masks = all(box.get('segmentation') for box in boxes if not box.get('iscrowd'))
+    if task == 'instance' and not has_masks:
+        without = sum(not box.get('segmentation') for box in boxes)
+        raise ValueError(
+            f'--task instance needs masks, and {without} of {len(boxes)} boxes have none: use --task detect'
+        )
+    if 'val' not in parts:
+        content, images, _ = parts['train']
+        drawn = split.draw(image['file_name'] for image in content['images'])
+        parts = {'train': (_those(content, drawn, False), images, None)}
+        if drawn:
+            parts['val'] = _those(content, drawn, True), images, None
+            counts = ' and '.join(str(len(part[0]['images'])) for part in parts.values())
+            notes.append(f'no validation part: split into {counts} images by seed {split.seed}')
+    found = {}
+    for name, (content, images, path) in parts.items():
+        file = split.write(f'{name}.json', json.dumps(content)) if path is None else str(path)
+        found[name] = Part(os.path.abspath(images), os.path.abspath(file), len(content['images']))
+    return OwnData(
+        task or ('instance' if has_masks else 'detect'), kind, classes, found['train'], found.get('val'),
+        notes=notes, files=split.files,
+    )  # fmt: skip
+
+
+def _classes(contents: dict[str, dict], notes: list[str]) -> tuple[str, ...]:
+    """Names of the categories that have boxes, in the order of the training file, as MMDetection numbers them."""
+    counts = {}
+    for part, content in contents.items():
+        names = {category['id']: category['name'] for category in content['categories']}
+        counts[part] = Counter(names.get(box['category_id']) for box in content['annotations'])
+    total = sum(counts.values(), Counter())
+    listed = [category['name'] for category in contents['train']['categories']]
+    empty = [name for name in listed if not total[name]]
+    unseen = [name for name in listed if total[name] and not counts['train'][name]]
+    unlisted = sorted({str(name) for name in total if name not in listed})
+    if unlisted:
+        raise ValueError(
+            f'boxes of categories that the training part does not list: {", ".join(unlisted)}'
+        )
+    if empty:
+        notes.append(f'left out, no box: {", ".join(empty)}')
+    if unseen:
+        notes.append(f'no box in the training part: {", ".join(unseen)}')
+    classes = tuple(name for name in listed if total[name])
+    if not classes:
+        raise ValueError('the annotations have no box of a category that they list')
+    return classes
+
+
+def _those(content: dict, names: set[str], wanted: bool) -> dict:
+    """A COCO content with those images alone whose names are in ``names`` or, if not ``wanted``, are not."""
+    images = [image for image in content['images'] if (image['file_name'] in names) == wanted]
+    ids = {image['id'] for image in images}
+    boxes = [box for box in content['annotations'] if box['image_id'] in ids]
+    return {**content, 'images': images, 'annotations': boxes}
+
+
+def _label_maps(root: Path, split: _Split, classes: tuple[str, ...]) -> OwnData:
+    """Data of a segmentor."""
+    parts = read_label_maps(root)
+    if 'train' not in parts:
+        raise ValueError(f'{root} has label maps of {", ".join(parts)}, and none for training')
+    suffixes, names = set(), {}
+    for part, (images, maps) in parts.items():
+        suffix, map_suffix, names[part] = _named_alike(images, maps)
+        suffixes.add((suffix, map_suffix))
+    if len(suffixes) > 1:
+        raise ValueError(f'{root}: the parts have files of different endings: {sorted(suffixes)}')
+    ((suffix, map_suffix),) = suffixes
+    classes = classes or _class_names(root) or _values(parts, names, map_suffix)
+    notes, lists = [], dict.fromkeys(names, '')
+    if 'val' not in parts and (drawn := split.draw(names['train'])):
+        parts['val'] = parts['train']
+        names = {'train': [n for n in names['train'] if n not in drawn], 'val': sorted(drawn)}
+        lists = {
+            part: os.path.abspath(split.write(f'{part}.txt', '\n'.join(found) + '\n'))
+            for part, found in names.items()
+        }
+        counts = ' and '.join(str(len(found)) for found in names.values())
+        notes.append(f'no validation part: split into {counts} images by seed {split.seed}')
+    found = {}
+    for part, (images, maps) in parts.items():
+        folders = os.path.abspath(images), os.path.abspath(maps)
+        found[part] = Part(folders[0], lists[part], len(names[part]), folders[1])
+    return OwnData(
+        'segment', 'label maps', classes, found['train'], found.get('val'), suffix, map_suffix, notes,
+        split.files,
+    )  # fmt: skip
+
+
+def _named_alike(images: Path, maps: Path) -> tuple[str, str, list[str]]:
+    """Endings of images and label maps, and the names that they share."""
+    files = [path for path in sorted(images.rglob('*')) if path.suffix.lower() in IMAGES]
+    endings = Counter(path.suffix for path in files)
+    if len(endings) > 1:
+        counts = ', '.join(f'{number} {ending}' for ending, number in endings.items())
+        raise ValueError(f'images of {images} have several endings, one is accepted: {counts}')
+    (suffix,) = endings
+    names = [path.relative_to(images).as_posix().removesuffix(suffix) for path in files]
+    beside = sorted(maps.glob(f'{glob.escape(names[0])}*'))
+    if not beside:
+        raise ValueError(f'{images / names[0]}{suffix} has no label map in {maps}')
+    map_suffix = min((path.name for path in beside), key=len).removeprefix(Path(names[0]).name)
+    without = [name for name in names if not (maps / f'{name}{map_suffix}').is_file()]
+    if without:
+        raise ValueError(
+            f'{len(without)} of {len(names)} images of {images} have no label map in {maps} (NAME{map_suffix}): '
+            f'{", ".join(without[:5])}'
+        )
+    return suffix, map_suffix, names
+
+
+def _class_names(root: Path) -> tuple[str, ...]:
+    """Names in a file of the folder, a line each; () without one."""
+    for name in _CLASS_FILES:
+        if (root / name).is_file():
+            lines = (root / name).read_text(encoding='utf-8').splitlines()
+            return tuple(line.strip() for line in lines if line.strip())
+    return ()
+
+
+def _values(
+    parts: Mapping[str, tuple[Path, Path]], names: Mapping[str, Sequence[str]], suffix: str
+) -> tuple[str, ...]:
+    """Classes by the values of all label maps but 255, which is ignored."""
+    import numpy as np
+    from PIL import Image
+
+    found: set[int] = set()
+    for part, (_, maps) in parts.items():
+        for name in names[part]:
+            path = maps / f'{name}{suffix}'
+            try:
+                with Image.open(path) as image:
+                    values = np.array(image)
+            except OSError as error:
+                raise ValueError(f'{path} cannot be read: {error}') from None
+            if values.ndim != 2:
+                raise ValueError(
+                    f'{path} has {values.shape[-1]} channels; a label map has one, the class index of each pixel'
+                )
+            found |= set(np.unique(values).tolist())
+    classes = found - {255}
+    if len(classes) < 2:
+        raise ValueError(
+            f'the label maps hold only the values {sorted(found)}, and 255 is ignored: a label map has the index of '
+            'its class in each pixel, of at least two classes'
+        )
+    return tuple(f'class {number}' for number in range(max(classes) + 1))

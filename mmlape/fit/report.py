@@ -1,0 +1,133 @@
+"""What a training of ``mmlape fit`` says at its end: figures, curves, and predictions beside the ground truth."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import cv2
+import mmcv
+import numpy as np
+from matplotlib.figure import Figure
+from pycocotools.coco import COCO
+
+from mmlape.analysis.figures import save_figure
+from mmlape.atomic import atomic_write
+from mmlape.inference import MaskCrop, Model, Result, read_image
+
+from .data import OwnData, Part
+
+_BETWEEN = 8  # pixels between the truth and a prediction
+
+
+def read_curves(work_dir: Path) -> list[dict[str, float]]:
+    """What MMEngine has logged, in order: losses by iteration, metrics by epoch (``step``), of all its runs."""
+    rows = []
+    for file in sorted(work_dir.glob('*/vis_data/scalars.json')):
+        lines = file.read_text(encoding='utf-8').splitlines()
+        rows += [json.loads(line) for line in lines if line.strip()]
+    return rows
+
+
+def write_table(rows: Sequence[dict[str, float]], path: Path) -> None:
+    """All curves as CSV: a line for each logged step, a column for each name."""
+    text = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = csv.DictWriter(text, names, lineterminator='\n')
+    table.writeheader()
+    table.writerows(rows)
+    atomic_write(path, text.getvalue().encode())
+
+
+def draw_curves(rows: Sequence[dict[str, float]], best: str, path: Path) -> None:
+    """The loss by epoch and, where there is one, the metric ``best`` by epoch, as PNG."""
+    losses = [row for row in rows if 'loss' in row]
+    scores = [(row['step'], row[best]) for row in rows if best in row]
+    figure = Figure(figsize=(8 if scores else 4, 3), layout='constrained')
+    axes = figure.subplots(1, 2 if scores else 1, squeeze=False)[0]
+    epochs = [_exact_epoch(row, losses) for row in losses]
+    axes[0].plot(epochs, [row['loss'] for row in losses], color='tab:blue')
+    axes[0].set(xlabel='epoch', ylabel='training loss', ylim=(0, None))
+    if scores:
+        axes[1].plot(*zip(*scores), marker='o', color='tab:orange')
+        axes[1].set(xlabel='epoch', ylabel=best, ylim=(0, None))
+    save_figure(figure, path)
+
+
+def _exact_epoch(row: dict[str, float], rows: Sequence[dict[str, float]]) -> float:
+    """The epoch in which a line was logged, as a fraction by its iteration."""
+    last = rows[-1]
+    return row['step'] * last['epoch'] / last['step']
+
+
+def best_scores(rows: Sequence[dict[str, float]], best: str) -> dict[str, float]:
+    """All metrics of the validation with the highest ``best``; {} where there was none."""
+    validated = [row for row in rows if best in row]
+    return max(validated, key=lambda row: row[best]) if validated else {}
+
+
+def compare_with_truth(
+    model: Model, data: OwnData, folder: Path, count: int = 8, score: float = 0.3
+) -> list[Path]:
+    """Pictures of validation images (of training images where there are none): truth left, prediction right.
+
+    Args:
+        model: The trained model.
+        data: Whose images.
+        folder: Where the pictures go.
+        count: How many, evenly spread. Default 8.
+        score: Least score of a box. Default 0.3.
+    """
+    part = data.val or data.train
+    truths = _label_maps(model, data, part) if data.task == 'segment' else _boxes(model, part)
+    step = max(1, part.count // count)
+    written = []
+    for truth in islice(truths, 0, step * count, step):
+        (found,) = model.predict(truth.image, score=score)
+        left, right = truth.picture(), found.picture()
+        gap = np.full((len(left), _BETWEEN, 3), 255, np.uint8)
+        path = folder / f'{Path(truth.name).stem}.jpg'
+        picture = cv2.imencode('.jpg', np.hstack([left, gap, right]))[1]
+        atomic_write(path, picture.tobytes())
+        written.append(path)
+    return written
+
+
+def _boxes(model: Model, part: Part) -> Iterator[Result]:
+    """Ground truth of a COCO file; image by image."""
+    coco = COCO(part.ann_file)
+    labels = {coco.getCatIds([name])[0]: index for index, name in enumerate(model.classes)}
+    for entry in sorted(coco.dataset['images'], key=lambda image: image['file_name']):
+        found = [
+            box
+            for box in coco.loadAnns(coco.getAnnIds(entry['id']))
+            if box['category_id'] in labels and not box.get('iscrowd')
+        ]
+        image = read_image(Path(part.images, entry['file_name']))
+        truth = Result(image, entry['file_name'], model.classes, palette=model.palette)
+        corners = np.array([box['bbox'] for box in found], np.float32).reshape(-1, 4)
+        corners[:, 2:] += corners[:, :2]
+        truth.boxes, truth.scores = corners, np.ones(len(found), np.float32)
+        truth.labels = np.array([labels[box['category_id']] for box in found], int)
+        if found and all(box.get('segmentation') for box in found):
+            truth.crops = [MaskCrop.of(coco.annToMask(box).astype(bool)) for box in found]
+        yield truth
+
+
+def _label_maps(model: Model, data: OwnData, part: Part) -> Iterator[Result]:
+    """Ground truth of label maps, image by image."""
+    names = Path(part.ann_file).read_text(encoding='utf-8').split('\n') if part.ann_file else None
+    if names is None:
+        files = sorted(Path(part.images).rglob(f'*{data.img_suffix}'))
+        names = [str(file.relative_to(part.images)).removesuffix(data.img_suffix) for file in files]
+    for name in filter(None, map(str.strip, names)):
+        image = read_image(Path(part.images, name + data.img_suffix))
+        labels: Any = mmcv.imread(
+            str(Path(part.label_maps, name + data.map_suffix)), flag='unchanged', backend='pillow'
+        )
+        yield Result(image, name, model.classes, palette=model.palette, label_map=labels)

@@ -1,0 +1,105 @@
+"""``mmlape fit``: what it writes, what it trains, and how it ends."""
+
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+from mmengine.config import Config
+from own_data import coco, image, label_map, names
+from tool_runs import Commands
+
+import mmlape
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
+        monkeypatch.delenv(name, raising=False)
+    return Commands(tmp_path, monkeypatch, capsys)
+
+
+def boxes(folder, count=6):
+    coco(folder / 'train.json', names(count), masks=True)
+    for name in names(count):
+        image(folder / name)
+
+
+def maps(folder, count=6):
+    for number in range(count):
+        image(folder / 'images' / f'{number}.jpg')
+        label_map(folder / 'masks' / f'{number}.png', np.tile(np.arange(40) // 20, (24, 1)))
+
+
+def test_models_are_listed(call):
+    text = call('fit.py', '--list')
+    assert 'lape-adapter' in text
+    assert '27.7 M' in text
+
+
+def test_a_dry_run_writes_configs_alone(call, tmp_path):
+    boxes(tmp_path / 'cells')
+    out = call('fit.py', 'cells', '--model', 'micro-adapter', '--dry-run', '--epochs', '3')
+    assert 'COCO, 5 + 1 images, 2 classes: cat, dog' in out
+    assert sorted(path.name for path in (tmp_path / 'fits/cells').rglob('*')) == [
+        'data', 'fit.py', 'resolved.py', 'train.json', 'val.json',
+    ]  # fmt: skip
+    short, resolved = (
+        Config.fromfile(tmp_path / f'fits/cells/{name}.py') for name in ('fit', 'resolved')
+    )
+    assert '_base_' not in (tmp_path / 'fits/cells/resolved.py').read_text()
+    assert short.model == resolved.model
+    assert short.train_cfg == resolved.train_cfg
+    message = call.refused('fit.py', 'cells', '--model', 'micro-adapter', '--dry-run')
+    assert 'fits/cells holds a training already' in message
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['nowhere'], "error: there is no folder 'nowhere'"),
+        (['cells', '--model', 'segmenter'], 'error: --model segmenter is for segment'),
+        (['cells', '--epochs', '0'], 'error: --epochs'),
+        (['cells', '--weights', 'none.pth'], 'error: .*none.pth.*--weights none'),
+        (['cells', '--model', 'micro-adapter', '--out', 'file/out'], 'error: .*file'),
+        ([], 'name the folder'),
+    ],
+)
+def test_mistakes_end_in_one_line_and_write_nothing(arguments, message, call, tmp_path):
+    boxes(tmp_path / 'cells')
+    (tmp_path / 'file').touch()
+    said = call.refused('fit.py', *arguments)
+    assert re.search(message, said)
+    assert '\n' not in said.strip().rpartition('error:')[2]
+    assert not (tmp_path / 'fits').exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('make', 'model', 'best'), [(boxes, 'micro-adapter', 'coco/segm_mAP'), (maps, 'micro-segmenter', 'mIoU')]
+)  # fmt: skip
+def test_from_a_folder_to_answers(make, model, best, call, tmp_path, monkeypatch):
+    monkeypatch.setenv(
+        'PYTHONPATH',
+        os.pathsep.join(
+            filter(None, [str(mmlape.__path__[0] + '/..'), os.environ.get('PYTHONPATH')])
+        ),
+    )
+    make(tmp_path / 'data')
+    options = ['--epochs', '2', '--size', '64', '--workers', '0', '--ema', '--patience', '5']
+    out = call('fit.py', 'data', '--model', model, '--out', 'run', '--score', '0', *options)
+    assert best in out
+    assert 'mmlape predict run/training IMAGES' in out
+    run = tmp_path / 'run'
+    assert (run / 'curves.png').stat().st_size > 1000
+    rows = (run / 'curves.csv').read_text().splitlines()
+    assert best in rows[0].split(',')
+    assert len(list((run / 'pictures').glob('*.jpg'))) == 1
+    (found,) = mmlape.load(run / 'training').predict(str(next(tmp_path.glob('data/**/0.jpg'))))
+    assert found.classes == (('cat', 'dog') if make is boxes else ('class 0', 'class 1'))
+    scores = [
+        json.loads(line)
+        for line in next(run.glob('training/*/vis_data/scalars.json')).read_text().splitlines()
+    ]
+    assert [row['step'] for row in scores if best in row] == [1, 2]

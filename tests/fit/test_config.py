@@ -1,0 +1,177 @@
+"""The models of ``mmlape fit`` and the configs that it writes for them."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS as BUILT
+from mmengine.registry import init_default_scope
+
+from mmlape.cli import read_config
+from mmlape.fit import MODELS, FitOptions, OwnData, Part, config_text, find_model
+from mmlape.fit.config import check_weights_are_there, data_root
+from mmlape.fit.models import DEFAULTS, listing
+
+BOXES = OwnData(
+    'detect', 'COCO', ('a', 'b', 'c'), Part('/d/train', '/d/train.json', 9), Part('/d/val', '/d/val.json', 3)
+)  # fmt: skip
+MAPS = OwnData(
+    'segment', 'label maps', ('a', 'b', 'c'),
+    Part('/d/images/train', '', 9, '/d/masks/train'), Part('/d/images/val', '/o/val.txt', 3, '/d/masks/val'),
+    '.tif', '.png',
+)  # fmt: skip
+ROWS = [(name, task) for name, row in MODELS.items() for task in row.tasks]
+
+
+def data_for(task):
+    return MAPS if task == 'segment' else dataclasses.replace(BOXES, task=task)
+
+
+def read(name, task, data=None, **options):
+    text = config_text(data or data_for(task), MODELS[name], FitOptions(**options), Path('runs/x'))
+    return text, Config.fromstring(text, '.py')
+
+
+def values(config, name):
+    """All values of entries of that name."""
+    found = [config[name]] if name in config else []
+    for value in config.values():
+        found += values(value, name) if isinstance(value, dict) else []
+    return found
+
+
+@pytest.mark.parametrize(('name', 'task'), ROWS)
+def test_a_row_is_a_short_config_for_these_classes(name, task):
+    row = MODELS[name]
+    text, cfg = read(name, task, weights='none', size=96, lr=0.5)
+    assert len(text.splitlines()) < 80
+    assert set(values(cfg.model, 'num_classes')) == {3}
+    assert [
+        len(weights) for weights in values(cfg.model, 'class_weight') if isinstance(weights, list)
+    ] in ([], [4])
+    assert cfg.optim_wrapper.optimizer.type == 'AdamW'
+    assert cfg.optim_wrapper.optimizer.lr == 0.5
+    assert (cfg.train_cfg.max_epochs, cfg.work_dir) == (24, 'runs/x/training')
+    init_default_scope(cfg.default_scope)
+    # Without memory and time, where heads do not compute with their first values.
+    with torch.device('cpu' if task == 'segment' else 'meta'):
+        model = BUILT.build(cfg.model)
+    parameters = sum(weight.numel() for weight in model.parameters()) / 1e6
+    if task == row.tasks[0]:
+        assert round(parameters, 1) == row.parameters
+    assert getattr(getattr(model, 'roi_head', None), 'with_mask', False) == (task == 'instance')
+
+
+def test_data_sets_read_the_parts():
+    cfg = read('micro-adapter', 'detect')[1]
+    train, test = cfg.train_dataloader.dataset, cfg.test_dataloader.dataset
+    assert (train.data_root, train.ann_file, train.data_prefix.img) == ('/d', 'train.json', 'train')
+    assert (test.ann_file, test.data_prefix.img) == ('val.json', 'val')
+    assert cfg.val_evaluator.ann_file == '/d/val.json'
+    cfg = read('micro-segmenter', 'segment')[1]
+    train, test = cfg.train_dataloader.dataset, cfg.val_dataloader.dataset
+    assert dict(train.data_prefix) == dict(img_path='images/train', seg_map_path='masks/train')
+    assert (train.ann_file, test.ann_file) == ('', '/o/val.txt')
+    assert (train.img_suffix, train.seg_map_suffix) == ('.tif', '.png')
+
+
+def test_paths_elsewhere_stay_whole():
+    data = dataclasses.replace(
+        BOXES, train=Part('/d', '/o/train.json', 9), val=Part('/d', '/o/val.json', 3)
+    )
+    assert data_root(data) == '/d'
+    cfg = read('micro-adapter', 'detect', data)[1]
+    assert cfg.train_dataloader.dataset.ann_file == '/o/train.json'
+    assert cfg.train_dataloader.dataset.data_prefix.img == ''
+    assert cfg.val_evaluator.ann_file == '/o/val.json'
+
+
+def test_without_a_validation_part_nothing_is_validated():
+    cfg = read('micro-adapter', 'detect', dataclasses.replace(BOXES, val=None))[1]
+    assert cfg.val_cfg is cfg.val_dataloader is cfg.val_evaluator is None
+    assert cfg.default_hooks.checkpoint.save_best is None
+    assert cfg.test_dataloader.dataset.ann_file == cfg.train_dataloader.dataset.ann_file
+
+
+def test_options_reach_the_config():
+    _, cfg = read(
+        'micro-segmenter', 'segment', epochs=50, batch=4, size=160, augment='strong', ema=True, patience=3,
+        workers=0, seed=7,
+    )  # fmt: skip
+    assert (cfg.train_dataloader.batch_size, cfg.train_dataloader.num_workers) == (4, 0)
+    assert (cfg.train_cfg.max_epochs, cfg.train_cfg.val_interval, cfg.randomness.seed) == (50, 5, 7)
+    steps = {step.type: step for step in cfg.train_dataloader.dataset.pipeline}
+    assert steps['RandomCrop'].crop_size == cfg.model.data_preprocessor.size == (160, 160)
+    assert steps['RandomResize'].ratio_range == (0.5, 2.0)
+    assert 'PhotoMetricDistortion' in steps
+    hooks = {hook.type: hook for hook in cfg.custom_hooks}
+    assert (hooks['EarlyStoppingHook'].patience, hooks['EarlyStoppingHook'].monitor) == (3, 'mIoU')
+    assert 'EMAHook' in hooks
+    _, plain = read('micro-adapter', 'detect', augment='none')
+    kinds = [step.type for step in plain.train_dataloader.dataset.pipeline]
+    assert kinds == ['LoadImageFromFile', 'LoadAnnotations', 'Resize', 'PackDetInputs']
+
+
+@pytest.mark.parametrize(
+    ('weights', 'expected'),
+    [
+        ('default', dict(source='deit', checkpoint='https://')),
+        ('none', None),
+        ('mine.pth', dict(source='deit', checkpoint='mine.pth')),
+        ('timm:m.safetensors', dict(source='timm', checkpoint='m.safetensors')),
+    ],
+)
+def test_weights(weights, expected):
+    found = read('lape-adapter', 'detect', weights=weights)[1].model.backbone.vit.init_cfg
+    if expected is None:
+        assert found is None
+    else:
+        assert found.source == expected['source']
+        assert found.checkpoint.startswith(expected['checkpoint'])
+
+
+def test_weights_that_cannot_be_had_name_the_way_out(tmp_path):
+    cfg = read('lape-adapter', 'detect', weights=f'{tmp_path}/none.pth')[1]
+    with pytest.raises(ValueError, match=r'none\.pth.*--weights none'):
+        check_weights_are_there(cfg)
+    check_weights_are_there(read('lape-adapter', 'detect', weights='none')[1])
+
+
+@pytest.mark.parametrize(
+    ('call', 'message'),
+    [
+        (lambda: find_model('lape-adaptor', 'detect'), "no 'lape-adaptor'.*lape-adapter"),
+        (lambda: find_model('dtn-pvt', 'segment'), 'dtn-pvt is for detect.*use segmenter'),
+        (lambda: FitOptions(epochs=0), '--epochs'),
+        (lambda: FitOptions(lr=-1), '--lr'),
+        (lambda: FitOptions(augment='much'), '--augment.*strong'),
+        (lambda: read('lape-adapter', 'detect', weights='much'), "--weights 'much'.*none"),
+        (lambda: read('micro-adapter', 'detect', weights='x.pth'), '--weights'),
+    ],
+)
+def test_wrong_options_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_each_task_has_a_default_that_serves_it():
+    assert all(task in MODELS[name].tasks for task, name in DEFAULTS.items())
+    assert find_model(None, 'segment') is MODELS['segmenter']
+    assert all(name in listing() for name in MODELS)
+
+
+def test_a_base_is_found_after_a_move(tmp_path):
+    text = read('micro-adapter', 'detect')[0]
+    base = text.split('_base_ = ')[1].split('\n')[0]
+    moved = text.replace(
+        base, repr('/elsewhere/configs/' + base.strip("'").rpartition('/configs/')[2])
+    )
+    (tmp_path / 'fit.py').write_text(moved)
+    cfg = read_config(tmp_path / 'fit.py')
+    assert cfg.filename == str(tmp_path / 'fit.py')
+    assert cfg.model.backbone.type == 'mmlape.ViTAdapter'
+    (tmp_path / 'fit.py').write_text(moved.replace('vit-micro-adapter', 'vit-nano'))
+    with pytest.raises(ValueError, match='vit-nano'):
+        read_config(tmp_path / 'fit.py')

@@ -1,0 +1,382 @@
+"""What ``mmlape fit`` finds in a folder: four formats, parts, classes, and what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+from own_data import BOX, SIZE, coco, image, label_map, names
+from PIL import Image
+from pycocotools.coco import COCO
+
+from mmlape.fit import find_data
+
+
+def read(data, part='train'):
+    """The COCO content of a part, from the disk or from what is to be written."""
+    path = getattr(data, part).ann_file
+    files = {str(key): text for key, text in data.files.items()}
+    written = next((text for key, text in files.items() if path.endswith(key)), None)
+    return json.loads(written) if written else json.loads(open(path).read())
+
+
+class TestCoco:
+    @pytest.mark.parametrize(
+        ('train', 'val', 'folders'),
+        [
+            ('annotations/instances_train2017.json', 'annotations/instances_val2017.json', ('train2017', 'val2017')),
+            ('train/_annotations.coco.json', 'valid/_annotations.coco.json', ('train', 'valid')),
+            ('train.json', 'val.json', ('images', 'images')),
+        ],
+    )  # fmt: skip
+    def test_parts_by_their_names(self, train, val, folders, tmp_path):
+        for file, folder, found in zip((train, val), folders, (names(3), names(2, 3)), strict=True):
+            coco(tmp_path / file, found, masks=True)
+            for name in found:
+                image(tmp_path / folder / name)
+        coco(tmp_path / 'annotations/person_keypoints_test2017.json', names(1))
+        data = find_data(tmp_path, tmp_path / 'out')
+        assert (data.task, data.format, data.classes) == ('instance', 'COCO', ('cat', 'dog'))
+        assert (data.train.count, data.val.count, data.files) == (3, 2, {})
+        assert data.train.images == str(tmp_path / folders[0])
+        assert data.val.ann_file == str(tmp_path / val)
+        assert find_data(tmp_path, tmp_path / 'out', task='detect').task == 'detect'
+
+    def test_without_a_validation_part_it_is_split_by_seed(self, tmp_path):
+        coco(tmp_path / 'all.json', names(10))
+        for name in names(10):
+            image(tmp_path / 'pictures' / name)
+        data = find_data(tmp_path, tmp_path / 'out', val=0.3)
+        assert (data.task, data.train.count, data.val.count) == ('detect', 7, 3)
+        parts = [
+            {entry['file_name'] for entry in read(data, part)['images']}
+            for part in ('train', 'val')
+        ]
+        assert parts[0] | parts[1] == set(names(10))
+        assert not parts[0] & parts[1]
+        boxes = [
+            {box['image_id'] for box in read(data, part)['annotations']}
+            for part in ('train', 'val')
+        ]
+        assert [len(each) for each in boxes] == [7, 3]
+        assert find_data(tmp_path, tmp_path / 'out', val=0.3).files == data.files
+        assert find_data(tmp_path, tmp_path / 'out', val=0.3, seed=1).files != data.files
+        assert '7 and 3 images by seed 0' in data.notes[0]
+        assert not (tmp_path / 'out').exists()
+        assert find_data(tmp_path, tmp_path / 'out', val=0).val is None
+
+    def test_classes_without_boxes(self, tmp_path):
+        coco(tmp_path / 'train.json', names(1), categories=('all', 'dog', 'cow'))
+        coco(tmp_path / 'val.json', names(2, 1), categories=('all', 'dog', 'cow'))
+        for name in names(3):
+            image(tmp_path / 'images' / name)
+        data = find_data(tmp_path, tmp_path / 'out')
+        assert data.classes == ('all', 'dog')
+        assert data.notes == ['left out, no box: cow', 'no box in the training part: dog']
+
+    def test_named_files(self, tmp_path):
+        for file in ('a.json', 'b.json'):
+            coco(tmp_path / file, names(2))
+        for name in names(2):
+            image(tmp_path / name)
+        with pytest.raises(
+            ValueError, match=r'several COCO files may be for train: .*a\.json.*--train-ann'
+        ):
+            find_data(tmp_path, tmp_path / 'out')
+        data = find_data(
+            tmp_path, tmp_path / 'out', train_ann='a.json', val_ann=str(tmp_path / 'b.json')
+        )
+        assert (data.train.ann_file, data.val.ann_file) == tuple(
+            str(tmp_path / f) for f in ('a.json', 'b.json')
+        )
+
+
+class TestCocoTraps:
+    def test_images_of_one_name_in_both_parts(self, tmp_path):
+        for part in ('train', 'val'):
+            coco(tmp_path / 'annotations' / f'{part}.json', names(2))
+            for name in names(2):
+                image(tmp_path / part / 'images' / name)
+        data = find_data(tmp_path, tmp_path / 'out')
+        assert data.val.images == str(tmp_path / 'val/images')
+
+    def test_one_part_is_named_and_the_other_found(self, tmp_path):
+        coco(tmp_path / 'a.json', names(2))
+        coco(tmp_path / 'val.json', names(2))
+        for name in names(2):
+            image(tmp_path / name)
+        data = find_data(tmp_path, tmp_path / 'out', train_ann='a.json')
+        assert data.val.ann_file == str(tmp_path / 'val.json')
+        data = find_data(tmp_path, tmp_path / 'out', val_ann='val.json')
+        assert data.train.ann_file == str(tmp_path / 'a.json')
+        (tmp_path / 'a.json').unlink()
+        with pytest.raises(ValueError, match='no COCO file for training'):
+            find_data(tmp_path, tmp_path / 'out', val_ann='val.json')
+
+    def test_what_a_fit_has_written_is_no_data(self, tmp_path):
+        coco(tmp_path / 'all.json', names(4))
+        for name in names(4):
+            image(tmp_path / name)
+        coco(tmp_path / 'run/data/train.json', names(4))
+        (tmp_path / 'run/fit.py').touch()
+        assert find_data(tmp_path, tmp_path / 'run').train.count == 3
+
+    def test_entries_that_lack_a_key_and_categories_that_are_not_listed(self, tmp_path):
+        coco(tmp_path / 'train.json', names(2), categories=('cat',))
+        for name in names(2):
+            image(tmp_path / name)
+        with pytest.raises(ValueError, match=r'the training part does not list: None'):
+            find_data(tmp_path, tmp_path / 'out')
+        content = json.loads((tmp_path / 'train.json').read_text())
+        del content['annotations'][1]['image_id']
+        (tmp_path / 'train.json').write_text(json.dumps(content))
+        with pytest.raises(
+            ValueError,
+            match=r"train\.json: an entry of 'annotations' lacks one of category_id, image_id",
+        ):
+            find_data(tmp_path, tmp_path / 'out')
+
+
+def yolo(root, polygon=False):
+    for part, found in (('train', names(3)), ('val', names(2, 3))):
+        for number, name in enumerate(found):
+            image(root / 'images' / part / name)
+            x, y, width, height = BOX
+            corners = [x, y, x + width, y, x + width, y + height]
+            shares = [value / SIZE[i % 2] for i, value in enumerate(corners)]
+            box = [(x + width / 2) / 40, (y + height / 2) / 24, width / 40, height / 24]
+            label = root / 'labels' / part / name.replace('.jpg', '.txt')
+            label.parent.mkdir(parents=True, exist_ok=True)
+            label.write_text(
+                f'{number % 2} ' + ' '.join(map(repr, shares if polygon else box)) + '\n'
+            )
+    (root / 'data.yaml').write_text(
+        'train: ../images/train\nval: images/val\nnames: {0: cat, 1: dog}\n'
+    )
+
+
+class TestYolo:
+    @pytest.mark.parametrize('polygon', [False, True])
+    def test_boxes_and_polygons(self, polygon, tmp_path):
+        yolo(tmp_path, polygon)
+        data = find_data(tmp_path, tmp_path / 'out')
+        assert (data.format, data.task) == ('YOLO', 'instance' if polygon else 'detect')
+        assert (data.classes, data.train.count, data.val.count) == (('cat', 'dog'), 3, 2)
+        content = read(data)
+        box = content['annotations'][1]
+        np.testing.assert_allclose(box['bbox'], BOX, atol=1e-9)
+        assert (content['images'][1]['width'], content['images'][1]['height']) == SIZE
+        assert (box['image_id'], box['category_id']) == (content['images'][1]['id'], 2)
+        assert (tmp_path / content['images'][1]['file_name']).is_file()
+        assert data.train.images == str(tmp_path)
+
+    def test_turned_photographs(self, tmp_path):
+        yolo(tmp_path)
+        turned = Image.Exif()
+        turned[0x0112] = 6
+        Image.new('RGB', SIZE).save(tmp_path / 'images/train/0.jpg', exif=turned)
+        entry = read(find_data(tmp_path, tmp_path / 'out'))['images'][0]
+        assert (entry['width'], entry['height']) == SIZE[::-1]
+
+    def test_names_by_number_and_folders_seen_from_inside(self, tmp_path, monkeypatch):
+        yolo(tmp_path)
+        text = (tmp_path / 'data.yaml').read_text()
+        (tmp_path / 'data.yaml').write_text(text.replace('{0: cat, 1: dog}', '{1: dog, 0: cat}'))
+        monkeypatch.chdir(tmp_path)
+        assert find_data('.', 'out').classes == ('cat', 'dog')
+        (tmp_path / 'data.yaml').write_text(text.replace('{0: cat, 1: dog}', '{0: cat, 2: dog}'))
+        with pytest.raises(ValueError, match='names must be a list, or numbers from 0'):
+            find_data('.', 'out')
+
+    def test_lists_of_images_and_a_validation_part_that_is_none(self, tmp_path):
+        yolo(tmp_path)
+        (tmp_path / 'images/train/0.jpg').rename(tmp_path / 'images/train/a b.jpg')
+        (tmp_path / 'list.txt').write_text('images/train/a b.jpg\nimages/train/1.jpg\n')
+        (tmp_path / 'data.yaml').write_text('train: list.txt\nval: list.txt\nnames: [cat, dog]\n')
+        data = find_data(tmp_path, tmp_path / 'out')
+        assert (data.train.count, data.val.count) == (1, 1)
+        assert 'no validation part' in data.notes[-1]
+
+    @pytest.mark.parametrize(
+        ('line', 'message'),
+        [
+            ('2 0.5 0.5 0.1 0.1', 'line 1.*there are 2 names'),
+            ('0 0.5 0.5 0.1', 'line 1.*a class and 4 numbers'),
+            ('cat 0.5 0.5 0.1 0.1', "line 1: 'cat"),
+            ('0 0.5 nan 0.1 0.1', 'line 1.*not finite'),
+        ],
+    )
+    def test_lines_that_cannot_be_read(self, line, message, tmp_path):
+        yolo(tmp_path)
+        (tmp_path / 'labels/train/1.txt').write_text(line)
+        with pytest.raises(ValueError, match=rf'1\.txt, {message}'):
+            find_data(tmp_path, tmp_path / 'out')
+
+
+def voc(root, text='<difficult>0</difficult>', count=4):
+    for number in range(count):
+        image(root / 'JPEGImages' / f'{number}.jpg')
+        name = ('dog', 'cat')[number % 2]
+        box = '<xmin>11</xmin><ymin>5</ymin><xmax>22</xmax><ymax>12</ymax>'
+        path = root / 'Annotations' / f'{number}.xml'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        found = f'<object><name>{name}</name>{text}<bndbox>{box}</bndbox></object>'
+        path.write_text(f'<annotation><filename>{number}.jpg</filename>{found}</annotation>')
+
+
+class TestVoc:
+    def test_boxes_begin_at_one(self, tmp_path):
+        voc(tmp_path)
+        sets = tmp_path / 'ImageSets/Main'
+        sets.mkdir(parents=True)
+        (sets / 'train.txt').write_text('0\n1 1\n')
+        (sets / 'val.txt').write_text('2\n3\n')
+        data = find_data(tmp_path, tmp_path / 'out')
+        assert (data.format, data.task, data.classes) == ('Pascal VOC', 'detect', ('cat', 'dog'))
+        assert (data.train.count, data.val.count) == (2, 2)
+        content = read(data)
+        assert content['annotations'][0]['bbox'] == BOX
+        assert [box['category_id'] for box in content['annotations']] == [2, 1]
+        assert data.train.images == str(tmp_path / 'JPEGImages')
+
+    def test_difficult_boxes_are_crowds_and_parts_are_drawn(self, tmp_path):
+        voc(tmp_path, '<difficult>1</difficult>')
+        data = find_data(tmp_path, tmp_path / 'out', val=0.25)
+        assert (data.train.count, data.val.count) == (3, 1)
+        assert {box['iscrowd'] for box in read(data)['annotations']} == {1}
+
+    @pytest.mark.parametrize(
+        ('text', 'message'),
+        [
+            ('<!DOCTYPE a [<!ENTITY b "c">]><annotation/>', 'document type'),
+            ('<annotation/>'.encode('utf-16'), 'UTF-16'),
+            ('<annotation><object><bndbox/></object></annotation>', r'0\.xml is no annotation'),
+            ('<annotation><object>', r'0\.xml is no annotation'),
+            (
+                '<annotation><object><bndbox><xmin>a</xmin></bndbox></object></annotation>',
+                r'0\.xml is no',
+            ),
+        ],
+    )
+    def test_files_that_cannot_be_read(self, text, message, tmp_path):
+        voc(tmp_path)
+        content = text if isinstance(text, bytes) else text.encode()
+        (tmp_path / 'Annotations/0.xml').write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            find_data(tmp_path, tmp_path / 'out')
+
+
+LAYOUTS = {
+    'images/{part}': 'annotations/{part}',
+    '{part}/images': '{part}/masks',
+}
+
+
+class TestLabelMaps:
+    @pytest.mark.parametrize(('images', 'maps'), LAYOUTS.items())
+    def test_parts_by_their_folders(self, images, maps, tmp_path):
+        for part, count in (('train', 3), ('valid', 2)):
+            for number in range(count):
+                image(tmp_path / images.format(part=part) / f'{number}.jpg', (3, 2))
+                path = tmp_path / maps.format(part=part) / f'{number}_mask.png'
+                label_map(path, [[0, 1, 255], [255, part == 'valid', 2]])
+        data = find_data(tmp_path, tmp_path / 'out')
+        assert (data.task, data.format, data.classes) == (
+            'segment',
+            'label maps',
+            ('class 0', 'class 1', 'class 2'),
+        )
+        assert (data.train.count, data.val.count, data.files) == (3, 2, {})
+        assert (data.img_suffix, data.map_suffix) == ('.jpg', '_mask.png')
+        assert data.val.label_maps == str(tmp_path / maps.format(part='valid'))
+        (tmp_path / 'classes.txt').write_text('sky\nroad\n\ntree\n')
+        assert find_data(tmp_path, tmp_path / 'out').classes == ('sky', 'road', 'tree')
+        assert find_data(tmp_path, tmp_path / 'out', classes=['a', 'b', 'c']).classes == (
+            'a',
+            'b',
+            'c',
+        )
+
+    def test_without_parts_it_is_split(self, tmp_path):
+        for number in range(6):
+            image(tmp_path / 'images' / f'{number}.png', (3, 2))
+            label_map(tmp_path / 'labels' / f'{number}.png', [[0, 1, 1], [0, 0, 0]])
+        data = find_data(tmp_path, tmp_path / 'out', val=0.5)
+        found = [text.split() for text in data.files.values()]
+        assert sorted(found[0] + found[1]) == [str(number) for number in range(6)]
+        assert data.train.ann_file.endswith('out/data/train.txt')
+        assert data.train.images == data.val.images == str(tmp_path / 'images')
+
+    def test_refused(self, tmp_path):
+        for number in range(3):
+            image(tmp_path / 'images' / f'{number}.png', (3, 2))
+            label_map(tmp_path / 'masks' / f'{number}.png', [[0, 1, 1], [0, 0, 0]])
+        image(tmp_path / 'images' / '3.png')
+        with pytest.raises(ValueError, match=r'1 of 4 images .* no label map .*: 3$'):
+            find_data(tmp_path, tmp_path / 'out')
+        image(tmp_path / 'masks' / '3.png')
+        with pytest.raises(ValueError, match=r'3\.png has 3 channels'):
+            find_data(tmp_path, tmp_path / 'out')
+        image(tmp_path / 'images' / '4.jpg')
+        with pytest.raises(ValueError, match=r'several endings.*4 \.png, 1 \.jpg'):
+            find_data(tmp_path, tmp_path / 'out')
+
+
+def test_masks_of_0_and_255_are_no_label_maps(tmp_path):
+    for number in range(3):
+        image(tmp_path / 'images' / f'{number}.png', (3, 2))
+        label_map(tmp_path / 'masks' / f'{number}.png', [[0, 255, 255], [0, 0, 0]])
+    with pytest.raises(ValueError, match=r'hold only the values \[0, 255\], and 255 is ignored'):
+        find_data(tmp_path, tmp_path / 'out')
+
+
+def test_folders_without_data(tmp_path):
+    with pytest.raises(ValueError, match='there is no folder'):
+        find_data(tmp_path / 'none', tmp_path / 'out')
+    image(tmp_path / 'a.jpg')
+    with pytest.raises(ValueError, match=r'no data of a known format: COCO.*YOLO.*VOC.*label maps'):
+        find_data(tmp_path, tmp_path / 'out')
+    voc(tmp_path, count=1)
+    with pytest.raises(ValueError, match='1 image: too few'):
+        find_data(tmp_path, tmp_path / 'out')
+    coco(tmp_path / 'train.json', ['a.jpg'])
+    with pytest.raises(
+        ValueError, match=r'several formats: COCO, Pascal VOC; say which by --task or --train-ann'
+    ):
+        find_data(tmp_path, tmp_path / 'out')
+    assert find_data(tmp_path, tmp_path / 'out', train_ann='train.json', val=0).format == 'COCO'
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(task='instance'), r'--task instance needs masks, and 2 of 2 boxes'),
+        (dict(task='segment'), r'--task segment does not fit the data .*: COCO'),
+        (dict(val=1.0), '--val'),
+        (dict(classes=['a']), '--classes is for label maps'),
+        (dict(train_ann='other.json'), "--train-ann: 'other.json' is no COCO file"),
+    ],
+)
+def test_options_that_do_not_fit(options, message, tmp_path):
+    coco(tmp_path / 'train.json', names(2))
+    for name in names(2):
+        image(tmp_path / name)
+    with pytest.raises(ValueError, match=message):
+        find_data(tmp_path, tmp_path / 'out', **options)
+
+
+def test_images_that_are_missing(tmp_path):
+    coco(tmp_path / 'train.json', names(3))
+    with pytest.raises(ValueError, match=r"names '0\.jpg', which is in no folder"):
+        find_data(tmp_path, tmp_path / 'out')
+    image(tmp_path / '0.jpg')
+    with pytest.raises(ValueError, match=r'2 of 3 images .* are not in .*: 1\.jpg, 2\.jpg'):
+        find_data(tmp_path, tmp_path / 'out')
+
+
+def test_pycocotools_reads_what_is_written(tmp_path):
+    voc(tmp_path)
+    data = find_data(tmp_path, tmp_path / 'out')
+    for path, text in data.files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    assert len(COCO(data.train.ann_file).getAnnIds()) == data.train.count

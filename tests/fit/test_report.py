@@ -1,0 +1,111 @@
+"""What ``mmlape fit`` shows after a training: curves, and the truth beside predictions."""
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools import mask as coco_mask
+
+from mmlape.fit import OwnData, Part, compare_with_truth, draw_curves, read_curves
+from mmlape.fit.report import best_scores, write_table
+from mmlape.inference import Result
+
+ROWS = [
+    dict(loss=2.0, epoch=1, step=5), dict(loss=1.0, epoch=1, step=10), {'mIoU': 20.0, 'step': 1},
+    dict(loss=0.5, epoch=2, step=20), {'mIoU': 15.0, 'step': 2},
+]  # fmt: skip
+
+
+class Blind:
+    """A model that finds nothing."""
+
+    classes, palette = ('a', 'b'), None
+
+    def predict(self, image, score):
+        maps = None if image.shape[0] == 20 else np.zeros(image.shape[:2], np.uint8)
+        yield Result(image, 'x', self.classes, label_map=maps)
+
+
+def test_curves_of_all_runs_in_order(tmp_path):
+    for run, rows in (('20260101_1', ROWS[:3]), ('20260101_2', ROWS[3:])):
+        folder = tmp_path / run / 'vis_data'
+        folder.mkdir(parents=True)
+        (folder / 'scalars.json').write_text('\n'.join(map(json.dumps, rows)) + '\n')
+    assert read_curves(tmp_path) == ROWS
+    write_table(ROWS, tmp_path / 'curves.csv')
+    lines = (tmp_path / 'curves.csv').read_text().splitlines()
+    assert (lines[0], lines[3]) == ('loss,epoch,step,mIoU', ',,1,20.0')
+    assert best_scores(ROWS, 'mIoU') == {'mIoU': 20.0, 'step': 1}
+    assert best_scores(ROWS[:2], 'mIoU') == {}
+
+
+@pytest.mark.parametrize(('rows', 'wide'), [(ROWS, True), (ROWS[:2], False)])
+def test_curves_are_drawn_with_and_without_scores(rows, wide, tmp_path):
+    draw_curves(rows, 'mIoU', tmp_path / 'curves.png')
+    width, height = Image.open(tmp_path / 'curves.png').size
+    assert (width > 2 * height) == wide
+
+
+def images(folder, height, width, count=5):
+    folder.mkdir()
+    for number in range(count):
+        cv2.imwrite(str(folder / f'{number}.png'), np.full((height, width, 3), 100, np.uint8))
+
+
+def test_boxes_beside_predictions(tmp_path):
+    images(tmp_path / 'val', 20, 30)
+    mask = np.zeros((20, 30), np.uint8, order='F')
+    mask[4:12, 10:22] = 1
+    rle = coco_mask.encode(mask)
+    box = dict(bbox=[10, 4, 12, 8], area=96, iscrowd=0, category_id=7)
+    box['segmentation'] = dict(rle, counts=rle['counts'].decode())
+    coco = dict(
+        images=[dict(id=i, file_name=f'{i}.png', height=20, width=30) for i in range(5)],
+        annotations=[dict(box, id=1, image_id=0), dict(box, id=2, image_id=4, category_id=3)],
+        categories=[dict(id=3, name='a'), dict(id=7, name='b'), dict(id=9, name='left out')],
+    )
+    (tmp_path / 'val.json').write_text(json.dumps(coco))
+    part = Part(str(tmp_path / 'val'), str(tmp_path / 'val.json'), 5)
+    data = OwnData('instance', 'COCO', ('a', 'b'), part, part)
+    written = compare_with_truth(Blind(), data, tmp_path / 'pictures', count=2)
+    assert [path.name for path in written] == ['0.jpg', '2.jpg']
+    picture = cv2.imread(str(written[0])).astype(int)
+    width = picture.shape[1]
+    left, right = picture[:, : (width - 8) // 2], picture[:, (width + 8) // 2 :]
+    assert (abs(left - right).sum(2) > 60).mean() > 0.1  # the mask is in the truth
+    assert abs(right - 100).max() < 10  # nothing was found
+    plain = cv2.imread(str(written[1])).astype(int)
+    assert abs(plain[:, : (width - 8) // 2] - 100).max() < 10
+
+
+@pytest.mark.parametrize('listed', [True, False])
+def test_label_maps_beside_predictions(listed, tmp_path):
+    images(tmp_path / 'val', 24, 30)
+    (tmp_path / 'maps').mkdir()
+    labels = np.zeros((24, 30), np.uint8)
+    labels[:, 15:], labels[:5] = 1, 255
+    for number in range(5):
+        Image.fromarray(labels).save(tmp_path / 'maps' / f'{number}.png')
+    (tmp_path / 'val.txt').write_text('3\n4\n')
+    file = str(tmp_path / 'val.txt') if listed else ''
+    part = Part(str(tmp_path / 'val'), file, 2 if listed else 5, str(tmp_path / 'maps'))
+    data = OwnData('segment', 'label maps', ('a', 'b'), part, None, '.png', '.png')
+    written = compare_with_truth(Blind(), data, tmp_path / 'pictures', count=2)
+    assert [path.name for path in written] == (['3.jpg', '4.jpg'] if listed else ['0.jpg', '2.jpg'])
+    picture = cv2.imread(str(written[0])).astype(int)
+    height, width = picture.shape[:2]
+    side = (width - 8) // 2
+    assert abs(picture[: height // 6, :side] - 100).max() < 12  # ignored pixels stay as they are
+    difference = abs(
+        picture[height // 2, 9 : side // 2 - 9] - picture[height // 2, 9 - side : -side // 2 - 9]
+    )
+    assert difference.max() < 12  # class a left and right
+    assert (
+        abs(
+            picture[height // 2, side // 2 + 9 : side - 3]
+            - picture[height // 2, -side // 2 + 9 : -3]
+        ).max()
+        > 60
+    )

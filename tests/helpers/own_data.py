@@ -1,0 +1,38 @@
+"""Small data sets of one's own: images, COCO files, label maps."""
+
+import json
+
+import numpy as np
+from PIL import Image
+
+SIZE = (40, 24)  # width and height
+BOX = [10.0, 4.0, 12.0, 8.0]
+
+
+def image(path, size=SIZE):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new('RGB', size, (90, 90, 90)).save(path)
+
+
+def coco(path, names, boxes=True, masks=False, categories=('cat', 'dog')):
+    """A COCO file of one box per image; the classes take turns."""
+    polygon = [[10.0, 4.0, 22.0, 4.0, 22.0, 12.0]]
+    box = dict(bbox=BOX, area=96.0, iscrowd=0, **(dict(segmentation=polygon) if masks else {}))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = dict(
+        images=[dict(id=i, file_name=n, width=SIZE[0], height=SIZE[1]) for i, n in enumerate(names)],
+        annotations=[
+            dict(box, id=i, image_id=i, category_id=i % 2 + 1) for i in range(len(names) if boxes else 0)
+        ],
+        categories=[dict(id=i, name=name) for i, name in enumerate(categories, 1)],
+    )  # fmt: skip
+    path.write_text(json.dumps(content))
+
+
+def names(count, start=0):
+    return [f'{number}.jpg' for number in range(start, start + count)]
+
+
+def label_map(path, values):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.array(values, np.uint8)).save(path)

@@ -1,0 +1,154 @@
+"""Train a detector or segmentor on a folder of your own images: COCO, YOLO, Pascal VOC or label maps.
+
+    mmlape fit DATA [--model NAME] [--task detect|instance|segment] [--epochs N] [--size S] [--batch B] [--val 0.2]
+        [--out DIR] [--weights default|none|FILE] [--lr LR] [--augment none|light|strong] [--ema] [--patience N]
+        [--train-ann FILE] [--val-ann FILE] [--workers N] [--seed N] [--score 0.3] [--dry-run]
+    mmlape fit --list
+
+Writes OUT/fit.py, a short config for you to change (`mmlape train OUT/fit.py` trains it), OUT/resolved.py, which
+MMDetection's and MMSegmentation's own tools take too, and after the training curves and predictions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+from mmlape import cli
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description='Train a model on a folder of your own images.')
+    parser.add_argument('data', nargs='?', help='the folder')
+    parser.add_argument('--list', action='store_true', help='show the models')
+    parser.add_argument('--model', metavar='NAME', help='a model of --list; default: by the task')
+    parser.add_argument(
+        '--task', choices=('detect', 'instance', 'segment'), help='default: what the data are for'
+    )
+    parser.add_argument('--epochs', type=int, default=24, help='default: %(default)s')
+    parser.add_argument(
+        '--size', type=int, help="side of training images in pixels; default: the model's"
+    )
+    parser.add_argument('--batch', type=int, default=2, help='images per step (%(default)s)')
+    parser.add_argument(
+        '--val', type=float, default=0.2,
+        help='share of the images for validation where the data have no such part (%(default)s); 0: none',
+    )  # fmt: skip
+    parser.add_argument('--out', type=Path, help='default: fits/FOLDER_MODEL')
+    parser.add_argument(
+        '--weights', default='default',
+        help="what the network starts from: default (the model's published weights), none, a file "
+        'of the same network, or SOURCE:FILE',
+    )  # fmt: skip
+    parser.add_argument('--lr', type=float, help="learning rate of AdamW; default: the model's")
+    parser.add_argument(
+        '--augment', choices=('none', 'light', 'strong'), default='light',
+        help='random sizes and flips; strong: more of both, and colours (%(default)s)',
+    )  # fmt: skip
+    parser.add_argument('--ema', action='store_true', help='average the weights over the steps')
+    parser.add_argument(
+        '--patience', type=int, help='stop after N validations without a better one'
+    )
+    parser.add_argument('--train-ann', metavar='FILE', help='COCO file of the training images')
+    parser.add_argument('--val-ann', metavar='FILE', help='COCO file of the validation images')
+    parser.add_argument(
+        '--classes', default='', help='names of the classes of label maps, separated by commas'
+    )
+    parser.add_argument('--workers', type=int, default=2, help='that load images (%(default)s)')
+    parser.add_argument('--seed', type=int, default=0, help='default: %(default)s')
+    parser.add_argument(
+        '--score', type=float, default=0.3, help='of boxes in pictures (%(default)s)'
+    )
+    parser.add_argument('--dry-run', action='store_true', help='write the configs, train nothing')
+    options = parser.parse_args()
+    if options.data is None and not options.list:
+        parser.error('name the folder of your data, or give --list')
+    return options
+
+
+def prepare(options):
+    """Find the data and write the configs; returns the data and the resolved config."""
+    from mmengine.config import Config
+
+    from mmlape.atomic import atomic_write
+    from mmlape.fit import FitOptions, config_text, find_data, find_model
+    from mmlape.fit.config import check_weights_are_there
+
+    how = FitOptions(**{part.name: getattr(options, part.name) for part in fields(FitOptions)})
+    out = options.out
+    if (out / 'fit.py').exists():
+        raise ValueError(
+            f'{out} holds a training already: `mmlape train {out}/fit.py --resume` continues it, '
+            'another --out begins a new one'
+        )
+    names = [name.strip() for name in options.classes.split(',') if name.strip()]
+    data = find_data(
+        options.data,
+        out,
+        options.task,
+        options.val,
+        options.seed,
+        options.train_ann,
+        options.val_ann,
+        names,
+    )
+    text = config_text(data, find_model(options.model, data.task), how, out)
+    cfg = Config.fromstring(text, '.py')
+    check_weights_are_there(cfg)
+    for path, content in data.files.items():
+        atomic_write(Path(path), content.encode())
+    atomic_write(out / 'fit.py', text.encode())
+    cfg.dump(out / 'resolved.py')
+    return data, cfg
+
+
+def report(options, data, best):
+    """Draw curves and predictions, and print the best figures."""
+    from mmlape import inference
+    from mmlape.fit import report
+
+    work_dir, out = options.out / 'training', options.out
+    rows = report.read_curves(work_dir)
+    report.write_table(rows, out / 'curves.csv')
+    report.draw_curves(rows, best, out / 'curves.png')
+    model = inference.load(work_dir)
+    pictures = report.compare_with_truth(model, data, out / 'pictures', score=options.score)
+    scores = report.best_scores(rows, best)
+    for name, value in scores.items():
+        print(f'  {name:<32} {value:g}')
+    print(f'curves: {out}/curves.png, {out}/curves.csv')
+    print(f'{len(pictures)} images, truth left and prediction right: {out}/pictures')
+    print(f'predict: mmlape predict {work_dir} IMAGES')
+
+
+def main():
+    options = parse_arguments()
+    if options.list:
+        from mmlape.fit.models import listing
+
+        print(listing())
+        return
+    if options.out is None:
+        options.out = Path('fits', Path(options.data).resolve().name)
+    with cli.stop_with_message(ValueError, TypeError, OSError):
+        data, cfg = prepare(options)
+    parts = f'{data.train.count} + {data.val.count if data.val else 0} images'
+    print(f'{data.format}, {parts}, {len(data.classes)} classes: {", ".join(data.classes)}')
+    for note in data.notes:
+        print(f'note: {note}')
+    print(f'config: {options.out}/fit.py (for other tools: {options.out}/resolved.py)', flush=True)
+    if options.dry_run:
+        return
+    train = [sys.executable, str(Path(__file__).with_name('train.py')), str(options.out / 'fit.py')]
+    code = subprocess.run(train).returncode
+    if code:
+        sys.exit(code)
+    with cli.weights_only(), cli.stop_with_message():
+        report(options, data, cfg.default_hooks.checkpoint.save_best)
+
+
+if __name__ == '__main__':
+    main()
