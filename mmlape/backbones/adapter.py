@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -19,7 +20,6 @@ from mmlape.checks import (
 from mmlape.layers import (
     DeformableAttention,
     Interaction,
-    SamplingPlan,
     SpatialPrior,
     build_map_norm,
     pad_to_multiple,
@@ -35,11 +35,6 @@ from .network import StagedTransformer
 from .stage import Stage
 
 STRIDES = (4, 8, 16, 32)
-# The ViT's map that is added to each of the four strides, from those after each interaction.
-_VIT_FEATURES = {
-    'last': lambda maps: [maps[-1]] * 4,
-    'per_stage': lambda maps: maps,
-}
 
 
 @MODELS.register_module()
@@ -103,7 +98,7 @@ class ViTAdapter(Backbone):
         self.vit = _build_vit(vit, with_cp=with_cp, compile_blocks=compile_blocks)
         self.embed_dims = dims = self.vit.embed_dims
         self.interaction_indexes = _resolve_interactions(interaction_indexes, self.vit.num_units)
-        self.vit_feature = check_option('vit_feature', vit_feature, _VIT_FEATURES)
+        self.vit_feature = check_option('vit_feature', vit_feature, ('last', 'per_stage'))
         if vit_feature == 'per_stage' and len(self.interaction_indexes) != len(STRIDES):
             raise ValueError(
                 "vit_feature='per_stage' needs four interactions, "
@@ -155,7 +150,7 @@ class ViTAdapter(Backbone):
         ]
         finest = None if self.up is None else self.up(levels[0]) + c1
         maps = [finest, *levels]
-        added = _VIT_FEATURES[self.vit_feature](vit_maps)
+        added = vit_maps if self.vit_feature == 'per_stage' else vit_maps[-1:] * len(STRIDES)
         vit_stride = self.vit.stages()[0].embed.stride
         outputs = []
         for index in self.out_indices:
@@ -181,27 +176,20 @@ class ViTAdapter(Backbone):
         down, across = (extent / side for extent, side in zip(extents, image.shape[-2:]))
         into_tokens = sampling_plan((grid,), shapes, image.device, (down, across))
         into_pyramid = sampling_plan(shapes, (grid,), image.device, (1 / down, 1 / across))
+        run = partial(run_block, with_cp=self.with_cp, compile_blocks=self.compile_blocks)
         maps = []
         interactions = cast('Sequence[Interaction]', self.interactions)
         for interaction, (first, last) in zip(interactions, self.interaction_indexes):
             prefix, cells = layout.split(tokens)
-            cells = self._run(interaction.injector, cells, pyramid, into_tokens)
+            cells = run(interaction.injector, cells, pyramid, into_tokens)
             tokens = layout.join(prefix, cells)
             tokens, layout = stage.run(tokens, layout, plan, first, last + 1)
             tokens = self.vit.finish(last, tokens, layout)
             _, cells = layout.split(tokens)
             for extractor in interaction.extractors():
-                pyramid = self._run(extractor, pyramid, cells, into_pyramid, shapes)
+                pyramid = run(extractor, pyramid, cells, into_pyramid, shapes)
             maps.append(layout.to_maps(tokens))
         return pyramid, maps
-
-    def _run(
-        self, module: nn.Module, stream: Tensor, other: Tensor, plan: SamplingPlan, *rest
-    ) -> Tensor:
-        arguments = (stream, other, plan, *rest)
-        return run_block(
-            module, *arguments, with_cp=self.with_cp, compile_blocks=self.compile_blocks
-        )
 
     def _pad(self, image: Tensor) -> Tensor:
         """Pad to whole cells of the coarsest map."""
