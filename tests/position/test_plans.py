@@ -27,13 +27,6 @@ def computed(monkeypatch):
     return calls
 
 
-def deploy(model):
-    for module in model.modules():
-        if hasattr(module, 'switch_to_deploy'):
-            module.switch_to_deploy()
-    return model
-
-
 def gabor(parts):
     position = dict(type='mmlape.GaborAttention', parts=parts)
     return dict(attention_position=position, window_size=[2, None] * 2)
@@ -56,7 +49,7 @@ def test_deploy_is_equal_to_the_bit_and_computes_nothing_twice(build, computed):
     images = (IMAGE, torch.randn(1, 3, 40, 100))
     expected = [out.detach() for image in images for out in model(image)]
     once = len(computed)
-    deploy(model)
+    model.switch_to_deploy()
     for mode in (torch.inference_mode, torch.enable_grad, torch.no_grad):
         with mode():
             got = [out for image in images for out in model(image)]
@@ -96,7 +89,8 @@ def under_autocast(model):
     ids=['load', 'move', 'autocast'],
 )
 def test_a_deployed_model_answers_for_what_it_is_now(change):
-    model = deploy(randomise(build_vit(**LAPE_AND_MLP)))
+    model = randomise(build_vit(**LAPE_AND_MLP))
+    model.switch_to_deploy()
     if change is not under_autocast:
         model(IMAGE)
     change(model)
