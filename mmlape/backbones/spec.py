@@ -157,9 +157,7 @@ def place_norms(
         configs = [norm_cfg] if single else as_list('norm_cfg', norm_cfg, len(sizes), 'stages')
     else:
         config = plain if norm_cfg is None else norm_cfg
-        cls = norm_class(config)
-        named = [place for name, place in places.items() if norm_class(dict(type=name)) is cls]
-        entries = as_list('norm_places', named[0] if named else {}, len(sizes), 'stages')
+        entries = as_list('norm_places', _places_of(config, places), len(sizes), 'stages')
         configs = [None if entry is None else {**entry, **config} for entry in entries]
     placed, reached = [], False
     for config, size, count in zip(configs, sizes, built):
@@ -187,6 +185,12 @@ def place_norms(
             f'norm_cfg names the layers {layers}, of which none is built: out_indices end before'
         )
     return [norms[:-1] for norms in placed], placed[-1][-1] if own_output else plain
+
+
+def _places_of(norm_cfg: dict, places: NormPlaces) -> dict | Sequence[dict | None]:
+    """Default options of a norm by its type."""
+    cls = norm_class(norm_cfg)
+    return next((place for name, place in places.items() if norm_class(dict(type=name)) is cls), {})
 
 
 def _layers_of_norm(layers: Any, depth: int) -> Sequence[int]:
