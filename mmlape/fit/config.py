@@ -90,8 +90,12 @@ def config_text(data: OwnData, row: FitModel, options: FitOptions, out: Path) ->
     """The text of a config that trains ``row`` on ``data`` with results in ``out``.
 
     Raises:
-        ValueError: If the weights are none that the model can take.
+        ValueError: If the weights are none that the model can take, or the batch is too small for it.
     """
+    if options.batch < row.least_batch:
+        raise ValueError(
+            f'--batch must be at least {row.least_batch} for this model, got {options.batch}'
+        )
     base = find_config(row.config)
     cfg = Config.fromfile(base)
     parts = dict(
@@ -147,9 +151,8 @@ def _model_changes(
         if path[-1] == 'num_classes':
             _set(changes, path, len(data.classes))
         elif path[-1] == 'class_weight' and path[-2] == 'loss_cls' and isinstance(value, list):
-            _set(
-                changes, path, [1.0] * len(data.classes) + value[-1:]
-            )  # Mask2Former: the last is "no object"
+            # Mask2Former: the last weight is that of "no object".
+            _set(changes, path, [1.0] * len(data.classes) + value[-1:])
     if data.task == 'segment':
         crop = cfg.model.test_cfg.get('crop_size')
         _set(changes, ('data_preprocessor', 'size'), (size, size))

@@ -23,6 +23,7 @@ class FitModel:
         lr: Learning rate of AdamW for 2 to 8 images per step.
         parameters: In millions, with 3 classes.
         memory: MB that one image of this size saves for the backward pass.
+        least_batch: Images per step that it needs: 2 where a batch norm sees a map of one pixel.
         changes: What differs from the config, merged into ``model``.
     """
 
@@ -33,6 +34,7 @@ class FitModel:
     parameters: float
     memory: int
     lr: float = 1e-4
+    least_batch: int = 1
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -73,7 +75,7 @@ MODELS = {
     ),
     'upernet': FitModel(
         'lape/upernet_deit-t-adapter-lape_8xb2-160k_ade20k-512x512', ('segment',),
-        'label maps with fine detail: LaPE ViT-Adapter-Ti, UPerNet', 512, 36.0, 1100,
+        'label maps with fine detail: LaPE ViT-Adapter-Ti, UPerNet', 512, 36.0, 1100, least_batch=2,
     ),
     'mask2former': FitModel(
         'foundation/mask2former_dinov3-s_8xb2-40k_ade20k-512x512', ('segment',),

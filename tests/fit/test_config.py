@@ -146,6 +146,7 @@ def test_weights_that_cannot_be_had_name_the_way_out(tmp_path):
         (lambda: find_model('dtn-pvt', 'segment'), 'dtn-pvt is for detect.*use segmenter'),
         (lambda: FitOptions(epochs=0), '--epochs'),
         (lambda: FitOptions(lr=-1), '--lr'),
+        (lambda: read('upernet', 'segment', batch=1), '--batch must be at least 2'),
         (lambda: FitOptions(augment='much'), '--augment.*strong'),
         (lambda: read('lape-adapter', 'detect', weights='much'), "--weights 'much'.*none"),
         (lambda: read('micro-adapter', 'detect', weights='x.pth'), '--weights'),
