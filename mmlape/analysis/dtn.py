@@ -26,7 +26,7 @@ from mmlape.checks import check_grid, check_option
 from mmlape.layers import AttentionLayer
 from mmlape.layout import Grid, Layout
 from mmlape.norm import DTN, LN, TokenGN, TokenIN
-from mmlape.norm.dtn_maps import along_axes, cell_members
+from mmlape.norm.dtn_maps import Windows
 from mmlape.training.paper_hooks import RATIO_PREFIX
 
 from . import COMPARED, NORMS
@@ -349,15 +349,13 @@ def _mean_of_dtn(norm: DTN, cells: Tensor, where: Layout) -> Tensor:
     scale = torch.ones_like(x[..., :1])
     if norm.stabilize:
         scale = (x.square().mean(dim=-1, keepdim=True) + norm.eps).sqrt()
-    view = (x / scale).unflatten(1, where.grid)
+    windows = Windows.of(where.grid, norm.pool)
+    view = windows.view(x / scale)
     P_y, P_x = (part.double().expand(norm.num_heads, -1, -1) for part in norm.axis_maps(where.grid))
-    rows, columns = cell_members(where.grid, norm.pool, (P_y.shape[1], P_x.shape[1]), view)
-    sizes = [of.sum(dim=1, keepdim=True) for of in (rows, columns)]
-    cells = along_axes(rows / sizes[0], columns / sizes[1], view)
-    around = torch.einsum('gya,gxe,baegd->byxgd', P_y, P_x, cells)
+    around = torch.einsum('gya,gxe,baegd->byxgd', P_y, P_x, windows.mean(view))
     own = view.mean(dim=(-2, -1), keepdim=True)
-    mean = torch.lerp(along_axes(rows.mT, columns.mT, around), own, norm.ratio_mean(x))
-    return (mean.flatten(1, 2) * scale).flatten(2)
+    mean = torch.lerp(windows.spread(around), own, norm.ratio_mean(x))
+    return (mean.flatten(1, -3) * scale).flatten(2)
 
 
 class RatioCourse(NamedTuple):

@@ -79,12 +79,12 @@ class DTN(Operator):
         options: DTNOptions,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """See :func:`mmlape.norm.dtn_maps.normalise`."""
+        """See :class:`mmlape.norm.dtn_maps.PlainDTN`."""
         tensors = (x, P_y, P_x, mean_ratio, var_ratio, weight, bias)
         if mask is not None or not _serves(x):
             return self.plain(*tensors, options, mask)
-        grid, pool, eps, stabilize = options
-        return dtn(*tensors, windows=(*grid, pool), eps=eps, stabilize=stabilize)
+        windows, eps, stabilize = options
+        return dtn(*tensors, windows=(*windows.grid, windows.pool), eps=eps, stabilize=stabilize)
 
 
 def _serves(tensor: Tensor) -> bool:

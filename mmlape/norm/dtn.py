@@ -12,7 +12,7 @@ from mmlape.registry import MODELS
 from mmlape.runtime.autocast import without_autocast
 
 from .base import TokenNorm
-from .dtn_maps import BandedMap, DTNOptions, LearnedMap, PlainDTN, UniformMap, cells_of
+from .dtn_maps import BandedMap, DTNOptions, LearnedMap, PlainDTN, UniformMap, Windows
 
 
 @MODELS.register_module()
@@ -131,7 +131,7 @@ class DTN(TokenNorm):
         """
         height, width = grid
         dtype = torch.promote_types(self.weight.dtype, torch.float32)
-        cells = cells_of((height, width), self.pool)
+        cells = Windows.of((height, width), self.pool).cells
         return self.positions(cells, self.weight.device, dtype)
 
     def extra_repr(self) -> str:
@@ -143,16 +143,17 @@ class DTN(TokenNorm):
 
     def _normalise(self, tokens: Tensor, layout: Layout, weight: Tensor, bias: Tensor) -> Tensor:
         """Normalise cells ``(B, H * W, C)``, all in the dtype of the statistics."""
+        windows = Windows.of(layout.grid, self.pool)
         by_head = (self.num_heads, -1)
         x = tokens.unflatten(2, by_head)
         out = self.normalise(
             x,
-            *self.positions(cells_of(layout.grid, self.pool), x.device, x.dtype),
+            *self.positions(windows.cells, x.device, x.dtype),
             self.ratio_mean(x),
             self.ratio_var(x),
             weight.view(by_head),
             bias.view(by_head),
-            DTNOptions(layout.grid, self.pool, self.eps, self.stabilize),
+            DTNOptions(windows, self.eps, self.stabilize),
             layout.mask,
         )
         return out.flatten(2)

@@ -5,7 +5,7 @@ B batch, H x W tokens, A x E cells of pool x pool tokens, G heads, D channels pe
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -67,38 +67,77 @@ class UniformMap(BandedMap):
         super().__init__(band=2**31 - 1)
 
 
-class DTNOptions(NamedTuple):
-    """Options of a call: ``(H, W)`` tokens, and ``pool``, ``eps`` and ``stabilize`` as in :class:`~mmlape.norm.DTN`."""
+class Windows(NamedTuple):
+    """Cells of ``pool x pool`` tokens, or fewer at the bottom and right where ``pool`` does not divide the grid.
+
+    Where every cell is full, tokens are viewed as ``(B, A, pool, E, pool, ...)`` and values per cell broadcast. If not,
+    and in graphs of ``torch.compile``, which are for grids of all sizes, the view is ``(B, H, W, ...)`` and values go
+    from and to cells by products with small matrices.
+
+    Attributes:
+        grid: ``(H, W)`` tokens.
+        pool: Tokens per side of a cell.
+        cells: ``(A, E)`` of the pooled grid.
+        by_products: Cells may hold fewer tokens.
+    """
 
     grid: Grid
     pool: int
+    cells: Grid
+    by_products: bool
+
+    @classmethod
+    def of(cls, grid: Grid, pool: int) -> Windows:
+        """Cut ``grid`` into cells."""
+        if pool == 1:
+            return cls(grid, pool, grid, False)
+        cells = (grid[0] + pool - 1) // pool, (grid[1] + pool - 1) // pool
+        cut = torch.compiler.is_compiling() or grid[0] % pool > 0 or grid[1] % pool > 0
+        return cls(grid, pool, cells, cut)
+
+    def view(self, tokens: Tensor) -> Tensor:
+        """``(B, H * W, ...)`` as a tensor with which results of :meth:`spread` broadcast."""
+        if self.pool == 1 or self.by_products:
+            return tokens.unflatten(1, self.grid)
+        (rows, columns), pool = self.cells, self.pool
+        return tokens.unflatten(1, (rows, pool, columns, pool))
+
+    def mean(self, view: Tensor, total: bool = False) -> Tensor:
+        """Mean (or ``total``) over the tokens of each cell of a :meth:`view`, ``(B, A, E, ...)``."""
+        if self.pool == 1:
+            return view
+        if not self.by_products:
+            return view.sum(dim=(2, 4)) if total else view.mean(dim=(2, 4))
+        rows, columns = self._members(view)
+        if not total:
+            rows, columns = (of / of.sum(dim=1, keepdim=True) for of in (rows, columns))
+        return _along_columns(columns, _along_rows(rows, view))
+
+    def spread(self, cells: Tensor) -> Tensor:
+        """Values per cell ``(B, A, E, ...)`` at its tokens: a tensor that broadcasts with a :meth:`view`."""
+        if self.pool == 1:
+            return cells
+        if not self.by_products:
+            return cells.unsqueeze(2).unsqueeze(4)
+        rows, columns = self._members(cells)
+        return _along_rows(rows.mT, _along_columns(columns.mT, cells))
+
+    def _members(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """1 where a token is in a cell, along each axis: ``(A, H)`` and ``(E, W)``."""
+        rows, columns = (
+            torch.arange(cells, device=like.device)[:, None]
+            == torch.arange(side, device=like.device) // self.pool
+            for cells, side in zip(self.cells, self.grid)
+        )
+        return rows.to(like.dtype), columns.to(like.dtype)
+
+
+class DTNOptions(NamedTuple):
+    """Options of a call; ``eps`` and ``stabilize`` as in :class:`~mmlape.norm.DTN`."""
+
+    windows: Windows
     eps: float
     stabilize: bool
-
-
-def cells_of(grid: Grid, pool: int) -> Grid:
-    """Cells ``(A, E)`` of ``pool x pool`` tokens, or fewer at the bottom and right of a ``grid`` ``(H, W)``."""
-    return (grid[0] + pool - 1) // pool, (grid[1] + pool - 1) // pool
-
-
-def cell_members(grid: Grid, pool: int, cells: Grid, like: Tensor) -> list[Tensor]:
-    """1 where a token is in a cell, along each axis: ``(A, H)`` and ``(E, W)``, as ``like``."""
-    members = []
-    for side, count in zip(grid, cells):
-        numbers = torch.arange(side, device=like.device) // pool
-        members.append((torch.arange(count, device=like.device)[:, None] == numbers).to(like))
-    return members
-
-
-def along_axes(rows: Tensor, columns: Tensor, maps: Tensor) -> Tensor:
-    """``rows`` ``(I, H)`` and ``columns`` ``(J, W)`` times ``(B, H, W, ...)``: ``(B, I, J, ...)``."""
-    # By products, since views of cells would need full ones, and graphs of their own.
-    batch, count = maps.shape[0], rows.shape[0]
-    product = torch.bmm(rows.expand(batch, -1, -1), maps.flatten(2))
-    maps = product.view(batch, count, *maps.shape[2:])
-    flat = maps.flatten(0, 1).flatten(2)
-    product = torch.bmm(columns.expand(flat.shape[0], -1, -1), flat)
-    return product.view(batch, count, columns.shape[0], *maps.shape[3:])
 
 
 class PlainDTN(nn.Module):
@@ -108,14 +147,38 @@ class PlainDTN(nn.Module):
     its size.
     """
 
-    def forward(self, x: Tensor, *others: Any) -> Tensor:
-        """See :func:`normalise`."""
+    def forward(
+        self,
+        x: Tensor,
+        P_y: Tensor,
+        P_x: Tensor,
+        mean_ratio: Tensor,
+        var_ratio: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        options: DTNOptions,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Normalise.
+
+        Args:
+            x: ``(B, H * W, G, D)``, float32 or float64, and so are the others.
+            P_y, P_x: Row and column factor of the maps, ``(G or 1, A, A)`` and ``(G or 1, E, E)``.
+            mean_ratio, var_ratio: Share of the token's own mean and variance, ``(G, 1)``.
+            weight, bias: ``(G, D)``.
+            options: Windows, ``eps`` and ``stabilize``.
+            mask: ``(B, H * W)``, True for tokens that count in the statistics of others. Default None: all do.
+
+        Returns:
+            ``(B, H * W, G, D)``.
+        """
+        arguments = (x, P_y, P_x, mean_ratio, var_ratio, weight, bias, options, mask)
         if torch.is_grad_enabled() and is_eager(x):
-            return checkpoint(normalise, x, *others, use_reentrant=False, preserve_rng_state=False)
-        return normalise(x, *others)
+            return checkpoint(_normalise, *arguments, use_reentrant=False, preserve_rng_state=False)
+        return _normalise(*arguments)
 
 
-def normalise(
+def _normalise(
     x: Tensor,
     P_y: Tensor,
     P_x: Tensor,
@@ -124,53 +187,27 @@ def normalise(
     weight: Tensor,
     bias: Tensor,
     options: DTNOptions,
-    mask: Tensor | None = None,
+    mask: Tensor | None,
 ) -> Tensor:
-    """Normalise.
-
-    Args:
-        x: ``(B, H * W, G, D)``, float32 or float64, and so are the others.
-        P_y, P_x: Row and column factor of the maps, ``(G or 1, A, A)`` and ``(G or 1, E, E)``.
-        mean_ratio, var_ratio: Share of the token's own mean and variance, ``(G, 1)``.
-        weight, bias: ``(G, D)``.
-        options: Grid, ``pool``, ``eps`` and ``stabilize``.
-        mask: ``(B, H * W)``, True for tokens that count in the statistics of others. Default None: all do.
-
-    Returns:
-        ``(B, H * W, G, D)``.
-    """
-    grid, pool, eps, stabilize = options
+    windows, eps, stabilize = options
     # Products with tiny weights would be subnormal numbers, which are a hundred times slower.
     trace = torch.finfo(x.dtype).tiny ** 0.5
     P_y, P_x = P_y.masked_fill(P_y < trace, 0), P_x.masked_fill(P_x < trace, 0)
-    x = x.unflatten(1, grid)
+    x = windows.view(x)
     if stabilize:
         x = x * (x.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
     correction = min(int(stabilize), weight.numel() - 1)
     var, mean = torch.var_mean(x, dim=(-2, -1), correction=correction, keepdim=True)
-    cells, counts = x, None
-    if mask is not None:
-        mask = mask.unflatten(1, grid)[..., None, None]
-        cells, counts = x.masked_fill(~mask, 0), mask.to(x.dtype)
-    if pool > 1:
-        rows, columns = cell_members(grid, pool, (P_y.shape[-1], P_x.shape[-1]), x)
-        if counts is None:
-            share = rows / rows.sum(dim=1, keepdim=True), columns / columns.sum(dim=1, keepdim=True)
-            cells = along_axes(*share, cells)
-        else:
-            counts = along_axes(rows, columns, counts)
-            cells = along_axes(rows, columns, cells) / counts.clamp(min=1)
-    if counts is None:
-        inter_mean, inter_var = _moments(cells, P_y, P_x)
+    if mask is None:
+        inter_mean, inter_var = _moments(windows.mean(x), P_y, P_x)
     else:
-        inter_mean, inter_var = _moments_of_present(cells, counts > 0, P_y, P_x)
-    if pool > 1:
-        inter_mean = along_axes(rows.mT, columns.mT, inter_mean)
-        inter_var = along_axes(rows.mT, columns.mT, inter_var)
+        inter_mean, inter_var = _moments_of_present(x, P_y, P_x, windows, mask)
+    if windows.pool > 1:
+        inter_mean, inter_var = windows.spread(inter_mean), windows.spread(inter_var)
     mean = torch.lerp(inter_mean, mean, mean_ratio)
     var = torch.lerp(inter_var, var, var_ratio)
     out = torch.addcmul(bias, (x - mean) * (var + eps).rsqrt(), weight)
-    return out.flatten(1, 2)
+    return out.flatten(1, -3)
 
 
 def _moments(cells: Tensor, P_y: Tensor, P_x: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,13 +220,16 @@ def _moments(cells: Tensor, P_y: Tensor, P_x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _moments_of_present(
-    cells: Tensor, present: Tensor, P_y: Tensor, P_x: Tensor
+    x: Tensor, P_y: Tensor, P_x: Tensor, windows: Windows, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """As :func:`_moments`, with ``P (m z) / P m`` for ``P z``, where m is 1 in cells with ``present`` tokens."""
-    m = present.to(cells.dtype)
+    """As :func:`_moments`, of a view: ``P (m z) / P m`` with m = 1 for cells with present tokens and z their mean."""
+    mask = windows.view(mask)[..., None, None]
+    counts = windows.mean(mask.to(x.dtype), total=True)
+    cells = windows.mean(x.masked_fill(~mask, 0), total=True) / counts.clamp(min=1)
+    m = (counts > 0).to(x.dtype)
     share = m / m.sum(dim=(1, 2), keepdim=True).clamp(min=1)
     # Where P m vanishes, far from all present cells, a tiny equal share of all of them remains.
-    floor = torch.finfo(m.dtype).tiny ** 0.5
+    floor = torch.finfo(x.dtype).tiny ** 0.5
     total = _filter(m.expand(-1, -1, -1, cells.shape[3], -1), P_y, P_x) + floor
 
     def anywhere(values: Tensor) -> Tensor:
@@ -213,3 +253,17 @@ def _filter(cells: Tensor, P_y: Tensor, P_x: Tensor) -> Tensor:
     columns = columns.transpose(1, 2).contiguous()
     out = torch.bmm(P_x.expand(G, -1, -1), columns.flatten(2)).view(columns.shape)
     return out.permute(3, 2, 1, 0, 4)
+
+
+def _along_rows(weights: Tensor, maps: Tensor) -> Tensor:
+    """``weights`` ``(I, H)`` times ``(B, H, W, ...)``: ``(B, I, W, ...)``."""
+    batch, places = maps.shape[0], weights.shape[0]
+    product = torch.bmm(weights.expand(batch, -1, -1), maps.flatten(2))
+    return product.view(batch, places, *maps.shape[2:])
+
+
+def _along_columns(weights: Tensor, maps: Tensor) -> Tensor:
+    """``weights`` ``(J, W)`` times ``(B, H, W, ...)``: ``(B, H, J, ...)``."""
+    rows = maps.flatten(0, 1)
+    product = torch.bmm(weights.expand(rows.shape[0], -1, -1), rows.flatten(2))
+    return product.view(*maps.shape[:2], weights.shape[0], *maps.shape[3:])

@@ -15,7 +15,7 @@ from mmlape.cpu.deformable_sampling import deformable_sampling
 from mmlape.cpu.dtn import dtn
 from mmlape.layers import sampling_plan
 from mmlape.layers.deformable import DeformableSampling
-from mmlape.norm.dtn_maps import DTNOptions, PlainDTN, cells_of
+from mmlape.norm.dtn_maps import DTNOptions, PlainDTN, Windows
 
 HUGE = 2.0**127
 EXTREME = (float('nan'), float('inf'), float('-inf'), HUGE, -(2.0**100), 1e-42, -0.0)
@@ -106,12 +106,13 @@ def normalise():
         random.choice(s) for s in ([0, 1, 2], [1, 3], [1, 4, 33], [1, 2, 4])
     )
     grid = (random.randint(1, 70 if random.random() < 0.1 else 9), random.randint(1, 9))
+    windows = Windows.of(grid, pool)
     # Variances of next to nothing leave float32 no digits.
     is_exact = dtype is torch.float64
     sharpness = random.choice([1, 100]) if is_exact else 1
     logits = [
         sharpness * tensor(random.choice([1, heads]), side, side, dtype=dtype, extreme=0.1)
-        for side in cells_of(grid, pool)
+        for side in windows.cells
     ]
     x = tensor(batch, grid[0] * grid[1], heads, width, dtype=dtype)
     ratios = [
@@ -119,7 +120,7 @@ def normalise():
         for _ in '12'
     ]
     affine = [tensor(heads, width, dtype=dtype, extreme=0.05) for _ in '12']
-    options = DTNOptions(grid, pool, 1e-5, random.random() < 0.5)
+    options = DTNOptions(windows, 1e-5, random.random() < 0.5)
     grad = tensor(*x.shape, dtype=dtype, extreme=0.1)
 
     def by(norm):
@@ -140,8 +141,8 @@ def normalise():
         compare(names, found, expected, dtype)
     else:
         assert not (found[0].isnan() & expected[0].isfinite()).any()
-        # PyTorch's form spreads NaN by products with zeros: of maps, and of cells.
-        if is_ordinary([x]) and pool == 1:
+        # PyTorch's form spreads NaN by products with zeros: of maps, and of cut windows.
+        if is_ordinary([x]) and not windows.by_products:
             assert not (found[0].isfinite() & expected[0].isnan()).any(), 'out hides NaN'
 
 

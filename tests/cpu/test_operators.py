@@ -19,7 +19,7 @@ from mmlape.layers import DeformableAttention, sampling_plan
 from mmlape.layers.deformable import DeformableSampling
 from mmlape.layout import Layout
 from mmlape.norm import DTN
-from mmlape.norm.dtn_maps import DTNOptions, PlainDTN, cells_of
+from mmlape.norm.dtn_maps import DTNOptions, PlainDTN, Windows
 from mmlape.runtime.recompute import recomputed
 
 CPU = torch.device('cpu')
@@ -161,7 +161,7 @@ def normed(shape, dtype, shared=False):
     batch, grid, heads, width, pool = shape
     maps = (
         torch.randn(1 if shared else heads, side, side, dtype=dtype)
-        for side in cells_of(grid, pool)
+        for side in Windows.of(grid, pool).cells
     )
     x = torch.randn(batch, grid[0] * grid[1], heads, width, dtype=dtype)
     ratios = torch.rand(2, heads, 1, dtype=dtype)
@@ -171,7 +171,7 @@ def normed(shape, dtype, shared=False):
 def norms(shape, stabilize):
     """By the operator and by PyTorch's form: functions of :func:`normed`."""
     grid, pool = shape[1], shape[4]
-    plain = DTNOptions(grid, pool, 1e-5, stabilize)
+    plain = DTNOptions(Windows.of(grid, pool), 1e-5, stabilize)
     options = dict(windows=(*grid, pool), eps=1e-5, stabilize=stabilize)
 
     def of_maps(norm):

@@ -8,6 +8,7 @@ from dtn_norms import OPTIONS, WITH_LEARNED_MAPS, dense_dtn, dense_scores, rando
 from benchmarks.side_by_side import saved_bytes
 from mmlape.layout import Layout
 from mmlape.norm import DTN, build_token_norm
+from mmlape.norm.dtn_maps import Windows
 from mmlape.position.gabor_attention import grid_offsets
 
 GRIDS = [(4, 4), (3, 7), (1, 9), (5, 1), (1, 1)]
@@ -192,6 +193,26 @@ def test_nothing_of_a_transform_is_kept():
     norm = DTN(8, 2)
     torch.func.grad(lambda tokens: norm(tokens, (2, 3)).sum())(torch.randn(1, 6, 8))
     assert len(grid_offsets.cache) == 0
+
+
+@pytest.mark.parametrize('pool', [1, 2, 3])
+@pytest.mark.parametrize('grid', [(6, 12), (7, 11), (2, 5)], ids=str)
+def test_windows_by_products_are_windows_by_views(pool, grid):
+    """They hold the same tokens, at the bottom and right too; views are for full cells only."""
+    windows, even = Windows.of(grid, pool), not (grid[0] % pool or grid[1] % pool)
+    tokens = torch.randn(2, grid[0] * grid[1], 3, 4, dtype=torch.float64, requires_grad=True)
+    assert windows.by_products is not even
+    results = []
+    for each in (windows, windows._replace(by_products=True)):
+        view = each.view(tokens)
+        cells = each.mean(view)
+        assert cells.shape[1:3] == each.cells
+        out = (view - each.spread(cells)).reshape(tokens.shape)
+        summed = each.mean(view, total=True)
+        (grad,) = torch.autograd.grad(out.square().sum() + summed.cos().sum(), tokens)
+        results.append((cells, summed, out, grad))
+    for view, product in zip(*results, strict=True):
+        torch.testing.assert_close(view, product)
 
 
 @pytest.mark.parametrize('options', [dict(), dict(pool=2)], ids=str)
