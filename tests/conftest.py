@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from mmengine.fileio.handlers import file_handlers
 from mmengine.runner import CheckpointLoader
 from mmengine.utils import ManagerMixin
 from torch import Tensor
 
 GOLDEN = Path(__file__).parent / 'data' / 'golden'
-LOADERS = dict(CheckpointLoader._schemes)
+LOADERS, HANDLERS = dict(CheckpointLoader._schemes), dict(file_handlers)
 
 
 class Golden(NamedTuple):
@@ -77,6 +78,8 @@ def safe_loading():
 def _loaders(monkeypatch):
     """Loaders that a test, or what it shares with others, has replaced do not serve the next one."""
     monkeypatch.setattr(CheckpointLoader, '_schemes', dict(LOADERS))
+    for ending, handler in HANDLERS.items():
+        monkeypatch.setitem(file_handlers, ending, handler)
 
 
 def _managers(kind):

@@ -25,7 +25,7 @@ def test_a_segmentor_is_trained_resumed_and_tested(digit_commands, tmp_path):
     (run / 'iter_2.pth').write_bytes(b'')
     longer = ('train_cfg.max_iters=3', 'train_cfg.val_interval=9', 'train_dataloader.batch_size=1')
     log = digit_commands('train.py', SEGMENTER, '--resume', '--cfg-options', *longer, *SHORT[2:3])
-    assert 'iter_2.pth is not complete' in log and 'iter_1.pth' in log
+    assert 'iter_2.pth is damaged' in log and 'iter_1.pth' in log
     assert 'resumed epoch: 0, iter: 1' in log
     assert 'resumed with 1 processes x 1 images = 1 per step' in log
     assert (run / 'iter_3.pth').is_file()

@@ -8,11 +8,8 @@ same channel has of position alone: what position contributes to the input of th
 from __future__ import annotations
 
 import copy
-import io
 import json
 import math
-import pickle
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +22,7 @@ from mmengine.config import Config
 from torch import Tensor, nn
 
 from mmlape.backbones import Stage
+from mmlape.checkpoints.plain_files import PlainUnpickler
 from mmlape.checks import check_option, check_positive_int
 from mmlape.layout import Grid, Layout
 
@@ -315,7 +313,7 @@ def read_predictions(path: str | Path) -> Predictions:
         raise FileNotFoundError(f'there is no file of predictions {str(path)!r}')
     try:
         with path.open('rb') as file:
-            entries = json.load(file) if path.suffix == '.json' else _DataUnpickler(file).load()
+            entries = json.load(file) if path.suffix == '.json' else PlainUnpickler(file).load()
         names = tuple(str(entry.get('img_path', n)) for n, entry in enumerate(entries))
         labels, predicted = (
             np.array([int(entry[key]) for entry in entries]) for key in ('gt_label', 'pred_label')
@@ -339,21 +337,3 @@ def compare_predictions(without: Predictions, with_position: Predictions) -> Pre
     if not np.array_equal(without.labels, with_position.labels):
         raise ValueError('predictions must have the same true classes (gt_label)')
     return split_predictions(without.predicted, with_position.predicted, without.labels)
-
-
-class _DataUnpickler(pickle.Unpickler):
-    """Reads dicts, lists, numbers, texts and tensors, and calls nothing else."""
-
-    _KNOWN = {  # functions that make tensors
-        ('collections', 'OrderedDict'): OrderedDict,
-        ('_codecs', 'encode'): str.encode,
-        ('torch._utils', '_rebuild_tensor_v2'): torch._utils._rebuild_tensor_v2,
-        ('torch.storage', '_load_from_bytes'): lambda content: torch.load(
-            io.BytesIO(content), weights_only=True
-        ),
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._KNOWN:
-            raise pickle.UnpicklingError(f'it refers to {module}.{name}, which is no data')
-        return self._KNOWN[module, name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -31,11 +32,22 @@ _SCOPES = ('default_scope', '_scope_')
 # MMCV evaluates the type of a non-maximum suppression as Python.
 _NMS = ('nms', 'soft_nms', 'nms_match', 'nms_rotated', 'nms_quadri', 'nms3d')
 
+# Options by which a registered class runs what a file or an address holds, and what they must not be.
+_UNSAFE = {
+    'teacher_config': lambda value: isinstance(value, str),  # MMDetection executes this file
+    'hierarchy_file': lambda value: value is not None,  # MMDetection unpickles it
+    'trust_remote_code': bool,  # transformers runs what it downloads
+    'decode_backend': lambda value: value == 'pickle',  # of images
+}
+
 _ARRAYS = ('_log_history', '_count_history')
 _NUMBERS = 'biuf'
 _TYPES = '?bBhHiIlLqQefdSU'
-# Far above what a training holds: items and levels of dicts and lists, bytes of tensors beyond their storages.
-_MOST_ITEMS, _MOST_LEVELS, _MOST_EXPANDED = 10**6, 100, 2**28
+# Far above what a training holds: items and levels of dicts and lists, and bytes of tensors beyond some times those
+# that they store: tied weights are views of one storage.
+_MOST_ITEMS, _MOST_LEVELS, _MOST_EXPANDED, _MOST_VIEWS = 10**6, 100, 2**28, 4
+# Types that PyTorch can hold and not compute with, not even copy.
+_OPAQUE = re.compile('float4|bits')
 
 
 def check_contents(content: Any) -> None:
@@ -43,12 +55,15 @@ def check_contents(content: Any) -> None:
 
     Shared dicts and lists count as often as they are met.
     """
-    waiting, items, expanded = [(content, 0)], 0, 0
+    waiting, items, bytes_of_tensors = [(content, 0)], 0, 0
+    stored: dict[int, int] = {}
     while waiting:
         value, level = waiting.pop()
         if isinstance(value, Tensor):
-            expanded += _bytes_beyond_storage(value)
-            if expanded > _MOST_EXPANDED:
+            bytes_of_tensors += _bytes_of(value)
+            storage = value.untyped_storage()
+            stored[storage.data_ptr()] = storage.nbytes()
+            if bytes_of_tensors > _MOST_VIEWS * sum(stored.values()) + _MOST_EXPANDED:
                 raise UnpicklingError('its tensors are larger than what they store')
         elif isinstance(value, (np.ndarray, np.generic)):
             if value.dtype != np.dtype(value.dtype.str) or value.dtype.fields is not None:
@@ -63,13 +78,15 @@ def check_contents(content: Any) -> None:
             waiting += [(part, level + 1) for part in parts]
 
 
-def _bytes_beyond_storage(value: Tensor) -> int:
+def _bytes_of(value: Tensor) -> int:
     plain = value.layout == torch.strided and not (value.is_quantized or value.is_nested)
-    if not plain or value.is_meta:
-        raise UnpicklingError('a tensor in it is sparse, quantized, nested or without values')
-    if any(side >= 2**48 for side in value.shape):  # empty ones may have any shape
+    if not plain or value.is_meta or _OPAQUE.search(str(value.dtype)):
+        raise UnpicklingError(
+            'a tensor in it is sparse, quantized, nested, of 4 bits or without values'
+        )
+    if math.prod(max(side, 1) for side in value.shape) >= 2**48:  # empty ones may have any shape
         raise UnpicklingError(f'a tensor in it has the shape {tuple(value.shape)}')
-    return max(value.numel() * value.element_size() - value.untyped_storage().nbytes(), 0)
+    return value.numel() * value.element_size()
 
 
 class PlainHistory(HistoryBuffer):
@@ -226,6 +243,8 @@ def _is_harmless(value: dict[str, Any]) -> bool:
         if key in _SCOPES and named not in scopes:
             return False
         if key in _NAMING and isinstance(named, str) and not _is_registered(named):
+            return False
+        if key in _UNSAFE and _UNSAFE[key](named):
             return False
         if key == 'warp_mode' and not re.fullmatch(r'cv2\.\w+', str(named)):  # MMDetection evals it
             return False

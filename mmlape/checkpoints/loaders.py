@@ -19,6 +19,7 @@ from safetensors import safe_open
 from .contents import allow_own_checkpoints
 from .files import SAFETENSORS, download_checkpoint, file_in, main_process_first
 from .matching import problems_of
+from .plain_files import read_data_files_plainly
 from .reading import read_checkpoint
 from .report import CheckpointError, listed
 
@@ -26,12 +27,14 @@ _HTTP = ('http://', 'https://')
 
 
 def safe_loading() -> None:
-    """Make MMEngine read every checkpoint of this process by :func:`read_checkpoint`, which runs nothing in it.
+    """Make MMEngine read every checkpoint of this process by :func:`read_checkpoint`, which runs nothing in it, and
+    pickled and YAML files, which a checkpoint's config may name, as data.
 
     Our commands call it, and so does ``mmlape.SafeLoadingHook`` in our base configs before weights are loaded. In a
     script of your own, call it before the first checkpoint is read.
     """
     allow_own_checkpoints()
+    read_data_files_plainly()
     for prefixes, loader in (
         # SenseTime's own services cannot be reached: their addresses are files that do not exist.
         (('', r'(\S+\:)?s3://', r'(\S+\:)?petrel://', 'pavi://'), load_from_local),

@@ -18,7 +18,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
 from mmlape.atomic import atomic_write, digest_of, remove_leftovers
-from mmlape.checks import check_bool, check_positive_int, did_you_mean
+from mmlape.checks import check_bool, check_option, check_positive_int, check_type, did_you_mean
 from mmlape.registry import HOOKS
 
 from .stop_hooks import NonFiniteError, all_finite
@@ -88,9 +88,12 @@ class CheckpointHook(_CheckpointHook):
             if name not in known:
                 hint = did_you_mean(name, known) or f'; there are {", ".join(known)}'
                 raise TypeError(f'mmlape.CheckpointHook has no option {name!r}{hint}')
+        _check_choices(options)
         super().__init__(*args, **options)
         for name, minimum in dict(interval=-1, max_keep_ckpts=-1, save_begin=0).items():
             check_positive_int(name, getattr(self, name), minimum=minimum)
+        if self.interval == 0:
+            raise ValueError('interval must be positive, or -1 for never, got 0')
         for name in ('by_epoch', 'save_optimizer', 'save_param_scheduler', 'save_last'):
             check_bool(name, getattr(self, name))
 
@@ -224,3 +227,32 @@ def _saved_infos(hub: Any) -> dict[str, Any]:
     """What the message hub says about checkpoints."""
     prefixes = ('best_', 'last_ckpt', 'keep_ckpt_ids')
     return {key: hub.get_info(key) for key in hub.runtime_info if key.startswith(prefixes)}
+
+
+# Types of options that MMEngine takes as they are, or refuses by an assertion.
+_TYPES = dict(
+    out_dir=str | Path | None,
+    backend_args=dict | None,
+    filename_tmpl=str | None,
+    save_best=str | list[str] | None,
+    rule=str | list[str] | None,
+    greater_keys=list | tuple | None,
+    less_keys=list | tuple | None,
+)
+
+
+def _check_choices(options: dict[str, Any]) -> None:
+    """Check the options of :data:`_TYPES`, before MMEngine uses them."""
+    for name, kind in _TYPES.items():
+        check_type(name, options.get(name), kind)
+    check_positive_int('save_begin', options.get('save_begin', 0), minimum=0)
+    template = options.get('filename_tmpl')
+    if template is not None and '{' not in template:
+        raise ValueError(
+            f'filename_tmpl must have a place for the number, such as "epoch_{{}}.pth", got {template!r}'
+        )
+    rules = options.get('rule')
+    if rules is not None and options.get('save_best') is None:
+        raise ValueError(f'rule={rules!r} is for save_best, which is not given')
+    for rule in [rules] if isinstance(rules, str) else rules or ():
+        check_option('rule', rule, ('greater', 'less'))

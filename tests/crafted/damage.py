@@ -67,6 +67,13 @@ def _archive(**records):
     return write
 
 
+def _header(kind, shape, content=b''):
+    """A safetensors file of one tensor."""
+    entry = dict(dtype=kind, shape=shape, data_offsets=[0, len(content)])
+    text = json.dumps({'w': entry}).encode()
+    return _bytes(struct.pack('<Q', len(text)) + text + content)
+
+
 def _bomb(m):
     _whole(m)
     _archive(large=bytes(2**26))(m)
@@ -106,6 +113,8 @@ table(
     another_safetensors_than_its_digest_says=_beside(_tensors, ZEROS),
     a_pickle_as_safetensors=lambda m: put(m.state, run(m.canary)),
     no_safetensors=_bytes(b''),
+    an_empty_tensor_of_huge_sides=_header('F32', [0, 2**40, 2**40]),
+    numbers_of_4_bits=_header('F4', [4], bytes(2)),
 )
 
 
@@ -128,6 +137,13 @@ def an_array_of_a_made_up_type(m):
 def many_tensors_larger_than_their_storage(m):
     views = {f'a{i}': torch.ones(1).expand(2**13, 2**10) for i in range(100)}
     return dict(m.whole, state_dict={**m.state, **views})
+
+
+@crafted(BROKEN)
+def many_views_of_one_storage(m):
+    """Of a megabyte: each looks harmless, and all of them take minutes to read."""
+    whole = torch.zeros(2**18)
+    return dict(m.whole, state_dict={**m.state, **{f'a{i}': whole[:] for i in range(400)}})
 
 
 @crafted(BROKEN)

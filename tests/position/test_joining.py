@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from backbone_variants import build_adapter, build_vit
 
 from mmlape.checkpoints import convert_with_report
-from mmlape.position import DefaultJoining, LaPE
+from mmlape.position import DefaultJoining, JoinedPosition, LaPE
 from mmlape.registry import MODELS
 
 
@@ -131,3 +131,37 @@ def test_the_eps_of_its_norms_is_that_of_the_networks(config, eps):
             norm.eps for part in model.modules() if isinstance(part, LaPE) for norm in part.norms
         }
         assert found == {expected}
+
+
+@pytest.mark.parametrize('construction', ['affine', 'gate'])
+def test_a_warm_start_hands_on_what_its_layers_made(construction):
+    joining = MODELS.build(
+        dict(type='mmlape.LaPEWarmStart', embed_dims=6, depth=3, construction=construction)
+    )
+    for norm in joining.norms:
+        torch.nn.init.normal_(norm.weight)
+        torch.nn.init.normal_(norm.bias)
+    w = torch.randn(1, 5, 6)
+    plain = LaPE(embed_dims=6, depth=3, progressive=construction == 'gate')
+    plain.norms.load_state_dict(joining.norms.state_dict())
+    expected, plan = plain(w), joining(w)
+    assert plan.stem is w
+    torch.testing.assert_close(plan.carried, expected.carried)
+    # Layers that each norm the position itself hand it on as it is.
+    assert torch.equal(plan.carried, w) == (construction == 'affine')
+
+
+def test_a_deployed_position_of_maps_of_another_size_is_another_plan():
+    """Maps of 7 and of 8 cells are merged to the same grid."""
+    parts = dict(type='mmlape.MergedPosition'), dict(type='mmlape.LaPE')
+    position = JoinedPosition(6, 1, (4, 4), 0, *parts).eval()
+    position.switch_to_deploy()
+
+    def plan(before):
+        merge = lambda maps: (F.adaptive_avg_pool2d(maps, 4).flatten(2).mT, None)  # noqa: E731
+        return position((4, 4), before, merge).attention[0]
+
+    small, large = torch.randn(1, 6, 7, 7), torch.randn(1, 6, 8, 8)
+    first, second = plan(small), plan(large)
+    assert not torch.allclose(first, second)
+    torch.testing.assert_close(plan(small), first)
