@@ -194,7 +194,7 @@ def test_mistakes_in_a_config(answers, tmp_path):
     wrong = {name: entry['found'] for name, entry in found.items() if entry['state'] == 'error'}
     assert 'qkv_bais' in wrong['model']
     assert wrong['weights'] == 'nothing.pth does not exist'
-    assert "the data folder 'data/digit_scenes/' does not exist" in wrong['train data']
+    assert "the data folder 'data/digit_scenes' does not exist" in wrong['train data']
 
 
 @pytest.mark.parametrize('text', ['no_such_config', 'broken.py'])

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 # Patterns of names with one reason that are listed one by one; more of them become one line.
 _LISTED_PATTERNS = 8
 _LISTED_PROBLEMS = 8
-_LISTED_NAMES = 3
 
 
 class CheckpointError(ValueError):
@@ -155,8 +154,8 @@ def _grouped(entries: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def listed(names: Iterable[str]) -> str:
-    """The first of some names, and how many more there are."""
+def listed(names: Iterable[str], limit: int = 3) -> str:
+    """The first ``limit`` of some names, and how many more there are."""
     names = list(names)
-    rest = len(names) - _LISTED_NAMES
-    return ', '.join(names[:_LISTED_NAMES]) + (f' and {rest} more' if rest > 0 else '')
+    rest = len(names) - limit
+    return ', '.join(names[:limit]) + (f' and {rest} more' if rest > 0 else '')

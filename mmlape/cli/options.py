@@ -178,8 +178,7 @@ def keep_predictions(cfg: Config, out: str) -> dict | None:
         The config of a metric to add to the test evaluator of the runner, or None.
     """
     if cfg.get('default_scope') == 'mmseg':
-        evaluators = cfg.test_evaluator
-        for evaluator in evaluators if isinstance(evaluators, list) else [evaluators]:
+        for evaluator in _evaluators(cfg):
             evaluator.update(output_dir=out, keep_results=True)
         return None
     if not out.endswith(('.pkl', '.pickle')):
@@ -216,11 +215,11 @@ def first_images(cfg: Config, count: int) -> None:
         ValueError: If ``count`` is less than 1.
     """
     check_positive_int('--images', count)
-    dataset, evaluators = _innermost(cfg.test_dataloader.dataset), cfg.test_evaluator
-    evaluators = evaluators if isinstance(evaluators, list) else [evaluators]
-    if not any(map(_is_coco, evaluators)):
+    dataset = _innermost(cfg.test_dataloader.dataset)
+    metrics = [*filter(_is_coco, _evaluators(cfg))]
+    if not metrics:
         dataset['indices'] = count
-    for evaluator in filter(_is_coco, evaluators):
+    for evaluator in metrics:
         content = json.loads(Path(evaluator['ann_file']).read_text(encoding='utf-8'))
         content['images'] = content['images'][:count]
         there = {image['id'] for image in content['images']}
@@ -234,14 +233,18 @@ def first_images(cfg: Config, count: int) -> None:
 def check_indices(cfg: Config) -> None:
     """Raise ValueError if COCO's metric would count images that ``indices`` of a data set leave out as missed."""
     for split in ('val', 'test'):
-        loader, evaluators = cfg.get(f'{split}_dataloader'), cfg.get(f'{split}_evaluator')
+        loader = cfg.get(f'{split}_dataloader')
         chosen = loader and _innermost(loader.dataset).get('indices') is not None
-        for evaluator in evaluators if isinstance(evaluators, list) else [evaluators]:
-            if chosen and evaluator and _is_coco(evaluator):
-                raise ValueError(
-                    f'{split}_dataloader.dataset.indices leaves images out, which CocoMetric counts as missed: '
-                    'use --images N of `mmlape test` and `mmlape robustness`, or an annotation file of these images'
-                )
+        if chosen and any(map(_is_coco, _evaluators(cfg, split))):
+            raise ValueError(
+                f'{split}_dataloader.dataset.indices leaves images out, which CocoMetric counts as missed: '
+                'use --images N of `mmlape test` and `mmlape robustness`, or an annotation file of these images'
+            )
+
+
+def _evaluators(cfg: Config, split: str = 'test') -> list:
+    evaluators = cfg.get(f'{split}_evaluator') or []
+    return evaluators if isinstance(evaluators, list) else [evaluators]
 
 
 def _innermost(dataset: ConfigDict) -> ConfigDict:
@@ -316,8 +319,7 @@ def _boxes_alone(cfg: Config) -> None:
     roi_head = cfg.model.get('roi_head')
     if roi_head and roi_head.get('mask_head'):
         roi_head.update(mask_head=None, mask_roi_extractor=None)
-    evaluators = cfg.test_evaluator
-    for evaluator in evaluators if isinstance(evaluators, list) else [evaluators]:
+    for evaluator in _evaluators(cfg):
         if 'segm' in (evaluator.get('metric') or ()):
             evaluator['metric'] = 'bbox'
 

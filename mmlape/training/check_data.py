@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os.path as osp
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -16,10 +16,11 @@ from mmengine.hooks import Hook
 from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 
+from mmlape.checkpoints.report import listed
 from mmlape.checks import check_bool, check_number, check_options, check_positive_int
 from mmlape.registry import HOOKS, RUNNERS
 
-from .data_audit import DataReport, check_coco, check_label_maps, listed, repeated
+from .data_audit import DataReport, check_coco, check_label_maps, repeated
 from .loading_hooks import built_loops
 
 __all__ = ['CheckDataHook', 'DataError', 'EarlyHookRunner', 'check_config', 'check_data_is_there']
@@ -57,7 +58,7 @@ def _check_interval(name: str, value: Any) -> None:
 def _check_classes(name: str, value: Any) -> None:
     twice = repeated(map(str, value)) if isinstance(value, (list, tuple)) else []
     if twice:
-        raise ValueError(f'{name} must be different, {listed(twice)} come twice')
+        raise ValueError(f'{name} must be different, {listed(map(repr, twice), 5)} come twice')
 
 
 # What is accepted where in a config; `*` is any part of a path.
@@ -129,23 +130,9 @@ def check_data_is_there(cfg: Config | Mapping[str, Any], splits: Sequence[str]) 
     for split in splits:
         for config in _datasets(cfg, split):
             reports.append(DataReport(f'{split} data ({config.get("type")})'))
-            _look_for(config, reports[-1])
+            if not _is_remote(config):
+                reports[-1].look_for(config)
     _stop('the data are not there', reports, cfg.get('data_from'))
-
-
-def _look_for(config: Mapping[str, Any], report: DataReport) -> None:
-    """Report the first folder or file of a data set that does not exist, its ``data_root`` before all others."""
-    root, prefix = config.get('data_root') or '', config.get('data_prefix') or {}
-    if not isinstance(root, str) or _is_remote(config):
-        return
-    folders = prefix.values() if isinstance(prefix, Mapping) else [prefix]
-    places = {root: 'data folder', **{osp.join(root, f): 'folder' for f in folders if f}}
-    file = config.get('ann_file')
-    if isinstance(file, str) and file:
-        places[osp.join(root, file)] = 'annotation file'
-    for path, what in places.items():
-        if path and report.has_no(path, what):
-            return
 
 
 def _is_remote(config: Mapping[str, Any]) -> bool:
@@ -219,22 +206,25 @@ class CheckDataHook(Hook):
         if kind is None:
             report.notes.append('not checked: not a local CocoDataset or BaseSegDataset')
             return report
+        report.look_for(config)
+        if report.problems:
+            return report
         dataset = DATASETS.build({**config, 'lazy_init': True, 'pipeline': []})
+        classes = dataset.metainfo['classes']
         steps = [step for step in config.get('pipeline', []) if isinstance(step, Mapping)]
         if kind == 'CocoDataset':
             masks = any(step.get('with_mask') for step in steps)
             check_coco(dataset, report, masks=masks, max_decode=self.max_decode)
-            return report
-        loaders = ('LoadAnnotations', 'mmseg.LoadAnnotations')
-        squeezes = any(step['type'] in loaders for step in steps)
-        check_label_maps(dataset, report, squeezes=squeezes, max_decode=self.max_decode)
-        model, count = cfg.get('model') or {}, len(dataset.metainfo['classes'])
-        for name in ('decode_head', 'auxiliary_head'):
-            heads = model.get(name) or []
-            for head in heads if isinstance(heads, (list, tuple)) else [heads]:
-                if (number := head.get('num_classes', count)) != count:
-                    what = f'is {number}, but there are {count} class names'
-                    report.problems.append(f'model.{name}.num_classes {what}')
+        else:
+            loaders = ('LoadAnnotations', 'mmseg.LoadAnnotations')
+            squeezes = any(step['type'] in loaders for step in steps)
+            check_label_maps(dataset, report, squeezes=squeezes, max_decode=self.max_decode)
+        report.refuse(repeated(classes), 'class names appear more than once')
+        for path, count in config_values(cfg.get('model')):
+            head = re.fullmatch(r'(decode|auxiliary)_head(\.\d+)?\.num_classes', path)
+            if kind == 'BaseSegDataset' and head and count != len(classes):
+                what = f'is {count}, but there are {len(classes)} class names'
+                report.problems.append(f'model.{path} {what}')
         return report
 
 

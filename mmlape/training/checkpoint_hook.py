@@ -14,14 +14,13 @@ from typing import Any
 from mmengine.dist import all_gather_object, is_main_process
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook as _CheckpointHook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
 from mmlape.atomic import atomic_write, digest_of, remove_leftovers
 from mmlape.checks import check_bool, check_option, check_positive_int, check_type, did_you_mean
 from mmlape.registry import HOOKS
 
-from .stop_hooks import NonFiniteError, all_finite
+from .stop_hooks import NonFiniteError, all_finite, unwrapped
 
 __all__ = ['CheckpointHook', 'UnsavedError']
 
@@ -186,9 +185,8 @@ class CheckpointHook(_CheckpointHook):
 
 def _check_finite(runner: Runner, last: str | None) -> None:
     """Raise NonFiniteError in all processes if a state that is to be saved is not finite in one."""
-    model = runner.model.module if is_model_wrapper(runner.model) else runner.model
     averages = [hook.ema_model for hook in runner.hooks if hasattr(hook, 'ema_model')]
-    states = {'the model': model.state_dict(keep_vars=True)}
+    states = {'the model': unwrapped(runner.model).state_dict(keep_vars=True)}
     states |= {
         f'the average (EMA) of the model{i or ""}': m.state_dict() for i, m in enumerate(averages)
     }

@@ -7,8 +7,9 @@ import math
 import os
 import os.path as osp
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,30 @@ import numpy as np
 from mmengine import fileio
 from PIL import Image, UnidentifiedImageError
 
+from mmlape.checkpoints.report import listed
 from mmlape.checks import did_you_mean
 
-# What MMDetection reads, and how many of these keys must differ between entries.
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, list) and all(
+        isinstance(value, (int, float)) and math.isfinite(value) for value in values
+    )
+
+
+_ID = (lambda value: isinstance(value, (int, float, str))), 'a number or text'
+_SIDE = (lambda value: type(value) is int and value > 0), 'an integer above 0'
+_BOX = (lambda value: _are_numbers(value) and len(value) == 4), 'four finite numbers'
+_AREA = (lambda value: _are_numbers([value])), 'a finite number'
+# What MMDetection reads.
 _KEYS = {
-    'images': (('id', 'file_name', 'height', 'width'), 2),
-    'annotations': (('id', 'image_id', 'category_id', 'bbox', 'area'), 1),
-    'categories': (('id', 'name'), 2),
+    'images': dict(id=_ID, file_name=_ID, height=_SIDE, width=_SIDE),
+    'annotations': dict(id=_ID, image_id=_ID, category_id=_ID, bbox=_BOX, area=_AREA),
+    'categories': dict(id=_ID, name=_ID),
 }
+_FOLDERS = dict(img='image folder', img_path='image folder', seg_map_path='label map folder')
 _MANY_BOXES = 1000  # in one image: MMDetection's assigners need gigabytes for more
+_THIN = "label maps have a side of 1 pixel, which MMSegmentation's LoadAnnotations drops"
 _TOLERANCE = 1.0  # pixels beyond the image that are not counted: annotation tools round
-
-
-def listed(items: Iterable, limit: int = 5) -> str:
-    """At most ``limit`` items, quoted, and how many more there are: ``'a', 'b' and 3 more``."""
-    items = list(items)
-    text = ', '.join(repr(item) for item in items[:limit])
-    return f'{text} and {len(items) - limit} more' if len(items) > limit else text
 
 
 def repeated(values: Iterable) -> list:
@@ -52,60 +60,59 @@ class DataReport:
     def refuse(self, items: Sequence, what: str) -> None:
         """Add the problem ``N what: examples`` if there are items."""
         if items:
-            self.problems.append(f'{len(items)} {what}: {listed(items)}')
+            self.problems.append(f'{len(items)} {what}: {listed(map(repr, items), 5)}')
 
     def note(self, items: Sequence, what: str) -> None:
         """Add the note ``N what: examples`` if there are items."""
         if items:
-            self.notes.append(f'{len(items)} {what}: {listed(items)}')
+            self.notes.append(f'{len(items)} {what}: {listed(map(repr, items), 5)}')
 
-    def has_no(self, path: str, what: str) -> bool:
-        """Add a problem and return True if the file or folder ``path`` does not exist."""
-        missing = not osp.exists(path)
-        if missing:
-            self.problems.append(f'the {what} {path!r} does not exist')
-        return missing
+    def look_for(self, config: Mapping[str, Any]) -> None:
+        """Add a problem for each missing folder and file of a data set; for ``data_root`` alone, if that is missing."""
+        root, prefix = config.get('data_root') or '', config.get('data_prefix') or {}
+        folders = prefix if isinstance(prefix, Mapping) else {'': prefix}
+        places = {_FOLDERS.get(key, f'{key} folder'.strip()): name for key, name in folders.items()}
+        places['annotation file'] = config.get('ann_file')
+        if not osp.exists(root or '.'):
+            places = {'data folder': ''}
+        for what, name in places.items():
+            if isinstance(name, str) and not osp.exists(path := str(Path(root, name))):
+                self.problems.append(f'the {what} {path!r} does not exist')
 
 
 def check_coco(dataset: Any, report: DataReport, *, masks: bool, max_decode: int | None) -> None:
     """Check a ``mmdet.datasets.CocoDataset`` that may be lazy; ``masks``: its pipeline loads them."""
     content, folder = _read_coco(dataset.ann_file, report), dataset.data_prefix['img']
-    if content is None:
-        return
-    _check_classes(list(dataset.metainfo['classes']), content['categories'], report)
-    _check_numbers(content, report)
-    report.has_no(folder, 'image folder')
+    if not report.problems:
+        _check_classes(list(dataset.metainfo['classes']), content['categories'], report)
     if report.problems:
         return
     _check_boxes(dataset, content, report, masks)
     sizes = {image['file_name']: (image['height'], image['width']) for image in content['images']}
-    missing = _missing_files(folder, sizes)
+    gone = set(missing := _missing_files(folder, sizes))
     report.refuse(missing, f'of {len(sizes)} images are not in {folder!r}')
-    gone = set(missing)
     sample = _evenly_spaced([name for name in sizes if name not in gone], max_decode)
     report.notes.append(f'decoded {len(sample)} of {len(sizes)} images')
-    other_size = [
-        f'{name} ({image.shape[1]} x {image.shape[0]})'
-        for name, image in _decoded(dataset, sample, report, img='')
-        if image.shape[:2] != sizes[name]
-    ]
+    faults: list[str] = []
+    other_size = []
+    for name in sample:
+        image = _read_image(folder, name, faults)
+        if image is not None and image.shape[:2] != sizes[name]:
+            other_size.append(f'{name} ({image.shape[1]} x {image.shape[0]})')
+    report.refuse(faults, 'files cannot be decoded')
     report.note(other_size, 'images have another size than the annotation file says')
 
 
-def _read_coco(path: str, report: DataReport) -> dict | None:
-    """The annotation file, if it holds lists of objects with all keys that MMDetection reads."""
-    if report.has_no(osp.dirname(path), 'annotation folder') or report.has_no(
-        path, 'annotation file'
-    ):
-        return None
+def _read_coco(path: str, report: DataReport) -> dict:
+    """The annotation file: without a problem, lists of objects with all keys that MMDetection reads."""
     data = Path(path).read_bytes()
     try:
         content = json.loads(data)
     except ValueError as error:
         what = f'is not JSON: {error}' if data.strip() else 'is empty'
         report.problems.append(f'the annotation file {path!r} {what}')
-        return None
-    for section, (keys, unique) in _KEYS.items():
+        return {}
+    for section, rules in _KEYS.items():
         entries = content.get(section) if isinstance(content, dict) else None
         if not isinstance(entries, list) or not entries:
             what = 'is empty' if entries == [] else 'is missing, or is not a list'
@@ -113,52 +120,37 @@ def _read_coco(path: str, report: DataReport) -> dict | None:
             continue
         strange = [entry for entry in entries if not isinstance(entry, dict)]
         report.refuse(strange, f'entries of {section!r} are not objects')
-        for index, key in enumerate(() if strange else keys):
-            without = [entry.get('id') for entry in entries if key not in entry]
-            report.refuse(without, f'entries of {section!r} have no {key!r}; ids')
-            if index < unique and not without:
+        for key, (valid, what) in rules.items() if not strange else ():
+            if without := [entry.get('id') for entry in entries if key not in entry]:
+                report.refuse(without, f'entries of {section!r} have no {key!r}; ids')
+                continue
+            wrong = [
+                f'{entry.get("file_name", entry.get("id"))} ({entry[key]!r})'
+                for entry in entries
+                if not valid(entry[key])
+            ]
+            report.refuse(wrong, f'values of {key!r} in {section!r} are not {what}; name or id')
+            if key in ('id', 'file_name', 'name') and not wrong:
                 twice = repeated(entry[key] for entry in entries)
                 report.refuse(twice, f'values of {key!r} in {section!r} appear more than once')
-    return None if report.problems else content
+    return content
 
 
 def _check_classes(classes: list[str], categories: list[dict], report: DataReport) -> None:
     names = [category['name'] for category in categories]
-    report.refuse(repeated(classes), 'class names appear more than once')
     # MMDetection numbers the labels in the order of the file, not in that of the class names.
     order = [name for name in names if name in classes]
     if unknown := [name for name in classes if name not in names]:
         hints = ''.join(did_you_mean(name, names) for name in unknown)
         report.problems.append(
             f'{len(unknown)} of {len(classes)} class names are not categories of the annotation '
-            f'file: {listed(unknown)}; the file has {listed(names, 100)}{hints}'
+            f'file: {listed(map(repr, unknown), 5)}; the file has {listed(map(repr, names), 100)}{hints}'
         )
     elif order != classes:
         report.problems.append(
             'the class names are not in the order of the annotation file, so MMDetection would '
             f'give boxes the wrong names: write them as {",".join(order)!r}'
         )
-
-
-def _check_numbers(content: dict, report: DataReport) -> None:
-    wrong = [
-        image['file_name']
-        for image in content['images']
-        if any(type(side) is not int or side < 1 for side in (image['width'], image['height']))
-    ]
-    report.refuse(wrong, 'images have a width or height that is not an integer above 0')
-    wrong = [
-        f'{box["id"]} ({box["bbox"]}, area {box["area"]})'
-        for box in content['annotations']
-        if not (_are_numbers(box['bbox']) and len(box['bbox']) == 4 and _are_numbers([box['area']]))
-    ]
-    report.refuse(wrong, 'boxes or areas are not finite numbers (4 and 1); ids')
-
-
-def _are_numbers(values: Any) -> bool:
-    return isinstance(values, list) and all(
-        isinstance(value, (int, float)) and math.isfinite(value) for value in values
-    )
 
 
 def _check_boxes(dataset: Any, content: dict, report: DataReport, masks: bool) -> None:
@@ -201,8 +193,8 @@ def _check_boxes(dataset: Any, content: dict, report: DataReport, masks: bool) -
     if not used:
         report.problems.append('no usable box is left')
     if masks:
-        faults = {box['id']: _mask_fault(box, images[box['image_id']]) for box in used}
-        unread = [f'{number} ({fault})' for number, fault in faults.items() if fault]
+        faults = ((box['id'], _mask_fault(box, images[box['image_id']])) for box in used)
+        unread = [f'{number} ({fault})' for number, fault in faults if fault]
         report.refuse(unread, 'boxes have no mask that can be read; ids')
     per_image = Counter(images[box['image_id']]['file_name'] for box in used)
     many = [f'{name} ({number})' for name, number in per_image.items() if number > _MANY_BOXES]
@@ -239,14 +231,10 @@ def check_label_maps(
 
     ``squeezes``: its pipeline loads maps with MMSegmentation's ``LoadAnnotations``, which drops sides of 1 pixel.
     """
-    images, maps = (dataset.data_prefix.get(key, '') for key in ('img_path', 'seg_map_path'))
-    report.has_no(images, 'image folder')
-    report.has_no(maps, 'label map folder')
-    if dataset.ann_file:
-        report.has_no(dataset.ann_file, 'list of images')
-    if report.problems:
+    images, maps = (dataset.data_prefix.get(key) for key in ('img_path', 'seg_map_path'))
+    if not (images and maps):
+        report.problems.append('data_prefix needs both folders, img_path and seg_map_path')
         return
-    report.refuse(repeated(dataset.metainfo['classes']), 'class names appear more than once')
     paths = [entry['img_path'][len(osp.join(images, '')) :] for entry in dataset.load_data_list()]
     suffix, map_suffix = dataset.img_suffix, dataset.seg_map_suffix
     names = [path.removesuffix(suffix) for path in paths]
@@ -270,65 +258,58 @@ def _note_unused_files(dataset: Any, names: set[str], report: DataReport) -> Non
     """Files that MMSegmentation ignores, because of their ending or because their partner is missing."""
     suffix, map_suffix = dataset.img_suffix, dataset.seg_map_suffix
     images, maps = (dataset.data_prefix[key] for key in ('img_path', 'seg_map_path'))
-    others, found = (
-        sorted(fileio.list_dir_or_file(folder, list_dir=False, recursive=True))
-        for folder in (images, maps)
-    )
-    others = [file for file in others if not file.endswith(suffix)]
+    files = partial(fileio.list_dir_or_file, list_dir=False, recursive=True)
+    others = sorted(file for file in files(images) if not file.endswith(suffix))
     if not names:
-        there = f'there are {listed(others)}' if others else 'it is empty'
+        there = f'there are {listed(map(repr, others), 5)}' if others else 'it is empty'
         report.problems.append(f'no file in {images!r} ends in {suffix!r}; {there}')
         return
     report.note(others, f'files in {images!r} are skipped: they do not end in {suffix!r}')
-    found = [file for file in found if file.endswith(map_suffix)]
-    unused = [file for file in found if file.removesuffix(map_suffix) not in names]
+    found = files(maps, suffix=map_suffix)
+    unused = sorted(file for file in found if file.removesuffix(map_suffix) not in names)
     report.note(unused, 'label maps are skipped: no image of that name')
 
 
 def _check_labels(dataset: Any, sample: list[str], squeezes: bool, report: DataReport) -> None:
     """Decode images and label maps, and compare their sizes and values."""
     classes, ignored = list(dataset.metainfo['classes']), dataset.ignore_index
-    other_size, thin, blank = [], [], []
-    wrong: dict[int, list[str]] = defaultdict(list)
-    seen: set[int] = set()
-    suffixes = dict(img_path=dataset.img_suffix, seg_map_path=dataset.seg_map_suffix)
-    for name, image, stored in _decoded(dataset, sample, report, **suffixes):
-        file, (height, width) = name + dataset.seg_map_suffix, image.shape[:2]
-        if stored.shape != (height, width):
-            found = f'{stored.shape[1]} x {stored.shape[0]}, image {width} x {height}'
-            other_size.append(f'{file} ({found})')
-        if squeezes and 1 in stored.shape:
-            thin.append(file)
-        values = np.unique(stored)
-        labels = _labels(dataset, values)
-        used = labels != ignored
-        for value in values[used & ((labels < 0) | (labels >= len(classes)))].tolist():
-            wrong[value].append(file)
-        seen.update(labels[used].tolist())
-        if not used.any():
-            blank.append(file)
-    report.refuse(other_size, 'label maps have another size than their image')
-    what = "label maps have a side of 1 pixel, which MMSegmentation's LoadAnnotations drops"
-    report.refuse(thin, what)
+    images, maps = (dataset.data_prefix[key] for key in ('img_path', 'seg_map_path'))
     options = f'the ignored label is {ignored}, reduce_zero_label is {dataset.reduce_zero_label}'
-    for value, files in sorted(wrong.items()):
-        what = f'which is no class (there are {len(classes)} class names, {options})'
-        report.refuse(files, f'label maps hold the value {value}, {what}')
+    no_class = f'which is no class (there are {len(classes)} class names, {options})'
+    found: dict[str, list[str]] = defaultdict(list)
+    blank: list[str] = []
+    seen: set[int] = set()
+    for name in sample:
+        file, faults = name + dataset.seg_map_suffix, found['files cannot be decoded']
+        image = _read_image(images, name + dataset.img_suffix, faults)
+        stored = _read_image(maps, file, faults, label_map=True)
+        if image is None or stored is None:
+            continue
+        if stored.shape != image.shape[:2]:
+            sizes = '{1} x {0}, image {3} x {2}'.format(*stored.shape, *image.shape[:2])
+            found['label maps have another size than their image'].append(f'{file} ({sizes})')
+        if squeezes and 1 in stored.shape:
+            found[_THIN].append(file)
+        labels = {value: _label(dataset, value) for value in np.unique(stored).astype(int).tolist()}
+        used = {value: label for value, label in labels.items() if label != ignored}
+        for value in (v for v, label in used.items() if not 0 <= label < len(classes)):
+            found[f'label maps hold the value {value}, {no_class}'].append(file)
+        seen.update(used.values())
+        if not used:
+            blank.append(file)
+    for what, files in found.items():
+        report.refuse(files, what)
     record = report.refuse if len(blank) == len(sample) else report.note
     record(blank, 'label maps hold nothing but the ignored label')
     absent = [name for index, name in enumerate(classes) if index not in seen]
     report.note(absent, 'classes are in none of the decoded label maps')
 
 
-def _labels(dataset: Any, stored: np.ndarray) -> np.ndarray:
-    """The labels that the loss sees, from stored ones (in MMSegmentation's order)."""
-    before = stored
+def _label(dataset: Any, value: int) -> int:
+    """The label that the loss sees of a stored one (in MMSegmentation's order)."""
     if dataset.reduce_zero_label:
-        before = np.where((stored == 0) | (stored == 255), 255, stored - 1)
-    labels = before.copy()
-    for old, new in (dataset.label_map or {}).items():
-        labels[before == old] = new
-    return labels
+        value = 255 if value in (0, 255) else value - 1
+    return (dataset.label_map or {}).get(value, value)
 
 
 def _missing_files(folder: str, names: Iterable[str]) -> list[str]:
@@ -345,41 +326,26 @@ def _evenly_spaced(items: list[str], limit: int | None) -> list[str]:
     return [items[index * len(items) // count] for index in range(count)]
 
 
-def _decoded(
-    dataset: Any, names: list[str], report: DataReport, **suffixes: str
-) -> Iterator[tuple[Any, ...]]:
-    """Each name with the pixels of its files, by folder and suffix; a file that cannot be decoded is a problem."""
-    faults = []
-    for name in names:
-        pixels = []
-        for key, end in suffixes.items():
-            try:
-                path = osp.join(dataset.data_prefix[key], name + end)
-                pixels.append(_read_image(path, label_map=key == 'seg_map_path'))
-            except ValueError as error:
-                faults.append(f'{name}{end} ({error})')
-        if len(pixels) == len(suffixes):
-            yield name, *pixels
-    report.refuse(faults, 'files cannot be decoded')
-
-
-def _read_image(path: str, *, label_map: bool) -> np.ndarray:
-    """The pixels of an image as stored (no EXIF rotation), (H, W) class indices of a label map; else ValueError."""
-    if not osp.getsize(path):
-        raise ValueError('the file is empty')
-    pixels: np.ndarray | None
+def _read_image(
+    folder: str, name: str, faults: list[str], *, label_map: bool = False
+) -> np.ndarray | None:
+    """The pixels of an image as stored (no EXIF rotation), (H, W) in a label map; else None, and one more fault."""
+    path = osp.join(folder, name)
+    pixels: np.ndarray | None = None
+    fault = 'not an image'
     try:
         with Image.open(path) as image:
             pixels = np.array(image)
     except UnidentifiedImageError:
-        # OpenCV reads some kinds of TIFF that Pillow does not; upstream reads label maps with Pillow alone.
-        pixels = None if label_map else mmcv.imread(path, flag='unchanged')
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(str(error)) from error
+        if not osp.getsize(path):
+            fault = 'the file is empty'
+        elif not label_map:  # upstream reads label maps with Pillow alone
+            pixels = mmcv.imread(path, flag='unchanged')  # some kinds of TIFF
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        fault = str(error)
+    if pixels is not None and label_map and pixels.ndim != 2:
+        fault = f'{pixels.shape[-1]} channels; a label map has one, the class index of each pixel'
+        pixels = None
     if pixels is None:
-        raise ValueError('not an image')
-    if label_map and pixels.ndim != 2:
-        raise ValueError(
-            f'{pixels.shape[-1]} channels; a label map has one, the class index of each pixel'
-        )
-    return pixels.astype(np.int64) if label_map else pixels
+        faults.append(f'{name} ({fault})')
+    return pixels

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from mmengine.hooks import Hook
-from mmengine.model import BaseTTAModel, is_model_wrapper
+from mmengine.model import BaseTTAModel
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 
 from mmlape.checkpoints import CheckpointError
@@ -18,7 +18,7 @@ from mmlape.checkpoints.report import LoadReport, listed
 from mmlape.checks import check_bool
 from mmlape.registry import HOOKS
 
-from .stop_hooks import all_finite
+from .stop_hooks import all_finite, unwrapped
 
 __all__ = ['CheckWeightsHook', 'ResumeCheckHook', 'SafeLoadingHook', 'built_loops']
 
@@ -144,7 +144,7 @@ def _problems_of_a_training(checkpoint: Mapping[str, Any], state: Mapping[str, A
 
 def _is_tta(model: torch.nn.Module) -> bool:
     """Whether a model is tested with augmentation: mask heads, of which predictions cannot be merged, are left out."""
-    return isinstance(model.module if is_model_wrapper(model) else model, BaseTTAModel)
+    return isinstance(unwrapped(model), BaseTTAModel)
 
 
 @HOOKS.register_module()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from mmengine.dist import master_only
 from mmengine.hooks import Hook
 from mmengine.model import MMDistributedDataParallel, is_model_wrapper
@@ -20,6 +18,7 @@ from mmlape.norm.dtn import DTN, LearnedRatio
 from mmlape.registry import HOOKS
 
 from .loading_hooks import built_loops
+from .stop_hooks import unwrapped
 
 __all__ = ['RATIOS', 'RATIO_PREFIX', 'DTNRatioHook', 'PositionOnlyHook', 'learned_ratios']
 
@@ -50,7 +49,7 @@ class DTNRatioHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Log the initial values."""
-        self._has_ratios = bool(learned_ratios(_unwrapped(runner.model)))
+        self._has_ratios = bool(learned_ratios(unwrapped(runner.model)))
         if self._has_ratios:
             _log(runner, runner.iter)
         else:
@@ -86,11 +85,7 @@ def learned_ratios(model: nn.Module) -> dict[str, float]:
 
 @master_only
 def _log(runner: Runner, step: int) -> None:
-    runner.visualizer.add_scalars(learned_ratios(_unwrapped(runner.model)), step=step)
-
-
-def _unwrapped(model: nn.Module) -> nn.Module:
-    return cast(nn.Module, model.module) if is_model_wrapper(model) else model
+    runner.visualizer.add_scalars(learned_ratios(unwrapped(runner.model)), step=step)
 
 
 @HOOKS.register_module()
@@ -127,7 +122,7 @@ class PositionOnlyHook(Hook):
             raise ValueError(
                 f'PositionOnlyHook needs MMDistributedDataParallel of Runner, got {kinds}'
             )
-        plain = _unwrapped(model)
+        plain = unwrapped(model)
         trained = freeze_all_but_position(plain)
         self._held = statistics_of(plain)
         if wrapped:  # DDP expects a gradient of every parameter that had one when it was built

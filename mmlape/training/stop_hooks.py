@@ -11,7 +11,7 @@ from mmengine.dist import all_gather_object, all_reduce
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmlape.checks import check_bool, check_positive_int
 from mmlape.registry import HOOKS
@@ -47,7 +47,7 @@ class StopAtNonFiniteHook(Hook):
         """Check between the backward pass and the step of every optimizer."""
         if self.max_files is not None:
             runner.logger.warning('StopAtNonFiniteHook: max_files has no effect, remove it')
-        self._model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        self._model = unwrapped(runner.model)
         several = getattr(runner.optim_wrapper, 'values', None)  # a dict of them
         for each in several() if several else [runner.optim_wrapper]:
             each.backward = partial(self._backward, runner, each, each.backward)
@@ -98,6 +98,11 @@ class StopAtNonFiniteHook(Hook):
         first += [f'the gradient of {name}' for name in grads]
         what = ('an input', 'the loss', 'a gradient')[kind]
         return f'{what} is not finite (loss = {loss.item()}); first in {first[0] if first else "?"}'
+
+
+def unwrapped(model: nn.Module) -> Any:
+    """The model that DDP or another wrapper of MMEngine holds."""
+    return model.module if is_model_wrapper(model) else model
 
 
 def all_finite(value: Any) -> bool:

@@ -119,15 +119,25 @@ REFUSED = {
     'a file twice': (
         changed(*IMAGE, 'file_name', to='0.jpg'), "1 values of 'file_name' in 'images' appear more than once: '0.jpg'"),
     'an id twice': (changed(*IMAGE, 'id', to=1), "1 values of 'id' in 'images' appear more than once: 1"),
+    'an id is a list': (
+        changed(*BOX, 'image_id', to=[1]), r"1 values of 'image_id' .* or text; name or id: '2 \(\[1\]\)'"),
     'a category twice': (
         changed('categories', 1, 'name', to='red cell'), "1 values of 'name' in 'categories' appear more than once"),
+    'unknown classes': (
+        changed('categories', 1, 'name', to='white cells'),
+        "1 of 3 class names are not categories of the annotation file: 'white cell'; the file has 'red cell', "
+        "'white cells', \"crow's foot\"; did you mean 'white cells'[?]"),
+    'another order': (
+        lambda content: content['categories'].reverse(),
+        "not in the order of the annotation file.* as \"crow's foot,white cell,red cell\""),
     'a box twice': (changed(*BOX, 'id', to=1), "1 values of 'id' in 'annotations' appear more than once: 1"),
-    'no width': (changed(*IMAGE, 'width', to=0), "1 images have a width or height .*: '2.jpg'"),
-    'height is text': (changed(*IMAGE, 'height', to='71'), "1 images have a width or height .*: '2.jpg'"),
-    'a box of text': (changed(*BOX, 'bbox', to=['1', 2, 3, 4]), r'1 boxes or areas are not finite numbers.*: "2 \(\['),
-    'a box of NaN': (changed(*BOX, 'bbox', to=[1, 2, float('nan'), 4]), r"ids: '2 \(\[1, 2, nan, 4\]"),
-    'three numbers': (changed(*BOX, 'bbox', to=[1, 2, 3]), r"ids: '2 \(\[1, 2, 3\]"),
-    'area is text': (changed(*BOX, 'area', to='3'), r"ids: '2 \(\[.*\], area 3\)'"),
+    'no width': (changed(*IMAGE, 'width', to=0), r"1 values of 'width' in 'images' .* above 0; .*: '2.jpg \(0\)'"),
+    'height is text': (changed(*IMAGE, 'height', to='71'), r"1 values of 'height' .*: \"2.jpg \('71'\)"),
+    'a box of text': (
+        changed(*BOX, 'bbox', to=['1', 2, 3, 4]), r"1 values of 'bbox' .* are not four finite numbers; .*: .2 \(\['1'"),
+    'a box of NaN': (changed(*BOX, 'bbox', to=[1, 2, float('nan'), 4]), r": '2 \(\[1, 2, nan, 4\]"),
+    'three numbers': (changed(*BOX, 'bbox', to=[1, 2, 3]), r": '2 \(\[1, 2, 3\]"),
+    'area is text': (changed(*BOX, 'area', to='3'), r"1 values of 'area' .* are not a finite number; .*: .2 \('3'\)"),
     'corners': (in_corners, r'12 of 12 boxes reach .*, not \[x1, y1, x2, y2\]'),
     'no usable box': (without_area, 'no usable box is left'),
     'no mask': (without(*BOX, 'segmentation'), r"no mask .* ids: '2 \(no segmentation\)'"),
@@ -178,19 +188,8 @@ class TestCoco:
         assert words in check(caplog, coco_dataset(self.root))[0]
         (self.root / 'train').rename(self.root / 'pictures')
         assert f"image folder '{self.root}/train' does not exist" in self.check(caplog)[0]
-        assert "annotations' does not exist" in check(caplog, coco_dataset(self.root / 'x'))[0]
-
-    def test_class_names(self, scope, caplog):
-        error, _ = self.check(caplog, classes=('red cell', 'white cells', 'yeast'))
-        words = (
-            "2 of 3 class names are not categories of the annotation file: 'white cells', 'yeast'"
-        )
-        assert words in error and "the file has 'red cell', 'white cell'" in error
-        assert "did you mean 'white cell'?" in error
-        error, _ = self.check(caplog, classes=CLASSES[::-1])
-        assert 'not in the order of the annotation file' in error and ','.join(CLASSES) in error
-        error, _ = self.check(caplog, classes=('red cell', 'red cell'))
-        assert "1 class names appear more than once: 'red cell'" in error
+        error = check(caplog, coco_dataset(self.root / 'x'))[0]
+        assert error.endswith(f": the data folder '{self.root}/x' does not exist")
 
     def test_images(self, scope, caplog, monkeypatch):
         images = self.root / 'train'
@@ -287,8 +286,10 @@ class TestLabelMaps:
         error, log = self.check(caplog)
         assert error is None, error
         assert '4 images with label maps; decoded 4' in log and 'skipped' not in log
-        error, _ = check(caplog, label_maps(self.root / 'x'))
+        error, _ = self.check(caplog, data_prefix=dict(img_path='a', seg_map_path='b'))
         assert 'the image folder' in error and 'the label map folder' in error
+        error, _ = self.check(caplog, data_prefix=dict(img_path='images/train'))
+        assert 'data_prefix needs both folders' in error
         error, _ = self.check(caplog, img_suffix='.tif')
         assert "ends in '.tif'; there are '0.jpg', '1.jpg'" in error
         (self.maps / '2.png').rename(self.maps / 'other.png')

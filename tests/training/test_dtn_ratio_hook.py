@@ -124,7 +124,7 @@ def test_a_model_without_learned_ratios_is_trained_with_a_warning(tmp_path):
 def test_the_model_inside_a_wrapper_is_logged(monkeypatch):
     logged = []
     wrapper = SimpleNamespace(module=Model())
-    monkeypatch.setattr('mmlape.training.paper_hooks.is_model_wrapper', lambda m: m is wrapper)
+    monkeypatch.setattr('mmlape.training.stop_hooks.is_model_wrapper', lambda m: m is wrapper)
     visualizer = SimpleNamespace(add_scalars=lambda scalars, step: logged.append((scalars, step)))
     DTNRatioHook().before_train(SimpleNamespace(model=wrapper, iter=7, visualizer=visualizer))
     ((scalars, step),) = logged
