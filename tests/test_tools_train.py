@@ -1,6 +1,8 @@
 """`train` and `test` in this process: a micro Segmenter and a micro Mask R-CNN from one folder, without options."""
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -99,6 +101,17 @@ def test_a_classifier_is_trained_and_tested(digit_commands, tmp_path):
     with open(tmp_path / 'found.pkl', 'rb') as file:
         assert len(pickle.load(file)) == 2
     assert len(list((tmp_path / 'pictures').rglob('*'))) == 2
+
+
+def test_a_second_training_in_one_work_dir_is_refused(digit_commands, tmp_path):
+    hold = 'from mmlape.cli import lock_work_dir; lock_work_dir("run"); print("locked", flush=True); input()'
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with subprocess.Popen([sys.executable, '-c', hold], cwd=tmp_path, **pipes) as first:
+        assert first.stdout.readline() == b'locked\n'
+        message = digit_commands.refused('train.py', MASK_RCNN, '--work-dir', 'run')
+        first.communicate(b'\n')
+    assert message.startswith('error: another training (process ')
+    assert not list(tmp_path.glob('run/*.pth'))
 
 
 def test_a_checkpoint_that_is_not_there(digit_commands):

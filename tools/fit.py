@@ -37,7 +37,7 @@ def parse_arguments():
         '--val', type=float, default=0.2,
         help='share of the images for validation where the data have no such part (%(default)s); 0: none',
     )  # fmt: skip
-    parser.add_argument('--out', type=Path, help='default: fits/FOLDER_MODEL')
+    parser.add_argument('--out', type=Path, help='default: fits/FOLDER')
     parser.add_argument(
         '--weights', default='default',
         help="what the network starts from: default (the model's published weights), none, a file "

@@ -88,7 +88,8 @@ def find_data(
         val: Share of the images for validation where the data have no such part; 0 for none. Default 0.2.
         seed: Of that split.
         train_ann, val_ann: COCO files, as they are or seen from ``folder``. Default None: found by their names.
-        classes: Names of the classes of label maps. Default: those of a file ``classes.txt``, else numbers.
+        classes: Names of the classes of label maps. Default: those of a file
+            ``classes.txt``, ``labels.txt`` or ``codes.txt``, else numbers.
 
     Raises:
         ValueError: If the folder holds no data of a known format, or of several, or the data do not fit the options.
