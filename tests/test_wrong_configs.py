@@ -174,6 +174,7 @@ MISSPELT = {
     'model.backbne.with_cp': "did you mean 'model.backbone'",
     'max_epochs': "neither the config nor the runner has 'max_epochs'",
     'data_root': "only a name in the config file.*no effect; its value is that of train_dataloader",
+    'data_rot': "neither the config nor the runner has 'data_rot'",
     'train_pipeline.0.type': "'train_pipeline' is only a name in the config file",
     'custom_hooks.3.interval': "custom_hooks is a list of 1 entries, 0 to 0; it has no '3'",
     'custom_hooks.interval': "custom_hooks is a list of 1 entries.*it has no 'interval'",

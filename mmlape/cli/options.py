@@ -276,7 +276,9 @@ def _check_path(cfg: Config, path: str) -> None:
         elif not isinstance(part, Mapping) and depth:
             return  # a value that becomes a dict: MMEngine checks it
         elif key not in part:
-            return _check_new(path, keys[:depth], key, set(part))
+            # At the top, only parts of the config and what is read can be meant.
+            known = {name for name in part if depth or isinstance(part[name], Mapping)}
+            return _check_new(path, keys[:depth], key, known)
         elif not depth and key not in _names_read() and not isinstance(part[key], Mapping):
             places = [
                 name
