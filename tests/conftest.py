@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from mmengine import registry
 from mmengine.fileio.handlers import file_handlers
 from mmengine.runner import CheckpointLoader
 from mmengine.utils import ManagerMixin
@@ -80,6 +81,24 @@ def _loaders(monkeypatch):
     monkeypatch.setattr(CheckpointLoader, '_schemes', dict(LOADERS))
     for ending, handler in HANDLERS.items():
         monkeypatch.setitem(file_handlers, ending, handler)
+
+
+def _registries():
+    found = [each for each in vars(registry).values() if isinstance(each, registry.Registry)]
+    for each in found:
+        found += [child for child in each.children.values() if child not in found]
+    return found
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _components(request):
+    """What the tests of a file have registered, others do not find."""
+    before = {each: set(each.module_dict) for each in _registries()}
+    yield
+    for each in _registries():
+        for name in set(each.module_dict) - before.get(each, set()):
+            if each.module_dict[name].__module__ == request.module.__name__:
+                del each.module_dict[name]
 
 
 def _managers(kind):
