@@ -16,6 +16,7 @@ import runpy
 import signal
 import sys
 import time
+import traceback
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,8 +183,15 @@ def _train(cfg: Config, log: Path, environment: dict) -> None:
     plain = lambda text, **_: (text, True)  # noqa: E731
     mmengine.config.config.FormatCode = yapf.yapflib.yapf_api.FormatCode = plain
     mmengine.runner.runner.collect_env = dict
-    tool = runpy.run_path(str(REPO / 'tools' / 'train.py'))
-    with cli.joined(cfg):
-        tool['train'](cfg, 'auto')
-    sys.stdout.flush()
-    os._exit(0)  # without waiting for anything
+    code = 1
+    try:
+        tool = runpy.run_path(str(REPO / 'tools' / 'train.py'))
+        with cli.joined(cfg):
+            tool['train'](cfg, 'auto')
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        # At once: multiprocessing would wait for data workers, which wait for this process.
+        os._exit(code)
