@@ -55,15 +55,17 @@ def check_contents(content: Any) -> None:
 
     Shared dicts and lists count as often as they are met.
     """
-    waiting, items, bytes_of_tensors = [(content, 0)], 0, 0
-    stored: dict[int, int] = {}
+    waiting, items, bytes_of_tensors, stored = [(content, 0)], 0, 0, 0
+    storages: set[int] = set()
     while waiting:
         value, level = waiting.pop()
         if isinstance(value, Tensor):
             bytes_of_tensors += _bytes_of(value)
             storage = value.untyped_storage()
-            stored[storage.data_ptr()] = storage.nbytes()
-            if bytes_of_tensors > _MOST_VIEWS * sum(stored.values()) + _MOST_EXPANDED:
+            if storage.data_ptr() not in storages:
+                storages.add(storage.data_ptr())
+                stored += storage.nbytes()
+            if bytes_of_tensors > _MOST_VIEWS * stored + _MOST_EXPANDED:
                 raise UnpicklingError('its tensors are larger than what they store')
         elif isinstance(value, (np.ndarray, np.generic)):
             if value.dtype != np.dtype(value.dtype.str) or value.dtype.fields is not None:

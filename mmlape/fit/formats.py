@@ -218,7 +218,7 @@ def _voc_objects(file: Path) -> list[tuple[str, list[float], bool]]:
             found.append((name, box, difficult))
         return found
     except (ET.ParseError, ValueError, KeyError) as error:
-        raise ValueError(f'{file} is no annotation of Pascal VOC: {error!r}') from None
+        raise ValueError(f'{file} is not an annotation of Pascal VOC: {error!r}') from None
 
 
 class _Coco:

@@ -249,11 +249,11 @@ class TestVoc:
         [
             ('<!DOCTYPE a [<!ENTITY b "c">]><annotation/>', 'document type'),
             ('<annotation/>'.encode('utf-16'), 'UTF-16'),
-            ('<annotation><object><bndbox/></object></annotation>', r'0\.xml is no annotation'),
-            ('<annotation><object>', r'0\.xml is no annotation'),
+            ('<annotation><object><bndbox/></object></annotation>', r'0\.xml is not an annotation'),
+            ('<annotation><object>', r'0\.xml is not an annotation'),
             (
                 '<annotation><object><bndbox><xmin>a</xmin></bndbox></object></annotation>',
-                r'0\.xml is no',
+                r'0\.xml is not',
             ),
         ],
     )
