@@ -21,6 +21,7 @@ from mmlape.checks import check_bool, check_number, check_options, check_positiv
 from mmlape.registry import HOOKS, RUNNERS
 
 from .data_audit import DataReport, check_coco, check_label_maps, repeated
+from .environment import check_reached
 from .loading_hooks import built_loops
 
 __all__ = ['CheckDataHook', 'DataError', 'EarlyHookRunner', 'check_config', 'check_data_is_there']
@@ -84,10 +85,11 @@ _RULES: dict[str, Callable[[str, Any], Any]] = {
 
 def check_config(cfg: Config | Mapping[str, Any]) -> None:
     """Check numbers that upstream does not check (optimizers, schedules, intervals, batch sizes, workers, the seed),
-    options of our hooks, and that no class name of a data set comes twice.
+    options of our hooks, that no class name of a data set comes twice, and that variables of the environment reach
+    the network that they are for.
 
     Raises:
-        ValueError: If a value is out of range, or a class name comes twice.
+        ValueError: If a value is out of range, a class name comes twice, or a variable reaches nothing.
         TypeError: If a value has the wrong type, or one of our hooks has no such option.
     """
     rules = [(pattern, check) for patterns, check in _RULES.items() for pattern in patterns.split()]
@@ -99,6 +101,7 @@ def check_config(cfg: Config | Mapping[str, Any]) -> None:
         if isinstance(hook, Mapping) and str(hook.get('type')).startswith('mmlape.'):
             options = {key: hook[key] for key in hook if key not in ('type', 'priority')}
             check_options(HOOKS.get(hook['type']), options)
+    check_reached(cfg)
 
 
 def config_values(config: Any, path: str = '') -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 from mmlape.backbones.vit import ARCHS
 from mmlape.checks import check_number, check_positive_int
 
-__all__ = ['environment_options', 'vit_arch', 'vit_weights']
+__all__ = ['check_reached', 'environment_options', 'vit_arch', 'vit_weights']
 
 DEIT_WEIGHTS = {
     'deit-tiny': 'https://dl.fbaipublicfiles.com/deit/deit_tiny_patch16_224-a1311bcf.pth',
@@ -52,6 +52,32 @@ def environment_options(
         else:
             options[option] = default
     return options
+
+
+def check_reached(cfg: Mapping[str, Any]) -> None:
+    """Check that the network of ``configs/custom`` still has what ``LAPE_VIT`` and ``LAPE_WEIGHTS`` say.
+
+    Raises:
+        ValueError: If one of them is set, and the backbone that it was for has been replaced.
+    """
+    options = cfg.get('options')
+    if not isinstance(options, Mapping):  # not one of these configs
+        return
+    backbone = (cfg.get('model') or {}).get('backbone') or {}
+    vit = backbone.get('vit', backbone)
+    for option, key in (('vit', 'arch'), ('weights', 'init_cfg')):
+        name, text = f'LAPE_{option.upper()}', options.get(option)
+        if text is None or os.environ.get(name, '').strip() != text:
+            continue  # not set, or a saved config, which was read with other variables
+        wanted = vit_arch(text) if option == 'vit' else vit_weights(text, options['vit'])
+        has = vit.get(key)
+        same = has == wanted
+        if wanted and isinstance(has, Mapping):  # an arch may hold more
+            same = all(has.get(name) == value for name, value in wanted.items())
+        if not same:
+            raise ValueError(
+                f'{name}={text} reaches nothing, because the backbone was replaced: its {key} is {has!r}. Unset {name}'
+            )
 
 
 def vit_arch(text: str) -> dict[str, Any]:

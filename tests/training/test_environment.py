@@ -2,7 +2,8 @@
 
 import pytest
 
-from mmlape.training import environment_options, vit_arch, vit_weights
+from mmlape.cli import read_config
+from mmlape.training import check_config, environment_options, vit_arch, vit_weights
 from mmlape.training.environment import DEIT_WEIGHTS
 
 DEFAULTS = dict(
@@ -88,3 +89,25 @@ def test_vit_weights():
     for text in ('vit.pth', 'deit:'):
         with pytest.raises(ValueError, match='names no weights'):
             vit_weights(text, 'deit-tiny')
+
+
+@pytest.mark.parametrize(
+    'name',
+    ['mask-rcnn_deit-t-adapter-lape_fpn_coco-format', 'segmenter_deit-t-lape_mask_image-folders'],
+)
+def test_variables_that_reach_nothing(name, monkeypatch):
+    """The network of a config was replaced, and what the user sets for the old one is not ignored."""
+    variables = dict(VIT='96x4x3', WEIGHTS='lape:vit.pth', DATA_ROOT='data', CLASSES='a,b')
+    for variable, value in variables.items():
+        monkeypatch.setenv(f'LAPE_{variable}', value)
+    config = f'custom/{name}'
+    check_config(read_config(config))
+    replaced = read_config(config)
+    replaced.model.backbone = dict(type='mmlape.SwinTransformer', arch='tiny')
+    with pytest.raises(ValueError, match=r'LAPE_VIT=96x4x3 reaches nothing.*Unset LAPE_VIT'):
+        check_config(replaced)
+    monkeypatch.delenv('LAPE_VIT')
+    with pytest.raises(ValueError, match=r'LAPE_WEIGHTS=lape:vit\.pth reaches nothing'):
+        check_config(replaced)
+    monkeypatch.setenv('LAPE_WEIGHTS', 'none')
+    check_config(replaced)  # read with other variables
