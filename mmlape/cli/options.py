@@ -20,7 +20,7 @@ from mmengine.runner import FlexibleRunner, Runner
 
 from mmlape.atomic import atomic_write
 from mmlape.checks import check_positive_int, nearest
-from mmlape.training.check_data import config_values
+from mmlape.training.check_data import config_values, datasets_of
 
 from .arguments import AMP_DTYPES, find_config, read_config
 
@@ -196,7 +196,7 @@ def use_tta(cfg: Config) -> None:
     scope = cfg.get('default_scope')
     if scope not in _TTA and not ('tta_model' in cfg and 'tta_pipeline' in cfg):
         raise ValueError('--tta needs tta_model and tta_pipeline in the config')
-    dataset = _innermost(cfg.test_dataloader.dataset)
+    dataset = _only_dataset(cfg, '--tta')
     if 'tta_model' not in cfg:
         cfg.tta_model = _TTA[scope][0]
     if 'tta_pipeline' not in cfg:
@@ -212,10 +212,10 @@ def first_images(cfg: Config, count: int) -> None:
     ``annotations_<count>.json`` in the work dir.
 
     Raises:
-        ValueError: If ``count`` is less than 1.
+        ValueError: If ``count`` is less than 1, or the config has several test data sets.
     """
     check_positive_int('--images', count)
-    dataset = _innermost(cfg.test_dataloader.dataset)
+    dataset = _only_dataset(cfg, '--images')
     metrics = [*filter(_is_coco, _evaluators(cfg))]
     if not metrics:
         dataset['indices'] = count
@@ -233,8 +233,7 @@ def first_images(cfg: Config, count: int) -> None:
 def check_indices(cfg: Config) -> None:
     """Raise ValueError if COCO's metric would count images that ``indices`` of a data set leave out as missed."""
     for split in ('val', 'test'):
-        loader = cfg.get(f'{split}_dataloader')
-        chosen = loader and _innermost(loader.dataset).get('indices') is not None
+        chosen = any(dataset.get('indices') is not None for dataset in datasets_of(cfg, split))
         if chosen and any(map(_is_coco, _evaluators(cfg, split))):
             raise ValueError(
                 f'{split}_dataloader.dataset.indices leaves images out, which CocoMetric counts as missed: '
@@ -247,10 +246,13 @@ def _evaluators(cfg: Config, split: str = 'test') -> list:
     return evaluators if isinstance(evaluators, list) else [evaluators]
 
 
-def _innermost(dataset: ConfigDict) -> ConfigDict:
-    while 'dataset' in dataset:
-        dataset = dataset['dataset']
-    return dataset
+def _only_dataset(cfg: Config, option: str) -> Any:
+    found = list(datasets_of(cfg, 'test'))
+    if len(found) != 1:
+        raise ValueError(
+            f'{option} is for a config with one test data set, and this one has {len(found)}'
+        )
+    return found[0]
 
 
 def _is_coco(evaluator: Mapping[str, Any]) -> bool:

@@ -112,7 +112,7 @@ def config_values(config: Any, path: str = '') -> Iterator[tuple[str, Any]]:
         yield from config_values(value, f'{path}{key}.')
 
 
-def _datasets(cfg: Config | Mapping[str, Any], split: str) -> Iterator[Mapping[str, Any]]:
+def datasets_of(cfg: Config | Mapping[str, Any], split: str) -> Iterator[Mapping[str, Any]]:
     """Configs of a split's data sets, inside wrappers such as ``ConcatDataset`` and ``RepeatDataset``."""
     found: list[Any] = [(cfg.get(f'{split}_dataloader') or {}).get('dataset')]
     while found:
@@ -131,7 +131,7 @@ def check_data_is_there(cfg: Config | Mapping[str, Any], splits: Sequence[str]) 
     """
     reports = []
     for split in splits:
-        for config in _datasets(cfg, split):
+        for config in datasets_of(cfg, split):
             reports.append(DataReport(f'{split} data ({config.get("type")})'))
             if not _is_remote(config):
                 reports[-1].look_for(config)
@@ -198,7 +198,7 @@ class CheckDataHook(Hook):
 
     def reports(self, cfg: Config | Mapping[str, Any], split: str) -> list[DataReport]:
         """Problems and notes of the data sets of ``'train'``, ``'val'`` or ``'test'``."""
-        return [self._report(split, config, cfg) for config in _datasets(cfg, split)]
+        return [self._report(split, config, cfg) for config in datasets_of(cfg, split)]
 
     def _report(self, split: str, config: Mapping[str, Any], cfg: Any) -> DataReport:
         with DATASETS.switch_scope_and_registry(config.get('_scope_')) as registry:

@@ -224,18 +224,31 @@ def test_the_first_images_are_what_the_metric_counts(tmp_path):
     assert maps.test_dataloader.dataset.indices == 2
     with pytest.raises(ValueError, match='--images must be at least 1'):
         first_images(maps, 0)
+    several = coco(tmp_path)
+    inner = several.test_dataloader.dataset.dataset
+    several.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[inner, inner])
+    several.default_scope = 'mmdet'
+    with pytest.raises(ValueError, match=r'--images is for a config with one test data set.*has 2'):
+        first_images(several, 1)
+    with pytest.raises(ValueError, match='--tta is for a config with one test data set'):
+        use_tta(several)
 
 
-def test_indices_that_the_metric_would_count_as_missed(tmp_path):
-    with pytest.raises(
-        ValueError, match=r'test_dataloader\.dataset\.indices leaves images out.*--images N'
-    ):
-        check_indices(coco(tmp_path, indices=2))
-    check_indices(coco(tmp_path))
-    check_indices(
-        Config(
-            dict(
-                test_dataloader=dict(dataset=dict(indices=2)), test_evaluator=dict(type='IoUMetric')
-            )
+@pytest.mark.parametrize('split', ['val', 'test'])
+def test_indices_that_the_metric_would_count_as_missed(split, tmp_path):
+    def of_split(cfg):
+        return Config(
+            {f'{split}{key[4:]}': value for key, value in cfg.items() if key[:4] == 'test'}
         )
-    )
+
+    whole, part = coco(tmp_path), coco(tmp_path, indices=2)
+    check_indices(of_split(whole))
+    words = rf'{split}_dataloader\.dataset\.indices leaves images out.*--images N'
+    with pytest.raises(ValueError, match=words):
+        check_indices(of_split(part))
+    datasets = [cfg.test_dataloader.dataset for cfg in (whole, part)]
+    part.test_dataloader.dataset = dict(type='ConcatDataset', datasets=datasets)
+    with pytest.raises(ValueError, match=words):
+        check_indices(of_split(part))
+    part.test_evaluator = dict(type='IoUMetric')
+    check_indices(of_split(part))
