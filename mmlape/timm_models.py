@@ -25,12 +25,8 @@ _DISTILLED = dict(_LAPE, distilled=True)
 _DTN: dict = dict(norm_cfg=dict(type='mmlape.DTN'))
 # The published DTN-PVT has 4 heads in the first two stages (DTN, ICLR 2022, code).
 _PVT_DTN = dict(_DTN, num_heads=[4, 4, 5, 8])
-# "LaPE + RPE" of LaPE (ICCV 2023), Table 1; the table is that of the first stage, which tokens carry on.
-_SWIN_LAPE: dict = dict(
-    position='learned',
-    joining='lape',
-    attention_position=dict(type='mmlape.RelativePositionBias', layer_norm=True),
-)
+# "Learnable + RPE" of LaPE (ICCV 2023), Table 1; the table is that of the first stage, which tokens carry on.
+_SWIN_LAPE: dict = dict(_LAPE, position='learned')
 # Name, network, arch, what stands in both for {}, and further options of the classifier.
 _ROWS: tuple[tuple[str, str, str, str, dict], ...] = (
     ('lape_deit_{}_patch16_224', 'VisionTransformer', 'deit-{}', 'tiny small base', _LAPE),
