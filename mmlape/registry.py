@@ -18,21 +18,6 @@ except ImportError as error:
 
 from mmengine import registry as root
 
-__all__ = [
-    'DATASETS',
-    'FUNCTIONS',
-    'HOOKS',
-    'METRICS',
-    'MODELS',
-    'OPTIM_WRAPPER_CONSTRUCTORS',
-    'PARAM_SCHEDULERS',
-    'RUNNERS',
-    'STRATEGIES',
-    'TRANSFORMS',
-    'VISUALIZERS',
-    'WEIGHT_INITIALIZERS',
-]
-
 
 class UnknownNameError(KeyError, ValueError):
     """A ``type`` that is not registered: a KeyError as MMEngine's, and a ValueError as all errors of options here."""

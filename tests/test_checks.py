@@ -80,8 +80,9 @@ BAD = {'nan': float('nan'), 'text': 'no', 'object': object(), 'none': None}
 def classes():
     """All of ours, of all registries, and the classifiers, which others register."""
     found = {}
-    for name in registry.__all__:
-        made = getattr(registry, name)
+    for made in vars(registry).values():
+        if not isinstance(made, registry.ChildRegistry):
+            continue
         made.import_from_location()
         found |= {
             each.__name__: each

@@ -33,7 +33,7 @@ from mmlape.checkpoints import convert
 from mmlape.registry import MODELS
 
 PAGE = REPO / 'docs' / 'initial_values.md'
-NECKS = {name: getattr(necks, name) for name in necks.__all__}
+NECKS = {name: value for name, value in vars(necks).items() if isinstance(value, type)}
 # Networks with enough of what others have little of, and variants that start otherwise.
 WIDE = dict(embed_dims=128, depth=1, num_heads=4, mlp_ratio=2)
 SAMPLES = {

@@ -26,7 +26,7 @@ PAGE = REPO / 'docs' / 'papers.md'
 ABLATIONS = CONFIGS / 'ablations' / 'README.md'
 TABLES = yaml.safe_load((REPO / 'tests' / 'data' / 'published_tables.yaml').read_text())
 STEMS = {name.rpartition('/')[2] for name in shipped_configs()}
-REGISTRIES = [getattr(registry, name) for name in registry.__all__]
+REGISTRIES = [each for each in vars(registry).values() if isinstance(each, registry.ChildRegistry)]
 
 # Counted in the papers' full texts. Of sections and appendices, those with results or definitions that have no number.
 CONTENTS = {

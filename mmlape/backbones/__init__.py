@@ -14,23 +14,3 @@ from .stage import Stage
 from .swin import SwinTransformer
 from .t2t import T2TViT
 from .vit import VisionTransformer
-
-__all__ = [
-    'UNSET',
-    'Backbone',
-    'CeiT',
-    'CompactTransformer',
-    'LeViT',
-    'NetworkOptions',
-    'Parts',
-    'PyramidVisionTransformer',
-    'PyramidVisionTransformerV2',
-    'SequenceTransformer',
-    'Stage',
-    'StagedTransformer',
-    'SwinTransformer',
-    'T2TViT',
-    'ViTAdapter',
-    'VisionTransformer',
-    'freeze_all_but_position',
-]

@@ -1,8 +1,8 @@
 """Attention, the transformer block, patch embedding, deformable interaction, spatial prior."""
 
-from typing import NoReturn
+import typing
 
-from mmlape.renamed import RENAMED
+from mmlape import renamed
 
 from .attention import Attention, AttentionLayer, SpatialReductionAttention
 from .basic import NormedLinear, PlainLinear, build_map_norm
@@ -33,55 +33,9 @@ from .stems import (
 from .tokens_to_token import PerformerTokens, TokensToToken, TransformerTokens
 from .windows import AttentionSubsampling, ShiftedWindowAttention, WideValueAttention
 
-__all__ = [
-    'Attention',
-    'AttentionLayer',
-    'AttentionPooling',
-    'AttentionSubsampling',
-    'BigBirdAttention',
-    'Block',
-    'ConvMlp',
-    'ConvPoolStem',
-    'ConvStem',
-    'DeformableAttention',
-    'Extractor',
-    'ImageToTokens',
-    'Injector',
-    'Interaction',
-    'LSHAttention',
-    'LayerClassAttention',
-    'LocallyEnhancedMlp',
-    'Mlp',
-    'NormedLinear',
-    'NormedMlp',
-    'ParallelBlock',
-    'PatchEmbed',
-    'PatchMerging',
-    'PerformerTokens',
-    'PlainLinear',
-    'PostNormBlock',
-    'SamplingPlan',
-    'SequencePooling',
-    'SeveralBranchesBlock',
-    'ShiftedWindowAttention',
-    'SpatialPrior',
-    'SpatialReductionAttention',
-    'Stem',
-    'StreamNormBlock',
-    'SwiGLU',
-    'TokenEmbed',
-    'TokensToToken',
-    'TransformerTokens',
-    'WideValueAttention',
-    'build_map_norm',
-    'check_image',
-    'pad_to_multiple',
-    'sampling_plan',
-]
 
-
-def __getattr__(name: str) -> NoReturn:
-    instead = RENAMED.get(rf'mmlape\.layers\.{name}')
+def __getattr__(name: str) -> typing.NoReturn:
+    instead = renamed.RENAMED.get(rf'mmlape\.layers\.{name}')
     if instead:
         raise ImportError(f'mmlape.layers.{name} was removed; use {instead}')
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -2,5 +2,3 @@
 
 from .map_norms import ConcatVectors, LN2d, MapNorms
 from .simple_pyramid import SimpleFeaturePyramid
-
-__all__ = ['ConcatVectors', 'LN2d', 'MapNorms', 'SimpleFeaturePyramid']

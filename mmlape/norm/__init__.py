@@ -3,18 +3,3 @@
 from .base import LN, TokenNorm, TokenRMS, build_token_norm, norm_class
 from .compared import PowerNorm, ScaleNorm, SwitchableNorm, TokenBN, TokenGN, TokenIN
 from .dtn import DTN
-
-__all__ = [
-    'DTN',
-    'LN',
-    'PowerNorm',
-    'ScaleNorm',
-    'SwitchableNorm',
-    'TokenBN',
-    'TokenGN',
-    'TokenIN',
-    'TokenNorm',
-    'TokenRMS',
-    'build_token_norm',
-    'norm_class',
-]

@@ -5,27 +5,44 @@ import importlib
 import pkgutil
 import runpy
 import sys
+import types
 from unittest.mock import patch
 
 import mmlape
 import mmlape.registry
 from mmlape.__main__ import commands
 
+REGISTRIES = {
+    name: value
+    for name, value in vars(mmlape.registry).items()
+    if isinstance(value, mmlape.registry.ChildRegistry)
+}
+
 
 def public_names() -> dict[str, list[str]]:
     """Sorted names of each kind: ``registry HOOKS``, ``package mmlape.training``, ``command train``, and more."""
     names = {'commands': list(commands())}
     importlib.import_module('mmlape.pretraining.dino')  # configs name it in `custom_imports`
-    for registry in mmlape.registry.__all__:
-        names[f'registry {registry}'] = list(getattr(mmlape.registry, registry).module_dict)
+    for name, registry in REGISTRIES.items():
+        names[f'registry {name}'] = list(registry.module_dict)
     packages = [found.name for found in pkgutil.iter_modules(mmlape.__path__) if found.ispkg]
     packages += ['registry', 'pretraining.dino', 'doctor']
     for package in ['mmlape', *(f'mmlape.{name}' for name in packages)]:
-        names[f'package {package}'] = list(getattr(importlib.import_module(package), '__all__', []))
+        found = vars(importlib.import_module(package))
+        names[f'package {package}'] = list(found.get('__all__') or _offered(found))
     for command, path in commands().items():
         if path.suffix == '.py':
             names[f'command {command}'] = options_of(path)
     return {kind: sorted(found) for kind, found in sorted(names.items())}
+
+
+def _offered(found: dict) -> list[str]:
+    """Names that a package without ``__all__`` has from its modules."""
+    return [
+        name
+        for name, value in found.items()
+        if not name.startswith('_') and not isinstance(value, types.ModuleType)
+    ]
 
 
 def options_of(path) -> list[str]:
