@@ -12,11 +12,11 @@ from torch import nn
 from mmlape.checks import check_layers, check_number, check_options
 from mmlape.layers import PlainLinear
 from mmlape.layout import Grid
-from mmlape.norm import TokenNorm, build_token_norm, norm_class
+from mmlape.norm import TokenNorm, build_single_norm
 from mmlape.position import AttentionPosition, JoinedPosition, LaPE
 from mmlape.registry import MODELS
 
-from .spec import LAYER_PARTS, NO_OPTIONS, Options, StageSpec
+from .spec import LAYER_PARTS, Options, StageSpec, checked_norm
 
 
 def part_class(
@@ -60,11 +60,8 @@ def build_stage(
 ) -> dict[str, Any]:
     """Modules of a stage by their name in :class:`~mmlape.backbones.Stage`; ``prefix`` is a dict of tokens.
 
-    Args:
-        spec: Configs of the parts.
-        norms: Config of the norms of each layer.
-        in_channels: Channels of the map of the stage before; None for the image, whose stem has its own.
-        grid: Height and width of the stage's input at the pre-training size.
+    ``norms`` are those of each layer, ``in_channels`` those of the map of the stage before (None for the image, whose
+    stem has its own), ``grid`` is that of the stage's input at the pre-training size.
     """
     dims, prefix, layers = spec.embed_dims, spec.prefix, spec.layers
     stem: dict[str, Any] = {} if in_channels is None else dict(in_channels=in_channels)
@@ -147,22 +144,15 @@ def _build_attention_position(
 def build_first_norm(
     config: dict | bool, plain: dict, embed_dims: int, counts: str
 ) -> TokenNorm | None:
-    """The norm of tokens that enter the first layer, ``plain`` for True, None for False.
-
-    It must normalise each token by itself, because prefix tokens that enter later pass it alone.
-    """
+    """The norm of tokens that enter the first layer, ``plain`` for True, None for False. Prefix tokens that enter later
+    pass it alone."""
     if config is False:
         return None
     if counts != 'layers':
         raise ValueError(f'pre_norm={config} is for networks counted by layers')
     config = plain if config is True else config
-    check_options(norm_class(config), {k: v for k, v in config.items() if k not in NO_OPTIONS})
-    norm = build_token_norm(config, embed_dims)
-    if norm.mixes_tokens or norm.sees_places:
-        raise ValueError(
-            f"pre_norm must be a norm of each token by itself, e.g. dict(type='mmlape.LN'), got {config}"
-        )
-    return norm
+    checked_norm(config)
+    return build_single_norm('pre_norm', config, embed_dims)
 
 
 def build_across_layers(spec: StageSpec, shown: bool) -> nn.Module | None:

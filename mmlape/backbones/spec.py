@@ -14,7 +14,7 @@ from mmlape.checks import (
     check_positive_int,
     check_rate,
 )
-from mmlape.norm import norm_class
+from mmlape.norm import TokenNorm, norm_class
 
 # Default of an option that the architecture or the family sets.
 UNSET: Any = ...
@@ -30,8 +30,6 @@ ARCH_PARTS = (
     'pooling',
 )  # fmt: skip
 PREFIX = dict(cls_token=False, dist_token=False, registers=0, after=None, across_layers=None)
-# Keys of a norm_cfg that are not options of the norm's class.
-NO_OPTIONS = ('type', 'requires_grad')
 Options = Mapping[str, Any]
 Layers = list[list[dict]]
 
@@ -90,12 +88,8 @@ class StageSpec:
 
 
 def override(default: Any, config: Any) -> Any:
-    """A user's config of a part over a default: options that it leaves out stay, unless its ``type`` is another one.
-
-    Args:
-        default: A config, or None.
-        config: A dict, a list of dicts, None for the default, or anything else instead of it.
-    """
+    """A user's config of a part (or a list of configs, or None) over a default: options that it leaves out stay, unless
+    its ``type`` is another one. Anything else replaces the default."""
     if config is None:
         return default
     if isinstance(config, (list, tuple)) and isinstance(default, Mapping):
@@ -175,9 +169,8 @@ def place_norms(
         rows = [plain if row is None else row for row in rows]
         distinct = {id(row): row for row in rows}
         for key, row in distinct.items():
-            cls = norm_class(row)
-            check_options(cls, {k: v for k, v in row.items() if k not in NO_OPTIONS})
-            distinct[key] = {'num_heads': size['num_heads'], **row} if cls.by_head else row
+            heads = dict(num_heads=size['num_heads'])
+            distinct[key] = {**heads, **row} if checked_norm(row).by_head else row
         placed.append([distinct[id(row)] for row in rows])
     layers = None if listed or norm_cfg is None else norm_cfg.get('layers')
     if layers is not None and not reached:
@@ -185,6 +178,14 @@ def place_norms(
             f'norm_cfg names the layers {layers}, of which none is built: out_indices end before'
         )
     return [norms[:-1] for norms in placed], placed[-1][-1] if own_output else plain
+
+
+def checked_norm(norm_cfg: dict) -> type[TokenNorm]:
+    """The class of a norm after a check of its options."""
+    cls = norm_class(norm_cfg)
+    # Of its keys, these two are not options of the class.
+    check_options(cls, {k: v for k, v in norm_cfg.items() if k not in ('type', 'requires_grad')})
+    return cls
 
 
 def _places_of(norm_cfg: dict, places: NormPlaces) -> dict | Sequence[dict | None]:
@@ -210,16 +211,8 @@ def plan_stages(
     built: Sequence[int],
     prefix: PrefixSpec,
 ) -> list[StageSpec]:
-    """The stages to build.
-
-    Args:
-        sizes: What :meth:`~mmlape.backbones.StagedTransformer.stage_sizes` returns.
-        family: Default configs of the parts.
-        options: The user's, merged with the architecture's.
-        own: Options under names of the network's own.
-        built: Number of layers of each stage that are built.
-        prefix: Prefix tokens of the last stage.
-    """
+    """The stages to build, of which ``built`` has the numbers of layers. ``options`` are the user's, merged with the
+    architecture's; ``family`` has the default configs of parts, ``prefix`` is that of the last stage."""
     layers = {name: _plan_layers(name, sizes, family, options, own) for name in LAYER_PARTS}
     stems = as_list('stem', options.get('stem'), len(sizes), 'stages')
     stages = []

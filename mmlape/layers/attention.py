@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mmlape.checks import check_divisor, check_grid, check_positive_int, check_rate
 from mmlape.layout import Grid, Layout
-from mmlape.norm import TokenNorm, build_token_norm
+from mmlape.norm import build_single_norm, build_token_norm
 from mmlape.position import AttentionPosition, InsidePlan
 from mmlape.registry import MODELS
 
@@ -86,12 +86,8 @@ class AttentionLayer(nn.Module):
     ) -> Tensor:
         """What each query reads, ``(B, heads, N, D)``.
 
-        Args:
-            query: Queries; they and keys may be wider than values, by position.
-            key: Keys.
-            value: Values.
-            bias: Added to the scores, ``(1, heads, queries, keys)``. Default None.
-            mask: ``(B, keys)``, False for keys that are padding. Default None.
+        Queries and keys may be wider than values, by position. ``bias`` ``(1, heads, queries, keys)`` is added to the
+        scores; ``mask`` ``(B, keys)`` is False for keys that are padding.
         """
         # Of the content alone: position channels must not change what a trained head's own scores are.
         width = value.shape[-1]
@@ -163,7 +159,9 @@ class Attention(AttentionLayer):
         self.window_size = None if window_size is None else check_grid('window_size', window_size)
         self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
         self.q_norm, self.k_norm = (
-            None if qk_norm is None else _head_norm(qk_norm, embed_dims // num_heads)
+            None
+            if qk_norm is None
+            else build_single_norm('qk_norm', qk_norm, embed_dims // num_heads)
             for _ in range(2)
         )
         self.norm = None if inner_norm is None else build_token_norm(inner_norm, embed_dims)
@@ -228,27 +226,9 @@ def _with_learned_bias(
     return F.dropout(scores.softmax(dim=-1), dropout) @ value
 
 
-def _head_norm(config: dict, head_dims: int) -> TokenNorm:
-    """A norm of queries or keys ``(B, heads, N, C / heads)``, each by itself."""
-    norm = build_token_norm(config, head_dims)
-    if norm.mixes_tokens or norm.sees_places:
-        raise ValueError(
-            f"qk_norm must be a norm of each token by itself, e.g. dict(type='mmlape.LN'), got {config}"
-        )
-    return norm
-
-
 def partition(tokens: Tensor, grid: Grid, window: Grid) -> Tensor:
-    """Cut a grid into windows, padding with zeros at the bottom and right.
-
-    Args:
-        tokens: ``(B, H * W, ...)``.
-        grid: ``(H, W)``.
-        window: ``(h, w)``.
-
-    Returns:
-        ``(B * ceil(H / h) * ceil(W / w), h * w, ...)``.
-    """
+    """Cut cells ``(B, H * W, ...)`` into windows ``(B * ceil(H / h) * ceil(W / w), h * w, ...)``, padded with zeros at
+    the bottom and right."""
     (height, width), (h, w) = grid, window
     maps = tokens.unflatten(1, (height, width))
     if height % h or width % w:

@@ -64,10 +64,15 @@ class TokenNorm(nn.Module):
             ValueError: If a mask has another shape, or this norm does not support masks.
         """
         dtype = torch.promote_types(tokens.dtype, torch.float32)
-        present = present_tokens(tokens, grid) if self.mixes_tokens else None
+        mask = None
+        if self.mixes_tokens and isinstance(grid, Layout) and grid.mask is not None:
+            mask = Layout.of(tokens, grid).token_mask()
         with without_autocast(tokens.device):
             x = tokens.to(dtype)
-            out = self.standardise(x) if present is None else self.standardise_present(x, present)
+            if mask is None:
+                out = self.standardise(x)
+            else:
+                out = self.standardise_present(x, mask.unsqueeze(2))
             out = out * self.weight.to(dtype)
             if self.bias is not None:
                 out = out + self.bias.to(dtype)
@@ -88,16 +93,7 @@ class TokenNorm(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """Options that parameters do not show."""
         return f'{self.num_features}, eps={self.eps}'
-
-
-def present_tokens(tokens: Tensor, grid: Layout | Grid | None) -> Tensor | None:
-    """``(B, N, 1)``, False for padding; None without a mask."""
-    if not isinstance(grid, Layout) or grid.mask is None:
-        return None
-    mask = Layout.of(tokens, grid).token_mask()
-    return None if mask is None else mask.unsqueeze(2)
 
 
 @MODELS.register_module()
@@ -145,16 +141,22 @@ class TokenRMS(TokenNorm):
 
 
 def build_token_norm(norm_cfg: dict, num_features: int) -> TokenNorm:
-    """Build a norm that is called as ``norm(tokens, layout)``.
-
-    Args:
-        norm_cfg: ``type``, see :func:`norm_class`, and options. ``requires_grad=False`` freezes the norm, as in MMCV.
-        num_features: Channels ``C``.
-    """
+    """The norm of ``norm_cfg`` (``type``, see :func:`norm_class`, and options) for ``num_features`` channels;
+    ``requires_grad=False`` in it freezes the norm, as in MMCV."""
     cls, options = norm_class(norm_cfg), dict(norm_cfg)
     del options['type']
     requires_grad = options.pop('requires_grad', True)
     return cls(num_features, **options).requires_grad_(requires_grad)
+
+
+def build_single_norm(option: str, norm_cfg: dict, num_features: int) -> TokenNorm:
+    """As :func:`build_token_norm`, of each token by itself; ValueError for a norm that mixes tokens or sees places."""
+    norm = build_token_norm(norm_cfg, num_features)
+    if norm.mixes_tokens or norm.sees_places:
+        raise ValueError(
+            f"{option} must be a norm of each token by itself, e.g. dict(type='mmlape.LN'), got {norm_cfg}"
+        )
+    return norm
 
 
 def norm_class(norm_cfg: dict) -> type[TokenNorm]:

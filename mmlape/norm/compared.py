@@ -77,10 +77,9 @@ class TokenGN(TokenNorm):
     """GroupNorm: each group of channels by its mean and variance over the group and the tokens of an image.
 
     Args:
-        num_features: Channels ``C``.
+        num_features, eps: As in :class:`TokenNorm`.
         num_groups: Groups of neighbouring channels; must divide ``C``. ``'heads'`` for as many as the attention has
             heads, as in the published comparison. Default 4.
-        eps: Added to the variance. Default 1e-5.
         num_heads: Heads, for ``num_groups='heads'``. Default None: a network passes those of its attention.
 
     Raises:
@@ -119,8 +118,7 @@ class TokenBN(TokenNorm):
     Statistics are those of one process; they are not synchronised. The variance of a single token is 0.
 
     Args:
-        num_features: Channels ``C``.
-        eps: Added to the variance. Default 1e-5.
+        num_features, eps: As in :class:`TokenNorm`.
         momentum: Share of the newest batch in the running statistics. Default 0.1.
 
     Raises:
@@ -314,12 +312,11 @@ class SwitchableNorm(TokenNorm):
     Weights are a softmax over ``mean_weight`` and another over ``var_weight``, initially equal.
 
     Args:
-        num_features: Channels ``C``.
+        num_features, eps: As in :class:`TokenNorm`.
         use_bn: Mix in BatchNorm's statistics, as the TPAMI paper does; running ones in evaluation. DTN's comparison
             (ICLR 2022, Table 3) does not say which it had; its remark that DTN, compared to this norm, gets rid of
             BatchNorm suggests True. Default False.
         momentum: Share of the newest batch in the running statistics. Default 0.1.
-        eps: Added to the variance. Default 1e-5.
 
     Raises:
         ValueError: If a value is out of range.

@@ -94,15 +94,8 @@ class DTN(TokenNorm):
         self.normalise = PlainDTN()
 
     def forward(self, tokens: Tensor, grid: Layout | Grid | None = None) -> Tensor:
-        """Normalise.
-
-        Args:
-            tokens: ``(B, P + H * W, C)``, prefix tokens first.
-            grid: Their layout, or ``(H, W)``; ``(1, T)`` for a sequence. None is accepted for a square number of tokens
-                without prefix.
-
-        Returns:
-            As ``tokens``; at padding, anything finite.
+        """Normalise ``(B, P + H * W, C)``, see :meth:`TokenNorm.forward`. A sequence has the grid ``(1, T)``; None is
+        accepted for a square number of tokens without prefix.
 
         Raises:
             ValueError: If the tokens do not fill the grid, or there is no grid and their number is not a square.
@@ -135,7 +128,6 @@ class DTN(TokenNorm):
         return self.positions(cells, self.weight.device, dtype)
 
     def extra_repr(self) -> str:
-        """Options that parameters do not show."""
         return (
             f'{self.num_features}, num_heads={self.num_heads}, pool={self.pool}, '
             f'stabilize={self.stabilize}, eps={self.eps}'
@@ -159,40 +151,34 @@ class DTN(TokenNorm):
         return out.flatten(2)
 
 
-class LearnedRatio(nn.Module):
-    """A learned share per head, ``sigmoid(omega)`` with ``omega`` initially 0 (Algorithm 1)."""
+class Ratio(nn.Module):
+    """The share of each head: ``value``, or by default a learned ``sigmoid(omega)``, ``omega`` initially 0 (Algorithm
+    1)."""
 
-    def __init__(self, num_heads: int) -> None:
-        super().__init__()
-        self.omega = nn.Parameter(torch.zeros(num_heads))
+    omega: nn.Parameter
 
-    def forward(self, like: Tensor) -> Tensor:
-        """``(G, 1)`` in the dtype of ``like``."""
-        return self.omega.to(like.dtype).sigmoid().unsqueeze(1)
-
-
-class FixedRatio(nn.Module):
-    """A fixed share for all heads."""
-
-    def __init__(self, num_heads: int, value: float) -> None:
+    def __init__(self, num_heads: int, value: float | None = None) -> None:
         super().__init__()
         self.num_heads, self.value = num_heads, value
+        learned = nn.Parameter(torch.zeros(num_heads)) if value is None else None
+        self.register_parameter('omega', learned)
 
     def forward(self, like: Tensor) -> Tensor:
-        """``(G, 1)`` in the dtype and on the device of ``like``."""
-        return like.new_full((self.num_heads, 1), self.value)
+        """``(G, 1)`` in the dtype of ``like``, a fixed share on its device."""
+        if self.value is not None:
+            return like.new_full((self.num_heads, 1), self.value)
+        return self.omega.to(like.dtype).sigmoid().unsqueeze(1)
 
     def extra_repr(self) -> str:
-        """The share."""
-        return str(self.value)
+        return 'learned' if self.value is None else str(self.value)
 
 
 def _build_ratio(name: str, value: str | float, num_heads: int) -> nn.Module:
     if value == 'learned':
-        return LearnedRatio(num_heads)
+        return Ratio(num_heads)
     if isinstance(value, str):
         raise ValueError(f"{name} must be 'learned' or a number from 0 to 1, got {value!r}")
-    return FixedRatio(num_heads, check_rate(name, value, with_one=True))
+    return Ratio(num_heads, check_rate(name, value, with_one=True))
 
 
 def _build_positions(name: str, num_heads: int, init: str, band: int | None) -> nn.Module:

@@ -32,13 +32,7 @@ class LearnedMap(QuadraticScores):
 class BandedMap(nn.Module):
     """Equal weights of the ``band x band`` cells around a cell, cut at the borders: local InstanceNorm (Fig. 4).
 
-    On a sequence, ``grid = (1, T)``, it is the paper's k-banded matrix with k = ``band``.
-
-    Args:
-        band: Odd number of cells along each axis.
-
-    Raises:
-        ValueError: If ``band`` is even.
+    On a sequence, ``grid = (1, T)``, it is the paper's k-banded matrix with k = ``band``, which must be odd.
     """
 
     def __init__(self, band: int) -> None:

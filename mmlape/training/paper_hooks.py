@@ -14,7 +14,7 @@ from mmlape.backbones.position_only import (
     statistics_of,
 )
 from mmlape.checks import check_positive_int
-from mmlape.norm.dtn import DTN, LearnedRatio
+from mmlape.norm.dtn import DTN
 from mmlape.registry import HOOKS
 
 from .loading_hooks import built_loops
@@ -74,7 +74,7 @@ def learned_ratios(model: nn.Module) -> dict[str, float]:
             continue
         for kind in RATIOS:
             ratio = getattr(module, f'ratio_{kind}')
-            if isinstance(ratio, LearnedRatio):
+            if ratio.value is None:
                 values = ratio(ratio.omega.detach().float()).flatten().tolist()
                 found |= {
                     f'{RATIO_PREFIX}/{path}/{kind}/{head}': value

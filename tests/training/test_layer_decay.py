@@ -9,7 +9,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
-from mmlape.norm.dtn import LearnedRatio
+from mmlape.norm.dtn import Ratio
 from mmlape.norm.dtn_maps import LearnedMap
 
 LR, DECAY, RATE = 6e-5, 0.01, 0.95
@@ -150,7 +150,7 @@ def test_ratios_and_maps_of_dtn_have_groups_of_their_own():
     own = {
         f'{path}.{name}'
         for path, module in model.named_modules()
-        if isinstance(module, (LearnedRatio, LearnedMap))
+        if isinstance(module, (Ratio, LearnedMap))
         for name, _ in module.named_parameters()
     }
     assert len(own) == 2 * 2 * 3  # blocks, norms, two ratios and a map
