@@ -2,7 +2,6 @@
 
 from .adapter import ViTAdapter
 from .base import Backbone
-from .ceit import CeiT
 from .compact import CompactTransformer
 from .levit import LeViT
 from .network import NetworkOptions, StagedTransformer
@@ -13,4 +12,4 @@ from .spec import UNSET, Parts
 from .stage import Stage
 from .swin import SwinTransformer
 from .t2t import T2TViT
-from .vit import VisionTransformer
+from .vit import CeiT, VisionTransformer

@@ -85,7 +85,6 @@ class LeViT(StagedTransformer):
 
     @classmethod
     def stage_sizes(cls, arch: dict) -> list[dict]:
-        """Three stages."""
         dims, depths, heads = (
             check_stages(key, arch[key], _STAGES) for key in ('embed_dims', 'depths', 'num_heads')
         )

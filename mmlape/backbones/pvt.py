@@ -101,7 +101,6 @@ class PyramidVisionTransformer(StagedTransformer):
 
     @classmethod
     def stage_sizes(cls, arch: dict) -> list[dict]:
-        """Four stages."""
         lists = {key: check_stages(key, arch[key]) for key in arch}
         return [
             dict(

@@ -81,7 +81,6 @@ class SwinTransformer(StagedTransformer):
 
     @classmethod
     def stage_sizes(cls, arch: dict) -> list[dict]:
-        """Four stages."""
         check_positive_int("arch['embed_dims']", arch['embed_dims'])
         window = check_grid('window_size', arch['window_size'])
         half = (window[0] // 2, window[1] // 2)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
-from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -86,11 +84,6 @@ def timm_arch(name: str) -> dict[str, Any]:
     Raises:
         ValueError: If it is not a plain Vision Transformer, or has a part that ours lacks.
     """
-    return copy.deepcopy(_by_name(name))
-
-
-@cache
-def _by_name(name: str) -> dict[str, Any]:
     try:
         with torch.device('meta'):
             model = timm.create_model(name, pretrained=False)
@@ -127,7 +120,7 @@ def describe(model: nn.Module) -> dict[str, Any]:
     # A block with both branches side by side is its own attention.
     attn = getattr(block, 'attn', block)
     hidden, mlp = _mlp(block)
-    has_class_token = parts.cls_token is not None
+    has_class_token, registers = parts.cls_token is not None, getattr(parts, 'reg_token', None)
     return dict(
         embed_dims=dims,
         depth=len(parts.blocks),
@@ -138,7 +131,7 @@ def describe(model: nn.Module) -> dict[str, Any]:
         prefix=dict(
             cls_token=has_class_token,
             dist_token=getattr(parts, 'dist_token', None) is not None,
-            registers=getattr(parts, 'num_reg_tokens', _rows(getattr(parts, 'reg_token', None))),
+            registers=0 if registers is None else registers.shape[1],
         ),
         position=_position(parts),
         attention_position=_inside(parts, attn) or False,
@@ -173,10 +166,6 @@ def _ratio(hidden: int, dims: int) -> float:
     """The ratio for which ``int(dims * ratio) == hidden``."""
     ratio = hidden / dims
     return ratio if int(dims * ratio) == hidden else math.nextafter(ratio, math.inf)
-
-
-def _rows(token: nn.Parameter | None) -> int:
-    return 0 if token is None else token.shape[1]
 
 
 def _norm(module: nn.Module | None) -> dict[str, Any] | None:
@@ -299,14 +288,10 @@ def _inside(model: Any, attn: Any) -> dict[str, Any] | None:
 def _axial(rope: Any) -> dict[str, Any]:
     if rope.in_pixels:
         raise UnlikeOursError('its rotary position is in pixels')
-    stretched = (
-        {}
-        if rope.ref_feat_shape is None
-        else dict(rescale=True, reference=tuple(rope.ref_feat_shape))
-    )
-    return dict(
-        type='mmlape.RotaryPosition', offset=rope.grid_offset, pairs=_pairs(rope), **stretched
-    )
+    options: dict[str, Any] = dict(offset=rope.grid_offset, pairs=_pairs(rope))
+    if rope.ref_feat_shape is not None:
+        options.update(rescale=True, reference=tuple(rope.ref_feat_shape))
+    return dict(type='mmlape.RotaryPosition', **options)
 
 
 def _centred(rope: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The plain Vision Transformer for dense prediction (ViT, DeiT): one stage."""
+"""Plain Vision Transformers for dense prediction (ViT, DeiT, CeiT): one stage."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ ARCHS = {
     'vit-small-star': dict(embed_dims=432, depth=12, num_heads=9, mlp_ratio=4),
     'vit-base-star': dict(embed_dims=768, depth=12, num_heads=16, mlp_ratio=4),
 }
+CEIT_ARCHS = {
+    'ceit-tiny': dict(embed_dims=192, depth=12, num_heads=3, mlp_ratio=4),
+    'ceit-small': dict(embed_dims=384, depth=12, num_heads=6, mlp_ratio=4),
+}
 
 
 class PlainTransformer(StagedTransformer):
@@ -43,10 +47,8 @@ class PlainTransformer(StagedTransformer):
 
     @classmethod
     def stage_sizes(cls, arch: dict) -> list[dict]:
-        """One stage."""
-        for key in ('embed_dims', 'depth', 'num_heads'):
-            check_positive_int(f'arch[{key!r}]', arch[key])
-        sizes = {key: arch[key] for key in ('embed_dims', 'depth', 'num_heads')}
+        keys = ('embed_dims', 'depth', 'num_heads')
+        sizes: dict = {key: check_positive_int(f'arch[{key!r}]', arch[key]) for key in keys}
         ratio = check_number("arch['mlp_ratio']", arch['mlp_ratio'], above=0)
         return [dict(sizes, mlp=dict(ratio=ratio))]
 
@@ -131,3 +133,27 @@ class VisionTransformer(PlainTransformer):
     def patch_size(self) -> tuple[int, int]:
         """Patch height and width in pixels."""
         return self.patch_embed.patch_size
+
+
+@MODELS.register_module()
+class CeiT(VisionTransformer):
+    """Convolution-enhanced image Transformer (CeiT, ICCV 2021): one stage of stride 16, counted by layers.
+
+    Weights of the published code load by ``mmlape.Pretrained`` with ``source='ceit'``. Options are those of
+    :class:`VisionTransformer`, with
+
+    * ``arch``: ``'ceit-tiny'`` (default), ``'ceit-small'``, or a dict with ``embed_dims``, ``depth``, ``num_heads`` and
+      ``mlp_ratio`` (4 if left out).
+    * ``prefix``: a class token, and ``across_layers=dict(type='mmlape.LayerClassAttention')``, which computes the class
+      token of the output from those after every layer. Its embedding of layers and its LayerNorm stay with any
+      ``joining`` and ``norm_cfg``.
+    """
+
+    archs, default_arch = CEIT_ARCHS, 'ceit-tiny'
+    parts = dict(
+        VisionTransformer.parts,
+        stem=dict(type='mmlape.ImageToTokens'),
+        mlp=dict(type='mmlape.LocallyEnhancedMlp'),
+        prefix=dict(cls_token=True, across_layers=dict(type='mmlape.LayerClassAttention')),
+    )
+    source = 'ceit'
