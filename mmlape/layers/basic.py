@@ -26,15 +26,8 @@ class PlainLinear(nn.Linear):
 
 
 class NormedLinear(PlainLinear):
-    """``norm(W x + b)``, in networks whose norms follow their linear layers (CeiT, LeViT).
-
-    Args:
-        in_features: Channels in.
-        out_features: Channels out.
-        bias: Whether there is ``b``. Default False.
-        norm_cfg: Token norm. Default None: ``mmlape.TokenBN``.
-        gain: Factor of the initial weight of the norm. Default 1.
-    """
+    """``norm(W x + b)``, in networks whose norms follow their linear layers (CeiT, LeViT). The norm is by default a
+    ``mmlape.TokenBN``."""
 
     def __init__(
         self,
@@ -42,13 +35,10 @@ class NormedLinear(PlainLinear):
         out_features: int,
         bias: bool = False,
         norm_cfg: dict | None = None,
-        gain: float = 1.0,
     ) -> None:
         super().__init__(in_features, out_features, bias)
         norm_cfg = dict(type='mmlape.TokenBN') if norm_cfg is None else norm_cfg
         self.norm = build_token_norm(norm_cfg, out_features)
-        with torch.no_grad():
-            self.norm.weight.mul_(gain)
 
     def forward(self, tokens: Tensor, layout: Layout | Grid | None = None) -> Tensor:
         """``(B, N, in_features)`` to ``(B, N, out_features)``."""
@@ -79,14 +69,8 @@ class StridedConv2d(nn.Conv2d):
 
 
 class PatchConv2d(StridedConv2d):
-    """A convolution of patches that lie side by side, 1 x 1 among them. ``mmlape.cpu.optimize`` computes it as a
-    product of matrices.
-
-    Args:
-        in_channels: Channels in.
-        out_channels: Channels out.
-        patch_size: Side of a patch in cells.
-    """
+    """A convolution of square patches that lie side by side, 1 x 1 among them; ``patch_size`` is their side in cells.
+    ``mmlape.cpu.optimize`` computes it as a product of matrices."""
 
     def __init__(self, in_channels: int, out_channels: int, patch_size: int) -> None:
         super().__init__(in_channels, out_channels, patch_size, stride=patch_size)
@@ -109,23 +93,14 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def build_activation(name: str) -> nn.Module:
-    """The activation of this name.
-
-    Raises:
-        ValueError: If there is none.
-    """
+    """The activation of this name; ValueError if there is none."""
     return ACTIVATIONS[check_option('act', name, ACTIVATIONS)]()
 
 
 def gelu_linear(act: nn.Module, hidden: Tensor, layer: nn.Module) -> Tensor:
     """``layer(act(hidden))``. Where autograd would save both what enters GELU and what leaves it, it saves the first
-    alone; the second, the widest tensor of a feed-forward network, is computed again in the backward pass.
-
-    Args:
-        act: Activation.
-        hidden: ``(..., C)``.
-        layer: What follows. One with hooks, or that is not a plain linear layer, is called as it is.
-    """
+    alone; the second, the widest tensor of a feed-forward network, is computed again in the backward pass. A layer with
+    hooks, or that is not a plain linear layer, is called as it is."""
     if not (torch.is_grad_enabled() and hidden.requires_grad and _can_merge(act, hidden, layer)):
         return layer(act(hidden))
     weight, bias = layer.weight, layer.bias
@@ -185,16 +160,7 @@ class _GeluLinear(Function):
 
 
 def build_dropout(name: str, rate: float) -> nn.Module:
-    """``nn.Dropout(rate)``, or ``nn.Identity()`` for a rate of 0, which is cheaper to call in every layer.
-
-    Args:
-        name: The option's name, for messages.
-        rate: Probability of dropping a value, in [0, 1).
-
-    Raises:
-        TypeError: If the rate is no number.
-        ValueError: If it is out of range.
-    """
+    """Dropout of a ``rate`` in [0, 1), ``name`` in messages; for 0 ``nn.Identity()``, which is cheaper to call."""
     return nn.Dropout(rate) if check_rate(name, rate) else nn.Identity()
 
 

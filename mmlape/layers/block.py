@@ -127,11 +127,9 @@ class PostNormBlock(Block):
     starts_as_identity = True
 
     def attended(self, tokens: Tensor, layout: Layout | Grid, place: Place) -> Tensor:
-        """What the first branch adds to tokens."""
         return self.drop_path(self.ls1(self.norm1(self.read(tokens, layout, place), layout)))
 
     def fed(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
-        """What the second branch adds to tokens after attention."""
         return self.drop_path(self.ls2(self.norm2(self.mlp(tokens, layout), layout)))
 
 

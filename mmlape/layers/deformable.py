@@ -156,16 +156,8 @@ class DeformableAttention(MultiScaleDeformableAttention):
         self.sampling = DeformableSampling()
 
     def forward(self, query: Tensor, value: Tensor, plan: SamplingPlan) -> Tensor:
-        """Sample ``value`` around each query's reference point.
-
-        Args:
-            query: ``(B, num_queries, C)``.
-            value: ``(B, sum of H * W over levels, C)``.
-            plan: From :func:`sampling_plan`.
-
-        Returns:
-            ``(B, num_queries, C)``.
-        """
+        """Queries ``(B, N, C)`` sample values ``(B, sum of H * W over levels, C)`` around their reference points, by a
+        :func:`sampling_plan`; returns ``(B, N, C)``."""
         heads, levels, points = self.num_heads, self.num_levels, self.num_points
         offsets = self.sampling_offsets(query).unflatten(-1, (heads, levels, points, 2))
         logits = self.attention_weights(query).unflatten(-1, (heads, levels, points))
@@ -189,9 +181,7 @@ class _Attending(nn.Module):
 class Injector(_Attending):
     """Adds what the pyramid knows to the ViT tokens, scaled by a vector that starts at zero (eq. 1).
 
-    Args:
-        embed_dims: Channels ``C``.
-        deform: Options of :class:`DeformableAttention` (``num_heads``, ``num_points``, ``value_proj_ratio``).
+    ``deform`` has options of :class:`DeformableAttention`: ``num_heads``, ``num_points``, ``value_proj_ratio``.
     """
 
     def __init__(self, embed_dims: int, deform: dict) -> None:
@@ -207,8 +197,7 @@ class Extractor(_Attending):
     """Lets the pyramid sample the ViT tokens, then mixes it by a convolutional feed-forward network (eq. 2, 3).
 
     Args:
-        embed_dims: Channels ``C``.
-        deform: Options of :class:`DeformableAttention`.
+        embed_dims, deform: As in :class:`Injector`.
         cffn_ratio: Hidden channels of the feed-forward network in units of ``C``. Default 0.25.
         drop_path_rate: Stochastic depth of the feed-forward branch. Default 0.
     """
@@ -237,27 +226,29 @@ class Interaction(nn.Module):
     """One exchange: inject into the tokens, run some ViT layers, extract back into the pyramid.
 
     Args:
-        embed_dims: Channels ``C``.
-        deform: Options of :class:`DeformableAttention`.
+        embed_dims, deform, cffn_ratio, drop_path_rate: As in :class:`Extractor`.
         num_extra_extractors: Further extractors after the first (two after the last interaction). Default 0.
-        **extractor: Options of :class:`Extractor`.
     """
 
     def __init__(
-        self, embed_dims: int, deform: dict, num_extra_extractors: int = 0, **extractor
+        self,
+        embed_dims: int,
+        deform: dict,
+        num_extra_extractors: int = 0,
+        cffn_ratio: float = 0.25,
+        drop_path_rate: float = 0.0,
     ) -> None:
         super().__init__()
         self.injector = Injector(embed_dims, deform)
-        self.extractor = Extractor(embed_dims, deform, **extractor)
-        self.extra_extractors: nn.ModuleList | None = None
-        if num_extra_extractors:
-            self.extra_extractors = nn.ModuleList(
-                Extractor(embed_dims, deform, **extractor) for _ in range(num_extra_extractors)
-            )
+        options = (embed_dims, deform, cffn_ratio, drop_path_rate)
+        self.extractor = Extractor(*options)
+        self.extra_extractors = nn.ModuleList(
+            Extractor(*options) for _ in range(num_extra_extractors)
+        )
 
-    def extractors(self) -> list[Extractor]:
+    def extractors(self) -> list[nn.Module]:
         """All extractors in the order in which they run."""
-        return [self.extractor, *(self.extra_extractors or ())]
+        return [self.extractor, *self.extra_extractors]
 
 
 class SpatialPrior(nn.Module):

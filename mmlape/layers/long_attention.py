@@ -99,10 +99,7 @@ class BigBirdAttention(AttentionLayer):
         return self.project(merge_heads(out.flatten(2, 3)[:, :, : tokens.shape[1]]))
 
     def key_blocks(self, has_tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The key blocks of every query block.
-
-        Args:
-            has_tokens: ``(B, M)``.
+        """The key blocks of every query block, from which blocks have tokens, ``(B, M)``.
 
         Returns:
             Their numbers, ``(B, G, M, K)``, some of them twice; where it is the first time and there are tokens,
@@ -254,12 +251,8 @@ class LSHAttention(AttentionLayer):
         return self.project(merge_heads(out).to(tokens.dtype))
 
     def buckets(self, query: Tensor, present: Tensor) -> Tensor:
-        """The bucket of every token in every round, ``(B, G, R, N)``; ``num_buckets`` for padding.
-
-        Args:
-            query: ``(B, G, N, D)``.
-            present: ``(B, N)``, False for padding.
-        """
+        """The bucket of every token in every round, ``(B, G, R, N)``, of queries ``(B, G, N, D)``; ``num_buckets`` for
+        padding, where ``present`` ``(B, N)`` is False."""
         with without_autocast(query.device):
             turned = torch.einsum('bgnd,gdrk->bgrnk', query.float(), self.rotations.float())
             found = torch.cat([turned, -turned], dim=-1).argmax(dim=-1)

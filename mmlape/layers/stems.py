@@ -121,7 +121,6 @@ class PatchEmbed(Stem):
         self.norm = None if norm_cfg is None else build_token_norm(norm_cfg, embed_dims)
 
     def embed(self, maps: Tensor) -> tuple[Tensor, Layout]:
-        """See :meth:`Stem.forward`."""
         tokens, layout = to_tokens(self.proj(maps))
         return (tokens if self.norm is None else self.norm(tokens, layout)), layout
 
@@ -165,7 +164,6 @@ class ImageToTokens(Stem):
         self.patches = PatchEmbed(hidden_channels, embed_dims, (height // 4, width // 4))
 
     def embed(self, maps: Tensor) -> tuple[Tensor, Layout]:
-        """See :meth:`Stem.forward`."""
         return self.patches(self.pool(self.norm(self.conv(maps))))
 
 
@@ -210,7 +208,6 @@ class ConvStem(Stem):
         self.norms.append(build_token_norm(dict(type='mmlape.TokenBN'), embed_dims))
 
     def embed(self, maps: Tensor) -> tuple[Tensor, Layout]:
-        """See :meth:`Stem.forward`."""
         for conv, norm in zip(self.convs[:-1], self.norms[:-1]):
             maps = F.hardswish(norm(conv(maps)))
         tokens, layout = to_tokens(self.convs[-1](maps))
@@ -253,20 +250,13 @@ class ConvPoolStem(Stem):
         check_positive_int('hidden_dims', hidden_dims)
         channels = [in_channels, *[hidden_dims] * (num_convs - 1), embed_dims]
         self.stride: Grid = ((2 * steps[0]) ** num_convs, (2 * steps[1]) ** num_convs)
+        padding = (kernel[0] // 2, kernel[1] // 2)
         self.convs = nn.ModuleList(
-            StridedConv2d(
-                before,
-                after,
-                kernel,
-                stride=steps,
-                padding=(kernel[0] // 2, kernel[1] // 2),
-                bias=False,
-            )
+            StridedConv2d(before, after, kernel, stride=steps, padding=padding, bias=False)
             for before, after in pairwise(channels)
         )
 
     def embed(self, maps: Tensor) -> tuple[Tensor, Layout]:
-        """See :meth:`Stem.forward`."""
         for conv in self.convs:
             maps = F.max_pool2d(F.relu(conv(maps)), 3, stride=2, padding=1)
         return to_tokens(maps)
@@ -301,7 +291,6 @@ class PatchMerging(Stem):
         self.reduction = nn.Linear(4 * in_channels, embed_dims, bias=False)
 
     def embed(self, maps: Tensor) -> tuple[Tensor, Layout]:
-        """See :meth:`Stem.forward`."""
         # Channels of a neighbour stay together; columns go before rows.
         cells = maps.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(0, 2, 4, 5, 3, 1)
         layout = Layout((cells.shape[1], cells.shape[2]))

@@ -64,7 +64,6 @@ class TokensToToken(Stem):
         self.project = nn.Linear(following, embed_dims)
 
     def embed(self, maps: Tensor) -> tuple[Tensor, Layout]:
-        """See :meth:`Stem.forward`."""
         tokens, layout = soft_split(maps, *_FIRST)
         for layer in (self.attention1, self.attention2):
             tokens, layout = soft_split(layout.to_maps(layer(tokens)), *_NEXT)
@@ -72,16 +71,8 @@ class TokensToToken(Stem):
 
 
 def soft_split(maps: Tensor, side: int, step: int) -> tuple[Tensor, Layout]:
-    """Overlapping patches of a map, their channels side by side.
-
-    Args:
-        maps: ``(B, C, height, width)``.
-        side: Of a patch.
-        step: From one patch to the next.
-
-    Returns:
-        ``(B, H * W, C * side * side)`` and their layout, on the grid ``ceil(height / step)``, ``ceil(width / step)``.
-    """
+    """Overlapping patches of maps ``(B, C, height, width)``, channels side by side: ``(B, H * W, C * side * side)`` and
+    their layout, on the grid ``ceil(height / step)``, ``ceil(width / step)``."""
     maps = pad_to_multiple(maps, (step, step))
     layout = Layout((maps.shape[2] // step, maps.shape[3] // step))
     patches = F.unfold(maps, side, padding=(side - step + 1) // 2, stride=step)
@@ -91,11 +82,6 @@ def soft_split(maps: Tensor, side: int, step: int) -> tuple[Tensor, Layout]:
 class TokenLayer(nn.Module, ABC):
     """A transformer layer to fewer channels: ``x = read(norm1(x));  x = x + mlp(norm2(x))``. What is read stands on the
     values, not on the tokens, which are wider.
-
-    Args:
-        in_channels: Channels ``C'`` in.
-        embed_dims: Channels ``C`` out.
-        mlp: Feed-forward network.
     """
 
     def __init__(self, in_channels: int, embed_dims: int, mlp: nn.Module) -> None:
@@ -130,7 +116,6 @@ class TransformerTokens(TokenLayer):
         self.attn = _NarrowingAttention(in_channels, embed_dims, drop_rate)
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Softmax attention."""
         return self.attn(tokens)
 
 
@@ -187,7 +172,6 @@ class PerformerTokens(TokenLayer):
         self.register_buffer('w', rows * math.sqrt(num_features))
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Linear attention."""
         key, query, value = self.kqv(tokens).chunk(3, dim=-1)
         with without_autocast(tokens.device):
             keys, queries = self.features(key), self.features(query)

@@ -58,7 +58,12 @@ class ShiftedWindowAttention(Attention):
         super().__init__(
             embed_dims, num_heads, qkv_bias, window, attn_drop_rate, proj_drop_rate, position
         )
-        self.shift = _check_shift(shift, window)
+        pair = (shift, shift) if isinstance(shift, int) else shift
+        down, right = (
+            check_positive_int('shift', step, minimum=0, maximum=side - 1)
+            for step, side in zip(pair, window)
+        )
+        self.shift = (down, right)
         self.shift_alone = shift_alone
 
     def forward(
@@ -141,16 +146,6 @@ class ShiftedWindowAttention(Attention):
         return merge_heads(self.read(query, key, value, bias, mask))
 
 
-def _check_shift(shift: int | Grid, window: Grid) -> Grid:
-    """``(vertical, horizontal)``, each from 0 to less than the window's side."""
-    pair = (shift, shift) if isinstance(shift, int) else shift
-    down, right = (
-        check_positive_int('shift', step, minimum=0, maximum=side - 1)
-        for step, side in zip(pair, window)
-    )
-    return down, right
-
-
 @cached
 def apart(grid: Grid, window: Grid, shift: Grid, device: torch.device) -> Tensor:
     """What is added to scores in the windows of a moved grid, ``(windows, h * w, h * w)``: 0, or -100, as published,
@@ -199,8 +194,7 @@ class WideValueAttention(WideValues):
         num_heads: Heads.
         key_dims: Channels of a head's queries and keys. Default 16.
         value_ratio: Channels of its values to those. Default 2.
-        attn_drop_rate: Dropout of attention weights. Default 0.
-        proj_drop_rate: Dropout after the output projection. Default 0.
+        attn_drop_rate, proj_drop_rate: As in :class:`AttentionLayer`.
         position: What a position adds to the scores (see :class:`~mmlape.position.AttentionPosition`). Default None.
         norm_cfg: Token norm of queries, keys and values. Default ``mmlape.TokenBN``.
 
@@ -250,14 +244,7 @@ class WideValueAttention(WideValues):
 class SubsamplingAttention(WideValues):
     """Every other row and column of a grid asks, all its cells answer; each linear layer is followed by a norm.
 
-    Args:
-        in_channels: Channels of the tokens.
-        embed_dims: Channels ``C`` out.
-        grid: Pre-training grid of the tokens.
-        num_heads: Heads.
-        key_dims: Channels of a head's queries and keys.
-        value_ratio: Channels of its values to those.
-        norm_cfg: Token norm; None for ``mmlape.TokenBN``.
+    Args: those of :class:`AttentionSubsampling`.
     """
 
     def __init__(
@@ -335,6 +322,5 @@ class AttentionSubsampling(Stem):
         nn.init.zeros_(self.norm.weight)
 
     def embed(self, maps: Tensor) -> tuple[Tensor, Layout]:
-        """See :meth:`Stem.forward`."""
         tokens, layout = self.attn(*to_tokens(maps))
         return tokens + self.norm(self.mlp(tokens, layout), layout), layout

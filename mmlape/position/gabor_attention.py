@@ -170,11 +170,7 @@ def grid_offsets(
 
 
 def axis_offsets(queries: int, keys: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Offsets ``d = i - j`` between the cells of an axis, and their squares, in cells of the keys.
-
-    Returns:
-        ``(2, queries, keys)``: d and d^2 for i and j.
-    """
+    """Offsets ``d = i - j`` between the cells of an axis, in cells of the keys: d and d^2, ``(2, queries, keys)``."""
     own, others = centres(queries, keys, device), centres(keys, keys, device)
     offsets = (own[:, None] - others[None]).to(dtype)
     return torch.stack([offsets, offsets.square()])

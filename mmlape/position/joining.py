@@ -117,15 +117,8 @@ class _RowNorm(torch.autograd.Function):
 
 
 class PositionNorm(nn.Module):
-    """``scale * Norm(w) + shift`` with any of its parts.
-
-    Args:
-        embed_dims: Channels ``C``.
-        normalise: Normalise each row over its channels.
-        gain: Size of the scale: 0 for none, 1 for a scalar, ``C`` for one per channel.
-        bias: Add a bias per channel.
-        eps: Added to the variance.
-    """
+    """``scale * Norm(w) + shift`` with any of its parts; ``gain`` is the size of the scale: 0 for none, 1 for a scalar,
+    ``C`` for one per channel."""
 
     def __init__(self, embed_dims: int, normalise: bool, gain: int, bias: bool, eps: float) -> None:
         super().__init__()
@@ -231,8 +224,7 @@ class LaPE(Joining):
     :math:`\omega_{l+1} = LN_{\omega,l}(\omega_l)`. This adds ``2 * C`` parameters for each layer.
 
     Args:
-        embed_dims: Channels ``C``.
-        depth: Number of transformer layers ``L``.
+        embed_dims, depth: As in :class:`Joining`.
         progressive: True for the ICCV form above. False for the arXiv v1 form, "LaPE (sharing PE)" of ICCV Table 7, in
             which every layer normalises the same :math:`\omega`. Default True.
         layers: Layers that receive the position: None (default) for all, ``eta`` for the first ``eta`` (arXiv v1,
@@ -281,15 +273,12 @@ class LaPE(Joining):
 
 
 class JoinedPosition(PlanKeeper):
-    """The position embedding of a stage and its joining method: layouts to :class:`PositionPlan`.
+    """The position embedding of a stage and its joining method, from their configs: layouts to :class:`PositionPlan`.
 
     Args:
-        embed_dims: Channels ``C``.
+        embed_dims, grid, num_prefix_tokens: As in :class:`~mmlape.position.PositionEmbedding`.
         depth: Number of layers.
-        grid: Pre-training grid ``(H0, W0)`` in tokens.
-        num_prefix_tokens: Prefix tokens ``P`` of the stage.
-        position: Config of a position embedding.
-        joining: Config of a joining method.
+        position, joining: Configs.
     """
 
     def __init__(
@@ -376,26 +365,23 @@ class LaPEWarmStart(LaPE):
     ) -> None:
         gated = check_option('construction', construction, ('affine', 'gate')) == 'gate'
         super().__init__(embed_dims, depth, progressive=gated, layers=layers, eps=eps)
-        self.gates: nn.ModuleList | None = None
-        if gated:
-            gain = POSITION_NORMS['channel_gain']
-            self.gates = nn.ModuleList(gain(embed_dims, self.eps) for _ in self.layers)
-        for scale in self.norms if self.gates is None else self.gates:
+        gain, count = POSITION_NORMS['channel_gain'], len(self.layers) if gated else 0
+        self.gates = nn.ModuleList(gain(embed_dims, self.eps) for _ in range(count))
+        for scale in self.gates if gated else self.norms:
             nn.init.zeros_(scale.get_parameter('weight'))
 
     def forward(self, embedding: Tensor) -> PositionPlan:
         """Plan with ``stem`` and one ``attention`` entry for each layer named."""
         plan = super().forward(embedding)
         attention = list(plan.attention)
-        if self.gates is not None:
-            for layer, gate in zip(self.layers, self.gates):
-                attention[layer] = gate(attention[layer])
+        for layer, gate in zip(self.layers, self.gates):
+            attention[layer] = gate(attention[layer])
         return plan._replace(stem=embedding, attention=tuple(attention))
 
     def layer_modules(self, layer: int) -> list[nn.Module]:
         """The norm of ``layer``, and its gate."""
-        gates = [] if self.gates is None else list(zip(self.layers, self.gates))
-        return super().layer_modules(layer) + [gate for index, gate in gates if index == layer]
+        gates = [gate for index, gate in zip(self.layers, self.gates) if index == layer]
+        return super().layer_modules(layer) + gates
 
 
 POSITIONS: dict[str, dict] = {

@@ -38,11 +38,8 @@ class OffsetBias(AttentionPosition):
     ) -> Tensor:
         """``(1, heads, queries, keys)``; zero for prefix tokens without ``prefix_scores``.
 
-        Args:
-            query: Layout of queries.
-            key: Of keys. Default None, as queries.
-            rows: A grid and its :meth:`table`, which is used if that is the queries' grid. Default None.
-            step: Only every ``step``-th row and column of the queries' grid has queries. Default 1.
+        ``key`` is ``query`` by default; ``rows`` are a grid and its :meth:`table`, used if it is that of queries; only
+        every ``step``-th row and column of that grid has queries.
         """
         key = query if key is None else key
         grid, table = rows or (None, None)

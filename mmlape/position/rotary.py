@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmlape.checks import check_grid, check_number, check_option, check_options, check_type
+from mmlape.checks import check_grid, check_number, check_option, check_options
 from mmlape.layout import Grid, Layout, cached
 from mmlape.registry import MODELS
 
@@ -173,7 +173,6 @@ class RotaryPosition(Rotary):
         self.rule = Rule(
             self.head_dims, self.temperature, coordinates, unit if rescale else None, offset, columns_first, self.pairs
         )  # fmt: skip
-        check_type('random', random, dict | None)
         check_options(RandomCoordinates, random or {})
         self.random = None if random is None else RandomCoordinates(**random)
         self.register_buffer('_like', torch.empty(0), persistent=False)
@@ -251,7 +250,6 @@ class MixedRotaryPosition(Rotary):
         return _cosines_and_sines(angles, layout.num_prefix, self.pairs)
 
     def extra_repr(self) -> str:
-        """Options that the parameter does not show."""
         return f'columns_first={self.rule.columns_first}, pairs={self.pairs!r}'
 
 

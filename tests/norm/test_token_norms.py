@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from backbone_variants import build_vit
 
 from mmlape.checkpoints import convert
-from mmlape.layers.basic import NormedLinear
 from mmlape.norm import (
     LN,
     PowerNorm,
@@ -103,5 +102,3 @@ def test_as_many_groups_as_heads(name):
 def test_scale_norm_starts_with_tokens_of_length_sqrt_c():
     out = ScaleNorm(16)(torch.randn(2, 5, 16))
     torch.testing.assert_close(out.norm(dim=-1), torch.full((2, 5), 4.0))
-    within = NormedLinear(8, 16, norm_cfg=dict(type='mmlape.ScaleNorm'), gain=0.5)
-    assert within.norm.weight.unique().tolist() == [2.0]
