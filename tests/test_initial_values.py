@@ -33,7 +33,11 @@ from mmlape.checkpoints import convert
 from mmlape.registry import MODELS
 
 PAGE = REPO / 'docs' / 'initial_values.md'
-NECKS = {name: value for name, value in vars(necks).items() if isinstance(value, type)}
+NECKS = {
+    name: value
+    for name, value in vars(necks).items()
+    if isinstance(value, type) and value.__module__ == necks.__name__
+}
 # Networks with enough of what others have little of, and variants that start otherwise.
 WIDE = dict(embed_dims=128, depth=1, num_heads=4, mlp_ratio=2)
 SAMPLES = {

@@ -26,7 +26,7 @@ def public_names() -> dict[str, list[str]]:
     for name, registry in REGISTRIES.items():
         names[f'registry {name}'] = list(registry.module_dict)
     packages = [found.name for found in pkgutil.iter_modules(mmlape.__path__) if found.ispkg]
-    packages += ['registry', 'pretraining.dino', 'doctor']
+    packages += ['necks', 'registry', 'pretraining.dino', 'doctor']
     for package in ['mmlape', *(f'mmlape.{name}' for name in packages)]:
         found = vars(importlib.import_module(package))
         names[f'package {package}'] = list(found.get('__all__') or _offered(found))
