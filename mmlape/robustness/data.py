@@ -64,7 +64,9 @@ def published(cfg: Config, folder: Path, corruption: str, severity: int) -> Data
     place = next((path for path in places if path.is_dir()), None)
     if place is None:
         raise ValueError(f'--imagenet-c: there is neither {places[0]} nor {places[1]}')
-    return _from_folder(cfg, place, '--imagenet-c', cropped=True)
+    data = _from_folder(cfg, place, '--imagenet-c')
+    data.dataloader.dataset.pipeline = _without_crop(data.dataloader.dataset.pipeline)
+    return data
 
 
 def renditions(cfg: Config, folder: Path) -> Data:
@@ -73,20 +75,18 @@ def renditions(cfg: Config, folder: Path) -> Data:
     Raises:
         ValueError: The config is for no classifier.
     """
-    data = _from_folder(cfg, folder, '--imagenet-r', cropped=False)
+    data = _from_folder(cfg, folder, '--imagenet-r')
     return data._replace(evaluator=ConfigDict(type='mmlape.SubsetAccuracy'))
 
 
-def _from_folder(cfg: Config, folder: Path, option: str, cropped: bool) -> Data:
+def _from_folder(cfg: Config, folder: Path, option: str) -> Data:
     if cfg.get('default_scope') != 'mmpretrain':
         raise ValueError(
             f'{option} is for classifiers (default_scope mmpretrain), and the config has '
             f'default_scope={cfg.get("default_scope")!r}'
         )
     data = clean(cfg)
-    (pipeline,) = list(_pipelines(data.dataloader.dataset))
-    if cropped:
-        pipeline = _without_crop(pipeline)
+    (pipeline,) = _pipelines(data.dataloader.dataset)
     data.dataloader['dataset'] = ConfigDict(
         type='mmlape.SynsetFolder', folder=str(folder), pipeline=pipeline, test_mode=True
     )
@@ -94,19 +94,15 @@ def _from_folder(cfg: Config, folder: Path, option: str, cropped: bool) -> Data:
 
 
 def _without_crop(pipeline: list) -> list:
-    sizes = [step.get('crop_size') or step.get('scale') for step in pipeline if _is_geometry(step)]
-    if not sizes:
+    places = [i for i, step in enumerate(pipeline) if _name(step) in _GEOMETRY]
+    if not places:
         return pipeline
-    side = sizes[-1]
+    last = pipeline[places[-1]]
+    side = last.get('crop_size') or last.get('scale')
     scale = (side, side) if isinstance(side, int) else tuple(side)
-    resize = ConfigDict(type='Resize', scale=scale, interpolation='bicubic')
-    places = [i for i, step in enumerate(pipeline) if _is_geometry(step)]
-    kept = [step for step in pipeline if not _is_geometry(step)]
-    return [*kept[: places[0]], resize, *kept[places[0] :]]
-
-
-def _is_geometry(step: dict) -> bool:
-    return _name(step) in _GEOMETRY
+    kept = [step for i, step in enumerate(pipeline) if i not in places]
+    kept.insert(places[0], ConfigDict(type='Resize', scale=scale, interpolation='bicubic'))
+    return kept
 
 
 def _pipelines(dataset: Any) -> Iterator[list]:
@@ -123,16 +119,13 @@ def _pipelines(dataset: Any) -> Iterator[list]:
 
 
 def _place(pipeline: list, scope: str | None) -> int:
-    """Where in a pipeline images are corrupted."""
+    """Where in a pipeline images are corrupted: before packing, or after loading."""
     names = [_name(step) for step in pipeline]
-    if scope == 'mmpretrain':
-        places = [i for i, name in enumerate(names) if name.startswith('Pack')]
-    else:
-        places = [i + 1 for i, name in enumerate(names) if name.startswith('LoadImage')]
-    if not places:
-        wanted = 'Pack...' if scope == 'mmpretrain' else 'LoadImage...'
-        raise ValueError(f'the test pipeline has no step {wanted}, got {names}')
-    return places[0]
+    wanted, after = ('Pack', 0) if scope == 'mmpretrain' else ('LoadImage', 1)
+    for place, name in enumerate(names):
+        if name.startswith(wanted):
+            return place + after
+    raise ValueError(f'the test pipeline has no step {wanted}..., got {names}')
 
 
 def _name(step: dict) -> str:

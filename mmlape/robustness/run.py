@@ -92,10 +92,9 @@ def measure(
         raise ValueError('the config has no test_dataloader, test_evaluator and test_cfg')
     runner.call_hook('before_run')
     runner.load_or_resume()
-    datasets = _Datasets(cfg, runner.test_loop.dataloader.dataset)
     started = time.monotonic()
     for done, cell in enumerate(left, 1):
-        measured = _test(runner, cfg, cell.data(), datasets)
+        measured = _test(runner, cfg, cell.data())
         if is_main_process():
             measured = measured or _nothing_found(record.results.get(CLEAN, {}))
             record.put(cell.test_set, measured)
@@ -104,46 +103,23 @@ def measure(
     runner.call_hook('after_run')
 
 
-def _test(runner: Runner, cfg: Config, data: Data, datasets: _Datasets) -> dict[str, float]:
+def _test(runner: Runner, cfg: Config, data: Data) -> dict[str, float]:
     """What a test loop of its own measures; numbers alone."""
-    loader = {**data.dataloader, 'dataset': datasets.get(data.dataloader.dataset)}
+    loader, dataset = {**data.dataloader}, data.dataloader.dataset
+    own = {**cfg.test_dataloader.dataset, 'pipeline': dataset.get('pipeline')}
+    if 'pipeline' in dataset and dataset == own:
+        # The config's data set is read once: what is corrupted on the fly differs in the pipeline alone.
+        loader['dataset'] = copy.copy(runner.test_loop.dataloader.dataset)
+        loader['dataset'].pipeline = Compose(dataset['pipeline'])
     # The runner keeps one loop. Others are built as it builds that one, around the same model and hooks.
     loop = LOOPS.build(
         {'type': 'TestLoop', **cfg.test_cfg},
         default_args=dict(runner=runner, dataloader=loader, evaluator=data.evaluator),
     )
     measured = loop.run()
-    return {key: float(value) for key, value in measured.items() if _is_number(value)}
+    return {key: float(value) for key, value in measured.items() if hasattr(value, '__float__')}
 
 
 def _nothing_found(clean: Mapping[str, float]) -> dict[str, float]:
     """What MMDetection's metrics leave out where a detector finds nothing in any image: a precision of 0."""
     return {key: min(value, 0.0) for key, value in clean.items() if 'mAP' in key}
-
-
-class _Datasets:
-    """The config's test set, read once: what is corrupted on the fly differs in the pipeline alone.
-
-    Args:
-        cfg: The config.
-        built: Its test set.
-    """
-
-    def __init__(self, cfg: Config, built: Any) -> None:
-        self.rest, self.built = _without_pipeline(cfg.test_dataloader.dataset), built
-
-    def get(self, config: dict) -> Any:
-        """A data set with the pipeline of ``config``, or ``config`` itself where all of it is to be built."""
-        if 'pipeline' not in config or _without_pipeline(config) != self.rest:
-            return config
-        twin = copy.copy(self.built)
-        twin.pipeline = Compose(config['pipeline'])
-        return twin
-
-
-def _without_pipeline(config: dict) -> dict:
-    return {key: value for key, value in config.items() if key != 'pipeline'}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) or hasattr(value, '__float__')

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +66,14 @@ def headline_of(results: Results, metric: str | None = None) -> str:
 def severity_means(results: Results, metric: str, names: tuple[str, ...] = CORRUPTIONS) -> dict:
     """The metric at severity 0 (clean) to 5: means over those of ``names`` that were measured at all severities which
     occur. Severities without results are left out."""
-    grid = {n: row_of(results, metric, n) for n in names}
-    columns = [s for s in SEVERITIES if any(s in row for row in grid.values())]
-    rows = [row for row in grid.values() if columns and all(s in row for s in columns)]
-    found = {s: float(np.mean([row[s] for row in rows])) for s in columns} if rows else {}
+    grid = grid_of(results, metric, names)
+    columns = np.flatnonzero(np.isfinite(grid).any(axis=0))
+    whole = grid[np.isfinite(grid[:, columns]).all(axis=1)]
     clean = results.get(CLEAN, {}).get(metric)
-    return ({0: float(clean)} if clean is not None else {}) | found
+    found = {} if clean is None else {0: float(clean)}
+    if len(whole):
+        found |= {SEVERITIES[c]: float(whole[:, c].mean()) for c in columns}
+    return found
 
 
 def mean_performance(results: Results, metric: str) -> tuple[float, float] | None:
@@ -81,12 +83,9 @@ def mean_performance(results: Results, metric: str) -> tuple[float, float] | Non
         The metric's mean over 15 corruptions x 5 severities, in its unit, and that over its clean value (0 to 1; NaN
         where there is none or it is 0). None where a cell has not been measured.
     """
-    rows = [row_of(results, metric, name) for name in CORRUPTIONS]
-    if any(len(row) < len(SEVERITIES) for row in rows):
-        return None
-    mean = float(np.mean([value for row in rows for value in row.values()]))
+    mean = float(grid_of(results, metric).mean())
     clean = results.get(CLEAN, {}).get(metric) or np.nan
-    return mean, mean / clean
+    return None if np.isnan(mean) else (mean, mean / clean)
 
 
 def corruption_errors(results: Results, metric: str = METRICS[0]) -> dict[str, float]:
@@ -118,18 +117,14 @@ def mean_corruption_error(errors: Mapping[str, float]) -> float | None:
 
 
 def _mean_errors(results: Results, metric: str) -> dict[str, float]:
-    rows = {name: row_of(results, metric, name) for name in CORRUPTIONS}
-    return {
-        name: 100 - float(np.mean(list(row.values())))
-        for name, row in rows.items()
-        if len(row) == len(SEVERITIES)
-    }
+    errors = 100 - grid_of(results, metric).mean(axis=1)
+    return {name: float(error) for name, error in zip(CORRUPTIONS, errors) if np.isfinite(error)}
 
 
-def row_of(results: Results, metric: str, corruption: str) -> dict[int, float]:
-    """The metric by severity, of those that have been measured."""
-    cells = {s: results.get(cell_key(corruption, s), {}).get(metric) for s in SEVERITIES}
-    return {s: float(value) for s, value in cells.items() if value is not None}
+def grid_of(results: Results, metric: str, names: Sequence[str] = CORRUPTIONS) -> np.ndarray:
+    """The metric by corruption and severity, ``(names, 5)``; NaN where it has not been measured."""
+    cells = [[results.get(cell_key(name, s), {}).get(metric) for s in SEVERITIES] for name in names]
+    return np.array(cells, dtype=float)
 
 
 _KIND = 'mmlape robustness'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +13,12 @@ from .scores import (
     METRICS,
     RENDITIONS,
     Results,
-    cell_key,
     corruption_errors,
+    grid_of,
     headline_of,
     mean_corruption_error,
     mean_performance,
     relative_corruption_errors,
-    row_of,
     severity_means,
 )
 
@@ -44,18 +43,13 @@ def describe(record: Mapping[str, Any], metric: str | None = None) -> str:
     """
     results = record['results']
     metric = headline_of(results, metric)
-    unit = _unit(metric)
     errors = corruption_errors(results) if _has_errors(record, metric) else {}
     head = [metric, *map(str, SEVERITIES), 'mean', *(['CE'] if errors else [])]
-    rows = []
-    for name in CORRUPTIONS + EXTRA:
-        cells = [results.get(cell_key(name, s), {}).get(metric) for s in SEVERITIES]
-        if all(cell is None for cell in cells):
-            continue
-        whole = [unit * cell for cell in cells if cell is not None]
-        mean = np.mean(whole) if len(whole) == len(SEVERITIES) else None
-        row = [name.replace('_', ' '), *(_number(cell and unit * cell) for cell in cells)]
-        rows.append([*row, _number(mean), *([_number(errors.get(name))] if errors else [])])
+    names, rows = CORRUPTIONS + EXTRA, []
+    for name, cells in zip(names, _unit(metric) * grid_of(results, metric, names)):
+        if np.isfinite(cells).any():
+            row = [*cells, cells.mean(), *([errors.get(name)] if errors else [])]
+            rows.append([name.replace('_', ' '), *map(_number, row)])
     lines = _table(head, rows) if rows else []
     summary = [[title, _number(value)] for title, value in _summary(record, metric).items()]
     return '\n'.join([*lines, '', *_table([record['name'], metric], summary)]) + '\n'
@@ -72,29 +66,11 @@ def compare(records: Records, metric: str | None = None) -> str:
         ValueError: There is no such metric in one of them.
     """
     metric = _common_metric(records, metric)
-    found = {name: [_summary(record, metric) for record in many] for name, many in records.items()}
-    titles = list(dict.fromkeys(t for many in found.values() for each in many for t in each))
-    titles = [
-        t for t in titles if any(each.get(t) is not None for m in found.values() for each in m)
-    ]
-    rows = [
-        [name, *(_spread([each.get(title) for each in many]) for title in titles)]
-        for name, many in found.items()
-    ]
-    lines = _table([metric, *titles], rows)
-    names = [
-        n for n in CORRUPTIONS if any(_means(r, metric, n) for m in records.values() for r in m)
-    ]
-    by_corruption = [
-        [
-            n.replace('_', ' '),
-            *(_spread([_means(r, metric, n) for r in m]) for m in records.values()),
-        ]
-        for n in names
-    ]
-    return (
-        '\n'.join([*lines, '', *_table(['mean over severities', *records], by_corruption)]) + '\n'
-    )
+    columns = _spreads(records, lambda record: _summary(record, metric))
+    lines = _table([metric, *columns], [*zip(records, *columns.values())])
+    means = _spreads(records, lambda record: _means(record, metric))
+    rows = [[title, *cells] for title, cells in means.items()]
+    return '\n'.join([*lines, '', *_table(['mean over severities', *records], rows)]) + '\n'
 
 
 def draw(records: Records, metric: str | None = None) -> Figure:
@@ -112,13 +88,9 @@ def draw(records: Records, metric: str | None = None) -> Figure:
     from mmlape.analysis.figures import new_plots  # Matplotlib is loaded by what draws alone
 
     metric = _common_metric(records, metric)
-    measured = [
-        n
-        for n in CORRUPTIONS
-        if any(row_of(r['results'], metric, n) for m in records.values() for r in m)
-    ]
-    all_15 = f'{len(measured)} of 15' if len(measured) < len(CORRUPTIONS) else 'all 15'
-    panels = {all_15: CORRUPTIONS, **GROUPS}
+    grids = [grid_of(record['results'], metric) for many in records.values() for record in many]
+    measured = np.isfinite(grids).any(axis=(0, 2)).sum()
+    panels = {f'{measured} of 15' if measured < 15 else 'all 15': CORRUPTIONS, **GROUPS}
     figure, ((*places,),) = new_plots(1, len(panels))
     for place, (title, names) in zip(places, panels.items()):
         for name, many in records.items():
@@ -183,26 +155,40 @@ def _common_metric(records: Records, metric: str | None) -> str:
     return metric
 
 
-def _means(record: Mapping[str, Any], metric: str, name: str) -> float | None:
-    """Of a corruption, over severities; None where one is missing."""
-    cells = [record['results'].get(cell_key(name, s), {}).get(metric) for s in SEVERITIES]
-    return None if None in cells else _unit(metric) * float(np.mean(cells))
+def _means(record: Mapping[str, Any], metric: str) -> dict[str, float]:
+    """Of each corruption, over severities; NaN where one is missing."""
+    means = _unit(metric) * grid_of(record['results'], metric).mean(axis=1)
+    return dict(zip([name.replace('_', ' ') for name in CORRUPTIONS], means.tolist()))
+
+
+def _spreads(
+    records: Records, figures: Callable[[Mapping[str, Any]], Mapping[str, float | None]]
+) -> dict[str, list[str]]:
+    """Mean and standard deviation of each model by title; titles without a figure in any record are left out."""
+    found = [[figures(record) for record in many] for many in records.values()]
+    titles = dict.fromkeys(title for many in found for each in many for title in each)
+    values = {
+        title: [np.array([each.get(title) for each in many], dtype=float) for many in found]
+        for title in titles
+    }
+    return {
+        title: [_spread(of_model) for of_model in models]
+        for title, models in values.items()
+        if np.isfinite(np.concatenate(models)).any()
+    }
 
 
 def _number(value: float | None) -> str:
     return '-' if value is None or not np.isfinite(value) else f'{value:.1f}'
 
 
-def _spread(values: Sequence[float | None]) -> str:
+def _spread(values: np.ndarray) -> str:
     """``mean ± standard deviation``; - where one is missing."""
-    if any(value is None for value in values):
-        return '-'
-    numbers = np.array(values, dtype=float)
-    if len(numbers) == 1:
-        return _number(numbers[0])
-    return f'{numbers.mean():.1f} ± {numbers.std(ddof=1):.1f}'
+    if len(values) == 1 or not np.isfinite(values).all():
+        return _number(values.mean())
+    return f'{values.mean():.1f} ± {values.std(ddof=1):.1f}'
 
 
-def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+def _table(head: list[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = [head, ['---', *['---:'] * (len(head) - 1)], *rows]
     return [f'| {" | ".join(line)} |' for line in lines]
