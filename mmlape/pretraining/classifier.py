@@ -226,26 +226,19 @@ class Classifier(nn.Module):
     def group_matcher(self, coarse: bool = False) -> Callable[[str], int]:
         """Depth of a parameter by its name, for layer-wise learning rates; in stages if ``coarse``, in a pyramid."""
         depths, count = self.backbone.parameter_depths()
-        by_name = {f'backbone.{name}': depths[p] for name, p in self.backbone.named_parameters()}
         if coarse and self.backbone.counts == 'stages':
-            by_name = self._stage_of_parameters()
-            count = self.backbone.num_stages
-        return lambda name: by_name.get(name, count - 1)
-
-    def _stage_of_parameters(self) -> dict[str, int]:
-        """Stage by the name of a parameter; what is in none is in the last."""
-        stages = self.backbone.stages()
-        numbers = {
-            parameter: number
-            for number, stage in enumerate(stages)
-            for module in (*stage.before(), stage.blocks, stage.norm)
-            if module is not None
-            for parameter in module.parameters()
-        }
-        return {
-            f'backbone.{name}': numbers.get(parameter, len(stages) - 1)
-            for name, parameter in self.backbone.named_parameters()
-        }
+            stages = self.backbone.stages()
+            count = len(stages)
+            depths = {
+                parameter: number
+                for number, stage in enumerate(stages)
+                for module in (*stage.before(), stage.blocks, stage.norm)
+                if module is not None
+                for parameter in module.parameters()
+            }
+        named, last = self.backbone.named_parameters(), count - 1
+        numbers = {f'backbone.{name}': depths.get(p, last) for name, p in named}
+        return lambda name: numbers.get(name, last)
 
     def _normed(self, step: int, tokens: Tensor, layout: Layout) -> Tensor:
         """Tokens after the output norm where it fits: in all layers on one grid, or in the last stage."""
@@ -273,16 +266,11 @@ class Classifier(nn.Module):
         return (cls_token + dist_token) / 2
 
     def _check_pool(self, global_pool: Pool) -> Pool:
-        by_tokens = self.distilled and self._by_tokens
+        if self.distilled and self._by_tokens:
+            return check_option('global_pool with distilled=True', global_pool, ('', 'token'))
         if isinstance(global_pool, dict):
-            if by_tokens:
-                raise ValueError(
-                    f"global_pool must be 'token' or '' with distilled=True, got {global_pool}"
-                )
             return global_pool
-        accepted = ['', 'avg']
-        if self.num_prefix_tokens:
-            accepted = ['', 'token'] if by_tokens else ['', 'avg', 'token']
+        accepted = ('', 'avg', 'token') if self.num_prefix_tokens else ('', 'avg')
         return check_option('global_pool', global_pool, accepted)
 
     def _make_heads(self, num_classes: int) -> None:

@@ -253,7 +253,7 @@ WRONG = [
     (LAPE, dict(position='sine'), "'sinusoidal_1d'"),
     (LAPE, dict(global_pool='max'), 'global_pool'),
     (DISTILLED, dict(global_pool='avg'), "'token'"),
-    (DISTILLED, dict(global_pool=dict(type='mmlape.SequencePooling')), "'token' or ''"),
+    (DISTILLED, dict(global_pool=dict(type='mmlape.SequencePooling')), r"\['', 'token'\]"),
     ('pvt_v2_b0_dtn', dict(global_pool='token'), "'avg'"),
     (LAPE, dict(num_classes=-1), 'num_classes'),
     (LAPE, dict(pretrained=True), 'No pretrained'),

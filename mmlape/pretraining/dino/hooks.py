@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from mmengine.dist import all_gather
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
@@ -18,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from mmlape.checks import check_number, check_positive_int, check_type
 from mmlape.registry import HOOKS
+from mmlape.training.stop_hooks import unwrapped
 
 
 @HOOKS.register_module()
@@ -47,7 +47,7 @@ class DINOGradientsHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Join the optimizer's steps."""
-        model = _unwrapped(runner)
+        model = unwrapped(runner.model)
         try:
             last = list(model.get_submodule('student.head.last_layer').parameters())
         except AttributeError as error:
@@ -141,7 +141,7 @@ class KNNHook(Hook):
 
     def before_val_epoch(self, runner: Runner) -> None:
         """Remember the images."""
-        model = _unwrapped(runner)
+        model = unwrapped(runner.model)
         if not hasattr(model, 'neighbours'):
             raise ValueError(f'KNNHook is for mmlape.DINO, not for a {type(model).__name__}')
         if self._built is None:
@@ -157,7 +157,7 @@ class KNNHook(Hook):
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         """Forget them."""
-        _unwrapped(runner).neighbours = None
+        unwrapped(runner.model).neighbours = None
 
     before_test_epoch, after_test_epoch = before_val_epoch, after_val_epoch
 
@@ -179,7 +179,3 @@ def _features(model, loader) -> tuple[Tensor, Tensor]:
         torch.stack(all_gather(torch.cat(part)), dim=1).flatten(0, 1)[: len(loader.dataset)]
         for part in zip(*parts, strict=True)
     )  # type: ignore[return-value]
-
-
-def _unwrapped(runner: Runner):
-    return runner.model.module if is_model_wrapper(runner.model) else runner.model
