@@ -1,12 +1,6 @@
-r"""How far attention looks (DTN, ICLR 2022, Figure 2; appendix B.1), and where the class token does (DINO, Figure 1).
-
-The mean attention distance of a head is :math:`d = \frac 1 T \sum_i \sum_j A_{ij} \delta_{ij}` with the attention
-weights A of one image and the Euclidean distances :math:`\delta` between the centres of the tokens, in patches of that
-layer's grid; the mean over images. The weights are those of the very queries, keys and scores that the layer hands to
-``scaled_dot_product_attention``, so whatever position does to them is in.
-
-Distances are to the centres of the blocks of tokens that keys are made of (PVT). What has no place in the image, prefix
-tokens and the padding of windows, is left out as a query and as a key, and the other weights are divided by their sum.
+"""How far attention looks (DTN, ICLR 2022, Figure 2; appendix B.1), and where the class token does (DINO, Figure 1), by
+the very queries, keys and scores that a layer hands to ``scaled_dot_product_attention``. docs/pictures_dtn.md says how
+keys of blocks, windows and prefix tokens count.
 
 Q queries, K keys, R windows (1 without) of an image
 """
@@ -15,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -100,16 +95,12 @@ def record_attention(
 ) -> None:
     """Run a network in evaluation mode on an image ``(1, 3, height, width)`` without gradients, and call ``record``
     with each of the attention layers, the layout of its tokens, and every call that it makes."""
-    recorder, handles = _Recorder(record), []
-    for attention in attentions:
-        handles.append(attention.register_forward_pre_hook(recorder.enter))
-        handles.append(attention.register_forward_hook(recorder.leave))
-    try:
-        with torch.no_grad(), recorder:
-            backbone(image)
-    finally:
-        for handle in handles:
-            handle.remove()
+    recorder = _Recorder(record)
+    with torch.no_grad(), recorder, ExitStack() as hooks:
+        for attention in attentions:
+            hooks.enter_context(attention.register_forward_pre_hook(recorder.enter))
+            hooks.enter_context(attention.register_forward_hook(recorder.leave))
+        backbone(image)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from mmengine.model import BaseModel, BaseModule, revert_sync_batchnorm
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from mmlape.runtime.private import (
     ATTENTION_ON_A_CPU,
@@ -129,8 +129,7 @@ def _run_roi_heads(heads: BaseModule, extractors: BaseModule, count: int) -> Non
 
 
 def _attention_flops(query: torch.Size, key: torch.Size, value: torch.Size, *_, **__) -> int:
-    batch, heads, queries, width = query
-    return 2 * batch * heads * queries * key[2] * (width + value[3])
+    return sdpa_flop_count(query, key, value)
 
 
 def _sampling_flops(*_, out_shape: torch.Size, **__) -> int:

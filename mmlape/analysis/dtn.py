@@ -189,9 +189,8 @@ class Projection(NamedTuple):
     """Tokens in the plane of their first two principal components."""
 
     points: np.ndarray  #: ``(N, 2)``, from the mean of the tokens.
-    explained: (
-        np.ndarray
-    )  #: ``(2,)``, share of the variance of each component; 0 where all tokens are equal.
+    #: ``(2,)``, share of the variance of each component; 0 where all tokens are equal.
+    explained: np.ndarray
     spread: float  #: Root mean square distance of the tokens from their mean, in all channels.
     num_prefix: int = 0  #: Prefix tokens that the points begin with.
 

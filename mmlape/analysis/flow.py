@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 from mmlape.backbones import Stage
 from mmlape.checkpoints.plain_files import PlainUnpickler
 from mmlape.checks import check_option, check_positive_int
+from mmlape.layers.attention import LINEAR_GRID
 from mmlape.layout import Grid, Layout
 
 from .loading import Result, find_stages, record_calls
@@ -95,7 +95,8 @@ def position_flow(backbone: nn.Module, image: Tensor, stage: Stage, layer: int =
     else:
         position, summed = in_stream(plan, layer), calls[f'block {layer}'][0][0]
     outputs = [calls['block 0'][0][0], *(calls[name][1] for name in blocks)]
-    grids = (layout.grid, *[_key_grid(attention, layout.grid, heads[1])] * 2)
+    keys = _key_grid(attention, layout.grid)
+    grids = (layout.grid, keys, keys)
     before = dict(patches=patches, position=position, summed=summed)
     return PositionFlow(
         stage=stage.name,
@@ -150,15 +151,16 @@ def _heads(
 ) -> tuple[Tensor, ...]:
     """Queries, keys and values of an attention layer, ``(1, N, C)`` each, of its tokens."""
     projections = _projections(attention)
-    if 'qkv' in projections:  # of each token for itself, whatever window it is put into
-        calls: dict[str, Any] = {'qkv': ((tokens,), projections['qkv'](tokens))}
-    else:
-        with record_calls(projections) as calls:
+    results: dict[str, Tensor] = {}
+    with record_calls(projections) as calls:
+        if 'qkv' in projections:  # of each token for itself, whatever window it is put into
+            attention.qkv(tokens)
+        else:
             attention(tokens, where)
-    results = {name: output for name, (_, output) in calls.items()}
-    if not with_bias:  # what an affine layer answers beyond its answer to zero
-        for name, ((x, *rest), output) in calls.items():
-            results[name] = output - projections[name].forward(torch.zeros_like(x[:, :1]), *rest)
+    for name, ((x, *rest), output) in calls.items():
+        # Without its bias: what an affine layer answers beyond its answer to zero.
+        zero = 0 if with_bias else projections[name](torch.zeros_like(x[:, :1]), *rest)
+        results[name] = output - zero
     if 'q' in results:
         return (results['q'], *results['kv'].chunk(2, dim=-1))
     if not hasattr(attention, 'value_dims'):
@@ -168,11 +170,11 @@ def _heads(
     return tuple(part.transpose(1, 2).flatten(2) for part in parts)
 
 
-def _key_grid(attention: nn.Module, grid: Grid, keys: Tensor) -> Grid:
+def _key_grid(attention: nn.Module, grid: Grid) -> Grid:
     if not getattr(attention, 'reduces', False):
         return grid
-    if attention.linear:  # a square, whatever the grid
-        return (math.isqrt(keys.shape[1]),) * 2
+    if attention.linear:
+        return LINEAR_GRID, LINEAR_GRID
     ratio = int(attention.sr_ratio)  # type: ignore[arg-type]  # of a SpatialReductionAttention
     return -(-grid[0] // ratio), -(-grid[1] // ratio)
 

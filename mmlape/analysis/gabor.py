@@ -1,17 +1,8 @@
-r"""A Gabor position from a learned table, without images, and the kinds of the table's channels (Gabor position
-encoding, section 3).
+"""A Gabor position from a learned table, without images, and the kinds of the table's channels (Gabor position
+encoding, section 3). docs/pictures.md says how they are fitted and told apart.
 
-The paper trains eq. 9 inside a frozen network. Here every channel's map is approximated directly, by least squares.
-Eq. 9 is a function of x plus a function of y, and on a full grid least squares then falls into independent parts: the
-means of the columns are fitted by :math:`g_x` with the left and right markers, the means of the rows by :math:`g_y`
-with the top and bottom markers, and what is neither (the interaction of both) no choice of parameters can reach. So
-each channel has, besides its :math:`R^2`, a ceiling: the :math:`R^2` that *any* sum of a function of x and one of y can
-have.
-
-The paper tells four kinds of channels apart by eye (section 3.1); the rule here is that of docs/pictures.md: chaos
-without a pattern (``PATTERN``), box where edge markers explain more than Gabor functions, striped where one axis has
-nearly all of it (``ONE_AXIS``), else raster.
-"""
+Eq. 9 is a function of x plus a function of y. On a full grid, least squares then falls into two fits: of the means of
+the columns, with the left and right markers, and of the means of the rows, with the top and bottom markers."""
 
 from __future__ import annotations
 
@@ -158,12 +149,10 @@ class GaborFit(NamedTuple):
     y: AxisFit  #: Down the image.
     bias: np.ndarray  #: ``(C,)``.
     maps: np.ndarray  #: ``(C, H, W)``, what was fitted.
-    r2: (
-        np.ndarray
-    )  #: ``(C,)``, 1 - squared error / squared deviation from the mean; 1 for a constant channel.
-    ceiling: (
-        np.ndarray
-    )  #: ``(C,)``, the R^2 that no sum of a function of x and one of y can exceed.
+    #: ``(C,)``, 1 - squared error / squared deviation from the mean; 1 for a constant channel.
+    r2: np.ndarray
+    #: ``(C,)``, the R^2 that no sum of a function of x and one of y can exceed.
+    ceiling: np.ndarray
     total_r2: float  #: R^2 of all values together.
 
 
@@ -216,32 +205,25 @@ def fit_gabor_position(
     cells = table[:, num_prefix_tokens:].transpose(1, 2).unflatten(2, grid).numpy()
     fits = [fit_maps(maps, variant) for maps in cells]
     position = GaborPosition(table.shape[2], grid, num_prefix_tokens, len(table), variant)
-    with torch.no_grad():
-        _set_parameters(position, fits)
-        position.prefix.copy_(table[:, :num_prefix_tokens])
+    fitted = [_parameters_of(fit) for fit in fits]
+    state = {name: torch.stack([each[name] for each in fitted]) for name in fitted[0]}
+    state['prefix'] = table[:, :num_prefix_tokens]
+    position.load_state_dict({name: state[name] for name in position.state_dict()})
     return position, fits
 
 
-def _set_parameters(position: GaborPosition, fits: list[GaborFit]) -> None:
-    if position.bias is not None:
-        position.bias.copy_(_stacked([fit.bias for fit in fits]))
-    sides = (position.gabor_x, [fit.x for fit in fits]), (position.gabor_y, [fit.y for fit in fits])
-    for gabor, axes in sides:
-        for name in ('width', 'wavelength', 'phase', 'weight') if gabor is not None else ():
-            values = _stacked([getattr(axis, name) for axis in axes])
+def _parameters_of(fit: GaborFit) -> dict[str, Tensor]:
+    """Parameters of a Gabor position by name, without its tables' axis: ``(4, C)`` edges, ``(1, C)`` others."""
+    edges, bias = np.concatenate([fit.x.edges, fit.y.edges]), fit.bias[None]
+    found = {'edges': torch.from_numpy(edges), 'bias': torch.from_numpy(bias)}
+    for side, axis in (('gabor_x', fit.x), ('gabor_y', fit.y)):
+        for name in ('width', 'wavelength', 'phase', 'weight'):
+            values = torch.from_numpy(getattr(axis, name))[None]
             if name in ('width', 'wavelength'):
                 # The parameter whose softplus above the floor is the value.
-                name, above = f'raw_{name}', (values - FLOOR).clamp(min=1e-6)
-                values = above + torch.log(-torch.expm1(-above))
-            getattr(gabor, name).copy_(values)
-    if position.edges is not None:
-        edges = [np.concatenate([fit.x.edges, fit.y.edges]) for fit in fits]
-        position.edges.copy_(torch.from_numpy(np.stack(edges)))
-
-
-def _stacked(values: list[np.ndarray]) -> Tensor:
-    """``(C,)`` of each table to ``(K, 1, C)``."""
-    return torch.from_numpy(np.stack(values))[:, None]
+                name, values = f'raw_{name}', torch.expm1((values - FLOOR).clamp(min=1e-6)).log()
+            found[f'{side}.{name}'] = values
+    return found
 
 
 class ChannelKinds(NamedTuple):

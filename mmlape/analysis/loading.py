@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import MethodType
@@ -162,12 +162,10 @@ def record_calls(modules: Mapping[Key, nn.Module]) -> Iterator[dict[Key, tuple[t
     def note(key: Key, module: nn.Module, arguments: tuple, output: Any) -> None:
         calls[key] = (arguments, output)
 
-    handles = [module.register_forward_hook(partial(note, key)) for key, module in modules.items()]
-    try:
+    with ExitStack() as hooks:
+        for key, module in modules.items():
+            hooks.enter_context(module.register_forward_hook(partial(note, key)))
         yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class NormPlace(NamedTuple):

@@ -1,18 +1,14 @@
 r"""Position as arrays: tables, tokens by channels; the correlation of two tokens' positions per layer (LaPE, ICCV 2023,
-eq. 12), how alike they look to it; and what position adds to the scores of the attention.
+eq. 12); and what position adds to the scores of the attention.
 
-What is correlated is what position contributes to the input of a layer's attention. LaPE adds it there (eq. 9), and it
-is taken from the plan. Otherwise it is :math:`\lambda_2 LN_l(\omega)` of eq. 6, with the sum of all entries up to the
-layer as :math:`\omega`; :math:`\lambda_2` is one positive number per token (eq. 7), which a cosine ignores, or 0 for a
-token without position, which has no correlation (NaN). Of a norm with heads (DTN), all heads count as equal.
-docs/pictures.md says more.
-"""
+What is correlated is what position contributes to the input of a layer's attention: with LaPE what the plan adds there
+(eq. 9), otherwise :math:`\lambda_2 LN_l(\omega)` of eq. 6. docs/pictures.md says more."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -195,12 +191,10 @@ class PositionScores(Result):
 
     stage: str  #: Name of the layers, ``'blocks'``.
     grid: Grid  #: ``(H, W)``; of the window where a bias serves windows.
-    token: (
-        int | Sequence[int]
-    )  #: The chosen query, ``(row, column)`` or the index of a prefix token.
-    num_prefix: (
-        int  #: Rows of prefix tokens that ``matrices`` begin with; 0 where they are left out.
-    )
+    #: The chosen query, ``(row, column)`` or the index of a prefix token.
+    token: int | Sequence[int]
+    #: Rows of prefix tokens that ``matrices`` begin with; 0 where they are left out.
+    num_prefix: int
     names: tuple[str, ...]  #: ``'layer 0'``, ...
     #: ``(n, N, N)``, queries by keys, N = ``num_prefix`` + H * W; one head, or the mean of all.
     matrices: np.ndarray
@@ -336,20 +330,29 @@ def position_correlations(
 
     Raises ValueError as :func:`layer_positions`, :func:`token_row` and :func:`cosine_matrix`."""
     grid = grid_of(stage, grid)
-    token = centre_of(grid) if token is None else token
     num_prefix = position_of(stage).embedding.num_prefix_tokens
     positions = layer_positions(stage, grid, source, layers)
-    maps = [correlation_map(position.rows, token, grid, num_prefix) for position in positions]
-    first = 0 if with_prefix else num_prefix
+    matrices = np.stack([cosine_matrix(position.rows) for position in positions])
     return Correlations(
         stage=stage.position_name,
         source=_pick_source(position_plan(stage, grid), source),
+        names=tuple(position.name for position in positions),
+        **_shown(matrices, grid, token, num_prefix, with_prefix),
+    )
+
+
+def _shown(
+    matrices: np.ndarray, grid: Grid, token: Token, num_prefix: int, with_prefix: bool
+) -> dict[str, Any]:
+    """What :class:`PositionScores` has of matrices ``(n, P + H * W, P + H * W)`` and the token asked for."""
+    token = centre_of(grid) if token is None else token
+    row, first = token_row(token, grid, num_prefix), 0 if with_prefix else num_prefix
+    return dict(
         grid=grid,
         token=token if isinstance(token, int) else tuple(token),
         num_prefix=num_prefix - first,
-        names=tuple(position.name for position in positions),
-        matrices=np.stack([cosine_matrix(position.rows[first:]) for position in positions]),
-        maps=np.stack(maps),
+        matrices=matrices[:, first:, first:],
+        maps=matrices[:, row, num_prefix:].reshape(-1, *grid),
     )
 
 
@@ -383,21 +386,11 @@ def position_scores(
         by_grid.setdefault(shown_grid(position, grid), {})[layer] = position
     found = []
     for size, group in by_grid.items():
-        query = centre_of(size) if token is None else token
         num_prefix = next(iter(group.values())).num_prefix_tokens
-        row, first = token_row(query, size, num_prefix), 0 if with_prefix else num_prefix
         matrices = np.stack([_score_matrix(position, size, head) for position in group.values()])
-        found.append(
-            PositionScores(
-                stage=stage.name,
-                grid=size,
-                token=query if isinstance(query, int) else tuple(query),
-                num_prefix=num_prefix - first,
-                names=tuple(f'layer {layer}' for layer in group),
-                matrices=matrices[:, first:, first:],
-                maps=matrices[:, row, num_prefix:].reshape(-1, *size),
-            )
-        )
+        names = tuple(f'layer {layer}' for layer in group)
+        shown = _shown(matrices, size, token, num_prefix, with_prefix)
+        found.append(PositionScores(stage=stage.name, names=names, **shown))
     return found
 
 
