@@ -145,11 +145,16 @@ class Classifier(nn.Module):
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor | tuple[Tensor, Tensor]:
         """Scores ``(B, num_classes)`` of tokens, or what goes into the head if ``pre_logits``."""
-        if self.distilled and self.global_pool:
-            both = (x[:, 0], x[:, 1]) if self._by_tokens else (self._pooled(x),) * 2
-            return self._forward_both(*both, pre_logits)
-        x = self.head_drop(self._pooled(x))
-        return x if pre_logits else self.head(x)
+        if not (self.distilled and self.global_pool):
+            x = self.head_drop(self._pooled(x))
+            return x if pre_logits else self.head(x)
+        first, second = (x[:, 0], x[:, 1]) if self._by_tokens else (self._pooled(x),) * 2
+        first, second = self.head_drop(first), self.head_drop(second)
+        if not pre_logits:
+            first, second = self.head(first), self.head_dist(second)
+            if self.distilled_training and self.training:
+                return first, second
+        return (first + second) / 2
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Scores ``(B, num_classes)`` for images ``(B, in_chans, height, width)`` of any size."""
@@ -256,14 +261,6 @@ class Classifier(nn.Module):
         if self.backbone.pool is not None:
             return self.backbone.pool(tokens, layout)
         return OUTPUTS[_OUT_TYPES[str(self.global_pool)]](tokens, layout)
-
-    def _forward_both(self, cls_token: Tensor, dist_token: Tensor, pre_logits: bool):
-        cls_token, dist_token = self.head_drop(cls_token), self.head_drop(dist_token)
-        if not pre_logits:
-            cls_token, dist_token = self.head(cls_token), self.head_dist(dist_token)
-            if self.distilled_training and self.training:
-                return cls_token, dist_token
-        return (cls_token + dist_token) / 2
 
     def _check_pool(self, global_pool: Pool) -> Pool:
         if self.distilled and self._by_tokens:

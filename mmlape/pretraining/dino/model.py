@@ -111,10 +111,11 @@ class DINO(BaseSelfSupervisor):
     @torch.no_grad()
     def update_teacher(self) -> None:
         """Move the teacher towards the student; in the first step of a training it becomes a copy."""
-        done = int(self.steps)
-        self._approach_student(
-            1.0 if done == 0 else (1 - self.momentum) * _cosine((done - 1) / _max_iters())
-        )
+        done, share = int(self.steps), 1.0
+        if done:
+            progress = min((done - 1) / _max_iters(), 1)
+            share = (1 - self.momentum) * (1 + math.cos(math.pi * progress)) / 2
+        self._approach_student(share)
         self.steps.add_(1)
 
     def init_weights(self) -> None:
@@ -201,11 +202,6 @@ def _frozen_copy(module: nn.Module) -> nn.Module:
         if isinstance(part, BaseModule):
             part.init_cfg = None
     return twin
-
-
-def _cosine(progress: float) -> float:
-    """From 1 to 0."""
-    return (1 + math.cos(math.pi * min(progress, 1))) / 2
 
 
 def _max_iters() -> int:
