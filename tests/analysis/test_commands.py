@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from backbone_variants import PYRAMID_ARCH, randomise
-from PIL import Image
+from config_utils import write_image
 from tool_runs import REPO, check_png, write_checkpoint, write_config
 
 import mmlape.analysis
@@ -148,12 +148,8 @@ PREPROCESSOR = dict(mean=[100.0] * 3, std=[50.0] * 3, bgr_to_rgb=True)
 
 @pytest.fixture
 def images(tmp_path):
-    folder = tmp_path / 'images'
-    folder.mkdir()
-    generator = np.random.default_rng(0)
-    for name, shape in (('first.jpg', (40, 70, 3)), ('second.png', (33, 33, 3))):
-        Image.fromarray(generator.integers(0, 256, shape, dtype=np.uint8)).save(folder / name)
-    return folder
+    write_image(tmp_path / 'images/first.jpg', (70, 40))
+    write_image(tmp_path / 'images/second.png', (33, 33))
 
 
 # Command and backbone; what is asked for; files with some of their arrays' shapes (of values: a list).

@@ -4,6 +4,7 @@ import backbone_variants as variants
 import numpy as np
 import pytest
 import torch
+from config_utils import write_image
 from mmengine.config import Config
 from PIL import Image
 from sklearn.decomposition import PCA
@@ -146,9 +147,8 @@ PREPROCESSOR = dict(
 @pytest.fixture
 def folder(tmp_path):
     """Two images and a text."""
-    generator = np.random.default_rng(0)
-    for name, shape in (('b.png', (20, 30, 3)), ('a.png', (9, 12, 3))):
-        Image.fromarray(generator.integers(0, 256, shape, dtype=np.uint8)).save(tmp_path / name)
+    write_image(tmp_path / 'b.png', (30, 20))
+    write_image(tmp_path / 'a.png', (12, 9))
     (tmp_path / 'text.txt').write_text('no image')
     return tmp_path
 

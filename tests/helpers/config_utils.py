@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
 import torch
-from mmengine.registry import DefaultScope
+from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -49,6 +52,32 @@ def multiply_adds(part: Callable, *shape: int, dtype: torch.dtype = torch.float3
 def use_scope(name: str) -> None:
     """Make ``name`` the default scope. A name used before would change nothing, and an ``id`` may come twice."""
     DefaultScope.get_instance(f'{name}-{uuid4().hex}', scope_name=name)
+
+
+def read_classifier(path: Path) -> Config:
+    """A config of MMPretrain, in whose scope its model can be built."""
+    from mmpretrain.utils import register_all_modules
+
+    register_all_modules(init_default_scope=False)
+    use_scope('mmpretrain')
+    cfg = Config.fromfile(path)
+    cfg.model.data_preprocessor = cfg.data_preprocessor
+    return cfg
+
+
+def train_a_step(cfg: Config, batch: dict) -> tuple[torch.nn.Module, set[str], dict[str, float]]:
+    """The model of a config after a step, the parameters that it did not move, and every parameter's weight decay."""
+    model = MODELS.build(cfg.model)
+    model.init_weights()
+    optimizer = build_optim_wrapper(model, cfg.optim_wrapper)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    losses = model.train().train_step(deepcopy(batch), optimizer)
+    assert torch.isfinite(losses['loss'])
+    named = dict(model.named_parameters())
+    groups = optimizer.optimizer.param_groups
+    decay = {id(p): group['weight_decay'] for group in groups for p in group['params']}
+    unmoved = {name for name in named if torch.equal(before[name], named[name])}
+    return model.eval(), unmoved, {name: decay[id(p)] for name, p in named.items()}
 
 
 def write_image(path: Path, size: tuple[int, int], seed: int = 0) -> None:

@@ -5,6 +5,7 @@ import copy
 import re
 import shlex
 from functools import cache
+from operator import attrgetter
 
 import pytest
 import timm
@@ -220,12 +221,6 @@ def backbone_of(command: str) -> torch.nn.Module:
         return MODELS.build(config_of(command).model.backbone)
 
 
-def attribute(thing, path: str):
-    for name in path.split('.'):
-        thing = getattr(thing, name)
-    return thing
-
-
 def facts_of(model, asked: dict) -> dict:
     """What a backbone is, in the terms of what is asked."""
     stages = model.stages()
@@ -247,7 +242,7 @@ def facts_of(model, asked: dict) -> dict:
     heads = [stage.blocks[0].attn.num_heads for stage in stages]
     facts['heads'] = heads[0] if len(stages) == 1 else heads
     facts['norm'] = {
-        path: attribute(norm, path)
+        path: attrgetter(path)(norm)
         for norm in norms
         if type(norm).__name__ != 'LN'
         for path in asked.get('norm', ())

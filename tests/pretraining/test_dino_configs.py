@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from config_utils import CONFIGS, REPO, dino_configs, use_scope
+from config_utils import CONFIGS, REPO, dino_configs, read_classifier, use_scope
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.registry import MODELS
@@ -30,8 +30,7 @@ def scope():
 
 
 def build(path, **changes):
-    cfg = Config.fromfile(path)
-    cfg.model.data_preprocessor = cfg.data_preprocessor
+    cfg = read_classifier(path)
     cfg.merge_from_dict(changes)
     return MODELS.build(cfg.model)
 
@@ -157,7 +156,7 @@ def test_the_teacher_goes_into_a_detector(trained):
     assert not all(torch.equal(value, student[name]) for name, value in ours.items())
 
 
-TWO = """
+FEATURES = """
 import sys, torch, torch.distributed as dist
 from mmpretrain.utils import register_all_modules
 register_all_modules()
@@ -182,17 +181,38 @@ dist.destroy_process_group()  # a thread of gloo's that outlives it would abort 
 """
 
 
-@pytest.mark.slow
-def test_two_processes_share_features(tmp_path):
-    script = tmp_path / 'two.py'
-    script.write_text(TWO)
+def in_two_processes(code: str, folder) -> str:
+    (folder / 'two.py').write_text(code)
     environment = dict(os.environ, PYTHONPATH=str(REPO), OMP_NUM_THREADS='1')
     command = [sys.executable, '-m', 'torch.distributed.run', '--nproc_per_node=2']
     result = subprocess.run(
-        [*command, f'--master_port={free_port()}', str(script)],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300,
+        [*command, f'--master_port={free_port()}', 'two.py'],
+        env=environment, cwd=folder, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
+
+
+@pytest.mark.slow
+def test_two_processes_share_features(tmp_path):
+    in_two_processes(FEATURES, tmp_path)
+
+
+TRAINING = """
+import torch
+from mmengine.config import Config
+from mmengine.dist import all_gather
+from mmengine.runner import Runner
+from mmlape.cli.processes import joined
+cfg = Config.fromfile('micro.py')
+with joined(cfg):
+    runner = Runner.from_cfg(cfg)
+    runner.train()
+    for name, value in runner.model.module.state_dict().items():
+        one, two = all_gather(value)
+        assert torch.equal(one, two), name
+    print('top1', runner.message_hub.get_scalar('val/accuracy/top1').current())
+"""
 
 
 @pytest.mark.slow
@@ -202,26 +222,4 @@ def test_two_processes_train(tmp_path):
     cfg.launcher = 'pytorch'
     cfg.env_cfg.dist_cfg = dict()
     cfg.dump(tmp_path / 'micro.py')
-    environment = dict(os.environ, PYTHONPATH=str(REPO), OMP_NUM_THREADS='1')
-    code = (
-        'import torch\n'
-        'from mmengine.config import Config\n'
-        'from mmengine.dist import all_gather\n'
-        'from mmengine.runner import Runner\n'
-        'from mmlape.cli.processes import joined\n'
-        "cfg = Config.fromfile('micro.py')\n"
-        'with joined(cfg):\n'
-        '    runner = Runner.from_cfg(cfg)\n'
-        '    runner.train()\n'
-        '    for name, value in runner.model.module.state_dict().items():\n'
-        '        one, two = all_gather(value)\n'
-        '        assert torch.equal(one, two), name\n'
-        "    print('top1', runner.message_hub.get_scalar('val/accuracy/top1').current())\n"
-    )
-    (tmp_path / 'two.py').write_text(code)
-    command = [sys.executable, '-m', 'torch.distributed.run', '--nproc_per_node=2']
-    result = subprocess.run(
-        [*command, f'--master_port={free_port()}', 'two.py'],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert result.returncode == 0 and 'top1' in result.stdout, result.stderr[-3000:]
+    assert 'top1' in in_two_processes(TRAINING, tmp_path)

@@ -1,14 +1,11 @@
 """Every config of Long ListOps parses, reads its files, trains a step, and says what it is; the short one learns."""
 
 import pytest
-import torch
-from config_utils import CONFIGS, listops_configs, use_scope
+from config_utils import CONFIGS, listops_configs, read_classifier, train_a_step
 from mmengine.config import Config
-from mmengine.optim import build_optim_wrapper
-from mmengine.registry import DATASETS, MODELS
+from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 from mmpretrain.structures import DataSample
-from mmpretrain.utils import register_all_modules
 
 from mmlape.datasets import build_list_ops
 from mmlape.training import check_config, check_data_is_there
@@ -16,14 +13,6 @@ from mmlape.training import check_config, check_data_is_there
 FOLDER = CONFIGS / 'listops'
 SHORT = FOLDER / 'listops-short_transformer-micro.py'
 PAPER = [path for path in listops_configs() if path != SHORT]
-
-
-def load(path):
-    register_all_modules(init_default_scope=False)
-    use_scope('mmpretrain')
-    cfg = Config.fromfile(path)
-    cfg.model.data_preprocessor = cfg.data_preprocessor
-    return cfg
 
 
 @pytest.fixture(scope='module')
@@ -35,35 +24,25 @@ def root(tmp_path_factory):
 @pytest.mark.parametrize('kind', ['transformer', 'bigbird', 'reformer'])
 def test_a_step_trains_everything(kind, root):
     """On batches of sequences of different lengths, as they are read; at the sizes of the table, but for two layers."""
-    cfg = load(FOLDER / f'listops_{kind}-dtn.py')
+    cfg = read_classifier(FOLDER / f'listops_{kind}-dtn.py')
     backbone = cfg.model.backbone
     backbone.arch, backbone.norm_cfg.layers = dict(embed_dims=64, depth=2, num_heads=4), 2
     cfg.model.head.update(in_channels=64, mid_channels=[64])
     if kind == 'bigbird':
         backbone.attention = backbone.attention[:2]
-    model = MODELS.build(cfg.model)
-    model.init_weights()
-    optimizer = build_optim_wrapper(model, cfg.optim_wrapper)
     dataset = DATASETS.build(dict(cfg.train_dataloader.dataset, data_root=str(root)))
     items = [dataset[index] for index in range(3)]
     batch = {key: [item[key] for item in items] for key in ('inputs', 'data_samples')}
     assert len({item['inputs'].shape for item in items}) > 1
     assert all(isinstance(item['data_samples'], DataSample) for item in items)
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    losses = model.train().train_step(batch, optimizer)
-    assert torch.isfinite(losses['loss'])
-    parameters = dict(model.named_parameters())
-    unmoved = {name for name in before if torch.equal(before[name], parameters[name])}
+    model, unmoved, decay = train_a_step(cfg, batch)
     # after the last attention the class token is on its own, which DTN normalises by itself
     alone = ('positions.weight', 'ratio_mean.omega', 'ratio_var.omega')
     assert unmoved == {f'backbone.blocks.1.norm2.{name}' for name in alone}
-    decay = {
-        id(p): g['weight_decay'] for g in optimizer.optimizer.param_groups for p in g['params']
-    }
-    for name, parameter in parameters.items():
+    for name, value in decay.items():
         dtn = any(part in name for part in ('ratio_', '.positions.'))
-        assert decay[id(parameter)] == (0 if dtn else 0.1), name
-    assert len(model.eval().test_step(batch)) == 3
+        assert value == (0 if dtn else 0.1), name
+    assert len(model.test_step(batch)) == 3
 
 
 def test_data_that_are_not_there(tmp_path, monkeypatch):

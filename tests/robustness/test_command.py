@@ -3,13 +3,11 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from config_utils import CONFIGS, use_scope
+from config_utils import CONFIGS, use_scope, write_image
 from mmengine.config import Config
 from mmengine.registry import MODELS
-from PIL import Image
 from tool_runs import Commands, check_png
 
 from mmlape.datasets import build_digit_cells, build_digit_scenes
@@ -28,50 +26,22 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 def write_images(folder: Path) -> str:
-    rng = np.random.default_rng(0)
     for name in SYNSETS:
-        (folder / name).mkdir(parents=True)
         for number in range(2):
-            pixels = rng.integers(0, 256, (40, 44, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / name / f'{number}.png')
+            write_image(folder / name / f'{number}.png', (44, 40), seed=number)
     return str(folder)
 
 
 def classifier(folder: Path) -> tuple[Path, Path]:
-    """A config with MMPretrain's parts on images of three of ImageNet's classes, and its weights."""
-    pipeline = [
-        dict(type='LoadImageFromFile'),
-        dict(type='ResizeEdge', scale=36, edge='short'),
-        dict(type='CenterCrop', crop_size=32),
-        dict(type='PackInputs'),
-    ]
+    """A shipped config in small, on images of three of ImageNet's classes, and its weights."""
+    cfg = Config.fromfile(CONFIGS / 'imagenet/deit-t-lape_8xb128_in1k.py')
+    cfg.model.backbone.arch = dict(embed_dims=16, depth=1, num_heads=2, mlp_ratio=2)
+    cfg.model.head.in_channels = 16
+    loader = cfg.test_dataloader
+    loader.update(batch_size=4, num_workers=0, persistent_workers=False)
+    pipeline = loader.dataset.pipeline
     data = dict(type='mmlape.SynsetFolder', folder=write_images(folder / 'val'), pipeline=pipeline)
-    backbone = dict(
-        type='mmlape.VisionTransformer',
-        arch=dict(embed_dims=16, depth=1, num_heads=2, mlp_ratio=2),
-        img_size=32,
-        patch_size=8,
-        out_type='cls_token',
-    )
-    cfg = Config(
-        dict(
-            default_scope='mmpretrain',
-            model=dict(
-                type='ImageClassifier',
-                backbone=backbone,
-                head=dict(type='LinearClsHead', num_classes=1000, in_channels=16),
-                data_preprocessor=dict(mean=[127.0] * 3, std=[64.0] * 3, to_rgb=True),
-            ),
-            test_dataloader=dict(
-                batch_size=4,
-                num_workers=0,
-                sampler=dict(type='DefaultSampler', shuffle=False),
-                dataset=data,
-            ),
-            test_evaluator=dict(type='Accuracy', topk=(1, 5)),
-            test_cfg=dict(),
-        )
-    )
+    loader.dataset = data
     return written(cfg, folder)
 
 
