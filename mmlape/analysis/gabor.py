@@ -221,7 +221,8 @@ def _parameters_of(fit: GaborFit) -> dict[str, Tensor]:
             values = torch.from_numpy(getattr(axis, name))[None]
             if name in ('width', 'wavelength'):
                 # The parameter whose softplus above the floor is the value.
-                name, values = f'raw_{name}', torch.expm1((values - FLOOR).clamp(min=1e-6)).log()
+                name, above = f'raw_{name}', (values - FLOOR).clamp(min=1e-6)
+                values = above + torch.log(-torch.expm1(-above))  # overflows for no width
             found[f'{side}.{name}'] = values
     return found
 
