@@ -2,19 +2,15 @@
 
 import copy
 import sys
-from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
 from backbone_variants import build_vit
 from torch import nn
 
-import mmlape
 from benchmarks.stops import PARTS, stops
-from benchmarks.walks import NETWORKS, of_pass
+from benchmarks.walks import NETWORKS, of_construction, of_pass
 from mmlape.norm import LN
-from mmlape.registry import MODELS
 
 
 @pytest.mark.parametrize(
@@ -25,33 +21,10 @@ def test_calls_and_files_of_a_pass(name, calls, files):
     assert found['calls'] <= calls and found['files'] <= files, found
 
 
-ROOT = str(Path(mmlape.__file__).parent)
-
-
-def calls_of_ours(build):
-    """Calls of functions of the package by file and name."""
-    found = Counter()
-
-    def count(frame, event, _):
-        code = frame.f_code
-        if event == 'call' and code.co_filename.startswith(ROOT):
-            found[code.co_filename, code.co_name] += 1
-
-    sys.setprofile(count)
-    try:
-        build()
-    finally:
-        sys.setprofile(None)
-    return found
-
-
 @pytest.mark.parametrize('options', [{}, dict(joining=dict(type='mmlape.LaPE'))])
 def test_calls_of_building_a_vit(options):
-    """The first one of a process looks at signatures, too."""
-    config = dict(options, type='mmlape.VisionTransformer', arch='deit-tiny')
-    MODELS.build(config)
-    found = calls_of_ours(lambda: MODELS.build(config))
-    assert 300 < found.total() < 1000, found.most_common(20)
+    found = of_construction(dict(options, type='mmlape.VisionTransformer', arch='deit-tiny'))
+    assert 300 < found['calls'] < 1000, found
 
 
 @pytest.mark.parametrize('option', PARTS)
