@@ -1,4 +1,4 @@
-"""Attention, windows, the block and patch embedding. Known values on odd grids: tests/test_non_square.py."""
+"""Attention, windows, the block and patch embedding. Values on odd grids: tests/test_frozen_values.py."""
 
 import pytest
 import torch
