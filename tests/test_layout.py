@@ -20,17 +20,6 @@ def test_maps_have_channels_last(batch, num_prefix):
     assert mixed.stride(1) == 1
 
 
-def test_counts_split_and_join():
-    tokens, layout = torch.randn(2, 10, 4), Layout((2, 3), 4)
-    prefix, cells = layout.split(tokens)
-    assert torch.equal(prefix, tokens[:, :4]) and torch.equal(cells, tokens[:, 4:])
-    assert torch.equal(layout.join(prefix, cells), tokens)
-    assert (layout.num_prefix, layout.num_cells, layout.num_tokens) == (4, 6, 10)
-    assert layout.with_prefix(4) is layout
-    assert layout.with_prefix(0) == Layout((2, 3)) and layout.with_prefix(1).num_tokens == 7
-    assert [*layout] == [2, 3] and layout[1] == 3
-
-
 def test_of_a_pair_none_and_a_layout():
     tokens = torch.randn(2, 9, 4)
     assert Layout.of(tokens, (2, 3)) == Layout((2, 3), 3)
@@ -55,22 +44,6 @@ MASK = torch.ones(2, 6, dtype=torch.bool)
 def test_of_tokens_that_do_not_fit(shape, where, match):
     with pytest.raises(ValueError, match=match):
         Layout.of(torch.randn(1, shape, 4), where)
-
-
-def test_equality():
-    assert Layout((2, 3), 1) == Layout([2, 3], 1)
-    assert hash(Layout((2, 3), 1)) == hash(Layout((2, 3), 1))
-    assert Layout((2, 3), mask=MASK) == Layout((2, 3), mask=MASK)
-    others = [Layout((3, 2), 1), Layout((2, 3)), Layout((2, 3), 1, MASK), (2, 3)]
-    assert all(Layout((2, 3), 1) != other for other in others)
-
-
-def test_token_mask():
-    mask = torch.tensor([[True, False, True, True, False, True]])
-    assert Layout((2, 3), 2).token_mask() is None
-    assert Layout((2, 3), mask=mask).token_mask() is mask
-    assert Layout((2, 3), 2, mask).token_mask().tolist() == [[True, True, *mask[0].tolist()]]
-    assert torch.equal(Layout((2, 3), 2, mask).with_prefix(0).token_mask(), mask)
 
 
 @pytest.mark.parametrize(
