@@ -72,6 +72,20 @@ def _bomb(m):
     _archive(large=bytes(2**26))(m)
 
 
+def _header(header, data=bytes(8), length=None):
+    """A .safetensors file with this header."""
+
+    def write(m):
+        text = header if isinstance(header, bytes) else json.dumps(header).encode()
+        m.path.write_bytes(struct.pack('<Q', len(text) if length is None else length) + text + data)
+
+    return write
+
+
+def _tensor(begin, end, shape=(2,), dtype='F32'):
+    return dict(dtype=dtype, shape=list(shape), data_offsets=[begin, end])
+
+
 ZEROS = f'{"0" * 64}  file\n'
 table(
     BROKEN,
@@ -87,6 +101,12 @@ table(
     one_tensor=lambda m: torch.zeros(3),
     a_module=lambda m: torch.nn.Linear(2, 2),
     a_tensor_larger_than_its_storage=lambda m: changed(m, a=torch.ones(1).expand(10**6, 10**6)),
+    many_tensors_larger_than_their_storage=lambda m: changed(
+        m, **{f'a{i}': torch.ones(1).expand(2**13, 2**10) for i in range(100)}
+    ),
+    a_quantized_tensor=lambda m: changed(
+        m, **{'head.bias': torch.quantize_per_tensor(m.state['head.bias'], 0.1, 0, torch.qint8)}
+    ),
     a_sparse_tensor=lambda m: changed(m, **{'head.weight': m.state['head.weight'].to_sparse()}),
     a_tensor_without_values=lambda m: changed(m, **{'head.weight': m.state['head.weight'].to('meta')}),
     cut_in_the_old_format=_cut(0.5, _use_new_zipfile_serialization=False),
@@ -106,7 +126,22 @@ table(
     another_safetensors_than_its_digest_says=_beside(_tensors, ZEROS),
     a_pickle_as_safetensors=lambda m: put(m.state, run(m.canary)),
     no_safetensors=_bytes(b''),
-)
+    a_header_longer_than_the_file=_header({'a': _tensor(0, 8)}, length=10**6),
+    a_huge_header=_header({'a': _tensor(0, 8)}, length=2**63),
+    a_header_of_all_memory=_header({'a': _tensor(0, 8)}, length=2**64 - 1),
+    a_header_that_is_no_json=_header(b'{"a": '),
+    a_header_that_is_a_list=_header([1, 2]),
+    tensors_that_overlap=_header({'a': _tensor(0, 8), 'b': _tensor(4, 12)}, bytes(12)),
+    a_tensor_beyond_the_file=_header({'a': _tensor(0, 8 * 10**9, (2 * 10**9,))}),
+    a_tensor_that_ends_before_it_begins=_header({'a': _tensor(8, 0)}),
+    a_shape_that_is_not_the_size=_header({'a': _tensor(0, 8, (200,))}),
+    a_shape_that_overflows=_header({'a': _tensor(0, 8, (2**62, 4))}),
+    an_empty_shape_that_overflows=_header({'a': _tensor(0, 0, (0, 2**62, 2**62))}, b''),
+    an_empty_shape_of_huge_sides=_header({'a': _tensor(0, 0, (0, 2**40, 2**40))}, b''),
+    numbers_of_4_bits=_header({'a': _tensor(0, 2, (4,), 'F4')}, bytes(2)),
+    an_unknown_type=_header({'a': _tensor(0, 8, dtype='CODE')}),
+    data_that_is_no_tensor_s=_header({'a': _tensor(0, 8)}, bytes(64)),
+)  # fmt: skip
 
 
 @crafted(BROKEN)
@@ -125,23 +160,10 @@ def an_array_of_a_made_up_type(m):
 
 
 @crafted(BROKEN)
-def many_tensors_larger_than_their_storage(m):
-    views = {f'a{i}': torch.ones(1).expand(2**13, 2**10) for i in range(100)}
-    return dict(m.whole, state_dict={**m.state, **views})
-
-
-@crafted(BROKEN)
 def many_views_of_one_storage(m):
     """Of a megabyte: each looks harmless, and all of them take minutes to read."""
     whole = torch.zeros(2**18)
-    return dict(m.whole, state_dict={**m.state, **{f'a{i}': whole[:] for i in range(400)}})
-
-
-@crafted(BROKEN)
-def a_quantized_tensor(m):
-    state = m.state
-    state['head.bias'] = torch.quantize_per_tensor(state['head.bias'], 0.1, 0, torch.qint8)
-    return dict(m.whole, state_dict=state)
+    return changed(m, **{f'a{i}': whole[:] for i in range(400)})
 
 
 @crafted(BROKEN)
@@ -174,33 +196,3 @@ def shards_with_an_index(m):
     (m.path / 'pytorch_model.bin.index.json').write_text(json.dumps(dict(weight_map=shards)))
     for part in set(shards.values()):
         torch.save(put(m.state, run(m.canary)), m.path / part)
-
-
-def _header(name, header, data=bytes(8), length=None):
-    def write(m):
-        text = header if isinstance(header, bytes) else json.dumps(header).encode()
-        m.path.write_bytes(struct.pack('<Q', len(text) if length is None else length) + text + data)
-
-    write.__name__ = name
-    crafted(BROKEN, '.safetensors')(write)
-
-
-def _tensor(begin, end, shape=(2,), dtype='F32'):
-    return dict(dtype=dtype, shape=list(shape), data_offsets=[begin, end])
-
-
-_header('a_header_longer_than_the_file', {'a': _tensor(0, 8)}, length=10**6)
-_header('a_huge_header', {'a': _tensor(0, 8)}, length=2**63)
-_header('a_header_of_all_memory', {'a': _tensor(0, 8)}, length=2**64 - 1)
-_header('a_header_that_is_no_json', b'{"a": ')
-_header('a_header_that_is_a_list', [1, 2])
-_header('tensors_that_overlap', {'a': _tensor(0, 8), 'b': _tensor(4, 12)}, bytes(12))
-_header('a_tensor_beyond_the_file', {'a': _tensor(0, 8 * 10**9, (2 * 10**9,))})
-_header('a_tensor_that_ends_before_it_begins', {'a': _tensor(8, 0)})
-_header('a_shape_that_is_not_the_size', {'a': _tensor(0, 8, (200,))})
-_header('a_shape_that_overflows', {'a': _tensor(0, 8, (2**62, 4))})
-_header('an_empty_shape_that_overflows', {'a': _tensor(0, 0, (0, 2**62, 2**62))}, b'')
-_header('an_empty_shape_of_huge_sides', {'a': _tensor(0, 0, (0, 2**40, 2**40))}, b'')
-_header('numbers_of_4_bits', {'a': _tensor(0, 2, (4,), 'F4')}, bytes(2))
-_header('an_unknown_type', {'a': _tensor(0, 8, dtype='CODE')})
-_header('data_that_is_no_tensor_s', {'a': _tensor(0, 8)}, bytes(64))

@@ -1,6 +1,5 @@
 """What makes the files: see the package."""
 
-import io
 import pickle
 
 import torch
@@ -8,18 +7,18 @@ import torch
 CODE, CONFIGS, BROKEN, UNFIT, NO_TRAINING, FINE = {}, {}, {}, {}, {}, {}
 
 
-def crafted(kind, *suffixes):
+def crafted(kind, suffix='.pth'):
     """Enter a function that returns what is saved, or writes the file itself and returns None."""
 
     def enter(function):
-        kind[function.__name__] = (function, *(suffixes or ('.pth',)))
+        kind[function.__name__] = (function, suffix)
         return function
 
     return enter
 
 
 def table(kind, suffix='.pth', /, **functions):
-    """Enter several, each of which returns what is saved, or writes the file itself and returns None."""
+    """Enter several."""
     kind.update({name: (function, suffix) for name, function in functions.items()})
 
 
@@ -65,18 +64,13 @@ class Maker:
 
     def make(self, kind, name):
         """The path of the file."""
-        function, suffix = kind[name][:2]
+        function, suffix = kind[name]
         self.path = self.folder / f'{name}{suffix}'
         self.canary = self.folder / f'{name}.canary'
         content = function(self)
         if content is not None:
             torch.save(content, self.path)
         return self.path
-
-    def bytes(self):
-        buffer = io.BytesIO()
-        torch.save(self.whole, buffer)
-        return buffer.getvalue()
 
 
 def put(owner, value):
