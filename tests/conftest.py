@@ -153,15 +153,19 @@ def digits(tmp_path_factory):
 
 
 @pytest.fixture
-def digit_commands(tmp_path, monkeypatch, capsys, digits):
-    """Tools in this process, run in a folder with these data."""
+def commands(tmp_path, monkeypatch, capsys):
+    """Tools in this process, run in an empty folder."""
     from tool_runs import Commands
 
+    return Commands(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def digit_commands(commands, tmp_path, digits):
+    """The same, in a folder with these data."""
     (tmp_path / 'data').mkdir()
     (tmp_path / 'data' / 'digit_scenes').symlink_to(digits)
-    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
-        monkeypatch.delenv(name, raising=False)
-    return Commands(tmp_path, monkeypatch, capsys)
+    return commands
 
 
 def pytest_collection_finish():

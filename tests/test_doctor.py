@@ -10,7 +10,7 @@ import pytest
 import torch
 from config_utils import CONFIGS, coco_content, write_coco
 from site_copies import link_site_packages, run_python, write_package
-from tool_runs import MASK_RCNN, Commands
+from tool_runs import MASK_RCNN
 
 import mmlape
 from mmlape import compatibility, doctor
@@ -27,11 +27,10 @@ def run(name, check):
 
 
 @pytest.fixture
-def answers(tmp_path, monkeypatch, capsys):
+def answers(commands, monkeypatch, capsys):
     """Runs the command: ``{name: check}`` of its JSON, and the exit code."""
     for name in ('_operators', '_environment', '_package'):  # they take seconds; tested below
         monkeypatch.setattr(doctor, name, lambda *arguments: 'works')
-    commands = Commands(tmp_path, monkeypatch, capsys)
 
     def ask(*arguments):
         with pytest.raises(SystemExit) as end:

@@ -5,7 +5,6 @@ import torch
 from crafted import BROKEN, CODE, CONFIGS, FINE, NO_TRAINING, UNFIT, Maker
 from mmengine.runner import Runner
 from tiny_training import VIT, register, tiny_config
-from tool_runs import Commands
 
 from mmlape.checkpoints.reading import read_checkpoint
 
@@ -29,15 +28,13 @@ def maker(tmp_path_factory):
 
 
 @pytest.fixture
-def commands(tmp_path, monkeypatch, capsys):
-    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
-        monkeypatch.delenv(name, raising=False)
+def commands(commands, tmp_path):
     config = tiny_config(tmp_path / 'work')
     config.default_hooks = None  # the commands add the check
     config.dump(tmp_path / 'config.py')
     config.model.backbone = VIT
     config.dump(tmp_path / 'config_of_convert.py')
-    return Commands(tmp_path, monkeypatch, capsys)
+    return commands
 
 
 def ways(commands, path):

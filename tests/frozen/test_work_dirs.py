@@ -19,20 +19,11 @@ from frozen.work_dirs import CHECKPOINTS, RECORD, logged, outputs, restore, shor
 from mmengine.config import Config
 from mmengine.registry import HOOKS, MODELS
 from mmengine.runner import load_checkpoint
-from tool_runs import Commands
 
 RECORDED = json.loads(RECORD.read_text())
 # Losses and metrics of another CPU: a proposal more or less counts for a thousandth.
 LOSS = dict(rel=2e-3)
 METRIC = dict(abs=1e-4, rel=1e-4)
-
-
-@pytest.fixture
-def command(tmp_path, monkeypatch, capsys):
-    """Runs tools in this process, in an empty folder."""
-    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
-        monkeypatch.delenv(name, raising=False)
-    return Commands(tmp_path, monkeypatch, capsys)
 
 
 def shapes(path) -> dict:
@@ -66,20 +57,20 @@ def test_builds_loads_and_computes_the_same(name, tmp_path):
 
 
 @pytest.mark.parametrize('name', CHECKPOINTS)
-def test_test_finds_the_same_metric(name, tmp_path, command):
+def test_test_finds_the_same_metric(name, tmp_path, commands):
     config, checkpoint = restore(name, tmp_path)
-    command('test.py', config, checkpoint, '--work-dir', 'tested')
+    commands('test.py', config, checkpoint, '--work-dir', 'tested')
     recorded = RECORDED[name]['metrics']
     (found,) = logged(tmp_path / 'tested', next(iter(recorded)))
     assert {key: found[key] for key in recorded} == pytest.approx(recorded, **METRIC)
 
 
 @pytest.mark.parametrize('name', CHECKPOINTS)
-def test_resume_goes_on_where_it_was(name, tmp_path, command):
+def test_resume_goes_on_where_it_was(name, tmp_path, commands):
     """Losses need the weights, the optimizer's state, the place in the data and the random numbers of then."""
     config, checkpoint = restore(name, tmp_path)
     before = shapes(checkpoint)
-    command('train.py', config, '--resume', *shortened(name, resumed=True))
+    commands('train.py', config, '--resume', *shortened(name, resumed=True))
     losses = [line['loss'] for line in logged(tmp_path / 'run')]
     assert losses == pytest.approx(RECORDED[name]['losses'], **LOSS)
     written = Path((tmp_path / 'run' / 'last_checkpoint').read_text())
@@ -87,9 +78,9 @@ def test_resume_goes_on_where_it_was(name, tmp_path, command):
 
 
 @pytest.mark.parametrize('name', CHECKPOINTS)
-def test_train_starts_from_the_saved_config(name, tmp_path, command):
+def test_train_starts_from_the_saved_config(name, tmp_path, commands):
     config, checkpoint = restore(name, tmp_path)
-    command('train.py', config, '--work-dir', 'anew', *shortened(name))
+    commands('train.py', config, '--work-dir', 'anew', *shortened(name))
     losses = [line['loss'] for line in logged(tmp_path / 'anew')]
     assert losses and all(0 < loss < 100 for loss in losses)
     written = Path((tmp_path / 'anew' / 'last_checkpoint').read_text())

@@ -23,6 +23,8 @@ class Commands:
     def __init__(self, folder, monkeypatch, capsys):
         self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
         monkeypatch.chdir(folder)
+        for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
+            monkeypatch.delenv(name, raising=False)
 
     def __call__(self, script, *arguments):
         """What it wrote to the screen."""
