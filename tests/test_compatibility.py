@@ -21,12 +21,12 @@ def distribution(module: str) -> str:
 
 def refusal(site, folder) -> str:
     """The last line of an import that fails."""
-    result = run_python('import mmlape.registry', site, ROOT, cwd=folder)
+    result = run_python('import mmlape.registry', *site, ROOT, cwd=folder)
     assert result.returncode == 1
     return result.stderr.strip().splitlines()[-1]
 
 
-@pytest.mark.parametrize('module', ['mmengine', 'mmcv', 'torch'])
+@pytest.mark.parametrize('module', ['mmengine', 'torch'])
 def test_a_missing_requirement_is_named_with_the_command(module, tmp_path):
     last = refusal(link_site_packages(tmp_path / 'site', without=(module,)), tmp_path)
     assert last.startswith(f'ImportError: mmlape needs {module} >= ') and 'not installed' in last
@@ -93,7 +93,7 @@ def test_the_reason_is_shown_where_mmengine_swallows_it(tmp_path):
         'from mmengine.registry import MODELS\n'
         "MODELS.build(dict(type='mmlape.VisionTransformer', arch='deit-tiny'))"
     )
-    result = run_python(code, site, ROOT, cwd=tmp_path)
+    result = run_python(code, *site, ROOT, cwd=tmp_path)
     assert result.returncode == 1
     assert 'KeyError' in result.stderr
     assert 'mmlape cannot be used: mmlape needs mmcv' in result.stderr
@@ -108,7 +108,7 @@ def test_without_a_toolbox_backbones_work_and_a_warning_says_what_is_missing(tmp
         "MODELS.build(dict(type='mmlape.VisionTransformer', arch=arch, img_size=32))\n"
         "assert not {'mmdet', 'mmseg', 'mmpretrain'} & set(sys.modules)\n"
     )
-    result = run_python(code, site, ROOT, cwd=tmp_path)
+    result = run_python(code, *site, ROOT, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert 'none of mmdet, mmseg and mmpretrain is installed' in result.stderr
 

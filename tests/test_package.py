@@ -91,7 +91,9 @@ def test_the_command_of_the_installed_wheel(installed, tmp_path):
     program = installed.parents[2] / 'bin' / 'mmlape'
 
     def run(*arguments):
-        own = dict(PYTHONPATH=str(others), OMP_NUM_THREADS='1', PORT=str(free_port()))
+        own = dict(
+            PYTHONPATH=os.pathsep.join(map(str, others)), OMP_NUM_THREADS='1', PORT=str(free_port())
+        )
         command = [str(program), *arguments]
         return subprocess.run(
             command, cwd=tmp_path, env={**os.environ, **own}, capture_output=True, text=True

@@ -83,7 +83,7 @@ def test_roi_align_and_its_gradient(both, aligned, ratio, count, size):
 
 def test_mmcv_and_mmlape_can_be_imported_with_it(tmp_path):
     """mmcv looks up all operators at import; a missing one raises an error when it is called."""
-    site = link_site_packages(tmp_path / 'site', without=('mmcv',))
+    site, others = link_site_packages(tmp_path / 'site', without=('mmcv',))
     (site / 'mmcv').mkdir()
     for entry in Path(mmcv.__file__).parent.iterdir():
         if not entry.name.startswith(('_ext', '__pycache__')):
@@ -100,7 +100,7 @@ def test_mmcv_and_mmlape_can_be_imported_with_it(tmp_path):
         'print(mmcv.ops.get_compiler_version(), mmcv.ops.get_compiling_cuda_version())\n'
         'mmcv.ops.soft_nms(torch.tensor([[0., 0, 2, 2]]), torch.ones(1))\n'
     )
-    result = run_python(code, site, ROOT, cwd=tmp_path)
+    result = run_python(code, site, others, ROOT, cwd=tmp_path)
     assert result.stdout.count("none: torchvision's NMS and RoIAlign") == 2
     assert "state='warning'" in result.stdout and 'replace them' in result.stdout
     last = result.stderr.strip().splitlines()[-1]

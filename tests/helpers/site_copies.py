@@ -19,14 +19,19 @@ ENTRIES = {
 }
 
 
-def link_site_packages(target: Path, without: tuple[str, ...] = ()) -> Path:
-    """A folder of links to all that is installed, but for the packages named in `without` and mmlape itself."""
-    target.mkdir()
-    prefixes = tuple(prefix for name in (*without, 'mmlape') for prefix in ENTRIES[name])
+def link_site_packages(target: Path, without: tuple[str, ...] = ()) -> tuple[Path, Path]:
+    """Folders of links to all that is installed, but for mmlape and the packages named in `without`: `target`, with the
+    packages above, and one with all others, which tests share (hundreds of links take seconds to write and remove)."""
+    others = target.parents[1] / 'other_packages'
+    for folder in (target, others):
+        folder.mkdir(exist_ok=True)
+    left_out = tuple(prefix for name in (*without, 'mmlape') for prefix in ENTRIES[name])
+    named = tuple(prefix for prefixes in ENTRIES.values() for prefix in prefixes)
     for entry in Path(sysconfig.get_path('purelib')).iterdir():
-        if not entry.name.startswith(prefixes):
-            link(entry, target / entry.name)
-    return target
+        place = (target if entry.name.startswith(named) else others) / entry.name
+        if not entry.name.startswith(left_out) and not place.exists():
+            link(entry, place)
+    return target, others
 
 
 def link(entry: Path, target: Path) -> None:
