@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 FILE = Path(__file__).parent / 'data' / 'frozen_values.json'
 SIZE = (40, 75)
@@ -30,11 +31,6 @@ def named_values(name, like):
     return torch.randn(like.shape, generator=generator).to(like.dtype)
 
 
-def flat(outputs):
-    for output in outputs:
-        yield from flat(output) if isinstance(output, (tuple, list)) else [output]
-
-
 def measured(build):
     """Per output its size and a projection of it; the same of all gradients together, and of the image's.
 
@@ -51,7 +47,7 @@ def measured(build):
                     else drawn
                 )
     image = named_values('image', torch.empty(2, 3, *SIZE).double()).requires_grad_()
-    outputs = list(flat(model(image)))  # floating point noise is 1e-6 of their size
+    outputs = tree_leaves(model(image))  # floating point noise is 1e-6 of their size
     weights = [named_values(f'output{i}', output) for i, output in enumerate(outputs)]
     sum(
         (output * weight).mean() for output, weight in zip(outputs, weights, strict=True)
