@@ -104,13 +104,18 @@ def test_a_classifier_is_trained_and_tested(digit_commands, tmp_path):
 
 
 def test_a_second_training_in_one_work_dir_is_refused(digit_commands, tmp_path):
-    hold = 'from mmlape.cli import lock_work_dir; lock_work_dir("run"); print("locked", flush=True); input()'
+    """By a lock of another process, which imports nothing that takes time; ours: tests/cli/test_processes.py."""
+    (tmp_path / 'run').mkdir()
+    hold = (
+        'import fcntl; file = open("run/.lock", "w"); print("process 1 on this machine", file=file, flush=True)\n'
+        'fcntl.lockf(file, fcntl.LOCK_EX); print("locked", flush=True); input()'
+    )
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with subprocess.Popen([sys.executable, '-c', hold], cwd=tmp_path, **pipes) as first:
         assert first.stdout.readline() == b'locked\n'
         message = digit_commands.refused('train.py', MASK_RCNN, '--work-dir', 'run')
         first.communicate(b'\n')
-    assert message.startswith('error: another training (process ')
+    assert message.startswith('error: another training (process 1 on this machine) uses run: ')
     assert not list(tmp_path.glob('run/*.pth'))
 
 
