@@ -292,7 +292,8 @@ def refused(build, words):
         build()
 
 
-@pytest.mark.parametrize(('registry', 'config', 'words'), BUILT, ids=lambda value: str(value)[:60])
+# The text of a registry is a table of all of its classes, which takes long.
+@pytest.mark.parametrize(('registry', 'config', 'words'), BUILT, ids=[case[2] for case in BUILT])
 def test_models_parts_hooks_and_optimizers(registry, config, words):
     refused(lambda: registry.build(config), words)
 
