@@ -5,9 +5,8 @@ import pickle
 
 import pytest
 import torch
-from backbone_variants import JOININGS, VARIANTS
+from backbone_variants import JOININGS, VARIANTS, randomise
 from registered import BACKBONES, registered
-from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from mmlape.position import AttentionPosition
@@ -62,11 +61,7 @@ every_variant = pytest.mark.parametrize('name', VARIANTS)
 
 
 def randomised(name, std=0.3, **options):
-    """Initial values hide errors: norms are all alike, biases zero."""
-    model = NETWORKS[name](**options)
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=std)
-    return model
+    return randomise(NETWORKS[name](**options), std).train()
 
 
 def step(model, images=IMAGES):

@@ -94,10 +94,10 @@ def build_sequence(**options):
     return model
 
 
-def randomise(model):
+def randomise(model, std=0.2):
     """Initial values hide errors: norms are equal, biases zero."""
     for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.2)
+        nn.init.normal_(parameter, std=std)
     return model.eval()
 
 
