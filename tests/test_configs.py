@@ -6,7 +6,6 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from config_utils import (
@@ -18,11 +17,12 @@ from config_utils import (
     write_coco,
     write_label_maps,
 )
+from mmdet.testing import demo_mm_inputs
 from mmengine.config import Config, ConfigDict
 from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS
-from mmengine.structures import InstanceData, PixelData
+from mmengine.structures import PixelData
 
 pytestmark = pytest.mark.usefixtures('cheap_values')
 CUSTOM = CONFIGS / 'custom'
@@ -48,7 +48,7 @@ def load(path: Path) -> Config:
     """A config without weights to download; its scope becomes the default."""
     cfg = Config.fromfile(path)
     _drop_weights(cfg.model)
-    scope = cfg.get('default_scope')
+    scope = cfg.get('default_scope', 'mmdet')
     use_scope(scope)
     import_module(f'{scope}.utils').register_all_modules(init_default_scope=False)
     return cfg
@@ -165,39 +165,14 @@ def take_fewer_queries(head: ConfigDict) -> None:
 
 
 def detection_batch(cfg: Config) -> dict:
-    from mmdet.structures import DetDataSample
-    from mmdet.structures.mask import BitmapMasks
-
+    """Two sizes, no multiples of 32 and as small as shows it: what is learned from them does not matter."""
     if 'panoptic_head' in cfg.model:
         num_classes = cfg.model.panoptic_head.num_things_classes
     else:
         head = cfg.model.get('roi_head', cfg.model).bbox_head
         num_classes = (head[0] if isinstance(head, list) else head).num_classes
-    batch = dict(inputs=[], data_samples=[])
-    # Two sizes, no multiples of 32 and as small as shows it: what is learned from them does not matter.
-    for index, (height, width) in enumerate([(61, 45), (40, 63)]):
-        meta = dict(
-            img_id=index,
-            img_shape=(height, width),
-            ori_shape=(height, width),
-            scale_factor=(1.0, 1.0),
-            img_path='none',
-        )
-        masks = np.zeros((2, height, width), dtype=np.uint8)
-        masks[0, 5:30, 5:25] = 1
-        masks[1, 10:38, 15:30] = 1
-        sample = DetDataSample(metainfo=meta)
-        sample.gt_instances = InstanceData(
-            bboxes=torch.tensor([[5.0, 5, 25, 30], [15, 10, 30, 38]]),
-            labels=torch.tensor([0, num_classes - 1]),
-            masks=BitmapMasks(masks, height, width),
-        )
-        sample.ignored_instances = InstanceData(
-            bboxes=torch.zeros(0, 4), labels=torch.zeros(0, dtype=torch.long)
-        )
-        batch['inputs'].append(torch.randint(0, 255, (3, height, width), dtype=torch.uint8))
-        batch['data_samples'].append(sample)
-    return batch
+    sizes = [(3, 61, 45), (3, 40, 63)]
+    return demo_mm_inputs(2, sizes, num_items=[2, 2], num_classes=num_classes, with_mask=True)
 
 
 def segmentation_batch(cfg: Config) -> dict:
