@@ -8,15 +8,16 @@ from tiny_training import VIT, register, tiny_config
 
 from mmlape.checkpoints.reading import read_checkpoint
 
-KINDS = (CODE, CONFIGS, BROKEN, UNFIT, NO_TRAINING, FINE)
-# One of each, for the fast tests.
+# Of each kind one or a few are for the fast tests.
 SOME = (
-    (CODE, 'in_meta'), (CODE, 'in_the_old_format'), (CODE, 'through_attributes'),
-    (CONFIGS, 'a_value'), (BROKEN, 'nothing'), (BROKEN, 'one_bit_of_0'), (BROKEN, 'a_page'),
-    (UNFIT, 'not_a_number'), (UNFIT, 'another_architecture'), (UNFIT, 'one_missing'),
-    (NO_TRAINING, 'safetensors_alone'), (FINE, 'as_saved'),
+    'in_meta', 'in_the_old_format', 'through_attributes', 'a_value', 'nothing', 'one_bit_of_0', 'a_page',
+    'not_a_number', 'another_architecture', 'one_missing', 'safetensors_alone', 'as_saved',
 )  # fmt: skip
-ALL = [(kind, name) for kind in KINDS for name in kind]
+FILES = [
+    pytest.param(kind, name, id=name, marks=() if name in SOME else pytest.mark.slow)
+    for kind in (CODE, CONFIGS, BROKEN, UNFIT, NO_TRAINING, FINE)
+    for name in kind
+]
 
 
 @pytest.fixture(scope='module')
@@ -57,7 +58,8 @@ def said(commands, script, *arguments):
     return None
 
 
-def check(maker, commands, kind, name):
+@pytest.mark.parametrize(('kind', 'name'), FILES)
+def test_every_command_runs_nothing_and_ends_with_one_line(maker, commands, kind, name):
     path = maker.make(kind, name)
     found = ways(commands, path)
     ran = list(maker.folder.glob('*.canary'))
@@ -76,20 +78,6 @@ def check(maker, commands, kind, name):
         assert refused == {'resume'}, found
     else:
         assert {'test', 'resume'} <= refused, found
-
-
-@pytest.mark.parametrize(('kind', 'name'), SOME, ids=[name for _, name in SOME])
-def test_one_of_each_kind_by_every_command(maker, commands, kind, name):
-    check(maker, commands, kind, name)
-
-
-@pytest.mark.slow
-def test_all_files_by_every_command(maker, commands, tmp_path_factory):
-    folder = tmp_path_factory.mktemp('all')
-    everything = Maker(folder, maker.training)
-    assert len(ALL) >= 100
-    for kind, name in ALL:
-        check(everything, commands, kind, name)
 
 
 def test_parts_are_taken_when_asked_for(maker, commands):
