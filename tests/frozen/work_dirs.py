@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 FOLDER = Path(__file__).resolve().parents[1] / 'data' / 'frozen'
 RECORD = FOLDER / 'record.json'
-# name of the folder: its checkpoint, which has been trained for so many epochs or iterations; for how many `train` and
-# `--resume` are asked here
+# name of the folder: its checkpoint, which has been trained for so many epochs or iterations; for how many more
+# `--resume` is asked here
 CHECKPOINTS = dict(
     mmdet='epoch_6.pth',
     mmseg='iter_16.pth',
@@ -41,11 +41,10 @@ def restore(name: str, folder: Path) -> tuple[Path, Path]:
     return config, run / checkpoint
 
 
-def shortened(name: str, resumed: bool = False) -> list[str]:
-    """Options for a training of a few steps, with the loss of each step in the log."""
-    done = int(CHECKPOINTS[name].split('_')[1].split('.')[0]) if resumed else 0
-    unit = CHECKPOINTS[name].split('_')[0]
-    end = f'train_cfg.max_{unit}s={done + STEPS[name]}'
+def shortened(name: str) -> list[str]:
+    """Options for a few more steps, with the loss of each step in the log."""
+    unit, done = Path(CHECKPOINTS[name]).stem.split('_')
+    end = f'train_cfg.max_{unit}s={int(done) + STEPS[name]}'
     return ['--cfg-options', end, 'log_processor.window_size=1']
 
 
