@@ -8,7 +8,7 @@ import pytest
 import timm
 import torch
 import yaml
-from config_utils import CONFIGS, foundation_configs, use_scope
+from config_utils import CONFIGS, foundation_configs, marked, use_scope
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
@@ -66,11 +66,6 @@ SOME = {
 }
 
 
-def every(names, quick):
-    """Parameters, of which the quick ones alone are for the fast tests."""
-    return [pytest.param(n, marks=() if n in quick else pytest.mark.slow) for n in names]
-
-
 @cache
 def parameters_of() -> dict:
     """By name, as the metafile says."""
@@ -102,7 +97,7 @@ def test_rows_of_a_kind_differ_in_their_bases_alone():
         assert bodies.setdefault(kind, said) == said, name
 
 
-@pytest.mark.parametrize('backbone', every(BACKBONES, ('dinov3-s', 'dinov2-reg4-s', 'eva02-b')))
+@pytest.mark.parametrize('backbone', marked(BACKBONES, ('dinov3-s', 'dinov2-reg4-s', 'eva02-b')))
 def test_weights_fit(backbone):
     """timm's names and shapes at full width: nothing is left fresh, what is resized and left out is accounted for."""
     cfg = Config.fromfile(BASES / f'{backbone}.py')
@@ -148,7 +143,7 @@ def cut(cfg: Config) -> Config:
     return cfg
 
 
-@pytest.mark.parametrize('kind', every(KINDS, QUICK))
+@pytest.mark.parametrize('kind', marked(KINDS, QUICK))
 def test_one_training_step_and_one_prediction(kind):
     """Of the whole model, with the row's optimizer."""
     torch.manual_seed(0)
@@ -169,7 +164,7 @@ def test_pipelines_read_a_data_set(kind, tmp_path):
     read_a_data_set(FOLDER / f'{SOME[kind]}.py', tmp_path)
 
 
-@pytest.mark.parametrize('name', every(ROWS, [SOME[kind] for kind in KINDS if kind not in QUICK]))
+@pytest.mark.parametrize('name', marked(ROWS, [SOME[kind] for kind in KINDS if kind not in QUICK]))
 def test_builds_at_full_width(name):
     """Without memory for its weights; parameters are the metafile's, and each has its place in the optimizer."""
     kind, backbone = ROWS[name]

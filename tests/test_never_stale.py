@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from backbone_variants import VARIANTS, build_vit
+from config_utils import marked
 from mmengine.model import ExponentialMovingAverage
 from registered import BACKBONES
 from torch import nn
@@ -13,8 +14,13 @@ from torch.utils._pytree import tree_leaves
 IMAGE = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 BUILDS = {**VARIANTS, **BACKBONES}
 # Every component in its network is quick enough; of larger variants, those that derive something.
-FAST = ('adapter-gabor-attention', 'adapter-dtn-with-prefix', *BACKBONES)
-FAST_ENDS = ('-lape', '-gabor', '-relative', '-quadratic', 'vit-dtn', 'pvt-dtn')
+FAST = [
+    name
+    for name in BUILDS
+    if name in BACKBONES
+    or name.endswith(('-lape', '-gabor', '-relative', '-quadratic', 'vit-dtn', 'pvt-dtn'))
+    or name in ('adapter-gabor-attention', 'adapter-dtn-with-prefix')
+]
 
 
 def set_data(model):
@@ -56,15 +62,7 @@ def new_parameters(model):
 CHANGES = (set_data, add_to_data, step_in_eval_mode, copy_, foreach_add_, new_parameters)
 
 
-@pytest.mark.parametrize(
-    'name',
-    [
-        name
-        if name in FAST or name.endswith(FAST_ENDS)
-        else pytest.param(name, marks=pytest.mark.slow)
-        for name in BUILDS
-    ],
-)
+@pytest.mark.parametrize('name', marked(BUILDS, FAST))
 @torch.no_grad()
 def test_as_a_fresh_model_answers(name):
     """All ways one after the other, as each has an evaluation before it; the list of those that fail is empty."""

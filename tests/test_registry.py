@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 from backbone_variants import JOININGS, VARIANTS, randomise
+from config_utils import marked
 from registered import BACKBONES, registered
 from torch.utils._pytree import tree_leaves
 
@@ -48,11 +49,6 @@ EXPORTED = [
     ),
 ]
 NETWORKS = {**VARIANTS, **BACKBONES}
-
-
-def marked(names, fast):
-    """Names as parameters, of which all but the fast ones are slow."""
-    return [pytest.param(n, marks=() if n in fast else pytest.mark.slow) for n in names]
 
 
 every_network = pytest.mark.parametrize('name', marked(NETWORKS, EXPORTED))

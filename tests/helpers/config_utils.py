@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
+import pytest
 import torch
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
@@ -40,6 +41,11 @@ classifier_configs = partial(_in_folder, 'imagenet')
 cifar_configs = partial(_in_folder, 'cifar')
 listops_configs = partial(_in_folder, 'listops')
 dino_configs = partial(_in_folder, 'dino')
+
+
+def marked(names: Iterable[str], fast: Collection[str]) -> list:
+    """Names as parameters, of which all but the fast ones are for the slow tests."""
+    return [pytest.param(name, marks=() if name in fast else pytest.mark.slow) for name in names]
 
 
 def multiply_adds(part: Callable, *shape: int, dtype: torch.dtype = torch.float32) -> int:
