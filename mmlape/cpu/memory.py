@@ -4,6 +4,7 @@ glibc hands large blocks back to the kernel when they are freed, and the next pa
 with zeros: a fifth of a training step, measured (docs/training.md). A GPU's memory is PyTorch's own matter.
 """
 
+import contextlib
 import ctypes
 import os
 
@@ -34,3 +35,10 @@ def keep_freed_memory() -> bool:
     if not any(mallopt(M_MMAP_THRESHOLD, size) == 1 for size in BLOCK_SIZES):
         return False
     return mallopt(M_TRIM_THRESHOLD, FREE) == 1
+
+
+def return_freed_memory() -> None:
+    """Hand all freed memory back to the kernel once, where the C library is glibc."""
+    # Another library, or another system, has no such function.
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)

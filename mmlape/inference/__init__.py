@@ -7,6 +7,6 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         'model': ('Model', 'load'),
         'results': ('MaskCrop', 'Result', 'read_image'),
-        'tiles': ('Tile', 'merge_boxes', 'merge_label_maps', 'tiles_of'),
+        'tiles': ('LogitMean', 'Tile', 'merge_boxes', 'tiles_of'),
     },
 )

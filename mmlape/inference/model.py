@@ -14,14 +14,17 @@ from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.registry import DefaultScope
+from torch import Tensor
+from torch.nn import functional
 
 from mmlape.checkpoints import read_checkpoint, safe_loading
 from mmlape.checks import check_number, check_positive_int
 from mmlape.cli import last_complete_checkpoint, read_config
 from mmlape.cpu import optimize
+from mmlape.cpu.memory import return_freed_memory
 
 from .results import MaskCrop, Result, read_image
-from .tiles import merge_boxes, merge_label_maps, tiles_of
+from .tiles import LogitMean, Tile, merge_boxes, tiles_of
 
 # An image that is made smaller than this loses small objects: said once.
 _SHRUNK = 0.5
@@ -89,6 +92,7 @@ class Model:
             self._inferencer.model = self.model = optimize(self.model)
         meta = self.model.dataset_meta
         self.scope, self.classes = scope, tuple(meta['classes'])
+        self._label_type = np.uint8 if len(self.classes) <= 256 else np.int16
         palette = meta.get('palette')
         self.palette = None if isinstance(palette, str) else palette
         self._told: set[str] = set()
@@ -172,16 +176,57 @@ class Model:
     ) -> Result:
         height, width = image.shape[:2]
         tiles = tiles_of(height, width, side, overlap)
-        parts: list[Any] = []
-        for first in range(0, len(tiles), batch):
-            cuts = [tile.cut(image) for tile in tiles[first : first + batch]]
-            for cut, sample in zip(cuts, self._run(cuts), strict=True):
-                part = self._result(name, cut, sample, score)
-                parts.append(part if self.finds_boxes else part.label_map)
+        batches = [tiles[first : first + batch] for first in range(0, len(tiles), batch)]
         whole = Result(image, name, self.classes, palette=self.palette)
+        if not self.finds_boxes:
+            whole.label_map = self._label_map(image, batches)
+            return whole
+        parts = []
+        for some in batches:
+            cuts = [tile.cut(image) for tile in some]
+            for cut, sample in zip(cuts, self._run(cuts), strict=True):
+                parts.append(self._result(name, cut, sample, score))
         if with_whole:
             whole = self._result(name, image, self._run([image])[0], score)
-        return (merge_boxes if self.finds_boxes else merge_label_maps)(whole, tiles, parts)
+        return merge_boxes(whole, tiles, parts)
+
+    def _label_map(self, image: np.ndarray, batches: Sequence[Sequence[Tile]]) -> np.ndarray:
+        """The label map of an image by the mean logits of its tiles."""
+        label_map = np.zeros(image.shape[:2], self._label_type)
+
+        def decide(tile: Tile, logits: Tensor) -> None:
+            (sample,) = self.model.postprocess_result(logits[None])  # argmax, or the threshold
+            tile.cut(label_map)[:] = sample.pred_sem_seg.data[0].cpu().numpy()
+
+        mean = LogitMean([tile for some in batches for tile in some], decide)
+        for some in batches:
+            # A variable would hold the logits during the next pass.
+            mean.add(some, self._logits([tile.cut(image) for tile in some]))
+            # Blocks of many sizes would leave holes of more than a gigabyte.
+            return_freed_memory()
+        return label_map
+
+    @torch.no_grad()
+    def _logits(self, images: Sequence[np.ndarray]) -> list[Tensor]:
+        """Logits ``(C, H, W)`` of a segmentor for images of one size.
+
+        The first steps of ``EncoderDecoder.predict``, whose ``seg_logits`` of one channel are probabilities.
+        """
+        with DefaultScope.overwrite_default_scope(self.scope):
+            (data,) = self._inferencer.preprocess(list(images), len(images))
+            data = self.model.data_preprocessor(data, False)
+            metas = [sample.metainfo for sample in data['data_samples']]
+            logits = self.model.inference(data['inputs'], metas)
+        meta = data['data_samples'][0].metainfo  # that of all: they are of one size
+        padding = meta.get('img_padding_size', meta.get('padding_size', (0, 0, 0, 0)))
+        left, right, top, bottom = padding
+        rows, columns = logits.shape[2:]
+        logits = logits[:, :, top : rows - bottom, left : columns - right]
+        if logits.shape[2:] != meta['ori_shape']:
+            logits = functional.interpolate(
+                logits, meta['ori_shape'], mode='bilinear', align_corners=self.model.align_corners
+            )
+        return list(logits)
 
     def _run(self, images: Sequence[np.ndarray]) -> list[Any]:
         """The data samples of upstream for images of one batch."""
@@ -196,7 +241,7 @@ class Model:
         found = Result(image, name, self.classes, palette=self.palette)
         if not self.finds_boxes:
             labels = sample.pred_sem_seg.data[0].cpu().numpy()
-            found.label_map = labels.astype(np.uint8 if len(self.classes) <= 256 else np.int16)
+            found.label_map = labels.astype(self._label_type)
             return found
         instances = sample.pred_instances
         instances = instances[instances.scores >= score]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from mmlape.checks import check_positive_int, check_rate
 
@@ -125,29 +127,50 @@ def _without_repeated(
     return order[np.argsort(-scores[order], kind='stable')]
 
 
-def merge_label_maps(whole: Result, tiles: Sequence[Tile], parts: Sequence[np.ndarray]) -> Result:
-    """A label map of an image from those of its tiles: where two overlap, each is taken up to the middle of both.
+class LogitMean:
+    """Mean logits of overlapping tiles, as MMSegmentation's ``slide_inference`` computes them.
+
+    The edges of all tiles cut the image into rectangles, each covered by the same tiles everywhere. Logits of a
+    rectangle are summed up to its last tile, then averaged and handed over. With tiles row by row, fewer logits are
+    held than a row of tiles has: 150 classes of 6000 x 4000 pixels would take 14.4 GB.
 
     Args:
-        whole: Of the image, without a label map.
-        tiles: The tiles.
-        parts: A label map of each, ``(h, w)``.
+        tiles: All tiles of the image, in the order in which they will be added.
+        finish: Called once for each rectangle with its place and its mean logits ``(C, h, w)``.
+
+    Attributes:
+        pending: Sums of logits ``(C, h, w)`` of the rectangles that later tiles cover.
     """
-    height, width = whole.image.shape[:2]
-    label_map = np.zeros((height, width), parts[0].dtype)
-    columns = _owned(sorted({(tile.left, tile.right) for tile in tiles}))
-    rows = _owned(sorted({(tile.top, tile.bottom) for tile in tiles}))
-    for tile, part in zip(tiles, parts, strict=True):
-        (x, right), (y, bottom) = columns[tile.left, tile.right], rows[tile.top, tile.bottom]
-        own = part[y - tile.top : bottom - tile.top, x - tile.left : right - tile.left]
-        label_map[y:bottom, x:right] = own
-    return Result(
-        whole.image, whole.name, whole.classes, palette=whole.palette, label_map=label_map
-    )
 
+    def __init__(self, tiles: Sequence[Tile], finish: Callable[[Tile, Tensor], None]) -> None:
+        self._rows = sorted({edge for tile in tiles for edge in (tile.top, tile.bottom)})
+        self._columns = sorted({edge for tile in tiles for edge in (tile.left, tile.right)})
+        self._counts = Counter(part for tile in tiles for part in self._parts(tile))
+        self._missing = self._counts.copy()
+        self._finish = finish
+        self.pending: dict[Tile, Tensor] = {}
 
-def _owned(spans: list[tuple[int, int]]) -> dict[tuple[int, int], tuple[int, int]]:
-    """The part of each span that is nearer to its middle than to that of its neighbours."""
-    middles = [(first[1] + second[0]) // 2 for first, second in pairwise(spans)]
-    starts, ends = [spans[0][0], *middles], [*middles, spans[-1][1]]
-    return dict(zip(spans, zip(starts, ends)))
+    def add(self, tiles: Sequence[Tile], logits: Iterable[Tensor]) -> None:
+        """Add the next tiles with the logits ``(C, h, w)`` of each, which may be changed."""
+        for tile, of_tile in zip(tiles, logits, strict=True):
+            for part in self._parts(tile):
+                rows = slice(part.top - tile.top, part.bottom - tile.top)
+                columns = slice(part.left - tile.left, part.right - tile.left)
+                piece = of_tile[:, rows, columns]
+                if part in self.pending:
+                    self.pending[part] += piece
+                elif self._counts[part] > 1:
+                    # A copy: a view would keep the logits of the whole tile in memory.
+                    self.pending[part] = piece.clone()
+                self._missing[part] -= 1
+                if not self._missing[part]:
+                    total = self.pending.pop(part, piece)
+                    self._finish(part, total.div_(self._counts[part]))
+
+    def _parts(self, tile: Tile) -> Iterator[Tile]:
+        """The rectangles of a tile."""
+        rows = [edge for edge in self._rows if tile.top <= edge <= tile.bottom]
+        columns = [edge for edge in self._columns if tile.left <= edge <= tile.right]
+        for top, bottom in pairwise(rows):
+            for left, right in pairwise(columns):
+                yield Tile(left, top, right, bottom)

@@ -65,7 +65,7 @@ def test_what_the_environment_says_is_kept(environment):
 
 def test_without_glibc_nothing_happens(monkeypatch):
     monkeypatch.setattr(ctypes, 'CDLL', lambda name: object())
-    assert not memory.keep_freed_memory()
+    assert not memory.keep_freed_memory() and memory.return_freed_memory() is None
 
 
 @pytest.fixture

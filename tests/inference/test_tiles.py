@@ -4,8 +4,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
-from mmlape.inference import MaskCrop, Result, Tile, merge_boxes, merge_label_maps, tiles_of
+from mmlape.inference import LogitMean, MaskCrop, Result, Tile, merge_boxes, tiles_of
 
 CLASSES = ('cat', 'dog')
 
@@ -92,21 +93,29 @@ def test_nothing_found():
     assert len(result) == 0 and result.crops == [] and result.boxes.dtype == np.float32
 
 
-@pytest.mark.parametrize('size', [(70, 95), (33, 100), (200, 64)])
-def test_label_maps_of_tiles_are_that_of_the_image(size):
-    """Each tile knows the image but for its borders inside, where it is wrong."""
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 5, size).astype(np.uint8)
-    tiles, parts = tiles_of(*size, 40, 0.3), []
-    for tile in tiles:
-        part = tile.cut(labels).copy()
-        for edge, away in ((np.s_[:5], tile.top), (np.s_[:, :5], tile.left)):
-            part[edge] = 9 if away else part[edge]
-        for edge, away in (
-            (np.s_[-5:], size[0] - tile.bottom),
-            (np.s_[:, -5:], size[1] - tile.right),
-        ):
-            part[edge] = 9 if away else part[edge]
-        parts.append(part)
-    whole = Result(np.zeros((*size, 3), np.uint8), 'a', CLASSES)
-    assert (merge_label_maps(whole, tiles, parts).label_map == labels).all()
+@pytest.mark.parametrize('size', [(70, 95), (33, 100), (200, 64), (20, 30), (130, 131)])
+@pytest.mark.parametrize(('side', 'overlap'), [(40, 0.3), (40, 0.0), (32, 0.8)])
+def test_mean_logits_of_tiles(size, side, overlap):
+    """Of every pixel once, and with fewer logits held than a row of tiles has."""
+    tiles, rng = tiles_of(*size, side, overlap), np.random.default_rng(0)
+    parts = [
+        torch.from_numpy(rng.normal(size=(3, tile.bottom - tile.top, tile.right - tile.left)))
+        for tile in tiles
+    ]
+    sums, counts = torch.zeros(3, *size, dtype=torch.float64), torch.zeros(size)
+    for tile, part in zip(tiles, parts, strict=True):
+        sums[:, tile.top : tile.bottom, tile.left : tile.right] += part
+        tile.cut(counts)[:] += 1
+    found, seen = torch.zeros_like(sums), torch.zeros(size)
+
+    def finish(tile, logits):
+        found[:, tile.top : tile.bottom, tile.left : tile.right] = logits
+        tile.cut(seen)[:] += 1
+
+    mean, held = LogitMean(tiles, finish), []
+    for first in range(0, len(tiles), 2):
+        mean.add(tiles[first : first + 2], parts[first : first + 2])
+        held.append(sum(total.untyped_storage().nbytes() for total in mean.pending.values()))
+    assert (found == sums / counts).all() and (seen == 1).all()
+    assert not mean.pending
+    assert max(held) < 3 * side * size[1] * found.element_size()
