@@ -1,4 +1,4 @@
-"""Initial values of every registered part are those of the tables in docs/initial_values.md."""
+"""Initial values of every registered part are those of the tables in docs/initial_values.md, and of timm's networks."""
 
 import ast
 import math
@@ -9,6 +9,7 @@ from functools import cache
 from typing import NamedTuple
 
 import pytest
+import timm
 import torch
 from docs_pages import REPO
 from registered import (
@@ -28,6 +29,7 @@ from scipy import stats
 from torch import nn
 
 from mmlape import necks
+from mmlape.checkpoints import convert
 from mmlape.registry import MODELS
 
 PAGE = REPO / 'docs' / 'initial_values.md'
@@ -328,3 +330,43 @@ def test_values_are_those_of_the_page(line, drawn):
 
 def test_every_registered_part_is_in_a_sample():
     assert set(registered() | NECKS) <= set(SAMPLES)
+
+
+# Rescaled by depth in timm, as BEiT's released code does before pre-training.
+RESCALED = {'blocks.*.attn.proj.weight', 'blocks.*.mlp.fc2.weight'}
+PLAIN = dict(type='mmlape.VisionTransformer', out_type='pooled')
+# timm's name, our network, and what starts otherwise.
+CASES = [
+    ('deit_tiny_patch16_224', dict(PLAIN, arch='deit-tiny', out_type='cls_token'), {'cls_token'}),
+    ('deit3_small_patch16_224', PLAIN, {'cls_token'}),
+    ('vit_small_patch14_dinov2', PLAIN, {'cls_token'}),
+    ('vit_small_patch16_dinov3', PLAIN, RESCALED),
+    ('eva02_tiny_patch14_224', PLAIN, RESCALED),
+    ('vit_small_patch16_rope_mixed_224', PLAIN, RESCALED | {'blocks.*.attn.position.freqs'}),
+    ('swin_tiny_patch4_window7_224', dict(type='mmlape.SwinTransformer'), set()),
+    ('pvt_v2_b0', dict(type='mmlape.PyramidVisionTransformerV2', arch='b0'), set()),
+    ('levit_128s', dict(type='mmlape.LeViT'), set()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('name', 'config', 'otherwise'), CASES, ids=[case[0] for case in CASES])
+def test_initial_values_are_timms(name, config, otherwise):
+    """Mean and standard deviation of all parameters of one name, over the layers."""
+    ours = MODELS.build({'arch': name, **config} if config is PLAIN else config)
+    theirs = convert(timm.create_model(name).state_dict(), 'timm', ours, min_matched=0.9)
+    values = {}
+    for key, value in ours.state_dict().items():
+        both = values.setdefault(re.sub(r'\.\d+\.', '.*.', key), ([], []))
+        both[0].append(value.float().flatten())
+        both[1].append(theirs[key].float().flatten())
+    assert otherwise <= values.keys()
+    compared = 0
+    for key, both in values.items():
+        mine, upstream = map(torch.cat, both)
+        if key in otherwise or len(mine) < 2:
+            continue
+        compared += 1
+        error = (0.01 + 5 / len(mine) ** 0.5) * upstream.std() + 1e-7
+        assert abs(mine.mean() - upstream.mean()) <= 2 * error, key
+        assert abs(mine.std() - upstream.std()) <= error, key
+    assert compared > 10
