@@ -159,9 +159,9 @@ class Model:
         self, named: Iterator[tuple[str, np.ndarray]], batch: int, score: float
     ) -> Iterator[Result]:
         while some := list(islice(named, batch)):
-            samples = self._run([image for _, image in some])
-            for (name, image), sample in zip(some, samples, strict=True):
-                self._tell(name, image, sample)
+            names, images = zip(*some)
+            samples = self._run(images, names)
+            for name, image, sample in zip(names, images, samples, strict=True):
                 yield self._result(name, image, sample, score)
 
     def _in_tiles(
@@ -228,14 +228,18 @@ class Model:
             )
         return list(logits)
 
-    def _run(self, images: Sequence[np.ndarray]) -> list[Any]:
-        """The data samples of upstream for images of one batch."""
+    def _run(self, images: Sequence[np.ndarray], names: Sequence[str] = ()) -> list[Any]:
+        """The data samples of upstream for images of one batch; ``names`` if they are whole images."""
         if not self.finds_boxes and len({image.shape for image in images}) > 1:
             # MMSegmentation pads no images to a common size in tests.
-            return [self._run([image])[0] for image in images]
+            each = [(images[k : k + 1], names[k : k + 1]) for k in range(len(images))]
+            return [self._run(image, name)[0] for image, name in each]
         with DefaultScope.overwrite_default_scope(self.scope):
             (data,) = self._inferencer.preprocess(list(images), len(images))
-            return self._inferencer.forward(data[1] if self.finds_boxes else data)
+            data = data[1] if self.finds_boxes else data
+            for name, image, sample in zip(names, images, data['data_samples']):
+                self._tell(name, image, sample)  # the pass may take minutes
+            return self._inferencer.forward(data)
 
     def _result(self, name: str, image: np.ndarray, sample: Any, score: float) -> Result:
         found = Result(image, name, self.classes, palette=self.palette)
@@ -253,7 +257,7 @@ class Model:
         return found
 
     def _tell(self, name: str, image: np.ndarray, sample: Any) -> None:
-        """Say once what a large image loses or costs."""
+        """Say once what a large image loses or costs, before it is computed."""
         height, width = image.shape[:2]
         scale = min(getattr(sample, 'scale_factor', (1.0,)))
         rows, columns = sample.img_shape[:2]
