@@ -181,15 +181,6 @@ def test_class_token_is_frozen_where_it_joins(frozen_stages, trained):
     assert (model.cls_token.grad is not None) == trained
 
 
-def test_layer_norms_weights_go_into_dtn():
-    source, target = randomise(build_vit()), build_vit(norm_cfg=DTN)
-    missing, unexpected = target.load_state_dict(source.state_dict(), strict=False)
-    assert unexpected == []
-    assert {name.split('.', 3)[3] for name in missing} == {
-        'positions.weight', 'ratio_mean.omega', 'ratio_var.omega',
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize('joining', ['default', 'lape'])
 def test_dropout_reaches_tokens_that_join_later(joining):
     """With a stem's position or without one, as those that are there from the start."""

@@ -116,13 +116,6 @@ def test_parameters_of_position(joining, thousands):
     assert round(count_parameters(model.position) / 1e3) == thousands
 
 
-@pytest.mark.parametrize('kind', ['VisionTransformer', 'T2TViT', 'CompactTransformer'])
-def test_lape_adds_a_norm_per_layer(kind):
-    plain, lape = build(kind), build(kind, joining=LAPE)
-    added = count_parameters(lape) - count_parameters(plain)
-    assert added == 2 * lape.depth * lape.embed_dims
-
-
 @pytest.mark.parametrize(
     ('kind', 'options', 'heads'),
     [

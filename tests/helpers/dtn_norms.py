@@ -16,7 +16,6 @@ OPTIONS = [
     dict(positions='banded', band=3, stabilize=False),
     dict(position_init='random'),
 ]
-WITH_LEARNED_MAPS = [options for options in OPTIONS if 'positions' not in options]
 
 
 def randomised(norm):
@@ -27,9 +26,13 @@ def randomised(norm):
 
 
 def dense_scores(norm, grid):
-    """Eq. 6 for all pairs of cells, ``(G, T, T)``; its softmax is the map P."""
+    """Eq. 6 for all pairs of cells, ``(G, T, T)``, or 0 within a band (Fig. 4 b); its softmax is the map P."""
     y, x = torch.meshgrid(*(torch.arange(side) for side in grid), indexing='ij')
     dx, dy = (axis.flatten()[:, None] - axis.flatten() for axis in (x, y))
+    if not list(norm.positions.parameters()):
+        far = torch.maximum(dx.abs(), dy.abs()) > norm.positions.band // 2
+        scores = norm.weight.new_zeros(far.shape).masked_fill(far, -math.inf)
+        return scores.expand(norm.num_heads, -1, -1)
     offsets = torch.stack([dx, dy, dx**2 + dy**2], dim=-1).to(norm.weight)
     return (offsets @ norm.positions.weight.T).permute(2, 0, 1)
 

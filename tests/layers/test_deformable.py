@@ -62,12 +62,6 @@ def test_samples_in_float32_under_autocast(form):
     torch.testing.assert_close(sampled, exact.bfloat16(), rtol=2**-8, atol=1e-6)
 
 
-def test_injector_starts_as_identity():
-    injector, tokens = Injector(8, dict(num_heads=2, num_points=2)), torch.randn(1, 6, 8)
-    plan = sampling_plan(((2, 3),), SHAPES, CPU)
-    assert torch.equal(injector(tokens, torch.randn(1, NUM_TOKENS, 8), plan), tokens)
-
-
 @pytest.mark.parametrize('cls', [Injector, Extractor])
 def test_exchange_compiles_as_one_graph(cls):
     deform = dict(num_heads=2, num_points=2)

@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from dtn_norms import WITH_LEARNED_MAPS, dense_dtn, random_mask, randomised
+from dtn_norms import OPTIONS, dense_dtn, random_mask, randomised
 
 from mmlape.layout import Layout
 from mmlape.norm import DTN, TokenNorm
@@ -15,7 +15,7 @@ def random_tokens(*shape):
 
 
 @pytest.mark.parametrize('grid', [(4, 6), (5, 7), (1, 9)])
-@pytest.mark.parametrize('options', WITH_LEARNED_MAPS, ids=str)
+@pytest.mark.parametrize('options', OPTIONS, ids=str)
 def test_dtn_is_the_dense_map_of_present_tokens(options, grid):
     count = grid[0] * grid[1]
     norm = randomised(DTN(8, 4, **options)).double()

@@ -11,15 +11,6 @@ from mmlape.position.fixed_embeddings import _sinusoid_table
 from mmlape.position.relative_bias import _offsets
 
 
-def test_one_axis_counts_prefix_tokens():
-    rows = SinusoidalPosition(8, (2, 3), num_prefix_tokens=1)((2, 3))[0]
-    for index in range(7):
-        for pair in range(4):
-            angle = index / 10000 ** (2 * pair / 8)
-            assert rows[index, 2 * pair].item() == pytest.approx(math.sin(angle), abs=1e-6)
-            assert rows[index, 2 * pair + 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
-
-
 @pytest.mark.parametrize('axes', [1, 2])
 def test_extrapolation_and_resizing(axes):
     grid, other = (4, 4), (8, 6)
@@ -87,25 +78,3 @@ def test_relative_bias_makes_no_index_of_all_pairs():
     _offsets.cache.clear()
     RelativePositionBias(4, 1, (12, 20)).bias(Layout((12, 20)))
     assert 0 < _offsets.cache.num_bytes() <= 8 * (12 * 12 + 20 * 20)
-
-
-@pytest.mark.parametrize('layer_norm', [False, True])
-@pytest.mark.parametrize('grid', [(4, 4), (3, 6), (1, 1)])
-def test_relative_bias_leaves_prefix_tokens_out(layer_norm, grid):
-    position = RelativePositionBias(8, 2, (4, 4), layer_norm=layer_norm, std=1)
-    num = grid[0] * grid[1]
-    layout = Layout(grid, 2)
-    plan = position(layout)
-    query, key = torch.randn(1, 2, 2 + num, 4), torch.randn(1, 2, 2 + num, 4)
-    assert plan.place(query, key, key) == (query, key, key)
-    bias = plan.bias(layout, layout)
-    assert bias.shape == (1, 2, 2 + num, 2 + num)
-    assert (bias[..., :2, :] == 0).all() and (bias[..., :2] == 0).all()
-    assert num == 1 or bias[..., 2:, 2:].abs().max() > 0
-
-
-def test_relative_layer_norm_is_over_the_keys():
-    position = RelativePositionBias(8, 2, (3, 3), layer_norm=True, std=0.02)
-    bias = position.bias(Layout((3, 3)))
-    assert torch.allclose(bias.mean(dim=-1), torch.zeros(1, 2, 9), atol=1e-5)
-    assert 'pe_norm.weight' in position.state_dict()

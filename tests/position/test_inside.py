@@ -5,7 +5,6 @@ import torch
 from backbone_variants import build_vit
 
 from mmlape.layout import Layout
-from mmlape.norm.dtn_maps import LearnedMap
 from mmlape.position import QuadraticBias, RelativePositionMlp
 
 
@@ -27,15 +26,6 @@ def test_is_equation_6(grid):
     position = randomised().double()
     expected = written_out(position.scores.weight, grid)
     torch.testing.assert_close(position.bias(Layout(grid), Layout(grid))[0], expected)
-
-
-def test_its_softmax_is_the_map_of_dtn():
-    position, maps = randomised(), LearnedMap(2)
-    maps.load_state_dict(position.scores.state_dict())
-    rows, columns = maps((3, 4), torch.device('cpu'), torch.float32)
-    dense = torch.einsum('gyv,gxu->gyxvu', rows, columns).flatten(3).flatten(1, 2)
-    bias = position.bias(Layout((3, 4)), Layout((3, 4)))[0]
-    torch.testing.assert_close(bias.softmax(dim=-1), dense)
 
 
 def test_half_precision_knows_its_offsets():
