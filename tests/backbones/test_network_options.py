@@ -53,9 +53,10 @@ def test_pooled_is_what_the_architecture_was_published_with():
 
 @pytest.mark.parametrize('frozen', [-1, 0, 2, 4])
 def test_frozen_layers_of_a_vit(frozen):
-    model = build_vit(frozen_stages=frozen, joining=LAPE, drop_path_rate=0.5).train()
+    options = dict(joining=LAPE, pre_norm=True, drop_path_rate=0.5)
+    model = build_vit(frozen_stages=frozen, **options).train()
     names = {name.split('.')[0] for name, p in model.named_parameters() if p.requires_grad}
-    stem = {'patch_embed', 'cls_token'} if frozen < 0 else set()
+    stem = {'patch_embed', 'cls_token', 'norm_pre'} if frozen < 0 else set()
     assert names == stem | ({'position', 'blocks', 'norm'} if frozen < 4 else set())
     for layer, block in enumerate(model.blocks):
         trained = layer >= frozen

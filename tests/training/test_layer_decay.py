@@ -4,13 +4,13 @@ import pytest
 from backbone_variants import DTN, VARIANTS, build_adapter, build_pvt, build_vit
 from config_utils import CONFIGS
 from mmengine.config import Config
-from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
 from mmlape.norm.dtn import Ratio
 from mmlape.norm.dtn_maps import LearnedMap
+from mmlape.training import optimizers
 
 LR, DECAY, RATE = 6e-5, 0.01, 0.95
 
@@ -94,55 +94,50 @@ def test_an_adapter_has_the_numbers_of_its_vit_and_the_full_rate_elsewhere():
         assert adapter.get_layer_depth(name) == (expected, 6), name
 
 
-@pytest.mark.parametrize(
-    'joining',
-    [
-        dict(type='mmlape.LaPE', layers=[1, 3]),
-        dict(type='mmlape.LaPEWarmStart', construction='gate', layers=[1, 3]),
-    ],
-)
-def test_the_norm_and_gate_of_a_layers_position_belong_to_the_layer(joining):
-    vit = build_vit(joining=joining)
-    parts = [n for n, _ in vit.named_parameters() if n.startswith('position.joining')]
-    assert parts
-    for name in parts:
-        layer = {'0': 1, '1': 3}[name.split('.')[3]]
-        assert vit.get_layer_depth(name)[0] == layer + 1
+LAPE, NAMED = dict(type='mmlape.LaPE'), dict(layers=[1, 3])
+GATED = dict(type='mmlape.LaPEWarmStart', construction='gate', **NAMED)
+OF_LAYERS = {
+    f'position.joining.norms.{n}.{part}': 2 * n + 2 for n in (0, 1) for part in ('weight', 'bias')
+}
+# A network, the number of depths, and the depths of some of its parameters.
+DEPTHS = {
+    'LaPE of two layers': (lambda: build_vit(joining=dict(LAPE, **NAMED)), 6, OF_LAYERS),
+    'gates too': (
+        lambda: build_vit(joining=GATED), 6,
+        {**OF_LAYERS, 'position.joining.gates.0.weight': 2, 'position.joining.gates.1.weight': 4},
+    ),
+    # Where they join.
+    'later tokens': (
+        lambda: build_vit(norm_cfg=dict(DTN, layers=3), with_dist_token=True), 6, dict(cls_token=3, dist_token=3)
+    ),
+    'first norm': (lambda: build_vit(pre_norm=True), 6, {'norm_pre.weight': 0, 'blocks.0.norm1.weight': 1}),
+    # 1, 2, 1, 1 blocks, which are counted through all stages.
+    'pyramid': (
+        lambda: build_pvt(with_cls_token=True, joining=LAPE), 7,
+        {
+            'patch_embed1.proj.weight': 0, 'position1.embedding.pos_embed': 0, 'position1.joining.norms.0.weight': 1,
+            'block1.0.attn.q.weight': 1, 'patch_embed2.proj.weight': 1, 'position2.embedding.pos_embed': 1,
+            'block2.0.mlp.fc1.weight': 2, 'block2.1.mlp.fc1.weight': 3, 'position2.joining.norms.1.bias': 3,
+            'patch_embed3.norm.weight': 3, 'block3.0.norm1.weight': 4, 'cls_token': 4, 'block4.0.norm2.bias': 5,
+        },
+    ),
+    'pyramid V2': (
+        lambda: build_pvt('V2'), 7, {'norm1.weight': 1, 'norm2.weight': 3, 'norm3.weight': 4, 'norm4.weight': 6}
+    ),
+    # Shorter networks count the layers that they have.
+    'two outputs': (lambda: build_vit(out_indices=[0, 2]), 5, {'blocks.2.norm1.weight': 3}),
+    'two stages': (lambda: build_pvt(out_indices=[0, 1]), 5, {'block2.1.norm1.weight': 3}),
+}  # fmt: skip
 
 
-def test_a_token_that_joins_later_has_the_depth_at_which_it_joins():
-    vit = build_vit(norm_cfg=dict(DTN, layers=3), with_dist_token=True)
-    assert vit.prefix_after == 3
-    assert vit.get_layer_depth('cls_token')[0] == vit.get_layer_depth('dist_token')[0] == 3
-
-
-def test_a_pyramid_counts_its_blocks_through_all_stages():
-    pvt = build_pvt(with_cls_token=True, joining=dict(type='mmlape.LaPE'))  # 1, 2, 1, 1 blocks
-    expected = {
-        'patch_embed1.proj.weight': 0,
-        'position1.embedding.pos_embed': 0,
-        'position1.joining.norms.0.weight': 1,
-        'block1.0.attn.q.weight': 1,
-        'patch_embed2.proj.weight': 1,
-        'position2.embedding.pos_embed': 1,
-        'block2.0.mlp.fc1.weight': 2,
-        'block2.1.mlp.fc1.weight': 3,
-        'position2.joining.norms.1.bias': 3,
-        'patch_embed3.norm.weight': 3,
-        'block3.0.norm1.weight': 4,
-        'cls_token': 4,
-        'block4.0.norm2.bias': 5,
+@pytest.mark.parametrize(('build', 'count', 'expected'), DEPTHS.values(), ids=DEPTHS)
+def test_depths(build, count, expected):
+    model = build()
+    assert {name: model.get_layer_depth(name) for name in expected} == {
+        name: (depth, count) for name, depth in expected.items()
     }
-    assert {name: pvt.get_layer_depth(name) for name in expected} == {
-        name: (depth, 7) for name, depth in expected.items()
-    }
-    v2 = build_pvt('V2')
-    assert [v2.get_layer_depth(f'norm{stage}.weight')[0] for stage in (1, 2, 3, 4)] == [1, 3, 4, 6]
-
-
-def test_a_shorter_network_counts_the_layers_that_it_has():
-    assert build_vit(out_indices=[0, 2]).get_layer_depth('blocks.2.norm1.weight') == (3, 5)
-    assert build_pvt(out_indices=[0, 1]).get_layer_depth('block2.1.norm1.weight') == (3, 5)
+    joined = {n for n, _ in model.named_parameters() if n.startswith('position.joining')}
+    assert joined <= set(expected)
 
 
 def test_ratios_and_maps_of_dtn_have_groups_of_their_own():
@@ -251,23 +246,12 @@ def test_mmpretrain_numbers_ours_alike_and_we_number_its_own():
     assert found['backbone.layers.1.attn.qkv.weight'][0] == pytest.approx(LR * RATE**2)
 
 
-def test_the_table_is_logged():
+def test_the_table_is_logged(monkeypatch):
     lines = []
-    logger = MMLogger.get_instance('layer-decay-table', logger_name='mmengine')
-
-    class Keep:
-        level = 0
-
-        def handle(self, record):
-            if 'Layer-wise' in record.getMessage():
-                lines.extend(record.getMessage().splitlines())
-
-    keep = Keep()
-    logger.handlers.append(keep)
-    try:
-        build(Detector(build_vit()))
-    finally:
-        logger.handlers.remove(keep)
+    monkeypatch.setattr(
+        optimizers, 'print_log', lambda text, logger: lines.extend(text.splitlines())
+    )
+    build(Detector(build_vit()))
     text = '\n'.join(lines)
     assert 'decay rate 0.95 over the layers of backbone (VisionTransformer)' in text
     assert ' '.join(lines[1].split()) == 'layer kind scale lr weight decay tensors values names'
