@@ -108,6 +108,17 @@ VIT = [
     (norm('LN', num_features=3), "num_features"),
     (dict(layer_scale=-1), 'layer_scale must be finite and at least 0, got -1'),
     (dict(pre_norm={}), "norm_cfg must be a dict with the key 'type', got {}"),
+    (dict(pre_norm=part('TokenIN')), 'pre_norm must be a norm of each token'),
+    (dict(attention=part('Attention', qk_norm=part('TokenBN'))), 'qk_norm must be a norm of each'),
+    (dict(mlp=part('Mlp', act='gelo')), "act must be one of .*'gelu'"),
+    (inside('RotaryPosition', coordinates='centred', offset=1.0), 'know no cells'),
+    (inside('RotaryPosition', pairs='thirds'), 'pairs must be'),
+    (dict(compile_blocks='inductor'), "compile_blocks must be True.* or a dict.*got 'inductor'"),
+    (dict(compile_blocks=1), 'compile_blocks must be True.* or a dict.*got 1'),
+    (dict(compile_blocks=None), 'compile_blocks must be True.* or a dict.*got None'),
+    (dict(compile_blocks=dict(mod='default')), "did you mean 'mode'"),
+    (dict(compile_blocks=dict(backend='egaer')), 'refuses compile_blocks=.*egaer'),
+    (dict(compile_blocks=dict(mode='fastest')), 'refuses compile_blocks=.*fastest'),
     (dict(embed_dim=16), "unexpected keyword argument 'embed_dim'"),
 ]  # fmt: skip
 PVT = [
@@ -133,6 +144,7 @@ ADAPTER = [
     (dict(vit=dict(arch=ARCH, img_size=32, out_indices=[0])), "vit's out_indices must name the last layer"),
     (dict(vit_feature='per_stage'), 'needs four interactions'),
     (dict(out_indices=[3, -1]), 'must name different maps'),
+    (dict(compile_blocks=1), 'compile_blocks must be True.* or a dict.*got 1'),
 ]  # fmt: skip
 BEYOND = [
     ({'optim_wrapper.optimizer.lr': 0}, 'optim_wrapper.optimizer.lr must be finite and greater than 0, got 0'),
@@ -186,6 +198,21 @@ BUILT_HOOKS = [
     (part('CheckpointHook', intervall=3), "'intervall'; did you mean 'interval'"),
     (part('CheckpointHook', kwargs=3), "no option 'kwargs'; there are interval, by_epoch"),
     (part('CheckpointHook', max_keep_ckpts=-2), 'max_keep_ckpts must be at least -1, got -2'),
+    (part('CheckpointHook', max_keep_ckpts=1.5), 'max_keep_ckpts'),
+    (part('CheckpointHook', interval=0), 'interval must be positive'),
+    (
+        part('CheckpointHook', filename_tmpl='x'),
+        "filename_tmpl must have a place for the number.*'x'",
+    ),
+    (part('CheckpointHook', out_dir=3), 'out_dir must be'),
+    (part('CheckpointHook', backend_args=3), 'backend_args must be'),
+    (part('CheckpointHook', save_best=3), 'save_best must be'),
+    (part('CheckpointHook', rule='bigger'), "rule='bigger' is for save_best"),
+    (part('CheckpointHook', rule='greatr', save_best='score'), "rule must be.*'greater'"),
+    (part('CheckpointHook', greater_keys=3), 'greater_keys must be'),
+    (part('CheckpointHook', less_keys=4), 'less_keys must be'),
+    (part('CheckpointHook', save_begin=-1), 'save_begin'),
+    (part('CheckpointHook', by_epoch='no'), 'by_epoch'),
     (part('DTNRatiosHook'), "did you mean 'mmlape.DTNRatioHook'"),
 ]
 DECAY = [

@@ -3,6 +3,7 @@
 import pytest
 import timm
 import torch
+from backbone_variants import build_adapter, build_pvt
 
 from mmlape.checkpoints import Pretrained, convert, convert_with_report
 from mmlape.registry import MODELS
@@ -19,24 +20,6 @@ def vit(**options):
 def timm_vit(**options):
     options = dict(dict(img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3), **options)
     return timm.models.VisionTransformer(num_classes=5, **options).eval()
-
-
-@pytest.mark.parametrize(
-    ('theirs', 'ours'),
-    [
-        (dict(), dict(with_cls_token=True)),
-        (dict(class_token=False, global_pool='avg', fc_norm=False), dict(with_cls_token=False)),
-        (dict(no_embed_class=True), dict(with_cls_token=True)),
-    ],
-)
-def test_equals_timm(theirs, ours):
-    source, model, image = (
-        timm_vit(**theirs),
-        vit(out_type='raw', **ours),
-        torch.randn(2, 3, 32, 32),
-    )
-    model.load_state_dict(convert(source.state_dict(), 'timm', model))
-    assert torch.allclose(model(image)[0], source.forward_features(image), atol=1e-5)
 
 
 def test_position_table_is_resized_and_said():
@@ -68,14 +51,8 @@ def test_lape_norms_of_an_ordinary_checkpoint_stay_fresh():
 
 
 def test_into_the_vit_of_an_adapter():
-    adapter = MODELS.build(
-        dict(
-            type='mmlape.ViTAdapter',
-            vit=dict(arch=ARCH, img_size=32, patch_size=8, with_cls_token=False, final_norm=False),
-            conv_inplanes=4,
-            interaction_indexes=[[0, 0], [1, 1]],
-        )
-    )
+    inside = dict(arch=ARCH, img_size=32, patch_size=8, layer_scale=False)
+    adapter = build_adapter(inside, interaction_indexes=[[0, 0], [1, 1]])
     source = timm_vit()
     state, report = convert_with_report(source.state_dict(), 'timm', adapter)
     adapter.load_state_dict(state, strict=True)
@@ -182,24 +159,14 @@ def test_bad_init_cfg(options):
 
 
 def test_another_pyramid_is_refused():
-    options = dict(
-        arch=dict(
-            embed_dims=[8, 16, 24, 32], depths=[1] * 4, num_heads=[1, 2, 3, 4], mlp_ratios=[2] * 4,
-            sr_ratios=[8, 4, 2, 1],
-        )
-    )  # fmt: skip
-    first, second = (
-        MODELS.build(dict(type=f'mmlape.PyramidVisionTransformer{version}', **options))
-        for version in ('', 'V2')
-    )
+    first, second = build_pvt(), build_pvt('V2')
     with pytest.raises(ValueError, match=r'no place for: block1\.0\.mlp\.dwconv\.dwconv\.bias, '):
         convert(second.state_dict(), 'pvt', first, min_matched=0)
     state = {**first.state_dict(), 'head.weight': torch.zeros(2), 'cls_token': torch.zeros(1)}
     _state, report = convert_with_report(state, 'pvt', first)
     report.demand(1)
     assert set(report.left_out.values()) == {'of the classifier'}
-    less = MODELS.build(dict(type='mmlape.PyramidVisionTransformer', out_indices=2, **options))
-    report = convert_with_report(state, 'pvt', less)[1]
+    report = convert_with_report(state, 'pvt', build_pvt(out_indices=2))[1]
     report.demand(1)
     assert report.left_out['pos_embed4'] == 'stages after the last output are not built'
 
@@ -226,3 +193,19 @@ def test_half_precision_checkpoint_keeps_the_models_dtype():
     model = vit()
     state = convert({k: v.half() for k, v in model.state_dict().items()}, 'mmlape', model)
     assert all(v.dtype == torch.float32 for v in state.values())
+
+
+def test_published_names_of_dtn_inside_a_network():
+    """Those of a module alone: norm/test_dtn_golden.py and norm/test_token_norms.py."""
+    model = vit(norm_cfg=dict(type='mmlape.DTN'))
+    names = {
+        'ratio_mean.omega': 'mean_norm_weight',
+        'ratio_var.omega': 'var_norm_weight',
+        'positions': 'pos_proj',
+    }
+    state = model.state_dict()
+    for ours, theirs in names.items():
+        state = {name.replace(ours, theirs): value for name, value in state.items()}
+    assert state.keys() != model.state_dict().keys()
+    converted = convert({name: value + 1 for name, value in state.items()}, 'dtn', model)
+    assert all(converted[name].equal(value + 1) for name, value in model.state_dict().items())

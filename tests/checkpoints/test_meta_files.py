@@ -3,34 +3,23 @@
 import math
 
 import pytest
-import timm
 import torch
+from foundation_kinds import assert_same_tokens, small, vit
 
-from mmlape.backbones import timm_archs
 from mmlape.checkpoints import convert, convert_with_report
-from mmlape.registry import MODELS
 
-SMALL = dict(depth=2, embed_dim=48, num_heads=4, num_classes=0, img_size=64, patch_size=16)
 pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')
 
 
 def both(name):
     """timm's model with random values, and ours."""
-    theirs = timm.create_model(name, **SMALL).eval()
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    ours = dict(type='mmlape.VisionTransformer', arch=timm_archs.describe(theirs), out_type='raw')
-    return theirs, MODELS.build(ours).eval()
+    theirs, arch = small(name, img_size=64, patch_size=16)
+    return theirs, vit(arch=arch)
 
 
 def assert_equal_outputs(theirs, ours, state):
     ours.load_state_dict(state)
-    image = torch.randn(1, 3, 64, 64)
-    with torch.no_grad():
-        torch.testing.assert_close(
-            ours(image)[0], theirs.forward_features(image), atol=1e-5, rtol=0
-        )
+    assert_same_tokens(ours, theirs, torch.randn(1, 3, 64, 64), atol=1e-5)
 
 
 def dinov3(model, biases=True):
@@ -51,12 +40,24 @@ def dinov3(model, biases=True):
         )
         for number in '12':
             state[f'blocks.{layer}.ls{number}.gamma'] = state.pop(f'blocks.{layer}.gamma_{number}')
+        if f'blocks.{layer}.mlp.fc1_g.weight' in state:  # a gated network
+            for part in ('weight', 'bias'):
+                place = f'blocks.{layer}.mlp.{{}}.{part}'.format
+                halves = [state.pop(place(name)) for name in ('fc1_g', 'fc1_x')]
+                state[place('w12')], state[place('w3')] = torch.cat(halves), state.pop(place('fc2'))
     return state
 
 
-@pytest.mark.parametrize('written', [True, False])
-def test_dinov3_masks_the_bias_of_keys(written):
-    theirs, ours = both('vit_small_patch16_dinov3_qkvb')
+@pytest.mark.parametrize(
+    ('name', 'written'),
+    [
+        ('vit_small_patch16_dinov3_qkvb', True),
+        ('vit_small_patch16_dinov3_qkvb', False),
+        ('vit_small_plus_patch16_dinov3_qkvb', True),
+    ],
+)
+def test_dinov3_masks_the_bias_of_keys(name, written):
+    theirs, ours = both(name)
     state = dinov3(theirs)
     if not written:
         for name in [name for name in state if name.endswith('bias_mask')]:

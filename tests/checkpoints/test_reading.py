@@ -7,18 +7,13 @@ import pytest
 import torch
 from mmdet.apis import DetInferencer
 from mmengine.logging import HistoryBuffer
+from tiny_training import VIT
 
 import mmlape
 from mmlape.checkpoints import Pretrained
 from mmlape.checkpoints.files import download_checkpoint, download_path
 from mmlape.checkpoints.reading import read_checkpoint
 from mmlape.registry import MODELS
-
-VIT = dict(
-    type='mmlape.VisionTransformer',
-    arch=dict(embed_dims=24, depth=1, num_heads=3, mlp_ratio=1),
-    img_size=32,
-)
 
 
 def test_pretrained_reads_what_a_runner_saved(tmp_path):

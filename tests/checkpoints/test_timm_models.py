@@ -4,25 +4,16 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from foundation_kinds import shaken, vit
 from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import ParallelScalingBlock, ParallelThingsBlock, ResPostBlock
 
 from mmlape.checkpoints import Pretrained, convert, convert_with_report
-from mmlape.registry import MODELS
 
 DEPTH = 3
 SMALL = dict(embed_dims=384, depth=DEPTH, num_heads=6, mlp_ratio=4)
 TINY = dict(embed_dims=192, depth=DEPTH, num_heads=3, mlp_ratio=4)
 create_model = timm.create_model
-
-
-def shaken(model, seed=0):
-    """Every parameter random and of a size that matters, layer scales and position included."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
-    return model.eval()
 
 
 @pytest.fixture
@@ -33,23 +24,17 @@ def published(monkeypatch):
     def create(name, pretrained):
         assert pretrained
         if name not in made:
-            made[name] = shaken(create_model(name, pretrained=False, depth=DEPTH))
+            made[name] = shaken(create_model(name, pretrained=False, depth=DEPTH), std=0.05)
         return made[name]
 
     monkeypatch.setattr(timm, 'create_model', create)
     return create
 
 
-def ours(**options):
-    return MODELS.build(
-        dict(dict(type='mmlape.VisionTransformer', out_type='raw'), **options)
-    ).eval()
-
-
 def test_dinov2_in_patches_of_16(published):
     """Patches resized from 14 to 16 pixels are embedded as before: what the pseudo-inverse is for."""
     source = published('vit_small_patch14_dinov2.lvd142m', True)
-    model = ours(arch=SMALL, layer_scale=True, img_size=224)
+    model = vit(arch=SMALL, layer_scale=True, img_size=224)
     state, report = convert_with_report(source.state_dict(), 'timm', model)
     report.demand(1)
     model.load_state_dict(state)
@@ -65,7 +50,7 @@ def test_dinov2_in_patches_of_16(published):
 
 def test_register_tokens_are_left_out_and_said(published):
     source = published('vit_small_patch14_reg4_dinov2.lvd142m', True)
-    model = ours(arch=SMALL, layer_scale=True, patch_size=14, img_size=518)
+    model = vit(arch=SMALL, layer_scale=True, patch_size=14, img_size=518)
     state, report = convert_with_report(source.state_dict(), 'timm', model)
     report.demand(1)
     assert 'reg_token: register tokens' in str(report) and 'outputs differ' in str(report)
@@ -95,7 +80,7 @@ def micro(**options):
     ],
 )
 def test_what_our_vit_cannot_be_is_refused(source, message):
-    model = ours(arch=dict(embed_dims=24, depth=2, num_heads=3), img_size=32, patch_size=8)
+    model = vit(arch=dict(embed_dims=24, depth=2, num_heads=3), img_size=32, patch_size=8)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(ValueError, match=f'(?s)do not fit the VisionTransformer.*{message}'):
         convert(micro(**source).state_dict(), 'timm', model, min_matched=0)
@@ -114,7 +99,7 @@ def test_what_our_vit_cannot_be_is_refused(source, message):
 )
 def test_layers_that_compute_something_else(made, message, monkeypatch):
     """Nothing in a state dict tells these apart; the model does."""
-    model = ours(arch=dict(embed_dims=24, depth=2, num_heads=3), img_size=32, patch_size=8)
+    model = vit(arch=dict(embed_dims=24, depth=2, num_heads=3), img_size=32, patch_size=8)
     monkeypatch.setattr(timm, 'create_model', lambda name, pretrained: made())
     with pytest.raises(ValueError, match=message):
         Pretrained('timm', model='vit_tiny_patch16_224')(model)
@@ -139,4 +124,4 @@ def test_without_a_network(monkeypatch):
 
     monkeypatch.setattr(timm, 'create_model', fail)
     with pytest.raises(ConnectionError, match=r"(?s)'vit_tiny.*no connection.*model\.safetensors"):
-        Pretrained('timm', model='vit_tiny_patch16_224')(ours(arch=TINY))
+        Pretrained('timm', model='vit_tiny_patch16_224')(vit(arch=TINY))

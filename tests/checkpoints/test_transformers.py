@@ -3,13 +3,11 @@
 import json
 
 import pytest
-import timm
 import torch
+from foundation_kinds import of_transformers
 from safetensors.torch import save_file
 
-from mmlape.backbones import timm_archs
 from mmlape.checkpoints import Pretrained, convert, convert_with_report
-from mmlape.registry import MODELS
 
 NAMES = (
     'vit', 'vit_mae', 'deit', 'dinov2', 'dinov2_swiglu', 'dinov2_with_registers', 'dinov3_vit',
@@ -25,36 +23,29 @@ AROUND = {
 pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')
 
 
-def build(meta, **options):
-    """Our network by timm's description of it, resized as transformers does."""
-    theirs = timm.create_model(meta['timm'], **meta['options'])
-    arch = timm_archs.describe(theirs)
-    if meta['resize']:
-        arch['position']['resize'] = meta['resize']
-    model = dict(type='mmlape.VisionTransformer', arch=arch, out_type='raw')
-    return MODELS.build({**model, **options}).eval()
+POOLED = [('siglip_vision', 'pooled'), ('siglip2_vision', 'pooled')]
 
 
-@pytest.mark.parametrize('name', NAMES)
-def test_outputs_are_theirs(golden, name):
+@pytest.mark.parametrize(('name', 'out'), [*((name, 'tokens') for name in NAMES), *POOLED])
+def test_outputs_are_theirs(golden, name, out):
     meta, state, arrays = golden(f'transformers_{name}')
-    model = build(meta)
+    model = of_transformers(meta, out_type='raw' if out == 'tokens' else out)
     converted, report = convert_with_report(state, 'transformers', model)
     report.demand(1)
-    assert not report.fresh and not report.resized
+    assert not report.fresh and not report.resized and not (out == 'pooled' and report.left_out)
     model.load_state_dict(converted)
     for index, size in enumerate(meta['sizes']):
         image = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(index))
         with torch.no_grad():
             found = model(image)[0]
-        torch.testing.assert_close(found, arrays[f'tokens{index}'], atol=1e-4, rtol=0)
+        torch.testing.assert_close(found, arrays[f'{out}{index}'], atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize('name', NAMES)
 def test_names_of_newer_versions(golden, name):
     """What a model holds in memory since transformers 5, where that is not what it saves."""
     meta, state, _ = golden(f'transformers_{name}')
-    model = build(meta)
+    model = of_transformers(meta)
     newer = {k: v for k, v in state.items() if k not in meta['newer']}
     for theirs, names in meta['newer'].items():
         newer.update(zip(names, state[theirs].tensor_split(len(names)), strict=True))
@@ -70,7 +61,7 @@ def test_names_of_newer_versions(golden, name):
 def test_a_part_of_something(golden, name):
     """In a classifier, or beside the texts' tower, each with entries of its own."""
     meta, state, _ = golden(f'transformers_{name}')
-    model = build(meta)
+    model = of_transformers(meta)
     others = {
         'classifier.weight': 'of the classifier',
         'distillation_classifier.bias': 'of the classifier',
@@ -106,7 +97,7 @@ def test_a_part_of_something(golden, name):
 def test_another_network_is_refused(golden, file, network, message):
     state, model = (
         golden(f'transformers_{file}').state,
-        build(golden(f'transformers_{network}').meta),
+        of_transformers(golden(f'transformers_{network}').meta),
     )
     with pytest.raises(ValueError, match=message):
         convert(state, 'transformers', model)
@@ -114,7 +105,7 @@ def test_another_network_is_refused(golden, file, network, message):
 
 def test_other_files_are_refused(golden):
     meta, state, _ = golden('transformers_vit')
-    model = build(meta)
+    model = of_transformers(meta)
     layer = 'encoder.layer.0.attention.'
     swin = {k.replace(layer, f'{layer}self.'): v for k, v in state.items()}
     with pytest.raises(ValueError, match='no place for'):
@@ -126,7 +117,7 @@ def test_other_files_are_refused(golden):
         ('beit', 'beit_shared', 'of each layer'),
         ('beit_shared', 'vit', 'that all layers share'),
     ):
-        model = build(golden(f'transformers_{network}').meta)
+        model = of_transformers(golden(f'transformers_{network}').meta)
         with pytest.raises(
             ValueError, match=f'relative positions {what} .*which the model does not have'
         ):
@@ -138,7 +129,7 @@ def test_the_config_beside_it(golden, tmp_path, wrapped):
     """Names what weights do not: another number of heads, another activation, other turns."""
     meta, state, _ = golden('transformers_dinov3_vit')
     save_file(state, tmp_path / 'model.safetensors')
-    model = build(meta)
+    model = of_transformers(meta)
     config = dict(num_attention_heads=2, hidden_act='gelu', rope_theta=100.0, layer_norm_eps=1e-5)
 
     def load(place, **changes):

@@ -5,7 +5,7 @@ import copy
 import pytest
 import timm
 import torch
-from foundation_kinds import KINDS, TABLES, build, load, patch_of, source
+from foundation_kinds import KINDS, TABLES, assert_same_tokens, build, load, patch_of, source
 
 from mmlape.backbones import timm_archs
 
@@ -94,17 +94,14 @@ def test_a_network_without_a_table_needs_one_to_join():
         build('rotary', joining=dict(type='mmlape.LaPEWarmStart'))
 
 
-def test_one_relative_table_for_all_layers_is_timms():
-    """At its own size and at another, for which the table is resized."""
-    theirs, model = copy.deepcopy(source('shared-table')[0]), build('shared-table').eval()
-    load('shared-table', model).demand(1)
-    for size in ((64, 64), (48, 96)):
+@every_kind
+def test_outputs_are_timms(kind):
+    """At its own size and at another, for which tables are resized."""
+    theirs, model, side = copy.deepcopy(source(kind)[0]), build(kind).eval(), patch_of(kind)
+    load(kind, model).demand(1)
+    for size in ((4 * side, 4 * side), (3 * side, 6 * side)):
         theirs.set_input_size(size)
-        pixels = torch.randn(2, 3, *size)
-        with torch.no_grad():
-            torch.testing.assert_close(
-                model(pixels)[0], theirs.forward_features(pixels), atol=1e-4, rtol=0
-            )
+        assert_same_tokens(model, theirs, torch.randn(2, 3, *size))
 
 
 def test_tables_of_both_kinds_are_refused():

@@ -14,6 +14,8 @@ from published_models import MASK_RCNN, MICRO, build, micro, micro_names, shippe
 from mmlape.checkpoints import convert, convert_with_report
 
 TINY = published.vit_adapter()
+SMALL = published.vit_adapter(dims=384)
+BASE = published.vit_adapter(dims=768, heads=12, ratio=0.5)
 
 
 @pytest.mark.parametrize('flavour', ['det', 'seg'])
@@ -33,40 +35,10 @@ def test_written_down_as_the_published_code_has_it(flavour, golden):
 WITHOUT_CLASS_TOKEN = {'backbone.vit.pos_embed': '1 + 14 x 14 rows to 0 + 14 x 14'}
 
 
-def test_mask_rcnn():
-    """46.0 box AP: ViT-Adapter-T with 3x schedule. Every published entry arrives in its place in our config."""
-    model = build(shipped('lape/mask-rcnn_deit-t-adapter_fpn_ms-3x_coco.py'))
-    state = published.random_state(published.mask_rcnn(TINY, [192] * 4))
-    converted, report = convert_with_report({'state_dict': state, 'meta': {}}, 'vit_adapter', model)
-    report.demand(1)
-    model.load_state_dict(converted, strict=True)
-    assert report.parts() == dict.fromkeys(['backbone', 'neck', 'rpn_head', 'roi_head'], 1.0)
-    assert report.resized == WITHOUT_CLASS_TOKEN
-    assert not report.fresh and not report.filled and not report.left_out
-    assert 'roi_head: 20 of 20 (100.0% of the values)' in str(report)
-    loaded = model.state_dict()
-    assert len(loaded) == len(state)
-    same = {name: name for name in state if not name.startswith('backbone.')}
-    same |= {
-        'backbone.blocks.11.gamma2': 'backbone.vit.blocks.11.ls2.gamma',
-        'backbone.blocks.3.attn.qkv.weight': 'backbone.vit.blocks.3.attn.qkv.weight',
-        'backbone.patch_embed.proj.weight': 'backbone.vit.patch_embed.proj.weight',
-    }
-    for name in ('spm.stem.1.running_var', 'norm4.num_batches_tracked'):
-        same[f'backbone.{name}'] = f'backbone.{name}'
-    for theirs, mine in same.items():
-        assert torch.equal(loaded[mine], state[theirs]), mine
-    assert torch.equal(loaded['backbone.vit.pos_embed'], state['backbone.pos_embed'][:, 1:])
-    assert round(sum(p.numel() for p in model.parameters()) / 1e6) == 28, 'as published'
-
-
-SMALL = published.vit_adapter(dims=384)
-BASE = published.vit_adapter(dims=768, heads=12, ratio=0.5)
-
-
 @pytest.mark.parametrize(
     ('config', 'scope', 'names', 'millions'),
     [
+        ('mask-rcnn_deit-t-adapter_fpn_ms-3x_coco', 'mmdet', published.mask_rcnn(TINY, [192] * 4), 28),
         ('mask-rcnn_deit-s-adapter_fpn_1x_coco', 'mmdet', published.mask_rcnn(SMALL, [384] * 4), 48),
         ('mask-rcnn_deit-b-adapter_fpn_ms-3x_coco', 'mmdet', published.mask_rcnn(BASE, [768] * 4), 120),
         (
@@ -81,12 +53,13 @@ BASE = published.vit_adapter(dims=768, heads=12, ratio=0.5)
     ],
 )  # fmt: skip
 def test_shipped_configs_take_the_published_files(config, scope, names, millions):
-    """Names and shapes alone, without values."""
+    """Names and shapes alone; values are in the tests of narrow networks."""
     with torch.device('meta'):
         model = build(shipped(f'lape/{config}.py'), scope)
     state = {name: torch.empty(shape, device='meta') for name, shape in names.items()}
     _converted, report = convert_with_report(state, 'vit_adapter', model)
     report.demand(1)
+    assert set(report.parts().values()) == {1.0} and len(report.parts()) >= 3
     assert report.resized == WITHOUT_CLASS_TOKEN
     assert not report.fresh and not report.filled and not report.left_out
     assert round(sum(p.numel() for p in model.parameters()) / 1e6) == millions, 'as published'
@@ -149,13 +122,6 @@ def test_each_part_must_match():
         convert(state, 'vit_adapter', model)
     converted = convert(state, 'vit_adapter', model, min_matched=0)
     assert torch.equal(converted['rpn_head.rpn_cls.bias'], state['rpn_head.rpn_cls.bias'])
-
-
-def test_layer_scale_must_not_vanish():
-    model = micro(MASK_RCNN)
-    model.backbone.vit.layer_scale = False
-    with pytest.raises(ValueError, match='layer_scale=True'):
-        convert(published.random_state(micro_names()), 'vit_adapter', build(model))
 
 
 @pytest.mark.parametrize('prefix', ['', 'backbone.'])

@@ -1,4 +1,4 @@
-"""One small model of timm for every kind of plain ViT: what position is, and where norms stand."""
+"""Small models of timm beside ours, one for every kind of plain ViT: what position is, and where norms stand."""
 
 from functools import cache
 
@@ -8,6 +8,43 @@ import torch
 from mmlape.backbones import timm_archs
 from mmlape.checkpoints import convert_with_report
 from mmlape.registry import MODELS
+
+
+def shaken(model, std=0.1):
+    """Every parameter moved off its initial value, layer scales and positions included; in evaluation."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += std * torch.randn(parameter.shape, generator=generator)
+    model.eval()  # which returns nothing in OpenMMLab's
+    return model
+
+
+def small(name, **options):
+    """timm's model with two layers of 48 channels, shaken, and its ``arch``."""
+    sizes = dict(depth=2, embed_dim=48, num_heads=4, num_classes=0)
+    model = shaken(timm.create_model(name, **{**sizes, **options}))
+    return model, timm_archs.describe(model)
+
+
+def vit(**options):
+    """Our network; its output is the tokens of the last layer."""
+    return MODELS.build({'type': 'mmlape.VisionTransformer', 'out_type': 'raw', **options}).eval()
+
+
+def of_transformers(meta, **options):
+    """Our network of known values of transformers, by timm's description of it, resized as transformers does."""
+    arch = timm_archs.describe(timm.create_model(meta['timm'], **meta['options']))
+    if meta['resize']:
+        arch['position']['resize'] = meta['resize']
+    return vit(arch=arch, **options)
+
+
+def assert_same_tokens(ours, theirs, image, atol=1e-4):
+    with torch.no_grad():
+        expected = theirs.forward_features(image)
+        torch.testing.assert_close(ours(image)[0], expected, atol=atol, rtol=0)
+
 
 KINDS = {
     'table': 'vit_small_patch16_224',
@@ -37,22 +74,13 @@ TABLES = {
 @cache
 def source(kind):
     """timm's model with four layers of 48 channels on 4 x 4 patches and its ``arch``; not to be changed."""
-    name = KINDS[kind]
-    patch = 14 if 'patch14' in name else 16
-    generator = torch.Generator().manual_seed(0)
-    options = dict(depth=4, embed_dim=48, num_heads=4, num_classes=0, img_size=4 * patch)
-    model = timm.create_model(name, **options, **OPTIONS.get(kind, {})).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
-    return model, timm_archs.describe(model)
+    patch = 14 if 'patch14' in KINDS[kind] else 16
+    return small(KINDS[kind], depth=4, img_size=4 * patch, **OPTIONS.get(kind, {}))
 
 
 def build(kind, **options):
     """Our network of a kind; options replace the kind's own."""
-    arch = source(kind)[1]
-    network = dict(type='mmlape.VisionTransformer', arch=arch, out_type='raw')
-    return MODELS.build({**network, **options})
+    return vit(**{'arch': source(kind)[1], **options}).train()
 
 
 def load(kind, model):

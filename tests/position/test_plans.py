@@ -37,6 +37,10 @@ BUILDS = {
         name: lambda joining=joining: build_vit(joining=joining)
         for name, joining in JOININGS.items()
     },
+    **{
+        kind: lambda kind=kind: build_vit(attention_position=dict(type=f'mmlape.{kind}'))
+        for kind in ('RotaryPosition', 'MixedRotaryPosition', 'SharedRelativePositionMlp')
+    },
     'gabor 2,3': lambda: build_vit(**gabor('2,3')),
     'gabor 2,3,4': lambda: build_vit(**gabor('2,3,4')),
     'gabor 4 in an adapter': lambda: build_adapter(gabor('4')),

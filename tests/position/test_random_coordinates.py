@@ -4,6 +4,7 @@ import pytest
 import timm
 import torch
 from backbone_variants import build_pvt, build_vit
+from foundation_kinds import small, vit
 
 from mmlape.backbones import timm_archs
 from mmlape.checkpoints import convert
@@ -31,19 +32,9 @@ def rotary(**options):
 def test_equal_seeds_give_timms_outputs(name, options):
     names = dict.fromkeys(('shift', 'jitter', 'rescale'), 'rope_{}_coords')
     options = {names.get(key, key).format(key): value for key, value in options.items()}
-    sizes = dict(
-        depth=2,
-        embed_dim=48,
-        num_heads=4,
-        num_classes=0,
-        img_size=64 if '16' in name.split('_')[2] else 56,
-    )
-    source = timm.create_model(name, **sizes, **options, dynamic_img_size=True)
-    with torch.no_grad():
-        for parameter in source.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
-    arch = timm_archs.describe(source)
-    model = MODELS.build(dict(type='mmlape.VisionTransformer', arch=arch, out_type='raw'))
+    side = 64 if '16' in name.split('_')[2] else 56
+    source, arch = small(name, img_size=side, dynamic_img_size=True, **options)
+    model = vit(arch=arch)
     model.load_state_dict(convert(source.state_dict(), 'timm', model, min_matched=1))
     for size in ((4, 4), (3, 5)):
         image = torch.randn(2, 3, *(side * model.patch_embed.patch_size[0] for side in size))

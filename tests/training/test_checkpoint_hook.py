@@ -152,26 +152,3 @@ def test_a_best_checkpoint_is_checked_too(tmp_path):
     config.custom_hooks.append(dict(type='mmlape.Poison', place='optimizer', priority='VERY_HIGH'))
     with pytest.raises(NonFiniteError, match='is NaN or infinite'):
         toy_run(config)
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (dict(intervall=3), "no option 'intervall'.*'interval'"),
-        (dict(interval=0), 'interval must be positive'),
-        (dict(filename_tmpl='x'), "filename_tmpl must have a place for the number.*'x'"),
-        (dict(out_dir=3), 'out_dir must be'),
-        (dict(backend_args=3), 'backend_args must be'),
-        (dict(save_best=3), 'save_best must be'),
-        (dict(rule='bigger'), "rule='bigger' is for save_best"),
-        (dict(rule='greatr', save_best='score'), "rule must be.*'greater'"),
-        (dict(greater_keys=3), 'greater_keys must be'),
-        (dict(less_keys=4), 'less_keys must be'),
-        (dict(save_begin=-1), 'save_begin'),
-        (dict(max_keep_ckpts=1.5), 'max_keep_ckpts'),
-        (dict(by_epoch='no'), 'by_epoch'),
-    ],
-)
-def test_wrong_options_are_refused_when_built(options, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        HOOKS.build(dict(type='mmlape.CheckpointHook', **options))
