@@ -6,6 +6,7 @@ import pytest
 import timm
 import torch
 from docs_pages import REPO
+from foundation_kinds import assert_same_tokens, shaken, vit
 
 from mmlape.backbones import timm_archs
 from mmlape.checkpoints import Pretrained, convert
@@ -26,17 +27,6 @@ SOME = [
 ]
 DINOV3 = 'vit_small_patch16_dinov3.lvd1689m'
 pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')
-
-
-def vit(**options):
-    return MODELS.build(dict(dict(type='mmlape.VisionTransformer', out_type='raw'), **options))
-
-
-def small(name, **options):
-    """timm's model with two layers of 48 channels, and its ``arch``."""
-    options = dict(dict(depth=2, embed_dim=48, num_heads=4, num_classes=0), **options)
-    model = create_model(name, **options).eval()
-    return model, timm_archs.describe(model)
 
 
 def test_the_page_has_every_name():
@@ -78,24 +68,30 @@ def published(monkeypatch):
         torch.manual_seed(0)
         if pretrained:
             asked.append(name)
-        return small(name, **options)[0]
+        sizes = dict(depth=2, embed_dim=48, num_heads=4, num_classes=0)
+        return shaken(create_model(name, **{**sizes, **options}))
 
     monkeypatch.setattr(timm, 'create_model', create)
     return asked
 
 
-def test_one_name_says_all(published):
-    backbone = vit(arch=DINOV3, init_cfg=dict(type='mmlape.Pretrained', source='timm'))
+@pytest.mark.parametrize(
+    'name',
+    [
+        DINOV3,
+        'naflexvit_base_patch16_siglip',
+        'naflexvit_so400m_patch16_radio_v4',
+        'naflexvit_base_patch16_parfac_gap',
+    ],
+)
+def test_one_name_says_all(name, published):
+    backbone = vit(arch=name, init_cfg=dict(type='mmlape.Pretrained', source='timm'))
     backbone.init_weights()
-    assert published == [DINOV3]
-    source = timm.create_model(DINOV3, pretrained=True).eval()
-    image = torch.randn(2, 3, 48, 80)
-    with torch.no_grad():
-        torch.testing.assert_close(
-            backbone.eval()(image)[0], source.forward_features(image), atol=1e-4, rtol=0
-        )
-    assert backbone.num_prefix_tokens == 5
-    assert vit(arch=DINOV3, out_type='featmap').eval()(image)[0].shape == (2, 48, 3, 5)
+    assert published == [name]
+    source, image = timm.create_model(name, pretrained=True), torch.randn(2, 3, 48, 80)
+    assert_same_tokens(backbone, source, image)
+    assert backbone.num_prefix_tokens == source.num_prefix_tokens
+    assert vit(arch=name, out_type='featmap')(image)[0].shape == (2, 48, 3, 5)
 
 
 def test_what_a_user_gives_stays_beside_what_the_name_says(published):
@@ -109,63 +105,16 @@ def test_what_a_user_gives_stays_beside_what_the_name_says(published):
     assert vit(arch=name, final_norm=False, num_registers=0).norm is None
 
 
-@pytest.mark.parametrize(
-    'name', ['vit_base_patch14_reg4_dinov2.lvd142m', DINOV3, 'eva02_base_patch16_clip_224']
-)
-def test_adapter_around_it(name, published):
-    adapter = MODELS.build(
-        dict(
-            type='mmlape.ViTAdapter',
-            vit=dict(type='mmlape.VisionTransformer', arch=name, img_size=56),
-            conv_inplanes=4,
-            deform_num_heads=2,
-            interaction_indexes=[[0, 0], [1, 1]],
-            init_cfg=dict(type='mmlape.Pretrained', source='timm'),
-        )
+def test_an_adapter_around_it(published):
+    """Of every kind of network, from weights that are there: backbones/test_vit_adapter.py."""
+    adapter = dict(
+        type='mmlape.ViTAdapter', vit=dict(arch=DINOV3), interaction_indexes=[[0, 0], [1, 1]]
     )
+    adapter = MODELS.build(dict(adapter, init_cfg=dict(type='mmlape.Pretrained', source='timm')))
     adapter.init_weights()
-    assert published == [name]
-    maps = adapter(torch.randn(1, 3, 50, 70))
-    assert [tuple(each.shape[2:]) for each in maps] == [(13, 18), (7, 9), (4, 5), (2, 3)]
-    sum(each.square().mean() for each in maps).backward()
-    assert all(p.grad is not None for p in adapter.parameters())
-
-
-def test_new_layers_decay_and_depth(published):
-    model = vit(arch='vit_base_patch16_clip_224')
-    assert model.get_layer_depth('norm_pre.weight') == (0, 4)
-    frozen = vit(arch='vit_base_patch16_clip_224', frozen_stages=0)
-    assert not frozen.norm_pre.weight.requires_grad and frozen.blocks[0].norm1.weight.requires_grad
-
-
-@pytest.mark.parametrize(
-    'name', ['vit_base_patch16_rope_mixed_224', DINOV3, 'vit_giantopt_patch16_siglip_256']
-)
-def test_autocast_recomputation_and_deployment(name, published):
-    model = vit(arch=name, with_cp=True)
-    plain = vit(arch=name)
-    plain.load_state_dict(model.state_dict())
-    image = torch.randn(1, 3, 64, 48)
-    outputs = [each.train()(image)[0] for each in (model, plain)]
-    for output in outputs:
-        output.square().mean().backward()
-    torch.testing.assert_close(*outputs)
-    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, other.grad)
-    with torch.no_grad():
-        before = model.eval()(image)[0]
-        with torch.autocast('cpu', torch.bfloat16):
-            torch.testing.assert_close(model(image)[0].float(), before, atol=0.025, rtol=0)
-        model.switch_to_deploy()
-        assert torch.equal(model(image)[0], before) and torch.equal(model(image)[0], before)
-
-
-def test_shared_keys_are_repeated():
-    source, arch = small('vit_base_patch16_sapiens2', num_kv_heads=(4, 2), img_size=64)
-    model = vit(arch=arch)
-    state = convert(source.state_dict(), 'timm', model, min_matched=1)
-    rows = state['blocks.1.attn.qkv.weight'][48:96].unflatten(0, (4, 12))
-    assert torch.equal(rows[0], rows[1]) and not torch.equal(rows[1], rows[2])
+    assert published == [DINOV3]
+    source = timm.create_model(DINOV3)
+    assert adapter.vit.blocks[1].attn.proj.weight.equal(source.blocks[1].attn.proj.weight)
 
 
 @pytest.mark.parametrize(
@@ -181,25 +130,6 @@ def test_shared_keys_are_repeated():
 def test_what_ours_is_not(name, message):
     with pytest.raises(ValueError, match=message):
         vit(arch=name)
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (dict(pre_norm=dict(type='mmlape.TokenIN')), 'pre_norm must be a norm of each token'),
-        (dict(attention=dict(qk_norm=dict(type='mmlape.TokenBN'))), 'qk_norm must be a norm of each'),
-        (dict(mlp=dict(act='gelo')), "act must be one of .*'gelu'"),
-        (dict(attention_position=dict(type='mmlape.RotaryPosition', reference=3)), 'is for rescale=True'),
-        (
-            dict(attention_position=dict(type='mmlape.RotaryPosition', coordinates='centred', offset=1.0)),
-            'know no cells',
-        ),
-        (dict(attention_position=dict(type='mmlape.RotaryPosition', pairs='thirds')), 'pairs must be'),
-    ],
-)  # fmt: skip
-def test_mistakes(options, message):
-    with pytest.raises(ValueError, match=message):
-        vit(arch=dict(embed_dims=16, depth=1, num_heads=2), img_size=32, **options)
 
 
 def test_weights_by_arch_need_a_name_of_timm():
@@ -235,39 +165,3 @@ def test_what_is_random_in_training_is_the_users(published):
     model = vit(arch=DINOV3, attention_position=random)
     Pretrained('timm', model=DINOV3)(model)
     assert model.inside.random.rescale == 2 and model.inside.rule.coordinates == 'centred'
-
-
-@pytest.mark.parametrize(
-    'name',
-    [
-        'naflexvit_base_patch16_siglip',
-        'naflexvit_so400m_patch16_radio_v4',
-        'naflexvit_base_patch16_parfac_gap',
-    ],
-)
-def test_naflex_by_one_name(name, published):
-    backbone = vit(arch=name, init_cfg=dict(type='mmlape.Pretrained', source='timm'))
-    backbone.init_weights()
-    source, image = timm.create_model(name, pretrained=True).eval(), torch.randn(2, 3, 48, 80)
-    with torch.no_grad():
-        torch.testing.assert_close(
-            backbone.eval()(image)[0], source.forward_features(image), atol=1e-4, rtol=0
-        )
-
-
-def test_names_of_dinov3s_own_code():
-    source, arch = small('vit_small_plus_patch16_dinov3', img_size=64)
-    state = source.state_dict()
-    state['storage_tokens'] = state.pop('reg_token')
-    for name in [name for name in state if '.mlp.fc1_g.' in name]:
-        other = name.replace('fc1_g', 'fc1_x')
-        state[name.replace('fc1_g', 'w12')] = torch.cat([state.pop(name), state.pop(other)])
-        fc2 = name.replace('fc1_g', 'fc2')
-        state[fc2.replace('fc2', 'w3')] = state.pop(fc2)
-    model = vit(arch=arch).eval()
-    model.load_state_dict(convert(state, 'timm', model, min_matched=1))
-    image = torch.randn(1, 3, 64, 64)
-    with torch.no_grad():
-        torch.testing.assert_close(
-            model(image)[0], source.forward_features(image), atol=1e-5, rtol=0
-        )
