@@ -135,6 +135,38 @@ def _instances_of_a_test(_instances_of_a_module):
         yield
 
 
+@pytest.fixture
+def process_group(tmp_path):
+    """A group of this process alone."""
+    store = f'file://{tmp_path}/store'
+    torch.distributed.init_process_group('gloo', init_method=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def switched_on(monkeypatch):
+    """Operators for CPUs, which `make env` has compiled, whatever the environment says."""
+    from mmlape.cpu import library
+
+    monkeypatch.setenv('MMLAPE_OPS', '1')
+    library.library.cache_clear()
+    yield
+    library.library.cache_clear()
+
+
+@pytest.fixture(params=['plain', 'operator'])
+def either_way(request, monkeypatch):
+    """DTN in norms that the test builds: by PyTorch's operators, then by the one in C++."""
+    if request.param == 'operator':
+        from mmlape.cpu import modules
+        from mmlape.norm import dtn
+
+        request.getfixturevalue('switched_on')
+        plain = dtn.PlainDTN
+        monkeypatch.setattr(dtn, 'PlainDTN', lambda: modules.DTN(plain()))
+
+
 @pytest.fixture(scope='module')
 def cheap_values():
     """Networks of full size, built in a fraction of the time, for a module of tests that look at no values."""

@@ -16,13 +16,11 @@ from torch.utils._pytree import tree_leaves
 from toy_training import toy_config, toy_run
 
 import mmlape
-from mmlape.backbones import Backbone
 from mmlape.cpu import library, linear, modules, optimize, replace
 from mmlape.layers import basic
 from mmlape.layers.deformable import DeformableSampling
 from mmlape.norm import DTN
 from mmlape.norm.dtn_maps import PlainDTN
-from mmlape.registry import MODELS
 from mmlape.training import CpuHook
 
 DTN_NORM = dict(norm_cfg=dict(type='mmlape.DTN'))
@@ -135,19 +133,13 @@ def test_copies_pickles_and_averages(name):
 
 
 @pytest.mark.parametrize('before', [True, False])
-def test_distributed(tmp_path, before):
+def test_distributed(process_group, before):
     model = build('adapter')
     expected = step(model)
-    torch.distributed.init_process_group(
-        'gloo', init_method=f'file://{tmp_path}/store', rank=0, world_size=1
-    )
-    try:
-        wrapped = DistributedDataParallel(optimize(model) if before else model)
-        wrapped = wrapped if before else optimize(wrapped)
-        assert modules.Linear in kinds(wrapped)
-        assert_same(step(wrapped), expected)
-    finally:
-        torch.distributed.destroy_process_group()
+    wrapped = DistributedDataParallel(optimize(model) if before else model)
+    wrapped = wrapped if before else optimize(wrapped)
+    assert modules.Linear in kinds(wrapped)
+    assert_same(step(wrapped), expected)
 
 
 @every_network
@@ -297,23 +289,10 @@ def test_it_is_found_under_its_name():
 
 def test_a_training_with_the_hook(tmp_path, said):
     """By upstream's runner: averaged (EMA), saved and validated; weights are those of a training without it."""
-    from mmengine.model import BaseModel
-
-    class DTNModel(BaseModel):
-        def __init__(self):
-            super().__init__()
-            self.backbone: Backbone = build_vit(out_type='avg', **DTN_NORM)
-
-        def forward(self, inputs, mode='tensor'):
-            images = torch.stack(inputs).repeat(1, 768).view(-1, 3, 32, 32)
-            out = self.backbone(images)[0].square().mean() / 10
-            return dict(loss=out) if mode == 'loss' else [out]
-
-    MODELS.register_module(name='DTNModel', module=DTNModel, force=True)
     saved = []
     for hooks in ({}, dict(cpu=dict(type='mmlape.CpuHook'))):
         folder = tmp_path / str(len(hooks))
-        config = toy_config(folder, model=dict(type='mmlape.DTNModel'))
+        config = toy_config(folder, model=dict(type='mmlape.ToyBackbone', **DTN_NORM))
         config.default_hooks = dict(config.get('default_hooks') or {}, **hooks)
         toy_run(config)
         saved.append(torch.load(folder / 'iter_12.pth', weights_only=False))

@@ -5,6 +5,7 @@ from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
 from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, METRICS, MODELS
+from mmengine.runner import Runner
 
 VIT = dict(
     type='mmlape.VisionTransformer',
@@ -57,6 +58,26 @@ class TinyMetric(BaseMetric):
 
     def compute_metrics(self, results):
         return dict(mean=sum(results) / len(results))
+
+
+def short_runner(folder, model, data, hooks, iterations, optimizer, interval=1, **options):
+    """A runner of a few iterations of two items of ``data``, with a checkpoint at every ``interval``."""
+    loader = dict(dataset=data, sampler=dict(type='InfiniteSampler'), batch_size=2, num_workers=0)
+    checkpoint = dict(type='CheckpointHook', by_epoch=False, interval=interval)
+    return Runner(
+        model=model,
+        work_dir=str(folder),
+        train_dataloader=loader,
+        train_cfg=dict(by_epoch=False, max_iters=iterations),
+        optim_wrapper=dict(optimizer=optimizer),
+        default_hooks=dict(checkpoint=checkpoint),
+        custom_hooks=hooks,
+        default_scope='mmengine',
+        # MMEngine keeps loggers by this name for as long as the process lives.
+        experiment_name=f'{folder.parent.name}_{folder.name}_{iterations}',
+        log_level='WARNING',
+        **options,
+    )
 
 
 def tiny_config(work_dir, **options):

@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import torch
+from backbone_variants import build_vit
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.evaluator import BaseMetric
@@ -47,6 +48,20 @@ class ToyModel(BaseModel):
             self.mean.lerp_(images.mean(0), 0.1)
         out = self.layer(self.drop(images - self.mean)).mean() / 10
         return dict(loss=out**2) if mode == 'loss' else [out]
+
+
+@MODELS.register_module(force=True)
+class ToyBackbone(BaseModel):
+    """A ViT in the toy training: its four numbers take the place of an image."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.backbone = build_vit(out_type='avg', **options)
+
+    def forward(self, inputs, mode='tensor'):
+        images = torch.stack(inputs).repeat(1, 768).view(-1, 3, 32, 32)
+        out = self.backbone(images)[0].square().mean() / 10
+        return dict(loss=out) if mode == 'loss' else [out]
 
 
 @METRICS.register_module(force=True)

@@ -76,19 +76,13 @@ def test_has_hooks(register):
     handle.remove()
 
 
-def test_is_managed_by_fsdp(tmp_path):
+def test_is_managed_by_fsdp(process_group):
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    torch.distributed.init_process_group(
-        'gloo', init_method=f'file://{tmp_path}/store', rank=0, world_size=1
-    )
-    try:
-        module = nn.Linear(2, 2)
-        assert not private.is_managed_by_fsdp(module)
-        FullyShardedDataParallel(module, device_id=torch.device('cpu'))
-        assert private.is_managed_by_fsdp(module)
-    finally:
-        torch.distributed.destroy_process_group()
+    module = nn.Linear(2, 2)
+    assert not private.is_managed_by_fsdp(module)
+    FullyShardedDataParallel(module, device_id=torch.device('cpu'))
+    assert private.is_managed_by_fsdp(module)
 
 
 def test_options_of_mode():

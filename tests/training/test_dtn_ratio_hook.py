@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.model import BaseModel
-from mmengine.runner import Runner
+from tiny_training import short_runner
 from torch import nn
 
 from mmlape.analysis import draw_ratios, read_ratios
@@ -54,23 +54,8 @@ class Seen(DTNRatioHook):
 
 def train(folder, hook, model=None, iterations=6, **options):
     data = [torch.randn(6, 8, generator=torch.Generator().manual_seed(i)) for i in range(8)]
-    loader = dict(dataset=data, sampler=dict(type='InfiniteSampler'), batch_size=2, num_workers=0)
-    runner = Runner(
-        model=model or Model(),
-        work_dir=str(folder),
-        train_dataloader=loader,
-        train_cfg=dict(by_epoch=False, max_iters=iterations),
-        optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.5)),
-        default_hooks=dict(checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=2)),
-        custom_hooks=[hook],
-        default_scope='mmengine',
-        # MMEngine keeps loggers by this name for as long as the process lives.
-        experiment_name=f'{folder.parent.name}_{folder.name}_{iterations}',
-        log_level='WARNING',
-        **options,
-    )
-    runner.train()
-    return runner
+    sgd = dict(type='SGD', lr=0.5)
+    short_runner(folder, model or Model(), data, [hook], iterations, sgd, 2, **options).train()
 
 
 def test_logged_ratios_are_the_sigmoid_of_omega(tmp_path):

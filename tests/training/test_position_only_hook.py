@@ -6,8 +6,8 @@ import pytest
 import torch
 from backbone_variants import build_adapter, build_levit, build_pvt, build_swin, build_vit
 from mmengine.model import BaseModel
-from mmengine.runner import Runner
 from registered import BACKBONES
+from tiny_training import short_runner
 from torch import nn
 
 from mmlape.backbones import freeze_all_but_position
@@ -57,21 +57,9 @@ class Around(BaseModel):
 
 def runner_of(folder, model, hooks=(), iterations=2, **options):
     data = [torch.randn(3, 64, 64, generator=torch.Generator().manual_seed(i)) for i in range(4)]
-    loader = dict(dataset=data, sampler=dict(type='InfiniteSampler'), batch_size=2, num_workers=0)
-    return Runner(
-        model=model,
-        work_dir=str(folder),
-        train_dataloader=loader,
-        train_cfg=dict(by_epoch=False, max_iters=iterations),
-        optim_wrapper=dict(optimizer=dict(type='AdamW', lr=1e-2, weight_decay=0.1)),
-        default_hooks=dict(checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=1)),
-        custom_hooks=[dict(type='mmlape.PositionOnlyHook'), *hooks],
-        default_scope='mmengine',
-        # MMEngine keeps loggers by this name for as long as the process lives.
-        experiment_name=f'{folder.parent.name}_{folder.name}_{iterations}',
-        log_level='WARNING',
-        **options,
-    )
+    hooks = [dict(type='mmlape.PositionOnlyHook'), *hooks]
+    adamw = dict(type='AdamW', lr=1e-2, weight_decay=0.1)
+    return short_runner(folder, model, data, hooks, iterations, adamw, **options)
 
 
 def moved(before, model):
