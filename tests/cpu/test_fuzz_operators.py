@@ -34,7 +34,7 @@ void operator delete[](void* at, std::size_t) noexcept { std::free(at); }
 def fuzz(*arguments: str, **environment: str) -> None:
     """In a process of its own, which may crash."""
     environment = {**os.environ, 'MMLAPE_OPS': '1', 'OMP_WAIT_POLICY': 'passive', **environment}
-    script = Path(__file__).with_name('fuzz_operators.py')
+    script = Path(__file__).parents[1] / 'helpers' / 'fuzz_operators.py'
     done = subprocess.run(
         [sys.executable, script, *arguments], env=environment, capture_output=True, text=True
     )

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fuzz_operators import norms, samplers, with_gradients
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.side_by_side import saved_bytes
@@ -16,33 +17,15 @@ from mmlape.cpu import library, modules, optimize
 from mmlape.cpu.deformable_sampling import deformable_sampling
 from mmlape.cpu.dtn import dtn
 from mmlape.layers import DeformableAttention, sampling_plan
-from mmlape.layers.deformable import DeformableSampling
 from mmlape.layout import Layout
 from mmlape.norm import DTN
-from mmlape.norm.dtn_maps import DTNOptions, PlainDTN, Windows
+from mmlape.norm.dtn_maps import Windows
 from mmlape.runtime.recompute import recomputed
 
 CPU = torch.device('cpu')
-LEVELS = ((5, 4), (3, 2), (1, 1))
+LEVELS, QUERIES = ((5, 4), (3, 2), (1, 1)), ((6, 7),)
 
 pytestmark = pytest.mark.usefixtures('switched_on')
-
-
-def with_gradients(function, tensors):
-    leaves = [tensor.detach().clone().requires_grad_() for tensor in tensors]
-    out = function(*leaves)
-    upstream = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view(out.shape).cos()
-    return out, *torch.autograd.grad(out, leaves, upstream)
-
-
-def samplers(levels=LEVELS, queries=((6, 7),)):
-    """By the operator and by PyTorch's form: functions of value, offsets and logits."""
-    plan = sampling_plan(queries, levels, CPU)
-    sides = [side for shape in levels for side in shape]
-    return (
-        lambda *tensors: deformable_sampling(*tensors, plan.reference_points, sides),
-        lambda *tensors: DeformableSampling()(*tensors, plan),
-    )
 
 
 def sampled(levels=LEVELS, *, batch=2, heads=3, width=8, points=4, queries=42, dtype=torch.float32):
@@ -66,13 +49,15 @@ def assert_samples_equal(tensors, pair, **tolerances):
 @pytest.mark.parametrize('width', [1, 7, 16, 32, 33, 64])
 @pytest.mark.parametrize('levels', [LEVELS, ((4, 4),)])
 def test_samples_are_pytorchs(width, levels):
-    assert_samples_equal(sampled(levels, width=width), samplers(levels), atol=2e-5, rtol=1e-5)
+    assert_samples_equal(
+        sampled(levels, width=width), samplers(levels, QUERIES), atol=2e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16, torch.float16])
 def test_samples_of_other_types(dtype):
     """Half types are computed in float32; references and sizes are float32 in all."""
-    tensors, pair = sampled(dtype=dtype), samplers()
+    tensors, pair = sampled(dtype=dtype), samplers(LEVELS, QUERIES)
     exact = dtype is torch.float64
     tolerances = (1e-12, 1e-12) if exact else (1e-6, 2 * torch.finfo(dtype).eps)
     assert_samples_equal(tensors, pair, atol=tolerances[0], rtol=tolerances[1])
@@ -108,7 +93,7 @@ def test_what_is_not_finite_shows(what, offset):
         upstream[1, 4, 9] = float('nan')
     found, expected = (
         [out := function(*tensors), *torch.autograd.grad(out, tensors, upstream)]
-        for function in samplers()
+        for function in samplers(LEVELS, QUERIES)
     )
     torch.testing.assert_close(found, expected, equal_nan=True, atol=2e-5, rtol=1e-5)
     broken = found[0][1, 4, 8:16] if what == 'weight' else found[2][1, 4, 1]
@@ -120,8 +105,8 @@ def test_an_empty_level_adds_nothing():
     levels = ((3, 2), (0, 5))
     value, offsets, logits = sampled(levels)
     logits[..., 1, :] = -1e4
-    found = samplers(levels)[0](value, offsets, logits)
-    first = samplers(levels[:1])[0](value, offsets[:, :, :, :1], logits[:, :, :, :1])
+    found = samplers(levels, QUERIES)[0](value, offsets, logits)
+    first = samplers(levels[:1], QUERIES)[0](value, offsets[:, :, :, :1], logits[:, :, :, :1])
     assert torch.allclose(found, first, atol=1e-6)
 
 
@@ -129,7 +114,7 @@ def test_an_empty_level_adds_nothing():
 def test_samples_that_do_not_fit_are_refused(part):
     """Before anything is read."""
     value, offsets, logits = sampled()
-    references = sampling_plan(((6, 7),), LEVELS, CPU).reference_points
+    references = sampling_plan(QUERIES, LEVELS, CPU).reference_points
     shapes = [5, 4, 3, 2, 1, 1]
     parts = dict(value=value, offsets=offsets, logits=logits, references=references, shapes=shapes)
     cut = parts[part][1:] if part == 'shapes' else parts[part][:, 1:]
@@ -168,20 +153,9 @@ def normed(shape, dtype, shared=False):
     return [x, *maps, *ratios, *torch.randn(2, heads, width, dtype=dtype)]
 
 
-def norms(shape, stabilize):
+def pair_of(shape, stabilize):
     """By the operator and by PyTorch's form: functions of :func:`normed`."""
-    grid, pool = shape[1], shape[4]
-    plain = DTNOptions(Windows.of(grid, pool), 1e-5, stabilize)
-    options = dict(windows=(*grid, pool), eps=1e-5, stabilize=stabilize)
-
-    def of_maps(norm):
-        return lambda x, rows, columns, *others: norm(
-            x, rows.softmax(dim=-1), columns.softmax(dim=-1), *others
-        )
-
-    return of_maps(lambda *tensors: dtn(*tensors, **options)), of_maps(
-        lambda *tensors: PlainDTN()(*tensors, plain)
-    )
+    return norms(shape[1], shape[4], stabilize)
 
 
 @pytest.mark.parametrize('stabilize', [True, False])
@@ -192,7 +166,7 @@ def test_norms_are_pytorchs(name, shared, stabilize):
     # counts.
     for dtype, accepted in ((torch.float64, 1e-9), (torch.float32, 1e-3)):
         tensors = normed(SHAPES[name], dtype, shared)
-        ours, theirs = (with_gradients(norm, tensors) for norm in norms(SHAPES[name], stabilize))
+        ours, theirs = (with_gradients(norm, tensors) for norm in pair_of(SHAPES[name], stabilize))
         for what, mine, other in zip(NAMES, ours, theirs, strict=True):
             assert mine.dtype == other.dtype and mine.shape == other.shape
             error = (mine - other).abs().max() / other.abs().max().clamp(min=1)
@@ -200,7 +174,7 @@ def test_norms_are_pytorchs(name, shared, stabilize):
 
 
 def test_large_means_keep_their_variance():
-    tensors, (norm, _) = normed(SHAPES['pooled'], torch.float32), norms(SHAPES['pooled'], False)
+    tensors, (norm, _) = normed(SHAPES['pooled'], torch.float32), pair_of(SHAPES['pooled'], False)
     tensors[0] += 1e3
     exact = norm(*(tensor.double() for tensor in tensors))
     assert (norm(*tensors) - exact).abs().max() < 1e-3 * exact.abs().max()
@@ -210,7 +184,7 @@ def test_squares_beyond_float32_are_pytorchs():
     """Such a head is divided by infinity, and the others of its token are what they are."""
     tensors = normed(SHAPES['odd'], torch.float32)
     tensors[0][1, 3, 0, 2] = -(2.0**100)
-    ours, theirs = (with_gradients(norm, tensors) for norm in norms(SHAPES['odd'], True))
+    ours, theirs = (with_gradients(norm, tensors) for norm in pair_of(SHAPES['odd'], True))
     torch.testing.assert_close(ours[0], theirs[0], atol=1e-4, rtol=1e-4)
     assert all(each.isfinite().all() for each in ours)
 
@@ -235,27 +209,6 @@ def test_norms_that_do_not_fit_are_refused(part):
         dtn(*tensors, windows=(height, width, pool), eps=1e-5, stabilize=True)
 
 
-def of_few(name):
-    """An operator with few inputs in float64, and these."""
-    if name == 'deformable_sampling':
-        levels = ((3, 4), (2, 1))
-        tensors = sampled(
-            levels, batch=1, heads=2, width=3, points=2, queries=6, dtype=torch.float64
-        )
-        return samplers(levels, ((2, 3),))[0], tensors
-    shape = (2, (3, 4), 2, 3, int(name[-1]))
-    return norms(shape, name.startswith('stable'))[0], normed(shape, torch.float64)
-
-
-@pytest.mark.parametrize(
-    'name', ['deformable_sampling', 'stable, pool 1', 'stable, pool 2', 'pool 1', 'pool 2']
-)
-def test_gradients_are_derivatives(name):
-    function, tensors = of_few(name)
-    leaves = [tensor.requires_grad_() for tensor in tensors]
-    assert torch.autograd.gradcheck(function, leaves, eps=1e-7, atol=1e-4)
-
-
 @pytest.mark.parametrize('name', ['deformable_sampling', 'dtn'])
 def test_what_pytorch_is_told_is_true(name):
     """Nothing is written into, shapes without values are right, gradients go through traced graphs."""
@@ -266,7 +219,7 @@ def test_what_pytorch_is_told_is_true(name):
     else:
         tensors = sampled()
         more = (
-            sampling_plan(((6, 7),), LEVELS, CPU).reference_points,
+            sampling_plan(QUERIES, LEVELS, CPU).reference_points,
             [side for shape in LEVELS for side in shape],
         )
     tensors = [tensor.requires_grad_() for tensor in tensors]
@@ -284,7 +237,7 @@ def layer(request):
         module, shape, arguments = DTN(8, 2, pool=2), (2, 35, 8), ((5, 7),)
     else:
         module, shape = DeformableAttention(24, 3, len(LEVELS), 4), (2, 42, 24)
-        arguments = torch.randn(2, 27, 24), sampling_plan(((6, 7),), LEVELS, CPU)
+        arguments = torch.randn(2, 27, 24), sampling_plan(QUERIES, LEVELS, CPU)
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     optimize(module, keep_memory=False)
@@ -358,7 +311,10 @@ def test_without_operators_the_layer_is_pytorchs(layer, monkeypatch):
     monkeypatch.setenv('MMLAPE_OPS', '0')
     library.library.cache_clear()
     torch.testing.assert_close(layer.call(layer.x), ours, atol=1e-4, rtol=1e-4)
-    function, tensors = of_few('pool 1' if layer.name == 'dtn' else layer.name)
+    if layer.name == 'dtn':
+        function, tensors = pair_of(SHAPES['odd'], True)[0], normed(SHAPES['odd'], torch.float32)
+    else:
+        function, tensors = samplers(LEVELS, QUERIES)[0], sampled()
     with pytest.raises(RuntimeError, match='not there: switched off by MMLAPE_OPS=0'):
         function(*tensors)
 
@@ -373,7 +329,7 @@ def test_which_calls_it_serves():
 
 class _Results(Dataset):
     def __init__(self):
-        self.function, self.tensors = of_few('deformable_sampling')
+        self.function, self.tensors = samplers(LEVELS, QUERIES)[0], sampled()
 
     def __len__(self):
         return 4

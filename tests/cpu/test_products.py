@@ -139,23 +139,14 @@ def test_who_looks_at_operators_sees_pytorchs(calls):
     assert not calls
 
 
-def test_a_vector_is_pytorchs(calls):
-    layer, x = nn.Linear(4, 3), torch.randn(4)
-    assert torch.equal(linear(layer, x), layer(x))
-    assert not calls
-
-
-@pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16, torch.float16])
-def test_other_types_are_pytorchs(calls, dtype):
-    layer, x = nn.Linear(4, 3).to(dtype), torch.randn(2, 4, dtype=dtype)
-    assert linear(layer, x).dtype is dtype
-    assert not calls
-
-
-def test_autocast_is_pytorchs(calls):
-    with torch.autocast('cpu', torch.bfloat16):
-        assert linear(nn.Linear(4, 3), torch.randn(2, 4)).dtype is torch.bfloat16
-    assert not calls
+@pytest.mark.parametrize('autocast', [False, True])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('shape', [(4,), (2, 4)])
+def test_vectors_other_types_and_autocast_are_pytorchs(calls, shape, dtype, autocast):
+    layer, x = nn.Linear(4, 3).to(dtype), torch.randn(shape, dtype=dtype)
+    with torch.autocast('cpu', torch.bfloat16, enabled=autocast):
+        torch.testing.assert_close(linear(layer, x), layer(x))
+    assert len(calls) == (shape == (2, 4) and dtype == torch.float32 and not autocast)
 
 
 def test_small_products_are_pytorchs(calls, monkeypatch):

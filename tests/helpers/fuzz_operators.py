@@ -51,9 +51,37 @@ def is_ordinary(tensors):
     return all((each.abs() < 1e9).all() for each in tensors)  # False for NaN
 
 
-def with_gradients(function, tensors, grad):
+def samplers(levels, queries):
+    """By the operator and by PyTorch's form: functions of value, offsets and logits."""
+    plan = sampling_plan(queries, levels, torch.device('cpu'))
+    sides = [side for shape in levels for side in shape]
+    return (
+        lambda *tensors: deformable_sampling(*tensors, plan.reference_points, sides),
+        lambda *tensors: DeformableSampling()(*tensors, plan),
+    )
+
+
+def norms(grid, pool, stabilize):
+    """By the operator and by PyTorch's form: functions of tokens, the logarithms of both maps, ratios and weights."""
+    options = DTNOptions(Windows.of(grid, pool), 1e-5, stabilize)
+    ways = (
+        lambda *tensors: dtn(*tensors, windows=(*grid, pool), eps=1e-5, stabilize=stabilize),
+        lambda *tensors: PlainDTN()(*tensors, options),
+    )
+
+    def of_maps(norm):
+        return lambda x, rows, columns, *others: norm(
+            x, rows.softmax(dim=-1), columns.softmax(dim=-1), *others
+        )
+
+    return tuple(map(of_maps, ways))
+
+
+def with_gradients(function, tensors, grad=None):
     leaves = [each.detach().requires_grad_() for each in tensors]
     out = function(*leaves)
+    if grad is None:
+        grad = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view(out.shape).cos()
     return [out.detach(), *torch.autograd.grad(out, leaves, grad)]
 
 
@@ -75,22 +103,17 @@ def deformable():
         (random.randint(1, 6), random.randint(1, 6)) for _ in range(random.randint(1, 3))
     )
     queries = (random.randint(0, 4), random.randint(1, 4))
-    plan = sampling_plan((queries,), shapes, torch.device('cpu'))
     samples = (batch, queries[0] * queries[1], heads, len(shapes), points)
     value = tensor(batch, sum(h * w for h, w in shapes), heads, width, dtype=dtype)
     # Beside whole numbers: PyTorch's gradients at a border may be those of its other side.
     offsets, logits = 3 * tensor(*samples, 2, dtype=dtype), tensor(*samples, dtype=dtype)
-    sides = [side for shape in shapes for side in shape]
-
-    def ours(value, offsets, logits):
-        return deformable_sampling(value, offsets, logits, plan.reference_points, sides)
-
+    ours, theirs = samplers(shapes, (queries,))
     inputs = value, offsets, logits
     grad = tensor(batch, samples[1], heads * width, dtype=dtype, extreme=0.1)
     found = with_gradients(ours, inputs, grad)
     if not grad.numel():
         return
-    expected = with_gradients(lambda *leaves: DeformableSampling()(*leaves, plan), inputs, grad)
+    expected = with_gradients(theirs, inputs, grad)
     names = 'out', 'value', 'offsets', 'logits'
     for name, mine, other in zip(names, found, expected, strict=True):
         assert not (mine.isfinite() & other.isnan()).any(), f'{name} hides NaN'
@@ -120,22 +143,14 @@ def normalise():
         for _ in '12'
     ]
     affine = [tensor(heads, width, dtype=dtype, extreme=0.05) for _ in '12']
-    options = DTNOptions(windows, 1e-5, random.random() < 0.5)
+    ours, theirs = norms(grid, pool, random.random() < 0.5)
     grad = tensor(*x.shape, dtype=dtype, extreme=0.1)
 
-    def by(norm):
-        return lambda x, rows, columns, *others: norm(
-            x, rows.softmax(dim=-1), columns.softmax(dim=-1), *others
-        )
-
-    def ours(*tensors):
-        return dtn(*tensors, windows=(*grid, pool), eps=1e-5, stabilize=options.stabilize)
-
     inputs = x, *logits, *ratios, *affine
-    found = with_gradients(by(ours), inputs, grad)
+    found = with_gradients(ours, inputs, grad)
     if not grad.numel():
         return
-    expected = with_gradients(by(lambda *tensors: PlainDTN()(*tensors, options)), inputs, grad)
+    expected = with_gradients(theirs, inputs, grad)
     names = 'out', 'x', 'rows', 'columns', 'mean_ratio', 'var_ratio', 'weight', 'bias'
     if is_ordinary((*inputs, grad)):
         compare(names, found, expected, dtype)
