@@ -1,6 +1,5 @@
 """The digit scenes: what is on disk, that it is the same every time, and what happens when it cannot be."""
 
-import hashlib
 import json
 import sys
 from pathlib import Path
@@ -26,14 +25,6 @@ def coco(root: Path, split: str) -> dict:
     return json.loads((root / f'annotations/instances_{split}.json').read_text())
 
 
-def digests(root: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(root.rglob('*'))
-        if path.is_file()
-    }
-
-
 def decode(segmentation: dict) -> np.ndarray:
     """COCO's uncompressed RLE, decoded here without any of the code under test."""
     height, width = segmentation['size']
@@ -44,9 +35,9 @@ def decode(segmentation: dict) -> np.ndarray:
 
 
 def test_an_image_does_not_depend_on_how_many_there_are(root, tmp_path):
-    fewer = digests(build_digit_scenes(tmp_path / 'fewer', **{**SMALL, 'num_train': 4}))
+    fewer = build_digit_scenes(tmp_path / 'fewer', **{**SMALL, 'num_train': 4})
     name = 'images/train/000003.jpg'
-    assert fewer[name] == digests(root)[name]
+    assert (fewer / name).read_bytes() == (root / name).read_bytes()
 
 
 @pytest.mark.parametrize('split', ['train', 'val'])
@@ -186,26 +177,3 @@ def test_upstream_detection_data_set_reads_every_image(root):
                 extent = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
                 assert box.tolist() == [float(each) for each in extent]
         assert instances == len(coco(root, split)['annotations'])
-
-
-def test_upstream_segmentation_data_set_reads_every_image(root):
-    from mmseg.datasets import BaseSegDataset
-    from mmseg.utils import register_all_modules
-
-    register_all_modules(init_default_scope=True)
-    for split in ('train', 'val'):
-        dataset = BaseSegDataset(
-            data_root=str(root),
-            data_prefix=dict(img_path=f'images/{split}', seg_map_path=f'annotations/{split}'),
-            metainfo=dict(classes=SCENE_CLASSES),
-            pipeline=[
-                dict(type='LoadImageFromFile'),
-                dict(type='LoadAnnotations', reduce_zero_label=False),
-                dict(type='PackSegInputs'),
-            ],
-        )
-        assert len(dataset) == SMALL[f'num_{split}']
-        for item in dataset:
-            labels = item['data_samples'].gt_sem_seg.data
-            assert labels.shape == (1, 96, 96)
-            assert 0 < labels.max() < len(SCENE_CLASSES)

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import mmdet.datasets  # noqa: F401
+import mmseg.datasets  # noqa: F401
 import numpy as np
 import pytest
 import torch
@@ -21,7 +23,7 @@ from config_utils import (
 )
 from mmengine.config import Config, ConfigDict
 from mmengine.model import BaseModel
-from mmengine.registry import RUNNERS, DefaultScope
+from mmengine.registry import RUNNERS
 from PIL import Image
 from ports import free_port
 from tool_runs import Commands
@@ -30,20 +32,6 @@ from torch import distributed, multiprocessing
 from mmlape.registry import MODELS
 from mmlape.training import CheckDataHook, DataError, EarlyHookRunner, check_data_is_there
 
-
-@pytest.fixture
-def scope(request):
-    """Default scope of a run, as the runner sets it."""
-    __import__(f'{request.param}.datasets')
-    before = DefaultScope.get_current_instance()
-    use_scope(request.param)
-    yield request.param
-    DefaultScope._instance_dict.popitem(last=True)
-    assert DefaultScope.get_current_instance() is before
-
-
-detector = pytest.mark.parametrize('scope', ['mmdet'], indirect=True)
-segmenter = pytest.mark.parametrize('scope', ['mmseg'], indirect=True)
 WITH_MASK = [dict(type='LoadAnnotations', with_bbox=True, with_mask=True)]
 
 
@@ -149,10 +137,10 @@ REFUSED = {
 }  # fmt: skip
 
 
-@detector
 class TestCoco:
     @pytest.fixture(autouse=True)
     def written(self, tmp_path):
+        use_scope('mmdet')
         self.root, self.content = tmp_path, write_coco(tmp_path)
         self.file = tmp_path / 'annotations' / 'train.json'
 
@@ -163,19 +151,19 @@ class TestCoco:
         return check(caplog, {**dataset, **options})
 
     @pytest.mark.parametrize('fault', REFUSED)
-    def test_refused(self, scope, fault, caplog):
+    def test_refused(self, fault, caplog):
         change, words = REFUSED[fault]
         error, _ = self.check(caplog, change, pipeline=WITH_MASK)
         assert error and re.search(words, error), error
 
-    def test_good_data_are_counted(self, scope, caplog):
+    def test_good_data_are_counted(self, caplog):
         """Masks are read by mask detectors only."""
         error, log = self.check(caplog, without(*BOX, 'segmentation'))
         assert error is None
         assert "4 images, 12 usable boxes (red cell 4, white cell 4, crow's foot 4)" in log
         assert 'decoded 4 of 4 images' in log and 'skipped' not in log
 
-    def test_files_and_folders(self, scope, caplog):
+    def test_files_and_folders(self, caplog):
         for text, words in (
             (' ', "train.json' is empty"),
             ('{"images": [', "train.json' is not JSON"),
@@ -191,7 +179,7 @@ class TestCoco:
         error = check(caplog, coco_dataset(self.root / 'x'))[0]
         assert error.endswith(f": the data folder '{self.root}/x' does not exist")
 
-    def test_images(self, scope, caplog, monkeypatch):
+    def test_images(self, caplog, monkeypatch):
         images = self.root / 'train'
         whole = (images / '1.jpg').read_bytes()
         (images / '1.jpg').write_bytes(whole[: len(whole) // 2])
@@ -208,13 +196,13 @@ class TestCoco:
         monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 3000)
         assert '6300 pixels' in self.check(caplog)[0]
 
-    def test_only_some_images_are_decoded(self, scope, caplog):
+    def test_only_some_images_are_decoded(self, caplog):
         (self.root / 'train' / '1.jpg').write_bytes(b'broken')
         error, log = check(caplog, coco_dataset(self.root), max_decode=2)
         assert error is None and 'decoded 2 of 4 images' in log
         assert 'cannot be decoded' in check(caplog, coco_dataset(self.root), max_decode=None)[0]
 
-    def test_what_upstream_skips_is_counted(self, scope, caplog):
+    def test_what_upstream_skips_is_counted(self, caplog):
         """The numbers of usable boxes and images are those of the built data set."""
         self.content = content = coco_content(6)
         boxes = content['annotations']
@@ -258,7 +246,7 @@ class TestCoco:
         assert f'6 images, {kept} usable boxes' in log and kept == 1010
         assert len(DATASETS.build(plain)) == 4
 
-    def test_inside_wrappers_and_other_data_sets(self, scope, caplog):
+    def test_inside_wrappers_and_other_data_sets(self, caplog):
         both = dict(
             type='ConcatDataset', datasets=[coco_dataset(self.root), coco_dataset(self.root / 'x')]
         )
@@ -271,10 +259,10 @@ class TestCoco:
             assert 'not checked: not a local CocoDataset or BaseSegDataset' in log
 
 
-@segmenter
 class TestLabelMaps:
     @pytest.fixture(autouse=True)
     def written(self, tmp_path):
+        use_scope('mmseg')
         self.root = tmp_path
         self.images, self.maps = tmp_path / 'images' / 'train', tmp_path / 'annotations' / 'train'
         write_label_maps(tmp_path)
@@ -282,7 +270,7 @@ class TestLabelMaps:
     def check(self, caplog, model=None, **options):
         return check(caplog, label_maps(self.root, **options), model=model)
 
-    def test_files_that_are_not_there(self, scope, caplog):
+    def test_files_that_are_not_there(self, caplog):
         error, log = self.check(caplog)
         assert error is None, error
         assert '4 images with label maps; decoded 4' in log and 'skipped' not in log
@@ -299,7 +287,7 @@ class TestLabelMaps:
         assert "1 label maps are skipped: no image of that name: 'other.png'" in log
         assert f"1 files in '{self.images}' are skipped: they do not end in '.jpg': '1.png'" in log
 
-    def test_list_of_images(self, scope, caplog):
+    def test_list_of_images(self, caplog):
         (self.root / 'train.txt').write_text('1\n3\n')
         error, log = self.check(caplog, ann_file='train.txt')
         assert error is None and '2 images with label maps; decoded 2' in log
@@ -310,7 +298,7 @@ class TestLabelMaps:
         (self.root / 'train.txt').write_text('')
         assert "train.txt' is empty" in self.check(caplog, ann_file='train.txt')[0]
 
-    def test_contents(self, scope, caplog):
+    def test_contents(self, caplog):
         (self.images / '0.jpg').write_bytes(b'no image')
         whole = (self.maps / '1.png').read_bytes()
         (self.maps / '1.png').write_bytes(whole[:60])
@@ -322,7 +310,7 @@ class TestLabelMaps:
         assert '2.png (3 channels; a label map has one' in error
         assert "another size than their image: '3.png (90 x 71, image 97 x 71)'" in error
 
-    def test_values_without_class(self, scope, caplog):
+    def test_values_without_class(self, caplog):
         write_map(self.root, 2, 3)
         error, _ = self.check(caplog)
         assert '1 label maps hold the value 3, which is no class (there are 3 class names' in error
@@ -332,7 +320,7 @@ class TestLabelMaps:
         write_map(self.root, 2, 257, dtype=np.uint16)
         assert 'hold the value 257' in self.check(caplog)[0], '16 bits do not wrap'
 
-    def test_classes(self, scope, caplog):
+    def test_classes(self, caplog):
         write_map(self.root, 2, 255)
         names = dict(classes=(*CLASSES, 'moon'))
         error, log = self.check(caplog, metainfo=names)
@@ -349,7 +337,7 @@ class TestLabelMaps:
         assert words in self.check(caplog)[0]
 
     @pytest.mark.parametrize('size', [(1, 5), (5, 1), (1, 1)])
-    def test_sides_of_one_pixel(self, scope, caplog, size):
+    def test_sides_of_one_pixel(self, caplog, size):
         """They are right, but MMSegmentation's own loader drops such a side, and a later step stops the training."""
         write_image(self.images / '2.jpg', size[::-1])
         write_map(self.root, 2, 1, size=size)
@@ -379,8 +367,8 @@ def _check_in_a_process(rank, port, root, outcomes):
     distributed.destroy_process_group()
 
 
-@segmenter
-def test_a_split_is_checked_once_and_all_processes_stop(scope, tmp_path, caplog):
+def test_a_split_is_checked_once_and_all_processes_stop(tmp_path, caplog):
+    use_scope('mmseg')
     write_label_maps(tmp_path)
     caplog.set_level(logging.INFO)
     hook, runner = CheckDataHook(), runner_of(label_maps(tmp_path))
