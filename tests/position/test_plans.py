@@ -39,7 +39,7 @@ BUILDS = {
     },
     **{
         kind: lambda kind=kind: build_vit(attention_position=dict(type=f'mmlape.{kind}'))
-        for kind in ('RotaryPosition', 'MixedRotaryPosition', 'SharedRelativePositionMlp')
+        for kind in ('RotaryPosition', 'MixedRotaryPosition')
     },
     'gabor 2,3': lambda: build_vit(**gabor('2,3')),
     'gabor 2,3,4': lambda: build_vit(**gabor('2,3,4')),
