@@ -16,7 +16,9 @@ from pycocotools import mask as coco_mask
 from mmlape.atomic import atomic_write
 
 _BLEND = 0.5  # of a mask's colour
-_READABLE = 480  # pixels of a picture's longer side in which text can be read
+_FONT = cv2.FONT_HERSHEY_SIMPLEX
+_HIDDEN = 0.1  # share of a box above which a text on it hides it
+_READABLE = 800  # pixels of a picture's longer side in which text can be read
 
 
 class MaskCrop(NamedTuple):
@@ -103,7 +105,10 @@ class Result:
         return masks
 
     def picture(self) -> np.ndarray:
-        """The image with what was found drawn into it, uint8, BGR; small ones are enlarged by a whole number."""
+        """The image with what was found drawn into it, uint8, BGR; small ones are enlarged by a whole number.
+
+        A box has its class (where there are several) and its score, unless the text would hide other boxes or texts.
+        """
         drawn = self.image.copy()
         colours = np.array(self.palette or _colours(len(self.classes)), np.uint8)[:, ::-1]
         if self.label_map is not None:
@@ -116,17 +121,26 @@ class Result:
         scale = max(1, _READABLE // max(drawn.shape))
         drawn = drawn.repeat(scale, axis=0).repeat(scale, axis=1)
         thickness = max(1, round(max(drawn.shape) / 800))
-        for number in range(len(self))[::-1]:
-            colour = colours[self.labels[number]].tolist()
-            x1, y1, x2, y2 = (round(scale * float(side)) for side in self.boxes[number])
-            cv2.rectangle(drawn, (x1, y1), (x2, y2), colour, thickness)
-            text = f'{self.classes[self.labels[number]]} {self.scores[number]:.2f}'
-            font, size = cv2.FONT_HERSHEY_SIMPLEX, 0.4 * thickness
-            (width, height), _ = cv2.getTextSize(text, font, size, thickness)
-            below = max(y1, height + 4)
-            cv2.rectangle(drawn, (x1, below - height - 4), (x1 + width, below), colour, cv2.FILLED)
+        boxes = (scale * self.boxes).round().astype(int)
+        for corners, label in zip(boxes[::-1].tolist(), self.labels[::-1]):
+            cv2.rectangle(drawn, corners[:2], corners[2:], colours[label].tolist(), thickness)
+        taken = boxes  # and the places of texts
+        for box, label, score in zip(boxes, self.labels, self.scores):
+            name = f'{self.classes[label]} ' * (len(self.classes) > 1)
+            text, size = f'{name}{score:.2f}', 0.4 * thickness
+            (width, height), _ = cv2.getTextSize(text, _FONT, size, thickness)
+            left = max(0, min(box[0], drawn.shape[1] - width))
+            bottom = max(box[1], height + 4)
+            place = np.array([left, bottom - height - 4, left + width, bottom])
+            if (_covered(taken, place) > _HIDDEN).sum() > (
+                _covered(box[None], place) > _HIDDEN
+            ).sum():
+                continue
+            taken = np.concatenate([taken, place[None]])
+            colour = colours[label].tolist()
+            cv2.rectangle(drawn, place[:2].tolist(), place[2:].tolist(), colour, cv2.FILLED)
             ink = (0, 0, 0) if sum(colour) > 382 else (255, 255, 255)
-            cv2.putText(drawn, text, (x1, below - 2), font, size, ink, thickness)
+            cv2.putText(drawn, text, (int(left), int(bottom) - 2), _FONT, size, ink, thickness)
         return drawn
 
     def save(self, path: str | Path) -> None:
@@ -184,6 +198,13 @@ def _part(image: np.ndarray, crop: MaskCrop) -> np.ndarray:
     """The rectangle of a mask in an image ``(H, W, ...)``, a view."""
     height, width = crop.rle['size']
     return image[crop.top : crop.top + height, crop.left : crop.left + width]
+
+
+def _covered(boxes: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """The share of each box ``(N, 4)`` that a place ``(4,)`` covers."""
+    shared = np.minimum(boxes[:, 2:], place[2:]) - np.maximum(boxes[:, :2], place[:2])
+    sides = boxes[:, 2:] - boxes[:, :2]
+    return shared.clip(0).prod(axis=1) / sides.prod(axis=1).clip(1)
 
 
 def _colours(count: int) -> list[tuple[int, ...]]:
