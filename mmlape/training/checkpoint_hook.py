@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import inspect
 from collections import deque
 from collections.abc import Callable
 from copy import copy
 from functools import partial
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from mmengine.dist import all_gather_object, is_main_process
 from mmengine.fileio import LocalBackend, register_backend
@@ -17,7 +17,7 @@ from mmengine.hooks import CheckpointHook as _CheckpointHook
 from mmengine.runner import Runner
 
 from mmlape.atomic import atomic_write, digest_of, remove_leftovers
-from mmlape.checks import check_bool, check_option, check_positive_int, check_type, did_you_mean
+from mmlape.checks import check_option, check_positive_int, check_type, did_you_mean
 from mmlape.registry import HOOKS
 
 from .stop_hooks import NonFiniteError, all_finite, unwrapped
@@ -82,19 +82,8 @@ class CheckpointHook(_CheckpointHook):
     file_backend: Any
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        known = [name for name in inspect.signature(_CheckpointHook).parameters if name != 'kwargs']
-        for name in options:
-            if name not in known:
-                hint = did_you_mean(name, known) or f'; there are {", ".join(known)}'
-                raise TypeError(f'mmlape.CheckpointHook has no option {name!r}{hint}')
-        _check_choices(options)
+        _check_options({**dict(zip(signature(_CheckpointHook).parameters, args)), **options})
         super().__init__(*args, **options)
-        for name, minimum in dict(interval=-1, max_keep_ckpts=-1, save_begin=0).items():
-            check_positive_int(name, getattr(self, name), minimum=minimum)
-        if self.interval == 0:
-            raise ValueError('interval must be positive, or -1 for never, got 0')
-        for name in ('by_epoch', 'save_optimizer', 'save_param_scheduler', 'save_last'):
-            check_bool(name, getattr(self, name))
 
     def before_train(self, runner: Runner) -> None:
         """Choose the file backend, remove drafts of killed runs, and remember the checkpoint that is resumed."""
@@ -227,23 +216,19 @@ def _saved_infos(hub: Any) -> dict[str, Any]:
     return {key: hub.get_info(key) for key in hub.runtime_info if key.startswith(prefixes)}
 
 
-# Types of options that MMEngine takes as they are, or refuses by an assertion.
-_TYPES = dict(
-    out_dir=str | Path | None,
-    backend_args=dict | None,
-    filename_tmpl=str | None,
-    save_best=str | list[str] | None,
-    rule=str | list[str] | None,
-    greater_keys=list | tuple | None,
-    less_keys=list | tuple | None,
-)
-
-
-def _check_choices(options: dict[str, Any]) -> None:
-    """Check the options of :data:`_TYPES`, before MMEngine uses them."""
-    for name, kind in _TYPES.items():
-        check_type(name, options.get(name), kind)
-    check_positive_int('save_begin', options.get('save_begin', 0), minimum=0)
+def _check_options(options: dict[str, Any]) -> None:
+    """Check options before MMEngine uses them: it takes any, and refuses some by an assertion."""
+    hints = get_type_hints(_CheckpointHook.__init__)
+    del hints['return']
+    for name, value in options.items():
+        if name not in hints:
+            hint = did_you_mean(name, hints) or f'; there are {", ".join(hints)}'
+            raise TypeError(f'mmlape.CheckpointHook has no option {name!r}{hint}')
+        check_type(name, value, hints[name])
+    for name, minimum in dict(interval=-1, max_keep_ckpts=-1, save_begin=0).items():
+        check_positive_int(name, options.get(name, minimum), minimum=minimum)
+    if options.get('interval') == 0:
+        raise ValueError('interval must be positive, or -1 for never, got 0')
     template = options.get('filename_tmpl')
     if template is not None and '{' not in template:
         raise ValueError(
