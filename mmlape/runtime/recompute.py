@@ -78,38 +78,24 @@ def keeps_statistics(module: nn.Module) -> bool:
     )
 
 
-def _first_and_again() -> tuple[_First, _Again]:
+def _first_and_again() -> tuple[_Recorded, _Recorded]:
     """Contexts of a block's first pass and of its recomputations, which share a record."""
     record: list = []
-    return _First(record), _Again(record)
+    return _Recorded(record, again=False), _Recorded(record, again=True)
 
 
-class _Context:
-    """A pass, which may be entered any number of times."""
+class _Recorded:
+    """A pass that notes what is made, or ``again`` answers from the record; it may be entered any number of times."""
 
-    def __init__(self, record: list) -> None:
-        self.record = record
+    def __init__(self, record: list, again: bool) -> None:
+        self.record, self.again = record, again
 
     def __enter__(self) -> None:
-        _PASSES.stack.append(self._enter())
+        entered = _Pass(iter(self.record), ())
+        if not self.again:  # inside of another block's pass, that block's record stays complete too
+            replay, records = _PASSES.stack[-1] if _PASSES.stack else (None, ())
+            entered = _Pass(replay, (*records, self.record))
+        _PASSES.stack.append(entered)
 
     def __exit__(self, *error: Any) -> None:
         _PASSES.stack.pop()
-
-    def _enter(self) -> _Pass:
-        raise NotImplementedError
-
-
-class _First(_Context):
-    """Notes what is made; inside of another block's pass, that block's record stays complete too."""
-
-    def _enter(self) -> _Pass:
-        replay, records = _PASSES.stack[-1] if _PASSES.stack else (None, ())
-        return _Pass(replay, (*records, self.record))
-
-
-class _Again(_Context):
-    """Answers from the record, from its start each time."""
-
-    def _enter(self) -> _Pass:
-        return _Pass(iter(self.record), ())
