@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,20 +68,10 @@ def build_once(
     """Build ``root``, or find that it is there already.
 
     It is built beside ``root`` and renamed, so it appears complete or not at all. A folder that was built with other
-    options, or from which files are missing, is replaced.
+    options, or from which files are missing, is replaced; FileExistsError if it holds something else.
 
-    Args:
-        root: The folder.
-        kind: What it holds.
-        options: What it is built from; kept in the marker file.
-        build: Fills the given empty folder (``images`` and ``annotations`` in it) and returns further entries for the
-            marker file.
-
-    Returns:
-        ``root``.
-
-    Raises:
-        FileExistsError: ``root`` holds something else.
+    ``build`` fills the given empty folder (``images`` and ``annotations`` in it) and returns further entries for the
+    marker file.
     """
     reason = _reason_to_build(root, kind, options)
     if reason is None:
@@ -155,6 +145,20 @@ def load_sources(seed: int) -> tuple[dict[str, DigitBank], dict[str, list[PhotoR
     return banks, regions
 
 
+def make_folders(folder: Path, split: str) -> tuple[Path, Path]:
+    """New folders for the images and label maps of a split."""
+    images, labels = folder / 'images' / split, folder / 'annotations' / split
+    images.mkdir(parents=True)
+    labels.mkdir(parents=True)
+    return images, labels
+
+
+def generators(options: dict[str, Any], split: str) -> Iterator[np.random.Generator]:
+    """A generator for every image of a split, so that an image does not depend on how many there are."""
+    for index in range(options[f'num_{split}']):
+        yield np.random.default_rng([options['seed'], SPLITS.index(split), index])
+
+
 def describe_sources(
     banks: dict[str, DigitBank], regions: dict[str, list[PhotoRegion]]
 ) -> dict[str, Any]:
@@ -175,14 +179,8 @@ def paint_background(
 ) -> tuple[np.ndarray, tuple[int, int, int, int]]:
     """A square crop of the region, resized to ``(S, S, 3)``, darkened, at times mirrored left to right.
 
-    Args:
-        rng: Decides on the crop.
-        region: What it is cut from.
-        image_size: ``S`` in pixels.
-        crop_side: Smallest and largest side of the crop in pixels.
-
-    Returns:
-        The image, RGB uint8, and ``(x, y, width, height)`` of the crop in the whole photograph.
+    Returns the image, RGB uint8, and ``(x, y, width, height)`` of the crop in the whole photograph; ``crop_side``: its
+    smallest and largest side in pixels.
     """
     height, width = region.pixels.shape[:2]
     side = int(rng.integers(crop_side[0], crop_side[1] + 1))
@@ -201,6 +199,12 @@ def ink_opacity(digit: np.ndarray, size: int) -> np.ndarray:
     scan = Image.fromarray(digit.astype(np.float32))
     smooth = np.asarray(scan.resize((size, size), Image.Resampling.BICUBIC))
     return np.clip((smooth - INK_RANGE[0]) / (INK_RANGE[1] - INK_RANGE[0]), 0, 1)
+
+
+def blend(tile: np.ndarray, opacity: np.ndarray, ink: float | np.ndarray) -> None:
+    """Paint a digit of ``opacity`` ``(T, T)`` in a grey level or colour onto ``(T, T, 3)``, in place."""
+    opacity = opacity[..., None]
+    tile[:] = np.round(opacity * ink + (1 - opacity) * tile).astype(np.uint8)
 
 
 def _reason_to_build(root: Path, kind: FolderKind, options: dict[str, Any]) -> str | None:

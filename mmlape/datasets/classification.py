@@ -11,7 +11,7 @@ from mmengine.dataset import BaseDataset
 from mmlape.checks import check_bool, check_options, check_positive_int
 from mmlape.registry import DATASETS
 
-from .building import SPLITS, DigitBank, PhotoRegion, ink_opacity, load_sources, paint_background
+from .building import PhotoRegion, blend, generators, ink_opacity, load_sources, paint_background
 from .list_ops import END, HEAD, IDS
 
 SIDE = 32
@@ -62,37 +62,27 @@ class DigitImages(BaseDataset):
         banks, regions = load_sources(self.seed)
         bank = banks[self.split]
         photographs = regions[self.split] if self.photographs else []
-        # Every image has a generator of its own, so that it does not depend on how many there are.
-        start = [self.seed, SPLITS.index(self.split)]
+        options = {'seed': self.seed, f'num_{self.split}': len(bank.targets)}
         return [
-            dict(
-                img=_paint(
-                    np.random.default_rng([*start, number]), bank, number, photographs, self.sides
-                ),
-                gt_label=int(label),
+            dict(img=_paint(rng, digit, photographs, self.sides), gt_label=int(label))
+            for rng, digit, label in zip(
+                generators(options, self.split), bank.images, bank.targets, strict=True
             )
-            for number, label in enumerate(bank.targets)
         ]
 
 
 def _paint(
-    rng: np.random.Generator,
-    bank: DigitBank,
-    number: int,
-    regions: list[PhotoRegion],
-    sides: tuple[int, int],
+    rng: np.random.Generator, digit: np.ndarray, regions: list[PhotoRegion], sides: tuple[int, int]
 ) -> np.ndarray:
-    """One of the bank's digits, ``(32, 32, 3)`` uint8."""
+    """An image of the ``digit`` ``(8, 8)``, ``(32, 32, 3)`` uint8."""
     image: np.ndarray = np.zeros((SIDE, SIDE, 3), np.uint8)
     if regions:
         region = regions[rng.integers(len(regions))]
         image = (paint_background(rng, region, SIDE, CROP_SIDES)[0] * DARKER).astype(np.uint8)
     side = int(rng.integers(sides[0], sides[1] + 1))
-    opacity = ink_opacity(bank.images[number], side)[..., None]
     y, x = rng.integers(SIDE - side + 1, size=2)
     tile = image[y : y + side, x : x + side]
-    ink = rng.uniform(*INK, size=3)
-    tile[:] = np.round(opacity * ink + (1 - opacity) * tile).astype(np.uint8)
+    blend(tile, ink_opacity(digit, side), rng.uniform(*INK, size=3))
     return image
 
 

@@ -18,13 +18,18 @@ all its pixels carry the label of that digit in a square of that kind. There are
 (:func:`kind_of_cell`), laid out so that mirroring the board leads to every kind equally often. As the background is
 mirrored at random too, and digits are drawn alike in every square, nothing in the pixels says which kind a square is:
 who does not know where it lies guesses one of four.
+
+Both are made of scikit-learn's scanned handwritten digits on darkened crops of its two sample photographs. The same
+options give the same bytes with the same versions of NumPy, Pillow and scikit-learn. Training and validation images
+share no digit image and no pixel of a photograph (validation crops come from the right-hand 30 % of each photograph). A
+folder appears complete or not at all: it is built beside ``root`` and renamed. One that was built with other options,
+or from which files are missing, is replaced.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,12 +44,15 @@ from .building import (
     DigitBank,
     FolderKind,
     PhotoRegion,
+    blend,
     build_once,
     check_integers,
     check_pair,
     describe_sources,
+    generators,
     ink_opacity,
     load_sources,
+    make_folders,
     paint_background,
 )
 
@@ -78,14 +86,8 @@ def build_digit_scenes(
 ) -> Path:
     """Build the digit scenes in ``root``, or find that they are there already.
 
-    scikit-learn's scanned handwritten digits are pasted at random sizes, places and (light) grey levels onto darkened
-    crops of its two sample photographs; nothing is downloaded. Digits may hide parts of each other: masks and boxes
-    are of what is visible. The same options give the same bytes with the same versions of NumPy, Pillow and
-    scikit-learn. Training and validation images share no digit image and no pixel of a photograph (validation crops
-    come from the right-hand 30 % of each photograph).
-
-    The folder appears complete or not at all: it is built beside ``root`` and renamed. A folder that was built with
-    other options, or from which files are missing, is replaced.
+    Digits have random sizes, places and (light) grey levels. They may hide parts of each other: masks and boxes are of
+    what is visible.
 
     Args:
         root: The folder to build; see the module's text for what it then holds.
@@ -126,71 +128,51 @@ def _build_scenes(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
     banks, regions = load_sources(options['seed'])
     # The same range for both splits: what fits into the smallest region.
     crop_side = 96, min(min(each.pixels.shape[:2]) for each in regions['val'])
-    for number, split in enumerate(SPLITS):
-        # Every image has a generator of its own, so that it does not depend on how many there are.
-        scenes = (
-            paint_scene(
-                np.random.default_rng([options['seed'], number, index]),
-                banks[split],
-                regions[split],
-                options,
-                crop_side,
-            )
-            for index in range(options[f'num_{split}'])
+    for split in SPLITS:
+        images, labels = make_folders(folder, split)
+        coco: dict[str, Any] = dict(
+            info=dict(description=f'mmlape digit scenes, {split}'),
+            images=[],
+            annotations=[],
+            categories=[
+                dict(id=number, name=name, supercategory='digit')
+                for number, name in enumerate(DIGIT_CLASSES, 1)
+            ],
         )
-        _write_scenes(folder, split, scenes)
+        for number, rng in enumerate(generators(options, split)):
+            scene = paint_scene(rng, banks[split], regions[split], options, crop_side)
+            Image.fromarray(scene.image).save(images / f'{number:06d}.jpg', quality=90)
+            # Index -1 of the table, the background's, is its last entry.
+            table = np.array([digit + 1 for digit in scene.digits] + [0], dtype=np.uint8)
+            label_map = Image.fromarray(table[scene.owner])
+            label_map.save(labels / f'{number:06d}.png', optimize=True)
+            _annotate(coco, scene, number)
+        text = json.dumps(coco, sort_keys=True, separators=(',', ':')) + '\n'
+        (folder / 'annotations' / f'instances_{split}.json').write_text(text)
     return {'splits': describe_sources(banks, regions)}
 
 
-def _write_scenes(folder: Path, split: str, scenes: Iterator[Scene]) -> None:
-    """Write the scenes of one split as they come, and its COCO file at the end."""
-    images, labels = folder / 'images' / split, folder / 'annotations' / split
-    images.mkdir(parents=True)
-    labels.mkdir(parents=True)
-    coco: dict[str, Any] = dict(
-        info=dict(description=f'mmlape digit scenes, {split}'),
-        images=[],
-        annotations=[],
-        categories=[
-            dict(id=number, name=name, supercategory='digit')
-            for number, name in enumerate(DIGIT_CLASSES, 1)
-        ],
-    )
-    for number, scene in enumerate(scenes):
-        height, width = scene.owner.shape
-        file_name = f'{number:06d}.jpg'
-        Image.fromarray(scene.image).save(images / file_name, quality=90)
-        Image.fromarray(label_map(scene)).save(labels / f'{number:06d}.png', optimize=True)
-        entry = dict(id=number, file_name=file_name, width=width, height=height)
-        coco['images'].append(dict(entry, photo=scene.photo, photo_crop=scene.crop))
-        for instance, (digit, index) in enumerate(zip(scene.digits, scene.indices, strict=True)):
-            mask = scene.owner == instance
-            coco['annotations'].append(
-                dict(
-                    id=len(coco['annotations']) + 1,
-                    image_id=number,
-                    category_id=digit + 1,
-                    bbox=bounding_box(mask),
-                    area=int(mask.sum()),
-                    iscrowd=0,
-                    segmentation=run_lengths(mask),
-                    digit_index=index,
-                )
+def _annotate(coco: dict[str, Any], scene: Scene, number: int) -> None:
+    """Enter a scene into the content of a COCO file."""
+    height, width = scene.owner.shape
+    entry = dict(id=number, file_name=f'{number:06d}.jpg', width=width, height=height)
+    coco['images'].append(dict(entry, photo=scene.photo, photo_crop=scene.crop))
+    for instance, (digit, index) in enumerate(zip(scene.digits, scene.indices, strict=True)):
+        mask = scene.owner == instance
+        # With min_visible=0, a digit may be hidden altogether.
+        left, top, right, bottom = Image.fromarray(mask).getbbox() or (0, 0, 0, 0)
+        coco['annotations'].append(
+            dict(
+                id=len(coco['annotations']) + 1,
+                image_id=number,
+                category_id=digit + 1,
+                bbox=[left, top, right - left, bottom - top],
+                area=int(mask.sum()),
+                iscrowd=0,
+                segmentation=run_lengths(mask),
+                digit_index=index,
             )
-    text = json.dumps(coco, sort_keys=True, separators=(',', ':')) + '\n'
-    (folder / 'annotations' / f'instances_{split}.json').write_text(text)
-
-
-def label_map(scene: Scene) -> np.ndarray:
-    """``(S, S)`` uint8 array: 0 for background, digit + 1 where a digit is seen."""
-    # Index -1 of the table, the background's, is its last entry.
-    return np.array([digit + 1 for digit in scene.digits] + [0], dtype=np.uint8)[scene.owner]
-
-
-def bounding_box(mask: np.ndarray) -> list[int]:
-    """``[x, y, width, height]`` in pixels of the true values of an ``(H, W)`` mask."""
-    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-    return [int(each) for each in (columns[0], rows[0], np.ptp(columns) + 1, np.ptp(rows) + 1)]
+        )
 
 
 def run_lengths(mask: np.ndarray) -> dict[str, list[int]]:
@@ -242,15 +224,23 @@ def paint_scene(
     full_areas: list[int] = []
     levels: list[float] = []
     low, high = options['digits_per_image']
+    smallest, largest = options['digit_size']
+    contrast = options['min_contrast']
     for _ in range(rng.integers(low, high + 1)):
         chosen = rng.integers(len(bank.indices))
-        smallest, largest = options['digit_size']
-        alpha = ink_opacity(bank.images[chosen], int(rng.integers(smallest, largest + 1)))
-        place = _find_place(rng, alpha, owner, full_areas, options['min_visible'])
+        opacity = ink_opacity(bank.images[chosen], int(rng.integers(smallest, largest + 1)))
+        ink = opacity > 0.5
+        place = _find_place(rng, ink, owner, full_areas, options['min_visible'])
         if place is None:
             continue
-        _paste(rng, image, owner, alpha, place, levels, options['min_contrast'])
-        full_areas.append(int((alpha > 0.5).sum()))
+        # Digits that touch or overlap must differ too, or nobody could tell where one ends.
+        others = owner[place]
+        unlike = [(float(image[place][ink].mean()), contrast)]
+        unlike += [(levels[other], contrast / 2) for other in np.unique(others[others >= 0])]
+        levels.append(_grey_level(rng, unlike))
+        blend(image[place], opacity, levels[-1])
+        owner[place][ink] = len(scene.digits)
+        full_areas.append(int(ink.sum()))
         scene.digits.append(int(bank.targets[chosen]))
         scene.indices.append(int(bank.indices[chosen]))
     return scene
@@ -258,46 +248,23 @@ def paint_scene(
 
 def _find_place(
     rng: np.random.Generator,
-    alpha: np.ndarray,
+    ink: np.ndarray,
     owner: np.ndarray,
     full_areas: list[int],
     min_visible: float,
-) -> tuple[int, int] | None:
-    """The top left corner ``(x, y)`` of a tile that leaves enough of the digits below it visible, or None."""
-    room, size = owner.shape[0] - alpha.shape[0] + 1, alpha.shape[0]
+) -> tuple[slice, slice] | None:
+    """The rows and columns of a tile that leaves enough of the digits below its ``ink`` visible, or None."""
+    size = len(ink)
+    room = len(owner) - size + 1
     visible = np.bincount(owner[owner >= 0], minlength=len(full_areas))
     for _ in range(PLACEMENT_TRIALS):
         x, y = int(rng.integers(room)), int(rng.integers(room))
-        below = owner[y : y + size, x : x + size][alpha > 0.5]
+        place = np.s_[y : y + size, x : x + size]
+        below = owner[place][ink]
         hidden = np.bincount(below[below >= 0], minlength=len(full_areas))
         if (visible - hidden >= min_visible * np.asarray(full_areas)).all():
-            return x, y
+            return place
     return None
-
-
-def _paste(
-    rng: np.random.Generator,
-    image: np.ndarray,
-    owner: np.ndarray,
-    alpha: np.ndarray,
-    place: tuple[int, int],
-    levels: list[float],
-    min_contrast: float,
-) -> None:
-    """Blend one digit into ``image`` and enter it into ``owner`` and ``levels``, all in place."""
-    (x, y), size = place, alpha.shape[0]
-    tile, tile_owner = image[y : y + size, x : x + size], owner[y : y + size, x : x + size]
-    ink = alpha > 0.5
-    # Digits that touch or overlap must differ too, or nobody could tell where one ends.
-    unlike = [(float(tile[ink].mean()), min_contrast)]
-    unlike += [
-        (levels[other], min_contrast / 2) for other in np.unique(tile_owner[tile_owner >= 0])
-    ]
-    level = _grey_level(rng, unlike)
-    opacity = alpha[..., None]
-    tile[:] = np.round(opacity * level + (1 - opacity) * tile).astype(np.uint8)
-    tile_owner[ink] = len(levels)
-    levels.append(level)
 
 
 def _grey_level(rng: np.random.Generator, unlike: list[tuple[float, float]]) -> float:
@@ -344,11 +311,6 @@ def build_digit_cells(
 ) -> Path:
     """Build the digit cells in ``root``, or find that they are there already.
 
-    scikit-learn's scanned digits lie on darkened crops of its two sample photographs; nothing is downloaded. The same
-    options give the same bytes with the same versions of NumPy, Pillow and scikit-learn. Training and validation images
-    share no digit image and no pixel of a photograph. The folder appears complete or not at all; one that was built
-    with other options, or from which files are missing, is replaced.
-
     Args:
         root: The folder to build; see the module's text for what it then holds.
         num_train: Number of training images.
@@ -389,24 +351,16 @@ def build_digit_cells(
 
 def _build_cells(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
     banks, regions = load_sources(options['seed'])
-    for number, split in enumerate(SPLITS):
-        images, labels = folder / 'images' / split, folder / 'annotations' / split
-        images.mkdir(parents=True)
-        labels.mkdir(parents=True)
-        groups = [_only(banks[split], digit) for digit in options['digits']]
-        for index in range(options[f'num_{split}']):
-            # Every image has a generator of its own, so that it does not depend on how many there are.
-            rng = np.random.default_rng([options['seed'], number, index])
+    for split in SPLITS:
+        images, labels = make_folders(folder, split)
+        chosen = [banks[split].targets == digit for digit in options['digits']]
+        groups = [DigitBank(*(part[of_digit] for part in banks[split])) for of_digit in chosen]
+        for number, rng in enumerate(generators(options, split)):
             image, label_map = paint_board(rng, groups, regions[split], options)
             # Lossless: JPEG's blocks and colour would differ between squares.
-            Image.fromarray(image).save(images / f'{index:06d}.png')
-            Image.fromarray(label_map).save(labels / f'{index:06d}.png')
+            Image.fromarray(image).save(images / f'{number:06d}.png')
+            Image.fromarray(label_map).save(labels / f'{number:06d}.png')
     return {'splits': describe_sources(banks, regions)}
-
-
-def _only(bank: DigitBank, digit: int) -> DigitBank:
-    chosen = bank.targets == digit
-    return DigitBank(bank.images[chosen], bank.targets[chosen], bank.indices[chosen])
 
 
 def paint_board(
@@ -415,19 +369,11 @@ def paint_board(
     regions: list[PhotoRegion],
     options: dict[str, Any],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One image ``(S, S, 3)`` and its label map ``(S, S)``, both uint8.
-
-    Args:
-        rng: The same state gives the same board.
-        groups: The images of each digit that occurs.
-        regions: The photographs.
-        options: As stored by :func:`build_digit_cells`.
-    """
+    """One image ``(S, S, 3)`` and its label map ``(S, S)``, both uint8; ``groups``: the images of each digit that
+    occurs, ``options``: as stored by :func:`build_digit_cells`. The same generator state gives the same board."""
     cells, size = options['cells'], options['cell_size']
-    sides = (
-        CELL_CROP_SIDES[0],
-        min(CELL_CROP_SIDES[1], *(min(r.pixels.shape[:2]) for r in regions)),
-    )
+    smallest, largest = CELL_CROP_SIDES
+    sides = smallest, min(largest, *(min(region.pixels.shape[:2]) for region in regions))
     region = regions[rng.integers(len(regions))]
     image, _ = paint_background(rng, region, cells * size, sides)
     # paint_background mirrors left to right; top to bottom makes that every mirror image is as likely.
@@ -435,22 +381,16 @@ def paint_board(
         image = image[::-1]
     image = (image * CELL_DARKER).astype(np.uint8)
     labels = np.zeros(image.shape[:2], dtype=np.uint8)
+    low, high = options['digit_size']
     for row, column in np.ndindex(cells, cells):
         if rng.random() >= options['occupied']:
             continue
         square = np.s_[row * size : (row + 1) * size, column * size : (column + 1) * size]
         number = int(rng.integers(len(groups)))
-        _draw(rng, image[square], groups[number], options['digit_size'])
+        digits, side = groups[number].images, int(rng.integers(low, high + 1))
+        opacity = ink_opacity(digits[rng.integers(len(digits))], side)
+        y, x = rng.integers(size - side + 1, size=2)
+        tile = image[square][y : y + side, x : x + side]
+        blend(tile, opacity, rng.uniform(*CELL_GREY_RANGE))
         labels[square] = label_of(number, row, column)
     return image, labels
-
-
-def _draw(rng: np.random.Generator, square: np.ndarray, group: DigitBank, sides: list[int]) -> None:
-    """Blend one of the group's digits into a square ``(S, S, 3)``, in place."""
-    side = int(rng.integers(sides[0], sides[1] + 1))
-    opacity = ink_opacity(group.images[rng.integers(len(group.images))], side)[..., None]
-    y, x = rng.integers(square.shape[0] - side + 1, size=2)
-    tile = square[y : y + side, x : x + side]
-    tile[:] = np.round(opacity * rng.uniform(*CELL_GREY_RANGE) + (1 - opacity) * tile).astype(
-        np.uint8
-    )

@@ -96,14 +96,8 @@ def build_list_ops(
 def draw_expression(
     rng: random.Random, max_depth: int = 10, max_args: int = 10, max_length: int = 10**9
 ) -> tuple[list[str], int] | None:
-    """Tokens of an expression and its result; None for one of more than ``max_length`` tokens.
-
-    Args:
-        rng: The same state gives the same expression.
-        max_depth: See :func:`build_list_ops`.
-        max_args: As there.
-        max_length: Most tokens.
-    """
+    """Tokens of an expression and its result, see :func:`build_list_ops`; None for one of more than ``max_length``
+    tokens. The same state of ``rng`` gives the same expression."""
     tokens: list[str] = []
 
     def draw(depth: int) -> int:
