@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Callable
-from copy import copy
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -26,7 +25,6 @@ __all__ = ['CheckpointHook', 'UnsavedError']
 
 BACKEND = 'mmlape_whole_files'  # as saved configs name it
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-_STATE = ('last_ckpt', 'keep_ckpt_ids', 'best_ckpt_path', 'best_ckpt_path_dict')
 
 
 class UnsavedError(RuntimeError):
@@ -142,19 +140,17 @@ class CheckpointHook(_CheckpointHook):
         """Save; delete files afterwards; undo if the disk is full, and note it until this ``kind`` is saved again."""
         _check_finite(runner, self.last_ckpt)
         hub, backend = runner.message_hub, self.file_backend
-        attributes = {name: copy(getattr(self, name)) for name in _STATE if hasattr(self, name)}
-        infos = _saved_infos(hub)
+        before = {k: dict(v) if isinstance(v, dict) else v for k, v in vars(self).items()}
+        infos = dict(hub.runtime_info)
         self.file_backend = _DeletesLater(backend)
         try:
             save()
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise
-            for name, value in attributes.items():
-                setattr(self, name, value)
-            for key in _saved_infos(hub):
-                hub.pop_info(key)
-            hub.update_info_dict(infos)
+            vars(self).update(before)
+            hub.runtime_info.clear()
+            hub.runtime_info.update(infos)
             self._unsaved[kind] = f'{what} could not be written: {error.strerror}'
             runner.logger.error(
                 f'{self._unsaved[kind]}. Training continues; earlier checkpoints are unchanged, the newest is '
@@ -162,7 +158,7 @@ class CheckpointHook(_CheckpointHook):
             )
         else:
             self._unsaved.pop(kind, None)
-            best = {value for key, value in _saved_infos(hub).items() if 'best_ckpt' in key}
+            best = {path for key, path in hub.runtime_info.items() if 'best_ckpt' in key}
             for path in set(self.file_backend.later) - best if is_main_process() else ():
                 if backend.isfile(path):
                     backend.remove(path)
@@ -176,9 +172,8 @@ def _check_finite(runner: Runner, last: str | None) -> None:
     """Raise NonFiniteError in all processes if a state that is to be saved is not finite in one."""
     averages = [hook.ema_model for hook in runner.hooks if hasattr(hook, 'ema_model')]
     states = {'the model': unwrapped(runner.model).state_dict(keep_vars=True)}
-    states |= {
-        f'the average (EMA) of the model{i or ""}': m.state_dict() for i, m in enumerate(averages)
-    }
+    for number, average in enumerate(averages):
+        states[f'the average (EMA) of the model{number or ""}'] = average.state_dict()
     states['the optimizer'] = runner.optim_wrapper.state_dict()
     found = (
         f'{key} of {what}'
@@ -208,12 +203,6 @@ class _DeletesLater:
         self.later.append(path)
 
     rmtree = remove
-
-
-def _saved_infos(hub: Any) -> dict[str, Any]:
-    """What the message hub says about checkpoints."""
-    prefixes = ('best_', 'last_ckpt', 'keep_ckpt_ids')
-    return {key: hub.get_info(key) for key in hub.runtime_info if key.startswith(prefixes)}
 
 
 def _check_options(options: dict[str, Any]) -> None:
