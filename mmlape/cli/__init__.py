@@ -13,7 +13,9 @@ __getattr__, __dir__, __all__ = lazy_names(
             'add_metric', 'config_of', 'enable_amp', 'enable_lr_scaling', 'existing_checkpoint', 'first_images',
             'keep_predictions', 'merge_overrides', 'show_predictions', 'use_tta',
         ),
-        'processes': ('all_see', 'joined', 'lock_work_dir', 'optimize_on_cpu', 'stop_with_message', 'weights_only'),
-        'resume': ('build_runner', 'last_complete_checkpoint', 'main_process_says', 'make_runner', 'set_resume'),
+        'processes': (
+            'all_see', 'build_runner', 'joined', 'last_complete_checkpoint', 'lock_work_dir', 'main_process_says',
+            'make_runner', 'optimize_on_cpu', 'set_resume', 'stop_with_message', 'weights_only',
+        ),
     },
 )  # fmt: skip

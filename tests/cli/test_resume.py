@@ -9,8 +9,7 @@ from mmengine.config import Config
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 from toy_training import toy_config, toy_run
 
-from mmlape.cli import build_runner, set_resume
-from mmlape.cli.resume import last_complete_checkpoint
+from mmlape.cli import build_runner, last_complete_checkpoint, set_resume
 from mmlape.training import ResumeCheckHook
 
 
