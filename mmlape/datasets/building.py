@@ -63,15 +63,14 @@ def build_once(
     root: Path,
     kind: FolderKind,
     options: dict[str, Any],
-    build: Callable[[Path], dict[str, Any]],
+    build: Callable[[Path], None],
 ) -> Path:
     """Build ``root``, or find that it is there already.
 
     It is built beside ``root`` and renamed, so it appears complete or not at all. A folder that was built with other
     options, or from which files are missing, is replaced; FileExistsError if it holds something else.
 
-    ``build`` fills the given empty folder (``images`` and ``annotations`` in it) and returns further entries for the
-    marker file.
+    ``build`` fills the given empty folder (``images`` and ``annotations`` in it).
     """
     reason = _reason_to_build(root, kind, options)
     if reason is None:
@@ -80,13 +79,12 @@ def build_once(
     root.parent.mkdir(parents=True, exist_ok=True)
     partial = _empty_beside(root)
     try:
-        further = build(partial)
+        build(partial)
         marker = {
             'format_version': kind.version,
             'options': options,
             'fingerprint': _fingerprint(kind, options),
             'contents': _contents(partial),
-            **further,
         }
         (partial / kind.marker).write_text(json.dumps(marker, sort_keys=True) + '\n')
         # mkdtemp makes a folder that only its owner may read.
@@ -157,21 +155,6 @@ def generators(options: dict[str, Any], split: str) -> Iterator[np.random.Genera
     """A generator for every image of a split, so that an image does not depend on how many there are."""
     for index in range(options[f'num_{split}']):
         yield np.random.default_rng([options['seed'], SPLITS.index(split), index])
-
-
-def describe_sources(
-    banks: dict[str, DigitBank], regions: dict[str, list[PhotoRegion]]
-) -> dict[str, Any]:
-    """What each split may use, for a marker file."""
-    return {
-        split: {
-            'digit_indices': banks[split].indices.tolist(),
-            'photo_columns': {
-                each.name: [each.left, each.left + each.pixels.shape[1]] for each in regions[split]
-            },
-        }
-        for split in SPLITS
-    }
 
 
 def paint_background(

@@ -48,7 +48,6 @@ from .building import (
     build_once,
     check_integers,
     check_pair,
-    describe_sources,
     generators,
     ink_opacity,
     load_sources,
@@ -124,7 +123,7 @@ def build_digit_scenes(
     return build_once(Path(root), SCENES, options, lambda folder: _build_scenes(folder, options))
 
 
-def _build_scenes(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+def _build_scenes(folder: Path, options: dict[str, Any]) -> None:
     banks, regions = load_sources(options['seed'])
     # The same range for both splits: what fits into the smallest region.
     crop_side = 96, min(min(each.pixels.shape[:2]) for each in regions['val'])
@@ -149,7 +148,6 @@ def _build_scenes(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
             _annotate(coco, scene, number)
         text = json.dumps(coco, sort_keys=True, separators=(',', ':')) + '\n'
         (folder / 'annotations' / f'instances_{split}.json').write_text(text)
-    return {'splits': describe_sources(banks, regions)}
 
 
 def _annotate(coco: dict[str, Any], scene: Scene, number: int) -> None:
@@ -185,23 +183,16 @@ def run_lengths(mask: np.ndarray) -> dict[str, list[int]]:
 
 @dataclass
 class Scene:
-    """A finished scene.
+    """A finished scene; ``digits`` and ``indices`` (in ``load_digits``) are of each of the K instances."""
 
-    Args:
-        image: ``(S, S, 3)`` uint8 array, RGB.
-        owner: ``(S, S)`` int16 array, the number 0..K-1 of the instance that is seen at a pixel, -1 for background.
-        digits: The digit 0..9 of each of the K instances.
-        indices: The index in ``load_digits`` of each of the K instances.
-        photo: The photograph's file name.
-        crop: ``(x, y, width, height)`` of the background in the whole photograph, in pixels.
-    """
-
-    image: np.ndarray
-    owner: np.ndarray
+    image: np.ndarray  # (S, S, 3) uint8, RGB
+    owner: (
+        np.ndarray
+    )  # (S, S) int16: the instance 0..K-1 that is seen at a pixel, -1 for background
+    photo: str  # file name
+    crop: tuple[int, int, int, int]  # (x, y, width, height) of the background in the photograph
     digits: list[int] = field(default_factory=list)
     indices: list[int] = field(default_factory=list)
-    photo: str = ''
-    crop: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 def paint_scene(
@@ -349,7 +340,7 @@ def build_digit_cells(
     return build_once(Path(root), CELLS, options, lambda folder: _build_cells(folder, options))
 
 
-def _build_cells(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+def _build_cells(folder: Path, options: dict[str, Any]) -> None:
     banks, regions = load_sources(options['seed'])
     for split in SPLITS:
         images, labels = make_folders(folder, split)
@@ -360,7 +351,6 @@ def _build_cells(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
             # Lossless: JPEG's blocks and colour would differ between squares.
             Image.fromarray(image).save(images / f'{number:06d}.png')
             Image.fromarray(label_map).save(labels / f'{number:06d}.png')
-    return {'splits': describe_sources(banks, regions)}
 
 
 def paint_board(

@@ -120,7 +120,7 @@ def draw_expression(
     return (tokens, result) if len(tokens) <= max_length else None
 
 
-def _build(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+def _build(folder: Path, options: dict[str, Any]) -> None:
     (folder / 'annotations').mkdir()
     seen: set[str] = set()
     for split in ('train', 'val', 'test'):
@@ -128,7 +128,6 @@ def _build(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
         lines = [_line(rng, options, seen) for _ in range(options[f'num_{split}'])]
         path = folder / 'annotations' / f'basic_{split}.tsv'
         path.write_text('\n'.join([HEAD, *lines, '']), encoding='utf-8')
-    return {}
 
 
 def _line(rng: random.Random, options: dict[str, Any], seen: set[str]) -> str:

@@ -99,13 +99,16 @@ def test_train_and_val_share_no_digit_and_no_pixel_of_a_photograph(root):
         assert digits[split] and columns[split]
     assert not digits['train'] & digits['val']
     assert not columns['train'] & columns['val']
-    allowed = json.loads((root / 'digit_scenes.json').read_text())['splits']
-    assert digits['val'] <= set(allowed['val']['digit_indices'])
-    assert not set(allowed['train']['digit_indices']) & set(allowed['val']['digit_indices'])
+    banks, regions = load_sources(SMALL['seed'])
+    assert not set(banks['train'].indices) & set(banks['val'].indices)
     for split, seen in columns.items():
-        for photo, column in seen:
-            first, end = allowed[split]['photo_columns'][photo]
-            assert first <= column < end
+        assert digits[split] <= set(banks[split].indices)
+        allowed = {
+            each.name: (each.left, each.left + each.pixels.shape[1]) for each in regions[split]
+        }
+        assert all(allowed[photo][0] <= column < allowed[photo][1] for photo, column in seen)
+    for one, other in zip(regions['train'], regions['val'], strict=True):
+        assert one.name == other.name and one.left + one.pixels.shape[1] <= other.left
 
 
 def test_enough_of_a_hidden_digit_stays_visible():
