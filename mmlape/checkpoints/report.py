@@ -26,33 +26,23 @@ class DownloadError(ConnectionError, CheckpointError):
 
 @dataclass
 class LoadReport:
-    """What a conversion did.
+    """What a conversion did: every entry of the model and of the source, by name."""
 
-    Attributes:
-        source: Name of the source format.
-        model: Class name of the model.
-        matched: Entries of the model taken over as they are.
-        resized: Entries of the model taken over after resizing; the text says from what to what.
-        filled: Entries of the model that the source has no tensor for but fixes all the same; the text says how.
-        fresh: Entries of the model that keep the model's own values; the text says why.
-        left_out: Entries of the source that the model has no place for; the text says why.
-        problems: Why the source cannot be such a model's. A conversion with any is refused.
-        sizes: Number of values of every entry of the part of the model that the source describes.
-        whole: Whether the model is a whole detector or segmentor, whose parts are accounted for one by one.
-        part: What the names of the described part begin with: ``'vit.'`` for the ViT of an adapter, or ``''``.
-    """
-
-    source: str
-    model: str = ''
+    source: str  # name of the source format
+    model: str = ''  # class name of the model
+    # Entries of the model: taken over as they are, after resizing (from what to what), or not in the source, which
+    # fixes them all the same (how); and those that keep the model's own values (why).
     matched: list[str] = field(default_factory=list)
     resized: dict[str, str] = field(default_factory=dict)
     filled: dict[str, str] = field(default_factory=dict)
     fresh: dict[str, str] = field(default_factory=dict)
+    # Entries of the source without a place (why), and why the source cannot be such a model's: then it is refused.
     left_out: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    # Number of values of every entry of the part of the model that the source describes.
     sizes: dict[str, int] = field(default_factory=dict)
-    whole: bool = False
-    part: str = ''
+    whole: bool = False  # a detector or segmentor, whose parts are accounted for one by one
+    part: str = ''  # what names of the described part begin with: 'vit.' for the ViT of an adapter
 
     @property
     def taken(self) -> list[str]:

@@ -31,7 +31,7 @@ FORMATS = Formats(
         'mmlape': 'base.Format',
         'timm': 'vit.Timm',
         'deit': 'vit.Timm',
-        'transformers': 'transformers.Transformers',
+        'transformers': 'vit.Transformers',
         'lape': 'vit.ReferenceLaPE',
         'pvt': 'published.PublishedPVT',
         'dtn': 'published.PublishedDTN',
