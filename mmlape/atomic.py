@@ -12,8 +12,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ['atomic_write', 'digest_of', 'remove_leftovers', 'sha256_of']
-
 _DRAFT, _DIGEST = '.mmlape-draft', '.sha256'
 
 

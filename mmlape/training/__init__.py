@@ -7,11 +7,16 @@ from .check_data import (
     check_config,
     check_data_is_there,
 )
-from .checkpoint_hook import CheckpointHook, UnsavedError
+from .checkpoint_hooks import (
+    CheckpointHook,
+    CheckWeightsHook,
+    ResumeCheckHook,
+    SafeLoadingHook,
+    UnsavedError,
+)
 from .devices import CpuHook, FSDPStrategy, wrap_blocks
 from .environment import environment_options, vit_arch, vit_weights
 from .exact_resume import ExactResumeHook
-from .loading_hooks import CheckWeightsHook, ResumeCheckHook, SafeLoadingHook
 from .optimizers import LayerDecayOptimizerConstructor, MergedGroupsOptimizerConstructor, RsqrtLR
 from .paper_hooks import DTNRatioHook, PositionOnlyHook
 from .stop_hooks import HungProcessHook, NonFiniteError, StopAtNonFiniteHook

@@ -20,11 +20,9 @@ from mmlape.checkpoints.report import listed
 from mmlape.checks import check_bool, check_number, check_options, check_positive_int
 from mmlape.registry import HOOKS, RUNNERS
 
+from .checkpoint_hooks import built_loops
 from .data_audit import DataReport, check_coco, check_label_maps, repeated
 from .environment import check_reached
-from .loading_hooks import built_loops
-
-__all__ = ['CheckDataHook', 'DataError', 'EarlyHookRunner', 'check_config', 'check_data_is_there']
 
 
 class DataError(ValueError):

@@ -14,8 +14,6 @@ from mmlape.backbones import Backbone
 from mmlape.cpu import optimize
 from mmlape.registry import FUNCTIONS, HOOKS, STRATEGIES
 
-__all__ = ['CpuHook', 'FSDPStrategy', 'wrap_blocks']
-
 # Blocks of the networks seen so far: FSDP asks about a module before its children.
 _BLOCKS: WeakSet[nn.Module] = WeakSet()
 

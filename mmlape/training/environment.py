@@ -12,8 +12,6 @@ from typing import Any
 from mmlape.backbones.vit import ARCHS
 from mmlape.checks import check_number, check_positive_int
 
-__all__ = ['check_reached', 'environment_options', 'vit_arch', 'vit_weights']
-
 DEIT_WEIGHTS = {
     'deit-tiny': 'https://dl.fbaipublicfiles.com/deit/deit_tiny_patch16_224-a1311bcf.pth',
     'deit-small': 'https://dl.fbaipublicfiles.com/deit/deit_small_patch16_224-cd65a155.pth',

@@ -17,10 +17,8 @@ from mmlape.checks import check_positive_int
 from mmlape.norm.dtn import DTN
 from mmlape.registry import HOOKS
 
-from .loading_hooks import built_loops
+from .checkpoint_hooks import built_loops
 from .stop_hooks import unwrapped
-
-__all__ = ['RATIOS', 'RATIO_PREFIX', 'DTNRatioHook', 'PositionOnlyHook', 'learned_ratios']
 
 # A scalar's name is dtn_ratio/<layer>/<mean or var>/<head>.
 RATIO_PREFIX = 'dtn_ratio'

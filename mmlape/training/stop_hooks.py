@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from mmlape.checks import check_bool, check_positive_int
 from mmlape.registry import HOOKS
 
-__all__ = ['HungProcessHook', 'NonFiniteError', 'StopAtNonFiniteHook', 'all_finite']
-
 
 class NonFiniteError(FloatingPointError):
     """An input, a loss or a gradient of a training step is NaN or infinite."""
