@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from mmcv.cnn import is_norm
@@ -16,8 +15,6 @@ from mmlape.backbones.base import EXEMPT_NAMES, exempt_modules
 from mmlape.checks import check_number, check_option, check_positive_int, did_you_mean
 from mmlape.norm import TokenNorm
 from mmlape.registry import OPTIM_WRAPPER_CONSTRUCTORS, PARAM_SCHEDULERS
-
-__all__ = ['LayerDecayOptimizerConstructor', 'MergedGroupsOptimizerConstructor', 'RsqrtLR']
 
 # Multipliers and their defaults.
 _MULTS = {
@@ -137,8 +134,14 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
                 hint = did_you_mean(key, {part for name in names for part in name.split('.')})
                 raise ValueError(f'custom_keys names {key!r}, which is in no name{hint}')
         groups: dict[tuple[int, int, _Rule], dict[str, nn.Parameter]] = {}
-        for name, parameter, rule in self._rules(module):
-            groups.setdefault((*_depth(name, backbones), rule), {})[name] = parameter
+        places = {
+            path: 'dtn' if isinstance(owner, TokenNorm) else 'position'
+            for path, owner in exempt_modules(module)
+        }
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                rule = self._rule(name, parameter, module, places)
+                groups.setdefault((*_depth(name, backbones), rule), {})[name] = parameter
         titles = ('layer', 'kind', 'scale', 'lr', 'weight decay', 'tensors', 'values', 'names')
         rows = [_ROW.format(*titles)]
         ordered = sorted(groups.items(), key=lambda group: (group[0][0], group[0][2].kind))
@@ -160,29 +163,17 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
         )
         print_log('\n'.join([title, *rows]), logger='current')
 
-    def _rules(self, model: nn.Module) -> Iterator[tuple[str, nn.Parameter, _Rule]]:
-        """Every trained parameter once, with its name and its rule."""
-        seen: set[nn.Parameter] = set()
-        places = {
-            path: 'dtn' if isinstance(owner, TokenNorm) else 'position'
-            for path, owner in exempt_modules(model)
-        }
-        for path, module in model.named_modules(remove_duplicate=False):
-            places.setdefault(path, places.get(path.rpartition('.')[0], ''))
-            for attribute, parameter in module.named_parameters(recurse=False):
-                if parameter in seen or not parameter.requires_grad:
-                    continue
-                seen.add(parameter)
-                name = f'{path}.{attribute}'.lstrip('.')
-                yield name, parameter, self._rule(name, attribute, parameter, module, places[path])
-
     def _rule(
-        self, name: str, attribute: str, parameter: nn.Parameter, module: nn.Module, place: str
+        self, name: str, parameter: nn.Parameter, model: nn.Module, places: dict[str, str]
     ) -> _Rule:
         matching = sorted((key for key in self._custom if key in name), key=lambda k: (-len(k), k))
         if matching:
             mults = dict(lr_mult=1.0, decay_mult=1.0) | self._custom[matching[0]]
             return _Rule(f'custom: {matching[0]}', **mults)
+        path, _, attribute = name.rpartition('.')
+        module, parts = model.get_submodule(path), path.split('.')
+        above = ('.'.join(parts[:count]) for count in range(len(parts), -1, -1))
+        place = next((places[each] for each in above if each in places), '')
         mults = self._mults
         norm = is_norm(module) or isinstance(module, TokenNorm)
         lr_mult = mults['bias_lr_mult'] if attribute == 'bias' and not (norm or place) else 1.0
