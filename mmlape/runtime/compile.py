@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from copy import copy
 from functools import cache, partial
-from inspect import signature
 from types import FunctionType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -16,7 +15,7 @@ from mmengine.logging import print_log
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mmlape.checks import check_option
+from mmlape.checks import check_options
 from mmlape.layout import Grid, Layout
 
 from . import private
@@ -53,9 +52,8 @@ def check_compile_blocks(value: object) -> bool | dict:
             'compile_blocks must be True, False or a dict of arguments of torch.compile, '
             f"e.g. dict(mode='max-autotune-no-cudagraphs'), got {value!r}"
         )
-    for name in value:
-        check_option('a name in compile_blocks', name, _arguments())
     try:
+        check_options(torch.compile, value)
         torch.compile(_call, **value)
     except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f'torch.compile refuses compile_blocks={value!r}: {error}') from error
@@ -87,7 +85,6 @@ def run_block(
 
 
 def _packed(arg: Any) -> Any:
-    """As a graph takes it."""
     if isinstance(arg, Tensor):
         return arg.contiguous()  # a graph is for one order in memory, too
     if isinstance(arg, Layout):
@@ -96,7 +93,6 @@ def _packed(arg: Any) -> Any:
 
 
 def _unpacked(arg: Any) -> Any:
-    """What the block takes."""
     return Layout(arg.grid, len(arg.prefix), arg.mask) if isinstance(arg, _Packed) else arg
 
 
@@ -159,14 +155,6 @@ def _can_compile(block: nn.Module, with_cp: bool) -> bool:
 def _say(name: str, reason: str) -> None:
     """Once for each of them."""
     print_log(f'compile_blocks: {name} runs plain, since {reason}', 'current', logging.INFO)
-
-
-@cache
-def _arguments() -> tuple[str, ...]:
-    """Names of arguments of ``torch.compile``."""
-    return tuple(
-        name for name in signature(torch.compile).parameters if name not in ('model', 'disable')
-    )
 
 
 def _call(block: nn.Module, *args: Any) -> Any:
