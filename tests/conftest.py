@@ -159,12 +159,12 @@ def switched_on(monkeypatch):
 def either_way(request, monkeypatch):
     """DTN in norms that the test builds: by PyTorch's operators, then by the one in C++."""
     if request.param == 'operator':
-        from mmlape.cpu import modules
+        from mmlape.cpu import replace
         from mmlape.norm import dtn
 
         request.getfixturevalue('switched_on')
         plain = dtn.PlainDTN
-        monkeypatch.setattr(dtn, 'PlainDTN', lambda: modules.DTN(plain()))
+        monkeypatch.setattr(dtn, 'PlainDTN', lambda: replace.DTN(plain()))
 
 
 @pytest.fixture(scope='module')

@@ -13,7 +13,7 @@ from test_masks import randomised
 from timm.layers import DropPath
 from torch import distributed, multiprocessing, nn
 
-from mmlape.cpu import modules
+from mmlape.cpu import replace
 from mmlape.cpu.library import is_there
 from mmlape.layers import Extractor, sampling_plan
 from mmlape.layout import Layout
@@ -199,7 +199,7 @@ def dtn_at_extremes(way, dtype=torch.float32):
         tokens = change(torch.randn(2, 15, 8)).to(dtype).requires_grad_()
         norm = norm.to(dtype)
         if way == 'operator':
-            norm.normalise = modules.DTN(norm.normalise)
+            norm.normalise = replace.DTN(norm.normalise)
         shown = torch.ones(2, 15, dtype=torch.bool) if way == 'mask' else None
         out = norm(tokens, Layout((3, 5), mask=shown))
         upstream = torch.linspace(-1, 1, out.numel(), dtype=dtype).view(out.shape).cos()

@@ -114,9 +114,7 @@ def build() -> Path:
             raise BuildError(f'{target.parent} is another user\'s: set XDG_CACHE_HOME')
         target.parent.chmod(0o700)  # an older version of mmlape let others read it
         with target.with_suffix('.lock').open('w') as file:
-            with suppress(
-                OSError
-            ):  # without locks two processes may compile; each binary is complete
+            with suppress(OSError):  # without locks two may compile; each binary is complete
                 fcntl.flock(file, fcntl.LOCK_EX)
             if not is_intact(target):
                 _compile(compiler, target)
@@ -126,16 +124,13 @@ def build() -> Path:
 
 
 def _compile(compiler: list[str], target: Path) -> None:
-    with tempfile.TemporaryDirectory(
-        dir=target.parent
-    ) as folder:  # on one file system: renaming is atomic
+    # On one file system: renaming is atomic.
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         part = Path(folder, 'library.so')
         made = {path: str(Path(folder, f'{path.stem}.o')) for path in sources()}
         for threads in THREADS:
-            commands = [
-                [*compiler, *FLAGS, threads, '-c', str(path), '-o', out]
-                for path, out in made.items()
-            ]
+            options = [*compiler, *FLAGS, threads]
+            commands = [[*options, '-c', str(path), '-o', out] for path, out in made.items()]
             # Without OpenMP's library: PyTorch has one in this process, and a second one would have its own threads.
             commands.append([*compiler, '-shared', *made.values(), '-o', str(part)])
             errors = [_errors(command) for command in commands]
@@ -151,10 +146,8 @@ def _compile(compiler: list[str], target: Path) -> None:
 def _errors(command: list[str]) -> str:
     """The first line in which a command says why it failed; '' if it did not."""
     done = subprocess.run(command, capture_output=True, text=True, errors='replace')
-    lines = [line for line in done.stderr.splitlines() if 'error' in line] or [
-        f'exit code {done.returncode}'
-    ]
-    return lines[0].strip() if done.returncode else ''
+    lines = (line.strip() for line in done.stderr.splitlines() if 'error' in line)
+    return next(lines, f'exit code {done.returncode}') if done.returncode else ''
 
 
 if __name__ == '__main__':

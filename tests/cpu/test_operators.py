@@ -13,9 +13,8 @@ from fuzz_operators import norms, samplers, with_gradients
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.side_by_side import saved_bytes
-from mmlape.cpu import library, modules, optimize
-from mmlape.cpu.deformable_sampling import deformable_sampling
-from mmlape.cpu.dtn import dtn
+from mmlape.cpu import library, optimize, replace
+from mmlape.cpu.library import deformable_sampling, dtn
 from mmlape.layers import DeformableAttention, sampling_plan
 from mmlape.layout import Layout
 from mmlape.norm import DTN
@@ -273,7 +272,7 @@ def test_functions_of_torch_func_are_pytorchs(layer, monkeypatch):
     expected = layer.call(layer.x)
     (wanted,) = torch.autograd.grad(expected.sum(), layer.x)
     for name in ('dtn', 'deformable_sampling'):
-        monkeypatch.setattr(modules, name, None)
+        monkeypatch.setattr(replace, name, None)
     x = layer.x.detach()
     found = torch.func.grad(lambda x: layer.call(x).sum())(x)
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
@@ -320,7 +319,7 @@ def test_without_operators_the_layer_is_pytorchs(layer, monkeypatch):
 
 
 def test_which_calls_it_serves():
-    serves = modules._serves
+    serves = replace._serves
     assert library.is_there() and serves(torch.empty(0))
     assert not serves(torch.empty(0, device='meta'))
     with torch.autograd.forward_ad.dual_level():
@@ -350,7 +349,7 @@ _THREADS = """
 import sys
 import torch
 from mmlape.cpu import optimize
-from mmlape.cpu.deformable_sampling import deformable_sampling
+from mmlape.cpu.library import deformable_sampling, dtn
 from mmlape.layers import sampling_plan
 from mmlape.norm import DTN
 torch.manual_seed(0)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from toy_training import toy_config, toy_run
 
 import mmlape
-from mmlape.cpu import library, linear, modules, optimize, replace
+from mmlape.cpu import library, linear, optimize, replace
 from mmlape.layers import basic
 from mmlape.layers.deformable import DeformableSampling
 from mmlape.norm import DTN
@@ -83,10 +83,10 @@ def test_outputs_gradients_and_state_stay(name, said):
     parameters, names = list(model.parameters()), [n for n, _ in model.named_parameters()]
     assert optimize(model) is model
     plain = {nn.Linear, basic.PatchConv2d}
-    assert not kinds(model) & plain and kinds(model) & {modules.Linear, modules.DTN}
+    assert not kinds(model) & plain and kinds(model) & {replace.Linear, replace.DTN}
     for module in model.modules():  # plain ones are within those that replace them
         children = [type(child) for child in module.children()]
-        if not isinstance(module, (modules.DTN, modules.DeformableSampling)):
+        if not isinstance(module, (replace.DTN, replace.DeformableSampling)):
             assert PlainDTN not in children and DeformableSampling not in children
     assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
     assert [n for n, _ in model.named_parameters()] == names
@@ -138,7 +138,7 @@ def test_distributed(process_group, before):
     expected = step(model)
     wrapped = DistributedDataParallel(optimize(model) if before else model)
     wrapped = wrapped if before else optimize(wrapped)
-    assert modules.Linear in kinds(wrapped)
+    assert replace.Linear in kinds(wrapped)
     assert_same(step(wrapped), expected)
 
 
@@ -238,16 +238,16 @@ def test_is_left_alone(what):
     layer = LEFT_ALONE[what]()
     model = nn.Sequential(layer, nn.Linear(4, 4))
     optimize(model)
-    assert model[0] is layer and type(model[1]) is modules.Linear
+    assert model[0] is layer and type(model[1]) is replace.Linear
 
 
 def test_shared_and_single_modules():
     layer = nn.Linear(4, 4)
     model = nn.ModuleDict({'a': layer, 'b': layer, 'c': nn.Sequential(layer)})
     optimize(model)
-    assert model['a'] is model['b'] is model['c'][0] and type(model['a']) is modules.Linear
+    assert model['a'] is model['b'] is model['c'][0] and type(model['a']) is replace.Linear
     alone = optimize(layer)
-    assert type(alone) is modules.Linear and alone.weight is layer.weight
+    assert type(alone) is replace.Linear and alone.weight is layer.weight
 
 
 def test_on_another_device(said):
@@ -279,7 +279,7 @@ def test_without_a_compiler(monkeypatch, said, tmp_path):
     library.library.cache_clear()
     model = nn.Sequential(DTN(8, 2), nn.Linear(4, 4))
     optimize(model, keep_memory=False)
-    assert type(model[0].normalise) is PlainDTN and type(model[1]) is modules.Linear
+    assert type(model[0].normalise) is PlainDTN and type(model[1]) is replace.Linear
     assert len(said) == 1 and 'DTN stay in PyTorch, which is slower: no C++ compiler' in said[0]
 
 

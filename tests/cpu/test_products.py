@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mmlape.cpu import linear as linear_module
 from mmlape.cpu.linear import product
-from mmlape.cpu.modules import Linear
+from mmlape.cpu.replace import Linear
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import sys
 import torch
 
 from mmlape.cpu import library
-from mmlape.cpu.deformable_sampling import deformable_sampling
-from mmlape.cpu.dtn import dtn
+from mmlape.cpu.library import deformable_sampling, dtn
 from mmlape.layers import sampling_plan
 from mmlape.layers.deformable import DeformableSampling
 from mmlape.norm.dtn_maps import DTNOptions, PlainDTN, Windows

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.profiler import profile
 
-from mmlape.cpu.modules import PatchConv2d
+from mmlape.cpu.replace import PatchConv2d
 from mmlape.layers.basic import StridedConv2d
 
 
