@@ -136,6 +136,7 @@ def test_tables_and_pictures_of_several(tmp_path):
     assert '| one | 90.0 ± 0.0 | 41.0 ± 1.4 |' in table
     assert '| two | 90.0 | 50.0 |' in table
     assert '| snow | 41.0 ± 1.4 | 50.0 |' in table
+    assert '| snow | 0.0 |' in compare({'finds nothing': [record_of(0)]})
     figure = draw(records)
     assert [axes.get_title() for axes in figure.axes] == [
         'all 15', 'noise', 'blur', 'weather', 'digital',
