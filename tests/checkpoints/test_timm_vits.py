@@ -8,7 +8,6 @@ import torch
 from docs_pages import REPO
 from foundation_kinds import assert_same_tokens, shaken, vit
 
-from mmlape.backbones import timm_archs
 from mmlape.checkpoints import Pretrained, convert
 from mmlape.registry import MODELS
 
