@@ -62,12 +62,14 @@ def machine(program, tmp_path, monkeypatch):
         elif '-w' in parts:
             put(after['-w'] / state.wheel)
             state.compiled_with, state.joined = env, [*after['-w'].rglob('joined')]
+            state.setup = (after['-w'] / 'source' / 'setup.py').read_text()
         answer = next((answers[words] for words in answers if words in text), '')
         return SimpleNamespace(returncode=0, stdout=answer, stderr='', poll=lambda: 0)
 
     recorder = dict(run=run, call=lambda *a, **k: run(*a, **k).returncode, Popen=run, DEVNULL=None)
     monkeypatch.setattr(program, 'subprocess', SimpleNamespace(**recorder))
     put(tmp_path / 'mmcv-2' / 'mmcv/ops/csrc/pytorch' / 'nms.cpp')
+    put(tmp_path / 'mmcv-2' / 'setup.py', "cxx = ['-Wall', '-std=c++17']")
     for name in ('Python.h', 'user/pyvenv.cfg', 'user/bin/python', 'bin/nvcc'):
         put(tmp_path / name)
     monkeypatch.setattr(program, 'CACHE', tmp_path / 'cache')
@@ -114,6 +116,7 @@ def test_a_new_environment_and_a_second_call(machine, monkeypatch, capsys):
     assert 'import mmcv._ext, mmdet' in last
     expected = dict(CUDA_VISIBLE_DEVICES='', FORCE_CUDA='0', CPPFLAGS='-g0 -g', MMCV_WITH_OPS='1')
     assert machine.compiled_with | expected == machine.compiled_with and machine.joined
+    assert machine.setup == "cxx = ['-Wall', ]"  # torch adds the standard that its headers need
     assert 'CFLAGS' not in machine.compiled_with and int(machine.compiled_with['MAX_JOBS']) >= 1
     assert machine.compiled_with['PATH'].startswith(f'{machine.path}/venv/bin')
     assert re.search(r'venv is ready \(\d+ s\)', capsys.readouterr().out)

@@ -209,6 +209,8 @@ class Setup:
             output('no source of mmcv', *pip, 'download', *options, *more, env=self.variables)
             shutil.unpack_archive(next(work.glob('*.tar.gz')), work / 'unpacked')
             (folder,) = (work / 'unpacked').iterdir()
+            setup = folder / 'setup.py'  # torch chooses the standard: since 2.14 it needs C++20
+            setup.write_text(setup.read_text().replace("'-std=c++17'", ''))
             if device == 'cpu':
                 join_sources(folder / 'mmcv' / 'ops' / 'csrc' / 'pytorch')
             folder.rename(source)
