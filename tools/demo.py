@@ -1,8 +1,8 @@
 """Train, evaluate and draw a LaPE ViT-Adapter Mask R-CNN and a LaPE Segmenter on generated data.
 
 ``make demo`` runs it; ``make demo MODEL=retinanet_dtn_pvt`` trains a RetinaNet on a PVT with DTN instead. Ctrl-C
-stops it; the same command resumes. All output is in ``work_dirs/demo`` and
-``data/digit_scenes`` of the clone, unless other folders are named. See docs/demo.md.
+stops it; the same command resumes. All output is in ``work_dirs/demo`` and ``data/digit_scenes`` of the clone (of the
+current folder, where mmlape was installed from a wheel), unless other folders are named. See docs/demo.md.
 """
 
 import argparse
@@ -11,6 +11,8 @@ from pathlib import Path
 
 from demo_parts.catalogue import TASKS
 from demo_parts.run import ModelError, run_demo
+
+from mmlape.cli.arguments import output_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = tuple(TASKS)
@@ -32,13 +34,13 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         '--quick', action='store_true', help='a smoke test: a few iterations on a few images'
     )
-    parser.add_argument('--work-dir', type=Path, help='default: work_dirs/demo of this clone')
-    parser.add_argument('--data-root', type=Path, help='default: data/digit_scenes of this clone')
+    parser.add_argument('--work-dir', type=Path, help='default: work_dirs/demo')
+    parser.add_argument('--data-root', type=Path, help='default: data/digit_scenes')
     options = parser.parse_args(arguments)
     suffix = '_quick' if options.quick else ''
     options.task = options.task or list(DEFAULT_MODELS)
-    options.work_dir = options.work_dir or ROOT / f'work_dirs/demo{suffix}'
-    options.data_root = options.data_root or ROOT / f'data/digit_scenes{suffix}'
+    options.work_dir = options.work_dir or output_folder() / f'work_dirs/demo{suffix}'
+    options.data_root = options.data_root or output_folder() / f'data/digit_scenes{suffix}'
     options.config_root = ROOT / 'configs/demo'
     return options
 

@@ -10,6 +10,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from mmlape.cli.arguments import output_folder
+
 LEAST_EPOCHS = 4  # three are the warm-up
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -18,7 +20,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--seeds', type=int, default=3, help='number of runs (%(default)s)')
     parser.add_argument('--epochs', type=int, help="of each run; default: the config's")
-    parser.add_argument('--work-dir', type=Path, default=ROOT / 'work_dirs/experiment_dino')
+    default = output_folder() / 'work_dirs/experiment_dino'
+    parser.add_argument('--work-dir', type=Path, default=default)
     parser.add_argument(
         '--write-docs',
         action='store_true',

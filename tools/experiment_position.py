@@ -11,6 +11,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from mmlape.cli.arguments import output_folder
+
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = 3
 
@@ -33,8 +35,8 @@ def parse_arguments(
         '--workers', type=int, help='runs at a time; default: one for each core, at most 4'
     )
     parser.add_argument('--iterations', type=int, help="training iterations; default: the config's")
-    parser.add_argument('--work-dir', type=Path, default=ROOT / 'work_dirs' / name)
-    parser.add_argument('--data-root', type=Path, default=ROOT / 'data' / data)
+    parser.add_argument('--work-dir', type=Path, default=output_folder() / 'work_dirs' / name)
+    parser.add_argument('--data-root', type=Path, default=output_folder() / 'data' / data)
     parser.add_argument(
         '--table', action='store_true', help='run nothing, show the current results'
     )

@@ -77,6 +77,12 @@ def shipped_folder(name: str) -> Path:
     raise ValueError(f'this installation of mmlape has no {name}: reinstall it with pip')
 
 
+def output_folder() -> Path:
+    """Where ``work_dirs`` and ``data`` go by default: the clone, or the current folder where a wheel is installed."""
+    folder = shipped_folder('tools').parent
+    return Path.cwd() if folder.parent == PACKAGE else folder
+
+
 def shipped_configs() -> dict[str, Path]:
     """All configs but bases, by the path in ``configs`` without ``.py``: ``'lape/mask-rcnn_...'``."""
     folder = shipped_folder('configs')

@@ -44,6 +44,14 @@ def test_a_name_in_two_folders_is_ambiguous(tmp_path, monkeypatch):
     assert find_config('dtn/a') == tmp_path / '.mim' / 'configs' / 'dtn' / 'a.py'
 
 
+def test_outputs_of_a_wheel_are_in_the_current_folder(tmp_path, monkeypatch):
+    assert arguments.output_folder() == REPO
+    (tmp_path / 'mmlape/.mim/tools').mkdir(parents=True)
+    monkeypatch.setattr(arguments, 'PACKAGE', tmp_path / 'mmlape')
+    monkeypatch.chdir(tmp_path)
+    assert arguments.output_folder() == tmp_path
+
+
 def test_the_list_of_commands_has_a_line_for_each():
     found = command.commands()
     assert {'train', 'test', 'dist_train', 'dist_test', 'slurm_train', 'slurm_test'} <= set(found)
