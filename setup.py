@@ -39,18 +39,24 @@ def version() -> str:
     return re.search(r"__version__ = '(.+)'", read('mmlape/version.py')).group(1)
 
 
+# Of both families, with what the demo's data are made of. mmcv's setup.py compiles C++17; torch 2.14 needs C++20.
+COMMON = ['torch>=2.5,<2.14', 'torchvision', 'timm>=1.0.3', 'scikit-learn']
 EXTRAS = {
     'onedl': [
+        *COMMON,
         'onedl-mmengine>=0.10.12',
         'onedl-mmcv>=2.3.6',
         'onedl-mmdetection>=3.5.1',
         'onedl-mmsegmentation>=1.4.2',
     ],
     'openmmlab': [
+        *COMMON,
         'mmengine==0.10.7',
         'mmcv>=2.1.0,<2.2.0',
         'mmdet>=3.3.0',
         'mmsegmentation>=1.2.2',
+        'ftfy',  # which mmsegmentation imports and does not ask for
+        'regex',
     ],
     # MMPretrain, for configs/imagenet and configs/cifar; pretrain-openmmlab goes with the original packages.
     'pretrain': ['onedl-mmpretrain>=1.3.6'],
@@ -79,9 +85,9 @@ setup(
     python_requires='>=3.10',
     packages=find_packages(include=['mmlape', 'mmlape.*']),
     package_data={'mmlape.cpu': ['csrc/*.cpp', 'csrc/*.h']},  # compiled on the machine that uses it
-    # Only what cannot replace a part of the user's stack: the OpenMMLab packages exist under two distribution names
-    # with the same import names, so they are extras.
-    install_requires=['numpy', 'safetensors', 'timm>=1.0.3', 'torch'],
+    # Only what cannot replace a part of the user's stack, and no gigabytes that do not work alone: the OpenMMLab
+    # packages exist under two distribution names with the same import names, so they and PyTorch are extras.
+    install_requires=['numpy', 'safetensors'],
     extras_require=EXTRAS,
     cmdclass={'build_py': BuildPyWithConfigs},
     entry_points={'console_scripts': ['mmlape = mmlape.__main__:main']},

@@ -24,11 +24,17 @@ __all__ = ['__version__', *_FUNCTIONS, *_SUBPACKAGES]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FUNCTIONS:
-        return getattr(import_module(f'mmlape.{_FUNCTIONS[name]}'), name)
-    if name in _SUBPACKAGES:
-        return import_module(f'mmlape.{name}')
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    if name not in __all__:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    try:
+        module = import_module(f'mmlape.{_FUNCTIONS.get(name, name)}')
+        return getattr(module, name) if name in _FUNCTIONS else module
+    except ImportError:
+        from .compatibility import stack_problem
+
+        if problem := stack_problem():
+            raise ImportError(problem) from None
+        raise
 
 
 def __dir__() -> list[str]:

@@ -16,7 +16,14 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from mmlape.cli.arguments import find_config, shipped_folder
-from mmlape.compatibility import PACKAGES, found_version, metadata_versions, torch_version
+from mmlape.compatibility import (
+    PACKAGES,
+    found_version,
+    metadata_versions,
+    provide_operators,
+    stack_problem,
+    torch_version,
+)
 from mmlape.version import __version__
 
 GROUPS = {
@@ -75,7 +82,40 @@ def versions() -> str:
         names = ', '.join(getattr(package, family)[0] for family in metadata_versions(package))
         version = found_version(package)
         text += f'{package.module} {version} ({names})\n' if version else ''
-    return text
+    return f'{text}{stack_problem() or ""}'.rstrip() + '\n'
+
+
+def missing_package(error: BaseException | None) -> str | None:
+    """What is not installed, and the command that installs it; None if the error has another reason."""
+    while error is not None:  # MMEngine wraps errors of `custom_imports`
+        if isinstance(error, ModuleNotFoundError) and 'pip install' in str(error):
+            return str(error)  # one of ours, which names an extra
+        for package in PACKAGES:
+            if isinstance(error, ModuleNotFoundError) and error.name == package.module:
+                families = {family for each in PACKAGES for family in metadata_versions(each)}
+                return f'this needs {package.module}, which is not installed: {package.advice(families)}'
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def run(path: Path, arguments: list[str]) -> None:
+    """Run a tool; SystemExit says in one line what to install if a dependency is missing."""
+    if path.suffix == '.sh':
+        problem = None if {'-h', '--help'} & {*arguments} else stack_problem()
+        if problem:
+            sys.exit(f'error: {problem}')
+        # The scripts start other processes: with this interpreter, whatever `python` is there.
+        environment = {'PYTHON': sys.executable, **os.environ}
+        os.execvpe('bash', ['bash', str(path), *arguments], environment)
+    sys.argv = [str(path), *arguments]
+    sys.path.insert(0, str(path.parent))
+    provide_operators()
+    try:
+        runpy.run_path(str(path), run_name='__main__')
+    except ImportError as error:
+        if problem := stack_problem() or missing_package(error):
+            sys.exit(f'error: {problem}')
+        raise
 
 
 def main() -> None:
@@ -96,13 +136,7 @@ def main() -> None:
     if arguments:
         with suppress(ValueError):  # not a config: the command itself checks its arguments
             arguments[0] = str(find_config(arguments[0]))
-    if path.suffix == '.sh':
-        # The scripts start other processes: with this interpreter, whatever `python` is there.
-        environment = {'PYTHON': sys.executable, **os.environ}
-        os.execvpe('bash', ['bash', str(path), *arguments], environment)
-    sys.argv = [str(path), *arguments]
-    sys.path.insert(0, str(path.parent))
-    runpy.run_path(str(path), run_name='__main__')
+    run(path, arguments)
 
 
 if __name__ == '__main__':

@@ -11,6 +11,7 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import re
+import sys
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,13 +31,14 @@ class Package:
     without_isolation: bool = False  # pip must build it beside the installed torch
 
     def advice(self, families: set[str]) -> str:
-        """The command that installs it, for the family that is installed already, or for both."""
+        """The command that installs it, for the family that is installed already; all of mmlape[onedl] if none is."""
         options = '--no-build-isolation ' if self.without_isolation else ''
-        return ' or '.join(
+        commands = (
             '`pip install {}{}=={}`'.format(options, *getattr(self, family))
             for family in ('onedl', 'original')
-            if family in families or not families
+            if family in families
         )
+        return ' or '.join(commands) or INSTALL
 
 
 PACKAGES = (
@@ -46,7 +48,10 @@ PACKAGES = (
     Package('mmseg', False, '1.2.2', ('mmsegmentation', '1.2.2'), ('onedl-mmsegmentation', '1.4.2'), None, True),
     Package('mmpretrain', False, '1.2.0', ('mmpretrain', '1.2.0'), ('onedl-mmpretrain', '1.3.6')),
 )  # fmt: skip
+OTHERS = ('torchvision', 'timm', 'numpy', 'safetensors')  # any version that pip installs works
 TORCH = '2.5'  # the first with public hooks for state dicts
+TORCH_END = '2.14'  # needs C++20, and mmcv's setup.py compiles C++17
+INSTALL = "`pip install 'mmlape[onedl]'`"
 HELP = 'see docs/install.md, or use `make env` in a clone'
 
 
@@ -119,19 +124,35 @@ def operators_file() -> Path | None:
 
 
 def has_torchvision_operators() -> bool:
-    """Whether mmcv has torchvision's operators instead of its own."""
+    """Whether torchvision's operators replace mmcv's."""
     file = operators_file()
-    return file is not None and file.suffix == '.py'
+    return file is None or file.suffix == '.py'
 
 
-def check_operators(package: Package, families: set[str]) -> None:
-    """Refuse an mmcv without operators, which pip installs silently when it builds in isolation."""
-    if operators_file() is None:
-        raise ImportError(
-            'mmcv is installed without its compiled operators (mmcv._ext): `pip uninstall` it, then '
-            f'MMCV_WITH_OPS=1 {package.advice(families)} with torch, setuptools, wheel, ninja and '
-            f'psutil installed (10 minutes of compiling); {HELP}'
-        )
+class _TorchvisionOperators:
+    """Finds ``mmcv._ext`` in mmlape. The last finder: one in mmcv, compiled or not, comes first."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
+        file = Path(__file__).with_name('runtime') / 'mmcv_ext.py'
+        return importlib.util.spec_from_file_location(name, file) if name == 'mmcv._ext' else None
+
+
+def provide_operators() -> None:
+    """Let torchvision's operators replace those of an mmcv without any: pip hides torch from mmcv's build."""
+    if operators_file() is None and _TorchvisionOperators not in sys.meta_path:
+        sys.meta_path.append(_TorchvisionOperators)
+
+
+def compile_advice(families: set[str]) -> str:
+    """The commands that compile the operators of the installed mmcv."""
+    mmcv = next(each for each in PACKAGES if each.module == 'mmcv')
+    name, version = mmcv.original if families == {'original'} else mmcv.onedl
+    # pip's cache holds the wheel without operators.
+    return (
+        f"`pip install 'setuptools>=77,<81' wheel ninja psutil 'torch<{TORCH_END}'`, then `MMCV_WITH_OPS=1 pip install "
+        f'--no-build-isolation --no-cache-dir --no-deps --force-reinstall {name}=={version}`'
+    )
 
 
 def check_torch() -> None:
@@ -140,19 +161,44 @@ def check_torch() -> None:
     if version is None or () < numbers(version) < numbers(TORCH):
         found = f', but {version} is installed' if version else ', which is not installed'
         raise ImportError(
-            f"mmlape needs torch >= {TORCH}{found}: `pip install 'torch>={TORCH}' torchvision`, then mmcv "
+            f"mmlape needs torch >= {TORCH}{found}: `pip install 'torch>={TORCH},<{TORCH_END}' torchvision`, then mmcv "
             f'again, whose operators fit only the torch that they were compiled with; {HELP}'
         )
 
 
+def missing() -> list[str]:
+    """Required packages that are not installed, by their import names."""
+    names = ('torch', *OTHERS, *(package.module for package in PACKAGES if package.required))
+    return [name for name in names if package_folder(name) is None]
+
+
+def _not_installed(names: list[str], command: str) -> str:
+    are = 'is' if len(names) == 1 else 'are'
+    return f'mmlape needs {", ".join(names)}, which {are} not installed: {command}; {HELP}'
+
+
+def stack_problem() -> str | None:
+    """What :func:`check_stack` says; None if it accepts the dependencies."""
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        try:
+            check_stack()
+        except ImportError as error:
+            return str(error)
+    return None
+
+
 def check_stack() -> None:
-    """Check the dependencies. torch, mmengine and mmcv (with compiled operators) are required; mmdet, mmseg and
-    mmpretrain are each needed only by their own configs.
+    """Check the dependencies. torch, mmengine and mmcv are required; mmdet, mmseg and mmpretrain are each needed only
+    by their own configs. torchvision's operators replace those of an mmcv that has none.
 
     Raises:
         ImportError: One is missing or too old; the message names it, the version found, and what to install.
     """
     families = {family for package in PACKAGES for family in metadata_versions(package)}
+    absent = missing()
+    if absent and not families:
+        raise ImportError(_not_installed(absent, INSTALL))
     families = families if len(families) == 1 else set()
     has_toolbox = False
     for package in PACKAGES:
@@ -172,9 +218,10 @@ def check_stack() -> None:
                 stacklevel=2,
             )
         check_version(package, version, families)
-        if package.module == 'mmcv':
-            check_operators(package, families)
     check_torch()
+    if others := [name for name in absent if name in OTHERS]:
+        raise ImportError(_not_installed(others, f'`pip install {" ".join(others)}`'))
+    provide_operators()
     if not has_toolbox:
         warnings.warn(
             'none of mmdet, mmseg and mmpretrain is installed: backbones can be built, but to train them one is '

@@ -23,6 +23,8 @@ OK, WARNING, ERROR = STATES = 'ok', 'warning', 'error'
 # In a process of its own: operators that were compiled for another torch may crash it.
 _OPERATORS = """
 import torch
+from mmlape.compatibility import provide_operators
+provide_operators()
 from mmcv.ops import nms
 for device in ['cpu', 'cuda'][: 1 + torch.cuda.is_available()]:
     boxes = torch.tensor([[0., 0, 10, 10], [1, 1, 10, 10], [20, 20, 30, 30]], device=device)
@@ -50,8 +52,15 @@ class _Problem(Exception):  # noqa: N818  # it may be a warning
 def examine(config: str | None = None, work_dir: str | None = None) -> list[Check]:
     """Run all checks, also of a config (a file, or a name of mmlape's) and its work dir."""
     packages = {each.module: partial(_package, each) for each in compatibility.PACKAGES}
-    found = _run({'Python': platform.python_version, 'torch': _torch, **packages})
-    found += _run({'mmcv._ext': _operators, 'environment': _environment, 'GPU': _gpus})
+    found = _run({'Python': platform.python_version})
+    if compatibility.missing() and not any(
+        map(compatibility.metadata_versions, compatibility.PACKAGES)
+    ):
+        found += _run({'packages': _nothing_installed})
+    else:
+        compatibility.provide_operators()
+        found += _run({'torch': _torch, **packages})
+        found += _run({'mmcv._ext': _operators, 'environment': _environment, 'GPU': _gpus})
     cfg: dict[str, Any] = {}
     if config is not None and exit_code(found):
         found.append(Check('config', ERROR, 'not checked', 'fix the packages first'))
@@ -100,6 +109,10 @@ def _run(checks: Mapping[str, Callable[[], str]]) -> list[Check]:
     return found
 
 
+def _nothing_installed() -> str:
+    raise _Problem(f'not installed: {", ".join(compatibility.missing())}', compatibility.INSTALL)
+
+
 def _torch() -> str:
     """Is it installed, new enough, and safe for loading files?"""
     compatibility.check_torch()
@@ -133,8 +146,7 @@ def _package(package: compatibility.Package) -> str:
 def _operators() -> str:
     """MMCV's compiled operators, by calling one on each device."""
     mmcv = next(each for each in compatibility.PACKAGES if each.module == 'mmcv')
-    families = set(compatibility.metadata_versions(mmcv))
-    compatibility.check_operators(mmcv, families)
+    advice = compatibility.compile_advice(set(compatibility.metadata_versions(mmcv)))
     # The same import path: folders may have been added to it here.
     environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, *['-S'] * sys.flags.no_site, '-c', _OPERATORS]
@@ -142,11 +154,11 @@ def _operators() -> str:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f'exit code {done.returncode}'])[-1]
         other = 'compiled for another torch: ' * ('undefined symbol' in last)
-        advice = f'pip uninstall mmcv, then MMCV_WITH_OPS=1 {mmcv.advice(families)}'
         raise _Problem(other + last, f'{advice}; {compatibility.HELP}')
     if compatibility.has_torchvision_operators():
         found = "torchvision's NMS and RoIAlign replace them, others raise NotImplementedError"
-        raise _Problem(found, 'install a C++ compiler and call make env again', WARNING)
+        advice = f'install a C++ compiler, then {advice}; {compatibility.HELP}'
+        raise _Problem(found, advice, WARNING)
     return 'works'
 
 

@@ -37,8 +37,16 @@ def test_advice_stays_with_the_family_that_is_installed():
     mmdet = PACKAGES['mmdet']
     assert 'onedl' not in mmdet.advice({'original'})
     assert 'mmdet==3.3.0' not in mmdet.advice({'onedl'})
-    assert 'onedl-mmdetection==' in mmdet.advice(set())
-    assert 'mmdet==3.3.0' in mmdet.advice(set())
+    assert mmdet.advice(set()) == "`pip install 'mmlape[onedl]'`"
+
+
+def test_what_is_missing_beside_openmmlab(tmp_path):
+    site = link_site_packages(tmp_path / 'site', without=('timm', 'torchvision'))
+    last = refusal(site, tmp_path)
+    assert (
+        'mmlape needs torchvision, timm, which are not installed: `pip install torchvision timm`'
+        in last
+    )
 
 
 @pytest.mark.parametrize(

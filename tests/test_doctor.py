@@ -55,7 +55,7 @@ def test_this_environment_is_well():
 
 BROKEN = {
     'no torch': (('torch',), None, 'torch', 'which is not installed: `pip install', ''),
-    'no operators': (('mmcv',), ('mmcv', '2.1.0'), 'mmcv._ext', 'without its compiled operators', ''),
+    'no operators': (('mmcv',), ('mmcv', '2.1.0'), 'mmcv._ext', "No module named 'mmcv.ops'", 'MMCV_WITH_OPS=1'),
     'no mmengine, old mmdet': (
         ('mmengine', 'mmdet'), ('mmdet', '3.0.0'), 'mmdet', 'but 3.0.0 is installed: `pip install', ''),
 }  # fmt: skip

@@ -47,16 +47,49 @@ MISTAKES = {
 }
 
 
-@pytest.fixture(scope='module')
-def answers():
+# Commands with arguments that they accept before they import what is missing.
+COMMANDS = (
+    'train setup.py', 'test setup.py x.pth', 'predict x.pth x.png', 'fit tests', 'demo', 'demo --help',
+    'timm_run setup.py', 'dist_train setup.py 2', 'dist_test setup.py x.pth 2', 'slurm_train a b setup.py',
+    'slurm_test a b setup.py x.pth', 'robustness setup.py x.pth', 'convert timm a b --config setup.py',
+    'fit_gabor a.pth b.pth', 'position_embedding setup.py', 'position_correlation setup.py',
+    'token_pca setup.py --images a', 'dtn_maps setup.py', 'experiment_position', 'experiment_dino',
+    'experiment_robustness', 'build_digit_scenes x', 'timm_vits',
+)  # fmt: skip
+
+
+def answers_of(asked: list[list[str]], *options: str) -> dict:
     """``{arguments: (exit code, output, errors, packages that were imported by then)}``."""
-    asked = [[], ['--help'], ['--version'], ['trian'], *(line.split() for line in MISTAKES)]
-    asked += [[name, option] for name in TOOLS for option in ('--help', '--no-such-option')]
-    done = subprocess.run(
-        [sys.executable, '-c', ANSWERS, json.dumps(asked)], cwd=REPO, capture_output=True, text=True
-    )
+    command = [sys.executable, *options, '-c', ANSWERS, json.dumps(asked)]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+@pytest.fixture(scope='module')
+def answers():
+    asked = [[], ['--help'], ['--version'], ['trian'], *(line.split() for line in MISTAKES)]
+    asked += [[name, option] for name in TOOLS for option in ('--help', '--no-such-option')]
+    return answers_of(asked)
+
+
+def test_one_line_says_what_to_install():
+    """Without site-packages (-S), as after `pip install --no-deps` of the wheel into an empty environment."""
+    found = answers_of([line.split() for line in COMMANDS] + [['--version'], ['doctor']], '-S')
+    names = 'torch, torchvision, timm, numpy, safetensors, mmengine, mmcv'
+    advice = "`pip install 'mmlape[onedl]'`"
+    said = f'mmlape needs {names}, which are not installed: {advice}; see docs/install.md'
+    for asked in COMMANDS:
+        code, _, err, _ = found[asked]
+        assert str(code).startswith(f'error: {said}') and '\n' not in code and not err, asked
+    assert found['--version'][1].splitlines()[-1].startswith(said)
+    code, out, _, _ = found['doctor']
+    assert code == 1 and f'error    packages  not installed: {names}' in out and advice in out
+    result = subprocess.run(
+        [sys.executable, '-S', '-c', 'import mmlape; mmlape.load'],
+        cwd=REPO, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.stderr.splitlines()[-1].startswith(f'ImportError: {said}')
 
 
 def test_nothing_that_takes_time_is_imported(answers):

@@ -1,6 +1,8 @@
 """The wheel: built from the clone's files, installed alone, used without the clone."""
 
 import os
+import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -9,8 +11,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import setuptools
+from packaging.requirements import Requirement
 from ports import free_port
 from site_copies import link_site_packages
+
+from mmlape import compatibility
 
 ROOT = Path(__file__).resolve().parent.parent
 NOT_SHIPPED = {'setup_env'}
@@ -22,6 +28,31 @@ def tracked(*folders: str) -> set[str]:
         ['git', 'ls-files', *folders], cwd=ROOT, capture_output=True, text=True, check=True
     )
     return {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
+
+
+def requirements(monkeypatch) -> dict[str, list[Requirement]]:
+    """What setup.py asks for: by extra, and '' for always."""
+    told = {}
+    monkeypatch.setattr(setuptools, 'setup', told.update)
+    runpy.run_path(str(ROOT / 'setup.py'))
+    lines = {'': told['install_requires'], **told['extras_require']}
+    return {extra: [*map(Requirement, required)] for extra, required in lines.items()}
+
+
+@pytest.mark.parametrize(
+    ('extra', 'file'), [('onedl', 'constraints.txt'), ('openmmlab', 'constraints-openmmlab.txt')]
+)
+def test_an_extra_holds_all_that_is_needed_in_versions_that_were_tested(extra, file, monkeypatch):
+    asked = requirements(monkeypatch)
+    lines = (ROOT / 'constraints.txt').read_text() + (ROOT / file).read_text()
+    tested = dict(re.findall(r'(?m)^([\w.-]+)==([\w.]+)(?= ;|$)', lines))
+    needed = {each.name: each.specifier for each in asked[''] + asked[extra]}
+    for name, allowed in needed.items():
+        assert tested[name] in allowed, f'{name} {tested[name]} was tested, and {allowed} is asked'
+    family = 'onedl' if extra == 'onedl' else 'original'
+    modules = {getattr(package, family)[0] for package in compatibility.PACKAGES[:4]}
+    assert {*needed} >= {'torch', *compatibility.OTHERS, *modules}  # all whose absence is refused
+    assert str(needed['torch']) == f'<{compatibility.TORCH_END},>={compatibility.TORCH}'
 
 
 @pytest.fixture(scope='module')
@@ -77,7 +108,7 @@ def test_the_wheel_asks_for_nothing_that_replaces_the_users_stack(wheel):
     required = [line.split(': ')[1] for line in lines if line.startswith('Requires-Dist')]
     always = [line for line in required if 'extra ==' not in line]
     assert not [line for line in always if line.startswith(('mm', 'onedl'))]
-    assert 'torch' in always  # in whatever version: import mmlape says what is too old
+    assert always == ['numpy', 'safetensors']
     for extra in ('onedl', 'openmmlab', 'demo', 'test'):
         assert any(
             f'extra == "{extra}"' in line or f"extra == '{extra}'" in line for line in required

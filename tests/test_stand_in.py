@@ -14,7 +14,7 @@ from site_copies import link_site_packages, run_python
 from mmlape import compatibility
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / 'tools' / 'setup_env' / 'mmcv_ext.py'
+SOURCE = ROOT / 'mmlape' / 'runtime' / 'mmcv_ext.py'
 
 
 @pytest.fixture
@@ -81,21 +81,25 @@ def test_roi_align_and_its_gradient(both, aligned, ratio, count, size):
         roi_align(torch.ones(1, 1, 8, 8), rois, 2, 1.0, 0, 'max', True)
 
 
-def test_mmcv_and_mmlape_can_be_imported_with_it(tmp_path):
-    """mmcv looks up all operators at import; a missing one raises an error when it is called."""
+@pytest.mark.parametrize('copied', [True, False])
+def test_mmcv_and_mmlape_can_be_imported_with_it(copied, tmp_path):
+    """mmcv looks up all operators at import; a missing one raises an error when it is called. Where `make env` has not
+    copied the file into mmcv, `mmlape.registry` and our commands let Python find it in mmlape."""
     site, others = link_site_packages(tmp_path / 'site', without=('mmcv',))
     (site / 'mmcv').mkdir()
     for entry in Path(mmcv.__file__).parent.iterdir():
         if not entry.name.startswith(('_ext', '__pycache__')):
             (site / 'mmcv' / entry.name).symlink_to(entry)
-    shutil.copy(SOURCE, site / 'mmcv' / '_ext.py')
+    if copied:
+        shutil.copy(SOURCE, site / 'mmcv' / '_ext.py')
     for entry in Path(mmcv.__file__).parent.parent.glob('*mmcv-*.dist-info'):  # has the version
         (site / entry.name).symlink_to(entry)
     code = (
-        'import mmlape, torch, mmcv._ext, mmcv.ops\n'
+        'import torch, mmlape.registry, mmcv._ext, mmcv.ops\n'
         'from mmlape import compatibility, doctor\n'
         'print(doctor._run({"mmcv._ext": doctor._operators}))\n'
-        'assert mmcv._ext.__file__.endswith("_ext.py") and compatibility.has_torchvision_operators()\n'
+        'assert mmcv._ext.__file__.endswith("_ext.py")\n'
+        'assert compatibility.has_torchvision_operators()\n'
         'assert not hasattr(mmcv._ext, "__path__")\n'
         'print(mmcv.ops.get_compiler_version(), mmcv.ops.get_compiling_cuda_version())\n'
         'mmcv.ops.soft_nms(torch.tensor([[0., 0, 2, 2]]), torch.ones(1))\n'
@@ -103,6 +107,7 @@ def test_mmcv_and_mmlape_can_be_imported_with_it(tmp_path):
     result = run_python(code, site, others, ROOT, cwd=tmp_path)
     assert result.stdout.count("none: torchvision's NMS and RoIAlign") == 2
     assert "state='warning'" in result.stdout and 'replace them' in result.stdout
+    assert 'MMCV_WITH_OPS=1 pip install --no-build-isolation --no-cache-dir' in result.stdout
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith("NotImplementedError: mmcv's operator softnms is not there")
     assert 'install a C++ compiler and call `make env` again' in last
@@ -111,7 +116,13 @@ def test_mmcv_and_mmlape_can_be_imported_with_it(tmp_path):
 def test_compiled_operators_come_first(tmp_path, monkeypatch):
     """If a stand-in were left behind beside a library, the library would be loaded."""
     monkeypatch.setattr(compatibility, 'package_folder', lambda _: tmp_path)
-    assert compatibility.operators_file() is None and not compatibility.has_torchvision_operators()
+    assert compatibility.operators_file() is None and compatibility.has_torchvision_operators()
+    finders = [*sys.meta_path]  # the first that finds a module wins
+    monkeypatch.setattr(sys, 'meta_path', finders)
+    compatibility.provide_operators()
+    assert finders.index(importlib.machinery.PathFinder) < finders.index(
+        compatibility._TorchvisionOperators
+    )
     (tmp_path / '_ext.py').write_text('')
     assert compatibility.has_torchvision_operators()
     (tmp_path / f'_ext{importlib.machinery.EXTENSION_SUFFIXES[0]}').write_text('')

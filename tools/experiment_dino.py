@@ -38,13 +38,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
     print('Loading PyTorch and OpenMMLab ...', flush=True)
-    try:
-        from experiments.dino import run_experiment
+    from experiments.dino import run_experiment
 
-        return run_experiment(options, ROOT)
-    except ModuleNotFoundError as error:
-        print(f"error: {error}; MMPretrain comes with pip install '.[pretrain]'", file=sys.stderr)
-        return 1
+    return run_experiment(options, ROOT)
 
 
 if __name__ == '__main__':

@@ -52,6 +52,16 @@ def test_outputs_of_a_wheel_are_in_the_current_folder(tmp_path, monkeypatch):
     assert arguments.output_folder() == tmp_path
 
 
+def test_what_is_missing_for_one_command():
+    wrapped = ImportError('Failed to import custom modules')
+    wrapped.__cause__ = ModuleNotFoundError(name='mmpretrain')
+    assert 'which is not installed: `pip install' in command.missing_package(wrapped)
+    ours = ModuleNotFoundError('pip install scikit-learn (or mmlape[demo])', name='sklearn')
+    assert command.missing_package(ours) == str(ours)
+    assert command.missing_package(ModuleNotFoundError(name='mmpretrain.models.none')) is None
+    assert command.missing_package(ImportError('libGL.so.1: cannot open', name='cv2')) is None
+
+
 def test_the_list_of_commands_has_a_line_for_each():
     found = command.commands()
     assert {'train', 'test', 'dist_train', 'dist_test', 'slurm_train', 'slurm_test'} <= set(found)

@@ -15,6 +15,8 @@ ENTRIES = {
     'mmseg': ('mmseg', 'onedl_mmsegmentation-'),
     'mmpretrain': ('mmpretrain', 'onedl_mmpretrain'),
     'torch': ('torch', 'functorch'),
+    'torchvision': ('torchvision',),
+    'timm': ('timm',),
     'mmlape': ('mmlape', '__editable__'),
 }
 

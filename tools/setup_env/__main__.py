@@ -188,7 +188,7 @@ class Setup:
             # uv builds in isolation, where mmcv's setup.py finds no torch and compiles nothing.
             options = ['--no-binary', name, '--build-constraints', self.folder / 'constraints.txt']
             self.install('--reinstall', '--no-deps', *options, self.pins[name])
-            shutil.copyfile(Path(__file__).with_name('mmcv_ext.py'), stand_in)
+            shutil.copyfile(ROOT / 'mmlape/runtime/mmcv_ext.py', stand_in)
             (record,) = Path(site).glob(f'{name.replace("-", "_")}-*.dist-info/RECORD')
             record.write_text(record.read_text() + 'mmcv/_ext.py,,\n')  # uninstalled with mmcv
             return

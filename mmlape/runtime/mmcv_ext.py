@@ -1,4 +1,4 @@
-"""``mmcv/_ext.py`` without a compiler: torchvision's NMS and RoIAlign; other operators raise an error when called."""
+"""``mmcv._ext`` where mmcv has none: torchvision's NMS and RoIAlign; other operators raise an error when called."""
 
 import torch
 import torchvision
@@ -41,7 +41,8 @@ def __getattr__(name):
     def missing(*args, **kwargs):
         raise NotImplementedError(
             f"mmcv's operator {name} is not there: mmcv was installed without compiled operators, only with "
-            "torchvision's NMS and RoIAlign; install a C++ compiler and call `make env` again"
+            "torchvision's NMS and RoIAlign; install a C++ compiler and call `make env` again, or the commands that "
+            '`mmlape doctor` prints'
         )
 
     return missing
