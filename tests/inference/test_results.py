@@ -65,10 +65,10 @@ def test_a_picture_shows_boxes_and_masks_in_the_colour_of_their_class(tmp_path):
     found = detections()
     found.palette = [[0, 0, 200], [200, 0, 0]]
     enlarged = found.picture()
-    assert enlarged.shape == (9 * HEIGHT, 9 * WIDTH, 3)
-    drawn = enlarged[4::9, 4::9]  # the middle of each pixel
+    assert enlarged.shape == (15 * HEIGHT, 15 * WIDTH, 3)
+    drawn = enlarged[7::15, 7::15]  # the middle of each pixel
     assert drawn[27, 17].tolist() == [45, 45, 145]  # BGR, half of the red
-    assert enlarged[9 * 29, 9 * 17].tolist() == [0, 0, 200] and drawn[36, 40].tolist() == [
+    assert enlarged[15 * 29, 15 * 17].tolist() == [0, 0, 200] and drawn[36, 40].tolist() == [
         90,
         90,
         90,
@@ -80,11 +80,25 @@ def test_a_picture_shows_boxes_and_masks_in_the_colour_of_their_class(tmp_path):
         found.save(tmp_path / 'a.txt')
 
 
+def test_texts_of_boxes_hide_no_others():
+    """One class: scores alone; of boxes side by side, those that have room."""
+    side = 8
+    boxes = np.array([[x, y, x + side, y + side] for y in (0, 9, 18) for x in range(0, 800, 9)])
+    crowd = Result(np.zeros((400, 900, 3), np.uint8), 'a', ['nucleus'], palette=[[200, 0, 0]])
+    crowd.boxes, crowd.labels = boxes.astype(np.float32), np.zeros(len(boxes), int)
+    crowd.scores = np.full(len(boxes), 0.5, np.float32)
+    edges = crowd.picture()
+    assert (edges[2:7, 2 : 9 * 88 : 9] == 0).all(), 'nothing is written over other boxes'
+    crowd.boxes[0] = [850, 300, 890, 340]  # alone, at the right edge
+    written = crowd.picture() != edges
+    assert written[280:300, 840:].any() and not written[:27, 18:840].any()
+
+
 def test_a_label_map_is_drawn_and_written(tmp_path):
     labels = np.zeros((HEIGHT, WIDTH), np.uint8)
     labels[:9], labels[20:] = 1, 255
     found = result(label_map=labels, palette=[[0, 0, 200], [200, 0, 0]])
-    drawn = found.picture()[::9, ::9]
+    drawn = found.picture()[::15, ::15]
     assert drawn[0, 0].tolist() == [45, 45, 145] and drawn[30, 0].tolist() == [90, 90, 90]
     found.save_label_map(tmp_path / 'deep' / 'a.png')
     with Image.open(tmp_path / 'deep' / 'a.png') as image:
