@@ -80,7 +80,7 @@ class Layout:
             side = math.isqrt(count)
             if not side or side * side != count:
                 raise ValueError(
-                    f'this layer needs grid=(height, width): {count} tokens are no square grid. '
+                    f'this layer needs grid=(height, width): {count} tokens are not a square grid. '
                     'A sequence has the grid (1, length); prefix tokens come on top of the grid'
                 )
             return cls((side, side))

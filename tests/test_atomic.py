@@ -38,7 +38,7 @@ def test_a_digest_that_does_not_fit(tmp_path):
     assert 'is damaged' in fault_of(path)
     for text in ('', '\n', 'none'):
         (tmp_path / 'a.pth.sha256').write_text(text)
-        assert 'none such as sha256sum writes' in fault_of(path)
+        assert 'not in the format of sha256sum' in fault_of(path)
 
 
 CALLS = ('draft', 'digest draft', 'replace', 'sync', 'second replace')

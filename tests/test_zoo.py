@@ -76,7 +76,7 @@ def test_what_is_no_longer_true_is_found(root, tmp_path):
     entry['model'] = 'other'
     assert zoo.problems() == [f'{ROW} has another model than the one that was measured']
     zoo.measured['old'] = zoo.measured.pop(ROW)
-    assert zoo.problems() == [f'{ROW} has not been measured', 'old was measured but is no row']
+    assert zoo.problems() == [f'{ROW} has not been measured', 'old was measured but is not a row']
 
 
 def test_figures_go_into_a_metafile_that_keeps_its_layout(tmp_path):

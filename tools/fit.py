@@ -57,7 +57,9 @@ def parse_arguments():
     parser.add_argument(
         '--classes', default='', help='names of the classes of label maps, separated by commas'
     )
-    parser.add_argument('--workers', type=int, default=2, help='that load images (%(default)s)')
+    parser.add_argument(
+        '--workers', type=int, default=2, help='processes that load images (%(default)s)'
+    )
     parser.add_argument('--seed', type=int, default=0, help='default: %(default)s')
     parser.add_argument(
         '--score', type=float, default=0.3, help='of boxes in pictures (%(default)s)'

@@ -430,7 +430,9 @@ def _records_of(file: Path) -> dict[int, dict[str, float]]:
                 found.setdefault(int(record['step']), {}).update(ratios)
         except (ValueError, KeyError, TypeError) as error:
             if number < len(lines):
-                raise ValueError(f'line {number} of {str(file)!r} is no record of a run') from error
+                raise ValueError(
+                    f'line {number} of {str(file)!r} is not a record of a run'
+                ) from error
             # As an interrupted run leaves it.
             print_log(f'{file}: the last line is cut and left out', logger='current')
     return found

@@ -101,7 +101,7 @@ class PlainHistory(HistoryBuffer):
         arrays = {name: state.get(name) for name in _ARRAYS}
         longest = state.get('max_length', 1_000_000)
         if not isinstance(longest, int) or not all(map(_is_plain_array, arrays.values())):
-            raise UnpicklingError('a training history holds something that is no number')
+            raise UnpicklingError('a training history holds something that is not a number')
         self._set_default_statistics()
         self.__dict__.update(arrays, max_length=longest)
         self.__class__ = HistoryBuffer

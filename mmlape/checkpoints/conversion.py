@@ -56,7 +56,7 @@ def convert(
     Raises:
         ValueError: If the source is unknown, does not describe such a model or has what the model has not; if a shape
             of the backbone does not fit, or less than ``min_matched`` of the values came from it.
-        TypeError: If ``state_dict`` holds something that is no tensor.
+        TypeError: If ``state_dict`` holds something that is not a tensor.
     """
     state, report = convert_with_report(state_dict, source, model, source_grid=source_grid)
     report.demand(min_matched)

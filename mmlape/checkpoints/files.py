@@ -35,7 +35,7 @@ _MOST_UNPACKED = 4
 
 
 def file_in(path: Path) -> Path:
-    """The checkpoint file, or the index, in a folder; ``path`` itself where it is no folder."""
+    """The checkpoint file, or the index, in a folder; ``path`` itself where it is not a folder."""
     if not path.is_dir():
         return path
     found = next((path / name for name in NAMES if (path / name).is_file()), None)
@@ -50,25 +50,29 @@ def shards_of(index: Path) -> dict[Path, set[str]]:
     """The files that an index names, all of them in its folder, and the entries of each."""
     places = read_json(index, 'index').get('weight_map')
     if not isinstance(places, dict) or not places:
-        raise CheckpointError(f'{str(index)!r} is no index: it has no weight_map with file names')
+        raise CheckpointError(
+            f'{str(index)!r} is not an index: it has no weight_map with file names'
+        )
     shards: dict[Path, set[str]] = {}
     for entry, name in places.items():
         if not isinstance(name, str) or not _PLAIN.fullmatch(name):
             raise CheckpointError(
-                f'{str(index)!r} names {name!r} for {entry!r}, which is no file beside it'
+                f'{str(index)!r} names {name!r} for {entry!r}, which is not a file beside it'
             )
         shards.setdefault(index.parent / name, set()).add(entry)
     return shards
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
-    """The content of a small JSON file, an object; CheckpointError if it is no such ``what``."""
+    """The content of a small JSON file, an object; CheckpointError if it is not a ``what``."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f'{str(path)!r} is no {what}: {error}') from None
+        raise CheckpointError(f'{str(path)!r} is not a valid {what}: {error}') from None
     if not isinstance(content, dict):
-        raise CheckpointError(f'{str(path)!r} is no {what}: it holds a {type(content).__name__}')
+        raise CheckpointError(
+            f'{str(path)!r} is not a valid {what}: it holds a {type(content).__name__}'
+        )
     return content
 
 
@@ -135,7 +139,7 @@ def _digest_fault(path: Path) -> str | None:
     with sidecar.open(encoding='utf-8', errors='replace') as file:
         expected = re.match(r'\\?([0-9a-fA-F]{64})\b', file.readline(65536))
     if expected is None:
-        return f'has a digest ({sidecar.name}) that is none such as sha256sum writes'
+        return f'has a digest ({sidecar.name}) that is not in the format of sha256sum'
     found, wanted = sha256_of(path), expected[1].lower()
     if found == wanted:
         return None

@@ -228,7 +228,9 @@ def table_grid(rows: int, grid: tuple[int, int] | None = None) -> tuple[int, tup
         side = math.isqrt(max(rows - num_prefix, 0))
         if side and side * side == rows - num_prefix:
             return num_prefix, (side, side)
-    raise ValueError(f'a table of {rows} rows is no square after 0 to 2 prefix rows: give its grid')
+    raise ValueError(
+        f'a table of {rows} rows is not a square after 0 to 2 prefix rows: give its grid'
+    )
 
 
 def replace_table(

@@ -56,7 +56,7 @@ class PlainUnpickler(pickle.Unpickler):
             isinstance(found, type) and issubclass(found, BaseDataElement)
         ):
             return found
-        raise pickle.UnpicklingError(f'it refers to {module}.{name}, which is no data')
+        raise pickle.UnpicklingError(f'it refers to {module}.{name}, which is not data')
 
 
 class PlainPickles(PickleHandler):

@@ -110,7 +110,7 @@ def _timm_arch(module: nn.Module | None) -> str:
     if name is None or not timm.is_model(name):
         raise ValueError(
             "source='timm' without model or checkpoint takes the weights of the model that the backbone has as arch, "
-            f'which is no name of timm: {name!r}'
+            f'which timm does not know: {name!r}'
         )
     return check_timm_name(name)
 

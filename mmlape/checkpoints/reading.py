@@ -40,8 +40,8 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, An
 
     Raises:
         MissingCheckpointError: A ``FileNotFoundError``, if there is no such file, or one that the index names.
-        CheckpointError: A ``ValueError``, if it is no checkpoint, is damaged, or holds objects of other kinds; if the
-            index names files elsewhere, or other entries than its files hold.
+        CheckpointError: A ``ValueError``, if it is not a checkpoint, is damaged, or holds objects of other kinds; if
+            the index names files elsewhere, or other entries than its files hold.
     """
     path = file_in(Path(path).expanduser())
     if not path.is_file():
@@ -119,7 +119,7 @@ def _read_file(path: Path, map_location: Any) -> Any:
             content = load_file(path, device=str(map_location) if on_device else 'cpu')
         check_contents(content)
         return content
-    except Exception as error:  # what is no checkpoint makes readers stumble in any way
+    except Exception as error:  # a file that is not a checkpoint makes readers stumble in any way
         if not (pickled and trusts_pickles()):
             hint = f'. Nothing was run; if you made it yourself, {TRUST}=1 reads such files'
             raise CheckpointError(
@@ -143,7 +143,7 @@ def _with_history() -> contextlib.AbstractContextManager:
 def _reason(message: str) -> str:
     """What torch found, without its advice to read the file unsafely."""
     if wanted := re.search(r'GLOBAL (\S+)', message):
-        return f'it holds {wanted[1]}, which is no data'
+        return f'it holds {wanted[1]}, which is not data'
     lines = (message.partition('WeightsUnpickler error: ')[2] or message).strip().splitlines()
     return lines[0].split('. ')[0] if lines else 'it is cut off'
 

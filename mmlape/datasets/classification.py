@@ -117,7 +117,7 @@ class ListOps(BaseDataset):
         path = Path(self.ann_file)
         lines = path.read_text(encoding='utf-8').splitlines()
         if not lines or lines[0].strip() != HEAD:
-            raise ValueError(f'{path} is no file of ListOps: its first line must be {HEAD!r}')
+            raise ValueError(f'{path} is not a ListOps file: its first line must be {HEAD!r}')
         return [
             self._read(line, f'{path}, line {number}') for number, line in enumerate(lines[1:], 2)
         ]

@@ -172,7 +172,7 @@ def _coco_files(root: Path) -> dict[Path, dict]:
     """COCO files of objects in the folder, at most two folders down, with their contents."""
     found = {}
     for path in sorted([*root.glob('*.json'), *root.glob('*/*.json'), *root.glob('*/*/*.json')]):
-        # What an earlier `mmlape fit` has written is no further data.
+        # What an earlier `mmlape fit` has written is not data.
         ours = (path.parent.parent / 'fit.py').is_file()
         content = None if ours else _coco(path)
         if content is not None:
@@ -210,7 +210,7 @@ def _coco_parts(
             path = Path(text) if Path(text).is_file() else root / text
             content = _coco(path) if path.is_file() else None
             if content is None:
-                raise ValueError(f'--{part}-ann: {text!r} is no COCO file')
+                raise ValueError(f'--{part}-ann: {text!r} is not a COCO file')
             chosen[part] = path, content
     wanted = [part for part in ('train', 'val') if part not in chosen]
     if wanted:

@@ -88,7 +88,7 @@ def read_yolo(root: Path) -> dict[str, tuple[dict, Path, None]]:
         for place in [places] if isinstance(places, str) else places:
             images += _yolo_images(root, content.get('path') or '', str(place))
         if part == 'val' and places == content['train']:
-            continue  # it is no validation part
+            continue  # not a validation part
         if images:
             coco = _Coco(names)
             for path in sorted(set(images)):

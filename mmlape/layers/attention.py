@@ -258,7 +258,7 @@ class SpatialReductionAttention(AttentionLayer):
 
     Keys and values are read from the grid after a strided convolution and a LayerNorm (PVT, ICCV 2021, eq. 3), or, with
     ``linear=True``, after average pooling to 7 x 7 cells, a 1 x 1 convolution, a LayerNorm and a GELU, so that the
-    cost is linear in the number of tokens (PVTv2, CVMJ 2022). Grids that are no multiple of ``sr_ratio`` are padded
+    cost is linear in the number of tokens (PVTv2, CVMJ 2022). Grids that are not a multiple of ``sr_ratio`` are padded
     with zeros at the bottom and right: no cell is left out.
 
     Parameter names are the published ones: ``q``, ``kv``, ``proj``, ``sr``, ``norm``.

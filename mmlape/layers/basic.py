@@ -181,7 +181,7 @@ def build_map_norm(norm_cfg: dict, channels: int) -> nn.Module:
     """MMCV's ``build_norm_layer`` for maps ``(B, C, H, W)``.
 
     Raises:
-        TypeError: If ``norm_cfg`` is no dict with a ``type``, or an option has the wrong type.
+        TypeError: If ``norm_cfg`` is not a dict with a ``type``, or an option has the wrong type.
         ValueError: If the norm is one of tokens, whose channels come last, or an option is out of range.
     """
     if not isinstance(norm_cfg, dict) or 'type' not in norm_cfg:

@@ -22,7 +22,7 @@ class BigBirdAttention(AttentionLayer):
     the first and the last block (global blocks, which read from all tokens themselves), and from ``num_random`` others,
     another choice for every head. Where there are no more blocks than that, this is full attention.
 
-    The last block is the last one with tokens that are no padding, and random blocks are drawn by the places of both
+    The last block is the last one with tokens that are not padding, and random blocks are drawn by the places of both
     blocks alone, among those with tokens: padding at the end changes nothing.
 
     Parameter names are those of :class:`~mmlape.layers.Attention`.

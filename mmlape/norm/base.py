@@ -173,7 +173,7 @@ def norm_class(norm_cfg: dict) -> type[TokenNorm]:
     cls = LN if found is nn.LayerNorm else found
     if not (isinstance(cls, type) and issubclass(cls, TokenNorm)):
         raise ValueError(
-            f'norm_cfg names {name!r}, which is no token norm: no subclass of mmlape.norm.TokenNorm. '
+            f'norm_cfg names {name!r}, which is not a token norm (a subclass of mmlape.norm.TokenNorm). '
             "Use one of mmlape's, e.g. 'mmlape.LN'"
         )
     return cls

@@ -363,7 +363,7 @@ def take_indices(count: int, indices: int | Sequence[int] | None) -> tuple[int, 
 
     Raises:
         ValueError: If one does not exist.
-        TypeError: If one is no integer.
+        TypeError: If one is not an integer.
     """
     if indices is None or isinstance(indices, int):
         taken = check_positive_int('indices', count if indices is None else indices, maximum=count)

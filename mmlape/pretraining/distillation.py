@@ -21,7 +21,7 @@ class DistilledClassifier(ImageClassifier):
 
     The score of the class token learns the labels, the score of the distillation token the class that a teacher chooses
     for the same augmented image; predictions are the mean of both, which is what MMPretrain's ``DeiTClsHead`` does. The
-    teacher is built when training starts, is no part of checkpoints, and is not trained. It sees images as the data
+    teacher is built when training starts, is not part of checkpoints, and is not trained. It sees images as the data
     preprocessor of the student leaves them.
 
     A config that names it needs ``custom_imports = dict(imports=['mmlape.pretraining.distillation'])``: MMPretrain is

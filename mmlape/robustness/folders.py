@@ -35,7 +35,7 @@ class SynsetFolder(BaseDataset):
         options: Of MMEngine's ``BaseDataset`` (``pipeline``, ``indices``, ...).
 
     Raises:
-        ValueError: There is no such folder, no image in it, or a folder that is no synset of ImageNet-1k.
+        ValueError: There is no such folder, no image in it, or a folder that is not a synset of ImageNet-1k.
     """
 
     def __init__(self, folder: str, **options: Any) -> None:
@@ -52,7 +52,7 @@ class SynsetFolder(BaseDataset):
         for place in sorted(path for path in self.folder.iterdir() if path.is_dir()):
             if place.name not in labels:
                 raise ValueError(
-                    f'{place} is no synset of ImageNet-1k; expected folders like n01440764'
+                    f'{place} is not a synset of ImageNet-1k; expected folders like n01440764'
                 )
             images = sorted(p for p in place.iterdir() if p.suffix.lower() in _SUFFIXES)
             found += [dict(img_path=str(path), gt_label=labels[place.name]) for path in images]

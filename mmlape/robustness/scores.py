@@ -189,14 +189,14 @@ def read_record(path: Path) -> dict[str, Any]:
     """A record's content: ``name``, ``imagenet``, ``identity`` and ``results``.
 
     Raises:
-        ValueError: There is no such file, or it is no record.
+        ValueError: There is no such file, or it is not a record.
     """
     try:
         content = json.loads(path.read_text(encoding='utf-8'))
     except FileNotFoundError:
-        raise ValueError(f'there is no record {path}') from None
+        raise ValueError(f'there is not a record {path}') from None
     except ValueError:
         content = None
     if not isinstance(content, dict) or content.get('kind') != _KIND:
-        raise ValueError(f'{path} is no record of `mmlape robustness`')
+        raise ValueError(f'{path} is not a record of `mmlape robustness`')
     return content

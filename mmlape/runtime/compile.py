@@ -42,7 +42,7 @@ def check_compile_blocks(value: object) -> bool | dict:
     """``value``, if it says how blocks are compiled, see :func:`run_block`.
 
     Raises:
-        TypeError: If it is no boolean and no dict.
+        TypeError: If it is neither a boolean nor a dict.
         ValueError: If it holds what ``torch.compile`` does not take.
     """
     if isinstance(value, bool):

@@ -275,7 +275,7 @@ def _check_labels(dataset: Any, sample: list[str], squeezes: bool, report: DataR
     classes, ignored = list(dataset.metainfo['classes']), dataset.ignore_index
     images, maps = (dataset.data_prefix[key] for key in ('img_path', 'seg_map_path'))
     options = f'the ignored label is {ignored}, reduce_zero_label is {dataset.reduce_zero_label}'
-    no_class = f'which is no class (there are {len(classes)} class names, {options})'
+    no_class = f'which is not a class (there are {len(classes)} class names, {options})'
     found: dict[str, list[str]] = defaultdict(list)
     blank: list[str] = []
     seen: set[int] = set()

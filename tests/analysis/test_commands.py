@@ -102,7 +102,7 @@ def test_fit_command_gives_a_checkpoint_of_the_gabor_config(backbone, run, tmp_p
 def test_fit_command_refuses_what_it_cannot_fit(run, tmp_path):
     torch.save({'pos_embed': torch.zeros(1, 13, 4)}, tmp_path / 'table.pth')
     script, files = 'model_converters/fit_gabor.py', (tmp_path / 'table.pth', tmp_path / 'out.pth')
-    assert 'a table of 13 rows is no square' in run.refused(script, *files)
+    assert 'a table of 13 rows is not a square' in run.refused(script, *files)
     assert "--key must be one of ['pos_embed'], got 'pos'" in run.refused(
         script, *files, '--key', 'pos'
     )

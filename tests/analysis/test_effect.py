@@ -162,7 +162,7 @@ def test_wrong_predictions(tmp_path):
     path = tmp_path / 'x.pkl'
     for content, text in (
         (b'no pickle', 'UnpicklingError'),
-        (pickle.dumps([os.getcwd]), r'refers to posix\.getcwd, which is no data'),
+        (pickle.dumps([os.getcwd]), r'refers to posix\.getcwd, which is not data'),
         (pickle.dumps([dict(gt_label=torch.tensor([1, 2]), pred_label=1)]), 'only one element'),
         (pickle.dumps([dict(gt_label=1)]), "KeyError: 'pred_label'"),
     ):

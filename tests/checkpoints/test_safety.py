@@ -131,7 +131,7 @@ def test_a_history_of_other_things_is_refused(tmp_path):
     buffer = HistoryBuffer([1.0], [1])
     buffer._log_history = ['no number']
     torch.save(dict(loss=buffer), tmp_path / 'file.pth')
-    with pytest.raises(CheckpointError, match='holds something that is no number'):
+    with pytest.raises(CheckpointError, match='holds something that is not a number'):
         read_checkpoint(tmp_path / 'file.pth')
 
 
@@ -265,7 +265,7 @@ def test_names_of_mmengines_lists(tmp_path, path, monkeypatch):
     kept.parent.mkdir(parents=True)
     torch.save(Call(exec, f'open({str(tmp_path / "canary")!r}, "w")'), kept)
     for name in ('torchvision://net', 'modelzoo://net', 'http://x.org/code.pth'):
-        with pytest.raises(CheckpointError, match='holds exec, which is no data'):
+        with pytest.raises(CheckpointError, match='holds exec, which is not data'):
             CheckpointLoader.load_checkpoint(name)
     torch.save(STATE, kept)
     assert same(CheckpointLoader.load_checkpoint('torchvision://net'))

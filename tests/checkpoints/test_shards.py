@@ -81,7 +81,7 @@ def test_files_behind_links(tmp_path):
 )
 def test_no_files_elsewhere(tmp_path, name):
     index = write(tmp_path, more=name)
-    with pytest.raises(CheckpointError, match="for 'more', which is no file beside it"):
+    with pytest.raises(CheckpointError, match="for 'more', which is not a file beside it"):
         read_checkpoint(index)
 
 
@@ -113,5 +113,5 @@ def test_what_is_missing_damaged_or_of_another_checkpoint(tmp_path):
 def test_no_index(tmp_path, content):
     path = tmp_path / 'model.safetensors.index.json'
     path.write_text(content)
-    with pytest.raises(CheckpointError, match='is no index'):
+    with pytest.raises(CheckpointError, match='is not an index'):
         read_checkpoint(path)

@@ -353,7 +353,7 @@ def test_folders_without_data(tmp_path):
         (dict(task='segment'), r'--task segment does not fit the data .*: COCO'),
         (dict(val=1.0), '--val'),
         (dict(classes=['a']), '--classes is for label maps'),
-        (dict(train_ann='other.json'), "--train-ann: 'other.json' is no COCO file"),
+        (dict(train_ann='other.json'), "--train-ann: 'other.json' is not a COCO file"),
     ],
 )
 def test_options_that_do_not_fit(options, message, tmp_path):

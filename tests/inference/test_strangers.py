@@ -141,7 +141,7 @@ def test_the_command_ends_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, 'argv', ['predict.py', str(path), str(tmp_path), '--device', 'cpu'])
     monkeypatch.setattr(sys, 'path', [str(REPO / 'tools'), *sys.path])
     (tmp_path / 'a.png').touch()
-    with pytest.raises(SystemExit, match=r'^error: .*exec, which is no data'):
+    with pytest.raises(SystemExit, match=r'^error: .*exec, which is not data'):
         runpy.run_path(str(REPO / 'tools' / 'predict.py'), run_name='__main__')
     assert not files.canary.exists()
 
@@ -201,7 +201,7 @@ def test_pickled_files_call_nothing_else(module, tmp_path, monkeypatch):
     place, _, name = module.rpartition('.')
     path = tmp_path / 'a.pkl'
     path.write_bytes(f'c{place}\n{name}\n.'.encode())
-    with pytest.raises(CheckpointError, match=f'{module}, which is no data'):
+    with pytest.raises(CheckpointError, match=f'{module}, which is not data'):
         load_file(path)
     monkeypatch.setenv('MMLAPE_TRUST_PICKLES', '1')
     assert callable(load_file(path))

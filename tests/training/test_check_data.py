@@ -313,7 +313,9 @@ class TestLabelMaps:
     def test_values_without_class(self, caplog):
         write_map(self.root, 2, 3)
         error, _ = self.check(caplog)
-        assert '1 label maps hold the value 3, which is no class (there are 3 class names' in error
+        assert (
+            '1 label maps hold the value 3, which is not a class (there are 3 class names' in error
+        )
         assert "reduce_zero_label is False): '2.png'" in error
         # With the zero label as background to be ignored, 1..3 are the three classes.
         assert self.check(caplog, reduce_zero_label=True)[0] is None

@@ -126,7 +126,7 @@ def test_files_without_a_course(tmp_path):
     with pytest.raises(ValueError, match=r"no ratios are logged in '.*: train with custom_hooks"):
         read_ratios([tmp_path])
     file.write_text('not json\n{"loss": 1.0, "step": 1}\n')
-    with pytest.raises(ValueError, match=r"line 1 of '.*scalars\.json' is no record of a run"):
+    with pytest.raises(ValueError, match=r"line 1 of '.*scalars\.json' is not a record of a run"):
         read_ratios([file])
 
 

@@ -29,7 +29,7 @@ def records_of(models: list[str]) -> dict:
     """Records by the name of the model.
 
     Raises:
-        ValueError: An argument without a name, a name twice, or a file that is no record.
+        ValueError: An argument without a name, a name twice, or a file that is not a record.
     """
     found: dict[str, list] = {}
     for text in models:

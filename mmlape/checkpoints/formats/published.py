@@ -65,7 +65,7 @@ class PublishedPVT(Format):
     may_leave = (
         DTN_LEFT,
         (r'^(head|norm)\.|^cls_token$', 'of the classifier'),
-        (r'^pos_embed', 'the position of the model is no learned table'),
+        (r'^pos_embed', 'the position of the model is not a learned table'),
     )
     leaves_others = False
 

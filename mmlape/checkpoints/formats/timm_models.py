@@ -59,7 +59,7 @@ def read_timm(name: str, model: nn.Module | None) -> State:
 
 def check_timm_layers(name: str, source: nn.Module, model: nn.Module | None) -> None:
     """Compare what is not in a state dict: heads, activations, where norms stand, and turns by position; ValueError if
-    the timm model is no plain ViT, or another."""
+    the timm model is not a plain ViT, or another."""
     try:
         theirs = describe(source)
     except UnlikeOursError as error:

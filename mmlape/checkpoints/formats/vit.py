@@ -102,7 +102,7 @@ class PlainViT(Format):
         if name == _PERIODS and rotary_of(model):
             return 'computed, not learned', ''
         if re.match(_TABLES, name):
-            return 'the position of the model is no learned table', ''
+            return 'the position of the model is not a learned table', ''
         return super().leave(name, model)
 
 

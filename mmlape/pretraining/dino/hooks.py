@@ -128,7 +128,7 @@ class KNNHook(Hook):
         temperature: Of their votes. Default 0.07.
 
     Raises:
-        ValueError: If a number is out of range; before a test, if the model is no :class:`DINO`.
+        ValueError: If a number is out of range; before a test, if the model is not a :class:`DINO`.
         TypeError: If an option has the wrong type.
     """
 

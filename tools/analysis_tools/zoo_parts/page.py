@@ -197,7 +197,7 @@ class Zoo:
                         f'{row.metadata.get(key)} of {row.name}, measured: {measured[key.lower()]}'
                     )
         unknown = set(self.measured) - {row.name for row in self.rows}
-        return found + [f'{name} was measured but is no row' for name in sorted(unknown)]
+        return found + [f'{name} was measured but is not a row' for name in sorted(unknown)]
 
     def page(self, folder: Path) -> str:
         """The page in Markdown, its links relative to ``folder``."""
