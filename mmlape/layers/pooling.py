@@ -40,7 +40,9 @@ class SequencePooling(nn.Module):
         cells = layout.split(tokens)[1]
         scores = self.score(cells)
         if layout.mask is not None:
-            scores = scores.masked_fill(~layout.mask.unsqueeze(-1), -float('inf'))
+            # Not -inf: an image of padding alone would be NaN.
+            hidden = ~layout.mask.unsqueeze(-1)
+            scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
         return (scores.softmax(dim=1) * cells).sum(dim=1)
 
 

@@ -37,6 +37,8 @@ def test_a_warm_start_hands_on_what_its_layers_made(construction):
     for norm in joining.norms:
         torch.nn.init.normal_(norm.weight)
         torch.nn.init.normal_(norm.bias)
+    shapes = [tuple(gate.weight.shape) for gate in joining.gates]
+    assert shapes == [(6,)] * (3 if construction == 'gate' else 0), 'a gain per channel'
     w = torch.randn(1, 5, 6)
     plain = LaPE(embed_dims=6, depth=3, progressive=construction == 'gate')
     plain.norms.load_state_dict(joining.norms.state_dict())
