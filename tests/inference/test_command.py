@@ -112,7 +112,7 @@ def test_a_video_is_drawn_frame_by_frame(call, checkpoint, tmp_path):
     )
     assert said.splitlines()[-1].startswith('5 images, ')
     video = mmcv.VideoReader(str(tmp_path / 'found/pictures/clip.mp4'))
-    assert len(video) == 4 and video.fps == 5 and video.resolution == (7 * 64, 7 * 40)
+    assert len(video) == 4 and video.fps == 5 and video.resolution == (12 * 64, 12 * 40)
     images = json.loads((tmp_path / 'found/predictions.json').read_text())['images']
     assert [entry.get('frame') for entry in images] == [0, 1, 2, 3, None]
     assert (tmp_path / 'found/pictures/one.jpg').exists()

@@ -48,7 +48,7 @@ class Seen(DTNRatioHook):
             (name, kind): getattr(module, f'ratio_{kind}').omega.detach().clone()
             for name, module in modules.items()
             for kind in ('mean', 'var')
-            if hasattr(getattr(module, f'ratio_{kind}'), 'omega')
+            if getattr(module, f'ratio_{kind}').omega is not None
         }
 
 
