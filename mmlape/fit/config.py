@@ -171,6 +171,12 @@ def _model_changes(
     for path, value in _entries(row.changes):
         if not isinstance(value, Mapping):
             _set(changes, path, value)
+    # Images with more objects than these limits would lose some. More proposals than needed cost AP.
+    limits = dict(_entries(dict(test_cfg=cfg.model.get('test_cfg') or {})))
+    for path, value in (limits | dict(_entries(row.changes))).items():
+        needed = data.most if 'rpn' in path else 2 * data.most
+        if path[0] == 'test_cfg' and path[-1] == 'max_per_img' and value < needed:
+            _set(changes, path, needed)
     place, published = weights_of(cfg)
     weights = _weights(options.weights, published)
     if weights != published:

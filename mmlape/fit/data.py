@@ -54,6 +54,7 @@ class OwnData:
         train: The part for training.
         val: The part for validation, or None.
         img_suffix, map_suffix: Endings of images and label maps (label maps only).
+        most: The most boxes that an image has.
         notes: What a user should know, a line each.
         files: Texts of files to write before the data can be read (a split, converted annotations), by their paths.
     """
@@ -65,6 +66,7 @@ class OwnData:
     val: Part | None
     img_suffix: str = '.jpg'
     map_suffix: str = '.png'
+    most: int = 0
     notes: list[str] = field(default_factory=list)
     files: Mapping[str, str] = field(default_factory=dict)
 
@@ -292,9 +294,11 @@ def _boxes(kind: str, parts: dict[str, Any], task: str | None, split: _Split) ->
     for name, (content, images, path) in parts.items():
         file = split.write(f'{name}.json', json.dumps(content)) if path is None else str(path)
         found[name] = Part(os.path.abspath(images), os.path.abspath(file), len(content['images']))
+    contents = [content['annotations'] for content, *_ in parts.values()]
+    most = max(n for part in contents for n in Counter(b['image_id'] for b in part).values())
     return OwnData(
         task or ('instance' if has_masks else 'detect'), kind, classes, found['train'], found.get('val'),
-        notes=notes, files=split.files,
+        most=most, notes=notes, files=split.files,
     )  # fmt: skip
 
 
@@ -359,8 +363,8 @@ def _label_maps(root: Path, split: _Split, classes: tuple[str, ...]) -> OwnData:
         folders = os.path.abspath(images), os.path.abspath(maps)
         found[part] = Part(folders[0], lists[part], len(names[part]), folders[1])
     return OwnData(
-        'segment', 'label maps', classes, found['train'], found.get('val'), suffix, map_suffix, notes,
-        split.files,
+        'segment', 'label maps', classes, found['train'], found.get('val'), suffix, map_suffix,
+        notes=notes, files=split.files,
     )  # fmt: skip
 
 

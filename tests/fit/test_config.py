@@ -34,6 +34,21 @@ def read(name, task, data=None, **options):
     return text, Config.fromstring(text, '.py')
 
 
+@pytest.mark.parametrize(
+    ('name', 'most', 'limits'),
+    [
+        ('micro-adapter', 40, [300, 100]),
+        ('micro-adapter', 369, [369, 738]),
+        ('lape-adapter', 60, [1000, 120]),
+        ('dtn-pvt', 369, [738]),
+    ],
+)
+def test_limits_are_above_the_objects_of_an_image(name, most, limits):
+    task = MODELS[name].tasks[0]
+    _, cfg = read(name, task, dataclasses.replace(data_for(task), most=most))
+    assert values(cfg.model.test_cfg, 'max_per_img') == limits
+
+
 def values(config, name):
     """All values of entries of that name."""
     found = [config[name]] if name in config else []

@@ -112,6 +112,17 @@ class TestCocoTraps:
         with pytest.raises(ValueError, match='no COCO file for training'):
             find_data(tmp_path, tmp_path / 'out', val_ann='val.json')
 
+    def test_the_most_boxes_of_an_image(self, tmp_path):
+        """Parts may number their images alike."""
+        for part, count in (('train', 2), ('val', 3)):
+            coco(tmp_path / f'{part}.json', names(count))
+            content = json.loads((tmp_path / f'{part}.json').read_text())
+            content['annotations'] += count * content['annotations'][:1]
+            (tmp_path / f'{part}.json').write_text(json.dumps(content))
+        for name in names(3):
+            image(tmp_path / name)
+        assert find_data(tmp_path, tmp_path / 'out').most == 4
+
     def test_what_a_fit_has_written_is_no_data(self, tmp_path):
         coco(tmp_path / 'all.json', names(4))
         for name in names(4):
