@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pprint import pformat
 from typing import Any
 
 from mmengine.config import Config
@@ -253,7 +253,7 @@ def _head(parts: dict[str, Any]) -> str:
 
 _base_ = {parts['base']!r}
 
-classes = {_wrapped(data.classes)}
+classes = {pformat(data.classes, width=100, compact=True)}
 size, batch, epochs, lr = {parts['size']}, {options.batch}, {options.epochs}, {parts['lr']}
 data_root = {data_root(data)!r}
 work_dir = {out + '/training'!r}
@@ -405,9 +405,3 @@ log_processor = dict(by_epoch=True)
 custom_hooks = [{', '.join(hooks)}]
 runner_type = 'mmlape.EarlyHookRunner'
 '''
-
-
-def _wrapped(names: tuple[str, ...]) -> str:
-    """A tuple of names over as many lines as it takes."""
-    lines = textwrap.wrap(f'{names!r}', 96, break_long_words=False, subsequent_indent='    ')
-    return '\n'.join(lines)

@@ -34,6 +34,17 @@ def read(name, task, data=None, **options):
     return text, Config.fromstring(text, '.py')
 
 
+def test_names_of_classes_may_hold_spaces_and_quotes():
+    """And many of them, over several lines."""
+    for names in (
+        [f'class {number}' for number in range(150)],
+        ["crow's foot", 'a "b"', 'c\\d'],
+        ['a'],
+    ):
+        _, cfg = read('segmenter', 'segment', dataclasses.replace(MAPS, classes=tuple(names)))
+        assert cfg.classes == tuple(names)
+
+
 @pytest.mark.parametrize(
     ('name', 'most', 'limits'),
     [
