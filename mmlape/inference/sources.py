@@ -43,7 +43,7 @@ class Source:
             ValueError: If it has no frame that can be read.
         """
         video = mmcv.VideoReader(str(self.path))
-        if not len(video) or not video.fps:
+        if video.frame_cnt <= 0 or video.fps <= 0:  # OpenCV 5 says -1 where OpenCV 4 says 0
             raise ValueError(f'{self.path} cannot be read as a video')
         return video
 
