@@ -36,7 +36,7 @@ MASK = torch.ones(2, 6, dtype=torch.bool)
     ('shape', 'where', 'match'),
     [
         *((9, grid, r'grid must be \(height, width\).* 9 tokens') for grid in ((2, 5), (0, 4), (8,), (2, 2, 2))),
-        *((count, None, rf'needs grid=.*{count} tokens are no square') for count in (0, 8, 10)),
+        *((count, None, rf'needs grid=.*{count} tokens are not a square') for count in (0, 8, 10)),
         (6, Layout((2, 3), 1), 'has 7 tokens, got 6'),
         (6, Layout((2, 3), mask=MASK), 'mask of 2 images, got tokens of 1'),
     ],

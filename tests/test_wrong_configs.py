@@ -267,7 +267,7 @@ NETWORKS = [
     (vit(out_type='cls_token', with_cls_token=False), 'needs with_cls_token=True'),
     (vit(out_type='cls_and_dist'), 'needs with_dist_token=True'),
     (vit(arch=dict(embed_dims=24, depth=4)), r"missing \['num_heads'\]"),
-    (vit(norm_cfg=dict(type='BN')), 'no token norm'),
+    (vit(norm_cfg=dict(type='BN')), 'not a token norm'),
     (vit(norm_cfg=part('DTN', layers='10')), 'norm_cfg layers'),
     (vit(block=TWO), 'num_branches must be at least 2, got 1'),
     (pvt('V2', joining=part('LaPE')), 'nothing to join'),

@@ -133,7 +133,7 @@ def test_what_ours_is_not(name, message):
 
 def test_weights_by_arch_need_a_name_of_timm():
     model = vit(arch='deit-tiny')
-    with pytest.raises(ValueError, match="no name of timm: 'deit-tiny'"):
+    with pytest.raises(ValueError, match="which timm does not know: 'deit-tiny'"):
         Pretrained('timm')(model)
     with pytest.raises(ValueError, match='give either'):
         Pretrained('mmlape')

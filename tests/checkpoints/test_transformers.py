@@ -149,5 +149,5 @@ def test_the_config_beside_it(golden, tmp_path, wrapped):
             load(tmp_path, **changes)
     load(tmp_path, hidden_act='of another library', num_attention_heads=None)
     (tmp_path / 'config.json').write_text('[]')
-    with pytest.raises(ValueError, match='is no config of a model'):
+    with pytest.raises(ValueError, match='is not a valid config of a model'):
         Pretrained('transformers', checkpoint=str(tmp_path))(model)

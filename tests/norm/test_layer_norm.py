@@ -38,7 +38,7 @@ def test_norms_of_a_config(name, cls):
 @pytest.mark.parametrize('name', ['BN', nn.BatchNorm1d, 'mmlape.VisionTransformer', 'mmlape.LM'])
 def test_no_token_norm(name):
     words = (
-        'LM' if name == 'mmlape.LM' else r'no token norm: no subclass of mmlape\.norm\.TokenNorm'
+        'LM' if name == 'mmlape.LM' else r'not a token norm \(a subclass of mmlape\.norm\.TokenNorm'
     )
     with pytest.raises((ValueError, KeyError), match=words):
         build_token_norm(dict(type=name), 8)

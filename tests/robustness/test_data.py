@@ -120,7 +120,7 @@ def test_folders_that_are_none(tmp_path):
     (tmp_path / 'empty/n01440764').mkdir(parents=True)
     for name, words in (
         ('nowhere', 'there is no'),
-        ('animals', 'no synset of ImageNet-1k'),
+        ('animals', 'not a synset of ImageNet-1k'),
         ('empty', 'holds no'),
     ):
         with pytest.raises(ValueError, match=words):
