@@ -119,6 +119,12 @@ def test_a_second_training_in_one_work_dir_is_refused(digit_commands, tmp_path):
     assert not list(tmp_path.glob('run/*.pth'))
 
 
+def test_a_config_without_a_model(digit_commands, tmp_path):
+    (tmp_path / 'x.py').write_text('a = 1\n')
+    for tool in (['train.py', 'x.py'], ['test.py', 'x.py', 'none.pth']):
+        assert digit_commands.refused(*tool).startswith('error: x.py has no model')
+
+
 def test_a_checkpoint_that_is_not_there(digit_commands):
     message = digit_commands.refused('test.py', SEGMENTER, 'run/iter_9.pth')
     assert "there is no checkpoint 'run/iter_9.pth'" in message

@@ -40,10 +40,12 @@ def config_of(options: argparse.Namespace, made: Config | None = None) -> Config
     """The config with the common options applied; ``made``: a config without a file, which ``options.config`` names.
 
     Raises:
-        ValueError: If there is no such config, or ``--cfg-options`` has a wrong name.
+        ValueError: If there is no such config, it has no model, or ``--cfg-options`` has a wrong name.
     """
     name = options.config.rpartition('/')[2] if made else find_config(options.config).stem
     cfg = merge_overrides(made or read_config(options.config), options.cfg_options)
+    if 'model' not in cfg:
+        raise ValueError(f'{options.config} has no model: it is not the config of a training')
     if options.data_root is not None:
         set_data_root(cfg, options.data_root)
     check_weights(cfg, options.allow_partial)

@@ -77,7 +77,7 @@ def test_data_in_several_folders_or_none_stay(tmp_path):
         ('a = dict(data_root="x/")\nb = [dict(data_root="y")]\n', 'several: x, y'),
         ('a = dict(root="x")\n', 'none'),
     ):
-        (tmp_path / 'config.py').write_text(text)
+        (tmp_path / 'config.py').write_text(f'model = dict()\n{text}')
         with pytest.raises(ValueError, match=f'--data-root .* this one has {what}'):
             config_of(parsed(str(tmp_path / 'config.py'), '--data-root', 'z'))
 
