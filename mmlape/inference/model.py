@@ -179,7 +179,7 @@ class Model:
         batches = [tiles[first : first + batch] for first in range(0, len(tiles), batch)]
         whole = Result(image, name, self.classes, palette=self.palette)
         if not self.finds_boxes:
-            whole.label_map = self._label_map(image, batches)
+            whole.label_map = self._label_map(image, tiles, batches)
             return whole
         parts = []
         for some in batches:
@@ -190,7 +190,9 @@ class Model:
             whole = self._result(name, image, self._run([image])[0], score)
         return merge_boxes(whole, tiles, parts)
 
-    def _label_map(self, image: np.ndarray, batches: Sequence[Sequence[Tile]]) -> np.ndarray:
+    def _label_map(
+        self, image: np.ndarray, tiles: Sequence[Tile], batches: Sequence[Sequence[Tile]]
+    ) -> np.ndarray:
         """The label map of an image by the mean logits of its tiles."""
         label_map = np.zeros(image.shape[:2], self._label_type)
 
@@ -198,7 +200,7 @@ class Model:
             (sample,) = self.model.postprocess_result(logits[None])  # argmax, or the threshold
             tile.cut(label_map)[:] = sample.pred_sem_seg.data[0].cpu().numpy()
 
-        mean = LogitMean([tile for some in batches for tile in some], decide)
+        mean = LogitMean(tiles, decide)
         for some in batches:
             # A variable would hold the logits during the next pass.
             mean.add(some, self._logits([tile.cut(image) for tile in some]))

@@ -124,17 +124,15 @@ class Result:
         boxes = (scale * self.boxes).round().astype(int)
         for corners, label in zip(boxes[::-1].tolist(), self.labels[::-1]):
             cv2.rectangle(drawn, corners[:2], corners[2:], colours[label].tolist(), thickness)
-        taken = boxes  # and the places of texts
-        for box, label, score in zip(boxes, self.labels, self.scores):
+        taken = boxes  # and then the places of texts
+        for number, (box, label, score) in enumerate(zip(boxes, self.labels, self.scores)):
             name = f'{self.classes[label]} ' * (len(self.classes) > 1)
             text, size = f'{name}{score:.2f}', 0.4 * thickness
             (width, height), _ = cv2.getTextSize(text, _FONT, size, thickness)
             left = max(0, min(box[0], drawn.shape[1] - width))
             bottom = max(box[1], height + 4)
             place = np.array([left, bottom - height - 4, left + width, bottom])
-            if (_covered(taken, place) > _HIDDEN).sum() > (
-                _covered(box[None], place) > _HIDDEN
-            ).sum():
+            if (_covered(np.delete(taken, number, axis=0), place) > _HIDDEN).any():
                 continue
             taken = np.concatenate([taken, place[None]])
             colour = colours[label].tolist()
