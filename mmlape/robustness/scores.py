@@ -194,7 +194,7 @@ def read_record(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding='utf-8'))
     except FileNotFoundError:
-        raise ValueError(f'there is not a record {path}') from None
+        raise ValueError(f'there is no record {path}') from None
     except ValueError:
         content = None
     if not isinstance(content, dict) or content.get('kind') != _KIND:

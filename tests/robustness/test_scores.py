@@ -189,7 +189,7 @@ def test_a_record_is_gone_on_from_and_not_mixed(tmp_path):
 @pytest.mark.parametrize('content', ['', '[1]', json.dumps(dict(results={}))])
 def test_what_is_no_record_is_refused(tmp_path, content):
     path = tmp_path / 'robustness.json'
-    with pytest.raises(ValueError, match='there is not a record'):
+    with pytest.raises(ValueError, match='there is no record'):
         read_record(path)
     path.write_text(content)
     with pytest.raises(ValueError, match='is not a record of `mmlape robustness`'):
