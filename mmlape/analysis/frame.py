@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from mmlape import analysis
 from mmlape.checkpoints.formats import FORMATS
 from mmlape.checks import check_option
-from mmlape.cli.arguments import ConfigOptions
+from mmlape.cli.arguments import ConfigOptions, read_config
 
 from . import COMPARED, NORMS
 
@@ -157,13 +157,9 @@ def write_results(
 
 def config_of(options: argparse.Namespace) -> Config:
     """The config with what ``--cfg-options`` overrides."""
-    if not Path(options.config).is_file():
-        raise FileNotFoundError(f'there is no config {options.config!r}')
-    from mmengine.config import Config
-
     from mmlape.cli.options import merge_overrides
 
-    return merge_overrides(Config.fromfile(options.config), options.cfg_options)
+    return merge_overrides(read_config(options.config), options.cfg_options)
 
 
 def pick_parts(

@@ -22,6 +22,7 @@ from mmlape.checkpoints.conversion import BACKBONE, State, convert, tensors_of
 from mmlape.checkpoints.matching import match, misfits
 from mmlape.checkpoints.reading import read_checkpoint
 from mmlape.checks import check_grid, check_layers, check_option, check_positive_int
+from mmlape.cli.arguments import read_config
 from mmlape.norm import DTN
 from mmlape.position import JoinedPosition, MergedPosition
 
@@ -61,8 +62,8 @@ def load_backbone(
         pretrained: Without a checkpoint, apply the config's own ``init_cfg``. Default False.
         seed: Of the initial values. Default 0.
 
-    Raises FileNotFoundError if the config or the checkpoint does not exist; ValueError if the config has no backbone,
-    or the checkpoint does not fit; TypeError if the checkpoint has something other than tensors among its weights."""
+    Raises FileNotFoundError if the checkpoint does not exist; ValueError if there is no such config, it has no
+    backbone, or the checkpoint does not fit; TypeError if it has something other than tensors among its weights."""
     if checkpoint is None and source is not None:
         raise ValueError(f'source={source!r} is the format of a checkpoint, but none is given')
     if checkpoint is not None and pretrained:
@@ -81,7 +82,7 @@ def load_backbone(
 
 
 def _build(config: str | Path | Config, seed: int) -> BaseModule:
-    config = config if isinstance(config, Config) else Config.fromfile(config)
+    config = config if isinstance(config, Config) else read_config(config)
     options = config.get('model', {}).get('backbone')
     if options is None:
         raise ValueError(f'the config {config.filename!r} has no model.backbone')
