@@ -28,7 +28,7 @@ from .tiles import LogitMean, Tile, merge_boxes, tiles_of
 
 # An image that is made smaller than this loses small objects: said once.
 _SHRUNK = 0.5
-_MANY_PIXELS = 2048**2  # at once by a segmentor without a sliding window
+_MANY_PIXELS = 2048**2  # in one pass of a segmentor
 
 
 def load(path: str | Path, config: str | Path | None = None, device: str | None = None) -> Model:
@@ -263,18 +263,20 @@ class Model:
         height, width = image.shape[:2]
         scale = min(getattr(sample, 'scale_factor', (1.0,)))
         rows, columns = sample.img_shape[:2]
-        at_once = (self._inferencer.cfg.model.get('test_cfg') or {}).get('mode') == 'whole'
         if scale < _SHRUNK:
             self._say(
                 'shrunk',
                 f'{name}: {width} x {height} pixels are shrunk to {scale:.0%} by the test pipeline, so small objects '
                 'are lost: use tiles (--tile 1024, predict(..., tile=1024))',
             )
-        elif at_once and rows * columns > _MANY_PIXELS and not self.finds_boxes:
+        elif rows * columns > _MANY_PIXELS and not self.finds_boxes:
+            mode = (self._inferencer.cfg.model.get('test_cfg') or {}).get('mode', 'whole')
+            gigabytes = 4e-9 * rows * columns * len(self.classes)
             self._say(
                 'at once',
-                f"{name}: {columns} x {rows} pixels are computed at once (model.test_cfg.mode='whole'), which takes "
-                'much time and memory: use tiles (--tile 1024, predict(..., tile=1024))',
+                f'{name}: {columns} x {rows} pixels are computed at once (model.test_cfg.mode={mode!r}), which takes '
+                f'much time, and {gigabytes:.1f} GB for the scores alone: use tiles '
+                '(--tile 1024, predict(..., tile=1024))',
             )
 
     def _say(self, about: str, text: str) -> None:
