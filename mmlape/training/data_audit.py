@@ -29,12 +29,13 @@ def _are_numbers(values: Any) -> bool:
 
 
 _ID = (lambda value: isinstance(value, (int, float, str))), 'a number or text'
+_NAME = (lambda value: isinstance(value, str)), 'a text'
 _SIDE = (lambda value: type(value) is int and value > 0), 'an integer above 0'
 _BOX = (lambda value: _are_numbers(value) and len(value) == 4), 'four finite numbers'
 _AREA = (lambda value: _are_numbers([value])), 'a finite number'
 # What MMDetection reads.
 _KEYS = {
-    'images': dict(id=_ID, file_name=_ID, height=_SIDE, width=_SIDE),
+    'images': dict(id=_ID, file_name=_NAME, height=_SIDE, width=_SIDE),
     'annotations': dict(id=_ID, image_id=_ID, category_id=_ID, bbox=_BOX, area=_AREA),
     'categories': dict(id=_ID, name=_ID),
 }
@@ -93,8 +94,7 @@ def check_coco(dataset: Any, report: DataReport, *, masks: bool, max_decode: int
     report.refuse(missing, f'of {len(sizes)} images are not in {folder!r}')
     sample = _evenly_spaced([name for name in sizes if name not in gone], max_decode)
     report.notes.append(f'decoded {len(sample)} of {len(sizes)} images')
-    faults: list[str] = []
-    other_size = []
+    faults, other_size = list[str](), list[str]()
     for name in sample:
         image = _read_image(folder, name, faults)
         if image is not None and image.shape[:2] != sizes[name]:

@@ -106,6 +106,8 @@ REFUSED = {
     'no name': (changed('categories', 0, to=dict(id=10)), "'categories' have no 'name'; ids: 10"),
     'a file twice': (
         changed(*IMAGE, 'file_name', to='0.jpg'), "1 values of 'file_name' in 'images' appear more than once: '0.jpg'"),
+    'a file is a number': (
+        changed(*IMAGE, 'file_name', to=3), r"1 values of 'file_name' .* are not a text; .*: '3 \(3\)'"),
     'an id twice': (changed(*IMAGE, 'id', to=1), "1 values of 'id' in 'images' appear more than once: 1"),
     'an id is a list': (
         changed(*BOX, 'image_id', to=[1]), r"1 values of 'image_id' .* or text; name or id: '2 \(\[1\]\)'"),
