@@ -372,7 +372,9 @@ def _tail(parts: dict[str, Any]) -> str:
     )
     hooks = ["dict(type='mmlape.CheckDataHook')"]
     if options.ema:
-        hooks.append("dict(type='EMAHook', momentum=0.002, update_buffers=True)")
+        # Over the last twentieth of the steps: a longer average would hold initial weights in a short training.
+        momentum = round(min(0.1, 20 / (options.epochs * steps)), 5)
+        hooks.append(f"dict(type='EMAHook', momentum={momentum}, update_buffers=True)")
     if options.patience:
         hooks.append(
             f"dict(type='EarlyStoppingHook', monitor={best!r}, patience={options.patience})"

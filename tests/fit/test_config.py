@@ -134,7 +134,9 @@ def test_options_reach_the_config():
     assert 'PhotoMetricDistortion' in steps
     hooks = {hook.type: hook for hook in cfg.custom_hooks}
     assert (hooks['EarlyStoppingHook'].patience, hooks['EarlyStoppingHook'].monitor) == (3, 'mIoU')
-    assert 'EMAHook' in hooks
+    assert hooks['EMAHook'].momentum == 0.1  # 9 images in 50 epochs: 100 steps
+    _, longer = read('micro-segmenter', 'segment', epochs=800, batch=4, ema=True)
+    assert longer.custom_hooks[-1].momentum == 0.0125
     _, plain = read('micro-adapter', 'detect', augment='none')
     kinds = [step.type for step in plain.train_dataloader.dataset.pipeline]
     assert kinds == ['LoadImageFromFile', 'LoadAnnotations', 'Resize', 'PackDetInputs']
