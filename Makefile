@@ -26,7 +26,7 @@ FORMATTED := $(wildcard setup.py mmlape configs tools tests benchmarks docs/conf
 export CUDA SOURCE_URL
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo experiment-position test test-slow bench lint format docs docs-links clean clean-env
+.PHONY: help env demo experiment-position evidence test test-slow bench lint format docs docs-links clean clean-env
 
 help:  ## this list
 	@sed -n 's/^#   /    /p' Makefile
@@ -43,6 +43,9 @@ demo: env  ## train, evaluate and draw a LaPE detector and a LaPE segmenter on d
 
 experiment-position: env  ## does it matter how position joins? 75 short trainings; resumable
 	@$(PY) tools/experiment_position.py
+
+evidence: env  ## the experiments on real images in DATA=folder (docs/evidence.md); resumable, about 60 hours of one core
+	@$(PY) tools/experiment.py all $(if $(DATA),--data '$(DATA)')
 
 test: env  ## the fast tests
 	$(PYTEST) -m 'not slow'

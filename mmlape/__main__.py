@@ -36,7 +36,9 @@ GROUPS = {
         'class_attention'
     ),
     'Pictures of DTN': 'dtn_maps dtn_ratios token_magnitude token_pca token_variation',
-    'Experiments': 'experiment_position experiment_dino experiment_list_ops experiment_robustness zoo_table',
+    'Experiments': (
+        'experiment experiment_position experiment_dino experiment_list_ops experiment_robustness zoo_table'
+    ),
     'Help': 'doctor migrate replay',
 }
 

@@ -54,7 +54,7 @@ COMMANDS = (
     'slurm_test a b setup.py x.pth', 'robustness setup.py x.pth', 'convert timm a b --config setup.py',
     'fit_gabor a.pth b.pth', 'position_embedding setup.py', 'position_correlation setup.py',
     'token_pca setup.py --images a', 'dtn_maps setup.py', 'experiment_position', 'experiment_dino',
-    'experiment_robustness', 'build_digit_scenes x', 'timm_vits',
+    'experiment_robustness', 'experiment x', 'build_digit_scenes x', 'timm_vits',
 )  # fmt: skip
 
 

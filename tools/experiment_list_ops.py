@@ -9,6 +9,11 @@ import sys
 
 from experiment_position import parse_arguments, run
 
-if __name__ == '__main__':
+
+def main() -> int:
     names = (__doc__, 'experiment_list_ops', 'list_ops_short')
-    sys.exit(run('experiments.list_ops', parse_arguments(None, *names)))
+    return run('experiments.list_ops', parse_arguments(None, *names))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -84,10 +84,9 @@ def compare_with_truth(
         score: Least score of a box. Default 0.3.
     """
     part = data.val or data.train
-    truths = _label_maps(model, data, part) if data.task == 'segment' else _boxes(model, part)
     step = max(1, part.count // count)
     written = []
-    for truth in islice(truths, 0, step * count, step):
+    for truth in islice(truths(model, data, part), 0, step * count, step):
         (found,) = model.predict(truth.image, score=score)
         left, right = truth.picture(), found.picture()
         gap = np.full((len(left), _BETWEEN, 3), 255, np.uint8)
@@ -96,6 +95,11 @@ def compare_with_truth(
         atomic_write(path, picture.tobytes())
         written.append(path)
     return written
+
+
+def truths(model: Model, data: OwnData, part: Part) -> Iterator[Result]:
+    """Ground truth of a part of the data, image by image, as a model's results are."""
+    return _label_maps(model, data, part) if data.task == 'segment' else _boxes(model, part)
 
 
 def _boxes(model: Model, part: Part) -> Iterator[Result]:

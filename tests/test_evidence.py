@@ -1,0 +1,339 @@
+"""Experiments on real images: configs of variants, measures, statistics, records, and a run of the command."""
+
+import io
+import json
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mmengine.config import Config
+from own_data import coco, image, label_map, names
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+from tool_runs import REPO, Commands
+
+sys.path.insert(0, str(REPO / 'tools'))
+
+from experiments import evidence, plan, scores, statistics
+from experiments.recipes import DATA, DEFAULT, LAPE, Experiment, Recipe, Variant, config_of
+
+from mmlape.fit import find_data
+from mmlape.inference.results import MaskCrop, Result
+
+TINY = Recipe('micro-segmenter', dict(epochs=1, batch=4, size=32))
+EXPERIMENT = Experiment(
+    'camvid', 'Why?', TINY, {'no': Variant(DEFAULT), 'LaPE': Variant(LAPE)}, 'no', 2
+)
+
+
+@pytest.fixture
+def maps(tmp_path):
+    """Label maps of the classes of CamVid, in two parts and one that nobody trains on."""
+    root = tmp_path / 'maps'
+    for part, count in (('train', 4), ('val', 3), ('test', 2)):
+        for number in range(count):
+            image(root / 'images' / part / f'{number}.jpg')
+            columns = np.arange(40) // (4 + number)
+            label_map(root / 'annotations' / part / f'{number}.png', np.tile(columns, (24, 1)))
+    return root
+
+
+@pytest.mark.parametrize('name', plan.EXPERIMENTS)
+def test_variants_of_an_experiment_differ_in_what_they_name(name, tmp_path):
+    experiment = plan.EXPERIMENTS[name]
+    root = tmp_path / 'data'
+    if DATA[experiment.data].task == 'segment':
+        for part in ('train', 'val'):
+            image(root / 'images' / part / '0.jpg')
+            label_map(root / 'annotations' / part / '0.png', np.zeros((24, 40)))
+    else:
+        for part in ('train', 'val'):
+            coco(root / f'{part}.json', names(3), masks=True)
+            for file in names(3):
+                image(root / part / file)
+    for variant, chosen in experiment.variants.items():
+        cfg, _ = config_of(experiment, variant, 3, root, tmp_path / 'run')
+        assert cfg.val_cfg is None and cfg.default_hooks.checkpoint.save_best is None
+        assert cfg.randomness.seed == 3 and cfg.train_dataloader.num_workers == 0
+        plain = Variant({}, chosen.recipe)
+        bare = Experiment(experiment.data, '', experiment.recipe, {'x': plain}, seeds=1)
+        without, _ = config_of(bare, 'x', 3, root, tmp_path / 'run')
+        paths = {
+            path.replace('net.', f'{DATA[experiment.data].network}.') for path in chosen.changes
+        }
+        for path in paths:
+            assert value_at(cfg, path) is not None
+            put(cfg, path, value_at(without, path))
+        assert cfg.to_dict() == without.to_dict()
+
+
+def value_at(cfg: Config, path: str):
+    for key in path.split('.'):
+        cfg = cfg[key]
+    return cfg
+
+
+def put(cfg: Config, path: str, value) -> None:
+    *parents, last = path.split('.')
+    value_at(cfg, '.'.join(parents))[last] = value
+
+
+def detections(size, count, random, classes=('cat', 'dog')) -> Result:
+    """Random boxes with rectangular masks."""
+    height, width = size
+    result = Result(np.zeros((height, width, 3), np.uint8), '', classes)
+    corners = random.integers(0, [width - 8, height - 8], size=(count, 2))
+    ends = np.minimum(corners + random.integers(4, 20, size=(count, 2)), [width, height])
+    result.boxes = np.concatenate([corners, ends], axis=1).astype(np.float32)
+    result.scores = np.sort(random.random(count).astype(np.float32))[::-1]
+    result.labels = random.integers(0, 2, count)
+    result.crops = [
+        MaskCrop.of(np.ones((y2 - y1, x2 - x1), bool), x1, y1)
+        for x1, y1, x2, y2 in result.boxes.astype(int).tolist()
+    ]
+    return result
+
+
+def test_average_precision_of_a_sample_is_that_of_images_written_twice(tmp_path):
+    """Truth and predictions of 5 images with odd ids in another order; against COCOeval on a file with copies."""
+    random = np.random.default_rng(0)
+    size, order = (37, 53), [9, 2, 30, 7, 4]
+    sample = np.array([3, 3, 0, 1, 3])
+    seen = [
+        (detections(size, 6, random), detections(size, 30 if number != 7 else 0, random))
+        for number in order
+    ]
+    for (truth, found), number in zip(seen, order, strict=True):
+        truth.name = found.name = f'{number}.jpg'
+        for mine, right in zip(range(0, len(found), 4), range(6), strict=False):  # some are right
+            found.boxes[mine], found.labels[mine] = truth.boxes[right], truth.labels[right]
+            found.crops[mine] = truth.crops[right]
+
+    def file(copies, name):
+        content = dict(
+            images=[], annotations=[], categories=[dict(id=5, name='dog'), dict(id=8, name='cat')]
+        )
+        for new, place in copies:
+            truth, height, width = seen[place][0], *size
+            content['images'].append(
+                dict(id=new, file_name=f'{new}.jpg', height=height, width=width)
+            )
+            for entry in scores._coco_entries(truth, new, dict(dog=5, cat=8)):
+                area = entry['bbox'][2] * entry['bbox'][3]
+                number = len(content['annotations']) + 1
+                content['annotations'].append(dict(entry, id=number, area=area, iscrowd=0))
+        (tmp_path / name).write_text(json.dumps(content))
+        return COCO(tmp_path / name)
+
+    with redirect_stdout(io.StringIO()):
+        truth = file([(number, place) for place, number in enumerate(order)], 'all.json')
+        copied = file([(100 + new, place) for new, place in enumerate(sample)], 'copies.json')
+    found = [
+        e
+        for n, (_, r) in zip(order, seen, strict=True)
+        for e in scores._coco_entries(r, n, dict(dog=5, cat=8))
+    ]
+    copies = [
+        e for new, place in enumerate(sample)
+        for e in scores._coco_entries(seen[place][1], 100 + new, dict(dog=5, cat=8))
+    ]  # fmt: skip
+    for kind in ('bbox', 'segm'):
+        figures, again = scores._average_precision(truth, found, order, kind)
+        assert figures['AP'] == pytest.approx(expected(truth, found, kind)) and figures['AP'] > 0.1
+        assert again(np.arange(5)) == figures['AP']
+        assert again(sample) == pytest.approx(expected(copied, copies, kind))
+    part = find_part(tmp_path / 'all.json')
+    metrics, sampled = scores._boxes(seen, part, np.stack([sample, np.arange(5)]))
+    assert set(sampled) == {'box AP', 'mask AP', 'DSB AP'}
+    for name, values in sampled.items():
+        assert values[1] == pytest.approx(metrics[name])
+    assert metrics['mask AP50'] >= metrics['mask AP']
+
+
+def find_part(path: Path):
+    return type('Part', (), dict(ann_file=str(path), images=''))
+
+
+def expected(truth, found, kind) -> float:
+    with redirect_stdout(io.StringIO()):
+        plain = [
+            {k: v for k, v in e.items() if k != 'segmentation' or kind == 'segm'} for e in found
+        ]
+        evaluation = COCOeval(truth, truth.loadRes(plain), kind)
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return evaluation.stats[0]
+
+
+def test_a_detector_that_finds_nothing_scores_zero(tmp_path):
+    coco(tmp_path / 'a.json', names(2), masks=True)
+    empty = [
+        (detections((24, 40), 0, np.random.default_rng(0)) for _ in range(2)) for _ in range(2)
+    ]
+    seen = [tuple(pair) for pair in empty]
+    for number, pair in enumerate(seen):
+        for each in pair:
+            each.name = f'{number}.jpg'
+    metrics, _ = scores._boxes(seen, find_part(tmp_path / 'a.json'), np.zeros((1, 2), int))
+    assert metrics['box AP'] == metrics['mask AP'] == 0
+
+
+def masks(*rectangles, score=1.0) -> Result:
+    """Rectangles ``(left, top, right, bottom)`` in an image of 10 x 20, the best first."""
+    result = Result(np.zeros((10, 20, 3), np.uint8), '', ['a'])
+    result.boxes = np.array(rectangles, np.float32).reshape(-1, 4)
+    result.scores = np.full(len(rectangles), score, np.float32)
+    result.crops = [MaskCrop.of(np.ones((d - b, c - a), bool), a, b) for a, b, c, d in rectangles]
+    return result
+
+
+def test_the_data_science_bowls_measure_by_hand():
+    truth = masks((0, 0, 5, 10), (10, 0, 20, 10))
+    # The first has IoU 0.8, the second is cut to 70 of 100 pixels by a better one that hits nothing.
+    found = masks((0, 0, 4, 10), (17, 0, 20, 10), (10, 0, 20, 10))
+    by_threshold = scores._bowl(truth, found)
+    assert by_threshold.tolist() == pytest.approx([2 / 3] * 4 + [1 / 4] * 2 + [0] * 4)
+    assert (scores._bowl(truth, masks((0, 0, 5, 10), score=0.4)) == 0).all()
+    assert (scores._bowl(masks(), masks()) == 1).all() and (scores._bowl(masks(), found) == 0).all()
+
+
+def test_mean_iou_counts_classes_that_occur_and_leaves_ignored_pixels_out():
+    def result(values):
+        return Result(
+            np.zeros((2, 3, 3), np.uint8), '', 'abc', label_map=np.array(values, np.uint8)
+        )
+
+    seen = [
+        (result([[0, 0, 1], [255, 1, 1]]), result([[0, 1, 1], [2, 1, 1]])),
+        (result([[0, 0, 0], [0, 0, 0]]), result([[2, 0, 0], [0, 0, 0]])),
+    ]
+    metrics, sampled = scores._label_maps(seen, np.array([[0, 0], [1, 1]]))
+    assert metrics['mIoU'] == pytest.approx((6 / 8 + 3 / 4 + 0) / 3)
+    assert metrics['pixel accuracy'] == pytest.approx(9 / 11)
+    assert sampled['mIoU'] == pytest.approx([(1 / 2 + 3 / 4) / 2, (5 / 6 + 0) / 2])
+
+
+def record(variant, seed, value, sampled=None):
+    lists = {'mIoU': [value] * 4 if sampled is None else sampled}
+    return dict(
+        variant=variant, seed=seed, settings=evidence.settings_of(EXPERIMENT, variant), images=3,
+        metrics={'mIoU': value}, sampled=lists, parameters=10**6, processor_seconds=60, machine='here',
+    )  # fmt: skip
+
+
+def test_differences_are_paired_by_seed():
+    base = [record('no', seed, value) for seed, value in enumerate((10.0, 20.0, 30.0))]
+    ones = [
+        record('LaPE', seed, value) for seed, value in ((2, 31.0), (0, 11.0), (1, 21.0), (9, 0.0))
+    ]
+    found = statistics.difference(ones, base, 'mIoU', 1)
+    assert found[:3] == pytest.approx((1, 1, 1)) and found.seeds == 3
+    assert found.better == pytest.approx(6 / 9) and found.limit == pytest.approx(0)
+    # Ends of an interval are more extreme the more intervals there are.
+    random = np.random.default_rng(0)
+    ones = [record('LaPE', s, 1.0, random.normal(1, 1, 400).tolist()) for s in range(5)]
+    base = [record('no', s, random.normal(), random.normal(0, 1, 400).tolist()) for s in range(5)]
+    one, four = (statistics.difference(ones, base, 'mIoU', n) for n in (1, 4))
+    assert four.low < one.low < one.high < four.high and one.limit < four.limit
+    with pytest.raises(ValueError, match='share no seed'):
+        statistics.difference([record('LaPE', 7, 1.0)], base, 'mIoU', 1)
+
+
+def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(plan.EXPERIMENTS, 'tiny', EXPERIMENT)
+    ran = []
+
+    def run_jobs(function, jobs, workers):
+        for number, job in enumerate(jobs):
+            ran.append((job.variant, job.seed))
+            if len(ran) == 3:
+                raise KeyboardInterrupt
+            yield evidence_report(number, record(job.variant, job.seed, 50.0 + len(ran)))
+
+    monkeypatch.setattr(evidence, 'run_jobs', run_jobs)
+    monkeypatch.setattr(evidence, 'config_of', lambda *_: None)
+
+    def run(**changes):
+        usual = dict(
+            name='tiny', only=None, data=tmp_path, evaluate=None, seeds=None, workers=1, table=False
+        )
+        evidence.run_experiment(
+            changes.get('name', 'tiny'),
+            evidence.Job(**{**usual, 'records': tmp_path, 'work_dir': tmp_path, **changes}),
+        )
+        return capsys.readouterr().out
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert ran == [('no', 0), ('LaPE', 0), ('no', 1)]
+    ran[:] = [0] * 9
+    out = run()
+    assert ran[9:] == [('no', 1), ('LaPE', 1)] and '2 of 4 runs are to be done' in out
+    assert '| LaPE | 56.50 ± 6.36 |' in out
+    table = run(table=True)
+    assert out.endswith(table) and 'Seeds 0, 1; 3 images' in table
+    stored = json.loads((tmp_path / 'evidence_tiny.json').read_text())
+    assert [(each['seed'], each['variant']) for each in stored] == [
+        (0, 'LaPE'),
+        (0, 'no'),
+        (1, 'LaPE'),
+        (1, 'no'),
+    ]
+    for changes, message in (
+        (dict(name='tinny'), "there is no experiment 'tinny'; did you mean 'tiny'"),
+        (dict(only=['x']), '--only must be one of'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run(**changes)
+
+
+def evidence_report(job, value):
+    return type('Report', (), dict(kind='result', job=job, value=value))
+
+
+def test_a_run_is_trained_scored_and_evaluated_again_by_the_command(
+    tmp_path, maps, monkeypatch, capsys
+):
+    monkeypatch.setitem(plan.EXPERIMENTS, 'tiny', EXPERIMENT)
+    job = evidence.Job(
+        name='tiny', variant='LaPE', seed=1, root=maps, folder=tmp_path / 'run', settings='s'
+    )  # fmt: skip
+    found = evidence.do(job, None)
+    assert found['images'] == 3 and found['epochs'] == 1 and found['step_seconds'] > 0
+    assert len(found['sampled']['mIoU']) == scores.SAMPLES and 0 < found['metrics']['mIoU'] < 100
+    again = evidence.do(job, None)  # the training is over: it is only scored
+    for key in ('metrics', 'config', 'parameters'):
+        assert found[key] == again[key]
+    assert again['processor_seconds'] >= found['processor_seconds']
+    call = Commands(tmp_path, monkeypatch, capsys)
+    arguments = ('tiny', '--data', maps, '--evaluate', tmp_path / 'run/training/epoch_1.pth')
+    out = call('experiment.py', *arguments)
+    assert f'mIoU             {found["metrics"]["mIoU"]:.2f}' in out and '3 images' in out
+    assert '2 images of ' in call('experiment.py', *arguments, '--part', 'test')
+    missing = call.refused('experiment.py', *arguments, '--part', 'other')
+    assert missing.startswith('error: --part other: ') and missing.endswith('does not exist')
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['x'], "there is no experiment 'x'"),
+        ([], 'name an experiment, or give --list'),
+        (['camvid-recipe', '--data', 'nowhere'], "there is no folder 'nowhere'"),
+        (['camvid-recipe', '--seeds', '0'], '--seeds must be at least 1, got 0'),
+    ],
+)
+def test_mistakes_end_in_one_line(tmp_path, monkeypatch, capsys, arguments, message):
+    records = ['--records', str(tmp_path)] if arguments else []
+    assert message in Commands(tmp_path, monkeypatch, capsys).refused(
+        'experiment.py', *arguments, *records
+    )
+
+
+def test_parts_beside_the_validation_part(maps, tmp_path):
+    data = find_data(maps, tmp_path, classes=DATA['camvid'].classes)
+    part = scores.part_named(data, 'test')
+    assert part.images.endswith('images/test') and part.label_maps.endswith('annotations/test')

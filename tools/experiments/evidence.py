@@ -1,0 +1,205 @@
+"""Experiments on real images: run what has no record, and write what was measured."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from demo_parts.console import clock, output_to
+from demo_parts.state import fingerprint
+from demo_parts.workers import cores, run_jobs
+from mmengine.config import Config
+from train import train
+
+from mmlape import inference
+from mmlape.atomic import atomic_write
+from mmlape.checks import check_option, did_you_mean
+
+from .plan import EXPERIMENTS
+from .recipes import DATA, Experiment, config_of
+from .scores import part_named, score
+from .statistics import markdown
+
+CLONE = Path(__file__).resolve().parents[2]
+RECORDS = CLONE / 'benchmarks/records'
+
+
+class Job(argparse.Namespace):
+    """A run with everything that its process needs: experiment, variant, seed, root (of the data), folder, settings."""
+
+
+def run_experiment(name: str, options: argparse.Namespace) -> None:
+    """Run what has no record of an experiment; see tools/experiment.py for the options.
+
+    Raises:
+        ValueError: If there is no such experiment or variant, or the data are not there.
+        RuntimeError: If a run failed.
+    """
+    if name not in EXPERIMENTS:
+        raise ValueError(f'there is no experiment {name!r}{did_you_mean(name, EXPERIMENTS)}')
+    experiment = EXPERIMENTS[name]
+    for variant in options.only or ():
+        check_option('--only', variant, experiment.variants)
+    root = options.data
+    if root is None or options.name == 'all':
+        root = (root or Path('data')) / experiment.data
+    if options.evaluate:
+        evaluate(experiment, options, root)
+        return
+    path = options.records / f'evidence_{name}.json'
+    jobs = [
+        Job(
+            name=name, variant=variant, seed=seed, root=root.resolve(),
+            folder=(options.work_dir / name / f'{variant}_seed{seed}').resolve(),
+            settings=settings_of(experiment, variant),
+        )
+        # Seed by seed, so that an unfinished table has all variants.
+        for seed in range(options.seeds or experiment.seeds)
+        for variant in options.only or experiment.variants
+    ]  # fmt: skip
+    if not options.table:
+        for variant in options.only or experiment.variants:  # mistakes end here, not in a run
+            config_of(experiment, variant, 0, root, options.work_dir)
+        _run_missing(jobs, path, options.workers or cores())
+    runs = read_runs(path)
+    print(f'\n{experiment.question}\n\n{markdown(experiment, runs)}')
+
+
+def settings_of(experiment: Experiment, variant: str) -> str:
+    """A fingerprint of all that we have chosen for a run, but for its seed. Records with another one are run again."""
+    chosen = experiment.variants[variant]
+    return fingerprint(asdict(chosen.recipe or experiment.recipe), dict(chosen.changes))
+
+
+def read_runs(path: Path) -> list[dict[str, Any]]:
+    """The records of an experiment."""
+    return json.loads(path.read_text(encoding='utf-8')) if path.is_file() else []
+
+
+def _run_missing(jobs: list[Job], path: Path, workers: int) -> None:
+    """Run the jobs without a record, and enter each as it comes."""
+    runs = read_runs(path)
+    done = {(run['variant'], run['seed'], run['settings']) for run in runs}
+    left = [job for job in jobs if (job.variant, job.seed, job.settings) not in done]
+    print(f'{len(left)} of {len(jobs)} runs are to be done, {min(workers, len(left))} at a time.')
+    print('Ctrl-C stops; the same command continues.', flush=True)
+    if not left:
+        return
+    with contextlib.closing(run_jobs(do, left, workers)) as reports:
+        for report in reports:
+            job = left[report.job]
+            if report.kind == 'error':
+                raise RuntimeError(f'{job.folder} failed:\n{report.value}')
+            new = report.value
+            runs = [run for run in runs if (run['variant'], run['seed']) != (job.variant, job.seed)]
+            runs.append(new)
+            runs.sort(key=lambda run: (run['seed'], run['variant']))
+            lines = ',\n '.join(map(json.dumps, runs))
+            atomic_write(path, f'[\n {lines}\n]\n'.encode())
+            measure = DATA[EXPERIMENTS[job.name].data].measure
+            print(
+                f'  {job.variant}, seed {job.seed}: {measure} {new["metrics"][measure]:.2f} '
+                f'[{clock(new["processor_seconds"])}]',
+                flush=True,
+            )
+
+
+def do(job: Job, report: Any) -> dict[str, Any]:
+    """One run in its own process: train (or go on), then score the last weights."""
+    torch.set_num_threads(1)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    with output_to(job.folder / 'run.log'):
+        cfg, data = config_of(EXPERIMENTS[job.name], job.variant, job.seed, job.root, job.folder)
+        for path, text in data.files.items():
+            atomic_write(Path(path), text.encode())
+        spent = _Spent(job.folder / 'seconds.json')
+        cfg.experiment_name = f'{job.name}-{job.variant}-{job.seed}-{time.monotonic_ns()}'
+        try:
+            train(cfg, 'auto')
+        except SystemExit as error:  # what the command would say
+            raise RuntimeError(str(error)) from error
+        finally:
+            seconds = spent.add()
+        checkpoint = Path(cfg.work_dir, f'epoch_{cfg.train_cfg.max_epochs}.pth')
+        model = inference.load(checkpoint)
+        found = score(model, data, data.val)
+    return dict(
+        variant=job.variant,
+        seed=job.seed,
+        settings=job.settings,
+        **found,
+        processor_seconds=round(seconds),
+        step_seconds=_step_seconds(Path(cfg.work_dir)),
+        parameters=sum(parameter.numel() for parameter in model.model.parameters()),
+        epochs=cfg.train_cfg.max_epochs,
+        config=fingerprint(_without_paths(cfg, job)),
+        commit=_commit(),
+        machine=f'{_processor()}, {cores()} cores, torch {torch.__version__}',
+    )
+
+
+class _Spent:
+    """Processor seconds of a run, also over its resumptions (but for what a kill took)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.start = path, time.process_time()
+
+    def add(self) -> float:
+        """Those so far, with those of earlier processes."""
+        before = json.loads(self.path.read_text()) if self.path.is_file() else 0.0
+        total = before + time.process_time() - self.start
+        atomic_write(self.path, json.dumps(total).encode())
+        return total
+
+
+def _step_seconds(work_dir: Path) -> float:
+    """The median of the logged seconds per step."""
+    lines = [
+        json.loads(line)
+        for path in sorted(work_dir.glob('*/vis_data/scalars.json'))
+        for line in path.read_text().splitlines()
+    ]
+    return round(statistics.median(line['time'] for line in lines if 'loss' in line), 4)
+
+
+def _without_paths(cfg: Config, job: Job) -> str:
+    text = json.dumps(cfg.to_dict(), sort_keys=True, default=str)
+    for path in (job.folder, job.root, CLONE):
+        text = text.replace(path.as_posix(), '')
+    return text.replace(cfg.experiment_name, '')
+
+
+def _commit() -> str:
+    command = ['git', '-C', str(CLONE), 'describe', '--always', '--dirty', '--abbrev=12']
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stdout.strip() or 'unknown'
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path('/proc/cpuinfo').read_text().splitlines():
+            if line.startswith('model name'):
+                return line.partition(':')[2].strip()
+    return platform.processor() or os.uname().machine
+
+
+def evaluate(experiment: Experiment, options: argparse.Namespace, root: Path) -> None:
+    """Score any checkpoint on a part of the data, and print all measures."""
+    variant = next(iter(experiment.variants))
+    folder = options.work_dir / options.name
+    _, data = config_of(experiment, variant, 0, root.resolve(), folder.resolve())
+    part = part_named(data, options.part)
+    found = score(inference.load(options.evaluate), data, part)
+    print(f'{found["images"]} images of {part.images}')
+    for name, value in found['metrics'].items():
+        print(f'  {name:<16} {value:.2f}')

@@ -1,0 +1,130 @@
+"""What the experiments on real images train: data sets, recipes, and the variants that are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+
+from mmlape.fit import FitOptions, OwnData, config_text, find_data, find_model
+
+Changes = Mapping[str, Any]  # of a config: values by their dotted paths
+
+
+@dataclass(frozen=True)
+class RealData:
+    """A data set of real images.
+
+    Attributes:
+        task: Of ``mmlape fit``.
+        measure: The name of its primary measure.
+        network: Where the transformer stands in the config.
+        classes: Names of the classes of label maps.
+    """
+
+    task: str
+    measure: str
+    network: str = 'model.backbone.vit'
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a data set is trained.
+
+    Attributes:
+        model: A name of ``mmlape fit --list``.
+        options: Those of ``mmlape fit``, but for weights, workers and the seed.
+        changes: What differs from the config that ``mmlape fit`` writes.
+    """
+
+    model: str
+    options: Mapping[str, Any]
+    changes: Changes = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of the things that an experiment compares: a recipe with changes of its own.
+
+    Attributes:
+        changes: What differs from the recipe's config; paths that begin with ``net.`` are those of the transformer.
+        recipe: Instead of the experiment's.
+    """
+
+    changes: Changes = field(default_factory=dict)
+    recipe: Recipe | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Trainings that answer one question.
+
+    Attributes:
+        data: A key of :data:`DATA`.
+        question: In words.
+        recipe: How it is trained.
+        variants: What is compared, by names.
+        baseline: The variant that all others are compared with; '' where there is no comparison.
+        seeds: Runs of each variant.
+    """
+
+    data: str
+    question: str
+    recipe: Recipe
+    variants: Mapping[str, Variant]
+    baseline: str = ''
+    seeds: int = 5
+
+
+CAMVID = (
+    'sky', 'building', 'pole', 'road', 'pavement', 'tree', 'sign', 'fence', 'car', 'pedestrian', 'bicyclist',
+)  # fmt: skip
+DATA = {
+    'nuclei': RealData('instance', 'mask AP'),
+    'bccd': RealData('detect', 'box AP'),
+    'camvid': RealData('segment', 'mIoU', classes=CAMVID),
+}
+DEFAULT = {'net.joining': dict(_delete_=True, type='mmlape.DefaultJoining')}
+LAPE = {'net.joining': dict(_delete_=True, type='mmlape.LaPE')}
+
+
+def config_of(
+    experiment: Experiment, variant: str, seed: int, root: Path, folder: Path
+) -> tuple[Config, OwnData]:
+    """The config of a run, without validation, and the data that it names.
+
+    Args:
+        root: The folder of the data set.
+        folder: Where the run writes.
+
+    Raises:
+        ValueError: If the folder does not hold these data.
+    """
+    data_set, chosen = DATA[experiment.data], experiment.variants[variant]
+    recipe = chosen.recipe or experiment.recipe
+    data = find_data(root, folder, data_set.task, classes=data_set.classes)
+    options = FitOptions(weights='none', workers=0, seed=seed, **recipe.options)
+    cfg = Config.fromstring(
+        config_text(data, find_model(recipe.model, data.task), options, folder), '.py'
+    )
+    for changes in (recipe.changes, chosen.changes):
+        cfg.merge_from_dict(
+            {_path(data_set, path): _copied(value) for path, value in changes.items()},
+            allow_list_keys=True,
+        )
+    cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
+    cfg.default_hooks.checkpoint.update(interval=1, save_best=None, max_keep_ckpts=1)
+    return cfg, data
+
+
+def _path(data_set: RealData, path: str) -> str:
+    return f'{data_set.network}.{path[4:]}' if path.startswith('net.') else path
+
+
+def _copied(value: Any) -> Any:
+    """A value of its own for each config, which takes ``_delete_`` out of it."""
+    return {key: _copied(each) for key, each in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,188 @@
+"""How good a trained model is on real images: measures, also on fixed random samples of the images."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from mmlape.fit import OwnData, Part, truths
+from mmlape.inference.model import Model
+from mmlape.inference.results import Result
+
+SAMPLES = 400
+_IOUS = np.arange(0.5, 1, 0.05)
+_SCORE = 0.5  # of the masks that the Data Science Bowl's measure sees
+_MOST = 1000  # detections per image
+
+
+def samples_of(images: int) -> np.ndarray:
+    """Random samples of images with replacement, ``(SAMPLES, images)``, the same in all runs."""
+    return np.random.default_rng(0).integers(images, size=(SAMPLES, images))
+
+
+def score(model: Model, data: OwnData, part: Part) -> dict[str, Any]:
+    """All measures of a model, in percent.
+
+    Returns:
+        ``images``, their number; ``metrics``, by name; ``sampled``, the primary measures on each of
+        :func:`samples_of`, by name.
+    """
+    seen = list(_seen(model, data, part))
+    samples = samples_of(len(seen))
+    if not model.finds_boxes:
+        metrics, sampled = _label_maps(seen, samples)
+    else:
+        metrics, sampled = _boxes(seen, part, samples)
+    rounded = {name: round(100 * value, 3) for name, value in metrics.items()}
+    lists = {name: np.round(100 * values, 3).tolist() for name, values in sampled.items()}
+    return dict(images=len(seen), metrics=rounded, sampled=lists)
+
+
+def _seen(model: Model, data: OwnData, part: Part) -> Iterator[tuple[Result, Result]]:
+    """Truth and prediction of each image."""
+    for truth in truths(model, data, part):
+        (found,) = model.predict(truth.image, score=0.0)
+        yield truth, found
+
+
+def _label_maps(seen: list[tuple[Result, Result]], samples: np.ndarray) -> tuple[dict, dict]:
+    classes = len(seen[0][0].classes)
+    counts = np.zeros((len(seen), classes, classes), np.int64)  # truth by prediction
+    for table, (truth, found) in zip(counts, seen):
+        known = truth.label_map < classes
+        pairs = classes * truth.label_map[known].astype(int) + found.label_map[known]
+        table[:] = np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+
+    def mean_iou(some: np.ndarray) -> float:
+        table = counts[some].sum(0)
+        both = np.diagonal(table)
+        either = table.sum(0) + table.sum(1) - both
+        return float(np.mean(both[either > 0] / either[either > 0]))
+
+    everything = np.arange(len(seen))
+    right = np.trace(counts.sum(0)) / counts.sum()
+    metrics = {'mIoU': mean_iou(everything), 'pixel accuracy': float(right)}
+    return metrics, {'mIoU': np.array([mean_iou(sample) for sample in samples])}
+
+
+def _boxes(seen: list[tuple[Result, Result]], part: Part, samples: np.ndarray) -> tuple[dict, dict]:
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO(part.ann_file)
+    ids = {image['file_name']: image['id'] for image in truth.dataset['images']}
+    order = [ids[image.name] for image, _ in seen]
+    labels = {name: truth.getCatIds([name])[0] for name in seen[0][0].classes}
+    found = [
+        entry
+        for number, (_, result) in zip(order, seen)
+        for entry in _coco_entries(result, number, labels)
+    ]
+    metrics, sampled = {}, {}
+    kinds = {'box': 'bbox'} | ({'mask': 'segm'} if seen[0][0].crops is not None else {})
+    for kind, name in kinds.items():
+        of, again = _average_precision(truth, found, order, name)
+        metrics |= {f'{kind} {key}': value for key, value in of.items()}
+        sampled[f'{kind} AP'] = np.array([again(sample) for sample in samples])
+    if 'mask' in kinds:
+        bowl = np.array([_bowl(*pair) for pair in seen])
+        metrics |= {'DSB AP': float(bowl.mean()), 'DSB AP50': float(bowl[:, 0].mean())}
+        sampled['DSB AP'] = bowl.mean(1)[samples].mean(1)
+    return metrics, sampled
+
+
+def _coco_entries(result: Result, image: int, labels: dict[str, int]) -> Iterator[dict]:
+    height, width = result.image.shape[:2]
+    for index, (box, score, label) in enumerate(zip(result.boxes, result.scores, result.labels)):
+        x1, y1, x2, y2 = map(float, box)
+        entry = dict(image_id=image, category_id=labels[result.classes[label]], score=float(score))
+        entry['bbox'] = [x1, y1, x2 - x1, y2 - y1]
+        if result.crops is not None:
+            entry['segmentation'] = result.crops[index].in_image(height, width)
+        yield entry
+
+
+def _average_precision(
+    truth: COCO, found: list[dict], order: list[int], kind: str
+) -> tuple[dict[str, float], Callable[[np.ndarray], float]]:
+    """COCO's AP, AP50 and AP75, and a function that gives the AP of a sample of the images."""
+    if not found:
+        return dict(AP=0.0, AP50=0.0, AP75=0.0), lambda sample: 0.0
+    with contextlib.redirect_stdout(io.StringIO()):
+        # Boxes take their own area, not that of the mask in the same entry.
+        plain = [
+            {k: v for k, v in e.items() if k != 'segmentation' or kind == 'segm'} for e in found
+        ]
+        evaluation = COCOeval(truth, truth.loadRes(plain), kind)
+        parameters = evaluation.params
+        parameters.maxDets, parameters.imgIds = [_MOST], sorted(order)
+        parameters.areaRng, parameters.areaRngLbl = parameters.areaRng[:1], ['all']
+        evaluation.evaluate()
+    place = {number: index for index, number in enumerate(evaluation.params.imgIds)}
+    sorted_places = np.array([place[number] for number in order])
+    every = np.array(evaluation.evalImgs, dtype=object).reshape(-1, len(order))
+
+    def precision(some: np.ndarray) -> np.ndarray:
+        evaluation.evalImgs = every[:, sorted_places[some]].ravel().tolist()
+        with contextlib.redirect_stdout(io.StringIO()):
+            evaluation.accumulate()
+        table = evaluation.eval['precision'][..., 0, 0]  # (thresholds, recalls, classes)
+        return np.array([row[row > -1].mean() if (row > -1).any() else 0.0 for row in table])
+
+    whole = precision(np.arange(len(order)))
+    figures = dict(AP=float(whole.mean()), AP50=float(whole[0]), AP75=float(whole[5]))
+    return figures, lambda sample: float(precision(sample).mean())
+
+
+def _bowl(truth: Result, found: Result) -> np.ndarray:
+    """TP / (TP + FP + FN) of one image at each of :data:`_IOUS` (Data Science Bowl 2018), by masks without overlap."""
+    there, numbers = _painted(truth, np.ones(len(truth), bool))
+    seen, others = _painted(found, found.scores >= _SCORE)
+    if not numbers or not others:
+        return np.full(len(_IOUS), float(numbers == others))
+    pairs = (others + 1) * there.astype(np.int64) + seen
+    table = np.bincount(pairs.ravel(), minlength=(numbers + 1) * (others + 1))
+    table = table.reshape(numbers + 1, others + 1)
+    sizes = table.sum(1)[1:, None] + table.sum(0)[None, 1:] - table[1:, 1:]
+    # Masks do not overlap, so above 0.5 each has at most one partner.
+    hits = (table[1:, 1:] / np.maximum(sizes, 1) > _IOUS[:, None, None]).sum((1, 2))
+    return hits / (numbers + others - hits)
+
+
+def _painted(result: Result, wanted: np.ndarray) -> tuple[np.ndarray, int]:
+    """A map ``(H, W)`` of numbered masks, the best on top, and how many can be seen."""
+    canvas = np.zeros(result.image.shape[:2], np.int32)
+    for index in np.flatnonzero(wanted)[::-1]:
+        crop = result.crops[index]
+        mask = crop.array()
+        rows, columns = mask.shape
+        canvas[crop.top : crop.top + rows, crop.left : crop.left + columns][mask] = index + 1
+    numbers, canvas = np.unique(np.append(0, canvas), return_inverse=True)
+    return canvas[1:].reshape(result.image.shape[:2]), len(numbers) - 1
+
+
+def part_named(data: OwnData, name: str) -> Part:
+    """The part of a data set that lies beside its validation part, in the same layout.
+
+    Raises:
+        ValueError: If it is not there.
+    """
+    if name == 'val':
+        return data.val
+    renamed = {
+        key: '/'.join(
+            piece.replace('val', name) if piece.startswith('val') else piece
+            for piece in path.split('/')
+        )
+        for key, path in vars(data.val).items()
+        if isinstance(path, str)
+    }
+    missing = [path for path in renamed.values() if path and not Path(path).exists()]
+    if missing:
+        raise ValueError(f'--part {name}: {missing[0]} does not exist')
+    return Part(count=0, **renamed)
