@@ -1,5 +1,6 @@
 """Experiments on real images: configs of variants, measures, statistics, records, and a run of the command."""
 
+import dataclasses
 import io
 import json
 import sys
@@ -18,6 +19,7 @@ sys.path.insert(0, str(REPO / 'tools'))
 
 from experiments import evidence, plan, scores, statistics
 from experiments.recipes import DATA, DEFAULT, LAPE, Experiment, Recipe, Variant, config_of
+from experiments.small_images import CLASSES
 
 from mmlape.fit import find_data
 from mmlape.inference.results import MaskCrop, Result
@@ -41,10 +43,12 @@ def maps(tmp_path):
 
 
 @pytest.mark.parametrize('name', plan.EXPERIMENTS)
-def test_variants_of_an_experiment_differ_in_what_they_name(name, tmp_path):
+def test_variants_of_an_experiment_differ_in_what_they_name(name, tmp_path, monkeypatch):
     experiment = plan.EXPERIMENTS[name]
     root = tmp_path / 'data'
-    if DATA[experiment.data].task == 'segment':
+    if DATA[experiment.data].task == 'classify':
+        small_images(root, monkeypatch)
+    elif DATA[experiment.data].task == 'segment':
         for part in ('train', 'val'):
             image(root / 'images' / part / '0.jpg')
             label_map(root / 'annotations' / part / '0.png', np.zeros((24, 40)))
@@ -67,6 +71,15 @@ def test_variants_of_an_experiment_differ_in_what_they_name(name, tmp_path):
             assert value_at(cfg, path) is not None
             put(cfg, path, value_at(without, path))
         assert cfg.to_dict() == without.to_dict()
+
+
+def small_images(root, monkeypatch):
+    """CIFAR-10 with three images of each class for training, one for validation and two to test."""
+    monkeypatch.setattr('experiments.small_images.HELD_OUT', 1)
+    for part, count in (('train', 4), ('test', 2)):
+        for name in CLASSES:
+            for number in range(count):
+                image(root / part / name / f'{number:04}.jpg', (32, 32))
 
 
 def value_at(cfg: Config, path: str):
@@ -315,6 +328,30 @@ def test_a_run_is_trained_scored_and_evaluated_again_by_the_command(
     assert '2 images of ' in call('experiment.py', *arguments, '--part', 'test')
     missing = call.refused('experiment.py', *arguments, '--part', 'other')
     assert missing.startswith('error: --part other: ') and missing.endswith('does not exist')
+
+
+def test_a_classifier_is_trained_and_scored(tmp_path, monkeypatch, capsys):
+    first = plan.STEPS['cifar10']['cvt']
+    recipe = dataclasses.replace(first, options=dict(first.options, epochs=1))
+    experiment = Experiment('cifar10', '', recipe, {'LaPE': Variant(LAPE)}, seeds=1)
+    monkeypatch.setitem(plan.EXPERIMENTS, 'tiny', experiment)
+    small_images(root := tmp_path / 'data', monkeypatch)
+    job = evidence.Job(
+        name='tiny', variant='LaPE', seed=1, root=root, folder=tmp_path / 'run', settings='s'
+    )  # fmt: skip
+    found = evidence.do(job, None)
+    assert found['images'] == 10 and len(found['sampled']['accuracy']) == scores.SAMPLES
+    assert 0.3e6 < found['parameters'] < 0.5e6
+    call = Commands(tmp_path, monkeypatch, capsys)
+    checkpoint = tmp_path / 'run/training/epoch_1.pth'
+    arguments = ('tiny', '--data', root, '--evaluate', checkpoint)
+    assert f'{found["metrics"]["accuracy"]:.2f}' in call('experiment.py', *arguments)
+    assert '20 images of ' in call('experiment.py', *arguments, '--part', 'test')
+    (root / 'train/ship/0003.jpg').rename(root / 'train/0.jpg')
+    (root / 'train/ship/0002.jpg').rename(root / 'train/1.jpg')
+    (root / 'train/ship/0001.jpg').rename(root / 'train/2.jpg')
+    with pytest.raises(ValueError, match='train/ship has 1 images'):
+        config_of(experiment, 'LaPE', 0, root, tmp_path / 'run')
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,12 @@ from train import train
 from mmlape import inference
 from mmlape.atomic import atomic_write
 from mmlape.checks import check_option, did_you_mean
+from mmlape.fit import OwnData
 
 from .plan import EXPERIMENTS
 from .recipes import DATA, Experiment, config_of
-from .scores import part_named, score
+from .scores import part_named, samples_of, score
+from .small_images import FolderData, accuracy_of
 from .statistics import markdown
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -120,8 +122,7 @@ def do(job: Job, report: Any) -> dict[str, Any]:
     job.folder.mkdir(parents=True, exist_ok=True)
     with output_to(job.folder / 'run.log'):
         cfg, data = config_of(EXPERIMENTS[job.name], job.variant, job.seed, job.root, job.folder)
-        for path, text in data.files.items():
-            atomic_write(Path(path), text.encode())
+        _write_files(data)
         spent = _Spent(job.folder / 'seconds.json')
         cfg.experiment_name = f'{job.name}-{job.variant}-{job.seed}-{time.monotonic_ns()}'
         try:
@@ -131,8 +132,7 @@ def do(job: Job, report: Any) -> dict[str, Any]:
         finally:
             seconds = spent.add()
         checkpoint = Path(cfg.work_dir, f'epoch_{cfg.train_cfg.max_epochs}.pth')
-        model = inference.load(checkpoint)
-        found = score(model, data, data.val)
+        found = _scored(checkpoint, cfg, data, data.val)
     return dict(
         variant=job.variant,
         seed=job.seed,
@@ -140,12 +140,22 @@ def do(job: Job, report: Any) -> dict[str, Any]:
         **found,
         processor_seconds=round(seconds),
         step_seconds=_step_seconds(Path(cfg.work_dir)),
-        parameters=sum(parameter.numel() for parameter in model.model.parameters()),
         epochs=cfg.train_cfg.max_epochs,
         config=fingerprint(_without_paths(cfg, job)),
         commit=_commit(),
         machine=f'{_processor()}, {cores()} cores, torch {torch.__version__}',
     )
+
+
+def _write_files(data: OwnData | FolderData) -> None:
+    for path, text in data.files.items():
+        atomic_write(Path(path), text.encode())
+
+
+def _scored(checkpoint: Path, cfg: Config, data: Any, part: Any) -> dict[str, Any]:
+    if isinstance(data, FolderData):
+        return accuracy_of(checkpoint, cfg, part, samples_of)
+    return score(inference.load(checkpoint), data, part)
 
 
 class _Spent:
@@ -197,9 +207,11 @@ def evaluate(experiment: Experiment, options: argparse.Namespace, root: Path) ->
     """Score any checkpoint on a part of the data, and print all measures."""
     variant = next(iter(experiment.variants))
     folder = options.work_dir / options.name
-    _, data = config_of(experiment, variant, 0, root.resolve(), folder.resolve())
-    part = part_named(data, options.part)
-    found = score(inference.load(options.evaluate), data, part)
+    cfg, data = config_of(experiment, variant, 0, root.resolve(), folder.resolve())
+    _write_files(data)
+    name = options.part
+    part = data.part(name) if isinstance(data, FolderData) else part_named(data, name)
+    found = _scored(Path(options.evaluate), cfg, data, part)
     print(f'{found["images"]} images of {part.images}')
     for name, value in found['metrics'].items():
         print(f'  {name:<16} {value:.2f}')

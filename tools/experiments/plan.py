@@ -63,5 +63,23 @@ STEPS = {
         average=(dict(ema=True), {}),
         augmented=(dict(augment='strong'), {}),
     ),
+    'cifar10': _steps(
+        'cifar/cct-7-3x1_1xb128_cifar10',
+        cvt=(
+            dict(epochs=10, batch=64, lr=1e-3),
+            {
+                'net.arch': dict(
+                    _delete_=True, embed_dims=128, depth=4, num_heads=4, mlp_ratio=1, img_size=32
+                ),
+                'net.attn_drop_rate': 0.0,
+                'net.drop_path_rate': 0.0,
+                'model.head.in_channels': 128,
+            },
+        ),
+        convolutions=(
+            dict(epochs=8),
+            {'net.stem': dict(type='mmlape.ConvPoolStem', num_convs=2, hidden_dims=64)},
+        ),
+    ),
 }
 EXPERIMENTS = {f'{data}-recipe': _recipe_of(data, steps) for data, steps in STEPS.items()}

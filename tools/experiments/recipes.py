@@ -11,6 +11,8 @@ from mmengine.config import Config
 
 from mmlape.fit import FitOptions, OwnData, config_text, find_data, find_model
 
+from .small_images import FolderData, classifier_config, find_images
+
 Changes = Mapping[str, Any]  # of a config: values by their dotted paths
 
 
@@ -19,7 +21,7 @@ class RealData:
     """A data set of real images.
 
     Attributes:
-        task: Of ``mmlape fit``.
+        task: Of ``mmlape fit``, or ``'classify'``.
         measure: The name of its primary measure.
         network: Where the transformer stands in the config.
         classes: Names of the classes of label maps.
@@ -36,9 +38,9 @@ class Recipe:
     """How a data set is trained.
 
     Attributes:
-        model: A name of ``mmlape fit --list``.
-        options: Those of ``mmlape fit``, but for weights, workers and the seed.
-        changes: What differs from the config that ``mmlape fit`` writes.
+        model: A name of ``mmlape fit --list``; of a classifier, a shipped config.
+        options: Those of ``mmlape fit``, but for weights, workers and the seed; of a classifier, epochs, batch and lr.
+        changes: What differs from the config that is so made.
     """
 
     model: str
@@ -87,6 +89,7 @@ DATA = {
     'nuclei': RealData('instance', 'mask AP'),
     'bccd': RealData('detect', 'box AP'),
     'camvid': RealData('segment', 'mIoU', classes=CAMVID),
+    'cifar10': RealData('classify', 'accuracy', network='model.backbone'),
 }
 DEFAULT = {'net.joining': dict(_delete_=True, type='mmlape.DefaultJoining')}
 LAPE = {'net.joining': dict(_delete_=True, type='mmlape.LaPE')}
@@ -94,7 +97,7 @@ LAPE = {'net.joining': dict(_delete_=True, type='mmlape.LaPE')}
 
 def config_of(
     experiment: Experiment, variant: str, seed: int, root: Path, folder: Path
-) -> tuple[Config, OwnData]:
+) -> tuple[Config, OwnData | FolderData]:
     """The config of a run, without validation, and the data that it names.
 
     Args:
@@ -106,11 +109,15 @@ def config_of(
     """
     data_set, chosen = DATA[experiment.data], experiment.variants[variant]
     recipe = chosen.recipe or experiment.recipe
-    data = find_data(root, folder, data_set.task, classes=data_set.classes)
-    options = FitOptions(weights='none', workers=0, seed=seed, **recipe.options)
-    cfg = Config.fromstring(
-        config_text(data, find_model(recipe.model, data.task), options, folder), '.py'
-    )
+    data: OwnData | FolderData
+    if data_set.task == 'classify':
+        data = find_images(root, folder)
+        cfg = classifier_config(data, recipe.model, recipe.options, seed, folder)
+    else:
+        data = find_data(root, folder, data_set.task, classes=data_set.classes)
+        options = FitOptions(weights='none', workers=0, seed=seed, **recipe.options)
+        text = config_text(data, find_model(recipe.model, data.task), options, folder)
+        cfg = Config.fromstring(text, '.py')
     for changes in (recipe.changes, chosen.changes):
         cfg.merge_from_dict(
             {_path(data_set, path): _copied(value) for path, value in changes.items()},

@@ -32,7 +32,7 @@ def score(model: Model, data: OwnData, part: Part) -> dict[str, Any]:
 
     Returns:
         ``images``, their number; ``metrics``, by name; ``sampled``, the primary measures on each of
-        :func:`samples_of`, by name.
+        :func:`samples_of`, by name; ``parameters``.
     """
     seen = list(_seen(model, data, part))
     samples = samples_of(len(seen))
@@ -42,7 +42,8 @@ def score(model: Model, data: OwnData, part: Part) -> dict[str, Any]:
         metrics, sampled = _boxes(seen, part, samples)
     rounded = {name: round(100 * value, 3) for name, value in metrics.items()}
     lists = {name: np.round(100 * values, 3).tolist() for name, values in sampled.items()}
-    return dict(images=len(seen), metrics=rounded, sampled=lists)
+    parameters = sum(parameter.numel() for parameter in model.model.parameters())
+    return dict(images=len(seen), metrics=rounded, sampled=lists, parameters=parameters)
 
 
 def _seen(model: Model, data: OwnData, part: Part) -> Iterator[tuple[Result, Result]]:
