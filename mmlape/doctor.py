@@ -115,11 +115,18 @@ def _nothing_installed() -> str:
 
 
 def _torch() -> str:
-    """Is it installed, new enough, and safe for loading files?"""
+    """Is it installed, new enough, safe for loading files, and that for which torchvision was built?"""
     compatibility.check_torch()
     import torch
 
     version, cuda = str(torch.__version__), torch.version.cuda
+    try:
+        importlib.import_module('torchvision')
+    except (ImportError, RuntimeError) as error:
+        advice = 'install both from one place: pip install --force-reinstall torch torchvision'
+        raise _Problem(
+            f'{version}, and torchvision does not work with it: {error}', advice
+        ) from error
     if fault := compatibility.weights_only_fault(version):
         found = f'{version} has {fault}, even with weights_only=True'
         raise _Problem(found, 'update to torch >= 2.10, or use .safetensors', WARNING)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -93,6 +94,16 @@ def test_versions_of_torch_whose_safe_reading_is_not(version, holes, monkeypatch
     found = run('torch', doctor._torch)
     assert found.found.count('CVE-') == holes
     assert found.state == ('warning' if holes else 'ok') and ('2.10' in found.advice) == bool(holes)
+
+
+def test_a_torchvision_of_another_torch(monkeypatch, tmp_path):
+    text = "raise RuntimeError('operator torchvision::nms does not exist')"
+    (tmp_path / 'torchvision.py').write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, 'torchvision', raising=False)
+    found = run('torch', doctor._torch)
+    assert found.state == 'error' and 'torchvision::nms does not exist' in found.found
+    assert found.advice.endswith('torch torchvision')
 
 
 def test_versions_of_packages(monkeypatch):
