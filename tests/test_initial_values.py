@@ -291,6 +291,7 @@ def scales(found):
 LAWS = {
     '0': constant(lambda value: 0.0),
     '1': constant(lambda value: 1.0),
+    '0.5': constant(lambda value: 0.5),
     'sqrt(C)': constant(lambda value: math.sqrt(len(value))),
     'layer_scale': scales,
     'normal(1)': normal(1.0),

@@ -93,7 +93,7 @@ PARTS = {
         for name, more in {
             'LN': {}, 'TokenRMS': {}, 'DTN': dict(num_heads=2), 'PowerNorm': dict(warmup_iters=1),
             'ScaleNorm': {}, 'SwitchableNorm': dict(use_bn=True), 'TokenBN': {},
-            'TokenGN': dict(num_groups=2), 'TokenIN': {},
+            'TokenGN': dict(num_groups=2), 'TokenIN': {}, 'DyT': {}, 'Derf': {},
         }.items()
     },
     'DTN pooled': lambda: build_token_norm(component('DTN', num_heads=2, pool=2), 8),

@@ -104,6 +104,8 @@ DEFAULTS = {
     'ConvStem': dict(in_channels=3, embed_dims=128, num_convs=4),
     'DTN': dict(pool=1, stabilize=True, ratio_mean='learned', ratio_var='learned', positions='learned',
         position_init='local', eps=1e-05),
+    'Derf': dict(alpha_init=0.5),
+    'DyT': dict(alpha_init=0.5),
     'FactorizedPosition': dict(num_tables=1, std=0.02),
     'GaborAttention': dict(parts='4', value='E'),
     'GaborPosition': dict(num_tables=1, variant='G+E', with_bias=True),

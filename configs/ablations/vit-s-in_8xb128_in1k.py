@@ -7,5 +7,5 @@ Published (DTN, ICLR 2022, Table 3): Top 1 Accuracy 77.7.
 _base_ = '../imagenet/deit-s_8xb128_in1k.py'
 
 model = dict(
-    backbone=dict(norm_cfg=dict(type='mmlape.TokenIN', eps=1e-5, layers=10), prefix_after=10)
+    backbone=dict(norm_cfg=dict(_delete_=True, type='mmlape.TokenIN', layers=10), prefix_after=10)
 )

@@ -1,4 +1,4 @@
-"""The norms that DTN is compared with (DTN, ICLR 2022, Table 3)."""
+"""Norms to compare DTN with: those of its Table 3 (ICLR 2022), and functions that replace a norm (DyT, Derf)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from mmlape.checks import check_divisor, check_positive_int, check_rate
+from mmlape.checks import check_divisor, check_number, check_positive_int, check_rate
 from mmlape.registry import MODELS
 from mmlape.runtime.recompute import once
 
@@ -367,3 +367,57 @@ class SwitchableNorm(TokenNorm):
 def _mix(weights: Tensor, values: tuple[Tensor, ...]) -> Tensor:
     shares = weights.to(values[0].dtype).softmax(dim=0)
     return sum(share * value for share, value in zip(shares, values))
+
+
+@MODELS.register_module()
+class DyT(TokenNorm):
+    """Dynamic Tanh (CVPR 2025) instead of a norm: ``weight tanh(alpha x) + bias``, of each value by itself.
+
+    ``alpha`` is one learned number, without weight decay. There are no statistics and no ``eps``. Infinite values
+    become the limits of the function.
+
+    Args:
+        num_features: Channels ``C`` of ``weight`` (initially 1) and ``bias`` (0).
+        alpha_init: Initial ``alpha``. Default 0.5, as published for vision.
+
+    Raises:
+        TypeError: If a value has the wrong type.
+        ValueError: If ``num_features`` or ``alpha_init`` is not positive.
+    """
+
+    _abbr_ = 'dyt'
+    no_weight_decay: tuple[str, ...] = ('alpha',)
+
+    def __init__(self, num_features: int, alpha_init: float = 0.5) -> None:
+        super().__init__(num_features)
+        alpha = check_number('alpha_init', alpha_init, above=0)
+        self.alpha = nn.Parameter(torch.full((1,), alpha))
+
+    def standardise(self, x: Tensor) -> Tensor:
+        """Values between -1 and 1."""
+        return torch.tanh(self.alpha.to(x.dtype) * x)
+
+    def extra_repr(self) -> str:
+        return str(self.num_features)
+
+
+@MODELS.register_module()
+class Derf(DyT):
+    """Dynamic erf (arXiv 2512.10938) instead of a norm: ``weight erf(alpha x + shift) + bias``.
+
+    As :class:`DyT`, with another function and a second learned number, ``shift``, initially 0 and without weight decay.
+
+    Args:
+        num_features, alpha_init: As in :class:`DyT`.
+    """
+
+    _abbr_ = 'derf'
+    no_weight_decay = ('alpha', 'shift')
+
+    def __init__(self, num_features: int, alpha_init: float = 0.5) -> None:
+        super().__init__(num_features, alpha_init)
+        self.shift = nn.Parameter(torch.zeros(1))
+
+    def standardise(self, x: Tensor) -> Tensor:
+        """Values between -1 and 1."""
+        return torch.erf(self.alpha.to(x.dtype) * x + self.shift.to(x.dtype))

@@ -225,7 +225,8 @@ class Classifier(nn.Module):
         self.backbone.with_cp = enable
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters without weight decay: positions, what joins them, tokens, DTN's ratios and maps."""
+        """Names of parameters without weight decay: positions, what joins them, tokens, and what a norm exempts (DTN's
+        ratios and maps, DyT's and Derf's ``alpha`` and ``shift``)."""
         return exempt_parameters(self)
 
     def group_matcher(self, coarse: bool = False) -> Callable[[str], int]:

@@ -13,7 +13,7 @@ from torch import nn
 
 from mmlape.backbones.base import EXEMPT_NAMES, exempt_modules
 from mmlape.checks import check_number, check_option, check_positive_int, did_you_mean
-from mmlape.norm import TokenNorm
+from mmlape.norm import DTN, TokenNorm
 from mmlape.registry import OPTIM_WRAPPER_CONSTRUCTORS, PARAM_SCHEDULERS
 
 # Multipliers and their defaults.
@@ -27,6 +27,8 @@ _MULTS = {
     'dtn_lr_mult': 1.0,
     'bias_lr_mult': 1.0,
 }
+# What a parameter without weight decay belongs to, by the class that exempts it.
+_PLACES = {DTN: 'dtn', TokenNorm: 'norm', nn.Module: 'position'}
 _ROW = '{:>5}  {:<16}  {:>6}  {:>8}  {:>12}  {:>7}  {:>11}  {}'
 
 
@@ -135,7 +137,7 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
                 raise ValueError(f'custom_keys names {key!r}, which is in no name{hint}')
         groups: dict[tuple[int, int, _Rule], dict[str, nn.Parameter]] = {}
         places = {
-            path: 'dtn' if isinstance(owner, TokenNorm) else 'position'
+            path: next(place for cls, place in _PLACES.items() if isinstance(owner, cls))
             for path, owner in exempt_modules(module)
         }
         for name, parameter in module.named_parameters():
@@ -171,7 +173,7 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
             mults = dict(lr_mult=1.0, decay_mult=1.0) | self._custom[matching[0]]
             return _Rule(f'custom: {matching[0]}', **mults)
         path, _, attribute = name.rpartition('.')
-        module, parts = model.get_submodule(path), path.split('.')
+        module, parts = model.get_submodule(path), name.split('.')
         above = ('.'.join(parts[:count]) for count in range(len(parts), -1, -1))
         place = next((places[each] for each in above if each in places), '')
         mults = self._mults
@@ -179,6 +181,8 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
         lr_mult = mults['bias_lr_mult'] if attribute == 'bias' and not (norm or place) else 1.0
         if place == 'dtn':
             return _Rule('DTN', mults['dtn_lr_mult'], mults['dtn_decay_mult'])
+        if place == 'norm':
+            return _Rule('no decay', lr_mult, 0.0)
         if place == 'position' or attribute in EXEMPT_NAMES:
             decay_mult = mults['position_decay_mult']
         elif norm:

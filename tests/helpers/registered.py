@@ -97,6 +97,8 @@ BACKBONES = {
     'LN': _norm('LN', eps=1e-5),
     'TokenRMS': _norm('TokenRMS'),
     'DTN': _norm('DTN', layers=1),
+    'DyT': _norm('DyT'),
+    'Derf': _norm('Derf'),
     'PowerNorm': _norm('PowerNorm', warmup_iters=1),
     'ScaleNorm': _norm('ScaleNorm'),
     'SwitchableNorm': _norm('SwitchableNorm', use_bn=True),

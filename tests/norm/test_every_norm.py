@@ -14,6 +14,8 @@ from mmlape.runtime.recompute import recomputed
 # Options with which each is tested; a norm that is registered needs an entry.
 OPTIONS = {
     'DTN': [dict(num_heads=2), dict(num_heads=2, pool=2)],
+    'Derf': [dict()],
+    'DyT': [dict(), dict(alpha_init=2.0)],
     'LN': [dict()],
     'PowerNorm': [dict(warmup_iters=2), dict()],
     'ScaleNorm': [dict()],

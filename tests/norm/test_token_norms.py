@@ -1,13 +1,19 @@
 """The normalisers that DTN is compared with."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 from backbone_variants import build_vit
 
+from mmlape import cpu
 from mmlape.checkpoints import convert
+from mmlape.layout import Layout
 from mmlape.norm import (
     LN,
+    Derf,
+    DyT,
     PowerNorm,
     ScaleNorm,
     SwitchableNorm,
@@ -102,3 +108,63 @@ def test_as_many_groups_as_heads(name):
 def test_scale_norm_starts_with_tokens_of_length_sqrt_c():
     out = ScaleNorm(16)(torch.randn(2, 5, 16))
     torch.testing.assert_close(out.norm(dim=-1), torch.full((2, 5), 4.0))
+
+
+@pytest.mark.parametrize('cls', [DyT, Derf])
+def test_functions_instead_of_norms_are_their_formulas(cls):
+    """With all gradients, and the same on any grid, with prefix tokens and a mask."""
+    norm, tokens = cls(4).double(), torch.randn(2, 7, 4, dtype=torch.float64, requires_grad=True)
+    assert norm.no_weight_decay == tuple(n for n, p in norm.named_parameters() if p.numel() == 1)
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter)
+    out, above = norm(tokens), torch.randn(2, 7, 4, dtype=torch.float64)
+    (out * above).sum().backward()
+    x, weight, bias = tokens.detach(), norm.weight.detach(), norm.bias.detach()
+    if cls is DyT:
+        value = (norm.alpha.item() * x).apply_(math.tanh)
+        slope = 1 - value**2
+    else:
+        argument = norm.alpha.item() * x + norm.shift.item()
+        value = argument.clone().apply_(math.erf)
+        slope = 2 / math.sqrt(math.pi) * (-(argument**2)).exp()
+        torch.testing.assert_close(norm.shift.grad, (above * weight * slope).sum().view(1))
+    torch.testing.assert_close(out, weight * value + bias)
+    torch.testing.assert_close(tokens.grad, above * weight * slope * norm.alpha)
+    torch.testing.assert_close(norm.alpha.grad, (above * weight * slope * x).sum().view(1))
+    torch.testing.assert_close(norm.weight.grad, (above * value).sum((0, 1)))
+    torch.testing.assert_close(norm.bias.grad, above.sum((0, 1)))
+    mask = torch.tensor([[True, False] * 3, [True] * 6])
+    for grid in ((1, 7), Layout((2, 3), 1), Layout((2, 3), 1, mask)):
+        assert torch.equal(norm(tokens, grid), out)
+
+
+@pytest.mark.parametrize('cls', [DyT, Derf])
+@pytest.mark.parametrize('alpha', [0.0, 1e-30, 1e30, -1e30, 3e38])
+def test_functions_instead_of_norms_at_extreme_slopes(cls, alpha):
+    """Under autocast too: products that overflow are the ends of the function."""
+    norm, tokens = cls(4), torch.tensor([[[0.0, 1e-3, -6e4, 6e4]]], requires_grad=True)
+    torch.nn.init.constant_(norm.alpha, alpha)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        with torch.autocast('cpu', dtype=dtype, enabled=dtype != torch.float32):
+            out = norm(tokens.to(dtype))
+        assert out.dtype == dtype and out.abs().max() <= 1
+        if abs(alpha) >= 1:
+            assert out.tolist() == [[[0, 1, -1, 1]]] if alpha > 0 else [[[0, -1, 1, -1]]]
+        gradients = torch.autograd.grad(out.float().sum(), [tokens, *norm.parameters()])
+        assert all(gradient.isfinite().all() for gradient in gradients[1:])
+        assert not gradients[0].isnan().any()  # at 0, alpha itself may be more than float16 holds
+
+
+@pytest.mark.parametrize('name', ['DyT', 'Derf'])
+def test_functions_instead_of_norms_are_no_layer_norm(name):
+    """In all places of a ViT, and nothing takes them for a LayerNorm; LaPE's own stays one."""
+    model = build_vit(norm_cfg=dict(type=f'mmlape.{name}'), joining=dict(type='mmlape.LaPE')).eval()
+    kinds = {type(norm).__name__ for b in model.blocks for norm in (b.norm1, b.norm2)}
+    assert kinds == {name} == {type(model.norm).__name__}
+    assert all(isinstance(norm, torch.nn.LayerNorm) for norm in model.position.joining.norms)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    image = torch.randn(1, 3, 40, 72)
+    with torch.no_grad():
+        expected = model(image)
+        torch.testing.assert_close(cpu.optimize(model)(image), expected, atol=1e-4, rtol=1e-4)

@@ -287,6 +287,18 @@ def test_a_model_without_numbered_layers_is_refused():
         build_vit().get_layer_depth('blocks.9.x')
 
 
+def test_numbers_inside_dyt_and_derf_never_decay():
+    """They are no part of DTN's group."""
+    for name in ('DyT', 'Derf'):
+        model = Detector(build_vit(norm_cfg=dict(type=f'mmlape.{name}')))
+        found = settings(model, build(model, norm_decay_mult=1, flat_decay_mult=1, dtn_lr_mult=9))
+        assert found['backbone.norm.weight'][1] == DECAY
+        inner = {n for n in found if n.endswith(('.alpha', '.shift'))}
+        assert len(inner) == (9 if name == 'DyT' else 18)
+        assert all(found[n][1] == 0 and found[n][2].endswith(', no decay') for n in inner)
+        assert found['backbone.norm.alpha'][0] == LR
+
+
 RELEASED = {
     'pos_embed': 'position.embedding.pos_embed',
     'positions.weight': 'blocks.0.norm1.positions.weight',
