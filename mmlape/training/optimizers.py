@@ -9,10 +9,17 @@ from mmengine.logging import print_log
 from mmengine.optim import DefaultOptimWrapperConstructor, OptimWrapper
 from mmengine.optim.scheduler.lr_scheduler import LRSchedulerMixin
 from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
+from mmengine.registry import OPTIMIZERS
 from torch import nn
 
 from mmlape.backbones.base import EXEMPT_NAMES, exempt_modules
-from mmlape.checks import check_number, check_option, check_positive_int, did_you_mean
+from mmlape.checks import (
+    check_bool,
+    check_number,
+    check_option,
+    check_positive_int,
+    did_you_mean,
+)
 from mmlape.norm import DTN, TokenNorm
 from mmlape.registry import OPTIM_WRAPPER_CONSTRUCTORS, PARAM_SCHEDULERS
 
@@ -38,6 +45,7 @@ class _Rule(NamedTuple):
     kind: str
     lr_mult: float
     decay_mult: float
+    use_muon: bool = False
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
@@ -71,6 +79,8 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
             * ``decay_rate`` (required): Above 0, at most 1.
             * ``custom_keys``: ``{part of a name: dict(lr_mult=1, decay_mult=1)}`` as in MMEngine: the longest key that
               is in a parameter's name counts, instead of all rules below; ``lr_mult`` comes on top of the layer's.
+              ``use_muon=True`` beside them, for weights of linear layers: with ``timm.optim.Muon``, Muon updates these
+              parameters, and AdamW all others. Without any ``use_muon``, that optimizer decides by shapes.
             * ``norm_decay_mult`` (default 0), ``bias_decay_mult`` (0), ``dwconv_decay_mult`` (1), ``flat_decay_mult``
               (0), ``bias_lr_mult`` (1): as in MMEngine.
             * ``position_decay_mult``: Of positions, tokens and level embeddings. Default 0.
@@ -79,7 +89,8 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
     Raises:
         TypeError: If a value has the wrong type.
         ValueError: If a key is unknown or matches no parameter, a value is out of range, no backbone has
-            ``get_layer_depth``, or the model is already wrapped for FSDP (which hides the shapes of parameters).
+            ``get_layer_depth``, or the model is already wrapped for FSDP (which hides the shapes of parameters); if
+            ``use_muon`` comes with an optimizer of PyTorch, or names a position or no weight of a linear layer.
     """
 
     def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
@@ -89,6 +100,20 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
         self.decay_rate = self.paramwise_cfg['decay_rate']
         self._mults = {**_MULTS, **self.paramwise_cfg}
         self._custom = dict(self.paramwise_cfg.get('custom_keys') or {})
+        self._with_muon = any('use_muon' in options for options in self._custom.values())
+        if self._with_muon:
+            self._check_optimizer()
+
+    def _check_optimizer(self) -> None:
+        """Raise ValueError unless the optimizer may read ``use_muon``."""
+        named = self.optimizer_cfg['type']
+        with OPTIMIZERS.switch_scope_and_registry(None) as registry:
+            cls = registry.get(named) if isinstance(named, str) else named
+        if cls is None or cls.__module__.startswith('torch.optim'):
+            what = 'which is unknown here' if cls is None else 'one of PyTorch'
+            raise ValueError(
+                f"use_muon needs an optimizer that reads it, e.g. type='timm.optim.Muon', got {named!r}, {what}"
+            )
 
     def _validate_cfg(self) -> None:
         super()._validate_cfg()
@@ -102,8 +127,15 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
             if not isinstance(options, dict):
                 raise TypeError(f'custom_keys[{key!r}] must be a dict, got {options!r}')
             for option in options:
-                check_option(f'a key of custom_keys[{key!r}]', option, ('lr_mult', 'decay_mult'))
-            mults |= {f'custom_keys[{key!r}] {name}': value for name, value in options.items()}
+                check_option(
+                    f'a key of custom_keys[{key!r}]', option, ('lr_mult', 'decay_mult', 'use_muon')
+                )
+            check_bool(f'custom_keys[{key!r}] use_muon', options.get('use_muon', False))
+            mults |= {
+                f'custom_keys[{key!r}] {name}': value
+                for name, value in options.items()
+                if name != 'use_muon'
+            }
         for name, value in mults.items():
             check_number(name, value, minimum=0)
 
@@ -151,6 +183,8 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
             scale, tensors = self.decay_rate ** (count - 1 - depth), list(named.values())
             lr, decay = self.base_lr * scale * rule.lr_mult, (self.base_wd or 0) * rule.decay_mult
             group = dict(params=tensors, lr=lr, group_name=f'layer {depth}, {rule.kind}')
+            if self._with_muon:
+                group['use_muon'] = rule.use_muon
             params.append(group if self.base_wd is None else dict(group, weight_decay=decay))
             numbers = f'{scale:.4f}', f'{lr:.3g}', f'{decay:.3g}', len(tensors)
             values = f'{sum(tensor.numel() for tensor in tensors):,}'
@@ -168,14 +202,21 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
     def _rule(
         self, name: str, parameter: nn.Parameter, model: nn.Module, places: dict[str, str]
     ) -> _Rule:
-        matching = sorted((key for key in self._custom if key in name), key=lambda k: (-len(k), k))
-        if matching:
-            mults = dict(lr_mult=1.0, decay_mult=1.0) | self._custom[matching[0]]
-            return _Rule(f'custom: {matching[0]}', **mults)
         path, _, attribute = name.rpartition('.')
         module, parts = model.get_submodule(path), name.split('.')
         above = ('.'.join(parts[:count]) for count in range(len(parts), -1, -1))
         place = next((places[each] for each in above if each in places), '')
+        matching = sorted((key for key in self._custom if key in name), key=lambda k: (-len(k), k))
+        if matching:
+            key, options = matching[0], self._custom[matching[0]]
+            matrix = isinstance(module, nn.Linear) and attribute == 'weight' and not place
+            if options.get('use_muon') and not matrix:
+                raise ValueError(
+                    f'custom_keys[{key!r}] use_muon must name weights of linear layers outside of positions and norms, '
+                    f'got {name!r}; give that one a longer key with use_muon=False'
+                )
+            kind = 'Muon' if options.get('use_muon') else f'custom: {key}'
+            return _Rule(kind, **{'lr_mult': 1.0, 'decay_mult': 1.0, **options})
         mults = self._mults
         norm = is_norm(module) or isinstance(module, TokenNorm)
         lr_mult = mults['bias_lr_mult'] if attribute == 'bias' and not (norm or place) else 1.0
