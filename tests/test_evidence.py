@@ -23,11 +23,11 @@ from experiments.small_images import CLASSES
 
 from mmlape.fit import find_data
 from mmlape.inference.results import MaskCrop, Result
+from mmlape.robustness import CORRUPTIONS
 
 TINY = Recipe('micro-segmenter', dict(epochs=1, batch=4, size=32))
-EXPERIMENT = Experiment(
-    'camvid', 'Why?', TINY, {'no': Variant(DEFAULT), 'LaPE': Variant(LAPE)}, 'no', 2
-)
+TINY_VARIANTS = {'no': Variant(DEFAULT), 'LaPE': Variant(LAPE)}
+EXPERIMENT = Experiment('camvid', 'Why?', TINY, TINY_VARIANTS, 'no', 2, ('0.5x', '2x', 'corrupted'))
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def maps(tmp_path):
     root = tmp_path / 'maps'
     for part, count in (('train', 4), ('val', 3), ('test', 2)):
         for number in range(count):
-            image(root / 'images' / part / f'{number}.jpg')
+            image(root / 'images' / part / f'{number}.jpg', (40, 36))
             columns = np.arange(40) // (4 + number)
-            label_map(root / 'annotations' / part / f'{number}.png', np.tile(columns, (24, 1)))
+            label_map(root / 'annotations' / part / f'{number}.png', np.tile(columns, (36, 1)))
     return root
 
 
@@ -317,7 +317,15 @@ def test_a_run_is_trained_scored_and_evaluated_again_by_the_command(
     found = evidence.do(job, None)
     assert found['images'] == 3 and found['epochs'] == 1 and found['step_seconds'] > 0
     assert len(found['sampled']['mIoU']) == scores.SAMPLES and 0 < found['metrics']['mIoU'] < 100
+    for view in EXPERIMENT.views:
+        assert (
+            found['metrics'][f'mIoU, {view}'] > 0 and len(found['sampled'][f'mIoU, {view}']) == 400
+        )
+    seen = []
+    monkeypatch.setattr(scores, 'corrupt', lambda image, *what: seen.append(what) or image)
     again = evidence.do(job, None)  # the training is over: it is only scored
+    assert [name for name, *_ in seen] == list(CORRUPTIONS)  # of the first of three images
+    assert again['metrics'].pop('mIoU, corrupted') != found['metrics'].pop('mIoU, corrupted')
     for key in ('metrics', 'config', 'parameters'):
         assert found[key] == again[key]
     assert again['processor_seconds'] >= found['processor_seconds']
@@ -333,7 +341,8 @@ def test_a_run_is_trained_scored_and_evaluated_again_by_the_command(
 def test_a_classifier_is_trained_and_scored(tmp_path, monkeypatch, capsys):
     first = plan.STEPS['cifar10']['cvt']
     recipe = dataclasses.replace(first, options=dict(first.options, epochs=1))
-    experiment = Experiment('cifar10', '', recipe, {'LaPE': Variant(LAPE)}, seeds=1)
+    views = ('0.5x', 'corrupted')
+    experiment = Experiment('cifar10', '', recipe, {'LaPE': Variant(LAPE)}, seeds=1, views=views)
     monkeypatch.setitem(plan.EXPERIMENTS, 'tiny', experiment)
     small_images(root := tmp_path / 'data', monkeypatch)
     job = evidence.Job(
@@ -341,6 +350,11 @@ def test_a_classifier_is_trained_and_scored(tmp_path, monkeypatch, capsys):
     )  # fmt: skip
     found = evidence.do(job, None)
     assert found['images'] == 10 and len(found['sampled']['accuracy']) == scores.SAMPLES
+    assert list(found["metrics"]) == [
+        'accuracy',
+        'accuracy, 0.5x',
+        'accuracy, corrupted',
+    ]
     assert 0.3e6 < found['parameters'] < 0.5e6
     call = Commands(tmp_path, monkeypatch, capsys)
     checkpoint = tmp_path / 'run/training/epoch_1.pth'

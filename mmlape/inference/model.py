@@ -48,7 +48,7 @@ def load(path: str | Path, config: str | Path | None = None, device: str | None 
     """
     safe_loading()
     checkpoint = _checkpoint_in(Path(path))
-    cfg = read_config(config) if config else _config_inside(checkpoint)
+    cfg = read_config(config) if config else config_inside(checkpoint)
     return Model(cfg, checkpoint, device)
 
 
@@ -302,7 +302,7 @@ def _checkpoint_in(path: Path) -> Path:
     return path
 
 
-def _config_inside(checkpoint: Path) -> Config:
+def config_inside(checkpoint: Path) -> Config:
     """The config that MMEngine has saved with the weights.
 
     Raises:

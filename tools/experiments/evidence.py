@@ -7,13 +7,14 @@ import contextlib
 import json
 import os
 import platform
-import statistics
 import subprocess
 import time
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
+import numpy as np
 import torch
 from demo_parts.console import clock, output_to
 from demo_parts.state import fingerprint
@@ -21,13 +22,15 @@ from demo_parts.workers import cores, run_jobs
 from mmengine.config import Config
 from train import train
 
-from mmlape import inference
 from mmlape.atomic import atomic_write
+from mmlape.checkpoints.loaders import safe_loading
 from mmlape.checks import check_option, did_you_mean
 from mmlape.fit import OwnData
+from mmlape.inference.model import Model, config_inside
+from mmlape.robustness import CORRUPTIONS
 
 from .plan import EXPERIMENTS
-from .recipes import DATA, Experiment, config_of
+from .recipes import DATA, Experiment, config_of, rescaled
 from .scores import part_named, samples_of, score
 from .small_images import FolderData, accuracy_of
 from .statistics import markdown
@@ -133,6 +136,8 @@ def do(job: Job, report: Any) -> dict[str, Any]:
             seconds = spent.add()
         checkpoint = Path(cfg.work_dir, f'epoch_{cfg.train_cfg.max_epochs}.pth')
         found = _scored(checkpoint, cfg, data, data.val)
+        for view in EXPERIMENTS[job.name].views:
+            _add_view(found, view, checkpoint, cfg, data)
     return dict(
         variant=job.variant,
         seed=job.seed,
@@ -152,10 +157,25 @@ def _write_files(data: OwnData | FolderData) -> None:
         atomic_write(Path(path), text.encode())
 
 
-def _scored(checkpoint: Path, cfg: Config, data: Any, part: Any) -> dict[str, Any]:
+def _scored(
+    checkpoint: Path, cfg: Config, data: Any, part: Any, corruption: str | None = None
+) -> dict[str, Any]:
     if isinstance(data, FolderData):
-        return accuracy_of(checkpoint, cfg, part, samples_of)
-    return score(inference.load(checkpoint), data, part)
+        return accuracy_of(checkpoint, cfg, part, samples_of, corruption)
+    safe_loading()
+    return score(Model(cfg.copy(), checkpoint), data, part, corruption)
+
+
+def _add_view(found: dict, view: str, checkpoint: Path, cfg: Config, data: Any) -> None:
+    """Enter the primary measures of ``'corrupted'`` images, or of images of ``'0.5x'`` the size."""
+    if view == 'corrupted':
+        each = [_scored(checkpoint, cfg, data, data.val, name) for name in CORRUPTIONS]
+    else:
+        each = [_scored(checkpoint, rescaled(cfg, float(view[:-1])), data, data.val)]
+    for name in each[0]['sampled']:
+        found['metrics'][f'{name}, {view}'] = round(fmean(one['metrics'][name] for one in each), 3)
+        sampled = np.mean([one['sampled'][name] for one in each], axis=0)
+        found['sampled'][f'{name}, {view}'] = sampled.round(3).tolist()
 
 
 class _Spent:
@@ -179,7 +199,7 @@ def _step_seconds(work_dir: Path) -> float:
         for path in sorted(work_dir.glob('*/vis_data/scalars.json'))
         for line in path.read_text().splitlines()
     ]
-    return round(statistics.median(line['time'] for line in lines if 'loss' in line), 4)
+    return round(median(line['time'] for line in lines if 'loss' in line), 4)
 
 
 def _without_paths(cfg: Config, job: Job) -> str:
@@ -207,11 +227,13 @@ def evaluate(experiment: Experiment, options: argparse.Namespace, root: Path) ->
     """Score any checkpoint on a part of the data, and print all measures."""
     variant = next(iter(experiment.variants))
     folder = options.work_dir / options.name
-    cfg, data = config_of(experiment, variant, 0, root.resolve(), folder.resolve())
+    _, data = config_of(experiment, variant, 0, root.resolve(), folder.resolve())
     _write_files(data)
     name = options.part
     part = data.part(name) if isinstance(data, FolderData) else part_named(data, name)
-    found = _scored(Path(options.evaluate), cfg, data, part)
+    checkpoint = Path(options.evaluate)
+    safe_loading()
+    found = _scored(checkpoint, config_inside(checkpoint), data, part)
     print(f'{found["images"]} images of {part.images}')
     for name, value in found['metrics'].items():
         print(f'  {name:<16} {value:.2f}')

@@ -72,6 +72,8 @@ class Experiment:
         variants: What is compared, by names.
         baseline: The variant that all others are compared with; '' where there is no comparison.
         seeds: Runs of each variant.
+        views: How the images of the validation part are shown again, for measures of their own: ``'corrupted'``, or
+            ``'0.5x'`` for half the test size.
     """
 
     data: str
@@ -80,6 +82,7 @@ class Experiment:
     variants: Mapping[str, Variant]
     baseline: str = ''
     seeds: int = 5
+    views: tuple[str, ...] = ()
 
 
 CAMVID = (
@@ -126,6 +129,15 @@ def config_of(
     cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
     cfg.default_hooks.checkpoint.update(interval=1, save_best=None, max_keep_ckpts=1)
     return cfg, data
+
+
+def rescaled(cfg: Config, factor: float) -> Config:
+    """The config with test images resized to ``factor`` times their usual size."""
+    cfg = cfg.copy()
+    for step in cfg.test_dataloader.dataset.pipeline:
+        if step.type == 'Resize':
+            step.scale = tuple(round(factor * side) for side in step.scale)
+    return cfg
 
 
 def _path(data_set: RealData, path: str) -> str:

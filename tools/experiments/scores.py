@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from pycocotools.cocoeval import COCOeval
 from mmlape.fit import OwnData, Part, truths
 from mmlape.inference.model import Model
 from mmlape.inference.results import Result
+from mmlape.robustness.corruptions import corrupt, image_seed
 
 SAMPLES = 400
+SEVERITY = 3  # of corruptions
+CORRUPTED_EVERY = 3
 _IOUS = np.arange(0.5, 1, 0.05)
 _SCORE = 0.5  # of the masks that the Data Science Bowl's measure sees
 _MOST = 1000  # detections per image
@@ -27,14 +31,18 @@ def samples_of(images: int) -> np.ndarray:
     return np.random.default_rng(0).integers(images, size=(SAMPLES, images))
 
 
-def score(model: Model, data: OwnData, part: Part) -> dict[str, Any]:
+def score(model: Model, data: OwnData, part: Part, corruption: str | None = None) -> dict[str, Any]:
     """All measures of a model, in percent.
+
+    Args:
+        corruption: One of ImageNet-C, which every :data:`CORRUPTED_EVERY`-th image gets at severity
+            :data:`SEVERITY`, and the others are left out. Default None: all images as they are.
 
     Returns:
         ``images``, their number; ``metrics``, by name; ``sampled``, the primary measures on each of
         :func:`samples_of`, by name; ``parameters``.
     """
-    seen = list(_seen(model, data, part))
+    seen = list(_seen(model, data, part, corruption))
     samples = samples_of(len(seen))
     if not model.finds_boxes:
         metrics, sampled = _label_maps(seen, samples)
@@ -46,10 +54,18 @@ def score(model: Model, data: OwnData, part: Part) -> dict[str, Any]:
     return dict(images=len(seen), metrics=rounded, sampled=lists, parameters=parameters)
 
 
-def _seen(model: Model, data: OwnData, part: Part) -> Iterator[tuple[Result, Result]]:
+def _seen(
+    model: Model, data: OwnData, part: Part, corruption: str | None
+) -> Iterator[tuple[Result, Result]]:
     """Truth and prediction of each image."""
-    for truth in truths(model, data, part):
-        (found,) = model.predict(truth.image, score=0.0)
+    every = CORRUPTED_EVERY if corruption else 1
+    for number, truth in enumerate(islice(truths(model, data, part), 0, None, every)):
+        image = truth.image
+        if corruption:
+            seed = image_seed(0, corruption, SEVERITY, number)
+            rgb = corrupt(np.ascontiguousarray(image[..., ::-1]), corruption, SEVERITY, seed)
+            image = np.ascontiguousarray(rgb[..., ::-1])
+        (found,) = model.predict(image, score=0.0)
         yield truth, found
 
 

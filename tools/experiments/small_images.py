@@ -25,7 +25,11 @@ _AUGMENTED = [
     dict(type='RandomFlip', prob=0.5, direction='horizontal'),
     dict(type='PackInputs'),
 ]
-_PLAIN = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
+_PLAIN = [
+    dict(type='LoadImageFromFile'),
+    dict(type='Resize', scale=(32, 32)),
+    dict(type='PackInputs'),
+]
 
 
 @dataclass(frozen=True)
@@ -106,19 +110,25 @@ def classifier_config(
 
 
 @torch.no_grad()
-def accuracy_of(checkpoint: Path, cfg: Config, part: FolderPart, samples: Any) -> dict[str, Any]:
+def accuracy_of(
+    checkpoint: Path, cfg: Config, part: FolderPart, samples: Any, corruption: str | None = None
+) -> dict[str, Any]:
     """The record's measures of a classifier, as of :func:`experiments.scores.score`.
 
     Args:
         samples: Makes the random samples of so many images.
+        corruption: One of ImageNet-C, at severity 3. Default None.
     """
     init_default_scope('mmpretrain')
     model = MODELS.build({'data_preprocessor': cfg.data_preprocessor, **cfg.model})
     load_checkpoint(model, str(checkpoint), map_location='cpu', strict=True)
     loader = dict(cfg.test_dataloader)
-    loader['dataset'] = DATASETS.build(
-        dict(loader['dataset'], data_prefix=part.images, ann_file=part.ann_file)
-    )
+    dataset = dict(loader['dataset'], data_prefix=part.images, ann_file=part.ann_file)
+    if corruption:
+        step = dict(type='mmlape.CorruptImage', corruption=corruption, severity=3)
+        load, *others = dataset['pipeline']
+        dataset['pipeline'] = [load, step, *others]
+    loader['dataset'] = DATASETS.build(dataset)
     right = [
         bool((sample.pred_label == sample.gt_label).all())
         for batch in Runner.build_dataloader(loader)
