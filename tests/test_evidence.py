@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from mmengine.config import Config
 from own_data import coco, image, label_map, names
+from PIL import Image
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from tool_runs import REPO, Commands
@@ -18,6 +19,7 @@ from tool_runs import REPO, Commands
 sys.path.insert(0, str(REPO / 'tools'))
 
 from experiments import evidence, plan, scores, statistics
+from experiments.page import write_page
 from experiments.recipes import DATA, DEFAULT, LAPE, Experiment, Recipe, Variant, config_of
 from experiments.small_images import CLASSES
 
@@ -27,7 +29,9 @@ from mmlape.robustness import CORRUPTIONS
 
 TINY = Recipe('micro-segmenter', dict(epochs=1, batch=4, size=32))
 TINY_VARIANTS = {'no': Variant(DEFAULT), 'LaPE': Variant(LAPE)}
-EXPERIMENT = Experiment('camvid', 'Why?', TINY, TINY_VARIANTS, 'no', 2, ('0.5x', '2x', 'corrupted'))
+EXPERIMENT = Experiment(
+    'camvid', 'Why?', TINY, TINY_VARIANTS, 'no', 2, None, ('0.5x', '2x', 'corrupted')
+)
 
 
 @pytest.fixture
@@ -230,10 +234,12 @@ def test_mean_iou_counts_classes_that_occur_and_leaves_ignored_pixels_out():
 
 
 def record(variant, seed, value, sampled=None):
-    lists = {'mIoU': [value] * 4 if sampled is None else sampled}
+    lists = [value] * 4 if sampled is None else sampled
+    measures = ['mIoU', *(f'mIoU, {view}' for view in EXPERIMENT.views)]
     return dict(
         variant=variant, seed=seed, settings=evidence.settings_of(EXPERIMENT, variant), images=3,
-        metrics={'mIoU': value}, sampled=lists, parameters=10**6, processor_seconds=60, machine='here',
+        metrics=dict.fromkeys(measures, value), sampled=dict.fromkeys(measures, lists),
+        step_seconds=0.1, parameters=10**6, processor_seconds=60, machine='here',
     )  # fmt: skip
 
 
@@ -285,9 +291,9 @@ def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, mon
     ran[:] = [0] * 9
     out = run()
     assert ran[9:] == [('no', 1), ('LaPE', 1)] and '2 of 4 runs are to be done' in out
-    assert '| LaPE | 56.50 ± 6.36 |' in out
+    assert '| LaPE | 56.50 ± 6.36 | 1.00 |' in out and '| LaPE | mIoU | +1.00 |' in out
     table = run(table=True)
-    assert out.endswith(table) and 'Seeds 0, 1; 3 images' in table
+    assert out.endswith(table) and 'Seeds 0, 1; 3 validation images' in table
     stored = json.loads((tmp_path / 'evidence_tiny.json').read_text())
     assert [(each['seed'], each['variant']) for each in stored] == [
         (0, 'LaPE'),
@@ -295,6 +301,14 @@ def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, mon
         (1, 'LaPE'),
         (1, 'no'),
     ]
+    docs = tmp_path / 'docs'
+    (docs / 'images').mkdir(parents=True)
+    marks = '<!-- tiny: written by the command -->', '<!-- end of tiny -->'
+    (docs / 'evidence.md').write_text('\n'.join(['# Evidence', *marks, 'and more']))
+    write_page(docs, tmp_path)
+    text = (docs / 'evidence.md').read_text()
+    assert '| no | 55.50 ± 6.36 |' in text and text.endswith('and more')
+    assert Image.open(docs / 'images/evidence-differences.png').width > 500
     for changes, message in (
         (dict(name='tinny'), "there is no experiment 'tinny'; did you mean 'tiny'"),
         (dict(only=['x']), '--only must be one of'),

@@ -42,6 +42,11 @@ def parse_arguments():
         help='folder of the records (%(default)s)',
     )  # fmt: skip
     parser.add_argument('--table', action='store_true', help='train nothing, print the table')
+    parser.add_argument(
+        '--write-docs',
+        action='store_true',
+        help="update docs/evidence.md of this clone from the records",
+    )
     parser.add_argument('--evaluate', metavar='CHECKPOINT', help='only score this checkpoint')
     parser.add_argument(
         '--part', default='val', help='of the data, for --evaluate (%(default)s; e.g. test)'
@@ -74,6 +79,10 @@ def main():
             names = EXPERIMENTS if options.name == 'all' else [options.name]
             for name in names:
                 run_experiment(name, options)
+            if options.write_docs:
+                from experiments.page import write_page
+
+                write_page(Path(__file__).parents[1] / 'docs', options.records)
     except KeyboardInterrupt:
         print('\nStopped. The same command continues.')
         sys.exit(130)

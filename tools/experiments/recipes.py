@@ -72,6 +72,7 @@ class Experiment:
         variants: What is compared, by names.
         baseline: The variant that all others are compared with; '' where there is no comparison.
         seeds: Runs of each variant.
+        comparisons: How many intervals are to hold together. Default None: those of its own variants.
         views: How the images of the validation part are shown again, for measures of their own: ``'corrupted'``, or
             ``'0.5x'`` for half the test size.
     """
@@ -82,6 +83,7 @@ class Experiment:
     variants: Mapping[str, Variant]
     baseline: str = ''
     seeds: int = 5
+    comparisons: int | None = None
     views: tuple[str, ...] = ()
 
 

@@ -72,62 +72,65 @@ def difference(
 
 
 def differences(
-    experiment: Experiment, runs: Sequence[dict[str, Any]], comparisons: int | None = None
+    experiment: Experiment, runs: Sequence[dict[str, Any]], view: str = ''
 ) -> dict[str, Difference]:
     """Each variant that has been run beside the baseline, by name.
 
     Args:
-        comparisons: As for :func:`difference`. Default: all that the experiment is to make.
+        view: One of the experiment's views of the images. Default: the images as they are.
     """
     of = {name: [run for run in runs if run['variant'] == name] for name in experiment.variants}
     base = of.pop(experiment.baseline, [])
+    measure = DATA[experiment.data].measure + (f', {view}' if view else '')
+    comparisons = experiment.comparisons or len(of)
     seeds = {run['seed'] for run in base}
     return {
-        name: difference(found, base, DATA[experiment.data].measure, comparisons or len(of))
+        name: difference(found, base, measure, comparisons * (len(experiment.views) if view else 1))
         for name, found in of.items()
         if seeds & {run['seed'] for run in found}
     }
 
 
 def markdown(experiment: Experiment, runs: Sequence[dict[str, Any]]) -> str:
-    """The table of an experiment: a row for each variant, means and standard deviations over seeds."""
+    """The tables of an experiment: a row for each variant, means and standard deviations over seeds."""
     if not runs:
         return 'No run has a record yet.\n'
-    names = list(dict.fromkeys(name for run in runs for name in run['metrics']))
-    compared = differences(experiment, runs)
-    rows = []
-    for variant in experiment.variants:
-        found = [run for run in runs if run['variant'] == variant]
-        if not found:
-            continue
-        cells = [_spread([run['metrics'][name] for run in found]) for name in names]
-        minutes = np.mean([run['processor_seconds'] for run in found]) / 60
-        gap = [_gap(compared.get(variant))] if experiment.baseline else []
-        rows.append(
-            [variant, *cells, *gap, f'{found[0]["parameters"] / 1e6:.2f}', f'{minutes:.0f}']
-        )
-    head = [
-        'variant',
-        *names,
-        *([f'difference of {DATA[experiment.data].measure}'] if compared else []),
+    of = {name: [run for run in runs if run['variant'] == name] for name in experiment.variants}
+    of = {name: found for name, found in of.items() if found}
+    measure = DATA[experiment.data].measure
+    names = [name for name in runs[0]['metrics'] if ', ' not in name]
+    head = ['variant', *names, 'parameters (M)', 'seconds per step', 'minutes']
+    rows = [
+        [
+            variant,
+            *(_spread([run['metrics'][name] for run in found]) for name in names),
+            f'{found[0]["parameters"] / 1e6:.2f}',
+            f'{np.median([run["step_seconds"] for run in found]):.2f}',
+            f'{np.mean([run["processor_seconds"] for run in found]) / 60:.0f}',
+        ]
+        for variant, found in of.items()
     ]
-    if experiment.baseline and not compared:
-        rows = [[*row[: 1 + len(names)], *row[2 + len(names) :]] for row in rows]
-    lines = markdown_table([*head, 'parameters (M)', 'minutes'], rows)
+    lines = markdown_table(head, rows)
+    if experiment.baseline in of and len(of) > 1:
+        gaps = [
+            [variant, f'{measure}, {view}' if view else measure, *_cells(found)]
+            for view in ('', *experiment.views)
+            for variant, found in differences(experiment, runs, view).items()
+        ]
+        title = f'minus {experiment.baseline}'
+        head = [title, 'of', 'difference', 'interval', 'better', 'limit', 'seeds']
+        lines += ['', *markdown_table(head, gaps)]
     seeds = sorted({run['seed'] for run in runs})
     machines = ', '.join(sorted({run['machine'] for run in runs}))
-    note = f'Seeds {", ".join(map(str, seeds))}; {runs[0]["images"]} images; minutes of one core: {machines}.'
+    note = f'Seeds {", ".join(map(str, seeds))}; {runs[0]["images"]} validation images. One thread: {machines}.'
     return '\n'.join([*lines, '', note]) + '\n'
 
 
-def _gap(found: Difference | None) -> str:
-    """``+0.42 [-0.31, 1.10], P 0.72, limit 0.9``."""
-    if found is None:
-        return '-'
-    return (
-        f'{found.mean:+.2f} [{found.low:.2f}, {found.high:.2f}], '
-        f'P {found.better:.2f}, limit {found.limit:.2f}'
-    )
+def _cells(found: Difference) -> list[str]:
+    interval = f'{found.low:+.2f} to {found.high:+.2f}'
+    return [
+        f'{found.mean:+.2f}', interval, f'{found.better:.0%}', f'{found.limit:.2f}', str(found.seeds)
+    ]  # fmt: skip
 
 
 def _spread(values: Sequence[float]) -> str:

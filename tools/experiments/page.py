@@ -1,0 +1,67 @@
+"""docs/evidence.md: its tables and its picture, from the records alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from mmlape.analysis.figures import new_plots, save_figure
+from mmlape.atomic import atomic_write
+
+from .evidence import read_runs
+from .plan import EXPERIMENTS
+from .recipes import DATA
+from .statistics import Difference, differences, markdown
+from .table import replace_table
+
+PICTURE = 'images/evidence-differences.png'
+
+
+def write_page(docs: Path, records: Path) -> None:
+    """Write the table of each experiment that the page has a place for, and the picture of all differences."""
+    page = docs / 'evidence.md'
+    text = page.read_text(encoding='utf-8')
+    for name, experiment in EXPERIMENTS.items():
+        start, end = f'<!-- {name}: written by the command -->', f'<!-- end of {name} -->'
+        if start in text:
+            table = markdown(experiment, read_runs(records / f'evidence_{name}.json'))
+            text = replace_table(text, table, start, end)
+    atomic_write(page, text.encode())
+    if found := all_differences(records):
+        save_figure(draw_differences(found), docs / PICTURE)
+
+
+def all_differences(records: Path) -> dict[str, dict[str, Difference]]:
+    """Differences from the baseline by experiment and variant, also of other views of the images."""
+    found = {}
+    for name, experiment in EXPERIMENTS.items():
+        runs = read_runs(records / f'evidence_{name}.json')
+        by_name = {
+            f'{variant}, {view}' if view else variant: each
+            for view in ('', *experiment.views)
+            for variant, each in differences(experiment, runs, view).items()
+        }
+        if experiment.baseline and by_name:
+            title = f'{name}: {DATA[experiment.data].measure} minus {experiment.baseline}'
+            found[title] = by_name
+    return found
+
+
+def draw_differences(found: dict[str, dict[str, Difference]]) -> Figure:
+    """A panel for each experiment: differences in percentage points with their intervals."""
+    figure, axes = new_plots(len(found), 1, share_y=False)
+    figure.set_size_inches(6, sum(0.6 + 0.25 * len(each) for each in found.values()))
+    for place, (title, each) in zip(axes[:, 0], found.items(), strict=True):
+        heights = range(len(each))
+        means = [one.mean for one in each.values()]
+        errors = [
+            [one.mean - one.low for one in each.values()],
+            [one.high - one.mean for one in each.values()],
+        ]
+        place.errorbar(means, heights, xerr=errors, fmt='o', markersize=3, linewidth=1, capsize=2)
+        place.axvline(0, color='grey', linewidth=0.8)
+        place.set_yticks(heights, list(each), fontsize=7)
+        place.set_ylim(len(each) - 0.5, -0.5)
+        place.set_title(title, fontsize=8, pad=3)
+    return figure
