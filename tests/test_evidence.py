@@ -20,7 +20,16 @@ sys.path.insert(0, str(REPO / 'tools'))
 
 from experiments import evidence, plan, scores, statistics
 from experiments.page import write_page
-from experiments.recipes import DATA, DEFAULT, LAPE, Experiment, Recipe, Variant, config_of
+from experiments.recipes import (
+    DATA,
+    DEFAULT,
+    LAPE,
+    Experiment,
+    Recipe,
+    Variant,
+    config_of,
+    rescaled,
+)
 from experiments.small_images import CLASSES
 
 from mmlape.fit import find_data
@@ -338,6 +347,9 @@ def test_a_run_is_trained_scored_and_evaluated_again_by_the_command(
     seen = []
     monkeypatch.setattr(scores, 'corrupt', lambda image, *what: seen.append(what) or image)
     again = evidence.do(job, None)  # the training is over: it is only scored
+    cfg, _ = config_of(EXPERIMENT, 'LaPE', 1, maps, tmp_path / 'run')
+    sizes = [resize_of(each) for each in (rescaled(cfg, 0.5), rescaled(cfg, 2), cfg)]
+    assert sizes == [(64, 16), (256, 64), (128, 32)]
     assert [name for name, *_ in seen] == list(CORRUPTIONS)  # of the first of three images
     assert again['metrics'].pop('mIoU, corrupted') != found['metrics'].pop('mIoU, corrupted')
     for key in ('metrics', 'config', 'parameters'):
@@ -350,6 +362,11 @@ def test_a_run_is_trained_scored_and_evaluated_again_by_the_command(
     assert '2 images of ' in call('experiment.py', *arguments, '--part', 'test')
     missing = call.refused('experiment.py', *arguments, '--part', 'other')
     assert missing.startswith('error: --part other: ') and missing.endswith('does not exist')
+
+
+def resize_of(cfg):
+    steps = cfg.test_dataloader.dataset.pipeline
+    return next(step.scale for step in steps if step.type == 'Resize')
 
 
 def test_a_classifier_is_trained_and_scored(tmp_path, monkeypatch, capsys):

@@ -6,6 +6,7 @@ MMEngine's own loaders read with ``weights_only=False``, or fall back to it; the
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from pathlib import Path
@@ -16,7 +17,7 @@ from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as mmengine_checkpoint
 from safetensors import safe_open
 
-from .contents import allow_own_checkpoints
+from .contents import allow_own_checkpoints, make_configs_plain
 from .files import SAFETENSORS, download_checkpoint, file_in, main_process_first
 from .matching import problems_of
 from .plain_files import read_data_files_plainly
@@ -45,12 +46,19 @@ def safe_loading() -> None:
 
 
 def load_from_local(filename: str, map_location: Any = None) -> dict[str, Any]:
-    """A file, or the one in a folder; the tensors of a ``.safetensors`` as ``state_dict``, its texts as ``meta``."""
+    """A file, or the one in a folder; the tensors of a ``.safetensors`` as ``state_dict``, its texts as ``meta``.
+
+    A config among the texts is data afterwards, as :func:`read_checkpoint` makes it; ``dataset_meta`` is read as JSON.
+    """
     path = file_in(Path(filename).expanduser())
     checkpoint = read_checkpoint(path, map_location)
     if path.suffix == SAFETENSORS:
         with safe_open(path, framework='pt') as file:
-            checkpoint = dict(meta=dict(file.metadata() or {}), state_dict=checkpoint)
+            meta: dict[str, Any] = dict(file.metadata() or {})
+        checkpoint = dict(meta=meta, state_dict=checkpoint)
+        make_configs_plain(checkpoint)
+        if 'dataset_meta' in meta:
+            meta['dataset_meta'] = json.loads(meta['dataset_meta'])
     weights = checkpoint.get('state_dict', checkpoint)
     if not isinstance(weights, dict):
         raise CheckpointError(

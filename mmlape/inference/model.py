@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from logging import WARNING
@@ -17,11 +19,13 @@ from mmengine.registry import DefaultScope
 from torch import Tensor
 from torch.nn import functional
 
-from mmlape.checkpoints import read_checkpoint, safe_loading
+from mmlape.checkpoints.files import write_checkpoint
+from mmlape.checkpoints.loaders import load_from_local, safe_loading
 from mmlape.checks import check_number, check_positive_int
 from mmlape.cli import last_complete_checkpoint, read_config
 from mmlape.cpu import optimize
 from mmlape.cpu.memory import return_freed_memory
+from mmlape.training.stop_hooks import all_finite
 
 from .results import MaskCrop, Result, read_image
 from .tiles import LogitMean, Tile, merge_boxes, tiles_of
@@ -76,6 +80,7 @@ class Model:
                 f'got a config with default_scope={scope!r}'
             )
         self.finds_boxes = scope == 'mmdet'
+        self._cfg = copy.deepcopy(cfg)  # the inferencer changes its own
         device = get_device() if device is None else device
         options: dict[str, Any] = dict(weights=str(checkpoint), device=device, show_progress=False)
         cfg.visualizer = dict(
@@ -135,6 +140,31 @@ class Model:
                 for name, image in named
             )
         return self._in_batches(named, batch, score)
+
+    def save(self, path: str | Path) -> None:
+        """Write one ``.safetensors`` file that :func:`load` reads: weights in half precision, and what predictions need
+        of the config, without paths of this machine.
+
+        Raises:
+            ValueError: If the file exists or has another suffix, or a weight is too large for half precision.
+        """
+        if Path(path).suffix != '.safetensors':
+            raise ValueError(f'a model is saved as .safetensors, got {str(path)!r}')
+        cfg, dataset = self._cfg, self._cfg.test_dataloader.dataset
+        kept = dict(
+            default_scope=self.scope,
+            model=_without_weights(cfg.model),
+            test_dataloader=dict(dataset=dict(type=dataset.type, pipeline=dataset.pipeline)),
+        )
+        state = {
+            name: value.half() if value.is_floating_point() else value
+            for name, value in self.model.state_dict().items()
+        }
+        if large := [name for name, value in state.items() if not all_finite(value)]:
+            raise ValueError(f'{large[0]} is too large for half precision')
+        meta = dict(classes=self.classes, palette=self.palette)
+        texts = dict(cfg=Config(kept).pretty_text, dataset_meta=json.dumps(meta))
+        write_checkpoint(path, state, texts)
 
     def _opened(self, number: int, image: Any) -> tuple[str, np.ndarray]:
         if isinstance(image, (str, Path)):
@@ -302,13 +332,20 @@ def _checkpoint_in(path: Path) -> Path:
     return path
 
 
+def _without_weights(config: Any) -> Any:
+    """A part of a config without the weights that its modules would start from."""
+    if isinstance(config, dict):
+        return {k: _without_weights(v) for k, v in config.items() if k != 'init_cfg'}
+    return [_without_weights(each) for each in config] if isinstance(config, list) else config
+
+
 def config_inside(checkpoint: Path) -> Config:
     """The config that MMEngine has saved with the weights.
 
     Raises:
         ValueError: If there is none.
     """
-    meta = read_checkpoint(checkpoint).get('meta')
+    meta = load_from_local(str(checkpoint)).get('meta')
     text = meta.get('cfg') if isinstance(meta, dict) else None
     if not isinstance(text, str):
         raise ValueError(

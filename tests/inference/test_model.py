@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from frozen.work_dirs import restore
 from PIL import Image
 from pycocotools import mask as coco_mask
+from safetensors.torch import save_file
 from tool_runs import Commands
 
 import mmlape
@@ -139,6 +141,42 @@ def test_wrong_images_and_options(models, tmp_path):
     ):
         with pytest.raises(error, match=message):
             list(model.predict(**options))
+
+
+@pytest.mark.parametrize('name', ['mmdet', 'mmseg'])
+def test_a_model_in_one_file_of_half_precision(models, name, tmp_path, monkeypatch):
+    model, picture = models[name], image(48, 75)
+    model.save(path := tmp_path / 'small.safetensors')
+    assert path.stat().st_size < 0.55 * sum(4 * p.numel() for p in model.model.parameters()) + 2e5
+    assert str(tmp_path.parent).encode() not in path.read_bytes()
+    again = mmlape.load(path)
+    assert again.classes == model.classes and again.palette == model.palette
+    (one,), (other,) = (each.predict(picture, score=0.0) for each in (model, again))
+    if name == 'mmdet':
+        best = slice(0, 3)
+        assert np.abs(one.scores[best] - other.scores[best]).max() < 2e-3
+    else:
+        assert (one.label_map == other.label_map).mean() > 0.98
+    for name, message in (('small.safetensors', 'exists'), ('x.pth', 'is saved as .safetensors')):
+        with pytest.raises(ValueError, match=message):
+            model.save(tmp_path / name)
+    weight = next(model.model.parameters())
+    with torch.no_grad():
+        before = weight.flatten()[0].clone()
+        weight.view(-1)[0] = 1e6
+        with pytest.raises(ValueError, match='too large for half precision'):
+            model.save(tmp_path / 'other.safetensors')
+        weight.view(-1)[0] = before
+    assert not (tmp_path / 'other.safetensors').exists()
+
+
+def test_code_in_the_config_of_a_safetensors_file_is_not_run(tmp_path):
+    state = dict(weight=torch.zeros(1))
+    code = "import pathlib\npathlib.Path('ran').touch()\nmodel = dict(type='mmdet.FCOS')\n"
+    save_file(state, tmp_path / 'a.safetensors', dict(format='pt', cfg=code))
+    with pytest.raises(ValueError, match='predictions are for detectors'):
+        mmlape.load(tmp_path / 'a.safetensors')
+    assert not (tmp_path / 'ran').exists() and not Path('ran').exists()
 
 
 def test_what_is_no_model(saved, tmp_path):

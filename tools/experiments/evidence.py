@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import json
 import os
 import platform
@@ -163,7 +164,7 @@ def _scored(
     if isinstance(data, FolderData):
         return accuracy_of(checkpoint, cfg, part, samples_of, corruption)
     safe_loading()
-    return score(Model(cfg.copy(), checkpoint), data, part, corruption)
+    return score(Model(copy.deepcopy(cfg), checkpoint), data, part, corruption)
 
 
 def _add_view(found: dict, view: str, checkpoint: Path, cfg: Config, data: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,7 +136,7 @@ def config_of(
 
 def rescaled(cfg: Config, factor: float) -> Config:
     """The config with test images resized to ``factor`` times their usual size."""
-    cfg = cfg.copy()
+    cfg = copy.deepcopy(cfg)
     for step in cfg.test_dataloader.dataset.pipeline:
         if step.type == 'Resize':
             step.scale = tuple(round(factor * side) for side in step.scale)
