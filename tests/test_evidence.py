@@ -77,12 +77,10 @@ def test_variants_of_an_experiment_differ_in_what_they_name(name, tmp_path, monk
         plain = Variant({}, chosen.recipe)
         bare = Experiment(experiment.data, '', experiment.recipe, {'x': plain}, seeds=1)
         without, _ = config_of(bare, 'x', 3, root, tmp_path / 'run')
-        paths = {
-            path.replace('net.', f'{DATA[experiment.data].network}.') for path in chosen.changes
-        }
-        for path in paths:
-            assert value_at(cfg, path) is not None
-            put(cfg, path, value_at(without, path))
+        for path, value in chosen.changes.items():
+            path = path.replace('net.', f'{DATA[experiment.data].network}.')
+            assert removed(cfg, path) == value
+            removed(without, path)
         assert cfg.to_dict() == without.to_dict()
 
 
@@ -95,15 +93,12 @@ def small_images(root, monkeypatch):
                 image(root / part / name / f'{number:04}.jpg', (32, 32))
 
 
-def value_at(cfg: Config, path: str):
-    for key in path.split('.'):
-        cfg = cfg[key]
-    return cfg
-
-
-def put(cfg: Config, path: str, value) -> None:
+def removed(cfg: Config, path: str):
+    """The value at a path, which is taken out; None if there was none."""
     *parents, last = path.split('.')
-    value_at(cfg, '.'.join(parents))[last] = value
+    for key in parents:
+        cfg = cfg[key]
+    return cfg.pop(last, None)
 
 
 def detections(size, count, random, classes=('cat', 'dog')) -> Result:

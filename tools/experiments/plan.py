@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .recipes import DEFAULT, Experiment, Recipe, Variant
+from .recipes import DEFAULT, LAPE, Experiment, Recipe, Variant
 
 
 def _steps(model: str, **steps: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Recipe]:
@@ -68,9 +68,7 @@ STEPS = {
         cvt=(
             dict(epochs=10, batch=64, lr=1e-3),
             {
-                'net.arch': dict(
-                    _delete_=True, embed_dims=128, depth=4, num_heads=4, mlp_ratio=1, img_size=32
-                ),
+                'net.arch': dict(embed_dims=128, depth=4, num_heads=4, mlp_ratio=1, img_size=32),
                 'net.attn_drop_rate': 0.0,
                 'net.drop_path_rate': 0.0,
                 'model.head.in_channels': 128,
@@ -82,4 +80,55 @@ STEPS = {
         ),
     ),
 }
-EXPERIMENTS = {f'{data}-recipe': _recipe_of(data, steps) for data, steps in STEPS.items()}
+# The steps that the comparisons use.
+FROZEN = {'camvid': 'longer', 'nuclei': 'crops', 'bccd': 'augmented', 'cifar10': 'cvt'}
+RECIPES = {data: STEPS[data][step] for data, step in FROZEN.items()}
+
+_NO_POSITION = {**DEFAULT, 'net.position': dict(type='mmlape.NoPosition')}
+POSITIONS = {
+    'default': DEFAULT,
+    'LaPE': LAPE,
+    'shared': {'net.joining': dict(type='mmlape.SharedJoining')},
+    'unshared': {'net.joining': dict(type='mmlape.UnsharedJoining')},
+    'LaPE from default': {'net.joining': dict(type='mmlape.LaPEWarmStart')},
+    'Gabor': {**DEFAULT, 'net.position': dict(type='mmlape.GaborPosition')},
+    'none': _NO_POSITION,
+    'relative bias': {
+        **_NO_POSITION,
+        'net.attention_position': dict(type='mmlape.RelativePositionBias'),
+    },
+    'rotary': {**_NO_POSITION, 'net.attention_position': dict(type='mmlape.RotaryPosition')},
+}
+NORMS = {
+    name: {**DEFAULT, 'net.norm_cfg': dict(type=f'mmlape.{kind}')}
+    for name, kind in {
+        'LN': 'LN', 'DTN': 'DTN', 'IN': 'TokenIN', 'BN': 'TokenBN', 'RMS': 'TokenRMS', 'DyT': 'DyT',
+        'Derf': 'Derf',
+    }.items()
+}  # fmt: skip
+
+
+def _compare(
+    data: str, question: str, variants: dict[str, dict[str, Any]], baseline: str, **options: Any
+) -> Experiment:
+    made = {name: Variant(changes) for name, changes in variants.items()}
+    return Experiment(data, f'{data}: {question}', RECIPES[data], made, baseline, **options)
+
+
+def _primary(data: str) -> Experiment:
+    question = 'does LaPE give better results than default joining?'
+    pair = {name: POSITIONS[name] for name in ('default', 'LaPE')}
+    return _compare(
+        data, question, pair, 'default', comparisons=4, views=('0.5x', '2x', 'corrupted')
+    )
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    **{f'{data}-recipe': _recipe_of(data, steps) for data, steps in STEPS.items()},
+    **{data: _primary(data) for data in STEPS},
+    **{
+        f'{data}-position': _compare(data, 'which position?', POSITIONS, 'default', seeds=3)
+        for data in ('camvid', 'cifar10')
+    },
+    'cifar10-norm': _compare('cifar10', 'which norm?', NORMS, 'LN', seeds=3),
+}

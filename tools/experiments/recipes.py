@@ -14,7 +14,7 @@ from mmlape.fit import FitOptions, OwnData, config_text, find_data, find_model
 
 from .small_images import FolderData, classifier_config, find_images
 
-Changes = Mapping[str, Any]  # of a config: values by their dotted paths
+Changes = Mapping[str, Any]  # of a config: new values by their dotted paths
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ DATA = {
     'camvid': RealData('segment', 'mIoU', classes=CAMVID),
     'cifar10': RealData('classify', 'accuracy', network='model.backbone'),
 }
-DEFAULT = {'net.joining': dict(_delete_=True, type='mmlape.DefaultJoining')}
-LAPE = {'net.joining': dict(_delete_=True, type='mmlape.LaPE')}
+DEFAULT = {'net.joining': dict(type='mmlape.DefaultJoining')}
+LAPE = {'net.joining': dict(type='mmlape.LaPE')}
 
 
 def config_of(
@@ -124,11 +124,12 @@ def config_of(
         options = FitOptions(weights='none', workers=0, seed=seed, **recipe.options)
         text = config_text(data, find_model(recipe.model, data.task), options, folder)
         cfg = Config.fromstring(text, '.py')
-    for changes in (recipe.changes, chosen.changes):
-        cfg.merge_from_dict(
-            {_path(data_set, path): _copied(value) for path, value in changes.items()},
-            allow_list_keys=True,
-        )
+    for path, value in {**recipe.changes, **chosen.changes}.items():
+        *parents, last = path.replace('net.', f'{data_set.network}.').split('.')
+        part = cfg
+        for key in parents:
+            part = part[key]
+        part[last] = copy.deepcopy(value)
     cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
     cfg.default_hooks.checkpoint.update(interval=1, save_best=None, max_keep_ckpts=1)
     return cfg, data
@@ -141,12 +142,3 @@ def rescaled(cfg: Config, factor: float) -> Config:
         if step.type == 'Resize':
             step.scale = tuple(round(factor * side) for side in step.scale)
     return cfg
-
-
-def _path(data_set: RealData, path: str) -> str:
-    return f'{data_set.network}.{path[4:]}' if path.startswith('net.') else path
-
-
-def _copied(value: Any) -> Any:
-    """A value of its own for each config, which takes ``_delete_`` out of it."""
-    return {key: _copied(each) for key, each in value.items()} if isinstance(value, dict) else value
