@@ -42,6 +42,11 @@ def _cropped(side: int, crop: int) -> list[dict[str, Any]]:
     ]
 
 
+# The demo's detector samples few anchors and regions of an image, which has few digits.
+_MORE_SAMPLES = {
+    'model.train_cfg.rpn.sampler.num': 256,
+    'model.train_cfg.rcnn.sampler.num': 128,
+}
 STEPS = {
     'camvid': _steps(
         'micro-segmenter',
@@ -56,12 +61,16 @@ STEPS = {
         fit=(dict(epochs=5, batch=4), {}),
         average=(dict(ema=True), {}),
         crops=(dict(epochs=9, size=512), {'train_dataloader.dataset.pipeline': _cropped(512, 256)}),
+        anchors=({}, {'model.rpn_head.anchor_generator.scales': [4]}),
+        samples=({}, _MORE_SAMPLES),
     ),
     'bccd': _steps(
         'micro-adapter',
         fit=(dict(epochs=14, batch=4), {}),
         average=(dict(ema=True), {}),
         augmented=(dict(augment='strong'), {}),
+        samples=({}, _MORE_SAMPLES),
+        larger=(dict(epochs=8, size=480), {}),
     ),
     'cifar10': _steps(
         'cifar/cct-7-3x1_1xb128_cifar10',
@@ -81,7 +90,7 @@ STEPS = {
     ),
 }
 # The steps that the comparisons use.
-FROZEN = {'camvid': 'longer', 'nuclei': 'crops', 'bccd': 'augmented', 'cifar10': 'cvt'}
+FROZEN = {'camvid': 'longer', 'nuclei': 'samples', 'bccd': 'samples', 'cifar10': 'cvt'}
 RECIPES = {data: STEPS[data][step] for data, step in FROZEN.items()}
 
 _NO_POSITION = {**DEFAULT, 'net.position': dict(type='mmlape.NoPosition')}
