@@ -82,7 +82,6 @@ class Model:
         self.finds_boxes = scope == 'mmdet'
         self._cfg = copy.deepcopy(cfg)  # the inferencer changes its own
         device = get_device() if device is None else device
-        options: dict[str, Any] = dict(weights=str(checkpoint), device=device, show_progress=False)
         cfg.visualizer = dict(
             type='DetLocalVisualizer' if self.finds_boxes else 'SegLocalVisualizer', name='mmlape'
         )
@@ -91,7 +90,7 @@ class Model:
                 from mmdet.apis import DetInferencer as Inferencer
             else:
                 from mmseg.apis import MMSegInferencer as Inferencer
-            self._inferencer = Inferencer(model=cfg, **options)
+            self._inferencer = Inferencer(model=cfg, weights=str(checkpoint), device=device)
         self.model = self._inferencer.model.eval()
         if torch.device(device).type == 'cpu':
             self._inferencer.model = self.model = optimize(self.model)
