@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import subprocess
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -128,13 +129,15 @@ def do(job: Job, report: Any) -> dict[str, Any]:
         cfg, data = config_of(EXPERIMENTS[job.name], job.variant, job.seed, job.root, job.folder)
         _write_files(data)
         spent = _Spent(job.folder / 'seconds.json')
+        spent.start()
         cfg.experiment_name = f'{job.name}-{job.variant}-{job.seed}-{time.monotonic_ns()}'
         try:
             train(cfg, 'auto')
         except SystemExit as error:  # what the command would say
             raise RuntimeError(str(error)) from error
         finally:
-            seconds = spent.add()
+            spent.over.set()
+            seconds = spent.write()
         checkpoint = Path(cfg.work_dir, f'epoch_{cfg.train_cfg.max_epochs}.pth')
         found = _scored(checkpoint, cfg, data, data.val)
         for view in EXPERIMENTS[job.name].views:
@@ -179,16 +182,21 @@ def _add_view(found: dict, view: str, checkpoint: Path, cfg: Config, data: Any) 
         found['sampled'][f'{name}, {view}'] = sampled.round(3).tolist()
 
 
-class _Spent:
-    """Processor seconds of a run, also over its resumptions (but for what a kill took)."""
+class _Spent(threading.Thread):
+    """Processor seconds of a run, also over its resumptions; written every half minute, so that a kill loses little."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.start = path, time.process_time()
+        super().__init__(daemon=True)
+        self.path, self.over, self.start_seconds = path, threading.Event(), time.process_time()
+        self.before = json.loads(path.read_text()) if path.is_file() else 0.0
 
-    def add(self) -> float:
+    def run(self) -> None:
+        while not self.over.wait(30):
+            self.write()
+
+    def write(self) -> float:
         """Those so far, with those of earlier processes."""
-        before = json.loads(self.path.read_text()) if self.path.is_file() else 0.0
-        total = before + time.process_time() - self.start
+        total = self.before + time.process_time() - self.start_seconds
         atomic_write(self.path, json.dumps(total).encode())
         return total
 
