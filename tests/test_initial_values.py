@@ -57,6 +57,7 @@ SAMPLES = {
     'Swin, wide windows': swin(window_size=7),
     'LeViT, wide': levit(arch=dict(embed_dims=[64] * 3, depths=[1] * 3, num_heads=[2] * 3, key_dims=8)),
     'Gabor, wide': vit(arch=WIDE, position=component('GaborPosition'), attention_position=False),
+    'differential, wide': vit(arch=dict(WIDE, depth=8), attention=component('DifferentialAttention')),
     'LSH, wide': vit(arch=WIDE, attention=component('LSHAttention')),
     'PVTv2': pvt('V2'),
     'factorized, wide': vit(arch=WIDE, position=component('FactorizedPosition')),
@@ -296,6 +297,7 @@ LAWS = {
     'layer_scale': scales,
     'normal(1)': normal(1.0),
     'normal(0.02)': normal(0.02),
+    'normal(0.1)': normal(0.1),
     'truncated normal(0.02)': truncated(0.02),
     'truncated normal(0.2)': truncated(0.2),
     'truncated normal(1 / sqrt(C))': distributed(

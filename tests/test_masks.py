@@ -104,6 +104,8 @@ PARTS = {
             ('Attention', dict(num_heads=2, inner_norm=component('TokenIN'))),
             ('WideValueAttention', dict(num_heads=2)),
             ('SpatialReductionAttention', dict(num_heads=2)),
+            ('DifferentialAttention', dict(num_heads=2)),
+            ('DifferentialAttention', dict(num_heads=2, window_size=2)),
             ('BigBirdAttention', dict(num_heads=2, block_size=2, num_random=1)),
             ('LSHAttention', dict(num_heads=2, chunk_size=4, num_buckets=4, num_rounds=2)),
             ('Mlp', dict(hidden_dims=12, norm_cfg=component('TokenIN'))),

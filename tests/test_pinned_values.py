@@ -105,6 +105,7 @@ DEFAULTS = {
     'DTN': dict(pool=1, stabilize=True, ratio_mean='learned', ratio_var='learned', positions='learned',
         position_init='local', eps=1e-05),
     'Derf': dict(alpha_init=0.5),
+    'DifferentialAttention': dict(qkv_bias=True, proj_bias=True),
     'DyT': dict(alpha_init=0.5),
     'FactorizedPosition': dict(num_tables=1, std=0.02),
     'GaborAttention': dict(parts='4', value='E'),

@@ -96,6 +96,14 @@ VIT = [
         dict(inside('RotaryPosition'), attention=part('WideValueAttention')),
         'WideValueAttention takes a position that is added to scores.*got .*RotaryPosition',
     ),
+    (
+        dict(inside('RotaryPosition'), attention=part('DifferentialAttention')),
+        'DifferentialAttention takes a position that is added to scores.*got .*RotaryPosition',
+    ),
+    (
+        dict(attention=part('DifferentialAttention', layer=3)),
+        'layer of mmlape.DifferentialAttention must be left out, the network sets it; got 3',
+    ),
     (dict(prefix=dict(across_layers=part('LayerClassAttention')), with_cls_token=False), 'across_layers=.* class'),
     (dict(prefix=dict(across_layers=part('Foo'))), "'mmlape.Foo' is not registered"),
     (dict(prefix=dict(across_layers=dict(num_heads=2))), "across_layers must be a dict with the key 'type', got"),
@@ -235,6 +243,8 @@ LAYERS = [
     (part('SimpleFeaturePyramid', in_channels=16, num_outs=3), 'num_outs must be at least 4, got 3'),
     (part('SimpleFeaturePyramid', in_channels=16, norm_cfg=dict(type='LN')), 'norm_cfg must be a norm of maps'),
     (part('BigBirdAttention', embed_dims=16, num_heads=4, window=2), 'window must be odd'),
+    (part('DifferentialAttention', embed_dims=12, num_heads=4), 'twice num_heads must divide embed_dims, got .*=8'),
+    (part('DifferentialAttention', embed_dims=16, num_heads=4, layer=-1), 'layer must be at least 0, got -1'),
     (part('LSHAttention', embed_dims=16, num_heads=4, num_buckets=5), 'num_buckets must be even'),
     (part('AttentionPooling', embed_dims=16, num_heads=3), 'num_heads must divide embed_dims, got num_heads=3'),
     (part('TokenEmbed', in_channels=3), 'in_channels must be 1 to 1, got 3'),

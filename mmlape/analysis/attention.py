@@ -23,6 +23,7 @@ from mmlape.backbones import Stage
 from mmlape.checks import check_layers, check_positive_int
 from mmlape.layers import (
     Attention,
+    DifferentialAttention,
     ShiftedWindowAttention,
     SpatialReductionAttention,
     WideValueAttention,
@@ -172,7 +173,8 @@ def _attentions(stage: Stage, layers: Layers, known: tuple[type, ...]) -> dict[n
     found = {}
     for layer in check_layers(f'layers of {stage.name!r}', layers, len(stage.blocks)):
         attention = stage.blocks[layer].get_submodule('attn')
-        if not isinstance(attention, known):
+        # The weights of a difference may be negative.
+        if not isinstance(attention, known) or isinstance(attention, DifferentialAttention):
             raise ValueError(
                 f'attention weights are defined for {[cls.__name__ for cls in known]}, '
                 f'got {type(attention).__name__}'

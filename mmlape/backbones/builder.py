@@ -91,7 +91,10 @@ def build_stage(
         hidden = int(dims * check_number("mlp['ratio']", fed.pop('ratio'), above=0))
         inside = {} if position is None else dict(position=position)
         heads = dict(inside, embed_dims=dims, num_heads=spec.num_heads)
-        attn = build_part('attention', attention, heads, checked)
+        if getattr(part_class('attention', attention, heads, checked), 'takes_layer', False):
+            attn = build_part('attention', attention, dict(heads, layer=layer))
+        else:
+            attn = build_part('attention', attention, heads, checked)
         mlp = build_part('mlp', fed, dict(embed_dims=dims, hidden_dims=hidden), checked)
         for part, config in ((attn, attention), (mlp, fed)) if prefix.sizes else ():
             if layer >= prefix.after and not getattr(part, 'takes_prefix', True):

@@ -63,6 +63,7 @@ _BLOCKS = {
     'EvaBlockPostNorm': 'mmlape.PostNormBlock',
     'ResPostRelPosBlock': 'mmlape.PostNormBlock',
     'ParallelScalingBlock': 'mmlape.ParallelBlock',
+    'DiffParallelScalingBlock': 'mmlape.ParallelBlock',
     'ParallelThingsBlock': 'mmlape.SeveralBranchesBlock',
 }
 _NORMS = {
@@ -211,9 +212,8 @@ def _position(model: Any) -> dict[str, Any] | bool:
 
 
 def _attention(attn: Any, dims: int) -> dict[str, Any]:
-    if type(attn).__name__ == 'DiffAttention':
-        raise UnlikeOursError('its attention is the difference of two')
-    head_dims = getattr(attn, 'head_dim', dims // attn.num_heads)
+    differential = hasattr(attn, 'lambda_init')
+    head_dims = getattr(attn, 'head_dim', dims // attn.num_heads) * (2 if differential else 1)
     if attn.num_heads * head_dims != dims:
         raise UnlikeOursError(f'its {attn.num_heads} heads have {head_dims} channels each')
     if getattr(attn, 'gate', None) is not None:
@@ -221,12 +221,13 @@ def _attention(attn: Any, dims: int) -> dict[str, Any]:
     projections = ('qkv', 'q_proj', 'in_proj')
     linear = next(p for p in (getattr(attn, n, None) for n in projections) if p is not None)
     bias = linear.bias is not None or getattr(attn, 'q_bias', None) is not None
-    return dict(
-        type='mmlape.Attention',
-        qkv_bias=bias,
-        qk_norm=_norm(getattr(attn, 'q_norm', None)),
-        inner_norm=_norm(getattr(attn, 'norm', None)),
-    )
+    qk_norm = _norm(getattr(attn, 'q_norm', None))
+    options = dict(qkv_bias=bias, inner_norm=_norm(getattr(attn, 'norm', None)))
+    if not differential:
+        return dict(type='mmlape.Attention', qk_norm=qk_norm, **options)
+    if qk_norm is not None or attn.dual_lambda:
+        raise UnlikeOursError('its difference of two maps has norms of queries, or scalars')
+    return dict(type='mmlape.DifferentialAttention', **options)
 
 
 def _mlp(block: Any) -> tuple[int, dict[str, Any]]:

@@ -4,7 +4,12 @@ import typing
 
 from mmlape import renamed
 
-from .attention import Attention, AttentionLayer, SpatialReductionAttention
+from .attention import (
+    Attention,
+    AttentionLayer,
+    DifferentialAttention,
+    SpatialReductionAttention,
+)
 from .basic import NormedLinear, PlainLinear, build_map_norm
 from .block import Block, ParallelBlock, PostNormBlock, SeveralBranchesBlock, StreamNormBlock
 from .deformable import (

@@ -18,6 +18,7 @@ from mmlape.backbones import Stage
 from mmlape.layers import (
     Attention,
     BigBirdAttention,
+    DifferentialAttention,
     ShiftedWindowAttention,
     SpatialReductionAttention,
 )
@@ -253,10 +254,14 @@ def test_mistakes():
         attention_distances(model, [IMAGE], stages, [4])
     with pytest.raises(ValueError, match='at least one image'):
         attention_distances(model, [], stages)
-    for attention in (nn.MultiheadAttention(12, 3), BigBirdAttention(12, 3)):
+    for attention in (
+        nn.MultiheadAttention(12, 3),
+        BigBirdAttention(12, 3),
+        DifferentialAttention(12, 3),
+    ):
         other = OneLayer(attention, (2, 2))
         with pytest.raises(
-            ValueError, match=r"'Attention', .*'WideValueAttention'\], got (Mult|Big)"
+            ValueError, match=r"'Attention', .*'WideValueAttention'\], got (Mult|Big|Diff)"
         ):
             attention_distances(other, [IMAGE], find_stages(other))
     for options, text in (

@@ -59,6 +59,8 @@ KINDS = {
     'shared-table': 'beit_base_patch16_224',
     'relative-network': 'vit_relpos_base_patch16_cls_224',
     'post-norm': 'vit_relpos_base_patch16_rpn_224',
+    'differential': 'vit_dwee_patch16_reg1_gap_256',
+    'differential-parallel': 'vit_dpwee_patch16_reg1_gap_256',
     'parallel': 'vit_pwee_patch16_reg1_gap_256',
     'two-branches': 'vit_small_patch16_18x2_224',
     'rms-norm': 'aimv2_large_patch14_224',
@@ -67,7 +69,7 @@ OPTIONS = {'shared-table': dict(use_rel_pos_bias=False, use_shared_rel_pos_bias=
 # Only these have a position table.
 TABLES = {
     'table', 'two-tokens', 'registers', 'pre-norm', 'no-prefix', 'table-and-rotary', 'parallel', 'two-branches',
-    'rms-norm',
+    'rms-norm', 'differential', 'differential-parallel',
 }  # fmt: skip
 
 

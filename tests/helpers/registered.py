@@ -111,6 +111,11 @@ BACKBONES = {
     'TransformerTokens': t2t(tokens=component('TransformerTokens')),
     'ConvPoolStem': compact(stem=component('ConvPoolStem', num_convs=2, hidden_dims=4)),
     'Attention': vit(window_size=3),
+    'DifferentialAttention': vit(
+        attention=component('DifferentialAttention', inner_norm=component('LN')),
+        attention_position=component('RelativePositionBias'),
+        window_size=[3, None],
+    ),
     'BigBirdAttention': vit(attention=component('BigBirdAttention', block_size=4, num_random=1)),
     'LSHAttention': sequence(
         attention=component('LSHAttention', chunk_size=8, num_buckets=32, num_rounds=2)

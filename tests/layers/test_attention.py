@@ -1,9 +1,15 @@
 """Attention, windows, the block and patch embedding. Values on odd grids: tests/test_frozen_values.py."""
 
+import math
+
 import pytest
 import torch
+from backbone_variants import build_vit
 
-from mmlape.layers import Attention, PatchEmbed, SpatialReductionAttention
+from mmlape.backbones.base import exempt_parameters
+from mmlape.layers import Attention, DifferentialAttention, PatchEmbed, SpatialReductionAttention
+from mmlape.layout import Layout
+from mmlape.registry import MODELS
 
 
 @pytest.mark.parametrize('window', [None, 2])
@@ -26,6 +32,49 @@ def test_no_map_of_scores_is_saved():
     assert largest_saved(Attention(8, 2), tokens, (1, 300)) < 300 * 300
     reduced = SpatialReductionAttention(8, 1, sr_ratio=2)
     assert largest_saved(reduced, torch.randn(1, 48 * 48, 8), (48, 48)) < 48 * 48 * 24 * 24 / 10
+
+
+@pytest.mark.parametrize('layer', [0, 3])
+@pytest.mark.parametrize('biased', [False, True])
+def test_the_difference_of_two_maps(layer, biased):
+    """The paper's equations, written out; both maps have the same position."""
+    sizes = dict(embed_dims=12, num_heads=2)
+    bias = MODELS.build(dict(type='mmlape.RelativePositionBias', grid=(3, 5), **sizes)).double()
+    attention = DifferentialAttention(**sizes, layer=layer, position=bias if biased else None)
+    for parameter in attention.double().parameters():
+        torch.nn.init.normal_(parameter)
+    tokens = torch.randn(2, 15, 12, dtype=torch.float64)
+    query, key, value = attention.qkv(tokens).unflatten(-1, (3, 2, 6)).permute(2, 0, 3, 1, 4)
+    maps = []
+    for half in (slice(0, 3), slice(3, 6)):
+        scores = query[..., half] @ key[..., half].mT / 3**0.5
+        maps.append((scores + bias.bias(Layout((3, 5)), Layout((3, 5))) * biased).softmax(-1))
+    first = 0.8 - 0.6 * math.exp(-0.3 * layer)
+    pairs = ((attention.lambda_q1, attention.lambda_k1), (attention.lambda_q2, attention.lambda_k2))
+    plus, minus = (torch.dot(*pair).exp() for pair in pairs)
+    read = (maps[0] - (plus - minus + first) * maps[1]) @ value
+    read = read / (read.square().mean(-1, keepdim=True) + 1e-5).sqrt() * attention.sub_norm.weight
+    expected = attention.proj((read * (1 - first)).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(attention(tokens, (3, 5)), expected)
+
+
+def test_layers_of_differential_attention():
+    """A network numbers them; branches side by side start apart; nothing of the difference decays."""
+    model = build_vit(
+        attention=dict(type='mmlape.DifferentialAttention'),
+        block=dict(type='mmlape.SeveralBranchesBlock'),
+    )
+    found = [block.attn.lambda_init for block in model.blocks]
+    assert found == pytest.approx([0.8 - 0.6 * math.exp(-0.3 * layer) for layer in range(4)])
+    block = model.blocks[1]
+    assert not torch.equal(block.attn.lambda_q1, block.others[0].attn.lambda_q1)
+    assert block.others[0].attn.lambda_init == block.attn.lambda_init
+    assert {'blocks.2.attn.lambda_q1', 'blocks.2.attn.lambda_k2'} <= exempt_parameters(model)
+
+
+def test_no_map_of_a_difference_is_saved():
+    tokens = torch.randn(1, 300, 8, requires_grad=True)
+    assert largest_saved(DifferentialAttention(8, 2), tokens, (1, 300)) < 300 * 300
 
 
 @pytest.mark.parametrize('shape', [(3, 16, 16), (1, 4, 16, 16), (1, 3, 0, 16)])

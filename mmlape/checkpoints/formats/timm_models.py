@@ -116,6 +116,7 @@ _RENAMES: Renames = (
 _OF_BRANCHES: Renames = (
     (r'^in_norm\.', 'norm1.'),
     (r'^([qk])_norm\.', r'attn.\1_norm.'),
+    (r'^(lambda_[qk][12]$|sub_norm\.)', r'attn.\1'),
     (r'^attn_out_proj\.', 'attn.proj.'),
     (r'^mlp_out_proj\.', 'mlp.fc2.'),
     (r'^ls\.', 'ls1.'),

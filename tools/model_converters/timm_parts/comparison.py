@@ -95,13 +95,10 @@ def compare(name: str, seed: int = 0) -> str:
 def table(results: dict[str, str]) -> str:
     """The lines of the page: a table of names that differ, then the equal names."""
     equal = [name for name, result in results.items() if result == EQUAL]
-    lines = [
-        f'{len(equal)} of {len(results)} names of timm {timm.__version__} are equal. These are not:',
-        '',
-        '| timm | difference |',
-        '|---|---|',
-    ]
-    lines += [f'| `{name}` | {result} |' for name, result in results.items() if result != EQUAL]
+    others = [f'| `{name}` | {result} |' for name, result in results.items() if result != EQUAL]
+    lines = [f'{len(equal)} of {len(results)} names of timm {timm.__version__} are equal.']
+    if others:
+        lines += ['', 'These are not:', '', '| timm | difference |', '|---|---|', *others]
     lines += ['', 'Equal:', '', '```text', *textwrap.wrap(' '.join(equal), 118), '```', '']
     return '\n'.join(lines)
 
