@@ -21,7 +21,7 @@ from registered import BACKBONES
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from mmlape.backbones import SequenceTransformer, ViTAdapter
+from mmlape.backbones import EoMT, SequenceTransformer, ViTAdapter
 from mmlape.registry import MODELS
 
 FAST, SLOW = 4, 24
@@ -93,6 +93,14 @@ def expected_shapes(model, batch, size):
     if isinstance(model, ViTAdapter):
         strides = [4 * 2**index for index in model.out_indices]
         return [(batch, model.embed_dims, *(math.ceil(side / s) for side in size)) for s in strides]
+    if isinstance(model, EoMT):
+        stage, scale, predictions = model.stages()[0], 2 ** len(model.upscale), model.num_blocks + 1
+        sides = [
+            math.ceil(side * scale / s) for side, s in zip(size, stage.embed.stride, strict=True)
+        ]
+        classes = (model.num_classes + 1,)
+        lasts = [classes] * predictions + [sides] * predictions
+        return [(batch, model.num_queries, *last) for last in lasts]
     if isinstance(model, SequenceTransformer):  # backbone_variants.ids_of_images
         size = (1, min(sum(size), math.prod(size)))
     shapes, grid = [], size

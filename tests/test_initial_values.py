@@ -5,7 +5,7 @@ import math
 import re
 from collections import defaultdict
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import pytest
@@ -17,6 +17,7 @@ from registered import (
     ceit,
     compact,
     component,
+    eomt,
     levit,
     pvt,
     registered,
@@ -69,6 +70,7 @@ SAMPLES = {
     'LN2d': lambda: necks.LN2d(8),
     'ConcatVectors': necks.ConcatVectors,
     'sequences, wide': sequence(arch=WIDE),
+    'EoMT, wide': partial(eomt(arch=WIDE), num_queries=50),
     'adapter, wide': lambda: MODELS.build(
         dict(
             type='mmlape.ViTAdapter',

@@ -79,7 +79,7 @@ def test_what_a_checkpoint_may_hold():
 def test_names():
     assert list(FORMATS) == [
         'mmlape', 'timm', 'deit', 'transformers', 'lape', 'pvt', 'dtn', 'swin', 't2t', 'compact', 'ceit', 'levit',
-        'vit_adapter', 'mmseg', 'mmpretrain',
+        'vit_adapter', 'eomt', 'eomt_delta', 'mmseg', 'mmpretrain',
     ]  # fmt: skip
     assert CORRUPTIONS == (
         'gaussian_noise', 'shot_noise', 'impulse_noise', 'defocus_blur', 'glass_blur', 'motion_blur', 'zoom_blur',
@@ -107,6 +107,7 @@ DEFAULTS = {
     'Derf': dict(alpha_init=0.5),
     'DifferentialAttention': dict(qkv_bias=True, proj_bias=True),
     'DyT': dict(alpha_init=0.5),
+    'EoMT': dict(num_queries=200, num_blocks=3),
     'FactorizedPosition': dict(num_tables=1, std=0.02),
     'GaborAttention': dict(parts='4', value='E'),
     'GaborPosition': dict(num_tables=1, variant='G+E', with_bias=True),

@@ -3,6 +3,7 @@
 from .adapter import ViTAdapter
 from .base import Backbone
 from .compact import CompactTransformer
+from .eomt import EoMT
 from .levit import LeViT
 from .network import NetworkOptions, StagedTransformer
 from .position_only import freeze_all_but_position

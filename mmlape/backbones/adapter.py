@@ -95,7 +95,7 @@ class ViTAdapter(Backbone):
         super().__init__(init_cfg)
         self.with_cp = with_cp
         self.compile_blocks = check_compile_blocks(compile_blocks)
-        self.vit = _build_vit(vit, with_cp=with_cp, compile_blocks=compile_blocks)
+        self.vit = build_vit(vit, with_cp=with_cp, compile_blocks=compile_blocks)
         self.embed_dims = dims = self.vit.embed_dims
         self.interaction_indexes = _resolve_interactions(interaction_indexes, self.vit.num_units)
         self.vit_feature = check_option('vit_feature', vit_feature, ('last', 'per_stage'))
@@ -210,7 +210,13 @@ class ViTAdapter(Backbone):
                 module.init_weights()
 
 
-def _build_vit(vit: dict, **ways: bool | dict) -> StagedTransformer:
+def build_vit(vit: dict, **ways: bool | dict) -> StagedTransformer:
+    """The ViT inside of another network, which reads all of its layers; ``ways``: ``with_cp`` and ``compile_blocks``.
+
+    Raises:
+        TypeError: If it is not a network of one stage, counted by layers.
+        ValueError: If its outputs are not maps, or end before its last layer.
+    """
     options = {'type': 'mmlape.VisionTransformer', **vit}
     options.update({name: way for name, way in ways.items() if way is not False})
     built = MODELS.build(options)
@@ -220,9 +226,7 @@ def _build_vit(vit: dict, **ways: bool | dict) -> StagedTransformer:
             f'vit must build a VisionTransformer or another network of one stage, got {type(built).__name__}'
         )
     if built.out_type != 'featmap':
-        raise ValueError(
-            f"vit's out_type must be left out or 'featmap', the adapter makes maps, got {built.out_type!r}"
-        )
+        raise ValueError(f"vit's out_type must be left out or 'featmap', got {built.out_type!r}")
     if built.out_indices[-1] != built.num_units - 1:
         raise ValueError(f"vit's out_indices must name the last layer, got {built.out_indices}")
     return built

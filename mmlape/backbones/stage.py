@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.layers import Stem
@@ -126,6 +127,33 @@ class Stage:
                     block, *arguments, with_cp=self.with_cp, compile_blocks=self.compile_blocks
                 )
         return tokens, layout
+
+    def add_queries(
+        self, tokens: Tensor, layout: Layout, plan: StagePlan, queries: Tensor
+    ) -> tuple[Stage, Tensor, Layout, StagePlan]:
+        """Put queries in front of all tokens, as prefix tokens without a position.
+
+        Args:
+            tokens, layout, plan: Of this stage between two blocks. Prefix tokens that have not entered yet do so now.
+            queries: ``(B, Q, C)``.
+
+        Returns:
+            The stage that runs its other blocks, the tokens ``(B, Q + P + H * W, C)``, and their layout and plan.
+        """
+        if self.prefix and layout.num_prefix < self.num_prefix:
+            tokens, layout = self._add_prefix(tokens, layout, plan.position)
+        count = queries.shape[1]
+        given = plan.inside.get(layout.num_prefix)
+        layout = layout.with_prefix(layout.num_prefix + count)
+
+        def below(rows: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+            return tuple(None if r is None else F.pad(r, (0, 0, count, 0)) for r in rows)
+
+        _, stream, attention, carried = plan.position
+        position = PositionPlan(None, below(stream), below(attention), *below((carried,)))
+        inside = {} if given is None else {layout.num_prefix: given.within(layout)}
+        stage = replace(self, prefix=(), prefix_after=0)
+        return stage, torch.cat([queries, tokens], dim=1), layout, StagePlan(position, inside)
 
     def _add_prefix(
         self, tokens: Tensor, layout: Layout, position: PositionPlan

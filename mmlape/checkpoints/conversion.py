@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -162,6 +163,8 @@ class _Conversion:
                     if not other_part:
                         report.problems.append(report.fresh[name].replace('it', name, 1))
                     continue
+                if self.form.added and re.match(self.form.added, name.removeprefix(self.prefix)):
+                    tensor, how = tensor + value.detach().to(tensor), 'a difference, added'
                 converted[name] = tensor.to(value.dtype)
                 report.matched += [] if how else [name]
                 report.resized.update({name: how} if how else {})

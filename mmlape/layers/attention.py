@@ -67,9 +67,12 @@ class AttentionLayer(nn.Module):
     def inside(self, query: Layout, key: Layout, given: InsidePlan | None) -> InsidePlan | None:
         """The position of this layer, or the one that is given to all, which is ready for keys where queries are."""
         if self.position is not None:
-            return self.position(query, key)
+            own = self.position(query, key)
+            return own if given is None else own._replace(mask=given.mask)
         same = (key.grid, key.num_prefix) == (query.grid, query.num_prefix)
-        return given if given is None or same else given.position(query, key, given.drawn)
+        if given is None or same or given.position is None:
+            return given
+        return given.position(query, key, given.drawn)
 
     def split_heads(self, tokens: Tensor, parts: int) -> tuple[Tensor, ...]:
         """``(B, N, parts * C)`` as ``parts`` of ``(B, heads, N, C / heads)``."""
@@ -91,8 +94,8 @@ class AttentionLayer(nn.Module):
     ) -> Tensor:
         """What each query reads, ``(B, heads, N, D)``.
 
-        Queries and keys may be wider than values, by position. ``bias`` ``(1, heads, queries, keys)`` is added to the
-        scores; ``mask`` ``(B, keys)`` is False for keys that are padding.
+        Queries and keys may be wider than values, by position. ``bias`` is added to the scores
+        ``(B, heads, queries, keys)``, to which it broadcasts; ``mask`` ``(B, keys)`` is False for padding.
         """
         # Of the content alone: position channels must not change what a trained head's own scores are.
         width = value.shape[-1]

@@ -21,21 +21,35 @@ class InsidePlan(NamedTuple):
         position: The module.
         rows: Result of its :meth:`~AttentionPosition.prepare`.
         drawn: Random numbers of the pass, for keys on another grid.
+        mask: Added to the scores beside the position's bias, ``(B, 1, queries, keys)``: 0, or minus infinity for what a
+            query must not read (EoMT's masked attention). Every query must have a key. Default None.
     """
 
-    position: AttentionPosition
+    position: AttentionPosition | None
     rows: Any
     drawn: Any = None
+    mask: Tensor | None = None
 
     def place(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """:meth:`AttentionPosition.place` with the prepared rows."""
+        if self.position is None:
+            return query, key, value
         return self.position.place(query, key, value, self.rows)
 
     def bias(self, query: Layout, key: Layout) -> Tensor | None:
-        """Added to the scores, ``(1, heads, queries, keys)``, or None."""
+        """Added to the scores, ``(1 or B, 1 or heads, queries, keys)``, or None."""
         position = self.position
+        if position is None:
+            return self.mask
         where = (query.grid, query.num_prefix, key.grid, key.num_prefix)
-        return position.planned(('bias', *where), lambda: position.bias(query, key, self.rows))
+        bias = position.planned(('bias', *where), lambda: position.bias(query, key, self.rows))
+        if bias is None or self.mask is None:
+            return self.mask if bias is None else bias
+        return bias + self.mask
+
+    def within(self, layout: Layout) -> InsidePlan:
+        """The same position, with the same random numbers, for tokens of another layout."""
+        return self if self.position is None else self.position(layout, drawn=self.drawn)
 
 
 class AttentionPosition(PlanKeeper, ABC):

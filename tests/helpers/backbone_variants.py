@@ -52,6 +52,13 @@ def build_adapter(vit=None, **options):
     return MODELS.build(config)
 
 
+def build_eomt(vit=None, **options):
+    """A micro EoMT; ``vit`` holds options of the ViT inside."""
+    inside = component('VisionTransformer', **{'arch': ARCH, 'img_size': 64, **(vit or {})})
+    sizes = dict(num_classes=3, num_queries=5, num_blocks=2)
+    return _build('EoMT', vit=inside, **{**sizes, **options})
+
+
 # Micro networks, which take further options.
 build_vit = partial(_build, 'VisionTransformer', arch=ARCH, img_size=64)
 CEIT_STEM = component('ImageToTokens', hidden_channels=8)

@@ -6,6 +6,7 @@ from backbone_variants import (
     build_adapter,
     build_ceit,
     build_compact,
+    build_eomt,
     build_levit,
     build_pvt,
     build_sequence,
@@ -57,6 +58,11 @@ def adapter(**options):
     inside = dict(_VIT, patch_size=16, final_norm=False, with_cls_token=False, **options)
     sizes = dict(conv_inplanes=4, deform_num_heads=2, num_points=2)
     return partial(build_adapter, inside, interaction_indexes=[[0, 0], [1, 1]], **sizes)
+
+
+def eomt(**options):
+    """As the others, with masked attention in its last layer."""
+    return partial(build_eomt, dict(_VIT, **options), num_blocks=1)
 
 
 def _norm(name, **options):
@@ -161,6 +167,7 @@ BACKBONES = {
     'SwinTransformer': swin(out_type='avg', out_indices=3, shift_alone=True),
     'CompactTransformer': compact(with_cls_token=True, out_type='cls_token'),
     'SequenceTransformer': sequence(out_type='cls_token'),
+    'EoMT': eomt(joining=component('LaPE')),
     'ViTAdapter': adapter(joining=component('LaPE')),
 }
 

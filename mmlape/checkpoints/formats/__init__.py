@@ -41,6 +41,8 @@ FORMATS = Formats(
         'ceit': 'published.PublishedCeiT',
         'levit': 'published.PublishedLeViT',
         'vit_adapter': 'published.ReferenceViTAdapter',
+        'eomt': 'eomt.PublishedEoMT',
+        'eomt_delta': 'eomt.DeltaEoMT',
         'mmseg': 'published.OpenMMLabViT',
         'mmpretrain': 'published.OpenMMLabViT',
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from mmlape.backbones import VisionTransformer, ViTAdapter
+from mmlape.backbones import EoMT, VisionTransformer, ViTAdapter
 
 State = dict[str, Tensor]
 Renames = tuple[tuple[str, str | Callable[[re.Match], str]], ...]
@@ -54,6 +54,7 @@ class Format:
         must_place: Pairs of a regular expression over one of our names, and what the source has then: a model without
             any such entry is another network.
         others: Pairs of a regular expression over a foreign name, and the source whose format such a file has instead.
+        added: Regular expression over our names, of entries that are added to the model's present values. Default none.
         leaves_others: Whether any other entry may be left out; otherwise it shows another network. Default True.
     """
 
@@ -65,6 +66,7 @@ class Format:
     )
     must_place: Reasons = _OWN
     others: Reasons = ()
+    added: str | None = None
     leaves_others = True
 
     def check_beside(self, checkpoint: Path, model: nn.Module | None) -> None:
@@ -85,7 +87,7 @@ class Format:
             ValueError: If the format cannot describe ``model``.
         """
         plain = self.network in (None, VisionTransformer)
-        if plain and isinstance(model, ViTAdapter) and not has(state, r'^vit\.'):
+        if plain and isinstance(model, (EoMT, ViTAdapter)) and not has(state, r'^vit\.'):
             return 'vit'
         if self.network is None or isinstance(model, self.network):
             return ''

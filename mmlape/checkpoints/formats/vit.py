@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from mmlape.backbones import StagedTransformer, VisionTransformer, ViTAdapter
+from mmlape.backbones import EoMT, StagedTransformer, VisionTransformer, ViTAdapter
 from mmlape.layers import Mlp, SwiGLU
 from mmlape.layers.basic import ACTIVATIONS, build_activation
 from mmlape.position import AttentionPosition, RotaryPosition
@@ -230,7 +230,7 @@ class Transformers(PlainViT):
         """Compare heads, activation and rotary position with the ``config.json`` beside the weights, if it is there and
         names them."""
         path = file_in(checkpoint).with_name('config.json')
-        vit = model.vit if isinstance(model, ViTAdapter) else model
+        vit = model.vit if isinstance(model, (EoMT, ViTAdapter)) else model
         if not isinstance(vit, VisionTransformer) or not path.is_file():
             return
         config = read_json(path, 'config of a model')
@@ -251,10 +251,10 @@ class Transformers(PlainViT):
 
     def rename(self, state: State) -> State:
         """Names of the ViT; ValueError if two entries have one name there."""
-        return super().rename(to_our_names(_to_timm_names(state)))
+        return super().rename(to_our_names(to_timm_names(state)))
 
 
-def _to_timm_names(state: State) -> State:
+def to_timm_names(state: State) -> State:
     """A state dict of ``transformers`` under timm's names; what is not in a ViT keeps its own."""
     gated = any('.mlp.gate_proj.' in name for name in state)
     inside = (*_INSIDE, (r'^mlp\.up_proj\.', 'mlp.fc1_x.' if gated else 'mlp.fc1.'))
