@@ -5,6 +5,9 @@ question: no ``custom_imports`` are needed.
 """
 
 import logging
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
 
 from .checks import did_you_mean
 from .compatibility import check_stack
@@ -26,7 +29,15 @@ class UnknownNameError(KeyError, ValueError):
 
 
 class ChildRegistry(root.Registry):
-    """A registry that imports its components on first use and suggests a name instead of an unknown one."""
+    """A registry that imports its components on first use and suggests a name instead of an unknown one.
+
+    Args:
+        by_name: Modules of components that need a toolbox, by their names: imported when one of them is asked for.
+    """
+
+    def __init__(self, *args: Any, by_name: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._by_name = by_name
 
     @property
     def module_dict(self) -> dict[str, type]:
@@ -36,9 +47,11 @@ class ChildRegistry(root.Registry):
 
     def get(self, key: str) -> type:
         """The class of this name; UnknownNameError if there is none."""
+        if module := self._by_name.get(key.rpartition('.')[2]):
+            import_module(module)
         found = super().get(key)
         if found is None:
-            names = [f'{self.scope}.{name}' for name in self.module_dict]
+            names = [f'{self.scope}.{name}' for name in {**self.module_dict, **self._by_name}]
             hint = did_you_mean(f'{self.scope}.{key.rpartition(".")[2]}', names)
             raise UnknownNameError(
                 f'{key!r} is not registered as a {self.name} of mmlape{hint or f"; there are {sorted(names)}"}'
@@ -51,13 +64,25 @@ class ChildRegistry(root.Registry):
         super()._register_module(module, *args, **kwargs)
 
 
-def _child(name: str, parent: root.Registry, *modules: str) -> root.Registry:
+def _child(
+    name: str, parent: root.Registry, *modules: str, by_name: Mapping[str, str] | None = None
+) -> root.Registry:
     return ChildRegistry(
-        name, parent=parent, scope='mmlape', locations=[f'mmlape.{module}' for module in modules]
+        name,
+        parent=parent,
+        scope='mmlape',
+        locations=[f'mmlape.{module}' for module in modules],
+        by_name={key: f'mmlape.{module}' for key, module in (by_name or {}).items()},
     )
 
 
-MODELS = _child('model', root.MODELS, 'position', 'norm', 'layers', 'backbones', 'necks')
+MODELS = _child(
+    'model',
+    root.MODELS,
+    *('position', 'norm', 'layers', 'backbones', 'necks'),
+    by_name=dict(Mask2FormerHead='heads.detection', Mask2FormerSegHead='heads.segmentation'),
+)
+TASK_UTILS = _child('task util', root.TASK_UTILS, by_name=dict(HungarianAssigner='heads.detection'))
 DATASETS = _child('dataset', root.DATASETS, 'datasets.classification', 'robustness.folders')
 TRANSFORMS = _child('transform', root.TRANSFORMS, 'robustness.corruptions')
 METRICS = _child('metric', root.METRICS, 'robustness.folders')

@@ -18,7 +18,7 @@ ORDER = (
     'norm',
     'layers',
     'backbones',
-    'necks checkpoints datasets',
+    'necks heads checkpoints datasets',
     'cpu',
     'training',
     'cli',

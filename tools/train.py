@@ -60,7 +60,7 @@ def train(cfg, resume):
         for note in notes:
             runner.logger.warning(note)
         training = mmlape.training
-        errors = (training.DataError, training.UnsavedError, training.NonFiniteError)
+        errors = (training.DataError, training.UnsavedError, FloatingPointError)
         with cli.stop_with_message(*errors):
             runner.train()
 

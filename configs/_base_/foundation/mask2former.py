@@ -1,12 +1,12 @@
 """Mask2Former's head, for both toolboxes, under a name of its own: ``mask2former``.
 
-As in MMDetection and MMSegmentation. A config adds the number of classes and of queries, and channels.
+As in MMDetection and MMSegmentation; matching and losses are in float32, also under ``--amp``. A config adds the type,
+the number of classes and of queries, and channels.
 """
 
 sine = dict(num_feats=128, normalize=True)
 attention = dict(embed_dims=256, num_heads=8, batch_first=True)
 mask2former = dict(
-    type='Mask2FormerHead',
     strides=[4, 8, 16, 32],
     feat_channels=256,
     out_channels=256,
@@ -69,7 +69,7 @@ matching = dict(
     oversample_ratio=3.0,
     importance_sample_ratio=0.75,
     assigner=dict(
-        type='mmdet.HungarianAssigner',
+        type='mmlape.HungarianAssigner',
         match_costs=[
             dict(type='mmdet.ClassificationCost', weight=2.0),
             dict(type='mmdet.CrossEntropyLossCost', weight=5.0, use_sigmoid=True),

@@ -15,6 +15,7 @@ model = dict(
     ),
     panoptic_head=dict(
         _base_.mask2former,
+        type='mmlape.Mask2FormerHead',
         num_things_classes=num_classes,
         num_stuff_classes=0,
         num_queries=200,

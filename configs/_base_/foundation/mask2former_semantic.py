@@ -19,6 +19,7 @@ model = dict(
     ),
     decode_head=dict(
         _base_.mask2former,
+        type='mmlape.Mask2FormerSegHead',
         num_classes=num_classes,
         num_queries=100,
         align_corners=False,
