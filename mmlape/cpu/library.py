@@ -24,7 +24,7 @@ _FUNCTIONS = tuple(
     for dtype in ('float32', 'float64')
 )
 _operator = partial(torch.library.custom_op, mutates_args=(), device_types='cpu')
-_OF_SAMPLING = 'Tensor value, Tensor offsets, Tensor logits, Tensor references, SymInt[] shapes'
+_OF_SAMPLING = 'Tensor value, Tensor offsets, Tensor logits, Tensor? references, SymInt[] shapes'
 # height, width, pool; eps and stabilize
 _OF_DTN = 'SymInt[] windows, float eps, bool stabilize'
 _TENSORS = ('x', 'P_y', 'P_x', 'mean_ratio', 'var_ratio', 'weight', 'bias')
@@ -90,7 +90,11 @@ def is_there() -> bool:
     schema=f'({_OF_SAMPLING}) -> Tensor',
 )
 def deformable_sampling(
-    value: Tensor, offsets: Tensor, logits: Tensor, references: Tensor, shapes: Sequence[int]
+    value: Tensor,
+    offsets: Tensor,
+    logits: Tensor,
+    references: Tensor | None,
+    shapes: Sequence[int],
 ) -> Tensor:
     """Bilinear samples of maps around reference points, weighted by a softmax (Deformable DETR, ICLR 2021, eq. 3).
 
@@ -99,9 +103,10 @@ def deformable_sampling(
 
     Args:
         value: ``(B, sum of H * W over levels, heads, D)``.
-        offsets: ``(B, N, heads, levels, points, 2)``, (x, y) of samples in cells of their level, from the references.
+        offsets: ``(B, N, heads, levels, points, 2)``, (x, y) of samples in cells of their level, from the references;
+            without references, their locations, in units of the map: inside, they are in [0, 1].
         logits: ``(B, N, heads, levels, points)``; the softmax runs over levels and points.
-        references: N pairs (x, y) in [0, 1] in any shape. They get no gradient.
+        references: N pairs (x, y) in [0, 1] in any shape, or None. They get no gradient.
         shapes: Height and width of each level, one after the other.
 
     Returns:
@@ -111,35 +116,40 @@ def deformable_sampling(
     Raises:
         ValueError: If the shapes do not fit.
     """
-    sizes, inputs = _sampling_inputs(value, offsets, logits, references, shapes)
+    sizes, inputs, places = _sampling_inputs(value, offsets, logits, references, shapes)
     sampled = inputs[0].new_empty(len(value), offsets.shape[1], value.shape[2] * value.shape[3])
-    call('deformable_forward', sampled.dtype, sizes, [*inputs, sampled])
+    call('deformable_forward', sampled.dtype, sizes, [*inputs, places, sampled])
     return sampled.to(value.dtype)
 
 
 def _sampling_inputs(
-    value: Tensor, offsets: Tensor, logits: Tensor, references: Tensor, shapes: Sequence[int]
-) -> tuple[list[int], list[Tensor]]:
-    """What the C++ functions read: sizes and dense arrays of one type."""
+    value: Tensor,
+    offsets: Tensor,
+    logits: Tensor,
+    references: Tensor | None,
+    shapes: Sequence[int],
+) -> tuple[list[int], list[Tensor], Tensor | None]:
+    """What the C++ functions read: sizes, dense arrays of one type, and the references."""
     batch, values, heads, width = value.shape
     queries, levels, points = offsets.shape[1], len(shapes) // 2, logits.shape[-1]
     samples = (batch, queries, heads, levels, points)
     cells = sum(height * across for height, across in zip(shapes[::2], shapes[1::2]))
     fits = logits.shape == samples and offsets.shape == (*samples, 2)
-    fits = fits and references.numel() == 2 * queries
+    fits = fits and (references is None or references.numel() == 2 * queries)
     if not fits or cells != values or len(shapes) != 2 * levels or min(shapes) < 0:
         raise ValueError(
             'value (B, sum of H * W, heads, D), offsets (B, N, heads, levels, points, 2), logits (B, N, heads, levels, '
             f'points), N references and shapes do not fit: got {tuple(value.shape)}, {tuple(offsets.shape)}, '
-            f'{tuple(logits.shape)}, {tuple(references.shape)} and {tuple(shapes)}'
+            f'{tuple(logits.shape)}, {None if references is None else tuple(references.shape)} and {tuple(shapes)}'
         )
     dtype = torch.promote_types(value.dtype, torch.float32)
-    return [batch, values, heads, width, queries, levels, points, *shapes], [
+    sizes = [batch, values, heads, width, queries, levels, points, *shapes]
+    inputs = [
         value.transpose(1, 2).to(dtype).contiguous(),
         offsets.to(dtype).contiguous(),
         logits.flatten(-2).softmax(dim=-1, dtype=dtype).contiguous(),
-        references.to(dtype).contiguous(),
     ]
+    return sizes, inputs, None if references is None else references.to(dtype).contiguous()
 
 
 @_operator(
@@ -150,11 +160,14 @@ def _sampling_backward(
     grad: Tensor, value: Tensor, offsets: Tensor, logits: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of values, offsets and logits."""
-    sizes, inputs = _sampling_inputs(value, offsets, logits, *others)
+    references, shapes = others
+    sizes, inputs, places = _sampling_inputs(value, offsets, logits, references, shapes)
     weights = inputs[2]
-    grads = to_value, to_offsets, to_weights = [torch.zeros_like(each) for each in inputs[:3]]
-    arrays = [*inputs, grad.to(weights.dtype).contiguous(), *grads]
+    grads = to_value, to_offsets, to_weights = [torch.zeros_like(each) for each in inputs]
+    arrays = [*inputs, places, grad.to(weights.dtype).contiguous(), *grads]
     call('deformable_backward', weights.dtype, sizes, arrays)
+    if references is None:  # a location is in units of the map, an offset in cells
+        to_offsets *= to_offsets.new_tensor(shapes).view(-1, 1, 2).flip(-1)
     to_logits = softmax_backward(to_weights, weights, -1)
     return (
         to_value.transpose(1, 2).to(value.dtype).contiguous(),

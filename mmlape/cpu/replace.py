@@ -11,8 +11,10 @@ from mmengine.logging import print_log
 from torch import Tensor, nn
 
 from mmlape.layers import basic, deformable
+from mmlape.layers.deformable_heads import replace_deformable_attention
 from mmlape.norm.dtn_maps import DTNOptions, PlainDTN
 from mmlape.runtime.private import has_hooks, is_managed_by_fsdp
+from mmlape.runtime.submodules import replace_submodules
 from mmlape.runtime.tracing import is_eager, is_exporting
 
 from .build import is_wanted
@@ -65,7 +67,7 @@ class DeformableSampling(Operator):
         self, value: Tensor, offsets: Tensor, logits: Tensor, plan: deformable.SamplingPlan
     ) -> Tensor:
         """See :class:`mmlape.layers.deformable.DeformableSampling`."""
-        if not _serves(value):
+        if plan.shapes is None or not _serves(value):
             return self.plain(value, offsets, logits, plan)
         shapes = [side for shape in plan.shapes for side in shape]
         return deformable_sampling(value, offsets, logits, plan.reference_points, shapes)
@@ -117,10 +119,11 @@ _PRODUCTS: _Kinds = {
 def optimize(model: nn.Module, keep_memory: bool = True) -> nn.Module:
     """Put what is faster on a CPU into a model, in place: deformable attention and DTN in C++, products by oneDNN.
 
-    Submodules are replaced in their parents; parameters and names in the state dict stay, so it may run before or after
-    weights are loaded, the optimizer is built, or the model is wrapped (DDP, EMA). Modules with hooks, parametrizations
-    or a class of their own (LoRA) are left alone. One line of the log says what was replaced: nothing if the model is
-    not on a CPU, is in FSDP, or ``MMLAPE_OPS=0``.
+    Deformable attention is ViT-Adapter's, and MMCV's in pixel decoders and DETR heads. Submodules are replaced in
+    their parents; parameters and names in the state dict stay, so it may run before or after weights are loaded, the
+    optimizer is built, or the model is wrapped (DDP, EMA). Modules with hooks, parametrizations or a class of their own
+    (LoRA) are left alone. One line of the log says what was replaced: nothing if the model is not on a CPU, is in FSDP,
+    or ``MMLAPE_OPS=0``.
 
     Args:
         model: Any module, with networks of ours in it or not.
@@ -137,23 +140,20 @@ def optimize(model: nn.Module, keep_memory: bool = True) -> nn.Module:
     if any(map(is_managed_by_fsdp, model.modules())):
         _say('nothing to do, FSDP holds the parameters')
         return model
+    if is_wanted():
+        model = replace_deformable_attention(model)
     kinds, notes = _kinds(model)
     done: Counter[str] = Counter()
-    made: dict[nn.Module, nn.Module] = {}
-    for path, module in list(model.named_modules(remove_duplicate=False)):
+
+    def replacement(module: nn.Module) -> nn.Module | None:
         if type(module) not in kinds or not _may_be_replaced(module):
-            continue
-        parent = model.get_submodule(path.rpartition('.')[0]) if path else None
-        if isinstance(parent, Operator):
-            continue  # what an earlier call replaced
-        if module not in made:
-            kind, what = kinds[type(module)]
-            made[module] = _replacement(module, kind)
-            done[what] += 1
-        if parent is None:
-            model = made[module]
-        else:
-            setattr(parent, path.rpartition('.')[2], made[module])
+            return None
+        kind, what = kinds[type(module)]
+        done[what] += 1
+        return _replacement(module, kind)
+
+    # Within operators is what an earlier call replaced.
+    model = replace_submodules(model, replacement, except_in=Operator)
     found = [f'{count} x {what}' for what, count in done.items()] or ['nothing replaced']
     if keep_memory and is_wanted() and keep_freed_memory():
         found.append('freed memory is kept')

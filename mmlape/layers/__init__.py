@@ -21,6 +21,7 @@ from .deformable import (
     SpatialPrior,
     sampling_plan,
 )
+from .deformable_heads import HeadDeformableAttention, replace_deformable_attention
 from .long_attention import BigBirdAttention, LSHAttention
 from .mlp import ConvMlp, LocallyEnhancedMlp, Mlp, NormedMlp, SwiGLU
 from .pooling import AttentionPooling, LayerClassAttention, SequencePooling

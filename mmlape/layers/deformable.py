@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from mmlape.checks import check_positive_int
 from mmlape.layout import cached
 from mmlape.runtime.autocast import without_autocast
+from mmlape.runtime.tracing import is_exporting
 
 from .basic import DropPath, PatchConv2d, StridedConv2d, build_map_norm, channels_last
 from .mlp import ConvMlp
@@ -26,15 +27,16 @@ class SamplingPlan(NamedTuple):
     """Where queries sit and how the maps that they sample are laid out. It depends on grids alone.
 
     Attributes:
-        reference_points: ``(1, num_queries, 1, 1, 1, 2)``, (x, y) of the queries in [0, 1], float32.
-        shapes: (height, width) of each sampled level, as Python integers.
+        reference_points: ``(1, num_queries, 1, 1, 1, 2)``, (x, y) of the queries in [0, 1], float32; None for finished
+            locations.
+        shapes: (height, width) of each sampled level, as Python integers; None where only tensors hold them.
         sizes: ``(num_levels, 1, 2)``, (width, height) of each level, float32.
         shapes_tensor: ``(num_levels, 2)``, ``shapes`` on the device, int64: what the CUDA operator reads.
         level_starts: ``(num_levels,)``, index of each level's first token, int64.
     """
 
-    reference_points: Tensor
-    shapes: Shapes
+    reference_points: Tensor | None
+    shapes: Shapes | None
     sizes: Tensor
     shapes_tensor: Tensor
     level_starts: Tensor
@@ -76,17 +78,21 @@ def _cell_centres(shape: tuple[int, int]) -> Tensor:
 
 
 class DeformableSampling(nn.Module):
-    """Bilinear samples of maps around reference points, weighted by a softmax (Deformable DETR, ICLR 2021, eq. 3): by
-    MMCV's operator on a GPU, elsewhere by its PyTorch form. It computes in float32 at least."""
+    """Bilinear samples of maps around reference points, weighted by a softmax (Deformable DETR, ICLR 2021, eq. 3).
+
+    By MMCV's operator on a GPU, elsewhere by its PyTorch form; by gathers where sizes of maps are tensors, as in
+    exported heads. It computes in float32 at least.
+    """
 
     def forward(self, value: Tensor, offsets: Tensor, logits: Tensor, plan: SamplingPlan) -> Tensor:
         """Sample.
 
         Args:
             value: ``(B, sum of H * W over levels, heads, D)``.
-            offsets: ``(B, N, heads, levels, points, 2)``, (x, y) in cells of the level, from the reference points.
+            offsets: ``(B, N, heads, levels, points, 2)``, (x, y) in cells of the level, from the reference points; if
+                the plan has none, finished locations in units of the map.
             logits: ``(B, N, heads, levels, points)``; the softmax runs over levels and points.
-            plan: From :func:`sampling_plan`.
+            plan: From :func:`sampling_plan`, or one of maps alone.
 
         Returns:
             ``(B, N, heads * D)``.
@@ -94,13 +100,11 @@ class DeformableSampling(nn.Module):
         dtype = torch.promote_types(value.dtype, torch.float32)
         with without_autocast(value.device):
             weights = logits.flatten(-2).softmax(dim=-1, dtype=dtype).view(logits.shape)
-            locations = plan.reference_points + offsets.to(dtype) / plan.sizes
+            locations = offsets.to(dtype)
+            if plan.reference_points is not None:
+                locations = plan.reference_points + locations / plan.sizes
             values = value.to(dtype)
-            if not value.is_cuda:
-                sampled = multi_scale_deformable_attn_pytorch(
-                    values, plan.shapes, locations, weights
-                )
-            else:  # it takes float32 and float64 alone
+            if value.is_cuda and not is_exporting():  # it takes float32 and float64 alone
                 sampled = MultiScaleDeformableAttnFunction.apply(
                     values.contiguous(),
                     plan.shapes_tensor,
@@ -109,7 +113,36 @@ class DeformableSampling(nn.Module):
                     weights.contiguous(),
                     value.shape[0],  # im2col_step: it must divide the batch
                 )
+            elif plan.shapes is not None:
+                sampled = multi_scale_deformable_attn_pytorch(
+                    values, plan.shapes, locations, weights
+                )
+            else:
+                sampled = _gathered(values, locations, weights, plan)
             return sampled.to(value.dtype)
+
+
+def _gathered(value: Tensor, locations: Tensor, weights: Tensor, plan: SamplingPlan) -> Tensor:
+    """Samples without a Python integer of the maps' sizes. It needs four times the memory of the samples."""
+    sides = plan.shapes_tensor.flip(1).unsqueeze(1)  # (levels, 1, 2): width, height
+    # A cell further is outside too, and far away is no integer.
+    cells = torch.minimum((locations * plan.sizes - 0.5).clamp(min=-2), plan.sizes + 1)
+    first = cells.floor()
+    after = cells - first
+    first = first.long()
+    maps, parts = value.transpose(1, 2), []
+    for corner in ((0, 0), (1, 0), (0, 1), (1, 1)):
+        cell = torch.stack([each + step for each, step in zip(first.unbind(-1), corner)], dim=-1)
+        inside = ((cell >= 0) & (cell < sides)).all(dim=-1)
+        x, y = torch.minimum(cell.clamp(min=0), sides - 1).unbind(-1)
+        index = plan.level_starts.unsqueeze(1) + y * sides[..., 0] + x
+        right, below = after.unbind(-1)
+        share = (right if corner[0] else 1 - right) * (below if corner[1] else 1 - below)
+        share = (share * inside * weights).transpose(1, 2).flatten(-2).unsqueeze(-2)
+        index = index.transpose(1, 2).flatten(2).unsqueeze(-1).expand(-1, -1, -1, value.shape[-1])
+        rows = maps.gather(2, index).unflatten(2, (-1, share.shape[-1]))
+        parts.append(share @ rows)
+    return sum(parts[1:], parts[0]).squeeze(-2).transpose(1, 2).flatten(2)
 
 
 class DeformableAttention(MultiScaleDeformableAttention):

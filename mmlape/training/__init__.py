@@ -14,7 +14,7 @@ from .checkpoint_hooks import (
     SafeLoadingHook,
     UnsavedError,
 )
-from .devices import CpuHook, FSDPStrategy, wrap_blocks
+from .devices import CpuHook, DeformableAttentionHook, FSDPStrategy, wrap_blocks
 from .environment import environment_options, vit_arch, vit_weights
 from .exact_resume import ExactResumeHook
 from .optimizers import LayerDecayOptimizerConstructor, MergedGroupsOptimizerConstructor, RsqrtLR
@@ -28,6 +28,7 @@ __all__ = [
     'CpuHook',
     'DTNRatioHook',
     'DataError',
+    'DeformableAttentionHook',
     'EarlyHookRunner',
     'ExactResumeHook',
     'FSDPStrategy',

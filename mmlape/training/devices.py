@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from mmlape.backbones import Backbone
 from mmlape.cpu import optimize
+from mmlape.layers import replace_deformable_attention
 from mmlape.registry import FUNCTIONS, HOOKS, STRATEGIES
 
 # Blocks of the networks seen so far: FSDP asks about a module before its children.
@@ -30,6 +31,21 @@ class CpuHook(Hook):
     def before_run(self, runner: Runner) -> None:
         """Weights are loaded afterwards; parameters stay the same objects."""
         optimize(runner.model)
+
+
+@HOOKS.register_module()
+class DeformableAttentionHook(Hook):
+    """Puts our deformable attention into upstream's heads before a run: for GPUs, in bfloat16 most of all.
+
+    Calls :func:`mmlape.layers.replace_deformable_attention` on the runner's model, as ``mmlape.CpuHook`` does on a CPU.
+    In a config: ``custom_hooks = [dict(type='mmlape.DeformableAttentionHook')]``.
+    """
+
+    priority = 'VERY_HIGH'  # before hooks that copy the model (EMA)
+
+    def before_run(self, runner: Runner) -> None:
+        """Weights are loaded afterwards; parameters stay the same objects."""
+        replace_deformable_attention(runner.model)
 
 
 @FUNCTIONS.register_module()

@@ -38,6 +38,15 @@ def sampled(levels=LEVELS, *, batch=2, heads=3, width=8, points=4, queries=42, d
     ]
 
 
+def finished_samples(*arguments, **options):
+    """Value, locations in units of the maps, and logits."""
+    value, offsets, logits = sampled(*arguments, **options)
+    return [value, offsets / 6 + 0.5, logits]
+
+
+every_kind = pytest.mark.parametrize('finished', [False, True], ids=['offsets', 'locations'])
+
+
 def assert_samples_equal(tensors, pair, **tolerances):
     ours, theirs = (with_gradients(function, tensors) for function in pair)
     for mine, other in zip(ours, theirs, strict=True):
@@ -47,16 +56,19 @@ def assert_samples_equal(tensors, pair, **tolerances):
 
 @pytest.mark.parametrize('width', [1, 7, 16, 32, 33, 64])
 @pytest.mark.parametrize('levels', [LEVELS, ((4, 4),)])
-def test_samples_are_pytorchs(width, levels):
-    assert_samples_equal(
-        sampled(levels, width=width), samplers(levels, QUERIES), atol=2e-5, rtol=1e-5
-    )
+@every_kind
+def test_samples_are_pytorchs(width, levels, finished):
+    tensors = (finished_samples if finished else sampled)(levels, width=width)
+    pair = samplers(levels, QUERIES, finished)
+    assert_samples_equal(tensors, pair, atol=1e-4 if finished else 2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16, torch.float16])
-def test_samples_of_other_types(dtype):
+@every_kind
+def test_samples_of_other_types(dtype, finished):
     """Half types are computed in float32; references and sizes are float32 in all."""
-    tensors, pair = sampled(dtype=dtype), samplers(LEVELS, QUERIES)
+    tensors = (finished_samples if finished else sampled)(dtype=dtype)
+    pair = samplers(LEVELS, QUERIES, finished)
     exact = dtype is torch.float64
     tolerances = (1e-12, 1e-12) if exact else (1e-6, 2 * torch.finfo(dtype).eps)
     assert_samples_equal(tensors, pair, atol=tolerances[0], rtol=tolerances[1])
@@ -80,9 +92,11 @@ def test_borders():
 
 @pytest.mark.parametrize('offset', [0.0, 100.0])
 @pytest.mark.parametrize('what', ['weight', 'gradient'])
-def test_what_is_not_finite_shows(what, offset):
+@every_kind
+def test_what_is_not_finite_shows(what, offset, finished):
     """Wherever its samples lie, as with PyTorch's form."""
-    tensors = [tensor.requires_grad_() for tensor in sampled()]
+    tensors = finished_samples() if finished else sampled()
+    tensors = [tensor.requires_grad_() for tensor in tensors]
     with torch.no_grad():
         tensors[1][1, 4, 1] = offset
         if what == 'weight':
@@ -92,9 +106,9 @@ def test_what_is_not_finite_shows(what, offset):
         upstream[1, 4, 9] = float('nan')
     found, expected = (
         [out := function(*tensors), *torch.autograd.grad(out, tensors, upstream)]
-        for function in samplers(LEVELS, QUERIES)
+        for function in samplers(LEVELS, QUERIES, finished)
     )
-    torch.testing.assert_close(found, expected, equal_nan=True, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(found, expected, equal_nan=True, atol=1e-4, rtol=1e-5)
     broken = found[0][1, 4, 8:16] if what == 'weight' else found[2][1, 4, 1]
     assert not broken.isfinite().any()
     assert (~found[2].isfinite()).sum() == found[2][1, 4, 1].numel()
@@ -208,7 +222,7 @@ def test_norms_that_do_not_fit_are_refused(part):
         dtn(*tensors, windows=(height, width, pool), eps=1e-5, stabilize=True)
 
 
-@pytest.mark.parametrize('name', ['deformable_sampling', 'dtn'])
+@pytest.mark.parametrize('name', ['deformable_sampling', 'dtn', 'locations'])
 def test_what_pytorch_is_told_is_true(name):
     """Nothing is written into, shapes without values are right, gradients go through traced graphs."""
     if name == 'dtn':
@@ -218,14 +232,16 @@ def test_what_pytorch_is_told_is_true(name):
     else:
         tensors = sampled()
         more = (
-            sampling_plan(QUERIES, LEVELS, CPU).reference_points,
+            None if name == 'locations' else sampling_plan(QUERIES, LEVELS, CPU).reference_points,
             [side for shape in LEVELS for side in shape],
         )
     tensors = [tensor.requires_grad_() for tensor in tensors]
     # Not how it is registered: statistics of DTN are outputs without gradients.
     tests = ('test_schema', 'test_faketensor', 'test_aot_dispatch_dynamic')
     torch.library.opcheck(
-        getattr(torch.ops.mmlape, name).default, (*tensors, *more), test_utils=tests
+        getattr(torch.ops.mmlape, 'dtn' if name == 'dtn' else 'deformable_sampling').default,
+        (*tensors, *more),
+        test_utils=tests,
     )
 
 

@@ -50,9 +50,10 @@ def is_ordinary(tensors):
     return all((each.abs() < 1e9).all() for each in tensors)  # False for NaN
 
 
-def samplers(levels, queries):
-    """By the operator and by PyTorch's form: functions of value, offsets and logits."""
+def samplers(levels, queries, finished=False):
+    """By the operator and by PyTorch's form: functions of value, offsets (or finished locations) and logits."""
     plan = sampling_plan(queries, levels, torch.device('cpu'))
+    plan = plan._replace(reference_points=None) if finished else plan
     sides = [side for shape in levels for side in shape]
     return (
         lambda *tensors: deformable_sampling(*tensors, plan.reference_points, sides),
@@ -106,7 +107,10 @@ def deformable():
     value = tensor(batch, sum(h * w for h, w in shapes), heads, width, dtype=dtype)
     # Beside whole numbers: PyTorch's gradients at a border may be those of its other side.
     offsets, logits = 3 * tensor(*samples, 2, dtype=dtype), tensor(*samples, dtype=dtype)
-    ours, theirs = samplers(shapes, (queries,))
+    finished = random.random() < 0.5
+    if finished:
+        offsets = offsets / 6 + 0.5
+    ours, theirs = samplers(shapes, (queries,), finished)
     inputs = value, offsets, logits
     grad = tensor(batch, samples[1], heads * width, dtype=dtype, extreme=0.1)
     found = with_gradients(ours, inputs, grad)

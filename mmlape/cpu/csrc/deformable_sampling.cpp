@@ -4,13 +4,15 @@
 // arrays are dense:
 //   value       (batch, heads, values, width)    maps of all levels, row by row, one after the other; heads come
 //                                                first, so that neighbours share lines of the cache
-//   offsets     (batch, queries, heads, levels, points, 2)    (x, y) in cells of the level
+//   offsets     (batch, queries, heads, levels, points, 2)    (x, y) in cells of the level; without references,
+//                                                finished locations in [0, 1]
 //   weights     (batch, queries, heads, levels, points)
-//   references  (queries, 2)                     (x, y) in [0, 1]
+//   references  (queries, 2) or null             (x, y) in [0, 1]
 //   shapes      (levels, 2)                      (height, width)
 //   out         (batch, queries, heads, width)
 // The caller has checked that the shapes' cells are the values. What lies outside of a map is zero.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -29,7 +31,7 @@ struct Inputs {
   Sizes n;
   const int64_t* shapes;
   const T *value, *offsets, *weights, *references;
-  std::vector<T> zeros;  // (width)
+  std::vector<T> zeros;  // (width), and at least one reference
 
   Inputs(const int64_t* sizes, T* const* arrays)
       : n(*reinterpret_cast<const Sizes*>(sizes)),
@@ -38,7 +40,7 @@ struct Inputs {
         offsets(arrays[1]),
         weights(arrays[2]),
         references(arrays[3]),
-        zeros(n.width, T(0)) {}
+        zeros(std::max<int64_t>(n.width, 2), T(0)) {}
 };
 
 // One bilinear sample: indices of its four cells (-1: outside of the map), their shares, and how far it is from the
@@ -60,11 +62,11 @@ INLINE int64_t whole(T x) {
   return towards_zero - (T(towards_zero) > x);
 }
 
-// Where a sample is, in cells. Rounded as PyTorch's grid_sample rounds it, so that both choose the same cells: offsets
+// Where a sample is, in cells; its offset from the reference is in parts of the map's side, 1 / unit each. Rounded as PyTorch's grid_sample rounds it, so that both choose the same cells: offsets
 // start as whole numbers, where the derivative jumps.
 template <typename T>
-INLINE T coordinate(T reference, T offset, T size) {
-  const T location = reference + offset / size;
+INLINE T coordinate(T reference, T offset, T unit, T size) {
+  const T location = reference + offset / unit;
   return fused((2 * location - 1) + 1, size / 2, T(-0.5));
 }
 
@@ -93,14 +95,17 @@ template <typename T, typename Inside, typename Outside>
 INLINE void each_sample(const Inputs<T>& in, int64_t b, int64_t h, int64_t q, const Inside& inside,
                         const Outside& outside) {
   const int64_t first = ((b * in.n.queries + q) * in.n.heads + h) * in.n.levels * in.n.points;
+  // Without references, offsets from zero in units of the map are the locations.
+  const T* const reference = in.references ? in.references + 2 * q : in.zeros.data();
   int64_t start = 0;
   for (int64_t level = 0; level < in.n.levels; ++level) {
     const int64_t height = in.shapes[2 * level], width = in.shapes[2 * level + 1];
+    const T across = in.references ? T(width) : T(1), down = in.references ? T(height) : T(1);
     if (height * width > 0)  // else there is nothing to sample
       for (int64_t point = 0; point < in.n.points; ++point) {
         const int64_t at = first + level * in.n.points + point;  // a running count made GCC's code 20 % slower
-        const T x = coordinate(in.references[2 * q], in.offsets[2 * at], T(width));
-        const T y = coordinate(in.references[2 * q + 1], in.offsets[2 * at + 1], T(height));
+        const T x = coordinate(reference[0], in.offsets[2 * at], across, T(width));
+        const T y = coordinate(reference[1], in.offsets[2 * at + 1], down, T(height));
         Place<T> place;
         if (find(x, y, height, width, start, place))
           inside(at, place);
@@ -239,6 +244,6 @@ void backward(const int64_t* sizes, double, T* const* arrays, int threads) {
 }  // namespace
 
 // sizes: those of Sizes, then the shapes. Arrays: value, offsets, weights, references; then out, or the gradients of out,
-// value, offsets and weights.
+// value, offsets (in cells, with references or without) and weights.
 EXPORT(deformable_forward, forward)
 EXPORT(deformable_backward, backward)
