@@ -54,6 +54,7 @@ EXTRA = {
     'ListOps': dict(lazy_init=True),
     'RsqrtLR': dict(optimizer=torch.optim.SGD([torch.zeros(1)], lr=0.1)),
     'EoMT': dict(num_classes=3, num_blocks=1),
+    'LightViTAdapter': dict(conv_inplanes=4),
     'ViTAdapter': dict(interaction_indexes=[[0, 0], [1, 1]], conv_inplanes=4, deform_num_heads=2),
     'PyramidVisionTransformer': dict(arch=PYRAMID),
     'PyramidVisionTransformerV2': dict(arch=PYRAMID),

@@ -21,7 +21,7 @@ from registered import BACKBONES
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from mmlape.backbones import EoMT, SequenceTransformer, ViTAdapter
+from mmlape.backbones import AdapterBackbone, EoMT, SequenceTransformer
 from mmlape.registry import MODELS
 
 FAST, SLOW = 4, 24
@@ -90,7 +90,7 @@ def micro(build):
 
 def expected_shapes(model, batch, size):
     """Of all outputs, one after the other."""
-    if isinstance(model, ViTAdapter):
+    if isinstance(model, AdapterBackbone):
         strides = [4 * 2**index for index in model.out_indices]
         return [(batch, model.embed_dims, *(math.ceil(side / s) for side in size)) for s in strides]
     if isinstance(model, EoMT):

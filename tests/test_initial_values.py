@@ -71,6 +71,12 @@ SAMPLES = {
     'ConcatVectors': necks.ConcatVectors,
     'sequences, wide': sequence(arch=WIDE),
     'EoMT, wide': partial(eomt(arch=WIDE), num_queries=50),
+    'light adapter, wide': lambda: MODELS.build(
+        dict(
+            type='mmlape.LightViTAdapter',
+            vit=dict(arch=dict(WIDE, embed_dims=192), with_cls_token=False, final_norm=False),
+        )
+    ),
     'adapter, wide': lambda: MODELS.build(
         dict(
             type='mmlape.ViTAdapter',

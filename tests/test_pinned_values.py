@@ -117,6 +117,7 @@ DEFAULTS = {
     'LaPE': dict(progressive=True, norm='norm_channel_gain_bias'),
     'LaPEWarmStart': dict(construction='affine'),
     'LayerClassAttention': dict(qkv_bias=True),
+    'LightViTAdapter': dict(conv_inplanes=16, out_indices=(0, 1, 2, 3)),
     'LearnedPosition': dict(num_tables=1, resize='bicubic', std=0.02, prefix_rows=True),
     'MergedPosition': dict(num_tables=1),
     'MixedRotaryPosition': dict(temperature=10.0, columns_first=True, pairs='neighbours'),

@@ -150,12 +150,23 @@ ADAPTER = [
     (dict(norm_cfg=dict(type='Foo')), "norm_cfg must name a registered norm of maps.*got .*'Foo'"),
     (dict(norm_cfg=part('LN2dd')), "did you mean 'mmlape.LN2d'"),
     (dict(vit=dict(arch=ARCH, img_size=32, out_type='raw')), "vit's out_type must be left out .*got 'raw'"),
-    (dict(interaction_indexes=[[0, 1], [1, 1]]), 'interaction_indexes must be pairs .*got'),
+    (dict(interaction_indexes=[[0, 1], [1, 1]]), r'must be pairs .*0\.\.1 .*e\.g\. \[\[0, 0\], \[1, 1\]\], got'),
     (dict(vit=dict(type='mmdet.ResNet', depth=18)), 'network of one stage, got ResNet'),
     (dict(vit=dict(arch=ARCH, img_size=32, out_indices=[0])), "vit's out_indices must name the last layer"),
     (dict(vit_feature='per_stage'), 'needs four interactions'),
     (dict(out_indices=[3, -1]), 'must name different maps'),
     (dict(compile_blocks=1), 'compile_blocks must be True.* or a dict.*got 1'),
+]  # fmt: skip
+LIGHT = [
+    (dict(vit_layers=[0, 1]), r'must be three ascending layers of 0\.\.1 .*e\.g\. \[0, 1, 1\], got \[0, 1\]'),
+    (dict(vit_layers=[0, 0, 0]), 'that end with the last'),
+    (dict(vit_layers=[-1, 0, 1]), r'got \[-1, 0, 1\]'),
+    (dict(vit_layers=[1, 0, 1]), 'three ascending layers'),
+    (dict(vit_layers=3), 'vit_layers must be'),
+    (dict(out_indices=[0, 1]), r'out_indices must have 3 \(stride 32\), .*got \[0, 1\]'),
+    (dict(conv_inplanes=0), 'conv_inplanes must be at least 1, got 0'),
+    (dict(interaction_indexes=[[0, 1]]), "unexpected keyword argument 'interaction_indexes'"),
+    (dict(vit=dict(type='mmdet.ResNet', depth=18)), 'network of one stage, got ResNet'),
 ]  # fmt: skip
 BEYOND = [
     ({'optim_wrapper.optimizer.lr': 0}, 'optim_wrapper.optimizer.lr must be finite and greater than 0, got 0'),
@@ -312,6 +323,7 @@ BASES = [
     (VIT, part('VisionTransformer', **MICRO)),
     (PVT, part('PyramidVisionTransformerV2', arch=PYRAMID, img_size=32)),
     (ADAPTER, ADAPTED),
+    (LIGHT, part('LightViTAdapter', vit=MICRO)),
     (LAYERS, {}),
 ]
 SGD = dict(optimizer=dict(type='SGD', lr=0.1, weight_decay=0.1))

@@ -1,6 +1,6 @@
 """Backbones: networks for dense prediction and classification, built from layers, norms and positions."""
 
-from .adapter import ViTAdapter
+from .adapter import AdapterBackbone, LightViTAdapter, ViTAdapter
 from .base import Backbone
 from .compact import CompactTransformer
 from .eomt import EoMT

@@ -1,9 +1,10 @@
-"""ViT-Adapter (ICLR 2023): a plain ViT with a spatial pyramid beside it."""
+"""A plain ViT with a spatial pyramid beside it: ViT-Adapter (ICLR 2023), and a light one without interactions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from typing import cast
 
 import torch
@@ -20,6 +21,7 @@ from mmlape.checks import (
 from mmlape.layers import (
     DeformableAttention,
     Interaction,
+    PatchConv2d,
     SpatialPrior,
     build_map_norm,
     pad_to_multiple,
@@ -37,8 +39,51 @@ from .stage import Stage
 STRIDES = (4, 8, 16, 32)
 
 
+class AdapterBackbone(Backbone):
+    """What adapters share: a ViT of one stage as ``vit``, and four maps of strides 4 to 32 of images of any size.
+
+    A subclass sets ``vit`` and calls :meth:`_build_outputs`.
+
+    Attributes:
+        embed_dims: Channels ``C`` of every map, the ViT's.
+        out_indices: Maps to return, 0 for stride 4 to 3 for stride 32.
+    """
+
+    vit: StagedTransformer
+    embed_dims: int
+    out_indices: tuple[int, ...]
+
+    def stages(self) -> list[Stage]:
+        """The ViT's. All other parameters are deepest for layer-wise learning rates, as published: they are new."""
+        return [stage.within('vit') for stage in self.vit.stages()]
+
+    def _build_outputs(self, norm_cfg: dict) -> None:
+        """Norms of the maps, and the published initial values of all modules but the ViT."""
+        for index in self.out_indices:
+            self.add_module(f'norm{index + 1}', build_map_norm(norm_cfg, self.embed_dims))
+        for part in self.children():
+            if part is not self.vit:
+                part.apply(_init_beside_vit)
+
+    def _pad(self, image: Tensor) -> Tensor:
+        """Pad to whole cells of the coarsest map."""
+        padded = pad_to_multiple(image, (STRIDES[-1],) * 2)
+        if self.training and len(image) == 1 and padded.shape[-2:] == (STRIDES[-1],) * 2:
+            # Batch norm in training refuses a single cell.
+            padded = F.pad(padded, (0, STRIDES[-1]))
+        return padded
+
+    def _output(self, index: int, own: Tensor, vit_map: Tensor, image_size: Grid) -> Tensor:
+        """The map ``index``: its own features and the ViT's, resized; normalised, and cut to the image's extent."""
+        stride, vit_stride = STRIDES[index], self.vit.stages()[0].embed.stride
+        out = own + _resize(vit_map, vit_stride, stride, (own.shape[2], own.shape[3]))
+        out = getattr(self, f'norm{index + 1}')(out)
+        rows, columns = (-(-side // stride) for side in image_size)
+        return out[..., :rows, :columns].contiguous()
+
+
 @MODELS.register_module()
-class ViTAdapter(Backbone):
+class ViTAdapter(AdapterBackbone):
     """ViT-Adapter (ICLR 2023) around any plain ViT of ours, with any position, joining and norm.
 
     Images have any size: they are padded inside, to a multiple of 32 for the pyramid and then to a multiple of the
@@ -54,7 +99,7 @@ class ViTAdapter(Backbone):
         cffn_ratio: Hidden channels of the extractors' feed-forward networks in units of C. Default 0.25.
         deform_ratio: Channels of projected values in deformable attention in units of C. Default 1.
         interaction_indexes: [first, last] ViT layer of each interaction, ascending; together they must cover all layers
-            once. Default ``[[0, 2], [3, 5], [6, 8], [9, 11]]``.
+            once. Default ``[[0, 2], [3, 5], [6, 8], [9, 11]]``, of 12 layers.
         vit_feature: What the ViT adds to the four maps: ``'last'`` (default, published for detection): its last map;
             ``'per_stage'`` (segmentation): its map after each of four interactions.
         out_indices: Maps to return, 0 for stride 4 to 3 for stride 32. Modules that only other maps need are not built.
@@ -113,7 +158,8 @@ class ViTAdapter(Backbone):
         )
         last = len(self.interaction_indexes) - 1
         finest = 0 in self.out_indices
-        self.spm = SpatialPrior(dims, conv_inplanes, norm_cfg, with_stride_4=finest)
+        levels = (0, 1, 2, 3) if finest else (1, 2, 3)
+        self.spm = SpatialPrior(dims, conv_inplanes, norm_cfg, levels)
         self.level_embed = nn.Parameter(torch.empty(3, dims))
         self.interactions = nn.ModuleList(
             Interaction(
@@ -126,15 +172,18 @@ class ViTAdapter(Backbone):
             for index in range(last + 1)
         )
         self.up = nn.ConvTranspose2d(dims, dims, 2, stride=2) if finest else None
-        for index in self.out_indices:
-            self.add_module(f'norm{index + 1}', build_map_norm(norm_cfg, dims))
-        self._init_parameters()
+        nn.init.normal_(self.level_embed)
+        self._build_outputs(norm_cfg)
+        for module in self.interactions.modules():
+            if isinstance(module, DeformableAttention):
+                module.init_weights()
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         """Return the maps of ``out_indices`` for images ``(B, 3, H, W)``."""
-        height, width = image.shape[-2:]
+        image_size = (image.shape[2], image.shape[3])
         image = self._pad(image)
-        c1, *levels = self.spm(image)
+        *finest, c2, c3, c4 = self.spm(image)
+        levels = [c2, c3, c4]
         shapes = tuple((level.shape[2], level.shape[3]) for level in levels)
         pyramid = torch.cat(
             [
@@ -148,21 +197,13 @@ class ViTAdapter(Backbone):
             maps_of(level, shape)
             for level, shape in zip(pyramid.split([h * w for h, w in shapes], dim=1), shapes)
         ]
-        finest = None if self.up is None else self.up(levels[0]) + c1
-        maps = [finest, *levels]
+        if self.up is not None:
+            finest = [self.up(levels[0]) + finest[0]]
+        maps = dict(zip(self.spm.out_indices, (*finest, *levels)))
         added = vit_maps if self.vit_feature == 'per_stage' else vit_maps[-1:] * len(STRIDES)
-        vit_stride = self.vit.stages()[0].embed.stride
-        outputs = []
-        for index in self.out_indices:
-            stride, own = STRIDES[index], maps[index]
-            out = own + _resize(added[index], vit_stride, stride, own.shape[-2:])
-            out = getattr(self, f'norm{index + 1}')(out)
-            outputs.append(out[..., : -(-height // stride), : -(-width // stride)].contiguous())
-        return tuple(outputs)
-
-    def stages(self) -> list[Stage]:
-        """The ViT's. All other parameters are deepest for layer-wise learning rates, as published: they are new."""
-        return [stage.within('vit') for stage in self.vit.stages()]
+        return tuple(
+            self._output(index, maps[index], added[index], image_size) for index in self.out_indices
+        )
 
     def _interact(
         self, image: Tensor, pyramid: Tensor, shapes: tuple[Grid, ...]
@@ -191,23 +232,91 @@ class ViTAdapter(Backbone):
             maps.append(layout.to_maps(tokens))
         return pyramid, maps
 
-    def _pad(self, image: Tensor) -> Tensor:
-        """Pad to whole cells of the coarsest map."""
-        padded = pad_to_multiple(image, (STRIDES[-1],) * 2)
-        if self.training and len(image) == 1 and padded.shape[-2:] == (STRIDES[-1],) * 2:
-            # Batch norm in training refuses a single cell.
-            padded = F.pad(padded, (0, STRIDES[-1]))
-        return padded
 
-    def _init_parameters(self) -> None:
-        """The published initial values of all modules but the ViT."""
-        nn.init.normal_(self.level_embed)
-        for part in self.children():
-            if part is not self.vit:
-                part.apply(_init_beside_vit)
-        for module in self.interactions.modules():
-            if isinstance(module, DeformableAttention):
-                module.init_weights()
+@MODELS.register_module()
+class LightViTAdapter(AdapterBackbone):
+    """Maps of three ViT layers, resized, and a small spatial prior; no interactions, and no deformable attention.
+
+    For small networks, after the Spatial Tuning Adapter of DEIMv2 (arXiv 2509.20787)::
+
+        map_s = norm(resize(conv1x1(ViT map of level s)) + conv1x1(prior of stride s))
+
+    which is a 1 x 1 convolution of both, concatenated, but runs on the ViT's grid where its map is smaller. The maps
+    have the strides, channels and places of :class:`ViTAdapter`'s: heads and necks need no change.
+
+    Args:
+        vit: Config of a ``mmlape.VisionTransformer`` (default type) or another network of ours with one stage, as of
+            :class:`ViTAdapter`. Nothing is added to its tokens.
+        vit_layers: The three layers whose maps go to strides 8, 16 and 32, ascending; the first also to stride 4. The
+            last must be the last layer, whose map alone has the ViT's final norm. Default None: the last layer of each
+            third, ``[3, 7, 11]`` of 12.
+        conv_inplanes: Channels of the spatial prior's stem, of which stride 32 has four times as many. Default 16.
+        out_indices: Maps to return, 0 for stride 4 to 3 for stride 32, which must be among them: only it reads the last
+            ViT layer. Modules that only other maps need are not built. Default ``(0, 1, 2, 3)``.
+        norm_cfg: Batch norms of the spatial prior and of the outputs. Default ``dict(type='BN')``.
+        with_cp: Recompute ViT blocks in the backward pass. Default False.
+        compile_blocks: Compile them, see :class:`StagedTransformer`. Default False.
+        init_cfg: Initialisation of the whole backbone; ``vit`` has its own ``init_cfg`` for ViT weights.
+
+    Returns (``forward``):
+        A tuple with one map ``(B, C, ceil(H / s), ceil(W / s))`` per entry of ``out_indices``, s = 4, 8, 16, 32.
+
+    Raises:
+        ValueError: If an option is unknown or out of range, or does not fit the ViT.
+        TypeError: If an option has the wrong type.
+    """
+
+    def __init__(
+        self,
+        vit: dict,
+        *,
+        vit_layers: Sequence[int] | None = None,
+        conv_inplanes: int = 16,
+        out_indices: int | Sequence[int] = (0, 1, 2, 3),
+        norm_cfg: dict | None = None,
+        with_cp: bool = False,
+        compile_blocks: bool | dict = False,
+        init_cfg: dict | None = None,
+    ) -> None:
+        options = dict(vit=vit, vit_layers=vit_layers, with_cp=with_cp)
+        check_options(LightViTAdapter, dict(options, norm_cfg=norm_cfg, init_cfg=init_cfg))
+        super().__init__(init_cfg)
+        check_compile_blocks(compile_blocks)
+        self.vit = build_vit(vit, with_cp=with_cp, compile_blocks=compile_blocks)
+        self.embed_dims = dims = self.vit.embed_dims
+        self.vit_layers = _resolve_layers(vit_layers, self.vit.num_units)
+        self.out_indices = check_outputs(out_indices, len(STRIDES), 'maps')
+        if self.out_indices[-1] != len(STRIDES) - 1:
+            raise ValueError(
+                f'out_indices must have 3 (stride 32), the map of the last ViT layer, got {out_indices}'
+            )
+        norm_cfg = dict(type='BN') if norm_cfg is None else norm_cfg
+        self.spm = SpatialPrior(dims, conv_inplanes, norm_cfg, self.out_indices)
+        for index in self.out_indices:
+            self.add_module(f'lateral{index + 1}', PatchConv2d(dims, dims, 1))
+        self._build_outputs(norm_cfg)
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        """Return the maps of ``out_indices`` for images ``(B, 3, H, W)``."""
+        image_size = (image.shape[2], image.shape[3])
+        image = self._pad(image)
+        vit_maps = self._vit_maps(image)
+        outputs = []
+        for index, prior in zip(self.out_indices, self.spm(image)):
+            vit_map = getattr(self, f'lateral{index + 1}')(vit_maps[max(index - 1, 0)])
+            outputs.append(self._output(index, prior, vit_map, image_size))
+        return tuple(outputs)
+
+    def _vit_maps(self, image: Tensor) -> list[Tensor]:
+        """The ViT's map after each of ``vit_layers``."""
+        (stage,) = self.vit.stages()
+        tokens, layout, plan = stage.begin(image)
+        maps, first = [], 0
+        for layer in self.vit_layers:
+            tokens, layout = stage.run(tokens, layout, plan, first, layer + 1)
+            maps.append(layout.to_maps(self.vit.finish(layer, tokens, layout)))
+            first = layer + 1
+        return maps
 
 
 def build_vit(vit: dict, **ways: bool | dict) -> StagedTransformer:
@@ -239,11 +348,30 @@ def _resolve_interactions(
     pairs = tuple(tuple(pair) for pair in indexes)
     covered = [layer for pair in pairs if len(pair) == 2 for layer in range(pair[0], pair[1] + 1)]
     if any(len(pair) != 2 for pair in pairs) or covered != list(range(depth)):
+        ends = [-1, *_ends(depth, 4)]
+        example = [[before + 1, last] for before, last in pairwise(ends) if before < last]
         raise ValueError(
             f'interaction_indexes must be pairs [first, last] that cover the layers 0..{depth - 1} '
-            f'once and in order, got {indexes}'
+            f'once and in order, e.g. {example}, got {indexes}'
         )
     return tuple((first, last) for first, last in pairs)
+
+
+def _resolve_layers(layers: Sequence[int] | None, depth: int) -> tuple[int, ...]:
+    """Three ascending layers, of which the last is the ViT's."""
+    example = _ends(depth, 3)
+    chosen = example if layers is None else list(layers)
+    if len(chosen) != 3 or chosen != sorted(chosen) or chosen[0] < 0 or chosen[-1] != depth - 1:
+        raise ValueError(
+            f'vit_layers must be three ascending layers of 0..{depth - 1} that end with the last, '
+            f'e.g. {example}, got {layers}'
+        )
+    return tuple(chosen)
+
+
+def _ends(depth: int, parts: int) -> list[int]:
+    """The last layer of each of so many parts of the depth, which are empty where there are fewer layers."""
+    return [-(-depth * part // parts) - 1 for part in range(1, parts + 1)]
 
 
 def _resize(vit_map: Tensor, vit_stride: Grid, stride: int, size: Grid) -> Tensor:

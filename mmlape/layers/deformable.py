@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -294,7 +295,8 @@ class SpatialPrior(nn.Module):
         embed_dims: Channels ``C`` of the ViT.
         inplanes: Channels of the stem. Default 64.
         norm_cfg: Batch norm of the convolutions, for MMCV's ``build_norm_layer``. Default ``dict(type='BN')``.
-        with_stride_4: Whether the map of stride 4 is projected as well. Default True.
+        out_indices: Ascending indices of the maps to project, 0 for stride 4 to 3 for stride 32; what only other maps
+            need is not built. Default all.
     """
 
     def __init__(
@@ -302,7 +304,7 @@ class SpatialPrior(nn.Module):
         embed_dims: int,
         inplanes: int = 64,
         norm_cfg: dict | None = None,
-        with_stride_4: bool = True,
+        out_indices: Sequence[int] = (0, 1, 2, 3),
     ) -> None:
         super().__init__()
         check_positive_int('conv_inplanes', inplanes)
@@ -313,25 +315,20 @@ class SpatialPrior(nn.Module):
             *_conv(inplanes, inplanes, 1, norm_cfg),
             nn.MaxPool2d(3, stride=2, padding=1),
         )
-        self.conv2 = nn.Sequential(*_conv(inplanes, 2 * inplanes, 2, norm_cfg))
-        self.conv3 = nn.Sequential(*_conv(2 * inplanes, 4 * inplanes, 2, norm_cfg))
-        self.conv4 = nn.Sequential(*_conv(4 * inplanes, 4 * inplanes, 2, norm_cfg))
-        self.fc1 = PatchConv2d(inplanes, embed_dims, 1) if with_stride_4 else None
-        self.fc2 = PatchConv2d(2 * inplanes, embed_dims, 1)
-        self.fc3 = PatchConv2d(4 * inplanes, embed_dims, 1)
-        self.fc4 = PatchConv2d(4 * inplanes, embed_dims, 1)
+        self.out_indices = tuple(out_indices)
+        widths = [inplanes * factor for factor in (1, 2, 4, 4)]
+        for index in range(1, self.out_indices[-1] + 1):
+            conv = _conv(widths[index - 1], widths[index], 2, norm_cfg)
+            self.add_module(f'conv{index + 1}', nn.Sequential(*conv))
+        for index in self.out_indices:
+            self.add_module(f'fc{index + 1}', PatchConv2d(widths[index], embed_dims, 1))
 
-    def forward(self, image: Tensor) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
-        """``(B, 3, H, W)`` to maps ``(B, C, H / s, W / s)`` for the strides s = 4, 8, 16, 32 (rounded up).
-
-        The first is None without ``with_stride_4``.
-        """
-        c1 = self.stem(channels_last(image))
-        c2 = self.conv2(c1)
-        c3 = self.conv3(c2)
-        c4 = self.conv4(c3)
-        finest = None if self.fc1 is None else self.fc1(c1)
-        return finest, self.fc2(c2), self.fc3(c3), self.fc4(c4)
+    def forward(self, image: Tensor) -> list[Tensor]:
+        """``(B, 3, H, W)`` to a map ``(B, C, ceil(H / s), ceil(W / s))`` per entry of ``out_indices``, s = 4 to 32."""
+        maps = [self.stem(channels_last(image))]
+        for index in range(1, self.out_indices[-1] + 1):
+            maps.append(getattr(self, f'conv{index + 1}')(maps[-1]))
+        return [getattr(self, f'fc{index + 1}')(maps[index]) for index in self.out_indices]
 
 
 def _conv(in_channels: int, out_channels: int, stride: int, norm_cfg: dict) -> list[nn.Module]:

@@ -7,6 +7,7 @@ from backbone_variants import (
     build_ceit,
     build_compact,
     build_levit,
+    build_light_adapter,
     build_pvt,
     build_swin,
     build_t2t,
@@ -21,6 +22,7 @@ NETWORKS = {
     'vit': build_vit,
     'vit-windows': lambda: build_vit(window_size=3),
     'adapter': build_adapter,
+    'light-adapter': build_light_adapter,
     'ceit': build_ceit,
     'compact': build_compact,
     'levit': build_levit,
@@ -39,14 +41,14 @@ def test_every_pixel_is_seen(name, size):
     model, image = randomise(NETWORKS[name]()), torch.randn(1, 3, *size, requires_grad=True)
     maps = model(image)
     strides = {'adapter': (4, 8, 16, 32), 'levit': (16, 32, 64), 'compact': (4,)}
-    usual = (4, 8, 16, 32) if name in ('pvt', 'pvtv2', 'swin') else (16,)
+    usual = (4, 8, 16, 32) if name in ('light-adapter', 'pvt', 'pvtv2', 'swin') else (16,)
     for stride, each in zip(strides.get(name, usual), maps, strict=True):
         assert tuple(each.shape[2:]) == tuple(-(-side // stride) for side in size)
         (grad,) = torch.autograd.grad(each.square().sum(), image, retain_graph=True)
         assert grad.abs().sum(dim=1).ne(0).all()
 
 
-@pytest.mark.parametrize('build', [build_adapter, build_ceit])
+@pytest.mark.parametrize('build', [build_adapter, build_light_adapter, build_ceit])
 def test_trains_on_a_single_cell(build):
     """Its batch norms cannot: one value has no variance."""
     model = build().train()

@@ -59,6 +59,12 @@ def build_eomt(vit=None, **options):
     return _build('EoMT', vit=inside, **{**sizes, **options})
 
 
+def build_light_adapter(vit=None, **options):
+    """As :func:`build_adapter`, without interactions."""
+    inside = dict(ADAPTER['vit'], **(vit or {}))
+    return MODELS.build(component('LightViTAdapter', vit=inside, conv_inplanes=4, **options))
+
+
 # Micro networks, which take further options.
 build_vit = partial(_build, 'VisionTransformer', arch=ARCH, img_size=64)
 CEIT_STEM = component('ImageToTokens', hidden_channels=8)
@@ -145,6 +151,7 @@ VARIANTS = {
     'adapter-one-interaction': partial(build_adapter, interaction_indexes=[[0, 3]]),
     'adapter-coarse-outputs': partial(build_adapter, out_indices=[1, 3]),
     'adapter-last-output': partial(build_adapter, out_indices=-1),
+    'light-adapter': partial(build_light_adapter, dict(patch_size=14), vit_layers=[0, 2, 3]),
     'adapter-deform-ratio': partial(build_adapter, deform_ratio=0.5),
     **{f'pvt-{name}': partial(build_pvt, joining=j) for name, j in PYRAMID_JOININGS.items()},
     'pvt-cls-token': partial(build_pvt, with_cls_token=True, joining=LAPE),

@@ -8,6 +8,7 @@ from backbone_variants import (
     build_compact,
     build_eomt,
     build_levit,
+    build_light_adapter,
     build_pvt,
     build_sequence,
     build_swin,
@@ -169,6 +170,11 @@ BACKBONES = {
     'SequenceTransformer': sequence(out_type='cls_token'),
     'EoMT': eomt(joining=component('LaPE')),
     'ViTAdapter': adapter(joining=component('LaPE')),
+    'LightViTAdapter': partial(
+        build_light_adapter,
+        dict(_VIT, patch_size=16, joining=component('LaPE')),
+        out_indices=[0, 3],
+    ),
 }
 
 

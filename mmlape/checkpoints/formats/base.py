@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from mmlape.backbones import EoMT, VisionTransformer, ViTAdapter
+from mmlape.backbones import AdapterBackbone, EoMT, VisionTransformer
 
 State = dict[str, Tensor]
 Renames = tuple[tuple[str, str | Callable[[re.Match], str]], ...]
@@ -87,7 +87,7 @@ class Format:
             ValueError: If the format cannot describe ``model``.
         """
         plain = self.network in (None, VisionTransformer)
-        if plain and isinstance(model, (EoMT, ViTAdapter)) and not has(state, r'^vit\.'):
+        if plain and isinstance(model, (AdapterBackbone, EoMT)) and not has(state, r'^vit\.'):
             return 'vit'
         if self.network is None or isinstance(model, self.network):
             return ''

@@ -11,7 +11,7 @@ from timm.models.pvt_v2 import PyramidVisionTransformerV2
 from timm.models.swin_transformer import SwinTransformer
 from torch import Tensor, nn
 
-from mmlape.backbones import EoMT, VisionTransformer, ViTAdapter
+from mmlape.backbones import AdapterBackbone, EoMT, VisionTransformer
 from mmlape.backbones.timm_archs import UnlikeOursError, describe
 from mmlape.layers import Block, ParallelBlock, PostNormBlock, SeveralBranchesBlock, StreamNormBlock
 from mmlape.layers.basic import build_activation
@@ -54,7 +54,7 @@ def read_timm(name: str, model: nn.Module | None) -> State:
         ) from None
     if not isinstance(source, _SHOWN):
         check_timm_layers(
-            name, source, model.vit if isinstance(model, (EoMT, ViTAdapter)) else model
+            name, source, model.vit if isinstance(model, (AdapterBackbone, EoMT)) else model
         )
     return source.state_dict()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from mmlape.backbones import EoMT, StagedTransformer, VisionTransformer, ViTAdapter
+from mmlape.backbones import AdapterBackbone, EoMT, StagedTransformer, VisionTransformer
 from mmlape.layers import Mlp, SwiGLU
 from mmlape.layers.basic import ACTIVATIONS, build_activation
 from mmlape.position import AttentionPosition, RotaryPosition
@@ -230,7 +230,7 @@ class Transformers(PlainViT):
         """Compare heads, activation and rotary position with the ``config.json`` beside the weights, if it is there and
         names them."""
         path = file_in(checkpoint).with_name('config.json')
-        vit = model.vit if isinstance(model, (EoMT, ViTAdapter)) else model
+        vit = model.vit if isinstance(model, (AdapterBackbone, EoMT)) else model
         if not isinstance(vit, VisionTransformer) or not path.is_file():
             return
         config = read_json(path, 'config of a model')
