@@ -80,7 +80,12 @@ MODELS = _child(
     'model',
     root.MODELS,
     *('position', 'norm', 'layers', 'backbones', 'necks'),
-    by_name=dict(Mask2FormerHead='heads.detection', Mask2FormerSegHead='heads.segmentation'),
+    by_name=dict(
+        Mask2FormerHead='heads.detection',
+        Mask2FormerSegHead='heads.segmentation',
+        EoMTHead='heads.eomt_detection',
+        EoMTSegHead='heads.eomt_segmentation',
+    ),
 )
 TASK_UTILS = _child('task util', root.TASK_UTILS, by_name=dict(HungarianAssigner='heads.detection'))
 DATASETS = _child('dataset', root.DATASETS, 'datasets.classification', 'robustness.folders')

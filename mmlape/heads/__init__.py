@@ -10,5 +10,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         'detection': ['Float32Losses', 'HungarianAssigner', 'Mask2FormerHead'],
         'segmentation': ['Mask2FormerSegHead'],
+        'eomt_detection': ['EoMTHead'],
+        'eomt_segmentation': ['EoMTSegHead'],
     },
 )

@@ -16,6 +16,7 @@ from .checkpoint_hooks import (
 )
 from .devices import CpuHook, DeformableAttentionHook, FSDPStrategy, wrap_blocks
 from .environment import environment_options, vit_arch, vit_weights
+from .eomt_hook import MaskAnnealingHook
 from .exact_resume import ExactResumeHook
 from .optimizers import LayerDecayOptimizerConstructor, MergedGroupsOptimizerConstructor, RsqrtLR
 from .paper_hooks import DTNRatioHook, PositionOnlyHook
@@ -34,6 +35,7 @@ __all__ = [
     'FSDPStrategy',
     'HungProcessHook',
     'LayerDecayOptimizerConstructor',
+    'MaskAnnealingHook',
     'MergedGroupsOptimizerConstructor',
     'NonFiniteError',
     'PositionOnlyHook',
