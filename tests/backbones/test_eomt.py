@@ -261,3 +261,90 @@ def test_refuses(vit, options, error, message):
 def test_refuses_probabilities(probs):
     with pytest.raises(ValueError, match='probs'):
         build().set_mask_probs(probs)
+
+
+def published(name):
+    """The released names for the weights of transformers: heads, and around a ViT of timm's or of DINOv3's."""
+    heads = {
+        'query': 'q', 'class_predictor': 'class_head', 'mask_head.fc1': 'mask_head.0', 'mask_head.fc2': 'mask_head.2',
+        'mask_head.fc3': 'mask_head.4', 'upscale_block.block': 'upscale', 'layernorm2d': 'norm',
+    }  # fmt: skip
+    encoder = {
+        'layers.': 'blocks.', 'layernorm.': 'norm.', 'embeddings.': 'patch_embed.',
+    }  # fmt: skip
+    found = {}
+    for key, value in weights_of(name).items():
+        if key.startswith(('query', 'class_', 'mask_', 'upscale')):
+            for theirs, released in heads.items():
+                key = key.replace(theirs, released)
+        elif key.startswith(tuple(encoder)):
+            theirs = next(theirs for theirs in encoder if key.startswith(theirs))
+            key = encoder[theirs] + key.removeprefix(theirs)
+            key = f'encoder.backbone.{key}'
+        found[key if key.startswith('criterion') else f'network.{key}'] = value
+    pixels = dict.fromkeys(('mean', 'std'), torch.ones(1, 3, 1, 1))
+    return found | {f'network.encoder.pixel_{key}': value for key, value in pixels.items()}
+
+
+def test_published_files_with_timms_names():
+    """A file of the published code around a ViT of timm's: its entries are ours after their prefix."""
+    model = randomise(loaded('registers'), 0.2)
+    model.set_mask_probs([0.5, 0])
+    file = {}
+    for key, value in model.state_dict().items():
+        inside = key.startswith('vit.')
+        key = f'network.encoder.backbone.{key.removeprefix("vit.")}' if inside else f'network.{key}'
+        file[key] = value
+    file['network.encoder.pixel_mean'] = torch.zeros(1, 3, 1, 1)
+    file['criterion.empty_weight'] = torch.ones(4)
+    other = build(VITS['registers'])
+    state, report = convert_with_report(dict(state_dict=file), 'eomt', other)
+    report.demand(1.0)
+    assert set(report.left_out) == {'encoder.pixel_mean', 'criterion.empty_weight'}
+    other.load_state_dict(state)
+    assert other._probs == [0.5, 0]
+    image = golden('registers')['image']
+    torch.manual_seed(0)
+    expected = model(image)
+    torch.manual_seed(0)
+    torch.testing.assert_close(other.eval()(image), expected, rtol=0, atol=0)
+
+
+def test_published_differences_to_dinov3():
+    """The ViT holds DINOv3, the file what training changed; heads are values."""
+    whole = weights_of('dinov3')
+    base = {name: (0.5 * value).clone() for name, value in whole.items()}
+    file = published('dinov3')
+    for name, value in file.items():
+        if '.encoder.backbone.' in name:
+            file[name] = 0.5 * value
+    model = build(VITS['dinov3'])
+    state, _ = convert_with_report(base, 'eomt', model)
+    model.load_state_dict(state)
+    state, report = convert_with_report(file, 'eomt_delta', model)
+    report.demand(1.0)
+    assert 'a difference, added' in str(report)
+    model.load_state_dict(state)
+    check(model.eval()(golden('dinov3')['image']), 'dinov3', 'annealed')
+
+
+def test_weights_of_a_plain_vit_go_into_the_vit():
+    model, vit = (
+        build(SMALL),
+        MODELS.build(dict(SMALL, type='mmlape.VisionTransformer', arch=ARCH, layer_scale=True)),
+    )
+    state, report = convert_with_report(randomise(vit).state_dict(), 'timm', model)
+    report.demand(1.0)
+    assert report.part == 'vit.'
+    torch.testing.assert_close(
+        state['vit.blocks.3.attn.qkv.weight'], vit.blocks[3].attn.qkv.weight.data
+    )
+
+
+def test_refuses_files_of_other_networks():
+    for name, message in (('dinov3', 'position'), ('registers', 'no place for')):
+        other = build(dict(SMALL, num_registers=0))
+        with pytest.raises(ValueError, match=message):
+            convert_with_report(weights_of(name), 'eomt', other)[1].demand(0.95)
+    with pytest.raises(ValueError, match='describes a EoMT'):
+        convert_with_report(weights_of('dinov3'), 'eomt', build(SMALL).vit)
