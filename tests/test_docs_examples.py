@@ -71,6 +71,9 @@ def test_a_config_builds(name, tmp_path):
         if config.get('default_scope') == 'mmseg':
             for head in (model.decode_head, getattr(model, 'auxiliary_head', None)):
                 assert head is None or head(features).shape[:2] == (1, 150)
+        elif hasattr(model, 'panoptic_head'):
+            _, masks = model.panoptic_head(features)
+            assert masks[-1].shape == (1, 200, 25, 33)
         else:
             head = getattr(model, 'rpn_head', None) or model.bbox_head
             assert len(head(features)[0]) == len(head.prior_generator.strides) == 5

@@ -135,7 +135,7 @@ class EoMT(Backbone):
 
     def _predict(self, tokens: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """Class logits ``(B, Q, classes + 1)`` and mask logits of the padded image ``(B, Q, h, w)``."""
-        normed = self.vit.norm(tokens, layout)
+        normed = self.vit.finish(self.vit.num_units - 1, tokens, layout)
         queries = normed[:, : self.num_queries]
         maps = self.upscale(layout.to_maps(normed))
         masks = torch.einsum('bqc,bchw->bqhw', self.mask_head(queries), maps)

@@ -84,10 +84,10 @@ class ShiftedWindowAttention(Attention):
             maps = F.pad(maps, (0, 0, 0, right, 0, down))
         padded = Layout((maps.shape[1], maps.shape[2]))
         if inside is not None and padded.grid != layout.grid:
-            inside = inside.position(padded)
+            inside = inside.within(padded)
         inside = self.inside(padded, padded, inside)
         shift = self.shift_on(padded.grid)
-        if inside is not None and inside.position.places:
+        if inside is not None and inside.places:
             # Where tokens are in the image, not in the moved one.
             placed = inside.place(*self.split_heads(self.qkv(maps.flatten(1, 2)), 3))
             heads = tuple(
@@ -231,7 +231,7 @@ class WideValueAttention(WideValues):
         query, key, value = self.heads(self.qkv(tokens, layout), *widths)
         inside, bias = self.inside(layout, layout, inside), None
         if inside is not None:
-            if inside.position.places:
+            if inside.places:
                 raise ValueError(
                     f'{type(self).__name__} takes a position that is added to scores, e.g. '
                     f'mmlape.RelativePositionBias, got {type(inside.position).__name__}'

@@ -30,6 +30,11 @@ class InsidePlan(NamedTuple):
     drawn: Any = None
     mask: Tensor | None = None
 
+    @property
+    def places(self) -> bool:
+        """Whether :meth:`place` changes anything."""
+        return self.position is not None and self.position.places
+
     def place(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """:meth:`AttentionPosition.place` with the prepared rows."""
         if self.position is None:
