@@ -52,6 +52,7 @@ EXTRA = {
     'LN2d': dict(num_channels=8),
     'KNNHook': dict(dataloader={}),
     'ListOps': dict(lazy_init=True),
+    'HungarianAssigner': dict(match_costs=[dict(type='mmdet.ClassificationCost')]),
     'RsqrtLR': dict(optimizer=torch.optim.SGD([torch.zeros(1)], lr=0.1)),
     'EoMT': dict(num_classes=3, num_blocks=1),
     'LightViTAdapter': dict(conv_inplanes=4),

@@ -6,9 +6,6 @@ It finds digits, but does not tell them apart yet: see docs/eomt.md.
 _base_ = ['../_base_/datasets/digit-scenes_semantic.py', '../_base_/demo_runtime.py']
 
 default_scope = 'mmseg'
-custom_imports = dict(
-    imports=['mmlape', 'mmdet.models', 'mmlape.heads.segmentation'], allow_failed_imports=False
-)
 max_iters = 900
 warmup = max_iters // 10
 num_classes = 11
