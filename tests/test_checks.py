@@ -1,5 +1,6 @@
 """Every option of every registered class is checked where it enters: of parts by the builder, of others when built."""
 
+import importlib
 import inspect
 import typing
 from collections.abc import Sequence
@@ -55,6 +56,8 @@ EXTRA = {
     'HungarianAssigner': dict(match_costs=[dict(type='mmdet.ClassificationCost')]),
     'RsqrtLR': dict(optimizer=torch.optim.SGD([torch.zeros(1)], lr=0.1)),
     'EoMT': dict(num_classes=3, num_blocks=1),
+    'EoMTHead': dict(num_things_classes=3),
+    'EoMTSegHead': dict(num_classes=3),
     'LightViTAdapter': dict(conv_inplanes=4),
     'ViTAdapter': dict(interaction_indexes=[[0, 0], [1, 1]], conv_inplanes=4, deform_num_heads=2),
     'PyramidVisionTransformer': dict(arch=PYRAMID),
@@ -87,6 +90,8 @@ def classes():
         if not isinstance(made, registry.ChildRegistry):
             continue
         made.import_from_location()
+        for module in made._by_name.values():
+            importlib.import_module(module)
         found |= {
             each.__name__: each
             for each in made.module_dict.values()

@@ -11,6 +11,7 @@ from mmdet.models.task_modules.assigners import HungarianAssigner as UpstreamAss
 from mmengine.structures import InstanceData
 from torch import Tensor
 
+from mmlape.checks import check_options
 from mmlape.registry import MODELS, TASK_UTILS
 from mmlape.runtime.autocast import without_autocast
 
@@ -27,6 +28,7 @@ class HungarianAssigner(UpstreamAssigner):
         match_costs: Configs of the costs that are added up, or one of them.
 
     Raises:
+        TypeError: If ``match_costs`` has another type.
         ValueError: If there is no cost.
         FloatingPointError: From ``assign``, if a cost is NaN or infinite: names it.
     """
@@ -34,6 +36,7 @@ class HungarianAssigner(UpstreamAssigner):
     match_costs: list[Any]
 
     def __init__(self, match_costs: Sequence[dict] | dict) -> None:
+        check_options(HungarianAssigner, dict(match_costs=match_costs))
         if not match_costs:
             raise ValueError(f'match_costs must have at least one cost, got {match_costs!r}')
         super().__init__(match_costs)

@@ -8,7 +8,7 @@ from mmseg.models.decode_heads import Mask2FormerHead
 from torch import Tensor
 
 from mmlape.backbones.eomt import Predictions
-from mmlape.checks import check_positive_int
+from mmlape.checks import check_bool, check_positive_int
 from mmlape.registry import MODELS
 
 from .eomt_detection import EoMTHead
@@ -24,7 +24,11 @@ class EoMTSegHead(Mask2FormerHead, EoMTHead):
         num_classes: Classes.
         ignore_index: Label that has no class. Default 255.
         align_corners: Of the segmentor's resizing. Default False.
-        options: Weights, ``train_cfg`` and others of :class:`EoMTHead`.
+        class_weight, mask_weight, dice_weight, no_object_weight, train_cfg, test_cfg, init_cfg: As in
+            :class:`EoMTHead`.
+
+    Raises:
+        TypeError, ValueError: As :class:`EoMTHead`.
     """
 
     def __init__(
@@ -33,11 +37,27 @@ class EoMTSegHead(Mask2FormerHead, EoMTHead):
         *,
         ignore_index: int = 255,
         align_corners: bool = False,
-        **options: Any,
+        class_weight: float = 2.0,
+        mask_weight: float = 5.0,
+        dice_weight: float = 5.0,
+        no_object_weight: float = 0.1,
+        train_cfg: dict | None = None,
+        test_cfg: dict | None = None,
+        init_cfg: dict | None = None,
     ) -> None:
         # The constructor of MMSegmentation's head would build decoders.
-        EoMTHead.__init__(self, num_classes, 0, **options)
-        self.align_corners = align_corners
+        EoMTHead.__init__(
+            self,
+            num_classes,
+            class_weight=class_weight,
+            mask_weight=mask_weight,
+            dice_weight=dice_weight,
+            no_object_weight=no_object_weight,
+            train_cfg=train_cfg,
+            test_cfg=test_cfg,
+            init_cfg=init_cfg,
+        )
+        self.align_corners = check_bool('align_corners', align_corners)
         self.out_channels = self.num_classes
         self.ignore_index = check_positive_int('ignore_index', ignore_index, minimum=-100)
 
