@@ -231,19 +231,24 @@ def test_the_hook():
     assert type(model[0]) is HeadDeformableAttention
 
 
+DIMS = 256  # MMDetection 3.3 encodes boxes of DINO for no other
+
+
 def detector(name):
     """A small model of MMDetection's config."""
     config = get_config(f'mmdet::{name}.py')
-    layers = dict(self_attn_cfg=dict(embed_dims=32, dropout=0.0), ffn_cfg=FFN)
-    cross = dict(cross_attn_cfg=dict(embed_dims=32, dropout=0.0))
+    layers = dict(
+        self_attn_cfg=dict(embed_dims=DIMS, dropout=0.0), ffn_cfg=dict(FFN, embed_dims=DIMS)
+    )
+    cross = dict(cross_attn_cfg=dict(embed_dims=DIMS, dropout=0.0))
     small = dict(
         num_queries=20,
         backbone=dict(depth=18, base_channels=8, frozen_stages=-1, init_cfg=None),
-        neck=dict(in_channels=[16, 32, 64], out_channels=32),
+        neck=dict(in_channels=[16, 32, 64], out_channels=DIMS),
         encoder=dict(num_layers=1, num_cp=-1, layer_cfg=layers),
         decoder=dict(num_layers=2, layer_cfg=layers | cross),
-        positional_encoding=dict(num_feats=16),
-        bbox_head=dict(embed_dims=32, num_classes=3),
+        positional_encoding=dict(num_feats=DIMS // 2),
+        bbox_head=dict(embed_dims=DIMS, num_classes=3),
     )
     if 'dn_cfg' in config.model:
         small['dn_cfg'] = dict(group_cfg=dict(num_dn_queries=6))
