@@ -1,5 +1,6 @@
 """Experiments on real images: configs of variants, measures, statistics, records, and a run of the command."""
 
+import copy
 import dataclasses
 import io
 import json
@@ -70,13 +71,16 @@ def test_variants_of_an_experiment_differ_in_what_they_name(name, tmp_path, monk
             coco(root / f'{part}.json', names(3), masks=True)
             for file in names(3):
                 image(root / part / file)
+    bare: dict[int, Config] = {}
     for variant, chosen in experiment.variants.items():
         cfg, _ = config_of(experiment, variant, 3, root, tmp_path / 'run')
         assert cfg.val_cfg is None and cfg.default_hooks.checkpoint.save_best is None
         assert cfg.randomness.seed == 3 and cfg.train_dataloader.num_workers == 0
-        plain = Variant({}, chosen.recipe)
-        bare = Experiment(experiment.data, '', experiment.recipe, {'x': plain}, seeds=1)
-        without, _ = config_of(bare, 'x', 3, root, tmp_path / 'run')
+        recipe = chosen.recipe or experiment.recipe
+        if id(recipe) not in bare:
+            plain = Experiment(experiment.data, '', recipe, {'x': Variant()}, seeds=1)
+            bare[id(recipe)], _ = config_of(plain, 'x', 3, root, tmp_path / 'run')
+        without = copy.deepcopy(bare[id(recipe)])
         for path, value in chosen.changes.items():
             path = path.replace('net.', f'{DATA[experiment.data].network}.')
             assert removed(cfg, path) == value
@@ -332,6 +336,7 @@ def test_a_run_is_trained_scored_and_evaluated_again_by_the_command(
     job = evidence.Job(
         name='tiny', variant='LaPE', seed=1, root=maps, folder=tmp_path / 'run', settings='s'
     )  # fmt: skip
+    monkeypatch.setattr(evidence, 'CORRUPTIONS', CORRUPTIONS[:2])
     found = evidence.do(job, None)
     assert found['images'] == 3 and found['epochs'] == 1 and found['step_seconds'] > 0
     assert len(found['sampled']['mIoU']) == scores.SAMPLES and 0 < found['metrics']['mIoU'] < 100
@@ -345,7 +350,7 @@ def test_a_run_is_trained_scored_and_evaluated_again_by_the_command(
     cfg, _ = config_of(EXPERIMENT, 'LaPE', 1, maps, tmp_path / 'run')
     sizes = [resize_of(each) for each in (rescaled(cfg, 0.5), rescaled(cfg, 2), cfg)]
     assert sizes == [(64, 16), (256, 64), (128, 32)]
-    assert [name for name, *_ in seen] == list(CORRUPTIONS)  # of the first of three images
+    assert [name for name, *_ in seen] == list(CORRUPTIONS[:2])  # of the first of three images
     assert again['metrics'].pop('mIoU, corrupted') != found['metrics'].pop('mIoU, corrupted')
     for key in ('metrics', 'config', 'parameters'):
         assert found[key] == again[key]
