@@ -276,6 +276,7 @@ def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, mon
     def run_jobs(function, jobs, workers):
         for number, job in enumerate(jobs):
             ran.append((job.variant, job.seed))
+            assert job.folder.name == f'{job.variant}_seed{job.seed}_{job.settings[:6]}'
             if len(ran) == 3:
                 raise KeyboardInterrupt
             yield evidence_report(number, record(job.variant, job.seed, 50.0 + len(ran)))

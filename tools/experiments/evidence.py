@@ -64,16 +64,19 @@ def run_experiment(name: str, options: argparse.Namespace) -> None:
         evaluate(experiment, options, root)
         return
     path = options.records / f'evidence_{name}.json'
-    jobs = [
-        Job(
-            name=name, variant=variant, seed=seed, root=root.resolve(),
-            folder=(options.work_dir / name / f'{variant}_seed{seed}').resolve(),
-            settings=settings_of(experiment, variant),
-        )
-        # Seed by seed, so that an unfinished table has all variants.
-        for seed in range(options.seeds or experiment.seeds)
-        for variant in options.only or experiment.variants
-    ]  # fmt: skip
+    jobs = []
+    # Seed by seed, so that an unfinished table has all variants.
+    for seed in range(options.seeds or experiment.seeds):
+        for variant in options.only or experiment.variants:
+            settings = settings_of(experiment, variant)
+            # With the settings, so that no run goes on from a checkpoint of others.
+            folder = options.work_dir / name / f'{variant}_seed{seed}_{settings[:6]}'
+            jobs.append(
+                Job(
+                    name=name, variant=variant, seed=seed, root=root.resolve(),
+                    folder=folder.resolve(), settings=settings,
+                )
+            )  # fmt: skip
     if not options.table:
         for variant in options.only or experiment.variants:  # mistakes end here, not in a run
             config_of(experiment, variant, 0, root, options.work_dir)
