@@ -1,4 +1,4 @@
-"""Other modules in place of a model's own."""
+"""Replace modules of a model in their parents."""
 
 from __future__ import annotations
 

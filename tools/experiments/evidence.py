@@ -33,12 +33,11 @@ from mmlape.robustness import CORRUPTIONS
 
 from .plan import EXPERIMENTS
 from .recipes import DATA, Experiment, config_of, rescaled
-from .scores import part_named, samples_of, score
+from .scores import part_named, score
 from .small_images import FolderData, accuracy_of
 from .statistics import markdown
 
 CLONE = Path(__file__).resolve().parents[2]
-RECORDS = CLONE / 'benchmarks/records'
 
 
 class Job(argparse.Namespace):
@@ -168,7 +167,7 @@ def _scored(
     checkpoint: Path, cfg: Config, data: Any, part: Any, corruption: str | None = None
 ) -> dict[str, Any]:
     if isinstance(data, FolderData):
-        return accuracy_of(checkpoint, cfg, part, samples_of, corruption)
+        return accuracy_of(checkpoint, cfg, part, corruption)
     safe_loading()
     return score(Model(copy.deepcopy(cfg), checkpoint), data, part, corruption)
 

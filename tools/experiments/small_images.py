@@ -15,6 +15,8 @@ from mmengine.runner import Runner, load_checkpoint
 
 from mmlape.cli.arguments import find_config
 
+from .scores import SEVERITY, samples_of
+
 CLASSES = (
     'airplane', 'automobile', 'bird', 'cat', 'deer', 'dog', 'frog', 'horse', 'ship', 'truck',
 )  # fmt: skip
@@ -111,13 +113,12 @@ def classifier_config(
 
 @torch.no_grad()
 def accuracy_of(
-    checkpoint: Path, cfg: Config, part: FolderPart, samples: Any, corruption: str | None = None
+    checkpoint: Path, cfg: Config, part: FolderPart, corruption: str | None = None
 ) -> dict[str, Any]:
     """The record's measures of a classifier, as of :func:`experiments.scores.score`.
 
     Args:
-        samples: Makes the random samples of so many images.
-        corruption: One of ImageNet-C, at severity 3. Default None.
+        corruption: One of ImageNet-C, at severity :data:`SEVERITY`. Default None.
     """
     init_default_scope('mmpretrain')
     model = MODELS.build({'data_preprocessor': cfg.data_preprocessor, **cfg.model})
@@ -125,7 +126,7 @@ def accuracy_of(
     loader = dict(cfg.test_dataloader)
     dataset = dict(loader['dataset'], data_prefix=part.images, ann_file=part.ann_file)
     if corruption:
-        step = dict(type='mmlape.CorruptImage', corruption=corruption, severity=3)
+        step = dict(type='mmlape.CorruptImage', corruption=corruption, severity=SEVERITY)
         load, *others = dataset['pipeline']
         dataset['pipeline'] = [load, step, *others]
     loader['dataset'] = DATASETS.build(dataset)
@@ -135,7 +136,7 @@ def accuracy_of(
         for sample in model.eval().test_step(batch)
     ]
     hits = np.array(right, float)
-    sampled = hits[samples(len(hits))].mean(1)
+    sampled = hits[samples_of(len(hits))].mean(1)
     return dict(
         images=len(hits),
         metrics={'accuracy': round(100 * hits.mean(), 3)},
