@@ -70,6 +70,30 @@ def test_a_run_anneals_and_goes_on(tmp_path):
         torch.testing.assert_close(resumed.state_dict()[name], value, rtol=0, atol=0, msg=name)
 
 
+@pytest.mark.parametrize('update_buffers', [False, True])
+def test_an_averaged_network_has_the_same_probabilities(tmp_path, update_buffers):
+    """As `mmlape fit` averages: in evaluation, in a file in between, and at the end."""
+    config = toy_config(tmp_path)
+    config.merge_from_dict(dict(model=dict(type='mmlape.ToyEoMT')))
+    average = dict(type='EMAHook', momentum=0.1, update_buffers=update_buffers)
+    config.custom_hooks = [average, dict(type='mmlape.MaskAnnealingHook')]
+    runner = toy_run(config)
+    evaluated = [probs for mode, probs in runner.model.seen if mode == 'predict']
+    assert evaluated[0] == pytest.approx(mask_probs(4 / 12, 2)) and evaluated[-1] == [0, 0]
+    saved = {}
+    for path in tmp_path.glob('*.pth'):
+        state = torch.load(path, weights_only=False)
+        saved[state['message_hub']['runtime_info']['iter']] = state
+    for state in saved.values():
+        wanted = mask_probs((state['message_hub']['runtime_info']['iter'] + 1) / 12, 2)
+        for name, values in (
+            ('backbone.attn_mask_probs', state['state_dict']),
+            ('module.backbone.attn_mask_probs', state['ema_state_dict']),
+        ):
+            assert values[name].tolist() == pytest.approx(wanted)
+    assert len(saved) > 1
+
+
 def test_refuses():
     with pytest.raises(ValueError, match='power'):
         HOOKS.build(dict(type='mmlape.MaskAnnealingHook', power=0))
