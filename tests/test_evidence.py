@@ -247,7 +247,7 @@ def record(variant, seed, value, sampled=None):
     return dict(
         variant=variant, seed=seed, settings=evidence.settings_of(EXPERIMENT, variant), images=3,
         metrics=dict.fromkeys(measures, value), sampled=dict.fromkeys(measures, lists),
-        step_seconds=0.1, parameters=10**6, processor_seconds=60, machine='here',
+        step_seconds=0.1, parameters=10**6, saved_megabytes=20.0, processor_seconds=60, machine='here',
     )  # fmt: skip
 
 
@@ -300,7 +300,7 @@ def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, mon
     ran[:] = [0] * 9
     out = run()
     assert ran[9:] == [('no', 1), ('LaPE', 1)] and '2 of 4 runs are to be done' in out
-    assert '| LaPE | 56.50 ± 6.36 | 1.00 |' in out and '| LaPE | mIoU | +1.00 |' in out
+    assert '| LaPE | 56.50 ± 6.36 | 1.00 | 20 |' in out and '| LaPE | mIoU | +1.00 |' in out
     table = run(table=True)
     assert out.endswith(table) and 'Seeds 0, 1; 3 validation images' in table
     stored = json.loads((tmp_path / 'evidence_tiny.json').read_text())
@@ -326,6 +326,48 @@ def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, mon
             run(**changes)
 
 
+def test_runs_of_another_experiment_are_shared_if_it_has_all_views(tmp_path, monkeypatch):
+    variants = {'plain': Variant(DEFAULT), 'Gabor': Variant({'net.position': 'Gabor'})}
+    other = Experiment('camvid', '', TINY, variants, 'plain', 2, None, ('2x',))
+    monkeypatch.setitem(plan.EXPERIMENTS, 'tiny', EXPERIMENT)
+    monkeypatch.setitem(plan.EXPERIMENTS, 'other', other)
+    runs = [record('no', 0, 40.0), record('LaPE', 0, 50.0), record('no', 7, 60.0)]
+    (tmp_path / 'evidence_tiny.json').write_text(json.dumps(runs))
+
+    def shared(name, experiment):
+        jobs = [
+            evidence.Job(
+                name=name,
+                variant=variant,
+                seed=seed,
+                settings=evidence.settings_of(experiment, variant),
+            )
+            for seed in range(2)
+            for variant in experiment.variants
+        ]
+        return evidence._with_shared(jobs, tmp_path / f'evidence_{name}.json')
+
+    assert shared('other', other) == [{**runs[0], 'variant': 'plain'}]
+    assert shared('tiny', EXPERIMENT) == runs
+    more = dataclasses.replace(other, views=('4x',))
+    monkeypatch.setitem(plan.EXPERIMENTS, 'other', more)
+    assert shared('other', more) == []
+    (tmp_path / 'evidence_other.json').write_text(json.dumps([{**runs[0], 'variant': 'plain'}]))
+    assert len(shared('other', more)) == 1
+
+
+def test_a_share_of_the_training_images_is_drawn_by_the_seed(tmp_path, monkeypatch):
+    small_images(root := tmp_path / 'data', monkeypatch)
+    experiment = plan.EXPERIMENTS['cifar10-30percent']
+    chosen = {
+        (variant, seed): config_of(experiment, variant, seed, root, tmp_path)[0]
+        for variant, seed in (('default', 0), ('LaPE', 0), ('LaPE', 1))
+    }
+    of = {key: cfg.train_dataloader.dataset.indices for key, cfg in chosen.items()}
+    assert of['default', 0] == of['LaPE', 0] != of['LaPE', 1] and len(of['LaPE', 1]) == 9
+    assert 'indices' not in chosen['LaPE', 0].test_dataloader.dataset
+
+
 def evidence_report(job, value):
     return type('Report', (), dict(kind='result', job=job, value=value))
 
@@ -340,6 +382,7 @@ def test_a_run_is_trained_scored_and_evaluated_again_by_the_command(
     monkeypatch.setattr(evidence, 'CORRUPTIONS', CORRUPTIONS[:2])
     found = evidence.do(job, None)
     assert found['images'] == 3 and found['epochs'] == 1 and found['step_seconds'] > 0
+    assert found['saved_megabytes'] > 1  # of four crops
     assert len(found['sampled']['mIoU']) == scores.SAMPLES and 0 < found['metrics']['mIoU'] < 100
     for view in EXPERIMENT.views:
         assert (
@@ -371,7 +414,7 @@ def resize_of(cfg):
 
 
 def test_a_classifier_is_trained_and_scored(tmp_path, monkeypatch, capsys):
-    first = plan.STEPS['cifar10']['cvt']
+    first = plan.STEPS['cifar10']['small']
     recipe = dataclasses.replace(first, options=dict(first.options, epochs=1))
     views = ('0.5x', 'corrupted')
     experiment = Experiment('cifar10', '', recipe, {'LaPE': Variant(LAPE)}, seeds=1, views=views)
@@ -387,7 +430,7 @@ def test_a_classifier_is_trained_and_scored(tmp_path, monkeypatch, capsys):
         'accuracy, 0.5x',
         'accuracy, corrupted',
     ]
-    assert 0.3e6 < found['parameters'] < 0.5e6
+    assert 0.2e6 < found['parameters'] < 0.3e6
     call = Commands(tmp_path, monkeypatch, capsys)
     checkpoint = tmp_path / 'run/training/epoch_1.pth'
     arguments = ('tiny', '--data', root, '--evaluate', checkpoint)

@@ -22,6 +22,8 @@ from demo_parts.console import clock, output_to
 from demo_parts.state import fingerprint
 from demo_parts.workers import cores, run_jobs
 from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import Runner, load_checkpoint
 from train import train
 
 from mmlape.atomic import atomic_write
@@ -95,9 +97,25 @@ def read_runs(path: Path) -> list[dict[str, Any]]:
     return json.loads(path.read_text(encoding='utf-8')) if path.is_file() else []
 
 
+def _with_shared(jobs: list[Job], path: Path) -> list[dict[str, Any]]:
+    """The records of an experiment, and those of other experiments on the same data that are the same runs."""
+    runs = read_runs(path)
+    own = EXPERIMENTS[jobs[0].name]
+    missing = {(job.seed, job.settings): job.variant for job in jobs}
+    for run in runs:
+        missing.pop((run['seed'], run['settings']), None)
+    for name, other in EXPERIMENTS.items():
+        if name == jobs[0].name or other.data != own.data or not {*own.views} <= {*other.views}:
+            continue
+        for run in read_runs(path.with_name(f'evidence_{name}.json')):
+            if variant := missing.pop((run['seed'], run['settings']), None):
+                runs.append({**run, 'variant': variant})
+    return runs
+
+
 def _run_missing(jobs: list[Job], path: Path, workers: int) -> None:
     """Run the jobs without a record, and enter each as it comes."""
-    runs = read_runs(path)
+    runs = _with_shared(jobs, path)
     done = {(run['variant'], run['seed'], run['settings']) for run in runs}
     left = [job for job in jobs if (job.variant, job.seed, job.settings) not in done]
     print(f'{len(left)} of {len(jobs)} runs are to be done, {min(workers, len(left))} at a time.')
@@ -149,6 +167,7 @@ def do(job: Job, report: Any) -> dict[str, Any]:
         seed=job.seed,
         settings=job.settings,
         **found,
+        saved_megabytes=_saved_megabytes(checkpoint, cfg),
         processor_seconds=round(seconds),
         step_seconds=_step_seconds(Path(cfg.work_dir)),
         epochs=cfg.train_cfg.max_epochs,
@@ -201,6 +220,27 @@ class _Spent(threading.Thread):
         total = self.before + time.process_time() - self.start_seconds
         atomic_write(self.path, json.dumps(total).encode())
         return total
+
+
+def _saved_megabytes(checkpoint: Path, cfg: Config) -> float:
+    """What the forward pass of a training step saves for the backward pass, without the parameters."""
+    init_default_scope(cfg.default_scope)
+    model = MODELS.build({'data_preprocessor': cfg.get('data_preprocessor'), **cfg.model}).train()
+    load_checkpoint(model, str(checkpoint), map_location='cpu', strict=True)
+    known = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    sizes: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    np.random.seed(0)
+    batch = next(iter(Runner.build_dataloader(cfg.train_dataloader, seed=0)))
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(**model.data_preprocessor(batch, True), mode='loss')
+    return round(sum(sizes.values()) / 1e6, 1)
 
 
 def _step_seconds(work_dir: Path) -> float:

@@ -47,14 +47,18 @@ _MORE_SAMPLES = {
     'model.train_cfg.rpn.sampler.num': 256,
     'model.train_cfg.rcnn.sampler.num': 128,
 }
+# The mask transformer's attention over all cells of stride 4 took two thirds of a step.
+_FPN_HEAD = dict(
+    type='FPNHead', in_channels=[96] * 4, in_index=[0, 1, 2, 3], feature_strides=[4, 8, 16, 32], channels=64,
+    num_classes=11, norm_cfg=dict(type='BN'), dropout_ratio=0.0,
+    loss_decode=dict(type='CrossEntropyLoss'),
+)  # fmt: skip
 STEPS = {
     'camvid': _steps(
         'micro-segmenter',
         fit=(dict(epochs=12, batch=4), {}),
         average=(dict(ema=True), {}),
-        augmented=(dict(augment='strong'), {}),
-        longer=(dict(epochs=20), {}),
-        larger=(dict(epochs=10, size=320), {}),
+        fpn=(dict(epochs=24), {'model.decode_head': _FPN_HEAD}),
     ),
     'nuclei': _steps(
         'micro-adapter',
@@ -74,23 +78,31 @@ STEPS = {
     ),
     'cifar10': _steps(
         'cifar/cct-7-3x1_1xb128_cifar10',
-        cvt=(
-            dict(epochs=10, batch=64, lr=1e-3),
+        small=(
+            dict(epochs=5, batch=64, lr=1e-3),
             {
-                'net.arch': dict(embed_dims=128, depth=4, num_heads=4, mlp_ratio=1, img_size=32),
+                'net.arch': dict(embed_dims=96, depth=4, num_heads=3, mlp_ratio=1, img_size=32),
                 'net.attn_drop_rate': 0.0,
                 'net.drop_path_rate': 0.0,
+                'model.head.in_channels': 96,
+            },
+        ),
+        wide=(
+            dict(epochs=8),
+            {
+                'net.arch': dict(embed_dims=128, depth=4, num_heads=4, mlp_ratio=1, img_size=32),
                 'model.head.in_channels': 128,
             },
         ),
         convolutions=(
-            dict(epochs=8),
+            {},
             {'net.stem': dict(type='mmlape.ConvPoolStem', num_convs=2, hidden_dims=64)},
         ),
+        long=(dict(epochs=50), {}),
     ),
 }
 # The steps that the comparisons use.
-FROZEN = {'camvid': 'longer', 'nuclei': 'samples', 'bccd': 'samples', 'cifar10': 'cvt'}
+FROZEN = {'camvid': 'fpn', 'nuclei': 'samples', 'bccd': 'samples', 'cifar10': 'small'}
 RECIPES = {data: STEPS[data][step] for data, step in FROZEN.items()}
 
 _NO_POSITION = {**DEFAULT, 'net.position': dict(type='mmlape.NoPosition')}
@@ -109,35 +121,92 @@ POSITIONS = {
     'rotary': {**_NO_POSITION, 'net.attention_position': dict(type='mmlape.RotaryPosition')},
 }
 NORMS = {
-    name: {**DEFAULT, 'net.norm_cfg': dict(type=f'mmlape.{kind}')}
-    for name, kind in {
-        'LN': 'LN', 'DTN': 'DTN', 'IN': 'TokenIN', 'BN': 'TokenBN', 'RMS': 'TokenRMS', 'DyT': 'DyT',
-        'Derf': 'Derf',
-    }.items()
+    'LN': DEFAULT,
+    **{
+        name: {**DEFAULT, 'net.norm_cfg': dict(type=f'mmlape.{kind}')}
+        for name, kind in {
+            'DTN': 'DTN', 'IN': 'TokenIN', 'BN': 'TokenBN', 'RMS': 'TokenRMS', 'DyT': 'DyT', 'Derf': 'Derf',
+        }.items()
+    },
 }  # fmt: skip
+_MUON = {
+    'optim_wrapper': dict(
+        type='OptimWrapper',
+        constructor='mmlape.LayerDecayOptimizerConstructor',
+        optimizer=dict(type='timm.optim.Muon', lr=1e-3, weight_decay=0.06, betas=(0.9, 0.999)),
+        paramwise_cfg=dict(
+            decay_rate=1.0,
+            custom_keys={
+                name: dict(use_muon=True)
+                for name in (
+                    'attn.qkv.weight',
+                    'attn.proj.weight',
+                    'mlp.fc1.weight',
+                    'mlp.fc2.weight',
+                )
+            },
+        ),
+    )
+}
 
 
 def _compare(
-    data: str, question: str, variants: dict[str, dict[str, Any]], baseline: str, **options: Any
+    data: str,
+    question: str,
+    variants: dict[str, dict[str, Any]],
+    baseline: str,
+    recipe: Recipe | None = None,
+    **options: Any,
 ) -> Experiment:
     made = {name: Variant(changes) for name, changes in variants.items()}
-    return Experiment(data, f'{data}: {question}', RECIPES[data], made, baseline, **options)
+    recipe = recipe or RECIPES[data]
+    return Experiment(data, f'{data}: {question}', recipe, made, baseline, **options)
+
+
+_PAIR = {name: POSITIONS[name] for name in ('default', 'LaPE')}
 
 
 def _primary(data: str) -> Experiment:
     question = 'does LaPE give better results than default joining?'
-    pair = {name: POSITIONS[name] for name in ('default', 'LaPE')}
-    return _compare(
-        data, question, pair, 'default', comparisons=4, views=('0.5x', '2x', 'corrupted')
-    )
+    views = ('0.5x', '2x', 'corrupted')
+    return _compare(data, question, _PAIR, 'default', comparisons=4, views=views)
 
 
+def _with_part_of_cifar10(percent: int) -> Experiment:
+    """As many steps with part of the images."""
+    whole = RECIPES['cifar10']
+    epochs = round(whole.options['epochs'] * 100 / percent)
+    options = {**whole.options, 'epochs': epochs, 'share': percent / 100}
+    recipe = Recipe(whole.model, options, whole.changes)
+    question = f'LaPE against default joining with {percent} % of the training images'
+    return _compare('cifar10', question, _PAIR, 'default', recipe, seeds=3, comparisons=2)
+
+
+_MUON_RECIPE = Recipe(
+    RECIPES['cifar10'].model,
+    RECIPES['cifar10'].options,
+    {**RECIPES['cifar10'].changes, **_MUON},
+)
 EXPERIMENTS: dict[str, Experiment] = {
     **{f'{data}-recipe': _recipe_of(data, steps) for data, steps in STEPS.items()},
     **{data: _primary(data) for data in STEPS},
-    **{
-        f'{data}-position': _compare(data, 'which position?', POSITIONS, 'default', seeds=3)
-        for data in ('camvid', 'cifar10')
-    },
-    'cifar10-norm': _compare('cifar10', 'which norm?', NORMS, 'LN', seeds=3),
+    'cifar10-position': _compare('cifar10', 'which position?', POSITIONS, 'default', seeds=3),
+    'cifar10-norm': _compare('cifar10', 'which norm?', NORMS, 'LN', seeds=3, views=('corrupted',)),
+    'cifar10-muon': _compare(
+        'cifar10',
+        'which norm, with Muon for the linear layers?',
+        {name: NORMS[name] for name in ('LN', 'DTN', 'DyT', 'Derf')},
+        'LN',
+        _MUON_RECIPE,
+        seeds=3,
+    ),
+    'camvid-norm': _compare(
+        'camvid',
+        'DTN or LayerNorm?',
+        {name: NORMS[name] for name in ('LN', 'DTN')},
+        'LN',
+        seeds=3,
+        views=('corrupted',),
+    ),
+    **{f'cifar10-{percent}percent': _with_part_of_cifar10(percent) for percent in (10, 30)},
 }

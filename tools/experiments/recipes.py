@@ -40,7 +40,8 @@ class Recipe:
 
     Attributes:
         model: A name of ``mmlape fit --list``; of a classifier, a shipped config.
-        options: Those of ``mmlape fit``, but for weights, workers and the seed; of a classifier, epochs, batch and lr.
+        options: Those of ``mmlape fit``, but for weights, workers and the seed; of a classifier,
+            those of :func:`classifier_config`.
         changes: What differs from the config that is so made.
     """
 

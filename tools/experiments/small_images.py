@@ -86,7 +86,8 @@ def classifier_config(
 
     Args:
         model: A shipped config of MMPretrain's form.
-        options: ``epochs``, ``batch`` and ``lr``.
+        options: ``epochs``, ``batch``, ``lr``, and ``share``, the part of the training images that is used (drawn by
+            the seed; default 1).
     """
     cfg = Config.fromfile(find_config(model))
     epochs, lr = options['epochs'], options['lr']
@@ -99,6 +100,10 @@ def classifier_config(
             dataset, data_prefix=part.images, ann_file=part.ann_file, pipeline=pipeline
         )
         loader.update(batch_size=options['batch'], num_workers=0, persistent_workers=False)
+    if (share := options.get('share', 1)) < 1:
+        images = data.files[data.train.ann_file].count('\n') + 1
+        order = np.random.default_rng(seed).permutation(images)
+        cfg.train_dataloader.dataset.indices = sorted(order[: round(share * images)].tolist())
     cfg.model.train_cfg = None
     cfg.optim_wrapper.optimizer.lr = lr
     cfg.train_cfg = dict(by_epoch=True, max_epochs=epochs)

@@ -99,12 +99,13 @@ def markdown(experiment: Experiment, runs: Sequence[dict[str, Any]]) -> str:
     of = {name: found for name, found in of.items() if found}
     measure = DATA[experiment.data].measure
     names = [name for name in runs[0]['metrics'] if ', ' not in name]
-    head = ['variant', *names, 'parameters (M)', 'seconds per step', 'minutes']
+    head = ['variant', *names, 'parameters (M)', 'saved (MB)', 'seconds per step', 'minutes']
     rows = [
         [
             variant,
             *(_spread([run['metrics'][name] for run in found]) for name in names),
             f'{found[0]["parameters"] / 1e6:.2f}',
+            f'{found[0].get("saved_megabytes", float("nan")):.0f}'.replace('nan', '-'),
             f'{np.median([run["step_seconds"] for run in found]):.2f}',
             f'{np.mean([run["processor_seconds"] for run in found]) / 60:.0f}',
         ]
