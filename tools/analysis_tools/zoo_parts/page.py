@@ -29,6 +29,7 @@ _METHODS = {
     'upernet': 'UPerNet',
     'segmenter': 'Segmenter',
     'mask2former': 'Mask2Former',
+    'segformer': "SegFormer's head",
     'linear': 'a linear head on the frozen backbone',
 }
 # Metafiles have all published figures; the page shows only these.
