@@ -55,6 +55,9 @@ EXTRA = {
     'ListOps': dict(lazy_init=True),
     'HungarianAssigner': dict(match_costs=[dict(type='mmdet.ClassificationCost')]),
     'RsqrtLR': dict(optimizer=torch.optim.SGD([torch.zeros(1)], lr=0.1)),
+    'TwoStagePolyLR': dict(
+        optimizer=torch.optim.SGD([dict(params=[torch.zeros(1)], in_layer=True)], lr=0.1), end=3000
+    ),
     'EoMT': dict(num_classes=3, num_blocks=1),
     'EoMTHead': dict(num_things_classes=3),
     'EoMTSegHead': dict(num_classes=3),

@@ -18,7 +18,12 @@ from .devices import CpuHook, DeformableAttentionHook, FSDPStrategy, wrap_blocks
 from .environment import environment_options, vit_arch, vit_weights
 from .eomt_hook import MaskAnnealingHook
 from .exact_resume import ExactResumeHook
-from .optimizers import LayerDecayOptimizerConstructor, MergedGroupsOptimizerConstructor, RsqrtLR
+from .optimizers import (
+    LayerDecayOptimizerConstructor,
+    MergedGroupsOptimizerConstructor,
+    RsqrtLR,
+    TwoStagePolyLR,
+)
 from .paper_hooks import DTNRatioHook, PositionOnlyHook
 from .stop_hooks import HungProcessHook, NonFiniteError, StopAtNonFiniteHook
 
@@ -43,6 +48,7 @@ __all__ = [
     'RsqrtLR',
     'SafeLoadingHook',
     'StopAtNonFiniteHook',
+    'TwoStagePolyLR',
     'UnsavedError',
     'check_config',
     'check_data_is_there',

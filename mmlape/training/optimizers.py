@@ -1,7 +1,8 @@
-"""Groups of parameters for the optimizer, with learning rates that fall with the depth of a layer, and a schedule."""
+"""Groups of parameters for the optimizer, with learning rates that fall with the depth of a layer, and schedules."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mmcv.cnn import is_norm
@@ -17,6 +18,7 @@ from mmlape.checks import (
     check_bool,
     check_number,
     check_option,
+    check_options,
     check_positive_int,
     did_you_mean,
 )
@@ -34,6 +36,7 @@ _MULTS = {
     'dtn_lr_mult': 1.0,
     'bias_lr_mult': 1.0,
 }
+_KEYS = ('decay_rate', 'full_rate_layers', 'custom_keys', *_MULTS)
 # What a parameter without weight decay belongs to, by the class that exempts it.
 _PLACES = {DTN: 'dtn', TokenNorm: 'norm', nn.Module: 'position'}
 _ROW = '{:>5}  {:<16}  {:>6}  {:>8}  {:>12}  {:>7}  {:>11}  {}'
@@ -77,6 +80,8 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
         paramwise_cfg: With the keys
 
             * ``decay_rate`` (required): Above 0, at most 1.
+            * ``full_rate_layers``: Last layers that have the full learning rate. Default 0. EoMT trains the blocks that
+              queries run through so (its ``num_blocks``).
             * ``custom_keys``: ``{part of a name: dict(lr_mult=1, decay_mult=1)}`` as in MMEngine: the longest key that
               is in a parameter's name counts, instead of all rules below; ``lr_mult`` comes on top of the layer's.
               ``use_muon=True`` beside them, for weights of linear layers: with ``timm.optim.Muon``, Muon updates these
@@ -98,6 +103,7 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
         if self.base_lr is None:
             raise ValueError('layer-wise learning rates need an lr in the config of the optimizer')
         self.decay_rate = self.paramwise_cfg['decay_rate']
+        self.full_rate_layers = self.paramwise_cfg.get('full_rate_layers', 0)
         self._mults = {**_MULTS, **self.paramwise_cfg}
         self._custom = dict(self.paramwise_cfg.get('custom_keys') or {})
         self._with_muon = any('use_muon' in options for options in self._custom.values())
@@ -118,10 +124,12 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
     def _validate_cfg(self) -> None:
         super()._validate_cfg()
         for key in self.paramwise_cfg:
-            check_option('a key of paramwise_cfg', key, ('decay_rate', 'custom_keys', *_MULTS))
+            check_option('a key of paramwise_cfg', key, _KEYS)
         rate = check_number('decay_rate', self.paramwise_cfg.get('decay_rate'), above=0)
         if rate > 1:
             raise ValueError(f'decay_rate must be above 0 and at most 1, got {rate}')
+        full = self.paramwise_cfg.get('full_rate_layers', 0)
+        check_positive_int('full_rate_layers', full, minimum=0)
         mults = {key: value for key, value in self.paramwise_cfg.items() if key in _MULTS}
         for key, options in (self.paramwise_cfg.get('custom_keys') or {}).items():
             if not isinstance(options, dict):
@@ -180,9 +188,11 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
         rows = [_ROW.format(*titles)]
         ordered = sorted(groups.items(), key=lambda group: (group[0][0], group[0][2].kind))
         for (depth, count, rule), named in ordered:
-            scale, tensors = self.decay_rate ** (count - 1 - depth), list(named.values())
+            above, tensors = count - 1 - depth, list(named.values())
+            scale = 1.0 if above <= self.full_rate_layers else self.decay_rate**above
             lr, decay = self.base_lr * scale * rule.lr_mult, (self.base_wd or 0) * rule.decay_mult
             group = dict(params=tensors, lr=lr, group_name=f'layer {depth}, {rule.kind}')
+            group['in_layer'] = above > 0
             if self._with_muon:
                 group['use_muon'] = rule.use_muon
             params.append(group if self.base_wd is None else dict(group, weight_decay=decay))
@@ -320,3 +330,66 @@ class RsqrtLR(LRSchedulerMixin, _ParamScheduler):
         step, warmup = self.last_step, self.warmup
         factor = min(1, step / warmup) * (warmup / max(step, warmup)) ** 0.5
         return [value * factor for value in self.base_values]
+
+
+@PARAM_SCHEDULERS.register_module()
+class TwoStagePolyLR(LRSchedulerMixin, _ParamScheduler):
+    """EoMT's schedule (CVPR 2025, released code): new parameters warm up while layers are frozen, then the layers do.
+
+    With warm-ups of a and b steps and T steps in all, the learning rate of new parameters rises linearly over the first
+    a steps, that of layers is 0 for a steps and rises over the next b. Each then falls by ``(1 - t / T') ** power``,
+    where t counts from the end of its own warm-up and T' is what remains there of T. For groups of
+    ``mmlape.LayerDecayOptimizerConstructor``; the output norm counts as new, as there::
+
+        param_scheduler = [dict(type='mmlape.TwoStagePolyLR', warmup=(500, 1000), end=40000, by_epoch=False)]
+
+    Args:
+        optimizer: The optimizer, or its wrapper.
+        end: Step T after which nothing changes.
+        warmup: Steps a and b. Default (500, 1000), those of EoMT's DINOv2 configs.
+        power: Default 0.9.
+        options: MMEngine's ``begin``, from where steps count, ``last_step``, ``by_epoch`` and ``verbose``.
+
+    Raises:
+        TypeError: If a value has the wrong type.
+        ValueError: If ``warmup`` is not two numbers from 0 whose sum is below T, ``power`` is not positive, or groups
+            are of another constructor.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        end: int,
+        warmup: Sequence[int] = (500, 1000),
+        power: float = 0.9,
+        **options: Any,
+    ) -> None:
+        check_options(TwoStagePolyLR, dict(warmup=warmup))
+        self.power = check_number('power', power, above=0)
+        self.warmup = [check_positive_int('warmup', steps, minimum=0) for steps in warmup]
+        self.steps = check_positive_int('end', end) - options.get('begin', 0)
+        if len(self.warmup) != 2 or sum(self.warmup) >= self.steps:
+            raise ValueError(
+                f'warmup must be two numbers of steps, together below {self.steps}, got {warmup}'
+            )
+        # MMEngine appends a group without parameters, whose learning rate it logs as base_lr.
+        self.in_layer = [group.get('in_layer') for group in optimizer.param_groups]
+        if all(layer is None for layer in self.in_layer):
+            raise ValueError(
+                "TwoStagePolyLR needs the groups of constructor='mmlape.LayerDecayOptimizerConstructor'"
+            )
+        super().__init__(optimizer, end=end, **options)
+
+    def _get_value(self) -> list[float]:
+        first, second = self.warmup
+        factors = self._factor(0, first), self._factor(first, second)
+        return [
+            value * factors[bool(layer)] for value, layer in zip(self.base_values, self.in_layer)
+        ]
+
+    def _factor(self, begin: int, warmup: int) -> float:
+        """Of a linear rise over ``warmup`` steps from ``begin``, and the fall after it."""
+        step = self.last_step - begin
+        if step < warmup:
+            return max(step, 0) / warmup
+        return max(1 - (step - warmup) / (self.steps - begin - warmup), 0) ** self.power

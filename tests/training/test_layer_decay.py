@@ -1,11 +1,12 @@
 """Layer-wise learning rates: who has which depth, which rate and which weight decay."""
 
 import pytest
+import torch
 from backbone_variants import DTN, VARIANTS, build_adapter, build_pvt, build_vit
 from config_utils import CONFIGS
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS, DefaultScope
+from mmengine.registry import MODELS, PARAM_SCHEDULERS, DefaultScope
 from torch import nn
 
 from mmlape.norm.dtn import Ratio
@@ -268,6 +269,7 @@ def test_the_table_is_logged(monkeypatch):
     [
         (dict(num_layers=12), ValueError, "num_layers"),
         (dict(custom_keys={'pos_embd': dict(lr_mult=1)}), ValueError, "did you mean 'pos_embed'"),
+        (dict(full_rate_layers=-1), ValueError, 'full_rate_layers must be at least 0, got -1'),
         (dict(custom_keys={'head': dict(lr=1)}), ValueError, "custom_keys\\['head'\\]"),
         (dict(custom_keys={'head': 0.1}), TypeError, "custom_keys\\['head'\\] must be a dict"),
         (dict(custom_keys={'head': dict(lr_mult='1')}), TypeError, 'lr_mult must be a number'),
@@ -276,6 +278,68 @@ def test_the_table_is_logged(monkeypatch):
 def test_mistakes_are_named(paramwise, error, words):
     with pytest.raises(error, match=words):
         build(Detector(build_vit()), **dict(paramwise))
+
+
+def eomt():
+    arch = dict(embed_dims=24, depth=3, num_heads=3)
+    vit = dict(arch=arch, img_size=32, joining=dict(type='mmlape.LaPE'))
+    return Detector(MODELS.build(dict(type='mmlape.EoMT', vit=vit, num_classes=2, num_blocks=2)))
+
+
+def test_last_layers_at_the_full_rate():
+    """As EoMT trains the blocks of its queries; LaPE's norms go with their blocks."""
+    model = eomt()
+    found = settings(model, build(model, full_rate_layers=2))
+    lower = {name: lr for name, (lr, _, _) in found.items() if lr != LR}
+    vit = 'backbone.vit'
+    assert lower[f'{vit}.patch_embed.proj.weight'] == pytest.approx(LR * RATE**4)
+    assert lower[f'{vit}.blocks.0.norm1.weight'] == pytest.approx(LR * RATE**3)
+    later = (f'{vit}.blocks.1', f'{vit}.blocks.2', f'{vit}.position.joining.norms.1')
+    assert not any(name.startswith(later) for name in lower)
+    assert f'{vit}.position.joining.norms.1.weight' in found
+
+
+def test_new_parameters_warm_up_before_layers():
+    model, scheduler = eomt(), dict(type='mmlape.TwoStagePolyLR', end=13, warmup=[2, 4])
+    wrapper = build(model, full_rate_layers=2)
+    scheduler = PARAM_SCHEDULERS.build(
+        dict(scheduler, power=0.5, by_epoch=False), default_args=dict(optimizer=wrapper)
+    )
+    new, layers = [], []
+    for _ in range(14):
+        found = settings(model, wrapper)
+        new.append(found['backbone.q.weight'][0] / LR)
+        layers.append(found['backbone.vit.blocks.0.norm1.weight'][0] / LR / RATE**3)
+        assert found['backbone.vit.norm.weight'][0] == found['head.bias'][0]
+        assert found['head.bias'][0] == pytest.approx(new[-1] * LR)
+        assert found['backbone.vit.blocks.2.norm1.bias'][0] == pytest.approx(layers[-1] * LR)
+        wrapper.optimizer.step()
+        scheduler.step()
+    down = [(1 - step / 11) ** 0.5 for step in range(12)]
+    assert new[:13] == pytest.approx([0, 0.5, *down[:11]])
+    down = [(1 - step / 7) ** 0.5 for step in range(8)]
+    assert layers[:13] == pytest.approx([0, 0, 0, 0.25, 0.5, 0.75, *down[:7]])
+    assert (new[13], layers[13]) == (new[12], layers[12])
+
+
+@pytest.mark.parametrize(
+    ('options', 'error', 'words'),
+    [
+        (dict(warmup=[2, 11]), ValueError, r'together below 13, got \[2, 11\]'),
+        (dict(warmup=[2]), ValueError, 'warmup must be two numbers'),
+        (dict(warmup=4), TypeError, 'warmup must be'),
+        (dict(power=0), ValueError, 'power must be'),
+    ],
+)
+def test_mistakes_in_the_schedule_are_named(options, error, words):
+    options = dict(type='mmlape.TwoStagePolyLR', end=13, warmup=(2, 4)) | options
+    with pytest.raises(error, match=words):
+        PARAM_SCHEDULERS.build(options, default_args=dict(optimizer=build(eomt())))
+    if error is TypeError:
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1)
+        options = dict(type='mmlape.TwoStagePolyLR', end=2000)
+        with pytest.raises(ValueError, match=r'mmlape\.LayerDecayOptimizerConstructor'):
+            PARAM_SCHEDULERS.build(options, default_args=dict(optimizer=optimizer))
 
 
 def test_a_model_without_numbered_layers_is_refused():
