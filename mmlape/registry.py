@@ -89,8 +89,18 @@ MODELS = _child(
 )
 TASK_UTILS = _child('task util', root.TASK_UTILS, by_name=dict(HungarianAssigner='heads.detection'))
 DATASETS = _child('dataset', root.DATASETS, 'datasets.classification', 'robustness.folders')
-TRANSFORMS = _child('transform', root.TRANSFORMS, 'robustness.corruptions')
-METRICS = _child('metric', root.METRICS, 'robustness.folders')
+TRANSFORMS = _child(
+    'transform',
+    root.TRANSFORMS,
+    'robustness.corruptions',
+    by_name=dict(LoadPanopticMap='datasets.panoptic'),
+)
+METRICS = _child(
+    'metric',
+    root.METRICS,
+    'robustness.folders',
+    by_name=dict(PanopticQuality='datasets.panoptic'),
+)
 FUNCTIONS = _child('function', root.FUNCTIONS, 'training')
 HOOKS = _child('hook', root.HOOKS, 'training')
 PARAM_SCHEDULERS = _child('parameter scheduler', root.PARAM_SCHEDULERS, 'training')

@@ -8,5 +8,6 @@ __getattr__, __dir__, __all__ = lazy_names(
         'classification': ('DigitImages', 'ListOps'),
         'digits': ('DIGIT_CLASSES', 'SCENE_CLASSES', 'build_digit_cells', 'build_digit_scenes', 'cell_classes'),
         'list_ops': ('build_list_ops',),
+        'panoptic': ('LoadPanopticMap', 'PanopticQuality'),
     },
 )  # fmt: skip

@@ -1,10 +1,12 @@
 """The digit scenes and the digit cells: small data sets that are built, not downloaded.
 
-``{split}`` is ``train`` or ``val``. Scenes, for detection, instance and semantic segmentation::
+``{split}`` is ``train`` or ``val``. Scenes, for detection and instance, semantic and panoptic segmentation::
 
     ROOT/images/{split}/000000.jpg               RGB, image_size x image_size
     ROOT/annotations/{split}/000000.png          label map, uint8: 0 = background, digit + 1 elsewhere
     ROOT/annotations/instances_{split}.json      COCO: category id = digit + 1, name = '0' .. '9', masks as RLE
+    ROOT/annotations/panoptic_{split}.json       COCO's panoptic format: the same, and 'background', 11, as stuff
+    ROOT/annotations/panoptic_{split}/000000.png  ids of segments, as red + 256 * green + 65536 * blue
     ROOT/digit_scenes.json                       the options it was built with; written last
 
 Cells, for semantic segmentation in which the label depends on the digit and on its place::
@@ -58,7 +60,7 @@ from .building import (
 DIGIT_CLASSES = tuple(str(digit) for digit in range(10))
 SCENE_CLASSES = ('background', *DIGIT_CLASSES)
 # The versions are to be raised by every change after which the same options give other files.
-SCENES = FolderKind(name='digit scenes', marker='digit_scenes.json', version=1)
+SCENES = FolderKind(name='digit scenes', marker='digit_scenes.json', version=2)
 CELLS = FolderKind(name='digit cells', marker='digit_cells.json', version=1)
 PLACEMENT_TRIALS = 20
 GREY_TRIALS = 32
@@ -69,6 +71,9 @@ CELL_GREY_RANGE = (180, 255)
 CELL_DARKER = 0.7
 CELL_CROP_SIDES = (96, 192)  # sides in pixels of the photographs' crops
 KINDS = 4  # of squares
+# Ids of backgrounds, above those of digits. No id is used twice: MMDetection's panoptic data set reads all segments of
+# an id for each of them.
+FIRST_BACKGROUND = 2**23
 
 
 def build_digit_scenes(
@@ -129,14 +134,23 @@ def _build_scenes(folder: Path, options: dict[str, Any]) -> None:
     crop_side = 96, min(min(each.pixels.shape[:2]) for each in regions['val'])
     for split in SPLITS:
         images, labels = make_folders(folder, split)
+        maps = folder / 'annotations' / f'panoptic_{split}'
+        maps.mkdir()
+        digits = [
+            dict(id=number, name=name, supercategory='digit')
+            for number, name in enumerate(DIGIT_CLASSES, 1)
+        ]
+        background = dict(id=len(digits) + 1, name=SCENE_CLASSES[0], isthing=0)
         coco: dict[str, Any] = dict(
             info=dict(description=f'mmlape digit scenes, {split}'),
             images=[],
             annotations=[],
-            categories=[
-                dict(id=number, name=name, supercategory='digit')
-                for number, name in enumerate(DIGIT_CLASSES, 1)
-            ],
+            categories=digits,
+        )
+        panoptic: dict[str, Any] = dict(
+            images=coco['images'],
+            annotations=[],
+            categories=[*(dict(digit, isthing=1) for digit in digits), background],
         )
         for number, rng in enumerate(generators(options, split)):
             scene = paint_scene(rng, banks[split], regions[split], options, crop_side)
@@ -146,8 +160,14 @@ def _build_scenes(folder: Path, options: dict[str, Any]) -> None:
             label_map = Image.fromarray(table[scene.owner])
             label_map.save(labels / f'{number:06d}.png', optimize=True)
             _annotate(coco, scene, number)
-        text = json.dumps(coco, sort_keys=True, separators=(',', ':')) + '\n'
-        (folder / 'annotations' / f'instances_{split}.json').write_text(text)
+            segments, ids = _segments(coco, scene, number)
+            name = f'{number:06d}.png'
+            panoptic['annotations'].append(dict(image_id=number, file_name=name, **segments))
+            channels = (ids[..., None] >> np.array([0, 8, 16])).astype(np.uint8)
+            Image.fromarray(channels).save(maps / name, optimize=True)
+        for kind, content in (('instances', coco), ('panoptic', panoptic)):
+            text = json.dumps(content, sort_keys=True, separators=(',', ':')) + '\n'
+            (folder / 'annotations' / f'{kind}_{split}.json').write_text(text)
 
 
 def _annotate(coco: dict[str, Any], scene: Scene, number: int) -> None:
@@ -171,6 +191,23 @@ def _annotate(coco: dict[str, Any], scene: Scene, number: int) -> None:
                 digit_index=index,
             )
         )
+
+
+def _segments(
+    coco: dict[str, Any], scene: Scene, number: int
+) -> tuple[dict[str, list[dict]], np.ndarray]:
+    """``segments_info`` of the scene annotated last, and the ids of its segments, ``(S, S)``."""
+    digits = coco['annotations'][-len(scene.digits) :]
+    background = dict(
+        id=FIRST_BACKGROUND + number,
+        category_id=len(DIGIT_CLASSES) + 1,
+        bbox=[0, 0, *scene.owner.shape],
+        area=int((scene.owner < 0).sum()),
+        iscrowd=0,
+    )
+    seen = [{key: each[key] for key in background} for each in digits if each['area']]
+    ids = np.array([each['id'] for each in [*digits, background]])  # the background's is entry -1
+    return dict(segments_info=[*seen, background]), ids[scene.owner]
 
 
 def run_lengths(mask: np.ndarray) -> dict[str, list[int]]:

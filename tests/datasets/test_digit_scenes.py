@@ -77,6 +77,29 @@ def test_masks_boxes_areas_and_label_maps_agree(root, split):
         assert labels.max() < len(SCENE_CLASSES)
 
 
+@pytest.mark.parametrize('split', ['train', 'val'])
+def test_panoptic_maps_are_of_the_same_digits(root, split):
+    content = json.loads((root / f'annotations/panoptic_{split}.json').read_text())
+    assert [each['isthing'] for each in content['categories']] == [1] * 10 + [0]
+    assert [each['name'] for each in content['categories']] == [*DIGIT_CLASSES, 'background']
+    labels_of = {each['id']: each['id'] % 11 for each in content['categories']}
+    known = {each['id']: each for each in coco(root, split)['annotations']}
+    seen = []
+    for entry in content['annotations']:
+        pixels = np.asarray(Image.open(root / f'annotations/panoptic_{split}/{entry["file_name"]}'))
+        ids = pixels.astype(int) @ [1, 256, 65536]
+        labels = np.asarray(Image.open(root / 'annotations' / split / entry['file_name']))
+        segments = {each['id']: each for each in entry['segments_info']}
+        assert sorted(segments) == np.unique(ids).tolist()
+        for key, each in segments.items():
+            assert each['area'] == (ids == key).sum()
+            assert (labels[ids == key] == labels_of[each['category_id']]).all()
+            if each['category_id'] <= 10:
+                assert each.items() <= known[key].items()
+        seen += segments
+    assert len(seen) == len(set(seen)), 'ids are of one image'
+
+
 def test_a_category_is_the_digit_that_scikit_learn_says(root):
     from sklearn.datasets import load_digits
 
