@@ -1,0 +1,96 @@
+"""Every component on a GPU that is not there: fake tensors say ``cuda``, so all that an operator gets must be there,
+and reading a value on the host, for which a GPU is waited for, is an error.
+
+Not covered: the backward pass, since autograd's engine needs a driver, and the kernels.
+"""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from registered import BACKBONES
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from mmlape.layers import deformable
+
+# Made on the host from the grid alone, and cached for the next pass.
+MADE_ON_HOST = {
+    'BigBirdAttention': 'random blocks, drawn by NumPy as published',
+    'ViTAdapter': 'reference points',
+}
+
+
+class MadeOnHost(TorchDispatchMode):
+    """Records the operators that return tensors with values on the CPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for each in tree_leaves(out):
+            if isinstance(each, torch.Tensor) and not each.is_cuda and each.numel():
+                self.names.append(str(func))
+        return out
+
+
+@contextmanager
+def autocast(dtype):
+    """As ``torch.autocast('cuda', dtype)``, which switches itself off without a GPU."""
+    torch.set_autocast_dtype('cuda', dtype)
+    torch.set_autocast_enabled('cuda', True)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled('cuda', False)
+        torch.clear_autocast_cache()
+
+
+@pytest.fixture
+def sampling(monkeypatch):
+    """MMCV's operator for GPUs has no fake form: outputs of its shape, of the values' type."""
+
+    def apply(value, shapes, starts, locations, weights, step):
+        assert {each.device.type for each in (value, shapes, starts, locations, weights)} == {
+            'cuda'
+        }
+        return value.new_empty(value.shape[0], locations.shape[1], value.shape[2] * value.shape[3])
+
+    monkeypatch.setattr(deformable.MultiScaleDeformableAttnFunction, 'apply', apply)
+
+
+def to_fake_gpu(model):
+    """New parameters and buffers of the same kinds, on the fake GPU."""
+    for module in model.modules():
+        for name, value in list(module._parameters.items()):
+            if value is not None:
+                there = torch.empty(value.shape, dtype=value.dtype, device='cuda')
+                module._parameters[name] = nn.Parameter(there, value.requires_grad)
+        for name, value in list(module._buffers.items()):
+            if value is not None:
+                there = torch.empty(value.shape, dtype=value.dtype, device='cuda')
+                module._buffers[name] = there
+
+
+@pytest.mark.filterwarnings('ignore:User provided device_type')
+@pytest.mark.parametrize('name', BACKBONES)
+@torch.no_grad()
+def test_all_of_a_pass_is_on_the_gpu_and_nothing_waits_for_it(name, sampling):
+    model = BACKBONES[name]().eval()
+    model(torch.rand(1, 3, 32, 48))  # what this caches is on the CPU
+    with FakeTensorMode():
+        to_fake_gpu(model)
+        images = torch.empty(2, 3, 32, 48, device='cuda'), torch.empty(1, 3, 41, 32, device='cuda')
+        model.train()
+        with autocast(torch.float16), MadeOnHost() as trained:
+            found = tree_leaves(model(images[0]))
+        model.eval().switch_to_deploy()
+        with autocast(torch.bfloat16), MadeOnHost() as deployed:
+            found += tree_leaves(model(images[1]))
+    assert all(each.is_cuda for each in found)
+    made_on_host = {*trained.names, *deployed.names}
+    assert bool(made_on_host) == (name in MADE_ON_HOST), made_on_host
