@@ -68,7 +68,7 @@ def build(cfg: Config) -> torch.nn.Module:
     return model
 
 
-LARGE = r'deit-b|cascade|deit-s-adapter|upernet_deit-s|swin-s|swin-t_|swin-t-lape|pvtv2-b'
+LARGE = r'eomt_dinov.-[bl]_|deit-b|cascade|deit-s-adapter|upernet_deit-s|swin-s|swin-t_|swin-t-lape|pvtv2-b'
 
 
 def trained_configs() -> list:

@@ -32,8 +32,8 @@ def test_metafiles_and_the_page_say_what_was_measured():
         row.name: [row.metadata[key] for key in ('Parameters', 'FLOPs')] for row in zoo.rows
     } == {name: [found['parameters'], found['flops']] for name, found in zoo.measured.items()}
     assert PAGE.read_text() == zoo.page(PAGE.parent)
-    configs = [*REPO.glob('configs/[lds]*/*.py'), *REPO.glob('configs/foundation/*.py')]
-    folders = ('lape', 'dtn', 'swin', 'foundation', 'segformer')
+    folders = ('lape', 'dtn', 'swin', 'foundation', 'segformer', 'eomt')
+    configs = [path for folder in folders for path in REPO.glob(f'configs/{folder}/*.py')]
     stems = sorted(path.stem for path in configs if path.parent.name in folders)
     assert stems == sorted(row.name for row in zoo.rows)
 

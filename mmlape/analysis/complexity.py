@@ -16,6 +16,7 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from mmlape.backbones import EoMT
 from mmlape.runtime.private import (
     ATTENTION_ON_A_CPU,
     FakeTensorMode,
@@ -49,7 +50,8 @@ def measure_complexity(config: Config, image_size: tuple[int, int] | None = None
     Counted are convolutions, matrix products, attention (both products, within windows where it has some) and
     deformable attention's sampling; not counted are norms, activations, softmax, resizing and additions, so LaPE, which
     is norms and additions, adds nothing. Second stages get 1,000 proposals and, for masks, 100 boxes; RoIAlign, box
-    decoding and suppression are left out; a segmentor is counted on one crop, without its auxiliary head.
+    decoding and suppression are left out; a segmentor is counted on one crop, without its auxiliary head, and EoMT
+    after annealing, without masks.
 
     Args:
         config: Of a detector or segmentor of MMDetection or MMSegmentation.
@@ -63,6 +65,8 @@ def measure_complexity(config: Config, image_size: tuple[int, int] | None = None
     import_module(f'{scope}.utils').register_all_modules(init_default_scope=False)
     with DefaultScope.overwrite_default_scope(scope):
         model = revert_sync_batchnorm(MODELS.build(config.model)).eval()
+    if isinstance(model.backbone, EoMT):
+        model.backbone.set_mask_probs([0.0] * model.backbone.num_blocks)
     with count_flops() as counter:
         maps = model.backbone(torch.empty(1, 3, height, width))
         backbone_flops = _multiply_adds(counter)

@@ -339,9 +339,11 @@ class TwoStagePolyLR(LRSchedulerMixin, _ParamScheduler):
     With warm-ups of a and b steps and T steps in all, the learning rate of new parameters rises linearly over the first
     a steps, that of layers is 0 for a steps and rises over the next b. Each then falls by ``(1 - t / T') ** power``,
     where t counts from the end of its own warm-up and T' is what remains there of T. For groups of
-    ``mmlape.LayerDecayOptimizerConstructor``; the output norm counts as new, as there::
+    ``mmlape.LayerDecayOptimizerConstructor``, for which the output norm is new::
 
         param_scheduler = [dict(type='mmlape.TwoStagePolyLR', warmup=(500, 1000), end=40000, by_epoch=False)]
+
+    With ``convert_to_iter_based=True``, ``end`` counts epochs, and ``warmup`` iterations as before.
 
     Args:
         optimizer: The optimizer, or its wrapper.
@@ -379,6 +381,13 @@ class TwoStagePolyLR(LRSchedulerMixin, _ParamScheduler):
                 "TwoStagePolyLR needs the groups of constructor='mmlape.LayerDecayOptimizerConstructor'"
             )
         super().__init__(optimizer, end=end, **options)
+
+    @classmethod
+    def build_iter_from_epoch(
+        cls, *args: Any, end: int, epoch_length: int, by_epoch: bool = True, **options: Any
+    ) -> TwoStagePolyLR:
+        """MMEngine's way to build a schedule of iterations whose ``end`` is a number of epochs."""
+        return cls(*args, end=end * epoch_length, by_epoch=False, **options)
 
     def _get_value(self) -> list[float]:
         first, second = self.warmup

@@ -320,6 +320,11 @@ def test_new_parameters_warm_up_before_layers():
     down = [(1 - step / 7) ** 0.5 for step in range(8)]
     assert layers[:13] == pytest.approx([0, 0, 0, 0.25, 0.5, 0.75, *down[:7]])
     assert (new[13], layers[13]) == (new[12], layers[12])
+    epochs = dict(type='mmlape.TwoStagePolyLR', end=5, by_epoch=True, convert_to_iter_based=True)
+    longer = PARAM_SCHEDULERS.build(
+        dict(epochs, epoch_length=400), default_args=dict(optimizer=wrapper)
+    )
+    assert (longer.end, longer.by_epoch, longer.warmup) == (2000, False, [500, 1000])
 
 
 @pytest.mark.parametrize(

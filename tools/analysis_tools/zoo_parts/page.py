@@ -30,6 +30,7 @@ _METHODS = {
     'segmenter': 'Segmenter',
     'mask2former': 'Mask2Former',
     'segformer': "SegFormer's head",
+    'eomt': 'EoMT',
     'linear': 'a linear head on the frozen backbone',
 }
 # Metafiles have all published figures; the page shows only these.
