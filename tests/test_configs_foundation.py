@@ -47,6 +47,8 @@ KINDS = {
     'mask2former-instance': ('mask2former_{}_sfp_lsj-1x_coco', 'mask2former_instance_plain'),
     'mask2former-instance-adapter': ('mask2former_{}-adapter_lsj-1x_coco', 'mask2former_instance_adapter'),
 }  # fmt: skip
+# Another adapter on one backbone.
+LIGHT = 'upernet_dinov3-s-light-adapter_8xb2-160k_ade20k-512x512'
 # Of which a step is trained by the fast tests.
 QUICK = ('linear', 'upernet-adapter', 'mask-rcnn', 'mask2former-instance')
 WIDTH, DEPTH, HEADS = 48, 4, 3
@@ -79,7 +81,7 @@ def vit_of(model):
 
 
 def test_every_backbone_has_every_row():
-    assert [path.stem for path in foundation_configs()] == sorted(ROWS)
+    assert [path.stem for path in foundation_configs()] == sorted([*ROWS, LIGHT])
     assert len(ROWS) == len(BACKBONES) * len(KINDS) == 99
 
 
@@ -135,7 +137,7 @@ def cut(cfg: Config) -> Config:
             vit[key] = value
     if 'frozen_stages' in vit:
         vit.frozen_stages = DEPTH
-    if vit is not backbone:
+    if backbone.type == 'mmlape.ViTAdapter':
         backbone.update(conv_inplanes=8, deform_num_heads=HEADS)
         backbone.interaction_indexes = [[layer, layer] for layer in range(DEPTH)]
     for augment in model.data_preprocessor.get('batch_augments', []):
@@ -157,6 +159,19 @@ def test_one_training_step_and_one_prediction(kind):
         assert list(model.decode_head.state_dict()) == ['conv_seg.weight', 'conv_seg.bias']
     else:
         assert 'backbone' in trained
+
+
+def test_the_light_adapter_differs_in_the_adapter_alone():
+    light, full = (
+        load(FOLDER / f'{name}.py') for name in (LIGHT, name_of('upernet-adapter', 'dinov3-s'))
+    )
+    backbone = light.model.backbone
+    assert set(backbone) == {'type', 'norm_cfg', 'vit'}
+    assert backbone.vit == full.model.backbone.vit
+    assert backbone.norm_cfg == full.model.backbone.norm_cfg
+    full.model.backbone = backbone
+    assert light.to_dict() == full.to_dict()
+    train_a_step_and_predict(cut(light))
 
 
 @pytest.mark.parametrize('kind', KINDS)
