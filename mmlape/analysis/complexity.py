@@ -1,4 +1,4 @@
-"""Parameters and multiply-adds of detectors and segmentors, without computing more than Mask2Former's head."""
+"""Parameters and multiply-adds of detectors and segmentors, without computing more than heads that read values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Complexity(NamedTuple):
 
 
 def measure_complexity(config: Config, image_size: tuple[int, int] | None = None) -> Complexity:
-    """Count a config's model: nothing is computed, tensors have shapes alone (but in Mask2Former's head).
+    """Count a config's model: nothing is computed, tensors have shapes alone (but in heads of Mask2Former and DETR).
 
     Counted are convolutions, matrix products, attention (both products, within windows where it has some) and
     deformable attention's sampling; not counted are norms, activations, softmax, resizing and additions, so LaPE, which
@@ -70,7 +70,7 @@ def measure_complexity(config: Config, image_size: tuple[int, int] | None = None
     with count_flops() as counter:
         maps = model.backbone(torch.empty(1, 3, height, width))
         backbone_flops = _multiply_adds(counter)
-        _run_heads(model, maps)
+        _run_heads(model, maps, (height, width))
     return Complexity(
         parameters=_count(model),
         backbone_parameters=_count(model.backbone),
@@ -96,10 +96,13 @@ def count_flops() -> Iterator[FlopCounterMode]:
         yield counter
 
 
-def _run_heads(model: BaseModel, maps: Any) -> None:
+def _run_heads(model: BaseModel, maps: Any, size: tuple[int, int]) -> None:
     """What follows the backbone at inference."""
     if getattr(model, 'with_neck', False):
         maps = model.neck(maps)
+    if hasattr(model, 'forward_transformer'):
+        _run_detr(model, maps, size)
+        return
     head = getattr(model, 'decode_head', getattr(model, 'panoptic_head', None))
     if hasattr(head, 'transformer_decoder'):
         _run_mask_head(head, maps)
@@ -121,6 +124,14 @@ def _run_mask_head(head: BaseModule, maps: Sequence[Tensor]) -> None:
     """Mask2Former's, which reads values of tensors: it is computed, on maps of zeros."""
     with unset_fake_temporarily():
         head([torch.zeros(each.shape) for each in maps], [BaseDataElement()])
+
+
+def _run_detr(model: BaseModel, maps: Sequence[Tensor], size: tuple[int, int]) -> None:
+    """Encoder, decoder and head of the DETR family, which read sizes from tensors: they are computed likewise."""
+    sample = BaseDataElement(metainfo=dict(batch_input_shape=size, img_shape=size))
+    with unset_fake_temporarily():
+        found = model.forward_transformer([torch.zeros(each.shape) for each in maps], [sample])
+        model.bbox_head(**found)
 
 
 def _run_roi_heads(heads: BaseModule, extractors: BaseModule, count: int) -> None:
