@@ -68,7 +68,7 @@ def build(cfg: Config) -> torch.nn.Module:
     return model
 
 
-LARGE = r'eomt_dinov.-[bl]_|deit-b|cascade|deit-s-adapter|upernet_deit-s|swin-s|swin-t_|swin-t-lape|pvtv2-b'
+LARGE = r'eomt_dinov.-[bl]_|scale_dinov3|deit-b|cascade|deit-s-adapter|upernet_deit-s|swin-s|swin-t(_|-lape)|pvtv2-b'
 
 
 def trained_configs() -> list:
@@ -147,6 +147,8 @@ def take_less_work(cfg: Config) -> None:
             take_fewer_queries(head)
     elif 'panoptic_head' in model:
         take_fewer_queries(model.panoptic_head)
+    elif 'encoder' in model:  # the DETR family; DDQ needs two layers
+        model.num_queries, model.encoder.num_layers, model.decoder.num_layers = 10, 1, 2
     elif 'roi_head' in model:
         heads = model.roi_head.bbox_head
         for head in heads if isinstance(heads, list) else [heads]:

@@ -74,6 +74,8 @@ def test_a_config_builds(name, tmp_path):
         elif hasattr(model, 'panoptic_head'):
             _, masks = model.panoptic_head(features)
             assert masks[-1].shape == (1, 200, 25, 33)
+        elif hasattr(model, 'encoder'):  # DETR's queries need larger images
+            assert [each.shape[1] for each in features] == [model.embed_dims] * 4
         else:
             head = getattr(model, 'rpn_head', None) or model.bbox_head
             assert len(head(features)[0]) == len(head.prior_generator.strides) == 5

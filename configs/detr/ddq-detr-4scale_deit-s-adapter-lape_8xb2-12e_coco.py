@@ -1,0 +1,26 @@
+"""DDQ DETR on four maps, ViT-Adapter-S with LaPE. COCO, 12 epochs, 8 GPUs x 2 images.
+
+There is no published figure for this row.
+"""
+
+_base_ = [
+    '../_base_/models/ddq-detr_4scale.py',
+    '../_base_/models/vit-adapter_deit-s.py',
+    '../_base_/datasets/coco_detection_detr.py',
+    '../_base_/schedules/schedule_detr.py',
+    '../_base_/default_runtime_mmdet.py',
+]
+
+model = dict(
+    backbone=dict(
+        _base_.vit_adapter,
+        vit=dict(_base_.vit_adapter.vit, joining=dict(type='mmlape.LaPE')),
+        out_indices=[1, 2, 3],
+    ),
+    neck=dict(in_channels=[384] * 3),
+)
+optim_wrapper = dict(optimizer=dict(lr=2e-4, weight_decay=0.05))
+param_scheduler = [
+    dict(type='LinearLR', start_factor=1e-4, by_epoch=False, begin=0, end=2000),
+    *_base_.param_scheduler,
+]

@@ -1,0 +1,38 @@
+"""Rows of configs/detr in half precision, with our deformable attention in MMDetection's heads."""
+
+import copy
+
+import pytest
+import torch
+from config_utils import CONFIGS
+from test_configs import build, detection_batch, load, take_less_work
+from test_configs_foundation import cut
+
+from mmlape.layers import HeadDeformableAttention, replace_deformable_attention
+
+pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')
+
+
+def losses_of(model, batch, dtype):
+    """Of one pass with gradients; None is without autocast."""
+    torch.manual_seed(1)  # DINO's noise
+    data = model.data_preprocessor(copy.deepcopy(batch), training=True)
+    with torch.autocast('cpu', dtype or torch.bfloat16, enabled=dtype is not None):
+        losses, _ = model.parse_losses(model(**data, mode='loss'))
+    model.zero_grad()
+    losses.backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    return losses.item()
+
+
+def test_a_step_in_half_precision():
+    torch.manual_seed(0)
+    cfg = cut(load(CONFIGS / 'detr' / 'dino-4scale_dinov3-s_sfp_8xb2-12e_coco.py'))
+    take_less_work(cfg)
+    model = replace_deformable_attention(build(cfg)).train()
+    ours = [m for m in model.modules() if isinstance(m, HeadDeformableAttention)]
+    assert len(ours) == 3, 'one layer of the encoder and two of the decoder'
+    batch = detection_batch(cfg)
+    exact = losses_of(model, batch, None)
+    for dtype in (torch.float16, torch.bfloat16):
+        assert losses_of(model, batch, dtype) == pytest.approx(exact, rel=0.05)
