@@ -16,7 +16,9 @@ from config_utils import (
     use_scope,
     write_coco,
     write_label_maps,
+    write_panoptic,
 )
+from mmdet.datasets import CocoPanopticDataset
 from mmdet.testing import demo_mm_inputs
 from mmengine.config import Config, ConfigDict
 from mmengine.model import revert_sync_batchnorm
@@ -117,7 +119,12 @@ def train_a_step_and_predict(cfg: Config) -> torch.nn.Module:
 
     model.eval()
     (result, _) = model.test_step(batch)
-    if cfg.default_scope == 'mmdet':
+    if is_panoptic(cfg):
+        head = cfg.model.panoptic_head
+        labels = result.pred_panoptic_seg.sem_seg % 1000
+        assert labels.shape == (1, *result.ori_shape)
+        assert labels.max() <= head.num_things_classes + head.num_stuff_classes
+    elif cfg.default_scope == 'mmdet':
         boxes = result.pred_instances.bboxes
         assert boxes.shape[1] == 4
         assert ('masks' in result.pred_instances) == predicts_masks(cfg)
@@ -135,9 +142,15 @@ def predicts_masks(cfg: Config) -> bool:
     )
 
 
+def is_panoptic(cfg: Config) -> bool:
+    return cfg.model.get('panoptic_head', {}).get('num_stuff_classes', 0) > 0
+
+
 def take_less_work(cfg: Config) -> None:
     """Crops no larger than the images, few proposals, narrow heads of upstream: else a step takes up to a minute."""
     model = cfg.model
+    for augment in model.data_preprocessor.get('batch_augments', []):
+        augment.size = (64, 64)
     if cfg.default_scope == 'mmseg':
         height, width = model.data_preprocessor.size
         model.data_preprocessor.size = (min(height, 96), min(width, 96))
@@ -174,7 +187,11 @@ def detection_batch(cfg: Config) -> dict:
         head = cfg.model.get('roi_head', cfg.model).bbox_head
         num_classes = (head[0] if isinstance(head, list) else head).num_classes
     sizes = [(3, 61, 45), (3, 40, 63)]
-    return demo_mm_inputs(2, sizes, num_items=[2, 2], num_classes=num_classes, with_mask=True)
+    options = dict(num_items=[2, 2], num_classes=num_classes, with_mask=True)
+    batch = demo_mm_inputs(2, sizes, with_semantic=is_panoptic(cfg), **options)
+    for sample in batch['data_samples'] if is_panoptic(cfg) else ():
+        sample.gt_sem_seg.sem_seg[:, :9] = num_classes  # the first of stuff
+    return batch
 
 
 def segmentation_batch(cfg: Config) -> dict:
@@ -208,7 +225,16 @@ def test_pipelines_read_a_data_set(path, tmp_path):
 def read_a_data_set(path: Path, tmp_path: Path) -> None:
     """The first image of each split comes out of its pipeline."""
     cfg = load(path)
-    if cfg.default_scope == 'mmdet':
+    if is_panoptic(cfg):
+        names = cfg.train_dataloader.dataset.get('metainfo', {}).get(
+            'classes', CocoPanopticDataset.METAINFO['classes']
+        )
+        write_panoptic(tmp_path, [*names[:2], names[-1]])
+        place = dict(
+            ann_file='annotations/train.json',
+            data_prefix=dict(img='train', seg='annotations/train'),
+        )
+    elif cfg.default_scope == 'mmdet':
         classes = CLASSES if path.parent == CUSTOM else ('person', 'bicycle', 'car')
         write_coco(tmp_path, coco_content(classes=classes))
         place = dict(ann_file='annotations/train.json', data_prefix=dict(img='train'))
@@ -219,12 +245,17 @@ def read_a_data_set(path: Path, tmp_path: Path) -> None:
     for split in ('train', 'val', 'test'):
         loader = cfg[f'{split}_dataloader']
         dataset = {**loader.dataset, **place, 'data_root': str(tmp_path)}
+        for step in dataset['pipeline']:
+            # Upstream's needs panopticapi.
+            if step['type'] == 'LoadPanopticAnnotations':
+                step['type'] = 'mmlape.LoadPanopticMap'
         item = DATASETS.build(ConfigDict(dataset))[0]
         height, width = item['inputs'].shape[1:]
         if split == 'train':
             assert (height, width) == tuple(item['data_samples'].img_shape)
         if cfg.default_scope == 'mmdet':
             gt = item['data_samples'].gt_instances
+            assert ('gt_sem_seg' in item['data_samples']) == is_panoptic(cfg)
             assert ('masks' in gt) == predicts_masks(cfg)
         else:
             assert item['data_samples'].gt_sem_seg.data.max() <= 255

@@ -26,6 +26,7 @@ METRICS = {
     'Instance Segmentation': MASKS,
     'Object Detection and Instance Segmentation': BOXES | MASKS,
     'Semantic Segmentation': {'mIoU'},
+    'Panoptic Segmentation': {'PQ'},
     'Sequence Classification': {'Top 1 Accuracy'},
     'Image Classification': {
         'Top 1 Accuracy',

@@ -129,6 +129,25 @@ def write_coco(root: Path, content: dict | None = None, split: str = 'train') ->
     return content
 
 
+def write_panoptic(root: Path, classes: Collection[str]) -> None:
+    """The same with ``root/annotations/train/*.png``: the first two classes are things, the third is stuff."""
+    content = write_coco(root, coco_content(classes=list(classes)[:3]))
+    for label, category in enumerate(content['categories']):
+        category['isthing'] = int(label < 2)
+    by_image = []
+    for image in content['images']:
+        ids = np.zeros((image['height'], image['width']), dtype=np.uint8)
+        segments = [each for each in content['annotations'] if each['image_id'] == image['id']]
+        for each in segments:
+            x, y, w, h = map(int, each['bbox'])
+            ids[y : y + h, x : x + w] = each['id']
+        name = f'{image["id"] - 1}.png'
+        write_label_map(root / 'annotations/train' / name, np.stack([ids, ids * 0, ids * 0], -1))
+        by_image.append(dict(image_id=image['id'], file_name=name, segments_info=segments))
+    path = root / 'annotations' / 'train.json'
+    path.write_text(json.dumps(dict(content, annotations=by_image)))
+
+
 def write_label_maps(
     root: Path,
     split: str = 'train',
@@ -147,7 +166,7 @@ def write_label_maps(
 
 
 def write_label_map(path: Path, labels: np.ndarray) -> None:
-    """Write class indices as a single-channel PNG."""
+    """Write class indices, or colours, as a PNG."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(labels).save(path)
 
