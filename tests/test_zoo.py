@@ -32,7 +32,17 @@ def test_metafiles_and_the_page_say_what_was_measured():
         row.name: [row.metadata[key] for key in ('Parameters', 'FLOPs')] for row in zoo.rows
     } == {name: [found['parameters'], found['flops']] for name, found in zoo.measured.items()}
     assert PAGE.read_text() == zoo.page(PAGE.parent)
-    folders = ('lape', 'dtn', 'swin', 'foundation', 'segformer', 'eomt', 'detr', 'panoptic')
+    folders = (
+        'lape',
+        'dtn',
+        'swin',
+        'foundation',
+        'segformer',
+        'eomt',
+        'detr',
+        'detectors',
+        'panoptic',
+    )
     configs = [path for folder in folders for path in REPO.glob(f'configs/{folder}/*.py')]
     stems = sorted(path.stem for path in configs if path.parent.name in folders)
     assert stems == sorted(row.name for row in zoo.rows)

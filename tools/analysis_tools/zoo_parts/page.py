@@ -26,6 +26,7 @@ _METHODS = {
     'mask-rcnn': 'Mask R-CNN',
     'cascade-mask-rcnn': 'Cascade Mask R-CNN',
     'retinanet': 'RetinaNet',
+    'gfl': 'GFL',
     'dino-4scale': 'DINO on four maps',
     'dino-5scale': 'DINO on five maps',
     'ddq-detr-4scale': 'DDQ DETR on four maps',
