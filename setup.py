@@ -84,7 +84,10 @@ setup(
     license='Apache-2.0',
     python_requires='>=3.10',
     packages=find_packages(include=['mmlape', 'mmlape.*']),
-    package_data={'mmlape.cpu': ['csrc/*.cpp', 'csrc/*.h']},  # compiled on the machine that uses it
+    package_data={
+        'mmlape': ['models/*'],
+        'mmlape.cpu': ['csrc/*.cpp', 'csrc/*.h'],  # compiled on the machine that uses it
+    },
     # Only what cannot replace a part of the user's stack, and no gigabytes that do not work alone: the OpenMMLab
     # packages exist under two distribution names with the same import names, so they and PyTorch are extras.
     install_requires=['numpy', 'safetensors'],

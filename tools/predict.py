@@ -3,7 +3,8 @@
     mmlape predict MODEL SOURCE... [--config CONFIG] [--out FOLDER] [--score 0.3] [--batch N] [--json] [--csv]
         [--tile SIDE [--overlap 0.2] [--global]] [--no-pictures] [--device DEVICE]
 
-MODEL is a checkpoint with its config inside, as trainings save them, or a work dir. SOURCE is an image, a video, a
+MODEL is a checkpoint with its config inside, as trainings save them, a work dir, or `nuclei`, which comes with the
+package. SOURCE is an image, a video, a
 folder, a pattern, or - for names from the standard input. Files that cannot be read are named at the end.
 """
 
@@ -19,7 +20,9 @@ from mmlape.cpu.wait_policy import set_wait_policy
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description='Predict boxes, masks or label maps for images.')
-    parser.add_argument('model', help='a checkpoint, or a work dir: its best, else last checkpoint')
+    parser.add_argument(
+        'model', help='a checkpoint, a work dir (its best, else last checkpoint), or nuclei'
+    )
     parser.add_argument('source', nargs='+', help='image, video, folder, pattern; - reads names')
     parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
     parser.add_argument(

@@ -23,6 +23,7 @@ from mmlape.checkpoints.files import write_checkpoint
 from mmlape.checkpoints.loaders import load_from_local, safe_loading
 from mmlape.checks import check_number, check_positive_int
 from mmlape.cli import last_complete_checkpoint, read_config
+from mmlape.cli.arguments import PACKAGE
 from mmlape.cpu import optimize
 from mmlape.cpu.memory import return_freed_memory
 from mmlape.training.stop_hooks import all_finite
@@ -32,18 +33,19 @@ from .tiles import LogitMean, Tile, merge_boxes, tiles_of
 
 # An image that is made smaller than this loses small objects: said once.
 _SHRUNK = 0.5
+_WITH_PACKAGE = PACKAGE / 'models'
 _MANY_PIXELS = 2048**2  # in one pass of a segmentor
 
 
 def load(path: str | Path, config: str | Path | None = None, device: str | None = None) -> Model:
-    """A trained model by its checkpoint or work dir.
+    """A trained model by its checkpoint, its work dir, or the name of one that comes with the package.
 
     Checkpoints are read by :func:`mmlape.safe_loading`, which this switches on for the process; on a CPU,
     :func:`mmlape.cpu.optimize` makes the model faster.
 
     Args:
-        path: A checkpoint of MMEngine, or a work dir, of which the best checkpoint is taken (``best_*.pth``), else the
-            last complete one.
+        path: A checkpoint of MMEngine; a work dir, of which the best checkpoint is taken (``best_*.pth``), else the
+            last complete one; or ``'nuclei'`` (docs/predict.md#a-model-for-nuclei).
         config: Its config, a file or the name of a shipped one. Default None: the one inside the checkpoint.
         device: ``'cpu'``, ``'cuda:1'``, ... Default None: a GPU if there is one.
 
@@ -315,11 +317,14 @@ class Model:
 
 
 def _checkpoint_in(path: Path) -> Path:
-    """The checkpoint itself, or that of a work dir.
+    """The checkpoint itself, that of a work dir, or that of a name.
 
     Raises:
         ValueError: If there is none.
     """
+    with_package = {each.stem: each for each in _WITH_PACKAGE.glob('*.safetensors')}
+    if str(path) in with_package:
+        return with_package[str(path)]
     if path.is_dir():
         best = sorted(path.glob('best_*.pth'), key=lambda each: each.stat().st_mtime)
         last = None if best else last_complete_checkpoint(str(path))[0]
@@ -327,7 +332,9 @@ def _checkpoint_in(path: Path) -> Path:
             raise ValueError(f'{str(path)!r} has no complete checkpoint')
         return best[-1] if best else Path(str(last))
     if not path.is_file():
-        raise ValueError(f'there is no checkpoint {str(path)!r}')
+        raise ValueError(
+            f'there is no checkpoint {str(path)!r}; by name there are: {", ".join(with_package)}'
+        )
     return path
 
 
