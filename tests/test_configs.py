@@ -12,6 +12,7 @@ from config_utils import (
     CLASSES,
     CONFIGS,
     coco_content,
+    cut,
     shipped_configs,
     use_scope,
     write_coco,
@@ -70,7 +71,11 @@ def build(cfg: Config) -> torch.nn.Module:
     return model
 
 
-LARGE = r'eomt_dinov.-[bl]_|scale_dinov3|deit-b|cascade|deit-s-adapter|upernet_deit-s|swin-s|swin-t(_|-lape)|pvtv2-b'
+LARGE = r'scale_dinov3|deit-b|cascade|deit-s-adapter|upernet_deit-s|swin-s|swin-t(_|-lape)|pvtv2-b'
+
+
+# Only their ViT is large; its weights and parameters are tested with the rows of foundation models.
+CUT = r'eomt_dinov.-[bl]_'
 
 
 def trained_configs() -> list:
@@ -88,7 +93,8 @@ def trained_configs() -> list:
 
 @pytest.mark.parametrize('path', trained_configs())
 def test_one_training_step_and_one_prediction(path):
-    train_a_step_and_predict(load(path))
+    cfg = load(path)
+    train_a_step_and_predict(cut(cfg) if re.search(CUT, path.name) else cfg)
 
 
 def train_a_step_and_predict(cfg: Config) -> torch.nn.Module:

@@ -8,7 +8,7 @@ import pytest
 import timm
 import torch
 import yaml
-from config_utils import CONFIGS, foundation_configs, marked, use_scope
+from config_utils import CONFIGS, cut, foundation_configs, marked, use_scope
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
@@ -51,7 +51,6 @@ KINDS = {
 LIGHT = 'upernet_dinov3-s-light-adapter_8xb2-160k_ade20k-512x512'
 # Of which a step is trained by the fast tests.
 QUICK = ('linear', 'upernet-adapter', 'mask-rcnn', 'mask2former-instance')
-WIDTH, DEPTH, HEADS = 48, 4, 3
 pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')
 
 
@@ -73,11 +72,6 @@ def parameters_of() -> dict:
     """By name, as the metafile says."""
     models = yaml.safe_load((FOLDER / 'metafile.yml').read_text())['Models']
     return {entry['Name']: entry['Metadata']['Parameters'] for entry in models}
-
-
-def vit_of(model):
-    """The config of the ViT, inside an adapter or not."""
-    return model.backbone.get('vit', model.backbone)
 
 
 def test_every_backbone_has_every_row():
@@ -119,30 +113,6 @@ def test_weights_fit(backbone):
     said = str(report)
     assert ('patches of 14 x 14 pixels to 16 x 16' in said) == ('patch14' in vit.arch)
     assert ('pos_embed' in said) == (backbone == 'eva02-b'), 'its table is made for 512 pixels'
-
-
-def cut(cfg: Config) -> Config:
-    """Four layers of 48 channels in place of the backbone, and heads to fit."""
-    model, dims = cfg.model, cfg.dims
-    for part in ('neck', 'decode_head', 'auxiliary_head', 'panoptic_head'):
-        for key, value in model.get(part, {}).items():
-            if value in (dims, [dims] * 4):
-                model[part][key] = [WIDTH] * 4 if isinstance(value, list) else WIDTH
-    backbone, vit = model.backbone, vit_of(model)
-    sizes = dict(embed_dims=WIDTH, depth=DEPTH, num_heads=HEADS)
-    vit.arch = dict(timm_arch(vit.arch), **sizes)
-    vit.drop_path_rate = 0.0
-    for key, value in (('window_size', [2, None] * 2), ('out_indices', [0, 1, 2, 3])):
-        if key in vit:
-            vit[key] = value
-    if 'frozen_stages' in vit:
-        vit.frozen_stages = DEPTH
-    if backbone.type == 'mmlape.ViTAdapter':
-        backbone.update(conv_inplanes=8, deform_num_heads=HEADS)
-        backbone.interaction_indexes = [[layer, layer] for layer in range(DEPTH)]
-    for augment in model.data_preprocessor.get('batch_augments', []):
-        augment.size = (64, 64)
-    return cfg
 
 
 @pytest.mark.parametrize('kind', marked(KINDS, QUICK))

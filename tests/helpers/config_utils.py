@@ -18,7 +18,10 @@ from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode
 
+from mmlape.backbones.timm_archs import timm_arch
+
 REPO = Path(__file__).resolve().parents[2]
+WIDTH, DEPTH, HEADS = 48, 4, 3  # of a cut ViT
 CONFIGS = REPO / 'configs'
 CLASSES = ('red cell', 'white cell', "crow's foot")
 COCO_PIPELINE = [dict(type='LoadAnnotations', with_bbox=True)]
@@ -183,3 +186,28 @@ def coco_dataset(root: Path, **options) -> dict:
         pipeline=COCO_PIPELINE,
         **options,
     )
+
+
+def cut(cfg: Config) -> Config:
+    """Four layers of 48 channels in place of the backbone, and heads to fit."""
+    model, dims = cfg.model, cfg.dims
+    for part in ('neck', 'decode_head', 'auxiliary_head', 'panoptic_head'):
+        for key, value in model.get(part, {}).items():
+            if value in (dims, [dims] * 4):
+                model[part][key] = [WIDTH] * 4 if isinstance(value, list) else WIDTH
+    backbone = model.backbone
+    vit = backbone.get('vit', backbone)  # inside an adapter or not
+    sizes = dict(embed_dims=WIDTH, depth=DEPTH, num_heads=HEADS)
+    vit.arch = dict(timm_arch(vit.arch), **sizes)
+    vit.drop_path_rate = 0.0
+    for key, value in (('window_size', [2, None] * 2), ('out_indices', [0, 1, 2, 3])):
+        if key in vit:
+            vit[key] = value
+    if 'frozen_stages' in vit:
+        vit.frozen_stages = DEPTH
+    if backbone.type == 'mmlape.ViTAdapter':
+        backbone.update(conv_inplanes=8, deform_num_heads=HEADS)
+        backbone.interaction_indexes = [[layer, layer] for layer in range(DEPTH)]
+    for augment in model.data_preprocessor.get('batch_augments', []):
+        augment.size = (64, 64)
+    return cfg
