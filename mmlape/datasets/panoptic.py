@@ -130,7 +130,7 @@ class PanopticQuality(BaseMetric):
         )
         classes = (self.dataset_meta or {})['classes']
         things = np.array([bool(self.categories[name]['isthing']) for name in classes])
-        found = {}
+        found: dict[str, float] = {}
         for suffix, chosen in (('', things | True), ('_th', things), ('_st', ~things)):
             occurring = quality[:, chosen & (total > 0)]
             means = occurring.mean(axis=1) if occurring.size else np.full(3, np.nan)

@@ -384,10 +384,10 @@ class TwoStagePolyLR(LRSchedulerMixin, _ParamScheduler):
 
     @classmethod
     def build_iter_from_epoch(
-        cls, *args: Any, end: int, epoch_length: int, by_epoch: bool = True, **options: Any
+        cls, optimizer: Any, end: int, epoch_length: int, by_epoch: bool = True, **options: Any
     ) -> TwoStagePolyLR:
         """MMEngine's way to build a schedule of iterations whose ``end`` is a number of epochs."""
-        return cls(*args, end=end * epoch_length, by_epoch=False, **options)
+        return cls(optimizer, end * epoch_length, by_epoch=False, **options)
 
     def _get_value(self) -> list[float]:
         first, second = self.warmup
