@@ -4,6 +4,7 @@ import importlib
 import inspect
 import typing
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -74,12 +75,17 @@ EXTRA = {
     'Pretrained': dict(checkpoint='weights.pth'),
     'CorruptImage': dict(corruption='fog', severity=1),
     'SynsetFolder': dict(folder='val', lazy_init=True),
+    'PanopticQuality': dict(
+        ann_file=str(Path(__file__).parent / 'data/panoptic.json'), seg_prefix=''
+    ),
     'LayerDecayOptimizerConstructor': dict(paramwise_cfg=dict(decay_rate=0.9)),
 }
 # Any text will do.
 TEXT = {
     ('Pretrained', 'checkpoint'),
     ('SynsetFolder', 'folder'),
+    ('PanopticQuality', 'ann_file'),
+    ('PanopticQuality', 'seg_prefix'),
     ('PyramidClassifier', 'device'),
     ('ViTClassifier', 'device'),
 }

@@ -168,6 +168,8 @@ def take_less_work(cfg: Config) -> None:
         take_fewer_queries(model.panoptic_head)
     elif 'encoder' in model:  # the DETR family; DDQ needs two layers
         model.num_queries, model.encoder.num_layers, model.decoder.num_layers = 10, 1, 2
+    elif 'num_proposals' in model.get('rpn_head', {}):  # Sparse R-CNN
+        model.rpn_head.num_proposals = 10
     elif 'roi_head' in model:
         heads = model.roi_head.bbox_head
         for head in heads if isinstance(heads, list) else [heads]:

@@ -49,9 +49,9 @@ def measure_complexity(config: Config, image_size: tuple[int, int] | None = None
 
     Counted are convolutions, matrix products, attention (both products, within windows where it has some) and
     deformable attention's sampling; not counted are norms, activations, softmax, resizing and additions, so LaPE, which
-    is norms and additions, adds nothing. Second stages get 1,000 proposals and, for masks, 100 boxes; RoIAlign, box
-    decoding and suppression are left out; a segmentor is counted on one crop, without its auxiliary head, and EoMT
-    after annealing, without masks.
+    is norms and additions, adds nothing. Second stages get 1,000 proposals and, for masks, 100 boxes; Sparse R-CNN
+    has its own number of proposals. RoIAlign, box decoding and suppression are left out; a segmentor is counted on one
+    crop, without its auxiliary head, and EoMT after annealing, without masks.
 
     Args:
         config: Of a detector or segmentor of MMDetection or MMSegmentation.
@@ -113,8 +113,11 @@ def _run_heads(model: BaseModel, maps: Any, size: tuple[int, int]) -> None:
     if not hasattr(model, 'roi_head'):
         model.bbox_head(maps)
         return
-    model.rpn_head(maps)
     roi_head = model.roi_head
+    if hasattr(roi_head, 'proposal_feature_channel'):
+        _run_sparse_heads(roi_head, model.rpn_head.num_proposals)
+        return
+    model.rpn_head(maps)
     _run_roi_heads(roi_head.bbox_head, roi_head.bbox_roi_extractor, NUM_PROPOSALS)
     if roi_head.with_mask:
         _run_roi_heads(roi_head.mask_head, roi_head.mask_roi_extractor, NUM_MASKS)
@@ -141,6 +144,14 @@ def _run_roi_heads(heads: BaseModule, extractors: BaseModule, count: int) -> Non
     for head, extractor in zip(heads, extractors):
         size = extractor.roi_layers[0].output_size
         head(torch.empty(count, extractor.out_channels, *size))
+
+
+def _run_sparse_heads(roi_head: BaseModule, count: int) -> None:
+    """The stages of Sparse R-CNN, which has its own number of proposals and learns them."""
+    channels = roi_head.proposal_feature_channel
+    for head, extractor in zip(roi_head.bbox_head, roi_head.bbox_roi_extractor):
+        size = extractor.roi_layers[0].output_size
+        head(torch.empty(count, channels, *size), torch.empty(1, count, channels))
 
 
 def _attention_flops(query: torch.Size, key: torch.Size, value: torch.Size, *_, **__) -> int:

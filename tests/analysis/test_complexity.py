@@ -104,6 +104,20 @@ def test_mask2former_costs_what_is_published():
     assert found.flops > found.backbone_flops + 60e9
 
 
+def test_every_stage_of_sparse_rcnn_is_counted():
+    cfg = Config.fromfile(CONFIGS / 'detectors/sparse-rcnn_deit-s-adapter-lape_fpn_ms-3x_coco.py')
+    stages = cfg.model.roi_head.bbox_head
+    found = []
+    for count in (1, 2, 3):
+        cfg.model.roi_head.update(
+            num_stages=count, stage_loss_weights=[1] * count, bbox_head=stages[:count]
+        )
+        cfg.model.train_cfg.rcnn = cfg.model.train_cfg.rcnn[:1] * count
+        found.append(measure_complexity(cfg, (64, 96)).flops)
+    one, two, three = found
+    assert three - two == two - one > 0
+
+
 def test_what_cannot_be_measured_is_refused():
     with pytest.raises(ValueError, match="must be 'mmdet' or 'mmseg' to be measured, got 'mmpose'"):
         measure_complexity(Config(dict(default_scope='mmpose', model=dict())))
