@@ -348,6 +348,13 @@ def test_runs_of_another_experiment_are_shared_if_it_has_all_views(tmp_path, mon
         return evidence._with_shared(jobs, tmp_path / f'evidence_{name}.json')
 
     assert shared('other', other) == [{**runs[0], 'variant': 'plain'}]
+    (written := tmp_path / 'evidence_other.json').write_text(
+        json.dumps([{**runs[0], 'variant': 'plain', 'settings': 'of before'}])
+    )
+    assert (
+        shared('other', other) == evidence.read_runs(written) == [{**runs[0], 'variant': 'plain'}]
+    )
+    written.unlink()
     assert shared('tiny', EXPERIMENT) == runs
     more = dataclasses.replace(other, views=('4x',))
     monkeypatch.setitem(plan.EXPERIMENTS, 'other', more)

@@ -4,8 +4,8 @@
         [--tile SIDE [--overlap 0.2] [--global]] [--no-pictures] [--device DEVICE]
 
 MODEL is a checkpoint with its config inside, as trainings save them, a work dir, or `nuclei`, which comes with the
-package. SOURCE is an image, a video, a
-folder, a pattern, or - for names from the standard input. Files that cannot be read are named at the end.
+package. SOURCE is an image, a video, a folder, a pattern, or - for names from the standard input. Files that cannot be
+read are named at the end.
 """
 
 from __future__ import annotations

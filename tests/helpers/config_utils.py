@@ -189,7 +189,7 @@ def coco_dataset(root: Path, **options) -> dict:
 
 
 def cut(cfg: Config) -> Config:
-    """Four layers of 48 channels in place of the backbone, and heads to fit."""
+    """Four layers of 48 channels instead of the backbone, and heads to fit."""
     model, dims = cfg.model, cfg.dims
     for part in ('neck', 'decode_head', 'auxiliary_head', 'panoptic_head'):
         for key, value in model.get(part, {}).items():

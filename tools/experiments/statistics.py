@@ -105,7 +105,7 @@ def markdown(experiment: Experiment, runs: Sequence[dict[str, Any]]) -> str:
             variant,
             *(_spread([run['metrics'][name] for run in found]) for name in names),
             f'{found[0]["parameters"] / 1e6:.2f}',
-            f'{found[0].get("saved_megabytes", float("nan")):.0f}'.replace('nan', '-'),
+            f'{found[0]["saved_megabytes"]:.0f}' if 'saved_megabytes' in found[0] else '-',
             f'{np.median([run["step_seconds"] for run in found]):.2f}',
             f'{np.mean([run["processor_seconds"] for run in found]) / 60:.0f}',
         ]
