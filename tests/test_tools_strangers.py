@@ -4,7 +4,7 @@ import pytest
 import torch
 from crafted import BROKEN, CODE, CONFIGS, FINE, NO_TRAINING, UNFIT, Maker
 from mmengine.runner import Runner
-from tiny_training import VIT, register, tiny_config
+from tiny_training import VIT, tiny_config
 
 from mmlape.checkpoints.reading import read_checkpoint
 
@@ -22,7 +22,6 @@ FILES = [
 
 @pytest.fixture(scope='module')
 def maker(tmp_path_factory):
-    register()
     folder = tmp_path_factory.mktemp('strangers')
     Runner.from_cfg(tiny_config(folder / 'run', experiment_name='strangers')).train()
     return Maker(folder, read_checkpoint(folder / 'run' / 'epoch_1.pth'))

@@ -13,7 +13,7 @@ from mmengine.logging import HistoryBuffer, MMLogger
 from mmengine.model.weight_init import PretrainedInit
 from mmengine.registry import DefaultScope
 from mmengine.runner import Runner, load_checkpoint
-from tiny_training import VIT, TinyModel, register, tiny_config
+from tiny_training import VIT, TinyModel, tiny_config
 
 from mmlape.analysis.loading import load_backbone
 from mmlape.checkpoints import CheckpointError, Pretrained
@@ -109,7 +109,6 @@ def teacher_of():
 
 @pytest.fixture(scope='module')
 def everything(tmp_path_factory):
-    register()
     folder = tmp_path_factory.mktemp('strangers')
     trained = built_runner(folder, 'train')
     averaged = built_runner(folder, 'EMA', custom_hooks=[dict(type='EMAHook')])

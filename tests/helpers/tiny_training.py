@@ -15,8 +15,7 @@ VIT = dict(
 )
 
 
-def register():
-    """Make the parts known by their names."""
+def _register():
     for registry, part in ((MODELS, TinyModel), (DATASETS, TinyData), (METRICS, TinyMetric)):
         registry.register_module(module=part, force=True)
 
@@ -81,7 +80,8 @@ def short_runner(folder, model, data, hooks, iterations, optimizer, interval=1, 
 
 
 def tiny_config(work_dir, **options):
-    """A config of one epoch, two steps, and a test."""
+    """A config of one epoch, two steps, and a test; its parts are registered with it."""
+    _register()
     collate = dict(type='default_collate')
     loader = dict(dataset=dict(type='TinyData'), batch_size=2, num_workers=0, collate_fn=collate)
     config = dict(
