@@ -165,7 +165,7 @@ def test_compiled(name):
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize('name', ['adapter', 'pvt'])
+@pytest.mark.parametrize('name', ['adapter', pytest.param('pvt', marks=pytest.mark.slow)])
 def test_blocks_that_were_compiled_before(name):
     """A graph of the block as it was is not used."""
     model = build(name)
