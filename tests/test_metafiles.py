@@ -37,7 +37,7 @@ METRICS = {
     },
 }
 # What docstrings and READMEs say too.
-HEADLINES = ('box AP', 'mask AP', 'mIoU', 'Top 1 Accuracy')
+HEADLINES = ('box AP', 'mask AP', 'PQ', 'mIoU', 'Top 1 Accuracy')
 # Their figures are our own.
 MEASURED = {'demo'}
 
