@@ -9,7 +9,6 @@ from mmengine.model import BaseModule, initialize
 from torch import nn
 
 from mmlape.position import PlanKeeper
-from mmlape.runtime.private import is_managed_by_fsdp
 
 from .builder import build_part
 from .stage import Part, Stage
@@ -115,7 +114,7 @@ def alias_state_dict(module: nn.Module, names: dict[str, str]) -> None:
     """Save and load parameters of ``module`` under the names of published weights.
 
     With ``names = {'pos_embed': 'position.embedding.pos_embed'}``, ``state_dict()`` writes ``pos_embed``, and loading
-    reads either name. Under PyTorch's FSDP, which gathers shards by its own names, nothing is renamed on saving.
+    reads either name.
     """
     # Functions of this module instead of closures, so that a model can be pickled.
     module.register_state_dict_post_hook(partial(_rename_saved, names))
@@ -125,8 +124,6 @@ def alias_state_dict(module: nn.Module, names: dict[str, str]) -> None:
 def _rename_saved(
     names: dict[str, str], module: nn.Module, state: dict, prefix: str, metadata: dict
 ) -> None:
-    if is_managed_by_fsdp(module):
-        return
     for theirs, ours in names.items():
         if prefix + ours in state:
             state[prefix + theirs] = state.pop(prefix + ours)

@@ -13,7 +13,7 @@ import torch
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from timm.layers import resample_patch_embed
 from torch import Tensor, nn
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor.experimental import implicit_replication
 
 from mmlape.checks import check_grid
 from mmlape.layers import PatchEmbed
@@ -40,17 +40,14 @@ def match(model: nn.Module, state: Mapping[str, Any], source: str) -> LoadReport
     What a model renames or adds while it loads, for files of older versions, counts as it is then. The model may be
     wrapped or inside one of test-time augmentation. With ``problems`` in the report it was not changed.
     """
-    # FSDP would gather the whole model to name its entries.
-    while isinstance(model, BaseTTAModel) or (
-        is_model_wrapper(model) and not isinstance(model, FullyShardedDataParallel)
-    ):
+    while isinstance(model, BaseTTAModel) or is_model_wrapper(model):
         model = cast(nn.Module, model.module)
-    own = {} if isinstance(model, FullyShardedDataParallel) else model.state_dict()
+    own = model.state_dict()
     state = OrderedDict((re.sub(r'^module\.', '', name), value) for name, value in state.items())
     report = LoadReport(source, type(model).__name__)
     for name in [n for n in state if not (isinstance(state[n], Tensor) or n.endswith(_EXTRA))]:
         report.left_out[name] = f'a {type(state.pop(name)).__name__}, not a tensor'
-    report.problems += problems_of(state, own or None)
+    report.problems += problems_of(state, own)
     if report.problems:
         return report
     _load(model, state, report)
@@ -75,7 +72,8 @@ def _load(model: nn.Module, state: OrderedDict[str, Any], report: LoadReport) ->
 
     handle = model.register_load_state_dict_post_hook(note)
     try:
-        model.load_state_dict(state, strict=False)
+        with implicit_replication():  # a model that FSDP2 has shared out takes its parts
+            model.load_state_dict(state, strict=False)
     except RuntimeError as error:  # torch names all that does not fit, after it has loaded the rest
         for line in str(error).splitlines()[1:]:
             found = _SHAPES.search(line)

@@ -14,7 +14,7 @@ from .checkpoint_hooks import (
     SafeLoadingHook,
     UnsavedError,
 )
-from .devices import CpuHook, DeformableAttentionHook, FSDPStrategy, wrap_blocks
+from .devices import CpuHook, DeformableAttentionHook
 from .environment import environment_options, vit_arch, vit_weights
 from .eomt_hook import MaskAnnealingHook
 from .exact_resume import ExactResumeHook
@@ -25,6 +25,7 @@ from .optimizers import (
     TwoStagePolyLR,
 )
 from .paper_hooks import DTNRatioHook, PositionOnlyHook
+from .sharding import FSDPStrategy, wrap_blocks
 from .stop_hooks import HungProcessHook, NonFiniteError, StopAtNonFiniteHook
 
 __all__ = [

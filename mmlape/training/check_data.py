@@ -60,6 +60,14 @@ def _check_classes(name: str, value: Any) -> None:
         raise ValueError(f'{name} must be different, {listed(map(repr, twice), 5)} come twice')
 
 
+def _check_strategy(path: str, value: Any) -> None:
+    if str(value).removeprefix('mmengine.') == 'FSDPStrategy':
+        raise ValueError(
+            f'{path}={value!r} flattens parameters, so that norms and biases cannot be told from weights: write '
+            "strategy=dict(type='mmlape.FSDPStrategy'), without further options"
+        )
+
+
 # What is accepted where in a config; `*` is any part of a path.
 _RULES: dict[str, Callable[[str, Any], Any]] = {
     'train_cfg.max_epochs train_cfg.max_iters train_cfg.val_interval train_cfg.val_begin '
@@ -78,13 +86,14 @@ _RULES: dict[str, Callable[[str, Any], Any]] = {
     'train_cfg.by_epoch param_scheduler*.by_epoch randomness.deterministic resume': check_bool,
     'default_hooks.checkpoint.interval': _check_interval,
     '*_dataloader.dataset*metainfo.classes': _check_classes,
+    'strategy.type': _check_strategy,
 }
 
 
 def check_config(cfg: Config | Mapping[str, Any]) -> None:
     """Check numbers that upstream does not check (optimizers, schedules, intervals, batch sizes, workers, the seed),
-    options of our hooks, that no class name of a data set comes twice, and that variables of the environment reach
-    the network that they are for.
+    options of our hooks, that no class name of a data set comes twice, that FSDP is ours, and that variables of the
+    environment reach the network that they are for.
 
     Raises:
         ValueError: If a value is out of range, a class name comes twice, or a variable reaches nothing.

@@ -1,22 +1,13 @@
-"""Training on a CPU by upstream's tools, and by FSDP: into which units networks are cut, a strategy that can resume."""
+"""Hooks that put faster parts into a model before it is trained, by upstream's tools too."""
 
 from __future__ import annotations
 
-from weakref import WeakSet
-
-from mmengine import _strategy
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
 
-from mmlape.backbones import Backbone
 from mmlape.cpu import optimize
 from mmlape.layers import replace_deformable_attention
-from mmlape.registry import FUNCTIONS, HOOKS, STRATEGIES
-
-# Blocks of the networks seen so far: FSDP asks about a module before its children.
-_BLOCKS: WeakSet[nn.Module] = WeakSet()
+from mmlape.registry import HOOKS
 
 
 @HOOKS.register_module()
@@ -46,32 +37,3 @@ class DeformableAttentionHook(Hook):
     def before_run(self, runner: Runner) -> None:
         """Weights are loaded afterwards; parameters stay the same objects."""
         replace_deformable_attention(runner.model)
-
-
-@FUNCTIONS.register_module()
-def wrap_blocks(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
-    """An ``auto_wrap_policy`` for FSDP: each transformer block is a unit, the rest is one more.
-
-    Policies by size do not fit: they may choose a ViT inside a ViT-Adapter, whose own ``forward`` is never called. In a
-    config for MMEngine's ``FlexibleRunner``::
-
-        strategy = dict(
-            type='mmlape.FSDPStrategy',
-            model_wrapper=dict(
-                type='MMFullyShardedDataParallel', auto_wrap_policy='mmlape.wrap_blocks'))
-    """
-    if isinstance(module, Backbone):
-        _BLOCKS.update(block for stage in module.stages() for block in stage.blocks)
-    return recurse or module in _BLOCKS
-
-
-@STRATEGIES.register_module()
-class FSDPStrategy(_strategy.FSDPStrategy):
-    """MMEngine's strategy with the current order of PyTorch's arguments, without which resuming fails."""
-
-    def load_optim_state_dict(self, state_dict: dict) -> None:
-        """Give every process its shards of an optimizer state."""
-        shards = FullyShardedDataParallel.optim_state_dict_to_load(
-            model=self.model, optim=self.optim_wrapper.optimizer, optim_state_dict=state_dict
-        )
-        self.optim_wrapper.load_state_dict(shards)

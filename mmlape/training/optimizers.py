@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from mmcv.cnn import is_norm
 from mmengine.logging import print_log
-from mmengine.optim import DefaultOptimWrapperConstructor, OptimWrapper
+from mmengine.optim import DefaultOptimWrapperConstructor
 from mmengine.optim.scheduler.lr_scheduler import LRSchedulerMixin
 from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
 from mmengine.registry import OPTIMIZERS
@@ -93,9 +93,9 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
 
     Raises:
         TypeError: If a value has the wrong type.
-        ValueError: If a key is unknown or matches no parameter, a value is out of range, no backbone has
-            ``get_layer_depth``, or the model is already wrapped for FSDP (which hides the shapes of parameters); if
-            ``use_muon`` comes with an optimizer of PyTorch, or names a position or no weight of a linear layer.
+        ValueError: If a key is unknown or matches no parameter, a value is out of range, or no backbone has
+            ``get_layer_depth``; if ``use_muon`` comes with an optimizer of PyTorch, or names a position or no weight of
+            a linear layer.
     """
 
     def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
@@ -146,15 +146,6 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
             }
         for name, value in mults.items():
             check_number(name, value, minimum=0)
-
-    def __call__(self, model: nn.Module) -> OptimWrapper:
-        """Build the optimizer wrapper for a model, DDP-wrapped or not."""
-        if any(type(module).__name__ == 'FullyShardedDataParallel' for module in model.modules()):
-            raise ValueError(
-                'mmlape.LayerDecayOptimizerConstructor does not work with FSDP, which flattens parameters: norms and '
-                'biases cannot be told from weights. Use DDP, or another constructor'
-            )
-        return super().__call__(model)
 
     def add_params(
         self, params: list[dict], module: nn.Module, prefix: str = '', **kwargs: Any

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mmengine.dist import master_only
 from mmengine.hooks import Hook
 from mmengine.model import MMDistributedDataParallel, is_model_wrapper
 from mmengine.runner import Runner
@@ -18,6 +17,7 @@ from mmlape.norm.dtn import DTN
 from mmlape.registry import HOOKS
 
 from .checkpoint_hooks import built_loops
+from .sharding import whole
 from .stop_hooks import unwrapped
 
 # A scalar's name is dtn_ratio/<layer>/<mean or var>/<head>.
@@ -73,7 +73,7 @@ def learned_ratios(model: nn.Module) -> dict[str, float]:
         for kind in RATIOS:
             ratio = getattr(module, f'ratio_{kind}')
             if ratio.value is None:
-                values = ratio(ratio.omega.detach().float()).flatten().tolist()
+                values = whole(ratio(ratio.omega.detach().float())).flatten().tolist()
                 found |= {
                     f'{RATIO_PREFIX}/{path}/{kind}/{head}': value
                     for head, value in enumerate(values)
@@ -81,7 +81,6 @@ def learned_ratios(model: nn.Module) -> dict[str, float]:
     return found
 
 
-@master_only
 def _log(runner: Runner, step: int) -> None:
     runner.visualizer.add_scalars(learned_ratios(unwrapped(runner.model)), step=step)
 
@@ -100,7 +99,7 @@ class PositionOnlyHook(Hook):
     Raises:
         ValueError: From the runner's ``train``: if the model has no backbone of ours, no position with parameters, or
             one that ``frozen_stages`` has frozen; or if it is wrapped by anything but
-            ``MMDistributedDataParallel`` (FSDP flattens parameters before they can be told apart).
+            ``MMDistributedDataParallel``.
     """
 
     priority = 'VERY_HIGH'  # before hooks that copy the model (EMA)

@@ -12,6 +12,7 @@ from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from mmlape.checks import check_bool, check_positive_int
 from mmlape.registry import HOOKS
@@ -112,6 +113,7 @@ def all_finite(value: Any) -> bool:
 
 def _tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
+        value = value.to_local() if isinstance(value, DTensor) else value  # this process's part
         value = value.coalesce().values() if value.is_sparse else value
         if value.is_floating_point() and value.numel() and not value.is_meta:
             yield value.float() if value.element_size() == 1 else value  # no aminmax of 8 bits

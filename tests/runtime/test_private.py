@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.flop_counter import FlopCounterMode
 
 import mmlape
@@ -77,11 +78,11 @@ def test_has_hooks(register):
 
 
 def test_is_managed_by_fsdp(process_group):
-    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp import fully_shard
 
     module = nn.Linear(2, 2)
     assert not private.is_managed_by_fsdp(module)
-    FullyShardedDataParallel(module, device_id=torch.device('cpu'))
+    fully_shard(module, mesh=init_device_mesh('cpu', (1,)))
     assert private.is_managed_by_fsdp(module)
 
 

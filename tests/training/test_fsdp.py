@@ -1,27 +1,31 @@
 """Into which units FSDP cuts our networks. Training with it: tests/test_distributed.py."""
 
+import pytest
 from backbone_variants import build_adapter, build_pvt
-from mmengine.registry import FUNCTIONS
+from mmengine.registry import STRATEGIES
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule
 
 from mmlape.layers import Block
+from mmlape.training import check_config, wrap_blocks
 
 
-def test_blocks_are_units_and_nothing_else_is():
-    wrap = FUNCTIONS.get('mmlape.wrap_blocks')
-    for model in (build_adapter(), build_pvt()):
-        units = {m for m in model.modules() if wrap(m, recurse=False, nonwrapped_numel=10**9)}
-        assert units == {m for m in model.modules() if isinstance(m, Block)}
-        assert len(units) in (4, 5)
-    assert wrap(nn.Linear(2, 2), recurse=True, nonwrapped_numel=1)
+@pytest.mark.parametrize('build', [build_adapter, build_pvt])
+def test_blocks_are_units_and_nothing_else_is(build, process_group):
+    model = nn.Sequential(build())
+    names = list(model.state_dict())
+    assert wrap_blocks(model, mesh=init_device_mesh('cpu', (1,))) is model
+    units = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    assert units == [model, *(module for module in model.modules() if isinstance(module, Block))]
+    assert len(units) in (5, 6)
+    assert list(model.state_dict()) == names
 
 
-def test_a_sharded_network_keeps_the_names_that_fsdp_knows():
-    vit = build_adapter().vit
-    assert 'pos_embed' in vit.state_dict()
-    vit._is_fsdp_managed_module = True  # what FSDP sets
-    state = vit.state_dict()
-    assert 'position.embedding.pos_embed' in state and 'pos_embed' not in state
-    fresh = build_adapter().vit
-    fresh.load_state_dict(state)
-    assert fresh.position.embedding.pos_embed.equal(vit.position.embedding.pos_embed)
+def test_options_of_other_strategies_are_refused():
+    old = dict(model_wrapper=dict(type='MMFullyShardedDataParallel'), state_dict_cfg='full')
+    with pytest.raises(ValueError, match='has no model_wrapper and no state_dict_cfg: write'):
+        STRATEGIES.build(dict(type='mmlape.FSDPStrategy', **old))
+    with pytest.raises(ValueError, match=r"'FSDPStrategy' flattens parameters.* write strategy="):
+        check_config(dict(strategy=dict(type='FSDPStrategy')))
+    check_config(dict(strategy=dict(type='mmlape.FSDPStrategy')))
