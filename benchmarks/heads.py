@@ -22,11 +22,10 @@ import torch
 from mmengine.config import Config
 from mmengine.model import BaseModel, revert_sync_batchnorm
 from mmengine.registry import MODELS, DefaultScope
-from mmengine.structures import InstanceData, PixelData
 from side_by_side import in_turns, keep_freed_memory, milliseconds, saved_bytes, write_record
 from torch import Tensor, nn
 
-from mmlape.analysis import measure_complexity
+from mmlape.analysis import measure_complexity, random_batch
 from mmlape.cpu import optimize
 
 CLONE = Path(__file__).resolve().parents[1]
@@ -78,41 +77,6 @@ def built(cfg: Config) -> BaseModel:
     return optimize(model, keep_memory=False)
 
 
-def batch(cfg: Config) -> dict:
-    """One random image with 8 objects, or classes in squares of 64 pixels."""
-    generator = torch.Generator().manual_seed(0)
-    image = torch.randint(0, 256, (3, SIDE, SIDE), generator=generator, dtype=torch.uint8)
-    meta = dict(img_shape=(SIDE, SIDE), ori_shape=(SIDE, SIDE), pad_shape=(SIDE, SIDE))
-    meta.update(scale_factor=(1.0, 1.0), batch_input_shape=(SIDE, SIDE))
-    if cfg.default_scope == 'mmseg':
-        from mmseg.structures import SegDataSample
-
-        classes = torch.randint(0, 150, (1, 8, 8), generator=generator)
-        labels = classes.repeat_interleave(SIDE // 8, 1).repeat_interleave(SIDE // 8, 2)
-        sample = SegDataSample(gt_sem_seg=PixelData(data=labels), metainfo=meta)
-    else:
-        sample = _detection_sample(meta, generator)
-    return dict(inputs=[image], data_samples=[sample])
-
-
-def _detection_sample(meta: dict, generator: torch.Generator):
-    import numpy as np
-    from mmdet.structures import DetDataSample
-    from mmdet.structures.mask import BitmapMasks
-
-    corners = torch.randint(0, SIDE // 2, (8, 2), generator=generator).float()
-    sides = torch.randint(24, SIDE // 2, (8, 2), generator=generator).float()
-    boxes = torch.cat([corners, corners + sides], dim=1)
-    masks = np.zeros((8, SIDE, SIDE), dtype=np.uint8)
-    for mask, (left, top, right, bottom) in zip(masks, boxes.int().tolist()):
-        mask[top:bottom, left:right] = 1
-    labels = torch.randint(0, 80, (8,), generator=generator)
-    objects = InstanceData(bboxes=boxes, labels=labels, masks=BitmapMasks(masks, SIDE, SIDE))
-    return DetDataSample(gt_instances=objects, ignored_instances=InstanceData(
-        bboxes=torch.zeros(0, 4), labels=torch.zeros(0, dtype=torch.long)
-    ), metainfo=meta)  # fmt: skip
-
-
 def loss(model: BaseModel, data: dict) -> Tensor:
     """The sum of all losses of one forward pass."""
     data = model.data_preprocessor(copy.deepcopy(data), training=True)
@@ -132,7 +96,7 @@ def measure(names: list[str], repeats: int) -> dict[str, dict]:
         cfg = config_of(name)
         size = measure_complexity(copy.deepcopy(cfg), (SIDE, SIDE))
         torch.manual_seed(0)
-        model, data = built(cfg), batch(cfg)
+        model, data = built(cfg), random_batch(cfg, (SIDE, SIDE))
         results[name] = dict(
             config=HEADS[name],
             parameters=size.parameters,

@@ -5,13 +5,17 @@ Nothing else in the package may use one: after an upgrade of PyTorch, this is th
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 __all__ = ['FakeTensorMode', 'unset_fake_temporarily']
 
@@ -89,3 +93,43 @@ def has_onednn_linear() -> bool:
 def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``F.linear`` by oneDNN, of float32 on a CPU; without autograd."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, 'none', [], '')
+
+
+def bytes_kept(model: nn.Module, call: Callable[[], object]) -> int:
+    """Bytes that live after ``call`` and not before: what its result and the backward pass need, without weights."""
+    with _LiveBytes(model) as live:
+        kept = call()
+        found = sum(live.sizes.values())
+    del kept
+    return found
+
+
+class _LiveBytes(TorchDispatchMode):
+    """Sizes of the storages that operators made and that still live, by their addresses; a model's own do not count."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.sizes: dict[int, int] = {}
+        self._own = {
+            each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers())
+        }
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if (
+            func is torch.ops.aten._to_copy.default
+            and args[0].untyped_storage()._cdata in self._own
+        ):
+            copied = made.untyped_storage()  # of a weight, by autocast
+            self._own.add(copied._cdata)
+            weakref.finalize(copied, self._own.discard, copied._cdata)
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                key = storage._cdata
+                if key not in self._own and key not in self.sizes:
+                    self.sizes[key] = storage.nbytes()
+                    weakref.finalize(storage, self.sizes.pop, key, None)
+        return made

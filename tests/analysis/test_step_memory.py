@@ -1,0 +1,108 @@
+"""Memory of a training step: by hand for two layers, and what is extrapolated beside what is counted at that size."""
+
+from functools import partial
+
+import pytest
+import torch
+from config_utils import CONFIGS
+from mmengine.config import Config
+from mmengine.registry import DefaultScope
+from torch import nn
+
+from mmlape.analysis import measure_step_memory, step_memory, training_size
+from mmlape.runtime.private import bytes_kept
+
+MICRO = {
+    'segmenter': 'demo/segmenter_vit-micro-adapter-lape_mask_digit-scenes',
+    'mask-rcnn': 'demo/mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes',
+    'retinanet': 'demo/retinanet_pvt-micro-dtn_fpn_digit-scenes',
+    'dino': 'experiments/dino-3scale_vit-micro-adapter-lape_digit-scenes',
+}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Half as large as usual, for micro models."""
+    sizes = {
+        scope: tuple((height // 2, width // 2) for height, width in each)
+        for scope, each in step_memory.SMALL.items()
+    }
+    monkeypatch.setattr(step_memory, 'SMALL', sizes)
+
+
+def config(name):
+    return Config.fromfile(CONFIGS / f'{MICRO[name]}.py')
+
+
+def test_kept_bytes_by_hand():
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 2))
+    values = 4 * 8 + 2 * 4 * 16 + 4 * 2  # inputs of the three layers, and the output
+    assert bytes_kept(model, lambda: model(torch.zeros(4, 8))) == 4 * values
+    model.requires_grad_(False)
+    assert bytes_kept(model, lambda: model(torch.zeros(4, 8))) == 4 * 4 * 2
+
+
+@pytest.mark.parametrize('name', MICRO)
+def test_of_a_size_that_was_not_fitted(name):
+    cfg, size = config(name), (160, 352)
+    found = measure_step_memory(cfg, 3, size)
+    kept, values = counted(cfg, size)
+    tolerance = 0.05 if cfg.default_scope == 'mmseg' else 0.15
+    assert abs(found.activations / (3 * kept) - 1) < tolerance
+    assert found.gradients == 4 * values
+    assert 4 <= found.parameters / values < 4.1
+    assert 8 <= found.optimizer / values < 8.1  # two moments of AdamW
+    halved = measure_step_memory(cfg, 3, size, amp=True)
+    if cfg.default_scope == 'mmseg':
+        kept, _ = counted(cfg, size, amp=True)
+        assert abs(halved.activations / (3 * kept) - 1) < tolerance
+    assert found.activations / 2 < halved.activations < found.activations
+    assert halved.parameters == found.parameters + 2 * values
+
+
+def counted(cfg, size, amp=False):
+    """Bytes that a forward pass at this size keeps, and values of parameters."""
+    sampler = cfg.model.get('train_cfg', {}).get('rcnn', {}).get('sampler')
+    objects = round(sampler.num * sampler.pos_fraction) if sampler else 8
+    with DefaultScope.overwrite_default_scope(cfg.default_scope), step_memory._as_on_a_gpu():
+        model = step_memory._built(cfg)
+        data = model.data_preprocessor(step_memory.random_batch(cfg, size, objects), True)
+        with torch.autocast('cpu', torch.bfloat16, enabled=amp):
+            kept = bytes_kept(model, partial(model, **data, mode='loss'))
+    return kept, sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_what_is_frozen_has_no_gradients_and_recomputation_keeps_less():
+    cfg = config('segmenter')
+    plain = measure_step_memory(cfg, 1, (96, 96))
+    cfg.model.backbone.with_cp = True
+    cfg.model.backbone.vit.frozen_stages = 0
+    other = measure_step_memory(cfg, 1, (96, 96))
+    assert other.activations < 0.8 * plain.activations
+    assert other.gradients < plain.gradients and other.optimizer < plain.optimizer
+    assert other.parameters == plain.parameters
+
+
+def test_sizes_of_training():
+    sizes = {
+        'lape/upernet_deit-t-adapter-lape_8xb2-160k_ade20k-512x512': (512, 512),
+        'foundation/mask2former_dinov3-s_sfp_lsj-1x_coco': (640, 640),
+        'dtn/retinanet_pvt-t-dtn_fpn_1x_coco': (800, 1344),
+    }
+    for name, size in sizes.items():
+        assert training_size(Config.fromfile(CONFIGS / f'{name}.py')) == size
+
+
+def test_another_scope_is_refused():
+    with pytest.raises(ValueError, match="must be 'mmdet' or 'mmseg' to be measured, got 'mmpose'"):
+        measure_step_memory(Config(dict(default_scope='mmpose', model=dict())))
+
+
+def test_the_command(commands, tmp_path):
+    path = tmp_path / 'config.py'
+    path.write_text(f"_base_ = '{CONFIGS / MICRO['mask-rcnn']}.py'\n")
+    said = commands('estimate.py', str(path), '--size', '160', '352', '--batch', '1000')
+    assert '1000 images of 160 x 352, float32\n  parameters ' in said
+    assert 'for 40 GB and less: --amp, --checkpointing, fewer images' in said
+    wrong = commands.refused('estimate.py', str(path), '--cfg-options', 'model.backbone.vit.arhc=1')
+    assert wrong.startswith('error: ') and 'arhc' in wrong

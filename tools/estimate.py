@@ -1,0 +1,88 @@
+"""Estimate the GPU memory of a training before it is started.
+
+    mmlape estimate CONFIG [--batch 2] [--size HEIGHT WIDTH] [--amp] [--checkpointing]
+
+Counted on the CPU, in about a minute, without data and weights; see docs/training.md.
+"""
+
+import argparse
+import logging
+
+from mmlape import cli
+from mmlape.cli.arguments import ConfigOptions, existing_config, read_config
+
+GPUS = (12, 16, 24, 40, 80)  # GB
+RESERVE = 1.0  # GB: CUDA's context, libraries' workspaces, the allocator's gaps
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        'config',
+        type=existing_config,
+        help='a file, or the name of a config that comes with mmlape',
+    )
+    parser.add_argument('--batch', type=int, help="images per GPU (default: the config's)")
+    parser.add_argument(
+        '--size', nargs=2, type=int, metavar=('HEIGHT', 'WIDTH'),
+        help="of the padded images (default: the config's crop or padding, else 800 1344)",
+    )  # fmt: skip
+    parser.add_argument('--amp', action='store_true', help='with mixed precision')
+    parser.add_argument(
+        '--checkpointing', action='store_true', help='with model.backbone.with_cp=True'
+    )
+    parser.add_argument(
+        '--cfg-options', nargs='+', action=ConfigOptions, metavar='KEY=VALUE',
+        help='override parts of the config: a.b=1',
+    )  # fmt: skip
+    options = parser.parse_args()
+    for name in ('batch', 'size'):
+        value = getattr(options, name)
+        if value is not None and min(value if name == 'size' else [value]) < 1:
+            parser.error(f'--{name} must be at least 1, got {value}')
+    return options
+
+
+def main() -> None:
+    options = parse_arguments()
+    with cli.stop_with_message():
+        print(described(estimate(options), options))
+
+
+def estimate(options: argparse.Namespace):
+    """The parts of a step's memory."""
+    from mmengine.logging import MMLogger
+
+    from mmlape.analysis import measure_step_memory
+
+    cfg = read_config(options.config)
+    cfg = cli.merge_overrides(cfg, options.cfg_options)
+    if options.checkpointing:
+        cfg.model.backbone.with_cp = True
+    MMLogger.get_instance('mmlape').setLevel(logging.WARNING)
+    size = tuple(options.size) if options.size else None
+    return measure_step_memory(cfg, options.batch, size, options.amp)
+
+
+def described(found, options: argparse.Namespace) -> str:
+    """The parts in GB, how many images fit on which GPU, and what to do where the batch does not."""
+    height, width = found.image_size
+    images = f'{found.batch_size} image{"s" * (found.batch_size > 1)} of {height} x {width}'
+    lines = [f'{images}, {"mixed precision" if options.amp else "float32"}']
+    for name in ('parameters', 'gradients', 'optimizer', 'activations', 'total'):
+        lines.append(f'  {name:12} {getattr(found, name) / 1e9:7.2f} GB')
+    fixed = (found.total - found.activations) / 1e9 + RESERVE
+    each = found.activations / found.batch_size / 1e9
+    fitting = {gpu: max(0, int((gpu - fixed) / each)) for gpu in GPUS}
+    counts = ', '.join(f'{gpu} GB: {count}' for gpu, count in fitting.items())
+    lines.append(f'images per GPU, {RESERVE:.0f} GB left for CUDA: {counts}')
+    lacking = [gpu for gpu, count in fitting.items() if count < found.batch_size]
+    if lacking:
+        ways = [f'--{name}' for name in ('amp', 'checkpointing') if not getattr(options, name)]
+        ways += ['fewer images with optim_wrapper.accumulative_counts'] * (found.batch_size > 1)
+        lines.append(f'for {lacking[-1]} GB and less: {", ".join(ways) or "smaller images"}')
+    return '\n'.join(lines)
+
+
+if __name__ == '__main__':
+    main()
