@@ -129,9 +129,8 @@ def markdown(experiment: Experiment, runs: Sequence[dict[str, Any]]) -> str:
 
 def _cells(found: Difference) -> list[str]:
     interval = f'{found.low:+.2f} to {found.high:+.2f}'
-    return [
-        f'{found.mean:+.2f}', interval, f'{found.better:.0%}', f'{found.limit:.2f}', str(found.seeds)
-    ]  # fmt: skip
+    limit = '-' if np.isnan(found.limit) else f'{found.limit:.2f}'
+    return [f'{found.mean:+.2f}', interval, f'{found.better:.0%}', limit, str(found.seeds)]
 
 
 def _spread(values: Sequence[float]) -> str:
