@@ -4,7 +4,8 @@ python benchmarks/heads.py [--only gfl ...] [--repeats 5] [--threads 1] [--out b
 
 Every head is that of a shipped config. Its backbone becomes DeiT-S with LaPE in ViT-Adapter, with the maps that it
 reads, or stays that ViT without the adapter (Segmenter, EoMT). Values are random; a detector's image has 8 boxes. The
-steps are taken in turns and timed by wall clock and by processor time, which excludes other processes.
+steps are taken in turns with those of RetinaNet, and timed by wall clock and by processor time, which excludes other
+processes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from mmlape.cpu import optimize
 
 CLONE = Path(__file__).resolve().parents[1]
 SIDE = 512
+REFERENCE = 'retinanet'
 ADAPTER = 'lape/mask-rcnn_deit-s-adapter-lape_fpn_ms-3x_coco'
 # A config that is not on this backbone gets it.
 HEADS = {
@@ -68,7 +70,7 @@ def built(cfg: Config) -> BaseModel:
     scope = cfg.default_scope
     import_module(f'{scope}.utils').register_all_modules(init_default_scope=False)
     with DefaultScope.overwrite_default_scope(scope):
-        model = revert_sync_batchnorm(MODELS.build(cfg.model))
+        model = revert_sync_batchnorm(MODELS.build(copy.deepcopy(cfg.model)))
         model.init_weights()
     model.train()
     for module in model.modules():  # one map of one cell has no statistics
@@ -90,27 +92,35 @@ def step(model: BaseModel, data: dict) -> None:
 
 
 def measure(names: list[str], repeats: int) -> dict[str, dict]:
-    """Sizes, FLOPs, MB kept and seconds of every head; times are taken in turns."""
-    results, steps = {}, {}
+    """Sizes, FLOPs, MB kept, seconds of every head and their ratio to the reference's; one at a time is in memory."""
+    _, reference, _ = prepared(REFERENCE)
+    results = {}
     for name in names:
-        cfg = config_of(name)
-        size = measure_complexity(copy.deepcopy(cfg), (SIDE, SIDE))
-        torch.manual_seed(0)
-        model, data = built(cfg), random_batch(cfg, (SIDE, SIDE))
+        cfg, call, kept = prepared(name)
+        size = measure_complexity(cfg, (SIDE, SIDE))
+        taken = in_turns({name: _timed(call), '': _timed(reference)}, repeats, warm_up=1)
+        wall, processor = zip(*taken[name])
+        ratios = (own[1] / other[1] for own, other in zip(taken[name], taken['']))
         results[name] = dict(
             config=HEADS[name],
             parameters=size.parameters,
             backbone_parameters=size.backbone_parameters,
             flops=size.flops,
             backbone_flops=size.backbone_flops,
-            saved_bytes=saved_bytes(partial(loss, model, data)),
+            saved_bytes=kept,
+            wall_s=round(statistics.median(wall) / 1e3, 3),
+            processor_s=round(statistics.median(processor) / 1e3, 3),
+            ratio=round(statistics.median(ratios), 3),
         )
-        steps[name] = _timed(partial(step, model, data))
-    for name, taken in in_turns(steps, repeats, warm_up=1).items():
-        wall, processor = zip(*taken)
-        results[name]['wall_s'] = round(statistics.median(wall) / 1e3, 3)
-        results[name]['processor_s'] = round(statistics.median(processor) / 1e3, 3)
     return results
+
+
+def prepared(name: str) -> tuple[Config, Callable[[], None], int]:
+    """The config of a head, its training step, and the bytes that this keeps."""
+    cfg = config_of(name)
+    torch.manual_seed(0)
+    model, data = built(cfg), random_batch(cfg, (SIDE, SIDE))
+    return cfg, partial(step, model, data), saved_bytes(partial(loss, model, data))
 
 
 def _timed(call: Callable[[], None]) -> Callable[[], tuple[float, float]]:
@@ -125,8 +135,8 @@ def _timed(call: Callable[[], None]) -> Callable[[], tuple[float, float]]:
 def table(results: dict[str, dict]) -> str:
     """A row per head, cheapest step first."""
     lines = [
-        '| head | parameters, M | of the head | FLOPs, G | of the head | step, s | kept, MB |',
-        '|---|---|---|---|---|---|---|',
+        '| head | parameters, M | of the head | FLOPs, G | of the head | step, s | x RetinaNet | kept, MB |',
+        '|---|---|---|---|---|---|---|---|',
     ]
     for name, found in sorted(results.items(), key=lambda item: item[1]['processor_s']):
         parameters, flops = found['parameters'], found['flops']
@@ -137,6 +147,7 @@ def table(results: dict[str, dict]) -> str:
             f'{flops / 1e9:.0f}',
             f'{(flops - found["backbone_flops"]) / 1e9:.0f}',
             f'{found["processor_s"]:.1f}',
+            f'{found["ratio"]:.2f}',
             f'{found["saved_bytes"] / 1e6:,.0f}',
         ]
         lines.append(f'| {" | ".join(cells)} |')

@@ -1,4 +1,4 @@
-"""GFL on the demo's micro ViT-Adapter with LaPE, digit scenes, from scratch: see configs/detectors/README.md."""
+"""GFL on the micro ViT-Adapter with LaPE, digit scenes, from scratch: see configs/detectors/README.md."""
 
 _base_ = [
     '../_base_/models/gfl_fpn.py',

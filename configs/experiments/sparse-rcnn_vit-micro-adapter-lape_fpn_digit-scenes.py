@@ -1,4 +1,4 @@
-"""Sparse R-CNN on the demo's micro ViT-Adapter with LaPE, digit scenes, from scratch: see configs/detectors/README.md."""
+"""Sparse R-CNN on the micro ViT-Adapter with LaPE, digit scenes, from scratch: see configs/detectors/README.md."""
 
 _base_ = [
     '../_base_/models/sparse-rcnn_fpn.py',
