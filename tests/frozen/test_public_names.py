@@ -29,6 +29,9 @@ GONE: dict[str, dict[str, str]] = {
     },
     'package mmlape.pretraining': {'timm_models': 'moved: import mmlape.timm_models'},
     'package mmlape.norm': {'check_norm_cfg': 'norm_class refuses the same'},
+    'registry FUNCTIONS': {
+        'wrap_blocks': 'FSDP2 has no policies: mmlape.FSDPStrategy alone, or mmlape.training.wrap_blocks(model)'
+    },
 }
 # Packages that have another name now, with all their names in it.
 MOVED = {
