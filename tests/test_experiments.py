@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from argparse import Namespace
 from dataclasses import replace
@@ -215,6 +216,21 @@ def test_jobs_in_processes():
     assert '-3 is negative' in error.value
     with pytest.raises(RuntimeError, match='exit code -9'):
         list(run_jobs(square, [KILLED], 1))
+
+
+def test_workers_end_with_a_killed_parent():
+    code = (
+        'import sys; sys.path[:0] = sys.argv[1:]\n'
+        'from demo_parts.workers import run_jobs\n'
+        'from worker_jobs import linger\n'
+        'for report in run_jobs(linger, [0], 1): print(report.value, flush=True)'
+    )
+    paths = [str(ROOT / 'tools'), str(ROOT / 'tests/helpers')]
+    with subprocess.Popen([sys.executable, '-c', code, *paths], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout.readline()
+        parent.kill()
+        # The end of the pipe is the end of all that hold it.
+        assert parent.communicate(timeout=60) == (b'', None)
 
 
 @pytest.mark.slow

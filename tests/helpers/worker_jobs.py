@@ -1,7 +1,8 @@
-"""A job for worker processes, which import it by name."""
+"""Jobs for worker processes, which import them by name."""
 
 import os
 import signal
+import time
 from collections.abc import Callable
 
 KILLED = 99
@@ -15,3 +16,9 @@ def square(job: int, report: Callable[[float], None]) -> int:
     if job == KILLED:
         os.kill(os.getpid(), signal.SIGKILL)
     return job * job
+
+
+def linger(job: int, report: Callable[[float], None]) -> None:
+    """Say that it has begun, and stay."""
+    report(0.5)
+    time.sleep(600)

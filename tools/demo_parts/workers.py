@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -70,6 +71,7 @@ def _work(function: Callable, waiting: Any, said: Any) -> None:
     """Do jobs until None comes."""
     # Ctrl-C reaches every process of the terminal; the parent handles it and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     for number, job in iter(waiting.get, None):
         try:
             result = function(
@@ -79,6 +81,12 @@ def _work(function: Callable, waiting: Any, said: Any) -> None:
             said.put(Report('error', number, traceback.format_exc()))
         else:
             said.put(Report('result', number, result))
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed cannot end its workers."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def cores() -> int:
