@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -64,7 +65,7 @@ def measure_complexity(config: Config, image_size: tuple[int, int] | None = None
     height, width = image_size or IMAGE_SIZES[scope]
     import_module(f'{scope}.utils').register_all_modules(init_default_scope=False)
     with DefaultScope.overwrite_default_scope(scope):
-        model = revert_sync_batchnorm(MODELS.build(config.model)).eval()
+        model = revert_sync_batchnorm(MODELS.build(copy.deepcopy(config.model))).eval()
     if isinstance(model.backbone, EoMT):
         model.backbone.set_mask_probs([0.0] * model.backbone.num_blocks)
     with count_flops() as counter:

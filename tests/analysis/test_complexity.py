@@ -1,5 +1,7 @@
 """Counting parameters and FLOPs: by hand for single parts, against published figures for whole models."""
 
+import copy
+
 import pytest
 import torch
 from config_utils import CONFIGS
@@ -116,6 +118,16 @@ def test_every_stage_of_sparse_rcnn_is_counted():
         found.append(measure_complexity(cfg, (64, 96)).flops)
     one, two, three = found
     assert three - two == two - one > 0
+
+
+def test_a_config_stays_as_it_is():
+    """MMDetection's DETRs write into the config of their heads."""
+    cfg = Config.fromfile(
+        CONFIGS / 'experiments/dino-3scale_vit-micro-adapter-lape_digit-scenes.py'
+    )
+    before = copy.deepcopy(cfg.model)
+    measure_complexity(cfg, (64, 96))
+    assert cfg.model == before
 
 
 def test_what_cannot_be_measured_is_refused():
