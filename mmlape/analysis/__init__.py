@@ -48,7 +48,7 @@ _PUBLIC = {
         'centre_of correlation_map cosine_matrix embedding_table layer_positions pick_channels plan_sources '
         'position_correlations position_plan position_scores token_row'
     ),
-    'step_memory': 'StepMemory measure_step_memory random_batch training_size',
+    'step_memory': 'StepMemory measure_step_memory random_batch training_model training_size',
 }
 __getattr__, __dir__, __all__ = lazy_names(
     __name__, {module: names.split() for module, names in _PUBLIC.items()}

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from mmlape.runtime.private import FakeTensorMode, bytes_kept
 
-__all__ = ['StepMemory', 'measure_step_memory', 'random_batch', 'training_size']
+__all__ = ['StepMemory', 'measure_step_memory', 'random_batch', 'training_model', 'training_size']
 
 # Heads are computed at these (height, width), multiples of all strides and windows, and extrapolated: a polynomial of
 # the pixels. Segmenter's head has the weights of its attention, a square.
@@ -37,7 +37,7 @@ class StepMemory(NamedTuple):
     parameters: int  #: Of the whole model, with its buffers, and autocast's copies of them.
     gradients: int  #: Of the parameters that are trained.
     optimizer: int  #: States of the config's optimizer.
-    activations: int  #: Kept for the backward pass, of all images.
+    activations: int  #: What autograd saves of all images.
     image_size: tuple[int, int]  #: (height, width).
     batch_size: int  #: Images.
 
@@ -79,9 +79,8 @@ def measure_step_memory(
         raise ValueError(f"default_scope must be 'mmdet' or 'mmseg' to be measured, got {scope!r}")
     batch_size = batch_size or config.train_dataloader.batch_size
     image_size = image_size or training_size(config)
-    import_module(f'{scope}.utils').register_all_modules(init_default_scope=False)
+    model = training_model(config)
     with DefaultScope.overwrite_default_scope(scope), _as_on_a_gpu():
-        model = _built(config)
         # MMCV's operators for second stages have no bfloat16 on a CPU.
         with torch.autocast('cpu', torch.bfloat16, enabled=amp and scope == 'mmseg'):
             heads = _of_heads(model, config)
@@ -177,15 +176,21 @@ def _classes(config: Config) -> int:
     return head.get('num_things_classes') or head.num_classes
 
 
-def _built(config: Config) -> BaseModel:
-    """The model in training mode, but for batch norms, which keep as much with fixed statistics; nothing is padded."""
+def training_model(config: Config) -> BaseModel:
+    """The model of a detector's or segmentor's config in training mode, for :func:`random_batch` on one CPU.
+
+    Batch norms have fixed statistics, since a map of one cell has none, and images are not padded. Weights are random.
+    """
+    scope = config.default_scope
+    import_module(f'{scope}.utils').register_all_modules(init_default_scope=False)
     parts = copy.deepcopy(config.model)
-    if config.default_scope == 'mmseg':
+    if scope == 'mmseg':
         parts.data_preprocessor.update(size=None, size_divisor=1)
     else:
         parts.data_preprocessor.batch_augments = None
-    model = revert_sync_batchnorm(MODELS.build(parts)).train()
-    for module in model.modules():  # a map of one cell has no statistics
+    with DefaultScope.overwrite_default_scope(scope):
+        model = revert_sync_batchnorm(MODELS.build(parts)).train()
+    for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()
     return model

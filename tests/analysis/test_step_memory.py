@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from torch import nn
 
-from mmlape.analysis import measure_step_memory, step_memory, training_size
+from mmlape.analysis import measure_step_memory, step_memory, training_model, training_size
 from mmlape.runtime.private import bytes_kept
 
 MICRO = {
@@ -65,7 +65,7 @@ def counted(cfg, size, amp=False):
     sampler = cfg.model.get('train_cfg', {}).get('rcnn', {}).get('sampler')
     objects = round(sampler.num * sampler.pos_fraction) if sampler else 8
     with DefaultScope.overwrite_default_scope(cfg.default_scope), step_memory._as_on_a_gpu():
-        model = step_memory._built(cfg)
+        model = training_model(cfg)
         data = model.data_preprocessor(step_memory.random_batch(cfg, size, objects), True)
         with torch.autocast('cpu', torch.bfloat16, enabled=amp):
             kept = bytes_kept(model, partial(model, **data, mode='loss'))

@@ -1,4 +1,4 @@
-"""EoMT at 640 x 640: 12 epochs, 8 GPUs x 2 images. The data set and its classes are added to it."""
+"""EoMT at 640 x 640: 12 epochs, 8 GPUs x 2 images. The data set is added to it."""
 
 _base_ = ['./eomt.py', '../default_runtime_mmdet.py']
 

@@ -1,4 +1,4 @@
-"""Mask2Former at 640 x 640: 12 epochs, 8 GPUs x 2 images. The data set and its classes are added to it."""
+"""Mask2Former at 640 x 640: 12 epochs, 8 GPUs x 2 images. The data set is added to it."""
 
 _base_ = ['./mask2former.py', '../default_runtime_mmdet.py']
 
