@@ -50,13 +50,11 @@ HEADS = {
 
 
 def config_of(name: str) -> Config:
-    """The config of a head on the backbone of all, without weights to download."""
+    """The config of a head on the backbone of all."""
     cfg = Config.fromfile(CLONE / 'configs' / f'{HEADS[name]}.py')
     if 'dinov3' in HEADS[name]:
         shared = Config.fromfile(CLONE / 'configs' / f'{ADAPTER}.py').model.backbone
         cfg.model.backbone = copy.deepcopy(shared)
-    for part in (cfg.model.backbone, cfg.model.backbone.get('vit', {})):
-        part.pop('init_cfg', None)
     return cfg
 
 
@@ -65,7 +63,6 @@ def training_step(name: str) -> Callable[[], None]:
     torch.manual_seed(0)
     cfg = config_of(name)
     model, batch = training_model(cfg), random_batch(cfg, (SIDE, SIDE))
-    model.init_weights()
     optimize(model, keep_memory=False)
 
     def step() -> None:

@@ -51,15 +51,13 @@ def main() -> None:
 
 def estimate(options: argparse.Namespace):
     """The parts of a step's memory."""
-    from mmengine.logging import MMLogger
-
     from mmlape.analysis import measure_step_memory
 
     cfg = read_config(options.config)
     cfg = cli.merge_overrides(cfg, options.cfg_options)
     if options.checkpointing:
         cfg.model.backbone.with_cp = True
-    MMLogger.get_instance('mmlape').setLevel(logging.WARNING)
+    logging.disable(logging.INFO)  # a line for every weight
     size = tuple(options.size) if options.size else None
     return measure_step_memory(cfg, options.batch, size, options.amp)
 

@@ -116,9 +116,8 @@ def _can_merge(act: nn.Module, hidden: Tensor, layer: nn.Module) -> bool:
         isinstance(act, nn.GELU)
         and isinstance(layer, nn.Linear)
         and (type(layer) is nn.Linear or hasattr(layer, 'product'))
-        and type(layer.weight) is nn.Parameter
         and layer.weight.requires_grad
-        and is_eager(hidden)
+        and is_eager(hidden, layer.weight)
         and not has_hooks(act)
         and not has_hooks(layer)
     )

@@ -9,6 +9,7 @@ from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from torch import nn
 
+from benchmarks.side_by_side import peak_bytes
 from mmlape.analysis import measure_step_memory, step_memory, training_model, training_size
 from mmlape.runtime.private import bytes_kept
 
@@ -42,6 +43,17 @@ def test_kept_bytes_by_hand():
     assert bytes_kept(model, lambda: model(torch.zeros(4, 8))) == 4 * 4 * 2
 
 
+def test_kept_bytes_of_a_convolution_in_bfloat16():
+    """It is computed in float32, but what is kept and comes out has half the bytes."""
+    conv, found = nn.Conv2d(3, 8, 3, padding=1), []
+    image = torch.randn(1, 3, 5, 7)
+    with torch.autocast('cpu', torch.bfloat16):
+        expected = conv(image)
+        kept = bytes_kept(conv, lambda: found.append(conv(image)))
+    assert kept == 2 * (3 + 8) * 5 * 7  # of the image and the output
+    torch.testing.assert_close(found[0], expected)
+
+
 @pytest.mark.parametrize('name', MICRO)
 def test_of_a_size_that_was_not_fitted(name):
     cfg, size = config(name), (160, 352)
@@ -58,6 +70,23 @@ def test_of_a_size_that_was_not_fitted(name):
         assert abs(halved.activations / (3 * kept) - 1) < tolerance
     assert found.activations / 2 < halved.activations < found.activations
     assert halved.parameters == found.parameters + 2 * values
+
+
+def test_what_a_training_really_keeps():
+    """Without a mode that counts, DTN's steps and GELU are recomputed."""
+    cfg, size = config('retinanet'), (224, 320)
+    found = measure_step_memory(cfg, 1, size).activations
+    model = training_model(cfg)
+    data = model.data_preprocessor(step_memory.random_batch(cfg, size), True)
+    peak = peak_bytes(partial(model, **data, mode='loss'))
+    assert 0.85 * peak < found < peak
+
+
+def test_sparse_rcnn_starts_with_boxes():
+    """Random ones would have negative sizes, which RoIAlign refuses."""
+    name = 'experiments/sparse-rcnn_vit-micro-adapter-lape_fpn_digit-scenes'
+    found = measure_step_memory(Config.fromfile(CONFIGS / f'{name}.py'), 1, (96, 128))
+    assert found.activations > 1e6
 
 
 def counted(cfg, size, amp=False):
