@@ -109,12 +109,12 @@ def _timed(call: Callable[[], None]) -> Callable[[], tuple[float, float]]:
 
 
 def table(results: dict[str, dict]) -> str:
-    """A row per head, cheapest step first."""
+    """A row per head, the quickest first."""
     lines = [
         '| head | parameters, M | of the head | FLOPs, G | of the head | step, s | x RetinaNet | a step on a GPU, GB |',
         '|---|---|---|---|---|---|---|---|',
     ]
-    for name, found in sorted(results.items(), key=lambda item: item[1]['processor_s']):
+    for name, found in sorted(results.items(), key=lambda item: item[1]['ratio']):
         parameters, flops = found['parameters'], found['flops']
         cells = [
             name,
