@@ -1,19 +1,23 @@
 """Every component on a GPU that is not there: fake tensors say ``cuda``, so all that an operator gets must be there,
 and reading a value on the host, for which a GPU is waited for, is an error.
 
-Not covered: the backward pass, since autograd's engine needs a driver, and the kernels.
+Not covered: the backward pass, since autograd's engine needs a driver, the kernels, and heads that wait for values by
+design (NMS, second stages, Mask2Former's masks).
 """
 
 from contextlib import contextmanager
 
 import pytest
 import torch
+from config_utils import CONFIGS
+from mmengine.config import Config
 from registered import BACKBONES
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from mmlape.analysis import training_model
 from mmlape.layers import deformable
 
 # Made on the host from the grid alone, and cached for the next pass.
@@ -21,6 +25,15 @@ MADE_ON_HOST = {
     'BigBirdAttention': 'random blocks, drawn by NumPy as published',
     'ViTAdapter': 'reference points',
 }
+# With necks: FPN or a simple pyramid, or none.
+HEADS = [
+    'demo/retinanet_pvt-micro-dtn_fpn_digit-scenes',
+    'demo/segformer_vit-micro-dinov3_sfp_digit-scenes',
+    'demo/segmenter_vit-micro-adapter-lape_mask_digit-scenes',
+    'demo/upernet_vit-micro-dinov3_sfp_digit-scenes',
+    'experiments/eomt_vit-micro-lape_digit-scenes',
+    'experiments/gfl_vit-micro-adapter-lape_fpn_digit-scenes',
+]
 
 
 class MadeOnHost(TorchDispatchMode):
@@ -94,3 +107,18 @@ def test_all_of_a_pass_is_on_the_gpu_and_nothing_waits_for_it(name, sampling):
     assert all(each.is_cuda for each in found)
     made_on_host = {*trained.names, *deployed.names}
     assert bool(made_on_host) == (name in MADE_ON_HOST), made_on_host
+
+
+@pytest.mark.filterwarnings('ignore:User provided device_type')
+@pytest.mark.parametrize('name', HEADS)
+@torch.no_grad()
+def test_heads_are_on_the_gpu_and_nothing_waits_for_them(name, sampling):
+    model = training_model(Config.fromfile(CONFIGS / f'{name}.py'))
+    model(torch.rand(1, 3, 64, 96), mode='tensor')  # what this caches is on the CPU
+    with FakeTensorMode():
+        to_fake_gpu(model)
+        images = torch.empty(2, 3, 64, 96, device='cuda')
+        with autocast(torch.float16), MadeOnHost() as made:
+            found = tree_leaves(model(images, mode='tensor'))
+    assert found and all(each.is_cuda for each in found)
+    assert bool(made.names) == ('adapter' in name), made.names
