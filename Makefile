@@ -7,11 +7,13 @@
 #   CUDA=0                operators for the CPU only, although there are a GPU and nvcc
 #   OPS=torchvision       mmcv with torchvision's NMS and RoIAlign instead of compiled operators: enough for the demo on a CPU
 #   BENCH='--only pvt'   options of make bench
+#   DEVICE=cpu            try make test-gpu without a GPU
 #   WORKERS=1             processes that run tests; without it as many as there are cores, at most 4
 #   SOURCE_URL=https://host/owner/mmlape/blob/main   where links of the site to sources lead
 
 STACK ?= onedl
 WORKERS ?= logical
+DEVICE ?= cuda
 VENV ?= $(if $(filter onedl,$(STACK)),.venv,.venv-$(STACK))
 PY := $(abspath $(VENV))/bin/python
 # A tested Python if there is one, else whatever python3 is.
@@ -26,7 +28,7 @@ FORMATTED := $(wildcard setup.py mmlape configs tools tests benchmarks docs/conf
 export CUDA SOURCE_URL
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo experiment-position evidence test test-slow bench lint format docs docs-links clean clean-env
+.PHONY: help env demo experiment-position evidence test test-slow test-gpu bench lint format docs docs-links clean clean-env
 
 help:  ## this list
 	@sed -n 's/^#   /    /p' Makefile
@@ -52,6 +54,9 @@ test: env  ## the fast tests
 
 test-slow: env  ## the tests of more than 20 seconds
 	$(PYTEST) -m slow
+
+test-gpu: env  ## the tests for who has a GPU; they need no data and write work_dirs/gpu_report.md
+	$(PY) -m pytest tests/gpu --device $(DEVICE)
 
 bench: env  ## our networks and norms beside upstream's and published maths, on one thread: minutes
 	@$(PY) -m benchmarks $(BENCH)

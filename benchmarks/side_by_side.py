@@ -127,26 +127,28 @@ keep_freed_memory = runpy.run_path(str(CLONE / 'mmlape/cpu/memory.py'))['keep_fr
 
 def write_record(path: Path, results: dict, show: bool = True) -> None:
     """Write results with the machine, versions, commit, threads and load; ``show`` prints them, too."""
-    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    record = {
-        'machine': {
-            'device': cuda or 'CPU',
-            'processor': _processor(),
-            'cpus': os.cpu_count(),
-            'threads': torch.get_num_threads(),
-            'load_1_min': round(os.getloadavg()[0], 2),
-            'python': platform.python_version(),
-            'torch': torch.__version__,
-            'versions': versions(),
-            'commit': revision_of(CLONE),
-            'date': time.strftime('%Y-%m-%d'),
-        },
-        'results': results,
-    }
+    record = {'machine': machine(), 'results': results}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=2) + '\n', encoding='utf-8')
     if show:
         print(json.dumps(record, indent=2))
+
+
+def machine() -> dict:
+    """The machine, versions, commit, threads and load."""
+    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        'device': cuda or 'CPU',
+        'processor': _processor(),
+        'cpus': os.cpu_count(),
+        'threads': torch.get_num_threads(),
+        'load_1_min': round(os.getloadavg()[0], 2),
+        'python': platform.python_version(),
+        'torch': torch.__version__,
+        'versions': versions(),
+        'commit': revision_of(CLONE),
+        'date': time.strftime('%Y-%m-%d'),
+    }
 
 
 def _processor() -> str:

@@ -43,13 +43,15 @@ class Commands:
         return self.capsys.readouterr().err if end.value.code == 2 else end.value.code
 
 
-def dist_train(folder, config, *options):
-    """Run ``tools/dist_train.sh`` with two processes on a CPU; exit code and output."""
+def dist_train(folder, config, *options, gpus=False):
+    """Run ``tools/dist_train.sh`` with two processes, on a CPU unless ``gpus``; exit code and output."""
     paths = [str(REPO / 'tests' / 'helpers'), os.environ.get('PYTHONPATH', '')]
     environment = dict(
-        os.environ, OMP_NUM_THREADS='1', PYTHON=sys.executable, CUDA_VISIBLE_DEVICES='',
-        PYTHONPATH=os.pathsep.join(filter(None, paths)), PORT=str(free_port()),
+        os.environ, OMP_NUM_THREADS='1', PYTHON=sys.executable, PORT=str(free_port()),
+        PYTHONPATH=os.pathsep.join(filter(None, paths)),
     )  # fmt: skip
+    if not gpus:
+        environment['CUDA_VISIBLE_DEVICES'] = ''
     script = str(REPO / 'tools' / 'dist_train.sh')
     done = subprocess.run(
         ['bash', script, str(config), '2', '--work-dir', 'run', *options],
