@@ -1,8 +1,8 @@
 """Every component on a GPU that is not there: fake tensors say ``cuda``, so all that an operator gets must be there,
 and reading a value on the host, for which a GPU is waited for, is an error.
 
-Not covered: the backward pass, since autograd's engine needs a driver, the kernels, and heads that wait for values by
-design (NMS, second stages, Mask2Former's masks).
+The backward pass runs on a fake CPU instead, since autograd's engine needs a driver for GPUs. Not covered: its devices, the
+kernels, and heads that wait for values by design (NMS, second stages, Mask2Former's masks).
 """
 
 from contextlib import contextmanager
@@ -76,16 +76,16 @@ def sampling(monkeypatch):
     monkeypatch.setattr(deformable.MultiScaleDeformableAttnFunction, 'apply', apply)
 
 
-def to_fake_gpu(model):
-    """New parameters and buffers of the same kinds, on the fake GPU."""
+def to_fake(model, device='cuda'):
+    """New parameters and buffers of the same kinds, on the fake device."""
     for module in model.modules():
         for name, value in list(module._parameters.items()):
             if value is not None:
-                there = torch.empty(value.shape, dtype=value.dtype, device='cuda')
+                there = torch.empty(value.shape, dtype=value.dtype, device=device)
                 module._parameters[name] = nn.Parameter(there, value.requires_grad)
         for name, value in list(module._buffers.items()):
             if value is not None:
-                there = torch.empty(value.shape, dtype=value.dtype, device='cuda')
+                there = torch.empty(value.shape, dtype=value.dtype, device=device)
                 module._buffers[name] = there
 
 
@@ -96,7 +96,7 @@ def test_all_of_a_pass_is_on_the_gpu_and_nothing_waits_for_it(name, sampling):
     model = BACKBONES[name]().eval()
     model(torch.rand(1, 3, 32, 48))  # what this caches is on the CPU
     with FakeTensorMode():
-        to_fake_gpu(model)
+        to_fake(model)
         images = torch.empty(2, 3, 32, 48, device='cuda'), torch.empty(1, 3, 41, 32, device='cuda')
         model.train()
         with autocast(torch.float16), MadeOnHost() as trained:
@@ -116,9 +116,24 @@ def test_heads_are_on_the_gpu_and_nothing_waits_for_them(name, sampling):
     model = training_model(Config.fromfile(CONFIGS / f'{name}.py'))
     model(torch.rand(1, 3, 64, 96), mode='tensor')  # what this caches is on the CPU
     with FakeTensorMode():
-        to_fake_gpu(model)
+        to_fake(model)
         images = torch.empty(2, 3, 64, 96, device='cuda')
         with autocast(torch.float16), MadeOnHost() as made:
             found = tree_leaves(model(images, mode='tensor'))
     assert found and all(each.is_cuda for each in found)
     assert bool(made.names) == ('adapter' in name), made.names
+
+
+@pytest.mark.parametrize('name', BACKBONES)
+def test_nothing_waits_in_a_backward_pass(name, monkeypatch):
+    for module in (
+        'layers.basic',
+        'norm.dtn_maps',
+    ):  # recompute as without a mode
+        monkeypatch.setattr(f'mmlape.{module}.is_eager', lambda *_tensors: True)
+    model = BACKBONES[name]().train()
+    with FakeTensorMode(), torch.autocast('cpu', torch.bfloat16):
+        to_fake(model, 'cpu')
+        outputs = tree_leaves(model(torch.empty(2, 3, 32, 48)))
+        sum(each.float().square().mean() for each in outputs).backward()
+    assert all(each.grad is not None for each in model.parameters() if each.requires_grad)
