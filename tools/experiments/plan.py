@@ -68,6 +68,7 @@ STEPS = {
         crops=(dict(epochs=9, size=512), {'train_dataloader.dataset.pipeline': _cropped(512, 256)}),
         anchors=({}, {'model.rpn_head.anchor_generator.scales': [4]}),
         samples=({}, _MORE_SAMPLES),
+        short=(dict(epochs=5), {}),
     ),
     'bccd': _steps(
         'micro-adapter',
@@ -75,6 +76,7 @@ STEPS = {
         average=(dict(ema=True), {}),
         augmented=(dict(augment='strong'), {}),
         samples=({}, _MORE_SAMPLES),
+        short=(dict(epochs=10), {}),
         larger=(dict(epochs=8, size=480), {}),
     ),
     'cifar10': _steps(
@@ -103,7 +105,7 @@ STEPS = {
     ),
 }
 # The steps that the comparisons use.
-FROZEN = {'camvid': 'short', 'nuclei': 'samples', 'bccd': 'samples', 'cifar10': 'small'}
+FROZEN = {'camvid': 'short', 'nuclei': 'short', 'bccd': 'short', 'cifar10': 'small'}
 RECIPES = {data: STEPS[data][step] for data, step in FROZEN.items()}
 
 _NO_POSITION = {**DEFAULT, 'net.position': dict(type='mmlape.NoPosition')}
