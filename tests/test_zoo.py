@@ -1,5 +1,6 @@
 """The page of all rows: it says what configs, metafiles and the record of measurements say."""
 
+import json
 import runpy
 import shutil
 import sys
@@ -8,16 +9,18 @@ from pathlib import Path
 import pytest
 from config_utils import REPO
 
+from mmlape.analysis import StepMemory
 from mmlape.analysis.complexity import Complexity
 
 sys.path.insert(0, str(REPO / 'tools' / 'analysis_tools'))
 
-from zoo_parts.page import Zoo, read_rows, write_measured
+from zoo_parts.page import Zoo, read_reports, read_rows, write_measured
 
 TOOL = REPO / 'tools' / 'analysis_tools' / 'zoo_table.py'
 PAGE = REPO / 'docs' / 'model_zoo.md'
 ROW = 'segmenter_deit-t_mask_8xb1-160k_ade20k-512x512'
 SIZE = Complexity(6713388, 5_000_000, 12_600_000_000, 10_400_000_000, (512, 512))
+MEMORY = StepMemory(27_000_000, 27_000_000, 54_000_000, 500_000_000, (512, 512), 1)
 
 
 @pytest.mark.slow
@@ -27,7 +30,7 @@ def test_the_record_is_of_these_models():
 
 
 def test_metafiles_and_the_page_say_what_was_measured():
-    zoo = Zoo(read_rows(REPO), PAGE.with_suffix('.json'))
+    zoo = Zoo(read_rows(REPO), PAGE.with_suffix('.json'), read_reports(REPO))
     assert {
         row.name: [row.metadata[key] for key in ('Parameters', 'FLOPs')] for row in zoo.rows
     } == {name: [found['parameters'], found['flops']] for name, found in zoo.measured.items()}
@@ -70,7 +73,7 @@ def measured(root: Path, tmp_path: Path) -> tuple[Zoo, dict]:
     """The zoo with its one row measured, and the row's entry."""
     (row,) = read_rows(root)
     zoo = Zoo([row], tmp_path / 'zoo.json')
-    zoo.put(row, SIZE)
+    zoo.put(row, SIZE, MEMORY)
     row.metadata.update(Parameters=SIZE.parameters, FLOPs=SIZE.flops)
     return zoo, zoo.measured[ROW]
 
@@ -84,9 +87,28 @@ def test_what_is_no_longer_true_is_found(root, tmp_path):
     ]
     row.metadata['Parameters'] = SIZE.parameters
     entry['model'] = 'other'
-    assert zoo.problems() == [f'{ROW} has another model than the one that was measured']
+    entry['step']['images'] = 2
+    assert zoo.problems() == [
+        f'{ROW} has another model than the one that was measured',
+        f'{ROW} has other batches than those that were measured',
+    ]
+    assert '| 0.6 (2, 512 x 512) |' in zoo.page(tmp_path)
     zoo.measured['old'] = zoo.measured.pop(ROW)
     assert zoo.problems() == [f'{ROW} has not been measured', 'old was measured but is not a row']
+
+
+def test_reports_of_gpus_stand_beside_the_estimate(root, tmp_path):
+    figures = {'measured, GB': 0.72, 'images per second': 41.26}
+    results = [
+        dict(case=f'lape/{ROW}', figures=figures),
+        dict(case='vit', figures={'plain, ms': 3}),
+    ]
+    path = tmp_path / 'benchmarks/records/gpu_card.json'
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(dict(machine=dict(device='A card'), results=results)))
+    zoo, _ = measured(root, tmp_path)
+    zoo.reports = read_reports(tmp_path)
+    assert '| 0.6 (1, 512 x 512); A card: 0.7 GB, 41.3 images/s |' in zoo.page(tmp_path)
 
 
 def test_figures_go_into_a_metafile_that_keeps_its_layout(tmp_path):
@@ -122,9 +144,9 @@ def test_the_command(root, tmp_path, monkeypatch, capsys):
 
     code, said = run('--config', 'segmenter*')
     assert code == 0
-    assert f'{ROW}: 6,713,388 parameters, 12,641,115,648 FLOPs' in said.out
+    assert f'{ROW}: 6,713,388 parameters, 12,641,115,648 FLOPs, ' in said.out
     page = copy / 'docs' / 'model_zoo.md'
-    assert f'[{ROW}](../configs/lape/{ROW}.py) | 6.7 (5.7) | 13 (10) |' in page.read_text()
+    assert f'[{ROW}](../configs/lape/{ROW}.py) | 6.7 (5.7) | 13 (10) | 0.' in page.read_text()
     assert 'FLOPs: 12641115648' in (copy / 'configs' / 'lape' / 'metafile.yml').read_text()
     assert run('--check')[0] == 0
     page.write_text(page.read_text() + '.')

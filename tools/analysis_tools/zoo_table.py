@@ -1,4 +1,4 @@
-"""Measure parameters and FLOPs of the zoo's models and write their page.
+"""Measure parameters, FLOPs and memory of the zoo's models and write their page.
 
     python tools/analysis_tools/zoo_table.py [--config PATTERN ...] [--out docs/model_zoo.md] [--check]
 
@@ -60,10 +60,11 @@ def check(zoo, page: Path) -> int:
 def main() -> int:
     options = parse_arguments()
     from mmengine.config import Config
-    from zoo_parts.page import Zoo, read_rows, write_measured
+    from zoo_parts.page import Zoo, read_reports, read_rows, write_measured
 
     rows = read_rows(ROOT)
-    zoo = Zoo(rows, options.out.with_suffix('.json'))
+    reports = read_reports(ROOT)
+    zoo = Zoo(rows, options.out.with_suffix('.json'), reports)
     if options.check:
         return check(zoo, options.out)
     patterns = options.config or ['*']
@@ -71,16 +72,21 @@ def main() -> int:
     if not chosen:
         raise SystemExit(f'no row is named {" or ".join(patterns)}')
     for row in chosen:
-        complexity = analysis.measure_complexity(Config.fromfile(row.path))
-        zoo.put(row, complexity)
-        print(f'{row.name}: {complexity.parameters:,} parameters, {complexity.flops:,} FLOPs')
-    zoo.save()
+        config = Config.fromfile(row.path)
+        complexity = analysis.measure_complexity(config)
+        memory = analysis.measure_step_memory(config)
+        zoo.put(row, complexity, memory)
+        zoo.save()  # all rows take hours
+        print(
+            f'{row.name}: {complexity.parameters:,} parameters, {complexity.flops:,} FLOPs, '
+            f'{memory.total:,} bytes',
+            flush=True,
+        )
     if options.out == PAGE:
         for metafile in {row.metafile for row in rows}:
             write_measured(metafile, zoo.measured)
-    options.out.write_text(
-        Zoo(read_rows(ROOT), zoo.path).page(options.out.parent), encoding='utf-8'
-    )
+    written = Zoo(read_rows(ROOT), zoo.path, reports)
+    options.out.write_text(written.page(options.out.parent), encoding='utf-8')
     return 0
 
 

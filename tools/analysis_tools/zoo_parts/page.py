@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,9 +16,10 @@ from typing import Any
 import yaml
 from mmengine.config import Config
 
+from mmlape.analysis import StepMemory, training_size
 from mmlape.analysis.complexity import IMAGE_SIZES, Complexity
 
-__all__ = ['Row', 'Zoo', 'read_rows', 'write_measured']
+__all__ = ['Row', 'Zoo', 'read_reports', 'read_rows', 'write_measured']
 
 # No published figures to compare with, or measured by another tool.
 _LEFT_OUT = ('demo', 'imagenet', 'cifar', 'ablations', 'listops', 'dino')
@@ -72,8 +73,12 @@ brackets the backbone's:
   832 G on ViT-Adapter-S and B, 309 G and 397 G on PVTv2-B2 and B3.
 * DTN is counted as computed here, without its map of all tokens by all tokens, so its share is smaller than published.
 
+**GB** are the memory of a training step on each GPU in float32, estimated by
+[`mmlape estimate`](training.md#memory-before-you-start); in brackets its images and their largest size. Where
+`benchmarks/records` has a [report of a GPU](install.md#test-your-gpu) (`gpu_*.json`), its measurements follow.
+
 ```shell
-python tools/analysis_tools/zoo_table.py                       # measure all rows, write this page: minutes, no GPU
+python tools/analysis_tools/zoo_table.py                       # measure all rows, write this page: hours, no GPU
 python tools/analysis_tools/zoo_table.py --config 'upernet*'   # measure only these
 python tools/analysis_tools/zoo_table.py --check               # compare the page with metafiles and configs
 ```
@@ -165,21 +170,26 @@ class Zoo:
     Args:
         rows: From :func:`read_rows`.
         record: The JSON file of :meth:`save`; need not exist yet.
+        reports: From :func:`read_reports`.
     """
 
-    def __init__(self, rows: Iterable[Row], record: Path) -> None:
+    def __init__(
+        self, rows: Iterable[Row], record: Path, reports: dict[str, list[str]] | None = None
+    ) -> None:
         self.rows = list(rows)
+        self.reports = reports or {}
         self.path = record
         content = json.loads(record.read_text(encoding='utf-8')) if record.is_file() else {}
         self.versions: dict[str, str] = content.get('versions', {})
         self.measured: dict[str, dict[str, Any]] = content.get('models', {})
 
-    def put(self, row: Row, complexity: Complexity) -> None:
+    def put(self, row: Row, complexity: Complexity, memory: StepMemory) -> None:
         """Store a measurement and the digest of the measured model."""
         config = Config.fromfile(row.path)
         self.versions = _versions()
-        fields = {**complexity._asdict(), 'image_size': list(complexity.image_size)}
-        self.measured[row.name] = {**fields, 'model': digest(config)}
+        size = list(memory.image_size)
+        step = dict(bytes=memory.total, images=memory.batch_size, image_size=size)
+        self.measured[row.name] = {**complexity._asdict(), 'step': step, 'model': digest(config)}
 
     def save(self) -> None:
         """Write the record without rows that no longer exist."""
@@ -198,8 +208,12 @@ class Zoo:
             if measured is None:
                 found.append(f'{row.name} has not been measured')
                 continue
-            if measured['model'] != digest(Config.fromfile(row.path)):
+            config = Config.fromfile(row.path)
+            if measured['model'] != digest(config):
                 found.append(f'{row.name} has another model than the one that was measured')
+            images, size = config.train_dataloader.batch_size, list(training_size(config))
+            if [images, size] != [measured['step']['images'], measured['step']['image_size']]:
+                found.append(f'{row.name} has other batches than those that were measured')
             for key in ('Parameters', 'FLOPs'):
                 if row.metadata.get(key) != measured[key.lower()]:
                     found.append(
@@ -230,31 +244,46 @@ class Zoo:
     def _table(self, title: str, rows: list[Row], folder: Path) -> str:
         lines = [
             f'\n### {title}\n',
-            '| config | parameters (M) | FLOPs (G) | published | from | ours |',
-            '|---|---|---|---|---|---|',
+            '| config | parameters (M) | FLOPs (G) | GB | published | from | ours |',
+            '|---|---|---|---|---|---|---|',
         ]
         for row in rows:
             link = os.path.relpath(row.path, folder)
-            measured = self.measured.get(row.name)
-            size, cost = (
-                ('', '')
-                if measured is None
-                else (
+            figures = ('', '', '')
+            if measured := self.measured.get(row.name):
+                figures = (
                     f'{measured["parameters"] / 1e6:.1f} '
                     f'({measured["backbone_parameters"] / 1e6:.1f})',
                     f'{measured["flops"] / 1e9:.0f} ({measured["backbone_flops"] / 1e9:.0f})',
+                    '; '.join([_memory(**measured['step']), *self.reports.get(row.name, [])]),
                 )
-            )
             cells = (
                 f'[{row.name}]({link})',
-                size,
-                cost,
+                *figures,
                 row.metrics(published=True),
                 row.source(),
                 row.metrics(published=False),
             )
             lines.append(re.sub(r'\| +(?=\|)', '| ', f'| {" | ".join(cells)} |'))
         return '\n'.join(lines) + '\n'
+
+
+def _memory(bytes: int, images: int, image_size: Sequence[int]) -> str:
+    height, width = image_size
+    return f'{bytes / 1e9:.1f} ({images}, {height} x {width})'
+
+
+def read_reports(root: Path) -> dict[str, list[str]]:
+    """By the name of the row, what reports of ``make test-gpu`` say of a training step."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(root.glob('benchmarks/records/gpu_*.json')):
+        report = json.loads(path.read_text(encoding='utf-8'))
+        for each in report['results']:
+            if speed := each['figures'].get('images per second'):
+                said = f'{each["figures"]["measured, GB"]:.1f} GB, {speed:.1f} images/s'
+                name = each['case'].rpartition('/')[2]
+                found.setdefault(name, []).append(f'{report["machine"]["device"]}: {said}')
+    return found
 
 
 def write_measured(metafile: Path, measured: dict[str, dict[str, Any]]) -> None:
