@@ -1,8 +1,8 @@
 """Every component on a GPU that is not there: fake tensors say ``cuda``, so all that an operator gets must be there,
 and reading a value on the host, for which a GPU is waited for, is an error.
 
-The backward pass runs on a fake CPU instead, since autograd's engine needs a driver for GPUs. Not covered: its devices, the
-kernels, and heads that wait for values by design (NMS, second stages, Mask2Former's masks).
+The backward pass runs on a fake CPU instead, since autograd's engine needs a driver for GPUs. Not covered: its devices,
+the kernels, and heads that wait for values by design (NMS, second stages, Mask2Former's masks).
 """
 
 from contextlib import contextmanager
