@@ -1,5 +1,6 @@
 """Run a command line of ``tools/`` in a test, with configs and checkpoints for it."""
 
+import logging
 import os
 import runpy
 import subprocess
@@ -32,7 +33,10 @@ class Commands:
         MessageHub._instance_dict.clear()
         path = REPO / 'tools' / script
         self.monkeypatch.setattr(sys, 'argv', [str(path), *map(str, arguments)])
-        runpy.run_path(str(path), run_name='__main__')
+        try:
+            runpy.run_path(str(path), run_name='__main__')
+        finally:
+            logging.disable(logging.NOTSET)  # what a tool silences would stay silent in later tests
         return self.capsys.readouterr().out
 
     def refused(self, script, *arguments):
