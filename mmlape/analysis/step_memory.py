@@ -18,8 +18,9 @@ from mmengine.registry import MODELS, DefaultScope
 from mmengine.structures import InstanceData, PixelData
 from numpy.polynomial import Polynomial
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from mmlape.runtime.private import FakeTensorMode, bytes_kept
+from mmlape.runtime.private import FakeTensorMode, bytes_kept, most_bytes
 
 __all__ = ['StepMemory', 'measure_step_memory', 'random_batch', 'training_model', 'training_size']
 
@@ -209,19 +210,34 @@ def _remove_pretrained(part: Any) -> None:
 
 
 def _of_heads(model: BaseModel, config: Config) -> Callable[[int], float]:
-    """Bytes that heads keep of an image, by its number of pixels."""
+    """The most bytes that heads have of an image, by its number of pixels."""
+    sizes = SMALL[config.default_scope]
+    pixels = [height * width for height, width in sizes]
+    most = [_most_of_heads(model, config, size) for size in sizes]
+    polynomial = Polynomial.fit(pixels, most, len(pixels) - 1)
+    return lambda number: float(polynomial(number))
+
+
+def _most_of_heads(model: BaseModel, config: Config, size: tuple[int, int]) -> int:
+    """In the forward and backward pass of the heads on one image of a ``size``."""
     sampler = (config.model.get('train_cfg') or {}).get('rcnn', {})
     sampler = sampler[0] if isinstance(sampler, (list, tuple)) else sampler
     sampler = sampler.get('sampler', {})
     objects = round(sampler.get('num', 0) * sampler.get('pos_fraction', 0)) or OBJECTS
-    kept, pixels = [], []
-    for size in SMALL[config.default_scope]:
-        data = model.data_preprocessor(random_batch(config, size, objects), True)
-        whole = bytes_kept(model, partial(model, **data, mode='loss'))
-        kept.append(whole - bytes_kept(model, partial(model.extract_feat, data['inputs'])))
-        pixels.append(size[0] * size[1])
-    polynomial = Polynomial.fit(pixels, kept, len(pixels) - 1)
-    return lambda number: float(polynomial(number))
+    data = model.data_preprocessor(random_batch(config, size, objects), True)
+    with torch.no_grad():
+        features = model.extract_feat(data['inputs'])
+    maps = [each for each in tree_leaves(features) if isinstance(each, Tensor)]
+    for each in maps:
+        each.requires_grad_(each.is_floating_point())
+    with mock.patch.object(model, 'extract_feat', return_value=features):
+        return most_bytes(model, partial(_to_maps, model, data, maps))
+
+
+def _to_maps(model: BaseModel, data: dict, maps: list[Tensor]) -> None:
+    """A step of the heads alone: gradients of their weights are counted elsewhere."""
+    loss, _ = model.parse_losses(model(**data, mode='loss'))
+    torch.autograd.grad(loss, maps, allow_unused=True)
 
 
 def _make_fake(model: nn.Module, fake: FakeTensorMode) -> None:
@@ -281,3 +297,7 @@ class _Sampling(torch.autograd.Function):
     def forward(ctx: Any, value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
         ctx.save_for_backward(value, locations, weights)
         return value.new_zeros(value.shape[0], locations.shape[1], value.shape[2] * value.shape[3])
+
+    @staticmethod
+    def backward(ctx: Any, _grad: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.zeros_like(each) for each in ctx.saved_tensors)
