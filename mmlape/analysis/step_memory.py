@@ -38,7 +38,7 @@ class StepMemory(NamedTuple):
     parameters: int  #: Of the whole model, with its buffers, and autocast's copies of them.
     gradients: int  #: Of the parameters that are trained.
     optimizer: int  #: States of the config's optimizer.
-    activations: int  #: What autograd saves of all images.
+    activations: int  #: What autograd saves of all images, and the most that heads and losses have in between.
     image_size: tuple[int, int]  #: (height, width).
     batch_size: int  #: Images.
 
@@ -61,9 +61,9 @@ def measure_step_memory(
     where a second stage samples boxes, as many as it takes at most, so that it has the most masks. Deformable attention
     keeps what the operator on GPUs does.
 
-    Gradients and activations are never whole at the same time, but passing tensors of the backward pass come on top.
-    Not counted: CUDA's context, libraries' workspaces and the allocator's gaps (about 1 GB), and with several processes
-    DDP's buckets, which are as large as the gradients.
+    All images have this most at once here, and gradients are there from the start: a little more than is needed.
+    Not counted: passing tensors of the backbone, CUDA's context, libraries' workspaces and the allocator's gaps (about
+    1 GB), and with several processes DDP's buckets, which are as large as the gradients.
 
     Args:
         config: Of MMDetection or MMSegmentation.

@@ -136,8 +136,8 @@ def test_memory_of_a_step(row, device, record_property):
     record_property('ratio', round(measured / estimated, 3))
     taken = interleaved({'steps': steps}, repeats=1 if device.type == 'cpu' else 3, warm_up=0)
     record_property('images per second', 2e3 * number / taken['steps']['median_ms'])
-    # 1.74 for Segmenter on DeiT-Ti on a CPU: tensors that pass in its loss are not estimated.
-    assert 0.5 < measured / estimated < 2
+    # On a CPU 0.9 to 1.1; a GPU's libraries may want more.
+    assert 0.6 < measured / estimated < 1.5
 
 
 def test_benchmarks(case, device, record_property):
