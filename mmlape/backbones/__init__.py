@@ -5,6 +5,7 @@ from .base import Backbone
 from .compact import CompactTransformer
 from .eomt import EoMT
 from .levit import LeViT
+from .lora import LoRAOptions
 from .network import NetworkOptions, StagedTransformer
 from .position_only import freeze_all_but_position
 from .pvt import PyramidVisionTransformer, PyramidVisionTransformerV2

@@ -8,6 +8,7 @@ from functools import partial
 from mmengine.model import BaseModule, initialize
 from torch import nn
 
+from mmlape.layers.lora import merge_lora
 from mmlape.position import PlanKeeper
 
 from .builder import build_part
@@ -75,11 +76,12 @@ class Backbone(BaseModule):
         return depths[parameter], count
 
     def switch_to_deploy(self) -> None:
-        """Freeze the model and cache position per grid: what parameters make for a grid is computed only once.
+        """Freeze the model and cache position per grid: what parameters make for a grid is computed only once. LoRA's
+        changes become part of the weights.
 
-        Parameters must not change afterwards; outputs are the same to the bit.
+        Parameters must not change afterwards; outputs are the same to the bit, with LoRA up to rounding.
         """
-        self.eval().requires_grad_(False)
+        merge_lora(self.eval().requires_grad_(False))
         for module in self.modules():
             if isinstance(module, PlanKeeper):
                 module.switch_to_deploy()

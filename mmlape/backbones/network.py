@@ -25,6 +25,7 @@ from mmlape.runtime.compile import check_compile_blocks
 
 from .base import DENSE, Backbone, alias_state_dict, build_pooling
 from .builder import build_across_layers, build_first_norm, build_stage, init_linear
+from .lora import LoRAOptions
 from .spec import (
     ARCH_PARTS,
     LAYER_NORM,
@@ -70,6 +71,7 @@ class NetworkOptions(TypedDict, total=False):
     attn_drop_rate: float
     drop_path_rate: float
     frozen_stages: int
+    lora: dict | None
     with_cp: bool
     compile_blocks: bool | dict
     init_cfg: dict | list[dict] | None
@@ -133,6 +135,8 @@ class StagedTransformer(Backbone):
               weights; ``drop_path_rate``: stochastic depth of the last block, growing linearly from 0. All 0.
             * ``frozen_stages``: -1 (default): nothing is frozen; 0: stem and position embedding; n: also the first n
               layers or stages, and prefix tokens that enter before the next one.
+            * ``lora``: ``dict(rank=8)`` to train low-rank changes of linear layers alone, see :class:`LoRAOptions`.
+              Default None.
             * ``with_cp``: recompute each block in the backward pass to save memory. Default False.
             * ``compile_blocks``: True for ``torch.compile``, one graph for each kind of block and all sizes; or its
               arguments, ``dict(mode='max-autotune-no-cudagraphs')``. Default False.
@@ -229,6 +233,7 @@ class StagedTransformer(Backbone):
         self.add_module(self.names['first_norm'], first_norm)
         self._finish(specs[-1], final_norm, output_norm)
         self.init_parameters()
+        self._add_lora(options.get('lora'))
         self.freeze()
 
     @classmethod
@@ -350,6 +355,8 @@ class StagedTransformer(Backbone):
 
     def frozen_modules(self) -> list[nn.Module]:
         """The first ``frozen_stages`` layers or stages with all modules that serve them, and the stem."""
+        if self.lora is not None:
+            return self.lora.held(self)
         if self.frozen_stages < 0:
             return []
         counts, stages = self._frozen_layers(), self.stages()
@@ -364,13 +371,29 @@ class StagedTransformer(Backbone):
         ]
         return [*frozen, self.drop_after_position] if self.counts == 'layers' else frozen
 
+    def _add_lora(self, config: dict | None) -> None:
+        self.lora = None if config is None else LoRAOptions.of(config)
+        if self.lora is not None:
+            if self.frozen_stages >= 0:
+                raise ValueError(
+                    'lora freezes all that it does not train: frozen_stages must be -1 with it, '
+                    f'got {self.frozen_stages}'
+                )
+            self.lora.add_to(self)
+
     def _frozen_layers(self) -> list[int]:
         """Number of frozen first layers of each stage."""
         depths = [len(stage.blocks) for stage in self.stages()]
         return layers_of_units(self.frozen_stages, depths, self.counts)
 
     def freeze(self) -> None:
-        """Switch gradients off up to ``frozen_stages``, also of prefix tokens that enter before the next layer."""
+        """Switch gradients off up to ``frozen_stages``, also of prefix tokens that enter before the next layer; with
+        ``lora``, of all that it does not train."""
+        if self.lora is not None:
+            trained = self.lora.trained(self)
+            for parameter in self.parameters():
+                parameter.requires_grad_(parameter in trained)
+            return
         super().freeze()
         count = self._frozen_layers()[-1] if self.frozen_stages >= 0 else 0
         stem = self.frozen_stages == 0 and self.num_stages == 1

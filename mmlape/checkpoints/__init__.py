@@ -11,5 +11,6 @@ __getattr__, __dir__, __all__ = lazy_names(
         'reading': ('read_checkpoint',),
         'report': ('CheckpointError', 'LoadReport'),
         'loaders': ('safe_loading',),
+        'lora_files': ('load_lora', 'save_lora'),
     },
 )

@@ -13,6 +13,7 @@ from timm.layers import LayerScale
 from torch import Tensor, nn
 
 from mmlape.checks import check_option
+from mmlape.layers.lora import row_lengths
 from mmlape.norm import DTN
 from mmlape.position.joining import Joining
 
@@ -153,8 +154,15 @@ class _Conversion:
             if not (name.startswith(self.prefix) or other_part):
                 report.fresh[name] = f'outside of what {report.source!r} describes'
                 continue
+            owner, _, change = name.partition('.lora_')
+            if change and name not in self.foreign and change != 'magnitude_vector':
+                report.fresh[name] = 'of LoRA, not in the source'
+                continue
             report.sizes[name] = value.numel()
-            if name in self.foreign:
+            if change and name not in self.foreign:
+                converted[name] = row_lengths(converted[f'{owner}.weight'])
+                report.filled[name] = 'lengths of the rows of the weight, from which DoRA starts'
+            elif name in self.foreign:
                 tensor, how = self.foreign.pop(name), ''
                 if id(value) in fits:
                     tensor, how = fits[id(value)](tensor)

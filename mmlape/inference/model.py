@@ -26,6 +26,7 @@ from mmlape.cli import last_complete_checkpoint, read_config
 from mmlape.cli.arguments import PACKAGE
 from mmlape.cpu import optimize
 from mmlape.cpu.memory import return_freed_memory
+from mmlape.layers import merge_lora
 from mmlape.training.stop_hooks import all_finite
 
 from .results import MaskCrop, Result, read_image
@@ -143,8 +144,8 @@ class Model:
         return self._in_batches(named, batch, score)
 
     def save(self, path: str | Path) -> None:
-        """Write one ``.safetensors`` file that :func:`load` reads: weights in half precision, and what predictions need
-        of the config, without paths of this machine.
+        """Write one ``.safetensors`` file that :func:`load` reads: weights in half precision, LoRA's changes among
+        them, and what predictions need of the config, without paths of this machine.
 
         Raises:
             ValueError: If the file exists or has another suffix, or a weight is too large for half precision.
@@ -159,7 +160,7 @@ class Model:
         )
         state = {
             name: value.half() if value.is_floating_point() else value
-            for name, value in self.model.state_dict().items()
+            for name, value in merge_lora(copy.deepcopy(self.model)).state_dict().items()
         }
         if large := [name for name, value in state.items() if not all_finite(value)]:
             raise ValueError(f'{large[0]} is too large for half precision')
@@ -339,9 +340,9 @@ def _checkpoint_in(path: Path) -> Path:
 
 
 def _without_weights(config: Any) -> Any:
-    """A part of a config without the weights that its modules would start from."""
+    """A part of a config without the weights that its modules would start from, and without LoRA."""
     if isinstance(config, dict):
-        return {k: _without_weights(v) for k, v in config.items() if k != 'init_cfg'}
+        return {k: _without_weights(v) for k, v in config.items() if k not in ('init_cfg', 'lora')}
     return [_without_weights(each) for each in config] if isinstance(config, list) else config
 
 

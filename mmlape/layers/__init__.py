@@ -23,6 +23,7 @@ from .deformable import (
 )
 from .deformable_heads import HeadDeformableAttention, replace_deformable_attention
 from .long_attention import BigBirdAttention, LSHAttention
+from .lora import LoRALinear, merge_lora
 from .mlp import ConvMlp, LocallyEnhancedMlp, Mlp, NormedMlp, SwiGLU
 from .pooling import AttentionPooling, LayerClassAttention, SequencePooling
 from .stems import (

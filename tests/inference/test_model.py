@@ -1,5 +1,6 @@
 """Predictions of saved models are those of upstream's tools; large images are told of and cut into tiles."""
 
+import copy
 import json
 import pickle
 from pathlib import Path
@@ -8,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 from frozen.work_dirs import restore
+from mmengine.config import Config
 from PIL import Image
 from pycocotools import mask as coco_mask
 from safetensors.torch import save_file
 from tool_runs import Commands
 
 import mmlape
+from mmlape.layers import merge_lora
 
 
 @pytest.fixture(scope='module')
@@ -193,6 +196,24 @@ def test_code_in_the_config_of_a_safetensors_file_is_not_run(tmp_path):
     with pytest.raises(ValueError, match='predictions are for detectors'):
         mmlape.load(tmp_path / 'a.safetensors')
     assert not (tmp_path / 'ran').exists() and not Path('ran').exists()
+
+
+def test_lora_is_saved_within_the_weights(saved, tmp_path):
+    _, config, checkpoint = saved['demo']
+    cfg = Config.fromfile(config)
+    cfg.model.backbone.lora = dict(rank=2, dora=True)
+    cfg.dump(tmp_path / 'lora.py')
+    model = mmlape.load(checkpoint, tmp_path / 'lora.py', 'cpu')
+    changes = {name: value for name, value in model.model.named_parameters() if '.lora_' in name}
+    for value in changes.values():
+        torch.nn.init.normal_(value, std=0.1)
+    model.save(tmp_path / 'small.safetensors')
+    other = mmlape.load(tmp_path / 'small.safetensors', device='cpu').model
+    wanted = merge_lora(copy.deepcopy(model.model)).state_dict()
+    assert changes and other.state_dict().keys() == wanted.keys()
+    for name, value in other.state_dict().items():
+        torch.testing.assert_close(value, wanted[name], rtol=1e-3, atol=1e-4)
+    assert changes.keys() <= model.model.state_dict().keys()  # which stays as it is
 
 
 def test_what_is_no_model(saved, tmp_path):
