@@ -10,7 +10,7 @@ from mmengine.model import BaseModule
 from timm.layers import LayerNorm2d
 from torch import Tensor, nn
 
-from mmlape.checks import check_eps, check_options, check_positive_int
+from mmlape.checks import check_eps, check_options, check_positive_int, check_rate
 from mmlape.layers import build_map_norm
 from mmlape.registry import MODELS
 
@@ -119,11 +119,13 @@ class LN2d(LayerNorm2d):
 @MODELS.register_module()
 class MapNorms(BaseModule):
     """A norm for each map: the neck of DINOv2's and DINOv3's linear probes (batch norm, then a 1 x 1 convolution,
-    MMSegmentation's ``FCNHead`` without convolutions of its own).
+    MMSegmentation's ``FCNHead`` without convolutions of its own). DINOv3 drops channels before the norm, DINOv2 after
+    it, where the head does.
 
     Args:
         in_channels: Channels of each map; one number for a single map.
         norm_cfg: The norm. Default ``dict(type='SyncBN')``.
+        drop_rate: Dropout of whole channels before the norm. Default 0.
         init_cfg: Of MMEngine. Default None.
 
     Returns (``forward``):
@@ -137,6 +139,7 @@ class MapNorms(BaseModule):
         self,
         in_channels: int | Sequence[int],
         norm_cfg: dict | None = None,
+        drop_rate: float = 0.0,
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
         options = dict(in_channels=in_channels, norm_cfg=norm_cfg, init_cfg=init_cfg)
@@ -149,10 +152,11 @@ class MapNorms(BaseModule):
         )
         if not self.norms:
             raise ValueError(f'in_channels must have at least one entry, got {in_channels!r}')
+        self.dropout = nn.Dropout2d(check_rate('drop_rate', drop_rate))
 
     def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Maps ``(B, C, H, W)``, one for each entry of ``in_channels``."""
-        return tuple(norm(each) for norm, each in zip(self.norms, maps, strict=True))
+        return tuple(norm(self.dropout(each)) for norm, each in zip(self.norms, maps, strict=True))
 
 
 @MODELS.register_module()

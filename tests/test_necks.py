@@ -113,6 +113,21 @@ def test_each_map_has_a_norm_of_its_own():
         neck(inputs[:1])
 
 
+def test_channels_are_dropped_before_the_norm():
+    """DINOv3's order: statistics are those of what is left."""
+    neck = MapNorms(in_channels=64, norm_cfg=dict(type='BN'), drop_rate=0.5)
+    given = maps(2, 64, 5, 3).abs() + 1
+    torch.manual_seed(0)
+    output = neck([given])[0]
+    torch.manual_seed(0)
+    left = F.dropout2d(given, 0.5)
+    assert 40 < (left == 0).all(dim=(2, 3)).sum() < 88
+    torch.testing.assert_close(output, F.batch_norm(left, None, None, training=True))
+    torch.testing.assert_close(neck.eval()([given])[0], neck.norms[0](given))
+    with pytest.raises(ValueError, match='drop_rate must be'):
+        MapNorms(in_channels=4, drop_rate=1.0)
+
+
 def test_class_tokens_of_the_last_layers_are_those_of_dinos_linear_evaluation():
     """As timm's ``get_intermediate_layers``, which is DINO's: every layer's output through the last norm."""
     theirs = timm.create_model('deit_tiny_patch16_224', img_size=(48, 80)).eval()

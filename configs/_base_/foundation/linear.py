@@ -1,4 +1,4 @@
-"""A linear head on a frozen ViT, by DINOv3's recipe: batch norm and one 1 x 1 convolution on the last map.
+"""A linear head on a frozen ViT, by DINOv3's recipe: dropout, batch norm and one 1 x 1 convolution on the last map.
 
 A row adds the backbone and its channels. 40,000 iterations, 8 GPUs x 2 images.
 """
@@ -15,13 +15,15 @@ model = dict(
         seg_pad_val=255,
         size=(512, 512),
     ),
-    neck=dict(type='mmlape.MapNorms', norm_cfg=dict(type='SyncBN', requires_grad=True)),
+    neck=dict(
+        type='mmlape.MapNorms', norm_cfg=dict(type='SyncBN', requires_grad=True), drop_rate=0.1
+    ),
     decode_head=dict(
         type='FCNHead',
         in_index=0,
         num_convs=0,
         concat_input=False,
-        dropout_ratio=0.1,
+        dropout_ratio=0.0,
         num_classes=150,
         align_corners=False,
         loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0),
@@ -35,7 +37,7 @@ optim_wrapper = dict(
 )
 param_scheduler = [
     dict(type='LinearLR', start_factor=1e-6, by_epoch=False, begin=0, end=1500),
-    dict(type='CosineAnnealingLR', eta_min=0.0, begin=1500, end=max_iters, by_epoch=False),
+    dict(type='CosineAnnealingLR', eta_min=0.0, begin=0, end=max_iters, by_epoch=False),
 ]
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=5000)
 val_cfg = dict(type='ValLoop')
