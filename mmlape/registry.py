@@ -88,7 +88,13 @@ MODELS = _child(
     ),
 )
 TASK_UTILS = _child('task util', root.TASK_UTILS, by_name=dict(HungarianAssigner='heads.detection'))
-DATASETS = _child('dataset', root.DATASETS, 'datasets.classification', 'robustness.folders')
+DATASETS = _child(
+    'dataset',
+    root.DATASETS,
+    'datasets.classification',
+    'robustness.folders',
+    by_name=dict(SeededViews='training.cached_features'),
+)
 TRANSFORMS = _child(
     'transform',
     root.TRANSFORMS,

@@ -1,5 +1,6 @@
 """What training needs beyond MMEngine."""
 
+from .cached_features import CachedFeaturesHook, SeededViews
 from .check_data import (
     CheckDataHook,
     DataError,
@@ -29,6 +30,7 @@ from .sharding import FSDPStrategy, wrap_blocks
 from .stop_hooks import HungProcessHook, NonFiniteError, StopAtNonFiniteHook
 
 __all__ = [
+    'CachedFeaturesHook',
     'CheckDataHook',
     'CheckWeightsHook',
     'CheckpointHook',
@@ -48,6 +50,7 @@ __all__ = [
     'ResumeCheckHook',
     'RsqrtLR',
     'SafeLoadingHook',
+    'SeededViews',
     'StopAtNonFiniteHook',
     'TwoStagePolyLR',
     'UnsavedError',

@@ -1,0 +1,251 @@
+"""A head trained on kept features has the losses of one that is trained with the backbone; nothing kept is stale."""
+
+import copy
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from config_utils import CLASSES, coco_dataset, write_coco, write_image, write_label_maps
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.registry import DATASETS, DefaultScope
+from mmengine.runner import Runner
+
+from mmlape.training.cached_features import FeatureStore, SeededViews
+
+CROP, VIEWS = (48, 80), 3
+VIT = dict(
+    type='mmlape.VisionTransformer', arch=dict(embed_dims=24, depth=2, num_heads=3, mlp_ratio=2), img_size=64,
+    joining=dict(type='mmlape.LaPE'), norm_cfg=dict(type='mmlape.DTN'), drop_path_rate=0.3, drop_rate=0.2,
+    out_indices=[0, 1], frozen_stages=2,
+)  # fmt: skip
+PVT = dict(
+    type='mmlape.PyramidVisionTransformer', img_size=64, frozen_stages=4,
+    arch=dict(
+        embed_dims=[8, 16, 20, 32], depths=[1] * 4, num_heads=[1, 2, 5, 8], mlp_ratios=[2] * 4, sr_ratios=[8, 4, 2, 1]
+    ),
+)  # fmt: skip
+
+
+class Losses(Hook):
+    """Of all steps, and how often the backbone has computed before and in them."""
+
+    def __init__(self):
+        self.losses, self.passes, self.passes_before = [], 0, 0
+
+    def before_train(self, runner):
+        self.passes_before, self.passes = self.passes, 0
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        self.losses.append(outputs['loss'].item())
+
+
+def segmentor(folder):
+    write_label_maps(folder, size=(97, 71))
+    pipeline = [
+        dict(type='LoadImageFromFile'),
+        dict(type='LoadAnnotations'),
+        dict(type='RandomResize', scale=(160, 90), ratio_range=(0.5, 2.0), keep_ratio=True),
+        dict(type='RandomCrop', crop_size=CROP, cat_max_ratio=0.75),
+        dict(type='RandomFlip', prob=0.5),
+        dict(type='PhotoMetricDistortion'),
+        dict(type='PackSegInputs'),
+    ]
+    data = dict(
+        type='BaseSegDataset', data_root=str(folder), metainfo=dict(classes=CLASSES), pipeline=pipeline,
+        data_prefix=dict(img_path='images/train', seg_map_path='annotations/train'),
+    )  # fmt: skip
+    model = dict(
+        type='EncoderDecoder',
+        data_preprocessor=dict(
+            type='SegDataPreProcessor', mean=[120.0] * 3, std=[60.0] * 3, bgr_to_rgb=True, size=CROP,
+            pad_val=0, seg_pad_val=255,
+        ),
+        backbone=VIT,
+        neck=dict(type='mmlape.MapNorms', in_channels=[24, 24], norm_cfg=dict(type='BN'), drop_rate=0.1),
+        decode_head=dict(
+            type='FCNHead', in_channels=24, in_index=1, channels=8, num_convs=1, num_classes=3,
+            norm_cfg=dict(type='BN'), loss_decode=dict(type='CrossEntropyLoss'),
+        ),
+    )  # fmt: skip
+    return dict(default_scope='mmseg', model=model, data=data)
+
+
+def detector(folder):
+    write_coco(folder)
+    data = coco_dataset(folder)
+    data['pipeline'] = [
+        dict(type='LoadImageFromFile'),
+        dict(type='LoadAnnotations', with_bbox=True),
+        dict(type='RandomResize', scale=(96, 64), ratio_range=(0.5, 1.0), keep_ratio=True),
+        dict(type='RandomFlip', prob=0.5),
+        dict(type='PackDetInputs'),
+    ]
+    model = dict(
+        type='RetinaNet',
+        data_preprocessor=dict(
+            type='DetDataPreprocessor', mean=[120.0] * 3, std=[60.0] * 3,
+            batch_augments=[dict(type='BatchFixedSizePad', size=(64, 96))],
+        ),
+        backbone=PVT,
+        neck=dict(type='FPN', in_channels=[8, 16, 20, 32], out_channels=8, num_outs=5),
+        bbox_head=dict(
+            type='RetinaHead', num_classes=3, in_channels=8, stacked_convs=1, feat_channels=8,
+            anchor_generator=dict(
+                type='AnchorGenerator', octave_base_scale=4, scales_per_octave=3, ratios=[1.0],
+                strides=[4, 8, 16, 32, 64],
+            ),
+            bbox_coder=dict(type='DeltaXYWHBBoxCoder'),
+        ),
+        train_cfg=dict(
+            assigner=dict(type='MaxIoUAssigner', pos_iou_thr=0.5, neg_iou_thr=0.4, min_pos_iou=0, ignore_iof_thr=-1),
+            sampler=dict(type='PseudoSampler'), allowed_border=-1, pos_weight=-1,
+        ),
+    )  # fmt: skip
+    return dict(default_scope='mmdet', model=model, data=data)
+
+
+KINDS = dict(segmentor=segmentor, detector=detector)
+
+
+def train(parts, folder, kept=None, workers=0, steps=20, **changes):
+    """Train, with features in the folder ``kept``; the losses, and the runner."""
+    parts = copy.deepcopy(parts)
+    data = parts.pop('data')
+    hooks = [dict(type='mmlape.CachedFeaturesHook', folder=str(kept))] if kept else []
+    loader = dict(sampler=dict(type='InfiniteSampler'), batch_size=2, num_workers=workers)
+    options = dict(
+        **parts,
+        train_dataloader=dict(
+            loader, dataset=dict(type='mmlape.SeededViews', views=VIEWS, dataset=data)
+        ),
+        train_cfg=dict(type='IterBasedTrainLoop', max_iters=steps),
+        optim_wrapper=dict(type='OptimWrapper', optimizer=dict(type='AdamW', lr=1e-3)),
+        custom_hooks=[*hooks, dict(type='mmlape.ExactResumeHook')],
+        work_dir=str(folder),
+        experiment_name=f'{folder.parent.name}_{folder.name}',  # loggers live as long as the process
+        randomness=dict(seed=3),
+        log_level='WARNING',
+    )
+    cfg = Config(options)
+    cfg.merge_from_dict(changes)
+    runner = Runner.from_cfg(cfg)
+    losses = Losses()
+    block = next(
+        part
+        for name, part in runner.model.backbone.named_modules()
+        if name.endswith(('.0.mlp', '1.0.mlp'))
+    )
+    block.register_forward_hook(lambda *_: setattr(losses, 'passes', losses.passes + 1))
+    runner.register_hook(losses, priority='LOWEST')
+    runner.train()
+    return losses, runner
+
+
+@pytest.fixture(params=KINDS)
+def parts(request, tmp_path):
+    return KINDS[request.param](tmp_path / 'data')
+
+
+def test_same_losses(parts, tmp_path):
+    plain, ordinary = train(parts, tmp_path / 'plain')
+    kept, runner = train(parts, tmp_path / 'kept', tmp_path / 'features', workers=2)
+    assert plain.passes == 20 and kept.passes == 0 and kept.passes_before == 4 * VIEWS + 1
+    np.testing.assert_allclose(kept.losses, plain.losses, rtol=1e-3)
+    assert len({*kept.losses}) == 20
+    again, _ = train(parts, tmp_path / 'again', tmp_path / 'features')
+    assert again.passes_before == 0 and again.losses == kept.losses
+    # After the training, the backbone computes as before, and checkpoints are ordinary.
+    assert 'forward' not in vars(runner.model.backbone)
+    assert runner.model.state_dict().keys() == ordinary.model.state_dict().keys()
+
+
+def test_killed_while_it_computes(tmp_path, monkeypatch):
+    parts, write = segmentor(tmp_path / 'data'), FeatureStore.write
+
+    def stop(store, view, *rest):
+        if view == 7:
+            raise KeyboardInterrupt
+        write(store, view, *rest)
+
+    monkeypatch.setattr(FeatureStore, 'write', stop)
+    with pytest.raises(KeyboardInterrupt):
+        train(parts, tmp_path / 'one', tmp_path / 'features', steps=2)
+    monkeypatch.undo()
+    losses, _ = train(parts, tmp_path / 'two', tmp_path / 'features', steps=2)
+    assert losses.passes_before == 4 * VIEWS - 7
+
+
+def test_nothing_is_stale(tmp_path):
+    parts, kept = segmentor(tmp_path / 'data'), tmp_path / 'features'
+    train(parts, tmp_path / 'one', kept, steps=2)
+    assert len([*kept.iterdir()]) == 1
+    # Another weight, another backbone, other transforms: other folders.
+    train(parts, tmp_path / 'two', kept, steps=2, **{'randomness.seed': 4})
+    train(parts, tmp_path / 'three', kept, steps=2, **{'model.data_preprocessor.mean': [0.0] * 3})
+    assert len([*kept.iterdir()]) == 3
+    # Another image: an error.
+    write_image(tmp_path / 'data/images/train/0.jpg', (97, 71), 99)
+    with pytest.raises(ValueError, match='was made of another image or by other transforms'):
+        train(parts, tmp_path / 'four', kept, steps=12)
+
+
+def test_views_are_the_same_and_random_numbers_go_on(tmp_path):
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        import mmseg.datasets  # noqa: F401
+
+        data = DATASETS.build(
+            dict(type='mmlape.SeededViews', views=2, dataset=segmentor(tmp_path)['data'])
+        )
+    assert isinstance(data, SeededViews) and len(data) == 8
+    torch.manual_seed(0)
+    np.random.seed(0)
+    wanted = torch.rand(2).tolist(), np.random.rand(2).tolist()
+    torch.manual_seed(0)
+    np.random.seed(0)
+    first, numpys = [torch.rand(1).item()], [np.random.rand()]
+    views = [data[index]['inputs'] for index in (1, 5, 1)]
+    assert ([*first, torch.rand(1).item()], [*numpys, np.random.rand()]) == wanted
+    assert torch.equal(views[0], views[2]) and not torch.equal(views[0], views[1])
+
+
+@pytest.mark.parametrize(
+    ('changes', 'words'),
+    [
+        ({'model.backbone.frozen_stages': 1}, 'this VisionTransformer trains '),
+        ({'model.backbone.lora': dict(rank=2), 'model.backbone.frozen_stages': -1}, 'trains .*lora_A'),
+        ({'train_dataloader.dataset.type': 'RepeatDataset'}, "needs .*'mmlape.SeededViews', got RepeatDataset"),
+    ],
+)  # fmt: skip
+def test_refused(changes, words, tmp_path):
+    parts = segmentor(tmp_path / 'data')
+    if 'train_dataloader.dataset.type' in changes:
+        changes['train_dataloader.dataset'] = dict(
+            _delete_=True, type='RepeatDataset', times=2, dataset=parts['data']
+        )
+        del changes['train_dataloader.dataset.type']
+    with pytest.raises(ValueError, match=words):
+        train(parts, tmp_path / 'run', tmp_path / 'features', **changes)
+
+
+def test_sizes_and_paddings_that_change(tmp_path):
+    parts = detector(tmp_path / 'data')
+    parts['model']['data_preprocessor'].update(batch_augments=None, pad_size_divisor=32)
+    with pytest.raises(ValueError, match='views of one size, got maps'):
+        train(parts, tmp_path / 'one', tmp_path / 'features')
+    resize = dict(type='BatchSyncRandomResize', random_size_range=(64, 96))
+    parts['model']['data_preprocessor']['batch_augments'] = [resize]
+    with pytest.raises(ValueError, match='BatchFixedSizePad, got BatchSyncRandomResize'):
+        train(parts, tmp_path / 'two', tmp_path / 'features')
+
+
+def test_a_small_disk_and_a_large_feature(tmp_path, monkeypatch):
+    parts, usage = segmentor(tmp_path / 'data'), shutil.disk_usage
+    monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage(path)._replace(free=1000))
+    with pytest.raises(ValueError, match=r'need 0\.00 GB, 0\.00 GB are free'):
+        train(parts, tmp_path / 'one', tmp_path / 'features')
+    monkeypatch.undo()
+    huge = {'model.data_preprocessor.std': [1e-9] * 3, 'model.backbone.final_norm': False}
+    with pytest.raises(ValueError, match='is too large for float16'):
+        train(parts, tmp_path / 'two', tmp_path / 'features', **huge)
