@@ -2,7 +2,8 @@
 
     mmlape fit DATA [--model NAME] [--task detect|instance|segment] [--epochs N] [--size S] [--batch B] [--val 0.2]
         [--out DIR] [--weights default|none|FILE] [--lr LR] [--augment none|light|strong] [--ema] [--patience N]
-        [--train-ann FILE] [--val-ann FILE] [--workers N] [--seed N] [--score 0.3] [--dry-run]
+        [--full|--lora RANK|--frozen [--views N]] [--train-ann FILE] [--val-ann FILE] [--workers N] [--seed N]
+        [--score 0.3] [--dry-run]
     mmlape fit --list
 
 Writes OUT/fit.py, a short config for you to change (`mmlape train OUT/fit.py` trains it), OUT/resolved.py, which
@@ -47,6 +48,16 @@ def parse_arguments():
     parser.add_argument(
         '--augment', choices=('none', 'light', 'strong'), default='light',
         help='random sizes and flips; strong: more of both, and colours (%(default)s)',
+    )  # fmt: skip
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument('--full', action='store_true', help='train the whole model (the default)')
+    how.add_argument(
+        '--lora', type=int, metavar='RANK', help='of the backbone, low-rank changes alone'
+    )
+    how.add_argument('--frozen', action='store_true', help='nothing of the backbone')
+    parser.add_argument(
+        '--views', type=int, metavar='N',
+        help='with --frozen: N random views of each image, whose features are computed once',
     )  # fmt: skip
     parser.add_argument('--ema', action='store_true', help='average the weights over the steps')
     parser.add_argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from mmengine.config import Config
 from mmlape.checkpoints import Pretrained
 from mmlape.checks import check_number, check_option, check_positive_int
 from mmlape.cli import find_config
+from mmlape.registry import MODELS
 
 from .data import OwnData, Part
 from .models import FitModel
@@ -29,6 +31,7 @@ _BOX_STEPS = {
     dict(type='RandomFlip', prob=[0.25, 0.25], direction=['horizontal', 'vertical']),
     dict(type='PhotoMetricDistortion'),""",
 }
+_BOX_SCALES = {'none': 1.0, 'light': 1.25, 'strong': 1.5}  # the largest
 _MAP_STEPS = {
     'none': '',
     'light': """
@@ -52,6 +55,9 @@ class FitOptions:
         lr: Learning rate; None for the model's.
         weights: ``'default'``, ``'none'``, a file in the format of the model's own weights, or ``SOURCE:FILE``.
         augment: ``'none'``, ``'light'`` or ``'strong'``.
+        lora: Rank of low-rank changes, all that is trained of the backbone, or of its ViT; None: it is trained whole.
+        frozen: Nothing of it is trained.
+        views: With ``frozen``, of each image so many views, whose features are computed once; None: new ones each time.
         ema: Validate and save an exponential moving average of the weights too.
         patience: Stop after so many validations without a better result; None: never.
         workers: Processes that load images.
@@ -67,6 +73,9 @@ class FitOptions:
     lr: float | None = None
     weights: str = 'default'
     augment: str = 'light'
+    lora: int | None = None
+    frozen: bool = False
+    views: int | None = None
     ema: bool = False
     patience: int | None = None
     workers: int = 2
@@ -79,8 +88,13 @@ class FitOptions:
             check_positive_int(f'--{name}', getattr(self, name), minimum=0)
         if self.size is not None:
             check_positive_int('--size', self.size, minimum=32)
-        if self.patience is not None:
-            check_positive_int('--patience', self.patience)
+        for name in ('patience', 'lora', 'views'):
+            if getattr(self, name) is not None:
+                check_positive_int(f'--{name}', getattr(self, name))
+        if self.lora and self.frozen:
+            raise ValueError(f'give --frozen or --lora, got both, --lora {self.lora}')
+        if self.views and not self.frozen:
+            raise ValueError(f'--views goes with --frozen, got --views {self.views} without it')
         if self.lr is not None:
             check_number('--lr', self.lr, above=0)
         check_option('--augment', self.augment, AUGMENTATIONS)
@@ -163,7 +177,7 @@ def _model_changes(
             _set(changes, ('test_cfg', 'crop_size'), (size, size))
             _set(changes, ('test_cfg', 'stride'), (round(size * share),) * 2)
     else:
-        _set(changes, ('data_preprocessor', 'batch_augments'), None)
+        _set(changes, ('data_preprocessor', 'batch_augments'), _padding(data, size, options))
         if data.task == 'detect' and cfg.model.type == 'MaskRCNN':
             changes['type'] = 'FasterRCNN'
             _set(changes, ('data_preprocessor', 'pad_mask'), False)
@@ -181,7 +195,41 @@ def _model_changes(
     weights = _weights(options.weights, published)
     if weights != published:
         _set(changes, place, weights and dict(_delete_=True, **weights))
+    if options.lora or options.frozen:
+        if not weights:
+            way = '--frozen' if options.frozen else '--lora'
+            raise ValueError(
+                f'{way} keeps the weights of the backbone, which are random here: give --weights FILE'
+            )
+        _keep_backbone(cfg, place[:-1], options, changes)
     return changes
+
+
+def _keep_backbone(
+    cfg: Config, place: tuple[str, ...], options: FitOptions, changes: dict[str, Any]
+) -> None:
+    """Freeze the network at ``place`` of the model, or let it learn low-rank changes."""
+    if options.lora:
+        _set(changes, (*place, 'lora'), dict(rank=options.lora))
+        return
+    part = cfg.model.backbone.get('vit', cfg.model.backbone)
+    _set(changes, (*place, 'frozen_stages'), MODELS.build(part).num_units)
+    if not options.views:
+        return
+    if place != ('backbone',):
+        raise ValueError(
+            f'--views keeps features of a backbone that is frozen as a whole; in {cfg.model.backbone.type}, '
+            'what is around the ViT is trained: use another --model'
+        )
+
+
+def _padding(data: OwnData, size: int, options: FitOptions) -> list[dict] | None:
+    """Boxes: views whose features are kept have one size, that of the largest."""
+    if not options.views:
+        return None
+    side = math.ceil(_BOX_SCALES[options.augment] * size)
+    with_masks = data.task == 'instance'
+    return [dict(type='BatchFixedSizePad', size=(side, side), pad_mask=with_masks)]
 
 
 def _weights(text: str, published: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -254,12 +302,17 @@ def _head(parts: dict[str, Any]) -> str:
 _base_ = {parts['base']!r}
 
 classes = {pformat(data.classes, width=100, compact=True)}
-size, batch, epochs, lr = {parts['size']}, {options.batch}, {options.epochs}, {parts['lr']}
+size, batch, epochs, lr = {parts['size']}, {options.batch}, {_epochs(options)}, {parts['lr']}
 data_root = {data_root(data)!r}
 work_dir = {out + '/training'!r}
 randomness = dict(seed={options.seed})
 model = {parts['model']}
 '''
+
+
+def _epochs(options: FitOptions) -> int:
+    """Passes over all that a data set holds, views of images among them."""
+    return -(-options.epochs // (options.views or 1))
 
 
 def _boxes(parts: dict[str, Any]) -> str:
@@ -362,18 +415,25 @@ def _in_full(data: OwnData, path: str) -> str:
 
 def _tail(parts: dict[str, Any]) -> str:
     data, options = parts['data'], parts['options']
-    steps = max(1, data.train.count // options.batch)
+    views = options.views or 1
+    steps = max(1, data.train.count * views // options.batch)
     best = {'detect': 'coco/bbox_mAP', 'instance': 'coco/segm_mAP'}.get(data.task, 'mIoU')
-    warmup, interval = min(200, -(-options.epochs * steps // 10)), max(1, options.epochs // 10)
+    epochs = _epochs(options)
+    warmup, interval = min(200, -(-epochs * steps // 10)), max(1, epochs // 10)
     validation = (
         'val_dataloader, val_evaluator = test_dataloader, test_evaluator'
         if data.val
         else 'val_cfg = val_dataloader = val_evaluator = None  # there is no validation part'
     )
-    hooks = ["dict(type='mmlape.CheckDataHook')"]
+    hooks, dataset = ["dict(type='mmlape.CheckDataHook')"], 'dict(data, **train_data)'
+    if options.views:
+        hooks.append(
+            f"dict(type='mmlape.CachedFeaturesHook', folder={parts['out'] + '/features'!r})"
+        )
+        dataset = f"dict(type='mmlape.SeededViews', views={options.views}, dataset={dataset})"
     if options.ema:
         # Over the last twentieth of the steps: a longer average would hold initial weights in a short training.
-        momentum = round(min(0.1, 20 / (options.epochs * steps)), 5)
+        momentum = round(min(0.1, 20 / (epochs * steps)), 5)
         hooks.append(f"dict(type='EMAHook', momentum={momentum}, update_buffers=True)")
     if options.patience:
         hooks.append(
@@ -384,9 +444,9 @@ loader = dict(_delete_=True, num_workers={options.workers}, persistent_workers={
 train_dataloader = dict(
     loader,
     batch_size=batch,
-    drop_last={data.train.count > options.batch},
+    drop_last={data.train.count * views > options.batch},
     sampler=dict(type='DefaultSampler', shuffle=True),
-    dataset=dict(data, **train_data),
+    dataset={dataset},
 )
 test_dataloader = dict(
     loader, sampler=dict(type='DefaultSampler', shuffle=False), dataset=dict(data, **test_data)

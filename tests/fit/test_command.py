@@ -6,11 +6,15 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from mmengine.config import Config
 from own_data import coco, image, label_map, names
 from tool_runs import Commands
 
 import mmlape
+from mmlape import registry
+from mmlape.cli import find_config
+from mmlape.fit.models import MODELS
 
 
 @pytest.fixture
@@ -77,9 +81,15 @@ def test_mistakes_end_in_one_line_and_write_nothing(arguments, message, call, tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ('make', 'model', 'best'), [(boxes, 'micro-adapter', 'coco/segm_mAP'), (maps, 'micro-segmenter', 'mIoU')]
-)  # fmt: skip
-def test_from_a_folder_to_answers(make, model, best, call, tmp_path, monkeypatch):
+    ('make', 'model', 'best', 'way'),
+    [
+        (boxes, 'micro-adapter', 'coco/segm_mAP', ['--full']),
+        (maps, 'micro-segmenter', 'mIoU', []),
+        (maps, 'segmenter', 'mIoU', ['--lora', '2']),
+        (maps, 'segmenter', 'mIoU', ['--frozen', '--views', '2']),
+    ],
+)
+def test_from_a_folder_to_answers(make, model, best, way, call, tmp_path, monkeypatch):
     monkeypatch.setenv(
         'PYTHONPATH',
         os.pathsep.join(
@@ -87,7 +97,13 @@ def test_from_a_folder_to_answers(make, model, best, call, tmp_path, monkeypatch
         ),
     )
     make(tmp_path / 'data')
-    options = ['--epochs', '2', '--size', '64', '--workers', '0', '--ema', '--patience', '5']
+    options = ['--size', '64', '--workers', '0', '--ema', '--patience', '5', *way]
+    options += ['--epochs', '4' if '--views' in way else '2']
+    if model == 'segmenter':
+        backbone = Config.fromfile(find_config(MODELS[model].config)).model.backbone
+        network = registry.MODELS.build(dict(backbone, init_cfg=None))
+        torch.save(network.state_dict(), tmp_path / 'weights.pth')
+        options += ['--weights', f'mmlape:{tmp_path}/weights.pth']
     out = call('fit.py', 'data', '--model', model, '--out', 'run', '--score', '0', *options)
     assert best in out
     assert 'mmlape predict run/training IMAGES' in out
@@ -103,3 +119,9 @@ def test_from_a_folder_to_answers(make, model, best, call, tmp_path, monkeypatch
         for line in next(run.glob('training/*/vis_data/scalars.json')).read_text().splitlines()
     ]
     assert [row['step'] for row in scores if best in row] == [1, 2]
+    if model == 'segmenter':
+        state = torch.load(run / 'training/epoch_2.pth', weights_only=False)['state_dict']
+        before = network.state_dict()
+        assert all(torch.equal(state[f'backbone.{name}'], before[name]) for name in before)
+        assert any('.lora_' in name for name in state) == ('--lora' in way)
+        assert (run / 'features').is_dir() == ('--views' in way)

@@ -142,6 +142,26 @@ def test_options_reach_the_config():
     assert kinds == ['LoadImageFromFile', 'LoadAnnotations', 'Resize', 'PackDetInputs']
 
 
+def test_what_is_trained_of_the_backbone():
+    _, cfg = read('lape-adapter', 'detect', lora=4)
+    assert cfg.model.backbone.vit.lora == dict(rank=4) and 'lora' not in cfg.model.backbone
+    _, cfg = read('lape-adapter', 'detect', frozen=True)
+    assert cfg.model.backbone.vit.frozen_stages == 12
+    _, cfg = read('dtn-pvt', 'detect', frozen=True, views=8, epochs=20, size=200)
+    assert cfg.model.backbone.frozen_stages == 4 and cfg.train_cfg.max_epochs == 3
+    assert cfg.model.data_preprocessor.batch_augments == [
+        dict(type='BatchFixedSizePad', size=(250, 250), pad_mask=False)
+    ]
+    assert (cfg.train_dataloader.dataset.type, cfg.train_dataloader.dataset.views) == (
+        'mmlape.SeededViews', 8
+    )  # fmt: skip
+    hooks = {hook.type: hook for hook in cfg.custom_hooks}
+    assert hooks['mmlape.CachedFeaturesHook'].folder.endswith('/features')
+    _, cfg = read('dtn-pvt', 'detect')
+    assert cfg.train_dataloader.dataset.type == 'CocoDataset'
+    assert cfg.model.data_preprocessor.batch_augments is None
+
+
 @pytest.mark.parametrize(
     ('weights', 'expected'),
     [
@@ -178,6 +198,19 @@ def test_weights_that_cannot_be_had_name_the_way_out(tmp_path):
         (lambda: FitOptions(augment='much'), '--augment.*strong'),
         (lambda: read('lape-adapter', 'detect', weights='much'), "--weights 'much'.*none"),
         (lambda: read('micro-adapter', 'detect', weights='x.pth'), '--weights'),
+        (lambda: FitOptions(lora=0), '--lora'),
+        (lambda: FitOptions(frozen=True, views=0), '--views'),
+        (lambda: FitOptions(views=4), '--views goes with --frozen, got --views 4'),
+        (lambda: FitOptions(lora=4, frozen=True), 'give --frozen or --lora, got both'),
+        (
+            lambda: read('micro-adapter', 'detect', lora=4),
+            '--lora keeps .* random here: give --weights',
+        ),
+        (lambda: read('lape-adapter', 'detect', frozen=True, weights='none'), '--frozen keeps'),
+        (
+            lambda: read('lape-adapter', 'detect', frozen=True, views=4),
+            '--views keeps features .* in mmlape.ViTAdapter, what is around',
+        ),
     ],
 )
 def test_wrong_options_are_refused(call, message):
