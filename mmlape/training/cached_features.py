@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import random
 import shutil
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from mmengine.dataset import BaseDataset, RepeatDataset, pseudo_collate
-from mmengine.dist import barrier, get_dist_info
+from mmengine.dist import all_gather_object, barrier, get_dist_info
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
@@ -150,10 +151,10 @@ class CachedFeaturesHook(Hook):
 
     Before the first step, all views of a ``mmlape.SeededViews`` run through data preprocessor and backbone, which
     frees the steps from the backbone; several processes share the work. Features are float16 in memory-mapped files of
-    ``folder/KEY``, where the key stands for weights, backbone, preprocessor, seed and number of views, so that
-    another backbone or another weight makes new ones. Each view is compared with the digest of what its features were
-    made of: a changed image or transform is an error. A computation that was killed goes on where it was. Validation
-    runs the backbone as always, and checkpoints are those of an ordinary training. In a config::
+    ``folder/KEY``, where the key stands for the weights and the configs of backbone, preprocessor and data set, so that
+    another weight or transform makes new ones. Each view is compared with the digest of what its features were made of:
+    a changed image is an error. A computation that was killed goes on where it was. Validation runs the backbone as
+    always, and checkpoints are those of an ordinary training. In a config::
 
         train_dataloader = dict(
             dataset=dict(_delete_=True, type='mmlape.SeededViews', views=8, dataset=_base_.train_dataloader.dataset))
@@ -166,8 +167,9 @@ class CachedFeaturesHook(Hook):
 
     Raises:
         TypeError: If ``folder`` is no text.
-        ValueError: If the training data are no ``mmlape.SeededViews``, a part of the backbone is trained or in training
-            mode, views have several sizes, a feature is too large for float16, or the disk is too small.
+        ValueError: If the training data are no ``mmlape.SeededViews``, processes are on several machines, a part of the
+            backbone is trained or in training mode, views have several sizes, a feature is too large for float16, or
+            the disk is too small.
     """
 
     def __init__(self, folder: str) -> None:
@@ -187,6 +189,9 @@ class CachedFeaturesHook(Hook):
         model.train()
         _check_frozen(model.backbone)
         _check_padding(model.data_preprocessor)
+        machines = {*all_gather_object(platform.node())}
+        if len(machines) > 1:  # whose pages of one file would overwrite each other
+            raise ValueError(f'features are kept by processes of one machine, got {len(machines)}')
         store = FeatureStore(self.folder / _key(runner, model, dataset))
         dataset.store = None
         _compute(runner, model, dataset, store)

@@ -12,6 +12,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, DefaultScope
 from mmengine.runner import Runner
 
+from mmlape.training import cached_features
 from mmlape.training.cached_features import FeatureStore, SeededViews
 
 CROP, VIEWS = (48, 80), 3
@@ -238,6 +239,13 @@ def test_sizes_and_paddings_that_change(tmp_path):
     parts['model']['data_preprocessor']['batch_augments'] = [resize]
     with pytest.raises(ValueError, match='BatchFixedSizePad, got BatchSyncRandomResize'):
         train(parts, tmp_path / 'two', tmp_path / 'features')
+
+
+def test_several_machines(tmp_path, monkeypatch):
+    parts = segmentor(tmp_path / 'data')
+    monkeypatch.setattr(cached_features, 'all_gather_object', lambda name: [name, 'other'])
+    with pytest.raises(ValueError, match='processes of one machine, got 2'):
+        train(parts, tmp_path / 'run', tmp_path / 'features')
 
 
 def test_a_small_disk_and_a_large_feature(tmp_path, monkeypatch):
