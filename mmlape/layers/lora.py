@@ -55,9 +55,9 @@ class LoRALinear(nn.Linear):
         lengths = self.lora_magnitude_vector
         if lengths is None:
             return plain + change
-        factor = self._factor(lengths).to(plain.dtype)
-        product = plain if self.bias is None else plain - self.bias.to(plain.dtype)
-        return plain + (factor - 1) * product + factor * change
+        factor, dtype = self._factor(lengths), plain.dtype
+        product = plain if self.bias is None else plain - self.bias.to(dtype)
+        return plain + (factor - 1).to(dtype) * product + factor.to(dtype) * change
 
     def merged(self) -> nn.Linear:
         """A plain layer that computes the same."""
