@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from mmengine.dataset import BaseDataset
 from mmengine.registry import HOOKS as ROOT_HOOKS
 from registered import BACKBONES
 from torch import nn
@@ -54,6 +55,8 @@ EXTRA = {
     'LN2d': dict(num_channels=8),
     'KNNHook': dict(dataloader={}),
     'ListOps': dict(lazy_init=True),
+    'SeededViews': dict(dataset=BaseDataset(lazy_init=True), lazy_init=True),
+    'CachedFeaturesHook': dict(folder='features'),
     'HungarianAssigner': dict(match_costs=[dict(type='mmdet.ClassificationCost')]),
     'RsqrtLR': dict(optimizer=torch.optim.SGD([torch.zeros(1)], lr=0.1)),
     'TwoStagePolyLR': dict(
@@ -84,6 +87,7 @@ EXTRA = {
 TEXT = {
     ('Pretrained', 'checkpoint'),
     ('SynsetFolder', 'folder'),
+    ('CachedFeaturesHook', 'folder'),
     ('PanopticQuality', 'ann_file'),
     ('PanopticQuality', 'seg_prefix'),
     ('PyramidClassifier', 'device'),

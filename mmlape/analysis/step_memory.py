@@ -18,9 +18,8 @@ from mmengine.registry import MODELS, DefaultScope
 from mmengine.structures import InstanceData, PixelData
 from numpy.polynomial import Polynomial
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from mmlape.runtime.private import FakeTensorMode, bytes_kept, most_bytes
+from mmlape.runtime.private import FakeTensorMode, bytes_kept, most_bytes, tree_leaves
 
 __all__ = ['StepMemory', 'measure_step_memory', 'random_batch', 'training_model', 'training_size']
 
@@ -259,7 +258,7 @@ def _optimizer_bytes(model: nn.Module, config: Config) -> int:
     optimizer = build_optim_wrapper(model, options).optimizer
     for group in optimizer.param_groups:
         for parameter in group['params']:
-            parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
     optimizer.step()
     optimizer.zero_grad()
     states = [value for state in optimizer.state.values() for value in state.values()]

@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-__all__ = ['FakeTensorMode', 'unset_fake_temporarily']
+__all__ = ['FakeTensorMode', 'tree_leaves', 'unset_fake_temporarily']
 
 ATTENTION_ON_A_CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 

@@ -51,6 +51,8 @@ class SeededViews(RepeatDataset):
     def __init__(
         self, dataset: BaseDataset | dict, views: int = 8, seed: int = 0, lazy_init: bool = False
     ) -> None:
+        options = dict(dataset=dataset, lazy_init=lazy_init)
+        check_options(SeededViews, options)
         self.seed = check_positive_int('seed', seed, minimum=0)
         super().__init__(dataset, check_positive_int('views', views), lazy_init)
 

@@ -140,6 +140,15 @@ def test_what_is_frozen_has_no_gradients_and_recomputation_keeps_less():
     assert other.parameters == plain.parameters
 
 
+def test_what_is_frozen_has_no_states():
+    """Without a paramwise_cfg, MMEngine's constructor gives the optimizer frozen parameters too."""
+    cfg = config('segmenter')
+    cfg.model.backbone.vit.frozen_stages = 4
+    cfg.optim_wrapper = dict(type='OptimWrapper', optimizer=dict(type='AdamW', lr=1e-3))
+    found = measure_step_memory(cfg, 1, (96, 96))
+    assert 2 <= found.optimizer / found.gradients < 2.1
+
+
 def test_sizes_of_training():
     sizes = {
         'lape/upernet_deit-t-adapter-lape_8xb2-160k_ade20k-512x512': (512, 512),

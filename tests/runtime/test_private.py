@@ -131,3 +131,7 @@ def test_attention_on_a_cpu():
         F.scaled_dot_product_attention(query, query, query)
     name = str(private.ATTENTION_ON_A_CPU)
     assert name.replace('.', '::') in {event.key for event in profile.key_averages()}
+
+
+def test_tree_leaves():
+    assert private.tree_leaves(([1, (2,)], dict(a=3))) == [1, 2, 3]
