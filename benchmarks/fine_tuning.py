@@ -1,4 +1,4 @@
-"""A step of fine-tuning DINOv3-S at 512 x 512, batch 1: full, with LoRA and DoRA, frozen, and on kept features.
+"""A step of fine-tuning DINOv3-S at 512 x 512, batch 1: full, with LoRA and DoRA, frozen, and on cached features.
 
 python benchmarks/fine_tuning.py [--repeats 5] [--threads 1] [--out benchmarks/records/fine_tuning_cpu.json]
 
@@ -36,7 +36,7 @@ WAYS = {
     'LoRA, rank 8': dict(frozen_stages=-1, lora=dict(rank=8)),
     'DoRA, rank 8': dict(frozen_stages=-1, lora=dict(rank=8, dora=True)),
     'frozen': dict(frozen_stages=12),
-    'kept features': dict(frozen_stages=12),
+    'cached features': dict(frozen_stages=12),
 }
 
 
@@ -55,7 +55,7 @@ def training_step(head: str, way: str) -> tuple[Callable[[], None], int]:
     model, batch = training_model(cfg), random_batch(cfg, (SIDE, SIDE))
     optimize(model, keep_memory=False)
     optimizer = build_optim_wrapper(model, cfg.optim_wrapper)
-    if way == 'kept features':
+    if way == 'cached features':
         with torch.no_grad():
             data = model.data_preprocessor(copy.deepcopy(batch), training=True)
             features = model.backbone(data['inputs'])
@@ -80,7 +80,7 @@ def measure(head: str, repeats: int) -> dict[str, dict]:
             processor_s=round(statistics.median(taken[way]) / 1e3, 3),
             ratio=round(statistics.median(ratios), 3),
         )
-        if way != 'kept features':
+        if way != 'cached features':
             memory = measure_step_memory(config_of(head, way), 1, (SIDE, SIDE))
             found[way]['step_bytes'] = memory.total
     return found

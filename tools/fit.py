@@ -52,12 +52,12 @@ def parse_arguments():
     how = parser.add_mutually_exclusive_group()
     how.add_argument('--full', action='store_true', help='train the whole model (the default)')
     how.add_argument(
-        '--lora', type=int, metavar='RANK', help='of the backbone, low-rank changes alone'
+        '--lora', type=int, metavar='RANK', help='train low-rank updates of the backbone'
     )
-    how.add_argument('--frozen', action='store_true', help='nothing of the backbone')
+    how.add_argument('--frozen', action='store_true', help='freeze the backbone')
     parser.add_argument(
         '--views', type=int, metavar='N',
-        help='with --frozen: N random views of each image, whose features are computed once',
+        help='with --frozen: cache the features of N random views of each image',
     )  # fmt: skip
     parser.add_argument('--ema', action='store_true', help='average the weights over the steps')
     parser.add_argument(

@@ -19,7 +19,7 @@ from mmengine.structures import InstanceData, PixelData
 from numpy.polynomial import Polynomial
 from torch import Tensor, nn
 
-from mmlape.runtime.private import FakeTensorMode, bytes_kept, most_bytes, tree_leaves
+from mmlape.runtime.private import FakeTensorMode, bytes_kept, peak_live_bytes, tree_leaves
 
 __all__ = ['StepMemory', 'measure_step_memory', 'random_batch', 'training_model', 'training_size']
 
@@ -212,12 +212,12 @@ def _of_heads(model: BaseModel, config: Config) -> Callable[[int], float]:
     """The most bytes that heads have of an image, by its number of pixels."""
     sizes = SMALL[config.default_scope]
     pixels = [height * width for height, width in sizes]
-    most = [_most_of_heads(model, config, size) for size in sizes]
+    most = [_peak_of_heads(model, config, size) for size in sizes]
     polynomial = Polynomial.fit(pixels, most, len(pixels) - 1)
     return lambda number: float(polynomial(number))
 
 
-def _most_of_heads(model: BaseModel, config: Config, size: tuple[int, int]) -> int:
+def _peak_of_heads(model: BaseModel, config: Config, size: tuple[int, int]) -> int:
     """In the forward and backward pass of the heads on one image of a ``size``."""
     sampler = (config.model.get('train_cfg') or {}).get('rcnn', {})
     sampler = sampler[0] if isinstance(sampler, (list, tuple)) else sampler
@@ -230,7 +230,7 @@ def _most_of_heads(model: BaseModel, config: Config, size: tuple[int, int]) -> i
     for each in maps:
         each.requires_grad_(each.is_floating_point())
     with mock.patch.object(model, 'extract_feat', return_value=features):
-        return most_bytes(model, partial(_to_maps, model, data, maps))
+        return peak_live_bytes(model, partial(_to_maps, model, data, maps))
 
 
 def _to_maps(model: BaseModel, data: dict, maps: list[Tensor]) -> None:

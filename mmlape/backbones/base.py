@@ -77,7 +77,7 @@ class Backbone(BaseModule):
 
     def switch_to_deploy(self) -> None:
         """Freeze the model and cache position per grid: what parameters make for a grid is computed only once. LoRA's
-        changes become part of the weights.
+        updates are merged into the weights.
 
         Parameters must not change afterwards; outputs are the same to the bit, with LoRA up to rounding.
         """

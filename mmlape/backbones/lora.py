@@ -1,4 +1,4 @@
-"""``lora=dict(rank=8)`` of a backbone: linear layers that learn low-rank changes, while everything else stays."""
+"""``lora=dict(rank=8)`` of a backbone: linear layers that learn low-rank updates, while everything else is frozen."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ KINDS = ('position', 'norm', 'dtn')
 
 @dataclass(frozen=True)
 class LoRAOptions:
-    """Which linear layers of a backbone learn low-rank changes, and what else of it is trained; checked when made.
+    """Which linear layers of a backbone learn low-rank updates, and which other parts are trained; checked when made.
 
     Attributes:
-        rank: Of the changes. Default 8.
-        alpha: Changes are multiplied by ``alpha / rank``. Default None: 2 ``rank``.
-        dropout: Of what enters a change. Default 0.
-        dora: Rows have lengths of their own, see :class:`~mmlape.layers.LoRALinear`. Default False.
+        rank: Of the updates. Default 8.
+        alpha: Updates are multiplied by ``alpha / rank``. Default None: 2 ``rank``.
+        dropout: Of the input of an update. Default 0.
+        dora: Learn the magnitude of each row separately, see :class:`~mmlape.layers.LoRALinear`. Default False.
         layers: Blocks, counted through all stages: None (default) for all, a number of first ones, or a list.
         targets: Names of linear layers in a block, e.g. ``['qkv', 'proj', 'fc1', 'fc2']``. Default None: all.
-        train: What else is trained, of ``'position'`` (embeddings, their joining and what is inside the attention),
+        train: Other parts to train: ``'position'`` (embeddings, their joining and what is inside the attention),
             ``'norm'`` (weights and biases of norms) and ``'dtn'`` (DTN's ratios and position maps). Default nothing.
 
     Raises:

@@ -135,7 +135,7 @@ class StagedTransformer(Backbone):
               weights; ``drop_path_rate``: stochastic depth of the last block, growing linearly from 0. All 0.
             * ``frozen_stages``: -1 (default): nothing is frozen; 0: stem and position embedding; n: also the first n
               layers or stages, and prefix tokens that enter before the next one.
-            * ``lora``: ``dict(rank=8)`` to train low-rank changes of linear layers alone, see :class:`LoRAOptions`.
+            * ``lora``: ``dict(rank=8)`` to train only low-rank updates of linear layers, see :class:`LoRAOptions`.
               Default None.
             * ``with_cp``: recompute each block in the backward pass to save memory. Default False.
             * ``compile_blocks``: True for ``torch.compile``, one graph for each kind of block and all sizes; or its

@@ -1,4 +1,4 @@
-"""Low-rank changes alone in a folder, in the format of peft."""
+"""LoRA adapters in a folder, in the format of peft."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PLAIN = dict(
 def save_lora(model: nn.Module, folder: str | Path, overwrite: bool = False) -> None:
     """Write what LoRA has learned to ``adapter_model.safetensors`` and ``adapter_config.json``, as peft does.
 
-    With it go other parameters that are trained (``lora=dict(train=...)``). peft reads the folder for the same network
+    Other trained parameters are written too (``lora=dict(train=...)``). peft reads the folder for the same network
     without LoRA; names are those within ``model``, so give the network alone (``model.backbone`` or
     ``model.backbone.vit``), not the detector around it.
 

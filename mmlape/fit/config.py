@@ -55,9 +55,9 @@ class FitOptions:
         lr: Learning rate; None for the model's.
         weights: ``'default'``, ``'none'``, a file in the format of the model's own weights, or ``SOURCE:FILE``.
         augment: ``'none'``, ``'light'`` or ``'strong'``.
-        lora: Rank of low-rank changes, all that is trained of the backbone, or of its ViT; None: it is trained whole.
-        frozen: Nothing of it is trained.
-        views: With ``frozen``, of each image so many views, whose features are computed once; None: new ones each time.
+        lora: Rank of low-rank updates, the only trained part of the backbone (of its ViT); None: all of it is trained.
+        frozen: The backbone (its ViT) is frozen.
+        views: With ``frozen``, the number of views of each image whose features are cached; None: no cache.
         ema: Validate and save an exponential moving average of the weights too.
         patience: Stop after so many validations without a better result; None: never.
         workers: Processes that load images.
@@ -208,7 +208,7 @@ def _model_changes(
 def _keep_backbone(
     cfg: Config, place: tuple[str, ...], options: FitOptions, changes: dict[str, Any]
 ) -> None:
-    """Freeze the network at ``place`` of the model, or let it learn low-rank changes."""
+    """Freeze the network at ``place`` of the model, or let it learn low-rank updates."""
     if options.lora:
         _set(changes, (*place, 'lora'), dict(rank=options.lora))
         return
@@ -218,13 +218,13 @@ def _keep_backbone(
         return
     if place != ('backbone',):
         raise ValueError(
-            f'--views keeps features of a backbone that is frozen as a whole; in {cfg.model.backbone.type}, '
-            'what is around the ViT is trained: use another --model'
+            f'--views caches features of a backbone that is frozen as a whole; in {cfg.model.backbone.type}, '
+            'modules around the ViT are trained: use another --model'
         )
 
 
 def _padding(data: OwnData, size: int, options: FitOptions) -> list[dict] | None:
-    """Boxes: views whose features are kept have one size, that of the largest."""
+    """Boxes: views whose features are cached have one size, that of the largest."""
     if not options.views:
         return None
     side = math.ceil(_BOX_SCALES[options.augment] * size)

@@ -144,7 +144,7 @@ class Model:
         return self._in_batches(named, batch, score)
 
     def save(self, path: str | Path) -> None:
-        """Write one ``.safetensors`` file that :func:`load` reads: weights in half precision, LoRA's changes among
+        """Write one ``.safetensors`` file that :func:`load` reads: weights in half precision, LoRA merged into
         them, and what predictions need of the config, without paths of this machine.
 
         Raises:

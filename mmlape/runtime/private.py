@@ -104,7 +104,7 @@ def bytes_kept(model: nn.Module, call: Callable[[], object]) -> int:
     return found
 
 
-def most_bytes(model: nn.Module, call: Callable[[], object]) -> int:
+def peak_live_bytes(model: nn.Module, call: Callable[[], object]) -> int:
     """The most bytes that live at a time during ``call`` and not before, without weights."""
     with _LiveBytes(model) as live:
         call()

@@ -26,15 +26,16 @@ from mmlape.checks import check_options, check_positive_int
 from mmlape.registry import DATASETS, HOOKS
 
 from .exact_resume import set_random_state
+from .stop_hooks import all_finite
 
-NO_VIEW = 0  # in place of a digest
+NO_VIEW = 0  # the digest of a view that is not cached yet
 
 
 @DATASETS.register_module()
 class SeededViews(RepeatDataset):
     """``views`` times the images of a data set, whose random transforms depend on seed, image and view alone.
 
-    With :class:`~mmlape.training.CachedFeaturesHook`, samples carry what the backbone has made of them.
+    With :class:`~mmlape.training.CachedFeaturesHook`, samples carry their features.
 
     Args:
         dataset: The data set or its config, of MMDetection or MMSegmentation.
@@ -43,10 +44,10 @@ class SeededViews(RepeatDataset):
         lazy_init: As in MMEngine. Default False.
 
     Raises:
-        TypeError, ValueError: If ``views`` or ``seed`` is no integer or out of range.
+        TypeError, ValueError: If ``views`` or ``seed`` is not an integer, or out of range.
     """
 
-    store: FeatureStore | None = None
+    cache: FeatureCache | None = None
 
     def __init__(
         self, dataset: BaseDataset | dict, views: int = 8, seed: int = 0, lazy_init: bool = False
@@ -58,18 +59,19 @@ class SeededViews(RepeatDataset):
 
     def __getitem__(self, idx: int) -> dict[str, Any]:
         """View ``idx // images`` of an image, the same whenever it is asked for."""
-        view, image = divmod(idx, self._ori_len)
+        image = self._get_ori_dataset_idx(idx)  # which loads annotations first, after lazy_init
+        view = idx // self._ori_len
         with _random_state(self.seed, image, view):
             sample = super().__getitem__(idx)
-        if self.store is not None:
-            maps = self.store.read(idx, sample['inputs'])
+        if self.cache is not None:
+            maps = self.cache.read(idx, sample['inputs'])
             sample['data_samples'].set_field(maps, 'features')
         return sample
 
 
-class FeatureStore:
-    """Maps of views in files ``maps_0.npy``, ... of a folder, float16 and mapped into memory, with the digests of the
-    inputs that they were made of in ``inputs.npy``.
+class FeatureCache:
+    """Feature maps of all views in ``maps_00.npy``, ... of a folder, float16 and memory-mapped, and the digest of each
+    view's input in ``inputs.npy``.
 
     Args:
         folder: Where they are, or will be.
@@ -82,7 +84,7 @@ class FeatureStore:
     def make(self, views: int, shapes: list[torch.Size]) -> None:
         """Make files for maps of these shapes ``(C, H, W)``."""
         for number, shape in enumerate(shapes):
-            path = self.folder / f'maps_{number}.npy'
+            path = self.folder / f'maps_{number:02}.npy'
             np.lib.format.open_memmap(path, 'w+', np.float16, (views, *shape)).flush()
         # Last: with it, the others are whole.
         np.lib.format.open_memmap(self.folder / 'inputs.npy', 'w+', np.uint64, (views,)).flush()
@@ -101,7 +103,7 @@ class FeatureStore:
         for file, each in zip(files, maps, strict=True):
             if each.shape != file.shape[1:]:
                 raise ValueError(
-                    f'features are kept for views of one size, got maps {tuple(each.shape)} and {file.shape[1:]}: '
+                    f'cached features need views of one size, got maps {tuple(each.shape)} and {file.shape[1:]}: '
                     'crop all images, or pad them to a fixed size'
                 )
             file[view] = each.numpy()
@@ -149,7 +151,7 @@ def _random_state(*key: int) -> Iterator[None]:
 
 @HOOKS.register_module()
 class CachedFeaturesHook(Hook):
-    """Compute what a frozen backbone makes of every view of the training data, and train on it.
+    """Compute the features of a frozen backbone for every view of the training data once, and train on them.
 
     Before the first step, all views of a ``mmlape.SeededViews`` run through data preprocessor and backbone, which
     frees the steps from the backbone; several processes share the work. Features are float16 in memory-mapped files of
@@ -168,10 +170,10 @@ class CachedFeaturesHook(Hook):
         folder: Where features go: ``views * images * 2`` bytes for each value of the maps, which is said before.
 
     Raises:
-        TypeError: If ``folder`` is no text.
-        ValueError: If the training data are no ``mmlape.SeededViews``, processes are on several machines, a part of the
-            backbone is trained or in training mode, views have several sizes, a feature is too large for float16, or
-            the disk is too small.
+        TypeError: If ``folder`` is not a string.
+        ValueError: If the training data are not ``mmlape.SeededViews``, processes are on several machines, a part of
+            the backbone is trained or in training mode, views have several sizes, a feature is NaN or too large for
+            float16, or the disk is too small.
     """
 
     def __init__(self, folder: str) -> None:
@@ -180,7 +182,7 @@ class CachedFeaturesHook(Hook):
         self._undo: list[Any] = []
 
     def before_train(self, runner: Runner) -> None:
-        """Compute what is missing, and put features in the place of the backbone."""
+        """Compute what is missing, and let the backbone return cached features."""
         model: Any = runner.model.module if is_model_wrapper(runner.model) else runner.model
         dataset = runner.train_dataloader.dataset
         if not isinstance(dataset, SeededViews):
@@ -193,11 +195,11 @@ class CachedFeaturesHook(Hook):
         _check_padding(model.data_preprocessor)
         machines = {*all_gather_object(platform.node())}
         if len(machines) > 1:  # whose pages of one file would overwrite each other
-            raise ValueError(f'features are kept by processes of one machine, got {len(machines)}')
-        store = FeatureStore(self.folder / _key(runner, model, dataset))
-        dataset.store = None
-        _compute(runner, model, dataset, store)
-        dataset.store = store
+            raise ValueError(f'cached features need processes of one machine, got {len(machines)}')
+        cache = FeatureCache(self.folder / _key(runner, model, dataset))
+        dataset.cache = None
+        _compute(runner, model, dataset, cache)
+        dataset.cache = cache
         replay = _Replay(model.backbone.forward)
         model.backbone.forward = replay.forward
         handle = model.register_forward_pre_hook(replay.before, with_kwargs=True)
@@ -238,7 +240,7 @@ def _check_frozen(backbone: nn.Module) -> None:
     for what, names in (('trains', trained), ('has in training mode', active)):
         if names:
             raise ValueError(
-                f'features of a backbone can be kept if all of it is frozen (frozen_stages), '
+                f'features can be cached if the whole backbone is frozen (frozen_stages), '
                 f'this {type(backbone).__name__} {what} {listed(names)}'
             )
 
@@ -247,7 +249,7 @@ def _check_padding(preprocessor: nn.Module) -> None:
     for augment in getattr(preprocessor, 'batch_augments', None) or ():
         if type(augment).__name__ != 'BatchFixedSizePad':
             raise ValueError(
-                f'features are kept for views that stay as they are: batch_augments may hold BatchFixedSizePad, '
+                f'cached features need a fixed preprocessor: batch_augments may hold BatchFixedSizePad, '
                 f'got {type(augment).__name__}'
             )
 
@@ -265,30 +267,30 @@ def _key(runner: Runner, model: Any, dataset: SeededViews) -> str:
 
 
 @torch.no_grad()
-def _compute(runner: Runner, model: Any, dataset: SeededViews, store: FeatureStore) -> None:
+def _compute(runner: Runner, model: Any, dataset: SeededViews, cache: FeatureCache) -> None:
     """Write the views that are missing, each process its share."""
     rank, processes = get_dist_info()
     views = len(dataset)
-    if rank == 0 and not store.is_made():
+    if rank == 0 and not cache.is_made():
         shapes = [each.shape for each in _maps_of(model, dataset[0])]
         size = 2 * views * sum(shape.numel() for shape in shapes)
-        runner.logger.info(f'features of {views} views need {size / 1e9:.2f} GB in {store.folder}')
-        store.folder.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(store.folder).free
+        runner.logger.info(f'features of {views} views need {size / 1e9:.2f} GB in {cache.folder}')
+        cache.folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(cache.folder).free
         if size > 0.95 * free:
             raise ValueError(
-                f'{store.folder}: features of {views} views need {size / 1e9:.2f} GB, '
+                f'{cache.folder}: features of {views} views need {size / 1e9:.2f} GB, '
                 f'{free / 1e9:.2f} GB are free: take fewer views, or another folder'
             )
-        store.make(views, shapes)
+        cache.make(views, shapes)
     barrier()
-    missing = store.missing()
+    missing = cache.missing()
     barrier()  # before others write
     own = missing[rank::processes]
     for number, view in enumerate(own):
         sample = dataset[view]
         digest = digest_of(sample['inputs'])
-        store.write(view, digest, _maps_of(model, sample))
+        cache.write(view, digest, _maps_of(model, sample))
         if number % max(len(own) // 10, 1) == 0:
             runner.logger.info(f'features of {number} of {len(own)} views are computed')
     barrier()
@@ -297,8 +299,7 @@ def _compute(runner: Runner, model: Any, dataset: SeededViews, store: FeatureSto
 def _maps_of(model: Any, sample: dict[str, Any]) -> list[Tensor]:
     """What the backbone makes of a sample alone, ``(C, H, W)`` float16."""
     data = model.data_preprocessor(pseudo_collate([sample]), training=True)
-    maps = [each[0] for each in model.backbone(data['inputs'])]
-    largest = max(each.abs().max().item() for each in maps)
-    if not largest < torch.finfo(torch.float16).max:
-        raise ValueError(f'a feature of {largest:.3g} is too large for float16')
-    return [each.half().cpu() for each in maps]
+    maps = [each[0].half().cpu() for each in model.backbone(data['inputs'])]
+    if not all_finite(maps):
+        raise ValueError('a feature is NaN, or too large for float16')
+    return maps

@@ -11,7 +11,7 @@ from torch import nn
 
 from benchmarks.side_by_side import peak_bytes
 from mmlape.analysis import measure_step_memory, step_memory, training_model, training_size
-from mmlape.runtime.private import bytes_kept, most_bytes
+from mmlape.runtime.private import bytes_kept, peak_live_bytes
 
 MICRO = {
     'segmenter': 'demo/segmenter_vit-micro-adapter-lape_mask_digit-scenes',
@@ -43,7 +43,7 @@ def test_kept_bytes_by_hand():
     assert bytes_kept(model, lambda: model(torch.zeros(4, 8))) == 4 * 4 * 2
 
 
-def test_most_bytes_by_hand():
+def test_peak_live_bytes_by_hand():
     model, given = nn.Linear(8, 16, bias=False), torch.zeros(4, 8)
 
     def call():
@@ -53,10 +53,10 @@ def test_most_bytes_by_hand():
         return passing.sum()
 
     with torch.no_grad():
-        assert most_bytes(model, call) == 4 * (4 * 16 + 20 * 16)
+        assert peak_live_bytes(model, call) == 4 * (4 * 16 + 20 * 16)
         assert bytes_kept(model, call) == 4
     # Of the backward pass: the loss, its gradient and the weight's.
-    assert most_bytes(model, lambda: model(given).sum().backward()) == 4 * (1 + 1 + 8 * 16)
+    assert peak_live_bytes(model, lambda: model(given).sum().backward()) == 4 * (1 + 1 + 8 * 16)
 
 
 def test_bytes_of_a_convolution_in_bfloat16():
@@ -72,7 +72,7 @@ def test_bytes_of_a_convolution_in_bfloat16():
         expected = gradients()
         assert bytes_kept(conv, lambda: found.append(conv(image))) == 2 * (3 + 8) * 5 * 7
         with_mode = []
-        most_bytes(conv, lambda: with_mode.extend(gradients()))
+        peak_live_bytes(conv, lambda: with_mode.extend(gradients()))
     for made in found:
         assert made.dtype == torch.bfloat16
         torch.testing.assert_close(made, found[0])
@@ -125,7 +125,7 @@ def counted(cfg, size, amp=False):
         model = training_model(cfg)
         data = model.data_preprocessor(step_memory.random_batch(cfg, size, objects), True)
         with torch.autocast('cpu', torch.bfloat16, enabled=amp):
-            peak = most_bytes(model, lambda: step(model, data))
+            peak = peak_live_bytes(model, lambda: step(model, data))
     return peak, sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -209,7 +209,7 @@ def test_weights_that_cannot_be_had_name_the_way_out(tmp_path):
         (lambda: read('lape-adapter', 'detect', frozen=True, weights='none'), '--frozen keeps'),
         (
             lambda: read('lape-adapter', 'detect', frozen=True, views=4),
-            '--views keeps features .* in mmlape.ViTAdapter, what is around',
+            '--views caches features .* in mmlape.ViTAdapter, modules around the ViT are trained',
         ),
     ],
 )

@@ -13,7 +13,7 @@ from mmengine.registry import DATASETS, DefaultScope
 from mmengine.runner import Runner
 
 from mmlape.training import cached_features
-from mmlape.training.cached_features import FeatureStore, SeededViews
+from mmlape.training.cached_features import FeatureCache, SeededViews, digest_of
 
 CROP, VIEWS = (48, 80), 3
 VIT = dict(
@@ -163,14 +163,14 @@ def test_same_losses(parts, tmp_path):
 
 
 def test_killed_while_it_computes(tmp_path, monkeypatch):
-    parts, write = segmentor(tmp_path / 'data'), FeatureStore.write
+    parts, write = segmentor(tmp_path / 'data'), FeatureCache.write
 
-    def stop(store, view, *rest):
+    def stop(cache, view, *rest):
         if view == 7:
             raise KeyboardInterrupt
-        write(store, view, *rest)
+        write(cache, view, *rest)
 
-    monkeypatch.setattr(FeatureStore, 'write', stop)
+    monkeypatch.setattr(FeatureCache, 'write', stop)
     with pytest.raises(KeyboardInterrupt):
         train(parts, tmp_path / 'one', tmp_path / 'features', steps=2)
     monkeypatch.undo()
@@ -211,6 +211,40 @@ def test_views_are_the_same_and_random_numbers_go_on(tmp_path):
     assert torch.equal(views[0], views[2]) and not torch.equal(views[0], views[1])
 
 
+def test_more_than_ten_maps_keep_their_order(tmp_path):
+    cache = FeatureCache(tmp_path)
+    maps = [torch.full((1, 1, number + 1), float(number)).half() for number in range(12)]
+    cache.make(2, [each.shape for each in maps])
+    inputs = torch.zeros(3, 4, 5, dtype=torch.uint8)
+    cache.write(1, digest_of(inputs), maps)
+    assert cache.missing() == [0]
+    assert all(map(torch.equal, cache.read(1, inputs), maps))
+
+
+def test_annotations_may_be_loaded_later(tmp_path):
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        import mmseg.datasets  # noqa: F401
+
+        data = dict(segmentor(tmp_path)['data'], lazy_init=True)
+        views = SeededViews(data, views=2, lazy_init=True)
+    assert views[5]['inputs'].shape == (3, *CROP) and len(views) == 8
+
+
+def test_nan_in_any_map(tmp_path):
+    parts = segmentor(tmp_path / 'data')
+
+    class Broken(Hook):
+        def before_run(self, runner):
+            runner.model.backbone.blocks[1].register_forward_hook(
+                lambda module, inputs, output: output * float('nan')
+            )
+
+    with pytest.raises(ValueError, match='is NaN, or too large for float16'):
+        train(parts, tmp_path / 'run', tmp_path / 'features', custom_hooks=[
+            dict(type=Broken), dict(type='mmlape.CachedFeaturesHook', folder=str(tmp_path / 'f')),
+        ])  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ('changes', 'words'),
     [
@@ -233,7 +267,7 @@ def test_refused(changes, words, tmp_path):
 def test_sizes_and_paddings_that_change(tmp_path):
     parts = detector(tmp_path / 'data')
     parts['model']['data_preprocessor'].update(batch_augments=None, pad_size_divisor=32)
-    with pytest.raises(ValueError, match='views of one size, got maps'):
+    with pytest.raises(ValueError, match='need views of one size, got maps'):
         train(parts, tmp_path / 'one', tmp_path / 'features')
     resize = dict(type='BatchSyncRandomResize', random_size_range=(64, 96))
     parts['model']['data_preprocessor']['batch_augments'] = [resize]
@@ -255,5 +289,5 @@ def test_a_small_disk_and_a_large_feature(tmp_path, monkeypatch):
         train(parts, tmp_path / 'one', tmp_path / 'features')
     monkeypatch.undo()
     huge = {'model.data_preprocessor.std': [1e-9] * 3, 'model.backbone.final_norm': False}
-    with pytest.raises(ValueError, match='is too large for float16'):
+    with pytest.raises(ValueError, match='is NaN, or too large for float16'):
         train(parts, tmp_path / 'two', tmp_path / 'features', **huge)
