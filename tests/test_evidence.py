@@ -20,7 +20,7 @@ from tool_runs import REPO, Commands
 sys.path.insert(0, str(REPO / 'tools'))
 
 from experiments import evidence, plan, scores, statistics
-from experiments.page import write_page
+from experiments.page import write_pages
 from experiments.recipes import (
     DATA,
     DEFAULT,
@@ -313,10 +313,12 @@ def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, mon
     docs = tmp_path / 'docs'
     (docs / 'images').mkdir(parents=True)
     marks = '<!-- tiny: written by the command -->', '<!-- end of tiny -->'
-    (docs / 'evidence.md').write_text('\n'.join(['# Evidence', *marks, 'and more']))
-    write_page(docs, tmp_path)
-    text = (docs / 'evidence.md').read_text()
-    assert '| no | 55.50 ± 6.36 |' in text and text.endswith('and more')
+    for page in ('evidence.md', 'fine_tuning.md'):
+        (docs / page).write_text('\n'.join(['# Evidence', *marks, 'and more']))
+    write_pages(docs, tmp_path)
+    for page in ('evidence.md', 'fine_tuning.md'):
+        text = (docs / page).read_text()
+        assert '| no | 55.50 ± 6.36 |' in text and text.endswith('and more')
     assert Image.open(docs / 'images/evidence-differences.png').width > 500
     for changes, message in (
         (dict(name='tinny'), "there is no experiment 'tinny'; did you mean 'tiny'"),

@@ -45,7 +45,7 @@ def parse_arguments():
     parser.add_argument(
         '--write-docs',
         action='store_true',
-        help="update docs/evidence.md of this clone from the records",
+        help="update the pages of this clone from the records",
     )
     parser.add_argument('--evaluate', metavar='CHECKPOINT', help='only score this checkpoint')
     parser.add_argument(
@@ -80,9 +80,9 @@ def main():
             for name in names:
                 run_experiment(name, options)
             if options.write_docs:
-                from experiments.page import write_page
+                from experiments.page import write_pages
 
-                write_page(Path(__file__).parents[1] / 'docs', options.records)
+                write_pages(Path(__file__).parents[1] / 'docs', options.records)
     except KeyboardInterrupt:
         print('\nStopped. The same command continues.')
         sys.exit(130)

@@ -1,4 +1,4 @@
-"""docs/evidence.md: its tables and its picture, from the records alone."""
+"""Tables of the documentation and the picture of docs/evidence.md, from the records alone."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from .recipes import DATA
 from .statistics import Difference, differences, markdown
 from .table import replace_table
 
+PAGES = ('evidence.md', 'fine_tuning.md')
 PICTURE = 'images/evidence-differences.png'
 
 
-def write_page(docs: Path, records: Path) -> None:
-    """Write the table of each experiment that the page has a place for, and the picture of all differences."""
-    page = docs / 'evidence.md'
-    text = page.read_text(encoding='utf-8')
-    for name, experiment in EXPERIMENTS.items():
-        start, end = f'<!-- {name}: written by the command -->', f'<!-- end of {name} -->'
-        if start in text:
-            table = markdown(experiment, read_runs(records / f'evidence_{name}.json'))
-            text = replace_table(text, table, start, end)
-    atomic_write(page, text.encode())
+def write_pages(docs: Path, records: Path) -> None:
+    """Write the table of each experiment that a page has a place for, and the picture of all differences."""
+    for page in (docs / name for name in PAGES):
+        text = page.read_text(encoding='utf-8')
+        for name, experiment in EXPERIMENTS.items():
+            start, end = f'<!-- {name}: written by the command -->', f'<!-- end of {name} -->'
+            if start in text:
+                table = markdown(experiment, read_runs(records / f'evidence_{name}.json'))
+                text = replace_table(text, table, start, end)
+        atomic_write(page, text.encode())
     if found := all_differences(records):
         save_figure(draw_differences(found), docs / PICTURE)
 

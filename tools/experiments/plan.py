@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .recipes import DEFAULT, LAPE, Experiment, Recipe, Variant
+from .recipes import DEFAULT, LAPE, Experiment, Recipe, Variant, cropped
+from .tuning import TUNING
 
 
 def _steps(model: str, **steps: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Recipe]:
@@ -23,23 +24,6 @@ def _recipe_of(data: str, steps: dict[str, Recipe]) -> Experiment:
     question = f'{data}: what does each step of the recipe give? (default joining)'
     variants = {name: Variant(DEFAULT, recipe) for name, recipe in steps.items()}
     return Experiment(data, question, first, variants, seeds=1)
-
-
-def _cropped(side: int, crop: int) -> list[dict[str, Any]]:
-    """Training on crops of enlarged images; microscopes have no up and down."""
-    return [
-        dict(type='LoadImageFromFile'),
-        dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
-        dict(type='RandomResize', scale=(side, side), ratio_range=(0.75, 1.25), keep_ratio=True),
-        dict(type='RandomCrop', crop_size=(crop, crop), allow_negative_crop=False),
-        dict(
-            type='RandomFlip',
-            prob=[0.25, 0.25, 0.25],
-            direction=['horizontal', 'vertical', 'diagonal'],
-        ),
-        dict(type='PhotoMetricDistortion'),
-        dict(type='PackDetInputs'),
-    ]
 
 
 # The demo's detector samples few anchors and regions of an image, which has few digits.
@@ -65,7 +49,7 @@ STEPS = {
         'micro-adapter',
         fit=(dict(epochs=5, batch=4), {}),
         average=(dict(ema=True), {}),
-        crops=(dict(epochs=9, size=512), {'train_dataloader.dataset.pipeline': _cropped(512, 256)}),
+        crops=(dict(epochs=9, size=512), {'train_dataloader.dataset.pipeline': cropped(512, 256)}),
         anchors=({}, {'model.rpn_head.anchor_generator.scales': [4]}),
         samples=({}, _MORE_SAMPLES),
         short=(dict(epochs=5), {}),
@@ -212,4 +196,5 @@ EXPERIMENTS: dict[str, Experiment] = {
         views=('corrupted',),
     ),
     **{f'cifar10-{percent}percent': _with_part_of_cifar10(percent) for percent in (10, 30)},
+    **TUNING,
 }

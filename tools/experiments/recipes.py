@@ -40,8 +40,8 @@ class Recipe:
 
     Attributes:
         model: A name of ``mmlape fit --list``; of a classifier, a shipped config.
-        options: Those of ``mmlape fit``, but for weights, workers and the seed; of a classifier,
-            those of :func:`classifier_config`.
+        options: Those of ``mmlape fit``, but for workers and the seed, and with random weights by default; of a
+            classifier, those of :func:`classifier_config`.
         changes: What differs from the config that is so made.
     """
 
@@ -102,6 +102,23 @@ DEFAULT = {'net.joining': dict(type='mmlape.DefaultJoining')}
 LAPE = {'net.joining': dict(type='mmlape.LaPE')}
 
 
+def cropped(side: int, crop: int) -> list[dict[str, Any]]:
+    """Training on crops of enlarged images; microscopes have no up and down."""
+    return [
+        dict(type='LoadImageFromFile'),
+        dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+        dict(type='RandomResize', scale=(side, side), ratio_range=(0.75, 1.25), keep_ratio=True),
+        dict(type='RandomCrop', crop_size=(crop, crop), allow_negative_crop=False),
+        dict(
+            type='RandomFlip',
+            prob=[0.25, 0.25, 0.25],
+            direction=['horizontal', 'vertical', 'diagonal'],
+        ),
+        dict(type='PhotoMetricDistortion'),
+        dict(type='PackDetInputs'),
+    ]
+
+
 def config_of(
     experiment: Experiment, variant: str, seed: int, root: Path, folder: Path
 ) -> tuple[Config, OwnData | FolderData]:
@@ -122,7 +139,7 @@ def config_of(
         cfg = classifier_config(data, recipe.model, recipe.options, seed, folder)
     else:
         data = find_data(root, folder, data_set.task, classes=data_set.classes)
-        options = FitOptions(weights='none', workers=0, seed=seed, **recipe.options)
+        options = FitOptions(**{'weights': 'none', **recipe.options}, workers=0, seed=seed)
         text = config_text(data, find_model(recipe.model, data.task), options, folder)
         cfg = Config.fromstring(text, '.py')
     for path, value in {**recipe.changes, **chosen.changes}.items():
