@@ -182,7 +182,8 @@ def counted(name: str) -> tuple:
         model = torch.nn.Sequential(student['backbone'], student['head'])
     small = folder == 'cifar' or 'digit-images' in name
     if folder != 'listops':
-        return model, (1, 3, *[32 if small else 224] * 2), torch.float32
+        side = 32 if small else 128 if 'own-images' in name else 224
+        return model, (1, 3, side, side), torch.float32
     return model, (1, 1, 1, 200 if 'short' in name else 2000), torch.long
 
 
