@@ -135,7 +135,8 @@ class Attention(AttentionLayer):
     With a ``window_size``, the grid is cut into windows and patch tokens attend within their window. Where the grid is
     no multiple of the window, queries, keys and values are padded with zeros at the bottom and right *after* their
     projection, so that padded keys take part in the softmax: this is what published ViT-Adapter detection weights
-    were trained with. Prefix tokens are seen by every window and attend to all tokens.
+    were trained with (those around BEiT: *before* it, as ``mmlape.ShiftedWindowAttention`` does). Prefix tokens are
+    seen by every window and attend to all tokens.
 
     Args:
         embed_dims, num_heads, attn_drop_rate, proj_drop_rate, position: As in :class:`AttentionLayer`.

@@ -57,6 +57,64 @@ def test_parity_with_the_published_code(golden, flavour):
     assert (image.grad - expected).abs().max() < 1e-3 * expected.abs().max()
 
 
+BEIT = {'seg': 'per_stage', 'det_new': 'last', 'det_old': 'per_stage'}
+
+
+def build_beit_golden(meta, flavour):
+    """In segmentation a class token runs along, and a relative table is that of the whole grid; in detection each layer
+    has windows, and its table is theirs."""
+    arch = dict(embed_dims='embed_dim', depth='depth', num_heads='num_heads', mlp_ratio='mlp_ratio')
+    same = ('deform_num_heads', 'cffn_ratio', 'deform_ratio', 'interaction_indexes')
+    whole = flavour == 'seg'
+    relative = dict(type='mmlape.RelativePositionBias', prefix_scores=whole, resize='geometric')
+    vit = dict(
+        arch={ours: meta[theirs] for ours, theirs in arch.items()},
+        img_size=meta['img_size'] if whole else meta['size'],
+        window_size=None if whole else meta['window_size'],
+        position=False,
+        attention_position=relative,
+        with_cls_token=whole,
+        layer_scale=meta['init_values'],
+        final_norm=False,
+    )
+    if not whole:  # pads before the projection
+        vit['attention'] = dict(type='mmlape.ShiftedWindowAttention')
+    config = dict(
+        vit=vit,
+        conv_inplanes=meta['conv_inplane'],
+        num_points=meta['n_points'],
+        vit_feature=BEIT[flavour],
+        **{name: meta[name] for name in same},
+    )
+    return MODELS.build(dict(config, type='mmlape.ViTAdapter')).eval()
+
+
+@pytest.mark.parametrize('flavour', BEIT)
+def test_parity_of_beit_adapters_with_the_published_code(golden, flavour):
+    meta, state, arrays = golden(f'beit_adapter_{flavour}')
+    model = build_beit_golden(meta, flavour)
+    converted, report = convert_with_report(state, 'vit_adapter', model)
+    assert report.matched_fraction == 1
+    assert all(name.endswith('relative_position_index') for name in report.unused)
+    model.load_state_dict(converted, strict=True)
+    image = arrays['input'].requires_grad_()
+    total = 0
+    for index, output in enumerate(model(image), start=1):
+        torch.testing.assert_close(output, arrays[f'f{index}'], atol=1e-4, rtol=0)
+        total = total + (output * arrays[f'cotangent{index}']).sum()
+    total.backward()
+    relative = model.vit.blocks[1].attn.position
+    tables = [relative.relative_position_bias_table, relative.prefix_table]
+    gradients = {
+        'grad/input': image.grad,
+        'grad/blocks.1.attn.relative_position_bias_table': torch.cat(
+            [table.grad for table in tables if table is not None]
+        ),
+    }
+    for name, found in gradients.items():
+        assert (found - arrays[name]).norm() < 1e-3 * arrays[name].norm(), name
+
+
 @pytest.mark.parametrize('out_indices', [(1, 2, 3), [2, 0], 3, -1])
 @pytest.mark.parametrize('vit_feature', ['last', 'per_stage'])
 def test_out_indices_choose_maps(out_indices, vit_feature):

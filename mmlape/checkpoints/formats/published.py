@@ -18,6 +18,7 @@ from mmlape.backbones import (
 )
 
 from .base import Format, Reasons, Renames, State, has, numbered, renamed
+from .timm_models import to_our_names
 from .vit import LEFT, OTHERS, PlainViT
 
 DTN_RENAMES: Renames = (
@@ -241,19 +242,29 @@ class PublishedCeiT(PlainViT):
     may_leave = (*LEFT, (r'^across_layers\.', 'the output of the model shows no class token'))
 
 
+_OF_ITS_VIT = re.compile(r'(blocks|patch_embed|rel_pos_bias)\.|(pos_embed|cls_token)$')
+
+
 class ReferenceViTAdapter(Format):
-    """The published backbone, in which the ViT is not a part but the base class; necks and heads kept their names."""
+    """The published backbone, in which the ViT (or BEiT) is not a part but the base class; necks and heads kept their
+    names."""
 
     network = ViTAdapter
-    renames = (
-        (r'^(blocks\.\d+)\.gamma([12])$', r'\1.ls\2.gamma'),
-        (r'^(blocks\.|patch_embed\.|pos_embed$|cls_token$)', r'vit.\1'),
-    )
+    renames = ((r'^(vit\.blocks\.\d+)\.gamma([12])$', r'\1.ls\2.gamma'),)
     may_leave = (
         (r'^vit\.cls_token$', 'the model has no such token'),
+        (r'\brelative_position_index$', 'computed, not learned'),
         (r'^(spm\.fc1|up|norm[1-4])\.', "not among the model's out_indices"),
     )
     leaves_others = False
+
+    def rename(self, state: State) -> State:
+        """The ViT's entries by timm's names, which are BEiT's."""
+        vit = {name: value for name, value in state.items() if _OF_ITS_VIT.match(name)}
+        ours = {name: value for name, value in state.items() if name not in vit}
+        return super().rename(
+            ours | {f'vit.{name}': value for name, value in to_our_names(vit).items()}
+        )
 
 
 class OpenMMLabViT(PlainViT):
