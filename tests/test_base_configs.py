@@ -98,11 +98,13 @@ def changed(values: dict, groups: list) -> dict:
 
 
 BASE_NAMES = sorted(path.relative_to(BASES).as_posix()[:-3] for path in BASES.rglob('*.py'))
-# The demo's are ours, and test_configs_foundation.py has those of foundation models; configs/custom are templates.
+# The demo's are ours; other files have the rows of foundation models and of ViT-Adapter's zoo; configs/custom are
+# templates.
 ROW_NAMES = sorted(
     f'{path.parent.name}/{path.stem}'
     for path in CONFIGS.glob('*/*.py')
-    if path.parent.name not in ('_base_', 'custom', 'demo', 'experiments', 'foundation')
+    if path.parent.name
+    not in ('_base_', 'custom', 'demo', 'experiments', 'foundation', 'vit_adapter')
     and 'micro' not in path.stem
 )
 FOUNDATION = [f'foundation/{p.stem}' for p in foundation_configs() if 'dinov2-s' in p.stem]
@@ -180,7 +182,8 @@ def steps(cfg: Config, kind: str) -> list:
 def test_sizes_and_batches_agree(name):
     """Of crops, padding, tests and position tables; images per step are those of the file's name."""
     cfg = row(name)
-    for split in ('train', 'test'):
+    splits = ('train', 'test') if cfg.test_dataloader else ('train',)  # own images have no labels
+    for split in splits:
         pipeline = cfg[f'{split}_dataloader'].dataset.pipeline
         assert cfg.get(f'{split}_pipeline', pipeline) == pipeline
     model, sizes = cfg.model, set()
@@ -192,8 +195,9 @@ def test_sizes_and_batches_agree(name):
         (jitter,) = steps(cfg, 'RandomResize')
         sizes = crops | {tuple(pad.size), tuple(jitter.scale)}
     if cfg.default_scope == 'mmpretrain' and 'img_size' in model.backbone:
-        tested = cfg.test_dataloader.dataset.pipeline
-        sizes = {step.scale for step in steps(cfg, 'RandomResizedCrop')} - {96}
+        tested = cfg[f'{splits[-1]}_dataloader'].dataset.pipeline
+        local = {96, 64}  # crops of DINO
+        sizes = {step.scale for step in steps(cfg, 'RandomResizedCrop')} - local
         sizes |= {model.backbone.img_size, *(s.crop_size for s in tested if s.type == 'CenterCrop')}
     assert len(sizes) <= 1, sizes
     per_gpu = re.search(r'_(\d+)xb(\d+)[-_]', name)

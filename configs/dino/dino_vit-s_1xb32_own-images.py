@@ -13,11 +13,20 @@ model = dict(
     momentum=0.99,
 )
 
-train_pipeline = _base_.train_pipeline
-views = train_pipeline[1]
-views['num_views'] = [1, 1, 4]
-for view, scale in zip(views['transforms'], (128, 128, 64)):
-    view[0]['scale'] = scale
+# Sides of 128 and 64 pixels: 64 and 16 tokens.
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(
+        type='MultiView',
+        num_views=[1, 1, 4],
+        transforms=[
+            [dict(_base_.first_view[0], scale=128), *_base_.first_view[1:]],
+            [dict(_base_.second_view[0], scale=128), *_base_.second_view[1:]],
+            [dict(_base_.local_view[0], scale=64), *_base_.local_view[1:]],
+        ],
+    ),
+    dict(type='PackInputs'),
+]
 train_dataloader = dict(
     batch_size=32,
     num_workers=1,

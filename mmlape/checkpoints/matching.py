@@ -18,7 +18,7 @@ from torch.distributed.tensor.experimental import implicit_replication
 from mmlape.checks import check_grid
 from mmlape.layers import PatchEmbed
 from mmlape.layout import Layout
-from mmlape.position import JoinedPosition, LearnedPosition, resize_table
+from mmlape.position import JoinedPosition, LearnedPosition, RelativePositionBias, resize_table
 
 from .report import LoadReport, listed
 
@@ -143,8 +143,9 @@ def misfits(report: LoadReport) -> list[str]:
 def fitters(
     model: nn.Module, source_grid: int | tuple[int, int] | None = None
 ) -> dict[int, Callable[[Tensor], Fitted]]:
-    """Functions that fit foreign tensors to a model's parameter, by its ``id``: position tables to its grid, patch
-    kernels to its patch size. They return the tensor, and what was done ('' for nothing)."""
+    """Functions that fit foreign tensors to a model's parameter, by its ``id``: position tables, and those of relative
+    positions, to its grid, patch kernels to its patch size. They return the tensor, and what was done ('' for
+    nothing)."""
     grid = None if source_grid is None else check_grid('source_grid', source_grid)
     joined = [module for module in model.modules() if isinstance(module, JoinedPosition)]
     per_layer = {id(module.embedding) for module in joined if module.joining.table_per_layer}
@@ -154,6 +155,9 @@ def fitters(
             tables = module.num_tables if id(module) in per_layer else None
             fit = partial(_fit_table, position=module, grid=grid, tables=tables)
             found[id(module.pos_embed)] = fit
+        elif isinstance(module, RelativePositionBias) and not module.mirrored:
+            table = module.relative_position_bias_table
+            found[id(table)] = partial(_fit_offsets, position=module)
         elif isinstance(module, PatchEmbed) and module.patch_size == module.stride:
             found[id(module.proj.weight)] = partial(_fit_kernel, size=module.proj.weight.shape)
     return found
@@ -186,6 +190,20 @@ def _fit_table(
         f'{num_prefix} + {grid[0]} x {grid[1]} rows to '
         f'{wanted} + {position.grid[0]} x {position.grid[1]}'
     )
+
+
+def _fit_offsets(table: Tensor, position: RelativePositionBias) -> Fitted:
+    """Resize biases of the offsets of a square grid, or window, to those of a position's."""
+    side = math.isqrt(len(table))
+    if table.ndim != 2 or side * side != len(table) or side % 2 == 0:
+        return table, ''
+    source, grid = (side, side), position.grid
+    target = (2 * grid[0] - 1, 2 * grid[1] - 1)
+    if source == target:
+        return table, ''
+    cells = (side + 1) // 2
+    how = f'offsets of {cells} x {cells} cells to {grid[0]} x {grid[1]}'
+    return resize_table(table[None], source, target, position.resize)[0], how
 
 
 def _fit_kernel(kernel: Tensor, size: torch.Size) -> Fitted:

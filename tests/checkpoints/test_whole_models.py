@@ -1,6 +1,7 @@
 """Published checkpoints of whole detectors and segmentors in MMDetection 3 and MMSegmentation 1."""
 
 import copy
+import re
 
 import mmdet.models
 import mmseg.models  # noqa: F401
@@ -63,6 +64,71 @@ def test_shipped_configs_take_the_published_files(config, scope, names, millions
     assert report.resized == WITHOUT_CLASS_TOKEN
     assert not report.fresh and not report.filled and not report.left_out
     assert round(sum(p.numel() for p in model.parameters()) / 1e6) == millions, 'as published'
+
+
+@pytest.mark.parametrize(('flavour', 'prefix'), [('seg', True), ('det_new', False)])
+def test_beit_adapters_are_written_down_as_the_published_code_has_them(flavour, prefix, golden):
+    meta, state, _ = golden(f'beit_adapter_{flavour}')
+    grid = [side // 16 for side in meta['size']]
+    sides = [(side, side) for side in meta.get('window_size', ())] or [grid] * meta['depth']
+    names = published.beit_adapter(
+        sides, meta['embed_dim'], meta['depth'], meta['num_heads'], inplanes=meta['conv_inplane'],
+        heads=meta['deform_num_heads'], prefix=prefix,
+    )  # fmt: skip
+    assert names == {name: tuple(value.shape) for name, value in state.items()}
+
+
+BASE_SIZES = dict(dims=768, depth=12, vit_heads=12, heads=12)
+SEGMENTORS = sorted(path.stem for path in (CONFIGS / 'vit_adapter').glob('*x*.py'))
+
+
+def published_segmentor(name: str, classes: int, side: int) -> dict:
+    """Names and shapes of the file of a row."""
+    large = 'beit-b' not in name
+    if 'augreg' in name:
+        dims, heads, ratio, rows, depth = {
+            't': (192, 6, 1, 197, 12), 'b': (768, 12, 0.5, 577, 12), 'l': (1024, 16, 0.5, 577, 24)
+        }[re.search('augreg-(.)', name)[1]]  # fmt: skip
+        backbone = published.vit_adapter(dims, depth, heads=heads, ratio=ratio, rows=rows)
+        return published.upernet(backbone, dims)
+    grids = [(side // 16,) * 2] * (24 if large else 12)
+    backbone = published.beit_adapter(grids, **({} if large else BASE_SIZES))
+    if 'upernet' in name:
+        return published.upernet(backbone, 1024, classes, width=1024)
+    narrow = re.search('beit-b|potsdam|chase', name)
+    sizes = (
+        dict(width=256, hidden=2048 if large else 1024) if narrow else dict(width=1024, hidden=4096)
+    )
+    queries = 200 if re.search('coco.*896', name) else 100
+    return published.mask2former(
+        backbone, 1024 if large else 768, classes, queries=queries, **sizes
+    )
+
+
+@pytest.mark.parametrize('name', SEGMENTORS)
+def test_segmentors_of_the_published_zoo_take_their_files(name):
+    """All of the network, at the published number of parameters."""
+    cfg = Config.fromfile(CONFIGS / f'vit_adapter/{name}.py')
+    with torch.device('meta'):
+        model = build(shipped(f'vit_adapter/{name}.py'), 'mmseg')
+    classes, (side, _) = cfg.model.decode_head.num_classes, cfg.crop_size
+    names = published_segmentor(name, classes, side)
+    state = {name: torch.empty(shape, device='meta') for name, shape in names.items()}
+    _, report = convert_with_report(state, 'vit_adapter', model)
+    report.demand(1)
+    assert set(report.parts().values()) == {1.0}
+    assert not report.fresh and not report.filled
+    assert all(name.endswith(('relative_position_index', 'cls_token')) for name in report.left_out)
+    own = sum(p.numel() for p in model.parameters())
+    theirs = sum(
+        torch.Size(shape).numel()
+        for name, shape in names.items()
+        if not re.search('running|num_batches|position_index', name)
+    )
+    # Ours has a bias of keys, which cancels; and no row of a class token, which the published AugReg has.
+    dims, depth = model.backbone.embed_dims, model.backbone.vit.depth
+    assert own - theirs == (-dims if 'augreg' in name else dims * depth)
+    assert round(theirs / 1e6) == MILLIONS[name]
 
 
 def test_published_pvt_detector():

@@ -28,8 +28,17 @@ COCO_PIPELINE = [dict(type='LoadAnnotations', with_bbox=True)]
 
 
 def shipped_configs() -> list[Path]:
-    """Every detector and segmentor that a user can run, but for the rows of foundation models."""
-    others = ('_base_', 'imagenet', 'cifar', 'ablations', 'listops', 'dino', 'foundation')
+    """Every detector and segmentor that a user can run, but for the rows of foundation models and ViT-Adapter's zoo."""
+    others = (
+        '_base_',
+        'imagenet',
+        'cifar',
+        'ablations',
+        'listops',
+        'dino',
+        'foundation',
+        'vit_adapter',
+    )
     return sorted(p for p in CONFIGS.glob('*/*.py') if p.parent.name not in others)
 
 
@@ -39,6 +48,7 @@ def _in_folder(name: str) -> list[Path]:
 
 # Too many rows to train a step of each at full width.
 foundation_configs = partial(_in_folder, 'foundation')
+vit_adapter_configs = partial(_in_folder, 'vit_adapter')
 # MMPretrain's: classifiers, bases of several rows of a table, and pre-training without labels.
 classifier_configs = partial(_in_folder, 'imagenet')
 cifar_configs = partial(_in_folder, 'cifar')

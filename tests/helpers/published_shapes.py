@@ -35,18 +35,56 @@ def vit_adapter(
     dims=192, depth=12, mlp_ratio=4, inplanes=64, heads=6, points=4, ratio=1, rows=197
 ) -> Shapes:
     """The backbone; four interactions, feed-forward networks of a quarter."""
-    names: Shapes = {'pos_embed': (1, rows, dims), 'level_embed': (3, dims)}
-    names |= layer('patch_embed.proj', dims, 3, 16, 16)
+    names: Shapes = {'pos_embed': (1, rows, dims), **layer('patch_embed.proj', dims, 3, 16, 16)}
     for number in range(depth):
         block = f'blocks.{number}'
         names |= {f'{block}.gamma1': (dims,), f'{block}.gamma2': (dims,)}
-        names |= layer(f'{block}.norm1', dims) | layer(f'{block}.norm2', dims)
-        names |= layer(f'{block}.attn.qkv', 3 * dims, dims) | layer(
-            f'{block}.attn.proj', dims, dims
-        )
-        names |= layer(f'{block}.mlp.fc1', mlp_ratio * dims, dims)
-        names |= layer(f'{block}.mlp.fc2', dims, mlp_ratio * dims)
-    names |= _spatial_prior(dims, inplanes)
+        names |= layer(f'{block}.attn.qkv', 3 * dims, dims) | _of_block(block, dims, mlp_ratio)
+    return names | _beside_the_vit(dims, inplanes, heads, points, ratio)
+
+
+def beit_adapter(
+    sides,
+    dims=1024,
+    depth=24,
+    vit_heads=16,
+    mlp_ratio=4,
+    inplanes=64,
+    heads=16,
+    points=4,
+    prefix=True,
+) -> Shapes:
+    """The backbone around a BEiT. Each layer has a table for a grid, or a window, of a pair of ``sides``; ``prefix``: a
+    class token, in segmentors."""
+    names: Shapes = {'cls_token': (1, 1, dims)} if prefix else {}
+    names |= layer('patch_embed.proj', dims, 3, 16, 16)
+    for number, (height, width) in enumerate(sides):
+        block, cells = f'blocks.{number}', height * width + prefix
+        offsets = (2 * height - 1) * (2 * width - 1)
+        names |= {f'{block}.gamma_1': (dims,), f'{block}.gamma_2': (dims,)}
+        names |= {f'{block}.attn.q_bias': (dims,), f'{block}.attn.v_bias': (dims,)}
+        names |= {
+            f'{block}.attn.relative_position_bias_table': (offsets + 3 * prefix, vit_heads),
+            f'{block}.attn.relative_position_index': (cells, cells),
+        }
+        names |= layer(f'{block}.attn.qkv', 3 * dims, dims, bias=False)
+        names |= _of_block(block, dims, mlp_ratio)
+    assert len(sides) == depth
+    return names | _beside_the_vit(dims, inplanes, heads, points, 0.5)
+
+
+def _of_block(block: str, dims: int, mlp_ratio: int) -> Shapes:
+    return {
+        **layer(f'{block}.norm1', dims),
+        **layer(f'{block}.norm2', dims),
+        **layer(f'{block}.attn.proj', dims, dims),
+        **layer(f'{block}.mlp.fc1', mlp_ratio * dims, dims),
+        **layer(f'{block}.mlp.fc2', dims, mlp_ratio * dims),
+    }
+
+
+def _beside_the_vit(dims: int, inplanes: int, heads: int, points: int, ratio: float) -> Shapes:
+    names: Shapes = {'level_embed': (3, dims), **_spatial_prior(dims, inplanes)}
     for number in range(4):
         part = f'interactions.{number}'
         names |= {f'{part}.injector.gamma': (dims,)} | _attention(
@@ -173,6 +211,51 @@ def upernet(backbone: Shapes, dims: int, classes: int = 150, width: int = 512) -
     names |= conv_bn('decode_head.fpn_bottleneck', width, 4 * width, 3, 3)
     names |= layer('auxiliary_head.conv_seg', classes, 256, 1, 1)
     return names | conv_bn('auxiliary_head.convs.0', 256, dims, 3, 3)
+
+
+def mask2former(
+    backbone: Shapes, dims: int, classes: int, width=256, hidden=1024, queries=100
+) -> Shapes:
+    """Mask2Former for label maps, of transformers of MMCV 1: six layers of ``hidden`` channels over three maps, nine of
+    the decoder, whose first attention reads from the maps."""
+    pixels, heads = 'decode_head.pixel_decoder', 32 if width == 1024 else 8
+    names = under('backbone', backbone)
+    for name, rows in (('query_embed', queries), ('query_feat', queries), ('level_embed', 3)):
+        names[f'decode_head.{name}.weight'] = (rows, width)
+    names |= layer('decode_head.cls_embed', classes + 1, width)
+    for number in (0, 2, 4):
+        names |= layer(f'decode_head.mask_embed.{number}', width, width)
+    names[f'{pixels}.level_encoding.weight'] = (3, width)
+    for number in range(3):
+        names |= layer(f'{pixels}.input_convs.{number}.conv', width, dims, 1, 1)
+        names |= layer(f'{pixels}.input_convs.{number}.gn', width)
+    for name, channels, size in (('lateral', dims, 1), ('output', width, 3)):
+        names |= layer(f'{pixels}.{name}_convs.0.conv', width, channels, size, size, bias=False)
+        names |= layer(f'{pixels}.{name}_convs.0.gn', width)
+    names |= layer(f'{pixels}.mask_feature', width, width, 1, 1)
+    for number in range(6):
+        part = f'{pixels}.encoder.layers.{number}'
+        names |= layer(f'{part}.attentions.0.sampling_offsets', 2 * heads * 12, width)
+        names |= layer(f'{part}.attentions.0.attention_weights', heads * 12, width)
+        for name in ('value_proj', 'output_proj'):
+            names |= layer(f'{part}.attentions.0.{name}', width, width)
+        names |= _ffn(part, width, hidden, norms=2)
+    for number in range(9):
+        part = f'decode_head.transformer_decoder.layers.{number}'
+        for attention in (f'{part}.attentions.0.attn', f'{part}.attentions.1.attn'):
+            names[f'{attention}.in_proj_weight'] = (3 * width, width)
+            names[f'{attention}.in_proj_bias'] = (3 * width,)
+            names |= layer(f'{attention}.out_proj', width, width)
+        names |= _ffn(part, width, max(hidden, 2048), norms=3)
+    return names | layer('decode_head.transformer_decoder.post_norm', width)
+
+
+def _ffn(part: str, width: int, hidden: int, norms: int) -> Shapes:
+    names = layer(f'{part}.ffns.0.layers.0.0', hidden, width)
+    names |= layer(f'{part}.ffns.0.layers.1', width, hidden)
+    for number in range(norms):
+        names |= layer(f'{part}.norms.{number}', width)
+    return names
 
 
 def under(prefix: str, names: Shapes) -> Shapes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmlape.backbones import (
     CeiT,
@@ -242,12 +242,20 @@ class PublishedCeiT(PlainViT):
     may_leave = (*LEFT, (r'^across_layers\.', 'the output of the model shows no class token'))
 
 
+# Transformers of MMCV 1, in heads of Mask2Former: the first attention of a decoder's layer reads from the maps.
+_MMCV_1 = r'^((?:decode|panoptic)_head\.{}\.layers\.\d+)\.{}\.'
+_HEADS_OF_MMCV_1: Renames = (
+    (_MMCV_1.format(r'pixel_decoder\.encoder', r'attentions\.0'), r'\1.self_attn.'),
+    (_MMCV_1.format('transformer_decoder', r'attentions\.0'), r'\1.cross_attn.'),
+    (_MMCV_1.format('transformer_decoder', r'attentions\.1'), r'\1.self_attn.'),
+    (_MMCV_1.format('[a-z_.]+', r'ffns\.0'), r'\1.ffn.'),
+)
 _OF_ITS_VIT = re.compile(r'(blocks|patch_embed|rel_pos_bias)\.|(pos_embed|cls_token)$')
 
 
 class ReferenceViTAdapter(Format):
     """The published backbone, in which the ViT (or BEiT) is not a part but the base class; necks and heads kept their
-    names."""
+    names, but for MMCV 1's transformers."""
 
     network = ViTAdapter
     renames = ((r'^(vit\.blocks\.\d+)\.gamma([12])$', r'\1.ls\2.gamma'),)
@@ -257,6 +265,10 @@ class ReferenceViTAdapter(Format):
         (r'^(spm\.fc1|up|norm[1-4])\.', "not among the model's out_indices"),
     )
     leaves_others = False
+
+    def whole(self, state: State, model: nn.Module) -> State:
+        """Heads under the names of MMDetection 3."""
+        return {renamed(name, _HEADS_OF_MMCV_1): value for name, value in state.items()}
 
     def rename(self, state: State) -> State:
         """The ViT's entries by timm's names, which are BEiT's."""

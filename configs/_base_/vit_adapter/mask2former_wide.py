@@ -1,0 +1,23 @@
+"""``mask2former.py`` with 1024 channels and 32 heads, for ViT-Adapter-L."""
+
+_base_ = './mask2former.py'
+
+sine = dict(num_feats=512)
+attention = dict(embed_dims=1024, num_heads=32)
+network = dict(embed_dims=1024, feedforward_channels=4096)
+model = dict(
+    decode_head=dict(
+        feat_channels=1024,
+        out_channels=1024,
+        pixel_decoder=dict(
+            encoder=dict(layer_cfg=dict(self_attn_cfg=attention, ffn_cfg=network)),
+            positional_encoding=sine,
+        ),
+        positional_encoding=sine,
+        transformer_decoder=dict(
+            layer_cfg=dict(self_attn_cfg=attention, cross_attn_cfg=attention, ffn_cfg=network)
+        ),
+    )
+)
+optim_wrapper = dict(optimizer=dict(lr=2e-5), paramwise_cfg=dict(decay_rate=0.9))
+del sine, attention, network

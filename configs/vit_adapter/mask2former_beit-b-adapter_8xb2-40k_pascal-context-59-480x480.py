@@ -1,0 +1,25 @@
+"""Mask2Former, BEiT-B in ViT-Adapter-B. Pascal Context, 40K iterations, 8 GPUs x 2 images.
+
+Published (ViT-Adapter, README of its code): mIoU 64.0.
+"""
+
+_base_ = [
+    '../_base_/vit_adapter/mask2former.py',
+    '../_base_/vit_adapter/beit-b.py',
+    '../_base_/datasets/pascal-context-59.py',
+    '../_base_/vit_adapter/runtime_40k.py',
+]
+
+custom_imports = dict(imports=['mmlape', 'mmdet.models'])
+crop_size = _base_.crop_size
+num_classes = _base_.num_classes
+model = dict(
+    data_preprocessor=dict(size=crop_size),
+    backbone=dict(_base_.vit_adapter, vit=dict(_base_.vit_adapter.vit, img_size=crop_size)),
+    decode_head=dict(
+        in_channels=[_base_.dims] * 4,
+        num_classes=num_classes,
+        loss_cls=dict(class_weight=[1.0] * num_classes + [0.1]),
+    ),
+    test_cfg=dict(crop_size=crop_size, stride=_base_.stride),
+)

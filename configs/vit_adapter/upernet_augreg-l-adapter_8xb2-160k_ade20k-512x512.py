@@ -1,0 +1,25 @@
+"""UPerNet, AugReg ViT-L in ViT-Adapter-L. ADE20K, 160K iterations, 8 GPUs x 2 images.
+
+Published (ViT-Adapter, README of its code): mIoU 53.4.
+"""
+
+_base_ = [
+    '../_base_/models/upernet.py',
+    '../_base_/vit_adapter/augreg-l.py',
+    '../_base_/datasets/ade20k_multiple-of-32.py',
+    '../_base_/vit_adapter/runtime_160k.py',
+]
+
+model = dict(
+    data_preprocessor=dict(mean=[127.5] * 3, std=[127.5] * 3),
+    backbone=_base_.vit_adapter,
+    decode_head=dict(in_channels=[_base_.dims] * 4),
+    auxiliary_head=dict(in_channels=_base_.dims),
+)
+optim_wrapper = dict(
+    type='OptimWrapper',
+    optimizer=dict(type='AdamW', lr=2e-5, betas=(0.9, 0.999), weight_decay=0.05),
+    constructor='mmlape.LayerDecayOptimizerConstructor',
+    paramwise_cfg=dict(decay_rate=0.95),
+)
+auto_scale_lr = dict(enable=False, base_batch_size=16)
