@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mmseg.models.decode_heads import Mask2FormerHead
-from torch import Tensor
 
-from mmlape.backbones.eomt import Predictions
 from mmlape.checks import check_bool, check_positive_int
 from mmlape.registry import MODELS
 
 from .eomt_detection import EoMTHead
+from .segmentation import SlidingWindows
 
 
 @MODELS.register_module()
-class EoMTSegHead(Mask2FormerHead, EoMTHead):
+class EoMTSegHead(SlidingWindows, Mask2FormerHead, EoMTHead):
     """Losses and results of a :class:`~mmlape.backbones.EoMT`: the ``decode_head`` of ``mmseg.EncoderDecoder``.
 
     As :class:`EoMTHead`; a mask for each class in the label map is a target.
@@ -60,10 +57,3 @@ class EoMTSegHead(Mask2FormerHead, EoMTHead):
         self.align_corners = check_bool('align_corners', align_corners)
         self.out_channels = self.num_classes
         self.ignore_index = check_positive_int('ignore_index', ignore_index, minimum=-100)
-
-    def predict(self, x: Predictions, batch_img_metas: list[dict], test_cfg: Any) -> Tensor:
-        """Logits of classes ``(B, classes, H, W)`` of the image or, in sliding windows, of a window."""
-        if test_cfg.get('mode') == 'slide':
-            # Of each window, MMSegmentation changes img_shape alone (its issue #3666).
-            batch_img_metas = [{**meta, 'pad_shape': meta['img_shape']} for meta in batch_img_metas]
-        return super().predict(x, batch_img_metas, test_cfg)
