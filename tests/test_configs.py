@@ -249,7 +249,12 @@ def read_a_data_set(path: Path, tmp_path: Path) -> None:
     else:
         suffix = cfg.train_dataloader.dataset.get('img_suffix', '.jpg')
         write_label_maps(tmp_path, suffix=suffix)
-        place = dict(data_prefix=dict(img_path='images/train', seg_map_path='annotations/train'))
+        place = dict(
+            data_prefix=dict(img_path='images/train', seg_map_path='annotations/train'),
+            img_suffix=suffix,
+            seg_map_suffix='.png',
+            ann_file='',
+        )
     for split in ('train', 'val', 'test'):
         loader = cfg[f'{split}_dataloader']
         dataset = {**loader.dataset, **place, 'data_root': str(tmp_path)}

@@ -25,7 +25,7 @@ METRICS = {
     'Object Detection': BOXES,
     'Instance Segmentation': MASKS,
     'Object Detection and Instance Segmentation': BOXES | MASKS,
-    'Semantic Segmentation': {'mIoU'},
+    'Semantic Segmentation': {'mIoU', 'mDice'},
     'Panoptic Segmentation': {'PQ'},
     'Sequence Classification': {'Top 1 Accuracy'},
     'Image Classification': {
@@ -37,7 +37,7 @@ METRICS = {
     },
 }
 # What docstrings and READMEs say too.
-HEADLINES = ('box AP', 'mask AP', 'PQ', 'mIoU', 'Top 1 Accuracy')
+HEADLINES = ('box AP', 'mask AP', 'PQ', 'mIoU', 'mDice', 'Top 1 Accuracy')
 # Their figures are our own.
 MEASURED = {'demo'}
 

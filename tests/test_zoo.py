@@ -40,6 +40,7 @@ def test_metafiles_and_the_page_say_what_was_measured():
         'dtn',
         'swin',
         'foundation',
+        'vit_adapter',
         'segformer',
         'eomt',
         'detr',

@@ -1,6 +1,6 @@
 """Mask2Former, BEiT-B in ViT-Adapter-B. COCO-Stuff 10k, 40K iterations, 8 GPUs x 2 images.
 
-Published (ViT-Adapter, README of its code): mIoU 50.0.
+Published (ViT-Adapter, ICLR 2023, README of its code): mIoU 50.0.
 """
 
 _base_ = [

@@ -1,6 +1,6 @@
 """Mask2Former, BEiT-B in ViT-Adapter-B. Pascal Context, 40K iterations, 8 GPUs x 2 images.
 
-Published (ViT-Adapter, README of its code): mIoU 64.0.
+Published (ViT-Adapter, ICLR 2023, README of its code): mIoU 64.0.
 """
 
 _base_ = [

@@ -1,6 +1,6 @@
 """Mask2Former, BEiT-L in ViT-Adapter-L. ADE20K after COCO-Stuff, 80K iterations, 16 GPUs x 1 image.
 
-Published (ViT-Adapter, README of its code): mIoU 59.4.
+Published (ViT-Adapter, ICLR 2023, README of its code): mIoU 59.4.
 """
 
 _base_ = [

@@ -1,6 +1,6 @@
 """Mask2Former, BEiT-L in ViT-Adapter-L. Cityscapes after Mapillary, 80K iterations, 16 GPUs x 1 image.
 
-Published (ViT-Adapter, README of its code): mIoU 84.9.
+Published (ViT-Adapter, ICLR 2023, README of its code): mIoU 84.9.
 """
 
 _base_ = [

@@ -1,6 +1,6 @@
 """Mask2Former, BEiT-L in ViT-Adapter-L. CHASE DB1, 40K iterations, 4 GPUs x 4 images.
 
-Published (ViT-Adapter, README of its code): mDice 89.4.
+Published (ViT-Adapter, ICLR 2023, README of its code): mDice 89.4.
 """
 
 _base_ = [

@@ -1,6 +1,6 @@
 """Mask2Former, BEiT-L in ViT-Adapter-L. ISPRS Potsdam, 80K iterations, 8 GPUs x 1 image.
 
-Published (ViT-Adapter, README of its code): mIoU 80.0.
+Published (ViT-Adapter, ICLR 2023, README of its code): mIoU 80.0.
 """
 
 _base_ = [

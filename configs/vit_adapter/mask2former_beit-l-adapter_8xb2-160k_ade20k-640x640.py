@@ -1,6 +1,6 @@
 """Mask2Former, BEiT-L in ViT-Adapter-L. ADE20K, 160K iterations, 8 GPUs x 2 images.
 
-Published (ViT-Adapter, README of its code): mIoU 58.3.
+Published (ViT-Adapter, ICLR 2023, README of its code): mIoU 58.3.
 """
 
 _base_ = [

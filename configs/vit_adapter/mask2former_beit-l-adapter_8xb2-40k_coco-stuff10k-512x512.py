@@ -1,6 +1,6 @@
 """Mask2Former, BEiT-L in ViT-Adapter-L. COCO-Stuff 10k, 40K iterations, 8 GPUs x 2 images.
 
-Published (ViT-Adapter, README of its code): mIoU 53.2.
+Published (ViT-Adapter, ICLR 2023, README of its code): mIoU 53.2.
 """
 
 _base_ = [

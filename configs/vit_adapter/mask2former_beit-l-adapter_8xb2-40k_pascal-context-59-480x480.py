@@ -1,6 +1,6 @@
 """Mask2Former, BEiT-L in ViT-Adapter-L. Pascal Context, 40K iterations, 8 GPUs x 2 images.
 
-Published (ViT-Adapter, README of its code): mIoU 67.8.
+Published (ViT-Adapter, ICLR 2023, README of its code): mIoU 67.8.
 """
 
 _base_ = [

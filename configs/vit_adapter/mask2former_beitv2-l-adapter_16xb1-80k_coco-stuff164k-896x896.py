@@ -1,6 +1,6 @@
 """Mask2Former, BEiTv2-L in ViT-Adapter-L. COCO-Stuff 164k, 80K iterations, 16 GPUs x 1 image.
 
-Published (ViT-Adapter, README of its code): mIoU 52.3.
+Published (ViT-Adapter, ICLR 2023, README of its code): mIoU 52.3.
 """
 
 _base_ = [

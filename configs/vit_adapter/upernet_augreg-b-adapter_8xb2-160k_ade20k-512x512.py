@@ -1,6 +1,6 @@
 """UPerNet, AugReg ViT-B in ViT-Adapter-B. ADE20K, 160K iterations, 8 GPUs x 2 images.
 
-Published (ViT-Adapter, README of its code): mIoU 51.9.
+Published (ViT-Adapter, ICLR 2023, README of its code): mIoU 51.9.
 """
 
 _base_ = [

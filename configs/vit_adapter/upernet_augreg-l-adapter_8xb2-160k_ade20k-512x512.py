@@ -1,6 +1,6 @@
 """UPerNet, AugReg ViT-L in ViT-Adapter-L. ADE20K, 160K iterations, 8 GPUs x 2 images.
 
-Published (ViT-Adapter, README of its code): mIoU 53.4.
+Published (ViT-Adapter, ICLR 2023, README of its code): mIoU 53.4.
 """
 
 _base_ = [

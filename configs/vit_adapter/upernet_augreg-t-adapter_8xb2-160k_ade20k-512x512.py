@@ -1,6 +1,6 @@
 """UPerNet, AugReg ViT-Ti in ViT-Adapter-Ti. ADE20K, 160K iterations, 8 GPUs x 2 images.
 
-Published (ViT-Adapter, README of its code): mIoU 43.9.
+Published (ViT-Adapter, ICLR 2023, README of its code): mIoU 43.9.
 """
 
 _base_ = [

@@ -1,6 +1,6 @@
 """UPerNet, BEiT-L in ViT-Adapter-L. COCO-Stuff 164k, 80K iterations, 8 GPUs x 2 images.
 
-Published (ViT-Adapter, README of its code): mIoU 50.5.
+Published (ViT-Adapter, ICLR 2023, README of its code): mIoU 50.5.
 """
 
 _base_ = [

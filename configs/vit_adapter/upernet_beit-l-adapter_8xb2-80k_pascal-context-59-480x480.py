@@ -1,6 +1,6 @@
 """UPerNet, BEiT-L in ViT-Adapter-L. Pascal Context, 80K iterations, 8 GPUs x 2 images.
 
-Published (ViT-Adapter, README of its code): mIoU 67.0.
+Published (ViT-Adapter, ICLR 2023, README of its code): mIoU 67.0.
 """
 
 _base_ = [

@@ -199,6 +199,48 @@ def retinanet(backbone: Shapes, channels: list[int], extra: list[int], classes=8
     return names | layer('bbox_head.retina_reg', 9 * 4, 256, 3, 3)
 
 
+def dense_head(backbone: Shapes, channels: list[int], kind: str, classes: int = 80) -> Shapes:
+    """ATSS and GFL: strides from 8, four convolutions with GN for classes and for boxes, a scale for each level."""
+    names = {**under('backbone', backbone), **fpn(channels[1:], [256, 256])}
+    for number in range(4):
+        for part in ('cls', 'reg'):
+            names |= layer(f'bbox_head.{part}_convs.{number}.conv', 256, 256, 3, 3, bias=False)
+            names |= layer(f'bbox_head.{part}_convs.{number}.gn', 256)
+    names |= layer(f'bbox_head.{kind}_cls', classes, 256, 3, 3)
+    names |= layer(f'bbox_head.{kind}_reg', dict(atss=4, gfl=4 * 17)[kind], 256, 3, 3)
+    names |= {f'bbox_head.scales.{level}.scale': () for level in range(5)}
+    if kind == 'gfl':
+        return names | {'bbox_head.integral.project': (17,)}
+    return names | layer('bbox_head.atss_centerness', 1, 256, 3, 3)
+
+
+def sparse_rcnn(backbone: Shapes, channels: list[int], proposals=300, classes=80) -> Shapes:
+    """Sparse R-CNN: six stages of dynamic heads."""
+    names = {**under('backbone', backbone), **fpn(channels)}
+    names['rpn_head.init_proposal_bboxes.weight'] = (proposals, 4)
+    names['rpn_head.init_proposal_features.weight'] = (proposals, 256)
+    for stage in range(6):
+        head = f'roi_head.bbox_head.{stage}'
+        names[f'{head}.attention.attn.in_proj_weight'] = (768, 256)
+        names[f'{head}.attention.attn.in_proj_bias'] = (768,)
+        names |= layer(f'{head}.attention.attn.out_proj', 256, 256)
+        dynamic = f'{head}.instance_interactive_conv'
+        names |= layer(f'{dynamic}.dynamic_layer', 2 * 256 * 64, 256)
+        names |= layer(f'{dynamic}.fc_layer', 256, 49 * 256)
+        for norm, width in (('norm_in', 64), ('norm_out', 256), ('fc_norm', 256)):
+            names |= layer(f'{dynamic}.{norm}', width)
+        for norm in ('attention_norm', 'instance_interactive_conv_norm', 'ffn_norm'):
+            names |= layer(f'{head}.{norm}', 256)
+        names |= layer(f'{head}.ffn.layers.0.0', 2048, 256)
+        names |= layer(f'{head}.ffn.layers.1', 256, 2048)
+        for part, count in (('cls', 1), ('reg', 3)):
+            for number in range(count):
+                names |= layer(f'{head}.{part}_fcs.{3 * number}', 256, 256, bias=False)
+                names |= layer(f'{head}.{part}_fcs.{3 * number + 1}', 256)
+        names |= layer(f'{head}.fc_cls', classes, 256) | layer(f'{head}.fc_reg', 4, 256)
+    return names
+
+
 def upernet(backbone: Shapes, dims: int, classes: int = 150, width: int = 512) -> Shapes:
     """UPerNet with an auxiliary FCN head of 256 channels on the third map."""
     names = under('backbone', backbone) | layer('decode_head.conv_seg', classes, width, 1, 1)

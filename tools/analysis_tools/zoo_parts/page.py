@@ -43,7 +43,7 @@ _METHODS = {
     'linear': 'a linear head on the frozen backbone',
 }
 # Metafiles have all published figures; the page shows only these.
-_SHOWN = ('box AP', 'mask AP', 'PQ', 'mIoU', 'Top 1 Accuracy')
+_SHOWN = ('box AP', 'mask AP', 'PQ', 'mIoU', 'mDice', 'Top 1 Accuracy')
 _PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet', 'mmseg')
 _INTRODUCTION = """\
 # Model zoo

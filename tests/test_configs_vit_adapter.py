@@ -1,0 +1,329 @@
+"""Rows of ViT-Adapter's zoo: their values are those of the published configs, and each kind trains a step."""
+
+import ast
+import re
+from typing import NamedTuple
+
+import pytest
+import timm
+import torch
+from config_utils import (
+    CONFIGS,
+    DEPTH,
+    HEADS,
+    WIDTH,
+    marked,
+    vit_adapter_configs,
+    write_label_maps,
+)
+from mmengine.config import Config
+from mmengine.model import revert_sync_batchnorm
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import DATASETS, MODELS
+from test_configs import load, read_a_data_set, train_a_step_and_predict
+
+from mmlape.backbones.timm_archs import timm_arch
+from mmlape.checkpoints import convert_with_report
+
+NAMES = [path.stem for path in vit_adapter_configs() if not path.stem.endswith('_coco')]
+DETECTORS = [path.stem for path in vit_adapter_configs() if path.stem.endswith('_coco')]
+pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')
+
+
+class Published(NamedTuple):
+    """What the published config of a row says; scales of images in training and test are (longer, shorter) sides."""
+
+    data: str
+    classes: int
+    crop: int
+    stride: int
+    scales: tuple[tuple[int, int], tuple[int, int]]
+    iterations: int
+    width: int
+    hidden: int = 0  # of the networks in the pixel decoder
+    queries: int = 0
+    lr: float = 2e-5
+    weight_decay: float = 0.05
+    decay_rate: float | None = 0.9
+    drop_path_rate: float = 0.3
+
+
+def square(long: int, short: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (long, short), (long, short)
+
+
+ADE, PASCAL = ('ADE20KDataset', 150), ('PascalContextDataset59', 59)
+STUFF = ('COCOStuffDataset', 171)
+B = dict(lr=3e-5, decay_rate=0.95, drop_path_rate=0.2)
+PUBLISHED = {
+    'upernet_augreg-t-adapter_8xb2-160k_ade20k-512x512': Published(
+        *ADE, 512, 341, square(2048, 512), 160, 512,
+        lr=12e-5, weight_decay=0.01, decay_rate=0.95, drop_path_rate=0.1,
+    ),
+    'upernet_augreg-b-adapter_8xb2-160k_ade20k-512x512': Published(
+        *ADE, 512, 341, square(2048, 512), 160, 512, weight_decay=0.01, decay_rate=None,
+    ),
+    'upernet_augreg-l-adapter_8xb2-160k_ade20k-512x512': Published(
+        *ADE, 512, 341, square(2048, 512), 160, 512, decay_rate=0.95, drop_path_rate=0.4,
+    ),
+    'upernet_beit-l-adapter_8xb2-160k_ade20k-640x640': Published(*ADE, 640, 426, square(2048, 640), 160, 1024),
+    'mask2former_beit-l-adapter_8xb2-160k_ade20k-640x640': Published(
+        *ADE, 640, 426, square(2048, 640), 160, 1024, 4096, 100
+    ),
+    'mask2former_beit-l-adapter-coco_16xb1-80k_ade20k-896x896': Published(
+        *ADE, 896, 512, square(3584, 896), 80, 1024, 4096, 200
+    ),
+    'mask2former_beitv2-l-adapter-coco_16xb1-80k_ade20k-896x896': Published(
+        *ADE, 896, 512, square(3584, 896), 80, 1024, 4096, 200
+    ),
+    'mask2former_beit-b-adapter_8xb2-40k_coco-stuff10k-512x512': Published(
+        *STUFF, 512, 341, square(2048, 512), 40, 256, 1024, 100, **B
+    ),
+    'upernet_beit-l-adapter_8xb2-80k_coco-stuff10k-512x512': Published(
+        *STUFF, 512, 341, square(2048, 512), 80, 1024
+    ),
+    'mask2former_beit-l-adapter_8xb2-40k_coco-stuff10k-512x512': Published(
+        *STUFF, 512, 341, square(2048, 512), 40, 1024, 4096, 100
+    ),
+    'upernet_beit-l-adapter_8xb2-80k_coco-stuff164k-640x640': Published(
+        *STUFF, 640, 426, square(2560, 640), 80, 1024
+    ),
+    'mask2former_beit-l-adapter_16xb1-80k_coco-stuff164k-896x896': Published(
+        *STUFF, 896, 512, square(3584, 896), 80, 1024, 4096, 200
+    ),
+    'mask2former_beitv2-l-adapter_16xb1-80k_coco-stuff164k-896x896': Published(
+        *STUFF, 896, 512, square(3584, 896), 80, 1024, 4096, 200
+    ),
+    'mask2former_beit-b-adapter_8xb2-40k_pascal-context-59-480x480': Published(
+        *PASCAL, 480, 320, ((520, 520), (4096, 520)), 40, 256, 1024, 100, **B
+    ),
+    'upernet_beit-l-adapter_8xb2-80k_pascal-context-59-480x480': Published(
+        *PASCAL, 480, 320, ((520, 520), (4096, 520)), 80, 1024
+    ),
+    'mask2former_beit-l-adapter_8xb2-40k_pascal-context-59-480x480': Published(
+        *PASCAL, 480, 320, ((520, 520), (4096, 520)), 40, 1024, 4096, 100
+    ),
+    'mask2former_beit-l-adapter_8xb1-80k_potsdam-512x512': Published(
+        'PotsdamDataset', 6, 512, 341, square(2048, 512), 80, 256, 2048, 100
+    ),
+    'mask2former_beit-l-adapter_4xb4-40k_chase-db1-128x128': Published(
+        'ChaseDB1Dataset', 2, 128, 85, square(960, 999), 40, 256, 2048, 100
+    ),
+    'mask2former_beit-l-adapter-mapillary_16xb1-80k_cityscapes-896x896': Published(
+        'CityscapesDataset', 19, 896, 512, square(2048, 1024), 80, 1024, 4096, 100
+    ),
+}  # fmt: skip
+# Of which a step is trained by the fast tests.
+QUICK = (
+    'upernet_augreg-t-adapter_8xb2-160k_ade20k-512x512',
+    'upernet_beit-l-adapter_8xb2-160k_ade20k-640x640',
+    'mask2former_beit-b-adapter_8xb2-40k_coco-stuff10k-512x512',
+)
+STEPS = (
+    *QUICK,
+    'upernet_augreg-b-adapter_8xb2-160k_ade20k-512x512',
+    'mask2former_beit-l-adapter_4xb4-40k_chase-db1-128x128',
+    'mask2former_beitv2-l-adapter-coco_16xb1-80k_ade20k-896x896',
+)
+
+
+def read(name: str) -> Config:
+    return Config.fromfile(CONFIGS / f'vit_adapter/{name}.py')
+
+
+def test_every_row_is_compared():
+    assert sorted(PUBLISHED) == NAMES
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_values_are_those_of_the_published_config(name):
+    cfg, said = read(name), PUBLISHED[name]
+    model, head, crop = cfg.model, cfg.model.decode_head, (said.crop, said.crop)
+    assert model.data_preprocessor.size == model.test_cfg.crop_size == crop
+    assert model.test_cfg.mode == 'slide' and model.test_cfg.stride == (said.stride, said.stride)
+    vit = model.backbone.vit
+    if 'beit' in name:  # one relative table for the whole crop
+        assert vit.img_size == crop and vit.layer_scale == 1e-6
+        assert vit.arch.startswith('beitv2_large' if 'beitv2' in name else 'beit_')
+    assert vit.drop_path_rate == said.drop_path_rate and model.backbone.vit_feature == 'per_stage'
+    auxiliary = model.get('auxiliary_head')
+    assert {part.num_classes for part in (head, auxiliary) if part} == {said.classes}
+    if said.queries:
+        layers = head.pixel_decoder.encoder.layer_cfg, head.transformer_decoder.layer_cfg
+        assert (head.num_queries, head.feat_channels) == (said.queries, said.width)
+        assert head.out_channels == said.width and not auxiliary
+        hidden = [layer.ffn_cfg.feedforward_channels for layer in layers]
+        assert hidden == [said.hidden, max(said.hidden, 2048)]
+        heads = {layer[f'{kind}_attn_cfg'].num_heads for layer in layers for kind in ('self',)}
+        assert heads == {layers[1].cross_attn_cfg.num_heads} == {said.width // 32}
+        assert head.loss_cls.class_weight == [1.0] * said.classes + [0.1]
+        for part in (head, head.pixel_decoder):
+            assert part.positional_encoding.num_feats == said.width // 2
+    else:
+        assert head.channels == said.width and auxiliary.channels == 256
+    train, test = (cfg[f'{split}_dataloader'].dataset for split in ('train', 'test'))
+    assert train.type == test.type == said.data
+    assert train.get('reduce_zero_label', False) == ('stuff10k' in name)
+    _, _, resize, cut, flip, colours, _ = train.pipeline
+    assert (tuple(resize.scale), tuple(cut.crop_size)) == (said.scales[0], crop)
+    assert (resize.ratio_range, cut.cat_max_ratio, flip.prob) == ((0.5, 2.0), 0.75, 0.5)
+    assert colours.type == 'PhotoMetricDistortion'
+    assert test.pipeline[1].scale == said.scales[1]
+    to_multiple = [step.size_divisor for step in test.pipeline if step.type == 'ResizeToMultiple']
+    assert to_multiple == ([] if 'cityscapes' in name else [32])
+    wrapper, rates = cfg.optim_wrapper, cfg.optim_wrapper.paramwise_cfg
+    assert (wrapper.optimizer.lr, wrapper.optimizer.weight_decay) == (said.lr, said.weight_decay)
+    assert rates.get('decay_rate') == said.decay_rate and 'clip_grad' not in wrapper
+    assert said.decay_rate is None or set(rates) == {'decay_rate'}
+    assert cfg.train_cfg.max_iters == cfg.param_scheduler[-1].end == 1000 * said.iterations
+    assert [s.type for s in cfg.param_scheduler] == ['LinearLR', 'PolyLR']
+    gpus, images = map(int, re.search(r'_(\d+)xb(\d)-', name).groups())
+    assert cfg.train_dataloader.batch_size == images
+    assert cfg.auto_scale_lr.base_batch_size == gpus * images
+
+
+def test_rows_of_a_kind_differ_in_their_bases_alone():
+    """So that a few of them speak for all; what follows the model is compared above."""
+    bodies = {}
+    for name in NAMES:
+        if 'augreg' in name:
+            continue
+        body = ast.parse((CONFIGS / f'vit_adapter/{name}.py').read_text()).body
+        (model,) = (n for n in body if isinstance(n, ast.Assign) and n.targets[0].id == 'model')
+        kind = name.partition('_')[0]
+        assert bodies.setdefault(kind, ast.dump(model)) == ast.dump(model), name
+
+
+WINDOWS = {'deit': [14, 14, None] * 4, 'augreg': [14, 14, 14, 14, 14, None] * 4}
+
+
+@pytest.mark.parametrize('name', DETECTORS)
+def test_values_of_detectors_are_those_of_the_published_config(name):
+    cfg = read(name)
+    vit, size = cfg.model.backbone.vit, re.search(r'_(deit|augreg)-([sbl])-', name)
+    assert vit.window_size == WINDOWS[size[1]] and cfg.model.backbone.vit_feature == 'last'
+    assert vit.drop_path_rate == dict(s=0.2, b=0.3, l=0.4)[size[2]]
+    assert cfg.model.data_preprocessor.mean[0] == (127.5 if size[1] == 'augreg' else 123.675)
+    wrapper = cfg.optim_wrapper
+    assert (wrapper.optimizer.lr, wrapper.optimizer.weight_decay) == (1e-4, 0.05)
+    assert 'clip_grad' not in wrapper
+    if size[1] == 'augreg':
+        assert wrapper.paramwise_cfg == dict(decay_rate=0.8)
+    else:
+        keys = wrapper.paramwise_cfg.custom_keys
+        spared = {key for key, value in keys.items() if value == dict(decay_mult=0.0)}
+        assert spared >= {'level_embed', 'pos_embed', 'norm', 'bias'}
+        assert 'constructor' not in wrapper
+    epochs, milestones = (12, [8, 11]) if '_1x_' in name else (36, [27, 33])
+    assert cfg.train_cfg.max_epochs == epochs and cfg.param_scheduler[1].milestones == milestones
+    assert cfg.auto_scale_lr.base_batch_size == 16 and cfg.train_dataloader.batch_size == 2
+    if 'sparse' in name:
+        assert keys.rpn_head == dict(lr_mult=0.25, decay_mult=0.002)
+        assert cfg.model.rpn_head.num_proposals == cfg.model.test_cfg.rcnn.max_per_img == 300
+    else:
+        assert 'rpn_head' not in wrapper.paramwise_cfg.get('custom_keys', {})
+
+
+@pytest.mark.parametrize('name', marked([n for n in DETECTORS if '_1x_' not in n], DETECTORS[:1]))
+def test_detectors_train_a_step(name):
+    train_a_step_and_predict(small(load(CONFIGS / f'vit_adapter/{name}.py')))
+
+
+def small(cfg: Config) -> Config:
+    """Four layers of 48 channels instead of the backbone, and a narrow Mask2Former."""
+    model = cfg.model
+    backbone, head = model.backbone, model.get('decode_head', model.get('neck'))
+    vit, wide = backbone.vit, head.get('feat_channels') == 1024
+    if vit.get('window_size'):
+        vit.window_size = [2, None] * 2
+    arch = vit.arch if isinstance(vit.arch, dict) else {}
+    arch = timm_arch(vit.arch) if str(vit.arch).startswith('beit') else arch
+    vit.arch = dict(arch, embed_dims=WIDTH, depth=DEPTH, num_heads=HEADS)
+    vit.drop_path_rate = 0.0
+    if 'attention_position' in arch:
+        vit.img_size = 96
+    backbone.update(conv_inplanes=8, deform_num_heads=HEADS)
+    backbone.interaction_indexes = [[layer, layer] for layer in range(DEPTH)]
+    head.in_channels = [WIDTH] * len(head.in_channels)
+    if 'auxiliary_head' in model:
+        model.auxiliary_head.in_channels = WIDTH
+    if wide:
+        head.feat_channels = head.out_channels = 128
+        pixels = head.pixel_decoder
+        encoder, decoder = pixels.encoder.layer_cfg, head.transformer_decoder.layer_cfg
+        for part in (*encoder.values(), *decoder.values()):
+            part.embed_dims = 128
+        pixels.positional_encoding.num_feats = head.positional_encoding.num_feats = 64
+    return cfg
+
+
+@pytest.mark.parametrize('name', marked(STEPS, QUICK))
+def test_one_training_step_and_one_prediction(name):
+    torch.manual_seed(0)
+    train_a_step_and_predict(small(load(CONFIGS / f'vit_adapter/{name}.py')))
+
+
+@pytest.mark.parametrize(
+    'name',
+    [name for name in NAMES if re.match(r'mask2former_beit-l-adapter(-\w+)?_(?!8xb2)', name)],
+)
+def test_data_comes_out_of_the_pipelines(name, tmp_path):
+    read_a_data_set(CONFIGS / f'vit_adapter/{name}.py', tmp_path)
+
+
+@pytest.mark.parametrize('name', [QUICK[1], QUICK[2]])
+def test_windows_slide_over_images_of_multiples_of_32(name, tmp_path):
+    """Of 71 x 97 pixels, through the pipeline; MMSegmentation's Mask2Former fails here (mmsegmentation #3666)."""
+    cfg = small(load(CONFIGS / f'vit_adapter/{name}.py'))
+    write_label_maps(tmp_path, count=1)
+    place = dict(img_path='images/train', seg_map_path='annotations/train')
+    dataset = dict(
+        cfg.test_dataloader.dataset,
+        data_root=str(tmp_path),
+        data_prefix=place,
+        seg_map_suffix='.png',
+    )
+    dataset['pipeline'][1].scale = (2048, 96)
+    item = DATASETS.build(dataset)[0]
+    assert item['inputs'].shape == (3, 96, 160) and item['data_samples'].pad_shape == (96, 160)
+    cfg.model.test_cfg.update(crop_size=(64, 96), stride=(40, 50))
+    model = revert_sync_batchnorm(MODELS.build(cfg.model)).eval()
+    (found,) = model.test_step(dict(inputs=[item['inputs']], data_samples=[item['data_samples']]))
+    assert found.pred_sem_seg.shape == (71, 97)
+
+
+def test_the_augreg_base_keeps_biases_of_heads_at_the_lower_rate():
+    """As MMCV's constructor does, which looks for ``bias`` before ``head``."""
+    cfg = small(load(CONFIGS / f'vit_adapter/{STEPS[3]}.py'))
+    model = MODELS.build(cfg.model)
+    groups = {
+        id(p): group['lr']
+        for group in build_optim_wrapper(model, cfg.optim_wrapper).param_groups
+        for p in group['params']
+    }
+    seg = model.decode_head.conv_seg
+    assert groups[id(seg.weight)] == pytest.approx(2e-4)
+    assert groups[id(seg.bias)] == pytest.approx(2e-5)
+
+
+@pytest.mark.parametrize(
+    'name', ['beit-b', 'beit-l', 'beitv2-l', 'augreg-t', 'augreg-b', 'augreg-l']
+)
+def test_the_weights_of_a_backbone_fit(name):
+    """timm's names and shapes; a relative table is resized to the crop's grid."""
+    vit = Config.fromfile(CONFIGS / f'_base_/vit_adapter/{name}.py').vit_adapter.vit
+    if 'beit' in name:
+        vit.img_size = 160
+    weights = vit.init_cfg.get('model', vit.arch)
+    assert timm.get_pretrained_cfg(weights).has_weights
+    with torch.device('meta'):
+        model = MODELS.build(dict(vit))
+        source = timm.create_model(weights).state_dict()
+    zeros = {key: torch.zeros(()).expand(value.shape) for key, value in source.items()}
+    _, report = convert_with_report(zeros, 'timm', model)
+    report.demand(0.99)
+    fresh = set(model.state_dict()) - set(report.taken)
+    assert bool(fresh) == ('augreg' in name)
+    assert all(re.search(r'\.ls\d\.gamma$', key) for key in fresh)
+    resized = [key for key in report.resized if key.endswith('relative_position_bias_table')]
+    assert len(resized) == (model.depth if 'beit' in name else 0)
