@@ -10,8 +10,10 @@ from mmengine.model import BaseModule
 from timm.layers import LayerNorm2d
 from torch import Tensor, nn
 
-from mmlape.checks import check_eps, check_options, check_positive_int, check_rate
-from mmlape.layers import build_map_norm
+from mmlape.checks import check_eps, check_number, check_options, check_positive_int, check_rate
+from mmlape.layers import Attention, Block, Mlp, build_map_norm
+from mmlape.layout import Layout
+from mmlape.norm import build_token_norm
 from mmlape.registry import MODELS
 
 # Cells along a side for each cell of the backbone's map.
@@ -114,6 +116,56 @@ class LN2d(LayerNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         """Contiguous maps of the same shape, which MMCV's RoIAlign takes for granted."""
         return super().forward(x).contiguous()
+
+
+@MODELS.register_module()
+class LastMapAttention(Block):
+    """A transformer block on the last of several maps, and a LayerNorm; the others stay. ViT-Adapter's HTC++ (ICLR
+    2023, its code) has it before the FPN: in a detector ``neck=[dict(type='mmlape.LastMapAttention', ...),
+    dict(type='FPN', ...)]``.
+
+    Args:
+        in_channels: Channels ``C`` of the last map.
+        num_heads: Heads of the attention. Default 32.
+        mlp_ratio: Hidden channels of the feed-forward network in units of C. Default 4.
+        drop_path_rate: Probability of dropping a branch for one image. Default 0.
+
+    Returns (``forward``):
+        A tuple of maps of the same shapes.
+
+    Raises:
+        ValueError: If an option is out of range, or ``num_heads`` does not divide ``in_channels``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_heads: int = 32,
+        mlp_ratio: float = 4.0,
+        drop_path_rate: float = 0.0,
+    ) -> None:
+        check_positive_int('in_channels', in_channels)
+        hidden = int(in_channels * check_number('mlp_ratio', mlp_ratio, above=0))
+        norm_cfg = dict(type='mmlape.LN', eps=1e-5)
+        super().__init__(
+            in_channels,
+            Attention(in_channels, num_heads),
+            Mlp(in_channels, hidden),
+            drop_path_rate=drop_path_rate,
+            norm_cfg=norm_cfg,
+        )
+        self.final_norm = build_token_norm(norm_cfg, in_channels)
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=0.02)
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, ...]:  # type: ignore[override]
+        """Outputs for the backbone's maps, of which the last is ``(B, C, H, W)``."""
+        *others, last = maps
+        layout = Layout((last.shape[2], last.shape[3]))
+        tokens = super().forward(last.flatten(2).transpose(1, 2), layout)
+        return (*others, layout.to_maps(self.final_norm(tokens, layout)).contiguous())
 
 
 @MODELS.register_module()

@@ -196,7 +196,8 @@ def detection_batch(cfg: Config) -> dict:
         num_classes = (head[0] if isinstance(head, list) else head).num_classes
     sizes = [(3, 61, 45), (3, 40, 63)]
     options = dict(num_items=[2, 2], num_classes=num_classes, with_mask=True)
-    batch = demo_mm_inputs(2, sizes, with_semantic=is_panoptic(cfg), **options)
+    stuff = is_panoptic(cfg) or 'semantic_head' in cfg.model.get('roi_head', {})
+    batch = demo_mm_inputs(2, sizes, with_semantic=stuff, **options)
     for sample in batch['data_samples'] if is_panoptic(cfg) else ():
         sample.gt_sem_seg.sem_seg[:, :9] = num_classes  # the first of stuff
     return batch

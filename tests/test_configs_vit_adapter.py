@@ -194,21 +194,27 @@ def test_rows_of_a_kind_differ_in_their_bases_alone():
         assert bodies.setdefault(kind, ast.dump(model)) == ast.dump(model), name
 
 
-WINDOWS = {'deit': [14, 14, None] * 4, 'augreg': [14, 14, 14, 14, 14, None] * 4}
+WINDOWS = {
+    'deit': [14, 14, None] * 4,
+    'augreg': [14, 14, 14, 14, 14, None] * 4,
+    'beit': [14, 14, 14, 14, 14, 56] * 4,
+}
 
 
 @pytest.mark.parametrize('name', DETECTORS)
 def test_values_of_detectors_are_those_of_the_published_config(name):
     cfg = read(name)
-    vit, size = cfg.model.backbone.vit, re.search(r'_(deit|augreg)-([sbl])-', name)
+    vit, size = cfg.model.backbone.vit, re.search(r'_(deit|augreg|beit)(?:v2)?-([sbl])-', name)
     assert vit.window_size == WINDOWS[size[1]] and cfg.model.backbone.vit_feature == 'last'
     assert vit.drop_path_rate == dict(s=0.2, b=0.3, l=0.4)[size[2]]
-    assert cfg.model.data_preprocessor.mean[0] == (127.5 if size[1] == 'augreg' else 123.675)
+    halves = name.startswith('mask-rcnn_augreg')
+    assert cfg.model.data_preprocessor.mean[0] == (127.5 if halves else 123.675)
     wrapper = cfg.optim_wrapper
     assert (wrapper.optimizer.lr, wrapper.optimizer.weight_decay) == (1e-4, 0.05)
     assert 'clip_grad' not in wrapper
-    if size[1] == 'augreg':
-        assert wrapper.paramwise_cfg == dict(decay_rate=0.8)
+    if size[1] != 'deit':
+        rate = 0.9 if name.startswith('htc') else 0.8
+        assert wrapper.paramwise_cfg == dict(decay_rate=rate)
     else:
         keys = wrapper.paramwise_cfg.custom_keys
         spared = {key for key, value in keys.items() if value == dict(decay_mult=0.0)}
@@ -216,7 +222,15 @@ def test_values_of_detectors_are_those_of_the_published_config(name):
         assert 'constructor' not in wrapper
     epochs, milestones = (12, [8, 11]) if '_1x_' in name else (36, [27, 33])
     assert cfg.train_cfg.max_epochs == epochs and cfg.param_scheduler[1].milestones == milestones
-    assert cfg.auto_scale_lr.base_batch_size == 16 and cfg.train_dataloader.batch_size == 2
+    images = 1 if name.startswith('htc') else 2
+    assert cfg.auto_scale_lr.base_batch_size == 16 and cfg.train_dataloader.batch_size == images
+    if images == 1:
+        attention, neck = cfg.model.neck
+        assert attention.drop_path_rate == (0.4 if size[1] == 'augreg' else 0.3)
+        assert (attention.in_channels, attention.get('num_heads', 32)) == (1024, 32)
+        assert neck.in_channels == [1024] * 4 and neck.type == 'FPN'
+        train, test = (cfg[f'{part}_dataloader'].dataset.pipeline for part in ('train', 'test'))
+        assert train[2].scale == [(1600, 400), (1600, 1400)] and test[1].scale == (1600, 1400)
     if 'sparse' in name:
         assert keys.rpn_head == dict(lr_mult=0.25, decay_mult=0.002)
         assert cfg.model.rpn_head.num_proposals == cfg.model.test_cfg.rcnn.max_per_img == 300
@@ -232,10 +246,14 @@ def test_detectors_train_a_step(name):
 def small(cfg: Config) -> Config:
     """Four layers of 48 channels instead of the backbone, and a narrow Mask2Former."""
     model = cfg.model
-    backbone, head = model.backbone, model.get('decode_head', model.get('neck'))
+    head = model.get('decode_head', model.get('neck'))
+    if isinstance(head, list):
+        head[0].update(in_channels=WIDTH, num_heads=HEADS)
+        head = head[1]
+    backbone = model.backbone
     vit, wide = backbone.vit, head.get('feat_channels') == 1024
     if vit.get('window_size'):
-        vit.window_size = [2, None] * 2
+        vit.window_size = [2, 4 if vit.window_size[5] else None] * 2
     arch = vit.arch if isinstance(vit.arch, dict) else {}
     arch = timm_arch(vit.arch) if str(vit.arch).startswith('beit') else arch
     vit.arch = dict(arch, embed_dims=WIDTH, depth=DEPTH, num_heads=HEADS)
@@ -307,12 +325,13 @@ def test_the_augreg_base_keeps_biases_of_heads_at_the_lower_rate():
 
 
 @pytest.mark.parametrize(
-    'name', ['beit-b', 'beit-l', 'beitv2-l', 'augreg-t', 'augreg-b', 'augreg-l']
+    'name', ['beit-b', 'beit-l', 'beit-l_windows', 'beitv2-l', 'augreg-t', 'augreg-b', 'augreg-l']
 )
 def test_the_weights_of_a_backbone_fit(name):
     """timm's names and shapes; a relative table is resized to the crop's grid."""
     vit = Config.fromfile(CONFIGS / f'_base_/vit_adapter/{name}.py').vit_adapter.vit
-    if 'beit' in name:
+    windows = name.endswith('windows')
+    if 'beit' in name and not windows:
         vit.img_size = 160
     weights = vit.init_cfg.get('model', vit.arch)
     assert timm.get_pretrained_cfg(weights).has_weights
@@ -326,4 +345,5 @@ def test_the_weights_of_a_backbone_fit(name):
     assert bool(fresh) == ('augreg' in name)
     assert all(re.search(r'\.ls\d\.gamma$', key) for key in fresh)
     resized = [key for key in report.resized if key.endswith('relative_position_bias_table')]
-    assert len(resized) == (model.depth if 'beit' in name else 0)
+    # Windows of 14 x 14 have the grid of the pre-training.
+    assert len(resized) == (4 if windows else model.depth if 'beit' in name else 0)

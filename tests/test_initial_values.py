@@ -67,6 +67,7 @@ SAMPLES = {
     ),
     'SimpleFeaturePyramid': lambda: necks.SimpleFeaturePyramid(in_channels=64),
     'MapNorms': lambda: necks.MapNorms(in_channels=8),
+    'LastMapAttention': lambda: necks.LastMapAttention(in_channels=8, num_heads=2),
     'LN2d': lambda: necks.LN2d(8),
     'ConcatVectors': necks.ConcatVectors,
     'sequences, wide': sequence(arch=WIDE),

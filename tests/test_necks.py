@@ -1,14 +1,17 @@
 """Necks and norms of maps: shapes at any size, known values, gradients."""
 
+from functools import partial
+
 import pytest
 import timm
 import torch
 import torch.nn.functional as F
 from mmcv.cnn import ConvModule
+from timm.models.vision_transformer import Block
 from torch import nn
 
 from mmlape.checkpoints import convert
-from mmlape.necks import ConcatVectors, LN2d, MapNorms
+from mmlape.necks import ConcatVectors, LastMapAttention, LN2d, MapNorms
 from mmlape.registry import MODELS
 
 
@@ -144,3 +147,22 @@ def test_class_tokens_of_the_last_layers_are_those_of_dinos_linear_evaluation():
     expected = torch.cat([prefix[:, 0] for _, prefix in tokens], dim=1)
     (vector,) = ConcatVectors()(ours(image))
     torch.testing.assert_close(vector, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_attention_on_the_last_map_is_a_block_of_timm():
+    """With a LayerNorm after it; other maps stay."""
+    neck = LastMapAttention(in_channels=24, num_heads=3, mlp_ratio=2)
+    norm = partial(nn.LayerNorm, eps=1e-5)
+    block = Block(24, 3, mlp_ratio=2, qkv_bias=True, norm_layer=norm)
+    state = neck.state_dict()
+    final = [state.pop(f'final_norm.{name}') for name in ('weight', 'bias')]
+    final[0].uniform_(0.5, 1.5)
+    block.load_state_dict(state, strict=True)
+    fine, coarse = torch.randn(2, 24, 9, 7), torch.randn(2, 24, 5, 3)
+    finer, coarser = neck((fine, coarse))
+    assert finer is fine
+    expected = F.layer_norm(block(coarse.flatten(2).transpose(1, 2)), (24,), *final)
+    torch.testing.assert_close(coarser.flatten(2).transpose(1, 2), expected)
+    assert LastMapAttention(24, 3, drop_path_rate=0.3).drop_path.drop_prob == 0.3
+    with pytest.raises(ValueError, match='num_heads'):
+        LastMapAttention(in_channels=24, num_heads=5)

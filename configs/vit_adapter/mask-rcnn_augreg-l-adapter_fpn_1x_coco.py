@@ -5,23 +5,17 @@ Published (ViT-Adapter, ICLR 2023, README of its code): box AP 48.7, mask AP 43.
 
 _base_ = [
     '../_base_/models/mask-rcnn_fpn.py',
-    '../_base_/vit_adapter/augreg-l.py',
+    '../_base_/vit_adapter/augreg-l_windows.py',
     '../_base_/datasets/coco_instance.py',
     '../_base_/schedules/schedule_1x.py',
     '../_base_/default_runtime_mmdet.py',
 ]
 
-adapter = _base_.vit_adapter
 model = dict(
     data_preprocessor=dict(mean=[127.5] * 3, std=[127.5] * 3),
-    backbone=dict(
-        adapter,
-        vit=dict(adapter.vit, window_size=[14, 14, 14, 14, 14, None] * 4),
-        vit_feature='last',
-    ),
+    backbone=_base_.vit_adapter,
     neck=dict(in_channels=[_base_.dims] * 4),
 )
-del adapter
 optim_wrapper = dict(
     constructor='mmlape.LayerDecayOptimizerConstructor',
     paramwise_cfg=dict(_delete_=True, decay_rate=0.8),

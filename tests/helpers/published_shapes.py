@@ -199,6 +199,32 @@ def retinanet(backbone: Shapes, channels: list[int], extra: list[int], classes=8
     return names | layer('bbox_head.retina_reg', 9 * 4, 256, 3, 3)
 
 
+def htc(backbone: Shapes, dims: int, classes: int = 80) -> Shapes:
+    """HTC++: a block of attention before the FPN, three stages without SyncBN, a head for COCO-Stuff's 183 labels."""
+    names = {**under('backbone', backbone), **rpn()}
+    names |= layer('neck.0.attn.qkv', 3 * dims, dims) | layer('neck.0.attn.proj', dims, dims)
+    names |= layer('neck.0.ffn.fc1', 4 * dims, dims) | layer('neck.0.ffn.fc2', dims, 4 * dims)
+    for norm in ('norm1', 'norm2', 'final_norm'):
+        names |= layer(f'neck.0.{norm}', dims)
+    names |= {key.replace('neck.', 'neck.1.'): shape for key, shape in fpn([dims] * 4).items()}
+    for stage in range(3):
+        head = f'roi_head.bbox_head.{stage}'
+        for number in range(4):
+            names |= layer(f'{head}.shared_convs.{number}.conv', 256, 256, 3, 3)
+        names |= layer(f'{head}.shared_fcs.0', 1024, 49 * 256)
+        names |= layer(f'{head}.fc_cls', classes + 1, 1024) | layer(f'{head}.fc_reg', 4, 1024)
+        names |= mask_head(f'roi_head.mask_head.{stage}', classes)
+        if stage:
+            names |= layer(f'roi_head.mask_head.{stage}.conv_res.conv', 256, 256, 1, 1)
+    part = 'roi_head.semantic_head'
+    for level in range(5):
+        names |= layer(f'{part}.lateral_convs.{level}.conv', 256, 256, 1, 1)
+    for number in range(4):
+        names |= layer(f'{part}.convs.{number}.conv', 256, 256, 3, 3)
+    names |= layer(f'{part}.conv_embedding.conv', 256, 256, 1, 1)
+    return names | layer(f'{part}.conv_logits', 183, 256, 1, 1)
+
+
 def dense_head(backbone: Shapes, channels: list[int], kind: str, classes: int = 80) -> Shapes:
     """ATSS and GFL: strides from 8, four convolutions with GN for classes and for boxes, a scale for each level."""
     names = {**under('backbone', backbone), **fpn(channels[1:], [256, 256])}

@@ -242,9 +242,11 @@ class PublishedCeiT(PlainViT):
     may_leave = (*LEFT, (r'^across_layers\.', 'the output of the model shows no class token'))
 
 
-# Transformers of MMCV 1, in heads of Mask2Former: the first attention of a decoder's layer reads from the maps.
+# The attention in the neck of HTC++; transformers of MMCV 1 in heads of Mask2Former, where the first attention of a
+# decoder's layer reads from the maps.
 _MMCV_1 = r'^((?:decode|panoptic)_head\.{}\.layers\.\d+)\.{}\.'
-_HEADS_OF_MMCV_1: Renames = (
+_AROUND_IT: Renames = (
+    (r'^neck\.0\.ffn\.', 'neck.0.mlp.'),
     (_MMCV_1.format(r'pixel_decoder\.encoder', r'attentions\.0'), r'\1.self_attn.'),
     (_MMCV_1.format('transformer_decoder', r'attentions\.0'), r'\1.cross_attn.'),
     (_MMCV_1.format('transformer_decoder', r'attentions\.1'), r'\1.self_attn.'),
@@ -255,7 +257,7 @@ _OF_ITS_VIT = re.compile(r'(blocks|patch_embed|rel_pos_bias)\.|(pos_embed|cls_to
 
 class ReferenceViTAdapter(Format):
     """The published backbone, in which the ViT (or BEiT) is not a part but the base class; necks and heads kept their
-    names, but for MMCV 1's transformers."""
+    names, but for transformers."""
 
     network = ViTAdapter
     renames = ((r'^(vit\.blocks\.\d+)\.gamma([12])$', r'\1.ls\2.gamma'),)
@@ -267,8 +269,8 @@ class ReferenceViTAdapter(Format):
     leaves_others = False
 
     def whole(self, state: State, model: nn.Module) -> State:
-        """Heads under the names of MMDetection 3."""
-        return {renamed(name, _HEADS_OF_MMCV_1): value for name, value in state.items()}
+        """Necks and heads under the names of MMDetection 3."""
+        return {renamed(name, _AROUND_IT): value for name, value in state.items()}
 
     def rename(self, state: State) -> State:
         """The ViT's entries by timm's names, which are BEiT's."""

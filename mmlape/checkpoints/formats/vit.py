@@ -48,6 +48,7 @@ LEFT: Reasons = (
     (r'^norm\.', 'the model does not normalise its output'),
     (r'^(reg_token|register_tokens)$', "register tokens: the outputs differ from the source's"),
     (r'^mask_token$|^decoder_|^(local_cls_norm|projectors)\.', 'of the pre-training'),
+    (r'\.position\.prefix_table$', 'the model has no relative positions of prefix tokens'),
 )
 
 
