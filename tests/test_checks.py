@@ -53,6 +53,7 @@ EXTRA = {
     ),
     'DINOLoss': dict(num_channels=8),
     'LN2d': dict(num_channels=8),
+    'LastMapAttention': dict(num_heads=2),
     'KNNHook': dict(dataloader={}),
     'ListOps': dict(lazy_init=True),
     'SeededViews': dict(dataset=BaseDataset(lazy_init=True), lazy_init=True),
