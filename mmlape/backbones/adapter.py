@@ -100,6 +100,7 @@ class ViTAdapter(AdapterBackbone):
         deform_ratio: Channels of projected values in deformable attention in units of C. Default 1.
         interaction_indexes: [first, last] ViT layer of each interaction, ascending; together they must cover all layers
             once. Default ``[[0, 2], [3, 5], [6, 8], [9, 11]]``, of 12 layers.
+        num_extra_extractors: Extractors after the last interaction's own. Default 2 (0: published around MAE).
         vit_feature: What the ViT adds to the four maps: ``'last'`` (default, published for detection): its last map;
             ``'per_stage'`` (segmentation): its map after each of four interactions.
         out_indices: Maps to return, 0 for stride 4 to 3 for stride 32. Modules that only other maps need are not built.
@@ -128,6 +129,7 @@ class ViTAdapter(AdapterBackbone):
         cffn_ratio: float = 0.25,
         deform_ratio: float = 1.0,
         interaction_indexes: Sequence[Sequence[int]] = ((0, 2), (3, 5), (6, 8), (9, 11)),
+        num_extra_extractors: int = 2,
         vit_feature: str = 'last',
         out_indices: int | Sequence[int] = (0, 1, 2, 3),
         norm_cfg: dict | None = None,
@@ -156,6 +158,7 @@ class ViTAdapter(AdapterBackbone):
             num_points=check_positive_int('num_points', num_points),
             value_proj_ratio=check_number('deform_ratio', deform_ratio, above=0),
         )
+        extra = check_positive_int('num_extra_extractors', num_extra_extractors, minimum=0)
         last = len(self.interaction_indexes) - 1
         finest = 0 in self.out_indices
         levels = (0, 1, 2, 3) if finest else (1, 2, 3)
@@ -165,7 +168,7 @@ class ViTAdapter(AdapterBackbone):
             Interaction(
                 dims,
                 deform,
-                num_extra_extractors=2 if index == last else 0,
+                num_extra_extractors=extra if index == last else 0,
                 cffn_ratio=check_number('cffn_ratio', cffn_ratio, above=0),
                 drop_path_rate=self.vit.drop_path_rate,
             )

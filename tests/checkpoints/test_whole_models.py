@@ -140,7 +140,16 @@ def test_segmentors_of_the_published_zoo_take_their_files(name):
 
 LARGE = published.vit_adapter(1024, 24, heads=16, ratio=0.5, rows=577)
 WINDOWED = published.beit_adapter([*[(14, 14)] * 5, (56, 56)] * 4, prefix=False)
+MAE = {
+    name: shape
+    for name, shape in published.vit_adapter(768, heads=12, ratio=0.5).items()
+    if not re.search(r'blocks\.\d+\.gamma|extra_extractors', name)
+}
+# The README prints 122M, with the further extractors that the config does not have.
+NORMED = published.mask_rcnn_with_norms(MAE, [768] * 4), 120
 DETECTORS = {
+    'mask-rcnn_mae-b-adapter_fpn_lsj-25e_coco': NORMED,
+    'mask-rcnn_mae-b-adapter_fpn_lsj-50e_coco': NORMED,
     'atss_deit-s-adapter_fpn_ms-3x_coco': (published.dense_head(SMALL, [384] * 4, 'atss'), 36),
     'gfl_deit-s-adapter_fpn_ms-3x_coco': (published.dense_head(SMALL, [384] * 4, 'gfl'), 36),
     'sparse-rcnn_deit-s-adapter_fpn_ms-3x_coco': (published.sparse_rcnn(SMALL, [384] * 4), 110),

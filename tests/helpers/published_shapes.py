@@ -175,6 +175,27 @@ def mask_rcnn(backbone: Shapes, channels: list[int], classes=80, width=256, hidd
     }
 
 
+def mask_rcnn_with_norms(backbone: Shapes, channels: list[int], classes: int = 80) -> Shapes:
+    """Mask R-CNN with SyncBN in neck and second stage, two convolutions of proposals, four of boxes."""
+    names = {**under('backbone', backbone), **rpn()}
+    del names['rpn_head.rpn_conv.weight'], names['rpn_head.rpn_conv.bias']
+    for number in range(2):
+        names |= layer(f'rpn_head.rpn_conv.{number}.conv', 256, 256, 3, 3)
+    for level, width in enumerate(channels):
+        names |= conv_bn(f'neck.lateral_convs.{level}', 256, width, 1, 1)
+        names |= conv_bn(f'neck.fpn_convs.{level}', 256, 256, 3, 3)
+    head = 'roi_head.bbox_head'
+    for number in range(4):
+        names |= conv_bn(f'{head}.shared_convs.{number}', 256, 256, 3, 3)
+        names |= conv_bn(f'roi_head.mask_head.convs.{number}', 256, 256, 3, 3)
+    names |= layer(f'{head}.shared_fcs.0', 1024, 49 * 256)
+    names |= layer(f'{head}.fc_cls', classes + 1, 1024)
+    names |= layer(f'{head}.fc_reg', 4 * classes, 1024)
+    mask = 'roi_head.mask_head'
+    names |= {f'{mask}.upsample.weight': (256, 256, 2, 2), f'{mask}.upsample.bias': (256,)}
+    return names | layer(f'{mask}.conv_logits', classes, 256, 1, 1)
+
+
 def cascade_mask_rcnn(backbone: Shapes, channels: list[int], classes: int = 80) -> Shapes:
     """Cascade Mask R-CNN with ViT-Adapter's box heads: four convolutions with SyncBN, one shared layer."""
     names = {**under('backbone', backbone), **fpn(channels), **rpn()}

@@ -2,6 +2,7 @@
 
 _base_ = './ade20k_multiple-of-32.py'
 
+data_from = 'CHASE DB1 is to be prepared (configs/vit_adapter/README.md)'
 crop_size = (128, 128)
 stride = (85, 85)
 num_classes = 2

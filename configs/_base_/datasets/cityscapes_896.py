@@ -2,6 +2,7 @@
 
 _base_ = './ade20k.py'
 
+data_from = 'Cityscapes is to be prepared (configs/vit_adapter/README.md)'
 crop_size = (896, 896)
 stride = (512, 512)
 num_classes = 19

@@ -2,6 +2,7 @@
 
 _base_ = './ade20k_multiple-of-32.py'
 
+data_from = 'COCO-Stuff 164k is to be prepared (configs/vit_adapter/README.md)'
 crop_size = (640, 640)
 stride = (426, 426)
 num_classes = 171

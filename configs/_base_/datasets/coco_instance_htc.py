@@ -3,6 +3,7 @@
 
 _base_ = './coco_instance.py'
 
+data_from = 'COCO 2017 and its stuffthingmaps are to be downloaded (configs/vit_adapter/README.md)'
 train_pipeline = [
     dict(type='LoadImageFromFile', backend_args=_base_.backend_args),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True, with_seg=True),

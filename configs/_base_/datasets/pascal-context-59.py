@@ -2,6 +2,7 @@
 
 _base_ = './ade20k_multiple-of-32.py'
 
+data_from = 'Pascal Context is to be prepared (configs/vit_adapter/README.md)'
 crop_size = (480, 480)
 stride = (320, 320)
 num_classes = 59

@@ -2,6 +2,7 @@
 
 _base_ = './ade20k_multiple-of-32.py'
 
+data_from = 'Potsdam is to be prepared (configs/vit_adapter/README.md)'
 crop_size = (512, 512)
 stride = (341, 341)
 num_classes = 6
