@@ -25,8 +25,8 @@ from test_configs import load, read_a_data_set, train_a_step_and_predict
 from mmlape.backbones.timm_archs import timm_arch
 from mmlape.checkpoints import convert_with_report
 
-NAMES = [path.stem for path in vit_adapter_configs() if not path.stem.endswith('_coco')]
-DETECTORS = [path.stem for path in vit_adapter_configs() if path.stem.endswith('_coco')]
+NAMES = [path.stem for path in vit_adapter_configs() if re.search(r'-\d+k_', path.stem)]
+DETECTORS = [path.stem for path in vit_adapter_configs() if path.stem not in NAMES]
 pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')
 
 
@@ -210,6 +210,9 @@ def test_values_of_detectors_are_those_of_the_published_config(name):
     mae = dict(b=0.1 if '25e' in name else 0.2)
     rates = mae if size[1] == 'mae' else dict(s=0.2, b=0.3, l=0.4)
     assert vit.drop_path_rate == rates[size[2]]
+    if 'panoptic' in name:
+        check_panoptic(cfg)
+        return
     assert (
         (vit.layer_scale is False)
         == ('num_extra_extractors' in cfg.model.backbone)
@@ -256,6 +259,24 @@ def test_values_of_detectors_are_those_of_the_published_config(name):
         assert 'rpn_head' not in wrapper.paramwise_cfg.get('custom_keys', {})
 
 
+def check_panoptic(cfg: Config) -> None:
+    assert cfg.model.panoptic_head.num_queries == 100
+    assert cfg.model.panoptic_head.num_stuff_classes == 53
+    wrapper, (decay,) = cfg.optim_wrapper, cfg.param_scheduler
+    assert (wrapper.optimizer.lr, wrapper.optimizer.weight_decay) == (1e-4, 0.05)
+    assert wrapper.paramwise_cfg == dict(decay_rate=0.9)
+    assert wrapper.clip_grad == dict(max_norm=0.01, norm_type=2)
+    assert (decay.milestones, decay.by_epoch) == ([191750, 236000], False)
+    assert cfg.train_cfg.max_iters == 265500 and cfg.auto_scale_lr.base_batch_size == 16
+    assert cfg.train_dataloader.batch_size == 1
+    (average,) = cfg.custom_hooks
+    assert (average.ema_type, average.momentum) == ('ExpMomentumEMA', 1e-4)
+    pipelines = (cfg[f'{part}_dataloader'].dataset.pipeline for part in ('train', 'test'))
+    train, test = ([step.type for step in pipeline] for pipeline in pipelines)
+    assert train[1:] == ['LoadPanopticAnnotations', 'RandomFlip', 'RandomChoice', 'PackDetInputs']
+    assert test[1] == 'Resize' and not cfg.model.data_preprocessor.batch_augments
+
+
 @pytest.mark.parametrize(
     'name', marked([n for n in DETECTORS if not re.search('_1x_|50e', n)], DETECTORS[:1])
 )
@@ -266,7 +287,7 @@ def test_detectors_train_a_step(name):
 def small(cfg: Config) -> Config:
     """Four layers of 48 channels instead of the backbone, and a narrow Mask2Former."""
     model = cfg.model
-    head = model.get('decode_head', model.get('neck'))
+    head = next(model[part] for part in ('decode_head', 'panoptic_head', 'neck') if part in model)
     if isinstance(head, list):
         head[0].update(in_channels=WIDTH, num_heads=HEADS)
         head = head[1]

@@ -147,7 +147,7 @@ def test_published_figures_agree(name):
     in_readme = [
         [float(value) for value in cell.split(' / ')]
         for cell in cells
-        if re.fullmatch(r'[\d.]+( / [\d.]+)?', cell)
+        if re.fullmatch(r'[\d.]+( / [\d.]+)*', cell)
     ]
     if not published:
         assert said is None and 'There is no published figure for this row' in doc

@@ -303,17 +303,23 @@ def upernet(backbone: Shapes, dims: int, classes: int = 150, width: int = 512) -
 
 
 def mask2former(
-    backbone: Shapes, dims: int, classes: int, width=256, hidden=1024, queries=100
+    backbone: Shapes,
+    dims: int,
+    classes: int,
+    width=256,
+    hidden=1024,
+    queries=100,
+    head='decode_head',
 ) -> Shapes:
-    """Mask2Former for label maps, of transformers of MMCV 1: six layers of ``hidden`` channels over three maps, nine of
-    the decoder, whose first attention reads from the maps."""
-    pixels, heads = 'decode_head.pixel_decoder', 32 if width == 1024 else 8
+    """Mask2Former with transformers of MMCV 1: six layers of ``hidden`` channels over three maps, nine of the decoder,
+    whose first attention reads from the maps."""
+    pixels, heads = f'{head}.pixel_decoder', 32 if width == 1024 else 8
     names = under('backbone', backbone)
     for name, rows in (('query_embed', queries), ('query_feat', queries), ('level_embed', 3)):
-        names[f'decode_head.{name}.weight'] = (rows, width)
-    names |= layer('decode_head.cls_embed', classes + 1, width)
+        names[f'{head}.{name}.weight'] = (rows, width)
+    names |= layer(f'{head}.cls_embed', classes + 1, width)
     for number in (0, 2, 4):
-        names |= layer(f'decode_head.mask_embed.{number}', width, width)
+        names |= layer(f'{head}.mask_embed.{number}', width, width)
     names[f'{pixels}.level_encoding.weight'] = (3, width)
     for number in range(3):
         names |= layer(f'{pixels}.input_convs.{number}.conv', width, dims, 1, 1)
@@ -330,13 +336,13 @@ def mask2former(
             names |= layer(f'{part}.attentions.0.{name}', width, width)
         names |= _ffn(part, width, hidden, norms=2)
     for number in range(9):
-        part = f'decode_head.transformer_decoder.layers.{number}'
+        part = f'{head}.transformer_decoder.layers.{number}'
         for attention in (f'{part}.attentions.0.attn', f'{part}.attentions.1.attn'):
             names[f'{attention}.in_proj_weight'] = (3 * width, width)
             names[f'{attention}.in_proj_bias'] = (3 * width,)
             names |= layer(f'{attention}.out_proj', width, width)
         names |= _ffn(part, width, max(hidden, 2048), norms=3)
-    return names | layer('decode_head.transformer_decoder.post_norm', width)
+    return names | layer(f'{head}.transformer_decoder.post_norm', width)
 
 
 def _ffn(part: str, width: int, hidden: int, norms: int) -> Shapes:
