@@ -200,13 +200,23 @@ WINDOWS = {
     'beit': [14, 14, 14, 14, 14, 56] * 4,
     'mae': [14, 14, None] * 4,
 }
+DINOV2_RATES = dict(s=0.7, b=0.6, l=0.65)
 
 
 @pytest.mark.parametrize('name', DETECTORS)
 def test_values_of_detectors_are_those_of_the_published_config(name):
     cfg = read(name)
-    vit, size = cfg.model.backbone.vit, re.search(r'_(deit|augreg|beit|mae)(?:v2)?-([sbl])-', name)
-    assert vit.window_size == WINDOWS[size[1]] and cfg.model.backbone.vit_feature == 'last'
+    vit, size = (
+        cfg.model.backbone.vit,
+        re.search(r'_(deit|augreg|beit(?=v2|-)|mae|dinov2)(?:v2)?-([sbl])-', name),
+    )
+    assert (
+        vit.window_size
+        == WINDOWS.get(
+            'augreg' if size[2] == 'l' and size[1] == 'dinov2' else size[1], WINDOWS['deit']
+        )
+        and cfg.model.backbone.vit_feature == 'last'
+    )
     mae = dict(b=0.1 if '25e' in name else 0.2)
     rates = mae if size[1] == 'mae' else dict(s=0.2, b=0.3, l=0.4)
     assert vit.drop_path_rate == rates[size[2]]
@@ -218,13 +228,14 @@ def test_values_of_detectors_are_those_of_the_published_config(name):
         == ('num_extra_extractors' in cfg.model.backbone)
         == (rates is mae)
     )
-    halves = name.startswith('mask-rcnn_augreg')
+    halves = re.match('mask-rcnn_(augreg|dinov2-l)', name)
     assert cfg.model.data_preprocessor.mean[0] == (127.5 if halves else 123.675)
     wrapper = cfg.optim_wrapper
     assert (wrapper.optimizer.lr, wrapper.optimizer.weight_decay) == (1e-4, 0.05)
     assert 'clip_grad' not in wrapper
-    if size[1] in ('augreg', 'beit'):
+    if size[1] in ('augreg', 'beit', 'dinov2'):
         rate = 0.9 if name.startswith('htc') else 0.8
+        rate = DINOV2_RATES[size[2]] if size[1] == 'dinov2' else rate
         assert wrapper.paramwise_cfg == dict(decay_rate=rate)
     else:
         keys = wrapper.paramwise_cfg.custom_keys
@@ -278,7 +289,8 @@ def check_panoptic(cfg: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    'name', marked([n for n in DETECTORS if not re.search('_1x_|50e', n)], DETECTORS[:1])
+    'name',
+    marked([n for n in DETECTORS if not re.search('_1x_|50e|dinov2-[sl]', n)], DETECTORS[:1]),
 )
 def test_detectors_train_a_step(name):
     train_a_step_and_predict(small(load(CONFIGS / f'vit_adapter/{name}.py')))

@@ -150,6 +150,17 @@ NORMED = published.mask_rcnn_with_norms(MAE, [768] * 4), 120
 DETECTORS = {
     'mask-rcnn_mae-b-adapter_fpn_lsj-25e_coco': NORMED,
     'mask-rcnn_mae-b-adapter_fpn_lsj-50e_coco': NORMED,
+    **{
+        f'mask-rcnn_dinov2-{size}-adapter-no-cls_fpn_ms-3x_coco': (
+            published.mask_rcnn(
+                published.vit_adapter(dims, depth, heads=heads, ratio=ratio, rows=1370), [dims] * 4
+            ),
+            millions,
+        )
+        for size, dims, depth, heads, ratio, millions in (
+            ('s', 384, 12, 6, 1, 48), ('b', 768, 12, 12, 0.5, 121), ('l', 1024, 24, 16, 0.5, 348)
+        )
+    },
     'atss_deit-s-adapter_fpn_ms-3x_coco': (published.dense_head(SMALL, [384] * 4, 'atss'), 36),
     'gfl_deit-s-adapter_fpn_ms-3x_coco': (published.dense_head(SMALL, [384] * 4, 'gfl'), 36),
     'sparse-rcnn_deit-s-adapter_fpn_ms-3x_coco': (published.sparse_rcnn(SMALL, [384] * 4), 110),

@@ -2,4 +2,4 @@
 
 _base_ = './mask-rcnn_adapter.py'
 
-optim_wrapper = dict(paramwise_cfg=dict(decay_rate=0.8))
+optim_wrapper = dict(paramwise_cfg=dict(decay_rate=0.65))
