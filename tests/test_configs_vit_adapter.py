@@ -132,7 +132,7 @@ def read(name: str) -> Config:
 
 
 def test_every_row_is_compared():
-    assert sorted(PUBLISHED) == NAMES
+    assert sorted(PUBLISHED) == NAMES and sorted(DETECTED) == DETECTORS
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -194,93 +194,101 @@ def test_rows_of_a_kind_differ_in_their_bases_alone():
         assert bodies.setdefault(kind, ast.dump(model)) == ast.dump(model), name
 
 
-WINDOWS = {
-    'deit': [14, 14, None] * 4,
-    'augreg': [14, 14, 14, 14, 14, None] * 4,
-    'beit': [14, 14, 14, 14, 14, 56] * 4,
-    'mae': [14, 14, None] * 4,
+class Detector(NamedTuple):
+    """What the published config of a detector says of backbone and schedule; ``rate`` by layer, or None."""
+
+    windows: list[int | None]
+    drop_path_rate: float
+    rate: float | None = None
+    epochs: int = 36
+    mean: float = 123.675
+
+
+THREE, SIX, BEIT = [14, 14, None] * 4, [14, 14, 14, 14, 14, None] * 4, [14, 14, 14, 14, 14, 56] * 4
+DETECTED = {
+    'atss_deit-s-adapter_fpn_ms-3x_coco': Detector(THREE, 0.2),
+    'gfl_deit-s-adapter_fpn_ms-3x_coco': Detector(THREE, 0.2),
+    'sparse-rcnn_deit-s-adapter_fpn_ms-3x_coco': Detector(THREE, 0.2),
+    'cascade-mask-rcnn_deit-b-adapter_fpn_ms-3x_coco': Detector(THREE, 0.3),
+    'mask-rcnn_augreg-l-adapter_fpn_1x_coco': Detector(SIX, 0.4, 0.8, 12, 127.5),
+    'mask-rcnn_augreg-l-adapter_fpn_ms-3x_coco': Detector(SIX, 0.4, 0.8, 36, 127.5),
+    'mask-rcnn_dinov2-s-adapter-no-cls_fpn_ms-3x_coco': Detector(THREE, 0.2, 0.7),
+    'mask-rcnn_dinov2-b-adapter-no-cls_fpn_ms-3x_coco': Detector(THREE, 0.3, 0.6),
+    'mask-rcnn_dinov2-l-adapter-no-cls_fpn_ms-3x_coco': Detector(SIX, 0.4, 0.65, 36, 127.5),
+    'mask-rcnn_mae-b-adapter_fpn_lsj-25e_coco': Detector(THREE, 0.1, None, 25),
+    'mask-rcnn_mae-b-adapter_fpn_lsj-50e_coco': Detector(THREE, 0.2, None, 50),
+    'htc_augreg-l-adapter_fpn_ms-3x_coco': Detector(SIX, 0.4, 0.9),
+    'htc_beit-l-adapter_fpn_ms-3x_coco': Detector(BEIT, 0.4, 0.9),
+    'htc_beitv2-l-adapter_fpn_ms-3x_coco': Detector(BEIT, 0.4, 0.9),
+    'mask2former_beitv2-l-adapter_ms-3x_coco-panoptic': Detector(BEIT, 0.4, 0.9, 0),
 }
-DINOV2_RATES = dict(s=0.7, b=0.6, l=0.65)
+IN_EPOCHS = [name for name, said in DETECTED.items() if said.epochs]
 
 
 @pytest.mark.parametrize('name', DETECTORS)
 def test_values_of_detectors_are_those_of_the_published_config(name):
-    cfg = read(name)
-    vit, size = (
-        cfg.model.backbone.vit,
-        re.search(r'_(deit|augreg|beit(?=v2|-)|mae|dinov2)(?:v2)?-([sbl])-', name),
-    )
-    assert (
-        vit.window_size
-        == WINDOWS.get(
-            'augreg' if size[2] == 'l' and size[1] == 'dinov2' else size[1], WINDOWS['deit']
-        )
-        and cfg.model.backbone.vit_feature == 'last'
-    )
-    mae = dict(b=0.1 if '25e' in name else 0.2)
-    rates = mae if size[1] == 'mae' else dict(s=0.2, b=0.3, l=0.4)
-    assert vit.drop_path_rate == rates[size[2]]
-    if 'panoptic' in name:
-        check_panoptic(cfg)
-        return
-    assert (
-        (vit.layer_scale is False)
-        == ('num_extra_extractors' in cfg.model.backbone)
-        == (rates is mae)
-    )
-    halves = re.match('mask-rcnn_(augreg|dinov2-l)', name)
-    assert cfg.model.data_preprocessor.mean[0] == (127.5 if halves else 123.675)
-    wrapper = cfg.optim_wrapper
+    cfg, said = read(name), DETECTED[name]
+    backbone, wrapper = cfg.model.backbone, cfg.optim_wrapper
+    assert backbone.vit.window_size == said.windows and backbone.vit_feature == 'last'
+    assert backbone.vit.drop_path_rate == said.drop_path_rate
+    assert (backbone.vit.get('layer_scale') is False) == ('mae' in name)
+    assert backbone.get('num_extra_extractors', 2) == (0 if 'mae' in name else 2)
+    assert cfg.model.data_preprocessor.mean[0] == said.mean
     assert (wrapper.optimizer.lr, wrapper.optimizer.weight_decay) == (1e-4, 0.05)
-    assert 'clip_grad' not in wrapper
-    if size[1] in ('augreg', 'beit', 'dinov2'):
-        rate = 0.9 if name.startswith('htc') else 0.8
-        rate = DINOV2_RATES[size[2]] if size[1] == 'dinov2' else rate
-        assert wrapper.paramwise_cfg == dict(decay_rate=rate)
+    if said.rate:
+        assert wrapper.paramwise_cfg == dict(decay_rate=said.rate)
     else:
         keys = wrapper.paramwise_cfg.custom_keys
         spared = {key for key, value in keys.items() if value == dict(decay_mult=0.0)}
         assert spared >= {'level_embed', 'pos_embed', 'norm', 'bias'}
         assert 'constructor' not in wrapper
+    assert cfg.auto_scale_lr.base_batch_size == 16
+    images = 1 if re.match('htc|mask2former', name) else 2
+    assert cfg.train_dataloader.batch_size == images
+
+
+@pytest.mark.parametrize('name', IN_EPOCHS)
+def test_schedules_of_detectors_are_those_of_the_published_config(name):
+    cfg, epochs = read(name), DETECTED[name].epochs
     warm_up, decay = cfg.param_scheduler
-    if size[1] == 'mae':
-        epochs = 25 if '25e' in name else 50
-        assert (warm_up.end, decay.T_max, decay.eta_min_ratio) == (2000, epochs, 0.01)
-        order = [step.type for step in cfg.train_dataloader.dataset.pipeline][2:]
-        assert order == [
-            'RandomResize', 'RandomCrop', 'FilterAnnotations', 'RandomFlip', 'PackDetInputs'
-        ]  # fmt: skip
-    else:
-        epochs, milestones = (12, [8, 11]) if '_1x_' in name else (36, [27, 33])
+    assert cfg.train_cfg.max_epochs == epochs and 'clip_grad' not in cfg.optim_wrapper
+    if 'mae' not in name:
+        milestones = [8, 11] if epochs == 12 else [27, 33]
         assert (warm_up.end, decay.milestones) == (500, milestones)
-    assert cfg.train_cfg.max_epochs == epochs
-    images = 1 if name.startswith('htc') else 2
-    assert cfg.auto_scale_lr.base_batch_size == 16 and cfg.train_dataloader.batch_size == images
-    if images == 1:
-        attention, neck = cfg.model.neck
-        assert attention.drop_path_rate == (0.4 if size[1] == 'augreg' else 0.3)
-        assert (attention.in_channels, attention.get('num_heads', 32)) == (1024, 32)
-        assert neck.in_channels == [1024] * 4 and neck.type == 'FPN'
-        train, test = (cfg[f'{part}_dataloader'].dataset.pipeline for part in ('train', 'test'))
-        assert train[2].scale == [(1600, 400), (1600, 1400)] and test[1].scale == (1600, 1400)
-    if 'sparse' in name:
-        assert keys.rpn_head == dict(lr_mult=0.25, decay_mult=0.002)
-        assert cfg.model.rpn_head.num_proposals == cfg.model.test_cfg.rcnn.max_per_img == 300
-    else:
-        assert 'rpn_head' not in wrapper.paramwise_cfg.get('custom_keys', {})
+        return
+    assert (warm_up.end, decay.T_max, decay.eta_min_ratio) == (2000, epochs, 0.01)
+    order = [step.type for step in cfg.train_dataloader.dataset.pipeline][2:]
+    assert order == [
+        'RandomResize', 'RandomCrop', 'FilterAnnotations', 'RandomFlip', 'PackDetInputs'
+    ]  # fmt: skip
 
 
-def check_panoptic(cfg: Config) -> None:
-    assert cfg.model.panoptic_head.num_queries == 100
-    assert cfg.model.panoptic_head.num_stuff_classes == 53
-    wrapper, (decay,) = cfg.optim_wrapper, cfg.param_scheduler
-    assert (wrapper.optimizer.lr, wrapper.optimizer.weight_decay) == (1e-4, 0.05)
-    assert wrapper.paramwise_cfg == dict(decay_rate=0.9)
-    assert wrapper.clip_grad == dict(max_norm=0.01, norm_type=2)
+def test_sparse_rcnn_has_300_proposals():
+    cfg = read('sparse-rcnn_deit-s-adapter_fpn_ms-3x_coco')
+    keys = cfg.optim_wrapper.paramwise_cfg.custom_keys
+    assert keys.rpn_head == dict(lr_mult=0.25, decay_mult=0.002)
+    assert cfg.model.rpn_head.num_proposals == cfg.model.test_cfg.rcnn.max_per_img == 300
+
+
+@pytest.mark.parametrize('name', [name for name in DETECTORS if name.startswith('htc')])
+def test_htc_attends_before_its_pyramid(name):
+    cfg = read(name)
+    attention, neck = cfg.model.neck
+    assert attention.drop_path_rate == (0.4 if 'augreg' in name else 0.3)
+    assert (attention.in_channels, attention.get('num_heads', 32)) == (1024, 32)
+    assert neck.in_channels == [1024] * 4 and neck.type == 'FPN'
+    train, test = (cfg[f'{part}_dataloader'].dataset.pipeline for part in ('train', 'test'))
+    assert train[2].scale == [(1600, 400), (1600, 1400)] and test[1].scale == (1600, 1400)
+
+
+def test_panoptic_mask2former_is_the_published_one():
+    cfg = read('mask2former_beitv2-l-adapter_ms-3x_coco-panoptic')
+    head = cfg.model.panoptic_head
+    assert (head.num_queries, head.num_things_classes, head.num_stuff_classes) == (100, 80, 53)
+    assert cfg.optim_wrapper.clip_grad == dict(max_norm=0.01, norm_type=2)
+    (decay,), (average,) = cfg.param_scheduler, cfg.custom_hooks
     assert (decay.milestones, decay.by_epoch) == ([191750, 236000], False)
-    assert cfg.train_cfg.max_iters == 265500 and cfg.auto_scale_lr.base_batch_size == 16
-    assert cfg.train_dataloader.batch_size == 1
-    (average,) = cfg.custom_hooks
+    assert cfg.train_cfg.max_iters == 265500
     assert (average.ema_type, average.momentum) == ('ExpMomentumEMA', 1e-4)
     pipelines = (cfg[f'{part}_dataloader'].dataset.pipeline for part in ('train', 'test'))
     train, test = ([step.type for step in pipeline] for pipeline in pipelines)
