@@ -166,6 +166,10 @@ def _detection_sample(config: Config, meta: dict, objects: int, generator: torch
     if stuff := (config.model.get('panoptic_head') or {}).get('num_stuff_classes'):
         labels = _classes(config) + _squares(stuff, (height, width), generator)
         sample.gt_sem_seg = PixelData(sem_seg=labels)
+    elif semantic := (config.model.get('roi_head') or {}).get('semantic_head'):  # HTC
+        sample.gt_sem_seg = PixelData(
+            sem_seg=_squares(semantic.num_classes, (height, width), generator)
+        )
     return sample
 
 

@@ -12,6 +12,7 @@ from mmlape.checks import check_grid, check_positive_int
 from mmlape.layout import Grid, Layout
 from mmlape.norm import build_token_norm
 from mmlape.registry import MODELS
+from mmlape.runtime.tracing import is_symbolic
 
 from .basic import StridedConv2d, build_map_norm
 
@@ -19,8 +20,12 @@ from .basic import StridedConv2d, build_map_norm
 def pad_to_multiple(image: Tensor, multiple: Grid) -> Tensor:
     """Pad ``(B, C, H, W)`` with zeros at the bottom and right to multiples of ``(h, w)``."""
     height, width = image.shape[-2:]
-    right, bottom = -width % multiple[1], -height % multiple[0]
-    return F.pad(image, (0, right, 0, bottom)) if right or bottom else image
+    # Not -width % multiple: a graph for images of any size must see that the sum is a multiple.
+    right = -(-width // multiple[1]) * multiple[1] - width
+    bottom = -(-height // multiple[0]) * multiple[0] - height
+    if not is_symbolic(right, bottom) and not (right or bottom):
+        return image
+    return F.pad(image, (0, right, 0, bottom))
 
 
 def check_image(image: Tensor, in_channels: int, what: str = 'image') -> None:

@@ -15,6 +15,7 @@ from mmlape.checks import check_grid, check_number, check_option, check_positive
 from mmlape.layout import Grid, cached, can_cache
 from mmlape.registry import MODELS
 from mmlape.runtime.autocast import without_autocast
+from mmlape.runtime.tracing import is_symbolic
 
 
 class PositionEmbedding(nn.Module, ABC):
@@ -77,7 +78,8 @@ def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic
     Returns:
         ``(K, H * W, C)`` in the dtype of ``table``; ``table`` itself where the grids are equal.
     """
-    if source == target:
+    symbolic = is_symbolic(*source, *target)
+    if not symbolic and source == target:
         return table
     table_32, (height, width) = table.float(), source
     if mode == 'bilinear' or (mode == 'bicubic' and not can_cache()):
@@ -174,7 +176,7 @@ class LearnedPosition(PositionEmbedding):
         """Return ``(K, P + H * W, C)`` for ``grid = (H, W)``."""
         table: Tensor = self.pos_embed
         height, width = grid
-        if (height, width) != self.grid:
+        if is_symbolic(height, width) or (height, width) != self.grid:
             prefix, cells = table.tensor_split([self.num_prefix_rows], dim=1)
             cells = resize_table(cells, self.grid, (height, width), self.resize)
             table = torch.cat([prefix, cells], dim=1)

@@ -129,6 +129,14 @@ def counted(cfg, size, amp=False):
     return peak, sum(parameter.numel() for parameter in model.parameters())
 
 
+def test_htc_gets_label_maps():
+    """Of COCO-Stuff, for its semantic head."""
+    htc = Config.fromfile(CONFIGS / 'vit_adapter/htc_beit-l-adapter_fpn_ms-3x_coco.py')
+    (sample,) = step_memory.random_batch(htc, (64, 96))['data_samples']
+    assert sample.gt_sem_seg.sem_seg.shape == (1, 64, 96)
+    assert 100 < sample.gt_sem_seg.sem_seg.max() < 183
+
+
 def test_what_is_frozen_has_no_gradients_and_recomputation_keeps_less():
     cfg = config('segmenter')
     plain = measure_step_memory(cfg, 1, (96, 96))
