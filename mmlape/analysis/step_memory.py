@@ -103,16 +103,18 @@ def measure_step_memory(
 
 
 def training_size(config: Config) -> tuple[int, int]:
-    """(height, width) of training images: of padding or the last crop, else 800 x 1344."""
+    """(height, width) of training images: of padding, the last crop or a range of scales, else 800 x 1344."""
     preprocessor = config.model.get('data_preprocessor') or {}
     augments = preprocessor.get('batch_augments') or []
-    crops = [
-        step for step in config.train_dataloader.dataset.get('pipeline', []) if 'crop_size' in step
-    ]
+    pipeline = config.train_dataloader.dataset.get('pipeline', [])
+    crops = [step['crop_size'] for step in pipeline if 'crop_size' in step]
+    scales = [step['scale'] for step in pipeline if step['type'] == 'RandomResize']
+    ranges = [max(scale) for scale in scales if isinstance(scale[0], (list, tuple))]
     sizes = [
         *(augment['size'] for augment in augments if 'size' in augment),
         preprocessor.get('size'),
-        *(step['crop_size'] for step in reversed(crops)),
+        *reversed(crops),
+        *([-(-side // 32) * 32 for side in sorted(largest)] for largest in ranges),
         LARGEST,
     ]
     height, width = next(size for size in sizes if size)

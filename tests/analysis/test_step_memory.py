@@ -162,6 +162,7 @@ def test_sizes_of_training():
         'lape/upernet_deit-t-adapter-lape_8xb2-160k_ade20k-512x512': (512, 512),
         'foundation/mask2former_dinov3-s_sfp_lsj-1x_coco': (640, 640),
         'dtn/retinanet_pvt-t-dtn_fpn_1x_coco': (800, 1344),
+        'vit_adapter/htc_beit-l-adapter_fpn_ms-3x_coco': (1408, 1600),
     }
     for name, size in sizes.items():
         assert training_size(Config.fromfile(CONFIGS / f'{name}.py')) == size
