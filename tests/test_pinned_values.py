@@ -148,7 +148,7 @@ DEFAULTS = {
     'TokensToToken': dict(in_channels=3, embed_dims=384, token_dims=64),
     'ViTAdapter': dict(conv_inplanes=64, num_points=4, deform_num_heads=6, cffn_ratio=0.25, deform_ratio=1.0,
         interaction_indexes=((0, 2), (3, 5), (6, 8), (9, 11)),
-        vit_feature='last', out_indices=(0, 1, 2, 3)),
+        num_extra_extractors=2, vit_feature='last', out_indices=(0, 1, 2, 3)),
     'WideValueAttention': dict(key_dims=16, value_ratio=2.0),
 }
 # fmt: on

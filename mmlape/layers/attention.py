@@ -14,7 +14,6 @@ from mmlape.layout import Grid, Layout
 from mmlape.norm import TokenRMS, build_single_norm, build_token_norm
 from mmlape.position import AttentionPosition, InsidePlan
 from mmlape.registry import MODELS
-from mmlape.runtime.tracing import is_symbolic
 
 from .basic import PatchConv2d, build_dropout
 from .stems import pad_to_multiple
@@ -323,12 +322,11 @@ def partition(tokens: Tensor, grid: Grid, window: Grid) -> Tensor:
     """Cut cells ``(B, H * W, ...)`` into windows ``(B * ceil(H / h) * ceil(W / w), h * w, ...)``, padded with zeros at
     the bottom and right."""
     (height, width), (h, w) = grid, window
-    rows, columns = -(-height // h), -(-width // w)
     maps = tokens.unflatten(1, (height, width))
-    if is_symbolic(height, width) or height % h or width % w:
+    if height % h or width % w:
         channels = (0, 0) * (tokens.ndim - 2)
-        maps = F.pad(maps, (*channels, 0, columns * w - width, 0, rows * h - height))
-    maps = maps.unflatten(2, (columns, w)).unflatten(1, (rows, h))
+        maps = F.pad(maps, (*channels, 0, -width % w, 0, -height % h))
+    maps = maps.unflatten(2, (-1, w)).unflatten(1, (-1, h))
     return maps.transpose(2, 3).flatten(3, 4).flatten(0, 2)
 
 

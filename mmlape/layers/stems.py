@@ -12,7 +12,6 @@ from mmlape.checks import check_grid, check_positive_int
 from mmlape.layout import Grid, Layout
 from mmlape.norm import build_token_norm
 from mmlape.registry import MODELS
-from mmlape.runtime.tracing import is_symbolic
 
 from .basic import StridedConv2d, build_map_norm
 
@@ -23,9 +22,9 @@ def pad_to_multiple(image: Tensor, multiple: Grid) -> Tensor:
     # Not -width % multiple: a graph for images of any size must see that the sum is a multiple.
     right = -(-width // multiple[1]) * multiple[1] - width
     bottom = -(-height // multiple[0]) * multiple[0] - height
-    if not is_symbolic(right, bottom) and not (right or bottom):
-        return image
-    return F.pad(image, (0, right, 0, bottom))
+    # Of symbols nothing is asked, or the graph would be for this size alone.
+    whole = isinstance(right, int) and isinstance(bottom, int) and not (right or bottom)
+    return image if whole else F.pad(image, (0, right, 0, bottom))
 
 
 def check_image(image: Tensor, in_channels: int, what: str = 'image') -> None:

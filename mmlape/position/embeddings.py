@@ -15,7 +15,6 @@ from mmlape.checks import check_grid, check_number, check_option, check_positive
 from mmlape.layout import Grid, cached, can_cache
 from mmlape.registry import MODELS
 from mmlape.runtime.autocast import without_autocast
-from mmlape.runtime.tracing import is_symbolic
 
 
 class PositionEmbedding(nn.Module, ABC):
@@ -78,8 +77,8 @@ def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic
     Returns:
         ``(K, H * W, C)`` in the dtype of ``table``; ``table`` itself where the grids are equal.
     """
-    symbolic = is_symbolic(*source, *target)
-    if not symbolic and source == target:
+    # Sides that are no integers are symbols of a graph for any size: asked, they would be fixed.
+    if isinstance(target[0], int) and isinstance(target[1], int) and source == target:
         return table
     table_32, (height, width) = table.float(), source
     if mode == 'bilinear' or (mode == 'bicubic' and not can_cache()):
@@ -176,7 +175,8 @@ class LearnedPosition(PositionEmbedding):
         """Return ``(K, P + H * W, C)`` for ``grid = (H, W)``."""
         table: Tensor = self.pos_embed
         height, width = grid
-        if is_symbolic(height, width) or (height, width) != self.grid:
+        fixed = isinstance(height, int) and isinstance(width, int)
+        if not fixed or (height, width) != self.grid:
             prefix, cells = table.tensor_split([self.num_prefix_rows], dim=1)
             cells = resize_table(cells, self.grid, (height, width), self.resize)
             table = torch.cat([prefix, cells], dim=1)

@@ -38,9 +38,3 @@ def is_exporting() -> bool:
     graph may."""
     known = getattr(torch.compiler, 'is_exporting', None)
     return known is None or known()
-
-
-def is_symbolic(*sides: int) -> bool:
-    """Whether any side is a symbol of a graph that is exported for images of any size: a question about its value would
-    fix it."""
-    return any(isinstance(side, torch.SymInt) for side in sides)
