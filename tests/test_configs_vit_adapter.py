@@ -1,6 +1,7 @@
 """Rows of ViT-Adapter's zoo: their values are those of the published configs, and each kind trains a step."""
 
 import ast
+import json
 import re
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from config_utils import (
     CONFIGS,
     DEPTH,
     HEADS,
+    REPO,
     WIDTH,
     marked,
     vit_adapter_configs,
@@ -146,6 +148,7 @@ def test_values_are_those_of_the_published_config(name):
         assert vit.img_size == crop and vit.layer_scale == 1e-6
         assert vit.arch.startswith('beitv2_large' if 'beitv2' in name else 'beit_')
     assert vit.drop_path_rate == said.drop_path_rate and model.backbone.vit_feature == 'per_stage'
+    assert model.backbone.norm_cfg.type == 'SyncBN'
     auxiliary = model.get('auxiliary_head')
     assert {part.num_classes for part in (head, auxiliary) if part} == {said.classes}
     if said.queries:
@@ -230,6 +233,7 @@ def test_values_of_detectors_are_those_of_the_published_config(name):
     cfg, said = read(name), DETECTED[name]
     backbone, wrapper = cfg.model.backbone, cfg.optim_wrapper
     assert backbone.vit.window_size == said.windows and backbone.vit_feature == 'last'
+    assert backbone.norm_cfg.type == 'SyncBN'
     assert backbone.vit.drop_path_rate == said.drop_path_rate
     assert (backbone.vit.get('layer_scale') is False) == ('mae' in name)
     assert backbone.get('num_extra_extractors', 2) == (0 if 'mae' in name else 2)
@@ -418,3 +422,23 @@ def test_the_weights_of_a_backbone_fit(name):
     resized = [key for key in report.resized if key.endswith('relative_position_bias_table')]
     # Windows of 14 x 14 have the grid of the pre-training.
     assert len(resized) == (4 if windows else model.depth if 'beit' in name else 0)
+
+
+@pytest.mark.parametrize('name', [*NAMES, *DETECTORS])
+def test_memory_and_hours_follow_from_the_model_zoo(name):
+    """As the README says how."""
+    measured = json.loads((REPO / 'docs/model_zoo.json').read_text())['models'][name]
+    cfg, step = read(name), measured['step']
+    (height, width), largest = measured['image_size'], step['image_size']
+    images = cfg.train_cfg.get('max_epochs', 0) * 118287
+    images = images or cfg.train_cfg.max_iters * cfg.auto_scale_lr.base_batch_size
+    passes = 4 if cfg.model.backbone.get('with_cp') else 3
+    area = largest[0] * largest[1] / (height * width)
+    hours = 2 * passes * images * area * measured['flops'] / 1e14 / 3600
+    (row,) = (
+        line
+        for line in (CONFIGS / 'vit_adapter/README.md').read_text().splitlines()
+        if line.startswith(f'| [{name}]')
+    )
+    said = [cell.strip() for cell in row.split('|')[2:4]]
+    assert said == [f'{step["bytes"] / 1e9:.1f} GB', f'{float(f"{hours:.2g}"):.0f} h']
