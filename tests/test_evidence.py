@@ -282,7 +282,8 @@ def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, mon
             yield evidence_report(number, record(job.variant, job.seed, 50.0 + len(ran)))
 
     monkeypatch.setattr(evidence, 'run_jobs', run_jobs)
-    monkeypatch.setattr(evidence, 'config_of', lambda *_: None)
+    cfg = Config(dict(model=dict(backbone={})))
+    monkeypatch.setattr(evidence, 'config_of', lambda *_: (cfg, None))
 
     def run(**changes):
         usual = dict(
@@ -320,9 +321,13 @@ def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, mon
         text = (docs / page).read_text()
         assert '| no | 55.50 ± 6.36 |' in text and text.endswith('and more')
     assert Image.open(docs / 'images/evidence-differences.png').width > 500
+    cfg.model.backbone.init_cfg = dict(
+        type='mmlape.Pretrained', source='mmlape', checkpoint='x.pth'
+    )
     for changes, message in (
         (dict(name='tinny'), "there is no experiment 'tinny'; did you mean 'tiny'"),
         (dict(only=['x']), '--only must be one of'),
+        ({}, "there is no checkpoint 'x.pth'"),
     ):
         with pytest.raises(ValueError, match=message):
             run(**changes)

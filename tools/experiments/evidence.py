@@ -30,6 +30,7 @@ from mmlape.atomic import atomic_write
 from mmlape.checkpoints.loaders import safe_loading
 from mmlape.checks import check_option, did_you_mean
 from mmlape.fit import OwnData
+from mmlape.fit.config import check_weights_are_there
 from mmlape.inference.model import Model, config_inside
 from mmlape.robustness import CORRUPTIONS
 
@@ -80,7 +81,8 @@ def run_experiment(name: str, options: argparse.Namespace) -> None:
             )  # fmt: skip
     if not options.table:
         for variant in options.only or experiment.variants:  # mistakes end here, not in a run
-            config_of(experiment, variant, 0, root, options.work_dir)
+            cfg, _ = config_of(experiment, variant, 0, root, options.work_dir)
+            check_weights_are_there(cfg)
         _run_missing(jobs, path, options.workers or cores())
     runs = read_runs(path)
     print(f'\n{experiment.question}\n\n{markdown(experiment, runs)}')
