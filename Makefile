@@ -24,7 +24,7 @@ INTERPRETER := $(or $(PYTHON),$(FOUND),python3)
 SPHINX = $(PY) -m sphinx -q -W --keep-going -c docs -d docs/_build/doctrees
 # Tests run side by side, each process on one thread; one that has nothing left takes over tests of another.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
-FORMATTED := $(wildcard setup.py mmlape configs tools tests benchmarks docs/conf.py)
+FORMATTED := $(wildcard setup.py mmlape configs tools tests benchmarks examples docs/conf.py)
 export CUDA SOURCE_URL
 
 .DEFAULT_GOAL := help

@@ -23,6 +23,7 @@ ORDER = (
     'training',
     'cli',
     'inference',
+    'export',
     'pretraining',
     'timm_models',
     'analysis',

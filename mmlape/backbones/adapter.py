@@ -78,7 +78,7 @@ class AdapterBackbone(Backbone):
         stride, vit_stride = STRIDES[index], self.vit.stages()[0].embed.stride
         out = own + _resize(vit_map, vit_stride, stride, (own.shape[2], own.shape[3]))
         out = getattr(self, f'norm{index + 1}')(out)
-        rows, columns = (-(-side // stride) for side in image_size)
+        rows, columns = ((side + stride - 1) // stride for side in image_size)
         return out[..., :rows, :columns].contiguous()
 
 
@@ -216,8 +216,10 @@ class ViTAdapter(AdapterBackbone):
         tokens, layout, plan = stage.begin(image)
         grid = layout.grid
         # If patches do not divide 32, the ViT's padded image is larger than the pyramid's.
-        extents = [side * step for side, step in zip(grid, stage.embed.stride)]
-        down, across = (extent / side for extent, side in zip(extents, image.shape[-2:]))
+        down, across = (
+            1.0 if STRIDES[-1] % step == 0 else cells * step / side
+            for cells, step, side in zip(grid, stage.embed.stride, image.shape[-2:])
+        )
         into_tokens = sampling_plan((grid,), shapes, image.device, (down, across))
         into_pyramid = sampling_plan(shapes, (grid,), image.device, (1 / down, 1 / across))
         run = partial(run_block, with_cp=self.with_cp, compile_blocks=self.compile_blocks)
@@ -379,7 +381,7 @@ def _ends(depth: int, parts: int) -> list[int]:
 
 def _resize(vit_map: Tensor, vit_stride: Grid, stride: int, size: Grid) -> Tensor:
     """Resample a map of the ViT ``(B, C, H, W)`` to ``stride``, aligned with the image, and crop it to ``size``."""
-    if tuple(vit_map.shape[-2:]) == tuple(size):
+    if vit_stride == (stride, stride):
         return vit_map
     maps = F.interpolate(
         vit_map,

@@ -111,7 +111,8 @@ class EoMT(Backbone):
         predictions.append(self._predict(tokens, layout))
         scale = 2 ** len(self.upscale)
         height, width = (
-            -(-side * scale // step) for side, step in zip(image.shape[-2:], stage.embed.stride)
+            (side * scale + step - 1) // step
+            for side, step in zip(image.shape[-2:], stage.embed.stride)
         )
         classes, masks = zip(*predictions)
         return list(classes), [mask[..., :height, :width] for mask in masks]

@@ -38,7 +38,12 @@ _WITH_PACKAGE = PACKAGE / 'models'
 _MANY_PIXELS = 2048**2  # in one pass of a segmentor
 
 
-def load(path: str | Path, config: str | Path | None = None, device: str | None = None) -> Model:
+def load(
+    path: str | Path,
+    config: str | Path | None = None,
+    device: str | None = None,
+    optimized: bool = True,
+) -> Model:
     """A trained model by its checkpoint, its work dir, or the name of one that comes with the package.
 
     Checkpoints are read by :func:`mmlape.safe_loading`, which this switches on for the process; on a CPU,
@@ -49,6 +54,7 @@ def load(path: str | Path, config: str | Path | None = None, device: str | None 
             last complete one; or ``'nuclei'`` (docs/predict.md#a-model-for-nuclei).
         config: Its config, a file or the name of a shipped one. Default None: the one inside the checkpoint.
         device: ``'cpu'``, ``'cuda:1'``, ... Default None: a GPU if there is one.
+        optimized: Replace modules by faster ones on a CPU. Default True.
 
     Raises:
         ValueError: If there is no checkpoint, it holds no config, or it is of no detector or segmentor.
@@ -56,7 +62,7 @@ def load(path: str | Path, config: str | Path | None = None, device: str | None 
     safe_loading()
     checkpoint = _checkpoint_in(Path(path))
     cfg = read_config(config) if config else config_inside(checkpoint)
-    return Model(cfg, checkpoint, device)
+    return Model(cfg, checkpoint, device, optimized)
 
 
 class Model:
@@ -65,9 +71,12 @@ class Model:
     Args:
         cfg: Its config.
         checkpoint: File or address of its weights.
-        device: See :func:`load`.
+        device, optimized: See :func:`load`.
 
     Attributes:
+        cfg: The config.
+        model: The detector or segmentor itself.
+        scope: ``'mmdet'`` or ``'mmseg'``.
         classes: Names of the labels.
         finds_boxes: It is a detector, else a semantic segmentor.
 
@@ -75,7 +84,13 @@ class Model:
         ValueError: If the config is of neither.
     """
 
-    def __init__(self, cfg: Config, checkpoint: str | Path, device: str | None = None) -> None:
+    def __init__(
+        self,
+        cfg: Config,
+        checkpoint: str | Path,
+        device: str | None = None,
+        optimized: bool = True,
+    ) -> None:
         scope = cfg.get('default_scope')
         if scope not in ('mmdet', 'mmseg') or cfg.get('test_dataloader') is None:
             raise ValueError(
@@ -83,7 +98,7 @@ class Model:
                 f'got a config with default_scope={scope!r}'
             )
         self.finds_boxes = scope == 'mmdet'
-        self._cfg = copy.deepcopy(cfg)  # the inferencer changes its own
+        self.cfg = copy.deepcopy(cfg)  # the inferencer changes its own
         device = get_device() if device is None else device
         cfg.visualizer = dict(
             type='DetLocalVisualizer' if self.finds_boxes else 'SegLocalVisualizer', name='mmlape'
@@ -95,7 +110,7 @@ class Model:
                 from mmseg.apis import MMSegInferencer as Inferencer
             self._inferencer = Inferencer(model=cfg, weights=str(checkpoint), device=device)
         self.model = self._inferencer.model.eval()
-        if torch.device(device).type == 'cpu':
+        if optimized and torch.device(device).type == 'cpu':
             self._inferencer.model = self.model = optimize(self.model)
         meta = self.model.dataset_meta
         self.scope, self.classes = scope, tuple(meta['classes'])
@@ -152,7 +167,7 @@ class Model:
         """
         if Path(path).suffix != '.safetensors':
             raise ValueError(f'a model is saved as .safetensors, got {str(path)!r}')
-        cfg, dataset = self._cfg, self._cfg.test_dataloader.dataset
+        cfg, dataset = self.cfg, self.cfg.test_dataloader.dataset
         kept = dict(
             default_scope=self.scope,
             model=_without_weights(cfg.model),

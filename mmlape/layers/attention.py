@@ -209,7 +209,8 @@ class Attention(AttentionLayer):
             mask = ~partition((~mask).unsqueeze(-1), grid, window)[..., 0]
             mask = F.pad(mask, (num_prefix, 0), value=True)
         if num_prefix:
-            per_image = -(-grid[0] // window[0]) * -(-grid[1] // window[1])
+            rows, columns = windows_of(grid, window)
+            per_image = rows * columns
             prefix = (part[:, :, :num_prefix] for part in heads[1:])
             shared = (part.repeat_interleave(per_image, dim=0) for part in prefix)
             key, value = (torch.cat(pair, dim=2) for pair in zip(shared, (key, value)))
@@ -318,22 +319,31 @@ def _with_learned_bias(
     return F.dropout(scores.softmax(dim=-1), dropout) @ value
 
 
+def windows_of(grid: Grid, window: Grid) -> Grid:
+    """Rows and columns of windows, with those that are padded; in a form that ONNX, which divides towards zero, has."""
+    (height, width), (h, w) = grid, window
+    return (height + h - 1) // h, (width + w - 1) // w
+
+
 def partition(tokens: Tensor, grid: Grid, window: Grid) -> Tensor:
     """Cut cells ``(B, H * W, ...)`` into windows ``(B * ceil(H / h) * ceil(W / w), h * w, ...)``, padded with zeros at
     the bottom and right."""
     (height, width), (h, w) = grid, window
     maps = tokens.unflatten(1, (height, width))
-    if height % h or width % w:
+    rows, columns = windows_of(grid, window)
+    down, across = rows * h - height, columns * w - width
+    # Of symbols, of a graph for any size, nothing is asked.
+    if not (isinstance(down, int) and isinstance(across, int)) or down or across:
         channels = (0, 0) * (tokens.ndim - 2)
-        maps = F.pad(maps, (*channels, 0, -width % w, 0, -height % h))
-    maps = maps.unflatten(2, (-1, w)).unflatten(1, (-1, h))
+        maps = F.pad(maps, (*channels, 0, across, 0, down))
+    maps = maps.unflatten(2, (columns, w)).unflatten(1, (rows, h))
     return maps.transpose(2, 3).flatten(3, 4).flatten(0, 2)
 
 
 def merge(windows: Tensor, grid: Grid, window: Grid) -> Tensor:
     """Undo :func:`partition`: back to ``(B, H * W, ...)``, padding cut off."""
     (height, width), (h, w) = grid, window
-    rows, columns = -(-height // h), -(-width // w)
+    rows, columns = windows_of(grid, window)
     batch = windows.shape[0] // (rows * columns)
     maps = windows.unflatten(1, (h, w)).unflatten(0, (batch, rows, columns)).transpose(2, 3)
     maps = maps.flatten(3, 4).flatten(1, 2)

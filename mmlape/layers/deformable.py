@@ -61,10 +61,16 @@ def sampling_plan(
     """
     points = torch.cat([_cell_centres(shape) for shape in query_shapes])
     points = points * points.new_tensor(scale[::-1])
+    points = points.view(1, -1, 1, 1, 1, 2).to(device)
+    return plan_of_maps(value_shapes, device)._replace(reference_points=points)
+
+
+def plan_of_maps(value_shapes: Shapes, device: torch.device) -> SamplingPlan:
+    """A plan without reference points, see :func:`sampling_plan`."""
     shapes = torch.tensor(value_shapes, dtype=torch.int64)
     ends = shapes.prod(dim=1).cumsum(dim=0)
     return SamplingPlan(
-        reference_points=points.view(1, -1, 1, 1, 1, 2).to(device),
+        reference_points=None,
         shapes=value_shapes,
         sizes=shapes.flip(1).unsqueeze(1).float().to(device),
         shapes_tensor=shapes.to(device),
@@ -81,9 +87,11 @@ def _cell_centres(shape: tuple[int, int]) -> Tensor:
 class DeformableSampling(nn.Module):
     """Bilinear samples of maps around reference points, weighted by a softmax (Deformable DETR, ICLR 2021, eq. 3).
 
-    By MMCV's operator on a GPU, elsewhere by its PyTorch form; by gathers where sizes of maps are tensors, as in
-    exported heads. It computes in float32 at least.
+    By MMCV's operator on a GPU, elsewhere by its PyTorch form; by gathers where sizes of maps are tensors, or with
+    ``gathers``, as files have it: runtimes compute ONNX's ``GridSample`` wrongly. It computes in float32 at least.
     """
+
+    gathers = False
 
     def forward(self, value: Tensor, offsets: Tensor, logits: Tensor, plan: SamplingPlan) -> Tensor:
         """Sample.
@@ -105,7 +113,9 @@ class DeformableSampling(nn.Module):
             if plan.reference_points is not None:
                 locations = plan.reference_points + locations / plan.sizes
             values = value.to(dtype)
-            if value.is_cuda and not is_exporting():  # it takes float32 and float64 alone
+            if self.gathers:
+                sampled = _gathered(values, locations, weights, plan)
+            elif value.is_cuda and not is_exporting():  # it takes float32 and float64 alone
                 sampled = MultiScaleDeformableAttnFunction.apply(
                     values.contiguous(),
                     plan.shapes_tensor,

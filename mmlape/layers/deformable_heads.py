@@ -14,7 +14,7 @@ from mmlape.runtime.private import has_hooks
 from mmlape.runtime.submodules import replace_submodules
 from mmlape.runtime.tracing import is_tracing
 
-from .deformable import DeformableSampling, SamplingPlan
+from .deformable import DeformableSampling, SamplingPlan, plan_of_maps
 
 # Where the values of a tensor cannot be read, or reading waits for the device.
 _UNREAD = ('cuda', 'meta')
@@ -66,7 +66,7 @@ class HeadDeformableAttention(MultiScaleDeformableAttention):
             key_padding_mask: ``(B, sum of H * W)``, boolean: values that are zero. Default None.
             reference_points: ``(B, N, levels, 2)``, (x, y) in [0, 1]; or ``(B, N, levels, 4)`` with width and height,
                 which offsets are then relative to.
-            spatial_shapes: ``(levels, 2)``, (height, width) of each level.
+            spatial_shapes: ``(levels, 2)``, (height, width) of each level; or as many pairs of integers.
             level_start_index: ``(levels,)``, index of each level's first value. Default from the shapes.
             kwargs: Have no effect, as upstream.
 
@@ -102,8 +102,12 @@ class HeadDeformableAttention(MultiScaleDeformableAttention):
         return self.dropout(output) + identity
 
 
-def _plan(shapes: Tensor, level_starts: Tensor | None, value: Tensor) -> SamplingPlan:
+def _plan(
+    shapes: Tensor | list[tuple[int, int]], level_starts: Tensor | None, value: Tensor
+) -> SamplingPlan:
     """Of maps without reference points. Sizes become Python integers where that is free."""
+    if not isinstance(shapes, Tensor):
+        return plan_of_maps(tuple(shapes), value.device)
     if level_starts is None:
         ends = shapes.prod(dim=1).cumsum(dim=0)
         level_starts = torch.cat([ends.new_zeros(1), ends[:-1]])

@@ -19,9 +19,10 @@ from .basic import StridedConv2d, build_map_norm
 def pad_to_multiple(image: Tensor, multiple: Grid) -> Tensor:
     """Pad ``(B, C, H, W)`` with zeros at the bottom and right to multiples of ``(h, w)``."""
     height, width = image.shape[-2:]
-    # Not -width % multiple: a graph for images of any size must see that the sum is a multiple.
-    right = -(-width // multiple[1]) * multiple[1] - width
-    bottom = -(-height // multiple[0]) * multiple[0] - height
+    # Not -width % multiple: a graph for images of any size must see that the sum is a multiple. Nor
+    # -(-width // multiple): ONNX divides towards zero.
+    right = (width + multiple[1] - 1) // multiple[1] * multiple[1] - width
+    bottom = (height + multiple[0] - 1) // multiple[0] * multiple[0] - height
     # Of symbols nothing is asked, or the graph would be for this size alone.
     whole = isinstance(right, int) and isinstance(bottom, int) and not (right or bottom)
     return image if whole else F.pad(image, (0, right, 0, bottom))
@@ -80,7 +81,8 @@ class Stem(nn.Module):
 
     def grid_of(self, size: Grid) -> Grid:
         """The grid of an image of ``size = (height, width)``: ``ceil(height / stride)``, ``ceil(width / stride)``."""
-        return -(-size[0] // self.stride[0]), -(-size[1] // self.stride[1])
+        down, across = self.stride
+        return (size[0] + down - 1) // down, (size[1] + across - 1) // across
 
 
 @MODELS.register_module()

@@ -90,7 +90,7 @@ def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bicubic
     down, across = make(source, target, table.device)
     with without_autocast(table.device):
         rows = down @ table_32.reshape(len(table), height, -1)
-        cells = across @ rows.view(len(table), target[0], width, -1)
+        cells = across @ rows.unflatten(-1, (width, -1))
     return cells.flatten(1, 2).to(table.dtype)
 
 

@@ -149,6 +149,15 @@ class _LiveBytes(TorchDispatchMode):
         self.now -= size
 
 
+def compiled_package(program: Any, path: str) -> Callable[[Tensor], Any]:
+    """Compile a ``torch.export`` program with AOTInductor into the package ``path`` (.pt2), and load it. PyTorch
+    documents these functions under their private module."""
+    from torch._inductor import aoti_compile_and_package, aoti_load_package
+
+    aoti_compile_and_package(program, package_path=path)
+    return aoti_load_package(path)
+
+
 def _computed(func: Any, args: tuple, kwargs: dict) -> Any:
     """Convolutions of bfloat16 in float32: 160 times faster on a CPU without instructions for them."""
     convolutions = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)

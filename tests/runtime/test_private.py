@@ -135,3 +135,12 @@ def test_attention_on_a_cpu():
 
 def test_tree_leaves():
     assert private.tree_leaves(([1, (2,)], dict(a=3))) == [1, 2, 3]
+
+
+@pytest.mark.slow
+def test_a_compiled_package(tmp_path):
+    layer = nn.Linear(3, 2).eval()
+    with torch.no_grad():
+        program = torch.export.export(layer, (torch.ones(1, 3),))
+        run = private.compiled_package(program, str(tmp_path / 'layer.pt2'))
+        torch.testing.assert_close(run(torch.ones(1, 3)), layer(torch.ones(1, 3)))

@@ -1,0 +1,126 @@
+"""A trained model as one network: pixels in, answers of fixed shapes out."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import torch
+from mmengine.model import revert_sync_batchnorm
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mmlape.layers import merge_lora, replace_deformable_attention
+from mmlape.layers.deformable import DeformableSampling
+from mmlape.runtime.submodules import replace_submodules
+
+from .selection import Size
+
+# Classes of upstream and the networks for them and what inherits from them.
+_ANSWERS = {
+    'EncoderDecoder': ('segmentors', 'Segmentor'),
+    'MaskFormer': ('queries', 'MaskDetector'),
+    'DetectionTransformer': ('queries', 'DetrDetector'),
+    'SparseRCNN': ('detectors', 'SparseDetector'),
+    'TwoStageDetector': ('detectors', 'TwoStageDetector'),
+    'SingleStageDetector': ('detectors', 'DenseDetector'),
+}
+
+
+class Network(nn.Module):
+    """What is exported: the model between an image's pixels and its answer.
+
+    Args:
+        model: A trained detector of MMDetection or segmentor of MMSegmentation; changed in place.
+
+    Attributes:
+        outputs: Names of the answers.
+
+    Raises:
+        ValueError: If no network of fixed shapes is known for it, or an option of it has no counterpart in a file.
+    """
+
+    mean: Tensor | None
+    std: Tensor
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        preprocessor: Any = model.data_preprocessor
+        self.answer = _answer(prepare(model))
+        self.outputs: tuple[str, ...] = self.answer.outputs
+        names = ('_channel_conversion', 'channel_conversion')  # of MMEngine, of MMSegmentation
+        self.is_bgr = not any(getattr(preprocessor, name, False) for name in names)
+        padding = getattr(preprocessor, 'test_cfg', None) or {}  # of MMSegmentation
+        self.least: Size | None = padding.get('size')
+        divisor: Any = padding.get('size_divisor') or getattr(preprocessor, 'pad_size_divisor', 1)
+        self.divisor = 1 if self.least else int(divisor)
+        self.register_buffer('mean', getattr(preprocessor, 'mean', None), persistent=False)
+        self.register_buffer('std', getattr(preprocessor, 'std', None), persistent=False)
+        self.eval()
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...] | Tensor:
+        """Answers for ``(B, 3, H, W)``, RGB, float32 from 0 to 255."""
+        height, width = image.shape[2], image.shape[3]
+        if self.is_bgr:
+            image = image.flip(1)
+        if self.mean is not None:
+            image = (image - self.mean) / self.std
+        if self.least and isinstance(height, int):  # a file for any size takes none below it
+            image = _padded(image, max(height, self.least[0]), max(width, self.least[1]))
+        elif self.divisor > 1:
+            step = self.divisor
+            rows, columns = ((side + step - 1) // step * step for side in (height, width))
+            image = _padded(image, rows, columns)
+        return self.answer(image, (height, width))
+
+
+def _padded(image: Tensor, height: int, width: int) -> Tensor:
+    return functional.pad(image, (0, width - image.shape[3], 0, height - image.shape[2]))
+
+
+class AveragePool(nn.Module):
+    """``nn.AdaptiveAvgPool2d`` as two products, which ONNX has for maps of any size."""
+
+    def __init__(self, plain: nn.AdaptiveAvgPool2d) -> None:
+        super().__init__()
+        size: Any = plain.output_size
+        self.size = size if isinstance(size, tuple) else (size, size)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """``(B, C, H, W)`` to ``(B, C, *size)``."""
+        down, across = (
+            _bins(bins, side, maps) for bins, side in zip(self.size, maps.shape[2:], strict=True)
+        )
+        return down @ maps @ across.T
+
+
+def _bins(bins: int, side: int, like: Tensor) -> Tensor:
+    """The share of each of ``side`` cells in each bin, ``(bins, side)``."""
+    number = torch.arange(bins, device=like.device).unsqueeze(1)
+    cell = torch.arange(side, device=like.device)
+    first, last = number * side // bins, ((number + 1) * side + bins - 1) // bins
+    inside = ((cell >= first) & (cell < last)).to(like.dtype)
+    return inside / (last - first)
+
+
+def prepare(model: nn.Module) -> nn.Module:
+    """Modules that files can hold in place of those that they cannot; changes the model."""
+    model = replace_deformable_attention(merge_lora(revert_sync_batchnorm(model))).eval()
+    for module in model.modules():
+        if isinstance(module, DeformableSampling):
+            module.gathers = True
+    return replace_submodules(
+        model,
+        lambda each: AveragePool(each) if type(each) is nn.AdaptiveAvgPool2d else None,
+    )
+
+
+def _answer(model: nn.Module) -> Any:
+    """The network for a kind of model; modules are imported with their toolbox alone."""
+    for kind in type(model).__mro__:
+        if kind.__name__ in _ANSWERS:
+            module, name = _ANSWERS[kind.__name__]
+            return getattr(import_module(f'.{module}', __package__), name)(model)
+    raise ValueError(
+        f'detectors and segmentors can be exported, got a model of type {type(model).__name__}'
+    )

@@ -1,0 +1,66 @@
+"""What a runtime has to know about a file: how images become its input, and what its outputs mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmengine.config import Config
+
+from .selection import Size
+
+
+def runtime_settings(
+    cfg: Config, network: Any, classes: tuple[str, ...], size: Size | None
+) -> dict:
+    """Settings that go into the file, as plain values.
+
+    Keys: ``outputs``; ``classes``; ``size`` ``[height, width]`` of the input, None for any; ``scale`` to
+    which an image is resized where any size goes, ``[longer, shorter]`` with ``keep_ratio``, else ``[width, height]``,
+    or None for its own size; ``fill``, RGB of
+    what is beside the image; ``windows``, None or ``crop`` and ``stride`` ``[height, width]`` of a segmentor's windows.
+    """
+    scale, keep_ratio = test_scale(cfg)
+    mean = network.mean
+    fill = [0.0] * 3 if mean is None else mean.flatten().tolist()[:: -1 if network.is_bgr else 1]
+    test_cfg: Any = cfg.model.get('test_cfg') or {}
+    windows = None
+    if test_cfg.get('mode') == 'slide':
+        windows = dict(crop=list(test_cfg.crop_size), stride=list(test_cfg.stride))
+    return dict(
+        outputs=list(network.outputs),
+        classes=list(classes),
+        size=None if size is None else list(size),
+        scale=scale,
+        keep_ratio=keep_ratio,
+        fill=fill,
+        windows=windows,
+    )
+
+
+def test_scale(cfg: Config) -> tuple[list[int] | None, bool]:
+    """``scale`` of the config's test pipeline, and whether it keeps the ratio of sides: else it is width, height."""
+    dataset = cfg.test_dataloader.dataset
+    while 'pipeline' not in dataset or not dataset.pipeline:
+        inner = dataset.get('dataset') or (dataset.get('datasets') or [None])[0]
+        if inner is None:
+            return None, True
+        dataset = inner
+    for step in dataset.pipeline:
+        scale = step.get('scale')
+        if str(step['type']).endswith('Resize') and scale is not None:
+            keep_ratio = bool(step.get('keep_ratio'))
+            sides = [scale, scale] if isinstance(scale, int) else list(scale)
+            return (sorted(sides, reverse=True) if keep_ratio else sides), keep_ratio
+    return None, True
+
+
+def default_size(cfg: Config, divisor: int) -> Size:
+    """Height and width of a file for one size: a window, or the test pipeline's scale with the longer side across."""
+    test_cfg: Any = cfg.model.get('test_cfg') or {}
+    if test_cfg.get('mode') == 'slide':
+        return tuple(test_cfg.crop_size)
+    scale, _ = test_scale(cfg)
+    if scale is None:
+        raise ValueError('the config names no test size: give --size HEIGHTxWIDTH')
+    width, height = (-(-side // divisor) * divisor for side in scale)
+    return height, width

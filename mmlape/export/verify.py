@@ -1,0 +1,167 @@
+"""Compare an exported file with PyTorch: upstream's own test step, on images of several sizes and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from .selection import Size
+
+_ALIKE = 0.98  # so many boxes must have a partner: at a threshold, rounding decides
+
+
+@dataclass
+class Difference:
+    """What differs for one batch.
+
+    Attributes:
+        largest: Per output the largest difference: of scores, of boxes in units of the longer side, of masks 1 - IoU in
+            the mean over boxes, of panoptic ids their share, of logits in units of the largest one.
+        matched, compared: Boxes with a partner of their label, and all.
+    """
+
+    shape: tuple[int, ...]
+    largest: dict[str, float] = field(default_factory=dict)
+    matched: int = 0
+    compared: int = 0
+    masks: list[float] = field(default_factory=list)
+
+    def note(self, name: str, value: float) -> None:
+        """Keep the largest."""
+        self.largest[name] = max(self.largest.get(name, 0.0), value)
+
+    def within(self, tolerance: float) -> bool:
+        """Whether nothing differs by more, and boxes have partners."""
+        alike = self.matched >= _ALIKE * self.compared
+        return alike and all(value <= tolerance for value in self.largest.values())
+
+    def __str__(self) -> str:
+        batch, _, height, width = self.shape
+        boxes = (
+            f', {self.matched} of {self.compared} boxes'
+            if 'scores' in self.largest or self.compared
+            else ''
+        )
+        parts = ', '.join(f'{name} {value:.1e}' for name, value in self.largest.items())
+        return f'{batch} x {height} x {width}{boxes}: largest difference {parts or "none"}'
+
+
+def compare(
+    model: Any,
+    run: Any,
+    outputs: Sequence[str],
+    batches: Iterator[np.ndarray],
+    scope: str,
+    tolerance: float,
+) -> Iterator[Difference]:
+    """The differences between ``model`` and ``run(images) -> outputs``, batch after batch.
+
+    Args:
+        model: The upstream model, before anything in it was replaced.
+        run: The file: images ``(B, 3, H, W)``, float32, RGB, to its outputs.
+        outputs: Names of the outputs.
+        batches: The images.
+        scope: ``'mmdet'`` or ``'mmseg'``.
+        tolerance: Boxes whose scores are so near to the lowest one are left out: they may be missing.
+    """
+    for images in batches:
+        found = Difference(images.shape)
+        got = dict(zip(outputs, run(images), strict=True))
+        for number, sample in enumerate(_samples(model, images, scope)):
+            own = {name: value[number] for name, value in got.items()}
+            if scope == 'mmseg':
+                expected = sample.seg_logits.data.cpu().numpy()
+                change = np.abs(own['logits'] - expected).max() / np.abs(expected).max()
+                found.note('logits', float(change))
+            elif 'panoptic' in own:
+                expected = sample.pred_panoptic_seg.sem_seg[0].cpu().numpy()
+                found.note('panoptic', float((own['panoptic'] != expected).mean()))
+            else:
+                _compare_boxes(found, own, sample.pred_instances, tolerance)
+        if found.masks:
+            found.note('masks', float(np.mean(found.masks)))
+        yield found
+
+
+@torch.no_grad()
+def _samples(model: Any, images: np.ndarray, scope: str) -> list:
+    from mmengine.registry import DefaultScope
+
+    if scope == 'mmdet':
+        from mmdet.structures import DetDataSample as Sample
+    else:
+        from mmseg.structures import SegDataSample as Sample
+    shape = images.shape[2:]
+    meta = dict(img_shape=shape, ori_shape=shape, pad_shape=shape, scale_factor=(1.0, 1.0))
+    # As files are read, BGR.
+    inputs = [torch.from_numpy(image[::-1].copy()).to(torch.uint8) for image in images]
+    with DefaultScope.overwrite_default_scope(scope):
+        return model.test_step(
+            dict(inputs=inputs, data_samples=[Sample(metainfo=dict(meta)) for _ in inputs])
+        )
+
+
+def _compare_boxes(found: Difference, own: dict, expected: Any, tolerance: float) -> None:
+    """Match boxes one to one, by label, place and score."""
+    longer = max(found.shape[2:])
+    scores, labels, boxes = (
+        expected[name].cpu().numpy() for name in ('scores', 'labels', 'bboxes')
+    )
+    free = [int(place) for place in np.flatnonzero(own['scores'] > 0)]
+    # A full list may end between two boxes that hardly differ.
+    full = len(free) == len(own['scores'])
+    lowest = min([*scores, *own['scores']], default=0) + tolerance if full else 0
+    for place in np.argsort(-scores, kind='stable'):
+        if scores[place] <= lowest:
+            continue
+        found.compared += 1
+        same = [each for each in free if own['labels'][each] == labels[place]]
+        if not same:
+            continue
+        apart = np.abs(own['boxes'][same] - boxes[place]).max(axis=1) / longer
+        change = np.abs(own['scores'][same] - scores[place])
+        nearest = int(np.argmin(np.maximum(apart, change)))
+        if max(apart[nearest], change[nearest]) > 10 * tolerance:
+            continue
+        free.remove(same[nearest])
+        found.matched += 1
+        found.note('scores', float(change[nearest]))
+        found.note('boxes', float(apart[nearest]))
+        if 'masks' in own and 'masks' in expected:
+            mask = full_mask(
+                own['masks'][same[nearest]], own['boxes'][same[nearest]], found.shape[2:]
+            )
+            theirs = expected.masks[place].cpu().numpy()
+            union = (mask | theirs).sum()
+            found.masks.append(float((mask ^ theirs).sum() / union) if union else 0.0)
+
+
+def full_mask(mask: np.ndarray, box: np.ndarray, size: Sequence[int]) -> np.ndarray:
+    """A mask ``(H, W)``, boolean, of a whole one or of probabilities within a box, as MMDetection pastes them."""
+    if mask.dtype == bool:
+        return mask
+    height, width = size
+    left, top, right, bottom = (float(each) for each in box)
+    columns = (np.arange(width, dtype=np.float32) + 0.5 - left) / (right - left) * 2 - 1
+    rows = (np.arange(height, dtype=np.float32) + 0.5 - top) / (bottom - top) * 2 - 1
+    grid = np.stack(np.meshgrid(columns, rows), axis=-1)
+    pasted = functional.grid_sample(
+        torch.from_numpy(mask[None, None]),
+        torch.from_numpy(grid[None]).float(),
+        align_corners=False,
+    )
+    return (pasted[0, 0] >= 0.5).numpy()
+
+
+def made_images(count: int, size: Size, seed: int = 0) -> np.ndarray:
+    """Coloured patches with noise, ``(count, 3, H, W)``, whole numbers in float32: most models find something."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.rand(count, 3, 7, 9, generator=generator) * 255
+    images = functional.interpolate(coarse, size, mode='nearest')
+    noise = torch.randn(images.shape, generator=generator) * 12
+    return (images + noise).clamp(0, 255).round().numpy()

@@ -1,0 +1,180 @@
+"""The command's files answer as PyTorch does, also by the runtime that needs neither torch nor mmlape."""
+
+import copy
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from config_utils import REPO
+from export.test_networks import small
+from PIL import Image
+
+import mmlape
+from mmlape.export import files
+from mmlape.export.network import Network
+from mmlape.export.settings import runtime_settings
+from mmlape.export.verify import compare, made_images
+
+RUNTIME = REPO / 'examples' / 'onnx_runtime' / 'predict.py'
+# Graphs with deformable attention, for any size, take minutes to make.
+ANY_SIZE = {
+    'Mask R-CNN, plain ViT': True,
+    'UPerNet': True,
+    'EoMT, instances': True,
+    'GFL': False,
+    'Mask2Former, panoptic': False,
+}
+
+
+def runner(path):
+    session = onnxruntime.InferenceSession(str(path))
+    return lambda images: session.run(None, {files.INPUT: images})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ANY_SIZE)
+def test_files_answer_as_pytorch(name, tmp_path):
+    """With random weights; other numbers of images than the exported one, and other sizes, which no patch divides."""
+    model, scope = small(name)
+    network, path, any_size = Network(copy.deepcopy(model)), tmp_path / 'model.onnx', ANY_SIZE[name]
+    program = files.export_program(network, (101, 158), batch=True, sizes=any_size)
+    files.write_onnx(program, network, path, {})
+    files.finish(path)
+    onnx.checker.check_model(str(path))
+    assert not {'GridSample'} & {node.op_type for node in onnx.load(str(path)).graph.node}
+    shapes = [(1, (101, 158)), (3, (150, 97) if any_size else (101, 158))]
+    batches = (made_images(count, size, 3) for count, size in shapes)
+    for difference in compare(model, runner(path), network.outputs, batches, scope, 1e-3):
+        assert difference.within(1e-3), difference
+
+
+@pytest.fixture(scope='module')
+def exported(tmp_path_factory):
+    """The nuclei model, which comes with the package, as a file for one size, with the names of its modules."""
+    path, model = (
+        tmp_path_factory.mktemp('exported') / 'nuclei.onnx',
+        mmlape.load('nuclei', None, 'cpu', False),
+    )
+    network = Network(copy.deepcopy(model.model))
+    program = files.export_program(network, (128, 96), batch=False, sizes=False)
+    known = runtime_settings(model.cfg, network, model.classes, (128, 96))
+    files.write_onnx(program, network, path, known)
+    return path, model
+
+
+def command(*arguments):
+    """The output of ``mmlape export``; its last line if it fails."""
+    environ = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=str(REPO))
+    line = [sys.executable, str(REPO / 'tools' / 'export.py'), *map(str, arguments)]
+    done = subprocess.run(line, env=environ, capture_output=True, text=True)
+    return done.stdout if not done.returncode else done.stderr.strip().splitlines()[-1]
+
+
+def alone(tmp_path, *arguments):
+    """The runtime where Python finds NumPy, onnxruntime, Pillow and nothing else that is installed."""
+    packages = tmp_path / 'packages'
+    packages.mkdir()
+    for name in (
+        'numpy',
+        'numpy.libs',
+        'onnxruntime',
+        'PIL',
+        'pillow.libs',
+        'google',
+        'flatbuffers',
+    ):
+        installed = Path(sysconfig.get_path('purelib')) / name
+        if installed.exists():
+            (packages / name).symlink_to(installed)
+    environ = {'PYTHONPATH': str(packages), 'PATH': os.environ['PATH'], 'OMP_NUM_THREADS': '1'}
+    line = [sys.executable, '-S', '-c', 'import torch']
+    assert subprocess.run(line, env=environ, capture_output=True).returncode
+    line = [sys.executable, '-S', str(RUNTIME), *map(str, arguments)]
+    done = subprocess.run(line, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_runtime_finds_what_the_model_finds(exported, tmp_path, monkeypatch):
+    """At the size of the file; boxes in the order of their scores."""
+    path, model = exported
+    image = made_images(1, (128, 96), 5)[0].transpose(1, 2, 0).astype(np.uint8)
+    Image.fromarray(image).save(tmp_path / 'image.png')
+    monkeypatch.syspath_prepend(str(RUNTIME.parent))
+    import predict
+
+    found = predict.Model(path).predict(image, score=0.05)
+    assert len(found['boxes']) > 3
+    assert found['masks'].shape == (len(found['boxes']), 128, 96)
+    printed = alone(tmp_path, path, tmp_path / 'image.png', '--score', 0.05, '--out', tmp_path)
+    assert f'{len(found["boxes"])} boxes' in printed
+    drawn = np.asarray(Image.open(tmp_path / 'image.png'))
+    assert drawn.shape == image.shape and (drawn != image).any()
+
+    def run(images):
+        rgb = images[0].transpose(1, 2, 0).astype(np.uint8)
+        got = predict.Model(path).predict(rgb, score=1e-6)
+        return [got[name][None] for name in outputs]
+
+    outputs = ('boxes', 'scores', 'labels', 'masks')
+    batch = image.transpose(2, 0, 1)[None].astype(np.float32)
+    (difference,) = compare(model.model, run, outputs, iter([batch]), 'mmdet', 1e-3)
+    assert difference.within(1e-3) and difference.compared > 3, difference
+
+
+@pytest.mark.slow
+def test_half_and_eight_bits(exported, tmp_path):
+    """Norms stay in float32, heads have no eight bits; the answers are near."""
+    path, model = exported
+    half, int8 = tmp_path / 'half.onnx', tmp_path / 'int8.onnx'
+    files.write_half(path, half)
+    files.write_int8(path, int8, (made_images(1, (128, 96), seed) for seed in range(4)))
+    outputs = ('boxes', 'scores', 'labels', 'masks')
+    for written, tolerance in ((half, 3e-2), (int8, 0.3)):
+        images = iter([made_images(1, (128, 96), 5)])
+        (difference,) = compare(model.model, runner(written), outputs, images, 'mmdet', tolerance)
+        assert difference.matched >= 0.9 * difference.compared > 2, difference
+        files.finish(written)
+    files.finish(path)
+    assert half.stat().st_size < 0.7 * path.stat().st_size
+    graph = onnx.load(str(half)).graph
+    types = {each.name: each.elem_type for each in _values(graph)}
+    norms = [node for node in graph.node if node.op_type == 'LayerNormalization']
+    assert norms and all(types.get(node.input[1], 1) == 1 for node in norms)
+    kinds = [node.op_type for node in onnx.load(str(int8)).graph.node]
+    assert kinds.count('QuantizeLinear') > 20
+
+
+def _values(graph):
+    for each in graph.initializer:
+        yield SimpleNamespace(name=each.name, elem_type=each.data_type)
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path):
+    path = tmp_path / 'new' / 'nuclei.onnx'
+    printed = command('nuclei', path, '--size', '96x128', '--dynamic', 'none')
+    assert printed.count('largest difference') == 1 and '1 x 96 x 128' in printed
+    assert 'outputs boxes, scores, labels, masks' in printed and path.is_file()
+
+
+MISTAKES = {
+    'OUT must end with .onnx': ('nuclei', 'out.txt'),
+    'there is no folder of images': ('nuclei', 'out.onnx', '--int8', 'nowhere'),
+    'there is no checkpoint': ('nowhere.pth', 'out.onnx'),
+    'each at least 32': ('nuclei', 'out.onnx', '--size', '512'),
+    'must be of batch, size and none': ('nuclei', 'out.onnx', '--dynamic', 'images'),
+}
+
+
+@pytest.mark.parametrize('text', MISTAKES)
+def test_mistakes_end_with_one_line(text, commands):
+    assert text in commands.refused('export.py', *MISTAKES[text])

@@ -1,0 +1,166 @@
+"""Export a detector or segmentor to an ONNX file that runs without mmlape, and compare it with PyTorch.
+
+    mmlape export MODEL OUT.onnx [--config CONFIG] [--size HEIGHTxWIDTH ...] [--dynamic batch,size]
+        [--half | --int8 FOLDER] [--pt2] [--images FOLDER] [--tolerance T]
+
+MODEL is a checkpoint with its config inside, as trainings save them, a work dir, or `nuclei`, which comes with the
+package. The file holds all from an image's pixels to the answer: boxes, scores, labels and masks, or a label map. Exit
+status 1 if its answers differ from PyTorch's by more than the tolerance. See docs/export.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+from pathlib import Path
+
+from mmlape import cli
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description='Export a detector or segmentor.')
+    parser.add_argument('model', help='a checkpoint, a work dir, or nuclei')
+    parser.add_argument('out', type=Path, help='the file to write, .onnx')
+    parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
+    parser.add_argument(
+        '--size', action='append', type=size_of, metavar='HEIGHTxWIDTH',
+        help="input of the file (the config's test size); several write a file each, OUT-HEIGHTxWIDTH.onnx",
+    )  # fmt: skip
+    parser.add_argument(
+        '--dynamic', type=dynamic_axes, default={'batch'}, metavar='batch,size',
+        help='what may vary: batch (default), batch,size, size or none',
+    )  # fmt: skip
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument('--half', action='store_true', help='weights in float16')
+    kind.add_argument(
+        '--int8', type=Path, metavar='FOLDER', help='eight bits, calibrated on images of a folder'
+    )
+    parser.add_argument(
+        '--pt2', action='store_true', help='also write OUT.pt2, compiled by AOTInductor'
+    )
+    parser.add_argument('--images', type=Path, help='folder of images to compare on (made ones)')
+    parser.add_argument(
+        '--tolerance', type=float, help='largest difference (1e-3; --half 3e-2; --int8 none)'
+    )
+    return parser.parse_args()
+
+
+def size_of(text):
+    sides = text.lower().split('x')
+    if len(sides) != 2 or not all(side.isdecimal() and int(side) >= 32 for side in sides):
+        raise argparse.ArgumentTypeError(
+            f'must be HEIGHTxWIDTH, each at least 32, such as 512x640, got {text!r}'
+        )
+    return int(sides[0]), int(sides[1])
+
+
+def dynamic_axes(text):
+    names = {name for name in text.split(',') if name != 'none'}
+    if names - {'batch', 'size'}:
+        raise argparse.ArgumentTypeError(f"must be of batch, size and none, got '{text}'")
+    return names
+
+
+def compared_sizes(size, dynamic):
+    """Shapes (images, height, width) to compare on: three sizes if any goes, and two batches."""
+    sizes = [size]
+    if 'size' in dynamic:
+        sizes += [(size[0] * 3 // 4 + 5, size[1] + 7), (size[1] + 1, size[0] * 2 // 3 + 3)]
+    batches = (1, 2) if 'batch' in dynamic else (1,)
+    return [(count, *each) for each in sizes for count in batches]
+
+
+def read_images(folder, shapes, seed=0):
+    """Batches for the shapes from the images of a folder, or made ones."""
+    import cv2
+    import numpy as np
+
+    from mmlape.export.verify import made_images
+    from mmlape.inference import read_image
+    from mmlape.inference.sources import find_sources
+
+    files = [] if folder is None else [str(each.path) for each in find_sources([str(folder)])]
+    for number, (count, height, width) in enumerate(shapes):
+        if not files:
+            yield made_images(count, (height, width), number)
+            continue
+        chosen = [read_image(files[(number + k) % len(files)]) for k in range(count)]
+        resized = [cv2.resize(image, (width, height)) for image in chosen]
+        yield np.stack(resized)[..., ::-1].transpose(0, 3, 1, 2).astype(np.float32)
+
+
+def export(options, model, size, out):
+    """Write one file; whether it answers as PyTorch does."""
+    import onnxruntime
+
+    from mmlape.export import files, settings, verify
+    from mmlape.export.network import Network
+
+    network = Network(copy.deepcopy(model.model))
+    size = size or settings.default_size(model.cfg, network.divisor)
+    any_size = 'size' in options.dynamic
+    program = files.export_program(network, size, 'batch' in options.dynamic, any_size)
+    known = settings.runtime_settings(model.cfg, network, model.classes, None if any_size else size)
+    whole = out.with_suffix('.float32.onnx') if options.half or options.int8 else out
+    files.write_onnx(program, network, whole, known)
+    if options.half:
+        files.write_half(whole, out)
+    if options.int8:
+        count = min(100, len(list(options.int8.iterdir())))
+        files.write_int8(whole, out, read_images(options.int8, [(1, *size)] * count))
+    if whole != out:
+        whole.unlink()
+    files.finish(out)
+    session = onnxruntime.InferenceSession(str(out), providers=['CPUExecutionProvider'])
+    runs = {out: lambda images: session.run(None, {files.INPUT: images})}
+    if options.pt2:
+        package = out.with_suffix('.pt2')
+        # ONNX's exporter has changed the first program.
+        program = files.export_program(network, size, 'batch' in options.dynamic, any_size)
+        runs[package] = files.run_package(program, package)
+    usual = 1e-1 if options.int8 else 3e-2 if options.half else 1e-3
+    tolerance = options.tolerance or usual
+    good = True
+    for path, run in runs.items():
+        print(f'{path}: {path.stat().st_size / 1e6:.1f} MB, outputs {", ".join(network.outputs)}')
+        images = read_images(options.images, compared_sizes(size, options.dynamic))
+        arguments = (model.model, run, network.outputs, images, model.scope, tolerance)
+        for difference in verify.compare(*arguments):
+            print(f'  {difference}')
+            # What eight bits change is a figure, unless somebody sets a limit.
+            good &= bool(options.int8 and not options.tolerance) or difference.within(tolerance)
+    return good
+
+
+def main():
+    options = parse_arguments()
+    with cli.weights_only(), cli.stop_with_message():
+        if options.out.suffix != '.onnx':
+            raise ValueError(f"OUT must end with .onnx, got '{options.out}'")
+        for folder in filter(None, (options.int8, options.images)):
+            if not folder.is_dir():
+                raise ValueError(f"there is no folder of images '{folder}'")
+        try:
+            import onnx  # noqa: F401
+            import onnxruntime  # noqa: F401
+            import onnxscript  # noqa: F401
+        except ImportError as error:
+            raise ValueError(f"install 'mmlape[onnx]': {error}") from None
+        from mmlape.inference import load
+
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        model = load(options.model, options.config, 'cpu', optimized=False)
+        sizes = options.size or [None]
+        good = True
+        for size in sizes:
+            name = f'{options.out.stem}-{size[0]}x{size[1]}.onnx' if len(sizes) > 1 else None
+            good &= export(
+                options, model, size, options.out.with_name(name) if name else options.out
+            )
+    if not good:
+        sys.exit('error: the file does not answer as PyTorch does')
+
+
+if __name__ == '__main__':
+    main()
