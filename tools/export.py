@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
+from functools import partial
 from pathlib import Path
 
 from mmlape import cli
@@ -66,7 +67,7 @@ def compared_sizes(size, dynamic):
     """Shapes (images, height, width) to compare on: three sizes if any goes, and two batches."""
     sizes = [size]
     if 'size' in dynamic:
-        sizes += [(size[0] * 3 // 4 + 5, size[1] + 7), (size[1] + 1, size[0] * 2 // 3 + 3)]
+        sizes += [(size[0] + 5, size[1] + 7), (size[1] + 3, size[0] + 9)]
     batches = (1, 2) if 'batch' in dynamic else (1,)
     return [(count, *each) for each in sizes for count in batches]
 
@@ -88,6 +89,19 @@ def read_images(folder, shapes, seed=0):
         chosen = [read_image(files[(number + k) % len(files)]) for k in range(count)]
         resized = [cv2.resize(image, (width, height)) for image in chosen]
         yield np.stack(resized)[..., ::-1].transpose(0, 3, 1, 2).astype(np.float32)
+
+
+def run_session(session, images):
+    """Outputs of ONNX Runtime; ValueError if it cannot compute images of this size."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as errors
+
+    try:
+        return session.run(None, {'image': images})
+    except (errors.Fail, errors.InvalidArgument, errors.RuntimeException) as error:
+        shape = ' x '.join(map(str, images.shape))
+        raise ValueError(
+            f'the file does not take images {shape}: export without --dynamic size, a file for each --size ({error})'
+        ) from None
 
 
 def export(options, model, size, out):
@@ -113,7 +127,7 @@ def export(options, model, size, out):
         whole.unlink()
     files.finish(out)
     session = onnxruntime.InferenceSession(str(out), providers=['CPUExecutionProvider'])
-    runs = {out: lambda images: session.run(None, {files.INPUT: images})}
+    runs = {out: partial(run_session, session)}
     if options.pt2:
         package = out.with_suffix('.pt2')
         # ONNX's exporter has changed the first program.

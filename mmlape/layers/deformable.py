@@ -135,25 +135,28 @@ class DeformableSampling(nn.Module):
 
 def _gathered(value: Tensor, locations: Tensor, weights: Tensor, plan: SamplingPlan) -> Tensor:
     """Samples without a Python integer of the maps' sizes. It needs four times the memory of the samples."""
-    sides = plan.shapes_tensor.flip(1).unsqueeze(1)  # (levels, 1, 2): width, height
+    # (levels, 1, 1, 2), beside locations (B, N, heads, levels, points, corners, 2): width, height
+    sides, sizes = (
+        each.unsqueeze(-2) for each in (plan.shapes_tensor.flip(1)[:, None], plan.sizes)
+    )
     # A cell further is outside too, and far away is no integer.
-    cells = torch.minimum((locations * plan.sizes - 0.5).clamp(min=-2), plan.sizes + 1)
-    first = cells.floor()
-    after = cells - first
-    first = first.long()
-    maps, parts = value.transpose(1, 2), []
-    for corner in ((0, 0), (1, 0), (0, 1), (1, 1)):
-        cell = torch.stack([each + step for each, step in zip(first.unbind(-1), corner)], dim=-1)
-        inside = ((cell >= 0) & (cell < sides)).all(dim=-1)
-        x, y = torch.minimum(cell.clamp(min=0), sides - 1).unbind(-1)
-        index = plan.level_starts.unsqueeze(1) + y * sides[..., 0] + x
-        right, below = after.unbind(-1)
-        share = (right if corner[0] else 1 - right) * (below if corner[1] else 1 - below)
-        share = (share * inside * weights).transpose(1, 2).flatten(-2).unsqueeze(-2)
-        index = index.transpose(1, 2).flatten(2).unsqueeze(-1).expand(-1, -1, -1, value.shape[-1])
-        rows = maps.gather(2, index).unflatten(2, (-1, share.shape[-1]))
-        parts.append(share @ rows)
-    return sum(parts[1:], parts[0]).squeeze(-2).transpose(1, 2).flatten(2)
+    places = locations.unsqueeze(-2) * sizes - 0.5
+    places = torch.minimum(places.clamp(min=-2), sizes + 1)
+    first = places.floor()
+    corners = torch.arange(4, device=value.device)
+    steps = torch.stack([corners % 2, corners // 2], dim=-1)
+    cells = first.long() + steps
+    inside = ((cells >= 0) & (cells < sides)).all(dim=-1)
+    near = (places - first - (1 - steps)).abs()  # 1 - distance along each axis
+    shares = near.prod(dim=-1) * inside * weights.unsqueeze(-1)
+    x, y = torch.minimum(cells.clamp(min=0), sides - 1).unbind(-1)
+    index = plan.level_starts[:, None, None] + y * sides[..., 0] + x
+    index, shares = (each.transpose(1, 2).flatten(3) for each in (index, shares))
+    rows = value.transpose(1, 2).gather(
+        2, index.flatten(2).unsqueeze(-1).expand(-1, -1, -1, value.shape[-1])
+    )
+    sampled = shares.unsqueeze(-2) @ rows.unflatten(2, (-1, shares.shape[-1]))
+    return sampled.squeeze(-2).transpose(1, 2).flatten(2)
 
 
 class DeformableAttention(MultiScaleDeformableAttention):

@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 from config_utils import REPO
-from export.test_networks import small
+from export_rows import small
 from PIL import Image
 
 import mmlape
