@@ -72,7 +72,7 @@ def compared_sizes(size, dynamic):
     return [(count, *each) for each in sizes for count in batches]
 
 
-def read_images(folder, shapes, seed=0):
+def read_images(folder, shapes):
     """Batches for the shapes from the images of a folder, or made ones."""
     import cv2
     import numpy as np
@@ -95,8 +95,10 @@ def run_session(session, images):
     """Outputs of ONNX Runtime; ValueError if it cannot compute images of this size."""
     from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
+    from mmlape.export.files import INPUT
+
     try:
-        return session.run(None, {'image': images})
+        return session.run(None, {INPUT: images})
     except (errors.Fail, errors.InvalidArgument, errors.RuntimeException) as error:
         shape = ' x '.join(map(str, images.shape))
         raise ValueError(
@@ -110,6 +112,7 @@ def export(options, model, size, out):
 
     from mmlape.export import files, settings, verify
     from mmlape.export.network import Network
+    from mmlape.inference.sources import find_sources
 
     network = Network(copy.deepcopy(model.model))
     size = size or settings.default_size(model.cfg, network.divisor)
@@ -121,7 +124,7 @@ def export(options, model, size, out):
     if options.half:
         files.write_half(whole, out)
     if options.int8:
-        count = min(100, len(list(options.int8.iterdir())))
+        count = min(100, len(find_sources([str(options.int8)])))
         files.write_int8(whole, out, read_images(options.int8, [(1, *size)] * count))
     if whole != out:
         whole.unlink()
@@ -154,7 +157,7 @@ def main():
             raise ValueError(f"OUT must end with .onnx, got '{options.out}'")
         for folder in filter(None, (options.int8, options.images)):
             if not folder.is_dir():
-                raise ValueError(f"there is no folder of images '{folder}'")
+                raise ValueError(f"'{folder}' is not a folder of images")
         try:
             import onnx  # noqa: F401
             import onnxruntime  # noqa: F401

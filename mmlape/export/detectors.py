@@ -12,7 +12,7 @@ from mmdet.models.roi_heads.roi_extractors import SingleRoIExtractor
 from mmdet.structures.bbox import bbox_cxcywh_to_xyxy
 from torch import Tensor, nn
 
-from mmlape.runtime.submodules import replace_submodules
+from mmlape.runtime.submodules import as_class, replace_submodules
 
 from .selection import (
     Found,
@@ -23,7 +23,6 @@ from .selection import (
     of_queries,
     overlap_of,
     sides_of,
-    suppress,
     take,
 )
 
@@ -53,12 +52,7 @@ class DenseDetector(nn.Module):
             if factors is not None:
                 chosen = chosen * factors.gather(1, cells)
             parts.append(Found(boxes, chosen, places % classes))
-        found = Found(*(torch.cat(each, dim=1) for each in zip(*parts, strict=True)))
-        if settings.get('min_bbox_size', -1) >= 0:
-            found = _without_small(found, settings.min_bbox_size)
-        scores = suppress(*found, overlap_of(settings.nms))
-        scores, places = best(scores, settings.max_per_img)
-        return take(found.boxes, places), scores, take(found.labels, places)
+        return keep(_of_levels(parts, settings), settings)
 
 
 def _levels(head: Any, outputs: tuple) -> Iterator[tuple]:
@@ -94,7 +88,12 @@ def _decode(head: Any, deltas: Tensor, priors: Tensor, size: Size) -> Tensor:
     return head.bbox_coder.decode(priors, deltas, max_shape=size).view(*shape, 4)
 
 
-def _without_small(found: Found, least: float) -> Found:
+def _of_levels(parts: list[Found], settings: Any) -> Found:
+    """What is found on all levels, without boxes smaller than ``settings.min_bbox_size``."""
+    found = Found(*(torch.cat(each, dim=1) for each in zip(*parts, strict=True)))
+    least = settings.get('min_bbox_size', -1)
+    if least < 0:
+        return found
     sides = found.boxes[..., 2:] - found.boxes[..., :2]
     return found._replace(scores=found.scores * (sides > least).all(dim=-1))
 
@@ -138,7 +137,7 @@ class TwoStageDetector(nn.Module):
             boxes = last.bbox_coder.decode(repeated, deltas.view(-1, 4), max_shape=size)
         labels = torch.arange(classes, device=scores.device).expand(scores.shape)
         found = Found(boxes.reshape(image.shape[0], -1, 4), scores.flatten(1), labels.flatten(1))
-        found, _ = keep(found, head.test_cfg)
+        found = keep(found, head.test_cfg, head.test_cfg.score_thr)
         return (*found, *self._masks(maps, found, options))
 
     def _proposals(self, maps: tuple[Tensor, ...], size: Size) -> tuple[Tensor, Tensor]:
@@ -149,11 +148,8 @@ class TwoStageDetector(nn.Module):
             chosen, places = best(scores.squeeze(-1), settings.nms_pre)
             boxes = _decode(head, take(deltas, places), priors[places], size)
             parts.append(Found(boxes, chosen, torch.full_like(places, level)))
-        found = Found(*(torch.cat(each, dim=1) for each in zip(*parts, strict=True)))
-        if settings.get('min_bbox_size', -1) >= 0:
-            found = _without_small(found, settings.min_bbox_size)
-        scores, places = best(suppress(*found, overlap_of(settings.nms)), settings.max_per_img)
-        return take(found.boxes, places), scores > 0
+        found = keep(_of_levels(parts, settings), settings)
+        return found.boxes, found.scores > 0
 
     def _refined(
         self, maps: tuple[Tensor, ...], rois: Tensor, size: Size, options: dict[str, Any]
@@ -203,7 +199,8 @@ def _rois(boxes: Tensor) -> Tensor:
 
 def _with_onnx_features(model: nn.Module) -> nn.Module:
     return replace_submodules(
-        model, lambda each: RoIFeatures.of(each) if type(each) is SingleRoIExtractor else None
+        model,
+        lambda each: as_class(each, RoIFeatures) if type(each) is SingleRoIExtractor else None,
     )
 
 

@@ -100,8 +100,8 @@ def run_package(program: Any, path: Path) -> Callable[[np.ndarray], list[np.ndar
 
 
 def write_half(path: Path, out: Path) -> None:
-    """Write the file with weights in float16: convolutions and products with weights compute in it, all else, norms,
-    softmax and boxes among it, in float32. Input and outputs keep their types.
+    """Write the file with weights in float16: convolutions and products with weights compute in it, everything else
+    (norms, softmax, boxes) in float32. Input and outputs keep their types.
 
     onnxruntime's converter writes files that onnxruntime refuses where most operators stay in float32.
     """

@@ -16,7 +16,7 @@ from mmlape.runtime.submodules import replace_submodules
 
 from .selection import Size
 
-# Classes of upstream and the networks for them and what inherits from them.
+# By upstream's class: module and network for it and its subclasses.
 _ANSWERS = {
     'EncoderDecoder': ('segmentors', 'Segmentor'),
     'MaskFormer': ('queries', 'MaskDetector'),
@@ -104,7 +104,7 @@ def _bins(bins: int, side: int, like: Tensor) -> Tensor:
 
 
 def prepare(model: nn.Module) -> nn.Module:
-    """Modules that files can hold in place of those that they cannot; changes the model."""
+    """Replace modules that files cannot hold, in the model itself."""
     model = replace_deformable_attention(merge_lora(revert_sync_batchnorm(model))).eval()
     for module in model.modules():
         if isinstance(module, DeformableSampling):

@@ -14,7 +14,7 @@ from mmdet.structures.bbox import bbox_cxcywh_to_xyxy
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mmlape.runtime.submodules import replace_submodules
+from mmlape.runtime.submodules import as_class, replace_submodules
 
 from .selection import Size, best, of_queries, sides_of, take
 
@@ -78,13 +78,6 @@ def _tokens(maps: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
 class PixelDecoder(MSDeformAttnPixelDecoder):
     """MMDetection's pixel decoder of Mask2Former with sizes of maps as integers; parameters are the same."""
 
-    @classmethod
-    def of(cls, plain: MSDeformAttnPixelDecoder) -> PixelDecoder:
-        """One with the layers of ``plain``."""
-        made = cls.__new__(cls)
-        made.__dict__.update(vars(plain))
-        return made
-
     def forward(self, feats: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """The map that masks are made of, and maps for the decoder, coarse to fine, of maps from fine to coarse."""
         levels = range(self.num_input_levels - 1, -1, -1)[: self.num_encoder_levels]
@@ -123,12 +116,11 @@ class PixelDecoder(MSDeformAttnPixelDecoder):
 
 
 def with_integer_sizes(model: Any) -> Any:
-    """The model with :class:`PixelDecoder` in place of MMDetection's."""
-
-    def replacement(module: nn.Module) -> nn.Module | None:
-        return PixelDecoder.of(module) if type(module) is MSDeformAttnPixelDecoder else None
-
-    return replace_submodules(model, replacement)
+    """The model with :class:`PixelDecoder` instead of MMDetection's."""
+    kind = MSDeformAttnPixelDecoder
+    return replace_submodules(
+        model, lambda each: as_class(each, PixelDecoder) if type(each) is kind else None
+    )
 
 
 class MaskDetector(nn.Module):

@@ -90,22 +90,15 @@ def overlap_of(settings: Any) -> float:
     return float(settings['iou_threshold'])
 
 
-def keep(found: Found, settings: Any) -> tuple[Found, Tensor]:
-    """The best ``settings.max_per_img`` boxes after suppression, and their places among ``found``."""
-    scores = suppress(*found[:2], found.labels, overlap_of(settings.nms), settings.score_thr)
+def keep(found: Found, settings: Any, least: float = 0.0) -> Found:
+    """The best ``settings.max_per_img`` boxes after suppression by ``settings.nms``; ``least`` of :func:`suppress`."""
+    scores = suppress(*found, overlap_of(settings.nms), least)
     scores, places = best(scores, settings.max_per_img)
-    return Found(take(found.boxes, places), scores, take(found.labels, places)), places
+    return Found(take(found.boxes, places), scores, take(found.labels, places))
 
 
 class RoIFeatures(SingleRoIExtractor):
     """MMDetection's extractor by torchvision's ``roi_align``, which ONNX knows."""
-
-    @classmethod
-    def of(cls, plain: SingleRoIExtractor) -> RoIFeatures:
-        """One with the settings of ``plain``."""
-        made = cls.__new__(cls)
-        made.__dict__.update(vars(plain))
-        return made
 
     def forward(
         self, feats: tuple[Tensor, ...], rois: Tensor, roi_scale_factor: float | None = None

@@ -14,10 +14,10 @@ def runtime_settings(
 ) -> dict:
     """Settings that go into the file, as plain values.
 
-    Keys: ``outputs``; ``classes``; ``size`` ``[height, width]`` of the input, None for any; ``scale`` to
-    which an image is resized where any size goes, ``[longer, shorter]`` with ``keep_ratio``, else ``[width, height]``,
-    or None for its own size; ``fill``, RGB of
-    what is beside the image; ``windows``, None or ``crop`` and ``stride`` ``[height, width]`` of a segmentor's windows.
+    Keys: ``outputs``; ``classes``; ``size``, ``[height, width]`` of the input, None for any; ``scale``, to which an
+    image is resized where any size goes: ``[longer, shorter]`` with ``keep_ratio``, else ``[width, height]``, None for
+    its own size; ``fill``, RGB beside the image; ``windows``, None or ``crop`` and ``stride`` of a segmentor's windows,
+    ``[height, width]``.
     """
     scale, keep_ratio = test_scale(cfg)
     mean = network.mean

@@ -23,6 +23,7 @@ class Difference:
         largest: Per output the largest difference: of scores, of boxes in units of the longer side, of masks 1 - IoU in
             the mean over boxes, of panoptic ids their share, of logits in units of the largest one.
         matched, compared: Boxes with a partner of their label, and all.
+        masks: 1 - IoU of each box's mask.
     """
 
     shape: tuple[int, ...]
@@ -44,13 +45,9 @@ class Difference:
 
     def __str__(self) -> str:
         batch, _, height, width = self.shape
-        boxes = (
-            f', {self.matched} of {self.compared} boxes'
-            if 'scores' in self.largest or self.compared
-            else ''
-        )
+        boxes = f', {self.matched} of {self.compared} boxes' if self.compared else ''
         parts = ', '.join(f'{name} {value:.1e}' for name, value in self.largest.items())
-        return f'{batch} x {height} x {width}{boxes}: largest difference {parts or "none"}'
+        return f'{batch} x {height} x {width}{boxes}: largest difference {parts or "unknown, nothing was found"}'
 
 
 def compare(
@@ -144,20 +141,15 @@ def _compare_boxes(found: Difference, own: dict, expected: Any, tolerance: float
 
 
 def full_mask(mask: np.ndarray, box: np.ndarray, size: Sequence[int]) -> np.ndarray:
-    """A mask ``(H, W)``, boolean, of a whole one or of probabilities within a box, as MMDetection pastes them."""
+    """A mask ``(H, W)``, boolean, of a whole one or of probabilities within a box, pasted by MMDetection."""
     if mask.dtype == bool:
         return mask
-    height, width = size
-    left, top, right, bottom = (float(each) for each in box)
-    columns = (np.arange(width, dtype=np.float32) + 0.5 - left) / (right - left) * 2 - 1
-    rows = (np.arange(height, dtype=np.float32) + 0.5 - top) / (bottom - top) * 2 - 1
-    grid = np.stack(np.meshgrid(columns, rows), axis=-1)
-    pasted = functional.grid_sample(
-        torch.from_numpy(mask[None, None]),
-        torch.from_numpy(grid[None]).float(),
-        align_corners=False,
+    from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
+
+    pasted, _ = _do_paste_mask(
+        torch.from_numpy(mask[None, None]), torch.from_numpy(box[None]), *size, skip_empty=False
     )
-    return (pasted[0, 0] >= 0.5).numpy()
+    return (pasted[0] >= 0.5).numpy()
 
 
 def made_images(count: int, size: Size, seed: int = 0) -> np.ndarray:

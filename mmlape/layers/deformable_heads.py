@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mmlape.runtime.autocast import without_autocast
 from mmlape.runtime.private import has_hooks
-from mmlape.runtime.submodules import replace_submodules
+from mmlape.runtime.submodules import as_class, replace_submodules
 from mmlape.runtime.tracing import is_tracing
 
 from .deformable import DeformableSampling, SamplingPlan, plan_of_maps
@@ -36,8 +36,7 @@ class HeadDeformableAttention(MultiScaleDeformableAttention):
     @classmethod
     def of(cls, plain: MultiScaleDeformableAttention) -> HeadDeformableAttention:
         """One with the layers of ``plain``, the same objects."""
-        made = cls.__new__(cls)
-        made.__dict__.update(vars(plain))
+        made: HeadDeformableAttention = as_class(plain, cls)
         made._modules = {**plain._modules, 'sampling': DeformableSampling().train(plain.training)}
         return made
 

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import nn
+
+
+def as_class(module: nn.Module, kind: type[nn.Module]) -> Any:
+    """An instance of ``kind``, a subclass of the module's class, with the same attributes and submodules."""
+    made = kind.__new__(kind)
+    made.__dict__.update(vars(module))
+    return made
 
 
 def replace_submodules(

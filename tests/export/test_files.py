@@ -143,6 +143,8 @@ def test_half_and_eight_bits(exported, tmp_path):
         (difference,) = compare(model.model, runner(written), outputs, images, 'mmdet', tolerance)
         assert difference.matched >= 0.9 * difference.compared > 2, difference
         files.finish(written)
+        known = onnxruntime.InferenceSession(str(written)).get_modelmeta().custom_metadata_map
+        assert 'nucleus' in known[files.METADATA]
     files.finish(path)
     assert half.stat().st_size < 0.7 * path.stat().st_size
     graph = onnx.load(str(half)).graph
@@ -168,7 +170,7 @@ def test_the_command(tmp_path):
 
 MISTAKES = {
     'OUT must end with .onnx': ('nuclei', 'out.txt'),
-    'there is no folder of images': ('nuclei', 'out.onnx', '--int8', 'nowhere'),
+    'is not a folder of images': ('nuclei', 'out.onnx', '--int8', 'nowhere'),
     'there is no checkpoint': ('nowhere.pth', 'out.onnx'),
     'each at least 32': ('nuclei', 'out.onnx', '--size', '512'),
     'must be of batch, size and none': ('nuclei', 'out.onnx', '--dynamic', 'images'),
