@@ -128,6 +128,7 @@ def export(options, model, size, out):
         files.write_int8(whole, out, read_images(options.int8, [(1, *size)] * count))
     if whole != out:
         whole.unlink()
+        Path(f'{whole}.data').unlink(missing_ok=True)  # of a large model
     files.finish(out)
     session = onnxruntime.InferenceSession(str(out), providers=['CPUExecutionProvider'])
     runs = {out: partial(run_session, session)}

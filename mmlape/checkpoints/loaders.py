@@ -19,6 +19,7 @@ from safetensors import safe_open
 
 from .contents import allow_own_checkpoints, make_configs_plain
 from .files import SAFETENSORS, download_checkpoint, file_in, main_process_first
+from .hub import HUB, hub_folder
 from .matching import problems_of
 from .plain_files import read_data_files_plainly
 from .reading import read_checkpoint
@@ -40,6 +41,7 @@ def safe_loading() -> None:
         # SenseTime's own services cannot be reached: their addresses are files that do not exist.
         (('', r'(\S+\:)?s3://', r'(\S+\:)?petrel://', 'pavi://'), load_from_local),
         (_HTTP, load_from_http),
+        ((HUB,), load_from_hub),
         (('modelzoo://', 'torchvision://', 'open-mmlab://', 'openmmlab://', 'mmcls://'), load_from_zoo),
     ):  # fmt: skip
         CheckpointLoader.register_scheme(prefixes, loader, force=True)
@@ -75,6 +77,13 @@ def load_from_http(filename: str, map_location: Any = None) -> dict[str, Any]:
     with main_process_first():
         path = download_checkpoint(filename)
     return load_from_local(str(path), map_location)
+
+
+def load_from_hub(filename: str, map_location: Any = None) -> dict[str, Any]:
+    """The weights of a model on the Hugging Face hub, ``hf://OWNER/NAME``."""
+    with main_process_first():
+        folder = hub_folder(filename)
+    return load_from_local(str(folder), map_location)
 
 
 def load_from_zoo(filename: str, map_location: Any = None) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from .conversion import BACKBONE, convert_with_report
 from .files import download_checkpoint, main_process_first
 from .formats import FORMATS
 from .formats.timm_models import check_timm_name, read_timm
+from .hub import HUB, hub_folder
 from .reading import read_checkpoint
 from .report import LoadReport
 
@@ -35,7 +36,8 @@ class Pretrained:
     Args:
         source: Format of the weights, a name of :data:`~mmlape.checkpoints.FORMATS`.
         checkpoint: Path or http(s) address of a checkpoint: ``.safetensors``, or what ``torch.save`` wrote, which is
-            read with ``weights_only=True``; or of the ``.index.json`` of several; or a folder with one of these.
+            read with ``weights_only=True``; or of the ``.index.json`` of several; or a folder with one of these; or
+            ``hf://OWNER/NAME``, such a folder on the Hugging Face hub.
         model: Name of a timm model whose published weights are taken; for ``source='timm'`` instead of
             ``checkpoint``. Default None: without a ``checkpoint`` too, the name that the backbone has as ``arch``.
         min_matched: Least share of the values that must come from the checkpoint, else it fails; of every part of a
@@ -99,6 +101,8 @@ class Pretrained:
             if self.checkpoint.startswith(('http://', 'https://')):
                 return read_checkpoint(download_checkpoint(self.checkpoint))
             path = Path(self.checkpoint).expanduser()
+            if self.checkpoint.startswith(HUB):
+                path = hub_folder(self.checkpoint)
             state = read_checkpoint(path)
         FORMATS[self.source].check_beside(path, backbone)
         return state

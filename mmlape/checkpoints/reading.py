@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from mmengine.logging import print_log
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from mmlape.compatibility import numbers, weights_only_fault
@@ -23,6 +24,7 @@ from .files import INDEX, SAFETENSORS, fault_of, file_in, shards_of
 from .report import CheckpointError, MissingCheckpointError, listed
 
 TRUST = 'MMLAPE_TRUST_PICKLES'
+DELTA = 'delta'  # a text in a .safetensors: which weights its values are differences to
 
 
 def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, Any]:
@@ -115,6 +117,7 @@ def _read_file(path: Path, map_location: Any) -> Any:
             with _with_history():
                 content = torch.load(path, map_location=map_location, weights_only=True)
         else:
+            _refuse_differences(path)
             on_device = isinstance(map_location, (str, torch.device))
             content = load_file(path, device=str(map_location) if on_device else 'cpu')
         check_contents(content)
@@ -128,6 +131,14 @@ def _read_file(path: Path, map_location: Any) -> Any:
             ) from error
     _warn(f'{path} holds more than data and is unpickled whole, since {TRUST} is set')
     return torch.load(path, map_location=map_location, weights_only=False)
+
+
+def _refuse_differences(path: Path) -> None:
+    with safe_open(path, framework='pt') as file:
+        if (file.metadata() or {}).get(DELTA) is not None:
+            raise ValueError(
+                'it holds differences to other weights, which mmlape.load adds (and save_folder then writes whole)'
+            )
 
 
 def _with_history() -> contextlib.AbstractContextManager:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from logging import WARNING
 from pathlib import Path
@@ -29,6 +29,7 @@ from mmlape.cpu.memory import return_freed_memory
 from mmlape.layers import merge_lora
 from mmlape.training.stop_hooks import all_finite
 
+from .folders import config_of, shared_folder, whole_weights, write_folder
 from .results import MaskCrop, Result, read_image
 from .tiles import LogitMean, Tile, merge_boxes, tiles_of
 
@@ -51,15 +52,22 @@ def load(
 
     Args:
         path: A checkpoint of MMEngine; a work dir, of which the best checkpoint is taken (``best_*.pth``), else the
-            last complete one; or ``'nuclei'`` (docs/predict.md#a-model-for-nuclei).
+            last complete one; a folder of :meth:`Model.save_folder`; ``'OWNER/NAME'``, such a folder on the Hugging
+            Face hub; or ``'nuclei'`` (docs/predict.md#a-model-for-nuclei).
         config: Its config, a file or the name of a shipped one. Default None: the one inside the checkpoint.
         device: ``'cpu'``, ``'cuda:1'``, ... Default None: a GPU if there is one.
         optimized: Replace modules by faster ones on a CPU. Default True.
 
     Raises:
         ValueError: If there is no checkpoint, it holds no config, or it is of no detector or segmentor.
+        ConnectionError: If it cannot be downloaded.
     """
     safe_loading()
+    folder = shared_folder(path)
+    if folder is not None:
+        cfg = read_config(config) if config else config_of(folder)
+        with whole_weights(folder, cfg) as checkpoint:
+            return Model(cfg, checkpoint, device, optimized)
     checkpoint = _checkpoint_in(Path(path))
     cfg = read_config(config) if config else config_inside(checkpoint)
     return Model(cfg, checkpoint, device, optimized)
@@ -167,21 +175,58 @@ class Model:
         """
         if Path(path).suffix != '.safetensors':
             raise ValueError(f'a model is saved as .safetensors, got {str(path)!r}')
-        cfg, dataset = self.cfg, self.cfg.test_dataloader.dataset
-        kept = dict(
-            default_scope=self.scope,
-            model=_without_weights(cfg.model),
-            test_dataloader=dict(dataset=dict(type=dataset.type, pipeline=dataset.pipeline)),
-        )
         state = {
             name: value.half() if value.is_floating_point() else value
-            for name, value in merge_lora(copy.deepcopy(self.model)).state_dict().items()
+            for name, value in self.merged_state().items()
         }
         if large := [name for name, value in state.items() if not all_finite(value)]:
             raise ValueError(f'{large[0]} is too large for half precision')
-        meta = dict(classes=self.classes, palette=self.palette)
-        texts = dict(cfg=Config(kept).pretty_text, dataset_meta=json.dumps(meta))
-        write_checkpoint(path, state, texts)
+        config = Config(self.kept_config()).pretty_text
+        write_checkpoint(path, state, dict(cfg=config, dataset_meta=json.dumps(self.dataset_meta)))
+
+    def save_folder(
+        self,
+        path: str | Path,
+        metrics: Mapping[str, float] | None = None,
+        facts: Mapping[str, str] | None = None,
+        license: str | None = None,
+        delta: str | None = None,
+    ) -> None:
+        """Write a folder to share, which :func:`load` reads: ``model.safetensors``, with LoRA merged into the weights;
+        ``config.py``, what predictions need of the config; ``metrics.json``; ``README.md``, a model card.
+
+        Args:
+            path: The folder, which must be new or empty.
+            metrics: Figures by name. Default none.
+            facts: Lines of the card's table by their heading, such as ``data`` and ``training``. Default none.
+            license: Of the weights, an identifier as the Hugging Face hub has them. Default None: not stated.
+            delta: ``SOURCE:PLACE`` of weights whose licence lets nobody pass them on, such as
+                ``'timm:vit_small_patch16_dinov3'``: of the backbone's, only differences to them are written. Default
+                None.
+
+        Raises:
+            ValueError: If the folder is not empty, or ``delta`` does not fit the backbone.
+            FileNotFoundError, ConnectionError: If the weights of ``delta`` cannot be had.
+        """
+        write_folder(self, Path(path), metrics or {}, facts or {}, license, delta)
+
+    @property
+    def dataset_meta(self) -> dict[str, Any]:
+        """Names and colours of the labels."""
+        return dict(classes=self.classes, palette=self.palette)
+
+    def kept_config(self) -> dict[str, Any]:
+        """What predictions need of the config, without paths of this machine."""
+        dataset = self.cfg.test_dataloader.dataset
+        return dict(
+            default_scope=self.scope,
+            model=_without_weights(self.cfg.model),
+            test_dataloader=dict(dataset=dict(type=dataset.type, pipeline=dataset.pipeline)),
+        )
+
+    def merged_state(self) -> dict[str, Tensor]:
+        """The weights, with LoRA merged into them."""
+        return merge_lora(copy.deepcopy(self.model)).state_dict()
 
     def _opened(self, number: int, image: Any) -> tuple[str, np.ndarray]:
         if isinstance(image, (str, Path)):

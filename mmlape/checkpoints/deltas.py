@@ -1,0 +1,93 @@
+"""Weights as differences to others, whose licence lets nobody pass them on (DINOv3's): who has those gets them back."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from .formats import FORMATS
+from .hub import HUB
+from .pretrained import Pretrained
+from .reading import DELTA
+from .report import CheckpointError
+
+
+def values_of_base(
+    model: nn.Module, base: str, folder: Path | None = None
+) -> tuple[dict[str, Tensor], str]:
+    """What the backbone of ``model`` takes of other weights, by the model's names; and the SHA-256 of what it takes as
+    it is (resizing may round differently elsewhere).
+
+    Args:
+        model: A detector or segmentor; it is not changed.
+        base: ``SOURCE:PLACE``: a name of :data:`~mmlape.checkpoints.FORMATS`, and a timm model (of ``timm``), a file,
+            an http(s) address or ``hf://OWNER/NAME``.
+        folder: Where a file without a path is. Default the current one.
+
+    Raises:
+        ValueError: If the source is unknown, or the weights do not fit.
+        FileNotFoundError, ConnectionError: If they cannot be had.
+    """
+    source, colon, place = base.partition(':')
+    if source not in FORMATS or not (colon and place):
+        raise ValueError(
+            f'the base must be SOURCE:PLACE with a source of {", ".join(FORMATS)}, got {base!r}'
+        )
+    backbone: Any = copy.deepcopy(model.backbone)
+    path = 'backbone.vit.' if hasattr(backbone, 'vit') else 'backbone.'
+    target = getattr(backbone, 'vit', backbone)
+    if is_file(base):
+        pretrained = Pretrained(source, checkpoint=str(Path(folder or '.', place)))
+    elif source == 'timm' and timm.is_model(place):
+        pretrained = Pretrained(source, model=place)
+    else:
+        pretrained = Pretrained(source, checkpoint=place)
+    report = pretrained.load(target, pretrained.read(target))
+    state = target.state_dict()
+    taken = [name for name in report.taken if state[name].is_floating_point()]
+    digest = hashlib.sha256(''.join(taken).encode())
+    for name in report.matched:
+        digest.update(state[name].contiguous().view(torch.uint8).numpy())
+    return {path + name: state[name] for name in taken}, digest.hexdigest()
+
+
+def is_file(base: str) -> bool:
+    """Whether ``SOURCE:PLACE`` names a file."""
+    source, _, place = base.partition(':')
+    return not (
+        place.startswith(('http://', 'https://', HUB))
+        or (source == 'timm' and timm.is_model(place))
+    )
+
+
+def as_differences(state: dict[str, Tensor], base: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Where ``base`` has a value, the difference to it, in float32."""
+    return {
+        name: value.float() - base[name] if name in base else value for name, value in state.items()
+    }
+
+
+def whole_state(path: Path, model: nn.Module) -> dict[str, Tensor]:
+    """The weights in a file of differences, for ``model``, with its base added.
+
+    Raises:
+        CheckpointError: If the base has other values than when the file was written.
+        ValueError, FileNotFoundError, ConnectionError: See :func:`values_of_base`.
+    """
+    with safe_open(path, framework='pt') as file:
+        about = json.loads(file.metadata()[DELTA])
+        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    base, digest = values_of_base(model, about['base'], path.parent)
+    if digest != about['digest']:
+        raise CheckpointError(
+            f'{str(path)!r} holds differences to other values than those of {about["base"]} here'
+        )
+    return {name: value + base[name] if name in base else value for name, value in state.items()}

@@ -1,0 +1,133 @@
+"""A shared folder answers as the model does, from a path and from the hub's cache, and runs nothing in it."""
+
+import json
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+import torch
+from mmengine.runner import CheckpointLoader
+from safetensors.torch import load_file, save_file
+
+import mmlape
+from mmlape.checkpoints import CheckpointError, Pretrained, safe_loading
+from mmlape.checkpoints.report import DownloadError
+from mmlape.export.verify import made_images
+
+
+@pytest.fixture(scope='module')
+def model():
+    return mmlape.load('nuclei', None, 'cpu', False)
+
+
+@pytest.fixture
+def folder(model, tmp_path):
+    model.save_folder(tmp_path / 'shared', {'mask AP': 46.3}, {'data': 'BBBC038'}, 'apache-2.0')
+    return tmp_path / 'shared'
+
+
+def answer(model):
+    image = made_images(1, (101, 158))[0].transpose(1, 2, 0).astype('uint8')
+    (found,) = model.predict(image, score=0.05)
+    assert len(found.boxes) > 3
+    return torch.from_numpy(found.boxes)
+
+
+def test_a_folder_answers_as_the_model(model, folder):
+    assert {path.name for path in folder.iterdir()} >= {
+        'config.py', 'model.safetensors', 'metrics.json', 'README.md'
+    }  # fmt: skip
+    read = mmlape.load(folder, None, 'cpu', False)
+    assert read.classes == ('nucleus',) and torch.equal(answer(read), answer(model))
+    card = (folder / 'README.md').read_text()
+    assert 'license: apache-2.0' in card and '| mask AP | 46.3 |' in card and 'BBBC038' in card
+    assert json.loads((folder / 'metrics.json').read_text()) == {'mask AP': 46.3}
+    with pytest.raises(ValueError, match='exists already'):
+        model.save_folder(folder)
+
+
+def test_nothing_in_a_folder_is_run(folder):
+    config = folder / 'config.py'
+    text = config.read_text()
+    for line in ('import antigravity', "hook = dict(type='os.system', command='true')"):
+        config.write_text(f'{text}\n{line}\n')
+        with pytest.raises(ValueError, match='holds code, or names a class that is not registered'):
+            mmlape.load(folder)
+
+
+@pytest.fixture
+def on_hub(folder, tmp_path, monkeypatch):
+    """The name of the folder as one of the hub, in its cache; no server is asked."""
+    cached = tmp_path / 'hub' / 'models--some--nuclei'
+    (cached / 'refs').mkdir(parents=True)
+    (cached / 'refs' / 'main').write_text('0' * 40)
+    (cached / 'snapshots').mkdir()
+    folder.rename(cached / 'snapshots' / ('0' * 40))
+    monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_CACHE', str(tmp_path / 'hub'))
+    monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
+    return 'some/nuclei'
+
+
+def test_a_model_of_the_hub(model, on_hub):
+    read = mmlape.load(on_hub, None, 'cpu', False)
+    assert torch.equal(answer(read), answer(model))
+    safe_loading()
+    weights = CheckpointLoader.load_checkpoint(f'hf://{on_hub}')['state_dict']
+    read.model.backbone.vit.patch_embed.proj.bias.data.zero_()
+    Pretrained('mmlape', f'hf://{on_hub}').load(
+        read.model, Pretrained('mmlape', f'hf://{on_hub}').read(read.model)
+    )
+    for name, value in read.model.state_dict().items():
+        assert torch.equal(value, weights[name])
+    for name in ('some/other', f'hf://{on_hub}@v2', 'hf://a/b/c'):
+        with pytest.raises(DownloadError, match=f'{name} cannot be had from the Hugging Face hub'):
+            mmlape.load(name)
+
+
+def test_differences_to_weights_that_must_not_be_passed_on(model, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    original = model.model.backbone.vit.state_dict()
+    base = {
+        name: value + 0.1 * torch.randn(value.shape, generator=generator)
+        for name, value in original.items()
+    }
+    save_file(base, tmp_path / 'gated.safetensors')
+    folder = tmp_path / 'shared'
+    model.save_folder(folder, delta=f'mmlape:{tmp_path / "gated.safetensors"}')
+    stored, weights = load_file(folder / 'model.safetensors'), model.model.state_dict()
+    for name in weights:
+        part = name.removeprefix('backbone.vit.')
+        expected = original[part] - base[part] if part in base else weights[name]
+        torch.testing.assert_close(stored[name], expected)
+    assert 'differences to `mmlape:gated.safetensors`' in (folder / 'README.md').read_text()
+    with pytest.raises(FileNotFoundError, match=r'gated\.safetensors'):
+        mmlape.load(folder, None, 'cpu', False)
+    safe_loading()
+    with pytest.raises(CheckpointError, match='differences to other weights'):
+        CheckpointLoader.load_checkpoint(str(folder))
+    (tmp_path / 'gated.safetensors').rename(folder / 'gated.safetensors')
+    read = mmlape.load(folder, None, 'cpu', False)
+    torch.testing.assert_close(dict(read.model.state_dict()), dict(weights), atol=1e-6, rtol=0)
+    base['patch_embed.proj.bias'] += 1e-3
+    save_file(base, folder / 'gated.safetensors')
+    with pytest.raises(
+        CheckpointError, match='differences to other values than those of mmlape:gated'
+    ):
+        mmlape.load(folder, None, 'cpu', False)
+    with pytest.raises(ValueError, match='the base must be SOURCE:PLACE'):
+        model.save_folder(tmp_path / 'other', delta='gated.safetensors')
+
+
+def test_the_command(commands, tmp_path, monkeypatch):
+    work_dir = tmp_path / 'work'
+    logs = work_dir / '2026' / 'vis_data'
+    logs.mkdir(parents=True)
+    mmlape.load('nuclei', None, 'cpu', False).save(work_dir / 'last.safetensors')
+    (work_dir / 'a-config.py').touch()
+    rows = [dict(loss=1.0, step=5), {'coco/bbox_mAP': 0.5, 'step': 5, 'time': 0.1}]
+    (logs / 'scalars.json').write_text('\n'.join(map(json.dumps, rows)))
+    commands('share.py', work_dir / 'last.safetensors', tmp_path / 'shared', '--data', 'mine')
+    card = Path(tmp_path, 'shared', 'README.md').read_text()
+    assert '| coco/bbox_mAP | 0.5 |' in card and '| data | mine |' in card
+    assert '`mmlape train a-config`' in card
+    assert 'cannot be read as JSON' in commands.refused('share.py', 'nuclei', 'x', '--metrics', 'y')

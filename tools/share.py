@@ -1,0 +1,88 @@
+"""Share a model: a folder with weights, config, metrics and a model card, for a colleague or the Hugging Face hub.
+
+    mmlape share MODEL FOLDER [--config CONFIG] [--data TEXT] [--license NAME] [--metrics FILE]
+        [--delta SOURCE:PLACE]
+
+MODEL is a checkpoint with its config inside, as trainings save them, a work dir (its best, else last checkpoint), or
+`nuclei`. Metrics are those that the work dir's last validation, or that of its best checkpoint, has logged. What was
+written is loaded once. See docs/predict.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+from mmlape import cli
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description='Write a folder to share.')
+    parser.add_argument('model', help='a checkpoint, a work dir, or nuclei')
+    parser.add_argument('folder', type=Path, help='the folder to write; new, or empty')
+    parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
+    parser.add_argument('--data', help='what it was trained on: a text for the card')
+    parser.add_argument('--license', help="of the weights, as the hub has them: 'apache-2.0', ...")
+    parser.add_argument('--metrics', type=Path, help='JSON: figures by name (those in the logs)')
+    parser.add_argument(
+        '--delta', metavar='SOURCE:PLACE',
+        help="write only differences to weights that must not be passed on, such as 'timm:vit_small_patch16_dinov3'",
+    )  # fmt: skip
+    return parser.parse_args()
+
+
+def logged_metrics(folder):
+    """Metrics of the best checkpoint's validation, else the last one's, in a work dir."""
+    from mmlape.fit.report import read_curves
+
+    rows = [row for row in read_curves(folder) if 'loss' not in row]
+    named = sorted(folder.glob('best_*.pth'), key=lambda each: each.stat().st_mtime)
+    steps = [int(re.findall(r'\d+', each.stem)[-1]) for each in named[-1:]]
+    rows = [row for row in rows if not steps or row['step'] == steps[0]]
+    skipped = ('step', 'time', 'data_time')
+    return {name: value for name, value in (rows or [{}])[-1].items() if name not in skipped}
+
+
+def read_metrics(path):
+    try:
+        found = json.loads(path.read_text(encoding='utf-8'))
+    except (OSError, ValueError) as error:
+        raise ValueError(f'--metrics {path} cannot be read as JSON: {error}') from None
+    if not isinstance(found, dict):
+        raise ValueError(f'--metrics {path} must be an object of figures by name')
+    return found
+
+
+def command_of(folder):
+    """The command that has filled a work dir, by the config in it; None if there is not one."""
+    configs = list(folder.glob('*.py')) if folder.is_dir() else []
+    return f'`mmlape train {configs[0].stem}`' if len(configs) == 1 else None
+
+
+def share(options):
+    from mmlape.inference import load
+
+    model = load(options.model, options.config, 'cpu', optimized=False)
+    path = Path(options.model)
+    work_dir = path if path.is_dir() else path.parent
+    metrics = read_metrics(options.metrics) if options.metrics else logged_metrics(work_dir)
+    facts = dict(data=options.data, training=command_of(work_dir))
+    facts = {name: text or 'not stated' for name, text in facts.items()}
+    model.save_folder(options.folder, metrics, facts, options.license, options.delta)
+    load(options.folder, None, 'cpu', optimized=False)
+    size = sum(each.stat().st_size for each in options.folder.iterdir())
+    print(f'{options.folder}: {size / 1e6:.1f} MB. Read README.md, complete it, then:')
+    print(f'  mmlape predict {options.folder} IMAGES')
+    print(f'  hf upload OWNER/{options.folder.name} {options.folder}   # to the Hugging Face hub')
+
+
+def main():
+    options = parse_arguments()
+    with cli.weights_only(), cli.stop_with_message():
+        share(options)
+
+
+if __name__ == '__main__':
+    main()
