@@ -1,15 +1,16 @@
 """Detectors with queries, DETR's family and Mask2Former's, as networks with one answer.
 
-MMDetection reads the sizes of maps from tensors, which no exported graph allows; here they are integers.
+MMDetection takes sizes of maps from tensors or as limits of ``linspace``, which fixes them in a graph; here they are integers.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from mmdet.models.detectors import DDQDETR, DINO
-from mmdet.models.layers import MSDeformAttnPixelDecoder
+from mmdet.models.layers import DeformableDetrTransformerEncoder, MSDeformAttnPixelDecoder
 from mmdet.structures.bbox import bbox_cxcywh_to_xyxy
 from torch import Tensor, nn
 from torch.nn import functional
@@ -33,6 +34,8 @@ class DetrDetector(nn.Module):
         if not model.bbox_head.loss_cls.use_sigmoid:
             raise ValueError('bbox_head.loss_cls must have use_sigmoid=True to be exported')
         self.model: Any = model
+        model.encoder = as_class(model.encoder, Encoder)
+        model.gen_encoder_output_proposals = partial(_proposals, model)
 
     def forward(self, image: Tensor, size: Size) -> tuple[Tensor, ...]:
         """Boxes ``(B, K, 4)``, scores and labels ``(B, K)`` of an image ``(B, 3, H, W)``."""
@@ -73,6 +76,42 @@ class DetrDetector(nn.Module):
 def _tokens(maps: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
     """``(B, sum of H * W, C)``."""
     return torch.cat([each.flatten(2).transpose(1, 2) for each in maps], dim=1)
+
+
+def _centres(shape: tuple[int, int], like: Tensor) -> Tensor:
+    """Of the cells of a map, ``(H * W, 2)``: x, y, 0 to 1."""
+    down, across = (
+        (torch.arange(side, dtype=torch.float32, device=like.device) + 0.5) / side for side in shape
+    )
+    rows, columns = torch.meshgrid(down, across, indexing='ij')
+    return torch.stack([columns, rows], dim=-1).flatten(0, 1)
+
+
+class Encoder(DeformableDetrTransformerEncoder):
+    """MMDetection's encoder with sizes of maps as integers; parameters are the same."""
+
+    @staticmethod
+    def get_encoder_reference_points(
+        spatial_shapes: list[tuple[int, int]], valid_ratios: Tensor, device: Any
+    ) -> Tensor:
+        """Where queries are, ``(B, N, levels, 2)``, in maps without padding."""
+        centres = torch.cat([_centres(shape, valid_ratios) for shape in spatial_shapes])
+        return centres.view(1, -1, 1, 2).expand(*valid_ratios.shape[:1], -1, len(spatial_shapes), 2)
+
+
+def _proposals(
+    model: Any, memory: Tensor, _: None, shapes: list[tuple[int, int]]
+) -> tuple[Tensor, Tensor]:
+    """What proposals are predicted from, ``(B, N, C)``, and a box at each cell, ``(1, N, 4)``: x, y, width and height
+    before the sigmoid; infinite where it leaves the image."""
+    boxes = []
+    for level, shape in enumerate(shapes):
+        centres = _centres(shape, memory)
+        boxes.append(torch.cat([centres, torch.full_like(centres, 0.05 * 2**level)], dim=-1))
+    found = torch.cat(boxes).unsqueeze(0)
+    inside = ((found > 0.01) & (found < 0.99)).all(dim=-1, keepdim=True)
+    found = (found / (1 - found)).log().masked_fill(~inside, float('inf'))
+    return model.memory_trans_norm(model.memory_trans_fc(memory * inside)), found
 
 
 class PixelDecoder(MSDeformAttnPixelDecoder):

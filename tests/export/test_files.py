@@ -28,7 +28,7 @@ ANY_SIZE = {
     'Mask R-CNN, plain ViT': True,
     'UPerNet': True,
     'EoMT, instances': True,
-    'GFL': False,
+    'DINO': True,
     'Mask2Former, panoptic': False,
 }
 
