@@ -1,6 +1,7 @@
 """Detectors with queries, DETR's family and Mask2Former's, as networks with one answer.
 
-MMDetection takes sizes of maps from tensors or as limits of ``linspace``, which fixes them in a graph; here they are integers.
+MMDetection takes sizes of maps from tensors or as limits of ``linspace``, which fixes them in a graph; here they are
+integers.
 """
 
 from __future__ import annotations
