@@ -1,7 +1,7 @@
 """Export a detector or segmentor to an ONNX file that runs without mmlape, and compare it with PyTorch.
 
     mmlape export MODEL OUT.onnx [--config CONFIG] [--size HEIGHTxWIDTH ...] [--dynamic batch,size]
-        [--half | --int8 FOLDER] [--pt2] [--images FOLDER] [--tolerance T]
+        [--max-boxes K] [--half | --int8 FOLDER] [--pt2] [--images FOLDER] [--tolerance T]
 
 MODEL is a checkpoint with its config inside, as trainings save them, a work dir, or `nuclei`, which comes with the
 package. The file holds all from an image's pixels to the answer: boxes, scores, labels and masks, or a label map. Exit
@@ -38,6 +38,10 @@ def parse_arguments():
         '--int8', type=Path, metavar='FOLDER', help='eight bits, calibrated on images of a folder'
     )
     parser.add_argument(
+        '--max-boxes', type=boxes, metavar='K',
+        help="boxes of a file: fewer are faster, since masks are computed for all (the config's max_per_img)",
+    )  # fmt: skip
+    parser.add_argument(
         '--pt2', action='store_true', help='also write OUT.pt2, compiled by AOTInductor'
     )
     parser.add_argument('--images', type=Path, help='folder of images to compare on (made ones)')
@@ -54,6 +58,12 @@ def size_of(text):
             f'must be HEIGHTxWIDTH, each at least 32, such as 512x640, got {text!r}'
         )
     return int(sides[0]), int(sides[1])
+
+
+def boxes(text):
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f'must be a number above 0, got {text!r}')
+    return int(text)
 
 
 def dynamic_axes(text):
@@ -165,10 +175,13 @@ def main():
             import onnxscript  # noqa: F401
         except ImportError as error:
             raise ValueError(f"install 'mmlape[onnx]': {error}") from None
+        from mmlape.export.network import limit_boxes
         from mmlape.inference import load
 
         options.out.parent.mkdir(parents=True, exist_ok=True)
         model = load(options.model, options.config, 'cpu', optimized=False)
+        if options.max_boxes:
+            limit_boxes(model.model, options.max_boxes)
         sizes = options.size or [None]
         good = True
         for size in sizes:

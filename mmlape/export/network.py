@@ -103,6 +103,26 @@ def _bins(bins: int, side: int, like: Tensor) -> Tensor:
     return inside / (last - first)
 
 
+def limit_boxes(model: Any, count: int) -> None:
+    """Let a detector find at most ``count`` boxes in an image, in the model itself: a file computes masks for so many,
+    whatever there is.
+
+    Raises:
+        ValueError: If it has no such limit.
+    """
+    heads = (
+        getattr(model, name, None) for name in ('bbox_head', 'roi_head', 'panoptic_fusion_head')
+    )
+    found = False
+    for part in (model, *heads):
+        settings = getattr(part, 'test_cfg', None) or {}
+        for name in ('max_per_img', 'max_per_image'):
+            if name in settings:
+                settings[name], found = min(settings[name], count), True
+    if not found:
+        raise ValueError(f'--max-boxes is for detectors, got a {type(model).__name__}')
+
+
 def prepare(model: nn.Module) -> nn.Module:
     """Replace modules that files cannot hold, in the model itself."""
     model = replace_deformable_attention(merge_lora(revert_sync_batchnorm(model))).eval()

@@ -71,7 +71,7 @@ def compare(
     for images in batches:
         found = Difference(images.shape)
         got = dict(zip(outputs, run(images), strict=True))
-        for number, sample in enumerate(_samples(model, images, scope)):
+        for number, sample in enumerate(upstream_answers(model, images, scope)):
             own = {name: value[number] for name, value in got.items()}
             if scope == 'mmseg':
                 expected = sample.seg_logits.data.cpu().numpy()
@@ -88,7 +88,8 @@ def compare(
 
 
 @torch.no_grad()
-def _samples(model: Any, images: np.ndarray, scope: str) -> list:
+def upstream_answers(model: Any, images: np.ndarray, scope: str) -> list:
+    """Data samples of upstream's test step for images ``(B, 3, H, W)``, RGB; ``scope`` is `mmdet` or `mmseg`."""
     from mmengine.registry import DefaultScope
 
     if scope == 'mmdet':

@@ -163,9 +163,11 @@ def _values(graph):
 @pytest.mark.slow
 def test_the_command(tmp_path):
     path = tmp_path / 'new' / 'nuclei.onnx'
-    printed = command('nuclei', path, '--size', '96x128', '--dynamic', 'none')
+    printed = command('nuclei', path, '--size', '96x128', '--dynamic', 'none', '--max-boxes', 7)
     assert printed.count('largest difference') == 1 and '1 x 96 x 128' in printed
     assert 'outputs boxes, scores, labels, masks' in printed and path.is_file()
+    (boxes, *_) = runner(path)(made_images(1, (96, 128)))
+    assert boxes.shape == (1, 7, 4)
 
 
 MISTAKES = {
@@ -173,6 +175,7 @@ MISTAKES = {
     'is not a folder of images': ('nuclei', 'out.onnx', '--int8', 'nowhere'),
     'there is no checkpoint': ('nowhere.pth', 'out.onnx'),
     'each at least 32': ('nuclei', 'out.onnx', '--size', '512'),
+    'must be a number above 0': ('nuclei', 'out.onnx', '--max-boxes', 'many'),
     'must be of batch, size and none': ('nuclei', 'out.onnx', '--dynamic', 'images'),
 }
 
