@@ -63,15 +63,17 @@ EXTRAS = {
     'pretrain-openmmlab': ['mmpretrain>=1.2.0,<1.3.0'],
     'onnx': ['onnx', 'onnxruntime', 'onnxscript'],
     'demo': ['scikit-learn'],
+    'log': ['tensorboard'],
+    # A resolver that takes a newer pillow falls back to gradio 3.
+    'app': ['gradio>=6.31', 'pillow<13'],
     # The maintained fork of imagecorruptions, under its import name.
     'robustness': ['imagecorruptions-imaug>=1.1.5'],
     'dev': ['mypy', 'ruff'],
     'docs': ['furo', 'myst-parser', 'sphinx'],
 }
 EXTRAS['test'] = ['psutil', 'pytest', 'pytest-randomly', 'pytest-timeout', 'pytest-xdist']
-EXTRAS['test'] += (
-    EXTRAS['demo'] + EXTRAS['docs'] + EXTRAS['onnx'] + EXTRAS['robustness']
-)  # which the tests use as well
+for used in ('app', 'demo', 'docs', 'log', 'onnx', 'robustness'):
+    EXTRAS['test'] += EXTRAS[used]
 
 setup(
     name='mmlape',

@@ -10,12 +10,15 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import platform
 import re
 import sys
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from .version import __version__
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,18 @@ def metadata_versions(package: Package) -> dict[str, str]:
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[family] = importlib.metadata.version(getattr(package, family)[0])
     return versions
+
+
+def made_with() -> list[tuple[str, str]]:
+    """mmlape, Python, torch and the installed OpenMMLab packages, with their versions."""
+    packages = [(package.module, found_version(package)) for package in PACKAGES]
+    named = [
+        ('mmlape', __version__),
+        ('Python', platform.python_version()),
+        ('torch', torch_version()),
+        *packages,
+    ]
+    return [(name, version) for name, version in named if version]
 
 
 def torch_version() -> str | None:

@@ -108,7 +108,7 @@ METRICS = _child(
     by_name=dict(PanopticQuality='datasets.panoptic'),
 )
 FUNCTIONS = _child('function', root.FUNCTIONS, 'training')
-HOOKS = _child('hook', root.HOOKS, 'training')
+HOOKS = _child('hook', root.HOOKS, 'training', by_name=dict(ReportHook='report.hook'))
 PARAM_SCHEDULERS = _child('parameter scheduler', root.PARAM_SCHEDULERS, 'training')
 RUNNERS = _child('runner', root.RUNNERS, 'training')
 STRATEGIES = _child('strategy', root.STRATEGIES, 'training')

@@ -89,6 +89,7 @@ TEXT = {
     ('Pretrained', 'checkpoint'),
     ('SynsetFolder', 'folder'),
     ('CachedFeaturesHook', 'folder'),
+    ('ReportHook', 'out_dir'),
     ('PanopticQuality', 'ann_file'),
     ('PanopticQuality', 'seg_prefix'),
     ('PyramidClassifier', 'device'),

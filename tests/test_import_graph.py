@@ -10,7 +10,8 @@ import mmlape
 ROOT = Path(mmlape.__file__).resolve().parent
 # From the lowest to the highest; packages of a line do not import one another.
 ORDER = (
-    'version lazy renamed checks compatibility atomic runtime.private',
+    'version',
+    'lazy renamed checks compatibility atomic runtime.private',
     'registry',
     'layout',
     'runtime',
@@ -27,6 +28,7 @@ ORDER = (
     'pretraining',
     'timm_models',
     'analysis',
+    'report',
     'fit',
     'robustness',
     'doctor __main__',

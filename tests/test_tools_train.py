@@ -17,9 +17,13 @@ SHORT = (
 
 @pytest.mark.slow
 def test_a_segmentor_is_trained_resumed_and_tested(digit_commands, tmp_path):
-    log = digit_commands('train.py', SEGMENTER, '--seed', 5, '--cfg-options', *SHORT)
+    logged = ('--log', 'tensorboard')
+    log = digit_commands('train.py', SEGMENTER, '--seed', 5, *logged, '--cfg-options', *SHORT)
     assert 'mIoU:' in log and 'Iter(train)' not in log  # an entry every 50 iterations
     run = tmp_path / 'work_dirs' / SEGMENTER
+    assert list(run.rglob('events.out.tfevents.*'))
+    page = (run / 'report.html').read_text()
+    assert page.count('<figure>') == 4 and 'What is taken for what' in page and 'mIoU' in page
     saved = torch.load(run / 'iter_2.pth', weights_only=False)
     assert saved['meta']['seed'] == 5
     assert saved['meta']['images_per_step'] == dict(processes=1, images=2, accumulated=1)

@@ -72,6 +72,7 @@ def parse_arguments():
         '--workers', type=int, default=2, help='processes that load images (%(default)s)'
     )
     parser.add_argument('--seed', type=int, default=0, help='default: %(default)s')
+    parser.add_argument('--log', metavar='tensorboard,wandb,mlflow', help='log curves there too')
     parser.add_argument(
         '--score', type=float, default=0.3, help='of boxes in pictures (%(default)s)'
     )
@@ -119,20 +120,17 @@ def prepare(options):
 
 
 def report(options, data, best):
-    """Draw curves and predictions, and print the best figures."""
+    """Draw predictions, and print the best figures."""
     from mmlape import inference
-    from mmlape.fit import report
+    from mmlape.fit import compare_with_truth
+    from mmlape.report import best_scores, read_curves
 
     work_dir, out = options.out / 'training', options.out
-    rows = report.read_curves(work_dir)
-    report.write_table(rows, out / 'curves.csv')
-    report.draw_curves(rows, best, out / 'curves.png')
     model = inference.load(work_dir)
-    pictures = report.compare_with_truth(model, data, out / 'pictures', score=options.score)
-    scores = report.best_scores(rows, best)
-    for name, value in scores.items():
+    pictures = compare_with_truth(model, data, out / 'pictures', score=options.score)
+    for name, value in best_scores(read_curves(work_dir), best).items():
         print(f'  {name:<32} {value:g}')
-    print(f'curves: {out}/curves.png, {out}/curves.csv')
+    print(f'report: {out}/report.html; curves: {out}/curves.png, {out}/curves.csv')
     print(f'{len(pictures)} images, truth left and prediction right: {out}/pictures')
     print(f'predict: mmlape predict {work_dir} IMAGES')
 
@@ -156,6 +154,7 @@ def main():
     if options.dry_run:
         return
     train = [sys.executable, str(Path(__file__).with_name('train.py')), str(options.out / 'fit.py')]
+    train += ['--log', options.log] * bool(options.log)
     code = subprocess.run(train).returncode
     if code:
         sys.exit(code)

@@ -35,7 +35,7 @@ def parse_arguments():
 
 def logged_metrics(folder):
     """Metrics of the best checkpoint's validation, else the last one's, in a work dir."""
-    from mmlape.fit.report import read_curves
+    from mmlape.report import read_curves
 
     rows = [row for row in read_curves(folder) if 'loss' not in row]
     named = sorted(folder.glob('best_*.pth'), key=lambda each: each.stat().st_mtime)

@@ -1,7 +1,8 @@
 """Train the model of a config: one process, several GPUs (torchrun), or a SLURM cluster (docs/training.md).
 
     python tools/train.py CONFIG [--work-dir FOLDER] [--amp | --amp-dtype bf16] [--resume [CHECKPOINT]]
-        [--auto-scale-lr] [--seed N] [--allow-partial] [--cfg-options KEY=VALUE ...] [--launcher none|pytorch|slurm|mpi]
+        [--auto-scale-lr] [--seed N] [--log tensorboard,wandb,mlflow]
+        [--allow-partial] [--cfg-options KEY=VALUE ...] [--launcher none|pytorch|slurm|mpi]
 
 CONFIG is a file, or the name of a config that comes with mmlape; it may be for any OpenMMLab toolbox that is installed.
 """
@@ -30,6 +31,10 @@ def parse_arguments():
         '--auto-scale-lr', action='store_true',
         help="scale the learning rate with the batch size, from the config's base_batch_size",
     )  # fmt: skip
+    parser.add_argument(
+        '--log', type=lambda text: text.split(','), default=[], metavar='tensorboard,wandb,mlflow',
+        help='log curves there too; report.html and curves.csv are always written',
+    )  # fmt: skip
     parser.add_argument('--seed', type=int, help="instead of the config's randomness.seed")
     return parser.parse_args()
 
@@ -43,6 +48,9 @@ def prepare(options):
         cli.enable_lr_scaling(cfg)
     if options.seed is not None:
         cfg.randomness = dict(cfg.get('randomness') or {}, seed=options.seed)
+    if options.log:
+        cli.log_to(cfg, options.log)
+    cli.add_report(cfg)
     mmlape.training.check_config(cfg)
     mmlape.training.check_data_is_there(cfg, ('train', 'val'))
     return cfg

@@ -10,8 +10,8 @@ __getattr__, __dir__, __all__ = lazy_names(
             'AMP_DTYPES', 'add_common_options', 'find_config', 'read_config', 'shipped_configs', 'shipped_folder',
         ),
         'options': (
-            'add_metric', 'config_of', 'enable_amp', 'enable_lr_scaling', 'existing_checkpoint', 'first_images',
-            'keep_predictions', 'merge_overrides', 'show_predictions', 'use_tta',
+            'add_metric', 'add_report', 'config_of', 'enable_amp', 'enable_lr_scaling', 'existing_checkpoint',
+            'first_images', 'keep_predictions', 'log_to', 'merge_overrides', 'show_predictions', 'use_tta',
         ),
         'processes': (
             'all_see', 'build_runner', 'joined', 'last_complete_checkpoint', 'lock_work_dir', 'main_process_says',

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import copy
+import importlib.util
 import inspect
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,12 @@ _READ = (
 _LIKENESS = 0.85
 _SEG_SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # of upstream's test-time augmentation
 _WEIGHTS_HOOK = 'mmlape.CheckWeightsHook'
+# MMEngine's backends by the package that they need, and their options for a run of this name.
+_LOGGERS: dict[str, tuple[str, Callable[[str], dict]]] = {
+    'tensorboard': ('TensorboardVisBackend', lambda run: {}),
+    'wandb': ('WandbVisBackend', lambda run: dict(init_kwargs=dict(name=run))),
+    'mlflow': ('MLflowVisBackend', lambda run: dict(run_name=run)),
+}
 
 
 def config_of(options: argparse.Namespace, made: Config | None = None) -> Config:
@@ -135,6 +142,31 @@ def enable_lr_scaling(cfg: Config) -> None:
             f'images per step that its learning rate is for; got {cfg.get("auto_scale_lr")}'
         )
     cfg.auto_scale_lr.enable = True
+
+
+def log_to(cfg: Config, names: Sequence[str]) -> None:
+    """Log curves to TensorBoard, Weights & Biases or MLflow too, by MMEngine's backends.
+
+    Raises:
+        ValueError: If one is unknown, or its package is not installed.
+    """
+    if cfg.get('visualizer') is None:
+        cfg.visualizer = ConfigDict(type='Visualizer')
+    backends = [*(cfg.visualizer.get('vis_backends') or [ConfigDict(type='LocalVisBackend')])]
+    for name in names:
+        if name not in _LOGGERS:
+            raise ValueError(f'--log must be of {", ".join(_LOGGERS)}, got {name!r}')
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(f'--log {name} needs its package: pip install {name}')
+        kind, options = _LOGGERS[name]
+        if all(str(each['type']).rpartition('.')[2] != kind for each in backends):
+            backends.append(ConfigDict(type=kind, **options(Path(cfg.work_dir).name)))
+    cfg.visualizer.vis_backends = backends
+
+
+def add_report(cfg: Config) -> None:
+    """End the training with ``report.html``; ``default_hooks.report=None`` in the config switches it off."""
+    cfg.default_hooks.setdefault('report', ConfigDict(type='mmlape.ReportHook'))
 
 
 def existing_checkpoint(text: str) -> str:

@@ -71,7 +71,9 @@ class Network(nn.Module):
             step = self.divisor
             rows, columns = ((side + step - 1) // step * step for side in (height, width))
             image = _padded(image, rows, columns)
-        return self.answer(image, (height, width))
+        found = self.answer(image, (height, width))
+        # PyTorch's packages hold no named tuples.
+        return tuple(found) if isinstance(found, tuple) else found
 
 
 def _padded(image: Tensor, height: int, width: int) -> Tensor:

@@ -8,6 +8,6 @@ __getattr__, __dir__, __all__ = lazy_names(
         'config': ('FitOptions', 'config_text'),
         'data': ('OwnData', 'Part', 'find_data'),
         'models': ('MODELS', 'FitModel', 'find_model'),
-        'report': ('compare_with_truth', 'draw_curves', 'read_curves', 'truths'),
+        'report': ('compare_with_truth', 'truths'),
     },
 )

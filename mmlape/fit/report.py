@@ -1,11 +1,8 @@
-"""What a training of ``mmlape fit`` says at its end: figures, curves, and predictions beside the ground truth."""
+"""Predictions of a model that ``mmlape fit`` has trained beside the ground truth."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,62 +10,14 @@ from typing import Any
 import cv2
 import mmcv
 import numpy as np
-from matplotlib.figure import Figure
 from pycocotools.coco import COCO
 
-from mmlape.analysis.figures import save_figure
 from mmlape.atomic import atomic_write
 from mmlape.inference import MaskCrop, Model, Result, read_image
 
 from .data import OwnData, Part
 
 _BETWEEN = 8  # pixels between the truth and a prediction
-
-
-def read_curves(work_dir: Path) -> list[dict[str, float]]:
-    """What MMEngine has logged, in order: losses by iteration, metrics by epoch (``step``), of all its runs."""
-    rows = []
-    for file in sorted(work_dir.glob('*/vis_data/scalars.json')):
-        lines = file.read_text(encoding='utf-8').splitlines()
-        rows += [json.loads(line) for line in lines if line.strip()]
-    return rows
-
-
-def write_table(rows: Sequence[dict[str, float]], path: Path) -> None:
-    """All curves as CSV: a line for each logged step, a column for each name."""
-    text = io.StringIO()
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    table = csv.DictWriter(text, names, lineterminator='\n')
-    table.writeheader()
-    table.writerows(rows)
-    atomic_write(path, text.getvalue().encode())
-
-
-def draw_curves(rows: Sequence[dict[str, float]], best: str, path: Path) -> None:
-    """The loss by epoch and, where there is one, the metric ``best`` by epoch, as PNG."""
-    losses = [row for row in rows if 'loss' in row]
-    scores = [(row['step'], row[best]) for row in rows if best in row]
-    figure = Figure(figsize=(8 if scores else 4, 3), layout='constrained')
-    axes = figure.subplots(1, 2 if scores else 1, squeeze=False)[0]
-    epochs = [_exact_epoch(row, losses) for row in losses]
-    axes[0].plot(epochs, [row['loss'] for row in losses], color='tab:blue')
-    axes[0].set(xlabel='epoch', ylabel='training loss', ylim=(0, None))
-    if scores:
-        axes[1].plot(*zip(*scores), marker='o', color='tab:orange')
-        axes[1].set(xlabel='epoch', ylabel=best, ylim=(0, None))
-    save_figure(figure, path)
-
-
-def _exact_epoch(row: dict[str, float], rows: Sequence[dict[str, float]]) -> float:
-    """The epoch in which a line was logged, as a fraction by its iteration."""
-    last = rows[-1]
-    return row['step'] * last['epoch'] / last['step']
-
-
-def best_scores(rows: Sequence[dict[str, float]], best: str) -> dict[str, float]:
-    """All metrics of the validation with the highest ``best``; {} where there was none."""
-    validated = [row for row in rows if best in row]
-    return max(validated, key=lambda row: row[best]) if validated else {}
 
 
 def compare_with_truth(

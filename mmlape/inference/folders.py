@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-import torch
 from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from safetensors import safe_open
@@ -22,9 +20,8 @@ from mmlape.checkpoints.deltas import as_differences, is_file, values_of_base, w
 from mmlape.checkpoints.files import write_checkpoint
 from mmlape.checkpoints.hub import HUB, hub_folder
 from mmlape.checkpoints.reading import DELTA
-from mmlape.compatibility import PACKAGES, found_version
+from mmlape.compatibility import made_with
 from mmlape.registry import MODELS
-from mmlape.version import __version__
 
 if TYPE_CHECKING:
     from .model import Model
@@ -128,7 +125,7 @@ def _card(
         'classes': ', '.join(model.classes),
         **facts,
         'license': license or 'not stated',
-        'saved with': ', '.join(f'{name} {number}' for name, number in _versions() if number),
+        'saved with': ', '.join(f'{name} {number}' for name, number in made_with()),
     }
     lines = [
         '---',
@@ -164,14 +161,3 @@ def _card(
     else:
         lines += ['Not measured.']
     return '\n'.join(lines) + '\n'
-
-
-def _versions() -> list[tuple[str, str | None]]:
-    """Of what the model was made with; None for what is not installed."""
-    packages = [(package.module, found_version(package)) for package in PACKAGES]
-    return [
-        ('mmlape', __version__),
-        ('Python', platform.python_version()),
-        ('torch', torch.__version__),
-        *packages,
-    ]

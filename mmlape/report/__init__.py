@@ -1,0 +1,12 @@
+"""What a training says at its end: curves, and `report.html`."""
+
+from mmlape.lazy import lazy_names
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        'curves': ('best_scores', 'draw_curves', 'read_curves', 'write_table'),
+        'hook': ('ReportHook',),
+        'tally': ('Example', 'Tally'),
+    },
+)

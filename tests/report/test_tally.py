@@ -1,0 +1,92 @@
+"""What a report counts, by hand, and the page that shows it."""
+
+import cv2
+import numpy as np
+import torch
+from mmdet.structures import DetDataSample
+from mmengine.structures import InstanceData, PixelData
+from mmpretrain.structures import DataSample
+from mmseg.structures import SegDataSample
+
+from mmlape.report import Tally, page
+
+BOXES = [[0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]]
+
+
+def boxes_sample(path, true, found, scores):
+    """True and found boxes: pairs of a number in BOXES and a label."""
+    sample = DetDataSample(metainfo=dict(img_path=path))
+
+    def instances(pairs, **more):
+        boxes = torch.tensor([BOXES[number] for number, _ in pairs]).float().reshape(-1, 4)
+        labels = torch.tensor([label for _, label in pairs], dtype=torch.long)
+        return InstanceData(bboxes=boxes, labels=labels, **more)
+
+    sample.gt_instances = instances(true)
+    sample.pred_instances = instances(found, scores=torch.tensor(scores))
+    return sample
+
+
+def test_boxes_right_confused_missed_and_extra():
+    tally = Tally(2, 1, boxes=True)
+    # The better of two at one place is of another class: it stays without a partner.
+    found, scores = [(0, 1), (0, 0), (1, 0), (2, 1), (2, 0)], [0.9, 0.8, 0.7, 0.6, 0.2]
+    tally.add(boxes_sample('a', [(0, 0), (1, 1)], found, scores))
+    assert tally.confusion.tolist() == [[1, 0, 0], [1, 0, 0], [0, 2, 0]]
+    tally.add(boxes_sample('b', [(0, 0)], [(0, 0)], [0.9]))
+    tally.add(boxes_sample('c', [(0, 1)], [], []))
+    tally.add(boxes_sample('d', [], [], []))  # neither good nor bad
+    assert tally.confusion.tolist() == [[2, 0, 0], [1, 0, 1], [0, 2, 0]]
+    assert [(each.path, each.score) for each in tally.best + tally.worst] == [('b', 1), ('c', 0)]
+    other = Tally(2, 1, boxes=True)
+    other.add(boxes_sample('e', [(0, 0), (1, 0)], [(0, 0)], [0.9]))
+    merged = other.merge([tally])
+    assert merged.confusion[0].tolist() == [3, 0, 1]
+    assert merged.best[0].path == 'b' and merged.worst[0].path == 'c'
+
+
+def test_true_boxes_that_were_resized():
+    tally, sample = Tally(2, 1, boxes=True), boxes_sample('a', [(1, 0)], [(1, 0)], [0.9])
+    sample.gt_instances.bboxes *= torch.tensor([2, 3, 2, 3])
+    tally.add(sample, np.array([2, 3, 2, 3]))
+    assert tally.confusion[0, 0] == 1 and tally.best[0].truth['boxes'].tolist() == [BOXES[1]]
+
+
+def test_label_maps_and_labels():
+    tally = Tally(3, 2, boxes=False)
+    sample = SegDataSample(metainfo=dict(img_path='a'))
+    sample.gt_sem_seg = PixelData(data=torch.tensor([[[0, 0, 1], [1, 255, 1]]]))
+    sample.pred_sem_seg = PixelData(data=torch.tensor([[[0, 1, 1], [1, 2, 0]]]))
+    tally.add(sample)
+    assert tally.confusion.tolist() == [[1, 1, 0], [1, 2, 0], [0, 0, 0]]
+    assert tally.best[0].score == (1 / 3 + 2 / 4) / 2
+    images = Tally(3, 2, boxes=False)
+    images.add(DataSample().set_gt_label(2).set_pred_label(1))
+    assert images.confusion[2, 1] == images.confusion.sum() == 1 and not images.best
+
+
+def test_a_sample_without_truth_is_left_out():
+    sample = boxes_sample('a', [], [(0, 0)], [0.9])
+    del sample.gt_instances
+    for other in (sample, DataSample()):
+        tally = Tally(2, 1, boxes=True)
+        tally.add(other)
+        assert not tally.confusion.any() and not tally.best
+
+
+def test_the_page_is_one_file_and_shows_names_as_text(tmp_path):
+    cv2.imwrite(str(tmp_path / '<b>.png'), np.full((40, 60, 3), 99, np.uint8))
+    tally = Tally(2, 1, boxes=True)
+    tally.add(boxes_sample(str(tmp_path / '<b>.png'), [(0, 0)], [(0, 1)], [0.9]))
+    classes = ('<script>', 'b')
+    html = page.page('<i>', [
+        ('Best', page.examples(tally.best, classes, None)),
+        ('Confusion', page.confusion(tally, classes)), ('Nothing', ''),
+    ])  # fmt: skip
+    assert '<script' not in html and '<i>' not in html and '<b>' not in html and 'http' not in html
+    assert 'data:image/jpeg;base64,' in html and '<h2>Nothing' not in html
+    many = Tally(30, 1, boxes=False)
+    many.confusion[3, 7], many.confusion[4, 4] = 5, 9
+    listed = page.confusion(many, [f'class {k}' for k in range(30)])
+    assert '<td>class 3</td><td>class 7</td><td>5</td><td>100.0%</td>' in listed
+    assert 'class 4' not in listed and not page.confusion(Tally(2, 1, True), classes)
