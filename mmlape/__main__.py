@@ -28,7 +28,7 @@ from mmlape.version import __version__
 
 GROUPS = {
     'Train': 'fit estimate train dist_train slurm_train timm_run demo build_digit_scenes build_list_ops',
-    'Predict': 'predict export share',
+    'Predict': 'predict app export share',
     'Evaluate': 'test dist_test slurm_test robustness robustness_table prediction_split',
     'Weights': 'convert fit_gabor timm_vits',
     'Pictures of position': (

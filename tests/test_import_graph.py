@@ -29,6 +29,7 @@ ORDER = (
     'timm_models',
     'analysis',
     'report',
+    'app',
     'fit',
     'robustness',
     'doctor __main__',

@@ -168,6 +168,41 @@ def class_attention(
     return ClassAttention(stage.name, np.asarray(chosen), maps, prefix.numpy(), shown)
 
 
+def token_attention(
+    backbone: nn.Module, image: Tensor, place: tuple[float, float], part: str | None = None
+) -> np.ndarray:
+    """Where the token of a patch looks in the last layer, as class attention (DINO, Figure 1) is of the class token.
+
+    Args:
+        backbone: In evaluation mode.
+        image: ``(1, 3, height, width)``.
+        place: Row and column of a pixel in the patch.
+        part: Name of the layers. Default None: the last stage.
+
+    Returns:
+        ``(H, W)`` float32, the mean of the heads' weights of all patches; with those of prefix tokens they sum to 1.
+
+    Raises ValueError if that layer's tokens do not look at all patches (windows, reduced or chosen keys)."""
+    stage = find_stages(backbone, part)[-1]
+    attentions = _attentions(stage, [len(stage.blocks) - 1], _WITH_MAPS)
+    found: list[np.ndarray] = []
+
+    def keep(_: nn.Module, layout: Layout, call: Call) -> None:
+        height, width = layout.grid
+        row, column = (
+            min(int(each * cells / side), cells - 1)
+            for each, cells, side in zip(place, layout.grid, image.shape[2:], strict=True)
+        )
+        token = layout.num_prefix + row * width + column
+        if call.key.shape[-2] != layout.num_prefix + height * width:
+            raise ValueError(f'the tokens of {stage.name!r} do not look at all patches')
+        weights = call.rows(slice(token, token + 1)).scores()[0].softmax(-1).mean(dim=(0, 1))
+        found.append(weights[layout.num_prefix :].view(height, width).cpu().numpy())
+
+    record_attention(backbone, image, attentions, keep)
+    return found[-1]
+
+
 def _attentions(stage: Stage, layers: Layers, known: tuple[type, ...]) -> dict[nn.Module, int]:
     """The attention of each layer asked for, with its index."""
     found = {}

@@ -300,6 +300,15 @@ class Model:
             return_freed_memory()
         return label_map
 
+    def network_input(self, image: np.ndarray) -> tuple[Tensor, tuple[float, float]]:
+        """What the network gets for an image ``(H, W, 3)``, uint8, BGR: ``(1, 3, height, width)``, padded to the right
+        and below; and by how much the image was resized down and across."""
+        with DefaultScope.overwrite_default_scope(self.scope):
+            (data,) = self._inferencer.preprocess([image], 1)
+            data = self.model.data_preprocessor(data[1] if self.finds_boxes else data, False)
+        rows, columns = data['data_samples'][0].img_shape[:2]
+        return data['inputs'], (rows / image.shape[0], columns / image.shape[1])
+
     @torch.no_grad()
     def _logits(self, images: Sequence[np.ndarray]) -> list[Tensor]:
         """Logits ``(C, H, W)`` of a segmentor for images of one size.

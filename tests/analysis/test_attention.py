@@ -13,6 +13,7 @@ from mmlape.analysis import (
     draw_class_attention,
     draw_distances,
     find_stages,
+    token_attention,
 )
 from mmlape.backbones import Stage
 from mmlape.layers import (
@@ -188,6 +189,26 @@ def test_weights_of_prefix_tokens_against_the_definition(token, window):
     assert np.allclose(found.maps[0], expected[:, 3:].view(3, 4, 5), atol=1e-6)
     assert np.allclose(found.image, IMAGE[0].mean(0))
     assert (found.stage, found.layers.tolist()) == ('blocks', [0])
+
+
+@pytest.mark.parametrize(('pixel', 'cell'), [((0, 0), 0), ((20, 49.9), 14), ((99, 99), 19)])
+def test_weights_of_the_token_of_a_pixel_against_the_definition(pixel, cell):
+    """The image of 33 x 50 pixels has 4 x 5 patches; beyond its border it is the last one."""
+    model = OneLayer(Attention(12, 3), (4, 5), 2).eval()
+    attention = model.blocks[0].attn
+    query, key, _ = attention.split_heads(attention.qkv(model.tokens()), 3)
+    weights = (query[0, :, 2 + cell : 3 + cell] @ key[0].mT / 2).softmax(-1)[:, 0].mean(0).detach()
+    found = token_attention(model, IMAGE, pixel)
+    assert np.allclose(found, weights[2:].view(4, 5), atol=1e-6)
+
+
+def test_tokens_that_do_not_look_at_all_patches_are_refused():
+    for attention in (
+        Attention(12, 3, window_size=2),
+        SpatialReductionAttention(12, 3, sr_ratio=2),
+    ):
+        with pytest.raises(ValueError, match="tokens of 'blocks' do not look at all patches"):
+            token_attention(OneLayer(attention, (4, 5), 0).eval(), IMAGE, (0, 0))
 
 
 def outputs(model):

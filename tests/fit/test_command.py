@@ -108,7 +108,7 @@ def test_from_a_folder_to_answers(make, model, best, way, call, tmp_path, monkey
     assert best in out
     assert 'mmlape predict run/training IMAGES' in out
     run = tmp_path / 'run'
-    assert (run / 'curves.png').stat().st_size > 1000
+    assert (run / 'curves.png').stat().st_size > 1000 and (run / 'report.html').is_file()
     rows = (run / 'curves.csv').read_text().splitlines()
     assert best in rows[0].split(',')
     assert len(list((run / 'pictures').glob('*.jpg'))) == 1

@@ -1,0 +1,117 @@
+"""The page of `mmlape app`, by its own interface: answers, wrong and large files, two users, and no other host."""
+
+import os
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+os.environ['GRADIO_ANALYTICS_ENABLED'] = 'False'  # read on import, as the command sets it
+
+import gradio_client
+import httpx
+import numpy as np
+import pytest
+import uvicorn
+from PIL import Image
+
+import mmlape
+from mmlape.app import Answers, application
+from mmlape.export.verify import made_images
+
+
+@pytest.fixture(scope='module')
+def model():
+    return mmlape.load('nuclei', None, 'cpu', False)
+
+
+@pytest.fixture(scope='module')
+def pictures(tmp_path_factory):
+    folder, found = tmp_path_factory.mktemp('images'), []
+    for seed, size in enumerate(((101, 158), (120, 90))):
+        pixels = made_images(1, size, seed)[0].transpose(1, 2, 0).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / f'{seed}.png')
+        found.append(folder / f'{seed}.png')
+    return found
+
+
+@pytest.fixture(scope='module')
+def address(model):
+    """Of a server in a thread; every connection of this process is to this machine."""
+    strangers, connect = [], socket.socket.connect
+
+    def watched(self, place):
+        if isinstance(place, tuple) and place[0] not in ('127.0.0.1', '::1', 'localhost'):
+            strangers.append(place)
+        return connect(self, place)
+
+    with pytest.MonkeyPatch.context() as patch, socket.socket() as free:
+        patch.setattr(socket.socket, 'connect', watched)
+        free.bind(('127.0.0.1', 0))
+        port = free.getsockname()[1]
+        free.close()
+        config = uvicorn.Config(application(model, 'nuclei'), port=port, log_level='error')
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive()
+        yield f'http://127.0.0.1:{port}/'
+        server.should_exit = True
+        thread.join(10)
+    assert not strangers
+
+
+def client(address):
+    return gradio_client.Client(address, verbose=False, analytics_enabled=False)
+
+
+def find(user, path, score=0.3):
+    picture, rows = user.predict(gradio_client.handle_file(path), score, api_name='/find')
+    return Path(picture), rows['data']
+
+
+def test_two_users_get_their_own_answers(address, model, pictures):
+    users = [client(address), client(address)]
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(find, users, pictures, [0.05, 0.05]))
+    for path, (picture, rows), user in zip(pictures, answers, users, strict=True):
+        (found,) = model.predict(path, score=0.05)
+        assert [row[1] for row in rows] == [round(float(value), 3) for value in found.scores]
+        assert len(rows) > 3 and Image.open(picture).size[0] >= Image.open(path).size[0]
+        _, fewer = user.predict(0.5, api_name='/draw')
+        assert len(fewer['data']) == int((found.scores >= 0.5).sum()) < len(rows)
+    assert users[0].predict(2, api_name='/correlate')['type'] == 'matplotlib'
+
+
+def test_wrong_and_large_files(address, tmp_path):
+    user = client(address)
+    (tmp_path / 'wrong.png').write_text('no image')
+    with pytest.raises(gradio_client.exceptions.AppError) as error:
+        find(user, tmp_path / 'wrong.png')
+    assert 'wrong.png' not in str(
+        error.value
+    )  # the name of the copy would show a path of the server
+    large = dict(files=('large.png', bytes(20_000_000)))
+    assert httpx.post(f'{address}gradio_api/upload', files=large).status_code == 413
+    Image.new('RGB', (64, 48)).save(tmp_path / 'right.png')
+    assert find(user, tmp_path / 'right.png')[0].is_file()
+    Image.new('L', (7000, 6000)).save(tmp_path / 'huge.png')
+    with pytest.raises(gradio_client.exceptions.AppError, match='at most 40 megapixels'):
+        find(user, tmp_path / 'huge.png')
+
+
+def test_the_browser_is_told_to_ask_no_other_host(address):
+    page = httpx.get(address)
+    assert page.headers['content-security-policy'].startswith("default-src 'self' ")
+    assert 'fonts.googleapis' not in page.text
+
+
+def test_a_click_shows_where_the_token_looks(model, pictures):
+    answers = Answers(model)
+    _, _, found = answers.find(np.asarray(Image.open(pictures[0])), 0.3)
+    drawn = answers.look(found, SimpleNamespace(index=(157, 100)))
+    assert drawn.shape == (101, 158, 3) and drawn.std() > 0
+    assert answers.look(None, SimpleNamespace(index=(0, 0))) is None
+    assert answers.find(None, 0.3) == (None, [], None) and answers.draw(None, 0.3) == (None, [])

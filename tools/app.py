@@ -1,0 +1,67 @@
+"""Try a model in the browser: boxes and masks or a label map, the attention of a token, the correlation of positions.
+
+    mmlape app MODEL [--config CONFIG] [--host 127.0.0.1] [--port 7860] [--device DEVICE]
+
+MODEL is a checkpoint with its config inside, as trainings save them, a work dir, a shared folder, OWNER/NAME of the
+Hugging Face hub, or `nuclei`. The page is for this machine alone unless --host says otherwise; it asks no other host.
+Files of users are deleted after half an hour, and at the end. It needs the extra `app`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+
+from mmlape import cli
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description='Try a model in the browser.')
+    parser.add_argument('model', help='a checkpoint, a work dir, a shared folder, or nuclei')
+    parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
+    parser.add_argument(
+        '--host', default='127.0.0.1',
+        help='address to listen on; 0.0.0.0 lets other machines in, without a password (%(default)s)',
+    )  # fmt: skip
+    parser.add_argument('--port', type=int, default=7860, help='default: %(default)s')
+    parser.add_argument('--device', help="'cpu', 'cuda:1', ...; default: a GPU if there is one")
+    return parser.parse_args()
+
+
+def serve(options, folder):
+    # Read when gradio is imported.
+    os.environ.update(
+        GRADIO_ANALYTICS_ENABLED='False', GRADIO_TEMP_DIR=folder, HF_HUB_DISABLE_TELEMETRY='1'
+    )
+    try:
+        import uvicorn
+
+        from mmlape.app import application
+    except ImportError as error:
+        raise ValueError(f"install 'mmlape[app]': {error}") from None
+    from mmlape.inference import load
+
+    # As it was trained: attention can be recorded.
+    model = load(options.model, options.config, options.device, optimized=False)
+    print(f'http://{options.host}:{options.port}  (Ctrl-C ends it)', flush=True)
+    uvicorn.run(
+        application(model, str(options.model)),
+        host=options.host,
+        port=options.port,
+        log_level='warning',
+    )
+
+
+def main():
+    options = parse_arguments()
+    with (
+        cli.weights_only(),
+        cli.stop_with_message(),
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        serve(options, folder)
+
+
+if __name__ == '__main__':
+    main()
