@@ -6,6 +6,7 @@ question: no ``custom_imports`` are needed.
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -57,6 +58,13 @@ class ChildRegistry(root.Registry):
                 f'{key!r} is not registered as a {self.name} of mmlape{hint or f"; there are {sorted(names)}"}'
             )
         return found
+
+    def import_named(self, text: str) -> None:
+        """Import the modules of components whose names occur in a text, where their toolbox is installed."""
+        for name, module in self._by_name.items():
+            if name in text:
+                with suppress(ImportError):
+                    import_module(module)
 
     def _register_module(self, module, *args, **kwargs) -> None:
         if not str(getattr(module, '__module__', '')).startswith('mmlape.'):

@@ -20,6 +20,7 @@ from mmengine.registry import FUNCTIONS, Registry
 from torch import Tensor
 
 from mmlape.compatibility import PACKAGES, numbers
+from mmlape.registry import ChildRegistry
 
 # `_base_` names files that would be executed; MMEngine keeps the others for itself.
 _NOT_KEPT = {'_base_', 'dict', 'filename', 'text', 'pretty_text', 'env_variables'}
@@ -286,3 +287,5 @@ def _fill_registries(text: str, values: list[dict[str, Any]]) -> None:
     for registry in _registries():
         with contextlib.suppress(ImportError):
             registry.import_from_location()
+        if isinstance(registry, ChildRegistry):
+            registry.import_named(text)

@@ -3,6 +3,7 @@
 import argparse
 import os
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -227,6 +228,18 @@ def test_texts_of_configs(text, kept):
     else:
         assert '{{' not in plain
         Config.fromstring(plain, '.py')
+
+
+def test_a_config_keeps_what_is_imported_by_name():
+    """In a process of its own: here the other tests have imported it."""
+    code = (
+        'from mmlape import registry\n'
+        'from mmlape.checkpoints.contents import plain_config\n'
+        'for each in vars(registry).values():\n'
+        '    for name in getattr(each, "_by_name", ()):\n'
+        '        assert plain_config(f"a = dict(type=\'mmlape.{name}\')")[1] == 0, name\n'
+    )
+    subprocess.run([sys.executable, '-W', 'ignore', '-c', code], check=True)
 
 
 @pytest.mark.parametrize(
