@@ -24,6 +24,7 @@ INTERPRETER := $(or $(PYTHON),$(FOUND),python3)
 SPHINX = $(PY) -m sphinx -q -W --keep-going -c docs -d docs/_build/doctrees
 # Tests run side by side, each process on one thread; one that has nothing left takes over tests of another.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
+SPELLED := $(wildcard *.md docs mmlape configs tools tests benchmarks examples setup.py)
 FORMATTED := $(wildcard setup.py mmlape configs tools tests benchmarks examples docs/conf.py)
 export CUDA SOURCE_URL
 
@@ -61,10 +62,11 @@ test-gpu: env  ## the tests for who has a GPU; they need no data and write work_
 bench: env  ## our networks and norms beside upstream's and published maths, on one thread: minutes
 	@$(PY) -m benchmarks $(BENCH)
 
-lint: env  ## what CI checks: style, formatting and types
+lint: env  ## what CI checks: style, formatting, types and spelling
 	$(PY) -m ruff check $(FORMATTED)
 	$(PY) -m ruff format --check $(FORMATTED)
 	$(PY) -m mypy
+	$(PY) -m codespell_lib $(SPELLED)
 
 format: env  ## repair what lint complains about, as far as that goes by itself
 	$(PY) -m ruff check --fix $(FORMATTED)

@@ -68,8 +68,8 @@ EXTRAS = {
     'app': ['gradio>=6.31', 'pillow<13'],
     # The maintained fork of imagecorruptions, under its import name.
     'robustness': ['imagecorruptions-imaug>=1.1.5'],
-    'dev': ['mypy', 'ruff'],
-    'docs': ['furo', 'myst-parser', 'sphinx'],
+    'dev': ['codespell', 'mypy', 'ruff'],
+    'docs': ['furo', 'myst-parser', 'sphinx', 'sphinx-copybutton'],
 }
 EXTRAS['test'] = ['psutil', 'pytest', 'pytest-randomly', 'pytest-timeout', 'pytest-xdist']
 for used in ('app', 'demo', 'docs', 'log', 'onnx', 'robustness'):

@@ -21,7 +21,7 @@ author = 'the mmlape authors'
 project_copyright = 'the mmlape authors, Apache-2.0'
 version = release = re.search(r"'(.+)'", (ROOT / 'mmlape' / 'version.py').read_text())[1]
 
-extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon', 'sphinx.ext.viewcode']
+extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon', 'sphinx.ext.viewcode', 'sphinx_copybutton']
 root_doc = 'docs/index'
 include_patterns = [
     'docs/*.md',
@@ -48,6 +48,7 @@ python_maximum_signature_line_length = 88
 html_theme = 'furo'
 html_title = f'mmlape {version}'
 html_copy_source = False
+html_static_path, html_css_files = ['static'], ['code.css']
 html_extra_path = ['site']  # next to this file: index.html, which leads to docs/index.html
 pygments_style, pygments_dark_style = 'friendly', 'monokai'
 

@@ -192,6 +192,8 @@ def _coco(path: Path) -> dict | None:
     lists = isinstance(content, dict) and all(isinstance(content.get(key), list) for key in keys)
     if not lists or not content['images'] or not content['categories']:
         return None
+    if any('segments_info' in entry for entry in content['annotations'][:1]):  # panoptic
+        return None
     for section, names in _KEYS.items():
         for entry in content[section]:
             if not isinstance(entry, dict) or not names <= entry.keys():

@@ -34,6 +34,9 @@ class TestCoco:
             for name in found:
                 image(tmp_path / folder / name)
         coco(tmp_path / 'annotations/person_keypoints_test2017.json', names(1))
+        panoptic = json.loads((tmp_path / train).read_text())
+        panoptic['annotations'] = [dict(image_id=0, file_name='0.png', segments_info=[])]
+        (tmp_path / 'annotations/panoptic_train2017.json').write_text(json.dumps(panoptic))
         data = find_data(tmp_path, tmp_path / 'out')
         assert (data.task, data.format, data.classes) == ('instance', 'COCO', ('cat', 'dog'))
         assert (data.train.count, data.val.count, data.files) == (3, 2, {})
