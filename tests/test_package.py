@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 import setuptools
+import yaml
 from packaging.requirements import Requirement
 from ports import free_port
 from site_copies import link_site_packages
 
+import mmlape
 from mmlape import compatibility
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,3 +141,11 @@ def test_the_command_of_the_installed_wheel(installed, tmp_path):
     assert result.returncode != 0
     assert "error: there is no checkpoint 'no.pth'" in result.stderr
     assert str(installed / 'mmlape' / '.mim' / 'tools' / 'test.py') in result.stderr
+
+
+def test_the_version_is_the_same_everywhere():
+    """In the package, the citation and the newest part of the changelog."""
+    citation = yaml.safe_load((ROOT / 'CITATION.cff').read_text())
+    heading = re.search(r'^## (\S+) \((\S+)\)$', (ROOT / 'CHANGELOG.md').read_text(), re.MULTILINE)
+    assert citation['version'] == heading[1] == mmlape.__version__
+    assert str(citation['date-released']) == heading[2]
