@@ -32,7 +32,10 @@ class Answers:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.backbone = model.model.backbone
-        self.position = next(iter(analysis.position_stages(self.backbone)), None)
+        try:
+            self.position = analysis.position_stages(self.backbone)[0]
+        except ValueError:  # it has no embedding, or is another package's
+            self.position = None
 
     def find(self, image: np.ndarray | None, score: float) -> tuple[Any, list, Result | None]:
         """Picture and table of what is found in an image ``(H, W, 3)``, RGB, and all of it for :meth:`draw`."""

@@ -13,11 +13,12 @@ import gradio_client
 import httpx
 import numpy as np
 import pytest
+import torch
 import uvicorn
 from PIL import Image
 
 import mmlape
-from mmlape.app import Answers, application
+from mmlape.app import Answers, application, build
 from mmlape.export.verify import made_images
 
 
@@ -106,6 +107,12 @@ def test_the_browser_is_told_to_ask_no_other_host(address):
     page = httpx.get(address)
     assert page.headers['content-security-policy'].startswith("default-src 'self' ")
     assert 'fonts.googleapis' not in page.text
+
+
+def test_a_backbone_of_another_package_has_no_position_to_show():
+    network = SimpleNamespace(backbone=torch.nn.Conv2d(3, 8, 3))
+    answers = Answers(SimpleNamespace(model=network, finds_boxes=True))
+    assert answers.position is None and len(build(answers, 'a').blocks) > 5
 
 
 def test_a_click_shows_where_the_token_looks(model, pictures):

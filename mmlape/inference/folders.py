@@ -33,8 +33,10 @@ _ON_HUB = re.compile(r'[\w.-]+/[\w.-]+(@[\w./-]+)?')
 def shared_folder(path: str | Path) -> Path | None:
     """The folder that ``path`` names: itself, or one of the Hugging Face hub, ``OWNER/NAME`` or ``hf://OWNER/NAME``;
     None if it is something else."""
-    text = str(path)
-    if text.startswith(HUB) or (_ON_HUB.fullmatch(text) and not Path(path).exists()):
+    text, local = str(path), Path(path)
+    # A mistyped file or work dir is none.
+    here = local.suffix in ('.pth', '.safetensors') or local.parent.is_dir()
+    if text.startswith(HUB) or (_ON_HUB.fullmatch(text) and not here):
         return hub_folder(text)
     return Path(path) if Path(path, CONFIG).is_file() and Path(path, WEIGHTS).is_file() else None
 

@@ -79,9 +79,17 @@ def test_a_model_of_the_hub(model, on_hub):
     )
     for name, value in read.model.state_dict().items():
         assert torch.equal(value, weights[name])
-    for name in ('some/other', f'hf://{on_hub}@v2', 'hf://a/b/c'):
+    for name in ('some/other', f'hf://{on_hub}@v2', 'hf://a/b/c', 'some/other@v1.0'):
         with pytest.raises(DownloadError, match=f'{name} cannot be had from the Hugging Face hub'):
             mmlape.load(name)
+
+
+@pytest.mark.parametrize('name', ['some/model.pth', 'work_dirs/mine', 'mine'])
+def test_a_mistyped_path_is_not_looked_for_on_the_hub(name, tmp_path, monkeypatch):
+    (tmp_path / 'work_dirs').mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match='there is no checkpoint'):
+        mmlape.load(name)
 
 
 def test_differences_to_weights_that_must_not_be_passed_on(model, tmp_path):
