@@ -39,16 +39,18 @@ BACKENDS = ('PyTorch', 'compiled', 'ONNX', 'half', 'INT8')
 
 
 class Row(NamedTuple):
-    """A config's name or `nuclei`, the file's size, the data (None for random weights), and `--max-boxes`."""
+    """A config's name or `nuclei`, the file's size, the data (None for random weights), `--max-boxes`, and
+    whether the file takes any size."""
 
     config: str
     size: tuple[int, int]
     data: str | None = 'digit_scenes'
     boxes: int | None = None
+    any_size: bool = False
 
 
 ROWS = {
-    'Mask R-CNN, nuclei': Row('nuclei', (512, 512), 'nuclei'),
+    'Mask R-CNN, nuclei, any size': Row('nuclei', (512, 512), 'nuclei', any_size=True),
     'Mask R-CNN, nuclei, 100 boxes': Row('nuclei', (512, 512), 'nuclei', 100),
     'Mask R-CNN': Row('mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes', (96, 96)),
     'RetinaNet': Row('retinanet_pvt-micro-dtn_fpn_digit-scenes', (96, 96)),
@@ -102,13 +104,14 @@ def measure(row: Row, options: argparse.Namespace, folder: Path) -> dict:
     }
     sizes = {'PyTorch': sum(each.numel() * each.element_size() for each in network.parameters())}
     paths = {name: folder / f'{name}.onnx' for name in BACKENDS[2:]}
-    program = files.export_program(copy.deepcopy(network), row.size, False, False)
-    known = settings.runtime_settings(model.cfg, network, model.classes, row.size)
+    program = files.export_program(copy.deepcopy(network), row.size, False, row.any_size)
+    size = None if row.any_size else row.size
+    known = settings.runtime_settings(model.cfg, network, model.classes, size)
     files.write_onnx(program, network, paths['ONNX'], known)
     files.write_half(paths['ONNX'], paths['half'])
     calibration = (as_input(path, row.size) for path in images_of(data, 'train')[:100])
     files.write_int8(paths['ONNX'], paths['INT8'], calibration)
-    if row.data:  # the compiler takes more than ten minutes for the others
+    if row.data and not row.any_size:  # the compiler takes more than ten minutes for the others
         program = files.export_program(copy.deepcopy(network), row.size, False, False)
         runs['compiled'] = files.run_package(program, folder / 'compiled.pt2')
         sizes['compiled'] = (folder / 'compiled.pt2').stat().st_size

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import cv2
@@ -99,6 +100,14 @@ class Answers:
         return analysis.draw_correlations(found)
 
 
+def _read(read: Callable, payload: Any) -> Any:
+    """What gradio reads of an uploaded file; an error for the user instead of one with a path of the server."""
+    try:
+        return read(payload)
+    except (OSError, ValueError):
+        raise gr.Error('this file is no image that can be read') from None
+
+
 def build(answers: Answers, title: str) -> gr.Blocks:
     """The page."""
     boxes = answers.model.finds_boxes
@@ -110,6 +119,8 @@ def build(answers: Answers, title: str) -> gr.Blocks:
         found = gr.State(None, time_to_live=_KEPT[1])
         with gr.Row():
             image = gr.Image(label='image', sources=['upload', 'clipboard'], buttons=_BUTTONS)
+            # A subclass would make gradio write a file beside this one.
+            image.preprocess = partial(_read, image.preprocess)  # type: ignore[method-assign]
             picture = gr.Image(label='found', interactive=False, format='png', buttons=_BUTTONS)
         score = gr.Slider(0, 1, 0.3, step=0.01, label='least score', visible=boxes)
         rows = gr.Dataframe(headers=head, interactive=False, label='table')
