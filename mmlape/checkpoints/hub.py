@@ -10,7 +10,7 @@ from .report import DownloadError
 
 HUB = 'hf://'
 # Nothing that could run when it is read.
-_WANTED = ('config.py', '*.safetensors', '*.safetensors.index.json', '*.sha256', '*.json', '*.md')
+_WANTED = ('config.py', '*.safetensors', '*.sha256', '*.json', '*.md')
 
 
 def hub_folder(name: str) -> Path:
