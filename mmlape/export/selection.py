@@ -75,10 +75,16 @@ def suppress(
     rows = torch.arange(boxes.shape[0], device=boxes.device).unsqueeze(1).expand_as(groups)
     moved = boxes + (torch.stack([groups, rows], dim=-1) * step).repeat(1, 1, 2)
     flat = scores.flatten()
+    count = flat.shape[0]
     candidates = (flat > least).nonzero().squeeze(1)
-    kept = nms(moved.flatten(0, 1)[candidates], flat[candidates], overlap)
+    # Two boxes far away, since torchvision tells the compiler that at least two remain.
+    far = moved.new_tensor([[-20, -20, -19, -19], [-10, -10, -9, -9]])
+    candidates = torch.cat([candidates, torch.arange(2, device=flat.device) + count])
+    moved = torch.cat([moved.flatten(0, 1), far])
+    flat = torch.cat([flat, flat.new_zeros(2)])
+    kept = nms(moved[candidates], flat[candidates], overlap)
     keep = torch.zeros_like(flat).scatter(0, candidates[kept], 1.0)
-    return scores * keep.view_as(scores)
+    return scores * keep[:count].view_as(scores)
 
 
 def overlap_of(settings: Any) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from config_utils import REPO
 from export_rows import small
 from PIL import Image
@@ -19,6 +20,7 @@ from PIL import Image
 import mmlape
 from mmlape.export import files
 from mmlape.export.network import Network
+from mmlape.export.selection import suppress
 from mmlape.export.settings import runtime_settings
 from mmlape.export.verify import compare, made_images
 
@@ -158,6 +160,34 @@ def test_half_and_eight_bits(exported, tmp_path):
 def _values(graph):
     for each in graph.initializer:
         yield SimpleNamespace(name=each.name, elem_type=each.data_type)
+
+
+class Suppression(torch.nn.Module):
+    outputs, least = ('scores',), None
+
+    def forward(self, image):
+        """Boxes side by side, whose scores are the pixels."""
+        scores = image[:, 0, 0]
+        left = torch.arange(scores.shape[1], dtype=torch.float32) * 4
+        boxes = torch.stack([left, left * 0, left + 5, left * 0 + 5], dim=-1).expand(
+            image.shape[0], -1, -1
+        )
+        return (suppress(boxes, scores, torch.zeros_like(scores).long(), 0.05),)
+
+
+@pytest.mark.slow
+def test_a_package_finds_nothing_one_box_and_several(tmp_path):
+    """torchvision tells the compiler that at least two boxes remain."""
+    network = Suppression()
+    run = files.run_package(
+        files.export_program(network, (64, 64), batch=True, sizes=False), tmp_path / 'a.pt2'
+    )
+    for scores in ([0.0, 0.0], [0.5, 0.0], [0.5, 0.7], [0.5, 0.7, 0.6, 0.9]):
+        image = np.zeros((1, 3, 64, 64), np.float32)
+        image[0, 0, 0, : len(scores)] = scores
+        (found,) = run(image)
+        assert np.array_equal(found, network(torch.from_numpy(image))[0].numpy())
+        assert (found > 0).sum() == min(1, sum(map(bool, scores))) + (len(scores) > 2)
 
 
 @pytest.mark.slow

@@ -58,8 +58,8 @@ mmlape train segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512
 ```
 
 **Published** figures are the authors'; **ours** is empty until we have trained a config in full. There are no trained
-weights to download: training starts from the published weights in the config ([weights.md](weights.md)). Classifiers:
-[pretraining.md](pretraining.md). Other published values of a row (AP50, APS, parameters, ...) are in the `metafile.yml`
+weights to download: training starts from the published weights in the config ([weights](weights.md)). Classifiers:
+[pre-training](pretraining.md). Other published values of a row (AP50, APS, parameters, ...) are in the `metafile.yml`
 of its folder, with the number of the table.
 
 **Parameters** are those of the trained model, auxiliary heads included; in brackets the backbone's. **FLOPs** are
