@@ -102,7 +102,8 @@ class ReportHook(Hook):
         validated = [row for row in rows if 'loss' not in row]
         hook = (runner.cfg.get('default_hooks') or {}).get('checkpoint') or {}
         names = [name for name in (validated or [{}])[-1] if name not in _NO_METRICS]
-        best = hook.get('save_best') if hook.get('save_best') in names else next(iter(names), None)
+        wanted = [name for name in (hook.get('save_best'), 'mIoU') if name in names]
+        best = next(iter([*wanted, *names]), None)
         write_table(rows, out / 'curves.csv')
         draw_curves(rows, best, out / 'curves.png')
         sections = [
