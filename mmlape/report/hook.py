@@ -25,6 +25,7 @@ from .curves import best_scores, draw_curves, read_curves, write_table
 from .tally import Tally
 
 _NO_METRICS = ('step', 'time', 'data_time')
+_SCOPES = ('mmdet', 'mmseg', 'mmpretrain')  # whose data samples are counted
 
 
 @HOOKS.register_module()
@@ -60,8 +61,10 @@ class ReportHook(Hook):
         """Begin to count."""
         dataset: Any = runner.val_loop.dataloader.dataset
         classes = getattr(dataset, 'metainfo', {}).get('classes')
-        boxes = runner.cfg.get('default_scope') == 'mmdet'
-        self.tally = Tally(len(classes), self.examples, boxes) if classes else None
+        scope = runner.cfg.get('default_scope')
+        self.tally = None
+        if classes and scope in _SCOPES:
+            self.tally = Tally(len(classes), self.examples, scope == 'mmdet')
         steps = getattr(getattr(dataset, 'pipeline', None), 'transforms', [])
         names = [type(step).__name__ for step in steps]
         loaded = next((k for k, name in enumerate(names) if 'Annotations' in name), len(names))
@@ -78,7 +81,8 @@ class ReportHook(Hook):
         if self.tally is None:
             return
         for sample in outputs or ():
-            self.tally.add(sample, np.tile(sample.scale_factor, 2) if self._scaled else None)
+            scale = sample.get('scale_factor') if self._scaled else None
+            self.tally.add(sample, None if scale is None else np.tile(scale, 2))
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         """Add up what the processes have counted."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
+from torchvision.ops import box_iou
 
 from mmlape.inference.results import MaskCrop
 
@@ -21,7 +23,7 @@ class Example:
 
     Attributes:
         score: Of detectors F1 of the boxes at IoU 0.5, of segmentors the mean IoU of the classes in the image.
-        path: The image file.
+        path: The image file; '' where the pipeline keeps no ``img_path``: then it is not shown.
         truth, found: ``boxes`` ``(N, 4)``, ``labels`` ``(N,)``, of a prediction also ``scores`` and ``crops``; or
             ``label_map`` ``(H, W)``.
     """
@@ -60,12 +62,15 @@ class Tally:
             scale: What the true boxes ``(x, y, x, y)`` were multiplied by. Default None: they are those of the file.
         """
         if 'pred_instances' in sample and 'bboxes' in sample.get('gt_instances', ()):
-            self._keep(self._instances(sample, scale))
+            boxes = sample.gt_instances.bboxes
+            if getattr(boxes, 'tensor', boxes).shape[-1] == 4:  # else they are rotated
+                self._keep(self._instances(sample, scale))
         elif 'pred_sem_seg' in sample and 'gt_sem_seg' in sample:
             self._keep(self._label_maps(sample))
         elif 'pred_label' in sample and 'gt_label' in sample:
-            for true in sample.gt_label.flatten().tolist():
-                self.confusion[true, int(sample.pred_label.flatten()[0])] += 1
+            labels = sample.gt_label, sample.pred_label
+            if all(each.numel() == 1 for each in labels):  # an image may have several
+                self.confusion[tuple(map(int, labels))] += 1
 
     def merge(self, others: Iterable[Tally]) -> Tally:
         """Add those of other processes, whose images are others."""
@@ -75,7 +80,7 @@ class Tally:
         return self
 
     def _keep(self, example: Example | None) -> None:
-        if example is not None:
+        if example is not None and example.path:
             self._rank([*self.best, *self.worst, example])
 
     def _rank(self, examples: list[Example]) -> None:
@@ -111,7 +116,7 @@ class Tally:
         if not both:
             return None
         right = sum(truth['labels'][a] == labels[b] for a, b in partners)
-        return Example(2 * float(right) / both, sample.img_path, truth, prediction)
+        return Example(2 * float(right) / both, sample.get('img_path', ''), truth, prediction)
 
     def _label_maps(self, sample: Any) -> Example | None:
         true, found = (_array(each.data)[0] for each in (sample.gt_sem_seg, sample.pred_sem_seg))
@@ -127,7 +132,7 @@ class Tally:
         score = float((counts.diagonal() / union.clip(min=1))[union > 0].mean())
         kind = np.uint8 if self.classes < 255 else np.int16
         maps = (dict(label_map=each.astype(kind)) for each in (true, found))
-        return Example(score, sample.img_path, *maps)
+        return Example(score, sample.get('img_path', ''), *maps)
 
 
 def match(overlap: np.ndarray, true: np.ndarray, found: np.ndarray) -> list[tuple[int, int]]:
@@ -156,9 +161,6 @@ def match(overlap: np.ndarray, true: np.ndarray, found: np.ndarray) -> list[tupl
 
 def overlaps(true: np.ndarray, found: np.ndarray) -> np.ndarray:
     """IoU ``(N, M)`` of boxes ``(N, 4)`` and ``(M, 4)``."""
-    import torch
-    from torchvision.ops import box_iou
-
     return box_iou(torch.from_numpy(true), torch.from_numpy(found)).numpy()
 
 

@@ -25,6 +25,17 @@ def sample(path, truth, found):
     return made
 
 
+def test_samples_of_other_toolboxes_are_not_counted(tmp_path):
+    """Such as those of poses, which have other labels; their trainings go on."""
+    for scope in ('mmpose', None):
+        hook, run = ReportHook(), runner(tmp_path)
+        run.cfg.default_scope = scope
+        hook.before_val_epoch(run)
+        hook.after_val_iter(run, 0, outputs=[sample('a', [0], [0])])
+        hook.after_val_epoch(run)
+        assert hook.tally is None
+
+
 def of_one_process(rank, folder):
     torch.distributed.init_process_group(
         'gloo', init_method=f'file://{folder}/store', rank=rank, world_size=2

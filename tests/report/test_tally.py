@@ -65,13 +65,23 @@ def test_label_maps_and_labels():
     assert images.confusion[2, 1] == images.confusion.sum() == 1 and not images.best
 
 
-def test_a_sample_without_truth_is_left_out():
+def test_a_sample_without_truth_or_of_another_kind_is_left_out():
     sample = boxes_sample('a', [], [(0, 0)], [0.9])
     del sample.gt_instances
-    for other in (sample, DataSample()):
+    rotated = boxes_sample('a', [(0, 0)], [(0, 0)], [0.9])
+    rotated.gt_instances.bboxes = torch.zeros(1, 5)
+    several = DataSample().set_gt_label([0, 1]).set_pred_label([1])
+    for other in (sample, DataSample(), rotated, several):
         tally = Tally(2, 1, boxes=True)
         tally.add(other)
         assert not tally.confusion.any() and not tally.best
+
+
+def test_without_a_path_an_image_is_counted_and_not_shown():
+    tally, sample = Tally(2, 1, boxes=True), boxes_sample('a', [(0, 0)], [(0, 0)], [0.9])
+    bare = DetDataSample(gt_instances=sample.gt_instances, pred_instances=sample.pred_instances)
+    tally.add(bare)
+    assert tally.confusion[0, 0] == 1 and not tally.best
 
 
 def test_the_page_is_one_file_and_shows_names_as_text(tmp_path):
