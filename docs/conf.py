@@ -21,7 +21,13 @@ author = 'the mmlape authors'
 project_copyright = 'the mmlape authors, Apache-2.0'
 version = release = re.search(r"'(.+)'", (ROOT / 'mmlape' / 'version.py').read_text())[1]
 
-extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon', 'sphinx.ext.viewcode', 'sphinx_copybutton']
+extensions = [
+    'myst_parser',
+    'sphinx.ext.autodoc',
+    'sphinx.ext.napoleon',
+    'sphinx.ext.viewcode',
+    'sphinx_copybutton',
+]
 root_doc = 'docs/index'
 include_patterns = [
     'docs/*.md',
