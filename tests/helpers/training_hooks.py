@@ -19,7 +19,7 @@ def unwrapped(runner):
 
 @HOOKS.register_module(force=True)
 class MakeNonFinite(Hook):
-    """In iteration ``at`` (from 1) of process ``rank``: a pixel is NaN, or a module overflows."""
+    """In iteration ``at`` (from 1) of process ``rank``: a pixel is NaN, or the weights of a module are infinite."""
 
     def __init__(self, at: int, module: str = '', rank: int = 0) -> None:
         self.at, self.module, self.rank = at, module, rank
@@ -30,7 +30,7 @@ class MakeNonFinite(Hook):
         if self.module:
             model = unwrapped(runner)
             with torch.no_grad():
-                model.get_submodule(self.module).weight.mul_(1e38)
+                model.get_submodule(self.module).weight.fill_(math.inf)
         else:
             image = data_batch['inputs'][0].float()
             image[1, 5, 7] = math.nan
