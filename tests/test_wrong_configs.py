@@ -172,6 +172,10 @@ BEYOND = [
     ({'optim_wrapper.optimizer.lr': 0}, 'optim_wrapper.optimizer.lr must be finite and greater than 0, got 0'),
     ({'optim_wrapper.optimizer.lr': '1e-3'}, "lr must be a number, got '1e-3'"),
     ({'optim_wrapper.optimizer.weight_decay': -1}, 'weight_decay must be finite and at least 0, got -1'),
+    (
+        {'optim_wrapper.optimizer.type': 'AdmW'},
+        "optim_wrapper.optimizer.type='AdmW' is not a registered optimizer; did you mean 'AdamW'",
+    ),
     ({'optim_wrapper.clip_grad.max_norm': 0}, 'max_norm must be finite and greater than 0, got 0'),
     ({'train_dataloader.batch_size': 0}, 'train_dataloader.batch_size must be at least 1, got 0'),
     ({'train_dataloader.batch_size': '2'}, "train_dataloader.batch_size must be an integer, got '2'"),

@@ -13,11 +13,17 @@ from mmengine.config import Config
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.fileio import LocalBackend, get_file_backend
 from mmengine.hooks import Hook
-from mmengine.registry import DATASETS
+from mmengine.registry import DATASETS, OPTIMIZERS
 from mmengine.runner import Runner
 
 from mmlape.checkpoints.report import listed
-from mmlape.checks import check_bool, check_number, check_options, check_positive_int
+from mmlape.checks import (
+    check_bool,
+    check_number,
+    check_options,
+    check_positive_int,
+    did_you_mean,
+)
 from mmlape.registry import HOOKS, RUNNERS
 
 from .checkpoint_hooks import built_loops
@@ -68,6 +74,13 @@ def _check_strategy(path: str, value: Any) -> None:
         )
 
 
+def _check_optimizer(path: str, value: Any) -> None:
+    with OPTIMIZERS.switch_scope_and_registry(None) as registry:
+        if isinstance(value, str) and registry.get(value) is None:  # MMEngine calls it: no message
+            hint = did_you_mean(value, registry.module_dict)
+            raise ValueError(f'{path}={value!r} is not a registered optimizer{hint}')
+
+
 # What is accepted where in a config; `*` is any part of a path.
 _RULES: dict[str, Callable[[str, Any], Any]] = {
     'train_cfg.max_epochs train_cfg.max_iters train_cfg.val_interval train_cfg.val_begin '
@@ -87,16 +100,18 @@ _RULES: dict[str, Callable[[str, Any], Any]] = {
     'default_hooks.checkpoint.interval': _check_interval,
     '*_dataloader.dataset*metainfo.classes': _check_classes,
     'strategy.type': _check_strategy,
+    'optim_wrapper*.optimizer.type': _check_optimizer,
 }
 
 
 def check_config(cfg: Config | Mapping[str, Any]) -> None:
-    """Check numbers that upstream does not check (optimizers, schedules, intervals, batch sizes, workers, the seed),
-    options of our hooks, that no class name of a data set comes twice, that FSDP is ours, and that variables of the
-    environment reach the network that they are for.
+    """Check what upstream does not: numbers (optimizers, schedules, intervals, batch sizes, workers, the seed), options
+    of our hooks, that optimizers are registered, that no class name of a data set comes twice, that FSDP is ours, and
+    that variables of the environment reach the network that they are for.
 
     Raises:
-        ValueError: If a value is out of range, a class name comes twice, or a variable reaches nothing.
+        ValueError: If a value is out of range, an optimizer is unknown, a class name comes twice, or a variable reaches
+            nothing.
         TypeError: If a value has the wrong type, or one of our hooks has no such option.
     """
     rules = [(pattern, check) for patterns, check in _RULES.items() for pattern in patterns.split()]
