@@ -3,6 +3,8 @@
 import gc
 import json
 import logging
+import os
+import pickle
 import random
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +14,14 @@ import numpy as np
 import pytest
 import torch
 from mmengine import registry
+from mmengine.config import Config
 from mmengine.fileio.handlers import file_handlers
 from mmengine.runner import CheckpointLoader
 from mmengine.utils import ManagerMixin
 from torch import Tensor
 
 GOLDEN = Path(__file__).parent / 'data' / 'golden'
+CONFIGS = str(Path(__file__).resolve().parent.parent / 'configs') + os.sep
 LOADERS, HANDLERS = dict(CheckpointLoader._schemes), dict(file_handlers)
 
 
@@ -213,4 +217,34 @@ def _plain_configs():
         patch.setattr('mmengine.runner.runner.collect_env', dict)
         for place in ('mmengine.config.config.FormatCode', 'yapf.yapflib.yapf_api.FormatCode'):
             patch.setattr(place, lambda text, **_: (text, True), raising=False)
+        yield
+
+
+@pytest.fixture(scope='session', autouse=True)
+def _shipped_configs_are_read_once():
+    """Reading a config of ours and its bases takes longer than many a test."""
+    read, known = Config._file2dict, {}
+
+    def file_to_dict(filename, *options, **more):
+        path = os.path.abspath(os.path.expanduser(filename))
+        if not path.startswith(CONFIGS):
+            return read(filename, *options, **more)
+        variables = [item for item in os.environ.items() if item[0].startswith('LAPE_')]
+        key = repr((path, options, more, sorted(variables)))
+        if key not in known:
+            known[key] = pickle.dumps(read(filename, *options, **more))
+        return pickle.loads(known[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Config, '_file2dict', staticmethod(file_to_dict))
+        yield
+
+
+@pytest.fixture(scope='session', autouse=True)
+def _no_seeds_of_devices_that_are_not_there():
+    """PyTorch keeps the text of the stack for each of them, which takes longer than many a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        for device in (torch.cuda, torch.xpu):
+            if not device.is_available():
+                patch.setattr(device, 'manual_seed_all', lambda seed: None)
         yield

@@ -71,7 +71,10 @@ def build(cfg: Config) -> torch.nn.Module:
     return model
 
 
-LARGE = r'scale_dinov3|deit-b|cascade|deit-s-adapter|upernet_deit-s|swin-s|swin-t(_|-lape)|pvtv2-b'
+LARGE = (
+    r'scale_dinov3|deit-b|cascade|deit-s-adapter|upernet_deit-s|swin-s|swin-t(_|-lape)|pvtv2-b|'
+    r'eomt_dinov2-|eomt_dinov3-[bl]_8xb2'  # one of EoMT's is enough for the fast tests
+)
 
 
 # Only their ViT is large; its weights and parameters are tested with the rows of foundation models.

@@ -386,6 +386,7 @@ def evidence_report(job, value):
     return type('Report', (), dict(kind='result', job=job, value=value))
 
 
+@pytest.mark.slow
 def test_a_run_is_trained_scored_and_evaluated_again_by_the_command(
     tmp_path, maps, monkeypatch, capsys
 ):
@@ -427,6 +428,7 @@ def resize_of(cfg):
     return next(step.scale for step in steps if step.type == 'Resize')
 
 
+@pytest.mark.slow
 def test_a_classifier_is_trained_and_scored(tmp_path, monkeypatch, capsys):
     first = plan.STEPS['cifar10']['small']
     recipe = dataclasses.replace(first, options=dict(first.options, epochs=1))

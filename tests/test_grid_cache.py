@@ -98,7 +98,13 @@ def num_bytes(tensors):
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
-@pytest.mark.parametrize('options', MODELS.values(), ids=MODELS.keys())
+@pytest.mark.parametrize(
+    'options',
+    [
+        pytest.param(options, id=name, marks=() if name == 'rotary, DTN' else pytest.mark.slow)
+        for name, options in MODELS.items()
+    ],
+)
 @pytest.mark.parametrize(
     'mode', [torch.no_grad, pytest.param(torch.inference_mode, marks=pytest.mark.slow)]
 )

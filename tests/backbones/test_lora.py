@@ -181,7 +181,9 @@ def test_running_statistics_stay():
     assert not all(torch.equal(value, before[name]) for name, value in model.named_buffers())
 
 
-@pytest.mark.parametrize('way', ['with_cp', 'compile_blocks', 'optimize'])
+@pytest.mark.parametrize(
+    'way', ['with_cp', pytest.param('compile_blocks', marks=pytest.mark.slow), 'optimize']
+)
 @pytest.mark.parametrize('dora', [False, True])
 def test_ways_to_run(way, dora):
     """Recomputation, compiled blocks and layers for CPUs: gradients of LoRA stay the same."""

@@ -155,7 +155,7 @@ def test_state_goes_both_ways(name):
     assert_same(step(other), step(plain))
 
 
-@pytest.mark.parametrize('name', ['adapter', 'pvt'])
+@pytest.mark.parametrize('name', [pytest.param('adapter', marks=pytest.mark.slow), 'pvt'])
 def test_compiled(name):
     model = build(name)
     expected = step(model)
