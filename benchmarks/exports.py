@@ -39,18 +39,21 @@ BACKENDS = ('PyTorch', 'compiled', 'ONNX', 'half', 'INT8')
 
 
 class Row(NamedTuple):
-    """A config's name or `nuclei`, the file's size, the data (None for random weights), `--max-boxes`, and
-    whether the file takes any size."""
+    """A config's name or `nuclei`, the file's size, the data (None for random weights), `--max-boxes`, whether the
+    file takes any size, and whether AOTInductor compiles it (some take it more than ten minutes)."""
 
     config: str
     size: tuple[int, int]
     data: str | None = 'digit_scenes'
     boxes: int | None = None
     any_size: bool = False
+    compiled: bool = True
 
 
 ROWS = {
-    'Mask R-CNN, nuclei, any size': Row('nuclei', (512, 512), 'nuclei', any_size=True),
+    'Mask R-CNN, nuclei, any size': Row(
+        'nuclei', (512, 512), 'nuclei', any_size=True, compiled=False
+    ),
     'Mask R-CNN, nuclei, 100 boxes': Row('nuclei', (512, 512), 'nuclei', 100),
     'Mask R-CNN': Row('mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes', (96, 96)),
     'RetinaNet': Row('retinanet_pvt-micro-dtn_fpn_digit-scenes', (96, 96)),
@@ -59,11 +62,13 @@ ROWS = {
     'UPerNet': Row('upernet_vit-micro-dinov3_sfp_digit-scenes', (96, 96)),
     'EoMT': Row('eomt_vit-micro-lape_digit-scenes', (96, 96)),
     'Cascade Mask R-CNN, DeiT-S': Row(
-        'cascade-mask-rcnn_deit-s-adapter-lape_fpn_ms-3x_coco', (512, 512), None
+        'cascade-mask-rcnn_deit-s-adapter-lape_fpn_ms-3x_coco', (512, 512), None, compiled=False
     ),
-    'ATSS, DeiT-S': Row('atss_deit-s-adapter-lape_fpn_ms-3x_coco', (512, 512), None),
-    'Mask2Former, DINOv2-B': Row(
-        'mask2former_dinov2-b-adapter_8xb2-40k_ade20k-512x512', (512, 512), None
+    'ATSS, DeiT-S': Row(
+        'atss_deit-s-adapter-lape_fpn_ms-3x_coco', (512, 512), None, compiled=False
+    ),
+    'Mask2Former, DINOv3-S, panoptic': Row(
+        'mask2former_dinov3-s_sfp_lsj-1x_coco-panoptic', (512, 512), None
     ),
     'linear, DINOv2-S': Row('linear_dinov2-s_8xb2-40k_ade20k-512x512', (512, 512), None),
 }
@@ -112,7 +117,7 @@ def measure(row: Row, options: argparse.Namespace, folder: Path) -> dict:
     count = 100 if row.data else 10  # of random weights, the scales do not matter
     calibration = (as_input(path, row.size) for path in images_of(data, 'train')[:count])
     files.write_int8(paths['ONNX'], paths['INT8'], calibration)
-    if row.data and not row.any_size:  # the compiler takes more than ten minutes for the others
+    if row.compiled:
         program = files.export_program(copy.deepcopy(network), row.size, False, False)
         runs['compiled'] = files.run_package(program, folder / 'compiled.pt2')
         sizes['compiled'] = (folder / 'compiled.pt2').stat().st_size
