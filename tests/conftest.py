@@ -226,7 +226,7 @@ def _shipped_configs_are_read_once():
     read, known = Config._file2dict, {}
 
     def file_to_dict(filename, *options, **more):
-        path = os.path.abspath(os.path.expanduser(filename))
+        path = os.path.abspath(filename)
         if not path.startswith(CONFIGS):
             return read(filename, *options, **more)
         variables = [item for item in os.environ.items() if item[0].startswith('LAPE_')]

@@ -437,6 +437,13 @@ def test_beyond_the_model(make, overrides, words):
     refused(lambda: check_config(merge_overrides(make(), overrides)), words)
 
 
+def test_a_strategy_may_bring_optimizers():
+    cfg = usual()
+    cfg.strategy = dict(type='DeepSpeedStrategy')
+    cfg.optim_wrapper.optimizer.type = 'FusedAdam'
+    check_config(cfg)
+
+
 @pytest.mark.parametrize('path', MISSPELT)
 def test_command_line(path):
     refused(lambda: merge_overrides(usual(), {path: 1}), MISSPELT[path])

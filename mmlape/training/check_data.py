@@ -100,8 +100,9 @@ _RULES: dict[str, Callable[[str, Any], Any]] = {
     'default_hooks.checkpoint.interval': _check_interval,
     '*_dataloader.dataset*metainfo.classes': _check_classes,
     'strategy.type': _check_strategy,
-    'optim_wrapper*.optimizer.type': _check_optimizer,
 }
+# DeepSpeed's and ColossalAI's optimizers are registered when their strategy is built.
+_WITHOUT_STRATEGY = {'optim_wrapper*.optimizer.type': _check_optimizer}
 
 
 def check_config(cfg: Config | Mapping[str, Any]) -> None:
@@ -114,7 +115,8 @@ def check_config(cfg: Config | Mapping[str, Any]) -> None:
             nothing.
         TypeError: If a value has the wrong type, or one of our hooks has no such option.
     """
-    rules = [(pattern, check) for patterns, check in _RULES.items() for pattern in patterns.split()]
+    accepted = _RULES if cfg.get('strategy') else {**_RULES, **_WITHOUT_STRATEGY}
+    rules = [(pattern, check) for names, check in accepted.items() for pattern in names.split()]
     for path, value in config_values({key: cfg[key] for key in cfg if key != 'model'}):
         for pattern, check in rules:
             if value is not None and fnmatchcase(path, pattern):
