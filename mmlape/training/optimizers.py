@@ -171,10 +171,11 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
             path: next(place for cls, place in _PLACES.items() if isinstance(owner, cls))
             for path, owner in exempt_modules(module)
         }
+        depths = _depths(module, backbones)
         for name, parameter in module.named_parameters():
             if parameter.requires_grad:
                 rule = self._rule(name, parameter, module, places)
-                groups.setdefault((*_depth(name, backbones), rule), {})[name] = parameter
+                groups.setdefault((*depths[name], rule), {})[name] = parameter
         titles = ('layer', 'kind', 'scale', 'lr', 'weight decay', 'tensors', 'values', 'names')
         rows = [_ROW.format(*titles)]
         ordered = sorted(groups.items(), key=lambda group: (group[0][0], group[0][2].kind))
@@ -248,16 +249,21 @@ def _backbones(model: nn.Module) -> dict[str, Any]:
     return found
 
 
-def _depth(name: str, backbones: dict[str, Any]) -> tuple[int, int]:
-    """Depth of a parameter and number of depths; necks and heads have the last depth."""
-    deepest = 0
+def _depths(model: nn.Module, backbones: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """Depth of each parameter and number of depths, by its name; necks and heads have the last depth."""
+    parameters = dict(model.named_parameters())
+    found: dict[str, tuple[int, int]] = {}
     for path, backbone in backbones.items():
         prefix = f'{path}.' if path else ''
-        depth, count = backbone.get_layer_depth(name, prefix)
-        if name.startswith(prefix):
-            return depth, count
-        deepest = max(deepest, count)
-    return deepest - 1, deepest
+        names = [name for name in parameters if name.startswith(prefix)]
+        if hasattr(backbone, 'parameter_depths'):
+            # All at once: each answer of get_layer_depth goes through all layers.
+            depths, count = backbone.parameter_depths()
+            found |= {name: (depths[parameters[name]], count) for name in names}
+        else:
+            found |= {name: backbone.get_layer_depth(name, prefix) for name in names}
+    most = max(count for _, count in found.values())
+    return {name: found.get(name, (most - 1, most)) for name in parameters}
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
