@@ -53,7 +53,7 @@ evidence: env  ## the experiments on real images in DATA=folder (docs/evidence.m
 test: env  ## the fast tests
 	$(PYTEST) -m 'not slow'
 
-test-slow: env  ## the tests of more than 20 seconds
+test-slow: env  ## the other tests
 	$(PYTEST) -m slow
 
 test-gpu: env  ## the tests for who has a GPU; they need no data and write work_dirs/gpu_report.md

@@ -52,7 +52,9 @@ def address(model):
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
         free.close()
-        config = uvicorn.Config(application(model, 'nuclei'), port=port, log_level='error')
+        config = uvicorn.Config(
+            application(model, 'nuclei'), port=port, log_level='error', timeout_graceful_shutdown=1
+        )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()

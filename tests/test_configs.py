@@ -71,9 +71,11 @@ def build(cfg: Config) -> torch.nn.Module:
     return model
 
 
-LARGE = (
+# Those with a smaller relative, or one with more parts, among the fast tests.
+RELATED = (
     r'scale_dinov3|deit-b|cascade|deit-s-adapter|upernet_deit-s|swin-s|swin-t(_|-lape)|pvtv2-b|'
-    r'eomt_dinov2-|eomt_dinov3-[bl]_8xb2'  # one of EoMT's is enough for the fast tests
+    r'eomt_(deit|dinov2)-|eomt_dinov3-[bl]_8xb2|(rcnn|retinanet)_pvt-s|segmenter_deit-s|upernet_deit-t-adapter_|'
+    r'gfl_dinov3-s|mask2former_dinov3-s_sfp|rcnn_(pvt-t|pvt-t-lape|deit-t-adapter)_fpn'
 )
 
 
@@ -82,12 +84,12 @@ CUT = r'eomt_dinov.-[bl]_'
 
 
 def trained_configs() -> list:
-    """All but those whose model and optimizer another one has; the largest of each kind are slow."""
+    """All but those whose model and optimizer another one has; some are slow."""
     return [
         pytest.param(
             path,
             id=f'{path.parent.name}/{path.stem}',
-            marks=[pytest.mark.slow] if re.search(LARGE, path.name) else [],
+            marks=[pytest.mark.slow] if re.search(RELATED, path.name) else [],
         )
         for path in shipped_configs()
         if path not in TWINS

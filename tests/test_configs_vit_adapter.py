@@ -29,7 +29,10 @@ from mmlape.checkpoints import convert_with_report
 
 NAMES = [path.stem for path in vit_adapter_configs() if re.search(r'-\d+k_', path.stem)]
 DETECTORS = [path.stem for path in vit_adapter_configs() if path.stem not in NAMES]
-pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')
+pytestmark = [
+    pytest.mark.filterwarnings('ignore::UserWarning'),
+    pytest.mark.usefixtures('cheap_values'),
+]
 
 
 class Published(NamedTuple):
@@ -354,6 +357,7 @@ def test_data_comes_out_of_the_pipelines(name, tmp_path):
     read_a_data_set(CONFIGS / f'vit_adapter/{name}.py', tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', [QUICK[1], QUICK[2]])
 def test_windows_slide_over_images_of_multiples_of_32(name, tmp_path):
     """Of 71 x 97 pixels, through the pipeline; MMSegmentation's Mask2Former fails here (mmsegmentation #3666)."""

@@ -14,6 +14,8 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from test_configs import build, load
 
+pytestmark = pytest.mark.usefixtures('cheap_values')
+
 FOLDER, DTN_FOLDER = CONFIGS / 'lape', CONFIGS / 'dtn'
 COCO_3X = 'mask-rcnn_deit-{}-adapter{}_fpn_ms-3x_coco.py'
 UPERNET = 'upernet_deit-{}-adapter{}_8xb2-160k_ade20k-512x512.py'

@@ -124,6 +124,7 @@ def test_heads_are_on_the_gpu_and_nothing_waits_for_them(name, sampling):
     assert bool(made.names) == ('adapter' in name), made.names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', BACKBONES)
 def test_nothing_waits_in_a_backward_pass(name, monkeypatch):
     for module in (

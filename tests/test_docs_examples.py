@@ -22,6 +22,8 @@ from test_configs import load
 from mmlape import registry
 from mmlape.checkpoints import FORMATS
 
+pytestmark = pytest.mark.usefixtures('cheap_values')
+
 FENCES = {
     f'{path.relative_to(REPO).as_posix()}:{fence.line}': fence.code
     for path in PAGES

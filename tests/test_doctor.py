@@ -62,6 +62,7 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('case', BROKEN)
 def test_it_works_where_packages_are_missing_or_broken(case, tmp_path):
     """Where `import mmlape` fails, this is the command that says why, all of it, and what to do."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from config_utils import marked
 from mmengine.config import Config
 from own_data import coco, image, label_map, names
 from PIL import Image
@@ -42,6 +43,7 @@ TINY_VARIANTS = {'no': Variant(DEFAULT), 'LaPE': Variant(LAPE)}
 EXPERIMENT = Experiment(
     'camvid', 'Why?', TINY, TINY_VARIANTS, 'no', 2, None, ('0.5x', '2x', 'corrupted')
 )
+QUICK = {*plan.EXPERIMENTS} - {'nuclei-recipe', 'nuclei-tuning', 'bccd-recipe', 'camvid-tuning'}
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def maps(tmp_path):
     return root
 
 
-@pytest.mark.parametrize('name', plan.EXPERIMENTS)
+@pytest.mark.parametrize('name', marked(plan.EXPERIMENTS, QUICK))
 def test_variants_of_an_experiment_differ_in_what_they_name(name, tmp_path, monkeypatch):
     experiment = plan.EXPERIMENTS[name]
     root = tmp_path / 'data'

@@ -14,6 +14,8 @@ from mmengine.registry import MODELS as CLASSIFIERS
 from mmpretrain.utils import register_all_modules
 from modelindex import load_model_index
 
+pytestmark = pytest.mark.usefixtures('cheap_values')
+
 # Templates for one's own data and an experiment of many variants are no models of a table.
 WITHOUT_METAFILE = {'_base_', 'custom', 'experiments'}
 INDEX = yaml.safe_load((REPO / 'model-index.yml').read_text())

@@ -22,6 +22,8 @@ from mmlape import registry
 from mmlape.cli.arguments import find_config, shipped_configs
 from mmlape.cli.options import merge_overrides
 
+pytestmark = pytest.mark.usefixtures('cheap_values')
+
 PAGE = REPO / 'docs' / 'papers.md'
 ABLATIONS = CONFIGS / 'ablations' / 'README.md'
 TABLES = yaml.safe_load((REPO / 'tests' / 'data' / 'published_tables.yaml').read_text())

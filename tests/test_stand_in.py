@@ -81,6 +81,7 @@ def test_roi_align_and_its_gradient(both, aligned, ratio, count, size):
         roi_align(torch.ones(1, 1, 8, 8), rois, 2, 1.0, 0, 'max', True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('copied', [True, False])
 def test_mmcv_and_mmlape_can_be_imported_with_it(copied, tmp_path):
     """mmcv looks up all operators at import; a missing one raises an error when it is called. Where `make env` has not

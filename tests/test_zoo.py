@@ -133,6 +133,7 @@ def test_figures_go_into_a_metafile_that_keeps_its_layout(tmp_path):
         write_measured(path, {'a': dict(parameters=11, flops=22)})
 
 
+@pytest.mark.slow
 def test_the_command(root, tmp_path, monkeypatch, capsys):
     """Measures, writes, agrees with itself, and sees what has changed since."""
     copy = shutil.copytree(root, tmp_path / 'zoo')

@@ -276,6 +276,7 @@ def test_mistakes_end_with_one_message(script, backbone, arguments, text, run, t
     assert text in said and said.startswith(('error: ', 'usage: '))
 
 
+@pytest.mark.slow
 def test_maps_before_and_after_training(run, tmp_path):
     config = write_config(tmp_path, PVT)
     trained = randomise(MODELS.build(PVT))

@@ -12,6 +12,8 @@ from mmlape.layers import DeformableAttention, sampling_plan
 from mmlape.layers.attention import Attention
 from mmlape.norm import DTN
 
+pytestmark = pytest.mark.usefixtures('cheap_values')
+
 
 def multiply_adds(run) -> int:
     with count_flops() as counter:
@@ -106,6 +108,7 @@ def test_mask2former_costs_what_is_published():
     assert found.flops > found.backbone_flops + 60e9
 
 
+@pytest.mark.slow
 def test_every_stage_of_sparse_rcnn_is_counted():
     cfg = Config.fromfile(CONFIGS / 'detectors/sparse-rcnn_deit-s-adapter-lape_fpn_ms-3x_coco.py')
     stages = cfg.model.roi_head.bbox_head

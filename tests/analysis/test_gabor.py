@@ -46,7 +46,7 @@ def channels(kind, rng, count, grid):
     return standardised(maps) * rng.choice([-1, 1], (count, 1, 1))
 
 
-@pytest.mark.parametrize('grid', GRIDS)
+@pytest.mark.parametrize('grid', [GRIDS[0], pytest.param(GRIDS[1], marks=pytest.mark.slow)])
 @pytest.mark.parametrize('kind', ['chaos', 'raster', 'striped', 'box'])
 @pytest.mark.parametrize(('noise', 'least'), [(0.0, 60), (0.5, 57)])
 def test_each_kind_is_recognised(kind, grid, noise, least, rng):

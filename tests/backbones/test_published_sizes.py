@@ -9,6 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mmlape.registry import MODELS
 
+pytestmark = pytest.mark.usefixtures('cheap_values')
+
 PVT, PVTV2 = 'PyramidVisionTransformer', 'PyramidVisionTransformerV2'
 VECTOR = dict(out_type='avg', out_indices=3)
 LAPE = dict(type='mmlape.LaPE')

@@ -230,6 +230,7 @@ def test_texts_of_configs(text, kept):
         Config.fromstring(plain, '.py')
 
 
+@pytest.mark.slow
 def test_a_config_keeps_what_is_imported_by_name():
     """In a process of its own: here the other tests have imported it."""
     code = (

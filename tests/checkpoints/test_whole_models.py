@@ -14,6 +14,8 @@ from published_models import MASK_RCNN, MICRO, build, micro, micro_names, shippe
 
 from mmlape.checkpoints import convert, convert_with_report
 
+pytestmark = pytest.mark.usefixtures('cheap_values')
+
 TINY = published.vit_adapter()
 SMALL = published.vit_adapter(dims=384)
 BASE = published.vit_adapter(dims=768, heads=12, ratio=0.5)

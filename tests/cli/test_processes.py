@@ -106,6 +106,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_a_work_dir_is_for_one_training_at_a_time(tmp_path):
     """A killed one leaves no lock behind, nor do data workers that outlive it."""
     folder = str(tmp_path / 'runs')

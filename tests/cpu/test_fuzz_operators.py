@@ -41,6 +41,7 @@ def fuzz(*arguments: str, **environment: str) -> None:
     assert done.stdout.endswith('done\n'), (done.returncode, done.stderr[-5000:])
 
 
+@pytest.mark.slow
 def test_random_inputs():
     fuzz('100')
 

@@ -51,6 +51,7 @@ def test_a_buffer_comes_back_without_page_faults():
         assert int(faults) * 10 < int(as_before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'environment',
     [

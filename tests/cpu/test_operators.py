@@ -389,6 +389,7 @@ print(len({line.split()[-1] for line in maps.splitlines() if 'libgomp' in line})
 """
 
 
+@pytest.mark.slow
 def test_threads_change_nothing_and_are_pytorchs():
     """Of DTN, heads side by side, and where there are fewer than threads, all threads for one after the other."""
     done = subprocess.run([sys.executable, '-c', _THREADS], capture_output=True, text=True)

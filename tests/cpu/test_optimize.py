@@ -174,6 +174,7 @@ def test_blocks_that_were_compiled_before(name):
     assert_same(step(optimize(model)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', sorted({*BUILDS} - {'pixel decoder'}))
 def test_exported(name):
     """Others who run it need no mmlape. MMDetection's pixel decoder reads sizes from tensors, which no graph does."""

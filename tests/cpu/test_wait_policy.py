@@ -56,6 +56,7 @@ def test_when_pytorch_is_imported(code, tool, arguments, environment, expected):
     assert done.stdout == f'{expected}\n'
 
 
+@pytest.mark.slow
 def test_openmp_reads_it_and_no_child_inherits_it():
     """GNU's, which is PyTorch's on Linux; other ones have no such number, before or after."""
 

@@ -65,6 +65,7 @@ def test_test_finds_the_same_metric(name, tmp_path, commands):
     assert {key: found[key] for key in recorded} == pytest.approx(recorded, **METRIC)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', CHECKPOINTS)
 def test_resume_goes_on_where_it_was(name, tmp_path, commands):
     """Losses need the weights, the optimizer's state, the place in the data and the random numbers of then."""

@@ -24,6 +24,8 @@ from mmlape.cli.options import merge_overrides
 from mmlape.registry import MODELS
 from mmlape.training import PositionOnlyHook
 
+pytestmark = pytest.mark.usefixtures('cheap_values')
+
 PAGE = CONFIGS / 'ablations' / 'README.md'
 ROW = r'\| (.+?) \| `mmlape train (.+?)` \| ([\d.]+|-) \|'
 PVT = ['LN', 'LN', 'LN', 'LN']

@@ -119,6 +119,7 @@ def test_a_training(trained):
     assert runner.model.neighbours is None and runner.model.steps == 6
 
 
+@pytest.mark.slow
 def test_the_checkpoint_is_tested_and_resumed(trained, tmp_path):
     runner, _ = trained
     checkpoint = f'{runner.work_dir}/epoch_2.pth'

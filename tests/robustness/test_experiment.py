@@ -50,6 +50,7 @@ def test_schedules_are_the_demos():
     assert lengths == [200, 1500, 1000]
 
 
+@pytest.mark.slow
 def test_the_tables_of_what_is_done(tmp_path, capsys):
     """A group with some runs is shown, with runs that are whole; the page keeps what is of other groups."""
     clone = tmp_path / 'clone'

@@ -108,6 +108,7 @@ def test_one_graph_for_each_kind_of_block_whatever_the_size(build, kinds, sizes)
     assert num_graphs() == kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('operator', [True, False])
 def test_one_graph_for_pooled_dtn_on_full_and_ragged_windows(operator):
     norm, symbols = DTN(24, 2, pool=4), set()

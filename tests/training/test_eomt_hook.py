@@ -41,6 +41,7 @@ def test_phases_are_the_papers():
         assert probs == pytest.approx(wanted, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_anneals_and_goes_on(tmp_path):
     """Twelve iterations, four phases: what the network saw, evaluated and saved; a resumed run sees the same."""
     options = dict(model=dict(type='mmlape.ToyEoMT'))

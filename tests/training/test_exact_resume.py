@@ -102,6 +102,7 @@ def test_a_validation_that_was_interrupted_is_made_up_for(tmp_path):
     assert difference(last(tmp_path / 'whole'), last(tmp_path / 'stopped')) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('by_epoch', [False, True])
 def test_the_last_validation_as_well(tmp_path, by_epoch):
     whole = toy_run(toy_config(tmp_path / 'whole', by_epoch))
@@ -115,6 +116,7 @@ def test_the_last_validation_as_well(tmp_path, by_epoch):
     assert difference(last(tmp_path / 'whole'), last(tmp_path / 'stopped')) is None
 
 
+@pytest.mark.slow
 def test_another_batch_goes_on_behind_the_images_that_were_seen(tmp_path):
     """As with another number of processes: 6 steps of 3 images are 9 of 2."""
     toy_run(toy_config(tmp_path, seen=dict(stop_at=7)))
