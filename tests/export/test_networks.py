@@ -18,12 +18,23 @@ SLOW = ('Cascade R-CNN', 'HTC', 'Mask2Former')
 )
 def test_answers_are_those_of_upstream(name):
     """On two images of odd sides, taller and wider; every box, mask, logit and id."""
-    model, scope = small(name)
+    answers_as_upstream(*small(name))
+
+
+def test_panoptic_segments_with_pixels_of_low_scores():
+    """As a config without ``filter_low_score`` has it; the shipped ones leave such pixels out."""
+    model, scope = small('Mask2Former, panoptic')
+    del model.panoptic_fusion_head.test_cfg['filter_low_score']
+    answers_as_upstream(model, scope)
+
+
+def answers_as_upstream(model, scope):
     network = Network(copy.deepcopy(model))
 
     def run(images):
         with torch.no_grad():
             found = network(torch.from_numpy(images))
+        assert network.outputs != ('panoptic',) or len(found.unique()) > 2
         return [each.numpy() for each in (found if isinstance(found, tuple) else [found])]
 
     batches = (made_images(count, size, 3) for count, size in ((2, (75, 118)), (1, (101, 67))))

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import mmlape
 from mmlape.checkpoints import CheckpointError, Pretrained, safe_loading
+from mmlape.checkpoints.deltas import is_file
 from mmlape.checkpoints.report import DownloadError
 from mmlape.export.verify import made_images
 
@@ -139,3 +140,17 @@ def test_the_command(commands, tmp_path, monkeypatch):
     assert '| coco/bbox_mAP | 0.5 |' in card and '| data | mine |' in card
     assert '`mmlape train a-config`' in card
     assert 'cannot be read as JSON' in commands.refused('share.py', 'nuclei', 'x', '--metrics', 'y')
+
+
+@pytest.mark.parametrize(
+    ('base', 'is_one'),
+    [
+        ('timm:vit_small_patch16_224', False),
+        ('timm:weights.pth', True),
+        ('mmlape:vit_small_patch16_224', True),
+        ('mmlape:https://host/weights.pth', False),
+        ('timm:hf://owner/name', False),
+    ],
+)
+def test_a_base_that_is_a_file_lies_in_the_folder(base, is_one):
+    assert is_file(base) == is_one

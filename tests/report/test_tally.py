@@ -9,6 +9,7 @@ from mmpretrain.structures import DataSample
 from mmseg.structures import SegDataSample
 
 from mmlape.report import Tally, page
+from mmlape.report.tally import match
 
 BOXES = [[0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]]
 
@@ -43,6 +44,12 @@ def test_boxes_right_confused_missed_and_extra():
     merged = other.merge([tally])
     assert merged.confusion[0].tolist() == [3, 0, 1]
     assert merged.best[0].path == 'b' and merged.worst[0].path == 'c'
+
+
+def test_a_found_box_has_one_partner():
+    """The nearer of two of its class; another one of another class gets nothing."""
+    overlap = np.array([[0.6], [0.8], [0.9]])
+    assert match(overlap, np.array([0, 0, 1]), np.array([0])) == [(1, 0)]
 
 
 def test_true_boxes_that_were_resized():

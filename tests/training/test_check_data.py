@@ -136,6 +136,8 @@ REFUSED = {
     'a mask of another size': (
         changed(*BOX, 'segmentation', to=dict(size=[10, 10], counts=[0, 100])),
         r"ids: '2 \(run lengths of size \[10, 10\], image \[71, 97\]\)'"),
+    'a mask without run lengths': (
+        changed(*BOX, 'segmentation', to=dict(size=[71, 97])), r"ids: '2 \(run lengths of size \[71, 97\]"),
 }  # fmt: skip
 
 
@@ -157,6 +159,15 @@ class TestCoco:
         change, words = REFUSED[fault]
         error, _ = self.check(caplog, change, pipeline=WITH_MASK)
         assert error and re.search(words, error), error
+
+    def test_run_lengths_are_masks(self, caplog):
+        """As a list of numbers, and compressed."""
+        for counts in ([71 * 97], 'abc'):
+            mask = dict(size=[71, 97], counts=counts)
+            error, _ = self.check(
+                caplog, changed(*BOX, 'segmentation', to=mask), pipeline=WITH_MASK
+            )
+            assert error is None
 
     def test_good_data_are_counted(self, caplog):
         """Masks are read by mask detectors only."""
