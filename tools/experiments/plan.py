@@ -61,7 +61,7 @@ STEPS = {
         augmented=(dict(augment='strong'), {}),
         samples=({}, _MORE_SAMPLES),
         short=(dict(epochs=10), {}),
-        larger=(dict(epochs=8, size=480), {}),
+        larger=(dict(epochs=30, size=480), {}),
     ),
     'cifar10': _steps(
         'cifar/cct-7-3x1_1xb128_cifar10',
