@@ -13,7 +13,7 @@ from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
 from mmengine.registry import OPTIMIZERS
 from torch import nn
 
-from mmlape.backbones.base import EXEMPT_NAMES, exempt_modules
+from mmlape.backbones.base import EXEMPT_NAMES, Backbone, exempt_modules
 from mmlape.checks import (
     check_bool,
     check_number,
@@ -256,8 +256,8 @@ def _depths(model: nn.Module, backbones: dict[str, Any]) -> dict[str, tuple[int,
     for path, backbone in backbones.items():
         prefix = f'{path}.' if path else ''
         names = [name for name in parameters if name.startswith(prefix)]
-        if hasattr(backbone, 'parameter_depths'):
-            # All at once: each answer of get_layer_depth goes through all layers.
+        if getattr(type(backbone), 'get_layer_depth', None) is Backbone.get_layer_depth:
+            # All at once: each of its answers goes through all layers.
             depths, count = backbone.parameter_depths()
             found |= {name: (depths[parameters[name]], count) for name in names}
         else:

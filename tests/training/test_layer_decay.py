@@ -347,6 +347,22 @@ def test_mistakes_in_the_schedule_are_named(options, error, words):
             PARAM_SCHEDULERS.build(options, default_args=dict(optimizer=optimizer))
 
 
+def test_a_backbone_may_number_its_layers_itself():
+    """Also one of ours, by its own get_layer_depth."""
+    model = Detector(build_vit())
+
+    class Own(type(model.backbone)):
+        def get_layer_depth(self, param_name, prefix=''):
+            assert param_name.startswith(prefix)
+            return int('blocks.1' in param_name), 3
+
+    model.backbone.__class__ = Own
+    found = settings(model, build(model))
+    rates = {name: round(lr / LR, 6) for name, (lr, _, _) in found.items()}
+    assert rates['head.weight'] == 1 and rates['backbone.blocks.1.norm1.weight'] == RATE
+    assert rates['backbone.blocks.0.norm1.weight'] == rates['backbone.cls_token'] == RATE**2
+
+
 def test_a_model_without_numbered_layers_is_refused():
     with pytest.raises(ValueError, match='get_layer_depth'):
         build(nn.Linear(2, 2))
