@@ -121,6 +121,19 @@ def test_versions_of_packages(monkeypatch):
     assert check(found_version='2.3.8').found == '2.3.8 (onedl, untested)'
 
 
+@pytest.mark.parametrize('version', ['4.57.6', '5.17.0'])
+def test_a_version_of_transformers_that_mmpretrain_cannot_inherit_from(version, monkeypatch):
+    def fail(name):
+        assert name == 'mmpretrain.models'
+        raise TypeError('NoneType takes no arguments')
+
+    monkeypatch.setattr(doctor.importlib, 'import_module', fail)
+    monkeypatch.setitem(sys.modules, 'transformers', SimpleNamespace(__version__=version))
+    found = run('mmpretrain', lambda: doctor._package(compatibility.PACKAGES[-1]))
+    assert found.state == 'error' and 'NoneType takes no arguments' in found.found
+    assert found.advice == ("pip install 'transformers<5'" if version > '5' else '')
+
+
 @pytest.mark.parametrize(
     ('code', 'words'),
     [
