@@ -1,6 +1,6 @@
 """Compare our networks and norms with upstream's, timm's and published maths: same weights, one process, in turns.
 
-    python -m benchmarks [--only pvt] [--repeats 7] [--threads 1] [--clock processor]
+    python -m benchmarks [--only pvt] [--repeats 7] [--threads 1] [--clock processor] [--dtype bfloat16]
 
 Times count only if outputs agree to 1e-4 of their size. Prints a table: their median and ours, the ratio of their time
 to ours (above 1, ours is faster; for a norm, the multiple of LayerNorm's), and the ratio of our memory saved for
@@ -31,12 +31,15 @@ def main() -> int:
     options = parse_arguments()
     torch.set_num_threads(options.threads)
     quieten()
-    settings = dict(freed_memory_is_kept=keep_freed_memory(), clock=options.clock)
+    settings = dict(
+        freed_memory_is_kept=keep_freed_memory(), clock=options.clock, dtype=options.dtype
+    )
+    dtype = getattr(torch, options.dtype)
     found = {}
     print(HEAD)
     for name in options.names:
         torch.manual_seed(0)
-        found[name] = measure(CASES[name](), options.repeats, CLOCKS[options.clock])
+        found[name] = measure(CASES[name](), options.repeats, CLOCKS[options.clock], dtype)
         print('\n'.join(rows(name, found[name])), flush=True)
     write_record(options.out, {**settings, 'repeats': options.repeats, 'cases': found}, show=False)
     return 0
@@ -51,6 +54,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         '--clock', choices=CLOCKS, default='wall',
         help="'processor' excludes the time of other processes, for a machine that is not idle",
+    )  # fmt: skip
+    parser.add_argument(
+        '--dtype', choices=['float32', 'bfloat16'], default='float32',
+        help='of autocast (default: float32, without it)',
     )  # fmt: skip
     parser.add_argument(
         '--out', type=Path, default=RECORD, help='the record (default: %(default)s)'

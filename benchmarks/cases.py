@@ -38,6 +38,7 @@ class Case:
         alike: Names of models whose outputs must equal ours.
         input_grad: Whether training needs the gradient of the input, as a layer does and a network does not.
         size: Printed description of the inputs.
+        dtype: Of :meth:`call`: under autocast unless it is ``torch.float32``.
     """
 
     models: dict[str, nn.Module]
@@ -45,13 +46,16 @@ class Case:
     alike: list[str]
     input_grad: bool = False
     size: str = field(default='')
+    dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
         self.models[OURS] = optimize(self.models[OURS], keep_memory=False)
 
     def call(self, model: nn.Module) -> tuple[Tensor, ...]:
         """The outputs of one of them."""
-        found = model(*self.inputs)
+        lower = self.dtype is not torch.float32
+        with torch.autocast(self.inputs[0].device.type, self.dtype, enabled=lower):
+            found = model(*self.inputs)
         return (found,) if isinstance(found, Tensor) else tuple(found)
 
 

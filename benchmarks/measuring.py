@@ -17,9 +17,15 @@ TURN_MS = 30  # a turn repeats shorter calls
 TIMES = {'forward': False, 'train_step': True}
 
 
-def measure(case: Case, repeats: int, clock: Callable[[], float]) -> dict:
-    """Times in turns, bytes saved for backward, and the largest relative difference of the outputs."""
+def measure(
+    case: Case,
+    repeats: int,
+    clock: Callable[[], float],
+    dtype: torch.dtype = torch.float32,
+) -> dict:
+    """Times in turns, bytes saved for backward, and the largest relative difference of the outputs, in float32."""
     found: dict = dict(size=case.size, difference=differences(case))
+    case.dtype = dtype
     for name, training in TIMES.items():
         found[name] = time_of(case, training, repeats, clock)
     found['saved_bytes'] = {
@@ -54,7 +60,7 @@ def differences(case: Case) -> dict[str, float]:
     to_device(case)
     for model in case.models.values():
         model.train(False)
-    with torch.no_grad():
+    with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         expected = case.call(case.models[OURS])
         found = {}
         for name in case.alike:

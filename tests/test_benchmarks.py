@@ -40,20 +40,22 @@ def test_what_differs_is_not_timed():
         measuring.differences(case)
 
 
-def test_a_run_prints_and_records(monkeypatch, capsys, tmp_path):
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_a_run_prints_and_records(dtype, monkeypatch, capsys, tmp_path):
     small = {'dtn 8 x 8': lambda: cases.dtn(8, 16, 2, 1, 1)}
     monkeypatch.setattr(main, 'CASES', small)
     monkeypatch.setattr(measuring, 'TURN_MS', 0)
     monkeypatch.setattr(main, 'quieten', lambda: None)
     threads = torch.get_num_threads()
     record = tmp_path / 'record.json'
-    monkeypatch.setattr(sys, 'argv', ['', '--repeats', '1', '--out', str(record)])
+    monkeypatch.setattr(sys, 'argv', ['', '--repeats', '1', '--dtype', dtype, '--out', str(record)])
     assert main.main() == 0
     torch.set_num_threads(threads)
     assert 'LayerNorms' in capsys.readouterr().out
     found = json.loads(record.read_text())
     machine = found['machine']
     assert machine['commit'] and machine['torch'].startswith(machine['versions']['torch'])
+    assert found['results']['dtype'] == dtype
     case = found['results']['cases']['dtn 8 x 8']
     assert case['difference'].keys() == {'published'}
     assert case['saved_bytes']['ours'] < case['saved_bytes']['published']
