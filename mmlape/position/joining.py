@@ -110,8 +110,9 @@ class _RowNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         rows, weight, bias, mean, rstd = ctx.saved_tensors
         rstd = rstd.masked_fill(rstd > (2 * ctx.eps) ** -0.5, 1)
+        # Autocast on a GPU computed the norm of half-precision rows in float32. Autograd casts their gradient back.
         gradients = layer_norm_backward(
-            gradient, rows, mean, rstd, weight, bias, ctx.needs_input_grad[:3]
+            gradient, rows.to(gradient.dtype), mean, rstd, weight, bias, ctx.needs_input_grad[:3]
         )
         return *gradients, None
 

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from mmlape.position import JoinedPosition, LaPE
+from mmlape.position.joining import RowNorm
 from mmlape.registry import MODELS
 
 
@@ -47,6 +48,20 @@ def test_a_warm_start_hands_on_what_its_layers_made(construction):
     torch.testing.assert_close(plan.carried, expected.carried)
     # Layers that each norm the position itself hand it on as it is.
     assert torch.equal(plan.carried, w) == (construction == 'affine')
+
+
+def test_rows_in_half_precision_that_autocast_normalises_in_float32(monkeypatch):
+    """As on a GPU, where a merged position is in half precision."""
+    native = torch.native_layer_norm
+    monkeypatch.setattr(torch, 'native_layer_norm', lambda rows, *rest: native(rows.float(), *rest))
+    rows, found = torch.randn(1, 5, 8).half(), []
+    for norm, dtype in ((RowNorm(8), torch.half), (torch.nn.LayerNorm(8), torch.float)):
+        leaf = rows.to(dtype, copy=True).requires_grad_()
+        out = norm(leaf)
+        assert out.dtype == torch.float
+        (out * torch.arange(8)).sum().backward()
+        found.append((leaf.grad.float(), norm.weight.grad, norm.bias.grad))
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)
 
 
 def test_a_deployed_position_of_maps_of_another_size_is_another_plan():
