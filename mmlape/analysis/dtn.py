@@ -348,7 +348,7 @@ def _mean_of_dtn(norm: DTN, cells: Tensor, where: Layout) -> Tensor:
     scale = torch.ones_like(x[..., :1])
     if norm.stabilize:
         scale = (x.square().mean(dim=-1, keepdim=True) + norm.eps).sqrt()
-    windows = Windows.of(where.grid, norm.pool)
+    windows = Windows.of(where, norm.pool)
     view = windows.view(x / scale)
     P_y, P_x = (part.double().expand(norm.num_heads, -1, -1) for part in norm.axis_maps(where.grid))
     around = torch.einsum('gya,gxe,baegd->byxgd', P_y, P_x, windows.mean(view))

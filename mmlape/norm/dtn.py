@@ -122,10 +122,8 @@ class DTN(TokenNorm):
             ``P_y`` ``(G or 1, A, A)`` and ``P_x`` ``(G or 1, E, E)`` over ``A x E`` cells; ``P[(y, x), (v, u)] =
             P_y[y, v] P_x[x, u]`` is the weight with which cell (v, u) enters the statistics of cell (y, x).
         """
-        height, width = grid
         dtype = torch.promote_types(self.weight.dtype, torch.float32)
-        cells = Windows.of((height, width), self.pool).cells
-        return self.positions(cells, self.weight.device, dtype)
+        return self.positions(Layout(grid).pooled(self.pool), self.weight.device, dtype)
 
     def extra_repr(self) -> str:
         return (
@@ -135,7 +133,7 @@ class DTN(TokenNorm):
 
     def _normalise(self, tokens: Tensor, layout: Layout, weight: Tensor, bias: Tensor) -> Tensor:
         """Normalise cells ``(B, H * W, C)``, all in the dtype of the statistics."""
-        windows = Windows.of(layout.grid, self.pool)
+        windows = Windows.of(layout, self.pool)
         by_head = (self.num_heads, -1)
         x = tokens.unflatten(2, by_head)
         out = self.normalise(

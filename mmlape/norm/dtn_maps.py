@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmlape.checks import check_positive_int
-from mmlape.layout import Grid
+from mmlape.layout import Grid, Layout
 from mmlape.position.gabor_attention import QuadraticScores, axis_offsets
 from mmlape.runtime.tracing import is_eager
 
@@ -81,13 +81,13 @@ class Windows(NamedTuple):
     by_products: bool
 
     @classmethod
-    def of(cls, grid: Grid, pool: int) -> Windows:
-        """Cut ``grid`` into cells."""
+    def of(cls, layout: Layout, pool: int) -> Windows:
+        """Cut the grid of ``layout`` into cells."""
+        grid = layout.grid
         if pool == 1:
             return cls(grid, pool, grid, False)
-        cells = (grid[0] + pool - 1) // pool, (grid[1] + pool - 1) // pool
         cut = torch.compiler.is_compiling() or grid[0] % pool > 0 or grid[1] % pool > 0
-        return cls(grid, pool, cells, cut)
+        return cls(grid, pool, layout.pooled(pool), cut)
 
     def view(self, tokens: Tensor) -> Tensor:
         """``(B, H * W, ...)`` as a tensor with which results of :meth:`spread` broadcast."""

@@ -24,18 +24,24 @@ from .tracing import is_eager
 
 # Compiled calls by kind of block and options, and of each block: graphs outlive copies, pickles and averages of models.
 _BY_KIND: dict[tuple, Callable] = {}
-_BY_BLOCK: WeakKeyDictionary[nn.Module, tuple[bool | dict, Callable]] = WeakKeyDictionary()
+_BY_BLOCK: WeakKeyDictionary[nn.Module, tuple[bool | dict, Callable, set[int]]] = (
+    WeakKeyDictionary()
+)
 
 
 class _Packed(NamedTuple):
-    """A layout whose number of prefix tokens is a length, which a graph takes as it is.
+    """A layout whose number of prefix tokens is a length, which a graph takes as it is, and with the sides of pooled
+    grids, which are symbols of their own then.
 
-    As a number it would become a symbol, 0 like any other, and every size of the grid a fraction with it.
+    As a number, that of prefix tokens would become a symbol, 0 like any other, and every size of the grid a fraction
+    with it. And of a size that is a fraction of another one, the compiler for GPUs does not see that its square can be
+    divided by it (``CantSplit``, torch 2.11).
     """
 
     grid: Grid
     prefix: tuple[None, ...]
     mask: Tensor | None
+    known: dict[int, Grid]
 
 
 def check_compile_blocks(value: object) -> bool | dict:
@@ -77,28 +83,32 @@ def run_block(
     """
     if compile_blocks is False or not _can_compile(block, with_cp):
         return recomputed(block, *args) if with_cp else block(*args)
-    args = tuple(map(_packed, args))
-    call = partial(_compiled(block, compile_blocks), block)
+    compiled, sides = _compiled(block, compile_blocks)
+    args = tuple(_packed(arg, sides) for arg in args)
+    call = partial(compiled, block)
     if with_cp and torch.is_grad_enabled():
         return checkpoint(call, *args, use_reentrant=False)
     return call(*args)
 
 
-def _packed(arg: Any) -> Any:
+def _packed(arg: Any, sides: set[int]) -> Any:
     if isinstance(arg, Tensor):
         return arg.contiguous()  # a graph is for one order in memory, too
     if isinstance(arg, Layout):
-        return _Packed(arg.grid, (None,) * arg.num_prefix, arg.mask)
+        known = {side: arg.pooled(side) for side in sides}
+        return _Packed(arg.grid, (None,) * arg.num_prefix, arg.mask, known)
     return arg
 
 
 def _unpacked(arg: Any) -> Any:
-    return Layout(arg.grid, len(arg.prefix), arg.mask) if isinstance(arg, _Packed) else arg
+    if isinstance(arg, _Packed):
+        return Layout(arg.grid, len(arg.prefix), arg.mask, arg.known)
+    return arg
 
 
-def _compiled(block: nn.Module, options: bool | dict) -> Callable:
-    """The compiled call of this kind of block."""
-    asked, call = _BY_BLOCK.get(block, (False, _call))
+def _compiled(block: nn.Module, options: bool | dict) -> tuple[Callable, set[int]]:
+    """The compiled call of this kind of block, and by how many cells its parts pool a grid."""
+    asked, call, sides = _BY_BLOCK.get(block, (False, _call, set()))
     if asked != options:
         given = {} if isinstance(options, bool) else options
         kind = (_structure(block), repr(sorted(given.items())))
@@ -108,8 +118,10 @@ def _compiled(block: nn.Module, options: bool | dict) -> Callable:
             own = FunctionType(code, globals())
             _BY_KIND[kind] = torch.compile(own, **_arguments_of_torch(**given))
         call = _BY_KIND[kind]
-        _BY_BLOCK[block] = copy(options), call
-    return call
+        pools = (getattr(part, 'pool', 1) for part in block.modules())
+        sides = {side for side in pools if isinstance(side, int) and side > 1}
+        _BY_BLOCK[block] = copy(options), call, sides
+    return call, sides
 
 
 def _arguments_of_torch(

@@ -159,7 +159,7 @@ def normed(shape, dtype, shared=False):
     batch, grid, heads, width, pool = shape
     maps = (
         torch.randn(1 if shared else heads, side, side, dtype=dtype)
-        for side in Windows.of(grid, pool).cells
+        for side in Windows.of(Layout(grid), pool).cells
     )
     x = torch.randn(batch, grid[0] * grid[1], heads, width, dtype=dtype)
     ratios = torch.rand(2, heads, 1, dtype=dtype)

@@ -14,6 +14,7 @@ from mmlape.cpu import library
 from mmlape.cpu.library import deformable_sampling, dtn
 from mmlape.layers import sampling_plan
 from mmlape.layers.deformable import DeformableSampling
+from mmlape.layout import Layout
 from mmlape.norm.dtn_maps import DTNOptions, PlainDTN, Windows
 
 HUGE = 2.0**127
@@ -63,7 +64,7 @@ def samplers(levels, queries, finished=False):
 
 def norms(grid, pool, stabilize):
     """By the operator and by PyTorch's form: functions of tokens, the logarithms of both maps, ratios and weights."""
-    options = DTNOptions(Windows.of(grid, pool), 1e-5, stabilize)
+    options = DTNOptions(Windows.of(Layout(grid), pool), 1e-5, stabilize)
     ways = (
         lambda *tensors: dtn(*tensors, windows=(*grid, pool), eps=1e-5, stabilize=stabilize),
         lambda *tensors: PlainDTN()(*tensors, options),
@@ -132,7 +133,7 @@ def normalise():
         random.choice(s) for s in ([0, 1, 2], [1, 3], [1, 4, 33], [1, 2, 4])
     )
     grid = (random.randint(1, 70 if random.random() < 0.1 else 9), random.randint(1, 9))
-    windows = Windows.of(grid, pool)
+    windows = Windows.of(Layout(grid), pool)
     # Variances of next to nothing leave float32 no digits.
     is_exact = dtype is torch.float64
     sharpness = random.choice([1, 100]) if is_exact else 1
