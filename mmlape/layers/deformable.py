@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from mmcv.ops.multi_scale_deform_attn import (
     MultiScaleDeformableAttention,
-    MultiScaleDeformableAttnFunction,
+    ext_module,
     multi_scale_deformable_attn_pytorch,
 )
 from torch import Tensor, nn
@@ -116,13 +117,12 @@ class DeformableSampling(nn.Module):
             if self.gathers:
                 sampled = _gathered(values, locations, weights, plan)
             elif value.is_cuda and not is_exporting():  # it takes float32 and float64 alone
-                sampled = MultiScaleDeformableAttnFunction.apply(
+                sampled = _sampled_on_gpu(
                     values.contiguous(),
-                    plan.shapes_tensor,
-                    plan.level_starts,
                     locations.contiguous(),
                     weights.contiguous(),
-                    value.shape[0],  # im2col_step: it must divide the batch
+                    plan.shapes_tensor,
+                    plan.level_starts,
                 )
             elif plan.shapes is not None:
                 sampled = multi_scale_deformable_attn_pytorch(
@@ -131,6 +131,57 @@ class DeformableSampling(nn.Module):
             else:
                 sampled = _gathered(values, locations, weights, plan)
             return sampled.to(value.dtype)
+
+
+# MMCV's autograd function would break the graphs of compiled blocks.
+_operator = partial(torch.library.custom_op, mutates_args=(), device_types='cuda')
+_OF_GPU = 'Tensor value, Tensor locations, Tensor weights, Tensor shapes, Tensor level_starts'
+
+
+@_operator('mmlape::deformable_sampling_on_gpu', schema=f'({_OF_GPU}) -> Tensor')
+def _sampled_on_gpu(
+    value: Tensor, locations: Tensor, weights: Tensor, shapes: Tensor, level_starts: Tensor
+) -> Tensor:
+    """MMCV's operator; its ``im2col_step`` must divide the batch."""
+    return ext_module.ms_deform_attn_forward(
+        value, shapes, level_starts, locations, weights, im2col_step=len(value)
+    )
+
+
+@_operator(
+    'mmlape::deformable_sampling_on_gpu_backward',
+    schema=f'(Tensor grad, {_OF_GPU}) -> (Tensor, Tensor, Tensor)',
+)
+def _gradients_on_gpu(
+    grad: Tensor, value: Tensor, locations: Tensor, weights: Tensor, *maps: Tensor
+) -> tuple[Tensor, ...]:
+    """Of values, locations and weights."""
+    found = tuple(map(torch.zeros_like, (value, locations, weights)))
+    ext_module.ms_deform_attn_backward(
+        value, *maps, locations, weights, grad.contiguous(), *found, im2col_step=len(value)
+    )
+    return found
+
+
+@_sampled_on_gpu.register_fake
+def _(value: Tensor, locations: Tensor, *_: Tensor) -> Tensor:
+    return value.new_empty(value.shape[0], locations.shape[1], value.shape[2] * value.shape[3])
+
+
+@_gradients_on_gpu.register_fake
+def _(_grad: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    return tuple(map(torch.empty_like, inputs[:3]))
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple:
+    return *_gradients_on_gpu(grad, *ctx.saved_tensors), None, None
+
+
+_sampled_on_gpu.register_autograd(_gradients, setup_context=_save)
 
 
 def _gathered(value: Tensor, locations: Tensor, weights: Tensor, plan: SamplingPlan) -> Tensor:
