@@ -283,7 +283,7 @@ def _as_on_a_gpu() -> Iterator[None]:
         'mmlape.layers.deformable.multi_scale_deformable_attn_pytorch': _sampled,
         'mmcv.ops.multi_scale_deform_attn.multi_scale_deformable_attn_pytorch': _sampled,
         'mmlape.layers.basic.is_eager': lambda *_tensors: True,
-        'mmlape.norm.dtn_maps.is_eager': lambda *_tensors: True,
+        'mmlape.norm.dtn_plain.is_eager': lambda *_tensors: True,
     }
     with ExitStack() as stack:
         for name, other in replaced.items():

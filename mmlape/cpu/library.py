@@ -199,7 +199,7 @@ deformable_sampling.register_autograd(_sampling_gradients, setup_context=_save_s
 
 
 def dtn(*inputs: Tensor, windows: tuple[int, int, int], eps: float, stabilize: bool) -> Tensor:
-    """What :class:`mmlape.norm.dtn_maps.PlainDTN` computes, in C++. First-order gradients only.
+    """What :class:`mmlape.norm.dtn_plain.PlainDTN` computes, in C++. First-order gradients only.
 
     It gives the same in any number of threads.
 

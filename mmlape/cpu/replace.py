@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mmlape.layers import basic, deformable
 from mmlape.layers.deformable_heads import replace_deformable_attention
-from mmlape.norm.dtn_maps import DTNOptions, PlainDTN
+from mmlape.norm.dtn_plain import DTNOptions, PlainDTN
 from mmlape.runtime.private import has_hooks, is_managed_by_fsdp
 from mmlape.runtime.submodules import replace_submodules
 from mmlape.runtime.tracing import is_eager, is_exporting
@@ -88,7 +88,7 @@ class DTN(Operator):
         options: DTNOptions,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """See :class:`mmlape.norm.dtn_maps.PlainDTN`."""
+        """See :class:`mmlape.norm.dtn_plain.PlainDTN`."""
         tensors = (x, P_y, P_x, mean_ratio, var_ratio, weight, bias)
         if mask is not None or not _serves(x):
             return self.plain(*tensors, options, mask)

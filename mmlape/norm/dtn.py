@@ -12,7 +12,8 @@ from mmlape.registry import MODELS
 from mmlape.runtime.autocast import without_autocast
 
 from .base import TokenNorm
-from .dtn_maps import BandedMap, DTNOptions, LearnedMap, PlainDTN, UniformMap, Windows
+from .dtn_maps import BandedMap, LearnedMap, UniformMap, Windows
+from .dtn_plain import DTNOptions, PlainDTN
 
 
 @MODELS.register_module()

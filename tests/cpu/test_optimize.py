@@ -22,7 +22,7 @@ from mmlape.cpu import library, linear, optimize, replace
 from mmlape.layers import basic
 from mmlape.layers.deformable import DeformableSampling
 from mmlape.norm import DTN
-from mmlape.norm.dtn_maps import PlainDTN
+from mmlape.norm.dtn_plain import PlainDTN
 from mmlape.training import CpuHook
 
 DTN_NORM = dict(norm_cfg=dict(type='mmlape.DTN'))

@@ -15,7 +15,8 @@ from mmlape.cpu.library import deformable_sampling, dtn
 from mmlape.layers import sampling_plan
 from mmlape.layers.deformable import DeformableSampling
 from mmlape.layout import Layout
-from mmlape.norm.dtn_maps import DTNOptions, PlainDTN, Windows
+from mmlape.norm.dtn_maps import Windows
+from mmlape.norm.dtn_plain import DTNOptions, PlainDTN
 
 HUGE = 2.0**127
 EXTREME = (float('nan'), float('inf'), float('-inf'), HUGE, -(2.0**100), 1e-42, -0.0)

@@ -1,5 +1,5 @@
 // Dynamic token normalization (DTN, ICLR 2022, eq. 4 and 5) on a CPU, forward and backward: the steps of
-// mmlape/norm/dtn_maps.py in few passes over memory.
+// mmlape/norm/dtn_plain.py in few passes over memory.
 //
 // All arrays are dense; T = height * width tokens, A x E cells of pool x pool tokens (fewer at the bottom and right),
 // C = heads * depth channels:
