@@ -118,14 +118,10 @@ def _gradients(
     d_ratios, d_own, d_inter = [], [], []
     used = (d_z * y * rstd, -0.5, var_ratio), (d_z, -1.0, mean_ratio)
     for (d, factor, ratio), one, other in zip(used, own, inter):
-        by_head, by_cell = (
-            factor * d.sum(dim=-1, keepdim=True),
-            factor * windows.mean(d, total=True),
-        )
-        d_ratio = (by_head * one).sum(dim=outer) - (by_cell * other).sum(dim=(0, 1, 2)).sum(
-            dim=-1, keepdim=True
-        )
-        d_ratios.append(d_ratio)
+        by_head = factor * d.sum(dim=-1, keepdim=True)
+        by_cell = factor * windows.mean(d, total=True)
+        of_cells = (by_cell * other).sum(dim=(0, 1, 2)).sum(dim=-1, keepdim=True)
+        d_ratios.append((by_head * one).sum(dim=outer) - of_cells)
         d_own.append((by_head * ratio).sum(dim=-2, keepdim=True))
         d_inter.append(by_cell * (1 - ratio))
     count = weight.numel()
@@ -138,13 +134,13 @@ def _gradients(
     d_z = d_z + (d_around if mask is None else d_around * windows.view(mask)[..., None, None])
     if scale is not None:
         d_z = scale * torch.addcmul(d_z, z, -(d_z * z).mean(dim=-1, keepdim=True))
-    d_maps = [None if d is None else d.masked_fill(P == 0, 0) for d, P in zip(d_maps, maps)]
     return d_z.flatten(1, -3), *d_maps, *reversed(d_ratios), d_weight, d_bias
 
 
-def _without_traces(P: Tensor) -> Tensor:
-    """Products with tiny weights would be subnormal numbers, which are a hundred times slower."""
-    return P.masked_fill(torch.finfo(P.dtype).tiny ** 0.5 > P, 0)
+def _without_traces(weights: Tensor) -> Tensor:
+    """Products with tiny weights would be subnormal numbers, which are a hundred times slower on a CPU."""
+    trace = torch.finfo(weights.dtype).tiny ** 0.5
+    return weights.masked_fill(weights < trace, 0) if weights.is_cpu else weights
 
 
 def _correction(count: int, stabilize: bool) -> int:
