@@ -202,7 +202,12 @@ def test_without_a_compiler_mmcv_has_the_stand_in_until_there_is_one(machine, ca
 
 def test_operators_for_a_gpu(machine, monkeypatch, capsys):
     machine.probe[3] = '8.0;9.0'
+    headers = machine.path / 'venv/lib/python3.11/site-packages/nvidia/cu13/include'
+    headers.mkdir(parents=True)
+    (machine.path / 'venv' / 'pyvenv.cfg').write_text('')
+    monkeypatch.setenv('CPLUS_INCLUDE_PATH', '/mine')
     machine.call()
+    assert machine.compiled_with['CPLUS_INCLUDE_PATH'] == f'/mine:{headers}'
     wheel = machine.wheels / f'{KEY}-cuda13.0-sm8.0_9.0' / machine.wheel
     assert machine.compiled_with['FORCE_CUDA'] == machine.compiled_with['MMCV_WITH_OPS'] == '1'
     assert not {'CPPFLAGS', 'CUDA_VISIBLE_DEVICES'} & machine.compiled_with.keys()

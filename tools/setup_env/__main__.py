@@ -221,6 +221,10 @@ class Setup:
             # mmcv asks for nvcc where it sees a GPU. -g0 saves a third of the time. CFLAGS would replace Python's own.
             flags = f'-g0 {own.get("CPPFLAGS", "")}'
             own |= {'FORCE_CUDA': '0', 'CUDA_VISIBLE_DEVICES': '', 'CPPFLAGS': flags}
+        elif headers := sorted(self.venv.glob('lib/python*/site-packages/nvidia/*/include')):
+            # Those that PyTorch's packages bring, after all others: a toolkit may be little more than nvcc.
+            given = [own['CPLUS_INCLUDE_PATH']] if 'CPLUS_INCLUDE_PATH' in own else []
+            own['CPLUS_INCLUDE_PATH'] = os.pathsep.join([*given, *map(str, headers)])
         command = [*pip, 'wheel', '-v', *options, '--use-pep517', '-w', work, source]
         with log.open('w') as file:
             process = subprocess.Popen(command, env=own, stdout=file, stderr=file)
