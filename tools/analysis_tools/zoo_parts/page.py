@@ -279,8 +279,11 @@ def read_reports(root: Path) -> dict[str, list[str]]:
     for path in sorted(root.glob('benchmarks/records/gpu_*.json')):
         report = json.loads(path.read_text(encoding='utf-8'))
         for each in report['results']:
-            if speed := each['figures'].get('images per second'):
-                said = f'{each["figures"]["measured, GB"]:.1f} GB, {speed:.1f} images/s'
+            figures = each['figures']
+            if 'measured, GB' in figures:
+                said = f'{figures["measured, GB"]:.1f} GB'
+                if speed := figures.get('images per second'):
+                    said += f', {speed:.1f} images/s'
                 name = each['case'].rpartition('/')[2]
                 found.setdefault(name, []).append(f'{report["machine"]["device"]}: {said}')
     return found
