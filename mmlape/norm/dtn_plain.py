@@ -58,20 +58,21 @@ class PlainDTN(nn.Module):
         Returns:
             ``(B, H * W, G, D)``.
         """
-        arguments = (x, P_y, P_x, mean_ratio, var_ratio, weight, bias, options, mask)
+        inputs = x, P_y, P_x, mean_ratio, var_ratio
         if torch.is_grad_enabled() and is_eager(x):
-            return _Normalise.apply(*arguments)
-        return _normalise(*arguments)
+            return _Normalise.apply(*inputs, weight, bias, options, mask)
+        return torch.addcmul(bias, _parts(*inputs, options, mask).y, weight).flatten(1, -3)
 
 
 class _Normalise(Function):
-    """:func:`_normalise`, differentiable any number of times."""
+    """The same, differentiable any number of times."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        *tensors, _bias, ctx.options, mask = arguments
-        ctx.save_for_backward(*tensors, mask)
-        return _normalise(*arguments)
+        x, P_y, P_x, mean_ratio, var_ratio, weight, bias, ctx.options, mask = arguments
+        ctx.save_for_backward(x, P_y, P_x, mean_ratio, var_ratio, weight, mask)
+        y = _parts(x, P_y, P_x, mean_ratio, var_ratio, ctx.options, mask).y
+        return torch.addcmul(bias, y, weight).flatten(1, -3)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -80,22 +81,6 @@ class _Normalise(Function):
         with without_autocast(grad.device):
             found = _gradients(grad, tensors, ctx.options, mask, needs_maps)
         return *found, None, None
-
-
-def _normalise(
-    x: Tensor,
-    P_y: Tensor,
-    P_x: Tensor,
-    mean_ratio: Tensor,
-    var_ratio: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    options: DTNOptions,
-    mask: Tensor | None,
-) -> Tensor:
-    maps = _without_traces(P_y), _without_traces(P_x)
-    parts = _parts(x, *maps, mean_ratio, var_ratio, options, mask, keep=False)
-    return torch.addcmul(bias, parts.y, weight).flatten(1, -3)
 
 
 def _gradients(
@@ -107,9 +92,9 @@ def _gradients(
 ) -> tuple[Tensor | None, ...]:
     """Of x, P_y, P_x, both ratios, weight and bias. What is called ``d_a`` is the gradient of a."""
     x, P_y, P_x, mean_ratio, var_ratio, weight = tensors
-    maps, windows = (_without_traces(P_y), _without_traces(P_x)), options.windows
-    parts = _parts(x, *maps, mean_ratio, var_ratio, options, mask, keep=True)
-    z, scale, own, inter, rstd, y, around = parts
+    parts = _parts(x, P_y, P_x, mean_ratio, var_ratio, options, mask, keep=True)
+    maps, z, scale, own, freedom, inter, rstd, y, kept = parts
+    windows, around = options.windows, cast(_Around, kept)
     d_out = windows.view(grad)
     outer = tuple(range(d_out.dim() - 2))
     d_weight, d_bias = (d_out * y).sum(dim=outer), d_out.sum(dim=outer)
@@ -124,35 +109,27 @@ def _gradients(
         d_ratios.append((by_head * one).sum(dim=outer) - of_cells)
         d_own.append((by_head * ratio).sum(dim=-2, keepdim=True))
         d_inter.append(by_cell * (1 - ratio))
-    count = weight.numel()
-    slope = d_own[0] * (2 / (count - _correction(count, options.stabilize)))
-    d_z = torch.addcmul(d_z + (d_own[1] / count - slope * own[1]), slope, z)
-    d_cells, d_maps = _gradients_around(
-        d_inter[0], d_inter[1], cast(_Around, around), *maps, needs_maps=needs_maps
-    )
-    d_around = windows.spread(d_cells)
-    d_z = d_z + (d_around if mask is None else d_around * windows.view(mask)[..., None, None])
+    slope = d_own[0] * (2 / freedom)
+    d_z = torch.addcmul(d_z + (d_own[1] / weight.numel() - slope * own[1]), slope, z)
+    d_cells, d_maps = _gradients_around(d_inter[0], d_inter[1], around, *maps, needs_maps)
+    if mask is None or around.present is None:
+        d_z = d_z + windows.spread(d_cells / windows.counts(z))
+    else:
+        present = windows.view(mask)[..., None, None]
+        d_z = d_z + windows.spread(d_cells / around.present.counts) * present
     if scale is not None:
         d_z = scale * torch.addcmul(d_z, z, -(d_z * z).mean(dim=-1, keepdim=True))
     return d_z.flatten(1, -3), *d_maps, *reversed(d_ratios), d_weight, d_bias
 
 
-def _without_traces(weights: Tensor) -> Tensor:
-    """Products with tiny weights would be subnormal numbers, which are a hundred times slower on a CPU."""
-    trace = torch.finfo(weights.dtype).tiny ** 0.5
-    return weights.masked_fill(weights < trace, 0) if weights.is_cpu else weights
-
-
-def _correction(count: int, stabilize: bool) -> int:
-    return min(int(stabilize), count - 1)
-
-
 class _Parts(NamedTuple):
-    """Of a pass: ``own`` and ``inter`` (of cells) are a variance and a mean. The others broadcast with a view."""
+    """Of a pass: ``own`` and ``inter`` are a variance and a mean; ``freedom``, what the own variance divides by."""
 
+    maps: tuple[Tensor, Tensor]
     z: Tensor
     scale: Tensor | None
     own: tuple[Tensor, Tensor]
+    freedom: int
     inter: tuple[Tensor, Tensor]
     rstd: Tensor
     y: Tensor
@@ -167,31 +144,39 @@ def _parts(
     var_ratio: Tensor,
     options: DTNOptions,
     mask: Tensor | None,
-    keep: bool,
+    keep: bool = False,
 ) -> _Parts:
     """``keep`` what only gradients need: seven times the cells."""
     windows, eps, stabilize = options
+    if x.is_cpu:
+        # Products with tiny weights would be subnormal numbers, which are a hundred times slower there.
+        trace = torch.finfo(x.dtype).tiny ** 0.5
+        P_y, P_x = P_y.masked_fill(P_y < trace, 0), P_x.masked_fill(P_x < trace, 0)
     z, scale = windows.view(x), None
     if stabilize:
         scale = (z.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
         z = z * scale
-    correction = _correction(x.shape[-2] * x.shape[-1], stabilize)
+    count = x.shape[-2] * x.shape[-1]
+    correction = min(int(stabilize), count - 1)
     own = torch.var_mean(z, dim=(-2, -1), correction=correction, keepdim=True)
     if mask is None:
-        around = _moments(windows.mean(z), windows.counts(z), P_y, P_x)
+        around = _moments(windows.mean(z), P_y, P_x)
     else:
         around = _moments_of_present(z, P_y, P_x, windows, mask)
     inter, kept = (around.var.clamp(min=0), around.mean), around if keep else None
     del around
-    mean = torch.lerp(windows.spread(inter[1]), own[1], mean_ratio)
-    rstd = (torch.lerp(windows.spread(inter[0]), own[0], var_ratio) + eps).rsqrt()
-    return _Parts(z, scale, own, inter, rstd, (z - mean) * rstd, kept)
+    spread = inter if windows.pool == 1 else (windows.spread(inter[0]), windows.spread(inter[1]))
+    mean = torch.lerp(spread[1], own[1], mean_ratio)
+    rstd = (torch.lerp(spread[0], own[0], var_ratio) + eps).rsqrt()
+    y = (z - mean) * rstd
+    return _Parts((P_y, P_x), z, scale, own, count - correction, inter, rstd, y, kept)
 
 
 class _Present(NamedTuple):
-    """``m``, 1 for cells with present tokens, else 0; an equal ``share`` for each of these; ``P m`` above a ``floor``;
-    ``(B, A, E, 1 or G, 1)``."""
+    """Of cells, ``(B, A, E, 1 or G, 1)``: their present tokens, but 1 at least; ``m``, 1 where there are some, else 0;
+    an equal ``share`` for each of these; ``P m`` above a ``floor``."""
 
+    counts: Tensor
     m: Tensor
     share: Tensor
     total: Tensor
@@ -208,11 +193,10 @@ class _Around(NamedTuple):
     second: Tensor
     rows: Tensor
     columns: Tensor
-    counts: Tensor | int
     present: _Present | None
 
 
-def _moments(cells: Tensor, counts: Tensor | int, P_y: Tensor, P_x: Tensor) -> _Around:
+def _moments(cells: Tensor, P_y: Tensor, P_x: Tensor) -> _Around:
     """``P z`` and ``P z^2 - (P z)^2`` of ``(B, A, E, G, D)``."""
     # The variance does not depend on the centre, and the mean gets it back: it needs no gradient.
     centre = cells.mean(dim=(1, 2), keepdim=True).detach()
@@ -220,7 +204,7 @@ def _moments(cells: Tensor, counts: Tensor | int, P_y: Tensor, P_x: Tensor) -> _
     both, rows, columns = _filter(torch.cat([z, z.square()], dim=-1), P_y, P_x)
     first, second = both.chunk(2, dim=-1)
     var = second - first.square()
-    return _Around(first + centre, var, z, first, second, rows, columns, counts, None)
+    return _Around(first + centre, var, z, first, second, rows, columns, None)
 
 
 def _moments_of_present(
@@ -247,17 +231,16 @@ def _moments_of_present(
     total = total + floor
     first = (first + floor * anywhere(z)) / total
     second = (second + floor * anywhere(z.square())) / total
-    present = _Present(m, share, total, floor)
+    present = _Present(counts, m, share, total, floor)
     var = second - first.square()
-    return _Around(first + centre, var, z, first, second, rows, columns, counts, present)
+    return _Around(first + centre, var, z, first, second, rows, columns, present)
 
 
 def _gradients_around(
     d_var: Tensor, d_mean: Tensor, around: _Around, P_y: Tensor, P_x: Tensor, needs_maps: bool
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """Of the tokens of each cell, ``(B, A, E, G, D)``, and of the maps, from those of the clamped variance and the
-    mean."""
-    _, var, z, first, second, rows, columns, counts, present = around
+    """Of the cells, ``(B, A, E, G, D)``, and of the maps, from those of the clamped variance and the mean."""
+    _, var, z, first, second, rows, columns, present = around
     d_second = d_var.masked_fill(var < 0, 0)
     d_first = d_mean - 2 * first * d_second
     d_found = [d_first, d_second]
@@ -270,12 +253,12 @@ def _gradients_around(
     )
     to_z, to_square = d_values[..., : z.shape[-1]], d_values[..., z.shape[-1] : 2 * z.shape[-1]]
     if present is not None:
-        m, share, _, floor = present
+        _, m, share, _, floor = present
         to_z, to_square = (
             m * near + floor * share * far.sum(dim=(1, 2), keepdim=True)
             for near, far in ((to_z, d_first), (to_square, d_second))
         )
-    return (to_z + 2 * z * to_square) / counts, d_maps
+    return to_z + 2 * z * to_square, d_maps
 
 
 def _filter(cells: Tensor, P_y: Tensor, P_x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
