@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from mmcv.ops.multi_scale_deform_attn import (
     MultiScaleDeformableAttention,
+    MultiScaleDeformableAttnFunction,
     ext_module,
     multi_scale_deformable_attn_pytorch,
 )
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from mmlape.checks import check_positive_int
 from mmlape.layout import cached
 from mmlape.runtime.autocast import without_autocast
-from mmlape.runtime.tracing import is_exporting
+from mmlape.runtime.tracing import is_eager, is_exporting
 
 from .basic import DropPath, PatchConv2d, StridedConv2d, build_map_norm, channels_last
 from .mlp import ConvMlp
@@ -117,13 +118,7 @@ class DeformableSampling(nn.Module):
             if self.gathers:
                 sampled = _gathered(values, locations, weights, plan)
             elif value.is_cuda and not is_exporting():  # it takes float32 and float64 alone
-                sampled = _sampled_on_gpu(
-                    values.contiguous(),
-                    locations.contiguous(),
-                    weights.contiguous(),
-                    plan.shapes_tensor,
-                    plan.level_starts,
-                )
+                sampled = _sampled_on_gpu(values, locations, weights, plan)
             elif plan.shapes is not None:
                 sampled = multi_scale_deformable_attn_pytorch(
                     values, plan.shapes, locations, weights
@@ -133,44 +128,48 @@ class DeformableSampling(nn.Module):
             return sampled.to(value.dtype)
 
 
-# MMCV's autograd function would break the graphs of compiled blocks.
-_operator = partial(torch.library.custom_op, mutates_args=(), device_types='cuda')
-_OF_GPU = 'Tensor value, Tensor locations, Tensor weights, Tensor shapes, Tensor level_starts'
+_operator = partial(torch.library.custom_op, mutates_args=())
+_OF_GPU = 'Tensor value, Tensor shapes, Tensor level_starts, Tensor locations, Tensor weights'
+
+
+def _sampled_on_gpu(
+    values: Tensor, locations: Tensor, weights: Tensor, plan: SamplingPlan
+) -> Tensor:
+    """By MMCV's operator, whose ``im2col_step`` must divide the batch."""
+    maps = plan.shapes_tensor, plan.level_starts
+    arguments = values.contiguous(), *maps, locations.contiguous(), weights.contiguous()
+    if is_eager(values):
+        return MultiScaleDeformableAttnFunction.apply(*arguments, values.shape[0])
+    return _in_graphs(*arguments)
 
 
 @_operator('mmlape::deformable_sampling_on_gpu', schema=f'({_OF_GPU}) -> Tensor')
-def _sampled_on_gpu(
-    value: Tensor, locations: Tensor, weights: Tensor, shapes: Tensor, level_starts: Tensor
-) -> Tensor:
-    """MMCV's operator; its ``im2col_step`` must divide the batch."""
-    return ext_module.ms_deform_attn_forward(
-        value, shapes, level_starts, locations, weights, im2col_step=len(value)
-    )
+def _in_graphs(value: Tensor, *others: Tensor) -> Tensor:
+    """What MMCV's autograd function computes, which would break the graphs of compiled blocks. Eager calls of that one
+    are shorter."""
+    return ext_module.ms_deform_attn_forward(value, *others, im2col_step=len(value))
 
 
 @_operator(
     'mmlape::deformable_sampling_on_gpu_backward',
     schema=f'(Tensor grad, {_OF_GPU}) -> (Tensor, Tensor, Tensor)',
 )
-def _gradients_on_gpu(
-    grad: Tensor, value: Tensor, locations: Tensor, weights: Tensor, *maps: Tensor
-) -> tuple[Tensor, ...]:
+def _gradients_on_gpu(grad: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
     """Of values, locations and weights."""
+    value, _shapes, _level_starts, locations, weights = inputs
     found = tuple(map(torch.zeros_like, (value, locations, weights)))
-    ext_module.ms_deform_attn_backward(
-        value, *maps, locations, weights, grad.contiguous(), *found, im2col_step=len(value)
-    )
+    ext_module.ms_deform_attn_backward(*inputs, grad.contiguous(), *found, im2col_step=len(value))
     return found
 
 
-@_sampled_on_gpu.register_fake
-def _(value: Tensor, locations: Tensor, *_: Tensor) -> Tensor:
-    return value.new_empty(value.shape[0], locations.shape[1], value.shape[2] * value.shape[3])
+@_in_graphs.register_fake
+def _(value: Tensor, *others: Tensor) -> Tensor:
+    return value.new_empty(value.shape[0], others[2].shape[1], value.shape[2] * value.shape[3])
 
 
 @_gradients_on_gpu.register_fake
-def _(_grad: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-    return tuple(map(torch.empty_like, inputs[:3]))
+def _(_grad: Tensor, value: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    return tuple(map(torch.empty_like, (value, *others[2:])))
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -178,10 +177,11 @@ def _save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
 
 
 def _gradients(ctx: Any, grad: Tensor) -> tuple:
-    return *_gradients_on_gpu(grad, *ctx.saved_tensors), None, None
+    to_value, *rest = _gradients_on_gpu(grad, *ctx.saved_tensors)
+    return to_value, None, None, *rest
 
 
-_sampled_on_gpu.register_autograd(_gradients, setup_context=_save)
+_in_graphs.register_autograd(_gradients, setup_context=_save)
 
 
 def _gathered(value: Tensor, locations: Tensor, weights: Tensor, plan: SamplingPlan) -> Tensor:

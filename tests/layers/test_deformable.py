@@ -1,5 +1,8 @@
 """Deformable attention, its sampling plan, and the exchange between ViT tokens and pyramid."""
 
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
 import pytest
 import torch
 from mmcv.ops import MultiScaleDeformableAttention
@@ -73,3 +76,43 @@ def test_exchange_compiles_as_one_graph(cls):
         arguments = (pyramid, tokens, sampling_plan(SHAPES, ((2, 3),), CPU), SHAPES)
     compiled = torch.compile(module, fullgraph=True, backend='aot_eager')
     assert torch.allclose(compiled(*arguments), module(*arguments), atol=1e-5)
+
+
+def test_mmcvs_operator_in_graphs(monkeypatch):
+    """With MMCV's PyTorch form in the place of its CUDA code: arguments, gradients, and what a compiler must know."""
+
+    def forward(value, shapes, _starts, locations, weights, im2col_step):
+        assert value.shape[0] == im2col_step
+        return deformable.multi_scale_deformable_attn_pytorch(
+            value, shapes.tolist(), locations, weights
+        )
+
+    def backward(*arguments, im2col_step):
+        value, shapes, starts, locations, weights, grad, *found = arguments
+
+        def gradients():
+            leaves = [each.detach().requires_grad_() for each in (value, locations, weights)]
+            out = forward(leaves[0], shapes, starts, *leaves[1:], im2col_step)
+            return torch.autograd.grad(out, leaves, grad)
+
+        with ThreadPoolExecutor(1) as another:  # in this one, an operator is below autograd
+            for to, of in zip(found, another.submit(gradients).result(), strict=True):
+                to += of
+
+    stand_in = SimpleNamespace(ms_deform_attn_forward=forward, ms_deform_attn_backward=backward)
+    monkeypatch.setattr(deformable, 'ext_module', stand_in)
+    maps = [(5, 7), (2, 3)]
+    value, locations = torch.randn(2, 41, 2, 4), torch.rand(2, 6, 2, 2, 3, 2)
+    leaves = [value, locations, torch.rand(2, 6, 2, 2, 3)]
+    for each in leaves:
+        each.requires_grad_()
+    shapes, starts = torch.tensor(maps), torch.tensor([0, 35])
+    arguments = leaves[0], shapes, starts, *leaves[1:]
+    torch.library.opcheck(deformable._in_graphs, arguments)
+    found = deformable._in_graphs(*arguments)
+    wanted = deformable.multi_scale_deformable_attn_pytorch(leaves[0], maps, *leaves[1:])
+    grad = torch.randn_like(found)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(
+        torch.autograd.grad(found, leaves, grad), torch.autograd.grad(wanted, leaves, grad)
+    )
