@@ -146,13 +146,14 @@ def _package(package: compatibility.Package) -> str:
         advice = f'pip uninstall -y {" ".join(both)}, then {package.advice(set())}'
         raise _Problem(f'{" and ".join(both)} are both installed, one over the other', advice)
     compatibility.check_version(package, version, set(versions))
+    module = package.module if package.required else f'{package.module}.models'
     try:
-        importlib.import_module(package.module if package.required else f'{package.module}.models')
+        importlib.import_module(module)
     except TypeError as error:
         # mmpretrain, which mmdet imports, takes transformers 5 for none, and inherits from its classes all the same.
         found = getattr(sys.modules.get('transformers'), '__version__', '')
         advice = "pip install 'transformers<5'" if compatibility.numbers(found) >= (5,) else ''
-        raise _Problem(f'{package.module}.models: {error}', advice) from error
+        raise _Problem(f'{module}: {error}', advice) from error
     tested = version in (package.original[1], package.onedl[1])
     return f'{version} ({next(iter(versions), "unknown origin")}{", untested" * (not tested)})'
 

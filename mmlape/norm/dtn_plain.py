@@ -29,8 +29,8 @@ class DTNOptions(NamedTuple):
 class PlainDTN(nn.Module):
     """Equations 4 and 5 by PyTorch's operators; ``mmlape.cpu.optimize`` replaces it by C++.
 
-    In eager training only the arguments are kept for the backward pass, which computes the rest again: autograd would
-    keep 15 tensors of the size of the input.
+    In eager training it saves only its arguments, and the backward pass computes the rest again: autograd would save 15
+    tensors of the size of the input.
     """
 
     def forward(
@@ -113,7 +113,8 @@ def _gradients(
     d_z = torch.addcmul(d_z + (d_own[1] / weight.numel() - slope * own[1]), slope, z)
     d_cells, d_maps = _gradients_around(d_inter[0], d_inter[1], around, *maps, needs_maps)
     if mask is None or around.present is None:
-        d_z = d_z + windows.spread(d_cells / windows.counts(z))
+        shared = d_cells if windows.pool == 1 else d_cells / windows.counts(z)
+        d_z = d_z + windows.spread(shared)
     else:
         present = windows.view(mask)[..., None, None]
         d_z = d_z + windows.spread(d_cells / around.present.counts) * present
