@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from inspect import signature
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -13,6 +14,7 @@ import pytest
 from docs_pages import PAGES, REPO, read_page
 
 from mmlape.__main__ import commands
+from mmlape.datasets import build_digit_scenes
 
 BY_NAME = {path.relative_to(REPO).as_posix(): path for path in PAGES}
 every_page = pytest.mark.parametrize('name', BY_NAME)
@@ -35,6 +37,10 @@ SHARED = '\n'.join(
     for pattern in ('mmlape/cli/*.py', 'mmlape/analysis/frame.py', 'tools/t*.py')
     for path in REPO.glob(pattern)
 )
+# `mmlape build_digit_scenes` makes its options from the parameters of the function.
+SCENES = ''.join(
+    f"'--{name.replace('_', '-')}'" for name in signature(build_digit_scenes).parameters
+)
 
 
 def unknown(text: str) -> list[str]:
@@ -50,7 +56,7 @@ def unknown(text: str) -> list[str]:
     ]
     for name, rest in re.findall(CALL, text.replace('\\\n', ' ')):
         if name in COMMANDS and name != 'timm_run':
-            known = COMMANDS[name].read_text(encoding='utf-8') + SHARED
+            known = COMMANDS[name].read_text(encoding='utf-8') + SHARED + SCENES
             options = re.findall(r'(?<!\S)(--[a-z][\w-]*)', rest)
             problems += [f'{name} {option}' for option in options if f"'{option}'" not in known]
     problems += [name for name in re.findall(FILE, text) if not (REPO / name).is_file()]
