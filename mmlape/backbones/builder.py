@@ -13,10 +13,20 @@ from mmlape.checks import check_layers, check_number, check_options
 from mmlape.layers import PlainLinear
 from mmlape.layout import Grid
 from mmlape.norm import TokenNorm, build_single_norm
-from mmlape.position import AttentionPosition, JoinedPosition, LaPE
+from mmlape.position import (
+    AttentionPosition,
+    JoinedPosition,
+    Joining,
+    LaPE,
+    MergedPosition,
+    PositionEmbedding,
+)
 from mmlape.registry import MODELS
 
 from .spec import LAYER_PARTS, Options, StageSpec, checked_norm
+
+# Easily taken for one another.
+_BASES = dict(position=PositionEmbedding, joining=Joining, attention_position=AttentionPosition)
 
 
 def part_class(
@@ -27,7 +37,8 @@ def part_class(
     ``checked`` is a dict by which equal configs of neighbouring layers are checked once.
 
     Raises:
-        ValueError: If the type is unknown, a value is out of range, or contradicts the network's sizes.
+        ValueError: If the type is unknown or of another part, a value is out of range, or contradicts the network's
+            sizes.
         TypeError: If there is no type, or an option is unknown or has the wrong type.
     """
     known, cls = (checked or {}).get(option, (None, None))
@@ -37,6 +48,9 @@ def part_class(
         raise TypeError(f"{option} must be a dict with the key 'type', got {config!r}")
     kind, sizes = config['type'], sizes or {}
     cls = kind if isinstance(kind, type) else MODELS.get(kind)
+    base = _BASES.get(option)
+    if base is not None and isinstance(cls, type) and not issubclass(cls, base):
+        raise ValueError(f'{option} must be a {base.__name__} (mmlape.position), got {kind}')
     for name in config.keys() & sizes.keys():
         if config[name] is not sizes[name] and config[name] != sizes[name]:
             raise ValueError(
@@ -53,6 +67,24 @@ def build_part(option: str, config: Options, sizes: Options, checked: dict | Non
     cls, options = part_class(option, config, sizes, checked), {**config, **sizes}
     del options['type']
     return cls(**options)
+
+
+def check_carried(specs: Sequence[StageSpec]) -> None:
+    """Raise ValueError if a merged position has no stage before, or one that carries none to a joining like LaPE."""
+    for number, spec in enumerate(specs):
+        if spec.position is None or not issubclass(
+            part_class('position', spec.position), MergedPosition
+        ):
+            continue
+        if not number:
+            raise ValueError(f'position of the first stage must be its own, got {spec.position}')
+        before = specs[number - 1]
+        carries = before.position and part_class('joining', before.joining).carries
+        if part_class('joining', spec.joining).carries and not carries:
+            raise ValueError(
+                f'joining={spec.joining} of stage {number + 1} receives no position: the stage before has '
+                f'position={before.position} and joining={before.joining}'
+            )
 
 
 def build_stage(

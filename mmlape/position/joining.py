@@ -53,7 +53,8 @@ class PlanKeeper(nn.Module):
         self.register_load_state_dict_post_hook(_forget)
 
     def switch_to_deploy(self) -> None:
-        """Cache plans (as many as fit into 32 MiB); parameters must not change any more.
+        """Cache plans (as many as fit into 32 MiB), but not those of a merged position; parameters must not change any
+        more.
 
         Loading, moving and converting the module clear the cache.
         """
@@ -64,7 +65,10 @@ class PlanKeeper(nn.Module):
         if self._store is None:
             return compute()
         # Plans have another dtype under autocast.
-        autocast = (torch.is_autocast_enabled('cpu'), torch.is_autocast_enabled('cuda'))
+        autocast = tuple(
+            torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
+            for device in ('cpu', 'cuda')
+        )
         with torch.no_grad():
             return self._store.get((key, *autocast), compute)
 
@@ -159,10 +163,12 @@ class Joining(nn.Module, ABC):
     Attributes:
         num_tables: Embeddings ``K`` that it needs. Default 1.
         table_per_layer: They are one for each layer, in order. Default False.
+        carries: Its plans have ``carried``, which a merged position of the next stage needs. Default False.
     """
 
     num_tables = 1
     table_per_layer = False
+    carries: ClassVar[bool] = False
     no_weight_decay: ClassVar[tuple[str, ...]] = ('',)
 
     def __init__(self, embed_dims: int, depth: int) -> None:
@@ -192,6 +198,8 @@ class DefaultJoining(Joining):
 @MODELS.register_module()
 class SharedJoining(Joining):
     """Adds the same embedding to the stream before every layer (LaPE, ICCV 2023, section 4.5, "shared PE")."""
+
+    carries = True
 
     def forward(self, embedding: Tensor) -> PositionPlan:
         """Plan with the same ``stream`` entry for each layer."""
@@ -233,7 +241,7 @@ class LaPE(Joining):
         norm: How a layer transforms its position, a row of ICCV Table 8 (arXiv v1, Table 5): ``'identity'``,
             ``'scalar_gain'``, ``'channel_gain'``, ``'channel_gain_bias'``, ``'norm'``, ``'norm_scalar_gain'``,
             ``'norm_channel_gain'``, or ``'norm_channel_gain_bias'`` (default), the LayerNorm of LaPE.
-        eps: Added to the variance. Default None: as the network's LayerNorm, 1e-6 outside of a network.
+        eps: Added to the variance. Default None: that of the config of the first layer's norm, else 1e-6.
 
     Gradients of (nearly) constant rows of :math:`\omega`, with a variance below ``eps``, are those of centring only, so
     that a prefix row that starts at zero is learned: else they would grow by ``1 / sqrt(eps)`` per layer.
@@ -241,6 +249,8 @@ class LaPE(Joining):
     Raises:
         ValueError: If ``layers`` are not different layers, ``norm`` is unknown, or ``eps`` is not above 0.
     """
+
+    carries = True
 
     def __init__(
         self,
@@ -323,8 +333,10 @@ class JoinedPosition(PlanKeeper):
             return self.planned(grid, lambda: self.joining(self.embedding(grid)))
         if before is None or merge is None:
             return PositionPlan.nothing(self.depth)
-        key = (grid, before.shape[2:])
-        return self.planned(key, lambda: self.joining(merge(before)[0]))
+        # Not cached: it depends on the grids of all stages before.
+        plan = self.joining(merge(before)[0])
+        # The tokens of a warm start carry the first stage's position themselves.
+        return plan._replace(stem=None) if isinstance(self.joining, LaPEWarmStart) else plan
 
 
 @MODELS.register_module()

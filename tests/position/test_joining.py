@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
+from backbone_variants import LAPE, LEARNED, build_swin, randomise
 
-from mmlape.position import JoinedPosition, LaPE
+from mmlape.position import LaPE
 from mmlape.position.joining import RowNorm
 from mmlape.registry import MODELS
 
@@ -64,17 +64,26 @@ def test_rows_in_half_precision_that_autocast_normalises_in_float32(monkeypatch)
     torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)
 
 
-def test_a_deployed_position_of_maps_of_another_size_is_another_plan():
-    """Maps of 7 and of 8 cells are merged to the same grid."""
-    parts = dict(type='mmlape.MergedPosition'), dict(type='mmlape.LaPE')
-    position = JoinedPosition(6, 1, (4, 4), 0, *parts).eval()
-    position.switch_to_deploy()
+def test_a_deployed_pyramid_knows_images_of_another_size():
+    """The grids of all stages but the first are the same."""
+    model = randomise(build_swin(position=LEARNED, joining=LAPE))
+    images = [torch.randn(1, 3, side, 64) for side in (64, 60)]
+    with torch.no_grad():
+        expected = [out for image in images for out in model(image)]
+    model.switch_to_deploy()
+    found = [out for image in images for out in model(image)]
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
 
-    def plan(before):
-        merge = lambda maps: (F.adaptive_avg_pool2d(maps, 4).flatten(2).mT, None)  # noqa: E731
-        return position((4, 4), before, merge).attention[0]
 
-    small, large = torch.randn(1, 6, 7, 7), torch.randn(1, 6, 8, 8)
-    first, second = plan(small), plan(large)
-    assert not torch.allclose(first, second)
-    torch.testing.assert_close(plan(small), first)
+@pytest.mark.parametrize('construction', ['affine', 'gate'])
+def test_a_warm_start_of_a_pyramid_changes_nothing(construction):
+    """Its tokens carry the first stage's position, which is not added again."""
+    plain = build_swin(position=dict(LEARNED, std=1.0)).eval()
+    joining = dict(type='mmlape.LaPEWarmStart', construction=construction)
+    warm = build_swin(position=LEARNED, joining=joining).eval()
+    left_out = warm.load_state_dict(plain.state_dict(), strict=False)
+    assert not left_out.unexpected_keys
+    image = torch.randn(1, 3, 60, 64)
+    for one, other in zip(warm(image), plain(image), strict=True):
+        assert torch.equal(one, other)

@@ -1,5 +1,6 @@
 """What is derived from parameters is made once per pass; a deployed model caches it."""
 
+import copy
 import pickle
 
 import pytest
@@ -103,3 +104,13 @@ def test_a_deployed_model_answers_for_what_it_is_now(change):
     assert torch.equal(model(image)[0], expected)
     assert torch.equal(pickle.loads(pickle.dumps(model))(image)[0], expected)
     assert model.position._store.max_bytes == MAX_BYTES
+
+
+def test_a_deployed_plan_is_of_one_dtype_of_autocast():
+    model = randomise(build_vit(**LAPE_AND_MLP))
+    other = copy.deepcopy(model)
+    model.switch_to_deploy()
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        model(IMAGE)
+    with torch.no_grad(), torch.autocast('cpu', dtype=torch.float16):
+        assert torch.equal(model(IMAGE)[0], other(IMAGE)[0])
