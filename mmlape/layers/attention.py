@@ -219,8 +219,9 @@ class Attention(AttentionLayer):
         out = merge(merge_heads(self.read(query, key, value, bias, mask)), grid, window)
         if not num_prefix:
             return out
+        bias = None if inside is None else inside.prefix_bias(layout)
         to_all = self.read(
-            heads[0][:, :, :num_prefix], heads[1], heads[2], mask=layout.token_mask()
+            heads[0][:, :, :num_prefix], heads[1], heads[2], bias, layout.token_mask()
         )
         return layout.join(merge_heads(to_all), out)
 
@@ -416,7 +417,7 @@ class SpatialReductionAttention(AttentionLayer):
             query, key, value = inside.place(query, key, value)
             bias = inside.bias(layout, keys)
         read = self.read(query, key, value, bias, keys.token_mask())
-        return self.project(read.transpose(1, 2).flatten(2))
+        return self.project(merge_heads(read))
 
     def _reduce(self, tokens: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
         """``(B, H * W, C)`` to the tokens of the reduced grid, and their layout."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -78,28 +80,30 @@ class ShiftedWindowAttention(Attention):
         if layout.num_prefix:
             raise ValueError(f'{type(self).__name__} takes no prefix tokens, got {layout}')
         window = self.window_size
-        maps = tokens.unflatten(1, layout.grid)
         down, right = -layout[0] % window[0], -layout[1] % window[1]
-        if down or right:  # padding by nothing is a copy
-            maps = F.pad(maps, (0, 0, 0, right, 0, down))
-        padded = Layout((maps.shape[1], maps.shape[2]))
-        if inside is not None and padded.grid != layout.grid:
-            inside = inside.within(padded)
-        inside = self.inside(padded, padded, inside)
-        shift = self.shift_on(padded.grid)
+        padded = (layout[0] + down, layout[1] + right)
+        padding = (0, 0, 0, right, 0, down)
+        inside = self.inside(layout, layout, inside)
+        shift = self.shift_on(padded)
         if inside is not None and inside.places:
-            # Where tokens are in the image, not in the moved one.
-            placed = inside.place(*self.split_heads(self.qkv(maps.flatten(1, 2)), 3))
-            heads = tuple(
-                self._cut(part.transpose(1, 2).unflatten(1, padded.grid), shift).transpose(1, 2)
-                for part in placed
-            )
+            # Where tokens are in the image, not in the padded and moved one.
+            placed = inside.place(*self.split_heads(self.qkv(tokens), 3))
+            maps = [part.transpose(1, 2).unflatten(1, layout.grid) for part in placed]
+            if down or right:
+                maps = [
+                    F.pad(part, (0, 0, *padding)) + added
+                    for part, added in zip(maps, self._of_padding(maps, padding))
+                ]
+            heads = tuple(self._cut(part, shift).transpose(1, 2) for part in maps)
         else:
-            heads = self.split_heads(self.qkv(self._cut(maps, shift)), 3)
-        read = self._attend_in_moved_windows(heads, layout, padded.grid, shift, inside)
-        moved = merge(self.project(read), padded.grid, window).unflatten(1, padded.grid)
-        maps = torch.roll(moved, shift, (1, 2)) if any(shift) else moved
-        return maps[:, : layout[0], : layout[1]].flatten(1, 2)
+            cells = tokens.unflatten(1, layout.grid)
+            if down or right:  # padding by nothing is a copy
+                cells = F.pad(cells, padding)
+            heads = self.split_heads(self.qkv(self._cut(cells, shift)), 3)
+        read = self._attend_in_moved_windows(heads, layout, padded, shift, inside)
+        moved = merge(self.project(read), padded, window).unflatten(1, padded)
+        moved = torch.roll(moved, shift, (1, 2)) if any(shift) else moved
+        return moved[:, : layout[0], : layout[1]].flatten(1, 2)
 
     def shift_on(self, grid: Grid) -> Grid:
         """The shift of windows on a padded grid."""
@@ -108,6 +112,15 @@ class ShiftedWindowAttention(Attention):
             for step, side, own in zip(self.shift, grid, self.window_size)
         )
         return down, right
+
+    def _of_padding(self, maps: list[Tensor], padding: tuple[int, ...]) -> Iterator[Tensor]:
+        """Queries, keys and values ``(1, H, W, heads, D)`` of padded cells, which have no position; zeros elsewhere."""
+        height, width = maps[0].shape[1:3]
+        outside = 1 - F.pad(maps[0].new_ones(1, height, width, 1), padding)
+        nothing = self.qkv(maps[0].new_zeros(1, 1, self.qkv.in_features))
+        for part, cell in zip(maps, self.split_heads(nothing, 3)):
+            cell = F.pad(cell.transpose(1, 2), (0, part.shape[-1] - cell.shape[-1]))
+            yield outside[..., None] * cell[:, :, None]
 
     def _cut(self, maps: Tensor, shift: Grid) -> Tensor:
         """A map ``(B, H, W, ...)`` moved by the shift, in windows ``(B * windows, h * w, ...)``."""
@@ -178,6 +191,8 @@ class WideValues(AttentionLayer):
         super().__init__(dims, num_heads, attn_drop_rate, proj_drop_rate)
         self.key_dims = key_dims
         self.value_dims = int(key_dims * check_number('value_ratio', value_ratio, above=0))
+        if not self.value_dims:
+            raise ValueError(f'value_ratio={value_ratio} leaves no channel of key_dims={key_dims}')
 
     def heads(self, tokens: Tensor, *widths: int) -> tuple[Tensor, ...]:
         """``(B, N, heads * sum(widths))`` as ``(B, heads, N, width)`` for every width, side by side in each head."""

@@ -52,6 +52,10 @@ class InsidePlan(NamedTuple):
             return self.mask if bias is None else bias
         return bias + self.mask
 
+    def prefix_bias(self, layout: Layout) -> Tensor | None:
+        """:meth:`AttentionPosition.prefix_bias`."""
+        return None if self.position is None else self.position.prefix_bias(layout)
+
     def within(self, layout: Layout) -> InsidePlan:
         """The same position, with the same random numbers, for tokens of another layout."""
         return self if self.position is None else self.position(layout, drawn=self.drawn)
@@ -64,7 +68,8 @@ class AttentionPosition(PlanKeeper, ABC):
       all tokens before a layer cuts windows, so that coordinates are those of the image;
     * :meth:`bias`, added to the scores: made for the tokens that attend to one another, in windows those of a window.
 
-    Keys may lie on a coarser grid than queries (PVT). Both cover the image; coordinates are in cells of the queries.
+    Keys may lie on a coarser grid than queries (PVT). Both are taken to cover the image; coordinates are in cells of
+    the queries. (Where the spatial reduction pads the grid, the last keys really lie up to half a window farther.)
 
     Args:
         embed_dims: Channels ``C``.
@@ -132,6 +137,11 @@ class AttentionPosition(PlanKeeper, ABC):
 
     def bias(self, query: Layout, key: Layout, rows: Any = None) -> Tensor | None:
         """Added to the scores, ``(1, heads, query.num_tokens, key.num_tokens)``. Default None."""
+        return None
+
+    def prefix_bias(self, layout: Layout) -> Tensor | None:
+        """Added to the scores of prefix tokens that attend to all tokens while cells attend in windows,
+        ``(1, heads, P, P + H * W)``. Default None."""
         return None
 
 

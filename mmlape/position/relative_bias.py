@@ -48,11 +48,25 @@ class OffsetBias(AttentionPosition):
         keys, queries = key.num_prefix, query.num_prefix
         if self.prefix_table is None:
             return F.pad(bias, (keys, 0, queries, 0)) if keys or queries else bias
-        reading, read, among = self.prefix_table.to(bias.dtype)[:, None, :, None, None]
+        read = self.prefix_table.to(bias.dtype)[1, None, :, None, None]
         cells = torch.cat([read.expand(-1, -1, bias.shape[2], keys), bias], dim=3)
-        across = reading.expand(-1, -1, queries, bias.shape[3])
-        above = torch.cat([among.expand(-1, -1, queries, keys), across], dim=3)
+        above = self._of_prefix(self.prefix_table.to(bias.dtype), queries, key)
         return torch.cat([above, cells], dim=2)
+
+    def prefix_bias(self, layout: Layout) -> Tensor | None:
+        """``(1, heads, P, P + H * W)``, or None without ``prefix_scores``."""
+        if self.prefix_table is None:
+            return None
+        return self._of_prefix(self.prefix_table, layout.num_prefix, layout)
+
+    def _of_prefix(self, table: Tensor, queries: int, key: Layout) -> Tensor:
+        """What as many prefix tokens add to their scores, ``(1, heads, queries, P + H * W)``."""
+        reading, _, among = table[:, None, :, None, None]
+        columns = (
+            among.expand(-1, -1, queries, key.num_prefix),
+            reading.expand(-1, -1, queries, key.num_cells),
+        )
+        return torch.cat(columns, dim=3)
 
     def _between(self, table: Tensor, queries: Grid, keys: Grid, step: int) -> Tensor:
         """``(1, heads, N, A * E)`` for every ``step``-th row and column of ``queries`` and all of ``A x E`` keys."""

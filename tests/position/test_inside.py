@@ -4,8 +4,15 @@ import pytest
 import torch
 from backbone_variants import build_vit
 
+from mmlape.layers import Attention, ShiftedWindowAttention
 from mmlape.layout import Layout
-from mmlape.position import QuadraticBias, RelativePositionMlp
+from mmlape.position import (
+    GaborAttention,
+    QuadraticBias,
+    RelativePositionBias,
+    RelativePositionMlp,
+    RotaryPosition,
+)
 
 
 def written_out(weight, grid):
@@ -76,3 +83,45 @@ def test_what_is_prepared_is_what_a_layer_makes(name):
         bias = model.inside.bias
         model.inside.bias = lambda query, key, rows: bias(query, key)
         torch.testing.assert_close(model(image)[-1], expected, rtol=0, atol=0)
+
+
+def test_prefix_tokens_that_see_all_have_their_scores_beside_windows():
+    sizes, layers = (8, 2, (4, 6), 2), []
+    for window in (None, 2):
+        position = RelativePositionBias(*sizes, window, prefix_scores=True)
+        layers.append(Attention(8, 2, window_size=window, position=position))
+    whole, windowed = layers
+    torch.nn.init.normal_(whole.position.prefix_table, std=3)
+    windowed.position.prefix_table = whole.position.prefix_table
+    windowed.qkv, windowed.proj = whole.qkv, whole.proj
+    tokens = torch.randn(3, 2 + 24, 8)
+    found, expected = (layer(tokens, Layout((4, 6), 2))[:, :2] for layer in (windowed, whole))
+    torch.testing.assert_close(found, expected)
+    found.sum().backward()
+    assert windowed.position.prefix_table.grad[[0, 2]].abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    'position',
+    [
+        RotaryPosition(8, 2, (3, 4), coordinates='centred'),
+        GaborAttention(8, 2, (3, 4), parts='4', value='LE'),
+    ],
+    ids=['rotary', 'gabor'],
+)
+def test_padding_of_a_moved_window_has_no_position(position):
+    """Padded keys are the biases of their projection; places are those of the image."""
+    attention, grid = ShiftedWindowAttention(8, 2, window_size=5, position=position), (3, 4)
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    tokens = torch.randn(2, 12, 8)
+    bias = attention.split_heads(attention.qkv.bias.expand(2, 25 - 12, -1), 3)
+    query, key, value = position(Layout(grid)).place(
+        *attention.split_heads(attention.qkv(tokens), 3)
+    )
+    wider = key.shape[-1] - bias[1].shape[-1]
+    key = torch.cat([key, torch.nn.functional.pad(bias[1], (0, wider))], dim=2)
+    value = torch.cat([value, bias[2]], dim=2)
+    read = (query @ key.mT * 4**-0.5).softmax(-1) @ value
+    expected = attention.proj(read.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(attention(tokens, grid), expected)
