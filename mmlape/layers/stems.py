@@ -100,7 +100,8 @@ class PatchEmbed(Stem):
         norm_cfg: Token norm of the result. Default None, none.
 
     Raises:
-        ValueError: If a size is out of range, or patches are smaller than the stride.
+        ValueError: If a size is out of range, patches are smaller than the stride, or the grid would not be
+            ``ceil(size / stride)``: an even side with a stride of 1.
     """
 
     def __init__(
@@ -119,10 +120,16 @@ class PatchEmbed(Stem):
                 f'patch_size must be at least the stride, got {self.patch_size} and {self.stride}'
             )
         # Neighbours overlap by as much on both sides; patches side by side do not.
-        height, width = self.patch_size
-        padding = 0 if self.patch_size == self.stride else (height // 2, width // 2)
+        down, across = (
+            0 if side == step else (side - 1) // 2
+            for side, step in zip(self.patch_size, self.stride)
+        )
+        if any(
+            step == 1 < side and side % 2 == 0 for side, step in zip(self.patch_size, self.stride)
+        ):
+            raise ValueError(f'patch_size must be odd where stride is 1, got {self.patch_size}')
         self.proj = StridedConv2d(
-            in_channels, embed_dims, self.patch_size, stride=self.stride, padding=padding
+            in_channels, embed_dims, self.patch_size, stride=self.stride, padding=(down, across)
         )
         self.norm = None if norm_cfg is None else build_token_norm(norm_cfg, embed_dims)
 

@@ -83,6 +83,19 @@ def test_no_image(shape):
         PatchEmbed(3, 8, 16)(torch.zeros(shape))
 
 
+@pytest.mark.parametrize('step', [1, 2, 3, 4, 7])
+def test_the_grid_of_overlapping_patches(step):
+    """Of odd and even sides, in a height that is and a width that is no multiple of the stride."""
+    for side in range(step, 12):
+        if step == 1 < side and side % 2 == 0:
+            with pytest.raises(ValueError, match='patch_size must be odd where stride is 1'):
+                PatchEmbed(3, 8, side, step)
+            continue
+        stem, size = PatchEmbed(3, 8, (side, step), (step, step)), (4 * step, 4 * step + 1)
+        tokens, layout = stem(torch.zeros(1, 3, *size))
+        assert layout.grid == stem.grid_of(size) and tokens.shape[1] == layout.num_cells
+
+
 def test_patch_embed_refuses_patches_smaller_than_the_stride():
     with pytest.raises(ValueError, match='patch_size must be at least the stride'):
         PatchEmbed(3, 8, 3, 4)
