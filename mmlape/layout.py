@@ -177,19 +177,17 @@ class GridCache:
             return value
         # A tensor made in inference mode could not serve a later training step.
         with torch.inference_mode(False):
-            value = self._values[key] = make()
-        while self.num_bytes() > self.max_bytes and self._values:
+            value = make()
+        if _num_bytes([value]) > self.max_bytes:
+            return value
+        self._values[key] = value
+        while self.num_bytes() > self.max_bytes:
             self._values.popitem(last=False)
         return value
 
     def num_bytes(self) -> int:
         """Bytes in the cache; a storage that several values share counts once."""
-        sizes = {
-            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
-            for value in list(self._values.values())
-            for tensor in _tensors(value)
-        }
-        return sum(sizes.values())
+        return _num_bytes(list(self._values.values()))
 
     def clear(self) -> None:
         """Empty the cache."""
@@ -212,6 +210,11 @@ def cached(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
 
     get.cache = cache  # type: ignore[attr-defined]  # a function with an attribute
     return get
+
+
+def _num_bytes(values: list[Any]) -> int:
+    storages = [each.untyped_storage() for value in values for each in _tensors(value)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

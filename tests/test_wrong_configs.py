@@ -257,6 +257,10 @@ LAYERS = [
     (part('SimpleFeaturePyramid', in_channels=16, scales=[]), 'scales must have at least one entry'),
     (part('SimpleFeaturePyramid', in_channels=16, num_outs=3), 'num_outs must be at least 4, got 3'),
     (part('SimpleFeaturePyramid', in_channels=16, norm_cfg=dict(type='LN')), 'norm_cfg must be a norm of maps'),
+    (part('SimpleFeaturePyramid', in_channels=16, norm_cfg=dict(type='BN1d')), 'norm_cfg must be a norm of maps'),
+    (part('SimpleFeaturePyramid', in_channels=16, norm_cfg=dict(type='GN')), 'needs num_groups that divide'),
+    (part('SimpleFeaturePyramid', in_channels=16, norm_cfg=dict(type='GN', num_groups=0)), 'needs num_groups'),
+    (part('WideValueAttention', embed_dims=16, num_heads=2, key_dims=4, value_ratio=0.2), 'leaves no channel'),
     (part('BigBirdAttention', embed_dims=16, num_heads=4, window=2), 'window must be odd'),
     (part('DifferentialAttention', embed_dims=12, num_heads=4), 'twice num_heads must divide embed_dims, got .*=8'),
     (part('DifferentialAttention', embed_dims=16, num_heads=4, layer=-1), 'layer must be at least 0, got -1'),
@@ -316,6 +320,12 @@ NETWORKS = [
     (t2t(tokens=part('PerformerToken')), 'PerformerTokens'),
     (swin(prefix=dict(cls_token=True)), 'need attention without'),
     (swin(position=part('LearnedPosition'), joining=part('UnsharedJoining')), 'a list with a position for every stage'),
+    (swin(position=[part('MergedPosition')] * 4), 'position of the first stage must be its own'),
+    (swin(position=part('LearnedPosition'), joining=[part('DefaultJoining')] + [part('LaPE')] * 3),
+     'joining=.*LaPE.* of stage 2 receives no position'),
+    (vit(attention_position=part('LearnedPosition')), 'attention_position must be a AttentionPosition'),
+    (vit(position=part('RotaryPosition')), 'position must be a PositionEmbedding'),
+    (vit(joining=part('LearnedPosition')), 'joining must be a Joining'),
 ]  # fmt: skip
 
 

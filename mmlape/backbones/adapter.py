@@ -24,6 +24,7 @@ from mmlape.layers import (
     PatchConv2d,
     SpatialPrior,
     build_map_norm,
+    check_image,
     pad_to_multiple,
     sampling_plan,
 )
@@ -66,7 +67,8 @@ class AdapterBackbone(Backbone):
                 part.apply(_init_beside_vit)
 
     def _pad(self, image: Tensor) -> Tensor:
-        """Pad to whole cells of the coarsest map."""
+        """Pad to whole cells of the coarsest map; ValueError if it is not ``(B, in_channels, H, W)``."""
+        check_image(image, self.vit.stages()[0].embed.in_channels)
         padded = pad_to_multiple(image, (STRIDES[-1],) * 2)
         if self.training and len(image) == 1 and padded.shape[-2:] == (STRIDES[-1],) * 2:
             # Batch norm in training refuses a single cell.
@@ -162,7 +164,8 @@ class ViTAdapter(AdapterBackbone):
         last = len(self.interaction_indexes) - 1
         finest = 0 in self.out_indices
         levels = (0, 1, 2, 3) if finest else (1, 2, 3)
-        self.spm = SpatialPrior(dims, conv_inplanes, norm_cfg, levels)
+        in_channels = self.vit.stages()[0].embed.in_channels
+        self.spm = SpatialPrior(dims, conv_inplanes, norm_cfg, levels, in_channels)
         self.level_embed = nn.Parameter(torch.empty(3, dims))
         self.interactions = nn.ModuleList(
             Interaction(
@@ -182,9 +185,8 @@ class ViTAdapter(AdapterBackbone):
                 module.init_weights()
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Return the maps of ``out_indices`` for images ``(B, 3, H, W)``."""
-        image_size = (image.shape[2], image.shape[3])
-        image = self._pad(image)
+        """Return the maps of ``out_indices`` for images ``(B, in_channels, H, W)``."""
+        image, image_size = self._pad(image), (image.shape[2], image.shape[3])
         *finest, c2, c3, c4 = self.spm(image)
         levels = [c2, c3, c4]
         shapes = tuple((level.shape[2], level.shape[3]) for level in levels)
@@ -296,15 +298,15 @@ class LightViTAdapter(AdapterBackbone):
                 f'out_indices must have 3 (stride 32), the map of the last ViT layer, got {out_indices}'
             )
         norm_cfg = dict(type='BN') if norm_cfg is None else norm_cfg
-        self.spm = SpatialPrior(dims, conv_inplanes, norm_cfg, self.out_indices)
+        in_channels = self.vit.stages()[0].embed.in_channels
+        self.spm = SpatialPrior(dims, conv_inplanes, norm_cfg, self.out_indices, in_channels)
         for index in self.out_indices:
             self.add_module(f'lateral{index + 1}', PatchConv2d(dims, dims, 1))
         self._build_outputs(norm_cfg)
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Return the maps of ``out_indices`` for images ``(B, 3, H, W)``."""
-        image_size = (image.shape[2], image.shape[3])
-        image = self._pad(image)
+        """Return the maps of ``out_indices`` for images ``(B, in_channels, H, W)``."""
+        image, image_size = self._pad(image), (image.shape[2], image.shape[3])
         vit_maps = self._vit_maps(image)
         outputs = []
         for index, prior in zip(self.out_indices, self.spm(image)):

@@ -88,7 +88,7 @@ class EoMT(Backbone):
         doublings = max(1, int(math.log2(max(stage.embed.stride))) - 2)
         self.upscale = nn.Sequential(*(ScaleBlock(dims) for _ in range(doublings)))
         self.register_buffer('attn_mask_probs', torch.ones(num_blocks))
-        self._probs = [1.0] * num_blocks
+        self._probs, self._deployed = [1.0] * num_blocks, False
         self.register_load_state_dict_post_hook(_read_probs)
 
     def forward(self, image: Tensor) -> Predictions:
@@ -132,6 +132,7 @@ class EoMT(Backbone):
     def switch_to_deploy(self) -> None:
         """As of all backbones; attention is not masked any more, as after annealing."""
         super().switch_to_deploy()
+        self._deployed = True
         self.set_mask_probs([0.0] * self.num_blocks)
 
     def _predict(self, tokens: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
@@ -197,5 +198,7 @@ def _check_vit(norm: nn.Module | None, stage: Stage, num_blocks: int) -> None:
 
 def _read_probs(module: EoMT, _: object) -> None:
     """Copy the buffer to numbers after loading: comparing the buffer would wait for the device in every pass."""
-    if not module.attn_mask_probs.is_meta:
+    if module._deployed:
+        module.set_mask_probs([0.0] * module.num_blocks)
+    elif not module.attn_mask_probs.is_meta:
         module._probs = module.attn_mask_probs.tolist()

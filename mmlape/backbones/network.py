@@ -24,12 +24,19 @@ from mmlape.norm import build_token_norm
 from mmlape.runtime.compile import check_compile_blocks
 
 from .base import DENSE, Backbone, alias_state_dict, build_pooling
-from .builder import build_across_layers, build_first_norm, build_stage, init_linear
+from .builder import (
+    build_across_layers,
+    build_first_norm,
+    build_stage,
+    check_carried,
+    init_linear,
+)
 from .lora import LoRAOptions
 from .spec import (
     ARCH_PARTS,
     LAYER_NORM,
     NO_PARTS,
+    STAGE_PARTS,
     NormPlaces,
     Parts,
     PrefixSpec,
@@ -195,7 +202,7 @@ class StagedTransformer(Backbone):
         self.arch, default = self.resolve_arch(arch, own.sizes)
         options: dict[str, Any] = {**default, **common}
         for name in default.keys() & common.keys():
-            options[name] = override(default[name], options[name])
+            options[name] = override(default[name], options[name], name in STAGE_PARTS)
         sizes = self.stage_sizes(self.arch)
         if self.carries_position and isinstance(options.get('position'), dict):
             merged = dict(type='mmlape.MergedPosition')
@@ -228,6 +235,7 @@ class StagedTransformer(Backbone):
             channels = specs[number - 1].embed_dims if number else None
             stage = build_stage(spec, norms[number], channels, grid)
             grid = self._add_stage(number, spec, stage, grid, final_norm)
+        check_carried(specs)
         self.grid = grid
         first_norm = build_first_norm(options.get('pre_norm', False), plain, dims[0], self.counts)
         self.add_module(self.names['first_norm'], first_norm)
@@ -317,6 +325,7 @@ class StagedTransformer(Backbone):
     def _make_stages(self) -> list[Stage]:
         prefix = tuple(getattr(self, name) for name in self.prefix_names)
         stages, dims = [], self.embed_dims
+        frozen = 0 if self.counts == 'layers' else self.frozen_stages
         for number in range(1, self.num_stages + 1):
             names = {part: name.format(number) for part, name in self.names.items()}
             modules: dict = {
@@ -332,7 +341,7 @@ class StagedTransformer(Backbone):
                     **modules,
                     prefix=prefix if last else (),
                     prefix_after=self.prefix_after if last else 0,
-                    dropout=self.drop_after_position,
+                    dropout=self.drop_after_position if number > frozen else nn.Identity(),
                     norm=getattr(self, names['norm'], None) if self.stage_norm else None,
                     with_cp=self.with_cp,
                     compile_blocks=self.compile_blocks,

@@ -87,13 +87,15 @@ class StageSpec:
     prefix: PrefixSpec
 
 
-def override(default: Any, config: Any) -> Any:
+def override(default: Any, config: Any, with_none: bool = False) -> Any:
     """A user's config of a part (or a list of configs, or None) over a default: options that it leaves out stay, unless
-    its ``type`` is another one. Anything else replaces the default."""
+    its ``type`` is another one. Anything else replaces the default; so does None in a list if ``with_none``."""
     if config is None:
         return default
     if isinstance(config, (list, tuple)) and isinstance(default, Mapping):
-        return [override(default, entry) for entry in config]
+        return [
+            None if with_none and entry is None else override(default, entry) for entry in config
+        ]
     if not isinstance(config, Mapping) or not isinstance(default, Mapping):
         return config
     same = config.get('type', default.get('type')) == default.get('type')
@@ -117,6 +119,12 @@ def as_list(name: str, value: Any, count: int, kind: str) -> list:
     if len(value) != count:
         raise ValueError(f'{name} must have one entry for each of {count} {kind}, got {value}')
     return list(value)
+
+
+def _is_pair(name: str, value: Any) -> bool:
+    """Whether a value is one window, ``(height, width)``, and not one for each of two layers, which is a list."""
+    pair = isinstance(value, tuple) and [*map(type, value)] == [int, int]
+    return name == 'window_size' and pair
 
 
 def layers_of_units(units: int, depths: Sequence[int], counts: str) -> list[int]:
@@ -282,7 +290,10 @@ def _plan_layers(
     for size, config in zip(sizes, by_stage):
         depth, start = size['depth'], sum(map(len, planned))
         users = as_list(name, config, depth, 'layers')
-        by_name = {key: as_list(key, v, depth, 'layers') for key, v in getattr(own, name).items()}
+        by_name = {
+            key: [value] * depth if _is_pair(key, value) else as_list(key, value, depth, 'layers')
+            for key, value in getattr(own, name).items()
+        }
         by_size, before, row = as_list(name, size.get(name), depth, 'layers'), None, {}
         planned.append([])
         for layer in range(depth):

@@ -8,7 +8,7 @@ from mmdet.registry import MODELS as MMDET_MODELS
 from mmdet.registry import TASK_UTILS
 
 from mmlape.backbones.eomt import Predictions
-from mmlape.checks import check_number, check_options, check_positive_int
+from mmlape.checks import check_number, check_options, check_positive_int, check_rate
 from mmlape.registry import MODELS
 
 from .detection import Float32Losses
@@ -94,8 +94,8 @@ class EoMTHead(Float32Losses, Mask2FormerHead):
         """The assignment of predictions to masks, and the points at which masks are compared."""
         self.num_points = check_positive_int('num_points', num_points)
         self.oversample_ratio = check_number('oversample_ratio', oversample_ratio, minimum=1)
-        self.importance_sample_ratio = check_number(
-            'importance_sample_ratio', importance_sample_ratio, minimum=0
+        self.importance_sample_ratio = check_rate(
+            'importance_sample_ratio', importance_sample_ratio, with_one=True
         )
         costs = [
             dict(type='mmdet.ClassificationCost', weight=class_weight),

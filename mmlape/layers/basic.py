@@ -100,7 +100,7 @@ def build_activation(name: str) -> nn.Module:
 def gelu_linear(act: nn.Module, hidden: Tensor, layer: nn.Module) -> Tensor:
     """``layer(act(hidden))``. Where autograd would save both what enters GELU and what leaves it, it saves the first
     alone; the second, the widest tensor of a feed-forward network, is computed again in the backward pass. A layer with
-    hooks, or that is not a plain linear layer, is called as it is."""
+    hooks or a ``forward`` of its own, or that is not a plain linear layer, is called as it is."""
     if not (torch.is_grad_enabled() and hidden.requires_grad and _can_merge(act, hidden, layer)):
         return layer(act(hidden))
     weight, bias = layer.weight, layer.bias
@@ -120,6 +120,7 @@ def _can_merge(act: nn.Module, hidden: Tensor, layer: nn.Module) -> bool:
         and is_eager(hidden, layer.weight)
         and not has_hooks(act)
         and not has_hooks(layer)
+        and 'forward' not in {*vars(act), *vars(layer)}
     )
 
 
@@ -193,8 +194,13 @@ def build_map_norm(norm_cfg: dict, channels: int) -> nn.Module:
         raise ValueError(
             f"norm_cfg must name a registered norm of maps, e.g. 'BN', 'SyncBN' or 'mmlape.LN2d', got {norm_cfg}"
         ) from error
+    except (AssertionError, ZeroDivisionError) as error:  # of GN
+        raise ValueError(
+            f'norm_cfg needs num_groups that divide {channels} channels, got {norm_cfg}'
+        ) from error
     # LayerNorms of maps are subclasses of PyTorch's.
-    if type(norm) is nn.LayerNorm or isinstance(norm, TokenNorm):
+    others = (TokenNorm, nn.BatchNorm1d, nn.BatchNorm3d, nn.InstanceNorm1d, nn.InstanceNorm3d)
+    if type(norm) is nn.LayerNorm or isinstance(norm, others):
         raise ValueError(
             f"norm_cfg must be a norm of maps (B, C, H, W), e.g. dict(type='BN'), got {norm_cfg}"
         )

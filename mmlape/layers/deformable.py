@@ -361,6 +361,7 @@ class SpatialPrior(nn.Module):
         norm_cfg: Batch norm of the convolutions, for MMCV's ``build_norm_layer``. Default ``dict(type='BN')``.
         out_indices: Ascending indices of the maps to project, 0 for stride 4 to 3 for stride 32; what only other maps
             need is not built. Default all.
+        in_channels: Channels of the image. Default 3.
     """
 
     def __init__(
@@ -369,12 +370,13 @@ class SpatialPrior(nn.Module):
         inplanes: int = 64,
         norm_cfg: dict | None = None,
         out_indices: Sequence[int] = (0, 1, 2, 3),
+        in_channels: int = 3,
     ) -> None:
         super().__init__()
         check_positive_int('conv_inplanes', inplanes)
         norm_cfg = dict(type='BN') if norm_cfg is None else norm_cfg
         self.stem = nn.Sequential(
-            *_conv(3, inplanes, 2, norm_cfg),
+            *_conv(in_channels, inplanes, 2, norm_cfg),
             *_conv(inplanes, inplanes, 1, norm_cfg),
             *_conv(inplanes, inplanes, 1, norm_cfg),
             nn.MaxPool2d(3, stride=2, padding=1),
@@ -388,7 +390,8 @@ class SpatialPrior(nn.Module):
             self.add_module(f'fc{index + 1}', PatchConv2d(widths[index], embed_dims, 1))
 
     def forward(self, image: Tensor) -> list[Tensor]:
-        """``(B, 3, H, W)`` to a map ``(B, C, ceil(H / s), ceil(W / s))`` per entry of ``out_indices``, s = 4 to 32."""
+        """``(B, in_channels, H, W)`` to a map ``(B, C, ceil(H / s), ceil(W / s))`` per entry of ``out_indices``, s = 4
+        to 32."""
         maps = [self.stem(channels_last(image))]
         for index in range(1, self.out_indices[-1] + 1):
             maps.append(getattr(self, f'conv{index + 1}')(maps[-1]))

@@ -194,19 +194,24 @@ class _Gabor(nn.Module):
     @property
     def width(self) -> Tensor:
         """Standard deviation of the Gaussian, in units of half the image."""
-        return FLOOR + F.softplus(self.raw_width)
+        return FLOOR + F.softplus(self._wide(self.raw_width))
 
     @property
     def wavelength(self) -> Tensor:
         """In units of half the image."""
-        return FLOOR + F.softplus(self.raw_wavelength)
+        return FLOOR + F.softplus(self._wide(self.raw_wavelength))
 
     def forward(self, size: int) -> Tensor:
         """``(K, size, C)``."""
-        weight = self.weight
+        weight = self._wide(self.weight)
         t = _coordinates(size, weight.device, weight.dtype)[:, None]
         envelope = torch.exp(-0.5 * (t / self.width).square())
-        return weight * envelope * torch.cos(2 * math.pi * t / self.wavelength + self.phase)
+        angle = 2 * math.pi * t / self.wavelength + self._wide(self.phase)
+        return (weight * envelope * torch.cos(angle)).to(self.weight.dtype)
+
+    def _wide(self, parameter: Tensor) -> Tensor:
+        """In float32 at least: half precision has too few digits for angles."""
+        return parameter.to(torch.promote_types(parameter.dtype, torch.float32))
 
 
 def _coordinates(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:

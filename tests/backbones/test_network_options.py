@@ -2,7 +2,17 @@
 
 import pytest
 import torch
-from backbone_variants import DTN, build_compact, build_pvt, build_swin, build_vit, randomise
+from backbone_variants import (
+    ARCH,
+    DTN,
+    PYRAMID_ARCH,
+    build_adapter,
+    build_compact,
+    build_pvt,
+    build_swin,
+    build_vit,
+    randomise,
+)
 from mmengine.runner.checkpoint import load_state_dict
 from torch import nn
 
@@ -74,6 +84,23 @@ def test_position_per_stage():
     assert not any(name.startswith(('pos_embed2', 'pos_embed3', 'position3')) for name in names)
     assert 'position1.joining.norms.0.weight' in names
     assert len(model(torch.randn(1, 3, 40, 56))) == 4
+    arch = dict(PYRAMID_ARCH, position=gabor)
+    model = build_pvt(arch=arch, position=[learned, None, None, None])
+    assert not hasattr(model, 'position2')
+
+
+def test_a_pair_is_one_window_and_a_list_one_for_each_layer():
+    arch = dict(ARCH, depth=2)
+    for given, expected in (((4, 2), [(4, 2)] * 2), ([4, 2], [(4, 4), (2, 2)])):
+        model = build_vit(arch=arch, window_size=given)
+        assert [block.attn.window_size for block in model.blocks] == expected
+
+
+def test_an_adapter_of_images_of_one_channel():
+    model = build_adapter(dict(in_channels=1)).eval()
+    assert len(model(torch.randn(1, 1, 64, 64))) == 4
+    with pytest.raises(ValueError, match=r'shape \(batch, 1, height, width\)'):
+        model(torch.randn(1, 3, 64, 64))
 
 
 @pytest.mark.parametrize('frozen_stages', [-1, 0, 1, 3, 4])
@@ -81,9 +108,13 @@ def test_frozen_stages_of_a_pyramid(frozen_stages):
     model = build_pvt(
         frozen_stages=frozen_stages,
         joining=LAPE,
+        drop_rate=0.5,
         drop_path_rate=0.5,
         with_cls_token=True,
     ).train()
+    image = torch.randn(1, 3, 64, 64)
+    same = [torch.equal(one, other) for one, other in zip(model(image), model(image), strict=True)]
+    assert same == [stage <= frozen_stages for stage in range(1, 5)]
     for stage in range(1, 5):
         frozen = stage <= frozen_stages
         block = getattr(model, f'block{stage}')[0]

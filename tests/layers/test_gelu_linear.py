@@ -73,6 +73,10 @@ def test_whoever_listens_to_the_linear_layer_hears_it():
     gelu_linear(act, hidden, linear)
     with_global_hook.remove()
     assert heard[1:] == [act, linear]
+    linear.forward = lambda inputs: heard.append(inputs) or nn.Linear.forward(linear, inputs)
+    gelu_linear(act, hidden, linear)
+    assert torch.equal(heard[3], act(hidden))
+    del linear.forward
     parametrize.register_parametrization(linear, 'weight', Doubled())
     assert torch.equal(gelu_linear(act, hidden, linear), linear(act(hidden)))
 

@@ -1,5 +1,6 @@
 """Sinusoids, no position, Gabor functions, and relative bias."""
 
+import copy
 import math
 
 import pytest
@@ -71,6 +72,14 @@ def test_gabor_parameters_per_channel(options, per_channel):
     whole = GaborPosition(5, (2, 2), 1, variant=options.get('variant', 'G+E'))
     whole.load_state_dict(position.state_dict(), strict=False)
     assert torch.equal(position((3, 4)), whole((3, 4)))  # a bias starts at zero
+
+
+def test_gabor_in_half_precision_knows_its_angles():
+    """The embedding of rounded parameters, rounded once."""
+    half = GaborPosition(64, (14, 14)).bfloat16()
+    expected = copy.deepcopy(half).float()((14, 14))
+    error = half((14, 14)).float() - expected
+    assert error.std() < 0.01 * expected.std()
 
 
 def test_relative_bias_makes_no_index_of_all_pairs():
