@@ -15,6 +15,7 @@ import copy
 import sys
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from mmlape import cli
 
@@ -129,16 +130,14 @@ def export(options, model, size, out):
     any_size = 'size' in options.dynamic
     program = files.export_program(network, size, 'batch' in options.dynamic, any_size)
     known = settings.runtime_settings(model.cfg, network, model.classes, None if any_size else size)
-    whole = out.with_suffix('.float32.onnx') if options.half or options.int8 else out
-    files.write_onnx(program, network, whole, known)
-    if options.half:
-        files.write_half(whole, out)
-    if options.int8:
-        count = min(100, len(find_sources([str(options.int8)])))
-        files.write_int8(whole, out, read_images(options.int8, [(1, *size)] * count))
-    if whole != out:
-        whole.unlink()
-        Path(f'{whole}.data').unlink(missing_ok=True)  # of a large model
+    with TemporaryDirectory(dir=out.parent) as folder:
+        whole = Path(folder, out.name) if options.half or options.int8 else out
+        files.write_onnx(program, network, whole, known)
+        if options.half:
+            files.write_half(whole, out)
+        if options.int8:
+            count = min(100, len(find_sources([str(options.int8)])))
+            files.write_int8(whole, out, read_images(options.int8, [(1, *size)] * count))
     files.finish(out)
     session = onnxruntime.InferenceSession(str(out), providers=['CPUExecutionProvider'])
     runs = {out: partial(run_session, session)}
@@ -148,7 +147,7 @@ def export(options, model, size, out):
         program = files.export_program(network, size, 'batch' in options.dynamic, any_size)
         runs[package] = files.run_package(program, package)
     usual = 1e-1 if options.int8 else 3e-2 if options.half else 1e-3
-    tolerance = options.tolerance or usual
+    tolerance = usual if options.tolerance is None else options.tolerance
     good = True
     for path, run in runs.items():
         print(f'{path}: {path.stat().st_size / 1e6:.1f} MB, outputs {", ".join(network.outputs)}')
@@ -157,7 +156,8 @@ def export(options, model, size, out):
         for difference in verify.compare(*arguments):
             print(f'  {difference}')
             # What eight bits change is a figure, unless somebody sets a limit.
-            good &= bool(options.int8 and not options.tolerance) or difference.within(tolerance)
+            free = options.int8 and options.tolerance is None
+            good &= bool(free) or difference.within(tolerance)
     return good
 
 

@@ -88,11 +88,13 @@ def prepare(options):
     from mmengine.config import Config
 
     from mmlape.atomic import atomic_write
+    from mmlape.checks import check_rate
     from mmlape.fit import FitOptions, config_text, find_data, find_model
     from mmlape.fit.config import check_weights_are_there
 
     how = FitOptions(**{part.name: getattr(options, part.name) for part in fields(FitOptions)})
     out = options.out
+    check_rate('--score', options.score, with_one=True)
     if (out / 'fit.py').exists():
         raise ValueError(
             f'{out} holds a training already: `mmlape train {out}/fit.py --resume` continues it, '

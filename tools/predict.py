@@ -77,7 +77,7 @@ def predict(options):
     from mmlape.inference.output import PredictionWriter
     from mmlape.inference.sources import find_sources
 
-    frames = Frames(find_sources(options.source))
+    frames = Frames(find_sources(options.source, options.out))
     model = load(options.model, options.config, options.device)
     results = model.predict(
         frames, options.batch, options.score, options.tile, options.overlap, options.with_whole
@@ -86,9 +86,11 @@ def predict(options):
         options.out, model.classes, not options.no_pictures, options.json, options.csv
     )
     shown = track(results, 'predicting', frames.count(), disable=not sys.stdout.isatty())
-    for number, result in enumerate(shown):
-        writer.add(*frames.taken[number], result)
-    writer.close()
+    try:
+        for number, result in enumerate(shown):
+            writer.add(*frames.taken[number], result)
+    finally:  # Ctrl-C keeps what there is
+        writer.close()
     images, boxes = (len(writer.coco[part]) for part in ('images', 'annotations'))
     print(f'{images} images{f", {boxes} boxes" if model.finds_boxes else ""}: see {options.out}')
     return frames.bad

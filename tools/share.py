@@ -33,14 +33,16 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def logged_metrics(folder):
-    """Metrics of the best checkpoint's validation, else the last one's, in a work dir."""
+def logged_metrics(path):
+    """Metrics that a work dir has logged of a checkpoint; of its best, else last one for the work dir itself."""
     from mmlape.report import read_curves
 
+    folder = path if path.is_dir() else path.parent
     rows = [row for row in read_curves(folder) if 'loss' not in row]
     named = sorted(folder.glob('best_*.pth'), key=lambda each: each.stat().st_mtime)
-    steps = [int(re.findall(r'\d+', each.stem)[-1]) for each in named[-1:]]
-    rows = [row for row in rows if not steps or row['step'] == steps[0]]
+    wanted = [path] if path.is_file() else named[-1:]
+    steps = [int(number) for each in wanted for number in re.findall(r'\d+', each.stem)[-1:]]
+    rows = [row for row in rows if (row['step'] in steps if wanted else True)]
     skipped = ('step', 'time', 'data_time')
     return {name: value for name, value in (rows or [{}])[-1].items() if name not in skipped}
 
@@ -61,17 +63,36 @@ def command_of(folder):
     return f'`mmlape train {configs[0].stem}`' if len(configs) == 1 else None
 
 
+def known_of(model):
+    """Metrics of a model, and the command that has trained it: of a shared folder, a work dir or a checkpoint there."""
+    from mmlape.inference.folders import METRICS, shared_folder
+
+    path, shared = Path(model), shared_folder(model)
+    if shared:
+        metrics = shared / METRICS
+        return read_metrics(metrics) if metrics.is_file() else {}, None
+    if not path.exists():  # a name
+        return {}, None
+    return logged_metrics(path), command_of(path if path.is_dir() else path.parent)
+
+
 def share(options):
+    from mmlape.checkpoints.deltas import is_file
     from mmlape.inference import load
 
     model = load(options.model, options.config, 'cpu', optimized=False)
-    path = Path(options.model)
-    work_dir = path if path.is_dir() else path.parent
-    metrics = read_metrics(options.metrics) if options.metrics else logged_metrics(work_dir)
-    facts = dict(data=options.data, training=command_of(work_dir))
+    metrics, command = known_of(options.model)
+    if options.metrics:
+        metrics = read_metrics(options.metrics)
+    facts = dict(data=options.data, training=command)
     facts = {name: text or 'not stated' for name, text in facts.items()}
     model.save_folder(options.folder, metrics, facts, options.license, options.delta)
-    load(options.folder, None, 'cpu', optimized=False)
+    if options.delta and is_file(options.delta):  # which must not be copied along
+        print(
+            f'Users of {options.folder} copy {Path(options.delta.partition(":")[2]).name} into it.'
+        )
+    else:
+        load(options.folder, None, 'cpu', optimized=False)
     size = sum(each.stat().st_size for each in options.folder.iterdir())
     print(f'{options.folder}: {size / 1e6:.1f} MB. Read README.md, complete it, then:')
     print(f'  mmlape predict {options.folder} IMAGES')

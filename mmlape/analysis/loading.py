@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MethodType
 from typing import Any, NamedTuple, TypeVar
 
+import cv2
 import mmcv
 import numpy as np
 import torch
@@ -121,7 +122,8 @@ def find_images(paths: Sequence[str | Path], maximum: int | None = None) -> list
         if not path.exists():
             raise FileNotFoundError(f'there is no image or folder {str(path)!r}')
         inside = sorted(path.iterdir()) if path.is_dir() else []
-        found += [file for file in inside if file.suffix.lower() in SUFFIXES] or [path]
+        images = [file for file in inside if file.suffix.lower() in SUFFIXES and file.is_file()]
+        found += images or [path]
         if found[-1].is_dir():
             listed = ', '.join(SUFFIXES)
             raise ValueError(f'there is no image ({listed}) in the folder {str(path)!r}')
@@ -146,7 +148,10 @@ def read_images(
     given = {name: options[name] for name in _VALUE_OPTIONS if options.get(name) is not None}
     preprocess = ImgDataPreprocessor(**given)
     for path in paths:
-        pixels = mmcv.imread(str(path), channel_order='bgr')
+        try:
+            pixels = mmcv.imread(str(path), channel_order='bgr')
+        except (OSError, cv2.error):
+            pixels = None
         if pixels is None:
             raise ValueError(f'{str(path)!r} cannot be read as an image')
         if size is not None:

@@ -20,7 +20,7 @@ from mmlape.position.joining import Joining
 from .formats import FORMATS
 from .formats.base import Format, State, has
 from .matching import fitters, other_shape, problems_of
-from .report import LoadReport, listed
+from .report import ContentError, LoadReport, listed
 
 BACKBONE = 'backbone'
 # Layers in which no bias is the same as a bias of zeros.
@@ -58,7 +58,7 @@ def convert(
     Raises:
         ValueError: If the source is unknown, does not describe such a model or has what the model has not; if a shape
             of the backbone does not fit, or less than ``min_matched`` of the values came from it.
-        TypeError: If ``state_dict`` holds something that is not a tensor.
+        ContentError: A ``TypeError``, if ``state_dict`` holds something that is not a tensor with a name.
     """
     state, report = convert_with_report(state_dict, source, model, source_grid=source_grid)
     report.demand(min_matched)
@@ -82,14 +82,14 @@ def convert_with_report(
 
 
 def tensors_of(checkpoint: Mapping[str, Any]) -> State:
-    """The tensors of a checkpoint, unwrapped; TypeError if it holds something else."""
+    """The tensors of a checkpoint, unwrapped; ContentError if it holds something else."""
     for key in ('state_dict', 'model', 'module', 'state_dict_ema'):
         if isinstance(checkpoint.get(key), Mapping):
             return tensors_of(checkpoint[key])
     for name, tensor in checkpoint.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(
-                f'the state dict holds {name!r}, a {type(tensor).__name__}, not a tensor'
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise ContentError(
+                f'the state dict holds {name!r}, a {type(tensor).__name__}, not a named tensor'
             )
     return {name.removeprefix('module.'): tensor for name, tensor in checkpoint.items()}
 

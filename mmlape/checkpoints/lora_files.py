@@ -120,8 +120,13 @@ def _make_lora(
         layer = None
     if not isinstance(layer, nn.Linear):
         raise CheckpointError(f'the {type(model).__name__} has no linear layer {path!r}')
+    for part in 'AB':
+        if f'{path}{_CHANGE}{part}.weight' not in state:
+            raise CheckpointError(f'the files have no {path}{_CHANGE}{part}.weight')
+    if config.get('lora_alpha') is None:
+        raise CheckpointError(f'{CONFIG} has no lora_alpha')
     rank = state[f'{path}{_CHANGE}A.weight'].shape[0]
-    patterns = config.get('alpha_pattern', {}).items()
+    patterns = (config.get('alpha_pattern') or {}).items()
     own = (factor for end, factor in patterns if re.fullmatch(rf'(.*\.)?({end})', path))
     alpha = next(own, config['lora_alpha'])
     alpha *= rank**0.5 if config.get('use_rslora') else 1

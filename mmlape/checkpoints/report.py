@@ -20,6 +20,10 @@ class MissingCheckpointError(FileNotFoundError, CheckpointError):
     """A checkpoint that is not there."""
 
 
+class ContentError(TypeError, CheckpointError):
+    """A checkpoint that holds something else than named tensors."""
+
+
 class DownloadError(ConnectionError, CheckpointError):
     """A checkpoint that cannot be downloaded."""
 

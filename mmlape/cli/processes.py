@@ -235,7 +235,8 @@ def last_complete_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
     named = pointer.read_text(encoding='utf-8').strip() if pointer.is_file() else ''
     if '://' in named:
         return named, notes
-    first = [Path(named)] if named else []
+    here = Path(work_dir, Path(named).name)  # of a work dir that was moved or copied
+    first = [here if here.is_file() else Path(named)] if named else []
     folders = {Path(work_dir), *(path.parent for path in first)}
     found = {path for folder in folders for path in folder.glob('*.pth')}.difference(first)
     steps = {path: step for path in found if (step := _step(path)) is not None}

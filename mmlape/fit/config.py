@@ -98,6 +98,8 @@ class FitOptions:
         if self.lr is not None:
             check_number('--lr', self.lr, above=0)
         check_option('--augment', self.augment, AUGMENTATIONS)
+        if self.seed >= 2**32:
+            raise ValueError(f'--seed must be below 2^32, got {self.seed}')
 
 
 def config_text(data: OwnData, row: FitModel, options: FitOptions, out: Path) -> str:
@@ -194,7 +196,9 @@ def _model_changes(
     place, published = weights_of(cfg)
     weights = _weights(options.weights, published)
     if weights != published:
-        _set(changes, place, weights and dict(_delete_=True, **weights))
+        # Over weights of another type; MMEngine takes the key for an option where there are none.
+        replaces = {'_delete_': True} if published else {}
+        _set(changes, place, weights and {**replaces, **weights})
     if options.lora or options.frozen:
         if not weights:
             way = '--frozen' if options.frozen else '--lora'
@@ -304,7 +308,7 @@ _base_ = {parts['base']!r}
 classes = {pformat(data.classes, width=100, compact=True)}
 size, batch, epochs, lr = {parts['size']}, {options.batch}, {_epochs(options)}, {parts['lr']}
 data_root = {data_root(data)!r}
-work_dir = {out + '/training'!r}
+work_dir = {os.path.abspath(out + '/training')!r}
 randomness = dict(seed={options.seed})
 model = {parts['model']}
 '''
@@ -436,6 +440,8 @@ def _tail(parts: dict[str, Any]) -> str:
         momentum = round(min(0.1, 20 / (epochs * steps)), 5)
         hooks.append(f"dict(type='EMAHook', momentum={momentum}, update_buffers=True)")
     if options.patience:
+        if not data.val:
+            raise ValueError(f'--patience {options.patience} needs a validation part, not --val 0')
         hooks.append(
             f"dict(type='EarlyStoppingHook', monitor={best!r}, patience={options.patience})"
         )

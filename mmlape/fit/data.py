@@ -201,6 +201,9 @@ def _coco(path: Path) -> dict | None:
                 raise ValueError(
                     f'{path}: an entry of {section!r} lacks one of {what}: {entry!r:.80}'
                 )
+    for entry in content['categories']:
+        if not isinstance(entry['name'], str):
+            raise ValueError(f'{path}: the name of a category must be a text: {entry!r:.80}')
     return content
 
 
@@ -396,7 +399,7 @@ def _class_names(root: Path) -> tuple[str, ...]:
     """Names in a file of the folder, a line each; () without one."""
     for name in _CLASS_FILES:
         if (root / name).is_file():
-            lines = (root / name).read_text(encoding='utf-8').splitlines()
+            lines = (root / name).read_text(encoding='utf-8-sig').splitlines()
             return tuple(line.strip() for line in lines if line.strip())
     return ()
 
@@ -421,6 +424,8 @@ def _values(
                 raise ValueError(
                     f'{path} has {values.shape[-1]} channels; a label map has one, the class index of each pixel'
                 )
+            if values.max(initial=0) > 255:
+                raise ValueError(f'{path} holds values above 255, of which upstream reads 8 bits')
             found |= set(np.unique(values).tolist())
     classes = found - {255}
     if len(classes) < 2:

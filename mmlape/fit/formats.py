@@ -82,13 +82,15 @@ def read_yolo(root: Path) -> dict[str, tuple[dict, Path, None]]:
     content = yaml.safe_load(file.read_text(encoding='utf-8'))  # type: ignore[union-attr]
     names = _names_of(content['names'], file)
     parts = {}
+    train: set[Path] = set()
     for part in ('train', 'val'):
         places = content.get(part) or []
         images: list[Path] = []
         for place in [places] if isinstance(places, str) else places:
             images += _yolo_images(root, content.get('path') or '', str(place))
-        if part == 'val' and places == content['train']:
+        if part == 'val' and set(images) == train:
             continue  # not a validation part
+        train = set(images)
         if images:
             coco = _Coco(names)
             for path in sorted(set(images)):

@@ -39,7 +39,7 @@ def compare_with_truth(
         (found,) = model.predict(truth.image, score=score)
         left, right = truth.picture(), found.picture()
         gap = np.full((len(left), _BETWEEN, 3), 255, np.uint8)
-        path = folder / f'{Path(truth.name).stem}.jpg'
+        path = folder / f'{Path(truth.name).with_suffix("").as_posix().replace("/", "_")}.jpg'
         picture = cv2.imencode('.jpg', np.hstack([left, gap, right]))[1]
         atomic_write(path, picture.tobytes())
         written.append(path)

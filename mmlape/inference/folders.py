@@ -101,7 +101,7 @@ def write_folder(
 
 
 def _about_base(base: str, is_a_file: bool) -> str:
-    here = ', copied into this folder' if is_a_file else ', which `mmlape.load` fetches'
+    here = ', to be copied into this folder' if is_a_file else ', which `mmlape.load` fetches'
     return f'differences to `{base}`{here}: its licence holds for the sum'
 
 

@@ -16,12 +16,15 @@ from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.registry import DefaultScope
-from torch import Tensor
+from mmengine.runner import CheckpointLoader
+from torch import Tensor, nn
 from torch.nn import functional
 
 from mmlape.checkpoints.files import write_checkpoint
 from mmlape.checkpoints.loaders import load_from_local, safe_loading
-from mmlape.checks import check_number, check_positive_int
+from mmlape.checkpoints.matching import match, misfits
+from mmlape.checkpoints.report import CheckpointError
+from mmlape.checks import check_positive_int, check_rate
 from mmlape.cli import last_complete_checkpoint, read_config
 from mmlape.cli.arguments import PACKAGE
 from mmlape.cpu import optimize
@@ -89,7 +92,8 @@ class Model:
         finds_boxes: It is a detector, else a semantic segmentor.
 
     Raises:
-        ValueError: If the config is of neither.
+        ValueError: If the config is of neither, the device cannot be used, or (:class:`CheckpointError`) the weights
+            leave a part of the model random.
     """
 
     def __init__(
@@ -108,6 +112,11 @@ class Model:
         self.finds_boxes = scope == 'mmdet'
         self.cfg = copy.deepcopy(cfg)  # the inferencer changes its own
         device = get_device() if device is None else device
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(f'the device {device!r} cannot be used: {reason}') from None
         cfg.visualizer = dict(
             type='DetLocalVisualizer' if self.finds_boxes else 'SegLocalVisualizer', name='mmlape'
         )
@@ -118,6 +127,7 @@ class Model:
                 from mmseg.apis import MMSegInferencer as Inferencer
             self._inferencer = Inferencer(model=cfg, weights=str(checkpoint), device=device)
         self.model = self._inferencer.model.eval()
+        _check_weights(self.model, str(checkpoint))
         if optimized and torch.device(device).type == 'cpu':
             self._inferencer.model = self.model = optimize(self.model)
         meta = self.model.dataset_meta
@@ -153,7 +163,7 @@ class Model:
             TypeError: If an image is neither a file's name nor such an array.
         """
         check_positive_int('batch', batch)
-        check_number('score', score, minimum=0)
+        check_rate('score', score, with_one=True)
         if with_whole and (tile is None or not self.finds_boxes):
             raise ValueError('with_whole is for detectors and goes with tile')
         several = [images] if isinstance(images, (str, Path, np.ndarray)) else images
@@ -384,6 +394,17 @@ class Model:
         if about not in self._told:
             self._told.add(about)
             print_log(text, logger='current', level=WARNING)
+
+
+def _check_weights(model: nn.Module, checkpoint: str) -> None:
+    """Raise CheckpointError if the weights, which upstream has loaded as far as they fit, leave a part random."""
+    read = CheckpointLoader.load_checkpoint(checkpoint, map_location='cpu')
+    report = match(model, read.get('state_dict', read), checkpoint)
+    report.left_out.clear()  # heads for the training alone may be missing in the config
+    if found := report.problems or misfits(report):
+        raise CheckpointError(
+            f'{checkpoint} does not fit the {type(model).__name__} of the config: {"; ".join(found)}'
+        )
 
 
 def _checkpoint_in(path: Path) -> Path:

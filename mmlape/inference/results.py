@@ -104,13 +104,18 @@ class Result:
             _part(mask, crop)[:] = crop.array()
         return masks
 
+    def _palette(self) -> Sequence[Sequence[int]]:
+        """The model's colours, or others where it has too few."""
+        enough = self.palette is not None and len(self.palette) >= len(self.classes)
+        return self.palette if enough else _colours(len(self.classes))  # type: ignore[return-value]
+
     def picture(self) -> np.ndarray:
         """The image with what was found drawn into it, uint8, BGR; small ones are enlarged by a whole number.
 
         A box has its class (where there are several) and its score, unless the text would hide other boxes or texts.
         """
         drawn = self.image.copy()
-        colours = np.array(self.palette or _colours(len(self.classes)), np.uint8)[:, ::-1]
+        colours = np.array(self._palette(), np.uint8)[:, ::-1]
         if self.label_map is not None:
             known = self.label_map < len(colours)
             painted = colours[np.where(known, self.label_map, 0)]
@@ -167,7 +172,7 @@ class Result:
         colours = np.zeros(
             (256, 3), np.uint8
         )  # all: with fewer, Pillow would cut the labels off too
-        colours[: len(self.classes)] = self.palette or _colours(len(self.classes))
+        colours[: len(self.classes)] = self._palette()[: len(self.classes)]
         picture.putpalette(colours.tobytes())
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         picture.save(path)

@@ -60,12 +60,13 @@ class Source:
             yield read_image(self.path)
 
 
-def find_sources(arguments: Sequence[str]) -> list[Source]:
+def find_sources(arguments: Sequence[str], out: Path | None = None) -> list[Source]:
     """Images and videos that the arguments of a command name, each once.
 
     Args:
         arguments: Files, folders (searched to the bottom), patterns such as ``'shots/*.png'``, and ``-`` for names in
             the standard input, one per line.
+        out: A folder whose content is left out where it lies in one of these folders. Default None.
 
     Raises:
         ValueError: If an argument names nothing.
@@ -74,22 +75,26 @@ def find_sources(arguments: Sequence[str]) -> list[Source]:
     for argument in arguments:
         lines = [line.strip() for line in sys.stdin] if argument == '-' else [argument]
         for line in filter(None, lines):
-            paths += _found(line)
-    paths = list(dict.fromkeys(paths))
+            paths += _found(line, None if out is None else Path(os.path.abspath(out)))
+    # Not resolved: a link keeps its name.
+    paths = list({os.path.abspath(path): path for path in paths}.values())
     if not paths:
         raise ValueError(f'there is nothing to predict in {", ".join(arguments)}')
-    top = os.path.commonpath([path.absolute().parent for path in paths])
-    names = [Path(os.path.relpath(path.absolute(), top)) for path in paths]
+    whole = [os.path.abspath(path) for path in paths]
+    top = os.path.commonpath([os.path.dirname(path) for path in whole])
+    names = [Path(os.path.relpath(path, top)) for path in whole]
     stems = Counter(name.with_suffix('') for name in names)
     plain = [name.with_suffix('') if stems[name.with_suffix('')] == 1 else name for name in names]
     return [Source(path, name) for path, name in zip(paths, plain)]
 
 
-def _found(argument: str) -> list[Path]:
+def _found(argument: str, out: Path | None) -> list[Path]:
     path = Path(argument)
     if path.is_dir():
         known = (*IMAGES, *VIDEOS)
         found = sorted(each for each in path.rglob('*') if each.suffix.lower() in known)
+        if out is not None and not Path(os.path.abspath(path)).is_relative_to(out):
+            found = [each for each in found if out not in Path(os.path.abspath(each)).parents]
         if not found:
             raise ValueError(f'the folder {argument!r} has no image and no video in it')
         return found

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -18,8 +19,9 @@ def read_curves(work_dir: Path) -> list[dict[str, float]]:
     """What MMEngine has logged, in order: losses by iteration, metrics by epoch (``step``), of all its runs."""
     rows = []
     for file in sorted(work_dir.glob('*/vis_data/scalars.json')):
-        lines = file.read_text(encoding='utf-8').splitlines()
-        rows += [json.loads(line) for line in lines if line.strip()]
+        for line in file.read_text(encoding='utf-8').splitlines():
+            with suppress(json.JSONDecodeError):  # a kill cuts the last line
+                rows.append(json.loads(line))
     return rows
 
 

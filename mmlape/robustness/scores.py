@@ -180,6 +180,8 @@ class Record:
 
     def put(self, key: str, measured: dict[str, float]) -> None:
         """Keep what was measured; it is on the disk when this returns."""
+        if self.path.exists():  # what another process has measured meanwhile
+            self.results = read_record(self.path)['results'] | self.results
         self.results[key] = measured
         content = dict(kind=_KIND, identity=self.identity, **self.about, results=self.results)
         atomic_write(self.path, (json.dumps(content, indent=1) + '\n').encode())

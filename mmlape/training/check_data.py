@@ -47,7 +47,8 @@ def main_process_says(answer: Callable[[], Any], kind: type[ValueError] = ValueE
         try:
             outcome[0] = answer()
         except Exception as error:  # the other processes wait for the broadcast below
-            outcome[1] = str(error) if isinstance(error, ValueError) else repr(error)
+            plain = isinstance(error, (ValueError, OSError))
+            outcome[1] = str(error) if plain else repr(error)
             cause = error
     broadcast_object_list(outcome)
     if outcome[1] is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import mmcv
 import numpy as np
 from mmengine import fileio
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from mmlape.checkpoints.report import listed
 from mmlape.checks import did_you_mean
@@ -294,6 +294,8 @@ def _check_labels(dataset: Any, sample: list[str], squeezes: bool, report: DataR
         used = {value: label for value, label in labels.items() if label != ignored}
         for value in (v for v, label in used.items() if not 0 <= label < len(classes)):
             found[f'label maps hold the value {value}, {no_class}'].append(file)
+        if max(labels, default=0) > 255:
+            found['label maps hold values above 255, of which upstream reads 8 bits'].append(file)
         seen.update(used.values())
         if not used:
             blank.append(file)
@@ -329,13 +331,14 @@ def _evenly_spaced(items: list[str], limit: int | None) -> list[str]:
 def _read_image(
     folder: str, name: str, faults: list[str], *, label_map: bool = False
 ) -> np.ndarray | None:
-    """The pixels of an image as stored (no EXIF rotation), (H, W) in a label map; else None, and one more fault."""
+    """The pixels of an image as upstream reads it, turned as its EXIF data say; of a label map as stored, (H, W); else
+    None, and one more fault."""
     path = osp.join(folder, name)
     pixels: np.ndarray | None = None
     fault = 'not an image'
     try:
         with Image.open(path) as image:
-            pixels = np.array(image)
+            pixels = np.array(image if label_map else ImageOps.exif_transpose(image))
     except UnidentifiedImageError:
         if not osp.getsize(path):
             fault = 'the file is empty'

@@ -5,7 +5,7 @@ import timm
 import torch
 from backbone_variants import build_adapter, build_pvt
 
-from mmlape.checkpoints import Pretrained, convert, convert_with_report
+from mmlape.checkpoints import CheckpointError, Pretrained, convert, convert_with_report
 from mmlape.registry import MODELS
 
 ARCH = dict(embed_dims=24, depth=2, num_heads=3, mlp_ratio=4)
@@ -130,8 +130,10 @@ def test_adapter_weights_need_an_adapter():
 
 
 def test_no_tensor_is_refused():
-    with pytest.raises(TypeError, match='epoch'):
-        convert({'epoch': 3}, 'timm', vit())
+    for state in ({'epoch': 3}, {3: torch.zeros(1)}):
+        with pytest.raises(TypeError, match=r'epoch|holds 3') as raised:
+            convert(state, 'timm', vit())
+        assert isinstance(raised.value, CheckpointError)  # which commands end with in one line
 
 
 def test_wrappers_are_unwrapped():

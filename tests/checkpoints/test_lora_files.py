@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from mmlape.backbones import VisionTransformer
@@ -133,11 +134,20 @@ def test_networks_of_another_kind(part, other, words, build):
         (dict(peft_type='LOHA'), "peft_type must be 'LORA', got 'LOHA'"),
         (dict(bias='all'), "bias must be 'none', got 'all'"),
         (dict(use_qalora=True), 'LoRA and DoRA are read, not use_qalora'),
+        (dict(lora_alpha=None), r'adapter_config\.json has no lora_alpha'),
     ],
 )
 def test_other_methods(config, words, build, folder):
     with pytest.raises(ValueError, match=words):
         load_lora(build(), folder('lora', **config))
+
+
+def test_half_of_an_update(build, folder):
+    path = folder('lora')
+    state = {k: v for k, v in read_checkpoint(path / WEIGHTS).items() if 'lora_B' not in k}
+    save_file(state, path / WEIGHTS)
+    with pytest.raises(ValueError, match=r'the files have no .*lora_B\.weight'):
+        load_lora(build(), path)
 
 
 def test_nothing_to_save(build, tmp_path):

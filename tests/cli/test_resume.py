@@ -97,6 +97,8 @@ def test_checkpoints_kept_elsewhere(run, tmp_path):
     (work_dir / 'last_checkpoint').write_text(str(run / 'epoch_10.pth'))
     cut(run / 'epoch_10.pth')
     assert last_complete_checkpoint(work_dir)[0] == str(run / 'epoch_9.pth')
+    torch.save(dict(w=1), work_dir / 'epoch_10.pth')  # of a work dir that was copied
+    assert last_complete_checkpoint(work_dir) == (str(work_dir / 'epoch_10.pth'), [])
     (work_dir / 'last_checkpoint').write_text('s3://bucket/epoch_10.pth')
     assert last_complete_checkpoint(work_dir) == ('s3://bucket/epoch_10.pth', [])
 

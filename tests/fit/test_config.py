@@ -1,6 +1,7 @@
 """The models of ``mmlape fit`` and the configs that it writes for them."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,7 @@ def test_a_row_is_a_short_config_for_these_classes(name, task):
     ] in ([], [4])
     assert cfg.optim_wrapper.optimizer.type == 'AdamW'
     assert cfg.optim_wrapper.optimizer.lr == 0.5
-    assert (cfg.train_cfg.max_epochs, cfg.work_dir) == (24, 'runs/x/training')
+    assert (cfg.train_cfg.max_epochs, cfg.work_dir) == (24, os.path.abspath('runs/x/training'))
     init_default_scope(cfg.default_scope)
     # Without memory and time, where heads do not compute with their first values.
     with torch.device('cpu' if task == 'segment' else 'meta'):
@@ -180,6 +181,14 @@ def test_weights(weights, expected):
         assert found.checkpoint.startswith(expected['checkpoint'])
 
 
+def test_weights_of_a_model_that_has_none():
+    for name in ('micro-adapter', 'micro-segmenter'):
+        task = MODELS[name].tasks[0]
+        cfg = read(name, task, weights='mmlape:mine.pth')[1]
+        found = (cfg.model.backbone.get('vit') or cfg.model.backbone).init_cfg
+        assert found == dict(type='mmlape.Pretrained', source='mmlape', checkpoint='mine.pth')
+
+
 def test_weights_that_cannot_be_had_name_the_way_out(tmp_path):
     cfg = read('lape-adapter', 'detect', weights=f'{tmp_path}/none.pth')[1]
     with pytest.raises(ValueError, match=r'none\.pth.*--weights none'):
@@ -199,6 +208,11 @@ def test_weights_that_cannot_be_had_name_the_way_out(tmp_path):
         (lambda: read('lape-adapter', 'detect', weights='much'), "--weights 'much'.*none"),
         (lambda: read('micro-adapter', 'detect', weights='x.pth'), '--weights'),
         (lambda: FitOptions(lora=0), '--lora'),
+        (lambda: FitOptions(seed=2**32), r'--seed must be below 2\^32'),
+        (
+            lambda: read('segmenter', 'segment', dataclasses.replace(MAPS, val=None), patience=2),
+            '--patience 2 needs a validation part',
+        ),
         (lambda: FitOptions(frozen=True, views=0), '--views'),
         (lambda: FitOptions(views=4), '--views goes with --frozen, got --views 4'),
         (lambda: FitOptions(lora=4, frozen=True), 'give --frozen or --lora, got both'),

@@ -343,6 +343,24 @@ def test_masks_of_0_and_255_are_no_label_maps(tmp_path):
         find_data(tmp_path, tmp_path / 'out')
 
 
+def test_values_of_more_than_8_bits(tmp_path):
+    image(tmp_path / 'images' / '0.png', (3, 2))
+    values = np.array([[0, 300, 1], [0, 0, 0]], np.uint16)
+    (tmp_path / 'masks').mkdir()
+    Image.fromarray(values).save(tmp_path / 'masks' / '0.png')
+    with pytest.raises(ValueError, match=r'0\.png holds values above 255'):
+        find_data(tmp_path, tmp_path / 'out')
+
+
+def test_names_of_categories_are_texts(tmp_path):
+    coco(tmp_path / 'train.json', names(2))
+    content = json.loads((tmp_path / 'train.json').read_text())
+    content['categories'][0]['name'] = 7
+    (tmp_path / 'train.json').write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r'the name of a category must be a text.*7'):
+        find_data(tmp_path, tmp_path / 'out')
+
+
 def test_folders_without_data(tmp_path):
     with pytest.raises(ValueError, match='there is no folder'):
         find_data(tmp_path / 'none', tmp_path / 'out')

@@ -14,6 +14,7 @@ import pytest
 from frozen.work_dirs import restore
 from tool_runs import Commands
 
+from mmlape.inference.output import PredictionWriter
 from mmlape.inference.sources import find_sources
 
 
@@ -51,6 +52,12 @@ def test_folders_patterns_and_names_from_the_standard_input(tmp_path, monkeypatc
     assert [source.is_video for source in found] == [False] * 4 + [True]
     (only,) = find_sources(['b/1.jpg'])
     assert str(only.name) == '1'
+    # Nothing is written outside of the output, nothing predicted twice, nor what was predicted before.
+    monkeypatch.chdir(tmp_path / 'b' / 'c')
+    found = find_sources(['2.PNG', '../1.jpg', '..', '../../a'], out=Path('../../a'))
+    assert [str(source.name) for source in found] == ['b/c/2', 'b/1', 'a/1.jpg', 'a/1.png']
+    assert len(find_sources(['..'], out=Path('.'))) == 1
+    monkeypatch.chdir(tmp_path)
     (tmp_path / 'empty').mkdir()
     for arguments, message in (
         (['empty'], 'has no image and no video'),
@@ -97,6 +104,23 @@ def test_images_of_a_folder_and_one_that_cannot_be_read(call, checkpoint, tmp_pa
         assert [float(row[side]) for side in ('x1', 'y1', 'x2', 'y2')] == pytest.approx(
             expected, abs=0.01
         )
+
+
+def test_what_was_found_before_an_interruption_is_written(call, checkpoint, tmp_path, monkeypatch):
+    for number in range(3):
+        write(tmp_path / f'shots/{number}.jpg', number)
+    add, calls = PredictionWriter.add, []
+
+    def interrupted(*args):
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(add(*args))
+
+    monkeypatch.setattr(PredictionWriter, 'add', interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call('predict.py', checkpoint, 'shots', '--json')
+    content = json.loads((tmp_path / 'predictions' / 'predictions.json').read_text())
+    assert [entry['file_name'] for entry in content['images']] == ['shots/0.jpg']
 
 
 def test_a_video_is_drawn_frame_by_frame(call, checkpoint, tmp_path):

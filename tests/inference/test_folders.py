@@ -131,14 +131,17 @@ def test_the_command(commands, tmp_path, monkeypatch):
     work_dir = tmp_path / 'work'
     logs = work_dir / '2026' / 'vis_data'
     logs.mkdir(parents=True)
-    mmlape.load('nuclei', None, 'cpu', False).save(work_dir / 'last.safetensors')
+    mmlape.load('nuclei', None, 'cpu', False).save(work_dir / 'epoch_5.safetensors')
     (work_dir / 'a-config.py').touch()
     rows = [dict(loss=1.0, step=5), {'coco/bbox_mAP': 0.5, 'step': 5, 'time': 0.1}]
     (logs / 'scalars.json').write_text('\n'.join(map(json.dumps, rows)))
-    commands('share.py', work_dir / 'last.safetensors', tmp_path / 'shared', '--data', 'mine')
+    commands('share.py', work_dir / 'epoch_5.safetensors', tmp_path / 'shared', '--data', 'mine')
     card = Path(tmp_path, 'shared', 'README.md').read_text()
     assert '| coco/bbox_mAP | 0.5 |' in card and '| data | mine |' in card
     assert '`mmlape train a-config`' in card
+    commands('share.py', tmp_path / 'shared', tmp_path / 'again')  # knows what it was
+    again = Path(tmp_path, 'again', 'README.md').read_text()
+    assert '| coco/bbox_mAP | 0.5 |' in again and '| training | not stated |' in again
     assert 'cannot be read as JSON' in commands.refused('share.py', 'nuclei', 'x', '--metrics', 'y')
 
 

@@ -10,12 +10,14 @@ import pytest
 import torch
 from frozen.work_dirs import restore
 from mmengine.config import Config
+from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 from pycocotools import mask as coco_mask
 from safetensors.torch import save_file
 from tool_runs import Commands
 
 import mmlape
+from mmlape.checkpoints import CheckpointError
 from mmlape.layers import merge_lora
 
 
@@ -203,7 +205,13 @@ def test_lora_is_saved_within_the_weights(saved, tmp_path):
     cfg = Config.fromfile(config)
     cfg.model.backbone.lora = dict(rank=2, dora=True)
     cfg.dump(tmp_path / 'lora.py')
-    model = mmlape.load(checkpoint, tmp_path / 'lora.py', 'cpu')
+    with pytest.raises(CheckpointError, match=r'entries are missing .*lora_A'):
+        mmlape.load(checkpoint, tmp_path / 'lora.py', 'cpu')
+    with DefaultScope.overwrite_default_scope('mmdet'):
+        whole = MODELS.build(cfg.model).state_dict()
+    plain = torch.load(checkpoint, weights_only=False)
+    torch.save(dict(plain, state_dict=whole | plain['state_dict']), tmp_path / 'lora.pth')
+    model = mmlape.load(tmp_path / 'lora.pth', tmp_path / 'lora.py', 'cpu')
     changes = {name: value for name, value in model.model.named_parameters() if '.lora_' in name}
     for value in changes.values():
         torch.nn.init.normal_(value, std=0.1)
@@ -235,3 +243,6 @@ def test_what_is_no_model(saved, tmp_path):
     )
     with pytest.warns(UserWarning, match='class names are not saved'):
         assert mmlape.load(tmp_path / 'd.pth', config=config).finds_boxes
+    for device in ('cuda:7', 'CPU'):
+        with pytest.raises(ValueError, match=f"the device '{device}' cannot be used"):
+            mmlape.load('nuclei', device=device)

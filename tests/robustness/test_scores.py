@@ -175,6 +175,10 @@ def test_a_record_is_gone_on_from_and_not_mixed(tmp_path):
     about = dict(name='a', imagenet=False)
     Record(path, identity, about).put('clean', {'mIoU': 1.5})
     assert Record(path, identity, about).results == {'clean': {'mIoU': 1.5}}
+    one, other = (Record(path, identity, about) for _ in range(2))
+    one.put('fog/1', {'mIoU': 1.0})
+    other.put('fog/2', {'mIoU': 0.5})
+    assert sorted(Record(path, identity, about).results) == ['clean', 'fog/1', 'fog/2']
     assert read_record(path)['name'] == 'a'
     changed = identity_of(config(depth=2), str(weights), seed=0)
     with pytest.raises(ValueError, match=r'another config .* name another --work-dir'):

@@ -334,6 +334,19 @@ class TestLabelMaps:
         assert self.check(caplog, reduce_zero_label=True)[0] is None
         write_map(self.root, 2, 257, dtype=np.uint16)
         assert 'hold the value 257' in self.check(caplog)[0], '16 bits do not wrap'
+        many = dict(classes=[*map(str, range(300))])
+        assert 'values above 255, of which upstream' in self.check(caplog, metainfo=many)[0]
+
+    def test_images_are_turned_as_their_exif_data_say(self, caplog):
+        """Label maps are not, by upstream neither."""
+        turned = Image.Exif()
+        turned[0x0112] = 6
+        Image.new('RGB', (97, 71)).save(self.images / '2.jpg', exif=turned)
+        assert "another size than their image: '2.png (97 x 71, image 71 x 97)'" in str(
+            self.check(caplog)[0]
+        )
+        write_map(self.root, 2, 1, size=(97, 71))
+        assert self.check(caplog)[0] is None
 
     def test_classes(self, caplog):
         write_map(self.root, 2, 255)

@@ -8,6 +8,7 @@ Writes ``flow_<part>_<image>`` (Figure 8), ``flow_alone_<part>_<image>`` (Figure
 
 from mmlape import analysis
 from mmlape.analysis.frame import POSITION, Command, run
+from mmlape.checks import check_positive_int
 
 
 def main() -> None:
@@ -21,7 +22,9 @@ def main() -> None:
     command.add('--channels', type=int, nargs='+', help=channels)
     count = 'channels of each kind in Figure 8 (default 3)'
     command.add('--count', type=int, default=3, help=count)
-    options, backbone = command.parse(), command.backbone()
+    options = command.parse()
+    check_positive_int('--count', options.count)
+    backbone = command.backbone()
     initial = options.checkpoint is None and not options.pretrained
     note = 'initial values' if initial else ''
     for image, pixels in command.images():

@@ -111,14 +111,15 @@ def _with_shared(jobs: list[Job], path: Path) -> list[dict[str, Any]]:
             continue
         for run in read_runs(path.with_name(f'evidence_{name}.json')):
             if variant := missing.pop((run['seed'], run['settings']), None):
-                runs = _entered(runs, {**run, 'variant': variant}, path)
+                runs = _entered({**run, 'variant': variant}, path)
     return runs
 
 
-def _entered(runs: list[dict[str, Any]], new: dict[str, Any], path: Path) -> list[dict[str, Any]]:
-    """The records with a new one, which replaces one of other settings; they are written."""
+def _entered(new: dict[str, Any], path: Path) -> list[dict[str, Any]]:
+    """The records on the disk, which another process may have changed, with a new one, which replaces one of other
+    settings; they are written."""
     key = new['seed'], new['variant']
-    runs = [run for run in runs if (run['seed'], run['variant']) != key] + [new]
+    runs = [run for run in read_runs(path) if (run['seed'], run['variant']) != key] + [new]
     runs.sort(key=lambda run: (run['seed'], run['variant']))
     lines = ',\n '.join(map(json.dumps, runs))
     atomic_write(path, f'[\n {lines}\n]\n'.encode())
@@ -140,7 +141,7 @@ def _run_missing(jobs: list[Job], path: Path, workers: int) -> None:
             if report.kind == 'error':
                 raise RuntimeError(f'{job.folder} failed:\n{report.value}')
             new = report.value
-            runs = _entered(runs, new, path)
+            runs = _entered(new, path)
             measure = DATA[EXPERIMENTS[job.name].data].measure
             print(
                 f'  {job.variant}, seed {job.seed}: {measure} {new["metrics"][measure]:.2f} '

@@ -75,13 +75,13 @@ def report(folder: Path, name: str, maps, fit, kinds) -> None:
 
 def main() -> None:
     options = parse_arguments()
-    import torch
-
     from mmlape.analysis.gabor import MIN_SIDE
     from mmlape.checkpoints.conversion import tensors_of
+    from mmlape.checkpoints.files import check_target, write_checkpoint
     from mmlape.checkpoints.matching import find_tables, replace_table, table_grid
     from mmlape.checkpoints.reading import read_checkpoint
 
+    check_target(options.out)
     state = tensors_of(read_checkpoint(options.checkpoint))
     tables = find_tables(state)
     if options.key is not None:
@@ -102,8 +102,7 @@ def main() -> None:
             describe(label, maps, fit, kinds)
             if options.report:
                 report(options.report, label.replace('.', '_'), maps, fit, kinds)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    torch.save({'state_dict': state}, options.out)
+    write_checkpoint(options.out, state)
     print(f'{options.out}: load it with position=dict(type="mmlape.GaborPosition"', end='')
     print(')' if options.variant == 'G+E' else f', variant="{options.variant}")')
 
