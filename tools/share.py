@@ -101,7 +101,7 @@ def share(options):
 
 def main():
     options = parse_arguments()
-    with cli.weights_only(), cli.stop_with_message():
+    with cli.weights_only(), cli.stop_with_message(ValueError, TypeError, OSError):
         share(options)
 
 

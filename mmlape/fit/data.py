@@ -295,6 +295,11 @@ def _boxes(kind: str, parts: dict[str, Any], task: str | None, split: _Split) ->
             parts['val'] = _those(content, drawn, True), images, None
             counts = ' and '.join(str(len(part[0]['images'])) for part in parts.values())
             notes.append(f'no validation part: split into {counts} images by seed {split.seed}')
+        for name, (content, *_) in parts.items():
+            if not content['annotations']:
+                raise ValueError(
+                    f'the {name} part that --seed {split.seed} draws has no box: try another --seed'
+                )
     found = {}
     for name, (content, images, path) in parts.items():
         file = split.write(f'{name}.json', json.dumps(content)) if path is None else str(path)

@@ -203,7 +203,9 @@ class TestYolo:
 
     def test_lists_of_images_and_a_validation_part_that_is_none(self, tmp_path):
         yolo(tmp_path)
-        (tmp_path / 'images/train/0.jpg').rename(tmp_path / 'images/train/a b.jpg')
+        for folder, suffix in (('images', 'jpg'), ('labels', 'txt')):
+            place = tmp_path / folder / 'train'
+            (place / f'0.{suffix}').rename(place / f'a b.{suffix}')
         (tmp_path / 'list.txt').write_text('images/train/a b.jpg\nimages/train/1.jpg\n')
         (tmp_path / 'data.yaml').write_text('train: list.txt\nval: list.txt\nnames: [cat, dog]\n')
         data = find_data(tmp_path, tmp_path / 'out')
@@ -349,6 +351,17 @@ def test_values_of_more_than_8_bits(tmp_path):
     (tmp_path / 'masks').mkdir()
     Image.fromarray(values).save(tmp_path / 'masks' / '0.png')
     with pytest.raises(ValueError, match=r'0\.png holds values above 255'):
+        find_data(tmp_path, tmp_path / 'out')
+
+
+def test_a_part_that_is_drawn_has_boxes(tmp_path):
+    coco(tmp_path / 'train.json', names(5), boxes=False)
+    content = json.loads((tmp_path / 'train.json').read_text())
+    box = dict(id=1, image_id=0, category_id=1, bbox=BOX, area=96.0, iscrowd=0)
+    (tmp_path / 'train.json').write_text(json.dumps({**content, 'annotations': [box]}))
+    for name in names(5):
+        image(tmp_path / name)
+    with pytest.raises(ValueError, match=r'the \w+ part that --seed 0 draws has no box'):
         find_data(tmp_path, tmp_path / 'out')
 
 

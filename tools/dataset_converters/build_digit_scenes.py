@@ -42,7 +42,7 @@ def build_from_command_line(
     options = vars(parse_arguments(build, folder, description, arguments))
     try:
         build(options.pop('root'), **options)
-    except (ValueError, FileExistsError, ModuleNotFoundError) as error:
+    except (ValueError, OSError, ModuleNotFoundError) as error:
         print(f'error: {error}', file=sys.stderr)
         return 1
     return 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .variants import EMBEDDINGS, JOININGS, SAME
+from .variants import SAME, VARIANTS
 
 COLUMNS = {
     'learned': 'learned',
@@ -106,7 +106,7 @@ def markdown_table(head: list[str], rows: list[list[str]]) -> list[str]:
 
 def _summary(runs: list[dict]) -> list[str]:
     """Seeds per variant and seconds per run."""
-    counts = [sum(run['variant'] == variant for run in runs) for variant in _all_variants()]
+    counts = [sum(run['variant'] == variant for run in runs) for variant in VARIANTS]
     seeds = str(min(counts)) if min(counts) == max(counts) else f'{min(counts)} to {max(counts)}'
     if not runs:
         return ['No runs yet.']
@@ -116,8 +116,3 @@ def _summary(runs: list[dict]) -> list[str]:
         f'Seeds of each variant: {seeds}. {len(runs)} runs of {iterations} iterations on {devices}, '
         f'{np.median([run["seconds"] for run in runs]):.0f} s each (median).'
     ]
-
-
-def _all_variants() -> list[str]:
-    joined = [f'{j}-{e}' for j in JOININGS for e in EMBEDDINGS if (e, j) not in SAME]
-    return [*joined, *SINGLE, *SWIN]
