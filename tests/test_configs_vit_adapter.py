@@ -258,7 +258,8 @@ def test_values_of_detectors_are_those_of_the_published_config(name):
 def test_schedules_of_detectors_are_those_of_the_published_config(name):
     cfg, epochs = read(name), DETECTED[name].epochs
     warm_up, decay = cfg.param_scheduler
-    assert cfg.train_cfg.max_epochs == epochs and 'clip_grad' not in cfg.optim_wrapper
+    clip = dict(max_norm=1, norm_type=2) if 'sparse' in name else None
+    assert (cfg.train_cfg.max_epochs, cfg.optim_wrapper.get('clip_grad')) == (epochs, clip)
     if 'mae' not in name:
         milestones = [8, 11] if epochs == 12 else [27, 33]
         assert (warm_up.end, decay.milestones) == (500, milestones)
@@ -446,3 +447,51 @@ def test_memory_and_hours_follow_from_the_model_zoo(name):
     )
     said = [cell.strip() for cell in row.split('|')[2:4]]
     assert said == [f'{step["bytes"] / 1e9:.1f} GB', f'{float(f"{hours:.2g}"):.0f} h']
+
+
+# What the published configs say of pixels, maps, optimizer and start beside that.
+HALF, IMAGENET = ([127.5] * 3, [127.5] * 3), ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375])
+SPARED = {key: dict(decay_mult=0.0) for key in ('level_embed', 'pos_embed', 'norm', 'bias')}
+
+
+@pytest.mark.parametrize('name', [*NAMES, *DETECTORS])
+def test_the_rest_is_that_of_the_published_config(name):
+    cfg = read(name)
+    pixels, wrapper = cfg.model.data_preprocessor, cfg.optim_wrapper
+    said = HALF if re.search('(?<!htc_)augreg-[bl]|dinov2-l', name) else IMAGENET
+    assert (pixels.mean, pixels.std) == said
+    assert cfg.model.backbone.get('out_indices') == (
+        [1, 2, 3] if re.match('atss|gfl', name) else None
+    )
+    assert wrapper.optimizer.get('betas', (0.9, 0.999)) == (0.9, 0.999)
+    if 'augreg-b' in name:
+        assert wrapper.paramwise_cfg.custom_keys == SPARED | dict(head=dict(lr_mult=10.0))
+    start = name.replace('-coco_16xb1-80k_ade20k', '_16xb1-80k_coco-stuff164k')
+    assert cfg.get('load_from') == (f'work_dirs/{start}/iter_80000.pth' if start != name else None)
+    if 'mae' in name:
+        warm_up, decay = cfg.param_scheduler
+        assert (warm_up.start_factor, warm_up.by_epoch, decay.by_epoch) == (0.001, False, True)
+
+
+def test_the_panoptic_row_resizes_decays_and_averages_as_published():
+    cfg = read('mask2former_beitv2-l-adapter_ms-3x_coco-panoptic')
+    resize = dict(
+        type='RandomChoiceResize',
+        scales=[(short, 1333) for short in range(480, 801, 32)],
+        keep_ratio=True,
+    )
+    smaller = dict(resize, scales=[(400, 1333), (500, 1333), (600, 1333)])
+    crop = dict(
+        type='RandomCrop',
+        crop_type='absolute_range',
+        crop_size=(384, 600),
+        allow_negative_crop=True,
+    )
+    pipelines = (cfg[f'{part}_dataloader'].dataset.pipeline for part in ('train', 'test'))
+    (_, _, flip, choice, _), test = pipelines
+    assert (flip.prob, choice.transforms) == (0.5, [[resize], [smaller, crop, resize]])
+    assert (test[1].scale, test[1].keep_ratio) == ((1333, 800), True)
+    (decay,), (average,) = cfg.param_scheduler, cfg.custom_hooks
+    assert (decay.gamma, average.update_buffers, average.priority) == (0.1, True, 49)
+    checkpoint = cfg.default_hooks.checkpoint
+    assert cfg.train_cfg.val_interval == checkpoint.interval == 5000 and not checkpoint.by_epoch

@@ -19,5 +19,6 @@ model = dict(
     test_cfg=dict(rcnn=dict(max_per_img=num_proposals)),
 )
 optim_wrapper = dict(
-    paramwise_cfg=dict(custom_keys=dict(rpn_head=dict(lr_mult=0.25, decay_mult=0.002)))
+    paramwise_cfg=dict(custom_keys=dict(rpn_head=dict(lr_mult=0.25, decay_mult=0.002))),
+    clip_grad=dict(max_norm=1, norm_type=2),
 )

@@ -80,8 +80,8 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
         paramwise_cfg: With the keys
 
             * ``decay_rate`` (required): Above 0, at most 1.
-            * ``full_rate_layers``: Last layers that have the full learning rate. Default 0. EoMT trains the blocks that
-              queries run through so (its ``num_blocks``).
+            * ``full_rate_layers``: Last layers that have the full learning rate. Default 0. Our rows of EoMT train
+              the blocks that queries run through so (its ``num_blocks``).
             * ``custom_keys``: ``{part of a name: dict(lr_mult=1, decay_mult=1)}`` as in MMEngine: the longest key that
               is in a parameter's name counts, instead of all rules below; ``lr_mult`` comes on top of the layer's.
               ``use_muon=True`` beside them, for weights of linear layers: with ``timm.optim.Muon``, Muon updates these

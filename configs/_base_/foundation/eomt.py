@@ -1,6 +1,7 @@
-"""How EoMT (CVPR 2025, released code) is trained, for both toolboxes, with DINOv2; rows on DINOv3 change two values.
+"""How EoMT (CVPR 2025) is trained here, for both toolboxes, with DINOv2; rows on DINOv3 change two values.
 
-AdamW, all parameters with weight decay; rates fall by 0.8 per layer, but for the blocks that queries run through.
+AdamW, all parameters with weight decay; rates fall by 0.8 per layer, but for the blocks that queries run through; in
+the released code only with DINOv3 on COCO (configs/eomt/README.md).
 """
 
 optim_wrapper = dict(

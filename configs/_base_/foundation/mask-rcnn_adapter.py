@@ -1,4 +1,7 @@
-"""Mask R-CNN on ViT-Adapter, the detection flavour, by the recipe of its authors' configs for DINOv2 (S and B)."""
+"""Mask R-CNN on ViT-Adapter, the detection flavour, by the recipe of its authors' config for DINOv2-S.
+
+For DINOv2-B, theirs has a decay_rate of 0.6 (configs/vit_adapter: mask-rcnn_dinov2-b-adapter-no-cls).
+"""
 
 _base_ = [
     '../models/mask-rcnn_fpn.py',
