@@ -2,12 +2,15 @@
 
 import argparse
 import inspect
+from importlib import import_module
 
 import numpy as np
 import pytest
 import torch
+from mmengine.registry import Registry
 from registered import component, registered
 
+from mmlape import registry
 from mmlape.backbones import UNSET
 from mmlape.checkpoints.contents import parts_of_history
 from mmlape.checkpoints.formats import FORMATS
@@ -154,18 +157,20 @@ DEFAULTS = {
 # fmt: on
 
 
+def told(made):
+    """What a part's signature says that is not nothing."""
+    values = {key: p.default for key, p in inspect.signature(made).parameters.items()}
+    empty = inspect.Parameter.empty
+    return {
+        k: v
+        for k, v in values.items()
+        if v is not empty and v is not None and v is not UNSET and v not in (0, False)
+    }
+
+
 def test_defaults():
-    found = {}
-    for name, made in registered().items():
-        values = {key: p.default for key, p in inspect.signature(made).parameters.items()}
-        empty = inspect.Parameter.empty
-        told = {
-            k: v
-            for k, v in values.items()
-            if v is not empty and v is not None and v is not UNSET and v not in (0, False)
-        }
-        found.update({name: told} if told else {})
-    assert found == DEFAULTS
+    found = {name: told(made) for name, made in registered().items()}
+    assert {name: values for name, values in found.items() if values} == DEFAULTS
 
 
 # Every eps of a network as it is built without options.
@@ -192,3 +197,67 @@ def test_eps(name):
         if isinstance(getattr(m, 'eps', None), float)
     }
     assert found == EPS[name]
+
+
+# The same of what is no part of a network: hooks, heads, necks, schedules, data sets, transforms.
+WHERE = (
+    'checkpoints',
+    'datasets.panoptic',
+    'heads.eomt_detection',
+    'heads.eomt_segmentation',
+    'necks',
+    'pretraining.dino',
+    'pretraining.distillation',
+    'report.hook',
+    'robustness',
+    'training',
+)
+OTHER_DEFAULTS = {
+    'CheckDataHook': dict(max_decode=1000),
+    'CorruptImage': dict(channel_order='bgr'),
+    'DINO': dict(momentum=0.996, num_global=2),
+    'DINOGradientsHook': dict(max_norm=3.0, freeze_last_layer=1),
+    'DINOHead': dict(
+        out_channels=65536,
+        hidden_channels=2048,
+        bottleneck_channels=256,
+        num_layers=3,
+        norm_last_layer=True,
+    ),
+    'DINOLoss': dict(student_temperature=0.1, teacher_temperature=0.04, centre_momentum=0.9),
+    'DTNRatioHook': dict(interval=50),
+    'DigitImages': dict(split='train', photographs=True),
+    'DistilledClassifier': dict(teacher_weight=0.5),
+    'EoMTHead': dict(class_weight=2.0, mask_weight=5.0, dice_weight=5.0, no_object_weight=0.1),
+    'EoMTSegHead': dict(
+        ignore_index=255, class_weight=2.0, mask_weight=5.0, dice_weight=5.0, no_object_weight=0.1
+    ),
+    'FSDPStrategy': dict(reshard_after_forward=True),
+    'KNNHook': dict(k=20, temperature=0.07),
+    'LN2d': dict(eps=1e-06),
+    'LoadPanopticMap': dict(with_bbox=True, with_label=True, with_mask=True, with_seg=True),
+    'LastMapAttention': dict(num_heads=32, mlp_ratio=4.0),
+    'ListOps': dict(brackets=True, max_length=2000),
+    'MaskAnnealingHook': dict(power=0.9),
+    'Pretrained': dict(min_matched=0.95),
+    'ReportHook': dict(examples=4),
+    'RsqrtLR': dict(warmup=1000),
+    'SeededViews': dict(views=8),
+    'SimpleFeaturePyramid': dict(out_channels=256, scales=(4, 2, 1, 0.5)),
+    'StopAtNonFiniteHook': dict(gradients=True),
+    'TwoStagePolyLR': dict(warmup=(500, 1000), power=0.9),
+}
+
+
+def test_other_defaults():
+    for module in WHERE:
+        import_module(f'mmlape.{module}')
+    parts = {
+        name: made
+        for each in vars(registry).values()
+        if isinstance(each, Registry)
+        for name, made in each.module_dict.items()
+        if made.__module__.startswith('mmlape.') and '__init__' in vars(made)
+    }
+    found = {name: told(made) for name, made in parts.items() if name not in registered()}
+    assert {name: values for name, values in found.items() if values} == OTHER_DEFAULTS

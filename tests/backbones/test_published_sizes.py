@@ -7,6 +7,13 @@ from backbone_variants import DTN, count_parameters
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from mmlape.backbones.compact import COMPACT_ARCHS
+from mmlape.backbones.levit import LEVIT_ARCHS
+from mmlape.backbones.pvt import PVT_ARCHS, PVTV2_ARCHS
+from mmlape.backbones.sequence import SEQUENCE_ARCHS
+from mmlape.backbones.swin import SWIN_ARCHS
+from mmlape.backbones.t2t import T2T_ARCHS
+from mmlape.backbones.vit import ARCHS, CEIT_ARCHS
 from mmlape.registry import MODELS
 
 pytestmark = pytest.mark.usefixtures('cheap_values')
@@ -56,6 +63,7 @@ def gigaflops(model):
         ('SwinTransformer', 'tiny', VECTOR, '28.288354'),
         ('SwinTransformer', 'small', VECTOR, '49.606258'),
         ('SwinTransformer', 'base', VECTOR, '87.768224'),
+        ('SwinTransformer', 'large', VECTOR, '196.532476'),
         # whai362/PVT, classification/README.md. For PVTv2-b0 and b1 it says 3.4 and 13.1, which is not what the
         # published weights have: 3.7 and 14.0 in timm and PaddleClas.
         (PVT, 'tiny', dict(VECTOR, with_cls_token=True), '13.2'),
@@ -71,7 +79,11 @@ def gigaflops(model):
         (PVTV2, 'b5', {}, '82.0'),
         # T2T-ViT's pages: 4.3, 21.5 and 21.5, with fixed tables of 224 x 224 (0.05 and 0.08) and random features
         ('T2TViT', 't2t-vit-7', {}, '4.256'),
+        ('T2TViT', 't2t-vit-10', {}, '5.8'),
+        ('T2TViT', 't2t-vit-12', {}, '6.9'),
         ('T2TViT', 't2t-vit-14', {}, '21.466'),
+        ('T2TViT', 't2t-vit-19', {}, '39.1'),
+        ('T2TViT', 't2t-vit-24', {}, '64.0'),
         ('T2TViT', 't2t-vit-t-14', {}, '21.465'),
     ],
 )
@@ -173,3 +185,25 @@ def test_multiply_adds(kind, arch, plain, dtn, off):
     assert measured == pytest.approx(plain, rel=off)
     if dtn is not None:
         assert measured < gigaflops(build(kind, norm_cfg=DTN, **options)) <= dtn
+
+
+# Neither parameters nor multiply-adds tell them.
+HEADS = [
+    (ARCHS, {'deit-tiny': 3, 'deit-small': 6, 'deit-base': 12, 'vit-tiny-star': 4, 'vit-small-star': 9,
+             'vit-base-star': 16}),
+    (CEIT_ARCHS, {'ceit-tiny': 3, 'ceit-small': 6}),
+    (COMPACT_ARCHS, dict.fromkeys(('vit-lite-7-4', 'cvt-7-4', 'cct-7-3x1'), 4)),
+    (SEQUENCE_ARCHS, {'lra-listops': 8}),
+    (PVT_ARCHS, {key: [1, 2, 5, 8] for key in ('tiny', 'small', 'medium', 'large')}),
+    (PVTV2_ARCHS, {f'b{size}': [1, 2, 5, 8] for size in range(6)}),
+    (SWIN_ARCHS, {'tiny': [3, 6, 12, 24], 'small': [3, 6, 12, 24], 'base': [4, 8, 16, 32], 'large': [6, 12, 24, 48]}),
+    (LEVIT_ARCHS, {'levit-128s': [4, 6, 8], 'levit-128': [4, 8, 12], 'levit-192': [3, 5, 6], 'levit-256': [4, 6, 8],
+                   'levit-384': [6, 9, 12]}),
+    (T2T_ARCHS, {'t2t-vit-7': 4, 't2t-vit-10': 4, 't2t-vit-12': 4, 't2t-vit-14': 6, 't2t-vit-19': 7, 't2t-vit-24': 8,
+                 't2t-vit-t-14': 6, 't2t-vit-t-19': 7, 't2t-vit-t-24': 8}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('archs', 'heads'), HEADS)
+def test_heads_of_attention(archs, heads):
+    assert {name: arch['num_heads'] for name, arch in archs.items()} == heads

@@ -251,3 +251,34 @@ def test_a_base_is_found_after_a_move(tmp_path):
     (tmp_path / 'fit.py').write_text(moved.replace('vit-micro-adapter', 'vit-nano'))
     with pytest.raises(ValueError, match='vit-nano'):
         read_config(tmp_path / 'fit.py')
+
+
+# Learning rates and sides of training images, by model.
+RATES = {name: (1e-4, 512 if MODELS[name].tasks == ('segment',) else 640) for name in MODELS} | {
+    'micro-adapter': (1e-3, 320), 'micro-segmenter': (2e-3, 224),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(('name', 'task'), ROWS)
+def test_what_is_not_asked_for(name, task):
+    """The recipe of a config without options: rates, warm-up, decay and augmentation."""
+    _, cfg = read(name, task)
+    rate, side = RATES[name]
+    wrapper, (warmup, decay) = cfg.optim_wrapper, cfg.param_scheduler
+    assert wrapper.optimizer.lr == rate
+    assert (warmup.start_factor, warmup.end) == (0.01, 10)  # a tenth of 24 epochs of 4 steps
+    assert (decay.T_max, decay.eta_min) == (24, pytest.approx(rate / 100))
+    _, longer = read(name, task, epochs=9999)
+    assert longer.param_scheduler[0].end == 200
+    if name == 'segmenter':  # upstream's SGD is replaced
+        assert (wrapper.optimizer.weight_decay, wrapper.clip_grad) == (0.05, dict(max_norm=1.0))
+    if name == 'micro-adapter':
+        assert cfg.model.rpn_head.anchor_generator.scales == [8]
+    steps = {step.type: step for step in cfg.train_dataloader.dataset.pipeline}
+    resize = steps['RandomResize']
+    assert (max(resize.scale) // (4 if task == 'segment' else 1), resize.ratio_range) == (
+        side,
+        (0.75, 1.25),
+    )
+    assert steps['RandomFlip'].prob == 0.5
+    assert task != 'segment' or steps['RandomCrop'].cat_max_ratio == 0.75

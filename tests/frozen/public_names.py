@@ -47,6 +47,12 @@ def _offered(found: dict) -> list[str]:
 
 def options_of(path) -> list[str]:
     """The options that a tool's parser takes, those of its subcommands too."""
+    parser = parser_of(path)
+    return _options(parser) if parser else []  # timm_run hands all its arguments on
+
+
+def parser_of(path) -> argparse.ArgumentParser | None:
+    """The parser of a tool, which does not get further."""
     found = []
 
     class Asked(Exception):  # noqa: N818
@@ -65,9 +71,9 @@ def options_of(path) -> list[str]:
         try:
             runpy.run_path(str(path), run_name='__main__')
         except Asked:
-            return _options(found[0])
+            return found[0]
         except SystemExit:
-            return []  # timm_run hands all its arguments on
+            return None
     raise AssertionError(f'{path.name} has no parser of arguments')
 
 

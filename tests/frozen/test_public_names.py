@@ -5,7 +5,7 @@ import gzip
 import json
 
 import pytest
-from frozen.public_names import public_names
+from frozen.public_names import commands, parser_of, public_names
 from frozen.work_dirs import FOLDER
 
 from mmlape.registry import MODELS
@@ -68,3 +68,40 @@ def test_states_have_the_same_names_and_shapes(variant):
     assert [f'{n} {s}' for n, s in state.items() if n not in before] == [], 'not in checkpoints'
     assert state == before
     assert list(state) == list(before)
+
+
+# Numbers that commands take without an option; the documentation has them too.
+NUMBERS = {
+    'app': dict(port=7860),
+    'build_digit_scenes': dict(
+        num_train=2400, num_val=200, image_size=96, min_visible=0.8, min_contrast=60
+    ),
+    'build_list_ops': dict(num_train=96000, num_val=2000, num_test=2000, max_depth=10, max_args=10),
+    'convert': dict(min_matched=0.95),
+    'experiment_dino': dict(seeds=3),
+    'experiment_list_ops': dict(seeds=3),
+    'experiment_position': dict(seeds=3),
+    'experiment_robustness': dict(seeds=3, images=40),
+    'fit': dict(epochs=24, batch=2, val=0.2, workers=2, score=0.3),
+    'position_flow': dict(count=3),
+    'predict': dict(score=0.3, overlap=0.2, batch=1),
+    'test': dict(wait_time=2),
+}
+
+
+def test_numbers_of_commands():
+    parsers = {name: parser_of(path) for name, path in commands().items() if path.suffix == '.py'}
+    found = {
+        name: {
+            a.dest: a.default
+            for a in parser._actions
+            if isinstance(a.default, int | float) and a.default
+        }
+        for name, parser in parsers.items()
+        if parser
+    }
+    numbers = {
+        name: {key: value for key, value in values.items() if value is not True}
+        for name, values in found.items()
+    }
+    assert {name: values for name, values in numbers.items() if values} == NUMBERS
