@@ -199,7 +199,7 @@ def test_eps(name):
     assert found == EPS[name]
 
 
-# The same of what is no part of a network: hooks, heads, necks, schedules, data sets, transforms.
+# The same of what is not in a network: hooks, heads, necks, schedules, data sets, transforms.
 WHERE = (
     'checkpoints',
     'datasets.panoptic',

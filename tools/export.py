@@ -163,7 +163,7 @@ def export(options, model, size, out):
 
 def main():
     options = parse_arguments()
-    with cli.weights_only(), cli.stop_with_message(ValueError, TypeError, OSError):
+    with cli.weights_only(), cli.stop_with_message():
         if options.out.suffix != '.onnx':
             raise ValueError(f"OUT must end with .onnx, got '{options.out}'")
         for folder in filter(None, (options.int8, options.images)):

@@ -146,7 +146,7 @@ def main():
         return
     if options.out is None:
         options.out = Path('fits', Path(options.data).resolve().name)
-    with cli.stop_with_message(ValueError, TypeError, OSError):
+    with cli.stop_with_message():
         data, cfg = prepare(options)
     parts = f'{data.train.count} + {data.val.count if data.val else 0} images'
     print(f'{data.format}, {parts}, {len(data.classes)} classes: {", ".join(data.classes)}')

@@ -99,7 +99,7 @@ def predict(options):
 def main():
     options = parse_arguments()
     set_wait_policy()
-    with cli.weights_only(), cli.stop_with_message(ValueError, TypeError, OSError):
+    with cli.weights_only(), cli.stop_with_message():
         bad = predict(options)
     if bad:
         sys.exit(f'error: {len(bad)} of the sources could not be read: {"; ".join(bad)}')

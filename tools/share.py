@@ -42,7 +42,7 @@ def logged_metrics(path):
     named = sorted(folder.glob('best_*.pth'), key=lambda each: each.stat().st_mtime)
     wanted = [path] if path.is_file() else named[-1:]
     steps = [int(number) for each in wanted for number in re.findall(r'\d+', each.stem)[-1:]]
-    rows = [row for row in rows if (row['step'] in steps if wanted else True)]
+    rows = [row for row in rows if not wanted or row['step'] in steps]
     skipped = ('step', 'time', 'data_time')
     return {name: value for name, value in (rows or [{}])[-1].items() if name not in skipped}
 
@@ -101,7 +101,7 @@ def share(options):
 
 def main():
     options = parse_arguments()
-    with cli.weights_only(), cli.stop_with_message(ValueError, TypeError, OSError):
+    with cli.weights_only(), cli.stop_with_message():
         share(options)
 
 

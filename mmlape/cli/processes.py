@@ -111,8 +111,9 @@ def _lock(path: Path) -> None:
 
 @contextmanager
 def stop_with_message(*kinds: type[Exception]) -> Iterator[None]:
-    """End the program with one line, not a traceback, at errors of these ``kinds`` (``ValueError``, ``TypeError``)."""
-    handled = kinds or (ValueError, TypeError)
+    """End the program with one line, not a traceback, at errors of these ``kinds`` (default: ``ValueError``,
+    ``TypeError``, ``OSError``)."""
+    handled = kinds or (ValueError, TypeError, OSError)
     try:
         yield
     except handled as error:

@@ -75,17 +75,20 @@ def find_sources(arguments: Sequence[str], out: Path | None = None) -> list[Sour
     for argument in arguments:
         lines = [line.strip() for line in sys.stdin] if argument == '-' else [argument]
         for line in filter(None, lines):
-            paths += _found(line, None if out is None else Path(os.path.abspath(out)))
-    # Not resolved: a link keeps its name.
-    paths = list({os.path.abspath(path): path for path in paths}.values())
-    if not paths:
+            paths += _found(line, out and _whole(out))
+    found = {_whole(path): path for path in paths}
+    if not found:
         raise ValueError(f'there is nothing to predict in {", ".join(arguments)}')
-    whole = [os.path.abspath(path) for path in paths]
-    top = os.path.commonpath([os.path.dirname(path) for path in whole])
-    names = [Path(os.path.relpath(path, top)) for path in whole]
+    top = os.path.commonpath([path.parent for path in found])
+    names = [path.relative_to(top) for path in found]
     stems = Counter(name.with_suffix('') for name in names)
     plain = [name.with_suffix('') if stems[name.with_suffix('')] == 1 else name for name in names]
-    return [Source(path, name) for path, name in zip(paths, plain)]
+    return [Source(path, name) for path, name in zip(found.values(), plain)]
+
+
+def _whole(path: Path) -> Path:
+    """Absolute, without ``..``; a link keeps its name."""
+    return Path(os.path.abspath(path))
 
 
 def _found(argument: str, out: Path | None) -> list[Path]:
@@ -93,8 +96,8 @@ def _found(argument: str, out: Path | None) -> list[Path]:
     if path.is_dir():
         known = (*IMAGES, *VIDEOS)
         found = sorted(each for each in path.rglob('*') if each.suffix.lower() in known)
-        if out is not None and not Path(os.path.abspath(path)).is_relative_to(out):
-            found = [each for each in found if out not in Path(os.path.abspath(each)).parents]
+        if out is not None and not _whole(path).is_relative_to(out):
+            found = [each for each in found if out not in _whole(each).parents]
         if not found:
             raise ValueError(f'the folder {argument!r} has no image and no video in it')
         return found

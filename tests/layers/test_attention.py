@@ -85,7 +85,7 @@ def test_no_image(shape):
 
 @pytest.mark.parametrize('step', [1, 2, 3, 4, 7])
 def test_the_grid_of_overlapping_patches(step):
-    """Of odd and even sides, in a height that is and a width that is no multiple of the stride."""
+    """Of odd and even sides, in a height that is a multiple of the stride and a width that is not."""
     for side in range(step, 12):
         if step == 1 < side and side % 2 == 0:
             with pytest.raises(ValueError, match='patch_size must be odd where stride is 1'):

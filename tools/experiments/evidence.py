@@ -141,7 +141,7 @@ def _run_missing(jobs: list[Job], path: Path, workers: int) -> None:
             if report.kind == 'error':
                 raise RuntimeError(f'{job.folder} failed:\n{report.value}')
             new = report.value
-            runs = _entered(new, path)
+            _entered(new, path)
             measure = DATA[EXPERIMENTS[job.name].data].measure
             print(
                 f'  {job.variant}, seed {job.seed}: {measure} {new["metrics"][measure]:.2f} '
