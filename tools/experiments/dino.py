@@ -86,6 +86,8 @@ def _record(options: argparse.Namespace, config: Path, seed: int) -> dict[str, A
             return record
     start = time.process_time()
     runner = Runner.from_cfg(cfg)
+    # As the training would; otherwise the test would see other weights than those it starts from.
+    runner.model.init_weights()
     before = round(float(runner.test()['accuracy/top1']), 2)
     torch.save(dict(state_dict=runner.model.state_dict()), Path(cfg.work_dir, 'before.pth'))
     runner.train()
