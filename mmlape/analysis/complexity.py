@@ -119,6 +119,8 @@ def _run_heads(model: BaseModel, maps: Any, size: tuple[int, int]) -> None:
         _run_sparse_heads(roi_head, model.rpn_head.num_proposals)
         return
     model.rpn_head(maps)
+    if getattr(roi_head, 'with_semantic', False):
+        roi_head.semantic_head(maps)
     _run_roi_heads(roi_head.bbox_head, roi_head.bbox_roi_extractor, NUM_PROPOSALS)
     if roi_head.with_mask:
         _run_roi_heads(roi_head.mask_head, roi_head.mask_roi_extractor, NUM_MASKS)
@@ -142,9 +144,12 @@ def _run_roi_heads(heads: BaseModule, extractors: BaseModule, count: int) -> Non
     """One head, or those of a cascade, over features as RoIAlign hands them on."""
     if not isinstance(heads, nn.ModuleList):
         heads, extractors = [heads], [extractors]
+    found: Any = ()
     for head, extractor in zip(heads, extractors):
         size = extractor.roi_layers[0].output_size
-        head(torch.empty(count, extractor.out_channels, *size))
+        # HTC's mask heads get the features of the head before.
+        features = found[1:] if getattr(head, 'with_conv_res', False) else ()
+        found = head(torch.empty(count, extractor.out_channels, *size), *features)
 
 
 def _run_sparse_heads(roi_head: BaseModule, count: int) -> None:

@@ -123,6 +123,26 @@ def test_every_stage_of_sparse_rcnn_is_counted():
     assert three - two == two - one > 0
 
 
+@pytest.mark.slow
+def test_all_heads_of_htc_are_counted():
+    """The semantic head on the map of stride 8, and the 1x1 convolutions by which mask heads hand on their features."""
+    cfg = Config.fromfile(CONFIGS / 'vit_adapter' / 'htc_augreg-l-adapter_fpn_ms-3x_coco.py')
+    cfg.model.neck = cfg.model.neck[1]
+    cfg.model.backbone = dict(type='mmlape.PyramidVisionTransformer', arch='tiny')
+    cfg.model.neck.in_channels = [64, 128, 320, 512]
+    whole = measure_complexity(cfg, (64, 96)).flops
+    roi_head = cfg.model.roi_head
+    roi_head.semantic_head = roi_head.semantic_roi_extractor = None
+    without = measure_complexity(cfg, (64, 96)).flops
+    convolutions = 5 + 9 * 4 + 1
+    assert whole - without == 8 * 12 * 256 * (256 * convolutions + 183)
+    for head in roi_head.mask_head:
+        head.with_conv_res = False
+    roi_head.mask_info_flow = False
+    links = without - measure_complexity(cfg, (64, 96)).flops
+    assert links == 2 * 100 * 14 * 14 * 256 * 256
+
+
 def test_a_config_stays_as_it_is():
     """MMDetection's DETRs write into the config of their heads."""
     cfg = Config.fromfile(
