@@ -83,7 +83,7 @@ def prepare(options):
 
 def record_of(options, cfg):
     """The record in the work dir, with existing results of this model."""
-    source = 'on the fly' if options.imagenet_c is None else 'the published ImageNet-C'
+    source = 'on the fly' if options.imagenet_c is None else str(options.imagenet_c.resolve())
     further = dict(seed=options.seed, rgb=options.rgb, images=source)
     identity = robust.identity_of(cfg, options.checkpoint, **further)
     about = dict(name=Path(cfg.work_dir).name, imagenet=_is_imagenet(cfg))

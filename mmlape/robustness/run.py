@@ -83,6 +83,9 @@ def measure(
         cells: The test sets.
         record: Where results go. Only the main process writes it.
         report: Called in the main process, after every cell.
+
+    Raises:
+        ValueError: The config has no test, or the model finds nothing in any clean image.
     """
     left = [cell for cell in cells if cell.test_set not in record.results]
     if not left:
@@ -95,6 +98,10 @@ def measure(
     started = time.monotonic()
     for done, cell in enumerate(left, 1):
         measured = _test(runner, cfg, cell.data())
+        if cell.test_set == CLEAN and not measured:
+            raise ValueError(
+                'the model finds nothing in any clean image: there is nothing to compare'
+            )
         if is_main_process():
             measured = measured or _nothing_found(record.results.get(CLEAN, {}))
             record.put(cell.test_set, measured)

@@ -1,6 +1,7 @@
 """``mmlape robustness`` from the command line to the table, for classifiers, detectors and segmentors."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,9 @@ def test_a_classifier_on_all_of_it(run, tmp_path):
     out = run('robustness.py', *files, *FEW, *there)
     same = read_record(Path('other/robustness.json'))['results']
     assert same['fog/1'] == same['fog/5'] and 'fog/5' in out
+    shutil.copytree(tmp_path / 'c', tmp_path / 'c2')
+    another = ('--imagenet-c', tmp_path / 'c2', *there[2:])
+    assert 'holds results of another images' in run.refused('robustness.py', *files, *FEW, *another)
     (tmp_path / 'c/fog/5').rename(tmp_path / 'c/fog/6')
     assert '--imagenet-c: there is neither' in run.refused('robustness.py', *files, *FEW, *there)
 

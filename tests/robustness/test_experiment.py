@@ -63,7 +63,8 @@ def test_the_tables_of_what_is_done(tmp_path, capsys):
         for seed in range(2):
             cfg = experiment.config_of(options, 'detector', network, seed)
             path = Path(cfg.work_dir, 'robustness.json')
-            record = Record(path, {}, dict(name=network, imagenet=False))
+            run_with = dict(iterations=400, images=20)
+            record = Record(path, run_with, dict(name=network, imagenet=False))
             record.results = {
                 cell_key(name, s): {'coco/bbox_mAP': 0.1 * number + 0.02 * seed, 'data_time': 1.0}
                 for name in CORRUPTIONS
@@ -76,7 +77,10 @@ def test_the_tables_of_what_is_done(tmp_path, capsys):
     assert table in capsys.readouterr().out and table in page
     assert '| RetinaNet, LayerNorm | 50.0 | 0.0 |' in table
     assert '| RetinaNet, DTN | 50.0 ± 0.0 | 11.0 ± 1.4 |' in table
-    assert 'Seeds: 1 of "RetinaNet, LayerNorm", 2 of "RetinaNet, DTN"; 1000 iterations' in table
+    assert (
+        'Seeds: 1 of "RetinaNet, LayerNorm", 2 of "RetinaNet, DTN"; 400 iterations, 20 images'
+        in table
+    )
     pictures = [path.name for path in (clone / 'docs/images').iterdir()]
     assert pictures == ['robustness-detector.png'] and (tmp_path / 'work/detector.png').is_file()
     figures = json.loads((clone / experiment.FIGURES).read_text())

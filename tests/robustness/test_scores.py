@@ -151,6 +151,8 @@ def test_tables_and_pictures_of_several(tmp_path):
         }
     )
     assert draw(**some).axes[0].get_title() == '14 of 15'
+    mixed = draw({'one': records['one'], 'fewer': some['records']['two']}).axes[0]
+    assert mixed.get_title() == '14 of 15'
     lines = figure.axes[0].get_lines()
     np.testing.assert_allclose(lines[0].get_ydata(), [90] + 5 * [41])
     assert save_figure(figure, tmp_path / 'a.png').stat().st_size < 100_000
@@ -211,3 +213,6 @@ def test_a_detector_that_finds_nothing_has_a_precision_of_0(tmp_path, monkeypatc
     cfg = Config(dict(test_dataloader=dict(dataset=dict(type='any'))))
     run.measure(cfg, [run.Cell(name, dict) for name in ('clean', 'fog/5')], record, lambda _: None)
     assert record.results['fog/5'] == {'coco/bbox_mAP': 0.0, 'coco/bbox_mAP_l': -1.0}
+    found, other = iter([{}]), Record(tmp_path / 'b.json', {}, dict(name='b', imagenet=False))
+    with pytest.raises(ValueError, match='finds nothing in any clean image'):
+        run.measure(cfg, [run.Cell('clean', dict)], other, lambda _: None)

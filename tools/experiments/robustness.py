@@ -135,7 +135,8 @@ def measure(options: argparse.Namespace, key: str, network: str, seed: int) -> N
         print(f'  trained in {trained["seconds"]:.0f} s', flush=True)
     cfg = config_of(options, key, network, seed)
     cfg.load_from = str(checkpoint)
-    identity = robust.identity_of(cfg, cfg.load_from, seed=0, iterations=cfg.train_cfg.max_iters)
+    chosen = dict(iterations=cfg.train_cfg.max_iters, images=options.images)
+    identity = robust.identity_of(cfg, cfg.load_from, seed=0, **chosen)
     about = dict(name=network, imagenet=False)
     record = robust.Record(work_dir / 'robustness.json', identity, about)
     cells = robust.cells_of(cfg, seed=0)
@@ -153,12 +154,16 @@ def done(options: argparse.Namespace, key: str) -> dict[str, list[dict[str, Any]
         for seed in range(options.seeds):
             cfg = config_of(options, key, network, seed)
             path = Path(cfg.work_dir, 'robustness.json')
-            results = robust.read_record(path)['results'] if path.is_file() else {}
-            metric = robust.headline_of(results) if results else ''
-            if results and robust.mean_performance(results, metric) is not None:
+            if not path.is_file():
+                continue
+            content = robust.read_record(path)
+            results = content['results']
+            metric = robust.headline_of(results)
+            if robust.mean_performance(results, metric) is not None:
                 kept = {cell: {metric: round(all_[metric], 4)} for cell, all_ in results.items()}
-                about = dict(seed=seed, iterations=cfg.train_cfg.max_iters, images=options.images)
-                found.setdefault(network, []).append(dict(about, results=kept))
+                # What it was run with, which this command need not name.
+                with_ = {name: content['identity'].get(name) for name in ('iterations', 'images')}
+                found.setdefault(network, []).append(dict(seed=seed, **with_, results=kept))
     return found
 
 
