@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import io
 import json
+import shutil
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -206,6 +207,10 @@ def test_a_detector_that_finds_nothing_scores_zero(tmp_path):
             each.name = f'{number}.jpg'
     metrics, _ = scores._boxes(seen, find_part(tmp_path / 'a.json'), np.zeros((1, 2), int))
     assert metrics['box AP'] == metrics['mask AP'] == 0
+    seen[0][0].crops = None  # as a truth without objects has it: the second image decides
+    assert (
+        'mask AP' in scores._boxes(seen, find_part(tmp_path / 'a.json'), np.zeros((1, 2), int))[0]
+    )
 
 
 def masks(*rectangles, score=1.0) -> Result:
@@ -478,6 +483,9 @@ def test_mistakes_end_in_one_line(tmp_path, monkeypatch, capsys, arguments, mess
 
 
 def test_parts_beside_the_validation_part(maps, tmp_path):
-    data = find_data(maps, tmp_path, classes=DATA['camvid'].classes)
-    part = scores.part_named(data, 'test')
-    assert part.images.endswith('images/test') and part.label_maps.endswith('annotations/test')
+    root = tmp_path / 'valerie/camvid'  # a folder above the data whose name begins like the part
+    shutil.copytree(maps, root)
+    data = find_data(root, tmp_path, classes=DATA['camvid'].classes)
+    part = scores.part_named(data, 'test', root)
+    assert part.images == str(root / 'images/test')
+    assert part.label_maps == str(root / 'annotations/test')

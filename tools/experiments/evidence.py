@@ -32,6 +32,7 @@ from mmlape.checks import check_option, did_you_mean
 from mmlape.fit import OwnData
 from mmlape.fit.config import check_weights_are_there
 from mmlape.inference.model import Model, config_inside
+from mmlape.report import read_curves
 from mmlape.robustness import CORRUPTIONS
 
 from .plan import EXPERIMENTS
@@ -153,6 +154,7 @@ def _run_missing(jobs: list[Job], path: Path, workers: int) -> None:
 def do(job: Job, report: Any) -> dict[str, Any]:
     """One run in its own process: train (or go on), then score the last weights."""
     torch.set_num_threads(1)
+    commit = _commit()  # now: another may come during the run
     job.folder.mkdir(parents=True, exist_ok=True)
     with output_to(job.folder / 'run.log'):
         cfg, data = config_of(EXPERIMENTS[job.name], job.variant, job.seed, job.root, job.folder)
@@ -181,7 +183,7 @@ def do(job: Job, report: Any) -> dict[str, Any]:
         step_seconds=_step_seconds(Path(cfg.work_dir)),
         epochs=cfg.train_cfg.max_epochs,
         config=fingerprint(_without_paths(cfg, job)),
-        commit=_commit(),
+        commit=commit,
         machine=f'{_processor()}, {cores()} cores, torch {torch.__version__}',
     )
 
@@ -254,12 +256,7 @@ def _saved_megabytes(checkpoint: Path, cfg: Config) -> float:
 
 def _step_seconds(work_dir: Path) -> float:
     """The median of the logged seconds per step."""
-    lines = [
-        json.loads(line)
-        for path in sorted(work_dir.glob('*/vis_data/scalars.json'))
-        for line in path.read_text().splitlines()
-    ]
-    return round(median(line['time'] for line in lines if 'loss' in line), 4)
+    return round(median(row['time'] for row in read_curves(work_dir) if 'loss' in row), 4)
 
 
 def _without_paths(cfg: Config, job: Job) -> str:
@@ -290,7 +287,8 @@ def evaluate(experiment: Experiment, options: argparse.Namespace, root: Path) ->
     _, data = config_of(experiment, variant, 0, root.resolve(), folder.resolve())
     _write_files(data)
     name = options.part
-    part = data.part(name) if isinstance(data, FolderData) else part_named(data, name)
+    root = root.resolve()
+    part = data.part(name) if isinstance(data, FolderData) else part_named(data, name, root)
     checkpoint = Path(options.evaluate)
     safe_loading()
     found = _scored(checkpoint, config_inside(checkpoint), data, part)

@@ -16,9 +16,9 @@ from mmlape.atomic import atomic_write
 from mmlape.datasets import build_list_ops
 from mmlape.datasets.list_ops import HEAD
 
-from .position import one_run_per_line, run_remaining, useful_cores
+from .position import run_remaining, useful_cores, write_results
 from .records import Job, Records, Run, settings_of
-from .table import markdown_table, replace_table, score_of
+from .table import markdown_table, score_of
 from .training import train
 
 CONFIG = 'configs/listops/listops-short_transformer-micro.py'
@@ -67,10 +67,8 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
     atomic_write(options.work_dir / 'results.md', table.encode())
     print(f'\n{table}')
     if options.write_docs:
-        page = clone / 'docs/listops.md'
-        text = replace_table(page.read_text(encoding='utf-8'), table)
-        atomic_write(page, text.encode())
-        atomic_write(page.with_name('experiment_list_ops.json'), one_run_per_line(results).encode())
+        docs = clone / 'docs'
+        write_results(docs / 'listops.md', docs / 'experiment_list_ops.json', results, markdown)
     return 0
 
 

@@ -68,14 +68,18 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
     atomic_write(options.work_dir / 'results.md', table.encode())
     print(f'\n{table}')
     if options.write_docs:
-        write_docs(clone / 'docs', results)
+        page = clone / 'docs/experiment_position.md'
+        write_results(page, page.with_suffix('.json'), results, markdown)
     return 0
 
 
-def write_docs(docs: Path, results: dict[str, Any]) -> None:
-    """Update the table in the page and the figures in its JSON file; results that were not run stay."""
-    page = docs / 'experiment_position.md'
-    figures = page.with_suffix('.json')
+def write_results(
+    page: Path,
+    figures: Path,
+    results: dict[str, Any],
+    markdown: Callable[[dict[str, Any]], str],
+) -> None:
+    """Update the table in the page and the figures in the JSON file; results that were not run stay."""
     done = {run['variant'] for run in results['runs']}
     kept = [run for run in json.loads(figures.read_text())['runs'] if run['variant'] not in done]
     results = {**results, 'runs': kept + results['runs']}

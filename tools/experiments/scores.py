@@ -101,7 +101,9 @@ def _boxes(seen: list[tuple[Result, Result]], part: Part, samples: np.ndarray) -
         for entry in _coco_entries(result, number, labels)
     ]
     metrics, sampled = {}, {}
-    kinds = {'box': 'bbox'} | ({'mask': 'segm'} if seen[0][0].crops is not None else {})
+    # An image without objects has no masks.
+    with_masks = any(truth.crops is not None for truth, _ in seen)
+    kinds = {'box': 'bbox'} | ({'mask': 'segm'} if with_masks else {})
     for kind, name in kinds.items():
         of, again = _average_precision(truth, found, order, name)
         metrics |= {f'{kind} {key}': value for key, value in of.items()}
@@ -183,22 +185,20 @@ def _painted(result: Result, wanted: np.ndarray) -> tuple[np.ndarray, int]:
     return canvas[1:].reshape(result.image.shape[:2]), len(numbers) - 1
 
 
-def part_named(data: OwnData, name: str) -> Part:
-    """The part of a data set that lies beside its validation part, in the same layout.
+def part_named(data: OwnData, name: str, root: Path) -> Part:
+    """The part of the data set in ``root`` that lies beside its validation part, in the same layout.
 
     Raises:
         ValueError: If it is not there.
     """
     if name == 'val':
         return data.val
-    renamed = {
-        key: '/'.join(
-            piece.replace('val', name) if piece.startswith('val') else piece
-            for piece in path.split('/')
-        )
-        for key, path in vars(data.val).items()
-        if isinstance(path, str)
-    }
+    renamed = {}
+    for key in ('images', 'ann_file', 'label_maps'):
+        path = Path(getattr(data.val, key))
+        pieces = path.relative_to(root).parts if path.is_relative_to(root) else ()
+        new = [one.replace('val', name) if one.startswith('val') else one for one in pieces]
+        renamed[key] = str(root.joinpath(*new)) if pieces else getattr(data.val, key)
     missing = [path for path in renamed.values() if path and not Path(path).exists()]
     if missing:
         raise ValueError(f'--part {name}: {missing[0]} does not exist')

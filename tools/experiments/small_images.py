@@ -106,9 +106,7 @@ def classifier_config(
         cfg.train_dataloader.dataset.indices = sorted(order[: round(share * images)].tolist())
     cfg.model.train_cfg = None
     cfg.optim_wrapper.optimizer.lr = lr
-    # Validation is for the curve alone: five points of it or more.
-    interval = max(1, epochs // 5)
-    cfg.train_cfg = dict(by_epoch=True, max_epochs=epochs, val_interval=interval)
+    cfg.train_cfg = dict(by_epoch=True, max_epochs=epochs)
     cfg.param_scheduler = [
         dict(type='LinearLR', start_factor=0.01, by_epoch=False, end=100),
         dict(type='CosineAnnealingLR', T_max=epochs, eta_min=lr / 100, convert_to_iter_based=True),

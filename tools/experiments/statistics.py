@@ -12,7 +12,7 @@ from .recipes import DATA, Experiment
 from .table import markdown_table
 
 DRAWS = 10_000
-LEVEL = 0.95  # that of all intervals of a table together
+LEVEL = 0.95  # that of all intervals which are compared together
 
 
 class Difference(NamedTuple):
@@ -22,7 +22,7 @@ class Difference(NamedTuple):
         mean: Over the seeds.
         low, high: The interval of the bootstrap over images and seeds.
         better: The share of pairs of runs in which the variant is better, ties half.
-        limit: The least difference that so many seeds with this spread can tell from chance; NaN for one seed.
+        limit: The least difference that is significant in a paired t-test over the seeds; NaN for one seed.
         seeds: How many both have.
     """
 
@@ -42,7 +42,7 @@ def difference(
     Args:
         ones, others: The records of the variant and of the baseline.
         measure: The primary measure.
-        comparisons: How many intervals hold together with :data:`LEVEL` (Bonferroni).
+        comparisons: For how many the level of the interval, :data:`LEVEL`, is corrected (Bonferroni).
 
     Raises:
         ValueError: If they share no seed.
