@@ -89,9 +89,9 @@ def draw(records: Records, metric: str | None = None) -> Figure:
 
     metric = _common_metric(records, metric)
     grids = [grid_of(record['results'], metric) for many in records.values() for record in many]
-    in_all = np.isfinite(grids).any(axis=2).all(axis=0)  # so that every line is of the same
-    common = tuple(name for name, there in zip(CORRUPTIONS, in_all) if there)
-    title = 'all 15' if in_all.all() else f'{len(common)} of 15'
+    in_all = np.flatnonzero(np.isfinite(grids).any(axis=2).all(axis=0))
+    common = tuple(CORRUPTIONS[index] for index in in_all)  # so that every line is of the same
+    title = 'all 15' if common == CORRUPTIONS else f'{len(common)} of 15'
     panels = {title: common or CORRUPTIONS, **GROUPS}
     figure, ((*places,),) = new_plots(1, len(panels))
     for place, (title, names) in zip(places, panels.items()):

@@ -61,6 +61,14 @@ def _check_interval(name: str, value: Any) -> None:
         check_positive_int(name, value)
 
 
+def _check_warmup(name: str, value: Any) -> None:
+    if isinstance(value, (list, tuple)):  # of two stages, either of which may be left out
+        for steps in value:
+            check_positive_int(name, steps, minimum=0)
+    else:
+        check_positive_int(name, value)
+
+
 def _check_classes(name: str, value: Any) -> None:
     twice = repeated(map(str, value)) if isinstance(value, (list, tuple)) else []
     if twice:
@@ -86,8 +94,8 @@ def _check_optimizer(path: str, value: Any) -> None:
 _RULES: dict[str, Callable[[str, Any], Any]] = {
     'train_cfg.max_epochs train_cfg.max_iters train_cfg.val_interval train_cfg.val_begin '
     'default_hooks.logger.interval auto_scale_lr.base_batch_size *_dataloader.batch_size '
-    'optim_wrapper*.accumulative_counts param_scheduler*.warmup param_scheduler*.end '
-    'param_scheduler*.T_max': check_positive_int,
+    'optim_wrapper*.accumulative_counts param_scheduler*.end param_scheduler*.T_max': check_positive_int,
+    'param_scheduler*.warmup': _check_warmup,
     '*_dataloader.num_workers param_scheduler*.begin randomness.seed': partial(
         check_positive_int, minimum=0
     ),

@@ -340,7 +340,7 @@ class TwoStagePolyLR(LRSchedulerMixin, _ParamScheduler):
 
         param_scheduler = [dict(type='mmlape.TwoStagePolyLR', warmup=(500, 1000), end=40000, by_epoch=False)]
 
-    With ``convert_to_iter_based=True``, ``end`` counts epochs, and ``warmup`` iterations as before.
+    With ``convert_to_iter_based=True``, ``begin`` and ``end`` count epochs, and ``warmup`` iterations as before.
 
     Args:
         optimizer: The optimizer, or its wrapper.
@@ -381,10 +381,17 @@ class TwoStagePolyLR(LRSchedulerMixin, _ParamScheduler):
 
     @classmethod
     def build_iter_from_epoch(
-        cls, optimizer: Any, end: int, epoch_length: int, by_epoch: bool = True, **options: Any
+        cls,
+        optimizer: Any,
+        end: int,
+        epoch_length: int,
+        begin: int = 0,
+        by_epoch: bool = True,
+        **options: Any,
     ) -> TwoStagePolyLR:
-        """MMEngine's way to build a schedule of iterations whose ``end`` is a number of epochs."""
-        return cls(optimizer, end * epoch_length, by_epoch=False, **options)
+        """MMEngine's way to build a schedule of iterations whose ``begin`` and ``end`` are numbers of epochs."""
+        begin, end = begin * epoch_length, end * epoch_length
+        return cls(optimizer, end, begin=begin, by_epoch=False, **options)
 
     def _get_value(self) -> list[float]:
         first, second = self.warmup

@@ -82,7 +82,9 @@ def losses_in(run):
 @pytest.mark.parametrize('name', DEMO)
 def test_demo_models(name, scenes, device, record_property):
     """30 steps of the demo's models by mmlape train, with --amp on a GPU."""
-    command = [sys.executable, str(REPO / 'tools/train.py'), str(config_in(scenes, name))]
+    # One of them with AdamW as most configs have it: it counts its steps on the CPU.
+    plain = 'optim_wrapper = dict(optimizer=dict(fused=False))\n' if name == DEMO[0] else ''
+    command = [sys.executable, str(REPO / 'tools/train.py'), str(config_in(scenes, name, plain))]
     flags = ['--amp'] if device.type == 'cuda' else []
     run = scenes / f'run-{name}'
     done = subprocess.run(

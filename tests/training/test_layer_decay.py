@@ -325,6 +325,10 @@ def test_new_parameters_warm_up_before_layers():
         dict(epochs, epoch_length=400), default_args=dict(optimizer=wrapper)
     )
     assert (longer.end, longer.by_epoch, longer.warmup) == (2000, False, [500, 1000])
+    later = PARAM_SCHEDULERS.build(
+        dict(epochs, epoch_length=1000, begin=1), default_args=dict(optimizer=wrapper)
+    )
+    assert (later.begin, later.end, later.steps) == (1000, 5000, 4000)
 
 
 @pytest.mark.parametrize(
