@@ -11,6 +11,7 @@ from config_utils import CONFIGS, use_scope
 from mmengine.config import Config
 from mmengine.logging import MessageHub
 from mmengine.registry import MODELS
+from mmengine.runner import IterBasedTrainLoop
 from mmpretrain.utils import register_all_modules
 from torch import nn
 
@@ -32,10 +33,10 @@ def scope():
     register_all_modules(init_default_scope=False)
     use_scope('mmpretrain')
     hub = MessageHub.get_current_instance()
-    before = hub.get_info('max_iters')
-    hub.update_info('max_iters', LENGTH)
+    before = {name: hub.get_info(name) for name in ('iter', 'max_iters')}
+    hub.update_info_dict(dict(iter=0, max_iters=LENGTH))
     yield
-    hub.update_info('max_iters', before)
+    hub.update_info_dict(before)
 
 
 def build(backbone=(), head=(), **options):
@@ -140,6 +141,7 @@ def test_the_teacher_is_the_average_of_students():
     expected = None
     for step in range(4):
         students = [p.detach().clone() for _, s in parts for p in s.parameters()]
+        MessageHub.get_current_instance().update_info('iter', step)
         model.update_teacher()
         if expected is None:
             expected = students
@@ -154,7 +156,20 @@ def test_the_teacher_is_the_average_of_students():
             for _, student in parts:
                 for parameter in student.parameters():
                     parameter.mul_(1.5).add_(0.1)
-    assert model.steps == 4
+
+
+def test_a_training_from_a_finished_one_begins_with_a_copy():
+    """Checkpoints up to version 0.2 hold the steps of their training."""
+    model = build()
+    model.load_state_dict({**model.state_dict(), 'steps': torch.tensor(LENGTH)})
+    with torch.no_grad():
+        for parameter in model.student.parameters():
+            parameter.add_(1.0)
+    model.update_teacher()
+    for teacher, student in zip(
+        model.backbone.parameters(), model.student['backbone'].parameters(), strict=True
+    ):
+        assert torch.equal(teacher, student)
 
 
 VARIANTS = dict(
@@ -238,6 +253,10 @@ def test_what_cannot_be_done_is_said():
     runner = SimpleNamespace(model=nn.Linear(1, 1))
     with pytest.raises(ValueError, match=r'mmlape\.DINO.*Linear'):
         DINOGradientsHook().before_train(runner)
+    runner = SimpleNamespace(model=model, train_loop=IterBasedTrainLoop.__new__(IterBasedTrainLoop))
+    with pytest.raises(ValueError, match='freeze_last_layer=1 counts epochs'):
+        DINOGradientsHook().before_train(runner)
+    runner = SimpleNamespace(model=nn.Linear(1, 1))
     with pytest.raises(ValueError, match=r'mmlape\.DINO.*Linear'):
         KNNHook(dataloader={}).before_val_epoch(runner)
     model.update_teacher()
@@ -261,7 +280,10 @@ def test_gradients_are_clipped_one_by_one_and_the_last_layer_waits(epoch):
     model = build()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
     runner = SimpleNamespace(
-        model=model, epoch=epoch, optim_wrapper=SimpleNamespace(optimizer=optimizer)
+        model=model,
+        epoch=epoch,
+        optim_wrapper=SimpleNamespace(optimizer=optimizer),
+        train_loop=None,
     )
     hook = DINOGradientsHook(max_norm=1.0)
     hook.before_train(runner)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from mmengine.dist import all_gather
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
-from mmengine.runner import Runner
+from mmengine.runner import IterBasedTrainLoop, Runner
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader
@@ -30,11 +30,12 @@ class DINOGradientsHook(Hook):
 
     Args:
         max_norm: Of a parameter's gradient. Default 3; None for no clipping.
-        freeze_last_layer: Epochs in which ``student.head.last_layer`` does not move. Default 1.
+        freeze_last_layer: Epochs in which ``student.head.last_layer`` does not move. Default 1. Trainings that count
+            iterations have no epochs: 0 there.
 
     Raises:
         ValueError: If ``max_norm`` is not above 0 or ``freeze_last_layer`` less than 0; when training starts, if the
-            model has no such layer.
+            model has no such layer, or ``freeze_last_layer`` is not 0 where iterations count.
         TypeError: If an option has the wrong type.
     """
 
@@ -55,6 +56,11 @@ class DINOGradientsHook(Hook):
                 f'DINOGradientsHook is for mmlape.DINO; a {type(model).__name__} has no '
                 'student.head.last_layer'
             ) from error
+        if self.freeze_last_layer and isinstance(runner.train_loop, IterBasedTrainLoop):
+            raise ValueError(
+                f'freeze_last_layer={self.freeze_last_layer} counts epochs, which a training by iterations does not '
+                'have: set it to 0, or train with train_cfg=dict(by_epoch=True, max_epochs=...)'
+            )
         self._handle = runner.optim_wrapper.optimizer.register_step_pre_hook(
             partial(self._before_step, runner, last)
         )

@@ -49,7 +49,6 @@ class DINO(BaseSelfSupervisor):
 
     backbone: nn.Module
     head: nn.Module
-    steps: Tensor
 
     def __init__(
         self,
@@ -77,7 +76,7 @@ class DINO(BaseSelfSupervisor):
         self.criterion: nn.Module = MODELS.build(
             dict(criterion or dict(type='mmlape.DINOLoss'), num_channels=self.head.out_channels)
         )
-        self.register_buffer('steps', torch.zeros((), dtype=torch.long))
+        self.register_load_state_dict_pre_hook(_drop_steps)
         self.neighbours: NearestNeighbours | None = None
         self.train(self.training)
 
@@ -93,7 +92,7 @@ class DINO(BaseSelfSupervisor):
 
         Raises:
             ValueError: If there are no views, or fewer than two.
-            RuntimeError: If no runner has said how long the training is.
+            RuntimeError: If no runner says how long the training is, and how far.
         """
         if not isinstance(inputs, (list, tuple)) or len(inputs) < max(2, self.num_global):
             found = f'{len(inputs)}' if isinstance(inputs, (list, tuple)) else 'no list of views'
@@ -111,12 +110,11 @@ class DINO(BaseSelfSupervisor):
     @torch.no_grad()
     def update_teacher(self) -> None:
         """Move the teacher towards the student; in the first step of a training it becomes a copy."""
-        done, share = int(self.steps), 1.0
+        done, length = _progress()
+        share = 1.0
         if done:
-            progress = min((done - 1) / _max_iters(), 1)
-            share = (1 - self.momentum) * (1 + math.cos(math.pi * progress)) / 2
+            share = (1 - self.momentum) * (1 + math.cos(math.pi * min((done - 1) / length, 1))) / 2
         self._approach_student(share)
-        self.steps.add_(1)
 
     def init_weights(self) -> None:
         """Initialise the student; the teacher is a copy of it."""
@@ -204,11 +202,18 @@ def _frozen_copy(module: nn.Module) -> nn.Module:
     return twin
 
 
-def _max_iters() -> int:
-    found = MessageHub.get_current_instance().get_info('max_iters')
-    if not found:
+def _drop_steps(model: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Which checkpoints up to version 0.2 have: a training from their weights would go on from their end."""
+    state_dict.pop(f'{prefix}steps', None)
+
+
+def _progress() -> tuple[int, int]:
+    """Iterations that the training has done, and its length."""
+    hub = MessageHub.get_current_instance()
+    done, length = hub.get_info('iter'), hub.get_info('max_iters')
+    if done is None or not length:
         raise RuntimeError(
-            "the teacher's momentum depends on the length of the training: train with MMEngine's "
-            "runner, or say MessageHub.get_current_instance().update_info('max_iters', ...)"
+            "the teacher's momentum depends on the course of the training: train with MMEngine's runner, or give "
+            "'iter' and 'max_iters' to MessageHub.get_current_instance().update_info(...)"
         )
-    return int(found)
+    return int(done), int(length)
