@@ -55,7 +55,7 @@ def values_of_base(
     taken = [name for name in report.taken if state[name].is_floating_point()]
     digest = hashlib.sha256(''.join(taken).encode())
     for name in report.matched:
-        digest.update(state[name].contiguous().view(torch.uint8).numpy())
+        digest.update(state[name].contiguous().view(-1).view(torch.uint8).numpy())
     return {path + name: state[name] for name in taken}, digest.hexdigest()
 
 

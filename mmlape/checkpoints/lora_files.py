@@ -30,9 +30,9 @@ _PLAIN = dict(
 def save_lora(model: nn.Module, folder: str | Path, overwrite: bool = False) -> None:
     """Write what LoRA has learned to ``adapter_model.safetensors`` and ``adapter_config.json``, as peft does.
 
-    Other trained parameters are written too (``lora=dict(train=...)``). peft reads the folder for the same network
-    without LoRA; names are those within ``model``, so give the network alone (``model.backbone`` or
-    ``model.backbone.vit``), not the detector around it.
+    Other trained parameters are written too (``lora=dict(train=...)``), with the running statistics of their norms.
+    peft reads the folder for the same network without LoRA; names are those within ``model``, so give the network
+    alone (``model.backbone`` or ``model.backbone.vit``), not the detector around it.
 
     Args:
         model: A network with LoRA.
@@ -45,12 +45,16 @@ def save_lora(model: nn.Module, folder: str | Path, overwrite: bool = False) -> 
     layers = {path: part for path, part in model.named_modules() if isinstance(part, LoRALinear)}
     if not layers:
         raise ValueError(f'{type(model).__name__} has no LoRA: build it with lora=dict(rank=8)')
-    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    parameters = dict(model.named_parameters())
+    trained = {name for name, value in parameters.items() if value.requires_grad}
+    # A norm that is trained has statistics which moved with it.
+    owners = {name.rpartition('.')[0] for name in trained}
+    statistics = {name for name in model.state_dict() if name.rpartition('.')[0] in owners}
     state = {
         f'{_START}{name}': value
-        for name, value in model.named_parameters()
+        for name, value in parameters.items()
         if _CHANGE in name or name in trained
-    }
+    } | {f'{_START}{name}': value for name, value in model.named_buffers() if name in statistics}
     first = next(iter(layers.values()))
     config = dict(
         _PLAIN,
@@ -99,15 +103,15 @@ def load_lora(model: nn.Module, folder: str | Path) -> None:
         raise CheckpointError(f'{folder} has nothing for LoRA of {listed(lacking)}')
     for path in paths:
         _make_lora(model, path, config, state)
-    parameters = dict(model.named_parameters())
+    values = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     for name, value in state.items():
-        if name not in parameters:
+        if name not in values:
             raise CheckpointError(f'{folder}: the {type(model).__name__} has no {name!r}')
-        if value.shape != parameters[name].shape:
-            raise CheckpointError(f'{name}: {other_shape(value.shape, parameters[name].shape)}')
+        if value.shape != values[name].shape:
+            raise CheckpointError(f'{name}: {other_shape(value.shape, values[name].shape)}')
     with torch.no_grad():
         for name, value in state.items():
-            parameters[name].copy_(value)
+            values[name].copy_(value)
 
 
 def _make_lora(
@@ -140,4 +144,7 @@ def _make_lora(
         return
     owner, _, name = path.rpartition('.')
     changed = LoRALinear(layer, rank, alpha, config.get('lora_dropout', 0.0), dora)
+    for part, value in changed.named_parameters():
+        if part.startswith('lora_'):
+            value.requires_grad_(layer.weight.requires_grad)
     setattr(model.get_submodule(owner), name, changed.train(layer.training))

@@ -99,6 +99,27 @@ def test_written_anew(name, build, tmp_path):
         torch.testing.assert_close(other(image)[0], model(image)[0])
 
 
+def test_statistics_of_trained_norms_are_written(tmp_path):
+    options = dict(NETWORK, norm_cfg=dict(type='mmlape.TokenBN'), lora=dict(rank=2, train=['norm']))
+    model, other = VisionTransformer(**options).train(), VisionTransformer(**options).eval()
+    other.load_state_dict(model.state_dict())
+    for _ in range(3):
+        model(3 * torch.randn(4, 3, 16, 24) + 1)
+    save_lora(model, tmp_path)
+    load_lora(other, tmp_path)
+    image = torch.rand(1, 3, 17, 40)
+    with torch.no_grad():
+        torch.testing.assert_close(other(image)[0], model.eval()(image)[0])
+
+
+def test_what_is_trained_stays(build):
+    model = build(frozen_stages=1)
+    load_lora(model, GOLDEN / 'lora')
+    frozen = {name for name, value in model.named_parameters() if not value.requires_grad}
+    assert 'blocks.0.attn.qkv.lora_A.weight' in frozen
+    assert 'blocks.1.attn.qkv.lora_A.weight' not in frozen
+
+
 @pytest.mark.parametrize(
     ('lora', 'name', 'words'),
     [

@@ -8,10 +8,12 @@ import pytest
 import torch
 from mmengine.runner import CheckpointLoader
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 import mmlape
+from mmlape.backbones import VisionTransformer
 from mmlape.checkpoints import CheckpointError, Pretrained, safe_loading
-from mmlape.checkpoints.deltas import is_file
+from mmlape.checkpoints.deltas import is_file, values_of_base
 from mmlape.checkpoints.report import DownloadError
 from mmlape.export.verify import made_images
 
@@ -91,6 +93,18 @@ def test_a_mistyped_path_is_not_looked_for_on_the_hub(name, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match='there is no checkpoint'):
         mmlape.load(name)
+
+
+def test_differences_of_networks_that_count(tmp_path):
+    """The digest is also over tensors without dimensions, as norms of batches have them."""
+    arch = dict(embed_dims=16, depth=1, num_heads=2, mlp_ratio=2)
+    norm = dict(type='mmlape.TokenBN')
+    backbone = VisionTransformer(arch=arch, img_size=32, patch_size=16, norm_cfg=norm)
+    assert any(value.ndim == 0 for value in backbone.state_dict().values())
+    save_file(backbone.state_dict(), tmp_path / 'base.safetensors')
+    model = nn.ModuleDict(dict(backbone=backbone))
+    values, _ = values_of_base(model, f'mmlape:{tmp_path / "base.safetensors"}')
+    assert len(values) > 10 and 'backbone.norm.running_mean' in values
 
 
 def test_differences_to_weights_that_must_not_be_passed_on(model, tmp_path):
