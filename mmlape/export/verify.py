@@ -89,7 +89,11 @@ def compare(
 
 @torch.no_grad()
 def upstream_answers(model: Any, images: np.ndarray, scope: str) -> list:
-    """Data samples of upstream's test step for images ``(B, 3, H, W)``, RGB; ``scope`` is `mmdet` or `mmseg`."""
+    """Data samples of upstream's test step for images ``(B, 3, H, W)``, RGB; ``scope`` is `mmdet` or `mmseg`.
+
+    A segmentor that slides windows over an image takes each as one window here, as the file does.
+    """
+    from mmengine.config import ConfigDict
     from mmengine.registry import DefaultScope
 
     if scope == 'mmdet':
@@ -100,10 +104,16 @@ def upstream_answers(model: Any, images: np.ndarray, scope: str) -> list:
     meta = dict(img_shape=shape, ori_shape=shape, pad_shape=shape, scale_factor=(1.0, 1.0))
     # As files are read, BGR.
     inputs = [torch.from_numpy(image[::-1].copy()).to(torch.uint8) for image in images]
+    batch = dict(inputs=inputs, data_samples=[Sample(metainfo=dict(meta)) for _ in inputs])
     with DefaultScope.overwrite_default_scope(scope):
-        return model.test_step(
-            dict(inputs=inputs, data_samples=[Sample(metainfo=dict(meta)) for _ in inputs])
-        )
+        if scope == 'mmdet':
+            return model.test_step(batch)
+        plan = model.test_cfg
+        model.test_cfg = ConfigDict(plan, mode='whole')
+        try:
+            return model.test_step(batch)
+        finally:
+            model.test_cfg = plan
 
 
 def _compare_boxes(found: Difference, own: dict, expected: Any, tolerance: float) -> None:

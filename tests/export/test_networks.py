@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from export_rows import ROWS, small
+from mmengine.config import ConfigDict
 
 from mmlape.export.network import Network
 from mmlape.export.verify import Difference, compare, made_images
@@ -19,6 +20,14 @@ SLOW = ('Cascade R-CNN', 'HTC', 'Mask2Former')
 def test_answers_are_those_of_upstream(name):
     """On two images of odd sides, taller and wider; every box, mask, logit and id."""
     answers_as_upstream(*small(name))
+
+
+def test_a_segmentor_that_slides_is_compared_by_windows():
+    """A file answers for one window; upstream would slide several over these images."""
+    model, scope = small('Segmenter')
+    model.test_cfg = ConfigDict(mode='slide', crop_size=(64, 64), stride=(48, 48))
+    answers_as_upstream(model, scope)
+    assert model.test_cfg.mode == 'slide'
 
 
 def test_panoptic_segments_with_pixels_of_low_scores():
