@@ -62,6 +62,8 @@ def config_of(options: argparse.Namespace, made: Config | None = None) -> Config
     os.environ.setdefault('LOCAL_RANK', str(options.local_rank))
     if options.work_dir is not None:
         cfg.work_dir = options.work_dir
+        if report := (cfg.get('default_hooks') or {}).get('report'):
+            report.pop('out_dir', None)  # where the work dir was before
     elif cfg.get('work_dir') is None:
         cfg.work_dir = os.path.join('work_dirs', name)
     return cfg
@@ -166,7 +168,9 @@ def log_to(cfg: Config, names: Sequence[str]) -> None:
 
 def add_report(cfg: Config) -> None:
     """End the training with ``report.html``; ``default_hooks.report=None`` in the config switches it off."""
-    cfg.default_hooks.setdefault('report', ConfigDict(type='mmlape.ReportHook'))
+    report = cfg.default_hooks.setdefault('report', ConfigDict(type='mmlape.ReportHook'))
+    if report is None:
+        del cfg.default_hooks['report']  # MMEngine knows None for its own hooks alone
 
 
 def existing_checkpoint(text: str) -> str:
@@ -242,27 +246,34 @@ def use_tta(cfg: Config) -> None:
 
 
 def first_images(cfg: Config, count: int) -> None:
-    """Test on the first ``count`` images only. COCO's metric counts what its file lists, so it gets a shorter one,
-    ``annotations_<count>.json`` in the work dir.
+    """Test on the first ``count`` images only. COCO's metrics count what their files list, so they get shorter ones,
+    ``annotations_<count>.json`` and ``panoptic_annotations_<count>.json`` in the work dir.
 
     Raises:
         ValueError: If ``count`` is less than 1, or the config has several test data sets.
     """
     check_positive_int('--images', count)
     dataset = _only_dataset(cfg, '--images')
-    metrics = [*filter(_is_coco, _evaluators(cfg))]
+    metrics = [each for each in _evaluators(cfg) if _is_coco(each) or _is_panoptic(each)]
     if not metrics:
         dataset['indices'] = count
+        return
+    # The data set's own file decides which images are the first.
+    panoptic = 'Panoptic' in str(dataset['type'])
+    metrics.sort(key=lambda each: _is_panoptic(each) != panoptic)
+    first: set[int] = set()
     for evaluator in metrics:
         content = json.loads(Path(evaluator['ann_file']).read_text(encoding='utf-8'))
-        content['images'] = content['images'][:count]
-        there = {image['id'] for image in content['images']}
+        first = first or {image['id'] for image in content['images'][:count]}
+        content['images'] = [image for image in content['images'] if image['id'] in first]
         boxes = content.get('annotations', [])  # a test part has none
-        content['annotations'] = [box for box in boxes if box['image_id'] in there]
-        path = Path(cfg.work_dir, f'annotations_{count}.json').absolute()
+        content['annotations'] = [box for box in boxes if box['image_id'] in first]
+        name = f'{"panoptic_" * _is_panoptic(evaluator)}annotations_{count}.json'
+        path = Path(cfg.work_dir, name).absolute()
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, json.dumps(content).encode())
-        evaluator['ann_file'] = dataset['ann_file'] = str(path)
+        evaluator['ann_file'] = str(path)
+    dataset['ann_file'] = metrics[0]['ann_file']
 
 
 def check_indices(cfg: Config) -> None:
@@ -292,6 +303,10 @@ def _only_dataset(cfg: Config, option: str) -> Any:
 
 def _is_coco(evaluator: Mapping[str, Any]) -> bool:
     return str(evaluator.get('type')).endswith('CocoMetric') and bool(evaluator.get('ann_file'))
+
+
+def _is_panoptic(evaluator: Mapping[str, Any]) -> bool:
+    return str(evaluator.get('type')).endswith('CocoPanopticMetric')
 
 
 def add_metric(runner: Runner, config: dict) -> None:
@@ -363,9 +378,13 @@ def _boxes_alone(cfg: Config) -> None:
             evaluator['metric'] = 'bbox'
 
 
+# What PackDetInputs keeps where it is not told.
+_META_KEYS = ('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')
+
+
 def _detection_pipeline(pipeline: list) -> list:
     """The test pipeline, with packing, its last step, once flipped and once not."""
-    keys = (*pipeline[-1].get('meta_keys', ()), 'flip', 'flip_direction')
+    keys = (*pipeline[-1].get('meta_keys', _META_KEYS), 'flip', 'flip_direction')
     pack = dict(pipeline[-1], meta_keys=tuple(dict.fromkeys(keys)))
     flips = [dict(type='RandomFlip', prob=1.0), dict(type='RandomFlip', prob=0.0)]
     return [*pipeline[:-1], dict(type='TestTimeAug', transforms=[flips, [pack]])]

@@ -1,10 +1,12 @@
 """What the options of training and testing do to a config."""
 
 import argparse
+import inspect
 import json
 from pathlib import Path
 
 import pytest
+from mmdet.datasets.transforms import PackDetInputs
 from mmengine.config import Config
 
 from mmlape.cli import (
@@ -188,6 +190,12 @@ def test_augmentation_of_detectors_flips_and_merges_boxes():
     assert {'flip', 'flip_direction', 'scale_factor', 'img_id'} <= set(pack['meta_keys'])
     assert cfg.test_evaluator.metric == 'bbox'
     assert cfg.model.module.roi_head.mask_head is None
+    cfg = config(MASK_RCNN)
+    cfg.test_dataloader.dataset.pipeline[-1].pop('meta_keys')
+    use_tta(cfg)
+    (_, (pack,)) = cfg.test_dataloader.dataset.pipeline[-1]['transforms']
+    usual = inspect.signature(PackDetInputs).parameters['meta_keys'].default
+    assert {*pack['meta_keys']} == {*usual, 'flip', 'flip_direction'}
 
 
 def test_augmentation_of_a_toolbox_that_has_none():
@@ -217,6 +225,22 @@ def test_the_first_images_are_what_the_metric_counts(tmp_path):
     content = json.loads(Path(path).read_text())
     assert [image['id'] for image in content['images']] == [7, 3]
     assert [box['image_id'] for box in content['annotations']] == [7, 3]
+    # Two files of the same images in another order: the data set's own decides which are the first.
+    cfg = coco(tmp_path)
+    dataset, box_metric = cfg.test_dataloader.dataset.dataset, cfg.test_evaluator[0]
+    dataset.type = 'CocoPanopticDataset'
+    whole = json.loads(Path(box_metric.ann_file).read_text())
+    segments = dict(whole, images=whole['images'][::-1], annotations=[])
+    (tmp_path / 'panoptic.json').write_text(json.dumps(segments))
+    cfg.test_evaluator.append(
+        dict(type='CocoPanopticMetric', ann_file=str(tmp_path / 'panoptic.json'))
+    )
+    first_images(cfg, 2)
+    panoptic = cfg.test_evaluator[-1]['ann_file']
+    assert dataset.ann_file == panoptic != cfg.test_evaluator[0].ann_file
+    wanted = {image['id'] for image in segments['images'][:2]}
+    for path in (panoptic, cfg.test_evaluator[0].ann_file):
+        assert {image['id'] for image in json.loads(Path(path).read_text())['images']} == wanted
     maps = Config(
         dict(test_dataloader=dict(dataset=dict(type='A')), test_evaluator=dict(type='IoUMetric'))
     )
