@@ -15,7 +15,7 @@ RUN apt-get update \
 
 COPY . /opt/mmlape
 RUN TORCH_CUDA_ARCH_LIST="${TORCH_CUDA_ARCH_LIST}" make -C /opt/mmlape env \
-    && rm -rf "${HOME}/.cache"
+    && rm -rf "${HOME}/.cache/uv" "${HOME}/.cache/pip" "${HOME}/.cache/mmlape/wheels"
 ENV PATH=/opt/mmlape/.venv/bin:${PATH}
 
 WORKDIR /work

@@ -15,7 +15,7 @@ STACK ?= onedl
 WORKERS ?= logical
 DEVICE ?= cuda
 VENV ?= $(if $(filter onedl,$(STACK)),.venv,.venv-$(STACK))
-PY := $(abspath $(VENV))/bin/python
+PY := '$(abspath $(VENV))/bin/python'
 # A tested Python if there is one, else whatever python3 is.
 FOUND := $(shell for p in python3 python3.12 python3.11 python3.10; do \
   "$$p" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null \

@@ -96,9 +96,11 @@ def prepare(options):
     out = options.out
     check_rate('--score', options.score, with_one=True)
     if (out / 'fit.py').exists():
+        begun = any(out.glob('training/*.pth'))
+        holds, resume = ('training', ' --resume') if begun else ('config', '')
         raise ValueError(
-            f'{out} holds a training already: `mmlape train {out}/fit.py --resume` continues it, '
-            'another --out begins a new one'
+            f'{out} holds a {holds} already: `mmlape train {out}/fit.py{resume}` '
+            f'{"continues" if begun else "trains"} it; another --out, or removing the folder, begins anew'
         )
     names = [name.strip() for name in options.classes.split(',') if name.strip()]
     data = find_data(

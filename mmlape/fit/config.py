@@ -247,6 +247,8 @@ def _weights(text: str, published: Mapping[str, Any] | None) -> Mapping[str, Any
             f'--weights {text!r}: use default, none, a file of weights, or SOURCE:FILE with a source of '
             'docs/weights.md'
         )
+    # In full, as the other paths: trainings begin in any folder.
+    file = os.path.abspath(file) if Path(file).exists() else file
     return dict(type='mmlape.Pretrained', source=source, checkpoint=file)
 
 
@@ -418,7 +420,7 @@ def _in_full(data: OwnData, path: str) -> str:
 
 
 def _tail(parts: dict[str, Any]) -> str:
-    data, options = parts['data'], parts['options']
+    data, options, out = parts['data'], parts['options'], os.path.abspath(parts['out'])
     views = options.views or 1
     steps = max(1, data.train.count * views // options.batch)
     best = {'detect': 'coco/bbox_mAP', 'instance': 'coco/segm_mAP'}.get(data.task, 'mIoU')
@@ -431,10 +433,9 @@ def _tail(parts: dict[str, Any]) -> str:
     )
     hooks, dataset = ["dict(type='mmlape.CheckDataHook')"], 'dict(data, **train_data)'
     if options.views:
-        hooks.append(
-            f"dict(type='mmlape.CachedFeaturesHook', folder={parts['out'] + '/features'!r})"
-        )
-        dataset = f"dict(type='mmlape.SeededViews', views={options.views}, dataset={dataset})"
+        hooks.append(f"dict(type='mmlape.CachedFeaturesHook', folder={out + '/features'!r})")
+        seeded = f"dict(type='mmlape.SeededViews', views={options.views}, seed={options.seed}"
+        dataset = f'{seeded}, dataset={dataset})'
     if options.ema:
         # Over the last twentieth of the steps: a longer average would hold initial weights in a short training.
         momentum = round(min(0.1, 20 / (epochs * steps)), 5)
@@ -443,7 +444,8 @@ def _tail(parts: dict[str, Any]) -> str:
         if not data.val:
             raise ValueError(f'--patience {options.patience} needs a validation part, not --val 0')
         hooks.append(
-            f"dict(type='EarlyStoppingHook', monitor={best!r}, patience={options.patience})"
+            # AP goes from 0 to 1, and MMEngine's own min_delta is 0.1.
+            f"dict(type='EarlyStoppingHook', monitor={best!r}, min_delta=1e-4, patience={options.patience})"
         )
     return f'''
 loader = dict(_delete_=True, num_workers={options.workers}, persistent_workers={options.workers > 0})
@@ -468,7 +470,7 @@ param_scheduler = [
 default_hooks = dict(
     logger=dict(interval=10, log_metric_by_epoch=True),
     checkpoint=dict(by_epoch=True, interval={interval}, max_keep_ckpts=1, save_best={best if data.val else None!r}),
-    report=dict(type='mmlape.ReportHook', out_dir={parts['out']!r}),
+    report=dict(type='mmlape.ReportHook', out_dir={out!r}),
 )
 log_processor = dict(by_epoch=True)
 custom_hooks = [{', '.join(hooks)}]

@@ -129,6 +129,10 @@ def find_data(
 
 def _formats(root: Path, task: str | None, named: str | None) -> dict[str, dict[Path, dict]]:
     """Formats that the folder may be read as; with the COCO files, where they were read."""
+    if named and task == 'segment':
+        raise ValueError(
+            '--train-ann and --val-ann name COCO files, --task segment is for label maps'
+        )
     if named:
         return {'COCO': {}}
     found: dict[str, dict[Path, dict]] = {}
@@ -280,6 +284,10 @@ def _boxes(kind: str, parts: dict[str, Any], task: str | None, split: _Split) ->
     """Data of a detector, from COCO contents by part."""
     notes: list[str] = []
     classes = _classes({part: content for part, (content, *_) in parts.items()}, notes)
+    listed = parts['train'][0]['categories']
+    for part, (content, images, _) in parts.items():
+        if [one['name'] for one in content['categories']] != [one['name'] for one in listed]:
+            parts[part] = _with_categories(content, listed), images, None
     boxes = [box for content, *_ in parts.values() for box in content['annotations']]
     has_masks = all(box.get('segmentation') for box in boxes if not box.get('iscrowd'))
     if task == 'instance' and not has_masks:
@@ -335,6 +343,16 @@ def _classes(contents: dict[str, dict], notes: list[str]) -> tuple[str, ...]:
     if not classes:
         raise ValueError('the annotations have no box of a category that they list')
     return classes
+
+
+def _with_categories(content: dict, categories: list[dict]) -> dict:
+    """A COCO content with those categories instead of its own, of the same names."""
+    names = {one['id']: one['name'] for one in content['categories']}
+    ids = {one['name']: one['id'] for one in categories}
+    boxes = [
+        {**box, 'category_id': ids[names[box['category_id']]]} for box in content['annotations']
+    ]
+    return {**content, 'categories': categories, 'annotations': boxes}
 
 
 def _those(content: dict, names: set[str], wanted: bool) -> dict:

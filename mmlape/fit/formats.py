@@ -169,7 +169,12 @@ def read_voc(root: Path) -> dict[str, tuple[dict, Path, None]]:
     listed = {part: root / f'ImageSets/Main/{part}.txt' for part in ('train', 'val')}
     if any(map(Path.is_file, listed.values())):
         sets = {
-            part: {line.split()[0] for line in path.read_text().splitlines() if line.strip()}
+            # A name may be followed by a mark, and may have spaces itself.
+            part: {
+                line.strip() if line.strip() in stems else line.split()[0]
+                for line in path.read_text().splitlines()
+                if line.strip()
+            }
             for part, path in listed.items()
             if path.is_file()
         }

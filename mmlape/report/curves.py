@@ -16,12 +16,23 @@ from mmlape.atomic import atomic_write
 
 
 def read_curves(work_dir: Path) -> list[dict[str, float]]:
-    """What MMEngine has logged, in order: losses by iteration, metrics by epoch (``step``), of all its runs."""
-    rows = []
+    """What MMEngine has logged, in order: losses by iteration, metrics by epoch (``step``).
+
+    Of the last training and the runs that it resumed: what a later run has logged again replaces the earlier.
+    """
+    rows: list[dict[str, float]] = []
     for file in sorted(work_dir.glob('*/vis_data/scalars.json')):
+        new = []
         for line in file.read_text(encoding='utf-8').splitlines():
             with suppress(json.JSONDecodeError):  # a kill cuts the last line
-                rows.append(json.loads(line))
+                new.append(json.loads(line))
+        first = next((row['step'] for row in new if 'loss' in row), None)
+        if first is None:
+            continue  # a test, or killed before the first line
+        again = next((row['step'] for row in new if 'loss' not in row), float('inf'))
+        if not any('loss' in row and row['step'] < first for row in rows):
+            rows = []  # it began anew
+        rows = [row for row in rows if row['step'] < (first if 'loss' in row else again)] + new
     return rows
 
 

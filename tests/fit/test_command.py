@@ -56,7 +56,15 @@ def test_a_dry_run_writes_configs_alone(call, tmp_path):
     assert short.model == resolved.model
     assert short.train_cfg == resolved.train_cfg
     message = call.refused('fit.py', 'cells', '--model', 'micro-adapter', '--dry-run')
-    assert 'fits/cells holds a training already' in message
+    assert (
+        'fits/cells holds a config already: `mmlape train fits/cells/fit.py` trains it' in message
+    )
+    (tmp_path / 'fits/cells/training').mkdir()
+    (tmp_path / 'fits/cells/training/epoch_1.pth').touch()
+    message = call.refused('fit.py', 'cells', '--model', 'micro-adapter', '--dry-run')
+    assert (
+        'holds a training already: `mmlape train fits/cells/fit.py --resume` continues' in message
+    )
 
 
 @pytest.mark.parametrize(

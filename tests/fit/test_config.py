@@ -134,7 +134,9 @@ def test_options_reach_the_config():
     assert steps['RandomResize'].ratio_range == (0.5, 2.0)
     assert 'PhotoMetricDistortion' in steps
     hooks = {hook.type: hook for hook in cfg.custom_hooks}
-    assert (hooks['EarlyStoppingHook'].patience, hooks['EarlyStoppingHook'].monitor) == (3, 'mIoU')
+    stop = hooks['EarlyStoppingHook']
+    assert (stop.patience, stop.monitor, stop.min_delta) == (3, 'mIoU', 1e-4)
+    assert cfg.default_hooks.report.out_dir == str(Path('runs/x').resolve())
     assert hooks['EMAHook'].momentum == 0.1  # 9 images in 50 epochs: 100 steps
     _, longer = read('micro-segmenter', 'segment', epochs=800, batch=4, ema=True)
     assert longer.custom_hooks[-1].momentum == 0.0125
@@ -148,7 +150,7 @@ def test_what_is_trained_of_the_backbone():
     assert cfg.model.backbone.vit.lora == dict(rank=4) and 'lora' not in cfg.model.backbone
     _, cfg = read('lape-adapter', 'detect', frozen=True)
     assert cfg.model.backbone.vit.frozen_stages == 12
-    _, cfg = read('dtn-pvt', 'detect', frozen=True, views=8, epochs=20, size=200)
+    _, cfg = read('dtn-pvt', 'detect', frozen=True, views=8, epochs=20, size=200, seed=5)
     assert cfg.model.backbone.frozen_stages == 4 and cfg.train_cfg.max_epochs == 3
     assert cfg.model.data_preprocessor.batch_augments == [
         dict(type='BatchFixedSizePad', size=(250, 250), pad_mask=False)

@@ -94,6 +94,20 @@ class TestCoco:
 
 
 class TestCocoTraps:
+    def test_categories_in_another_order_and_fewer(self, tmp_path):
+        """MMDetection numbers classes by the order in each file: the validation part takes that of the training."""
+        coco(tmp_path / 'train.json', names(4), categories=('cat', 'dog', 'cow'))
+        coco(tmp_path / 'val.json', names(2, 4), categories=('dog', 'cat'))
+        for name in names(6):
+            image(tmp_path / name)
+        data = find_data(tmp_path, tmp_path / 'out')
+        assert data.classes == ('cat', 'dog') and data.train.ann_file == str(
+            tmp_path / 'train.json'
+        )
+        written = json.loads(data.files[data.val.ann_file])
+        assert [one['name'] for one in written['categories']] == ['cat', 'dog', 'cow']
+        assert [box['category_id'] for box in written['annotations']] == [2, 1]
+
     def test_images_of_one_name_in_both_parts(self, tmp_path):
         for part in ('train', 'val'):
             coco(tmp_path / 'annotations' / f'{part}.json', names(2))
@@ -240,6 +254,22 @@ def voc(root, text='<difficult>0</difficult>', count=4):
 
 
 class TestVoc:
+    def test_names_with_spaces(self, tmp_path):
+        voc(tmp_path)
+        for place in ('JPEGImages/0.jpg', 'Annotations/0.xml'):
+            path = tmp_path / place
+            path.rename(path.with_name(f'my {path.name}'))
+        path = tmp_path / 'Annotations/my 0.xml'
+        path.write_text(path.read_text().replace('0.jpg', 'my 0.jpg'))
+        (tmp_path / 'ImageSets/Main').mkdir(parents=True)
+        (tmp_path / 'ImageSets/Main/train.txt').write_text('my 0\n1 1\n')
+        (tmp_path / 'ImageSets/Main/val.txt').write_text('2  -1\n3 1\n')
+        data = find_data(tmp_path, tmp_path / 'out')
+        assert {entry['file_name'] for entry in read(data, 'train')['images']} == {
+            'my 0.jpg',
+            '1.jpg',
+        }
+
     def test_boxes_begin_at_one(self, tmp_path):
         voc(tmp_path)
         sets = tmp_path / 'ImageSets/Main'
@@ -396,6 +426,7 @@ def test_folders_without_data(tmp_path):
     [
         (dict(task='instance'), r'--task instance needs masks, and 2 of 2 boxes'),
         (dict(task='segment'), r'--task segment does not fit the data .*: COCO'),
+        (dict(task='segment', train_ann='train.json'), '--train-ann and --val-ann name COCO files'),
         (dict(val=1.0), '--val'),
         (dict(classes=['a']), '--classes is for label maps'),
         (dict(train_ann='other.json'), "--train-ann: 'other.json' is not a COCO file"),

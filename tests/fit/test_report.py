@@ -41,6 +41,25 @@ def test_curves_of_all_runs_in_order(tmp_path):
     assert best_scores(ROWS[:2], 'mIoU') == {}
 
 
+def test_curves_are_of_the_last_training(tmp_path):
+    """A resumed run replaces what it logs again, a new training in the same folder everything."""
+    begun = [*ROWS[:3], dict(loss=0.8, epoch=2, step=15)]
+    resumed = [dict(loss=0.7, epoch=2, step=15), *ROWS[3:]]
+    anew = [dict(loss=3.0, epoch=1, step=5), {'mIoU': 10.0, 'step': 1}]
+    for number, (rows, wanted) in enumerate(
+        [
+            (begun, begun),
+            (resumed, ROWS[:3] + resumed),
+            ([{'mIoU': 90.0, 'step': 0}], None),
+            (anew, anew),
+        ]
+    ):
+        folder = tmp_path / f'2026010{number}_1' / 'vis_data'
+        folder.mkdir(parents=True)
+        (folder / 'scalars.json').write_text('\n'.join(map(json.dumps, rows)) + '\n')
+        assert wanted is None or read_curves(tmp_path) == wanted
+
+
 @pytest.mark.parametrize(('rows', 'wide'), [(ROWS, True), (ROWS[:2], False)])
 def test_curves_are_drawn_with_and_without_scores(rows, wide, tmp_path):
     draw_curves(rows, 'mIoU', tmp_path / 'curves.png')
