@@ -139,7 +139,7 @@ class _Conversion:
 
     def run(self, source_grid: int | tuple[int, int] | None) -> State:
         """Place every entry, and report it; returns the model's state dict."""
-        report, fits = self.report, fitters(self.model, source_grid, self.form is FORMATS['mmlape'])
+        report, fits = self.report, fitters(self.model, source_grid)
         if report.whole:
             self.foreign.update(self.others)
         # What published weights lack.

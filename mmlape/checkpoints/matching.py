@@ -141,11 +141,11 @@ def misfits(report: LoadReport) -> list[str]:
 
 
 def fitters(
-    model: nn.Module, source_grid: int | tuple[int, int] | None = None, own: bool = False
+    model: nn.Module, source_grid: int | tuple[int, int] | None = None
 ) -> dict[int, Callable[[Tensor], Fitted]]:
     """Functions that fit foreign tensors to a model's parameter, by its ``id``: position tables, and those of relative
     positions, to its grid, patch kernels to its patch size. They return the tensor, and what was done ('' for
-    nothing). In weights of ``own`` networks, a table of as many rows is of the same grid; others are square."""
+    nothing)."""
     grid = None if source_grid is None else check_grid('source_grid', source_grid)
     joined = [module for module in model.modules() if isinstance(module, JoinedPosition)]
     per_layer = {id(module.embedding) for module in joined if module.joining.table_per_layer}
@@ -153,7 +153,7 @@ def fitters(
     for module in model.modules():
         if isinstance(module, LearnedPosition):
             tables = module.num_tables if id(module) in per_layer else None
-            fit = partial(_fit_table, position=module, grid=grid, tables=tables, own=own)
+            fit = partial(_fit_table, position=module, grid=grid, tables=tables)
             found[id(module.pos_embed)] = fit
         elif isinstance(module, RelativePositionBias) and not module.mirrored:
             table = module.relative_position_bias_table
@@ -168,21 +168,17 @@ def _fit_table(
     position: LearnedPosition,
     grid: tuple[int, int] | None,
     tables: int | None = None,
-    own: bool = False,
 ) -> Fitted:
     """Fit a table ``(K, P' + N', C)`` to a position's prefix rows and grid; only the first ``tables`` of the K."""
     if table.ndim != 3 or table.shape[2] != position.embed_dims:
         return table, ''
     table = table[:tables]  # layers after the last output are not built
     wanted = position.num_prefix_rows
-    fits = grid is None and table.shape[1] == position.pos_embed.shape[1]
-    if fits and own:
+    if grid is None and table.shape[1] == position.pos_embed.shape[1]:
         return table, ''
     try:
         num_prefix, grid = table_grid(table.shape[1], grid)
     except ValueError as error:
-        if fits:  # no square, so the same grid
-            return table, ''
         raise ValueError(f'{error}, as source_grid=(height, width)') from error
     if (num_prefix, grid) == (wanted, position.grid):
         return table, ''

@@ -30,21 +30,6 @@ def test_position_table_is_resized_and_said():
     assert torch.equal(model.position.embedding.pos_embed[:, :1], source.pos_embed[:, :1])
 
 
-def test_as_many_rows_of_another_grid():
-    """6 x 6 cells are not 4 x 9, unless the weights are of our own network."""
-    source, model = timm_vit(img_size=48), vit(img_size=(32, 72))
-    state, report = convert_with_report(source.state_dict(), 'timm', model)
-    assert report.resized == {'pos_embed': '1 + 6 x 6 rows to 1 + 4 x 9'}
-    assert not torch.equal(state['pos_embed'], source.pos_embed)
-    own = vit(img_size=(32, 72)).state_dict()
-    state, report = convert_with_report(own, 'mmlape', model)
-    assert torch.equal(state['pos_embed'], own['pos_embed']) and not report.resized
-    # 2 x 7 cells are no square: the same grid.
-    source, model = timm_vit(img_size=(16, 56)), vit(img_size=(16, 56))
-    state = convert(source.state_dict(), 'timm', model)
-    assert torch.equal(state['pos_embed'], source.pos_embed)
-
-
 def test_other_than_square_table_needs_its_grid():
     state = vit(img_size=(16, 56)).state_dict()
     with pytest.raises(ValueError, match='source_grid'):
