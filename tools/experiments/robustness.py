@@ -162,8 +162,10 @@ def done(options: argparse.Namespace, key: str) -> dict[str, list[dict[str, Any]
             if robust.mean_performance(results, metric) is not None:
                 kept = {cell: {metric: round(all_[metric], 4)} for cell, all_ in results.items()}
                 # What it was run with, which this command need not name.
-                with_ = {name: content['identity'].get(name) for name in ('iterations', 'images')}
-                found.setdefault(network, []).append(dict(seed=seed, **with_, results=kept))
+                run_with = {
+                    name: content['identity'].get(name) for name in ('iterations', 'images')
+                }
+                found.setdefault(network, []).append(dict(seed=seed, **run_with, results=kept))
     return found
 
 
