@@ -63,7 +63,7 @@ _TOLD: dict[str, dict] = {
     'mmlape.PyramidVisionTransformer': _PYRAMID,
     'mmlape.PyramidVisionTransformerV2': _PYRAMID,
     'mmlape.SwinTransformer': _PYRAMID,
-    'mmlape.T2TViT': dict(first_conv=None),
+    'mmlape.T2TViT': dict(first_conv=None, crop_pct=0.9),
     'mmlape.CeiT': dict(first_conv='backbone.patch_embed.conv'),
     'mmlape.LeViT': dict(
         first_conv='backbone.patch_embed1.convs.0',

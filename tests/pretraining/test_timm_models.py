@@ -7,7 +7,8 @@ import re
 import pytest
 import timm
 import torch
-from config_utils import multiply_adds
+from config_utils import CONFIGS, multiply_adds
+from mmengine.config import Config
 from timm.models import FeatureInfo
 from timm.models._manipulate import group_parameters
 
@@ -273,3 +274,15 @@ def test_timm_knows_them_without_losing_its_own():
     assert 'lape_deit_tiny_patch16_224' in timm.list_models('*lape*')
     assert 'pvt_v2_b2' in timm.list_models(module='pvt_v2')
     assert not timm.list_pretrained('*lape*')
+
+
+def test_images_are_cropped_as_in_the_tests_of_our_configs():
+    """T2T-ViT out of a short side of 248 pixels, as published; the others out of 256."""
+    for name, path in (('t2t_vit_7', 'imagenet_t2t'), ('lape_ceit_tiny_patch16_224', 'imagenet')):
+        (resize,) = (
+            step
+            for step in Config.fromfile(CONFIGS / f'_base_/datasets/{path}.py').test_pipeline
+            if step['type'] == 'ResizeEdge'
+        )
+        told = timm.get_pretrained_cfg(name).crop_pct
+        assert int(224 / told) == resize['scale']
