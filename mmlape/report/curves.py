@@ -26,11 +26,10 @@ def read_curves(work_dir: Path) -> list[dict[str, float]]:
         for line in file.read_text(encoding='utf-8').splitlines():
             with suppress(json.JSONDecodeError):  # a kill cuts the last line
                 new.append(json.loads(line))
-        first = next((row['step'] for row in new if 'loss' in row), None)
-        if first is None:
-            continue  # a test, or killed before the first line
+        new = [row for row in new if row['step'] > 0]  # a test logs at step 0
+        first = next((row['step'] for row in new if 'loss' in row), float('inf'))
         again = next((row['step'] for row in new if 'loss' not in row), float('inf'))
-        if not any('loss' in row and row['step'] < first for row in rows):
+        if first < float('inf') and not any('loss' in row and row['step'] < first for row in rows):
             rows = []  # it began anew
         rows = [row for row in rows if row['step'] < (first if 'loss' in row else again)] + new
     return rows

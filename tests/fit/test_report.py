@@ -50,14 +50,21 @@ def test_curves_are_of_the_last_training(tmp_path):
         [
             (begun, begun),
             (resumed, ROWS[:3] + resumed),
-            ([{'mIoU': 90.0, 'step': 0}], None),
+            ([{'mIoU': 90.0, 'step': 0}], ROWS[:3] + resumed),  # a test
             (anew, anew),
         ]
     ):
         folder = tmp_path / f'2026010{number}_1' / 'vis_data'
         folder.mkdir(parents=True)
         (folder / 'scalars.json').write_text('\n'.join(map(json.dumps, rows)) + '\n')
-        assert wanted is None or read_curves(tmp_path) == wanted
+        assert read_curves(tmp_path) == wanted
+
+
+def test_curves_of_a_training_shorter_than_the_interval_of_the_log(tmp_path):
+    folder = tmp_path / '20260101_1' / 'vis_data'
+    folder.mkdir(parents=True)
+    (folder / 'scalars.json').write_text('{"mIoU": 20.0, "step": 2}\n')
+    assert read_curves(tmp_path) == [{'mIoU': 20.0, 'step': 2}]
 
 
 @pytest.mark.parametrize(('rows', 'wide'), [(ROWS, True), (ROWS[:2], False)])
