@@ -1,6 +1,6 @@
-"""``mask2former.py`` with 1024 channels and 32 heads, for ViT-Adapter-L."""
+"""``mask2former_l.py`` with 1024 channels and 32 heads, for ViT-Adapter-L."""
 
-_base_ = './mask2former.py'
+_base_ = './mask2former_l.py'
 
 sine = dict(num_feats=512)
 attention = dict(embed_dims=1024, num_heads=32)
@@ -19,5 +19,4 @@ model = dict(
         ),
     )
 )
-optim_wrapper = dict(optimizer=dict(lr=2e-5), paramwise_cfg=dict(decay_rate=0.9))
 del sine, attention, network
