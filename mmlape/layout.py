@@ -28,6 +28,12 @@ def maps_of(cells: Tensor, grid: Grid) -> Tensor:
     return cells.unflatten(1, grid).permute(0, 3, 1, 2)
 
 
+def centres(count: int, extent: int, device: torch.device) -> Tensor:
+    """Centres of ``count`` equal parts of an axis of ``extent`` cells, in cells from the first centre, ``(count,)``."""
+    steps = torch.arange(count, device=device, dtype=torch.float32)
+    return steps if count == extent else (steps + 0.5) * (extent / count) - 0.5
+
+
 @dataclass(frozen=True)
 class Layout:
     """How tokens ``(B, P + H * W, C)`` are arranged: P prefix tokens (class, distillation, registers), then the cells

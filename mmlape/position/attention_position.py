@@ -143,9 +143,3 @@ class AttentionPosition(PlanKeeper, ABC):
         """Added to the scores of prefix tokens that attend to all tokens while cells attend in windows,
         ``(1, heads, P, P + H * W)``. Default None."""
         return None
-
-
-def centres(count: int, extent: int, device: torch.device) -> Tensor:
-    """Centres of ``count`` equal parts of an axis of ``extent`` cells, in cells from the first centre, ``(count,)``."""
-    steps = torch.arange(count, device=device, dtype=torch.float32)
-    return steps if count == extent else (steps + 0.5) * (extent / count) - 0.5

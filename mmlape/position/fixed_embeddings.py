@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_option
-from mmlape.layout import Grid, cached
+from mmlape.layout import Grid, cached, centres
 from mmlape.registry import MODELS
 
 from .embeddings import PositionEmbedding, resize_table
@@ -160,14 +160,16 @@ class GaborPosition(PositionEmbedding):
         self.bias = nn.Parameter(torch.zeros(shape[0], 1, shape[1])) if with_bias else None
         self.prefix = nn.Parameter(0.02 * torch.randn(shape[0], self.num_prefix_tokens, shape[1]))
 
-    def forward(self, grid: Grid) -> Tensor:
-        """Return ``(K, P + H * W, C)`` for ``grid = (H, W)``."""
+    def forward(self, grid: Grid, within: Grid | None = None) -> Tensor:
+        """Return ``(K, P + H * W, C)`` for ``grid = (H, W)``, whose cells are parts of the grid ``within`` (default:
+        its own cells): the coordinates of their centres there."""
         height, width = grid
+        rows, columns = grid if within is None else within
         nothing = self.prefix.new_zeros(self.num_tables, 1, self.embed_dims)
         along_x, along_y = nothing if self.bias is None else self.bias, nothing
         if self.gabor_x is not None and self.gabor_y is not None:
-            along_x = along_x + self.gabor_x(width)
-            along_y = along_y + self.gabor_y(height)
+            along_x = along_x + self.gabor_x(width, columns)
+            along_y = along_y + self.gabor_y(height, rows)
         if self.edges is not None:
             left, right, top, bottom = self.edges.split(1, dim=1)
             along_x = along_x + _mark(width, left, right)
@@ -201,10 +203,10 @@ class _Gabor(nn.Module):
         """In units of half the image."""
         return FLOOR + F.softplus(self._wide(self.raw_wavelength))
 
-    def forward(self, size: int) -> Tensor:
-        """``(K, size, C)``."""
+    def forward(self, size: int, extent: int) -> Tensor:
+        """``(K, size, C)`` for equal parts of an axis of ``extent`` cells."""
         weight = self._wide(self.weight)
-        t = _coordinates(size, weight.device, weight.dtype)[:, None]
+        t = _coordinates(size, extent, weight.device, weight.dtype)[:, None]
         envelope = torch.exp(-0.5 * (t / self.width).square())
         angle = 2 * math.pi * t / self.wavelength + self._wide(self.phase)
         return (weight * envelope * torch.cos(angle)).to(self.weight.dtype)
@@ -214,11 +216,14 @@ class _Gabor(nn.Module):
         return parameter.to(torch.promote_types(parameter.dtype, torch.float32))
 
 
-def _coordinates(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """-1 to 1; 0 for a single patch."""
-    if size == 1:
-        return torch.zeros(1, device=device, dtype=dtype)
-    return torch.linspace(-1, 1, size, device=device, dtype=dtype)
+def _coordinates(size: int, extent: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """-1 at the first and 1 at the last of ``extent`` cells, at the centres of ``size`` equal parts of the axis; 0 for
+    a single cell."""
+    if extent == 1:
+        return torch.zeros(size, device=device, dtype=dtype)
+    if size == extent:
+        return torch.linspace(-1, 1, size, device=device, dtype=dtype)
+    return (2 / (extent - 1) * centres(size, extent, device) - 1).to(dtype)
 
 
 def _mark(size: int, first: Tensor, last: Tensor) -> Tensor:

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_option, check_positive_int
-from mmlape.layout import Grid, Layout, cached
+from mmlape.layout import Grid, Layout, cached, centres
 from mmlape.registry import MODELS
 
-from .attention_position import AttentionPosition, centres
+from .attention_position import AttentionPosition
 from .embeddings import LearnedPosition, PositionEmbedding
 from .fixed_embeddings import GaborPosition
 
@@ -111,7 +111,7 @@ class GaborAttention(AttentionPosition):
             (self.key or self.query, key),
             (self.value, key),
         )
-        return tuple(self._in_heads(module, layout) for module, layout in modules)
+        return tuple(self._in_heads(module, layout, query.grid) for module, layout in modules)
 
     def place(
         self, query: Tensor, key: Tensor, value: Tensor, rows: Channels
@@ -139,11 +139,16 @@ class GaborAttention(AttentionPosition):
             return LearnedPosition(*sizes)
         return GaborPosition(*sizes, variant=variant, with_bias=not bare)
 
-    def _in_heads(self, position: PositionEmbedding | None, layout: Layout) -> Tensor | None:
+    def _in_heads(
+        self, position: PositionEmbedding | None, layout: Layout, within: Grid
+    ) -> Tensor | None:
         """``(1, heads, P + H * W, channels)``; prefix rows that an embedding does not have are zero."""
         if position is None:
             return None
-        rows = position(layout.grid)
+        if isinstance(position, GaborPosition):
+            rows = position(layout.grid, within)
+        else:
+            rows = position(layout.grid)
         rows = F.pad(rows, (0, 0, layout.num_prefix - position.num_prefix_tokens, 0))
         return rows.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmlape.checks import check_eps, check_number, check_option, check_positive_int
-from mmlape.layout import Grid, Layout, cached
+from mmlape.layout import Grid, Layout, cached, centres
 from mmlape.registry import MODELS
 
-from .attention_position import AttentionPosition, centres
+from .attention_position import AttentionPosition
 from .embeddings import resize_table
 
 

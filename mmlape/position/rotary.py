@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmlape.checks import check_grid, check_number, check_option, check_options
-from mmlape.layout import Grid, Layout, cached
+from mmlape.layout import Grid, Layout, cached, centres
 from mmlape.registry import MODELS
 
-from .attention_position import AttentionPosition, centres
+from .attention_position import AttentionPosition
 
 Turns = tuple[Tensor, Tensor]
 

@@ -125,3 +125,12 @@ def test_padding_of_a_moved_window_has_no_position(position):
     read = (query @ key.mT * 4**-0.5).softmax(-1) @ value
     expected = attention.proj(read.transpose(1, 2).flatten(2))
     torch.testing.assert_close(attention(tokens, grid), expected)
+
+
+def test_gabor_keys_of_a_coarser_grid_lie_at_the_centres_of_their_cells():
+    position = GaborAttention(8, 2, (6, 9), parts='2,3', query_key='G', value='G')
+    fine, coarse = Layout((6, 9)), Layout((2, 3))
+    for part in (1, 4):  # keys, values
+        all_rows = position.prepare(fine, fine)[part].unflatten(2, (6, 9))
+        expected = all_rows[:, :, 1::3, 1::3].flatten(2, 3)
+        torch.testing.assert_close(position.prepare(fine, coarse)[part], expected)
