@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC
 from typing import Any, ClassVar, NamedTuple
 
-import torch
 from torch import Tensor
 
 from mmlape.checks import check_divisor, check_grid, check_positive_int

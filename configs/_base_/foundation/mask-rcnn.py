@@ -1,6 +1,6 @@
 """Mask R-CNN on a plain ViT by ViTDet's recipe: simple feature pyramid, LayerNorm in all heads, large-scale jitter.
 
-A row adds the backbone and its channels. 100 epochs, 64 images per step.
+A row adds the backbone and its channels. 100 epochs, 64 images per step; tested with a long side of 1024.
 """
 
 _base_ = [
@@ -36,5 +36,12 @@ param_scheduler = [
     ),
 ]
 train_dataloader = dict(batch_size=8)
+test_pipeline = [
+    _base_.test_pipeline[0],
+    dict(_base_.test_pipeline[1], scale=(1024, 1024)),
+    *_base_.test_pipeline[2:],
+]
+val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
+test_dataloader = val_dataloader
 train_cfg = dict(max_epochs=max_epochs, val_interval=5)
 auto_scale_lr = dict(base_batch_size=64)
