@@ -138,7 +138,7 @@ def norm_tokens(
         backbone(image)
         for place in places:
             (tokens, where, *_), output = calls[place]
-            layout, heads = Layout.of(tokens, where), _heads_of(stage, place)
+            layout, heads = Layout.of(tokens, where), _heads_of(stage, place, tokens)
             versions = {BEFORE: tokens, f'after {_short_name(place.norm)}': output}
             for name in names:
                 if not isinstance(place.norm, _KINDS[name]):
@@ -149,11 +149,13 @@ def norm_tokens(
     return found
 
 
-def _heads_of(stage: Stage, place: NormPlace) -> int:
+def _heads_of(stage: Stage, place: NormPlace, tokens: Tensor) -> int:
+    """Of the norm, else of the layer; 1 where those do not divide the channels (LeViT has 6 for 256)."""
     if isinstance(place.norm, DTN):
         return place.norm.num_heads
     attention = stage.blocks[place.layer].get_submodule('attn')
-    return attention.num_heads if isinstance(attention, AttentionLayer) else 1
+    heads = attention.num_heads if isinstance(attention, AttentionLayer) else 1
+    return heads if tokens.shape[2] % heads == 0 else 1
 
 
 def _initial_norm(name: str, tokens: Tensor, num_heads: int) -> nn.Module:
@@ -278,8 +280,9 @@ def token_variation(
             backbone(image)
             for n, stage in enumerate(stages):
                 rows = [
-                    _coefficients(calls[n, p][0], p.norm, _heads_of(stage, p), names[n])
+                    _coefficients(args, p.norm, _heads_of(stage, p, args[0]), names[n])
                     for p in places[n]
+                    for args in [calls[n, p][0]]
                 ]
                 found[n].append(np.stack(rows, axis=1))
     if not all(found):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mmlape.backbones import Stage
 from mmlape.checks import check_grid, check_layers, check_option, check_positive_int
+from mmlape.layers import PostNormBlock
 from mmlape.layout import Grid, Layout
 from mmlape.position import (
     AttentionPosition,
@@ -418,12 +419,13 @@ def _pick_source(plan: PositionPlan, source: str | None) -> str:
 
 
 def _rows_in_stream(stage: Stage, plan: PositionPlan, grid: Grid) -> list[Tensor | None]:
-    """Per layer, its norm of the position that is in the residual stream when the layer reads it."""
+    """Per layer, its norm of the position that is in the residual stream when the layer reads it; the position itself
+    where norms stand at the end of branches."""
     rows: list[Tensor | None] = []
     with torch.no_grad():
         for layer, block in enumerate(stage.blocks):
             there = in_stream(plan, layer)
-            if there is not None:
+            if there is not None and not isinstance(block, PostNormBlock):
                 # lambda_2 of a row without spread is 0, whatever the bias of the norm.
                 spread = there.std(dim=-1, keepdim=True, correction=0)
                 there = block.norm1(there, grid) * (spread > 0)  # type: ignore[operator]
