@@ -287,6 +287,10 @@ def test_htc_attends_before_its_pyramid(name):
     assert neck.in_channels == [1024] * 4 and neck.type == 'FPN'
     train, test = (cfg[f'{part}_dataloader'].dataset.pipeline for part in ('train', 'test'))
     assert train[2].scale == [(1600, 400), (1600, 1400)] and test[1].scale == (1600, 1400)
+    proposals, found = cfg.model.test_cfg.rpn, cfg.model.test_cfg.rcnn
+    assert proposals.nms.type == ('soft_nms' if 'beit-' in name else 'nms')
+    assert (proposals.max_per_img, found.nms.type) == (1000, 'soft_nms')
+    assert found.max_per_img == (300 if 'augreg' in name else 100)
 
 
 def test_panoptic_mask2former_is_the_published_one():

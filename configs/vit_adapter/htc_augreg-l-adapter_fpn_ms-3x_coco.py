@@ -18,4 +18,5 @@ model = dict(
         dict(type='mmlape.LastMapAttention', in_channels=dims, drop_path_rate=0.4),
         dict(_base_.model.neck, in_channels=[dims] * 4),
     ],
+    test_cfg=dict(rcnn=dict(max_per_img=300)),
 )
