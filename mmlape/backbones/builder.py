@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
@@ -170,10 +171,18 @@ def _build_attention_position(
     for layer in named[:1] if shared else named:
         sizes.update(num_prefix_tokens=count if layer >= spec.prefix.after or shared else 0)
         if not shared:
-            sizes.update(window_size=spec.layers['attention'][layer].get('window_size'))
+            sizes.update(window_size=_window_of(spec.layers['attention'][layer]))
         part_class('attention_position', options, sizes)
         own[layer] = cls(**{**{k: v for k, v in options.items() if k != 'type'}, **sizes})
     return (own[0], [None] * spec.depth) if shared else (None, own)
+
+
+def _window_of(attention: Options) -> int | Grid | None:
+    """That of an attention layer: as configured, else the default of its class; None for global attention."""
+    kind = attention['type']
+    options = signature(kind if isinstance(kind, type) else MODELS.get(kind)).parameters
+    default = options['window_size'].default if 'window_size' in options else None
+    return attention.get('window_size', default)
 
 
 def build_first_norm(

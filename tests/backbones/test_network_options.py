@@ -96,6 +96,13 @@ def test_a_pair_is_one_window_and_a_list_one_for_each_layer():
         assert [block.attn.window_size for block in model.blocks] == expected
 
 
+def test_a_position_knows_the_window_that_is_the_default_of_its_attention():
+    inside = dict(type='mmlape.RelativePositionBias')
+    attention = dict(type='mmlape.ShiftedWindowAttention')
+    model = build_vit(with_cls_token=False, attention=attention, attention_position=inside)
+    assert {block.attn.position.window_size for block in model.blocks} == {(7, 7)}
+
+
 def test_an_adapter_of_images_of_one_channel():
     model = build_adapter(dict(in_channels=1)).eval()
     assert len(model(torch.randn(1, 1, 64, 64))) == 4
@@ -123,6 +130,7 @@ def test_frozen_stages_of_a_pyramid(frozen_stages):
         assert position.joining.norms[0].weight.requires_grad != frozen
         stem = frozen or (stage == 1 and frozen_stages == 0)
         assert position.embedding.pos_embed.requires_grad != stem
+        assert isinstance(model.stages()[stage - 1].dropout, torch.nn.Identity) == stem
         assert getattr(model, f'patch_embed{stage}').proj.weight.requires_grad != stem
     assert model.cls_token.requires_grad == (frozen_stages < 4)
 
