@@ -225,7 +225,8 @@ def test_heads_and_prefix_of_a_network_with_layer_norm():
 def test_heads_that_do_not_divide_the_channels_count_as_one():
     model = variants.build_levit(arch='levit-128s').eval()
     found = [norm_tokens(model, IMAGE, stage, [0])[0] for stage in find_stages(model)]
-    assert [each.num_heads for each in found] == [4, 1, 8]  # of 4, 6 and 8 for 128, 256 and 384 channels
+    # It has 4, 6 and 8 for 128, 256 and 384 channels.
+    assert [each.num_heads for each in found] == [4, 1, 8]
     assert all('DTN, initial' in each.versions for each in found)
 
 

@@ -115,9 +115,9 @@ def test_a_layer_that_norms_what_it_has_read_has_the_position_as_it_is():
     stage = stage_of(block=dict(type='mmlape.PostNormBlock'))
     for block in stage.blocks:
         torch.nn.init.normal_(block.norm1.weight)
-    found, embedding = position_correlations(stage, GRID), stage.position.embedding(GRID)[0].detach()
-    for matrix in found.matrices:
-        assert np.allclose(matrix, cosine(embedding[1:]), atol=1e-5)
+    expected = cosine(stage.position.embedding(GRID)[0, 1:].detach())
+    for matrix in position_correlations(stage, GRID).matrices:
+        assert np.allclose(matrix, expected, atol=1e-5)
 
 
 def test_a_token_without_position_has_no_correlation_whatever_the_norms_bias():

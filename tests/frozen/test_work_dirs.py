@@ -71,7 +71,8 @@ def test_resume_goes_on_where_it_was(name, tmp_path, commands):
     """Losses need the weights, the optimizer's state, the place in the data and the random numbers of then."""
     config, checkpoint = restore(name, tmp_path)
     before = shapes(checkpoint)
-    before['weights'].pop('steps', None)  # DINO's progress: the message hub has it since, which checkpoints keep too
+    # DINO's progress: the message hub has it since, which checkpoints keep too.
+    before['weights'].pop('steps', None)
     arguments = [str(config), '--resume', *shortened(name)]
     if name == 'custom':
         # In a process of its own, as users have it: after some other test, not known which, this one sees other crops.
