@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from mmlape.analysis.figures import new_plots, save_figure
+from mmlape.analysis.figures import save_figure
 from mmlape.atomic import atomic_write
 
 from .evidence import read_runs
@@ -50,19 +50,21 @@ def all_differences(records: Path) -> dict[str, dict[str, Difference]]:
 
 
 def draw_differences(found: dict[str, dict[str, Difference]]) -> Figure:
-    """A panel for each experiment: differences in percentage points with their intervals."""
-    figure, axes = new_plots(len(found), 1, share_y=False)
-    figure.set_size_inches(6, sum(0.6 + 0.25 * len(each) for each in found.values()))
+    """A panel for each experiment: differences in percentage points with their intervals, blue where the difference
+    exceeds its limit too."""
+    rows = [len(each) for each in found.values()]
+    figure = Figure(figsize=(6, sum(0.35 + 0.16 * count for count in rows)), layout='constrained')
+    axes = figure.subplots(len(found), 1, squeeze=False, sharex=True, height_ratios=rows)
     for place, (title, each) in zip(axes[:, 0], found.items(), strict=True):
-        heights = range(len(each))
-        means = [one.mean for one in each.values()]
-        errors = [
-            [one.mean - one.low for one in each.values()],
-            [one.high - one.mean for one in each.values()],
-        ]
-        place.errorbar(means, heights, xerr=errors, fmt='o', markersize=3, linewidth=1, capsize=2)
-        place.axvline(0, color='grey', linewidth=0.8)
-        place.set_yticks(heights, list(each), fontsize=7)
+        for height, one in enumerate(each.values()):
+            color = 'tab:blue' if one.low * one.high > 0 and abs(one.mean) > one.limit else 'grey'
+            error = [[one.mean - one.low], [one.high - one.mean]]
+            place.errorbar(
+                one.mean, height, xerr=error, fmt='o', ms=3, lw=1, capsize=2, color=color
+            )
+        place.axvline(0, color='black', linewidth=0.8)
+        place.tick_params(labelsize=7)
+        place.set_yticks(range(len(each)), list(each))
         place.set_ylim(len(each) - 0.5, -0.5)
         place.set_title(title, fontsize=8, pad=3)
     return figure
