@@ -55,6 +55,9 @@ def estimate(options: argparse.Namespace):
 
     cfg = read_config(options.config)
     cfg = cli.merge_overrides(cfg, options.cfg_options)
+    for part in ('model', 'train_dataloader', 'optim_wrapper'):
+        if cfg.get(part) is None:
+            raise ValueError(f'{options.config} has no {part}: it trains nothing')
     if options.checkpointing:
         cfg.model.backbone.with_cp = True
     logging.disable(logging.INFO)  # a line for every weight

@@ -13,6 +13,7 @@ MMDetection's and MMSegmentation's own tools take too, and after the training cu
 from __future__ import annotations
 
 import argparse
+import copy
 import subprocess
 import sys
 from dataclasses import fields
@@ -115,6 +116,13 @@ def prepare(options):
     )
     text = config_text(data, find_model(options.model, data.task), how, out)
     cfg = Config.fromstring(text, '.py')
+    if options.log:
+        cli.log_to(copy.deepcopy(cfg), options.log.split(','))
+    for path, content in data.files.items():
+        if Path(path).exists() and Path(path).read_text(encoding='utf-8') != content:
+            raise ValueError(
+                f'{path} is there already, and is not written by this: give another --out'
+            )
     check_weights_are_there(cfg)
     for path, content in data.files.items():
         atomic_write(Path(path), content.encode())

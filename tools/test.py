@@ -49,7 +49,8 @@ def prepare(options):
 def test(cfg, metric):
     """Test; releases the runner, so that processes do not wait for it at exit."""
     with cli.weights_only():
-        runner = cli.make_runner(cfg)
+        with cli.stop_with_message(OSError):
+            runner = cli.make_runner(cfg)
         cli.optimize_on_cpu(runner)
         if metric is not None:
             cli.add_metric(runner, metric)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageOps
 
 
 def weights(count, first, last, size):
@@ -171,7 +171,7 @@ def main():
     model = Model(options.model)
     options.out.mkdir(parents=True, exist_ok=True)
     for path in options.images:
-        image = np.asarray(Image.open(path).convert('RGB'))
+        image = np.asarray(ImageOps.exif_transpose(Image.open(path)).convert('RGB'))
         found = model.predict(image, options.score)
         Image.fromarray(draw(image, found, model.classes)).save(options.out / f'{path.stem}.png')
         print(f'{path}: {len(found["boxes"])} boxes' if 'boxes' in found else str(path))

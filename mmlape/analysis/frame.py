@@ -192,6 +192,6 @@ def run(main: Callable[[], None]) -> None:
     """Run a command; a user's mistake ends it with one message on stderr and exit status 1, without a traceback."""
     try:
         main()
-    except (ValueError, TypeError, KeyError, FileNotFoundError, ConnectionError) as error:
+    except (ValueError, TypeError, KeyError, OSError) as error:
         message = error.args[0] if isinstance(error, KeyError) and error.args else error
         sys.exit(f'error: {message}')

@@ -118,15 +118,18 @@ def read_config(text: str | Path) -> Config:
     before a move, as `mmlape fit` writes them, is replaced by where that config is here.
 
     Raises:
-        ValueError: If there is no such config, or no such base.
+        ValueError: If there is no such config, or no such base, or it is no Python.
     """
     from mmengine.config import Config
 
     path = find_config(str(text))
     source = path.read_text(encoding='utf-8') if path.suffix == '.py' else ''
     found = re.search(r"""^_base_ = ['"](.+/configs/(.+\.py))['"]$""", source, re.MULTILINE)
-    if found is None or Path(found[1]).is_file():
-        return Config.fromfile(path)
+    if found is None or (path.parent / found[1]).is_file():
+        try:
+            return Config.fromfile(path)
+        except SyntaxError as error:
+            raise ValueError(f'{path} is no Python: {error}') from None
     here = shipped_folder('configs') / found[2]
     if not here.is_file():
         raise ValueError(f'the _base_ of {path} is not there: {found[1]!r}')

@@ -229,6 +229,12 @@ def _empty_beside(root: Path) -> Path:
 def _swap_in(partial: Path, root: Path, kind: FolderKind) -> None:
     """Put the finished folder in place of ``root``; the old one is moved out of the way first."""
     if root.exists():
+        others = {path.name for path in root.iterdir()} - {path.name for path in partial.iterdir()}
+        if others:
+            raise FileExistsError(
+                f'{root} holds {sorted(others)} beside the {kind.name} that are to be built again: move that, or name '
+                'another folder'
+            )
         old = _empty_beside(root)
         os.replace(root, old / root.name)
         shutil.rmtree(old, ignore_errors=True)

@@ -421,8 +421,8 @@ def _in_full(data: OwnData, path: str) -> str:
 
 def _tail(parts: dict[str, Any]) -> str:
     data, options, out = parts['data'], parts['options'], os.path.abspath(parts['out'])
-    views = options.views or 1
-    steps = max(1, data.train.count * views // options.batch)
+    images = (data.train.count - data.train.empty) * (options.views or 1)
+    steps = max(1, images // options.batch)
     best = {'detect': 'coco/bbox_mAP', 'instance': 'coco/segm_mAP'}.get(data.task, 'mIoU')
     epochs = _epochs(options)
     warmup, interval = min(200, -(-epochs * steps // 10)), max(1, epochs // 10)
@@ -452,7 +452,7 @@ loader = dict(_delete_=True, num_workers={options.workers}, persistent_workers={
 train_dataloader = dict(
     loader,
     batch_size=batch,
-    drop_last={data.train.count * views > options.batch},
+    drop_last={images > options.batch},
     sampler=dict(type='DefaultSampler', shuffle=True),
     dataset={dataset},
 )

@@ -35,12 +35,14 @@ class Part:
         ann_file: A COCO file; of label maps a list of the names of the part without suffix, or '' for the whole folder.
         count: How many images there are.
         label_maps: The folder of label maps, '' for boxes.
+        empty: Of them, images without a box, which are not trained on.
     """
 
     images: str
     ann_file: str
     count: int
     label_maps: str = ''
+    empty: int = 0
 
 
 @dataclass(frozen=True)
@@ -311,7 +313,11 @@ def _boxes(kind: str, parts: dict[str, Any], task: str | None, split: _Split) ->
     found = {}
     for name, (content, images, path) in parts.items():
         file = split.write(f'{name}.json', json.dumps(content)) if path is None else str(path)
-        found[name] = Part(os.path.abspath(images), os.path.abspath(file), len(content['images']))
+        count = len(content['images'])
+        empty = count - len({box['image_id'] for box in content['annotations']})
+        found[name] = Part(os.path.abspath(images), os.path.abspath(file), count, empty=empty)
+    if found['train'].empty:
+        notes.append(f'not trained on, no box: {found["train"].empty} images')
     contents = [content['annotations'] for content, *_ in parts.values()]
     most = max(n for part in contents for n in Counter(b['image_id'] for b in part).values())
     return OwnData(
@@ -441,7 +447,7 @@ def _values(
             try:
                 with Image.open(path) as image:
                     values = np.array(image)
-            except OSError as error:
+            except (OSError, Image.DecompressionBombError) as error:
                 raise ValueError(f'{path} cannot be read: {error}') from None
             if values.ndim != 2:
                 raise ValueError(

@@ -244,7 +244,7 @@ class _Coco:
                 width, height = opened.size
                 if opened.getexif().get(0x0112) in _TURNED:
                     width, height = height, width
-        except OSError as error:
+        except (OSError, Image.DecompressionBombError) as error:
             raise ValueError(f'{image} cannot be read: {error}') from None
         path, top = image.absolute(), folder.absolute()
         path = path.relative_to(top) if path.is_relative_to(top) else path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import cv2
 import mmcv
 import numpy as np
+from mmengine.logging import print_log
 from pycocotools import mask as coco_mask
 
 from mmlape.atomic import atomic_write
@@ -228,4 +230,10 @@ def read_image(path: str | Path) -> np.ndarray:
         raise ValueError(f'{path} cannot be read: {error}') from None
     if image is None:
         raise ValueError(f'{path} cannot be decoded as an image')
+    if image.max(initial=0) < 64 and cv2.imread(str(path), cv2.IMREAD_UNCHANGED).dtype != np.uint8:
+        print_log(
+            f'{path} has 16 bits, of which MMCV keeps the upper 8: it is nearly black; scale it to 8 bits',
+            logger='current',
+            level=logging.WARNING,
+        )
     return image

@@ -16,6 +16,7 @@ from mmengine.registry import LOOPS, RUNNERS
 from mmengine.runner import Runner
 
 from . import CORRUPTIONS, SEVERITIES
+from .corruptions import CorruptImage
 from .data import Data, clean, corrupted, published, renditions
 from .scores import CLEAN, RENDITIONS, Record, cell_key
 
@@ -62,6 +63,7 @@ def cells_of(
         for severity in dict.fromkeys(severities):
             if imagenet_c is None:
                 which = dict(options, corruption=name, severity=severity)
+                CorruptImage(**which)
                 data = partial(corrupted, cfg, **which)
             else:
                 data = partial(published, cfg, imagenet_c, name, severity)

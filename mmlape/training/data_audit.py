@@ -41,6 +41,7 @@ _KEYS = {
 }
 _FOLDERS = dict(img='image folder', img_path='image folder', seg_map_path='label map folder')
 _MANY_BOXES = 1000  # in one image: MMDetection's assigners need gigabytes for more
+_DARK = 'images of 16 bits are nearly black: upstream keeps the upper 8; scale them to 8 bits'
 _THIN = "label maps have a side of 1 pixel, which MMSegmentation's LoadAnnotations drops"
 _TOLERANCE = 1.0  # pixels beyond the image that are not counted: annotation tools round
 
@@ -94,12 +95,15 @@ def check_coco(dataset: Any, report: DataReport, *, masks: bool, max_decode: int
     report.refuse(missing, f'of {len(sizes)} images are not in {folder!r}')
     sample = _evenly_spaced([name for name in sizes if name not in gone], max_decode)
     report.notes.append(f'decoded {len(sample)} of {len(sizes)} images')
-    faults, other_size = list[str](), list[str]()
+    faults, other_size, dark = list[str](), list[str](), list[str]()
     for name in sample:
         image = _read_image(folder, name, faults)
         if image is not None and image.shape[:2] != sizes[name]:
             other_size.append(f'{name} ({image.shape[1]} x {image.shape[0]})')
+        if image is not None and _is_dark(image):
+            dark.append(name)
     report.refuse(faults, 'files cannot be decoded')
+    report.note(dark, _DARK)
     report.note(other_size, 'images have another size than the annotation file says')
 
 
@@ -203,6 +207,10 @@ def _check_boxes(dataset: Any, content: dict, report: DataReport, masks: bool) -
     _note_skipped_images(dataset, content['images'], labelled, report)
 
 
+def _is_dark(image: np.ndarray) -> bool:
+    return image.dtype.itemsize > 1 and image.max(initial=0) < 2**14
+
+
 def _mask_fault(box: dict, image: dict) -> str | None:
     """Why a mask would end a training: MMDetection reads it only when its image comes."""
     mask, size = box.get('segmentation'), [image['height'], image['width']]
@@ -277,7 +285,7 @@ def _check_labels(dataset: Any, sample: list[str], squeezes: bool, report: DataR
     options = f'the ignored label is {ignored}, reduce_zero_label is {dataset.reduce_zero_label}'
     no_class = f'which is not a class (there are {len(classes)} class names, {options})'
     found: dict[str, list[str]] = defaultdict(list)
-    blank: list[str] = []
+    blank, dark = list[str](), list[str]()
     seen: set[int] = set()
     for name in sample:
         file, faults = name + dataset.seg_map_suffix, found['files cannot be decoded']
@@ -285,6 +293,8 @@ def _check_labels(dataset: Any, sample: list[str], squeezes: bool, report: DataR
         stored = _read_image(maps, file, faults, label_map=True)
         if image is None or stored is None:
             continue
+        if _is_dark(image):
+            dark.append(name + dataset.img_suffix)
         if stored.shape != image.shape[:2]:
             sizes = '{1} x {0}, image {3} x {2}'.format(*stored.shape, *image.shape[:2])
             found['label maps have another size than their image'].append(f'{file} ({sizes})')
@@ -301,6 +311,7 @@ def _check_labels(dataset: Any, sample: list[str], squeezes: bool, report: DataR
             blank.append(file)
     for what, files in found.items():
         report.refuse(files, what)
+    report.note(dark, _DARK)
     record = report.refuse if len(blank) == len(sample) else report.note
     record(blank, 'label maps hold nothing but the ignored label')
     absent = [name for index, name in enumerate(classes) if index not in seen]

@@ -276,6 +276,13 @@ def test_mistakes_end_with_one_message(script, backbone, arguments, text, run, t
     assert text in said and said.startswith(('error: ', 'usage: '))
 
 
+def test_a_place_that_cannot_be_written_ends_with_one_message(run, tmp_path):
+    (tmp_path / 'file').touch()
+    out = ('--out', tmp_path / 'file' / 'pictures')
+    said = run.refused('analysis_tools/position_embedding.py', write_config(tmp_path, VIT), *out)
+    assert said.startswith('error: ') and 'file' in said
+
+
 @pytest.mark.slow
 def test_maps_before_and_after_training(run, tmp_path):
     config = write_config(tmp_path, PVT)

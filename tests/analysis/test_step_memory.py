@@ -183,3 +183,5 @@ def test_the_command(commands, tmp_path):
     assert 'for 40 GB and less: --amp, --checkpointing, fewer images' in said
     wrong = commands.refused('estimate.py', str(path), '--cfg-options', 'model.backbone.vit.arhc=1')
     assert wrong.startswith('error: ') and 'arhc' in wrong
+    runtime = CONFIGS / '_base_' / 'default_runtime_mmdet.py'
+    assert 'has no model: it trains nothing' in commands.refused('estimate.py', str(runtime))

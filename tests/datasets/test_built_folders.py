@@ -69,6 +69,17 @@ def test_a_folder_of_something_else_is_left_alone(build, options, others, file, 
     assert (tmp_path / 'thesis.tex').read_text() == 'precious'
 
 
+@each_kind
+def test_what_others_put_into_a_folder_is_not_removed(build, options, others, file, name, tmp_path):
+    root = build(tmp_path / 'one', **options)
+    (root / 'predictions').mkdir()
+    assert build(root, **options) == root
+    with pytest.raises(FileExistsError, match=r"holds \['predictions'\] beside the"):
+        build(root, **{**options, **others})
+    assert (root / 'predictions').is_dir() and build(root, **options) == root
+    assert [path.name for path in tmp_path.iterdir()] == ['one']
+
+
 @pytest.mark.parametrize(
     ('build', 'option', 'value'),
     [(build, *case) for build, cases in BAD.items() for case in cases],

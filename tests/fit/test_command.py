@@ -75,6 +75,7 @@ def test_a_dry_run_writes_configs_alone(call, tmp_path):
         (['cells', '--epochs', '0'], 'error: --epochs'),
         (['cells', '--weights', 'none.pth'], 'error: .*none.pth.*--weights none'),
         (['cells', '--model', 'micro-adapter', '--out', 'file/out'], 'error: .*file'),
+        (['cells', '--model', 'micro-adapter', '--log', 'tensorbord'], 'error: --log must be of'),
         ([], 'name the folder'),
     ],
 )
@@ -85,6 +86,15 @@ def test_mistakes_end_in_one_line_and_write_nothing(arguments, message, call, tm
     assert re.search(message, said)
     assert '\n' not in said.strip().rpartition('error:')[2]
     assert not (tmp_path / 'fits').exists()
+
+
+def test_files_of_the_user_are_not_overwritten(call, tmp_path):
+    boxes(tmp_path / 'data')
+    before = (tmp_path / 'data/train.json').read_bytes()
+    message = call.refused('fit.py', 'data', '--out', '.', '--model', 'micro-adapter', '--dry-run')
+    assert 'data/train.json is there already' in message and 'another --out' in message
+    assert (tmp_path / 'data/train.json').read_bytes() == before
+    assert not (tmp_path / 'fit.py').exists()
 
 
 @pytest.mark.slow

@@ -255,6 +255,38 @@ def test_a_base_is_found_after_a_move(tmp_path):
         read_config(tmp_path / 'fit.py')
 
 
+def test_a_base_beside_the_config_comes_first(tmp_path, monkeypatch):
+    base = (
+        'configs/swin/mask-rcnn_swin-t-lape_fpn_ms-3x_coco.py'  # a shipped config has this name too
+    )
+    for path, text in ((base, 'mine = True\n'), ('experiments/own.py', f"_base_ = '../{base}'\n")):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert read_config('experiments/own.py').mine
+    (tmp_path / 'experiments/own.py').write_text('mine = (\n')
+    with pytest.raises(ValueError, match=r'own\.py is no Python: .*was never closed'):
+        read_config('experiments/own.py')
+
+
+def test_schedules_count_the_images_that_are_trained_on():
+    images = dataclasses.replace(BOXES.train, count=900, empty=880)
+    _, cfg = read(
+        'micro-adapter',
+        'detect',
+        dataclasses.replace(BOXES, train=images),
+        batch=8,
+        ema=True,
+        epochs=10,
+    )
+    assert cfg.train_dataloader.drop_last
+    assert cfg.param_scheduler[0].end == 2  # a tenth of 20 steps
+    assert cfg.custom_hooks[-1].momentum == 0.1
+    images = dataclasses.replace(images, empty=895)
+    _, cfg = read('micro-adapter', 'detect', dataclasses.replace(BOXES, train=images), batch=8)
+    assert not cfg.train_dataloader.drop_last
+
+
 # Learning rates and sides of training images, by model.
 RATES = {name: (1e-4, 512 if MODELS[name].tasks == ('segment',) else 640) for name in MODELS} | {
     'micro-adapter': (1e-3, 320), 'micro-segmenter': (2e-3, 224),

@@ -384,6 +384,27 @@ def test_values_of_more_than_8_bits(tmp_path):
         find_data(tmp_path, tmp_path / 'out')
 
 
+def test_images_without_boxes_are_counted(tmp_path):
+    coco(tmp_path / 'train.json', names(5))
+    content = json.loads((tmp_path / 'train.json').read_text())
+    content['annotations'] = content['annotations'][:2]
+    (tmp_path / 'train.json').write_text(json.dumps(content))
+    coco(tmp_path / 'val.json', names(2))
+    for name in names(5):
+        image(tmp_path / name)
+    found = find_data(tmp_path, tmp_path / 'out')
+    assert (found.train.count, found.train.empty, found.val.empty) == (5, 3, 0)
+    assert 'not trained on, no box: 3 images' in found.notes
+
+
+def test_images_of_too_many_pixels_are_named(tmp_path, monkeypatch):
+    image(tmp_path / 'images' / '0.jpg')
+    label_map(tmp_path / 'masks' / '0.png', [[0, 1]] * 9)
+    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 5)
+    with pytest.raises(ValueError, match=r'0\.png cannot be read: .*exceeds limit'):
+        find_data(tmp_path, tmp_path / 'out')
+
+
 def test_a_part_that_is_drawn_has_boxes(tmp_path):
     coco(tmp_path / 'train.json', names(5), boxes=False)
     content = json.loads((tmp_path / 'train.json').read_text())

@@ -1,11 +1,12 @@
 """Masks as crops, pictures and files of a result."""
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from mmlape.inference import MaskCrop, Result, read_image
+from mmlape.inference import MaskCrop, Result, read_image, results
 
 HEIGHT, WIDTH = 37, 52
 
@@ -118,3 +119,15 @@ def test_an_image_that_cannot_be_read(tmp_path):
     for name in ('a.jpg', 'b.jpg'):
         with pytest.raises(ValueError, match=f'{name} cannot be'):
             read_image(tmp_path / name)
+
+
+def test_an_image_of_12_bits_in_a_file_of_16_is_nearly_black(tmp_path, monkeypatch):
+    lines = []
+    monkeypatch.setattr(results, 'print_log', lambda line, **_: lines.append(line))
+    for name, brightest in (('dark', 4095), ('bright', 65535)):
+        cv2.imwrite(str(tmp_path / f'{name}.png'), np.full((3, 4), brightest, np.uint16))
+        read_image(tmp_path / f'{name}.png')
+    cv2.imwrite(str(tmp_path / 'black.png'), np.zeros((3, 4), np.uint8))
+    read_image(tmp_path / 'black.png')
+    (line,) = lines
+    assert 'dark.png has 16 bits, of which MMCV keeps the upper 8' in line

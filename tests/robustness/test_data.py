@@ -70,6 +70,8 @@ def test_all_test_sets():
     assert cells[-1].data().dataloader.dataset.pipeline[1]['severity'] == 5
     few = cells_of(Config.fromfile(DETECTOR), ['fog', 'fog'], [3, 3])
     assert [cell.test_set for cell in few] == ['clean', 'fog/3']
+    with pytest.raises(ValueError, match='seed must be at least 0, got -1'):
+        cells_of(Config.fromfile(DETECTOR), seed=-1)
 
 
 def test_the_published_images_are_not_cropped_again(tmp_path):

@@ -209,6 +209,15 @@ class TestCoco:
         monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 3000)
         assert '6300 pixels' in self.check(caplog)[0]
 
+    @pytest.mark.parametrize(('brightest', 'noted'), [(4095, True), (65535, False)])
+    def test_images_of_12_bits_in_files_of_16(self, brightest, noted, caplog):
+        self.content['images'][1]['file_name'] = '1.png'
+        values = np.full((71, 97), brightest, np.uint16)
+        Image.fromarray(values).save(self.root / 'train' / '1.png')
+        error, log = self.check(caplog)
+        assert error is None
+        assert ("1 images of 16 bits are nearly black: upstream keeps the upper 8" in log) == noted
+
     def test_only_some_images_are_decoded(self, caplog):
         (self.root / 'train' / '1.jpg').write_bytes(b'broken')
         error, log = check(caplog, coco_dataset(self.root), max_decode=2)
@@ -336,6 +345,15 @@ class TestLabelMaps:
         assert 'hold the value 257' in self.check(caplog)[0], '16 bits do not wrap'
         many = dict(classes=[*map(str, range(300))])
         assert 'values above 255, of which upstream' in self.check(caplog, metainfo=many)[0]
+
+    def test_images_of_12_bits_in_files_of_16(self, caplog):
+        for name in '0123':
+            values = np.full((71, 97), 4095 if name == '2' else 60000, np.uint16)
+            Image.fromarray(values).save(self.images / f'{name}.png')
+            (self.images / f'{name}.jpg').unlink()
+        error, log = self.check(caplog, img_suffix='.png')
+        assert error is None
+        assert "1 images of 16 bits are nearly black" in log and "'2.png'" in log
 
     def test_images_are_turned_as_their_exif_data_say(self, caplog):
         """Label maps are not, by upstream neither."""
