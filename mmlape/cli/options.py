@@ -35,6 +35,7 @@ _READ = (
 _LIKENESS = 0.85
 _SEG_SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # of upstream's test-time augmentation
 _WEIGHTS_HOOK = 'mmlape.CheckWeightsHook'
+_BFLOAT16_HOOK = 'mmlape.Bfloat16Hook'
 # MMEngine's backends by the package that they need, and their options for a run of this name.
 _LOGGERS: dict[str, tuple[str, Callable[[str], dict]]] = {
     'tensorboard': ('TensorboardVisBackend', lambda run: {}),
@@ -115,7 +116,8 @@ def check_weights(cfg: Config, allow_partial: bool = False) -> None:
 
 
 def enable_amp(cfg: Config, dtype: str) -> None:
-    """Automatic mixed precision: ``'fp16'`` with a dynamic loss scale, ``'bf16'`` without one.
+    """Automatic mixed precision: ``'fp16'`` with a dynamic loss scale, ``'bf16'`` without one and with
+    ``mmlape.Bfloat16Hook``.
 
     Raises:
         ValueError: Without a GPU that can, or if the optimizer wrapper is neither (Amp)``OptimWrapper``.
@@ -133,6 +135,9 @@ def enable_amp(cfg: Config, dtype: str) -> None:
     # float16 loses small gradients without a loss scale; bfloat16 has the range of float32.
     scale = 'dynamic' if dtype == 'float16' else dict(enabled=False)
     cfg.optim_wrapper.update(type='AmpOptimWrapper', dtype=dtype, loss_scale=scale)
+    if dtype == 'bfloat16':
+        hooks = [hook for hook in cfg.get('custom_hooks') or [] if hook['type'] != _BFLOAT16_HOOK]
+        cfg.custom_hooks = [*hooks, ConfigDict(type=_BFLOAT16_HOOK)]
 
 
 def enable_lr_scaling(cfg: Config) -> None:

@@ -230,7 +230,7 @@ def read_image(path: str | Path) -> np.ndarray:
         raise ValueError(f'{path} cannot be read: {error}') from None
     if image is None:
         raise ValueError(f'{path} cannot be decoded as an image')
-    if image.max(initial=0) < 64 and cv2.imread(str(path), cv2.IMREAD_UNCHANGED).dtype != np.uint8:
+    if image.max(initial=0) < 64 and mmcv.imread(str(path), flag='unchanged').dtype != np.uint8:
         print_log(
             f'{path} has 16 bits, of which MMCV keeps the upper 8: it is nearly black; scale it to 8 bits',
             logger='current',

@@ -15,7 +15,7 @@ from .checkpoint_hooks import (
     SafeLoadingHook,
     UnsavedError,
 )
-from .devices import CpuHook, DeformableAttentionHook
+from .devices import Bfloat16Hook, CpuHook, DeformableAttentionHook
 from .environment import environment_options, vit_arch, vit_weights
 from .eomt_hook import MaskAnnealingHook
 from .exact_resume import ExactResumeHook
@@ -30,6 +30,7 @@ from .sharding import FSDPStrategy, wrap_blocks
 from .stop_hooks import HungProcessHook, NonFiniteError, StopAtNonFiniteHook
 
 __all__ = [
+    'Bfloat16Hook',
     'CachedFeaturesHook',
     'CheckDataHook',
     'CheckWeightsHook',

@@ -108,6 +108,9 @@ def test_mixed_precision(monkeypatch, dtype, name, scale):
     assert cfg.optim_wrapper.type == 'AmpOptimWrapper'
     assert (cfg.optim_wrapper.dtype, cfg.optim_wrapper.loss_scale) == (name, scale)
     assert cfg.optim_wrapper.optimizer.lr == 1
+    enable_amp(cfg, dtype)
+    hooks = [dict(type='mmlape.Bfloat16Hook')] if dtype == 'bf16' else []
+    assert cfg.get('custom_hooks', []) == hooks
 
 
 def test_mixed_precision_that_cannot_be(monkeypatch):
