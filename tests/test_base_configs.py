@@ -121,16 +121,6 @@ def test_every_base_has_a_source():
     assert {source for source in named if ':' not in source} <= set(SOURCES)
 
 
-def test_queries_of_vit_adapters_mask2former_learn_like_its_first_layer():
-    for path in sorted((CONFIGS / 'vit_adapter').glob('mask2former_beit*_*k_*.py')):
-        cfg = Config.fromfile(path)
-        paramwise, depth = cfg.optim_wrapper.paramwise_cfg, 24 if '-l-adapter' in path.stem else 12
-        found = {key: options['lr_mult'] for key, options in paramwise.custom_keys.items()}
-        parts = {key.split('.')[1] for key in found}
-        assert parts == {'cls_embed', 'mask_embed', 'level_embed', 'query_embed', 'query_feat'}
-        assert set(found.values()) == {paramwise.decay_rate ** (depth + 1)}, path.stem
-
-
 @pytest.mark.parametrize('name', BASE_NAMES)
 def test_a_base_says_what_its_source_says(name):
     assert dict(leaves(read(name))) == expected(name)

@@ -180,7 +180,14 @@ def test_values_are_those_of_the_published_config(name):
     wrapper, rates = cfg.optim_wrapper, cfg.optim_wrapper.paramwise_cfg
     assert (wrapper.optimizer.lr, wrapper.optimizer.weight_decay) == (said.lr, said.weight_decay)
     assert rates.get('decay_rate') == said.decay_rate and 'clip_grad' not in wrapper
-    assert said.decay_rate is None or set(rates) == {'decay_rate'}
+    if name.startswith('mask2former'):
+        # Layer id 0, like the stem, of the depth + 2 that the authors count.
+        keys, depth = rates.custom_keys, 24 if '-l-adapter' in name else 12
+        assert {options.lr_mult for options in keys.values()} == {said.decay_rate ** (depth + 1)}
+        parts = {key.split('.')[1] for key in keys}
+        assert parts == {'cls_embed', 'mask_embed', 'level_embed', 'query_embed', 'query_feat'}
+    elif said.decay_rate is not None:
+        assert set(rates) == {'decay_rate'}
     assert cfg.train_cfg.max_iters == cfg.param_scheduler[-1].end == 1000 * said.iterations
     assert [s.type for s in cfg.param_scheduler] == ['LinearLR', 'PolyLR']
     gpus, images = map(int, re.search(r'_(\d+)xb(\d)-', name).groups())
