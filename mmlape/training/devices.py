@@ -48,7 +48,8 @@ class Bfloat16Hook(Hook):
     """Gives MMCV's operators float32 in a training in bfloat16, which they do not have: RoIAlign, NMS, focal loss.
 
     What RoI extractors and focal losses take, and what dense heads (RPN, RetinaNet, ...) return, is cast.
-    ``mmlape train --amp-dtype bf16`` adds it; for upstream's tools: ``custom_hooks = [dict(type='mmlape.Bfloat16Hook')]``.
+    ``mmlape train --amp-dtype bf16`` adds it. In a config for upstream's tools:
+    ``custom_hooks = [dict(type='mmlape.Bfloat16Hook')]``.
     """
 
     priority = 'VERY_HIGH'  # before hooks that copy the model (EMA)
