@@ -7,12 +7,13 @@ LN baselines that timm has itself are not repeated: ``deit_*`` (default joining)
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, register_model
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmlape.checkpoints import convert
 from mmlape.pretraining.classifier import Classifier, take_indices
@@ -118,8 +119,23 @@ def checkpoint_filter_fn(state: Mapping[str, Any], model: Classifier) -> dict[st
     }
     rest = {name: value for name, value in state.items() if not found[name]}
     ours = any(name.startswith('backbone.') for name in rest)
-    backbone = convert(rest, 'mmlape' if ours else model.backbone.source, model.backbone)
+    with _of_three_channels(model):
+        backbone = convert(rest, 'mmlape' if ours else model.backbone.source, model.backbone)
     return heads | {f'backbone.{name}': value for name, value in backbone.items()}
+
+
+@contextmanager
+def _of_three_channels(model: Classifier) -> Iterator[None]:
+    """The first convolution as the file has it: timm adapts it to ``in_chans`` afterwards."""
+    name = model.pretrained_cfg.get('first_conv')
+    if name is None:
+        yield
+        return
+    layer = model.get_submodule(name)
+    own = layer.weight
+    layer.weight = nn.Parameter(own.new_empty(own.shape[0], 3, *own.shape[2:]))
+    yield
+    layer.weight = own
 
 
 def _create(name: str, pretrained: bool, **kwargs: Any) -> Classifier:

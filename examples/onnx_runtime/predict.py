@@ -101,6 +101,10 @@ class Model:
         height, width = image.shape[:2]
         rows, columns = self._size_of(height, width)
         resized = resize(image, rows, columns).round()
+        multiple = self.settings.get('multiple', 1)
+        if rows % multiple or columns % multiple:
+            rows, columns = (-(-side // multiple) * multiple for side in (rows, columns))
+            resized = resize(resized, rows, columns).round()
         windows = self.settings['windows'] or dict(crop=(rows, columns), stride=(rows, columns))
         crop, stride = windows['crop'], windows['stride']
         total = np.zeros((rows, columns, len(self.classes)), np.float32)

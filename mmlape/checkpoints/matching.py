@@ -175,7 +175,13 @@ def _fit_table(
     table = table[:tables]  # layers after the last output are not built
     wanted = position.num_prefix_rows
     if grid is None and table.shape[1] == position.pos_embed.shape[1]:
-        return table, ''
+        height, width = position.grid
+        side = math.isqrt(height * width)
+        if height == width or side * side != height * width:
+            return table, ''
+        # transformers writes such tables too: the shape cannot tell.
+        hint = f'source_grid=({side}, {side}) resizes those of a square grid'
+        return table, f'rows taken for those of {height} x {width} cells; {hint}'
     try:
         num_prefix, grid = table_grid(table.shape[1], grid)
     except ValueError as error:

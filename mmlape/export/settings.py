@@ -16,8 +16,8 @@ def runtime_settings(
 
     Keys: ``outputs``; ``classes``; ``size``, ``[height, width]`` of the input, None for any; ``scale``, to which an
     image is resized where any size goes: ``[longer, shorter]`` with ``keep_ratio``, else ``[width, height]``, None for
-    its own size; ``fill``, RGB beside the image; ``windows``, None or ``crop`` and ``stride`` of a segmentor's windows,
-    ``[height, width]``.
+    its own size; ``multiple``, to which its sides are then rounded up; ``fill``, RGB beside the image; ``windows``, None
+    or ``crop`` and ``stride`` of a segmentor's windows, ``[height, width]``.
     """
     scale, keep_ratio = test_scale(cfg)
     mean = network.mean
@@ -26,12 +26,18 @@ def runtime_settings(
     windows = None
     if test_cfg.get('mode') == 'slide':
         windows = dict(crop=list(test_cfg.crop_size), stride=list(test_cfg.stride))
+        if size is not None:  # windows of the file's size, which overlap as much
+            stride = [
+                s * side // c for s, c, side in zip(*map(windows.get, ('stride', 'crop')), size)
+            ]
+            windows = dict(crop=list(size), stride=[max(1, step) for step in stride])
     return dict(
         outputs=list(network.outputs),
         classes=list(classes),
         size=None if size is None else list(size),
         scale=scale,
         keep_ratio=keep_ratio,
+        multiple=_multiple(cfg),
         fill=fill,
         windows=windows,
     )
@@ -39,19 +45,29 @@ def runtime_settings(
 
 def test_scale(cfg: Config) -> tuple[list[int] | None, bool]:
     """``scale`` of the config's test pipeline, and whether it keeps the ratio of sides: else it is width, height."""
-    dataset = cfg.test_dataloader.dataset
-    while 'pipeline' not in dataset or not dataset.pipeline:
-        inner = dataset.get('dataset') or (dataset.get('datasets') or [None])[0]
-        if inner is None:
-            return None, True
-        dataset = inner
-    for step in dataset.pipeline:
+    for step in _test_pipeline(cfg):
         scale = step.get('scale')
         if str(step['type']).endswith('Resize') and scale is not None:
             keep_ratio = bool(step.get('keep_ratio'))
             sides = [scale, scale] if isinstance(scale, int) else list(scale)
             return (sorted(sides, reverse=True) if keep_ratio else sides), keep_ratio
     return None, True
+
+
+def _multiple(cfg: Config) -> int:
+    """``size_divisor`` of MMSegmentation's ResizeToMultiple in the test pipeline, else 1."""
+    steps = [step for step in _test_pipeline(cfg) if str(step['type']).endswith('ResizeToMultiple')]
+    return steps[0].get('size_divisor', 32) if steps else 1
+
+
+def _test_pipeline(cfg: Config) -> list:
+    dataset = cfg.test_dataloader.dataset
+    while 'pipeline' not in dataset or not dataset.pipeline:
+        inner = dataset.get('dataset') or (dataset.get('datasets') or [None])[0]
+        if inner is None:
+            return []
+        dataset = inner
+    return dataset.pipeline
 
 
 def default_size(cfg: Config, divisor: int) -> Size:

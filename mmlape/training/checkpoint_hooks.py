@@ -89,8 +89,15 @@ class CheckpointHook(_CheckpointHook):
     file_backend: Any
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        _check_options({**dict(zip(signature(_CheckpointHook).parameters, args)), **options})
-        super().__init__(*args, **options)
+        options |= dict(zip(signature(_CheckpointHook).parameters, args))
+        for name in ('save_best', 'rule'):  # (a, b) on a command line
+            if isinstance(options.get(name), tuple):
+                options[name] = list(options[name])
+        _check_options(options)
+        try:
+            super().__init__(**options)
+        except AssertionError as error:  # how MMEngine refuses
+            raise ValueError(str(error)) from None
 
     def before_train(self, runner: Runner) -> None:
         """Choose the file backend, remove drafts of killed runs, and remember the checkpoint that is resumed."""
@@ -215,7 +222,7 @@ class _DeletesLater:
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    """Check options before MMEngine uses them: it takes any, and refuses some by an assertion."""
+    """Check options before MMEngine uses them: it takes any."""
     hints = get_type_hints(_CheckpointHook.__init__)
     del hints['return']
     for name, value in options.items():

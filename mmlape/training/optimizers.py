@@ -312,7 +312,8 @@ class RsqrtLR(LRSchedulerMixin, _ParamScheduler):
     Args:
         optimizer: The optimizer, or its wrapper.
         warmup: Steps until ``lr`` is reached. Default 1000.
-        options: MMEngine's ``begin``, from where steps count, ``end``, ``last_step``, ``by_epoch`` and ``verbose``.
+        options: MMEngine's ``begin``, from where steps count, ``end``, ``last_step``, ``by_epoch`` and ``verbose``. With
+            ``convert_to_iter_based=True``, ``begin`` and ``end`` count epochs, and ``warmup`` iterations.
 
     Raises:
         TypeError: If ``warmup`` is not an integer.
@@ -322,6 +323,21 @@ class RsqrtLR(LRSchedulerMixin, _ParamScheduler):
     def __init__(self, optimizer: object, warmup: int = 1000, **options: Any) -> None:
         self.warmup = check_positive_int('warmup', warmup)
         super().__init__(optimizer, **options)
+
+    @classmethod
+    def build_iter_from_epoch(
+        cls,
+        optimizer: Any,
+        epoch_length: int,
+        begin: int = 0,
+        end: int | None = None,
+        by_epoch: bool = True,
+        **options: Any,
+    ) -> RsqrtLR:
+        """MMEngine's way to build a schedule of iterations whose ``begin`` and ``end`` are numbers of epochs."""
+        if end is not None:
+            options['end'] = end * epoch_length
+        return cls(optimizer, begin=begin * epoch_length, by_epoch=False, **options)
 
     def _get_value(self) -> list[float]:
         step, warmup = self.last_step, self.warmup

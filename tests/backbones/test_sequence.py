@@ -34,5 +34,10 @@ def test_warm_up_and_decay_of_the_learning_rate():
         assert optimizer.param_groups[0]['lr'] == pytest.approx(expected, abs=1e-12)
         optimizer.step()
         scheduler.step()
+    by_epoch = dict(
+        config, by_epoch=True, convert_to_iter_based=True, begin=2, end=7, epoch_length=5
+    )
+    scheduler = PARAM_SCHEDULERS.build(by_epoch, default_args=dict(optimizer=optimizer))
+    assert (scheduler.begin, scheduler.end, scheduler.by_epoch) == (10, 35, False)
     with pytest.raises(ValueError, match='warmup must be at least 1, got 0'):
         PARAM_SCHEDULERS.build(dict(config, warmup=0), default_args=dict(optimizer=optimizer))

@@ -39,6 +39,16 @@ def test_other_than_square_table_needs_its_grid():
         convert(state, 'timm', vit(), source_grid=(4, 7))
 
 
+def test_a_table_of_as_many_cells_is_said_to_be_of_the_networks_grid():
+    source, model = timm_vit(), vit(img_size=(16, 64))
+    state, report = convert_with_report(source.state_dict(), 'timm', model)
+    assert torch.equal(state['pos_embed'], source.pos_embed)
+    said = report.resized['pos_embed']
+    assert said.startswith('rows taken for those of 2 x 8 cells; source_grid=(4, 4) resizes')
+    state, report = convert_with_report(source.state_dict(), 'timm', model, source_grid=4)
+    assert report.resized == {'pos_embed': '1 + 4 x 4 rows to 1 + 2 x 8'}
+
+
 def test_lape_norms_of_an_ordinary_checkpoint_stay_fresh():
     model = vit(joining=dict(type='mmlape.LaPE'))
     state, report = convert_with_report(timm_vit().state_dict(), 'timm', model)

@@ -13,8 +13,9 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from config_utils import REPO
+from config_utils import CONFIGS, REPO
 from export_rows import small
+from mmengine.config import Config
 from PIL import Image
 
 import mmlape
@@ -213,3 +214,34 @@ MISTAKES = {
 @pytest.mark.parametrize('text', MISTAKES)
 def test_mistakes_end_with_one_line(text, commands):
     assert text in commands.refused('export.py', *MISTAKES[text])
+
+
+def test_settings_of_a_segmentor():
+    """Windows of the file's size, and sides that the test pipeline rounds up."""
+    cfg = Config.fromfile(
+        CONFIGS / 'vit_adapter/upernet_augreg-t-adapter_8xb2-160k_ade20k-512x512.py'
+    )
+    network = SimpleNamespace(mean=None, outputs=['logits'])
+    known = runtime_settings(cfg, network, ['a'], None)
+    assert (known['scale'], known['keep_ratio'], known['multiple']) == ([2048, 512], True, 32)
+    assert known['windows'] == dict(crop=[512, 512], stride=[341, 341])
+    assert runtime_settings(cfg, network, ['a'], (512, 512))['windows'] == known['windows']
+    smaller = runtime_settings(cfg, network, ['a'], (256, 96))
+    assert smaller['windows'] == dict(crop=[256, 96], stride=[170, 63])
+
+
+def test_the_runtime_rounds_sides_up_and_slides_over_them(monkeypatch):
+    monkeypatch.syspath_prepend(str(RUNTIME.parent))
+    import predict
+
+    model, seen = predict.Model.__new__(predict.Model), []
+    model.classes = ['a', 'b']
+    model.settings = dict(
+        outputs=['logits'], size=None, scale=[2048, 50], keep_ratio=True, multiple=32, fill=[0.0] * 3,
+        windows=dict(crop=[64, 64], stride=[32, 32]),
+    )  # fmt: skip
+    model._run = lambda window: (
+        seen.append(window.shape) or dict(logits=np.zeros((2, *window.shape[:2])))
+    )
+    found = model.predict(np.zeros((30, 40, 3), np.uint8), 0.3)  # 50 x 67, then 64 x 96
+    assert found['label_map'].shape == (30, 40) and seen == [(64, 64, 3)] * 2

@@ -11,6 +11,7 @@ import torch
 from config_utils import CONFIGS, REPO, use_scope
 from mmengine.config import Config
 from mmengine.registry import MODELS
+from timm.models import adapt_input_conv
 from timm.optim import create_optimizer_v2
 from timm.utils import CheckpointSaver
 
@@ -121,6 +122,24 @@ def test_weights_of_timms_deit_start_ours(tmp_path, name):
     assert torch.equal(lape.head.weight, theirs.head.weight)
     norms = lape.backbone.position.joining.norms
     assert all(torch.equal(norm.weight, torch.ones(192)) for norm in norms)
+
+
+@pytest.mark.parametrize(
+    'name', ['vit_lite_7_4_32', 'pvt_tiny', 'cct_7_3x1_32', 'ceit_tiny_patch16_224']
+)
+@pytest.mark.parametrize('channels', [1, 4])
+def test_images_of_other_channels_start_from_three(name, channels, tmp_path):
+    torch.manual_seed(0)
+    source = timm.create_model(name)
+    torch.save(source.state_dict(), tmp_path / 'weights.pth')
+    overlay = dict(file=str(tmp_path / 'weights.pth'))
+    model = timm.create_model(
+        name, pretrained=True, in_chans=channels, pretrained_cfg_overlay=overlay
+    )
+    first = f'{model.pretrained_cfg["first_conv"]}.weight'
+    for key, value in source.state_dict().items():
+        expected = adapt_input_conv(channels, value) if key == first else value
+        assert torch.equal(model.state_dict()[key], expected), key
 
 
 @pytest.mark.parametrize('training', [False, True])

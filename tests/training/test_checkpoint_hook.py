@@ -11,7 +11,7 @@ from mmlape import atomic
 from mmlape.checkpoints.files import fault_of
 from mmlape.cli import last_complete_checkpoint
 from mmlape.registry import HOOKS
-from mmlape.training import NonFiniteError, UnsavedError
+from mmlape.training import CheckpointHook, NonFiniteError, UnsavedError
 from mmlape.training.stop_hooks import all_finite
 
 
@@ -152,3 +152,14 @@ def test_a_best_checkpoint_is_checked_too(tmp_path):
     config.custom_hooks.append(dict(type='mmlape.Poison', place='optimizer', priority='VERY_HIGH'))
     with pytest.raises(NonFiniteError, match='is NaN or infinite'):
         toy_run(config)
+
+
+def test_what_mmengine_refuses_by_assertion():
+    assert CheckpointHook(save_best=('a', 'b'), rule=('less', 'greater')).save_best == ['a', 'b']
+    for options in (
+        dict(save_best=['a', 'b'], rule=['less'] * 3),
+        dict(save_best=['a', 'a']),
+        dict(save_best=['auto', 'a']),
+    ):
+        with pytest.raises(ValueError, match=r'rule|save_best'):
+            CheckpointHook(**options)
