@@ -16,8 +16,8 @@ def runtime_settings(
 
     Keys: ``outputs``; ``classes``; ``size``, ``[height, width]`` of the input, None for any; ``scale``, to which an
     image is resized where any size goes: ``[longer, shorter]`` with ``keep_ratio``, else ``[width, height]``, None for
-    its own size; ``multiple``, to which its sides are then rounded up; ``fill``, RGB beside the image; ``windows``, None
-    or ``crop`` and ``stride`` of a segmentor's windows, ``[height, width]``.
+    its own size; ``multiple``, to which its sides are then rounded up; ``fill``, RGB beside the image; ``windows``,
+    None or ``crop`` and ``stride`` of a segmentor's windows, ``[height, width]``.
     """
     scale, keep_ratio = test_scale(cfg)
     mean = network.mean

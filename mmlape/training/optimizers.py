@@ -312,8 +312,8 @@ class RsqrtLR(LRSchedulerMixin, _ParamScheduler):
     Args:
         optimizer: The optimizer, or its wrapper.
         warmup: Steps until ``lr`` is reached. Default 1000.
-        options: MMEngine's ``begin``, from where steps count, ``end``, ``last_step``, ``by_epoch`` and ``verbose``. With
-            ``convert_to_iter_based=True``, ``begin`` and ``end`` count epochs, and ``warmup`` iterations.
+        options: MMEngine's ``begin``, from where steps count, ``end``, ``last_step``, ``by_epoch`` and ``verbose``.
+            With ``convert_to_iter_based=True``, ``begin`` and ``end`` count epochs, and ``warmup`` iterations.
 
     Raises:
         TypeError: If ``warmup`` is not an integer.

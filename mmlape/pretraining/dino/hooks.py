@@ -35,7 +35,8 @@ class DINOGradientsHook(Hook):
 
     Raises:
         ValueError: If ``max_norm`` is not above 0 or ``freeze_last_layer`` less than 0; when training starts, if the
-            model has no such layer, ``freeze_last_layer`` is not 0 where iterations count, or gradients are accumulated.
+            model has no such layer, ``freeze_last_layer`` is not 0 where iterations count, or gradients are
+            accumulated.
         TypeError: If an option has the wrong type.
     """
 
@@ -64,8 +65,8 @@ class DINOGradientsHook(Hook):
         accumulated = getattr(runner.optim_wrapper, '_accumulative_counts', 1)
         if accumulated > 1:
             raise ValueError(
-                f'optim_wrapper.accumulative_counts must be 1 for DINO, whose teacher and centre move with every batch, '
-                f'got {accumulated}'
+                f'optim_wrapper.accumulative_counts must be 1 for DINO, got {accumulated}: teacher and centre would '
+                'move with every batch'
             )
         self._handle = runner.optim_wrapper.optimizer.register_step_pre_hook(
             partial(self._before_step, runner, last)
