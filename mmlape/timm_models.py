@@ -127,15 +127,17 @@ def checkpoint_filter_fn(state: Mapping[str, Any], model: Classifier) -> dict[st
 @contextmanager
 def _of_three_channels(model: Classifier) -> Iterator[None]:
     """The first convolution as the file has it: timm adapts it to ``in_chans`` afterwards."""
-    name = model.pretrained_cfg.get('first_conv')
-    if name is None:
+    described: Any = model.pretrained_cfg
+    if described['first_conv'] is None:
         yield
         return
-    layer = model.get_submodule(name)
+    layer: Any = model.get_submodule(described['first_conv'])
     own = layer.weight
     layer.weight = nn.Parameter(own.new_empty(own.shape[0], 3, *own.shape[2:]))
-    yield
-    layer.weight = own
+    try:
+        yield
+    finally:
+        layer.weight = own
 
 
 def _create(name: str, pretrained: bool, **kwargs: Any) -> Classifier:
