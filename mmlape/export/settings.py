@@ -25,12 +25,11 @@ def runtime_settings(
     test_cfg: Any = cfg.model.get('test_cfg') or {}
     windows = None
     if test_cfg.get('mode') == 'slide':
-        windows = dict(crop=list(test_cfg.crop_size), stride=list(test_cfg.stride))
+        crop, stride = list(test_cfg.crop_size), list(test_cfg.stride)
         if size is not None:  # windows of the file's size, which overlap as much
-            stride = [
-                s * side // c for s, c, side in zip(*map(windows.get, ('stride', 'crop')), size)
-            ]
-            windows = dict(crop=list(size), stride=[max(1, step) for step in stride])
+            stride = [max(1, step * new // old) for step, new, old in zip(stride, size, crop)]
+            crop = list(size)
+        windows = dict(crop=crop, stride=stride)
     return dict(
         outputs=list(network.outputs),
         classes=list(classes),
