@@ -11,7 +11,7 @@ from timm.layers import LayerNorm2d
 from torch import Tensor, nn
 
 from mmlape.checks import check_eps, check_number, check_options, check_positive_int, check_rate
-from mmlape.layers import Attention, Block, Mlp, build_map_norm
+from mmlape.layers import Attention, Block, Mlp, build_map_norm, init_linear
 from mmlape.layout import Layout
 from mmlape.norm import build_token_norm
 from mmlape.registry import MODELS
@@ -155,10 +155,7 @@ class LastMapAttention(Block):
             norm_cfg=norm_cfg,
         )
         self.final_norm = build_token_norm(norm_cfg, in_channels)
-        for layer in self.modules():
-            if isinstance(layer, nn.Linear):
-                nn.init.trunc_normal_(layer.weight, std=0.02)
-                nn.init.zeros_(layer.bias)
+        self.apply(init_linear)
 
     def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, ...]:  # type: ignore[override]
         """Outputs for the backbone's maps, of which the last is ``(B, C, H, W)``."""

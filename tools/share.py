@@ -35,7 +35,7 @@ def parse_arguments():
 
 def logged_metrics(path):
     """Metrics that a work dir has logged of a checkpoint; of its best, else last one for the work dir itself."""
-    from mmlape.report import read_curves
+    from mmlape.report.curves import NO_METRICS, read_curves
 
     folder = path if path.is_dir() else path.parent
     rows = [row for row in read_curves(folder) if 'loss' not in row]
@@ -43,8 +43,7 @@ def logged_metrics(path):
     wanted = [path] if path.is_file() else named[-1:]
     steps = [int(number) for each in wanted for number in re.findall(r'\d+', each.stem)[-1:]]
     rows = [row for row in rows if not wanted or row['step'] in steps]
-    skipped = ('step', 'time', 'data_time')
-    return {name: value for name, value in (rows or [{}])[-1].items() if name not in skipped}
+    return {name: value for name, value in (rows or [{}])[-1].items() if name not in NO_METRICS}
 
 
 def read_metrics(path):

@@ -25,6 +25,7 @@ from mmlape.layers import (
     SpatialPrior,
     build_map_norm,
     check_image,
+    init_linear,
     pad_to_multiple,
     sampling_plan,
 )
@@ -33,7 +34,7 @@ from mmlape.registry import MODELS
 from mmlape.runtime.compile import check_compile_blocks, run_block
 
 from .base import Backbone
-from .builder import init_convolution, init_linear
+from .builder import init_convolution
 from .network import StagedTransformer
 from .stage import Stage
 

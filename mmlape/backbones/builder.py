@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from mmlape.checks import check_layers, check_number, check_options
-from mmlape.layers import PlainLinear
 from mmlape.layout import Grid
 from mmlape.norm import TokenNorm, build_single_norm
 from mmlape.position import (
@@ -213,14 +212,6 @@ def build_across_layers(spec: StageSpec, shown: bool) -> nn.Module | None:
         hidden_dims=int(spec.embed_dims * spec.layers['mlp'][-1]['ratio']),
     )
     return build_part('across_layers', {**defaults, **config}, sizes)
-
-
-def init_linear(module: nn.Module) -> None:
-    """Initial values of a linear layer as in ViT and PVT; those before a norm keep PyTorch's."""
-    if isinstance(module, nn.Linear) and not isinstance(module, PlainLinear):
-        nn.init.trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
 
 
 def init_convolution(module: nn.Module) -> None:

@@ -18,7 +18,7 @@ from mmlape.checks import (
     check_outputs,
     check_positive_int,
 )
-from mmlape.layers.basic import build_dropout
+from mmlape.layers.basic import build_dropout, init_linear
 from mmlape.layout import Layout
 from mmlape.norm import build_token_norm
 from mmlape.runtime.compile import check_compile_blocks
@@ -29,7 +29,6 @@ from .builder import (
     build_first_norm,
     build_stage,
     check_carried,
-    init_linear,
 )
 from .lora import LoRAOptions
 from .spec import (

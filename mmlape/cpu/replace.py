@@ -14,7 +14,7 @@ from mmlape.layers import basic, deformable
 from mmlape.layers.deformable_heads import replace_deformable_attention
 from mmlape.norm.dtn_plain import DTNOptions, PlainDTN
 from mmlape.runtime.private import has_hooks, is_managed_by_fsdp
-from mmlape.runtime.submodules import replace_submodules
+from mmlape.runtime.submodules import as_class, replace_submodules
 from mmlape.runtime.tracing import is_eager, is_exporting
 
 from .build import is_wanted
@@ -150,7 +150,8 @@ def optimize(model: nn.Module, keep_memory: bool = True) -> nn.Module:
             return None
         kind, what = kinds[type(module)]
         done[what] += 1
-        return _replacement(module, kind)
+        # The same parameters, whoever replaces one later.
+        return kind(module) if type(module) in _OPERATORS else as_class(module, kind)
 
     # Within operators is what an earlier call replaced.
     model = replace_submodules(model, replacement, except_in=Operator)
@@ -188,14 +189,6 @@ def _may_be_replaced(module: nn.Module) -> bool:
         )
         and 'weight' not in vars(module)  # computed by torch.nn.utils.weight_norm, or FSDP's
     )
-
-
-def _replacement(module: nn.Module, kind: type[nn.Module]) -> nn.Module:
-    if type(module) in _OPERATORS:
-        return kind(module)
-    made = kind.__new__(kind)
-    made.__dict__.update(vars(module))  # the same parameters, whoever replaces one later
-    return made
 
 
 def _say(text: str) -> None:

@@ -25,6 +25,14 @@ class PlainLinear(nn.Linear):
     sets the scale."""
 
 
+def init_linear(module: nn.Module) -> None:
+    """Initial values of a linear layer as in ViT and PVT; those before a norm keep PyTorch's."""
+    if isinstance(module, nn.Linear) and not isinstance(module, PlainLinear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
 class NormedLinear(PlainLinear):
     """``norm(W x + b)``, in networks whose norms follow their linear layers (CeiT, LeViT). The norm is by default a
     ``mmlape.TokenBN``."""

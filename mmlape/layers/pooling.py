@@ -14,7 +14,7 @@ from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 
 from .attention import Attention
-from .basic import build_activation
+from .basic import build_activation, init_linear
 from .block import Block
 from .mlp import Mlp
 
@@ -85,10 +85,7 @@ class AttentionPooling(AttentionPoolLatent):
         super().__init__(embed_dims, num_heads=num_heads, mlp_ratio=mlp_ratio, **made)
         self.with_prefix = with_prefix
         nn.init.trunc_normal_(self.latent, std=embed_dims**-0.5)
-        for layer in self.modules():
-            if isinstance(layer, nn.Linear):
-                nn.init.trunc_normal_(layer.weight, std=0.02)
-                nn.init.zeros_(layer.bias)
+        self.apply(init_linear)
 
     def forward(  # type: ignore[override]  # called as all poolings are
         self, tokens: Tensor, layout: Layout | Grid

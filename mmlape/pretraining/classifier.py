@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from mmlape.backbones import StagedTransformer
 from mmlape.backbones.base import build_pooling, exempt_parameters
-from mmlape.backbones.builder import init_linear
 from mmlape.backbones.position_only import (
     freeze_all_but_position,
     hold_statistics,
@@ -24,6 +23,7 @@ from mmlape.checks import (
     check_type,
     options_of,
 )
+from mmlape.layers import init_linear
 from mmlape.layout import Layout
 from mmlape.norm import build_token_norm
 from mmlape.position import JOININGS, POSITIONS

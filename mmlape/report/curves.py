@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 from mmlape.analysis.figures import save_figure
 from mmlape.atomic import atomic_write
 
+NO_METRICS = ('step', 'time', 'data_time')  # what validations log beside metrics
+
 
 def read_curves(work_dir: Path) -> list[dict[str, float]]:
     """What MMEngine has logged, in order: losses by iteration, metrics by epoch (``step``).

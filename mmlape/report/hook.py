@@ -21,10 +21,9 @@ from mmlape.compatibility import made_with
 from mmlape.registry import HOOKS
 
 from . import page
-from .curves import best_scores, draw_curves, read_curves, write_table
+from .curves import NO_METRICS, best_scores, draw_curves, read_curves, write_table
 from .tally import Tally
 
-_NO_METRICS = ('step', 'time', 'data_time')
 _SCOPES = ('mmdet', 'mmseg', 'mmpretrain')  # whose data samples are counted
 
 
@@ -105,7 +104,7 @@ class ReportHook(Hook):
             return
         validated = [row for row in rows if 'loss' not in row]
         hook = (runner.cfg.get('default_hooks') or {}).get('checkpoint') or {}
-        names = [name for name in (validated or [{}])[-1] if name not in _NO_METRICS]
+        names = [name for name in (validated or [{}])[-1] if name not in NO_METRICS]
         wanted = [name for name in (hook.get('save_best'), 'mIoU') if name in names]
         best = next(iter([*wanted, *names]), None)
         write_table(rows, out / 'curves.csv')

@@ -13,6 +13,7 @@ import numpy as np
 
 from mmlape.inference.results import Result, read_image
 
+from .curves import NO_METRICS
 from .tally import IOU, SCORE, Example, Tally
 
 _MOST_CLASSES = 24  # of a matrix that fits a screen; of more, the commonest confusions are listed
@@ -122,7 +123,6 @@ def _shaded(count: int, share: float, as_count: bool) -> str:
 
 def scores(best: Mapping[str, float], last: Mapping[str, float]) -> str:
     """Metrics of the best and of the last validation."""
-    skipped = ('step', 'time', 'data_time')
-    rows = [(name, best[name], last.get(name, '')) for name in best if name not in skipped]
+    rows = [(name, best[name], last.get(name, '')) for name in best if name not in NO_METRICS]
     head = ('', f'best (step {best.get("step")})', f'last (step {last.get("step")})')
     return table(rows, head)

@@ -17,7 +17,6 @@ import torch
 from mmengine.dataset import BaseDataset, RepeatDataset, pseudo_collate
 from mmengine.dist import all_gather_object, barrier, get_dist_info
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
@@ -26,7 +25,7 @@ from mmlape.checks import check_options, check_positive_int
 from mmlape.registry import DATASETS, HOOKS
 
 from .exact_resume import set_random_state
-from .stop_hooks import all_finite
+from .stop_hooks import all_finite, unwrapped
 
 NO_VIEW = 0  # the digest of a view that is not cached yet
 
@@ -183,7 +182,7 @@ class CachedFeaturesHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Compute what is missing, and let the backbone return cached features."""
-        model: Any = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = unwrapped(runner.model)
         dataset = runner.train_dataloader.dataset
         if not isinstance(dataset, SeededViews):
             raise ValueError(

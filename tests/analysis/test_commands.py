@@ -79,10 +79,10 @@ def test_initial_values_depend_on_the_seed_alone(tmp_path):
         ),
     ],
 )
-def test_fit_command_gives_a_checkpoint_of_the_gabor_config(backbone, run, tmp_path):
+def test_fit_command_gives_a_checkpoint_of_the_gabor_config(backbone, commands, tmp_path):
     source = MODELS.build(backbone)
     checkpoint, out = write_checkpoint(tmp_path, source), tmp_path / 'gabor.pth'
-    said = run('model_converters/fit_gabor.py', checkpoint, out, '--report', tmp_path)
+    said = commands('model_converters/fit_gabor.py', checkpoint, out, '--report', tmp_path)
     assert 'R2 of all values' in said and 'on noise of that size' in said
     config = write_config(tmp_path, dict(backbone, position=dict(type='mmlape.GaborPosition')))
     fitted = load_backbone(config, out)
@@ -99,11 +99,11 @@ def test_fit_command_gives_a_checkpoint_of_the_gabor_config(backbone, run, tmp_p
     check_png(tmp_path / f'gabor_{name}.png')
 
 
-def test_fit_command_refuses_what_it_cannot_fit(run, tmp_path):
+def test_fit_command_refuses_what_it_cannot_fit(commands, tmp_path):
     torch.save({'pos_embed': torch.zeros(1, 13, 4)}, tmp_path / 'table.pth')
     script, files = 'model_converters/fit_gabor.py', (tmp_path / 'table.pth', tmp_path / 'out.pth')
-    assert 'a table of 13 rows is not a square' in run.refused(script, *files)
-    assert "--key must be one of ['pos_embed'], got 'pos'" in run.refused(
+    assert 'a table of 13 rows is not a square' in commands.refused(script, *files)
+    assert "--key must be one of ['pos_embed'], got 'pos'" in commands.refused(
         script, *files, '--key', 'pos'
     )
     assert not (tmp_path / 'out.pth').exists()
@@ -224,10 +224,10 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(('script', 'backbone', 'arguments', 'expected'), WRITTEN)
-def test_what_a_command_writes(script, backbone, arguments, expected, run, tmp_path, images):
+def test_what_a_command_writes(script, backbone, arguments, expected, commands, tmp_path, images):
     """None: a picture alone. Of several parts some have pictures, and others arrays."""
     config = write_config(tmp_path, backbone, data_preprocessor=PREPROCESSOR)
-    said = run(f'analysis_tools/{script}.py', config, *arguments)
+    said = commands(f'analysis_tools/{script}.py', config, *arguments)
     (folder,) = (tmp_path / 'work_dirs/pictures').iterdir()
     assert (folder.name == 'config') == ('--cfg-options' not in arguments)
     files = [path.relative_to(tmp_path).as_posix() for path in folder.iterdir()]
@@ -270,25 +270,29 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(('script', 'backbone', 'arguments', 'text'), REFUSED)
-def test_mistakes_end_with_one_message(script, backbone, arguments, text, run, tmp_path, images):
+def test_mistakes_end_with_one_message(
+    script, backbone, arguments, text, commands, tmp_path, images
+):
     config = write_config(tmp_path, backbone)
-    said = run.refused(f'analysis_tools/{script}.py', config, *arguments)
+    said = commands.refused(f'analysis_tools/{script}.py', config, *arguments)
     assert text in said and said.startswith(('error: ', 'usage: '))
 
 
-def test_a_place_that_cannot_be_written_ends_with_one_message(run, tmp_path):
+def test_a_place_that_cannot_be_written_ends_with_one_message(commands, tmp_path):
     (tmp_path / 'file').touch()
     out = ('--out', tmp_path / 'file' / 'pictures')
-    said = run.refused('analysis_tools/position_embedding.py', write_config(tmp_path, VIT), *out)
+    said = commands.refused(
+        'analysis_tools/position_embedding.py', write_config(tmp_path, VIT), *out
+    )
     assert said.startswith('error: ') and 'file' in said
 
 
 @pytest.mark.slow
-def test_maps_before_and_after_training(run, tmp_path):
+def test_maps_before_and_after_training(commands, tmp_path):
     config = write_config(tmp_path, PVT)
     trained = randomise(MODELS.build(PVT))
     checkpoint, script = write_checkpoint(tmp_path, trained), 'analysis_tools/dtn_maps.py'
-    said = run(script, config, checkpoint, '--out', tmp_path, '--grid', 5, 7, '--token', 4, 0)
+    said = commands(script, config, checkpoint, '--out', tmp_path, '--grid', 5, 7, '--token', 4, 0)
     names = [f'dtn_maps_block{stage}' for stage in (1, 2, 3)]
     files = [f'{tmp_path}/{name}.{suffix}' for name in names for suffix in ('png', 'npz')]
     assert said.split() == files
@@ -303,7 +307,7 @@ def test_maps_before_and_after_training(run, tmp_path):
         assert np.allclose(before.sum(axis=(1, 2)), 1)
 
 
-def test_course_of_ratios(run, tmp_path):
+def test_course_of_ratios(commands, tmp_path):
     folder = tmp_path / 'my_run/20260101_000000/vis_data'
     folder.mkdir(parents=True)
     names = [f'dtn_ratio/backbone.block1.0.norm1/{kind}/0' for kind in ('mean', 'var')]
@@ -312,7 +316,7 @@ def test_course_of_ratios(run, tmp_path):
         *(dict.fromkeys(names, s / 10) | {'step': s} for s in (1, 5)),
     ]
     (folder / 'scalars.json').write_text('\n'.join(map(json.dumps, lines)))
-    said = run('analysis_tools/dtn_ratios.py', 'my_run')
+    said = commands('analysis_tools/dtn_ratios.py', 'my_run')
     assert said.split() == [
         f'work_dirs/pictures/my_run/dtn_ratios.{kind}' for kind in ('png', 'npz')
     ]
@@ -320,7 +324,7 @@ def test_course_of_ratios(run, tmp_path):
     with np.load(tmp_path / 'work_dirs/pictures/my_run/dtn_ratios.npz') as arrays:
         assert arrays['steps'].tolist() == [1, 5]
         assert arrays['backbone.block1.0.norm1/var'].tolist() == [[0.1], [0.5]]
-    assert 'error: there is no file or folder' in run.refused(
+    assert 'error: there is no file or folder' in commands.refused(
         'analysis_tools/dtn_ratios.py', 'none'
     )
 

@@ -86,14 +86,14 @@ def test_nothing_of_position_is_left():
     assert config.model.backbone.joining.type == 'mmlape.LaPE'
 
 
-def test_the_command_about_patches(run, tmp_path):
+def test_the_command_about_patches(commands, tmp_path):
     values = dict(mean=[120.0] * 3, std=[60.0] * 3)
     config = write_config(tmp_path, VIT, data_preprocessor=values)
     checkpoint = write_checkpoint(tmp_path, build_vit(arch=ARCH, joining=VIT['joining']))
     write_image(tmp_path / 'a.png', (64, 80))
     script, out = 'analysis_tools/patch_order.py', tmp_path / 'pictures'
     arguments = (config, checkpoint, '--images', tmp_path / 'a.png', '--out', out)
-    said = run(script, *arguments, '--order', 1)
+    said = commands(script, *arguments, '--order', 1)
     assert said.split() == [f'{out}/order_a.png', f'{out}/order_a.npz']
     check_png(out / 'order_a.png')
     with np.load(out / 'order_a.npz') as arrays:
@@ -102,7 +102,7 @@ def test_the_command_about_patches(run, tmp_path):
         assert arrays['differences_without'].max() < 5e-6
         assert arrays['differences'][-1].mean() > 5e-5  # initial values
     adapter = 'model.backbone.type=mmlape.PyramidVisionTransformer'
-    refused = run.refused(script, *arguments[:1], *arguments[2:], '--cfg-options', adapter)
+    refused = commands.refused(script, *arguments[:1], *arguments[2:], '--cfg-options', adapter)
     assert refused.startswith('error: ')
 
 
@@ -138,10 +138,10 @@ def test_files_of_the_same_images(tmp_path):
         compare_predictions(first, other)
 
 
-def test_the_command_about_predictions(run, tmp_path):
+def test_the_command_about_predictions(commands, tmp_path):
     files = [dump(tmp_path / 'a.pkl', WITHOUT), dump(tmp_path / 'b.pkl', WITH)]
     out = tmp_path / 'found' / 'split.json'
-    said = run('analysis_tools/prediction_split.py', *files, '--out', out)
+    said = commands('analysis_tools/prediction_split.py', *files, '--out', out)
     assert [' '.join(line.split()) for line in said.splitlines()[-3:]] == [
         '9 images with: right with: wrong',
         'without: right ignored 3 (33.3%) mislead 2 (22.2%)',
@@ -150,7 +150,7 @@ def test_the_command_about_predictions(run, tmp_path):
     found = json.loads(out.read_text())
     kinds = dict(ignored=NAMES[:3], mislead=NAMES[3:5], correct=NAMES[5:7], useless=NAMES[7:])
     assert found['images'] == kinds and found['counts']['useless'] == 2
-    said = run.refused('analysis_tools/prediction_split.py', files[0], tmp_path / 'c.pkl')
+    said = commands.refused('analysis_tools/prediction_split.py', files[0], tmp_path / 'c.pkl')
     assert said.startswith("error: there is no file of predictions '")
 
 

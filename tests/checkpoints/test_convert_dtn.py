@@ -5,7 +5,6 @@ import torch
 
 from mmlape.checkpoints import convert, convert_with_report
 from mmlape.norm import DTN, PowerNorm, ScaleNorm, TokenBN
-from mmlape.registry import MODELS
 
 
 def test_bias_of_the_position_projection_is_the_only_thing_unused(golden):
@@ -28,28 +27,6 @@ def test_buffers_of_the_others(golden, name, cls):
     converted, report = convert_with_report(state, 'dtn', norm)
     norm.load_state_dict(converted, strict=True)
     assert not report.unused and not report.fresh
-
-
-def test_inside_a_network(golden):
-    model = MODELS.build(
-        dict(
-            type='mmlape.VisionTransformer',
-            arch=dict(embed_dims=24, depth=2, num_heads=4, mlp_ratio=2),
-            img_size=32,
-            patch_size=8,
-            norm_cfg=dict(type='mmlape.DTN', num_heads=4),
-        )
-    )
-    state = {
-        name.replace('ratio_mean.omega', 'mean_norm_weight')
-        .replace('ratio_var.omega', 'var_norm_weight')
-        .replace('positions.weight', 'pos_proj.weight'): value + 1
-        for name, value in model.state_dict().items()
-    }
-    converted = convert(state, 'dtn', model)
-    assert all(
-        torch.equal(converted[name], value + 1) for name, value in model.state_dict().items()
-    )
 
 
 def test_heads_must_fit(golden):

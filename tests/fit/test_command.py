@@ -9,19 +9,11 @@ import pytest
 import torch
 from mmengine.config import Config
 from own_data import coco, image, label_map, names
-from tool_runs import Commands
 
 import mmlape
 from mmlape import registry
 from mmlape.cli import find_config
 from mmlape.fit.models import MODELS
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
-        monkeypatch.delenv(name, raising=False)
-    return Commands(tmp_path, monkeypatch, capsys)
 
 
 def boxes(folder, count=6):
@@ -36,15 +28,15 @@ def maps(folder, count=6):
         label_map(folder / 'masks' / f'{number}.png', np.tile(np.arange(40) // 20, (24, 1)))
 
 
-def test_models_are_listed(call):
-    text = call('fit.py', '--list')
+def test_models_are_listed(commands):
+    text = commands('fit.py', '--list')
     assert 'lape-adapter' in text
     assert '27.7 M' in text
 
 
-def test_a_dry_run_writes_configs_alone(call, tmp_path):
+def test_a_dry_run_writes_configs_alone(commands, tmp_path):
     boxes(tmp_path / 'cells')
-    out = call('fit.py', 'cells', '--model', 'micro-adapter', '--dry-run', '--epochs', '3')
+    out = commands('fit.py', 'cells', '--model', 'micro-adapter', '--dry-run', '--epochs', '3')
     assert 'COCO, 5 + 1 images, 2 classes: cat, dog' in out
     assert sorted(path.name for path in (tmp_path / 'fits/cells').rglob('*')) == [
         'data', 'fit.py', 'resolved.py', 'train.json', 'val.json',
@@ -55,13 +47,13 @@ def test_a_dry_run_writes_configs_alone(call, tmp_path):
     assert '_base_' not in (tmp_path / 'fits/cells/resolved.py').read_text()
     assert short.model == resolved.model
     assert short.train_cfg == resolved.train_cfg
-    message = call.refused('fit.py', 'cells', '--model', 'micro-adapter', '--dry-run')
+    message = commands.refused('fit.py', 'cells', '--model', 'micro-adapter', '--dry-run')
     assert (
         'fits/cells holds a config already: `mmlape train fits/cells/fit.py` trains it' in message
     )
     (tmp_path / 'fits/cells/training').mkdir()
     (tmp_path / 'fits/cells/training/epoch_1.pth').touch()
-    message = call.refused('fit.py', 'cells', '--model', 'micro-adapter', '--dry-run')
+    message = commands.refused('fit.py', 'cells', '--model', 'micro-adapter', '--dry-run')
     assert (
         'holds a training already: `mmlape train fits/cells/fit.py --resume` continues' in message
     )
@@ -79,19 +71,21 @@ def test_a_dry_run_writes_configs_alone(call, tmp_path):
         ([], 'name the folder'),
     ],
 )
-def test_mistakes_end_in_one_line_and_write_nothing(arguments, message, call, tmp_path):
+def test_mistakes_end_in_one_line_and_write_nothing(arguments, message, commands, tmp_path):
     boxes(tmp_path / 'cells')
     (tmp_path / 'file').touch()
-    said = call.refused('fit.py', *arguments)
+    said = commands.refused('fit.py', *arguments)
     assert re.search(message, said)
     assert '\n' not in said.strip().rpartition('error:')[2]
     assert not (tmp_path / 'fits').exists()
 
 
-def test_files_of_the_user_are_not_overwritten(call, tmp_path):
+def test_files_of_the_user_are_not_overwritten(commands, tmp_path):
     boxes(tmp_path / 'data')
     before = (tmp_path / 'data/train.json').read_bytes()
-    message = call.refused('fit.py', 'data', '--out', '.', '--model', 'micro-adapter', '--dry-run')
+    message = commands.refused(
+        'fit.py', 'data', '--out', '.', '--model', 'micro-adapter', '--dry-run'
+    )
     assert 'data/train.json is there already' in message and 'another --out' in message
     assert (tmp_path / 'data/train.json').read_bytes() == before
     assert not (tmp_path / 'fit.py').exists()
@@ -107,7 +101,7 @@ def test_files_of_the_user_are_not_overwritten(call, tmp_path):
         (maps, 'segmenter', 'mIoU', ['--frozen', '--views', '2']),
     ],
 )
-def test_from_a_folder_to_answers(make, model, best, way, call, tmp_path, monkeypatch):
+def test_from_a_folder_to_answers(make, model, best, way, commands, tmp_path, monkeypatch):
     monkeypatch.setenv(
         'PYTHONPATH',
         os.pathsep.join(
@@ -122,7 +116,7 @@ def test_from_a_folder_to_answers(make, model, best, way, call, tmp_path, monkey
         network = registry.MODELS.build(dict(backbone, init_cfg=None))
         torch.save(network.state_dict(), tmp_path / 'weights.pth')
         options += ['--weights', f'mmlape:{tmp_path}/weights.pth']
-    out = call('fit.py', 'data', '--model', model, '--out', 'run', '--score', '0', *options)
+    out = commands('fit.py', 'data', '--model', model, '--out', 'run', '--score', '0', *options)
     assert best in out
     assert 'mmlape predict run/training IMAGES' in out
     run = tmp_path / 'run'

@@ -8,13 +8,9 @@ from pathlib import Path
 import torch
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 
-
-def unwrapped(runner):
-    """The model without the wrapper of several processes."""
-    return runner.model.module if is_model_wrapper(runner.model) else runner.model
+from mmlape.training.stop_hooks import unwrapped
 
 
 @HOOKS.register_module(force=True)
@@ -28,7 +24,7 @@ class MakeNonFinite(Hook):
         if runner.iter + 1 != self.at or get_rank() != self.rank:
             return
         if self.module:
-            model = unwrapped(runner)
+            model = unwrapped(runner.model)
             with torch.no_grad():
                 model.get_submodule(self.module).weight.fill_(math.inf)
         else:
@@ -67,7 +63,7 @@ class RecordGradients(Hook):
 
     def before_train(self, runner) -> None:
         step = runner.optim_wrapper.optimizer.step
-        model = unwrapped(runner)
+        model = unwrapped(runner.model)
 
         def recording(*args, **kwargs):
             self.record['gradients'] = {
@@ -80,7 +76,7 @@ class RecordGradients(Hook):
         runner.optim_wrapper.optimizer.step = recording
 
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
-        model = unwrapped(runner)
+        model = unwrapped(runner.model)
         state = {name: value.clone() for name, value in model.state_dict().items()}
         rates = [group['lr'] for group in runner.optim_wrapper.param_groups]
         self.record = dict(

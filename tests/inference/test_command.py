@@ -12,7 +12,6 @@ import mmcv
 import numpy as np
 import pytest
 from frozen.work_dirs import restore
-from tool_runs import Commands
 
 from mmlape.inference.output import PredictionWriter
 from mmlape.inference.sources import find_sources
@@ -21,13 +20,6 @@ from mmlape.inference.sources import find_sources
 @pytest.fixture(scope='module')
 def checkpoint(tmp_path_factory):
     return restore('demo', tmp_path_factory.mktemp('demo'))[1]
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
-        monkeypatch.delenv(name, raising=False)
-    return Commands(tmp_path, monkeypatch, capsys)
 
 
 def write(path, seed=0):
@@ -69,11 +61,11 @@ def test_folders_patterns_and_names_from_the_standard_input(tmp_path, monkeypatc
             find_sources(arguments)
 
 
-def test_images_of_a_folder_and_one_that_cannot_be_read(call, checkpoint, tmp_path):
+def test_images_of_a_folder_and_one_that_cannot_be_read(commands, checkpoint, tmp_path):
     for number, name in enumerate(('shots/a/1.jpg', 'shots/b/1.jpg', 'shots/b/2.png')):
         write(tmp_path / name, number)
     (tmp_path / 'shots' / 'b' / '0.jpg').write_text('no image')
-    end = call.refused(
+    end = commands.refused(
         'predict.py', checkpoint, 'shots', '--score', 0, '--json', '--csv', '--batch', 2
     )
     assert (
@@ -106,7 +98,9 @@ def test_images_of_a_folder_and_one_that_cannot_be_read(call, checkpoint, tmp_pa
         )
 
 
-def test_what_was_found_before_an_interruption_is_written(call, checkpoint, tmp_path, monkeypatch):
+def test_what_was_found_before_an_interruption_is_written(
+    commands, checkpoint, tmp_path, monkeypatch
+):
     for number in range(3):
         write(tmp_path / f'shots/{number}.jpg', number)
     add, calls = PredictionWriter.add, []
@@ -118,12 +112,12 @@ def test_what_was_found_before_an_interruption_is_written(call, checkpoint, tmp_
 
     monkeypatch.setattr(PredictionWriter, 'add', interrupted)
     with pytest.raises(KeyboardInterrupt):
-        call('predict.py', checkpoint, 'shots', '--json')
+        commands('predict.py', checkpoint, 'shots', '--json')
     content = json.loads((tmp_path / 'predictions' / 'predictions.json').read_text())
     assert [entry['file_name'] for entry in content['images']] == ['shots/0.jpg']
 
 
-def test_a_video_is_drawn_frame_by_frame(call, checkpoint, tmp_path):
+def test_a_video_is_drawn_frame_by_frame(commands, checkpoint, tmp_path):
     writer = cv2.VideoWriter(
         str(tmp_path / 'clip.mp4'), cv2.VideoWriter.fourcc(*'mp4v'), 5, (64, 40)
     )
@@ -131,7 +125,7 @@ def test_a_video_is_drawn_frame_by_frame(call, checkpoint, tmp_path):
         writer.write(np.full((40, 64, 3), 60 * number, np.uint8))
     writer.release()
     write(tmp_path / 'one.png')
-    said = call(
+    said = commands(
         'predict.py', checkpoint, 'clip.mp4', 'one.png', '--json', '--out', 'found', '--score', 0
     )
     assert said.splitlines()[-1].startswith('5 images, ')
@@ -142,7 +136,7 @@ def test_a_video_is_drawn_frame_by_frame(call, checkpoint, tmp_path):
     assert (tmp_path / 'found/pictures/one.jpg').exists()
 
 
-def test_refusals_in_one_line(call, checkpoint, tmp_path):
+def test_refusals_in_one_line(commands, checkpoint, tmp_path):
     write(tmp_path / 'a.png')
     (tmp_path / 'clip.mp4').write_text('no video')
     (tmp_path / 'file').touch()
@@ -157,7 +151,7 @@ def test_refusals_in_one_line(call, checkpoint, tmp_path):
         ([checkpoint, 'a.png', '--out', 'file/x'], 'error: --out: file/x cannot be written'),
         ([checkpoint, 'clip.mp4'], 'error: 1 of the sources could not be read: clip.mp4'),
     ):
-        end = call.refused('predict.py', *arguments)
+        end = commands.refused('predict.py', *arguments)
         assert end.startswith(message) and '\n' not in end, end
     assert (
         not os.listdir(tmp_path / 'predictions') or not (tmp_path / 'predictions/pictures').exists()

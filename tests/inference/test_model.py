@@ -42,15 +42,9 @@ def image(height, width):
     return np.asarray(Image.fromarray(small).resize((width, height)))
 
 
-def commands_in(folder, monkeypatch, capsys):
-    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
-        monkeypatch.delenv(name, raising=False)
-    return Commands(folder, monkeypatch, capsys)
-
-
 def test_boxes_and_masks_in_the_file_are_those_of_the_test_tool(saved, monkeypatch, capsys):
     folder, config, checkpoint = saved['mmdet']
-    call = commands_in(folder, monkeypatch, capsys)
+    call = Commands(folder, monkeypatch, capsys)
     call('test.py', config, checkpoint, '--out', 'test.pkl')
     call('predict.py', checkpoint, 'data/coco/val2017', '--score', 0, '--json', '--no-pictures')
     content = json.loads((folder / 'predictions' / 'predictions.json').read_text())
@@ -77,7 +71,7 @@ def test_boxes_and_masks_in_the_file_are_those_of_the_test_tool(saved, monkeypat
 
 def test_label_maps_are_those_of_the_test_tool(saved, monkeypatch, capsys):
     folder, config, checkpoint = saved['mmseg']
-    call = commands_in(folder, monkeypatch, capsys)
+    call = Commands(folder, monkeypatch, capsys)
     call('test.py', config, checkpoint, '--out', 'maps')
     images = 'data/ade/ADEChallengeData2016/images/validation'
     said = call('predict.py', folder / 'run', images, '--out', 'found')

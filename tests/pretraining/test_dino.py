@@ -226,7 +226,7 @@ def test_views_of_any_size_and_order_of_passes():
 
 
 def test_what_cannot_be_done_is_said():
-    """Types and ranges of single options: tests/test_signatures.py."""
+    """Types and ranges of single options: tests/test_checks.py."""
     for options, message in (
         (dict(momentum=1.0), r'momentum must be in \[0, 1\), got 1.0'),
         (dict(backbone=dict(out_type='featmap')), "out_type='featmap'.*'cls_token'"),

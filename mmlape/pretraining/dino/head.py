@@ -11,8 +11,8 @@ from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from mmlape.backbones.builder import init_linear
 from mmlape.checks import check_bool, check_number, check_positive_int, check_rate, check_type
+from mmlape.layers import init_linear
 from mmlape.registry import MODELS
 from mmlape.runtime.autocast import without_autocast
 
