@@ -469,7 +469,7 @@ param_scheduler = [
 ]
 default_hooks = dict(
     logger=dict(interval=10, log_metric_by_epoch=True),
-    checkpoint=dict(by_epoch=True, interval={interval}, max_keep_ckpts=1, save_best={best if data.val else None!r}),
+    checkpoint=dict(by_epoch=True, interval={interval}, max_keep_ckpts=2, save_best={best if data.val else None!r}),
     report=dict(type='mmlape.ReportHook', out_dir={out!r}),
 )
 log_processor = dict(by_epoch=True)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.logging import HistoryBuffer, MessageHub
+from mmengine.visualization import Visualizer
 from PIL import Image
 from ports import free_port
 
@@ -29,8 +30,9 @@ class Commands:
 
     def __call__(self, script, *arguments):
         """What it wrote to the screen."""
-        # As in a new process: runs of the same second have the same name, and would show each other's figures.
-        MessageHub._instance_dict.clear()
+        # As in a new process: runs of the same second have the same name, and would share figures and folders.
+        for kind in (MessageHub, *Visualizer.__subclasses__()):
+            kind._instance_dict.clear()
         path = REPO / 'tools' / script
         self.monkeypatch.setattr(sys, 'argv', [str(path), *map(str, arguments)])
         try:
