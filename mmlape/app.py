@@ -96,7 +96,13 @@ class Answers:
 
     def correlate(self, layer: float) -> Figure:
         """The position correlation of a layer (LaPE, ICCV 2023, eq. 12), of the token in the middle."""
-        found = analysis.position_correlations(self.position, layers=[int(layer)])
+        source = analysis.plan_sources(analysis.position_plan(self.position))[-1]
+        try:
+            found = analysis.position_correlations(
+                self.position, source=source, layers=[int(layer)]
+            )
+        except ValueError as error:
+            raise gr.Error(str(error)) from None
         return analysis.draw_correlations(found)
 
 

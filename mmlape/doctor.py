@@ -254,15 +254,24 @@ def _weights(cfg: dict) -> str:
     """Do the checkpoints of ``init_cfg`` and ``load_from`` exist, or can they be downloaded?"""
     from mmlape.training.check_data import config_values
 
-    named = {value for path, value in config_values(cfg['model']) if path.endswith('.checkpoint')}
+    values = dict(config_values(cfg['model']))
+    named = {value for path, value in values.items() if path.endswith('.checkpoint')}
     files = sorted(filter(None, {*named, cfg.get('load_from')}))
-    return ', '.join(map(_weight, files)) or 'none: training begins with random ones'
+    found = [*map(_weight, files)]
+    for path, source in values.items():
+        place = path.removesuffix('.source')
+        if source == 'timm' and f'{place}.checkpoint' not in values:
+            name = values.get(f'{place}.model') or 'the arch'
+            found.append(f'{name} of timm, which downloads it (not checked)')
+    return ', '.join(found) or 'none: training begins with random ones'
 
 
 def _weight(text: str) -> str:
     from mmlape.checkpoints.files import download_path
 
-    if '://' not in text and not Path(text).exists():
+    if text.startswith('hf://'):
+        return f'{text} (not checked)'
+    if '://' not in text and not Path(text).expanduser().exists():
         raise _Problem(f'{text} does not exist', 'correct init_cfg or load_from (docs/weights.md)')
     if not text.startswith('http') or (file := download_path(text)).is_file():
         return text

@@ -9,12 +9,14 @@ from types import SimpleNamespace
 
 os.environ['GRADIO_ANALYTICS_ENABLED'] = 'False'  # read on import, as the command sets it
 
+import gradio as gr
 import gradio_client
 import httpx
 import numpy as np
 import pytest
 import torch
 import uvicorn
+from backbone_variants import build_vit
 from PIL import Image
 
 import mmlape
@@ -112,6 +114,16 @@ def test_a_backbone_of_another_package_has_no_position_to_show():
     network = SimpleNamespace(backbone=torch.nn.Conv2d(3, 8, 3))
     answers = Answers(SimpleNamespace(model=network, finds_boxes=True))
     assert answers.position is None and len(build(answers, 'a').blocks) > 5
+
+
+def test_correlations_of_positions_that_join_in_several_places_or_not_everywhere():
+    joinings = (dict(type='mmlape.LaPEWarmStart'), dict(type='mmlape.LaPE', layers=[1]))
+    for joining in joinings:
+        network = SimpleNamespace(backbone=build_vit(joining=joining).eval())
+        answers = Answers(SimpleNamespace(model=network, finds_boxes=True))
+        assert answers.correlate(1).axes
+    with pytest.raises(gr.Error, match='layer'):
+        answers.correlate(0)
 
 
 def test_a_click_shows_where_the_token_looks(model, pictures):

@@ -243,6 +243,23 @@ def test_weights_by_address(tmp_path, monkeypatch):
     assert check().state == 'ok'
 
 
+def test_weights_that_are_not_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    (tmp_path / 'w.pth').touch()
+    timm = dict(type='mmlape.Pretrained', source='timm', model='deit_small_patch16_224')
+    for init_cfg, said in (
+        (timm, 'deit_small_patch16_224 of timm'),
+        (dict(timm, model=None), 'the arch of timm'),
+        (dict(timm, source='mmlape', checkpoint='~/w.pth'), '~/w.pth'),
+        (
+            dict(timm, source='mmlape', checkpoint='hf://OWNER/NAME'),
+            'hf://OWNER/NAME (not checked)',
+        ),
+    ):
+        cfg = dict(model=dict(backbone=dict(vit=dict(init_cfg=init_cfg))))
+        assert doctor._weights(cfg).startswith(said)
+
+
 def test_the_table_has_problems_last_and_a_check_that_fails_hides_no_other():
     checks = [
         Check('a', 'error', 'broken', 'mend it'), Check('bcd', 'ok', 'fine'), Check('e', 'warning', 'odd', 'look'),

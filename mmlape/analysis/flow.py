@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from mmlape.backbones import Stage
 from mmlape.checkpoints.plain_files import PlainUnpickler
 from mmlape.checks import check_option, check_positive_int
+from mmlape.layers import PatchEmbed
 from mmlape.layers.attention import LINEAR_GRID
 from mmlape.layout import Grid, Layout
 
@@ -221,8 +222,9 @@ def patch_order(backbone: nn.Module, image: Tensor, seed: int = 0) -> PatchOrder
         seed: Of the order. Default 0.
 
     Raises ValueError if tokens of the network are not patches of the image, or the image holds less than two."""
-    patch = getattr(backbone, 'patch_size', None)
-    if patch is None or len(find_stages(backbone)) != 1:
+    patch, stem = getattr(backbone, 'patch_size', None), getattr(backbone, 'patch_embed', None)
+    whole = type(stem) is PatchEmbed and stem.stride == stem.patch_size
+    if patch is None or not whole or len(find_stages(backbone)) != 1:
         raise ValueError(
             f'tokens of {type(backbone).__name__} are not the patches of an image, which could be put into another '
             'order: give a network of one stage with a patch embedding, e.g. mmlape.VisionTransformer'

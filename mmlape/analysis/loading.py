@@ -138,14 +138,19 @@ def read_images(
     """Read images one at a time, ``(1, 3, height, width)`` float32, normalized as the config's data preprocessor does.
 
     Args:
-        config: Of a detector or a segmentor; without ``model.data_preprocessor`` pixels are BGR, 0 to 255.
+        config: Of a detector, a segmentor or a classifier; without ``data_preprocessor`` pixels are BGR, 0 to 255.
         paths: Image files.
         size: Resize to this height and width, one integer or a pair. Default None: as they are. Never padded.
 
     Raises ValueError if a file cannot be decoded, or ``size`` is less than 1."""
     size = None if size is None else check_grid('size', size)
-    options = config.get('model', {}).get('data_preprocessor') or {}
+    options = config.get('model', {}).get('data_preprocessor')
+    options = (
+        options or config.get('data_preprocessor') or {}
+    )  # MMPretrain's stands beside the model
     given = {name: options[name] for name in _VALUE_OPTIONS if options.get(name) is not None}
+    if options.get('to_rgb'):
+        given['bgr_to_rgb'] = True
     preprocess = ImgDataPreprocessor(**given)
     for path in paths:
         try:
@@ -253,12 +258,15 @@ def norm_places(
     wanted = check_layers('layers', layers, len(stage.blocks))
     for norm in norms:
         check_option('norm', norm, NORMS)
-    return [
+    found = [
         NormPlace(f'layer {layer} {norm}', layer, getattr(stage.blocks[layer], norm))
         for layer in wanted
         for norm in norms
         if hasattr(stage.blocks[layer], norm)  # parallel branches have one norm
     ]
+    if not found:
+        raise ValueError(f'no layer of {stage.name!r} has {" or ".join(norms)}')
+    return found
 
 
 def dtn_places(

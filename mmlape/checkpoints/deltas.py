@@ -51,8 +51,9 @@ def values_of_base(
     else:
         pretrained = Pretrained(source, checkpoint=place)
     report = pretrained.load(target, pretrained.read(target))
-    state = target.state_dict()
-    taken = [name for name in report.taken if state[name].is_floating_point()]
+    state = {name: value.cpu() for name, value in target.state_dict().items()}
+    # What LoRA begins with is not the base's.
+    taken = [n for n in report.taken if state[n].is_floating_point() and '.lora_' not in n]
     digest = hashlib.sha256(''.join(taken).encode())
     for name in report.matched:
         digest.update(state[name].contiguous().view(-1).view(torch.uint8).numpy())
@@ -71,7 +72,8 @@ def is_file(base: str) -> bool:
 def as_differences(state: dict[str, Tensor], base: dict[str, Tensor]) -> dict[str, Tensor]:
     """Where ``base`` has a value, the difference to it, in float32."""
     return {
-        name: value.float() - base[name] if name in base else value for name, value in state.items()
+        name: value.float().cpu() - base[name] if name in base else value
+        for name, value in state.items()
     }
 
 

@@ -56,7 +56,8 @@ class PredictionWriter:
         if self.pictures and source.is_video:
             self._frame(source, result)
         elif self.pictures:
-            result.save(_beside(self.folder / 'pictures' / name, '.jpg'))
+            small = max(result.image.shape[:2]) <= 65500  # what a JPEG file can hold
+            result.save(_beside(self.folder / 'pictures' / name, '.jpg' if small else '.png'))
         if result.label_map is not None:
             result.save_label_map(_beside(self.folder / 'label_maps' / name, '.png'))
         height, width = result.image.shape[:2]

@@ -152,30 +152,35 @@ class Result:
         """Write :meth:`picture` to an image file, atomically; its suffix says the format.
 
         Raises:
-            ValueError: If no image can be written with this suffix.
+            ValueError: If no image of this size can be written with this suffix.
         """
+        picture = self.picture()
         try:
-            encoded = cv2.imencode(Path(path).suffix, self.picture())[1]
+            done, encoded = cv2.imencode(Path(path).suffix, picture)
         except cv2.error:
+            done = False
+        if not done:
+            sides = '{1} x {0}'.format(*picture.shape)
             raise ValueError(
-                f'no picture can be written to {str(path)!r}: use .png or .jpg'
-            ) from None
+                f'no picture can be written to {str(path)!r}, {sides} pixels: use .png, or .jpg up to 65500 x 65500'
+            )
         atomic_write(Path(path), encoded.tobytes())
 
     def save_label_map(self, path: str | Path) -> None:
-        """Write the label map as a PNG of one channel with its palette, as MMSegmentation reads it."""
+        """Write the label map as a PNG of one channel with its palette, as MMSegmentation reads it; of 16 bits and
+        without palette for more than 256 classes."""
         if self.label_map is None:
             raise ValueError(f'{self.name} has no label map: its model finds boxes')
         from PIL import Image
 
-        if self.label_map.max(initial=0) > 255:
-            raise ValueError(f'a PNG has 256 labels at most, got {int(self.label_map.max())}')
-        picture = Image.fromarray(self.label_map.astype(np.uint8))
-        colours = np.zeros(
-            (256, 3), np.uint8
-        )  # all: with fewer, Pillow would cut the labels off too
-        colours[: len(self.classes)] = self._palette()[: len(self.classes)]
-        picture.putpalette(colours.tobytes())
+        if len(self.classes) > 256:
+            picture = Image.fromarray(self.label_map.astype(np.uint16))
+        else:
+            picture = Image.fromarray(self.label_map.astype(np.uint8))
+            # All colours: with fewer, Pillow would cut the labels off too.
+            colours = np.zeros((256, 3), np.uint8)
+            colours[: len(self.classes)] = self._palette()[: len(self.classes)]
+            picture.putpalette(colours.tobytes())
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         picture.save(path)
 

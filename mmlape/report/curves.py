@@ -24,10 +24,14 @@ def read_curves(work_dir: Path) -> list[dict[str, float]]:
     """
     rows: list[dict[str, float]] = []
     for file in sorted(work_dir.glob('*/vis_data/scalars.json')):
-        new = []
+        new: list[dict[str, float]] = []
         for line in file.read_text(encoding='utf-8').splitlines():
             with suppress(json.JSONDecodeError):  # a kill cuts the last line
-                new.append(json.loads(line))
+                row = json.loads(line)
+                if not row['step'] and new:
+                    # MMEngine counts epochs here, in a training by iterations too.
+                    row['step'] = new[-1]['step']
+                new.append(row)
         new = [row for row in new if row['step'] > 0]  # a test logs at step 0
         first = next((row['step'] for row in new if 'loss' in row), float('inf'))
         again = next((row['step'] for row in new if 'loss' not in row), float('inf'))

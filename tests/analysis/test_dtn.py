@@ -172,6 +172,23 @@ def test_images_are_read_as_the_config_has_them(folder):
     assert resized == [(7, 15)] * 2
 
 
+def test_images_of_a_classifier(folder):
+    """MMPretrain's preprocessor stands beside the model, and says it in its own words."""
+    config = Config(
+        dict(model=dict(), data_preprocessor=dict(mean=[1, 2, 3], std=[4, 5, 6], to_rgb=True))
+    )
+    pixels = np.asarray(Image.open(folder / 'b.png')).astype(np.float32)
+    (image,) = read_images(config, [folder / 'b.png'])
+    assert np.allclose(image[0].permute(1, 2, 0), (pixels - [1, 2, 3]) / [4, 5, 6], atol=1e-5)
+
+
+def test_a_norm_that_no_layer_has():
+    (stage,) = find_stages(variants.build_vit(block=dict(type='mmlape.ParallelBlock')))
+    assert len(norm_places(stage)) == len(stage.blocks)
+    with pytest.raises(ValueError, match="no layer of 'blocks' has norm2"):
+        norm_places(stage, norms=['norm2'])
+
+
 def test_images_that_are_not_there(folder):
     with pytest.raises(FileNotFoundError, match=r"no image or folder '.*c\.png'"):
         find_images([folder / 'c.png'])

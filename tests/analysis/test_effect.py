@@ -69,7 +69,8 @@ def patch(image, number):
 
 
 def test_networks_without_patches_are_refused():
-    for model in (build_pvt(), build_adapter()):
+    overlapping = build_vit(stem=dict(type='mmlape.PatchEmbed', patch_size=16, stride=8))
+    for model in (build_pvt(), build_adapter(), overlapping):
         with pytest.raises(ValueError, match='are not the patches of an image'):
             patch_order(model.eval(), torch.zeros(1, 3, 64, 64))
     with pytest.raises(ValueError, match=r'must hold two patches of \(16, 16\) at least'):

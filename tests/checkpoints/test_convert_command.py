@@ -106,6 +106,29 @@ def test_a_backbone_for_an_adapter(convert, tmp_path):
         assert torch.equal(adapter.vit.patch_embed.proj.weight, vit.patch_embed.proj.weight)
 
 
+def test_differences_are_added_to_what_the_vit_starts_from(convert):
+    model = Config.fromfile(CONFIGS / 'experiments/eomt_vit-micro-lape_digit-scenes.py').model
+    backbone = MODELS.build(model.backbone)
+    fives = {name: torch.full_like(value, 5) for name, value in backbone.vit.state_dict().items()}
+    write_checkpoint('base.safetensors', fives)
+    ones = {
+        f'network.{name.replace("vit.", "encoder.backbone.")}': torch.ones_like(value)
+        for name, value in backbone.state_dict().items()
+    }
+    write_checkpoint('delta.safetensors', ones)
+    arguments = ['eomt_delta', 'delta.safetensors', 'out.pth', '--config', 'config.py']
+    Config(dict(model=model, default_scope='mmseg')).dump('config.py')
+    message = convert.refused(TOOL, *arguments)
+    assert 'eomt_delta needs init_cfg in the vit' in message
+    base = dict(type='mmlape.Pretrained', source='mmlape', checkpoint='base.safetensors')
+    model.backbone.vit.init_cfg = base
+    Config(dict(model=model, default_scope='mmseg')).dump('config.py')
+    convert(TOOL, *arguments)
+    state = read_checkpoint('out.pth')['state_dict']
+    vit = [value for name, value in state.items() if name.startswith('vit.blocks')]
+    assert len(vit) > 10 and all((value == 6).all() for value in vit)
+
+
 def test_a_classifiers_backbone_for_a_detector(convert, tmp_path):
     """Its head is none of the detector's: the backbone is what it has in common."""
     model = micro(MASK_RCNN)

@@ -67,6 +67,20 @@ def test_curves_of_a_training_shorter_than_the_interval_of_the_log(tmp_path):
     assert read_curves(tmp_path) == [{'mIoU': 20.0, 'step': 2}]
 
 
+def test_metrics_of_a_training_by_iterations_that_counts_epochs(tmp_path):
+    """MMEngine's default logs them all at step 0 then."""
+    folder = tmp_path / '20260101_1' / 'vis_data'
+    folder.mkdir(parents=True)
+    rows = [
+        dict(loss=2.0, step=50),
+        {'mIoU': 20.0, 'step': 0},
+        dict(loss=1.0, step=100),
+        {'mIoU': 30.0, 'step': 0},
+    ]
+    (folder / 'scalars.json').write_text('\n'.join(map(json.dumps, rows)))
+    assert [row['step'] for row in read_curves(tmp_path)] == [50, 50, 100, 100]
+
+
 @pytest.mark.parametrize(('rows', 'wide'), [(ROWS, True), (ROWS[:2], False)])
 def test_curves_are_drawn_with_and_without_scores(rows, wide, tmp_path):
     draw_curves(rows, 'mIoU', tmp_path / 'curves.png')

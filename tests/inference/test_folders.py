@@ -107,6 +107,19 @@ def test_differences_of_networks_that_count(tmp_path):
     assert len(values) > 10 and 'backbone.norm.running_mean' in values
 
 
+def test_the_digest_of_a_base_is_the_same_with_dora(tmp_path):
+    arch = dict(embed_dims=16, depth=1, num_heads=2, mlp_ratio=2)
+    found = []
+    for lora in (None, dict(rank=2, dora=True)):
+        torch.manual_seed(0)
+        backbone = VisionTransformer(arch=arch, img_size=32, patch_size=16, lora=lora)
+        if lora is None:
+            save_file(backbone.state_dict(), tmp_path / 'base.safetensors')
+        model = nn.ModuleDict(dict(backbone=backbone))
+        found.append(values_of_base(model, f'mmlape:{tmp_path / "base.safetensors"}'))
+    assert found[0][1] == found[1][1] and set(found[0][0]) == set(found[1][0])
+
+
 def test_differences_to_weights_that_must_not_be_passed_on(model, tmp_path):
     generator = torch.Generator().manual_seed(0)
     original = model.model.backbone.vit.state_dict()

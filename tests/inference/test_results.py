@@ -1,5 +1,7 @@
 """Masks as crops, pictures and files of a result."""
 
+from dataclasses import replace
+
 import cv2
 import numpy as np
 import pytest
@@ -107,6 +109,23 @@ def test_a_label_map_is_drawn_and_written(tmp_path):
         assert (np.asarray(image) == labels).all()
     with pytest.raises(ValueError, match='has no label map'):
         result().save_label_map(tmp_path / 'b.png')
+
+
+def test_a_label_map_of_many_classes(tmp_path):
+    labels = np.full((HEIGHT, WIDTH), 299, np.int16)
+    labels[:9] = 7
+    found = replace(result(label_map=labels), classes=tuple(map(str, range(300))))
+    found.save_label_map(tmp_path / 'a.png')
+    with Image.open(tmp_path / 'a.png') as image:
+        assert (np.asarray(image) == labels).all()
+
+
+def test_a_picture_that_is_too_wide_for_jpeg(tmp_path):
+    wide = replace(result(), image=np.zeros((2, 70000, 3), np.uint8))
+    with pytest.raises(ValueError, match=r'no picture can be written to .*a.jpg., 70000 x 2'):
+        wide.save(tmp_path / 'a.jpg')
+    wide.save(tmp_path / 'a.png')
+    assert Image.open(tmp_path / 'a.png').width == 70000
 
 
 def test_colours_of_classes_without_a_palette_differ():

@@ -140,6 +140,13 @@ def main() -> None:
     checkpoint = weights.read(model)
     whole = is_whole_model(model) and holds_more_than_a_backbone(tensors_of(checkpoint), model)
     model = model if whole else backbone_of(model, config)
+    if FORMATS[options.source].added:  # differences to what the ViT starts from
+        vit = getattr(model, 'backbone', model).vit
+        if not vit.init_cfg:
+            raise ValueError(
+                f'{options.source} needs init_cfg in the vit of the config: the weights to add to'
+            )
+        vit.init_weights()
     report = weights.load(model, checkpoint)
     print(report)
     state = model.state_dict()
