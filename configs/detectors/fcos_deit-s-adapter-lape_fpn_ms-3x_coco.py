@@ -7,7 +7,7 @@ _base_ = [
     '../_base_/models/fcos_fpn.py',
     '../_base_/models/vit-adapter_deit-s.py',
     '../_base_/datasets/coco_detection_ms.py',
-    '../_base_/schedules/schedule_3x_layer-decay.py',
+    '../_base_/schedules/schedule_3x.py',
     '../_base_/default_runtime_mmdet.py',
 ]
 

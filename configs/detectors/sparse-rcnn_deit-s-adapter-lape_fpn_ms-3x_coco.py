@@ -3,22 +3,6 @@
 There is no published figure for this row.
 """
 
-_base_ = [
-    '../_base_/models/sparse-rcnn_fpn.py',
-    '../_base_/models/vit-adapter_deit-s.py',
-    '../_base_/datasets/coco_detection_ms.py',
-    '../_base_/schedules/schedule_3x_layer-decay.py',
-    '../_base_/default_runtime_mmdet.py',
-]
+_base_ = '../vit_adapter/sparse-rcnn_deit-s-adapter_fpn_ms-3x_coco.py'
 
-model = dict(
-    backbone=dict(
-        _base_.vit_adapter,
-        vit=dict(_base_.vit_adapter.vit, joining=dict(type='mmlape.LaPE')),
-    ),
-    neck=dict(in_channels=[384] * 4),
-)
-# Of MMDetection's rows.
-optim_wrapper = dict(
-    optimizer=dict(lr=2.5e-5, weight_decay=1e-4), clip_grad=dict(max_norm=1, norm_type=2)
-)
+model = dict(backbone=dict(vit=dict(joining=dict(type='mmlape.LaPE'))))

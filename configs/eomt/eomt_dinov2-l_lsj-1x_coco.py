@@ -1,6 +1,6 @@
 """EoMT, DINOv2-L. COCO instances, 12 epochs, 8 GPUs x 2 images.
 
-Published (EoMT, released code, model zoo): mask AP 45.2.
+Published (EoMT, released code, model zoo): mask AP 45.2. That network has registers, which this row has not.
 """
 
 _base_ = ['../_base_/foundation/eomt_instance.py', '../_base_/foundation/dinov2-l.py']

@@ -4,7 +4,7 @@ epochs; RandAugment pads with CIFAR-100's mean."""
 _base_ = './cifar100.py'
 
 data_preprocessor = dict(
-    num_classes=10, mean=[125.307, 122.961, 113.8575], std=[51.5865, 50.847, 51.255]
+    num_classes=10, mean=[125.307, 122.961, 113.8575], std=[62.985, 62.0925, 66.708]
 )
 train_pipeline = [step for step in _base_.train_pipeline if step.type != 'RandomErasing']
 cifar10 = dict(type='CIFAR10', data_root='data/cifar10')

@@ -1,4 +1,7 @@
-"""EoMT on ADE20K at 512 x 512: 40,000 iterations (31 epochs), 8 GPUs x 2 images. A row adds the ViT."""
+"""EoMT on ADE20K at 512 x 512: 40,000 iterations (31 epochs), 8 GPUs x 2 images. A row adds the ViT.
+
+Longer sides of training images are 256 to 1024.
+"""
 
 _base_ = ['./eomt.py', '../datasets/ade20k.py', '../default_runtime_mmseg.py']
 
@@ -21,6 +24,15 @@ model = dict(
     train_cfg=dict(),
     test_cfg=dict(mode='slide', crop_size=(512, 512), stride=(341, 341)),
 )
+load, annotations, _, _, *rest = _base_.train_pipeline
+train_pipeline = [
+    *(load, annotations),
+    dict(type='RandomResize', scale=(512, 512), ratio_range=(0.5, 2.0), keep_ratio=True),
+    dict(type='RandomCrop', crop_size=(512, 512)),
+    *rest,
+]
+train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
+del load, annotations, rest, _
 param_scheduler = [
     dict(type='mmlape.TwoStagePolyLR', warmup=(500, 1000), end=max_iters, by_epoch=False)
 ]

@@ -1,5 +1,5 @@
-"""Swin's 300 epochs (ICCV 2021, appendix A2.1; LaPE, arXiv v1, Table 7): 512 images a step, 20 epochs of warm-up from
-5e-7, cosine from 5e-4 to 5e-6, gradients clipped at 5. Weight decay spares relative positions too."""
+"""Swin's 300 epochs (ICCV 2021, appendix A2.1) at LaPE's batch (arXiv v1, Table 7): 512 images a step, 20 epochs of
+warm-up from 5e-7, cosine from 5e-4 to 5e-6, gradients clipped at 5. Weight decay spares relative positions too."""
 
 _base_ = './schedule_imagenet.py'
 
