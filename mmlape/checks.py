@@ -35,6 +35,12 @@ def nearest(name: Any, known: Iterable[Any], likeness: float = 0.6) -> str | Non
     return by_lower[found[0]] if found else None
 
 
+def type_name(config: Mapping[str, Any]) -> str:
+    """The ``type`` of a config without its scope, also where it is a class; '' for none."""
+    kind = config.get('type', '')
+    return (kind if isinstance(kind, str) else getattr(kind, '__name__', '')).rpartition('.')[2]
+
+
 def did_you_mean(name: Any, known: Iterable[Any]) -> str:
     """A hint for an unknown name: ``"; did you mean 'eps'?"``, or an empty string."""
     close = nearest(name, known)

@@ -56,6 +56,13 @@ def test_one_machine_and_several(launch):
     assert arguments[tool + 1 :] == ['a config.py', *options, '--launcher', 'pytorch']
     assert environment['PYTHONPATH'].split(':')[0] == f'{TOOLS}/..'
 
+
+def test_folders_where_cd_looks_first(launch, tmp_path):
+    """With CDPATH, it prints where it goes."""
+    (tmp_path / 'any folder' / 'tools').symlink_to(TOOLS)
+    plain, _ = launch('tools/dist_train.sh', 'x', '2')
+    assert launch('tools/dist_train.sh', 'x', '2', CDPATH='.')[0] == plain
+
     machines = dict(NNODES='4', NODE_RANK='2', MASTER_ADDR='10.0.0.7', PORT='29511')
     arguments, _ = launch(TOOLS / 'dist_test.sh', 'config', 'a.pth', '4', '--tta', **machines)
     several = dict(nnodes='4', node_rank='2', master_addr='10.0.0.7', master_port='29511')

@@ -20,7 +20,7 @@ from mmengine.registry import METRICS
 from mmengine.runner import FlexibleRunner, Runner
 
 from mmlape.atomic import atomic_write
-from mmlape.checks import check_positive_int, nearest
+from mmlape.checks import check_positive_int, nearest, type_name
 from mmlape.training.check_data import config_values, datasets_of
 
 from .arguments import AMP_DTYPES, find_config, read_config
@@ -34,8 +34,6 @@ _READ = (
 # is a typo.
 _LIKENESS = 0.85
 _SEG_SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # of upstream's test-time augmentation
-_WEIGHTS_HOOK = 'mmlape.CheckWeightsHook'
-_BFLOAT16_HOOK = 'mmlape.Bfloat16Hook'
 # MMEngine's backends by the package that they need, and their options for a run of this name.
 _LOGGERS: dict[str, tuple[str, Callable[[str], dict]]] = {
     'tensorboard': ('TensorboardVisBackend', lambda run: {}),
@@ -107,9 +105,9 @@ def check_weights(cfg: Config, allow_partial: bool = False) -> None:
     if cfg.get('default_hooks') is None:
         cfg.default_hooks = {}
     hooks = [*cfg.default_hooks.values(), *(cfg.get('custom_hooks') or [])]
-    found = [hook for hook in hooks if isinstance(hook, dict) and hook.get('type') == _WEIGHTS_HOOK]
+    found = [hook for hook in hooks if hook and type_name(hook) == 'CheckWeightsHook']
     if not found:
-        found = [ConfigDict(type=_WEIGHTS_HOOK)]
+        found = [ConfigDict(type='mmlape.CheckWeightsHook')]
         cfg.default_hooks['check_weights'] = found[0]
     for hook in found if allow_partial else ():
         hook['allow_partial'] = True
@@ -123,21 +121,25 @@ def enable_amp(cfg: Config, dtype: str) -> None:
         ValueError: Without a GPU that can, or if the optimizer wrapper is neither (Amp)``OptimWrapper``.
     """
     dtype = AMP_DTYPES[dtype]
-    wrapper = cfg.optim_wrapper.get('type', 'OptimWrapper')
+    wrapper = type_name(cfg.optim_wrapper) or 'OptimWrapper'
     if wrapper not in ('OptimWrapper', 'AmpOptimWrapper'):
         raise ValueError(
             f'--amp needs an OptimWrapper, and the config has optim_wrapper.type={wrapper}'
         )
     if get_device() == 'cpu':
         raise ValueError('--amp needs a GPU, and none is visible')
-    if dtype == 'bfloat16' and torch.cuda.is_available() and not torch.cuda.is_bf16_supported():
+    if (
+        dtype == 'bfloat16'
+        and torch.cuda.is_available()
+        and not torch.cuda.is_bf16_supported(including_emulation=False)
+    ):
         raise ValueError('this GPU has no bfloat16: use --amp-dtype fp16')
     # float16 loses small gradients without a loss scale; bfloat16 has the range of float32.
     scale = 'dynamic' if dtype == 'float16' else dict(enabled=False)
     cfg.optim_wrapper.update(type='AmpOptimWrapper', dtype=dtype, loss_scale=scale)
     if dtype == 'bfloat16':
-        hooks = [hook for hook in cfg.get('custom_hooks') or [] if hook['type'] != _BFLOAT16_HOOK]
-        cfg.custom_hooks = [*hooks, ConfigDict(type=_BFLOAT16_HOOK)]
+        hooks = [h for h in cfg.get('custom_hooks') or [] if type_name(h) != 'Bfloat16Hook']
+        cfg.custom_hooks = [*hooks, ConfigDict(type='mmlape.Bfloat16Hook')]
 
 
 def enable_lr_scaling(cfg: Config) -> None:
@@ -166,16 +168,14 @@ def log_to(cfg: Config, names: Sequence[str]) -> None:
         if importlib.util.find_spec(name) is None:
             raise ValueError(f'--log {name} needs its package: pip install {name}')
         kind, options = _LOGGERS[name]
-        if all(str(each['type']).rpartition('.')[2] != kind for each in backends):
+        if all(type_name(each) != kind for each in backends):
             backends.append(ConfigDict(type=kind, **options(Path(cfg.work_dir).name)))
     cfg.visualizer.vis_backends = backends
 
 
 def add_report(cfg: Config) -> None:
     """End the training with ``report.html``; ``default_hooks.report=None`` in the config switches it off."""
-    report = cfg.default_hooks.setdefault('report', ConfigDict(type='mmlape.ReportHook'))
-    if report is None:
-        del cfg.default_hooks['report']  # MMEngine knows None for its own hooks alone
+    cfg.default_hooks.setdefault('report', ConfigDict(type='mmlape.ReportHook'))
 
 
 def existing_checkpoint(text: str) -> str:
@@ -307,11 +307,11 @@ def _only_dataset(cfg: Config, option: str) -> Any:
 
 
 def _is_coco(evaluator: Mapping[str, Any]) -> bool:
-    return str(evaluator.get('type')).endswith('CocoMetric') and bool(evaluator.get('ann_file'))
+    return type_name(evaluator).endswith('CocoMetric') and bool(evaluator.get('ann_file'))
 
 
 def _is_panoptic(evaluator: Mapping[str, Any]) -> bool:
-    return str(evaluator.get('type')).endswith('CocoPanopticMetric')
+    return type_name(evaluator).endswith('CocoPanopticMetric')
 
 
 def add_metric(runner: Runner, config: dict) -> None:

@@ -28,6 +28,7 @@ from mmlape.checkpoints import CheckpointError
 from mmlape.checkpoints.files import fault_of
 from mmlape.checkpoints.loaders import safe_loading
 from mmlape.checkpoints.reading import read_checkpoint, weights_only_everywhere
+from mmlape.checks import type_name
 from mmlape.training.check_data import main_process_says
 from mmlape.training.devices import CpuHook
 from mmlape.training.stop_hooks import all_finite
@@ -36,7 +37,8 @@ from .options import existing_checkpoint
 
 # Set by SLURM when it restarts a job, and by torchrun when it restarts the processes.
 RESTARTS = ('SLURM_RESTART_COUNT', 'TORCHELASTIC_RESTART_COUNT')
-_HOOK = 'mmlape.ResumeCheckHook'
+# Of MMEngine: None means its default, for others it would be an error.
+_OFF = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
 _LONG = ('Config:\n', 'paramwise_options -- ')
 
 
@@ -164,8 +166,8 @@ def set_resume(cfg: Config, wanted: str | None) -> list[str]:
         ValueError: If the checkpoint does not exist, is incomplete, or some process cannot see it.
     """
     hooks = cfg.get('custom_hooks') or []
-    if not any(isinstance(hook, dict) and hook.get('type') == _HOOK for hook in hooks):
-        cfg.custom_hooks = [*hooks, dict(type=_HOOK)]
+    if not any(type_name(hook) == 'ResumeCheckHook' for hook in hooks):
+        cfg.custom_hooks = [*hooks, dict(type='mmlape.ResumeCheckHook')]
     notes = []
     if wanted is None and cfg.get('resume', False):
         wanted = cfg.get('load_from') or 'auto'
@@ -210,8 +212,12 @@ def build_runner(cfg: Config, first_weights: str | None) -> Runner:
 
 def make_runner(cfg: Config) -> Runner:
     """The runner of a config, with a shorter screen: what MMEngine prints of the config and of each parameter's
-    settings, hundreds of lines, goes only to the log file."""
-    kind: Any = RUNNERS.get(cfg.get('runner_type', 'Runner'))
+    settings, hundreds of lines, goes only to the log file. A default hook may be None, which is none."""
+    kind: Any = cfg.get('runner_type', 'Runner')
+    kind = RUNNERS.get(kind) if isinstance(kind, str) else kind
+    hooks = cfg.get('default_hooks') or {}
+    for name in [name for name, hook in hooks.items() if hook is None and name not in _OFF]:
+        del hooks[name]
 
     class ShortScreen(kind):
         def build_logger(self, *args: Any, **options: Any) -> logging.Logger:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from mmengine.config import Config
@@ -131,9 +132,11 @@ def check_config(cfg: Config | Mapping[str, Any]) -> None:
             if value is not None and fnmatchcase(path, pattern):
                 check(path, value)
     for hook in (*(cfg.get('default_hooks') or {}).values(), *(cfg.get('custom_hooks') or [])):
-        if isinstance(hook, Mapping) and str(hook.get('type')).startswith('mmlape.'):
+        kind = hook.get('type') if isinstance(hook, Mapping) else None
+        kind = HOOKS.get(kind) if str(kind).startswith('mmlape.') else kind
+        if isinstance(kind, type) and kind.__module__.startswith('mmlape.'):
             options = {key: hook[key] for key in hook if key not in ('type', 'priority')}
-            check_options(HOOKS.get(hook['type']), options)
+            check_options(kind, options)
     check_reached(cfg)
 
 
@@ -168,7 +171,18 @@ def check_data_is_there(cfg: Config | Mapping[str, Any], splits: Sequence[str]) 
             reports.append(DataReport(f'{split} data ({config.get("type")})'))
             if not _is_remote(config):
                 reports[-1].look_for(config)
+            if reports[-1].problems and _downloads(config, cfg.get('default_scope')):
+                reports.pop()
     _stop('the data are not there', reports, cfg.get('data_from'))
+
+
+def _downloads(config: Mapping[str, Any], scope: str | None) -> bool:
+    """Whether a data set that is not there downloads itself, as some of MMPretrain's do by default."""
+    with DATASETS.switch_scope_and_registry(config.get('_scope_') or scope) as registry:
+        name = config.get('type')
+        cls = registry.get(name) if isinstance(name, str) else name
+    option = None if cls is None else signature(cls).parameters.get('download')
+    return option is not None and bool(config.get('download', option.default))
 
 
 def _is_remote(config: Mapping[str, Any]) -> bool:

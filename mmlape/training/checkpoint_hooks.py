@@ -261,6 +261,9 @@ class SafeLoadingHook(Hook):
 
     priority = 'VERY_HIGH'
 
+    def __init__(self) -> None:
+        safe_loading()  # MMEngine's FlexibleRunner loads before the first call of a hook
+
     def before_run(self, runner: Runner) -> None:
         """MMEngine calls it before it loads ``load_from``, and before ``init_cfg`` of the model."""
         safe_loading()

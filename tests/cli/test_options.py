@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from mmdet.datasets.transforms import PackDetInputs
+from mmdet.evaluation import CocoMetric
 from mmengine.config import Config
+from mmengine.optim import OptimWrapper
 
 from mmlape.cli import (
     add_common_options,
@@ -23,6 +25,8 @@ from mmlape.cli import (
 )
 from mmlape.cli.arguments import find_config
 from mmlape.cli.options import check_indices
+from mmlape.cli.processes import set_resume
+from mmlape.training import CheckWeightsHook, ResumeCheckHook, check_config
 from mmlape.training.check_data import config_values
 
 DEMO = 'segmenter_vit-micro-adapter-lape_mask_digit-scenes'
@@ -94,16 +98,19 @@ def test_the_place_of_a_process_on_its_machine(monkeypatch):
 def with_gpu(monkeypatch, bf16=True):
     monkeypatch.setattr(options, 'get_device', lambda: 'cuda')
     monkeypatch.setattr('torch.cuda.is_available', lambda: True)
-    monkeypatch.setattr('torch.cuda.is_bf16_supported', lambda: bf16)
+    # As PyTorch: older GPUs have it by emulation, which is slow.
+    answer = lambda including_emulation=True: bf16 or including_emulation  # noqa: E731
+    monkeypatch.setattr('torch.cuda.is_bf16_supported', answer)
 
 
 @pytest.mark.parametrize(
     ('dtype', 'name', 'scale'),
     [('fp16', 'float16', 'dynamic'), ('bf16', 'bfloat16', dict(enabled=False))],
 )
-def test_mixed_precision(monkeypatch, dtype, name, scale):
+@pytest.mark.parametrize('kind', ['OptimWrapper', OptimWrapper])
+def test_mixed_precision(monkeypatch, dtype, name, scale, kind):
     with_gpu(monkeypatch)
-    cfg = Config(dict(optim_wrapper=dict(type='OptimWrapper', optimizer=dict(lr=1))))
+    cfg = Config(dict(optim_wrapper=dict(type=kind, optimizer=dict(lr=1))))
     enable_amp(cfg, dtype)
     assert cfg.optim_wrapper.type == 'AmpOptimWrapper'
     assert (cfg.optim_wrapper.dtype, cfg.optim_wrapper.loss_scale) == (name, scale)
@@ -244,6 +251,10 @@ def test_the_first_images_are_what_the_metric_counts(tmp_path):
     wanted = {image['id'] for image in segments['images'][:2]}
     for path in (panoptic, cfg.test_evaluator[0].ann_file):
         assert {image['id'] for image in json.loads(Path(path).read_text())['images']} == wanted
+    in_python = coco(tmp_path)
+    in_python.test_evaluator[0].type = CocoMetric  # as in a config in pure Python
+    first_images(in_python, 2)
+    assert in_python.test_evaluator[0].ann_file.endswith('annotations_2.json')
     maps = Config(
         dict(test_dataloader=dict(dataset=dict(type='A')), test_evaluator=dict(type='IoUMetric'))
     )
@@ -277,5 +288,21 @@ def test_indices_that_the_metric_would_count_as_missed(split, tmp_path):
     part.test_dataloader.dataset = dict(type='ConcatDataset', datasets=datasets)
     with pytest.raises(ValueError, match=words):
         check_indices(of_split(part))
+    part.test_evaluator = [dict(part.test_evaluator[0], type=CocoMetric)]
+    with pytest.raises(ValueError, match=words):
+        check_indices(of_split(part))
     part.test_evaluator = dict(type='IoUMetric')
     check_indices(of_split(part))
+
+
+def test_hooks_that_are_classes_count_as_there():
+    given = dict(type=CheckWeightsHook, allow_partial=True)
+    cfg = Config(dict(default_hooks=dict(check_weights=given)))
+    options.check_weights(cfg)
+    assert cfg.default_hooks == dict(check_weights=given)
+    cfg = Config(dict(custom_hooks=[dict(type=ResumeCheckHook)]))
+    set_resume(cfg, None)
+    assert len(cfg.custom_hooks) == 1
+    cfg = Config(dict(default_hooks=dict(check_weights=dict(given, allow_partal=True))))
+    with pytest.raises(TypeError, match='allow_partal'):
+        check_config(cfg)

@@ -8,6 +8,8 @@ import sys
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.runner import Runner
+from toy_training import toy_config
 
 from mmlape.cli import (
     all_see,
@@ -122,3 +124,14 @@ def test_a_work_dir_is_for_one_training_at_a_time(tmp_path):
         lock_work_dir(folder)
         lock_work_dir(folder)  # this process has it
         os.kill(worker, signal.SIGKILL)
+
+
+@pytest.mark.parametrize('runner_type', ['Runner', Runner])
+def test_a_runner_without_some_default_hooks(runner_type, tmp_path):
+    cfg = toy_config(tmp_path)
+    cfg.runner_type = runner_type
+    cfg.default_hooks = dict(
+        cfg.get('default_hooks') or {}, report=None, exact_resume=None, timer=None
+    )
+    runner = processes.make_runner(cfg)
+    assert {type(hook).__name__ for hook in runner.hooks} >= {'LoggerHook', 'RuntimeInfoHook'}

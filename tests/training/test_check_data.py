@@ -517,3 +517,13 @@ def test_data_that_are_not_there(tmp_path):
     Path(tmp_path, 'annotations', 'train.json').unlink()
     with pytest.raises(DataError, match=r"annotation file '.*train.json' does not exist"):
         check_data_is_there(config(tmp_path), ('train',))
+
+
+def test_data_that_download_themselves(tmp_path):
+    def config(**options):
+        dataset = dict(type='CIFAR10', data_root=str(tmp_path / 'cifar'), **options)
+        return Config(dict(train_dataloader=dict(dataset=dataset), default_scope='mmpretrain'))
+
+    check_data_is_there(config(), ['train'])
+    with pytest.raises(DataError, match="cifar' does not exist"):
+        check_data_is_there(config(download=False), ['train'])

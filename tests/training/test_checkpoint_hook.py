@@ -4,10 +4,13 @@ import errno
 
 import pytest
 import torch
+from crafted.maker import run
 from mmengine.hooks import Hook
+from mmengine.runner import FlexibleRunner
 from toy_training import seen_by, toy_config, toy_run
 
 from mmlape import atomic
+from mmlape.checkpoints import CheckpointError
 from mmlape.checkpoints.files import fault_of
 from mmlape.cli import last_complete_checkpoint
 from mmlape.registry import HOOKS
@@ -163,3 +166,16 @@ def test_what_mmengine_refuses_by_assertion():
     ):
         with pytest.raises(ValueError, match=r'rule|save_best'):
             CheckpointHook(**options)
+
+
+def test_a_flexible_runner_executes_nothing_of_a_checkpoint(tmp_path):
+    """It loads before the first call of a hook."""
+    canary = tmp_path / 'ran'
+    torch.save(dict(state_dict=run(canary)), tmp_path / 'bad.pth')
+    cfg = toy_config(tmp_path / 'work', load_from=str(tmp_path / 'bad.pth'))
+    cfg.default_hooks.safe_loading = dict(type='mmlape.SafeLoadingHook')
+    cfg.update(strategy=dict(type='SingleDeviceStrategy'), env_cfg={}, launcher='none')
+    runner = FlexibleRunner.from_cfg(cfg)
+    with pytest.raises(CheckpointError):
+        runner.train()
+    assert not canary.exists()

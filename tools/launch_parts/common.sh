@@ -1,7 +1,7 @@
 # Functions of the launch scripts, which source this file.
 # shellcheck shell=bash
 
-tools=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+tools=$(CDPATH= cd -- "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 python=${PYTHON:-python}
 # A clone need not be installed.
 if [ -d "$tools/../mmlape" ]; then
