@@ -34,6 +34,7 @@ from experiments.recipes import (
     rescaled,
 )
 from experiments.small_images import CLASSES
+from experiments.table import replace_table
 
 from mmlape.fit import find_data
 from mmlape.inference.results import MaskCrop, Result
@@ -338,6 +339,45 @@ def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, mon
     ):
         with pytest.raises(ValueError, match=message):
             run(**changes)
+
+
+def test_pages_say_what_the_records_say():
+    pages = [(REPO / 'docs' / name).read_text() for name in ('evidence.md', 'fine_tuning.md')]
+    for name, experiment in plan.EXPERIMENTS.items():
+        start, end = f'<!-- {name}: written by the command -->', f'<!-- end of {name} -->'
+        (page,) = (text for text in pages if start in text)
+        path = REPO / f'benchmarks/records/evidence_{name}.json'
+        runs = evidence.current_runs(path, experiment)
+        assert len(runs) == len(evidence.read_runs(path)) > 0
+        assert replace_table(page, statistics.markdown(experiment, runs), start, end) == page
+
+
+def test_records_of_other_settings_are_not_shown(tmp_path):
+    path, experiment = tmp_path / 'a.json', plan.EXPERIMENTS['cifar10']
+    settings = {name: evidence.settings_of(experiment, name) for name in experiment.variants}
+    runs = [dict(variant=name, settings=each) for name, each in settings.items()]
+    path.write_text(
+        json.dumps([*runs, dict(variant='LaPE', settings='x'), dict(variant='gone', settings='y')])
+    )
+    assert evidence.current_runs(path, experiment) == runs
+
+
+def test_limit_and_interval_by_hand():
+    """Gaps of 1, 2 and 6 points, images that are alike: the interval is of the means of three drawn seeds."""
+
+    def runs(*values):
+        return [
+            dict(seed=seed, metrics=dict(mIoU=value), sampled=dict(mIoU=[value] * 7))
+            for seed, value in enumerate(values)
+        ]
+
+    found = statistics.difference(runs(51.0, 53.0, 58.0), runs(50.0, 51.0, 52.0), 'mIoU', 4)
+    # s = sqrt(7); t(1 - 0.0125 / 2, 2) = 8.860
+    assert found.mean == pytest.approx(3) and found.limit == pytest.approx(
+        8.860 * (7 / 3) ** 0.5, rel=1e-3
+    )
+    assert (found.low, found.high) == (1.0, 6.0)  # all of one seed has a probability of 1 / 27
+    assert found.better == pytest.approx(7.5 / 9)
 
 
 def test_runs_of_another_experiment_are_shared_if_it_has_all_views(tmp_path, monkeypatch):

@@ -85,7 +85,7 @@ def run_experiment(name: str, options: argparse.Namespace) -> None:
             cfg, _ = config_of(experiment, variant, 0, root, options.work_dir)
             check_weights_are_there(cfg)
         _run_missing(jobs, path, options.workers or cores())
-    runs = read_runs(path)
+    runs = current_runs(path, experiment)
     print(f'\n{experiment.question}\n\n{markdown(experiment, runs)}')
 
 
@@ -98,6 +98,12 @@ def settings_of(experiment: Experiment, variant: str) -> str:
 def read_runs(path: Path) -> list[dict[str, Any]]:
     """The records of an experiment."""
     return json.loads(path.read_text(encoding='utf-8')) if path.is_file() else []
+
+
+def current_runs(path: Path, experiment: Experiment) -> list[dict[str, Any]]:
+    """Those of the records that are of the experiment's settings: what tables and pictures show."""
+    settings = {variant: settings_of(experiment, variant) for variant in experiment.variants}
+    return [run for run in read_runs(path) if run['settings'] == settings.get(run['variant'])]
 
 
 def _with_shared(jobs: list[Job], path: Path) -> list[dict[str, Any]]:

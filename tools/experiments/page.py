@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from mmlape.analysis.figures import save_figure
 from mmlape.atomic import atomic_write
 
-from .evidence import read_runs
+from .evidence import current_runs
 from .plan import EXPERIMENTS
 from .recipes import DATA
 from .statistics import Difference, differences, markdown
@@ -26,7 +26,8 @@ def write_pages(docs: Path, records: Path) -> None:
         for name, experiment in EXPERIMENTS.items():
             start, end = f'<!-- {name}: written by the command -->', f'<!-- end of {name} -->'
             if start in text:
-                table = markdown(experiment, read_runs(records / f'evidence_{name}.json'))
+                runs = current_runs(records / f'evidence_{name}.json', experiment)
+                table = markdown(experiment, runs)
                 text = replace_table(text, table, start, end)
         atomic_write(page, text.encode())
     if found := all_differences(records):
@@ -37,7 +38,7 @@ def all_differences(records: Path) -> dict[str, dict[str, Difference]]:
     """Differences from the baseline by experiment and variant, also of other views of the images."""
     found = {}
     for name, experiment in EXPERIMENTS.items():
-        runs = read_runs(records / f'evidence_{name}.json')
+        runs = current_runs(records / f'evidence_{name}.json', experiment)
         by_name = {
             f'{variant}, {view}' if view else variant: each
             for view in ('', *experiment.views)
