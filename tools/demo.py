@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
             '\nStopped. `make demo` (or the same command again) continues from the last checkpoint.'
         )
         return 130
-    except ModelError as error:
+    except (ModelError, FileExistsError) as error:
         print(f'\nerror: {error}', file=sys.stderr)
         return 1
     return 0

@@ -13,6 +13,7 @@ import argparse
 from pathlib import Path
 
 from mmlape import cli
+from mmlape.cli.arguments import output_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUPS = ('cells', 'segmentor', 'detector')
@@ -32,9 +33,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         '--only', choices=GROUPS, action='append', help='only this group (may be repeated)'
     )
-    parser.add_argument('--work-dir', type=Path, default=Path('work_dirs/experiment_robustness'))
+    work_dir = output_folder() / 'work_dirs/experiment_robustness'
+    parser.add_argument('--work-dir', type=Path, default=work_dir)
     parser.add_argument(
-        '--data-root', type=Path, default=Path('data'), help='folder of the data sets'
+        '--data-root', type=Path, default=output_folder() / 'data', help='folder of the data sets'
     )
     parser.add_argument(
         '--table', action='store_true', help='run nothing, show the current results'
@@ -54,7 +56,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> None:
     options = parse_arguments(arguments)
-    with cli.stop_with_message(ValueError, FileExistsError, ModuleNotFoundError):
+    with cli.stop_with_message(ValueError, OSError, ModuleNotFoundError):
         from experiments.robustness import run_experiment
 
         run_experiment(options, ROOT)
