@@ -62,7 +62,7 @@ def run(module: str, options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print('\nStopped. Run the same command again to resume.')
         return 130
-    except (RuntimeError, ValueError, OSError, ModuleNotFoundError) as error:
+    except (RuntimeError, ValueError, OSError) as error:
         print(f'\nerror: {error}', file=sys.stderr)
         return 1
 
