@@ -279,11 +279,11 @@ def token_variation(
         with torch.no_grad(), record_calls(every) as calls:
             backbone(image)
             for n, stage in enumerate(stages):
-                rows = [
-                    _coefficients(args, p.norm, _heads_of(stage, p, args[0]), names[n])
-                    for p in places[n]
-                    for args in [calls[n, p][0]]
-                ]
+                rows = []
+                for place in places[n]:
+                    args = calls[n, place][0]
+                    heads = _heads_of(stage, place, args[0])
+                    rows.append(_coefficients(args, place.norm, heads, names[n]))
                 found[n].append(np.stack(rows, axis=1))
     if not all(found):
         raise ValueError('images must hold at least one image')

@@ -144,10 +144,9 @@ def read_images(
 
     Raises ValueError if a file cannot be decoded, or ``size`` is less than 1."""
     size = None if size is None else check_grid('size', size)
-    options = config.get('model', {}).get('data_preprocessor')
-    options = (
-        options or config.get('data_preprocessor') or {}
-    )  # MMPretrain's stands beside the model
+    # MMPretrain's stands beside the model.
+    of_model = config.get('model', {}).get('data_preprocessor')
+    options = of_model or config.get('data_preprocessor') or {}
     given = {name: options[name] for name in _VALUE_OPTIONS if options.get(name) is not None}
     if options.get('to_rgb'):
         given['bgr_to_rgb'] = True

@@ -324,9 +324,9 @@ class StagedTransformer(Backbone):
     def _make_stages(self) -> list[Stage]:
         prefix = tuple(getattr(self, name) for name in self.prefix_names)
         stages, dims = [], self.embed_dims
-        by_layers = self.counts == 'layers' or self.frozen_stages < 0
-        # frozen_stages=0 are the stem and the first position.
-        frozen = 0 if by_layers else max(self.frozen_stages, 1)
+        frozen = 0  # whose positions have no dropout; frozen_stages=0 are the stem and the first position
+        if self.counts == 'stages' and self.frozen_stages >= 0:
+            frozen = max(self.frozen_stages, 1)
         for number in range(1, self.num_stages + 1):
             names = {part: name.format(number) for part, name in self.names.items()}
             modules: dict = {

@@ -350,4 +350,4 @@ def plan_prefix(
             f'across_layers={across} needs a class token (with_cls_token), and there is none'
         )
     present = sizes if after < built else {}
-    return PrefixSpec(present, after, across if 'cls_token' in present else None)
+    return PrefixSpec(present, after if present else 0, across if 'cls_token' in present else None)

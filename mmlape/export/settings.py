@@ -6,6 +6,8 @@ from typing import Any
 
 from mmengine.config import Config
 
+from mmlape.checks import type_name
+
 from .selection import Size
 
 
@@ -46,7 +48,7 @@ def test_scale(cfg: Config) -> tuple[list[int] | None, bool]:
     """``scale`` of the config's test pipeline, and whether it keeps the ratio of sides: else it is width, height."""
     for step in _test_pipeline(cfg):
         scale = step.get('scale')
-        if str(step['type']).endswith('Resize') and scale is not None:
+        if type_name(step).endswith('Resize') and scale is not None:
             keep_ratio = bool(step.get('keep_ratio'))
             sides = [scale, scale] if isinstance(scale, int) else list(scale)
             return (sorted(sides, reverse=True) if keep_ratio else sides), keep_ratio
@@ -55,7 +57,7 @@ def test_scale(cfg: Config) -> tuple[list[int] | None, bool]:
 
 def _multiple(cfg: Config) -> int:
     """``size_divisor`` of MMSegmentation's ResizeToMultiple in the test pipeline, else 1."""
-    steps = [step for step in _test_pipeline(cfg) if str(step['type']).endswith('ResizeToMultiple')]
+    steps = [step for step in _test_pipeline(cfg) if type_name(step) == 'ResizeToMultiple']
     return steps[0].get('size_divisor', 32) if steps else 1
 
 

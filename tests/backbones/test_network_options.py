@@ -103,6 +103,19 @@ def test_a_position_knows_the_window_that_is_the_default_of_its_attention():
     assert {block.attn.position.window_size for block in model.blocks} == {(7, 7)}
 
 
+def test_depths_where_outputs_end_before_the_class_token_enters():
+    model = build_vit(prefix_after=3, out_indices=[0, 1])
+    assert model.get_layer_depth('blocks.1.attn.qkv.weight') == (2, 2 + 2)
+
+
+def test_a_loaded_pooling_is_not_drawn_again():
+    pool = dict(type='mmlape.AttentionPooling', num_heads=3)
+    model = build_vit(out_type=pool, out_indices=[3])
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model.init_weights()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 def test_an_adapter_of_images_of_one_channel():
     model = build_adapter(dict(in_channels=1)).eval()
     assert len(model(torch.randn(1, 1, 64, 64))) == 4
