@@ -119,8 +119,6 @@ class Killer:
             sorted(path.name for path in folder.iterdir() if path.suffix in ('.pth', '.sha256'))
             for folder in (self.whole, work_dir)
         ]
-        # A kill after the last validation, between a new best checkpoint and the removal of the older one, leaves both.
-        names[1] = [name for name in names[1] if name in names[0] or not name.startswith('best_')]
         assert names[0] == names[1], names
         for name in names[0]:
             if name.endswith('.pth'):
