@@ -62,6 +62,7 @@ STEPS = {
         samples=({}, _MORE_SAMPLES),
         short=(dict(epochs=10), {}),
         larger=(dict(epochs=30, size=480), {}),
+        light=(dict(augment='light'), {}),
     ),
     'cifar10': _steps(
         'cifar/cct-7-3x1_1xb128_cifar10',
