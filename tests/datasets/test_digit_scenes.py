@@ -134,19 +134,31 @@ def test_train_and_val_share_no_digit_and_no_pixel_of_a_photograph(root):
         assert one.name == other.name and one.left + one.pixels.shape[1] <= other.left
 
 
-def test_enough_of_a_hidden_digit_stays_visible():
+def test_enough_of_a_hidden_digit_stays_visible(monkeypatch):
     options = dict(image_size=64, digits_per_image=(6, 6), digit_size=(32, 40))
     options |= dict(min_visible=0.8, min_contrast=60)
     banks, regions = load_sources(0)
-    hidden = 0
+    find, areas = module._find_place, []
+
+    def find_and_note(rng, ink, *args):
+        place = find(rng, ink, *args)
+        if place is not None:
+            areas.append(ink.sum())
+        return place
+
+    monkeypatch.setattr(module, '_find_place', find_and_note)
+    left_out = partly = 0
     for seed in range(5):
+        areas.clear()
         rng = np.random.default_rng(seed)
         scene = paint_scene(rng, banks['train'], regions['train'], options, (96, 128))
         assert 1 <= len(scene.digits) == scene.owner.max() + 1 <= 6
-        hidden += 6 - len(scene.digits)
-        for number in range(len(scene.digits)):
-            assert (scene.owner == number).sum() > 0
-    assert hidden, 'six large digits never all fit into so small an image'
+        left_out += 6 - len(scene.digits)
+        visible = np.bincount(scene.owner[scene.owner >= 0])
+        assert (visible >= 0.8 * np.array(areas)).all()
+        partly += (visible < areas).sum()
+    assert left_out, 'six large digits never all fit into so small an image'
+    assert partly
 
 
 def test_an_interrupted_build_leaves_nothing_and_is_done_again(tmp_path, monkeypatch):
