@@ -1,4 +1,4 @@
-"""Transformers for sequences: token ids, and the schedule of their learning rate. Padding: tests/test_masks.py."""
+"""Transformers for sequences: token ids, padding, and the schedule of their learning rate. See tests/test_masks.py."""
 
 import math
 
@@ -7,6 +7,7 @@ import torch
 from mmengine.registry import PARAM_SCHEDULERS
 from torch import nn
 
+from mmlape.backbones import SequenceTransformer
 from mmlape.layers import TokenEmbed
 
 
@@ -22,6 +23,18 @@ def test_ids_and_masks():
         stem(torch.zeros(1, 3))
     with pytest.raises(IndexError):
         stem(torch.full((1, 1, 1, 3), 6))
+
+
+def test_padding_changes_no_sequence_of_long_list_ops():
+    """With DTN as it starts: a map that looks at the far end of a sequence would see its padding alone."""
+    torch.manual_seed(1)
+    norm_cfg = dict(type='mmlape.DTN', layers=2)
+    model = SequenceTransformer(out_type='cls_token', norm_cfg=norm_cfg, out_indices=1).eval()
+    ids = torch.zeros(1, 1, 1, 700, dtype=torch.long)
+    ids[..., :501].random_(1, 16)
+    padded, alone = model(ids)[0], model(ids[..., :501])[0]
+    torch.testing.assert_close(padded, alone, atol=1e-5, rtol=1e-4)
+    assert model.blocks[0].norm1.num_heads == 4 and model.blocks[0].attn.num_heads == 8
 
 
 def test_warm_up_and_decay_of_the_learning_rate():
