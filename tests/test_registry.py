@@ -79,6 +79,13 @@ def test_its_network_contains_it(name):
     assert any(type(module) is registered()[name] for module in BACKBONES[name]().modules())
 
 
+@every_component
+def test_is_built_without_memory(name):
+    with torch.device('meta'):
+        model = BACKBONES[name]()
+    assert all(tensor.is_meta for tensor in model.state_dict().values())
+
+
 @every_network
 def test_recomputed_equals_plain(name):
     """In two steps, so that statistics of the first count in the second; variants in evaluation alone."""

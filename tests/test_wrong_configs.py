@@ -314,6 +314,8 @@ NETWORKS = [
     (ceit(stem=part('ImageToTokens', norm_cfg=part('LN'))), 'must be a norm of maps'),
     (compact(layer_scale=1), "unexpected keyword argument 'layer_scale'"),
     (levit(arch=dict(embed_dims=16, depths=[1] * 3, num_heads=[2] * 3, key_dims=4)), 'must be a list of 3 values'),
+    (levit(position=[part('LearnedPosition'), *[part('MergedPosition')] * 2], joining=part('LaPE')),
+     'batch norms would take statistics of positions'),
     (levit(window_size=7), "unexpected keyword argument 'window_size'"),
     (levit(attention_position=part('RotaryPosition')), 'a position that is added to scores'),
     (t2t(tokens='performer'), 'tokens must be a dict'),

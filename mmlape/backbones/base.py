@@ -79,7 +79,7 @@ class Backbone(BaseModule):
         """Freeze the model and cache position per grid: what parameters make for a grid is computed only once. LoRA's
         updates are merged into the weights.
 
-        Parameters must not change afterwards; outputs are the same to the bit, with LoRA up to rounding.
+        Parameters must not change afterwards; outputs are the same up to rounding.
         """
         merge_lora(self.eval().requires_grad_(False))
         for module in self.modules():

@@ -22,6 +22,7 @@ from mmlape.position import (
     PositionEmbedding,
 )
 from mmlape.registry import MODELS
+from mmlape.runtime.recompute import keeps_statistics
 
 from .spec import LAYER_PARTS, Options, StageSpec, checked_norm
 
@@ -112,7 +113,12 @@ def build_stage(
         ):
             joining = {'eps': norms[0].get('eps'), **joining}
         where = dict(embed_dims=dims, grid=grid, num_prefix_tokens=prefix.count)
-        part_class('position', spec.position, dict(where, num_tables=None))
+        cls = part_class('position', spec.position, dict(where, num_tables=None))
+        if issubclass(cls, MergedPosition) and keeps_statistics(modules['embed']):
+            raise ValueError(
+                f'mmlape.MergedPosition goes through the stem too, {type(modules["embed"]).__name__}, whose batch '
+                'norms would take statistics of positions: give a list with a position for every stage'
+            )
         sizes = (dims, spec.depth, grid, prefix.count)
         modules['position'] = JoinedPosition(*sizes, spec.position, joining)
     modules['inside'], own = _build_attention_position(spec, grid)

@@ -480,5 +480,6 @@ class StagedTransformer(Backbone):
             )
         self.across_layers = build_across_layers(last, shown)
         self.pool = build_pooling(self.out_type, last.embed_dims)
-        wanted = self.out_type not in DENSE if final_norm is None else final_norm
-        self.norm = build_token_norm(output_norm, last.embed_dims) if wanted and ends else None
+        vectors = self.out_type not in DENSE
+        wanted = vectors if final_norm is None else final_norm and (ends or vectors)
+        self.norm = build_token_norm(output_norm, last.embed_dims) if wanted else None

@@ -72,7 +72,9 @@ class TokenNorm(nn.Module):
             if mask is None:
                 out = self.standardise(x)
             else:
-                out = self.standardise_present(x, mask.unsqueeze(2))
+                # Padding, whose mean and variance may be others, would overflow in half precision.
+                present = mask.unsqueeze(2)
+                out = self.standardise_present(x, present).masked_fill(~present, 0)
             out = out * self.weight.to(dtype)
             if self.bias is not None:
                 out = out + self.bias.to(dtype)

@@ -102,6 +102,8 @@ class TokenGN(TokenNorm):
 
     def standardise(self, x: Tensor) -> Tensor:
         """Over N and the channels of a group."""
+        if x.shape[0] * x.shape[1] == 1:  # PyTorch's raises where a group has one channel
+            return self.standardise_present(x, torch.ones_like(x[..., :1], dtype=torch.bool))
         return F.group_norm(x.transpose(1, 2), self.num_groups, eps=self.eps).transpose(1, 2)
 
     def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:

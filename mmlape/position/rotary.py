@@ -234,9 +234,9 @@ class MixedRotaryPosition(Rotary):
         self.rule = Rule(
             self.head_dims, self.temperature, 'cells', None, 0.0, columns_first, self.pairs
         )
-        lengths = _frequencies(self.head_dims // 4, self.temperature, torch.device('cpu'))
         angles = torch.rand(self.num_heads, 1) * 2 * math.pi
         angles = torch.stack([angles, angles + math.pi / 2], dim=1)
+        lengths = _frequencies(self.head_dims // 4, self.temperature, angles.device)
         along = torch.stack([angles.cos(), angles.sin()])  # (2, heads, 2, 1)
         self.freqs = torch.nn.Parameter((along * lengths).flatten(2))
 

@@ -61,6 +61,14 @@ def test_pooled_is_what_the_architecture_was_published_with():
         build_pvt(out_type='pooled', out_indices=3)
 
 
+def test_vectors_of_earlier_layers_have_the_norm_of_the_output_without_the_last():
+    image, whole = torch.randn(1, 3, 48, 32), build_vit(out_type='avg', out_indices=[1, 3])
+    part = build_vit(out_type='avg', out_indices=1)
+    part.load_state_dict({key: whole.state_dict()[key] for key in part.state_dict()})
+    assert torch.equal(part.eval()(image)[0], whole.eval()(image)[0])
+    assert build_vit(out_indices=1).norm is None
+
+
 @pytest.mark.parametrize('frozen', [-1, 0, 2, 4])
 def test_frozen_layers_of_a_vit(frozen):
     options = dict(joining=LAPE, pre_norm=True, drop_path_rate=0.5)

@@ -21,7 +21,7 @@ OPTIONS = {
     'ScaleNorm': [dict()],
     'SwitchableNorm': [dict(), dict(use_bn=True)],
     'TokenBN': [dict(), dict(momentum=0.5)],
-    'TokenGN': [dict(num_groups=2)],
+    'TokenGN': [dict(num_groups=2), dict(num_groups=8)],
     'TokenIN': [dict()],
     'TokenRMS': [dict()],
 }
@@ -129,16 +129,18 @@ def test_gradients(config, training):
 
 @every_norm
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize('kind', ['constant', 'zero', 'large', 'one token'])
+@pytest.mark.parametrize('kind', ['constant', 'zero', 'large', 'one token', 'padding'])
 def test_hard_inputs(config, dtype, kind):
     tokens = {
         'constant': torch.full((2, 6, 8), 3.0),
         'zero': torch.zeros(2, 6, 8),
         'large': torch.randn(2, 6, 8) * 1e4,
-        'one token': torch.randn(2, 1, 8),
+        'one token': torch.randn(1, 1, 8),
+        'padding': torch.arange(-3.0, 3).mul(200).view(1, 6, 1).expand(2, 6, 8),
     }[kind].to(dtype)
     norm = build_token_norm(config, 8)
-    out = norm(tokens.requires_grad_(), (1, tokens.shape[1]))
+    one_visible = torch.arange(6).expand(2, -1) == 2 if kind == 'padding' else None
+    out = norm(tokens.requires_grad_(), Layout((1, tokens.shape[1]), mask=one_visible))
     out.float().sum().backward()
     assert out.dtype == dtype and out.isfinite().all()
     # at zero, a slope of 1 / eps may be more than float16 holds
