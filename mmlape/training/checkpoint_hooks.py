@@ -34,6 +34,7 @@ _LEAST = 0.05  # a checkpoint to start from that fills less of the model belongs
 _BACKBONE = 'backbone.'
 _LOOSEN = '--allow-partial (CheckWeightsHook.allow_partial) loads what fits'
 _KEY = 'images_per_step'
+_OUTDATED = 'outdated_best_ckpts'
 
 
 class UnsavedError(RuntimeError):
@@ -109,10 +110,26 @@ class CheckpointHook(_CheckpointHook):
         super().before_train(runner)
         # Upstream saves the best score only after a checkpoint; a resumed run has one.
         self.last_ckpt = runner.message_hub.get_info('last_ckpt', None)
+        self._take_up_best(runner)
         if local and is_main_process():
             folders = {Path(self.out_dir), Path(runner.work_dir)}
             if lost := [name for folder in folders for name in remove_leftovers(folder)]:
                 runner.logger.info(f'Removed drafts of an earlier run: {", ".join(lost)}')
+
+    def _take_up_best(self, runner: Runner) -> None:
+        """Look for best checkpoints in this run's folder, which may be a copy of that of the resumed run, and delete
+        what that run had no time to."""
+        hub, place = runner.message_hub, self.file_backend.join_path
+        for key in [key for key in hub.runtime_info if key.startswith('best_ckpt')]:
+            path = place(self.out_dir, Path(hub.get_info(key)).name)
+            hub.update_info(key, path)
+            if key == 'best_ckpt':
+                self.best_ckpt_path = path
+            else:
+                getattr(self, 'best_ckpt_path_dict', {})[key.removeprefix('best_ckpt_')] = path
+        if is_main_process():
+            for name in hub.get_info(_OUTDATED, []):
+                _delete(self.file_backend, place(self.out_dir, name))
 
     def after_train(self, runner: Runner) -> None:
         """Publish as upstream does; raise UnsavedError if the last checkpoint is missing."""
@@ -127,6 +144,9 @@ class CheckpointHook(_CheckpointHook):
         options = dict(save_optimizer=self.save_optimizer, by_epoch=self.by_epoch, **self.args)
         options |= dict(file_client_args=self.file_client_args, backend_args=self.backend_args)
         options |= dict(save_param_scheduler=self.save_param_scheduler, meta=meta)
+        # By a better one, and deleted after this file, which names it, is written. Names alone: folders are copied.
+        outdated = set(getattr(self.file_backend, 'later', ())) - _best_checkpoints(runner)
+        runner.message_hub.update_info(_OUTDATED, sorted(Path(each).name for each in outdated))
 
         def save() -> None:
             hub, limit = runner.message_hub, self.max_keep_ckpts
@@ -174,14 +194,24 @@ class CheckpointHook(_CheckpointHook):
             )
         else:
             self._unsaved.pop(kind, None)
-            best = {path for key, path in hub.runtime_info.items() if 'best_ckpt' in key}
-            for path in set(self.file_backend.later) - best if is_main_process() else ():
-                if backend.isfile(path):
-                    backend.remove(path)
-                elif backend.isdir(path):  # sharded
-                    backend.rmtree(path)
+            outdated = set(self.file_backend.later) - _best_checkpoints(runner)
+            for path in outdated if is_main_process() else ():
+                _delete(backend, path)
         finally:
             self.file_backend = backend
+
+
+def _best_checkpoints(runner: Runner) -> set[str]:
+    return {
+        path for key, path in runner.message_hub.runtime_info.items() if key.startswith('best_ckpt')
+    }
+
+
+def _delete(backend: Any, path: str) -> None:
+    if backend.isfile(path):
+        backend.remove(path)
+    elif backend.isdir(path):  # sharded
+        backend.rmtree(path)
 
 
 def _check_finite(runner: Runner, last: str | None) -> None:

@@ -1,6 +1,8 @@
 """Checkpoints that stay when the next one cannot be written."""
 
 import errno
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from mmlape.checkpoints.files import fault_of
 from mmlape.cli import last_complete_checkpoint
 from mmlape.registry import HOOKS
 from mmlape.training import CheckpointHook, NonFiniteError, UnsavedError
+from mmlape.training.checkpoint_hooks import AtomicBackend
 from mmlape.training.stop_hooks import all_finite
 
 
@@ -57,12 +60,40 @@ def test_the_old_one_is_there_until_the_new_one_is(tmp_path, monkeypatch):
         return draft(path, data)
 
     monkeypatch.setattr(atomic, '_draft', write)
-    toy_run(toy_config(tmp_path, checkpoint=dict(max_keep_ckpts=1, interval=4)))
-    during = dict(there)
+    toy_run(toy_config(tmp_path, checkpoint=dict(max_keep_ckpts=1, interval=4, rule='less')))
+    during = dict(reversed(there))  # a best one is followed by the same checkpoint again
     assert 'iter_4.pth' in during['iter_8.pth'] and 'iter_8.pth' in during['iter_12.pth']
     bests = [names for name, names in there if name.startswith('best') and 'sha' not in name]
+    assert bests[1:]
     for names in bests[1:]:
         assert any(other.startswith('best') for other in names)
+
+
+@pytest.mark.parametrize('save_best', ['mIoU', ['mIoU', 'aAcc']])
+def test_an_earlier_best_goes_where_a_kill_came_before_its_end(save_best, tmp_path, monkeypatch):
+    """The folder is copied before the run goes on; the original stays as it is."""
+
+    def bests(folder):
+        return [name for name in checkpoints(folder) if 'best' in name]
+
+    whole, killed, copied = (tmp_path / name for name in ('whole', 'killed', 'copied'))
+    options = dict(checkpoint=dict(save_best=save_best, rule='less'))  # the last of three
+    toy_run(toy_config(whole, **options))
+    remove = AtomicBackend.remove
+
+    def kill(self, path):
+        if Path(path).name.startswith('best'):
+            raise KeyboardInterrupt
+        remove(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AtomicBackend, 'remove', kill)
+        assert toy_run(toy_config(killed, **options)).iter < 12
+    shutil.copytree(killed, copied)
+    assert len(bests(copied)) == 2 * len(bests(whole))
+    runner = toy_run(toy_config(copied, **options), copied / 'iter_8.pth')
+    assert runner.iter == 12 and bests(copied) == bests(whole)
+    assert len(bests(killed)) == 2 * len(bests(whole))
 
 
 def test_a_full_disk_costs_one_checkpoint(tmp_path, full_disk):
