@@ -71,7 +71,10 @@ EXTRAS = {
     'dev': ['codespell', 'mypy', 'ruff'],
     'docs': ['furo', 'myst-parser', 'sphinx', 'sphinx-copybutton'],
 }
-EXTRAS['test'] = ['psutil', 'pytest', 'pytest-randomly', 'pytest-timeout', 'pytest-xdist']
+EXTRAS['test'] = [
+    'hypothesis', 'ipykernel', 'nbclient',
+    'psutil', 'pytest', 'pytest-randomly', 'pytest-timeout', 'pytest-xdist',
+]  # fmt: skip
 for used in ('app', 'demo', 'docs', 'log', 'onnx', 'robustness'):
     EXTRAS['test'] += EXTRAS[used]
 

@@ -20,7 +20,7 @@ import torch
 from mmcv.ops import MultiScaleDeformableAttention
 from mmdet.models.layers import MSDeformAttnPixelDecoder
 from mmengine.hub import get_config
-from side_by_side import interleaved, keep_freed_memory, saved_bytes, write_record
+from side_by_side import CLONE, interleaved, keep_freed_memory, saved_bytes, write_record
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument('--repeats', type=int, default=9)
     parser.add_argument('--threads', type=int, default=1)
     parser.add_argument(
-        '--out', type=Path, default=Path('benchmarks/records/deformable_heads_cpu.json')
+        '--out', type=Path, default=CLONE / 'benchmarks/records/deformable_heads_cpu.json'
     )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 from reference.dtn import DenseDTN
-from side_by_side import interleaved, keep_freed_memory, saved_bytes, write_record
+from side_by_side import CLONE, interleaved, keep_freed_memory, saved_bytes, write_record
 
 from mmlape.cpu import optimize
 from mmlape.norm import DTN, LN
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument('--threads', type=int, default=1)
     parser.add_argument('--eager', action='store_true', help='nothing compiled')
     parser.add_argument(
-        '--out', type=Path, default=Path('benchmarks/records/dtn_operator_cpu.json')
+        '--out', type=Path, default=CLONE / 'benchmarks/records/dtn_operator_cpu.json'
     )
     options = parser.parse_args()
     torch.manual_seed(0)

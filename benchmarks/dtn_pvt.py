@@ -14,7 +14,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from side_by_side import interleaved, keep_freed_memory, peak_bytes, saved_bytes, write_record
+from side_by_side import (
+    CLONE,
+    interleaved,
+    keep_freed_memory,
+    peak_bytes,
+    saved_bytes,
+    write_record,
+)
 
 from mmlape.cpu import optimize
 from mmlape.registry import MODELS
@@ -77,7 +84,7 @@ def main() -> None:
         '--size', type=int, nargs=2, default=(800, 1216), help='of the image for memory'
     )
     parser.add_argument('--only', choices=('time', 'memory'), help='default: both')
-    parser.add_argument('--out', type=Path, default=Path('benchmarks/records/dtn_pvt_cpu.json'))
+    parser.add_argument('--out', type=Path, default=CLONE / 'benchmarks/records/dtn_pvt_cpu.json')
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 import torch
-from side_by_side import interleaved, peak_bytes, saved_bytes, write_record
+from side_by_side import CLONE, interleaved, peak_bytes, saved_bytes, write_record
 
 from mmlape.cpu import optimize
 from mmlape.registry import MODELS
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument('--batch', type=int, default=4)
     parser.add_argument('--repeats', type=int, default=9)
     parser.add_argument('--threads', type=int, default=1)
-    parser.add_argument('--out', type=Path, default=Path('benchmarks/records/lape_cpu.json'))
+    parser.add_argument('--out', type=Path, default=CLONE / 'benchmarks/records/lape_cpu.json')
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'

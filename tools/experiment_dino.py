@@ -10,10 +10,11 @@ import argparse
 import sys
 from pathlib import Path
 
+from experiment_position import run
+
 from mmlape.cli.arguments import output_folder
 
 LEAST_EPOCHS = 4  # three are the warm-up
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -36,11 +37,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parse_arguments(arguments)
-    print('Loading PyTorch and OpenMMLab ...', flush=True)
-    from experiments.dino import run_experiment
-
-    return run_experiment(options, ROOT)
+    return run('experiments.dino', parse_arguments(arguments))
 
 
 if __name__ == '__main__':

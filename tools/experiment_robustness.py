@@ -10,12 +10,13 @@ docs/robustness.md.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from mmlape import cli
+from experiment_position import run
+
 from mmlape.cli.arguments import output_folder
 
-ROOT = Path(__file__).resolve().parents[1]
 GROUPS = ('cells', 'segmentor', 'detector')
 
 
@@ -54,13 +55,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def main(arguments: list[str] | None = None) -> None:
-    options = parse_arguments(arguments)
-    with cli.stop_with_message(ValueError, OSError, ModuleNotFoundError):
-        from experiments.robustness import run_experiment
-
-        run_experiment(options, ROOT)
+def main(arguments: list[str] | None = None) -> int:
+    return run('experiments.robustness', parse_arguments(arguments))
 
 
 if __name__ == '__main__':
-    main()
+    sys.exit(main())

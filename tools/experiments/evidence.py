@@ -174,6 +174,7 @@ def do(job: Job, report: Any) -> dict[str, Any]:
             raise RuntimeError(str(error)) from error
         finally:
             spent.over.set()
+            spent.join()
             seconds = spent.write()
         checkpoint = Path(cfg.work_dir, f'epoch_{cfg.train_cfg.max_epochs}.pth')
         found = _scored(checkpoint, cfg, data, data.val)

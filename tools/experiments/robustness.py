@@ -74,8 +74,8 @@ PAGE, FIGURES = 'docs/robustness.md', 'docs/experiment_robustness.json'
 Figures = Mapping[str, list[dict[str, Any]]]
 
 
-def run_experiment(options: argparse.Namespace, clone: Path) -> None:
-    """Run what is not finished; see tools/experiment_robustness.py for the options.
+def run_experiment(options: argparse.Namespace, clone: Path) -> int:
+    """Run what is not finished, and return 0; see tools/experiment_robustness.py for the options.
 
     Raises:
         ValueError: Nothing is done yet.
@@ -97,6 +97,7 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> None:
         save_figure(robust.draw(figures), options.work_dir / f'{key}.png')
     if options.write_docs:
         write_docs(clone, found)
+    return 0
 
 
 def config_of(options: argparse.Namespace, key: str, network: str, seed: int) -> Config:
