@@ -79,7 +79,9 @@ class Killer:
         kinds = ['any moment', 'step', 'step', 'save', 'save']
         kind = self.random.choice([*kinds, *['one process'] * 2 * (self.case.processes > 1)])
         moment = time.monotonic() + self.random.uniform(0, self.seconds)
-        steps, pause = self.random.randint(0, INTERVAL + 2), self.random.uniform(0, 0.1)
+        # Before a step there may be no group whose other process could notice: there, torchrun ends it.
+        steps = self.random.randint(kind == 'one process', INTERVAL + 2)
+        pause = self.random.uniform(0, 0.1)
         while attempt.alive():
             due = time.monotonic() > moment
             if kind == 'save':
