@@ -236,7 +236,7 @@ def test_workers_end_with_a_killed_parent():
 @pytest.mark.slow
 def test_a_run_of_dino(tmp_path, monkeypatch):
     """Records, curves and attention; a seed that is there is not trained again."""
-    arguments = ['--seeds', '1', '--epochs', '4', '--work-dir', str(tmp_path)]
+    arguments, config = ['--seeds', '1', '--epochs', '4', '--work-dir', str(tmp_path)], dino.CONFIG
     assert experiment_dino.main(arguments) == 0
     record = json.loads((tmp_path / 'seed0.json').read_text())
     assert (record['epochs'], record['iterations']) == (4, 88)
@@ -250,6 +250,12 @@ def test_a_run_of_dino(tmp_path, monkeypatch):
     assert all((tmp_path / f'dino-{name}.png').stat().st_size > 1000 for name in names)
     monkeypatch.setattr(dino.Runner, 'from_cfg', None)
     assert experiment_dino.main(arguments) == 0
+    monkeypatch.setattr(dino, 'CONFIG', str(tmp_path / 'other.py'))
+    (tmp_path / 'other.py').write_text(
+        f"_base_ = '{ROOT / config}'\ntrain_dataloader = dict(batch_size=32)"
+    )
+    with pytest.raises(TypeError):
+        experiment_dino.main(arguments)
 
 
 @pytest.mark.parametrize('norm', list_ops.NORMS)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from demo_parts.state import fingerprint
 from matplotlib.figure import Figure
 from mmengine.config import Config
 from mmengine.runner import Runner
@@ -33,6 +34,7 @@ CONFIG = 'configs/dino/dino_vit-micro-dtn_1xb64_digit-images.py'
 CURVES = ('loss', 'teacher_entropy', 'divergence', 'k-NN accuracy (%)')
 IMAGES = 64  # of which attention distances are the mean
 PUBLISHED = ('curves', 'attention-before', 'attention-after')
+_OF_THE_RUN = ('work_dir', 'experiment_name')
 SHOWN = (0, 3, 5, 8)  # digits of which the class token's attention is shown
 
 
@@ -79,10 +81,11 @@ def markdown(records: list[dict[str, Any]]) -> str:
 def _record(options: argparse.Namespace, config: Path, seed: int) -> dict[str, Any]:
     path = options.work_dir / f'seed{seed}.json'
     cfg = _config(options, config, seed)
-    epochs = cfg.train_cfg.max_epochs
+    chosen = {key: value for key, value in cfg.to_dict().items() if key not in _OF_THE_RUN}
+    settings = fingerprint(chosen)
     if path.is_file():
         record = json.loads(path.read_text())
-        if record['epochs'] == epochs:
+        if record.get('settings') == settings:
             return record
     start = time.process_time()
     runner = Runner.from_cfg(cfg)
@@ -94,7 +97,8 @@ def _record(options: argparse.Namespace, config: Path, seed: int) -> dict[str, A
     curves = _curves(Path(runner.log_dir, 'vis_data', 'scalars.json'), before)
     record = dict(
         seed=seed,
-        epochs=epochs,
+        settings=settings,
+        epochs=cfg.train_cfg.max_epochs,
         iterations=runner.iter,
         before=before,
         after=curves[CURVES[3]][-1][1],

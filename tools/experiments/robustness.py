@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from demo_parts.console import output_to
+from demo_parts.state import fingerprint
 from demo_parts.tasks import move_data, shorten
 from mmengine.config import Config
 
@@ -108,12 +109,13 @@ def config_of(options: argparse.Namespace, key: str, network: str, seed: int) ->
     cfg.default_hooks.checkpoint = dict(type='mmlape.CheckpointHook', by_epoch=False)
     shorten(cfg, options.iterations or group.iterations or cfg.train_cfg.max_iters)
     cfg.default_hooks.checkpoint.interval = cfg.train_cfg.max_iters
+    # So that no run goes on from weights of another config.
+    name = f'{network.lower().replace(", ", "-")}_seed{seed}_{fingerprint(cfg.to_dict())[:6]}'
+    cfg.work_dir = str(options.work_dir / key / name)
     move_data(cfg, data_root(options, key))
     cfg.custom_hooks = []
     cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
     cfg.randomness = dict(seed=seed)
-    name = network.lower().replace(', ', '-')
-    cfg.work_dir = str(options.work_dir / key / f'{name}_seed{seed}')
     return cfg
 
 
