@@ -83,7 +83,8 @@ class Answers:
             raise gr.Error(str(error)) from None
         height, width = found.image.shape[:2]
         rows, columns = (round(side * each) for side, each in zip((height, width), scale))
-        heat = cv2.resize(weights, tensor.shape[:1:-1], interpolation=cv2.INTER_NEAREST)
+        stage = analysis.find_stages(self.backbone)[-1]
+        heat = np.kron(weights, np.ones(analysis.patch_sides(self.backbone, stage), np.float32))
         heat = cv2.resize(heat[:rows, :columns], (width, height), interpolation=cv2.INTER_NEAREST)
         heat = (255 * heat / max(float(heat.max()), 1e-9)).astype(np.uint8)
         drawn = cv2.addWeighted(

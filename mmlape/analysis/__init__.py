@@ -23,7 +23,7 @@ SOURCES = ('attention', 'stream')
 VARIANTS = {'G+E': (True, True), 'G': (True, False), 'E': (False, True)}
 
 _PUBLIC = {
-    'attention': 'AttentionDistances ClassAttention attention_distances class_attention token_attention',
+    'attention': 'AttentionDistances ClassAttention attention_distances class_attention patch_sides token_attention',
     'complexity': 'Complexity count_flops measure_complexity',
     'drawing': (
         'draw_channels draw_class_attention draw_correlations draw_distances draw_dtn_maps draw_embedding draw_flow '

@@ -110,7 +110,7 @@ class ClassAttention(Result):
 
     stage: str  #: Name of the stage.
     layers: np.ndarray  #: ``(L,)``, 0-based indices.
-    #: ``(L, heads, H, W)``, the weights of patches; with those of prefix tokens they sum to 1.
+    #: ``(L, heads, H, W)``, the weights of patches; with those of prefix tokens (and EoMT's queries) they sum to 1.
     maps: np.ndarray
     prefix: np.ndarray  #: ``(L, heads, P)``, the weights of prefix tokens.
     image: np.ndarray  #: ``(height, width)``, the mean of its channels, as the network got it.
@@ -154,14 +154,16 @@ def class_attention(
     found: dict[int, tuple[Layout, Tensor]] = {}
 
     def keep(attention: nn.Module, layout: Layout, call: Call) -> None:
+        queries = layout.num_prefix - stage.num_prefix  # of EoMT, which stand before
         # With windows the call of prefix tokens to all follows that of the windows: the last one counts.
-        scores = call.rows(slice(token, token + 1)).scores()
-        found[attentions[attention]] = layout, scores[0].softmax(-1).squeeze(-2).cpu()
+        scores = call.rows(slice(queries + token, queries + token + 1)).scores()
+        weights = scores[0].softmax(-1).squeeze(-2)[..., queries:].cpu()
+        found[attentions[attention]] = layout, weights
 
     record_attention(backbone, image, attentions, keep)
     layout = found[chosen[0]][0]
     prefix, cells = torch.stack([found[layer][1] for layer in chosen]).split(
-        [layout.num_prefix, layout.num_cells], dim=-1
+        [stage.num_prefix, layout.num_cells], dim=-1
     )
     maps = cells.unflatten(-1, layout.grid).numpy()
     shown = image[0].mean(0).cpu().numpy()
@@ -185,22 +187,34 @@ def token_attention(
     Raises ValueError if that layer's tokens do not look at all patches (windows, reduced or chosen keys)."""
     stage = find_stages(backbone, part)[-1]
     attentions = _attentions(stage, [len(stage.blocks) - 1], _WITH_MAPS)
+    sides = patch_sides(backbone, stage)
     found: list[np.ndarray] = []
 
     def keep(_: nn.Module, layout: Layout, call: Call) -> None:
         height, width = layout.grid
         row, column = (
-            min(int(each * cells / side), cells - 1)
-            for each, cells, side in zip(place, layout.grid, image.shape[2:], strict=True)
+            min(int(each / side), cells - 1)
+            for each, cells, side in zip(place, layout.grid, sides, strict=True)
         )
         token = layout.num_prefix + row * width + column
-        if call.key.shape[-2] != layout.num_prefix + height * width:
+        if {call.query.shape[-2], call.key.shape[-2]} != {layout.num_tokens}:
             raise ValueError(f'the tokens of {stage.name!r} do not look at all patches')
         weights = call.rows(slice(token, token + 1)).scores()[0].softmax(-1).mean(dim=(0, 1))
         found.append(weights[layout.num_prefix :].view(height, width).cpu().numpy())
 
     record_attention(backbone, image, attentions, keep)
     return found[-1]
+
+
+def patch_sides(backbone: nn.Module, stage: Stage) -> tuple[int, int]:
+    """Height and width in pixels of a stage's patches; the last ones of an image may reach beyond its border."""
+    height = width = 1
+    for each in find_stages(backbone):
+        rows, columns = each.embed.stride
+        height, width = height * rows, width * columns
+        if each.name == stage.name:
+            break
+    return height, width
 
 
 def _attentions(stage: Stage, layers: Layers, known: tuple[type, ...]) -> dict[nn.Module, int]:

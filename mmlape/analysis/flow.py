@@ -94,7 +94,9 @@ def position_flow(backbone: nn.Module, image: Tensor, stage: Stage, layer: int =
     if source == 'attention':
         position, summed = rows, tokens
     else:
-        position, summed = in_stream(plan, layer), calls[f'block {layer}'][0][0]
+        with torch.no_grad():
+            position = in_stream(stage, plan, layout.grid)[layer]
+        summed = calls[f'block {layer}'][0][0]
     outputs = [calls['block 0'][0][0], *(calls[name][1] for name in blocks)]
     keys = _key_grid(attention, layout.grid)
     grids = (layout.grid, keys, keys)

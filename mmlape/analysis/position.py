@@ -16,15 +16,16 @@ from torch import Tensor, nn
 
 from mmlape.backbones import Stage
 from mmlape.checks import check_grid, check_layers, check_option, check_positive_int
-from mmlape.layers import PostNormBlock
+from mmlape.layers import PostNormBlock, StreamNormBlock
 from mmlape.layout import Grid, Layout
 from mmlape.position import (
     AttentionPosition,
     GaborAttention,
     PositionEmbedding,
     PositionPlan,
-    RelativePositionBias,
+    QuadraticBias,
 )
+from mmlape.position.relative_bias import OffsetBias
 
 from . import SOURCES
 from .loading import Layers, Result, find_stages, position_of
@@ -94,8 +95,8 @@ def scores_of(position: AttentionPosition, grid: Grid) -> Tensor | None:
     """What a position adds to the scores of every image, ``(1, heads, P + H * W, P + H * W)``, or None for nothing."""
     layout = Layout(grid, position.num_prefix_tokens)
     with torch.no_grad():
-        if isinstance(position, RelativePositionBias):
-            return position.bias(layout)
+        if isinstance(position, (OffsetBias, QuadraticBias)):
+            return position.bias(layout, layout)
         if not isinstance(position, GaborAttention):
             return None
         _, _, query, key, _ = position.prepare(layout, layout)
@@ -108,22 +109,33 @@ def scores_of(position: AttentionPosition, grid: Grid) -> Tensor | None:
 def positions_inside(
     stage: Stage, layers: Layers = None, with_scores: bool = False
 ) -> dict[int, AttentionPosition]:
-    """The positions inside the attention, by layer, of those layers asked for that have one."""
-    wanted = check_layers('layers', layers, len(stage.blocks))
-    found = {layer: getattr(stage.blocks[layer].attn, 'position', None) for layer in wanted}
-    return {
-        layer: position
-        for layer, position in found.items()
-        if isinstance(position, AttentionPosition)
+    """The positions inside the attention, by layer, of those layers asked for that have one.
+
+    A position that the layers share is not that of layers with windows, which resize it.
+
+    Args:
+        with_scores: Only where position adds the same to the scores of every image, between tokens of one grid.
+    """
+    found = {}
+    for layer in check_layers('layers', layers, len(stage.blocks)):
+        attention = stage.blocks[layer].attn
+        position = getattr(attention, 'position', None)
+        if position is None and getattr(attention, 'window_size', None) is None:
+            position = stage.inside
+        if not isinstance(position, AttentionPosition):
+            continue
         # A single cell tells whether there are scores.
-        and not (with_scores and scores_of(position, (1, 1)) is None)
-    }
+        none = getattr(attention, 'reduces', False) or scores_of(position, (1, 1)) is None
+        if not (with_scores and none):
+            found[layer] = position
+    return found
 
 
 def shown_grid(position: AttentionPosition, grid: Grid | None) -> Grid:
     """``grid``, or what a position inside the attention was built for; always the window of a bias with windows."""
-    windowed = isinstance(position, RelativePositionBias) and position.window_size is not None
-    return position.grid if grid is None or windowed else check_grid('grid', grid)
+    if isinstance(position, (OffsetBias, QuadraticBias)) and position.window_size is not None:
+        return position.window_size
+    return position.grid if grid is None else check_grid('grid', grid)
 
 
 def attention_position_stages(backbone: nn.Module, with_scores: bool = False) -> list[Stage]:
@@ -152,7 +164,7 @@ def attention_tables(
     for position in positions_inside(stage).values():
         size = shown_grid(position, grid)
         with torch.no_grad():
-            if isinstance(position, RelativePositionBias):
+            if isinstance(position, OffsetBias):
                 # The stored order is query minus key; as a map around the query, key minus query.
                 tables = {'bias': (0, position.table(size).flip(0))}
                 size = 2 * size[0] - 1, 2 * size[1] - 1
@@ -381,7 +393,9 @@ def position_scores(
     would not fit in memory."""
     positions = positions_inside(stage, layers, with_scores=True)
     if not positions:
-        raise ValueError(f'none of these layers of {stage.name!r} has a position in its scores')
+        raise ValueError(
+            f'none of these layers of {stage.name!r} has a position in the scores of all its tokens'
+        )
     by_grid: dict[Grid, dict[int, AttentionPosition]] = {}
     for layer, position in positions.items():
         by_grid.setdefault(shown_grid(position, grid), {})[layer] = position
@@ -423,8 +437,7 @@ def _rows_in_stream(stage: Stage, plan: PositionPlan, grid: Grid) -> list[Tensor
     where norms stand at the end of branches."""
     rows: list[Tensor | None] = []
     with torch.no_grad():
-        for layer, block in enumerate(stage.blocks):
-            there = in_stream(plan, layer)
+        for block, there in zip(stage.blocks, in_stream(stage, plan, grid)):
             if there is not None and not isinstance(block, PostNormBlock):
                 # lambda_2 of a row without spread is 0, whatever the bias of the norm.
                 spread = there.std(dim=-1, keepdim=True, correction=0)
@@ -433,7 +446,23 @@ def _rows_in_stream(stage: Stage, plan: PositionPlan, grid: Grid) -> list[Tensor
     return rows
 
 
-def in_stream(plan: PositionPlan, layer: int) -> Tensor | None:
-    """What position has added to the stream when a layer reads it, ``(1, P + H * W, C)``."""
-    entries = [entry for entry in (plan.stem, *plan.stream[: layer + 1]) if entry is not None]
-    return torch.stack(entries).sum(dim=0) if entries else None
+def in_stream(stage: Stage, plan: PositionPlan, grid: Grid) -> list[Tensor | None]:
+    """What position has added to the stream when each layer reads it, ``(1, P + H * W, C)``; where the stream itself
+    passes norms, up to a factor for each token, which depends on the image.
+
+    Raises ValueError where position is added again behind such a norm: its share depends on the image too."""
+    passed = [block.norm2 if isinstance(block, StreamNormBlock) else None for block in stage.blocks]
+    there, normed, found = plan.stem, False, []
+    for norm, added in zip([stage.first_norm, *passed], plan.stream):
+        if norm is not None and there is not None:
+            bias = getattr(norm, 'bias', None)
+            there, normed = norm(there, grid) - (0 if bias is None else bias), True
+        if added is not None:
+            if normed:
+                raise ValueError(
+                    f'the position of {stage.name!r} is not defined: it is added again to a stream that has passed a '
+                    'norm, by a share that depends on the image'
+                )
+            there = added if there is None else there + added
+        found.append(there)
+    return found

@@ -31,8 +31,9 @@ class DTN(TokenNorm):
     uniform map InstanceNorm (both for ``stabilize=False``).
 
     Prefix tokens (class, distillation) get a plain LayerNorm with the same ``weight``, ``bias`` and ``eps``, and take
-    no part in the statistics of others. Nor does padding: with a mask m, ``P x`` becomes ``P (m x) / P m``; pooled
-    cells are means of present tokens, and empty cells do not count. Statistics are computed in float32 at least.
+    no part in the statistics of others. Nor does padding: with a mask m, ``P x`` becomes ``P (m x) / P m`` (a token's
+    map that lies on padding but for some 1e-18 becomes uniform over present tokens); pooled cells are means of present
+    tokens, and empty cells do not count. Statistics are computed in float32 at least.
 
     Args:
         num_features: Channels ``C``.

@@ -52,7 +52,9 @@ class OneLayer(nn.Module):
         self.prefix = tuple(nn.Parameter(torch.zeros(1, 1, 12)) for _ in range(num_prefix))
 
     def stages(self):
-        return [Stage('blocks', 'position', 12, nn.Identity(), self.blocks, prefix=self.prefix)]
+        stem = nn.Identity()
+        stem.stride = (9, 10)
+        return [Stage('blocks', 'position', 12, stem, self.blocks, prefix=self.prefix)]
 
     def tokens(self):
         generator = torch.Generator().manual_seed(3)
@@ -191,9 +193,12 @@ def test_weights_of_prefix_tokens_against_the_definition(token, window):
     assert (found.stage, found.layers.tolist()) == ('blocks', [0])
 
 
-@pytest.mark.parametrize(('pixel', 'cell'), [((0, 0), 0), ((20, 49.9), 14), ((99, 99), 19)])
+@pytest.mark.parametrize(
+    ('pixel', 'cell'), [((0, 0), 0), ((17.9, 49.9), 9), ((26, 10), 11), ((99, 99), 19)]
+)
 def test_weights_of_the_token_of_a_pixel_against_the_definition(pixel, cell):
-    """The image of 33 x 50 pixels has 4 x 5 patches; beyond its border it is the last one."""
+    """The image of 33 x 50 pixels has 4 x 5 patches of 9 x 10, of which the last row reaches beyond it; further out it
+    is the last one."""
     model = OneLayer(Attention(12, 3), (4, 5), 2).eval()
     attention = model.blocks[0].attn
     query, key, _ = attention.split_heads(attention.qkv(model.tokens()), 3)
@@ -203,12 +208,36 @@ def test_weights_of_the_token_of_a_pixel_against_the_definition(pixel, cell):
 
 
 def test_tokens_that_do_not_look_at_all_patches_are_refused():
-    for attention in (
-        Attention(12, 3, window_size=2),
-        SpatialReductionAttention(12, 3, sr_ratio=2),
+    for attention, num_prefix in (
+        (Attention(12, 3, window_size=2), 0),
+        (
+            Attention(12, 3, window_size=(4, 5)),
+            1,
+        ),  # a window of all, where prefix tokens attend by themselves
+        (SpatialReductionAttention(12, 3, sr_ratio=2), 0),
     ):
         with pytest.raises(ValueError, match="tokens of 'blocks' do not look at all patches"):
-            token_attention(OneLayer(attention, (4, 5), 0).eval(), IMAGE, (0, 0))
+            token_attention(OneLayer(attention, (4, 5), num_prefix).eval(), IMAGE, (0, 0))
+
+
+def test_the_class_token_stands_behind_the_queries_of_eomt():
+    model = variants.build_eomt(num_blocks=2).eval()
+    model.set_mask_probs([0, 0])
+    seen = []
+
+    def keep(_, layout, call):
+        seen.append((layout, call.scores()[0].softmax(-1)))
+
+    attentions = [block.attn for block in find_stages(model)[0].blocks]
+    image = torch.randn(1, 3, 48, 64)
+    module.record_attention(model, image, attentions, keep)
+    found = class_attention(model, image, layers=[0, 3])
+    queries = seen[3][0].num_prefix - seen[0][0].num_prefix
+    assert queries > 0
+    for shown, (layout, weights), row in ((0, seen[0], 0), (1, seen[3], queries)):
+        expected = weights[:, row, layout.num_prefix :].unflatten(-1, layout.grid)
+        assert np.allclose(found.maps[shown], expected, atol=1e-6)
+        assert np.allclose(found.prefix[shown], weights[:, row, row : layout.num_prefix], atol=1e-6)
 
 
 def outputs(model):

@@ -87,6 +87,35 @@ def test_default_joining_is_what_eq_6_isolates_whatever_the_image(layer):
         assert np.allclose(cosine(isolated.double()), shown, atol=2e-3)
 
 
+@pytest.mark.parametrize('build', [variants.build_vit, variants.build_compact])
+def test_default_joining_where_the_stream_itself_passes_norms(build):
+    """CLIP's first norm, and the second one of Compact Transformers' blocks: image and position go through them by
+    shares of their own, so what is left of the sum is all in the position's part."""
+    stem = dict(pre_norm=True) if build is variants.build_vit else {}
+    model = trained(build(joining=dict(type='mmlape.DefaultJoining'), **stem))
+    stage = pick_stage(model)
+    passed = [stage.first_norm] if stem else [block.norm2 for block in stage.blocks]
+    w = stage.position.embedding(GRID)[0].detach().double()
+    shown = position_correlations(stage, GRID, with_prefix=True)
+    first = 0 if stem else 1
+    for layer in range(first, len(stage.blocks)):
+        through = w
+        for norm in passed if stem else passed[:layer]:
+            through = norm.weight * (through - through.mean(-1, keepdim=True))
+        norm = stage.blocks[layer].norm1
+        through = (through - through.mean(-1, keepdim=True)) / through.std(
+            -1, keepdim=True, correction=0
+        )
+        expected = cosine((through * norm.weight + norm.bias).detach())
+        assert np.allclose(expected, shown.matrices[1 + layer], atol=1e-3)
+    shared = pick_stage(build(joining=dict(type='mmlape.SharedJoining'), **stem))
+    if stem:  # whose norm stands before all that is added
+        assert position_correlations(shared, GRID).names[1:] == shown.names[1:]
+        return
+    with pytest.raises(ValueError, match='added again to a stream that has passed a norm'):
+        position_correlations(shared, GRID)
+
+
 @pytest.mark.parametrize('progressive', [True, False])
 def test_lape_is_the_plan_as_the_backbone_uses_it(progressive):
     stage = stage_of(joining=dict(type='mmlape.LaPE', progressive=progressive))
@@ -243,8 +272,13 @@ def added_in_the_network(model, grid, monkeypatch):
 
 @pytest.mark.parametrize(
     'config',
-    [RELATIVE, dict(RELATIVE, layer_norm=True), GABOR, dict(GABOR, query_key='LE', channels=3)],
-)
+    [
+        RELATIVE, dict(RELATIVE, layer_norm=True), GABOR, dict(GABOR, query_key='LE', channels=3),
+        *(dict(type=f'mmlape.{name}') for name in (
+            'QuadraticBias', 'RelativePositionMlp', 'SharedRelativePositionBias', 'SharedRelativePositionMlp',
+        )),
+    ],
+)  # fmt: skip
 def test_shows_what_the_network_adds(config, monkeypatch):
     model, stage = inside_of(config)
     added = added_in_the_network(model, GRID, monkeypatch)
@@ -275,6 +309,18 @@ def test_windows_of_a_bias_have_their_own_pictures_and_places_do_not():
     }
     _, stage = inside_of(GABOR, **windows)
     assert [found.grid for found in position_scores(stage, (6, 6))] == [(6, 6)]
+
+
+def test_scores_of_reduced_keys_and_of_windows_that_share_a_position_are_not_shown():
+    model = variants.build_pvt(attention_position=RELATIVE)
+    reduces = [stage.blocks[0].attn.reduces for stage in model.stages()]
+    shown = attention_position_stages(model, with_scores=True)
+    assert [s.name for s in shown] == [s.name for s, r in zip(model.stages(), reduces) if not r]
+    assert 0 < len(shown) < len(attention_position_stages(model)) == 4
+    shared = dict(type='mmlape.SharedRelativePositionBias')
+    _, stage = inside_of(shared, window_size=[2, None, 2, None])
+    (found,) = position_scores(stage, (6, 6))
+    assert found.names == ('layer 1', 'layer 3')
 
 
 def test_the_tables_of_a_bias_are_maps_around_the_query():
@@ -308,7 +354,7 @@ def test_which_stages():
     depends_on_the_image = variants.build_vit(attention_position=dict(GABOR, parts='2,3'))
     assert attention_position_stages(depends_on_the_image, with_scores=True) == []
     (stage,) = attention_position_stages(depends_on_the_image)
-    with pytest.raises(ValueError, match="none of these layers of 'blocks' has a position in its"):
+    with pytest.raises(ValueError, match="none of these layers of 'blocks' has a position in the"):
         position_scores(stage)
 
 

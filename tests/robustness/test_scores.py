@@ -185,6 +185,10 @@ def test_a_record_is_gone_on_from_and_not_mixed(tmp_path):
     changed = identity_of(config(depth=2), str(weights), seed=0)
     with pytest.raises(ValueError, match=r'another config .* name another --work-dir'):
         Record(path, changed, about)
+    turned = config()
+    turned.data_preprocessor = dict(to_rgb=False)
+    with pytest.raises(ValueError, match='another config'):
+        Record(path, identity_of(turned, str(weights), seed=0), about)
     with pytest.raises(ValueError, match=r'another seed \(0, now 1\)'):
         Record(path, identity_of(config(), str(weights), seed=1), about)
     weights.write_bytes(b'other weights')
