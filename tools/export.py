@@ -92,7 +92,8 @@ def read_images(folder, shapes):
     from mmlape.inference import read_image
     from mmlape.inference.sources import find_sources
 
-    files = [] if folder is None else [str(each.path) for each in find_sources([str(folder)])]
+    sources = [] if folder is None else find_sources([str(folder)])
+    files = [str(each.path) for each in sources if not each.is_video]
     for number, (count, height, width) in enumerate(shapes):
         if not files:
             yield made_images(count, (height, width), number)

@@ -50,7 +50,8 @@ def parse_arguments():
 
 
 class Frames:
-    """Frames of all sources in order; ``taken`` says of which source each one was, ``bad`` what could not be read."""
+    """Frames of all sources in order, with their file's name; ``taken`` says of which source each one was, ``bad`` what
+    could not be read."""
 
     def __init__(self, sources):
         self.sources, self.taken, self.bad = sources, [], []
@@ -60,7 +61,7 @@ class Frames:
             try:
                 for number, image in enumerate(source.frames()):
                     self.taken.append((source, number))
-                    yield image
+                    yield str(source.path), image
             except ValueError as error:
                 self.bad.append(str(error))
 

@@ -96,6 +96,9 @@ def set_data_root(cfg: Config, folder: str) -> None:
         raise ValueError(f'--data-root is for configs with one data_root, and this one has {what}')
     (root,) = roots
     for path, value in values:
+        top = path.partition('.')[0]
+        if top != 'data_root' and not top.endswith(('_dataloader', '_evaluator')):
+            continue
         if isinstance(value, str) and (value.rstrip('/') == root or value.startswith(f'{root}/')):
             cfg.merge_from_dict({path: folder.rstrip('/') + value[len(root) :]})
 

@@ -108,9 +108,11 @@ def config_text(data: OwnData, row: FitModel, options: FitOptions, out: Path) ->
     Raises:
         ValueError: If the weights are none that the model can take, or the batch is too small for it.
     """
-    if options.batch < row.least_batch:
+    images = data.train.count * (options.views or 1)
+    if min(options.batch, images) < row.least_batch:
         raise ValueError(
-            f'--batch must be at least {row.least_batch} for this model, got {options.batch}'
+            f'this model trains on at least {row.least_batch} images per step, got --batch {options.batch} and '
+            f'{images} images'
         )
     base = find_config(row.config)
     cfg = Config.fromfile(base)
@@ -240,8 +242,8 @@ def _weights(text: str, published: Mapping[str, Any] | None) -> Mapping[str, Any
     if text == 'default' or text == 'none':
         return published if text == 'default' else None
     source, colon, file = text.partition(':')
-    if not colon and published is not None:
-        source, file = published['source'], text
+    if not colon:
+        source, file = published['source'] if published is not None else 'mmlape', text
     if not file or not (file.endswith(_ENDS_IN_WEIGHTS) or Path(file).exists()):
         raise ValueError(
             f'--weights {text!r}: use default, none, a file of weights, or SOURCE:FILE with a source of '

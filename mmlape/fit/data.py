@@ -14,7 +14,7 @@ from typing import Any
 
 from mmlape.checks import check_option, check_rate
 
-from .formats import IMAGES, is_yolo, part_of, read_label_maps, read_voc, read_yolo
+from .formats import IMAGE_FOLDERS, IMAGES, is_yolo, part_of, read_label_maps, read_voc, read_yolo
 
 TASKS = ('detect', 'instance', 'segment')
 # What is read of a COCO file here; mmlape.CheckDataHook checks the rest.
@@ -264,7 +264,13 @@ def _image_folder(root: Path, part: str, ann_file: Path, content: dict) -> Path:
     """The folder in which the images of a COCO file are; all must be there."""
     names = [str(image['file_name']) for image in content['images']]
     folders = [ann_file.parent, root, *_folders(root)]
-    folders.sort(key=lambda folder: part_of(os.path.relpath(folder, root)) != part)
+    # Others may hold as many files of these names: masks, depth.
+    folders.sort(
+        key=lambda folder: (
+            part_of(os.path.relpath(folder, root)) != part,
+            folder.name not in (*IMAGE_FOLDERS, ann_file.parent.name, root.name),
+        )
+    )
     found = [folder for folder in folders if (folder / names[0]).is_file()]
     if not found:
         raise ValueError(f'{ann_file} names {names[0]!r}, which is in no folder of {root}')
@@ -285,18 +291,22 @@ def _folders(root: Path) -> list[Path]:
 def _boxes(kind: str, parts: dict[str, Any], task: str | None, split: _Split) -> OwnData:
     """Data of a detector, from COCO contents by part."""
     notes: list[str] = []
+    for part, (content, images, _) in parts.items():
+        if content is not (content := _with_names_once(content, part)):
+            parts[part] = content, images, None
     classes = _classes({part: content for part, (content, *_) in parts.items()}, notes)
     listed = parts['train'][0]['categories']
     for part, (content, images, _) in parts.items():
         if [one['name'] for one in content['categories']] != [one['name'] for one in listed]:
             parts[part] = _with_categories(content, listed), images, None
     boxes = [box for content, *_ in parts.values() for box in content['annotations']]
-    has_masks = all(box.get('segmentation') for box in boxes if not box.get('iscrowd'))
+    masked = [bool(box.get('segmentation')) for box in boxes if not box.get('iscrowd')]
+    has_masks = bool(masked) and all(masked)
+    without = f'{masked.count(False)} of {len(masked)} boxes have no mask'
     if task == 'instance' and not has_masks:
-        without = sum(not box.get('segmentation') for box in boxes)
-        raise ValueError(
-            f'--task instance needs masks, and {without} of {len(boxes)} boxes have none: use --task detect'
-        )
+        raise ValueError(f'--task instance needs masks, and {without}: use --task detect')
+    if task is None and any(masked) and not has_masks:
+        notes.append(f'boxes alone are trained: {without}')
     if 'val' not in parts:
         content, images, _ = parts['train']
         drawn = split.draw(image['file_name'] for image in content['images'])
@@ -349,6 +359,21 @@ def _classes(contents: dict[str, dict], notes: list[str]) -> tuple[str, ...]:
     if not classes:
         raise ValueError('the annotations have no box of a category that they list')
     return classes
+
+
+def _with_names_once(content: dict, part: str) -> dict:
+    """A COCO content, without categories whose name another one with boxes has (Roboflow's supercategory)."""
+    counts = Counter(one['name'] for one in content['categories'])
+    used = {box['category_id'] for box in content['annotations']}
+    kept = [one for one in content['categories'] if counts[one['name']] == 1 or one['id'] in used]
+    if len(kept) == len(counts) == len(content['categories']):
+        return content
+    for name, count in Counter(one['name'] for one in kept).items():
+        if count > 1:
+            raise ValueError(
+                f'the {part} part has boxes of {count} categories that are named {name!r}'
+            )
+    return {**content, 'categories': kept}
 
 
 def _with_categories(content: dict, categories: list[dict]) -> dict:

@@ -14,7 +14,7 @@ from PIL import Image
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp')
 PARTS = dict(train=('train', 'training'), val=('val', 'valid', 'validation'), test=('test',))
-_IMAGE_FOLDERS = ('images', 'image', 'imgs', 'img', 'JPEGImages')
+IMAGE_FOLDERS = ('images', 'image', 'imgs', 'img', 'JPEGImages')
 _MAP_FOLDERS = (
     'annotations',
     'masks',
@@ -50,8 +50,10 @@ def read_label_maps(root: Path) -> dict[str, tuple[Path, Path]]:
 
 def _pair(folder: Path) -> tuple[Path, Path] | None:
     """The image folder and the folder of label maps in a folder."""
-    images = next(filter(Path.is_dir, (folder / name for name in _IMAGE_FOLDERS)), None)
-    maps = next(filter(Path.is_dir, (folder / name for name in _MAP_FOLDERS)), None)
+    images, maps = (
+        next((path for name in names if _has_images(path := folder / name)), None)
+        for names in (IMAGE_FOLDERS, _MAP_FOLDERS)
+    )
     return (images, maps) if images and maps else None
 
 
@@ -80,6 +82,10 @@ def read_yolo(root: Path) -> dict[str, tuple[dict, Path, None]]:
     """COCO contents of the parts of a YOLO data set, with the folder that their images are seen from."""
     file = _yaml_of(root)
     content = yaml.safe_load(file.read_text(encoding='utf-8'))  # type: ignore[union-attr]
+    if 'kpt_shape' in content:
+        raise ValueError(
+            f'{file} is of keypoints, which are not trained: labels must be boxes or polygons'
+        )
     names = _names_of(content['names'], file)
     parts = {}
     train: set[Path] = set()
@@ -161,25 +167,25 @@ def _yolo_boxes(image: Path, count: int) -> Iterator[tuple[int, list[float], lis
 
 def read_voc(root: Path) -> dict[str, tuple[dict, Path, None]]:
     """COCO contents of the parts of a Pascal VOC data set, with the folder that their images are seen from."""
-    images = next(filter(Path.is_dir, (root / name for name in _IMAGE_FOLDERS)), None)
+    images = next(filter(Path.is_dir, (root / name for name in IMAGE_FOLDERS)), None)
     if images is None:
         raise ValueError(f'{root} has Annotations and no JPEGImages')
     stems = {path.stem for path in root.glob('Annotations/*.xml')}
-    sets: dict[str, set[str]] = {'train': stems}
-    listed = {part: root / f'ImageSets/Main/{part}.txt' for part in ('train', 'val')}
-    if any(map(Path.is_file, listed.values())):
-        sets = {
-            # A name may be followed by a mark, and may have spaces itself.
-            part: {
-                line.strip() if line.strip() in stems else line.split()[0]
-                for line in path.read_text().splitlines()
-                if line.strip()
-            }
-            for part, path in listed.items()
-            if path.is_file()
+    listed = {
+        part: root / f'ImageSets/Main/{part}.txt' for part in ('train', 'val', 'trainval', 'test')
+    }
+    sets: dict[str, set[str]] = {
+        # A name may be followed by a mark, and may have spaces itself.
+        part: {
+            line.strip() if line.strip() in stems else line.split()[0]
+            for line in path.read_text().splitlines()
+            if line.strip()
         }
-    if 'train' not in sets:
-        sets['train'] = stems - sets['val']
+        for part, path in listed.items()
+        if path.is_file()
+    }
+    both, test = sets.pop('trainval', stems), sets.pop('test', set())
+    sets.setdefault('train', both - sets.get('val', set()) - test)
     objects = {
         stem: _voc_objects(root / 'Annotations' / f'{stem}.xml')
         for stem in set().union(*sets.values())
@@ -228,6 +234,12 @@ def _voc_objects(file: Path) -> list[tuple[str, list[float], bool]]:
         raise ValueError(f'{file} is not an annotation of Pascal VOC: {error!r}') from None
 
 
+def _area(polygon: list[float]) -> float:
+    """By Gauss's formula."""
+    x, y = polygon[::2], polygon[1::2]
+    return abs(sum(x[n - 1] * y[n] - x[n] * y[n - 1] for n in range(len(x)))) / 2
+
+
 class _Coco:
     """Collects a COCO content."""
 
@@ -270,5 +282,5 @@ class _Coco:
             category_id=label + 1, bbox=box, area=box[2] * box[3], iscrowd=iscrowd,
         )  # fmt: skip
         if polygon:
-            entry['segmentation'] = [polygon]
+            entry.update(segmentation=[polygon], area=_area(polygon))
         self.content['annotations'].append(entry)

@@ -15,7 +15,7 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.logging import print_log
-from mmengine.registry import DefaultScope
+from mmengine.registry import DATASETS, DefaultScope
 from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
 from torch.nn import functional
@@ -73,7 +73,8 @@ def load(
             return Model(cfg, checkpoint, device, optimized)
     checkpoint = _checkpoint_in(Path(path))
     cfg = read_config(config) if config else config_inside(checkpoint)
-    return Model(cfg, checkpoint, device, optimized)
+    names = _names_for(checkpoint, cfg) if config else None
+    return Model(cfg, checkpoint, device, optimized, names)
 
 
 class Model:
@@ -83,6 +84,7 @@ class Model:
         cfg: Its config.
         checkpoint: File or address of its weights.
         device, optimized: See :func:`load`.
+        dataset_meta: ``classes`` and ``palette``. Default None: the checkpoint's, else those of COCO or Cityscapes.
 
     Attributes:
         cfg: The config.
@@ -102,6 +104,7 @@ class Model:
         checkpoint: str | Path,
         device: str | None = None,
         optimized: bool = True,
+        dataset_meta: dict[str, Any] | None = None,
     ) -> None:
         scope = cfg.get('default_scope')
         if scope not in ('mmdet', 'mmseg') or cfg.get('test_dataloader') is None:
@@ -127,6 +130,8 @@ class Model:
                 from mmseg.apis import MMSegInferencer as Inferencer
             self._inferencer = Inferencer(model=cfg, weights=str(checkpoint), device=device)
         self.model = self._inferencer.model.eval()
+        if dataset_meta is not None:
+            self.model.dataset_meta = dataset_meta
         _check_weights(self.model, str(checkpoint))
         if optimized and torch.device(device).type == 'cpu':
             self._inferencer.model = self.model = optimize(self.model)
@@ -139,7 +144,10 @@ class Model:
 
     def predict(
         self,
-        images: str | Path | np.ndarray | Iterable[str | Path | np.ndarray],
+        images: str
+        | Path
+        | np.ndarray
+        | Iterable[str | Path | np.ndarray | tuple[str, np.ndarray]],
         batch: int = 1,
         score: float = 0.3,
         tile: int | None = None,
@@ -149,7 +157,7 @@ class Model:
         """What the model finds, image after image, as they are asked for.
 
         Args:
-            images: One or several: files, or arrays ``(H, W, 3)``, uint8, BGR.
+            images: One or several: files, or arrays ``(H, W, 3)``, uint8, BGR; or pairs of a name and an array.
             batch: Images, or tiles, per pass. Default 1.
             score: Least score of a box. Default 0.3; 0 for all that the config's ``test_cfg`` lets pass.
             tile: Side of tiles in pixels, for large images. Default None: images as a whole, resized as the config's
@@ -165,7 +173,9 @@ class Model:
         check_positive_int('batch', batch)
         check_rate('score', score, with_one=True)
         if with_whole and (tile is None or not self.finds_boxes):
-            raise ValueError('with_whole is for detectors and goes with tile')
+            raise ValueError(
+                'with_whole is for detectors and goes with tile (--global with --tile)'
+            )
         several = [images] if isinstance(images, (str, Path, np.ndarray)) else images
         named = (self._opened(number, image) for number, image in enumerate(several))
         if tile is not None:
@@ -241,6 +251,7 @@ class Model:
     def _opened(self, number: int, image: Any) -> tuple[str, np.ndarray]:
         if isinstance(image, (str, Path)):
             return str(image), read_image(image)
+        name, image = image if isinstance(image, tuple) else (str(number), image)
         if not (
             isinstance(image, np.ndarray)
             and image.dtype == np.uint8
@@ -255,7 +266,7 @@ class Model:
             raise TypeError(
                 f'an image must be a file or a uint8 array (H, W, 3) in BGR, got {what}'
             )
-        return str(number), image
+        return name, image
 
     def _in_batches(
         self, named: Iterator[tuple[str, np.ndarray]], batch: int, score: float
@@ -360,6 +371,10 @@ class Model:
             labels = sample.pred_sem_seg.data[0].cpu().numpy()
             found.label_map = labels.astype(self._label_type)
             return found
+        if 'pred_instances' not in sample:
+            raise ValueError(
+                f'this model finds no instances ({", ".join(sample.keys())}): use mmlape test for panoptic models'
+            )
         instances = sample.pred_instances
         instances = instances[instances.scores >= score]
         instances = instances[instances.scores.argsort(descending=True, stable=True)].cpu().numpy()
@@ -434,6 +449,18 @@ def _without_weights(config: Any) -> Any:
     if isinstance(config, dict):
         return {k: _without_weights(v) for k, v in config.items() if k not in ('init_cfg', 'lora')}
     return [_without_weights(each) for each in config] if isinstance(config, list) else config
+
+
+def _names_for(checkpoint: Path, cfg: Config) -> dict[str, Any] | None:
+    """Names and colours of the labels by the config's test data; None if the checkpoint has its own, or these none."""
+    meta = load_from_local(str(checkpoint)).get('meta') or {}
+    dataset = (cfg.get('test_dataloader') or {}).get('dataset')
+    if dataset is None or {'dataset_meta', 'CLASSES'} & meta.keys():
+        return None
+    with DATASETS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
+        known = getattr(registry.get(dataset.type), 'METAINFO', {})
+    found = {**known, **(dataset.get('metainfo') or {})}
+    return found if found.get('classes') else None
 
 
 def config_inside(checkpoint: Path) -> Config:

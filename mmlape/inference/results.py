@@ -6,19 +6,21 @@ import colorsys
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import cv2
 import mmcv
 import numpy as np
+from matplotlib import font_manager
 from mmengine.logging import print_log
+from PIL import Image, ImageDraw, ImageFont
 from pycocotools import mask as coco_mask
 
 from mmlape.atomic import atomic_write
 
 _BLEND = 0.5  # of a mask's colour
-_FONT = cv2.FONT_HERSHEY_SIMPLEX
 _HIDDEN = 0.1  # share of a box above which a text on it hides it
 _READABLE = 800  # pixels of a picture's longer side in which text can be read
 
@@ -134,18 +136,20 @@ class Result:
         taken = boxes  # and then the places of texts
         for number, (box, label, score) in enumerate(zip(boxes, self.labels, self.scores)):
             name = f'{self.classes[label]} ' * (len(self.classes) > 1)
-            text, size = f'{name}{score:.2f}', 0.4 * thickness
-            (width, height), _ = cv2.getTextSize(text, _FONT, size, thickness)
+            text, font = f'{name}{score:.2f}', _font(12 * thickness)
+            width, height = round(font.getlength(text)), sum(font.getmetrics())
             left = max(0, min(box[0], drawn.shape[1] - width))
-            bottom = max(box[1], height + 4)
-            place = np.array([left, bottom - height - 4, left + width, bottom])
+            bottom = max(box[1], height)
+            place = np.array([left, bottom - height, left + width, bottom])
             if (_covered(np.delete(taken, number, axis=0), place) > _HIDDEN).any():
                 continue
             taken = np.concatenate([taken, place[None]])
             colour = colours[label].tolist()
-            cv2.rectangle(drawn, place[:2].tolist(), place[2:].tolist(), colour, cv2.FILLED)
             ink = (0, 0, 0) if sum(colour) > 382 else (255, 255, 255)
-            cv2.putText(drawn, text, (int(left), int(bottom) - 2), _FONT, size, ink, thickness)
+            part = drawn[place[1] : place[3], place[0] : place[2]]
+            tag = Image.new('RGB', (part.shape[1], part.shape[0]), tuple(colour))
+            ImageDraw.Draw(tag).text((0, 0), text, ink, font)
+            part[:] = np.asarray(tag)
         return drawn
 
     def save(self, path: str | Path) -> None:
@@ -171,8 +175,6 @@ class Result:
         without palette for more than 256 classes."""
         if self.label_map is None:
             raise ValueError(f'{self.name} has no label map: its model finds boxes')
-        from PIL import Image
-
         if len(self.classes) > 256:
             picture = Image.fromarray(self.label_map.astype(np.uint16))
         else:
@@ -202,6 +204,12 @@ class Result:
                     segmentation=self.crops[number].in_image(height, width),
                 )
             yield entry
+
+
+@cache
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    """matplotlib's: OpenCV's have ASCII alone."""
+    return ImageFont.truetype(font_manager.findfont('DejaVu Sans'), size)
 
 
 def _part(image: np.ndarray, crop: MaskCrop) -> np.ndarray:

@@ -81,8 +81,11 @@ def find_sources(arguments: Sequence[str], out: Path | None = None) -> list[Sour
         raise ValueError(f'there is nothing to predict in {", ".join(arguments)}')
     top = os.path.commonpath([path.parent for path in found])
     names = [path.relative_to(top) for path in found]
-    stems = Counter(name.with_suffix('') for name in names)
-    plain = [name.with_suffix('') if stems[name.with_suffix('')] == 1 else name for name in names]
+    plain = [name.with_suffix('') for name in names]
+    stems = Counter(plain)
+    plain = [stem if stems[stem] == 1 else name for stem, name in zip(plain, names)]
+    if len({*plain}) < len(plain):  # a.jpg and a.png beside a.jpg.png
+        plain = names
     return [Source(path, name) for path, name in zip(found.values(), plain)]
 
 
@@ -95,7 +98,9 @@ def _found(argument: str, out: Path | None) -> list[Path]:
     path = Path(argument)
     if path.is_dir():
         known = (*IMAGES, *VIDEOS)
-        found = sorted(each for each in path.rglob('*') if each.suffix.lower() in known)
+        found = sorted(
+            each for each in path.rglob('*') if each.suffix.lower() in known and each.is_file()
+        )
         if out is not None and not _whole(path).is_relative_to(out):
             found = [each for each in found if out not in _whole(each).parents]
         if not found:

@@ -315,7 +315,9 @@ def test_scores_of_reduced_keys_and_of_windows_that_share_a_position_are_not_sho
     model = variants.build_pvt(attention_position=RELATIVE)
     reduces = [stage.blocks[0].attn.reduces for stage in model.stages()]
     shown = attention_position_stages(model, with_scores=True)
-    assert [s.name for s in shown] == [s.name for s, r in zip(model.stages(), reduces) if not r]
+    assert [s.name for s in shown] == [
+        s.name for s, r in zip(model.stages(), reduces, strict=True) if not r
+    ]
     assert 0 < len(shown) < len(attention_position_stages(model)) == 4
     shared = dict(type='mmlape.SharedRelativePositionBias')
     _, stage = inside_of(shared, window_size=[2, None, 2, None])

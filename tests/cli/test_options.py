@@ -78,6 +78,18 @@ def test_data_elsewhere(name, root, places):
     assert cfg.train_dataloader.dataset.data_root.rstrip('/') == '/mnt/shared'
 
 
+def test_results_beside_the_data_stay_where_they_are(tmp_path):
+    path = tmp_path / 'config.py'
+    path.write_text(
+        "model = dict()\ndata_root = 'd'\nwork_dir = 'd/fits'\nload_from = 'd/a.pth'\n"
+        "train_dataloader = dict(dataset=dict(data_root='d'))\nval_evaluator = [dict(ann_file='d/a.json')]\n"
+    )
+    cfg = config_of(parsed(str(path), '--data-root', '/m'))
+    assert (cfg.data_root, cfg.train_dataloader.dataset.data_root) == ('/m', '/m')
+    assert cfg.val_evaluator[0].ann_file == '/m/a.json'
+    assert (cfg.work_dir, cfg.load_from) == ('d/fits', 'd/a.pth')
+
+
 def test_data_in_several_folders_or_none_stay(tmp_path):
     for text, what in (
         ('a = dict(data_root="x/")\nb = [dict(data_root="y")]\n', 'several: x, y'),

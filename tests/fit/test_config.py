@@ -186,9 +186,10 @@ def test_weights(weights, expected):
 def test_weights_of_a_model_that_has_none():
     for name in ('micro-adapter', 'micro-segmenter'):
         task = MODELS[name].tasks[0]
-        cfg = read(name, task, weights='mmlape:mine.pth')[1]
-        found = (cfg.model.backbone.get('vit') or cfg.model.backbone).init_cfg
-        assert found == dict(type='mmlape.Pretrained', source='mmlape', checkpoint='mine.pth')
+        for weights in ('mmlape:mine.pth', 'mine.pth'):
+            cfg = read(name, task, weights=weights)[1]
+            found = (cfg.model.backbone.get('vit') or cfg.model.backbone).init_cfg
+            assert found == dict(type='mmlape.Pretrained', source='mmlape', checkpoint='mine.pth')
 
 
 def test_weights_that_cannot_be_had_name_the_way_out(tmp_path):
@@ -205,10 +206,18 @@ def test_weights_that_cannot_be_had_name_the_way_out(tmp_path):
         (lambda: find_model('dtn-pvt', 'segment'), 'dtn-pvt is for detect.*use segmenter'),
         (lambda: FitOptions(epochs=0), '--epochs'),
         (lambda: FitOptions(lr=-1), '--lr'),
-        (lambda: read('upernet', 'segment', batch=1), '--batch must be at least 2'),
+        (
+            lambda: read('upernet', 'segment', batch=1),
+            'at least 2 images per step, got --batch 1 and',
+        ),
+        (
+            lambda: read(
+                'upernet', 'segment', dataclasses.replace(MAPS, train=Part('i', '', 1, 'm'))
+            ),
+            'at least 2 images per step, got .* and 1 images',
+        ),
         (lambda: FitOptions(augment='much'), '--augment.*strong'),
         (lambda: read('lape-adapter', 'detect', weights='much'), "--weights 'much'.*none"),
-        (lambda: read('micro-adapter', 'detect', weights='x.pth'), '--weights'),
         (lambda: FitOptions(lora=0), '--lora'),
         (lambda: FitOptions(seed=2**32), r'--seed must be below 2\^32'),
         (

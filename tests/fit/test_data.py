@@ -44,6 +44,43 @@ class TestCoco:
         assert data.val.ann_file == str(tmp_path / val)
         assert find_data(tmp_path, tmp_path / 'out', task='detect').task == 'detect'
 
+    def test_images_are_not_their_masks(self, tmp_path):
+        coco(tmp_path / 'labels.json', names(4))
+        for name in names(4):
+            for folder in ('depth', 'images', 'original'):
+                image(tmp_path / folder / name)
+        assert find_data(tmp_path, tmp_path / 'out').train.images == str(tmp_path / 'images')
+
+    def test_a_box_without_a_mask_is_told_of(self, tmp_path):
+        coco(tmp_path / 'labels.json', names(4), masks=True)
+        for name in names(4):
+            image(tmp_path / name)
+        assert find_data(tmp_path, tmp_path / 'out', val=0).task == 'instance'
+        content = json.loads((tmp_path / 'labels.json').read_text())
+        content['annotations'][1]['segmentation'] = []
+        (tmp_path / 'labels.json').write_text(json.dumps(content))
+        data = find_data(tmp_path, tmp_path / 'out', val=0)
+        count = len(content['annotations'])
+        assert data.task == 'detect'
+        assert f'boxes alone are trained: 1 of {count} boxes have no mask' in data.notes
+
+    def test_two_categories_of_one_name(self, tmp_path):
+        """Roboflow adds a category without boxes, which may be named as the only class."""
+        coco(tmp_path / 'labels.json', names(4))
+        for name in names(4):
+            image(tmp_path / name)
+        content = json.loads((tmp_path / 'labels.json').read_text())
+        first, second = content['categories'][:2]
+        content['categories'] = [dict(id=77, name=first['name']), first, second]
+        (tmp_path / 'labels.json').write_text(json.dumps(content))
+        data = find_data(tmp_path, tmp_path / 'out', val=0)
+        assert data.classes == (first['name'], second['name'])
+        assert [one['id'] for one in read(data)['categories']] == [first['id'], second['id']]
+        second['name'] = first['name']
+        (tmp_path / 'labels.json').write_text(json.dumps(content))
+        with pytest.raises(ValueError, match='train part has boxes of 2 categories that are named'):
+            find_data(tmp_path, tmp_path / 'out', val=0)
+
     def test_without_a_validation_part_it_is_split_by_seed(self, tmp_path):
         coco(tmp_path / 'all.json', names(10))
         for name in names(10):
@@ -194,8 +231,17 @@ class TestYolo:
         np.testing.assert_allclose(box['bbox'], BOX, atol=1e-9)
         assert (content['images'][1]['width'], content['images'][1]['height']) == SIZE
         assert (box['image_id'], box['category_id']) == (content['images'][1]['id'], 2)
+        width, height = BOX[2:]
+        assert box['area'] == pytest.approx(width * height / (2 if polygon else 1)), 'a triangle'
         assert (tmp_path / content['images'][1]['file_name']).is_file()
         assert data.train.images == str(tmp_path)
+
+    def test_keypoints_are_refused(self, tmp_path):
+        yolo(tmp_path)
+        with open(tmp_path / 'data.yaml', 'a') as file:
+            file.write('kpt_shape: [2, 3]\n')
+        with pytest.raises(ValueError, match='is of keypoints'):
+            find_data(tmp_path, tmp_path / 'out')
 
     def test_turned_photographs(self, tmp_path):
         yolo(tmp_path)
@@ -284,6 +330,29 @@ class TestVoc:
         assert [box['category_id'] for box in content['annotations']] == [2, 1]
         assert data.train.images == str(tmp_path / 'JPEGImages')
 
+    @pytest.mark.parametrize(
+        ('files', 'train', 'val'),
+        [
+            (dict(trainval='012', test='345'), '012', None),
+            (dict(trainval='012', val='2', test='345'), '01', '2'),
+            (dict(val='2', test='345'), '01', '2'),
+            (dict(train='0', trainval='012', test='345'), '0', None),
+        ],
+    )
+    def test_images_of_the_test_part_are_left_out(self, files, train, val, tmp_path):
+        voc(tmp_path, count=6)
+        sets = tmp_path / 'ImageSets/Main'
+        sets.mkdir(parents=True)
+        for part, stems in files.items():
+            (sets / f'{part}.txt').write_text('\n'.join(stems))
+        data = find_data(tmp_path, tmp_path / 'out', **({} if val else dict(val=0)))
+        found = {
+            part: ''.join(sorted(one['file_name'][0] for one in read(data, part)['images']))
+            for part in ('train', 'val')
+            if getattr(data, part)
+        }
+        assert found == ({'train': train, 'val': val} if val else {'train': train})
+
     def test_difficult_boxes_are_crowds_and_parts_are_drawn(self, tmp_path):
         voc(tmp_path, '<difficult>1</difficult>')
         data = find_data(tmp_path, tmp_path / 'out', val=0.25)
@@ -318,6 +387,15 @@ LAYOUTS = {
 
 
 class TestLabelMaps:
+    def test_a_folder_without_maps_is_none_of_them(self, tmp_path):
+        for number in range(4):
+            image(tmp_path / 'images' / f'{number}.jpg', (3, 2))
+            label_map(tmp_path / 'masks' / f'{number}.png', [[0, 1, 255], [255, 1, 2]])
+        (tmp_path / 'annotations').mkdir()
+        (tmp_path / 'annotations/labels.txt').write_text('a')
+        data = find_data(tmp_path, tmp_path / 'out')
+        assert (data.task, data.train.label_maps) == ('segment', str(tmp_path / 'masks'))
+
     @pytest.mark.parametrize(('images', 'maps'), LAYOUTS.items())
     def test_parts_by_their_folders(self, images, maps, tmp_path):
         for part, count in (('train', 3), ('valid', 2)):

@@ -98,6 +98,14 @@ def test_images_of_a_folder_and_one_that_cannot_be_read(commands, checkpoint, tm
         )
 
 
+def test_names_of_sources_differ_and_folders_are_none(tmp_path):
+    for name in ('a.jpg', 'a.png', 'a.jpg.png'):
+        write(tmp_path / name)
+    (tmp_path / 'folder.png').mkdir()
+    found = [str(source.name) for source in find_sources([str(tmp_path)])]
+    assert sorted(found) == ['a.jpg', 'a.jpg.png', 'a.png']
+
+
 def test_what_was_found_before_an_interruption_is_written(
     commands, checkpoint, tmp_path, monkeypatch
 ):

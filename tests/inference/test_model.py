@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 from frozen.work_dirs import restore
+from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
+from mmengine.structures import PixelData
 from PIL import Image
 from pycocotools import mask as coco_mask
 from safetensors.torch import save_file
@@ -142,6 +144,13 @@ def test_wrong_images_and_options(models, tmp_path):
             list(model.predict(**options))
 
 
+def test_a_panoptic_answer_is_refused(models, monkeypatch):
+    model, answer = models['mmdet'], DetDataSample(pred_panoptic_seg=PixelData())
+    monkeypatch.setattr(model, '_run', lambda *_: [answer])
+    with pytest.raises(ValueError, match=r'no instances .*panoptic.*: use mmlape test'):
+        list(model.predict(image(48, 75)))
+
+
 @pytest.mark.parametrize('name', ['mmdet', 'mmseg'])
 def test_a_model_in_one_file_of_half_precision(models, name, tmp_path, monkeypatch):
     model, picture = models[name], image(48, 75)
@@ -236,7 +245,9 @@ def test_what_is_no_model(saved, tmp_path):
         tmp_path / 'd.pth',
     )
     with pytest.warns(UserWarning, match='class names are not saved'):
-        assert mmlape.load(tmp_path / 'd.pth', config=config).finds_boxes
+        model = mmlape.load(tmp_path / 'd.pth', config=config)
+    assert model.finds_boxes and model.classes == mmlape.load(checkpoint).classes
+    assert model.palette == mmlape.load(checkpoint).palette
     for device in ('cuda:7', 'CPU'):
         with pytest.raises(ValueError, match=f"the device '{device}' cannot be used"):
             mmlape.load('nuclei', device=device)

@@ -83,6 +83,17 @@ def test_a_picture_shows_boxes_and_masks_in_the_colour_of_their_class(tmp_path):
         found.save(tmp_path / 'a.txt')
 
 
+def test_names_of_classes_are_drawn_in_any_script():
+    pictures = [
+        Result(
+            np.zeros((60, 90, 3), np.uint8), 'a', (name, 'b'),
+            boxes=np.array([[5, 30, 60, 50]], np.float32), scores=np.array([0.5]), labels=np.array([0]),
+        ).picture()
+        for name in ('Fl\u00e4che', 'Fl\u00f6che', 'Fl?che')
+    ]  # fmt: skip
+    assert len({picture.tobytes() for picture in pictures}) == 3
+
+
 def test_texts_of_boxes_hide_no_others():
     """One class: scores alone; of boxes side by side, those that have room."""
     side = 8
