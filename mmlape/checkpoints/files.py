@@ -181,7 +181,7 @@ def write_checkpoint(
 
     Args:
         path: ``.pth``: ``{'meta': ..., 'state_dict': ...}``, as MMEngine reads it; ``.safetensors``: the tensors, with
-            those values of ``meta`` that are strings. Its folder is made.
+            those values of ``meta`` that are strings, and its ``dataset_meta`` as JSON. Its folder is made.
         state: Names to tensors.
         meta: What is said of them. Default nothing.
         overwrite: Replace an existing file. Default False.
@@ -194,6 +194,8 @@ def write_checkpoint(
     # Copies: a view would be saved with all that it is a view of.
     tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in state.items()}
     if path.suffix == SAFETENSORS:
+        if isinstance(names := meta.get('dataset_meta'), Mapping):
+            meta['dataset_meta'] = json.dumps(names)
         strings = {name: text for name, text in meta.items() if isinstance(text, str)}
         content = save(tensors, {'format': 'pt', **strings})
     else:

@@ -27,6 +27,10 @@ _PLAIN = dict(
 )
 
 
+# Initial values of peft with which a layer is the base's at first.
+_KEEPS_THE_BASE = (True, False, 'gaussian', 'orthogonal', 'eva')
+
+
 def save_lora(model: nn.Module, folder: str | Path, overwrite: bool = False) -> None:
     """Write what LoRA has learned to ``adapter_model.safetensors`` and ``adapter_config.json``, as peft does.
 
@@ -90,6 +94,12 @@ def load_lora(model: nn.Module, folder: str | Path) -> None:
             raise CheckpointError(
                 f'{config_file}: {option} must be {plain!r}, got {config[option]!r}'
             )
+    start = config.get('init_lora_weights', True)
+    if start not in _KEEPS_THE_BASE:
+        raise CheckpointError(
+            f'{config_file}: init_lora_weights={start!r} changes the weights of the base too: convert the adapter by '
+            "peft's path_initial_model_for_weight_conversion"
+        )
     others = [name for name in config if name.startswith('use_') and config[name]]
     if others := sorted({*others} - {'use_dora', 'use_rslora'}):
         raise CheckpointError(f'{config_file}: LoRA and DoRA are read, not {others[0]}')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -150,10 +150,14 @@ def fitters(
     joined = [module for module in model.modules() if isinstance(module, JoinedPosition)]
     per_layer = {id(module.embedding) for module in joined if module.joining.table_per_layer}
     found: dict[int, Callable[[Tensor], Fitted]] = {}
+    first = None  # of several tables (PVT): the source's grids have the ratios of the model's
     for module in model.modules():
         if isinstance(module, LearnedPosition):
+            first = first or module.grid
+            height, width = (max(1, round(a / b)) for a, b in zip(first, module.grid))
+            own = None if grid is None else (-(-grid[0] // height), -(-grid[1] // width))
             tables = module.num_tables if id(module) in per_layer else None
-            fit = partial(_fit_table, position=module, grid=grid, tables=tables)
+            fit = partial(_fit_table, position=module, grid=own, tables=tables)
             found[id(module.pos_embed)] = fit
         elif isinstance(module, RelativePositionBias) and not module.mirrored:
             table = module.relative_position_bias_table
@@ -183,9 +187,15 @@ def _fit_table(
         hint = f'source_grid=({side}, {side}) resizes those of a square grid'
         return table, f'rows taken for those of {height} x {width} cells; {hint}'
     try:
-        num_prefix, grid = table_grid(table.shape[1], grid)
+        num_prefix, source = table_grid(table.shape[1], grid, (wanted, 1, 0, 2))
     except ValueError as error:
         raise ValueError(f'{error}, as source_grid=(height, width)') from error
+    if num_prefix > max(2, wanted):
+        raise ValueError(
+            f'source_grid: a table of {table.shape[1]} rows has {num_prefix} more than {source[0]} x {source[1]} '
+            f'cells, and tokens without a place are at most {max(2, wanted)}'
+        )
+    grid = source
     if (num_prefix, grid) == (wanted, position.grid):
         return table, ''
     prefix, cells = table.tensor_split([num_prefix], dim=1)
@@ -205,7 +215,9 @@ def _fit_offsets(table: Tensor, position: RelativePositionBias) -> Fitted:
         return table, ''
     source, grid = (side, side), position.grid
     target = (2 * grid[0] - 1, 2 * grid[1] - 1)
-    if source == target:
+    if (
+        len(table) == target[0] * target[1]
+    ):  # of another square too, by chance: 5 x 13 cells and 8 x 8
         return table, ''
     cells = (side + 1) // 2
     how = f'offsets of {cells} x {cells} cells to {grid[0]} x {grid[1]}'
@@ -239,19 +251,22 @@ def find_tables(state: Mapping[str, Any]) -> dict[str, Tensor]:
     return found
 
 
-def table_grid(rows: int, grid: tuple[int, int] | None = None) -> tuple[int, tuple[int, int]]:
-    """Prefix rows and grid of a table with ``rows`` = ``P + H * W`` rows; without a ``grid``, a square after 0 to 2
-    prefix rows. ValueError if there is none."""
+def table_grid(
+    rows: int, grid: tuple[int, int] | None = None, prefixes: Sequence[int] = (1, 0, 2)
+) -> tuple[int, tuple[int, int]]:
+    """Prefix rows and grid of a table with ``rows`` = ``P + H * W`` rows; without a ``grid``, a square after as many
+    prefix rows as the first of ``prefixes`` that allows one. ValueError if there is none."""
     if grid is not None:
         if grid[0] * grid[1] > rows:
             raise ValueError(f'the grid {grid} has more cells than the table has rows, {rows}')
         return Layout.around(grid, rows).num_prefix, grid
-    for num_prefix in (1, 0, 2):
+    for num_prefix in prefixes:
         side = math.isqrt(max(rows - num_prefix, 0))
         if side and side * side == rows - num_prefix:
             return num_prefix, (side, side)
     raise ValueError(
-        f'a table of {rows} rows is not a square after 0 to 2 prefix rows: give its grid'
+        f'a table of {rows} rows is not a square after {", ".join(map(str, sorted({*prefixes})))} prefix rows: '
+        'give its grid'
     )
 
 

@@ -199,6 +199,11 @@ class CachedFeaturesHook(Hook):
         dataset.cache = None
         _compute(runner, model, dataset, cache)
         dataset.cache = cache
+        loop: Any = runner.train_loop
+        iterator: Any = getattr(loop, 'dataloader_iterator', None)
+        if type(iterator).__module__ == 'mmengine.runner.loops':
+            # Workers of MMEngine 0.10's, which starts them when it is built, have the data set without the cache.
+            loop.dataloader_iterator = type(iterator)(loop.dataloader)
         replay = _Replay(model.backbone.forward)
         model.backbone.forward = replay.forward
         handle = model.register_forward_pre_hook(replay.before, with_kwargs=True)

@@ -37,6 +37,43 @@ def test_other_than_square_table_needs_its_grid():
     assert convert(state, 'timm', vit(), source_grid=(2, 7))['pos_embed'].shape == (1, 17, 24)
     with pytest.raises(ValueError, match='more cells'):
         convert(state, 'timm', vit(), source_grid=(4, 7))
+    with pytest.raises(
+        ValueError, match='source_grid: a table of 15 rows has 5 more than 2 x 5 cells'
+    ):
+        convert(state, 'timm', vit(), source_grid=(2, 5))
+
+
+def test_the_grid_of_a_pyramids_first_table_says_those_of_all():
+    wide, square = build_pvt(img_size=(64, 128)), build_pvt(img_size=64)
+    report = convert_with_report(wide.state_dict(), 'mmlape', square, source_grid=(16, 32))[1]
+    assert report.resized == {
+        f'pos_embed{1 + stage}': f'0 + {side} x {2 * side} rows to 0 + {side} x {side}'
+        for stage, side in enumerate((16, 8, 4, 2))
+    }
+
+
+@pytest.mark.parametrize('num_registers', [2, 4])
+def test_tables_with_rows_of_registers(num_registers):
+    source = vit(num_registers=num_registers)
+    report = convert_with_report(
+        source.state_dict(), 'mmlape', vit(img_size=64, num_registers=num_registers)
+    )[1]
+    prefix = 1 + num_registers
+    assert report.resized == {'pos_embed': f'{prefix} + 4 x 4 rows to {prefix} + 8 x 8'}
+
+
+def test_offsets_that_fit_are_left_alone():
+    """5 x 13 cells have as many offsets as 8 x 8."""
+    options = dict(
+        img_size=(40, 104),
+        position=False,
+        attention_position=dict(type='mmlape.RelativePositionBias'),
+    )
+    source, model = vit(**options), vit(**options)
+    torch.nn.init.normal_(source.blocks[0].attn.position.relative_position_bias_table)
+    state, report = convert_with_report(source.state_dict(), 'mmlape', model)
+    assert not report.resized
+    assert all(torch.equal(state[name], value) for name, value in source.state_dict().items())
 
 
 def test_a_table_of_as_many_cells_is_said_to_be_of_the_networks_grid():
@@ -89,6 +126,20 @@ def test_wrong_source_fails():
         (
             dict(attention_position=dict(type='mmlape.RelativePositionBias')),
             'a position inside the attention',
+        ),
+        (dict(pre_norm=True), 'a norm before the first layer'),
+        (dict(lora=dict(rank=2)), 'LoRA'),
+        (
+            dict(arch=dict(embed_dims=24, depth=4, num_heads=3, mlp_ratio=2)),
+            "more layers than 'blocks', 2",
+        ),
+        *(
+            (options, 'entries in its layers')
+            for options in (
+                dict(attention=dict(type='mmlape.Attention', qk_norm=dict(type='mmlape.LN'))),
+                dict(attention=dict(type='mmlape.DifferentialAttention')),
+                dict(block=dict(type='mmlape.SeveralBranchesBlock')),
+            )
         ),
     ],
 )

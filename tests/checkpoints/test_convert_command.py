@@ -22,6 +22,7 @@ from tool_runs import Commands
 
 from mmlape.checkpoints import Pretrained
 from mmlape.checkpoints.files import write_checkpoint
+from mmlape.checkpoints.loaders import load_from_local
 from mmlape.checkpoints.reading import read_checkpoint
 from mmlape.registry import MODELS
 
@@ -166,6 +167,14 @@ def test_mistakes_end_with_one_message_and_no_file(change, message, convert, det
     said = convert.refused(TOOL, *arguments, '--min-matched', options['min_matched'])
     assert re.search(message, said) and 'Traceback' not in said
     assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize('name', ['a.pth', 'a.safetensors'])
+def test_names_of_classes_are_kept(name, tmp_path):
+    names = dict(classes=('a', 'b'), palette=[(0, 0, 0), (9, 9, 9)])
+    path = write_checkpoint(tmp_path / name, dict(a=torch.zeros(1)), dict(dataset_meta=names))
+    kept = load_from_local(str(path))['meta']['dataset_meta']
+    assert (*kept['classes'],) == names['classes'] and len(kept['palette']) == 2
 
 
 def test_views_are_written_alone(tmp_path):

@@ -58,6 +58,13 @@ def folder(tmp_path):
     return copied
 
 
+@pytest.mark.parametrize('start', ['pissa', 'pissa_niter_4', 'olora'])
+def test_adapters_that_change_the_base_are_refused(start, folder, build):
+    load_lora(build(), folder('lora', init_lora_weights='gaussian'))
+    with pytest.raises(ValueError, match=f"init_lora_weights='{start}' changes the weights"):
+        load_lora(build(), folder('rslora', init_lora_weights=start))
+
+
 @torch.no_grad()
 @pytest.mark.parametrize('name', FOLDERS)
 def test_computes_what_peft_computes(name, build, golden):

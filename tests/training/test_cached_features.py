@@ -10,7 +10,7 @@ from config_utils import CLASSES, coco_dataset, write_coco, write_image, write_l
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, DefaultScope
-from mmengine.runner import Runner
+from mmengine.runner import Runner, loops
 
 from mmlape.training import cached_features
 from mmlape.training.cached_features import FeatureCache, SeededViews, digest_of
@@ -110,7 +110,7 @@ def detector(folder):
 KINDS = dict(segmentor=segmentor, detector=detector)
 
 
-def train(parts, folder, kept=None, workers=0, steps=20, **changes):
+def train(parts, folder, kept=None, workers=0, steps=20, resume=('ExactResumeHook',), **changes):
     """Train, with features in the folder ``kept``; the losses, and the runner."""
     parts = copy.deepcopy(parts)
     data = parts.pop('data')
@@ -123,7 +123,7 @@ def train(parts, folder, kept=None, workers=0, steps=20, **changes):
         ),
         train_cfg=dict(type='IterBasedTrainLoop', max_iters=steps),
         optim_wrapper=dict(type='OptimWrapper', optimizer=dict(type='AdamW', lr=1e-3)),
-        custom_hooks=[*hooks, dict(type='mmlape.ExactResumeHook')],
+        custom_hooks=[*hooks, *(dict(type=f'mmlape.{name}') for name in resume)],
         work_dir=str(folder),
         experiment_name=f'{folder.parent.name}_{folder.name}',  # loggers live as long as the process
         randomness=dict(seed=3),
@@ -160,6 +160,19 @@ def test_same_losses(parts, tmp_path):
     # After the training, the backbone computes as before, and checkpoints are ordinary.
     assert 'forward' not in vars(runner.model.backbone)
     assert runner.model.state_dict().keys() == ordinary.model.state_dict().keys()
+
+
+def test_workers_that_were_started_before_the_cache(tmp_path, monkeypatch):
+    """By MMEngine 0.10's loop, when it is built; no other hook makes its iterator anew."""
+    iterator, begin = loops._InfiniteDataloaderIterator, loops._InfiniteDataloaderIterator.__init__
+
+    def started(self, dataloader):
+        begin(self, dataloader)
+        self._iterator = iter(dataloader)
+
+    monkeypatch.setattr(iterator, '__init__', started)
+    kept, _ = train(segmentor(tmp_path), tmp_path / 'kept', tmp_path / 'features', 2, 3, resume=())
+    assert kept.passes == 0 < kept.passes_before
 
 
 def test_killed_while_it_computes(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from mmlape.backbones import AdapterBackbone, EoMT, VisionTransformer
+from mmlape.backbones import AdapterBackbone, EoMT, StagedTransformer, VisionTransformer
 
 State = dict[str, Tensor]
 Renames = tuple[tuple[str, str | Callable[[re.Match], str]], ...]
@@ -21,6 +21,8 @@ _OWN: Reasons = (
     (r'\bposition\d?\.joining\.', 'norms of a joining (LaPE)'),
     (r'\.(ratio_mean|ratio_var|positions)\.', 'DTN'),
     (r'\.attn\.position\.', 'a position inside the attention'),
+    (r'\bnorm_pre\.', 'a norm before the first layer (pre_norm=True)'),
+    (r'\.lora_[A-Za-z]', 'LoRA (lora=dict(...), or merge it first)'),
 )
 _OF_A_STAGE = re.compile(r'(?:patch_embed|pos_embed|position|inside|block|norm)(\d)\b')
 
@@ -118,6 +120,14 @@ class Format:
         for pattern, why in self.may_leave:
             if re.search(pattern, name):
                 return why, ''
-        if self.leaves_others:
-            return 'the model has no such entry', ''
-        return '', 'the source has entries that this model has no place for'
+        if not self.leaves_others:
+            return '', 'the source has entries that this model has no place for'
+        problem = ''
+        if isinstance(model, StagedTransformer):
+            for built, sizes in zip(model.stages(), model.stage_sizes(model.arch)):
+                layer = re.match(rf'{re.escape(built.name)}\.(\d+)\.', name)
+                if layer and int(layer[1]) >= sizes['depth']:
+                    problem = f'the source has more layers than {built.name!r}, {sizes["depth"]}'
+                elif layer and int(layer[1]) < len(built.blocks):
+                    problem = 'the source has entries in its layers that those of this model have no place for'
+        return '' if problem else 'the model has no such entry', problem
