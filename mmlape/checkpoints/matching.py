@@ -215,9 +215,8 @@ def _fit_offsets(table: Tensor, position: RelativePositionBias) -> Fitted:
         return table, ''
     source, grid = (side, side), position.grid
     target = (2 * grid[0] - 1, 2 * grid[1] - 1)
-    if (
-        len(table) == target[0] * target[1]
-    ):  # of another square too, by chance: 5 x 13 cells and 8 x 8
+    # Of another square too, by chance: 5 x 13 cells and 8 x 8 have as many.
+    if len(table) == target[0] * target[1]:
         return table, ''
     cells = (side + 1) // 2
     how = f'offsets of {cells} x {cells} cells to {grid[0]} x {grid[1]}'

@@ -108,7 +108,7 @@ def config_text(data: OwnData, row: FitModel, options: FitOptions, out: Path) ->
     Raises:
         ValueError: If the weights are none that the model can take, or the batch is too small for it.
     """
-    images = data.train.count * (options.views or 1)
+    images = _trained_images(data, options)
     if min(options.batch, images) < row.least_batch:
         raise ValueError(
             f'this model trains on at least {row.least_batch} images per step, got --batch {options.batch} and '
@@ -227,6 +227,10 @@ def _keep_backbone(
             f'--views caches features of a backbone that is frozen as a whole; in {cfg.model.backbone.type}, '
             'modules around the ViT are trained: use another --model'
         )
+
+
+def _trained_images(data: OwnData, options: FitOptions) -> int:
+    return (data.train.count - data.train.empty) * (options.views or 1)
 
 
 def _padding(data: OwnData, size: int, options: FitOptions) -> list[dict] | None:
@@ -423,7 +427,7 @@ def _in_full(data: OwnData, path: str) -> str:
 
 def _tail(parts: dict[str, Any]) -> str:
     data, options, out = parts['data'], parts['options'], os.path.abspath(parts['out'])
-    images = (data.train.count - data.train.empty) * (options.views or 1)
+    images = _trained_images(data, options)
     steps = max(1, images // options.batch)
     best = {'detect': 'coco/bbox_mAP', 'instance': 'coco/segm_mAP'}.get(data.task, 'mIoU')
     epochs = _epochs(options)

@@ -292,8 +292,9 @@ def _boxes(kind: str, parts: dict[str, Any], task: str | None, split: _Split) ->
     """Data of a detector, from COCO contents by part."""
     notes: list[str] = []
     for part, (content, images, _) in parts.items():
-        if content is not (content := _with_names_once(content, part)):
-            parts[part] = content, images, None
+        once = _with_names_once(content, part)
+        if once is not content:
+            parts[part] = once, images, None
     classes = _classes({part: content for part, (content, *_) in parts.items()}, notes)
     listed = parts['train'][0]['categories']
     for part, (content, images, _) in parts.items():

@@ -39,6 +39,7 @@ from .tiles import LogitMean, Tile, merge_boxes, tiles_of
 # An image that is made smaller than this loses small objects: said once.
 _SHRUNK = 0.5
 _WITH_PACKAGE = PACKAGE / 'models'
+Picture = str | Path | np.ndarray
 _MANY_PIXELS = 2048**2  # in one pass of a segmentor
 
 
@@ -144,10 +145,7 @@ class Model:
 
     def predict(
         self,
-        images: str
-        | Path
-        | np.ndarray
-        | Iterable[str | Path | np.ndarray | tuple[str, np.ndarray]],
+        images: Picture | Iterable[Picture | tuple[str, np.ndarray]],
         batch: int = 1,
         score: float = 0.3,
         tile: int | None = None,
@@ -458,7 +456,8 @@ def _names_for(checkpoint: Path, cfg: Config) -> dict[str, Any] | None:
     if dataset is None or {'dataset_meta', 'CLASSES'} & meta.keys():
         return None
     with DATASETS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
-        known = getattr(registry.get(dataset.type), 'METAINFO', {})
+        kind = dataset.type if isinstance(dataset.type, type) else registry.get(dataset.type)
+        known = getattr(kind, 'METAINFO', {})
     found = {**known, **(dataset.get('metainfo') or {})}
     return found if found.get('classes') else None
 
