@@ -226,7 +226,8 @@ def test_augmentation_at_test_time_is_upstreams():
     scales, *rest = augment['transforms']
     load_2, resize, boxes, flips = cfg.test_dataloader.dataset.pipeline
     assert (load_2, [resize], [boxes]) == (load, scales[:1], rest[1])
-    assert flips == dict(augment, transforms=[rest[0], rest[2]])
+    # The view that is not flipped comes first: its boxes are the truth of metrics that read it from samples.
+    assert flips == dict(augment, transforms=[rest[0][::-1], rest[2]])
     cfg = copy.deepcopy(row('swin/upernet_swin-t_8xb2-160k_ade20k-512x512'))
     theirs, shipped = read('mmseg:_base_/datasets/ade20k.py')['tta_pipeline'], cfg.tta_pipeline
     assert cfg.tta_model == read('mmseg:_base_/default_runtime.py')['tta_model']

@@ -20,6 +20,7 @@ from numpy.polynomial import Polynomial
 from torch import Tensor, nn
 
 from mmlape.runtime.private import FakeTensorMode, bytes_kept, peak_live_bytes, tree_leaves
+from mmlape.training.check_data import datasets_of
 
 __all__ = ['StepMemory', 'measure_step_memory', 'random_batch', 'training_model', 'training_size']
 
@@ -106,8 +107,14 @@ def training_size(config: Config) -> tuple[int, int]:
     """(height, width) of training images: of padding, the last crop or a range of scales, else 800 x 1344."""
     preprocessor = config.model.get('data_preprocessor') or {}
     augments = preprocessor.get('batch_augments') or []
-    pipeline = config.train_dataloader.dataset.get('pipeline', [])
+    data = [
+        *datasets_of(config, 'train'),
+        config.train_dataloader.dataset,
+    ]  # a wrapper may have its own
+    pipeline = [step for each in data for step in each.get('pipeline') or []]
     crops = [step['crop_size'] for step in pipeline if 'crop_size' in step]
+    crops = [(each, each) if isinstance(each, int) else each for each in crops]
+    crops = [each for each in crops if all(isinstance(side, int) for side in each)]  # not relative
     scales = [step['scale'] for step in pipeline if step['type'] == 'RandomResize']
     ranges = [max(scale) for scale in scales if isinstance(scale[0], (list, tuple))]
     sizes = [

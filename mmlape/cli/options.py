@@ -96,8 +96,9 @@ def set_data_root(cfg: Config, folder: str) -> None:
         raise ValueError(f'--data-root is for configs with one data_root, and this one has {what}')
     (root,) = roots
     for path, value in values:
-        top = path.partition('.')[0]
-        if top != 'data_root' and not top.endswith(('_dataloader', '_evaluator')):
+        parts = path.split('.')
+        of_data = any(part.endswith(('dataloader', 'evaluator')) for part in parts)
+        if parts[-1] != 'data_root' and not of_data:
             continue
         if isinstance(value, str) and (value.rstrip('/') == root or value.startswith(f'{root}/')):
             cfg.merge_from_dict({path: folder.rstrip('/') + value[len(root) :]})
@@ -314,7 +315,7 @@ def _is_coco(evaluator: Mapping[str, Any]) -> bool:
 
 
 def _is_panoptic(evaluator: Mapping[str, Any]) -> bool:
-    return type_name(evaluator).endswith('CocoPanopticMetric')
+    return type_name(evaluator).endswith(('CocoPanopticMetric', 'PanopticQuality'))
 
 
 def add_metric(runner: Runner, config: dict) -> None:
@@ -394,7 +395,8 @@ def _detection_pipeline(pipeline: list) -> list:
     """The test pipeline, with packing, its last step, once flipped and once not."""
     keys = (*pipeline[-1].get('meta_keys', _META_KEYS), 'flip', 'flip_direction')
     pack = dict(pipeline[-1], meta_keys=tuple(dict.fromkeys(keys)))
-    flips = [dict(type='RandomFlip', prob=1.0), dict(type='RandomFlip', prob=0.0)]
+    # The first view's boxes are the truth for metrics that read it from the samples.
+    flips = [dict(type='RandomFlip', prob=0.0), dict(type='RandomFlip', prob=1.0)]
     return [*pipeline[:-1], dict(type='TestTimeAug', transforms=[flips, [pack]])]
 
 

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from mmlape.analysis.figures import save_figure
 from mmlape.atomic import atomic_write
+from mmlape.training.paper_hooks import RATIO_PREFIX
 
 NO_METRICS = ('step', 'time', 'data_time')  # what validations log beside metrics
 
@@ -34,11 +35,18 @@ def read_curves(work_dir: Path) -> list[dict[str, float]]:
                 new.append(row)
         new = [row for row in new if row['step'] > 0]  # a test logs at step 0
         first = next((row['step'] for row in new if 'loss' in row), float('inf'))
-        again = next((row['step'] for row in new if 'loss' not in row), float('inf'))
+        again = next((row['step'] for row in new if is_validation(row)), float('inf'))
         if first < float('inf') and not any('loss' in row and row['step'] < first for row in rows):
             rows = []  # it began anew
         rows = [row for row in rows if row['step'] < (first if 'loss' in row else again)] + new
     return rows
+
+
+def is_validation(row: dict[str, float]) -> bool:
+    """Whether a row has metrics, neither losses nor ratios of DTN."""
+    return 'loss' not in row and any(
+        name not in NO_METRICS and not name.startswith(RATIO_PREFIX) for name in row
+    )
 
 
 def write_table(rows: Sequence[dict[str, float]], path: Path) -> None:
@@ -75,7 +83,10 @@ def _exact_epoch(row: dict[str, float], rows: Sequence[dict[str, float]]) -> flo
     return row['step'] * last['epoch'] / last['step']
 
 
-def best_scores(rows: Sequence[dict[str, float]], best: str) -> dict[str, float]:
-    """All metrics of the validation with the highest ``best``; {} where there was none."""
+def best_scores(
+    rows: Sequence[dict[str, float]], best: str, least: bool = False
+) -> dict[str, float]:
+    """All metrics of the validation with the highest ``best``, or the ``least``; {} where there was none."""
     validated = [row for row in rows if best in row]
-    return max(validated, key=lambda row: row[best]) if validated else {}
+    pick = min if least else max
+    return pick(validated, key=lambda row: row[best]) if validated else {}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.dist import all_gather_object, get_world_size, master_only
-from mmengine.hooks import Hook
+from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import Runner
 
 from mmlape.atomic import atomic_write
@@ -21,7 +21,7 @@ from mmlape.compatibility import made_with
 from mmlape.registry import HOOKS
 
 from . import page
-from .curves import NO_METRICS, best_scores, draw_curves, read_curves, write_table
+from .curves import NO_METRICS, best_scores, draw_curves, is_validation, read_curves, write_table
 from .tally import Tally
 
 _SCOPES = ('mmdet', 'mmseg', 'mmpretrain')  # whose data samples are counted
@@ -102,15 +102,20 @@ class ReportHook(Hook):
         rows = read_curves(work_dir)
         if not rows:  # MMEngine's LocalVisBackend is switched off
             return
-        validated = [row for row in rows if 'loss' not in row]
+        validated = [row for row in rows if is_validation(row)]
         hook = (runner.cfg.get('default_hooks') or {}).get('checkpoint') or {}
         names = [name for name in (validated or [{}])[-1] if name not in NO_METRICS]
         wanted = [name for name in (hook.get('save_best'), 'mIoU') if name in names]
         best = next(iter([*wanted, *names]), None)
+        rules: dict[str, str] = {}  # by which checkpoints are kept
+        for each in runner.hooks:
+            if isinstance(each, CheckpointHook) and each.save_best:
+                rules.update(zip(each.key_indicators, each.rules))
+        at_best = best_scores(rows, best, rules.get(best) == 'less') if best else {}
         write_table(rows, out / 'curves.csv')
         draw_curves(rows, best, out / 'curves.png')
         sections = [
-            ('Metrics', page.scores(best_scores(rows, best), validated[-1]) if best else ''),
+            ('Metrics', page.scores(at_best, validated[-1]) if best else ''),
             ('Curves', page.picture(out / 'curves.png')),
             *self._errors(runner),
             ('Times', page.table(self._times(rows))),

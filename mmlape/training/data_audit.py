@@ -82,14 +82,17 @@ class DataReport:
                 self.problems.append(f'the {what} {path!r} does not exist')
 
 
-def check_coco(dataset: Any, report: DataReport, *, masks: bool, max_decode: int | None) -> None:
-    """Check a ``mmdet.datasets.CocoDataset`` that may be lazy; ``masks``: its pipeline loads them."""
-    content, folder = _read_coco(dataset.ann_file, report), dataset.data_prefix['img']
+def check_coco(
+    dataset: Any, report: DataReport, *, masks: bool, max_decode: int | None, boxes: bool = True
+) -> None:
+    """Check a ``mmdet.datasets.CocoDataset`` that may be lazy; ``masks`` and ``boxes``: its pipeline loads them."""
+    content, folder = _read_coco(dataset.ann_file, report, boxes), dataset.data_prefix['img']
     if not report.problems:
         _check_classes(list(dataset.metainfo['classes']), content['categories'], report)
     if report.problems:
         return
-    _check_boxes(dataset, content, report, masks)
+    if boxes:
+        _check_boxes(dataset, content, report, masks)
     sizes = {image['file_name']: (image['height'], image['width']) for image in content['images']}
     gone = set(missing := _missing_files(folder, sizes))
     report.refuse(missing, f'of {len(sizes)} images are not in {folder!r}')
@@ -107,7 +110,7 @@ def check_coco(dataset: Any, report: DataReport, *, masks: bool, max_decode: int
     report.note(other_size, 'images have another size than the annotation file says')
 
 
-def _read_coco(path: str, report: DataReport) -> dict:
+def _read_coco(path: str, report: DataReport, boxes: bool) -> dict:
     """The annotation file: without a problem, lists of objects with all keys that MMDetection reads."""
     data = Path(path).read_bytes()
     try:
@@ -117,6 +120,8 @@ def _read_coco(path: str, report: DataReport) -> dict:
         report.problems.append(f'the annotation file {path!r} {what}')
         return {}
     for section, rules in _KEYS.items():
+        if section == 'annotations' and not boxes:
+            continue
         entries = content.get(section) if isinstance(content, dict) else None
         if not isinstance(entries, list) or not entries:
             what = 'is empty' if entries == [] else 'is missing, or is not a list'

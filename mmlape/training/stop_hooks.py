@@ -42,7 +42,8 @@ class StopAtNonFiniteHook(Hook):
     def __init__(self, gradients: bool = True, max_skipped: int = 0, max_files: Any = None):
         self.gradients = check_bool('gradients', gradients)
         self.max_skipped = check_positive_int('max_skipped', max_skipped, minimum=0)
-        self.max_files, self._skipped, self._skips = max_files, 0, False
+        self.max_files = max_files
+        self._skipped, self._skips, self._of_this_batch = 0, False, False
 
     def before_train(self, runner: Runner) -> None:
         """Check between the backward pass and the step of every optimizer."""
@@ -57,6 +58,8 @@ class StopAtNonFiniteHook(Hook):
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         """Save the batch and the buffers before the step."""
         self._batch, self._skips = data_batch, False
+        self._skipped = self._skipped if self._of_this_batch else 0  # of the one before
+        self._of_this_batch = False
         self._buffers = [buffer.clone() for buffer in self._model.buffers()]
 
     def _backward(self, runner: Runner, wrapper: Any, backward: Any, loss: Tensor, **options: Any):
@@ -68,8 +71,9 @@ class StopAtNonFiniteHook(Hook):
         everywhere = finite.to(loss.device, copy=True)
         all_reduce(everywhere, 'min')
         self._skips = not everywhere.all()
-        self._skipped = self._skipped + 1 if self._skips else 0
         if self._skips:
+            self._skipped += not self._of_this_batch  # several optimizers have a backward pass each
+            self._of_this_batch = True
             kind = everywhere.tolist().index(0)
             text = self._describe(wrapper, kind, loss)  # in all processes: SyncBN communicates
             texts = all_gather_object(None if finite[kind] else text)

@@ -170,6 +170,19 @@ def test_sizes_of_training():
         assert training_size(Config.fromfile(CONFIGS / f'{name}.py')) == size
 
 
+@pytest.mark.parametrize(
+    ('crop', 'size'), [((256, 320), (256, 320)), (256, (256, 256)), ((0.5, 0.5), (800, 1344))]
+)
+def test_sizes_of_crops_in_wrappers(crop, size):
+    data = dict(type='A', pipeline=[dict(type='RandomCrop', crop_size=crop)])
+    for dataset in (
+        data,
+        dict(type='RepeatDataset', dataset=data),
+        dict(type='ConcatDataset', datasets=[data]),
+    ):
+        assert training_size(Config(dict(model={}, train_dataloader=dict(dataset=dataset)))) == size
+
+
 def test_another_scope_is_refused():
     with pytest.raises(ValueError, match="must be 'mmdet' or 'mmseg' to be measured, got 'mmpose'"):
         measure_step_memory(Config(dict(default_scope='mmpose', model=dict())))

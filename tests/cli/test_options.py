@@ -208,7 +208,7 @@ def test_augmentation_of_detectors_flips_and_merges_boxes():
     *steps, last = cfg.test_dataloader.dataset.pipeline
     assert [step['type'] for step in steps] == [step['type'] for step in before[:-1]]
     flips, (pack,) = last['transforms']
-    assert [flip['prob'] for flip in flips] == [1.0, 0.0]
+    assert [flip['prob'] for flip in flips] == [0.0, 1.0], 'metrics take the truth from the first'
     assert {'flip', 'flip_direction', 'scale_factor', 'img_id'} <= set(pack['meta_keys'])
     assert cfg.test_evaluator.metric == 'bbox'
     assert cfg.model.module.roi_head.mask_head is None
@@ -239,7 +239,14 @@ def coco(tmp_path, **dataset):
     return Config(dict(test_dataloader=loader, test_evaluator=evaluator, work_dir=work_dir))
 
 
-def test_the_first_images_are_what_the_metric_counts(tmp_path):
+def test_data_of_hooks_move_too():
+    cfg = config_of(parsed('dino_vit-s_8xb64-100e_in1k', '--data-root', '/m'))
+    roots = {v for k, v in config_values(cfg.to_dict()) if k.endswith('data_root')}
+    assert roots == {'/m'} and cfg.custom_hooks[1].dataloader.dataset.data_root == '/m'
+
+
+@pytest.mark.parametrize('panoptic', ['CocoPanopticMetric', 'mmlape.PanopticQuality'])
+def test_the_first_images_are_what_the_metric_counts(panoptic, tmp_path):
     cfg = coco(tmp_path)
     first_images(cfg, 2)
     path = cfg.test_evaluator[0].ann_file
@@ -254,14 +261,12 @@ def test_the_first_images_are_what_the_metric_counts(tmp_path):
     whole = json.loads(Path(box_metric.ann_file).read_text())
     segments = dict(whole, images=whole['images'][::-1], annotations=[])
     (tmp_path / 'panoptic.json').write_text(json.dumps(segments))
-    cfg.test_evaluator.append(
-        dict(type='CocoPanopticMetric', ann_file=str(tmp_path / 'panoptic.json'))
-    )
+    cfg.test_evaluator.append(dict(type=panoptic, ann_file=str(tmp_path / 'panoptic.json')))
     first_images(cfg, 2)
-    panoptic = cfg.test_evaluator[-1]['ann_file']
-    assert dataset.ann_file == panoptic != cfg.test_evaluator[0].ann_file
+    shortened = cfg.test_evaluator[-1]['ann_file']
+    assert dataset.ann_file == shortened != cfg.test_evaluator[0].ann_file
     wanted = {image['id'] for image in segments['images'][:2]}
-    for path in (panoptic, cfg.test_evaluator[0].ann_file):
+    for path in (shortened, cfg.test_evaluator[0].ann_file):
         assert {image['id'] for image in json.loads(Path(path).read_text())['images']} == wanted
     in_python = coco(tmp_path)
     in_python.test_evaluator[0].type = CocoMetric  # as in a config in pure Python

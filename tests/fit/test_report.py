@@ -39,6 +39,7 @@ def test_curves_of_all_runs_in_order(tmp_path):
     assert (lines[0], lines[3]) == ('loss,epoch,step,mIoU', ',,1,20.0')
     assert best_scores(ROWS, 'mIoU') == {'mIoU': 20.0, 'step': 1}
     assert best_scores(ROWS[:2], 'mIoU') == {}
+    assert best_scores(ROWS, 'mIoU', least=True)['mIoU'] == min(row.get('mIoU', 99) for row in ROWS)
 
 
 def test_curves_are_of_the_last_training(tmp_path):
@@ -65,6 +66,18 @@ def test_curves_of_a_training_shorter_than_the_interval_of_the_log(tmp_path):
     folder.mkdir(parents=True)
     (folder / 'scalars.json').write_text('{"mIoU": 20.0, "step": 2}\n')
     assert read_curves(tmp_path) == [{'mIoU': 20.0, 'step': 2}]
+
+
+def test_ratios_of_dtn_are_no_validation(tmp_path):
+    ratio = {'dtn_ratio/blocks.0.norm1/mean/0': 0.5}
+    for number, epochs in enumerate(((1, 2, 3), (3, 4))):
+        folder = tmp_path / f'2026010{number}_1' / 'vis_data'
+        folder.mkdir(parents=True)
+        rows = [dict(ratio, step=10 * epochs[0])]
+        for epoch in epochs:
+            rows += [dict(loss=1.0, epoch=epoch, step=10 * epoch), {'mIoU': 1.0, 'step': epoch}]
+        (folder / 'scalars.json').write_text('\n'.join(map(json.dumps, rows)))
+    assert [row['step'] for row in read_curves(tmp_path) if 'mIoU' in row] == [1, 2, 3, 4]
 
 
 def test_metrics_of_a_training_by_iterations_that_counts_epochs(tmp_path):

@@ -1,10 +1,13 @@
 """The report's hook: two processes add up, and a report that fails ends no training."""
 
+import json
 import logging
 from types import SimpleNamespace
 
+import pytest
 import torch
 from mmengine.config import Config
+from mmengine.hooks import CheckpointHook
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 
@@ -34,6 +37,21 @@ def test_samples_of_other_toolboxes_are_not_counted(tmp_path):
         hook.after_val_iter(run, 0, outputs=[sample('a', [0], [0])])
         hook.after_val_epoch(run)
         assert hook.tally is None
+
+
+@pytest.mark.parametrize(('rule', 'step'), [('less', 2), ('greater', 4)])
+def test_the_best_is_that_of_the_checkpoints(rule, step, tmp_path):
+    folder = tmp_path / '2026' / 'vis_data'
+    folder.mkdir(parents=True)
+    rows = [
+        row
+        for n, rmse in enumerate((3, 1, 2, 4), 1)
+        for row in (dict(loss=1, step=n), dict(rmse=rmse, step=n))
+    ]
+    (folder / 'scalars.json').write_text('\n'.join(map(json.dumps, rows)))
+    hooks = [CheckpointHook(save_best='rmse', rule=rule)]
+    ReportHook().after_train(runner(tmp_path, logger=logging.getLogger('best'), hooks=hooks))
+    assert f'best (step {step})' in (tmp_path / 'report.html').read_text()
 
 
 def of_one_process(rank, folder):

@@ -176,6 +176,16 @@ class TestCoco:
         assert "4 images, 12 usable boxes (red cell 4, white cell 4, crow's foot 4)" in log
         assert 'decoded 4 of 4 images' in log and 'skipped' not in log
 
+    def test_test_data_may_have_no_boxes(self, caplog):
+        """Those of a submission: COCO's test-dev."""
+        del self.content['annotations']
+        self.file.write_text(json.dumps(self.content))
+        for pipeline, refused in (([dict(type='LoadImageFromFile')], False), (WITH_MASK, True)):
+            dataset = {**coco_dataset(self.root), 'test_mode': True, 'pipeline': pipeline}
+            (report,) = CheckDataHook().reports(dict(test_dataloader=dict(dataset=dataset)), 'test')
+            assert bool(report.problems) == refused, report
+            assert refused or 'decoded 4 of 4 images' in report.notes
+
     def test_files_and_folders(self, caplog):
         for text, words in (
             (' ', "train.json' is empty"),

@@ -2,19 +2,21 @@
 
 import math
 import re
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
 import torch
 from mmengine.hooks import Hook
+from mmengine.logging import MessageHub
 from mmengine.model import BaseModel
-from mmengine.optim import OptimWrapper
+from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPERS
 from mmengine.runner import Runner
 from torch import nn
 
 from mmlape.norm import PowerNorm, TokenBN
-from mmlape.training import NonFiniteError
+from mmlape.training import NonFiniteError, StopAtNonFiniteHook
 from mmlape.training.stop_hooks import all_finite
 
 FAULTY = 3  # the iteration with the fault, from 1
@@ -158,6 +160,29 @@ def test_batches_are_not_left_out_for_ever(tmp_path):
     runner = runner_of(tmp_path, 'input', harm=dict(times=3), hook=dict(max_skipped=2))
     with pytest.raises(NonFiniteError, match=f'iteration {FAULTY + 2}'):
         runner.train()
+
+
+def test_a_batch_counts_once_whatever_other_optimizers_find():
+    model, hook = torch.nn.Linear(1, 1), StopAtNonFiniteHook(max_skipped=1)
+    wrappers = OptimWrapperDict(
+        **{name: OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.1)) for name in 'ab'}
+    )
+    hub = MessageHub.get_instance(uuid4().hex)
+    logger = SimpleNamespace(warning=lambda text: None)
+    runner = SimpleNamespace(
+        model=model, optim_wrapper=wrappers, message_hub=hub, logger=logger, iter=0
+    )
+    hook.before_train(runner)
+
+    def step(*factors):
+        hook.before_train_iter(runner, 0, torch.zeros(1))
+        for name, factor in zip('ab', factors, strict=True):
+            wrappers[name].backward(model.weight.sum() * factor)
+
+    for factors in ((math.nan, math.nan), (1, 1), (math.nan, 1), (1, 1), (math.nan, 1)):
+        step(*factors)
+    with pytest.raises(NonFiniteError):
+        step(math.nan, 1)
 
 
 @OPTIM_WRAPPERS.register_module(force=True)
