@@ -209,6 +209,8 @@ def _gpus() -> str:
 def _disk(work_dir: str) -> str:
     path = Path(work_dir).resolve()
     folder = next(each for each in (path, *path.parents) if each.exists())
+    if not folder.is_dir():
+        raise _Problem(f'{folder} is not a folder', 'use another one: --work-dir')
     free = shutil.disk_usage(folder).free / 2**30
     if not os.access(folder, os.W_OK):
         raise _Problem(f'{folder} is not writable', 'use another folder: --work-dir')

@@ -94,6 +94,8 @@ def read_images(folder, shapes):
 
     sources = [] if folder is None else find_sources([str(folder)])
     files = [str(each.path) for each in sources if not each.is_video]
+    if folder is not None and not files:
+        raise ValueError(f"'{folder}' has no image in it")
     for number, (count, height, width) in enumerate(shapes):
         if not files:
             yield made_images(count, (height, width), number)
@@ -129,6 +131,12 @@ def export(options, model, size, out):
     network = Network(copy.deepcopy(model.model))
     size = size or settings.default_size(model.cfg, network.divisor)
     any_size = 'size' in options.dynamic
+    least = network.least
+    if any_size and least and any(side < limit for side, limit in zip(size, least)):
+        raise ValueError(
+            f'--size {size[0]}x{size[1]} --dynamic size: this model takes images of at least {least[0]}x{least[1]}, '
+            'to which a runtime pads smaller ones'
+        )
     program = files.export_program(network, size, 'batch' in options.dynamic, any_size)
     known = settings.runtime_settings(model.cfg, network, model.classes, None if any_size else size)
     with TemporaryDirectory(dir=out.parent) as folder:
@@ -137,7 +145,8 @@ def export(options, model, size, out):
         if options.half:
             files.write_half(whole, out)
         if options.int8:
-            count = min(100, len(find_sources([str(options.int8)])))
+            sources = find_sources([str(options.int8)])
+            count = min(100, sum(not each.is_video for each in sources)) or 1
             files.write_int8(whole, out, read_images(options.int8, [(1, *size)] * count))
     files.finish(out)
     session = onnxruntime.InferenceSession(str(out), providers=['CPUExecutionProvider'])

@@ -86,11 +86,12 @@ class Model:
             return scale[1], scale[0]
         else:
             factor = min(scale[0] / max(height, width), scale[1] / min(height, width))
-        return int(height * factor + 0.5), int(width * factor + 0.5)
+        return max(1, int(height * factor + 0.5)), max(1, int(width * factor + 0.5))
 
     def _run(self, image):
-        """The outputs for one image, which is padded where the file has one size."""
-        rows, columns = self.settings['size'] or image.shape[:2]
+        """The outputs for one image, which is padded where the file has one size or a least one."""
+        least = self.settings.get('least') or (0, 0)
+        rows, columns = self.settings['size'] or map(max, image.shape[:2], least)
         padded = np.full((rows, columns, 3), self.settings['fill'], np.float32)
         padded[: image.shape[0], : image.shape[1]] = image
         outputs = self.session.run(None, {'image': padded.transpose(2, 0, 1)[None]})
@@ -172,12 +173,17 @@ def main():
     parser.add_argument('--score', type=float, default=0.3)
     parser.add_argument('--out', type=Path, default=Path('drawn'))
     options = parser.parse_args()
+    targets = [options.out / f'{path.stem}.png' for path in options.images]
+    if len({*targets}) < len(targets):
+        parser.error('two images have the same name: give them one by one, with another --out each')
+    if {path.resolve() for path in options.images} & {path.resolve() for path in targets}:
+        parser.error(f'--out {options.out} would overwrite an image')
     model = Model(options.model)
     options.out.mkdir(parents=True, exist_ok=True)
-    for path in options.images:
+    for path, target in zip(options.images, targets):
         image = np.asarray(ImageOps.exif_transpose(Image.open(path)).convert('RGB'))
         found = model.predict(image, options.score)
-        Image.fromarray(draw(image, found, model.classes)).save(options.out / f'{path.stem}.png')
+        Image.fromarray(draw(image, found, model.classes)).save(target)
         print(f'{path}: {len(found["boxes"])} boxes' if 'boxes' in found else str(path))
 
 

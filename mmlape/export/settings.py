@@ -18,8 +18,9 @@ def runtime_settings(
 
     Keys: ``outputs``; ``classes``; ``size``, ``[height, width]`` of the input, None for any; ``scale``, to which an
     image is resized where any size goes: ``[longer, shorter]`` with ``keep_ratio``, else ``[width, height]``, None for
-    its own size; ``multiple``, to which its sides are then rounded up; ``fill``, RGB beside the image; ``windows``,
-    None or ``crop`` and ``stride`` of a segmentor's windows, ``[height, width]``.
+    its own size; ``multiple``, to which its sides are then rounded up; ``least``, None or ``[height, width]`` to which
+    a smaller one is padded where any size goes; ``fill``, RGB beside the image; ``windows``, None or ``crop`` and
+    ``stride`` of a segmentor's windows, ``[height, width]``.
     """
     scale, keep_ratio = test_scale(cfg)
     mean = network.mean
@@ -39,6 +40,7 @@ def runtime_settings(
         scale=scale,
         keep_ratio=keep_ratio,
         multiple=_multiple(cfg),
+        least=list(network.least) if network.least else None,
         fill=fill,
         windows=windows,
     )

@@ -22,7 +22,7 @@ class Difference:
     Attributes:
         largest: Per output the largest difference: of scores, of boxes in units of the longer side, of masks 1 - IoU in
             the mean over boxes, of panoptic ids their share, of logits in units of the largest one.
-        matched, compared: Boxes with a partner of their label, and all.
+        matched, compared: Boxes with a partner of their label, and all of PyTorch's and those that the file has alone.
         masks: 1 - IoU of each box's mask.
     """
 
@@ -33,8 +33,8 @@ class Difference:
     masks: list[float] = field(default_factory=list)
 
     def note(self, name: str, value: float) -> None:
-        """Keep the largest."""
-        self.largest[name] = max(self.largest.get(name, 0.0), value)
+        """Keep the largest, or NaN."""
+        self.largest[name] = float(np.maximum(self.largest.get(name, 0.0), value))
 
     def within(self, tolerance: float) -> bool:
         """Whether nothing differs by more, masks by ten times as much, and boxes have partners."""
@@ -149,6 +149,7 @@ def _compare_boxes(found: Difference, own: dict, expected: Any, tolerance: float
             theirs = expected.masks[place].cpu().numpy()
             union = (mask | theirs).sum()
             found.masks.append(float((mask ^ theirs).sum() / union) if union else 0.0)
+    found.compared += sum(bool(own['scores'][place] > lowest) for place in free)
 
 
 def full_mask(mask: np.ndarray, box: np.ndarray, size: Sequence[int]) -> np.ndarray:

@@ -105,6 +105,10 @@ def _about_base(base: str, is_a_file: bool) -> str:
     return f'differences to `{base}`{here}: its licence holds for the sum'
 
 
+def _in_a_cell(text: str) -> str:
+    return ' '.join(text.splitlines()).replace('|', r'\|')
+
+
 def _card(
     model: Model,
     name: str,
@@ -149,7 +153,7 @@ def _card(
         '',
         '| | |',
         '|---|---|',
-        *(f'| {key} | {value} |' for key, value in rows.items()),
+        *(f'| {key} | {_in_a_cell(value)} |' for key, value in rows.items()),
         '',
         '## Metrics',
         '',

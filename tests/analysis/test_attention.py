@@ -13,6 +13,7 @@ from mmlape.analysis import (
     draw_class_attention,
     draw_distances,
     find_stages,
+    patch_sides,
     token_attention,
 )
 from mmlape.backbones import Stage
@@ -205,6 +206,18 @@ def test_weights_of_the_token_of_a_pixel_against_the_definition(pixel, cell):
     weights = (query[0, :, 2 + cell : 3 + cell] @ key[0].mT / 2).softmax(-1)[:, 0].mean(0).detach()
     found = token_attention(model, IMAGE, pixel)
     assert np.allclose(found, weights[2:].view(4, 5), atol=1e-6)
+
+
+def test_sides_of_patches():
+    for model in (
+        variants.build_vit(patch_size=(8, 16)),
+        variants.build_eomt(dict(patch_size=(8, 16))),
+    ):
+        assert patch_sides(model, find_stages(model)[0]) == (8, 16)
+    pyramid = variants.build_pvt()
+    assert [patch_sides(pyramid, stage) for stage in pyramid.stages()] == [
+        (n, n) for n in (4, 8, 16, 32)
+    ]
 
 
 def test_tokens_that_do_not_look_at_all_patches_are_refused():

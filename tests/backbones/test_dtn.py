@@ -103,6 +103,12 @@ def test_the_released_network():
     assert {norm.eps for norm in found} == {1e-5}
 
 
+def test_the_first_of_two_layers_has_it():
+    sizes = dict(embed_dims=24, depth=2, num_heads=3, mlp_ratio=2)
+    model = build_vit(arch=sizes, norm_cfg=dict(type='mmlape.DTN'))
+    assert [isinstance(block.norm1, norms.DTN) for block in model.blocks] == [True, False]
+
+
 def test_the_norm_of_the_output_in_a_list():
     """One entry more than layers; where one norm for all does not reach the output, too."""
     last = dict(type='mmlape.ScaleNorm')

@@ -167,6 +167,20 @@ def test_any_size(patch, size):
     assert masks[-1].shape == (1, 5, *sides) and masks[-1].isfinite().all()
 
 
+def test_masks_are_enlarged_for_the_longer_side_of_a_patch():
+    sizes = dict(arch=dict(embed_dims=24, depth=2, num_heads=3, mlp_ratio=2), img_size=32)
+    model = MODELS.build(
+        dict(
+            type='mmlape.EoMT',
+            vit=dict(sizes, patch_size=(8, 32)),
+            num_classes=2,
+            num_queries=3,
+            num_blocks=1,
+        )
+    )
+    assert len(model.upscale) == 3
+
+
 def test_empty_masks_leave_numbers():
     """A query outside of whose mask everything lies reads prefix tokens and queries."""
     model = randomise(build(SMALL), 0.1).train()

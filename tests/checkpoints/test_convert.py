@@ -50,6 +50,17 @@ def test_the_grid_of_a_pyramids_first_table_says_those_of_all():
         f'pos_embed{1 + stage}': f'0 + {side} x {2 * side} rows to 0 + {side} x {side}'
         for stage, side in enumerate((16, 8, 4, 2))
     }
+    odd = build_pvt(img_size=(72, 104)).state_dict()
+    report = convert_with_report(odd, 'mmlape', square, source_grid=(18, 26))[1]
+    assert report.resized['pos_embed3'] == '0 + 5 x 7 rows to 0 + 4 x 4'
+
+
+def test_a_token_without_a_row_gets_zeros():
+    source, model = vit(), vit(with_dist_token=True)
+    torch.nn.init.normal_(source.position.embedding.pos_embed)
+    table = convert_with_report(source.state_dict(), 'mmlape', model)[0]['pos_embed']
+    assert torch.equal(table[:, :1], source.state_dict()['pos_embed'][:, :1])
+    assert not table[:, 1].any()
 
 
 @pytest.mark.parametrize('num_registers', [2, 4])

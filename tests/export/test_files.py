@@ -22,7 +22,7 @@ import mmlape
 from mmlape.export import files
 from mmlape.export.network import Network
 from mmlape.export.selection import suppress
-from mmlape.export.settings import runtime_settings
+from mmlape.export.settings import default_size, runtime_settings
 from mmlape.export.verify import compare, made_images
 
 RUNTIME = REPO / 'examples' / 'onnx_runtime' / 'predict.py'
@@ -221,13 +221,53 @@ def test_settings_of_a_segmentor():
     cfg = Config.fromfile(
         CONFIGS / 'vit_adapter/upernet_augreg-t-adapter_8xb2-160k_ade20k-512x512.py'
     )
-    network = SimpleNamespace(mean=None, outputs=['logits'])
+    network = SimpleNamespace(mean=None, outputs=['logits'], least=None)
     known = runtime_settings(cfg, network, ['a'], None)
     assert (known['scale'], known['keep_ratio'], known['multiple']) == ([2048, 512], True, 32)
     assert known['windows'] == dict(crop=[512, 512], stride=[341, 341])
     assert runtime_settings(cfg, network, ['a'], (512, 512))['windows'] == known['windows']
     smaller = runtime_settings(cfg, network, ['a'], (256, 96))
     assert smaller['windows'] == dict(crop=[256, 96], stride=[170, 63])
+
+
+def test_settings_of_a_detector():
+    pipeline = [dict(type='Resize', scale=(130, 60), keep_ratio=True)]
+    cfg = Config(dict(model={}, test_dataloader=dict(dataset=dict(pipeline=pipeline))))
+    assert default_size(cfg, 32) == (64, 160)
+    mean = torch.tensor([1.0, 2, 3]).view(3, 1, 1)
+    network = SimpleNamespace(mean=mean, is_bgr=True, outputs=('boxes',), least=(64, 96))
+    known = runtime_settings(cfg, network, ('a',), None)
+    assert (known['fill'], known['least']) == ([3.0, 2.0, 1.0], [64, 96])
+
+
+def test_the_runtime_pads_and_scales_back(monkeypatch):
+    monkeypatch.syspath_prepend(str(RUNTIME.parent))
+    import predict
+
+    model = predict.Model.__new__(predict.Model)
+    model.classes = ['a']
+    model.settings = dict(
+        outputs=['boxes', 'scores', 'labels'], size=[64, 64], scale=[64, 64], keep_ratio=True, fill=[0.0] * 3,
+        windows=None,
+    )  # fmt: skip
+    box = dict(
+        boxes=np.array([[8.0, 4, 32, 16]], np.float32), scores=np.ones(1), labels=np.zeros(1, int)
+    )
+    model._run = lambda image: box
+    found = model.predict(np.zeros((65, 128, 3), np.uint8))['boxes']
+    np.testing.assert_allclose(found, [[16, 4 * 65 / 33, 64, 16 * 65 / 33]], rtol=1e-5)
+    ids = np.repeat([1, 0], 32)[:, None].repeat(64, axis=1)
+    model._run = lambda image: dict(panoptic=ids)
+    assert (model.predict(np.zeros((64, 128, 3), np.uint8))['panoptic'] == 1).all()
+    del model._run
+    model.settings.update(size=None, least=[64, 96])
+    seen = []
+    model.session = SimpleNamespace(
+        run=lambda _, inputs: seen.append(inputs['image'].shape) or [np.zeros(1)] * 3
+    )
+    for height, width in ((40, 50), (70, 100)):
+        model._run(np.zeros((height, width, 3)))
+    assert seen == [(1, 3, 64, 96), (1, 3, 70, 100)]
 
 
 def test_the_runtime_rounds_sides_up_and_slides_over_them(monkeypatch):

@@ -8,8 +8,8 @@ import torch
 from export_rows import ROWS, small
 from mmengine.config import ConfigDict
 
-from mmlape.export.network import Network
-from mmlape.export.verify import Difference, compare, made_images
+from mmlape.export.network import Network, limit_boxes
+from mmlape.export.verify import Difference, _compare_boxes, compare, made_images, upstream_answers
 
 SLOW = ('Cascade R-CNN', 'HTC', 'Mask2Former')
 
@@ -35,6 +35,49 @@ def test_panoptic_segments_with_pixels_of_low_scores():
     model, scope = small('Mask2Former, panoptic')
     del model.panoptic_fusion_head.test_cfg['filter_low_score']
     answers_as_upstream(model, scope)
+
+
+def test_nan_and_boxes_of_the_file_alone_are_differences():
+    found = Difference((1, 3, 64, 96))
+    found.note('logits', float('nan'))
+    found.note('logits', 0.0)
+    assert not found.within(1e-3)
+    theirs = dict(bboxes=[[1.0, 2, 30, 40]], scores=[0.9], labels=[0])
+    theirs = {name: torch.tensor(value) for name, value in theirs.items()}
+    boxes = np.array([[1, 2, 30, 40], [5, 5, 20, 20], [0, 0, 0, 0]], np.float32)
+    for second, alike in ((0.8, False), (0.0, True)):
+        found = Difference((1, 3, 64, 96))
+        own = dict(boxes=boxes, scores=np.array([0.9, second, 0]), labels=np.array([0, 1, 0]))
+        _compare_boxes(found, own, theirs, 1e-3)
+        assert found.within(1e-3) == alike
+
+
+def test_boxes_under_the_lowest_score_are_left_out():
+    model, scope = small('Mask R-CNN, plain ViT')
+    images = made_images(1, (75, 118), 3)
+    model.roi_head.test_cfg.score_thr = 0.0
+    scores = upstream_answers(model, images, scope)[0].pred_instances.scores
+    model.roi_head.test_cfg.score_thr = float(scores[len(scores) // 4])
+    network = Network(copy.deepcopy(model))
+    with torch.no_grad():
+        (found,) = compare(
+            model, lambda batch: [each.numpy() for each in network(torch.from_numpy(batch))], network.outputs,
+            iter([images]), scope, 1e-3,
+        )  # fmt: skip
+    assert found.within(1e-3)
+
+
+def test_small_images_are_padded_and_limits_only_fall():
+    network = Network.__new__(Network)
+    torch.nn.Module.__init__(network)
+    network.is_bgr, network.mean, network.least, network.divisor = False, None, (64, 96), 1
+    network.answer = lambda image, size: image
+    assert network(torch.zeros(1, 3, 40, 50)).shape == (1, 3, 64, 96)
+    model = torch.nn.Module()
+    model.test_cfg = ConfigDict(max_per_img=100)
+    for count, limit in ((300, 100), (7, 7)):
+        limit_boxes(model, count)
+        assert model.test_cfg.max_per_img == limit
 
 
 def answers_as_upstream(model, scope):

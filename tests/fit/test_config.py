@@ -12,7 +12,7 @@ from mmengine.registry import init_default_scope
 
 from mmlape.cli import read_config
 from mmlape.fit import MODELS, FitOptions, OwnData, Part, config_text, find_model
-from mmlape.fit.config import check_weights_are_there, data_root
+from mmlape.fit.config import _BOX_SCALES, _BOX_STEPS, check_weights_are_there, data_root
 from mmlape.fit.models import DEFAULTS, listing
 
 BOXES = OwnData(
@@ -181,6 +181,16 @@ def test_weights(weights, expected):
     else:
         assert found.source == expected['source']
         assert found.checkpoint.startswith(expected['checkpoint'])
+
+
+def test_padding_of_cached_views_holds_the_largest():
+    for name, steps in _BOX_STEPS.items():
+        ranges = [
+            step['ratio_range'][1]
+            for step in eval(f'[{steps}]', dict(size=1))
+            if 'ratio_range' in step
+        ]
+        assert _BOX_SCALES[name] == max([1.0, *ranges])
 
 
 def test_weights_of_a_model_that_has_none():

@@ -26,6 +26,12 @@ def test_equals_the_paper_on_any_grid(options, grid):
     torch.testing.assert_close(norm(tokens, grid), dense_dtn(norm, tokens, grid))
 
 
+def test_prefix_tokens_have_its_eps():
+    norm, tokens = DTN(8, 2, eps=0.5), torch.randn(1, 7, 8)
+    expected = F.layer_norm(tokens[:, :1], (8,), eps=0.5)
+    torch.testing.assert_close(norm(tokens, Layout((2, 3), 1))[:, :1], expected)
+
+
 def test_ratio_one_is_layer_norm():
     norm = randomised(DTN(8, 2, stabilize=False, ratio_mean=1.0, ratio_var=1))
     tokens = torch.randn(2, 6, 8)

@@ -13,6 +13,7 @@ from mmlape.position import (
     RelativePositionMlp,
     RotaryPosition,
 )
+from mmlape.position.rotary import _coordinates
 
 
 def written_out(weight, grid):
@@ -125,6 +126,12 @@ def test_padding_of_a_moved_window_has_no_position(position):
     read = (query @ key.mT * 4**-0.5).softmax(-1) @ value
     expected = attention.proj(read.transpose(1, 2).flatten(2))
     torch.testing.assert_close(attention(tokens, grid), expected)
+
+
+def test_rotary_coordinates_of_another_grid_are_rescaled_along_each_axis():
+    position = RotaryPosition(16, 2, (4, 4), rescale=True, reference=(2, 8))
+    cells = _coordinates((4, 4), (4, 4), position.rule, torch.device('cpu'))
+    assert cells[-1].tolist() == [1.5, 6.0]
 
 
 def test_gabor_keys_of_a_coarser_grid_lie_at_the_centres_of_their_cells():
