@@ -117,9 +117,10 @@ def test_the_runtime_finds_what_the_model_finds(exported, tmp_path, monkeypatch)
     found = predict.Model(path).predict(image, score=0.05)
     assert len(found['boxes']) > 3
     assert found['masks'].shape == (len(found['boxes']), 128, 96)
-    printed = alone(tmp_path, path, tmp_path / 'image.png', '--score', 0.05, '--out', tmp_path)
+    out = tmp_path / 'drawn'
+    printed = alone(tmp_path, path, tmp_path / 'image.png', '--score', 0.05, '--out', out)
     assert f'{len(found["boxes"])} boxes' in printed
-    drawn = np.asarray(Image.open(tmp_path / 'image.png'))
+    drawn = np.asarray(Image.open(out / 'image.png'))
     assert drawn.shape == image.shape and (drawn != image).any()
 
     def run(images):
