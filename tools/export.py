@@ -83,6 +83,16 @@ def compared_sizes(size, dynamic):
     return [(count, *each) for each in sizes for count in batches]
 
 
+def image_files(folder):
+    """The images in a folder, without videos."""
+    from mmlape.inference.sources import find_sources
+
+    files = [each.path for each in find_sources([str(folder)]) if not each.is_video]
+    if not files:
+        raise ValueError(f"'{folder}' has no image in it")
+    return files
+
+
 def read_images(folder, shapes):
     """Batches for the shapes from the images of a folder, or made ones."""
     import cv2
@@ -90,12 +100,8 @@ def read_images(folder, shapes):
 
     from mmlape.export.verify import made_images
     from mmlape.inference import read_image
-    from mmlape.inference.sources import find_sources
 
-    sources = [] if folder is None else find_sources([str(folder)])
-    files = [str(each.path) for each in sources if not each.is_video]
-    if folder is not None and not files:
-        raise ValueError(f"'{folder}' has no image in it")
+    files = [] if folder is None else image_files(folder)
     for number, (count, height, width) in enumerate(shapes):
         if not files:
             yield made_images(count, (height, width), number)
@@ -126,7 +132,6 @@ def export(options, model, size, out):
 
     from mmlape.export import files, settings, verify
     from mmlape.export.network import Network
-    from mmlape.inference.sources import find_sources
 
     network = Network(copy.deepcopy(model.model))
     size = size or settings.default_size(model.cfg, network.divisor)
@@ -145,8 +150,7 @@ def export(options, model, size, out):
         if options.half:
             files.write_half(whole, out)
         if options.int8:
-            sources = find_sources([str(options.int8)])
-            count = min(100, sum(not each.is_video for each in sources)) or 1
+            count = min(100, len(image_files(options.int8)))
             files.write_int8(whole, out, read_images(options.int8, [(1, *size)] * count))
     files.finish(out)
     session = onnxruntime.InferenceSession(str(out), providers=['CPUExecutionProvider'])
@@ -179,6 +183,7 @@ def main():
         for folder in filter(None, (options.int8, options.images)):
             if not folder.is_dir():
                 raise ValueError(f"'{folder}' is not a folder of images")
+            image_files(folder)
         try:
             import onnx  # noqa: F401
             import onnxruntime  # noqa: F401

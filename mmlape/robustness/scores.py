@@ -142,10 +142,9 @@ def identity_of(cfg: Config, checkpoint: str, **further: Any) -> dict[str, Any]:
     """
     config = cfg.to_dict()
     deciding = [config.get(name) for name in _DECIDING] + [config['test_dataloader']['dataset']]
-    if (
-        config.get('data_preprocessor') is not None
-    ):  # MMPretrain's, which the runner gives the model
-        deciding.append(config['data_preprocessor'])
+    # MMPretrain's, which the runner gives the model.
+    if (preprocessor := config.get('data_preprocessor')) is not None:
+        deciding.append(preprocessor)
     text = json.dumps(deciding, sort_keys=True, default=str)
     path = Path(checkpoint)
     digest = sha256_of(path) if path.is_file() else checkpoint

@@ -217,6 +217,14 @@ def test_mistakes_end_with_one_line(text, commands):
     assert text in commands.refused('export.py', *MISTAKES[text])
 
 
+def test_a_folder_of_videos_is_refused_before_anything_is_written(commands, tmp_path):
+    (tmp_path / 'videos').mkdir()
+    (tmp_path / 'videos/a.mp4').touch()
+    for option in ('--images', '--int8'):
+        said = commands.refused('export.py', 'nuclei', 'out.onnx', option, tmp_path / 'videos')
+        assert 'has no image in it' in said and not (tmp_path / 'out.onnx').exists()
+
+
 def test_settings_of_a_segmentor():
     """Windows of the file's size, and sides that the test pipeline rounds up."""
     cfg = Config.fromfile(
