@@ -6,7 +6,6 @@ question: no ``custom_imports`` are needed.
 
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -59,12 +58,10 @@ class ChildRegistry(root.Registry):
             )
         return found
 
-    def import_named(self, text: str) -> None:
-        """Import the modules of components whose names occur in a text, where their toolbox is installed."""
-        for name, module in self._by_name.items():
-            if name in text:
-                with suppress(ImportError):
-                    import_module(module)
+    def has_own(self, name: str) -> bool:
+        """Whether this package itself registers a component of this name."""
+        module = getattr(self.module_dict.get(name), '__module__', '')
+        return name in self._by_name or module.startswith('mmlape.')
 
     def _register_module(self, module, *args, **kwargs) -> None:
         if not str(getattr(module, '__module__', '')).startswith('mmlape.'):

@@ -11,7 +11,7 @@ ROOT = Path(mmlape.__file__).resolve().parent
 # From the lowest to the highest; packages of a line do not import one another.
 ORDER = (
     'version',
-    'lazy renamed checks compatibility atomic runtime.private',
+    'lazy renamed checks compatibility atomic config_text runtime.private',
     'registry',
     'layout',
     'runtime',

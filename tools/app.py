@@ -1,6 +1,6 @@
 """Try a model in the browser: boxes and masks or a label map, the attention of a token, the correlation of positions.
 
-    mmlape app MODEL [--config CONFIG] [--host 127.0.0.1] [--port 7860] [--device DEVICE]
+    mmlape app MODEL [--config CONFIG | --trust] [--host 127.0.0.1] [--port 7860] [--device DEVICE]
 
 MODEL is a checkpoint with its config inside, as trainings save them, a work dir, a shared folder, OWNER/NAME of the
 Hugging Face hub, or `nuclei`. The page is for this machine alone unless --host says otherwise; it asks no other host.
@@ -20,6 +20,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description='Try a model in the browser.')
     parser.add_argument('model', help='a checkpoint, a work dir, a shared folder, or nuclei')
     parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
+    cli.add_trust(parser)
     parser.add_argument(
         '--host', default='127.0.0.1',
         help='address to listen on; 0.0.0.0 lets other machines in, without a password (%(default)s)',
@@ -43,7 +44,9 @@ def serve(options, folder):
     from mmlape.inference import load
 
     # As it was trained: attention can be recorded.
-    model = load(options.model, options.config, options.device, optimized=False)
+    model = load(
+        options.model, options.config, options.device, optimized=False, trust=options.trust
+    )
     print(f'http://{options.host}:{options.port}  (Ctrl-C ends it)', flush=True)
     uvicorn.run(
         application(model, str(options.model)),

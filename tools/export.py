@@ -1,6 +1,6 @@
 """Export a detector or segmentor to an ONNX file that runs without mmlape, and compare it with PyTorch.
 
-    mmlape export MODEL OUT.onnx [--config CONFIG] [--size HEIGHTxWIDTH ...] [--dynamic batch,size]
+    mmlape export MODEL OUT.onnx [--config CONFIG | --trust] [--size HEIGHTxWIDTH ...] [--dynamic batch,size]
         [--max-boxes K] [--half | --int8 FOLDER] [--pt2] [--images FOLDER] [--tolerance T]
 
 MODEL is a checkpoint with its config inside, as trainings save them, a work dir, or `nuclei`, which comes with the
@@ -25,6 +25,7 @@ def parse_arguments():
     parser.add_argument('model', help='a checkpoint, a work dir, or nuclei')
     parser.add_argument('out', type=Path, help='the file to write, .onnx')
     parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
+    cli.add_trust(parser)
     parser.add_argument(
         '--size', action='append', type=size_of, metavar='HEIGHTxWIDTH',
         help="input of the file (the config's test size); several write a file each, OUT-HEIGHTxWIDTH.onnx",
@@ -194,7 +195,7 @@ def main():
         from mmlape.inference import load
 
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        model = load(options.model, options.config, 'cpu', optimized=False)
+        model = load(options.model, options.config, 'cpu', optimized=False, trust=options.trust)
         if options.max_boxes:
             limit_boxes(model.model, options.max_boxes)
         sizes = options.size or [None]

@@ -86,10 +86,9 @@ def parse_arguments():
 
 def prepare(options):
     """Find the data and write the configs; returns the data and the resolved config."""
-    from mmengine.config import Config
-
     from mmlape.atomic import atomic_write
     from mmlape.checks import check_rate
+    from mmlape.config_text import read_config_text
     from mmlape.fit import FitOptions, config_text, find_data, find_model
     from mmlape.fit.config import check_weights_are_there
 
@@ -115,7 +114,7 @@ def prepare(options):
         names,
     )
     text = config_text(data, find_model(options.model, data.task), how, out)
-    cfg = Config.fromstring(text, '.py')
+    cfg = read_config_text(text)
     if options.log:
         cli.log_to(copy.deepcopy(cfg), options.log.split(','))
     for path, content in data.files.items():

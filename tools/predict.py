@@ -1,6 +1,6 @@
 """Predict: boxes, masks or label maps for your own images and videos, by a checkpoint or work dir.
 
-    mmlape predict MODEL SOURCE... [--config CONFIG] [--out FOLDER] [--score 0.3] [--batch N] [--json] [--csv]
+    mmlape predict MODEL SOURCE... [--config CONFIG | --trust] [--out FOLDER] [--score 0.3] [--batch N] [--json] [--csv]
         [--tile SIDE [--overlap 0.2] [--global]] [--no-pictures] [--device DEVICE]
 
 MODEL is a checkpoint with its config inside, as trainings save them, a work dir, or `nuclei`, which comes with the
@@ -25,6 +25,7 @@ def parse_arguments():
     )
     parser.add_argument('source', nargs='+', help='image, video, folder, pattern; - reads names')
     parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
+    cli.add_trust(parser)
     parser.add_argument(
         '--out', type=Path, default=Path('predictions'), help='default: %(default)s'
     )
@@ -79,7 +80,7 @@ def predict(options):
     from mmlape.inference.sources import find_sources
 
     frames = Frames(find_sources(options.source, options.out))
-    model = load(options.model, options.config, options.device)
+    model = load(options.model, options.config, options.device, trust=options.trust)
     results = model.predict(
         frames, options.batch, options.score, options.tile, options.overlap, options.with_whole
     )

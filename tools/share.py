@@ -1,6 +1,6 @@
 """Share a model: a folder with weights, config, metrics and a model card, for a colleague or the Hugging Face hub.
 
-    mmlape share MODEL FOLDER [--config CONFIG] [--data TEXT] [--license NAME] [--metrics FILE]
+    mmlape share MODEL FOLDER [--config CONFIG | --trust] [--data TEXT] [--license NAME] [--metrics FILE]
         [--delta SOURCE:PLACE]
 
 MODEL is a checkpoint with its config inside, as trainings save them, a work dir (its best, else last checkpoint), or
@@ -23,6 +23,7 @@ def parse_arguments():
     parser.add_argument('model', help='a checkpoint, a work dir, or nuclei')
     parser.add_argument('folder', type=Path, help='the folder to write; new, or empty')
     parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
+    cli.add_trust(parser)
     parser.add_argument('--data', help='what it was trained on: a text for the card')
     parser.add_argument('--license', help="of the weights, as the hub has them: 'apache-2.0', ...")
     parser.add_argument('--metrics', type=Path, help='JSON: figures by name (those in the logs)')
@@ -79,7 +80,7 @@ def share(options):
     from mmlape.checkpoints.deltas import is_file
     from mmlape.inference import load
 
-    model = load(options.model, options.config, 'cpu', optimized=False)
+    model = load(options.model, options.config, 'cpu', optimized=False, trust=options.trust)
     metrics, command = known_of(options.model)
     if options.metrics:
         metrics = read_metrics(options.metrics)
@@ -91,7 +92,7 @@ def share(options):
             f'Users of {options.folder} copy {Path(options.delta.partition(":")[2]).name} into it.'
         )
     else:
-        load(options.folder, None, 'cpu', optimized=False)
+        load(options.folder, None, 'cpu', optimized=False, trust=options.trust)
     size = sum(each.stat().st_size for each in options.folder.iterdir())
     print(f'{options.folder}: {size / 1e6:.1f} MB. Read README.md, complete it, then:')
     print(f'  mmlape predict {options.folder} IMAGES')

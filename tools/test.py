@@ -13,6 +13,9 @@ from mmlape import cli
 from mmlape.cli.arguments import add_common_options
 from mmlape.cpu.wait_policy import set_wait_policy
 
+# Parts of a config that a test does not read.
+NOT_READ = ('train_cfg', 'train_dataloader', 'optim_wrapper', 'param_scheduler', 'strategy')
+
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description='Evaluate a checkpoint.')
@@ -36,6 +39,9 @@ def prepare(options):
     """The config with all options applied, and an additional metric."""
     cfg = cli.config_of(options)
     cfg.load_from, cfg.resume = cli.existing_checkpoint(options.checkpoint), False
+    # Whoever tests published weights need not mend how they were trained.
+    read = {name: cfg[name] for name in cfg if name not in NOT_READ}
+    mmlape.training.check_config(read)
     mmlape.training.check_data_is_there(cfg, ('test',))
     if options.images is not None:
         cli.first_images(cfg, options.images)

@@ -65,6 +65,9 @@ def train(cfg, resume):
     with cli.weights_only():
         runner = cli.build_runner(cfg, first_weights)
         cli.optimize_on_cpu(runner)
+        with cli.stop_with_message():
+            wrapper = cfg.get('optim_wrapper') or {}
+            mmlape.training.check_custom_keys(wrapper.get('paramwise_cfg'), runner.model)
         for note in notes:
             runner.logger.warning(note)
         training = mmlape.training

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import math
 import re
-import sys
-from collections.abc import Iterator, Mapping
-from importlib import import_module
+from collections.abc import Mapping
+from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
@@ -16,30 +13,13 @@ import mmengine
 import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer
-from mmengine.registry import FUNCTIONS, Registry
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
-from mmlape.compatibility import PACKAGES, numbers
-from mmlape.registry import ChildRegistry
+from mmlape.compatibility import numbers
 
-# `_base_` names files that would be executed; MMEngine keeps the others for itself.
-_NOT_KEPT = {'_base_', 'dict', 'filename', 'text', 'pretty_text', 'env_variables'}
-_PACKAGES = ('mmlape', *(package.module for package in PACKAGES))
-# MMEngine replaces what is between such braces before it parses the text, also by code.
-_TEMPLATE = '{{'
-# By these keys, MMEngine and its toolboxes look classes up, or import what they name.
-_NAMING = ('type', 'constructor', 'runner_type')
-_SCOPES = ('default_scope', '_scope_')
-# MMCV evaluates the type of a non-maximum suppression as Python.
-_NMS = ('nms', 'soft_nms', 'nms_match', 'nms_rotated', 'nms_quadri', 'nms3d')
-
-# Options by which a registered class runs what a file or an address holds, and what they must not be.
-_UNSAFE = {
-    'teacher_config': lambda value: isinstance(value, str),  # MMDetection executes this file
-    'hierarchy_file': lambda value: value is not None,  # MMDetection unpickles it
-    'trust_remote_code': bool,  # transformers runs what it downloads
-    'decode_backend': lambda value: value == 'pickle',  # of images
-}
+from .report import CheckpointError
+from .strangers import plain_config
 
 _ARRAYS = ('_log_history', '_count_history')
 _NUMBERS = 'biuf'
@@ -47,6 +27,7 @@ _TYPES = '?bBhHiIlLqQefdSU'
 # Far above what a training holds: items and levels of dicts and lists, and bytes of tensors beyond some times those
 # that they store: tied weights are views of one storage.
 _MOST_ITEMS, _MOST_LEVELS, _MOST_EXPANDED, _MOST_VIEWS = 10**6, 100, 2**28, 4
+_NEW = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.tensor)
 # Types that PyTorch can hold and not compute with, not even copy.
 _OPAQUE = re.compile('float4|bits')
 
@@ -90,6 +71,39 @@ def _bytes_of(value: Tensor) -> int:
     if math.prod(max(side, 1) for side in value.shape) >= 2**48:  # empty ones may have any shape
         raise UnpicklingError(f'a tensor in it has the shape {tuple(value.shape)}')
     return value.numel() * value.element_size()
+
+
+class BuildLimit(TorchFunctionMode):
+    """A context in which a model is built: CheckpointError if it needs far more tensors, or bytes, than its weights.
+
+    Args:
+        weights: The file of its weights.
+    """
+
+    def __init__(self, weights: Path) -> None:
+        super().__init__()
+        # Buffers and what initialisation needs come on top; weights may be stored in half precision or eight bits.
+        self._left, self._bytes = 20_000, 8 * weights.stat().st_size + 2**30
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function of PyTorch; count what makes new tensors."""
+        if function not in _NEW:
+            return function(*args, **(kwargs or {}))
+        try:
+            made = function(*args, **(kwargs or {}))
+        except RuntimeError as error:
+            if 'alloc' not in str(error):
+                raise
+            self._bytes = -1
+        else:
+            self._left, self._bytes = self._left - 1, self._bytes - made.nbytes
+        if self._left < 0 or self._bytes < 0:
+            raise CheckpointError(
+                'the model of this config is far larger than the weights beside it'
+            )
+        return made
 
 
 class PlainHistory(HistoryBuffer):
@@ -147,145 +161,31 @@ def allow_own_checkpoints() -> None:
         torch.serialization.add_safe_globals(parts_of_history())
 
 
-def make_configs_plain(checkpoint: Mapping[str, Any]) -> int:
-    """Replace the texts of configs in what MMEngine's runner has saved, in place; returns how many statements were left
-    out: MMEngine executes ``meta['config']`` to resume, and the others to build a model without a config."""
-    hub = checkpoint.get('message_hub')
-    runtime = hub.get('runtime_info') if isinstance(hub, Mapping) else None
-    dropped = 0
-    for owner, names in ((checkpoint.get('meta'), ('config', 'cfg')), (runtime, ('cfg',))):
+def make_configs_plain(checkpoint: Mapping[str, Any]) -> list[str]:
+    """Replace the texts of configs in what MMEngine's runner has saved by :func:`plain_config`, in place; returns why
+    texts were left out: MMEngine executes ``meta['config']`` to resume, and the others to build a model.
+    """
+    reasons = []
+    for owner, names in _places_of_configs(checkpoint):
         for name in names:
-            if isinstance(owner, dict) and name in owner:
-                plain, count = plain_config(owner.pop(name))
-                dropped += count
+            if name in owner:
+                plain, reason = plain_config(owner.pop(name))
                 if plain is not None:
                     owner[name] = plain
-    return dropped
+                elif reason is not None and reason not in reasons:
+                    reasons.append(reason)
+    return reasons
 
 
-def plain_config(text: Any) -> tuple[str | None, int]:
-    """A config's text with nothing in it but assignments of literals and ``dict(...)`` that name registered classes;
-    None where nothing is left. And how many statements were left out.
-
-    ``type``, and whatever MMEngine looks up, must name a class that a registry has in its own table: of another name,
-    MMEngine would import and call what it stands for. ``custom_imports`` stays where it names OpenMMLab's packages,
-    mmlape, and what is imported already.
-    """
-    if not isinstance(text, str):
-        return None, 1
-    try:
-        statements = ast.parse(text).body
-        values = [_literal(statement) for statement in statements]
-        _fill_registries(text, values)
-        kept = [s for s, value in zip(statements, values) if value and _is_harmless(value)]
-        dropped = len(statements) - len(kept)
-        # Comments are left out together with whatever they may hold.
-        if dropped or _TEMPLATE in text or '#' in text:
-            text = '\n'.join(map(ast.unparse, kept))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None, 1
-    return (text if kept or not dropped else None), dropped
+def config_text_of(checkpoint: Mapping[str, Any]) -> str | None:
+    """The text of the config that MMEngine's runner has saved, as it is."""
+    found = [o[name] for o, names in _places_of_configs(checkpoint) for name in names if name in o]
+    texts = [text for text in found if isinstance(text, str)]
+    return texts[0] if texts else None
 
 
-def _literal(statement: ast.stmt) -> dict[str, Any]:
-    """The name and the value of an assignment of literals, as a dict; an empty one for any other statement."""
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-        return {'': None}
-    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-        return {}
-    target = statement.targets[0]
-    if not isinstance(target, ast.Name) or target.id in _NOT_KEPT:
-        return {}
-    if _TEMPLATE in ast.unparse(statement):
-        return {}
-    try:
-        value = ast.literal_eval(_Displays().visit(statement.value))
-    except (TypeError, ValueError):
-        return {}
-    return {target.id: value} if target.id != 'custom_imports' or _imports_of(value) else {}
-
-
-class _Displays(ast.NodeTransformer):
-    """``dict(a=1)`` as ``{'a': 1}``, which ``ast.literal_eval`` takes."""
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        self.generic_visit(node)
-        dicts = [argument for argument in node.args if isinstance(argument, ast.Dict)]
-        named = isinstance(node.func, ast.Name) and node.func.id == 'dict'
-        if not named or len(dicts) < len(node.args):
-            return node
-        keys = [key for each in dicts for key in each.keys]
-        values = [value for each in dicts for value in each.values]
-        keys += [ast.Constant(word.arg) if word.arg else None for word in node.keywords]
-        return ast.Dict(keys, values + [word.value for word in node.keywords])
-
-
-def _imports_of(value: Any) -> list[str] | None:
-    """The modules of ``custom_imports``; None where any is another package's and not imported yet."""
-    names = value.get('imports') if isinstance(value, dict) else None
-    names = [names] if isinstance(names, str) else names
-    known = isinstance(names, list) and all(
-        isinstance(name, str) and (name in sys.modules or name.partition('.')[0] in _PACKAGES)
-        for name in names
-    )
-    return names if known else None
-
-
-def _pairs(value: Any) -> Iterator[tuple[Any, Any]]:
-    """All keys with their values in nested dicts and lists."""
-    if isinstance(value, dict):
-        yield from value.items()
-    for part in value.values() if isinstance(value, dict) else value:
-        if isinstance(part, (dict, list, tuple)):
-            yield from _pairs(part)
-
-
-def _is_harmless(value: dict[str, Any]) -> bool:
-    scopes = [None, *_PACKAGES, *(registry.scope for registry in _registries())]
-    for key, named in _pairs(value):
-        if key in _SCOPES and named not in scopes:
-            return False
-        if key in _NAMING and isinstance(named, str) and not _is_registered(named):
-            return False
-        if key in _UNSAFE and _UNSAFE[key](named):
-            return False
-        if key == 'warp_mode' and not re.fullmatch(r'cv2\.\w+', str(named)):  # MMDetection evals it
-            return False
-    return True
-
-
-def _is_registered(name: str) -> bool:
-    """Whether a name stands for a class in a registry's own table, or for an operator of MMCV's."""
-    scope, _, bare = name.rpartition('.')
-    for registry in _registries():
-        found = registry.module_dict.get(bare) if scope in ('', registry.scope) else None
-        # MMEngine fetches functions to collate a batch by name, and calls none of them.
-        if isinstance(found, type) or (found is not None and registry is FUNCTIONS):
-            return True
-    ops = sys.modules.get('mmcv.ops')
-    return name in _NMS or (not scope and isinstance(getattr(ops, bare, None), type))
-
-
-def _registries() -> list[Registry]:
-    """All registries of MMEngine and of the packages that are imported so far."""
-    modules = [sys.modules.get(f'{package}.registry') for package in _PACKAGES]
-    found = [each for module in modules if module for each in vars(module).values()]
-    registries = [each for each in found if isinstance(each, Registry)]
-    for registry in registries:
-        registries += [child for child in registry.children.values() if child not in registries]
-    return registries
-
-
-def _fill_registries(text: str, values: list[dict[str, Any]]) -> None:
-    """Import the known packages that a config names, so that their registries have their tables."""
-    modules = [f'{package}.registry' for package in _PACKAGES if package in text]
-    for value in values:
-        modules += _imports_of(value.get('custom_imports')) or []
-    for module in (*modules, 'mmcv.ops'):
-        with contextlib.suppress(ImportError):
-            import_module(module)
-    for registry in _registries():
-        with contextlib.suppress(ImportError):
-            registry.import_from_location()
-        if isinstance(registry, ChildRegistry):
-            registry.import_named(text)
+def _places_of_configs(checkpoint: Mapping[str, Any]) -> list[tuple[dict, tuple[str, ...]]]:
+    hub = checkpoint.get('message_hub')
+    runtime = hub.get('runtime_info') if isinstance(hub, Mapping) else None
+    places = ((checkpoint.get('meta'), ('cfg', 'config')), (runtime, ('cfg',)))
+    return [(owner, names) for owner, names in places if isinstance(owner, dict)]

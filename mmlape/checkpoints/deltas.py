@@ -17,7 +17,7 @@ from .formats import FORMATS
 from .hub import HUB
 from .pretrained import Pretrained
 from .reading import DELTA
-from .report import CheckpointError
+from .report import CheckpointError, listed
 
 
 def values_of_base(
@@ -77,19 +77,47 @@ def as_differences(state: dict[str, Tensor], base: dict[str, Tensor]) -> dict[st
     }
 
 
-def whole_state(path: Path, model: nn.Module) -> dict[str, Tensor]:
+def whole_state(path: Path, model: nn.Module, trust: bool = False) -> dict[str, Tensor]:
     """The weights in a file of differences, for ``model``, with its base added.
 
+    Args:
+        path: The file.
+        model: What the weights are for.
+        trust: The base may be anywhere. Default False: timm's, on the Hugging Face hub, or a file beside ``path``.
+
     Raises:
-        CheckpointError: If the base has other values than when the file was written.
+        CheckpointError: If the base has other values than when the file was written, or is elsewhere.
         ValueError, FileNotFoundError, ConnectionError: See :func:`values_of_base`.
     """
     with safe_open(path, framework='pt') as file:
-        about = json.loads(file.metadata()[DELTA])
+        about = _about_base(path, file.metadata()[DELTA], trust)
         state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     base, digest = values_of_base(model, about['base'], path.parent)
     if digest != about['digest']:
         raise CheckpointError(
             f'{str(path)!r} holds differences to other values than those of {about["base"]} here'
         )
+    wrong = [n for n, value in state.items() if n in base and value.shape != base[n].shape]
+    if wrong:
+        raise CheckpointError(f'{str(path)!r}: {listed(wrong)} have other shapes than in the base')
     return {name: value + base[name] if name in base else value for name, value in state.items()}
+
+
+def _about_base(path: Path, text: str, trust: bool) -> dict[str, str]:
+    """What a file of differences says of its base: ``base`` and ``digest``."""
+    try:
+        about = json.loads(text)
+        base, digest = about['base'], about['digest']
+        place = base.partition(':')[2]
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        raise CheckpointError(f'{str(path)!r} does not say which weights it differs from') from None
+    # A stranger's file must not name files of this machine, or make it ask any host.
+    elsewhere = (
+        place != Path(place).name if is_file(base) else place.startswith(('http:', 'https:'))
+    )
+    if elsewhere and not trust:
+        raise CheckpointError(
+            f'{str(path)!r} holds differences to {base!r}: only timm models, hf://OWNER/NAME and files beside it are '
+            'taken; if you trust its author, --trust (mmlape.load(..., trust=True)) takes any'
+        )
+    return dict(base=base, digest=digest)

@@ -21,7 +21,6 @@ from .contents import allow_own_checkpoints, make_configs_plain
 from .files import SAFETENSORS, download_checkpoint, file_in, main_process_first
 from .hub import HUB, hub_folder
 from .matching import problems_of
-from .plain_files import read_data_files_plainly
 from .reading import read_checkpoint
 from .report import CheckpointError, listed
 
@@ -29,14 +28,15 @@ _HTTP = ('http://', 'https://')
 
 
 def safe_loading() -> None:
-    """Make MMEngine read every checkpoint of this process by :func:`read_checkpoint`, which runs nothing in it, and
-    pickled and YAML files, which a checkpoint's config may name, as data.
+    """Make MMEngine read every checkpoint of this process by :func:`read_checkpoint`, which runs nothing in it.
+
+    The config in a checkpoint, by which MMDetection's and MMSegmentation's inferencers build a model, keeps what
+    predictions need, as far as it is in the lists of ``mmlape/checkpoints/strangers.py``; else it is left out.
 
     Our commands call it, and so does ``mmlape.SafeLoadingHook`` in our base configs before weights are loaded. In a
     script of your own, call it before the first checkpoint is read.
     """
     allow_own_checkpoints()
-    read_data_files_plainly()
     for prefixes, loader in (
         # SenseTime's own services cannot be reached: their addresses are files that do not exist.
         (('', r'(\S+\:)?s3://', r'(\S+\:)?petrel://', 'pavi://'), load_from_local),
@@ -58,9 +58,10 @@ def load_from_local(filename: str, map_location: Any = None) -> dict[str, Any]:
         with safe_open(path, framework='pt') as file:
             meta: dict[str, Any] = dict(file.metadata() or {})
         checkpoint = dict(meta=meta, state_dict=checkpoint)
-        make_configs_plain(checkpoint)
+        for reason in make_configs_plain(checkpoint):
+            print_log(f'{path}: the config in it is left out: {reason}', logger='current')
         if 'dataset_meta' in meta:
-            meta['dataset_meta'] = json.loads(meta['dataset_meta'])
+            meta['dataset_meta'] = _names_in(path, meta['dataset_meta'])
     weights = checkpoint.get('state_dict', checkpoint)
     if not isinstance(weights, dict):
         raise CheckpointError(
@@ -68,8 +69,22 @@ def load_from_local(filename: str, map_location: Any = None) -> dict[str, Any]:
         )
     problems = problems_of(weights, None)
     if problems:
-        print_log(f'{filename}: {listed(problems)}', logger='current', level=logging.WARNING)
+        _warn(f'{filename}: {listed(problems)}')
     return checkpoint
+
+
+def _names_in(path: Path, text: str) -> dict[str, Any]:
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f'{str(path)!r}: its dataset_meta is not JSON: {error}') from None
+    if not isinstance(names, dict):
+        raise CheckpointError(f'{str(path)!r}: its dataset_meta is not a JSON object')
+    return names
+
+
+def _warn(text: str) -> None:
+    print_log(text, logger='current', level=logging.WARNING)
 
 
 def load_from_http(filename: str, map_location: Any = None) -> dict[str, Any]:

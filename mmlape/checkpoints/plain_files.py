@@ -1,5 +1,4 @@
-"""Pickled and YAML files as data. MMEngine's ``load`` runs what such a file names, and configs name such files: the
-``ann_file`` of a data set, or the ``class_weight`` of a loss."""
+"""Pickled files as data: predictions that ``mmlape test --out`` has saved."""
 
 from __future__ import annotations
 
@@ -7,16 +6,11 @@ import io
 import pickle
 import sys
 from collections import OrderedDict
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
-import yaml
-from mmengine.fileio import PickleHandler, YamlHandler, register_handler
 from mmengine.structures import BaseDataElement
-
-from .reading import TRUST, trusts_pickles
-from .report import CheckpointError
 
 # What pickled data are made of: functions that make arrays, tensors and containers, and their types.
 _NUMPY = ('multiarray._reconstruct', 'multiarray.scalar', 'numeric._frombuffer')
@@ -57,36 +51,3 @@ class PlainUnpickler(pickle.Unpickler):
         ):
             return found
         raise pickle.UnpicklingError(f'it refers to {module}.{name}, which is not data')
-
-
-class PlainPickles(PickleHandler):
-    """MMEngine's reader of pickled files, by :class:`PlainUnpickler` unless the user trusts pickles.
-
-    Raises:
-        CheckpointError: If a file holds more than data.
-    """
-
-    def load_from_fileobj(self, file: IO[bytes], **options: Any) -> Any:
-        """The data in a file."""
-        if trusts_pickles():
-            return super().load_from_fileobj(file, **options)
-        try:
-            return PlainUnpickler(file, **options).load()
-        except pickle.UnpicklingError as error:
-            raise CheckpointError(
-                f'a pickled file is refused: {error} ({TRUST}=1 runs what it names)'
-            ) from None
-
-
-class PlainYaml(YamlHandler):
-    """MMEngine's reader of YAML files, by YAML's safe loader."""
-
-    def load_from_fileobj(self, file: IO[str], **options: Any) -> Any:
-        """The data in a file."""
-        return yaml.load(file, **{**options, 'Loader': yaml.SafeLoader})
-
-
-def read_data_files_plainly() -> None:
-    """Let MMEngine's ``load`` read pickled and YAML files of this process as data."""
-    register_handler(['pickle', 'pkl'])(PlainPickles)
-    register_handler(['yaml', 'yml'])(PlainYaml)

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from mmlape.compatibility import numbers, weights_only_fault
 
-from .contents import check_contents, make_configs_plain, parts_of_history
+from .contents import check_contents, config_text_of, make_configs_plain, parts_of_history
 from .files import INDEX, SAFETENSORS, fault_of, file_in, shards_of
 from .report import CheckpointError, MissingCheckpointError, listed
 
@@ -32,7 +32,8 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, An
     files by their ``.index.json``; or a folder with ``model.safetensors``, ``pytorch_model.bin`` or an index of either.
 
     Besides tensors it may hold the training history that MMEngine puts into its checkpoints, and the arguments that
-    timm puts into its own (with torch >= 2.6). Texts of configs in it are data afterwards, see :func:`plain_config`.
+    timm puts into its own (with torch >= 2.6). Texts of configs in it are data afterwards
+    (:func:`~mmlape.checkpoints.strangers.config_of_stranger`), or are left out with a warning.
     The checksums in the file are compared, and the digest in ``<path>.sha256`` where there is one. With the environment
     variable ``MMLAPE_TRUST_PICKLES=1``, what ``weights_only`` refuses is unpickled whole, which may run code.
 
@@ -46,12 +47,28 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, An
             the index names files elsewhere, or other entries than its files hold.
     """
     path = file_in(Path(path).expanduser())
-    if not path.is_file():
-        raise MissingCheckpointError(f'there is no checkpoint {str(path)!r}')
     if path.is_symlink():
         print_log(f'{path} is a link to {path.resolve()}', logger='current')
     if path.name.endswith(INDEX):
         return _read_shards(path, map_location)
+    checkpoint = _read_one(path, map_location)
+    for reason in make_configs_plain(checkpoint):
+        print_log(f'{path}: the config in it is left out: {reason}', logger='current')
+    return checkpoint
+
+
+def saved_config(path: Path) -> str | None:
+    """The text of the config that a checkpoint holds, as it is; None without one. Raises as :func:`read_checkpoint`."""
+    if path.suffix != SAFETENSORS:
+        return config_text_of(_read_one(path, 'cpu'))
+    _read_one(path, 'cpu')
+    with safe_open(path, framework='pt') as file:
+        return config_text_of(dict(meta=dict(file.metadata() or {})))
+
+
+def _read_one(path: Path, map_location: Any) -> dict[str, Any]:
+    if not path.is_file():
+        raise MissingCheckpointError(f'there is no checkpoint {str(path)!r}')
     fault = fault_of(path)
     if fault:
         raise CheckpointError(f'{str(path)!r} cannot be read as a checkpoint: it {fault}')
@@ -59,12 +76,6 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, An
     if not isinstance(checkpoint, dict):
         raise CheckpointError(
             f'{str(path)!r} holds a {type(checkpoint).__name__}, not a state dict'
-        )
-    dropped = make_configs_plain(checkpoint)
-    if dropped:
-        _warn(
-            f'{path}: {dropped} statements of the config in it are code, or name what no registry has as a class, '
-            'and were left out'
         )
     return checkpoint
 

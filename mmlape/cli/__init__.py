@@ -7,7 +7,8 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         'arguments': (
-            'AMP_DTYPES', 'add_common_options', 'find_config', 'read_config', 'shipped_configs', 'shipped_folder',
+            'AMP_DTYPES', 'add_common_options', 'add_trust', 'find_config', 'read_config', 'shipped_configs',
+            'shipped_folder',
         ),
         'options': (
             'add_metric', 'add_report', 'config_of', 'enable_amp', 'enable_lr_scaling', 'existing_checkpoint',

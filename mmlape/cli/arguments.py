@@ -69,6 +69,14 @@ def add_common_options(
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
 
 
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add ``--trust``, for commands that build a model by the config that comes with its weights."""
+    parser.add_argument(
+        '--trust', action='store_true',
+        help='run the config that comes with the weights, with all that it names: only if you trust its author',
+    )  # fmt: skip
+
+
 def shipped_folder(name: str) -> Path:
     """The folder ``configs`` or ``tools``: in the clone of an editable install, else inside the package."""
     for place in (PACKAGE / '.mim', PACKAGE.parent):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import copy
 import importlib.util
-import inspect
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,19 +16,15 @@ import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 from mmengine.registry import METRICS
-from mmengine.runner import FlexibleRunner, Runner
+from mmengine.runner import Runner
 
 from mmlape.atomic import atomic_write
 from mmlape.checks import check_positive_int, nearest, type_name
-from mmlape.training.check_data import config_values, datasets_of
+from mmlape.training.check_data import datasets_of
+from mmlape.training.check_names import config_values, names_read
 
 from .arguments import AMP_DTYPES, find_config, read_config
 
-# Names at the top of a config that are not arguments of the runner.
-_READ = (
-    'auto_scale_lr', 'compile', 'custom_imports', 'find_unused_parameters', 'model_wrapper_cfg', 'runner_type',
-    'tta_model', 'tta_pipeline', 'work_dir',
-)  # fmt: skip
 # Highest similarity of a new name to a present one: with_dist_token (0.83 to with_cls_token) is new, max_epoch (0.95)
 # is a typo.
 _LIKENESS = 0.85
@@ -340,7 +335,7 @@ def _check_path(cfg: Config, path: str) -> None:
             # At the top, only parts of the config and what is read can be meant.
             known = {name for name in part if depth or isinstance(part[name], Mapping)}
             return _check_new(path, keys[:depth], key, known)
-        elif not depth and key not in _names_read() and not isinstance(part[key], Mapping):
+        elif not depth and key not in names_read() and not isinstance(part[key], Mapping):
             places = [
                 name
                 for name, value in config_values(cfg.to_dict())
@@ -354,16 +349,10 @@ def _check_path(cfg: Config, path: str) -> None:
             part = part[key]
 
 
-def _names_read() -> set[str]:
-    """Names at the top of a config that a program or a runner reads."""
-    parameters = (inspect.signature(kind).parameters for kind in (Runner, FlexibleRunner))
-    return {*_READ, *(name for each in parameters for name in each)}
-
-
 def _check_new(path: str, above: list[str], key: str, known: set[str]) -> None:
     """Refuse the new name ``key`` if it would have no effect."""
     if not above:
-        known |= _names_read()
+        known |= names_read()
     close = nearest(key, known, _LIKENESS if above else 0.6)
     if key == '_delete_' or key in known:
         return

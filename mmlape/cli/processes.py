@@ -29,6 +29,7 @@ from mmlape.checkpoints.files import fault_of
 from mmlape.checkpoints.loaders import safe_loading
 from mmlape.checkpoints.reading import read_checkpoint, weights_only_everywhere
 from mmlape.checks import type_name
+from mmlape.config_text import as_plain
 from mmlape.training.check_data import main_process_says
 from mmlape.training.devices import CpuHook
 from mmlape.training.stop_hooks import all_finite
@@ -212,7 +213,8 @@ def build_runner(cfg: Config, first_weights: str | None) -> Runner:
 
 def make_runner(cfg: Config) -> Runner:
     """The runner of a config, with a shorter screen: what MMEngine prints of the config and of each parameter's
-    settings, hundreds of lines, goes only to the log file. A default hook may be None, which is none."""
+    settings, hundreds of lines, goes only to the log file. A default hook may be None, which is none. The text of the
+    config, in the work dir and in checkpoints, is data (:class:`~mmlape.config_text.PlainConfig`)."""
     kind: Any = cfg.get('runner_type', 'Runner')
     kind = RUNNERS.get(kind) if isinstance(kind, str) else kind
     hooks = cfg.get('default_hooks') or {}
@@ -228,7 +230,7 @@ def make_runner(cfg: Config) -> Runner:
             return logger
 
     ShortScreen.__name__ = kind.__name__
-    return ShortScreen.from_cfg(cfg)
+    return ShortScreen.from_cfg(as_plain(cfg))
 
 
 def last_complete_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from pprint import pformat
 from typing import Any
 
 from mmengine.config import Config
@@ -15,6 +14,7 @@ from mmengine.config import Config
 from mmlape.checkpoints import Pretrained
 from mmlape.checks import check_number, check_option, check_positive_int
 from mmlape.cli import find_config
+from mmlape.config_text import value_text, without_templates
 from mmlape.registry import MODELS
 
 from .data import OwnData, Part
@@ -124,10 +124,11 @@ def config_text(data: OwnData, row: FitModel, options: FitOptions, out: Path) ->
         options=options,
         size=options.size or row.size,
         lr=options.lr or row.lr,
-        model=_indented(_model_changes(cfg, data, row, options)),
+        model=value_text(_model_changes(cfg, data, row, options)),
         optimizer=_optimizer(cfg),
     )
-    return _head(parts) + (_maps if data.task == 'segment' else _boxes)(parts) + _tail(parts)
+    text = _head(parts) + (_maps if data.task == 'segment' else _boxes)(parts) + _tail(parts)
+    return without_templates(text)
 
 
 def weights_of(cfg: Config) -> tuple[tuple[str, ...], Mapping[str, Any] | None]:
@@ -284,36 +285,17 @@ def _set(config: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     config[path[-1]] = value
 
 
-def _indented(config: Any, depth: int = 0) -> str:
-    """A nested config as Python."""
-    if not isinstance(config, dict) or not config:
-        return repr(config)
-    words = all(key.isidentifier() for key in config)
-    items = [
-        f'{key}={_indented(value, depth + 1)}'
-        if words
-        else f'{key!r}: {_indented(value, depth + 1)}'
-        for key, value in config.items()
-    ]
-    start, end = ('dict(', ')') if words else ('{', '}')
-    line = f'{start}{", ".join(items)}{end}'
-    if len(line) + 4 * depth < 88 and '\n' not in line:
-        return line
-    space = '    ' * (depth + 1)
-    return f'{start}\n' + ''.join(f'{space}{item},\n' for item in items) + f'{"    " * depth}{end}'
-
-
 def _head(parts: dict[str, Any]) -> str:
+    # No name of a folder or class stands outside of a string literal: three quotes would end the docstring.
     data, options, out = parts['data'], parts['options'], parts['out']
     return f'''"""{parts['good_for']}, on {data.format} data: written by `mmlape fit`, for you to change.
 
-    mmlape train {out}/fit.py              # the same training again
-    mmlape predict {out}/training IMAGES   # answers
+`mmlape train` with this file trains it again, and `mmlape predict` with its work_dir answers.
 """
 
 _base_ = {parts['base']!r}
 
-classes = {pformat(data.classes, width=100, compact=True)}
+classes = {value_text(data.classes)}
 size, batch, epochs, lr = {parts['size']}, {options.batch}, {_epochs(options)}, {parts['lr']}
 data_root = {data_root(data)!r}
 work_dir = {os.path.abspath(out + '/training')!r}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
 import random
 from collections import Counter
@@ -12,9 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mmlape.checkpoints.report import listed
 from mmlape.checks import check_option, check_rate
+from mmlape.inference.reading import check_regular, read_bytes, read_text, short, shown
 
-from .formats import IMAGE_FOLDERS, IMAGES, is_yolo, part_of, read_label_maps, read_voc, read_yolo
+from .formats import (
+    IMAGE_FOLDERS,
+    are_numbers,
+    check_names,
+    images_in,
+    is_yolo,
+    part_of,
+    read_label_maps,
+    read_voc,
+    read_yolo,
+)
 
 TASKS = ('detect', 'instance', 'segment')
 # What is read of a COCO file here; mmlape.CheckDataHook checks the rest.
@@ -23,6 +36,11 @@ _KEYS = dict(
     annotations={'image_id', 'category_id'},
     categories={'id', 'name'},
 )
+_MOST_SIDE = 2**31  # pixels, or ids: what NumPy and PyTorch index with
+_SPACE = (
+    b' \t\r\n\0\xef\xbb\xbf\xfe\xff'  # before the first brace of JSON, byte order marks among it
+)
+_MANY = 100  # names in a message
 _CLASS_FILES = ('classes.txt', 'labels.txt', 'codes.txt')
 
 
@@ -96,41 +114,72 @@ def find_data(
             ``classes.txt``, ``labels.txt`` or ``codes.txt``, else numbers.
 
     Raises:
-        ValueError: If the folder holds no data of a known format, or of several, or the data do not fit the options.
+        ValueError: If the folder holds no data of a known format, or of several, or the data do not fit the options;
+            with a message of one line, whatever names of files hold.
     """
-    root = Path(folder)
-    if not root.is_dir():
-        raise ValueError(f'there is no folder {str(folder)!r}')
+    try:
+        return _find(Path(folder), Path(out), task, val, seed, train_ann, val_ann, tuple(classes))
+    except (ValueError, OSError) as error:
+        raise ValueError(shown(str(error))) from error
+
+
+def _find(
+    root: Path,
+    out: Path,
+    task: str | None,
+    val: float,
+    seed: int,
+    train_ann: str | None,
+    val_ann: str | None,
+    classes: tuple[str, ...],
+) -> OwnData:
+    if not os.path.isdir(root):
+        raise ValueError(f'there is no folder {str(root)!r}')
+    if not all(_is_utf8(str(path)) for path in (root, out)):
+        raise ValueError(f'names of folders must be UTF-8, got {root} and {out} for the results')
     if task is not None:
         check_option('--task', task, TASKS)
     check_rate('--val', val)
-    found = _formats(root, task, train_ann or val_ann)
+    unread: list[str] = []
+    found = _formats(root, task, train_ann or val_ann, unread)
     if len(found) > 1:
         raise ValueError(
             f'{root} holds data of several formats: {", ".join(found)}; say which by --task or --train-ann'
         )
-    if not found and task is not None and (others := _formats(root, None, None)):
+    if not found and task is not None and (others := _formats(root, None, None, [])):
         raise ValueError(f'--task {task} does not fit the data of {root}: {", ".join(others)}')
     if not found:
         raise ValueError(
             f'{root} holds no data of a known format: COCO (.json), YOLO (data.yaml), Pascal VOC (Annotations/*.xml) '
             'or label maps (images/ and masks/ or annotations/)'
+            + ''.join(f'; {text}' for text in unread[:3])
         )
     (kind,) = found
-    split = _Split(Path(out, 'data'), val, seed)
+    split = _Split(
+        Path(out, 'data'), val, seed, [f'left out: {shown(text)}' for text in unread[:5]]
+    )
     if kind == 'label maps':
-        return _label_maps(root, split, tuple(classes))
+        check_names(classes, '--classes')
+        return _label_maps(root, split, classes)
     if classes:
         raise ValueError(f'--classes is for label maps; {kind} data name their classes')
     if kind == 'COCO':
-        parts = _coco_parts(root, found[kind] or _coco_files(root), train_ann, val_ann)
+        parts = _coco_parts(root, found[kind] or _coco_files(root, unread), train_ann, val_ann)
     else:
         parts = (read_yolo if kind == 'YOLO' else read_voc)(root)
     return _boxes(kind, parts, task, split)
 
 
-def _formats(root: Path, task: str | None, named: str | None) -> dict[str, dict[Path, dict]]:
-    """Formats that the folder may be read as; with the COCO files, where they were read."""
+def _is_utf8(text: str) -> bool:
+    """Whether a text can be printed and written: names of files may hold any bytes."""
+    return text == text.encode(errors='replace').decode()
+
+
+def _formats(
+    root: Path, task: str | None, named: str | None, unread: list[str]
+) -> dict[str, dict[Path, dict]]:
+    """Formats that the folder may be read as; with the COCO files, where they were read. ``unread`` gets the reasons
+    why files could not be read that might have told."""
     if named and task == 'segment':
         raise ValueError(
             '--train-ann and --val-ann name COCO files, --task segment is for label maps'
@@ -139,9 +188,9 @@ def _formats(root: Path, task: str | None, named: str | None) -> dict[str, dict[
         return {'COCO': {}}
     found: dict[str, dict[Path, dict]] = {}
     if task != 'segment':
-        if files := _coco_files(root):
+        if files := _coco_files(root, unread):
             found['COCO'] = files
-        if is_yolo(root):
+        if is_yolo(root, unread):
             found['YOLO'] = {}
         if any(root.glob('Annotations/*.xml')):
             found['Pascal VOC'] = {}
@@ -151,10 +200,10 @@ def _formats(root: Path, task: str | None, named: str | None) -> dict[str, dict[
 
 
 class _Split:
-    """Draws a validation part, and collects what is to be written for it."""
+    """Draws a validation part, and collects what is to be written for it, and notes for the user."""
 
-    def __init__(self, folder: Path, share: float, seed: int) -> None:
-        self.folder, self.share, self.seed = folder, share, seed
+    def __init__(self, folder: Path, share: float, seed: int, notes: list[str]) -> None:
+        self.folder, self.share, self.seed, self.notes = folder, share, seed, notes
         self.files: dict[str, str] = {}
 
     def draw(self, names: Iterable[str]) -> set[str]:
@@ -176,41 +225,119 @@ class _Split:
         return path
 
 
-def _coco_files(root: Path) -> dict[Path, dict]:
-    """COCO files of objects in the folder, at most two folders down, with their contents."""
+def _coco_files(root: Path, unread: list[str]) -> dict[Path, dict]:
+    """COCO files of objects in the folder, at most two folders down, with their contents; see :func:`_formats`."""
     found = {}
-    for path in sorted([*root.glob('*.json'), *root.glob('*/*.json'), *root.glob('*/*/*.json')]):
+    seen: set[tuple[str, str]] = set()
+    paths = [*root.glob('*.json'), *root.glob('*/*.json'), *root.glob('*/*/*.json')]
+    for path in sorted(paths, key=lambda path: (len(path.parts), path)):
+        # A link to a folder around it shows the same files again.
+        place = os.path.realpath(path.parent), path.name
         # What an earlier `mmlape fit` has written is not data.
-        ours = (path.parent.parent / 'fit.py').is_file()
-        content = None if ours else _coco(path)
-        if content is not None:
-            found[path] = content
+        if place in seen or (path.parent.parent / 'fit.py').is_file() or path.is_dir():
+            continue
+        seen.add(place)
+        try:
+            content = _json(path)
+        except ValueError as error:
+            unread.append(str(error))
+        else:
+            if (objects := _coco(path, content)) is not None:
+                found[path] = objects
     return found
 
 
-def _coco(path: Path) -> dict | None:
-    """A COCO file of objects; None for other JSON."""
+def _json(path: Path) -> Any:
+    """The content of a JSON file; None if it is not an object, which is seen without reading it.
+
+    Raises:
+        ValueError: If it cannot be read.
+    """
+    check_regular(path)
+    with path.open('rb') as file:
+        if not file.read(4096).lstrip(_SPACE).startswith(b'{'):
+            return None
+    text = read_bytes(path)
     try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, OSError):
-        return None
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(f'{path} is not an annotation file: its lists are too deep') from None
+    except MemoryError:
+        raise ValueError(f'{path} does not fit into memory') from None
+    except UnicodeDecodeError:
+        raise ValueError(f'{path} is not JSON: it is not UTF-8') from None
+    except ValueError as error:
+        raise ValueError(f'{path} is not JSON: {error}') from None
+
+
+def _coco(path: Path, content: Any) -> dict | None:
+    """The content of a COCO file of objects; None for other JSON."""
     keys = ('images', 'annotations', 'categories')
     lists = isinstance(content, dict) and all(isinstance(content.get(key), list) for key in keys)
     if not lists or not content['images'] or not content['categories']:
         return None
-    if any('segments_info' in entry for entry in content['annotations'][:1]):  # panoptic
+    if any(
+        isinstance(one, dict) and 'segments_info' in one for one in content['annotations'][:1]
+    ):  # panoptic
         return None
     for section, names in _KEYS.items():
         for entry in content[section]:
             if not isinstance(entry, dict) or not names <= entry.keys():
-                what = ', '.join(sorted(names))
-                raise ValueError(
-                    f'{path}: an entry of {section!r} lacks one of {what}: {entry!r:.80}'
+                got = (
+                    ', '.join(map(short, [*entry][:9])) if isinstance(entry, dict) else short(entry)
                 )
-    for entry in content['categories']:
-        if not isinstance(entry['name'], str):
-            raise ValueError(f'{path}: the name of a category must be a text: {entry!r:.80}')
+                raise ValueError(
+                    f'{path}: an entry of {section!r} lacks one of {", ".join(sorted(names))}: it has {got}'
+                )
+    for section, checked, accepts, what in _RULES:
+        for entry in content[section]:
+            for key in checked:
+                if key in entry and not accepts(entry[key]):
+                    raise ValueError(
+                        f'{path}: {key!r} of an entry of {section!r} must be {what}, got {short(entry[key])}'
+                    )
+    check_names([entry['name'] for entry in content['categories']], path)
     return content
+
+
+def _is_id(value: Any) -> bool:
+    if isinstance(value, float):  # of a table's column
+        return value.is_integer() and abs(value) < _MOST_SIDE
+    return isinstance(value, str) or (type(value) is int and abs(value) < 2**63)
+
+
+def _is_box(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 4 and are_numbers(value)
+
+
+def _is_mask(value: Any) -> bool:
+    """No list of it has an integer that is too large for a float; mmlape.CheckDataHook checks what else it may be."""
+    lists: Any = value
+    if isinstance(value, dict):
+        lists = [value.get('counts')]
+    elif not isinstance(value, list):
+        return True
+    for each in lists:
+        try:
+            math.fsum(each)
+        except OverflowError:
+            return False
+        except (TypeError, ValueError):
+            pass
+    return True
+
+
+# Where reading on would fail, or a training in NumPy or PyTorch. Keys that are missing are not looked at.
+_RULES = (
+    ('images', ('id',), _is_id, 'an integer or a text'),
+    ('images', ('file_name',), lambda value: isinstance(value, str) and value, 'a text'),
+    ('images', ('width', 'height'), lambda v: type(v) is int and 0 < v < _MOST_SIDE, 'an integer above 0, in pixels'),
+    ('categories', ('id',), _is_id, 'an integer or a text'),
+    ('annotations', ('image_id', 'category_id'), _is_id, 'an integer or a text'),
+    ('annotations', ('bbox',), _is_box, 'four finite numbers, below 1e9'),
+    ('annotations', ('area',), lambda value: are_numbers([value], math.inf), 'a finite number'),
+    ('annotations', ('segmentation',), _is_mask, 'of finite numbers'),
+)  # fmt: skip
 
 
 def _coco_parts(
@@ -220,8 +347,8 @@ def _coco_parts(
     chosen: dict[str, tuple[Path, dict]] = {}
     for part, text in (('train', train_ann), ('val', val_ann)):
         if text is not None:
-            path = Path(text) if Path(text).is_file() else root / text
-            content = _coco(path) if path.is_file() else None
+            path = Path(text) if os.path.isfile(text) else root / text
+            content = _coco(path, _json(path)) if os.path.lexists(path) else None
             if content is None:
                 raise ValueError(f'--{part}-ann: {text!r} is not a COCO file')
             chosen[part] = path, content
@@ -249,20 +376,20 @@ def _by_name(
         paths = [path for path in paths if 'instances' in path.name] or paths
         if len(paths) > 1:
             raise ValueError(
-                f'several COCO files may be for {part}: {", ".join(map(str, paths))}; name one by --{part}-ann'
+                f'several COCO files may be for {part}: {listed(map(str, paths), 9)}; name one by --{part}-ann'
             )
         if paths:
             chosen[part] = paths[0], files[paths[0]]
     if 'train' in parts and 'train' not in chosen:
         raise ValueError(
-            f'{root} has no COCO file for training: {", ".join(map(str, files))}; name one by --train-ann'
+            f'{root} has no COCO file for training: {listed(map(str, files), 9)}; name one by --train-ann'
         )
     return chosen
 
 
 def _image_folder(root: Path, part: str, ann_file: Path, content: dict) -> Path:
     """The folder in which the images of a COCO file are; all must be there."""
-    names = [str(image['file_name']) for image in content['images']]
+    names = [image['file_name'] for image in content['images']]
     folders = [ann_file.parent, root, *_folders(root)]
     # Others may hold as many files of these names: masks, depth.
     folders.sort(
@@ -271,11 +398,12 @@ def _image_folder(root: Path, part: str, ann_file: Path, content: dict) -> Path:
             folder.name not in (*IMAGE_FOLDERS, ann_file.parent.name, root.name),
         )
     )
-    found = [folder for folder in folders if (folder / names[0]).is_file()]
+    # Not Path.is_file, which raises for names that are too long.
+    found = [folder for folder in folders if os.path.isfile(folder / names[0])]
     if not found:
-        raise ValueError(f'{ann_file} names {names[0]!r}, which is in no folder of {root}')
-    best = min(found, key=lambda folder: sum(not (folder / name).is_file() for name in names))
-    missing = [name for name in names if not (best / name).is_file()]
+        raise ValueError(f'{ann_file} names {short(names[0])}, which is in no folder of {root}')
+    best = min(found, key=lambda folder: sum(not os.path.isfile(folder / name) for name in names))
+    missing = [name[:80] for name in names if not os.path.isfile(best / name)]
     if missing:
         raise ValueError(
             f'{len(missing)} of {len(names)} images of {ann_file} are not in {best}: {", ".join(missing[:5])}'
@@ -290,16 +418,16 @@ def _folders(root: Path) -> list[Path]:
 
 def _boxes(kind: str, parts: dict[str, Any], task: str | None, split: _Split) -> OwnData:
     """Data of a detector, from COCO contents by part."""
-    notes: list[str] = []
+    notes = split.notes
     for part, (content, images, _) in parts.items():
         once = _with_names_once(content, part)
         if once is not content:
             parts[part] = once, images, None
     classes = _classes({part: content for part, (content, *_) in parts.items()}, notes)
-    listed = parts['train'][0]['categories']
+    wanted = parts['train'][0]['categories']
     for part, (content, images, _) in parts.items():
-        if [one['name'] for one in content['categories']] != [one['name'] for one in listed]:
-            parts[part] = _with_categories(content, listed), images, None
+        if [one['name'] for one in content['categories']] != [one['name'] for one in wanted]:
+            parts[part] = _with_categories(content, wanted), images, None
     boxes = [box for content, *_ in parts.values() for box in content['annotations']]
     masked = [bool(box.get('segmentation')) for box in boxes if not box.get('iscrowd')]
     has_masks = bool(masked) and all(masked)
@@ -344,19 +472,19 @@ def _classes(contents: dict[str, dict], notes: list[str]) -> tuple[str, ...]:
         names = {category['id']: category['name'] for category in content['categories']}
         counts[part] = Counter(names.get(box['category_id']) for box in content['annotations'])
     total = sum(counts.values(), Counter())
-    listed = [category['name'] for category in contents['train']['categories']]
-    empty = [name for name in listed if not total[name]]
-    unseen = [name for name in listed if total[name] and not counts['train'][name]]
-    unlisted = sorted({str(name) for name in total if name not in listed})
+    names_in_order = [category['name'] for category in contents['train']['categories']]
+    empty = [name for name in names_in_order if not total[name]]
+    unseen = [name for name in names_in_order if total[name] and not counts['train'][name]]
+    unlisted = sorted(map(str, total.keys() - set(names_in_order)))
     if unlisted:
         raise ValueError(
-            f'boxes of categories that the training part does not list: {", ".join(unlisted)}'
+            f'boxes of categories that the training part does not list: {listed(unlisted, _MANY)}'
         )
     if empty:
-        notes.append(f'left out, no box: {", ".join(empty)}')
+        notes.append(f'left out, no box: {listed(empty, _MANY)}')
     if unseen:
-        notes.append(f'no box in the training part: {", ".join(unseen)}')
-    classes = tuple(name for name in listed if total[name])
+        notes.append(f'no box in the training part: {listed(unseen, _MANY)}')
+    classes = tuple(name for name in names_in_order if total[name])
     if not classes:
         raise ValueError('the annotations have no box of a category that they list')
     return classes
@@ -408,9 +536,17 @@ def _label_maps(root: Path, split: _Split, classes: tuple[str, ...]) -> OwnData:
         raise ValueError(f'{root}: the parts have files of different endings: {sorted(suffixes)}')
     ((suffix, map_suffix),) = suffixes
     classes = classes or _class_names(root) or _values(parts, names, map_suffix)
-    notes, lists = [], dict.fromkeys(names, '')
+    notes, lists = split.notes, dict.fromkeys(names, '')
     if 'val' not in parts and (drawn := split.draw(names['train'])):
         parts['val'] = parts['train']
+        # MMSegmentation reads a name per line, without spaces around it.
+        if strange := [
+            n for n in names['train'] if not _is_utf8(n) or n.split('\n') != [n.strip()]
+        ]:
+            raise ValueError(
+                f'{parts["train"][0]}: names of images in lists must be UTF-8, without line breaks and spaces around '
+                f'them: rename {strange[0]}, or make a folder for validation'
+            )
         names = {'train': [n for n in names['train'] if n not in drawn], 'val': sorted(drawn)}
         lists = {
             part: os.path.abspath(split.write(f'{part}.txt', '\n'.join(found) + '\n'))
@@ -430,7 +566,7 @@ def _label_maps(root: Path, split: _Split, classes: tuple[str, ...]) -> OwnData:
 
 def _named_alike(images: Path, maps: Path) -> tuple[str, str, list[str]]:
     """Endings of images and label maps, and the names that they share."""
-    files = [path for path in sorted(images.rglob('*')) if path.suffix.lower() in IMAGES]
+    files = images_in(images)
     endings = Counter(path.suffix for path in files)
     if len(endings) > 1:
         counts = ', '.join(f'{number} {ending}' for ending, number in endings.items())
@@ -441,7 +577,7 @@ def _named_alike(images: Path, maps: Path) -> tuple[str, str, list[str]]:
     if not beside:
         raise ValueError(f'{images / names[0]}{suffix} has no label map in {maps}')
     map_suffix = min((path.name for path in beside), key=len).removeprefix(Path(names[0]).name)
-    without = [name for name in names if not (maps / f'{name}{map_suffix}').is_file()]
+    without = [name for name in names if not os.path.isfile(maps / f'{name}{map_suffix}')]
     if without:
         raise ValueError(
             f'{len(without)} of {len(names)} images of {images} have no label map in {maps} (NAME{map_suffix}): '
@@ -453,9 +589,9 @@ def _named_alike(images: Path, maps: Path) -> tuple[str, str, list[str]]:
 def _class_names(root: Path) -> tuple[str, ...]:
     """Names in a file of the folder, a line each; () without one."""
     for name in _CLASS_FILES:
-        if (root / name).is_file():
-            lines = (root / name).read_text(encoding='utf-8-sig').splitlines()
-            return tuple(line.strip() for line in lines if line.strip())
+        if os.path.lexists(root / name):
+            lines = map(str.strip, read_text(root / name).splitlines())
+            return check_names([line for line in lines if line], root / name)
     return ()
 
 
@@ -470,11 +606,14 @@ def _values(
     for part, (_, maps) in parts.items():
         for name in names[part]:
             path = maps / f'{name}{suffix}'
+            check_regular(path)
             try:
                 with Image.open(path) as image:
                     values = np.array(image)
-            except (OSError, Image.DecompressionBombError) as error:
+            except Exception as error:  # Pillow's decoders raise errors of many types
                 raise ValueError(f'{path} cannot be read: {error}') from None
+            if values.dtype.kind not in 'bui' or values.min(initial=0) < 0:
+                raise ValueError(f'{path} holds values that are not an index of a class')
             if values.ndim != 2:
                 raise ValueError(
                     f'{path} has {values.shape[-1]} channels; a label map has one, the class index of each pixel'

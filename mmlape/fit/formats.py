@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import unicodedata
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 from PIL import Image
+
+from mmlape.inference.reading import check_regular, read_bytes, read_text, short
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp')
 PARTS = dict(train=('train', 'training'), val=('val', 'valid', 'validation'), test=('test',))
@@ -24,6 +28,17 @@ _MAP_FOLDERS = (
     'label_maps',
     'SegmentationClass',
 )
+# Far above real data: pixels of a coordinate, or shares of the image; characters of a class name; bytes
+# of a YAML or XML file; levels of YAML, and values with those of aliases.
+_MOST_PIXELS, _MOST_SHARE, _MOST_LETTERS = 1e9, 1e4, 1000
+_MOST_SMALL, _MOST_LEVELS, _MOST_VALUES = 2**24, 50, 10**6
+_UNPRINTABLE = (
+    'Cc',
+    'Cs',
+    'Zl',
+    'Zp',
+)  # Unicode's categories: control characters, surrogates, line breaks
+_LOADER = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)  # in Python, 70,000 names take a minute
 _TURNED = (5, 6, 7, 8)  # values of EXIF's orientation with width and height exchanged
 
 
@@ -58,30 +73,124 @@ def _pair(folder: Path) -> tuple[Path, Path] | None:
 
 
 def _has_images(folder: Path) -> bool:
-    return any(path.suffix.lower() in IMAGES for path in folder.rglob('*'))
+    found = (path for path in folder.rglob('*') if path.suffix.lower() in IMAGES)
+    return not all(map(os.path.isdir, found))
 
 
-def _yaml_of(root: Path) -> Path | None:
-    """The YAML file of a YOLO data set."""
+def images_in(folder: Path) -> list[Path]:
+    """The images of a folder, searched to the bottom, in order.
+
+    Raises:
+        ValueError: If one of them is a named pipe, a device or a link to nothing.
+    """
+    paths = [path for path in sorted(folder.rglob('*')) if path.suffix.lower() in IMAGES]
+    images = [path for path in paths if not os.path.isdir(path)]
+    for path in images:
+        check_regular(path)
+    return images
+
+
+def are_numbers(values: Iterable[Any], most: float = _MOST_PIXELS) -> bool:
+    """Whether all are finite numbers, of at most ``most``."""
+    return all(
+        isinstance(value, (int, float)) and -most <= value <= most and abs(value) != math.inf
+        for value in values
+    )
+
+
+def check_names(names: Iterable[Any], where: object) -> tuple[str, ...]:
+    """Names of classes, as they are.
+
+    Raises:
+        ValueError: If one cannot be printed in a line, and written to any file; ``where`` is where they come from.
+    """
+    names = tuple(names)
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f'{where}: the name of a category must be a text, got {short(name)}')
+        if not name.strip() or len(name) > _MOST_LETTERS:
+            raise ValueError(
+                f'{where}: the name of a class must have 1 to {_MOST_LETTERS} characters, got {short(name)}'
+            )
+        if not name.isprintable() and any(unicodedata.category(c) in _UNPRINTABLE for c in name):
+            raise ValueError(
+                f'{where}: the name of a class must have no control character, line break or surrogate, '
+                f'got {short(name)}'
+            )
+    return names
+
+
+def _yaml(path: Path) -> Any:
+    """The content of a YAML file.
+
+    Raises:
+        ValueError: If it cannot be read, or has too many levels, or aliases that make it too large.
+    """
+    text = read_text(path, _MOST_SMALL)
+    try:
+        # libyaml would crash with many levels.
+        _check_yaml(yaml.parse(text, Loader=_LOADER))
+        return yaml.load(text, Loader=_LOADER)  # the safe loader
+    except yaml.YAMLError as error:
+        mark = getattr(error, 'problem_mark', None)
+        place = f', line {mark.line + 1}' if mark else ''
+        problem = getattr(error, 'problem', None) or getattr(error, 'reason', '')
+        raise ValueError(f'{path} is not YAML{place}: {problem}') from None
+    except (ValueError, TypeError, OverflowError) as error:  # such as the date 2001-99-99
+        raise ValueError(f'{path} cannot be read: {error}') from None
+
+
+def _check_yaml(events: Iterable[Any]) -> None:
+    """Refuse (ValueError) many levels, and aliases of aliases, which are short and stand for billions of values."""
+    sizes: dict[str, int] = {}  # of what aliases stand for
+    begun: list[list[Any]] = [
+        [None, 0]
+    ]  # anchors and sizes of lists and dicts that are not ended yet
+    for event in events:
+        if isinstance(event, yaml.CollectionStartEvent):
+            begun.append([event.anchor, 1])
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, size = begun.pop()
+            sizes[anchor] = size
+            begun[-1][1] += size
+        elif isinstance(event, yaml.AliasEvent):
+            # Those of texts and numbers are one value; a list inside of itself has no end.
+            inside = any(event.anchor == anchor for anchor, _ in begun)
+            begun[-1][1] += _MOST_VALUES if inside else sizes.get(event.anchor, 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            sizes.pop(event.anchor, None)
+            begun[-1][1] += 1
+        if len(begun) > _MOST_LEVELS or begun[-1][1] >= _MOST_VALUES:
+            raise ValueError(
+                f'more than {_MOST_LEVELS} levels of lists, or {_MOST_VALUES} values with those of aliases'
+            )
+
+
+def _yaml_of(root: Path, unread: list[str] | None = None) -> tuple[Path, dict] | None:
+    """The YAML file of a YOLO data set, and its content; see :func:`is_yolo`."""
     for path in sorted([*root.glob('*.yaml'), *root.glob('*.yml')]):
+        if path.is_dir():
+            continue
         try:
-            content = yaml.safe_load(path.read_text(encoding='utf-8'))
-        except (yaml.YAMLError, UnicodeDecodeError):
+            content = _yaml(path)
+        except ValueError as error:
+            if unread is not None:
+                unread.append(str(error))
             continue
         if isinstance(content, dict) and content.get('names') and content.get('train'):
-            return path
+            return path, content
     return None
 
 
-def is_yolo(root: Path) -> bool:
-    """Whether the folder has a YAML file with ``names`` and ``train``."""
-    return _yaml_of(root) is not None
+def is_yolo(root: Path, unread: list[str] | None = None) -> bool:
+    """Whether the folder has a YAML file with ``names`` and ``train``; ``unread`` gets the reasons why some file cannot
+    be read."""
+    return _yaml_of(root, unread) is not None
 
 
 def read_yolo(root: Path) -> dict[str, tuple[dict, Path, None]]:
     """COCO contents of the parts of a YOLO data set, with the folder that their images are seen from."""
-    file = _yaml_of(root)
-    content = yaml.safe_load(file.read_text(encoding='utf-8'))  # type: ignore[union-attr]
+    file, content = _yaml_of(root)  # type: ignore[misc]
     if 'kpt_shape' in content:
         raise ValueError(
             f'{file} is of keypoints, which are not trained: labels must be boxes or polygons'
@@ -91,9 +200,15 @@ def read_yolo(root: Path) -> dict[str, tuple[dict, Path, None]]:
     train: set[Path] = set()
     for part in ('train', 'val'):
         places = content.get(part) or []
+        places = places if isinstance(places, list) else [places]
+        top = content.get('path') or ''
+        if not all(isinstance(place, str) for place in (top, *places)):
+            raise ValueError(
+                f'{file}: path must be a folder, {part} a folder or file or a list of them'
+            )
         images: list[Path] = []
-        for place in [places] if isinstance(places, str) else places:
-            images += _yolo_images(root, content.get('path') or '', str(place))
+        for place in places:
+            images += _yolo_images(root, top, place)
         if part == 'val' and set(images) == train:
             continue  # not a validation part
         train = set(images)
@@ -103,33 +218,37 @@ def read_yolo(root: Path) -> dict[str, tuple[dict, Path, None]]:
                 coco.add(path, root, _yolo_boxes(path, len(names)))
             parts[part] = coco.content, root, None
     if 'train' not in parts:
-        raise ValueError(f'{file}: no image is in train: {content["train"]!r}')
+        raise ValueError(f'{file}: no image is in train: {short(content["train"])}')
     return parts
 
 
 def _names_of(names: Any, file: Path | None) -> list[str]:
     """Class names in the order of their numbers."""
-    if isinstance(names, list):
-        return list(map(str, names))
-    if not isinstance(names, dict) or set(names) != set(range(len(names))):
+    if isinstance(names, dict) and set(names) == set(range(len(names))):
+        names = [names[number] for number in range(len(names))]
+    if not isinstance(names, list):
         raise ValueError(f'{file}: names must be a list, or numbers from 0 with a name each')
-    return [str(names[number]) for number in range(len(names))]
+    # YAML reads 7 and no as a number and False. A list in it may be as large as it likes.
+    texts = [str(name) if isinstance(name, (bool, int, float)) else name for name in names]
+    return list(check_names(texts, file))
 
 
 def _yolo_images(root: Path, top: str, place: str) -> list[Path]:
     """Images of a folder, or of a list of files, that a YOLO file names."""
     # Roboflow's files say ../train/images for what is in the folder itself.
     tries = [root / top / place, root / place, root / place.removeprefix('../')]
-    found = next((path for path in tries if path.exists()), None)
+    found = next((path for path in tries if os.path.exists(path)), None)
     if found is None:
-        raise ValueError(f'{root}: there is no {place!r}, which the YAML file names')
+        raise ValueError(f'{root}: there is no {short(place)}, which the YAML file names')
     if found.is_dir():
-        return [path for path in found.rglob('*') if path.suffix.lower() in IMAGES]
-    lines = [
-        line.strip() for line in found.read_text(encoding='utf-8').splitlines() if line.strip()
-    ]
-    paths = [Path(line) if Path(line).is_file() else found.parent / line for line in lines]
-    missing = [str(path) for path in paths if not path.is_file()]
+        if found.resolve() in root.resolve().parents:  # to search `/` takes hours
+            raise ValueError(
+                f'{root}: the YAML file names {short(place)}, which is not below the folder'
+            )
+        return images_in(found)
+    lines = [line.strip() for line in read_text(found).splitlines() if line.strip()]
+    paths = [Path(line) if os.path.isfile(line) else found.parent / line for line in lines]
+    missing = [str(path)[:200] for path in paths if not os.path.isfile(path)]
     if missing:
         raise ValueError(f'{len(missing)} images of {found} are missing: {", ".join(missing[:5])}')
     return paths
@@ -141,7 +260,7 @@ def _yolo_boxes(image: Path, count: int) -> Iterator[tuple[int, list[float], lis
     if 'images' in folders:
         folders[len(folders) - 1 - folders[::-1].index('images')] = 'labels'
     file = Path(*folders, f'{image.stem}.txt')
-    lines = file.read_text(encoding='utf-8').splitlines() if file.is_file() else []
+    lines = read_text(file).splitlines() if os.path.exists(file) else []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -150,8 +269,8 @@ def _yolo_boxes(image: Path, count: int) -> Iterator[tuple[int, list[float], lis
             shares = [float(value) for value in values]
             if len(shares) != 4 and (len(shares) < 6 or len(shares) % 2):
                 raise ValueError('expected a class and 4 numbers, or a polygon')
-            if not all(map(math.isfinite, shares)):
-                raise ValueError('a number is not finite')
+            if not are_numbers(shares, _MOST_SHARE):
+                raise ValueError(f'a number is not finite, or above {_MOST_SHARE:g}')
             if not 0 <= int(label) < count:
                 raise ValueError(f'there are {count} names')
         except ValueError as error:
@@ -178,11 +297,11 @@ def read_voc(root: Path) -> dict[str, tuple[dict, Path, None]]:
         # A name may be followed by a mark, and may have spaces itself.
         part: {
             line.strip() if line.strip() in stems else line.split()[0]
-            for line in path.read_text().splitlines()
+            for line in read_text(path).splitlines()
             if line.strip()
         }
         for part, path in listed.items()
-        if path.is_file()
+        if os.path.exists(path)
     }
     both, test = sets.pop('trainval', stems), sets.pop('test', set())
     sets.setdefault('train', both - sets.get('val', set()) - test)
@@ -191,25 +310,24 @@ def read_voc(root: Path) -> dict[str, tuple[dict, Path, None]]:
         for stem in set().union(*sets.values())
     }
     names = sorted({name for found in objects.values() for name, *_ in found})
+    labels = {name: label for label, name in enumerate(names)}
     files = {path.stem: path for path in images.iterdir() if path.suffix.lower() in IMAGES}
     parts = {}
     for part, wanted in sets.items():
         coco = _Coco(names)
         for stem in sorted(wanted):
             if stem not in files:
-                raise ValueError(f'{images} has no image {stem!r}, which {part} has')
+                raise ValueError(f'{images} has no image {short(stem)}, which {part} has')
             coco.add(files[stem], images, [])
             for name, box, difficult in objects[stem]:
-                coco.box(names.index(name), box, [], iscrowd=int(difficult))
+                coco.box(labels[name], box, [], iscrowd=int(difficult))
         parts[part] = coco.content, images, None
     return parts
 
 
 def _voc_objects(file: Path) -> list[tuple[str, list[float], bool]]:
     """Names, boxes in pixels, and whether they are marked difficult."""
-    if not file.is_file():
-        raise ValueError(f'there is no {file}')
-    text = file.read_bytes()
+    text = read_bytes(file, _MOST_SMALL)
     # Without zero bytes: in UTF-16 the words would not be found.
     if b'\0' in text or b'<!DOCTYPE' in text or b'<!ENTITY' in text:
         raise ValueError(
@@ -226,12 +344,13 @@ def _voc_objects(file: Path) -> list[tuple[str, list[float], bool]]:
             box = [x, y, corners['xmax'] - x, corners['ymax'] - y]
             difficult = entry.findtext('difficult', '0').strip() == '1'
             name = entry.findtext('name', '').strip()
-            if not name or not all(map(math.isfinite, box)):
+            if not name or not are_numbers(box):
                 raise ValueError('an object needs a name and four finite numbers')
             found.append((name, box, difficult))
-        return found
-    except (ET.ParseError, ValueError, KeyError) as error:
+    except (ET.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
         raise ValueError(f'{file} is not an annotation of Pascal VOC: {error!r}') from None
+    check_names({name for name, *_ in found}, file)
+    return found
 
 
 def _area(polygon: list[float]) -> float:
@@ -251,13 +370,16 @@ class _Coco:
 
     def add(self, image: Path, folder: Path, boxes: Any) -> None:
         """An image with its boxes and polygons as shares of it."""
+        check_regular(image)
         try:
             with Image.open(image) as opened:
                 width, height = opened.size
                 if opened.getexif().get(0x0112) in _TURNED:
                     width, height = height, width
-        except (OSError, Image.DecompressionBombError) as error:
+        except Exception as error:  # Pillow's decoders raise errors of many types
             raise ValueError(f'{image} cannot be read: {error}') from None
+        if not width or not height:
+            raise ValueError(f'{image} has no pixels: it is {width} x {height}')
         path, top = image.absolute(), folder.absolute()
         path = path.relative_to(top) if path.is_relative_to(top) else path
         entry = dict(

@@ -14,6 +14,7 @@ from pycocotools.coco import COCO
 
 from mmlape.atomic import atomic_write
 from mmlape.inference import MaskCrop, Model, Result, read_image
+from mmlape.inference.reading import read_text, short_name
 
 from .data import OwnData, Part
 
@@ -39,7 +40,8 @@ def compare_with_truth(
         (found,) = model.predict(truth.image, score=score)
         left, right = truth.picture(), found.picture()
         gap = np.full((len(left), _BETWEEN, 3), 255, np.uint8)
-        path = folder / f'{Path(truth.name).with_suffix("").as_posix().replace("/", "_")}.jpg'
+        name = Path(truth.name).with_suffix('').as_posix().replace('/', '_')
+        path = folder / f'{short_name(name)}.jpg'
         picture = cv2.imencode('.jpg', np.hstack([left, gap, right]))[1]
         atomic_write(path, picture.tobytes())
         written.append(path)
@@ -54,7 +56,9 @@ def truths(model: Model, data: OwnData, part: Part) -> Iterator[Result]:
 def _boxes(model: Model, part: Part) -> Iterator[Result]:
     """Ground truth of a COCO file; image by image."""
     coco = COCO(part.ann_file)
-    labels = {coco.getCatIds([name])[0]: index for index, name in enumerate(model.classes)}
+    # The first of a name; pycocotools' getCatIds would go through all categories for each class.
+    ids = {one['name']: one['id'] for one in reversed(coco.dataset['categories'])}
+    labels = {ids[name]: index for index, name in enumerate(model.classes)}
     for entry in sorted(coco.dataset['images'], key=lambda image: image['file_name']):
         found = [
             box
@@ -74,7 +78,7 @@ def _boxes(model: Model, part: Part) -> Iterator[Result]:
 
 def _label_maps(model: Model, data: OwnData, part: Part) -> Iterator[Result]:
     """Ground truth of label maps, image by image."""
-    names = Path(part.ann_file).read_text(encoding='utf-8').split('\n') if part.ann_file else None
+    names = read_text(part.ann_file).split('\n') if part.ann_file else None
     if names is None:
         files = sorted(Path(part.images).rglob(f'*{data.img_suffix}'))
         names = [str(file.relative_to(part.images)).removesuffix(data.img_suffix) for file in files]

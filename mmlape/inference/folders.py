@@ -15,12 +15,13 @@ from mmengine.registry import DefaultScope
 from safetensors import safe_open
 
 from mmlape.atomic import atomic_write
-from mmlape.checkpoints.contents import plain_config
 from mmlape.checkpoints.deltas import as_differences, is_file, values_of_base, whole_state
 from mmlape.checkpoints.files import write_checkpoint
 from mmlape.checkpoints.hub import HUB, hub_folder
 from mmlape.checkpoints.reading import DELTA
+from mmlape.checkpoints.strangers import OtherScopeError, config_of_stranger
 from mmlape.compatibility import made_with
+from mmlape.config_text import config_text
 from mmlape.registry import MODELS
 
 if TYPE_CHECKING:
@@ -41,23 +42,33 @@ def shared_folder(path: str | Path) -> Path | None:
     return Path(path) if Path(path, CONFIG).is_file() and Path(path, WEIGHTS).is_file() else None
 
 
-def config_of(folder: Path) -> Config:
-    """The config in a folder, read as data: nothing in it is run.
+def config_of(folder: Path, trust: bool = False) -> Config:
+    """The config in a folder; see :func:`config_in_text`."""
+    text = (folder / CONFIG).read_text(encoding='utf-8')
+    return config_in_text(text, repr(str(folder / CONFIG)), trust)
+
+
+def config_in_text(text: str, what: str, trust: bool) -> Config:
+    """A config that comes with weights: as data or, with ``trust``, as the Python that it is.
 
     Raises:
-        ValueError: If it holds more than plain values and registered classes.
+        ValueError: If it is refused; the message begins with ``what``.
     """
-    text, dropped = plain_config((folder / CONFIG).read_text(encoding='utf-8'))
-    if text is None or dropped:
+    if trust:
+        return Config.fromstring(text, '.py')
+    try:
+        return config_of_stranger(text)
+    except OtherScopeError as error:
+        raise ValueError(f'{what}: {error}') from None
+    except ValueError as error:
         raise ValueError(
-            f'{str(folder / CONFIG)!r} holds code, or names a class that is not registered: {dropped} statements; '
-            'if you trust it, give it as the config'
-        )
-    return Config.fromstring(text, '.py')
+            f'{what} is refused: {error}. Only data and classes that mmlape itself writes are read; if you trust its '
+            'author, --trust (mmlape.load(..., trust=True)) runs it, or give a config of your own (--config)'
+        ) from None
 
 
 @contextmanager
-def whole_weights(folder: Path, cfg: Config) -> Iterator[Path]:
+def whole_weights(folder: Path, cfg: Config, trust: bool = False) -> Iterator[Path]:
     """The file of a folder's weights; of differences, one for as long as the block lasts, to which they were added."""
     path = folder / WEIGHTS
     with safe_open(path, framework='pt') as file:
@@ -68,7 +79,7 @@ def whole_weights(folder: Path, cfg: Config) -> Iterator[Path]:
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         model = MODELS.build(cfg.model)
     with TemporaryDirectory() as place:
-        yield write_checkpoint(Path(place, WEIGHTS), whole_state(path, model), texts)
+        yield write_checkpoint(Path(place, WEIGHTS), whole_state(path, model, trust), texts)
 
 
 def write_folder(
@@ -93,7 +104,7 @@ def write_folder(
     folder.mkdir(parents=True, exist_ok=True)
     write_checkpoint(folder / WEIGHTS, state, texts)
     for name, text in (
-        (CONFIG, Config(model.kept_config()).pretty_text),
+        (CONFIG, config_text(model.kept_config())),
         (METRICS, json.dumps(dict(metrics), indent=2) + '\n'),
         (CARD, _card(model, folder.name, metrics, facts, license)),
     ):

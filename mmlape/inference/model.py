@@ -10,6 +10,7 @@ from logging import WARNING
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from mmengine.config import Config
@@ -20,19 +21,24 @@ from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
 from torch.nn import functional
 
+from mmlape.checkpoints.contents import BuildLimit
 from mmlape.checkpoints.files import write_checkpoint
 from mmlape.checkpoints.loaders import load_from_local, safe_loading
 from mmlape.checkpoints.matching import match, misfits
+from mmlape.checkpoints.reading import saved_config
 from mmlape.checkpoints.report import CheckpointError
+from mmlape.checkpoints.strangers import PLAIN_DATASETS, names_and_colours
 from mmlape.checks import check_positive_int, check_rate
 from mmlape.cli import last_complete_checkpoint, read_config
 from mmlape.cli.arguments import PACKAGE
+from mmlape.config_text import config_text
 from mmlape.cpu import optimize
 from mmlape.cpu.memory import return_freed_memory
 from mmlape.layers import merge_lora
 from mmlape.training.stop_hooks import all_finite
 
-from .folders import config_of, shared_folder, whole_weights, write_folder
+from .folders import config_in_text, config_of, shared_folder, whole_weights, write_folder
+from .reading import available_memory, shown
 from .results import MaskCrop, Result, read_image
 from .tiles import LogitMean, Tile, merge_boxes, tiles_of
 
@@ -48,11 +54,13 @@ def load(
     config: str | Path | None = None,
     device: str | None = None,
     optimized: bool = True,
+    trust: bool = False,
 ) -> Model:
     """A trained model by its checkpoint, its work dir, or the name of one that comes with the package.
 
     Checkpoints are read by :func:`mmlape.safe_loading`, which this switches on for the process; on a CPU,
-    :func:`mmlape.cpu.optimize` makes the model faster.
+    :func:`mmlape.cpu.optimize` makes the model faster. Of the config in a checkpoint or folder, only data are read:
+    types and texts that mmlape's own commands write (docs/guarantees.md#files-of-others).
 
     Args:
         path: A checkpoint of MMEngine; a work dir, of which the best checkpoint is taken (``best_*.pth``), else the
@@ -61,19 +69,22 @@ def load(
         config: Its config, a file or the name of a shipped one. Default None: the one inside the checkpoint.
         device: ``'cpu'``, ``'cuda:1'``, ... Default None: a GPU if there is one.
         optimized: Replace modules by faster ones on a CPU. Default True.
+        trust: Run the config that comes with the weights as the Python that it is, with all that it names. Only for
+            models whose author you trust as you would trust a program. Default False.
 
     Raises:
-        ValueError: If there is no checkpoint, it holds no config, or it is of no detector or segmentor.
+        ValueError: If there is no checkpoint, it holds no config, or one that is refused without ``trust``, or it is of
+            no detector or segmentor.
         ConnectionError: If it cannot be downloaded.
     """
     safe_loading()
     folder = shared_folder(path)
     if folder is not None:
-        cfg = read_config(config) if config else config_of(folder)
-        with whole_weights(folder, cfg) as checkpoint:
+        cfg = read_config(config) if config else config_of(folder, trust)
+        with whole_weights(folder, cfg, trust) as checkpoint:
             return Model(cfg, checkpoint, device, optimized)
     checkpoint = _checkpoint_in(Path(path))
-    cfg = read_config(config) if config else config_inside(checkpoint)
+    cfg = read_config(config) if config else config_inside(checkpoint, trust)
     names = _names_for(checkpoint, cfg) if config else None
     return Model(cfg, checkpoint, device, optimized, names)
 
@@ -83,7 +94,7 @@ class Model:
 
     Args:
         cfg: Its config.
-        checkpoint: File or address of its weights.
+        checkpoint: File of its weights.
         device, optimized: See :func:`load`.
         dataset_meta: ``classes`` and ``palette``. Default None: the checkpoint's, else those of COCO or Cityscapes.
 
@@ -129,18 +140,16 @@ class Model:
                 from mmdet.apis import DetInferencer as Inferencer
             else:
                 from mmseg.apis import MMSegInferencer as Inferencer
-            self._inferencer = Inferencer(model=cfg, weights=str(checkpoint), device=device)
+            with BuildLimit(Path(checkpoint)):
+                self._inferencer = Inferencer(model=cfg, weights=str(checkpoint), device=device)
         self.model = self._inferencer.model.eval()
-        if dataset_meta is not None:
-            self.model.dataset_meta = dataset_meta
+        self.model.dataset_meta = names_and_colours(dataset_meta or self.model.dataset_meta)
         _check_weights(self.model, str(checkpoint))
         if optimized and torch.device(device).type == 'cpu':
             self._inferencer.model = self.model = optimize(self.model)
-        meta = self.model.dataset_meta
-        self.scope, self.classes = scope, tuple(meta['classes'])
+        self.scope, self.classes = scope, tuple(self.model.dataset_meta['classes'])
         self._label_type = np.uint8 if len(self.classes) <= 256 else np.int16
-        palette = meta.get('palette')
-        self.palette = None if isinstance(palette, str) else palette
+        self.palette = self.model.dataset_meta.get('palette')
         self._told: set[str] = set()
 
     def predict(
@@ -199,7 +208,7 @@ class Model:
         }
         if large := [name for name, value in state.items() if not all_finite(value)]:
             raise ValueError(f'{large[0]} is too large for half precision')
-        config = Config(self.kept_config()).pretty_text
+        config = config_text(self.kept_config())
         write_checkpoint(path, state, dict(cfg=config, dataset_meta=json.dumps(self.dataset_meta)))
 
     def save_folder(
@@ -231,7 +240,7 @@ class Model:
     @property
     def dataset_meta(self) -> dict[str, Any]:
         """Names and colours of the labels."""
-        return dict(classes=self.classes, palette=self.palette)
+        return self.model.dataset_meta
 
     def kept_config(self) -> dict[str, Any]:
         """What predictions need of the config, without paths of this machine."""
@@ -239,7 +248,13 @@ class Model:
         return dict(
             default_scope=self.scope,
             model=_without_weights(self.cfg.model),
-            test_dataloader=dict(dataset=dict(type=dataset.type, pipeline=dataset.pipeline)),
+            test_dataloader=dict(
+                dataset=dict(
+                    type=PLAIN_DATASETS[self.scope],
+                    metainfo=self.dataset_meta,
+                    pipeline=dataset.pipeline,
+                )
+            ),
         )
 
     def merged_state(self) -> dict[str, Tensor]:
@@ -255,6 +270,7 @@ class Model:
             and image.dtype == np.uint8
             and image.ndim == 3
             and image.shape[2] == 3
+            and image.size
         ):
             what = (
                 f'{image.dtype} {image.shape}'
@@ -262,7 +278,7 @@ class Model:
                 else type(image).__name__
             )
             raise TypeError(
-                f'an image must be a file or a uint8 array (H, W, 3) in BGR, got {what}'
+                f'an image must be a file or a uint8 array (H, W, 3) in BGR, not empty, got {what}'
             )
         return name, image
 
@@ -323,8 +339,7 @@ class Model:
         """What the network gets for an image ``(H, W, 3)``, uint8, BGR: ``(1, 3, height, width)``, padded to the right
         and below; and by how much the image was resized down and across."""
         with DefaultScope.overwrite_default_scope(self.scope):
-            (data,) = self._inferencer.preprocess([image], 1)
-            data = self.model.data_preprocessor(data[1] if self.finds_boxes else data, False)
+            data = self.model.data_preprocessor(self._preprocess([image]), False)
         rows, columns = data['data_samples'][0].img_shape[:2]
         return data['inputs'], (rows / image.shape[0], columns / image.shape[1])
 
@@ -335,8 +350,7 @@ class Model:
         The first steps of ``EncoderDecoder.predict``, whose ``seg_logits`` of one channel are probabilities.
         """
         with DefaultScope.overwrite_default_scope(self.scope):
-            (data,) = self._inferencer.preprocess(list(images), len(images))
-            data = self.model.data_preprocessor(data, False)
+            data = self.model.data_preprocessor(self._preprocess(images), False)
             metas = [sample.metainfo for sample in data['data_samples']]
             logits = self.model.inference(data['inputs'], metas)
         meta = data['data_samples'][0].metainfo  # that of all: they are of one size
@@ -357,11 +371,26 @@ class Model:
             each = [(images[k : k + 1], names[k : k + 1]) for k in range(len(images))]
             return [self._run(image, name)[0] for image, name in each]
         with DefaultScope.overwrite_default_scope(self.scope):
-            (data,) = self._inferencer.preprocess(list(images), len(images))
-            data = data[1] if self.finds_boxes else data
+            data = self._preprocess(images, names)
             for name, image, sample in zip(names, images, data['data_samples']):
-                self._tell(name, image, sample)  # the pass may take minutes
+                self._tell(name, image, sample, len(images))  # the pass may take minutes
             return self._inferencer.forward(data)
+
+    def _preprocess(self, images: Sequence[np.ndarray], names: Sequence[str] = ()) -> Any:
+        """Upstream's batch of images after the test pipeline.
+
+        Raises:
+            ValueError: If an image is so narrow that nothing of it is left when its length is resized.
+        """
+        try:
+            (data,) = self._inferencer.preprocess(list(images), len(images))
+        except cv2.error as error:
+            sizes = ', '.join('{1} x {0}'.format(*image.shape) for image in images)
+            raise ValueError(
+                f'{shown(", ".join(names)) or "a tile"}: {sizes} pixels cannot be resized by the test pipeline '
+                f'({error.err}); of a narrow image, use shorter tiles (--tile SIDE, predict(..., tile=SIDE))'
+            ) from None
+        return data[1] if self.finds_boxes else data
 
     def _result(self, name: str, image: np.ndarray, sample: Any, score: float) -> Result:
         found = Result(image, name, self.classes, palette=self.palette)
@@ -382,26 +411,49 @@ class Model:
             found.crops = [MaskCrop.of(mask) for mask in instances.masks]
         return found
 
-    def _tell(self, name: str, image: np.ndarray, sample: Any) -> None:
-        """Say once what a large image loses or costs, before it is computed."""
+    def _tell(self, name: str, image: np.ndarray, sample: Any, batch: int) -> None:
+        """Say once what a large image loses or costs, before it is computed.
+
+        Raises:
+            ValueError: If the scores of all classes do not fit into memory.
+        """
+        name = shown(name)
         height, width = image.shape[:2]
         scale = min(getattr(sample, 'scale_factor', (1.0,)))
         rows, columns = sample.img_shape[:2]
+        mode = (self._inferencer.cfg.model.get('test_cfg') or {}).get('mode', 'whole')
+        # MMSegmentation resizes the scores to the size of the image.
+        pixels = 0 if self.finds_boxes else max(rows * columns, height * width)
+        size, tiles = (
+            4 * batch * pixels * len(self.classes),
+            'use tiles (--tile 1024, predict(..., tile=1024))',
+        )
+        if pixels > _MANY_PIXELS and size > (free := self._free_memory()):
+            raise ValueError(
+                f'{name}: {width} x {height} pixels are computed at once (model.test_cfg.mode={mode!r}), which takes '
+                f'{size / 1e9:.1f} GB for the scores alone, and {free / 1e9:.1f} GB are free: {tiles}'
+            )
         if scale < _SHRUNK:
             self._say(
                 'shrunk',
                 f'{name}: {width} x {height} pixels are shrunk to {scale:.0%} by the test pipeline, so small objects '
-                'are lost: use tiles (--tile 1024, predict(..., tile=1024))',
+                f'are lost: {tiles}',
             )
         elif rows * columns > _MANY_PIXELS and not self.finds_boxes:
-            mode = (self._inferencer.cfg.model.get('test_cfg') or {}).get('mode', 'whole')
-            gigabytes = 4e-9 * rows * columns * len(self.classes)
             self._say(
                 'at once',
                 f'{name}: {columns} x {rows} pixels are computed at once (model.test_cfg.mode={mode!r}), which takes '
-                f'much time, and {gigabytes:.1f} GB for the scores alone: use tiles '
-                '(--tile 1024, predict(..., tile=1024))',
+                f'much time, and {size / 1e9:.1f} GB for the scores alone: {tiles}',
             )
+
+    def _free_memory(self) -> int:
+        """Bytes that are free where the model is."""
+        device = next(self.model.parameters()).device
+        if device.type != 'cuda':
+            return available_memory()
+        # PyTorch holds blocks for reuse, which count as used.
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + held
 
     def _say(self, about: str, text: str) -> None:
         if about not in self._told:
@@ -462,16 +514,15 @@ def _names_for(checkpoint: Path, cfg: Config) -> dict[str, Any] | None:
     return found if found.get('classes') else None
 
 
-def config_inside(checkpoint: Path) -> Config:
-    """The config that MMEngine has saved with the weights.
+def config_inside(checkpoint: Path, trust: bool = False) -> Config:
+    """The config that MMEngine has saved with the weights; see :func:`load`.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If there is none, or it is refused.
     """
-    meta = load_from_local(str(checkpoint)).get('meta')
-    text = meta.get('cfg') if isinstance(meta, dict) else None
-    if not isinstance(text, str):
+    text = saved_config(checkpoint)
+    if text is None:
         raise ValueError(
             f'{str(checkpoint)!r} holds no config: give the one that it was trained with'
         )
-    return Config.fromstring(text, '.py')
+    return config_in_text(text, f'the config in {str(checkpoint)!r}', trust)

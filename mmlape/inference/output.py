@@ -75,7 +75,9 @@ class PredictionWriter:
         if self.as_json:
             atomic_write(self.folder / 'predictions.json', json.dumps(self.coco).encode())
         if self.as_csv:
-            atomic_write(self.folder / 'predictions.csv', self._table().encode())
+            # Names of files that are not UTF-8 are written as they are.
+            table = self._table().encode(errors='surrogateescape')
+            atomic_write(self.folder / 'predictions.csv', table)
 
     def _frame(self, source: Source, result: Result) -> None:
         """Add a frame to the video; the one before is finished."""

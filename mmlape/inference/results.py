@@ -20,6 +20,8 @@ from pycocotools import mask as coco_mask
 
 from mmlape.atomic import atomic_write
 
+from .reading import check_fits_memory, shown
+
 _BLEND = 0.5  # of a mask's colour
 _HIDDEN = 0.1  # share of a box above which a text on it hides it
 _READABLE = 800  # pixels of a picture's longer side in which text can be read
@@ -235,18 +237,36 @@ def read_image(path: str | Path) -> np.ndarray:
     """An image file as MMCV's pipelines read it, ``(H, W, 3)`` uint8, BGR.
 
     Raises:
-        ValueError: If it is missing or cannot be decoded.
+        ValueError: If it is missing or cannot be decoded: not a regular file, larger than memory, or of more pixels
+            than OpenCV decodes.
     """
+    name = shown(path)
+    if '://' not in str(path):  # else an address, which MMEngine reads
+        check_fits_memory(path)
     try:
         image = mmcv.imread(str(path))
-    except (OSError, cv2.error) as error:
-        raise ValueError(f'{path} cannot be read: {error}') from None
-    if image is None:
-        raise ValueError(f'{path} cannot be decoded as an image')
-    if image.max(initial=0) < 64 and mmcv.imread(str(path), flag='unchanged').dtype != np.uint8:
+        is_dark = image is not None and image.max(initial=0) < 64
+        whole = mmcv.imread(str(path), flag='unchanged') if is_dark else image
+    except (OSError, MemoryError, cv2.error) as error:
+        raise ValueError(f'{name} cannot be read: {_reason(error)}') from None
+    if image is None or not image.size:
+        raise ValueError(f'{name} cannot be decoded as an image')
+    if whole is not None and whole.dtype != np.uint8:
         print_log(
-            f'{path} has 16 bits, of which MMCV keeps the upper 8: it is nearly black; scale it to 8 bits',
+            f'{name} has 16 bits, of which MMCV keeps the upper 8: it is nearly black; scale it to 8 bits',
             logger='current',
             level=logging.WARNING,
         )
     return image
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with an image, in a line: OpenCV says which of its conditions does not hold."""
+    said = str(getattr(error, 'err', None) or error)
+    if 'buf.empty' in said:
+        return 'it is empty'
+    if 'CV_IO_MAX_IMAGE' in said:
+        return (
+            'it has more pixels than OpenCV decodes (OPENCV_IO_MAX_IMAGE_PIXELS, by default 2^30)'
+        )
+    return shown(' '.join(said.split())) or 'it does not fit into memory'

@@ -13,10 +13,14 @@ from pathlib import Path
 import mmcv
 import numpy as np
 
+from .reading import check_regular, short, short_name, shown
 from .results import read_image
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.ppm', '.pgm')
 VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm')
+_LONGEST = (
+    2**16
+)  # characters of a line of the standard input: of a path there are at most 4096 bytes
 
 
 @dataclass(frozen=True)
@@ -42,9 +46,10 @@ class Source:
         Raises:
             ValueError: If it has no frame that can be read.
         """
+        check_regular(self.path)
         video = mmcv.VideoReader(str(self.path))
         if video.frame_cnt <= 0 or video.fps <= 0:  # OpenCV 5 says -1 where OpenCV 4 says 0
-            raise ValueError(f'{self.path} cannot be read as a video')
+            raise ValueError(f'{shown(self.path)} cannot be read as a video')
         return video
 
     def frames(self) -> Iterator[np.ndarray]:
@@ -68,19 +73,22 @@ def find_sources(arguments: Sequence[str], out: Path | None = None) -> list[Sour
             the standard input, one per line.
         out: A folder whose content is left out where it lies in one of these folders. Default None.
 
+    Named pipes, devices and links to nothing are among the sources: reading one refuses it.
+
     Raises:
         ValueError: If an argument names nothing.
     """
     paths: list[Path] = []
     for argument in arguments:
-        lines = [line.strip() for line in sys.stdin] if argument == '-' else [argument]
+        lines = _input_lines() if argument == '-' else [argument]
         for line in filter(None, lines):
             paths += _found(line, out and _whole(out))
     found = {_whole(path): path for path in paths}
     if not found:
-        raise ValueError(f'there is nothing to predict in {", ".join(arguments)}')
+        raise ValueError(f'there is nothing to predict in {shown(", ".join(arguments))}')
     top = os.path.commonpath([path.parent for path in found])
     names = [path.relative_to(top) for path in found]
+    names = [name.with_name(short_name(name.name)) for name in names]
     plain = [name.with_suffix('') for name in names]
     stems = Counter(plain)
     plain = [stem if stems[stem] == 1 else name for stem, name in zip(plain, names)]
@@ -94,21 +102,35 @@ def _whole(path: Path) -> Path:
     return Path(os.path.abspath(path))
 
 
+def _input_lines() -> Iterator[str]:
+    """Lines of the standard input, without spaces around them."""
+    try:
+        while line := sys.stdin.readline(_LONGEST):
+            if len(line) == _LONGEST:
+                raise ValueError(f'the standard input must hold a name per line, got {short(line)}')
+            yield line.strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f'names in the standard input must be UTF-8: {error}') from None
+
+
 def _found(argument: str, out: Path | None) -> list[Path]:
-    path = Path(argument)
-    if path.is_dir():
+    # Not the methods of Path, which raise for names that are too long.
+    if os.path.isdir(argument):
+        path = Path(argument)
         known = (*IMAGES, *VIDEOS)
         found = sorted(
-            each for each in path.rglob('*') if each.suffix.lower() in known and each.is_file()
+            each for each in path.rglob('*') if each.suffix.lower() in known and not each.is_dir()
         )
         if out is not None and not _whole(path).is_relative_to(out):
             found = [each for each in found if out not in _whole(each).parents]
         if not found:
             raise ValueError(f'the folder {argument!r} has no image and no video in it')
         return found
-    if path.is_file():
-        return [path]
+    if os.path.lexists(argument):
+        return [Path(argument)]
     found = sorted(Path(each) for each in glob.glob(argument, recursive=True))
     if not found:
-        raise ValueError(f'{argument!r} is neither a file nor a folder, and no file is named so')
-    return [each for each in found if each.is_file()]
+        raise ValueError(
+            f'{short(argument)} is neither a file nor a folder, and no file is named so'
+        )
+    return [each for each in found if not each.is_dir()]

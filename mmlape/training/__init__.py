@@ -8,6 +8,7 @@ from .check_data import (
     check_config,
     check_data_is_there,
 )
+from .check_names import check_custom_keys
 from .checkpoint_hooks import (
     CheckpointHook,
     CheckWeightsHook,
@@ -56,6 +57,7 @@ __all__ = [
     'TwoStagePolyLR',
     'UnsavedError',
     'check_config',
+    'check_custom_keys',
     'check_data_is_there',
     'environment_options',
     'vit_arch',

@@ -16,6 +16,7 @@ from mmengine.fileio import LocalBackend, get_file_backend
 from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, OPTIMIZERS
 from mmengine.runner import Runner
+from mmengine.runner.priority import Priority, get_priority
 
 from mmlape.checkpoints.report import listed
 from mmlape.checks import (
@@ -28,6 +29,7 @@ from mmlape.checks import (
 )
 from mmlape.registry import HOOKS, RUNNERS
 
+from .check_names import check_names, config_values
 from .checkpoint_hooks import built_loops
 from .data_audit import DataReport, check_coco, check_label_maps, repeated
 from .environment import check_reached
@@ -85,11 +87,19 @@ def _check_strategy(path: str, value: Any) -> None:
         )
 
 
-def _check_optimizer(path: str, value: Any) -> None:
-    with OPTIMIZERS.switch_scope_and_registry(None) as registry:
+def _check_optimizer(scope: str | None, path: str, value: Any) -> None:
+    with OPTIMIZERS.switch_scope_and_registry(scope) as registry:
         if isinstance(value, str) and registry.get(value) is None:  # MMEngine calls it: no message
-            hint = did_you_mean(value, registry.module_dict)
+            hint = did_you_mean(value, {*OPTIMIZERS.module_dict, *registry.module_dict})
             raise ValueError(f'{path}={value!r} is not a registered optimizer{hint}')
+
+
+def _check_priority(path: str, value: Any) -> None:
+    if isinstance(value, str) and value.upper() not in Priority.__members__:
+        names = list(Priority.__members__)
+        hint = did_you_mean(value, names) or f'; there are {", ".join(names)}'
+        raise ValueError(f'{path}={value!r} is not a priority{hint}')
+    get_priority(value)
 
 
 # What is accepted where in a config; `*` is any part of a path.
@@ -109,24 +119,28 @@ _RULES: dict[str, Callable[[str, Any], Any]] = {
     ),
     'train_cfg.by_epoch param_scheduler*.by_epoch randomness.deterministic resume': check_bool,
     'default_hooks.checkpoint.interval': _check_interval,
+    'default_hooks.*.priority custom_hooks.*.priority': _check_priority,
     '*_dataloader.dataset*metainfo.classes': _check_classes,
     'strategy.type': _check_strategy,
 }
-# DeepSpeed's and ColossalAI's optimizers are registered when their strategy is built.
-_WITHOUT_STRATEGY = {'optim_wrapper*.optimizer.type': _check_optimizer}
 
 
 def check_config(cfg: Config | Mapping[str, Any]) -> None:
     """Check what upstream does not: numbers (optimizers, schedules, intervals, batch sizes, workers, the seed), options
-    of our hooks, that optimizers are registered, that no class name of a data set comes twice, that FSDP is ours, and
-    that variables of the environment reach the network that they are for.
+    of our hooks, that optimizers are registered, that no class name of a data set comes twice, that FSDP is ours, that
+    variables of the environment reach the network that they are for, and that no name is misspelt
+    (:func:`~mmlape.training.check_names.check_names`).
 
     Raises:
-        ValueError: If a value is out of range, an optimizer is unknown, a class name comes twice, or a variable reaches
-            nothing.
+        ValueError: If a value is out of range, an optimizer is unknown, a class name comes twice, a variable reaches
+            nothing, or a name is misspelt.
         TypeError: If a value has the wrong type, or one of our hooks has no such option.
     """
-    accepted = _RULES if cfg.get('strategy') else {**_RULES, **_WITHOUT_STRATEGY}
+    accepted = dict(_RULES)
+    # DeepSpeed's and ColossalAI's optimizers are registered when their strategy is built.
+    if not cfg.get('strategy'):
+        scope = cfg.get('default_scope')
+        accepted['optim_wrapper*.optimizer.type'] = partial(_check_optimizer, scope)
     rules = [(pattern, check) for names, check in accepted.items() for pattern in names.split()]
     for path, value in config_values({key: cfg[key] for key in cfg if key != 'model'}):
         for pattern, check in rules:
@@ -139,14 +153,7 @@ def check_config(cfg: Config | Mapping[str, Any]) -> None:
             options = {key: hook[key] for key in hook if key not in ('type', 'priority')}
             check_options(kind, options)
     check_reached(cfg)
-
-
-def config_values(config: Any, path: str = '') -> Iterator[tuple[str, Any]]:
-    """All values of a config with their paths."""
-    entries = config.items() if isinstance(config, Mapping) else ()
-    for key, value in enumerate(config) if isinstance(config, (list, tuple)) else entries:
-        yield f'{path}{key}', value
-        yield from config_values(value, f'{path}{key}.')
+    check_names(cfg)
 
 
 def datasets_of(cfg: Config | Mapping[str, Any], split: str) -> Iterator[Mapping[str, Any]]:

@@ -26,6 +26,7 @@ from mmlape.checkpoints.report import LoadReport, listed
 from mmlape.checks import check_bool, check_option, check_positive_int, check_type, did_you_mean
 from mmlape.registry import HOOKS
 
+from .resume_state import IMAGES, OUTDATED, check_training_state
 from .stop_hooks import NonFiniteError, all_finite, unwrapped
 
 BACKEND = 'mmlape_whole_files'  # as saved configs name it
@@ -33,8 +34,6 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _LEAST = 0.05  # a checkpoint to start from that fills less of the model belongs to something else
 _BACKBONE = 'backbone.'
 _LOOSEN = '--allow-partial (CheckWeightsHook.allow_partial) loads what fits'
-_KEY = 'images_per_step'
-_OUTDATED = 'outdated_best_ckpts'
 
 
 class UnsavedError(RuntimeError):
@@ -128,8 +127,8 @@ class CheckpointHook(_CheckpointHook):
             else:
                 getattr(self, 'best_ckpt_path_dict', {})[key.removeprefix('best_ckpt_')] = path
         if is_main_process():
-            for name in hub.get_info(_OUTDATED, []):
-                _delete(self.file_backend, place(self.out_dir, name))
+            for name in hub.get_info(OUTDATED, []):
+                _delete(self.file_backend, place(self.out_dir, Path(name).name))
 
     def after_train(self, runner: Runner) -> None:
         """Publish as upstream does; raise UnsavedError if the last checkpoint is missing."""
@@ -146,7 +145,7 @@ class CheckpointHook(_CheckpointHook):
         options |= dict(save_param_scheduler=self.save_param_scheduler, meta=meta)
         # By a better one, and deleted after this file, which names it, is written. Names alone: folders are copied.
         outdated = set(getattr(self.file_backend, 'later', ())) - _best_checkpoints(runner)
-        runner.message_hub.update_info(_OUTDATED, sorted(Path(each).name for each in outdated))
+        runner.message_hub.update_info(OUTDATED, sorted(Path(each).name for each in outdated))
 
         def save() -> None:
             hub, limit = runner.message_hub, self.max_keep_ckpts
@@ -208,6 +207,8 @@ def _best_checkpoints(runner: Runner) -> set[str]:
 
 
 def _delete(backend: Any, path: str) -> None:
+    if Path(path).is_symlink():
+        return  # a file that somebody else keeps elsewhere
     if backend.isfile(path):
         backend.remove(path)
     elif backend.isdir(path):  # sharded
@@ -286,10 +287,11 @@ def built_loops(runner: Runner) -> list[str]:
 class SafeLoadingHook(Hook):
     """Switches :func:`mmlape.safe_loading` on before the runner loads weights or resumes.
 
-    In ``default_hooks`` of our base configs, so that they are as safe in upstream's tools as in ``mmlape train``.
+    In ``default_hooks`` of our base configs, so that they are as safe in upstream's tools as in ``mmlape train``. As
+    :class:`ResumeCheckHook`, it checks the state of a training that is resumed.
     """
 
-    priority = 'VERY_HIGH'
+    priority = 'HIGHEST'
 
     def __init__(self) -> None:
         safe_loading()  # MMEngine's FlexibleRunner loads before the first call of a hook
@@ -297,6 +299,11 @@ class SafeLoadingHook(Hook):
     def before_run(self, runner: Runner) -> None:
         """MMEngine calls it before it loads ``load_from``, and before ``init_cfg`` of the model."""
         safe_loading()
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Check the state, unless the other hook does."""
+        if runner._resume and not any(isinstance(hook, ResumeCheckHook) for hook in runner.hooks):
+            check_training_state(runner, checkpoint)
 
 
 @HOOKS.register_module()
@@ -397,22 +404,34 @@ def _problems_of_a_training(checkpoint: Mapping[str, Any], state: Mapping[str, A
 
 @HOOKS.register_module()
 class ResumeCheckHook(Hook):
-    """Record the images per step in each checkpoint, and warn when a resumed run has another number, or is finished.
+    """Check the state of a training that is resumed; record the images per step in each checkpoint, and warn when a
+    resumed run has another number, or is finished.
+
+    A checkpoint is data, and those of a stranger may be made up: names of files to delete, batches to skip, states that
+    the optimizer cannot compute with. They are refused before the runner takes them.
 
     MMEngine restores the learning rate and the schedules from the checkpoint, so after a change of the number of GPUs
     neither fits, and ``auto_scale_lr`` has no effect. ``mmlape train`` adds this hook to every run. In any config::
 
         custom_hooks = [dict(type='mmlape.ResumeCheckHook')]
+
+    Raises:
+        CheckpointError: A ``ValueError``, from the runner's ``train``, if the state is not one of this training.
     """
+
+    priority = 'HIGHEST'  # before other hooks take over what is checked
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Record processes, images per process and accumulated steps in the checkpoint's ``meta``."""
-        checkpoint.setdefault('meta', {})[_KEY] = _images_per_step(runner)
+        checkpoint.setdefault('meta', {})[IMAGES] = _images_per_step(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Compare with the record, if this is a resumption and there is one."""
-        then, now = (checkpoint.get('meta') or {}).get(_KEY), _images_per_step(runner)
-        if not runner._resume or then is None or then == now:
+        """Check the state, and compare with the record, if this is a resumption and there is one."""
+        if not runner._resume:
+            return
+        check_training_state(runner, checkpoint)
+        then, now = (checkpoint.get('meta') or {}).get(IMAGES), _images_per_step(runner)
+        if then is None or then == now:
             return
         text = f'resumed with {_describe(now)}; the checkpoint was trained with {_describe(then)}.'
         if _total(then) == _total(now):

@@ -18,6 +18,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from mmlape.registry import HOOKS
 
+from .resume_state import images_per_step
+
 STEP, DATA, VALIDATION = 0, 1, 2  # what a random state is for, part of its key
 _SAMPLING = ('batch_size', 'shuffle', 'sampler', 'batch_sampler', 'drop_last')  # of a DataLoader
 
@@ -44,8 +46,10 @@ class ExactResumeHook(Hook):
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Read seed and position from a checkpoint."""
-        self._record = (checkpoint.get('meta') or {}).get('exact_resume') or {}
-        info = (checkpoint.get('message_hub') or {}).get('runtime_info') or {}
+        meta, hub = (checkpoint.get(name) for name in ('meta', 'message_hub'))
+        # Of weights alone, they may be anything: what is resumed was checked before (ResumeCheckHook).
+        self._record = (meta.get('exact_resume') or {}) if isinstance(meta, dict) else {}
+        info = (hub.get('runtime_info') or {}) if isinstance(hub, dict) else {}
         self._last = {key: info[key] for key in ('epoch', 'iter') if key in info}
 
     def before_run(self, runner: Runner) -> None:
@@ -71,7 +75,7 @@ class ExactResumeHook(Hook):
         batches = _batch_sampler(runner.cfg.get('train_dataloader'), old, self._seed)
         self._batches = SeededBatches(batches, self._seed, endless)
         if 'place' in self._record:
-            place = self._record['place'] * self._record['images'] // _images_per_step(old)
+            place = self._record['place'] * self._record['images'] // images_per_step(old)
         else:  # a checkpoint without a record
             place = loop.iter if endless else loop.iter - loop.epoch * len(old)
             place = place if endless or 0 <= place <= len(old) else 0
@@ -110,7 +114,7 @@ class ExactResumeHook(Hook):
         """Record seed and position."""
         meta, loop = checkpoint.setdefault('meta', {}), runner.train_loop
         in_epoch = isinstance(loop, IterBasedTrainLoop) or meta['epoch'] == self._epoch
-        record = dict(place=self._done if in_epoch else 0, images=_images_per_step(loop.dataloader))
+        record = dict(place=self._done if in_epoch else 0, images=images_per_step(loop.dataloader))
         meta['exact_resume'] = dict(seed=int(self._seed), **record, validated=self._validated)
 
 
@@ -213,7 +217,3 @@ def _batch_sampler(config: Any, loader: DataLoader, seed: int) -> Any:
         return BatchSampler(sampler, loader.batch_size or 1, loader.drop_last)
     options = dict(sampler=sampler, batch_size=config.get('batch_size'))
     return DATA_SAMPLERS.build(grouped, default_args=options)
-
-
-def _images_per_step(loader: DataLoader) -> int:
-    return (getattr(loader.batch_sampler, 'batch_size', None) or 1) * get_dist_info()[1]

@@ -25,6 +25,8 @@ from mmlape.checks import (
 from mmlape.norm import DTN, TokenNorm
 from mmlape.registry import OPTIM_WRAPPER_CONSTRUCTORS, PARAM_SCHEDULERS
 
+from .check_names import check_custom_keys
+
 # Multipliers and their defaults.
 _MULTS = {
     'position_decay_mult': 0.0,
@@ -291,7 +293,13 @@ class MergedGroupsOptimizerConstructor(DefaultOptimWrapperConstructor):
     def add_params(
         self, params: list[dict], module: nn.Module, prefix: str = '', **options: Any
     ) -> None:
-        """Append the groups of ``module`` to ``params``; those of the whole model (no ``prefix``) are merged."""
+        """Append the groups of ``module`` to ``params``; those of the whole model (no ``prefix``) are merged.
+
+        Raises:
+            ValueError: If a custom key is a misspelt part of a parameter's name.
+        """
+        if not prefix:
+            check_custom_keys(self.paramwise_cfg, module)
         super().add_params(params, module, prefix, **options)
         tensors = {id(parameter) for group in params for parameter in group['params']}
         # PyTorch refuses a tensor that is in two groups, and only warns where it is twice in one.

@@ -1,15 +1,11 @@
 """Checkpoint files: MMEngine's own are read, and nothing in a file is run."""
 
-import contextlib
-
 import numpy as np
 import pytest
 import torch
-from mmdet.apis import DetInferencer
 from mmengine.logging import HistoryBuffer
 from tiny_training import VIT
 
-import mmlape
 from mmlape.checkpoints import Pretrained
 from mmlape.checkpoints.files import download_checkpoint, download_path
 from mmlape.checkpoints.reading import read_checkpoint
@@ -76,24 +72,3 @@ def test_an_address_as_checkpoint(tmp_path, monkeypatch):
     model = MODELS.build(VIT)
     Pretrained(source='deit', checkpoint='https://example.org/vit.pth')(model)
     assert torch.equal(model.norm.weight, source.norm.weight)
-
-
-@pytest.mark.parametrize('safe', [False, True])
-@pytest.mark.parametrize(
-    'call',
-    [
-        "dict(type='os.system', command='touch {}')",
-        "dict(type='mmengine.mkdir_or_exist', dir_name='{}')",
-        "dict(type='mmdet.RTMDet', backbone=dict(type='os.mkdir', path='{}'), neck=0, bbox_head=0)",
-    ],
-)
-def test_an_inferencer_of_upstream_calls_nothing_that_a_file_names(tmp_path, call, safe):
-    """It builds the model by the config in the checkpoint; without safe loading, the call is made."""
-    canary, path = tmp_path / 'canary', tmp_path / 'evil.pth'
-    text = f'default_scope = "mmdet"\nmodel = {call.format(canary)}\n'
-    torch.save(dict(meta=dict(cfg=text, dataset_meta=dict(classes=['a'])), state_dict={}), path)
-    if safe:
-        mmlape.safe_loading()
-    with contextlib.suppress(Exception):  # there is no model in either case
-        DetInferencer(weights=str(path), device='cpu')
-    assert canary.exists() != safe

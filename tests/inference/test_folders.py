@@ -52,9 +52,12 @@ def test_a_folder_answers_as_the_model(model, folder):
 def test_nothing_in_a_folder_is_run(folder):
     config = folder / 'config.py'
     text = config.read_text()
-    for line in ('import antigravity', "hook = dict(type='os.system', command='true')"):
+    for line, reason in (
+        ('import antigravity', r'line \d+ is code'),
+        ("model = dict(type='os.system', command='true')", r"model\.type='os\.system'"),
+    ):
         config.write_text(f'{text}\n{line}\n')
-        with pytest.raises(ValueError, match='holds code, or names a class that is not registered'):
+        with pytest.raises(ValueError, match=f'config.py. is refused: {reason}'):
             mmlape.load(folder)
 
 

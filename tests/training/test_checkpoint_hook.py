@@ -91,7 +91,9 @@ def test_an_earlier_best_goes_where_a_kill_came_before_its_end(save_best, tmp_pa
         assert toy_run(toy_config(killed, **options)).iter < 12
     shutil.copytree(killed, copied)
     assert len(bests(copied)) == 2 * len(bests(whole))
-    runner = toy_run(toy_config(copied, **options), copied / 'iter_8.pth')
+    cfg = toy_config(copied, **options)
+    cfg.custom_hooks.append(dict(type='mmlape.ResumeCheckHook'))
+    runner = toy_run(cfg, copied / 'iter_8.pth')
     assert runner.iter == 12 and bests(copied) == bests(whole)
     assert len(bests(killed)) == 2 * len(bests(whole))
 

@@ -14,13 +14,20 @@ def last(work_dir):
     return torch.load(path, weights_only=False)
 
 
+def checked(cfg):
+    """The config with the hook by which ``mmlape train`` checks what is resumed."""
+    cfg.custom_hooks.append(dict(type='mmlape.ResumeCheckHook'))
+    return cfg
+
+
 def stopped_and_resumed(tmp_path, stop_at, seen=None, then=None, **options):
     """What an uninterrupted run, one that stops and its resumption were trained on."""
-    whole = toy_run(toy_config(tmp_path / 'whole', **options))
+    whole = toy_run(checked(toy_config(tmp_path / 'whole', **options)))
     work_dir = tmp_path / 'stopped'
-    first = toy_run(toy_config(work_dir, seen=dict(stop_at=stop_at, **(seen or {})), **options))
+    seen = dict(stop_at=stop_at, **(seen or {}))
+    first = toy_run(checked(toy_config(work_dir, seen=seen, **options)))
     checkpoint = (work_dir / 'last_checkpoint').read_text()
-    second = toy_run(toy_config(work_dir, **{**options, **(then or {})}), checkpoint)
+    second = toy_run(checked(toy_config(work_dir, **{**options, **(then or {})})), checkpoint)
     return seen_by(whole), seen_by(first), seen_by(second)
 
 
