@@ -5,10 +5,12 @@ Nothing of the page comes from another host, and the browser is told to ask none
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 import cv2
 import gradio as gr
@@ -147,12 +149,32 @@ def build(answers: Answers, title: str) -> gr.Blocks:
     return page
 
 
-def application(model: Model, title: str) -> FastAPI:
-    """The page as a server's application."""
+def is_own_host(header: str, names: Collection[str]) -> bool:
+    """Whether a ``Host`` header is ours: ``localhost``, an IP address, or one of ``names``.
+
+    A page of another host can let its own name lead to this machine (DNS rebinding), but no address.
+    """
+    try:
+        name = urlsplit(f'//{header}').hostname or ''
+        if name in ('localhost', *names):
+            return True
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def application(model: Model, title: str, names: Collection[str] = ()) -> FastAPI:
+    """The page as a server's application, which answers to ``localhost``, IP addresses and ``names`` alone."""
     server = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    own = {name.lower() for name in names}
 
     @server.middleware('http')
     async def own_host_alone(request: Request, proceed: Callable) -> Response:
+        # gradio writes the second one into its pages.
+        given = [request.headers.get(name) for name in ('host', 'x-forwarded-host')]
+        if not all(is_own_host(name, own) for name in given if name is not None):
+            return Response('unknown host: start mmlape app with --allow-host NAME', 421)
         response = await proceed(request)
         response.headers['Content-Security-Policy'] = _POLICY
         return response

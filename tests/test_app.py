@@ -20,7 +20,7 @@ from backbone_variants import build_vit
 from PIL import Image
 
 import mmlape
-from mmlape.app import Answers, application, build
+from mmlape.app import Answers, application, build, is_own_host
 from mmlape.export.verify import made_images
 
 
@@ -133,3 +133,22 @@ def test_a_click_shows_where_the_token_looks(model, pictures):
     assert drawn.shape == (101, 158, 3) and drawn.std() > 0
     assert answers.look(None, SimpleNamespace(index=(0, 0))) is None
     assert answers.find(None, 0.3) == (None, [], None) and answers.draw(None, 0.3) == (None, [])
+
+
+def test_names_of_other_hosts_are_refused(address):
+    """A page of another host, whose name leads to this machine, neither reads the page nor is named in it."""
+    port = address.rpartition(':')[2].strip('/')
+    forged = ('evil.example', f'evil.example:{port}', 'localhost.evil.example', '127.0.0.1.evil.example', '', '@', '[')
+    for name in ('Host', 'X-Forwarded-Host'):
+        for host in forged:
+            answer = httpx.get(address, headers={name: host})
+            assert answer.status_code in (400, 421), (name, host)
+            assert 'evil' not in answer.text
+        for host in (f'localhost:{port}', '127.0.0.1', '[::1]:80', '192.168.0.7:7860', 'LOCALHOST'):
+            assert httpx.get(address, headers={name: host}).status_code == 200, (name, host)
+    assert httpx.post(f'{address}gradio_api/upload', headers={'Host': 'evil.example'}).status_code == 421
+
+
+def test_names_that_are_allowed():
+    assert is_own_host('gpu-box.lan:7860', {'gpu-box.lan'})
+    assert not is_own_host('gpu-box.lan:7860', {'lan'})

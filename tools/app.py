@@ -1,9 +1,11 @@
 """Try a model in the browser: boxes and masks or a label map, the attention of a token, the correlation of positions.
 
-    mmlape app MODEL [--config CONFIG | --trust] [--host 127.0.0.1] [--port 7860] [--device DEVICE]
+    mmlape app MODEL [--config CONFIG | --trust] [--host 127.0.0.1] [--allow-host NAME]
+        [--port 7860] [--device DEVICE]
 
 MODEL is a checkpoint with its config inside, as trainings save them, a work dir, a shared folder, OWNER/NAME of the
-Hugging Face hub, or `nuclei`. The page is for this machine alone unless --host says otherwise; it asks no other host.
+Hugging Face hub, or `nuclei`. The page is for this machine alone unless --host says otherwise, and answers to
+localhost, addresses and --allow-host; it asks no other host.
 Files of users are deleted after half an hour, and at the end. It needs the extra `app`.
 """
 
@@ -24,6 +26,10 @@ def parse_arguments():
     parser.add_argument(
         '--host', default='127.0.0.1',
         help='address to listen on; 0.0.0.0 lets other machines in, without a password (%(default)s)',
+    )  # fmt: skip
+    parser.add_argument(
+        '--allow-host', action='append', default=[], metavar='NAME',
+        help='a name by which browsers reach this machine, besides localhost and addresses; may be repeated',
     )  # fmt: skip
     parser.add_argument('--port', type=int, default=7860, help='default: %(default)s')
     parser.add_argument('--device', help="'cpu', 'cuda:1', ...; default: a GPU if there is one")
@@ -49,7 +55,7 @@ def serve(options, folder):
     )
     print(f'http://{options.host}:{options.port}  (Ctrl-C ends it)', flush=True)
     uvicorn.run(
-        application(model, str(options.model)),
+        application(model, str(options.model), (options.host, *options.allow_host)),
         host=options.host,
         port=options.port,
         log_level='warning',
