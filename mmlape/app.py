@@ -171,9 +171,10 @@ def application(model: Model, title: str, names: Collection[str] = ()) -> FastAP
 
     @server.middleware('http')
     async def own_host_alone(request: Request, proceed: Callable) -> Response:
-        # gradio writes the second one into its pages.
-        given = [request.headers.get(name) for name in ('host', 'x-forwarded-host')]
-        if not all(is_own_host(name, own) for name in given if name is not None):
+        # gradio writes the others into its pages.
+        headers = ('host', 'x-forwarded-host', 'x-gradio-server')
+        given = [request.headers[name] for name in headers if name in request.headers]
+        if not all(is_own_host(name.rpartition('://')[2], own) for name in given):
             return Response('unknown host: start mmlape app with --allow-host NAME', 421)
         response = await proceed(request)
         response.headers['Content-Security-Policy'] = _POLICY

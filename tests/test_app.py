@@ -138,15 +138,26 @@ def test_a_click_shows_where_the_token_looks(model, pictures):
 def test_names_of_other_hosts_are_refused(address):
     """A page of another host, whose name leads to this machine, neither reads the page nor is named in it."""
     port = address.rpartition(':')[2].strip('/')
-    forged = ('evil.example', f'evil.example:{port}', 'localhost.evil.example', '127.0.0.1.evil.example', '', '@', '[')
-    for name in ('Host', 'X-Forwarded-Host'):
+    forged = (
+        'evil.example',
+        f'evil.example:{port}',
+        'localhost.evil.example',
+        '127.0.0.1.evil.example',
+        '',
+        '@',
+        '[',
+    )
+    for name in ('Host', 'X-Forwarded-Host', 'X-Gradio-Server'):
         for host in forged:
             answer = httpx.get(address, headers={name: host})
             assert answer.status_code in (400, 421), (name, host)
             assert 'evil' not in answer.text
         for host in (f'localhost:{port}', '127.0.0.1', '[::1]:80', '192.168.0.7:7860', 'LOCALHOST'):
             assert httpx.get(address, headers={name: host}).status_code == 200, (name, host)
-    assert httpx.post(f'{address}gradio_api/upload', headers={'Host': 'evil.example'}).status_code == 421
+    assert (
+        httpx.post(f'{address}gradio_api/upload', headers={'Host': 'evil.example'}).status_code
+        == 421
+    )
 
 
 def test_names_that_are_allowed():

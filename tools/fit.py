@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -166,7 +165,7 @@ def main():
         return
     train = [sys.executable, str(Path(__file__).with_name('train.py')), str(options.out / 'fit.py')]
     train += ['--log', options.log] * bool(options.log)
-    code = subprocess.run(train).returncode
+    code = cli.run_child(train).returncode
     if code:
         sys.exit(code)
     with cli.weights_only(), cli.stop_with_message():

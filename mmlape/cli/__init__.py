@@ -10,6 +10,7 @@ __getattr__, __dir__, __all__ = lazy_names(
             'AMP_DTYPES', 'add_common_options', 'add_trust', 'find_config', 'read_config', 'shipped_configs',
             'shipped_folder',
         ),
+        'children': ('run_child',),
         'options': (
             'add_metric', 'add_report', 'config_of', 'enable_amp', 'enable_lr_scaling', 'existing_checkpoint',
             'first_images', 'keep_predictions', 'log_to', 'merge_overrides', 'show_predictions', 'use_tta',

@@ -27,7 +27,9 @@ def detector(name):
     cfg = Config.fromfile(CONFIGS / f'{name}.py')
     use_scope('mmdet')
     torch.manual_seed(0)
-    return MODELS.build(cfg.model).train()
+    model = MODELS.build(cfg.model)
+    model.init_weights()  # DINO's level_embed is uninitialised memory until then
+    return model.train()
 
 
 def losses(model, height=71, width=109):
