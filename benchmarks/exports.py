@@ -146,8 +146,11 @@ def load(row: Row, work_dirs: Path) -> Any:
     (path,) = (CLONE / 'configs').rglob(f'{row.config}.py')
     cfg = Config.fromfile(path)
     torch.manual_seed(0)
+    for part in (cfg.model.backbone, cfg.model.backbone.get('vit') or {}):
+        part.pop('init_cfg', None)  # nothing is downloaded
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         network = MODELS.build(cfg.model)
+        network.init_weights()  # upstream leaves parameters in uninitialised memory
     return SimpleNamespace(cfg=cfg, model=network.eval(), scope=cfg.default_scope, classes=())
 
 

@@ -1,0 +1,87 @@
+"""Programs that a command starts end with it, however it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from own_data import coco, image, names
+from tool_runs import REPO
+
+from mmlape.cli import run_child
+
+
+def processes(mark):
+    """Running processes whose command line holds a text."""
+    found = []
+    for path in Path('/proc').glob('[0-9]*/cmdline'):
+        try:
+            line = path.read_bytes().decode(errors='replace')
+            state = (path.parent / 'stat').read_text().rpartition(')')[2].split()[0]
+        except OSError:  # it has ended
+            continue
+        if mark in line and state != 'Z':
+            found.append(int(path.parent.name))
+    return found
+
+
+def wait_for(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_the_result_is_that_of_the_program():
+    done = run_child(
+        [sys.executable, '-c', 'print(1); raise SystemExit(3)'], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (3, '1\n')
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_a_program_ends_with_the_one_that_started_it(number, tmp_path):
+    mark = str(tmp_path / 'mark')
+    child = [sys.executable, '-c', 'import time; time.sleep(600)', mark]
+    code = f'from mmlape.cli import run_child; run_child({child!r})'
+    parent = subprocess.Popen([sys.executable, '-c', code], stderr=subprocess.DEVNULL)
+    assert wait_for(lambda: len(processes(mark)) == 2)
+    parent.send_signal(number)
+    parent.wait()
+    assert wait_for(lambda: not processes(mark), 30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_fit_leaves_no_process(number, tmp_path):
+    """Neither the training nor its data workers."""
+    data, out = tmp_path / 'data', tmp_path / 'out'
+    for name in names(6):
+        image(data / 'images' / name)
+    coco(data / 'train.json', names(6), masks=True)
+    command = [
+        sys.executable,
+        str(REPO / 'tools/fit.py'),
+        str(data),
+        '--out',
+        str(out),
+        '--model',
+        'micro-adapter',
+    ]
+    command += ['--epochs', '1000', '--size', '32', '--workers', '2']
+    with (tmp_path / 'log').open('w') as log:
+        fit = subprocess.Popen(
+            command, stdout=log, stderr=log, cwd=tmp_path, env=dict(os.environ, OMP_NUM_THREADS='1')
+        )
+    assert wait_for(lambda: 'Epoch(train)' in (tmp_path / 'log').read_text(), 300), (
+        tmp_path / 'log'
+    ).read_text()
+    assert len(processes(str(out))) >= 4  # fit, the training, two workers
+    fit.send_signal(number)
+    fit.wait()
+    assert wait_for(lambda: not processes(str(out)), 60), processes(str(out))
