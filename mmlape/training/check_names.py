@@ -153,14 +153,15 @@ def check_names(cfg: Config | Mapping[str, Any]) -> None:
     _check_schedules(config)
 
 
-def check_custom_keys(paramwise: Mapping[str, Any] | None, model: nn.Module) -> None:
+def check_custom_keys(paramwise: Mapping[str, Any] | None, model: nn.Module) -> list[str]:
     """Raise ValueError if a key of ``paramwise['custom_keys']`` is a misspelt part of a parameter's name.
 
-    Other keys without a parameter pass: upstream's configs share them among models (``absolute_pos_embed``).
+    Other keys without a parameter are returned: upstream's configs share them among models (``absolute_pos_embed``).
     """
     names = [name for name, _ in model.named_parameters()]
     parts = {part for name in names for part in name.split('.') if not part.isdigit()}
-    for key in (paramwise or {}).get('custom_keys') or ():
+    keys = (paramwise or {}).get('custom_keys') or ()
+    for key in keys:
         for part in key.split('.'):
             if not any(part in name for name in names):
                 close = _meant(part, parts)
@@ -168,6 +169,7 @@ def check_custom_keys(paramwise: Mapping[str, Any] | None, model: nn.Module) -> 
                     raise ValueError(
                         f'custom_keys names {key!r}, which is in no name; did you mean {close!r}?'
                     )
+    return [key for key in keys if not any(key in name for name in names)]
 
 
 def names_read() -> set[str]:

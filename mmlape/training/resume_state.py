@@ -29,9 +29,8 @@ OUTDATED = 'outdated_best_ckpts'
 IMAGES = 'images_per_step'
 _MOST = 2**53
 _SEEDS = 2**32 - 1  # NumPy takes no others
-_LARGER_BATCH = (
-    100  # positions count batches: a run with a smaller batch size resumes at a higher one
-)
+# Positions count batches: a run with a smaller batch size resumes at a higher one.
+_LARGER_BATCH = 100
 _LONGEST_NAME = 255 - len('.sha256')
 # What optimizers have of each value of a parameter. Fused kernels read these without checking their sizes.
 _OF_EACH_VALUE = {

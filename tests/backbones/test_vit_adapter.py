@@ -36,6 +36,12 @@ def build_golden(meta, **options):
     return MODELS.build(dict(config, type='mmlape.ViTAdapter', **options)).eval()
 
 
+def in_double(model, arrays):
+    """In single precision, another processor may round to the other of two nearly equal maxima of the stem's pooling,
+    whose gradient goes elsewhere."""
+    return model.double(), {name: array.double() for name, array in arrays.items()}
+
+
 @pytest.mark.parametrize('flavour', FLAVOURS)
 def test_parity_with_the_published_code(golden, flavour):
     """Outputs within 1e-4, input gradient within 1e-3 relative."""
@@ -44,6 +50,7 @@ def test_parity_with_the_published_code(golden, flavour):
     converted, report = convert_with_report(state, 'vit_adapter', model)
     assert report.matched_fraction == 1 and report.unused == []
     model.load_state_dict(converted, strict=True)
+    model, arrays = in_double(model, arrays)
     image = arrays['input'].requires_grad_()
     outputs = model(image)
     seed = FLAVOURS[flavour][1]
@@ -100,6 +107,7 @@ def test_parity_of_beit_adapters_with_the_published_code(golden, flavour):
     assert report.matched_fraction == 1
     assert all(name.endswith('relative_position_index') for name in report.unused)
     model.load_state_dict(converted, strict=True)
+    model, arrays = in_double(model, arrays)
     image = arrays['input'].requires_grad_()
     total = 0
     for index, output in enumerate(model(image), start=1):
@@ -115,7 +123,7 @@ def test_parity_of_beit_adapters_with_the_published_code(golden, flavour):
         ),
     }
     for name, found in gradients.items():
-        assert (found - arrays[name]).norm() < 1e-3 * arrays[name].norm(), name
+        assert (found - arrays[name]).norm() < 1e-5 * arrays[name].norm(), name
 
 
 @pytest.mark.parametrize('out_indices', [(1, 2, 3), [2, 0], 3, -1])
