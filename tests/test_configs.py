@@ -27,6 +27,8 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS
 from mmengine.structures import PixelData
 
+from mmlape.checkpoints.strangers import config_of_stranger
+from mmlape.config_text import as_plain
 from mmlape.training import check_config
 
 pytestmark = pytest.mark.usefixtures('cheap_values')
@@ -107,6 +109,9 @@ def test_one_training_step_and_one_prediction(path):
 def train_a_step_and_predict(cfg: Config) -> torch.nn.Module:
     """Whatever is to be trained moves, and what comes out is a prediction; returns the model."""
     check_config(cfg)  # as `mmlape train` does
+    # Its checkpoints predict without --trust, also after a share.
+    found = config_of_stranger(as_plain(cfg).pretty_text)
+    assert found.model.type == cfg.model.type
     take_less_work(cfg)
     model = build(cfg)
     optim_wrapper = build_optim_wrapper(model, cfg.optim_wrapper)

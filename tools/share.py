@@ -50,7 +50,7 @@ def logged_metrics(path):
 def read_metrics(path):
     try:
         found = json.loads(path.read_text(encoding='utf-8'))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f'--metrics {path} cannot be read as JSON: {error}') from None
     if not isinstance(found, dict):
         raise ValueError(f'--metrics {path} must be an object of figures by name')

@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING
 
 from mmengine.config import Config
 from mmengine.registry import DefaultScope
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from mmlape.atomic import atomic_write
+from mmlape.checkpoints.contents import BuildLimit
 from mmlape.checkpoints.deltas import as_differences, is_file, values_of_base, whole_state
 from mmlape.checkpoints.files import write_checkpoint
 from mmlape.checkpoints.hub import HUB, hub_folder
 from mmlape.checkpoints.reading import DELTA
+from mmlape.checkpoints.report import CheckpointError
 from mmlape.checkpoints.strangers import OtherScopeError, config_of_stranger
 from mmlape.compatibility import made_with
 from mmlape.config_text import config_text
 from mmlape.registry import MODELS
+
+from .reading import read_text
 
 if TYPE_CHECKING:
     from .model import Model
@@ -44,7 +48,7 @@ def shared_folder(path: str | Path) -> Path | None:
 
 def config_of(folder: Path, trust: bool = False) -> Config:
     """The config in a folder; see :func:`config_in_text`."""
-    text = (folder / CONFIG).read_text(encoding='utf-8')
+    text = read_text(folder / CONFIG)
     return config_in_text(text, repr(str(folder / CONFIG)), trust)
 
 
@@ -71,12 +75,15 @@ def config_in_text(text: str, what: str, trust: bool) -> Config:
 def whole_weights(folder: Path, cfg: Config, trust: bool = False) -> Iterator[Path]:
     """The file of a folder's weights; of differences, one for as long as the block lasts, to which they were added."""
     path = folder / WEIGHTS
-    with safe_open(path, framework='pt') as file:
-        texts = dict(file.metadata() or {})
+    try:
+        with safe_open(path, framework='pt') as file:
+            texts = dict(file.metadata() or {})
+    except SafetensorError as error:
+        raise CheckpointError(f'{str(path)!r} cannot be read as a checkpoint: {error}') from None
     if texts.pop(DELTA, None) is None:
         yield path
         return
-    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+    with DefaultScope.overwrite_default_scope(cfg.default_scope), BuildLimit(path):
         model = MODELS.build(cfg.model)
     with TemporaryDirectory() as place:
         yield write_checkpoint(Path(place, WEIGHTS), whole_state(path, model, trust), texts)

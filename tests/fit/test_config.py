@@ -10,7 +10,9 @@ from mmengine.config import Config
 from mmengine.registry import MODELS as BUILT
 from mmengine.registry import init_default_scope
 
+from mmlape.checkpoints.strangers import config_of_stranger
 from mmlape.cli import read_config
+from mmlape.config_text import as_plain
 from mmlape.fit import MODELS, FitOptions, OwnData, Part, config_text, find_model
 from mmlape.fit.config import _BOX_SCALES, _BOX_STEPS, check_weights_are_there, data_root
 from mmlape.fit.models import DEFAULTS, listing
@@ -80,6 +82,8 @@ def test_a_row_is_a_short_config_for_these_classes(name, task):
     ] in ([], [4])
     assert cfg.optim_wrapper.optimizer.type == 'AdamW'
     assert cfg.optim_wrapper.optimizer.lr == 0.5
+    # Its checkpoints predict without --trust.
+    assert config_of_stranger(as_plain(cfg).pretty_text).model.type == cfg.model.type
     assert (cfg.train_cfg.max_epochs, cfg.work_dir) == (24, os.path.abspath('runs/x/training'))
     init_default_scope(cfg.default_scope)
     # Without memory and time, where heads do not compute with their first values.

@@ -61,6 +61,41 @@ def test_nothing_in_a_folder_is_run(folder):
             mmlape.load(folder)
 
 
+@pytest.mark.parametrize(
+    ('name', 'content', 'reason'),
+    [
+        ('model.safetensors', b'', 'model.safetensors'),
+        ('model.safetensors', b'\xff' * 8 + b'{}', 'model.safetensors'),
+        ('model.safetensors', (9).to_bytes(8, 'little') + b'{"a": [1]', 'model.safetensors'),
+        ('model.safetensors', b'PK\3\4', 'model.safetensors'),
+        ('config.py', b'\xff\xfe', 'UTF-16'),
+        ('config.py', b'a = ' + b'[' * 10**5, 'nested too deeply'),
+        ('config.py', b'', 'default_scope'),
+    ],
+)
+def test_broken_files_in_a_folder(folder, name, content, reason):
+    (folder / f'{name}.sha256').unlink(missing_ok=True)
+    (folder / name).write_bytes(content)
+    with pytest.raises(ValueError, match=reason) as caught:
+        mmlape.load(folder)
+    assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    'about',
+    [
+        'null', '[' * 10**5, '{}', '{"base": 1, "digest": ""}', '{"base": "timm:/etc/passwd", "digest": ""}',
+        '{"base": "mmlape:../x.pth", "digest": ""}', '{"base": "deit:http://a.example/x.pth", "digest": ""}',
+    ],
+)  # fmt: skip
+def test_differences_name_no_other_file_and_no_address(folder, about):
+    path = folder / 'model.safetensors'
+    (folder / 'model.safetensors.sha256').unlink()
+    save_file(load_file(path), path, dict(format='pt', delta=about))
+    with pytest.raises(CheckpointError, match=r'only timm models|does not say'):
+        mmlape.load(folder)
+
+
 @pytest.fixture
 def on_hub(folder, tmp_path, monkeypatch):
     """The name of the folder as one of the hub, in its cache; no server is asked."""
