@@ -5,7 +5,8 @@ from mmlape.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        'model': ('Model', 'load'),
+        'loading': ('load',),
+        'model': ('Model',),
         'results': ('MaskCrop', 'Result', 'read_image'),
         'tiles': ('LogitMean', 'Tile', 'merge_boxes', 'tiles_of'),
     },

@@ -16,77 +16,32 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.logging import print_log
-from mmengine.registry import DATASETS, DefaultScope
+from mmengine.registry import DefaultScope
 from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
 from torch.nn import functional
 
 from mmlape.checkpoints.contents import BuildLimit
 from mmlape.checkpoints.files import write_checkpoint
-from mmlape.checkpoints.loaders import load_from_local, safe_loading
 from mmlape.checkpoints.matching import match, misfits
-from mmlape.checkpoints.reading import saved_config
 from mmlape.checkpoints.report import CheckpointError
 from mmlape.checkpoints.strangers import PLAIN_DATASETS, names_and_colours
 from mmlape.checks import check_positive_int, check_rate
-from mmlape.cli import last_complete_checkpoint, read_config
-from mmlape.cli.arguments import PACKAGE
 from mmlape.config_text import config_text
 from mmlape.cpu import optimize
 from mmlape.cpu.memory import return_freed_memory
 from mmlape.layers import merge_lora
 from mmlape.training.stop_hooks import all_finite
 
-from .folders import config_in_text, config_of, shared_folder, whole_weights, write_folder
+from .folders import write_folder
 from .reading import available_memory, shown
 from .results import MaskCrop, Result, read_image
 from .tiles import LogitMean, Tile, merge_boxes, tiles_of
 
 # An image that is made smaller than this loses small objects: said once.
 _SHRUNK = 0.5
-_WITH_PACKAGE = PACKAGE / 'models'
 Picture = str | Path | np.ndarray
 _MANY_PIXELS = 2048**2  # in one pass of a segmentor
-
-
-def load(
-    path: str | Path,
-    config: str | Path | None = None,
-    device: str | None = None,
-    optimized: bool = True,
-    trust: bool = False,
-) -> Model:
-    """A trained model by its checkpoint, its work dir, or the name of one that comes with the package.
-
-    Checkpoints are read by :func:`mmlape.safe_loading`, which this switches on for the process; on a CPU,
-    :func:`mmlape.cpu.optimize` makes the model faster. Of the config in a checkpoint or folder, only data are read:
-    types and texts that mmlape's own commands write (docs/guarantees.md#files-of-others).
-
-    Args:
-        path: A checkpoint of MMEngine; a work dir, of which the best checkpoint is taken (``best_*.pth``), else the
-            last complete one; a folder of :meth:`Model.save_folder`; ``'OWNER/NAME'``, such a folder on the Hugging
-            Face hub; or ``'nuclei'`` (docs/predict.md#a-model-for-nuclei).
-        config: Its config, a file or the name of a shipped one. Default None: the one inside the checkpoint.
-        device: ``'cpu'``, ``'cuda:1'``, ... Default None: a GPU if there is one.
-        optimized: Replace modules by faster ones on a CPU. Default True.
-        trust: Run the config that comes with the weights as the Python that it is, with all that it names. Only for
-            models whose author you trust as you would trust a program. Default False.
-
-    Raises:
-        ValueError: If there is no checkpoint, it holds no config, or one that is refused without ``trust``, or it is of
-            no detector or segmentor.
-        ConnectionError: If it cannot be downloaded.
-    """
-    safe_loading()
-    folder = shared_folder(path)
-    if folder is not None:
-        cfg = read_config(config) if config else config_of(folder, trust)
-        with whole_weights(folder, cfg, trust) as checkpoint:
-            return Model(cfg, checkpoint, device, optimized)
-    checkpoint = _checkpoint_in(Path(path))
-    cfg = read_config(config) if config else config_inside(checkpoint, trust)
-    names = _names_for(checkpoint, cfg) if config else None
-    return Model(cfg, checkpoint, device, optimized, names)
 
 
 class Model:
@@ -472,57 +427,8 @@ def _check_weights(model: nn.Module, checkpoint: str) -> None:
         )
 
 
-def _checkpoint_in(path: Path) -> Path:
-    """The checkpoint itself, that of a work dir, or that of a name.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    with_package = {each.stem: each for each in _WITH_PACKAGE.glob('*.safetensors')}
-    if str(path) in with_package:
-        return with_package[str(path)]
-    if path.is_dir():
-        best = sorted(path.glob('best_*.pth'), key=lambda each: each.stat().st_mtime)
-        last = None if best else last_complete_checkpoint(str(path))[0]
-        if not best and last is None:
-            raise ValueError(f'{str(path)!r} has no complete checkpoint')
-        return best[-1] if best else Path(str(last))
-    if not path.is_file():
-        raise ValueError(
-            f'there is no checkpoint {str(path)!r}; by name there are: {", ".join(with_package)}'
-        )
-    return path
-
-
 def _without_weights(config: Any) -> Any:
     """A part of a config without the weights that its modules would start from, and without LoRA."""
     if isinstance(config, dict):
         return {k: _without_weights(v) for k, v in config.items() if k not in ('init_cfg', 'lora')}
     return [_without_weights(each) for each in config] if isinstance(config, list) else config
-
-
-def _names_for(checkpoint: Path, cfg: Config) -> dict[str, Any] | None:
-    """Names and colours of the labels by the config's test data; None if the checkpoint has its own, or these none."""
-    meta = load_from_local(str(checkpoint)).get('meta') or {}
-    dataset = (cfg.get('test_dataloader') or {}).get('dataset')
-    if dataset is None or {'dataset_meta', 'CLASSES'} & meta.keys():
-        return None
-    with DATASETS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
-        kind = dataset.type if isinstance(dataset.type, type) else registry.get(dataset.type)
-        known = getattr(kind, 'METAINFO', {})
-    found = {**known, **(dataset.get('metainfo') or {})}
-    return found if found.get('classes') else None
-
-
-def config_inside(checkpoint: Path, trust: bool = False) -> Config:
-    """The config that MMEngine has saved with the weights; see :func:`load`.
-
-    Raises:
-        ValueError: If there is none, or it is refused.
-    """
-    text = saved_config(checkpoint)
-    if text is None:
-        raise ValueError(
-            f'{str(checkpoint)!r} holds no config: give the one that it was trained with'
-        )
-    return config_in_text(text, f'the config in {str(checkpoint)!r}', trust)

@@ -31,7 +31,8 @@ from mmlape.checkpoints.loaders import safe_loading
 from mmlape.checks import check_option, did_you_mean
 from mmlape.fit import OwnData
 from mmlape.fit.config import check_weights_are_there
-from mmlape.inference.model import Model, config_inside
+from mmlape.inference.loading import config_inside
+from mmlape.inference.model import Model
 from mmlape.report import read_curves
 from mmlape.robustness import CORRUPTIONS
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from mmengine.config import Config
 
+from mmlape.config_text import read_config_text
 from mmlape.fit import FitOptions, OwnData, config_text, find_data, find_model
 
 from .small_images import FolderData, classifier_config, find_images
@@ -141,7 +142,7 @@ def config_of(
         data = find_data(root, folder, data_set.task, classes=data_set.classes)
         options = FitOptions(**{'weights': 'none', **recipe.options}, workers=0, seed=seed)
         text = config_text(data, find_model(recipe.model, data.task), options, folder)
-        cfg = Config.fromstring(text, '.py')
+        cfg = read_config_text(text)
     for path, value in {**recipe.changes, **chosen.changes}.items():
         *parents, last = path.replace('net.', f'{data_set.network}.').split('.')
         part = cfg
