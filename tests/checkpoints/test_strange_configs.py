@@ -206,16 +206,11 @@ def traps(tmp_path, monkeypatch):
 @pytest.mark.parametrize('case', PAYLOADS)
 def test_nothing_that_a_config_names_is_run(case, traps, safe_loading):
     text = PAYLOADS[case](traps)
-    strange = saved(traps.folder, text, '.pth')
-    kind = MMSegInferencer if 'mmseg' in text else DetInferencer
-    for way in (
-        lambda: mmlape.load(strange, device='cpu', trust=True),
-        lambda: kind(
-            Config.fromstring(text, '.py'), device='cpu'
-        ),  # ours has a visualizer of its own
-    ):
-        with contextlib.suppress(Exception):  # what comes after the payload fails
-            way()
+    with contextlib.suppress(Exception):  # what comes after the payload fails
+        mmlape.load(saved(traps.folder, text, '.pth'), device='cpu', trust=True)
+    if case == 'a visualizer':  # ours is another one
+        with contextlib.suppress(Exception):
+            DetInferencer(Config.fromstring(text, '.py'), device='cpu')
     assert traps.canary.exists(), 'the payload does nothing, so that nothing is shown'
     traps.forget()
     for container in ('.pth', '.safetensors', 'folder'):

@@ -6,8 +6,10 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 import torch
+from mmengine.config import Config
 from mmengine.runner import CheckpointLoader
 from safetensors.torch import load_file, save_file
+from test_config_text import evil
 from torch import nn
 
 import mmlape
@@ -222,3 +224,23 @@ def test_the_command(commands, tmp_path, monkeypatch):
 )
 def test_a_base_that_is_a_file_lies_in_the_folder(base, is_one):
     assert is_file(base) == is_one
+
+
+def test_names_of_classes_of_all_kinds(model, tmp_path, monkeypatch):
+    """In a shared folder and in one file; the config is data, and the card's table keeps its rows."""
+    texts = evil(tmp_path / 'made')
+    names = dict(classes=texts, palette=[[1, 2, 3]] * len(texts))
+    monkeypatch.setattr(model.model, 'dataset_meta', names)
+    monkeypatch.setattr(model, 'classes', tuple(texts))
+    folder, file = tmp_path / 'shared', tmp_path / 'one.safetensors'
+    model.save_folder(folder)
+    model.save(file)
+    for path in (folder, file):
+        assert mmlape.load(path, None, 'cpu', False).model.dataset_meta == names
+    assert '{{' not in (folder / 'config.py').read_text()
+    read = Config.fromfile(folder / 'config.py')  # as upstream's tools read it
+    assert read.test_dataloader.dataset.metainfo.classes == texts
+    card = (folder / 'README.md').read_text().split('\n')
+    (row,) = [line for line in card if line.startswith('| classes')]
+    assert row.endswith(' |') and row.count('|') - row.count(r'\|') == 3
+    assert not (tmp_path / 'made').exists()
