@@ -379,10 +379,8 @@ class Model:
         mode = (self._inferencer.cfg.model.get('test_cfg') or {}).get('mode', 'whole')
         # MMSegmentation resizes the scores to the size of the image.
         pixels = 0 if self.finds_boxes else max(rows * columns, height * width)
-        size, tiles = (
-            4 * batch * pixels * len(self.classes),
-            'use tiles (--tile 1024, predict(..., tile=1024))',
-        )
+        size = 4 * batch * pixels * len(self.classes)
+        tiles = 'use tiles (--tile 1024, predict(..., tile=1024))'
         if pixels > _MANY_PIXELS and size > (free := self._free_memory()):
             raise ValueError(
                 f'{name}: {width} x {height} pixels are computed at once (model.test_cfg.mode={mode!r}), which takes '

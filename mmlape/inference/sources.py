@@ -18,9 +18,7 @@ from .results import read_image
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.ppm', '.pgm')
 VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm')
-_LONGEST = (
-    2**16
-)  # characters of a line of the standard input: of a path there are at most 4096 bytes
+_LONGEST = 2**16  # characters of a line of the standard input; a path has at most 4096 bytes
 
 
 @dataclass(frozen=True)
