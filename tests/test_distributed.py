@@ -142,7 +142,10 @@ def test_training_equals_that_of_one_process(name, tmp_path):
 
 
 def assert_near(state: dict, reached: dict, begin: dict) -> None:
-    """Each tensor to a thousandth of the way that it has gone, and one rounding per step."""
+    """Each tensor to a thousandth of the way that it has gone, and one rounding per step.
+
+    To a hundredth where points are sampled: rounding puts one into the next cell, where its gradient is another.
+    """
     moved = 0
     for name, value in state.items():
         if is_statistic(name) or not value.is_floating_point():
@@ -150,7 +153,8 @@ def assert_near(state: dict, reached: dict, begin: dict) -> None:
         way = (reached[name] - begin[name]).norm()
         moved += bool(way > 0)
         rounding = ITERATIONS * torch.finfo(value.dtype).eps * value.norm() + 1e-8
-        assert (value - reached[name]).norm() <= 1e-3 * way + rounding, (name, way)
+        share = 1e-2 if 'sampling_offsets' in name else 1e-3
+        assert (value - reached[name]).norm() <= share * way + rounding, (name, way)
     assert moved > 50
 
 

@@ -51,6 +51,7 @@ def parse_arguments():
     parser.add_argument(
         '--part', default='val', help='of the data, for --evaluate (%(default)s; e.g. test)'
     )
+    cli.add_trust(parser)
     options = parser.parse_args()
     for name in ('seeds', 'workers'):
         value = getattr(options, name)

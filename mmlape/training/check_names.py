@@ -153,11 +153,14 @@ def check_names(cfg: Config | Mapping[str, Any]) -> None:
     _check_schedules(config)
 
 
-def check_custom_keys(paramwise: Mapping[str, Any] | None, model: nn.Module) -> list[str]:
+def check_custom_keys(paramwise: Mapping[str, Any] | None, model: Any) -> list[str]:
     """Raise ValueError if a key of ``paramwise['custom_keys']`` is a misspelt part of a parameter's name.
 
     Other keys without a parameter are returned: upstream's configs share them among models (``absolute_pos_embed``).
+    None are checked if ``model`` is a config still: a ``FlexibleRunner`` builds it when it trains.
     """
+    if not isinstance(model, nn.Module):
+        return []
     names = [name for name, _ in model.named_parameters()]
     parts = {part for name in names for part in name.split('.') if not part.isdigit()}
     keys = (paramwise or {}).get('custom_keys') or ()

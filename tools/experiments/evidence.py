@@ -298,8 +298,13 @@ def evaluate(experiment: Experiment, options: argparse.Namespace, root: Path) ->
     root = root.resolve()
     part = data.part(name) if isinstance(data, FolderData) else part_named(data, name, root)
     checkpoint = Path(options.evaluate)
+    if isinstance(data, FolderData) and not options.trust:
+        raise ValueError(
+            f"the config in {options.evaluate!r} is run as Python, since it is a classifier's: add --trust if you trust "
+            'its author'
+        )
     safe_loading()
-    found = _scored(checkpoint, config_inside(checkpoint), data, part)
+    found = _scored(checkpoint, config_inside(checkpoint, options.trust), data, part)
     print(f'{found["images"]} images of {part.images}')
     for name, value in found['metrics'].items():
         print(f'  {name:<16} {value:.2f}')
