@@ -6,7 +6,7 @@
 #   MODEL=name            only this model in the demo: mask_rcnn, segmenter or retinanet_dtn_pvt
 #   CUDA=0                operators for the CPU only, although there are a GPU and nvcc
 #   OPS=torchvision       mmcv with torchvision's NMS and RoIAlign instead of compiled operators: enough for the demo on a CPU
-#   BENCH='--only pvt'   options of make bench
+#   BENCH='--only pvt'   options of make bench and bench-gpu
 #   DEVICE=cpu            try make test-gpu without a GPU
 #   WORKERS=1             processes that run tests; without it as many as there are cores, at most 4
 #   SOURCE_URL=https://host/owner/mmlape/blob/main   where links of the site to sources lead
@@ -29,7 +29,7 @@ FORMATTED := $(wildcard setup.py mmlape configs tools tests benchmarks examples 
 export CUDA SOURCE_URL
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo experiment-position evidence test test-slow test-gpu bench lint format docs docs-links clean clean-env
+.PHONY: help env demo experiment-position evidence test test-slow test-gpu bench bench-gpu lint format docs docs-links clean clean-env
 
 help:  ## this list
 	@sed -n 's/^#   /    /p' Makefile
@@ -61,6 +61,9 @@ test-gpu: env  ## the tests for who has a GPU; they need no data and write work_
 
 bench: env  ## our networks and norms beside upstream's and published maths, on one thread: minutes
 	@$(PY) -m benchmarks $(BENCH)
+
+bench-gpu: env  ## what this project wants to know of a GPU: published batches, compiled blocks, profiles; resumable
+	@$(PY) -m benchmarks.on_gpu $(BENCH)
 
 lint: env  ## what CI checks: style, formatting, types and spelling
 	$(PY) -m ruff check $(FORMATTED)

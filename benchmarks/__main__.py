@@ -10,6 +10,7 @@ backward to theirs. The cases are in ``benchmarks/cases.py``; a record with quar
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import sys
 import warnings
@@ -87,11 +88,57 @@ def rows(name: str, found: dict) -> list[str]:
 
 
 def cell(times: dict, other: str) -> str:
-    """Their time, ours, and the ratio: the speed-up of ours, or its cost in LayerNorms."""
+    """Their time, ours, and the ratio."""
     theirs, ours = (f'{times[key]["median_ms"]:.3g}' for key in (other, OURS))
-    ratio = times[other]['ratio'] / times[OURS]['ratio']
-    said = f'{1 / ratio:.1f} LayerNorms' if other == 'LayerNorm' else f'**{ratio:.2f}x**'
-    return f'{theirs} -> {ours} ms, {said}'
+    return f'{theirs} -> {ours} ms, {speeds([times], other)}'
+
+
+def speeds(measured: list[dict], other: str) -> str:
+    """The speed-ups of ours, or its costs in LayerNorms."""
+    ratios = [times[other]['ratio'] / times[OURS]['ratio'] for times in measured]
+    if other == 'LayerNorm':
+        return f'{" / ".join(f"{1 / ratio:.1f}" for ratio in ratios)} LayerNorms'
+    return ' / '.join(f'{ratio:.2f}x' for ratio in ratios)
+
+
+def times_table(records: dict[str, Path]) -> str:
+    """Our networks' milliseconds in several records of the same cases: forward pass / training step."""
+    found = cases_of(records)
+    lines = [f'| backbone | {" | ".join(found)} |', f'|---|{"---|" * len(found)}']
+    for name, case in next(iter(found.values())).items():
+        if 'LayerNorm' not in case['forward']:
+            each = (
+                [cases[name][label][OURS]['median_ms'] for label in TIMES]
+                for cases in found.values()
+            )
+            cells = (' / '.join(f'{value:.3g}' for value in values) for values in each)
+            lines.append(f'| {name} | {" | ".join(cells)} |')
+    return '\n'.join(lines)
+
+
+def compared_table(records: dict[str, Path]) -> str:
+    """Records of the same cases beside one another: speeds of the forward pass and of a training step, and memory."""
+    found = cases_of(records)
+    lines = [
+        f'| what | compared with | {" | ".join(found)} | saved for backward |',
+        f'|---|---|{"---|" * len(found)}---|',
+    ]
+    for name, case in next(iter(found.values())).items():
+        for other in filter(lambda other: other != OURS, case['forward']):
+            cells = [
+                speeds([cases[name][label] for label in TIMES], other) for cases in found.values()
+            ]
+            kept = case['saved_bytes'][OURS] / case['saved_bytes'][other]
+            lines.append(f'| {" | ".join([name, other, *cells, f"{kept:.2f}x"])} |')
+    return '\n'.join(lines)
+
+
+def cases_of(records: dict[str, Path]) -> dict[str, dict]:
+    """What was measured of each case."""
+    return {
+        name: json.loads(path.read_text(encoding='utf-8'))['results']['cases']
+        for name, path in records.items()
+    }
 
 
 def quieten() -> None:

@@ -49,7 +49,8 @@ class Case:
     dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
-        self.models[OURS] = optimize(self.models[OURS], keep_memory=False)
+        if not torch.cuda.is_available():
+            self.models[OURS] = optimize(self.models[OURS], keep_memory=False)
 
     def call(self, model: nn.Module) -> tuple[Tensor, ...]:
         """The outputs of one of them."""
@@ -70,14 +71,15 @@ def adapter(flavour: str, side: int, batch: int = 1) -> Case:
     return of_images({'published': theirs, OURS: ours}, (side, side), batch)
 
 
-def vit_tiny(side: int, batch: int = 1) -> Case:
-    """DeiT-Ti as MMSegmentation's ViT, one map."""
+def vit(size: str, side: int, batch: int = 1) -> Case:
+    """DeiT-Ti or -S as MMSegmentation's ViT, one map."""
+    heads = dict(tiny=3, small=6)[size]
     theirs = VisionTransformer(
-        (224, 224), 16, embed_dims=192, num_layers=12, num_heads=3, out_indices=11,
+        (224, 224), 16, embed_dims=64 * heads, num_layers=12, num_heads=heads, out_indices=11,
         norm_cfg=dict(type='LN', eps=1e-6), final_norm=True, patch_bias=True,
     )  # fmt: skip
     randomised(theirs)
-    ours = MODELS.build(dict(type='mmlape.VisionTransformer', arch='deit-tiny'))
+    ours = MODELS.build(dict(type='mmlape.VisionTransformer', arch=f'deit-{size}'))
     ours.load_state_dict(convert(theirs.state_dict(), 'mmseg', ours))
     return of_images({'MMSegmentation': theirs, OURS: ours}, (side, side), batch)
 
@@ -94,17 +96,28 @@ def pvt_small(height: int, width: int, batch: int = 1) -> Case:
     return of_images({'MMDetection': theirs, OURS: ours}, (height, width), batch)
 
 
-def swin_tiny(side: int, batch: int = 1) -> Case:
+def pvt_dtn(height: int, width: int, batch: int = 1) -> Case:
+    """PVT-Small with DTN beside the same with LayerNorm."""
+    config = dict(type='mmlape.PyramidVisionTransformer', arch='small')
+    models = {
+        name: randomised(MODELS.build(dict(config, norm_cfg=dict(type=f'mmlape.{kind}'))))
+        for name, kind in (('LayerNorm', 'LN'), (OURS, 'DTN'))
+    }
+    return of_images(models, (height, width), batch, alike=[])
+
+
+def swin_tiny(side: int, batch: int = 1, width: int = 0) -> Case:
     """Swin-T of MMDetection and of timm."""
+    size = (side, width or side)
     theirs = randomised(SwinTransformer(drop_path_rate=0.0))
     ours = MODELS.build(dict(type='mmlape.SwinTransformer', arch='tiny', shift_alone=True))
     ours.load_state_dict(convert(theirs.state_dict(), 'swin', ours))
     of_timm = timm.create_model(
-        'swin_tiny_patch4_window7_224', img_size=side, features_only=True, drop_path_rate=0.0
+        'swin_tiny_patch4_window7_224', img_size=size, features_only=True, drop_path_rate=0.0
     )
     models = {'MMDetection': theirs, 'timm': of_timm, OURS: ours}
     # timm's maps come without the four norms
-    return of_images(models, (side, side), batch, alike=['MMDetection'])
+    return of_images(models, size, batch, alike=['MMDetection'])
 
 
 def dtn(side: int, channels: int, heads: int, pool: int, batch: int, width: int = 0) -> Case:
@@ -148,7 +161,7 @@ def randomised(model: nn.Module) -> nn.Module:
 CASES: dict[str, Callable[[], Case]] = {
     'adapter-tiny segmentation 512': partial(adapter, 'segmentation', 512),
     'adapter-tiny detection 512': partial(adapter, 'detection', 512),
-    'vit-tiny 512': partial(vit_tiny, 512),
+    'vit-tiny 512': partial(vit, 'tiny', 512),
     'pvt-small 512': partial(pvt_small, 512, 512),
     'pvt-small 800 x 1216': partial(pvt_small, 800, 1216),
     'swin-tiny 448': partial(swin_tiny, 448),

@@ -21,7 +21,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .__main__ import quieten
-from .cases import OURS, Case, adapter, pvt_small, swin_tiny, vit_tiny
+from .cases import OURS, Case, adapter, pvt_small, swin_tiny, vit
 from .measuring import TIMES, time_of
 from .side_by_side import CLOCKS, CLONE, keep_freed_memory, write_record
 
@@ -33,7 +33,7 @@ BATCHES = (1, 2, 4, 8)
 NETWORKS: dict[str, tuple[Callable[[int, int], Case], int]] = {
     'ViT-Adapter-Ti, segmentation': (partial(adapter, 'segmentation'), 256),
     'ViT-Adapter-Ti, detection': (partial(adapter, 'detection'), 256),
-    'ViT-Ti': (vit_tiny, 224),
+    'ViT-Ti': (partial(vit, 'tiny'), 224),
     'PVT-Small': (lambda side, batch: pvt_small(side, side, batch), 224),
     'Swin-T': (swin_tiny, 224),
 }

@@ -130,9 +130,9 @@ def seconds_now() -> float:
     return time.perf_counter()
 
 
-def prepared(name: str, data: Path, steps: int, work_dir: Path) -> Config:
-    """A config of CONFIGS for some steps on the digit scenes in ``data``: one process, no weights, no validation."""
-    cfg = Config.fromfile(find_config(CONFIGS[name]))
+def prepared(config: str, data: Path, steps: int, work_dir: Path) -> Config:
+    """A shipped config for some steps on the digit scenes in ``data``: one process, no weights, no validation."""
+    cfg = Config.fromfile(find_config(config))
     loader = cfg.train_dataloader
     loader.update(num_workers=0, persistent_workers=False)
     loader.dataset.data_root = str(data)
@@ -152,7 +152,7 @@ def prepared(name: str, data: Path, steps: int, work_dir: Path) -> Config:
     cfg.default_hooks.checkpoint = None
     cfg.randomness = dict(seed=0)
     cfg.work_dir, cfg.launcher = str(work_dir), 'none'
-    cfg.experiment_name = f'step-{name}'
+    cfg.experiment_name = f'step-{Path(config).name}'
     return cfg
 
 
@@ -215,7 +215,7 @@ def main() -> None:
         for name in options.only:
             if options.again or name not in results:
                 steps = options.warm_up + options.steps
-                cfg = prepared(name, data, steps, Path(folder, name))
+                cfg = prepared(CONFIGS[name], data, steps, Path(folder, name))
                 results[name] = measure(cfg, options.warm_up)
                 write_record(options.out, results, show=False)
     print(table({name: results[name] for name in options.only}))

@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / 'benchmarks'))
 import warm_start
 
 from benchmarks import __main__ as main
-from benchmarks import against, cases, measuring, scaling, side_by_side, training_step
+from benchmarks import against, cases, measuring, on_gpu, scaling, side_by_side, training_step
 from mmlape.datasets import build_digit_scenes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,14 +64,21 @@ def test_a_run_prints_and_records(dtype, monkeypatch, capsys, tmp_path):
         assert min(each['median_ms'] for each in case[what].values()) > 0
 
 
-@pytest.mark.parametrize('machine', ['', '_intel'])
-def test_the_page_shows_the_record(machine):
-    record = main.RECORD.with_stem(f'{main.RECORD.stem}{machine}')
-    cases = json.loads(record.read_text())['results']['cases']
-    assert cases.keys() == main.CASES.keys()
+@pytest.mark.parametrize(
+    'records',
+    [
+        {'AMD EPYC': 'upstream_cpu', 'Intel Xeon': 'upstream_cpu_intel'},
+        {'float32': 'upstream_h200', 'bfloat16': 'upstream_h200_bf16'},
+    ],
+)
+def test_the_page_shows_the_records(records):
+    paths = {name: main.RECORD.with_stem(stem) for name, stem in records.items()}
+    assert all(
+        cases == main.CASES.keys() for cases in map(dict.keys, main.cases_of(paths).values())
+    )
     page = (ROOT / 'docs/speed.md').read_text(encoding='utf-8')
-    expected = [line for name, found in cases.items() for line in main.rows(name, found)]
-    assert '\n'.join([main.HEAD, *expected]) in page
+    assert main.compared_table(paths) in page
+    assert 'float32' not in records or main.times_table(paths) in page
 
 
 def test_scaling_measures_a_point_once_and_draws_it(monkeypatch, capsys, tmp_path):
@@ -152,6 +159,55 @@ def test_more_than_the_limit_is_worse(capsys):
     assert against.report(found, 2.5) == 0
 
 
+@pytest.mark.slow
+def test_what_a_gpu_is_asked_goes_on(tmp_path, monkeypatch, capsys):
+    """Each step is recorded, a failure too; the next call begins with what has none, or failed."""
+    monkeypatch.setattr(on_gpu, 'quieten', lambda: None)
+    monkeypatch.setattr(measuring, 'TURN_MS', 0)
+
+    def run(*options, norm=lambda: cases.dtn(8, 16, 2, 1, 1)):
+        monkeypatch.setattr(on_gpu, 'NETWORKS', {'norm': (None, norm)})
+        command = [
+            '',
+            '--trial',
+            '--only',
+            'norm',
+            '--out',
+            str(tmp_path / 'record.json'),
+            *options,
+        ]
+        monkeypatch.setattr(sys, 'argv', command)
+        return on_gpu.main(), json.loads((tmp_path / 'record.json').read_text())['results']
+
+    code, first = run(norm=lambda: 1 / 0)
+    assert code == 1 and {each['error'] for each in first.values()} == {
+        'ZeroDivisionError: division by zero'
+    }
+    assert list(first) == ['norm, float32', 'norm, TF32', 'norm, bfloat16', 'norm, profile']
+    assert run('--minutes', '-1') == (0, first)
+    assert 'The same command goes on' in capsys.readouterr().out
+    code, found = run()
+    assert (
+        code == 0 and found.keys() == first.keys() and 'norm, profile: ' in capsys.readouterr().out
+    )
+    models = {'LayerNorm', 'published', 'ours', 'ours, compiled'}
+    for name in on_gpu.PRECISIONS:
+        case = found[f'norm, {name}']
+        kinds = (*measuring.TIMES, 'peak_bytes', 'images_per_second')
+        assert all(case[kind].keys() == models for kind in kinds)
+        assert min(case['peak_bytes'].values()) > 0
+    assert len(found['norm, profile']['kernels']) == on_gpu.KERNELS_SHOWN
+    assert run() == (0, found)
+
+
+def test_without_a_gpu_it_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(sys, 'argv', ['', '--only', 'norm'])
+    monkeypatch.setattr(on_gpu.torch.cuda, 'is_available', lambda: False)
+    with pytest.raises(SystemExit):
+        on_gpu.main()
+    assert 'PyTorch finds no GPU; --trial' in capsys.readouterr().err
+
+
 class SlowHook(Hook):
     """Takes a minute of the clock in every step."""
 
@@ -171,9 +227,8 @@ MICRO = {
 def test_a_step_is_divided(name, tmp_path, monkeypatch):
     """All parts take some time, and what a slow hook takes is the hooks'."""
     monkeypatch.setattr(training_step, 'seconds_now', lambda: SlowHook.taken + time.process_time())
-    monkeypatch.setitem(training_step.CONFIGS, name, MICRO[name])
     scenes = build_digit_scenes(tmp_path / 'data', num_train=2, num_val=1)
-    cfg = training_step.prepared(name, scenes, 3, tmp_path / 'work')
+    cfg = training_step.prepared(MICRO[name], scenes, 3, tmp_path / 'work')
     cfg.train_dataloader.batch_size = 2
     cfg.custom_hooks = [dict(type=SlowHook)]
     found = training_step.measure(cfg, warm_up=1)
