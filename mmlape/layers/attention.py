@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import ClassVar
 
 import torch
@@ -14,6 +15,7 @@ from mmlape.layout import Grid, Layout
 from mmlape.norm import TokenRMS, build_single_norm, build_token_norm
 from mmlape.position import AttentionPosition, InsidePlan
 from mmlape.registry import MODELS
+from mmlape.runtime.tracing import is_tracing
 
 from .basic import PatchConv2d, build_dropout
 from .stems import pad_to_multiple
@@ -112,6 +114,8 @@ class AttentionLayer(nn.Module):
         scale = (self.key_dims or width) ** -0.5
         if bias is not None and bias.requires_grad and query.is_cpu:
             out = _with_learned_bias(query * scale, key, value, bias, dropout)
+        elif bias is None and not dropout and (parts := _query_parts(query, key, value)) > 1:
+            out = _read_in_parts(query, key, value, parts, scale)
         else:
             out = F.scaled_dot_product_attention(query, key, value, bias, dropout, scale=scale)
         return out[..., :width]
@@ -318,6 +322,46 @@ def _with_learned_bias(
     """
     scores = (query @ key.transpose(-2, -1)).add_(bias)
     return F.dropout(scores.softmax(dim=-1), dropout) @ value
+
+
+# Keys that a block of threads of the backward kernels for GPUs holds: 128 in flash attention, 64 or 128 in others.
+_KEY_BLOCK = 128
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    """How many blocks of threads run at a time; 1 on anything but a GPU."""
+    if device.type != 'cuda':
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _query_parts(query: Tensor, key: Tensor, value: Tensor) -> int:
+    """Into how many equal parts to cut the queries of an attention with a gradient, so that a GPU is busy.
+
+    The forward kernels run in parallel over queries, the backward kernels over blocks of keys, heads and images only:
+    PVT's first stage at 800 x 1216 has 60,800 queries and 950 keys, 8 blocks an image where a GPU runs 132.
+    """
+    # In a graph, sizes may be symbols, which a choice of parts would make numbers.
+    if is_tracing() or type(query) is not Tensor:
+        return 1
+    if not any(each.requires_grad for each in (query, key, value)):
+        return 1
+    images, heads, queries, _ = query.shape
+    key_blocks = math.ceil(key.shape[2] / _KEY_BLOCK)
+    idle = _multiprocessors(query.device) // max(images * heads * key_blocks, 1)
+    # Each part has a gradient of all keys, which should not take more memory than that of its queries.
+    most = min(idle, queries // (key_blocks * _KEY_BLOCK))
+    return next((parts for parts in range(most, 1, -1) if queries % parts == 0), 1)
+
+
+def _read_in_parts(query: Tensor, key: Tensor, value: Tensor, parts: int, scale: float) -> Tensor:
+    """``scaled_dot_product_attention`` with the parts of the queries as images of their own."""
+    cut = query.unflatten(2, (parts, -1)).transpose(1, 2).flatten(0, 1)
+    # Copies: not every kernel takes a batch with a stride of 0.
+    key, value = (each.repeat_interleave(parts, dim=0) for each in (key, value))
+    out = F.scaled_dot_product_attention(cut, key, value, scale=scale)
+    return out.unflatten(0, (len(query), parts)).transpose(1, 2).flatten(2, 3)
 
 
 def windows_of(grid: Grid, window: Grid) -> Grid:

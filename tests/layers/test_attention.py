@@ -1,13 +1,25 @@
 """Attention, windows, the block and patch embedding. Values on odd grids: tests/test_frozen_values.py."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
+from agreement import randomised
 from backbone_variants import build_vit
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
 from mmlape.backbones.base import exempt_parameters
-from mmlape.layers import Attention, DifferentialAttention, PatchEmbed, SpatialReductionAttention
+from mmlape.layers import (
+    Attention,
+    AttentionLayer,
+    DifferentialAttention,
+    PatchEmbed,
+    SpatialReductionAttention,
+    attention,
+)
 from mmlape.layout import Layout
 from mmlape.registry import MODELS
 
@@ -99,3 +111,106 @@ def test_the_grid_of_overlapping_patches(step):
 def test_patch_embed_refuses_patches_smaller_than_the_stride():
     with pytest.raises(ValueError, match='patch_size must be at least the stride'):
         PatchEmbed(3, 8, 3, 4)
+
+
+PARTS_OF_QUERIES = [
+    # images, heads, queries, keys, multiprocessors: parts
+    ((1, 1, 60800, 950, 132), 16),  # PVT's stages at 800 x 1216 on an H100
+    ((1, 2, 15200, 950, 132), 8),
+    ((1, 5, 3800, 950, 132), 2),
+    ((1, 8, 950, 950, 132), 1),
+    ((8, 1, 60800, 950, 132), 2),
+    ((9, 1, 60800, 950, 132), 1),  # blocks suffice
+    ((1, 1, 60800, 950, 20), 2),
+    ((1, 1, 60800, 950, 1), 1),  # a CPU
+    ((1, 1, 257 * 9, 49, 132), 9),  # an odd number
+    ((1, 1, 7919, 49, 132), 1),  # a prime
+    ((1, 1, 300, 49, 132), 2),  # no less queries than a block has keys
+    ((0, 1, 60800, 950, 132), 50),
+]
+
+
+@pytest.mark.parametrize(('sizes', 'parts'), PARTS_OF_QUERIES)
+def test_parts_of_queries(sizes, parts, monkeypatch):
+    images, heads, queries, keys, processors = sizes
+    monkeypatch.setattr(attention, '_multiprocessors', lambda device: processors)
+    query = torch.empty(1, 1, 1, 1).expand(images, heads, queries, 1)
+    key = query[:, :, :keys].detach().requires_grad_()
+    assert attention._query_parts(query, key, key) == parts
+    with torch.no_grad():
+        assert attention._query_parts(query, key.detach(), key.detach()) == 1
+
+
+class Queries(TorchFunctionMode):
+    """Shapes of the queries of each ``scaled_dot_product_attention``."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is F.scaled_dot_product_attention:
+            self.shapes.append(tuple(args[0].shape))
+        return func(*args, **(kwargs or {}))
+
+
+WHOLE, IN_PARTS = (2, 2, 9 * 43, 4), (6, 2, 3 * 43, 4)
+
+
+@pytest.mark.parametrize(
+    ('position', 'options', 'expected'),
+    [
+        (None, {}, IN_PARTS),
+        (None, dict(linear=True), IN_PARTS),
+        (None, dict(attn_drop_rate=0.5), IN_PARTS),  # in evaluation
+        ('GaborAttention', {}, (*IN_PARTS[:3], 8)),  # queries and keys are wider than values
+        ('RelativePositionBias', {}, WHOLE),
+    ],
+)
+def test_queries_in_parts_read_the_same(position, options, expected, monkeypatch):
+    sizes = dict(embed_dims=8, num_heads=2)
+    layer = SpatialReductionAttention(**sizes, **{'sr_ratio': 3} | options)
+    if position is not None:
+        layer.position = MODELS.build(dict(type=f'mmlape.{position}', grid=(9, 43), **sizes))
+    layer = randomised(layer.double()).eval()
+    tokens = torch.randn(2, 9 * 43, 8, dtype=torch.float64, requires_grad=True)
+    recomputed = partial(checkpoint, layer, use_reentrant=False)
+    results, leaves = [], [tokens, *layer.parameters()]
+    for call, processors in ((layer, 1), (recomputed, 1000), (layer, 1000)):
+        monkeypatch.setattr(attention, '_multiprocessors', lambda device, n=processors: n)
+        with Queries() as seen:
+            out = call(tokens, (9, 43))
+        results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+        torch.testing.assert_close(results[-1], results[0], rtol=1e-9, atol=1e-9)
+    assert seen.shapes == ([] if expected == WHOLE else [expected])  # a bias: products on a CPU
+    with torch.no_grad(), Queries() as seen:
+        layer(tokens, (9, 43))
+    assert [shape[0] for shape in seen.shapes] == [2]
+
+
+@pytest.mark.parametrize('way', ['dropout', 'bias', 'mask'])
+def test_queries_stay_whole(way, monkeypatch):
+    monkeypatch.setattr(attention, '_multiprocessors', lambda device: 1000)
+    layer = AttentionLayer(8, 2, attn_drop_rate=0.5).train(way == 'dropout')
+    query, key = torch.randn(2, 2, 387, 4, requires_grad=True), torch.randn(2, 2, 5, 4)
+    bias = torch.zeros(2, 387, 5) if way == 'bias' else None
+    mask = torch.arange(5).expand(2, -1) < 4 if way == 'mask' else None
+    with Queries() as seen:
+        layer.read(query, key, key, bias, mask)
+    assert seen.shapes == [WHOLE]
+
+
+def test_a_graph_of_any_size_keeps_queries_whole(monkeypatch):
+    """Else, it would be of sizes that are cut into as many parts."""
+    monkeypatch.setattr(attention, '_multiprocessors', lambda device: 1000)
+    layer, graphs = AttentionLayer(8, 2), []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    read = torch.compile(layer.read, backend=backend, dynamic=True, fullgraph=True)
+    for queries in (387, 512):
+        query, key = torch.randn(2, 2, queries, 4, requires_grad=True), torch.randn(2, 2, 5, 4)
+        torch.testing.assert_close(read(query, key, key), layer.read(query, key, key))
+    assert len(graphs) == 1
