@@ -228,7 +228,9 @@ def _check_finite(runner: Runner, last: str | None) -> None:
         for key, value in state.items()
         if not all_finite(value)
     )
-    text = next((text for text in all_gather_object(next(found, None)) if text), None)
+    # All at once first: a GPU is waited for at each answer.
+    mine = None if all_finite(states) else next(found)
+    text = next((text for text in all_gather_object(mine) if text), None)
     if text:
         raise NonFiniteError(
             f'iteration {runner.iter}: {text} is NaN or infinite. Nothing is saved, and the run stops; the last '

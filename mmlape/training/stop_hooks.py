@@ -1,5 +1,6 @@
 """Stop a training at NaN or infinity, before the optimizer steps; and the removed hook that named hung processes."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
@@ -28,7 +29,8 @@ class StopAtNonFiniteHook(Hook):
     """Stop all processes at an input, loss or gradient that is NaN or infinite, before the optimizer steps.
 
     Weights and buffers are then those before the batch. One more forward pass finds the first module whose output is
-    not finite. Gradients that overflow under a loss scale (float16) are normal and ignored.
+    not finite. Gradients that overflow under a loss scale (float16) are normal and ignored. All of these checks are
+    some ten kernels and one synchronisation a step.
 
     Args:
         gradients: Check gradients as well, unless there is a loss scale. Default True.
@@ -60,23 +62,42 @@ class StopAtNonFiniteHook(Hook):
         self._batch, self._skips = data_batch, False
         self._skipped = self._skipped if self._of_this_batch else 0  # of the one before
         self._of_this_batch = False
-        self._buffers = [buffer.clone() for buffer in self._model.buffers()]
+        self._save_buffers()
+
+    @torch.no_grad()
+    def _save_buffers(self) -> None:
+        """One copy for each device and dtype: batch norms have three small buffers each."""
+        flat = defaultdict(list)
+        for buffer in map(_plain, self._model.buffers()):
+            flat[buffer.device, buffer.dtype].append(buffer.flatten())
+        self._buffers = {kind: torch.cat(parts) for kind, parts in flat.items()}
+
+    @torch.no_grad()
+    def _restore_buffers(self) -> None:
+        saved = dict(self._buffers)
+        for buffer in map(_plain, self._model.buffers()):
+            kind = buffer.device, buffer.dtype
+            values, saved[kind] = saved[kind].tensor_split([buffer.numel()])
+            buffer.copy_(values.view_as(buffer))
 
     def _backward(self, runner: Runner, wrapper: Any, backward: Any, loss: Tensor, **options: Any):
         backward(loss, **options)
         scaler, groups = getattr(wrapper, 'loss_scaler', None), wrapper.param_groups
         looks = self.gradients and not (scaler is not None and scaler.is_enabled())
         grads = [p.grad for group in groups for p in group['params'] if looks]
-        finite = torch.tensor([all_finite(x) for x in (self._batch, loss, grads)], dtype=torch.int)
-        everywhere = finite.to(loss.device, copy=True)
-        all_reduce(everywhere, 'min')
-        self._skips = not everywhere.all()
+        values = self._batch, loss, grads
+        everywhere = (_plain(loss) * 0).float()
+        for flag in _flags((self._batch, grads)):
+            everywhere = everywhere + flag.to(loss.device, torch.float32)
+        all_reduce(everywhere, 'sum')
+        self._skips = everywhere.item() != 0  # the only time that a step waits for the hook
         if self._skips:
             self._skipped += not self._of_this_batch  # several optimizers have a backward pass each
             self._of_this_batch = True
-            kind = everywhere.tolist().index(0)
+            mine = next((kind for kind, value in enumerate(values) if not all_finite(value)), 3)
+            kind = min(all_gather_object(mine))
             text = self._describe(wrapper, kind, loss)  # in all processes: SyncBN communicates
-            texts = all_gather_object(None if finite[kind] else text)
+            texts = all_gather_object(text if mine == kind else None)
             rank, text = next((rank, text) for rank, text in enumerate(texts) if text)
             says = f'iteration {runner.iter + 1}, process {rank} of {len(texts)}: {text}'
             several = getattr(wrapper, '_accumulative_counts', 1) > 1
@@ -89,8 +110,7 @@ class StopAtNonFiniteHook(Hook):
 
     def _describe(self, wrapper: Any, kind: int, loss: Tensor) -> str:
         first: list[str] = []
-        for buffer, saved in zip(self._model.buffers(), self._buffers, strict=True):
-            buffer.copy_(saved)
+        self._restore_buffers()
         with suppress(Exception), torch.no_grad(), wrapper.optim_context(self._model):
             model = deepcopy(self._model)
             for name, module in model.named_modules():
@@ -114,22 +134,40 @@ def unwrapped(model: nn.Module) -> Any:
 
 def all_finite(value: Any) -> bool:
     """Whether all floating point tensors in nested dicts, lists and tuples are free of NaN and infinity."""
-    # By device: AdamW counts its steps on the CPU. There, aminmax is ten times as fast as isfinite.
-    edges = defaultdict(list)
+    return all(flag.item() == 0 for flag in _flags(value))
+
+
+def _flags(value: Any) -> list[Tensor]:
+    """For each device and dtype of floating point tensors in nested dicts, lists and tuples, a number on that device:
+    0, or NaN if one of them is NaN or infinite."""
+    of_kind = defaultdict(list)
     for tensor in _tensors(value):
-        edges[tensor.device].append(torch.stack(tensor.detach().aminmax()).double())
-    return all(bool(torch.stack(found).isfinite().all()) for found in edges.values())
+        of_kind[tensor.device, tensor.dtype].append(tensor)
+    flags = []
+    for (device, _), tensors in of_kind.items():
+        if device.type == 'cpu':  # ten times as fast as isfinite or the norm
+            edges = [edge for tensor in tensors for edge in tensor.aminmax()]
+        else:  # few kernels for all tensors; the largest magnitude cannot overflow
+            edges = list(torch._foreach_norm(tensors, math.inf))
+        flags.append((torch.stack(edges) * 0).sum())
+    return flags
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
-        value = value.to_local() if isinstance(value, DTensor) else value  # this process's part
-        value = value.coalesce().values() if value.is_sparse else value
+        value = _plain(value)
         if value.is_floating_point() and value.numel() and not value.is_meta:
             yield value.float() if value.element_size() == 1 else value  # no aminmax of 8 bits
     elif isinstance(value, (dict, list, tuple)):
         for each in value.values() if isinstance(value, dict) else value:
             yield from _tensors(each)
+
+
+def _plain(value: Tensor) -> Tensor:
+    """The part of it that this process holds, and of a sparse one, what it stores."""
+    value = value.detach()
+    value = value.to_local() if isinstance(value, DTensor) else value
+    return value.coalesce().values() if value.is_sparse else value
 
 
 @HOOKS.register_module()

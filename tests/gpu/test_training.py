@@ -3,6 +3,7 @@
 import copy
 import itertools
 import json
+import math
 import subprocess
 import sys
 
@@ -18,6 +19,7 @@ from benchmarks.measuring import measure
 from benchmarks.side_by_side import CLOCKS, interleaved, peak_bytes
 from mmlape.analysis import measure_step_memory, random_batch, training_model, training_size
 from mmlape.datasets import build_digit_scenes
+from mmlape.training.stop_hooks import all_finite
 
 DEMO = [
     'mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes',
@@ -95,6 +97,20 @@ def test_demo_models(name, scenes, device, record_property):
     record_property('first loss', losses[:5].mean().item())
     record_property('last loss', losses[-5:].mean().item())
     assert len(losses) == STEPS and losses[-5:].mean() < losses[:5].mean()
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_what_is_finite(dtype, device):
+    """NaN and infinity in one of many gradients are found; the largest numbers are finite."""
+    largest, sizes = torch.finfo(dtype).max, (1, 64, 70_000, 3) * 300
+    gradients = [torch.full((size,), largest, dtype=dtype, device=device) for size in sizes]
+    assert all_finite(gradients)
+    for value in (math.nan, math.inf, -math.inf):
+        for number, place in ((0, 0), (1, 63), (2, 69_999), (600, 0), (1199, 1)):
+            before = gradients[number].clone()
+            gradients[number][place] = value
+            assert not all_finite(gradients), (value, number)
+            gradients[number] = before
 
 
 def test_two_processes(scenes, device, record_property):

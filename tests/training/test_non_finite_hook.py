@@ -250,6 +250,27 @@ def test_the_hook_changes_no_result(tmp_path):
     assert all(torch.equal(states[0][name], value) for name, value in states[1].items())
 
 
+def test_buffers_of_all_kinds_are_restored():
+    model, hook = nn.Module(), StopAtNonFiniteHook()
+    sparse = torch.sparse_coo_tensor([[1, 3]], [2.0, 3.0], (5,), check_invariants=True)
+    kinds = dict(
+        map=torch.randn(2, 3, 4).transpose(0, 2), none=torch.empty(0, 3), one=torch.tensor(2.5),
+        count=torch.tensor(7), mask=torch.tensor([True, False]), half=torch.randn(3).half(),
+        eighth=torch.randn(3).to(torch.float8_e5m2), sparse=sparse.coalesce(), last=torch.randn(2),
+    )  # fmt: skip
+    kinds = {f'its_{kind}': value for kind, value in kinds.items()}
+    for name, value in kinds.items():
+        model.register_buffer(name, value.clone())
+    hook._model = model
+    hook._save_buffers()
+    for buffer in model.buffers():
+        (buffer.values() if buffer.is_sparse else buffer).fill_(1)
+    hook._restore_buffers()
+    for name, value in model.named_buffers():
+        assert value.dtype == kinds[name].dtype
+        assert torch.equal(value.to_dense().float(), kinds[name].to_dense().float()), name
+
+
 def test_an_option_that_is_gone_is_named_once(tmp_path):
     runner = runner_of(tmp_path, 'nothing', hook=dict(max_files=1))
     runner.train()
