@@ -1,0 +1,45 @@
+"""What launches kernels on a GPU: no more than in the record, and counted as autograd's engine would call it."""
+
+import json
+from collections import Counter
+
+import pytest
+import torch
+from backbone_variants import build_adapter, build_pvt, build_swin, build_vit
+from cheap_values import cheap_values
+
+from benchmarks.cases import OURS
+from benchmarks.launches import CASES, DTYPES, RECORD, Launches, build, count, run_backward, totals
+
+KEPT = json.loads(RECORD.read_text())
+SLACK = 1.1
+FAST = ('vit-tiny 512', 'dtn 56 x 56, C 64, pool 4', 'dtn 14 x 14, C 320')
+
+
+@pytest.mark.filterwarnings('ignore:User provided device_type')
+@pytest.mark.parametrize(
+    'name',
+    [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in CASES],
+)
+def test_no_more_than_in_the_record(name):
+    """After an intended change, ``python -m benchmarks.launches`` writes the record."""
+    with cheap_values():
+        case = build(name)
+    for dtype in DTYPES:
+        found = totals(count(case, case.models[OURS], DTYPES[dtype]))
+        kept = KEPT[name][OURS][dtype]
+        assert all(found[part] <= SLACK * kept[part] for part in kept), (found, kept)
+
+
+@pytest.mark.parametrize('build', [build_vit, build_pvt, build_swin, build_adapter])
+def test_a_backward_pass_has_the_operators_of_the_engine(build):
+    model, image = build().train(), torch.rand(2, 3, 64, 96)
+    found = []
+    for run in (torch.autograd.backward, run_backward):
+        model.zero_grad()
+        outputs = [*model(image)]
+        counts = Counter()
+        with Launches(Counter()) as launches, launches.counted(counts):
+            run(outputs, [each.detach() for each in outputs])
+        found.append(counts)
+    assert found[0] == found[1]
