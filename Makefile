@@ -23,7 +23,7 @@ FOUND := $(shell for p in python3 python3.12 python3.11 python3.10; do \
 INTERPRETER := $(or $(PYTHON),$(FOUND),python3)
 SPHINX = $(PY) -m sphinx -q -W --keep-going -c docs -d docs/_build/doctrees
 # Tests run side by side, each process on one thread; one that has nothing left takes over tests of another.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal --durations 30 --durations-min 3
 SPELLED := $(wildcard *.md docs mmlape configs tools tests benchmarks examples setup.py)
 FORMATTED := $(wildcard setup.py mmlape configs tools tests benchmarks examples docs/conf.py)
 export CUDA SOURCE_URL
