@@ -219,7 +219,8 @@ class Stage:
 
     def _prefix_tokens(self, batch: int) -> Tensor:
         """``(B, P, C)``."""
-        return torch.cat([token.expand(batch, -1, -1) for token in self.prefix], dim=1)
+        tokens = [token.expand(batch, -1, -1) for token in self.prefix]
+        return tokens[0] if len(tokens) == 1 else torch.cat(tokens, dim=1)
 
     def _rows(self, rows: Rows, layout: Layout) -> Rows:
         """Position rows of the present tokens."""

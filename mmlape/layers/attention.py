@@ -186,28 +186,37 @@ class Attention(AttentionLayer):
     ) -> Tensor:
         """Attend; ``(B, P + H * W, C)`` to the same shape."""
         layout = Layout.of(tokens, layout)
-        query, key, value = self.split_heads(self.qkv(tokens), 3)
-        if self.q_norm is not None and self.k_norm is not None:
-            query, key = self.q_norm(query), self.k_norm(key)
+        qkv = self.qkv(tokens)
         inside = self.inside(layout, layout, inside)
-        if inside is not None:
-            query, key, value = inside.place(query, key, value)
         if self.window_size is None:
+            query, key, value = self._place(qkv, inside)
             bias = None if inside is None else inside.bias(layout, layout)
             read = merge_heads(self.read(query, key, value, bias, layout.token_mask()))
         else:
-            read = self._read_in_windows((query, key, value), layout, inside, self.window_size)
+            read = self._read_in_windows(qkv, layout, inside, self.window_size)
         return self.project(read if self.norm is None else self.norm(read, layout))
 
+    def _place(self, qkv: Tensor, inside: InsidePlan | None) -> tuple[Tensor, ...]:
+        """Queries, keys and values ``(B, heads, N, D)`` with their norms and position."""
+        query, key, value = self.split_heads(qkv, 3)
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self.q_norm(query), self.k_norm(key)
+        return (query, key, value) if inside is None else inside.place(query, key, value)
+
     def _read_in_windows(
-        self, heads: tuple[Tensor, ...], layout: Layout, inside: InsidePlan | None, window: Grid
+        self, qkv: Tensor, layout: Layout, inside: InsidePlan | None, window: Grid
     ) -> Tensor:
-        """What tokens read, ``(B, P + H * W, C)``, for queries, keys and values ``(B, heads, P + H * W, D)``."""
+        """What tokens read, ``(B, P + H * W, C)``, for queries, keys and values ``(B, P + H * W, 3 * C)``."""
         num_prefix, grid = layout.num_prefix, layout.grid
-        query, key, value = (
-            partition(part[:, :, num_prefix:].transpose(1, 2), grid, window).transpose(1, 2)
-            for part in heads
-        )
+        heads: tuple[Tensor, ...] = ()
+        if num_prefix or self.q_norm is not None or (inside is not None and inside.places):
+            heads = self._place(qkv, inside)
+            query, key, value = (
+                partition(part[:, :, num_prefix:].transpose(1, 2), grid, window).transpose(1, 2)
+                for part in heads
+            )
+        else:  # one copy instead of three
+            query, key, value = self.split_heads(partition(qkv, grid, window), 3)
         mask = layout.mask
         if mask is not None:  # what a window is padded with counts, whatever the mask
             mask = ~partition((~mask).unsqueeze(-1), grid, window)[..., 0]
@@ -374,24 +383,24 @@ def partition(tokens: Tensor, grid: Grid, window: Grid) -> Tensor:
     """Cut cells ``(B, H * W, ...)`` into windows ``(B * ceil(H / h) * ceil(W / w), h * w, ...)``, padded with zeros at
     the bottom and right."""
     (height, width), (h, w) = grid, window
-    maps = tokens.unflatten(1, (height, width))
     rows, columns = windows_of(grid, window)
     down, across = rows * h - height, columns * w - width
     # Of symbols, of a graph for any size, nothing is asked.
     if not (isinstance(down, int) and isinstance(across, int)) or down or across:
         channels = (0, 0) * (tokens.ndim - 2)
-        maps = F.pad(maps, (*channels, 0, across, 0, down))
-    maps = maps.unflatten(2, (columns, w)).unflatten(1, (rows, h))
-    return maps.transpose(2, 3).flatten(3, 4).flatten(0, 2)
+        maps = F.pad(tokens.unflatten(1, (height, width)), (*channels, 0, across, 0, down))
+        tokens = maps.flatten(1, 2)
+    maps = tokens.unflatten(1, (rows, h, columns, w)).transpose(2, 3)
+    return maps.reshape(-1, h * w, *tokens.shape[2:])
 
 
 def merge(windows: Tensor, grid: Grid, window: Grid) -> Tensor:
     """Undo :func:`partition`: back to ``(B, H * W, ...)``, padding cut off."""
     (height, width), (h, w) = grid, window
     rows, columns = windows_of(grid, window)
-    batch = windows.shape[0] // (rows * columns)
-    maps = windows.unflatten(1, (h, w)).unflatten(0, (batch, rows, columns)).transpose(2, 3)
-    maps = maps.flatten(3, 4).flatten(1, 2)
+    rest = windows.shape[2:]
+    maps = windows.view(-1, rows, columns, h, w, *rest).transpose(2, 3)
+    maps = maps.reshape(-1, rows * h, columns * w, *rest)
     return maps[:, :height, :width].flatten(1, 2)
 
 

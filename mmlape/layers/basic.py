@@ -156,8 +156,8 @@ class _GeluLinear(Function):
         grad_hidden = grad_weight = None
         if needs_weight:
             read = F.gelu(hidden, approximate=ctx.approximate).flatten(0, -2)
-            # The smaller matrix first: libraries read the left one row by row.
-            if rows.shape[1] <= read.shape[1]:
+            # The smaller matrix first: libraries of CPUs read the left one row by row.
+            if rows.shape[1] <= read.shape[1] or not rows.is_cpu:
                 grad_weight = ctx.product(rows.mT, read.mT)
             else:
                 grad_weight = ctx.product(read.mT, rows.mT).mT

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from mmcv.ops.multi_scale_deform_attn import (
     MultiScaleDeformableAttention,
-    MultiScaleDeformableAttnFunction,
     ext_module,
     multi_scale_deformable_attn_pytorch,
 )
 from torch import Tensor, nn
+from torch.autograd.function import Function, once_differentiable
 
 from mmlape.checks import check_positive_int
 from mmlape.layout import cached
@@ -135,19 +135,42 @@ _OF_GPU = 'Tensor value, Tensor shapes, Tensor level_starts, Tensor locations, T
 def _sampled_on_gpu(
     values: Tensor, locations: Tensor, weights: Tensor, plan: SamplingPlan
 ) -> Tensor:
-    """By MMCV's operator, whose ``im2col_step`` must divide the batch."""
+    """By MMCV's kernels."""
     maps = plan.shapes_tensor, plan.level_starts
     arguments = values.contiguous(), *maps, locations.contiguous(), weights.contiguous()
-    if is_eager(values):
-        return MultiScaleDeformableAttnFunction.apply(*arguments, values.shape[0])
-    return _in_graphs(*arguments)
+    # An operator can be part of a graph, a function takes less time.
+    return (_Sampled.apply if is_eager(values) else _in_graphs)(*arguments)
+
+
+class _Sampled(Function):
+    """As MMCV's function, but fills the gradients with zeros at once."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(*inputs)
+        # The step must divide the batch.
+        return ext_module.ms_deform_attn_forward(*inputs, im2col_step=len(inputs[0]))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        value, _shapes, _level_starts, locations, weights = ctx.saved_tensors
+        needed = (value, locations, weights)
+        sizes = [each.numel() for each in needed]
+        parts = zip(value.new_zeros(sum(sizes)).split(sizes), needed)
+        found = [part.view_as(each) for part, each in parts]
+        _add_gradients(grad, ctx.saved_tensors, found)
+        return found[0], None, None, *found[1:]
+
+
+def _add_gradients(grad: Tensor, inputs: Sequence[Tensor], to: Sequence[Tensor]) -> None:
+    """Add the gradients of values, locations and weights to ``to``."""
+    ext_module.ms_deform_attn_backward(*inputs, grad.contiguous(), *to, im2col_step=len(inputs[0]))
 
 
 @_operator('mmlape::deformable_sampling_on_gpu', schema=f'({_OF_GPU}) -> Tensor')
-def _in_graphs(value: Tensor, *others: Tensor) -> Tensor:
-    """What MMCV's autograd function computes, which would break the graphs of compiled blocks. Eager calls of that one
-    are shorter."""
-    return ext_module.ms_deform_attn_forward(value, *others, im2col_step=len(value))
+def _in_graphs(*inputs: Tensor) -> Tensor:
+    return ext_module.ms_deform_attn_forward(*inputs, im2col_step=len(inputs[0]))
 
 
 @_operator(
@@ -157,8 +180,8 @@ def _in_graphs(value: Tensor, *others: Tensor) -> Tensor:
 def _gradients_on_gpu(grad: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
     """Of values, locations and weights."""
     value, _shapes, _level_starts, locations, weights = inputs
-    found = tuple(map(torch.zeros_like, (value, locations, weights)))
-    ext_module.ms_deform_attn_backward(*inputs, grad.contiguous(), *found, im2col_step=len(value))
+    found = tuple(map(torch.zeros_like, (value, locations, weights)))  # none may be a view
+    _add_gradients(grad, inputs, found)
     return found
 
 

@@ -94,15 +94,17 @@ class ShiftedWindowAttention(Attention):
                     F.pad(part, (0, 0, *padding)) + added
                     for part, added in zip(maps, self._of_padding(maps, padding))
                 ]
-            heads = tuple(self._cut(part, shift).transpose(1, 2) for part in maps)
+            heads = tuple(
+                self._cut(part.flatten(1, 2), padded, shift).transpose(1, 2) for part in maps
+            )
         else:
-            cells = tokens.unflatten(1, layout.grid)
             if down or right:  # padding by nothing is a copy
-                cells = F.pad(cells, padding)
-            heads = self.split_heads(self.qkv(self._cut(cells, shift)), 3)
-        read = self._attend_in_moved_windows(heads, layout, padded, shift, inside)
-        moved = merge(self.project(read), padded, window).unflatten(1, padded)
-        moved = torch.roll(moved, shift, (1, 2)) if any(shift) else moved
+                tokens = F.pad(tokens.unflatten(1, layout.grid), padding).flatten(1, 2)
+            heads = self.split_heads(self.qkv(self._cut(tokens, padded, shift)), 3)
+        read = self.project(self._attend_in_moved_windows(heads, layout, padded, shift, inside))
+        if not any(shift):
+            return merge(read, layout.grid, window)
+        moved = torch.roll(merge(read, padded, window).unflatten(1, padded), shift, (1, 2))
         return moved[:, : layout[0], : layout[1]].flatten(1, 2)
 
     def shift_on(self, grid: Grid) -> Grid:
@@ -122,11 +124,12 @@ class ShiftedWindowAttention(Attention):
             cell = F.pad(cell.transpose(1, 2), (0, part.shape[-1] - cell.shape[-1]))
             yield outside[..., None] * cell[:, :, None]
 
-    def _cut(self, maps: Tensor, shift: Grid) -> Tensor:
-        """A map ``(B, H, W, ...)`` moved by the shift, in windows ``(B * windows, h * w, ...)``."""
+    def _cut(self, cells: Tensor, grid: Grid, shift: Grid) -> Tensor:
+        """Cells ``(B, H * W, ...)`` moved by the shift, in windows ``(B * windows, h * w, ...)``."""
         if any(shift):
-            maps = torch.roll(maps, [-step for step in shift], (1, 2))
-        return partition(maps.flatten(1, 2), (maps.shape[1], maps.shape[2]), self.window_size)
+            steps = [-step for step in shift]
+            cells = torch.roll(cells.unflatten(1, grid), steps, (1, 2)).flatten(1, 2)
+        return partition(cells, grid, self.window_size)
 
     def _attend_in_moved_windows(
         self,
@@ -147,14 +150,14 @@ class ShiftedWindowAttention(Attention):
             # Windows as heads: what is added is the same for all images, and not repeated for them.
             query, key, value = (part.unflatten(0, (-1, len(bias))).flatten(1, 2) for part in heads)
             read = self.read(query, key, value, bias.flatten(0, 1)[None])
-            return merge_heads(read.unflatten(1, (len(bias), -1)).flatten(0, 1))
+            return read.unflatten(1, (len(bias), -1)).transpose(2, 3).flatten(3).flatten(0, 1)
         mask = None
         if layout.mask is not None:  # what the grid is padded with counts, whatever the mask
             away = F.pad(
                 (~layout.mask).unflatten(1, layout.grid),
                 (0, padded[1] - layout[1], 0, padded[0] - layout[0]),
             )
-            mask = ~self._cut(away.unsqueeze(-1), shift)[..., 0]
+            mask = ~self._cut(away.flatten(1).unsqueeze(-1), padded, shift)[..., 0]
             bias = None if bias is None else bias.repeat(len(query) // len(bias), 1, 1, 1)
         return merge_heads(self.read(query, key, value, bias, mask))
 

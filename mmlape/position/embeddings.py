@@ -177,9 +177,10 @@ class LearnedPosition(PositionEmbedding):
         height, width = grid
         fixed = isinstance(height, int) and isinstance(width, int)
         if not fixed or (height, width) != self.grid:
-            prefix, cells = table.tensor_split([self.num_prefix_rows], dim=1)
-            cells = resize_table(cells, self.grid, (height, width), self.resize)
-            table = torch.cat([prefix, cells], dim=1)
+            count = self.num_prefix_rows
+            parts = table.split([count, table.shape[1] - count], dim=1) if count else (table,)
+            cells = resize_table(parts[-1], self.grid, (height, width), self.resize)
+            table = torch.cat([parts[0], cells], dim=1) if count else cells
         absent = self.num_prefix_tokens - self.num_prefix_rows
         return F.pad(table, (0, 0, absent, 0)) if absent else table
 

@@ -17,6 +17,9 @@ from mmlape.registry import MODELS
 from .attention_position import AttentionPosition
 from .embeddings import resize_table
 
+# The longest side of a grid with a cached index for every pair of cells, of half a megabyte at most.
+FEW = 16
+
 
 class OffsetBias(AttentionPosition):
     """Base class: a bias of the scores for the offset between two cells. A subclass writes :meth:`table`."""
@@ -70,12 +73,15 @@ class OffsetBias(AttentionPosition):
 
     def _between(self, table: Tensor, queries: Grid, keys: Grid, step: int) -> Tensor:
         """``(1, heads, N, A * E)`` for every ``step``-th row and column of ``queries`` and all of ``A x E`` keys."""
-        bias = table.unflatten(0, [2 * side - 1 for side in queries])
-        # Axis by axis: indices for every pair of cells would take 148 MB at 50 x 84.
-        for axis, sides in enumerate(zip(queries, keys)):
-            bias = _at_offsets(bias, axis, *sides, step)
-        bias = bias.unflatten(1, (-1, keys[1])).unflatten(0, (-1, keys[0]))
-        bias = bias.permute(4, 0, 2, 1, 3).flatten(3, 4).flatten(1, 2)
+        if queries == keys and all(isinstance(side, int) and side <= FEW for side in keys):
+            bias = _of_pairs(table, keys, step)
+        else:
+            bias = table.unflatten(0, [2 * side - 1 for side in queries])
+            # Axis by axis: indices for every pair of cells would take 148 MB at 50 x 84.
+            for axis, sides in enumerate(zip(queries, keys)):
+                bias = _at_offsets(bias, axis, *sides, step)
+            bias = bias.unflatten(1, (-1, keys[1])).unflatten(0, (-1, keys[0]))
+            bias = bias.permute(4, 0, 2, 1, 3).flatten(3, 4).flatten(1, 2)
         if self.pe_norm is not None:
             weight, shift = (
                 resize_table(parameter.view(1, -1, 1), self.grid, keys).flatten()
@@ -157,7 +163,7 @@ class RelativePositionBias(OffsetBias):
             for axis, side in enumerate(self.grid):
                 table = table.index_select(axis, _all_offsets(side, table.device).abs())
             table = table.flatten(0, 1)
-        return resize_table(table[None], source, target, self.resize)[0]
+        return resize_table(table[None], source, target, self.resize).squeeze(0)
 
 
 class SharedOffsetBias(OffsetBias):
@@ -182,6 +188,22 @@ def _offsets(queries: int, keys: int, step: int, device: torch.device) -> Tensor
     own, others = (centres(count, queries, device) for count in (queries, keys))
     offsets = (own[::step, None] - others[None]).flatten() + (queries - 1)
     return offsets.long() if queries == keys else offsets
+
+
+def _of_pairs(table: Tensor, grid: Grid, step: int) -> Tensor:
+    """``(heads, queries, keys)``: the row of a table of offsets for every pair, by one operator."""
+    index = _pairs(grid, step, table.device)
+    bias = table.t().index_select(1, index.flatten()).unflatten(1, index.shape)
+    return bias[..., : grid[0] * grid[1]]
+
+
+@cached
+def _pairs(grid: Grid, step: int, device: torch.device) -> Tensor:
+    """Rows of a table of offsets, ``(queries, keys)``, with columns up to a multiple of 8: attention kernels on GPUs
+    would copy a bias whose rows begin elsewhere."""
+    rows, columns = (_offsets(side, side, step, device).view(-1, side) for side in grid)
+    index = rows[:, None, :, None] * (2 * grid[1] - 1) + columns[:, None]
+    return F.pad(index.flatten(2).flatten(0, 1), (0, -grid[0] * grid[1] % 8))
 
 
 def _at_offsets(table: Tensor, axis: int, queries: int, keys: int, step: int) -> Tensor:

@@ -78,8 +78,9 @@ def test_exchange_compiles_as_one_graph(cls):
     assert torch.allclose(compiled(*arguments), module(*arguments), atol=1e-5)
 
 
-def test_mmcvs_operator_in_graphs(monkeypatch):
-    """With MMCV's PyTorch form in the place of its CUDA code: arguments, gradients, and what a compiler must know."""
+def test_mmcvs_kernels(monkeypatch):
+    """With MMCV's PyTorch form in the place of its CUDA code: arguments, gradients, and what a compiler must know of
+    the operator."""
 
     def forward(value, shapes, _starts, locations, weights, im2col_step):
         assert value.shape[0] == im2col_step
@@ -109,10 +110,10 @@ def test_mmcvs_operator_in_graphs(monkeypatch):
     shapes, starts = torch.tensor(maps), torch.tensor([0, 35])
     arguments = leaves[0], shapes, starts, *leaves[1:]
     torch.library.opcheck(deformable._in_graphs, arguments)
-    found = deformable._in_graphs(*arguments)
     wanted = deformable.multi_scale_deformable_attn_pytorch(leaves[0], maps, *leaves[1:])
-    grad = torch.randn_like(found)
-    torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(
-        torch.autograd.grad(found, leaves, grad), torch.autograd.grad(wanted, leaves, grad)
-    )
+    grad = torch.randn_like(wanted)
+    gradients = torch.autograd.grad(wanted, leaves, grad)
+    for sample in (deformable._in_graphs, deformable._Sampled.apply):
+        found = sample(*arguments)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(torch.autograd.grad(found, leaves, grad), gradients)

@@ -12,6 +12,7 @@ from mmlape.position import (
     RelativePositionBias,
     RelativePositionMlp,
     RotaryPosition,
+    relative_bias,
 )
 from mmlape.position.rotary import _coordinates
 
@@ -72,6 +73,21 @@ def test_runs(name, options, count):
     assert len(calls) == count
     mlp = (model.inside if name.startswith('Shared') else model.blocks[0].attn.position).mlp
     assert mlp.fc1.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize('step', [1, 2])
+def test_a_bias_within_a_window_is_made_at_once(step, monkeypatch):
+    """As axis by axis, with rows that begin where attention kernels on GPUs read them without a copy."""
+    position, window = RelativePositionBias(8, 2, (3, 5), std=1), Layout((3, 5))
+    found = position.bias(window, step=step)
+    *steps, last = found.stride()
+    assert last == 1 and not any(each % 8 for each in steps)
+    monkeypatch.setattr(relative_bias, 'FEW', 0)
+    expected = position.bias(window, step=step)
+    assert torch.equal(found, expected)
+    grad, table = torch.randn_like(expected), position.relative_position_bias_table
+    gradients = [torch.autograd.grad(each, table, grad)[0] for each in (found, expected)]
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize('name', ['SharedRelativePositionMlp', 'SharedRelativePositionBias'])
