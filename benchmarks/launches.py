@@ -46,8 +46,18 @@ PARTS = ('forward', 'backward', 'views')
 KERNELS = {'deformable_sampling_on_gpu_backward': 2}
 
 
+def option_of(network: dict, default: str, **option: dict) -> Case:
+    """A network with its default, and with another option."""
+    models = {default: MODELS.build(dict(network)), OURS: MODELS.build(dict(network, **option))}
+    return cases.of_images(models, (512, 512), 1, alike=[])
+
+
+VIT = dict(type='mmlape.VisionTransformer', arch='deit-tiny')
 CASES: dict[str, Callable[[], Case]] = {
     **{name: case for name, case in cases.CASES.items() if name != 'pvt-small 800 x 1216'},
+    'vit-tiny 512, LaPE': partial(
+        option_of, VIT, 'default joining', joining=dict(type='mmlape.LaPE')
+    ),
     'pvt-small 512, DTN': partial(cases.pvt_dtn, 512, 512),
 }
 
@@ -218,13 +228,7 @@ def _gradients(node: Any, given: dict[int, Tensor]) -> tuple[Tensor | None, ...]
         _keep(node.variable, given[0])
         return ()
     grads = [given.get(index) for index in range(len(node._input_metadata))]
-    if not isinstance(node, BackwardCFunction):
-        found = node(*grads)
-    else:  # written in Python: it gets zeros
-        for index, each in enumerate(node._input_metadata):
-            if grads[index] is None:
-                grads[index] = torch.zeros([*each.shape], dtype=each.dtype, device=each.device)
-        found = node.apply(*grads)
+    found = (node.apply if isinstance(node, BackwardCFunction) else node)(*grads)
     return found if isinstance(found, tuple) else (found,)
 
 

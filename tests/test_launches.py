@@ -13,7 +13,7 @@ from benchmarks.launches import CASES, DTYPES, RECORD, Launches, build, count, r
 
 KEPT = json.loads(RECORD.read_text())
 SLACK = 1.1
-FAST = ('vit-tiny 512', 'dtn 56 x 56, C 64, pool 4', 'dtn 14 x 14, C 320')
+FAST = ('vit-tiny 512, LaPE', 'dtn 56 x 56, C 64, pool 4', 'dtn 14 x 14, C 320')
 
 
 @pytest.mark.filterwarnings('ignore:User provided device_type')
@@ -31,9 +31,17 @@ def test_no_more_than_in_the_record(name):
         assert all(found[part] <= SLACK * kept[part] for part in kept), (found, kept)
 
 
-@pytest.mark.parametrize('build', [build_vit, build_pvt, build_swin, build_adapter])
-def test_a_backward_pass_has_the_operators_of_the_engine(build):
-    model, image = build().train(), torch.rand(2, 3, 64, 96)
+NETWORKS = {
+    'vit, LaPE': lambda: build_vit(joining=dict(type='mmlape.LaPE')),
+    'pvt': build_pvt,
+    'swin': build_swin,
+    'adapter': build_adapter,
+}
+
+
+@pytest.mark.parametrize('name', NETWORKS)
+def test_a_backward_pass_has_the_operators_of_the_engine(name):
+    model, image = NETWORKS[name]().train(), torch.rand(2, 3, 64, 96)
     found = []
     for run in (torch.autograd.backward, run_backward):
         model.zero_grad()

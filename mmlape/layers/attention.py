@@ -15,6 +15,7 @@ from mmlape.layout import Grid, Layout
 from mmlape.norm import TokenRMS, build_single_norm, build_token_norm
 from mmlape.position import AttentionPosition, InsidePlan
 from mmlape.registry import MODELS
+from mmlape.runtime.autocast import cast_once
 from mmlape.runtime.tracing import is_tracing
 
 from .basic import PatchConv2d, build_dropout
@@ -462,6 +463,7 @@ class SpatialReductionAttention(AttentionLayer):
             ValueError: With reduction, if there are prefix tokens or a mask.
         """
         layout = Layout.of(tokens, layout)
+        tokens = tokens if self.linear else cast_once(tokens)  # a mean would be of rounded values
         source, keys = self._reduce(tokens, layout) if self.reduces else (tokens, layout)
         (query,) = self.split_heads(self.q(tokens), 1)
         key, value = self.split_heads(self.kv(source), 2)

@@ -17,7 +17,7 @@ from torch.autograd.function import Function, once_differentiable
 
 from mmlape.checks import check_positive_int
 from mmlape.layout import cached
-from mmlape.runtime.autocast import without_autocast
+from mmlape.runtime.autocast import cast_once, without_autocast
 from mmlape.runtime.tracing import is_eager, is_exporting
 
 from .basic import DropPath, PatchConv2d, StridedConv2d, build_map_norm, channels_last
@@ -280,6 +280,7 @@ class DeformableAttention(MultiScaleDeformableAttention):
         """Queries ``(B, N, C)`` sample values ``(B, sum of H * W over levels, C)`` around their reference points, by a
         :func:`sampling_plan`; returns ``(B, N, C)``."""
         heads, levels, points = self.num_heads, self.num_levels, self.num_points
+        query = cast_once(query)
         offsets = self.sampling_offsets(query).unflatten(-1, (heads, levels, points, 2))
         logits = self.attention_weights(query).unflatten(-1, (heads, levels, points))
         value = self.value_proj(value).unflatten(-1, (heads, -1))

@@ -108,6 +108,7 @@ class _RowNorm(torch.autograd.Function):
         rows, weight, bias, ctx.eps = inputs
         _, mean, rstd = output
         ctx.mark_non_differentiable(mean, rstd)
+        ctx.set_materialize_grads(False)  # no zeros for theirs
         ctx.save_for_backward(rows, weight, bias, mean, rstd)
 
     @staticmethod
