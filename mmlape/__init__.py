@@ -15,8 +15,8 @@ from typing import Any
 from .version import __version__
 
 _SUBPACKAGES = (
-    'analysis', 'backbones', 'checkpoints', 'cli', 'cpu', 'datasets', 'heads', 'inference', 'layers', 'necks',
-    'norm', 'position', 'pretraining', 'registry', 'robustness', 'training',
+    'analysis', 'backbones', 'checkpoints', 'cli', 'cpu', 'datasets', 'gpu', 'heads', 'inference', 'layers',
+    'necks', 'norm', 'position', 'pretraining', 'registry', 'robustness', 'training',
 )  # fmt: skip
 _FUNCTIONS = {'load': 'inference', 'safe_loading': 'checkpoints'}
 

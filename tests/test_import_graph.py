@@ -20,7 +20,7 @@ ORDER = (
     'layers',
     'backbones',
     'necks heads checkpoints datasets',
-    'cpu',
+    'cpu gpu',
     'training',
     'cli',
     'inference',

@@ -16,7 +16,7 @@ from .checkpoint_hooks import (
     SafeLoadingHook,
     UnsavedError,
 )
-from .devices import Bfloat16Hook, CpuHook, DeformableAttentionHook
+from .devices import Bfloat16Hook, CpuHook, DeformableAttentionHook, GpuHook
 from .environment import environment_options, vit_arch, vit_weights
 from .eomt_hook import MaskAnnealingHook
 from .exact_resume import ExactResumeHook
@@ -43,6 +43,7 @@ __all__ = [
     'EarlyHookRunner',
     'ExactResumeHook',
     'FSDPStrategy',
+    'GpuHook',
     'HungProcessHook',
     'LayerDecayOptimizerConstructor',
     'MaskAnnealingHook',

@@ -9,7 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import nn
 
-from mmlape.cpu import optimize
+from mmlape import cpu, gpu
 from mmlape.layers import replace_deformable_attention
 from mmlape.registry import HOOKS
 
@@ -25,7 +25,22 @@ class CpuHook(Hook):
 
     def before_run(self, runner: Runner) -> None:
         """Weights are loaded afterwards; parameters stay the same objects."""
-        optimize(runner.model)
+        cpu.optimize(runner.model)
+
+
+@HOOKS.register_module()
+class GpuHook(Hook):
+    """Calls :func:`mmlape.gpu.optimize` on the runner's model before a run: DTN by Triton kernels.
+
+    Off by default, since it has not been measured on a GPU yet. In a config: ``default_hooks =
+    dict(gpu=dict(type='mmlape.GpuHook'))``.
+    """
+
+    priority = 'VERY_HIGH'  # before hooks that copy the model (EMA)
+
+    def before_run(self, runner: Runner) -> None:
+        """Weights are loaded afterwards; parameters stay the same objects."""
+        gpu.optimize(runner.model)
 
 
 @HOOKS.register_module()
