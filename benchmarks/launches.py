@@ -46,18 +46,19 @@ PARTS = ('forward', 'backward', 'views')
 KERNELS = {'deformable_sampling_on_gpu_backward': 2}
 
 
-def option_of(network: dict, default: str, **option: dict) -> Case:
-    """A network with its default, and with another option."""
-    models = {default: MODELS.build(dict(network)), OURS: MODELS.build(dict(network, **option))}
+def vit_with_lape() -> Case:
+    """DeiT-Ti with default joining, and with LaPE."""
+    network = dict(type='mmlape.VisionTransformer', arch='deit-tiny')
+    models = {
+        'default joining': MODELS.build(dict(network)),
+        OURS: MODELS.build(dict(network, joining=dict(type='mmlape.LaPE'))),
+    }
     return cases.of_images(models, (512, 512), 1, alike=[])
 
 
-VIT = dict(type='mmlape.VisionTransformer', arch='deit-tiny')
 CASES: dict[str, Callable[[], Case]] = {
     **{name: case for name, case in cases.CASES.items() if name != 'pvt-small 800 x 1216'},
-    'vit-tiny 512, LaPE': partial(
-        option_of, VIT, 'default joining', joining=dict(type='mmlape.LaPE')
-    ),
+    'vit-tiny 512, LaPE': vit_with_lape,
     'pvt-small 512, DTN': partial(cases.pvt_dtn, 512, 512),
 }
 
