@@ -6,6 +6,7 @@ All have the same weights. A new comparison is a function and a line in ``CASES`
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,6 +17,7 @@ from mmdet.models.backbones.pvt import pvt_convert
 from mmseg.models.backbones import VisionTransformer
 from torch import Tensor, nn
 
+from mmlape import gpu
 from mmlape.checkpoints import convert
 from mmlape.cpu import optimize
 from mmlape.norm import DTN, LN
@@ -24,7 +26,7 @@ from mmlape.registry import MODELS
 from .reference.dtn import DenseDTN
 from .reference.vit_adapter import PublishedViTAdapter
 
-OURS = 'ours'
+OURS, KERNELS = 'ours', 'ours, kernels'
 ADAPTED = dict(arch='deit-tiny', with_cls_token=False, final_norm=False, layer_scale=True)
 
 
@@ -147,6 +149,13 @@ def of_images(
     image = torch.randn(batch, 3, *size)
     alike = [name for name in models if name != OURS] if alike is None else alike
     return Case(models, (image,), alike, size=f'{batch} x {size[0]} x {size[1]}')
+
+
+def add_kernels(case: Case) -> None:
+    """Add ours with DTN by Triton kernels, where there is DTN."""
+    ours = case.models[OURS]
+    if any(isinstance(module, DTN) for module in ours.modules()):
+        case.models[KERNELS] = gpu.optimize(deepcopy(ours))
 
 
 def randomised(model: nn.Module) -> nn.Module:

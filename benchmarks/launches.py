@@ -30,11 +30,13 @@ from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from mmlape.gpu import replace
 from mmlape.layout import GridCache
+from mmlape.registry import MODELS
 
 from . import cases
 from .__main__ import quieten
-from .cases import Case
+from .cases import OURS, Case
 
 RECORD = Path(__file__).parent / 'records' / 'launches.json'
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
@@ -42,8 +44,8 @@ NO_KERNEL = {
     'empty', 'empty_like', 'empty_strided', 'new_empty', 'new_empty_strided', '_unsafe_view', 'promote_types'
 }  # fmt: skip
 PARTS = ('forward', 'backward', 'views')
-# MMCV's backward kernel adds to gradients, which are filled with zeros before.
-KERNELS = {'deformable_sampling_on_gpu_backward': 2}
+# MMCV's backward kernel adds to gradients, which are filled with zeros before. DTN's: mmlape/gpu/dtn.py.
+KERNELS = {'deformable_sampling_on_gpu_backward': 2, 'dtn_gpu': 5, 'dtn_gpu_backward': 6}
 
 
 def vit_with_lape() -> Case:
@@ -66,7 +68,9 @@ CASES: dict[str, Callable[[], Case]] = {
 def build(name: str) -> Case:
     """A case, on the CPU, without what is for CPUs."""
     with mock.patch.object(cases, 'optimize', lambda model, **_: model):
-        return CASES[name]()
+        case = CASES[name]()
+    cases.add_kernels(case)
+    return case
 
 
 def count(case: Case, model: nn.Module, dtype: torch.dtype) -> dict[str, Counter[str]]:
@@ -81,9 +85,7 @@ def count(case: Case, model: nn.Module, dtype: torch.dtype) -> dict[str, Counter
             outputs = torch.func.functional_call(model, state, (first, *others))
         outputs = tree_leaves(outputs)
         grads = [torch.ones_like(each) for each in outputs]
-        # What is recomputed, is once for a backward pass, which has a number.
-        number = mock.patch.object(torch._C, '_current_graph_task_id', lambda: 0)
-        with torch.no_grad(), number, launches.counted(found['backward']):
+        with torch.no_grad(), launches.counted(found['backward']):
             run_backward(outputs, grads)
     return found
 
@@ -134,6 +136,7 @@ def eager_on_a_gpu(launches: Launches) -> Iterator[None]:
             sampling = name == 'mmlape.layers.deformable'
             if name.startswith('mmlape.') and hasattr(module, 'is_eager') and not sampling:
                 stack.enter_context(patch(module, 'is_eager', lambda *_tensors: True))
+        stack.enter_context(patch(replace, 'is_tracing', lambda: False))
         yield
 
 
@@ -199,16 +202,18 @@ def run_backward(outputs: list[Tensor], grads: list[Tensor]) -> None:
     for output, grad in zip(outputs, grads):
         _add(given, output.grad_fn, output.output_nr, grad)
     ready = [node for node in {*given} if not uses[node]]
-    while ready:
-        node = max(ready, key=lambda each: each._sequence_nr())  # what ran last goes first
-        ready.remove(node)
-        found = _gradients(node, given.pop(node, {}))
-        for (child, index), grad in zip(node.next_functions, found):
-            if child is not None and grad is not None:
-                _add(given, child, index, grad)
-            uses[child] -= 1
-            if child is not None and not uses[child]:
-                ready.append(child)
+    # What is recomputed, is once in a backward pass, which has a number.
+    with mock.patch.object(torch._C, '_current_graph_task_id', return_value=0):
+        while ready:
+            node = max(ready, key=lambda each: each._sequence_nr())  # what ran last goes first
+            ready.remove(node)
+            found = _gradients(node, given.pop(node, {}))
+            for (child, index), grad in zip(node.next_functions, found):
+                if child is not None and grad is not None:
+                    _add(given, child, index, grad)
+                uses[child] -= 1
+                if child is not None and not uses[child]:
+                    ready.append(child)
 
 
 def _add(given: dict[Any, dict[int, Tensor]], node: Any, index: int, grad: Tensor) -> None:

@@ -26,7 +26,18 @@ from mmlape.datasets import build_digit_scenes
 
 from . import training_step
 from .__main__ import quieten
-from .cases import OURS, Case, adapter, dtn, pvt_dtn, pvt_small, swin_tiny, vit
+from .cases import (
+    KERNELS,
+    OURS,
+    Case,
+    adapter,
+    add_kernels,
+    dtn,
+    pvt_dtn,
+    pvt_small,
+    swin_tiny,
+    vit,
+)
 from .measuring import TIMES, differences, time_of, to_device, train_step
 from .side_by_side import CLOCKS, CLONE, peak_bytes, write_record
 
@@ -138,9 +149,11 @@ def time_case(build: Callable[[], Case], precision: str, trial: bool) -> dict:
     """Forward and training step of all models in turns, compiled blocks among them; peak bytes; images per second."""
     dtype, tf32 = PRECISIONS[precision]
     case = build()
+    add_kernels(case)
     case.models[COMPILED] = compiled(case.models[OURS], 'eager' if trial else 'inductor')
     found: dict = dict(size=case.size)
     if precision == 'float32':
+        case.alike = [*case.alike, *(name for name in (COMPILED, KERNELS) if name in case.models)]
         found['difference'] = differences(case)
     case.dtype = dtype
     allow_tf32(tf32)
