@@ -41,12 +41,12 @@ def to_statistics(
     g, d = tl.arange(0, HEADS)[:, None], tl.arange(0, DEPTH)[None, :]
     known = (g < G) & (d < D)
     of_weight, of_bias = tl.zeros((HEADS, DEPTH), tl.float32), tl.zeros((HEADS, DEPTH), tl.float32)
-    of_mean, of_var = tl.zeros((HEADS, DEPTH), tl.float32), tl.zeros((HEADS, DEPTH), tl.float32)
+    of_mean, of_var = tl.zeros((HEADS, 1), tl.float32), tl.zeros((HEADS, 1), tl.float32)
     d_moments += b * (num_cells * 2 * G * D) + g * (num_cells * 2 * D) + d
     # Each step takes TOKENS cells of one token, or TOKENS tokens of one cell.
     cells: tl.constexpr = TOKENS if POOL == 1 else 1
     for cell in range(part * chunk, tl.minimum(part * chunk + chunk, num_cells), cells):
-        to_first, to_second = tl.zeros_like(of_mean), tl.zeros_like(of_mean)
+        to_first, to_second = tl.zeros_like(of_bias), tl.zeros_like(of_bias)
         for start in range(0, 1 if POOL == 1 else POOL * POOL, TOKENS):
             i = (start + tl.arange(0, TOKENS))[:, None, None]
             if POOL == 1:
@@ -66,8 +66,10 @@ def to_statistics(
             )
             of_weight += tl.sum(d_y * normed, axis=0)
             of_bias += tl.sum(d_y, axis=0)
-            of_mean += tl.sum(d_z * (inter_mean - own_mean), axis=0)
-            of_var += tl.sum(d_var * (own_var - tl.maximum(inter_var, 0.0)), axis=0)
+            of_ratio = tl.sum(d_z * (inter_mean - own_mean), axis=0)
+            of_mean += tl.sum(of_ratio, axis=1, keep_dims=True)
+            of_ratio = tl.sum(d_var * (own_var - tl.maximum(inter_var, 0.0)), axis=0)
+            of_var += tl.sum(of_ratio, axis=1, keep_dims=True)
             d_second = tl.where(inter_var < 0, 0.0, (1 - own_of_var) * d_var)
             d_first = (own_of_mean - 1) * d_z - 2 * first * d_second
             if POOL == 1:
@@ -95,8 +97,8 @@ def to_statistics(
     tl.store(sums + g * D + d, of_weight, known)
     tl.store(sums + G * D + g * D + d, of_bias, known)
     sums += 2 * G * D
-    tl.store(sums + g, tl.sum(of_mean, axis=1, keep_dims=True), g < G)
-    tl.store(sums + G + g, tl.sum(of_var, axis=1, keep_dims=True), g < G)
+    tl.store(sums + g, of_mean, g < G)
+    tl.store(sums + G + g, of_var, g < G)
 
 
 @triton.jit(do_not_specialize=SIZES)
