@@ -62,8 +62,8 @@ def random_tokens(layout, channels, batch=2, dtype=torch.float32):
 
 
 FAST = {
-    'prefix': (6, 3, Layout((3, 5), 1), {}, torch.float32),
-    'cut cells': (8, 2, Layout((5, 3)), dict(pool=2, stabilize=False, ratio_var=0.75), HALF),
+    'prefix': (6, 2, Layout((2, 4), 1), {}, torch.float32),
+    'cut cells': (6, 3, Layout((5, 3)), dict(pool=2, stabilize=False, ratio_var=0.75), HALF),
 }
 SLOW = {
     'one token': (8, 2, Layout((1, 1)), {}, torch.float32),
@@ -91,7 +91,7 @@ SLOW = {
 def test_equals_pytorchs_operators_in_float64(case):
     channels, heads, layout, options, dtype = (FAST | SLOW)[case]
     norm = randomised(DTN(channels, heads, **options))
-    batch = 1 if case == 'cut cells' else 2
+    batch = 1 if case in ('cut cells', 'wide', 'many heads') else 2  # which would take long
     assert_equals_float64(norm, random_tokens(layout, channels, batch, dtype), layout)
 
 
@@ -137,9 +137,9 @@ def test_variance_is_never_negative():
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    st.integers(1, 9), st.integers(1, 9), st.integers(0, 2), st.integers(1, 5), st.integers(1, 9),
+    st.integers(1, 7), st.integers(1, 7), st.integers(0, 2), st.integers(1, 3), st.integers(1, 9),
     st.integers(1, 4), st.booleans(), st.sampled_from([torch.float32, torch.float16, HALF]),
 )  # fmt: skip
 def test_any_sizes(height, width, prefix, heads, depth, pool, stabilize, dtype):
@@ -177,8 +177,7 @@ def test_the_operator_and_a_graph():
             tokens = torch.randn(1, grid[0] * grid[1], 4, dtype=HALF)
             grad = torch.randn_like(tokens)
             found, expected = (step(each, tokens, grid, grad) for each in (graph, norm))
-            for name, value in expected.items():
-                torch.testing.assert_close(found[name.removeprefix('_orig_mod.')], value)
+            torch.testing.assert_close([*found.values()], [*expected.values()])
     assert len(launches) == 44
 
 
