@@ -36,7 +36,7 @@ from mmlape.registry import MODELS
 
 from . import cases
 from .__main__ import quieten
-from .cases import OURS, Case
+from .cases import KERNELS, OURS, Case
 
 RECORD = Path(__file__).parent / 'records' / 'launches.json'
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
@@ -45,7 +45,7 @@ NO_KERNEL = {
 }  # fmt: skip
 PARTS = ('forward', 'backward', 'views')
 # MMCV's backward kernel adds to gradients, which are filled with zeros before. DTN's: mmlape/gpu/dtn.py.
-KERNELS = {'deformable_sampling_on_gpu_backward': 2, 'dtn_gpu': 5, 'dtn_gpu_backward': 6}
+SEVERAL = {'deformable_sampling_on_gpu_backward': 2, 'dtn_gpu': 5, 'dtn_gpu_backward': 6}
 
 
 def vit_with_lape() -> Case:
@@ -104,7 +104,7 @@ class Launches(TorchDispatchMode):
         space, name = func._schema.name.split('::')
         if self.counts is not None and space != 'prim':
             launches = not func.is_view and name not in NO_KERNEL
-            (self.counts if launches else self.views)[name] += KERNELS.get(name, 1)
+            (self.counts if launches else self.views)[name] += SEVERAL.get(name, 1)
         return func(*args, **(kwargs or {}))
 
     @contextmanager
@@ -271,6 +271,21 @@ def main() -> int:
                 print(dtype, part, dict(found[dtype][part].most_common()))
     options.out.write_text(json.dumps(record, indent=2) + '\n', encoding='utf-8')
     return 0
+
+
+def page_table(record: dict[str, dict]) -> str:
+    """The table of docs/speed.md: operators forward + backward, theirs -> ours, with DTN's kernels; like rows once."""
+    rows: dict[tuple[str, ...], str] = {}
+    for name, models in record.items():
+        for other in [each for each in models if each not in (OURS, KERNELS)]:
+            pair = models[other], models.get(KERNELS, models[OURS])
+            cells = (
+                ' -> '.join('{forward} + {backward}'.format(**each[dtype]) for each in pair)
+                for dtype in DTYPES
+            )
+            rows.setdefault((other, *cells), name)
+    head = f'| what | compared with | {" | ".join(DTYPES)} |\n|---|---|{"---|" * len(DTYPES)}'
+    return '\n'.join([head, *(f'| {" | ".join([name, *cells])} |' for cells, name in rows.items())])
 
 
 def totals(parts: dict[str, Counter[str]]) -> dict[str, int]:

@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from mmlape.datasets import build_digit_scenes
+from mmlape.layers.attention import read_in_parts
 
 from . import training_step
 from .__main__ import quieten
@@ -39,7 +40,7 @@ from .cases import (
     vit,
 )
 from .measuring import TIMES, differences, time_of, to_device, train_step
-from .side_by_side import CLOCKS, CLONE, peak_bytes, write_record
+from .side_by_side import CLOCKS, CLONE, interleaved, peak_bytes, write_record
 
 COMPILED = 'ours, compiled'
 LONGEST_MINUTES = 30
@@ -131,6 +132,8 @@ def steps(trial: bool) -> dict[str, Callable[[], dict]]:
         for precision in ('float32', 'bfloat16'):
             name = f'DTN {shape}, pool {pool}, {precision}'
             found[name] = partial(time_case, case, precision, trial)
+    for precision in ('float32', 'bfloat16'):
+        found[f'queries in parts, {precision}'] = partial(parts_of_queries, precision, trial)
     for precision in PRECISIONS:
         for name, cases in NETWORKS.items():
             found[f'{name}, {precision}'] = partial(time_case, cases[trial], precision, trial)
@@ -168,6 +171,24 @@ def time_case(build: Callable[[], Case], precision: str, trial: bool) -> dict:
         for name, each in found['train_step'].items()
     }
     return found
+
+
+def parts_of_queries(precision: str, trial: bool) -> dict:
+    """Attention's training step in the first stage of PVT, for an image of 800 x 1216, by the parts of its queries."""
+    dtype, tf32 = PRECISIONS[precision]
+    allow_tf32(tf32)
+    device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    queries, keys = (128, 8) if trial else (60800, 950)
+    query, key, value = (
+        torch.randn(1, 1, length, 64, dtype=dtype, device=device, requires_grad=True)
+        for length in (queries, keys, keys)
+    )
+
+    def step(parts: int) -> None:
+        read_in_parts(query, key, value, parts, 0.125).sum().backward()
+
+    calls = {f'{parts} parts': partial(step, parts) for parts in (1, 2, 4, 8, 16, 32)}
+    return dict(train_step=interleaved(calls, 1 if trial else 7))
 
 
 def compiled(model: nn.Module, backend: str) -> nn.Module:
@@ -221,6 +242,10 @@ def said(found: dict) -> str:
     if 'images_per_second' in found:
         each = found['images_per_second'].items()
         return ', '.join(f'{name} {value:g} images/s' for name, value in each)
+    if 'train_step' in found:
+        return ', '.join(
+            f'{name} {each["median_ms"]:g} ms' for name, each in found['train_step'].items()
+        )
     if 'kernels' in found:
         first = found['kernels'][0]
         return f'{found["ms"]:g} ms, of which {first["ms"]:g} ms {first["name"]}'

@@ -190,7 +190,7 @@ def test_what_a_gpu_is_asked_goes_on(tmp_path, monkeypatch, capsys):
     assert (
         code == 0 and found.keys() == first.keys() and 'norm, profile: ' in capsys.readouterr().out
     )
-    models = {'LayerNorm', 'published', 'ours', 'ours, compiled'}
+    models = {'LayerNorm', 'published', 'ours', 'ours, compiled', 'ours, kernels'}
     for name in on_gpu.PRECISIONS:
         case = found[f'norm, {name}']
         kinds = (*measuring.TIMES, 'peak_bytes', 'images_per_second')

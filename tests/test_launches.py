@@ -7,9 +7,20 @@ import pytest
 import torch
 from backbone_variants import build_adapter, build_pvt, build_swin, build_vit
 from cheap_values import cheap_values
+from config_utils import REPO
 
 from benchmarks.cases import KERNELS, OURS
-from benchmarks.launches import CASES, DTYPES, RECORD, Launches, build, count, run_backward, totals
+from benchmarks.launches import (
+    CASES,
+    DTYPES,
+    RECORD,
+    Launches,
+    build,
+    count,
+    page_table,
+    run_backward,
+    totals,
+)
 
 KEPT = json.loads(RECORD.read_text())
 SLACK = 1.1
@@ -30,6 +41,11 @@ def test_no_more_than_in_the_record(name):
             found = totals(count(case, case.models[whose], DTYPES[dtype]))
             kept = KEPT[name][whose][dtype]
             assert all(found[part] <= SLACK * kept[part] for part in kept), (found, kept)
+
+
+def test_the_page_shows_the_record():
+    assert KEPT.keys() == CASES.keys()
+    assert page_table(KEPT) in (REPO / 'docs/speed.md').read_text(encoding='utf-8')
 
 
 NETWORKS = {

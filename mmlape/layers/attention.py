@@ -116,7 +116,7 @@ class AttentionLayer(nn.Module):
         if bias is not None and bias.requires_grad and query.is_cpu:
             out = _with_learned_bias(query * scale, key, value, bias, dropout)
         elif bias is None and not dropout and (parts := _query_parts(query, key, value)) > 1:
-            out = _read_in_parts(query, key, value, parts, scale)
+            out = read_in_parts(query, key, value, parts, scale)
         else:
             out = F.scaled_dot_product_attention(query, key, value, bias, dropout, scale=scale)
         return out[..., :width]
@@ -365,7 +365,7 @@ def _query_parts(query: Tensor, key: Tensor, value: Tensor) -> int:
     return next((parts for parts in range(most, 1, -1) if queries % parts == 0), 1)
 
 
-def _read_in_parts(query: Tensor, key: Tensor, value: Tensor, parts: int, scale: float) -> Tensor:
+def read_in_parts(query: Tensor, key: Tensor, value: Tensor, parts: int, scale: float) -> Tensor:
     """``scaled_dot_product_attention`` with the parts of the queries as images of their own."""
     cut = query.unflatten(2, (parts, -1)).transpose(1, 2).flatten(0, 1)
     # Copies: not every kernel takes a batch with a stride of 0.
