@@ -110,6 +110,28 @@ def _statistics(x: Tensor, sizes: Sequence[Any]) -> list[Tensor]:
     return [x.new_empty(shape, dtype=torch.float32) for shape in shapes]
 
 
+def _dense(x: Tensor, parameters: Sequence[Tensor | None], sizes: Sequence[int]) -> list[Any]:
+    """Dense arrays, of shapes that kernels may read.
+
+    Raises:
+        ValueError: If shapes or devices do not fit.
+    """
+    height, width, pool, prefix, heads = sizes
+    C, own = x.shape[-1], [each for each in parameters if each is not None]
+    expected = (heads, 3), (heads,), (heads,), (C,), (C,)
+    fits = x.shape[1:-1] == (prefix + height * width,) and min(pool, heads) > 0 and C % heads == 0
+    fits = fits and all(
+        each is None or each.shape == shape for each, shape in zip(parameters, expected)
+    )
+    if not fits or any(each.device != x.device for each in own):
+        got = ', '.join(f'{tuple(each.shape)} on {each.device}' for each in (x, *own))
+        raise ValueError(
+            'x (B, P + H * W, C), positions (G, 3), omegas (G,), weight and bias (C,) on one device and sizes '
+            f'(H, W, pool, P, G) do not fit: got {got} and {tuple(sizes)}'
+        )
+    return [None if each is None else each.contiguous() for each in (x, *parameters)]
+
+
 def _sources(x: Tensor, cells: Tensor, plan: _Plan) -> tuple[Tensor | None, ...]:
     """Where kernels find values of cells: x and scales, or cells."""
     return (x, None, cells) if plan.model['POOL'] == 1 else (None, cells, None)
@@ -163,8 +185,13 @@ def dtn(
 
     Returns:
         The result in the shape and dtype of x, and statistics for the backward pass.
+
+    Raises:
+        ValueError: If shapes or devices do not fit.
     """
-    plan, x = _Plan.of(x, sizes, stabilize), x.contiguous()
+    parameters = positions, mean_omega, var_omega, weight, bias
+    x, positions, mean_omega, var_omega, weight, bias = _dense(x, parameters, sizes)
+    plan = _Plan.of(x, sizes, stabilize)
     y, statistics = torch.empty_like(x), _statistics(x, sizes)
     if not x.numel():
         return y, *statistics
@@ -217,7 +244,9 @@ def _backward(
     var_ratio: float,
 ) -> tuple[Tensor, ...]:
     """Gradients of x, positions, both omegas (empty where there is none), weight and bias."""
-    plan, x, grad = _Plan.of(x, sizes, stabilize), x.contiguous(), grad.contiguous()
+    parameters = positions, mean_omega, var_omega, weight
+    x, positions, mean_omega, var_omega, weight = _dense(x, parameters, sizes)
+    plan, grad = _Plan.of(x, sizes, stabilize), grad.contiguous()
     found = _gradients_like(x, positions, mean_omega, var_omega, weight)
     if not x.numel():
         return tuple(map(torch.zeros_like, found))

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mmlape
+from mmlape.gpu import dtn as gpu_dtn
 from mmlape.gpu import optimize, replace
 from mmlape.layout import Layout
 from mmlape.norm import DTN
@@ -173,6 +174,18 @@ def test_calls_for_pytorchs_operators(said, monkeypatch):
     assert said[1:] == [
         f'mmlape.gpu.optimize: DTN runs in PyTorch where {each}' for each in reasons
     ]
+
+
+@pytest.mark.parametrize('wrong', [dict(C=12), dict(tokens=7), dict(heads=3), dict(device='meta')])
+def test_kernels_read_no_other_memory(wrong):
+    """PyTorch's operators refuse such tensors too; a GPU would not."""
+    sizes = dict(C=8, tokens=6, heads=2, device='cpu') | wrong
+    x = torch.zeros(1, sizes['tokens'], sizes['C'], device=sizes['device'])
+    parameters = torch.zeros(2, 3), torch.zeros(2), None, torch.zeros(8), torch.zeros(8)
+    options = [2, 3, 1, 0, sizes['heads']], 1e-5, True, 0.0, 0.0
+    with recorded() as launches, pytest.raises(ValueError, match='do not fit'):
+        gpu_dtn.dtn._init_fn(x, *parameters, *options)
+    assert not launches
 
 
 def test_without_triton(said, monkeypatch):
