@@ -98,8 +98,10 @@ def _normalise(
     else:
         mean, var = _moments_of_present(z, P_y, P_x, windows, mask)
     # No lerp, whose gradients would be tensors of the size of z before they are summed.
-    mean = windows.spread((1 - mean_ratio) * mean) + mean_ratio * own_mean
-    var = windows.spread((1 - var_ratio) * var.clamp(min=0)) + var_ratio * own_var
+    mean, var = (1 - mean_ratio) * mean, (1 - var_ratio) * var.clamp(min=0)
+    if windows.pool > 1:
+        mean, var = windows.spread(mean), windows.spread(var)
+    mean, var = mean + mean_ratio * own_mean, var + var_ratio * own_var
     return torch.addcmul(bias, (z - mean) * (var + eps).rsqrt(), weight).flatten(1, -3)
 
 
