@@ -69,8 +69,9 @@ class _Plan(NamedTuple):
         heads, depth = self.model['G'], self.model['D']
         return self.B * heads, _blocks(others * 2 * depth, across), _blocks(length, ROWS)
 
-    def token_blocks(self) -> tuple[int]:
-        return (self.B * _blocks(self.prefix + self.H * self.W, self.tile['TOKENS']),)
+    def token_blocks(self, tokens: int) -> tuple[int]:
+        """The grid for blocks of so many tokens."""
+        return (self.B * _blocks(self.prefix + self.H * self.W, tokens),)
 
 
 def supports_width(channels: int, heads: int) -> bool:
@@ -216,9 +217,9 @@ def dtn(
             STEP=STEP, COLUMNS=COLUMNS,
         )  # fmt: skip
         _launch(
-            kernels.normalise, plan.token_blocks(), x, moments, centre, mean_omega, var_omega,
-            weight, bias, y, mean_ratio, var_ratio, *shape, num_cells, eps, **plan.model,
-            **plan.tile,
+            kernels.normalise, plan.token_blocks(plan.tile['TOKENS']), x, moments, centre,
+            mean_omega, var_omega, weight, bias, y, mean_ratio, var_ratio, *shape, num_cells, eps,
+            **plan.model, **plan.tile,
         )  # fmt: skip
     return y, *statistics
 
@@ -279,10 +280,12 @@ def _backward(
             None, d_pairs, d_cells, slopes,
             plan.A, plan.E, plan.prefix, slots_of_x, slopes.shape[1], OF_ROWS=True, **block,
         )  # fmt: skip
+        # A whole tile would leave too few registers.
+        half = dict(plan.tile, TOKENS=max(plan.tile['TOKENS'] // 2, 1))
         _launch(
-            gradient_kernels.to_tokens, plan.token_blocks(), x, grad, moments, sources[1], centre,
-            mean_omega, var_omega, weight, d_cells, found[0], *shares, *shape, num_cells, eps,
-            **plan.model, **plan.tile,
+            gradient_kernels.to_tokens, plan.token_blocks(half['TOKENS']), x, grad, moments,
+            sources[1], centre, mean_omega, var_omega, weight, d_cells, found[0], *shares, *shape, num_cells, eps,
+            **plan.model, **half,
         )  # fmt: skip
         programs = _blocks(2 * channels + 2 * heads, 32) + heads
         _launch(

@@ -105,13 +105,6 @@ class Windows(NamedTuple):
             rows, columns = (of / of.sum(dim=1, keepdim=True) for of in (rows, columns))
         return _along_columns(columns, _along_rows(rows, view))
 
-    def counts(self, like: Tensor) -> Tensor | int:
-        """Tokens of each cell, which broadcast with ``(B, A, E, ...)`` of the dimensions of ``like``."""
-        if not self.by_products:
-            return self.pool**2
-        rows, columns = (of.sum(dim=1) for of in self._members(like))
-        return torch.outer(rows, columns).view(*self.cells, *[1] * (like.dim() - 3))
-
     def spread(self, cells: Tensor) -> Tensor:
         """Values per cell ``(B, A, E, ...)`` at its tokens: a tensor that broadcasts with a :meth:`view`."""
         if self.pool == 1:

@@ -109,8 +109,8 @@ def _moments(cells: Tensor, P_y: Tensor, P_x: Tensor) -> tuple[Tensor, Tensor]:
     """``P z`` and ``P z^2 - (P z)^2`` of ``(B, A, E, G, D)``; by rounding, the latter may be below zero."""
     # The variance does not depend on the centre, and the mean gets it back: it needs no gradient.
     centre = cells.mean(dim=(1, 2), keepdim=True).detach()
-    z = cells - centre
-    first, second = _filter([z, z.square()], P_y, P_x).chunk(2, dim=-1)
+    z = (cells - centre).permute(3, 1, 2, 0, 4)
+    first, second = _filter(torch.cat([z, z.square()], dim=-1), P_y, P_x).chunk(2, dim=-1)
     return first + centre, torch.addcmul(second, first, first, value=-1)
 
 
@@ -130,7 +130,8 @@ def _moments_of_present(
     centre = anywhere(cells).detach()
     z = cells - centre
     values = [m * z, m * z.square(), m.expand(-1, -1, -1, z.shape[3], -1)]
-    first, second, total = _filter(values, P_y, P_x).split([z.shape[-1], z.shape[-1], 1], dim=-1)
+    found = _filter(torch.cat(values, dim=-1).permute(3, 1, 2, 0, 4).contiguous(), P_y, P_x)
+    first, second, total = found.split([z.shape[-1], z.shape[-1], 1], dim=-1)
     # Where P m vanishes, far from all present cells, a tiny equal share of all of them remains.
     floor = torch.finfo(z.dtype).tiny ** 0.5
     total = total + floor
@@ -139,10 +140,9 @@ def _moments_of_present(
     return first + centre, torch.addcmul(second, first, first, value=-1)
 
 
-def _filter(values: list[Tensor], P_y: Tensor, P_x: Tensor) -> Tensor:
-    """``P`` over the cells of ``(B, A, E, G, D)``, head by head; values side by side along the last axis."""
+def _filter(rows: Tensor, P_y: Tensor, P_x: Tensor) -> Tensor:
+    """``P`` over cells, ``(G, A, E, B, D)``, head by head; the result is ``(B, A, E, G, D)``."""
     # Not by einsum, which makes many views: a compiler follows each of them several times.
-    rows = torch.cat([each.permute(3, 1, 2, 0, 4) for each in values], dim=-1)
     G = rows.shape[0]
     columns = torch.bmm(P_y.expand(G, -1, -1), rows.flatten(2)).view(rows.shape)
     columns = columns.transpose(1, 2).contiguous()
