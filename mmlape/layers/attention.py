@@ -115,8 +115,8 @@ class AttentionLayer(nn.Module):
         scale = (self.key_dims or width) ** -0.5
         if bias is not None and bias.requires_grad and query.is_cpu:
             out = _with_learned_bias(query * scale, key, value, bias, dropout)
-        elif bias is None and not dropout and (parts := _query_parts(query, key, value)) > 1:
-            out = read_in_parts(query, key, value, parts, scale)
+        elif query.requires_grad and bias is None and not dropout:
+            out = read_in_parts(query, key, value, _query_parts(query, key), scale)
         else:
             out = F.scaled_dot_product_attention(query, key, value, bias, dropout, scale=scale)
         return out[..., :width]
@@ -346,7 +346,7 @@ def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _query_parts(query: Tensor, key: Tensor, value: Tensor) -> int:
+def _query_parts(query: Tensor, key: Tensor) -> int:
     """Into how many equal parts to cut the queries of an attention with a gradient, so that a GPU is busy.
 
     The forward kernels run in parallel over queries, the backward kernels over blocks of keys, heads and images only:
@@ -354,8 +354,6 @@ def _query_parts(query: Tensor, key: Tensor, value: Tensor) -> int:
     """
     # In a graph, sizes may be symbols, which a choice of parts would make numbers.
     if is_tracing() or type(query) is not Tensor:
-        return 1
-    if not any(each.requires_grad for each in (query, key, value)):
         return 1
     images, heads, queries, _ = query.shape
     key_blocks = math.ceil(key.shape[2] / _KEY_BLOCK)
@@ -367,6 +365,8 @@ def _query_parts(query: Tensor, key: Tensor, value: Tensor) -> int:
 
 def read_in_parts(query: Tensor, key: Tensor, value: Tensor, parts: int, scale: float) -> Tensor:
     """``scaled_dot_product_attention`` with the parts of the queries as images of their own."""
+    if parts == 1:
+        return F.scaled_dot_product_attention(query, key, value, scale=scale)
     cut = query.unflatten(2, (parts, -1)).transpose(1, 2).flatten(0, 1)
     # Copies: not every kernel takes a batch with a stride of 0.
     key, value = (each.repeat_interleave(parts, dim=0) for each in (key, value))
