@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from copy import copy
+from dataclasses import replace
 from functools import cache, partial
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,32 +17,18 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmlape.checks import check_options
-from mmlape.layout import Grid, Layout
+from mmlape.layout import Layout
 
 from . import private
 from .recompute import keeps_statistics, recomputed
 from .tracing import is_eager
 
-# Compiled calls by kind of block and options, and of each block: graphs outlive copies, pickles and averages of models.
+# Compiled calls by kind of block and options, and of each block. ``nn.Module.compile`` keeps them in blocks; copies,
+# pickles and averages (EMA) of a model lose them then, and run plain without a word.
 _BY_KIND: dict[tuple, Callable] = {}
 _BY_BLOCK: WeakKeyDictionary[nn.Module, tuple[bool | dict, Callable, set[int]]] = (
     WeakKeyDictionary()
 )
-
-
-class _Packed(NamedTuple):
-    """A layout whose number of prefix tokens is a length, which a graph takes as it is, and with the sides of pooled
-    grids, which are symbols of their own then.
-
-    As a number, that of prefix tokens would become a symbol, 0 like any other, and every size of the grid a fraction
-    with it. And of a size that is a fraction of another one, the compiler for GPUs does not see that its square can be
-    divided by it (``CantSplit``, torch 2.11).
-    """
-
-    grid: Grid
-    prefix: tuple[None, ...]
-    mask: Tensor | None
-    known: dict[int, Grid]
 
 
 def check_compile_blocks(value: object) -> bool | dict:
@@ -84,25 +71,20 @@ def run_block(
     if compile_blocks is False or not _can_compile(block, with_cp):
         return recomputed(block, *args) if with_cp else block(*args)
     compiled, sides = _compiled(block, compile_blocks)
-    args = tuple(_packed(arg, sides) for arg in args)
+    args = tuple(_for_a_graph(arg, sides) for arg in args)
     call = partial(compiled, block)
     if with_cp and torch.is_grad_enabled():
         return checkpoint(call, *args, use_reentrant=False)
     return call(*args)
 
 
-def _packed(arg: Any, sides: set[int]) -> Any:
+def _for_a_graph(arg: Any, sides: set[int]) -> Any:
     if isinstance(arg, Tensor):
         return arg.contiguous()  # a graph is for one order in memory, too
-    if isinstance(arg, Layout):
-        known = {side: arg.pooled(side) for side in sides}
-        return _Packed(arg.grid, (None,) * arg.num_prefix, arg.mask, known)
-    return arg
-
-
-def _unpacked(arg: Any) -> Any:
-    if isinstance(arg, _Packed):
-        return Layout(arg.grid, len(arg.prefix), arg.mask, arg.known)
+    if isinstance(arg, Layout) and sides:
+        # As symbols of their own: of a size that is a fraction of another one, the compiler for GPUs does not see that
+        # its square can be divided by it (``CantSplit``, torch 2.11).
+        return replace(arg, known={side: arg.pooled(side) for side in sides})
     return arg
 
 
@@ -113,7 +95,8 @@ def _compiled(block: nn.Module, options: bool | dict) -> tuple[Callable, set[int
         given = {} if isinstance(options, bool) else options
         kind = (_structure(block), repr(sorted(given.items())))
         if kind not in _BY_KIND:
-            # PyTorch counts graphs by code: without one of its own, each kind would use up the others' number.
+            # PyTorch makes 8 graphs of a function's code, then runs it plain. Kinds of blocks (PVT has 4, in training,
+            # evaluation and autocast) would use them up, so each has code of its own.
             code = _call.__code__.replace(co_name=f'{type(block).__name__}_{len(_BY_KIND)}')
             own = FunctionType(code, globals())
             _BY_KIND[kind] = torch.compile(own, **_arguments_of_torch(**given))
@@ -170,4 +153,4 @@ def _say(name: str, reason: str) -> None:
 
 
 def _call(block: nn.Module, *args: Any) -> Any:
-    return block(*[_unpacked(arg) for arg in args])
+    return block(*args)
