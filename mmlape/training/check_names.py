@@ -63,7 +63,7 @@ _PARAMWISE = (
 _SOME = {
     'default_hooks':
         'runtime_info timer sampler_seed logger param_scheduler checkpoint visualization finite exact_resume '
-        'check_weights safe_loading report cpu',
+        'check_weights safe_loading report cpu gpu',
     'env_cfg.dist_cfg': 'backend init_backend init_method timeout port rank world_size device_id',
     'optim_wrapper*.paramwise_cfg':
         f'{_PARAMWISE} decay_rate layer_decay_rate decay_type num_layers force_default_settings full_rate_layers '

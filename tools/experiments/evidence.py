@@ -300,8 +300,8 @@ def evaluate(experiment: Experiment, options: argparse.Namespace, root: Path) ->
     checkpoint = Path(options.evaluate)
     if isinstance(data, FolderData) and not options.trust:
         raise ValueError(
-            f'the config in {options.evaluate!r} is of a classifier, which is run as Python: add --trust if you trust its '
-            'author'
+            f'the config in {options.evaluate!r} is of a classifier, which is run as Python: add --trust if you trust '
+            'its author'
         )
     safe_loading()
     found = _scored(checkpoint, config_inside(checkpoint, options.trust), data, part)
