@@ -8,8 +8,11 @@ from agreement import PUBLISHED, SCALE, TOLERANCES, autocast, check, differences
 from mmcv.ops.multi_scale_deform_attn import MultiScaleDeformableAttention
 from registered import BACKBONES
 
+from mmlape import gpu
 from mmlape.cpu import optimize
 from mmlape.layers import replace_deformable_attention
+from mmlape.layout import Layout
+from mmlape.norm import DTN
 from mmlape.registry import MODELS
 
 # Tokens share a bucket or not: another rounding, another output.
@@ -78,3 +81,34 @@ def test_deformable_attention_of_heads(dtype, batch, device, record_property):
 
     inputs = queries, values, torch.rand(batch, 17, 3, 2), shapes, starts
     agree(Called(model), Called(moved), inputs, device, dtype, record_property)
+
+
+# Height, width, channels, heads, tokens per side of a cell and prefix tokens.
+GRIDS = (
+    (56, 56, 64, 4, 4, 0),
+    (57, 43, 96, 3, 4, 0),
+    (14, 17, 320, 5, 1, 1),
+    (7, 9, 768, 16, 2, 2),
+    (200, 304, 64, 1, 1, 0),
+)
+
+
+@pytest.mark.parametrize('sizes', GRIDS)
+@every_dtype
+def test_dtn_by_kernels(dtype, sizes, device, record_property):
+    """DTN by Triton kernels beside PyTorch's operators (on a CPU: those too)."""
+    height, width, channels, heads, pool, prefix = sizes
+    model = randomised(DTN(channels, heads, pool=pool))
+    moved = gpu.optimize(copy.deepcopy(model)).to(device)
+    assert type(moved) is not DTN
+
+    class OnGrid(torch.nn.Module):
+        def __init__(self, norm):
+            super().__init__()
+            self.norm = norm
+
+        def forward(self, tokens):
+            return self.norm(tokens, Layout((height, width), prefix))
+
+    tokens = torch.randn(2, prefix + height * width, channels)
+    agree(OnGrid(model), OnGrid(moved), (tokens,), device, dtype, record_property)
