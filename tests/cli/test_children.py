@@ -48,11 +48,13 @@ def test_the_result_is_that_of_the_program():
 def test_a_program_ends_with_the_one_that_started_it(number, tmp_path):
     mark = str(tmp_path / 'mark')
     child = [sys.executable, '-c', 'import time; time.sleep(600)', mark]
-    code = f'from mmlape.cli import run_child; run_child({child!r})'
+    # A shell that runs the tests in the background lets them ignore SIGINT.
+    code = 'import signal; signal.signal(signal.SIGINT, signal.default_int_handler); '
+    code += f'from mmlape.cli import run_child; run_child({child!r})'
     parent = subprocess.Popen([sys.executable, '-c', code], stderr=subprocess.DEVNULL)
     assert wait_for(lambda: len(processes(mark)) == 2)
     parent.send_signal(number)
-    parent.wait()
+    parent.wait(60)
     assert wait_for(lambda: not processes(mark), 30)
 
 
@@ -83,5 +85,5 @@ def test_a_killed_fit_leaves_no_process(number, tmp_path):
     ).read_text()
     assert len(processes(str(out))) >= 4  # fit, the training, two workers
     fit.send_signal(number)
-    fit.wait()
+    fit.wait(60)
     assert wait_for(lambda: not processes(str(out)), 60), processes(str(out))

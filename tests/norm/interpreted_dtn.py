@@ -61,11 +61,9 @@ def random_tokens(layout, channels, batch=2, dtype=torch.float32):
     return (torch.randn(batch, layout.num_tokens, channels) * 2 + 1).to(dtype)
 
 
-FAST = {
+CASES = {
     'prefix': (6, 2, Layout((2, 4), 1), {}, torch.float32),
     'cut cells': (6, 3, Layout((5, 3)), dict(pool=2, stabilize=False, ratio_var=0.75), HALF),
-}
-SLOW = {
     'one token': (8, 2, Layout((1, 1)), {}, torch.float32),
     'sequence': (12, 3, Layout((1, 40), 2), {}, torch.float32),
     'column': (48, 3, Layout((35, 1)), {}, torch.float16),
@@ -85,11 +83,9 @@ SLOW = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize('case', [
-    *FAST, *[pytest.param(name, marks=pytest.mark.slow) for name in SLOW],
-])  # fmt: skip
+@pytest.mark.parametrize('case', CASES)
 def test_equals_pytorchs_operators_in_float64(case):
-    channels, heads, layout, options, dtype = (FAST | SLOW)[case]
+    channels, heads, layout, options, dtype = CASES[case]
     norm = randomised(DTN(channels, heads, **options))
     batch = 1 if case in ('cut cells', 'wide', 'many heads') else 2  # which would take long
     assert_equals_float64(norm, random_tokens(layout, channels, batch, dtype), layout)
@@ -103,7 +99,6 @@ HARD = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('stabilize', [True, False])
 @pytest.mark.parametrize('kind', HARD)
 def test_hard_inputs(kind, stabilize):
@@ -118,7 +113,6 @@ def test_hard_inputs(kind, stabilize):
         assert value.isfinite().all() and errors[0] < max(1e-4, 4 * errors[1]), (name, errors)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('weights', [[0.0, 0, -8], [2000, 0, 0], [-30, 40, 5], [0, 0, 0]])
 def test_extreme_maps_and_ratios(weights):
     norm = randomised(DTN(8, 2))
@@ -128,7 +122,6 @@ def test_extreme_maps_and_ratios(weights):
     assert_equals_float64(norm, random_tokens(layout, 8, batch=1), layout)
 
 
-@pytest.mark.slow
 def test_variance_is_never_negative():
     norm = DTN(8, 1, stabilize=False, ratio_var=0)
     norm.positions.weight.data = torch.tensor([[0.0, 0, -8]])
@@ -136,7 +129,6 @@ def test_variance_is_never_negative():
     assert by_kernels(norm)(tokens, (4, 4)).isfinite().all()
 
 
-@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.integers(1, 7), st.integers(1, 7), st.integers(0, 2), st.integers(1, 3), st.integers(1, 9),
@@ -150,7 +142,6 @@ def test_any_sizes(height, width, prefix, heads, depth, pool, stabilize, dtype):
     assert_equals_float64(norm, tokens, layout, accepted=2e-4)
 
 
-@pytest.mark.slow
 def test_blocks_and_chunks_do_not_matter(monkeypatch):
     """Those of a GPU, and others."""
     norm, layout = randomised(DTN(8, 2)), Layout((4, 10), 1)
@@ -163,7 +154,6 @@ def test_blocks_and_chunks_do_not_matter(monkeypatch):
         assert_equals_float64(norm, tokens, layout)
 
 
-@pytest.mark.slow
 def test_the_operator_and_a_graph():
     """What PyTorch checks of an operator (shapes without memory, gradients, sizes that vary), and one whole graph."""
     norm = by_kernels(randomised(DTN(4, 2)))

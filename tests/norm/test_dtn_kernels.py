@@ -44,8 +44,9 @@ WIDTHS = {
 }
 
 
-def in_the_interpreter(marker):
-    command = [sys.executable, '-m', 'pytest', 'interpreted_dtn.py', '-q', '-m', marker]
+@pytest.mark.slow
+def test_values_in_the_interpreter():
+    command = [sys.executable, '-m', 'pytest', 'interpreted_dtn.py', '-q']
     done = subprocess.run(
         [*command, '-p', 'no:cacheprovider', '-W', 'ignore'],
         cwd=HERE,
@@ -55,15 +56,6 @@ def in_the_interpreter(marker):
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert ' passed' in done.stdout
-
-
-def test_values_in_the_interpreter():
-    in_the_interpreter('not slow')
-
-
-@pytest.mark.slow
-def test_more_values_in_the_interpreter():
-    in_the_interpreter('slow')
 
 
 @pytest.mark.parametrize('name', WIDTHS)
