@@ -202,7 +202,7 @@ def run_backward(outputs: list[Tensor], grads: list[Tensor]) -> None:
     for output, grad in zip(outputs, grads):
         _add(given, output.grad_fn, output.output_nr, grad)
     ready = [node for node in {*given} if not uses[node]]
-    # What is recomputed, is once in a backward pass, which has a number.
+    # Checkpoints recompute once per backward pass, which they know by its number.
     with mock.patch.object(torch._C, '_current_graph_task_id', return_value=0):
         while ready:
             node = max(ready, key=lambda each: each._sequence_nr())  # what ran last goes first

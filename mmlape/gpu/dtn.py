@@ -63,6 +63,10 @@ class _Plan(NamedTuple):
         chunks = _blocks(rows * columns, chunk)
         return cls(batch, height, width, rows, columns, prefix, chunk, chunks, model, tile, cut)
 
+    def of_tokens(self) -> tuple[int, ...]:
+        """Sizes for kernels that read tokens."""
+        return self.H, self.W, self.E, self.prefix, self.A * self.E
+
     def blocks(self, of_rows: bool, across: int) -> tuple[int, int, int]:
         """The grid of a product along an axis, for blocks of so many columns."""
         length, others = (self.A, self.E) if of_rows else (self.E, self.A)
@@ -138,6 +142,24 @@ def _sources(x: Tensor, cells: Tensor, plan: _Plan) -> tuple[Tensor | None, ...]
     return (x, None, cells) if plan.model['POOL'] == 1 else (None, cells, None)
 
 
+def _describe(
+    x: Tensor, positions: Tensor, statistics: Sequence[Tensor], plan: _Plan, eps: float
+) -> None:
+    """Fill in all statistics but the moments."""
+    _, cells, centre, rows = statistics
+    sums = centre.new_empty(plan.B * plan.chunks, x.shape[2])
+    _launch(
+        kernels.describe_cells, (plan.B * plan.chunks,), x, *_sources(x, cells, plan)[1:], sums,
+        *plan.of_tokens(), plan.chunk, plan.chunks, eps, **plan.model, **plan.cut,
+    )  # fmt: skip
+    G, D = plan.model['G'], plan.model['D']
+    programs = G * (_blocks(plan.A, 16) + _blocks(plan.E, 16)) + plan.B * _blocks(G * D, 64)
+    _launch(
+        kernels.describe_maps, (programs,), positions, rows, sums, centre, plan.A, plan.E,
+        plan.chunks, G=G, D=D, ROWS=16, COLUMNS=64,
+    )  # fmt: skip
+
+
 def _first_pairs(x: Tensor, positions: Tensor, statistics: Sequence[Tensor], plan: _Plan) -> Tensor:
     """What ``P_y`` gives."""
     moments, cells, centre, rows = statistics
@@ -196,20 +218,9 @@ def dtn(
     y, statistics = torch.empty_like(x), _statistics(x, sizes)
     if not x.numel():
         return y, *statistics
-    moments, cells, centre, rows = statistics
-    shape, num_cells = (plan.H, plan.W, plan.E, plan.prefix), plan.A * plan.E
-    sums = centre.new_empty(plan.B * plan.chunks, x.shape[2])
+    moments, _, centre, rows = statistics
     with _on_device(x):
-        _launch(
-            kernels.describe_cells, (plan.B * plan.chunks,), x, *_sources(x, cells, plan)[1:], sums, *shape,
-            num_cells, plan.chunk, plan.chunks, eps, **plan.model, **plan.cut,
-        )  # fmt: skip
-        G, D = plan.model['G'], plan.model['D']
-        programs = G * (_blocks(plan.A, 16) + _blocks(plan.E, 16)) + plan.B * _blocks(G * D, 64)
-        _launch(
-            kernels.describe_maps, (programs,), positions, rows, sums, centre, plan.A, plan.E,
-            plan.chunks, G=G, D=D, ROWS=16, COLUMNS=64,
-        )  # fmt: skip
+        _describe(x, positions, statistics, plan, eps)
         pairs = _first_pairs(x, positions, statistics, plan)
         _launch(
             kernels.weigh, plan.blocks(False, COLUMNS), None, None, None, None, positions, rows, pairs,
@@ -218,7 +229,7 @@ def dtn(
         )  # fmt: skip
         _launch(
             kernels.normalise, plan.token_blocks(plan.tile['TOKENS']), x, moments, centre,
-            mean_omega, var_omega, weight, bias, y, mean_ratio, var_ratio, *shape, num_cells, eps,
+            mean_omega, var_omega, weight, bias, y, mean_ratio, var_ratio, *plan.of_tokens(), eps,
             **plan.model, **plan.tile,
         )  # fmt: skip
     return y, *statistics
@@ -251,41 +262,24 @@ def _backward(
     found = _gradients_like(x, positions, mean_omega, var_omega, weight)
     if not x.numel():
         return tuple(map(torch.zeros_like, found))
-    moments, cells, centre, rows = statistics
-    shape, num_cells = (plan.H, plan.W, plan.E, plan.prefix), plan.A * plan.E
+    moments, cells, centre, _ = statistics
     heads, channels = plan.model['G'], x.shape[2]
-    d_moments, d_pairs = torch.empty_like(moments), torch.empty_like(moments)
+    d_moments = torch.empty_like(moments)
     sums = centre.new_empty(plan.B * plan.chunks, 2 * channels + 2 * heads)
-    grids = [plan.blocks(of_rows, GRADIENT_COLUMNS) for of_rows in (False, True)]
-    slots_of_x, slots_of_y = (plan.B * across * along for _, across, along in grids)
-    slopes = centre.new_empty(heads, slots_of_x + slots_of_y, 2)
     shares = mean_ratio, var_ratio
-    sources = _sources(x, cells, plan)
-    block = dict(plan.model, ROWS=ROWS, STEP=STEP, COLUMNS=GRADIENT_COLUMNS)
     with _on_device(x):
-        pairs = _first_pairs(x, positions, statistics, plan)
         _launch(
             gradient_kernels.to_statistics, (plan.B * plan.chunks,), x, grad, moments, centre,
-            mean_omega, var_omega, weight, d_moments, sums, *shares, *shape, num_cells, plan.chunk,
+            mean_omega, var_omega, weight, d_moments, sums, *shares, *plan.of_tokens(), plan.chunk,
             plan.chunks, eps, **plan.model, **plan.cut,
         )  # fmt: skip
-        _launch(
-            gradient_kernels.weigh_gradients, grids[0], *[None] * 4, positions, rows, pairs,
-            d_moments, d_pairs, slopes,
-            plan.A, plan.E, plan.prefix, 0, slopes.shape[1], OF_ROWS=False, **block,
-        )  # fmt: skip
-        d_cells = d_moments  # which are not needed any more
-        _launch(
-            gradient_kernels.weigh_gradients, grids[1], *sources, centre, positions, rows,
-            None, d_pairs, d_cells, slopes,
-            plan.A, plan.E, plan.prefix, slots_of_x, slopes.shape[1], OF_ROWS=True, **block,
-        )  # fmt: skip
+        d_cells, slopes, slots_of_x = _through_maps(x, positions, statistics, d_moments, plan)
         # A whole tile would leave too few registers.
         half = dict(plan.tile, TOKENS=max(plan.tile['TOKENS'] // 2, 1))
         _launch(
             gradient_kernels.to_tokens, plan.token_blocks(half['TOKENS']), x, grad, moments,
-            sources[1], centre, mean_omega, var_omega, weight, d_cells, found[0], *shares, *shape, num_cells, eps,
-            **plan.model, **half,
+            _sources(x, cells, plan)[1], centre, mean_omega, var_omega, weight, d_cells, found[0],
+            *shares, *plan.of_tokens(), eps, **plan.model, **half,
         )  # fmt: skip
         programs = _blocks(2 * channels + 2 * heads, 32) + heads
         _launch(
@@ -293,6 +287,29 @@ def _backward(
             len(sums), slopes.shape[1], slots_of_x, G=heads, D=plan.model['D'], ROWS=32, COLUMNS=32,
         )  # fmt: skip
     return tuple(found)
+
+
+def _through_maps(
+    x: Tensor, positions: Tensor, statistics: Sequence[Tensor], d_moments: Tensor, plan: _Plan
+) -> tuple[Tensor, Tensor, int]:
+    """Gradients of cells, in the memory of ``d_moments``; slopes, and how many of a head's are of ``P_x``."""
+    _, cells, centre, rows = statistics
+    pairs, d_pairs = _first_pairs(x, positions, statistics, plan), torch.empty_like(d_moments)
+    grids = [plan.blocks(of_rows, GRADIENT_COLUMNS) for of_rows in (False, True)]
+    slots_of_x, slots_of_y = (plan.B * across * along for _, across, along in grids)
+    slopes = centre.new_empty(plan.model['G'], slots_of_x + slots_of_y, 2)
+    block = dict(plan.model, ROWS=ROWS, STEP=STEP, COLUMNS=GRADIENT_COLUMNS)
+    _launch(
+        gradient_kernels.weigh_gradients, grids[0], *[None] * 4, positions, rows, pairs, d_moments,
+        d_pairs, slopes, plan.A, plan.E, plan.prefix, 0, slopes.shape[1], OF_ROWS=False, **block,
+    )  # fmt: skip
+    d_cells = d_moments  # which are not needed any more
+    _launch(
+        gradient_kernels.weigh_gradients, grids[1], *_sources(x, cells, plan), centre, positions,
+        rows, None, d_pairs, d_cells, slopes, plan.A, plan.E, plan.prefix, slots_of_x,
+        slopes.shape[1], OF_ROWS=True, **block,
+    )  # fmt: skip
+    return d_cells, slopes, slots_of_x
 
 
 def _gradients_like(
