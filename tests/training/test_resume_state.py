@@ -134,7 +134,7 @@ MADE_UP = (
     ((*INFO, 'best_ckpt'), None, 3, [], '', '..', '/', 'a/..', 'best_\0.pth', '/etc/passwd'),
     ((*INFO, 'best_ckpt'), 'best_\n.pth', f'best_{"x" * 5000}.pth', 'best_mean', 'iter_1.pth'),
     ((*INFO, 'outdated_best_ckpts'), 'best_a.pth', {'best_a.pth': 1}, 3, None),
-    ((*INFO, 'outdated_best_ckpts'), ['../best_x.pth'], ['/elsewhere/best_x.pth'], ['..'], [''], [None]),
+    ((*INFO, 'outdated_best_ckpts'), ['../best_x.pth'], ['/runs/best_x.pth'], ['..'], [''], [None]),
     ((*INFO, 'outdated_best_ckpts'), ['best_a\0.pth'], [f'best_{"x" * 5000}.pth'], ['iter_1.pth']),
     ((*INFO, 'outdated_best_ckpts'), ['best_\\..\\x.pth'], [['best_a.pth']], ['best_link/x.pth']),
     ((*INFO, 'keep_ckpt_ids'), '123', 3, None, {1: 2}, *([value] for value in NOT_PLACES)),
