@@ -48,7 +48,7 @@ class Side:
     def flops(self, config: dict, size: list[int]) -> int | None:
         """FLOPs of one image; None if the counter fails."""
         try:
-            from mmlape.analysis import count_flops
+            from mmlape.research.analysis import count_flops
 
             model = MODELS.build(config).eval()
             with count_flops() as counter:

@@ -28,9 +28,9 @@ from PIL import Image
 from side_by_side import CLONE, interleaved, machine
 
 import mmlape
-from mmlape.export import files, settings
-from mmlape.export.network import Network, limit_boxes
-from mmlape.export.verify import upstream_answers
+from mmlape.apps.export import files, settings
+from mmlape.apps.export.network import Network, limit_boxes
+from mmlape.apps.export.verify import upstream_answers
 from mmlape.registry import MODELS
 
 RUNTIME = runpy.run_path(str(CLONE / 'examples/onnx_runtime/predict.py'))

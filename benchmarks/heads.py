@@ -23,8 +23,13 @@ import torch
 from mmengine.config import Config
 from side_by_side import in_turns, keep_freed_memory, milliseconds, write_record
 
-from mmlape.analysis import measure_complexity, measure_step_memory, random_batch, training_model
 from mmlape.cpu import optimize
+from mmlape.research.analysis import (
+    measure_complexity,
+    measure_step_memory,
+    random_batch,
+    training_model,
+)
 
 CLONE = Path(__file__).resolve().parents[1]
 SIDE = 512

@@ -22,8 +22,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from mmlape.datasets import build_digit_scenes
 from mmlape.layers.attention import read_in_parts
+from mmlape.research.datasets import build_digit_scenes
 
 from . import training_step
 from .__main__ import quieten

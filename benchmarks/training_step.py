@@ -26,7 +26,7 @@ from mmengine.runner import Runner
 
 from mmlape.cli.arguments import find_config
 from mmlape.cpu import optimize
-from mmlape.datasets import DIGIT_CLASSES, build_digit_scenes
+from mmlape.research.datasets import DIGIT_CLASSES, build_digit_scenes
 
 from .side_by_side import keep_freed_memory, write_record
 

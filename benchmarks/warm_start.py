@@ -29,7 +29,7 @@ from PIL import Image
 from side_by_side import write_record
 
 import mmlape  # noqa: F401  registers our types
-from mmlape.datasets import build_digit_cells
+from mmlape.research.datasets import build_digit_cells
 
 CLONE = Path(__file__).resolve().parents[1]
 CONFIG = CLONE / 'configs/experiments/segmenter_vit-micro_mask_digit-cells.py'

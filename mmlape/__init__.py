@@ -15,10 +15,10 @@ from typing import Any
 from .version import __version__
 
 _SUBPACKAGES = (
-    'analysis', 'backbones', 'checkpoints', 'cli', 'cpu', 'datasets', 'gpu', 'heads', 'inference', 'layers',
-    'necks', 'norm', 'position', 'pretraining', 'registry', 'robustness', 'training',
+    'apps', 'backbones', 'checkpoints', 'cli', 'cpu', 'gpu', 'heads', 'layers', 'necks', 'norm', 'position',
+    'registry', 'research', 'training',
 )  # fmt: skip
-_FUNCTIONS = {'load': 'inference', 'safe_loading': 'checkpoints'}
+_FUNCTIONS = {'load': 'apps.inference', 'safe_loading': 'checkpoints'}
 
 __all__ = ['__version__', *_FUNCTIONS, *_SUBPACKAGES]
 

@@ -96,24 +96,24 @@ TASK_UTILS = _child('task util', root.TASK_UTILS, by_name=dict(HungarianAssigner
 DATASETS = _child(
     'dataset',
     root.DATASETS,
-    'datasets.classification',
-    'robustness.folders',
+    'research.datasets.classification',
+    'research.robustness.folders',
     by_name=dict(SeededViews='training.cached_features'),
 )
 TRANSFORMS = _child(
     'transform',
     root.TRANSFORMS,
-    'robustness.corruptions',
-    by_name=dict(LoadPanopticMap='datasets.panoptic'),
+    'research.robustness.corruptions',
+    by_name=dict(LoadPanopticMap='research.datasets.panoptic'),
 )
 METRICS = _child(
     'metric',
     root.METRICS,
-    'robustness.folders',
-    by_name=dict(PanopticQuality='datasets.panoptic'),
+    'research.robustness.folders',
+    by_name=dict(PanopticQuality='research.datasets.panoptic'),
 )
 FUNCTIONS = _child('function', root.FUNCTIONS, 'training')
-HOOKS = _child('hook', root.HOOKS, 'training', by_name=dict(ReportHook='report.hook'))
+HOOKS = _child('hook', root.HOOKS, 'training', by_name=dict(ReportHook='apps.report.hook'))
 PARAM_SCHEDULERS = _child('parameter scheduler', root.PARAM_SCHEDULERS, 'training')
 RUNNERS = _child('runner', root.RUNNERS, 'training')
 STRATEGIES = _child('strategy', root.STRATEGIES, 'training')

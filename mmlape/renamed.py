@@ -26,7 +26,7 @@ RENAMED: dict[str, str] = {
     r'mmlape\.layers\.ConvFFN': 'mmlape.layers.ConvMlp(embed_dims, hidden_dims)',
     r'mmlape\.layers\.StageEmbed': "mmlape.layers.PatchEmbed with norm_cfg=dict(type='mmlape.LN', eps=1e-5)",
     r'mmlape\.(?:analysis|backbones|layers|necks|norm|position|robustness)\.[a-z]\w*(?:\.\w+)+': (
-        'import the name from mmlape.analysis, backbones, layers, necks, norm, position or robustness itself'
+        'import the name from mmlape.research.analysis, backbones, layers, necks, norm, position or robustness itself'
     ),
 }
 

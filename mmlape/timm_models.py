@@ -16,8 +16,8 @@ from timm.models import build_model_with_cfg, register_model
 from torch import Tensor, nn
 
 from mmlape.checkpoints import convert
-from mmlape.pretraining.classifier import Classifier, take_indices
 from mmlape.registry import MODELS
+from mmlape.research.pretraining.classifier import Classifier, take_indices
 
 __all__: list[str] = []
 
@@ -49,7 +49,7 @@ _ROWS: tuple[tuple[str, str, str, str, dict], ...] = (
     ('{}_32', 'CompactTransformer', '{}', 'vit-lite-7-4 cvt-7-4 cct-7-3x1', {}),
     ('lape_{}_32', 'CompactTransformer', '{}', 'vit-lite-7-4 cvt-7-4 cct-7-3x1', _LAPE),
 )  # fmt: skip
-# Options of :class:`~mmlape.pretraining.Classifier` by name.
+# Options of :class:`~mmlape.research.pretraining.Classifier` by name.
 MODELS_BY_NAME: dict[str, dict[str, Any]] = {
     name.format(size.replace('-', '_')): dict(
         options, network=f'mmlape.{network}', arch=arch.format(size)

@@ -185,7 +185,7 @@ def cheap_values():
 @pytest.fixture(scope='session')
 def digits(tmp_path_factory):
     """The data of the demo's configs, a few images; only to be read."""
-    from mmlape.datasets import build_digit_scenes
+    from mmlape.research.datasets import build_digit_scenes
 
     return build_digit_scenes(tmp_path_factory.mktemp('digits'), num_train=6, num_val=2)
 

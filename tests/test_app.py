@@ -20,8 +20,8 @@ from backbone_variants import build_vit
 from PIL import Image
 
 import mmlape
-from mmlape.app import Answers, application, build, is_own_host
-from mmlape.export.verify import made_images
+from mmlape.apps.app import Answers, application, build, is_own_host
+from mmlape.apps.export.verify import made_images
 
 
 @pytest.fixture(scope='module')

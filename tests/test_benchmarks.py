@@ -17,7 +17,7 @@ import warm_start
 
 from benchmarks import __main__ as main
 from benchmarks import against, cases, measuring, on_gpu, scaling, side_by_side, training_step
-from mmlape.datasets import build_digit_scenes
+from mmlape.research.datasets import build_digit_scenes
 
 ROOT = Path(__file__).resolve().parents[1]
 

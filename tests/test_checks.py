@@ -15,7 +15,7 @@ from mmengine.registry import HOOKS as ROOT_HOOKS
 from registered import BACKBONES
 from torch import nn
 
-import mmlape.pretraining.dino  # noqa: F401  registers its classes
+import mmlape.research.pretraining.dino  # noqa: F401  registers its classes
 from mmlape import registry
 from mmlape.backbones import StagedTransformer, VisionTransformer
 from mmlape.backbones.builder import part_class
@@ -30,8 +30,8 @@ from mmlape.checks import (
     check_type,
     options_of,
 )
-from mmlape.pretraining.classifier import PyramidClassifier, ViTClassifier
 from mmlape.registry import MODELS
+from mmlape.research.pretraining.classifier import PyramidClassifier, ViTClassifier
 
 ARCH = dict(embed_dims=16, depth=2, num_heads=4, mlp_ratio=2)
 PYRAMID = dict(

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from mmengine.config import Config
 from tiny_training import tiny_config
 
+from mmlape.apps.fit import MODELS, FitOptions, OwnData, Part
+from mmlape.apps.fit import config_text as fit_text
 from mmlape.checkpoints.strangers import config_of_stranger
 from mmlape.cli import make_runner
 from mmlape.config_text import PlainConfig, config_text, read_config_text, value_text
-from mmlape.fit import MODELS, FitOptions, OwnData, Part
-from mmlape.fit import config_text as fit_text
 
 TEXTS = st.text(max_size=40) | st.text(alphabet='{}$:\\\'"# \n_base.file|x', max_size=40)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS

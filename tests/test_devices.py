@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mmlape.analysis import training_model
+from mmlape.research.analysis import training_model
 
 # Made on the host from the grid alone, and cached for the next pass.
 MADE_ON_HOST = {

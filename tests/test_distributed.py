@@ -13,7 +13,7 @@ from tool_runs import dist_train
 from training_hooks import seed_of
 
 from mmlape.cpu import optimize
-from mmlape.datasets import build_digit_scenes
+from mmlape.research.datasets import build_digit_scenes
 
 REPO = Path(__file__).resolve().parents[1]
 DEMO = REPO / 'configs' / 'demo'

@@ -209,7 +209,7 @@ def test_a_family_is_short_and_can_do_what_others_can(folder):
     """Under 80 lines; a classifier, layers by depth, freezing, recomputation and any size come with it."""
     assert FILES['my_family.py'].count('\n') < 80
     importlib.import_module('my_family')
-    from mmlape.pretraining import Classifier
+    from mmlape.research.pretraining import Classifier
 
     model = Classifier('mmlape.TwoStages', num_classes=5, norm_cfg=dict(type='mmlape.DTN'))
     assert model(torch.randn(2, 3, 33, 70)).shape == (2, 5)

@@ -21,9 +21,11 @@ from tool_runs import REPO, Commands
 
 sys.path.insert(0, str(REPO / 'tools'))
 
-from experiments import evidence, plan, scores, statistics
-from experiments.page import write_pages
-from experiments.recipes import (
+from mmlape.apps.fit import find_data
+from mmlape.apps.inference.results import MaskCrop, Result
+from mmlape.research.experiments import evidence, plan, scores, statistics
+from mmlape.research.experiments.page import write_pages
+from mmlape.research.experiments.recipes import (
     DATA,
     DEFAULT,
     LAPE,
@@ -33,12 +35,9 @@ from experiments.recipes import (
     config_of,
     rescaled,
 )
-from experiments.small_images import CLASSES
-from experiments.table import replace_table
-
-from mmlape.fit import find_data
-from mmlape.inference.results import MaskCrop, Result
-from mmlape.robustness import CORRUPTIONS
+from mmlape.research.experiments.small_images import CLASSES
+from mmlape.research.experiments.table import replace_table
+from mmlape.research.robustness import CORRUPTIONS
 
 TINY = Recipe('micro-segmenter', dict(epochs=1, batch=4, size=32))
 TINY_VARIANTS = {'no': Variant(DEFAULT), 'LaPE': Variant(LAPE)}
@@ -94,7 +93,7 @@ def test_variants_of_an_experiment_differ_in_what_they_name(name, tmp_path, monk
 
 def small_images(root, monkeypatch):
     """CIFAR-10 with three images of each class for training, one for validation and two to test."""
-    monkeypatch.setattr('experiments.small_images.HELD_OUT', 1)
+    monkeypatch.setattr('mmlape.research.experiments.small_images.HELD_OUT', 1)
     for part, count in (('train', 4), ('test', 2)):
         for name in CLASSES:
             for number in range(count):

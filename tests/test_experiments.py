@@ -16,16 +16,16 @@ from mmengine.config import Config
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'tools'))
 
 import experiment_dino
-from demo_parts.workers import run_jobs
-from experiments import dino, list_ops, position, table
-from experiments.chance import pixel_counts, without_position
-from experiments.records import Records, Run
-from experiments.training import train
-from experiments.variants import EMBEDDINGS, JOININGS, VARIANTS
 from worker_jobs import KILLED, square
 
-from mmlape.datasets import build_digit_cells
 from mmlape.registry import MODELS
+from mmlape.research.datasets import build_digit_cells
+from mmlape.research.demo.workers import run_jobs
+from mmlape.research.experiments import dino, list_ops, position, table
+from mmlape.research.experiments.chance import pixel_counts, without_position
+from mmlape.research.experiments.records import Records, Run
+from mmlape.research.experiments.training import train
+from mmlape.research.experiments.variants import EMBEDDINGS, JOININGS, VARIANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / position.CONFIG
@@ -221,7 +221,7 @@ def test_jobs_in_processes():
 def test_workers_end_with_a_killed_parent():
     code = (
         'import sys; sys.path[:0] = sys.argv[1:]\n'
-        'from demo_parts.workers import run_jobs\n'
+        'from mmlape.research.demo.workers import run_jobs\n'
         'from worker_jobs import linger\n'
         'for report in run_jobs(linger, [0], 1): print(report.value, flush=True)'
     )

@@ -11,7 +11,7 @@ from mmengine.optim import OptimWrapper, build_optim_wrapper
 from mmengine.registry import MODELS
 from mmengine.runner import Runner, set_random_seed
 
-from mmlape.datasets import build_digit_scenes
+from mmlape.research.datasets import build_digit_scenes
 
 DEMO = {
     'segmenter': 'segmenter_vit-micro-adapter-lape_mask_digit-scenes',

@@ -14,9 +14,9 @@ from mmlape import registry
 from mmlape.backbones import UNSET
 from mmlape.checkpoints.contents import parts_of_history
 from mmlape.checkpoints.formats import FORMATS
-from mmlape.datasets.list_ops import IDS
 from mmlape.registry import MODELS
-from mmlape.robustness import CORRUPTIONS, EXTRA, SEVERITIES
+from mmlape.research.datasets.list_ops import IDS
+from mmlape.research.robustness import CORRUPTIONS, EXTRA, SEVERITIES
 
 HEADS = dict(embed_dims=8, num_heads=2, grid=(3, 5))
 TABLE = dict(embed_dims=8, grid=(3, 5))

@@ -18,8 +18,8 @@ from mmlape.cpu.library import is_there
 from mmlape.layers import Extractor, sampling_plan
 from mmlape.layout import Layout
 from mmlape.norm import DTN
-from mmlape.pretraining.dino import DINO, DINOLoss
 from mmlape.registry import MODELS
+from mmlape.research.pretraining.dino import DINO, DINOLoss
 
 IMAGES = torch.randn(2, 3, 40, 64, generator=torch.Generator().manual_seed(0))
 

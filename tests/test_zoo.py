@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from config_utils import REPO
 
-from mmlape.analysis import StepMemory
-from mmlape.analysis.complexity import Complexity
+from mmlape.research.analysis import StepMemory
+from mmlape.research.analysis.complexity import Complexity
 
 sys.path.insert(0, str(REPO / 'tools' / 'analysis_tools'))
 
-from zoo_parts.page import Zoo, read_reports, read_rows, write_measured
+from mmlape.research.zoo import Zoo, read_reports, read_rows, write_measured
 
 TOOL = REPO / 'tools' / 'analysis_tools' / 'zoo_table.py'
 PAGE = REPO / 'docs' / 'model_zoo.md'

@@ -44,10 +44,10 @@ def serve(options, folder):
     try:
         import uvicorn
 
-        from mmlape.app import application
+        from mmlape.apps.app import application
     except ImportError as error:
         raise ValueError(f"install 'mmlape[app]': {error}") from None
-    from mmlape.inference import load
+    from mmlape.apps.inference import load
 
     # As it was trained: attention can be recorded.
     model = load(

@@ -51,7 +51,7 @@ def main() -> None:
 
 def estimate(options: argparse.Namespace):
     """The parts of a step's memory."""
-    from mmlape.analysis import measure_step_memory
+    from mmlape.research.analysis import measure_step_memory
 
     cfg = read_config(options.config)
     cfg = cli.merge_overrides(cfg, options.cfg_options)

@@ -70,8 +70,8 @@ def main():
     print('Loading PyTorch and OpenMMLab ...', flush=True)
     try:
         with cli.stop_with_message(ValueError, OSError, RuntimeError):
-            from experiments.evidence import run_experiment
-            from experiments.plan import EXPERIMENTS
+            from mmlape.research.experiments.evidence import run_experiment
+            from mmlape.research.experiments.plan import EXPERIMENTS
 
             if options.list:
                 for name, each in EXPERIMENTS.items():
@@ -81,7 +81,7 @@ def main():
             for name in names:
                 run_experiment(name, options)
             if options.write_docs:
-                from experiments.page import write_pages
+                from mmlape.research.experiments.page import write_pages
 
                 write_pages(Path(__file__).parents[1] / 'docs', options.records)
     except KeyboardInterrupt:

@@ -37,7 +37,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return run('experiments.dino', parse_arguments(arguments))
+    return run('mmlape.research.experiments.dino', parse_arguments(arguments))
 
 
 if __name__ == '__main__':

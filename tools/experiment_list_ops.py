@@ -12,7 +12,7 @@ from experiment_position import parse_arguments, run
 
 def main() -> int:
     names = (__doc__, 'experiment_list_ops', 'list_ops_short')
-    return run('experiments.list_ops', parse_arguments(None, *names))
+    return run('mmlape.research.experiments.list_ops', parse_arguments(None, *names))
 
 
 if __name__ == '__main__':

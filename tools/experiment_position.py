@@ -68,7 +68,7 @@ def run(module: str, options: argparse.Namespace) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return run('experiments.position', parse_arguments(arguments))
+    return run('mmlape.research.experiments.position', parse_arguments(arguments))
 
 
 if __name__ == '__main__':

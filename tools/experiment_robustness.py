@@ -56,7 +56,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return run('experiments.robustness', parse_arguments(arguments))
+    return run('mmlape.research.experiments.robustness', parse_arguments(arguments))
 
 
 if __name__ == '__main__':

@@ -86,7 +86,7 @@ def compared_sizes(size, dynamic):
 
 def image_files(folder):
     """The images in a folder, without videos."""
-    from mmlape.inference.sources import find_sources
+    from mmlape.apps.inference.sources import find_sources
 
     files = [each.path for each in find_sources([str(folder)]) if not each.is_video]
     if not files:
@@ -99,8 +99,8 @@ def read_images(folder, shapes):
     import cv2
     import numpy as np
 
-    from mmlape.export.verify import made_images
-    from mmlape.inference import read_image
+    from mmlape.apps.export.verify import made_images
+    from mmlape.apps.inference import read_image
 
     files = [] if folder is None else image_files(folder)
     for number, (count, height, width) in enumerate(shapes):
@@ -116,7 +116,7 @@ def run_session(session, images):
     """Outputs of ONNX Runtime; ValueError if it cannot compute images of this size."""
     from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
-    from mmlape.export.files import INPUT
+    from mmlape.apps.export.files import INPUT
 
     try:
         return session.run(None, {INPUT: images})
@@ -131,8 +131,8 @@ def export(options, model, size, out):
     """Write one file; whether it answers as PyTorch does."""
     import onnxruntime
 
-    from mmlape.export import files, settings, verify
-    from mmlape.export.network import Network
+    from mmlape.apps.export import files, settings, verify
+    from mmlape.apps.export.network import Network
 
     network = Network(copy.deepcopy(model.model))
     size = size or settings.default_size(model.cfg, network.divisor)
@@ -191,8 +191,8 @@ def main():
             import onnxscript  # noqa: F401
         except ImportError as error:
             raise ValueError(f"install 'mmlape[onnx]': {error}") from None
-        from mmlape.export.network import limit_boxes
-        from mmlape.inference import load
+        from mmlape.apps.export.network import limit_boxes
+        from mmlape.apps.inference import load
 
         options.out.parent.mkdir(parents=True, exist_ok=True)
         model = load(options.model, options.config, 'cpu', optimized=False, trust=options.trust)

@@ -85,11 +85,11 @@ def parse_arguments():
 
 def prepare(options):
     """Find the data and write the configs; returns the data and the resolved config."""
+    from mmlape.apps.fit import FitOptions, config_text, find_data, find_model
+    from mmlape.apps.fit.config import check_weights_are_there
     from mmlape.atomic import atomic_write
     from mmlape.checks import check_rate
     from mmlape.config_text import read_config_text
-    from mmlape.fit import FitOptions, config_text, find_data, find_model
-    from mmlape.fit.config import check_weights_are_there
 
     how = FitOptions(**{part.name: getattr(options, part.name) for part in fields(FitOptions)})
     out = options.out
@@ -131,9 +131,9 @@ def prepare(options):
 
 def report(options, data, best):
     """Draw predictions, and print the best figures."""
-    from mmlape import inference
-    from mmlape.fit import compare_with_truth
-    from mmlape.report import best_scores, read_curves
+    from mmlape.apps import inference
+    from mmlape.apps.fit import compare_with_truth
+    from mmlape.apps.report import best_scores, read_curves
 
     work_dir, out = options.out / 'training', options.out
     model = inference.load(work_dir)
@@ -148,7 +148,7 @@ def report(options, data, best):
 def main():
     options = parse_arguments()
     if options.list:
-        from mmlape.fit.models import listing
+        from mmlape.apps.fit.models import listing
 
         print(listing())
         return

@@ -75,9 +75,9 @@ def predict(options):
     """Predict and write; returns what could not be read."""
     from rich.progress import track
 
-    from mmlape.inference import load
-    from mmlape.inference.output import PredictionWriter
-    from mmlape.inference.sources import find_sources
+    from mmlape.apps.inference import load
+    from mmlape.apps.inference.output import PredictionWriter
+    from mmlape.apps.inference.sources import find_sources
 
     frames = Frames(find_sources(options.source, options.out))
     model = load(options.model, options.config, options.device, trust=options.trust)

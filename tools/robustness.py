@@ -15,13 +15,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from demo_parts.console import clock, output_to
-
 import mmlape
 from mmlape import cli
-from mmlape import robustness as robust
 from mmlape.atomic import atomic_write
 from mmlape.cli.arguments import add_common_options, existing_config
+from mmlape.research import analysis
+from mmlape.research import robustness as robust
+from mmlape.research.demo.console import clock, output_to
 
 TIMM = 'timm/'
 SETS = {'all': robust.CORRUPTIONS, **robust.GROUPS, 'extra': robust.EXTRA}
@@ -117,7 +117,7 @@ def show(record, metric: str | None) -> None:
     content = robust.read_record(record.path)
     table = robust.describe(content, metric)
     atomic_write(record.path.with_suffix('.md'), table.encode())
-    mmlape.analysis.save_figure(
+    analysis.save_figure(
         robust.draw({content['name']: [content]}, metric), record.path.with_suffix('.png')
     )
     print(f'\n{table}\n{record.path}, .md and .png', flush=True)

@@ -36,7 +36,7 @@ def parse_arguments():
 
 def logged_metrics(path):
     """Metrics that a work dir has logged of a checkpoint; of its best, else last one for the work dir itself."""
-    from mmlape.report.curves import NO_METRICS, read_curves
+    from mmlape.apps.report.curves import NO_METRICS, read_curves
 
     folder = path if path.is_dir() else path.parent
     rows = [row for row in read_curves(folder) if 'loss' not in row]
@@ -65,7 +65,7 @@ def command_of(folder):
 
 def known_of(model):
     """Metrics of a model, and the command that has trained it: of a shared folder, a work dir or a checkpoint there."""
-    from mmlape.inference.folders import METRICS, shared_folder
+    from mmlape.apps.inference.folders import METRICS, shared_folder
 
     path, shared = Path(model), shared_folder(model)
     if shared:
@@ -77,8 +77,8 @@ def known_of(model):
 
 
 def share(options):
+    from mmlape.apps.inference import load
     from mmlape.checkpoints.deltas import is_file
-    from mmlape.inference import load
 
     model = load(options.model, options.config, 'cpu', optimized=False, trust=options.trust)
     metrics, command = known_of(options.model)

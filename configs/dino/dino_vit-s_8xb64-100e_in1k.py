@@ -10,7 +10,7 @@ _base_ = [
     '../_base_/default_runtime_mmpretrain.py',
 ]
 
-custom_imports = dict(imports=['mmlape', 'mmlape.pretraining.dino'])
+custom_imports = dict(imports=['mmlape', 'mmlape.research.pretraining.dino'])
 custom_hooks = [
     dict(type='mmlape.DINOGradientsHook', max_norm=3.0, freeze_last_layer=1),
     dict(type='mmlape.KNNHook', dataloader=_base_.knn_dataloader),

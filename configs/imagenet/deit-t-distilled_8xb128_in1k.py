@@ -11,5 +11,5 @@ _base_ = [
 ]
 
 custom_imports = dict(
-    imports=['mmlape', 'mmlape.pretraining.distillation'], allow_failed_imports=False
+    imports=['mmlape', 'mmlape.research.pretraining.distillation'], allow_failed_imports=False
 )

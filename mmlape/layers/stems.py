@@ -322,7 +322,7 @@ class TokenEmbed(Stem):
         in_channels: Channels in, 1 (default).
         embed_dims: Channels ``C`` out. Default 512.
         vocab_size: Number of ids, that of padding among them. Default 16, those of
-            :class:`~mmlape.datasets.ListOps`.
+            :class:`~mmlape.research.datasets.ListOps`.
         padding_id: The id of padding. Default 0; None for sequences without padding, whose layout has no mask.
 
     Raises:

@@ -6,16 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from mmlape.analysis import attention as module
-from mmlape.analysis import (
-    attention_distances,
-    class_attention,
-    draw_class_attention,
-    draw_distances,
-    find_stages,
-    patch_sides,
-    token_attention,
-)
 from mmlape.backbones import Stage
 from mmlape.layers import (
     Attention,
@@ -26,6 +16,16 @@ from mmlape.layers import (
 )
 from mmlape.layout import Layout
 from mmlape.norm import LN
+from mmlape.research.analysis import attention as module
+from mmlape.research.analysis import (
+    attention_distances,
+    class_attention,
+    draw_class_attention,
+    draw_distances,
+    find_stages,
+    patch_sides,
+    token_attention,
+)
 
 IMAGE = torch.randn(1, 3, 33, 50, generator=torch.Generator().manual_seed(0))
 

@@ -12,10 +12,10 @@ from backbone_variants import PYRAMID_ARCH, randomise
 from config_utils import write_image
 from tool_runs import REPO, check_png, write_checkpoint, write_config
 
-import mmlape.analysis
-from mmlape.analysis import dtn_maps, dtn_stages, load_backbone
+import mmlape.research.analysis
 from mmlape.checkpoints.matching import find_tables, replace_table, table_grid
 from mmlape.registry import MODELS
+from mmlape.research.analysis import dtn_maps, dtn_stages, load_backbone
 
 ARCH = dict(embed_dims=24, depth=2, num_heads=3, mlp_ratio=2)
 VIT = dict(
@@ -330,7 +330,10 @@ def test_course_of_ratios(commands, tmp_path):
 
 
 def test_every_public_name_is_there():
-    assert all(getattr(mmlape.analysis, name) is not None for name in mmlape.analysis.__all__)
+    assert all(
+        getattr(mmlape.research.analysis, name) is not None
+        for name in mmlape.research.analysis.__all__
+    )
 
 
 @pytest.mark.slow

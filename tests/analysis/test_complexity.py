@@ -7,10 +7,10 @@ import torch
 from config_utils import CONFIGS
 from mmengine.config import Config
 
-from mmlape.analysis.complexity import count_flops, measure_complexity
 from mmlape.layers import DeformableAttention, sampling_plan
 from mmlape.layers.attention import Attention
 from mmlape.norm import DTN
+from mmlape.research.analysis.complexity import count_flops, measure_complexity
 
 pytestmark = pytest.mark.usefixtures('cheap_values')
 

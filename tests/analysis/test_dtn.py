@@ -10,7 +10,9 @@ from PIL import Image
 from sklearn.decomposition import PCA
 from torch import nn
 
-from mmlape.analysis import (
+from mmlape.layout import Layout
+from mmlape.norm import DTN, LN, ScaleNorm, TokenGN, TokenIN
+from mmlape.research.analysis import (
     draw_dtn_maps,
     draw_magnitudes,
     draw_projections,
@@ -30,9 +32,7 @@ from mmlape.analysis import (
     token_variation,
     variation_coefficients,
 )
-from mmlape.analysis.dtn import mean_of
-from mmlape.layout import Layout
-from mmlape.norm import DTN, LN, ScaleNorm, TokenGN, TokenIN
+from mmlape.research.analysis.dtn import mean_of
 
 HEADS = dict(norm_cfg=dict(type='mmlape.DTN'), num_heads=[4, 4, 5, 8])
 

@@ -14,7 +14,7 @@ from mmengine.evaluator import DumpResults
 from mmpretrain.structures import DataSample
 from tool_runs import check_png, write_checkpoint, write_config
 
-from mmlape.analysis import (
+from mmlape.research.analysis import (
     compare_predictions,
     patch_order,
     read_predictions,

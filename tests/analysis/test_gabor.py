@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from mmlape.analysis import classify_channels, fit_gabor_position, fit_maps
 from mmlape.position import GaborPosition
+from mmlape.research.analysis import classify_channels, fit_gabor_position, fit_maps
 
 GRIDS = [(14, 14), (8, 11)]
 

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from mmlape.analysis import (
+from mmlape.position import JoinedPosition
+from mmlape.research.analysis import (
     attention_position_stages,
     attention_tables,
     channel_likeness,
@@ -36,8 +37,7 @@ from mmlape.analysis import (
     save_figure,
     token_row,
 )
-from mmlape.analysis.flow import ROLES, pick_extremes
-from mmlape.position import JoinedPosition
+from mmlape.research.analysis.flow import ROLES, pick_extremes
 
 SINUSOIDS = dict(type='mmlape.SinusoidalPosition')
 GRID = (3, 5)

@@ -10,7 +10,7 @@ from mmengine.registry import DefaultScope
 from torch import nn
 
 from benchmarks.side_by_side import peak_bytes
-from mmlape.analysis import measure_step_memory, step_memory, training_model, training_size
+from mmlape.research.analysis import measure_step_memory, step_memory, training_model, training_size
 from mmlape.runtime.private import bytes_kept, peak_live_bytes
 
 pytestmark = pytest.mark.usefixtures('cheap_values')

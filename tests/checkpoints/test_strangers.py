@@ -15,9 +15,9 @@ from mmengine.registry import DefaultScope
 from mmengine.runner import Runner, load_checkpoint
 from tiny_training import VIT, TinyModel, tiny_config
 
-from mmlape.analysis.loading import load_backbone
 from mmlape.checkpoints import CheckpointError, Pretrained
 from mmlape.checkpoints.reading import read_checkpoint
+from mmlape.research.analysis.loading import load_backbone
 
 pytestmark = pytest.mark.usefixtures('safe_loading')
 
@@ -92,7 +92,7 @@ def way_of(runner, resume=False):
 
 def teacher_of():
     """The teacher of a distilled classifier, which is built with its weights when training starts."""
-    from mmlape.pretraining.distillation import DistilledClassifier
+    from mmlape.research.pretraining.distillation import DistilledClassifier
 
     student = dict(VIT, out_type='cls_and_dist', prefix=dict(cls_token=True, dist_token=True))
     head = dict(type='mmpretrain.DeiTClsHead', num_classes=3, in_channels=24)

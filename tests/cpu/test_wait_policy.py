@@ -23,7 +23,7 @@ sys.argv = sys.argv[1:]
 sys.path.insert(0, os.path.dirname(sys.argv[0]))
 """
 RUN = f"{AT_TORCH}runpy.run_path(sys.argv[0], run_name='__main__')"
-A_MODEL_OF_THE_DEMO = f'{AT_TORCH}from demo_parts.run import run_job; run_job(None, None)'
+A_MODEL_OF_THE_DEMO = f'{AT_TORCH}from mmlape.research.demo.run import run_job; run_job(None, None)'
 SET = 'from mmlape.cpu.wait_policy import set_wait_policy; set_wait_policy()'
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mmlape.datasets import build_digit_cells, build_digit_scenes, build_list_ops
+from mmlape.research.datasets import build_digit_cells, build_digit_scenes, build_list_ops
 
 FEW = dict(num_train=3, num_val=1, seed=3)
 LISTS = dict(FEW, num_test=1, length=(5, 60))
@@ -52,7 +52,9 @@ def test_same_bytes_once_and_again_when_damaged(
     drawn = [key for key in seed if key.endswith(('.jpg', '.tsv')) or key.startswith('images/')]
     assert drawn and not any(seed[key] == before[key] for key in drawn)
     with monkeypatch.context() as patch:
-        patch.setattr('mmlape.datasets.building._swap_in', lambda *_: pytest.fail('built again'))
+        patch.setattr(
+            'mmlape.research.datasets.building._swap_in', lambda *_: pytest.fail('built again')
+        )
         assert build(root, **options) == root
     (root / file).unlink()
     assert digests(build(root, **options)) == before

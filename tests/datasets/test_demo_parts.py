@@ -12,11 +12,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'tools'))
 
 import demo
-from demo_parts import pictures, run
-from demo_parts.catalogue import TASKS
-from demo_parts.console import Console, Screen
-from demo_parts.state import State, last_checkpoint
-from demo_parts.workers import Report
+
+from mmlape.research.demo import pictures, run
+from mmlape.research.demo.catalogue import TASKS
+from mmlape.research.demo.console import Console, Screen
+from mmlape.research.demo.state import State, last_checkpoint
+from mmlape.research.demo.workers import Report
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -94,7 +95,7 @@ def test_results_are_kept_for_the_same_settings_only(tmp_path):
 class Clock:
     def __init__(self, monkeypatch):
         self.now = 1000.0
-        monkeypatch.setattr('demo_parts.console.time.monotonic', lambda: self.now)
+        monkeypatch.setattr('mmlape.research.demo.console.time.monotonic', lambda: self.now)
 
 
 @pytest.fixture

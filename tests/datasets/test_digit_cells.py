@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmlape.datasets import build_digit_cells, cell_classes
-from mmlape.datasets.building import DigitBank, load_sources
-from mmlape.datasets.digits import KINDS, kind_of_cell, paint_board
+from mmlape.research.datasets import build_digit_cells, cell_classes
+from mmlape.research.datasets.building import DigitBank, load_sources
+from mmlape.research.datasets.digits import KINDS, kind_of_cell, paint_board
 
 SMALL = dict(num_train=10, num_val=4, seed=3)
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from mmlape.datasets import DigitImages
-from mmlape.datasets.building import load_sources
+from mmlape.research.datasets import DigitImages
+from mmlape.research.datasets.building import load_sources
 
 
 @pytest.fixture(scope='module')

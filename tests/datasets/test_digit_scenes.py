@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmlape.datasets import DIGIT_CLASSES, SCENE_CLASSES, build_digit_scenes
-from mmlape.datasets import digits as module
-from mmlape.datasets.building import load_sources
-from mmlape.datasets.digits import paint_scene
+from mmlape.research.datasets import DIGIT_CLASSES, SCENE_CLASSES, build_digit_scenes
+from mmlape.research.datasets import digits as module
+from mmlape.research.datasets.building import load_sources
+from mmlape.research.datasets.digits import paint_scene
 
 SMALL = dict(num_train=12, num_val=5, seed=3)
 

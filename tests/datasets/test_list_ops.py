@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from mmlape.datasets import ListOps, build_list_ops
-from mmlape.datasets.list_ops import IDS, OPERATORS, draw_expression
+from mmlape.research.datasets import ListOps, build_list_ops
+from mmlape.research.datasets.list_ops import IDS, OPERATORS, draw_expression
 
 SMALL = dict(num_train=20, num_val=5, num_test=5, length=(5, 60))
 
@@ -150,7 +150,7 @@ def test_wrong_lines(line, message, tmp_path):
 
 
 def test_lengths_that_do_not_exist(tmp_path, monkeypatch):
-    monkeypatch.setattr('mmlape.datasets.list_ops.TRIES', 100)
+    monkeypatch.setattr('mmlape.research.datasets.list_ops.TRIES', 100)
     with pytest.raises(
         ValueError, match='100 expressions of max_depth=2 and max_args=2 had no new'
     ):

@@ -14,7 +14,7 @@ from mmengine.config import ConfigDict
 from mmengine.registry import DATASETS, METRICS, TRANSFORMS
 from PIL import Image
 
-from mmlape.datasets.panoptic import count_matches, rgb_to_ids
+from mmlape.research.datasets.panoptic import count_matches, rgb_to_ids
 
 CLASSES = ('cat', 'dog', 'sky')
 META = dict(classes=CLASSES, thing_classes=CLASSES[:2], stuff_classes=CLASSES[2:])

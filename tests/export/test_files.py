@@ -19,11 +19,11 @@ from mmengine.config import Config
 from PIL import Image
 
 import mmlape
-from mmlape.export import files
-from mmlape.export.network import Network
-from mmlape.export.selection import suppress
-from mmlape.export.settings import default_size, runtime_settings
-from mmlape.export.verify import compare, made_images
+from mmlape.apps.export import files
+from mmlape.apps.export.network import Network
+from mmlape.apps.export.selection import suppress
+from mmlape.apps.export.settings import default_size, runtime_settings
+from mmlape.apps.export.verify import compare, made_images
 
 RUNTIME = REPO / 'examples' / 'onnx_runtime' / 'predict.py'
 # Graphs with deformable attention, for any size, take minutes to make.

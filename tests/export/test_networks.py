@@ -8,8 +8,14 @@ import torch
 from export_rows import ROWS, small
 from mmengine.config import ConfigDict
 
-from mmlape.export.network import Network, limit_boxes
-from mmlape.export.verify import Difference, _compare_boxes, compare, made_images, upstream_answers
+from mmlape.apps.export.network import Network, limit_boxes
+from mmlape.apps.export.verify import (
+    Difference,
+    _compare_boxes,
+    compare,
+    made_images,
+    upstream_answers,
+)
 
 SLOW = ('Cascade R-CNN', 'HTC', 'Mask2Former')
 

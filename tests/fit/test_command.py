@@ -12,8 +12,8 @@ from own_data import coco, image, label_map, names
 
 import mmlape
 from mmlape import registry
+from mmlape.apps.fit.models import MODELS
 from mmlape.cli import find_config
-from mmlape.fit.models import MODELS
 
 
 def boxes(folder, count=6):

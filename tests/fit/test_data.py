@@ -8,7 +8,7 @@ from own_data import BOX, SIZE, coco, image, label_map, names
 from PIL import Image
 from pycocotools.coco import COCO
 
-from mmlape.fit import find_data
+from mmlape.apps.fit import find_data
 
 
 def read(data, part='train'):

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from mmlape.fit import OwnData, Part, compare_with_truth
-from mmlape.inference import Result
-from mmlape.report import best_scores, draw_curves, read_curves, write_table
+from mmlape.apps.fit import OwnData, Part, compare_with_truth
+from mmlape.apps.inference import Result
+from mmlape.apps.report import best_scores, draw_curves, read_curves, write_table
 
 ROWS = [
     dict(loss=2.0, epoch=1, step=5), dict(loss=1.0, epoch=1, step=10), {'mIoU': 20.0, 'step': 1},

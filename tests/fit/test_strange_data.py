@@ -11,7 +11,7 @@ import pytest
 from own_data import BOX, coco, image, label_map, names
 from PIL import Image
 
-from mmlape.fit import Part, find_data, truths
+from mmlape.apps.fit import Part, find_data, truths
 
 pytestmark = pytest.mark.timeout(60)  # what hangs fails
 MANY = 70_000  # classes: two seconds; a minute if each is looked for in a list

@@ -22,12 +22,20 @@ REGISTRIES = {
 def public_names() -> dict[str, list[str]]:
     """Sorted names of each kind: ``registry HOOKS``, ``package mmlape.training``, ``command train``, and more."""
     names = {'commands': list(commands())}
-    importlib.import_module('mmlape.pretraining.dino')  # configs name it in `custom_imports`
+    importlib.import_module(
+        'mmlape.research.pretraining.dino'
+    )  # configs name it in `custom_imports`
     for name, registry in REGISTRIES.items():
         names[f'registry {name}'] = list(registry.module_dict)
-    packages = [found.name for found in pkgutil.iter_modules(mmlape.__path__) if found.ispkg]
-    packages += ['necks', 'registry', 'pretraining.dino', 'doctor']
-    for package in ['mmlape', *(f'mmlape.{name}' for name in packages)]:
+    folders = map(importlib.import_module, ('mmlape', 'mmlape.apps', 'mmlape.research'))
+    found = [
+        each for of in folders for each in pkgutil.iter_modules(of.__path__, f'{of.__name__}.')
+    ]
+    packages = [each.name for each in found if each.ispkg]
+    packages += [
+        f'mmlape.{name}' for name in ('necks', 'registry', 'research.pretraining.dino', 'doctor')
+    ]
+    for package in ['mmlape', *packages]:
         found = vars(importlib.import_module(package))
         names[f'package {package}'] = list(found.get('__all__') or _offered(found))
     for command, path in commands().items():

@@ -19,7 +19,9 @@ GONE: dict[str, dict[str, str]] = {
         '*': 'removed: it ran code out of files; StopAtNonFiniteHook names the first module'
     },
     'package mmlape': {
+        'datasets': 'moved: mmlape.research.datasets',
         'engine': 'moved: mmlape.training',
+        'pretraining': 'moved: mmlape.research.pretraining',
         'stack': 'internal: versions of the packages underneath',
     },
     'package mmlape.engine': {'*': 'moved: mmlape.training, see MOVED'},
@@ -27,7 +29,7 @@ GONE: dict[str, dict[str, str]] = {
     'package mmlape.ops': {
         '*': 'moved: operators are mmlape.cpu.optimize, the rest internal to mmlape.runtime'
     },
-    'package mmlape.pretraining': {'timm_models': 'moved: import mmlape.timm_models'},
+    'package mmlape.research.pretraining': {'timm_models': 'moved: import mmlape.timm_models'},
     'package mmlape.norm': {'check_norm_cfg': 'norm_class refuses the same'},
     'registry FUNCTIONS': {
         'wrap_blocks': 'FSDP2 has no policies: mmlape.FSDPStrategy alone, or mmlape.training.wrap_blocks(model)'

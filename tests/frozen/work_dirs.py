@@ -63,7 +63,7 @@ def write_data(name: str, folder: Path) -> None:
     elif name == 'custom':
         _label_maps(folder / 'data' / 'streets', dict(train=8, val=3), classes=3)
     elif name == 'demo':
-        from mmlape.datasets import build_digit_scenes
+        from mmlape.research.datasets import build_digit_scenes
 
         build_digit_scenes(folder / 'data' / 'digit_scenes', num_train=8, num_val=4)
 

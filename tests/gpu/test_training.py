@@ -17,8 +17,13 @@ from tool_runs import dist_train
 from benchmarks.cases import CASES
 from benchmarks.measuring import measure
 from benchmarks.side_by_side import CLOCKS, interleaved, peak_bytes
-from mmlape.analysis import measure_step_memory, random_batch, training_model, training_size
-from mmlape.datasets import build_digit_scenes
+from mmlape.research.analysis import (
+    measure_step_memory,
+    random_batch,
+    training_model,
+    training_size,
+)
+from mmlape.research.datasets import build_digit_scenes
 from mmlape.training.stop_hooks import all_finite
 
 DEMO = [

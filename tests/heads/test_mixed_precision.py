@@ -19,8 +19,8 @@ from test_numerical_agreement import batches, train
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from mmlape.cli import enable_amp
-from mmlape.datasets import build_digit_scenes
 from mmlape.heads import HungarianAssigner
+from mmlape.research.datasets import build_digit_scenes
 
 HALVES = (torch.float16, torch.bfloat16)
 POINTS = 12544

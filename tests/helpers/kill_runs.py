@@ -18,7 +18,7 @@ import torch
 from checkpoint_difference import difference
 from forked_training import CASES, INTERVAL, Attempt, Case
 
-from mmlape.datasets import build_digit_scenes
+from mmlape.research.datasets import build_digit_scenes
 
 
 @dataclass

@@ -19,7 +19,7 @@ from backbone_variants import (
 
 from mmlape.registry import MODELS
 
-# What networks are made of. Models around them (mmlape.pretraining) are elsewhere.
+# What networks are made of. Models around them (mmlape.research.pretraining) are elsewhere.
 PACKAGES = ('mmlape.position', 'mmlape.norm', 'mmlape.layers', 'mmlape.backbones')
 _DROP = dict(drop_rate=0.1, drop_path_rate=0.2)
 _LAYERS = dict(_DROP, arch=dict(embed_dims=16, depth=2, num_heads=4, mlp_ratio=2))

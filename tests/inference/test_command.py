@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from frozen.work_dirs import restore
 
-from mmlape.inference.output import PredictionWriter
-from mmlape.inference.sources import find_sources
+from mmlape.apps.inference.output import PredictionWriter
+from mmlape.apps.inference.sources import find_sources
 
 
 @pytest.fixture(scope='module')

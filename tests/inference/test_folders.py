@@ -13,11 +13,11 @@ from test_config_text import evil
 from torch import nn
 
 import mmlape
+from mmlape.apps.export.verify import made_images
 from mmlape.backbones import VisionTransformer
 from mmlape.checkpoints import CheckpointError, Pretrained, safe_loading
 from mmlape.checkpoints.deltas import is_file, values_of_base
 from mmlape.checkpoints.report import DownloadError
-from mmlape.export.verify import made_images
 
 
 @pytest.fixture(scope='module')

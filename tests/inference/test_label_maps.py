@@ -11,7 +11,7 @@ from mmengine.registry import DefaultScope
 from mmseg.models import build_segmentor
 
 import mmlape
-from mmlape.inference import LogitMean, Tile
+from mmlape.apps.inference import LogitMean, Tile
 
 RESIZE = dict(type='Resize', scale=(90, 60), keep_ratio=True)
 

@@ -108,7 +108,9 @@ def test_several_images_in_batches_and_one_tile(models, name):
 
 def test_a_large_image_is_told_of_once_unless_it_is_in_tiles(models, monkeypatch):
     said, large = [], image(100, 900)
-    monkeypatch.setattr('mmlape.inference.model.print_log', lambda text, **_: said.append(text))
+    monkeypatch.setattr(
+        'mmlape.apps.inference.model.print_log', lambda text, **_: said.append(text)
+    )
     for name, words, mode in (
         ('mmdet', 'are shrunk to ', None),
         ('mmseg', "at once (model.test_cfg.mode='whole')", 'whole'),
@@ -118,7 +120,7 @@ def test_a_large_image_is_told_of_once_unless_it_is_in_tiles(models, monkeypatch
         model._told.clear()
         if name == 'mmseg':
             large = image(100, 110)
-            monkeypatch.setattr('mmlape.inference.model._MANY_PIXELS', 1000)
+            monkeypatch.setattr('mmlape.apps.inference.model._MANY_PIXELS', 1000)
             monkeypatch.setitem(model._inferencer.cfg.model, 'test_cfg', dict(mode=mode))
         for tile, lines in ((450, 0), (None, 1), (None, 1)):
             (result,) = model.predict(large, tile=tile, batch=4)

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from mmlape.inference import MaskCrop, Result, read_image, results
+from mmlape.apps.inference import MaskCrop, Result, read_image, results
 
 HEIGHT, WIDTH = 37, 52
 

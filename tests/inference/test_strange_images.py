@@ -15,9 +15,9 @@ import pytest
 from frozen.work_dirs import restore
 
 import mmlape
-from mmlape.inference import Result, read_image
-from mmlape.inference.output import PredictionWriter
-from mmlape.inference.sources import Source, find_sources
+from mmlape.apps.inference import Result, read_image
+from mmlape.apps.inference.output import PredictionWriter
+from mmlape.apps.inference.sources import Source, find_sources
 
 pytestmark = pytest.mark.timeout(60)  # what hangs fails
 
@@ -175,17 +175,17 @@ def test_scores_that_do_not_fit_into_memory(mode, models, monkeypatch):
     model, image = models['mmseg'], np.full((100, 110, 3), 90, np.uint8)
     test_cfg = model._inferencer.cfg.model.test_cfg | dict(mode=mode)
     monkeypatch.setitem(model._inferencer.cfg.model, 'test_cfg', test_cfg)
-    monkeypatch.setattr('mmlape.inference.model._MANY_PIXELS', 1000)
+    monkeypatch.setattr('mmlape.apps.inference.model._MANY_PIXELS', 1000)
     need = 4 * 100 * 110 * len(model.classes)
-    monkeypatch.setattr('mmlape.inference.model.available_memory', lambda: 2 * need - 1)
+    monkeypatch.setattr('mmlape.apps.inference.model.available_memory', lambda: 2 * need - 1)
     monkeypatch.setattr(model._inferencer, 'forward', None)
     with pytest.raises(ValueError, match='GB are free') as caught:
         list(model.predict([('a.png', image)] * 2, batch=2))
     text = f"a.png: 110 x 100 pixels are computed at once (model.test_cfg.mode='{mode}'), which"
     assert str(caught.value).startswith(text) and 'use tiles (--tile 1024' in str(caught.value)
     monkeypatch.undo()
-    monkeypatch.setattr('mmlape.inference.model._MANY_PIXELS', 1000)
-    monkeypatch.setattr('mmlape.inference.model.available_memory', lambda: need)
+    monkeypatch.setattr('mmlape.apps.inference.model._MANY_PIXELS', 1000)
+    monkeypatch.setattr('mmlape.apps.inference.model.available_memory', lambda: need)
     (found,) = model.predict(image)
     assert found.label_map.shape == (100, 110)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mmlape.inference import LogitMean, MaskCrop, Result, Tile, merge_boxes, tiles_of
+from mmlape.apps.inference import LogitMean, MaskCrop, Result, Tile, merge_boxes, tiles_of
 
 CLASSES = ('cat', 'dog')
 

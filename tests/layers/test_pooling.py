@@ -6,7 +6,7 @@ from foundation_kinds import of_transformers, small, vit
 from timm.layers import resample_patch_embed
 
 from mmlape.checkpoints import convert_with_report
-from mmlape.pretraining.classifier import ViTClassifier
+from mmlape.research.pretraining.classifier import ViTClassifier
 
 NAMES = {
     'vit_base_patch16_siglip_224': dict(num_heads=4, act='gelu', with_prefix=False),

@@ -5,9 +5,9 @@ import torch
 from backbone_variants import build_vit
 from registered import component, registered
 
-from mmlape.analysis import shuffle_patches
 from mmlape.norm import TokenNorm
 from mmlape.position import AttentionPosition, Joining, PositionEmbedding
+from mmlape.research.analysis import shuffle_patches
 
 GRID, PATCH = (3, 4), (8, 8)
 NO_POSITION = component('NoPosition')

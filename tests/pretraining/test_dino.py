@@ -15,7 +15,7 @@ from mmengine.runner import IterBasedTrainLoop
 from mmpretrain.utils import register_all_modules
 from torch import nn
 
-from mmlape.pretraining.dino import (
+from mmlape.research.pretraining.dino import (
     DINOGradientsHook,
     DINOHead,
     DINOLoss,

@@ -162,7 +162,7 @@ import sys, torch, torch.distributed as dist
 from mmpretrain.utils import register_all_modules
 register_all_modules()
 dist.init_process_group('gloo')
-from mmlape.pretraining.dino.hooks import _features
+from mmlape.research.pretraining.dino.hooks import _features
 from types import SimpleNamespace
 from mmengine.dataset import DefaultSampler
 from torch.utils.data import DataLoader

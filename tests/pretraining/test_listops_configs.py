@@ -7,7 +7,7 @@ from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 from mmpretrain.structures import DataSample
 
-from mmlape.datasets import build_list_ops
+from mmlape.research.datasets import build_list_ops
 from mmlape.training import check_config, check_data_is_there
 
 FOLDER = CONFIGS / 'listops'

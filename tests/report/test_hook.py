@@ -11,7 +11,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 
-from mmlape.report import ReportHook
+from mmlape.apps.report import ReportHook
 
 
 def runner(folder, **more):

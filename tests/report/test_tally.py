@@ -8,8 +8,8 @@ from mmengine.structures import InstanceData, PixelData
 from mmpretrain.structures import DataSample
 from mmseg.structures import SegDataSample
 
-from mmlape.report import Tally, page
-from mmlape.report.tally import match
+from mmlape.apps.report import Tally, page
+from mmlape.apps.report.tally import match
 
 BOXES = [[0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]]
 

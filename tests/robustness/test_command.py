@@ -11,8 +11,8 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from tool_runs import Commands, check_png
 
-from mmlape.datasets import build_digit_cells, build_digit_scenes
-from mmlape.robustness import CORRUPTIONS, read_record, timm_config
+from mmlape.research.datasets import build_digit_cells, build_digit_scenes
+from mmlape.research.robustness import CORRUPTIONS, read_record, timm_config
 
 SYNSETS = ('n01440764', 'n01443537', 'n02119789')
 FEW = ('--corruptions', 'fog', 'jpeg_compression', '--severities', '1', '5')

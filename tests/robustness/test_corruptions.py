@@ -8,7 +8,7 @@ import pytest
 from mmengine.registry import TRANSFORMS
 from PIL import Image
 
-from mmlape.robustness import CORRUPTIONS, EXTRA, GROUPS, CorruptImage, corrupt, image_seed
+from mmlape.research.robustness import CORRUPTIONS, EXTRA, GROUPS, CorruptImage, corrupt, image_seed
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (40, 48, 3), dtype=np.uint8)
 # Which do not depend on the seed.

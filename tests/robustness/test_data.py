@@ -8,7 +8,14 @@ from config_utils import CONFIGS, use_scope, write_image
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, METRICS
 
-from mmlape.robustness import cells_of, clean, corrupted, published, renditions, synset_labels
+from mmlape.research.robustness import (
+    cells_of,
+    clean,
+    corrupted,
+    published,
+    renditions,
+    synset_labels,
+)
 
 FOG = dict(corruption='fog', severity=2, seed=7, channel_order='bgr')
 STEP = dict(type='mmlape.CorruptImage', **FOG)

@@ -9,16 +9,17 @@ import pytest
 from config_utils import CONFIGS
 from mmengine.registry import MODELS
 
-from mmlape.datasets import build_digit_scenes as build_scenes
 from mmlape.norm import DTN
 from mmlape.position import LaPE
-from mmlape.robustness import CORRUPTIONS, SEVERITIES, Record, cell_key
+from mmlape.research.datasets import build_digit_scenes as build_scenes
+from mmlape.research.robustness import CORRUPTIONS, SEVERITIES, Record, cell_key
 
 sys.path.insert(0, str(CONFIGS.parent / 'tools'))
 
 import experiment_robustness
-from experiments import robustness as experiment
-from experiments.table import replace_table
+
+from mmlape.research.experiments import robustness as experiment
+from mmlape.research.experiments.table import replace_table
 
 CLONE = CONFIGS.parent
 NETWORKS = [(key, name) for key, group in experiment.GROUPS.items() for name in group.networks]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from mmengine.config import Config
 
-from mmlape.analysis.figures import save_figure
-from mmlape.robustness import (
+from mmlape.research.analysis.figures import save_figure
+from mmlape.research.robustness import (
     ALEXNET_CLEAN_ERROR,
     ALEXNET_ERRORS,
     CORRUPTIONS,

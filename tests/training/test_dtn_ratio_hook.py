@@ -10,9 +10,9 @@ from mmengine.model import BaseModel
 from tiny_training import short_runner
 from torch import nn
 
-from mmlape.analysis import draw_ratios, read_ratios
 from mmlape.norm import DTN
 from mmlape.registry import HOOKS
+from mmlape.research.analysis import draw_ratios, read_ratios
 from mmlape.training import DTNRatioHook
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from mmlape.backbones import freeze_all_but_position
 from mmlape.backbones.position_only import hold_statistics, statistics_of
-from mmlape.pretraining import Classifier
+from mmlape.research.pretraining import Classifier
 from mmlape.training import PositionOnlyHook
 
 GABOR = dict(type='mmlape.GaborAttention', parts=[2, 3])

@@ -15,7 +15,7 @@ from test_devices import to_fake
 from tiny_training import tiny_config
 from torch import nn
 
-from mmlape.analysis import random_batch
+from mmlape.research.analysis import random_batch
 from mmlape.runtime.private import FakeTensorMode
 from mmlape.training import StopAtNonFiniteHook
 

@@ -6,9 +6,9 @@ Writes ``flow_<part>_<image>`` (Figure 8), ``flow_alone_<part>_<image>`` (Figure
 (Figure 10), as PNG, and their arrays. See docs/pictures.md.
 """
 
-from mmlape import analysis
-from mmlape.analysis.frame import POSITION, Command, run
 from mmlape.checks import check_positive_int
+from mmlape.research import analysis
+from mmlape.research.analysis.frame import POSITION, Command, run
 
 
 def main() -> None:

@@ -11,9 +11,9 @@ import json
 import sys
 from pathlib import Path
 
-from mmlape import analysis
-from mmlape.analysis.frame import run
 from mmlape.atomic import atomic_write
+from mmlape.research import analysis
+from mmlape.research.analysis.frame import run
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mmlape import analysis, cli, robustness
+from mmlape import cli
 from mmlape.atomic import atomic_write
+from mmlape.research import analysis, robustness
 
 
 def parse_arguments():

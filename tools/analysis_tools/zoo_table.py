@@ -11,7 +11,7 @@ import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
-from mmlape import analysis
+from mmlape.research import analysis
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / 'docs' / 'model_zoo.md'
@@ -60,7 +60,8 @@ def check(zoo, page: Path) -> int:
 def main() -> int:
     options = parse_arguments()
     from mmengine.config import Config
-    from zoo_parts.page import Zoo, read_reports, read_rows, write_measured
+
+    from mmlape.research.zoo import Zoo, read_reports, read_rows, write_measured
 
     rows = read_rows(ROOT)
     reports = read_reports(ROOT)

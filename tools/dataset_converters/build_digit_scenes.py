@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections.abc import Callable
 
-from mmlape.datasets import build_digit_scenes
+from mmlape.research.datasets import build_digit_scenes
 
 
 def parse_arguments(

@@ -7,7 +7,7 @@ import sys
 
 from build_digit_scenes import build_from_command_line
 
-from mmlape.datasets import build_list_ops
+from mmlape.research.datasets import build_list_ops
 
 if __name__ == '__main__':
     sys.exit(build_from_command_line(build_list_ops, 'data/list_ops', __doc__))

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmlape import __version__
-from mmlape.analysis.frame import config_of, run
 from mmlape.checkpoints.formats import FORMATS
 from mmlape.cli.arguments import ConfigOptions, find_config
+from mmlape.research.analysis.frame import config_of, run
 
 if TYPE_CHECKING:
     from mmengine.config import Config

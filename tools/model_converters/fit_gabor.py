@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mmlape import analysis
-from mmlape.analysis import VARIANTS
-from mmlape.analysis.frame import run
+from mmlape.research import analysis
+from mmlape.research.analysis import VARIANTS
+from mmlape.research.analysis.frame import run
 
 
 def parse_arguments():
@@ -45,7 +45,7 @@ def noise_r2(maps, variant: str) -> float:
 def describe(name: str, maps, fit, kinds) -> None:
     import numpy as np
 
-    from mmlape.analysis.gabor import MIN_SIDE
+    from mmlape.research.analysis.gabor import MIN_SIDE
 
     quantiles = ', '.join(f'{value:.3f}' for value in np.quantile(fit.r2, [0.1, 0.5, 0.9]))
     print(f'{name}: {len(maps)} channels on {maps.shape[1]} x {maps.shape[2]}, {fit.variant}')
@@ -75,11 +75,11 @@ def report(folder: Path, name: str, maps, fit, kinds) -> None:
 
 def main() -> None:
     options = parse_arguments()
-    from mmlape.analysis.gabor import MIN_SIDE
     from mmlape.checkpoints.conversion import tensors_of
     from mmlape.checkpoints.files import check_target, write_checkpoint
     from mmlape.checkpoints.matching import find_tables, replace_table, table_grid
     from mmlape.checkpoints.reading import read_checkpoint
+    from mmlape.research.analysis.gabor import MIN_SIDE
 
     check_target(options.out)
     state = tensors_of(read_checkpoint(options.checkpoint))

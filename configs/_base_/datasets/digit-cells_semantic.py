@@ -1,9 +1,10 @@
-# Digit cells, read as the digit scenes are; built by tools/experiment_position.py or mmlape.datasets.build_digit_cells.
+# Digit cells, read as the digit scenes are; built by tools/experiment_position.py or build_digit_cells of
+# mmlape.research.datasets.
 _base_ = './digit-scenes_semantic.py'
 
 data_from = '`mmlape experiment_position` makes them (docs/experiment_position.md)'
 data_root = 'data/digit_cells/'
-# As mmlape.datasets.cell_classes() gives them.
+# As mmlape.research.datasets.cell_classes() gives them.
 metainfo = dict(
     classes=(
         'background',

@@ -94,7 +94,7 @@ custom_imports = dict(
     allow_failed_imports=False,
     imports=[
         'mmlape',
-        'mmlape.pretraining.dino',
+        'mmlape.research.pretraining.dino',
     ])
 data_from = 'docs/pretraining.md says how to get ImageNet-1K'
 data_preprocessor = dict(

@@ -1,0 +1,193 @@
+"""The page of ``mmlape app``: what a model finds in an image, where a token of it looks, and which positions are alike.
+
+Nothing of the page comes from another host, and the browser is told to ask none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from functools import partial
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+import cv2
+import gradio as gr
+import numpy as np
+from fastapi import FastAPI, Request, Response
+from matplotlib.figure import Figure
+
+from mmlape.apps.inference import Model, Result
+from mmlape.research import analysis
+
+MOST_PIXELS = 40_000_000  # of an image
+MOST_BYTES = 15_000_000  # of a file
+# The pages of gradio name other hosts.
+_POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'; form-action 'self'"
+_BUTTONS: list = ['download', 'fullscreen']  # and none that shares on another host
+_KEPT = (300, 1800)  # seconds: how often files of users are looked through, and how old they may be
+
+
+class Answers:
+    """What the page asks of a model."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.backbone = model.model.backbone
+        try:
+            self.position = analysis.position_stages(self.backbone)[0]
+        except ValueError:  # it has no embedding, or is another package's
+            self.position = None
+
+    def find(self, image: np.ndarray | None, score: float) -> tuple[Any, list, Result | None]:
+        """Picture and table of what is found in an image ``(H, W, 3)``, RGB, and all of it for :meth:`draw`."""
+        if image is None:
+            return None, [], None
+        if image.shape[0] * image.shape[1] > MOST_PIXELS:
+            raise gr.Error(
+                f'at most {MOST_PIXELS // 10**6} megapixels; `mmlape predict --tile` takes larger images'
+            )
+        (found,) = self.model.predict(np.ascontiguousarray(image[..., ::-1]), score=0)
+        return *self.draw(found, score), found
+
+    def draw(self, found: Result | None, score: float) -> tuple[Any, list]:
+        """Picture and table of what has at least this score."""
+        if found is None:
+            return None, []
+        count = int((found.scores >= score).sum())
+        crops = None if found.crops is None else found.crops[:count]
+        shown = replace(
+            found, boxes=found.boxes[:count], scores=found.scores[:count],
+            labels=found.labels[:count], crops=crops,
+        )  # fmt: skip
+        rows = [
+            [self.model.classes[label], round(float(value), 3), *box.round().astype(int).tolist()]
+            for label, value, box in zip(shown.labels, shown.scores, shown.boxes, strict=True)
+        ]
+        if found.label_map is not None:
+            labels, counts = np.unique(found.label_map, return_counts=True)
+            shares = sorted(zip(counts / counts.sum(), labels), reverse=True)
+            rows = [
+                [self.model.classes[k], round(float(share), 3), *[''] * 4] for share, k in shares
+            ]
+        return shown.picture()[..., ::-1], rows
+
+    def look(self, found: Result | None, place: gr.SelectData) -> Any:
+        """The image under the attention of the token at the place that was clicked."""
+        if found is None:
+            return None
+        x, y = place.index
+        tensor, scale = self.model.network_input(found.image)
+        try:
+            weights = analysis.token_attention(self.backbone, tensor, (y * scale[0], x * scale[1]))
+        except ValueError as error:
+            raise gr.Error(str(error)) from None
+        height, width = found.image.shape[:2]
+        rows, columns = (round(side * each) for side, each in zip((height, width), scale))
+        stage = analysis.find_stages(self.backbone)[-1]
+        heat = np.kron(weights, np.ones(analysis.patch_sides(self.backbone, stage), np.float32))
+        heat = cv2.resize(heat[:rows, :columns], (width, height), interpolation=cv2.INTER_NEAREST)
+        heat = (255 * heat / max(float(heat.max()), 1e-9)).astype(np.uint8)
+        drawn = cv2.addWeighted(
+            found.image, 0.4, cv2.applyColorMap(heat, cv2.COLORMAP_INFERNO), 0.6, 0
+        )
+        cv2.drawMarker(
+            drawn, (int(x), int(y)), (255, 255, 255), cv2.MARKER_CROSS, max(height, width) // 30
+        )
+        return drawn[..., ::-1]
+
+    def correlate(self, layer: float) -> Figure:
+        """The position correlation of a layer (LaPE, ICCV 2023, eq. 12), of the token in the middle."""
+        source = analysis.plan_sources(analysis.position_plan(self.position))[-1]
+        try:
+            found = analysis.position_correlations(
+                self.position, source=source, layers=[int(layer)]
+            )
+        except ValueError as error:
+            raise gr.Error(str(error)) from None
+        return analysis.draw_correlations(found)
+
+
+def _read(read: Callable, payload: Any) -> Any:
+    """What gradio reads of an uploaded file; an error for the user instead of one with a path of the server."""
+    try:
+        return read(payload)
+    except (OSError, ValueError):
+        raise gr.Error('this file is no image that can be read') from None
+
+
+def build(answers: Answers, title: str) -> gr.Blocks:
+    """The page."""
+    boxes = answers.model.finds_boxes
+    head = (
+        ['class', 'score', 'x1', 'y1', 'x2', 'y2'] if boxes else ['class', 'share', '', '', '', '']
+    )
+    with gr.Blocks(analytics_enabled=False, title=title, delete_cache=_KEPT) as page:
+        gr.Markdown(f'# {title}')
+        found = gr.State(None, time_to_live=_KEPT[1])
+        with gr.Row():
+            image = gr.Image(label='image', sources=['upload', 'clipboard'], buttons=_BUTTONS)
+            # A subclass would make gradio write a file beside this one.
+            image.preprocess = partial(_read, image.preprocess)  # type: ignore[method-assign]
+            picture = gr.Image(label='found', interactive=False, format='png', buttons=_BUTTONS)
+        score = gr.Slider(0, 1, 0.3, step=0.01, label='least score', visible=boxes)
+        rows = gr.Dataframe(headers=head, interactive=False, label='table')
+        image.change(answers.find, [image, score], [picture, rows, found], api_name='find')
+        score.release(answers.draw, [found, score], [picture, rows], api_name='draw')
+        gr.Markdown(
+            'Click on the image on the left: where does that token look, in the last layer, mean of the heads?'
+        )
+        heat = gr.Image(label='attention', interactive=False, format='png', buttons=_BUTTONS)
+        image.select(answers.look, [found], [heat])
+        if answers.position is not None:
+            layers = len(answers.position.blocks)
+            layer = gr.Slider(0, layers - 1, 0, step=1, label='layer')
+            plot = gr.Plot(label='position correlation with the middle token')
+            layer.release(answers.correlate, [layer], [plot], api_name='correlate')
+            page.load(answers.correlate, [layer], [plot])
+    return page
+
+
+def is_own_host(header: str, names: Collection[str]) -> bool:
+    """Whether a ``Host`` header is ours: ``localhost``, an IP address, or one of ``names``.
+
+    A page of another host can let its own name lead to this machine (DNS rebinding), but no address.
+    """
+    try:
+        name = urlsplit(f'//{header}').hostname or ''
+        if name in ('localhost', *names):
+            return True
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def application(model: Model, title: str, names: Collection[str] = ()) -> FastAPI:
+    """The page as a server's application, which answers to ``localhost``, IP addresses and ``names`` alone."""
+    server = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    own = {name.lower() for name in names}
+
+    @server.middleware('http')
+    async def own_host_alone(request: Request, proceed: Callable) -> Response:
+        # gradio writes the others into its pages.
+        headers = ('host', 'x-forwarded-host', 'x-gradio-server')
+        given = [request.headers[name] for name in headers if name in request.headers]
+        if not all(is_own_host(name.rpartition('://')[2], own) for name in given):
+            return Response('unknown host: start mmlape app with --allow-host NAME', 421)
+        response = await proceed(request)
+        response.headers['Content-Security-Policy'] = _POLICY
+        return response
+
+    fonts: list = ['system-ui', 'sans-serif']  # those of the machine
+    return gr.mount_gradio_app(
+        server,
+        build(Answers(model), title),
+        path='/',
+        max_file_size=MOST_BYTES,
+        ssr_mode=False,
+        show_error=False,
+        footer_links=[],
+        theme=gr.themes.Default(font=fonts, font_mono=['monospace']),
+    )

@@ -1,0 +1,250 @@
+"""COCO files in a folder of images: which are for what, whether they can be read, and parts of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mmlape.apps.inference.reading import check_regular, read_bytes, short
+from mmlape.checkpoints.report import listed
+
+from .formats import IMAGE_FOLDERS, are_numbers, check_names, part_of
+
+# What is read of a COCO file here; mmlape.CheckDataHook checks the rest.
+_KEYS = dict(
+    images={'id', 'file_name'},
+    annotations={'image_id', 'category_id'},
+    categories={'id', 'name'},
+)
+_MOST_SIDE = 2**31  # pixels, or ids: what NumPy and PyTorch index with
+# Before the first brace of JSON, byte order marks among it.
+_SPACE = b' \t\r\n\0\xef\xbb\xbf\xfe\xff'
+
+
+def coco_files(root: Path, unread: list[str]) -> dict[Path, dict]:
+    """COCO files of objects in the folder, at most two folders down, with their contents; see :func:`_formats`."""
+    found = {}
+    seen: set[tuple[str, str]] = set()
+    paths = [*root.glob('*.json'), *root.glob('*/*.json'), *root.glob('*/*/*.json')]
+    for path in sorted(paths, key=lambda path: (len(path.parts), path)):
+        # A link to a folder around it shows the same files again.
+        place = os.path.realpath(path.parent), path.name
+        # What an earlier `mmlape fit` has written is not data.
+        if place in seen or (path.parent.parent / 'fit.py').is_file() or path.is_dir():
+            continue
+        seen.add(place)
+        try:
+            content = _json(path)
+        except ValueError as error:
+            unread.append(str(error))
+        else:
+            if (objects := _coco(path, content)) is not None:
+                found[path] = objects
+    return found
+
+
+def _json(path: Path) -> Any:
+    """The content of a JSON file; None if it is not an object, which is seen without reading it.
+
+    Raises:
+        ValueError: If it cannot be read.
+    """
+    check_regular(path)
+    with path.open('rb') as file:
+        if not file.read(4096).lstrip(_SPACE).startswith(b'{'):
+            return None
+    text = read_bytes(path)
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(f'{path} is not an annotation file: its lists are too deep') from None
+    except MemoryError:
+        raise ValueError(f'{path} does not fit into memory') from None
+    except UnicodeDecodeError:
+        raise ValueError(f'{path} is not JSON: it is not UTF-8') from None
+    except ValueError as error:
+        raise ValueError(f'{path} is not JSON: {error}') from None
+
+
+def _coco(path: Path, content: Any) -> dict | None:
+    """The content of a COCO file of objects; None for other JSON."""
+    keys = ('images', 'annotations', 'categories')
+    lists = isinstance(content, dict) and all(isinstance(content.get(key), list) for key in keys)
+    if not lists or not content['images'] or not content['categories']:
+        return None
+    if any(
+        isinstance(one, dict) and 'segments_info' in one for one in content['annotations'][:1]
+    ):  # panoptic
+        return None
+    for section, names in _KEYS.items():
+        for entry in content[section]:
+            if not isinstance(entry, dict) or not names <= entry.keys():
+                got = (
+                    ', '.join(map(short, [*entry][:9])) if isinstance(entry, dict) else short(entry)
+                )
+                raise ValueError(
+                    f'{path}: an entry of {section!r} lacks one of {", ".join(sorted(names))}: it has {got}'
+                )
+    for section, checked, accepts, what in _RULES:
+        for entry in content[section]:
+            for key in checked:
+                if key in entry and not accepts(entry[key]):
+                    raise ValueError(
+                        f'{path}: {key!r} of an entry of {section!r} must be {what}, got {short(entry[key])}'
+                    )
+    check_names([entry['name'] for entry in content['categories']], path)
+    return content
+
+
+def _is_id(value: Any) -> bool:
+    if isinstance(value, float):  # of a table's column
+        return value.is_integer() and abs(value) < _MOST_SIDE
+    return isinstance(value, str) or (type(value) is int and abs(value) < 2**63)
+
+
+def _is_box(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 4 and are_numbers(value)
+
+
+def _is_mask(value: Any) -> bool:
+    """No list of it has an integer that is too large for a float; mmlape.CheckDataHook checks what else it may be."""
+    lists: Any = value
+    if isinstance(value, dict):
+        lists = [value.get('counts')]
+    elif not isinstance(value, list):
+        return True
+    for each in lists:
+        try:
+            math.fsum(each)
+        except OverflowError:
+            return False
+        except (TypeError, ValueError):
+            pass
+    return True
+
+
+# Where reading on would fail, or a training in NumPy or PyTorch. Keys that are missing are not looked at.
+_RULES = (
+    ('images', ('id',), _is_id, 'an integer or a text'),
+    ('images', ('file_name',), lambda value: isinstance(value, str) and value, 'a text'),
+    ('images', ('width', 'height'), lambda v: type(v) is int and 0 < v < _MOST_SIDE, 'an integer above 0, in pixels'),
+    ('categories', ('id',), _is_id, 'an integer or a text'),
+    ('annotations', ('image_id', 'category_id'), _is_id, 'an integer or a text'),
+    ('annotations', ('bbox',), _is_box, 'four finite numbers, below 1e9'),
+    ('annotations', ('area',), lambda value: are_numbers([value], math.inf), 'a finite number'),
+    ('annotations', ('segmentation',), _is_mask, 'of finite numbers'),
+)  # fmt: skip
+
+
+def coco_parts(
+    root: Path, files: dict[Path, dict], train_ann: str | None, val_ann: str | None
+) -> dict[str, Any]:
+    """Contents of the COCO files, by ``'train'`` and ``'val'``, with their files and image folders."""
+    chosen: dict[str, tuple[Path, dict]] = {}
+    for part, text in (('train', train_ann), ('val', val_ann)):
+        if text is not None:
+            path = Path(text) if os.path.isfile(text) else root / text
+            content = _coco(path, _json(path)) if os.path.lexists(path) else None
+            if content is None:
+                raise ValueError(f'--{part}-ann: {text!r} is not a COCO file')
+            chosen[part] = path, content
+    wanted = [part for part in ('train', 'val') if part not in chosen]
+    if wanted:
+        taken = [path for path, _ in chosen.values()]
+        rest = {p: found for p, found in files.items() if not any(map(p.samefile, taken))}
+        chosen |= _by_name(root, rest, wanted)
+    folders = {part: _image_folder(root, part, *found) for part, found in chosen.items()}
+    return {part: (content, folders[part], path) for part, (path, content) in chosen.items()}
+
+
+def _by_name(
+    root: Path, files: dict[Path, dict], parts: Sequence[str]
+) -> dict[str, tuple[Path, dict]]:
+    """The files of the parts by their names; a single file without a name of a part is for training."""
+    named: dict[str, list[Path]] = {}
+    for path in files:
+        part = part_of(path.stem) or part_of(path.parent.relative_to(root).as_posix())
+        named.setdefault(part or 'train', []).append(path)
+    chosen = {}
+    for part in parts:
+        paths = named.get(part, [])
+        # COCO has keypoints beside instances.
+        paths = [path for path in paths if 'instances' in path.name] or paths
+        if len(paths) > 1:
+            raise ValueError(
+                f'several COCO files may be for {part}: {listed(map(str, paths), 9)}; name one by --{part}-ann'
+            )
+        if paths:
+            chosen[part] = paths[0], files[paths[0]]
+    if 'train' in parts and 'train' not in chosen:
+        raise ValueError(
+            f'{root} has no COCO file for training: {listed(map(str, files), 9)}; name one by --train-ann'
+        )
+    return chosen
+
+
+def _image_folder(root: Path, part: str, ann_file: Path, content: dict) -> Path:
+    """The folder in which the images of a COCO file are; all must be there."""
+    names = [image['file_name'] for image in content['images']]
+    folders = [ann_file.parent, root, *_folders(root)]
+    # Others may hold as many files of these names: masks, depth.
+    folders.sort(
+        key=lambda folder: (
+            part_of(os.path.relpath(folder, root)) != part,
+            folder.name not in (*IMAGE_FOLDERS, ann_file.parent.name, root.name),
+        )
+    )
+    # Not Path.is_file, which raises for names that are too long.
+    found = [folder for folder in folders if os.path.isfile(folder / names[0])]
+    if not found:
+        raise ValueError(f'{ann_file} names {short(names[0])}, which is in no folder of {root}')
+    best = min(found, key=lambda folder: sum(not os.path.isfile(folder / name) for name in names))
+    missing = [name[:80] for name in names if not os.path.isfile(best / name)]
+    if missing:
+        raise ValueError(
+            f'{len(missing)} of {len(names)} images of {ann_file} are not in {best}: {", ".join(missing[:5])}'
+        )
+    return best
+
+
+def _folders(root: Path) -> list[Path]:
+    """The folders in a folder, two levels down."""
+    return sorted(path for path in [*root.glob('*'), *root.glob('*/*')] if path.is_dir())
+
+
+def with_names_once(content: dict, part: str) -> dict:
+    """A COCO content, without categories whose name another one with boxes has (Roboflow's supercategory)."""
+    counts = Counter(one['name'] for one in content['categories'])
+    used = {box['category_id'] for box in content['annotations']}
+    kept = [one for one in content['categories'] if counts[one['name']] == 1 or one['id'] in used]
+    if len(kept) == len(counts) == len(content['categories']):
+        return content
+    for name, count in Counter(one['name'] for one in kept).items():
+        if count > 1:
+            raise ValueError(
+                f'the {part} part has boxes of {count} categories that are named {name!r}'
+            )
+    return {**content, 'categories': kept}
+
+
+def with_categories(content: dict, categories: list[dict]) -> dict:
+    """A COCO content with those categories instead of its own, of the same names."""
+    names = {one['id']: one['name'] for one in content['categories']}
+    ids = {one['name']: one['id'] for one in categories}
+    boxes = [
+        {**box, 'category_id': ids[names[box['category_id']]]} for box in content['annotations']
+    ]
+    return {**content, 'categories': categories, 'annotations': boxes}
+
+
+def those(content: dict, names: set[str], wanted: bool) -> dict:
+    """A COCO content with those images alone whose names are in ``names`` or, if not ``wanted``, are not."""
+    images = [image for image in content['images'] if (image['file_name'] in names) == wanted]
+    ids = {image['id'] for image in images}
+    boxes = [box for box in content['annotations'] if box['image_id'] in ids]
+    return {**content, 'images': images, 'annotations': boxes}

@@ -1,0 +1,393 @@
+"""What a folder of images holds: its format, its classes, and what is for training and what for validation."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mmlape.apps.inference.reading import check_regular, read_text, shown
+from mmlape.checkpoints.report import listed
+from mmlape.checks import check_option, check_rate
+
+from .coco import coco_files, coco_parts, those, with_categories, with_names_once
+from .formats import (
+    check_names,
+    images_in,
+    is_yolo,
+    read_label_maps,
+    read_voc,
+    read_yolo,
+)
+
+TASKS = ('detect', 'instance', 'segment')
+_MANY = 100  # names in a message
+_CLASS_FILES = ('classes.txt', 'labels.txt', 'codes.txt')
+
+
+@dataclass(frozen=True)
+class Part:
+    """The training or the validation part of a data set, as upstream's data sets read it.
+
+    Attributes:
+        images: The image folder.
+        ann_file: A COCO file; of label maps a list of the names of the part without suffix, or '' for the whole folder.
+        count: How many images there are.
+        label_maps: The folder of label maps, '' for boxes.
+        empty: Of them, images without a box, which are not trained on.
+    """
+
+    images: str
+    ann_file: str
+    count: int
+    label_maps: str = ''
+    empty: int = 0
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """A data set that was found in a folder.
+
+    Attributes:
+        task: ``'detect'`` (boxes), ``'instance'`` (boxes and masks) or ``'segment'`` (label maps).
+        format: ``'COCO'``, ``'YOLO'``, ``'Pascal VOC'`` or ``'label maps'``.
+        classes: Names of the classes; the index in it is the label.
+        train: The part for training.
+        val: The part for validation, or None.
+        img_suffix, map_suffix: Endings of images and label maps (label maps only).
+        most: The most boxes that an image has.
+        notes: What a user should know, a line each.
+        files: Texts of files to write before the data can be read (a split, converted annotations), by their paths.
+    """
+
+    task: str
+    format: str
+    classes: tuple[str, ...]
+    train: Part
+    val: Part | None
+    img_suffix: str = '.jpg'
+    map_suffix: str = '.png'
+    most: int = 0
+    notes: list[str] = field(default_factory=list)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def find_data(
+    folder: str | Path,
+    out: str | Path,
+    task: str | None = None,
+    val: float = 0.2,
+    seed: int = 0,
+    train_ann: str | None = None,
+    val_ann: str | None = None,
+    classes: Sequence[str] = (),
+) -> OwnData:
+    """Find out what ``folder`` holds. Nothing is written: see ``files`` of the result.
+
+    Args:
+        folder: The folder.
+        out: Where a split and converted annotations are to be written, in ``out/data``.
+        task: Of :data:`TASKS`. Default None: what the data are for.
+        val: Share of the images for validation where the data have no such part; 0 for none. Default 0.2.
+        seed: Of that split.
+        train_ann, val_ann: COCO files, as they are or seen from ``folder``. Default None: found by their names.
+        classes: Names of the classes of label maps. Default: those of a file
+            ``classes.txt``, ``labels.txt`` or ``codes.txt``, else numbers.
+
+    Raises:
+        ValueError: If the folder holds no data of a known format, or of several, or the data do not fit the options;
+            with a message of one line, whatever names of files hold.
+    """
+    try:
+        return _find(Path(folder), Path(out), task, val, seed, train_ann, val_ann, tuple(classes))
+    except (ValueError, OSError) as error:
+        raise ValueError(shown(str(error))) from error
+
+
+def _find(
+    root: Path,
+    out: Path,
+    task: str | None,
+    val: float,
+    seed: int,
+    train_ann: str | None,
+    val_ann: str | None,
+    classes: tuple[str, ...],
+) -> OwnData:
+    if not os.path.isdir(root):
+        raise ValueError(f'there is no folder {str(root)!r}')
+    if not all(_is_utf8(str(path)) for path in (root, out)):
+        raise ValueError(f'names of folders must be UTF-8, got {root} and {out} for the results')
+    if task is not None:
+        check_option('--task', task, TASKS)
+    check_rate('--val', val)
+    unread: list[str] = []
+    found = _formats(root, task, train_ann or val_ann, unread)
+    if len(found) > 1:
+        raise ValueError(
+            f'{root} holds data of several formats: {", ".join(found)}; say which by --task or --train-ann'
+        )
+    if not found and task is not None and (others := _formats(root, None, None, [])):
+        raise ValueError(f'--task {task} does not fit the data of {root}: {", ".join(others)}')
+    if not found:
+        raise ValueError(
+            f'{root} holds no data of a known format: COCO (.json), YOLO (data.yaml), Pascal VOC (Annotations/*.xml) '
+            'or label maps (images/ and masks/ or annotations/)'
+            + ''.join(f'; {text}' for text in unread[:3])
+        )
+    (kind,) = found
+    split = _Split(
+        Path(out, 'data'), val, seed, [f'left out: {shown(text)}' for text in unread[:5]]
+    )
+    if kind == 'label maps':
+        check_names(classes, '--classes')
+        return _label_maps(root, split, classes)
+    if classes:
+        raise ValueError(f'--classes is for label maps; {kind} data name their classes')
+    if kind == 'COCO':
+        parts = coco_parts(root, found[kind] or coco_files(root, unread), train_ann, val_ann)
+    else:
+        parts = (read_yolo if kind == 'YOLO' else read_voc)(root)
+    return _boxes(kind, parts, task, split)
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether a text can be printed and written: names of files may hold any bytes."""
+    return text == text.encode(errors='replace').decode()
+
+
+def _formats(
+    root: Path, task: str | None, named: str | None, unread: list[str]
+) -> dict[str, dict[Path, dict]]:
+    """Formats that the folder may be read as; with the COCO files, where they were read. ``unread`` gets the reasons
+    why files could not be read that might have told."""
+    if named and task == 'segment':
+        raise ValueError(
+            '--train-ann and --val-ann name COCO files, --task segment is for label maps'
+        )
+    if named:
+        return {'COCO': {}}
+    found: dict[str, dict[Path, dict]] = {}
+    if task != 'segment':
+        if files := coco_files(root, unread):
+            found['COCO'] = files
+        if is_yolo(root, unread):
+            found['YOLO'] = {}
+        if any(root.glob('Annotations/*.xml')):
+            found['Pascal VOC'] = {}
+    if task in (None, 'segment') and read_label_maps(root):
+        found['label maps'] = {}
+    return found
+
+
+class _Split:
+    """Draws a validation part, and collects what is to be written for it, and notes for the user."""
+
+    def __init__(self, folder: Path, share: float, seed: int, notes: list[str]) -> None:
+        self.folder, self.share, self.seed, self.notes = folder, share, seed, notes
+        self.files: dict[str, str] = {}
+
+    def draw(self, names: Iterable[str]) -> set[str]:
+        """The names of the validation images; the same for the same names and seed."""
+        ordered = sorted(names)
+        if not self.share:
+            return set()
+        if len(ordered) < 2:
+            raise ValueError(
+                f'there is {len(ordered)} image: too few for a validation part (--val 0)'
+            )
+        count = min(max(1, round(self.share * len(ordered))), len(ordered) - 1)
+        return set(random.Random(self.seed).sample(ordered, count))
+
+    def write(self, name: str, text: str) -> str:
+        """Note a file to be written; returns its path."""
+        path = str(self.folder / name)
+        self.files[path] = text
+        return path
+
+
+def _boxes(kind: str, parts: dict[str, Any], task: str | None, split: _Split) -> OwnData:
+    """Data of a detector, from COCO contents by part."""
+    notes = split.notes
+    for part, (content, images, _) in parts.items():
+        once = with_names_once(content, part)
+        if once is not content:
+            parts[part] = once, images, None
+    classes = _classes({part: content for part, (content, *_) in parts.items()}, notes)
+    wanted = parts['train'][0]['categories']
+    for part, (content, images, _) in parts.items():
+        if [one['name'] for one in content['categories']] != [one['name'] for one in wanted]:
+            parts[part] = with_categories(content, wanted), images, None
+    boxes = [box for content, *_ in parts.values() for box in content['annotations']]
+    masked = [bool(box.get('segmentation')) for box in boxes if not box.get('iscrowd')]
+    has_masks = bool(masked) and all(masked)
+    without = f'{masked.count(False)} of {len(masked)} boxes have no mask'
+    if task == 'instance' and not has_masks:
+        raise ValueError(f'--task instance needs masks, and {without}: use --task detect')
+    if task is None and any(masked) and not has_masks:
+        notes.append(f'boxes alone are trained: {without}')
+    if 'val' not in parts:
+        content, images, _ = parts['train']
+        drawn = split.draw(image['file_name'] for image in content['images'])
+        parts = {'train': (those(content, drawn, False), images, None)}
+        if drawn:
+            parts['val'] = those(content, drawn, True), images, None
+            counts = ' and '.join(str(len(part[0]['images'])) for part in parts.values())
+            notes.append(f'no validation part: split into {counts} images by seed {split.seed}')
+        for name, (content, *_) in parts.items():
+            if not content['annotations']:
+                raise ValueError(
+                    f'the {name} part that --seed {split.seed} draws has no box: try another --seed'
+                )
+    found = {}
+    for name, (content, images, path) in parts.items():
+        file = split.write(f'{name}.json', json.dumps(content)) if path is None else str(path)
+        count = len(content['images'])
+        empty = count - len({box['image_id'] for box in content['annotations']})
+        found[name] = Part(os.path.abspath(images), os.path.abspath(file), count, empty=empty)
+    if found['train'].empty:
+        notes.append(f'not trained on, no box: {found["train"].empty} images')
+    contents = [content['annotations'] for content, *_ in parts.values()]
+    most = max(n for part in contents for n in Counter(b['image_id'] for b in part).values())
+    return OwnData(
+        task or ('instance' if has_masks else 'detect'), kind, classes, found['train'], found.get('val'),
+        most=most, notes=notes, files=split.files,
+    )  # fmt: skip
+
+
+def _classes(contents: dict[str, dict], notes: list[str]) -> tuple[str, ...]:
+    """Names of the categories that have boxes, in the order of the training file, as MMDetection numbers them."""
+    counts = {}
+    for part, content in contents.items():
+        names = {category['id']: category['name'] for category in content['categories']}
+        counts[part] = Counter(names.get(box['category_id']) for box in content['annotations'])
+    total = sum(counts.values(), Counter())
+    names_in_order = [category['name'] for category in contents['train']['categories']]
+    empty = [name for name in names_in_order if not total[name]]
+    unseen = [name for name in names_in_order if total[name] and not counts['train'][name]]
+    unlisted = sorted(map(str, total.keys() - set(names_in_order)))
+    if unlisted:
+        raise ValueError(
+            f'boxes of categories that the training part does not list: {listed(unlisted, _MANY)}'
+        )
+    if empty:
+        notes.append(f'left out, no box: {listed(empty, _MANY)}')
+    if unseen:
+        notes.append(f'no box in the training part: {listed(unseen, _MANY)}')
+    classes = tuple(name for name in names_in_order if total[name])
+    if not classes:
+        raise ValueError('the annotations have no box of a category that they list')
+    return classes
+
+
+def _label_maps(root: Path, split: _Split, classes: tuple[str, ...]) -> OwnData:
+    """Data of a segmentor."""
+    parts = read_label_maps(root)
+    if 'train' not in parts:
+        raise ValueError(f'{root} has label maps of {", ".join(parts)}, and none for training')
+    suffixes, names = set(), {}
+    for part, (images, maps) in parts.items():
+        suffix, map_suffix, names[part] = _named_alike(images, maps)
+        suffixes.add((suffix, map_suffix))
+    if len(suffixes) > 1:
+        raise ValueError(f'{root}: the parts have files of different endings: {sorted(suffixes)}')
+    ((suffix, map_suffix),) = suffixes
+    classes = classes or _class_names(root) or _values(parts, names, map_suffix)
+    notes, lists = split.notes, dict.fromkeys(names, '')
+    if 'val' not in parts and (drawn := split.draw(names['train'])):
+        parts['val'] = parts['train']
+        # MMSegmentation reads a name per line, without spaces around it.
+        if strange := [
+            n for n in names['train'] if not _is_utf8(n) or n.split('\n') != [n.strip()]
+        ]:
+            raise ValueError(
+                f'{parts["train"][0]}: names of images in lists must be UTF-8, without line breaks and spaces around '
+                f'them: rename {strange[0]}, or make a folder for validation'
+            )
+        names = {'train': [n for n in names['train'] if n not in drawn], 'val': sorted(drawn)}
+        lists = {
+            part: os.path.abspath(split.write(f'{part}.txt', '\n'.join(found) + '\n'))
+            for part, found in names.items()
+        }
+        counts = ' and '.join(str(len(found)) for found in names.values())
+        notes.append(f'no validation part: split into {counts} images by seed {split.seed}')
+    found = {}
+    for part, (images, maps) in parts.items():
+        folders = os.path.abspath(images), os.path.abspath(maps)
+        found[part] = Part(folders[0], lists[part], len(names[part]), folders[1])
+    return OwnData(
+        'segment', 'label maps', classes, found['train'], found.get('val'), suffix, map_suffix,
+        notes=notes, files=split.files,
+    )  # fmt: skip
+
+
+def _named_alike(images: Path, maps: Path) -> tuple[str, str, list[str]]:
+    """Endings of images and label maps, and the names that they share."""
+    files = images_in(images)
+    endings = Counter(path.suffix for path in files)
+    if len(endings) > 1:
+        counts = ', '.join(f'{number} {ending}' for ending, number in endings.items())
+        raise ValueError(f'images of {images} have several endings, one is accepted: {counts}')
+    (suffix,) = endings
+    names = [path.relative_to(images).as_posix().removesuffix(suffix) for path in files]
+    beside = sorted(maps.glob(f'{glob.escape(names[0])}*'))
+    if not beside:
+        raise ValueError(f'{images / names[0]}{suffix} has no label map in {maps}')
+    map_suffix = min((path.name for path in beside), key=len).removeprefix(Path(names[0]).name)
+    without = [name for name in names if not os.path.isfile(maps / f'{name}{map_suffix}')]
+    if without:
+        raise ValueError(
+            f'{len(without)} of {len(names)} images of {images} have no label map in {maps} (NAME{map_suffix}): '
+            f'{", ".join(without[:5])}'
+        )
+    return suffix, map_suffix, names
+
+
+def _class_names(root: Path) -> tuple[str, ...]:
+    """Names in a file of the folder, a line each; () without one."""
+    for name in _CLASS_FILES:
+        if os.path.lexists(root / name):
+            lines = map(str.strip, read_text(root / name).splitlines())
+            return check_names([line for line in lines if line], root / name)
+    return ()
+
+
+def _values(
+    parts: Mapping[str, tuple[Path, Path]], names: Mapping[str, Sequence[str]], suffix: str
+) -> tuple[str, ...]:
+    """Classes by the values of all label maps but 255, which is ignored."""
+    import numpy as np
+    from PIL import Image
+
+    found: set[int] = set()
+    for part, (_, maps) in parts.items():
+        for name in names[part]:
+            path = maps / f'{name}{suffix}'
+            check_regular(path)
+            try:
+                with Image.open(path) as image:
+                    values = np.array(image)
+            except Exception as error:  # Pillow's decoders raise errors of many types
+                raise ValueError(f'{path} cannot be read: {error}') from None
+            if values.dtype.kind not in 'bui' or values.min(initial=0) < 0:
+                raise ValueError(f'{path} holds values that are not an index of a class')
+            if values.ndim != 2:
+                raise ValueError(
+                    f'{path} has {values.shape[-1]} channels; a label map has one, the class index of each pixel'
+                )
+            if values.max(initial=0) > 255:
+                raise ValueError(f'{path} holds values above 255, of which upstream reads 8 bits')
+            found |= set(np.unique(values).tolist())
+    classes = found - {255}
+    if len(classes) < 2:
+        raise ValueError(
+            f'the label maps hold only the values {sorted(found)}, and 255 is ignored: a label map has the index of '
+            'its class in each pixel, of at least two classes'
+        )
+    return tuple(f'class {number}' for number in range(max(classes) + 1))

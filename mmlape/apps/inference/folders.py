@@ -1,0 +1,187 @@
+"""A model as a folder to share: ``config.py``, ``model.safetensors``, ``metrics.json`` and ``README.md``, its card."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from mmengine.config import Config
+from mmengine.registry import DefaultScope
+from safetensors import SafetensorError, safe_open
+
+from mmlape.atomic import atomic_write
+from mmlape.checkpoints.contents import BuildLimit
+from mmlape.checkpoints.deltas import as_differences, is_file, values_of_base, whole_state
+from mmlape.checkpoints.files import write_checkpoint
+from mmlape.checkpoints.hub import HUB, hub_folder
+from mmlape.checkpoints.reading import DELTA
+from mmlape.checkpoints.report import CheckpointError
+from mmlape.checkpoints.strangers import OtherScopeError, config_of_stranger
+from mmlape.compatibility import made_with
+from mmlape.config_text import config_text
+from mmlape.registry import MODELS
+
+from .reading import read_text
+
+if TYPE_CHECKING:
+    from .model import Model
+
+CONFIG, WEIGHTS, METRICS, CARD = 'config.py', 'model.safetensors', 'metrics.json', 'README.md'
+_ON_HUB = re.compile(r'[\w.-]+/[\w.-]+(@[\w./-]+)?')
+
+
+def shared_folder(path: str | Path) -> Path | None:
+    """The folder that ``path`` names: itself, or one of the Hugging Face hub, ``OWNER/NAME`` or ``hf://OWNER/NAME``;
+    None if it is something else."""
+    text, local = str(path), Path(path)
+    # A mistyped file or work dir is none.
+    here = local.suffix in ('.pth', '.safetensors') or local.parent.is_dir()
+    if text.startswith(HUB) or (_ON_HUB.fullmatch(text) and not here):
+        return hub_folder(text)
+    return Path(path) if Path(path, CONFIG).is_file() and Path(path, WEIGHTS).is_file() else None
+
+
+def config_of(folder: Path, trust: bool = False) -> Config:
+    """The config in a folder; see :func:`config_in_text`."""
+    text = read_text(folder / CONFIG)
+    return config_in_text(text, repr(str(folder / CONFIG)), trust)
+
+
+def config_in_text(text: str, what: str, trust: bool) -> Config:
+    """A config that comes with weights: as data or, with ``trust``, as the Python that it is.
+
+    Raises:
+        ValueError: If it is refused; the message begins with ``what``.
+    """
+    if trust:
+        return Config.fromstring(text, '.py')
+    try:
+        return config_of_stranger(text)
+    except OtherScopeError as error:
+        raise ValueError(f'{what}: {error}') from None
+    except ValueError as error:
+        raise ValueError(
+            f'{what} is refused: {error}. Only data and classes that mmlape itself writes are read; if you trust its '
+            'author, --trust (mmlape.load(..., trust=True)) runs it, or give a config of your own (--config)'
+        ) from None
+
+
+@contextmanager
+def whole_weights(folder: Path, cfg: Config, trust: bool = False) -> Iterator[Path]:
+    """The file of a folder's weights; of differences, one for as long as the block lasts, to which they were added."""
+    path = folder / WEIGHTS
+    try:
+        with safe_open(path, framework='pt') as file:
+            texts = dict(file.metadata() or {})
+    except SafetensorError as error:
+        raise CheckpointError(f'{str(path)!r} cannot be read as a checkpoint: {error}') from None
+    if texts.pop(DELTA, None) is None:
+        yield path
+        return
+    with DefaultScope.overwrite_default_scope(cfg.default_scope), BuildLimit(path):
+        model = MODELS.build(cfg.model)
+    with TemporaryDirectory() as place:
+        yield write_checkpoint(Path(place, WEIGHTS), whole_state(path, model, trust), texts)
+
+
+def write_folder(
+    model: Model,
+    folder: Path,
+    metrics: Mapping[str, float],
+    facts: Mapping[str, str],
+    license: str | None,
+    delta: str | None,
+) -> None:
+    """See :meth:`mmlape.apps.inference.Model.save_folder`."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f'{str(folder)!r} exists already')
+    state, texts = model.merged_state(), {'dataset_meta': json.dumps(model.dataset_meta)}
+    if delta is not None:
+        base, digest = values_of_base(model.model, delta)
+        state = as_differences(state, base)
+        source, _, place = delta.partition(':')
+        named = f'{source}:{Path(place).name}' if is_file(delta) else delta
+        texts[DELTA] = json.dumps(dict(base=named, digest=digest))
+        facts = {**facts, 'weights': _about_base(named, is_file(delta))}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_checkpoint(folder / WEIGHTS, state, texts)
+    for name, text in (
+        (CONFIG, config_text(model.kept_config())),
+        (METRICS, json.dumps(dict(metrics), indent=2) + '\n'),
+        (CARD, _card(model, folder.name, metrics, facts, license)),
+    ):
+        atomic_write(folder / name, text.encode())
+
+
+def _about_base(base: str, is_a_file: bool) -> str:
+    here = ', to be copied into this folder' if is_a_file else ', which `mmlape.load` fetches'
+    return f'differences to `{base}`{here}: its licence holds for the sum'
+
+
+def _in_a_cell(text: str) -> str:
+    return ' '.join(text.splitlines()).replace('|', r'\|')
+
+
+def _card(
+    model: Model,
+    name: str,
+    metrics: Mapping[str, float],
+    facts: Mapping[str, str],
+    license: str | None,
+) -> str:
+    """The model card, with the front matter of the Hugging Face hub."""
+    masks = not model.finds_boxes or getattr(model.model, 'with_mask', False)
+    front = dict(
+        library_name='mmlape',
+        pipeline_tag='image-segmentation' if masks else 'object-detection',
+        **({'license': license} if license else {}),
+    )
+    config = model.cfg.model
+    backbone = config.get('backbone') or {}
+    count = sum(each.numel() for each in model.model.parameters())
+    rows = {
+        'network': f'{config.type} on {backbone.get("type", "its own backbone")}, {count / 1e6:.2f} M parameters',
+        'classes': ', '.join(model.classes),
+        **facts,
+        'license': license or 'not stated',
+        'saved with': ', '.join(f'{name} {number}' for name, number in made_with()),
+    }
+    lines = [
+        '---',
+        *(f'{key}: {value}' for key, value in front.items()),
+        '---',
+        f'# {name}',
+        '',
+        '```shell',
+        f'mmlape predict OWNER/{name} IMAGES',
+        '```',
+        '',
+        '```python',
+        'import mmlape',
+        '',
+        f"model = mmlape.load('OWNER/{name}')  # or the path of this folder",
+        "for found in model.predict('image.jpg'):",
+        "    found.save('predicted.jpg')",
+        '```',
+        '',
+        '| | |',
+        '|---|---|',
+        *(f'| {key} | {_in_a_cell(value)} |' for key, value in rows.items()),
+        '',
+        '## Metrics',
+        '',
+    ]
+    if metrics:
+        lines += [
+            '| metric | value |',
+            '|---|---|',
+            *(f'| {k} | {v} |' for k, v in metrics.items()),
+        ]
+    else:
+        lines += ['Not measured.']
+    return '\n'.join(lines) + '\n'

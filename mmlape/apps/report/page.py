@@ -1,0 +1,128 @@
+"""`report.html`: one file without scripts and without anything from the network."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from mmlape.apps.inference.results import Result, read_image
+
+from .curves import NO_METRICS
+from .tally import IOU, SCORE, Example, Tally
+
+_MOST_CLASSES = 24  # of a matrix that fits a screen; of more, the commonest confusions are listed
+_LISTED = 20
+_LONGEST = 640  # pixels of a picture's longer side
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #222 }
+table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
+td, th { border: 1px solid #ccc; padding: .2rem .6rem; text-align: right }
+.grid { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(28rem, 100%), 1fr)) }
+th:first-child, td:first-child { text-align: left }
+img { max-width: 100% } figure { margin: 0 } pre { overflow-x: auto; background: #f5f5f5; padding: 1rem }
+"""
+
+
+def page(title: str, sections: Iterable[tuple[str, str]]) -> str:
+    """A page of sections: heading and HTML."""
+    body = ''.join(f'<h2>{escape(name)}</h2>\n{content}\n' for name, content in sections if content)
+    return (
+        '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n<h1>{escape(title)}</h1>\n{body}</html>\n'
+    )
+
+
+def table(rows: Iterable[Sequence[Any]], head: Sequence[str] = ()) -> str:
+    """A table; '' without rows."""
+    lines = [f'<tr>{"".join(f"<td>{_cell(each)}</td>" for each in row)}</tr>' for row in rows]
+    top = f'<tr>{"".join(f"<th>{escape(each)}</th>" for each in head)}</tr>' if head else ''
+    return f'<table>{top}{"".join(lines)}</table>' if lines else ''
+
+
+def _cell(value: Any) -> str:
+    if value == -1:  # COCO's mark for nothing to measure
+        return '-'
+    return f'{value:.4g}' if isinstance(value, float) else escape(str(value))
+
+
+def picture(path: Path) -> str:
+    """A PNG inside the page."""
+    return (
+        f'<img alt="" src="data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}">'
+    )
+
+
+def folded(text: str, summary: str) -> str:
+    """Text behind a line to click on."""
+    return f'<details><summary>{escape(summary)}</summary><pre>{escape(text)}</pre></details>'
+
+
+def examples(some: Sequence[Example], classes: Sequence[str], palette: Any) -> str:
+    """Images with the truth on the left and the prediction on the right."""
+    parts = []
+    for example in some:
+        image = read_image(example.path)
+        truth = dict(example.truth)
+        if 'boxes' in truth:
+            truth['scores'] = np.ones(len(truth['boxes']), np.float32)
+        pair = [
+            Result(image, example.path, classes, palette=palette, **what).picture()
+            for what in (truth, example.found)
+        ]
+        drawn = cv2.hconcat(pair)
+        shrink = min(1.0, 2 * _LONGEST / max(drawn.shape))
+        drawn = cv2.resize(drawn, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA)
+        data = base64.b64encode(cv2.imencode('.jpg', drawn)[1].tobytes()).decode()
+        name = escape(f'{Path(example.path).name}: {example.score:.3f}')
+        parts.append(
+            f'<figure><img alt="{name}" src="data:image/jpeg;base64,{data}">'
+            f'<figcaption>{name}</figcaption></figure>'
+        )
+    return f'<div class="grid">{"".join(parts)}</div>' if parts else ''
+
+
+def confusion(tally: Tally, classes: Sequence[str]) -> str:
+    """What is taken for what: a matrix, or of many classes the commonest confusions."""
+    if not tally.confusion.any():
+        return ''
+    names = [*classes, *(['nothing'] if tally.boxes else [])]
+    what = (
+        f'Boxes with a score of at least {SCORE}, at an IoU of at least {IOU}; rows are true, columns predicted.'
+        if tally.boxes
+        else 'Rows are true, columns predicted; in % of the row.'
+    )
+    counts = tally.confusion
+    shares = counts / counts.sum(axis=1, keepdims=True).clip(min=1)
+    if len(names) <= _MOST_CLASSES:
+        head = ''.join(f'<th>{escape(name)}</th>' for name in ['', *names])
+        lines = ''
+        for name, row, parts in zip(names, counts, shares, strict=True):
+            cells = ''.join(_shaded(*pair, tally.boxes) for pair in zip(row, parts, strict=True))
+            lines += f'<tr><th>{escape(name)}</th>{cells}</tr>'
+        return f'<p>{what}</p><table><tr>{head}</tr>{lines}</table>'
+    wrong = counts * (1 - np.eye(len(names), dtype=int))
+    order = np.argsort(-wrong, axis=None)[:_LISTED]
+    pairs = [np.unravel_index(place, wrong.shape) for place in order if wrong.flat[place]]
+    rows = [(names[a], names[b], int(counts[a, b]), f'{shares[a, b]:.1%}') for a, b in pairs]
+    return f'<p>The commonest of {len(names)} classes. {what}</p>' + table(
+        rows, ('true', 'predicted', 'count', 'of the true')
+    )
+
+
+def _shaded(count: int, share: float, as_count: bool) -> str:
+    text = f'{count}' if as_count else f'{100 * share:.1f}'
+    return f'<td style="background:rgba(31,119,180,{0.8 * share:.2f})">{text}</td>'
+
+
+def scores(best: Mapping[str, float], last: Mapping[str, float]) -> str:
+    """Metrics of the best and of the last validation."""
+    rows = [(name, best[name], last.get(name, '')) for name in best if name not in NO_METRICS]
+    head = ('', f'best (step {best.get("step")})', f'last (step {last.get("step")})')
+    return table(rows, head)

@@ -1,0 +1,1 @@
+"""The experiments of tools/experiment*.py."""

@@ -1,0 +1,310 @@
+"""Experiments on real images: run what has no record, and write what was measured."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import json
+import os
+import platform
+import subprocess
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import Runner, load_checkpoint
+from train import train  # type: ignore[import-not-found]  # tools/train.py
+
+from mmlape.apps.fit import OwnData
+from mmlape.apps.fit.config import check_weights_are_there
+from mmlape.apps.inference.loading import config_inside
+from mmlape.apps.inference.model import Model
+from mmlape.apps.report import read_curves
+from mmlape.atomic import atomic_write
+from mmlape.checkpoints.loaders import safe_loading
+from mmlape.checks import check_option, did_you_mean
+from mmlape.research.demo.console import clock, output_to
+from mmlape.research.demo.state import fingerprint
+from mmlape.research.demo.workers import cores, run_jobs
+from mmlape.research.robustness import CORRUPTIONS
+
+from .plan import EXPERIMENTS
+from .recipes import DATA, Experiment, config_of, rescaled
+from .scores import part_named, score
+from .small_images import FolderData, accuracy_of
+from .statistics import markdown
+
+CLONE = Path(__file__).resolve().parents[3]
+
+
+class Job(argparse.Namespace):
+    """A run with everything that its process needs: experiment, variant, seed, root (of the data), folder, settings."""
+
+
+def run_experiment(name: str, options: argparse.Namespace) -> None:
+    """Run what has no record of an experiment; see tools/experiment.py for the options.
+
+    Raises:
+        ValueError: If there is no such experiment or variant, or the data are not there.
+        RuntimeError: If a run failed.
+    """
+    if name not in EXPERIMENTS:
+        raise ValueError(f'there is no experiment {name!r}{did_you_mean(name, EXPERIMENTS)}')
+    experiment = EXPERIMENTS[name]
+    for variant in options.only or ():
+        check_option('--only', variant, experiment.variants)
+    root = options.data
+    if root is None or options.name == 'all':
+        root = (root or Path('data')) / experiment.data
+    if options.evaluate:
+        evaluate(experiment, options, root)
+        return
+    path = options.records / f'evidence_{name}.json'
+    jobs = []
+    # Seed by seed, so that an unfinished table has all variants.
+    for seed in range(options.seeds or experiment.seeds):
+        for variant in options.only or experiment.variants:
+            settings = settings_of(experiment, variant)
+            # With the settings, so that no run goes on from a checkpoint of others.
+            folder = options.work_dir / name / f'{variant}_seed{seed}_{settings[:6]}'
+            jobs.append(
+                Job(
+                    name=name, variant=variant, seed=seed, root=root.resolve(),
+                    folder=folder.resolve(), settings=settings,
+                )
+            )  # fmt: skip
+    if not options.table:
+        for variant in options.only or experiment.variants:  # mistakes end here, not in a run
+            cfg, _ = config_of(experiment, variant, 0, root, options.work_dir)
+            check_weights_are_there(cfg)
+        _run_missing(jobs, path, options.workers or cores())
+    runs = current_runs(path, experiment)
+    print(f'\n{experiment.question}\n\n{markdown(experiment, runs)}')
+
+
+def settings_of(experiment: Experiment, variant: str) -> str:
+    """A fingerprint of all that we have chosen for a run, but for its seed. Records with another one are run again."""
+    chosen = experiment.variants[variant]
+    return fingerprint(asdict(chosen.recipe or experiment.recipe), dict(chosen.changes))
+
+
+def read_runs(path: Path) -> list[dict[str, Any]]:
+    """The records of an experiment."""
+    return json.loads(path.read_text(encoding='utf-8')) if path.is_file() else []
+
+
+def current_runs(path: Path, experiment: Experiment) -> list[dict[str, Any]]:
+    """Those of the records that are of the experiment's settings: what tables and pictures show."""
+    settings = {variant: settings_of(experiment, variant) for variant in experiment.variants}
+    return [run for run in read_runs(path) if run['settings'] == settings.get(run['variant'])]
+
+
+def _with_shared(jobs: list[Job], path: Path) -> list[dict[str, Any]]:
+    """The records of an experiment, and those of other experiments on the same data that are the same runs."""
+    runs = read_runs(path)
+    own = EXPERIMENTS[jobs[0].name]
+    missing = {(job.seed, job.settings): job.variant for job in jobs}
+    for run in runs:
+        missing.pop((run['seed'], run['settings']), None)
+    for name, other in EXPERIMENTS.items():
+        if name == jobs[0].name or other.data != own.data or not {*own.views} <= {*other.views}:
+            continue
+        for run in read_runs(path.with_name(f'evidence_{name}.json')):
+            if variant := missing.pop((run['seed'], run['settings']), None):
+                runs = _entered({**run, 'variant': variant}, path)
+    return runs
+
+
+def _entered(new: dict[str, Any], path: Path) -> list[dict[str, Any]]:
+    """The records on the disk, which another process may have changed, with a new one, which replaces one of other
+    settings; they are written."""
+    key = new['seed'], new['variant']
+    runs = [run for run in read_runs(path) if (run['seed'], run['variant']) != key] + [new]
+    runs.sort(key=lambda run: (run['seed'], run['variant']))
+    lines = ',\n '.join(map(json.dumps, runs))
+    atomic_write(path, f'[\n {lines}\n]\n'.encode())
+    return runs
+
+
+def _run_missing(jobs: list[Job], path: Path, workers: int) -> None:
+    """Run the jobs without a record, and enter each as it comes."""
+    runs = _with_shared(jobs, path)
+    done = {(run['variant'], run['seed'], run['settings']) for run in runs}
+    left = [job for job in jobs if (job.variant, job.seed, job.settings) not in done]
+    print(f'{len(left)} of {len(jobs)} runs are to be done, {min(workers, len(left))} at a time.')
+    print('Ctrl-C stops; the same command continues.', flush=True)
+    if not left:
+        return
+    with contextlib.closing(run_jobs(do, left, workers)) as reports:
+        for report in reports:
+            job = left[report.job]
+            if report.kind == 'error':
+                raise RuntimeError(f'{job.folder} failed:\n{report.value}')
+            new = report.value
+            _entered(new, path)
+            measure = DATA[EXPERIMENTS[job.name].data].measure
+            print(
+                f'  {job.variant}, seed {job.seed}: {measure} {new["metrics"][measure]:.2f} '
+                f'[{clock(new["processor_seconds"])}]',
+                flush=True,
+            )
+
+
+def do(job: Job, report: Any) -> dict[str, Any]:
+    """One run in its own process: train (or go on), then score the last weights."""
+    torch.set_num_threads(1)
+    commit = _commit()  # now: another may come during the run
+    job.folder.mkdir(parents=True, exist_ok=True)
+    with output_to(job.folder / 'run.log'):
+        cfg, data = config_of(EXPERIMENTS[job.name], job.variant, job.seed, job.root, job.folder)
+        _write_files(data)
+        spent = _Spent(job.folder / 'seconds.json')
+        spent.start()
+        cfg.experiment_name = f'{job.name}-{job.variant}-{job.seed}-{time.monotonic_ns()}'
+        try:
+            train(cfg, 'auto')
+        except SystemExit as error:  # what the command would say
+            raise RuntimeError(str(error)) from error
+        finally:
+            spent.over.set()
+            spent.join()
+            seconds = spent.write()
+        checkpoint = Path(cfg.work_dir, f'epoch_{cfg.train_cfg.max_epochs}.pth')
+        found = _scored(checkpoint, cfg, data, data.val)
+        for view in EXPERIMENTS[job.name].views:
+            _add_view(found, view, checkpoint, cfg, data)
+    return dict(
+        variant=job.variant,
+        seed=job.seed,
+        settings=job.settings,
+        **found,
+        saved_megabytes=_saved_megabytes(checkpoint, cfg),
+        processor_seconds=round(seconds),
+        step_seconds=_step_seconds(Path(cfg.work_dir)),
+        epochs=cfg.train_cfg.max_epochs,
+        config=fingerprint(_without_paths(cfg, job)),
+        commit=commit,
+        machine=f'{_processor()}, {cores()} cores, torch {torch.__version__}',
+    )
+
+
+def _write_files(data: OwnData | FolderData) -> None:
+    for path, text in data.files.items():
+        atomic_write(Path(path), text.encode())
+
+
+def _scored(
+    checkpoint: Path, cfg: Config, data: Any, part: Any, corruption: str | None = None
+) -> dict[str, Any]:
+    if isinstance(data, FolderData):
+        return accuracy_of(checkpoint, cfg, part, corruption)
+    safe_loading()
+    return score(Model(copy.deepcopy(cfg), checkpoint), data, part, corruption)
+
+
+def _add_view(found: dict, view: str, checkpoint: Path, cfg: Config, data: Any) -> None:
+    """Enter the primary measures of ``'corrupted'`` images, or of images of ``'0.5x'`` the size."""
+    if view == 'corrupted':
+        each = [_scored(checkpoint, cfg, data, data.val, name) for name in CORRUPTIONS]
+    else:
+        each = [_scored(checkpoint, rescaled(cfg, float(view[:-1])), data, data.val)]
+    for name in each[0]['sampled']:
+        found['metrics'][f'{name}, {view}'] = round(fmean(one['metrics'][name] for one in each), 3)
+        sampled = np.mean([one['sampled'][name] for one in each], axis=0)
+        found['sampled'][f'{name}, {view}'] = sampled.round(3).tolist()
+
+
+class _Spent(threading.Thread):
+    """Processor seconds of a run, also over its resumptions; written every half minute, so that a kill loses little."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(daemon=True)
+        self.path, self.over, self.start_seconds = path, threading.Event(), time.process_time()
+        self.before = json.loads(path.read_text()) if path.is_file() else 0.0
+
+    def run(self) -> None:
+        while not self.over.wait(30):
+            self.write()
+
+    def write(self) -> float:
+        """Those so far, with those of earlier processes."""
+        total = self.before + time.process_time() - self.start_seconds
+        atomic_write(self.path, json.dumps(total).encode())
+        return total
+
+
+def _saved_megabytes(checkpoint: Path, cfg: Config) -> float:
+    """What the forward pass of a training step saves for the backward pass, without the parameters."""
+    init_default_scope(cfg.default_scope)
+    model = MODELS.build({'data_preprocessor': cfg.get('data_preprocessor'), **cfg.model}).train()
+    load_checkpoint(model, str(checkpoint), map_location='cpu', strict=True)
+    known = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    sizes: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    np.random.seed(0)
+    batch = next(iter(Runner.build_dataloader(cfg.train_dataloader, seed=0)))
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(**model.data_preprocessor(batch, True), mode='loss')
+    return round(sum(sizes.values()) / 1e6, 1)
+
+
+def _step_seconds(work_dir: Path) -> float:
+    """The median of the logged seconds per step."""
+    return round(median(row['time'] for row in read_curves(work_dir) if 'loss' in row), 4)
+
+
+def _without_paths(cfg: Config, job: Job) -> str:
+    text = json.dumps(cfg.to_dict(), sort_keys=True, default=str)
+    for path in (job.folder, job.root, CLONE):
+        text = text.replace(path.as_posix(), '')
+    return text.replace(cfg.experiment_name, '')
+
+
+def _commit() -> str:
+    command = ['git', '-C', str(CLONE), 'describe', '--always', '--dirty', '--abbrev=12']
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stdout.strip() or 'unknown'
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path('/proc/cpuinfo').read_text().splitlines():
+            if line.startswith('model name'):
+                return line.partition(':')[2].strip()
+    return platform.processor() or os.uname().machine
+
+
+def evaluate(experiment: Experiment, options: argparse.Namespace, root: Path) -> None:
+    """Score any checkpoint on a part of the data, and print all measures."""
+    variant = next(iter(experiment.variants))
+    folder = options.work_dir / options.name
+    _, data = config_of(experiment, variant, 0, root.resolve(), folder.resolve())
+    _write_files(data)
+    name = options.part
+    root = root.resolve()
+    part = data.part(name) if isinstance(data, FolderData) else part_named(data, name, root)
+    checkpoint = Path(options.evaluate)
+    if isinstance(data, FolderData) and not options.trust:
+        raise ValueError(
+            f'the config in {options.evaluate!r} is of a classifier, which is run as Python: add --trust if you trust '
+            'its author'
+        )
+    safe_loading()
+    found = _scored(checkpoint, config_inside(checkpoint, options.trust), data, part)
+    print(f'{found["images"]} images of {part.images}')
+    for name, value in found['metrics'].items():
+        print(f'  {name:<16} {value:.2f}')

@@ -1,1 +1,0 @@
-"""The parts of tools/analysis_tools/zoo_table.py."""

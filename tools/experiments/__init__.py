@@ -1,1 +1,0 @@
-"""The parts of tools/experiment_position.py."""
