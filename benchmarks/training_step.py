@@ -24,9 +24,9 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from mmlape.cli.arguments import find_config
 from mmlape.cpu import optimize
 from mmlape.research.datasets import DIGIT_CLASSES, build_digit_scenes
+from mmlape.shipped import find_config
 
 from .side_by_side import keep_freed_memory, write_record
 

@@ -15,7 +15,6 @@ from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 
-from mmlape.cli.arguments import find_config, shipped_folder
 from mmlape.compatibility import (
     PACKAGES,
     found_version,
@@ -24,6 +23,7 @@ from mmlape.compatibility import (
     stack_problem,
     torch_version,
 )
+from mmlape.shipped import find_config, shipped_folder
 from mmlape.version import __version__
 
 GROUPS = {
@@ -39,7 +39,7 @@ GROUPS = {
     'Experiments': (
         'experiment experiment_position experiment_dino experiment_list_ops experiment_robustness zoo_table'
     ),
-    'Help': 'doctor migrate replay',
+    'Help': 'doctor',
 }
 
 

@@ -222,7 +222,7 @@ def _disk(work_dir: str) -> str:
 
 def _config(text: str, loaded: dict[str, Any]) -> str:
     """Read the config by its file or name into ``loaded``."""
-    from mmlape.cli.arguments import find_config, read_config
+    from mmlape.shipped import find_config, read_config
 
     path = find_config(text)
     try:

@@ -22,6 +22,11 @@ from PIL import Image
 import mmlape
 from mmlape.apps.app import Answers, application, build, is_own_host
 from mmlape.apps.export.verify import made_images
+from mmlape.research.analysis import ModelPanels
+
+
+def answers_of(model):
+    return Answers(model, ModelPanels(model))
 
 
 @pytest.fixture(scope='module')
@@ -55,7 +60,10 @@ def address(model):
         port = free.getsockname()[1]
         free.close()
         config = uvicorn.Config(
-            application(model, 'nuclei'), port=port, log_level='error', timeout_graceful_shutdown=1
+            application(model, 'nuclei', ModelPanels(model)),
+            port=port,
+            log_level='error',
+            timeout_graceful_shutdown=1,
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, daemon=True)
@@ -112,22 +120,22 @@ def test_the_browser_is_told_to_ask_no_other_host(address):
 
 def test_a_backbone_of_another_package_has_no_position_to_show():
     network = SimpleNamespace(backbone=torch.nn.Conv2d(3, 8, 3))
-    answers = Answers(SimpleNamespace(model=network, finds_boxes=True))
-    assert answers.position is None and len(build(answers, 'a').blocks) > 5
+    answers = answers_of(SimpleNamespace(model=network, finds_boxes=True))
+    assert answers.panels.layers == 0 and len(build(answers, 'a').blocks) > 5
 
 
 def test_correlations_of_positions_that_join_in_several_places_or_not_everywhere():
     joinings = (dict(type='mmlape.LaPEWarmStart'), dict(type='mmlape.LaPE', layers=[1]))
     for joining in joinings:
         network = SimpleNamespace(backbone=build_vit(joining=joining).eval())
-        answers = Answers(SimpleNamespace(model=network, finds_boxes=True))
+        answers = answers_of(SimpleNamespace(model=network, finds_boxes=True))
         assert answers.correlate(1).axes
     with pytest.raises(gr.Error, match='layer'):
         answers.correlate(0)
 
 
 def test_a_click_shows_where_the_token_looks(model, pictures):
-    answers = Answers(model)
+    answers = answers_of(model)
     _, _, found = answers.find(np.asarray(Image.open(pictures[0])), 0.3)
     drawn = answers.look(found, SimpleNamespace(index=(157, 100)))
     assert drawn.shape == (101, 158, 3) and drawn.std() > 0

@@ -5,13 +5,15 @@ from graphlib import TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
 
+import pytest
+
 import mmlape
 
 ROOT = Path(mmlape.__file__).resolve().parent
 # From the lowest to the highest; packages of a line do not import one another.
 ORDER = (
     'version',
-    'lazy renamed checks compatibility atomic config_text runtime.private',
+    'lazy shipped checks compatibility atomic config_text runtime.private',
     'registry',
     'layout',
     'runtime',
@@ -22,17 +24,16 @@ ORDER = (
     'necks heads checkpoints research.datasets',
     'cpu gpu',
     'training',
-    'cli',
     'apps.inference',
     'apps.export',
     'research.pretraining',
     'timm_models',
+    'apps.app apps.report',
     'research.analysis research.demo',
-    'apps.report',
-    'apps.app',
     'apps.fit',
     'research.robustness',
     'research.experiments research.zoo',
+    'cli',
     'doctor __main__',
 )
 RANKS = {package: rank for rank, packages in enumerate(ORDER) for package in packages.split()}
@@ -85,6 +86,30 @@ def test_no_import_from_a_lower_package_to_a_higher_one():
             own, used = package_of(module), package_of(other)
             if '' not in (own, used) and own != used and RANKS[used] >= RANKS[own]:
                 wrong.append(f'{module} imports {other}')
+    assert not wrong, '\n'.join(wrong)
+
+
+# What each group may not import; the ranks above say more.
+WALLS = {
+    'position norm layers backbones heads necks checkpoints runtime cpu gpu': 'training apps research cli',
+    'training': 'apps research cli',
+    'apps': 'research cli',
+    'research timm_models': 'cli',
+}
+
+
+@pytest.mark.parametrize(('group', 'walled'), WALLS.items())
+def test_walls(group, walled):
+    """Parts know neither what trains them nor what is made with them, applications no research, nobody a command."""
+    places = {module: module.split('.')[1] for module in FILES if module.count('.')}
+    assert {*group.split(), *walled.split()} <= {*places.values()}
+    wrong = [
+        f'{module} imports {other}'
+        for module, place in places.items()
+        if place in group.split()
+        for other, _ in imports(module)
+        if other.count('.') and other.split('.')[1] in walled.split()
+    ]
     assert not wrong, '\n'.join(wrong)
 
 

@@ -19,8 +19,8 @@ from markdown_it import MarkdownIt
 from mmengine.config import Config, DictAction
 
 from mmlape import registry
-from mmlape.cli.arguments import find_config, shipped_configs
 from mmlape.cli.options import merge_overrides
+from mmlape.shipped import find_config, shipped_configs
 
 pytestmark = pytest.mark.usefixtures('cheap_values')
 

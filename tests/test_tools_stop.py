@@ -41,14 +41,6 @@ def test_the_module_is_named(digit_commands, tmp_path, name, module):
     assert files == ['iter_1.pth']
 
 
-def test_replay_says_that_it_was_removed(digit_commands):
-    with pytest.raises(SystemExit) as end:
-        digit_commands('replay.py', 'nan_38.pth', '--device', 'cuda', '--trust')
-    assert end.value.code == 2
-    said = digit_commands.capsys.readouterr().err
-    assert 'was removed' in said and 'StopAtNonFiniteHook' in said and said.count('\n') == 1
-
-
 @pytest.mark.slow
 def test_every_process_stops_and_the_one_concerned_is_named(tmp_path, digits):
     """A NaN pixel in the second process: both end, and no checkpoint is written."""

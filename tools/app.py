@@ -48,14 +48,16 @@ def serve(options, folder):
     except ImportError as error:
         raise ValueError(f"install 'mmlape[app]': {error}") from None
     from mmlape.apps.inference import load
+    from mmlape.research.analysis import ModelPanels
 
     # As it was trained: attention can be recorded.
     model = load(
         options.model, options.config, options.device, optimized=False, trust=options.trust
     )
     print(f'http://{options.host}:{options.port}  (Ctrl-C ends it)', flush=True)
+    hosts = options.host, *options.allow_host
     uvicorn.run(
-        application(model, str(options.model), (options.host, *options.allow_host)),
+        application(model, str(options.model), ModelPanels(model), hosts),
         host=options.host,
         port=options.port,
         log_level='warning',

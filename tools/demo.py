@@ -9,9 +9,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmlape.cli.arguments import output_folder
 from mmlape.research.demo.catalogue import TASKS
 from mmlape.research.demo.run import ModelError, run_demo
+from mmlape.shipped import output_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = tuple(TASKS)

@@ -9,7 +9,8 @@ import argparse
 import logging
 
 from mmlape import cli
-from mmlape.cli.arguments import ConfigOptions, existing_config, read_config
+from mmlape.cli.arguments import ConfigOptions, existing_config
+from mmlape.shipped import read_config
 
 GPUS = (12, 16, 24, 40, 80)  # GB
 RESERVE = 1.0  # GB: CUDA's context, libraries' workspaces, the allocator's gaps

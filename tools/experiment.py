@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from mmlape import cli
-from mmlape.cli.arguments import output_folder
+from mmlape.shipped import output_folder
 
 OTHERS = ('position', 'dino', 'list_ops', 'robustness')  # commands of their own
 

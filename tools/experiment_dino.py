@@ -12,7 +12,7 @@ from pathlib import Path
 
 from experiment_position import run
 
-from mmlape.cli.arguments import output_folder
+from mmlape.shipped import output_folder
 
 LEAST_EPOCHS = 4  # three are the warm-up
 

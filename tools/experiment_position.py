@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from mmlape.cli.arguments import output_folder
+from mmlape.shipped import output_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = 3

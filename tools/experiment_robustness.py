@@ -15,7 +15,7 @@ from pathlib import Path
 
 from experiment_position import run
 
-from mmlape.cli.arguments import output_folder
+from mmlape.shipped import output_folder
 
 GROUPS = ('cells', 'segmentor', 'detector')
 

@@ -68,7 +68,7 @@ def prepare(options):
     of_timm = options.config.startswith(TIMM)
     made = robust.timm_config(options.config.removeprefix(TIMM)) if of_timm else None
     cfg = cli.config_of(options, made)
-    cfg.load_from, cfg.resume = cli.existing_checkpoint(options.checkpoint), False
+    cfg.load_from, cfg.resume = mmlape.training.existing_checkpoint(options.checkpoint), False
     mmlape.training.check_data_is_there(cfg, ('test',))
     if options.images is not None:
         cli.first_images(cfg, options.images)

@@ -38,7 +38,7 @@ def parse_arguments():
 def prepare(options):
     """The config with all options applied, and an additional metric."""
     cfg = cli.config_of(options)
-    cfg.load_from, cfg.resume = cli.existing_checkpoint(options.checkpoint), False
+    cfg.load_from, cfg.resume = mmlape.training.existing_checkpoint(options.checkpoint), False
     # Whoever tests published weights need not mend how they were trained.
     read = {name: cfg[name] for name in cfg if name not in NOT_READ}
     mmlape.training.check_config(read)

@@ -9,17 +9,15 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-import cv2
 import gradio as gr
 import numpy as np
 from fastapi import FastAPI, Request, Response
 from matplotlib.figure import Figure
 
 from mmlape.apps.inference import Model, Result
-from mmlape.research import analysis
 
 MOST_PIXELS = 40_000_000  # of an image
 MOST_BYTES = 15_000_000  # of a file
@@ -29,16 +27,23 @@ _BUTTONS: list = ['download', 'fullscreen']  # and none that shares on another h
 _KEPT = (300, 1800)  # seconds: how often files of users are looked through, and how old they may be
 
 
+class Panels(Protocol):
+    """What the page shows of the inside of a model; ValueError where there is nothing to see."""
+
+    layers: int  #: with a position; 0 for none
+
+    def attention(self, found: Result, x: float, y: float) -> np.ndarray:
+        """The image, RGB, under the attention of the token at a pixel."""
+
+    def correlation(self, layer: int) -> Figure:
+        """How alike the positions of a layer are."""
+
+
 class Answers:
     """What the page asks of a model."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self.backbone = model.model.backbone
-        try:
-            self.position = analysis.position_stages(self.backbone)[0]
-        except ValueError:  # it has no embedding, or is another package's
-            self.position = None
+    def __init__(self, model: Model, panels: Panels) -> None:
+        self.model, self.panels = model, panels
 
     def find(self, image: np.ndarray | None, score: float) -> tuple[Any, list, Result | None]:
         """Picture and table of what is found in an image ``(H, W, 3)``, RGB, and all of it for :meth:`draw`."""
@@ -75,38 +80,19 @@ class Answers:
 
     def look(self, found: Result | None, place: gr.SelectData) -> Any:
         """The image under the attention of the token at the place that was clicked."""
-        if found is None:
-            return None
-        x, y = place.index
-        tensor, scale = self.model.network_input(found.image)
-        try:
-            weights = analysis.token_attention(self.backbone, tensor, (y * scale[0], x * scale[1]))
-        except ValueError as error:
-            raise gr.Error(str(error)) from None
-        height, width = found.image.shape[:2]
-        rows, columns = (round(side * each) for side, each in zip((height, width), scale))
-        stage = analysis.find_stages(self.backbone)[-1]
-        heat = np.kron(weights, np.ones(analysis.patch_sides(self.backbone, stage), np.float32))
-        heat = cv2.resize(heat[:rows, :columns], (width, height), interpolation=cv2.INTER_NEAREST)
-        heat = (255 * heat / max(float(heat.max()), 1e-9)).astype(np.uint8)
-        drawn = cv2.addWeighted(
-            found.image, 0.4, cv2.applyColorMap(heat, cv2.COLORMAP_INFERNO), 0.6, 0
-        )
-        cv2.drawMarker(
-            drawn, (int(x), int(y)), (255, 255, 255), cv2.MARKER_CROSS, max(height, width) // 30
-        )
-        return drawn[..., ::-1]
+        return None if found is None else _told(self.panels.attention, found, *place.index)
 
     def correlate(self, layer: float) -> Figure:
-        """The position correlation of a layer (LaPE, ICCV 2023, eq. 12), of the token in the middle."""
-        source = analysis.plan_sources(analysis.position_plan(self.position))[-1]
-        try:
-            found = analysis.position_correlations(
-                self.position, source=source, layers=[int(layer)]
-            )
-        except ValueError as error:
-            raise gr.Error(str(error)) from None
-        return analysis.draw_correlations(found)
+        """The position correlation of a layer, of the token in the middle."""
+        return _told(self.panels.correlation, int(layer))
+
+
+def _told(panel: Callable, *asked: Any) -> Any:
+    """A panel; an error for the user where the network has nothing to show."""
+    try:
+        return panel(*asked)
+    except ValueError as error:
+        raise gr.Error(str(error)) from None
 
 
 def _read(read: Callable, payload: Any) -> Any:
@@ -140,8 +126,7 @@ def build(answers: Answers, title: str) -> gr.Blocks:
         )
         heat = gr.Image(label='attention', interactive=False, format='png', buttons=_BUTTONS)
         image.select(answers.look, [found], [heat])
-        if answers.position is not None:
-            layers = len(answers.position.blocks)
+        if layers := answers.panels.layers:
             layer = gr.Slider(0, layers - 1, 0, step=1, label='layer')
             plot = gr.Plot(label='position correlation with the middle token')
             layer.release(answers.correlate, [layer], [plot], api_name='correlate')
@@ -164,7 +149,7 @@ def is_own_host(header: str, names: Collection[str]) -> bool:
     return True
 
 
-def application(model: Model, title: str, names: Collection[str] = ()) -> FastAPI:
+def application(model: Model, title: str, panels: Panels, names: Collection[str] = ()) -> FastAPI:
     """The page as a server's application, which answers to ``localhost``, IP addresses and ``names`` alone."""
     server = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     own = {name.lower() for name in names}
@@ -183,7 +168,7 @@ def application(model: Model, title: str, names: Collection[str] = ()) -> FastAP
     fonts: list = ['system-ui', 'sans-serif']  # those of the machine
     return gr.mount_gradio_app(
         server,
-        build(Answers(model), title),
+        build(Answers(model, panels), title),
         path='/',
         max_file_size=MOST_BYTES,
         ssr_mode=False,

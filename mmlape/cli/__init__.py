@@ -7,16 +7,15 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         'arguments': (
-            'AMP_DTYPES', 'add_common_options', 'add_trust', 'find_config', 'read_config', 'shipped_configs',
-            'shipped_folder',
+            'AMP_DTYPES', 'add_common_options', 'add_trust',
         ),
         'children': ('run_child',),
         'options': (
-            'add_metric', 'add_report', 'config_of', 'enable_amp', 'enable_lr_scaling', 'existing_checkpoint',
-            'first_images', 'keep_predictions', 'log_to', 'merge_overrides', 'show_predictions', 'use_tta',
+            'add_metric', 'add_report', 'config_of', 'enable_amp', 'enable_lr_scaling', 'first_images',
+            'keep_predictions', 'log_to', 'merge_overrides', 'show_predictions', 'use_tta',
         ),
         'processes': (
-            'all_see', 'build_runner', 'joined', 'last_complete_checkpoint', 'lock_work_dir', 'main_process_says',
+            'all_see', 'build_runner', 'joined', 'lock_work_dir', 'main_process_says',
             'make_runner', 'optimize_on_cpu', 'set_resume', 'stop_with_message', 'weights_only',
         ),
     },

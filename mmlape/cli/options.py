@@ -8,7 +8,6 @@ import importlib.util
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,11 @@ from mmengine.runner import Runner
 
 from mmlape.atomic import atomic_write
 from mmlape.checks import check_positive_int, nearest, type_name
+from mmlape.shipped import find_config, read_config
 from mmlape.training.check_data import datasets_of
 from mmlape.training.check_names import config_values, names_read
 
-from .arguments import AMP_DTYPES, find_config, read_config
+from .arguments import AMP_DTYPES
 
 # Highest similarity of a new name to a present one: with_dist_token (0.83 to with_cls_token) is new, max_epoch (0.95)
 # is a typo.
@@ -175,19 +175,6 @@ def log_to(cfg: Config, names: Sequence[str]) -> None:
 def add_report(cfg: Config) -> None:
     """End the training with ``report.html``; ``default_hooks.report=None`` in the config switches it off."""
     cfg.default_hooks.setdefault('report', ConfigDict(type='mmlape.ReportHook'))
-
-
-def existing_checkpoint(text: str) -> str:
-    """``text`` if it is a file, a folder (sharded) or an address; else ValueError, with the nearest names."""
-    path = Path(text)
-    if '://' in text or path.exists():
-        return text
-    present = sorted(each.name for each in path.parent.glob('*.pth'))
-    near = get_close_matches(path.name, present, 3, 0.3) or present[:3]
-    hint = f'; in {path.parent} there are {", ".join(near)}' if near else ''
-    if not path.parent.is_dir():
-        hint = f'; there is no folder {path.parent} either'
-    raise ValueError(f'there is no checkpoint {text!r}{hint}')
 
 
 def show_predictions(cfg: Config, show: bool, folder: str | None, wait_time: float) -> None:

@@ -6,7 +6,6 @@ import fcntl
 import gc
 import logging
 import os
-import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -23,18 +22,19 @@ from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 from mmengine.utils.dl_utils import set_multi_processing
 
-from mmlape.atomic import digest_of
 from mmlape.checkpoints import CheckpointError
-from mmlape.checkpoints.files import fault_of
 from mmlape.checkpoints.loaders import safe_loading
-from mmlape.checkpoints.reading import read_checkpoint, weights_only_everywhere
+from mmlape.checkpoints.reading import weights_only_everywhere
 from mmlape.checks import type_name
 from mmlape.config_text import as_plain
 from mmlape.training.check_data import main_process_says
 from mmlape.training.devices import CpuHook
-from mmlape.training.stop_hooks import all_finite
-
-from .options import existing_checkpoint
+from mmlape.training.last_checkpoint import (
+    complete_checkpoint,
+    existing_checkpoint,
+    last_complete_checkpoint,
+    pointer_of,
+)
 
 # Set by SLURM when it restarts a job, and by torchrun when it restarts the processes.
 RESTARTS = ('SLURM_RESTART_COUNT', 'TORCHELASTIC_RESTART_COUNT')
@@ -174,7 +174,7 @@ def set_resume(cfg: Config, wanted: str | None) -> list[str]:
         wanted = cfg.get('load_from') or 'auto'
     restarts = [os.environ.get(name, '0') for name in RESTARTS]
     restarted = any(count.isdigit() and int(count) for count in restarts)
-    if restarted and main_process_says(lambda: not wanted or _pointer(cfg.work_dir).is_file()):
+    if restarted and main_process_says(lambda: not wanted or pointer_of(cfg.work_dir).is_file()):
         # Also if the job names a checkpoint: the last one is ahead of that.
         notes.append('restarted by the cluster: resuming from the last checkpoint')
         wanted = 'auto'
@@ -186,7 +186,7 @@ def set_resume(cfg: Config, wanted: str | None) -> list[str]:
         checkpoint, found = main_process_says(lambda: last_complete_checkpoint(cfg.work_dir))
         notes += found
     else:
-        checkpoint = main_process_says(lambda: _complete(wanted))
+        checkpoint = main_process_says(lambda: complete_checkpoint(wanted))
     cfg.resume = checkpoint is not None
     if checkpoint is None:
         return [*notes, f'no checkpoint in {cfg.work_dir}: starting from the beginning']
@@ -231,66 +231,3 @@ def make_runner(cfg: Config) -> Runner:
 
     ShortScreen.__name__ = kind.__name__
     return ShortScreen.from_cfg(as_plain(cfg))
-
-
-def last_complete_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
-    """The last readable checkpoint of a training, and what is wrong with later ones.
-
-    MMEngine's own hook writes checkpoints in place, so a killed job leaves a part of one. Files with a digest
-    (``mmlape.CheckpointHook``) are compared with it.
-    """
-    notes: list[str] = []
-    pointer = _pointer(work_dir)
-    named = pointer.read_text(encoding='utf-8').strip() if pointer.is_file() else ''
-    if '://' in named:
-        return named, notes
-    here = Path(work_dir, Path(named).name)  # of a work dir that was moved or copied
-    first = [here if here.is_file() else Path(named)] if named else []
-    folders = {Path(work_dir), *(path.parent for path in first)}
-    found = {path for folder in folders for path in folder.glob('*.pth')}.difference(first)
-    steps = {path: step for path in found if (step := _step(path)) is not None}
-    last = _step(first[0]) if first else None
-    others = sorted(steps, key=steps.__getitem__, reverse=True)
-    for path in (*first, *(each for each in others if last is None or steps[each] <= last)):
-        fault = _fault(path) or _not_finite(path)
-        if fault is None:
-            return str(path), notes
-        notes.append(f'{path} {fault}: falling back to the checkpoint before it')
-    return None, notes
-
-
-def _pointer(work_dir: str) -> Path:
-    """The file in which MMEngine names the last checkpoint."""
-    return Path(work_dir, 'last_checkpoint')
-
-
-def _complete(text: str) -> str:
-    existing_checkpoint(text)
-    fault = None if '://' in text else _fault(Path(text))
-    if fault:
-        raise ValueError(
-            f'the checkpoint {text} {fault}; --resume alone uses the last complete one'
-        )
-    return text
-
-
-def _fault(path: Path) -> str | None:
-    """What is wrong with a checkpoint file; None for nothing."""
-    if path.is_dir() and any(path.iterdir()):
-        return None  # sharded
-    if not path.is_file():
-        return 'does not exist'
-    return fault_of(path)
-
-
-def _not_finite(path: Path) -> str | None:
-    """What MMEngine's own hook saves when a training has diverged; ours saves no such file."""
-    if path.is_dir() or digest_of(path).is_file():
-        return None
-    return None if all_finite(read_checkpoint(path)) else 'holds NaN or infinite values'
-
-
-def _step(path: Path) -> int | None:
-    """The number in ``epoch_12.pth`` or ``iter_8000.pth``; None for others, such as ``best_*``."""
-    match = re.fullmatch(r'(?:epoch|iter)_(\d+)', path.stem)
-    return int(match[1]) if match else None

@@ -1,9 +1,5 @@
 """Attention, the transformer block, patch embedding, deformable interaction, spatial prior."""
 
-import typing
-
-from mmlape import renamed
-
 from .attention import (
     Attention,
     AttentionLayer,
@@ -39,10 +35,3 @@ from .stems import (
 )
 from .tokens_to_token import PerformerTokens, TokensToToken, TransformerTokens
 from .windows import AttentionSubsampling, ShiftedWindowAttention, WideValueAttention
-
-
-def __getattr__(name: str) -> typing.NoReturn:
-    instead = renamed.RENAMED.get(rf'mmlape\.layers\.{name}')
-    if instead:
-        raise ImportError(f'mmlape.layers.{name} was removed; use {instead}')
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -20,6 +20,7 @@ from .devices import Bfloat16Hook, CpuHook, DeformableAttentionHook, GpuHook
 from .environment import environment_options, vit_arch, vit_weights
 from .eomt_hook import MaskAnnealingHook
 from .exact_resume import ExactResumeHook
+from .last_checkpoint import existing_checkpoint, last_complete_checkpoint
 from .optimizers import (
     LayerDecayOptimizerConstructor,
     MergedGroupsOptimizerConstructor,
@@ -28,7 +29,7 @@ from .optimizers import (
 )
 from .paper_hooks import DTNRatioHook, PositionOnlyHook
 from .sharding import FSDPStrategy, wrap_blocks
-from .stop_hooks import HungProcessHook, NonFiniteError, StopAtNonFiniteHook
+from .stop_hooks import NonFiniteError, StopAtNonFiniteHook
 
 __all__ = [
     'Bfloat16Hook',
@@ -44,7 +45,6 @@ __all__ = [
     'ExactResumeHook',
     'FSDPStrategy',
     'GpuHook',
-    'HungProcessHook',
     'LayerDecayOptimizerConstructor',
     'MaskAnnealingHook',
     'MergedGroupsOptimizerConstructor',
@@ -61,6 +61,8 @@ __all__ = [
     'check_custom_keys',
     'check_data_is_there',
     'environment_options',
+    'existing_checkpoint',
+    'last_complete_checkpoint',
     'vit_arch',
     'vit_weights',
     'wrap_blocks',

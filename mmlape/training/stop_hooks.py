@@ -1,4 +1,4 @@
-"""Stop a training at NaN or infinity, before the optimizer steps; and the removed hook that named hung processes."""
+"""Stop a training at NaN or infinity, before the optimizer steps."""
 
 import math
 from collections import defaultdict
@@ -36,21 +36,17 @@ class StopAtNonFiniteHook(Hook):
         gradients: Check gradients as well, unless there is a loss scale. Default True.
         max_skipped: How many such batches in a row are skipped, with a warning, before the run stops. Gradients that
             were accumulated before such a batch are lost with it. Default 0.
-        max_files: Ignored: the hook no longer writes files.
     """
 
     priority = 'LOWEST'  # after hooks that change the batch
 
-    def __init__(self, gradients: bool = True, max_skipped: int = 0, max_files: Any = None):
+    def __init__(self, gradients: bool = True, max_skipped: int = 0):
         self.gradients = check_bool('gradients', gradients)
         self.max_skipped = check_positive_int('max_skipped', max_skipped, minimum=0)
-        self.max_files = max_files
         self._skipped, self._skips, self._of_this_batch = 0, False, False
 
     def before_train(self, runner: Runner) -> None:
         """Check between the backward pass and the step of every optimizer."""
-        if self.max_files is not None:
-            runner.logger.warning('StopAtNonFiniteHook: max_files has no effect, remove it')
         self._model = unwrapped(runner.model)
         several = getattr(runner.optim_wrapper, 'values', None)  # a dict of them
         for each in several() if several else [runner.optim_wrapper]:
@@ -168,24 +164,3 @@ def _plain(value: Tensor) -> Tensor:
     value = value.detach()
     value = value.to_local() if isinstance(value, DTensor) else value
     return value.coalesce().values() if value.is_sparse else value
-
-
-@HOOKS.register_module()
-class HungProcessHook(Hook):
-    """Removed, does nothing: the timeout of the process group ends a training that hangs (docs/cluster.md).
-
-    Saved configs that name it still build, for one release.
-
-    Args:
-        timeout: Ignored.
-    """
-
-    def __init__(self, timeout: Any = None) -> None:
-        self.timeout = timeout
-
-    def before_run(self, runner: Runner) -> None:
-        """Log what to use instead."""
-        runner.logger.warning(
-            'mmlape.HungProcessHook was removed and does nothing (its timeout has no effect). A hang ends by the '
-            'timeout of the process group, env_cfg.dist_cfg.timeout (docs/cluster.md): remove the hook from the config.'
-        )

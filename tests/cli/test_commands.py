@@ -4,7 +4,8 @@ import pytest
 from tool_runs import REPO
 
 from mmlape import __main__ as command
-from mmlape.cli import arguments, find_config, shipped_configs
+from mmlape import shipped
+from mmlape.shipped import find_config, shipped_configs
 
 MASK_RCNN = 'mask-rcnn_deit-s-adapter-lape_fpn_ms-3x_coco'
 
@@ -38,18 +39,18 @@ def test_a_name_in_two_folders_is_ambiguous(tmp_path, monkeypatch):
     for folder in ('lape', 'dtn', '_base_'):
         (tmp_path / '.mim' / 'configs' / folder).mkdir(parents=True)
         (tmp_path / '.mim' / 'configs' / folder / 'a.py').write_text('')
-    monkeypatch.setattr(arguments, 'PACKAGE', tmp_path)
+    monkeypatch.setattr(shipped, 'PACKAGE', tmp_path)
     with pytest.raises(ValueError, match='several configs: dtn/a, lape/a'):
         find_config('a')
     assert find_config('dtn/a') == tmp_path / '.mim' / 'configs' / 'dtn' / 'a.py'
 
 
 def test_outputs_of_a_wheel_are_in_the_current_folder(tmp_path, monkeypatch):
-    assert arguments.output_folder() == REPO
+    assert shipped.output_folder() == REPO
     (tmp_path / 'mmlape/.mim/tools').mkdir(parents=True)
-    monkeypatch.setattr(arguments, 'PACKAGE', tmp_path / 'mmlape')
+    monkeypatch.setattr(shipped, 'PACKAGE', tmp_path / 'mmlape')
     monkeypatch.chdir(tmp_path)
-    assert arguments.output_folder() == tmp_path
+    assert shipped.output_folder() == tmp_path
 
 
 def test_what_is_missing_for_one_command():

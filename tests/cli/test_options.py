@@ -16,17 +16,16 @@ from mmlape.cli import (
     config_of,
     enable_amp,
     enable_lr_scaling,
-    existing_checkpoint,
     first_images,
     keep_predictions,
     options,
     show_predictions,
     use_tta,
 )
-from mmlape.cli.arguments import find_config
 from mmlape.cli.options import check_indices
 from mmlape.cli.processes import set_resume
-from mmlape.training import CheckWeightsHook, ResumeCheckHook, check_config
+from mmlape.shipped import find_config
+from mmlape.training import CheckWeightsHook, ResumeCheckHook, check_config, existing_checkpoint
 from mmlape.training.check_data import config_values
 
 DEMO = 'segmenter_vit-micro-adapter-lape_mask_digit-scenes'

@@ -9,8 +9,9 @@ from mmengine.config import Config
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 from toy_training import toy_config, toy_run
 
-from mmlape.cli import build_runner, last_complete_checkpoint, set_resume
+from mmlape.cli import build_runner, set_resume
 from mmlape.training import ResumeCheckHook
+from mmlape.training.last_checkpoint import last_complete_checkpoint
 
 
 @pytest.fixture(autouse=True)

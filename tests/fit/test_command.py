@@ -13,7 +13,7 @@ from own_data import coco, image, label_map, names
 import mmlape
 from mmlape import registry
 from mmlape.apps.fit.models import MODELS
-from mmlape.cli import find_config
+from mmlape.shipped import find_config
 
 
 def boxes(folder, count=6):

@@ -14,8 +14,8 @@ from mmlape.apps.fit import MODELS, FitOptions, OwnData, Part, config_text, find
 from mmlape.apps.fit.config import _BOX_SCALES, _BOX_STEPS, check_weights_are_there, data_root
 from mmlape.apps.fit.models import DEFAULTS, listing
 from mmlape.checkpoints.strangers import config_of_stranger
-from mmlape.cli import read_config
 from mmlape.config_text import as_plain
+from mmlape.shipped import read_config
 
 BOXES = OwnData(
     'detect', 'COCO', ('a', 'b', 'c'), Part('/d/train', '/d/train.json', 9), Part('/d/val', '/d/val.json', 3)

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import re
 import shutil
 from pathlib import Path
 
@@ -23,6 +24,8 @@ CHECKPOINTS = dict(
     custom='iter_18.pth',
     demo='iter_8.pth',
 )
+# What their configs still name: both did nothing when they were removed.
+_REMOVED = re.compile(r'^ *(hung=dict\(.*\)|max_files=\d+),\n', re.MULTILINE)
 STEPS = dict(mmdet=1, mmseg=2, mmpretrain=1, dino=1, custom=2, demo=2)
 
 
@@ -31,7 +34,8 @@ def restore(name: str, folder: Path) -> tuple[Path, Path]:
     run, checkpoint = folder / 'run', CHECKPOINTS[name]
     run.mkdir()
     (saved,) = (FOLDER / name).glob('*.py')
-    config = Path(shutil.copy(saved, run))
+    config = run / saved.name
+    config.write_text(_REMOVED.sub('', saved.read_text()))
     shutil.copy(FOLDER / name / f'{checkpoint}.sha256', run)
     (run / checkpoint).write_bytes(
         lzma.decompress((FOLDER / name / f'{checkpoint}.xz').read_bytes())

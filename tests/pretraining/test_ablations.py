@@ -19,9 +19,10 @@ from mmpretrain.utils import register_all_modules
 
 from mmlape.backbones import freeze_all_but_position
 from mmlape.checkpoints import convert_with_report
-from mmlape.cli.arguments import add_common_options, find_config
+from mmlape.cli.arguments import add_common_options
 from mmlape.cli.options import merge_overrides
 from mmlape.registry import MODELS
+from mmlape.shipped import find_config
 from mmlape.training import PositionOnlyHook
 
 pytestmark = pytest.mark.usefixtures('cheap_values')

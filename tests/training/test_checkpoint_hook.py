@@ -14,10 +14,10 @@ from toy_training import seen_by, toy_config, toy_run
 from mmlape import atomic
 from mmlape.checkpoints import CheckpointError
 from mmlape.checkpoints.files import fault_of
-from mmlape.cli import last_complete_checkpoint
 from mmlape.registry import HOOKS
 from mmlape.training import CheckpointHook, NonFiniteError, UnsavedError
 from mmlape.training.checkpoint_hooks import AtomicBackend
+from mmlape.training.last_checkpoint import last_complete_checkpoint
 from mmlape.training.stop_hooks import all_finite
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mmlape.cli import read_config
+from mmlape.shipped import read_config
 from mmlape.training import check_config, environment_options, vit_arch, vit_weights
 from mmlape.training.environment import DEIT_WEIGHTS
 

@@ -271,13 +271,6 @@ def test_buffers_of_all_kinds_are_restored():
         assert torch.equal(value.to_dense().float(), kinds[name].to_dense().float()), name
 
 
-def test_an_option_that_is_gone_is_named_once(tmp_path):
-    runner = runner_of(tmp_path, 'nothing', hook=dict(max_files=1))
-    runner.train()
-    (log,) = tmp_path.glob('*/*.log')
-    assert log.read_text().count('max_files has no effect') == 1
-
-
 def test_what_is_finite():
     huge = torch.full((3,), 3e38)
     sparse = torch.sparse_coo_tensor([[1]], [math.nan], (3,))

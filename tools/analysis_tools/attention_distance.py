@@ -6,8 +6,8 @@ Writes ``attention_distance.png``, with a panel per stage, and ``attention_dista
 docs/pictures_dtn.md.
 """
 
+from mmlape.cli.pictures import STAGE, Command, run
 from mmlape.research import analysis
-from mmlape.research.analysis.frame import STAGE, Command, run
 
 
 def main() -> None:

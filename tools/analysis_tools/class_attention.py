@@ -5,8 +5,8 @@
 Writes ``class_attention_<image>.png`` and ``.npz`` for each image. See docs/pictures.md.
 """
 
+from mmlape.cli.pictures import STAGE, Command, run
 from mmlape.research import analysis
-from mmlape.research.analysis.frame import STAGE, Command, run
 
 
 def main() -> None:

@@ -5,8 +5,8 @@
 Writes ``dtn_maps_<part>.png`` and ``.npz`` for every stage with DTN. See docs/pictures_dtn.md.
 """
 
+from mmlape.cli.pictures import STAGE, Command, config_of, run
 from mmlape.research import analysis
-from mmlape.research.analysis.frame import STAGE, Command, config_of, run
 
 
 def arguments() -> Command:

@@ -8,8 +8,8 @@ Writes ``dtn_ratios.png`` and ``.npz``. See docs/pictures_dtn.md.
 import argparse
 from pathlib import Path
 
+from mmlape.cli.pictures import run, write_results
 from mmlape.research import analysis
-from mmlape.research.analysis.frame import run, write_results
 
 
 def main() -> None:

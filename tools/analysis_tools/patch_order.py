@@ -5,8 +5,8 @@
 Writes ``order_<image>.png`` and ``.npz``. See docs/position.md.
 """
 
+from mmlape.cli.pictures import Command, config_of, run
 from mmlape.research import analysis
-from mmlape.research.analysis.frame import Command, config_of, run
 
 
 def main() -> None:

@@ -6,8 +6,8 @@ Writes ``correlation_<part>.png`` and ``.npz`` for every position embedding of t
 what a position inside the attention (relative bias, Gabor channels) adds to the scores. See docs/pictures.md.
 """
 
+from mmlape.cli.pictures import OWN_GRID, POSITION, Command, pick_parts, run
 from mmlape.research import analysis
-from mmlape.research.analysis.frame import OWN_GRID, POSITION, Command, pick_parts, run
 
 
 def arguments() -> Command:

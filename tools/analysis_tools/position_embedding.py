@@ -7,8 +7,8 @@ the backbone, and for the tables of positions inside the attention (Gabor channe
 head). See docs/pictures.md.
 """
 
+from mmlape.cli.pictures import OWN_GRID, POSITION, Command, pick_parts, run
 from mmlape.research import analysis
-from mmlape.research.analysis.frame import OWN_GRID, POSITION, Command, pick_parts, run
 
 
 def main() -> None:

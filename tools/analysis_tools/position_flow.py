@@ -7,8 +7,8 @@ Writes ``flow_<part>_<image>`` (Figure 8), ``flow_alone_<part>_<image>`` (Figure
 """
 
 from mmlape.checks import check_positive_int
+from mmlape.cli.pictures import POSITION, Command, run
 from mmlape.research import analysis
-from mmlape.research.analysis.frame import POSITION, Command, run
 
 
 def main() -> None:

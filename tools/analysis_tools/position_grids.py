@@ -7,8 +7,8 @@ Writes ``grids_<part>.png`` and ``.npz`` for every position embedding of the bac
 
 import argparse
 
+from mmlape.cli.pictures import POSITION, Command, run
 from mmlape.research import analysis
-from mmlape.research.analysis.frame import POSITION, Command, run
 
 
 def grid(text: str) -> tuple[int, int]:

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from mmlape.atomic import atomic_write
+from mmlape.cli.pictures import run
 from mmlape.research import analysis
-from mmlape.research.analysis.frame import run
 
 
 def parse_arguments() -> argparse.Namespace:

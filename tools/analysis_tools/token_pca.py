@@ -5,8 +5,8 @@
 Writes ``pca_<part>_<norm>_<image>.png`` and ``.npz``. See docs/pictures_dtn.md.
 """
 
+from mmlape.cli.pictures import STAGE, Command, array_name, run
 from mmlape.research import analysis
-from mmlape.research.analysis.frame import STAGE, Command, array_name, run
 
 
 def main() -> None:

@@ -5,8 +5,8 @@
 Writes ``variation_<norm>.png`` for all parts, and ``variation_<part>_<norm>.npz`` for each. See docs/pictures_dtn.md.
 """
 
+from mmlape.cli.pictures import STAGE, Command, run
 from mmlape.research import analysis
-from mmlape.research.analysis.frame import STAGE, Command, run
 
 
 def main() -> None:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from mmlape import __version__
 from mmlape.checkpoints.formats import FORMATS
-from mmlape.cli.arguments import ConfigOptions, find_config
-from mmlape.research.analysis.frame import config_of, run
+from mmlape.cli.arguments import ConfigOptions
+from mmlape.cli.pictures import config_of, run
+from mmlape.shipped import find_config
 
 if TYPE_CHECKING:
     from mmengine.config import Config

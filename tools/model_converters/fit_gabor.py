@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mmlape.cli.pictures import run
 from mmlape.research import analysis
 from mmlape.research.analysis import VARIANTS
-from mmlape.research.analysis.frame import run
 
 
 def parse_arguments():

@@ -13,9 +13,9 @@ from mmengine.config import Config
 
 from mmlape.checkpoints import Pretrained
 from mmlape.checks import check_number, check_option, check_positive_int
-from mmlape.cli import find_config
 from mmlape.config_text import value_text, without_templates
 from mmlape.registry import MODELS
+from mmlape.shipped import find_config
 
 from .data import OwnData, Part
 from .models import FitModel

@@ -10,8 +10,8 @@ from mmengine.registry import DATASETS
 
 from mmlape.checkpoints.loaders import load_from_local, safe_loading
 from mmlape.checkpoints.reading import saved_config
-from mmlape.cli import last_complete_checkpoint, read_config
-from mmlape.cli.arguments import PACKAGE
+from mmlape.shipped import PACKAGE, read_config
+from mmlape.training.last_checkpoint import last_complete_checkpoint
 
 from .folders import config_in_text, config_of, shared_folder, whole_weights
 from .model import Model

@@ -43,6 +43,7 @@ _PUBLIC = {
     'loading': (
         'dtn_places dtn_stages find_images find_stages load_backbone norm_places pick_stage position_stages read_images'
     ),
+    'panels': 'ModelPanels',
     'position': (
         'Correlations EmbeddingTable LayerPosition PositionScores attention_position_stages attention_tables '
         'centre_of correlation_map cosine_matrix embedding_table layer_positions pick_channels plan_sources '

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from PIL import Image
 
-from mmlape.atomic import atomic_write
+from mmlape.apps.report.curves import save_figure  # noqa: F401  (a name of this package, too)
 
 # Inches: a map or plot, what is above a map for its title, and what a colour scale, legend or axis takes.
 CELL, TITLE, SCALE = 1.6, 0.25, 0.9
 UNDEFINED = '0.8'  # where a correlation is undefined (a token without position)
 SMOOTH = 'antialiased'  # squares stay squares, and what has more cells than pixels is averaged
 DIVERGING, SEQUENTIAL = 'PuOr_r', 'viridis'
-
-
-def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a PNG of at most 256 colours (a fifth of the size), atomically."""
-    drawn, png = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format='png', dpi=100, bbox_inches='tight', pad_inches=0.05)
-    image = Image.open(drawn).convert('RGB')
-    image = image.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    image.save(png, format='PNG', optimize=True)
-    atomic_write(Path(path), png.getvalue())
-    return Path(path)
 
 
 def around_zero(values: np.ndarray) -> tuple[float, float]:

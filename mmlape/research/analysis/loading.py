@@ -23,9 +23,9 @@ from mmlape.checkpoints.conversion import BACKBONE, State, convert, tensors_of
 from mmlape.checkpoints.matching import match, misfits
 from mmlape.checkpoints.reading import read_checkpoint
 from mmlape.checks import check_grid, check_layers, check_option, check_positive_int
-from mmlape.cli.arguments import read_config
 from mmlape.norm import DTN
 from mmlape.position import JoinedPosition, MergedPosition
+from mmlape.shipped import read_config
 
 from . import NORMS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mmlape.atomic import atomic_write
-from mmlape.cli import last_complete_checkpoint
+from mmlape.training.last_checkpoint import last_complete_checkpoint
 
 STATE_FILE = 'state.json'
 

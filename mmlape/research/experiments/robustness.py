@@ -13,12 +13,12 @@ from mmengine.config import Config
 
 import mmlape.research.robustness as robust
 from mmlape.atomic import atomic_write
-from mmlape.cli.arguments import find_config
 from mmlape.research.analysis.figures import save_figure
 from mmlape.research.datasets import build_digit_cells, build_digit_scenes
 from mmlape.research.demo.console import output_to
 from mmlape.research.demo.state import fingerprint
 from mmlape.research.demo.tasks import move_data, shorten
+from mmlape.shipped import find_config
 
 from .table import replace_table
 from .training import train

@@ -13,7 +13,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 from mmengine.runner import Runner, load_checkpoint
 
-from mmlape.cli.arguments import find_config
+from mmlape.shipped import find_config
 
 from .scores import SEVERITY, samples_of
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 from mmlape.checkpoints.formats import FORMATS
 from mmlape.checks import check_option
-from mmlape.cli.arguments import ConfigOptions, read_config
 from mmlape.research import analysis
+from mmlape.research.analysis import COMPARED, NORMS
+from mmlape.shipped import read_config
 
-from . import COMPARED, NORMS
+from .arguments import ConfigOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from mmlape.backbones import Stage
-
-    from .dtn import NormTokens
+    from mmlape.research.analysis.dtn import NormTokens
 
 # What ``--part`` may name one of.
 POSITION = "position embedding of several, e.g. 'position1'"
@@ -157,7 +157,7 @@ def write_results(
 
 def config_of(options: argparse.Namespace) -> Config:
     """The config with what ``--cfg-options`` overrides."""
-    from mmlape.cli.options import merge_overrides
+    from .options import merge_overrides
 
     return merge_overrides(read_config(options.config), options.cfg_options)
 

@@ -1,0 +1,82 @@
+"""The configs and tools that come with the package: where they are, and configs by name. No slow imports."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
+
+PACKAGE = Path(str(resources.files('mmlape')))
+
+
+def shipped_folder(name: str) -> Path:
+    """The folder ``configs`` or ``tools``: in the clone of an editable install, else inside the package."""
+    for place in (PACKAGE / '.mim', PACKAGE.parent):
+        if (place / name).is_dir():
+            return place / name
+    raise ValueError(f'this installation of mmlape has no {name}: reinstall it with pip')
+
+
+def output_folder() -> Path:
+    """Where ``work_dirs`` and ``data`` go by default: the clone, or the current folder where a wheel is installed."""
+    folder = shipped_folder('tools').parent
+    return Path.cwd() if folder.parent == PACKAGE else folder
+
+
+def shipped_configs() -> dict[str, Path]:
+    """All configs but bases, by the path in ``configs`` without ``.py``: ``'lape/mask-rcnn_...'``."""
+    folder = shipped_folder('configs')
+    paths = sorted(folder.rglob('*.py'))
+    names = {path.relative_to(folder).with_suffix('').as_posix(): path for path in paths}
+    return {name: path for name, path in names.items() if not name.startswith('_base_/')}
+
+
+def find_config(text: str) -> Path:
+    """A config by its file, or a shipped one by its name: ``mask-rcnn_...``, ``lape/mask-rcnn_...`` or
+    ``configs/lape/mask-rcnn_...``, with or without ``.py``.
+
+    Raises:
+        ValueError: If there is none, or more than one; the message names the nearest.
+    """
+    if Path(text).is_file():
+        return Path(text)
+    configs = shipped_configs()
+    name = text.removesuffix('.py').removeprefix('./').removeprefix('configs/')
+    found = [key for key in configs if name in (key, key.rpartition('/')[2])]
+    if len(found) == 1:
+        return configs[found[0]]
+    if found:
+        raise ValueError(f'{text!r} is the name of several configs: {", ".join(found)}')
+    stems = {key.rpartition('/')[2]: key for key in configs}
+    close = get_close_matches(name.rpartition('/')[2], stems, 5, 0)
+    lines = ''.join(f'\n  {stems[stem]}' for stem in close)
+    raise ValueError(f'{text!r} is neither a file nor a shipped config; the nearest are{lines}')
+
+
+def read_config(text: str | Path) -> Config:
+    """A config by :func:`find_config`. A ``_base_`` that is a path to a config of ours on another machine, or from
+    before a move, as `mmlape fit` writes them, is replaced by where that config is here.
+
+    Raises:
+        ValueError: If there is no such config, or no such base, or it is no Python.
+    """
+    from mmengine.config import Config
+
+    path = find_config(str(text))
+    source = path.read_text(encoding='utf-8') if path.suffix == '.py' else ''
+    found = re.search(r"""^_base_ = ['"](.+/configs/(.+\.py))['"]$""", source, re.MULTILINE)
+    if found is None or (path.parent / found[1]).is_file():
+        try:
+            return Config.fromfile(path)
+        except SyntaxError as error:
+            raise ValueError(f'{path} is no Python: {error}') from None
+    here = shipped_folder('configs') / found[2]
+    if not here.is_file():
+        raise ValueError(f'the _base_ of {path} is not there: {found[1]!r}')
+    moved = Config.fromstring(source.replace(found[1], here.as_posix()), '.py')
+    return Config(moved.to_dict(), cfg_text=source, filename=str(path))

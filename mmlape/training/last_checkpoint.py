@@ -1,0 +1,89 @@
+"""The checkpoint that a training resumes from: the last one in its work dir that is whole."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from pathlib import Path
+
+from mmlape.atomic import digest_of
+from mmlape.checkpoints.files import fault_of
+from mmlape.checkpoints.reading import read_checkpoint
+
+from .stop_hooks import all_finite
+
+
+def existing_checkpoint(text: str) -> str:
+    """``text`` if it is a file, a folder (sharded) or an address; else ValueError, with the nearest names."""
+    path = Path(text)
+    if '://' in text or path.exists():
+        return text
+    present = sorted(each.name for each in path.parent.glob('*.pth'))
+    near = get_close_matches(path.name, present, 3, 0.3) or present[:3]
+    hint = f'; in {path.parent} there are {", ".join(near)}' if near else ''
+    if not path.parent.is_dir():
+        hint = f'; there is no folder {path.parent} either'
+    raise ValueError(f'there is no checkpoint {text!r}{hint}')
+
+
+def last_complete_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
+    """The last readable checkpoint of a training, and what is wrong with later ones.
+
+    MMEngine's own hook writes checkpoints in place, so a killed job leaves a part of one. Files with a digest
+    (``mmlape.CheckpointHook``) are compared with it.
+    """
+    notes: list[str] = []
+    pointer = pointer_of(work_dir)
+    named = pointer.read_text(encoding='utf-8').strip() if pointer.is_file() else ''
+    if '://' in named:
+        return named, notes
+    here = Path(work_dir, Path(named).name)  # of a work dir that was moved or copied
+    first = [here if here.is_file() else Path(named)] if named else []
+    folders = {Path(work_dir), *(path.parent for path in first)}
+    found = {path for folder in folders for path in folder.glob('*.pth')}.difference(first)
+    steps = {path: step for path in found if (step := _step(path)) is not None}
+    last = _step(first[0]) if first else None
+    others = sorted(steps, key=steps.__getitem__, reverse=True)
+    for path in (*first, *(each for each in others if last is None or steps[each] <= last)):
+        fault = _fault(path) or _not_finite(path)
+        if fault is None:
+            return str(path), notes
+        notes.append(f'{path} {fault}: falling back to the checkpoint before it')
+    return None, notes
+
+
+def pointer_of(work_dir: str) -> Path:
+    """The file in which MMEngine names the last checkpoint."""
+    return Path(work_dir, 'last_checkpoint')
+
+
+def complete_checkpoint(text: str) -> str:
+    existing_checkpoint(text)
+    fault = None if '://' in text else _fault(Path(text))
+    if fault:
+        raise ValueError(
+            f'the checkpoint {text} {fault}; --resume alone uses the last complete one'
+        )
+    return text
+
+
+def _fault(path: Path) -> str | None:
+    """What is wrong with a checkpoint file; None for nothing."""
+    if path.is_dir() and any(path.iterdir()):
+        return None  # sharded
+    if not path.is_file():
+        return 'does not exist'
+    return fault_of(path)
+
+
+def _not_finite(path: Path) -> str | None:
+    """What MMEngine's own hook saves when a training has diverged; ours saves no such file."""
+    if path.is_dir() or digest_of(path).is_file():
+        return None
+    return None if all_finite(read_checkpoint(path)) else 'holds NaN or infinite values'
+
+
+def _step(path: Path) -> int | None:
+    """The number in ``epoch_12.pth`` or ``iter_8000.pth``; None for others, such as ``best_*``."""
+    match = re.fullmatch(r'(?:epoch|iter)_(\d+)', path.stem)
+    return int(match[1]) if match else None
