@@ -45,7 +45,7 @@ demo: env  ## train, evaluate and draw a LaPE detector and a LaPE segmenter on d
 	@$(PY) tools/demo.py $(addprefix --model ,$(MODEL))
 
 experiment-position: env  ## does it matter how position joins? 75 short trainings; resumable
-	@$(PY) tools/experiment_position.py
+	@$(PY) tools/experiments/position.py
 
 evidence: env  ## the experiments on real images in DATA=folder (docs/evidence.md); resumable, about 60 hours of one core
 	@$(PY) tools/experiment.py all $(if $(DATA),--data '$(DATA)')

@@ -27,30 +27,32 @@ from mmlape.shipped import find_config, shipped_folder
 from mmlape.version import __version__
 
 GROUPS = {
-    'Train': 'fit estimate train dist_train slurm_train timm_run demo build_digit_scenes build_list_ops',
+    'Train': 'fit estimate train dist_train slurm_train timm_run demo build',
     'Predict': 'predict app export share',
     'Evaluate': 'test dist_test slurm_test robustness robustness_table prediction_split',
-    'Weights': 'convert fit_gabor timm_vits',
-    'Pictures of position': (
-        'position_embedding position_correlation position_flow position_grids patch_order attention_distance '
-        'class_attention'
-    ),
-    'Pictures of DTN': 'dtn_maps dtn_ratios token_magnitude token_pca token_variation',
-    'Experiments': (
-        'experiment experiment_position experiment_dino experiment_list_ops experiment_robustness zoo_table'
-    ),
+    'Weights': 'convert fit_gabor',
+    'Research': 'picture experiment',
     'Help': 'doctor',
+}
+# Commands that are several, each with the folder of its programs and what they do.
+FAMILIES = {
+    'picture': (
+        'analysis_tools',
+        'Draw a figure of the papers: positions, attention, tokens, the maps of DTN.',
+    ),
+    'experiment': ('experiments', 'Train variants with several seeds, and compare them.'),
+    'build': ('dataset_converters', 'Build a data set of generated images or sequences.'),
 }
 
 
 def commands() -> dict[str, Path]:
-    """Every tool by its name: ``tools/NAME.py``, ``tools/NAME.sh``, and ``NAME.py`` in its folders (but packages)."""
+    """Every tool by its command: ``train``, ``picture token_pca``. ``experiment`` alone is for real images."""
     folder = shipped_folder('tools')
-    paths = [*folder.glob('*.py'), *folder.glob('*.sh')]
-    for part in sorted(path for path in folder.iterdir() if path.is_dir()):
-        if not part.name.endswith('_parts') and not any(part.glob('__*__.py')):
-            paths += [*part.glob('*.py')]
-    return {path.stem: path for path in sorted(paths, key=lambda path: path.stem)}
+    paths = [*folder.glob('*.py'), *folder.glob('*.sh'), *folder.glob('model_converters/*.py')]
+    found = {path.stem: path for path in paths}
+    for family, (place, _) in FAMILIES.items():
+        found |= {f'{family} {path.stem}': path for path in folder.glob(f'{place}/*.py')}
+    return dict(sorted(found.items()))
 
 
 def summary(path: Path) -> str:
@@ -68,11 +70,25 @@ def summary(path: Path) -> str:
 def listing() -> str:
     """All commands in groups, with a line each."""
     found = commands()
-    width = max(map(len, found))
+    texts = {name: summary(path) for name, path in found.items()}
+    texts |= {name: f'{text} `mmlape {name}` lists them.' for name, (_, text) in FAMILIES.items()}
+    width = max(len(name) for names in GROUPS.values() for name in names.split())
     text = 'usage: mmlape COMMAND [arguments]; mmlape COMMAND --help shows its options\n'
     for group, names in GROUPS.items():
-        lines = (f'  {name:<{width}}  {summary(found[name])}\n' for name in names.split())
+        lines = (f'  {name:<{width}}  {texts[name]}\n' for name in names.split())
         text += f'\n{group}:\n{"".join(lines)}'
+    return text
+
+
+def family_listing(family: str) -> str:
+    """The programs of a family, with a line each."""
+    found = {name: path for name, path in commands().items() if name.split()[0] == family}
+    own = {name: path for name, path in found.items() if name != family}
+    width = max(map(len, own))
+    text = f'usage: mmlape {family} NAME [arguments]; mmlape {family} NAME --help shows its options\n\n'
+    text += ''.join(f'  mmlape {name:<{width}}  {summary(path)}\n' for name, path in own.items())
+    if family in found:
+        text += f'\nOthers, on real images: mmlape {family} --list\n'
     return text
 
 
@@ -130,15 +146,21 @@ def main() -> None:
         return
     name, arguments = sys.argv[1], sys.argv[2:]
     found = commands()
+    if name in FAMILIES:
+        if not arguments or arguments[0] in ('-h', '--help'):
+            sys.stdout.write(family_listing(name))
+            return
+        if f'{name} {arguments[0]}' in found:
+            name, arguments = f'{name} {arguments[0]}', arguments[1:]
     if name not in found:
-        near = get_close_matches(name, found, 3, 0.4)
+        wanted = ' '.join([name, *arguments[:1]]) if name in FAMILIES else name
+        near = get_close_matches(wanted, found, 3, 0.4)
         hint = f'; did you mean {", ".join(near)}?' if near else ''
-        sys.exit(f'error: there is no command {name!r}{hint} `mmlape` lists them')
-    path = found[name]
+        sys.exit(f'error: there is no command {wanted!r}{hint} `mmlape` lists them')
     if arguments:
         with suppress(ValueError):  # not a config: the command itself checks its arguments
             arguments[0] = str(find_config(arguments[0]))
-    run(path, arguments)
+    run(found[name], arguments)
 
 
 if __name__ == '__main__':

@@ -13,8 +13,9 @@ from urllib.parse import unquote
 import pytest
 from docs_pages import PAGES, REPO, read_page
 
-from mmlape.__main__ import commands
+from mmlape.__main__ import FAMILIES, commands
 from mmlape.research.datasets import build_digit_scenes
+from mmlape.research.experiments.plan import EXPERIMENTS
 
 BY_NAME = {path.relative_to(REPO).as_posix(): path for path in PAGES}
 every_page = pytest.mark.parametrize('name', BY_NAME)
@@ -28,16 +29,16 @@ CONFIGS = {path.stem for path in REPO.glob('configs/*/*.py')}
 CONFIG_NAME = r'(?<![\w/-])([a-z][\w-]*_[\w-]+_(?:\w+-)*(?:coco|ade20k|in1k|digit-\w+)[\w-]*)(?:\.py)?(?![\w-])'
 MAKE = r'(?:^|(?<=[\s;&`]))make ([a-z][\w-]*)((?: \w+=\S+)*)'
 # At the beginning of a line or after variables; not `mmlape cannot be imported`, which is a message.
-COMMAND = r"^ *(?:\w+=(?:'[^']*'|\S*) )*mmlape ([a-z]\w*)\b(?! be )"
+COMMAND = r"^ *(?:\w+=(?:'[^']*'|\S*) )*mmlape (?!(?:\w+) be )([a-z]\w*(?: [a-z]\w*)?)\b"
 COMMANDS = commands()
 # A command with its options, lines that go on joined; timm's tools have options of their own.
-CALL = r'(?:mmlape |tools/(?:\w+/)?)(\w+)(?:\.py|\.sh)?((?: +[^\n|`#;]*)?)'
+CALL = rf'mmlape ((?:(?:{"|".join(FAMILIES)}) )?\w+)((?: +[^\n|`#;]*)?)'
 SHARED = '\n'.join(
     path.read_text(encoding='utf-8')
-    for pattern in ('mmlape/cli/*.py', 'mmlape/research/analysis/frame.py', 'tools/t*.py')
+    for pattern in ('mmlape/cli/*.py', 'tools/t*.py')
     for path in REPO.glob(pattern)
 )
-# `mmlape build_digit_scenes` makes its options from the parameters of the function.
+# `mmlape build digit_scenes` makes its options from the parameters of the function.
 SCENES = ''.join(
     f"'--{name.replace('_', '-')}'" for name in signature(build_digit_scenes).parameters
 )
@@ -51,14 +52,18 @@ def unknown(text: str) -> list[str]:
             problems.append(f'make {target}')
         names = re.findall(r'(\w+)=', options)
         problems += [f'make {target} {name}=' for name in names if name not in VARIABLES]
-    problems += [
-        f'mmlape {name}' for name in re.findall(COMMAND, text, re.MULTILINE) if name not in COMMANDS
-    ]
-    for name, rest in re.findall(CALL, text.replace('\\\n', ' ')):
+    text = text.replace('\\\n', ' ')
+    known = {*COMMANDS, *(f'experiment {name}' for name in EXPERIMENTS)}
+    for name in re.findall(COMMAND, text, re.MULTILINE):
+        first = name.split()[0]
+        if name not in known and (first in FAMILIES or first not in known):
+            problems.append(f'mmlape {name}')
+    calls = re.findall(CALL, re.sub(r'tools/(\w+)\.(?:py|sh)', r'mmlape \1', text))
+    for name, rest in calls:
         if name in COMMANDS and name != 'timm_run':
-            known = COMMANDS[name].read_text(encoding='utf-8') + SHARED + SCENES
+            source = COMMANDS[name].read_text(encoding='utf-8') + SHARED + SCENES
             options = re.findall(r'(?<!\S)(--[a-z][\w-]*)', rest)
-            problems += [f'{name} {option}' for option in options if f"'{option}'" not in known]
+            problems += [f'{name} {option}' for option in options if f"'{option}'" not in source]
     problems += [name for name in re.findall(FILE, text) if not (REPO / name).is_file()]
     return problems + [name for name in re.findall(CONFIG_NAME, text) if name not in CONFIGS]
 
@@ -105,6 +110,8 @@ def test_links_and_commands_exist(name):
         '`python tools/analysis_tools/magnitude.py`',
         '```\nmmlape train CONFIG \\\n    --work-dir x --auto-scale\n```',
         '`PORT=1 mmlape dist_trian CONFIG 8`',
+        '`mmlape picture magnitude x.py`',
+        '`mmlape picture token_pca x.py --image a`',
         '`mmlape train mask-rcnn_deit-x-adapter_fpn_ms-3x_coco`',
     ],
 )

@@ -1,6 +1,7 @@
 """The experiments on position, DINO and ListOps: what they compare, what they keep, what they say, and runs of them."""
 
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,6 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'tools'))
-
-import experiment_dino
 from worker_jobs import KILLED, square
 
 from mmlape.registry import MODELS
@@ -28,6 +25,7 @@ from mmlape.research.experiments.training import train
 from mmlape.research.experiments.variants import EMBEDDINGS, JOININGS, VARIANTS
 
 ROOT = Path(__file__).resolve().parents[1]
+MAIN = runpy.run_path(str(ROOT / 'tools/experiments/dino.py'))['main']
 CONFIG = ROOT / position.CONFIG
 DOCS = ROOT / 'docs'
 
@@ -225,7 +223,7 @@ def test_workers_end_with_a_killed_parent():
         'from worker_jobs import linger\n'
         'for report in run_jobs(linger, [0], 1): print(report.value, flush=True)'
     )
-    paths = [str(ROOT / 'tools'), str(ROOT / 'tests/helpers')]
+    paths = [str(ROOT / 'tests/helpers')]
     with subprocess.Popen([sys.executable, '-c', code, *paths], stdout=subprocess.PIPE) as parent:
         assert parent.stdout.readline()
         parent.kill()
@@ -237,7 +235,7 @@ def test_workers_end_with_a_killed_parent():
 def test_a_run_of_dino(tmp_path, monkeypatch):
     """Records, curves and attention; a seed that is there is not trained again."""
     arguments, config = ['--seeds', '1', '--epochs', '4', '--work-dir', str(tmp_path)], dino.CONFIG
-    assert experiment_dino.main(arguments) == 0
+    assert MAIN(arguments) == 0
     record = json.loads((tmp_path / 'seed0.json').read_text())
     assert (record['epochs'], record['iterations']) == (4, 88)
     first, (step, _), last = record['curves']['k-NN accuracy (%)']
@@ -249,13 +247,13 @@ def test_a_run_of_dino(tmp_path, monkeypatch):
     names = (*dino.PUBLISHED, 'distance-before', 'distance-after')
     assert all((tmp_path / f'dino-{name}.png').stat().st_size > 1000 for name in names)
     monkeypatch.setattr(dino.Runner, 'from_cfg', None)
-    assert experiment_dino.main(arguments) == 0
+    assert MAIN(arguments) == 0
     monkeypatch.setattr(dino, 'CONFIG', str(tmp_path / 'other.py'))
     (tmp_path / 'other.py').write_text(
         f"_base_ = '{ROOT / config}'\ntrain_dataloader = dict(batch_size=32)"
     )
     with pytest.raises(TypeError):
-        experiment_dino.main(arguments)
+        MAIN(arguments)
 
 
 @pytest.mark.parametrize('norm', list_ops.NORMS)

@@ -8,7 +8,7 @@ import pytest
 from config_utils import REPO
 
 from mmlape import __version__
-from mmlape.__main__ import commands
+from mmlape.__main__ import FAMILIES, commands
 from mmlape.compatibility import torch_version
 
 TOOLS = {name: path for name, path in commands().items() if path.suffix == '.py'}
@@ -41,9 +41,9 @@ MISTAKES = {
     'robustness setup.py x.pth --corruptions rain': "--corruptions: invalid choice: 'rain'",
     'convert tim a b --config c': "argument source: invalid choice: 'tim'",
     'fit_gabor a.pth b.pth --variant F': "--variant: invalid choice: 'F'",
-    'position_correlation x.py --where here': "--where: invalid choice: 'here'",
-    'token_pca x.py --images a --compare BN': "--compare: invalid choice: 'BN'",
-    'build_list_ops --depths 3': 'unrecognized arguments: --depths',
+    'picture position_correlation x.py --where here': "--where: invalid choice: 'here'",
+    'picture token_pca x.py --images a --compare BN': "--compare: invalid choice: 'BN'",
+    'build list_ops --depths 3': 'unrecognized arguments: --depths',
 }
 
 
@@ -52,9 +52,9 @@ COMMANDS = (
     'train setup.py', 'test setup.py x.pth', 'predict x.pth x.png', 'fit tests', 'demo', 'demo --help',
     'timm_run setup.py', 'dist_train setup.py 2', 'dist_test setup.py x.pth 2', 'slurm_train a b setup.py',
     'slurm_test a b setup.py x.pth', 'robustness setup.py x.pth', 'convert timm a b --config setup.py',
-    'fit_gabor a.pth b.pth', 'position_embedding setup.py', 'position_correlation setup.py',
-    'token_pca setup.py --images a', 'dtn_maps setup.py', 'experiment_position', 'experiment_dino',
-    'experiment_robustness', 'experiment x', 'build_digit_scenes x', 'timm_vits',
+    'fit_gabor a.pth b.pth', 'picture position_embedding setup.py', 'picture position_correlation setup.py',
+    'picture token_pca setup.py --images a', 'picture dtn_maps setup.py', 'experiment position', 'experiment dino',
+    'experiment robustness', 'experiment x', 'build digit_scenes x',
 )  # fmt: skip
 
 
@@ -68,8 +68,11 @@ def answers_of(asked: list[list[str]], *options: str) -> dict:
 
 @pytest.fixture(scope='module')
 def answers():
-    asked = [[], ['--help'], ['--version'], ['trian'], *(line.split() for line in MISTAKES)]
-    asked += [[name, option] for name in TOOLS for option in ('--help', '--no-such-option')]
+    lines = ['--help', '--version', 'trian', 'picture pca', *FAMILIES, *MISTAKES]
+    asked = [[], *(line.split() for line in lines)]
+    asked += [
+        [*name.split(), option] for name in TOOLS for option in ('--help', '--no-such-option')
+    ]
     return answers_of(asked)
 
 
@@ -100,7 +103,7 @@ def test_nothing_that_takes_time_is_imported(answers):
 @pytest.mark.parametrize('name', TOOLS)
 def test_help_and_an_option_that_does_not_exist(name, answers):
     code, out, _, _ = answers[f'{name} --help']
-    assert code == 0 and len(out) > 100 and name in out
+    assert code == 0 and len(out) > 100 and f'mmlape {name}' in out
     code, _, err, _ = answers[f'{name} --no-such-option']
     assert (code == 2 and 'error: ' in err) or '--no-such-option' in str(code)
 
@@ -119,5 +122,11 @@ def test_versions(answers):
 
 def test_the_commands_are_listed(answers):
     assert answers[''] == answers['--help']
-    assert all(f'  {name} ' in answers[''][1] for name in commands())
+    assert all(f'  {name.split()[0]} ' in answers[''][1] for name in commands())
+    assert len({name.split()[0] for name in commands()}) <= 26
+    for family in FAMILIES:
+        code, out, _, _ = answers[family]
+        names = [name for name in commands() if name.startswith(f'{family} ')]
+        assert code == 0 and len(names) > 1 and all(f'  mmlape {name} ' in out for name in names)
+    assert "no command 'picture pca'; did you mean picture token_pca" in answers['picture pca'][0]
     assert "no command 'trian'; did you mean train" in answers['trian'][0]

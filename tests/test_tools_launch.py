@@ -98,13 +98,13 @@ def test_slurm(launch):
 @pytest.mark.parametrize(
     ('script', 'arguments', 'environ', 'words'),
     [
-        ('dist_train.sh', ['config'], {}, 'usage: dist_train.sh CONFIG GPUS'),
+        ('dist_train.sh', ['config'], {}, 'usage: mmlape dist_train CONFIG GPUS'),
         ('dist_train.sh', ['config', 'eight'], {}, "GPUS must be a positive number, got 'eight'"),
         ('dist_train.sh', ['config', '--amp'], {}, 'GPUS must be a positive number'),
         ('dist_train.sh', ['config', '2'], dict(NNODES='0'), 'NNODES must be'),
-        ('dist_test.sh', ['config', '2'], {}, 'usage: dist_test.sh CONFIG CHECKPOINT GPUS'),
-        ('slurm_train.sh', ['gpu', 'job', 'config'], {}, 'usage: slurm_train.sh PARTITION'),
-        ('slurm_test.sh', ['gpu', 'job', 'config'], {}, 'usage: slurm_test.sh PARTITION'),
+        ('dist_test.sh', ['config', '2'], {}, 'usage: mmlape dist_test CONFIG CHECKPOINT GPUS'),
+        ('slurm_train.sh', ['gpu', 'job', 'config'], {}, 'usage: mmlape slurm_train PARTITION'),
+        ('slurm_test.sh', ['gpu', 'job', 'config'], {}, 'usage: mmlape slurm_test PARTITION'),
         ('slurm_test.sh', list('abcd'), dict(GPUS='a'), "GPUS must be a positive number, got 'a'"),
         ('slurm_test.sh', list('abcd'), dict(GPUS_PER_NODE='0'), 'GPUS_PER_NODE must be'),
     ],

@@ -12,11 +12,11 @@ from config_utils import REPO
 from mmlape.research.analysis import StepMemory
 from mmlape.research.analysis.complexity import Complexity
 
-sys.path.insert(0, str(REPO / 'tools' / 'analysis_tools'))
+sys.path.insert(0, str(REPO / 'tools' / 'developers'))
 
 from mmlape.research.zoo import Zoo, read_reports, read_rows, write_measured
 
-TOOL = REPO / 'tools' / 'analysis_tools' / 'zoo_table.py'
+TOOL = REPO / 'tools' / 'developers' / 'zoo_table.py'
 PAGE = REPO / 'docs' / 'model_zoo.md'
 ROW = 'segmenter_deit-t_mask_8xb1-160k_ade20k-512x512'
 SIZE = Complexity(6713388, 5_000_000, 12_600_000_000, 10_400_000_000, (512, 512))

@@ -19,7 +19,7 @@ from mmlape import cli
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description='Try a model in the browser.')
+    parser = argparse.ArgumentParser(prog='mmlape app', description='Try a model in the browser.')
     parser.add_argument('model', help='a checkpoint, a work dir, a shared folder, or nuclei')
     parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
     cli.add_trust(parser)

@@ -20,7 +20,8 @@ DEFAULT_MODELS = MODELS[:2]
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description='Train, evaluate and draw small models with the methods of this project.'
+        prog='mmlape demo',
+        description='Train, evaluate and draw small models with the methods of this project.',
     )
     parser.add_argument(
         '--model',

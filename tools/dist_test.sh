@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Evaluate a checkpoint with several GPUs of one machine, or of several machines.
 #
-#   dist_test.sh CONFIG CHECKPOINT GPUS [options of test.py ...]
+#   mmlape dist_test CONFIG CHECKPOINT GPUS [options of mmlape test ...]
 #
 # The environment variables are those of dist_train.sh.
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train with several GPUs of one machine, or of several machines.
 #
-#   dist_train.sh CONFIG GPUS [options of train.py ...]
+#   mmlape dist_train CONFIG GPUS [options of mmlape train ...]
 #
 # GPUS is the number on this machine. Several machines: the same command on each, with
 #   NNODES       number of machines (default 1)

@@ -1,6 +1,6 @@
 """Check the environment for training: what works, what does not, and how to fix it.
 
-    python tools/doctor.py [CONFIG] [--work-dir FOLDER] [--json]
+    mmlape doctor [CONFIG] [--work-dir FOLDER] [--json]
 
 Checks Python, PyTorch, the OpenMMLab packages, MMCV's compiled operators, GPUs and disk; with CONFIG (a file, or the
 name of one that comes with mmlape) also at its model, data and weights. Exits with 1 if there is an error. See
@@ -16,7 +16,9 @@ from mmlape.doctor import examine, exit_code, table
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description='Check the environment for training.')
+    parser = argparse.ArgumentParser(
+        prog='mmlape doctor', description='Check the environment for training.'
+    )
     parser.add_argument(
         'config', nargs='?', help='a file, or the name of a config that comes with mmlape'
     )

@@ -17,7 +17,7 @@ RESERVE = 1.0  # GB: CUDA's context, libraries' workspaces, the allocator's gaps
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog='mmlape estimate', description=__doc__.splitlines()[0])
     parser.add_argument(
         'config',
         type=existing_config,
@@ -25,7 +25,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument('--batch', type=int, help="images per GPU (default: the config's)")
     parser.add_argument(
-        '--size', nargs=2, type=int, metavar=('HEIGHT', 'WIDTH'),
+        '--size', '--imgsz', nargs=2, type=int, metavar=('HEIGHT', 'WIDTH'),
         help="of the padded images (default: the config's crop or padding, else 800 1344)",
     )  # fmt: skip
     parser.add_argument('--amp', action='store_true', help='with mixed precision')

@@ -10,17 +10,17 @@ docs/evidence.md, and for `position`, `dino`, `list_ops` and `robustness` their 
 
 import argparse
 import sys
-from importlib import import_module
 from pathlib import Path
 
 from mmlape import cli
 from mmlape.shipped import output_folder
 
-OTHERS = ('position', 'dino', 'list_ops', 'robustness')  # commands of their own
+OTHERS = ('position', 'dino', 'list_ops', 'robustness')  # programs in tools/experiments
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(
+        prog='mmlape experiment',
         description=__doc__.splitlines()[0],
         epilog=f'Generated data: {", ".join(OTHERS)}, with options of their own (--help).',
     )
@@ -63,9 +63,6 @@ def parse_arguments():
 
 
 def main():
-    if len(sys.argv) > 1 and sys.argv[1] in OTHERS:
-        name = f'experiment_{sys.argv.pop(1)}'
-        sys.exit(import_module(name).main())
     options = parse_arguments()
     print('Loading PyTorch and OpenMMLab ...', flush=True)
     try:

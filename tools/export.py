@@ -21,13 +21,15 @@ from mmlape import cli
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description='Export a detector or segmentor.')
+    parser = argparse.ArgumentParser(
+        prog='mmlape export', description='Export a detector or segmentor.'
+    )
     parser.add_argument('model', help='a checkpoint, a work dir, or nuclei')
     parser.add_argument('out', type=Path, help='the file to write, .onnx')
     parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
     cli.add_trust(parser)
     parser.add_argument(
-        '--size', action='append', type=size_of, metavar='HEIGHTxWIDTH',
+        '--size', '--imgsz', action='append', type=size_of, metavar='HEIGHTxWIDTH',
         help="input of the file (the config's test size); several write a file each, OUT-HEIGHTxWIDTH.onnx",
     )  # fmt: skip
     parser.add_argument(

@@ -22,7 +22,9 @@ from mmlape import cli
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description='Train a model on a folder of your own images.')
+    parser = argparse.ArgumentParser(
+        prog='mmlape fit', description='Train a model on a folder of your own images.'
+    )
     parser.add_argument('data', nargs='?', help='the folder')
     parser.add_argument('--list', action='store_true', help='show the models')
     parser.add_argument('--model', metavar='NAME', help='a model of --list; default: by the task')
@@ -31,7 +33,10 @@ def parse_arguments():
     )
     parser.add_argument('--epochs', type=int, default=24, help='default: %(default)s')
     parser.add_argument(
-        '--size', type=int, help="side of training images in pixels; default: the model's"
+        '--size',
+        '--imgsz',
+        type=int,
+        help="side of training images in pixels; default: the model's",
     )
     parser.add_argument('--batch', type=int, default=2, help='images per step (%(default)s)')
     parser.add_argument(
@@ -74,7 +79,12 @@ def parse_arguments():
     parser.add_argument('--seed', type=int, default=0, help='default: %(default)s')
     parser.add_argument('--log', metavar='tensorboard,wandb,mlflow', help='log curves there too')
     parser.add_argument(
-        '--score', type=float, default=0.3, help='of boxes in pictures (%(default)s)'
+        '--score',
+        '--conf',
+        '--score-thr',
+        type=float,
+        default=0.3,
+        help='of boxes in pictures (%(default)s)',
     )
     parser.add_argument('--dry-run', action='store_true', help='write the configs, train nothing')
     options = parser.parse_args()

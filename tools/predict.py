@@ -19,7 +19,9 @@ from mmlape.cpu.wait_policy import set_wait_policy
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description='Predict boxes, masks or label maps for images.')
+    parser = argparse.ArgumentParser(
+        prog='mmlape predict', description='Predict boxes, masks or label maps for images.'
+    )
     parser.add_argument(
         'model', help='a checkpoint, a work dir (its best, else last checkpoint), or nuclei'
     )
@@ -30,7 +32,12 @@ def parse_arguments():
         '--out', type=Path, default=Path('predictions'), help='default: %(default)s'
     )
     parser.add_argument(
-        '--score', type=float, default=0.3, help='least score of a box (%(default)s)'
+        '--score',
+        '--conf',
+        '--score-thr',
+        type=float,
+        default=0.3,
+        help='least score of a box (%(default)s)',
     )
     parser.add_argument('--tile', type=int, help='side of tiles in pixels, for large images')
     parser.add_argument('--overlap', type=float, default=0.2, help='share of a tile (%(default)s)')

@@ -32,7 +32,9 @@ def config(text):
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description='Measure how robust a model is.')
+    parser = argparse.ArgumentParser(
+        prog='mmlape robustness', description='Measure how robust a model is.'
+    )
     add_common_options(parser, config)
     parser.add_argument('checkpoint', help='a file or an address')
     parser.add_argument(

@@ -19,7 +19,7 @@ from mmlape import cli
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description='Write a folder to share.')
+    parser = argparse.ArgumentParser(prog='mmlape share', description='Write a folder to share.')
     parser.add_argument('model', help='a checkpoint, a work dir, or nuclei')
     parser.add_argument('folder', type=Path, help='the folder to write; new, or empty')
     parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')

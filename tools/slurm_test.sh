@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Evaluate a checkpoint on a SLURM cluster.
 #
-#   slurm_test.sh PARTITION JOB CONFIG CHECKPOINT [options of test.py ...]
+#   mmlape slurm_test PARTITION JOB CONFIG CHECKPOINT [options of mmlape test ...]
 #
-# The environment variables are those of slurm_train.sh.
+# The environment variables are those of mmlape slurm_train.
 
 set -euo pipefail
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train on a SLURM cluster: by itself, or in a job script (then `#SBATCH --requeue` is enough to resume).
 #
-#   slurm_train.sh PARTITION JOB CONFIG WORK_DIR [options of train.py ...]
+#   mmlape slurm_train PARTITION JOB CONFIG WORK_DIR [options of mmlape train ...]
 #
 #   GPUS           number of GPUs in all (default 8)
 #   GPUS_PER_NODE  of them on one machine (default: 8, or GPUS if that is less)

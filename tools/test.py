@@ -1,6 +1,6 @@
 """Evaluate a checkpoint on the test data of a config: one process, several GPUs (torchrun), or a SLURM cluster.
 
-    python tools/test.py CONFIG CHECKPOINT [--work-dir FOLDER] [--out FILE.pkl] [--show-dir FOLDER] [--show] [--tta]
+    mmlape test CONFIG CHECKPOINT [--work-dir FOLDER] [--out FILE.pkl] [--show-dir FOLDER] [--show] [--tta]
         [--images N] [--allow-partial] [--cfg-options KEY=VALUE ...] [--launcher none|pytorch|slurm|mpi]
 
 CONFIG is a file, or the name of a config that comes with mmlape; it may be for any OpenMMLab toolbox that is installed.
@@ -18,7 +18,7 @@ NOT_READ = ('train_cfg', 'train_dataloader', 'optim_wrapper', 'param_scheduler',
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description='Evaluate a checkpoint.')
+    parser = argparse.ArgumentParser(prog='mmlape test', description='Evaluate a checkpoint.')
     add_common_options(parser)
     parser.add_argument('checkpoint', help='a file or an address')
     parser.add_argument(

@@ -1,6 +1,6 @@
 """Train the model of a config: one process, several GPUs (torchrun), or a SLURM cluster (docs/training.md).
 
-    python tools/train.py CONFIG [--work-dir FOLDER] [--amp | --amp-dtype bf16] [--resume [CHECKPOINT]]
+    mmlape train CONFIG [--work-dir FOLDER] [--amp | --amp-dtype bf16] [--resume [CHECKPOINT]]
         [--auto-scale-lr] [--seed N] [--log tensorboard,wandb,mlflow]
         [--allow-partial] [--cfg-options KEY=VALUE ...] [--launcher none|pytorch|slurm|mpi]
 
@@ -16,7 +16,9 @@ from mmlape.cpu.wait_policy import set_wait_policy
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description='Train the model of a config.')
+    parser = argparse.ArgumentParser(
+        prog='mmlape train', description='Train the model of a config.'
+    )
     add_common_options(parser)
     parser.add_argument('--amp', action='store_true', help='mixed precision, float16 by default')
     parser.add_argument(

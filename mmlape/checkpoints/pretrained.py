@@ -127,7 +127,7 @@ def _refuse_late_initialisation(module: nn.Module) -> None:
     if isinstance(module, BaseModule) and own not in known and hasattr(module, '_params_init_info'):
         raise ValueError(
             f'a {type(module).__name__} initialises its parameters after init_cfg, so that the '
-            'weights would be lost: convert them with tools/model_converters/convert.py and '
+            'weights would be lost: convert them with `mmlape convert` and '
             'name the result in load_from'
         )
 

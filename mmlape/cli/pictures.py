@@ -61,7 +61,9 @@ class Command:
         images: bool = False,
         norms: bool = False,
     ) -> None:
-        self.parser = argparse.ArgumentParser(description=description)
+        self.parser = argparse.ArgumentParser(
+            prog=f'mmlape picture {Path(sys.argv[0]).stem}', description=description
+        )
         self.add = add = self.parser.add_argument
         add('config', help='any config with model.backbone (detector or segmentor)')
         weights = 'weights of the whole model or of the backbone; default: initial values'

@@ -48,7 +48,7 @@ _PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet', 'mmseg')
 _INTRODUCTION = """\
 # Model zoo
 
-<!-- Written by tools/analysis_tools/zoo_table.py from the metafiles and model_zoo.json: change those. -->
+<!-- Written by tools/developers/zoo_table.py from the metafiles and model_zoo.json: change those. -->
 
 All detection and segmentation configs of the papers and of [foundation models](foundation_models.md). To train one, use
 its name:
@@ -78,9 +78,9 @@ brackets the backbone's:
 `benchmarks/records` has a [report of a GPU](install.md#test-your-gpu) (`gpu_*.json`), its measurements follow.
 
 ```shell
-python tools/analysis_tools/zoo_table.py                       # measure all rows, write this page: hours, no GPU
-python tools/analysis_tools/zoo_table.py --config 'upernet*'   # measure only these
-python tools/analysis_tools/zoo_table.py --check               # compare the page with metafiles and configs
+python tools/developers/zoo_table.py                       # measure all rows, write this page: hours, no GPU
+python tools/developers/zoo_table.py --config 'upernet*'   # measure only these
+python tools/developers/zoo_table.py --check               # compare the page with metafiles and configs
 ```
 
 With a wheel, `mim search mmlape --condition 'epochs<=12'` lists these rows with the same figures (tried with openmim

@@ -32,8 +32,8 @@ class DTNRatioHook(Hook):
     The visualization backends of the run get one scalar per layer, kind and head, called
     ``dtn_ratio/<layer>/<mean or var>/<head>``, e.g. ``dtn_ratio/backbone.block1.0.norm1/mean/0``: the share (0 to 1)
     of the token's own statistics. They are logged before the first step and then every ``interval`` iterations;
-    ``mmlape dtn_ratios`` draws them. Fixed ratios are left out; without a learned one, a warning is logged. In any
-    config::
+    ``mmlape picture dtn_ratios`` draws them. Fixed ratios are left out; without a learned one, a warning is logged. In
+    any config::
 
         custom_hooks = [dict(type='mmlape.DTNRatioHook', interval=50)]
 

@@ -142,7 +142,7 @@ def test_files_of_the_same_images(tmp_path):
 def test_the_command_about_predictions(commands, tmp_path):
     files = [dump(tmp_path / 'a.pkl', WITHOUT), dump(tmp_path / 'b.pkl', WITH)]
     out = tmp_path / 'found' / 'split.json'
-    said = commands('analysis_tools/prediction_split.py', *files, '--out', out)
+    said = commands('prediction_split.py', *files, '--out', out)
     assert [' '.join(line.split()) for line in said.splitlines()[-3:]] == [
         '9 images with: right with: wrong',
         'without: right ignored 3 (33.3%) mislead 2 (22.2%)',
@@ -151,7 +151,7 @@ def test_the_command_about_predictions(commands, tmp_path):
     found = json.loads(out.read_text())
     kinds = dict(ignored=NAMES[:3], mislead=NAMES[3:5], correct=NAMES[5:7], useless=NAMES[7:])
     assert found['images'] == kinds and found['counts']['useless'] == 2
-    said = commands.refused('analysis_tools/prediction_split.py', files[0], tmp_path / 'c.pkl')
+    said = commands.refused('prediction_split.py', files[0], tmp_path / 'c.pkl')
     assert said.startswith("error: there is no file of predictions '")
 
 

@@ -66,20 +66,21 @@ def test_what_is_missing_for_one_command():
 def test_the_list_of_commands_has_a_line_for_each():
     found = command.commands()
     assert {'train', 'test', 'dist_train', 'dist_test', 'slurm_train', 'slurm_test'} <= set(found)
-    assert {'demo', 'position_correlation', 'fit_gabor', 'build_digit_scenes'} <= set(found)
+    assert {'demo', 'picture position_correlation', 'fit_gabor', 'build digit_scenes'} <= set(found)
     # parts of tools, and the set-up of a clone
     assert not {'common', 'console', 'workers', 'setup_env', '__init__', '__main__'} & set(found)
     lines = [line for line in command.listing().splitlines() if line.startswith('  ')]
-    assert sorted(line.split()[0] for line in lines) == sorted(found)  # each in one group
+    names = {name.split()[0] for name in found}
+    assert sorted(line.split()[0] for line in lines) == sorted(names)  # each in one group
     assert all(len(line.split()) > 3 for line in lines)
 
 
 def test_a_command_gets_its_arguments_and_the_file_of_a_shipped_config(tmp_path, monkeypatch):
     tools = tmp_path / 'tools'
-    (tools / 'sub').mkdir(parents=True)
+    (tools / 'model_converters').mkdir(parents=True)
     # next to it is a module of its own, as with a script
-    (tools / 'sub' / 'helper.py').write_text('"""Helps."""\nvalue = 3\n')
-    (tools / 'sub' / 'show.py').write_text(
+    (tools / 'model_converters' / 'helper.py').write_text('"""Helps."""\nvalue = 3\n')
+    (tools / 'model_converters' / 'show.py').write_text(
         '"""Shows. More."""\nimport sys\nfrom pathlib import Path\nfrom helper import value\n'
         "Path('said').write_text(repr((sys.argv[1:], value, __name__)))\n"
     )

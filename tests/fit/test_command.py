@@ -116,7 +116,7 @@ def test_from_a_folder_to_answers(make, model, best, way, commands, tmp_path, mo
         network = registry.MODELS.build(dict(backbone, init_cfg=None))
         torch.save(network.state_dict(), tmp_path / 'weights.pth')
         options += ['--weights', f'mmlape:{tmp_path}/weights.pth']
-    out = commands('fit.py', 'data', '--model', model, '--out', 'run', '--score', '0', *options)
+    out = commands('fit.py', 'data', '--model', model, '--out', 'run', '--score-thr', '0', *options)
     assert best in out
     assert 'mmlape predict run/training IMAGES' in out
     run = tmp_path / 'run'

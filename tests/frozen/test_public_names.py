@@ -18,7 +18,13 @@ GONE: dict[str, dict[str, str]] = {
     'command replay': {
         '*': 'removed: it ran code out of files; StopAtNonFiniteHook names the first module'
     },
-    'commands': {'replay': 'removed, see `command replay`'},
+    'command timm_vits': {'*': 'moved: tools/developers/timm_vits.py'},
+    'command zoo_table': {'*': 'moved: tools/developers/zoo_table.py'},
+    'commands': {
+        'replay': 'removed, see `command replay`',
+        'timm_vits': 'moved to tools/developers',
+        'zoo_table': 'moved to tools/developers',
+    },
     'package mmlape': {
         'datasets': 'moved: mmlape.research.datasets',
         'engine': 'moved: mmlape.training',
@@ -90,17 +96,17 @@ def test_states_have_the_same_names_and_shapes(variant):
 # Numbers that commands take without an option; the documentation has them too.
 NUMBERS = {
     'app': dict(port=7860),
-    'build_digit_scenes': dict(
+    'build digit_scenes': dict(
         num_train=2400, num_val=200, image_size=96, min_visible=0.8, min_contrast=60
     ),
-    'build_list_ops': dict(num_train=96000, num_val=2000, num_test=2000, max_depth=10, max_args=10),
+    'build list_ops': dict(num_train=96000, num_val=2000, num_test=2000, max_depth=10, max_args=10),
     'convert': dict(min_matched=0.95),
-    'experiment_dino': dict(seeds=3),
-    'experiment_list_ops': dict(seeds=3),
-    'experiment_position': dict(seeds=3),
-    'experiment_robustness': dict(seeds=3, images=40),
+    'experiment dino': dict(seeds=3),
+    'experiment list_ops': dict(seeds=3),
+    'experiment position': dict(seeds=3),
+    'experiment robustness': dict(seeds=3, images=40),
     'fit': dict(epochs=24, batch=2, val=0.2, workers=2, score=0.3),
-    'position_flow': dict(count=3),
+    'picture position_flow': dict(count=3),
     'predict': dict(score=0.3, overlap=0.2, batch=1),
     'test': dict(wait_time=2),
 }

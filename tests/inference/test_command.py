@@ -66,7 +66,7 @@ def test_images_of_a_folder_and_one_that_cannot_be_read(commands, checkpoint, tm
         write(tmp_path / name, number)
     (tmp_path / 'shots' / 'b' / '0.jpg').write_text('no image')
     end = commands.refused(
-        'predict.py', checkpoint, 'shots', '--score', 0, '--json', '--csv', '--batch', 2
+        'predict.py', checkpoint, 'shots', '--conf', 0, '--json', '--csv', '--batch', 2
     )
     assert (
         end

@@ -49,7 +49,7 @@ def test_data_that_are_not_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cfg = Config.fromfile(PAPER[0])
     check_config(cfg)
-    with pytest.raises(ValueError, match='`mmlape build_list_ops data/list_ops` makes them'):
+    with pytest.raises(ValueError, match='`mmlape build list_ops data/list_ops` makes them'):
         check_data_is_there(cfg, ['train'])
 
 

@@ -101,10 +101,10 @@ def test_a_classifier_on_all_of_it(run, tmp_path):
 
     records = [WORK / 'robustness.json', Path('other/robustness.json')]
     both = f'a={records[0]},{records[1]}'
-    out = run('analysis_tools/robustness_table.py', both, f'b={records[0]}', '--out', 'two')
+    out = run('robustness_table.py', both, f'b={records[0]}', '--out', 'two')
     assert (Path('two') / 'robustness.md').read_text() in out and '±' in out
     check_png(Path('two/robustness.png'))
-    said = run.refused('analysis_tools/robustness_table.py', str(records[0]))
+    said = run.refused('robustness_table.py', str(records[0]))
     assert 'expected NAME=RECORD' in said
 
 

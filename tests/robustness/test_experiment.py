@@ -1,8 +1,8 @@
-"""``mmlape experiment_robustness``: what it compares, one run, and the tables of what is done."""
+"""``mmlape experiment robustness``: what it compares, one run, and the tables of what is done."""
 
 import json
+import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,22 +12,18 @@ from mmengine.registry import MODELS
 from mmlape.norm import DTN
 from mmlape.position import LaPE
 from mmlape.research.datasets import build_digit_scenes as build_scenes
-from mmlape.research.robustness import CORRUPTIONS, SEVERITIES, Record, cell_key
-
-sys.path.insert(0, str(CONFIGS.parent / 'tools'))
-
-import experiment_robustness
-
 from mmlape.research.experiments import robustness as experiment
 from mmlape.research.experiments.table import replace_table
+from mmlape.research.robustness import CORRUPTIONS, SEVERITIES, Record, cell_key
 
 CLONE = CONFIGS.parent
+TOOL = runpy.run_path(str(CLONE / 'tools/experiments/robustness.py'))
 NETWORKS = [(key, name) for key, group in experiment.GROUPS.items() for name in group.networks]
 
 
 def options_of(folder, *further):
     given = ['--work-dir', str(folder), '--seeds', '2', *map(str, further)]
-    return experiment_robustness.parse_arguments(given)
+    return TOOL['parse_arguments'](given)
 
 
 @pytest.mark.parametrize(('key', 'network'), NETWORKS)

@@ -1,6 +1,6 @@
 """Mean attention distance per head and layer (DTN, ICLR 2022, Figure 2 and appendix B.1), the mean over images.
 
-    python tools/analysis_tools/attention_distance.py CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...]
+    mmlape picture attention_distance CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...]
 
 Writes ``attention_distance.png``, with a panel per stage, and ``attention_distance_<part>.npz`` for each. See
 docs/pictures_dtn.md.

@@ -1,6 +1,6 @@
 """Attention of the class token over each image, per head (DINO, ICCV 2021, Figure 1).
 
-    python tools/analysis_tools/class_attention.py CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...]
+    mmlape picture class_attention CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...]
 
 Writes ``class_attention_<image>.png`` and ``.npz`` for each image. See docs/pictures.md.
 """

@@ -1,6 +1,6 @@
 """Where a token takes its statistics from: DTN's maps P_h before and after training (DTN, ICLR 2022, Figures 6 and 7).
 
-    python tools/analysis_tools/dtn_maps.py CONFIG [CHECKPOINT] [--token 7 7] [--grid 14 14]
+    mmlape picture dtn_maps CONFIG [CHECKPOINT] [--token 7 7] [--grid 14 14]
 
 Writes ``dtn_maps_<part>.png`` and ``.npz`` for every stage with DTN. See docs/pictures_dtn.md.
 """

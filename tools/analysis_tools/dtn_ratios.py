@@ -1,6 +1,6 @@
 """DTN's ratios during a training (DTN, ICLR 2022, Figure 8), from the log of ``mmlape.DTNRatioHook``.
 
-    python tools/analysis_tools/dtn_ratios.py WORK_DIR [--out FOLDER]
+    mmlape picture dtn_ratios WORK_DIR [--out FOLDER]
 
 Writes ``dtn_ratios.png`` and ``.npz``. See docs/pictures_dtn.md.
 """
@@ -13,7 +13,9 @@ from mmlape.research import analysis
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Draw DTN's ratios over a training.")
+    parser = argparse.ArgumentParser(
+        prog='mmlape picture dtn_ratios', description="Draw DTN's ratios over a training."
+    )
     parser.add_argument(
         'runs',
         nargs='+',

@@ -1,6 +1,6 @@
 """Effect of permuting the patches of an image on a network, with and without its position.
 
-    python tools/analysis_tools/patch_order.py CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...] [--size 224 224]
+    mmlape picture patch_order CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...] [--size 224 224]
 
 Writes ``order_<image>.png`` and ``.npz``. See docs/position.md.
 """

@@ -1,6 +1,6 @@
 """Position correlation per layer (LaPE, ICCV 2023, eq. 12), from a config and, optionally, a checkpoint.
 
-    python tools/analysis_tools/position_correlation.py CONFIG [CHECKPOINT] [--token 7 7] [--grid 14 14]
+    mmlape picture position_correlation CONFIG [CHECKPOINT] [--token 7 7] [--grid 14 14]
 
 Writes ``correlation_<part>.png`` and ``.npz`` for every position embedding of the backbone, and ``scores_<part>`` for
 what a position inside the attention (relative bias, Gabor channels) adds to the scores. See docs/pictures.md.

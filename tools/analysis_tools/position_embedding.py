@@ -1,6 +1,6 @@
 """The position embedding itself: tokens by channels, and maps of single channels.
 
-    python tools/analysis_tools/position_embedding.py CONFIG [CHECKPOINT] [--channels 0 1 2] [--grid 14 14]
+    mmlape picture position_embedding CONFIG [CHECKPOINT] [--channels 0 1 2] [--grid 14 14]
 
 Writes ``embedding_<part>.png``, ``channels_<part>.png`` and ``embedding_<part>.npz`` for every position embedding of
 the backbone, and for the tables of positions inside the attention (Gabor channels; the maps of a relative bias, one per

@@ -1,6 +1,6 @@
 """Where position is in queries, keys, values and layer outputs (Gabor position encoding, Figures 8 to 10).
 
-    python tools/analysis_tools/position_flow.py CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...] [--layer 0]
+    mmlape picture position_flow CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...] [--layer 0]
 
 Writes ``flow_<part>_<image>`` (Figure 8), ``flow_alone_<part>_<image>`` (Figure 9), ``flow_layers_<part>_<image>``
 (Figure 10), as PNG, and their arrays. See docs/pictures.md.

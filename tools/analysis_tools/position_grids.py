@@ -1,6 +1,6 @@
 """How a position embedding changes with the grid: the same at several grids, side by side.
 
-    python tools/analysis_tools/position_grids.py CONFIG [CHECKPOINT] [--grids 7x7 14x14 14x28]
+    mmlape picture position_grids CONFIG [CHECKPOINT] [--grids 7x7 14x14 14x28]
 
 Writes ``grids_<part>.png`` and ``.npz`` for every position embedding of the backbone. See docs/pictures.md.
 """

@@ -1,6 +1,6 @@
 """Lengths of tokens before and after a norm, per head, compared with LN, IN and DTN (DTN, ICLR 2022, Figure 1).
 
-    python tools/analysis_tools/token_magnitude.py CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...] [--layers 0]
+    mmlape picture token_magnitude CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...] [--layers 0]
 
 Writes ``magnitude_<part>_<layer>_<norm>_<image>.png`` and ``.npz``. See docs/pictures_dtn.md.
 """

@@ -1,6 +1,6 @@
 """Tokens before and after a norm in the plane of their first principal components (DTN, ICLR 2022, Figure 9).
 
-    python tools/analysis_tools/token_pca.py CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...] [--layers 0]
+    mmlape picture token_pca CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...] [--layers 0]
 
 Writes ``pca_<part>_<norm>_<image>.png`` and ``.npz``. See docs/pictures_dtn.md.
 """

@@ -1,6 +1,6 @@
 """Distance of tokens from the mean that a norm subtracts, per layer (DTN, ICLR 2022, Figure 3 (b)).
 
-    python tools/analysis_tools/token_variation.py CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...] [--norm norm2]
+    mmlape picture token_variation CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...] [--norm norm2]
 
 Writes ``variation_<norm>.png`` for all parts, and ``variation_<part>_<norm>.npz`` for each. See docs/pictures_dtn.md.
 """

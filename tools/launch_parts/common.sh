@@ -25,7 +25,7 @@ takes() {
             ;;
     esac
     if [ $# -lt "$count" ]; then
-        sed -n 's/^#   \([a-z_]*\.sh \)/usage: \1/p' "$0" >&2
+        sed -n 's/^#   \(mmlape [a-z_]* \)/usage: \1/p' "$0" >&2
         exit 2
     fi
 }

@@ -1,6 +1,6 @@
 """Convert foreign weights for a config and report every entry.
 
-    python tools/model_converters/convert.py SOURCE WEIGHTS OUT --config CONFIG
+    mmlape convert SOURCE WEIGHTS OUT --config CONFIG
 
 SOURCE is a format (timm, transformers, deit, lape, pvt, dtn, vit_adapter, mmseg, mmpretrain, mmlape), WEIGHTS a file, a
 folder with one, an http(s) address or, for timm, the name of a model. The checkpoint of a whole detector or segmentor
@@ -31,7 +31,9 @@ FILES = ('.pth', '.pt', '.bin', '.tar', '.safetensors', '.json')
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description='Convert foreign weights for a config.')
+    parser = argparse.ArgumentParser(
+        prog='mmlape convert', description='Convert foreign weights for a config.'
+    )
     parser.add_argument('source', choices=sorted(FORMATS), help='format of the weights')
     parser.add_argument(
         'weights', help='file, folder with one, http(s) address, or name of a timm model'

@@ -1,6 +1,6 @@
 """Fit a Gabor position to the learned table of a checkpoint, without images (Gabor position encoding, section 3).
 
-    python tools/model_converters/fit_gabor.py CHECKPOINT OUT.pth [--variant G+E] [--report FOLDER]
+    mmlape fit_gabor CHECKPOINT OUT.pth [--variant G+E] [--report FOLDER]
 
 OUT.pth holds the weights of CHECKPOINT with Gabor parameters instead of the table: it is loaded by the same config
 with ``position=dict(type='mmlape.GaborPosition')``. Prints the quality of the fit and the kinds of
@@ -18,7 +18,9 @@ from mmlape.research.analysis import VARIANTS
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description='Fit a Gabor position to a learned table.')
+    parser = argparse.ArgumentParser(
+        prog='mmlape fit_gabor', description='Fit a Gabor position to a learned table.'
+    )
     parser.add_argument('checkpoint', help='of a whole model or a backbone: ours, timm or DeiT')
     parser.add_argument('out', type=Path, help='checkpoint to write')
     parser.add_argument('--key', help='name of one table; default: every pos_embed there is')

@@ -1,8 +1,8 @@
-# Digit cells, read as the digit scenes are; built by tools/experiment_position.py or build_digit_cells of
+# Digit cells, read as the digit scenes are; built by tools/experiments/position.py or build_digit_cells of
 # mmlape.research.datasets.
 _base_ = './digit-scenes_semantic.py'
 
-data_from = '`mmlape experiment_position` makes them (docs/experiment_position.md)'
+data_from = '`mmlape experiment position` makes them (docs/experiment_position.md)'
 data_root = 'data/digit_cells/'
 # As mmlape.research.datasets.cell_classes() gives them.
 metainfo = dict(

@@ -1,1 +1,1 @@
-"""The experiments of tools/experiment*.py."""
+"""The experiments of tools/experiment.py and tools/experiments."""

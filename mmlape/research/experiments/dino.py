@@ -39,7 +39,7 @@ SHOWN = (0, 3, 5, 8)  # digits of which the class token's attention is shown
 
 
 def run_experiment(options: argparse.Namespace, clone: Path) -> int:
-    """Train the seeds without a record; see tools/experiment_dino.py for the options. Returns the exit code."""
+    """Train the seeds without a record; see tools/experiments/dino.py for the options. Returns the exit code."""
     torch.set_num_threads(1)
     records = [_record(options, clone / CONFIG, seed) for seed in range(options.seeds)]
     table = markdown(records)

@@ -38,7 +38,7 @@ KEPT = ('variant', 'seed', METRIC, 'iterations', 'parameters', 'seconds', 'devic
 
 
 def run_experiment(options: argparse.Namespace, clone: Path) -> int:
-    """Run what is not finished; see tools/experiment_list_ops.py for the options. Returns the exit code."""
+    """Run what is not finished; see tools/experiments/list_ops.py for the options. Returns the exit code."""
     unknown = [key for key in options.only or () if key not in NORMS]
     if unknown:
         print(f'error: --only {unknown[0]}: expected one of {", ".join(NORMS)}')

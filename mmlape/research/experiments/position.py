@@ -41,7 +41,7 @@ KEPT = (
 
 
 def run_experiment(options: argparse.Namespace, clone: Path) -> int:
-    """Run what is not finished; see tools/experiment_position.py for the options. Returns the exit code."""
+    """Run what is not finished; see tools/experiments/position.py for the options. Returns the exit code."""
     variants = _selected_variants(options.only)
     if variants is None:
         return 2

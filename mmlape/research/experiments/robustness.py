@@ -76,7 +76,7 @@ Figures = Mapping[str, list[dict[str, Any]]]
 
 
 def run_experiment(options: argparse.Namespace, clone: Path) -> int:
-    """Run what is not finished, and return 0; see tools/experiment_robustness.py for the options.
+    """Run what is not finished, and return 0; see tools/experiments/robustness.py for the options.
 
     Raises:
         ValueError: Nothing is done yet.

@@ -1,6 +1,6 @@
 """Measure parameters, FLOPs and memory of the zoo's models and write their page.
 
-    python tools/analysis_tools/zoo_table.py [--config PATTERN ...] [--out docs/model_zoo.md] [--check]
+    python tools/developers/zoo_table.py [--config PATTERN ...] [--out docs/model_zoo.md] [--check]
 
 Writes the page, its record beside it (``.json``) and, unless ``--out`` names another page, the figures in
 ``configs/*/metafile.yml``. See docs/model_zoo.md.
@@ -53,7 +53,7 @@ def check(zoo, page: Path) -> int:
     for problem in problems:
         print(problem, file=sys.stderr)
     if problems:
-        print('Run tools/analysis_tools/zoo_table.py again.', file=sys.stderr)
+        print('Run tools/developers/zoo_table.py again.', file=sys.stderr)
     return bool(problems)
 
 

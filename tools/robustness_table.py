@@ -14,7 +14,9 @@ from mmlape.research import analysis, robustness
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description='Compare records of `mmlape robustness`.')
+    parser = argparse.ArgumentParser(
+        prog='mmlape robustness_table', description='Compare records of `mmlape robustness`.'
+    )
     parser.add_argument(
         'models', nargs='+', metavar='NAME=RECORD[,RECORD...]',
         help='a row of the table: the mean over its records, one for each seed',

@@ -7,12 +7,12 @@ docs/listops.md.
 
 import sys
 
-from experiment_position import parse_arguments, run
+from mmlape.cli.experiments import parse_arguments, run
 
 
 def main() -> int:
-    names = (__doc__, 'experiment_list_ops', 'list_ops_short')
-    return run('mmlape.research.experiments.list_ops', parse_arguments(None, *names))
+    options = parse_arguments(__doc__, 'experiment_list_ops', 'list_ops_short')
+    return run('mmlape.research.experiments.list_ops', options)
 
 
 if __name__ == '__main__':

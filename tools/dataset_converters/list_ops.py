@@ -1,12 +1,11 @@
 """Build Long ListOps: nested operations on lists of digits, whose result is the label; nothing is downloaded.
 
-Example: python tools/dataset_converters/build_list_ops.py data/list_ops
+Example: mmlape build list_ops data/list_ops
 """
 
 import sys
 
-from build_digit_scenes import build_from_command_line
-
+from mmlape.cli.builds import build_from_command_line
 from mmlape.research.datasets import build_list_ops
 
 if __name__ == '__main__':

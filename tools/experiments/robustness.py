@@ -13,15 +13,16 @@ import argparse
 import sys
 from pathlib import Path
 
-from experiment_position import run
-
+from mmlape.cli.experiments import run
 from mmlape.shipped import output_folder
 
 GROUPS = ('cells', 'segmentor', 'detector')
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog='mmlape experiment robustness', description=__doc__.splitlines()[0]
+    )
     parser.add_argument('--seeds', type=int, default=3, help='runs of each network (%(default)s)')
     parser.add_argument(
         '--images', type=int, default=40, help='validation images of each test (%(default)s)'

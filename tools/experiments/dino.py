@@ -1,6 +1,6 @@
 """Train DINO (no labels) with a micro ViT with DTN on small images, and classify them by nearest neighbours.
 
-``mmlape experiment_dino`` trains ``dino_vit-micro-dtn_1xb64_digit-images`` with each seed, and compares the nearest
+``mmlape experiment dino`` trains ``dino_vit-micro-dtn_1xb64_digit-images`` with each seed, and compares the nearest
 neighbours of the trained teacher with those of the same network before training. Everything it writes is in
 ``work_dirs/experiment_dino`` by default; seeds with a record are skipped. See
 docs/dino.md.
@@ -10,15 +10,16 @@ import argparse
 import sys
 from pathlib import Path
 
-from experiment_position import run
-
+from mmlape.cli.experiments import run
 from mmlape.shipped import output_folder
 
 LEAST_EPOCHS = 4  # three are the warm-up
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog='mmlape experiment dino', description=__doc__.splitlines()[0]
+    )
     parser.add_argument('--seeds', type=int, default=3, help='number of runs (%(default)s)')
     parser.add_argument('--epochs', type=int, help="of each run; default: the config's")
     default = output_folder() / 'work_dirs/experiment_dino'

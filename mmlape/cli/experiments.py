@@ -1,30 +1,24 @@
-"""Compare joining methods: train micro Segmenters on a task that requires position.
+"""What the programs of experiments share."""
 
-``make experiment-position`` runs it: every embedding with every joining method, three seeds each. Ctrl-C stops
-it; the same command resumes with the unfinished runs. All output is in
-``work_dirs/experiment_position`` and ``data/digit_cells`` of the clone, unless other folders are named. See
-docs/experiment_position.md.
-"""
+from __future__ import annotations
 
 import argparse
 import sys
 from importlib import import_module
 from pathlib import Path
 
-from mmlape.shipped import output_folder
+from mmlape.shipped import output_folder, shipped_folder
 
-ROOT = Path(__file__).resolve().parents[1]
 SEEDS = 3
 
 
 def parse_arguments(
-    arguments: list[str] | None = None,
-    description: str = __doc__,
-    name: str = 'experiment_position',
-    data: str = 'digit_cells',
+    description: str, name: str, data: str, arguments: list[str] | None = None
 ) -> argparse.Namespace:
     """The options of an experiment of this name, with data in a folder of that name."""
-    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog=f'mmlape {name.replace("_", " ", 1)}', description=description.splitlines()[0]
+    )
     parser.add_argument(
         '--seeds', type=int, default=SEEDS, help='runs of each variant (%(default)s)'
     )
@@ -58,18 +52,10 @@ def run(module: str, options: argparse.Namespace) -> int:
     try:
         print('Loading PyTorch and OpenMMLab ...', flush=True)
         # Imported here, so that Ctrl-C is also handled during these seconds.
-        return import_module(module).run_experiment(options, ROOT)
+        return import_module(module).run_experiment(options, shipped_folder('tools').parent)
     except KeyboardInterrupt:
         print('\nStopped. Run the same command again to resume.')
         return 130
     except (RuntimeError, ValueError, OSError) as error:
         print(f'\nerror: {error}', file=sys.stderr)
         return 1
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return run('mmlape.research.experiments.position', parse_arguments(arguments))
-
-
-if __name__ == '__main__':
-    sys.exit(main())

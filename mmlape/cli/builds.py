@@ -1,21 +1,21 @@
-"""Build the digit scenes: a small detection, instance and semantic segmentation data set; nothing is downloaded.
+"""What the programs that build data sets share."""
 
-Example: python tools/dataset_converters/build_digit_scenes.py data/digit_scenes --num-train 5000
-"""
+from __future__ import annotations
 
 import argparse
 import inspect
 import sys
 from collections.abc import Callable
-
-from mmlape.research.datasets import build_digit_scenes
+from pathlib import Path
 
 
 def parse_arguments(
     build: Callable, folder: str, description: str, arguments: list[str] | None = None
 ) -> argparse.Namespace:
     """Every option of ``build``, with its default."""
-    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog=f'mmlape build {Path(folder).name}', description=description.splitlines()[0]
+    )
     parser.add_argument('root', nargs='?', default=folder, help='the folder to build')
     for name, parameter in inspect.signature(build).parameters.items():
         if name == 'root':
@@ -46,11 +46,3 @@ def build_from_command_line(
         print(f'error: {error}', file=sys.stderr)
         return 1
     return 0
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return build_from_command_line(build_digit_scenes, 'data/digit_scenes', __doc__, arguments)
-
-
-if __name__ == '__main__':
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """Images on which position helps or hurts a classifier, from two tests (Gabor position encoding, Table 2).
 
-    python tools/analysis_tools/prediction_split.py WITHOUT.pkl WITH.pkl [--out split.json]
+    mmlape prediction_split WITHOUT.pkl WITH.pkl [--out split.json]
 
 The files are written by ``mmlape test CONFIG CHECKPOINT --out FILE.pkl`` for the network without position and the
 one with it, on the same images. See docs/pictures.md.
@@ -18,7 +18,8 @@ from mmlape.research import analysis
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description='Count images on which position helps or hurts a classifier.'
+        prog='mmlape prediction_split',
+        description='Count images on which position helps or hurts a classifier.',
     )
     parser.add_argument('without', help='predictions without position: .pkl of a test, or .json')
     parser.add_argument('with_position', help='predictions with position, of the same images')

@@ -1,6 +1,6 @@
 """Which of timm's plain Vision Transformers are networks of ours with equal outputs, name by name.
 
-    python tools/model_converters/timm_vits.py [--names PATTERN ...] [--check] [--page docs/foundation_models.md]
+    python tools/developers/timm_vits.py [--names PATTERN ...] [--check] [--page docs/foundation_models.md]
 
 Builds each of timm's models and ours with 2 layers of 48 channels and random weights, loads timm's into ours, and
 compares the tokens of two sizes of images. Writes the table of the page, or with --check fails if it differs.

@@ -1,0 +1,1 @@
+"""The parts of tools/developers/timm_vits.py."""

@@ -1,1 +1,0 @@
-"""The parts of tools/model_converters/timm_vits.py."""
