@@ -53,7 +53,7 @@ def unknown(text: str) -> list[str]:
         names = re.findall(r'(\w+)=', options)
         problems += [f'make {target} {name}=' for name in names if name not in VARIABLES]
     text = text.replace('\\\n', ' ')
-    known = {*COMMANDS, *(f'experiment {name}' for name in EXPERIMENTS)}
+    known = {*COMMANDS, *FAMILIES, *(f'experiment {name}' for name in EXPERIMENTS)}
     for name in re.findall(COMMAND, text, re.MULTILINE):
         first = name.split()[0]
         if name not in known and (first in FAMILIES or first not in known):
