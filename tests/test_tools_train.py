@@ -23,7 +23,7 @@ def test_a_segmentor_is_trained_resumed_and_tested(digit_commands, tmp_path):
     run = tmp_path / 'work_dirs' / SEGMENTER
     assert list(run.rglob('events.out.tfevents.*'))
     page = (run / 'report.html').read_text()
-    assert page.count('<figure>') == 4 and 'What is taken for what' in page and 'mIoU' in page
+    assert page.count('<figure>') == 4 and 'Confusion matrix' in page and 'mIoU' in page
     saved = torch.load(run / 'iter_2.pth', weights_only=False)
     assert saved['meta']['seed'] == 5
     assert saved['meta']['images_per_step'] == dict(processes=1, images=2, accumulated=1)

@@ -37,7 +37,7 @@ def parse_arguments():
         '--score-thr',
         type=float,
         default=0.3,
-        help='least score of a box (%(default)s)',
+        help='minimum score of a box (%(default)s)',
     )
     parser.add_argument('--tile', type=int, help='side of tiles in pixels, for large images')
     parser.add_argument('--overlap', type=float, default=0.2, help='share of a tile (%(default)s)')

@@ -31,7 +31,7 @@ def compare_with_truth(
         data: Whose images.
         folder: Where the pictures go.
         count: How many, evenly spread. Default 8.
-        score: Least score of a box. Default 0.3.
+        score: Minimum score of a box. Default 0.3.
     """
     part = data.val or data.train
     step = max(1, part.count // count)

@@ -121,7 +121,7 @@ class Model:
         Args:
             images: One or several: files, or arrays ``(H, W, 3)``, uint8, BGR; or pairs of a name and an array.
             batch: Images, or tiles, per pass. Default 1.
-            score: Least score of a box. Default 0.3; 0 for all that the config's ``test_cfg`` lets pass.
+            score: Minimum score of a box. Default 0.3; 0 for all that the config's ``test_cfg`` lets pass.
             tile: Side of tiles in pixels, for large images. Default None: images as a whole, resized as the config's
                 test pipeline says.
             overlap: Least share by which tiles overlap. Default 0.2.

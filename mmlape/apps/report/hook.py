@@ -31,8 +31,8 @@ _SCOPES = ('mmdet', 'mmseg', 'mmpretrain')  # whose data samples are counted
 class ReportHook(Hook):
     """Writes ``report.html``, ``curves.png`` and ``curves.csv`` when the training ends.
 
-    The page holds metrics, curves, the best and worst images of the last validation with truth and prediction, what is
-    taken for what, times, versions and the config; pictures and confusions where the validation pipeline loads
+    The page holds metrics, curves, the best and worst images of the last validation with truth and prediction, the
+    confusion matrix, times, versions and the config; pictures and confusions where the validation pipeline loads
     annotations. It costs no pass of the network: the validation's own predictions are counted.
 
     Args:
@@ -137,7 +137,7 @@ class ReportHook(Hook):
                 ('Best', page.examples(self.tally.best, classes, palette)),
                 ('Worst', page.examples(self.tally.worst, classes, palette)),
             )
-        ] + [('What is taken for what', page.confusion(self.tally, classes))]
+        ] + [('Confusion matrix', page.confusion(self.tally, classes))]
 
     def _times(self, rows: list[dict[str, float]]) -> list[tuple[str, str]]:
         found = [('this run', f'{(time.monotonic() - self._start) / 60:.1f} minutes')]

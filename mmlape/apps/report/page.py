@@ -89,10 +89,10 @@ def examples(some: Sequence[Example], classes: Sequence[str], palette: Any) -> s
 
 
 def confusion(tally: Tally, classes: Sequence[str]) -> str:
-    """What is taken for what: a matrix, or of many classes the commonest confusions."""
+    """The confusion matrix as HTML; for many classes, the commonest confusions."""
     if not tally.confusion.any():
         return ''
-    names = [*classes, *(['nothing'] if tally.boxes else [])]
+    names = [*classes, *(['background'] if tally.boxes else [])]
     what = (
         f'Boxes with a score of at least {SCORE}, at an IoU of at least {IOU}; rows are true, columns predicted.'
         if tally.boxes

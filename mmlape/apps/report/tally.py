@@ -1,4 +1,4 @@
-"""Right and wrong in a validation: what is taken for what, and the best and worst images."""
+"""Right and wrong in a validation: the confusion matrix, and the best and worst images."""
 
 from __future__ import annotations
 
