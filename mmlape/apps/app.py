@@ -116,7 +116,9 @@ def build(answers: Answers, title: str) -> gr.Blocks:
             image = gr.Image(label='image', sources=['upload', 'clipboard'], buttons=_BUTTONS)
             # A subclass would make gradio write a file beside this one.
             image.preprocess = partial(_read, image.preprocess)  # type: ignore[method-assign]
-            picture = gr.Image(label='prediction', interactive=False, format='png', buttons=_BUTTONS)
+            picture = gr.Image(
+                label='prediction', interactive=False, format='png', buttons=_BUTTONS
+            )
         score = gr.Slider(0, 1, 0.3, step=0.01, label='minimum score', visible=boxes)
         rows = gr.Dataframe(headers=head, interactive=False, label='table')
         image.change(answers.find, [image, score], [picture, rows, found], api_name='find')
