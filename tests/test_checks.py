@@ -1,22 +1,16 @@
 """Every option of every registered class is checked where it enters: of parts by the builder, of others when built."""
 
-import importlib
 import inspect
 import typing
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pytest
-import torch
-from mmengine.dataset import BaseDataset
 from mmengine.registry import HOOKS as ROOT_HOOKS
-from registered import BACKBONES
-from torch import nn
+from registered import BACKBONES, classes, needed
 
 import mmlape.research.pretraining.dino  # noqa: F401  registers its classes
-from mmlape import registry
 from mmlape.backbones import StagedTransformer, VisionTransformer
 from mmlape.backbones.builder import part_class
 from mmlape.checks import (
@@ -34,56 +28,6 @@ from mmlape.registry import MODELS
 from mmlape.research.pretraining.classifier import PyramidClassifier, ViTClassifier
 
 ARCH = dict(embed_dims=16, depth=2, num_heads=4, mlp_ratio=2)
-PYRAMID = dict(
-    embed_dims=[8] * 4, depths=[1] * 4, num_heads=[1] * 4, mlp_ratios=[1] * 4, sr_ratios=[1] * 4
-)
-# What a class cannot do without, by the name of the argument.
-SAMPLES = dict(
-    embed_dims=16, num_features=16, num_heads=4, in_channels=4, depth=2, grid=(4, 4), hidden_dims=32, source='deit',
-    attn=nn.Identity(), mlp=nn.Identity(), vit=dict(arch=ARCH, img_size=32), arch=ARCH, version=1,
-    optim_wrapper_cfg=dict(optimizer=dict(type='SGD', lr=0.1)),
-)  # fmt: skip
-# What some need beside.
-EXTRA = {
-    'DINO': dict(
-        backbone=dict(
-            type='mmlape.VisionTransformer', arch=ARCH, img_size=32, out_type='cls_token'
-        ),
-        head=dict(type='mmlape.DINOHead', in_channels=16, out_channels=8, hidden_channels=8),
-    ),
-    'DINOLoss': dict(num_channels=8),
-    'LN2d': dict(num_channels=8),
-    'LastMapAttention': dict(num_heads=2),
-    'KNNHook': dict(dataloader={}),
-    'ListOps': dict(lazy_init=True),
-    'SeededViews': dict(dataset=BaseDataset(lazy_init=True), lazy_init=True),
-    'CachedFeaturesHook': dict(folder='features'),
-    'HungarianAssigner': dict(match_costs=[dict(type='mmdet.ClassificationCost')]),
-    'RsqrtLR': dict(optimizer=torch.optim.SGD([torch.zeros(1)], lr=0.1)),
-    'TwoStagePolyLR': dict(
-        optimizer=torch.optim.SGD([dict(params=[torch.zeros(1)], in_layer=True)], lr=0.1), end=3000
-    ),
-    'EoMT': dict(num_classes=3, num_blocks=1),
-    'EoMTHead': dict(num_things_classes=3),
-    'EoMTSegHead': dict(num_classes=3),
-    'LightViTAdapter': dict(conv_inplanes=4),
-    'ViTAdapter': dict(interaction_indexes=[[0, 0], [1, 1]], conv_inplanes=4, deform_num_heads=2),
-    'PyramidVisionTransformer': dict(arch=PYRAMID),
-    'PyramidVisionTransformerV2': dict(arch=PYRAMID),
-    'PyramidClassifier': dict(arch=PYRAMID),
-    'SwinTransformer': dict(arch=dict(embed_dims=4, depths=[1] * 4, num_heads=[1] * 4)),
-    'VisionTransformer': dict(arch=ARCH),
-    'CompactTransformer': dict(arch=ARCH),
-    'SequenceTransformer': dict(arch=ARCH),
-    'LayerClassAttention': dict(num_layers=2),
-    'Pretrained': dict(checkpoint='weights.pth'),
-    'CorruptImage': dict(corruption='fog', severity=1),
-    'SynsetFolder': dict(folder='val', lazy_init=True),
-    'PanopticQuality': dict(
-        ann_file=str(Path(__file__).parent / 'data/panoptic.json'), seg_prefix=''
-    ),
-    'LayerDecayOptimizerConstructor': dict(paramwise_cfg=dict(decay_rate=0.9)),
-}
 # Any text will do.
 TEXT = {
     ('Pretrained', 'checkpoint'),
@@ -98,23 +42,6 @@ TEXT = {
 BAD = {'nan': float('nan'), 'text': 'no', 'object': object(), 'none': None}
 
 
-def classes():
-    """All of ours, of all registries, and the classifiers, which others register."""
-    found = {}
-    for made in vars(registry).values():
-        if not isinstance(made, registry.ChildRegistry):
-            continue
-        made.import_from_location()
-        for module in made._by_name.values():
-            importlib.import_module(module)
-        found |= {
-            each.__name__: each
-            for each in made.module_dict.values()
-            if isinstance(each, type) and each.__module__.startswith('mmlape.')
-        }
-    return found | {each.__name__: each for each in (ViTClassifier, PyramidClassifier)}
-
-
 # What the builder checks, before it builds them.
 PARTS = ('mmlape.position.', 'mmlape.norm.', 'mmlape.layers.')
 
@@ -124,16 +51,6 @@ def build(cls, arguments):
     if cls.__module__.startswith(PARTS):
         cls = part_class('part', dict(arguments, type=cls))
     return cls(**arguments)
-
-
-def arguments_of(cls):
-    parameters = inspect.signature(cls.__init__).parameters
-    needed = {
-        name: SAMPLES[name]
-        for name, p in parameters.items()
-        if p.default is p.empty and name in SAMPLES
-    }
-    return {**needed, **EXTRA.get(cls.__name__, {})}
 
 
 def cases(cls):
@@ -148,10 +65,12 @@ def cases(cls):
                 yield option, value
 
 
+# Classifiers are registered by others.
+ALL = classes() | {each.__name__: each for each in (ViTClassifier, PyramidClassifier)}
 # But for those whose constructor is upstream's.
 OURS = {
     name: cls
-    for name, cls in sorted(classes().items())
+    for name, cls in sorted(ALL.items())
     if str(getattr(cls.__init__, '__module__', None)).startswith('mmlape.')
 }
 
@@ -165,11 +84,11 @@ def test_all_classes_are_covered():
 def test_right_options_are_taken_and_wrong_ones_refused(name):
     cls, wrong = OURS[name], []
     if not inspect.isabstract(cls):
-        build(cls, arguments_of(cls))
+        build(cls, needed(cls))
     for option, value in cases(cls):
         message = 'taken'
         try:
-            build(cls, {**arguments_of(cls), option: value})
+            build(cls, {**needed(cls), option: value})
         except (TypeError, ValueError) as error:
             message = str(error)
         if 'got' not in message or option.rpartition('_')[2] not in message:

@@ -1,7 +1,11 @@
-"""A micro backbone for every registered component, shared by the tests of all of them."""
+"""Every registered class: what it needs to be built, and a micro backbone that contains it if a network can."""
 
+import importlib
+import inspect
 from functools import partial
+from pathlib import Path
 
+import torch
 from backbone_variants import (
     build_adapter,
     build_ceit,
@@ -16,7 +20,14 @@ from backbone_variants import (
     build_vit,
     component,
 )
+from mmengine.dataset import BaseDataset
+from torch import nn
 
+from mmlape import registry
+from mmlape.layers import AttentionLayer, Stem
+from mmlape.layers.block import Block
+from mmlape.norm import TokenNorm
+from mmlape.position import AttentionPosition, Joining, PositionEmbedding
 from mmlape.registry import MODELS
 
 # What networks are made of. Models around them (mmlape.research.pretraining) are elsewhere.
@@ -66,20 +77,44 @@ def eomt(**options):
     return partial(build_eomt, dict(_VIT, **options), num_blocks=1)
 
 
-def _norm(name, **options):
-    return vit(norm_cfg=component(name, **options))
+# The option of a micro ViT that puts a component of each kind into it.
+KINDS = {
+    PositionEmbedding: 'position',
+    Joining: 'joining',
+    AttentionPosition: 'attention_position',
+    TokenNorm: 'norm_cfg',
+    Stem: 'stem',
+    AttentionLayer: 'attention',
+    Block: 'block',
+}
+# These have no base class of their own.
+FILES = {'mmlape.layers.mlp': 'mlp', 'mmlape.layers.pooling': 'out_type'}
 
+# name of a component that the micro ViT takes by one option: its own options, where tests need other than the defaults
+OPTIONS = {
+    'FactorizedPosition': dict(square=True),
+    'LearnedPosition': dict(prefix_rows=False),
+    'SinusoidalPosition': dict(axes=2),
+    'RelativePositionMlp': dict(hidden_dims=8),
+    'LN': dict(eps=1e-5),
+    'DTN': dict(layers=1),
+    'PowerNorm': dict(warmup_iters=1),
+    'SwitchableNorm': dict(use_bn=True),
+    'TokenGN': dict(num_groups='heads'),
+    'PatchEmbed': dict(norm_cfg=component('LN')),
+    'BigBirdAttention': dict(block_size=4, num_random=1),
+    'WideValueAttention': dict(key_dims=6),
+    'LocallyEnhancedMlp': dict(norm_cfg=component('LN')),
+    'NormedMlp': dict(norm_cfg=component('ScaleNorm')),
+    'Mlp': dict(drop_rate=0.3),
+    'AttentionPooling': dict(num_heads=4, with_prefix=True),
+}
 
-# name of a component: how to build a backbone that contains it; `build(with_cp=True)` takes options of all backbones.
-BACKBONES = {
-    'LearnedPosition': vit(position=component('LearnedPosition', prefix_rows=False)),
-    'FactorizedPosition': vit(position=component('FactorizedPosition', square=True)),
+# name of a component that needs another network, or further options of the ViT: how to build that network
+NETWORKS = {
     'MergedPosition': swin(position=component('LearnedPosition'), joining=component('LaPE')),
-    'NoPosition': vit(position=component('NoPosition')),
-    'SinusoidalPosition': vit(position=component('SinusoidalPosition', axes=2)),
     'GaborPosition': pvt(position=component('GaborPosition')),
     'DefaultJoining': vit(with_dist_token=True, out_type='raw'),
-    'SharedJoining': vit(joining=component('SharedJoining')),
     'UnsharedJoining': vit(joining=component('UnsharedJoining'), with_dist_token=True),
     'LaPE': pvt(joining=component('LaPE'), with_cls_token=True),
     'LaPEWarmStart': vit(joining=component('LaPEWarmStart', construction='gate')),
@@ -92,7 +127,6 @@ BACKBONES = {
     'MixedRotaryPosition': vit(
         attention_position=component('MixedRotaryPosition'), window_size=[3, None]
     ),
-    'RelativePositionMlp': vit(attention_position=component('RelativePositionMlp', hidden_dims=8)),
     'SharedRelativePositionMlp': vit(
         attention_position=component('SharedRelativePositionMlp'), prefix_after=1
     ),
@@ -101,18 +135,6 @@ BACKBONES = {
         num_registers=1,
         window_size=[3, None],
     ),
-    'LN': _norm('LN', eps=1e-5),
-    'TokenRMS': _norm('TokenRMS'),
-    'DTN': _norm('DTN', layers=1),
-    'DyT': _norm('DyT'),
-    'Derf': _norm('Derf'),
-    'PowerNorm': _norm('PowerNorm', warmup_iters=1),
-    'ScaleNorm': _norm('ScaleNorm'),
-    'SwitchableNorm': _norm('SwitchableNorm', use_bn=True),
-    'TokenBN': _norm('TokenBN'),
-    'TokenGN': _norm('TokenGN', num_groups='heads'),
-    'TokenIN': _norm('TokenIN'),
-    'PatchEmbed': vit(stem=component('PatchEmbed', norm_cfg=component('LN'))),
     'TokensToToken': t2t(tokens=component('PerformerTokens'), token_dims=4),
     'PerformerTokens': t2t(tokens=component('PerformerTokens', drop_rate=0.0), num_registers=1),
     'TransformerTokens': t2t(tokens=component('TransformerTokens')),
@@ -123,25 +145,20 @@ BACKBONES = {
         attention_position=component('RelativePositionBias'),
         window_size=[3, None],
     ),
-    'BigBirdAttention': vit(attention=component('BigBirdAttention', block_size=4, num_random=1)),
     'LSHAttention': sequence(
         attention=component('LSHAttention', chunk_size=8, num_buckets=32, num_rounds=2)
     ),
     'TokenEmbed': sequence(norm_cfg=component('DTN')),
     'ImageToTokens': ceit(joining=component('LaPE')),
-    'LocallyEnhancedMlp': vit(mlp=component('LocallyEnhancedMlp', norm_cfg=component('LN'))),
     'LayerClassAttention': ceit(out_type='raw', with_dist_token=True, prefix_after=1),
     'AttentionSubsampling': levit(out_indices=1),
     'ConvStem': levit(joining=component('LaPE'), position=component('SinusoidalPosition')),
-    'NormedMlp': vit(mlp=component('NormedMlp', norm_cfg=component('ScaleNorm'))),
     'PostNormBlock': vit(block=component('PostNormBlock'), joining=component('LaPE')),
-    'WideValueAttention': vit(attention=component('WideValueAttention', key_dims=6)),
     'PatchMerging': swin(norm_cfg=component('DTN')),
     'ShiftedWindowAttention': swin(attention_position=component('GaborAttention')),
     'SpatialReductionAttention': pvt(
         'V2', attention=component('SpatialReductionAttention', linear=True)
     ),
-    'Mlp': vit(mlp=component('Mlp', drop_rate=0.3)),
     'SwiGLU': vit(mlp=component('SwiGLU', norm_cfg=component('LN')), pre_norm=True, prefix_after=1),
     'ConvMlp': vit(mlp=component('ConvMlp'), with_cls_token=False),
     'Block': vit(layer_scale=0.5),
@@ -157,8 +174,6 @@ BACKBONES = {
         attention_position=component('RelativePositionBias'),
     ),
     'StreamNormBlock': compact(norm_cfg=component('DTN')),
-    'AttentionPooling': vit(out_type=component('AttentionPooling', num_heads=4, with_prefix=True)),
-    'SequencePooling': vit(out_type=component('SequencePooling')),
     'VisionTransformer': vit(out_type='featmap_and_prefix', out_indices=[0, 1], prefix_after=1),
     'CeiT': ceit(out_type='featmap_and_prefix'),
     'LeViT': levit(out_type='avg', out_indices=2),
@@ -177,12 +192,102 @@ BACKBONES = {
     ),
 }
 
+_ARCH = _LAYERS['arch']
+# What a class cannot do without, by the name of the argument.
+NEEDED = dict(
+    embed_dims=16, num_features=16, num_heads=4, in_channels=4, depth=2, grid=(4, 4), hidden_dims=32, source='deit',
+    attn=nn.Identity(), mlp=nn.Identity(), vit=dict(arch=_ARCH, img_size=32), arch=_ARCH, version=1,
+    optim_wrapper_cfg=dict(optimizer=dict(type='SGD', lr=0.1)),
+)  # fmt: skip
+# What some need beside, or must have smaller than by default, to be built alone.
+NEEDED_BESIDE = {
+    'DINO': dict(
+        backbone=dict(
+            type='mmlape.VisionTransformer', arch=_ARCH, img_size=32, out_type='cls_token'
+        ),
+        head=dict(type='mmlape.DINOHead', in_channels=16, out_channels=8, hidden_channels=8),
+    ),
+    'DINOLoss': dict(num_channels=8),
+    'LN2d': dict(num_channels=8),
+    'LastMapAttention': dict(num_heads=2),
+    'KNNHook': dict(dataloader={}),
+    'ListOps': dict(lazy_init=True),
+    'SeededViews': dict(dataset=BaseDataset(lazy_init=True), lazy_init=True),
+    'CachedFeaturesHook': dict(folder='features'),
+    'HungarianAssigner': dict(match_costs=[dict(type='mmdet.ClassificationCost')]),
+    'RsqrtLR': dict(optimizer=torch.optim.SGD([torch.zeros(1)], lr=0.1)),
+    'TwoStagePolyLR': dict(
+        optimizer=torch.optim.SGD([dict(params=[torch.zeros(1)], in_layer=True)], lr=0.1), end=3000
+    ),
+    'EoMT': dict(num_classes=3, num_blocks=1),
+    'EoMTHead': dict(num_things_classes=3),
+    'EoMTSegHead': dict(num_classes=3),
+    'LightViTAdapter': dict(conv_inplanes=4),
+    'ViTAdapter': dict(interaction_indexes=[[0, 0], [1, 1]], conv_inplanes=4, deform_num_heads=2),
+    'PyramidVisionTransformer': dict(arch=_PYRAMID),
+    'PyramidVisionTransformerV2': dict(arch=_PYRAMID),
+    'PyramidClassifier': dict(arch=_PYRAMID),
+    'SwinTransformer': dict(arch=dict(embed_dims=4, depths=[1] * 4, num_heads=[1] * 4)),
+    'VisionTransformer': dict(arch=_ARCH),
+    'CompactTransformer': dict(arch=_ARCH),
+    'SequenceTransformer': dict(arch=_ARCH),
+    'LayerClassAttention': dict(num_layers=2),
+    'Pretrained': dict(checkpoint='weights.pth'),
+    'CorruptImage': dict(corruption='fog', severity=1),
+    'SynsetFolder': dict(folder='val', lazy_init=True),
+    'PanopticQuality': dict(
+        ann_file=str(Path(__file__).parents[1] / 'data/panoptic.json'), seg_prefix=''
+    ),
+    'LayerDecayOptimizerConstructor': dict(paramwise_cfg=dict(decay_rate=0.9)),
+}
 
-def registered():
+
+def classes():
+    """All of ours by name, of all registries; those of `mmlape.research.pretraining.dino` if it is imported."""
+    found = {}
+    for made in vars(registry).values():
+        if not isinstance(made, registry.ChildRegistry):
+            continue
+        for module in made._by_name.values():
+            importlib.import_module(module)
+        found |= {
+            each.__name__: each
+            for each in made.module_dict.values()
+            if isinstance(each, type) and each.__module__.startswith('mmlape.')
+        }
+    return found
+
+
+def registered(packages=PACKAGES):
     """Components of these packages by name."""
-    MODELS.import_from_location()
     return {
         name: made
         for name, made in MODELS.module_dict.items()
-        if f'{made.__module__}.'.startswith(tuple(f'{package}.' for package in PACKAGES))
+        if f'{made.__module__}.'.startswith(tuple(f'{package}.' for package in packages))
     }
+
+
+def needed(cls, **options):
+    """Arguments with which a class can be built alone."""
+    parameters = inspect.signature(cls.__init__).parameters
+    found = {
+        name: NEEDED[name]
+        for name, p in parameters.items()
+        if p.default is p.empty and name in NEEDED
+    }
+    return {**found, **NEEDED_BESIDE.get(cls.__name__, {}), **options}
+
+
+def _in_a_network(name, made):
+    """How to build a backbone that contains the component."""
+    if name in NETWORKS:
+        return NETWORKS[name]
+    kinds = [option for kind, option in KINDS.items() if issubclass(made, kind)]
+    option = next(iter(kinds), FILES.get(made.__module__))
+    if option is None:
+        raise LookupError(f'{name} is of no kind that a ViT takes by an option: add it to NETWORKS')
+    return vit(**{option: component(name, **OPTIONS.get(name, {}))})
+
+
+# name of a component: how to build a backbone that contains it; `build(with_cp=True)` takes options of all backbones.
+BACKBONES = {name: _in_a_network(name, made) for name, made in sorted(registered().items())}
