@@ -33,11 +33,14 @@ class ChildRegistry(root.Registry):
 
     Args:
         by_name: Modules of components that need a toolbox, by their names: imported when one of them is asked for.
+
+    Attributes:
+        by_name: The same, read-only; ``mmlape.heads`` makes its public names of it.
     """
 
     def __init__(self, *args: Any, by_name: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._by_name = by_name
+        self.by_name = by_name
 
     @property
     def module_dict(self) -> dict[str, type]:
@@ -47,11 +50,11 @@ class ChildRegistry(root.Registry):
 
     def get(self, key: str) -> type:
         """The class of this name; UnknownNameError if there is none."""
-        if module := self._by_name.get(key.rpartition('.')[2]):
+        if module := self.by_name.get(key.rpartition('.')[2]):
             import_module(module)
         found = super().get(key)
         if found is None:
-            names = [f'{self.scope}.{name}' for name in {**self.module_dict, **self._by_name}]
+            names = [f'{self.scope}.{name}' for name in {**self.module_dict, **self.by_name}]
             hint = did_you_mean(f'{self.scope}.{key.rpartition(".")[2]}', names)
             raise UnknownNameError(
                 f'{key!r} is not registered as a {self.name} of mmlape{hint or f"; there are {sorted(names)}"}'
@@ -61,7 +64,7 @@ class ChildRegistry(root.Registry):
     def has_own(self, name: str) -> bool:
         """Whether this package itself registers a component of this name."""
         module = getattr(self.module_dict.get(name), '__module__', '')
-        return name in self._by_name or module.startswith('mmlape.')
+        return name in self.by_name or module.startswith('mmlape.')
 
     def _register_module(self, module, *args, **kwargs) -> None:
         if not str(getattr(module, '__module__', '')).startswith('mmlape.'):

@@ -84,7 +84,7 @@ def test_what_a_fresh_process_imports_and_what_it_then_knows(tmp_path):
 def test_registries_know_where_their_components_are():
     for name, (registry, module) in registered_in_files().items():
         ours = getattr(mmlape.registry, registry)
-        places = [ours._by_name[name]] if name in ours._by_name else ours._locations
+        places = [ours.by_name[name]] if name in ours.by_name else ours._locations
         assert any(f'{module}.'.startswith(f'{place}.') for place in places), name
         assert ours.get(name).__module__ == module
 

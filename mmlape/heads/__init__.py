@@ -4,13 +4,16 @@ Their modules import a toolbox, so they are imported when a config, or code, fir
 """
 
 from mmlape.lazy import lazy_names
+from mmlape.registry import MODELS, TASK_UTILS
 
+# The registries list what is registered; only a base class for other heads is listed here.
+_MODULES = {'Float32Losses': 'detection'} | {
+    name: module.removeprefix(f'{__name__}.')
+    for registry in (MODELS, TASK_UTILS)
+    for name, module in registry.by_name.items()
+    if module.startswith(f'{__name__}.')
+}
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
-    {
-        'detection': ['Float32Losses', 'HungarianAssigner', 'Mask2FormerHead'],
-        'segmentation': ['Mask2FormerSegHead'],
-        'eomt_detection': ['EoMTHead'],
-        'eomt_segmentation': ['EoMTSegHead'],
-    },
+    {each: [n for n, module in _MODULES.items() if module == each] for each in _MODULES.values()},
 )

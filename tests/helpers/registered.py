@@ -248,7 +248,7 @@ def classes():
     for made in vars(registry).values():
         if not isinstance(made, registry.ChildRegistry):
             continue
-        for module in made._by_name.values():
+        for module in made.by_name.values():
             importlib.import_module(module)
         found |= {
             each.__name__: each
