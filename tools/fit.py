@@ -1,4 +1,4 @@
-"""Train a detector or segmentor on a folder of your own images: COCO, YOLO, Pascal VOC or label maps.
+"""Train a detector or segmentor on a folder of your own images.
 
     mmlape fit DATA [--model NAME] [--task detect|instance|segment] [--epochs N] [--size S] [--batch B] [--val 0.2]
         [--out DIR] [--weights default|none|FILE] [--lr LR] [--augment none|light|strong] [--ema] [--patience N]
@@ -19,18 +19,17 @@ from dataclasses import fields
 from pathlib import Path
 
 from mmlape import cli
+from mmlape.apps.fit.data import FORMATS, TASKS, one_of
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(
         prog='mmlape fit', description='Train a model on a folder of your own images.'
     )
-    parser.add_argument('data', nargs='?', help='the folder')
+    parser.add_argument('data', nargs='?', help=f'the folder: {one_of(FORMATS)}')
     parser.add_argument('--list', action='store_true', help='show the models')
     parser.add_argument('--model', metavar='NAME', help='a model of --list; default: by the task')
-    parser.add_argument(
-        '--task', choices=('detect', 'instance', 'segment'), help='default: what the data are for'
-    )
+    parser.add_argument('--task', choices=TASKS, help='default: what the data are for')
     parser.add_argument('--epochs', type=int, default=24, help='default: %(default)s')
     parser.add_argument(
         '--size',

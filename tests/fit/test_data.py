@@ -1,14 +1,17 @@
 """What ``mmlape fit`` finds in a folder: four formats, parts, classes, and what it refuses."""
 
 import json
+import runpy
 
 import numpy as np
 import pytest
+from docs_pages import REPO
 from own_data import BOX, SIZE, coco, image, label_map, names
 from PIL import Image
 from pycocotools.coco import COCO
 
 from mmlape.apps.fit import find_data
+from mmlape.apps.fit.data import FORMATS, formats_table
 
 
 def read(data, part='train'):
@@ -555,3 +558,13 @@ def test_pycocotools_reads_what_is_written(tmp_path):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     assert len(COCO(data.train.ann_file).getAnnIds()) == data.train.count
+
+
+def test_the_page_and_the_help_name_all_formats(capsys, monkeypatch):
+    """Both are made from FORMATS."""
+    assert formats_table() in (REPO / 'docs' / 'fit.md').read_text(encoding='utf-8')
+    monkeypatch.setattr('sys.argv', ['fit', '--help'])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(REPO / 'tools' / 'fit.py'), run_name='__main__')
+    text = ' '.join(capsys.readouterr().out.split())
+    assert all(name in text for name in FORMATS)

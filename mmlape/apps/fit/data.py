@@ -7,10 +7,10 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmlape.apps.inference.reading import check_regular, read_text, shown
 from mmlape.checkpoints.report import listed
@@ -56,7 +56,7 @@ class OwnData:
 
     Attributes:
         task: ``'detect'`` (boxes), ``'instance'`` (boxes and masks) or ``'segment'`` (label maps).
-        format: ``'COCO'``, ``'YOLO'``, ``'Pascal VOC'`` or ``'label maps'``.
+        format: A name of :data:`FORMATS`.
         classes: Names of the classes; the index in it is the label.
         train: The part for training.
         val: The part for validation, or None.
@@ -136,25 +136,16 @@ def _find(
     if not found and task is not None and (others := _formats(root, None, None, [])):
         raise ValueError(f'--task {task} does not fit the data of {root}: {", ".join(others)}')
     if not found:
+        known = one_of(f'{name} ({form.sign})' for name, form in FORMATS.items())
         raise ValueError(
-            f'{root} holds no data of a known format: COCO (.json), YOLO (data.yaml), Pascal VOC (Annotations/*.xml) '
-            'or label maps (images/ and masks/ or annotations/)'
+            f'{root} holds no data of a known format: {known}'
             + ''.join(f'; {text}' for text in unread[:3])
         )
-    (kind,) = found
-    split = _Split(
-        Path(out, 'data'), val, seed, [f'left out: {shown(text)}' for text in unread[:5]]
-    )
-    if kind == 'label maps':
-        check_names(classes, '--classes')
-        return _label_maps(root, split, classes)
-    if classes:
-        raise ValueError(f'--classes is for label maps; {kind} data name their classes')
-    if kind == 'COCO':
-        parts = coco_parts(root, found[kind] or coco_files(root, unread), train_ann, val_ann)
-    else:
-        parts = (read_yolo if kind == 'YOLO' else read_voc)(root)
-    return _boxes(kind, parts, task, split)
+    ((kind, content),) = found.items()
+    notes = [f'left out: {shown(text)}' for text in unread[:5]]
+    split = _Split(Path(out, 'data'), val, seed, notes)
+    asked = _Asked(root, task, train_ann, val_ann, classes, split, unread)
+    return FORMATS[kind].read(asked, content)
 
 
 def _is_utf8(text: str) -> bool:
@@ -162,28 +153,22 @@ def _is_utf8(text: str) -> bool:
     return text == text.encode(errors='replace').decode()
 
 
-def _formats(
-    root: Path, task: str | None, named: str | None, unread: list[str]
-) -> dict[str, dict[Path, dict]]:
-    """Formats that the folder may be read as; with the COCO files, where they were read. ``unread`` gets the reasons
-    why files could not be read that might have told."""
+def _formats(root: Path, task: str | None, named: str | None, unread: list[str]) -> dict[str, Any]:
+    """Formats that the folder may be read as, with what was detected of each; ``unread`` gets the reasons why files
+    cannot be read."""
     if named and task == 'segment':
         raise ValueError(
             '--train-ann and --val-ann name COCO files, --task segment is for label maps'
         )
     if named:
-        return {'COCO': {}}
-    found: dict[str, dict[Path, dict]] = {}
-    if task != 'segment':
-        if files := coco_files(root, unread):
-            found['COCO'] = files
-        if is_yolo(root, unread):
-            found['YOLO'] = {}
-        if any(root.glob('Annotations/*.xml')):
-            found['Pascal VOC'] = {}
-    if task in (None, 'segment') and read_label_maps(root):
-        found['label maps'] = {}
-    return found
+        return {'COCO': None}
+    fitting = {
+        name: form
+        for name, form in FORMATS.items()
+        if task is None or (task == 'segment') == ('segment' in form.tasks)
+    }
+    detected = {name: form.detect(root, unread) for name, form in fitting.items()}
+    return {name: content for name, content in detected.items() if content}
 
 
 class _Split:
@@ -210,6 +195,18 @@ class _Split:
         path = str(self.folder / name)
         self.files[path] = text
         return path
+
+
+class _Asked(NamedTuple):
+    """What :func:`find_data` was asked for, for the readers of :data:`FORMATS`."""
+
+    root: Path
+    task: str | None
+    train_ann: str | None
+    val_ann: str | None
+    classes: tuple[str, ...]
+    split: _Split
+    unread: list[str]
 
 
 def _boxes(kind: str, parts: dict[str, Any], task: str | None, split: _Split) -> OwnData:
@@ -286,9 +283,10 @@ def _classes(contents: dict[str, dict], notes: list[str]) -> tuple[str, ...]:
     return classes
 
 
-def _label_maps(root: Path, split: _Split, classes: tuple[str, ...]) -> OwnData:
-    """Data of a segmentor."""
-    parts = read_label_maps(root)
+def _label_maps(asked: _Asked, parts: dict[str, tuple[Path, Path]]) -> OwnData:
+    """Data of a segmentor, from the folders of its parts."""
+    root, split = asked.root, asked.split
+    check_names(asked.classes, '--classes')
     if 'train' not in parts:
         raise ValueError(f'{root} has label maps of {", ".join(parts)}, and none for training')
     suffixes, names = set(), {}
@@ -298,7 +296,7 @@ def _label_maps(root: Path, split: _Split, classes: tuple[str, ...]) -> OwnData:
     if len(suffixes) > 1:
         raise ValueError(f'{root}: the parts have files of different endings: {sorted(suffixes)}')
     ((suffix, map_suffix),) = suffixes
-    classes = classes or _class_names(root) or _values(parts, names, map_suffix)
+    classes = asked.classes or _class_names(root) or _values(parts, names, map_suffix)
     notes, lists = split.notes, dict.fromkeys(names, '')
     if 'val' not in parts and (drawn := split.draw(names['train'])):
         parts['val'] = parts['train']
@@ -391,3 +389,89 @@ def _values(
             'its class in each pixel, of at least two classes'
         )
     return tuple(f'class {number}' for number in range(max(classes) + 1))
+
+
+def _parts_of_coco(asked: _Asked, files: dict[Path, dict] | None) -> dict[str, Any]:
+    found = files or coco_files(asked.root, asked.unread)
+    return coco_parts(asked.root, found, asked.train_ann, asked.val_ann)
+
+
+def _with_boxes(
+    kind: str, parts_of: Callable[[_Asked, Any], dict[str, Any]]
+) -> Callable[[_Asked, Any], OwnData]:
+    """How to read a format of boxes, from COCO contents by part."""
+
+    def read(asked: _Asked, content: Any) -> OwnData:
+        if asked.classes:
+            raise ValueError(f'--classes is for label maps; {kind} data name their classes')
+        return _boxes(kind, parts_of(asked, content), asked.task, asked.split)
+
+    return read
+
+
+class DataFormat(NamedTuple):
+    """A format of data sets.
+
+    Attributes:
+        detect: From the folder, and a list that gets reasons why files cannot be read, what ``read`` starts from;
+            something false if the folder has another format.
+        read: The data, from what was asked and detected.
+        tasks: Those of :data:`TASKS` that it can be trained for, the usual one first.
+        sign: What is recognised, in a word or two.
+        known_by: The same, in Markdown.
+    """
+
+    detect: Callable[[Path, list[str]], Any]
+    read: Callable[[_Asked, Any], OwnData]
+    tasks: tuple[str, ...]
+    sign: str
+    known_by: str
+
+
+# name: how it is detected and read. Help, messages and the table of docs/fit.md are made from this.
+FORMATS = {
+    'COCO': DataFormat(
+        coco_files,
+        _with_boxes('COCO', _parts_of_coco),
+        ('instance', 'detect'),
+        '.json',
+        '`.json` files with `images`, `annotations` and `categories`; with or without masks',
+    ),
+    'YOLO': DataFormat(
+        is_yolo,
+        _with_boxes('YOLO', lambda asked, _: read_yolo(asked.root)),
+        ('detect', 'instance'),
+        'data.yaml',
+        'a YAML file with `names` and `train`, such as `data.yaml`; label files with boxes or polygons',
+    ),
+    'Pascal VOC': DataFormat(
+        lambda root, _: any(root.glob('Annotations/*.xml')),
+        _with_boxes('Pascal VOC', lambda asked, _: read_voc(asked.root)),
+        ('detect',),
+        'Annotations/*.xml',
+        '`Annotations/*.xml`, `JPEGImages/`',
+    ),
+    'label maps': DataFormat(
+        lambda root, _: read_label_maps(root),
+        _label_maps,
+        ('segment',),
+        'images/ and masks/ or annotations/',
+        'two folders with files of the same names, for example `images/` and `masks/`: images, and PNG files of one '
+        'channel with the index of the class in each pixel (255: ignored)',
+    ),
+}
+
+
+def one_of(names: Iterable[str]) -> str:
+    """``a, b or c``."""
+    *others, last = names
+    return f'{", ".join(others)} or {last}' if others else last
+
+
+def formats_table() -> str:
+    """The rows of :data:`FORMATS` in docs/fit.md."""
+    rows = ['| format | recognised by | task |', '|---|---|---|']
+    for name, form in FORMATS.items():
+        tasks = ', or '.join(f'`{task}`' for task in form.tasks)
+        rows.append(f'| {name} | {form.known_by} | {tasks} |')
+    return '\n'.join(rows)
