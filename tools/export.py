@@ -1,7 +1,7 @@
 """Export a detector or segmentor to an ONNX file that runs without mmlape, and compare it with PyTorch.
 
     mmlape export MODEL OUT.onnx [--config CONFIG | --trust] [--size HEIGHTxWIDTH ...] [--dynamic batch,size]
-        [--max-boxes K] [--half | --int8 FOLDER] [--pt2] [--images FOLDER] [--tolerance T]
+        [--max-boxes K] [--half | --int8 FOLDER] [--to onnx,pt2] [--images FOLDER] [--tolerance T]
 
 MODEL is a checkpoint with its config inside, as trainings save them, a work dir, or `nuclei`, which comes with the
 package. The file holds all from an image's pixels to the answer: boxes, scores, labels and masks, or a label map. Exit
@@ -13,11 +13,10 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from mmlape import cli
+from mmlape.apps.export import formats
 
 
 def parse_arguments():
@@ -25,7 +24,12 @@ def parse_arguments():
         prog='mmlape export', description='Export a detector or segmentor.'
     )
     parser.add_argument('model', help='a checkpoint, a work dir, or nuclei')
-    parser.add_argument('out', type=Path, help='the file to write, .onnx')
+    suffixes = ' or '.join(form.suffix for form in formats.FORMATS.values())
+    parser.add_argument('out', type=Path, help=f'the file to write, {suffixes}')
+    parser.add_argument(
+        '--to', type=file_formats, default=['onnx'], metavar=','.join(formats.FORMATS),
+        help=f'formats; OUT is the first, the others lie beside it (onnx). {formats.formats_help()}',
+    )  # fmt: skip
     parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
     cli.add_trust(parser)
     parser.add_argument(
@@ -45,9 +49,7 @@ def parse_arguments():
         '--max-boxes', type=boxes, metavar='K',
         help="boxes of a file: fewer are faster, since masks are computed for all (the config's max_per_img)",
     )  # fmt: skip
-    parser.add_argument(
-        '--pt2', action='store_true', help='also write OUT.pt2, compiled by AOTInductor'
-    )
+    parser.add_argument('--pt2', action='store_true', help='write OUT.pt2 too, as --to onnx,pt2')
     parser.add_argument('--images', type=Path, help='folder of images to compare on (made ones)')
     parser.add_argument(
         '--tolerance', type=float, help='largest difference (1e-3; --half 3e-2; --int8 none)'
@@ -62,6 +64,13 @@ def size_of(text):
             f'must be HEIGHTxWIDTH, each at least 32, such as 512x640, got {text!r}'
         )
     return int(sides[0]), int(sides[1])
+
+
+def file_formats(text):
+    try:
+        return formats.formats_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def boxes(text):
@@ -114,26 +123,9 @@ def read_images(folder, shapes):
         yield np.stack(resized)[..., ::-1].transpose(0, 3, 1, 2).astype(np.float32)
 
 
-def run_session(session, images):
-    """Outputs of ONNX Runtime; ValueError if it cannot compute images of this size."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as errors
-
-    from mmlape.apps.export.files import INPUT
-
-    try:
-        return session.run(None, {INPUT: images})
-    except (errors.Fail, errors.InvalidArgument, errors.RuntimeException) as error:
-        shape = ' x '.join(map(str, images.shape))
-        raise ValueError(
-            f'the file does not take images {shape}: export without --dynamic size, a file for each --size ({error})'
-        ) from None
-
-
-def export(options, model, size, out):
-    """Write one file; whether it answers as PyTorch does."""
-    import onnxruntime
-
-    from mmlape.apps.export import files, settings, verify
+def job_of(options, model, size):
+    """What to write for one size."""
+    from mmlape.apps.export import settings
     from mmlape.apps.export.network import Network
 
     network = Network(copy.deepcopy(model.model))
@@ -145,31 +137,33 @@ def export(options, model, size, out):
             f'--size {size[0]}x{size[1]} --dynamic size: this model takes images of at least {least[0]}x{least[1]}, '
             'to which a runtime pads smaller ones'
         )
-    program = files.export_program(network, size, 'batch' in options.dynamic, any_size)
     known = settings.runtime_settings(model.cfg, network, model.classes, None if any_size else size)
-    with TemporaryDirectory(dir=out.parent) as folder:
-        whole = Path(folder, out.name) if options.half or options.int8 else out
-        files.write_onnx(program, network, whole, known)
-        if options.half:
-            files.write_half(whole, out)
-        if options.int8:
-            count = min(100, len(image_files(options.int8)))
-            files.write_int8(whole, out, read_images(options.int8, [(1, *size)] * count))
-    files.finish(out)
-    session = onnxruntime.InferenceSession(str(out), providers=['CPUExecutionProvider'])
-    runs = {out: partial(run_session, session)}
-    if options.pt2:
-        package = out.with_suffix('.pt2')
-        # ONNX's exporter has changed the first program.
-        program = files.export_program(network, size, 'batch' in options.dynamic, any_size)
-        runs[package] = files.run_package(program, package)
+    images = None
+    if options.int8:
+        count = min(100, len(image_files(options.int8)))
+        images = read_images(options.int8, [(1, *size)] * count)
+    return formats.Job(
+        network, size, 'batch' in options.dynamic, any_size, known, options.half, images
+    )
+
+
+def export(options, model, size, out):
+    """Write the files of one size; whether they answer as PyTorch does."""
+    from mmlape.apps.export import verify
+
+    job = job_of(options, model, size)
+    runs = {}
+    for name in options.to:
+        form = formats.FORMATS[name]
+        path = out.with_suffix(form.suffix)
+        runs[path] = form.write(job, path)
     usual = 1e-1 if options.int8 else 3e-2 if options.half else 1e-3
     tolerance = usual if options.tolerance is None else options.tolerance
-    good = True
+    outputs, good = job.network.outputs, True
     for path, run in runs.items():
-        print(f'{path}: {path.stat().st_size / 1e6:.1f} MB, outputs {", ".join(network.outputs)}')
-        images = read_images(options.images, compared_sizes(size, options.dynamic))
-        arguments = (model.model, run, network.outputs, images, model.scope, tolerance)
+        print(f'{path}: {path.stat().st_size / 1e6:.1f} MB, outputs {", ".join(outputs)}')
+        images = read_images(options.images, compared_sizes(job.size, options.dynamic))
+        arguments = (model.model, run, outputs, images, model.scope, tolerance)
         for difference in verify.compare(*arguments):
             print(f'  {difference}')
             # What eight bits change is a figure, unless somebody sets a limit.
@@ -181,18 +175,14 @@ def export(options, model, size, out):
 def main():
     options = parse_arguments()
     with cli.weights_only(), cli.stop_with_message():
-        if options.out.suffix != '.onnx':
-            raise ValueError(f"OUT must end with .onnx, got '{options.out}'")
+        if options.pt2 and 'pt2' not in options.to:
+            options.to.append('pt2')
+        precision = '--half' if options.half else '--int8' if options.int8 else None
+        formats.check_formats(options.to, options.out, precision)
         for folder in filter(None, (options.int8, options.images)):
             if not folder.is_dir():
                 raise ValueError(f"'{folder}' is not a folder of images")
             image_files(folder)
-        try:
-            import onnx  # noqa: F401
-            import onnxruntime  # noqa: F401
-            import onnxscript  # noqa: F401
-        except ImportError as error:
-            raise ValueError(f"install 'mmlape[onnx]': {error}") from None
         from mmlape.apps.export.network import limit_boxes
         from mmlape.apps.inference import load
 
@@ -203,7 +193,10 @@ def main():
         sizes = options.size or [None]
         good = True
         for size in sizes:
-            name = f'{options.out.stem}-{size[0]}x{size[1]}.onnx' if len(sizes) > 1 else None
+            several = len(sizes) > 1
+            name = (
+                f'{options.out.stem}-{size[0]}x{size[1]}{options.out.suffix}' if several else None
+            )
             good &= export(
                 options, model, size, options.out.with_name(name) if name else options.out
             )

@@ -208,6 +208,9 @@ MISTAKES = {
     'there is no checkpoint': ('nowhere.pth', 'out.onnx'),
     'each at least 32': ('nuclei', 'out.onnx', '--size', '512'),
     'must be a number above 0': ('nuclei', 'out.onnx', '--max-boxes', 'many'),
+    'OUT must end with .pt2': ('nuclei', 'out.onnx', '--to', 'pt2,onnx'),
+    '--half does not go with --to pt2': ('nuclei', 'out.pt2', '--to', 'pt2', '--half'),
+    "must be of onnx, pt2, got 'tflite'": ('nuclei', 'out.onnx', '--to', 'tflite'),
     'must be of batch, size and none': ('nuclei', 'out.onnx', '--dynamic', 'images'),
 }
 

@@ -14,10 +14,10 @@ import torch
 
 from mmlape.runtime.private import compiled_package
 
+from .formats import INPUT
 from .network import Network
 from .selection import Size
 
-INPUT = 'image'
 METADATA = 'mmlape'  # the key of what a runtime has to know, as JSON
 _WEIGHTED = ('Conv', 'ConvTranspose', 'Gemm', 'MatMul')
 _LARGEST = 1_900_000_000  # bytes of weights in one file of protocol buffers, which end at 2 GiB
