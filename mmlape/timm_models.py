@@ -15,75 +15,37 @@ from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, register_model
 from torch import Tensor, nn
 
+from mmlape.backbones import StagedTransformer
 from mmlape.checkpoints import convert
 from mmlape.registry import MODELS
 from mmlape.research.pretraining.classifier import Classifier, take_indices
 
 __all__: list[str] = []
 
-_LAPE: dict = dict(joining='lape')
-_DISTILLED = dict(_LAPE, distilled=True)
-_DTN: dict = dict(norm_cfg=dict(type='mmlape.DTN'))
-# The published DTN-PVT has 4 heads in the first two stages (DTN, ICLR 2022, code).
-_PVT_DTN = dict(_DTN, num_heads=[4, 4, 5, 8])
-# "Learnable + RPE" of LaPE (ICCV 2023), Table 1; the table is that of the first stage, which tokens carry on.
-_SWIN_LAPE: dict = dict(_LAPE, position='learned')
-# Name, network, arch, what stands in both for {}, and further options of the classifier.
-_ROWS: tuple[tuple[str, str, str, str, dict], ...] = (
-    ('lape_deit_{}_patch16_224', 'VisionTransformer', 'deit-{}', 'tiny small base', _LAPE),
-    ('lape_deit_{}_distilled_patch16_224', 'VisionTransformer', 'deit-{}', 'tiny small base', _DISTILLED),
-    ('vit_{}_star_patch16_224', 'VisionTransformer', 'vit-{}-star', 'tiny small base', {}),
-    ('dtn_vit_{}_star_patch16_224', 'VisionTransformer', 'vit-{}-star', 'tiny small base', _DTN),
-    ('dtn_vit_{}_patch16_224', 'VisionTransformer', 'deit-{}', 'small base', _DTN),
-    ('lape_swin_{}_patch4_window7_224', 'SwinTransformer', '{}', 'tiny small', _SWIN_LAPE),
-    ('dtn_swin_{}_patch4_window7_224', 'SwinTransformer', '{}', 'tiny small', _DTN),
-    ('pvt_{}', 'PyramidVisionTransformer', '{}', 'tiny small medium large', {}),
-    ('pvt_{}_dtn', 'PyramidVisionTransformer', '{}', 'tiny small medium large', _PVT_DTN),
-    ('pvt_v2_{}_dtn', 'PyramidVisionTransformerV2', '{}', 'b0 b1 b2 b3 b4 b5', _DTN),
-    ('t2t_vit_{}', 'T2TViT', 't2t-vit-{}', '7 14 t-14', {}),
-    ('lape_t2t_vit_{}', 'T2TViT', 't2t-vit-{}', '7', _LAPE),
-    ('dtn_t2t_vit_{}', 'T2TViT', 't2t-vit-{}', '14 t-14', _DTN),
-    ('ceit_{}_patch16_224', 'CeiT', 'ceit-{}', 'tiny small', {}),
-    ('lape_ceit_{}_patch16_224', 'CeiT', 'ceit-{}', 'tiny small', _LAPE),
-    ('dtn_levit_{}', 'LeViT', 'levit-{}', '128s', dict(_DTN, distilled=True)),
-    ('{}_32', 'CompactTransformer', '{}', 'vit-lite-7-4 cvt-7-4 cct-7-3x1', {}),
-    ('lape_{}_32', 'CompactTransformer', '{}', 'vit-lite-7-4 cvt-7-4 cct-7-3x1', _LAPE),
-)  # fmt: skip
+
+def _rows() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Name, options of the classifier and what timm's tools are told, as all registered families say."""
+    for family in MODELS.module_dict.values():
+        if isinstance(family, type) and issubclass(family, StagedTransformer):
+            # A subclass is another family: it inherits no names.
+            for row in vars(family).get('timm_rows', ()):
+                for size in row.sizes.split():
+                    options = dict(
+                        row.options,
+                        network=f'mmlape.{family.__name__}',
+                        arch=row.arch.format(size),
+                    )
+                    name = row.name.format(size.replace('-', '_'))
+                    yield name, options, {**family.timm_cfg, **row.cfg}
+
+
+_FOUND = list(_rows())
 # Options of :class:`~mmlape.research.pretraining.Classifier` by name.
-MODELS_BY_NAME: dict[str, dict[str, Any]] = {
-    name.format(size.replace('-', '_')): dict(
-        options, network=f'mmlape.{network}', arch=arch.format(size)
-    )
-    for name, network, arch, sizes, options in _ROWS
-    for size in sizes.split()
-}
-# What timm's tools are told of a network or an architecture, where that differs from a model of one stage on ImageNet.
-_PYRAMID = dict(first_conv='backbone.patch_embed1.proj', pool_size=(7, 7))
-_TOLD: dict[str, dict] = {
-    'mmlape.VisionTransformer': {},
-    'mmlape.PyramidVisionTransformer': _PYRAMID,
-    'mmlape.PyramidVisionTransformerV2': _PYRAMID,
-    'mmlape.SwinTransformer': _PYRAMID,
-    'mmlape.T2TViT': dict(first_conv=None, crop_pct=0.9),
-    'mmlape.CeiT': dict(first_conv='backbone.patch_embed.conv'),
-    'mmlape.LeViT': dict(
-        first_conv='backbone.patch_embed1.convs.0',
-        pool_size=(4, 4),
-        classifier=('head.linear', 'head_dist.linear'),
-    ),
-    'mmlape.CompactTransformer': dict(
-        num_classes=10,
-        input_size=(3, 32, 32),
-        crop_pct=1.0,
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2470, 0.2435, 0.2616),
-    ),
-    'cct-7-3x1': dict(first_conv='backbone.patch_embed.convs.0'),
-}
+MODELS_BY_NAME: dict[str, dict[str, Any]] = {name: options for name, options, _ in _FOUND}
 _HEAD = r'(?:classifier\.)?(?:(head|head_dist)(?:\.fc)?|fc)\.((?:bn\.|l\.|linear\.)?\w+)'
 
 
-def _describe(options: dict[str, Any]) -> dict[str, Any]:
+def _describe(options: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """timm's ``pretrained_cfg``; there are no published weights in our format."""
     told = dict(
         url='',
@@ -99,7 +61,7 @@ def _describe(options: dict[str, Any]) -> dict[str, Any]:
         classifier=('head', 'head_dist') if options.get('distilled') else 'head',
         license='apache-2.0',
     )
-    return {**told, **_TOLD[options['network']], **_TOLD.get(options['arch'], {})}
+    return {**told, **own}
 
 
 def checkpoint_filter_fn(state: Mapping[str, Any], model: Classifier) -> dict[str, Tensor]:
@@ -167,6 +129,6 @@ def _register(name: str) -> None:
     globals()[name] = register_model(entrypoint)
 
 
-default_cfgs = {name: _describe(options) for name, options in MODELS_BY_NAME.items()}
+default_cfgs = {name: _describe(options, own) for name, options, own in _FOUND}
 for _name in MODELS_BY_NAME:
     _register(_name)

@@ -12,6 +12,7 @@ from mmlape.registry import MODELS
 
 from .network import NetworkOptions, StagedTransformer
 from .spec import UNSET, Parts
+from .timm_rows import LAPE, TimmRow
 from .vit import PlainTransformer
 
 _COMMON: dict = dict(embed_dims=256, depth=7, num_heads=4, mlp_ratio=2, img_size=32)
@@ -60,6 +61,22 @@ class CompactTransformer(PlainTransformer):
         norm_cfg=dict(type='mmlape.LN', eps=1e-5),
     )
     pooling, source = dict(type='mmlape.SequencePooling'), 'compact'
+    timm_rows = tuple(
+        TimmRow(f'{prefix}{{}}_32', '{}', sizes, options, cfg)
+        for prefix, options in (('', {}), ('lape_', LAPE))
+        for sizes, cfg in (
+            ('vit-lite-7-4 cvt-7-4', {}),
+            ('cct-7-3x1', dict(first_conv='backbone.patch_embed.convs.0')),
+        )
+    )
+    # Trained on CIFAR.
+    timm_cfg = dict(
+        num_classes=10,
+        input_size=(3, 32, 32),
+        crop_pct=1.0,
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2470, 0.2435, 0.2616),
+    )
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from mmlape.registry import MODELS
 from .network import NetworkOptions, StagedTransformer
 from .pvt import check_stages
 from .spec import UNSET, Parts
+from .timm_rows import DTN, TimmRow
 
 _STAGES = 3
 _SIZES = dict(embed_dims=..., depths=..., num_heads=..., key_dims=..., value_ratio=2, mlp_ratio=2)
@@ -70,6 +71,12 @@ class LeViT(StagedTransformer):
     outputs = (0, 1, 2)
     final_norm = False
     normed_head, source = True, 'levit'
+    timm_rows = (TimmRow('dtn_levit_{}', 'levit-{}', '128s', dict(DTN, distilled=True)),)
+    timm_cfg = dict(
+        first_conv='backbone.patch_embed1.convs.0',
+        pool_size=(4, 4),
+        classifier=('head.linear', 'head_dist.linear'),
+    )
 
     def __init__(
         self,

@@ -47,6 +47,7 @@ from .spec import (
     plan_stages,
 )
 from .stage import OUTPUTS, Stage
+from .timm_rows import TimmRow
 
 # The prefix tokens without which an out_type that reads some is refused.
 _READS_PREFIX = {
@@ -101,6 +102,8 @@ class StagedTransformer(Backbone):
       next stage does not see; ``final_norm``: one for the last output (None: only for a classifier).
     * ``pooling``: the ``out_type`` of classifiers, unless the architecture has its own; ``normed_head``: their heads
       begin with a batch norm; ``source``: the format (:mod:`mmlape.checkpoints`) of their published weights.
+    * ``timm_rows``, ``timm_cfg``: names of its classifiers in timm (a subclass has its own), and what timm's tools are
+      told of them, where that differs from a model of one stage on ImageNet.
     * ``names``: names of modules; ``{}`` is the number of the stage.
 
     Its constructor spells out the family's own options, and passes them as :class:`Parts`.
@@ -180,6 +183,8 @@ class StagedTransformer(Backbone):
     pooling: ClassVar[str | dict] = 'avg'
     normed_head: ClassVar[bool] = False
     source: ClassVar[str] = 'mmlape'
+    timm_rows: ClassVar[tuple[TimmRow, ...]] = ()
+    timm_cfg: ClassVar[Mapping[str, Any]] = {}
     names: ClassVar[Mapping[str, str]] = dict(
         embed='patch_embed{}', position='position{}', inside='inside{}', blocks='block{}', norm='norm{}',
         table='pos_embed{}', first_norm='norm_pre',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from typing_extensions import Unpack
 
@@ -13,6 +14,7 @@ from mmlape.registry import MODELS
 from .builder import init_convolution
 from .network import NetworkOptions, StagedTransformer
 from .spec import UNSET, Parts, as_list
+from .timm_rows import DTN, PYRAMID_CFG, TimmRow
 
 _COMMON = dict(
     embed_dims=[64, 128, 320, 512],
@@ -77,6 +79,12 @@ class PyramidVisionTransformer(StagedTransformer):
     norm_places = {'mmlape.DTN': _DTN_PLACES}
     outputs = (0, 1, 2, 3)
     pooling, source = 'cls_token', 'pvt'
+    timm_rows: ClassVar[tuple[TimmRow, ...]] = (
+        TimmRow('pvt_{}', '{}', 'tiny small medium large'),
+        # The published DTN-PVT has 4 heads in the first two stages (DTN, ICLR 2022, code).
+        TimmRow('pvt_{}_dtn', '{}', 'tiny small medium large', dict(DTN, num_heads=[4, 4, 5, 8])),
+    )
+    timm_cfg = PYRAMID_CFG
     # Sides of each stage's patches in units of its input.
     patch_sizes = STRIDES
 
@@ -130,6 +138,7 @@ class PyramidVisionTransformerV2(PyramidVisionTransformer):
     """
 
     archs, default_arch = PVTV2_ARCHS, 'b2'
+    timm_rows = (TimmRow('pvt_v2_{}_dtn', '{}', 'b0 b1 b2 b3 b4 b5', DTN),)
     parts = dict(PyramidVisionTransformer.parts, mlp=dict(type='mmlape.ConvMlp'), position=None)
     patch_sizes = (7, 3, 3, 3)
     stage_norm, final_norm = True, False

@@ -13,6 +13,7 @@ from mmlape.registry import MODELS
 from .network import NetworkOptions, StagedTransformer
 from .pvt import check_stages
 from .spec import UNSET, Parts
+from .timm_rows import DTN, LAPE, PYRAMID_CFG, TimmRow
 
 _SIZES = dict(embed_dims=..., depths=..., num_heads=..., mlp_ratio=4, window_size=7)
 SWIN_ARCHS = {
@@ -59,6 +60,12 @@ class SwinTransformer(StagedTransformer):
     outputs = (0, 1, 2, 3)
     map_norm = True
     source = 'swin'
+    timm_rows = (
+        # "Learnable + RPE" of LaPE (ICCV 2023), Table 1; the table is that of the first stage, which tokens carry on.
+        TimmRow('lape_swin_{}_patch4_window7_224', '{}', 'tiny small', dict(LAPE, position='learned')),
+        TimmRow('dtn_swin_{}_patch4_window7_224', '{}', 'tiny small', DTN),
+    )  # fmt: skip
+    timm_cfg = PYRAMID_CFG
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from mmlape.registry import MODELS
 
 from .network import NetworkOptions
 from .spec import UNSET, Parts
+from .timm_rows import DTN, LAPE, TimmRow
 from .vit import PlainTransformer, VisionTransformer
 
 _PERFORMER = dict(type='mmlape.PerformerTokens')
@@ -60,6 +61,12 @@ class T2TViT(PlainTransformer):
     norm_places = VisionTransformer.norm_places
     norm_covers_output = True
     pooling, source = 'cls_token', 't2t'
+    timm_rows = (
+        TimmRow('t2t_vit_{}', 't2t-vit-{}', '7 14 t-14'),
+        TimmRow('lape_t2t_vit_{}', 't2t-vit-{}', '7', LAPE),
+        TimmRow('dtn_t2t_vit_{}', 't2t-vit-{}', '14 t-14', DTN),
+    )
+    timm_cfg = dict(first_conv=None, crop_pct=0.9)
     names = dict(VisionTransformer.names, embed='tokens_to_token')
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import timm
 from typing_extensions import Unpack
@@ -15,6 +15,7 @@ from mmlape.registry import MODELS
 from .network import NetworkOptions, StagedTransformer
 from .spec import UNSET, Parts
 from .timm_archs import timm_arch
+from .timm_rows import DTN, LAPE, TimmRow
 
 _SIZES = dict(embed_dims=..., depth=..., num_heads=..., mlp_ratio=4)
 ARCHS = {
@@ -91,6 +92,13 @@ class VisionTransformer(PlainTransformer):
     norm_places = {'mmlape.DTN': dict(layers=-2)}
     norm_covers_output = True
     pooling, source = 'cls_token', 'deit'
+    timm_rows: ClassVar[tuple[TimmRow, ...]] = (
+        TimmRow('lape_deit_{}_patch16_224', 'deit-{}', 'tiny small base', LAPE),
+        TimmRow('lape_deit_{}_distilled_patch16_224', 'deit-{}', 'tiny small base', dict(LAPE, distilled=True)),
+        TimmRow('vit_{}_star_patch16_224', 'vit-{}-star', 'tiny small base'),
+        TimmRow('dtn_vit_{}_star_patch16_224', 'vit-{}-star', 'tiny small base', DTN),
+        TimmRow('dtn_vit_{}_patch16_224', 'deit-{}', 'small base', DTN),
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -158,3 +166,8 @@ class CeiT(VisionTransformer):
         prefix=dict(cls_token=True, across_layers=dict(type='mmlape.LayerClassAttention')),
     )
     source = 'ceit'
+    timm_rows = (
+        TimmRow('ceit_{}_patch16_224', 'ceit-{}', 'tiny small'),
+        TimmRow('lape_ceit_{}_patch16_224', 'ceit-{}', 'tiny small', LAPE),
+    )
+    timm_cfg = dict(first_conv='backbone.patch_embed.conv')
