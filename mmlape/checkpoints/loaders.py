@@ -6,7 +6,6 @@ MMEngine's own loaders read with ``weights_only=False``, or fall back to it; the
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from pathlib import Path
@@ -15,13 +14,12 @@ from typing import Any
 from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as mmengine_checkpoint
-from safetensors import safe_open
 
-from .contents import allow_own_checkpoints, make_configs_plain
-from .files import SAFETENSORS, download_checkpoint, file_in, main_process_first
+from .contents import allow_own_checkpoints
+from .files import download_checkpoint, main_process_first
 from .hub import HUB, hub_folder
 from .matching import problems_of
-from .reading import read_checkpoint
+from .reading import read_with_texts
 from .report import CheckpointError, listed
 
 _HTTP = ('http://', 'https://')
@@ -48,20 +46,19 @@ def safe_loading() -> None:
 
 
 def load_from_local(filename: str, map_location: Any = None) -> dict[str, Any]:
-    """A file, or the one in a folder; the tensors of a ``.safetensors`` as ``state_dict``, its texts as ``meta``.
+    """A file, or the one in a folder; see :func:`load_with_config`."""
+    return load_with_config(filename, map_location)[0]
 
-    A config among the texts is data afterwards, as :func:`read_checkpoint` makes it; ``dataset_meta`` is read as JSON.
+
+def load_with_config(
+    filename: str | Path, map_location: Any = None
+) -> tuple[dict[str, Any], str | None]:
+    """The content of :func:`~mmlape.checkpoints.reading.read_with_texts`; NaN and infinite weights are warned of.
+
+    Raises:
+        CheckpointError: If it is not a checkpoint, or its ``state_dict`` is something else.
     """
-    path = file_in(Path(filename).expanduser())
-    checkpoint = read_checkpoint(path, map_location)
-    if path.suffix == SAFETENSORS:
-        with safe_open(path, framework='pt') as file:
-            meta: dict[str, Any] = dict(file.metadata() or {})
-        checkpoint = dict(meta=meta, state_dict=checkpoint)
-        for reason in make_configs_plain(checkpoint):
-            print_log(f'{path}: the config in it is left out: {reason}', logger='current')
-        if 'dataset_meta' in meta:
-            meta['dataset_meta'] = _names_in(path, meta['dataset_meta'])
+    checkpoint, config = read_with_texts(Path(filename), map_location)
     weights = checkpoint.get('state_dict', checkpoint)
     if not isinstance(weights, dict):
         raise CheckpointError(
@@ -69,22 +66,8 @@ def load_from_local(filename: str, map_location: Any = None) -> dict[str, Any]:
         )
     problems = problems_of(weights, None)
     if problems:
-        _warn(f'{filename}: {listed(problems)}')
-    return checkpoint
-
-
-def _names_in(path: Path, text: str) -> dict[str, Any]:
-    try:
-        names = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f'{str(path)!r}: its dataset_meta is not JSON: {error}') from None
-    if not isinstance(names, dict):
-        raise CheckpointError(f'{str(path)!r}: its dataset_meta is not a JSON object')
-    return names
-
-
-def _warn(text: str) -> None:
-    print_log(text, logger='current', level=logging.WARNING)
+        print_log(f'{filename}: {listed(problems)}', logger='current', level=logging.WARNING)
+    return checkpoint, config
 
 
 def load_from_http(filename: str, map_location: Any = None) -> dict[str, Any]:

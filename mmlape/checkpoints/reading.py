@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import json
 import logging
 import os
 import re
@@ -46,24 +47,54 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, An
         CheckpointError: A ``ValueError``, if it is not a checkpoint, is damaged, or holds objects of other kinds; if
             the index names files elsewhere, or other entries than its files hold.
     """
+    checkpoint = _read(path, map_location)
+    _make_plain(checkpoint, path)
+    return checkpoint
+
+
+def read_with_texts(path: Path, map_location: Any = 'cpu') -> tuple[dict[str, Any], str | None]:
+    """A checkpoint as MMEngine's loaders return it, and the text of the config in it as it is, None without one.
+
+    The tensors of a ``.safetensors`` are ``state_dict``, its texts are ``meta``; ``dataset_meta`` is read as JSON.
+    Raises as :func:`read_checkpoint`.
+    """
+    path = file_in(path.expanduser())
+    checkpoint = _read(path, map_location)
+    if path.suffix == SAFETENSORS:
+        with safe_open(path, framework='pt') as file:
+            texts = dict(file.metadata() or {})
+        checkpoint = dict(meta=texts, state_dict=checkpoint)
+        if 'dataset_meta' in texts:
+            checkpoint['meta']['dataset_meta'] = names_in(path, texts['dataset_meta'])
+    config = config_text_of(checkpoint)
+    _make_plain(checkpoint, path)
+    return checkpoint, config
+
+
+def names_in(path: Path, text: str) -> dict[str, Any]:
+    """The ``dataset_meta`` of a ``.safetensors``, a JSON object; CheckpointError if it is something else."""
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f'{str(path)!r}: its dataset_meta is not JSON: {error}') from None
+    if not isinstance(names, dict):
+        raise CheckpointError(f'{str(path)!r}: its dataset_meta is not a JSON object')
+    return names
+
+
+def _make_plain(checkpoint: dict[str, Any], path: str | Path) -> None:
+    for reason in make_configs_plain(checkpoint):
+        print_log(f'{path}: the config in it is left out: {reason}', logger='current')
+
+
+def _read(path: str | Path, map_location: Any) -> dict[str, Any]:
+    """See :func:`read_checkpoint`; texts of configs are left as they are."""
     path = file_in(Path(path).expanduser())
     if path.is_symlink():
         print_log(f'{path} is a link to {path.resolve()}', logger='current')
     if path.name.endswith(INDEX):
         return _read_shards(path, map_location)
-    checkpoint = _read_one(path, map_location)
-    for reason in make_configs_plain(checkpoint):
-        print_log(f'{path}: the config in it is left out: {reason}', logger='current')
-    return checkpoint
-
-
-def saved_config(path: Path) -> str | None:
-    """The text of the config that a checkpoint holds, as it is; None without one. Raises as :func:`read_checkpoint`."""
-    if path.suffix != SAFETENSORS:
-        return config_text_of(_read_one(path, 'cpu'))
-    _read_one(path, 'cpu')
-    with safe_open(path, framework='pt') as file:
-        return config_text_of(dict(meta=dict(file.metadata() or {})))
+    return _read_one(path, map_location)
 
 
 def _read_one(path: Path, map_location: Any) -> dict[str, Any]:

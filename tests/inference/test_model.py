@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,8 @@ from safetensors.torch import save_file
 from tool_runs import Commands
 
 import mmlape
-from mmlape.checkpoints import CheckpointError
+from mmlape.apps.inference import Model
+from mmlape.checkpoints import CheckpointError, files, reading
 from mmlape.layers import merge_lora
 
 
@@ -203,6 +205,32 @@ def test_code_in_the_config_of_a_safetensors_file_is_not_run(tmp_path):
     with pytest.raises(ValueError, match='is refused: line 1 is code'):
         mmlape.load(tmp_path / 'a.safetensors')
     assert not (tmp_path / 'ran').exists() and not Path('ran').exists()
+
+
+@pytest.mark.parametrize('kind', ['checkpoint', 'with its config', 'one file', 'folder'])
+def test_a_checkpoint_is_read_and_hashed_once(saved, models, kind, tmp_path, monkeypatch):
+    _, config, checkpoint = saved['mmdet']
+    path, given = checkpoint, config if kind == 'with its config' else None
+    if kind == 'one file':
+        models['mmdet'].save(path := tmp_path / 'small.safetensors')
+    elif kind == 'folder':
+        models['mmdet'].save_folder(path := tmp_path / 'shared')
+    counts = Counter()
+    read, hashed = reading._read_file, files.sha256_of
+    monkeypatch.setattr(reading, '_read_file', lambda *rest: counts.update(['read']) or read(*rest))
+    monkeypatch.setattr(
+        files, 'sha256_of', lambda *rest: counts.update(['hashed']) or hashed(*rest)
+    )
+    mmlape.load(path, given, device='cpu')
+    assert counts == dict(read=1, hashed=1)
+
+
+def test_the_config_of_the_caller_is_not_changed(saved):
+    _, config, checkpoint = saved['mmdet']
+    cfg = Config.fromfile(config)
+    before = copy.deepcopy(cfg.to_dict())
+    model = Model(cfg, checkpoint, 'cpu', optimized=False)
+    assert cfg.to_dict() == before == model.cfg.to_dict()
 
 
 def test_lora_is_saved_within_the_weights(saved, tmp_path):

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mmengine.config import Config
 from mmengine.registry import DefaultScope
@@ -19,7 +17,8 @@ from mmlape.checkpoints.contents import BuildLimit
 from mmlape.checkpoints.deltas import as_differences, is_file, values_of_base, whole_state
 from mmlape.checkpoints.files import write_checkpoint
 from mmlape.checkpoints.hub import HUB, hub_folder
-from mmlape.checkpoints.reading import DELTA
+from mmlape.checkpoints.loaders import load_from_local
+from mmlape.checkpoints.reading import DELTA, names_in
 from mmlape.checkpoints.report import CheckpointError
 from mmlape.checkpoints.strangers import OtherScopeError, config_of_stranger
 from mmlape.compatibility import made_with
@@ -71,9 +70,12 @@ def config_in_text(text: str, what: str, trust: bool) -> Config:
         ) from None
 
 
-@contextmanager
-def whole_weights(folder: Path, cfg: Config, trust: bool = False) -> Iterator[Path]:
-    """The file of a folder's weights; of differences, one for as long as the block lasts, to which they were added."""
+def folder_weights(folder: Path, cfg: Config, trust: bool = False) -> dict[str, Any]:
+    """The checkpoint in a folder, ``meta`` and ``state_dict``. Differences are added to their base.
+
+    Raises:
+        CheckpointError: If the file is not a checkpoint, or :func:`~mmlape.checkpoints.deltas.whole_state` refuses it.
+    """
     path = folder / WEIGHTS
     try:
         with safe_open(path, framework='pt') as file:
@@ -81,12 +83,13 @@ def whole_weights(folder: Path, cfg: Config, trust: bool = False) -> Iterator[Pa
     except SafetensorError as error:
         raise CheckpointError(f'{str(path)!r} cannot be read as a checkpoint: {error}') from None
     if texts.pop(DELTA, None) is None:
-        yield path
-        return
+        return load_from_local(str(path), 'cpu')
+    meta: dict[str, Any] = texts
+    if 'dataset_meta' in texts:
+        meta = {**texts, 'dataset_meta': names_in(path, texts['dataset_meta'])}
     with DefaultScope.overwrite_default_scope(cfg.default_scope), BuildLimit(path):
         model = MODELS.build(cfg.model)
-    with TemporaryDirectory() as place:
-        yield write_checkpoint(Path(place, WEIGHTS), whole_state(path, model, trust), texts)
+    return dict(meta=meta, state_dict=whole_state(path, model, trust))
 
 
 def write_folder(

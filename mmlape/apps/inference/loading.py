@@ -8,12 +8,11 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.registry import DATASETS
 
-from mmlape.checkpoints.loaders import load_from_local, safe_loading
-from mmlape.checkpoints.reading import saved_config
+from mmlape.checkpoints.loaders import load_with_config, safe_loading
 from mmlape.shipped import PACKAGE, read_config
 from mmlape.training.last_checkpoint import last_complete_checkpoint
 
-from .folders import config_in_text, config_of, shared_folder, whole_weights
+from .folders import WEIGHTS, config_in_text, config_of, folder_weights, shared_folder
 from .model import Model
 
 _WITH_PACKAGE = PACKAGE / 'models'
@@ -51,21 +50,26 @@ def load(
     folder = shared_folder(path)
     if folder is not None:
         cfg = read_config(config) if config else config_of(folder, trust)
-        with whole_weights(folder, cfg, trust) as checkpoint:
-            return Model(cfg, checkpoint, device, optimized)
+        content = folder_weights(folder, cfg, trust)
+        return Model(cfg, folder / WEIGHTS, device, optimized, content=content)
     checkpoint = _checkpoint_in(Path(path))
-    cfg = read_config(config) if config else config_inside(checkpoint, trust)
-    names = _names_for(checkpoint, cfg) if config else None
-    return Model(cfg, checkpoint, device, optimized, names)
+    content, text = load_with_config(checkpoint, 'cpu')
+    cfg = read_config(config) if config else config_inside(checkpoint, text, trust)
+    names = _names_for(content, cfg) if config else None
+    return Model(cfg, checkpoint, device, optimized, names, content)
 
 
-def config_inside(checkpoint: Path, trust: bool = False) -> Config:
+def config_inside(checkpoint: Path, text: str | None, trust: bool = False) -> Config:
     """The config that MMEngine has saved with the weights; see :func:`load`.
+
+    Args:
+        checkpoint: The file, for messages.
+        text: The config in it, as :func:`~mmlape.checkpoints.loaders.load_with_config` returns it.
+        trust: Run it as Python. Default False.
 
     Raises:
         ValueError: If there is none, or it is refused.
     """
-    text = saved_config(checkpoint)
     if text is None:
         raise ValueError(
             f'{str(checkpoint)!r} holds no config: give the one that it was trained with'
@@ -95,9 +99,9 @@ def _checkpoint_in(path: Path) -> Path:
     return path
 
 
-def _names_for(checkpoint: Path, cfg: Config) -> dict[str, Any] | None:
+def _names_for(content: dict[str, Any], cfg: Config) -> dict[str, Any] | None:
     """Names and colours of the labels by the config's test data; None if the checkpoint has its own, or these none."""
-    meta = load_from_local(str(checkpoint)).get('meta') or {}
+    meta = content.get('meta') or {}
     dataset = (cfg.get('test_dataloader') or {}).get('dataset')
     if dataset is None or {'dataset_meta', 'CLASSES'} & meta.keys():
         return None

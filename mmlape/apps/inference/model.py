@@ -17,12 +17,12 @@ from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.registry import DefaultScope
-from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
 from torch.nn import functional
 
 from mmlape.checkpoints.contents import BuildLimit
 from mmlape.checkpoints.files import write_checkpoint
+from mmlape.checkpoints.loaders import load_from_local
 from mmlape.checkpoints.matching import match, misfits
 from mmlape.checkpoints.report import CheckpointError
 from mmlape.checkpoints.strangers import PLAIN_DATASETS, names_and_colours
@@ -52,6 +52,7 @@ class Model:
         checkpoint: File of its weights.
         device, optimized: See :func:`load`.
         dataset_meta: ``classes`` and ``palette``. Default None: the checkpoint's, else those of COCO or Cityscapes.
+        content: What was read of the file. Default None: it is read here.
 
     Attributes:
         cfg: The config.
@@ -72,6 +73,7 @@ class Model:
         device: str | None = None,
         optimized: bool = True,
         dataset_meta: dict[str, Any] | None = None,
+        content: dict[str, Any] | None = None,
     ) -> None:
         scope = cfg.get('default_scope')
         if scope not in ('mmdet', 'mmseg') or cfg.get('test_dataloader') is None:
@@ -80,26 +82,20 @@ class Model:
                 f'got a config with default_scope={scope!r}'
             )
         self.finds_boxes = scope == 'mmdet'
-        self.cfg = copy.deepcopy(cfg)  # the inferencer changes its own
+        self.cfg = copy.deepcopy(cfg)
         device = get_device() if device is None else device
         try:
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise ValueError(f'the device {device!r} cannot be used: {reason}') from None
-        cfg.visualizer = dict(
-            type='DetLocalVisualizer' if self.finds_boxes else 'SegLocalVisualizer', name='mmlape'
-        )
-        with DefaultScope.overwrite_default_scope(scope):
-            if self.finds_boxes:
-                from mmdet.apis import DetInferencer as Inferencer
-            else:
-                from mmseg.apis import MMSegInferencer as Inferencer
-            with BuildLimit(Path(checkpoint)):
-                self._inferencer = Inferencer(model=cfg, weights=str(checkpoint), device=device)
+        if content is None:
+            content = load_from_local(str(checkpoint), 'cpu')
+        with DefaultScope.overwrite_default_scope(scope), BuildLimit(Path(checkpoint)):
+            self._inferencer = _inferencer(self.cfg, content, device)
         self.model = self._inferencer.model.eval()
         self.model.dataset_meta = names_and_colours(dataset_meta or self.model.dataset_meta)
-        _check_weights(self.model, str(checkpoint))
+        _check_weights(self.model, content, str(checkpoint))
         if optimized and torch.device(device).type == 'cpu':
             self._inferencer.model = self.model = optimize(self.model)
         self.scope, self.classes = scope, tuple(self.model.dataset_meta['classes'])
@@ -414,10 +410,33 @@ class Model:
             print_log(text, logger='current', level=WARNING)
 
 
-def _check_weights(model: nn.Module, checkpoint: str) -> None:
+def _inferencer(cfg: Config, content: dict[str, Any], device: str) -> Any:
+    """Upstream's inferencer for a copy of a config, with the weights in ``content``."""
+    base: Any
+    if cfg.default_scope == 'mmdet':
+        from mmdet.apis import DetInferencer
+
+        base = DetInferencer
+    else:
+        from mmseg.apis import MMSegInferencer
+
+        base = MMSegInferencer
+
+    class Inferencer(base):
+        """Upstream's reads the checkpoint itself, a second time."""
+
+        def _load_weights_to_model(self, model: nn.Module, checkpoint: None, cfg: Any) -> None:
+            super()._load_weights_to_model(model, content, cfg)
+
+    cfg = copy.deepcopy(cfg)
+    visualizer = 'DetLocalVisualizer' if cfg.default_scope == 'mmdet' else 'SegLocalVisualizer'
+    cfg.visualizer = dict(type=visualizer, name='mmlape')
+    return Inferencer(model=cfg, device=device)
+
+
+def _check_weights(model: nn.Module, content: dict[str, Any], checkpoint: str) -> None:
     """Raise CheckpointError if the weights, which upstream has loaded as far as they fit, leave a part random."""
-    read = CheckpointLoader.load_checkpoint(checkpoint, map_location='cpu')
-    report = match(model, read.get('state_dict', read), checkpoint)
+    report = match(model, content.get('state_dict', content), checkpoint)
     report.left_out.clear()  # heads for the training alone may be missing in the config
     if found := report.problems or misfits(report):
         raise CheckpointError(

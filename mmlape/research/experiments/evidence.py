@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import json
 import os
 import platform
@@ -29,7 +28,7 @@ from mmlape.apps.inference.loading import config_inside
 from mmlape.apps.inference.model import Model
 from mmlape.apps.report import read_curves
 from mmlape.atomic import atomic_write
-from mmlape.checkpoints.loaders import safe_loading
+from mmlape.checkpoints.loaders import load_with_config, safe_loading
 from mmlape.checks import check_option, did_you_mean
 from mmlape.research.demo.console import clock, output_to
 from mmlape.research.demo.state import fingerprint
@@ -207,7 +206,7 @@ def _scored(
     if isinstance(data, FolderData):
         return accuracy_of(checkpoint, cfg, part, corruption)
     safe_loading()
-    return score(Model(copy.deepcopy(cfg), checkpoint), data, part, corruption)
+    return score(Model(cfg, checkpoint), data, part, corruption)
 
 
 def _add_view(found: dict, view: str, checkpoint: Path, cfg: Config, data: Any) -> None:
@@ -304,7 +303,8 @@ def evaluate(experiment: Experiment, options: argparse.Namespace, root: Path) ->
             'its author'
         )
     safe_loading()
-    found = _scored(checkpoint, config_inside(checkpoint, options.trust), data, part)
+    _, text = load_with_config(checkpoint, 'cpu')
+    found = _scored(checkpoint, config_inside(checkpoint, text, options.trust), data, part)
     print(f'{found["images"]} images of {part.images}')
     for name, value in found['metrics'].items():
         print(f'  {name:<16} {value:.2f}')
