@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 from mmlape.checks import (
@@ -121,10 +122,21 @@ def as_list(name: str, value: Any, count: int, kind: str) -> list:
     return list(value)
 
 
-def _is_pair(name: str, value: Any) -> bool:
-    """Whether a value is one window, ``(height, width)``, and not one for each of two layers, which is a list."""
-    pair = isinstance(value, tuple) and [*map(type, value)] == [int, int]
-    return name == 'window_size' and pair
+def _of_layers(name: str, value: Any, depth: int) -> list:
+    """An option of a part for each of ``depth`` layers.
+
+    Two integers are always one window: JSON and ``--cfg-options`` turn the tuple ``(7, 14)`` into a list.
+    """
+    if name != 'window_size' or not isinstance(value, (list, tuple)):
+        return as_list(name, value, depth, 'layers')
+    if len(value) == 2 and all(isinstance(side, Integral) for side in value):
+        return [value] * depth
+    if len(value) != depth:
+        raise ValueError(
+            f'window_size must be one window, an integer or a pair (height, width), or a list with one window for '
+            f'each of {depth} layers, e.g. [[7, 7], [14, 14]], got {value}'
+        )
+    return list(value)
 
 
 def layers_of_units(units: int, depths: Sequence[int], counts: str) -> list[int]:
@@ -290,10 +302,7 @@ def _plan_layers(
     for size, config in zip(sizes, by_stage):
         depth, start = size['depth'], sum(map(len, planned))
         users = as_list(name, config, depth, 'layers')
-        by_name = {
-            key: [value] * depth if _is_pair(key, value) else as_list(key, value, depth, 'layers')
-            for key, value in getattr(own, name).items()
-        }
+        by_name = {key: _of_layers(key, value, depth) for key, value in getattr(own, name).items()}
         by_size, before, row = as_list(name, size.get(name), depth, 'layers'), None, {}
         planned.append([])
         for layer in range(depth):

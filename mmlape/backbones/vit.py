@@ -76,10 +76,10 @@ class VisionTransformer(PlainTransformer):
       (``layers=-2``), as published for ViT (ICLR 2022, appendix A.1), with the heads of the attention.
     * ``out_indices``: -1 by default, the last layer; ``final_norm``: True.
     * ``patch_size`` (16), ``in_channels`` (3); ``with_cls_token``, ``with_dist_token``, ``num_registers``,
-      ``prefix_after``; ``window_size`` (attention windows in tokens: None for global attention, an integer or a tuple
-      ``(height, width)`` for all layers, or a list with one of these per layer), ``qkv_bias``; ``layer_scale`` (True
-      for a learned scale per channel on both branches of each block, initially 1; a number for another initial value).
-      Defaults are the architecture's.
+      ``prefix_after``; ``window_size`` (attention windows in tokens: None for global attention, an integer or a pair
+      ``(height, width)`` for all layers, or a list with one of these per layer; two integers are always one window,
+      for two layers write ``[[7, 7], [14, 14]]``), ``qkv_bias``; ``layer_scale`` (True for a learned scale per channel
+      on both branches of each block, initially 1; a number for another initial value). Defaults are the architecture's.
     """
 
     archs, default_arch = ARCHS, 'deit-tiny'

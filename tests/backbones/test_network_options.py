@@ -1,5 +1,7 @@
 """Options of networks: outputs, positions and norms per stage, frozen layers, recomputation, names in a state dict."""
 
+import json
+
 import pytest
 import torch
 from backbone_variants import (
@@ -13,6 +15,7 @@ from backbone_variants import (
     build_vit,
     randomise,
 )
+from mmengine.config import Config, DictAction
 from mmengine.runner.checkpoint import load_state_dict
 from torch import nn
 
@@ -97,11 +100,34 @@ def test_position_per_stage():
     assert not hasattr(model, 'position2')
 
 
-def test_a_pair_is_one_window_and_a_list_one_for_each_layer():
+@pytest.mark.parametrize(
+    ('given', 'expected'),
+    [
+        ((4, 2), [(4, 2)] * 2),
+        ([4, 2], [(4, 2)] * 2),
+        ([(4, 4), [2, 2]], [(4, 4), (2, 2)]),
+        (((4, 4), 2), [(4, 4), (2, 2)]),
+        ([4, None], [(4, 4), None]),
+        ([[4, 2], None], [(4, 2), None]),
+    ],
+)
+def test_windows_are_the_same_as_tuples_as_lists_and_through_json(given, expected, tmp_path):
     arch = dict(ARCH, depth=2)
-    for given, expected in (((4, 2), [(4, 2)] * 2), ([4, 2], [(4, 4), (2, 2)])):
-        model = build_vit(arch=arch, window_size=given)
+    (tmp_path / 'a.json').write_text(json.dumps(dict(window_size=given)))
+    read = Config.fromfile(tmp_path / 'a.json').window_size
+    text = str(given).replace(' ', '')
+    listed = DictAction._parse_iterable(text)  # of --cfg-options
+    for window in (given, read, listed):
+        model = build_vit(arch=arch, window_size=window)
         assert [block.attn.window_size for block in model.blocks] == expected
+
+
+def test_a_flat_list_is_one_window_a_layer_in_networks_of_more_than_two():
+    model = build_vit(window_size=[2, 4, 2, None])
+    windows = [block.attn.window_size for block in model.blocks]
+    assert windows == [(2, 2), (4, 4), (2, 2), None]
+    with pytest.raises(ValueError, match=r'one window for each of 4 layers, e\.g\. \[\[7, 7\]'):
+        build_vit(window_size=[2, 4, 2])
 
 
 def test_a_position_knows_the_window_that_is_the_default_of_its_attention():
