@@ -51,8 +51,7 @@ def check_positive_int(
     name: str, value: Any, *, minimum: int = 1, maximum: int | None = None
 ) -> int:
     """Return ``value`` if it is an integer in ``minimum..maximum``, else raise TypeError or ValueError."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f'{name} must be an integer, got {value!r} ({type(value).__name__})')
+    _check_kind(name, value, int)
     number = int(value)
     if number < minimum or (maximum is not None and number > maximum):
         accepted = f'{minimum} to {maximum}' if maximum is not None else f'at least {minimum}'
@@ -69,8 +68,7 @@ def check_divisor(name: str, value: Any, whole: str, number: int) -> int:
 
 def check_bool(name: str, value: Any) -> bool:
     """Return ``value`` if it is True or False, else raise TypeError."""
-    if not isinstance(value, bool):
-        raise TypeError(f'{name} must be True or False, got {value!r}')
+    _check_kind(name, value, bool)
     return value
 
 
@@ -90,8 +88,7 @@ def check_eps(value: Any) -> float:
 
 def check_rate(name: str, value: Any, *, with_one: bool = False) -> float:
     """Return ``value`` if it is a number in [0, 1), or [0, 1] ``with_one``, else raise."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f'{name} must be a number, got {value!r} ({type(value).__name__})')
+    _check_kind(name, value, float)
     number = float(value)
     if not (0 <= number < 1 or (with_one and number == 1)):
         raise ValueError(f'{name} must be in [0, 1{"]" if with_one else ")"}, got {value}')
@@ -102,8 +99,7 @@ def check_number(
     name: str, value: Any, *, above: float | None = None, minimum: float | None = None
 ) -> float:
     """Return ``value`` if it is a finite number, greater than ``above`` or at least ``minimum``, else raise."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f'{name} must be a number, got {value!r} ({type(value).__name__})')
+    _check_kind(name, value, float)
     number, accepted, inside = float(value), 'finite', True
     if above is not None:
         accepted, inside = f'finite and greater than {above:g}', number > above
@@ -125,8 +121,7 @@ def check_option(name: str, value: Any, accepted: Collection[Option]) -> Option:
 
 def check_keys(name: str, value: Any, required: Collection[str]) -> dict:
     """Return ``value`` if it is a dict with exactly the ``required`` keys, else raise."""
-    if not isinstance(value, dict):
-        raise TypeError(f'{name} must be a dict, got {value!r} ({type(value).__name__})')
+    _check_kind(name, value, dict)
     unknown, missing = set(value) - set(required), set(required) - set(value)
     if unknown or missing:
         hint = did_you_mean(min(unknown), required) if unknown else ''
@@ -215,12 +210,17 @@ def _signature(target: Any) -> tuple[dict[str, Any], bool]:
 
 def check_type(name: str, value: Any, hint: Any) -> None:
     """Raise TypeError if ``value`` does not conform to the annotation ``hint``, ValueError for NaN and infinity."""
-    if not _conforms(value, hint):
-        kind = type(value).__name__
-        raise TypeError(f'{name} must be {described(hint)}, got {value!r} ({kind})')
+    _check_kind(name, value, hint)
     numbers = value if isinstance(value, (list, tuple)) else (value,)
     if hint is not Any and any(_is_number(n) and not math.isfinite(n) for n in numbers):
         raise ValueError(f'{name} must be finite, got {value}')
+
+
+def _check_kind(name: str, value: Any, hint: Any) -> None:
+    """Raise TypeError if ``value`` does not conform to the annotation ``hint``."""
+    if not _conforms(value, hint):
+        kind = type(value).__name__
+        raise TypeError(f'{name} must be {described(hint)}, got {value!r} ({kind})')
 
 
 def described(hint: Any) -> str:

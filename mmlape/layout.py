@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -43,7 +43,6 @@ class Layout:
         grid: ``(H, W)``; ``(1, length)`` for a sequence.
         num_prefix: P. Default 0.
         mask: ``(B, H * W)``, True for cells that are there and False for padding. Default None: all are there.
-        known: What :meth:`pooled` returns, by its argument, where a compiler needs sizes of their own. Default nothing.
 
     Raises:
         ValueError: If a size is out of range, or the mask is not a boolean tensor of one value per cell.
@@ -52,7 +51,6 @@ class Layout:
     grid: Grid
     num_prefix: int = 0
     mask: Tensor | None = None
-    known: Mapping[int, Grid] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.grid, tuple):  # a config's list cannot be hashed
@@ -112,8 +110,6 @@ class Layout:
 
     def pooled(self, side: int) -> Grid:
         """Rows and columns of blocks of ``side x side`` cells; the last ones may hold fewer."""
-        if side in self.known:
-            return self.known[side]
         height, width = self.grid
         return (height + side - 1) // side, (width + side - 1) // side
 

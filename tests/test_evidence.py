@@ -32,8 +32,8 @@ from mmlape.research.experiments.recipes import (
     Experiment,
     Recipe,
     Variant,
-    config_of,
     rescaled,
+    run_config,
 )
 from mmlape.research.experiments.small_images import CLASSES
 from mmlape.research.experiments.table import replace_table
@@ -76,13 +76,13 @@ def test_variants_of_an_experiment_differ_in_what_they_name(name, tmp_path, monk
                 image(root / part / file)
     bare: dict[int, Config] = {}
     for variant, chosen in experiment.variants.items():
-        cfg, _ = config_of(experiment, variant, 3, root, tmp_path / 'run')
+        cfg, _ = run_config(experiment, variant, 3, root, tmp_path / 'run')
         assert cfg.val_cfg is None and cfg.default_hooks.checkpoint.save_best is None
         assert cfg.randomness.seed == 3 and cfg.train_dataloader.num_workers == 0
         recipe = chosen.recipe or experiment.recipe
         if id(recipe) not in bare:
             plain = Experiment(experiment.data, '', recipe, {'x': Variant()}, seeds=1)
-            bare[id(recipe)], _ = config_of(plain, 'x', 3, root, tmp_path / 'run')
+            bare[id(recipe)], _ = run_config(plain, 'x', 3, root, tmp_path / 'run')
         without = copy.deepcopy(bare[id(recipe)])
         for path, value in chosen.changes.items():
             path = path.replace('net.', f'{DATA[experiment.data].network}.')
@@ -290,7 +290,7 @@ def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, mon
 
     monkeypatch.setattr(evidence, 'run_jobs', run_jobs)
     cfg = Config(dict(model=dict(backbone={})))
-    monkeypatch.setattr(evidence, 'config_of', lambda *_: (cfg, None))
+    monkeypatch.setattr(evidence, 'run_config', lambda *_: (cfg, None))
 
     def run(**changes):
         usual = dict(
@@ -420,7 +420,7 @@ def test_a_share_of_the_training_images_is_drawn_by_the_seed(tmp_path, monkeypat
     small_images(root := tmp_path / 'data', monkeypatch)
     experiment = plan.EXPERIMENTS['cifar10-30percent']
     chosen = {
-        (variant, seed): config_of(experiment, variant, seed, root, tmp_path)[0]
+        (variant, seed): run_config(experiment, variant, seed, root, tmp_path)[0]
         for variant, seed in (('default', 0), ('LaPE', 0), ('LaPE', 1))
     }
     of = {key: cfg.train_dataloader.dataset.indices for key, cfg in chosen.items()}
@@ -452,7 +452,7 @@ def test_a_run_is_trained_scored_and_evaluated_again_by_the_command(
     seen = []
     monkeypatch.setattr(scores, 'corrupt', lambda image, *what: seen.append(what) or image)
     again = evidence.do(job, None)  # the training is over: it is only scored
-    cfg, _ = config_of(EXPERIMENT, 'LaPE', 1, maps, tmp_path / 'run')
+    cfg, _ = run_config(EXPERIMENT, 'LaPE', 1, maps, tmp_path / 'run')
     sizes = [resize_of(each) for each in (rescaled(cfg, 0.5), rescaled(cfg, 2), cfg)]
     assert sizes == [(64, 16), (256, 64), (128, 32)]
     assert [name for name, *_ in seen] == list(CORRUPTIONS[:2])  # of the first of three images
@@ -502,7 +502,7 @@ def test_a_classifier_is_trained_and_scored(tmp_path, monkeypatch, capsys):
     (root / 'train/ship/0002.jpg').rename(root / 'train/1.jpg')
     (root / 'train/ship/0001.jpg').rename(root / 'train/2.jpg')
     with pytest.raises(ValueError, match='train/ship has 1 images'):
-        config_of(experiment, 'LaPE', 0, root, tmp_path / 'run')
+        run_config(experiment, 'LaPE', 0, root, tmp_path / 'run')
 
 
 @pytest.mark.parametrize(

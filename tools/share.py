@@ -37,11 +37,12 @@ def parse_arguments():
 def logged_metrics(path):
     """Metrics that a work dir has logged of a checkpoint; of its best, else last one for the work dir itself."""
     from mmlape.apps.report.curves import NO_METRICS, read_curves
+    from mmlape.training.last_checkpoint import best_checkpoint
 
     folder = path if path.is_dir() else path.parent
     rows = [row for row in read_curves(folder) if 'loss' not in row]
-    named = sorted(folder.glob('best_*.pth'), key=lambda each: each.stat().st_mtime)
-    wanted = [path] if path.is_file() else named[-1:]
+    best = path if path.is_file() else best_checkpoint(folder)
+    wanted = [best] if best else []
     steps = [int(number) for each in wanted for number in re.findall(r'\d+', each.stem)[-1:]]
     rows = [row for row in rows if not wanted or row['step'] in steps]
     return {name: value for name, value in (rows or [{}])[-1].items() if name not in NO_METRICS}

@@ -108,7 +108,7 @@ class Command:
         """The backbone of the config with the weights that the options name."""
         given = self.options
         return analysis.load_backbone(
-            config_of(given), given.checkpoint, given.format, given.pretrained, given.seed
+            overridden_config(given), given.checkpoint, given.format, given.pretrained, given.seed
         )
 
     def images(self) -> Iterator[tuple[str, Tensor]]:
@@ -116,7 +116,9 @@ class Command:
         given = self.options
         paths = analysis.find_images(given.images, given.max_images)
         stems = [path.stem for path in paths]
-        pixels = analysis.read_images(config_of(given), paths, given.size and tuple(given.size))
+        pixels = analysis.read_images(
+            overridden_config(given), paths, given.size and tuple(given.size)
+        )
         for index, (stem, image) in enumerate(zip(stems, pixels)):
             yield stem if stems.count(stem) == 1 else f'{stem}_{index}', image
 
@@ -157,7 +159,7 @@ def write_results(
         print_log(str(path.with_suffix('.npz')), logger=None)
 
 
-def config_of(options: argparse.Namespace) -> Config:
+def overridden_config(options: argparse.Namespace) -> Config:
     """The config with what ``--cfg-options`` overrides."""
     from .options import merge_overrides
 

@@ -20,8 +20,8 @@ from .basic import (
     PlainLinear,
     build_activation,
     build_dropout,
-    gelu_linear,
 )
+from .gelu_linear import gelu_linear
 
 
 @MODELS.register_module()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from types import FunctionType
 from typing import Any
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmlape.checks import check_options
-from mmlape.layout import Layout
+from mmlape.layout import Grid, Layout
 
 from . import private
 from .recompute import keeps_statistics, recomputed
@@ -82,10 +82,24 @@ def _for_a_graph(arg: Any, sides: set[int]) -> Any:
     if isinstance(arg, Tensor):
         return arg.contiguous()  # a graph is for one order in memory, too
     if isinstance(arg, Layout) and sides:
-        # As symbols of their own: of a size that is a fraction of another one, the compiler for GPUs does not see that
-        # its square can be divided by it (``CantSplit``, torch 2.11).
-        return replace(arg, known={side: arg.pooled(side) for side in sides})
+        sizes = {side: arg.pooled(side) for side in sides}
+        return _GraphLayout(arg.grid, arg.num_prefix, arg.mask, sizes)
     return arg
+
+
+@dataclass(frozen=True)
+class _GraphLayout(Layout):
+    """A layout whose pooled sizes are symbols of their own.
+
+    Of a size that is a fraction of another one, the compiler for GPUs does not see that its square can be divided by it
+    (``CantSplit``, torch 2.11).
+    """
+
+    sizes: Mapping[int, Grid] = field(default_factory=dict, repr=False, compare=False)
+
+    def pooled(self, side: int) -> Grid:
+        """As of any layout; sizes that are known are not computed."""
+        return self.sizes[side] if side in self.sizes else super().pooled(side)
 
 
 def _compiled(block: nn.Module, options: bool | dict) -> tuple[Callable, set[int]]:

@@ -5,7 +5,6 @@ Nothing else in the package may use one: after an upgrade of PyTorch, this is th
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +16,17 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-__all__ = ['FakeTensorMode', 'tree_leaves', 'unset_fake_temporarily']
+__all__ = [
+    'FakeTensorMode',
+    'TorchDispatchMode',
+    'tree_leaves',
+    'tree_map_only',
+    'unset_fake_temporarily',
+]
 
 ATTENTION_ON_A_CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+# A convolution and its gradients, as modes see them.
+CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
 
 
 # Whether a transform of ``torch.func`` is active: vmap, grad, jvp, ...
@@ -95,58 +102,9 @@ def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, 'none', [], '')
 
 
-def bytes_kept(model: nn.Module, call: Callable[[], object]) -> int:
-    """Bytes that live after ``call`` and not before: what its result and the backward pass need, without weights."""
-    with _LiveBytes(model) as live:
-        kept = call()
-        found = live.now
-    del kept
-    return found
-
-
-def peak_live_bytes(model: nn.Module, call: Callable[[], object]) -> int:
-    """The most bytes that live at a time during ``call`` and not before, without weights."""
-    with _LiveBytes(model) as live:
-        call()
-    return live.most
-
-
-class _LiveBytes(TorchDispatchMode):
-    """Bytes of the storages that operators made and that still live, and the most so far, without a model's own."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.now = self.most = 0
-        self._known = {
-            each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers())
-        }
-        self._own = set(self._known)
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
-        made = _computed(func, args, kwargs or {})
-        if (
-            func is torch.ops.aten._to_copy.default
-            and args[0].untyped_storage()._cdata in self._own
-        ):
-            self._add(made, 0)  # of a weight, by autocast
-        for tensor in tree_leaves(made):
-            if isinstance(tensor, Tensor):
-                self._add(tensor, tensor.untyped_storage().nbytes())
-        self.most = max(self.most, self.now)
-        return made
-
-    def _add(self, tensor: Tensor, size: int) -> None:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self._known:
-            self._known.add(storage._cdata)
-            self.now += size
-            weakref.finalize(storage, self._remove, storage._cdata, size)
-
-    def _remove(self, address: int, size: int) -> None:
-        self._known.discard(address)
-        self.now -= size
+def storage_address(tensor: Tensor) -> int:
+    """What tensors of one storage have in common, also fake ones, which have no data."""
+    return tensor.untyped_storage()._cdata
 
 
 def compiled_package(program: Any, path: str) -> Callable[[Tensor], Any]:
@@ -156,12 +114,3 @@ def compiled_package(program: Any, path: str) -> Callable[[Tensor], Any]:
 
     aoti_compile_and_package(program, package_path=path)
     return aoti_load_package(path)
-
-
-def _computed(func: Any, args: tuple, kwargs: dict) -> Any:
-    """Convolutions of bfloat16 in float32: 160 times faster on a CPU without instructions for them."""
-    convolutions = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
-    if func not in convolutions or args[0].dtype != torch.bfloat16:
-        return func(*args, **kwargs)
-    args, kwargs = tree_map_only(Tensor, Tensor.float, (args, kwargs))
-    return tree_map_only(Tensor, Tensor.bfloat16, func(*args, **kwargs))

@@ -52,6 +52,12 @@ def last_complete_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
     return None, notes
 
 
+def best_checkpoint(work_dir: Path) -> Path | None:
+    """The newest ``best_*.pth``; None without one."""
+    found = work_dir.glob('best_*.pth')
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+
 def pointer_of(work_dir: str) -> Path:
     """The file in which MMEngine names the last checkpoint."""
     return Path(work_dir, 'last_checkpoint')

@@ -261,7 +261,7 @@ REFUSED = [
     ('position_correlation', RELATIVE, ['--part', 'x'], "one of ['blocks', 'position'], got"),
     ('position_correlation', RELATIVE, ['--where', 'stream', '--part', 'blocks'], "'blocks' has scores"),
     ('position_grids', VIT, ['--grids', '4by4'], 'a grid is <height>x<width>'),
-    ('position_flow', PVT, ['--images', '.', '--part', 'x'], 'there is no image (.bmp'),
+    ('position_flow', PVT, ['--images', '.', '--part', 'x'], 'there is no image (.jpg'),
     ('dtn_maps', PVT, ['--before', 'x.pth'], '--before x.pth is compared with a CHECKPOINT'),
     ('attention_distance', PVT, [], 'the following arguments are required: --images'),
     ('class_attention', PVT, IMAGES, 'PyramidVisionTransformer has no class'),

@@ -11,7 +11,7 @@ from torch import nn
 
 from benchmarks.side_by_side import peak_bytes
 from mmlape.research.analysis import measure_step_memory, step_memory, training_model, training_size
-from mmlape.runtime.private import bytes_kept, peak_live_bytes
+from mmlape.research.analysis.live_bytes import bytes_kept, peak_live_bytes
 
 pytestmark = pytest.mark.usefixtures('cheap_values')
 

@@ -28,7 +28,7 @@ def options_of(folder, *further):
 
 @pytest.mark.parametrize(('key', 'network'), NETWORKS)
 def test_a_network_is_what_its_name_says(key, network, tmp_path):
-    cfg = experiment.config_of(options_of(tmp_path, '--iterations', 60), key, network, 1)
+    cfg = experiment.network_config(options_of(tmp_path, '--iterations', 60), key, network, 1)
     backbone = MODELS.build(cfg.model.backbone)
     assert any(isinstance(each, DTN) for each in backbone.modules()) == ('DTN' in network)
     assert any(isinstance(each, LaPE) for each in backbone.modules()) == ('LaPE' in network)
@@ -41,7 +41,7 @@ def test_schedules_are_the_demos():
     """Without --iterations, but for digit cells."""
     options = options_of('work')
     lengths = [
-        experiment.config_of(options, key, next(iter(group.networks)), 0).train_cfg.max_iters
+        experiment.network_config(options, key, next(iter(group.networks)), 0).train_cfg.max_iters
         for key, group in experiment.GROUPS.items()
     ]
     assert lengths == [200, 1500, 1000]
@@ -58,7 +58,7 @@ def test_the_tables_of_what_is_done(tmp_path, capsys):
         experiment.run_experiment(options, clone)
     for number, network in enumerate(experiment.GROUPS['detector'].networks):
         for seed in range(2):
-            cfg = experiment.config_of(options, 'detector', network, seed)
+            cfg = experiment.network_config(options, 'detector', network, seed)
             path = Path(cfg.work_dir, 'robustness.json')
             run_with = dict(iterations=400, images=20)
             record = Record(path, run_with, dict(name=network, imagenet=False))

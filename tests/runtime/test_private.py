@@ -133,6 +133,28 @@ def test_attention_on_a_cpu():
     assert name.replace('.', '::') in {event.key for event in profile.key_averages()}
 
 
+def test_storage_address():
+    tensor, other = torch.zeros(2, 3), torch.zeros(2, 3)
+    assert private.storage_address(tensor) == private.storage_address(tensor[1])
+    assert private.storage_address(tensor) != private.storage_address(other)
+
+
+def test_convolutions():
+    class Names(private.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    seen = []
+    with Names():
+        nn.Conv2d(1, 1, 1)(torch.zeros(1, 1, 2, 2)).sum().backward()
+    assert set(private.CONVOLUTIONS) <= {*seen}
+
+
+def test_tree_map_only():
+    assert private.tree_map_only(int, str, (1, [2.0, 3])) == ('1', [2.0, '3'])
+
+
 def test_tree_leaves():
     assert private.tree_leaves(([1, (2,)], dict(a=3))) == [1, 2, 3]
 

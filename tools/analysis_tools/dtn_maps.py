@@ -5,7 +5,7 @@
 Writes ``dtn_maps_<part>.png`` and ``.npz`` for every stage with DTN. See docs/pictures_dtn.md.
 """
 
-from mmlape.cli.pictures import STAGE, Command, config_of, run
+from mmlape.cli.pictures import STAGE, Command, overridden_config, run
 from mmlape.research import analysis
 
 
@@ -31,7 +31,9 @@ def states_of(command: Command) -> dict:
             raise ValueError(f'--before {options.before} is compared with a CHECKPOINT, give one')
         return {'now': command.backbone()}
     form = options.format if options.before else None
-    before = analysis.load_backbone(config_of(options), options.before, form, seed=options.seed)
+    before = analysis.load_backbone(
+        overridden_config(options), options.before, form, seed=options.seed
+    )
     return {'before': before, 'after': command.backbone()}
 
 

@@ -5,7 +5,7 @@
 Writes ``order_<image>.png`` and ``.npz``. See docs/position.md.
 """
 
-from mmlape.cli.pictures import Command, config_of, run
+from mmlape.cli.pictures import Command, overridden_config, run
 from mmlape.research import analysis
 
 
@@ -15,7 +15,7 @@ def main() -> None:
     options, backbone = command.parse(), command.backbone()
     shown = list(command.images())
     configured = [analysis.patch_order(backbone, image, options.order) for _, image in shown]
-    plain = analysis.load_backbone(analysis.without_position(config_of(options)))
+    plain = analysis.load_backbone(analysis.without_position(overridden_config(options)))
     plain.load_state_dict(backbone.state_dict(), strict=False)  # everything except position
     for (name, image), found in zip(shown, configured):
         without = analysis.patch_order(plain, image, options.order)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from mmlape import __version__
 from mmlape.checkpoints.formats import FORMATS
 from mmlape.cli.arguments import ConfigOptions
-from mmlape.cli.pictures import config_of, run
+from mmlape.cli.pictures import overridden_config, run
 from mmlape.shipped import find_config
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def main() -> None:
 
     check_target(options.out, options.force)
     options.config = find_config(options.config)
-    config = config_of(options)
+    config = overridden_config(options)
     grid = tuple(options.source_grid) if options.source_grid else None
     weights = Pretrained(
         options.source, **origin(options), min_matched=options.min_matched, source_grid=grid

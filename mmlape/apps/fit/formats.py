@@ -14,9 +14,8 @@ from typing import Any
 import yaml
 from PIL import Image
 
-from mmlape.apps.inference.reading import check_regular, read_bytes, read_text, short
+from mmlape.apps.inference.reading import IMAGES, check_regular, read_bytes, read_text, short
 
-IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp')
 PARTS = dict(train=('train', 'training'), val=('val', 'valid', 'validation'), test=('test',))
 IMAGE_FOLDERS = ('images', 'image', 'imgs', 'img', 'JPEGImages')
 _MAP_FOLDERS = (

@@ -45,7 +45,7 @@ def shared_folder(path: str | Path) -> Path | None:
     return Path(path) if Path(path, CONFIG).is_file() and Path(path, WEIGHTS).is_file() else None
 
 
-def config_of(folder: Path, trust: bool = False) -> Config:
+def folder_config(folder: Path, trust: bool = False) -> Config:
     """The config in a folder; see :func:`config_in_text`."""
     text = read_text(folder / CONFIG)
     return config_in_text(text, repr(str(folder / CONFIG)), trust)

@@ -10,9 +10,9 @@ from mmengine.registry import DATASETS
 
 from mmlape.checkpoints.loaders import load_with_config, safe_loading
 from mmlape.shipped import PACKAGE, read_config
-from mmlape.training.last_checkpoint import last_complete_checkpoint
+from mmlape.training.last_checkpoint import best_checkpoint, last_complete_checkpoint
 
-from .folders import WEIGHTS, config_in_text, config_of, folder_weights, shared_folder
+from .folders import WEIGHTS, config_in_text, folder_config, folder_weights, shared_folder
 from .model import Model
 
 _WITH_PACKAGE = PACKAGE / 'models'
@@ -49,7 +49,7 @@ def load(
     safe_loading()
     folder = shared_folder(path)
     if folder is not None:
-        cfg = read_config(config) if config else config_of(folder, trust)
+        cfg = read_config(config) if config else folder_config(folder, trust)
         content = folder_weights(folder, cfg, trust)
         return Model(cfg, folder / WEIGHTS, device, optimized, content=content)
     checkpoint = _checkpoint_in(Path(path))
@@ -87,11 +87,10 @@ def _checkpoint_in(path: Path) -> Path:
     if str(path) in with_package:
         return with_package[str(path)]
     if path.is_dir():
-        best = sorted(path.glob('best_*.pth'), key=lambda each: each.stat().st_mtime)
-        last = None if best else last_complete_checkpoint(str(path))[0]
-        if not best and last is None:
+        found = best_checkpoint(path) or last_complete_checkpoint(str(path))[0]
+        if found is None:
             raise ValueError(f'{str(path)!r} has no complete checkpoint')
-        return best[-1] if best else Path(str(last))
+        return Path(found)
     if not path.is_file():
         raise ValueError(
             f'there is no checkpoint {str(path)!r}; by name there are: {", ".join(with_package)}'

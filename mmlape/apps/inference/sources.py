@@ -13,10 +13,9 @@ from pathlib import Path
 import mmcv
 import numpy as np
 
-from .reading import check_regular, short, short_name, shown
+from .reading import IMAGES, check_regular, short, short_name, shown
 from .results import read_image
 
-IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.ppm', '.pgm')
 VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm')
 _LONGEST = 2**16  # characters of a line of the standard input; a path has at most 4096 bytes
 

@@ -122,17 +122,27 @@ class Tally:
         true, found = (_array(each.data)[0] for each in (sample.gt_sem_seg, sample.pred_sem_seg))
         if true.shape != found.shape:
             return None
-        known = (true < self.classes) & (found < self.classes)
-        places = true[known].astype(np.int64) * self.classes + found[known]
-        counts = np.bincount(places, minlength=self.classes**2).reshape(self.classes, self.classes)
+        counts = confusion_of(true, found, self.classes)
         self.confusion += counts
-        union = counts.sum(0) + counts.sum(1) - counts.diagonal()
-        if not union.any():
+        if not counts.any():
             return None
-        score = float((counts.diagonal() / union.clip(min=1))[union > 0].mean())
+        score = mean_iou(counts.diagonal(), counts.sum(1), counts.sum(0))
         kind = np.uint8 if self.classes < 255 else np.int16
         maps = (dict(label_map=each.astype(kind)) for each in (true, found))
         return Example(score, sample.get('img_path', ''), *maps)
+
+
+def confusion_of(true: np.ndarray, found: np.ndarray, classes: int) -> np.ndarray:
+    """Pixels ``(classes, classes)`` of two label maps, true by found; other labels are left out."""
+    known = (true < classes) & (found < classes)
+    places = true[known].astype(np.int64) * classes + found[known]
+    return np.bincount(places, minlength=classes**2).reshape(classes, classes)
+
+
+def mean_iou(right: np.ndarray, true: np.ndarray, found: np.ndarray) -> float:
+    """The mean IoU (0 to 1) of the classes that occur, by pixels of each class ``(classes,)``."""
+    union = true + found - right
+    return float((right[union > 0] / union[union > 0]).mean())
 
 
 def match(overlap: np.ndarray, true: np.ndarray, found: np.ndarray) -> list[tuple[int, int]]:

@@ -18,6 +18,7 @@ from mmengine.model import BaseModule, ImgDataPreprocessor
 from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor, nn
 
+from mmlape.apps.inference.reading import IMAGES
 from mmlape.backbones import Stage
 from mmlape.checkpoints.conversion import BACKBONE, State, convert, tensors_of
 from mmlape.checkpoints.matching import match, misfits
@@ -29,7 +30,6 @@ from mmlape.shipped import read_config
 
 from . import NORMS
 
-SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
 # What a config's data preprocessor does to the values of single images.
 _VALUE_OPTIONS = ('mean', 'std', 'bgr_to_rgb', 'rgb_to_bgr')
 Key = TypeVar('Key', bound=Hashable)
@@ -122,10 +122,10 @@ def find_images(paths: Sequence[str | Path], maximum: int | None = None) -> list
         if not path.exists():
             raise FileNotFoundError(f'there is no image or folder {str(path)!r}')
         inside = sorted(path.iterdir()) if path.is_dir() else []
-        images = [file for file in inside if file.suffix.lower() in SUFFIXES and file.is_file()]
+        images = [file for file in inside if file.suffix.lower() in IMAGES and file.is_file()]
         found += images or [path]
         if found[-1].is_dir():
-            listed = ', '.join(SUFFIXES)
+            listed = ', '.join(IMAGES)
             raise ValueError(f'there is no image ({listed}) in the folder {str(path)!r}')
     if maximum is not None:
         found = found[: check_positive_int('number of images', maximum)]

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from mmlape.apps.report.tally import mean_iou
 from mmlape.research.datasets.digits import KINDS
 
 
@@ -56,9 +57,8 @@ def _scores(counts: np.ndarray, guess: np.ndarray) -> dict[str, float]:
     predicted = (kinds[:, None] @ guess).ravel()
     predicted = np.append(counts.sum() - predicted.sum(), predicted)
     right = np.append(counts[0], kinds * np.diagonal(guess, axis1=-2, axis2=-1))
-    iou = right / (counts + predicted - right)
     return {
-        'mIoU': float(iou.mean()),
+        'mIoU': mean_iou(right, counts, predicted),
         'mAcc': float((right / counts).mean()),
         'aAcc': float(right.sum() / counts.sum()),
     }

@@ -36,7 +36,7 @@ from mmlape.research.demo.workers import cores, run_jobs
 from mmlape.research.robustness import CORRUPTIONS
 
 from .plan import EXPERIMENTS
-from .recipes import DATA, Experiment, config_of, rescaled
+from .recipes import DATA, Experiment, rescaled, run_config
 from .scores import part_named, score
 from .small_images import FolderData, accuracy_of
 from .statistics import markdown
@@ -82,7 +82,7 @@ def run_experiment(name: str, options: argparse.Namespace) -> None:
             )  # fmt: skip
     if not options.table:
         for variant in options.only or experiment.variants:  # mistakes end here, not in a run
-            cfg, _ = config_of(experiment, variant, 0, root, options.work_dir)
+            cfg, _ = run_config(experiment, variant, 0, root, options.work_dir)
             check_weights_are_there(cfg)
         _run_missing(jobs, path, options.workers or cores())
     runs = current_runs(path, experiment)
@@ -163,7 +163,7 @@ def do(job: Job, report: Any) -> dict[str, Any]:
     commit = _commit()  # now: another may come during the run
     job.folder.mkdir(parents=True, exist_ok=True)
     with output_to(job.folder / 'run.log'):
-        cfg, data = config_of(EXPERIMENTS[job.name], job.variant, job.seed, job.root, job.folder)
+        cfg, data = run_config(EXPERIMENTS[job.name], job.variant, job.seed, job.root, job.folder)
         _write_files(data)
         spent = _Spent(job.folder / 'seconds.json')
         spent.start()
@@ -291,7 +291,7 @@ def evaluate(experiment: Experiment, options: argparse.Namespace, root: Path) ->
     """Score any checkpoint on a part of the data, and print all measures."""
     variant = next(iter(experiment.variants))
     folder = options.work_dir / options.name
-    _, data = config_of(experiment, variant, 0, root.resolve(), folder.resolve())
+    _, data = run_config(experiment, variant, 0, root.resolve(), folder.resolve())
     _write_files(data)
     name = options.part
     root = root.resolve()

@@ -120,7 +120,7 @@ def cropped(side: int, crop: int) -> list[dict[str, Any]]:
     ]
 
 
-def config_of(
+def run_config(
     experiment: Experiment, variant: str, seed: int, root: Path, folder: Path
 ) -> tuple[Config, OwnData | FolderData]:
     """The config of a run, without validation, and the data that it names.

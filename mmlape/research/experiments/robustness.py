@@ -101,7 +101,7 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
     return 0
 
 
-def config_of(options: argparse.Namespace, key: str, network: str, seed: int) -> Config:
+def network_config(options: argparse.Namespace, key: str, network: str, seed: int) -> Config:
     """The shipped config with the changes of this network; saves the last weights, without validation."""
     group = GROUPS[key]
     cfg = Config.fromfile(find_config(group.config))
@@ -127,7 +127,7 @@ def data_root(options: argparse.Namespace, key: str) -> Path:
 
 def measure(options: argparse.Namespace, key: str, network: str, seed: int) -> None:
     """Train and test one network; completed parts are skipped."""
-    cfg = config_of(options, key, network, seed)
+    cfg = network_config(options, key, network, seed)
     work_dir = Path(cfg.work_dir)
     with output_to(options.work_dir / 'data.log'):
         GROUPS[key].build(data_root(options, key), num_val=options.images)
@@ -136,7 +136,7 @@ def measure(options: argparse.Namespace, key: str, network: str, seed: int) -> N
     if not checkpoint.is_file():
         trained = train(cfg, work_dir.name, lambda part: None, metrics={})
         print(f'  trained in {trained["seconds"]:.0f} s', flush=True)
-    cfg = config_of(options, key, network, seed)
+    cfg = network_config(options, key, network, seed)
     cfg.load_from = str(checkpoint)
     chosen = dict(iterations=cfg.train_cfg.max_iters, images=options.images)
     identity = robust.identity_of(cfg, cfg.load_from, seed=0, **chosen)
@@ -155,7 +155,7 @@ def done(options: argparse.Namespace, key: str) -> dict[str, list[dict[str, Any]
     found: dict[str, list[dict[str, Any]]] = {}
     for network in GROUPS[key].networks:
         for seed in range(options.seeds):
-            cfg = config_of(options, key, network, seed)
+            cfg = network_config(options, key, network, seed)
             path = Path(cfg.work_dir, 'robustness.json')
             if not path.is_file():
                 continue

@@ -16,6 +16,7 @@ from pycocotools.cocoeval import COCOeval
 from mmlape.apps.fit import OwnData, Part, truths
 from mmlape.apps.inference.model import Model
 from mmlape.apps.inference.results import Result
+from mmlape.apps.report.tally import confusion_of, mean_iou
 from mmlape.research.robustness.corruptions import corrupt, image_seed
 
 SAMPLES = 400
@@ -72,22 +73,15 @@ def _seen(
 def _label_maps(seen: list[tuple[Result, Result]], samples: np.ndarray) -> tuple[dict, dict]:
     classes = len(seen[0][0].classes)
     counts = np.zeros((len(seen), classes, classes), np.int64)  # truth by prediction
-    for table, pair in zip(counts, seen):
-        truth, found = (np.asarray(each.label_map) for each in pair)
-        known = truth < classes
-        pairs = classes * truth[known].astype(int) + found[known]
-        table[:] = np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+    for table, (truth, found) in zip(counts, seen):
+        table[:] = confusion_of(np.asarray(truth.label_map), np.asarray(found.label_map), classes)
 
-    def mean_iou(some: np.ndarray) -> float:
-        table = counts[some].sum(0)
-        both = np.diagonal(table)
-        either = table.sum(0) + table.sum(1) - both
-        return float(np.mean(both[either > 0] / either[either > 0]))
+    def iou_of(table: np.ndarray) -> float:
+        return mean_iou(table.diagonal(), table.sum(1), table.sum(0))
 
-    everything = np.arange(len(seen))
     right = np.trace(counts.sum(0)) / counts.sum()
-    metrics = {'mIoU': mean_iou(everything), 'pixel accuracy': float(right)}
-    return metrics, {'mIoU': np.array([mean_iou(sample) for sample in samples])}
+    metrics = {'mIoU': iou_of(counts.sum(0)), 'pixel accuracy': float(right)}
+    return metrics, {'mIoU': np.array([iou_of(counts[each].sum(0)) for each in samples])}
 
 
 def _boxes(seen: list[tuple[Result, Result]], part: Part, samples: np.ndarray) -> tuple[dict, dict]:

@@ -10,10 +10,9 @@ import torch
 from mmengine.dataset import BaseDataset
 from mmengine.evaluator import BaseMetric
 
+from mmlape.apps.inference.reading import IMAGES
 from mmlape.checks import check_type
 from mmlape.registry import DATASETS, METRICS
-
-_SUFFIXES = {'.jpeg', '.jpg', '.png'}
 
 
 def synset_labels() -> dict[str, int]:
@@ -54,10 +53,12 @@ class SynsetFolder(BaseDataset):
                 raise ValueError(
                     f'{place} is not a synset of ImageNet-1k; expected folders like n01440764'
                 )
-            images = sorted(p for p in place.iterdir() if p.suffix.lower() in _SUFFIXES)
+            images = sorted(p for p in place.iterdir() if p.suffix.lower() in IMAGES)
             found += [dict(img_path=str(path), gt_label=labels[place.name]) for path in images]
         if not found:
-            raise ValueError(f'{self.folder} holds no n*/*.jpg, .jpeg or .png')
+            raise ValueError(
+                f'{self.folder} holds no image n*/*, with a suffix of {", ".join(IMAGES)}'
+            )
         self._metainfo['labels'] = sorted({item['gt_label'] for item in found})
         return found
 
