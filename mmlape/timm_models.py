@@ -23,7 +23,7 @@ from mmlape.research.pretraining.classifier import Classifier, take_indices
 __all__: list[str] = []
 
 
-def _rows() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+def rows_of_families() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Name, options of the classifier and what timm's tools are told, as all registered families say."""
     for family in MODELS.module_dict.values():
         if isinstance(family, type) and issubclass(family, StagedTransformer):
@@ -39,7 +39,7 @@ def _rows() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
                     yield name, options, {**family.timm_cfg, **row.cfg}
 
 
-_FOUND = list(_rows())
+_FOUND = list(rows_of_families())
 # Options of :class:`~mmlape.research.pretraining.Classifier` by name.
 MODELS_BY_NAME: dict[str, dict[str, Any]] = {name: options for name, options, _ in _FOUND}
 _HEAD = r'(?:classifier\.)?(?:(head|head_dist)(?:\.fc)?|fc)\.((?:bn\.|l\.|linear\.)?\w+)'

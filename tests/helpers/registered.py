@@ -278,7 +278,7 @@ def needed(cls, **options):
     return {**found, **NEEDED_BESIDE.get(cls.__name__, {}), **options}
 
 
-def _in_a_network(name, made):
+def in_a_network(name, made):
     """How to build a backbone that contains the component."""
     if name in NETWORKS:
         return NETWORKS[name]
@@ -290,4 +290,4 @@ def _in_a_network(name, made):
 
 
 # name of a component: how to build a backbone that contains it; `build(with_cp=True)` takes options of all backbones.
-BACKBONES = {name: _in_a_network(name, made) for name, made in sorted(registered().items())}
+BACKBONES = {name: in_a_network(name, made) for name, made in sorted(registered().items())}
