@@ -1,7 +1,6 @@
 """Every shipped config parses, builds, reads data, trains a step and predicts."""
 
 import copy
-import os
 import re
 from importlib import import_module
 from pathlib import Path
@@ -9,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from config_utils import (
-    CLASSES,
     CONFIGS,
     coco_content,
     cut,
@@ -32,7 +30,6 @@ from mmlape.config_text import as_plain
 from mmlape.training import check_config
 
 pytestmark = pytest.mark.usefixtures('cheap_values')
-CUSTOM = CONFIGS / 'custom'
 LAPE = CONFIGS / 'lape'
 # Mask R-CNN on ViT-Adapter and on Swin comes with two schedules.
 TWINS = {
@@ -40,15 +37,6 @@ TWINS = {
     for folder in (LAPE, CONFIGS / 'swin')
     for path in sorted(folder.glob('mask-rcnn_*_1x_*.py'))
 }
-
-
-@pytest.fixture(autouse=True)
-def custom_options(monkeypatch, tmp_path):
-    """The options without which configs/custom does not say what to train on."""
-    for name in [name for name in os.environ if name.startswith('LAPE_')]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv('LAPE_DATA_ROOT', str(tmp_path))
-    monkeypatch.setenv('LAPE_CLASSES', ','.join(CLASSES))
 
 
 def load(path: Path) -> Config:
@@ -257,8 +245,7 @@ def read_a_data_set(path: Path, tmp_path: Path) -> None:
             data_prefix=dict(img='train', seg='annotations/train'),
         )
     elif cfg.default_scope == 'mmdet':
-        classes = CLASSES if path.parent == CUSTOM else ('person', 'bicycle', 'car')
-        write_coco(tmp_path, coco_content(classes=classes))
+        write_coco(tmp_path, coco_content(classes=('person', 'bicycle', 'car')))
         place = dict(ann_file='annotations/train.json', data_prefix=dict(img='train'))
     else:
         suffix = cfg.train_dataloader.dataset.get('img_suffix', '.jpg')

@@ -16,8 +16,8 @@ from modelindex import load_model_index
 
 pytestmark = pytest.mark.usefixtures('cheap_values')
 
-# Templates for one's own data and an experiment of many variants are no models of a table.
-WITHOUT_METAFILE = {'_base_', 'custom', 'experiments'}
+# An experiment of many variants is not a model of a table.
+WITHOUT_METAFILE = {'_base_', 'experiments'}
 INDEX = yaml.safe_load((REPO / 'model-index.yml').read_text())
 METAFILES = {Path(name).parent.name: REPO / name for name in INDEX['Import']}
 BOXES, MASKS = (

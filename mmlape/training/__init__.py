@@ -17,7 +17,6 @@ from .checkpoint_hooks import (
     UnsavedError,
 )
 from .devices import Bfloat16Hook, CpuHook, DeformableAttentionHook, GpuHook
-from .environment import environment_options, vit_arch, vit_weights
 from .eomt_hook import MaskAnnealingHook
 from .exact_resume import ExactResumeHook
 from .last_checkpoint import existing_checkpoint, last_complete_checkpoint
@@ -60,10 +59,7 @@ __all__ = [
     'check_config',
     'check_custom_keys',
     'check_data_is_there',
-    'environment_options',
     'existing_checkpoint',
     'last_complete_checkpoint',
-    'vit_arch',
-    'vit_weights',
     'wrap_blocks',
 ]

@@ -32,7 +32,6 @@ from mmlape.registry import HOOKS, RUNNERS
 from .check_names import check_names, config_values
 from .checkpoint_hooks import built_loops
 from .data_audit import DataReport, check_coco, check_label_maps, repeated
-from .environment import check_reached
 
 
 class DataError(ValueError):
@@ -152,7 +151,6 @@ def check_config(cfg: Config | Mapping[str, Any]) -> None:
         if isinstance(kind, type) and kind.__module__.startswith('mmlape.'):
             options = {key: hook[key] for key in hook if key not in ('type', 'priority')}
             check_options(kind, options)
-    check_reached(cfg)
     check_names(cfg)
 
 
@@ -212,7 +210,7 @@ class CheckDataHook(Hook):
     """Check the data sets of a run before it starts; all problems come in one error of one line.
 
     Local data sets of MMDetection in COCO format (``CocoDataset``) and of MMSegmentation (``BaseSegDataset`` and what
-    inherits its file layout) are checked; for others the log says that they are not. docs/custom_data.md lists what is
+    inherits its file layout) are checked; for others the log says that they are not. docs/data.md lists what is
     refused, and what is counted in the log. Process 0 does the work; all processes raise the error. In any config::
 
         custom_hooks = [dict(type='mmlape.CheckDataHook')]

@@ -34,6 +34,10 @@ GONE: dict[str, dict[str, str]] = {
     'package mmlape.engine': {
         '*': 'moved: mmlape.training, see MOVED',
         'HungProcessHook': 'removed, as in HOOKS',
+        **dict.fromkeys(
+            ('environment_options', 'vit_arch', 'vit_weights'),
+            'removed with configs/custom: mmlape fit --dry-run writes a config',
+        ),
     },
     'package mmlape.launch': {
         '*': 'moved: mmlape.cli, see MOVED',

@@ -13,6 +13,7 @@ import pytest
 import torch
 from config_utils import (
     CLASSES,
+    CONFIGS,
     coco_content,
     coco_dataset,
     use_scope,
@@ -491,16 +492,41 @@ def test_any_runner_stops_before_training_and_the_early_one_before_upstreams_err
         runner.train()
 
 
+def write_config(folder, classes):
+    """A config of a micro Mask R-CNN for the data that `write_coco` has written there."""
+    loaders = {
+        split: dict(
+            dataset=dict(
+                data_root=str(folder),
+                ann_file=f'annotations/{split}.json',
+                data_prefix=dict(img=split),
+                metainfo=dict(_delete_=True, classes=[*classes]),
+            )
+        )
+        for split in ('train', 'val')
+    }
+    evaluator = dict(ann_file=str(folder / 'annotations' / 'val.json'))
+    lines = [
+        f'_base_ = {str(CONFIGS / "demo/mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes.py")!r}',
+        'heads = dict(num_classes=2)',
+        'model = dict(roi_head=dict(bbox_head=heads, mask_head=heads))',
+        f'train_dataloader = {loaders["train"]!r}',
+        f'val_dataloader = test_dataloader = {loaders["val"]!r}',
+        f'val_evaluator = test_evaluator = {evaluator!r}',
+        "custom_hooks = [dict(type='mmlape.CheckDataHook')]",
+        "runner_type = 'mmlape.EarlyHookRunner'",
+    ]
+    (folder / 'own.py').write_text('\n'.join(lines))
+    return folder / 'own.py'
+
+
 def test_train_and_test_end_with_one_line(tmp_path, monkeypatch, capsys):
     """What is wrong with the data is the last line that the commands write, not a traceback."""
     for split in ('train', 'val'):
         write_coco(tmp_path, split=split)
     (tmp_path / 'val' / '1.jpg').write_bytes(b'')
-    small = dict(VIT='48x1x3', WEIGHTS='none', HEAD_CHANNELS=16, NUM_WORKERS=0, IMG_SCALE='64x64')
-    for name, value in dict(small, DATA_ROOT=tmp_path, CLASSES='white cell,red cell').items():
-        monkeypatch.setenv(f'LAPE_{name}', str(value))
+    config = write_config(tmp_path, ['white cell', 'red cell'])
     commands = Commands(tmp_path, monkeypatch, capsys)
-    config = 'faster-rcnn_deit-t-adapter-lape_fpn_coco-format'
     message = commands.refused('train.py', config)
     start, order = (
         'error: the data do not fit the config: train data (CocoDataset, ',
@@ -508,7 +534,7 @@ def test_train_and_test_end_with_one_line(tmp_path, monkeypatch, capsys):
     )
     assert message.startswith(start) and order in message and '; val data' in message
     torch.save(dict(state_dict={}), 'empty.pth')
-    monkeypatch.setenv('LAPE_CLASSES', ','.join(CLASSES))
+    write_config(tmp_path, CLASSES)
     message += commands.refused('test.py', config, 'empty.pth', '--allow-partial')
     assert "1 files cannot be decoded: '1.jpg (the file is empty)'" in message
     assert '\n' not in message
