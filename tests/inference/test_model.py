@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import pickle
 from collections import Counter
 from pathlib import Path
@@ -21,8 +22,10 @@ from tool_runs import Commands
 
 import mmlape
 from mmlape.apps.inference import Model
+from mmlape.apps.inference.loading import _checkpoint_in
 from mmlape.checkpoints import CheckpointError, files, reading
 from mmlape.layers import merge_lora
+from mmlape.training.last_checkpoint import best_checkpoint
 
 
 @pytest.fixture(scope='module')
@@ -223,6 +226,16 @@ def test_a_checkpoint_is_read_and_hashed_once(saved, models, kind, tmp_path, mon
     )
     mmlape.load(path, given, device='cpu')
     assert counts == dict(read=1, hashed=1)
+
+
+def test_of_a_work_dir_the_newest_best_checkpoint_is_taken_else_the_last(tmp_path):
+    torch.save(dict(state_dict={}), tmp_path / 'epoch_3.pth')
+    assert _checkpoint_in(tmp_path) == tmp_path / 'epoch_3.pth'
+    assert best_checkpoint(tmp_path) is None
+    for seconds, name in ((9, 'best_b_epoch_1.pth'), (5, 'best_a_epoch_2.pth')):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (seconds, seconds))
+    assert _checkpoint_in(tmp_path) == tmp_path / 'best_b_epoch_1.pth'
 
 
 def test_the_config_of_the_caller_is_not_changed(saved):
