@@ -56,7 +56,7 @@ test: env  ## the fast tests
 test-slow: env  ## the other tests
 	$(PYTEST) -m slow
 
-test-gpu: env  ## the tests for who has a GPU; they need no data and write work_dirs/gpu_report.md
+test-gpu: env  ## the tests that need a GPU; they need no data and write work_dirs/gpu_report.md
 	$(PY) -m pytest tests/gpu --device $(DEVICE)
 
 bench: env  ## our networks and norms beside upstream's and published maths, on one thread: minutes
@@ -65,10 +65,11 @@ bench: env  ## our networks and norms beside upstream's and published maths, on 
 bench-gpu: env  ## what this project wants to know of a GPU: published batches, compiled blocks, profiles; resumable
 	@$(PY) -m benchmarks.on_gpu $(BENCH)
 
-lint: env  ## what CI checks: style, formatting, types and spelling
+lint: env  ## what CI checks: style, formatting, types, docstrings and spelling
 	$(PY) -m ruff check $(FORMATTED)
 	$(PY) -m ruff format --check $(FORMATTED)
 	$(PY) -m mypy
+	$(PY) tools/developers/check_docstrings.py
 	$(PY) -m codespell_lib $(SPELLED)
 
 format: env  ## repair what lint complains about, as far as that goes by itself

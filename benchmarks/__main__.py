@@ -88,7 +88,7 @@ def rows(name: str, found: dict) -> list[str]:
 
 
 def cell(times: dict, other: str) -> str:
-    """Their time, ours, and the ratio."""
+    """Format their time, ours, and the ratio."""
     theirs, ours = (f'{times[key]["median_ms"]:.3g}' for key in (other, OURS))
     return f'{theirs} -> {ours} ms, {speeds([times], other)}'
 
@@ -134,7 +134,7 @@ def compared_table(records: dict[str, Path]) -> str:
 
 
 def cases_of(records: dict[str, Path]) -> dict[str, dict]:
-    """What was measured of each case."""
+    """Read the results of each case."""
     return {
         name: json.loads(path.read_text(encoding='utf-8'))['results']['cases']
         for name, path in records.items()

@@ -82,7 +82,7 @@ class Side:
 
 
 def mean_time(call: Callable[[], object], clock: str, number: int) -> float:
-    """Of ``number`` calls."""
+    """Measure the mean time of ``number`` calls."""
     return milliseconds(lambda: [call() for _ in range(number)], CLOCKS[clock]) / number
 
 

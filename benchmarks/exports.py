@@ -114,7 +114,7 @@ def measure(row: Row, options: argparse.Namespace, folder: Path) -> dict:
     known = settings.runtime_settings(model.cfg, network, model.classes, size)
     files.write_onnx(program, network, paths['ONNX'], known)
     files.write_half(paths['ONNX'], paths['half'])
-    count = 100 if row.data else 10  # of random weights, the scales do not matter
+    count = 100 if row.data else 10  # scales do not matter for random weights
     calibration = (as_input(path, row.size) for path in images_of(data, 'train')[:count])
     files.write_int8(paths['ONNX'], paths['INT8'], calibration)
     if row.compiled:

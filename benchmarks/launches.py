@@ -132,7 +132,7 @@ def eager_on_a_gpu(launches: Launches) -> Iterator[None]:
         for name, module in list(sys.modules.items()):
             if name.startswith('mmlape.') and hasattr(module, 'can_cache'):
                 stack.enter_context(patch(module, 'can_cache', lambda: True))
-            # Of MMCV's sampling, a mode sees the operator alone; of an eager step it is a function.
+            # A mode sees MMCV's sampling only as an operator; an eager step calls it as a function.
             sampling = name == 'mmlape.layers.deformable'
             if name.startswith('mmlape.') and hasattr(module, 'is_eager') and not sampling:
                 stack.enter_context(patch(module, 'is_eager', lambda *_tensors: True))
@@ -148,7 +148,7 @@ def _on_gpu(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def _autocast(dtype: torch.dtype) -> Iterator[None]:
-    """As ``torch.autocast('cuda', dtype)``, which switches itself off without a GPU."""
+    """Autocast as ``torch.autocast('cuda', dtype)``, which switches itself off without a GPU."""
     torch.set_autocast_dtype('cuda', dtype)
     torch.set_autocast_enabled('cuda', dtype is not torch.float32)
     try:
@@ -205,7 +205,7 @@ def run_backward(outputs: list[Tensor], grads: list[Tensor]) -> None:
     # Checkpoints recompute once per backward pass, which they know by its number.
     with mock.patch.object(torch._C, '_current_graph_task_id', return_value=0):
         while ready:
-            node = max(ready, key=lambda each: each._sequence_nr())  # what ran last goes first
+            node = max(ready, key=lambda each: each._sequence_nr())  # last run goes first
             ready.remove(node)
             found = _gradients(node, given.pop(node, {}))
             for (child, index), grad in zip(node.next_functions, found):

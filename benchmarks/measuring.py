@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .cases import OURS, Case
 from .side_by_side import compared, in_turns, milliseconds, saved_bytes
 
-TOLERANCE = 1e-4  # of the largest value
+TOLERANCE = 1e-4  # relative to the largest value
 TURN_MS = 30  # a turn repeats shorter calls
 # Name in the record: whether it is a step of training.
 TIMES = {'forward': False, 'train_step': True}

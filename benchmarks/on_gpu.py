@@ -1,4 +1,4 @@
-"""What a GPU is asked, in pieces of minutes: DTN, networks at published batches, a profile of each, a whole detector.
+"""Benchmarks of a GPU in steps of minutes: DTN, networks at published batches, a profile of each, a whole detector.
 
     python -m benchmarks.on_gpu [--minutes 9] [--only swin ...] [--trial]
 

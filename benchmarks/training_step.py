@@ -123,7 +123,7 @@ class StepTimes(Hook):
 
 
 def seconds_now() -> float:
-    """Of this process's processor time; with a GPU, by the wall clock once the GPU is done."""
+    """Return this process's processor time; with a GPU, the wall clock once the GPU is done."""
     if not torch.cuda.is_available():
         return time.process_time()
     torch.cuda.synchronize()

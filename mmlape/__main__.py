@@ -104,7 +104,7 @@ def versions() -> str:
 
 
 def missing_package(error: BaseException | None) -> str | None:
-    """What is not installed, and the command that installs it; None if the error has another reason."""
+    """Return which package is not installed and how to install it; None if the error has another reason."""
     while error is not None:  # MMEngine wraps errors of `custom_imports`
         if isinstance(error, ModuleNotFoundError) and 'pip install' in str(error):
             return str(error)  # one of ours, which names an extra

@@ -70,7 +70,7 @@ def remove_leftovers(folder: Path) -> list[str]:
 
 
 def _draft(path: Path, data: bytes) -> Path:
-    draft = path.with_name(f'.{path.name}.{os.getpid()}{_DRAFT}')  # of no other process
+    draft = path.with_name(f'.{path.name}.{os.getpid()}{_DRAFT}')  # no other process uses this name
     try:
         with draft.open('wb') as file:
             file.write(data)

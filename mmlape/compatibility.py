@@ -27,7 +27,7 @@ class Package:
 
     module: str
     required: bool
-    minimum: str  # of the original
+    minimum: str  # version of the original
     original: tuple[str, str]
     onedl: tuple[str, str]
     onedl_since: str | None = None  # only onedl has it; of these, the tested one is the minimum
@@ -104,7 +104,7 @@ def torch_version() -> str | None:
 
 
 def _version_of(module: str, by_metadata: str | None) -> str | None:
-    """From the package's ``version.py``, else its metadata; None if it is not installed."""
+    """Read a package's version from its ``version.py``, else its metadata; None if it is not installed."""
     folder = package_folder(module)
     if folder is None:
         return None
@@ -193,7 +193,7 @@ def _not_installed(names: list[str], command: str) -> str:
 
 
 def stack_problem() -> str | None:
-    """What :func:`check_stack` says; None if it accepts the dependencies."""
+    """Return the message of :func:`check_stack`; None if it accepts the dependencies."""
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         try:

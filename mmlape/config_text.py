@@ -12,7 +12,7 @@ from typing import Any
 from mmengine.config import Config
 
 _WIDTH = 100
-_USED = ('dict', 'float')  # by the text itself
+_USED = ('dict', 'float')  # names that the text itself uses
 
 
 def config_text(config: Mapping[str, Any]) -> str:

@@ -242,7 +242,7 @@ def _model(cfg: dict) -> str:
 
 
 def _data(cfg: dict, split: str) -> str:
-    """As mmlape.CheckDataHook, but decodes fewer images."""
+    """Check data as mmlape.CheckDataHook does, but decode fewer images."""
     from mmlape.training import CheckDataHook, check_data_is_there
 
     check_data_is_there(cfg, [split])

@@ -17,7 +17,7 @@ from mmlape.runtime.private import in_transform
 Grid = tuple[int, int]
 Made = TypeVar('Made')
 Arguments = ParamSpec('Arguments')
-# Of one cache: enough for the indices, sinusoids and reference points of hundreds of grids.
+# Bytes of one cache: enough for the indices, sinusoids and reference points of hundreds of grids.
 MAX_BYTES = 32 * 2**20
 
 

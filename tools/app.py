@@ -50,7 +50,7 @@ def serve(options, folder):
     from mmlape.apps.inference import load
     from mmlape.research.analysis import ModelPanels
 
-    # As it was trained: attention can be recorded.
+    # Not optimized: attention can then be recorded.
     model = load(
         options.model, options.config, options.device, optimized=False, trust=options.trust
     )

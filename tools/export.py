@@ -124,7 +124,7 @@ def read_images(folder, shapes):
 
 
 def job_of(options, model, size):
-    """What to write for one size."""
+    """The export for one size."""
     from mmlape.apps.export import settings
     from mmlape.apps.export.network import Network
 
@@ -166,7 +166,7 @@ def export(options, model, size, out):
         arguments = (model.model, run, outputs, images, model.scope, tolerance)
         for difference in verify.compare(*arguments):
             print(f'  {difference}')
-            # What eight bits change is a figure, unless somebody sets a limit.
+            # With eight bits, differences are only printed unless a tolerance is given.
             free = options.int8 and options.tolerance is None
             good &= bool(free) or difference.within(tolerance)
     return good

@@ -88,7 +88,7 @@ def share(options):
     facts = dict(data=options.data, training=command)
     facts = {name: text or 'not stated' for name, text in facts.items()}
     model.save_folder(options.folder, metrics, facts, options.license, options.delta)
-    if options.delta and is_file(options.delta):  # which must not be copied along
+    if options.delta and is_file(options.delta):  # it must not be redistributed
         print(
             f'Users of {options.folder} copy {Path(options.delta.partition(":")[2]).name} into it.'
         )

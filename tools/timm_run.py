@@ -31,7 +31,7 @@ def main() -> None:
 
     keep_freed_memory()
     sys.argv = sys.argv[1:]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))  # as python itself does
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))  # like python itself
     runpy.run_path(script, run_name='__main__')
 
 

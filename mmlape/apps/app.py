@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 
 from mmlape.apps.inference import Model, Result
 
-MOST_PIXELS = 40_000_000  # of an image
-MOST_BYTES = 15_000_000  # of a file
+MOST_PIXELS = 40_000_000  # per image
+MOST_BYTES = 15_000_000  # per file
 # The pages of gradio name other hosts.
 _POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'; form-action 'self'"
 _BUTTONS: list = ['download', 'fullscreen']  # and none that shares on another host
@@ -28,7 +28,7 @@ _KEPT = (300, 1800)  # seconds: how often files of users are looked through, and
 
 
 class Panels(Protocol):
-    """What the page shows of the inside of a model; ValueError where there is nothing to see."""
+    """Pictures of the inside of a model; they raise ValueError where there is nothing to see."""
 
     layers: int  #: with a position; 0 for none
 
@@ -40,7 +40,7 @@ class Panels(Protocol):
 
 
 class Answers:
-    """What the page asks of a model."""
+    """Answers of a model to the requests of the page."""
 
     def __init__(self, model: Model, panels: Panels) -> None:
         self.model, self.panels = model, panels
@@ -96,7 +96,7 @@ def _told(panel: Callable, *asked: Any) -> Any:
 
 
 def _read(read: Callable, payload: Any) -> Any:
-    """What gradio reads of an uploaded file; an error for the user instead of one with a path of the server."""
+    """Read an uploaded file with gradio; errors for the user do not show a path of the server."""
     try:
         return read(payload)
     except (OSError, ValueError):
@@ -167,7 +167,7 @@ def application(model: Model, title: str, panels: Panels, names: Collection[str]
         response.headers['Content-Security-Policy'] = _POLICY
         return response
 
-    fonts: list = ['system-ui', 'sans-serif']  # those of the machine
+    fonts: list = ['system-ui', 'sans-serif']  # fonts of the machine
     return gr.mount_gradio_app(
         server,
         build(Answers(model, panels), title),

@@ -42,7 +42,7 @@ STRIDES = (4, 8, 16, 32)
 
 
 class AdapterBackbone(Backbone):
-    """What adapters share: a ViT of one stage as ``vit``, and four maps of strides 4 to 32 of images of any size.
+    """Base class of adapters: a ViT of one stage as ``vit``, and four maps of strides 4 to 32 of images of any size.
 
     A subclass sets ``vit`` and calls :meth:`_build_outputs`.
 

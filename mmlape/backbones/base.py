@@ -1,4 +1,4 @@
-"""What every backbone shares: frozen modules, layer depths, weight decay, names in the state dict."""
+"""Base class of all backbones: frozen modules, layer depths, weight decay, names in the state dict."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def _build_attention_position(
 
 
 def _window_of(attention: Options) -> int | Grid | None:
-    """That of an attention layer: as configured, else the default of its class; None for global attention."""
+    """Return the window of an attention layer: as configured, else its class's default; None for global attention."""
     kind = attention['type']
     options = signature(kind if isinstance(kind, type) else MODELS.get(kind)).parameters
     default = options['window_size'].default if 'window_size' in options else None
@@ -205,7 +205,8 @@ def build_first_norm(
 
 
 def build_across_layers(spec: StageSpec, shown: bool) -> nn.Module | None:
-    """What computes the class token of the output from those after every layer; None if the output does not show it."""
+    """Build the module that computes the class token of the output from those after every layer; None if the output
+    does not show it."""
     config = spec.prefix.across_layers
     if config is None:
         return None

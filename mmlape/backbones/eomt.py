@@ -130,7 +130,7 @@ class EoMT(Backbone):
         self.attn_mask_probs.copy_(self.attn_mask_probs.new_tensor(probs))
 
     def switch_to_deploy(self) -> None:
-        """As of all backbones; attention is not masked any more, as after annealing."""
+        """Switch to deployment as all backbones do; attention is not masked any more, as after annealing."""
         super().switch_to_deploy()
         self._deployed = True
         self.set_mask_probs([0.0] * self.num_blocks)

@@ -26,18 +26,18 @@ from .position_only import statistics_of
 if TYPE_CHECKING:
     from .base import Backbone
 
-# What may be trained beside LoRA.
+# Parts that can be trained beside LoRA.
 KINDS = ('position', 'norm', 'dtn')
 
 
 @dataclass(frozen=True)
 class LoRAOptions:
-    """Which linear layers of a backbone learn low-rank updates, and which other parts are trained; checked when made.
+    """Options of LoRA: the linear layers that learn low-rank updates, and other trained parts; checked when made.
 
     Attributes:
-        rank: Of the updates. Default 8.
+        rank: Rank of the updates. Default 8.
         alpha: Updates are multiplied by ``alpha / rank``. Default None: 2 ``rank``.
-        dropout: Of the input of an update. Default 0.
+        dropout: Dropout of the input of an update. Default 0.
         dora: Learn the magnitude of each row separately, see :class:`~mmlape.layers.LoRALinear`. Default False.
         layers: Blocks, counted through all stages: None (default) for all, a number of first ones, or a list.
         targets: Names of linear layers in a block, e.g. ``['qkv', 'proj', 'fc1', 'fc2']``. Default None: all.
@@ -66,7 +66,7 @@ class LoRAOptions:
 
     @classmethod
     def of(cls, config: dict) -> LoRAOptions:
-        """From a config, whose names and types are checked."""
+        """Make options from a config, whose names and types are checked."""
         check_options(cls, config)
         return cls(**config)
 

@@ -123,7 +123,7 @@ class StagedTransformer(Backbone):
             but so many last ones, or a list) selects layers of a stage; the others keep LayerNorm. Default LayerNorm.
         stem: Config of a :class:`~mmlape.layers.Stem`, e.g. ``dict(type='mmlape.PatchEmbed', patch_size=16)``.
         prefix: ``dict(cls_token=False, dist_token=False, registers=0, after=None, across_layers=None)``: tokens before
-            the grid of the last stage, and the number ``after`` of its first layers that run without them. None: up to
+            the grid of the last stage. ``after``: how many layers of it run before they are inserted; None: all up to
             the last layer whose norm sees places (DTN), or 0 if no layer follows. Tokens that no built layer sees are
             not built. ``across_layers``, in a network counted by layers: config of a module that computes the class
             token of the output from those after every layer, e.g. ``dict(type='mmlape.LayerClassAttention')``.
@@ -314,7 +314,7 @@ class StagedTransformer(Backbone):
         return tokens if norm is None else norm(tokens, layout)
 
     def stages(self) -> list[Stage]:
-        """One for each grid; they are cached until a part of the network is replaced."""
+        """Return a stage for each grid; they are cached until a part of the network is replaced."""
         tokens = [*self.parameters(recurse=False)]
         # Stages must not hold the tensors by which torch.func replaces parameters beyond a pass.
         if torch.compiler.is_compiling() or not {*map(type, tokens)} <= {nn.Parameter}:

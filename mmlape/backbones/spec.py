@@ -1,4 +1,4 @@
-"""From options to plain data: the spec of every stage and layer."""
+"""Specs of every stage and layer: options as plain data."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def merged(*configs: Mapping | None) -> dict:
 
 
 def as_list(name: str, value: Any, count: int, kind: str) -> list:
-    """One entry for each of ``count`` ``kind`` (stages, layers) from one for all, or from a list of as many."""
+    """Return one entry for each of ``count`` ``kind`` (stages, layers) from one for all, or from a list of as many."""
     if not isinstance(value, (list, tuple)):
         return [value] * count
     if len(value) != count:
@@ -203,7 +203,7 @@ def place_norms(
 def checked_norm(norm_cfg: dict) -> type[TokenNorm]:
     """The class of a norm after a check of its options."""
     cls = norm_class(norm_cfg)
-    # Of its keys, these two are not options of the class.
+    # These two keys are not options of the class.
     check_options(cls, {k: v for k, v in norm_cfg.items() if k not in ('type', 'requires_grad')})
     return cls
 

@@ -20,7 +20,7 @@ Rows = TypeVar('Rows', Tensor, Tensor | None)
 
 
 class StagePlan(NamedTuple):
-    """What position adds in a pass.
+    """Position of a pass, as it is added.
 
     Attributes:
         position: To the tokens, see :class:`~mmlape.position.PositionPlan`; it has rows for all prefix tokens.
@@ -240,7 +240,7 @@ def mean_of_cells(tokens: Tensor, layout: Layout) -> Tensor:
     return cells.masked_fill(hidden, 0).sum(1) / layout.mask.sum(1, keepdim=True).clamp(min=1)
 
 
-# By the name of an out_type. The order of prefix tokens: class token, distillation token, registers.
+# Outputs by the name of an out_type. Prefix tokens are in the order class token, distillation token, registers.
 OUTPUTS: dict[str, Output] = {
     'featmap': lambda tokens, layout: layout.to_maps(tokens).contiguous(),
     'featmap_and_prefix': lambda tokens, layout: (

@@ -102,6 +102,6 @@ class T2TViT(PlainTransformer):
 
     @classmethod
     def stage_sizes(cls, arch: dict) -> list[dict]:
-        """One stage, that of a ViT behind another stem."""
+        """Return one stage, that of a ViT with another stem."""
         (stage,) = super().stage_sizes(arch)
         return [dict(stage, stem=dict(tokens=arch['tokens']))]

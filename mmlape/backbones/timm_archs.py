@@ -246,7 +246,7 @@ def _mlp(block: Any) -> tuple[int, dict[str, Any]]:
 
 
 def _layer_scale(block: Any) -> float | bool:
-    """Its initial value, or False."""
+    """Return the initial value of a block's layer scale, or False."""
     scale = getattr(block, 'ls1', None) or getattr(block, 'ls', None)
     if scale is None and getattr(block, 'gamma_1', None) is None:
         return False

@@ -1,4 +1,4 @@
-"""What a family says of its classifiers for timm: plain data, which :mod:`mmlape.timm_models` reads."""
+"""Classifiers of a family in timm, as plain data that :mod:`mmlape.timm_models` reads."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class VisionTransformer(PlainTransformer):
     def resolve_arch(
         cls, arch: str | dict | None, sizes: Mapping[str, Any] | None = None
     ) -> tuple[dict, dict]:
-        """As of all networks; a name may be one of timm's."""
+        """Return sizes and configs of parts as all networks do; a name may be one of timm's."""
         if isinstance(arch, str) and arch not in cls.archs and timm.is_model(arch):
             arch = timm_arch(arch)
         return super().resolve_arch(arch, sizes)

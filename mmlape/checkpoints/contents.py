@@ -1,4 +1,4 @@
-"""What a checkpoint holds beside weights, made harmless: histories, arrays, texts of configs, and bombs."""
+"""Contents of a checkpoint beside weights, made harmless: histories, arrays, texts of configs, decompression bombs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from .strangers import plain_config
 _ARRAYS = ('_log_history', '_count_history')
 _NUMBERS = 'biuf'
 _TYPES = '?bBhHiIlLqQefdSU'
-# Far above what a training holds: items and levels of dicts and lists, and bytes of tensors beyond some times those
-# that they store: tied weights are views of one storage.
+# Limits on items, nesting and tensor bytes, far above any real checkpoint. Tensors may view a few times the bytes that
+# are stored, because tied weights share a storage.
 _MOST_ITEMS, _MOST_LEVELS, _MOST_EXPANDED, _MOST_VIEWS = 10**6, 100, 2**28, 4
 _NEW = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.tensor)
 # Types that PyTorch can hold and not compute with, not even copy.
@@ -33,7 +33,7 @@ _OPAQUE = re.compile('float4|bits')
 
 
 def check_contents(content: Any) -> None:
-    """Refuse (UnpicklingError) what takes more than its file to handle, or that reading may follow a forged pointer.
+    """Refuse decompression bombs and tensors whose storage is out of bounds (UnpicklingError).
 
     Shared dicts and lists count as often as they are met.
     """
@@ -127,8 +127,8 @@ def _is_plain_array(value: Any) -> bool:
 
 
 def statistic_of_history(owner: Any, name: str) -> Any:
-    """What a training history may use of ``getattr``: its own statistics, such as its mean. All of ``getattr`` would
-    open every door that ``weights_only`` closes."""
+    """Return the method of a training history's statistic, such as its mean. All of ``getattr`` would undo the
+    protection of ``weights_only``."""
     # An instance, because the class learns of its statistics when the first one is made.
     known = HistoryBuffer()._statistics_methods
     if not (owner is HistoryBuffer or owner is PlainHistory) or name not in known:
@@ -142,7 +142,7 @@ def no_bytes() -> bytes:
 
 
 def parts_of_history() -> list:
-    """What a training history in a checkpoint is made of, for ``torch.serialization.safe_globals`` (torch >= 2.6)."""
+    """Return the types and functions of a training history, for ``torch.serialization.safe_globals`` (torch >= 2.6)."""
     core = np._core if hasattr(np, '_core') else np.core
     arrays = [np.ndarray, np.dtype, core.multiarray._reconstruct, core.multiarray.scalar]
     return [

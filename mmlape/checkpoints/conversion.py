@@ -1,4 +1,4 @@
-"""From a foreign state dict to one that our model loads strictly."""
+"""Conversion of a foreign state dict to one that our model loads strictly."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def convert_with_report(
     *,
     source_grid: int | tuple[int, int] | None = None,
 ) -> tuple[State, LoadReport]:
-    """As :func:`convert`, but without its log and refusals (:meth:`LoadReport.demand`); returns the state dict and the
-    report."""
+    """Convert as :func:`convert`, but without its log and refusals (:meth:`LoadReport.demand`); return the state dict
+    and the report."""
     form = FORMATS[check_option('source', source, FORMATS)]
     report = LoadReport(source, type(model).__name__, whole=is_whole_model(model))
     conversion = _Conversion(form, tensors_of(state_dict), model, report)
@@ -142,7 +142,7 @@ class _Conversion:
         report, fits = self.report, fitters(self.model, source_grid)
         if report.whole:
             self.foreign.update(self.others)
-        # What published weights lack.
+        # Parts that published weights lack.
         ours = {
             f'{place}.': f'of {type(part).__name__}, '
             for place, part in self.model.named_modules()

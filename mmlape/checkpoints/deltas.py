@@ -1,4 +1,4 @@
-"""Weights as differences to others, whose licence lets nobody pass them on (DINOv3's): who has those gets them back."""
+"""Share fine-tuned weights as differences to base weights that may not be redistributed (DINOv3's)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .report import CheckpointError, listed
 def values_of_base(
     model: nn.Module, base: str, folder: Path | None = None
 ) -> tuple[dict[str, Tensor], str]:
-    """What the backbone of ``model`` takes of other weights, by the model's names; and the SHA-256 of what it takes as
-    it is (resizing may round differently elsewhere).
+    """Return the values that the backbone of ``model`` takes of other weights, by the model's names; and the SHA-256 of
+    those taken as they are (resizing may round differently elsewhere).
 
     Args:
         model: A detector or segmentor; it is not changed.
@@ -52,7 +52,7 @@ def values_of_base(
         pretrained = Pretrained(source, checkpoint=place)
     report = pretrained.load(target, pretrained.read(target))
     state = {name: value.cpu() for name, value in target.state_dict().items()}
-    # What LoRA begins with is not the base's.
+    # LoRA's initial values are not the base's.
     taken = [n for n in report.taken if state[n].is_floating_point() and '.lora_' not in n]
     digest = hashlib.sha256(''.join(taken).encode())
     for name in report.matched:
@@ -70,7 +70,7 @@ def is_file(base: str) -> bool:
 
 
 def as_differences(state: dict[str, Tensor], base: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Where ``base`` has a value, the difference to it, in float32."""
+    """Subtract ``base`` from ``state`` where both have an entry (float32)."""
     return {
         name: value.float().cpu() - base[name] if name in base else value
         for name, value in state.items()
@@ -104,7 +104,7 @@ def whole_state(path: Path, model: nn.Module, trust: bool = False) -> dict[str, 
 
 
 def _about_base(path: Path, text: str, trust: bool) -> dict[str, str]:
-    """What a file of differences says of its base: ``base`` and ``digest``."""
+    """Read ``base`` and ``digest`` from the metadata of a file of differences."""
     try:
         about = json.loads(text)
         base, digest = about['base'], about['digest']

@@ -24,7 +24,7 @@ from .report import CheckpointError, DownloadError
 
 SAFETENSORS = '.safetensors'
 INDEX = '.index.json'
-# Of a folder, the first that is there is read: those that can run nothing come first.
+# Preferred files of a folder, safe formats first.
 NAMES = (
     'model.safetensors', f'model.safetensors{INDEX}', 'pytorch_model.bin', f'pytorch_model.bin{INDEX}'
 )  # fmt: skip
@@ -113,8 +113,8 @@ def download_checkpoint(address: str) -> Path:
 
 
 def fault_of(path: Path) -> str | None:
-    """What is wrong with a checkpoint file: its digest, its format, its end, or the checksums inside, which torch does
-    not compare; None for nothing."""
+    """Return what is wrong with a checkpoint file: its digest, format, end, or the checksums inside, which torch does
+    not compare; None if nothing is."""
     if fault := _digest_fault(path):
         return fault
     with path.open('rb') as file:
@@ -130,12 +130,12 @@ def fault_of(path: Path) -> str | None:
 
 
 def _digest_fault(path: Path) -> str | None:
-    """By ``<path>.sha256`` beside the file, or beside what it is a link to."""
+    """Compare the file with the digest in ``<path>.sha256`` beside it, or beside the file that it is a link to."""
     sidecars = (digest_of(path), digest_of(path.resolve()))
     sidecar = next(filter(Path.is_file, sidecars), None)
     if sidecar is None:
         return None
-    # So long is a line at most: what is beside a file need not be a digest.
+    # Longer first lines are not a digest.
     with sidecar.open(encoding='utf-8', errors='replace') as file:
         expected = re.match(r'\\?([0-9a-fA-F]{64})\b', file.readline(65536))
     if expected is None:
@@ -147,7 +147,7 @@ def _digest_fault(path: Path) -> str | None:
 
 
 def _archive_fault(path: Path) -> str | None:
-    """By the checksums of its records."""
+    """Check an archive by the checksums of its records."""
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(record.file_size for record in archive.infolist())

@@ -26,7 +26,7 @@ def hub_folder(name: str) -> Path:
         found = snapshot_download(
             repository, revision=revision or None, allow_patterns=list(_WANTED)
         )
-    # Of the hub and of the name; the hub's own derive from these.
+    # Errors of the hub derive from these, as do errors of the name.
     except (OSError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DownloadError(f'{name} cannot be had from the Hugging Face hub: {reason}') from None

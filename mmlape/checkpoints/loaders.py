@@ -36,7 +36,7 @@ def safe_loading() -> None:
     """
     allow_own_checkpoints()
     for prefixes, loader in (
-        # SenseTime's own services cannot be reached: their addresses are files that do not exist.
+        # internal Petrel paths: treat as missing files
         (('', r'(\S+\:)?s3://', r'(\S+\:)?petrel://', 'pavi://'), load_from_local),
         (_HTTP, load_from_http),
         ((HUB,), load_from_hub),
@@ -102,7 +102,7 @@ def load_from_zoo(filename: str, map_location: Any = None) -> dict[str, Any]:
     else:
         home = mmengine_checkpoint._get_mmengine_home()
         found = load_from_local(os.path.join(home, address), map_location)
-    if place == 'mmcls':  # as upstream: the backbone of a classifier, by the names in it
+    if place == 'mmcls':  # like upstream: the backbone of a classifier, by the names in it
         start = 'backbone.'
         state = found.get('state_dict', found).items()
         return dict(state_dict={k.removeprefix(start): v for k, v in state if k.startswith(start)})

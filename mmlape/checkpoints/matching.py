@@ -1,4 +1,4 @@
-"""Which of a model's entries a state dict fills, and tensors fitted to another grid or patch size."""
+"""Matching of state dicts to models by name, and tensors fitted to another grid or patch size."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def other_shape(theirs: Iterable[int], ours: Iterable[int]) -> str:
 
 
 def problems_of(state: Mapping[str, Any], own: Mapping[str, Any] | None) -> list[str]:
-    """What cannot be weights: NaN or infinite values, and tensors of another kind than the model's ``own``, the only
-    ones checked, which may be infinite themselves (masks). None: all are checked."""
+    """Return what cannot be weights: NaN or infinite values, and tensors of another kind than the model's ``own``, the
+    only ones checked, which may be infinite themselves (masks). None: all are checked."""
     not_finite, kinds = [], []
     for name, value in state.items():
         ours = None if own is None else own.get(name)
@@ -128,7 +128,7 @@ def _kind(value: Tensor) -> tuple[bool, bool]:
 
 
 def misfits(report: LoadReport) -> list[str]:
-    """What keeps a state dict from being a model's, whole: missing names, other shapes, unknown names."""
+    """Return why a state dict does not load strictly: missing names, other shapes, unknown names."""
     shapes = [name for name in report.fresh if 'shape' in report.fresh[name]]
     missing = [name for name in report.fresh if name not in shapes]
     first = f': {report.fresh[shapes[0]]}' if shapes else ''
@@ -150,7 +150,7 @@ def fitters(
     joined = [module for module in model.modules() if isinstance(module, JoinedPosition)]
     per_layer = {id(module.embedding) for module in joined if module.joining.table_per_layer}
     found: dict[int, Callable[[Tensor], Fitted]] = {}
-    first = None  # of several tables (PVT): the source's grids have the ratios of the model's
+    first = None  # with several tables (PVT), the source's grids have the ratios of the model's
     for module in model.modules():
         if isinstance(module, LearnedPosition):
             first = first or module.grid
@@ -215,7 +215,7 @@ def _fit_offsets(table: Tensor, position: RelativePositionBias) -> Fitted:
         return table, ''
     source, grid = (side, side), position.grid
     target = (2 * grid[0] - 1, 2 * grid[1] - 1)
-    # Of another square too, by chance: 5 x 13 cells and 8 x 8 have as many.
+    # A table of another square can have the same length by chance: 5 x 13 cells and 8 x 8 have as many offsets.
     if len(table) == target[0] * target[1]:
         return table, ''
     cells = (side + 1) // 2

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from mmengine.structures import BaseDataElement
 
-# What pickled data are made of: functions that make arrays, tensors and containers, and their types.
+# Names in pickled data: functions that make arrays, tensors and containers, and their types.
 _NUMPY = ('multiarray._reconstruct', 'multiarray.scalar', 'numeric._frombuffer')
 _CALLED = {
     ('collections', 'OrderedDict'): OrderedDict,
@@ -25,7 +25,7 @@ _CALLED = {
     **{('torch', kind.__name__): kind for kind in (torch.Size, torch.device)},
     **{('numpy', kind.__name__): kind for kind in (np.ndarray, np.dtype)},
 }  # fmt: skip
-# Of Python 2, which the protocols up to 2 write.
+# Names of Python 2, which the protocols up to 2 write.
 _OLD_NAMES = {'__builtin__': 'builtins', 'copy_reg': 'copyreg'}
 
 
@@ -37,7 +37,7 @@ class PlainUnpickler(pickle.Unpickler):
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a name in the file stands for; nothing is imported."""
+        """Return what a name in the file stands for; nothing is imported."""
         module = _OLD_NAMES.get(module, module)
         name = 'range' if (module, name) == ('builtins', 'xrange') else name
         if (module, name) in _CALLED:

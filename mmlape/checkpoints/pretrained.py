@@ -87,7 +87,7 @@ class Pretrained:
         print_log(str(report), logger='current', level=logging.INFO)
         if not isinstance(module, Backbone):
             _initialise_the_rest(module, report)
-        # What stays fresh has been initialised since the conversion.
+        # Load only the entries taken: the others have been initialised since the conversion.
         taken = {name: state[name] for name in report.taken}
         module.load_state_dict({**module.state_dict(), **taken}, strict=True)
         return report

@@ -194,7 +194,7 @@ def _with_history() -> contextlib.AbstractContextManager:
 
 
 def _reason(message: str) -> str:
-    """What torch found, without its advice to read the file unsafely."""
+    """Shorten torch's message to what it found, without its advice to read the file unsafely."""
     if wanted := re.search(r'GLOBAL (\S+)', message):
         return f'it holds {wanted[1]}, which is not data'
     lines = (message.partition('WeightsUnpickler error: ')[2] or message).strip().splitlines()

@@ -30,7 +30,7 @@ class DownloadError(ConnectionError, CheckpointError):
 
 @dataclass
 class LoadReport:
-    """What a conversion did: every entry of the model and of the source, by name."""
+    """Report of a conversion: every entry of the model and of the source, by name."""
 
     source: str  # name of the source format
     model: str = ''  # class name of the model
@@ -46,7 +46,7 @@ class LoadReport:
     # Number of values of every entry of the part of the model that the source describes.
     sizes: dict[str, int] = field(default_factory=dict)
     whole: bool = False  # a detector or segmentor, whose parts are accounted for one by one
-    part: str = ''  # what names of the described part begin with: 'vit.' for the ViT of an adapter
+    part: str = ''  # prefix of names of the described part: 'vit.' for the ViT of an adapter
 
     @property
     def taken(self) -> list[str]:

@@ -22,7 +22,7 @@ from mmlape.registry import MODELS, TASK_UTILS, TRANSFORMS
 TYPES: dict[str, frozenset[str]] = {
     scope: frozenset(names.split())
     for scope, names in {
-        # Of MMCV and MMEngine, in any scope.
+        # Types of MMCV and MMEngine, in any scope.
         '': 'BN SyncBN GN LN ReLU GELU RoIAlign nms soft_nms LoadImageFromFile',
         'mmdet': """
             ATSS ATSSAssigner ATSSHead AnchorGenerator BBoxL1Cost BatchFixedSizePad CascadeRCNN CascadeRoIHead
@@ -63,7 +63,7 @@ _WORD = re.compile(r'[\w.+-]{1,80}')
 # Far above any model's numbers, and far below what keeps a machine busy: of all, and of those that count layers.
 _LARGEST, _DEEPEST = 2**20, 1000
 _DEPTHS = re.compile(r'depths?|num_(layers|stages|blocks|convs|fcs|outs|\w*levels?)|stacked_convs')
-_LONGEST = 2**24  # of the text
+_LONGEST = 2**24  # characters of the text
 _SHOWN = 3  # entries that a message names
 
 
@@ -72,7 +72,7 @@ class OtherScopeError(ValueError):
 
 
 def config_of_stranger(text: Any) -> Config:
-    """What a config's text says of a detector or segmentor that predicts, as a config; nothing in the text is run.
+    """Read the text of a config of a detector or segmentor that predicts, as data; nothing in the text is run.
 
     Read are ``default_scope``, ``model``, the pipeline of ``test_dataloader.dataset``, and ``classes`` and ``palette``
     of its ``metainfo``. The data set itself becomes upstream's base class, which reads no file until it is used.
@@ -217,7 +217,7 @@ def _is_colour(value: Any) -> bool:
 
 
 def _faults(value: Any, scope: str, path: str, option: Any = '', owner: str = '') -> Iterator[str]:
-    """What in a part of a config is not data, as ``path=value``.
+    """Yield what in a part of a config is not data, as ``path=value``.
 
     Args:
         value: The part.

@@ -1,4 +1,4 @@
-"""What the command lines of training and testing share: configs by name, options, processes, resuming."""
+"""Command lines of training and testing: configs by name, options, processes, resuming."""
 
 from mmlape.lazy import lazy_names
 

@@ -1,4 +1,4 @@
-"""What the programs that build data sets share."""
+"""Command line of the programs that build data sets."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1  # of Linux's prctl
+_PR_SET_PDEATHSIG = 1  # an option of Linux's prctl
 
 
 def run_child(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:

@@ -1,4 +1,4 @@
-"""What the programs of experiments share."""
+"""Command line of the programs of experiments."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from .arguments import AMP_DTYPES
 # Highest similarity of a new name to a present one: with_dist_token (0.83 to with_cls_token) is new, max_epoch (0.95)
 # is a typo.
 _LIKENESS = 0.85
-_SEG_SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # of upstream's test-time augmentation
+_SEG_SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # upstream's test-time augmentation
 # MMEngine's backends by the package that they need, and their options for a run of this name.
 _LOGGERS: dict[str, tuple[str, Callable[[str], dict]]] = {
     'tensorboard': ('TensorboardVisBackend', lambda run: {}),
@@ -363,7 +363,7 @@ def _boxes_alone(cfg: Config) -> None:
             evaluator['metric'] = 'bbox'
 
 
-# What PackDetInputs keeps where it is not told.
+# Default meta_keys of PackDetInputs.
 _META_KEYS = ('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mmlape.backbones import Stage
     from mmlape.research.analysis.dtn import NormTokens
 
-# What ``--part`` may name one of.
+# Descriptions of the values of ``--part``.
 POSITION = "position embedding of several, e.g. 'position1'"
 STAGE = "stage of several, e.g. 'block1'"
 OWN_GRID = 'what each embedding was built for'

@@ -38,7 +38,7 @@ from mmlape.training.last_checkpoint import (
 
 # Set by SLURM when it restarts a job, and by torchrun when it restarts the processes.
 RESTARTS = ('SLURM_RESTART_COUNT', 'TORCHELASTIC_RESTART_COUNT')
-# Of MMEngine: None means its default, for others it would be an error.
+# Default hooks of MMEngine: None means its default, for others it would be an error.
 _OFF = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
 _LONG = ('Config:\n', 'paramwise_options -- ')
 

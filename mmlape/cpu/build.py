@@ -43,7 +43,7 @@ def is_wanted() -> bool:
 
 
 def sources() -> list[Path]:
-    """What is compiled; each file is a unit of its own."""
+    """Return the source files; each one is a compilation unit."""
     return sorted(SOURCES.glob('*.cpp'))
 
 

@@ -129,7 +129,7 @@ def _sampling_inputs(
     references: Tensor | None,
     shapes: Sequence[int],
 ) -> tuple[list[int], list[Tensor], Tensor | None]:
-    """What the C++ functions read: sizes, dense arrays of one type, and the references."""
+    """Prepare what the C++ functions read: sizes, dense arrays of one type, and the references."""
     batch, values, heads, width = value.shape
     queries, levels, points = offsets.shape[1], len(shapes) // 2, logits.shape[-1]
     samples = (batch, queries, heads, levels, points)
@@ -199,7 +199,7 @@ deformable_sampling.register_autograd(_sampling_gradients, setup_context=_save_s
 
 
 def dtn(*inputs: Tensor, windows: tuple[int, int, int], eps: float, stabilize: bool) -> Tensor:
-    """What :class:`mmlape.norm.dtn_plain.PlainDTN` computes, in C++. First-order gradients only.
+    """Compute DTN in C++ as :class:`mmlape.norm.dtn_plain.PlainDTN` does. Only first-order gradients are supported.
 
     It gives the same in any number of threads.
 
@@ -288,7 +288,7 @@ def _dtn_backward(grad: Tensor, arrays: Sequence[Tensor], *arguments: Any) -> tu
     x, P_y, P_x, mean_ratio, var_ratio, weight, *_ = dense
     to_x, *rest = map(torch.empty_like, (x, mean_ratio, var_ratio, weight, weight))
     maps: list[Tensor | None] = [None, None]
-    if needs_maps:  # of each head of each image
+    if needs_maps:  # gradients for each head of each image
         maps = [x.new_zeros(len(x), x.shape[2], *P.shape[1:]) for P in (P_y, P_x)]
     _call_dtn('dtn_backward', [*dense, grad.contiguous(), to_x, *maps, *rest], *options)
     to_maps = (

@@ -103,6 +103,6 @@ def is_faster_here() -> bool:
 
 
 def processor() -> str:
-    """Its maker, among other words; of Intel's where that is unknown, for which nothing changes."""
+    """Return text that names the processor's maker; Intel's where it is unknown, for which nothing changes."""
     known = Path('/proc/cpuinfo')
     return known.read_text(errors='replace')[:1000] if known.is_file() else 'GenuineIntel'

@@ -1,4 +1,4 @@
-"""On a CPU, memory that is freed stays with the process. Nothing of mmlape: benchmarks run this file by itself.
+"""Memory that a CPU process frees stays with it. This imports nothing of mmlape: benchmarks run this file alone.
 
 glibc hands large blocks back to the kernel when they are freed, and the next pass gets them again page by page, filled
 with zeros: a fifth of a training step, measured (docs/training.md). A GPU's memory is PyTorch's own matter.

@@ -49,7 +49,7 @@ class PatchConv2d(basic.PatchConv2d):
 
 
 class Operator(nn.Module):
-    """By an operator in C++.
+    """Base class of modules that call an operator in C++.
 
     Args:
         plain: The module that it replaces, for calls that the operator does not serve.
@@ -163,7 +163,7 @@ def optimize(model: nn.Module, keep_memory: bool = True) -> nn.Module:
 
 
 def _kinds(model: nn.Module) -> tuple[_Kinds, list[str]]:
-    """What is replaced by what on this machine, and why something is not."""
+    """Return the classes to replace on this machine with their replacements, and why others are not replaced."""
     if not is_wanted():
         return {}, ['switched off by MMLAPE_OPS=0']
     kinds, notes = dict(_PRODUCTS), []

@@ -161,7 +161,7 @@ def _describe(
 
 
 def _first_pairs(x: Tensor, positions: Tensor, statistics: Sequence[Tensor], plan: _Plan) -> Tensor:
-    """What ``P_y`` gives."""
+    """Filter values and squares of the cells with ``P_y``."""
     moments, cells, centre, rows = statistics
     pairs = torch.empty_like(moments)
     _launch(
@@ -191,7 +191,7 @@ def dtn(
     mean_ratio: float,
     var_ratio: float,
 ) -> tuple[Tensor, ...]:
-    """What :class:`mmlape.norm.DTN` computes with learned positions and without a mask. First-order gradients only.
+    """Compute :class:`mmlape.norm.DTN` with learned positions and without a mask. First-order gradients only.
 
     Statistics are in float32 whatever the dtypes are; the same input gives the same bits.
 
@@ -303,7 +303,7 @@ def _through_maps(
         gradient_kernels.weigh_gradients, grids[0], *[None] * 4, positions, rows, pairs, d_moments,
         d_pairs, slopes, plan.A, plan.E, plan.prefix, 0, slopes.shape[1], OF_ROWS=False, **block,
     )  # fmt: skip
-    d_cells = d_moments  # which are not needed any more
+    d_cells = d_moments  # reuse memory that is not needed any more
     _launch(
         gradient_kernels.weigh_gradients, grids[1], *_sources(x, cells, plan), centre, positions,
         rows, None, d_pairs, d_cells, slopes, plan.A, plan.E, plan.prefix, slots_of_x,

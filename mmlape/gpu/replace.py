@@ -106,5 +106,5 @@ def _may_be_replaced(module: norm.DTN) -> bool:
 
 @cache
 def _say(text: str) -> None:
-    """Once for each text."""
+    """Log each text once."""
     print_log(f'mmlape.gpu.optimize: {text}', 'current', INFO)

@@ -84,7 +84,7 @@ def _non_finite(value: Tensor) -> int:
 
 
 def _in_float32(instances: InstanceData) -> InstanceData:
-    """With tensors of half precision in float32; the others, masks and boxes of MMDetection as they are."""
+    """Convert tensors of half precision to float32; keep others, and MMDetection's masks and boxes, as they are."""
     return instances.new(
         **{
             name: value.float()
@@ -96,7 +96,7 @@ def _in_float32(instances: InstanceData) -> InstanceData:
 
 
 class Float32Losses:
-    """For subclasses of MMDetection's MaskFormerHead and Mask2FormerHead: matching and losses in float32.
+    """Mixin for subclasses of MMDetection's MaskFormerHead and Mask2FormerHead: matching and losses in float32.
 
     Upstream computes them in the type of the predictions. The divisor of the mask loss is the masks of a batch times
     12,544 points: in float16, six masks make it infinite, and the mask loss 0 or NaN, without an error.

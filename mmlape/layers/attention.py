@@ -23,7 +23,7 @@ from .stems import pad_to_multiple
 
 
 class AttentionLayer(nn.Module):
-    """What attention layers share: heads, position and masks on the scores, and ``scaled_dot_product_attention``.
+    """Attention layers: shared heads, position and masks on the scores, and ``scaled_dot_product_attention``.
 
     A layer is called as ``attn(tokens, layout)``, with ``inside`` as third argument where one position serves all
     layers. It has its output projection as ``proj``.
@@ -95,12 +95,12 @@ class AttentionLayer(nn.Module):
         bias: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """What each query reads, ``(B, heads, N, D)``.
+        """Attend: return what each query reads, ``(B, heads, N, D)``.
 
         Queries and keys may be wider than values, by position. ``bias`` is added to the scores
         ``(B, heads, queries, keys)``, to which it broadcasts; ``mask`` ``(B, keys)`` is False for padding.
         """
-        # Of the content alone: position channels must not change what a trained head's own scores are.
+        # Scale by the content width only, so that weights trained without position keep their scores.
         width = value.shape[-1]
         # Kernels without an N x N map want values as wide as queries.
         value = F.pad(value, (0, query.shape[-1] - width)) if query.shape[-1] > width else value
@@ -207,7 +207,7 @@ class Attention(AttentionLayer):
     def _read_in_windows(
         self, qkv: Tensor, layout: Layout, inside: InsidePlan | None, window: Grid
     ) -> Tensor:
-        """What tokens read, ``(B, P + H * W, C)``, for queries, keys and values ``(B, P + H * W, 3 * C)``."""
+        """Attend in windows: ``(B, P + H * W, C)`` of queries, keys and values ``(B, P + H * W, 3 * C)``."""
         num_prefix, grid = layout.num_prefix, layout.grid
         heads: tuple[Tensor, ...] = ()
         if num_prefix or self.q_norm is not None or (inside is not None and inside.places):
@@ -219,7 +219,7 @@ class Attention(AttentionLayer):
         else:  # one copy instead of three
             query, key, value = self.split_heads(partition(qkv, grid, window), 3)
         mask = layout.mask
-        if mask is not None:  # what a window is padded with counts, whatever the mask
+        if mask is not None:  # padding of windows takes part, whatever the mask
             mask = ~partition((~mask).unsqueeze(-1), grid, window)[..., 0]
             mask = F.pad(mask, (num_prefix, 0), value=True)
         if num_prefix:
@@ -386,7 +386,7 @@ def partition(tokens: Tensor, grid: Grid, window: Grid) -> Tensor:
     (height, width), (h, w) = grid, window
     rows, columns = windows_of(grid, window)
     down, across = rows * h - height, columns * w - width
-    # Of symbols, of a graph for any size, nothing is asked.
+    # Do not branch on symbolic sizes: that would specialise the graph.
     if not (isinstance(down, int) and isinstance(across, int)) or down or across:
         channels = (0, 0) * (tokens.ndim - 2)
         maps = F.pad(tokens.unflatten(1, (height, width)), (*channels, 0, across, 0, down))
@@ -444,7 +444,7 @@ class SpatialReductionAttention(AttentionLayer):
         self.q = nn.Linear(embed_dims, embed_dims, bias=qkv_bias)
         self.kv = nn.Linear(embed_dims, 2 * embed_dims, bias=qkv_bias)
         self.reduces = self.linear or self.sr_ratio > 1
-        self.takes_prefix = not self.reduces  # which have no place
+        self.takes_prefix = not self.reduces  # prefix tokens have no place on the grid
         if self.reduces:
             kernel = 1 if self.linear else self.sr_ratio
             self.sr = PatchConv2d(embed_dims, embed_dims, kernel)

@@ -133,12 +133,12 @@ def build_map_norm(norm_cfg: dict, channels: int) -> nn.Module:
     try:
         norm = build_norm_layer(norm_cfg, channels)[1]
     except KeyError as error:
-        if isinstance(error, ValueError):  # of our registry, with the nearest name
+        if isinstance(error, ValueError):  # our registry's error names the nearest name
             raise
         raise ValueError(
             f"norm_cfg must name a registered norm of maps, e.g. 'BN', 'SyncBN' or 'mmlape.LN2d', got {norm_cfg}"
         ) from error
-    except (AssertionError, ZeroDivisionError) as error:  # of GN
+    except (AssertionError, ZeroDivisionError) as error:  # raised by GN
         raise ValueError(
             f'norm_cfg needs num_groups that divide {channels} channels, got {norm_cfg}'
         ) from error

@@ -16,7 +16,7 @@ from mmlape.registry import MODELS
 
 from .basic import DropPath
 
-# What is added to the tokens that attention reads, and a position inside the attention.
+# The position added to the tokens that attention reads, and the position inside the attention.
 Place = tuple[Tensor | None, InsidePlan | None]
 
 
@@ -84,17 +84,17 @@ class Block(nn.Module):
         return self.feed_forward(tokens, layout)
 
     def read(self, tokens: Tensor, layout: Layout | Grid, place: Place) -> Tensor:
-        """What attention reads from tokens ``(B, P + H * W, C)``, to which their position is added."""
+        """Add their position to tokens ``(B, P + H * W, C)``, and attend."""
         position, inside = place
         placed = tokens if position is None else tokens + position
         return self.attn(placed, layout) if inside is None else self.attn(placed, layout, inside)
 
     def attended(self, tokens: Tensor, layout: Layout | Grid, place: Place) -> Tensor:
-        """What the first branch adds to tokens."""
+        """Compute what the first branch adds to tokens."""
         return self.drop_path(self.ls1(self.read(self.norm1(tokens, layout), layout, place)))
 
     def fed(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
-        """What the second branch adds to tokens after attention."""
+        """Compute what the second branch adds to tokens after attention."""
         return self.drop_path(self.ls2(self.mlp(self.norm2(tokens, layout), layout)))
 
     def feed_forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
@@ -144,7 +144,7 @@ class ParallelBlock(Block):
     one_norm = True
 
     def attended(self, tokens: Tensor, layout: Layout | Grid, place: Place) -> Tensor:
-        """What both branches add to tokens."""
+        """Compute what both branches add to tokens."""
         normed = self.norm1(tokens, layout)
         read = self.read(normed, layout, place)
         return self.drop_path(self.ls1(read + self.mlp(normed, layout)))

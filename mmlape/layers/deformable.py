@@ -135,7 +135,7 @@ _OF_GPU = 'Tensor value, Tensor shapes, Tensor level_starts, Tensor locations, T
 def _sampled_on_gpu(
     values: Tensor, locations: Tensor, weights: Tensor, plan: SamplingPlan
 ) -> Tensor:
-    """By MMCV's kernels."""
+    """Sample with MMCV's kernels."""
     maps = plan.shapes_tensor, plan.level_starts
     arguments = values.contiguous(), *maps, locations.contiguous(), weights.contiguous()
     # An operator can be part of a graph, a function takes less time.
@@ -143,7 +143,7 @@ def _sampled_on_gpu(
 
 
 class _Sampled(Function):
-    """As MMCV's function, but fills the gradients with zeros at once."""
+    """MMCV's function, but with all gradients filled with zeros in one call."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ def _in_graphs(*inputs: Tensor) -> Tensor:
     schema=f'(Tensor grad, {_OF_GPU}) -> (Tensor, Tensor, Tensor)',
 )
 def _gradients_on_gpu(grad: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-    """Of values, locations and weights."""
+    """Compute the gradients of values, locations and weights."""
     value, _shapes, _level_starts, locations, weights = inputs
     found = tuple(map(torch.zeros_like, (value, locations, weights)))  # none may be a view
     _add_gradients(grad, inputs, found)

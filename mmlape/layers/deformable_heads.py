@@ -35,7 +35,7 @@ class HeadDeformableAttention(MultiScaleDeformableAttention):
 
     @classmethod
     def of(cls, plain: MultiScaleDeformableAttention) -> HeadDeformableAttention:
-        """One with the layers of ``plain``, the same objects."""
+        """Make a module with the layers of ``plain``, the same objects."""
         made: HeadDeformableAttention = as_class(plain, cls)
         made._modules = {**plain._modules, 'sampling': DeformableSampling().train(plain.training)}
         return made
@@ -104,7 +104,7 @@ class HeadDeformableAttention(MultiScaleDeformableAttention):
 def _plan(
     shapes: Tensor | list[tuple[int, int]], level_starts: Tensor | None, value: Tensor
 ) -> SamplingPlan:
-    """Of maps without reference points. Sizes become Python integers where that is free."""
+    """Make the plan of maps without reference points. Sizes become Python integers where that is free."""
     if not isinstance(shapes, Tensor):
         return plan_of_maps(tuple(shapes), value.device)
     if level_starts is None:

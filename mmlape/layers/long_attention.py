@@ -261,8 +261,8 @@ class LSHAttention(AttentionLayer):
     def _read_sorted(
         self, query: Tensor, value: Tensor, present: Tensor, order: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """What tokens in the given order read, ``(B, G, R, M, S, D)``, and the logarithm of their softmax's normaliser,
-        ``(B, G, R, M, S)``."""
+        """Attend among tokens in the given order: return what they read, ``(B, G, R, M, S, D)``, and the logarithm of
+        their softmax's normaliser, ``(B, G, R, M, S)``."""
         key = F.normalize(query.float(), dim=-1).to(query.dtype)
         shape = (-1, self.chunk_size)
         query, key, value = (

@@ -1,4 +1,4 @@
-"""From tokens to one vector: sequence pooling, attention pooling, and attention over the layers' class tokens."""
+"""Pooling of tokens to one vector: by sequence pooling, by attention, or by attention over layers' class tokens."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SequencePooling(nn.Module):
 
 @MODELS.register_module()
 class AttentionPooling(AttentionPoolLatent):
-    """What one learned query reads from the tokens, and a feed-forward network after it: timm's
+    """Attention pooling: one learned query reads the tokens, and a feed-forward network follows: timm's
     ``AttentionPoolLatent``, the head of SigLIP (ICCV 2023) and Perception Encoder (2025). Cells that a mask hides are
     not read.
 

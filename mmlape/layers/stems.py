@@ -23,7 +23,7 @@ def pad_to_multiple(image: Tensor, multiple: Grid) -> Tensor:
     # -(-width // multiple): ONNX divides towards zero.
     right = (width + multiple[1] - 1) // multiple[1] * multiple[1] - width
     bottom = (height + multiple[0] - 1) // multiple[0] * multiple[0] - height
-    # Of symbols nothing is asked, or the graph would be for this size alone.
+    # Do not branch on symbolic sizes: that would specialise the graph.
     whole = isinstance(right, int) and isinstance(bottom, int) and not (right or bottom)
     return image if whole else F.pad(image, (0, right, 0, bottom))
 
@@ -43,8 +43,8 @@ def to_tokens(maps: Tensor) -> tuple[Tensor, Layout]:
 
 
 class Stem(nn.Module):
-    """What makes the tokens of a stage, of an image or of the map of the stage before. A subclass writes :meth:`embed`,
-    or :meth:`forward` where it takes other input.
+    """Base class: makes the tokens of a stage from an image or from the map of the stage before. A subclass writes
+    :meth:`embed`, or :meth:`forward` where it takes other input.
 
     Args:
         in_channels: Channels in. Default 3.
@@ -217,7 +217,7 @@ class ConvStem(Stem):
         )
         norm_cfg = dict(type='BN') if norm_cfg is None else norm_cfg
         self.norms = nn.ModuleList(build_map_norm(norm_cfg, width) for width in widths[1:-1])
-        # Of tokens, of which there may be a single one.
+        # The last norm is one of tokens, because a batch can consist of a single token.
         self.norms.append(build_token_norm(dict(type='mmlape.TokenBN'), embed_dims))
 
     def embed(self, maps: Tensor) -> tuple[Tensor, Layout]:

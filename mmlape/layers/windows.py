@@ -164,8 +164,8 @@ class ShiftedWindowAttention(Attention):
 
 @cached
 def apart(grid: Grid, window: Grid, shift: Grid, device: torch.device) -> Tensor:
-    """What is added to scores in the windows of a moved grid, ``(windows, h * w, h * w)``: 0, or -100, as published,
-    for cells that the move brought together from two sides of the image."""
+    """Return the mask that is added to scores in the windows of a moved grid, ``(windows, h * w, h * w)``: 0, or -100,
+    as published, for cells that the move brought together from two sides of the image."""
     region = torch.zeros(grid, device=device)
     for axis, (side, step) in enumerate(zip(grid, shift)):
         if step:

@@ -85,7 +85,7 @@ class TokenNorm(nn.Module):
         raise NotImplementedError
 
     def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
-        """As :meth:`standardise`, with statistics over the tokens of ``present``, ``(B, N, 1)`` and boolean.
+        """Do as :meth:`standardise`, with statistics over the tokens of ``present``, ``(B, N, 1)`` and boolean.
 
         Raises:
             ValueError: If the subclass does not support masks.
@@ -138,7 +138,7 @@ class TokenRMS(TokenNorm):
         self.register_parameter('bias', None)
 
     def standardise(self, x: Tensor) -> Tensor:
-        """Over C."""
+        """Divide by the root mean square over C."""
         return x * (x.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()
 
 
@@ -152,7 +152,7 @@ def build_token_norm(norm_cfg: dict, num_features: int) -> TokenNorm:
 
 
 def build_single_norm(option: str, norm_cfg: dict, num_features: int) -> TokenNorm:
-    """As :func:`build_token_norm`, of each token by itself; ValueError for a norm that mixes tokens or sees places."""
+    """Build a norm of each token by itself (:func:`build_token_norm`); ValueError if it mixes tokens or sees places."""
     norm = build_token_norm(norm_cfg, num_features)
     if norm.mixes_tokens or norm.sees_places:
         raise ValueError(

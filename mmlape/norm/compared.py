@@ -66,7 +66,7 @@ class TokenIN(TokenNorm):
     mixes_tokens = True
 
     def standardise(self, x: Tensor, present: Tensor | None = None) -> Tensor:
-        """Over N."""
+        """Standardise over N."""
         return subtract_and_divide(x, *instance_moments(x, present), self.eps)
 
     standardise_present = standardise
@@ -101,13 +101,13 @@ class TokenGN(TokenNorm):
         self.num_groups = check_groups(num_groups, num_features, num_heads)
 
     def standardise(self, x: Tensor) -> Tensor:
-        """Over N and the channels of a group."""
+        """Standardise over N and the channels of a group."""
         if x.shape[0] * x.shape[1] == 1:  # PyTorch's raises where a group has one channel
             return self.standardise_present(x, torch.ones_like(x[..., :1], dtype=torch.bool))
         return F.group_norm(x.transpose(1, 2), self.num_groups, eps=self.eps).transpose(1, 2)
 
     def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
-        """Over present tokens and the channels of a group."""
+        """Standardise over present tokens and the channels of a group."""
         groups = x.unflatten(2, (self.num_groups, -1))
         mean, var = moments(groups, (1, 3), present.unsqueeze(3))
         return subtract_and_divide(groups, mean, var, self.eps).flatten(2)
@@ -142,7 +142,7 @@ class TokenBN(TokenNorm):
         self.register_buffer('num_batches_tracked', torch.tensor(0))
 
     def standardise(self, x: Tensor) -> Tensor:
-        """Over B and N."""
+        """Standardise over B and N."""
         if self.training and x.shape[0] * x.shape[1] == 1:  # PyTorch's raises
             return self.standardise_present(x, torch.ones_like(x[..., :1], dtype=torch.bool))
         # Copies: the buffers may be of another dtype, and must not change in a recomputation.
@@ -155,7 +155,7 @@ class TokenBN(TokenNorm):
         return out.view_as(x)
 
     def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
-        """Over present tokens of the batch."""
+        """Standardise over present tokens of the batch."""
         if not self.training:
             return self.standardise(x)
         mean, var = (value.flatten() for value in moments(x, (0, 1), present))
@@ -196,7 +196,7 @@ class ScaleNorm(TokenNorm):
         nn.init.constant_(self.weight, math.sqrt(num_features))
 
     def standardise(self, x: Tensor) -> Tensor:
-        """Over C."""
+        """Divide by the length over C."""
         return F.normalize(x, dim=-1, eps=self.eps)
 
 
@@ -251,7 +251,7 @@ class PowerNorm(TokenNorm):
         self.register_buffer('num_calls', torch.tensor(0))
 
     def standardise(self, x: Tensor, present: Tensor | None = None) -> Tensor:
-        """Over B and N."""
+        """Divide by the root mean square over B and N."""
         groups = x.unflatten(2, (self.num_groups, -1))
         groups = groups * (groups.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()
         x = groups.flatten(2)
@@ -343,7 +343,7 @@ class SwitchableNorm(TokenNorm):
             self.register_buffer('running_var', torch.ones(num_features))
 
     def standardise(self, x: Tensor, present: Tensor | None = None) -> Tensor:
-        """By the mixed statistics."""
+        """Standardise ``(B, N, C)`` by the mixed statistics."""
         mixed = [instance_moments(x, present), moments(x, 2)]
         if self.use_bn:
             mixed.append(self._batch_moments(x, present))
@@ -354,7 +354,7 @@ class SwitchableNorm(TokenNorm):
     standardise_present = standardise
 
     def _batch_moments(self, x: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Of the batch in training, running ones in evaluation, ``(C,)`` or ``(1, 1, C)``."""
+        """Return mean and variance of the batch in training, running ones in evaluation, ``(C,)`` or ``(1, 1, C)``."""
         if not self.training:
             return self.running_mean.to(x.dtype), self.running_var.to(x.dtype)
         mean, var = moments(x, (0, 1), present)

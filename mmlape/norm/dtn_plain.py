@@ -117,7 +117,7 @@ def _moments(cells: Tensor, P_y: Tensor, P_x: Tensor) -> tuple[Tensor, Tensor]:
 def _moments_of_present(
     z: Tensor, P_y: Tensor, P_x: Tensor, windows: Windows, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """As :func:`_moments`, of a view: ``P (m z) / P m`` with m = 1 for cells with present tokens and z their mean."""
+    """Compute :func:`_moments` of present tokens: ``P (m z) / P m``, m = 1 for cells with such tokens, z their mean."""
     mask = windows.view(mask)[..., None, None]
     number = windows.mean(mask.to(z.dtype), total=True)
     cells = windows.mean(z.masked_fill(~mask, 0), total=True) / number.clamp(min=1)

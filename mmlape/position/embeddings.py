@@ -109,8 +109,8 @@ def _resampling(mode: str, source: Grid, target: Grid, device: torch.device) -> 
 
 @cached
 def _geometric(source: Grid, target: Grid, device: torch.device) -> tuple[Tensor, ...]:
-    """As :func:`_resampling`, by BEiT's rule (ICLR 2022, code): old offsets lie at 0, 1, 1 + q, 1 + q + q^2, ..., where
-    the farthest old and new ones coincide; new ones are interpolated linearly."""
+    """Compute the weights of :func:`_resampling` by BEiT's rule (ICLR 2022, code): old offsets lie at 0, 1, 1 + q,
+    1 + q + q^2, ..., where the farthest old and new ones coincide; new ones are interpolated linearly."""
     tables = []
     for old, new in zip(source, target, strict=True):
         half, reach = old // 2, new // 2

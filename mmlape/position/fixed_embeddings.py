@@ -200,7 +200,7 @@ class _Gabor(nn.Module):
 
     @property
     def wavelength(self) -> Tensor:
-        """In units of half the image."""
+        """Wavelengths in units of half the image."""
         return FLOOR + F.softplus(self._wide(self.raw_wavelength))
 
     def forward(self, size: int, extent: int) -> Tensor:
@@ -212,7 +212,7 @@ class _Gabor(nn.Module):
         return (weight * envelope * torch.cos(angle)).to(self.weight.dtype)
 
     def _wide(self, parameter: Tensor) -> Tensor:
-        """In float32 at least: half precision has too few digits for angles."""
+        """Convert to float32 at least: half precision has too few digits for angles."""
         return parameter.to(torch.promote_types(parameter.dtype, torch.float32))
 
 

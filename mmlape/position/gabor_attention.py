@@ -133,7 +133,7 @@ class GaborAttention(AttentionPosition):
     def _position(
         self, option: str, variant: str, width: int, bare: bool = False
     ) -> PositionEmbedding:
-        """One embedding of all heads side by side; a ``bare`` one has neither bias nor prefix rows."""
+        """Build one embedding of all heads side by side; a ``bare`` one has neither bias nor prefix rows."""
         sizes = (self.num_heads * width, self.grid, 0 if bare else self.num_prefix_tokens)
         if check_option(option, variant, VARIANTS) == 'LE':
             return LearnedPosition(*sizes)

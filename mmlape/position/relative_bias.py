@@ -63,7 +63,7 @@ class OffsetBias(AttentionPosition):
         return self._of_prefix(self.prefix_table, layout.num_prefix, layout)
 
     def _of_prefix(self, table: Tensor, queries: int, key: Layout) -> Tensor:
-        """What as many prefix tokens add to their scores, ``(1, heads, queries, P + H * W)``."""
+        """Return the bias on the scores of ``queries`` prefix tokens, ``(1, heads, queries, P + H * W)``."""
         reading, _, among = table[:, None, :, None, None]
         columns = (
             among.expand(-1, -1, queries, key.num_prefix),
@@ -270,6 +270,6 @@ def _all_offsets(side: int, device: torch.device) -> Tensor:
 
 @cached
 def _log_offsets(grid: Grid, device: torch.device) -> Tensor:
-    """Of all offsets, ``((2 * H - 1) * (2 * W - 1), 2)``."""
+    """Return ``sign(d) log(1 + |d|)`` of all offsets d, ``((2 * H - 1) * (2 * W - 1), 2)``."""
     axes = (_all_offsets(side, device).float() for side in grid)
     return torch.cartesian_prod(*(offsets.sign() * offsets.abs().log1p() for offsets in axes))

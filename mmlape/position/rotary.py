@@ -32,7 +32,7 @@ class RandomCoordinates:
         self.rescale = check_number('rescale', rescale, minimum=1)
 
     def draw(self) -> tuple[Tensor, Tensor]:
-        """What is added to the coordinates, then their factor, ``(2,)`` each."""
+        """Draw the shift that is added to the coordinates, then their factor, ``(2,)`` each."""
         shift, factor = torch.zeros(2), torch.ones(2)
         if self.shift:
             shift.uniform_(-self.shift, self.shift)
@@ -93,7 +93,7 @@ class Rotary(AttentionPosition):
 
     @abstractmethod
     def turns(self, layout: Layout, extent: Grid, drawn: Any) -> Turns:
-        """Those of a layout, in coordinates of a grid ``extent``."""
+        """Return cosines and sines of a layout, in coordinates of a grid ``extent``."""
 
     def place(
         self, query: Tensor, key: Tensor, value: Tensor, rows: tuple[Turns, ...]
@@ -260,7 +260,7 @@ def _turns(grid: Grid, extent: Grid, num_prefix: int, rule: Rule, device: torch.
 
 
 def _turned(coordinates: Tensor, num_prefix: int, rule: Rule) -> Turns:
-    """As :func:`_turns`, of coordinates ``(H * W, 2)``."""
+    """Compute cosines and sines ``(P + H * W, channels)`` of coordinates ``(H * W, 2)``."""
     frequencies = _frequencies(rule.channels // 4, rule.temperature, coordinates.device)
     angles = coordinates[:, :, None] * frequencies
     return _cosines_and_sines(angles.flatten(1), num_prefix, rule.pairs)

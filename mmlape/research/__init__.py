@@ -1,1 +1,1 @@
-"""What papers are made with: figures, robustness, pre-training, their data sets, experiments, the demo."""
+"""Research tools for papers: figures, robustness, pre-training, their data sets, experiments, the demo."""

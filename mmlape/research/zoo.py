@@ -274,7 +274,7 @@ def _memory(bytes: int, images: int, image_size: Sequence[int]) -> str:
 
 
 def read_reports(root: Path) -> dict[str, list[str]]:
-    """By the name of the row, what reports of ``make test-gpu`` say of a training step."""
+    """Read what reports of ``make test-gpu`` say of a training step, by the name of the row."""
     found: dict[str, list[str]] = {}
     for path in sorted(root.glob('benchmarks/records/gpu_*.json')):
         report = json.loads(path.read_text(encoding='utf-8'))

@@ -91,14 +91,14 @@ def _for_a_graph(arg: Any, sides: set[int]) -> Any:
 class _GraphLayout(Layout):
     """A layout whose pooled sizes are symbols of their own.
 
-    Of a size that is a fraction of another one, the compiler for GPUs does not see that its square can be divided by it
+    If a size is a fraction of another one, the compiler for GPUs does not see that its square can be divided by it
     (``CantSplit``, torch 2.11).
     """
 
     sizes: Mapping[int, Grid] = field(default_factory=dict, repr=False, compare=False)
 
     def pooled(self, side: int) -> Grid:
-        """As of any layout; sizes that are known are not computed."""
+        """Return the known size of the pooled grid, else compute it."""
         return self.sizes[side] if side in self.sizes else super().pooled(side)
 
 
@@ -128,8 +128,9 @@ def _arguments_of_torch(
     options: dict | None = None,
     **others: Any,
 ) -> dict:
-    """For all sizes; and PyTorch's compiler keeps the layout of maps. Choosing one, it fails in training where a
-    convolution reads tokens on a grid of changing sides (``cannot determine truth value of Relational``, torch 2.11).
+    """Return arguments of ``torch.compile`` for all sizes, with which the compiler keeps the layout of maps. Choosing
+    one, it fails in training where a convolution reads tokens on a grid of changing sides
+    (``cannot determine truth value of Relational``, torch 2.11).
     """
     if backend == 'inductor':
         of_mode = private.options_of_mode(mode, dynamic) if mode else {}
@@ -139,7 +140,7 @@ def _arguments_of_torch(
 
 
 def _structure(block: nn.Module) -> tuple:
-    """What blocks of a kind have in common: their parts and the sizes of their parameters."""
+    """Return what blocks of a kind have in common: their parts and the sizes of their parameters."""
     parts = tuple((name, type(part)) for name, part in block.named_modules())
     return parts, tuple((name, value.shape) for name, value in block.named_parameters())
 
@@ -162,7 +163,7 @@ def _can_compile(block: nn.Module, with_cp: bool) -> bool:
 
 @cache
 def _say(name: str, reason: str) -> None:
-    """Once for each of them."""
+    """Log each name with its reason once."""
     print_log(f'compile_blocks: {name} runs plain, since {reason}', 'current', logging.INFO)
 
 

@@ -103,7 +103,7 @@ def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def storage_address(tensor: Tensor) -> int:
-    """What tensors of one storage have in common, also fake ones, which have no data."""
+    """Address of the storage of a tensor, also of a fake one, which has no data."""
     return tensor.untyped_storage()._cdata
 
 

@@ -14,7 +14,7 @@ Made = TypeVar('Made')
 
 
 class _Pass(NamedTuple):
-    """What a pass does with the answers of :func:`once`: takes them from the first one, notes them, or both."""
+    """A pass and the answers of :func:`once` in it: it replays those of the first pass, records them, or both."""
 
     replay: Iterator | None
     records: tuple[list, ...]

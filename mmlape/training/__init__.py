@@ -1,4 +1,4 @@
-"""What training needs beyond MMEngine."""
+"""Training: hooks, optimizers and schedules beyond MMEngine's."""
 
 from .cached_features import CachedFeaturesHook, SeededViews
 from .check_data import (

@@ -58,7 +58,7 @@ class SeededViews(RepeatDataset):
 
     def __getitem__(self, idx: int) -> dict[str, Any]:
         """View ``idx // images`` of an image, the same whenever it is asked for."""
-        image = self._get_ori_dataset_idx(idx)  # which loads annotations first, after lazy_init
+        image = self._get_ori_dataset_idx(idx)  # loads annotations first, after lazy_init
         view = idx // self._ori_len
         with _random_state(self.seed, image, view):
             sample = super().__getitem__(idx)
@@ -85,7 +85,7 @@ class FeatureCache:
         for number, shape in enumerate(shapes):
             path = self.folder / f'maps_{number:02}.npy'
             np.lib.format.open_memmap(path, 'w+', np.float16, (views, *shape)).flush()
-        # Last: with it, the others are whole.
+        # Written last: it marks the cache as complete.
         np.lib.format.open_memmap(self.folder / 'inputs.npy', 'w+', np.uint64, (views,)).flush()
 
     def is_made(self) -> bool:
@@ -129,7 +129,7 @@ class FeatureCache:
 
 
 def digest_of(inputs: Tensor) -> int:
-    """Of the bytes of a view, never ``NO_VIEW``."""
+    """Return the hash of a view; never 0 (``NO_VIEW``)."""
     data = np.ascontiguousarray(inputs.numpy())
     digest = hashlib.blake2b(data.tobytes() + str(data.shape).encode(), digest_size=8).digest()
     return max(int.from_bytes(digest, 'little'), NO_VIEW + 1)
@@ -301,7 +301,7 @@ def _compute(runner: Runner, model: Any, dataset: SeededViews, cache: FeatureCac
 
 
 def _maps_of(model: Any, sample: dict[str, Any]) -> list[Tensor]:
-    """What the backbone makes of a sample alone, ``(C, H, W)`` float16."""
+    """Compute the backbone's maps of a single sample, ``(C, H, W)`` float16."""
     data = model.data_preprocessor(pseudo_collate([sample]), training=True)
     maps = [each[0].half().cpu() for each in model.backbone(data['inputs'])]
     if not all_finite(maps):

@@ -39,7 +39,7 @@ class DataError(ValueError):
 
 
 def main_process_says(answer: Callable[[], Any], kind: type[ValueError] = ValueError) -> Any:
-    """What ``answer`` returns in the main process, in all of them.
+    """Return in all processes what ``answer`` returns in the main one.
 
     Raises:
         ValueError: In all of them, of this ``kind``, if there is an error in the main one.
@@ -60,12 +60,12 @@ def main_process_says(answer: Callable[[], Any], kind: type[ValueError] = ValueE
 
 
 def _check_interval(name: str, value: Any) -> None:
-    if value != -1:  # MMEngine's word for never
+    if value != -1:  # -1 disables it
         check_positive_int(name, value)
 
 
 def _check_warmup(name: str, value: Any) -> None:
-    if isinstance(value, (list, tuple)):  # of two stages, either of which may be left out
+    if isinstance(value, (list, tuple)):  # steps of two stages, either of which may be left out
         for steps in value:
             check_positive_int(name, steps, minimum=0)
     else:
@@ -101,7 +101,7 @@ def _check_priority(path: str, value: Any) -> None:
     get_priority(value)
 
 
-# What is accepted where in a config; `*` is any part of a path.
+# Checks of values by their paths in a config; `*` is any part of a path.
 _RULES: dict[str, Callable[[str, Any], Any]] = {
     'train_cfg.max_epochs train_cfg.max_iters train_cfg.val_interval train_cfg.val_begin '
     'default_hooks.logger.interval auto_scale_lr.base_batch_size *_dataloader.batch_size '

@@ -106,7 +106,7 @@ _PARTS: tuple[tuple[str, Registry | None, tuple[type, ...], str], ...] = (
     ('optim_wrapper', OPTIM_WRAPPERS, (OptimWrapper,), 'optimizer constructor paramwise_cfg'),
     ('optim_wrapper.optimizer', OPTIMIZERS, (), ''),
     ('param_scheduler param_scheduler.#', PARAM_SCHEDULERS, (), 'convert_to_iter_based'),
-    (  # of one class, without a registry
+    (  # always this class: there is no registry
         'train_dataloader val_dataloader test_dataloader', None, (DataLoader,),
         'num_batch_per_epoch disable_subprocess_warning',
     ),

@@ -29,7 +29,7 @@ from mmlape.registry import HOOKS
 from .resume_state import IMAGES, OUTDATED, check_training_state
 from .stop_hooks import NonFiniteError, all_finite, unwrapped
 
-BACKEND = 'mmlape_whole_files'  # as saved configs name it
+BACKEND = 'mmlape_whole_files'  # saved configs use this name
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _LEAST = 0.05  # a checkpoint to start from that fills less of the model belongs to something else
 _BACKBONE = 'backbone.'
@@ -143,7 +143,7 @@ class CheckpointHook(_CheckpointHook):
         options = dict(save_optimizer=self.save_optimizer, by_epoch=self.by_epoch, **self.args)
         options |= dict(file_client_args=self.file_client_args, backend_args=self.backend_args)
         options |= dict(save_param_scheduler=self.save_param_scheduler, meta=meta)
-        # By a better one, and deleted after this file, which names it, is written. Names alone: folders are copied.
+        # Superseded by a better checkpoint; delete only after the new one is written. Names only: folders are copied.
         outdated = set(getattr(self.file_backend, 'later', ())) - _best_checkpoints(runner)
         runner.message_hub.update_info(OUTDATED, sorted(Path(each).name for each in outdated))
 
@@ -280,7 +280,7 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def built_loops(runner: Runner) -> list[str]:
-    """Which of train, val and test the runner is about to run or has run; MMEngine's properties would build them."""
+    """Return which of train, val and test the runner is to run or has run; MMEngine's properties would build them."""
     loops = {name: getattr(runner, f'_{name}_loop') for name in ('train', 'val', 'test')}
     return [name for name, loop in loops.items() if isinstance(loop, BaseLoop)]
 
@@ -378,7 +378,7 @@ def _refusal(file: str, report: LoadReport, of_parts: bool) -> str:
 
 
 def _problems_of_a_training(checkpoint: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
-    """What of the state of a training, beside the weights, prevents resuming."""
+    """Return the reasons why the state of a training, beside the weights, prevents resuming."""
     meta, hub = checkpoint.get('meta'), checkpoint.get('message_hub')
     places = [meta.get(name) for name in ('epoch', 'iter')] if isinstance(meta, Mapping) else [None]
     counted = all(isinstance(place, int) and place >= 0 for place in places)

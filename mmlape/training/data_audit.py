@@ -33,7 +33,7 @@ _NAME = (lambda value: isinstance(value, str)), 'a text'
 _SIDE = (lambda value: type(value) is int and value > 0), 'an integer above 0'
 _BOX = (lambda value: _are_numbers(value) and len(value) == 4), 'four finite numbers'
 _AREA = (lambda value: _are_numbers([value])), 'a finite number'
-# What MMDetection reads.
+# Entries that MMDetection reads.
 _KEYS = {
     'images': dict(id=_ID, file_name=_NAME, height=_SIDE, width=_SIDE),
     'annotations': dict(id=_ID, image_id=_ID, category_id=_ID, bbox=_BOX, area=_AREA),
@@ -163,7 +163,7 @@ def _check_classes(classes: list[str], categories: list[dict], report: DataRepor
 
 
 def _check_boxes(dataset: Any, content: dict, report: DataReport, masks: bool) -> None:
-    """What is refused, and how many MMDetection skips for which reason (``CocoDataset.parse_data_info``)."""
+    """Report boxes that are refused, and how many MMDetection skips and why (``CocoDataset.parse_data_info``)."""
     boxes, classes = content['annotations'], list(dataset.metainfo['classes'])
     names = {entry['id']: entry['name'] for entry in content['categories']}
     images = {image['id']: image for image in content['images']}

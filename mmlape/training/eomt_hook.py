@@ -58,7 +58,7 @@ class MaskAnnealingHook(Hook):
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
     ) -> None:
-        """Those of the next one: what is evaluated and saved now has as many iterations behind it."""
+        """Set the masks of the next iteration, which is what evaluation sees."""
         self._set((runner.iter + 1) / runner.max_iters)
 
     def _set(self, share: float) -> None:

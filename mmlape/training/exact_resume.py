@@ -20,8 +20,8 @@ from mmlape.registry import HOOKS
 
 from .resume_state import images_per_step
 
-STEP, DATA, VALIDATION = 0, 1, 2  # what a random state is for, part of its key
-_SAMPLING = ('batch_size', 'shuffle', 'sampler', 'batch_sampler', 'drop_last')  # of a DataLoader
+STEP, DATA, VALIDATION = 0, 1, 2  # purpose of a random state, part of its key
+_SAMPLING = ('batch_size', 'shuffle', 'sampler', 'batch_sampler', 'drop_last')  # DataLoader options
 
 
 @HOOKS.register_module()
@@ -47,7 +47,7 @@ class ExactResumeHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Read seed and position from a checkpoint."""
         meta, hub = (checkpoint.get(name) for name in ('meta', 'message_hub'))
-        # Of weights alone, they may be anything: what is resumed was checked before (ResumeCheckHook).
+        # In a file of weights alone, these may be anything; a resumed file was checked before (ResumeCheckHook).
         self._record = (meta.get('exact_resume') or {}) if isinstance(meta, dict) else {}
         info = (hub.get('runtime_info') or {}) if isinstance(hub, dict) else {}
         self._last = {key: info[key] for key in ('epoch', 'iter') if key in info}
@@ -211,7 +211,7 @@ def _batch_sampler(config: Any, loader: DataLoader, seed: int) -> Any:
     config = config if isinstance(config, dict) else {}
     single, grouped = config.get('sampler'), config.get('batch_sampler')
     if not isinstance(single, dict) or not isinstance(grouped, (dict, type(None))):
-        return loader.batch_sampler  # of the user
+        return loader.batch_sampler  # the user's own
     sampler = DATA_SAMPLERS.build(single, default_args=dict(dataset=loader.dataset, seed=seed))
     if grouped is None:
         return BatchSampler(sampler, loader.batch_size or 1, loader.drop_last)

@@ -74,7 +74,7 @@ def complete_checkpoint(text: str) -> str:
 
 
 def _fault(path: Path) -> str | None:
-    """What is wrong with a checkpoint file; None for nothing."""
+    """Return what is wrong with a checkpoint file; None if nothing is."""
     if path.is_dir() and any(path.iterdir()):
         return None  # sharded
     if not path.is_file():
@@ -83,7 +83,7 @@ def _fault(path: Path) -> str | None:
 
 
 def _not_finite(path: Path) -> str | None:
-    """What MMEngine's own hook saves when a training has diverged; ours saves no such file."""
+    """Return the fault of a file with NaN or infinite values, which MMEngine's own hook saves, ours does not."""
     if path.is_dir() or digest_of(path).is_file():
         return None
     return None if all_finite(read_checkpoint(path)) else 'holds NaN or infinite values'

@@ -39,13 +39,13 @@ _MULTS = {
     'bias_lr_mult': 1.0,
 }
 _KEYS = ('decay_rate', 'full_rate_layers', 'custom_keys', *_MULTS)
-# What a parameter without weight decay belongs to, by the class that exempts it.
+# Kinds of parameters without weight decay, by the class that exempts them.
 _PLACES = {DTN: 'dtn', TokenNorm: 'norm', nn.Module: 'position'}
 _ROW = '{:>5}  {:<16}  {:>6}  {:>8}  {:>12}  {:>7}  {:>11}  {}'
 
 
 class _Rule(NamedTuple):
-    """What applies to a parameter apart from its depth."""
+    """Rule for a parameter apart from its depth."""
 
     kind: str
     lr_mult: float
@@ -425,7 +425,7 @@ class TwoStagePolyLR(LRSchedulerMixin, _ParamScheduler):
         ]
 
     def _factor(self, begin: int, warmup: int) -> float:
-        """Of a linear rise over ``warmup`` steps from ``begin``, and the fall after it."""
+        """Factor of a linear warm-up over ``warmup`` steps from ``begin``, followed by decay."""
         step = self.last_step - begin
         if step < warmup:
             return max(step, 0) / warmup

@@ -32,7 +32,7 @@ _SEEDS = 2**32 - 1  # NumPy takes no others
 # Positions count batches: a run with a smaller batch size resumes at a higher one.
 _LARGER_BATCH = 100
 _LONGEST_NAME = 255 - len('.sha256')
-# What optimizers have of each value of a parameter. Fused kernels read these without checking their sizes.
+# Optimizer states of the shape of their parameter. Fused kernels read these without checking their sizes.
 _OF_EACH_VALUE = {
     *('exp_avg', 'exp_avg_sq', 'max_exp_avg_sq', 'exp_inf', 'momentum_buffer', 'sum'),
     *('square_avg', 'acc_delta', 'grad_avg', 'prev', 'step_size', 'ax'),
@@ -188,7 +188,7 @@ def _check_history(name: str, history: HistoryBuffer) -> None:
 
 
 def _check_names(runner: Any, name: str, info: dict[str, Any]) -> None:
-    """What MMEngine's hook and ours delete or publish."""
+    """Check the names of files that MMEngine's hook and ours delete or publish."""
     file = _file_of(runner)
     hooks = [hook for hook in runner.hooks if isinstance(hook, CheckpointHook)]
     template = hooks[0].filename_tmpl if hooks else ''
@@ -215,7 +215,7 @@ def _check_names(runner: Any, name: str, info: dict[str, Any]) -> None:
     if _folder(file) == _folder(f'{folder}/file'):
         info.update({key: f'{folder.rstrip("/")}/{info[key]}' for key in bests})
         return
-    # Of another folder: files of the same names in this one are other files, and none of them is deleted.
+    # The checkpoint is of another folder: files of the same names in this one are others, none of which is deleted.
     for key in (*bests, OUTDATED, 'keep_ckpt_ids'):
         info.pop(key, None)
 
@@ -311,7 +311,7 @@ def _check_value(name: str, key: str, value: Any, parameter: torch.Tensor) -> No
 
 
 def _name_file_at_first_step(optimizer: torch.optim.Optimizer, name: str) -> None:
-    """What an optimizer needs to go on, only its step knows: name the file in the error of the first one."""
+    """Name the file in an error of the optimizer's first step, which alone knows what state the optimizer needs."""
     step = optimizer.step
 
     @wraps(step)

@@ -62,7 +62,7 @@ class StopAtNonFiniteHook(Hook):
 
     @torch.no_grad()
     def _save_buffers(self) -> None:
-        """One copy for each device and dtype: batch norms have three small buffers each."""
+        """Save one copy for each device and dtype: batch norms have three small buffers each."""
         flat = defaultdict(list)
         for buffer in map(_plain, self._model.buffers()):
             flat[buffer.device, buffer.dtype].append(buffer.flatten())
@@ -134,8 +134,8 @@ def all_finite(value: Any) -> bool:
 
 
 def _flags(value: Any) -> list[Tensor]:
-    """For each device and dtype of floating point tensors in nested dicts, lists and tuples, a number on that device:
-    0, or NaN if one of them is NaN or infinite."""
+    """Return a number for each device and dtype of floating point tensors in nested dicts, lists and tuples, on that
+    device: 0, or NaN if one of them is NaN or infinite."""
     of_kind = defaultdict(list)
     for tensor in _tensors(value):
         of_kind[tensor.device, tensor.dtype].append(tensor)

@@ -1,4 +1,4 @@
-"""Tests for who has a GPU: ``make test-gpu``. They write a report; with ``--device cpu`` they try themselves."""
+"""Tests that need a GPU: ``make test-gpu``. They write a report; with ``--device cpu`` they try themselves."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Which of timm's plain Vision Transformers are networks of ours with equal outputs, name by name.
+"""Comparison of timm's plain Vision Transformers with our networks, name by name: which have equal outputs.
 
     python tools/developers/timm_vits.py [--names PATTERN ...] [--check] [--page docs/foundation_models.md]
 

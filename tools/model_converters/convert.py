@@ -100,7 +100,7 @@ def origin(options: argparse.Namespace) -> dict[str, str]:
 
 
 def description(options: argparse.Namespace, report: str, checkpoint: Mapping[str, Any]) -> dict:
-    """What the file says of itself; names of classes as MMDetection 3 and MMSegmentation 1 look for them."""
+    """Make the file's metadata; names of classes are where MMDetection 3 and MMSegmentation 1 look for them."""
     meta = dict(
         mmlape_version=__version__,
         source=options.source,

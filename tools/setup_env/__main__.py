@@ -37,13 +37,13 @@ gpus = {'%d.%d' % torch.cuda.get_device_capability(i) for i in range(torch.cuda.
 print(json.dumps([get_path('include'), get_path('purelib'), CUDA_HOME or '/',
 os.environ.get('TORCH_CUDA_ARCH_LIST') or ';'.join(sorted(gpus)),
 sys.implementation.cache_tag, get_platform(), ''.join(platform.libc_ver()), 'torch' + version('torch')]))"""
-# What mmcv's sources declare at the start of a line: functions (macros are in capitals), types and aliases.
+# Declarations at the start of a line in mmcv's sources: functions (macros are in capitals), types and aliases.
 DECLARED = r'(?m)^(?! )[\w:<>&*, ]*?\b(\w*[a-z]\w*)\(|^(?:struct|class|enum) (\w+)|^using [\w:]*?(\w+)(?:;| =)'
 say = functools.partial(print, '[env]', flush=True)
 
 
 def output(error: str, *command: object, **options: object) -> str:
-    """What `command` prints. If it fails: exit with `error` and the command's last error message."""
+    """Return what `command` prints. If it fails, exit with `error` and the command's last error message."""
     result = subprocess.run([*map(str, command)], capture_output=True, text=True, **options)
     if result.returncode:
         lines = (result.stdout + result.stderr).strip().splitlines() or ['no message']
@@ -109,7 +109,7 @@ class Setup:
         (self.folder / 'state.json').write_text(json.dumps(self.state, indent=1), encoding='utf-8')
 
     def digest(self) -> str:
-        """Of everything that decides what is installed, compilers included."""
+        """Hash everything that decides what is installed, compilers included."""
         files = ['requirements.txt', 'setup.py', 'pyproject.toml', 'mmlape/version.py']
         files = [*(ROOT / file for file in files), *sorted(ROOT.glob('mmlape/**/csrc/*'))]
         names = ('CUDA', 'CUDA_HOME', 'TORCH_CUDA_ARCH_LIST')
@@ -222,7 +222,7 @@ class Setup:
             flags = f'-g0 {own.get("CPPFLAGS", "")}'
             own |= {'FORCE_CUDA': '0', 'CUDA_VISIBLE_DEVICES': '', 'CPPFLAGS': flags}
         elif headers := sorted(self.venv.glob('lib/python*/site-packages/nvidia/*/include')):
-            # Those that PyTorch's packages bring, after all others: a toolkit may be little more than nvcc.
+            # Headers of PyTorch's packages come after all others: a toolkit may be little more than nvcc.
             given = [own['CPLUS_INCLUDE_PATH']] if 'CPLUS_INCLUDE_PATH' in own else []
             own['CPLUS_INCLUDE_PATH'] = os.pathsep.join([*given, *map(str, headers)])
         command = [*pip, 'wheel', '-v', *options, '--use-pep517', '-w', work, source]

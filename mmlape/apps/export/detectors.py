@@ -56,7 +56,7 @@ class DenseDetector(nn.Module):
 
 
 def _levels(head: Any, outputs: tuple) -> Iterator[tuple]:
-    """Of each level scores ``(B, N, classes)``, what decodes to boxes ``(B, N, D)``, factors of scores ``(B, N)`` or
+    """Yield for each level scores ``(B, N, classes)``, encoded boxes ``(B, N, D)``, factors of scores ``(B, N)`` or
     None, and priors ``(N, ...)``."""
     generator = head.prior_generator
     sizes = [each.shape[-2:] for each in outputs[0]]
@@ -89,7 +89,7 @@ def _decode(head: Any, deltas: Tensor, priors: Tensor, size: Size) -> Tensor:
 
 
 def _of_levels(parts: list[Found], settings: Any) -> Found:
-    """What is found on all levels, without boxes smaller than ``settings.min_bbox_size``."""
+    """Join what is found on all levels; scores of boxes not larger than ``settings.min_bbox_size`` become 0."""
     found = Found(*(torch.cat(each, dim=1) for each in zip(*parts, strict=True)))
     least = settings.get('min_bbox_size', -1)
     if least < 0:

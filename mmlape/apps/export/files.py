@@ -199,7 +199,7 @@ def _scope(node: Any) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's notes on single operators."""
+    """Silence the exporter's notes on single operators."""
     loggers = [
         logging.getLogger(name) for name in ('onnx_ir', 'onnxscript', 'torch.onnx', 'root', '')
     ]

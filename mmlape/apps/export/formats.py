@@ -22,7 +22,7 @@ Run = Callable[['np.ndarray'], list['np.ndarray']]
 
 @dataclass(frozen=True)
 class Job:
-    """What to write.
+    """An export: the network, its input sizes and the settings to write.
 
     Attributes:
         network: On the CPU.
@@ -113,7 +113,7 @@ FORMATS = {
 
 
 def formats_help() -> str:
-    """What ``--to`` takes, in a line."""
+    """Help of ``--to``: the formats in one line."""
     return '; '.join(f'{name}: {form.about}' for name, form in FORMATS.items())
 
 

@@ -16,7 +16,7 @@ from mmlape.runtime.submodules import replace_submodules
 
 from .selection import Size
 
-# By upstream's class: module and network for it and its subclasses.
+# Module and network for each class of upstream's and its subclasses.
 _ANSWERS = {
     'EncoderDecoder': ('segmentors', 'Segmentor'),
     'MaskFormer': ('queries', 'MaskDetector'),
@@ -28,7 +28,7 @@ _ANSWERS = {
 
 
 class Network(nn.Module):
-    """What is exported: the model between an image's pixels and its answer.
+    """Network to export: the model between an image's pixels and its answer.
 
     Args:
         model: A trained detector of MMDetection or segmentor of MMSegmentation; changed in place.
@@ -48,9 +48,9 @@ class Network(nn.Module):
         preprocessor: Any = model.data_preprocessor
         self.answer = _answer(prepare(model))
         self.outputs: tuple[str, ...] = self.answer.outputs
-        names = ('_channel_conversion', 'channel_conversion')  # of MMEngine, of MMSegmentation
+        names = ('_channel_conversion', 'channel_conversion')  # MMEngine's name, MMSegmentation's
         self.is_bgr = not any(getattr(preprocessor, name, False) for name in names)
-        padding = getattr(preprocessor, 'test_cfg', None) or {}  # of MMSegmentation
+        padding = getattr(preprocessor, 'test_cfg', None) or {}  # MMSegmentation's option
         self.least: Size | None = padding.get('size')
         divisor: Any = padding.get('size_divisor') or getattr(preprocessor, 'pad_size_divisor', 1)
         self.divisor = 1 if self.least else int(divisor)

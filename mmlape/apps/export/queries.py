@@ -20,7 +20,7 @@ from mmlape.runtime.submodules import as_class, replace_submodules
 
 from .selection import Size, best, of_queries, sides_of, take
 
-INSTANCE_OFFSET = 1000  # of MMDetection's panoptic ids: label + 1000 * number of the instance
+INSTANCE_OFFSET = 1000  # MMDetection's panoptic ids are label + 1000 * number of the instance
 
 
 class DetrDetector(nn.Module):
@@ -80,7 +80,7 @@ def _tokens(maps: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
 
 
 def _centres(shape: tuple[int, int], like: Tensor) -> Tensor:
-    """Of the cells of a map, ``(H * W, 2)``: x, y, 0 to 1."""
+    """Compute the centres of the cells of a map, ``(H * W, 2)``: x, y, 0 to 1."""
     down, across = (
         (torch.arange(side, dtype=torch.float32, device=like.device) + 0.5) / side for side in shape
     )
@@ -103,8 +103,8 @@ class Encoder(DeformableDetrTransformerEncoder):
 def _proposals(
     model: Any, memory: Tensor, _: None, shapes: list[tuple[int, int]]
 ) -> tuple[Tensor, Tensor]:
-    """What proposals are predicted from, ``(B, N, C)``, and a box at each cell, ``(1, N, 4)``: x, y, width and height
-    before the sigmoid; infinite where it leaves the image."""
+    """Return the features that proposals are predicted from, ``(B, N, C)``, and a box at each cell, ``(1, N, 4)``: x,
+    y, width and height before the sigmoid; infinite where it leaves the image."""
     boxes = []
     for level, shape in enumerate(shapes):
         centres = _centres(shape, memory)
@@ -176,7 +176,7 @@ class MaskDetector(nn.Module):
         self.outputs = ('panoptic',) if self.panoptic else instances
 
     def forward(self, image: Tensor, size: Size) -> tuple[Tensor, ...] | Tensor:
-        """Of an image ``(B, 3, H, W)``, padded where its ``size`` is smaller."""
+        """Segment images ``(B, 3, H, W)``; ``size`` is the unpadded size."""
         head = self.model.panoptic_head
         classes, masks = (each[-1] for each in head(self.model.extract_feat(image), []))
         shape = tuple(image.shape[-2:])

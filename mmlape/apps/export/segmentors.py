@@ -29,7 +29,7 @@ class Segmentor(nn.Module):
             self.model = with_integer_sizes(model)
 
     def forward(self, image: Tensor, size: Size) -> Tensor:
-        """Of an image ``(B, 3, H, W)``, padded to the right and below where its ``size`` is smaller."""
+        """Segment images ``(B, 3, H, W)``, padded to the right and below; ``size`` is the unpadded size."""
         model, shape = self.model, (image.shape[2], image.shape[3])
         if self.has_queries:
             logits = _of_queries(model.decode_head(model.extract_feat(image), []), shape)
@@ -39,8 +39,8 @@ class Segmentor(nn.Module):
 
 
 def _of_queries(outputs: tuple[list[Tensor], list[Tensor]], size: Size) -> Tensor:
-    """What masks and classes of queries say of each class (Mask2Former, CVPR 2022); upstream's head copies sizes, which
-    no graph for any size allows."""
+    """Compute scores of each class from masks and classes of queries (Mask2Former, CVPR 2022); upstream's head copies
+    sizes, which a graph for any size does not allow."""
     classes, masks = (each[-1] for each in outputs)
     masks = functional.interpolate(masks, size=size, mode='bilinear', align_corners=False)
     return torch.einsum('bqc,bqhw->bchw', classes.softmax(dim=-1)[..., :-1], masks.sigmoid())

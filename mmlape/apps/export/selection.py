@@ -14,7 +14,7 @@ Size = tuple[int, int]  # height and width of an image
 
 
 class Found(NamedTuple):
-    """What is found in a batch, best first.
+    """Boxes found in a batch, best first.
 
     Attributes:
         boxes: ``(B, K, 4)``, x1, y1, x2, y2 in pixels of the input.

@@ -1,4 +1,4 @@
-"""What a runtime has to know about a file: how images become its input, and what its outputs mean."""
+"""Settings of a file for its runtime: how images become its input, and what its outputs mean."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _ALIKE = 0.98  # so many boxes must have a partner: at a threshold, rounding dec
 
 @dataclass
 class Difference:
-    """What differs for one batch.
+    """Differences for one batch.
 
     Attributes:
         largest: Per output the largest difference: of scores, of boxes in units of the longer side, of masks 1 - IoU in
@@ -39,7 +39,7 @@ class Difference:
     def within(self, tolerance: float) -> bool:
         """Whether nothing differs by more, masks by ten times as much, and boxes have partners."""
         alike = self.matched >= _ALIKE * self.compared
-        # Of a small mask, one pixel at the threshold is much.
+        # In a small mask, one pixel at the threshold weighs much.
         limits = {name: tolerance * (10 if name == 'masks' else 1) for name in self.largest}
         return alike and all(value <= limits[name] for name, value in self.largest.items())
 
@@ -102,7 +102,7 @@ def upstream_answers(model: Any, images: np.ndarray, scope: str) -> list:
         from mmseg.structures import SegDataSample as Sample
     shape = images.shape[2:]
     meta = dict(img_shape=shape, ori_shape=shape, pad_shape=shape, scale_factor=(1.0, 1.0))
-    # As files are read, BGR.
+    # BGR, as files are read.
     inputs = [torch.from_numpy(image[::-1].copy()).to(torch.uint8) for image in images]
     batch = dict(inputs=inputs, data_samples=[Sample(metainfo=dict(meta)) for _ in inputs])
     with DefaultScope.overwrite_default_scope(scope):

@@ -15,7 +15,7 @@ from mmlape.checkpoints.report import listed
 
 from .formats import IMAGE_FOLDERS, are_numbers, check_names, part_of
 
-# What is read of a COCO file here; mmlape.CheckDataHook checks the rest.
+# Keys of a COCO file that are read here; mmlape.CheckDataHook checks the rest.
 _KEYS = dict(
     images={'id', 'file_name'},
     annotations={'image_id', 'category_id'},
@@ -34,7 +34,7 @@ def coco_files(root: Path, unread: list[str]) -> dict[Path, dict]:
     for path in sorted(paths, key=lambda path: (len(path.parts), path)):
         # A link to a folder around it shows the same files again.
         place = os.path.realpath(path.parent), path.name
-        # What an earlier `mmlape fit` has written is not data.
+        # The folder of an earlier `mmlape fit` is not data.
         if place in seen or (path.parent.parent / 'fit.py').is_file() or path.is_dir():
             continue
         seen.add(place)
@@ -192,7 +192,7 @@ def _image_folder(root: Path, part: str, ann_file: Path, content: dict) -> Path:
     """The folder in which the images of a COCO file are; all must be there."""
     names = [image['file_name'] for image in content['images']]
     folders = [ann_file.parent, root, *_folders(root)]
-    # Others may hold as many files of these names: masks, depth.
+    # Other folders (masks, depth) can contain the same file names.
     folders.sort(
         key=lambda folder: (
             part_of(os.path.relpath(folder, root)) != part,

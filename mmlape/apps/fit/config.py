@@ -163,7 +163,7 @@ def check_weights_are_there(cfg: Config) -> None:
 def _model_changes(
     cfg: Config, data: OwnData, row: FitModel, options: FitOptions
 ) -> dict[str, Any]:
-    """What of ``model`` is for these classes, this size and these weights."""
+    """Return the changes of ``model`` for these classes, this size and these weights."""
     changes: dict[str, Any] = {}
     size = options.size or row.size
     for path, value in _entries(cfg.model):

@@ -1,4 +1,4 @@
-"""What a folder of images holds: its format, its classes, and what is for training and what for validation."""
+"""Contents of a folder of images: its format, its classes, and its parts for training and validation."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ class _Split:
 
 
 class _Asked(NamedTuple):
-    """What :func:`find_data` was asked for, for the readers of :data:`FORMATS`."""
+    """Arguments of :func:`find_data`, for the readers of :data:`FORMATS`."""
 
     root: Path
     task: str | None

@@ -153,7 +153,7 @@ def _check_yaml(events: Iterable[Any]) -> None:
             sizes[anchor] = size
             begun[-1][1] += size
         elif isinstance(event, yaml.AliasEvent):
-            # Those of texts and numbers are one value; a list inside of itself has no end.
+            # An alias of a text or number is one value; a list inside of itself has no end.
             inside = any(event.anchor == anchor for anchor, _ in begun)
             begun[-1][1] += _MOST_VALUES if inside else sizes.get(event.anchor, 1)
         elif isinstance(event, yaml.ScalarEvent):
@@ -353,7 +353,7 @@ def _voc_objects(file: Path) -> list[tuple[str, list[float], bool]]:
 
 
 def _area(polygon: list[float]) -> float:
-    """By Gauss's formula."""
+    """Compute the area by Gauss's formula."""
     x, y = polygon[::2], polygon[1::2]
     return abs(sum(x[n - 1] * y[n] - x[n] * y[n - 1] for n in range(len(x)))) / 2
 

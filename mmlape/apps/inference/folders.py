@@ -38,7 +38,7 @@ def shared_folder(path: str | Path) -> Path | None:
     """The folder that ``path`` names: itself, or one of the Hugging Face hub, ``OWNER/NAME`` or ``hf://OWNER/NAME``;
     None if it is something else."""
     text, local = str(path), Path(path)
-    # A mistyped file or work dir is none.
+    # A mistyped local path is not looked up on the hub.
     here = local.suffix in ('.pth', '.safetensors') or local.parent.is_dir()
     if text.startswith(HUB) or (_ON_HUB.fullmatch(text) and not here):
         return hub_folder(text)

@@ -112,7 +112,7 @@ class Model:
         overlap: float = 0.2,
         with_whole: bool = False,
     ) -> Iterator[Result]:
-        """What the model finds, image after image, as they are asked for.
+        """Yield what the model finds, image after image, as they are asked for.
 
         Args:
             images: One or several: files, or arrays ``(H, W, 3)``, uint8, BGR; or pairs of a name and an array.
@@ -194,7 +194,7 @@ class Model:
         return self.model.dataset_meta
 
     def kept_config(self) -> dict[str, Any]:
-        """What predictions need of the config, without paths of this machine."""
+        """Return the config that predictions need, without paths of this machine."""
         dataset = self.cfg.test_dataloader.dataset
         return dict(
             default_scope=self.scope,
@@ -287,8 +287,8 @@ class Model:
         return label_map
 
     def network_input(self, image: np.ndarray) -> tuple[Tensor, tuple[float, float]]:
-        """What the network gets for an image ``(H, W, 3)``, uint8, BGR: ``(1, 3, height, width)``, padded to the right
-        and below; and by how much the image was resized down and across."""
+        """Return the network's input for an image ``(H, W, 3)``, uint8, BGR: ``(1, 3, height, width)``, padded to the
+        right and below; and by how much the image was resized down and across."""
         with DefaultScope.overwrite_default_scope(self.scope):
             data = self.model.data_preprocessor(self._preprocess([image]), False)
         rows, columns = data['data_samples'][0].img_shape[:2]

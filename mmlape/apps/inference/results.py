@@ -1,4 +1,4 @@
-"""What a model found in an image: boxes, masks or a label map, and how it is drawn and written."""
+"""Results of a model for an image: boxes, masks or a label map, and how they are drawn and written."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class MaskCrop(NamedTuple):
 
     @classmethod
     def of(cls, mask: np.ndarray, left: int = 0, top: int = 0) -> MaskCrop:
-        """Of a boolean mask ``(H, W)``, whose first pixel is at column ``left`` and row ``top`` of the image."""
+        """Crop a boolean mask ``(H, W)``, whose first pixel is at column ``left`` and row ``top`` of the image."""
         rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
         if not len(rows):
             return cls(left, top, coco_mask.encode(np.zeros((1, 1), np.uint8, order='F')))
@@ -72,7 +72,7 @@ class MaskCrop(NamedTuple):
 
 @dataclass
 class Result:
-    """What a model found in one image.
+    """Result of a model for one image.
 
     Attributes:
         image: The image, ``(H, W, 3)`` uint8, BGR.
@@ -261,7 +261,7 @@ def read_image(path: str | Path) -> np.ndarray:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with an image, in a line: OpenCV says which of its conditions does not hold."""
+    """Return what is wrong with an image, in a line: OpenCV says which of its conditions does not hold."""
     said = str(getattr(error, 'err', None) or error)
     if 'buf.empty' in said:
         return 'it is empty'

@@ -1,4 +1,4 @@
-"""What is to be predicted: images by file, folder, pattern or list, and the frames of videos."""
+"""Sources of images to predict: files, folders, patterns or lists, and the frames of videos."""
 
 from __future__ import annotations
 

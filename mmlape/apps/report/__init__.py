@@ -1,4 +1,4 @@
-"""What a training says at its end: curves, and `report.html`."""
+"""Report at the end of a training: curves, and `report.html`."""
 
 from mmlape.lazy import lazy_names
 

@@ -15,13 +15,13 @@ from PIL import Image
 from mmlape.atomic import atomic_write
 from mmlape.training.paper_hooks import RATIO_PREFIX
 
-NO_METRICS = ('step', 'time', 'data_time')  # what validations log beside metrics
+NO_METRICS = ('step', 'time', 'data_time')  # validations log these beside metrics
 
 
 def read_curves(work_dir: Path) -> list[dict[str, float]]:
-    """What MMEngine has logged, in order: losses by iteration, metrics by epoch (``step``).
+    """Read what MMEngine has logged, in order: losses by iteration, metrics by epoch (``step``).
 
-    Of the last training and the runs that it resumed: what a later run has logged again replaces the earlier.
+    Rows are of the last training and the runs that it resumed; rows that a later run logged again replace earlier ones.
     """
     rows: list[dict[str, float]] = []
     for file in sorted(work_dir.glob('*/vis_data/scalars.json')):

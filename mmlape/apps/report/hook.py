@@ -107,7 +107,7 @@ class ReportHook(Hook):
         names = [name for name in (validated or [{}])[-1] if name not in NO_METRICS]
         wanted = [name for name in (hook.get('save_best'), 'mIoU') if name in names]
         best = next(iter([*wanted, *names]), None)
-        rules: dict[str, str] = {}  # by which checkpoints are kept
+        rules: dict[str, str] = {}  # rules of save_best, by metric
         for each in runner.hooks:
             if isinstance(each, CheckpointHook) and each.save_best:
                 rules.update(zip(each.key_indicators, each.rules))

@@ -16,7 +16,7 @@ from mmlape.apps.inference.results import Result, read_image
 from .curves import NO_METRICS
 from .tally import IOU, SCORE, Example, Tally
 
-_MOST_CLASSES = 24  # of a matrix that fits a screen; of more, the commonest confusions are listed
+_MOST_CLASSES = 24  # a larger matrix does not fit a screen: its commonest confusions are listed
 _LISTED = 20
 _LONGEST = 640  # pixels of a picture's longer side
 _STYLE = """

@@ -13,8 +13,8 @@ from torchvision.ops import box_iou
 
 from mmlape.apps.inference.results import MaskCrop
 
-IOU = 0.5  # of a box and a true one that it stands for
-SCORE = 0.3  # least one of a box that counts
+IOU = 0.5  # least IoU of a box and a true one for a match
+SCORE = 0.3  # least score of a box that counts
 
 
 @dataclass(order=True)

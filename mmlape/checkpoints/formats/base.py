@@ -1,4 +1,4 @@
-"""What a format is; our own names."""
+"""Base class of checkpoint formats, which describes our own names."""
 
 from __future__ import annotations
 

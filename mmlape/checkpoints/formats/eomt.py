@@ -60,7 +60,7 @@ class PublishedEoMT(PlainViT):
         return {**ours, **{f'{_ENCODER}{name}': tensor for name, tensor in encoder.items()}}
 
     def problems(self, model: nn.Module, state: State) -> list[str]:
-        """Those of the ViT."""
+        """Return the problems of the ViT."""
         start = len(_ENCODER)
         encoder = {
             name[start:]: value for name, value in state.items() if name.startswith(_ENCODER)
@@ -68,7 +68,7 @@ class PublishedEoMT(PlainViT):
         return super().problems(model.get_submodule('vit'), encoder)
 
     def leave(self, name: str, model: nn.Module) -> tuple[str, str]:
-        """As for the ViT; the loss and what normalises pixels may be left out too."""
+        """Do as for the ViT; the loss and the pixels' mean and standard deviation may be left out too."""
         for pattern, why in _LEFT:
             if re.match(pattern, name):
                 return why, ''

@@ -20,7 +20,7 @@ from mmlape.registry import MODELS
 from ..report import DownloadError
 from .base import Renames, State, renamed
 
-# What differs between models of these shows in the shapes of their weights.
+# Differences between models of the classes _SHOWN show in the shapes of their weights.
 _OTHER_BLOCKS = (ParallelBlock, PostNormBlock, SeveralBranchesBlock, StreamNormBlock)
 _SHOWN = (Levit, PyramidVisionTransformerV2, SwinTransformer)
 _ELSEWHERE = ('hf-hub:', 'hf_hub:', 'local-dir:', 'timm/')
@@ -34,7 +34,7 @@ def check_timm_name(name: str) -> str:
         raise ValueError(f'timm {timm.__version__} has no model {name!r}, see timm.list_models()')
     try:
         found = timm.get_pretrained_cfg(name)
-    except RuntimeError as error:  # of that tag
+    except RuntimeError as error:  # timm has no such tag
         raise ValueError(f'timm {timm.__version__}: {error} See timm.list_pretrained()') from error
     if found is None or not found.has_weights:
         raise ValueError(f'timm {timm.__version__} has no weights of {name!r}')

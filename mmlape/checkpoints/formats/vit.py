@@ -19,7 +19,7 @@ from .timm_models import to_our_names
 
 # Position tables: of rows and of columns (NaFlex) where it is not one.
 _TABLES = r'^(pos_embed|position\.embedding\.)'
-# Of DINOv3's own files.
+# The rotary periods in DINOv3's own files.
 _PERIODS = 'rope_embed.periods'
 _PARALLEL = 'parallel branches in a layer'
 # A model without these is another network.
@@ -91,7 +91,7 @@ class PlainViT(Format):
         return [f'the source {fault}' for fault, found in faults.items() if found]
 
     def leave(self, name: str, model: nn.Module) -> tuple[str, str]:
-        """As for others; position tables of a model without, and layers that are not built, may be left out too."""
+        """Do as the base class; layers that are not built and tables that the position lacks may be left out too."""
         layer = re.match(r'blocks\.(\d+)\.', name)
         joined = re.match(r'position\.joining\.(norms|gates)\.(\d+)\.', name)
         if isinstance(model, StagedTransformer) and len(model.blocks) < model.depth:
@@ -154,7 +154,7 @@ class ReferenceLaPE(PlainViT):
         return ours
 
     def problems(self, model: nn.Module, state: State) -> list[str]:
-        """As for others, but relative positions need no table."""
+        """Return the problems of a ViT, but relative positions need no table."""
         if has(state, 'relative_position'):
             state = {'pos_embed': torch.zeros(0), **state}
         return super().problems(model, state)
@@ -177,7 +177,7 @@ def _other_angles(model: nn.Module, state: State) -> bool:
     return not (centred and same)
 
 
-# What a network's names begin with where it is a part of another: a classifier, or both towers of CLIP.
+# Prefixes of the names of a network that is a part of another: a classifier, or both towers of CLIP.
 _AROUND = re.compile(
     r'^(?:(?:vit|deit|dinov2|dinov2_with_registers|beit|clip|siglip|model|vision_model)\.)+'
 )
@@ -273,7 +273,7 @@ def to_timm_names(state: State) -> State:
         ours[name] = tensor.reshape(1, -1, tensor.shape[-1]) if rows else tensor
     for kind in ('weight', 'bias'):
         merged = ours.pop(f'attn_pool.attention.in_proj_{kind}', None)
-        if merged is not None:  # of queries, and of keys and values
+        if merged is not None:  # split into queries, and keys and values
             parts = merged.tensor_split([len(merged) // 3])
             ours.update({f'attn_pool.{q}.{kind}': part for q, part in zip(('q', 'kv'), parts)})
     return ours

@@ -12,7 +12,7 @@ None for the one that a position was built for, and tokens are ``(P + H * W, C)`
 
 from mmlape.lazy import lazy_names
 
-# What options of commands may be: known without importing anything.
+# Values of options of commands, known without importing anything.
 # Norms of a block: before the attention, before the feed-forward network.
 NORMS = ('norm1', 'norm2')
 # Norms that others are compared with: the three of DTN (ICLR 2022), Figures 1 and 2.

@@ -52,12 +52,12 @@ class Call(NamedTuple):
     scale: float | None = None  #: Of the scores; None: ``1 / sqrt(D)``.
 
     def rows(self, chosen: slice) -> Call:
-        """Of these queries alone."""
+        """Return the call with the ``chosen`` queries only."""
         mask = None if self.attn_mask is None else self.attn_mask[..., chosen, :]
         return self._replace(query=self.query[..., chosen, :], attn_mask=mask)
 
     def scores(self) -> Tensor:
-        """What the softmax gets, ``(..., Q, K)`` float32."""
+        """Compute the input of the softmax, ``(..., Q, K)`` float32."""
         scale = self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
         scores = (self.query * scale @ self.key.mT).float()
         if self.attn_mask is None:
@@ -154,7 +154,7 @@ def class_attention(
     found: dict[int, tuple[Layout, Tensor]] = {}
 
     def keep(attention: nn.Module, layout: Layout, call: Call) -> None:
-        queries = layout.num_prefix - stage.num_prefix  # of EoMT, which stand before
+        queries = layout.num_prefix - stage.num_prefix  # EoMT's queries come first
         # With windows the call of prefix tokens to all follows that of the windows: the last one counts.
         scores = call.rows(slice(queries + token, queries + token + 1)).scores()
         weights = scores[0].softmax(-1).squeeze(-2)[..., queries:].cpu()

@@ -28,7 +28,7 @@ __all__ = ['IMAGE_SIZES', 'Complexity', 'count_flops', 'measure_complexity']
 
 # (height, width) at which figures are usually published, by scope.
 IMAGE_SIZES = {'mmdet': (800, 1280), 'mmseg': (512, 512)}
-# What MMDetection 2's counter, behind most published figures, sends through the second stage.
+# MMDetection 2's counter, behind most published figures, sends these through the second stage.
 NUM_PROPOSALS = 1000
 NUM_MASKS = 100
 # Bilinear sampling reads four values per output value; one more multiply-add weights it.
@@ -98,7 +98,7 @@ def count_flops() -> Iterator[FlopCounterMode]:
 
 
 def _run_heads(model: BaseModel, maps: Any, size: tuple[int, int]) -> None:
-    """What follows the backbone at inference."""
+    """Run what follows the backbone at inference."""
     if getattr(model, 'with_neck', False):
         maps = model.neck(maps)
     if hasattr(model, 'forward_transformer'):
@@ -141,7 +141,7 @@ def _run_detr(model: BaseModel, maps: Sequence[Tensor], size: tuple[int, int]) -
 
 
 def _run_roi_heads(heads: BaseModule, extractors: BaseModule, count: int) -> None:
-    """One head, or those of a cascade, over features as RoIAlign hands them on."""
+    """Run one head, or those of a cascade, on features as RoIAlign returns them."""
     if not isinstance(heads, nn.ModuleList):
         heads, extractors = [heads], [extractors]
     found: Any = ()

@@ -48,7 +48,7 @@ def draw_correlations(correlations: Correlations) -> Figure:
 
 
 def draw_scores(scores: PositionScores) -> Figure:
-    """What position adds to the scores of each layer, queries by keys, and under each the chosen query's map."""
+    """Draw what position adds to the scores of each layer, queries by keys, and under each the chosen query's map."""
     return _draw_matrices(scores, DIVERGING, around_zero(scores.matrices), 'added to the score')
 
 

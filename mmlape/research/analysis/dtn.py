@@ -1,5 +1,5 @@
-r"""What DTN learned, and what norms do to tokens (DTN, ICLR 2022): maps, ratios, lengths, principal components, and how
-far tokens are from the mean that a norm subtracts.
+r"""Analysis of DTN and of norms (DTN, ICLR 2022): learned maps and ratios, lengths and principal components of tokens,
+and how far tokens are from the mean that a norm subtracts.
 
 The variation coefficient of a token x (Figure 3 (b)) is :math:`\lVert (x - \mu) / x \rVert`, the Euclidean norm over
 its channels, with :math:`\mu` the mean in the normalization layer: of LN the token's own, of IN each channel's over the
@@ -150,7 +150,7 @@ def norm_tokens(
 
 
 def _heads_of(stage: Stage, place: NormPlace, tokens: Tensor) -> int:
-    """Of the norm, else of the layer; 1 where those do not divide the channels (LeViT has 6 for 256)."""
+    """Return the heads of the norm, else of the layer; 1 if they do not divide the channels (LeViT has 6 for 256)."""
     if isinstance(place.norm, DTN):
         return place.norm.num_heads
     attention = stage.blocks[place.layer].get_submodule('attn')
@@ -162,7 +162,7 @@ def _initial_norm(name: str, tokens: Tensor, num_heads: int) -> nn.Module:
     """A norm of ``COMPARED`` for these tokens with initial weights, always the same."""
     channels = tokens.shape[2]
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)  # of the heads of a DTN that equation 7 does not reach
+        torch.manual_seed(0)  # equation 7 leaves some heads of a DTN random
         norm = DTN(channels, num_heads) if name == 'DTN' else _KINDS[name](channels)
     return norm.to(tokens.device)
 
@@ -206,7 +206,7 @@ def project(tokens: np.ndarray, directions: bool = False) -> Projection:
     x = torch.from_numpy(tokens).double()
     x = F.normalize(x, dim=1) if directions else x
     x = x - x.mean(dim=0)
-    # Of the C x C covariance, which is small however many tokens there are.
+    # The C x C covariance is small however many tokens there are.
     values, vectors = torch.linalg.eigh(x.T @ x / len(x))
     axes, variance = vectors[:, [-1, -2]], values[[-1, -2]].clamp(min=0)
     points = x @ (axes * axes.gather(0, axes.abs().argmax(dim=0, keepdim=True)).sign())
@@ -300,7 +300,7 @@ def token_variation(
 
 
 def _coefficients(args: tuple, norm: nn.Module, num_heads: int, names: Sequence[str]) -> np.ndarray:
-    """Of one image before one norm, by the mean of each of ``names``: ``(names, H * W)``."""
+    """Compute coefficients of one image before one norm, by the mean of each of ``names``: ``(names, H * W)``."""
     tokens, layout = args[0], Layout.of(*args[:2])
     norms = [_initial_norm(name, tokens, num_heads) for name in names[1:]]
     rows = [
@@ -436,6 +436,6 @@ def _records_of(file: Path) -> dict[int, dict[str, float]]:
                 raise ValueError(
                     f'line {number} of {str(file)!r} is not a record of a run'
                 ) from error
-            # As an interrupted run leaves it.
+            # An interrupted run leaves a cut line.
             print_log(f'{file}: the last line is cut and left out', logger='current')
     return found

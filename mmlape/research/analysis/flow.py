@@ -137,7 +137,7 @@ def pick_flow_channels(flow: PositionFlow, channels: Sequence[int] | None, count
 
 
 def _projections(attention: nn.Module) -> dict[str, nn.Module]:
-    """What makes queries, keys and values: ``qkv``, or ``q`` and ``kv``."""
+    """Return the layers that make queries, keys and values: ``qkv``, or ``q`` and ``kv``."""
     found = {
         name: child for name, child in attention.named_children() if name in ('qkv', 'q', 'kv')
     }
@@ -156,7 +156,7 @@ def _heads(
     projections = _projections(attention)
     results: dict[str, Tensor] = {}
     with record_calls(projections) as calls:
-        if 'qkv' in projections:  # of each token for itself, whatever window it is put into
+        if 'qkv' in projections:  # computed token by token, independent of windows
             attention.qkv(tokens)
         else:
             attention(tokens, where)
@@ -280,7 +280,7 @@ class PredictionSplit(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """What a classifier said of the images of a data set."""
+    """Predictions of a classifier for the images of a data set."""
 
     names: tuple[str, ...]  #: In the order of the data set; their numbers where they have no names.
     labels: np.ndarray  #: ``(images,)``, true classes.
@@ -324,7 +324,7 @@ def read_predictions(path: str | Path) -> Predictions:
         labels, predicted = (
             np.array([int(entry[key]) for entry in entries]) for key in ('gt_label', 'pred_label')
         )
-    except Exception as error:  # of JSON, pickle, torch: whatever is wrong, it is not ours
+    except Exception as error:  # a foreign file raises many types
         raise ValueError(
             f'{str(path)!r} cannot be read as predictions, a list with one class as gt_label and as pred_label for '
             f'each image: {type(error).__name__}: {error}'

@@ -228,7 +228,7 @@ def _parameters_of(fit: GaborFit) -> dict[str, Tensor]:
 
 
 class ChannelKinds(NamedTuple):
-    """What each channel is, and why."""
+    """Kinds of channels, and the figures that decide them."""
 
     kinds: np.ndarray  #: ``(C,)``, one of ``'chaos'``, ``'raster'``, ``'striped'``, ``'box'``.
     pattern: np.ndarray  #: ``(C,)``, adjusted R^2 of a function of x plus a function of y.

@@ -1,4 +1,4 @@
-"""What figures are made from: a config's backbone, its stages and norms, images, and calls of modules in a pass."""
+"""Loading for figures: a config's backbone, its stages and norms, images, and calls of modules in a pass."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mmlape.shipped import read_config
 
 from . import NORMS
 
-# What a config's data preprocessor does to the values of single images.
+# Options of a config's data preprocessor that change the values of single images.
 _VALUE_OPTIONS = ('mean', 'std', 'bgr_to_rgb', 'rgb_to_bgr')
 Key = TypeVar('Key', bound=Hashable)
 # None for all, a number of first layers, or 0-based indices.
@@ -87,7 +87,7 @@ def _build(config: str | Path | Config, seed: int) -> BaseModule:
     options = config.get('model', {}).get('backbone')
     if options is None:
         raise ValueError(f'the config {config.filename!r} has no model.backbone')
-    # By its own prefix if it has one: a backbone of ours then needs no toolbox.
+    # Use the type's own prefix if it has one: a backbone of ours then needs no toolbox.
     prefix = str(options.get('type')).rpartition('.')[0]
     scope = prefix or config.get('default_scope') or 'mmlape'
     with torch.random.fork_rng(devices=[]), DefaultScope.overwrite_default_scope(scope):
@@ -199,7 +199,7 @@ def find_stages(backbone: nn.Module, part: str | None = None) -> list[Stage]:
             ``'block1'`` to ``'block4'`` in a pyramid. Default None: all.
 
     Raises ValueError if the network has no transformer layers of our kind, or no stage of that name."""
-    answer = getattr(backbone, 'stages', None)  # of timm's networks, a module
+    answer = getattr(backbone, 'stages', None)  # timm's networks have a module of this name
     stages = answer() if isinstance(answer, MethodType) else []
     if not stages:
         raise ValueError(

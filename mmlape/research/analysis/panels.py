@@ -1,4 +1,4 @@
-"""What ``mmlape app`` shows of the inside of a model."""
+"""Panels of ``mmlape app``, which show the inside of a model."""
 
 from __future__ import annotations
 

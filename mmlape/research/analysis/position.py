@@ -92,7 +92,7 @@ def pick_channels(
 
 
 def scores_of(position: AttentionPosition, grid: Grid) -> Tensor | None:
-    """What a position adds to the scores of every image, ``(1, heads, P + H * W, P + H * W)``, or None for nothing."""
+    """Return what a position adds to the scores of every image, ``(1, heads, P + H * W, P + H * W)``, or None."""
     layout = Layout(grid, position.num_prefix_tokens)
     with torch.no_grad():
         if isinstance(position, (OffsetBias, QuadraticBias)):
@@ -151,7 +151,7 @@ def attention_position_stages(backbone: nn.Module, with_scores: bool = False) ->
 def attention_tables(
     stage: Stage, grid: Grid | None = None, with_prefix: bool = True
 ) -> list[EmbeddingTable]:
-    """What the position inside attention is made from; one table for each layer (K of them) that has it.
+    """Return the tables of the position inside attention, one for each layer (K of them) that has it.
 
     * Gabor or learned channels: ``'blocks.query'``, ``'blocks.key'``, ``'blocks.value'``, ...: tokens by channels, all
       heads side by side.
@@ -192,7 +192,7 @@ def attention_tables(
 
 
 class LayerPosition(NamedTuple):
-    """What position contributes to one layer."""
+    """Contribution of position to one layer."""
 
     name: str  #: ``'embedding'`` for the embedding itself, before any layer; ``'layer 0'``, ...
     rows: np.ndarray  #: ``(P + H * W, C)``, float64; a row of zeros is a token without position.
@@ -200,7 +200,7 @@ class LayerPosition(NamedTuple):
 
 @dataclass(frozen=True)
 class PositionScores(Result):
-    """What position adds to the scores of attention layers that share a grid."""
+    """Scores that position adds in attention layers that share a grid."""
 
     stage: str  #: Name of the layers, ``'blocks'``.
     grid: Grid  #: ``(H, W)``; of the window where a bias serves windows.
@@ -238,7 +238,7 @@ def plan_sources(plan: PositionPlan) -> tuple[str, ...]:
 def layer_positions(
     stage: Stage, grid: Grid | None = None, source: str | None = None, layers: Layers = None
 ) -> list[LayerPosition]:
-    """What position contributes to the attention of each layer; see docs/pictures.md for each joining method.
+    """Return what position contributes to the attention of each layer; docs/pictures.md tells for each joining method.
 
     Args:
         source: ``'attention'`` or ``'stream'``, for a plan with both. Default None: what there is.
@@ -357,7 +357,7 @@ def position_correlations(
 def _shown(
     matrices: np.ndarray, grid: Grid, token: Token, num_prefix: int, with_prefix: bool
 ) -> dict[str, Any]:
-    """What :class:`PositionScores` has of matrices ``(n, P + H * W, P + H * W)`` and the token asked for."""
+    """Return fields of :class:`PositionScores` for matrices ``(n, P + H * W, P + H * W)`` and the token asked for."""
     token = centre_of(grid) if token is None else token
     row, first = token_row(token, grid, num_prefix), 0 if with_prefix else num_prefix
     return dict(
@@ -377,7 +377,7 @@ def position_scores(
     layers: Layers = None,
     head: int | None = None,
 ) -> list[PositionScores]:
-    """What position adds to the scores of the layers of a stage, as matrices and as one query's maps.
+    """Return what position adds to the scores of the layers of a stage, as matrices and as one query's maps.
 
     Args:
         grid: ``(H, W)`` in tokens. Default None: the grid that each position was built for. A bias of windows is shown
@@ -447,8 +447,8 @@ def _rows_in_stream(stage: Stage, plan: PositionPlan, grid: Grid) -> list[Tensor
 
 
 def in_stream(stage: Stage, plan: PositionPlan, grid: Grid) -> list[Tensor | None]:
-    """What position has added to the stream when each layer reads it, ``(1, P + H * W, C)``; where the stream itself
-    passes norms, up to a factor for each token, which depends on the image.
+    """Return what position has added to the stream when each layer reads it, ``(1, P + H * W, C)``; where the stream
+    itself passes norms, up to a factor for each token, which depends on the image.
 
     Raises ValueError where position is added again behind such a norm: its share depends on the image too."""
     passed = [block.norm2 if isinstance(block, StreamNormBlock) else None for block in stage.blocks]

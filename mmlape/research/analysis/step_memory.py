@@ -233,7 +233,7 @@ def _of_heads(model: BaseModel, config: Config) -> Callable[[int], float]:
 
 
 def _peak_of_heads(model: BaseModel, config: Config, size: tuple[int, int]) -> int:
-    """In the forward and backward pass of the heads on one image of a ``size``."""
+    """Measure the peak in the forward and backward pass of the heads on one image of a ``size``."""
     sampler = (config.model.get('train_cfg') or {}).get('rcnn', {})
     sampler = sampler[0] if isinstance(sampler, (list, tuple)) else sampler
     sampler = sampler.get('sampler', {})
@@ -265,7 +265,7 @@ def _make_fake(model: nn.Module, fake: FakeTensorMode) -> None:
 
 
 def _optimizer_bytes(model: nn.Module, config: Config) -> int:
-    """Of the states after a first step of the config's optimizer."""
+    """Return the bytes of the states after a first step of the config's optimizer."""
     options = copy.deepcopy(config.optim_wrapper)
     options.type = 'OptimWrapper'  # others need a GPU
     for key in ('loss_scale', 'dtype'):

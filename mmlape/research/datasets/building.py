@@ -1,4 +1,4 @@
-"""What the built data sets share: folders that are built once, digits and photographs, and how these are painted.
+"""Helpers of the built data sets: folders that are built once, digits and photographs, and how these are painted.
 
 Everything is made of scikit-learn's scanned digits and sample photographs; nothing is downloaded. Shapes: ``S`` is the
 side of an image in pixels, ``T`` that of a digit's square tile.

@@ -70,7 +70,7 @@ GREY_RANGE = (130, 255)
 CELL_GREY_RANGE = (180, 255)
 CELL_DARKER = 0.7
 CELL_CROP_SIDES = (96, 192)  # sides in pixels of the photographs' crops
-KINDS = 4  # of squares
+KINDS = 4  # kinds of squares
 # Ids of backgrounds, above those of digits. No id is used twice: MMDetection's panoptic data set reads all segments of
 # an id for each of them.
 FIRST_BACKGROUND = 2**23

@@ -22,7 +22,7 @@ DATA_STEP = 'Digit scenes: building'
 DATA_SECONDS = 12
 QUICK_DATA = dict(num_train=16, num_val=6)
 QUICK_ITERATIONS = 6
-QUICK_SECONDS = 6  # of every step
+QUICK_SECONDS = 6  # duration of every step
 
 
 class ModelError(RuntimeError):

@@ -32,7 +32,7 @@ from .table import markdown_table, replace_table
 
 CONFIG = 'configs/dino/dino_vit-micro-dtn_1xb64_digit-images.py'
 CURVES = ('loss', 'teacher_entropy', 'divergence', 'k-NN accuracy (%)')
-IMAGES = 64  # of which attention distances are the mean
+IMAGES = 64  # attention distances are means over these
 PUBLISHED = ('curves', 'attention-before', 'attention-after')
 _OF_THE_RUN = ('work_dir', 'experiment_name')
 SHOWN = (0, 3, 5, 8)  # digits of which the class token's attention is shown
@@ -89,7 +89,7 @@ def _record(options: argparse.Namespace, config: Path, seed: int) -> dict[str, A
             return record
     start = time.process_time()
     runner = Runner.from_cfg(cfg)
-    # As the training would; otherwise the test would see other weights than those it starts from.
+    # Initialise as the training would; otherwise the test would see other weights than those it starts from.
     runner.model.init_weights()
     before = round(float(runner.test()['accuracy/top1']), 2)
     torch.save(dict(state_dict=runner.model.state_dict()), Path(cfg.work_dir, 'before.pth'))

@@ -101,7 +101,7 @@ def read_runs(path: Path) -> list[dict[str, Any]]:
 
 
 def current_runs(path: Path, experiment: Experiment) -> list[dict[str, Any]]:
-    """Those of the records that are of the experiment's settings: what tables and pictures show."""
+    """Return the records of the experiment's present settings, which tables and pictures show."""
     settings = {variant: settings_of(experiment, variant) for variant in experiment.variants}
     return [run for run in read_runs(path) if run['settings'] == settings.get(run['variant'])]
 
@@ -170,7 +170,7 @@ def do(job: Job, report: Any) -> dict[str, Any]:
         cfg.experiment_name = f'{job.name}-{job.variant}-{job.seed}-{time.monotonic_ns()}'
         try:
             train(cfg, 'auto')
-        except SystemExit as error:  # what the command would say
+        except SystemExit as error:  # the command's error message
             raise RuntimeError(str(error)) from error
         finally:
             spent.over.set()
@@ -234,14 +234,14 @@ class _Spent(threading.Thread):
             self.write()
 
     def write(self) -> float:
-        """Those so far, with those of earlier processes."""
+        """Write and return the seconds so far, with those of earlier processes."""
         total = self.before + time.process_time() - self.start_seconds
         atomic_write(self.path, json.dumps(total).encode())
         return total
 
 
 def _saved_megabytes(checkpoint: Path, cfg: Config) -> float:
-    """What the forward pass of a training step saves for the backward pass, without the parameters."""
+    """Return the megabytes that a training step's forward pass saves for the backward pass, without the parameters."""
     init_default_scope(cfg.default_scope)
     model = MODELS.build({'data_preprocessor': cfg.get('data_preprocessor'), **cfg.model}).train()
     load_checkpoint(model, str(checkpoint), map_location='cpu', strict=True)

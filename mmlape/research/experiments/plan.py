@@ -161,7 +161,7 @@ def _primary(data: str) -> Experiment:
 
 
 def _with_part_of_cifar10(percent: int) -> Experiment:
-    """As many steps with part of the images."""
+    """Make the experiment with part of the images and as many steps."""
     whole = RECIPES['cifar10']
     epochs = round(whole.options['epochs'] * 100 / percent)
     options = {**whole.options, 'epochs': epochs, 'share': percent / 100}

@@ -1,4 +1,4 @@
-"""What the experiments on real images train: data sets, recipes, and the variants that are compared."""
+"""Experiments on real images: data sets, recipes, and the variants that are compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mmlape.config_text import read_config_text
 
 from .small_images import FolderData, classifier_config, find_images
 
-Changes = Mapping[str, Any]  # of a config: new values by their dotted paths
+Changes = Mapping[str, Any]  # new values of a config by their dotted paths
 
 
 @dataclass(frozen=True)

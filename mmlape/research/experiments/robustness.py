@@ -164,7 +164,7 @@ def done(options: argparse.Namespace, key: str) -> dict[str, list[dict[str, Any]
             metric = robust.headline_of(results)
             if robust.mean_performance(results, metric) is not None:
                 kept = {cell: {metric: round(all_[metric], 4)} for cell, all_ in results.items()}
-                # What it was run with, which this command need not name.
+                # The options of the run, which this command need not name.
                 run_with = {
                     name: content['identity'].get(name) for name in ('iterations', 'images')
                 }

@@ -20,10 +20,10 @@ from mmlape.apps.report.tally import confusion_of, mean_iou
 from mmlape.research.robustness.corruptions import corrupt, image_seed
 
 SAMPLES = 400
-SEVERITY = 3  # of corruptions
+SEVERITY = 3  # severity of corruptions
 CORRUPTED_EVERY = 3
 _IOUS = np.arange(0.5, 1, 0.05)
-_SCORE = 0.5  # of the masks that the Data Science Bowl's measure sees
+_SCORE = 0.5  # least score of masks for the Data Science Bowl's metric
 _MOST = 1000  # detections per image
 
 

@@ -1,4 +1,4 @@
-"""What the records of an experiment say: means, paired differences with intervals, and tables."""
+"""Statistics of the records of an experiment: means, paired differences with intervals, and tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .recipes import DATA, Experiment
 from .table import markdown_table
 
 DRAWS = 10_000
-LEVEL = 0.95  # that of all intervals which are compared together
+LEVEL = 0.95  # joint level of all intervals that are compared together
 
 
 class Difference(NamedTuple):

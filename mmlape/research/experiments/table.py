@@ -99,7 +99,7 @@ def score_of(runs: list[dict], variant: str, metric: str = 'mIoU') -> str:
 
 
 def markdown_table(head: list[str], rows: list[list[str]]) -> list[str]:
-    """Its lines."""
+    """Return the lines of a Markdown table."""
     lines = [head, ['---'] * len(head), *rows]
     return [f'| {" | ".join(line)} |' for line in lines]
 

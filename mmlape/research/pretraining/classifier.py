@@ -29,7 +29,7 @@ from mmlape.norm import build_token_norm
 from mmlape.position import JOININGS, POSITIONS
 from mmlape.registry import MODELS
 
-# What goes into the head, by timm's name: an out_type of backbones.
+# The out_type of the backbone whose output goes into the head, by timm's name.
 _OUT_TYPES = {'': 'raw', 'avg': 'avg', 'token': 'cls_token'}
 Pool = str | dict
 Choice = str | dict | list | tuple | None
@@ -256,7 +256,7 @@ class Classifier(nn.Module):
         return norm(tokens, layout)
 
     def _pooled(self, tokens: Tensor) -> Tensor:
-        """What goes into the head of tokens ``(B, P + H * W, C)``, whatever their grid."""
+        """Pool tokens ``(B, P + H * W, C)``, whatever their grid, for the head."""
         prefix = self.num_prefix_tokens
         layout = Layout((1, tokens.shape[1] - prefix), prefix)
         if self.backbone.pool is not None:

@@ -16,7 +16,7 @@ from mmlape.registry import TRANSFORMS
 
 from . import CORRUPTIONS, EXTRA, SEVERITIES
 
-_LEAST_SIDE = 32  # of the package
+_LEAST_SIDE = 32  # the package's minimum
 # They draw from generators of their own, which NumPy's global seed does not reach.
 _OWN_GENERATOR = ('impulse_noise', 'glass_blur')
 _INSTALL = 'pip install imagecorruptions-imaug (or mmlape[robustness])'
@@ -117,7 +117,7 @@ class CorruptImage(BaseTransform):
 
 
 def _index(results: dict) -> int:
-    """What tells this image from the others of its data set, on every machine."""
+    """Return a number that tells this image from the others of its data set, on every machine."""
     if 'sample_idx' in results:
         return int(results['sample_idx'])
     return zlib.crc32(str(results.get('img_path', '')).replace('\\', '/').split('/')[-1].encode())

@@ -1,5 +1,5 @@
-"""Which data a config is tested on: its own, corrupted on the fly or read from published folders; and a config for a
-classifier of timm."""
+"""Test data of a config: its own, corrupted on the fly or read from published folders; and a config for a classifier of
+timm."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def corrupted(cfg: Config, **options: Any) -> Data:
     """
     data = clean(cfg)
     step = ConfigDict(type='mmlape.CorruptImage', **options)
-    # What several data sets share is changed once.
+    # A pipeline that several data sets share is changed once.
     found = {id(pipeline): pipeline for pipeline in _pipelines(data.dataloader.dataset)}
     for pipeline in found.values():
         pipeline.insert(_place(pipeline, cfg.get('default_scope')), step)
@@ -106,7 +106,7 @@ def _without_crop(pipeline: list) -> list:
 
 
 def _pipelines(dataset: Any) -> Iterator[list]:
-    """Those of a data set and of what it wraps or joins, each once."""
+    """Yield the pipelines of a data set and of those that it wraps or joins."""
     inner = [*dataset.get('datasets', ()), *([dataset.dataset] if 'dataset' in dataset else ())]
     for each in inner:
         yield from _pipelines(each)
@@ -129,7 +129,7 @@ def _place(pipeline: list, scope: str | None) -> int:
 
 
 def _name(step: dict) -> str:
-    """Its type without a scope; also where a class is given."""
+    """Return the type of a step without a scope, also where a class is given."""
     kind = step['type']
     return (kind if isinstance(kind, str) else kind.__name__).rpartition('.')[2]
 
@@ -161,7 +161,7 @@ def timm_config(name: str) -> Config:
     side = settings.input_size[-1]
     resize = dict(
         type='ResizeEdge',
-        scale=int(side / settings.crop_pct),  # as timm rounds
+        scale=int(side / settings.crop_pct),  # timm rounds down, too
         edge='short',
         backend='pillow',
         interpolation=settings.interpolation or 'bicubic',

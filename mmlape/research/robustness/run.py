@@ -1,4 +1,4 @@
-"""Which test sets there are, and one model, built once, on all of them."""
+"""Runs of a model, built once, on all test sets."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def cells_of(
     if imagenet_r is not None:
         cells.append(Cell(RENDITIONS, partial(renditions, cfg, imagenet_r)))
     for cell in cells:
-        cell.data()  # what is not there is said before the first result
+        cell.data()  # raises for missing data before the first result
     return cells
 
 
@@ -113,7 +113,7 @@ def measure(
 
 
 def _test(runner: Runner, cfg: Config, data: Data) -> dict[str, float]:
-    """What a test loop of its own measures; numbers alone."""
+    """Run a test loop on ``data``; return the metrics that are numbers."""
     loader, dataset = {**data.dataloader}, data.dataloader.dataset
     own = {**cfg.test_dataloader.dataset, 'pipeline': dataset.get('pipeline')}
     if 'pipeline' in dataset and dataset == own:
@@ -130,5 +130,5 @@ def _test(runner: Runner, cfg: Config, data: Data) -> dict[str, float]:
 
 
 def _nothing_found(clean: Mapping[str, float]) -> dict[str, float]:
-    """What MMDetection's metrics leave out where a detector finds nothing in any image: a precision of 0."""
+    """Return precisions of 0, which MMDetection's metrics leave out where a detector finds nothing in any image."""
     return {key: min(value, 0.0) for key, value in clean.items() if 'mAP' in key}

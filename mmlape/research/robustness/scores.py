@@ -1,5 +1,5 @@
-"""What has been measured of one model, a JSON file that a stopped run continues from, and the figures of the papers
-that come of it: CE, mCE and relative mCE, mPC and rPC."""
+"""Measurements of one model, in a JSON file from which a stopped run continues, and the papers' figures made of them:
+CE, mCE and relative mCE, mPC and rPC."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mmlape.atomic import atomic_write, sha256_of
 from . import CORRUPTIONS, SEVERITIES
 
 CLEAN, RENDITIONS = 'clean', 'imagenet-r'
-# What a table is about, in this order, where nothing else is asked for; all are better when larger.
+# Default metric of a table: the first of these that was measured; all are better when larger.
 METRICS = ('accuracy/top1', 'coco/bbox_mAP', 'coco/segm_mAP', 'mIoU')
 # Top-1 errors (%) of AlexNet, means over the five severities: published with ImageNet-C, its mCE is 100 by definition.
 ALEXNET_ERRORS = {
@@ -43,7 +43,7 @@ Results = Mapping[str, Mapping[str, float]]
 
 
 def cell_key(corruption: str, severity: int) -> str:
-    """Its name in a record: ``'fog/3'``."""
+    """Return the name of a cell in a record: ``'fog/3'``."""
     return f'{corruption}/{severity}'
 
 
@@ -128,12 +128,12 @@ def grid_of(results: Results, metric: str, names: Sequence[str] = CORRUPTIONS) -
 
 
 _KIND = 'mmlape robustness'
-# Of a config: what a result depends on. Where and by how many processes it is measured is nothing of the kind.
+# Entries of a config on which a result depends. It does not depend on the device or the number of processes.
 _DECIDING = ('model', 'test_evaluator', 'test_cfg')
 
 
 def identity_of(cfg: Config, checkpoint: str, **further: Any) -> dict[str, Any]:
-    """What a record is of: results of anything else must not be mixed with it.
+    """Return the identity of a record: results of anything else must not be mixed with it.
 
     Args:
         cfg: The config.
@@ -183,7 +183,7 @@ class Record:
 
     def put(self, key: str, measured: dict[str, float]) -> None:
         """Keep what was measured; it is on the disk when this returns."""
-        if self.path.exists():  # what another process has measured meanwhile
+        if self.path.exists():  # another process may have added results
             self.results = read_record(self.path)['results'] | self.results
         self.results[key] = measured
         content = dict(kind=_KIND, identity=self.identity, **self.about, results=self.results)

@@ -133,7 +133,7 @@ def _summary(record: Mapping[str, Any], metric: str) -> dict[str, float | None]:
         'rPC (%)': None if performance is None else 100 * performance[1],
     }
     if _has_errors(record, metric):
-        # What DTN's Table 6 has for ViT: 25 for brightness, over AlexNet's, would be less than the clean error.
+        # DTN's Table 6 has this for ViT: 25 for brightness, over AlexNet's, would be less than the clean error.
         found['mean error'] = None if performance is None else 100 - performance[0]
         found['mCE'] = mean_corruption_error(corruption_errors(results))
         found['relative mCE'] = mean_corruption_error(relative_corruption_errors(results))
@@ -160,7 +160,7 @@ def _common_metric(records: Records, metric: str | None) -> str:
 
 
 def _means(record: Mapping[str, Any], metric: str) -> dict[str, float]:
-    """Of each corruption, over severities; NaN where one is missing."""
+    """Return the mean of each corruption over severities; NaN where one is missing."""
     means = _unit(metric) * grid_of(record['results'], metric).mean(axis=1)
     return dict(zip([name.replace('_', ' ') for name in CORRUPTIONS], means.tolist()))
 

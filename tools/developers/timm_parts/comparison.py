@@ -42,7 +42,7 @@ def class_and_options(name: str) -> tuple[str, dict[str, Any]]:
     found: dict[str, Any] = {}
 
     def note(cls: type, variant: str, pretrained: bool, **options: Any) -> nn.Module:
-        cfg = options.pop('cfg', None)  # of NaFlex
+        cfg = options.pop('cfg', None)  # only NaFlex has it
         found.update(cls=cls.__name__, options={**(vars(cfg) if cfg else {}), **options})
         return nn.Module()
 
@@ -54,7 +54,7 @@ def class_and_options(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def network_key(name: str) -> str:
-    """What a name's network computes, as text: names with the same text share a comparison."""
+    """Return what a name's network computes, as text: names with the same text share a comparison."""
     cls, options = class_and_options(name)
     rest = sorted((key, repr(value)) for key, value in options.items() if key not in _SIZES)
     shared_keys = isinstance(options.get('num_kv_heads'), tuple)

@@ -203,7 +203,7 @@ def _frozen_copy(module: nn.Module) -> nn.Module:
 
 
 def _drop_steps(model: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Which checkpoints up to version 0.2 have: a training from their weights would go on from their end."""
+    """Drop ``steps`` of checkpoints up to version 0.2: a training from their weights would go on from their end."""
     state_dict.pop(f'{prefix}steps', None)
 
 
