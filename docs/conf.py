@@ -107,21 +107,33 @@ def show_sources(app):
 
 
 def add_navigation(app, docname: str, source: list[str]) -> None:
-    """Make the navigation of what the index page links: a part for each heading, in the page's order.
+    """Make the navigation of the lists of the index page: a part for each heading. The first link of an item is an
+    entry; the item's other links are below it.
 
-    So the page needs no directive that a code host would show as it stands.
+    So the pages need no directive that a code host would show as it stands.
     """
-    if docname != root_doc:
-        return
     trees = []
-    for part in re.split(r'^## ', source[0], flags=re.MULTILINE)[1:]:
-        title = part.splitlines()[0]
-        links = re.findall(r'\[([^\]]+)\]\(((?:\.\./)*[\w./-]+)\.(?:md|rst)\)', part)
-        pages = [f'{text} </{_page(link)}>' for text, link in links]
-        trees.append(
-            '\n'.join(['```{toctree}', ':hidden:', f':caption: {title}', '', *pages, '```'])
-        )
+    for title, items in listed().items():
+        trees += [_tree([item[0] for item in items], title)] if docname == root_doc else []
+        trees += [_tree(item[1:]) for item in items if item[1:] and docname == item[0][1]]
     source[0] += '\n\n' + '\n\n'.join(trees) + '\n'
+
+
+def listed() -> dict[str, list[list[tuple[str, str]]]]:
+    """Items of the lists of the index page by heading; an item is its links, as text and name of the page."""
+    text = (ROOT / f'{root_doc}.md').read_text(encoding='utf-8')
+    found = {}
+    for part in re.split(r'^## ', text, flags=re.MULTILINE)[1:]:
+        items = re.findall(r'^\* (.+(?:\n  .+)*)', part, re.MULTILINE)
+        links = [re.findall(r'\[([^\]]+)\]\(([\w./-]+)\.(?:md|rst)\)', item) for item in items]
+        if links:
+            found[part.splitlines()[0]] = [[(t, _page(p)) for t, p in item] for item in links]
+    return found
+
+
+def _tree(links: list[tuple[str, str]], caption: str = '') -> str:
+    head = ['```{toctree}', ':hidden:', *([f':caption: {caption}'] if caption else []), '']
+    return '\n'.join([*head, *(f'{text} </{page}>' for text, page in links), '```'])
 
 
 def _page(link: str) -> str:

@@ -443,7 +443,7 @@ def test_the_weights_of_a_backbone_fit(name):
 @pytest.mark.parametrize('name', [*NAMES, *DETECTORS])
 def test_memory_and_hours_follow_from_the_model_zoo(name):
     """As the README says how."""
-    measured = json.loads((REPO / 'docs/model_zoo.json').read_text())['models'][name]
+    measured = json.loads((REPO / 'benchmarks/records/model_zoo.json').read_text())['models'][name]
     cfg, step = read(name), measured['step']
     (height, width), largest = measured['image_size'], step['image_size']
     images = cfg.train_cfg.get('max_epochs', 0) * 118287

@@ -129,9 +129,14 @@ def test_the_index_leads_to_every_page():
     linked = {(index.path.parent / link).resolve() for link in index.links}
     pages = {*(REPO / 'docs').glob('*.md'), *(REPO / 'configs').glob('*/README.md')}
     assert pages - linked - {index.path} == set()
-    _, _, listing = index.text.partition('\n## ')  # after the table for who does not want a list
-    listed = re.findall(r'\]\(([^)]+)\)', listing)
-    assert len(set(listed)) == len(listed)
+    items = re.findall(r'^\* (.+(?:\n  .+)*)', index.text, re.MULTILINE)
+    listed = [re.findall(r'\]\(([^)]+)\)', item) for item in items]
+    assert (
+        all(listed) and len(listed) <= 20
+    )  # entries of the navigation; further links are below them
+    every = [link for item in listed for link in item]
+    assert len(set(every)) == len(every)
+    assert pages - {(index.path.parent / link).resolve() for link in every} == {index.path}
 
 
 def test_every_package_has_a_page_of_reference():

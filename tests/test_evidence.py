@@ -24,7 +24,7 @@ sys.path.insert(0, str(REPO / 'tools'))
 from mmlape.apps.fit import find_data
 from mmlape.apps.inference.results import MaskCrop, Result
 from mmlape.research.experiments import evidence, plan, scores, statistics
-from mmlape.research.experiments.page import write_pages
+from mmlape.research.experiments.page import MARKS, differences_table, write_pages
 from mmlape.research.experiments.recipes import (
     DATA,
     DEFAULT,
@@ -344,11 +344,14 @@ def test_pages_say_what_the_records_say():
     pages = [(REPO / 'docs' / name).read_text() for name in ('evidence.md', 'fine_tuning.md')]
     for name, experiment in plan.EXPERIMENTS.items():
         start, end = f'<!-- {name}: written by the command -->', f'<!-- end of {name} -->'
-        (page,) = (text for text in pages if start in text)
         path = REPO / f'benchmarks/records/evidence_{name}.json'
         runs = evidence.current_runs(path, experiment)
         assert len(runs) == len(evidence.read_runs(path)) > 0
-        assert replace_table(page, statistics.markdown(experiment, runs), start, end) == page
+        table = statistics.markdown(experiment, runs)
+        for page in pages:
+            assert start not in page or replace_table(page, table, start, end) == page
+    table = differences_table(REPO / 'benchmarks/records')
+    assert replace_table(pages[0], table, *MARKS) == pages[0]
 
 
 def test_records_of_other_settings_are_not_shown(tmp_path):

@@ -27,7 +27,6 @@ from mmlape.research.experiments.variants import EMBEDDINGS, JOININGS, VARIANTS
 ROOT = Path(__file__).resolve().parents[1]
 MAIN = runpy.run_path(str(ROOT / 'tools/experiments/dino.py'))['main']
 CONFIG = ROOT / position.CONFIG
-DOCS = ROOT / 'docs'
 
 
 @pytest.fixture(scope='module')
@@ -140,28 +139,28 @@ def measured(value: float) -> dict:
 
 
 PAGES = {
-    'experiment_position': ('experiment_position', table.markdown),
-    'dino': ('experiment_dino', dino.markdown),
-    'listops': ('experiment_list_ops', list_ops.markdown),
+    'position': (position, table.markdown),
+    'dino': (dino, dino.markdown),
+    'list_ops': (list_ops, list_ops.markdown),
 }
 
 
 @pytest.mark.parametrize('name', PAGES)
 def test_a_page_shows_the_table_of_its_figures(name):
-    record, markdown = PAGES[name]
-    page = (DOCS / f'{name}.md').read_text(encoding='utf-8')
-    assert table.replace_table(page, markdown(recorded(record))) == page
+    experiment, markdown = PAGES[name]
+    page = (ROOT / experiment.PAGE).read_text(encoding='utf-8')
+    assert table.replace_table(page, markdown(recorded(experiment))) == page
     with pytest.raises(ValueError, match='once each'):
         table.replace_table('a page without marks', '')
 
 
-def recorded(name: str):
-    return json.loads((DOCS / f'{name}.json').read_text())
+def recorded(experiment):
+    return json.loads((ROOT / experiment.FIGURES).read_text())
 
 
 def test_what_was_measured():
-    assert {run['variant'] for run in recorded('experiment_position')['runs']} == set(VARIANTS)
-    dinos, figures = recorded('experiment_dino'), recorded('experiment_list_ops')
+    assert {run['variant'] for run in recorded(position)['runs']} == set(VARIANTS)
+    dinos, figures = recorded(dino), recorded(list_ops)
     assert len(dinos) >= 3 and all(r['after'] > r['before'] + 5 for r in dinos)
     for norm in ('LN', 'GN', 'DTN'):
         assert len([run for run in figures['runs'] if run['variant'] == norm]) >= 3
@@ -169,14 +168,14 @@ def test_what_was_measured():
 
 
 def test_a_run_goes_into_page_and_record(tmp_path):
-    docs, names = tmp_path / 'docs', ('experiment_position.md', 'experiment_position.json')
-    docs.mkdir()
+    names = (position.PAGE, position.FIGURES)
     for name in names:
-        shutil.copy(DOCS / name, docs)
+        (tmp_path / name).parent.mkdir(parents=True)
+        shutil.copy(ROOT / name, tmp_path / name)
     run = dict(variant='none', seed=0, **measured(0.125))
-    results = dict(recorded('experiment_position'), runs=[run])
-    position.write_results(*(docs / name for name in names), results, position.markdown)
-    page, record = ((docs / name).read_text() for name in names)
+    results = dict(recorded(position), runs=[run])
+    position.write_results(*(tmp_path / name for name in names), results, position.markdown)
+    page, record = ((tmp_path / name).read_text() for name in names)
     assert '| no position | 0.125 | 0.125 |' in page
     written = json.loads(record)['runs']
     assert run in written and {run['variant'] for run in written} == set(VARIANTS)

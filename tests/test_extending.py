@@ -21,7 +21,7 @@ from mmlape.position import PositionEmbedding
 from mmlape.registry import MODELS
 
 @MODELS.register_module()
-class RowPosition(PositionEmbedding):
+class StripePosition(PositionEmbedding):
     def __init__(self, embed_dims, grid, num_prefix_tokens=0, num_tables=1):
         super().__init__(embed_dims, grid, num_prefix_tokens, num_tables)
         self.slope = nn.Parameter(torch.randn(num_tables, 1, embed_dims))
@@ -120,7 +120,7 @@ model = dict(
     backbone=dict(
         type='mmlape.OneStage',
         img_size=32,
-        position=dict(type='mmlape.RowPosition'),
+        position=dict(type='mmlape.StripePosition'),
         joining=dict(type='mmlape.LastJoining'),
         norm_cfg=dict(type='mmlape.LargestNorm'),
         attention=dict(type='mmlape.MeanAttention')),
@@ -131,7 +131,7 @@ model = dict(
     train_cfg=dict(),
     test_cfg=dict(mode='whole'))
 """
-KINDS = ('RowPosition', 'LastJoining', 'LargestNorm', 'MeanAttention')
+KINDS = ('StripePosition', 'LastJoining', 'LargestNorm', 'MeanAttention')
 CLASSES = {*KINDS, 'OneStage', 'Projection', 'NegatedHead'}
 
 

@@ -14,10 +14,11 @@ from mmlape.research.analysis.complexity import Complexity
 
 sys.path.insert(0, str(REPO / 'tools' / 'developers'))
 
-from mmlape.research.zoo import Zoo, read_reports, read_rows, write_measured
+from mmlape.research.zoo import CHOICE, Zoo, read_reports, read_rows, write_measured
 
 TOOL = REPO / 'tools' / 'developers' / 'zoo_table.py'
 PAGE = REPO / 'docs' / 'model_zoo.md'
+RECORD = REPO / 'benchmarks' / 'records' / 'model_zoo.json'
 ROW = 'segmenter_deit-t_mask_8xb1-160k_ade20k-512x512'
 SIZE = Complexity(6713388, 5_000_000, 12_600_000_000, 10_400_000_000, (512, 512))
 MEMORY = StepMemory(27_000_000, 27_000_000, 54_000_000, 500_000_000, (512, 512), 1)
@@ -26,11 +27,11 @@ MEMORY = StepMemory(27_000_000, 27_000_000, 54_000_000, 500_000_000, (512, 512),
 @pytest.mark.slow
 def test_the_record_is_of_these_models():
     """With the next one what `zoo_table.py --check` does; if this fails, measure again."""
-    assert Zoo(read_rows(REPO), PAGE.with_suffix('.json')).problems() == []
+    assert Zoo(read_rows(REPO), RECORD).problems() == []
 
 
 def test_metafiles_and_the_page_say_what_was_measured():
-    zoo = Zoo(read_rows(REPO), PAGE.with_suffix('.json'), read_reports(REPO))
+    zoo = Zoo(read_rows(REPO), RECORD, read_reports(REPO))
     assert {
         row.name: [row.metadata[key] for key in ('Parameters', 'FLOPs')] for row in zoo.rows
     } == {name: [found['parameters'], found['flops']] for name, found in zoo.measured.items()}
@@ -50,6 +51,7 @@ def test_metafiles_and_the_page_say_what_was_measured():
     configs = [path for folder in folders for path in REPO.glob(f'configs/{folder}/*.py')]
     stems = sorted(path.stem for path in configs if path.parent.name in folders)
     assert stems == sorted(row.name for row in zoo.rows)
+    assert len(set(CHOICE)) == len(CHOICE) == 40 and set(CHOICE) <= set(stems)
 
 
 @pytest.fixture(scope='module')

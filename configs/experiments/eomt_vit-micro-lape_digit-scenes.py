@@ -1,4 +1,4 @@
-"""EoMT on a micro ViT with LaPE, semantic segmentation of the digit scenes, from scratch; its curve is in docs/eomt.md.
+"""EoMT on a micro ViT with LaPE, semantic segmentation of the digit scenes, from scratch; see configs/eomt/README.md.
 
 Unlike the paper's, this ViT is not pre-trained. Queries only name what its patches tell apart: a stem of convolutions,
 and less weight on masks, which are learned long before names, make that possible in a training of minutes.

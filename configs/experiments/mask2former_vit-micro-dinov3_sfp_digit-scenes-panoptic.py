@@ -1,6 +1,7 @@
 """Mask2Former, panoptic segmentation of the digit scenes, on the plain micro ViT of DINOv3's parts.
 
-Its backbone starts from ``segformer_vit-micro-dinov3_sfp_digit-scenes``: train that first. See docs/panoptic.md.
+Its backbone starts from ``segformer_vit-micro-dinov3_sfp_digit-scenes``: train that first.
+See configs/panoptic/README.md.
 """
 
 _base_ = [

@@ -1,5 +1,5 @@
 # A ViT Segmenter of 4 layers and 64 channels on the digit cells, from scratch. Position: learned, joined by default;
-# tools/experiments/position.py replaces both, see docs/experiment_position.md.
+# tools/experiments/position.py replaces both, see docs/evidence.md#position-where-it-decides.
 _base_ = [
     '../_base_/datasets/digit-cells_semantic.py',
     '../_base_/demo_runtime.py',

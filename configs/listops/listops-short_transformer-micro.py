@@ -1,13 +1,13 @@
 """A Transformer of 2 layers and 64 channels on short ListOps (10 to 200 tokens): does everything learn?
 
-There is no published figure for this row. tools/experiments/list_ops.py replaces the norm (docs/listops.md).
+There is no published figure for this row. tools/experiments/list_ops.py replaces the norm (configs/listops/README.md).
 """
 
 _base_ = './listops_transformer.py'
 
 max_iters = 100
 data_root = 'data/list_ops_short'
-data_from = '`mmlape experiment list_ops` makes them (docs/listops.md)'
+data_from = '`mmlape experiment list_ops` makes them (configs/listops/README.md)'
 dims = 64
 model = dict(
     backbone=dict(

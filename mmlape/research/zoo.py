@@ -23,68 +23,84 @@ __all__ = ['Row', 'Zoo', 'read_reports', 'read_rows', 'write_measured']
 
 # No published figures to compare with, or measured by another tool.
 _LEFT_OUT = ('demo', 'imagenet', 'cifar', 'ablations', 'listops', 'dino')
-_METHODS = {
-    'mask-rcnn': 'Mask R-CNN',
-    'cascade-mask-rcnn': 'Cascade Mask R-CNN',
-    'retinanet': 'RetinaNet',
-    'gfl': 'GFL',
-    'dino-4scale': 'DINO on four maps',
-    'dino-5scale': 'DINO on five maps',
-    'ddq-detr-4scale': 'DDQ DETR on four maps',
-    'deformable-detr-refine-twostage': 'Deformable DETR',
-    'atss': 'ATSS',
-    'fcos': 'FCOS',
-    'sparse-rcnn': 'Sparse R-CNN',
-    'upernet': 'UPerNet',
-    'segmenter': 'Segmenter',
-    'mask2former': 'Mask2Former',
-    'segformer': "SegFormer's head",
-    'eomt': 'EoMT',
-    'linear': 'a linear head on the frozen backbone',
-}
 # Metafiles have all published figures; the page shows only these.
 _SHOWN = ('box AP', 'mask AP', 'PQ', 'mIoU', 'mDice', 'Top 1 Accuracy')
 _PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet', 'mmseg')
+# Rows of the page, those that a reader chooses between. The record and the metafiles have all.
+CHOICE = (
+    'mask-rcnn_deit-t-adapter_fpn_ms-3x_coco',
+    'mask-rcnn_deit-t-adapter-lape_fpn_ms-3x_coco',
+    'mask-rcnn_deit-s-adapter_fpn_ms-3x_coco',
+    'mask-rcnn_deit-s-adapter-lape_fpn_ms-3x_coco',
+    'mask-rcnn_deit-b-adapter_fpn_ms-3x_coco',
+    'mask-rcnn_deit-b-adapter-lape_fpn_ms-3x_coco',
+    'upernet_deit-t-adapter_8xb2-160k_ade20k-512x512',
+    'upernet_deit-t-adapter-lape_8xb2-160k_ade20k-512x512',
+    'upernet_deit-s-adapter_8xb2-160k_ade20k-512x512',
+    'upernet_deit-s-adapter-lape_8xb2-160k_ade20k-512x512',
+    'segmenter_deit-t_mask_8xb1-160k_ade20k-512x512',
+    'segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512',
+    'segmenter_deit-s_mask_8xb1-160k_ade20k-512x512',
+    'segmenter_deit-s-lape_mask_8xb1-160k_ade20k-512x512',
+    'retinanet_pvt-t_fpn_1x_coco',
+    'retinanet_pvt-t-dtn_fpn_1x_coco',
+    'retinanet_pvt-s-dtn_fpn_1x_coco',
+    'mask-rcnn_pvt-t_fpn_1x_coco',
+    'mask-rcnn_pvt-t-dtn_fpn_1x_coco',
+    'mask-rcnn_pvt-s-dtn_fpn_1x_coco',
+    'mask-rcnn_pvtv2-b2_fpn_1x_coco',
+    'mask-rcnn_swin-t_fpn_1x_coco',
+    'mask-rcnn_swin-t-lape_fpn_1x_coco',
+    'upernet_swin-t_8xb2-160k_ade20k-512x512',
+    'linear_dinov3-s_8xb2-40k_ade20k-512x512',
+    'linear_dinov3-b_8xb2-40k_ade20k-512x512',
+    'linear_dinov3-l_8xb2-40k_ade20k-512x512',
+    'mask2former_dinov2-reg4-l-adapter_8xb2-40k_ade20k-512x512',
+    'mask2former_dinov3-b-adapter_8xb2-40k_ade20k-512x512',
+    'mask-rcnn_dinov3-s_sfp_lsj-100e_coco',
+    'mask-rcnn_dinov3-b-adapter_fpn_ms-3x_coco',
+    'mask2former_dinov2-reg4-l-adapter_lsj-1x_coco',
+    'htc_beitv2-l-adapter_fpn_ms-3x_coco',
+    'mask2former_beitv2-l-adapter-coco_16xb1-80k_ade20k-896x896',
+    'gfl_deit-s-adapter-lape_fpn_ms-3x_coco',
+    'segformer_deit-s-adapter-lape_8xb2-160k_ade20k-512x512',
+    'eomt_dinov3-l_8xb2-40k_ade20k-512x512',
+    'eomt_dinov3-l_lsj-1x_coco',
+    'dino-4scale_deit-s-adapter-lape_8xb2-12e_coco',
+    'mask2former_deit-s-adapter-lape_lsj-1x_coco-panoptic',
+)
 _INTRODUCTION = """\
 # Model zoo
 
-<!-- Written by tools/developers/zoo_table.py from the metafiles and model_zoo.json: change those. -->
-
-All detection and segmentation configs of the papers and of [foundation models](foundation_models.md). To train one, use
-its name:
+<!-- Written by tools/developers/zoo_table.py from metafiles and benchmarks/records/model_zoo.json. -->
 
 ```shell
 mmlape train segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512
 ```
 
-**Published** figures are the authors'; **ours** is empty until we have trained a config in full. There are no trained
-weights to download: training starts from the published weights in the config ([weights](weights.md)). Classifiers:
-[pre-training](pretraining.md). Other published values of a row (AP50, APS, parameters, ...) are in the `metafile.yml`
-of its folder, with the number of the table.
+{shown} of {all} detection and segmentation configs; the README of each folder has all of its rows. All figures as data:
+[measured](../benchmarks/records/model_zoo.json), and published in the `metafile.yml` of each folder, with the number of
+the table. Classifiers: [pre-training](pretraining.md).
+
+**Published** figures are the authors'. We have not yet trained a config in full, and there are no trained weights to
+download: training starts from the published weights in the config ([weights](weights.md)).
 
 **Parameters** are those of the trained model, auxiliary heads included; in brackets the backbone's. **FLOPs** are
 multiply-adds at inference of one image of {detection} (detectors) or one crop of {segmentation} (segmentors); in
-brackets the backbone's:
-
-* Convolutions, matrix products, attention and deformable attention's sampling are counted; norms, activations, softmax,
-  resizing and additions are not, so LaPE costs as much as default joining.
-* Second stages get 1,000 proposals and, for masks, 100 boxes, as in MMDetection 2's counter, the source of most
-  published figures. Mask R-CNN is then within 0.5 % of the figures published with InternImage (CVPR 2023): 403 G and
-  832 G on ViT-Adapter-S and B, 309 G and 397 G on PVTv2-B2 and B3.
-* DTN is counted as computed here, without its map of all tokens by all tokens, so its share is smaller than published.
+brackets the backbone's. Convolutions, matrix products, attention and deformable attention's sampling are counted;
+norms, activations, softmax, resizing and additions are not, so LaPE costs as much as default joining. Second stages get
+1,000 proposals and, for masks, 100 boxes, as in MMDetection 2's counter. DTN is counted as computed here, without its
+map of all tokens by all tokens, so its share is smaller than published.
 
 **GB** are the memory of a training step on each GPU in float32, estimated by
-[`mmlape estimate`](training.md#memory-before-you-start); in brackets its images and their largest size. Where
-`benchmarks/records` has a [report of a GPU](install.md#test-your-gpu) (`gpu_*.json`), its measurements follow.
+[`mmlape estimate`](training.md#memory-before-you-start); in brackets its images and their largest size. Measurements of
+[reports of GPUs](install.md#test-your-gpu) (`benchmarks/records/gpu_*.json`) follow.
 
 ```shell
 python tools/developers/zoo_table.py                       # measure all rows, write this page: hours, no GPU
 python tools/developers/zoo_table.py --config 'upernet*'   # measure only these
 python tools/developers/zoo_table.py --check               # compare the page with metafiles and configs
 ```
-
-With a wheel, `mim search mmlape --condition 'epochs<=12'` lists these rows with the same figures (tried with openmim
-0.3.9). `mim download` reports a missing field `weight`, because there are no weights.
 
 Measured with {versions}.
 """
@@ -109,19 +125,6 @@ class Row:
     metafile: Path
     metadata: dict[str, Any]
     results: list[dict[str, Any]]
-
-    @property
-    def method(self) -> str:
-        """The detector or segmentor."""
-        kind = self.name.partition('_')[0]
-        return _METHODS.get(kind, kind)
-
-    @property
-    def length(self) -> str:
-        """Length of the training."""
-        if 'Epochs' in self.metadata:
-            return f'{self.metadata["Epochs"]} epochs'
-        return f'{self.metadata["Iterations"]:,} iterations'
 
     def metrics(self, published: bool) -> str:
         """Main figures, published or our own, ``box AP 45.6, mask AP 40.7``; empty if there are none."""
@@ -198,6 +201,7 @@ class Zoo:
         }
         lines = ',\n'.join(f'  {json.dumps(n)}: {json.dumps(models[n])}' for n in sorted(models))
         text = f'{{\n "versions": {json.dumps(self.versions)},\n "models": {{\n{lines}\n }}\n}}\n'
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(text, encoding='utf-8')
 
     def problems(self) -> list[str]:
@@ -227,26 +231,21 @@ class Zoo:
         """The page in Markdown, its links relative to ``folder``."""
         detection, segmentation = ('{} x {}'.format(*IMAGE_SIZES[s]) for s in ('mmdet', 'mmseg'))
         versions = ', '.join(f'{name} {version}' for name, version in self.versions.items())
-        parts = [
-            _INTRODUCTION.format(detection=detection, segmentation=segmentation, versions=versions)
-        ]
-        for collection in dict.fromkeys(row.collection for row in self.rows):
-            rows = [row for row in self.rows if row.collection == collection]
+        shown = [row for row in self.rows if row.name in CHOICE]
+        facts = dict(detection=detection, segmentation=segmentation, versions=versions)
+        parts = [_INTRODUCTION.format(shown=len(shown), all=len(self.rows), **facts)]
+        for collection in dict.fromkeys(row.collection for row in shown):
+            rows = [row for row in shown if row.collection == collection]
             readme = os.path.relpath(rows[0].path.with_name('README.md'), folder)
-            parts.append(f'\n## {collection}\n\nMethod, weights and recipes: [README]({readme}).\n')
-            tables: dict[str, list[Row]] = {}
-            for row in rows:
-                title = f'{row.metadata["Training Data"]}, {row.method}, {row.length}'
-                tables.setdefault(title, []).append(row)
-            parts += [self._table(title, table, folder) for title, table in tables.items()]
+            parts.append(
+                f'\n## {collection}\n\nAll rows, weights and recipes: [README]({readme}).\n\n'
+            )
+            parts.append(self._table(rows, folder))
         return ''.join(parts)
 
-    def _table(self, title: str, rows: list[Row], folder: Path) -> str:
-        lines = [
-            f'\n### {title}\n',
-            '| config | parameters (M) | FLOPs (G) | GB | published | from | ours |',
-            '|---|---|---|---|---|---|---|',
-        ]
+    def _table(self, rows: list[Row], folder: Path) -> str:
+        head = ['config', 'parameters (M)', 'FLOPs (G)', 'GB', 'published', 'ours']
+        lines = []
         for row in rows:
             link = os.path.relpath(row.path, folder)
             figures = ('', '', '')
@@ -257,15 +256,18 @@ class Zoo:
                     f'{measured["flops"] / 1e9:.0f} ({measured["backbone_flops"] / 1e9:.0f})',
                     '; '.join([_memory(**measured['step']), *self.reports.get(row.name, [])]),
                 )
-            cells = (
-                f'[{row.name}]({link})',
-                *figures,
-                row.metrics(published=True),
-                row.source(),
-                row.metrics(published=False),
+            published = row.metrics(published=True)
+            lines.append(
+                [
+                    f'[{row.name}]({link})',
+                    *figures,
+                    f'{published} ({row.source()})' if published else '',
+                    row.metrics(published=False),
+                ]
             )
-            lines.append(re.sub(r'\| +(?=\|)', '| ', f'| {" | ".join(cells)} |'))
-        return '\n'.join(lines) + '\n'
+        kept = [column for column, cells in enumerate(zip(*lines, strict=True)) if any(cells)]
+        table = [head, ['---'] * len(head), *lines]
+        return ''.join(f'| {" | ".join(line[i] or "-" for i in kept)} |\n' for line in table)
 
 
 def _memory(bytes: int, images: int, image_size: Sequence[int]) -> str:

@@ -43,7 +43,7 @@ ROWS = [
     'foundation/mask2former_dinov3-s_sfp_lsj-1x_coco',
     'eomt/eomt_deit-s-lape_8xb2-40k_ade20k-512x512',
 ]
-ZOO = json.loads((REPO / 'docs/model_zoo.json').read_text())['models']
+ZOO = json.loads((REPO / 'benchmarks/records/model_zoo.json').read_text())['models']
 # What a CPU can do in seconds.
 MICRO = [f'demo/{DEMO[1]}']
 SHORT_CASES = ['dtn 14 x 14, C 320']

@@ -53,6 +53,7 @@ def test_the_tables_of_what_is_done(tmp_path, capsys):
     clone = tmp_path / 'clone'
     (clone / 'docs/images').mkdir(parents=True)
     shutil.copy(CLONE / experiment.PAGE, clone / experiment.PAGE)
+    (clone / experiment.FIGURES).parent.mkdir(parents=True)
     options = options_of(tmp_path / 'work', '--table', '--write-docs')
     with pytest.raises(ValueError, match='no run is done in'):
         experiment.run_experiment(options, clone)
@@ -71,7 +72,11 @@ def test_the_tables_of_what_is_done(tmp_path, capsys):
     experiment.run_experiment(options, clone)
     table = (tmp_path / 'work/detector.md').read_text()
     page = (clone / experiment.PAGE).read_text()
-    assert table in capsys.readouterr().out and table in page
+    assert table in capsys.readouterr().out
+    assert (
+        experiment.summary_of(json.loads((clone / experiment.FIGURES).read_text())['detector'])
+        in page
+    )
     assert '| RetinaNet, LayerNorm | 50.0 | 0.0 |' in table
     assert '| RetinaNet, DTN | 50.0 ± 0.0 | 11.0 ± 1.4 |' in table
     assert (
@@ -85,7 +90,7 @@ def test_the_tables_of_what_is_done(tmp_path, capsys):
     assert set(figures['detector']['RetinaNet, DTN'][0]['results']['clean']) == {'coco/bbox_mAP'}
     experiment.write_docs(clone, {'segmentor': figures['detector']})
     assert [*json.loads((clone / experiment.FIGURES).read_text())] == ['detector', 'segmentor']
-    assert table in (clone / experiment.PAGE).read_text()
+    assert experiment.summary_of(figures['detector']) in (clone / experiment.PAGE).read_text()
 
 
 def test_the_page_says_what_was_measured():
@@ -94,7 +99,9 @@ def test_the_page_says_what_was_measured():
         CLONE / experiment.FIGURES,
     )
     for key, found in json.loads(figures.read_text(encoding='utf-8')).items():
-        assert replace_table(text, experiment.table_of(found), *experiment.table_marks(key)) == text
+        assert (
+            replace_table(text, experiment.summary_of(found), *experiment.table_marks(key)) == text
+        )
         assert all(runs for runs in found.values())
 
 

@@ -1,6 +1,6 @@
 """Comparison of timm's plain Vision Transformers with our networks, name by name: which have equal outputs.
 
-    python tools/developers/timm_vits.py [--names PATTERN ...] [--check] [--page docs/foundation_models.md]
+    python tools/developers/timm_vits.py [--names PATTERN ...] [--check] [--page configs/foundation/README.md]
 
 Builds each of timm's models and ours with 2 layers of 48 channels and random weights, loads timm's into ours, and
 compares the tokens of two sizes of images. Writes the table of the page, or with --check fails if it differs.
@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument(
         '--check', action='store_true', help='write nothing; fail if the page differs'
     )
-    parser.add_argument('--page', type=Path, help='default docs/foundation_models.md')
+    parser.add_argument('--page', type=Path, help='default configs/foundation/README.md')
     options = parser.parse_args()
     from timm_parts.comparison import PAGE, names, results_of, split_page, table
 

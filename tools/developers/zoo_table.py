@@ -2,8 +2,8 @@
 
     python tools/developers/zoo_table.py [--config PATTERN ...] [--out docs/model_zoo.md] [--check]
 
-Writes the page, its record beside it (``.json``) and, unless ``--out`` names another page, the figures in
-``configs/*/metafile.yml``. See docs/model_zoo.md.
+Writes the page, the record ``benchmarks/records/model_zoo.json`` and the figures in ``configs/*/metafile.yml``. With
+``--out``, only that page and a record beside it (``.json``). See docs/model_zoo.md.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from mmlape.research import analysis
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / 'docs' / 'model_zoo.md'
+RECORD = ROOT / 'benchmarks' / 'records' / 'model_zoo.json'
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -31,7 +32,7 @@ def parse_arguments() -> argparse.Namespace:
         '--out',
         type=Path,
         default=PAGE,
-        help='the page; its record gets the ending .json (default docs/model_zoo.md)',
+        help='another page, with a record beside it (default docs/model_zoo.md)',
     )
     parser.add_argument(
         '--check',
@@ -65,7 +66,8 @@ def main() -> int:
 
     rows = read_rows(ROOT)
     reports = read_reports(ROOT)
-    zoo = Zoo(rows, options.out.with_suffix('.json'), reports)
+    record = RECORD if options.out == PAGE else options.out.with_suffix('.json')
+    zoo = Zoo(rows, record, reports)
     if options.check:
         return check(zoo, options.out)
     patterns = options.config or ['*']

@@ -1,4 +1,4 @@
-"""COCO's things and stuff at 640 x 640, by MMDetection's parts, which need panopticapi (docs/panoptic.md)."""
+"""COCO's things and stuff at 640 x 640, by MMDetection's parts, which need panopticapi (configs/panoptic/README.md)."""
 
 _base_ = './coco_instance_lsj-640.py'
 

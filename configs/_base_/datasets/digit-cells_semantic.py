@@ -2,7 +2,7 @@
 # mmlape.research.datasets.
 _base_ = './digit-scenes_semantic.py'
 
-data_from = '`mmlape experiment position` makes them (docs/experiment_position.md)'
+data_from = '`mmlape experiment position` makes them (docs/evidence.md#position-where-it-decides)'
 data_root = 'data/digit_cells/'
 # As mmlape.research.datasets.cell_classes() gives them.
 metainfo = dict(

@@ -1,5 +1,5 @@
 # Digit scenes, label maps; built by tools/dataset_converters/digit_scenes.py (or by tools/demo.py).
-data_from = '`mmlape build digit_scenes data/digit_scenes` makes them (docs/demo.md)'
+data_from = '`mmlape build digit_scenes data/digit_scenes` makes them (docs/index.md#the-demo)'
 data_root = 'data/digit_scenes/'
 metainfo = dict(
     classes=('background', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'),

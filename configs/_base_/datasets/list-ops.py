@@ -5,7 +5,7 @@ Closing brackets are read. Long-Range Arena's reader dropped them by mistake unt
 compare with models of before, set ``brackets=False`` in all three data sets.
 """
 
-data_from = '`mmlape build list_ops data/list_ops` makes them (docs/listops.md)'
+data_from = '`mmlape build list_ops data/list_ops` makes them (configs/listops/README.md)'
 data_preprocessor = dict(num_classes=10)  # pads with 0, and changes nothing
 
 dataset = dict(

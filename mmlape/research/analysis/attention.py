@@ -1,5 +1,5 @@
 """How far attention looks (DTN, ICLR 2022, Figure 2; appendix B.1), and where the class token does (DINO, Figure 1), by
-the very queries, keys and scores that a layer hands to ``scaled_dot_product_attention``. docs/pictures_dtn.md says how
+the very queries, keys and scores that a layer hands to ``scaled_dot_product_attention``. docs/pictures.md says how
 keys of blocks, windows and prefix tokens count.
 
 Q queries, K keys, R windows (1 without) of an image

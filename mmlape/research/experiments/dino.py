@@ -31,6 +31,7 @@ from mmlape.research.demo.state import fingerprint
 from .table import markdown_table, replace_table
 
 CONFIG = 'configs/dino/dino_vit-micro-dtn_1xb64_digit-images.py'
+PAGE, FIGURES = 'configs/dino/README.md', 'benchmarks/records/experiment_dino.json'
 CURVES = ('loss', 'teacher_entropy', 'divergence', 'k-NN accuracy (%)')
 IMAGES = 64  # attention distances are means over these
 PUBLISHED = ('curves', 'attention-before', 'attention-after')
@@ -49,13 +50,12 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
     for name, figure in pictures.items():
         save_figure(figure, options.work_dir / f'dino-{name}.png')
     if options.write_docs:
-        docs = clone / 'docs'
-        page = docs / 'dino.md'
-        atomic_write(docs / 'experiment_dino.json', _one_per_line(records).encode())
+        page = clone / PAGE
+        atomic_write(clone / FIGURES, _one_per_line(records).encode())
         text = replace_table(page.read_text(encoding='utf-8'), table)
         atomic_write(page, text.encode())
         for name in PUBLISHED:
-            save_figure(pictures[name], docs / 'images' / f'dino-{name}.png')
+            save_figure(pictures[name], clone / 'docs/images' / f'dino-{name}.png')
     return 0
 
 

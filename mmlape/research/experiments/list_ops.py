@@ -22,6 +22,7 @@ from .table import markdown_table, score_of
 from .training import train
 
 CONFIG = 'configs/listops/listops-short_transformer-micro.py'
+PAGE, FIGURES = 'configs/listops/README.md', 'benchmarks/records/experiment_list_ops.json'
 NORMS = {
     'LN': dict(type='mmlape.LN', eps=1e-6),
     'BN': dict(type='mmlape.TokenBN'),
@@ -67,8 +68,7 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
     atomic_write(options.work_dir / 'results.md', table.encode())
     print(f'\n{table}')
     if options.write_docs:
-        docs = clone / 'docs'
-        write_results(docs / 'listops.md', docs / 'experiment_list_ops.json', results, markdown)
+        write_results(clone / PAGE, clone / FIGURES, results, markdown)
     return 0
 
 

@@ -12,15 +12,18 @@ from mmlape.research.analysis.figures import save_figure
 from .evidence import current_runs
 from .plan import EXPERIMENTS
 from .recipes import DATA
-from .statistics import Difference, differences, markdown
-from .table import replace_table
+from .statistics import Difference, difference_cells, differences, markdown
+from .table import markdown_table, replace_table
 
 PAGES = ('evidence.md', 'fine_tuning.md')
 PICTURE = 'images/evidence-differences.png'
+MARKS = '<!-- differences: written by the command -->', '<!-- end of differences -->'
+# Their tables are in the page of fine-tuning.
+ELSEWHERE = ('camvid-tuning', 'nuclei-tuning')
 
 
 def write_pages(docs: Path, records: Path) -> None:
-    """Write the table of each experiment that a page has a place for, and the picture of all differences."""
+    """Write the tables that a page has a place for, and the picture of all differences."""
     for page in (docs / name for name in PAGES):
         text = page.read_text(encoding='utf-8')
         for name, experiment in EXPERIMENTS.items():
@@ -29,9 +32,27 @@ def write_pages(docs: Path, records: Path) -> None:
                 runs = current_runs(records / f'evidence_{name}.json', experiment)
                 table = markdown(experiment, runs)
                 text = replace_table(text, table, start, end)
+        if MARKS[0] in text:
+            text = replace_table(text, differences_table(records), *MARKS)
         atomic_write(page, text.encode())
     if found := all_differences(records):
         save_figure(draw_differences(found), docs / PICTURE)
+
+
+def differences_table(records: Path) -> str:
+    """Differences from the baseline of all experiments, a row for each variant."""
+    head = ['experiment', 'compared', 'of', 'difference', 'interval', 'better', 'limit', 'seeds']
+    rows = []
+    for name, experiment in EXPERIMENTS.items():
+        runs = current_runs(records / f'evidence_{name}.json', experiment)
+        if not experiment.baseline or not runs or name in ELSEWHERE:
+            continue
+        measure = DATA[experiment.data].measure
+        for variant, found in differences(experiment, runs, '').items():
+            rows.append(
+                [name, f'{variant} - {experiment.baseline}', measure, *difference_cells(found)]
+            )
+    return '\n'.join(markdown_table(head, rows)) + '\n'
 
 
 def all_differences(records: Path) -> dict[str, dict[str, Difference]]:

@@ -23,6 +23,8 @@ from .training import train
 from .variants import VARIANTS
 
 CONFIG = 'configs/experiments/segmenter_vit-micro_mask_digit-cells.py'
+PAGE = 'docs/evidence.md'
+FIGURES = 'benchmarks/records/experiment_position.json'
 STEP = 'Training'
 # Expected seconds of a run, until the first ones are measured.
 RUN_SECONDS = 35
@@ -68,8 +70,7 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
     atomic_write(options.work_dir / 'results.md', table.encode())
     print(f'\n{table}')
     if options.write_docs:
-        page = clone / 'docs/experiment_position.md'
-        write_results(page, page.with_suffix('.json'), results, markdown)
+        write_results(clone / PAGE, clone / FIGURES, results, markdown)
     return 0
 
 

@@ -70,7 +70,7 @@ GROUPS = {
         },
     ),
 }
-PAGE, FIGURES = 'docs/robustness.md', 'docs/experiment_robustness.json'
+PAGE, FIGURES = 'docs/robustness.md', 'benchmarks/records/experiment_robustness.json'
 # Results of a group: by network, a list of ``seed``, ``iterations``, ``images`` and ``results``.
 Figures = Mapping[str, list[dict[str, Any]]]
 
@@ -184,6 +184,12 @@ def table_of(figures: Figures) -> str:
     return f'{robust.compare(figures)}\n{said}\n'
 
 
+def summary_of(figures: Figures) -> str:
+    """The first table of :func:`table_of` and its last line: what the page shows."""
+    tables = table_of(figures).split('\n\n')
+    return f'{tables[0]}\n\n{tables[-1]}'
+
+
 def table_marks(key: str) -> tuple[str, str]:
     """The two comments around a group's table in the page."""
     return f'<!-- table of {key}: written by the command -->', f'<!-- end of the table of {key} -->'
@@ -194,7 +200,7 @@ def write_docs(clone: Path, found: Mapping[str, Figures]) -> None:
     page, path = clone / PAGE, clone / FIGURES
     text = page.read_text(encoding='utf-8')
     for key, figures in found.items():
-        text = replace_table(text, table_of(figures), *table_marks(key))
+        text = replace_table(text, summary_of(figures), *table_marks(key))
         save_figure(robust.draw(figures), page.parent / f'images/robustness-{key}.png')
     kept = json.loads(path.read_text(encoding='utf-8')) if path.is_file() else {}
     atomic_write(path, _one_run_per_line({**kept, **found}).encode())

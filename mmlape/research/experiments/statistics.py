@@ -114,7 +114,7 @@ def markdown(experiment: Experiment, runs: Sequence[dict[str, Any]]) -> str:
     lines = markdown_table(head, rows)
     if experiment.baseline in of and len(of) > 1:
         gaps = [
-            [variant, f'{measure}, {view}' if view else measure, *_cells(found)]
+            [variant, f'{measure}, {view}' if view else measure, *difference_cells(found)]
             for view in ('', *experiment.views)
             for variant, found in differences(experiment, runs, view).items()
         ]
@@ -127,7 +127,8 @@ def markdown(experiment: Experiment, runs: Sequence[dict[str, Any]]) -> str:
     return '\n'.join([*lines, '', note]) + '\n'
 
 
-def _cells(found: Difference) -> list[str]:
+def difference_cells(found: Difference) -> list[str]:
+    """Mean, interval, probability of improvement, limit and number of seeds, as in the tables."""
     interval = f'{found.low:+.2f} to {found.high:+.2f}'
     limit = '-' if np.isnan(found.limit) else f'{found.limit:.2f}'
     return [f'{found.mean:+.2f}', interval, f'{found.better:.0%}', limit, str(found.seeds)]

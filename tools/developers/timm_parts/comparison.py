@@ -19,7 +19,7 @@ from mmlape.backbones.timm_archs import CLASSES, UnlikeOursError, describe
 from mmlape.checkpoints import convert_with_report
 from mmlape.registry import MODELS
 
-PAGE = Path(__file__).resolve().parents[3] / 'docs' / 'foundation_models.md'
+PAGE = Path(__file__).resolve().parents[3] / 'configs' / 'foundation' / 'README.md'
 BEGIN, END = '<!-- names: begin -->\n', '<!-- names: end -->'
 EQUAL = 'equal'
 TOLERANCE = 1e-4

@@ -3,7 +3,7 @@ custom_hooks = [
     dict(interval=1, type='mmlape.DTNRatioHook'),
     dict(type='mmlape.ResumeCheckHook'),
 ]
-data_from = '`mmlape build_digit_scenes data/digit_scenes` makes them (docs/demo.md)'
+data_from = '`mmlape build_digit_scenes data/digit_scenes` makes them (docs/index.md#the-demo)'
 data_root = 'data/digit_scenes/'
 default_hooks = dict(
     check_weights=dict(type='mmlape.CheckWeightsHook'),
