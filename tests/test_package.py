@@ -135,7 +135,7 @@ def test_the_command_of_the_installed_wheel(installed, tmp_path):
     listed = run()
     assert listed.returncode == 0, listed.stderr
     names = {line.split()[0] for line in listed.stdout.splitlines()[2:] if line.strip()}
-    assert {'train', 'test', 'dist_train', 'slurm_train', 'position_correlation'} <= names
+    assert {'train', 'test', 'dist_train', 'slurm_train', 'picture', 'experiment'} <= names
     # torchrun, its process, the tool and its config: all of them the wheel's
     result = run('dist_test', 'segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512', 'no.pth', '1')
     assert result.returncode != 0

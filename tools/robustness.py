@@ -17,9 +17,9 @@ from pathlib import Path
 
 import mmlape
 from mmlape import cli
+from mmlape.apps.report import save_figure
 from mmlape.atomic import atomic_write
 from mmlape.cli.arguments import add_common_options, existing_config
-from mmlape.research import analysis
 from mmlape.research import robustness as robust
 from mmlape.research.demo.console import clock, output_to
 
@@ -119,9 +119,7 @@ def show(record, metric: str | None) -> None:
     content = robust.read_record(record.path)
     table = robust.describe(content, metric)
     atomic_write(record.path.with_suffix('.md'), table.encode())
-    analysis.save_figure(
-        robust.draw({content['name']: [content]}, metric), record.path.with_suffix('.png')
-    )
+    save_figure(robust.draw({content['name']: [content]}, metric), record.path.with_suffix('.png'))
     print(f'\n{table}\n{record.path}, .md and .png', flush=True)
 
 

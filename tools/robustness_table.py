@@ -9,8 +9,9 @@ import argparse
 from pathlib import Path
 
 from mmlape import cli
+from mmlape.apps.report import save_figure
 from mmlape.atomic import atomic_write
-from mmlape.research import analysis, robustness
+from mmlape.research import robustness
 
 
 def parse_arguments():
@@ -52,7 +53,7 @@ def main():
         table = robustness.compare(records, options.metric)
         figure = robustness.draw(records, options.metric)
     atomic_write(options.out / 'robustness.md', table.encode())
-    analysis.save_figure(figure, options.out / 'robustness.png')
+    save_figure(figure, options.out / 'robustness.png')
     print(f'{table}\n{options.out / "robustness.md"}, .png')
 
 

@@ -150,9 +150,11 @@ def write_results(
     import numpy as np
     from mmengine.logging import print_log
 
+    from mmlape.apps.report import save_figure
+
     path = folder / name.replace('.', '_')
     if figure is not None:
-        print_log(str(analysis.save_figure(figure, path.with_suffix('.png'))), logger=None)
+        print_log(str(save_figure(figure, path.with_suffix('.png'))), logger=None)
     if arrays is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(path.with_suffix('.npz'), **arrays)  # type: ignore[arg-type]  # none is allow_pickle

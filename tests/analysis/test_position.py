@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
+from mmlape.apps.report import save_figure
 from mmlape.position import JoinedPosition
 from mmlape.research.analysis import (
     attention_position_stages,
@@ -34,7 +35,6 @@ from mmlape.research.analysis import (
     position_plan,
     position_scores,
     position_stages,
-    save_figure,
     token_row,
 )
 from mmlape.research.analysis.flow import ROLES, pick_extremes

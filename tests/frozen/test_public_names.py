@@ -51,6 +51,7 @@ GONE: dict[str, dict[str, str]] = {
     'package mmlape.ops': {
         '*': 'moved: operators are mmlape.cpu.optimize, the rest internal to mmlape.runtime'
     },
+    'package mmlape.research.analysis': {'save_figure': 'moved: mmlape.apps.report'},
     'package mmlape.research.pretraining': {'timm_models': 'moved: import mmlape.timm_models'},
     'package mmlape.norm': {'check_norm_cfg': 'norm_class refuses the same'},
     'registry HOOKS': {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mmengine.config import Config
 
-from mmlape.research.analysis.figures import save_figure
+from mmlape.apps.report import save_figure
 from mmlape.research.robustness import (
     ALEXNET_CLEAN_ERROR,
     ALEXNET_ERRORS,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mmlape.apps.report import save_figure
 from mmlape.cli.pictures import run
 from mmlape.research import analysis
 from mmlape.research.analysis import VARIANTS
@@ -65,9 +66,7 @@ def describe(name: str, maps, fit, kinds) -> None:
 def report(folder: Path, name: str, maps, fit, kinds) -> None:
     import numpy as np
 
-    path = analysis.save_figure(
-        analysis.draw_gabor_fit(maps, fit, kinds), folder / f'gabor_{name}.png'
-    )
+    path = save_figure(analysis.draw_gabor_fit(maps, fit, kinds), folder / f'gabor_{name}.png')
     arrays = dict(maps=maps, fitted=fit.maps, r2=fit.r2, ceiling=fit.ceiling)
     np.savez_compressed(
         path.with_suffix('.npz'), **arrays, **({} if kinds is None else kinds._asdict())

@@ -5,7 +5,7 @@ from mmlape.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        'curves': ('best_scores', 'draw_curves', 'read_curves', 'write_table'),
+        'curves': ('best_scores', 'draw_curves', 'read_curves', 'save_figure', 'write_table'),
         'hook': ('ReportHook',),
         'tally': ('Example', 'Tally'),
     },

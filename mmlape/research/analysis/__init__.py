@@ -34,7 +34,6 @@ _PUBLIC = {
         'NormTokens PositionMaps Projection RatioCourse TokenVariation dtn_maps magnitude_maps norm_tokens project '
         'project_versions read_ratios token_magnitudes token_variation variation_coefficients'
     ),
-    'figures': 'save_figure',
     'flow': (
         'PatchOrder PositionFlow PredictionSplit channel_likeness compare_predictions patch_order position_flow '
         'read_predictions shuffle_patches split_predictions without_position'

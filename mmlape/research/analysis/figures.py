@@ -8,8 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from mmlape.apps.report.curves import save_figure  # noqa: F401  (a name of this package, too)
-
 # Inches: a map or plot, what is above a map for its title, and what a colour scale, legend or axis takes.
 CELL, TITLE, SCALE = 1.6, 0.25, 0.9
 UNDEFINED = '0.8'  # where a correlation is undefined (a token without position)

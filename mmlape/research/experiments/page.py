@@ -6,8 +6,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from mmlape.apps.report import save_figure
 from mmlape.atomic import atomic_write
-from mmlape.research.analysis.figures import save_figure
 
 from .evidence import current_runs
 from .plan import EXPERIMENTS

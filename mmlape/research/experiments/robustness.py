@@ -12,8 +12,8 @@ import torch
 from mmengine.config import Config
 
 import mmlape.research.robustness as robust
+from mmlape.apps.report import save_figure
 from mmlape.atomic import atomic_write
-from mmlape.research.analysis.figures import save_figure
 from mmlape.research.datasets import build_digit_cells, build_digit_scenes
 from mmlape.research.demo.console import output_to
 from mmlape.research.demo.state import fingerprint
