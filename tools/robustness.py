@@ -17,7 +17,6 @@ from pathlib import Path
 
 import mmlape
 from mmlape import cli
-from mmlape.apps.report import save_figure
 from mmlape.atomic import atomic_write
 from mmlape.cli.arguments import add_common_options, existing_config
 from mmlape.research import robustness as robust
@@ -116,6 +115,8 @@ class Screen:
 
 def show(record, metric: str | None) -> None:
     """The table on the screen, and both files."""
+    from mmlape.apps.report import save_figure
+
     content = robust.read_record(record.path)
     table = robust.describe(content, metric)
     atomic_write(record.path.with_suffix('.md'), table.encode())

@@ -9,7 +9,6 @@ import argparse
 from pathlib import Path
 
 from mmlape import cli
-from mmlape.apps.report import save_figure
 from mmlape.atomic import atomic_write
 from mmlape.research import robustness
 
@@ -48,6 +47,8 @@ def records_of(models: list[str]) -> dict:
 
 def main():
     options = parse_arguments()
+    from mmlape.apps.report import save_figure
+
     with cli.stop_with_message():
         records = records_of(options.models)
         table = robustness.compare(records, options.metric)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mmlape.apps.report import save_figure
 from mmlape.cli.pictures import run
 from mmlape.research import analysis
 from mmlape.research.analysis import VARIANTS
@@ -65,6 +64,8 @@ def describe(name: str, maps, fit, kinds) -> None:
 
 def report(folder: Path, name: str, maps, fit, kinds) -> None:
     import numpy as np
+
+    from mmlape.apps.report import save_figure
 
     path = save_figure(analysis.draw_gabor_fit(maps, fit, kinds), folder / f'gabor_{name}.png')
     arrays = dict(maps=maps, fitted=fit.maps, r2=fit.r2, ceiling=fit.ceiling)
