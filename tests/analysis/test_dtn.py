@@ -193,7 +193,7 @@ def test_images_that_are_not_there(folder):
     with pytest.raises(FileNotFoundError, match=r"no image or folder '.*c\.png'"):
         find_images([folder / 'c.png'])
     (folder / 'empty').mkdir()
-    with pytest.raises(ValueError, match=r'no image \(\.bmp, .*\) in the folder'):
+    with pytest.raises(ValueError, match=r'no image \(\.jpg, .*\) in the folder'):
         find_images([folder / 'empty'])
     with pytest.raises(ValueError, match='number of images must be at least 1, got 0'):
         find_images([folder], 0)

@@ -332,7 +332,7 @@ def test_a_model_that_would_overwrite_is_refused(tmp_path):
     options = micro(MASK_RCNN)
     options.init_cfg = write(tmp_path / 'det.pth', micro_names())
     options.type = Late
-    with pytest.raises(ValueError, match=r'a Late initialises .* after init_cfg.*convert\.py'):
+    with pytest.raises(ValueError, match=r'a Late initialises .* after init_cfg.*mmlape convert'):
         build(options).init_weights()
 
 
