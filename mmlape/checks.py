@@ -51,7 +51,8 @@ def check_positive_int(
     name: str, value: Any, *, minimum: int = 1, maximum: int | None = None
 ) -> int:
     """Return ``value`` if it is an integer in ``minimum..maximum``, else raise TypeError or ValueError."""
-    _check_kind(name, value, int)
+    if type(value) is not int:
+        _check_kind(name, value, int)
     number = int(value)
     if number < minimum or (maximum is not None and number > maximum):
         accepted = f'{minimum} to {maximum}' if maximum is not None else f'at least {minimum}'
@@ -68,7 +69,8 @@ def check_divisor(name: str, value: Any, whole: str, number: int) -> int:
 
 def check_bool(name: str, value: Any) -> bool:
     """Return ``value`` if it is True or False, else raise TypeError."""
-    _check_kind(name, value, bool)
+    if type(value) is not bool:
+        _check_kind(name, value, bool)
     return value
 
 
@@ -88,7 +90,8 @@ def check_eps(value: Any) -> float:
 
 def check_rate(name: str, value: Any, *, with_one: bool = False) -> float:
     """Return ``value`` if it is a number in [0, 1), or [0, 1] ``with_one``, else raise."""
-    _check_kind(name, value, float)
+    if type(value) is not float:
+        _check_kind(name, value, float)
     number = float(value)
     if not (0 <= number < 1 or (with_one and number == 1)):
         raise ValueError(f'{name} must be in [0, 1{"]" if with_one else ")"}, got {value}')
@@ -99,7 +102,8 @@ def check_number(
     name: str, value: Any, *, above: float | None = None, minimum: float | None = None
 ) -> float:
     """Return ``value`` if it is a finite number, greater than ``above`` or at least ``minimum``, else raise."""
-    _check_kind(name, value, float)
+    if type(value) is not float:
+        _check_kind(name, value, float)
     number, accepted, inside = float(value), 'finite', True
     if above is not None:
         accepted, inside = f'finite and greater than {above:g}', number > above
@@ -217,7 +221,8 @@ def check_type(name: str, value: Any, hint: Any) -> None:
 
 
 def _check_kind(name: str, value: Any, hint: Any) -> None:
-    """Raise TypeError if ``value`` does not conform to the annotation ``hint``."""
+    """Raise TypeError if ``value`` does not conform to the annotation ``hint``. The checks above ask it only for values of
+    another type: a network is built by hundreds of them."""
     if not _conforms(value, hint):
         kind = type(value).__name__
         raise TypeError(f'{name} must be {described(hint)}, got {value!r} ({kind})')

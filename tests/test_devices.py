@@ -115,7 +115,7 @@ def test_heads_are_on_the_gpu_and_nothing_waits_for_them(name):
 @pytest.mark.parametrize('name', BACKBONES)
 def test_nothing_waits_in_a_backward_pass(name, monkeypatch):
     for module in (
-        'layers.gelu_linear',
+        'layers.mlp',
         'norm.dtn_plain',
     ):  # recompute as without a mode
         monkeypatch.setattr(f'mmlape.{module}.is_eager', lambda *_tensors: True)

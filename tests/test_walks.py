@@ -14,7 +14,7 @@ from mmlape.norm import LN
 
 
 @pytest.mark.parametrize(
-    ('name', 'calls', 'files'), [('LaPE ViT-Ti', 320, 13), ('PVT-Ti DTN', 570, 18)]
+    ('name', 'calls', 'files'), [('LaPE ViT-Ti', 290, 12), ('PVT-Ti DTN', 521, 16)]
 )
 def test_calls_and_files_of_a_pass(name, calls, files):
     found = of_pass(NETWORKS[name])
@@ -24,7 +24,7 @@ def test_calls_and_files_of_a_pass(name, calls, files):
 @pytest.mark.parametrize('options', [{}, dict(joining=dict(type='mmlape.LaPE'))])
 def test_calls_of_building_a_vit(options):
     found = of_construction(dict(options, type='mmlape.VisionTransformer', arch='deit-tiny'))
-    assert 300 < found['calls'] < 1800, found
+    assert 300 < found['calls'] < 1000, found
 
 
 @pytest.mark.parametrize('option', PARTS)

@@ -64,6 +64,7 @@ def pointer_of(work_dir: str) -> Path:
 
 
 def complete_checkpoint(text: str) -> str:
+    """Return ``text`` if it is an :func:`existing_checkpoint` without a fault, else raise ValueError."""
     existing_checkpoint(text)
     fault = None if '://' in text else _fault(Path(text))
     if fault:

@@ -7,7 +7,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.utils import parametrize
 
 from mmlape.layers import Mlp
-from mmlape.layers.gelu_linear import gelu_linear
+from mmlape.layers.mlp import gelu_linear
 
 
 class Doubled(nn.Module):

@@ -291,7 +291,7 @@ def _as_on_a_gpu() -> Iterator[None]:
     replaced = {
         'mmlape.layers.deformable.multi_scale_deformable_attn_pytorch': _sampled,
         'mmcv.ops.multi_scale_deform_attn.multi_scale_deformable_attn_pytorch': _sampled,
-        'mmlape.layers.gelu_linear.is_eager': lambda *_tensors: True,
+        'mmlape.layers.mlp.is_eager': lambda *_tensors: True,
         'mmlape.norm.dtn_plain.is_eager': lambda *_tensors: True,
     }
     with ExitStack() as stack:
