@@ -221,8 +221,10 @@ def check_type(name: str, value: Any, hint: Any) -> None:
 
 
 def _check_kind(name: str, value: Any, hint: Any) -> None:
-    """Raise TypeError if ``value`` does not conform to the annotation ``hint``. The checks above ask it only for values of
-    another type: a network is built by hundreds of them."""
+    """Raise TypeError if ``value`` does not conform to the annotation ``hint``.
+
+    The checks above call it only for values of another type: a network is built by hundreds of them.
+    """
     if not _conforms(value, hint):
         kind = type(value).__name__
         raise TypeError(f'{name} must be {described(hint)}, got {value!r} ({kind})')
