@@ -125,7 +125,8 @@ def check_option(name: str, value: Any, accepted: Collection[Option]) -> Option:
 
 def check_keys(name: str, value: Any, required: Collection[str]) -> dict:
     """Return ``value`` if it is a dict with exactly the ``required`` keys, else raise."""
-    _check_kind(name, value, dict)
+    if not isinstance(value, dict):  # no other mapping, which annotations accept
+        raise TypeError(f'{name} must be a dict, got {value!r} ({type(value).__name__})')
     unknown, missing = set(value) - set(required), set(required) - set(value)
     if unknown or missing:
         hint = did_you_mean(min(unknown), required) if unknown else ''
