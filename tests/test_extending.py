@@ -64,7 +64,7 @@ class MeanAttention(AttentionLayer):
         super().__init__(embed_dims, num_heads, attn_drop_rate, proj_drop_rate)
         self.proj = nn.Linear(embed_dims, embed_dims)
 
-    def forward(self, tokens, layout, inside=None):
+    def forward(self, tokens, layout, plan=None):
         return self.project(tokens.mean(dim=1, keepdim=True).expand_as(tokens))
 """,
     'backbone': """

@@ -250,7 +250,7 @@ class LightViTAdapter(AdapterBackbone):
         map_s = norm(resize(conv1x1(ViT map of level s)) + conv1x1(prior of stride s))
 
     which is a 1 x 1 convolution of both, concatenated, but runs on the ViT's grid where its map is smaller. The maps
-    have the strides, channels and places of :class:`ViTAdapter`'s: heads and necks need no change.
+    have the strides, channels and extents of :class:`ViTAdapter`'s: heads and necks need no change.
 
     Args:
         vit: Config of a ``mmlape.VisionTransformer`` (default type) or another network of ours with one stage, as of
@@ -327,7 +327,7 @@ class LightViTAdapter(AdapterBackbone):
         return maps
 
 
-def build_vit(vit: dict, **ways: bool | dict) -> StagedTransformer:
+def build_vit(vit: dict, **switches: bool | dict) -> StagedTransformer:
     """The ViT inside of another network, which reads all of its layers; ``ways``: ``with_cp`` and ``compile_blocks``.
 
     Raises:
@@ -335,7 +335,7 @@ def build_vit(vit: dict, **ways: bool | dict) -> StagedTransformer:
         ValueError: If its outputs are not maps, or end before its last layer.
     """
     options = {'type': 'mmlape.VisionTransformer', **vit}
-    options.update({name: way for name, way in ways.items() if way is not False})
+    options.update({name: value for name, value in switches.items() if value is not False})
     built = MODELS.build(options)
     one_stage = isinstance(built, StagedTransformer) and len(built.stages()) == 1
     if not one_stage or built.counts != 'layers':

@@ -9,7 +9,7 @@ from mmengine.model import BaseModule, initialize
 from torch import nn
 
 from mmlape.layers.lora import merge_lora
-from mmlape.position import PlanKeeper
+from mmlape.position import PlanCachingModule
 
 from .builder import build_part
 from .stage import Part, Stage
@@ -83,7 +83,7 @@ class Backbone(BaseModule):
         """
         merge_lora(self.eval().requires_grad_(False))
         for module in self.modules():
-            if isinstance(module, PlanKeeper):
+            if isinstance(module, PlanCachingModule):
                 module.switch_to_deploy()
 
     def frozen_modules(self) -> list[nn.Module]:

@@ -121,14 +121,14 @@ def build_stage(
             )
         sizes = (dims, spec.depth, grid, prefix.count)
         modules['position'] = JoinedPosition(*sizes, spec.position, joining)
-    modules['inside'], own = _build_attention_position(spec, grid)
+    modules['attention_position'], own = _build_attention_position(spec, grid)
     modules['blocks'] = blocks = nn.ModuleList()
     checked: dict = {}
     for layer, (norm_cfg, position) in enumerate(zip(norms, own)):
         attention, fed, block = (dict(layers[name][layer]) for name in LAYER_PARTS)
         hidden = int(dims * check_number("mlp['ratio']", fed.pop('ratio'), above=0))
-        inside = {} if position is None else dict(position=position)
-        heads = dict(inside, embed_dims=dims, num_heads=spec.num_heads)
+        own_position = {} if position is None else dict(position=position)
+        heads = dict(own_position, embed_dims=dims, num_heads=spec.num_heads)
         if getattr(part_class('attention', attention, heads, checked), 'takes_layer', False):
             attn = build_part('attention', attention, dict(heads, layer=layer))
         else:
@@ -166,7 +166,7 @@ def _build_attention_position(
             raise ValueError(
                 f'{kind} takes no position inside the attention: leave attention_position out, got {options}'
             )
-        if cls.places and not getattr(attention, 'takes_places', True):
+        if cls.changes_queries and not getattr(attention, 'takes_changed_queries', True):
             raise ValueError(
                 f'{kind} takes a position that is added to scores, e.g. mmlape.RelativePositionBias, got {options}'
             )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mmlape.checks import check_options, check_positive_int, check_rate
 from mmlape.layers import Attention
 from mmlape.layout import Layout
-from mmlape.position import InsidePlan
+from mmlape.position import AttentionPlan
 from mmlape.registry import MODELS
 
 from .adapter import build_vit
@@ -176,8 +176,8 @@ class ScaleBlock(nn.Module):
 
 def _with_mask(plan: StagePlan, layout: Layout, mask: Tensor) -> StagePlan:
     """A plan whose attention adds a mask to the scores, beside any position."""
-    inside = plan.inside.get(layout.num_prefix, InsidePlan(None, None))
-    return plan._replace(inside={layout.num_prefix: inside._replace(mask=mask)})
+    own = plan.attention_plans.get(layout.num_prefix, AttentionPlan(None, None))
+    return plan._replace(attention_plans={layout.num_prefix: own._replace(mask=mask)})
 
 
 def _check_vit(norm: nn.Module | None, stage: Stage, num_blocks: int) -> None:

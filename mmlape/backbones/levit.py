@@ -21,9 +21,9 @@ _SIZES = dict(embed_dims=..., depths=..., num_heads=..., key_dims=..., value_rat
 
 def _arch(embed_dims: list[int], depths: list[int], num_heads: list[int], key_dims: int) -> dict:
     """An architecture, with 32 channels per head of DTN: the attention's heads need not divide the channels."""
-    places = [dict(num_heads=dims // 32) for dims in embed_dims]
+    heads = [dict(num_heads=dims // 32) for dims in embed_dims]
     sizes = dict(embed_dims=embed_dims, depths=depths, num_heads=num_heads, key_dims=key_dims)
-    return dict(sizes, norm_places={'mmlape.DTN': places})
+    return dict(sizes, norm_places={'mmlape.DTN': heads})
 
 
 LEVIT_ARCHS = {

@@ -108,7 +108,7 @@ class LoRAOptions:
         }
         return changes.union(*(kinds[kind] for kind in self.train))
 
-    def held(self, backbone: Backbone) -> list[nn.Module]:
+    def with_fixed_statistics(self, backbone: Backbone) -> list[nn.Module]:
         """Modules with running statistics whose parameters are not trained: their statistics stay too."""
         return [
             part

@@ -36,13 +36,13 @@ from .spec import (
     LAYER_NORM,
     NO_PARTS,
     STAGE_PARTS,
-    NormPlaces,
+    NormLayers,
     Parts,
     PrefixSpec,
     StageSpec,
     layers_of_units,
     override,
-    place_norms,
+    plan_norms,
     plan_prefix,
     plan_stages,
 )
@@ -124,9 +124,9 @@ class StagedTransformer(Backbone):
         stem: Config of a :class:`~mmlape.layers.Stem`, e.g. ``dict(type='mmlape.PatchEmbed', patch_size=16)``.
         prefix: ``dict(cls_token=False, dist_token=False, registers=0, after=None, across_layers=None)``: tokens before
             the grid of the last stage. ``after``: how many layers of it run before they are inserted; None: all up to
-            the last layer whose norm sees places (DTN), or 0 if no layer follows. Tokens that no built layer sees are
-            not built. ``across_layers``, in a network counted by layers: config of a module that computes the class
-            token of the output from those after every layer, e.g. ``dict(type='mmlape.LayerClassAttention')``.
+            the last layer whose norm depends on position (DTN), or 0 if no layer follows. Tokens that no built layer
+            sees are not built. ``across_layers``, in a network counted by layers: config of a module that computes the
+            class token of the output from those after every layer, e.g. ``dict(type='mmlape.LayerClassAttention')``.
         attention: Config of the attention layers: one, a list with one for each stage, or for each layer.
         mlp: Config of the feed-forward networks, likewise; its ``ratio`` is that of hidden channels to C.
         block: Config of the blocks, likewise.
@@ -173,7 +173,7 @@ class StagedTransformer(Backbone):
         norm_cfg=LAYER_NORM,
     )
     carries_position: ClassVar[bool] = False
-    norm_places: ClassVar[NormPlaces] = {}
+    norm_places: ClassVar[NormLayers] = {}
     norm_covers_output: ClassVar[bool] = False
     counts: ClassVar[str] = 'stages'
     outputs: ClassVar[int | Sequence[int]] = -1
@@ -186,7 +186,7 @@ class StagedTransformer(Backbone):
     timm_rows: ClassVar[tuple[TimmRow, ...]] = ()
     timm_cfg: ClassVar[Mapping[str, Any]] = {}
     names: ClassVar[Mapping[str, str]] = dict(
-        embed='patch_embed{}', position='position{}', inside='inside{}', blocks='block{}', norm='norm{}',
+        embed='patch_embed{}', position='position{}', attention_position='inside{}', blocks='block{}', norm='norm{}',
         table='pos_embed{}', first_norm='norm_pre',
     )  # fmt: skip
 
@@ -219,9 +219,9 @@ class StagedTransformer(Backbone):
         self.frozen_stages = check_positive_int(
             'frozen_stages', options.get('frozen_stages', -1), minimum=-1, maximum=self.num_units
         )
-        plain, places = self.parts['norm_cfg'], options.get('norm_places', self.norm_places)
-        norms, output_norm = place_norms(
-            options.get('norm_cfg'), plain, places, sizes, built, self.norm_covers_output
+        plain, layers_by_norm = self.parts['norm_cfg'], options.get('norm_places', self.norm_places)
+        norms, output_norm = plan_norms(
+            options.get('norm_cfg'), plain, layers_by_norm, sizes, built, self.norm_covers_output
         )
         prefix = plan_prefix(self.parts, options.get('prefix'), own, norms[-1], built[-1])
         specs = plan_stages(sizes, self.parts, options, own, built, prefix)
@@ -336,7 +336,7 @@ class StagedTransformer(Backbone):
             names = {part: name.format(number) for part, name in self.names.items()}
             modules: dict = {
                 part: getattr(self, names[part], None)
-                for part in ('embed', 'position', 'inside', 'blocks', 'first_norm')
+                for part in ('embed', 'position', 'attention_position', 'blocks', 'first_norm')
             }
             last = number == self.num_stages
             stages.append(
@@ -371,7 +371,7 @@ class StagedTransformer(Backbone):
     def frozen_modules(self) -> list[nn.Module]:
         """The first ``frozen_stages`` layers or stages with all modules that serve them, and the stem."""
         if self.lora is not None:
-            return self.lora.held(self)
+            return self.lora.with_fixed_statistics(self)
         if self.frozen_stages < 0:
             return []
         counts, stages = self._frozen_layers(), self.stages()

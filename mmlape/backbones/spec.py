@@ -21,7 +21,7 @@ from mmlape.norm import TokenNorm, norm_class
 UNSET: Any = ...
 LAYER_NORM = dict(type='mmlape.LN', eps=1e-6)
 # Default options of a norm (its layers, heads, ...) by its type: for all stages, or one for each.
-NormPlaces = Mapping[str, 'dict | Sequence[dict | None]']
+NormLayers = Mapping[str, 'dict | Sequence[dict | None]']
 # Parts with a config for each layer, and for each stage.
 LAYER_PARTS = ('attention', 'mlp', 'block')
 STAGE_PARTS = ('position', 'joining', 'attention_position')
@@ -147,10 +147,10 @@ def layers_of_units(units: int, depths: Sequence[int], counts: str) -> list[int]
     return [min(max(units - start, 0), depth) for start, depth in zip(starts, depths)]
 
 
-def place_norms(
+def plan_norms(
     norm_cfg: Any,
     plain: dict,
-    places: NormPlaces,
+    layers_by_norm: NormLayers,
     sizes: Sequence[dict],
     built: Sequence[int],
     covers_output: bool,
@@ -160,7 +160,7 @@ def place_norms(
     Args:
         norm_cfg: As of :class:`~mmlape.backbones.StagedTransformer`.
         plain: The LayerNorm of the family.
-        places: Default options of a norm for all layers, by its type; None for a stage that keeps ``plain``.
+        layers_by_norm: Default options of a norm for all layers, by its type; None for a stage that keeps ``plain``.
         sizes: ``depth`` and ``num_heads`` of each stage.
         built: Number of layers of each stage that are built.
         covers_output: Whether a norm for all layers is that of the output too, else it is ``plain``.
@@ -171,7 +171,9 @@ def place_norms(
         configs = [norm_cfg] if single else as_list('norm_cfg', norm_cfg, len(sizes), 'stages')
     else:
         config = plain if norm_cfg is None else norm_cfg
-        entries = as_list('norm_places', _places_of(config, places), len(sizes), 'stages')
+        entries = as_list(
+            'norm_places', _default_layers(config, layers_by_norm), len(sizes), 'stages'
+        )
         configs = [None if entry is None else {**entry, **config} for entry in entries]
     placed, reached = [], False
     for config, size, count in zip(configs, sizes, built):
@@ -208,10 +210,13 @@ def checked_norm(norm_cfg: dict) -> type[TokenNorm]:
     return cls
 
 
-def _places_of(norm_cfg: dict, places: NormPlaces) -> dict | Sequence[dict | None]:
+def _default_layers(norm_cfg: dict, layers_by_norm: NormLayers) -> dict | Sequence[dict | None]:
     """Default options of a norm by its type."""
     cls = norm_class(norm_cfg)
-    return next((place for name, place in places.items() if norm_class(dict(type=name)) is cls), {})
+    return next(
+        (options for name, options in layers_by_norm.items() if norm_class(dict(type=name)) is cls),
+        {},
+    )
 
 
 def _layers_of_norm(layers: Any, depth: int) -> Sequence[int]:
@@ -347,7 +352,7 @@ def plan_prefix(
         )
     after, across = options['after'], options['across_layers']
     if after is None:
-        seeing = [layer for layer, norm in enumerate(norms) if norm_class(norm).sees_places]
+        seeing = [layer for layer, norm in enumerate(norms) if norm_class(norm).depends_on_position]
         after = (max(seeing, default=-1) + 1) % len(norms) if sizes else 0
     elif check_positive_int('prefix_after', after, minimum=0, maximum=len(norms) - 1) and not sizes:
         raise ValueError(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mmlape.layers import Stem
 from mmlape.layout import Layout
-from mmlape.position import AttentionPosition, InsidePlan, JoinedPosition, PositionPlan
+from mmlape.position import AttentionPlan, AttentionPosition, JoinedPosition, PositionPlan
 from mmlape.runtime.compile import run_block
 
 Part = nn.Module | nn.Parameter
@@ -24,11 +24,11 @@ class StagePlan(NamedTuple):
 
     Attributes:
         position: To the tokens, see :class:`~mmlape.position.PositionPlan`; it has rows for all prefix tokens.
-        inside: Inside the attention of all layers, by the number of prefix tokens that are present; may be empty.
+        attention_plans: Inside the attention of all layers, by the number of present prefix tokens; may be empty.
     """
 
     position: PositionPlan
-    inside: dict[int, InsidePlan]
+    attention_plans: dict[int, AttentionPlan]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Stage:
         embed: From the image, or the map of the stage before, to tokens and their layout.
         blocks: Called as ``block(tokens, layout, position)``.
         position: An embedding and its joining, or None.
-        inside: A position inside the attention that all blocks share, or None.
+        attention_position: A position inside the attention that all blocks share, or None.
         prefix: Class, distillation and register tokens, ``(1, n, C)`` each, in this order.
         prefix_after: Number of first blocks that run without them.
         first_norm: Norm of the tokens before the first block, or None.
@@ -58,7 +58,7 @@ class Stage:
     embed: Stem
     blocks: nn.ModuleList
     position: JoinedPosition | None = None
-    inside: AttentionPosition | None = None
+    attention_position: AttentionPosition | None = None
     prefix: tuple[nn.Parameter, ...] = ()
     prefix_after: int = 0
     first_norm: nn.Module | None = None
@@ -87,15 +87,15 @@ class Stage:
             position = PositionPlan.nothing(len(self.blocks))
         else:
             position = self.position(layout, before, self.embed)
-        inside = {}
-        if self.inside is not None:
+        plans = {}
+        if self.attention_position is not None:
             # drawn once, so that tokens see the same random coordinates before and after prefix tokens enter
-            counts, drawn = {layout.num_prefix, self.num_prefix}, self.inside.draw()
-            inside = {n: self.inside(layout.with_prefix(n), drawn=drawn) for n in counts}
+            counts, drawn = {layout.num_prefix, self.num_prefix}, self.attention_position.draw()
+            plans = {n: self.attention_position(layout.with_prefix(n), drawn=drawn) for n in counts}
         if position.stem is not None:
             stem = self._rows(position.stem, layout) if self.prefix_after else position.stem
             tokens = tokens + stem
-        return self._enter(tokens, layout), layout, StagePlan(position, inside)
+        return self._enter(tokens, layout), layout, StagePlan(position, plans)
 
     def run(
         self,
@@ -106,7 +106,7 @@ class Stage:
         end: int | None = None,
     ) -> tuple[Tensor, Layout]:
         """Run the blocks ``first`` to ``end - 1``; prefix tokens enter before block ``prefix_after``."""
-        position, inside = plan
+        position, attention_plans = plan
         plain = not self.with_cp and self.compile_blocks is False
         for layer in range(first, len(self.blocks) if end is None else end):
             if 0 < layer == self.prefix_after and self.prefix:
@@ -117,8 +117,8 @@ class Stage:
             if entering is not None:
                 tokens = tokens + entering
             arguments: tuple = (tokens, layout, attended)
-            if inside:
-                arguments = (*arguments, inside[layout.num_prefix])
+            if attention_plans:
+                arguments = (*arguments, attention_plans[layout.num_prefix])
             block = self.blocks[layer]
             if plain:
                 tokens = block(*arguments)
@@ -143,7 +143,7 @@ class Stage:
         if self.prefix and layout.num_prefix < self.num_prefix:
             tokens, layout = self._add_prefix(tokens, layout, plan.position)
         count = queries.shape[1]
-        given = plan.inside.get(layout.num_prefix)
+        given = plan.attention_plans.get(layout.num_prefix)
         layout = layout.with_prefix(layout.num_prefix + count)
 
         def below(rows: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
@@ -151,9 +151,9 @@ class Stage:
 
         _, stream, attention, carried = plan.position
         position = PositionPlan(None, below(stream), below(attention), *below((carried,)))
-        inside = {} if given is None else {layout.num_prefix: given.within(layout)}
+        plans = {} if given is None else {layout.num_prefix: given.within(layout)}
         stage = replace(self, prefix=(), prefix_after=0)
-        return stage, torch.cat([queries, tokens], dim=1), layout, StagePlan(position, inside)
+        return stage, torch.cat([queries, tokens], dim=1), layout, StagePlan(position, plans)
 
     def _add_prefix(
         self, tokens: Tensor, layout: Layout, position: PositionPlan
@@ -184,11 +184,11 @@ class Stage:
         """The embedding with its joining, and positions inside the attention."""
         layers = (*self.embed.modules(), *self.blocks.modules())
         own = [part for part in layers if isinstance(part, AttentionPosition)]
-        return [part for part in (self.position, self.inside, *own) if part is not None]
+        return [part for part in (self.position, self.attention_position, *own) if part is not None]
 
     def before(self) -> list[nn.Module]:
         """Modules that serve the stage as a whole before its blocks."""
-        parts = (self.embed, self.position, self.inside, self.first_norm)
+        parts = (self.embed, self.position, self.attention_position, self.first_norm)
         return [part for part in parts if part is not None]
 
     def up_to(self, layers: int) -> Iterator[nn.Module]:
@@ -201,8 +201,8 @@ class Stage:
         done = layers == len(self.blocks)
         if self.position is not None:  # its joining serves later blocks too
             yield self.position if done else self.position.embedding
-        if self.inside is not None:
-            yield self.inside
+        if self.attention_position is not None:
+            yield self.attention_position
         if self.norm is not None and done:
             yield self.norm
 

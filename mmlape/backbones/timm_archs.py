@@ -41,12 +41,12 @@ class PlainNaFlex:
             norm_input=embeds.norm_input,
             in_channels=embeds.in_chans,
         )
-        ways = (
+        flags = (
             ('antialias', embeds.pos_embed_antialias),
             ('corners', embeds.pos_embed_align_corners),
             ('square', self.square),
         )
-        self.resize = '_'.join([embeds.pos_embed_interp_mode, *(way for way, on in ways if on)])
+        self.resize = '_'.join([embeds.pos_embed_interp_mode, *(flag for flag, on in flags if on)])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)

@@ -42,8 +42,8 @@ class PlainTransformer(StagedTransformer):
     sizes = _SIZES
     counts, final_norm = 'layers', True
     names = dict(
-        embed='patch_embed', position='position', inside='inside', blocks='blocks', norm='', table='pos_embed',
-        first_norm='norm_pre',
+        embed='patch_embed', position='position', attention_position='inside', blocks='blocks', norm='',
+        table='pos_embed', first_norm='norm_pre',
     )  # fmt: skip
 
     @classmethod

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mmlape.checks import check_divisor, check_grid, check_positive_int, check_rate
 from mmlape.layout import Grid, Layout
 from mmlape.norm import TokenRMS, build_single_norm, build_token_norm
-from mmlape.position import AttentionPosition, InsidePlan
+from mmlape.position import AttentionPlan, AttentionPosition
 from mmlape.registry import MODELS
 from mmlape.runtime.autocast import cast_once
 from mmlape.runtime.tracing import is_tracing
@@ -25,7 +25,7 @@ from .stems import pad_to_multiple
 class AttentionLayer(nn.Module):
     """Attention layers: shared heads, position and masks on the scores, and ``scaled_dot_product_attention``.
 
-    A layer is called as ``attn(tokens, layout)``, with ``inside`` as third argument where one position serves all
+    A layer is called as ``attn(tokens, layout)``, with ``plan`` as third argument where one position serves all
     layers. It has its output projection as ``proj``.
 
     Args:
@@ -38,8 +38,8 @@ class AttentionLayer(nn.Module):
         position: What a position does to queries, keys, values and scores of this layer (see
             :class:`~mmlape.position.AttentionPosition`). Default None, nothing.
         key_dims: Channels of queries and keys by which scores are scaled. Default None: those of values.
-        takes_position: Whether a position inside the attention has a place here.
-        takes_places: Whether one that changes queries and keys has, too.
+        takes_position: Whether a position inside the attention is accepted.
+        takes_changed_queries: Whether one that changes queries and keys has, too.
         takes_layer: Whether the network sets ``layer``, the number of the layer in its stage.
         takes_prefix: Whether tokens without a place on the grid can take part.
 
@@ -50,7 +50,7 @@ class AttentionLayer(nn.Module):
     proj: nn.Linear
     key_dims: int | None = None
     takes_position: ClassVar[bool] = True
-    takes_places: ClassVar[bool] = True
+    takes_changed_queries: ClassVar[bool] = True
     takes_layer: ClassVar[bool] = False
     takes_prefix: bool = True
 
@@ -67,7 +67,9 @@ class AttentionLayer(nn.Module):
         self.position: AttentionPosition | None = None
         self.proj_drop = build_dropout('proj_drop_rate', proj_drop_rate)
 
-    def inside(self, query: Layout, key: Layout, given: InsidePlan | None) -> InsidePlan | None:
+    def plan_for(
+        self, query: Layout, key: Layout, given: AttentionPlan | None
+    ) -> AttentionPlan | None:
         """The position of this layer, or the one that is given to all, which is ready for keys where queries are."""
         if self.position is not None:
             own = self.position(query, key)
@@ -153,7 +155,7 @@ class Attention(AttentionLayer):
         inner_norm: Token norm of what is read, before the output projection (EVA-02-CLIP). Default None, none.
 
     Raises:
-        ValueError: If a value is out of range, or ``qk_norm`` names a norm that mixes tokens or sees places.
+        ValueError: If a value is out of range, or ``qk_norm`` names a norm that mixes tokens or depends on position.
     """
 
     def __init__(
@@ -183,35 +185,35 @@ class Attention(AttentionLayer):
         self.position = position
 
     def forward(
-        self, tokens: Tensor, layout: Layout | Grid, inside: InsidePlan | None = None
+        self, tokens: Tensor, layout: Layout | Grid, plan: AttentionPlan | None = None
     ) -> Tensor:
         """Attend; ``(B, P + H * W, C)`` to the same shape."""
         layout = Layout.of(tokens, layout)
         qkv = self.qkv(tokens)
-        inside = self.inside(layout, layout, inside)
+        plan = self.plan_for(layout, layout, plan)
         if self.window_size is None:
-            query, key, value = self._place(qkv, inside)
-            bias = None if inside is None else inside.bias(layout, layout)
+            query, key, value = self._place(qkv, plan)
+            bias = None if plan is None else plan.bias(layout, layout)
             read = merge_heads(self.read(query, key, value, bias, layout.token_mask()))
         else:
-            read = self._read_in_windows(qkv, layout, inside, self.window_size)
+            read = self._read_in_windows(qkv, layout, plan, self.window_size)
         return self.project(read if self.norm is None else self.norm(read, layout))
 
-    def _place(self, qkv: Tensor, inside: InsidePlan | None) -> tuple[Tensor, ...]:
+    def _place(self, qkv: Tensor, plan: AttentionPlan | None) -> tuple[Tensor, ...]:
         """Queries, keys and values ``(B, heads, N, D)`` with their norms and position."""
         query, key, value = self.split_heads(qkv, 3)
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)
-        return (query, key, value) if inside is None else inside.place(query, key, value)
+        return (query, key, value) if plan is None else plan.place(query, key, value)
 
     def _read_in_windows(
-        self, qkv: Tensor, layout: Layout, inside: InsidePlan | None, window: Grid
+        self, qkv: Tensor, layout: Layout, plan: AttentionPlan | None, window: Grid
     ) -> Tensor:
         """Attend in windows: ``(B, P + H * W, C)`` of queries, keys and values ``(B, P + H * W, 3 * C)``."""
         num_prefix, grid = layout.num_prefix, layout.grid
         heads: tuple[Tensor, ...] = ()
-        if num_prefix or self.q_norm is not None or (inside is not None and inside.places):
-            heads = self._place(qkv, inside)
+        if num_prefix or self.q_norm is not None or (plan is not None and plan.changes_queries):
+            heads = self._place(qkv, plan)
             query, key, value = (
                 partition(part[:, :, num_prefix:].transpose(1, 2), grid, window).transpose(1, 2)
                 for part in heads
@@ -229,11 +231,11 @@ class Attention(AttentionLayer):
             shared = (part.repeat_interleave(per_image, dim=0) for part in prefix)
             key, value = (torch.cat(pair, dim=2) for pair in zip(shared, (key, value)))
         cells = Layout(window)
-        bias = None if inside is None else inside.bias(cells, cells.with_prefix(num_prefix))
+        bias = None if plan is None else plan.bias(cells, cells.with_prefix(num_prefix))
         out = merge(merge_heads(self.read(query, key, value, bias, mask)), grid, window)
         if not num_prefix:
             return out
-        bias = None if inside is None else inside.prefix_bias(layout)
+        bias = None if plan is None else plan.prefix_bias(layout)
         to_all = self.read(
             heads[0][:, :, :num_prefix], heads[1], heads[2], bias, layout.token_mask()
         )
@@ -263,7 +265,7 @@ class DifferentialAttention(Attention):
         ValueError: If a value is out of range, or heads have an odd number of channels.
     """
 
-    takes_places = False  # turns and channels for whole heads would cross the halves
+    takes_changed_queries = False  # turns and channels for whole heads would cross the halves
     takes_layer = True
     no_weight_decay: ClassVar[tuple[str, ...]] = (
         'lambda_q1', 'lambda_k1', 'lambda_q2', 'lambda_k2'
@@ -453,7 +455,7 @@ class SpatialReductionAttention(AttentionLayer):
         self.position = position
 
     def forward(
-        self, tokens: Tensor, layout: Layout | Grid, inside: InsidePlan | None = None
+        self, tokens: Tensor, layout: Layout | Grid, plan: AttentionPlan | None = None
     ) -> Tensor:
         """Attend; ``(B, H * W, C)`` to the same shape.
 
@@ -467,10 +469,10 @@ class SpatialReductionAttention(AttentionLayer):
         source, keys = self._reduce(tokens, layout) if self.reduces else (tokens, layout)
         (query,) = self.split_heads(self.q(tokens), 1)
         key, value = self.split_heads(self.kv(source), 2)
-        inside, bias = self.inside(layout, keys, inside), None
-        if inside is not None:
-            query, key, value = inside.place(query, key, value)
-            bias = inside.bias(layout, keys)
+        plan, bias = self.plan_for(layout, keys, plan), None
+        if plan is not None:
+            query, key, value = plan.place(query, key, value)
+            bias = plan.bias(layout, keys)
         read = self.read(query, key, value, bias, keys.token_mask())
         return self.project(merge_heads(read))
 

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from mmlape.checks import check_number, check_positive_int, check_rate
 from mmlape.layout import Grid, Layout
 from mmlape.norm import build_token_norm
-from mmlape.position import InsidePlan
+from mmlape.position import AttentionPlan
 from mmlape.registry import MODELS
 
 from .basic import DropPath
 
 # The position added to the tokens that attention reads, and the position inside the attention.
-Place = tuple[Tensor | None, InsidePlan | None]
+Place = tuple[Tensor | None, AttentionPlan | None]
 
 
 @MODELS.register_module()
@@ -70,7 +70,7 @@ class Block(nn.Module):
         tokens: Tensor,
         layout: Layout | Grid,
         position: Tensor | None = None,
-        inside: InsidePlan | None = None,
+        plan: AttentionPlan | None = None,
     ) -> Tensor:
         """Transform tokens.
 
@@ -78,16 +78,16 @@ class Block(nn.Module):
             tokens: ``(B, P + H * W, C)``.
             layout: Where they lie, or their grid ``(H, W)``.
             position: ``(1, P + H * W, C)`` added to the normalised tokens that attention reads, or None.
-            inside: A position inside the attention that serves all layers, or None.
+            plan: A position inside the attention that serves all layers, or None.
         """
-        tokens = tokens + self.attended(tokens, layout, (position, inside))
+        tokens = tokens + self.attended(tokens, layout, (position, plan))
         return self.feed_forward(tokens, layout)
 
     def read(self, tokens: Tensor, layout: Layout | Grid, place: Place) -> Tensor:
         """Add their position to tokens ``(B, P + H * W, C)``, and attend."""
-        position, inside = place
+        position, plan = place
         placed = tokens if position is None else tokens + position
-        return self.attn(placed, layout) if inside is None else self.attn(placed, layout, inside)
+        return self.attn(placed, layout) if plan is None else self.attn(placed, layout, plan)
 
     def attended(self, tokens: Tensor, layout: Layout | Grid, place: Place) -> Tensor:
         """Compute what the first branch adds to tokens."""
@@ -200,11 +200,11 @@ class SeveralBranchesBlock(Block):
         tokens: Tensor,
         layout: Layout | Grid,
         position: Tensor | None = None,
-        inside: InsidePlan | None = None,
+        plan: AttentionPlan | None = None,
     ) -> Tensor:
         """Transform tokens, see :meth:`Block.forward`."""
         blocks = [self, *cast('list[Block]', list(self.others))]
-        for branch in [each.attended(tokens, layout, (position, inside)) for each in blocks]:
+        for branch in [each.attended(tokens, layout, (position, plan)) for each in blocks]:
             tokens = tokens + branch
         for branch in [each.fed(tokens, layout) for each in blocks]:
             tokens = tokens + branch

@@ -214,14 +214,14 @@ def _gathered(value: Tensor, locations: Tensor, weights: Tensor, plan: SamplingP
         each.unsqueeze(-2) for each in (plan.shapes_tensor.flip(1)[:, None], plan.sizes)
     )
     # A cell further is outside too, and far away is no integer.
-    places = locations.unsqueeze(-2) * sizes - 0.5
-    places = torch.minimum(places.clamp(min=-2), sizes + 1)
-    first = places.floor()
+    points = locations.unsqueeze(-2) * sizes - 0.5
+    points = torch.minimum(points.clamp(min=-2), sizes + 1)
+    first = points.floor()
     corners = torch.arange(4, device=value.device)
     steps = torch.stack([corners % 2, corners // 2], dim=-1)
     cells = first.long() + steps
     inside = ((cells >= 0) & (cells < sides)).all(dim=-1)
-    near = (places - first - (1 - steps)).abs()  # 1 - distance along each axis
+    near = (points - first - (1 - steps)).abs()  # 1 - distance along each axis
     shares = near.prod(dim=-1) * inside * weights.unsqueeze(-1)
     x, y = torch.minimum(cells.clamp(min=0), sides - 1).unbind(-1)
     index = plan.level_starts[:, None, None] + y * sides[..., 0] + x

@@ -24,8 +24,8 @@ def pad_to_multiple(image: Tensor, multiple: Grid) -> Tensor:
     right = (width + multiple[1] - 1) // multiple[1] * multiple[1] - width
     bottom = (height + multiple[0] - 1) // multiple[0] * multiple[0] - height
     # Do not branch on symbolic sizes: that would specialise the graph.
-    whole = isinstance(right, int) and isinstance(bottom, int) and not (right or bottom)
-    return image if whole else F.pad(image, (0, right, 0, bottom))
+    fits = isinstance(right, int) and isinstance(bottom, int) and not (right or bottom)
+    return image if fits else F.pad(image, (0, right, 0, bottom))
 
 
 def check_image(image: Tensor, in_channels: int, what: str = 'image') -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mmlape.checks import check_grid, check_number, check_positive_int
 from mmlape.layout import Grid, Layout, cached
 from mmlape.norm import build_token_norm
-from mmlape.position import AttentionPosition, InsidePlan, RelativePositionBias
+from mmlape.position import AttentionPlan, AttentionPosition, RelativePositionBias
 from mmlape.registry import MODELS
 
 from .attention import Attention, AttentionLayer, merge, merge_heads, partition
@@ -69,7 +69,7 @@ class ShiftedWindowAttention(Attention):
         self.shift_alone = shift_alone
 
     def forward(
-        self, tokens: Tensor, layout: Layout | Grid, inside: InsidePlan | None = None
+        self, tokens: Tensor, layout: Layout | Grid, plan: AttentionPlan | None = None
     ) -> Tensor:
         """Attend; ``(B, H * W, C)`` to the same shape.
 
@@ -83,11 +83,11 @@ class ShiftedWindowAttention(Attention):
         down, right = -layout[0] % window[0], -layout[1] % window[1]
         padded = (layout[0] + down, layout[1] + right)
         padding = (0, 0, 0, right, 0, down)
-        inside = self.inside(layout, layout, inside)
+        plan = self.plan_for(layout, layout, plan)
         shift = self.shift_on(padded)
-        if inside is not None and inside.places:
+        if plan is not None and plan.changes_queries:
             # Where tokens are in the image, not in the padded and moved one.
-            placed = inside.place(*self.split_heads(self.qkv(tokens), 3))
+            placed = plan.place(*self.split_heads(self.qkv(tokens), 3))
             maps = [part.transpose(1, 2).unflatten(1, layout.grid) for part in placed]
             if down or right:
                 maps = [
@@ -101,7 +101,7 @@ class ShiftedWindowAttention(Attention):
             if down or right:  # padding by nothing is a copy
                 tokens = F.pad(tokens.unflatten(1, layout.grid), padding).flatten(1, 2)
             heads = self.split_heads(self.qkv(self._cut(tokens, padded, shift)), 3)
-        read = self.project(self._attend_in_moved_windows(heads, layout, padded, shift, inside))
+        read = self.project(self._attend_in_moved_windows(heads, layout, padded, shift, plan))
         if not any(shift):
             return merge(read, layout.grid, window)
         moved = torch.roll(merge(read, padded, window).unflatten(1, padded), shift, (1, 2))
@@ -137,14 +137,14 @@ class ShiftedWindowAttention(Attention):
         layout: Layout,
         padded: Grid,
         shift: Grid,
-        inside: InsidePlan | None,
+        plan: AttentionPlan | None,
     ) -> Tensor:
         """Attention of ``(B * windows, heads, h * w, D)``; returns ``(B * windows, h * w, C)``."""
         query, key, value = heads
         within = Layout(self.window_size)
-        bias = None if inside is None else inside.bias(within, within)
+        bias = None if plan is None else plan.bias(within, within)
         if any(shift):
-            moved = apart(padded, self.window_size, shift, query.device)[:, None]
+            moved = shift_mask(padded, self.window_size, shift, query.device)[:, None]
             bias = moved.expand(-1, self.num_heads, -1, -1) if bias is None else bias + moved
         if layout.mask is None and bias is not None and len(bias) > 1:
             # Windows as heads: what is added is the same for all images, and not repeated for them.
@@ -163,7 +163,7 @@ class ShiftedWindowAttention(Attention):
 
 
 @cached
-def apart(grid: Grid, window: Grid, shift: Grid, device: torch.device) -> Tensor:
+def shift_mask(grid: Grid, window: Grid, shift: Grid, device: torch.device) -> Tensor:
     """Return the mask that is added to scores in the windows of a moved grid, ``(windows, h * w, h * w)``: 0, or -100,
     as published, for cells that the move brought together from two sides of the image."""
     region = torch.zeros(grid, device=device)
@@ -221,7 +221,7 @@ class WideValueAttention(WideValues):
     """
 
     # Whether a position may do more than add to the scores.
-    takes_places = False
+    takes_changed_queries = False
 
     def __init__(
         self,
@@ -241,20 +241,20 @@ class WideValueAttention(WideValues):
         self.position = position
 
     def forward(
-        self, tokens: Tensor, layout: Layout | Grid, inside: InsidePlan | None = None
+        self, tokens: Tensor, layout: Layout | Grid, plan: AttentionPlan | None = None
     ) -> Tensor:
         """Attend; ``(B, P + H * W, C)`` to the same shape."""
         layout = Layout.of(tokens, layout)
         widths = (self.key_dims, self.key_dims, self.value_dims)
         query, key, value = self.heads(self.qkv(tokens, layout), *widths)
-        inside, bias = self.inside(layout, layout, inside), None
-        if inside is not None:
-            if inside.places:
+        plan, bias = self.plan_for(layout, layout, plan), None
+        if plan is not None:
+            if plan.changes_queries:
                 raise ValueError(
                     f'{type(self).__name__} takes a position that is added to scores, e.g. '
-                    f'mmlape.RelativePositionBias, got {type(inside.position).__name__}'
+                    f'mmlape.RelativePositionBias, got {type(plan.position).__name__}'
                 )
-            bias = inside.bias(layout, layout)
+            bias = plan.bias(layout, layout)
         read = self.read(query, key, value, bias, layout.token_mask())
         return self.project(F.hardswish(merge_heads(read)))
 

@@ -14,7 +14,7 @@ from mmlape.runtime.autocast import without_autocast
 class TokenNorm(nn.Module):
     """Base class of token norms, called as ``norm(tokens, layout)``: ``weight standardised(x) + bias``.
 
-    A subclass writes :meth:`standardise`; prefix tokens are among the tokens. One that needs places overrides
+    A subclass writes :meth:`standardise`; prefix tokens are among the tokens. One that needs positions overrides
     ``forward(tokens, grid=None)`` instead; a :class:`~mmlape.layout.Layout` comes as ``grid`` and unpacks like the pair
     ``(H, W)``. The result has the dtype of the tokens.
 
@@ -25,9 +25,9 @@ class TokenNorm(nn.Module):
     Attributes:
         mixes_tokens: The result for a token depends on other tokens. Such a norm overrides :meth:`standardise_present`
             too, or refuses masks. Default False.
-        keeps_statistics: It has running statistics, updated inside of :func:`~mmlape.runtime.recompute.once`. Default
-            False; an instance may set its own.
-        sees_places: Statistics depend on where tokens are; prefix tokens are normalised apart. Default False.
+        keeps_statistics: It has running statistics, updated inside of
+            :func:`~mmlape.runtime.recompute.once_per_pass`. Default False; an instance may set its own.
+        depends_on_position: Statistics depend on where tokens are; prefix tokens are normalised apart. Default False.
         by_head: It takes ``num_heads``, by default those of the attention. Default False.
         no_weight_decay: Names of children and parameters without weight decay, whatever an optimizer does with norms.
             Default none.
@@ -39,7 +39,7 @@ class TokenNorm(nn.Module):
 
     mixes_tokens: bool = False
     keeps_statistics: bool = False
-    sees_places: bool = False
+    depends_on_position: bool = False
     by_head: bool = False
     no_weight_decay: tuple[str, ...] = ()
 
@@ -152,9 +152,9 @@ def build_token_norm(norm_cfg: dict, num_features: int) -> TokenNorm:
 
 
 def build_single_norm(option: str, norm_cfg: dict, num_features: int) -> TokenNorm:
-    """Build a norm of each token by itself (:func:`build_token_norm`); ValueError if it mixes tokens or sees places."""
+    """Build a norm of each token alone (:func:`build_token_norm`); ValueError if it mixes tokens or sees position."""
     norm = build_token_norm(norm_cfg, num_features)
-    if norm.mixes_tokens or norm.sees_places:
+    if norm.mixes_tokens or norm.depends_on_position:
         raise ValueError(
             f"{option} must be a norm of each token by itself, e.g. dict(type='mmlape.LN'), got {norm_cfg}"
         )

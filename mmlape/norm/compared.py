@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from mmlape.checks import check_divisor, check_number, check_positive_int, check_rate
 from mmlape.registry import MODELS
-from mmlape.runtime.recompute import once
+from mmlape.runtime.recompute import once_per_pass
 
 from .base import TokenNorm
 
@@ -151,7 +151,7 @@ class TokenBN(TokenNorm):
             x.flatten(0, 1), mean, var, training=self.training, momentum=self.momentum, eps=self.eps
         )
         if self.training:
-            once(lambda: self._count(mean, var))
+            once_per_pass(lambda: self._count(mean, var))
         return out.view_as(x)
 
     def standardise_present(self, x: Tensor, present: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class TokenBN(TokenNorm):
             old.lerp_(new.detach(), self.momentum)
             for old, new in zip(self._running(x.dtype), (mean, unbiased))
         ]
-        once(lambda: self._count(*running))
+        once_per_pass(lambda: self._count(*running))
         return subtract_and_divide(x, mean, var, self.eps)
 
     def _running(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -257,7 +257,7 @@ class PowerNorm(TokenNorm):
         x = groups.flatten(2)
         if not self.training:
             return x * (self.running_square.to(x.dtype) + self.eps).rsqrt()
-        square = once(lambda: self._step(x.detach(), present))
+        square = once_per_pass(lambda: self._step(x.detach(), present))
         scale = (square + self.eps).rsqrt()
         return _PowerFunction.apply(x, scale, present, self.running_along, self.alpha_backward)
 
@@ -358,7 +358,7 @@ class SwitchableNorm(TokenNorm):
         if not self.training:
             return self.running_mean.to(x.dtype), self.running_var.to(x.dtype)
         mean, var = moments(x, (0, 1), present)
-        once(lambda: self._count(mean.detach(), var.detach()))
+        once_per_pass(lambda: self._count(mean.detach(), var.detach()))
         return mean, var
 
     def _count(self, mean: Tensor, var: Tensor) -> None:

@@ -62,7 +62,7 @@ class DTN(TokenNorm):
 
     _abbr_ = 'dtn'
     mixes_tokens = True
-    sees_places = True
+    depends_on_position = True
     by_head = True
     no_weight_decay = ('ratio_mean', 'ratio_var', 'positions')
 

@@ -126,9 +126,9 @@ class Windows(NamedTuple):
 
 def _along_rows(weights: Tensor, maps: Tensor) -> Tensor:
     """``weights`` ``(I, H)`` times ``(B, H, W, ...)``: ``(B, I, W, ...)``."""
-    batch, places = maps.shape[0], weights.shape[0]
+    batch, cells = maps.shape[0], weights.shape[0]
     product = torch.bmm(weights.expand(batch, -1, -1), maps.flatten(2))
-    return product.view(batch, places, *maps.shape[2:])
+    return product.view(batch, cells, *maps.shape[2:])
 
 
 def _along_columns(weights: Tensor, maps: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Where a token is: embeddings, how they join a network, and position inside the attention."""
 
-from .attention_position import AttentionPosition, InsidePlan
+from .attention_position import AttentionPlan, AttentionPosition
 from .embeddings import (
     FactorizedPosition,
     LearnedPosition,
@@ -18,7 +18,7 @@ from .joining import (
     Joining,
     LaPE,
     LaPEWarmStart,
-    PlanKeeper,
+    PlanCachingModule,
     PositionPlan,
     SharedJoining,
     UnsharedJoining,

@@ -10,10 +10,10 @@ from torch import Tensor
 from mmlape.checks import check_divisor, check_grid, check_positive_int
 from mmlape.layout import Grid, Layout
 
-from .joining import PlanKeeper
+from .joining import PlanCachingModule
 
 
-class InsidePlan(NamedTuple):
+class AttentionPlan(NamedTuple):
     """A position prepared for the queries and keys of a pass: all that an attention layer sees of it.
 
     Attributes:
@@ -30,9 +30,9 @@ class InsidePlan(NamedTuple):
     mask: Tensor | None = None
 
     @property
-    def places(self) -> bool:
+    def changes_queries(self) -> bool:
         """Whether :meth:`place` changes anything."""
-        return self.position is not None and self.position.places
+        return self.position is not None and self.position.changes_queries
 
     def place(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """:meth:`AttentionPosition.place` with the prepared rows."""
@@ -55,12 +55,12 @@ class InsidePlan(NamedTuple):
         """:meth:`AttentionPosition.prefix_bias`."""
         return None if self.position is None else self.position.prefix_bias(layout)
 
-    def within(self, layout: Layout) -> InsidePlan:
+    def within(self, layout: Layout) -> AttentionPlan:
         """The same position, with the same random numbers, for tokens of another layout."""
         return self if self.position is None else self.position(layout, drawn=self.drawn)
 
 
-class AttentionPosition(PlanKeeper, ABC):
+class AttentionPosition(PlanCachingModule, ABC):
     """Changes queries, keys, values and scores of an attention layer. A subclass overrides
 
     * :meth:`prepare` and :meth:`place`, for rows per token (rotary turns, channels beside queries and keys): made for
@@ -80,14 +80,14 @@ class AttentionPosition(PlanKeeper, ABC):
     Attributes:
         shared: One module serves all layers of a stage and prepares once per pass; else every layer has its own.
             Default False.
-        places: :meth:`place` changes something. Default True.
+        changes_queries: :meth:`place` changes something. Default True.
 
     Raises:
-        ValueError: If a size is not positive, or the heads do not divide the channels although it ``places``.
+        ValueError: If a size is not positive, or the heads do not divide the channels although it ``changes_queries``.
     """
 
     shared: ClassVar[bool] = False
-    places: ClassVar[bool] = True
+    changes_queries: ClassVar[bool] = True
     no_weight_decay: ClassVar[tuple[str, ...]] = ('',)
 
     def __init__(
@@ -101,7 +101,7 @@ class AttentionPosition(PlanKeeper, ABC):
         super().__init__()
         self.embed_dims = check_positive_int('embed_dims', embed_dims)
         self.num_heads = check_positive_int('num_heads', num_heads)
-        if self.places:
+        if self.changes_queries:
             check_divisor('num_heads', num_heads, 'embed_dims', embed_dims)
         self.num_prefix_tokens = check_positive_int(
             'num_prefix_tokens', num_prefix_tokens, minimum=0
@@ -109,13 +109,13 @@ class AttentionPosition(PlanKeeper, ABC):
         self.window_size = None if window_size is None else check_grid('window_size', window_size)
         self.grid = check_grid('grid', grid)
 
-    def forward(self, query: Layout, key: Layout | None = None, drawn: Any = None) -> InsidePlan:
+    def forward(self, query: Layout, key: Layout | None = None, drawn: Any = None) -> AttentionPlan:
         """Prepare for the layouts of queries and of keys (default: the same); ``drawn``: :meth:`draw` of this pass."""
         key = query if key is None else key
         if drawn is not None:  # valid for one pass, so not cached
-            return InsidePlan(self, self.prepare(query, key, drawn), drawn)
+            return AttentionPlan(self, self.prepare(query, key, drawn), drawn)
         where = (query.grid, query.num_prefix, key.grid, key.num_prefix)
-        return InsidePlan(self, self.planned(('rows', *where), lambda: self.prepare(query, key)))
+        return AttentionPlan(self, self.planned(('rows', *where), lambda: self.prepare(query, key)))
 
     def draw(self) -> Any:
         """Random numbers of a pass, for all layers that share this position. Default None."""

@@ -100,11 +100,11 @@ def _resampling(mode: str, source: Grid, target: Grid, device: torch.device) -> 
     kernel = dict(_KERNELS[mode])
     sides = (max(target),) * 2 if kernel.pop('square', False) else target
     with without_autocast(device):
-        whole = [
+        matrices = [
             F.interpolate(torch.eye(old, device=device)[None, None], (side, old), **kernel)[0, 0]
             for old, side in zip(source, sides)
         ]
-    return tuple(weights[:new] for weights, new in zip(whole, target))
+    return tuple(weights[:new] for weights, new in zip(matrices, target))
 
 
 @cached
@@ -120,8 +120,8 @@ def _geometric(source: Grid, target: Grid, device: torch.device) -> tuple[Tensor
             far = (1 - middle**half) / (1 - middle) > reach
             low, high = (low, middle) if far else (middle, high)
         steps = np.cumsum(middle ** np.arange(half))
-        places, wanted = [*-steps[::-1], 0, *steps], np.arange(-reach, reach + 1)
-        weights = [np.interp(wanted, places, one_hot) for one_hot in np.eye(old)]
+        offsets, wanted = [*-steps[::-1], 0, *steps], np.arange(-reach, reach + 1)
+        weights = [np.interp(wanted, offsets, one_hot) for one_hot in np.eye(old)]
         tables.append(torch.tensor(np.stack(weights, axis=1), dtype=torch.float32, device=device))
     return tuple(tables)
 

@@ -252,7 +252,7 @@ class QuadraticBias(AttentionPosition):
         ``scores.weight``: ``(heads, 3)``, ``(a_x, a_y, a_2)``.
     """
 
-    places = False
+    changes_queries = False
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class PositionPlan(NamedTuple):
         return cls(None, (None,) * depth, (None,) * depth)
 
 
-class PlanKeeper(nn.Module):
+class PlanCachingModule(nn.Module):
     """A module that derives a plan from its parameters and a layout.
 
     It does so in every pass, since parameters change in ways that a module cannot see (optimizers, averages of weights,
@@ -72,13 +72,13 @@ class PlanKeeper(nn.Module):
         with torch.no_grad():
             return self._store.get((key, *autocast), compute)
 
-    def _apply(self, *args, **kwargs) -> PlanKeeper:
+    def _apply(self, *args, **kwargs) -> PlanCachingModule:
         # Called by .to(), .half(), .cuda().
         _forget(self)
         return super()._apply(*args, **kwargs)
 
 
-def _forget(keeper: PlanKeeper, _: object = None) -> None:
+def _forget(keeper: PlanCachingModule, _: object = None) -> None:
     if keeper._store is not None:
         keeper._store.clear()
 
@@ -284,7 +284,7 @@ class LaPE(Joining):
         return [norm for index, norm in zip(self.layers, self.norms) if index == layer]
 
 
-class JoinedPosition(PlanKeeper):
+class JoinedPosition(PlanCachingModule):
     """The position embedding of a stage and its joining method, from their configs: layouts to :class:`PositionPlan`.
 
     Args:

@@ -24,7 +24,7 @@ FEW = 16
 class OffsetBias(AttentionPosition):
     """Base class: a bias of the scores for the offset between two cells. A subclass writes :meth:`table`."""
 
-    places = False
+    changes_queries = False
     pe_norm: nn.LayerNorm | None
     prefix_table: nn.Parameter | None
 

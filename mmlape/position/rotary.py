@@ -190,8 +190,8 @@ class RotaryPosition(Rotary):
             return _turns(layout.grid, extent, layout.num_prefix, self.rule, self._like.device)
         shift, factor = drawn
         shift = shift * (2 * math.pi) if self.rule.coordinates == 'centred' else shift
-        places = _coordinates(layout.grid, extent, self.rule, shift.device)
-        return _turned((places + shift) * factor, layout.num_prefix, self.rule)
+        coordinates = _coordinates(layout.grid, extent, self.rule, shift.device)
+        return _turned((coordinates + shift) * factor, layout.num_prefix, self.rule)
 
     def extra_repr(self) -> str:
         """The rule, which weights depend on; random augmentation is not part of it."""
@@ -269,17 +269,17 @@ def _turned(coordinates: Tensor, num_prefix: int, rule: Rule) -> Turns:
 @cached
 def _coordinates(grid: Grid, extent: Grid, rule: Rule, device: torch.device) -> Tensor:
     """``(H * W, 2)``, float32, of the cells of ``grid`` in coordinates of ``extent``."""
-    places = []
+    axes = []
     for axis, (count, side) in enumerate(zip(grid, extent)):
-        place = centres(count, side, device)
+        steps = centres(count, side, device)
         if rule.coordinates == 'centred':
-            place = 2 * math.pi * ((place + 0.5) / side * 2 - 1)
+            steps = 2 * math.pi * ((steps + 0.5) / side * 2 - 1)
         else:
-            place = place + rule.offset
+            steps = steps + rule.offset
         if rule.reference is not None:
-            place = place * (rule.reference[axis] / side)
-        places.append(place)
-    cells = torch.cartesian_prod(*places).view(-1, 2)
+            steps = steps * (rule.reference[axis] / side)
+        axes.append(steps)
+    cells = torch.cartesian_prod(*axes).view(-1, 2)
     return cells.flip(1) if rule.columns_first else cells
 
 

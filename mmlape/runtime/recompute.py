@@ -14,7 +14,7 @@ Made = TypeVar('Made')
 
 
 class _Pass(NamedTuple):
-    """A pass and the answers of :func:`once` in it: it replays those of the first pass, records them, or both."""
+    """A pass and the answers of :func:`once_per_pass` in it: those of the first pass are replayed or recorded."""
 
     replay: Iterator | None
     records: tuple[list, ...]
@@ -30,7 +30,7 @@ class _Passes(threading.local):
 _PASSES = _Passes()
 
 
-def once(make: Callable[[], Made]) -> Made:
+def once_per_pass(make: Callable[[], Made]) -> Made:
     """``make()``; in the recomputation of a block, what it returned in the block's first pass.
 
     For what changes a module's state, or depends on state that has changed since: running statistics. What is returned

@@ -208,13 +208,13 @@ def test_masks_join_any_position_inside_the_attention(position):
     block.register_forward_pre_hook(lambda _, args: seen.append(args))
     with torch.no_grad():
         model(torch.randn(1, 3, 32, 32))
-        tokens, layout, attended, inside = seen[0]
-        assert inside.mask.shape == (1, 1, 22, 22)
+        tokens, layout, attended, own = seen[0]
+        assert own.mask.shape == (1, 1, 22, 22)
         mask = torch.zeros(1, 1, 22, 22)
         mask[..., 0, -7:] = -torch.inf
         changed = torch.cat([tokens[:, :-7], tokens[:, -7:] + torch.randn(1, 7, 32)], dim=1)
         for given, differs in ((mask, False), (None, True)):
-            plan = inside._replace(mask=given)
+            plan = own._replace(mask=given)
             results = [block(each, layout, attended, plan)[0] for each in (tokens, changed)]
             assert torch.allclose(results[0][0], results[1][0]) != differs
             assert not torch.allclose(results[0][1], results[1][1])

@@ -54,6 +54,10 @@ GONE: dict[str, dict[str, str]] = {
     'package mmlape.research.analysis': {'save_figure': 'moved: mmlape.apps.report'},
     'package mmlape.research.pretraining': {'timm_models': 'moved: import mmlape.timm_models'},
     'package mmlape.norm': {'check_norm_cfg': 'norm_class refuses the same'},
+    'package mmlape.position': {
+        'InsidePlan': 'renamed: AttentionPlan',
+        'PlanKeeper': 'renamed: PlanCachingModule',
+    },
     'registry HOOKS': {
         'HungProcessHook': 'removed: it did nothing; env_cfg.dist_cfg.timeout ends a training that hangs'
     },

@@ -61,4 +61,6 @@ def test_a_norm_of_your_own_that_needs_places():
 
     x, norm = torch.randn(2, 6, 8), build_token_norm(dict(type=RowNorm, eps=1e-6), 8)
     assert torch.equal(norm(x, Layout((2, 3))), norm(x, (2, 3)))
-    assert not (norm.mixes_tokens or norm.sees_places or norm.keeps_statistics or norm.by_head)
+    assert not (
+        norm.mixes_tokens or norm.depends_on_position or norm.keeps_statistics or norm.by_head
+    )

@@ -8,7 +8,7 @@ import torch
 from backbone_variants import JOININGS, build_adapter, build_vit, randomise
 
 from mmlape.layout import MAX_BYTES
-from mmlape.position.joining import PlanKeeper
+from mmlape.position.joining import PlanCachingModule
 
 IMAGE = torch.randn(1, 3, 64, 64)
 LAPE = dict(joining=dict(type='mmlape.LaPE'))
@@ -19,7 +19,7 @@ LAPE_AND_MLP = dict(LAPE, attention_position=dict(type='mmlape.SharedRelativePos
 @pytest.fixture
 def computed(monkeypatch):
     """A list that grows with every plan that is made."""
-    made, planned = [], PlanKeeper.planned
+    made, planned = [], PlanCachingModule.planned
 
     def counted(make):
         plan = make()
@@ -28,7 +28,9 @@ def computed(monkeypatch):
         return plan
 
     monkeypatch.setattr(
-        PlanKeeper, 'planned', lambda self, key, make: planned(self, key, lambda: counted(make))
+        PlanCachingModule,
+        'planned',
+        lambda self, key, make: planned(self, key, lambda: counted(make)),
     )
     return made
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mmlape.norm import TokenBN
-from mmlape.runtime.recompute import once, recomputed
+from mmlape.runtime.recompute import once_per_pass, recomputed
 
 
 class Counting(nn.Module):
@@ -22,7 +22,7 @@ class Counting(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
-        return (x * once(self._count)).exp()
+        return (x * once_per_pass(self._count)).exp()
 
     def _count(self) -> Tensor:
         self.counted.add_(1)
@@ -125,7 +125,7 @@ def test_an_error_inside_leaves_nothing_behind(x):
 
     with pytest.raises(KeyError, match='inside'):
         recomputed(Failing(), x)
-    made = [once(lambda: 1), once(lambda: 2)]
+    made = [once_per_pass(lambda: 1), once_per_pass(lambda: 2)]
     assert made == [1, 2]
 
 

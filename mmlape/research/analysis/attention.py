@@ -29,7 +29,7 @@ from mmlape.layers import (
     WideValueAttention,
 )
 from mmlape.layers.attention import LINEAR_GRID, partition
-from mmlape.layers.windows import apart
+from mmlape.layers.windows import shift_mask
 from mmlape.layout import Layout
 
 from .loading import Layers, Result, find_stages
@@ -339,7 +339,7 @@ def places_of(attention: Any, layout: Layout) -> Places:
         if isinstance(attention, ShiftedWindowAttention):
             shift = attention.shift_on(padded)
             cells = cells.roll([-step for step in shift], (1, 2))
-            between = apart(padded, window, shift, cells.device)[:, None]
+            between = shift_mask(padded, window, shift, cells.device)[:, None]
         cells = partition(cells.flatten(1, 2), padded, window)
         return Places(cells, _with_prefix(cells, layout.num_prefix), between)
     queries = keys = _with_prefix(cells.flatten(1, 2), layout.num_prefix)

@@ -121,7 +121,7 @@ def positions_inside(
         attention = stage.blocks[layer].attn
         position = getattr(attention, 'position', None)
         if position is None and getattr(attention, 'window_size', None) is None:
-            position = stage.inside
+            position = stage.attention_position
         if not isinstance(position, AttentionPosition):
             continue
         # A single cell tells whether there are scores.
