@@ -1,5 +1,6 @@
 """Every registered token norm: gradients, hard inputs, recomputation, half precision, what it says of itself."""
 
+import itertools
 from copy import deepcopy
 
 import pytest
@@ -51,12 +52,11 @@ def assert_equal(found, expected):
 
 
 @every_norm
-@pytest.mark.parametrize('layout', LAYOUTS, ids=['all', 'masked'])
-def test_recomputed_in_training(config, layout):
-    """Past PowerNorm's warm-up as well."""
+def test_recomputed_in_training(config):
+    """With all tokens and with some; past PowerNorm's warm-up as well."""
     plain = randomised(config)
     again = deepcopy(plain)
-    for _step in range(4):
+    for layout in LAYOUTS * 2:
         tokens = random_tokens()
         expected = train_step(plain, tokens, layout, lambda norm, *args: norm(*args))
         found = train_step(again, tokens, layout, recomputed)
@@ -65,23 +65,21 @@ def test_recomputed_in_training(config, layout):
 
 
 @every_norm
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float64])
-def test_model_of_another_precision(config, dtype):
-    norm, tokens = randomised(config), random_tokens()
-    exact = deepcopy(norm).to(dtype).float()
-    norm = norm.to(dtype)
-    for training in (True, False):
-        for layout in LAYOUTS:
+def test_model_of_another_precision(config):
+    made, tokens = randomised(config), random_tokens()
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        exact, norm = deepcopy(made).to(dtype).float(), deepcopy(made).to(dtype)
+        for training, layout in itertools.product((True, False), LAYOUTS):
             x = tokens.to(dtype).requires_grad_()
             out = norm.train(training)(x, layout)
             expected = exact.train(training)(x.float(), layout)
             out.float().sum().backward()
             assert out.dtype == dtype and x.grad.isfinite().all()
             error = (out - expected).float().abs().max() / expected.abs().max()
-            assert error < (1e-5 if dtype == torch.float64 else 0.05)
+            assert error < (1e-5 if dtype == torch.float64 else 0.05), dtype
             if not isinstance(norm, LN):  # PyTorch's takes only tokens of its own precision
                 assert deepcopy(norm)(tokens, layout).dtype == torch.float32
-    assert all(b.dtype == dtype for b in norm.buffers() if b.is_floating_point())
+        assert all(b.dtype == dtype for b in norm.buffers() if b.is_floating_point())
 
 
 @every_norm
@@ -117,24 +115,23 @@ def test_gradients(config, training):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in norm.parameters())
     if training and isinstance(norm, PowerNorm):
         return  # its gradient is an estimate by design
-    assert torch.autograd.gradcheck(lambda x: norm(x, (2, 3)), (tokens.detach().requires_grad_(),))
+    assert torch.autograd.gradcheck(lambda x: norm(x, (2, 3)), (tokens.detach().requires_grad_(),), fast_mode=True)
 
 
 @every_norm
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize('kind', ['constant', 'zero', 'large', 'one token', 'padding'])
-def test_hard_inputs(config, dtype, kind):
-    tokens = {
+def test_hard_inputs(config):
+    hard = {
         'constant': torch.full((2, 6, 8), 3.0),
         'zero': torch.zeros(2, 6, 8),
         'large': torch.randn(2, 6, 8) * 1e4,
         'one token': torch.randn(1, 1, 8),
         'padding': torch.arange(-3.0, 3).mul(200).view(1, 6, 1).expand(2, 6, 8),
-    }[kind].to(dtype)
-    norm = build_token_norm(config, 8)
-    one_visible = torch.arange(6).expand(2, -1) == 2 if kind == 'padding' else None
-    out = norm(tokens.requires_grad_(), Layout((1, tokens.shape[1]), mask=one_visible))
-    out.float().sum().backward()
-    assert out.dtype == dtype and out.isfinite().all()
-    # at zero, a slope of 1 / eps may be more than float16 holds
-    assert not tokens.grad.isnan().any()
+    }
+    for kind, dtype in itertools.product(hard, (torch.float16, torch.bfloat16, torch.float32)):
+        tokens, norm = hard[kind].to(dtype, copy=True), build_token_norm(config, 8)
+        one_visible = torch.arange(6).expand(2, -1) == 2 if kind == 'padding' else None
+        out = norm(tokens.requires_grad_(), Layout((1, tokens.shape[1]), mask=one_visible))
+        out.float().sum().backward()
+        assert out.dtype == dtype and out.isfinite().all(), (kind, dtype)
+        # at zero, a slope of 1 / eps may be more than float16 holds
+        assert not tokens.grad.isnan().any(), (kind, dtype)
