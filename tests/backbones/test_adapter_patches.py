@@ -9,9 +9,8 @@ from torch._subclasses import FakeTensorMode
 STRIDES = (4, 8, 16, 32)
 
 
-@pytest.mark.parametrize('size', [(800, 1216), (449, 70), (1, 1)])
 @pytest.mark.parametrize('patch', [14, 16])
-def test_pads_by_less_than_a_patch_and_a_coarsest_cell(size, patch):
+def test_pads_by_less_than_a_patch_and_a_coarsest_cell(patch):
     """Neither the pyramid nor the ViT sees more than that; without values, since sizes are all that counts."""
     model = build_adapter(dict(patch_size=patch), interaction_indexes=[[0, 3]]).eval()
     seen = {}
@@ -19,14 +18,15 @@ def test_pads_by_less_than_a_patch_and_a_coarsest_cell(size, patch):
         module.register_forward_pre_hook(
             lambda _, arguments, name=name: seen.update({name: arguments[0].shape[-2:]})
         )
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        outputs = model(torch.empty(1, 3, *size))
-    assert seen.keys() == {'spm', 'vit'}
-    for sides in seen.values():
-        assert all(0 <= side - own < patch + 32 for side, own in zip(sides, size, strict=True))
-    assert [tuple(out.shape[2:]) for out in outputs] == [
-        tuple(-(-side // stride) for side in size) for stride in STRIDES
-    ]
+    for size in ((800, 1216), (449, 70), (1, 1)):
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            outputs = model(torch.empty(1, 3, *size))
+        assert seen.keys() == {'spm', 'vit'}
+        for sides in seen.values():
+            assert all(0 <= side - own < patch + 32 for side, own in zip(sides, size, strict=True))
+        assert [tuple(out.shape[2:]) for out in outputs] == [
+            tuple(-(-side // stride) for side in size) for stride in STRIDES
+        ]
 
 
 def coordinates(height, width, cell_height, cell_width):
@@ -36,42 +36,41 @@ def coordinates(height, width, cell_height, cell_width):
     return torch.stack(torch.meshgrid(ys, xs, indexing='ij'), dim=-1)
 
 
-def adapter_that_adds_coordinates(patch, **options):
+def adapter_that_adds_coordinates(patch):
     """All parameters but the ViT's are zero, and each of its layers returns the pixel coordinates of every token."""
-    model = build_adapter(dict(patch_size=patch), **options).eval()
+    model = build_adapter(dict(patch_size=patch)).eval()
     norms = [getattr(model, f'norm{number}') for number in (1, 2, 3, 4)]
     for part in (model.spm, model.interactions, model.up):
         for parameter in part.parameters():
             nn.init.zeros_(parameter)
     nn.init.zeros_(model.level_embed)
 
-    def places(_block, arguments, out):
+    def coordinates_of_tokens(_block, arguments, out):
         layout = arguments[1]
         cells = coordinates(*layout.grid, *model.vit.patch_embed.patch_size)
         return torch.cat([cells.flatten(0, 1)[None], torch.zeros_like(out)[..., 2:]], dim=-1)
 
     for block in model.vit.blocks:
-        block.register_forward_hook(places)
+        block.register_forward_hook(coordinates_of_tokens)
     for norm in norms:
         assert isinstance(norm, nn.BatchNorm2d)
         norm.eps = 1e-12
     return model
 
 
-@pytest.mark.parametrize('feature', ['last', 'per_stage'])
-@pytest.mark.parametrize('patch', [8, 12, 14, 16, 20, (14, 10)], ids=str)
-@pytest.mark.parametrize('size', [(84, 140), (100, 61), (131, 97)], ids=str)
-def test_what_a_vit_adds_lies_where_it_was_in_the_image(patch, size, feature):
-    model = adapter_that_adds_coordinates(patch, vit_feature=feature)
+@pytest.mark.parametrize('patch', [8, 14, 16, 20, (14, 10)], ids=str)
+def test_what_a_vit_adds_lies_where_it_was_in_the_image(patch):
+    model = adapter_that_adds_coordinates(patch)
     sides = (patch, patch) if isinstance(patch, int) else patch
-    with torch.no_grad():
-        outputs = model(torch.zeros(1, 3, *size))
-    for stride, out in zip(STRIDES, outputs, strict=True):
-        expected = coordinates(*out.shape[2:], stride, stride)
-        # Beyond the centres of the first and last patch there is nothing to interpolate.
-        inner = [
-            (expected[..., axis] >= side / 2) & (expected[..., axis] <= size[axis] - side / 2)
-            for axis, side in enumerate(sides)
-        ]
-        off = (out[0, :2].permute(1, 2, 0) - expected).abs()[inner[0] & inner[1]]
-        assert len(off) and off.max() < 0.5
+    for size, model.vit_feature in (((84, 140), 'last'), ((100, 61), 'per_stage')):
+        with torch.no_grad():
+            outputs = model(torch.zeros(1, 3, *size))
+        for stride, out in zip(STRIDES, outputs, strict=True):
+            expected = coordinates(*out.shape[2:], stride, stride)
+            # Beyond the centres of the first and last patch there is nothing to interpolate.
+            inner = [
+                (expected[..., axis] >= side / 2) & (expected[..., axis] <= size[axis] - side / 2)
+                for axis, side in enumerate(sides)
+            ]
+            off = (out[0, :2].permute(1, 2, 0) - expected).abs()[inner[0] & inner[1]]
+            assert len(off) and off.max() < 0.5, (size, stride)

@@ -13,18 +13,13 @@ from backbone_variants import (
     build_levit,
     build_pvt,
     build_vit,
+    component,
     randomise,
 )
 from config_utils import REPO
 
 from mmlape import norm as norms
 from mmlape.registry import MODELS
-
-POSITIONS = {
-    'learned': dict(type='mmlape.LearnedPosition'),
-    'sinusoids': dict(type='mmlape.SinusoidalPosition', axes=1),
-    'gabor': dict(type='mmlape.GaborPosition'),
-}
 
 
 def norms_of(model):
@@ -159,10 +154,12 @@ def by_hand(model, image):
     return model.norm(tokens, grid)
 
 
-@pytest.mark.parametrize('position', POSITIONS)
-@pytest.mark.parametrize('joining', JOININGS)
+@pytest.mark.parametrize(
+    ('joining', 'position'),
+    [*((name, 'LearnedPosition') for name in JOININGS), ('unshared', 'GaborPosition'), ('lape', 'SinusoidalPosition')],
+)  # fmt: skip
 def test_position_of_a_class_token_that_joins_later(joining, position):
-    options = dict(joining=JOININGS[joining], position=POSITIONS[position], out_type='raw')
+    options = dict(joining=JOININGS[joining], position=component(position), out_type='raw')
     model = randomise(build_vit(norm_cfg=DTN, **options))
     assert model.prefix_after == 2
     image = torch.randn(1, 3, 40, 70)

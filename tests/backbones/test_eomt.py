@@ -63,11 +63,10 @@ def check(predictions, name, case):
             torch.testing.assert_close(found[number], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize('with_cp', [False, True])
 @pytest.mark.parametrize('name', VITS)
-def test_outputs_are_those_of_transformers(name, with_cp):
+def test_outputs_are_those_of_transformers(name):
     """All predictions at probability 1, and the only one at probability 0."""
-    model = loaded(name, with_cp=with_cp)
+    model = loaded(name, with_cp=name == 'registers')
     image = golden(name)['image']
     # The file has the probability of its last case.
     assert model.attn_mask_probs.tolist() == [0, 0]
@@ -154,31 +153,22 @@ def test_outputs_are_the_papers_steps(name):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4, msg=parameter)
 
 
-@pytest.mark.parametrize('patch', [4, 8, 14, 16])
-@pytest.mark.parametrize('size', [(1, 1), (37, 64), (64, 23)])
-def test_any_size(patch, size):
+@pytest.mark.parametrize('patch', [8, 14, 16])
+def test_any_size(patch):
     """Masks cover the image, not what it is padded with."""
     model = randomise(build(dict(patch_size=patch, img_size=4 * patch)), 0.1)
     doublings = 2 if patch == 16 else 1
-    with torch.no_grad():
-        classes, masks = model(torch.randn(1, 3, *size))
-    assert len(classes) == 3 and classes[0].shape == (1, 5, 4)
-    sides = [-(-side * 2**doublings // patch) for side in size]
-    assert masks[-1].shape == (1, 5, *sides) and masks[-1].isfinite().all()
+    for size in ((1, 1), (37, 64), (64, 23)):
+        with torch.no_grad():
+            classes, masks = model(torch.randn(1, 3, *size))
+        assert len(classes) == 3 and classes[0].shape == (1, 5, 4)
+        sides = [-(-side * 2**doublings // patch) for side in size]
+        assert masks[-1].shape == (1, 5, *sides) and masks[-1].isfinite().all()
 
 
 def test_masks_are_enlarged_for_the_longer_side_of_a_patch():
     sizes = dict(arch=dict(embed_dims=24, depth=2, num_heads=3, mlp_ratio=2), img_size=32)
-    model = MODELS.build(
-        dict(
-            type='mmlape.EoMT',
-            vit=dict(sizes, patch_size=(8, 32)),
-            num_classes=2,
-            num_queries=3,
-            num_blocks=1,
-        )
-    )
-    assert len(model.upscale) == 3
+    assert len(build(dict(sizes, patch_size=(8, 32))).upscale) == 3
 
 
 def test_empty_masks_leave_numbers():

@@ -34,18 +34,18 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize('size', [(1, 1), (37, 45), (15, 90), (64, 65)], ids=str)
 @pytest.mark.parametrize('name', NETWORKS)
-def test_every_pixel_is_seen(name, size):
+def test_every_pixel_is_seen(name):
     """Published code leaves the last rows and columns out where a stride does not divide the size."""
-    model, image = randomise(NETWORKS[name]()), torch.randn(1, 3, *size, requires_grad=True)
-    maps = model(image)
+    model = randomise(NETWORKS[name]())
     strides = {'adapter': (4, 8, 16, 32), 'levit': (16, 32, 64), 'compact': (4,)}
     usual = (4, 8, 16, 32) if name in ('light-adapter', 'pvt', 'pvtv2', 'swin') else (16,)
-    for stride, each in zip(strides.get(name, usual), maps, strict=True):
-        assert tuple(each.shape[2:]) == tuple(-(-side // stride) for side in size)
-        (grad,) = torch.autograd.grad(each.square().sum(), image, retain_graph=True)
-        assert grad.abs().sum(dim=1).ne(0).all()
+    for size in ((1, 1), (37, 45), (15, 65)):
+        image = torch.randn(1, 3, *size, requires_grad=True)
+        for stride, each in zip(strides.get(name, usual), model(image), strict=True):
+            assert tuple(each.shape[2:]) == tuple(-(-side // stride) for side in size)
+            (grad,) = torch.autograd.grad(each.square().sum(), image, retain_graph=True)
+            assert grad.abs().sum(dim=1).ne(0).all(), (size, stride)
 
 
 @pytest.mark.parametrize('build', [build_adapter, build_light_adapter, build_ceit])

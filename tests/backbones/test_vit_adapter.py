@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from backbone_variants import build_adapter
+from config_utils import marked
 from foundation_kinds import KINDS, load, patch_of, source
 from torch import nn
 
@@ -126,8 +127,10 @@ def test_parity_of_beit_adapters_with_the_published_code(golden, flavour):
         assert (found - arrays[name]).norm() < 1e-5 * arrays[name].norm(), name
 
 
-@pytest.mark.parametrize('out_indices', [(1, 2, 3), [2, 0], 3, -1])
-@pytest.mark.parametrize('vit_feature', ['last', 'per_stage'])
+@pytest.mark.parametrize(
+    ('out_indices', 'vit_feature'),
+    [((1, 2, 3), 'last'), ([2, 0], 'per_stage'), (3, 'per_stage'), (-1, 'last')],
+)
 def test_out_indices_choose_maps(out_indices, vit_feature):
     """The maps are those of the whole adapter, whose weights load, and nothing that only others need is built."""
     whole = build_adapter(vit_feature=vit_feature).eval()
@@ -188,16 +191,10 @@ def test_frozen_vit():
 
 
 @pytest.mark.filterwarnings('ignore::UserWarning')
-@pytest.mark.parametrize('flavour', ['last', 'per_stage'])
-@pytest.mark.parametrize(
-    'kind',
-    [
-        pytest.param(kind, marks=() if kind in ('registers', 'no-prefix') else pytest.mark.slow)
-        for kind in KINDS
-    ],
-)
-def test_around_timms_vits(kind, flavour):
+@pytest.mark.parametrize('kind', marked(KINDS, ('registers', 'no-prefix')))
+def test_around_timms_vits(kind):
     """Blocks see prefix tokens, injectors the cells of the padded image; both learn."""
+    flavour = ('last', 'per_stage')[[*KINDS].index(kind) % 2]
     model = MODELS.build(
         dict(
             type='mmlape.ViTAdapter',

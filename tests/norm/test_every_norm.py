@@ -115,7 +115,9 @@ def test_gradients(config, training):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in norm.parameters())
     if training and isinstance(norm, PowerNorm):
         return  # its gradient is an estimate by design
-    assert torch.autograd.gradcheck(lambda x: norm(x, (2, 3)), (tokens.detach().requires_grad_(),), fast_mode=True)
+    assert torch.autograd.gradcheck(
+        lambda x: norm(x, (2, 3)), (tokens.detach().requires_grad_(),), fast_mode=True
+    )
 
 
 @every_norm
