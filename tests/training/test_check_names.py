@@ -217,7 +217,11 @@ def network():
 
 
 def test_custom_keys():
-    for key, right in {'bakbone': 'backbone', 'backbone.0.wieght': 'weight', 'hed.bias': 'head'}.items():
+    for key, right in {
+        'bakbone': 'backbone',
+        'backbone.0.wieght': 'weight',
+        'hed.bias': 'head',
+    }.items():
         words = f"custom_keys names '{key}', which is in no name; did you mean '{right}'"
         wrapper = dict(
             optimizer=ADAMW, constructor='mmlape.MergedGroupsOptimizerConstructor',
@@ -226,7 +230,13 @@ def test_custom_keys():
         with pytest.raises(ValueError, match=words):
             build_optim_wrapper(network(), wrapper)
     check_custom_keys(None, network())
-    fine = ('backbone', '.weight', 'absolute_pos_embed', 'relative_position_bias_table', 'backbone.12')
+    fine = (
+        'backbone',
+        '.weight',
+        'absolute_pos_embed',
+        'relative_position_bias_table',
+        'backbone.12',
+    )
     assert check_custom_keys(dict(custom_keys=dict.fromkeys(fine)), network()) == [*fine[2:]]
 
 

@@ -11,7 +11,6 @@ from tiny_training import short_runner
 from torch import nn
 
 from mmlape.norm import DTN
-from mmlape.registry import HOOKS
 from mmlape.research.analysis import draw_ratios, read_ratios
 from mmlape.training import DTNRatioHook
 
@@ -70,17 +69,6 @@ def test_logged_ratios_are_the_sigmoid_of_omega(tmp_path):
         for row, step in zip(values[1:], (2, 4, 6), strict=True):
             assert np.allclose(row, 1 / (1 + np.exp(-hook.omegas[step][key].numpy())), atol=1e-6)
     assert np.abs(course.values['first', 'mean'][-1] - 0.5).max() > 1e-3
-
-
-def test_losses_are_logged_as_ever_and_ratios_do_not_disturb_them(tmp_path):
-    train(
-        tmp_path / 'run', HOOKS.build(dict(type='mmlape.DTNRatioHook', interval=10)), iterations=10
-    )
-    (file,) = (tmp_path / 'run').rglob('scalars.json')
-    records = [json.loads(line) for line in file.read_text().splitlines()]
-    losses = [record for record in records if 'loss' in record]
-    assert losses and not any(name.startswith('dtn') for loss in losses for name in loss)
-    assert {'dtn_ratio/first/mean/3', 'dtn_ratio/second/var/1', 'step'} < set(records[0])
 
 
 def test_a_resumed_run_is_one_course(tmp_path):

@@ -3,8 +3,6 @@
 import pytest
 import torch
 from backbone_variants import DTN, VARIANTS, build_adapter, build_pvt, build_vit
-from config_utils import CONFIGS
-from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, DefaultScope
 from torch import nn
@@ -194,27 +192,6 @@ def test_frozen_parameters_are_left_out_and_shared_ones_counted_once():
     found = settings(model, build(model))
     assert not any('blocks.0' in name or 'blocks.1' in name for name in found)
     assert 'backbone.blocks.2.norm1.weight' in found and 'head.weight' in found
-
-
-@pytest.mark.parametrize(
-    'name',
-    [
-        'demo/segmenter_vit-micro-adapter-lape_mask_digit-scenes.py',
-        'demo/retinanet_pvt-micro-dtn_fpn_digit-scenes.py',
-    ],
-)
-def test_whole_detectors_and_segmenters(name):
-    cfg = Config.fromfile(CONFIGS / name)
-    with MODELS.switch_scope_and_registry(cfg.default_scope) as registry:
-        model = registry.build(cfg.model)
-    found = settings(model, build(model))
-    assert set(found) == {n for n, p in model.named_parameters() if p.requires_grad}
-    outside = {n: s for n, s in found.items() if not n.startswith('backbone.')}
-    assert outside and all(lr == LR for lr, _, _ in outside.values())
-    patches = [
-        lr for n, (lr, _, _) in found.items() if 'patch_embed' in n and n.endswith('proj.weight')
-    ]
-    assert patches and max(patches) < LR
 
 
 def test_mmpretrain_numbers_ours_alike_and_we_number_its_own():

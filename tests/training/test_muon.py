@@ -151,22 +151,3 @@ def test_mistakes_are_named(keys, optimizer, error, words):
     )
     with pytest.raises(error, match=words):
         build_optim_wrapper(Classifier(), config)
-
-
-def test_the_mlp_of_a_position_needs_a_longer_key(tmp_path):
-    config = recipe(0, None, tmp_path)
-    model = Classifier(attention_position=dict(type='mmlape.RelativePositionMlp'))
-    with pytest.raises(ValueError, match=r"got 'backbone\.blocks\.0\.attn\.position\.mlp\.fc"):
-        build_optim_wrapper(model, config)
-    for name in ('fc1', 'fc2'):
-        key = f'position.mlp.{name}.weight'
-        config.paramwise_cfg.custom_keys[key] = dict(use_muon=False, decay_mult=0.0)
-    groups = build_optim_wrapper(model, config).optimizer.param_groups
-    matrices = [p for group in groups if group['use_muon'] for p in group['params']]
-    assert len(matrices) == 2 * len(MATRICES)
-
-
-def test_pytorchs_own_muon_takes_matrices_alone():
-    config = dict(type='OptimWrapper', optimizer=dict(type='Muon', lr=1e-3, weight_decay=0.05))
-    with pytest.raises(ValueError, match='Muon only supports 2D parameters'):
-        build_optim_wrapper(Classifier(), config)

@@ -155,13 +155,6 @@ def test_batches_are_left_out(accumulated, steps, tmp_path):
     assert {int(state['step']) for state in states} == {steps}
 
 
-def test_batches_are_not_left_out_for_ever(tmp_path):
-    """Two faulty batches in a row are skipped, a third stops the run."""
-    runner = runner_of(tmp_path, 'input', harm=dict(times=3), hook=dict(max_skipped=2))
-    with pytest.raises(NonFiniteError, match=f'iteration {FAULTY + 2}'):
-        runner.train()
-
-
 def test_a_batch_counts_once_whatever_other_optimizers_find():
     model, hook = torch.nn.Linear(1, 1), StopAtNonFiniteHook(max_skipped=1)
     wrappers = OptimWrapperDict(
@@ -230,14 +223,6 @@ def test_gradients_that_are_huge_but_finite_stop_nothing(tmp_path):
     assert runner.iter == 5
     with pytest.raises(NonFiniteError, match='a gradient is not finite'):
         runner_of(tmp_path / 'b', 'gradients', optim_wrapper=huge).train()
-
-
-@pytest.mark.parametrize('kind', ['loss', 'gradients'])
-def test_accumulated_gradients(kind, tmp_path):
-    """Iteration 3 is the first of two: the run stops in it, not before the next step."""
-    accumulated = dict(optimizer=dict(type='SGD', lr=0.01), accumulative_counts=2)
-    with pytest.raises(NonFiniteError, match=f'iteration {FAULTY},'):
-        runner_of(tmp_path, kind, optim_wrapper=accumulated).train()
 
 
 def test_the_hook_changes_no_result(tmp_path):
