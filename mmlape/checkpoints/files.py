@@ -65,14 +65,17 @@ def shards_of(index: Path) -> dict[Path, set[str]]:
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
     """The content of a small JSON file, an object; CheckpointError if it is not a ``what``."""
+    return parse_json(path.read_bytes(), f'{str(path)!r} is not a valid {what}')
+
+
+def parse_json(text: str | bytes, fault: str) -> dict[str, Any]:
+    """A JSON object; else CheckpointError, whose message begins with ``fault``."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f'{str(path)!r} is not a valid {what}: {error}') from None
+        raise CheckpointError(f'{fault}: {error}') from None
     if not isinstance(content, dict):
-        raise CheckpointError(
-            f'{str(path)!r} is not a valid {what}: it holds a {type(content).__name__}'
-        )
+        raise CheckpointError(f'{fault}: it holds a {type(content).__name__}')
     return content
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import json
 import logging
 import os
 import re
@@ -21,7 +20,7 @@ from safetensors.torch import load_file
 from mmlape.compatibility import numbers, weights_only_fault
 
 from .contents import check_contents, config_text_of, make_configs_plain, parts_of_history
-from .files import INDEX, SAFETENSORS, fault_of, file_in, shards_of
+from .files import INDEX, SAFETENSORS, fault_of, file_in, parse_json, shards_of
 from .report import CheckpointError, MissingCheckpointError, listed
 
 TRUST = 'MMLAPE_TRUST_PICKLES'
@@ -73,13 +72,7 @@ def read_with_texts(path: Path, map_location: Any = 'cpu') -> tuple[dict[str, An
 
 def names_in(path: Path, text: str) -> dict[str, Any]:
     """The ``dataset_meta`` of a ``.safetensors``, a JSON object; CheckpointError if it is something else."""
-    try:
-        names = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f'{str(path)!r}: its dataset_meta is not JSON: {error}') from None
-    if not isinstance(names, dict):
-        raise CheckpointError(f'{str(path)!r}: its dataset_meta is not a JSON object')
-    return names
+    return parse_json(text, f'{str(path)!r}: its dataset_meta is not a JSON object')
 
 
 def _make_plain(checkpoint: dict[str, Any], path: str | Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,52 +15,51 @@ from mmlape.layers import replace_deformable_attention
 from mmlape.registry import HOOKS
 
 
+class _ChangeHook(Hook):
+    """Change the runner's model before a run; weights are loaded afterwards, parameters stay the same objects."""
+
+    priority = 'VERY_HIGH'  # before hooks that copy the model (EMA)
+    change: Callable[[nn.Module], Any]
+
+    def before_run(self, runner: Runner) -> None:
+        """Change the model."""
+        self.change(runner.model)
+
+
 @HOOKS.register_module()
-class CpuHook(Hook):
+class CpuHook(_ChangeHook):
     """Calls :func:`mmlape.cpu.optimize` on the runner's model before a run; without effect on a GPU.
 
     In a config: ``default_hooks = dict(cpu=dict(type='mmlape.CpuHook'))``.
     """
 
-    priority = 'VERY_HIGH'  # before hooks that copy the model (EMA)
-
-    def before_run(self, runner: Runner) -> None:
-        """Weights are loaded afterwards; parameters stay the same objects."""
-        cpu.optimize(runner.model)
+    change = staticmethod(cpu.optimize)
 
 
 @HOOKS.register_module()
-class GpuHook(Hook):
+class GpuHook(_ChangeHook):
     """Calls :func:`mmlape.gpu.optimize` on the runner's model before a run: DTN by Triton kernels.
 
     Off by default, since it has not been measured on a GPU yet. In a config: ``default_hooks =
     dict(gpu=dict(type='mmlape.GpuHook'))``.
     """
 
-    priority = 'VERY_HIGH'  # before hooks that copy the model (EMA)
-
-    def before_run(self, runner: Runner) -> None:
-        """Weights are loaded afterwards; parameters stay the same objects."""
-        gpu.optimize(runner.model)
+    change = staticmethod(gpu.optimize)
 
 
 @HOOKS.register_module()
-class DeformableAttentionHook(Hook):
+class DeformableAttentionHook(_ChangeHook):
     """Puts our deformable attention into upstream's heads before a run: for GPUs, in bfloat16 most of all.
 
     Calls :func:`mmlape.layers.replace_deformable_attention` on the runner's model, as ``mmlape.CpuHook`` does on a CPU.
     In a config: ``custom_hooks = [dict(type='mmlape.DeformableAttentionHook')]``.
     """
 
-    priority = 'VERY_HIGH'  # before hooks that copy the model (EMA)
-
-    def before_run(self, runner: Runner) -> None:
-        """Weights are loaded afterwards; parameters stay the same objects."""
-        replace_deformable_attention(runner.model)
+    change = staticmethod(replace_deformable_attention)
 
 
 @HOOKS.register_module()
-class Bfloat16Hook(Hook):
+class Bfloat16Hook(_ChangeHook):
     """Gives MMCV's operators float32 in a training in bfloat16, which they do not have: RoIAlign, NMS, focal loss.
 
     What RoI extractors and focal losses take, and what dense heads (RPN, RetinaNet, ...) return, is cast.
@@ -67,11 +67,10 @@ class Bfloat16Hook(Hook):
     ``custom_hooks = [dict(type='mmlape.Bfloat16Hook')]``.
     """
 
-    priority = 'VERY_HIGH'  # before hooks that copy the model (EMA)
-
-    def before_run(self, runner: Runner) -> None:
+    @staticmethod
+    def change(model: nn.Module) -> None:
         """Parameters and names stay."""
-        for module in runner.model.modules():
+        for module in model.modules():
             bases = {base.__name__ for base in type(module).__mro__}
             if bases & {'BaseRoIExtractor', 'FocalLoss'}:
                 module.register_forward_pre_hook(_cast_arguments, with_kwargs=True)

@@ -312,8 +312,27 @@ class MergedGroupsOptimizerConstructor(DefaultOptimWrapperConstructor):
             params[:] = merged.values()
 
 
+class _Schedule(LRSchedulerMixin, _ParamScheduler):
+    """A schedule of learning rates by iterations."""
+
+    @classmethod
+    def build_iter_from_epoch(
+        cls,
+        optimizer: Any,
+        epoch_length: int,
+        begin: int = 0,
+        end: int | None = None,
+        by_epoch: bool = True,
+        **options: Any,
+    ) -> _Schedule:
+        """MMEngine's way to build a schedule of iterations whose ``begin`` and ``end`` are numbers of epochs."""
+        if end is not None:
+            options['end'] = end * epoch_length
+        return cls(optimizer, begin=begin * epoch_length, by_epoch=False, **options)
+
+
 @PARAM_SCHEDULERS.register_module()
-class RsqrtLR(LRSchedulerMixin, _ParamScheduler):
+class RsqrtLR(_Schedule):
     """``lr min(1, t / warmup) sqrt(warmup / max(t, warmup))`` at step t = 0, 1, ..., with the optimizer's ``lr``, the
     greatest one (Transformer, NeurIPS 2017, eq. 3; Long-Range Arena, ICLR 2021).
 
@@ -332,21 +351,6 @@ class RsqrtLR(LRSchedulerMixin, _ParamScheduler):
         self.warmup = check_positive_int('warmup', warmup)
         super().__init__(optimizer, **options)
 
-    @classmethod
-    def build_iter_from_epoch(
-        cls,
-        optimizer: Any,
-        epoch_length: int,
-        begin: int = 0,
-        end: int | None = None,
-        by_epoch: bool = True,
-        **options: Any,
-    ) -> RsqrtLR:
-        """MMEngine's way to build a schedule of iterations whose ``begin`` and ``end`` are numbers of epochs."""
-        if end is not None:
-            options['end'] = end * epoch_length
-        return cls(optimizer, begin=begin * epoch_length, by_epoch=False, **options)
-
     def _get_value(self) -> list[float]:
         step, warmup = self.last_step, self.warmup
         factor = min(1, step / warmup) * (warmup / max(step, warmup)) ** 0.5
@@ -354,7 +358,7 @@ class RsqrtLR(LRSchedulerMixin, _ParamScheduler):
 
 
 @PARAM_SCHEDULERS.register_module()
-class TwoStagePolyLR(LRSchedulerMixin, _ParamScheduler):
+class TwoStagePolyLR(_Schedule):
     """EoMT's schedule (CVPR 2025, released code): new parameters warm up while layers are frozen, then the layers do.
 
     With warm-ups of a and b steps and T steps in all, the learning rate of new parameters rises linearly over the first
@@ -402,20 +406,6 @@ class TwoStagePolyLR(LRSchedulerMixin, _ParamScheduler):
                 "TwoStagePolyLR needs the groups of constructor='mmlape.LayerDecayOptimizerConstructor'"
             )
         super().__init__(optimizer, end=end, **options)
-
-    @classmethod
-    def build_iter_from_epoch(
-        cls,
-        optimizer: Any,
-        end: int,
-        epoch_length: int,
-        begin: int = 0,
-        by_epoch: bool = True,
-        **options: Any,
-    ) -> TwoStagePolyLR:
-        """MMEngine's way to build a schedule of iterations whose ``begin`` and ``end`` are numbers of epochs."""
-        begin, end = begin * epoch_length, end * epoch_length
-        return cls(optimizer, end, begin=begin, by_epoch=False, **options)
 
     def _get_value(self) -> list[float]:
         first, second = self.warmup

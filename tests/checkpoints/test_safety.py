@@ -15,7 +15,6 @@ from mmlape.atomic import atomic_write
 from mmlape.checkpoints import CheckpointError, contents, reading
 from mmlape.checkpoints.files import download_path, write_checkpoint
 from mmlape.checkpoints.reading import read_checkpoint, weights_only_everywhere
-from mmlape.compatibility import weights_only_fault
 
 pytestmark = pytest.mark.usefixtures('safe_loading')
 
@@ -157,30 +156,16 @@ def test_what_trainings_and_timm_save_is_read(tmp_path):
     assert found['arrays'][2].shape == (2, 2)
 
 
-@pytest.mark.parametrize(
-    ('version', 'fault'),
-    [
-        ('2.5.0', 'CVE-2025-32434'),
-        ('2.5.1+cu124', 'CVE-2025-32434'),
-        ('2.6.0', 'CVE-2026-24747'),
-        ('2.9.1', 'CVE-2026-24747'),
-        ('2.10.0', None),
-        ('2.11.0a0+git1', None),
-    ],
-)
-def test_versions_in_which_weights_only_is_broken(version, fault, path, monkeypatch):
-    found = weights_only_fault(version)
-    assert found is None if fault is None else fault in found
+def test_a_torch_in_which_weights_only_is_broken_is_said_once(path, monkeypatch):
+    """Which versions are: tests/test_doctor.py."""
     said = []
-    monkeypatch.setattr(reading, 'weights_only_fault', lambda _: found)
+    monkeypatch.setattr(torch, '__version__', '2.9.1')
     monkeypatch.setattr(reading, '_warn', said.append)
     reading._warn_of_this_torch.cache_clear()
-    try:
-        for _ in range(2):
-            read_checkpoint(path)
-    finally:
-        reading._warn_of_this_torch.cache_clear()
-    assert len(said) == (fault is not None) and all(fault in text for text in said)
+    for _ in range(2):
+        read_checkpoint(path)
+    reading._warn_of_this_torch.cache_clear()
+    assert len(said) == 1 and 'CVE-2026-24747' in said[0]
 
 
 def test_names_of_mmengines_lists(tmp_path, path, monkeypatch):

@@ -178,8 +178,8 @@ def command(*arguments):
     return call
 
 
-def ways(folder):
-    """All ways in: what takes a model of somebody else."""
+def entrances(folder):
+    """What takes a model of somebody else."""
     image, out = folder / 'a.png', folder / 'out'
     return {
         'load': lambda path: mmlape.load(path, device='cpu'),
@@ -213,13 +213,12 @@ def test_nothing_that_a_config_names_is_run(case, traps, safe_loading):
             DetInferencer(Config.fromstring(text, '.py'), device='cpu')
     assert traps.canary.exists(), 'the payload does nothing, so that nothing is shown'
     traps.forget()
-    for container in ('.pth', '.safetensors', 'folder'):
-        path = saved(traps.folder, text, container)
-        for way, enter in ways(traps.folder).items():
-            # Upstream's inferencers end in errors of their own.
-            with contextlib.suppress(Exception, SystemExit):
-                enter(path)
-            assert not traps.canary.exists(), (container, way)
+    entries = {('.pth', name): enter for name, enter in entrances(traps.folder).items()}
+    for container, name in (*entries, ('.safetensors', 'load'), ('folder', 'load')):
+        # Upstream's inferencers end in errors of their own.
+        with contextlib.suppress(Exception, SystemExit):
+            entries['.pth', name](saved(traps.folder, text, container))
+        assert not traps.canary.exists(), (container, name)
 
 
 def test_the_message_names_what_is_refused(traps, safe_loading):
@@ -312,7 +311,7 @@ def test_a_plain_model_is_built(way, traps, safe_loading):
     if way == 'load':
         expected = pytest.raises(CheckpointError, match=r'RetinaNet of the config: .* entries')
     with expected:
-        assert ways(traps.folder)[way](saved(traps.folder, detector(), '.pth')).visualizer
+        assert entrances(traps.folder)[way](saved(traps.folder, detector(), '.pth')).visualizer
 
 
 def test_every_listed_type_is_registered():

@@ -268,20 +268,14 @@ def test_a_finished_training_says_so(tmp_path, monkeypatch, by_epoch):
     assert ('3 of 3 epochs' if by_epoch else '12 of 12 iterations') in text
 
 
-@pytest.mark.parametrize(
-    'gone', [['optimizer'], ['param_schedulers'], ['optimizer', 'param_schedulers']]
-)
-def test_a_file_without_optimizer_or_schedules_is_said_to_be(gone, tmp_path):
+def test_a_file_without_optimizer_or_schedules_is_said_to_be(tmp_path):
     config = toy_config(tmp_path, checkpoint=dict(save_best=None), log_level='WARNING')
     config.default_hooks.check_weights = dict(type='mmlape.CheckWeightsHook')
     toy_run(config)
     checkpoint = torch.load(tmp_path / 'iter_10.pth', weights_only=False)
-    for state in gone:
-        del checkpoint[state]
+    del checkpoint['optimizer'], checkpoint['param_schedulers']
     torch.save(checkpoint, tmp_path / 'part.pth')
-    config.update(
-        work_dir=str(tmp_path / 'again'), experiment_name=f'again-{"-".join(gone)}-{tmp_path.name}'
-    )
+    config.update(work_dir=str(tmp_path / 'again'), experiment_name=f'again-{tmp_path.name}')
     toy_run(config, tmp_path / 'part.pth')
     (log,) = (tmp_path / 'again').glob('*/*.log')
-    assert f'holds no {" and no ".join(gone)}: these start anew' in log.read_text()
+    assert 'holds no optimizer and no param_schedulers: these start anew' in log.read_text()
