@@ -104,12 +104,12 @@ def check_number(
     """Return ``value`` if it is a finite number, greater than ``above`` or at least ``minimum``, else raise."""
     if type(value) is not float:
         _check_kind(name, value, float)
-    number, accepted, inside = float(value), 'finite', True
+    number, accepted, in_range = float(value), 'finite', True
     if above is not None:
-        accepted, inside = f'finite and greater than {above:g}', number > above
+        accepted, in_range = f'finite and greater than {above:g}', number > above
     if minimum is not None:
-        accepted, inside = f'finite and at least {minimum:g}', number >= minimum
-    if not (math.isfinite(number) and inside):
+        accepted, in_range = f'finite and at least {minimum:g}', number >= minimum
+    if not (math.isfinite(number) and in_range):
         raise ValueError(f'{name} must be {accepted}, got {value}')
     return number
 

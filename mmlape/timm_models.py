@@ -47,7 +47,7 @@ _HEAD = r'(?:classifier\.)?(?:(head|head_dist)(?:\.fc)?|fc)\.((?:bn\.|l\.|linear
 
 def _describe(options: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """timm's ``pretrained_cfg``; there are no published weights in our format."""
-    told = dict(
+    usual = dict(
         url='',
         num_classes=1000,
         input_size=(3, 224, 224),
@@ -61,7 +61,7 @@ def _describe(options: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
         classifier=('head', 'head_dist') if options.get('distilled') else 'head',
         license='apache-2.0',
     )
-    return {**told, **own}
+    return {**usual, **own}
 
 
 def checkpoint_filter_fn(state: Mapping[str, Any], model: Classifier) -> dict[str, Tensor]:

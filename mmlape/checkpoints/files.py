@@ -48,13 +48,13 @@ def file_in(path: Path) -> Path:
 
 def shards_of(index: Path) -> dict[Path, set[str]]:
     """The files that an index names, all of them in its folder, and the entries of each."""
-    places = read_json(index, 'index').get('weight_map')
-    if not isinstance(places, dict) or not places:
+    weight_map = read_json(index, 'index').get('weight_map')
+    if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(
             f'{str(index)!r} is not an index: it has no weight_map with file names'
         )
     shards: dict[Path, set[str]] = {}
-    for entry, name in places.items():
+    for entry, name in weight_map.items():
         if not isinstance(name, str) or not _PLAIN.fullmatch(name):
             raise CheckpointError(
                 f'{str(index)!r} names {name!r} for {entry!r}, which is not a file beside it'

@@ -147,8 +147,8 @@ def fitters(
     positions, to its grid, patch kernels to its patch size. They return the tensor, and what was done ('' for
     nothing)."""
     grid = None if source_grid is None else check_grid('source_grid', source_grid)
-    joined = [module for module in model.modules() if isinstance(module, JoinedPosition)]
-    per_layer = {id(module.embedding) for module in joined if module.joining.table_per_layer}
+    positions = [module for module in model.modules() if isinstance(module, JoinedPosition)]
+    per_layer = {id(module.embedding) for module in positions if module.joining.table_per_layer}
     found: dict[int, Callable[[Tensor], Fitted]] = {}
     first = None  # with several tables (PVT), the source's grids have the ratios of the model's
     for module in model.modules():

@@ -323,14 +323,14 @@ def _check_path(cfg: Config, path: str) -> None:
             known = {name for name in part if depth or isinstance(part[name], Mapping)}
             return _check_new(path, keys[:depth], key, known)
         elif not depth and key not in names_read() and not isinstance(part[key], Mapping):
-            places = [
+            others = [
                 name
                 for name, value in config_values(cfg.to_dict())
                 if value == part[key] and '.' in name
             ]
             raise ValueError(
                 f'--cfg-options {path}: {key!r} is only a name in the config file, and changing it has no effect'
-                + (f'; its value is that of {", ".join(places[:4])}' if places else '')
+                + (f'; its value is that of {", ".join(others[:4])}' if others else '')
             )
         else:
             part = part[key]

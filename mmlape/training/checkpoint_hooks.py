@@ -380,8 +380,9 @@ def _refusal(file: str, report: LoadReport, of_parts: bool) -> str:
 def _problems_of_a_training(checkpoint: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
     """Return the reasons why the state of a training, beside the weights, prevents resuming."""
     meta, hub = checkpoint.get('meta'), checkpoint.get('message_hub')
-    places = [meta.get(name) for name in ('epoch', 'iter')] if isinstance(meta, Mapping) else [None]
-    counted = all(isinstance(place, int) and place >= 0 for place in places)
+    counted = isinstance(meta, Mapping) and all(
+        isinstance(meta.get(name), int) and meta[name] >= 0 for name in ('epoch', 'iter')
+    )
     if not counted or not isinstance(hub, Mapping):
         return ['it holds only weights, no training state: name it in load_from, not in --resume']
     problems = []

@@ -274,8 +274,8 @@ def _note_unused_files(dataset: Any, names: set[str], report: DataReport) -> Non
     files = partial(fileio.list_dir_or_file, list_dir=False, recursive=True)
     others = sorted(file for file in files(images) if not file.endswith(suffix))
     if not names:
-        there = f'there are {listed(map(repr, others), 5)}' if others else 'it is empty'
-        report.problems.append(f'no file in {images!r} ends in {suffix!r}; {there}')
+        others_named = f'there are {listed(map(repr, others), 5)}' if others else 'it is empty'
+        report.problems.append(f'no file in {images!r} ends in {suffix!r}; {others_named}')
         return
     report.note(others, f'files in {images!r} are skipped: they do not end in {suffix!r}')
     found = files(maps, suffix=map_suffix)
@@ -332,10 +332,10 @@ def _label(dataset: Any, value: int) -> int:
 
 def _missing_files(folder: str, names: Iterable[str]) -> list[str]:
     """The ``names`` that are not in ``folder``; each subfolder is listed once, which network disks prefer."""
-    places = {name: osp.split(osp.join(folder, name)) for name in names}
-    folders = filter(osp.isdir, {place[0] for place in places.values()})
-    there = {(path, file) for path in folders for file in os.listdir(path)}
-    return [name for name, place in places.items() if place not in there]
+    parts = {name: osp.split(osp.join(folder, name)) for name in names}
+    folders = filter(osp.isdir, {part[0] for part in parts.values()})
+    present = {(path, file) for path in folders for file in os.listdir(path)}
+    return [name for name, part in parts.items() if part not in present]
 
 
 def _evenly_spaced(items: list[str], limit: int | None) -> list[str]:

@@ -40,7 +40,7 @@ _MULTS = {
 }
 _KEYS = ('decay_rate', 'full_rate_layers', 'custom_keys', *_MULTS)
 # Kinds of parameters without weight decay, by the class that exempts them.
-_PLACES = {DTN: 'dtn', TokenNorm: 'norm', nn.Module: 'position'}
+_EXEMPT_KINDS = {DTN: 'dtn', TokenNorm: 'norm', nn.Module: 'position'}
 _ROW = '{:>5}  {:<16}  {:>6}  {:>8}  {:>12}  {:>7}  {:>11}  {}'
 
 
@@ -169,14 +169,14 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
                 hint = did_you_mean(key, {part for name in names for part in name.split('.')})
                 raise ValueError(f'custom_keys names {key!r}, which is in no name{hint}')
         groups: dict[tuple[int, int, _Rule], dict[str, nn.Parameter]] = {}
-        places = {
-            path: next(place for cls, place in _PLACES.items() if isinstance(owner, cls))
+        exempt = {
+            path: next(kind for cls, kind in _EXEMPT_KINDS.items() if isinstance(owner, cls))
             for path, owner in exempt_modules(module)
         }
         depths = _depths(module, backbones)
         for name, parameter in module.named_parameters():
             if parameter.requires_grad:
-                rule = self._rule(name, parameter, module, places)
+                rule = self._rule(name, parameter, module, exempt)
                 groups.setdefault((*depths[name], rule), {})[name] = parameter
         titles = ('layer', 'kind', 'scale', 'lr', 'weight decay', 'tensors', 'values', 'names')
         rows = [_ROW.format(*titles)]
@@ -204,16 +204,16 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
         print_log('\n'.join([title, *rows]), logger='current')
 
     def _rule(
-        self, name: str, parameter: nn.Parameter, model: nn.Module, places: dict[str, str]
+        self, name: str, parameter: nn.Parameter, model: nn.Module, exempt: dict[str, str]
     ) -> _Rule:
         path, _, attribute = name.rpartition('.')
         module, parts = model.get_submodule(path), name.split('.')
         above = ('.'.join(parts[:count]) for count in range(len(parts), -1, -1))
-        place = next((places[each] for each in above if each in places), '')
+        exempt_kind = next((exempt[each] for each in above if each in exempt), '')
         matching = sorted((key for key in self._custom if key in name), key=lambda k: (-len(k), k))
         if matching:
             key, options = matching[0], self._custom[matching[0]]
-            matrix = isinstance(module, nn.Linear) and attribute == 'weight' and not place
+            matrix = isinstance(module, nn.Linear) and attribute == 'weight' and not exempt_kind
             if options.get('use_muon') and not matrix:
                 raise ValueError(
                     f'custom_keys[{key!r}] use_muon must name weights of linear layers outside of positions and norms, '
@@ -223,12 +223,14 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
             return _Rule(kind, **{'lr_mult': 1.0, 'decay_mult': 1.0, **options})
         mults = self._mults
         norm = is_norm(module) or isinstance(module, TokenNorm)
-        lr_mult = mults['bias_lr_mult'] if attribute == 'bias' and not (norm or place) else 1.0
-        if place == 'dtn':
+        lr_mult = (
+            mults['bias_lr_mult'] if attribute == 'bias' and not (norm or exempt_kind) else 1.0
+        )
+        if exempt_kind == 'dtn':
             return _Rule('DTN', mults['dtn_lr_mult'], mults['dtn_decay_mult'])
-        if place == 'norm':
+        if exempt_kind == 'norm':
             return _Rule('no decay', lr_mult, 0.0)
-        if place == 'position' or attribute in EXEMPT_NAMES:
+        if exempt_kind == 'position' or attribute in EXEMPT_NAMES:
             decay_mult = mults['position_decay_mult']
         elif norm:
             decay_mult = mults['norm_decay_mult']
@@ -245,8 +247,8 @@ def _backbones(model: nn.Module) -> dict[str, Any]:
     """The outermost modules that number their layers, by path; not MMPretrain's classifiers, which ask a backbone."""
     found: dict[str, Any] = {}
     for path, module in model.named_modules():
-        inside = any(path.startswith(f'{outer}.' if outer else '') for outer in found)
-        if not inside and hasattr(module, 'get_layer_depth') and not hasattr(module, 'backbone'):
+        nested = any(path.startswith(f'{outer}.' if outer else '') for outer in found)
+        if not nested and hasattr(module, 'get_layer_depth') and not hasattr(module, 'backbone'):
             found[path] = module
     return found
 

@@ -105,7 +105,7 @@ class PositionOnlyHook(Hook):
     priority = 'VERY_HIGH'  # before hooks that copy the model (EMA)
 
     def __init__(self) -> None:
-        self._held: list[nn.Module] = []
+        self._with_statistics: list[nn.Module] = []
 
     def before_run(self, runner: Runner) -> None:
         """Freeze before weights are initialized and loaded; does nothing in a test."""
@@ -121,7 +121,7 @@ class PositionOnlyHook(Hook):
             )
         plain = unwrapped(model)
         trained = freeze_all_but_position(plain)
-        self._held = statistics_of(plain)
+        self._with_statistics = statistics_of(plain)
         if wrapped:  # DDP expects a gradient of every parameter that had one when it was built
             runner.model = runner.wrap_model(runner.cfg.get('model_wrapper_cfg'), plain)
         values = sum(plain.get_parameter(name).numel() for name in trained)
@@ -132,4 +132,4 @@ class PositionOnlyHook(Hook):
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
         """Hold running statistics: ``train()`` may have been called since."""
-        hold_statistics(self._held)
+        hold_statistics(self._with_statistics)

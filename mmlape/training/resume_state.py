@@ -98,9 +98,9 @@ def _a_dict(name: str, value: Any) -> dict[str, Any]:
 
 
 def _integer(name: str, value: Any, most: int, least: int = 0, why: str = '') -> None:
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    integral = isinstance(value, Integral) and not isinstance(value, bool)
     _need(
-        whole and least <= int(value) <= most,
+        integral and least <= int(value) <= most,
         name,
         value,
         f'an integer from {least} to {most}{why}',

@@ -80,11 +80,11 @@ def check_timm_layers(name: str, source: nn.Module, model: nn.Module | None) -> 
         'the activation': (build_activation(theirs['mlp']['act']), act),
         'the number of heads': (heads, model.arch['num_heads']),
     }
-    inside = theirs['attention_position']
-    if inside:
+    position = theirs['attention_position']
+    if position:
         sizes = dict(embed_dims=theirs['embed_dims'], num_heads=heads, grid=model.grid)
         own = getattr(model, 'inside', None) or block.attn.position
-        pairs['inside its attention'] = MODELS.build(dict(inside, **sizes)), own
+        pairs['inside its attention'] = MODELS.build(dict(position, **sizes)), own
     for what, (wanted, own) in pairs.items():
         if repr(wanted) != repr(own):
             raise ValueError(

@@ -72,7 +72,9 @@ class PlainViT(Format):
             'blocks.0.norm1.weight' in each and 'blocks.0.norm2.weight' not in each
             for each in (state, model.state_dict())
         )
-        inside = any(isinstance(part, AttentionPosition) for part in model.modules())
+        has_attention_position = any(
+            isinstance(part, AttentionPosition) for part in model.modules()
+        )
         faults = {
             f'has {depth} layers, the model {getattr(model, "depth", 0)}': (
                 isinstance(model, StagedTransformer) and depth > model.depth
@@ -82,7 +84,7 @@ class PlainViT(Format):
             ),
             f'has {_PARALLEL}, which the model does not have': theirs and not ours,
             'has no position table (a rotary or relative position?)': (
-                depth and not inside and not has(state, _TABLES)
+                depth and not has_attention_position and not has(state, _TABLES)
             ),
             f'turns queries and keys by other angles than the {rotary_of(model)} of the model': (
                 _other_angles(model, state)
@@ -93,12 +95,12 @@ class PlainViT(Format):
     def leave(self, name: str, model: nn.Module) -> tuple[str, str]:
         """Do as the base class; layers that are not built and tables that the position lacks may be left out too."""
         layer = re.match(r'blocks\.(\d+)\.', name)
-        joined = re.match(r'position\.joining\.(norms|gates)\.(\d+)\.', name)
+        of_joining = re.match(r'position\.joining\.(norms|gates)\.(\d+)\.', name)
         if isinstance(model, StagedTransformer) and len(model.blocks) < model.depth:
             if layer and len(model.blocks) <= int(layer[1]) < model.depth:
                 return 'layers after the last output are not built', ''
-            own = getattr(model.position.joining, joined[1], None) if joined else None
-            if joined and own is not None and int(joined[2]) >= len(own):
+            own = getattr(model.position.joining, of_joining[1], None) if of_joining else None
+            if of_joining and own is not None and int(of_joining[2]) >= len(own):
                 return 'norms of layers that are not built', ''
         if name == _PERIODS and rotary_of(model):
             return 'computed, not learned', ''
@@ -121,11 +123,11 @@ class Timm(PlainViT):
         """A classifier, whose heads are those of a classifier of MMPretrain."""
         if has(state, r'^backbone\.'):
             return state
-        there, ours = model.state_dict(), {}
+        own, ours = model.state_dict(), {}
         for name, value in state.items():
             head = re.fullmatch(r'(head|head_dist)(?:\.fc)?\.(weight|bias)', name)
             places = [f'head.layers.{head[1]}.{head[2]}', f'{head[1]}.fc.{head[2]}'] if head else []
-            ours[next((place for place in places if place in there), f'backbone.{name}')] = value
+            ours[next((place for place in places if place in own), f'backbone.{name}')] = value
         return ours
 
     def rename(self, state: State) -> State:
@@ -258,13 +260,13 @@ class Transformers(PlainViT):
 def to_timm_names(state: State) -> State:
     """A state dict of ``transformers`` under timm's names; what is not in a ViT keeps its own."""
     gated = any('.mlp.gate_proj.' in name for name in state)
-    inside = (*_INSIDE, (r'^mlp\.up_proj\.', 'mlp.fc1_x.' if gated else 'mlp.fc1.'))
+    renames = (*_INSIDE, (r'^mlp\.up_proj\.', 'mlp.fc1_x.' if gated else 'mlp.fc1.'))
     ours: State = {}
     for theirs, tensor in state.items():
         name = _AROUND.sub('', theirs)
         layer = _LAYER.match(name)
         name = (
-            f'blocks.{layer[1]}.{renamed(layer[2], inside)}' if layer else renamed(name, _OUTSIDE)
+            f'blocks.{layer[1]}.{renamed(layer[2], renames)}' if layer else renamed(name, _OUTSIDE)
         )
         if name in ours:
             raise ValueError(f'the source holds {name!r} twice, once as {theirs!r}: two networks?')
