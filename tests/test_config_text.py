@@ -46,7 +46,7 @@ def evil(folder):
 
 
 @given(VALUES)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @example({'class': 1, 'a b': 2, 'ﬁ': 3, '': 4, "a'": 5})
 def test_a_value_is_read_as_it_was_written(value):
     text = value_text(value)
@@ -96,10 +96,10 @@ def test_names_that_a_config_cannot_have():
 
 @pytest.mark.parametrize('name', ['micro-adapter', 'micro-segmenter'])
 def test_fit(name, tmp_path):
-    """Names of classes, of folders and of files."""
+    """Names of classes in all; of folders and files, half of the texts in each."""
     texts, made = evil(tmp_path / 'made'), tmp_path / 'made'
     boxes = name == 'micro-adapter'
-    for place in texts:
+    for place in texts[boxes::2]:
         folder = f'/d/{place}'
         part = Part(
             f'{folder}/images',

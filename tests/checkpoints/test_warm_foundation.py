@@ -10,14 +10,14 @@ from foundation_kinds import KINDS, TABLES, assert_same_tokens, build, load, pat
 from mmlape.backbones import timm_archs
 
 every_kind = pytest.mark.parametrize('kind', KINDS)
-WITHOUT = dict(type='mmlape.LearnedPosition', std=0)
 pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')
 
 
-def joined(kind, joining, **position):
-    """With a joining method over the kind's own table, or over zeros where it has none."""
-    table = {} if kind in TABLES else dict(position={**WITHOUT, **position})
-    return build(kind, joining=dict(type=f'mmlape.{joining[0]}', **joining[1]), **table)
+def joined(kind, joining, std=0, **options):
+    """With a joining method over the kind's own table, or over one of this ``std`` where it has none."""
+    table = dict(type='mmlape.LearnedPosition', std=std)
+    options |= {} if kind in TABLES else dict(position=table)
+    return build(kind, joining=dict(type=f'mmlape.{joining[0]}', **joining[1]), **options)
 
 
 def image(kind, rows=3, columns=5):
@@ -25,8 +25,10 @@ def image(kind, rows=3, columns=5):
     return torch.randn(2, 3, rows * patch - 3, columns * patch - 1)
 
 
-@every_kind
-@pytest.mark.parametrize('construction', ['affine', 'gate'])
+@pytest.mark.parametrize(
+    ('kind', 'construction'),
+    [*((kind, 'affine') for kind in KINDS), ('table', 'gate'), ('rotary', 'gate')],
+)
 def test_a_warm_start_is_the_source_to_the_bit_and_learns(kind, construction):
     model = joined(kind, ('LaPEWarmStart', dict(construction=construction)))
     plain = build(kind)
@@ -66,25 +68,18 @@ def step(model, pixels):
 
 
 @every_kind
-@pytest.mark.parametrize(
-    'added',
-    [
-        dict(joining=('LaPE', {})),
-        dict(norm_cfg=dict(type='mmlape.DTN', layers=1)),
-        dict(position=dict(type='mmlape.GaborPosition')),
-    ],
-    ids=['lape', 'dtn', 'gabor'],
-)
+@pytest.mark.parametrize('added', ['lape and dtn', 'gabor'])
 def test_a_part_on_top_loads_and_trains(kind, added):
-    if 'joining' in added:
-        model = joined(kind, added['joining'], std=0.02)
+    if added == 'gabor':
+        model = build(kind, position=dict(type='mmlape.GaborPosition'))
     else:
-        model = build(kind, **added)
+        dtn = dict(type='mmlape.DTN', layers=1)
+        model = joined(kind, ('LaPE', {}), std=0.02, norm_cfg=dtn)
     report = load(kind, model)
     lost = ('pos_embed', 'fc_norm', 'head', 'pool')
     assert all(name.startswith(lost) for name in report.left_out)
     blocks = [name for name in report.fresh if name.startswith('blocks.')]
-    assert all('.norm' in name for name in blocks) and bool(blocks) == ('norm_cfg' in added)
+    assert all('.norm' in name for name in blocks) and bool(blocks) == ('dtn' in added)
     assert not any(name.endswith(('qkv.weight', 'fc1.weight')) for name in report.fresh)
     step(model, image(kind))
 

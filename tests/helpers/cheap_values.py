@@ -1,15 +1,17 @@
-"""Cheap random initial values for networks whose outputs do not matter."""
+"""Cheap random initial values for networks whose outputs do not matter, and none for networks without memory."""
 
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+import timm.layers.weight_init
 import torch
 from torch import Tensor
 
 SMALL = 4096  # elements; smaller tensors are drawn as usual
 DRAWN = 2**20
+TRUNCATED = ((torch.nn.init, '_no_grad_trunc_normal_'), (timm.layers.weight_init, '_trunc_normal_'))
 
 
 @contextmanager
@@ -23,13 +25,26 @@ def cheap_values() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in numbers:
             patch.setattr(Tensor, name, _filling(name, numbers[name]))
+        for (
+            module,
+            name,
+        ) in TRUNCATED:  # of tensors on the device `meta`, these take most of a build
+            patch.setattr(module, name, _unless_meta(getattr(module, name)))
         yield
+
+
+def _unless_meta(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda tensor, *args, **options: (
+        tensor if tensor.is_meta else draw(tensor, *args, **options)
+    )
 
 
 def _filling(name: str, numbers: Tensor) -> Callable[..., Tensor]:
     draw, starts = getattr(Tensor, name), itertools.count(0, 7919)
 
     def fill(self: Tensor, low: float = 0.0, high: float = 1.0, **options) -> Tensor:
+        if self.is_meta:
+            return self
         plain = self.is_contiguous() and (self.device.type, self.dtype) == ('cpu', torch.float32)
         if self.numel() < SMALL or options or not plain or type(self.data) is not Tensor:
             return draw(self, low, high, **options)
