@@ -15,14 +15,14 @@ def lazy_names(
 
     Args:
         package: Its ``__name__``.
-        names: The public names by the module that has them.
+        names: The public names by the module that has them; ``'.other.module'`` is one of the package above.
     """
     modules = {name: module for module, public in names.items() for name in public}
 
     def get(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f'module {package!r} has no attribute {name!r}')
-        return getattr(import_module(f'{package}.{modules[name]}'), name)
+        return getattr(import_module(f'.{modules[name]}', package), name)
 
     def names_of_package() -> list[str]:
         return sorted({*vars(sys.modules[package]), *modules})

@@ -60,21 +60,13 @@ def prepare(options):
 
 def train(cfg, resume):
     """Train; releases the runner, so that processes do not wait for it at exit."""
-    first_weights = None if cfg.get('resume') else cfg.get('load_from')
     with cli.stop_with_message():
-        notes = cli.set_resume(cfg, resume)
-        cli.lock_work_dir(cfg.work_dir)
+        first_weights, notes = cli.start_run(cfg, resume)
     with cli.weights_only():
         runner = cli.build_runner(cfg, first_weights)
         cli.optimize_on_cpu(runner)
         with cli.stop_with_message():
-            wrapper = cfg.get('optim_wrapper') or {}
-            keys = mmlape.training.check_custom_keys(wrapper.get('paramwise_cfg'), runner.model)
-        # Ours checks more of them, and our base configs share keys.
-        if keys and not str(wrapper.get('constructor')).startswith('mmlape.'):
-            notes.append(f'custom_keys without a parameter: {", ".join(keys)}')
-        for note in notes:
-            runner.logger.warning(note)
+            cli.log_notes(runner, notes)
         training = mmlape.training
         errors = (training.DataError, training.UnsavedError, FloatingPointError)
         with cli.stop_with_message(*errors):

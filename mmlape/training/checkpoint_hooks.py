@@ -333,7 +333,7 @@ class CheckWeightsHook(Hook):
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Check what was read and is not in use yet."""
-        # Not `runner.cfg`, which is that of a first start (mmlape.cli.build_runner).
+        # Not `runner.cfg`, which is that of a first start (processes.build_runner).
         file, resumes = str(runner._load_from or 'the last checkpoint'), bool(runner._resume)
         state = checkpoint.get('state_dict', checkpoint)
         report = match(runner.model, state, Path(file).name)

@@ -204,7 +204,7 @@ import torch
 from mmengine.config import Config
 from mmengine.dist import all_gather
 from mmengine.runner import Runner
-from mmlape.cli.processes import joined
+from mmlape.training.processes import joined
 cfg = Config.fromfile('micro.py')
 with joined(cfg):
     runner = Runner.from_cfg(cfg)

@@ -20,7 +20,6 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner, load_checkpoint
-from train import train  # type: ignore[import-not-found]  # tools/train.py
 
 from mmlape.apps.fit import OwnData
 from mmlape.apps.fit.config import check_weights_are_there
@@ -29,11 +28,13 @@ from mmlape.apps.inference.model import Model
 from mmlape.apps.report import read_curves
 from mmlape.atomic import atomic_write
 from mmlape.checkpoints.loaders import load_with_config, safe_loading
+from mmlape.checkpoints.reading import weights_only_everywhere
 from mmlape.checks import check_option, did_you_mean
 from mmlape.research.demo.console import clock, output_to
 from mmlape.research.demo.state import fingerprint
 from mmlape.research.demo.workers import cores, run_jobs
 from mmlape.research.robustness import CORRUPTIONS
+from mmlape.training.processes import build_runner, log_notes, optimize_on_cpu, start_run
 
 from .plan import EXPERIMENTS
 from .recipes import DATA, Experiment, rescaled, run_config
@@ -169,9 +170,7 @@ def do(job: Job, report: Any) -> dict[str, Any]:
         spent.start()
         cfg.experiment_name = f'{job.name}-{job.variant}-{job.seed}-{time.monotonic_ns()}'
         try:
-            train(cfg, 'auto')
-        except SystemExit as error:  # the command's error message
-            raise RuntimeError(str(error)) from error
+            _train(cfg)
         finally:
             spent.over.set()
             spent.join()
@@ -193,6 +192,17 @@ def do(job: Job, report: Any) -> dict[str, Any]:
         commit=commit,
         machine=f'{_processor()}, {cores()} cores, torch {torch.__version__}',
     )
+
+
+def _train(cfg: Config) -> None:
+    """Train as `mmlape train --resume` does."""
+    first_weights, notes = start_run(cfg, 'auto')
+    safe_loading()
+    with weights_only_everywhere():
+        runner = build_runner(cfg, first_weights)
+        optimize_on_cpu(runner)
+        log_notes(runner, notes)
+        runner.train()
 
 
 def _write_files(data: OwnData | FolderData) -> None:

@@ -1,4 +1,4 @@
-"""A run: its processes, started by torchrun, SLURM or MPI, and the checkpoint that it resumes from."""
+"""A run: its processes, started by torchrun, SLURM or MPI, the checkpoint that it resumes from, and its runner."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,19 +16,18 @@ from typing import Any
 import torch.distributed
 from mmengine.config import Config
 from mmengine.device import get_device
-from mmengine.dist import all_gather_object, get_rank, init_dist, is_distributed
+from mmengine.dist import all_gather_object, init_dist, is_distributed
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 from mmengine.utils.dl_utils import set_multi_processing
 
-from mmlape.checkpoints import CheckpointError
-from mmlape.checkpoints.loaders import safe_loading
-from mmlape.checkpoints.reading import weights_only_everywhere
 from mmlape.checks import type_name
 from mmlape.config_text import as_plain
-from mmlape.training.check_data import main_process_says
-from mmlape.training.devices import CpuHook
-from mmlape.training.last_checkpoint import (
+
+from .check_data import main_process_says
+from .check_names import check_custom_keys
+from .devices import CpuHook
+from .last_checkpoint import (
     complete_checkpoint,
     existing_checkpoint,
     last_complete_checkpoint,
@@ -112,25 +110,6 @@ def _lock(path: Path) -> None:
     os.pwrite(file, f'process {os.getpid()} on {socket.gethostname()}\n'.encode(), 0)
 
 
-@contextmanager
-def stop_with_message(*kinds: type[Exception]) -> Iterator[None]:
-    """End the program with one line, not a traceback, at errors of these ``kinds`` (default: ``ValueError``,
-    ``TypeError``, ``OSError``)."""
-    handled = kinds or (ValueError, TypeError, OSError)
-    try:
-        yield
-    except handled as error:
-        sys.exit(f'error: {error}' if get_rank() == 0 else 1)
-
-
-@contextmanager
-def weights_only() -> Iterator[None]:
-    """A run that executes no code of a checkpoint, and ends with one line if one cannot be loaded."""
-    safe_loading()
-    with stop_with_message(CheckpointError), weights_only_everywhere():
-        yield
-
-
 def _join_on_cpu(cfg: Config, options: dict) -> None:
     if cfg.launcher != 'pytorch':
         raise ValueError(
@@ -148,6 +127,32 @@ def _join_on_cpu(cfg: Config, options: dict) -> None:
         cfg.model_wrapper_cfg = dict(
             wrapper | (cfg.get('model_wrapper_cfg') or {}), device_ids=None
         )
+
+
+def start_run(cfg: Config, resume: str | None) -> tuple[str | None, list[str]]:
+    """Choose what a training starts from (:func:`set_resume`), and keep others out of its work dir.
+
+    Returns:
+        The weights of a first start, for :func:`build_runner`, and the notes for :func:`log_notes`.
+
+    Raises:
+        ValueError: If there is no such checkpoint, or another training uses the work dir.
+    """
+    first_weights = None if cfg.get('resume') else cfg.get('load_from')
+    notes = set_resume(cfg, resume)
+    lock_work_dir(cfg.work_dir)
+    return first_weights, notes
+
+
+def log_notes(runner: Runner, notes: list[str]) -> None:
+    """Log the notes of :func:`start_run` as warnings; ValueError if a key of ``custom_keys`` is misspelt."""
+    wrapper = runner.cfg.get('optim_wrapper') or {}
+    keys = check_custom_keys(wrapper.get('paramwise_cfg'), runner.model)
+    # Ours checks more of them, and our base configs share keys.
+    if keys and not str(wrapper.get('constructor')).startswith('mmlape.'):
+        notes = [*notes, f'custom_keys without a parameter: {", ".join(keys)}']
+    for note in notes:
+        runner.logger.warning(note)
 
 
 def set_resume(cfg: Config, wanted: str | None) -> list[str]:
