@@ -91,21 +91,6 @@ def test_a_config_builds(name, tmp_path):
         assert len(rates) == 14 and rates[-1] == 1e-4
 
 
-def test_an_embedding_of_your_own():
-    (example,) = [
-        code
-        for name, code in FENCES.items()
-        if name.startswith('docs/position.md') and 'class ' in code
-    ]
-    exec(compile(example, 'position.md', 'exec'), {})
-    for joining in ('LaPE', 'UnsharedJoining'):
-        model = build_adapter(
-            dict(position=dict(type='mmlape.RowPosition'), joining=dict(type=f'mmlape.{joining}'))
-        )
-        sum(out.mean() for out in model(torch.randn(1, 3, 40, 70))).backward()
-        assert model.vit.position.embedding.slope.grad.abs().sum() > 0
-
-
 def test_counts_of_the_relative_bias():
     """The page's: offsets of 14 x 14 patches for heads and layers of DeiT-Ti, and LaPE's LayerNorms over the keys."""
     counts = []
@@ -163,6 +148,16 @@ def test_a_part_of_your_own_trains(folder, monkeypatch, capsys, config, part, co
     assert said.endswith('not trained: []\n')
     parts = [module for module in detector.modules() if type(module).__name__ == part]
     assert len(parts) == count
+
+
+@pytest.mark.parametrize('joining', ['LaPE', 'UnsharedJoining'])
+def test_a_position_of_your_own_works_with_every_joining(folder, joining):
+    importlib.import_module('my_position')
+    model = build_adapter(
+        dict(position=dict(type='mmlape.FourierPosition'), joining=dict(type=f'mmlape.{joining}'))
+    )
+    sum(out.mean() for out in model(torch.randn(1, 3, 40, 70))).backward()
+    assert model.vit.position.embedding.frequencies.grad.abs().sum() > 0
 
 
 def test_weights_in_a_format_of_your_own(folder, monkeypatch, capsys):
