@@ -5,7 +5,7 @@ import dataclasses
 import io
 import json
 import shutil
-import sys
+from argparse import Namespace
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -19,12 +19,11 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from tool_runs import REPO, Commands
 
-sys.path.insert(0, str(REPO / 'tools'))
-
 from mmlape.apps.fit import find_data
 from mmlape.apps.inference.results import MaskCrop, Result
-from mmlape.research.experiments import evidence, plan, scores, statistics
-from mmlape.research.experiments.page import MARKS, differences_table, write_pages
+from mmlape.research.demo.workers import Report
+from mmlape.research.experiments import evidence, plan, scores, statistics, study
+from mmlape.research.experiments.page import MARKS, differences_table
 from mmlape.research.experiments.recipes import (
     DATA,
     DEFAULT,
@@ -258,24 +257,6 @@ def record(variant, seed, value, sampled=None):
     )  # fmt: skip
 
 
-def test_differences_are_paired_by_seed():
-    base = [record('no', seed, value) for seed, value in enumerate((10.0, 20.0, 30.0))]
-    ones = [
-        record('LaPE', seed, value) for seed, value in ((2, 31.0), (0, 11.0), (1, 21.0), (9, 0.0))
-    ]
-    found = statistics.difference(ones, base, 'mIoU', 1)
-    assert found[:3] == pytest.approx((1, 1, 1)) and found.seeds == 3
-    assert found.better == pytest.approx(6 / 9) and found.limit == pytest.approx(0)
-    # Ends of an interval are more extreme the more intervals there are.
-    random = np.random.default_rng(0)
-    ones = [record('LaPE', s, 1.0, random.normal(1, 1, 400).tolist()) for s in range(5)]
-    base = [record('no', s, random.normal(), random.normal(0, 1, 400).tolist()) for s in range(5)]
-    one, four = (statistics.difference(ones, base, 'mIoU', n) for n in (1, 4))
-    assert four.low < one.low < one.high < four.high and one.limit < four.limit
-    with pytest.raises(ValueError, match='share no seed'):
-        statistics.difference([record('LaPE', 7, 1.0)], base, 'mIoU', 1)
-
-
 def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(plan.EXPERIMENTS, 'tiny', EXPERIMENT)
     ran = []
@@ -286,20 +267,17 @@ def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, mon
             assert job.folder.name == f'{job.variant}_seed{job.seed}_{job.settings[:6]}'
             if len(ran) == 3:
                 raise KeyboardInterrupt
-            yield evidence_report(number, record(job.variant, job.seed, 50.0 + len(ran)))
+            yield Report('result', number, record(job.variant, job.seed, 50.0 + len(ran)))
 
-    monkeypatch.setattr(evidence, 'run_jobs', run_jobs)
+    monkeypatch.setattr(study, 'run_jobs', run_jobs)
     cfg = Config(dict(model=dict(backbone={})))
     monkeypatch.setattr(evidence, 'run_config', lambda *_: (cfg, None))
 
     def run(**changes):
-        usual = dict(
-            name='tiny', only=None, data=tmp_path, evaluate=None, seeds=None, workers=1, table=False
-        )
-        evidence.run_experiment(
-            changes.get('name', 'tiny'),
-            evidence.Job(**{**usual, 'records': tmp_path, 'work_dir': tmp_path, **changes}),
-        )
+        usual = dict(name='tiny', only=None, seeds=None, workers=1, data=tmp_path, evaluate=None)
+        modes = dict(list=False, table=False, write_docs=False)
+        places = dict(records=tmp_path, work_dir=tmp_path)
+        evidence.run_experiment(Namespace(**{**usual, **modes, **places, **changes}), tmp_path)
         return capsys.readouterr().out
 
     with pytest.raises(KeyboardInterrupt):
@@ -323,7 +301,7 @@ def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, mon
     marks = '<!-- tiny: written by the command -->', '<!-- end of tiny -->'
     for page in ('evidence.md', 'fine_tuning.md'):
         (docs / page).write_text('\n'.join(['# Evidence', *marks, 'and more']))
-    write_pages(docs, tmp_path)
+    run(table=True, write_docs=True)
     for page in ('evidence.md', 'fine_tuning.md'):
         text = (docs / page).read_text()
         assert '| no | 55.50 ± 6.36 |' in text and text.endswith('and more')
@@ -367,19 +345,23 @@ def test_records_of_other_settings_are_not_shown(tmp_path):
 def test_limit_and_interval_by_hand():
     """Gaps of 1, 2 and 6 points, images that are alike: the interval is of the means of three drawn seeds."""
 
-    def runs(*values):
+    def runs(**values):
         return [
             dict(seed=seed, metrics=dict(mIoU=value), sampled=dict(mIoU=[value] * 7))
-            for seed, value in enumerate(values)
+            for seed, value in values.items()
         ]
 
-    found = statistics.difference(runs(51.0, 53.0, 58.0), runs(50.0, 51.0, 52.0), 'mIoU', 4)
+    # Paired by seed, whatever their order; one seed is of the variant alone.
+    ones, base = runs(c=58.0, a=51.0, d=0.0, b=53.0), runs(a=50.0, b=51.0, c=52.0)
+    found = statistics.difference(ones, base, 'mIoU', 4)
     # s = sqrt(7); t(1 - 0.0125 / 2, 2) = 8.860
     assert found.mean == pytest.approx(3) and found.limit == pytest.approx(
         8.860 * (7 / 3) ** 0.5, rel=1e-3
     )
     assert (found.low, found.high) == (1.0, 6.0)  # all of one seed has a probability of 1 / 27
-    assert found.better == pytest.approx(7.5 / 9)
+    assert found.better == pytest.approx(7.5 / 9) and found.seeds == 3
+    with pytest.raises(ValueError, match='share no seed'):
+        statistics.difference(runs(d=0.0), base, 'mIoU', 1)
 
 
 def test_runs_of_another_experiment_are_shared_if_it_has_all_views(tmp_path, monkeypatch):
@@ -393,10 +375,7 @@ def test_runs_of_another_experiment_are_shared_if_it_has_all_views(tmp_path, mon
     def shared(name, experiment):
         jobs = [
             evidence.Job(
-                name=name,
-                variant=variant,
-                seed=seed,
-                settings=evidence.settings_of(experiment, variant),
+                name, variant, seed, tmp_path, tmp_path, evidence.settings_of(experiment, variant)
             )
             for seed in range(2)
             for variant in experiment.variants
@@ -431,18 +410,12 @@ def test_a_share_of_the_training_images_is_drawn_by_the_seed(tmp_path, monkeypat
     assert 'indices' not in chosen['LaPE', 0].test_dataloader.dataset
 
 
-def evidence_report(job, value):
-    return type('Report', (), dict(kind='result', job=job, value=value))
-
-
 @pytest.mark.slow
 def test_a_run_is_trained_scored_and_evaluated_again_by_the_command(
     tmp_path, maps, monkeypatch, capsys
 ):
     monkeypatch.setitem(plan.EXPERIMENTS, 'tiny', EXPERIMENT)
-    job = evidence.Job(
-        name='tiny', variant='LaPE', seed=1, root=maps, folder=tmp_path / 'run', settings='s'
-    )  # fmt: skip
+    job = evidence.Job('tiny', 'LaPE', 1, maps, tmp_path / 'run', 's')
     monkeypatch.setattr(evidence, 'CORRUPTIONS', CORRUPTIONS[:2])
     found = evidence.do(job, None)
     assert found['images'] == 3 and found['epochs'] == 1 and found['step_seconds'] > 0
@@ -485,9 +458,7 @@ def test_a_classifier_is_trained_and_scored(tmp_path, monkeypatch, capsys):
     experiment = Experiment('cifar10', '', recipe, {'LaPE': Variant(LAPE)}, seeds=1, views=views)
     monkeypatch.setitem(plan.EXPERIMENTS, 'tiny', experiment)
     small_images(root := tmp_path / 'data', monkeypatch)
-    job = evidence.Job(
-        name='tiny', variant='LaPE', seed=1, root=root, folder=tmp_path / 'run', settings='s'
-    )  # fmt: skip
+    job = evidence.Job('tiny', 'LaPE', 1, root, tmp_path / 'run', 's')
     found = evidence.do(job, None)
     assert found['images'] == 10 and len(found['sampled']['accuracy']) == scores.SAMPLES
     assert list(found["metrics"]) == [
@@ -514,7 +485,7 @@ def test_a_classifier_is_trained_and_scored(tmp_path, monkeypatch, capsys):
         (['x'], "there is no experiment 'x'"),
         ([], 'name an experiment, or give --list'),
         (['camvid-recipe', '--data', 'nowhere'], "there is no folder 'nowhere'"),
-        (['camvid-recipe', '--seeds', '0'], '--seeds must be at least 1, got 0'),
+        (['camvid-recipe', '--seeds', '0'], '--seeds: must be at least 1, got 0'),
     ],
 )
 def test_mistakes_end_in_one_line(tmp_path, monkeypatch, capsys, arguments, message):

@@ -4,58 +4,68 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from mmlape.shipped import output_folder, shipped_folder
 
-SEEDS = 3
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of an argument: an integer that is not less."""
+
+    def integer(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f'must be at least {least}, got {text}')
+        return int(text)
+
+    return integer
 
 
-def parse_arguments(
-    description: str, name: str, data: str, arguments: list[str] | None = None
-) -> argparse.Namespace:
-    """The options of an experiment of this name, with data in a folder of that name."""
-    parser = argparse.ArgumentParser(
-        prog=f'mmlape {name.replace("_", " ", 1)}', description=description.splitlines()[0]
-    )
-    parser.add_argument(
-        '--seeds', type=int, default=SEEDS, help='runs of each variant (%(default)s)'
-    )
-    parser.add_argument(
-        '--only', metavar='VARIANT', action='append', help='only this one (may be repeated)'
-    )
-    parser.add_argument(
-        '--workers', type=int, help='runs at a time; default: one for each core, at most 4'
-    )
-    parser.add_argument('--iterations', type=int, help="training iterations; default: the config's")
-    parser.add_argument('--work-dir', type=Path, default=output_folder() / 'work_dirs' / name)
-    parser.add_argument('--data-root', type=Path, default=output_folder() / 'data' / data)
-    parser.add_argument(
-        '--table', action='store_true', help='run nothing, show the current results'
-    )
-    parser.add_argument(
-        '--write-docs',
-        action='store_true',
-        help='update the table and its figures in docs/ of this clone',
-    )
-    options = parser.parse_args(arguments)
-    for option in ('seeds', 'workers', 'iterations'):
-        value = getattr(options, option)
-        if value is not None and value < 1:
-            parser.error(f'--{option} must be at least 1, got {value}')
-    return options
+COUNT = at_least(1)
+OPTIONS: dict[str, dict[str, Any]] = {
+    'seeds': dict(type=COUNT, default=3, help='runs of each variant (%(default)s)'),
+    'only': dict(metavar='VARIANT', action='append', help='only this one (may be repeated)'),
+    'workers': dict(type=COUNT, help='runs at a time; default: one for each core, at most 4'),
+    'iterations': dict(type=COUNT, help="of each training; default: the config's"),
+    'work_dir': dict(type=Path, help='folder of logs and records (%(default)s)'),
+    'data_root': dict(type=Path, help='folder of the data (%(default)s)'),
+    'table': dict(action='store_true', help='run nothing, show the current results'),
+    'write_docs': dict(action='store_true', help='update pages and records of this clone'),
+}
 
 
-def run(module: str, options: argparse.Namespace) -> int:
-    """Run the experiment of a module; returns the exit code."""
+def parser_of(name: str, description: str, **changes: dict | None) -> argparse.ArgumentParser:
+    """The parser of ``mmlape experiment NAME``.
+
+    Args:
+        name: Of the experiment, '' for those on real images.
+        description: Its first line is shown.
+        changes: What differs from the usual options (:data:`OPTIONS`), or a new one; None for one that it has not.
+    """
+    prog = f'mmlape experiment {name}'.strip()
+    parser = argparse.ArgumentParser(prog=prog, description=description.splitlines()[0])
+    folder = output_folder() / 'work_dirs' / prog.removeprefix('mmlape ').replace(' ', '_')
+    parser.set_defaults(module=f'mmlape.research.experiments.{name or "evidence"}')
+    for option in dict.fromkeys([*OPTIONS, *changes]):
+        given = changes.get(option, {})
+        if given is not None:
+            usual = OPTIONS.get(option, {})
+            usual = {**usual, 'default': folder} if option == 'work_dir' else usual
+            parser.add_argument(f'--{option.replace("_", "-")}', **{**usual, **given})
+    return parser
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the experiment of parsed options; errors and Ctrl-C end the program with a line."""
+    print('Loading PyTorch and OpenMMLab ...', flush=True)
     try:
-        print('Loading PyTorch and OpenMMLab ...', flush=True)
         # Imported here, so that Ctrl-C is also handled during these seconds.
-        return import_module(module).run_experiment(options, shipped_folder('tools').parent)
+        module = import_module(options.module)
+        module.run_experiment(options, shipped_folder('tools').parent)
     except KeyboardInterrupt:
         print('\nStopped. Run the same command again to resume.')
-        return 130
+        sys.exit(130)
     except (RuntimeError, ValueError, OSError) as error:
-        print(f'\nerror: {error}', file=sys.stderr)
-        return 1
+        sys.exit(f'error: {error}')

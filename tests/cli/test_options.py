@@ -23,10 +23,10 @@ from mmlape.cli import (
     use_tta,
 )
 from mmlape.cli.options import check_indices
-from mmlape.training.processes import set_resume
 from mmlape.shipped import find_config
 from mmlape.training import CheckWeightsHook, ResumeCheckHook, check_config, existing_checkpoint
 from mmlape.training.check_data import config_values
+from mmlape.training.processes import set_resume
 
 DEMO = 'segmenter_vit-micro-adapter-lape_mask_digit-scenes'
 

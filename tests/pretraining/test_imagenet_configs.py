@@ -10,6 +10,7 @@ import yaml
 from config_utils import CONFIGS, REPO, classifier_configs, read_classifier, use_scope, write_image
 from mmengine.config import Config
 from mmengine.hooks import Hook
+from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from mmpretrain.structures import DataSample
@@ -34,10 +35,19 @@ def find(name: str) -> Path:
     return path
 
 
-def by_size(path: Path):
-    """Base and Large, and what is as slow, are for the slow tests."""
-    quick = re.match(r'(deit-t-lape|vit-t-star-dtn|pvt-t|t2t-vit-7-lape)$', short(path))
-    return pytest.param(path, id=short(path), marks=[] if quick else pytest.mark.slow)
+# The smallest of each kind are trained; larger ones have another width and depth.
+LARGER = r'(ceit-s|deit-s(?!-dtn)|deit-b|pvt-[sl]|swin-s|vit-[sb]-star)'
+QUICK = ('deit-t-lape', 'vit-t-star-dtn', 'pvt-t', 'pvt-t-dtn', 't2t-vit-7-lape')
+TRAINED = [path for path in classifier_configs() if not re.match(LARGER, path.stem)]
+
+
+def of_size(larger: bool) -> list:
+    found = [path for path in classifier_configs() if (path not in TRAINED) == larger]
+    slow = [] if larger else [path for path in found if short(path) not in QUICK]
+    return [
+        pytest.param(path, id=short(path), marks=[pytest.mark.slow] if path in slow else [])
+        for path in found
+    ]
 
 
 @pytest.fixture(scope='module')
@@ -90,7 +100,7 @@ class _OneEpoch(Hook):
         runner.train_loop.stop_training = True
 
 
-@pytest.mark.parametrize('path', [by_size(path) for path in classifier_configs()])
+@pytest.mark.parametrize('path', of_size(larger=False))
 def test_one_epoch_with_mmpretrains_runner(path, images, tmp_path):
     cfg = small(path, images, tmp_path)
     runner = Runner.from_cfg(cfg)
@@ -110,16 +120,29 @@ def test_one_epoch_with_mmpretrains_runner(path, images, tmp_path):
     assert all(re.match(unread, name) for name in starts.keys() - moved)
     assert all(p.isfinite().all() for p in model.parameters())
     assert not any('teacher' in name for name in model.state_dict())
-    # All parameters are in one group or another, those without weight decay as in DeiT.
-    groups = runner.optim_wrapper.optimizer.param_groups
-    decay = {id(p): group['weight_decay'] for group in groups for p in group['params']}
-    for name, parameter in model.named_parameters():
-        spared = parameter.ndim == 1 or re.search(r'(?<!layer_)position|(cls|dist)_token', name)
-        full = cfg.optim_wrapper.optimizer.weight_decay
-        assert decay[id(parameter)] == (0 if spared else full), name
+    check_decay(model, runner.optim_wrapper.optimizer)
     scalars = runner.message_hub.log_scalars
     assert 0 <= scalars['val/accuracy/top1'].current() <= 100
     assert (tmp_path / 'epoch_1.pth').is_file()
+
+
+def check_decay(model, optimizer) -> None:
+    """All parameters are in one group or another, those without weight decay as in DeiT."""
+    groups = optimizer.param_groups
+    decay = {id(p): group['weight_decay'] for group in groups for p in group['params']}
+    for name, parameter in model.named_parameters():
+        spared = parameter.ndim == 1 or re.search(r'(?<!layer_)position|(cls|dist)_token', name)
+        full = optimizer.defaults['weight_decay']
+        assert decay[id(parameter)] == (0 if spared else full), name
+
+
+@pytest.mark.parametrize('path', of_size(larger=True))
+def test_larger_ones_answer(path):
+    cfg = read_classifier(path)
+    with torch.device('meta'):
+        model = MODELS.build(cfg.model)
+    check_decay(model, build_optim_wrapper(model, cfg.optim_wrapper).optimizer)
+    assert model.eval()(torch.empty(2, 3, 224, 224, device='meta')).shape == (2, 1000)
 
 
 def build(name: str, **changes) -> torch.nn.Module:

@@ -23,7 +23,7 @@ NETWORKS = [(key, name) for key, group in experiment.GROUPS.items() for name in 
 
 def options_of(folder, *further):
     given = ['--work-dir', str(folder), '--seeds', '2', *map(str, further)]
-    return TOOL['parse_arguments'](given)
+    return TOOL['PARSER'].parse_args(given)
 
 
 @pytest.mark.parametrize(('key', 'network'), NETWORKS)
@@ -130,7 +130,7 @@ def test_a_run(tmp_path, monkeypatch, capsys):
 
 def test_wrong_options(tmp_path, capsys):
     for option, value, said in [
-        ('--images', 0, '--images must be at least 1, got 0'),
+        ('--images', 0, '--images: must be at least 1, got 0'),
         ('--only', 'all', "invalid choice: 'all'"),
     ]:
         with pytest.raises(SystemExit):

@@ -5,15 +5,12 @@ Three seeds each. Ctrl-C stops it; the same command resumes with the unfinished 
 configs/listops/README.md.
 """
 
-import sys
+from mmlape.cli.experiments import parser_of, run
+from mmlape.shipped import output_folder
 
-from mmlape.cli.experiments import parse_arguments, run
-
-
-def main() -> int:
-    options = parse_arguments(__doc__, 'experiment_list_ops', 'list_ops_short')
-    return run('mmlape.research.experiments.list_ops', options)
-
+PARSER = parser_of(
+    'list_ops', __doc__, data_root=dict(default=output_folder() / 'data/list_ops_short')
+)
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run(PARSER.parse_args())

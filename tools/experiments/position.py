@@ -6,15 +6,12 @@ it; the same command resumes with the unfinished runs. All output is in
 docs/evidence.md#position-where-it-decides.
 """
 
-import sys
+from mmlape.cli.experiments import parser_of, run
+from mmlape.shipped import output_folder
 
-from mmlape.cli.experiments import parse_arguments, run
-
-
-def main(arguments: list[str] | None = None) -> int:
-    options = parse_arguments(__doc__, 'experiment_position', 'digit_cells', arguments)
-    return run('mmlape.research.experiments.position', options)
-
+PARSER = parser_of(
+    'position', __doc__, data_root=dict(default=output_folder() / 'data/digit_cells')
+)
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run(PARSER.parse_args())

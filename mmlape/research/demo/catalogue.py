@@ -18,7 +18,6 @@ class Task:
         config: Its config's file name in configs/demo.
         metrics: Display names of the evaluator's metrics, with the factor that scales them to 0..1.
         seconds: Expected seconds of one evaluation and of the training, on one core.
-        draw: The function of mmlape.research.demo.pictures that draws validation images.
     """
 
     key: str
@@ -26,7 +25,6 @@ class Task:
     config: str
     metrics: dict[str, tuple[str, float]]
     seconds: tuple[float, float]
-    draw: str
 
     @property
     def steps(self) -> dict[str, float]:
@@ -48,7 +46,6 @@ TASKS = {
             'mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes.py',
             {'box AP': ('coco/bbox_mAP', 1.0), 'mask AP': ('coco/segm_mAP', 1.0)},
             (15, 215),
-            'draw_instances',
         ),
         Task(
             'segmenter',
@@ -56,7 +53,6 @@ TASKS = {
             'segmenter_vit-micro-adapter-lape_mask_digit-scenes.py',
             {'mIoU': ('mIoU', 0.01)},
             (6, 320),
-            'draw_label_maps',
         ),
         Task(
             'retinanet_dtn_pvt',
@@ -64,7 +60,6 @@ TASKS = {
             'retinanet_pvt-micro-dtn_fpn_digit-scenes.py',
             {'box AP': ('coco/bbox_mAP', 1.0)},
             (8, 220),
-            'draw_instances',
         ),
     )
 }

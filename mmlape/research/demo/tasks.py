@@ -13,9 +13,9 @@ from mmengine.runner import Runner
 
 from mmlape.cpu import optimize
 
-from . import pictures
 from .catalogue import TASKS, Call, Job, describe
 from .console import output_to
+from .pictures import draw
 from .state import State, fingerprint, last_checkpoint
 
 
@@ -163,7 +163,7 @@ class TaskRun:
         self.console.begin(self.trained)
         runner = self._runner('trained', load_from=str(checkpoint))
         metrics = self._evaluate(runner)
-        getattr(pictures, self.task.draw)(runner, self.picture)
+        draw(runner, self.picture)
         self.state.put(trained=metrics)
         self.console.end(describe(metrics))
 
@@ -189,12 +189,14 @@ class TaskRun:
 
 def shorten(cfg: Config, iterations: int) -> None:
     """Change a config's number of iterations, and its learning rate schedule with it."""
-    whole = cfg.train_cfg.max_iters
+    part = iterations / cfg.train_cfg.max_iters
     cfg.train_cfg.max_iters = cfg.train_cfg.val_interval = iterations
     for schedule in cfg.param_scheduler:
-        schedule.begin = round(schedule.begin * iterations / whole)
-        schedule.end = max(round(schedule.end * iterations / whole), schedule.begin + 1)
-    cfg.default_hooks.checkpoint.interval = max(1, iterations // 3)
+        if 'end' in schedule:
+            schedule.begin = round(schedule.begin * part)
+            schedule.end = max(round(schedule.end * part), schedule.begin + 1)
+    if cfg.default_hooks.get('checkpoint'):
+        cfg.default_hooks.checkpoint.interval = max(1, iterations // 3)
 
 
 def move_data(cfg: Config, data_root: Path) -> None:

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from matplotlib.figure import Figure
 from mmengine.config import Config
@@ -29,7 +28,8 @@ from mmlape.research.analysis.figures import new_plots
 from mmlape.research.datasets import DigitImages
 from mmlape.research.demo.state import fingerprint
 
-from .table import markdown_table, replace_table
+from .study import one_per_line, read_record
+from .table import markdown_table, mean_and_deviation, replace_table
 
 CONFIG = 'configs/dino/dino_vit-micro-dtn_1xb64_digit-images.py'
 PAGE, FIGURES = 'configs/dino/README.md', 'benchmarks/records/experiment_dino.json'
@@ -40,8 +40,8 @@ _OF_THE_RUN = ('work_dir', 'experiment_name')
 SHOWN = (0, 3, 5, 8)  # digits of which the class token's attention is shown
 
 
-def run_experiment(options: argparse.Namespace, clone: Path) -> int:
-    """Train the seeds without a record; see tools/experiments/dino.py for the options. Returns the exit code."""
+def run_experiment(options: argparse.Namespace, clone: Path) -> None:
+    """Train the seeds without a record; see tools/experiments/dino.py for the options."""
     torch.set_num_threads(1)
     records = [_record(options, clone / CONFIG, seed) for seed in range(options.seeds)]
     table = markdown(records)
@@ -52,12 +52,11 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
         save_figure(figure, options.work_dir / f'dino-{name}.png')
     if options.write_docs:
         page = clone / PAGE
-        atomic_write(clone / FIGURES, _one_per_line(records).encode())
+        atomic_write(clone / FIGURES, one_per_line(records).encode())
         text = replace_table(page.read_text(encoding='utf-8'), table)
         atomic_write(page, text.encode())
         for name in PUBLISHED:
             save_figure(pictures[name], clone / 'docs/images' / f'dino-{name}.png')
-    return 0
 
 
 def markdown(records: list[dict[str, Any]]) -> str:
@@ -71,8 +70,10 @@ def markdown(records: list[dict[str, Any]]) -> str:
         for record in records
     ]
     if len(records) > 1:
-        found = [[record[key] for record in records] for key in ('before', 'after')]
-        cells = [f'{np.mean(each):.1f} ± {np.std(each, ddof=1):.1f}' for each in found]
+        cells = [
+            mean_and_deviation([record[key] for record in records], 1)
+            for key in ('before', 'after')
+        ]
         rows.append(['mean ± standard deviation', *cells, ''])
     head = ['seed', 'k-NN before (%)', 'k-NN after (%)', 'processor seconds']
     steps = ', '.join(sorted({f'{r["epochs"]} epochs ({r["iterations"]} steps)' for r in records}))
@@ -84,10 +85,8 @@ def _record(options: argparse.Namespace, config: Path, seed: int) -> dict[str, A
     cfg = _config(options, config, seed)
     chosen = {key: value for key, value in cfg.to_dict().items() if key not in _OF_THE_RUN}
     settings = fingerprint(chosen)
-    if path.is_file():
-        record = json.loads(path.read_text())
-        if record.get('settings') == settings:
-            return record
+    if record := read_record(path, settings):
+        return record
     start = time.process_time()
     runner = Runner.from_cfg(cfg)
     # Initialise as the training would; otherwise the test would see other weights than those it starts from.
@@ -176,7 +175,3 @@ def _validation_images(config: Path) -> tuple[list[Tensor], list[int]]:
     mean, std = cfg.data_preprocessor.mean[0], cfg.data_preprocessor.std[0]
     batch = [(item['inputs'][None].float() - mean) / std for item in images]
     return batch, [item['data_samples'].gt_label.item() for item in images]
-
-
-def _one_per_line(records: list[dict[str, Any]]) -> str:
-    return '[\n ' + ',\n '.join(map(json.dumps, records)) + '\n]\n'

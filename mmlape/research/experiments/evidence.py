@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from mmlape.checkpoints.reading import weights_only_everywhere
 from mmlape.checks import check_option, did_you_mean
 from mmlape.research.demo.console import clock, output_to
 from mmlape.research.demo.state import fingerprint
-from mmlape.research.demo.workers import cores, run_jobs
+from mmlape.research.demo.workers import cores
 from mmlape.research.robustness import CORRUPTIONS
 from mmlape.training.processes import build_runner, log_notes, optimize_on_cpu, start_run
 
@@ -41,50 +41,72 @@ from .recipes import DATA, Experiment, rescaled, run_config
 from .scores import part_named, score
 from .small_images import FolderData, accuracy_of
 from .statistics import markdown
+from .study import finished_jobs, one_per_line
 
 CLONE = Path(__file__).resolve().parents[3]
 
 
-class Job(argparse.Namespace):
-    """A run with everything that its process needs: experiment, variant, seed, root (of the data), folder, settings."""
+class Job(NamedTuple):
+    """A run with everything that its process needs: where the data are, where it writes, and its settings."""
+
+    experiment: str
+    variant: str
+    seed: int
+    root: Path
+    folder: Path
+    settings: str
+
+    @property
+    def name(self) -> str:
+        return str(self.folder)
 
 
-def run_experiment(name: str, options: argparse.Namespace) -> None:
+def run_experiment(options: argparse.Namespace, clone: Path) -> None:
     """Run what has no record of an experiment; see tools/experiment.py for the options.
 
     Raises:
         ValueError: If there is no such experiment or variant, or the data are not there.
         RuntimeError: If a run failed.
     """
+    if options.list:
+        for name, each in EXPERIMENTS.items():
+            print(f'{name:<24} {each.question} ({len(each.variants)} x {each.seeds} runs)')
+        return
+    for name in EXPERIMENTS if options.name == 'all' else [options.name]:
+        _run_one(name, options)
+    if options.write_docs:
+        from .page import write_pages  # which imports this module
+
+        write_pages(clone / 'docs', options.records)
+
+
+def _run_one(name: str, options: argparse.Namespace) -> None:
     if name not in EXPERIMENTS:
         raise ValueError(f'there is no experiment {name!r}{did_you_mean(name, EXPERIMENTS)}')
     experiment = EXPERIMENTS[name]
-    for variant in options.only or ():
+    variants = options.only or experiment.variants
+    for variant in variants:
         check_option('--only', variant, experiment.variants)
     root = options.data
     if root is None or options.name == 'all':
         root = (root or Path('data')) / experiment.data
     if options.evaluate:
-        evaluate(experiment, options, root)
+        evaluate(experiment, options, root.resolve())
         return
     path = options.records / f'evidence_{name}.json'
-    jobs = []
-    # Seed by seed, so that an unfinished table has all variants.
-    for seed in range(options.seeds or experiment.seeds):
-        for variant in options.only or experiment.variants:
-            settings = settings_of(experiment, variant)
-            # With the settings, so that no run goes on from a checkpoint of others.
-            folder = options.work_dir / name / f'{variant}_seed{seed}_{settings[:6]}'
-            jobs.append(
-                Job(
-                    name=name, variant=variant, seed=seed, root=root.resolve(),
-                    folder=folder.resolve(), settings=settings,
-                )
-            )  # fmt: skip
     if not options.table:
-        for variant in options.only or experiment.variants:  # mistakes end here, not in a run
+        for variant in variants:  # mistakes end here, not in a run
             cfg, _ = run_config(experiment, variant, 0, root, options.work_dir)
             check_weights_are_there(cfg)
+        jobs = []
+        # Seed by seed, so that an unfinished table has all variants.
+        for seed in range(options.seeds or experiment.seeds):
+            for variant in variants:
+                settings = settings_of(experiment, variant)
+                # With the settings, so that no run goes on from a checkpoint of others.
+                folder = options.work_dir / name / f'{variant}_seed{seed}_{settings[:6]}'
+                job = Job(name, variant, seed, root.resolve(), folder.resolve(), settings)
+                jobs.append(job)
         _run_missing(jobs, path, options.workers or cores())
     runs = current_runs(path, experiment)
     print(f'\n{experiment.question}\n\n{markdown(experiment, runs)}')
@@ -110,12 +132,16 @@ def current_runs(path: Path, experiment: Experiment) -> list[dict[str, Any]]:
 def _with_shared(jobs: list[Job], path: Path) -> list[dict[str, Any]]:
     """The records of an experiment, and those of other experiments on the same data that are the same runs."""
     runs = read_runs(path)
-    own = EXPERIMENTS[jobs[0].name]
+    own = EXPERIMENTS[jobs[0].experiment]
     missing = {(job.seed, job.settings): job.variant for job in jobs}
     for run in runs:
         missing.pop((run['seed'], run['settings']), None)
     for name, other in EXPERIMENTS.items():
-        if name == jobs[0].name or other.data != own.data or not {*own.views} <= {*other.views}:
+        if (
+            name == jobs[0].experiment
+            or other.data != own.data
+            or not {*own.views} <= {*other.views}
+        ):
             continue
         for run in read_runs(path.with_name(f'evidence_{name}.json')):
             if variant := missing.pop((run['seed'], run['settings']), None):
@@ -129,8 +155,7 @@ def _entered(new: dict[str, Any], path: Path) -> list[dict[str, Any]]:
     key = new['seed'], new['variant']
     runs = [run for run in read_runs(path) if (run['seed'], run['variant']) != key] + [new]
     runs.sort(key=lambda run: (run['seed'], run['variant']))
-    lines = ',\n '.join(map(json.dumps, runs))
-    atomic_write(path, f'[\n {lines}\n]\n'.encode())
+    atomic_write(path, one_per_line(runs).encode())
     return runs
 
 
@@ -139,23 +164,11 @@ def _run_missing(jobs: list[Job], path: Path, workers: int) -> None:
     runs = _with_shared(jobs, path)
     done = {(run['variant'], run['seed'], run['settings']) for run in runs}
     left = [job for job in jobs if (job.variant, job.seed, job.settings) not in done]
-    print(f'{len(left)} of {len(jobs)} runs are to be done, {min(workers, len(left))} at a time.')
-    print('Ctrl-C stops; the same command continues.', flush=True)
-    if not left:
-        return
-    with contextlib.closing(run_jobs(do, left, workers)) as reports:
-        for report in reports:
-            job = left[report.job]
-            if report.kind == 'error':
-                raise RuntimeError(f'{job.folder} failed:\n{report.value}')
-            new = report.value
-            _entered(new, path)
-            measure = DATA[EXPERIMENTS[job.name].data].measure
-            print(
-                f'  {job.variant}, seed {job.seed}: {measure} {new["metrics"][measure]:.2f} '
-                f'[{clock(new["processor_seconds"])}]',
-                flush=True,
-            )
+    for job, new in finished_jobs(do, left, len(jobs), workers):
+        _entered(new, path)
+        measure = DATA[EXPERIMENTS[job.experiment].data].measure
+        said = f'{job.variant}, seed {job.seed}: {measure} {new["metrics"][measure]:.2f}'
+        print(f'  {said} [{clock(new["processor_seconds"])}]', flush=True)
 
 
 def do(job: Job, report: Any) -> dict[str, Any]:
@@ -164,11 +177,13 @@ def do(job: Job, report: Any) -> dict[str, Any]:
     commit = _commit()  # now: another may come during the run
     job.folder.mkdir(parents=True, exist_ok=True)
     with output_to(job.folder / 'run.log'):
-        cfg, data = run_config(EXPERIMENTS[job.name], job.variant, job.seed, job.root, job.folder)
+        cfg, data = run_config(
+            EXPERIMENTS[job.experiment], job.variant, job.seed, job.root, job.folder
+        )
         _write_files(data)
         spent = _Spent(job.folder / 'seconds.json')
         spent.start()
-        cfg.experiment_name = f'{job.name}-{job.variant}-{job.seed}-{time.monotonic_ns()}'
+        cfg.experiment_name = f'{job.experiment}-{job.variant}-{job.seed}-{time.monotonic_ns()}'
         try:
             _train(cfg)
         finally:
@@ -177,7 +192,7 @@ def do(job: Job, report: Any) -> dict[str, Any]:
             seconds = spent.write()
         checkpoint = Path(cfg.work_dir, f'epoch_{cfg.train_cfg.max_epochs}.pth')
         found = _scored(checkpoint, cfg, data, data.val)
-        for view in EXPERIMENTS[job.name].views:
+        for view in EXPERIMENTS[job.experiment].views:
             _add_view(found, view, checkpoint, cfg, data)
     return dict(
         variant=job.variant,
@@ -301,10 +316,9 @@ def evaluate(experiment: Experiment, options: argparse.Namespace, root: Path) ->
     """Score any checkpoint on a part of the data, and print all measures."""
     variant = next(iter(experiment.variants))
     folder = options.work_dir / options.name
-    _, data = run_config(experiment, variant, 0, root.resolve(), folder.resolve())
+    _, data = run_config(experiment, variant, 0, root, folder.resolve())
     _write_files(data)
     name = options.part
-    root = root.resolve()
     part = data.part(name) if isinstance(data, FolderData) else part_named(data, name, root)
     checkpoint = Path(options.evaluate)
     if isinstance(data, FolderData) and not options.trust:

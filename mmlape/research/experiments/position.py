@@ -1,185 +1,157 @@
-"""The whole position experiment: data, runs, table."""
+"""The experiment on position: every embedding with every joining method, position in the attention, and LaPE's chain in
+a pyramid."""
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
-from collections.abc import Callable
+import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
+from mmengine.config import Config, ConfigDict
 
-from mmlape.atomic import atomic_write
+from mmlape import position
+from mmlape.position import POSITIONS
 from mmlape.research.datasets import build_digit_cells
-from mmlape.research.demo.console import Console, clock, output_to
-from mmlape.research.demo.workers import cores, run_jobs
 
 from .chance import pixel_counts, without_position
-from .records import Job, Records, Run, settings_of
-from .table import markdown, replace_table
-from .training import train
-from .variants import VARIANTS
+from .study import Study, run_study
+from .table import about_runs, markdown_table, score_of
 
-CONFIG = 'configs/experiments/segmenter_vit-micro_mask_digit-cells.py'
-PAGE = 'docs/evidence.md'
-FIGURES = 'benchmarks/records/experiment_position.json'
-STEP = 'Training'
-# Expected seconds of a run, until the first ones are measured.
-RUN_SECONDS = 35
-MAX_WORKERS = 4
-KEPT = (
-    'variant',
-    'seed',
-    'mIoU',
-    'mAcc',
-    'aAcc',
-    'iterations',
-    'position_parameters',
-    'seconds',
-    'device',
+EMBEDDINGS = {name: config for name, config in POSITIONS.items() if name != 'none'}
+JOININGS = {
+    'lape_progressive' if name == 'lape' else name: config
+    for name, config in position.JOININGS.items()
+}
+NONE = POSITIONS['none']
+# A fixed embedding has one table for all layers, so unshared equals shared.
+SAME = {('sinusoidal_1d', 'unshared'), ('sinusoidal_2d', 'unshared')}
+# Two stages, on grids of 8 x 8 and 4 x 4; without a bias in the windows, so that only the position differs.
+SWIN = dict(
+    type='mmlape.SwinTransformer',
+    arch=dict(embed_dims=32, depths=[2, 2, 2, 2], num_heads=[2, 4, 4, 4], window_size=4),
+    img_size=32,
+    out_indices=1,
+    attention_position=False,
 )
+COLUMNS = {
+    'learned': 'learned',
+    'sinusoidal_1d': '1-D sinusoidal',
+    'sinusoidal_2d': '2-D sinusoidal',
+    'gabor': 'Gabor',
+}
+ROWS = {
+    'default': 'default',
+    'shared': 'shared',
+    'unshared': 'unshared',
+    'lape_sharing': 'LaPE, sharing (arXiv)',
+    'lape_progressive': 'LaPE, progressive (ICCV)',
+}
+SINGLE = {
+    'none': 'no position',
+    'relative': 'relative bias',
+    'relative-layer_norm': "relative bias with LaPE's LayerNorm",
+}
+PYRAMID = {
+    'swin-none': 'no position',
+    'swin-default': 'learned, default',
+    'swin-lape_by_stage': 'learned, LaPE with a chain and a table for each stage',
+    'swin-lape_carried': 'learned, LaPE with one chain carried through merging',
+}
+CHANCE = {
+    'background': 'chance: background everywhere',
+    'one_kind': 'floor: digit known, always the most frequent kind',
+    'even_guess': 'floor: digit known, kind guessed evenly',
+    'odd_row': 'half: digit known, and whether the row is odd',
+}
 
 
-def run_experiment(options: argparse.Namespace, clone: Path) -> int:
-    """Run what is not finished; see tools/experiments/position.py for the options. Returns the exit code."""
-    variants = _selected_variants(options.only)
-    if variants is None:
-        return 2
-    records = Records(options.work_dir / 'records')
-    with output_to(options.work_dir / 'experiment.log'):
-        data_root = build_digit_cells(options.data_root)
-        data = json.loads((data_root / 'digit_cells.json').read_text())['fingerprint']
-        jobs = [
-            _job(options, clone / CONFIG, data, variant, seed)
-            # Seed by seed, so that an unfinished table has all variants.
-            for seed in range(options.seeds)
-            for variant in variants
-        ]
-    if not options.table:
-        run_remaining(
-            jobs, records, options.workers or useful_cores(), run_job, 'mIoU', RUN_SECONDS
-        )
-    found = [records.get(job.run) for job in jobs]
-    results = {
-        'chance': without_position(pixel_counts(data_root, 'val')),
-        'runs': [{key: record[key] for key in KEPT} for record in found if record],
+def _variants() -> dict[str, dict[str, Any]]:
+    """Changes of the backbone by the variant's name; those with a ``type`` are another backbone."""
+    default, lape, learned = JOININGS['default'], JOININGS['lape_progressive'], POSITIONS['learned']
+    plain = dict(position=NONE, joining=default, attention_position=None)
+    variants: dict[str, dict[str, Any]] = {'none': plain}
+    for joining, method in JOININGS.items():
+        for embedding, config in EMBEDDINGS.items():
+            if (embedding, joining) not in SAME:
+                variants[f'{joining}-{embedding}'] = {
+                    **plain,
+                    'position': config,
+                    'joining': method,
+                }
+    for key, normed in (('relative', False), ('relative-layer_norm', True)):
+        bias = dict(type='mmlape.RelativePositionBias', layer_norm=normed)
+        variants[key] = {**plain, 'attention_position': bias}
+    return {
+        **variants,
+        'swin-none': dict(SWIN, position=False, joining=None),
+        'swin-default': dict(SWIN, position=learned, joining=default),
+        'swin-lape_by_stage': dict(SWIN, position=[learned] * 4, joining=lape),
+        'swin-lape_carried': dict(SWIN, position=learned, joining=lape),
     }
-    table = markdown(results)
-    atomic_write(options.work_dir / 'results.md', table.encode())
-    print(f'\n{table}')
-    if options.write_docs:
-        write_results(clone / PAGE, clone / FIGURES, results, markdown)
-    return 0
 
 
-def write_results(
-    page: Path,
-    figures: Path,
-    results: dict[str, Any],
-    markdown: Callable[[dict[str, Any]], str],
-) -> None:
-    """Update the table in the page and the figures in the JSON file; results that were not run stay."""
-    done = {run['variant'] for run in results['runs']}
-    kept = [run for run in json.loads(figures.read_text())['runs'] if run['variant'] not in done]
-    results = {**results, 'runs': kept + results['runs']}
-    table = markdown(results)
-    text = replace_table(page.read_text(encoding='utf-8'), table)
-    atomic_write(page, text.encode())
-    atomic_write(figures, one_run_per_line(results).encode())
+VARIANTS = _variants()
 
 
-def one_run_per_line(results: dict[str, Any]) -> str:
-    """The text of a file of results."""
-    runs = ',\n  '.join(json.dumps(run) for run in results['runs'])
-    return f'{{"chance": {json.dumps(results["chance"])},\n "runs": [\n  {runs}\n]}}\n'
+def change(cfg: Config, variant: str) -> None:
+    """Change the shipped config into that of a variant."""
+    changes = copy.deepcopy(VARIANTS[variant])
+    if 'type' in changes:
+        cfg.model.backbone = ConfigDict(changes)
+    else:
+        cfg.model.backbone.update(changes)
 
 
-def run_job(job: Job, report: Any) -> dict[str, Any]:
-    """One run in its own process, which writes the record, so that it survives the command."""
-    # One thread each: parallel runs use the cores better than threads, and results do not depend on the number
-    # of cores.
-    torch.set_num_threads(1)
-    cfg = _config(job)
-    measured = train(cfg, job.run.name, report)
-    Records(job.work_dir / 'records').put(job.run, measured)
-    return measured
+def chance(data_root: Path) -> dict[str, dict[str, float]]:
+    """Scores of predictors without position."""
+    return without_position(pixel_counts(data_root, 'val'))
 
 
-def _config(job: Job) -> Any:
-    work_dir = job.work_dir / 'runs' / job.run.name
-    return VARIANTS[job.run.variant].config(
-        job.config, job.run.seed, job.data_root, work_dir, job.iterations
-    )
-
-
-def _job(options: argparse.Namespace, config: Path, data: str, variant: str, seed: int) -> Job:
-    job = Job(
-        Run(variant, seed, ''), config, options.data_root, options.work_dir, options.iterations
-    )
-    settings = settings_of(_config(job).to_dict(), data)
-    return job._replace(run=Run(variant, seed, settings))
-
-
-def run_remaining(
-    jobs: list[Any],
-    records: Records,
-    workers: int,
-    do: Callable[[Any, Any], dict[str, Any]],
-    metric: str,
-    seconds: float,
-) -> None:
-    """Run the jobs without a record.
+def markdown(results: dict[str, Any]) -> str:
+    """All tables of mIoU, and a line about the runs.
 
     Args:
-        jobs: With a ``run`` each.
-        records: The finished ones.
-        workers: Runs at a time.
-        do: Called with a job and its report function; returns the results.
-        metric: The result to print, 0 to 1.
-        seconds: Expected per run, until the first ones are measured.
-
-    Raises:
-        RuntimeError: A run failed.
+        results: ``runs``, a list of records with ``variant``, ``seed``, ``mIoU`` and so on; ``chance``, the scores of
+            predictors without position.
     """
-    left = [job for job in jobs if records.get(job.run) is None]
-    if not left:
-        print(f'All {len(jobs)} runs are done.')
-        return
-    workers = min(workers, len(left))
-    console = Console({STEP: seconds * len(left) / workers})
-    console.say(
-        f'{len(left)} of {len(jobs)} runs are to be done, {workers} at a time. '
-        'Ctrl-C stops; the same command continues.'
+    runs = results['runs']
+    by_joining = [
+        [title, *(_cell(runs, joining, embedding) for embedding in COLUMNS)]
+        for joining, title in ROWS.items()
+    ]
+    guesses = [
+        [title, *(f'{results["chance"][key][metric]:.3f}' for metric in ('mIoU', 'mAcc'))]
+        for key, title in CHANCE.items()
+    ]
+    single, pyramid = (
+        [[title, score_of(runs, key), score_of(runs, key, 'mAcc')] for key, title in titles.items()]
+        for titles in (SINGLE, PYRAMID)
     )
-    console.begin(STEP)
-    parts = dict.fromkeys(range(len(left)), 0.0)
-    with contextlib.closing(run_jobs(do, left, workers)) as reports:
-        for report in reports:
-            run = left[report.job].run
-            if report.kind == 'error':
-                raise RuntimeError(f'{run.name} failed:\n{report.value}')
-            parts[report.job] = report.value if report.kind == 'part' else 1.0
-            if report.kind == 'result':
-                console.say(
-                    f'  {run.variant}, seed {run.seed}: {metric} {report.value[metric]:.3f} '
-                    f'[{clock(report.value["seconds"])}]'
-                )
-            finished = sum(part == 1 for part in parts.values())
-            console.progress(sum(parts.values()) / len(left), f'{finished} of {len(left)} runs')
-    console.end(f'{len(left)} runs')
+    scores = ['mIoU', 'mean class accuracy']
+    lines = markdown_table(['joining', *COLUMNS.values()], by_joining)
+    lines += ['', *markdown_table(['', *scores], guesses + single)]
+    lines += ['', *markdown_table(['Swin of two stages', *scores], pyramid)]
+    return '\n'.join([*lines, '', about_runs(runs, VARIANTS, 'variant')]) + '\n'
 
 
-def _selected_variants(only: list[str] | None) -> list[str] | None:
-    """Keys of the variants to run; prints an error and returns None if one does not exist."""
-    unknown = [key for key in only or () if key not in VARIANTS]
-    if unknown:
-        print(f'error: --only {unknown[0]}: expected one of {", ".join(VARIANTS)}')
-        return None
-    return [key for key in VARIANTS if only is None or key in only]
+def _cell(runs: list[dict], joining: str, embedding: str) -> str:
+    if (embedding, joining) in SAME:
+        return '= shared'
+    return score_of(runs, f'{joining}-{embedding}')
 
 
-def useful_cores() -> int:
-    """Number of cores for this process, at most as many as are useful."""
-    return min(MAX_WORKERS, cores())
+STUDY = Study(
+    config='configs/experiments/segmenter_vit-micro_mask_digit-cells.py',
+    page='docs/evidence.md',
+    figures='benchmarks/records/experiment_position.json',
+    build=build_digit_cells,
+    marker='digit_cells.json',
+    variants=VARIANTS,
+    change=change,
+    metrics=dict(mIoU='mIoU', mAcc='mAcc', aAcc='aAcc'),
+    others=('position_parameters',),
+    chance=chance,
+    markdown=markdown,
+)
+run_experiment = partial(run_study, STUDY)

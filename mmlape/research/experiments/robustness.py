@@ -20,8 +20,8 @@ from mmlape.research.demo.state import fingerprint
 from mmlape.research.demo.tasks import move_data, shorten
 from mmlape.shipped import find_config
 
+from .study import train
 from .table import replace_table
-from .training import train
 
 
 class Group(NamedTuple):
@@ -75,8 +75,8 @@ PAGE, FIGURES = 'docs/robustness.md', 'benchmarks/records/experiment_robustness.
 Figures = Mapping[str, list[dict[str, Any]]]
 
 
-def run_experiment(options: argparse.Namespace, clone: Path) -> int:
-    """Run what is not finished, and return 0; see tools/experiments/robustness.py for the options.
+def run_experiment(options: argparse.Namespace, clone: Path) -> None:
+    """Run what is not finished; see tools/experiments/robustness.py for the options.
 
     Raises:
         ValueError: Nothing is done yet.
@@ -98,7 +98,6 @@ def run_experiment(options: argparse.Namespace, clone: Path) -> int:
         save_figure(robust.draw(figures), options.work_dir / f'{key}.png')
     if options.write_docs:
         write_docs(clone, found)
-    return 0
 
 
 def network_config(options: argparse.Namespace, key: str, network: str, seed: int) -> Config:
@@ -134,7 +133,7 @@ def measure(options: argparse.Namespace, key: str, network: str, seed: int) -> N
     checkpoint = work_dir / f'iter_{cfg.train_cfg.max_iters}.pth'
     print(f'{network}, seed {seed}', flush=True)
     if not checkpoint.is_file():
-        trained = train(cfg, work_dir.name, lambda part: None, metrics={})
+        trained = train(cfg, work_dir.name, metrics={})
         print(f'  trained in {trained["seconds"]:.0f} s', flush=True)
     cfg = network_config(options, key, network, seed)
     cfg.load_from = str(checkpoint)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from .recipes import DATA, Experiment
-from .table import markdown_table
+from .table import markdown_table, mean_and_deviation
 
 DRAWS = 10_000
 LEVEL = 0.95  # joint level of all intervals that are compared together
@@ -103,7 +103,7 @@ def markdown(experiment: Experiment, runs: Sequence[dict[str, Any]]) -> str:
     rows = [
         [
             variant,
-            *(_spread([run['metrics'][name] for run in found]) for name in names),
+            *(mean_and_deviation([run['metrics'][name] for run in found], 2) for name in names),
             f'{found[0]["parameters"] / 1e6:.2f}',
             f'{found[0]["saved_megabytes"]:.0f}' if 'saved_megabytes' in found[0] else '-',
             f'{np.median([run["step_seconds"] for run in found]):.2f}',
@@ -132,9 +132,3 @@ def difference_cells(found: Difference) -> list[str]:
     interval = f'{found.low:+.2f} to {found.high:+.2f}'
     limit = '-' if np.isnan(found.limit) else f'{found.limit:.2f}'
     return [f'{found.mean:+.2f}', interval, f'{found.better:.0%}', limit, str(found.seeds)]
-
-
-def _spread(values: Sequence[float]) -> str:
-    if len(values) == 1:
-        return f'{values[0]:.2f}'
-    return f'{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}'

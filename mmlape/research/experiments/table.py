@@ -1,73 +1,13 @@
-"""Mean and standard deviation over seeds, as Markdown."""
+"""Tables in Markdown: mean and standard deviation over seeds."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from .variants import SAME, VARIANTS
-
-COLUMNS = {
-    'learned': 'learned',
-    'sinusoidal_1d': '1-D sinusoidal',
-    'sinusoidal_2d': '2-D sinusoidal',
-    'gabor': 'Gabor',
-}
-ROWS = {
-    'default': 'default',
-    'shared': 'shared',
-    'unshared': 'unshared',
-    'lape_sharing': 'LaPE, sharing (arXiv)',
-    'lape_progressive': 'LaPE, progressive (ICCV)',
-}
-SINGLE = {
-    'none': 'no position',
-    'relative': 'relative bias',
-    'relative-layer_norm': "relative bias with LaPE's LayerNorm",
-}
-SWIN = {
-    'swin-none': 'no position',
-    'swin-default': 'learned, default',
-    'swin-lape_by_stage': 'learned, LaPE with a chain and a table for each stage',
-    'swin-lape_carried': 'learned, LaPE with one chain carried through merging',
-}
-CHANCE = {
-    'background': 'chance: background everywhere',
-    'one_kind': 'floor: digit known, always the most frequent kind',
-    'even_guess': 'floor: digit known, kind guessed evenly',
-    'odd_row': 'half: digit known, and whether the row is odd',
-}
 START, END = '<!-- table: written by the command -->', '<!-- end of the table -->'
-
-
-def markdown(results: dict[str, Any]) -> str:
-    """All tables of mIoU, and a line about the runs.
-
-    Args:
-        results: ``runs``, a list of records with ``variant``, ``seed``, ``mIoU`` and so on; ``chance``, the scores of
-            predictors without position.
-    """
-    runs = results['runs']
-    joined = [
-        [title, *(_cell(runs, joining, embedding) for embedding in COLUMNS)]
-        for joining, title in ROWS.items()
-    ]
-    lines = markdown_table(['joining', *COLUMNS.values()], joined)
-    single = [
-        [title, f'{results["chance"][key]["mIoU"]:.3f}', f'{results["chance"][key]["mAcc"]:.3f}']
-        for key, title in CHANCE.items()
-    ]
-    single += [
-        [title, score_of(runs, key), score_of(runs, key, 'mAcc')] for key, title in SINGLE.items()
-    ]
-    score_table = ['mIoU', 'mean class accuracy']
-    lines += ['', *markdown_table(['', *score_table], single)]
-    swin = [
-        [title, score_of(runs, key), score_of(runs, key, 'mAcc')] for key, title in SWIN.items()
-    ]
-    lines += ['', *markdown_table(['Swin of two stages', *score_table], swin), '', *_summary(runs)]
-    return '\n'.join(lines) + '\n'
 
 
 def replace_table(page: str, table: str, start: str = START, end: str = END) -> str:
@@ -82,20 +22,18 @@ def replace_table(page: str, table: str, start: str = START, end: str = END) -> 
     return f'{before}{start}\n\n{table}\n{end}{rest.split(end)[1]}'
 
 
-def _cell(runs: list[dict], joining: str, embedding: str) -> str:
-    if (embedding, joining) in SAME:
-        return '= shared'
-    return score_of(runs, f'{joining}-{embedding}')
-
-
-def score_of(runs: list[dict], variant: str, metric: str = 'mIoU') -> str:
-    """Mean and standard deviation over the seeds of a variant."""
-    values = [run[metric] for run in runs if run['variant'] == variant]
+def mean_and_deviation(values: list[float], digits: int = 3) -> str:
+    """``mean ± standard deviation``; of one value, the value; of none, ``-``."""
     if not values:
         return '-'
     if len(values) == 1:
-        return f'{values[0]:.3f}'
-    return f'{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}'
+        return f'{values[0]:.{digits}f}'
+    return f'{np.mean(values):.{digits}f} ± {np.std(values, ddof=1):.{digits}f}'
+
+
+def score_of(runs: list[dict[str, Any]], variant: str, metric: str = 'mIoU') -> str:
+    """Mean and standard deviation over the seeds of a variant."""
+    return mean_and_deviation([run[metric] for run in runs if run['variant'] == variant])
 
 
 def markdown_table(head: list[str], rows: list[list[str]]) -> list[str]:
@@ -104,15 +42,17 @@ def markdown_table(head: list[str], rows: list[list[str]]) -> list[str]:
     return [f'| {" | ".join(line)} |' for line in lines]
 
 
-def _summary(runs: list[dict]) -> list[str]:
-    """Seeds per variant and seconds per run."""
-    counts = [sum(run['variant'] == variant for run in runs) for variant in VARIANTS]
-    seeds = str(min(counts)) if min(counts) == max(counts) else f'{min(counts)} to {max(counts)}'
+def about_runs(runs: list[dict[str, Any]], variants: Iterable[str], noun: str) -> str:
+    """A line about the runs: seeds of each variant, iterations, devices and seconds."""
     if not runs:
-        return ['No runs yet.']
-    devices = ', '.join(sorted({run['device'] for run in runs}))
-    iterations = ', '.join(str(n) for n in sorted({run['iterations'] for run in runs}))
-    return [
-        f'Seeds of each variant: {seeds}. {len(runs)} runs of {iterations} iterations on {devices}, '
-        f'{np.median([run["seconds"] for run in runs]):.0f} s each (median).'
-    ]
+        return 'No runs yet.'
+    counts = [sum(run['variant'] == variant for run in runs) for variant in variants]
+    seeds = ' to '.join(map(str, sorted({min(counts), max(counts)})))
+    iterations, devices = (
+        ', '.join(map(str, sorted({run[key] for run in runs}))) for key in ('iterations', 'device')
+    )
+    seconds = np.median([run['seconds'] for run in runs])
+    return (
+        f'Seeds of each {noun}: {seeds}. {len(runs)} runs of {iterations} iterations on {devices}, '
+        f'{seconds:.0f} s each (median).'
+    )
