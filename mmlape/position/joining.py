@@ -91,7 +91,7 @@ class RowNorm(nn.LayerNorm):
 
     def forward(self, rows: Tensor) -> Tensor:
         """``(1, N, C)`` to the same shape."""
-        if not rows.requires_grad:
+        if not rows.requires_grad or torch.jit.is_tracing():  # TorchScript holds no Function
             return super().forward(rows)
         return _RowNorm.apply(rows, self.weight, self.bias, self.eps)[0]
 

@@ -63,7 +63,8 @@ def export_program(network: Network, size: Size, batch: bool, sizes: bool) -> An
 
 def write_onnx(program: Any, network: Network, path: Path, settings: dict) -> None:
     """Write an ONNX file, with ``settings`` in its metadata; weights of over 1.9 GB go into a file beside it."""
-    with _quiet():
+    # Decomposing takes gradients of what was exported without them, such as bias tables in an attention.
+    with _quiet(), torch.no_grad():
         onnx: Any = torch.onnx.export(
             program,
             (),
