@@ -13,16 +13,20 @@ from timm.layers import LayerScale
 from torch import Tensor, nn
 
 from mmlape.checks import check_option
+from mmlape.layers import PatchEmbed
 from mmlape.layers.lora import row_lengths
 from mmlape.norm import DTN
 from mmlape.position.joining import Joining
 
+from .contents import config_text_of
 from .formats import FORMATS
 from .formats.base import Format, State, has
 from .matching import fitters, other_shape, problems_of
 from .report import ContentError, LoadReport, listed
+from .strangers import img_size_of
 
 BACKBONE = 'backbone'
+_MOST_PREFIX_ROWS = 9  # class, distillation and register tokens
 # Layers in which no bias is the same as a bias of zeros.
 _WITH_BIAS = (nn.Linear, nn.Conv2d, nn.LayerNorm)
 
@@ -78,7 +82,24 @@ def convert_with_report(
     form = FORMATS[check_option('source', source, FORMATS)]
     report = LoadReport(source, type(model).__name__, whole=is_whole_model(model))
     conversion = _Conversion(form, tensors_of(state_dict), model, report)
+    if source_grid is None:
+        source_grid = _saved_grid(state_dict, conversion.described, conversion.foreign)
     return conversion.run(source_grid), report
+
+
+def _saved_grid(
+    checkpoint: Mapping[str, Any], backbone: nn.Module, state: State
+) -> tuple[int, int] | None:
+    """The grid of the first position table by the image size in the checkpoint's own config, if the table agrees."""
+    text = config_text_of(checkpoint)
+    size = None if text is None else img_size_of(text)
+    stems = [part for part in backbone.modules() if isinstance(part, PatchEmbed)]
+    rows = [t.shape[1] for name, t in state.items() if 'pos_embed' in name and t.ndim == 3]
+    if size is None or not stems or not rows:
+        return None
+    height, width = (side // step for side, step in zip(size, stems[0].stride, strict=True))
+    beside = rows[0] - height * width
+    return (height, width) if height and width and 0 <= beside <= _MOST_PREFIX_ROWS else None
 
 
 def tensors_of(checkpoint: Mapping[str, Any]) -> State:
@@ -137,9 +158,12 @@ class _Conversion:
         report.problems += self.form.problems(self.described, ours)
         report.problems += problems_of({**self.foreign, **self.others}, model.state_dict())
 
+    def _prefix_tokens(self) -> int:
+        return sum(self.prefix + name in self.foreign for name in ('cls_token', 'dist_token'))
+
     def run(self, source_grid: int | tuple[int, int] | None) -> State:
         """Place every entry, and report it; returns the model's state dict."""
-        report, fits = self.report, fitters(self.model, source_grid)
+        report, fits = self.report, fitters(self.model, source_grid, self._prefix_tokens())
         if report.whole:
             self.foreign.update(self.others)
         # Parts that published weights lack.

@@ -141,11 +141,11 @@ def misfits(report: LoadReport) -> list[str]:
 
 
 def fitters(
-    model: nn.Module, source_grid: int | tuple[int, int] | None = None
+    model: nn.Module, source_grid: int | tuple[int, int] | None = None, prefix_tokens: int = 0
 ) -> dict[int, Callable[[Tensor], Fitted]]:
     """Functions that fit foreign tensors to a model's parameter, by its ``id``: position tables, and those of relative
     positions, to its grid, patch kernels to its patch size. They return the tensor, and what was done ('' for
-    nothing)."""
+    nothing). The source has ``prefix_tokens`` class and distillation tokens."""
     grid = None if source_grid is None else check_grid('source_grid', source_grid)
     positions = [module for module in model.modules() if isinstance(module, JoinedPosition)]
     per_layer = {id(module.embedding) for module in positions if module.joining.table_per_layer}
@@ -157,7 +157,9 @@ def fitters(
             height, width = (max(1, round(a / b)) for a, b in zip(first, module.grid))
             own = None if grid is None else (-(-grid[0] // height), -(-grid[1] // width))
             tables = module.num_tables if id(module) in per_layer else None
-            fit = partial(_fit_table, position=module, grid=own, tables=tables)
+            fit = partial(
+                _fit_table, position=module, grid=own, tables=tables, prefix_tokens=prefix_tokens
+            )
             found[id(module.pos_embed)] = fit
         elif isinstance(module, RelativePositionBias) and not module.mirrored:
             table = module.relative_position_bias_table
@@ -172,22 +174,25 @@ def _fit_table(
     position: LearnedPosition,
     grid: tuple[int, int] | None,
     tables: int | None = None,
+    prefix_tokens: int = 0,
 ) -> Fitted:
     """Fit a table ``(K, P' + N', C)`` to a position's prefix rows and grid; only the first ``tables`` of the K."""
     if table.ndim != 3 or table.shape[2] != position.embed_dims:
         return table, ''
     table = table[:tables]  # layers after the last output are not built
-    wanted = position.num_prefix_rows
-    if grid is None and table.shape[1] == position.pos_embed.shape[1]:
-        height, width = position.grid
-        side = math.isqrt(height * width)
-        if height == width or side * side != height * width:
-            return table, ''
-        # transformers writes such tables too: the shape cannot tell.
-        hint = f'source_grid=({side}, {side}) resizes those of a square grid'
-        return table, f'rows taken for those of {height} x {width} cells; {hint}'
+    wanted, rows = position.num_prefix_rows, table.shape[1]
+    height, width = position.grid
+    if grid is None and rows - height * width in {wanted, prefix_tokens, 0}:
+        grid, side = position.grid, math.isqrt(height * width)
+        if height != width and side * side == height * width and rows == wanted + side * side:
+            # transformers writes such tables too: the shape cannot tell.
+            hint = f'source_grid=({side}, {side}) resizes those of a square grid'
+            return table, f'rows taken for those of {height} x {width} cells; {hint}'
     try:
-        num_prefix, source = table_grid(table.shape[1], grid, (wanted, 1, 0, 2))
+        if grid is None and prefix_tokens:
+            num_prefix, source = _grid_after_tokens(rows, prefix_tokens, position)
+        else:
+            num_prefix, source = table_grid(rows, grid, (wanted, 1, 0, 2))
     except ValueError as error:
         raise ValueError(f'{error}, as source_grid=(height, width)') from error
     if num_prefix > max(2, wanted):
@@ -206,6 +211,21 @@ def _fit_table(
         f'{num_prefix} + {grid[0]} x {grid[1]} rows to '
         f'{wanted} + {position.grid[0]} x {position.grid[1]}'
     )
+
+
+def _grid_after_tokens(
+    rows: int, tokens: int, position: LearnedPosition
+) -> tuple[int, tuple[int, int]]:
+    """As :func:`table_grid`, of a table that stands beside class and distillation tokens: it has a row for each, or for
+    none. ValueError if it may have a row for each and be no square."""
+    num_prefix, grid = table_grid(rows, prefixes=(tokens, position.num_prefix_rows, 0))
+    # A network with tokens and no rows for them (DTN's ViT) says that its tables have none.
+    if num_prefix == 0 and position.num_prefix_rows == position.num_prefix_tokens:
+        raise ValueError(
+            f'a table of {rows} rows beside {tokens} prefix tokens has {grid[0]} x {grid[1]} cells and no row for '
+            f'them, or {rows - tokens} cells, which are no square: give its grid'
+        )
+    return num_prefix, grid
 
 
 def _fit_offsets(table: Tensor, position: RelativePositionBias) -> Fitted:

@@ -125,6 +125,19 @@ def plain_config(text: Any) -> tuple[str | None, str | None]:
         return None, str(error)
 
 
+def img_size_of(text: str) -> tuple[int, int] | None:
+    """Height and width of the pre-training images that a config's backbone, or the ViT inside, names; None without."""
+    try:
+        backbone = _at(_assigned(text), 'model', 'backbone')
+    except ValueError:
+        return None
+    inside = backbone.get('vit')
+    size = (inside if isinstance(inside, dict) else backbone).get('img_size')
+    size = (size, size) if isinstance(size, int) else size
+    pair = isinstance(size, (tuple, list)) and len(size) == 2
+    return tuple(size) if pair and all(isinstance(side, int) for side in size) else None
+
+
 def _assigned(text: Any) -> dict[str, Any]:
     """The values that the text assigns to names; those that are not literals are left out."""
     if not isinstance(text, str) or len(text) > _LONGEST:

@@ -43,6 +43,37 @@ def test_other_than_square_table_needs_its_grid():
         convert(state, 'timm', vit(), source_grid=(2, 5))
 
 
+def test_a_class_token_in_the_file_has_a_row():
+    """5 x 3 cells and a class row are as many rows as 4 x 4 cells; 30 x 32 were read as 31 x 31."""
+    wide, square = vit(img_size=(40, 24)), vit(img_size=64)
+    without = vit(img_size=(40, 24), with_cls_token=False)
+    torch.nn.init.normal_(wide.position.embedding.pos_embed)
+    state, report = convert_with_report(wide.state_dict(), 'mmlape', without)
+    assert report.resized == {'pos_embed': '1 + 5 x 3 rows to 0 + 5 x 3'}
+    assert torch.equal(state['pos_embed'], wide.state_dict()['pos_embed'][:, 1:])
+    with pytest.raises(ValueError, match=r'4 x 4 cells and no row .* or 15 cells.*source_grid'):
+        convert(wide.state_dict(), 'mmlape', square)
+    tableless = vit(
+        img_size=32, position=dict(type='mmlape.LearnedPosition', prefix_rows=False)
+    ).state_dict()
+    for options in (dict(img_size=32), dict(img_size=32, with_cls_token=False)):
+        table = convert_with_report(tableless, 'mmlape', vit(**options))[0]['pos_embed']
+        assert torch.equal(table[:, -16:], tableless['pos_embed'])
+
+
+@pytest.mark.parametrize('config', ['img_size=(40, 24)', 'vit=dict(img_size=(40, 24))'])
+def test_the_saved_config_says_the_grid(config):
+    checkpoint = dict(
+        meta=dict(cfg=f'model = dict(backbone=dict({config}))'),
+        state_dict=vit(img_size=(40, 24)).state_dict(),
+    )
+    report = convert_with_report(checkpoint, 'mmlape', vit(img_size=64))[1]
+    assert report.resized == {'pos_embed': '1 + 5 x 3 rows to 1 + 8 x 8'}
+    checkpoint['meta']['cfg'] = 'model = dict(backbone=dict(img_size=512))'  # of something else
+    with pytest.raises(ValueError, match='source_grid'):
+        convert(checkpoint, 'mmlape', vit(img_size=64))
+
+
 def test_the_grid_of_a_pyramids_first_table_says_those_of_all():
     wide, square = build_pvt(img_size=(64, 128)), build_pvt(img_size=64)
     report = convert_with_report(wide.state_dict(), 'mmlape', square, source_grid=(16, 32))[1]
