@@ -26,6 +26,8 @@ from .report import ContentError, LoadReport, listed
 from .strangers import img_size_of
 
 BACKBONE = 'backbone'
+# What files keep weights under.
+_KEYS = ('state_dict', 'model', 'module', 'teacher', 'state_dict_ema')
 _MOST_PREFIX_ROWS = 9  # class, distillation and register tokens
 # Layers in which no bias is the same as a bias of zeros.
 _WITH_BIAS = (nn.Linear, nn.Conv2d, nn.LayerNorm)
@@ -38,6 +40,8 @@ def convert(
     *,
     min_matched: float = 0.95,
     source_grid: int | tuple[int, int] | None = None,
+    key: str | None = None,
+    prefix: str = '',
 ) -> State:
     """Convert a foreign state dict for ``model.load_state_dict(..., strict=True)``.
 
@@ -46,15 +50,16 @@ def convert(
     of it is logged.
 
     Args:
-        state_dict: Names to tensors; a checkpoint that holds them under ``state_dict``, ``model`` or
-            ``state_dict_ema`` is unwrapped, and the prefix ``module.`` is stripped.
+        state_dict: Names to tensors, or a checkpoint that holds them: see :func:`tensors_of`.
         source: A name of :data:`~mmlape.checkpoints.FORMATS`; docs/weights.md says what each reads.
         model: One of our backbones, which takes the ``backbone.`` entries of a whole model's checkpoint; or a whole
             detector or segmentor with a ``backbone`` of ours, which takes its other parts too. A ViT's weights may go
             into a ``ViTAdapter``, then its ``vit`` receives them.
         min_matched: Least share of the values that must come from the source, of the part of a backbone that the source
             describes, and of every part of a whole model. Default 0.95.
-        source_grid: Grid (height, width) of the source's position table in tokens; needed where it is not square.
+        source_grid: Grid (height, width) of the source's position table in tokens; needed where it is not square, nor
+            the model's, nor in the checkpoint's own config.
+        key, prefix: Which part of the checkpoint, as in :func:`tensors_of`.
 
     Returns:
         A state dict with all names of ``model``.
@@ -64,7 +69,9 @@ def convert(
             of the backbone does not fit, or less than ``min_matched`` of the values came from it.
         ContentError: A ``TypeError``, if ``state_dict`` holds something that is not a tensor with a name.
     """
-    state, report = convert_with_report(state_dict, source, model, source_grid=source_grid)
+    state, report = convert_with_report(
+        state_dict, source, model, source_grid=source_grid, key=key, prefix=prefix
+    )
     report.demand(min_matched)
     print_log(str(report), logger='current', level=logging.INFO)
     return state
@@ -76,12 +83,14 @@ def convert_with_report(
     model: nn.Module,
     *,
     source_grid: int | tuple[int, int] | None = None,
+    key: str | None = None,
+    prefix: str = '',
 ) -> tuple[State, LoadReport]:
     """Convert as :func:`convert`, but without its log and refusals (:meth:`LoadReport.demand`); return the state dict
     and the report."""
     form = FORMATS[check_option('source', source, FORMATS)]
     report = LoadReport(source, type(model).__name__, whole=is_whole_model(model))
-    conversion = _Conversion(form, tensors_of(state_dict), model, report)
+    conversion = _Conversion(form, tensors_of(state_dict, key, prefix), model, report)
     if source_grid is None:
         source_grid = _saved_grid(state_dict, conversion.described, conversion.foreign)
     return conversion.run(source_grid), report
@@ -102,17 +111,49 @@ def _saved_grid(
     return (height, width) if height and width and 0 <= beside <= _MOST_PREFIX_ROWS else None
 
 
-def tensors_of(checkpoint: Mapping[str, Any]) -> State:
-    """The tensors of a checkpoint, unwrapped; ContentError if it holds something else."""
-    for key in ('state_dict', 'model', 'module', 'state_dict_ema'):
-        if isinstance(checkpoint.get(key), Mapping):
-            return tensors_of(checkpoint[key])
-    for name, tensor in checkpoint.items():
+def tensors_of(checkpoint: Mapping[str, Any], key: str | None = None, prefix: str = '') -> State:
+    """The tensors of a checkpoint, without what wrappers add to their names.
+
+    Args:
+        checkpoint: Names to tensors, or what holds them under one of ``state_dict``, ``model``, ``module``, ``teacher``
+            and ``state_dict_ema``, of which the first is taken.
+        key: Take what is under this name instead; of several inside of each other, with dots between. Default None.
+        prefix: Only the entries whose names begin so, without it. Default ``teacher.`` where there are such entries and
+            none of a ``backbone.``, else all.
+
+    Raises:
+        ValueError: If nothing is under ``key``, or no name begins with ``prefix``.
+        ContentError: A ``TypeError``, if something else than named tensors is there.
+    """
+    held: Any = checkpoint
+    for part in key.split('.') if key else ():
+        known = [name for name, value in held.items() if isinstance(value, Mapping)]
+        if part not in known:
+            raise ValueError(f'key must be one of {known}, got {key!r}')
+        held = held[part]
+    while inner := [name for name in _KEYS if isinstance(held.get(name), Mapping)]:
+        averaged = [name for name in inner[1:] if name in ('teacher', 'state_dict_ema')]
+        if averaged and key is None:
+            print_log(
+                f'the weights under {inner[0]!r} are taken; averaged ones are under {averaged[0]!r}: '
+                f'key={averaged[0]!r} takes them',
+                logger='current',
+            )
+        held = held[inner[0]]
+    for name, tensor in held.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise ContentError(
                 f'the state dict holds {name!r}, a {type(tensor).__name__}, not a named tensor'
             )
-    return {name.removeprefix('module.'): tensor for name, tensor in checkpoint.items()}
+    # Of torch.compile, and of distributed training.
+    state = {re.sub(r'\b_orig_mod\.', '', k).removeprefix('module.'): v for k, v in held.items()}
+    if not prefix and has(state, r'^teacher\.') and not has(state, r'^backbone\.'):
+        prefix = 'teacher.'
+    found = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+    if not found and state:
+        starts = sorted({name.partition('.')[0] for name in state})
+        raise ValueError(f'prefix must begin a name: of {listed(starts)}, got {prefix!r}')
+    return found
 
 
 def is_whole_model(model: nn.Module) -> bool:
@@ -158,12 +199,18 @@ class _Conversion:
         report.problems += self.form.problems(self.described, ours)
         report.problems += problems_of({**self.foreign, **self.others}, model.state_dict())
 
-    def _prefix_tokens(self) -> int:
-        return sum(self.prefix + name in self.foreign for name in ('cls_token', 'dist_token'))
+    def _fitters(self, source_grid: int | tuple[int, int] | None) -> dict[int, Any]:
+        here, registers, *tokens = (
+            self.prefix + name in self.foreign
+            for name in ('pos_embed', 'reg_token', 'cls_token', 'dist_token')
+        )
+        # Files with registers have added its row to the class token.
+        with_rows = self.form.prefix_rows and here and not registers
+        return fitters(self.model, source_grid, sum(tokens), with_rows)
 
     def run(self, source_grid: int | tuple[int, int] | None) -> State:
         """Place every entry, and report it; returns the model's state dict."""
-        report, fits = self.report, fitters(self.model, source_grid, self._prefix_tokens())
+        report, fits = self.report, self._fitters(source_grid)
         if report.whole:
             self.foreign.update(self.others)
         # Parts that published weights lack.

@@ -141,11 +141,15 @@ def misfits(report: LoadReport) -> list[str]:
 
 
 def fitters(
-    model: nn.Module, source_grid: int | tuple[int, int] | None = None, prefix_tokens: int = 0
+    model: nn.Module,
+    source_grid: int | tuple[int, int] | None = None,
+    prefix_tokens: int = 0,
+    with_rows: bool = False,
 ) -> dict[int, Callable[[Tensor], Fitted]]:
     """Functions that fit foreign tensors to a model's parameter, by its ``id``: position tables, and those of relative
     positions, to its grid, patch kernels to its patch size. They return the tensor, and what was done ('' for
-    nothing). The source has ``prefix_tokens`` class and distillation tokens."""
+    nothing). The source has ``prefix_tokens`` class and distillation tokens, and ``with_rows`` a row of its tables for
+    each."""
     grid = None if source_grid is None else check_grid('source_grid', source_grid)
     positions = [module for module in model.modules() if isinstance(module, JoinedPosition)]
     per_layer = {id(module.embedding) for module in positions if module.joining.table_per_layer}
@@ -157,10 +161,14 @@ def fitters(
             height, width = (max(1, round(a / b)) for a, b in zip(first, module.grid))
             own = None if grid is None else (-(-grid[0] // height), -(-grid[1] // width))
             tables = module.num_tables if id(module) in per_layer else None
-            fit = partial(
-                _fit_table, position=module, grid=own, tables=tables, prefix_tokens=prefix_tokens
+            found[id(module.pos_embed)] = partial(
+                _fit_table,
+                position=module,
+                grid=own,
+                tables=tables,
+                prefix_tokens=prefix_tokens,
+                with_rows=with_rows,
             )
-            found[id(module.pos_embed)] = fit
         elif isinstance(module, RelativePositionBias) and not module.mirrored:
             table = module.relative_position_bias_table
             found[id(table)] = partial(_fit_offsets, position=module)
@@ -175,6 +183,7 @@ def _fit_table(
     grid: tuple[int, int] | None,
     tables: int | None = None,
     prefix_tokens: int = 0,
+    with_rows: bool = False,
 ) -> Fitted:
     """Fit a table ``(K, P' + N', C)`` to a position's prefix rows and grid; only the first ``tables`` of the K."""
     if table.ndim != 3 or table.shape[2] != position.embed_dims:
@@ -188,13 +197,18 @@ def _fit_table(
             # transformers writes such tables too: the shape cannot tell.
             hint = f'source_grid=({side}, {side}) resizes those of a square grid'
             return table, f'rows taken for those of {height} x {width} cells; {hint}'
+    prefixes = (
+        (prefix_tokens, 0) if with_rows and prefix_tokens else (prefix_tokens, wanted, 1, 0, 2)
+    )
     try:
-        if grid is None and prefix_tokens:
-            num_prefix, source = _grid_after_tokens(rows, prefix_tokens, position)
-        else:
-            num_prefix, source = table_grid(rows, grid, (wanted, 1, 0, 2))
+        num_prefix, source = table_grid(rows, grid, prefixes)
     except ValueError as error:
         raise ValueError(f'{error}, as source_grid=(height, width)') from error
+    if grid is None and with_rows and num_prefix < prefix_tokens:
+        raise ValueError(
+            f'a table of {rows} rows beside {prefix_tokens} prefix tokens has {source[0]} x {source[1]} cells and no '
+            f'row for them, or {rows - prefix_tokens} cells, which are no square: give source_grid=(height, width)'
+        )
     if num_prefix > max(2, wanted):
         raise ValueError(
             f'source_grid: a table of {table.shape[1]} rows has {num_prefix} more than {source[0]} x {source[1]} '
@@ -211,21 +225,6 @@ def _fit_table(
         f'{num_prefix} + {grid[0]} x {grid[1]} rows to '
         f'{wanted} + {position.grid[0]} x {position.grid[1]}'
     )
-
-
-def _grid_after_tokens(
-    rows: int, tokens: int, position: LearnedPosition
-) -> tuple[int, tuple[int, int]]:
-    """As :func:`table_grid`, of a table that stands beside class and distillation tokens: it has a row for each, or for
-    none. ValueError if it may have a row for each and be no square."""
-    num_prefix, grid = table_grid(rows, prefixes=(tokens, position.num_prefix_rows, 0))
-    # A network with tokens and no rows for them (DTN's ViT) says that its tables have none.
-    if num_prefix == 0 and position.num_prefix_rows == position.num_prefix_tokens:
-        raise ValueError(
-            f'a table of {rows} rows beside {tokens} prefix tokens has {grid[0]} x {grid[1]} cells and no row for '
-            f'them, or {rows - tokens} cells, which are no square: give its grid'
-        )
-    return num_prefix, grid
 
 
 def _fit_offsets(table: Tensor, position: RelativePositionBias) -> Fitted:

@@ -42,7 +42,9 @@ class Pretrained:
             ``checkpoint``. Default None: without a ``checkpoint`` too, the name that the backbone has as ``arch``.
         min_matched: Least share of the values that must come from the checkpoint, else it fails; of every part of a
             whole model. Default 0.95.
-        source_grid: Grid of the position table where it is not square.
+        source_grid: Grid of the position table, as in :func:`~mmlape.checkpoints.convert`.
+        key: Which of several state dicts in the checkpoint, such as ``'state_dict_ema'``. Default None: the first.
+        prefix: Only entries whose names begin so, such as ``'student.backbone.'``. Default all.
 
     Raises:
         ValueError: If the source or the timm model is unknown, not exactly one of ``checkpoint`` and ``model`` is
@@ -59,6 +61,8 @@ class Pretrained:
         model: str | None = None,
         min_matched: float = 0.95,
         source_grid: int | tuple[int, int] | None = None,
+        key: str | None = None,
+        prefix: str = '',
     ) -> None:
         self.source = check_option('source', source, FORMATS)
         both = checkpoint is not None and model is not None
@@ -72,6 +76,9 @@ class Pretrained:
         self.model = None if model is None else check_timm_name(model)
         self.min_matched = check_rate('min_matched', min_matched, with_one=True)
         self.source_grid = None if source_grid is None else check_grid('source_grid', source_grid)
+        check_type('key', key, str | None)
+        check_type('prefix', prefix, str)
+        self.key, self.prefix = key, prefix
 
     def __call__(self, module: nn.Module) -> LoadReport:
         """Read the weights, and load them into ``module``: one of our backbones, or a model with one."""
@@ -81,7 +88,12 @@ class Pretrained:
     def load(self, module: nn.Module, checkpoint: Mapping[str, Any]) -> LoadReport:
         """Load what was read into ``module``; returns the account, which is logged too."""
         state, report = convert_with_report(
-            checkpoint, self.source, module, source_grid=self.source_grid
+            checkpoint,
+            self.source,
+            module,
+            source_grid=self.source_grid,
+            key=self.key,
+            prefix=self.prefix,
         )
         report.demand(self.min_matched)
         print_log(str(report), logger='current', level=logging.INFO)

@@ -5,7 +5,7 @@ import timm
 import torch
 from backbone_variants import build_adapter, build_pvt
 
-from mmlape.checkpoints import CheckpointError, Pretrained, convert, convert_with_report
+from mmlape.checkpoints import CheckpointError, Pretrained, conversion, convert, convert_with_report
 from mmlape.registry import MODELS
 
 ARCH = dict(embed_dims=24, depth=2, num_heads=3, mlp_ratio=4)
@@ -135,6 +135,51 @@ def test_into_the_vit_of_an_adapter():
     assert report.matched_fraction == 1
     assert report.unused == ['cls_token', 'head.bias', 'head.weight', 'norm.bias', 'norm.weight']
     assert all('outside' in why for why in report.fresh.values())
+
+
+def test_a_network_without_any_position():
+    source = timm_vit(pos_embed='none')
+    model = vit(position=False)
+    convert_with_report(source.state_dict(), 'timm', model)[1].demand(1)
+    with pytest.raises(ValueError, match='has no position table'):
+        convert(source.state_dict(), 'timm', vit())
+
+
+@pytest.mark.parametrize(
+    'name',
+    ['module._orig_mod.{}', '_orig_mod.module.{}', 'backbone._orig_mod.{}', 'teacher.backbone.{}',
+     'teacher._orig_mod.{}'],
+)  # fmt: skip
+def test_names_of_wrappers_are_taken_off(name):
+    model = vit()
+    state = {name.format(k): v + 1 for k, v in model.state_dict().items()}
+    state['student.head.weight'] = torch.zeros(2)
+    found = convert(state, 'mmlape', model)
+    assert all(torch.equal(found[k], v + 1) for k, v in model.state_dict().items())
+
+
+def test_a_part_of_a_checkpoint_is_chosen(monkeypatch):
+    model = vit()
+    states = [{k: v + add for k, v in model.state_dict().items()} for add in (1, 2, 3)]
+    student = {f'student.backbone.{k}': v for k, v in states[2].items()}
+    checkpoint = dict(state_dict=states[0], state_dict_ema=states[1], more=dict(deep=student))
+    said = []
+    monkeypatch.setattr(conversion, 'print_log', lambda text, **_: said.append(text))
+    found = convert(checkpoint, 'mmlape', model)
+    assert torch.equal(found['cls_token'], states[0]['cls_token'])
+    assert "key='state_dict_ema' takes them" in said[0]
+    weights = dict(key='state_dict_ema')
+    assert torch.equal(
+        convert(checkpoint, 'mmlape', model, **weights)['cls_token'], states[1]['cls_token']
+    )
+    weights = dict(key='more.deep', prefix='student.')
+    assert torch.equal(
+        convert(checkpoint, 'mmlape', model, **weights)['cls_token'], states[2]['cls_token']
+    )
+    with pytest.raises(ValueError, match=r"key must be one of \['state_dict', .*got 'ema'"):
+        convert(checkpoint, 'mmlape', model, key='ema')
+    with pytest.raises(ValueError, match=r"prefix must begin a name: of student, got 'teacher\.'"):
+        convert(checkpoint, 'mmlape', model, key='more.deep', prefix='teacher.')
 
 
 def test_wrong_source_fails():

@@ -22,7 +22,7 @@ def assert_equal_outputs(theirs, ours, state):
     assert_same_tokens(ours, theirs, torch.randn(1, 3, 64, 64), atol=1e-5)
 
 
-def dinov3(model, biases=True):
+def dinov3(model, biases=True, merged=True):
     """A state dict of timm's under Meta's names, with what else is in those files."""
     state = model.state_dict()
     state['storage_tokens'] = state.pop('reg_token')
@@ -44,21 +44,25 @@ def dinov3(model, biases=True):
             for part in ('weight', 'bias'):
                 place = f'blocks.{layer}.mlp.{{}}.{part}'.format
                 halves = [state.pop(place(name)) for name in ('fc1_g', 'fc1_x')]
-                state[place('w12')], state[place('w3')] = torch.cat(halves), state.pop(place('fc2'))
+                names = ('w12',) if merged else ('w1', 'w2')
+                parts = [torch.cat(halves)] if merged else halves
+                state.update(zip(map(place, names), parts, strict=True))
+                state[place('w3')] = state.pop(place('fc2'))
     return state
 
 
 @pytest.mark.parametrize(
-    ('name', 'written'),
+    ('name', 'written', 'merged'),
     [
-        ('vit_small_patch16_dinov3_qkvb', True),
-        ('vit_small_patch16_dinov3_qkvb', False),
-        ('vit_small_plus_patch16_dinov3_qkvb', True),
+        ('vit_small_patch16_dinov3_qkvb', True, True),
+        ('vit_small_patch16_dinov3_qkvb', False, True),
+        ('vit_small_plus_patch16_dinov3_qkvb', True, True),
+        ('vit_small_plus_patch16_dinov3_qkvb', True, False),  # as Meta has it
     ],
 )
-def test_dinov3_masks_the_bias_of_keys(name, written):
+def test_dinov3_masks_the_bias_of_keys(name, written, merged):
     theirs, ours = both(name)
-    state = dinov3(theirs)
+    state = dinov3(theirs, merged=merged)
     if not written:
         for name in [name for name in state if name.endswith('bias_mask')]:
             state[name] = torch.full_like(state[name], math.nan)

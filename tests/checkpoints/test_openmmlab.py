@@ -32,6 +32,7 @@ def mmseg_vit(**options):
         (dict(final_norm=False), dict(final_norm=False)),
         (dict(qkv_bias=False), dict(qkv_bias=False)),
         (dict(with_cls_token=False), dict(with_cls_token=False)),
+        (dict(pre_norm=True), dict(pre_norm=True)),
     ],
 )
 def test_equals_mmseg(theirs, mine):
@@ -52,7 +53,12 @@ def test_equals_mmseg(theirs, mine):
 
 @pytest.mark.parametrize(
     'options',
-    [dict(), dict(layer_scale_init_value=0.1), dict(out_type='avg_featmap', final_norm=False)],
+    [
+        dict(),
+        dict(layer_scale_init_value=0.1),
+        dict(out_type='avg_featmap', final_norm=False),
+        dict(pre_norm=True),
+    ],
 )
 def test_equals_mmpretrain(options):
     from mmpretrain.models import backbones
@@ -65,7 +71,9 @@ def test_equals_mmpretrain(options):
         )
     )
     model = ours(
-        layer_scale='layer_scale_init_value' in options, final_norm=options.get('final_norm', True)
+        layer_scale='layer_scale_init_value' in options,
+        final_norm=options.get('final_norm', True),
+        pre_norm=options.get('pre_norm', False),
     )
     state, report = convert_with_report(source.state_dict(), 'mmpretrain', model)
     report.demand(1)

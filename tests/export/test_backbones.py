@@ -1,4 +1,4 @@
-"""Every registered component inside of a backbone: TorchScript, and ONNX where something is learned in the attention."""
+"""Every registered component in a backbone as TorchScript; as ONNX, what is learned inside of the attention."""
 
 import io
 
@@ -75,7 +75,5 @@ def test_onnx_holds_what_is_learned_in_the_attention(name, tmp_path):
     network.outputs = [f'map{index}' for index in range(len(expected))]
     files.write_onnx(program, network, tmp_path / 'model.onnx', {})
     session = onnxruntime.InferenceSession(str(tmp_path / 'model.onnx'))
-    for found, maps in zip(
-        session.run(None, {files.INPUT: IMAGE.numpy()}), expected, strict=True
-    ):
+    for found, maps in zip(session.run(None, {files.INPUT: IMAGE.numpy()}), expected, strict=True):
         torch.testing.assert_close(torch.from_numpy(found), maps, rtol=1e-3, atol=1e-4)

@@ -56,6 +56,14 @@ def parse_arguments() -> argparse.Namespace:
         metavar=('H', 'W'),
         help='grid of the position table, if it is not square',
     )
+    parser.add_argument(
+        '--key', help='which of several state dicts in the file, such as state_dict_ema'
+    )
+    parser.add_argument(
+        '--prefix',
+        default='',
+        help='only entries whose names begin so, such as student.backbone.',
+    )
     parser.add_argument('--force', action='store_true', help='overwrite OUT if it exists')
     parser.add_argument(
         '--seed', type=int, default=0, help='seed of entries that stay fresh (default 0)'
@@ -134,14 +142,20 @@ def main() -> None:
     config = overridden_config(options)
     grid = tuple(options.source_grid) if options.source_grid else None
     weights = Pretrained(
-        options.source, **origin(options), min_matched=options.min_matched, source_grid=grid
+        options.source,
+        **origin(options),
+        min_matched=options.min_matched,
+        source_grid=grid,
+        key=options.key,
+        prefix=options.prefix,
     )
     # Print only the report, not the origin of every parameter.
     MMLogger.get_instance('convert', log_level='ERROR')
     torch.manual_seed(options.seed)
     model = build(config)
     checkpoint = weights.read(model)
-    whole = is_whole_model(model) and holds_more_than_a_backbone(tensors_of(checkpoint), model)
+    state = tensors_of(checkpoint, options.key, options.prefix)
+    whole = is_whole_model(model) and holds_more_than_a_backbone(state, model)
     model = model if whole else backbone_of(model, config)
     if FORMATS[options.source].added:  # differences to what the ViT starts from
         vit = getattr(model, 'backbone', model).vit

@@ -57,6 +57,8 @@ class Format:
             any such entry is another network.
         others: Pairs of a regular expression over a foreign name, and the source whose format such a file has instead.
         added: Regular expression over our names, of entries that are added to the model's present values. Default none.
+        prefix_rows: Whether a position table has a row for each class and distillation token beside it. False: it may
+            have none. Default True.
         leaves_others: Whether any other entry may be left out; otherwise it shows another network. Default True.
     """
 
@@ -69,6 +71,7 @@ class Format:
     must_place: Reasons = _OWN
     others: Reasons = ()
     added: str | None = None
+    prefix_rows = True
     leaves_others = True
 
     def check_beside(self, checkpoint: Path, model: nn.Module | None) -> None:

@@ -49,6 +49,7 @@ class PublishedDTN(Format):
     )
     values = ((r'\b(running_square|running_along|num_calls)$', Tensor.squeeze),)
     may_leave = (DTN_LEFT,)
+    prefix_rows = False  # its ViT has none for its class token
 
 
 class PublishedPVT(Format):
@@ -295,6 +296,7 @@ class OpenMMLabViT(PlainViT):
         (r'\.ffn\.layers\.0\.0\.', '.mlp.fc1.'),
         (r'\.ffn\.layers\.1\.', '.mlp.fc2.'),
         (r'^(?:ln|norm)1\.', 'norm.'),
+        (r'^(?:pre_norm|ln_pre)\.', 'norm_pre.'),
     )
     may_leave = (*LEFT, (r'^ln2\.', 'of the classifier'))
     must_place: Reasons = (

@@ -96,6 +96,8 @@ _RENAMES: Renames = (
     (r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'),
     (r'^(register_tokens|storage_tokens)$', 'reg_token'),
     (r'^(blocks\.\d+\.mlp)\.w12\.', r'\1.fc1.'),
+    (r'^(blocks\.\d+\.mlp)\.w1\.', r'\1.fc1_g.'),  # DINOv3's own files
+    (r'^(blocks\.\d+\.mlp)\.w2\.', r'\1.fc1_x.'),
     (r'^(blocks\.\d+\.mlp)\.w3\.', r'\1.fc2.'),
     (r'^(blocks\.\d+\.attn)\.rel_pos\.', r'\1.position.'),
     (r'^(blocks\.\d+\.attn\.[qkv])_bias$', r'\1_proj.bias'),

@@ -26,7 +26,7 @@ _PARALLEL = 'parallel branches in a layer'
 OTHERS: Reasons = (
     LAYER_SCALE,
     (r'\.[qk]_norm\.', 'normalised queries and keys (qk_norm)'),
-    (r'^(norm_pre|pre_norm|ln_pre)\.', 'a norm before the first layer (CLIP)'),
+    (r'^norm_pre\.', 'a norm before the first layer (CLIP)'),
     (r'^blocks\.\d+\.others\.', _PARALLEL),
     (r'^inside\.', 'relative positions that all layers share (pre-trained BEiT)'),
     (
@@ -75,6 +75,9 @@ class PlainViT(Format):
         has_attention_position = any(
             isinstance(part, AttentionPosition) for part in model.modules()
         )
+        without_position = (
+            isinstance(model, StagedTransformer) and model.stages()[0].position is None
+        )
         faults = {
             f'has {depth} layers, the model {getattr(model, "depth", 0)}': (
                 isinstance(model, StagedTransformer) and depth > model.depth
@@ -84,7 +87,8 @@ class PlainViT(Format):
             ),
             f'has {_PARALLEL}, which the model does not have': theirs and not ours,
             'has no position table (a rotary or relative position?)': (
-                depth and not has_attention_position and not has(state, _TABLES)
+                depth
+                and not (has_attention_position or without_position or has(state, _TABLES))
             ),
             f'turns queries and keys by other angles than the {rotary_of(model)} of the model': (
                 _other_angles(model, state)
@@ -113,6 +117,7 @@ class Timm(PlainViT):
     """timm's plain Vision Transformers (AugReg, DeiT, DINOv2, DINOv3, EVA, BEiT, ...), its PVTv2, Swin and LeViT; and
     the files of DeiT and DeiT-3."""
 
+    prefix_rows = False  # DeiT-3 has none for its class token
     others = (
         (r'^layers\.0\.blocks\.', 'swin'),
         (r'^stem\.conv1\.linear\.', 'levit'),
