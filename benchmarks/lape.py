@@ -59,6 +59,7 @@ def main() -> None:
     }
     for model in models.values():
         model.eval()
+    results['inference_peak_bytes'] = {name: peak_bytes(call) for name, call in inference.items()}
     results['inference'] = interleaved(inference, options.repeats)
     write_record(options.out, {'batch': options.batch, **results})
 

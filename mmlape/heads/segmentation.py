@@ -17,7 +17,7 @@ class SlidingWindows:
 
     def predict(self, x: Any, batch_img_metas: list[dict], test_cfg: Any) -> Tensor:
         """Logits of classes ``(B, classes, H, W)`` of the image or, in sliding windows, of a window."""
-        if test_cfg.get('mode') == 'slide':
+        if (test_cfg or {}).get('mode') == 'slide':
             # MMSegmentation changes only the img_shape of each window (its issue #3666).
             batch_img_metas = [{**meta, 'pad_shape': meta['img_shape']} for meta in batch_img_metas]
         return super().predict(x, batch_img_metas, test_cfg)  # type: ignore[misc]

@@ -13,6 +13,7 @@ from mmengine.config import ConfigDict
 from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
 
+from mmlape.heads.segmentation import SlidingWindows
 from mmlape.registry import MODELS
 
 VIT = component(
@@ -190,3 +191,17 @@ def test_refuses_other_numbers_of_classes():
     head = MODELS.build(component('EoMTHead', num_things_classes=2))
     with pytest.raises(ValueError, match='the head has 2 classes, the backbone num_classes=3'):
         head(build_eomt()(torch.randn(1, 3, 32, 32)))
+
+
+def test_windows_are_those_of_a_test_that_slides():
+    class Upstream:
+        def predict(self, x, batch_img_metas, test_cfg):
+            return [meta['pad_shape'] for meta in batch_img_metas]
+
+    class Head(SlidingWindows, Upstream):
+        pass
+
+    metas = [dict(img_shape=(4, 6), pad_shape=(8, 8))]
+    slide, whole = (Head().predict(None, metas, dict(mode=mode)) for mode in ('slide', 'whole'))
+    assert (slide, whole) == ([(4, 6)], [(8, 8)])
+    assert Head().predict(None, metas, None) == whole  # MMSegmentation's heads take None

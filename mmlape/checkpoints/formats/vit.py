@@ -87,8 +87,7 @@ class PlainViT(Format):
             ),
             f'has {_PARALLEL}, which the model does not have': theirs and not ours,
             'has no position table (a rotary or relative position?)': (
-                depth
-                and not (has_attention_position or without_position or has(state, _TABLES))
+                depth and not (has_attention_position or without_position or has(state, _TABLES))
             ),
             f'turns queries and keys by other angles than the {rotary_of(model)} of the model': (
                 _other_angles(model, state)
