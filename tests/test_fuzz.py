@@ -121,6 +121,7 @@ def shapes_of(out_type, batch, dims, grid, prefix):
         'featmap': [(batch, dims, *grid)],
         'raw': [(batch, prefix + grid[0] * grid[1], dims)],
         'featmap_and_prefix': [(batch, dims, *grid), (batch, prefix, dims)],
+        'featmap_and_cls': [(batch, dims, *grid), (batch, dims)],
         'cls_and_dist': [(batch, dims)] * 2,
     }.get(out_type if isinstance(out_type, str) else '', [(batch, dims)])
 

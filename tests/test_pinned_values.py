@@ -41,7 +41,7 @@ ACCEPTED = [
     ('DTN', 'position_init', ['local', 'random']),
     (
         'VisionTransformer', 'out_type',
-        ['avg', 'cls_and_dist', 'cls_token', 'featmap', 'featmap_and_prefix', 'pooled', 'raw'],
+        ['avg', 'cls_and_dist', 'cls_token', 'featmap', 'featmap_and_cls', 'featmap_and_prefix', 'pooled', 'raw'],
     ),
     (
         'ViTAdapter', 'vit_feature',

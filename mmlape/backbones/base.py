@@ -172,7 +172,7 @@ def exempt_parameters(model: nn.Module) -> set[str]:
 
 
 # The out_types with a value for every token; the others are for classifiers, as poolings with parameters are.
-DENSE = ('featmap', 'featmap_and_prefix', 'raw')
+DENSE = ('featmap', 'featmap_and_prefix', 'featmap_and_cls', 'raw')
 
 
 def build_pooling(out_type: str | dict, embed_dims: int) -> nn.Module | None:

@@ -52,6 +52,7 @@ from .timm_rows import TimmRow
 # The prefix tokens without which an out_type that reads some is refused.
 _READS_PREFIX = {
     'featmap_and_prefix': (),
+    'featmap_and_cls': ('cls_token',),
     'raw': (),
     'cls_token': ('cls_token',),
     'cls_and_dist': ('cls_token', 'dist_token'),
@@ -134,7 +135,8 @@ class StagedTransformer(Backbone):
         common: Any of the above, and
 
             * ``out_type``: ``'featmap'`` (default): maps ``(B, C, H, W)``; ``'raw'``: tokens ``(B, P + H * W, C)``;
-              ``'featmap_and_prefix'``: pairs of map and prefix tokens ``(B, P, C)``. For classifiers: ``'cls_token'``
+              ``'featmap_and_prefix'``: pairs of map and prefix tokens ``(B, P, C)``; ``'featmap_and_cls'``: of map and
+              class token ``(B, C)``, as MMSegmentation's ``DPTHead`` takes them. For classifiers: ``'cls_token'``
               ``(B, C)``; ``'cls_and_dist'``: both ``(B, C)``; ``'avg'``: the mean ``(B, C)`` of the cells; the
               config of a pooling, ``dict(type='mmlape.SequencePooling')``; or ``'pooled'``: the architecture's own.
             * ``out_indices``: layers or stages whose output is returned; later ones are not built. ``final_norm``:

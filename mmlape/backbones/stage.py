@@ -70,7 +70,8 @@ class Stage:
     @property
     def num_prefix(self) -> int:
         """Number ``P`` of prefix tokens."""
-        return sum([token.shape[1] for token in self.prefix])
+        # torch.jit.trace makes tensors of sizes.
+        return sum([int(token.shape[1]) for token in self.prefix])
 
     def begin(self, maps: Tensor, before: Tensor | None = None) -> tuple[Tensor, Layout, StagePlan]:
         """Tokens with their position, as they enter the first block, and what position adds later.
@@ -246,6 +247,10 @@ OUTPUTS: dict[str, Output] = {
     'featmap_and_prefix': lambda tokens, layout: (
         layout.to_maps(tokens).contiguous(),
         layout.split(tokens)[0],
+    ),
+    'featmap_and_cls': lambda tokens, layout: (
+        layout.to_maps(tokens).contiguous(),
+        tokens[:, 0],
     ),
     'raw': lambda tokens, layout: tokens,
     'cls_token': lambda tokens, layout: tokens[:, 0],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import torch
 from torch import Tensor, nn
 
@@ -146,6 +148,9 @@ def build_token_norm(norm_cfg: dict, num_features: int) -> TokenNorm:
     """The norm of ``norm_cfg`` (``type``, see :func:`norm_class`, and options) for ``num_features`` channels;
     ``requires_grad=False`` in it freezes the norm, as in MMCV."""
     cls, options = norm_class(norm_cfg), dict(norm_cfg)
+    heads = signature(cls).parameters.get('num_heads')
+    if heads is not None and heads.default is heads.empty and 'num_heads' not in options:
+        raise ValueError(f'norm_cfg needs num_heads here, beside no attention, got {norm_cfg}')
     del options['type']
     requires_grad = options.pop('requires_grad', True)
     return cls(num_features, **options).requires_grad_(requires_grad)
@@ -153,12 +158,12 @@ def build_token_norm(norm_cfg: dict, num_features: int) -> TokenNorm:
 
 def build_single_norm(option: str, norm_cfg: dict, num_features: int) -> TokenNorm:
     """Build a norm of each token alone (:func:`build_token_norm`); ValueError if it mixes tokens or sees position."""
-    norm = build_token_norm(norm_cfg, num_features)
-    if norm.mixes_tokens or norm.depends_on_position:
+    cls = norm_class(norm_cfg)
+    if cls.mixes_tokens or cls.depends_on_position:
         raise ValueError(
             f"{option} must be a norm of each token by itself, e.g. dict(type='mmlape.LN'), got {norm_cfg}"
         )
-    return norm
+    return build_token_norm(norm_cfg, num_features)
 
 
 def norm_class(norm_cfg: dict) -> type[TokenNorm]:

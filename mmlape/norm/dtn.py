@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmlape.checks import check_divisor, check_option, check_positive_int, check_rate
+from mmlape.checks import check_option, check_positive_int, check_rate
 from mmlape.layout import Grid, Layout
 from mmlape.registry import MODELS
 from mmlape.runtime.autocast import without_autocast
@@ -81,7 +81,12 @@ class DTN(TokenNorm):
         eps: float = 1e-5,
     ) -> None:
         super().__init__(num_features, eps)
-        self.num_heads = check_divisor('num_heads', num_heads, 'num_features', num_features)
+        self.num_heads = check_positive_int('num_heads', num_heads)
+        if self.num_features % num_heads:
+            raise ValueError(
+                f'num_heads must divide num_features, got num_heads={num_heads}, num_features={num_features}; where '
+                'norm_cfg has no num_heads, they are those that the network has for DTN, or those of its attention'
+            )
         self.pool = check_positive_int('pool', pool)
         self.stabilize = stabilize
         if variance_only:

@@ -213,3 +213,30 @@ def test_names_hold_inside_a_parent_and_through_mmengine():
     assert torch.equal(
         parents[0][0].position.embedding.pos_embed, parents[1][0].position.embedding.pos_embed
     )
+
+
+def test_dpt_takes_pairs_of_maps_and_class_tokens():
+    """MMSegmentation's head joins a class token ``(B, C)`` to every map."""
+    from mmseg.models.decode_heads import DPTHead
+
+    head = DPTHead(
+        in_channels=(24, 24, 24, 24),
+        channels=16,
+        embed_dims=24,
+        post_process_channels=[16, 16, 16, 16],
+        num_classes=3,
+        readout_type='project',
+        input_transform='multiple_select',
+        in_index=(0, 1, 2, 3),
+        norm_cfg=dict(type='BN'),
+    ).eval()
+    model = build_vit(out_type='featmap_and_cls', out_indices=[0, 1, 2, 3], patch_size=16).eval()
+    pairs = model(torch.randn(2, 3, 64, 96))
+    assert [tuple(part.shape) for part in pairs[0]] == [(2, 24, 4, 6), (2, 24)]
+    raw = build_vit(out_type='raw', out_indices=[0, 1, 2, 3], patch_size=16).eval()
+    raw.load_state_dict(model.state_dict())
+    image = torch.randn(1, 3, 64, 64)
+    assert torch.equal(model(image)[2][1], raw(image)[2][:, 0])
+    assert head(pairs).shape == (2, 3, 32, 48)
+    with pytest.raises(ValueError, match="out_type='featmap_and_cls' needs with_cls_token=True"):
+        build_vit(out_type='featmap_and_cls', with_cls_token=False)
