@@ -133,9 +133,10 @@ def img_size_of(text: str) -> tuple[int, int] | None:
         return None
     inside = backbone.get('vit')
     size = (inside if isinstance(inside, dict) else backbone).get('img_size')
-    size = (size, size) if isinstance(size, int) else size
-    pair = isinstance(size, (tuple, list)) and len(size) == 2
-    return tuple(size) if pair and all(isinstance(side, int) for side in size) else None
+    sides = [size, size] if isinstance(size, int) else size
+    if not isinstance(sides, (tuple, list)) or [type(side) for side in sides] != [int, int]:
+        return None
+    return sides[0], sides[1]
 
 
 def _assigned(text: Any) -> dict[str, Any]:
