@@ -3,7 +3,7 @@
     mmlape picture position_flow CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...] [--layer 0]
 
 Writes ``flow_<part>_<image>`` (Figure 8), ``flow_alone_<part>_<image>`` (Figure 9), ``flow_layers_<part>_<image>``
-(Figure 10), as PNG, and their arrays. See docs/pictures.md.
+(Figure 10), ``flow_sum_<part>_<image>`` (tokens, position and their sum as matrices), as PNG, and their arrays. See docs/pictures.md.
 """
 
 from mmlape.checks import check_positive_int
@@ -35,6 +35,7 @@ def main() -> None:
             alone = analysis.draw_position_alone(*chosen, options.count, note)
             command.write(f'flow_alone_{name}', alone)
             command.write(f'flow_layers_{name}', analysis.draw_layers(*chosen, note))
+            command.write(f'flow_sum_{name}', analysis.draw_sum(flow, note))
             command.write(f'flow_{name}', arrays=flow.arrays())
 
 

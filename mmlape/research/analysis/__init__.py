@@ -28,7 +28,7 @@ _PUBLIC = {
     'drawing': (
         'draw_channels draw_class_attention draw_correlations draw_distances draw_dtn_maps draw_embedding draw_flow '
         'draw_gabor_fit draw_grids draw_layers draw_magnitudes draw_patch_order draw_position_alone draw_projections '
-        'draw_ratios draw_scores draw_variation'
+        'draw_ratios draw_scores draw_sum draw_variation'
     ),
     'dtn': (
         'NormTokens PositionMaps Projection RatioCourse TokenVariation dtn_maps magnitude_maps norm_tokens project '

@@ -179,6 +179,16 @@ def draw_flow(flow: PositionFlow, count: int = 3, note: str = '') -> Figure:
     return _with_note(draw_maps(list(zip(labels, zip(*columns))), cell=FLOW_CELL)[0], note)
 
 
+def draw_sum(flow: PositionFlow, note: str = '') -> Figure:
+    """What the stage begins with, position, and their sum, as matrices of cells by channels with one colour scale."""
+    roles = ('patches', 'position', 'summed')
+    matrices = [getattr(flow, role).reshape(len(flow.patches), -1).T for role in roles]
+    scale = around_zero(np.stack(matrices))
+    panels = [Panel(each, role, DIVERGING, scale) for role, each in zip(roles, matrices)]
+    rows = [('cell x channel', panels)]
+    return _with_note(draw_maps(rows, 'value', ratios=[1.0] * 3, cell=2.5)[0], note)
+
+
 def draw_position_alone(
     flow: PositionFlow, channels: Channels = None, count: int = 3, note: str = ''
 ) -> Figure:
