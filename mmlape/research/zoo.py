@@ -1,4 +1,4 @@
-"""The model zoo: builds one page of tables from metafiles and a record of measurements."""
+"""The model zoo: tables of a page from metafiles and a record of measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import yaml
 from mmengine.config import Config
 
 from mmlape.research.analysis import StepMemory, training_size
-from mmlape.research.analysis.complexity import IMAGE_SIZES, Complexity
+from mmlape.research.analysis.complexity import Complexity
 
 __all__ = ['Row', 'Zoo', 'read_reports', 'read_rows', 'write_measured']
 
@@ -26,84 +26,10 @@ _LEFT_OUT = ('demo', 'imagenet', 'cifar', 'ablations', 'listops', 'dino')
 # Metafiles have all published figures; the page shows only these.
 _SHOWN = ('box AP', 'mask AP', 'PQ', 'mIoU', 'mDice', 'Top 1 Accuracy')
 _PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet', 'mmseg')
-# Rows of the page, those that a reader chooses between. The record and the metafiles have all.
-CHOICE = (
-    'mask-rcnn_deit-t-adapter_fpn_ms-3x_coco',
-    'mask-rcnn_deit-t-adapter-lape_fpn_ms-3x_coco',
-    'mask-rcnn_deit-s-adapter_fpn_ms-3x_coco',
-    'mask-rcnn_deit-s-adapter-lape_fpn_ms-3x_coco',
-    'mask-rcnn_deit-b-adapter_fpn_ms-3x_coco',
-    'mask-rcnn_deit-b-adapter-lape_fpn_ms-3x_coco',
-    'upernet_deit-t-adapter_8xb2-160k_ade20k-512x512',
-    'upernet_deit-t-adapter-lape_8xb2-160k_ade20k-512x512',
-    'upernet_deit-s-adapter_8xb2-160k_ade20k-512x512',
-    'upernet_deit-s-adapter-lape_8xb2-160k_ade20k-512x512',
-    'segmenter_deit-t_mask_8xb1-160k_ade20k-512x512',
-    'segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512',
-    'segmenter_deit-s_mask_8xb1-160k_ade20k-512x512',
-    'segmenter_deit-s-lape_mask_8xb1-160k_ade20k-512x512',
-    'retinanet_pvt-t_fpn_1x_coco',
-    'retinanet_pvt-t-dtn_fpn_1x_coco',
-    'retinanet_pvt-s-dtn_fpn_1x_coco',
-    'mask-rcnn_pvt-t_fpn_1x_coco',
-    'mask-rcnn_pvt-t-dtn_fpn_1x_coco',
-    'mask-rcnn_pvt-s-dtn_fpn_1x_coco',
-    'mask-rcnn_pvtv2-b2_fpn_1x_coco',
-    'mask-rcnn_swin-t_fpn_1x_coco',
-    'mask-rcnn_swin-t-lape_fpn_1x_coco',
-    'upernet_swin-t_8xb2-160k_ade20k-512x512',
-    'linear_dinov3-s_8xb2-40k_ade20k-512x512',
-    'linear_dinov3-b_8xb2-40k_ade20k-512x512',
-    'linear_dinov3-l_8xb2-40k_ade20k-512x512',
-    'mask2former_dinov2-reg4-l-adapter_8xb2-40k_ade20k-512x512',
-    'mask2former_dinov3-b-adapter_8xb2-40k_ade20k-512x512',
-    'mask-rcnn_dinov3-s_sfp_lsj-100e_coco',
-    'mask-rcnn_dinov3-b-adapter_fpn_ms-3x_coco',
-    'mask2former_dinov2-reg4-l-adapter_lsj-1x_coco',
-    'htc_beitv2-l-adapter_fpn_ms-3x_coco',
-    'mask2former_beitv2-l-adapter-coco_16xb1-80k_ade20k-896x896',
-    'gfl_deit-s-adapter-lape_fpn_ms-3x_coco',
-    'segformer_deit-s-adapter-lape_8xb2-160k_ade20k-512x512',
-    'eomt_dinov3-l_8xb2-40k_ade20k-512x512',
-    'eomt_dinov3-l_lsj-1x_coco',
-    'dino-4scale_deit-s-adapter-lape_8xb2-12e_coco',
-    'mask2former_deit-s-adapter-lape_lsj-1x_coco-panoptic',
+START, END = (
+    '<!-- tables: written by tools/developers/zoo_table.py -->',
+    '<!-- end of the tables -->',
 )
-_INTRODUCTION = """\
-# Model zoo
-
-<!-- Written by tools/developers/zoo_table.py from metafiles and benchmarks/records/model_zoo.json. -->
-
-```shell
-mmlape train segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512
-```
-
-{shown} of {all} detection and segmentation configs; the README of each folder has all of its rows. All figures as data:
-[measured](../benchmarks/records/model_zoo.json), and published in the `metafile.yml` of each folder, with the number of
-the table. Classifiers: [pre-training](pretraining.md).
-
-**Published** figures are the authors'. We have not yet trained a config in full, and there are no trained weights to
-download: training starts from the published weights in the config ([weights](weights.md)).
-
-**Parameters** are those of the trained model, auxiliary heads included; in brackets the backbone's. **FLOPs** are
-multiply-adds at inference of one image of {detection} (detectors) or one crop of {segmentation} (segmentors); in
-brackets the backbone's. Convolutions, matrix products, attention and deformable attention's sampling are counted;
-norms, activations, softmax, resizing and additions are not, so LaPE costs as much as default joining. Second stages get
-1,000 proposals and, for masks, 100 boxes, as in MMDetection 2's counter. DTN is counted as computed here, without its
-map of all tokens by all tokens, so its share is smaller than published.
-
-**GB** are the memory of a training step on each GPU in float32, estimated by
-[`mmlape estimate`](training.md#memory-before-you-start); in brackets its images and their largest size. Measurements of
-[reports of GPUs](install.md#test-your-gpu) (`benchmarks/records/gpu_*.json`) follow.
-
-```shell
-python tools/developers/zoo_table.py                       # measure all rows, write this page: hours, no GPU
-python tools/developers/zoo_table.py --config 'upernet*'   # measure only these
-python tools/developers/zoo_table.py --check               # compare the page with metafiles and configs
-```
-
-Measured with {versions}.
-"""
 
 
 @dataclass(frozen=True)
@@ -227,21 +153,24 @@ class Zoo:
         unknown = set(self.measured) - {row.name for row in self.rows}
         return found + [f'{name} was measured but is not a row' for name in sorted(unknown)]
 
-    def page(self, folder: Path) -> str:
-        """The page in Markdown, its links relative to ``folder``."""
-        detection, segmentation = ('{} x {}'.format(*IMAGE_SIZES[s]) for s in ('mmdet', 'mmseg'))
+    def page(self, path: Path) -> str:
+        """The text of the page with new tables between its marks, of the rows that its tables have."""
+        before, rest = path.read_text(encoding='utf-8').split(START)
+        written, after = rest.split(END)
+        names = re.findall(r'^\| \[(.+?)\]', written, re.MULTILINE)
+        shown = [row for row in self.rows if row.name in names]
         versions = ', '.join(f'{name} {version}' for name, version in self.versions.items())
-        shown = [row for row in self.rows if row.name in CHOICE]
-        facts = dict(detection=detection, segmentation=segmentation, versions=versions)
-        parts = [_INTRODUCTION.format(shown=len(shown), all=len(self.rows), **facts)]
+        parts = [
+            f'{START}\n\n{len(shown)} of {len(self.rows)} configs, measured with {versions}.\n'
+        ]
         for collection in dict.fromkeys(row.collection for row in shown):
             rows = [row for row in shown if row.collection == collection]
-            readme = os.path.relpath(rows[0].path.with_name('README.md'), folder)
+            readme = os.path.relpath(rows[0].path.with_name('README.md'), path.parent)
             parts.append(
                 f'\n## {collection}\n\nAll rows, weights and recipes: [README]({readme}).\n\n'
             )
-            parts.append(self._table(rows, folder))
-        return ''.join(parts)
+            parts.append(self._table(rows, path.parent))
+        return ''.join([before, *parts, '\n', END, after])
 
     def _table(self, rows: list[Row], folder: Path) -> str:
         head = ['config', 'parameters (M)', 'FLOPs (G)', 'GB', 'published', 'ours']
