@@ -44,29 +44,18 @@ def wait_for(process: subprocess.Popen, file: Path) -> None:
     assert file.exists(), process.communicate()[0]
 
 
-@pytest.mark.slow
-def test_the_demo_writes_table_and_pictures_once(tmp_path):
-    text = finish(start(tmp_path))
-    results = json.loads((tmp_path / 'out/results.json').read_text())['tasks']
-    assert set(results) == {'mask_rcnn', 'segmenter'}
-    for key, names in (('mask_rcnn', {'box AP', 'mask AP'}), ('segmenter', {'mIoU'})):
-        for stage in ('untrained', 'trained'):
-            assert set(results[key][stage]) == names
-            assert all(0 <= value <= 1 for value in results[key][stage].values())
-        with Image.open(tmp_path / 'out' / results[key]['picture']) as picture:
-            assert picture.width > 1000
-    for word in ('box AP', 'mask AP', 'mIoU', 'left in all', 'results.md'):
-        assert word in text
-    assert 'Traceback' not in text
-    # A second call does nothing again, and says the same.
-    again = finish(start(tmp_path))
-    assert again.count('[done before]') == 6
-    assert json.loads((tmp_path / 'out/results.json').read_text())['tasks'] == results
+METRICS = {
+    'mask_rcnn': {'box AP', 'mask AP'},
+    'segmenter': {'mIoU'},
+    'retinanet_dtn_pvt': {'box AP'},
+}
 
 
 @pytest.mark.slow
-def test_the_demo_goes_on_after_ctrl_c_and_after_a_cut_checkpoint(tmp_path):
-    process = start(tmp_path, '--task', 'mask_rcnn')
+def test_the_demo_from_end_to_end(tmp_path):
+    """It goes on after Ctrl-C and after a cut checkpoint, writes table and pictures, and does nothing twice."""
+    models = [f'--model={key}' for key in METRICS]
+    process = start(tmp_path, *models)
     wait_for(process, tmp_path / 'out/mask_rcnn/iter_2.pth')
     process.send_signal(signal.SIGINT)
     text, _ = process.communicate(timeout=300)
@@ -78,18 +67,20 @@ def test_the_demo_goes_on_after_ctrl_c_and_after_a_cut_checkpoint(tmp_path):
     folder = tmp_path / 'out/mask_rcnn'
     last = max(folder.glob('iter_*.pth'), key=lambda path: int(path.stem.split('_')[1]))
     (folder / 'iter_5.pth').write_bytes(last.read_bytes()[:2000])
-    text = finish(start(tmp_path, '--task', 'mask_rcnn'))
-    assert 'continuing after iteration' in text
-    assert text.count('[done before]') == 1, 'the untrained model was evaluated before'
+    text = finish(start(tmp_path, *models))
+    assert 'Mask R-CNN: training    continuing after iteration' in text
+    assert text.count('Mask R-CNN: untrained   box AP') == 1
+    for word in ('[done before]', 'left in all', 'results.md'):
+        assert word in text
     results = json.loads((tmp_path / 'out/results.json').read_text())['tasks']
-    assert results['mask_rcnn']['iterations'] == 6
-
-
-@pytest.mark.slow
-def test_a_model_without_masks(tmp_path):
-    finish(start(tmp_path, '--model', 'retinanet_dtn_pvt'))
-    results = json.loads((tmp_path / 'out/results.json').read_text())['tasks']
-    assert set(results) == {'retinanet_dtn_pvt'}
-    assert set(results['retinanet_dtn_pvt']['trained']) == {'box AP'}
-    with Image.open(tmp_path / 'out/retinanet_dtn_pvt.png') as picture:
-        assert picture.width > 1000
+    assert {key: set(result['trained']) for key, result in results.items()} == METRICS
+    for result in results.values():
+        for stage in ('untrained', 'trained'):
+            assert all(0 <= value <= 1 for value in result[stage].values())
+        assert result['iterations'] == 6
+        with Image.open(tmp_path / 'out' / result['picture']) as picture:
+            assert picture.width > 1000
+    # Another call does nothing again, and says the same.
+    again = finish(start(tmp_path, *models))
+    assert again.count('[done before]') == 9
+    assert json.loads((tmp_path / 'out/results.json').read_text())['tasks'] == results

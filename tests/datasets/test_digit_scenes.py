@@ -185,33 +185,3 @@ def test_without_scikit_learn_the_message_says_what_to_install(tmp_path, monkeyp
     with pytest.raises(ModuleNotFoundError, match='pip install scikit-learn'):
         build_digit_scenes(tmp_path / 'scenes', **SMALL)
     assert not list(tmp_path.iterdir())
-
-
-def test_upstream_detection_data_set_reads_every_image(root):
-    from mmdet.datasets import CocoDataset
-    from mmdet.utils import register_all_modules
-
-    register_all_modules(init_default_scope=True)
-    for split in ('train', 'val'):
-        dataset = CocoDataset(
-            data_root=str(root),
-            ann_file=f'annotations/instances_{split}.json',
-            data_prefix=dict(img=f'images/{split}/'),
-            metainfo=dict(classes=DIGIT_CLASSES),
-            pipeline=[
-                dict(type='LoadImageFromFile'),
-                dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
-                dict(type='PackDetInputs'),
-            ],
-        )
-        assert len(dataset) == SMALL[f'num_{split}']
-        instances = 0
-        for item in dataset:
-            assert item['inputs'].shape == (3, 96, 96)
-            found = item['data_samples'].gt_instances
-            instances += len(found)
-            for box, mask in zip(found.bboxes.tensor, found.masks.to_ndarray(), strict=True):
-                rows, columns = np.nonzero(mask)
-                extent = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
-                assert box.tolist() == [float(each) for each in extent]
-        assert instances == len(coco(root, split)['annotations'])

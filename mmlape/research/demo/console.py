@@ -21,13 +21,13 @@ class Screen:
         # Saved, because sys.stdout is redirected while OpenMMLab works.
         self.stream = sys.stdout
         self.on_terminal = self.stream.isatty()
+        self.clear = '\r\033[K' if self.on_terminal else ''
         self.consoles: list[Console] = []
-        self.width, self.shown = 0, 0.0
+        self.shown = 0.0
 
     def say(self, text: str = '') -> None:
         """Print a permanent line."""
-        self._clear()
-        self.stream.write(text + '\n')
+        self.stream.write(f'{self.clear}{text}\n')
         self.stream.flush()
 
     def progress(self, console: 'Console', now: float) -> None:
@@ -36,25 +36,14 @@ class Screen:
         if now - last < (TERMINAL_INTERVAL if self.on_terminal else LINE_INTERVAL):
             return
         self.shown = console.shown = now
-        left = f'about {clock(max(each.seconds_left(now) for each in self.consoles))} left in all'
-        if not self.on_terminal:
-            self.stream.write(f'{console.status(True):<{WIDTH - 30}}  {left}\n')
-        else:
-            self._clear()
-            columns = shutil.get_terminal_size().columns - 1
-            running = [each for each in self.consoles if each.step]
-            texts = (
-                '  |'.join([each.status(detail) for each in running] + [f'  {left}'])
-                for detail in (True, False)
-            )
-            text = next((text for text in texts if len(text) <= columns), f'  {left}')[:columns]
-            self.width = len(text)
-            self.stream.write(text)
-        self.stream.flush()
-
-    def _clear(self) -> None:
+        left = f'  about {clock(max(each.seconds_left(now) for each in self.consoles))} left in all'
         if self.on_terminal:
-            self.stream.write('\r' + ' ' * self.width + '\r')
+            running = [each.status() for each in self.consoles if each.step]
+            columns = shutil.get_terminal_size().columns - 1
+            self.stream.write(self.clear + '  |'.join([left, *running])[:columns])
+        else:
+            self.stream.write(f'{console.status():<{WIDTH - 30}}{left}\n')
+        self.stream.flush()
 
 
 class Console:
@@ -87,9 +76,9 @@ class Console:
         self.fraction, self.detail, self.resumed = fraction, detail, resumed
         self.screen.progress(self, time.monotonic())
 
-    def status(self, with_detail: bool) -> str:
+    def status(self) -> str:
         """The progress of the step."""
-        return f'  {self.step}  {self.fraction:4.0%}  {self.detail if with_detail else ""}'.rstrip()
+        return f'  {self.step}  {self.fraction:4.0%}  {self.detail}'.rstrip()
 
     def end(self, result: str, typical: bool = True) -> None:
         """Close the step with its result; ``typical`` ones measure the speed of this machine."""
