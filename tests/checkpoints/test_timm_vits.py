@@ -13,7 +13,7 @@ from mmlape.checkpoints import Pretrained, convert
 from mmlape.checkpoints.formats.timm_models import to_our_names
 from mmlape.registry import MODELS
 
-TOOL = REPO / 'tools' / 'developers' / 'timm_parts' / 'comparison.py'
+TOOL = REPO / 'tools' / 'developers' / 'timm_vits.py'
 spec = importlib.util.spec_from_file_location('timm_vits', TOOL)
 tool = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tool)

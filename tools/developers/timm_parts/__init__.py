@@ -1,1 +1,0 @@
-"""The parts of tools/developers/timm_vits.py."""
