@@ -17,15 +17,51 @@ from .dtn_kernels import SIZES, _cell_values, _parameters, _score, _standardise
 
 
 @triton.jit
-def _direct(grad, weight, b, token, there, rstd, normed, num_tokens, G: tl.constexpr,
+def _direct(grad, weight, b, token, valid, rstd, normed, num_tokens, G: tl.constexpr,
             D: tl.constexpr, HEADS: tl.constexpr, DEPTH: tl.constexpr):  # fmt: skip
     """Gradients of the result, and of its numerator and variance alone."""
     g, d = tl.arange(0, HEADS)[None, :, None], tl.arange(0, DEPTH)[None, None, :]
-    channel, inside = g * D + d, there & (g < G) & (d < D)
+    channel, inside = g * D + d, valid & (g < G) & (d < D)
     d_y = tl.load(grad + (b * num_tokens + token) * (G * D) + channel, inside, 0.0).to(tl.float32)
     factor = tl.load(weight + channel, (g < G) & (d < D), 0.0).to(tl.float32)
     d_z = d_y * factor * rstd
     return d_y, d_z, -0.5 * d_z * normed * rstd
+
+
+@triton.jit
+def _tokens(cell, i, last, H, W, E, POOL: tl.constexpr):
+    """Tokens, and which are valid: of cells of one token from ``cell`` up to ``last``, or of one larger cell."""
+    if POOL == 1:
+        token, valid = cell + i, cell + i < last
+    else:
+        down, across = cell // E * POOL + i // POOL, cell % E * POOL + i % POOL
+        token, valid = down * W + across, (i < POOL * POOL) & (down < H) & (across < W)
+    return token, valid
+
+
+@triton.jit
+def _by_head(values):
+    """Sum over tokens and the channels of a head, ``(HEADS, 1)``."""
+    return tl.sum(tl.sum(values, axis=0), axis=1, keep_dims=True)
+
+
+@triton.jit
+def _store_pair(to, first, second, mask, D: tl.constexpr):
+    tl.store(to, first, mask)
+    tl.store(to + D, second, mask)
+
+
+@triton.jit
+def _store_sums(sums, of_weight, of_bias, of_mean, of_var, G: tl.constexpr, D: tl.constexpr,
+                HEADS: tl.constexpr, DEPTH: tl.constexpr):  # fmt: skip
+    """Store the sums of a program."""
+    g, d = tl.arange(0, HEADS)[:, None], tl.arange(0, DEPTH)[None, :]
+    sums += tl.program_id(0).to(tl.int64) * (2 * G * D + 2 * G)
+    tl.store(sums + g * D + d, of_weight, (g < G) & (d < D))
+    tl.store(sums + G * D + g * D + d, of_bias, (g < G) & (d < D))
+    sums += 2 * G * D
+    tl.store(sums + g, of_mean, g < G)
+    tl.store(sums + G + g, of_var, g < G)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -45,43 +81,36 @@ def to_statistics(
     d_moments += b * (num_cells * 2 * G * D) + g * (num_cells * 2 * D) + d
     # Each step takes TOKENS cells of one token, or TOKENS tokens of one cell.
     cells: tl.constexpr = TOKENS if POOL == 1 else 1
-    for cell in range(part * chunk, tl.minimum(part * chunk + chunk, num_cells), cells):
+    last = tl.minimum(part * chunk + chunk, num_cells)
+    for cell in range(part * chunk, last, cells):
         to_first, to_second = tl.zeros_like(of_bias), tl.zeros_like(of_bias)
         for start in range(0, 1 if POOL == 1 else POOL * POOL, TOKENS):
             i = (start + tl.arange(0, TOKENS))[:, None, None]
-            if POOL == 1:
-                token, there = cell + i, cell + i < tl.minimum(part * chunk + chunk, num_cells)
-            else:
-                down, across = cell // E * POOL + i // POOL, cell % E * POOL + i % POOL
-                token, there = down * W + across, (i < POOL * POOL) & (down < H) & (across < W)
+            token, valid = _tokens(cell, i, last, H, W, E, POOL)
             (
                 _, _, _, own_mean, own_var, first, inter_mean, inter_var, own_of_mean, own_of_var,
                 rstd, normed,
             ) = _standardise(
-                x, moments, centre, mean_omega, var_omega, b, prefix + token, there, mean_ratio,
+                x, moments, centre, mean_omega, var_omega, b, prefix + token, valid, mean_ratio,
                 var_ratio, H, W, E, prefix, num_cells, eps, G, D, POOL, STABILIZE, HEADS, DEPTH,
             )  # fmt: skip
             d_y, d_z, d_var = _direct(
-                grad, weight, b, prefix + token, there, rstd, normed, num_tokens, G, D, HEADS, DEPTH
+                grad, weight, b, prefix + token, valid, rstd, normed, num_tokens, G, D, HEADS, DEPTH
             )
             of_weight += tl.sum(d_y * normed, axis=0)
             of_bias += tl.sum(d_y, axis=0)
-            of_ratio = tl.sum(d_z * (inter_mean - own_mean), axis=0)
-            of_mean += tl.sum(of_ratio, axis=1, keep_dims=True)
-            of_ratio = tl.sum(d_var * (own_var - tl.maximum(inter_var, 0.0)), axis=0)
-            of_var += tl.sum(of_ratio, axis=1, keep_dims=True)
+            of_mean += _by_head(d_z * (inter_mean - own_mean))
+            of_var += _by_head(d_var * (own_var - tl.maximum(inter_var, 0.0)))
             d_second = tl.where(inter_var < 0, 0.0, (1 - own_of_var) * d_var)
             d_first = (own_of_mean - 1) * d_z - 2 * first * d_second
             if POOL == 1:
                 to = d_moments[None] + token * (2 * D)
-                tl.store(to, d_first, there & known[None])
-                tl.store(to + D, d_second, there & known[None])
+                _store_pair(to, d_first, d_second, valid & known[None], D)
             else:
                 to_first += tl.sum(d_first, axis=0)
                 to_second += tl.sum(d_second, axis=0)
         if POOL > 1:
-            tl.store(d_moments + cell * (2 * D), to_first, known)
-            tl.store(d_moments + cell * (2 * D) + D, to_second, known)
+            _store_pair(d_moments + cell * (2 * D), to_first, to_second, known, D)
     for start in range(0, tl.where(part == 0, prefix, 0), TOKENS):
         token = (start + tl.arange(0, TOKENS))[:, None, None]
         _, _, _, _, _, _, _, _, _, _, rstd, normed = _standardise(
@@ -93,12 +122,7 @@ def to_statistics(
         )
         of_weight += tl.sum(d_y * normed, axis=0)
         of_bias += tl.sum(d_y, axis=0)
-    sums += tl.program_id(0).to(tl.int64) * (2 * G * D + 2 * G)
-    tl.store(sums + g * D + d, of_weight, known)
-    tl.store(sums + G * D + g * D + d, of_bias, known)
-    sums += 2 * G * D
-    tl.store(sums + g, of_mean, g < G)
-    tl.store(sums + G + g, of_var, g < G)
+    _store_sums(sums, of_weight, of_bias, of_mean, of_var, G, D, HEADS, DEPTH)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -134,20 +158,20 @@ def weigh_gradients(
         mean, spread = tl.load(row + 2, is_row, 0.0), tl.load(row + 3, is_row, 0.0)
         score = _score(offset, linear, square) - most
         weight = tl.exp(tl.where(is_row & (j < length), score, -float('inf'))) * inverse
-        cell, there = i[:, None] * step + other * across, (i[:, None] < length) & (other < others)
-        grad = tl.load(grads + image + cell * (2 * D) + k, there, 0.0)
+        cell, valid = i[:, None] * step + other * across, (i[:, None] < length) & (other < others)
+        grad = tl.load(grads + image + cell * (2 * D) + k, valid, 0.0)
         found = tl.dot(weight, grad, found, input_precision='ieee')
         by_offset = tl.dot(weight * (offset - mean), grad, by_offset, input_precision='ieee')
         centred = weight * (offset * offset - spread)
         by_square = tl.dot(centred, grad, by_square, input_precision='ieee')
-    cell, there = j * step + other * across, (j < length) & (other < others)
-    tl.store(out + image + cell * (2 * D) + k, found, there)
+    cell, valid = j * step + other * across, (j < length) & (other < others)
+    tl.store(out + image + cell * (2 * D) + k, found, valid)
     if OF_ROWS:
         value = _cell_values(
-            x, cells, scales, centre, b, g, cell, k, there, prefix, A * E, G, D, POOL, STABILIZE
+            x, cells, scales, centre, b, g, cell, k, valid, prefix, A * E, G, D, POOL, STABILIZE
         )
     else:
-        value = tl.load(pairs + image + cell * (2 * D) + k, there, 0.0)
+        value = tl.load(pairs + image + cell * (2 * D) + k, valid, 0.0)
     slot = before + (b * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(2)
     to = slopes + (g * num_slots + slot + tl.program_id(2)) * 2
     tl.store(to, tl.sum(tl.sum(by_offset * value, axis=1), axis=0))
@@ -167,15 +191,15 @@ def to_tokens(
     blocks = tl.cdiv(num_tokens, TOKENS)
     b = (tl.program_id(0) // blocks).to(tl.int64)
     token = (tl.program_id(0) % blocks * TOKENS + tl.arange(0, TOKENS))[:, None, None]
-    there, is_cell = token < num_tokens, token >= prefix
+    valid, is_cell = token < num_tokens, token >= prefix
     g, d = tl.arange(0, HEADS)[None, :, None], tl.arange(0, DEPTH)[None, None, :]
-    channel, inside = g * D + d, there & (g < G) & (d < D)
+    channel, inside = g * D + d, valid & (g < G) & (d < D)
     z, scale, freedom, own_mean, _, _, _, _, own_of_mean, own_of_var, rstd, normed = _standardise(
-        x, moments, centre, mean_omega, var_omega, b, token, there, mean_ratio, var_ratio, H, W, E,
+        x, moments, centre, mean_omega, var_omega, b, token, valid, mean_ratio, var_ratio, H, W, E,
         prefix, num_cells, eps, G, D, POOL, STABILIZE, HEADS, DEPTH,
     )  # fmt: skip
     _, d_z, d_var = _direct(
-        grad, weight, b, token, there, rstd, normed, num_tokens, G, D, HEADS, DEPTH
+        grad, weight, b, token, valid, rstd, normed, num_tokens, G, D, HEADS, DEPTH
     )
     of_mean = tl.sum(tl.sum(own_of_mean * d_z, axis=2, keep_dims=True), axis=1, keep_dims=True)
     of_var = tl.sum(tl.sum(own_of_var * d_var, axis=2, keep_dims=True), axis=1, keep_dims=True)
@@ -187,7 +211,7 @@ def to_tokens(
     else:
         value = tl.load(cells + (b * num_cells + cell) * C + channel, of_cell, 0.0)
         count = tl.minimum(H - row * POOL, POOL) * tl.minimum(W - column * POOL, POOL)
-        share = 1.0 / tl.where(there & is_cell, count, 1)
+        share = 1.0 / tl.where(valid & is_cell, count, 1)
     value -= tl.load(centre + b * C + channel, of_cell, 0.0)
     pair = d_cells + ((b * G + g) * num_cells + cell) * (2 * D) + d
     d_cell = tl.load(pair, of_cell, 0.0) + 2 * value * tl.load(pair + D, of_cell, 0.0)
@@ -212,8 +236,8 @@ def sum_up(
         found = tl.zeros((COLUMNS,), tl.float32)
         for start in range(0, num_sums, ROWS):
             row = (start + tl.arange(0, ROWS)[:, None]).to(tl.int64)
-            there = (row < num_sums) & (c[None] < 2 * C + 2 * G)
-            found += tl.sum(tl.load(sums + row * (2 * C + 2 * G) + c[None], there, 0.0), axis=0)
+            valid = (row < num_sums) & (c[None] < 2 * C + 2 * G)
+            found += tl.sum(tl.load(sums + row * (2 * C + 2 * G) + c[None], valid, 0.0), axis=0)
         tl.store(d_weight + c, found, c < C)
         tl.store(d_bias + c - C, found, (c >= C) & (c < 2 * C))
         if mean_omega is not None:

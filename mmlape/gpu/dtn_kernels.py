@@ -64,14 +64,14 @@ def describe_cells(
     if POOL == 1:
         for start in range(first, last, TOKENS):
             token = (start + tl.arange(0, TOKENS))[:, None, None]
-            there = token < last
-            z = tl.load(x + token * (G * D) + channel[None], there & known[None], 0.0).to(
+            valid = token < last
+            z = tl.load(x + token * (G * D) + channel[None], valid & known[None], 0.0).to(
                 tl.float32
             )
             if STABILIZE:
                 scale = tl.rsqrt(tl.sum(z * z, axis=2, keep_dims=True) / D + eps)
                 tl.store(
-                    scales + (b * num_cells + token) * G + g[None], scale, there & (g[None] < G)
+                    scales + (b * num_cells + token) * G + g[None], scale, valid & (g[None] < G)
                 )
                 z *= scale
             total += tl.sum(z, axis=0)
@@ -82,8 +82,8 @@ def describe_cells(
             for start in range(0, POOL * POOL, TOKENS):
                 i = (start + tl.arange(0, TOKENS))[:, None, None]
                 across, down = column + i % POOL, row + i // POOL
-                there = (i < POOL * POOL) & (down < H) & (across < W) & known[None]
-                z = tl.load(x + (down * W + across) * (G * D) + channel[None], there, 0.0)
+                valid = (i < POOL * POOL) & (down < H) & (across < W) & known[None]
+                z = tl.load(x + (down * W + across) * (G * D) + channel[None], valid, 0.0)
                 z = z.to(tl.float32)
                 if STABILIZE:
                     z *= tl.rsqrt(tl.sum(z * z, axis=2, keep_dims=True) / D + eps)
@@ -147,7 +147,7 @@ def describe_maps(
 
 @triton.jit
 def _cell_values(
-    x, cells, scales, centre, b, g, cell, k, there, prefix, num_cells,
+    x, cells, scales, centre, b, g, cell, k, valid, prefix, num_cells,
     G: tl.constexpr, D: tl.constexpr, POOL: tl.constexpr, STABILIZE: tl.constexpr,
 ):  # fmt: skip
     """Values (k < D) and squares (k >= D) of cells, from the centre."""
@@ -155,13 +155,13 @@ def _cell_values(
     channel = g * D + k % D
     if POOL == 1:
         base = x + (b * (prefix + num_cells) + prefix) * C
-        value = tl.load(base + cell * C + channel, there, 0.0).to(tl.float32)
+        value = tl.load(base + cell * C + channel, valid, 0.0).to(tl.float32)
         if STABILIZE:
-            value *= tl.load(scales + (b * num_cells + cell) * G + g, there, 0.0)
+            value *= tl.load(scales + (b * num_cells + cell) * G + g, valid, 0.0)
     else:
-        value = tl.load(cells + (b * num_cells + cell) * C + channel, there, 0.0)
+        value = tl.load(cells + (b * num_cells + cell) * C + channel, valid, 0.0)
     value -= tl.load(centre + b * C + channel)
-    return tl.where(there, tl.where(k < D, value, value * value), 0.0)
+    return tl.where(valid, tl.where(k < D, value, value * value), 0.0)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -189,21 +189,21 @@ def weigh(
         score = _score(offset, linear, square) - most
         is_pair = (i < length) & (j[None, :] < length)
         weight = tl.exp(tl.where(is_pair, score, -float('inf'))) * inverse
-        cell, there = j[:, None] * step + other * across, (j[:, None] < length) & (other < others)
+        cell, valid = j[:, None] * step + other * across, (j[:, None] < length) & (other < others)
         if OF_ROWS:
             value = _cell_values(
-                x, cells, scales, centre, b, g, cell, k, there, prefix, A * E, G, D, POOL, STABILIZE
+                x, cells, scales, centre, b, g, cell, k, valid, prefix, A * E, G, D, POOL, STABILIZE
             )
         else:
-            value = tl.load(pairs + image + cell * (2 * D) + k, there, 0.0)
+            value = tl.load(pairs + image + cell * (2 * D) + k, valid, 0.0)
         found = tl.dot(weight, value, found, input_precision='ieee')
-    cell, there = i * step + other * across, (i < length) & (other < others)
-    tl.store(out + image + cell * (2 * D) + k, found, there)
+    cell, valid = i * step + other * across, (i < length) & (other < others)
+    tl.store(out + image + cell * (2 * D) + k, found, valid)
 
 
 @triton.jit
 def _standardise(
-    x, moments, centre, mean_omega, var_omega, b, token, there, mean_ratio, var_ratio, H, W, E,
+    x, moments, centre, mean_omega, var_omega, b, token, valid, mean_ratio, var_ratio, H, W, E,
     prefix, num_cells, eps,
     G: tl.constexpr, D: tl.constexpr, POOL: tl.constexpr, STABILIZE: tl.constexpr,
     HEADS: tl.constexpr, DEPTH: tl.constexpr,
@@ -211,7 +211,7 @@ def _standardise(
     """Eq. 4 and 5 of tokens ``(n, 1, 1)`` without weight and bias, and all that their gradients need."""
     C: tl.constexpr = G * D
     g, d = tl.arange(0, HEADS)[None, :, None], tl.arange(0, DEPTH)[None, None, :]
-    channel, inside = g * D + d, there & (g < G) & (d < D)
+    channel, inside = g * D + d, valid & (g < G) & (d < D)
     is_cell = token >= prefix
     z = tl.load(x + (b * (prefix + H * W) + token) * C + channel, inside, 0.0).to(tl.float32)
     scale, freedom = tl.full(is_cell.shape, 1.0, tl.float32), tl.full(is_cell.shape, C, tl.float32)

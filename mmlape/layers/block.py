@@ -17,7 +17,7 @@ from mmlape.registry import MODELS
 from .basic import DropPath
 
 # The position added to the tokens that attention reads, and the position inside the attention.
-Place = tuple[Tensor | None, AttentionPlan | None]
+Positions = tuple[Tensor | None, AttentionPlan | None]
 
 
 @MODELS.register_module()
@@ -83,15 +83,15 @@ class Block(nn.Module):
         tokens = tokens + self.attended(tokens, layout, (position, plan))
         return self.feed_forward(tokens, layout)
 
-    def read(self, tokens: Tensor, layout: Layout | Grid, place: Place) -> Tensor:
+    def read(self, tokens: Tensor, layout: Layout | Grid, positions: Positions) -> Tensor:
         """Add their position to tokens ``(B, P + H * W, C)``, and attend."""
-        position, plan = place
+        position, plan = positions
         placed = tokens if position is None else tokens + position
         return self.attn(placed, layout) if plan is None else self.attn(placed, layout, plan)
 
-    def attended(self, tokens: Tensor, layout: Layout | Grid, place: Place) -> Tensor:
+    def attended(self, tokens: Tensor, layout: Layout | Grid, positions: Positions) -> Tensor:
         """Compute what the first branch adds to tokens."""
-        return self.drop_path(self.ls1(self.read(self.norm1(tokens, layout), layout, place)))
+        return self.drop_path(self.ls1(self.read(self.norm1(tokens, layout), layout, positions)))
 
     def fed(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
         """Compute what the second branch adds to tokens after attention."""
@@ -126,8 +126,8 @@ class PostNormBlock(Block):
 
     starts_as_identity = True
 
-    def attended(self, tokens: Tensor, layout: Layout | Grid, place: Place) -> Tensor:
-        return self.drop_path(self.ls1(self.norm1(self.read(tokens, layout, place), layout)))
+    def attended(self, tokens: Tensor, layout: Layout | Grid, positions: Positions) -> Tensor:
+        return self.drop_path(self.ls1(self.norm1(self.read(tokens, layout, positions), layout)))
 
     def fed(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:
         return self.drop_path(self.ls2(self.norm2(self.mlp(tokens, layout), layout)))
@@ -143,10 +143,10 @@ class ParallelBlock(Block):
 
     one_norm = True
 
-    def attended(self, tokens: Tensor, layout: Layout | Grid, place: Place) -> Tensor:
+    def attended(self, tokens: Tensor, layout: Layout | Grid, positions: Positions) -> Tensor:
         """Compute what both branches add to tokens."""
         normed = self.norm1(tokens, layout)
-        read = self.read(normed, layout, place)
+        read = self.read(normed, layout, positions)
         return self.drop_path(self.ls1(read + self.mlp(normed, layout)))
 
     def feed_forward(self, tokens: Tensor, layout: Layout | Grid) -> Tensor:

@@ -96,11 +96,11 @@ class AttentionPooling(AttentionPoolLatent):
         """``(B, P + H * W, C)`` to ``(B, C)``."""
         layout = Layout.of(tokens, layout)
         read = tokens if self.with_prefix else layout.split(tokens)[1]
-        there = layout.token_mask() if self.with_prefix else layout.mask
-        if there is None:
+        present = layout.token_mask() if self.with_prefix else layout.mask
+        if present is None:
             return super().forward(read)
-        hidden = read.new_zeros(len(there), 1, 1, there.shape[1])
-        hidden = hidden.masked_fill(~there[:, None, None], torch.finfo(read.dtype).min / 2)
+        hidden = read.new_zeros(len(present), 1, 1, present.shape[1])
+        hidden = hidden.masked_fill(~present[:, None, None], torch.finfo(read.dtype).min / 2)
         return super().forward(read, hidden)
 
 

@@ -211,25 +211,16 @@ def test_masks_join_any_position_inside_the_attention(position):
 
 
 def test_an_annealed_model_is_a_plain_vit():
-    """In evaluation: no mask, one prediction; any number of images in one exported graph."""
+    """In evaluation: no mask, one prediction. Exported: tests/export/test_files.py."""
     model = randomise(build(dict(SMALL, **LAPE)), 0.1)
     model.set_mask_probs([0, 0])
     calls = []
-    handles = [
+    for block in model.vit.blocks:
         block.register_forward_pre_hook(lambda _, args: calls.append(args[3:]))
-        for block in model.vit.blocks
-    ]
     image = torch.randn(2, 3, 32, 40)
     with torch.no_grad():
         classes, masks = model(image)
-        assert calls == [()] * 4 and len(classes) == len(masks) == 1
-        for handle in handles:
-            handle.remove()
-        graph = torch.export.export(
-            model, (image,), dynamic_shapes=dict(image={0: torch.export.Dim('batch')})
-        ).module()
-        for images in (image, torch.randn(3, 3, 32, 40)):
-            torch.testing.assert_close(graph(images), model(images), rtol=1e-4, atol=1e-5)
+    assert calls == [()] * 4 and len(classes) == len(masks) == 1
     # In training every block is followed by a prediction still.
     assert len(model.train()(image)[0]) == 3
 

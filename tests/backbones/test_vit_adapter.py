@@ -17,24 +17,24 @@ from mmlape.registry import MODELS
 FLAVOURS = {'det': ('last', 1610), 'seg': ('per_stage', 1620)}
 
 
-def build_golden(meta, **options):
+def adapter_of(meta, vit, vit_feature, **options):
     arch = dict(embed_dims='embed_dim', depth='depth', num_heads='num_heads', mlp_ratio='mlp_ratio')
     same = ('deform_num_heads', 'cffn_ratio', 'deform_ratio', 'interaction_indexes')
-    vit = dict(
-        arch={ours: meta[theirs] for ours, theirs in arch.items()},
-        img_size=meta['pretrain_size'],
-        with_cls_token=False,
-        final_norm=False,
-        **{name: meta[name] for name in ('patch_size', 'window_size', 'layer_scale')},
-    )
+    arch = {ours: meta[theirs] for ours, theirs in arch.items()}
     config = dict(
-        vit=vit,
+        vit=dict(vit, arch=arch, final_norm=False),
         conv_inplanes=meta['conv_inplane'],
         num_points=meta['n_points'],
-        vit_feature=FLAVOURS[meta['flavour']][0],
+        vit_feature=vit_feature,
         **{name: meta[name] for name in same},
     )
     return MODELS.build(dict(config, type='mmlape.ViTAdapter', **options)).eval()
+
+
+def build_golden(meta, **options):
+    vit = {name: meta[name] for name in ('patch_size', 'window_size', 'layer_scale')}
+    vit.update(img_size=meta['pretrain_size'], with_cls_token=False)
+    return adapter_of(meta, vit, FLAVOURS[meta['flavour']][0], **options)
 
 
 def in_double(model, arrays):
@@ -71,30 +71,19 @@ BEIT = {'seg': 'per_stage', 'det_new': 'last', 'det_old': 'per_stage'}
 def build_beit_golden(meta, flavour):
     """In segmentation a class token runs along, and a relative table is that of the whole grid; in detection each layer
     has windows, and its table is theirs."""
-    arch = dict(embed_dims='embed_dim', depth='depth', num_heads='num_heads', mlp_ratio='mlp_ratio')
-    same = ('deform_num_heads', 'cffn_ratio', 'deform_ratio', 'interaction_indexes')
     whole = flavour == 'seg'
     relative = dict(type='mmlape.RelativePositionBias', prefix_scores=whole, resize='geometric')
     vit = dict(
-        arch={ours: meta[theirs] for ours, theirs in arch.items()},
         img_size=meta['img_size'] if whole else meta['size'],
         window_size=None if whole else meta['window_size'],
         position=False,
         attention_position=relative,
         with_cls_token=whole,
         layer_scale=meta['init_values'],
-        final_norm=False,
     )
     if not whole:  # pads before the projection
         vit['attention'] = dict(type='mmlape.ShiftedWindowAttention')
-    config = dict(
-        vit=vit,
-        conv_inplanes=meta['conv_inplane'],
-        num_points=meta['n_points'],
-        vit_feature=BEIT[flavour],
-        **{name: meta[name] for name in same},
-    )
-    return MODELS.build(dict(config, type='mmlape.ViTAdapter')).eval()
+    return adapter_of(meta, vit, BEIT[flavour])
 
 
 @pytest.mark.parametrize('flavour', BEIT)

@@ -3,6 +3,7 @@
 Layouts, empty and extreme inputs are in test_fuzz_operators.py.
 """
 
+import itertools
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -54,13 +55,12 @@ def assert_samples_equal(tensors, pair, **tolerances):
         torch.testing.assert_close(mine, other, **tolerances)
 
 
-@pytest.mark.parametrize('width', [1, 7, 16, 32, 33, 64])
-@pytest.mark.parametrize('levels', [LEVELS, ((4, 4),)])
 @every_kind
-def test_samples_are_pytorchs(width, levels, finished):
-    tensors = (finished_samples if finished else sampled)(levels, width=width)
-    pair = samplers(levels, QUERIES, finished)
-    assert_samples_equal(tensors, pair, atol=1e-4 if finished else 2e-5, rtol=1e-5)
+def test_samples_are_pytorchs(finished):
+    for levels, width in itertools.product((LEVELS, ((4, 4),)), (1, 7, 16, 32, 33, 64)):
+        tensors = (finished_samples if finished else sampled)(levels, width=width)
+        pair = samplers(levels, QUERIES, finished)
+        assert_samples_equal(tensors, pair, atol=1e-4 if finished else 2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16, torch.float16])
@@ -123,16 +123,16 @@ def test_an_empty_level_adds_nothing():
     assert torch.allclose(found, first, atol=1e-6)
 
 
-@pytest.mark.parametrize('part', ['value', 'offsets', 'logits', 'references', 'shapes'])
-def test_samples_that_do_not_fit_are_refused(part):
+def test_samples_that_do_not_fit_are_refused():
     """Before anything is read."""
     value, offsets, logits = sampled()
     references = sampling_plan(QUERIES, LEVELS, CPU).reference_points
     shapes = [5, 4, 3, 2, 1, 1]
     parts = dict(value=value, offsets=offsets, logits=logits, references=references, shapes=shapes)
-    cut = parts[part][1:] if part == 'shapes' else parts[part][:, 1:]
-    with pytest.raises(ValueError, match='do not fit: got'):
-        deformable_sampling(**{**parts, part: cut})
+    for part, whole in parts.items():
+        cut = whole[1:] if part == 'shapes' else whole[:, 1:]
+        with pytest.raises(ValueError, match='do not fit: got'):
+            deformable_sampling(**{**parts, part: cut})
     for wrong in ([-5, -4, 3, 2, 1, 1], [*shapes, 0], [5, 4, 3, 2, 2, 1]):
         with pytest.raises(ValueError, match='do not fit: got'):
             deformable_sampling(value, offsets, logits, references, wrong)
@@ -171,19 +171,22 @@ def pair_of(shape, stabilize):
     return norms(shape[1], shape[4], stabilize)
 
 
-@pytest.mark.parametrize('stabilize', [True, False])
-@pytest.mark.parametrize('shared', [False, True], ids=['', 'one map'])
 @pytest.mark.parametrize('name', SHAPES)
-def test_norms_are_pytorchs(name, shared, stabilize):
+def test_norms_are_pytorchs(name):
+    """Stabilised or not, with a map for each head or one for all."""
     # Some gradients are small differences of large sums: of ratios, or of a head of one channel, of which only the sign
     # counts.
-    for dtype, accepted in ((torch.float64, 1e-9), (torch.float32, 1e-3)):
+    precisions = (torch.float64, 1e-9), (torch.float32, 1e-3)
+    for stabilize, shared, (dtype, accepted) in itertools.product(
+        (True, False), (False, True), precisions
+    ):
         tensors = normed(SHAPES[name], dtype, shared)
         ours, theirs = (with_gradients(norm, tensors) for norm in pair_of(SHAPES[name], stabilize))
         for what, mine, other in zip(NAMES, ours, theirs, strict=True):
             assert mine.dtype == other.dtype and mine.shape == other.shape
             error = (mine - other).abs().max() / other.abs().max().clamp(min=1)
-            assert error <= (accepted / 100 if what == 'out' else accepted), what
+            case = what, stabilize, shared, dtype
+            assert error <= (accepted / 100 if what == 'out' else accepted), case
 
 
 def test_large_means_keep_their_variance():
@@ -202,24 +205,22 @@ def test_squares_beyond_float32_are_pytorchs():
     assert all(each.isfinite().all() for each in ours)
 
 
-@pytest.mark.parametrize('part', [*range(1, 7), 'type', 'heads', 'grid', 'pool'])
-def test_norms_that_do_not_fit_are_refused(part):
-    shape = SHAPES['odd']
-    tensors, (height, width), pool = normed(shape, torch.float32), shape[1], 1
-    if part == 'type':
-        tensors[5] = tensors[5].double()
-    elif part == 'heads':
-        tensors[1] = tensors[1].repeat(2, 1, 1)
-    elif part == 'grid':
-        height += 1
-    elif part == 'pool':
-        pool = 2
-    else:
-        tensors[part] = tensors[part][..., :-1]
-    with pytest.raises(
-        ValueError, match=r'windows \(H, W, pool\) do not fit: got x \(3, 35, 2, 3\)'
-    ):
-        dtn(*tensors, windows=(height, width, pool), eps=1e-5, stabilize=True)
+def test_norms_that_do_not_fit_are_refused():
+    tensors = normed(SHAPES['odd'], torch.float32)
+    windows = (5, 7, 1)
+    cases = [(windows, part, tensors[part][..., :-1]) for part in range(1, 7)]
+    cases += [(windows, 5, tensors[5].double()), (windows, 1, tensors[1].repeat(2, 1, 1))]
+    cases += [((6, 7, 1), 0, tensors[0]), ((5, 7, 2), 0, tensors[0])]
+    for given, part, wrong in cases:
+        with pytest.raises(ValueError, match=r'do not fit: got x \(3, 35, 2, 3\)'):
+            dtn(
+                *tensors[:part],
+                wrong,
+                *tensors[part + 1 :],
+                windows=given,
+                eps=1e-5,
+                stabilize=True,
+            )
 
 
 @pytest.mark.parametrize('name', ['deformable_sampling', 'dtn', 'locations'])

@@ -16,7 +16,6 @@ from mmlape.training import Bfloat16Hook
 
 ROWS = [
     'demo/mask-rcnn_vit-micro-adapter-lape_fpn_digit-scenes',
-    'demo/mask-rcnn_vit-micro-dinov3_sfp_digit-scenes',
     'demo/retinanet_pvt-micro-dtn_fpn_digit-scenes',
     'experiments/sparse-rcnn_vit-micro-adapter-lape_fpn_digit-scenes',
     'experiments/dino-3scale_vit-micro-adapter-lape_digit-scenes',

@@ -8,9 +8,7 @@ from mmlape.registry import MODELS
 
 ARCH = dict(embed_dims=24, depth=2, num_heads=3, mlp_ratio=2)
 VITS = {
-    'learned': {},
     'LaPE, DTN': dict(joining=dict(type='mmlape.LaPE'), norm_cfg=dict(type='mmlape.DTN', layers=1)),
-    'unshared': dict(joining=dict(type='mmlape.UnsharedJoining')),
     'sinusoidal': dict(position=dict(type='mmlape.SinusoidalPosition', axes=2)),
     'rotary': dict(position=False, attention_position=dict(type='mmlape.RotaryPosition')),
 }
