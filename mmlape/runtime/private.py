@@ -1,4 +1,4 @@
-"""Every private name of PyTorch that mmlape uses. tests/runtime/test_private.py has a test for each of them.
+"""Every private name of PyTorch that mmlape uses, tested by tests/runtime/test_private.py or where it is called.
 
 Nothing else in the package may use one: after an upgrade of PyTorch, this is the file to look at.
 """

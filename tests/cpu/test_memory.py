@@ -18,8 +18,8 @@ from mmlape.cpu.memory import keep_freed_memory
 import numpy
 kept = sys.argv[1] == 'keep' and keep_freed_memory()
 before = None
-for _ in range(6):
-    numpy.ones(2**24)
+for _ in range(4):
+    numpy.ones(2**23)
     now = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     before = now if before is None else before  # the first one is new
 print(kept, now - before)

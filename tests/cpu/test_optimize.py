@@ -153,15 +153,6 @@ def test_state_goes_both_ways(name):
     assert_same(step(other), step(plain))
 
 
-def test_compiled():
-    model = build('pvt')
-    expected = step(model)
-    torch._dynamo.reset()
-    compiled = torch.compile(optimize(model), backend='aot_eager')
-    assert_same(step(compiled), expected)
-    torch._dynamo.reset()
-
-
 def test_blocks_that_were_compiled_before():
     """A graph of the block as it was is not used."""
     model = build('vit')

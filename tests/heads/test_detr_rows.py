@@ -1,4 +1,4 @@
-"""Rows of configs/detr in half precision, with our deformable attention in MMDetection's heads."""
+"""A row of configs/detr in float16 (bfloat16: test_bfloat16.py), with our deformable attention in its heads."""
 
 import copy
 
@@ -34,5 +34,4 @@ def test_a_step_in_half_precision():
     assert len(ours) == 3, 'one layer of the encoder and two of the decoder'
     batch = detection_batch(cfg)
     exact = losses_of(model, batch, None)
-    for dtype in (torch.float16, torch.bfloat16):
-        assert losses_of(model, batch, dtype) == pytest.approx(exact, rel=0.05)
+    assert losses_of(model, batch, torch.float16) == pytest.approx(exact, rel=0.05)
