@@ -328,7 +328,7 @@ class LightViTAdapter(AdapterBackbone):
 
 
 def build_vit(vit: dict, **switches: bool | dict) -> StagedTransformer:
-    """The ViT inside of another network, which reads all of its layers; ``ways``: ``with_cp`` and ``compile_blocks``.
+    """The ViT inside of another network, which reads all its layers; ``switches``: ``with_cp``, ``compile_blocks``.
 
     Raises:
         TypeError: If it is not a network of one stage, counted by layers.

@@ -116,9 +116,9 @@ def deformable_sampling(
     Raises:
         ValueError: If the shapes do not fit.
     """
-    sizes, inputs, places = _sampling_inputs(value, offsets, logits, references, shapes)
+    sizes, inputs, points = _sampling_inputs(value, offsets, logits, references, shapes)
     sampled = inputs[0].new_empty(len(value), offsets.shape[1], value.shape[2] * value.shape[3])
-    call('deformable_forward', sampled.dtype, sizes, [*inputs, places, sampled])
+    call('deformable_forward', sampled.dtype, sizes, [*inputs, points, sampled])
     return sampled.to(value.dtype)
 
 
@@ -161,10 +161,10 @@ def _sampling_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of values, offsets and logits."""
     references, shapes = others
-    sizes, inputs, places = _sampling_inputs(value, offsets, logits, references, shapes)
+    sizes, inputs, points = _sampling_inputs(value, offsets, logits, references, shapes)
     weights = inputs[2]
     grads = to_value, to_offsets, to_weights = [torch.zeros_like(each) for each in inputs]
-    arrays = [*inputs, places, grad.to(weights.dtype).contiguous(), *grads]
+    arrays = [*inputs, points, grad.to(weights.dtype).contiguous(), *grads]
     call('deformable_backward', weights.dtype, sizes, arrays)
     if references is None:  # a location is in units of the map, an offset in cells
         to_offsets *= to_offsets.new_tensor(shapes).view(-1, 1, 2).flip(-1)

@@ -135,10 +135,10 @@ def optimize(model: nn.Module, keep_memory: bool = True) -> nn.Module:
     """
     devices = {tensor.device.type for tensor in model.parameters()} - {'cpu'}
     if devices:
-        _say(f'nothing to do, the model is on {", ".join(sorted(devices))}')
+        _log(f'nothing to do, the model is on {", ".join(sorted(devices))}')
         return model
     if any(map(is_managed_by_fsdp, model.modules())):
-        _say('nothing to do, FSDP holds the parameters')
+        _log('nothing to do, FSDP holds the parameters')
         return model
     if is_wanted():
         model = replace_deformable_attention(model)
@@ -158,7 +158,7 @@ def optimize(model: nn.Module, keep_memory: bool = True) -> nn.Module:
     found = [f'{count} x {what}' for what, count in done.items()] or ['nothing replaced']
     if keep_memory and is_wanted() and keep_freed_memory():
         found.append('freed memory is kept')
-    _say(', '.join([*found, *notes]))
+    _log(', '.join([*found, *notes]))
     return model
 
 
@@ -191,5 +191,5 @@ def _may_be_replaced(module: nn.Module) -> bool:
     )
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print_log(f'mmlape.cpu.optimize: {text}', 'current', INFO)

@@ -37,7 +37,7 @@ class DTN(norm.DTN):
         reason = _unsupported(tokens, layout)
         if reason is not None:
             if not compiling:
-                _say(f'DTN runs in PyTorch where {reason}')
+                _log_once(f'DTN runs in PyTorch where {reason}')
             return super().forward(tokens, layout)
         mean, var = self.ratio_mean, self.ratio_var
         sizes = [*layout.grid, self.pool, layout.num_prefix, self.num_heads]
@@ -75,10 +75,10 @@ def optimize(model: nn.Module) -> nn.Module:
         The model; another object only where it is itself a DTN.
     """
     if not HAS_TRITON:
-        _say('nothing to do, triton is not installed')
+        _log_once('nothing to do, triton is not installed')
         return model
     if any(map(is_managed_by_fsdp, model.modules())):
-        _say('nothing to do, FSDP holds the parameters')
+        _log_once('nothing to do, FSDP holds the parameters')
         return model
     made = 0
 
@@ -90,7 +90,7 @@ def optimize(model: nn.Module) -> nn.Module:
         return as_class(module, DTN)
 
     model = replace_submodules(model, replacement)
-    _say(f'{made} x DTN' if made else 'nothing replaced')
+    _log_once(f'{made} x DTN' if made else 'nothing replaced')
     return model
 
 
@@ -105,6 +105,6 @@ def _may_be_replaced(module: norm.DTN) -> bool:
 
 
 @cache
-def _say(text: str) -> None:
+def _log_once(text: str) -> None:
     """Log each text once."""
     print_log(f'mmlape.gpu.optimize: {text}', 'current', INFO)

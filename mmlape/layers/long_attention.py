@@ -77,8 +77,8 @@ class BigBirdAttention(AttentionLayer):
         )
         shape = (-1, self.block_size)
         blocks, keys, values = (part.unflatten(2, shape) for part in (query, key, value))
-        there = present.unflatten(1, shape)
-        number, counts, last = self.key_blocks(there.any(dim=-1))
+        filled = present.unflatten(1, shape)
+        number, counts, last = self.key_blocks(filled.any(dim=-1))
         index = number.flatten(2)[..., None]
         # The K * S keys of every query block, which are as images of a batch.
         keys, values = (
@@ -86,8 +86,8 @@ class BigBirdAttention(AttentionLayer):
             for part in (keys, values)
         )
         keys, values = (part.flatten(3, 4).flatten(0, 2)[:, None] for part in (keys, values))
-        there = _take(there[:, None], index, dim=2) & counts.flatten(2)[..., None]
-        mask = there.view(keys.shape[0], -1)
+        filled = _take(filled[:, None], index, dim=2) & counts.flatten(2)[..., None]
+        mask = filled.view(keys.shape[0], -1)
         out = self.read(blocks.flatten(0, 2)[:, None], keys, values, mask=mask).view(blocks.shape)
         # The first and the last block read from all tokens.
         ends = torch.stack([torch.zeros_like(last), last], dim=1)[:, None, :, None, None]
@@ -150,10 +150,10 @@ def padded_mask(tokens: Tensor, layout: Layout, multiple: int) -> Tensor:
 def _random_order(heads: int, count: int, seed: int, device: torch.device) -> Tensor:
     """A query block takes the key blocks with the largest of these numbers, ``(heads, count, count)``: a hash of seed,
     head and both blocks, whatever ``count`` is."""
-    places = [torch.arange(size, dtype=torch.int64) for size in (heads, count, count)]
+    numbers = [torch.arange(size, dtype=torch.int64) for size in (heads, count, count)]
     mixed = torch.tensor(seed, dtype=torch.int64)
-    for axis, place in enumerate(places):
-        mixed = _mixed(mixed.unsqueeze(-1) * 1_000_003 + place + axis)
+    for axis, number in enumerate(numbers):
+        mixed = _mixed(mixed.unsqueeze(-1) * 1_000_003 + number + axis)
     return (mixed.double() / _MODULUS).float().to(device)
 
 
@@ -269,11 +269,11 @@ class LSHAttention(AttentionLayer):
             _take(part[:, :, None], order[..., None], dim=3).unflatten(3, shape)
             for part in (query, key, value)
         )
-        there = _take(present[:, None, None], order, dim=3).unflatten(3, shape)
+        filled = _take(present[:, None, None], order, dim=3).unflatten(3, shape)
         place = order.unflatten(3, shape)
-        last = there.any(dim=-1).sum(dim=-1, keepdim=True).sub(1).clamp(min=0)
+        last = filled.any(dim=-1).sum(dim=-1, keepdim=True).sub(1).clamp(min=0)
         key, value, before, seen = (
-            _with_one_before(part, last) for part in (key, value, place, there)
+            _with_one_before(part, last) for part in (key, value, place, filled)
         )
         scores = (query @ key.transpose(-1, -2)).float()
         scores = scores.masked_fill(~seen[..., None, :], ABSENT)

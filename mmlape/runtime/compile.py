@@ -157,12 +157,12 @@ def _can_compile(block: nn.Module, with_cp: bool) -> bool:
     elif with_cp and keeps_statistics(block):
         reason = 'it is recomputed and keeps statistics'
     if reason is not None:
-        _say(type(block).__name__, reason)
+        _log_once(type(block).__name__, reason)
     return reason is None
 
 
 @cache
-def _say(name: str, reason: str) -> None:
+def _log_once(name: str, reason: str) -> None:
     """Log each name with its reason once."""
     print_log(f'compile_blocks: {name} runs plain, since {reason}', 'current', logging.INFO)
 

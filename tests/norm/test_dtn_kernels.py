@@ -120,10 +120,10 @@ def test_kernels_compile_without_spills(name, capability, tmp_path, monkeypatch)
 @pytest.fixture
 def said(monkeypatch):
     lines = []
-    replace._say.cache_clear()
+    replace._log_once.cache_clear()
     monkeypatch.setattr(replace, 'print_log', lambda text, *_: lines.append(text))
     yield lines
-    replace._say.cache_clear()
+    replace._log_once.cache_clear()
 
 
 def test_what_is_replaced(said):
