@@ -184,8 +184,10 @@ WRITTEN = [
     }),
     ('position_flow', PVT, [*IMAGES, '--part', 'position2', '--layer', 1, '--channels', 3, 5], {
         'flow_position2_first': dict(layer=1, likeness_query=(16,), layers=(3, 16, 5, 9)),
-        'flow_alone_position2_first': None, 'flow_layers_position2_first': None, 'flow_sum_position2_first': None,
-        'flow_position2_second': {}, 'flow_alone_position2_second': None, 'flow_layers_position2_second': None, 'flow_sum_position2_second': None,
+        'flow_alone_position2_first': None, 'flow_layers_position2_first': None,
+        'flow_sum_position2_first': None,
+        'flow_position2_second': {}, 'flow_alone_position2_second': None, 'flow_layers_position2_second': None,
+        'flow_sum_position2_second': None,
     }),
     ('dtn_maps', PVT, ['--part', 'block2', '--layers', 1, '--norm', 'norm2'], {
         'dtn_maps_block2': dict(maps_layer1_norm2=(4, 4, 4)),  # 8 x 8 tokens in cells of 2 x 2
