@@ -137,7 +137,7 @@ def test_exports_for_any_batch(name):
 @every_variant
 def test_every_parameter_learns(name):
     model = randomised(name, 0.1)
-    outputs, gradients, _ = step(model, torch.randn(2, 3, 40, 36))
+    outputs, gradients, _ = step(model, torch.randn(2, 3, 72, 40))
     assert all(output.isfinite().all() for output in outputs)
     without = {n for n, grad in gradients.items() if grad is None or not grad.any()}
     # What is added to all keys alike cancels in the softmax; whether rounding leaves something is chance.
