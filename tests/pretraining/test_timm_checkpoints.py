@@ -17,6 +17,7 @@ from timm.utils import CheckpointSaver
 
 from mmlape import timm_models
 
+pytestmark = pytest.mark.usefixtures('cheap_values')
 TINY = 'lape_deit_tiny_patch16_224'
 IMAGES = torch.linspace(-2, 2, 2 * 3 * 64 * 64).view(2, 3, 64, 64)
 LABELS = torch.tensor([3, 1])

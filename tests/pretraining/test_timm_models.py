@@ -14,6 +14,7 @@ from timm.models._manipulate import group_parameters
 
 from mmlape import timm_models
 
+pytestmark = pytest.mark.usefixtures('cheap_values')
 NAMES = sorted(timm_models.MODELS_BY_NAME)
 # The small ones: what a larger one has more of is width and depth.
 SMALL = [
@@ -127,7 +128,7 @@ def test_multiply_adds_are_as_many_as_published(name):
 
 
 @pytest.mark.parametrize('name', SMALL)
-def test_it_trains_on_any_size(name):
+def test_it_trains_and_gives_features_on_any_size(name):
     model = timm.create_model(name, num_classes=42).train()
     model.backbone.eval()  # no draws: what is compared below is the same function
     distilled = hasattr(model, 'head_dist')
@@ -149,47 +150,44 @@ def test_it_trains_on_any_size(name):
     (torch.cat(scores) if distilled else scores).square().sum().backward()
     for parameter, gradient in gradients.items():
         torch.testing.assert_close(model.get_parameter(parameter).grad, gradient)
+    check_intermediate_features(model.eval())
+    check_features_only(name, model)
 
 
-@pytest.mark.parametrize('name', SMALL)
-def test_intermediate_features(name):
-    model = timm.create_model(name).eval()
+@torch.no_grad()
+def check_intermediate_features(model):
     info = FeatureInfo(model.feature_info, len(model.feature_info))
-    with torch.no_grad():
-        final, features = model.forward_intermediates(IMAGES)
-        torch.testing.assert_close(final, model.forward_features(IMAGES))
-        assert len(features) == len(info) == model.backbone.num_units
-        for channels, stride, feature in zip(
-            info.channels(), info.reduction(), features, strict=True
-        ):
-            assert feature.shape == (2, channels, 64 // stride, -(-80 // stride))
-        (last,) = model.forward_intermediates(IMAGES, 1, norm=True, intermediates_only=True)
-        cells = final[:, model.num_prefix_tokens :].mT.unflatten(2, last.shape[2:])
-        torch.testing.assert_close(last, cells)
-        ((flat, prefix),) = model.forward_intermediates(
-            IMAGES, [1], True, stop_early=True, output_fmt='NLC', intermediates_only=True
-        )
-        torch.testing.assert_close(flat.mT.unflatten(2, features[1].shape[2:]), features[1])
-        assert prefix.shape[::2] == (2, flat.shape[2])
+    final, features = model.forward_intermediates(IMAGES)
+    torch.testing.assert_close(final, model.forward_features(IMAGES))
+    assert len(features) == len(info) == model.backbone.num_units
+    for channels, stride, feature in zip(info.channels(), info.reduction(), features, strict=True):
+        assert feature.shape == (2, channels, 64 // stride, -(-80 // stride))
+    (last,) = model.forward_intermediates(IMAGES, 1, norm=True, intermediates_only=True)
+    cells = final[:, model.num_prefix_tokens :].mT.unflatten(2, last.shape[2:])
+    torch.testing.assert_close(last, cells)
+    ((flat, prefix),) = model.forward_intermediates(
+        IMAGES, [1], True, stop_early=True, output_fmt='NLC', intermediates_only=True
+    )
+    torch.testing.assert_close(flat.mT.unflatten(2, features[1].shape[2:]), features[1])
+    assert prefix.shape[::2] == (2, flat.shape[2])
 
 
-@pytest.mark.parametrize('name', SMALL)
-def test_features_only(name):
-    whole = timm.create_model(name).eval()
+@torch.no_grad()
+def check_features_only(name, whole):
     model = timm.create_model(name, features_only=True, out_indices=(1, 2)).eval()
     wanted = whole.backbone.state_dict()
     # What comes after the last feature is not built.
     built = model.model.backbone.state_dict()
     assert sum(v.numel() for v in built.values()) < sum(v.numel() for v in wanted.values())
-    if 'dtn_vit' not in name:  # whose tables have no row for a class token that joins later
+    same_table = 'dtn_vit' not in name  # which has no row for a class token that joins later
+    if same_table:
         model.model.backbone.load_state_dict({key: wanted[key] for key in built})
-    with torch.no_grad():
-        features = model(IMAGES)
-        expected = whole.forward_intermediates(IMAGES, [1, 2], intermediates_only=True)
+    features = model(IMAGES)
+    expected = whole.forward_intermediates(IMAGES, [1, 2], intermediates_only=True)
     channels, strides = model.feature_info.channels(), model.feature_info.reduction()
     for feature, same, channel, stride in zip(features, expected, channels, strides, strict=True):
         assert feature.shape == same.shape == (2, channel, 64 // stride, -(-80 // stride))
-        if 'dtn_vit' not in name:
+        if same_table:
             torch.testing.assert_close(feature, same)
 
 
