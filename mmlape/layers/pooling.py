@@ -86,9 +86,8 @@ class AttentionPooling(AttentionPoolLatent):
         self.with_prefix = with_prefix
         nn.init.trunc_normal_(self.latent, std=embed_dims**-0.5)
         self.apply(init_linear)
-        self.is_init = (
-            True  # MMEngine would call timm's init_weights, which draws a loaded latent again
-        )
+        # MMEngine would call timm's init_weights, which draws a loaded latent again.
+        self.is_init = True
 
     def forward(  # type: ignore[override]  # called as all poolings are
         self, tokens: Tensor, layout: Layout | Grid

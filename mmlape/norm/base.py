@@ -133,8 +133,6 @@ class TokenRMS(TokenNorm):
         ValueError: If ``num_features`` or ``eps`` is not positive.
     """
 
-    _abbr_ = 'rms'
-
     def __init__(self, num_features: int, eps: float = 1e-6) -> None:
         super().__init__(num_features, eps)
         self.register_parameter('bias', None)

@@ -62,7 +62,6 @@ class TokenIN(TokenNorm):
     The variance is unbiased, as in the published comparison; of a single token it is 0.
     """
 
-    _abbr_ = 'in'
     mixes_tokens = True
 
     def standardise(self, x: Tensor, present: Tensor | None = None) -> Tensor:
@@ -86,7 +85,6 @@ class TokenGN(TokenNorm):
         ValueError: If a value is out of range, ``num_groups`` does not divide ``C``, or there are no heads.
     """
 
-    _abbr_ = 'gn'
     mixes_tokens = True
     by_head = True
 
@@ -127,7 +125,6 @@ class TokenBN(TokenNorm):
         ValueError: If a value is out of range.
     """
 
-    _abbr_ = 'bn'
     mixes_tokens = True
     keeps_statistics = True
     running_mean: Tensor
@@ -188,8 +185,6 @@ class ScaleNorm(TokenNorm):
         eps: Least length divided by. Default 1e-5.
     """
 
-    _abbr_ = 'sn'
-
     def __init__(self, num_features: int, eps: float = 1e-5) -> None:
         super().__init__(num_features, eps)
         self.register_parameter('bias', None)
@@ -223,7 +218,6 @@ class PowerNorm(TokenNorm):
         ValueError: If a value is out of range, ``num_groups`` does not divide ``C``, or there are no heads.
     """
 
-    _abbr_ = 'pn'
     mixes_tokens = True
     keeps_statistics = True
     by_head = True
@@ -324,7 +318,6 @@ class SwitchableNorm(TokenNorm):
         ValueError: If a value is out of range.
     """
 
-    _abbr_ = 'swn'
     mixes_tokens = True
     running_mean: Tensor
     running_var: Tensor
@@ -387,7 +380,6 @@ class DyT(TokenNorm):
         ValueError: If ``num_features`` or ``alpha_init`` is not positive.
     """
 
-    _abbr_ = 'dyt'
     no_weight_decay: tuple[str, ...] = ('alpha',)
 
     def __init__(self, num_features: int, alpha_init: float = 0.5) -> None:
@@ -413,7 +405,6 @@ class Derf(DyT):
         num_features, alpha_init: As in :class:`DyT`.
     """
 
-    _abbr_ = 'derf'
     no_weight_decay = ('alpha', 'shift')
 
     def __init__(self, num_features: int, alpha_init: float = 0.5) -> None:

@@ -60,7 +60,6 @@ class DTN(TokenNorm):
         ValueError: If a value is out of range, or ``num_heads`` does not divide ``num_features``.
     """
 
-    _abbr_ = 'dtn'
     mixes_tokens = True
     depends_on_position = True
     by_head = True
