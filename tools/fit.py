@@ -131,11 +131,31 @@ def prepare(options):
                 f'{path} is there already, and is not written by this: give another --out'
             )
     check_weights_are_there(cfg)
+    written = [Path(path) for path in data.files if not Path(path).exists()]
     for path, content in data.files.items():
         atomic_write(Path(path), content.encode())
+    try:
+        check_data(cfg)
+    except ValueError:
+        for path in written:  # so that the same command works once the data are mended
+            path.unlink()
+        for folder in (out / 'data', out):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+        raise
     atomic_write(out / 'fit.py', text.encode())
     cfg.dump(out / 'resolved.py')
     return data, cfg
+
+
+def check_data(cfg):
+    """Refuse wrong data before anything is trained, as the training does."""
+    from mmengine.registry import init_default_scope
+
+    from mmlape.training import CheckDataHook
+
+    init_default_scope(cfg.default_scope)
+    CheckDataHook().check(cfg, ['train', 'val'])
 
 
 def report(options, data, best):

@@ -244,9 +244,18 @@ class CheckDataHook(Hook):
         main_process_says(lambda: self._check(runner, splits), DataError)
 
     def _check(self, runner: Runner, splits: Sequence[str]) -> None:
-        reports = [report for split in splits for report in self.reports(runner.cfg, split)]
+        self.check(runner.cfg, splits, runner.logger.info)
+
+    def check(
+        self,
+        cfg: Config | Mapping[str, Any],
+        splits: Sequence[str],
+        says: Callable[[str], Any] = lambda text: None,
+    ) -> None:
+        """Raise DataError if a data set of these splits has a problem; ``says`` gets the notes of each before."""
+        reports = [report for split in splits for report in self.reports(cfg, split)]
         for report in reports:
-            runner.logger.info('\n  - '.join([report.title, *report.notes]))
+            says('\n  - '.join([report.title, *report.notes]))
         _stop('the data do not fit the config', reports)
 
     def reports(self, cfg: Config | Mapping[str, Any], split: str) -> list[DataReport]:
@@ -272,7 +281,14 @@ class CheckDataHook(Hook):
         truth = split != 'test' or any('Annotations' in type_name(step) for step in steps)
         if kind == 'CocoDataset':
             masks = any(step.get('with_mask') for step in steps)
-            check_coco(dataset, report, masks=masks, max_decode=self.max_decode, boxes=truth)
+            check_coco(
+                dataset,
+                report,
+                masks=masks,
+                max_decode=self.max_decode,
+                boxes=truth,
+                evaluated=_evaluated(cfg, split, masks) if split != 'train' else (),
+            )
         elif not truth:
             report.notes.append('not checked: the pipeline reads no label maps')
         else:
@@ -312,6 +328,19 @@ class EarlyHookRunner(Runner):
         """Call ``before_build`` for the test data, then test."""
         self.call_hook('before_build', splits=('test',))
         return super().test()
+
+
+def _evaluated(cfg: Config | Mapping[str, Any], split: str, masks: bool) -> tuple[str, ...]:
+    """What pycocotools evaluates of a split: metrics of evaluators that read a file; without an evaluator, all."""
+    evaluators = cfg.get(f'{split}_evaluator')
+    if evaluators is None:
+        return ('bbox', 'segm') if masks else ('bbox',)
+    found: list[str] = []
+    for each in evaluators if isinstance(evaluators, (list, tuple)) else [evaluators]:
+        evaluates = each.get('ann_file') and not each.get('format_only')
+        metrics = each.get('metric', 'bbox') if evaluates else ()
+        found += [metrics] if isinstance(metrics, str) else metrics
+    return tuple(found)
 
 
 def _kind(cls: Any) -> str | None:

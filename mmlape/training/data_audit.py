@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
 import json
-import math
 import os
 import os.path as osp
 from collections import Counter, defaultdict
@@ -21,18 +21,13 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from mmlape.checkpoints.report import listed
 from mmlape.checks import did_you_mean
 
-
-def _are_numbers(values: Any) -> bool:
-    return isinstance(values, list) and all(
-        isinstance(value, (int, float)) and math.isfinite(value) for value in values
-    )
-
+from .coco_evaluation import are_numbers, check_evaluated, is_drawn, mask_fault
 
 _ID = (lambda value: isinstance(value, (int, float, str))), 'a number or text'
 _NAME = (lambda value: isinstance(value, str)), 'a text'
 _SIDE = (lambda value: type(value) is int and value > 0), 'an integer above 0'
-_BOX = (lambda value: _are_numbers(value) and len(value) == 4), 'four finite numbers'
-_AREA = (lambda value: _are_numbers([value])), 'a finite number'
+_BOX = (lambda value: are_numbers(value) and len(value) == 4), 'four finite numbers'
+_AREA = (lambda value: are_numbers([value])), 'a finite number'
 # Entries that MMDetection reads.
 _KEYS = {
     'images': dict(id=_ID, file_name=_NAME, height=_SIDE, width=_SIDE),
@@ -83,16 +78,27 @@ class DataReport:
 
 
 def check_coco(
-    dataset: Any, report: DataReport, *, masks: bool, max_decode: int | None, boxes: bool = True
+    dataset: Any,
+    report: DataReport,
+    *,
+    masks: bool,
+    max_decode: int | None,
+    boxes: bool = True,
+    evaluated: tuple[str, ...] = (),
 ) -> None:
-    """Check a ``mmdet.datasets.CocoDataset`` that may be lazy; ``masks`` and ``boxes``: its pipeline loads them."""
+    """Check a ``mmdet.datasets.CocoDataset`` that may be lazy; ``masks`` and ``boxes``: its pipeline loads them.
+
+    ``evaluated``: what pycocotools evaluates with the same file, such as ``'bbox'`` and ``'segm'``.
+    """
     content, folder = _read_coco(dataset.ann_file, report, boxes), dataset.data_prefix['img']
     if not report.problems:
         _check_classes(list(dataset.metainfo['classes']), content['categories'], report)
     if report.problems:
         return
     if boxes:
-        _check_boxes(dataset, content, report, masks)
+        _check_boxes(dataset, content, report, masks and 'segm' not in evaluated)
+    if boxes and evaluated:
+        check_evaluated(content, report, 'segm' in evaluated)
     sizes = {image['file_name']: (image['height'], image['width']) for image in content['images']}
     gone = set(missing := _missing_files(folder, sizes))
     report.refuse(missing, f'of {len(sizes)} images are not in {folder!r}')
@@ -114,9 +120,12 @@ def _read_coco(path: str, report: DataReport, boxes: bool) -> dict:
     """The annotation file: without a problem, lists of objects with all keys that MMDetection reads."""
     data = Path(path).read_bytes()
     try:
-        content = json.loads(data)
+        # As text: pycocotools takes no byte order mark, and no UTF-16, which the module would take as bytes.
+        content = json.loads(data.decode())
     except ValueError as error:
         what = f'is not JSON: {error}' if data.strip() else 'is empty'
+        if data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            what = 'begins with a byte order mark: save it as UTF-8 without one'
         report.problems.append(f'the annotation file {path!r} {what}')
         return {}
     for section, rules in _KEYS.items():
@@ -180,15 +189,19 @@ def _check_boxes(dataset: Any, content: dict, report: DataReport, masks: bool) -
         'smaller than one pixel, or of no area': (area <= 0) | (size < 1).any(1),
         'of a category that the file does not list': [b['category_id'] not in names for b in boxes],
         'of a category that is not among the class names': [kind not in classes for kind in kinds],
+        'without a polygon of three points or more': [masks and _has_no_polygon(b) for b in boxes],
     }
     reasons = np.select([*map(np.array, skipped.values())], [*skipped], '')
-    used = [box for box, reason in zip(boxes, reasons) if not reason]
+    kept = [box for box, reason in zip(boxes, reasons) if not reason]
+    used = [box for box in kept if not box.get('iscrowd')]
     per_class = Counter(names[box['category_id']] for box in used)
     numbers = ', '.join(f'{name} {per_class[name]}' for name in classes[:20])
     report.notes.append(f'{len(images)} images, {len(used)} usable boxes ({numbers})')
     for reason, number in Counter(reasons[reasons != ''].tolist()).items():
         report.notes.append(f'{number} boxes are skipped by MMDetection: {reason}')
-    crowds = [box['id'] for box in used if box.get('iscrowd')]
+    strange = [box['id'] for box in boxes if box.get('iscrowd') not in (None, 0, 1)]
+    report.refuse(strange, "values of 'iscrowd' are neither 0 nor 1; ids of boxes")
+    crowds = [box['id'] for box in kept if box.get('iscrowd')]
     report.note(crowds, 'boxes mark crowds, which MMDetection ignores; ids')
     over = np.maximum(-start, start + size - limit).max(1) > _TOLERANCE
     beyond = [box['id'] for box, out in zip(boxes, over & (reasons == '')) if out]
@@ -200,12 +213,17 @@ def _check_boxes(dataset: Any, content: dict, report: DataReport, masks: bool) -
             '[x, y, width, height] in pixels of the image, not [x1, y1, x2, y2]'
         )
     if not used:
-        report.problems.append('no usable box is left')
+        why = f": {len(crowds)} boxes mark crowds ('iscrowd': 1)" if crowds else ''
+        report.problems.append(f'no usable box is left{why}')
     if masks:
-        faults = ((box['id'], _mask_fault(box, images[box['image_id']])) for box in used)
+        homes = [images[box['image_id']] for box in kept]
+        faults = [
+            (box['id'], mask_fault(box.get('segmentation'), (home['height'], home['width'])))
+            for box, home in zip(kept, homes)
+        ]
         unread = [f'{number} ({fault})' for number, fault in faults if fault]
         report.refuse(unread, 'boxes have no mask that can be read; ids')
-    per_image = Counter(images[box['image_id']]['file_name'] for box in used)
+    per_image = Counter(images[box['image_id']]['file_name'] for box in kept)
     many = [f'{name} ({number})' for name, number in per_image.items() if number > _MANY_BOXES]
     report.note(many, f'images have more than {_MANY_BOXES} boxes: much memory')
     labelled = {box['image_id'] for box, kind in zip(boxes, kinds) if kind in classes}
@@ -216,15 +234,10 @@ def _is_dark(image: np.ndarray) -> bool:
     return image.dtype.itemsize > 1 and image.max(initial=0) < 2**14
 
 
-def _mask_fault(box: dict, image: dict) -> str | None:
-    """Why a mask would end a training: MMDetection reads it only when its image comes."""
-    mask, size = box.get('segmentation'), [image['height'], image['width']]
-    if isinstance(mask, dict):
-        fits = 'counts' in mask and list(mask.get('size') or ()) == size
-        return None if fits else f'run lengths of size {mask.get("size")}, image {size}'
-    if not mask or not isinstance(mask, list):
-        return f'a {type(mask).__name__}' if mask else 'no segmentation'
-    return None if all(map(_are_numbers, mask)) else 'a polygon is not a list of finite numbers'
+def _has_no_polygon(box: dict) -> bool:
+    mask = box.get('segmentation')
+    lists = isinstance(mask, list) and mask and all(map(are_numbers, mask))
+    return bool(lists) and not any(map(is_drawn, mask))
 
 
 def _note_skipped_images(dataset: Any, images: list, labelled: set, report: DataReport) -> None:

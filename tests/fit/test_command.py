@@ -59,6 +59,28 @@ def test_a_dry_run_writes_configs_alone(commands, tmp_path):
     )
 
 
+def test_wrong_data_are_refused_by_a_dry_run_which_writes_nothing(commands, tmp_path):
+    boxes(tmp_path / 'cells')
+    file = tmp_path / 'cells' / 'train.json'
+    content = json.loads(file.read_text())
+    file.write_text(
+        json.dumps(
+            content | dict(annotations=[dict(b, segmentation=[[]]) for b in content['annotations']])
+        )
+    )
+    arguments = ['fit.py', 'cells', '--model', 'micro-adapter', '--dry-run']
+    said = commands.refused(*arguments)
+    assert 'error: the data do not fit the config: train data (CocoDataset' in said
+    assert 'no usable box is left' in said and '(a polygon of 0 numbers, not of' in said
+    assert not (tmp_path / 'fits' / 'cells').exists()
+    for box in content['annotations']:
+        box.pop('iscrowd')
+    file.write_text(json.dumps(content), encoding='utf-8-sig')
+    said = commands(*arguments)
+    assert "note: train part: 6 boxes had no number 'iscrowd'" in said
+    assert 'note: train part: the annotation file is written anew as UTF-8' in said
+
+
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [

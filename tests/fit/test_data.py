@@ -134,6 +134,36 @@ class TestCoco:
 
 
 class TestCocoTraps:
+    @pytest.mark.parametrize('encoding', ['utf-8', 'utf-8-sig', 'utf-16', 'utf-16-le'])
+    def test_files_that_pycocotools_cannot_read_are_written_anew(self, encoding, tmp_path):
+        for part in ('train', 'val'):
+            coco(tmp_path / f'{part}.json', names(3))
+        for name in names(3):
+            image(tmp_path / name)
+        content = json.loads((tmp_path / 'val.json').read_text())
+        (tmp_path / 'val.json').write_text(json.dumps(content), encoding=encoding)
+        data = find_data(tmp_path, tmp_path / 'out')
+        assert (read(data, 'val'), data.train.ann_file) == (content, str(tmp_path / 'train.json'))
+        own = data.val.ann_file == str(tmp_path / 'out/data/val.json')
+        assert own == (encoding != 'utf-8') == bool(data.notes)
+
+    def test_boxes_that_the_evaluation_cannot_use_are_mended(self, tmp_path):
+        for part in ('train', 'val'):
+            coco(tmp_path / f'{part}.json', names(3))
+        for name in names(3):
+            image(tmp_path / name)
+        content = json.loads((tmp_path / 'val.json').read_text())
+        for box in content['annotations']:
+            box['id'] -= 1
+            del box['iscrowd']
+        (tmp_path / 'val.json').write_text(json.dumps(content))
+        data = find_data(tmp_path, tmp_path / 'out')
+        assert [(box['id'], box['iscrowd']) for box in read(data, 'val')['annotations']] == [
+            (1, 0), (2, 0), (3, 0),
+        ]  # fmt: skip
+        assert data.train.ann_file == str(tmp_path / 'train.json')
+        assert len(data.notes) == 2 and data.notes[0].startswith('val part: 3 boxes had no')
+
     def test_categories_in_another_order_and_fewer(self, tmp_path):
         """MMDetection numbers classes by the order in each file: the validation part takes that of the training."""
         coco(tmp_path / 'train.json', names(4), categories=('cat', 'dog', 'cow'))

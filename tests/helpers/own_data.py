@@ -22,7 +22,7 @@ def coco(path, names, boxes=True, masks=False, categories=('cat', 'dog')):
     content = dict(
         images=[dict(id=i, file_name=n, width=SIZE[0], height=SIZE[1]) for i, n in enumerate(names)],
         annotations=[
-            dict(box, id=i, image_id=i, category_id=i % 2 + 1) for i in range(len(names) if boxes else 0)
+            dict(box, id=i + 1, image_id=i, category_id=i % 2 + 1) for i in range(len(names) if boxes else 0)
         ],
         categories=[dict(id=i, name=name) for i, name in enumerate(categories, 1)],
     )  # fmt: skip

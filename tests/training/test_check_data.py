@@ -25,6 +25,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.model import BaseModel
 from mmengine.registry import RUNNERS
 from PIL import Image
+from pycocotools import mask as mask_api
 from ports import free_port
 from torch import distributed, multiprocessing
 
@@ -95,6 +96,16 @@ def without_area(content):
         box['area'] = 0
 
 
+def all_are_crowds(content):
+    for box in content['annotations']:
+        box['iscrowd'] = 1
+
+
+def of_two_points(content):
+    for box in content['annotations']:
+        box['segmentation'] = [[1, 1, 9, 9]]
+
+
 BOX, IMAGE = ('annotations', 1), ('images', 2)
 REFUSED = {
     'empty lists': (changed('images', to=[]), "the list 'images' of the annotation file is empty"),
@@ -135,6 +146,11 @@ REFUSED = {
     'a mask of another size': (
         changed(*BOX, 'segmentation', to=dict(size=[10, 10], counts=[0, 100])),
         r"ids: '2 \(run lengths of size \[10, 10\], image \[71, 97\]\)'"),
+    'a mask that ends too soon': (
+        changed(*BOX, 'segmentation', to=dict(size=[71, 97], counts=[9, 9])), 'run lengths of 18 pixels, image of 6887'),
+    'all are crowds': (all_are_crowds, r"no usable box is left: 12 boxes mark crowds"),
+    'all polygons are of two points': (of_two_points, "no usable box is left"),
+    'iscrowd is text': (changed(*BOX, 'iscrowd', to='0'), "1 values of 'iscrowd' are neither 0 nor 1; ids of boxes: 2"),
     'a mask without run lengths': (
         changed(*BOX, 'segmentation', to=dict(size=[71, 97])), r"ids: '2 \(run lengths of size \[71, 97\]"),
 }  # fmt: skip
@@ -161,8 +177,9 @@ class TestCoco:
 
     def test_run_lengths_are_masks(self, caplog):
         """As a list of numbers, and compressed."""
-        for counts in ([71 * 97], 'abc'):
-            mask = dict(size=[71, 97], counts=counts)
+        lengths = dict(size=[71, 97], counts=[71 * 97])
+        compressed = mask_api.frPyObjects(lengths, 71, 97)
+        for mask in (lengths, dict(compressed, counts=compressed['counts'].decode())):
             error, _ = self.check(
                 caplog, changed(*BOX, 'segmentation', to=mask), pipeline=WITH_MASK
             )
@@ -184,6 +201,33 @@ class TestCoco:
             (report,) = CheckDataHook().reports(dict(test_dataloader=dict(dataset=dataset)), 'test')
             assert bool(report.problems) == refused, report
             assert refused or 'decoded 4 of 4 images' in report.notes
+
+    @pytest.mark.parametrize('evaluator', [None, dict(ann_file='a'), [dict(metric='bbox')]])
+    def test_files_that_are_evaluated(self, evaluator):
+        """Only if an evaluator reads the file: MMDetection's makes its own otherwise."""
+        self.content['annotations'][1].pop('iscrowd')
+        self.file.write_text(json.dumps(self.content))
+        cfg = dict(val_dataloader=dict(dataset={**coco_dataset(self.root), 'test_mode': True}))
+        cfg |= dict(val_evaluator=evaluator, train_dataloader=cfg['val_dataloader'])
+        (report,) = CheckDataHook().reports(cfg, 'val')
+        refused = ["1 boxes have no 'iscrowd' (0 for all but crowds); ids: 2"]
+        assert report.problems == ([] if isinstance(evaluator, list) else refused)
+        assert not CheckDataHook().reports(cfg, 'train')[0].problems
+
+    @pytest.mark.parametrize('encoding', ['utf-8-sig', 'utf-16'])
+    def test_byte_order_marks(self, encoding, caplog):
+        """MMDetection and pycocotools read neither."""
+        self.file.write_text(json.dumps(self.content), encoding=encoding)
+        words = "train.json' begins with a byte order mark: save it as UTF-8 without one"
+        assert words in check(caplog, coco_dataset(self.root))[0]
+
+    def test_polygons_that_are_dropped(self, caplog):
+        error, log = self.check(
+            caplog, changed(*BOX, 'segmentation', to=[[], [1, 1, 9, 9]]), pipeline=WITH_MASK
+        )
+        assert error is None and '11 usable boxes' in log
+        words = '1 boxes are skipped by MMDetection: without a polygon of three points or more'
+        assert words in log
 
     def test_files_and_folders(self, caplog):
         for text, words in (
@@ -272,9 +316,11 @@ class TestCoco:
 
         plain = {**coco_dataset(self.root), 'pipeline': []}
         kept = sum(
-            len(entry['instances']) for entry in DATASETS.build({**plain, 'filter_cfg': None})
+            not box['ignore_flag']
+            for entry in DATASETS.build({**plain, 'filter_cfg': None})
+            for box in entry['instances']
         )
-        assert f'6 images, {kept} usable boxes' in log and kept == 1010
+        assert f'6 images, {kept} usable boxes' in log and kept == 1009
         assert len(DATASETS.build(plain)) == 4
 
     def test_inside_wrappers_and_other_data_sets(self, caplog):

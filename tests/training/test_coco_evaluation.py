@@ -81,11 +81,23 @@ def of_all(change):
 # What is wrong, what is said of it, and whether it can be mended.
 FAULTS = {
     'no iscrowd': (of_all(lambda b: b.pop('iscrowd')), "8 boxes have no 'iscrowd'", True),
-    'all crowds': (of_all(lambda b: b.update(iscrowd=1)), 'every box marks a crowd', False),
+    'iscrowd is null': (first(iscrowd=None), "1 boxes have no 'iscrowd'", True),
     'ids from 0': (of_all(lambda b: b.update(id=b['id'] - 1)), 'a box has the id 0', True),
     'ids are texts': (of_all(lambda b: b.update(id=f'a{b["id"]}')), 'are no integers', True),
     'an empty polygon': (first(segmentation=[[]]), 'a polygon of 0 numbers', False),
     'two points': (first(segmentation=[[1, 1, 9, 9]]), 'a polygon of 4 numbers', False),
+    'an odd polygon': (
+        first(segmentation=[[1, 1, 9, 9, 3, 8, 2]]),
+        'a polygon of 7 numbers',
+        False,
+    ),
+    'no polygon': (first(segmentation=[]), 'no segmentation', False),
+    'a flat polygon': (first(segmentation=[1, 1, 9, 9, 3, 8]), 'not a list of finite', False),
+    'another size': (
+        first(segmentation=dict(size=[9, 9], counts=[0, 81])),
+        'of size [9, 9]',
+        False,
+    ),
 }
 
 
@@ -95,12 +107,12 @@ def test_files_that_break_an_evaluation_are_refused(name, tmp_path):
     made = content()
     change(made)
     report = DataReport('val')
-    check_evaluated(copy.deepcopy(made), b'{', report, masks=True)
+    check_evaluated(copy.deepcopy(made), report, masks=True)
     assert len(report.problems) == 1 and said in report.problems[0]
     assert not is_right(made, tmp_path), 'this needs no check'
     right, notes = mended(made)
     report = DataReport('val')
-    check_evaluated(right, b'{', report, masks=True)
+    check_evaluated(right, report, masks=True)
     assert (not report.problems) == can_be_mended == bool(notes)
     if can_be_mended:
         assert precision(right, tmp_path) == pytest.approx(1)
@@ -115,7 +127,7 @@ def test_what_is_right_passes(tmp_path):
         lengths = np.diff([0, *edges, pixels.size]).tolist()
         counts = run['counts'].decode() if compressed else lengths
         box['segmentation'] = dict(size=[SIDE, SIDE], counts=counts)
-    check_evaluated(made, b'{', report, masks=True)
+    check_evaluated(made, report, masks=True)
     assert not report.problems
     assert precision(made, tmp_path) == pytest.approx(1)
     assert mended(made) == (made, [])
@@ -136,11 +148,18 @@ def test_run_lengths_of_texts(height):
     for share in (0.01, 0.3, 0.9):
         pixels = np.asfortranarray(numbers.random((height, 60)) < share, dtype=np.uint8)
         mask = masks_of.encode(pixels)
+        mask['counts'] = mask['counts'].decode()
         assert evaluation_fault(mask, (height, 60)) is None
 
 
-def test_a_byte_order_mark_and_two_kinds_of_ids():
+def test_ids_that_are_right_or_mended():
     made, report = content(), DataReport('val')
     made['images'][0]['id'] = 'first'
-    check_evaluated(made, b'\xef\xbb\xbf{', report, masks=False)
-    assert 'byte order mark' in report.problems[0] and 'numbers and texts' in report.problems[1]
+    check_evaluated(made, report, masks=False)
+    assert 'numbers and texts' in report.problems[0]
+    made = content()
+    of_all(lambda b: b.update(id=float(b['id'])))(made)
+    assert mended(made)[1] == [], 'pycocotools takes whole floats'
+    for given, right in ((None, 0), ('0', 0), ('1', 1), (True, True)):
+        made['annotations'][1]['iscrowd'] = given
+        assert mended(made)[0]['annotations'][1]['iscrowd'] == right

@@ -71,6 +71,13 @@ def _json(path: Path) -> Any:
         raise ValueError(f'{path} is not JSON: {error}') from None
 
 
+def is_plain_utf8(path: Path) -> bool:
+    """Whether a JSON file is read by pycocotools, which takes no byte order mark and no UTF-16."""
+    with path.open('rb') as file:
+        start = file.read(4096)
+    return start.lstrip(b' \t\r\n').startswith(b'{') and b'\0' not in start
+
+
 def _coco(path: Path, content: Any) -> dict | None:
     """The content of a COCO file of objects; None for other JSON."""
     keys = ('images', 'annotations', 'categories')

@@ -15,8 +15,16 @@ from typing import Any, NamedTuple
 from mmlape.apps.inference.reading import check_regular, read_text, shown
 from mmlape.checkpoints.report import listed
 from mmlape.checks import check_option, check_rate
+from mmlape.training.coco_evaluation import mended
 
-from .coco import coco_files, coco_parts, those, with_categories, with_names_once
+from .coco import (
+    coco_files,
+    coco_parts,
+    is_plain_utf8,
+    those,
+    with_categories,
+    with_names_once,
+)
 from .formats import (
     check_names,
     images_in,
@@ -212,10 +220,13 @@ class _Asked(NamedTuple):
 def _boxes(kind: str, parts: dict[str, Any], task: str | None, split: _Split) -> OwnData:
     """Data of a detector, from COCO contents by part."""
     notes = split.notes
-    for part, (content, images, _) in parts.items():
-        once = with_names_once(content, part)
-        if once is not content:
+    for part, (content, images, path) in parts.items():
+        once, changes = mended(with_names_once(content, part))
+        if path is not None and not is_plain_utf8(path):
+            changes.append('the annotation file is written anew as UTF-8 without byte order mark')
+        if once is not content or changes:
             parts[part] = once, images, None
+        notes += [f'{part} part: {change}' for change in changes]
     classes = _classes({part: content for part, (content, *_) in parts.items()}, notes)
     wanted = parts['train'][0]['categories']
     for part, (content, images, _) in parts.items():
