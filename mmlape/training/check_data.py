@@ -288,13 +288,20 @@ class CheckDataHook(Hook):
                 max_decode=self.max_decode,
                 boxes=truth,
                 evaluated=_evaluated(cfg, split, masks) if split != 'train' else (),
+                turns=_turns(steps),
             )
         elif not truth:
             report.notes.append('not checked: the pipeline reads no label maps')
         else:
             loaders = ('LoadAnnotations', 'mmseg.LoadAnnotations')
             squeezes = any(step['type'] in loaders for step in steps)
-            check_label_maps(dataset, report, squeezes=squeezes, max_decode=self.max_decode)
+            check_label_maps(
+                dataset,
+                report,
+                squeezes=squeezes,
+                max_decode=self.max_decode,
+                turns=_turns(steps),
+            )
         report.refuse(repeated(classes), 'class names appear more than once')
         for path, count in config_values(cfg.get('model')):
             head = re.fullmatch(r'(decode|auxiliary)_head(\.\d+)?\.num_classes', path)
@@ -341,6 +348,16 @@ def _evaluated(cfg: Config | Mapping[str, Any], split: str, masks: bool) -> tupl
         metrics = each.get('metric', 'bbox') if evaluates else ()
         found += [metrics] if isinstance(metrics, str) else metrics
     return tuple(found)
+
+
+def _turns(steps: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a pipeline turns images as their EXIF data say."""
+    for step in steps:
+        if 'LoadImage' in type_name(step):
+            kind = step.get('color_type', 'color')
+            by_turbo = step.get('imdecode_backend') == 'turbojpeg'
+            return not (by_turbo or kind == 'unchanged' or 'ignore_orientation' in kind)
+    return True
 
 
 def _kind(cls: Any) -> str | None:

@@ -22,6 +22,7 @@ from mmlape.checkpoints.report import listed
 from mmlape.checks import did_you_mean
 
 from .coco_evaluation import are_numbers, check_evaluated, is_drawn, mask_fault
+from .data_sizes import check_sizes, no_part_inside
 
 _ID = (lambda value: isinstance(value, (int, float, str))), 'a number or text'
 _NAME = (lambda value: isinstance(value, str)), 'a text'
@@ -85,10 +86,12 @@ def check_coco(
     max_decode: int | None,
     boxes: bool = True,
     evaluated: tuple[str, ...] = (),
+    turns: bool = True,
 ) -> None:
     """Check a ``mmdet.datasets.CocoDataset`` that may be lazy; ``masks`` and ``boxes``: its pipeline loads them.
 
-    ``evaluated``: what pycocotools evaluates with the same file, such as ``'bbox'`` and ``'segm'``.
+    ``evaluated``: what pycocotools evaluates with the same file, such as ``'bbox'`` and ``'segm'``; ``turns``: images
+    are turned as their EXIF data say.
     """
     content, folder = _read_coco(dataset.ann_file, report, boxes), dataset.data_prefix['img']
     if not report.problems:
@@ -104,16 +107,17 @@ def check_coco(
     report.refuse(missing, f'of {len(sizes)} images are not in {folder!r}')
     sample = _evenly_spaced([name for name in sizes if name not in gone], max_decode)
     report.notes.append(f'decoded {len(sample)} of {len(sizes)} images')
-    faults, other_size, dark = list[str](), list[str](), list[str]()
+    faults, dark = list[str](), list[str]()
+    decoded: dict[str, tuple[int, int]] = {}
     for name in sample:
-        image = _read_image(folder, name, faults)
-        if image is not None and image.shape[:2] != sizes[name]:
-            other_size.append(f'{name} ({image.shape[1]} x {image.shape[0]})')
+        image = _read_image(folder, name, faults, turns=turns)
+        if image is not None:
+            decoded[name] = image.shape[0], image.shape[1]
         if image is not None and _is_dark(image):
             dark.append(name)
     report.refuse(faults, 'files cannot be decoded')
     report.note(dark, _DARK)
-    report.note(other_size, 'images have another size than the annotation file says')
+    check_sizes(content if boxes else {**content, 'annotations': []}, decoded, folder, report)
 
 
 def _read_coco(path: str, report: DataReport, boxes: bool) -> dict:
@@ -212,14 +216,22 @@ def _check_boxes(dataset: Any, content: dict, report: DataReport, masks: bool) -
             f'{wrong} of {len(boxes)} boxes reach beyond their image; COCO boxes are '
             '[x, y, width, height] in pixels of the image, not [x1, y1, x2, y2]'
         )
+    if not dataset.test_mode:
+        empty = no_part_inside(np.hstack([start, size]), limit) & (reasons == '')
+        slivers = [
+            f'{box["id"]} ({home["file_name"]})' for box, home, e in zip(boxes, homes, empty) if e
+        ]
+        report.refuse(
+            slivers, 'boxes have no width or height left inside their image, in float32; ids'
+        )
     if not used:
         why = f": {len(crowds)} boxes mark crowds ('iscrowd': 1)" if crowds else ''
         report.problems.append(f'no usable box is left{why}')
     if masks:
-        homes = [images[box['image_id']] for box in kept]
+        shapes = {key: (each['height'], each['width']) for key, each in images.items()}
         faults = [
-            (box['id'], mask_fault(box.get('segmentation'), (home['height'], home['width'])))
-            for box, home in zip(kept, homes)
+            (box['id'], mask_fault(box.get('segmentation'), shapes[box['image_id']]))
+            for box in kept
         ]
         unread = [f'{number} ({fault})' for number, fault in faults if fault]
         report.refuse(unread, 'boxes have no mask that can be read; ids')
@@ -251,11 +263,17 @@ def _note_skipped_images(dataset: Any, images: list, labelled: set, report: Data
 
 
 def check_label_maps(
-    dataset: Any, report: DataReport, *, squeezes: bool, max_decode: int | None
+    dataset: Any,
+    report: DataReport,
+    *,
+    squeezes: bool,
+    max_decode: int | None,
+    turns: bool = True,
 ) -> None:
     """Check a ``mmseg.datasets.BaseSegDataset`` that may be lazy.
 
-    ``squeezes``: its pipeline loads maps with MMSegmentation's ``LoadAnnotations``, which drops sides of 1 pixel.
+    ``squeezes``: its pipeline loads maps with MMSegmentation's ``LoadAnnotations``, which drops sides of 1 pixel;
+    ``turns``: images are turned as their EXIF data say, as label maps never are.
     """
     images, maps = (dataset.data_prefix.get(key) for key in ('img_path', 'seg_map_path'))
     if not (images and maps):
@@ -277,7 +295,7 @@ def check_label_maps(
     if names:
         sample = _evenly_spaced(names, max_decode)
         report.notes.append(f'{len(names)} images with label maps; decoded {len(sample)}')
-        _check_labels(dataset, sample, squeezes, report)
+        _check_labels(dataset, sample, squeezes, report, turns)
 
 
 def _note_unused_files(dataset: Any, names: set[str], report: DataReport) -> None:
@@ -296,7 +314,9 @@ def _note_unused_files(dataset: Any, names: set[str], report: DataReport) -> Non
     report.note(unused, 'label maps are skipped: no image of that name')
 
 
-def _check_labels(dataset: Any, sample: list[str], squeezes: bool, report: DataReport) -> None:
+def _check_labels(
+    dataset: Any, sample: list[str], squeezes: bool, report: DataReport, turns: bool
+) -> None:
     """Decode images and label maps, and compare their sizes and values."""
     classes, ignored = list(dataset.metainfo['classes']), dataset.ignore_index
     images, maps = (dataset.data_prefix[key] for key in ('img_path', 'seg_map_path'))
@@ -307,7 +327,7 @@ def _check_labels(dataset: Any, sample: list[str], squeezes: bool, report: DataR
     seen: set[int] = set()
     for name in sample:
         file, faults = name + dataset.seg_map_suffix, found['files cannot be decoded']
-        image = _read_image(images, name + dataset.img_suffix, faults)
+        image = _read_image(images, name + dataset.img_suffix, faults, turns=turns)
         stored = _read_image(maps, file, faults, label_map=True)
         if image is None or stored is None:
             continue
@@ -358,16 +378,16 @@ def _evenly_spaced(items: list[str], limit: int | None) -> list[str]:
 
 
 def _read_image(
-    folder: str, name: str, faults: list[str], *, label_map: bool = False
+    folder: str, name: str, faults: list[str], *, label_map: bool = False, turns: bool = True
 ) -> np.ndarray | None:
-    """The pixels of an image as upstream reads it, turned as its EXIF data say; of a label map as stored, (H, W); else
-    None, and one more fault."""
+    """The pixels of an image as upstream reads it, turned as its EXIF data say unless ``turns`` is False; of a label
+    map as stored, (H, W); else None, and one more fault."""
     path = osp.join(folder, name)
     pixels: np.ndarray | None = None
     fault = 'not an image'
     try:
         with Image.open(path) as image:
-            pixels = np.array(image if label_map else ImageOps.exif_transpose(image))
+            pixels = np.array(image if label_map or not turns else ImageOps.exif_transpose(image))
     except UnidentifiedImageError:
         if not osp.getsize(path):
             fault = 'the file is empty'

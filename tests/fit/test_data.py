@@ -1,6 +1,7 @@
 """What ``mmlape fit`` finds in a folder: four formats, parts, classes, and what it refuses."""
 
 import json
+import re
 import runpy
 
 import numpy as np
@@ -333,6 +334,31 @@ def voc(root, text='<difficult>0</difficult>', count=4):
 
 
 class TestVoc:
+    def test_size_is_compared_with_the_image(self, tmp_path):
+        def say(number, width, height):
+            path = tmp_path / 'Annotations' / f'{number}.xml'
+            size = f'<size><width>{width}</width><height>{height}</height></size>'
+            path.write_text(re.sub('(<size>.*</size>)?</ann', f'{size}</ann', path.read_text()))
+
+        voc(tmp_path)
+        say(0, *SIZE)
+        say(1, 0, 0)
+        say(2, *SIZE)
+        assert find_data(tmp_path, tmp_path / 'out', val=0).notes == []
+        say(2, 80, 48)
+        (note,) = find_data(tmp_path, tmp_path / 'out', val=0).notes
+        assert note == (
+            '1 images have another size than <size> in Annotations says: 2.jpg (40 x 24)'
+        )
+        say(3, 80, 48)
+        with pytest.raises(ValueError, match='2 of 3 images have another size than <size>'):
+            find_data(tmp_path, tmp_path / 'out')
+        turned = Image.Exif()
+        turned[0x0112] = 8
+        Image.new('RGB', SIZE).save(tmp_path / 'JPEGImages/0.jpg', exif=turned)
+        with pytest.raises(ValueError, match=r'1 images are turned by their EXIF data.*: 0\.jpg'):
+            find_data(tmp_path, tmp_path / 'out')
+
     def test_names_with_spaces(self, tmp_path):
         voc(tmp_path)
         for place in ('JPEGImages/0.jpg', 'Annotations/0.xml'):

@@ -25,8 +25,8 @@ from mmengine.config import Config, ConfigDict
 from mmengine.model import BaseModel
 from mmengine.registry import RUNNERS
 from PIL import Image
-from pycocotools import mask as mask_api
 from ports import free_port
+from pycocotools import mask as mask_api
 from torch import distributed, multiprocessing
 
 from mmlape.registry import MODELS
@@ -147,7 +147,11 @@ REFUSED = {
         changed(*BOX, 'segmentation', to=dict(size=[10, 10], counts=[0, 100])),
         r"ids: '2 \(run lengths of size \[10, 10\], image \[71, 97\]\)'"),
     'a mask that ends too soon': (
-        changed(*BOX, 'segmentation', to=dict(size=[71, 97], counts=[9, 9])), 'run lengths of 18 pixels, image of 6887'),
+        changed(*BOX, 'segmentation', to=dict(size=[71, 97], counts=[9, 9])), 'run lengths of 18 pixels, image of 68'),
+    'a sliver': (
+        changed(*BOX, 'bbox', to=[96.9999999, 9, 9, 9]), r"left inside their image, in float32; ids: '2 \(0.jpg\)'"),
+    'a sliver at the left': (
+        changed(*BOX, 'bbox', to=[9, -9.0, 9, 9.0000001]), r"left inside their image, in float32; ids: '2 \(0.jpg\)'"),
     'all are crowds': (all_are_crowds, r"no usable box is left: 12 boxes mark crowds"),
     'all polygons are of two points': (of_two_points, "no usable box is left"),
     'iscrowd is text': (changed(*BOX, 'iscrowd', to='0'), "1 values of 'iscrowd' are neither 0 nor 1; ids of boxes: 2"),
@@ -257,10 +261,41 @@ class TestCoco:
         assert '3 files cannot be decoded' in error and '1.jpg (image file is truncated' in error
         assert '2.jpg (not an image)' in error and '3.jpg (the file is empty)' in error
         write_image(images / '2.jpg', (70, 90))
-        _, log = self.check(caplog)
-        assert "1 images have another size than the annotation file says: '2.jpg (70 x 90)'" in log
+        error, _ = self.check(caplog)
+        assert '1 of 1 decoded images have another size than the annotation file says' in error
         monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 3000)
         assert '6300 pixels' in self.check(caplog)[0]
+
+    def test_labels_of_another_size(self, caplog):
+        """Of most images: refused. Of few: refused where a box or run lengths do not fit."""
+        images = self.root / 'train'
+        for name in '013':
+            write_image(images / f'{name}.jpg', (48, 35))
+        error, _ = self.check(caplog)
+        words = r"3 of 4 decoded images have another size than the annotation file says \(use the images that were "
+        assert re.search(words + r"labelled, or scale .*\): '0.jpg \(48 x 35\)'", error)
+        for name in '01':
+            write_image(images / f'{name}.jpg', (97, 71))
+        assert "'3.jpg (48 x 35)'" in self.check(caplog)[1]
+        self.content['annotations'][-1]['bbox'] = [60, 7, 20, 18]
+        words = "1 boxes or masks do not fit their image, whose size is not the one in the file"
+        error, _ = self.check(caplog)
+        assert words in error and error.endswith("ids: '12 (3.jpg)'")
+        mask = dict(size=[71, 97], counts=[71 * 97])
+        self.content['annotations'][-1].update(bbox=[5, 7, 20, 18], segmentation=mask)
+        assert words in self.check(caplog)[0]
+
+    def test_photos_that_exif_data_turn(self, caplog):
+        turned = Image.Exif()
+        turned[0x0112] = 6
+        Image.new('RGB', (97, 71)).save(self.root / 'train/2.jpg', exif=turned)
+        error, _ = self.check(caplog)
+        assert '1 of 4 decoded images are turned by their EXIF data' in error
+        assert "color_ignore_orientation" in error and error.endswith("'2.jpg (71 x 97)'")
+        loader = dict(type='LoadImageFromFile', color_type='color_ignore_orientation')
+        assert self.check(caplog, pipeline=[loader])[0] is None
+        swap = dict(width=71, height=97)
+        assert self.check(caplog, lambda c: c['images'][2].update(swap))[0] is None
 
     @pytest.mark.parametrize(('brightest', 'noted'), [(4095, True), (65535, False)])
     def test_images_of_12_bits_in_files_of_16(self, brightest, noted, caplog):

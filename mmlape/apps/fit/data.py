@@ -457,7 +457,7 @@ FORMATS = {
     ),
     'Pascal VOC': DataFormat(
         lambda root, _: any(root.glob('Annotations/*.xml')),
-        _with_boxes('Pascal VOC', lambda asked, _: read_voc(asked.root)),
+        _with_boxes('Pascal VOC', lambda asked, _: read_voc(asked.root, asked.split.notes)),
         ('detect',),
         'Annotations/*.xml',
         '`Annotations/*.xml`, `JPEGImages/`',

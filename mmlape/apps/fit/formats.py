@@ -15,6 +15,9 @@ import yaml
 from PIL import Image
 
 from mmlape.apps.inference.reading import IMAGES, check_regular, read_bytes, read_text, short
+from mmlape.training.data_sizes import TURNED
+
+from .sizes import Size, check_voc_sizes
 
 PARTS = dict(train=('train', 'training'), val=('val', 'valid', 'validation'), test=('test',))
 IMAGE_FOLDERS = ('images', 'image', 'imgs', 'img', 'JPEGImages')
@@ -38,7 +41,6 @@ _UNPRINTABLE = (
     'Zp',
 )  # Unicode's categories: control characters, surrogates, line breaks
 _LOADER = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)  # in Python, 70,000 names take a minute
-_TURNED = (5, 6, 7, 8)  # values of EXIF's orientation with width and height exchanged
 
 
 def part_of(text: str) -> str | None:
@@ -283,8 +285,9 @@ def _yolo_boxes(image: Path, count: int) -> Iterator[tuple[int, list[float], lis
             yield int(label), box, shares
 
 
-def read_voc(root: Path) -> dict[str, tuple[dict, Path, None]]:
-    """COCO contents of the parts of a Pascal VOC data set, with the folder that their images are seen from."""
+def read_voc(root: Path, notes: list[str]) -> dict[str, tuple[dict, Path, None]]:
+    """COCO contents of the parts of a Pascal VOC data set, with the folder that their images are seen from; ``notes``
+    gets what a user should know."""
     images = next(filter(Path.is_dir, (root / name for name in IMAGE_FOLDERS)), None)
     if images is None:
         raise ValueError(f'{root} has Annotations and no JPEGImages')
@@ -308,24 +311,33 @@ def read_voc(root: Path) -> dict[str, tuple[dict, Path, None]]:
         stem: _voc_objects(root / 'Annotations' / f'{stem}.xml')
         for stem in set().union(*sets.values())
     }
-    names = sorted({name for found in objects.values() for name, *_ in found})
+    names = sorted({name for found, _ in objects.values() for name, *_ in found})
     labels = {name: label for label, name in enumerate(names)}
     files = {path.stem: path for path in images.iterdir() if path.suffix.lower() in IMAGES}
     parts = {}
+    said: dict[Path, Size] = {}
+    real: dict[Path, Size] = {}
     for part, wanted in sets.items():
         coco = _Coco(names)
         for stem in sorted(wanted):
             if stem not in files:
                 raise ValueError(f'{images} has no image {short(stem)}, which {part} has')
             coco.add(files[stem], images, [])
-            for name, box, difficult in objects[stem]:
+            found, size = objects[stem]
+            for name, box, difficult in found:
                 coco.box(labels[name], box, [], iscrowd=int(difficult))
+            entry = coco.content['images'][-1]
+            real[files[stem]] = entry['width'], entry['height']
+            if size is not None:
+                said[files[stem]] = size
         parts[part] = coco.content, images, None
+    notes += check_voc_sizes(said, real)
     return parts
 
 
-def _voc_objects(file: Path) -> list[tuple[str, list[float], bool]]:
-    """Names, boxes in pixels, and whether they are marked difficult."""
+def _voc_objects(file: Path) -> tuple[list[tuple[str, list[float], bool]], Size | None]:
+    """Names, boxes in pixels, and whether they are marked difficult; width and height of the image, None if they are
+    missing or 0."""
     text = read_bytes(file, _MOST_SMALL)
     # Without zero bytes: in UTF-16 the words would not be found.
     if b'\0' in text or b'<!DOCTYPE' in text or b'<!ENTITY' in text:
@@ -334,7 +346,9 @@ def _voc_objects(file: Path) -> list[tuple[str, list[float], bool]]:
         )
     try:
         found = []
-        for entry in ET.fromstring(text).iter('object'):
+        tree = ET.fromstring(text)
+        width, height = (float(tree.findtext(f'size/{side}') or 0) for side in ('width', 'height'))
+        for entry in tree.iter('object'):
             corners = {
                 corner.tag: float(corner.text or '') for corner in entry.find('bndbox') or ()
             }
@@ -349,7 +363,7 @@ def _voc_objects(file: Path) -> list[tuple[str, list[float], bool]]:
     except (ET.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
         raise ValueError(f'{file} is not an annotation of Pascal VOC: {error!r}') from None
     check_names({name for name, *_ in found}, file)
-    return found
+    return found, (width, height) if width and height else None
 
 
 def _area(polygon: list[float]) -> float:
@@ -373,7 +387,7 @@ class _Coco:
         try:
             with Image.open(image) as opened:
                 width, height = opened.size
-                if opened.getexif().get(0x0112) in _TURNED:
+                if opened.getexif().get(0x0112) in TURNED:
                     width, height = height, width
         except Exception as error:  # Pillow's decoders raise errors of many types
             raise ValueError(f'{image} cannot be read: {error}') from None
