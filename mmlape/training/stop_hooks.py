@@ -13,9 +13,11 @@ from mmengine.dist import all_gather_object, all_reduce
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
+from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from mmlape.checkpoints.report import listed
 from mmlape.checks import check_bool, check_positive_int
 from mmlape.registry import HOOKS
 
@@ -120,7 +122,18 @@ class StopAtNonFiniteHook(Hook):
         grads = (n for n, p in self._model.named_parameters() if not all_finite(p.grad))
         first += [f'the gradient of {name}' for name in grads]
         what = ('an input', 'the loss', 'a gradient')[kind]
-        return f'{what} is not finite (loss = {loss.item()}); first in {first[0] if first else "?"}'
+        paths = image_paths(self._batch)
+        images = f'; images of the batch: {listed(paths, 5)}' if paths else ''
+        return f'{what} is not finite (loss = {loss.item()}); first in {first[0] if first else "?"}{images}'
+
+
+def image_paths(batch: Any) -> list[str]:
+    """Paths of the images of a batch, from the data samples in nested dicts, lists and tuples."""
+    if isinstance(batch, (dict, list, tuple)):
+        inner = batch.values() if isinstance(batch, dict) else batch
+        return list(dict.fromkeys(path for each in inner for path in image_paths(each)))
+    path = batch.metainfo.get('img_path') if isinstance(batch, BaseDataElement) else None
+    return [path] if isinstance(path, str) else []
 
 
 def unwrapped(model: nn.Module) -> Any:

@@ -13,11 +13,12 @@ from mmengine.model import BaseModel
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPERS
 from mmengine.runner import Runner
+from mmengine.structures import BaseDataElement
 from torch import nn
 
 from mmlape.norm import PowerNorm, TokenBN
 from mmlape.training import NonFiniteError, StopAtNonFiniteHook
-from mmlape.training.stop_hooks import all_finite
+from mmlape.training.stop_hooks import all_finite, image_paths
 
 FAULTY = 3  # the iteration with the fault, from 1
 
@@ -105,6 +106,19 @@ def runner_of(folder, kind, hooked=True, harm=None, **options):
     from mmengine.config import Config
 
     return Runner(**cfg, cfg=Config(dict(model=model, default_scope='mmengine')))
+
+
+def test_images_of_a_batch_are_named():
+    samples = [BaseDataElement(metainfo=dict(img_path=f'/data/{n}.jpg')) for n in (1, 2, 1)]
+    batch = dict(inputs=torch.zeros(3), data_samples=[*samples, BaseDataElement(), None])
+    assert image_paths([batch, dict(unsup=samples[1:])]) == ['/data/1.jpg', '/data/2.jpg']
+    hook = StopAtNonFiniteHook()
+    hook._model, hook._batch = nn.Linear(1, 1), dict(data_samples=6 * samples)
+    hook._save_buffers()
+    wrapper = SimpleNamespace(optim_context=None)
+    text = hook._describe(wrapper, 1, torch.tensor(math.nan))
+    assert text.endswith('; images of the batch: /data/1.jpg, /data/2.jpg')
+    assert '(loss = nan)' in text
 
 
 def harm_of(runner):
