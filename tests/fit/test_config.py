@@ -8,7 +8,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS as BUILT
-from mmengine.registry import init_default_scope
+from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
 
 from mmlape.apps.fit import MODELS, FitOptions, OwnData, Part, config_text, find_model
 from mmlape.apps.fit.config import _BOX_SCALES, _BOX_STEPS, check_weights_are_there, data_root
@@ -339,3 +339,24 @@ def test_what_is_not_asked_for(name, task):
     )
     assert steps['RandomFlip'].prob == 0.5
     assert task != 'segment' or steps['RandomCrop'].cat_max_ratio == 0.75
+
+
+@pytest.mark.parametrize(('images', 'epochs', 'first'), [(9, 1, 1.0), (9, 3, 0.01), (20, 1, 1.0)])
+def test_the_rate_rises_over_several_steps_or_not_at_all(images, epochs, first):
+    """MMEngine's LinearLR with end=1 keeps its first factor: ten steps would all be at a hundredth of the rate."""
+    data = dataclasses.replace(BOXES, train=dataclasses.replace(BOXES.train, count=images))
+    _, cfg = read('micro-adapter', 'detect', data, epochs=epochs)
+    steps = epochs * (images // 2)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    init_default_scope('mmengine')
+    schedules = [
+        PARAM_SCHEDULERS.build({**each, 'optimizer': optimizer}, default_args=dict(epoch_length=9))
+        for each in cfg.param_scheduler
+        if each.type == 'LinearLR'
+    ]
+    rates = []
+    for _ in range(steps):
+        rates.append(optimizer.param_groups[0]['lr'])
+        for schedule in schedules:
+            schedule.step()
+    assert rates[0] == first and rates[-1] == pytest.approx(1)

@@ -414,6 +414,8 @@ def _tail(parts: dict[str, Any]) -> str:
     best = {'detect': 'coco/bbox_mAP', 'instance': 'coco/segm_mAP'}.get(data.task, 'mIoU')
     epochs = _epochs(options)
     warmup, interval = min(200, -(-epochs * steps // 10)), max(1, epochs // 10)
+    # MMEngine's LinearLR with end=1 has no step in which it could rise: it would keep its first factor for ever.
+    rise = f"\n    dict(type='LinearLR', start_factor=0.01, by_epoch=False, end={warmup}),"
     validation = (
         'val_dataloader, val_evaluator = test_dataloader, test_evaluator'
         if data.val
@@ -451,8 +453,7 @@ test_dataloader = dict(
 
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=epochs, val_interval={interval}, _delete_=True)
 {parts['optimizer']}
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, end={warmup}),
+param_scheduler = [{rise if warmup > 1 else ''}
     dict(type='CosineAnnealingLR', T_max=epochs, eta_min=lr / 100, convert_to_iter_based=True),
 ]
 default_hooks = dict(
