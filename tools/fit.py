@@ -96,6 +96,7 @@ def prepare(options):
     """Find the data and write the configs; returns the data and the resolved config."""
     from mmlape.apps.fit import FitOptions, config_text, find_data, find_model
     from mmlape.apps.fit.config import check_weights_are_there
+    from mmlape.apps.fit.files import check_files, write_files
     from mmlape.atomic import atomic_write
     from mmlape.checks import check_rate
     from mmlape.config_text import read_config_text
@@ -125,22 +126,18 @@ def prepare(options):
     cfg = read_config_text(text)
     if options.log:
         cli.log_to(copy.deepcopy(cfg), options.log.split(','))
-    for path, content in data.files.items():
-        if Path(path).exists() and Path(path).read_text(encoding='utf-8') != content:
-            raise ValueError(
-                f'{path} is there already, and is not written by this: give another --out'
-            )
+    check_files(data.files)
     check_weights_are_there(cfg)
     written = [Path(path) for path in data.files if not Path(path).exists()]
-    for path, content in data.files.items():
-        atomic_write(Path(path), content.encode())
+    write_files(data.files)
     try:
         check_data(cfg)
     except ValueError:
         for path in written:  # so that the same command works once the data are mended
             path.unlink()
-        for folder in (out / 'data', out):
-            if folder.is_dir() and not any(folder.iterdir()):
+        made = {each for path in written for each in path.parents if each.is_relative_to(out)}
+        for folder in sorted(made, reverse=True):
+            if not any(folder.iterdir()):
                 folder.rmdir()
         raise
     atomic_write(out / 'fit.py', text.encode())

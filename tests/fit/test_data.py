@@ -499,8 +499,8 @@ class TestLabelMaps:
         image(tmp_path / 'masks' / '3.png')
         with pytest.raises(ValueError, match=r'3\.png has 3 channels'):
             find_data(tmp_path, tmp_path / 'out')
-        image(tmp_path / 'images' / '4.jpg')
-        with pytest.raises(ValueError, match=r'several endings.*4 \.png, 1 \.jpg'):
+        image(tmp_path / 'images' / '0.jpg')
+        with pytest.raises(ValueError, match=r'several images of .*images are named 0, which'):
             find_data(tmp_path, tmp_path / 'out')
 
 

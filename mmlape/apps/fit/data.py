@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
-import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmlape.apps.inference.reading import check_regular, read_text, shown
+from mmlape.apps.inference.reading import shown
 from mmlape.checkpoints.report import listed
 from mmlape.checks import check_option, check_rate
 from mmlape.training.coco_evaluation import mended
@@ -25,65 +22,12 @@ from .coco import (
     with_categories,
     with_names_once,
 )
-from .formats import (
-    check_names,
-    images_in,
-    is_yolo,
-    read_label_maps,
-    read_voc,
-    read_yolo,
-)
+from .formats import is_yolo, read_label_maps, read_voc, read_yolo
+from .label_maps import named_alike, read_maps
+from .parts import Asked, OwnData, Part, Split, is_utf8
 
 TASKS = ('detect', 'instance', 'segment')
 _MANY = 100  # names in a message
-_CLASS_FILES = ('classes.txt', 'labels.txt', 'codes.txt')
-
-
-@dataclass(frozen=True)
-class Part:
-    """The training or the validation part of a data set, as upstream's data sets read it.
-
-    Attributes:
-        images: The image folder.
-        ann_file: A COCO file; of label maps a list of the names of the part without suffix, or '' for the whole folder.
-        count: How many images there are.
-        label_maps: The folder of label maps, '' for boxes.
-        empty: Of them, images without a box, which are not trained on.
-    """
-
-    images: str
-    ann_file: str
-    count: int
-    label_maps: str = ''
-    empty: int = 0
-
-
-@dataclass(frozen=True)
-class OwnData:
-    """A data set that was found in a folder.
-
-    Attributes:
-        task: ``'detect'`` (boxes), ``'instance'`` (boxes and masks) or ``'segment'`` (label maps).
-        format: A name of :data:`FORMATS`.
-        classes: Names of the classes; the index in it is the label.
-        train: The part for training.
-        val: The part for validation, or None.
-        img_suffix, map_suffix: Endings of images and label maps (label maps only).
-        most: The most boxes that an image has.
-        notes: What a user should know, a line each.
-        files: Texts of files to write before the data can be read (a split, converted annotations), by their paths.
-    """
-
-    task: str
-    format: str
-    classes: tuple[str, ...]
-    train: Part
-    val: Part | None
-    img_suffix: str = '.jpg'
-    map_suffix: str = '.png'
-    most: int = 0
-    notes: list[str] = field(default_factory=list)
-    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_data(
@@ -130,7 +74,7 @@ def _find(
 ) -> OwnData:
     if not os.path.isdir(root):
         raise ValueError(f'there is no folder {str(root)!r}')
-    if not all(_is_utf8(str(path)) for path in (root, out)):
+    if not all(is_utf8(str(path)) for path in (root, out)):
         raise ValueError(f'names of folders must be UTF-8, got {root} and {out} for the results')
     if task is not None:
         check_option('--task', task, TASKS)
@@ -151,14 +95,9 @@ def _find(
         )
     ((kind, content),) = found.items()
     notes = [f'left out: {shown(text)}' for text in unread[:5]]
-    split = _Split(Path(out, 'data'), val, seed, notes)
-    asked = _Asked(root, task, train_ann, val_ann, classes, split, unread)
+    split = Split(Path(out, 'data'), val, seed, notes)
+    asked = Asked(root, task, train_ann, val_ann, classes, split, unread)
     return FORMATS[kind].read(asked, content)
-
-
-def _is_utf8(text: str) -> bool:
-    """Whether a text can be printed and written: names of files may hold any bytes."""
-    return text == text.encode(errors='replace').decode()
 
 
 def _formats(root: Path, task: str | None, named: str | None, unread: list[str]) -> dict[str, Any]:
@@ -179,45 +118,7 @@ def _formats(root: Path, task: str | None, named: str | None, unread: list[str])
     return {name: content for name, content in detected.items() if content}
 
 
-class _Split:
-    """Draws a validation part, and collects what is to be written for it, and notes for the user."""
-
-    def __init__(self, folder: Path, share: float, seed: int, notes: list[str]) -> None:
-        self.folder, self.share, self.seed, self.notes = folder, share, seed, notes
-        self.files: dict[str, str] = {}
-
-    def draw(self, names: Iterable[str]) -> set[str]:
-        """The names of the validation images; the same for the same names and seed."""
-        ordered = sorted(names)
-        if not self.share:
-            return set()
-        if len(ordered) < 2:
-            raise ValueError(
-                f'there is {len(ordered)} image: too few for a validation part (--val 0)'
-            )
-        count = min(max(1, round(self.share * len(ordered))), len(ordered) - 1)
-        return set(random.Random(self.seed).sample(ordered, count))
-
-    def write(self, name: str, text: str) -> str:
-        """Note a file to be written; returns its path."""
-        path = str(self.folder / name)
-        self.files[path] = text
-        return path
-
-
-class _Asked(NamedTuple):
-    """Arguments of :func:`find_data`, for the readers of :data:`FORMATS`."""
-
-    root: Path
-    task: str | None
-    train_ann: str | None
-    val_ann: str | None
-    classes: tuple[str, ...]
-    split: _Split
-    unread: list[str]
-
-
-def _boxes(kind: str, parts: dict[str, Any], task: str | None, split: _Split) -> OwnData:
+def _boxes(kind: str, parts: dict[str, Any], task: str | None, split: Split) -> OwnData:
     """Data of a detector, from COCO contents by part."""
     notes = split.notes
     for part, (content, images, path) in parts.items():
@@ -294,125 +195,17 @@ def _classes(contents: dict[str, dict], notes: list[str]) -> tuple[str, ...]:
     return classes
 
 
-def _label_maps(asked: _Asked, parts: dict[str, tuple[Path, Path]]) -> OwnData:
-    """Data of a segmentor, from the folders of its parts."""
-    root, split = asked.root, asked.split
-    check_names(asked.classes, '--classes')
-    if 'train' not in parts:
-        raise ValueError(f'{root} has label maps of {", ".join(parts)}, and none for training')
-    suffixes, names = set(), {}
-    for part, (images, maps) in parts.items():
-        suffix, map_suffix, names[part] = _named_alike(images, maps)
-        suffixes.add((suffix, map_suffix))
-    if len(suffixes) > 1:
-        raise ValueError(f'{root}: the parts have files of different endings: {sorted(suffixes)}')
-    ((suffix, map_suffix),) = suffixes
-    classes = asked.classes or _class_names(root) or _values(parts, names, map_suffix)
-    notes, lists = split.notes, dict.fromkeys(names, '')
-    if 'val' not in parts and (drawn := split.draw(names['train'])):
-        parts['val'] = parts['train']
-        # MMSegmentation reads a name per line, without spaces around it.
-        if strange := [
-            n for n in names['train'] if not _is_utf8(n) or n.split('\n') != [n.strip()]
-        ]:
-            raise ValueError(
-                f'{parts["train"][0]}: names of images in lists must be UTF-8, without line breaks and spaces around '
-                f'them: rename {strange[0]}, or make a folder for validation'
-            )
-        names = {'train': [n for n in names['train'] if n not in drawn], 'val': sorted(drawn)}
-        lists = {
-            part: os.path.abspath(split.write(f'{part}.txt', '\n'.join(found) + '\n'))
-            for part, found in names.items()
-        }
-        counts = ' and '.join(str(len(found)) for found in names.values())
-        notes.append(f'no validation part: split into {counts} images by seed {split.seed}')
-    found = {}
-    for part, (images, maps) in parts.items():
-        folders = os.path.abspath(images), os.path.abspath(maps)
-        found[part] = Part(folders[0], lists[part], len(names[part]), folders[1])
-    return OwnData(
-        'segment', 'label maps', classes, found['train'], found.get('val'), suffix, map_suffix,
-        notes=notes, files=split.files,
-    )  # fmt: skip
-
-
-def _named_alike(images: Path, maps: Path) -> tuple[str, str, list[str]]:
-    """Endings of images and label maps, and the names that they share."""
-    files = images_in(images)
-    endings = Counter(path.suffix for path in files)
-    if len(endings) > 1:
-        counts = ', '.join(f'{number} {ending}' for ending, number in endings.items())
-        raise ValueError(f'images of {images} have several endings, one is accepted: {counts}')
-    (suffix,) = endings
-    names = [path.relative_to(images).as_posix().removesuffix(suffix) for path in files]
-    beside = sorted(maps.glob(f'{glob.escape(names[0])}*'))
-    if not beside:
-        raise ValueError(f'{images / names[0]}{suffix} has no label map in {maps}')
-    map_suffix = min((path.name for path in beside), key=len).removeprefix(Path(names[0]).name)
-    without = [name for name in names if not os.path.isfile(maps / f'{name}{map_suffix}')]
-    if without:
-        raise ValueError(
-            f'{len(without)} of {len(names)} images of {images} have no label map in {maps} (NAME{map_suffix}): '
-            f'{", ".join(without[:5])}'
-        )
-    return suffix, map_suffix, names
-
-
-def _class_names(root: Path) -> tuple[str, ...]:
-    """Names in a file of the folder, a line each; () without one."""
-    for name in _CLASS_FILES:
-        if os.path.lexists(root / name):
-            lines = map(str.strip, read_text(root / name).splitlines())
-            return check_names([line for line in lines if line], root / name)
-    return ()
-
-
-def _values(
-    parts: Mapping[str, tuple[Path, Path]], names: Mapping[str, Sequence[str]], suffix: str
-) -> tuple[str, ...]:
-    """Classes by the values of all label maps but 255, which is ignored."""
-    import numpy as np
-    from PIL import Image
-
-    found: set[int] = set()
-    for part, (_, maps) in parts.items():
-        for name in names[part]:
-            path = maps / f'{name}{suffix}'
-            check_regular(path)
-            try:
-                with Image.open(path) as image:
-                    values = np.array(image)
-            except Exception as error:  # Pillow's decoders raise errors of many types
-                raise ValueError(f'{path} cannot be read: {error}') from None
-            if values.dtype.kind not in 'bui' or values.min(initial=0) < 0:
-                raise ValueError(f'{path} holds values that are not an index of a class')
-            if values.ndim != 2:
-                raise ValueError(
-                    f'{path} has {values.shape[-1]} channels; a label map has one, the class index of each pixel'
-                )
-            if values.max(initial=0) > 255:
-                raise ValueError(f'{path} holds values above 255, of which upstream reads 8 bits')
-            found |= set(np.unique(values).tolist())
-    classes = found - {255}
-    if len(classes) < 2:
-        raise ValueError(
-            f'the label maps hold only the values {sorted(found)}, and 255 is ignored: a label map has the index of '
-            'its class in each pixel, of at least two classes'
-        )
-    return tuple(f'class {number}' for number in range(max(classes) + 1))
-
-
-def _parts_of_coco(asked: _Asked, files: dict[Path, dict] | None) -> dict[str, Any]:
+def _parts_of_coco(asked: Asked, files: dict[Path, dict] | None) -> dict[str, Any]:
     found = files or coco_files(asked.root, asked.unread)
     return coco_parts(asked.root, found, asked.train_ann, asked.val_ann)
 
 
 def _with_boxes(
-    kind: str, parts_of: Callable[[_Asked, Any], dict[str, Any]]
-) -> Callable[[_Asked, Any], OwnData]:
+    kind: str, parts_of: Callable[[Asked, Any], dict[str, Any]]
+) -> Callable[[Asked, Any], OwnData]:
     """How to read a format of boxes, from COCO contents by part."""
 
-    def read(asked: _Asked, content: Any) -> OwnData:
+    def read(asked: Asked, content: Any) -> OwnData:
         if asked.classes:
             raise ValueError(f'--classes is for label maps; {kind} data name their classes')
         return _boxes(kind, parts_of(asked, content), asked.task, asked.split)
@@ -433,7 +226,7 @@ class DataFormat(NamedTuple):
     """
 
     detect: Callable[[Path, list[str]], Any]
-    read: Callable[[_Asked, Any], OwnData]
+    read: Callable[[Asked, Any], OwnData]
     tasks: tuple[str, ...]
     sign: str
     known_by: str
@@ -464,7 +257,9 @@ FORMATS = {
     ),
     'label maps': DataFormat(
         lambda root, _: read_label_maps(root),
-        _label_maps,
+        lambda asked, parts: read_maps(
+            asked, {part: named_alike(*folders) for part, folders in parts.items()}
+        ),
         ('segment',),
         'images/ and masks/ or annotations/',
         'two folders with files of the same names, for example `images/` and `masks/`: images, and PNG files of one '

@@ -21,8 +21,8 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner, load_checkpoint
 
-from mmlape.apps.fit import OwnData
 from mmlape.apps.fit.config import check_weights_are_there
+from mmlape.apps.fit.files import write_files
 from mmlape.apps.inference.loading import config_inside
 from mmlape.apps.inference.model import Model
 from mmlape.apps.report import read_curves
@@ -180,7 +180,7 @@ def do(job: Job, report: Any) -> dict[str, Any]:
         cfg, data = run_config(
             EXPERIMENTS[job.experiment], job.variant, job.seed, job.root, job.folder
         )
-        _write_files(data)
+        write_files(data.files)
         spent = _Spent(job.folder / 'seconds.json')
         spent.start()
         cfg.experiment_name = f'{job.experiment}-{job.variant}-{job.seed}-{time.monotonic_ns()}'
@@ -218,11 +218,6 @@ def _train(cfg: Config) -> None:
         optimize_on_cpu(runner)
         log_notes(runner, notes)
         runner.train()
-
-
-def _write_files(data: OwnData | FolderData) -> None:
-    for path, text in data.files.items():
-        atomic_write(Path(path), text.encode())
 
 
 def _scored(
@@ -317,7 +312,7 @@ def evaluate(experiment: Experiment, options: argparse.Namespace, root: Path) ->
     variant = next(iter(experiment.variants))
     folder = options.work_dir / options.name
     _, data = run_config(experiment, variant, 0, root, folder.resolve())
-    _write_files(data)
+    write_files(data.files)
     name = options.part
     part = data.part(name) if isinstance(data, FolderData) else part_named(data, name, root)
     checkpoint = Path(options.evaluate)
