@@ -266,13 +266,16 @@ def _yolo_boxes(image: Path, count: int) -> Iterator[tuple[int, list[float], lis
         if not line.strip():
             continue
         try:
+            label: int | str
             label, *values = line.split()
             shares = [float(value) for value in values]
             if len(shares) != 4 and (len(shares) < 6 or len(shares) % 2):
                 raise ValueError('expected a class and 4 numbers, or a polygon')
             if not are_numbers(shares, _MOST_SHARE):
                 raise ValueError(f'a number is not finite, or above {_MOST_SHARE:g}')
-            if not 0 <= int(label) < count:
+            # A table of floats has 1.0 for 1.
+            label = int(float(label)) if float(label).is_integer() else int(label)
+            if not 0 <= label < count:
                 raise ValueError(f'there are {count} names')
         except ValueError as error:
             raise ValueError(f'{file}, line {number}: {line.strip()[:60]!r}: {error}') from None
