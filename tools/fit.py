@@ -1,7 +1,7 @@
 """Train a detector or segmentor on a folder of your own images.
 
     mmlape fit DATA [--model NAME] [--task detect|instance|segment] [--epochs N] [--size S] [--batch B] [--val 0.2]
-        [--out DIR] [--weights default|none|FILE] [--lr LR] [--augment none|light|strong] [--ema] [--patience N]
+        [--out DIR] [--weights default|none|FILE|DIR] [--lr LR] [--augment none|light|strong] [--ema] [--patience N]
         [--full|--lora RANK|--frozen [--views N]] [--train-ann FILE] [--val-ann FILE] [--workers N] [--seed N]
         [--score 0.3] [--dry-run]
     mmlape fit --list
@@ -46,7 +46,7 @@ def parse_arguments():
     parser.add_argument(
         '--weights', default='default',
         help="what the network starts from: default (the model's published weights), none, a file "
-        'of the same network, or SOURCE:FILE',
+        'of the same network, SOURCE:FILE, or a checkpoint or work dir of a whole model',
     )  # fmt: skip
     parser.add_argument('--lr', type=float, help="learning rate of AdamW; default: the model's")
     parser.add_argument(
@@ -97,6 +97,7 @@ def prepare(options):
     from mmlape.apps.fit import FitOptions, config_text, find_data, find_model
     from mmlape.apps.fit.config import check_weights_are_there
     from mmlape.apps.fit.files import check_files, write_files
+    from mmlape.apps.fit.own_weights import own_checkpoint, start_from
     from mmlape.atomic import atomic_write
     from mmlape.checks import check_rate
     from mmlape.config_text import read_config_text
@@ -126,10 +127,14 @@ def prepare(options):
     cfg = read_config_text(text)
     if options.log:
         cli.log_to(copy.deepcopy(cfg), options.log.split(','))
-    check_files(data.files)
+    files = dict(data.files)
+    if cfg.get('load_from'):
+        files[cfg.load_from], told = start_from(own_checkpoint(how.weights), cfg, data.classes)
+        data.notes.append(told)
+    check_files(files)
     check_weights_are_there(cfg)
-    written = [Path(path) for path in data.files if not Path(path).exists()]
-    write_files(data.files)
+    written = [Path(path) for path in files if not Path(path).exists()]
+    write_files(files)
     try:
         check_data(cfg)
     except ValueError:

@@ -19,6 +19,7 @@ from mmlape.shipped import find_config
 
 from .data import OwnData, Part
 from .models import FitModel
+from .own_weights import own_checkpoint
 
 _ENDS_IN_WEIGHTS = ('.pth', '.pt', '.bin', '.safetensors')
 _BOX_STEPS = {
@@ -53,7 +54,8 @@ class FitOptions:
         batch: Images per step.
         size: Side in pixels; None for the model's.
         lr: Learning rate; None for the model's.
-        weights: ``'default'``, ``'none'``, a file in the format of the model's own weights, or ``SOURCE:FILE``.
+        weights: ``'default'``, ``'none'``, a file in the format of the model's own weights, ``SOURCE:FILE``, or the
+            checkpoint or work dir of a whole model.
         augment: ``'none'``, ``'light'`` or ``'strong'``.
         lora: Rank of low-rank updates, the only trained part of the backbone (of its ViT); None: all of it is trained.
         frozen: The backbone (its ViT) is frozen.
@@ -116,6 +118,7 @@ def config_text(data: OwnData, row: FitModel, options: FitOptions, out: Path) ->
         )
     base = find_config(row.config)
     cfg = Config.fromfile(base)
+    own = own_checkpoint(options.weights)
     parts = dict(
         good_for=row.good_for.rpartition(': ')[2],
         out=out.as_posix(),
@@ -124,11 +127,17 @@ def config_text(data: OwnData, row: FitModel, options: FitOptions, out: Path) ->
         options=options,
         size=options.size or row.size,
         lr=options.lr or row.lr,
-        model=value_text(_model_changes(cfg, data, row, options)),
+        model=value_text(_model_changes(cfg, data, row, options, own is not None)),
         optimizer=_optimizer(cfg),
+        load_from=f'load_from = {whole_weights(out)!r}\n' if own else '',
     )
     text = _head(parts) + (_maps if data.task == 'segment' else _boxes)(parts) + _tail(parts)
     return without_templates(text)
+
+
+def whole_weights(out: Path) -> str:
+    """The file that a training in ``out`` starts from, if that is a whole model."""
+    return os.path.abspath(out / 'data' / 'weights.pth')
 
 
 def weights_of(cfg: Config) -> tuple[tuple[str, ...], Mapping[str, Any] | None]:
@@ -161,9 +170,9 @@ def check_weights_are_there(cfg: Config) -> None:
 
 
 def _model_changes(
-    cfg: Config, data: OwnData, row: FitModel, options: FitOptions
+    cfg: Config, data: OwnData, row: FitModel, options: FitOptions, own: bool
 ) -> dict[str, Any]:
-    """Return the changes of ``model`` for these classes, this size and these weights."""
+    """Return the changes of ``model`` for these classes, this size and these weights; ``own``: of a whole model."""
     changes: dict[str, Any] = {}
     size = options.size or row.size
     for path, value in _entries(cfg.model):
@@ -197,13 +206,13 @@ def _model_changes(
         if path[0] == 'test_cfg' and path[-1] == 'max_per_img' and value < needed:
             _set(changes, path, needed)
     place, published = weights_of(cfg)
-    weights = _weights(options.weights, published)
+    weights = None if own else _weights(options.weights, published)
     if weights != published:
         # Over weights of another type; MMEngine takes the key for an option where there are none.
         replaces = {'_delete_': True} if published else {}
         _set(changes, place, weights and {**replaces, **weights})
     if options.lora or options.frozen:
-        if not weights:
+        if not weights and not own:
             way = '--frozen' if options.frozen else '--lora'
             raise ValueError(
                 f'{way} keeps the weights of the backbone, which are random here: give --weights FILE'
@@ -251,7 +260,7 @@ def _weights(text: str, published: Mapping[str, Any] | None) -> Mapping[str, Any
         source, file = published['source'] if published is not None else 'mmlape', text
     if not file or not (file.endswith(_ENDS_IN_WEIGHTS) or Path(file).exists()):
         raise ValueError(
-            f'--weights {text!r}: use default, none, a file of weights, or SOURCE:FILE with a source of '
+            f'--weights {text!r}: use default, none, a file of weights, a work dir, or SOURCE:FILE with a source of '
             'docs/weights.md'
         )
     # In full, as the other paths: trainings begin in any folder.
@@ -301,7 +310,7 @@ data_root = {data_root(data)!r}
 work_dir = {os.path.abspath(out + '/training')!r}
 randomness = dict(seed={options.seed})
 model = {parts['model']}
-'''
+{parts['load_from']}'''
 
 
 def _epochs(options: FitOptions) -> int:
