@@ -188,6 +188,7 @@ def main():
 
         options.out.parent.mkdir(parents=True, exist_ok=True)
         model = load(options.model, options.config, 'cpu', optimized=False, trust=options.trust)
+        model.demand_rgb('mmlape export')
         if options.max_boxes:
             limit_boxes(model.model, options.max_boxes)
         sizes = options.size or [None]

@@ -61,13 +61,13 @@ class Frames:
     """Frames of all sources in order, with their file's name; ``taken`` says of which source each one was, ``bad`` what
     could not be read."""
 
-    def __init__(self, sources):
-        self.sources, self.taken, self.bad = sources, [], []
+    def __init__(self, sources, read):
+        self.sources, self.read, self.taken, self.bad = sources, read, [], []
 
     def __iter__(self):
         for source in self.sources:
             try:
-                for number, image in enumerate(source.frames()):
+                for number, image in enumerate(source.frames(self.read)):
                     self.taken.append((source, number))
                     yield str(source.path), image
             except ValueError as error:
@@ -86,8 +86,9 @@ def predict(options):
     from mmlape.apps.inference.output import PredictionWriter
     from mmlape.apps.inference.sources import find_sources
 
-    frames = Frames(find_sources(options.source, options.out))
+    sources = find_sources(options.source, options.out)
     model = load(options.model, options.config, options.device, trust=options.trust)
+    frames = Frames(sources, model.read)
     results = model.predict(
         frames, options.batch, options.score, options.tile, options.overlap, options.with_whole
     )

@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from timm.layers import resample_patch_embed
+from timm.models import adapt_input_conv
 from torch import Tensor, nn
 from torch.distributed.tensor.experimental import implicit_replication
 
@@ -174,6 +175,10 @@ def fitters(
             found[id(table)] = partial(_fit_offsets, position=module)
         elif isinstance(module, PatchEmbed) and module.patch_size == module.stride:
             found[id(module.proj.weight)] = partial(_fit_kernel, size=module.proj.weight.shape)
+        elif isinstance(module, nn.Conv2d) and module.groups == 1 and module.in_channels != 3:
+            # The first layer of a stem, or of a prior beside a ViT.
+            size = module.weight.shape
+            found.setdefault(id(module.weight), partial(_fit_channels, size=size))
     return found
 
 
@@ -251,10 +256,23 @@ def _fit_kernel(kernel: Tensor, size: torch.Size) -> Fitted:
         if kernel.shape[1] != side * side * size[1]:
             return kernel, ''
         kernel = kernel.unflatten(1, (side, side, -1)).permute(0, 3, 1, 2)
+    kernel, channels = _fit_channels(kernel, size)
     if kernel.ndim != 4 or kernel.shape[:2] != size[:2] or kernel.shape == size:
-        return kernel, ''
-    how = f'patches of {kernel.shape[2]} x {kernel.shape[3]} pixels to {size[2]} x {size[3]}'
+        return kernel, channels
+    how = (
+        f'{channels}, '.lstrip(', ')
+        + f'patches of {kernel.shape[2]} x {kernel.shape[3]} pixels to {size[2]} x {size[3]}'
+    )
     return resample_patch_embed(kernel.float(), list(size[2:])), how
+
+
+def _fit_channels(kernel: Tensor, size: torch.Size) -> Fitted:
+    """Fit a kernel for 3 channels, RGB, to other inputs: their sum for one; for more, all in turn, scaled so that what
+    comes out is as large as before. timm's function."""
+    channels = size[1]
+    if kernel.ndim != 4 or kernel.shape[0] != size[0] or kernel.shape[1] != 3 or channels == 3:
+        return kernel, ''
+    return adapt_input_conv(channels, kernel), f'3 channels to {channels}'
 
 
 def find_tables(state: Mapping[str, Any]) -> dict[str, Tensor]:

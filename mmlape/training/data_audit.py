@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import mmcv
 import numpy as np
 from mmengine import fileio
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from mmlape.checkpoints.report import listed
 from mmlape.checks import did_you_mean
+from mmlape.pixels import read_pixels
 
 from .coco_evaluation import are_numbers, check_evaluated, is_drawn, mask_fault
 from .data_sizes import check_sizes, no_part_inside
@@ -392,7 +392,10 @@ def _read_image(
         if not osp.getsize(path):
             fault = 'the file is empty'
         elif not label_map:  # upstream reads label maps with Pillow alone
-            pixels = mmcv.imread(path, flag='unchanged')  # some kinds of TIFF
+            try:
+                pixels = read_pixels(path)  # some kinds of TIFF, arrays
+            except ValueError as error:
+                fault = str(error)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         fault = str(error)
     if pixels is not None and label_map and pixels.ndim != 2:

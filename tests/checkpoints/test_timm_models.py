@@ -4,8 +4,10 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from backbone_variants import build_pvt
 from foundation_kinds import shaken, vit
-from timm.layers import SwiGLUPacked
+from timm.layers import SwiGLUPacked, resample_patch_embed
+from timm.models import adapt_input_conv
 from timm.models.vision_transformer import ParallelScalingBlock, ParallelThingsBlock, ResPostBlock
 
 from mmlape.checkpoints import Pretrained, convert, convert_with_report
@@ -125,3 +127,31 @@ def test_without_a_network(monkeypatch):
     monkeypatch.setattr(timm, 'create_model', fail)
     with pytest.raises(ConnectionError, match=r"(?s)'vit_tiny.*no connection.*model\.safetensors"):
         Pretrained('timm', model='vit_tiny_patch16_224')(vit(arch=TINY))
+
+
+@pytest.mark.parametrize('channels', [1, 2, 4, 7])
+def test_first_layers_take_other_channels_as_timms_do(channels):
+    """The patch embedding, of another patch size too, and overlapping patches; other layers are as they were."""
+    source = timm.models.VisionTransformer(
+        img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3
+    )
+    arch = dict(embed_dims=24, depth=2, num_heads=3, mlp_ratio=4)
+    weight = adapt_input_conv(channels, source.patch_embed.proj.weight.data)
+    model = vit(img_size=32, patch_size=8, arch=arch, in_channels=channels)
+    state, report = convert_with_report(source.state_dict(), 'timm', model)
+    report.demand(1)
+    assert torch.equal(state['patch_embed.proj.weight'], weight)
+    assert report.resized == {'patch_embed.proj.weight': f'3 channels to {channels}'}
+    model = vit(img_size=32, patch_size=16, arch=arch, in_channels=channels)
+    state, report = convert_with_report(source.state_dict(), 'timm', model)
+    wanted = resample_patch_embed(weight, [16, 16])
+    torch.testing.assert_close(state['patch_embed.proj.weight'], wanted)
+    pyramid, other = (
+        build_pvt('V2', img_size=32),
+        build_pvt('V2', img_size=32, in_channels=channels),
+    )
+    name = 'patch_embed1.proj.weight'
+    state = convert_with_report(pyramid.state_dict(), 'mmlape', other)[0]
+    assert torch.equal(state[name], adapt_input_conv(channels, pyramid.state_dict()[name]))
+    state = convert_with_report(other.state_dict(), 'mmlape', other)[0]
+    assert torch.equal(state[name], other.state_dict()[name])

@@ -17,6 +17,7 @@ from mmlape.config_text import value_text, without_templates
 from mmlape.registry import MODELS
 from mmlape.shipped import find_config
 
+from .channels import loader_of
 from .data import OwnData, Part
 from .models import FitModel
 from .own_weights import own_checkpoint
@@ -116,7 +117,7 @@ def config_text(data: OwnData, row: FitModel, options: FitOptions, out: Path) ->
             f'this model trains on at least {row.least_batch} images per step, got --batch {options.batch} and '
             f'{images} images'
         )
-    base = find_config(row.config)
+    base, loader = find_config(row.config), loader_of(data)
     cfg = Config.fromfile(base)
     own = own_checkpoint(options.weights)
     parts = dict(
@@ -127,7 +128,10 @@ def config_text(data: OwnData, row: FitModel, options: FitOptions, out: Path) ->
         options=options,
         size=options.size or row.size,
         lr=options.lr or row.lr,
-        model=value_text(_model_changes(cfg, data, row, options, own is not None)),
+        loader=loader or dict(type='LoadImageFromFile'),
+        # Of colours as people see them.
+        augment_colours=loader is None,
+        model=value_text(_model_changes(cfg, data, row, options, loader, own is not None)),
         optimizer=_optimizer(cfg),
         load_from=f'load_from = {whole_weights(out)!r}\n' if own else '',
     )
@@ -170,9 +174,15 @@ def check_weights_are_there(cfg: Config) -> None:
 
 
 def _model_changes(
-    cfg: Config, data: OwnData, row: FitModel, options: FitOptions, own: bool
+    cfg: Config,
+    data: OwnData,
+    row: FitModel,
+    options: FitOptions,
+    loader: Mapping[str, Any] | None,
+    own: bool,
 ) -> dict[str, Any]:
-    """Return the changes of ``model`` for these classes, this size and these weights; ``own``: of a whole model."""
+    """Return the changes of ``model`` for these classes, this size, these weights and these
+    channels; ``own``: of a whole model."""
     changes: dict[str, Any] = {}
     size = options.size or row.size
     for path, value in _entries(cfg.model):
@@ -206,6 +216,10 @@ def _model_changes(
         if path[0] == 'test_cfg' and path[-1] == 'max_per_img' and value < needed:
             _set(changes, path, needed)
     place, published = weights_of(cfg)
+    if loader:  # which normalises
+        _set(changes, (*place[:-1], 'in_channels'), loader['channels'])
+        for name, value in dict(mean=None, std=None, bgr_to_rgb=False).items():
+            _set(changes, ('data_preprocessor', name), value)
     weights = None if own else _weights(options.weights, published)
     if weights != published:
         # Over weights of another type; MMEngine takes the key for an option where there are none.
@@ -310,12 +324,20 @@ data_root = {data_root(data)!r}
 work_dir = {os.path.abspath(out + '/training')!r}
 randomness = dict(seed={options.seed})
 model = {parts['model']}
+load_image = {value_text(parts['loader'])}
 {parts['load_from']}'''
 
 
 def _epochs(options: FitOptions) -> int:
     """Passes over all that a data set holds, views of images among them."""
     return -(-options.epochs // (options.views or 1))
+
+
+def _augmentation(steps: Mapping[str, str], parts: dict[str, Any]) -> str:
+    """The steps of an augmentation; of colours only where images have the usual ones."""
+    lines = steps[parts['options'].augment].splitlines(keepends=True)
+    kept = [line for line in lines if parts['augment_colours'] or 'PhotoMetric' not in line]
+    return ''.join(kept).rstrip('\n')
 
 
 def _boxes(parts: dict[str, Any]) -> str:
@@ -325,12 +347,12 @@ def _boxes(parts: dict[str, Any]) -> str:
     test, metric = data.val or data.train, ['bbox'] + ['segm'] * (data.task == 'instance')
     return f'''
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', {load}),{_BOX_STEPS[parts['options'].augment] or resize}
+    load_image,
+    dict(type='LoadAnnotations', {load}),{_augmentation(_BOX_STEPS, parts) or resize}
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
-    dict(type='LoadImageFromFile'),{resize}
+    load_image,{resize}
     dict(type='LoadAnnotations', {load}),
     dict(type='PackDetInputs'),
 ]
@@ -359,14 +381,14 @@ def _maps(parts: dict[str, Any]) -> str:
     test, suffixes = data.val or data.train, (data.img_suffix, data.map_suffix)
     return f'''
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
+    load_image,
     dict(type='LoadAnnotations'),
     dict(type='RandomResize', scale=(4 * size, size), ratio_range={_MAP_RANGES[augment]}, keep_ratio=True),
-    dict(type='RandomCrop', crop_size=(size, size), cat_max_ratio=0.75),{_MAP_STEPS[augment]}
+    dict(type='RandomCrop', crop_size=(size, size), cat_max_ratio=0.75),{_augmentation(_MAP_STEPS, parts)}
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [
-    dict(type='LoadImageFromFile'),
+    load_image,
     dict(type='Resize', scale=(4 * size, size), keep_ratio=True),
     dict(type='LoadAnnotations'),
     dict(type='PackSegInputs'),

@@ -15,6 +15,7 @@ import yaml
 from PIL import Image
 
 from mmlape.apps.inference.reading import IMAGES, check_regular, read_bytes, read_text, short
+from mmlape.pixels import ARRAYS, TIFFS, read_pixels
 from mmlape.training.data_sizes import TURNED
 
 from .sizes import Size, check_voc_sizes
@@ -375,6 +376,19 @@ def _area(polygon: list[float]) -> float:
     return abs(sum(x[n - 1] * y[n] - x[n] * y[n - 1] for n in range(len(x)))) / 2
 
 
+def _size_of(image: Path) -> tuple[int, int]:
+    """Width and height of an image as upstream reads it, turned as its EXIF data say."""
+    if image.suffix.lower() in (*ARRAYS, *TIFFS):
+        height, width = read_pixels(image).shape[:2]
+        return width, height
+    try:
+        with Image.open(image) as opened:
+            turned = opened.getexif().get(0x0112) in TURNED
+            return opened.size[::-1] if turned else opened.size
+    except Exception as error:  # Pillow's decoders raise errors of many types
+        raise ValueError(f'{image} cannot be read: {error}') from None
+
+
 class _Coco:
     """Collects a COCO content."""
 
@@ -387,13 +401,7 @@ class _Coco:
     def add(self, image: Path, folder: Path, boxes: Any) -> None:
         """An image with its boxes and polygons as shares of it."""
         check_regular(image)
-        try:
-            with Image.open(image) as opened:
-                width, height = opened.size
-                if opened.getexif().get(0x0112) in TURNED:
-                    width, height = height, width
-        except Exception as error:  # Pillow's decoders raise errors of many types
-            raise ValueError(f'{image} cannot be read: {error}') from None
+        width, height = _size_of(image)
         if not width or not height:
             raise ValueError(f'{image} has no pixels: it is {width} x {height}')
         path, top = image.absolute(), folder.absolute()

@@ -12,7 +12,7 @@ import mmcv
 import numpy as np
 from pycocotools.coco import COCO
 
-from mmlape.apps.inference import MaskCrop, Model, Result, read_image
+from mmlape.apps.inference import MaskCrop, Model, Result, read_picture
 from mmlape.apps.inference.reading import read_text, short_name
 from mmlape.atomic import atomic_write
 
@@ -37,7 +37,8 @@ def compare_with_truth(
     step = max(1, part.count // count)
     written = []
     for truth in islice(truths(model, data, part), 0, step * count, step):
-        (found,) = model.predict(truth.image, score=score)
+        file = Path(part.images, truth.name + data.img_suffix * (data.task == 'segment'))
+        (found,) = model.predict(file, score=score)
         left, right = truth.picture(), found.picture()
         gap = np.full((len(left), _BETWEEN, 3), 255, np.uint8)
         name = Path(truth.name).with_suffix('').as_posix().replace('/', '_')
@@ -65,7 +66,7 @@ def _boxes(model: Model, part: Part) -> Iterator[Result]:
             for box in coco.loadAnns(coco.getAnnIds(entry['id']))
             if box['category_id'] in labels and not box.get('iscrowd')
         ]
-        image = read_image(Path(part.images, entry['file_name']))
+        image = read_picture(Path(part.images, entry['file_name']))
         truth = Result(image, entry['file_name'], model.classes, palette=model.palette)
         corners = np.array([box['bbox'] for box in found], np.float32).reshape(-1, 4)
         corners[:, 2:] += corners[:, :2]
@@ -83,7 +84,7 @@ def _label_maps(model: Model, data: OwnData, part: Part) -> Iterator[Result]:
         files = sorted(Path(part.images).rglob(f'*{data.img_suffix}'))
         names = [str(file.relative_to(part.images)).removesuffix(data.img_suffix) for file in files]
     for name in filter(None, map(str.strip, names)):
-        image = read_image(Path(part.images, name + data.img_suffix))
+        image = read_picture(Path(part.images, name + data.img_suffix))
         labels: Any = mmcv.imread(
             str(Path(part.label_maps, name + data.map_suffix)), flag='unchanged', backend='pillow'
         )

@@ -7,7 +7,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         'loading': ('load',),
         'model': ('Model',),
-        'results': ('MaskCrop', 'Result', 'read_image'),
+        'results': ('MaskCrop', 'Result', 'read_image', 'read_picture'),
         'tiles': ('LogitMean', 'Tile', 'merge_boxes', 'tiles_of'),
     },
 )

@@ -31,6 +31,9 @@ from mmlape.config_text import config_text
 from mmlape.cpu import optimize
 from mmlape.cpu.memory import return_freed_memory
 from mmlape.layers import merge_lora
+from mmlape.pixels import picture_of
+from mmlape.registry import TRANSFORMS
+from mmlape.training.load_image import LoadImage
 from mmlape.training.stop_hooks import all_finite
 
 from .folders import write_folder
@@ -101,6 +104,7 @@ class Model:
         self.scope, self.classes = scope, tuple(self.model.dataset_meta['classes'])
         self._label_type = np.uint8 if len(self.classes) <= 256 else np.int16
         self.palette = self.model.dataset_meta.get('palette')
+        self._loader = _own_loader(self.cfg)
         self._told: set[str] = set()
 
     def predict(
@@ -115,7 +119,8 @@ class Model:
         """Yield what the model finds, image after image, as they are asked for.
 
         Args:
-            images: One or several: files, or arrays ``(H, W, 3)``, uint8, BGR; or pairs of a name and an array.
+            images: One or several: files, or arrays ``(H, W, 3)``, uint8, BGR; or pairs of a name and an array. Of a
+                model for other images (``mmlape.LoadImage``), arrays ``(H, W, C)`` as in its files.
             batch: Images, or tiles, per pass. Default 1.
             score: Minimum score of a box. Default 0.3; 0 for all that the config's ``test_cfg`` lets pass.
             tile: Side of tiles in pixels, for large images. Default None: images as a whole, resized as the config's
@@ -212,10 +217,27 @@ class Model:
         """The weights, with LoRA merged into them."""
         return merge_lora(copy.deepcopy(self.model)).state_dict()
 
+    def demand_rgb(self, what: str) -> None:
+        """Raise ValueError, beginning with ``what``, if the model is for other images than 8-bit RGB."""
+        if self._loader is not None:
+            raise ValueError(
+                f'{what} is for models of images of three channels of 8 bits, this one has {self._loader}'
+            )
+
+    def read(self, path: str | Path) -> np.ndarray:
+        """An image file as :meth:`predict` takes it; ValueError if it cannot be read."""
+        return read_image(path) if self._loader is None else self._loader.read(path)
+
+    def _picture(self, image: np.ndarray) -> np.ndarray:
+        """An image that :meth:`predict` takes, to draw on."""
+        return image if self._loader is None else picture_of(image)
+
     def _opened(self, number: int, image: Any) -> tuple[str, np.ndarray]:
         if isinstance(image, (str, Path)):
-            return str(image), read_image(image)
+            return str(image), self.read(image)
         name, image = image if isinstance(image, tuple) else (str(number), image)
+        if self._loader is not None and isinstance(image, np.ndarray):
+            return name, self._loader.checked(image, name)
         if not (
             isinstance(image, np.ndarray)
             and image.dtype == np.uint8
@@ -255,7 +277,7 @@ class Model:
         height, width = image.shape[:2]
         tiles = tiles_of(height, width, side, overlap)
         batches = [tiles[first : first + batch] for first in range(0, len(tiles), batch)]
-        whole = Result(image, name, self.classes, palette=self.palette)
+        whole = Result(self._picture(image), name, self.classes, palette=self.palette)
         if not self.finds_boxes:
             whole.label_map = self._label_map(image, tiles, batches)
             return whole
@@ -344,7 +366,7 @@ class Model:
         return data[1] if self.finds_boxes else data
 
     def _result(self, name: str, image: np.ndarray, sample: Any, score: float) -> Result:
-        found = Result(image, name, self.classes, palette=self.palette)
+        found = Result(self._picture(image), name, self.classes, palette=self.palette)
         if not self.finds_boxes:
             labels = sample.pred_sem_seg.data[0].cpu().numpy()
             found.label_map = labels.astype(self._label_type)
@@ -428,10 +450,25 @@ def _inferencer(cfg: Config, content: dict[str, Any], device: str) -> Any:
         def _load_weights_to_model(self, model: nn.Module, checkpoint: None, cfg: Any) -> None:
             super()._load_weights_to_model(model, content, cfg)
 
+        def _init_pipeline(self, cfg: Config) -> Any:
+            loader = _own_loader(cfg)
+            if loader is not None:  # upstream knows its own alone
+                cfg.test_dataloader.dataset.pipeline[0] = dict(type='LoadImageFromFile')
+            pipeline = super()._init_pipeline(cfg)
+            if loader is not None:
+                pipeline.transforms[0] = lambda image: loader(dict(img=image))
+            return pipeline
+
     cfg = copy.deepcopy(cfg)
     visualizer = 'DetLocalVisualizer' if cfg.default_scope == 'mmdet' else 'SegLocalVisualizer'
     cfg.visualizer = dict(type=visualizer, name='mmlape')
     return Inferencer(model=cfg, device=device)
+
+
+def _own_loader(cfg: Config) -> LoadImage | None:
+    """The ``mmlape.LoadImage`` that a test pipeline begins with, or None."""
+    first = cfg.test_dataloader.dataset.pipeline[0]
+    return TRANSFORMS.build(first) if first['type'] in ('mmlape.LoadImage', LoadImage) else None
 
 
 def _check_weights(model: nn.Module, content: dict[str, Any], checkpoint: str) -> None:

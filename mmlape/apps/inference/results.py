@@ -19,6 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 from pycocotools import mask as coco_mask
 
 from mmlape.atomic import atomic_write
+from mmlape.pixels import is_plain, picture_of, read_pixels
 
 from .reading import check_fits_memory, shown
 
@@ -258,6 +259,16 @@ def read_image(path: str | Path) -> np.ndarray:
             level=logging.WARNING,
         )
     return image
+
+
+def read_picture(path: str | Path) -> np.ndarray:
+    """An image file to look at, ``(H, W, 3)`` uint8, BGR: as :func:`read_image`; of more channels, bits or floats, as
+    :func:`~mmlape.pixels.picture_of` shows it."""
+    if Path(path).suffix.lower() in ('.npy', '.tif', '.tiff', '.png'):
+        pixels = read_pixels(path)
+        if not is_plain(pixels):
+            return picture_of(pixels)
+    return read_image(path)
 
 
 def _reason(error: Exception) -> str:

@@ -6,7 +6,7 @@ import glob
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,8 +49,8 @@ class Source:
             raise ValueError(f'{shown(self.path)} cannot be read as a video')
         return video
 
-    def frames(self) -> Iterator[np.ndarray]:
-        """The image, or the frames of the video, ``(H, W, 3)`` uint8, BGR.
+    def frames(self, read: Callable[[Path], np.ndarray] = read_image) -> Iterator[np.ndarray]:
+        """The image by ``read``, or the frames of the video, ``(H, W, 3)`` uint8, BGR.
 
         Raises:
             ValueError: If it cannot be read.
@@ -59,7 +59,7 @@ class Source:
             # The last frames of a file may be announced and missing.
             yield from (frame for frame in self.video() if frame is not None)
         else:
-            yield read_image(self.path)
+            yield read(self.path)
 
 
 def find_sources(arguments: Sequence[str], out: Path | None = None) -> list[Source]:

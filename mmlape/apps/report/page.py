@@ -11,7 +11,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from mmlape.apps.inference.results import Result, read_image
+from mmlape.apps.inference.results import Result, read_picture
 
 from .curves import NO_METRICS
 from .tally import IOU, SCORE, Example, Tally
@@ -68,7 +68,7 @@ def examples(some: Sequence[Example], classes: Sequence[str], palette: Any) -> s
     """Images with the truth on the left and the prediction on the right."""
     parts = []
     for example in some:
-        image = read_image(example.path)
+        image = read_picture(example.path)
         truth = dict(example.truth)
         if 'boxes' in truth:
             truth['scores'] = np.ones(len(truth['boxes']), np.float32)
