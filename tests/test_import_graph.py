@@ -12,7 +12,7 @@ import mmlape
 ROOT = Path(mmlape.__file__).resolve().parent
 # From the lowest to the highest; packages of a line do not import one another.
 ORDER = (
-    'version',
+    'version pixels',
     'lazy shipped checks compatibility atomic config_text runtime.private',
     'registry',
     'layout',

@@ -90,6 +90,6 @@ def test_from_the_folder_to_boxes(folder, tmp_path, commands):
     commands('fit.py', folder, '--out', out, *options)
     assert (out / 'report.html').stat().st_size > 10_000
     commands('predict.py', out / 'training', folder, '--out', tmp_path / 'found', '--score', 0)
-    assert len(list((tmp_path / 'found').glob('*.jpg'))) == 10
+    assert len(list((tmp_path / 'found').rglob('*.jpg'))) == 10
     said = commands.refused('export.py', out / 'training', tmp_path / 'model.onnx')
     assert 'images of three channels of 8 bits' in said

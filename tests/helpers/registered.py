@@ -212,6 +212,7 @@ NEEDED_BESIDE = {
     'LastMapAttention': dict(num_heads=2),
     'KNNHook': dict(dataloader={}),
     'ListOps': dict(lazy_init=True),
+    'LoadImage': dict(channels=5),
     'SeededViews': dict(dataset=BaseDataset(lazy_init=True), lazy_init=True),
     'CachedFeaturesHook': dict(folder='features'),
     'HungarianAssigner': dict(match_costs=[dict(type='mmdet.ClassificationCost')]),
