@@ -35,13 +35,14 @@ def loader_of(data: OwnData) -> dict[str, Any] | None:
 def _training_images(data: OwnData) -> list[Path]:
     """The files of the training part."""
     part = data.train
-    if data.task != 'segment':
-        text = data.files.get(part.ann_file) or Path(part.ann_file).read_text('utf-8-sig')
-        names = [image['file_name'] for image in json.loads(text)['images']]
-    elif part.ann_file:
-        text = data.files.get(part.ann_file) or Path(part.ann_file).read_text('utf-8')
-        names = [f'{name}{data.img_suffix}' for name in text.split('\n') if name.strip()]
-    else:
+    if not part.ann_file:
         files = sorted(Path(part.images).rglob(f'*{data.img_suffix}'))
         names = [str(file.relative_to(part.images)) for file in files]
+    else:
+        text = data.files.get(part.ann_file)
+        text = text if isinstance(text, str) else Path(part.ann_file).read_text('utf-8-sig')
+        if data.task == 'segment':
+            names = [f'{name}{data.img_suffix}' for name in text.split('\n') if name.strip()]
+        else:
+            names = [image['file_name'] for image in json.loads(text)['images']]
     return [Path(part.images, name) for name in names]
