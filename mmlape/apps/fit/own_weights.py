@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.registry import DefaultScope
 
 from mmlape.checkpoints.conversion import BACKBONE, tensors_of
@@ -108,7 +108,7 @@ def start_from(path: Path, cfg: Config, classes: Sequence[str]) -> tuple[Content
         )
     told = f'starts from the whole model of {path}'
     if not same:
-        told += f', which has other classes ({listed(map(str, before), _MANY)})'
+        told += f', which has other classes ({listed(map(str, before or ()), _MANY)})'
     if report.fresh:
         places = dict.fromkeys(name.rpartition('.')[0] for name in report.fresh)
         told += f'; these parts start anew: {listed(places, _MANY)}'
@@ -135,7 +135,7 @@ def _one_class_more(config: Any) -> Any:
             key: value + 1 if key == 'num_classes' and value else _one_class_more(value)
             for key, value in config.items()
         }
-        return type(config)(more)
+        return ConfigDict(more)
     return (
         [_one_class_more(each) for each in config] if isinstance(config, (list, tuple)) else config
     )
