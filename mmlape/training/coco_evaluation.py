@@ -81,7 +81,8 @@ def mask_fault(mask: Any, size: tuple[int, int] | None) -> str | None:
         return None if all(map(are_numbers, mask)) else 'a polygon is not a list of finite numbers'
     if not isinstance(mask, dict):
         return f'a {type(mask).__name__}'
-    shape, counts = mask.get('size'), mask.get('counts')
+    shape: Any = mask.get('size')
+    counts: Any = mask.get('counts')
     if not (are_numbers(shape) and len(shape) == 2 and size in (None, tuple(shape)) and counts):
         return f'run lengths of size {shape}, image {size and list(size)}'
     if not isinstance(counts, str) and not (are_numbers(counts) and min(counts) >= 0):

@@ -247,7 +247,7 @@ def _is_dark(image: np.ndarray) -> bool:
 
 
 def _has_no_polygon(box: dict) -> bool:
-    mask = box.get('segmentation')
+    mask: Any = box.get('segmentation')
     lists = isinstance(mask, list) and mask and all(map(are_numbers, mask))
     return bool(lists) and not any(map(is_drawn, mask))
 

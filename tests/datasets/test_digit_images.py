@@ -8,36 +8,36 @@ from mmlape.research.datasets.building import load_sources
 
 
 @pytest.fixture(scope='module')
-def splits():
-    return {split: DigitImages(split) for split in ('train', 'val')}
+def val():
+    return DigitImages('val')
 
 
-def test_what_is_there(splits):
-    assert [len(splits[split]) for split in ('train', 'val')] == [1438, 359]
-    for dataset in splits.values():
-        labels = [dataset.get_data_info(index)['gt_label'] for index in range(len(dataset))]
-        assert set(labels) == set(range(10)) and min(map(labels.count, range(10))) > 20
-        image = dataset[3]['img']
-        assert image.shape == (32, 32, 3) and image.dtype == np.uint8
-        assert np.ptp(image, axis=2).max() > 10, 'no colour'
-    assert splits['train'].metainfo['classes'] == tuple('0123456789')
+def test_what_is_there(val):
+    banks, _ = load_sources(0)
+    assert [len(banks['train'].targets), len(val)] == [1438, 359]
+    labels = [val.get_data_info(index)['gt_label'] for index in range(len(val))]
+    assert set(labels) == set(range(10)) and min(map(labels.count, range(10))) > 20
+    image = val[3]['img']
+    assert image.shape == (32, 32, 3) and image.dtype == np.uint8
+    assert np.ptp(image, axis=2).max() > 10, 'no colour'
+    assert val.metainfo['classes'] == tuple('0123456789')
 
 
-def test_it_is_the_same_every_time(splits):
+def test_it_is_the_same_every_time(val):
     again, other = DigitImages('val', indices=5), DigitImages('val', seed=1, indices=5)
     for index in range(5):
-        image = splits['val'][index]['img']
+        image = val[index]['img']
         assert np.array_equal(again[index]['img'], image)
         assert not np.array_equal(other[index]['img'], image)
 
 
-def test_without_photographs(splits):
+def test_without_photographs(val):
     dark = DigitImages('val', photographs=False, indices=20)
     for index in range(20):
         image = dark[index]['img']
         assert np.median(image) == 0 and image.max() > 100
     labels = [dark.get_data_info(index)['gt_label'] for index in range(20)]
-    assert labels == [splits['val'].get_data_info(index)['gt_label'] for index in range(20)]
+    assert labels == [val.get_data_info(index)['gt_label'] for index in range(20)]
 
 
 def test_whole_digits():

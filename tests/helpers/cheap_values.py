@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-import timm.layers.weight_init
 import torch
 from torch import Tensor
 
 SMALL = 4096  # elements; smaller tensors are drawn as usual
 DRAWN = 2**20
-TRUNCATED = ((torch.nn.init, '_no_grad_trunc_normal_'), (timm.layers.weight_init, '_trunc_normal_'))
 
 
 @contextmanager
@@ -25,18 +23,20 @@ def cheap_values() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in numbers:
             patch.setattr(Tensor, name, _filling(name, numbers[name]))
-        for (
-            module,
-            name,
-        ) in TRUNCATED:  # of tensors on the device `meta`, these take most of a build
-            patch.setattr(module, name, _unless_meta(getattr(module, name)))
+        for name in ('uniform_', 'normal_', 'erfinv_', 'mul_', 'add_', 'clamp_', 'fill_', 'zero_'):
+            patch.setattr(Tensor, name, _not_on_meta(getattr(Tensor, name)))
         yield
 
 
-def _unless_meta(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda tensor, *args, **options: (
-        tensor if tensor.is_meta else draw(tensor, *args, **options)
-    )
+def _not_on_meta(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Without memory there is nothing to fill, and PyTorch takes milliseconds to find that out."""
+
+    def fill(self: Tensor, *values, **options) -> Tensor:
+        if isinstance(self, torch.nn.Parameter) and self.is_meta:
+            return self
+        return function(self, *values, **options)
+
+    return fill
 
 
 def _filling(name: str, numbers: Tensor) -> Callable[..., Tensor]:

@@ -11,6 +11,7 @@ CIFAR = CONFIGS / 'cifar'
 DIGITS = 'cvt-micro-lape_1xb64_digit-images'
 
 
+@pytest.mark.usefixtures('cheap_values')
 @pytest.mark.parametrize(
     'path',
     [  # those of CIFAR-10 have fewer classes, and nothing else

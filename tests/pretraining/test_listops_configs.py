@@ -17,7 +17,7 @@ PAPER = [path for path in listops_configs() if path != SHORT]
 
 @pytest.fixture(scope='module')
 def root(tmp_path_factory):
-    sizes = dict(num_train=200, num_val=100, num_test=5, length=(10, 60))
+    sizes = dict(num_train=100, num_val=20, num_test=5, length=(10, 60))
     return build_list_ops(tmp_path_factory.mktemp('data') / 'list_ops', **sizes)
 
 
@@ -54,11 +54,11 @@ def test_data_that_are_not_there(tmp_path, monkeypatch):
 
 
 def test_the_short_one_runs_through_the_runner(root, tmp_path):
-    """Ten iterations of training, and a validation."""
+    """Four iterations of training, and a validation."""
     cfg = Config.fromfile(SHORT)
     cfg.work_dir, cfg.experiment_name = str(tmp_path), f'listops-{tmp_path.name}'
     cfg.env_cfg.dist_cfg = None
-    cfg.train_cfg.update(max_iters=10, val_interval=10)
+    cfg.train_cfg.update(max_iters=4, val_interval=4)
     cfg.model.backbone.norm_cfg = dict(type='mmlape.DTN')
     for split in ('train', 'val', 'test'):
         cfg[f'{split}_dataloader'].dataset.data_root = str(root)

@@ -28,6 +28,12 @@ SMALL = [
     'lape_swin_tiny_patch4_window7_224',
     'lape_cvt_7_4_32',
 ]
+POOLINGS = {
+    'pvt_tiny': 'token',
+    'pvt_v2_b0_dtn': 'avg',
+    'lape_swin_tiny_patch4_window7_224': 'avg',
+    'lape_cvt_7_4_32': dict(type='mmlape.SequencePooling'),
+}
 BY_SIZE = [n if n in SMALL[::3] else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
 IMAGES = torch.linspace(-2, 2, 2 * 3 * 64 * 80).view(2, 3, 64, 80)
 
@@ -53,25 +59,29 @@ def as_tuple(value):
 def test_the_description_is_true(name):
     model = on_meta(name)
     cfg = model.default_cfg
+    if name in POOLINGS:
+        assert model.global_pool == POOLINGS[name]
     count = 10 if name.endswith('_32') else 1000
     assert (cfg['architecture'], cfg['num_classes'], cfg['url']) == (name, count, '')
     assert model.in_chans == cfg['input_size'][0] == 3
     names = model.state_dict().keys()
     for part in filter(None, (*as_tuple(cfg['classifier']), cfg['first_conv'])):
         assert f'{part}.weight' in names
-    image = torch.empty(1, *cfg['input_size'], device='meta')
-    tokens = model.forward_features(image)
+    tokens = model.forward_features(torch.empty(1, *cfg['input_size'], device='meta'))
     if cfg['pool_size']:
         assert tokens.shape[1] - model.num_prefix_tokens == math.prod(cfg['pool_size'])
-    assert model.forward_head(tokens, pre_logits=True).shape == (1, model.num_features)
-    assert model(image).shape == (1, count)
+    vector, scores = (1, model.num_features), (1, count)
+    assert model.forward_head(tokens, pre_logits=True).shape == vector
+    assert model.forward_head(tokens).shape == scores
 
     model.reset_classifier(0)
-    assert model(image).shape == (1, model.head_hidden_size) and model.num_classes == 0
+    assert model.forward_head(tokens).shape == (1, model.head_hidden_size) == vector
+    assert model.num_classes == 0
+    assert on_meta(name, num_classes=0).forward_head(tokens).shape == vector
     model.reset_classifier(0, '')
-    assert model(image).shape == tokens.shape
-    assert on_meta(name, num_classes=0)(image).shape == (1, model.num_features)
-    assert on_meta(name, num_classes=0, global_pool='')(image).shape == tokens.shape
+    assert model.forward_head(tokens).shape == tokens.shape
+    raw = on_meta(name, num_classes=0, global_pool='')
+    assert raw.forward_head(tokens).shape == tokens.shape
     # A frozen model stays frozen without its head, and a new head is where the model is.
     model.requires_grad_(False).to(torch.float64)
     model.reset_classifier(0)
@@ -229,13 +239,6 @@ def test_a_pooling_with_parameters(name):
     model.to(torch.float64).reset_classifier(3, pooling)
     assert model.backbone.pool.score.weight.dtype == torch.float64
     assert model(image.double()).shape == (2, 3)
-
-
-def test_the_pooling_is_the_architectures():
-    found = {name: on_meta(name).global_pool for name in SMALL}
-    pooling = dict(type='mmlape.SequencePooling')
-    averaged = {'pvt_v2_b0_dtn': 'avg', 'lape_swin_tiny_patch4_window7_224': 'avg'}
-    assert found == {**dict.fromkeys(SMALL, 'token'), **averaged, 'lape_cvt_7_4_32': pooling}
 
 
 LAPE, DISTILLED = 'lape_deit_tiny_patch16_224', 'lape_deit_tiny_distilled_patch16_224'

@@ -32,7 +32,7 @@ MAX_WORKERS = 4
 
 @dataclass(frozen=True)
 class Study:
-    """What is compared, on which data.
+    """Variants to compare on generated data, and where their results go.
 
     Attributes:
         config: The shipped config.
