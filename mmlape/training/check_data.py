@@ -338,7 +338,7 @@ class EarlyHookRunner(Runner):
 
 
 def _evaluated(cfg: Config | Mapping[str, Any], split: str, masks: bool) -> tuple[str, ...]:
-    """What pycocotools evaluates of a split: metrics of evaluators that read a file; without an evaluator, all."""
+    """Metrics that pycocotools computes for a split: of evaluators that read a file; without an evaluator, all."""
     evaluators = cfg.get(f'{split}_evaluator')
     if evaluators is None:
         return ('bbox', 'segm') if masks else ('bbox',)

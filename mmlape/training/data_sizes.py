@@ -20,7 +20,7 @@ _CURE = 'use the images that were labelled, or scale sizes, boxes and masks in t
 
 
 def no_part_inside(boxes: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    """Which boxes have no width or height left when MMDetection has clipped them, in float32, to their image: their
+    """Find boxes that have no width or height left when MMDetection has clipped them, in float32, to their image: their
     losses are NaN.
 
     Args:
