@@ -180,7 +180,7 @@ def draw_flow(flow: PositionFlow, count: int = 3, note: str = '') -> Figure:
 
 
 def draw_sum(flow: PositionFlow, note: str = '') -> Figure:
-    """Matrices, cells by channels, of what the stage begins with, of position, and of their sum, on one colour scale."""
+    """Matrices, cells by channels, of what a stage begins with, of position, and of their sum, on one colour scale."""
     roles = ('patches', 'position', 'summed')
     matrices = [getattr(flow, role).reshape(len(flow.patches), -1).T for role in roles]
     scale = around_zero(np.stack(matrices))
