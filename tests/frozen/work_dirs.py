@@ -1,5 +1,6 @@
 """The six saved work dirs of tests/data/frozen: where they are, and the data that their configs name."""
 
+import io
 import json
 import lzma
 import re
@@ -26,20 +27,24 @@ CHECKPOINTS = dict(
 )
 # What their configs still name: both did nothing when they were removed.
 _REMOVED = re.compile(r'^ *(hung=dict\(.*\)|max_files=\d+),\n', re.MULTILINE)
+# A module that a config imports, and where it is now.
+_MOVED = ('mmlape.pretraining.dino', 'mmlape.research.pretraining.dino')
 STEPS = dict(mmdet=1, mmseg=2, mmpretrain=1, dino=1, custom=2, demo=2)
 
 
 def restore(name: str, folder: Path) -> tuple[Path, Path]:
-    """The work dir as it was, as ``folder / 'run'``, and the data of its config; returns config and checkpoint."""
+    """The work dir as it was, as ``folder / 'run'``, and the data of its config; returns config and checkpoint.
+
+    MMEngine stores the config's text in the checkpoint too.
+    """
     run, checkpoint = folder / 'run', CHECKPOINTS[name]
     run.mkdir()
-    (saved,) = (FOLDER / name).glob('*.py')
-    config = run / saved.name
-    config.write_text(_REMOVED.sub('', saved.read_text()))
+    content = lzma.decompress((FOLDER / name / f'{checkpoint}.xz').read_bytes())
+    saved = torch.load(io.BytesIO(content), map_location='cpu', weights_only=False)['meta']['cfg']
+    config = run / f'{name}.py'
+    config.write_text(_REMOVED.sub('', saved).replace(*_MOVED))
     shutil.copy(FOLDER / name / f'{checkpoint}.sha256', run)
-    (run / checkpoint).write_bytes(
-        lzma.decompress((FOLDER / name / f'{checkpoint}.xz').read_bytes())
-    )
+    (run / checkpoint).write_bytes(content)
     (run / 'last_checkpoint').write_text(str(run / checkpoint))
     write_data(name, folder)
     return config, run / checkpoint
