@@ -9,7 +9,6 @@ from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
-from tool_runs import dist_train
 from training_hooks import seed_of
 
 from mmlape.cpu import optimize
@@ -70,11 +69,22 @@ def write_config(folder: Path, name: str) -> Path:
     return path
 
 
-def train(folder: Path, config: Path, *options: str) -> str:
-    """Two processes in ``folder``; what they printed."""
-    code, log = dist_train(folder, config, *options)
-    assert code == 0, log[-6000:]
-    return log
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """A function that trains in two processes, from the last checkpoint if there is one; it returns their log."""
+    from forked_training import Attempt  # imports all that a training imports
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(config: Path) -> str:
+        cfg = Config.fromfile(config)
+        cfg.work_dir, cfg.launcher = str(tmp_path / 'run'), 'pytorch'
+        attempt = Attempt(cfg, processes=2)
+        codes, log = attempt.wait(), attempt.log.read_text()
+        assert not any(codes), log[-6000:]
+        return log
+
+    return run
 
 
 def records(folder: Path, iteration: int) -> list[dict]:
@@ -100,13 +110,13 @@ def gradients(model: torch.nn.Module, record: dict, rank: int, iteration: int) -
 
 
 @pytest.mark.parametrize('name', MODELS_TRAINED)
-def test_training_equals_that_of_one_process(name, tmp_path):
+def test_training_equals_that_of_one_process(name, train, tmp_path):
     """Both batches one after the other, in one process, from the first weights on: the same after every step.
 
     To a thousandth of the way that a tensor has gone. DDP gives every parameter a gradient, unless the config says so.
     """
     folder, config = tmp_path, write_config(tmp_path, name)
-    assert f'Iter(train) [{ITERATIONS}/{ITERATIONS}]' in train(folder, config)
+    assert f'Iter(train) [{ITERATIONS}/{ITERATIONS}]' in train(config)
     saved = torch.load(folder / 'run' / f'iter_{ITERATIONS}.pth', weights_only=False)
     assert saved['meta']['images_per_step'] == dict(processes=2, images=2, accumulated=1)
     cfg = Config.fromfile(config)
@@ -162,7 +172,7 @@ def is_statistic(name: str) -> bool:
     return 'running' in name or 'num_batches' in name
 
 
-def test_sharded_training_and_resuming(tmp_path):
+def test_sharded_training_and_resuming(train, tmp_path):
     """FSDP by blocks trains as DDP does, and the checkpoints of one resume in the other."""
     write_config(tmp_path, 'segmenter')
     configs = {'plain': PLAIN, 'sharded': SHARDED}
@@ -171,11 +181,11 @@ def test_sharded_training_and_resuming(tmp_path):
     run, found = tmp_path / 'run', {}
     first, last = (run / f'iter_{iteration}.pth' for iteration in (SAVED_AT, ITERATIONS))
     for name, other in (('plain', 'sharded'), ('sharded', 'plain')):
-        log = train(tmp_path, tmp_path / f'{name}.py')
+        train(tmp_path / f'{name}.py')
         found[name] = torch.load(last, weights_only=False)
         begin = torch.load(first, weights_only=False)['state_dict']
         last.unlink()
-        log = train(tmp_path, tmp_path / f'{other}.py', '--resume')
+        log = train(tmp_path / f'{other}.py')
         assert f'resumed epoch: 0, iter: {SAVED_AT}' in log
         found[f'{name}, then {other}'] = torch.load(last, weights_only=False)
         rmtree(run)
@@ -190,7 +200,7 @@ def test_sharded_training_and_resuming(tmp_path):
             assert (one - two).norm() <= 1e-3 * two.norm(), (name, key)
 
 
-def test_position_alone(tmp_path):
+def test_position_alone(train, tmp_path):
     """Nobody waits for the gradients of what is frozen; position gets the same from both, and moves alone."""
     write_config(tmp_path, 'segmenter')
     config = tmp_path / 'alone.py'
@@ -200,7 +210,7 @@ def test_position_alone(tmp_path):
         dict(type='EMAHook'),
     ]
     config.write_text(f"_base_ = './segmenter.py'\ncustom_hooks = {hooks}\n")
-    log = train(tmp_path, config)
+    log = train(config)
     assert 'everything else is frozen' in log
     first, last = (records(tmp_path, iteration) for iteration in (0, ITERATIONS - 1))
     names = set(last[0]['gradients'])
