@@ -61,7 +61,7 @@ def test_random_inputs_under_sanitizers(tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     monkeypatch.setenv('CXX', SANITIZED)
     fuzz(
-        '300',
+        '150',
         str(build.build()),
         LD_PRELOAD=' '.join(libraries),
         ASAN_OPTIONS='detect_leaks=0',
