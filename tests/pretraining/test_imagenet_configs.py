@@ -37,15 +37,14 @@ def find(name: str) -> Path:
 
 # The smallest of each kind are trained; larger ones have another width and depth.
 LARGER = r'(ceit-s|deit-s(?!-dtn)|deit-b|pvt-[sl]|swin-s|vit-[sb]-star)'
-QUICK = ('deit-t-lape', 'vit-t-star-dtn', 'pvt-t', 'pvt-t-dtn', 't2t-vit-7-lape')
+QUICK = ('deit-t-lape', 'vit-t-star-dtn', 'pvt-t', 't2t-vit-7-lape', 'swin-s-lape')
 TRAINED = [path for path in classifier_configs() if not re.match(LARGER, path.stem)]
 
 
 def of_size(larger: bool) -> list:
     found = [path for path in classifier_configs() if (path not in TRAINED) == larger]
-    slow = [] if larger else [path for path in found if short(path) not in QUICK]
     return [
-        pytest.param(path, id=short(path), marks=[pytest.mark.slow] if path in slow else [])
+        pytest.param(path, id=short(path), marks=() if short(path) in QUICK else pytest.mark.slow)
         for path in found
     ]
 

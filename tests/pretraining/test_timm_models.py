@@ -2,12 +2,11 @@
 
 import fnmatch
 import math
-import re
 
 import pytest
 import timm
 import torch
-from config_utils import CONFIGS, multiply_adds
+from config_utils import CONFIGS, marked, multiply_adds
 from mmengine.config import Config
 from timm.models import FeatureInfo
 from timm.models._manipulate import group_parameters
@@ -34,7 +33,7 @@ POOLINGS = {
     'lape_swin_tiny_patch4_window7_224': 'avg',
     'lape_cvt_7_4_32': dict(type='mmlape.SequencePooling'),
 }
-BY_SIZE = [n if n in SMALL[::3] else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+BY_SIZE = marked(NAMES, SMALL[::3])
 IMAGES = torch.linspace(-2, 2, 2 * 3 * 64 * 80).view(2, 3, 64, 80)
 
 # Others: tests/backbones/test_published_sizes.py.
@@ -92,9 +91,7 @@ def test_the_description_is_true(name):
         assert (weight.device.type, weight.dtype) == ('meta', torch.float64)
 
 
-@pytest.mark.parametrize(
-    'name', [n if n in SMALL else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
-)
+@pytest.mark.parametrize('name', marked(NAMES, SMALL))
 def test_parameters_are_grouped_by_depth_and_decay(name):
     model = on_meta(name)
     names = {parameter for parameter, _ in model.named_parameters()}
@@ -118,15 +115,7 @@ def test_parameters_are_grouped_by_depth_and_decay(name):
     assert len(set(coarse.values())) == (model.backbone.num_stages if pyramid else len(layers) + 2)
 
 
-@pytest.mark.parametrize(
-    'name',
-    [
-        pytest.param(
-            name, marks=pytest.mark.slow if re.search('small|base|large|b3|14', name) else []
-        )
-        for name in FLOPS
-    ],
-)
+@pytest.mark.parametrize('name', marked(FLOPS, ['swin_tiny_patch4_window7_224']))
 def test_multiply_adds_are_as_many_as_published(name):
     plain, published_dtn = FLOPS[name]
     dtn = f'{name}_dtn' if 'pvt' in name else f'dtn_{name.replace("deit", "vit")}'
@@ -137,7 +126,7 @@ def test_multiply_adds_are_as_many_as_published(name):
     assert count < count_dtn < published_dtn * 1.005
 
 
-@pytest.mark.parametrize('name', SMALL)
+@pytest.mark.parametrize('name', marked(SMALL, SMALL[::2]))
 def test_it_trains_and_gives_features_on_any_size(name):
     model = timm.create_model(name, num_classes=42).train()
     model.backbone.eval()  # no draws: what is compared below is the same function
