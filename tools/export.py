@@ -25,10 +25,11 @@ def parse_arguments():
     )
     parser.add_argument('model', help='a checkpoint, a work dir, or nuclei')
     suffixes = ' or '.join(form.suffix for form in formats.FORMATS.values())
+    abouts = '; '.join(f'{name}: {form.about}' for name, form in formats.FORMATS.items())
     parser.add_argument('out', type=Path, help=f'the file to write, {suffixes}')
     parser.add_argument(
         '--to', type=file_formats, default=['onnx'], metavar=','.join(formats.FORMATS),
-        help=f'formats; OUT is the first, the others lie beside it (onnx). {formats.formats_help()}',
+        help=f'formats; OUT is the first, the others lie beside it (onnx). {abouts}',
     )  # fmt: skip
     parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
     cli.add_trust(parser)
@@ -67,10 +68,11 @@ def size_of(text):
 
 
 def file_formats(text):
-    try:
-        return formats.formats_of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    names = list(dict.fromkeys(name.strip() for name in text.split(',')))
+    if unknown := [name for name in names if name not in formats.FORMATS]:
+        known = ', '.join(formats.FORMATS)
+        raise argparse.ArgumentTypeError(f"must be of {known}, got '{unknown[0]}'")
+    return names
 
 
 def boxes(text):

@@ -80,17 +80,17 @@ class Answers:
 
     def look(self, found: Result | None, place: gr.SelectData) -> Any:
         """The image under the attention of the token at the place that was clicked."""
-        return None if found is None else _told(self.panels.attention, found, *place.index)
+        return None if found is None else _or_error(self.panels.attention, found, *place.index)
 
     def correlate(self, layer: float) -> Figure:
         """The position correlation of a layer, of the token in the middle."""
-        return _told(self.panels.correlation, int(layer))
+        return _or_error(self.panels.correlation, int(layer))
 
 
-def _told(panel: Callable, *asked: Any) -> Any:
+def _or_error(panel: Callable, *options: Any) -> Any:
     """A panel; an error for the user where the network has nothing to show."""
     try:
-        return panel(*asked)
+        return panel(*options)
     except ValueError as error:
         raise gr.Error(str(error)) from None
 

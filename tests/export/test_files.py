@@ -1,6 +1,7 @@
 """The command's files answer as PyTorch does, also by the runtime that needs neither torch nor mmlape."""
 
 import copy
+import importlib
 import os
 import subprocess
 import sys
@@ -27,13 +28,8 @@ from mmlape.apps.export.verify import compare, made_images
 
 RUNTIME = REPO / 'examples' / 'onnx_runtime' / 'predict.py'
 # Graphs with deformable attention, for any size, take minutes to make.
-ANY_SIZE = {
-    'Mask R-CNN, plain ViT': True,
-    'UPerNet': True,
-    'EoMT, instances': True,
-    'DINO': True,
-    'Mask2Former, panoptic': False,
-}
+ANY_SIZE = dict.fromkeys(('Mask R-CNN, plain ViT', 'UPerNet', 'EoMT, instances', 'DINO'), True)
+ANY_SIZE['Mask2Former, panoptic'] = False
 
 
 def runner(path):
@@ -61,10 +57,8 @@ def test_files_answer_as_pytorch(name, tmp_path):
 @pytest.fixture(scope='module')
 def exported(tmp_path_factory):
     """The nuclei model, which comes with the package, as a file for one size, with the names of its modules."""
-    path, model = (
-        tmp_path_factory.mktemp('exported') / 'nuclei.onnx',
-        mmlape.load('nuclei', None, 'cpu', False),
-    )
+    path = tmp_path_factory.mktemp('exported') / 'nuclei.onnx'
+    model = mmlape.load('nuclei', None, 'cpu', False)
     network = Network(copy.deepcopy(model.model))
     program = files.export_program(network, (128, 96), batch=False, sizes=False)
     known = runtime_settings(model.cfg, network, model.classes, (128, 96))
@@ -72,27 +66,18 @@ def exported(tmp_path_factory):
     return path, model
 
 
-def command(*arguments):
-    """The output of ``mmlape export``; its last line if it fails."""
-    environ = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=str(REPO))
-    line = [sys.executable, str(REPO / 'tools' / 'export.py'), *map(str, arguments)]
-    done = subprocess.run(line, env=environ, capture_output=True, text=True)
-    return done.stdout if not done.returncode else done.stderr.strip().splitlines()[-1]
+@pytest.fixture
+def runtime(monkeypatch):
+    monkeypatch.syspath_prepend(str(RUNTIME.parent))
+    return importlib.import_module('predict')
 
 
 def alone(tmp_path, *arguments):
     """The runtime where Python finds NumPy, onnxruntime, Pillow and nothing else that is installed."""
     packages = tmp_path / 'packages'
     packages.mkdir()
-    for name in (
-        'numpy',
-        'numpy.libs',
-        'onnxruntime',
-        'PIL',
-        'pillow.libs',
-        'google',
-        'flatbuffers',
-    ):
+    names = ('numpy', 'numpy.libs', 'onnxruntime', 'PIL', 'pillow.libs', 'google', 'flatbuffers')
+    for name in names:
         installed = Path(sysconfig.get_path('purelib')) / name
         if installed.exists():
             (packages / name).symlink_to(installed)
@@ -106,15 +91,12 @@ def alone(tmp_path, *arguments):
 
 
 @pytest.mark.slow
-def test_the_runtime_finds_what_the_model_finds(exported, tmp_path, monkeypatch):
+def test_the_runtime_finds_what_the_model_finds(exported, runtime, tmp_path):
     """At the size of the file; boxes in the order of their scores."""
     path, model = exported
     image = made_images(1, (128, 96), 5)[0].transpose(1, 2, 0).astype(np.uint8)
     Image.fromarray(image).save(tmp_path / 'image.png')
-    monkeypatch.syspath_prepend(str(RUNTIME.parent))
-    import predict
-
-    found = predict.Model(path).predict(image, score=0.05)
+    found = runtime.Model(path).predict(image, score=0.05)
     assert len(found['boxes']) > 3
     assert found['masks'].shape == (len(found['boxes']), 128, 96)
     out = tmp_path / 'drawn'
@@ -125,7 +107,7 @@ def test_the_runtime_finds_what_the_model_finds(exported, tmp_path, monkeypatch)
 
     def run(images):
         rgb = images[0].transpose(1, 2, 0).astype(np.uint8)
-        got = predict.Model(path).predict(rgb, score=1e-6)
+        got = runtime.Model(path).predict(rgb, score=1e-6)
         return [got[name][None] for name in outputs]
 
     outputs = ('boxes', 'scores', 'labels', 'masks')
@@ -152,16 +134,11 @@ def test_half_and_eight_bits(exported, tmp_path):
     files.finish(path)
     assert half.stat().st_size < 0.7 * path.stat().st_size
     graph = onnx.load(str(half)).graph
-    types = {each.name: each.elem_type for each in _values(graph)}
+    types = {each.name: each.data_type for each in graph.initializer}
     norms = [node for node in graph.node if node.op_type == 'LayerNormalization']
     assert norms and all(types.get(node.input[1], 1) == 1 for node in norms)
     kinds = [node.op_type for node in onnx.load(str(int8)).graph.node]
     assert kinds.count('QuantizeLinear') > 20
-
-
-def _values(graph):
-    for each in graph.initializer:
-        yield SimpleNamespace(name=each.name, elem_type=each.data_type)
 
 
 class Suppression(torch.nn.Module):
@@ -171,9 +148,8 @@ class Suppression(torch.nn.Module):
         """Boxes side by side, whose scores are the pixels."""
         scores = image[:, 0, 0]
         left = torch.arange(scores.shape[1], dtype=torch.float32) * 4
-        boxes = torch.stack([left, left * 0, left + 5, left * 0 + 5], dim=-1).expand(
-            image.shape[0], -1, -1
-        )
+        boxes = torch.stack([left, left * 0, left + 5, left * 0 + 5], dim=-1)
+        boxes = boxes.expand(image.shape[0], -1, -1)
         return (suppress(boxes, scores, torch.zeros_like(scores).long(), 0.05),)
 
 
@@ -181,9 +157,8 @@ class Suppression(torch.nn.Module):
 def test_a_package_finds_nothing_one_box_and_several(tmp_path):
     """torchvision tells the compiler that at least two boxes remain."""
     network = Suppression()
-    run = files.run_package(
-        files.export_program(network, (64, 64), batch=True, sizes=False), tmp_path / 'a.pt2'
-    )
+    program = files.export_program(network, (64, 64), batch=True, sizes=False)
+    run = files.run_package(program, tmp_path / 'a.pt2')
     for scores in ([0.0, 0.0], [0.5, 0.0], [0.5, 0.7], [0.5, 0.7, 0.6, 0.9]):
         image = np.zeros((1, 3, 64, 64), np.float32)
         image[0, 0, 0, : len(scores)] = scores
@@ -193,9 +168,9 @@ def test_a_package_finds_nothing_one_box_and_several(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command(tmp_path):
-    path = tmp_path / 'new' / 'nuclei.onnx'
-    printed = command('nuclei', path, '--size', '96x128', '--dynamic', 'none', '--max-boxes', 7)
+def test_the_command(commands, tmp_path):
+    path, options = tmp_path / 'new/nuclei.onnx', ('--dynamic', 'none', '--max-boxes', 7)
+    printed = commands('export.py', 'nuclei', path, '--size', '96x128', *options)
     assert printed.count('largest difference') == 1 and '1 x 96 x 128' in printed
     assert 'outputs boxes, scores, labels, masks' in printed and path.is_file()
     (boxes, *_) = runner(path)(made_images(1, (96, 128)))
@@ -230,9 +205,8 @@ def test_a_folder_of_videos_is_refused_before_anything_is_written(commands, tmp_
 
 def test_settings_of_a_segmentor():
     """Windows of the file's size, and sides that the test pipeline rounds up."""
-    cfg = Config.fromfile(
-        CONFIGS / 'vit_adapter/upernet_augreg-t-adapter_8xb2-160k_ade20k-512x512.py'
-    )
+    name = 'vit_adapter/upernet_augreg-t-adapter_8xb2-160k_ade20k-512x512.py'
+    cfg = Config.fromfile(CONFIGS / name)
     network = SimpleNamespace(mean=None, outputs=['logits'], least=None)
     known = runtime_settings(cfg, network, ['a'], None)
     assert (known['scale'], known['keep_ratio'], known['multiple']) == ([2048, 512], True, 32)
@@ -252,11 +226,8 @@ def test_settings_of_a_detector():
     assert (known['fill'], known['least']) == ([3.0, 2.0, 1.0], [64, 96])
 
 
-def test_the_runtime_pads_and_scales_back(monkeypatch):
-    monkeypatch.syspath_prepend(str(RUNTIME.parent))
-    import predict
-
-    model = predict.Model.__new__(predict.Model)
+def test_the_runtime_pads_and_scales_back(runtime):
+    model = runtime.Model.__new__(runtime.Model)
     model.classes = ['a']
     model.settings = dict(
         outputs=['boxes', 'scores', 'labels'], size=[64, 64], scale=[64, 64], keep_ratio=True, fill=[0.0] * 3,
@@ -282,11 +253,8 @@ def test_the_runtime_pads_and_scales_back(monkeypatch):
     assert seen == [(1, 3, 64, 96), (1, 3, 70, 100)]
 
 
-def test_the_runtime_rounds_sides_up_and_slides_over_them(monkeypatch):
-    monkeypatch.syspath_prepend(str(RUNTIME.parent))
-    import predict
-
-    model, seen = predict.Model.__new__(predict.Model), []
+def test_the_runtime_rounds_sides_up_and_slides_over_them(runtime):
+    model, seen = runtime.Model.__new__(runtime.Model), []
     model.classes = ['a', 'b']
     model.settings = dict(
         outputs=['logits'], size=None, scale=[2048, 50], keep_ratio=True, multiple=32, fill=[0.0] * 3,

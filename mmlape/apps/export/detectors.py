@@ -14,17 +14,7 @@ from torch import Tensor, nn
 
 from mmlape.runtime.submodules import as_class, replace_submodules
 
-from .selection import (
-    Found,
-    RoIFeatures,
-    Size,
-    best,
-    keep,
-    of_queries,
-    overlap_of,
-    sides_of,
-    take,
-)
+from .selection import Boxes, RoIFeatures, Size, best, keep, of_queries, overlap_of, sides_of, take
 
 
 class DenseDetector(nn.Module):
@@ -46,13 +36,13 @@ class DenseDetector(nn.Module):
             classes = scores.shape[-1]
             flat = scores.flatten(1)
             flat = flat * (flat > settings.score_thr)
-            chosen, places = best(flat, settings.nms_pre)
-            cells = places.div(classes, rounding_mode='floor')
+            chosen, indices = best(flat, settings.nms_pre)
+            cells = indices.div(classes, rounding_mode='floor')
             boxes = _decode(head, take(deltas, cells), priors[cells], size)
             if factors is not None:
                 chosen = chosen * factors.gather(1, cells)
-            parts.append(Found(boxes, chosen, places % classes))
-        return keep(_of_levels(parts, settings), settings)
+            parts.append(Boxes(boxes, chosen, indices % classes))
+        return keep(_join_levels(parts, settings), settings)
 
 
 def _levels(head: Any, outputs: tuple) -> Iterator[tuple]:
@@ -88,9 +78,9 @@ def _decode(head: Any, deltas: Tensor, priors: Tensor, size: Size) -> Tensor:
     return head.bbox_coder.decode(priors, deltas, max_shape=size).view(*shape, 4)
 
 
-def _of_levels(parts: list[Found], settings: Any) -> Found:
+def _join_levels(parts: list[Boxes], settings: Any) -> Boxes:
     """Join what is found on all levels; scores of boxes not larger than ``settings.min_bbox_size`` become 0."""
-    found = Found(*(torch.cat(each, dim=1) for each in zip(*parts, strict=True)))
+    found = Boxes(*(torch.cat(each, dim=1) for each in zip(*parts, strict=True)))
     least = settings.get('min_bbox_size', -1)
     if least < 0:
         return found
@@ -136,7 +126,7 @@ class TwoStageDetector(nn.Module):
             repeated = rois[:, 1:].repeat_interleave(classes, dim=0)
             boxes = last.bbox_coder.decode(repeated, deltas.view(-1, 4), max_shape=size)
         labels = torch.arange(classes, device=scores.device).expand(scores.shape)
-        found = Found(boxes.reshape(image.shape[0], -1, 4), scores.flatten(1), labels.flatten(1))
+        found = Boxes(boxes.reshape(image.shape[0], -1, 4), scores.flatten(1), labels.flatten(1))
         found = keep(found, head.test_cfg, head.test_cfg.score_thr)
         return (*found, *self._masks(maps, found, options))
 
@@ -145,10 +135,10 @@ class TwoStageDetector(nn.Module):
         head, settings = self.model.rpn_head, self.model.rpn_head.test_cfg
         parts = []
         for level, (scores, deltas, _, priors) in enumerate(_levels(head, head(maps))):
-            chosen, places = best(scores.squeeze(-1), settings.nms_pre)
-            boxes = _decode(head, take(deltas, places), priors[places], size)
-            parts.append(Found(boxes, chosen, torch.full_like(places, level)))
-        found = keep(_of_levels(parts, settings), settings)
+            chosen, indices = best(scores.squeeze(-1), settings.nms_pre)
+            boxes = _decode(head, take(deltas, indices), priors[indices], size)
+            parts.append(Boxes(boxes, chosen, torch.full_like(indices, level)))
+        found = keep(_join_levels(parts, settings), settings)
         return found.boxes, found.scores > 0
 
     def _refined(
@@ -168,7 +158,7 @@ class TwoStageDetector(nn.Module):
         return rois, sum(logits[1:], logits[0]) / len(logits), found['bbox_pred']
 
     def _masks(
-        self, maps: tuple[Tensor, ...], found: Found, options: dict[str, Any]
+        self, maps: tuple[Tensor, ...], found: Boxes, options: dict[str, Any]
     ) -> list[Tensor]:
         """Probabilities within the boxes, ``(B, K, h, w)``; nothing without a mask head."""
         head, rois = self.model.roi_head, _rois(found.boxes)

@@ -121,7 +121,7 @@ def write_half(path: Path, out: Path) -> None:
         if id(node) not in chosen:
             nodes.append(node)
             continue
-        for place, name in enumerate(node.input):
+        for number, name in enumerate(node.input):
             if name and name not in halves:
                 halves[name] = f'{name}_half'
                 if name in tensors:
@@ -132,7 +132,7 @@ def write_half(path: Path, out: Path) -> None:
                         helper.make_node('Cast', [name], [halves[name]], to=TensorProto.FLOAT16)
                     )
             if name:
-                node.input[place] = halves[name]
+                node.input[number] = halves[name]
         (output,) = node.output
         node.output[0] = f'{output}_in_half'
         nodes += [

@@ -56,14 +56,12 @@ class FileFormat(NamedTuple):
         write: Writes the file of a job; returns how to run it.
         about: A few words for the command's help.
         packages: Packages that it needs, beside mmlape's own requirements.
-        precisions: Whether it knows ``half`` and ``calibration``.
     """
 
     suffix: str
     write: Callable[[Job, Path], Run]
     about: str
     packages: tuple[str, ...] = ()
-    precisions: bool = False
 
 
 def run_session(session: Any, images: np.ndarray) -> list[np.ndarray]:
@@ -103,26 +101,11 @@ def _write_package(job: Job, out: Path) -> Run:
     return run_package(job.program(), out)
 
 
-# name: how it is written. The help of --to and its messages are made from this.
+# The help of --to and its messages are made from this; ONNX alone has files of other precisions.
 FORMATS = {
-    'onnx': FileFormat(
-        '.onnx', _write_onnx, 'ONNX', ('onnx', 'onnxruntime', 'onnxscript'), precisions=True
-    ),
+    'onnx': FileFormat('.onnx', _write_onnx, 'ONNX', ('onnx', 'onnxruntime', 'onnxscript')),
     'pt2': FileFormat('.pt2', _write_package, 'compiled by AOTInductor for this processor'),
 }
-
-
-def formats_help() -> str:
-    """Help of ``--to``: the formats in one line."""
-    return '; '.join(f'{name}: {form.about}' for name, form in FORMATS.items())
-
-
-def formats_of(text: str) -> list[str]:
-    """Names of formats, separated by commas; ValueError for others."""
-    names = list(dict.fromkeys(name.strip() for name in text.split(',')))
-    if unknown := [name for name in names if name not in FORMATS]:
-        raise ValueError(f"must be of {', '.join(FORMATS)}, got '{unknown[0]}'")
-    return names
 
 
 def check_formats(names: list[str], out: Path, precision: str | None) -> None:
@@ -130,7 +113,7 @@ def check_formats(names: list[str], out: Path, precision: str | None) -> None:
     first = FORMATS[names[0]]
     if out.suffix != first.suffix:
         raise ValueError(f"OUT must end with {first.suffix}, got '{out}'")
-    if precision and not any(FORMATS[name].precisions for name in names):
+    if precision and 'onnx' not in names:
         raise ValueError(f'{precision} does not go with --to {",".join(names)}')
     for name in names:
         if missing := [each for each in FORMATS[name].packages if find_spec(each) is None]:

@@ -101,8 +101,8 @@ def _bins(bins: int, side: int, like: Tensor) -> Tensor:
     number = torch.arange(bins, device=like.device).unsqueeze(1)
     cell = torch.arange(side, device=like.device)
     first, last = number * side // bins, ((number + 1) * side + bins - 1) // bins
-    inside = ((cell >= first) & (cell < last)).to(like.dtype)
-    return inside / (last - first)
+    in_bin = ((cell >= first) & (cell < last)).to(like.dtype)
+    return in_bin / (last - first)
 
 
 def limit_boxes(model: Any, count: int) -> None:

@@ -110,9 +110,9 @@ def _proposals(
         centres = _centres(shape, memory)
         boxes.append(torch.cat([centres, torch.full_like(centres, 0.05 * 2**level)], dim=-1))
     found = torch.cat(boxes).unsqueeze(0)
-    inside = ((found > 0.01) & (found < 0.99)).all(dim=-1, keepdim=True)
-    found = (found / (1 - found)).log().masked_fill(~inside, float('inf'))
-    return model.memory_trans_norm(model.memory_trans_fc(memory * inside)), found
+    is_inside = ((found > 0.01) & (found < 0.99)).all(dim=-1, keepdim=True)
+    found = (found / (1 - found)).log().masked_fill(~is_inside, float('inf'))
+    return model.memory_trans_norm(model.memory_trans_fc(memory * is_inside)), found
 
 
 class PixelDecoder(MSDeformAttnPixelDecoder):
@@ -189,9 +189,9 @@ class MaskDetector(nn.Module):
 
     def _instances(self, probabilities: Tensor, masks: Tensor) -> tuple[Tensor, ...]:
         count, classes = self.settings.get('max_per_image', 100), probabilities.shape[-1]
-        scores, places = best(probabilities.flatten(1), count)
-        labels = places % classes
-        logits = take(masks, places.div(classes, rounding_mode='floor'))
+        scores, indices = best(probabilities.flatten(1), count)
+        labels = indices % classes
+        logits = take(masks, indices.div(classes, rounding_mode='floor'))
         found = logits > 0
         quality = (logits.sigmoid() * found).sum(dim=(2, 3)) / (found.sum(dim=(2, 3)) + 1e-6)
         things = labels < self.model.panoptic_head.num_things_classes
@@ -223,10 +223,10 @@ def boxes_around(masks: Tensor) -> Tensor:
     """``(B, K, 4)`` around boolean masks ``(B, K, H, W)``; zeros around nothing, as MMDetection's."""
     edges = []
     for axis in (3, 2):  # columns, then rows
-        inside = masks.any(dim=5 - axis)
-        place = torch.arange(masks.shape[axis], device=masks.device, dtype=torch.float32)
-        last = (place + 1) * inside
-        first = place.where(inside, masks.shape[axis])
+        is_inside = masks.any(dim=5 - axis)
+        position = torch.arange(masks.shape[axis], device=masks.device, dtype=torch.float32)
+        last = (position + 1) * is_inside
+        first = position.where(is_inside, masks.shape[axis])
         edges.append((first.amin(dim=-1), last.amax(dim=-1)))
     (left, right), (top, bottom) = edges
     boxes = torch.stack([left, top, right, bottom], dim=-1)

@@ -13,7 +13,7 @@ from torchvision.ops import nms, roi_align
 Size = tuple[int, int]  # height and width of an image
 
 
-class Found(NamedTuple):
+class Boxes(NamedTuple):
     """Boxes found in a batch, best first.
 
     Attributes:
@@ -30,14 +30,14 @@ class Found(NamedTuple):
 def best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The ``count`` highest scores ``(B, count)`` and where they are, of ``(B, N)``, also of fewer: then 0, at 0."""
     padded = functional.pad(scores, (0, count))
-    values, places = padded.topk(count)
-    return values, places.masked_fill(places >= scores.shape[1], 0)
+    values, indices = padded.topk(count)
+    return values, indices.masked_fill(indices >= scores.shape[1], 0)
 
 
-def take(values: Tensor, places: Tensor) -> Tensor:
-    """Rows ``(B, K, ...)`` of ``(B, N, ...)`` at ``places`` ``(B, K)``."""
+def take(values: Tensor, indices: Tensor) -> Tensor:
+    """Rows ``(B, K, ...)`` of ``(B, N, ...)`` at ``indices`` ``(B, K)``."""
     shape = (-1, -1, *values.shape[2:])
-    index = places.view(*places.shape, *[1] * (values.dim() - 2)).expand(shape)
+    index = indices.view(*indices.shape, *[1] * (values.dim() - 2)).expand(shape)
     return values.gather(1, index)
 
 
@@ -47,12 +47,12 @@ def sides_of(size: Size, like: Tensor) -> Tensor:
     return torch.stack([width, height, width, height])
 
 
-def of_queries(boxes: Tensor, scores: Tensor, count: int) -> Found:
+def of_queries(boxes: Tensor, scores: Tensor, count: int) -> Boxes:
     """The best pairs of a query and a class, of boxes ``(B, N, 4)`` and scores ``(B, N, classes)``."""
     classes = scores.shape[-1]
-    chosen, places = best(scores.flatten(1), count)
-    cells = places.div(classes, rounding_mode='floor')
-    return Found(take(boxes, cells), chosen, places % classes)
+    chosen, indices = best(scores.flatten(1), count)
+    cells = indices.div(classes, rounding_mode='floor')
+    return Boxes(take(boxes, cells), chosen, indices % classes)
 
 
 def suppress(
@@ -96,11 +96,11 @@ def overlap_of(settings: Any) -> float:
     return float(settings['iou_threshold'])
 
 
-def keep(found: Found, settings: Any, least: float = 0.0) -> Found:
+def keep(found: Boxes, settings: Any, least: float = 0.0) -> Boxes:
     """The best ``settings.max_per_img`` boxes after suppression by ``settings.nms``; ``least`` of :func:`suppress`."""
     scores = suppress(*found, overlap_of(settings.nms), least)
-    scores, places = best(scores, settings.max_per_img)
-    return Found(take(found.boxes, places), scores, take(found.labels, places))
+    scores, indices = best(scores, settings.max_per_img)
+    return Boxes(take(found.boxes, indices), scores, take(found.labels, indices))
 
 
 class RoIFeatures(SingleRoIExtractor):

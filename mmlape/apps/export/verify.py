@@ -122,34 +122,34 @@ def _compare_boxes(found: Difference, own: dict, expected: Any, tolerance: float
     scores, labels, boxes = (
         expected[name].cpu().numpy() for name in ('scores', 'labels', 'bboxes')
     )
-    free = [int(place) for place in np.flatnonzero(own['scores'] > 0)]
+    free = [int(index) for index in np.flatnonzero(own['scores'] > 0)]
     # A full list may end between two boxes that hardly differ.
     full = len(free) == len(own['scores'])
     lowest = min([*scores, *own['scores']], default=0) + tolerance if full else 0
-    for place in np.argsort(-scores, kind='stable'):
-        if scores[place] <= lowest:
+    for index in np.argsort(-scores, kind='stable'):
+        if scores[index] <= lowest:
             continue
         found.compared += 1
-        same = [each for each in free if own['labels'][each] == labels[place]]
+        same = [each for each in free if own['labels'][each] == labels[index]]
         if not same:
             continue
-        apart = np.abs(own['boxes'][same] - boxes[place]).max(axis=1) / longer
-        change = np.abs(own['scores'][same] - scores[place])
-        nearest = int(np.argmin(np.maximum(apart, change)))
-        if max(apart[nearest], change[nearest]) > 10 * tolerance:
+        distance = np.abs(own['boxes'][same] - boxes[index]).max(axis=1) / longer
+        change = np.abs(own['scores'][same] - scores[index])
+        nearest = int(np.argmin(np.maximum(distance, change)))
+        if max(distance[nearest], change[nearest]) > 10 * tolerance:
             continue
         free.remove(same[nearest])
         found.matched += 1
         found.note('scores', float(change[nearest]))
-        found.note('boxes', float(apart[nearest]))
+        found.note('boxes', float(distance[nearest]))
         if 'masks' in own and 'masks' in expected:
             mask = full_mask(
                 own['masks'][same[nearest]], own['boxes'][same[nearest]], found.shape[2:]
             )
-            theirs = expected.masks[place].cpu().numpy()
+            theirs = expected.masks[index].cpu().numpy()
             union = (mask | theirs).sum()
             found.masks.append(float((mask ^ theirs).sum() / union) if union else 0.0)
-    found.compared += sum(bool(own['scores'][place] > lowest) for place in free)
+    found.compared += sum(bool(own['scores'][index] > lowest) for index in free)
 
 
 def full_mask(mask: np.ndarray, box: np.ndarray, size: Sequence[int]) -> np.ndarray:

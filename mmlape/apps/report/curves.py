@@ -68,8 +68,8 @@ def draw_curves(rows: Sequence[dict[str, float]], best: str | None, path: Path) 
     unit = 'epoch' if by_epoch else 'iteration'
     figure = Figure(figsize=(8 if scores else 4, 3), layout='constrained')
     axes = figure.subplots(1, 2 if scores else 1, squeeze=False)[0]
-    places = [_exact_epoch(row, losses) if by_epoch else row['step'] for row in losses]
-    axes[0].plot(places, [row['loss'] for row in losses], color='tab:blue')
+    steps = [_exact_epoch(row, losses) if by_epoch else row['step'] for row in losses]
+    axes[0].plot(steps, [row['loss'] for row in losses], color='tab:blue')
     axes[0].set(xlabel=unit, ylabel='training loss', ylim=(0, None))
     if scores:
         axes[1].plot(*zip(*scores), marker='o', color='tab:orange')

@@ -46,9 +46,8 @@ class ReportHook(Hook):
         self.examples = check_positive_int('examples', examples)
         check_type('out_dir', out_dir, str | None)
         self.out_dir = out_dir
-        self.tally: Tally | None = (
-            None  # of this process's part of the last validation, then of all
-        )
+        # Of this process's part of the last validation, then of all.
+        self.tally: Tally | None = None
         self._scaled = False
         self._start = 0.0
 
@@ -105,8 +104,8 @@ class ReportHook(Hook):
         validated = [row for row in rows if is_validation(row)]
         hook = (runner.cfg.get('default_hooks') or {}).get('checkpoint') or {}
         names = [name for name in (validated or [{}])[-1] if name not in NO_METRICS]
-        wanted = [name for name in (hook.get('save_best'), 'mIoU') if name in names]
-        best = next(iter([*wanted, *names]), None)
+        preferred = [name for name in (hook.get('save_best'), 'mIoU') if name in names]
+        best = next(iter([*preferred, *names]), None)
         rules: dict[str, str] = {}  # rules of save_best, by metric
         for each in runner.hooks:
             if isinstance(each, CheckpointHook) and each.save_best:

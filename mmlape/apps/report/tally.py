@@ -135,8 +135,8 @@ class Tally:
 def confusion_of(true: np.ndarray, found: np.ndarray, classes: int) -> np.ndarray:
     """Pixels ``(classes, classes)`` of two label maps, true by found; other labels are left out."""
     known = (true < classes) & (found < classes)
-    places = true[known].astype(np.int64) * classes + found[known]
-    return np.bincount(places, minlength=classes**2).reshape(classes, classes)
+    cells = true[known].astype(np.int64) * classes + found[known]
+    return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
 
 
 def mean_iou(right: np.ndarray, true: np.ndarray, found: np.ndarray) -> float:
