@@ -30,8 +30,8 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     options = parse_arguments()
     first, second = (analysis.read_predictions(p) for p in (options.without, options.with_position))
-    split = analysis.compare_predictions(first, second)
-    counts, total = split.counts(), len(first.names)
+    split = analysis.split_predictions(first, second)
+    counts, total = {kind: len(images) for kind, images in split.items()}, len(first.names)
     lines = [f'{total} images     with: right       with: wrong']
     for label, pair in (
         ('without: right', ('ignored', 'mislead')),
@@ -41,7 +41,7 @@ def main() -> None:
         lines.append('  '.join([label, *(cell.ljust(22) for cell in cells)]).rstrip())
     sys.stdout.write('\n'.join(lines) + '\n')
     if options.out is not None:
-        images = {kind: [first.names[i] for i in split.images(kind)] for kind in counts}
+        images = {kind: [first.names[i] for i in split[kind]] for kind in split}
         found = dict(counts=counts, images=images)
         atomic_write(options.out, json.dumps(found, indent=1).encode())
 

@@ -40,7 +40,7 @@ class Command:
     of its own are added by ``add``, as for ``ArgumentParser.add_argument``.
 
     Args:
-        description: What it does.
+        docstring: Of the command's module. Its first line is the description.
         part: What ``--part`` names one of. Default None: there is no such option.
         layers: What is meant without ``--layers``. Default None: there is no such option.
         grid: What is meant without ``--grid``. Default None: there is no such option.
@@ -52,7 +52,7 @@ class Command:
 
     def __init__(
         self,
-        description: str,
+        docstring: str,
         *,
         part: str | None = None,
         layers: str | None = None,
@@ -61,9 +61,8 @@ class Command:
         images: bool = False,
         norms: bool = False,
     ) -> None:
-        self.parser = argparse.ArgumentParser(
-            prog=f'mmlape picture {Path(sys.argv[0]).stem}', description=description
-        )
+        prog, description = f'mmlape picture {Path(sys.argv[0]).stem}', docstring.split('\n')[0]
+        self.parser = argparse.ArgumentParser(prog=prog, description=description)
         self.add = add = self.parser.add_argument
         add('config', help='any config with model.backbone (detector or segmentor)')
         weights = 'weights of the whole model or of the backbone; default: initial values'

@@ -15,7 +15,6 @@ from mmpretrain.structures import DataSample
 from tool_runs import check_png, write_checkpoint, write_config
 
 from mmlape.research.analysis import (
-    compare_predictions,
     patch_order,
     read_predictions,
     shuffle_patches,
@@ -133,10 +132,10 @@ def test_files_of_the_same_images(tmp_path):
     first = read_predictions(dump(tmp_path / 'a.pkl', WITHOUT))
     assert first.names == tuple(NAMES) and first.labels.tolist() == LABELS
     with pytest.raises(ValueError, match='same images in the same order, got 9 and 9'):
-        compare_predictions(first, found)
+        split_predictions(first, found)
     other = read_predictions(dump(tmp_path / 'c.pkl', WITH, LABELS[::-1]))
     with pytest.raises(ValueError, match=r'same true classes \(gt_label\)'):
-        compare_predictions(first, other)
+        split_predictions(first, other)
 
 
 def test_the_command_about_predictions(commands, tmp_path):
@@ -156,10 +155,6 @@ def test_the_command_about_predictions(commands, tmp_path):
 
 
 def test_wrong_predictions(tmp_path):
-    with pytest.raises(ValueError, match='one class for each image, got'):
-        split_predictions([1], [1, 2], [1, 2])
-    with pytest.raises(ValueError, match=r"kind must be one of .*, got 'wrong'"):
-        split_predictions([1], [1], [1]).images('wrong')
     path = tmp_path / 'x.pkl'
     for content, text in (
         (b'no pickle', 'UnpicklingError'),

@@ -7,8 +7,6 @@ import torch
 from mmlape.position import GaborPosition
 from mmlape.research.analysis import classify_channels, fit_gabor_position, fit_maps
 
-GRIDS = [(14, 14), (8, 11)]
-
 
 @pytest.fixture
 def rng():
@@ -46,11 +44,11 @@ def channels(kind, rng, count, grid):
     return standardised(maps) * rng.choice([-1, 1], (count, 1, 1))
 
 
-@pytest.mark.parametrize('grid', [GRIDS[0], pytest.param(GRIDS[1], marks=pytest.mark.slow)])
 @pytest.mark.parametrize('kind', ['chaos', 'raster', 'striped', 'box'])
-@pytest.mark.parametrize(('noise', 'least'), [(0.0, 60), (0.5, 57)])
-def test_each_kind_is_recognised(kind, grid, noise, least, rng):
-    maps = channels(kind, rng, 60, grid) + noise * rng.standard_normal((60, *grid))
+@pytest.mark.parametrize(('noise', 'least'), [(0.0, 12), (0.5, 11)])
+def test_each_kind_is_recognised(kind, noise, least, rng):
+    maps = channels(kind, rng, 12, (9, 14))
+    maps += noise * rng.standard_normal(maps.shape)
     assert classify_channels(maps).counts()[kind] >= least
 
 
@@ -82,7 +80,7 @@ def test_a_gabor_position_is_found_again(variant):
 
 
 def test_the_ceiling_is_reached_by_no_fit_and_noise_is_not_explained(rng):
-    maps = rng.standard_normal((40, 14, 14))
+    maps = rng.standard_normal((12, 14, 14))
     fit = fit_maps(maps)
     assert (fit.r2 <= fit.ceiling + 1e-9).all() and np.median(fit.r2) < 0.12
     # The ceiling is the R^2 of the best sum of a function of x and one of y.
@@ -97,20 +95,17 @@ def test_the_search_is_as_good_as_a_gradient_descent(rng):
     """A slow, independent fit from many starts finds nothing better."""
     maps = channels('raster', rng, 4, (10, 10)) + 0.5 * rng.standard_normal((4, 10, 10))
     ours = fit_maps(maps).r2
-    best = np.full(4, -np.inf)
     target = torch.from_numpy(maps).flatten(1)
-    for seed in range(4):
-        torch.manual_seed(seed)
-        module = GaborPosition(4, (10, 10)).double()
-        optimizer = torch.optim.Adam(module.parameters(), lr=0.03)
-        for _ in range(400):
-            error = (module((10, 10))[0].T - target).square().sum(dim=1)
-            optimizer.zero_grad()
-            error.sum().backward()
-            optimizer.step()
-        total = (target - target.mean(1, keepdim=True)).square().sum(1)
-        best = np.maximum(best, (1 - error / total).detach().numpy())
-    assert (ours > best - 0.01).all()
+    torch.manual_seed(0)
+    module = GaborPosition(4, (10, 10), num_tables=4).double()  # a start for each table
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.03)
+    for _ in range(300):
+        error = (module((10, 10)).mT - target).square().sum(dim=2)
+        optimizer.zero_grad()
+        error.sum().backward()
+        optimizer.step()
+    best = error.amin(dim=0) / (target - target.mean(1, keepdim=True)).square().sum(1)
+    assert (ours > 1 - best.detach().numpy() - 0.01).all()
 
 
 @pytest.mark.parametrize('grid', [(1, 1), (1, 6), (2, 3)])
@@ -124,16 +119,13 @@ def test_tiny_grids_and_constant_channels(grid):
     assert fits[0].r2.tolist() == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ('shape', 'options', 'text'),
-    [
-        ((1, 9, 4), dict(grid=(3, 4)), r'0 \+ 3 x 4 = 12 rows'),
-        ((1, 9, 4), dict(grid=3, num_prefix_tokens=1), r'1 \+ 3 x 3 = 10 rows'),
-        ((1, 9, 4), dict(grid=3, variant='gabor'), 'variant must be one of'),
-    ],
-)
-def test_wrong_tables(shape, options, text):
-    with pytest.raises(ValueError, match=text):
-        fit_gabor_position(torch.zeros(shape), **options)
-    with pytest.raises(ValueError, match='finite'):
-        fit_gabor_position(torch.full((1, 9, 4), torch.nan), 3)
+def test_wrong_tables():
+    table = torch.zeros(1, 9, 4)
+    for values, options, text in (
+        (table, dict(grid=(3, 4)), r'0 \+ 3 x 4 = 12 rows'),
+        (table, dict(grid=3, num_prefix_tokens=1), r'1 \+ 3 x 3 = 10 rows'),
+        (table, dict(grid=3, variant='gabor'), 'variant must be one of'),
+        (table + torch.nan, dict(grid=3), 'finite'),
+    ):
+        with pytest.raises(ValueError, match=text):
+            fit_gabor_position(values, **options)

@@ -28,7 +28,6 @@ from mmlape.research.analysis import (
     fit_maps,
     layer_positions,
     pick_channels,
-    pick_stage,
     plan_sources,
     position_correlations,
     position_flow,
@@ -53,7 +52,7 @@ def trained(model):
 
 
 def stage_of(**options):
-    return pick_stage(trained(variants.build_vit(**options)))
+    return position_stages(trained(variants.build_vit(**options)))[0]
 
 
 def cosine(rows):
@@ -93,7 +92,7 @@ def test_default_joining_where_the_stream_itself_passes_norms(build):
     shares of their own, so what is left of the sum is all in the position's part."""
     stem = dict(pre_norm=True) if build is variants.build_vit else {}
     model = trained(build(joining=dict(type='mmlape.DefaultJoining'), **stem))
-    stage = pick_stage(model)
+    (stage,) = position_stages(model)
     passed = [stage.first_norm] if stem else [block.norm2 for block in stage.blocks]
     w = stage.position.embedding(GRID)[0].detach().double()
     shown = position_correlations(stage, GRID, with_prefix=True)
@@ -108,7 +107,7 @@ def test_default_joining_where_the_stream_itself_passes_norms(build):
         )
         expected = cosine((through * norm.weight + norm.bias).detach())
         assert np.allclose(expected, shown.matrices[1 + layer], atol=1e-3)
-    shared = pick_stage(build(joining=dict(type='mmlape.SharedJoining'), **stem))
+    (shared,) = position_stages(build(joining=dict(type='mmlape.SharedJoining'), **stem))
     if stem:  # whose norm stands before all that is added
         assert position_correlations(shared, GRID).names[1:] == shown.names[1:]
         return
@@ -158,9 +157,8 @@ def test_a_token_without_position_has_no_correlation_whatever_the_norms_bias():
 
 def test_layers_without_position_are_left_out():
     stage = stage_of(joining=dict(type='mmlape.LaPE', layers=[1, 3]))
-    names = [position.name for position in layer_positions(stage)]
-    assert names == ['embedding', 'layer 1', 'layer 3']
-    assert [p.name for p in layer_positions(stage, layers=[3])] == ['embedding', 'layer 3']
+    assert list(layer_positions(stage)) == ['embedding', 'layer 1', 'layer 3']
+    assert list(layer_positions(stage, layers=[3])) == ['embedding', 'layer 3']
 
 
 def test_a_warm_start_has_position_in_both_places():
@@ -174,7 +172,7 @@ def test_a_warm_start_has_position_in_both_places():
 
 def test_mistakes():
     lape = variants.build_vit(joining=dict(type='mmlape.LaPE', layers=[1, 3]))
-    plain, some = stage_of(), pick_stage(lape)
+    plain, (some,) = stage_of(), position_stages(lape)
     model = variants.build_vit().eval()
     flow = position_flow(model, FLOW_IMAGE, position_stages(model)[0])
     for ask, error, text in (
@@ -189,12 +187,6 @@ def test_mistakes():
         (lambda: layer_positions(some, layers=[4]), ValueError, 'layers must be 0 to 3'),
         (lambda: layer_positions(plain, source='blocks'), ValueError, 'source must be one of'),
         (lambda: layer_positions(plain, source='attention'), ValueError, r"\['stream'\] for this"),
-        (lambda: pick_stage(variants.build_pvt()), ValueError, r"one of \['position1', .*got None"),
-        (
-            lambda: pick_stage(variants.build_pvt(), 'position5'),
-            ValueError,
-            r"one of \['position1', .*got",
-        ),
         (lambda: pick_channels(9, [9]), ValueError, 'channel must be 0 to 8, got 9'),
         (lambda: pick_channels(9, []), ValueError, 'at least one'),
         (lambda: draw_position_alone(flow, [24]), ValueError, 'channel must be 0 to 23, got 24'),
@@ -362,7 +354,7 @@ def test_which_stages():
 
 @pytest.fixture
 def sinusoids():
-    return pick_stage(variants.build_vit(position=dict(type='mmlape.SinusoidalPosition')))
+    return position_stages(variants.build_vit(position=SINUSOIDS))[0]
 
 
 def images(figure):
@@ -403,8 +395,8 @@ def test_correlations_are_drawn_with_their_token(sinusoids):
 
 def test_more_layers_than_a_row_holds_and_nothing_but_undefined():
     arch = dict(variants.ARCH, depth=9)
-    sinusoids = pick_stage(variants.build_vit(arch=arch, position=dict(type='mmlape.NoPosition')))
-    found = position_correlations(sinusoids, GRID)
+    model = variants.build_vit(arch=arch, position=dict(type='mmlape.NoPosition'))
+    found = position_correlations(position_stages(model)[0], GRID)
     assert np.isnan(found.matrices).all()
     assert len(images(draw_correlations(found))) == 2 * 10
 
@@ -425,7 +417,7 @@ def test_channel_maps_grids_and_fits(sinusoids):
 
     learned = table.maps()
     fit, kinds = fit_maps(learned), classify_channels(learned)
-    titled = dict(images(draw_gabor_fit(learned, fit, kinds, per_kind=2)))
+    titled = dict(images(draw_gabor_fit(learned, fit, kinds)))
     best = int(np.argmax(np.where(kinds.kinds == 'striped', fit.r2, -1)))
     assert np.allclose(titled[f'{best} striped'], learned[best] - learned[best].mean())
     assert len(images(draw_gabor_fit(learned, fit))) == 2 * 16

@@ -51,7 +51,15 @@ GONE: dict[str, dict[str, str]] = {
     'package mmlape.ops': {
         '*': 'moved: operators are mmlape.cpu.optimize, the rest internal to mmlape.runtime'
     },
-    'package mmlape.research.analysis': {'save_figure': 'moved: mmlape.apps.report'},
+    'package mmlape.research.analysis': {
+        'save_figure': 'moved: mmlape.apps.report',
+        'LayerPosition': 'layer_positions returns a dict of arrays by name',
+        'PredictionSplit': 'split_predictions returns a dict of indices by kind',
+        'compare_predictions': 'split_predictions takes what read_predictions returns',
+        'correlation_map': 'a row of cosine_matrix',
+        'pick_stage': 'position_stages',
+        'token_magnitudes': 'magnitude_maps',
+    },
     'package mmlape.research.pretraining': {'timm_models': 'moved: import mmlape.timm_models'},
     'package mmlape.norm': {'check_norm_cfg': 'norm_class refuses the same'},
     'package mmlape.position': {

@@ -11,9 +11,7 @@ from mmlape.research import analysis
 
 
 def main() -> None:
-    command = Command(
-        'Draw the mean attention distance of each head.', part=STAGE, layers='all', images=True
-    )
+    command = Command(__doc__, part=STAGE, layers='all', images=True)
     options, backbone = command.parse(), command.backbone()
     stages = analysis.find_stages(backbone, options.part)
     images = (image for _, image in command.images())

@@ -10,9 +10,7 @@ from mmlape.research import analysis
 
 
 def main() -> None:
-    command = Command(
-        'Draw the attention of the class token.', part=STAGE, layers='the last one', images=True
-    )
+    command = Command(__doc__, part=STAGE, layers='the last one', images=True)
     token = 'which prefix token; default: 0, the class token (distillation and registers follow)'
     command.add('--token', type=int, default=0, help=token)
     options, backbone = command.parse(), command.backbone()

@@ -10,16 +10,11 @@ from mmlape.research import analysis
 
 
 def arguments() -> Command:
-    command = Command(
-        "Draw DTN's positional maps.",
-        part=STAGE,
-        layers='all with DTN',
-        grid='default: that of the position embedding, else 14 14',
-    )
+    own = 'that of the position embedding, else 14 14'
+    command = Command(__doc__, part=STAGE, layers='all with DTN', grid=own)
     command.add('--token', type=int, nargs=2, help='row and column; default: the centre')
     command.add('--norm', choices=analysis.NORMS, help='default: both of a layer')
-    before = 'checkpoint to compare CHECKPOINT with; default: initial values'
-    command.add('--before', help=before)
+    command.add('--before', help='compare CHECKPOINT with this one; default: initial values')
     return command
 
 

@@ -13,17 +13,12 @@ from mmlape.research import analysis
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog='mmlape picture dtn_ratios', description="Draw DTN's ratios over a training."
-    )
-    parser.add_argument(
-        'runs',
-        nargs='+',
-        help='work folder, vis_data folder or scalars.json; several are joined in this order',
-    )
-    parser.add_argument(
-        '--out', type=Path, help='folder; default: work_dirs/pictures/<name of the first run>'
-    )
+    description = "Draw DTN's ratios over a training."
+    parser = argparse.ArgumentParser(prog='mmlape picture dtn_ratios', description=description)
+    runs = 'work folder, vis_data folder or scalars.json; several are joined in this order'
+    parser.add_argument('runs', nargs='+', help=runs)
+    out = 'folder; default: work_dirs/pictures/<name of the first run>'
+    parser.add_argument('--out', type=Path, help=out)
     options = parser.parse_args()
     course = analysis.read_ratios(options.runs)
     folder = options.out or Path('work_dirs/pictures', Path(options.runs[0]).resolve().stem)

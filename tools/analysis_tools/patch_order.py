@@ -10,7 +10,7 @@ from mmlape.research import analysis
 
 
 def main() -> None:
-    command = Command('Compare tokens of an image with those of its permuted patches.', images=True)
+    command = Command(__doc__, images=True)
     command.add('--order', type=int, default=0, help='seed of the permutation (default 0)')
     options, backbone = command.parse(), command.backbone()
     shown = list(command.images())

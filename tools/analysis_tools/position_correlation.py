@@ -11,24 +11,11 @@ from mmlape.research import analysis
 
 
 def arguments() -> Command:
-    command = Command(
-        'Draw the position correlation of tokens for each layer.',
-        part=POSITION,
-        layers='all',
-        grid=OWN_GRID,
-        prefix=True,
-    )
-    command.add(
-        '--token',
-        type=int,
-        nargs='+',
-        help='row and column of a cell, or the index of a prefix token; default: the centre',
-    )
-    command.add(
-        '--where',
-        choices=(*analysis.SOURCES, 'scores'),
-        help='which of several positions: before the attention, in the stream, or in the scores; default: all',
-    )
+    command = Command(__doc__, part=POSITION, layers='all', grid=OWN_GRID, prefix=True)
+    token = 'row and column of a cell, or the index of a prefix token; default: the centre'
+    command.add('--token', type=int, nargs='+', help=token)
+    where = 'which of several positions: before the attention, in the stream, or in the scores; default: all'
+    command.add('--where', choices=(*analysis.SOURCES, 'scores'), help=where)
     command.add('--head', type=int, help='head of the scores; default: the mean of all heads')
     return command
 
@@ -62,10 +49,8 @@ def main() -> None:
     backbone = command.backbone()
     inside = analysis.attention_position_stages(backbone, with_scores=True)
     stages, inside = pick_parts(backbone, inside, options.part)
-    if options.head is not None and not inside:
-        raise ValueError("--head: no position here adds to the attention's scores")
-    if options.where == 'scores' and not inside:
-        raise ValueError("--where scores: no position here adds to the attention's scores")
+    if (options.head is not None or options.where == 'scores') and not inside:
+        raise ValueError("--head, --where scores: no position here adds to the attention's scores")
     if options.where in analysis.SOURCES and not stages:
         raise ValueError(f'--where {options.where}: {options.part!r} has scores only')
     for stage in stages if options.where != 'scores' else []:

@@ -12,7 +12,7 @@ from mmlape.research import analysis
 
 
 def main() -> None:
-    command = Command('Draw a position embedding.', part=POSITION, grid=OWN_GRID, prefix=True)
+    command = Command(__doc__, part=POSITION, grid=OWN_GRID, prefix=True)
     command.add('--channels', type=int, nargs='+', help='default: 24, evenly spaced')
     command.add(
         '--table', type=int, default=0, help='layer, if each has its own embedding (default 0)'

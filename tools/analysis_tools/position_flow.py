@@ -13,13 +13,9 @@ from mmlape.research import analysis
 
 
 def main() -> None:
-    command = Command(
-        'Draw position in queries, keys, values and layer outputs.', part=POSITION, images=True
-    )
+    command = Command(__doc__, part=POSITION, images=True)
     command.add('--layer', type=int, default=0, help='0-based (default 0)')
-    channels = (
-        'channels of Figures 9 and 10; default: those with the strongest and weakest position'
-    )
+    channels = 'of Figures 9 and 10; default: those with the strongest and weakest position'
     command.add('--channels', type=int, nargs='+', help=channels)
     count = 'channels of each kind in Figure 8 (default 3)'
     command.add('--count', type=int, default=3, help=count)

@@ -24,7 +24,7 @@ def around(own: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def main() -> None:
-    command = Command('Draw a position embedding at several grids.', part=POSITION, prefix=True)
+    command = Command(__doc__, part=POSITION, prefix=True)
     grids = 'e.g. 14x14 14x28; default: half, the same and twice the grid of each embedding'
     command.add('--grids', type=grid, nargs='+', help=grids)
     command.add('--channels', type=int, nargs='+', help='default: 4, evenly spaced')
@@ -38,7 +38,9 @@ def main() -> None:
         maps, arrays = [], {}
         for table in tables:
             rows, centre = table.table(options.table), analysis.centre_of(table.grid)
-            maps.append(analysis.correlation_map(rows, centre, table.grid, table.num_prefix))
+            chosen = analysis.token_row(centre, table.grid, table.num_prefix)
+            cosines = analysis.cosine_matrix(rows[[chosen]], rows[table.num_prefix :])
+            maps.append(cosines.reshape(table.grid))
             size = '{}x{}'.format(*table.grid)
             arrays |= {f'tables_{size}': table.tables, f'correlation_{size}': maps[-1]}
         figure = analysis.draw_grids(tables, maps, options.channels, options.table)

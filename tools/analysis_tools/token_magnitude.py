@@ -10,13 +10,7 @@ from mmlape.research import analysis
 
 
 def main() -> None:
-    command = Command(
-        'Draw the lengths of tokens before and after a norm.',
-        part=STAGE,
-        layers='0',
-        images=True,
-        norms=True,
-    )
+    command = Command(__doc__, part=STAGE, layers='0', images=True, norms=True)
     command.parse()
     for image, layers in command.tokens():
         for tokens in layers:

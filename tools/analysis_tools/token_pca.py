@@ -10,14 +10,7 @@ from mmlape.research import analysis
 
 
 def main() -> None:
-    command = Command(
-        'Draw principal components of tokens before and after a norm.',
-        part=STAGE,
-        layers='0',
-        prefix=True,
-        images=True,
-        norms=True,
-    )
+    command = Command(__doc__, part=STAGE, layers='0', prefix=True, images=True, norms=True)
     directions = 'scale every token to length one first'
     command.add('--directions', action='store_true', help=directions)
     options = command.parse()

@@ -10,13 +10,7 @@ from mmlape.research import analysis
 
 
 def main() -> None:
-    command = Command(
-        'Draw the distance of tokens from the mean of a norm.',
-        part=STAGE,
-        layers='all',
-        images=True,
-        norms=True,
-    )
+    command = Command(__doc__, part=STAGE, layers='all', images=True, norms=True)
     options, backbone = command.parse(), command.backbone()
     stages = analysis.find_stages(backbone, options.part)
     images = (image for _, image in command.images())

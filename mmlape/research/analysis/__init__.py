@@ -32,20 +32,20 @@ _PUBLIC = {
     ),
     'dtn': (
         'NormTokens PositionMaps Projection RatioCourse TokenVariation dtn_maps magnitude_maps norm_tokens project '
-        'project_versions read_ratios token_magnitudes token_variation variation_coefficients'
+        'project_versions read_ratios token_variation variation_coefficients'
     ),
     'flow': (
-        'PatchOrder PositionFlow PredictionSplit channel_likeness compare_predictions patch_order position_flow '
-        'read_predictions shuffle_patches split_predictions without_position'
+        'PatchOrder PositionFlow Predictions channel_likeness patch_order position_flow read_predictions '
+        'shuffle_patches split_predictions without_position'
     ),
     'gabor': 'ChannelKinds GaborFit classify_channels fit_gabor_position fit_maps',
     'loading': (
-        'dtn_places dtn_stages find_images find_stages load_backbone norm_places pick_stage position_stages read_images'
+        'dtn_places dtn_stages find_images find_stages load_backbone norm_places position_stages read_images'
     ),
     'panels': 'ModelPanels',
     'position': (
-        'Correlations EmbeddingTable LayerPosition PositionScores attention_position_stages attention_tables '
-        'centre_of correlation_map cosine_matrix embedding_table layer_positions pick_channels plan_sources '
+        'Correlations EmbeddingTable PositionScores attention_position_stages attention_tables '
+        'centre_of cosine_matrix embedding_table layer_positions pick_channels plan_sources '
         'position_correlations position_plan position_scores token_row'
     ),
     'step_memory': 'StepMemory measure_step_memory random_batch training_model training_size',

@@ -136,9 +136,8 @@ def class_attention(
     they do not look at all patches (chosen keys)."""
     stages = [stage for stage in find_stages(backbone, part) if stage.prefix]
     if not stages:
-        where = '' if part is None else f' in {part!r}'
         raise ValueError(
-            f'{type(backbone).__name__} has no class token{where}: e.g. mmlape.VisionTransformer has '
+            f'{type(backbone).__name__} has no class token: e.g. mmlape.VisionTransformer has '
             "one with with_cls_token=True and out_type='cls_token'"
         )
     stage = stages[-1]
@@ -170,22 +169,19 @@ def class_attention(
     return ClassAttention(stage.name, np.asarray(chosen), maps, prefix.numpy(), shown)
 
 
-def token_attention(
-    backbone: nn.Module, image: Tensor, place: tuple[float, float], part: str | None = None
-) -> np.ndarray:
+def token_attention(backbone: nn.Module, image: Tensor, place: tuple[float, float]) -> np.ndarray:
     """Where the token of a patch looks in the last layer, as class attention (DINO, Figure 1) is of the class token.
 
     Args:
         backbone: In evaluation mode.
         image: ``(1, 3, height, width)``.
         place: Row and column of a pixel in the patch.
-        part: Name of the layers. Default None: the last stage.
 
     Returns:
         ``(H, W)`` float32, the mean of the heads' weights of all patches; with those of prefix tokens they sum to 1.
 
     Raises ValueError if that layer's tokens do not look at all patches (windows, reduced or chosen keys)."""
-    stage = find_stages(backbone, part)[-1]
+    stage = find_stages(backbone)[-1]
     attentions = _attentions(stage, [len(stage.blocks) - 1], _WITH_MAPS)
     sides = patch_sides(backbone, stage)
     found: list[np.ndarray] = []
@@ -342,16 +338,18 @@ def places_of(attention: Any, layout: Layout) -> Places:
             between = shift_mask(padded, window, shift, cells.device)[:, None]
         cells = partition(cells.flatten(1, 2), padded, window)
         return Places(cells, _with_prefix(cells, layout.num_prefix), between)
-    queries = keys = _with_prefix(cells.flatten(1, 2), layout.num_prefix)
-    if getattr(attention, 'reduces', False):
-        maps = cells.permute(0, 3, 1, 2)
-        centres = (
-            F.adaptive_avg_pool2d(maps, LINEAR_GRID)
-            if attention.linear
-            else F.avg_pool2d(maps, attention.sr_ratio, ceil_mode=True)
-        )
-        keys = centres.flatten(2).mT
-    return Places(queries, keys)
+    queries = _with_prefix(cells.flatten(1, 2), layout.num_prefix)
+    keys = pool_keys(attention, cells.permute(0, 3, 1, 2)).flatten(2).mT
+    return Places(queries, _with_prefix(keys, layout.num_prefix))
+
+
+def pool_keys(attention: Any, maps: Tensor) -> Tensor:
+    """Average maps ``(B, C, H, W)`` over the cells that each key of an attention layer stands for."""
+    if not getattr(attention, 'reduces', False):
+        return maps
+    if attention.linear:
+        return F.adaptive_avg_pool2d(maps, LINEAR_GRID)
+    return F.avg_pool2d(maps, attention.sr_ratio, ceil_mode=True)
 
 
 def _with_prefix(cells: Tensor, prefix: int) -> Tensor:

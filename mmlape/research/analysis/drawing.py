@@ -137,16 +137,14 @@ def draw_grids(
     return draw_maps(rows, ratios=[width / height for height, width in grids])[0]
 
 
-def draw_gabor_fit(
-    maps: np.ndarray, fit: GaborFit, kinds: ChannelKinds | None = None, per_kind: int = 4
-) -> Figure:
-    """Learned channels ``(C, H, W)`` above, what was fitted below, on one scale: the best-fitted ``per_kind`` channels
-    of each kind; without ``kinds``, evenly spread ones."""
+def draw_gabor_fit(maps: np.ndarray, fit: GaborFit, kinds: ChannelKinds | None = None) -> Figure:
+    """Learned channels ``(C, H, W)`` above, what was fitted below, on one scale: the four best-fitted channels of each
+    kind; without ``kinds``, 16 evenly spread ones."""
     if kinds is None:
-        chosen = pick_channels(len(maps), count=4 * per_kind)
+        chosen = pick_channels(len(maps), count=16)
     else:
         order = np.argsort(-fit.r2, kind='stable')
-        chosen = [c for kind in KINDS for c in order[kinds.kinds[order] == kind][:per_kind]]
+        chosen = [c for kind in KINDS for c in order[kinds.kinds[order] == kind][:4]]
     pairs = []
     for channel in chosen:
         mean = maps[channel].mean()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from mmengine.logging import print_log
 from torch import Tensor, nn
 
 from mmlape.backbones import Stage
@@ -173,18 +173,13 @@ def _short_name(norm: nn.Module) -> str:
     return next(names, type(norm).__name__)
 
 
-def token_magnitudes(tokens: np.ndarray, num_heads: int) -> np.ndarray:
-    """Euclidean length of every head of every token: ``(N, C)`` to ``(num_heads, N)``."""
-    return np.linalg.norm(tokens.reshape(len(tokens), num_heads, -1), axis=2).T
-
-
 def magnitude_maps(tokens: NormTokens) -> dict[str, np.ndarray]:
-    """Lengths of every head of the tokens with a place, ``(G, H, W)`` for each version (Figure 1)."""
-    heads, first, shape = tokens.num_heads, tokens.num_prefix, (-1, *tokens.grid)
-    return {
-        name: token_magnitudes(rows[first:], heads).reshape(shape)
-        for name, rows in tokens.versions.items()
-    }
+    """Euclidean lengths of every head of the tokens with a place, ``(G, H, W)`` for each version (Figure 1)."""
+    found = {}
+    for name, rows in tokens.versions.items():
+        heads = rows[tokens.num_prefix :].reshape(*tokens.grid, tokens.num_heads, -1)
+        found[name] = np.moveaxis(np.linalg.norm(heads, axis=3), 2, 0)
+    return found
 
 
 class Projection(NamedTuple):
@@ -385,16 +380,16 @@ def read_ratios(paths: Sequence[str | Path]) -> RatioCourse:
             training is one course). Where two files know the same iteration, the later run counts, and what an earlier
             one did after the place where it was resumed is dropped.
 
-    Raises FileNotFoundError if a path does not exist; ValueError if a folder holds no ``scalars.json``, a line is no
-    record, or there are no ratios."""
-    files = [file for path in map(Path, paths) for file in _files_of(path)]
+    Raises FileNotFoundError if a path does not exist; ValueError if there are no ratios."""
     records: dict[int, dict[str, float]] = {}
-    for file in files:
-        found = _records_of(file)
-        first = min(found, default=math.inf)
-        records = {step: record for step, record in records.items() if step < first} | found
+    for path in map(Path, paths):
+        # Folders of runs are named by the time of their start.
+        for file in sorted(path.rglob(SCALARS)) if path.is_dir() else [path]:
+            found = _records_of(file)
+            first = min(found, default=math.inf)
+            records = {step: record for step, record in records.items() if step < first} | found
     if not records:
-        listed = ', '.join(repr(str(file)) for file in files)
+        listed = ', '.join(repr(str(path)) for path in paths)
         raise ValueError(
             f"no ratios are logged in {listed}: train with custom_hooks=[dict(type='mmlape.DTNRatioHook')]"
         )
@@ -410,32 +405,13 @@ def read_ratios(paths: Sequence[str | Path]) -> RatioCourse:
     return RatioCourse(np.asarray(steps), values)
 
 
-def _files_of(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise FileNotFoundError(f'there is no file or folder {str(path)!r}')
-    found = sorted(path.rglob(SCALARS))  # folders of runs are named by the time of their start
-    if not found:
-        raise ValueError(f'there is no {SCALARS} in the folder {str(path)!r}')
-    return found
-
-
 def _records_of(file: Path) -> dict[int, dict[str, float]]:
     """Ratios of each step by the names of their scalars."""
-    lines = file.read_text(encoding='utf-8').splitlines()
     found: dict[int, dict[str, float]] = {}
-    for number, line in enumerate(lines, start=1):
-        try:
+    for line in file.read_text(encoding='utf-8').splitlines():
+        with suppress(json.JSONDecodeError):  # an interrupted run leaves a cut line
             record = json.loads(line)
             ratios = {n: float(record[n]) for n in record if n.startswith(f'{RATIO_PREFIX}/')}
             if ratios:
                 found.setdefault(int(record['step']), {}).update(ratios)
-        except (ValueError, KeyError, TypeError) as error:
-            if number < len(lines):
-                raise ValueError(
-                    f'line {number} of {str(file)!r} is not a record of a run'
-                ) from error
-            # An interrupted run leaves a cut line.
-            print_log(f'{file}: the last line is cut and left out', logger='current')
     return found

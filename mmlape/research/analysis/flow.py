@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from mmlape.backbones import Stage
 from mmlape.checkpoints.plain_files import PlainUnpickler
-from mmlape.checks import check_option, check_positive_int
+from mmlape.checks import check_positive_int
 from mmlape.layers import PatchEmbed
-from mmlape.layers.attention import LINEAR_GRID
 from mmlape.layout import Grid, Layout
 
+from .attention import pool_keys
 from .loading import Result, find_stages, record_calls
 from .position import in_stream, layer_positions, pick_channels, plan_sources, position_plan
 
@@ -85,9 +85,9 @@ def position_flow(backbone: nn.Module, image: Tensor, stage: Stage, layer: int =
         # A warm start has both; in the stream is what it has learned before.
         plan = position_plan(stage, layout.grid)
         source = plan_sources(plan)[-1]
-        found = layer_positions(stage, layout.grid, source, [layer])[-1]
+        *_, found = layer_positions(stage, layout.grid, source, [layer]).values()
         tokens, where = calls['attn'][0][:2]
-        rows = torch.from_numpy(found.rows).to(tokens)[None, -tokens.shape[1] :]
+        rows = torch.from_numpy(found).to(tokens)[None, -tokens.shape[1] :]
         heads = _heads(attention, tokens, where, with_bias=True)
         own = _heads(attention, rows, where, with_bias=False)
     position: Any
@@ -98,8 +98,8 @@ def position_flow(backbone: nn.Module, image: Tensor, stage: Stage, layer: int =
             position = in_stream(stage, plan, layout.grid)[layer]
         summed = calls[f'block {layer}'][0][0]
     outputs = [calls['block 0'][0][0], *(calls[name][1] for name in blocks)]
-    keys = _key_grid(attention, layout.grid)
-    grids = (layout.grid, keys, keys)
+    height, width = pool_keys(attention, torch.empty(1, 1, *layout.grid)).shape[2:]
+    grids = (layout.grid, (height, width), (height, width))
     before = dict(patches=patches, position=position, summed=summed)
     return PositionFlow(
         stage=stage.name,
@@ -173,22 +173,13 @@ def _heads(
     return tuple(part.transpose(1, 2).flatten(2) for part in parts)
 
 
-def _key_grid(attention: nn.Module, grid: Grid) -> Grid:
-    if not getattr(attention, 'reduces', False):
-        return grid
-    if attention.linear:
-        return LINEAR_GRID, LINEAR_GRID
-    ratio = int(attention.sr_ratio)  # type: ignore[arg-type]  # of a SpatialReductionAttention
-    return -(-grid[0] // ratio), -(-grid[1] // ratio)
-
-
 def _maps(tokens: Tensor, grid: Grid) -> np.ndarray:
     """The cells of ``(1, P + H * W, C)`` as ``(C, H, W)``."""
     cells = tokens[0, -grid[0] * grid[1] :].detach().float().cpu().numpy()
     return cells.T.reshape(-1, *grid)
 
 
-# In the order of Table 2: right or wrong without position, and with it.
+# Kinds of images in the order of Table 2: right or wrong without position, and with it.
 KINDS = ('ignored', 'mislead', 'correct', 'useless')
 
 
@@ -258,27 +249,6 @@ def without_position(config: Config) -> Config:
     return config
 
 
-class PredictionSplit(NamedTuple):
-    """Images by what position does to their classification: indices ``kinds`` ``(images,)`` into ``KINDS``.
-
-    ==================  ================  ==================
-    (Table 2)           with it: right    with it: wrong
-    ==================  ================  ==================
-    without it: right   ignored           mislead
-    without it: wrong   correct           useless
-    ==================  ================  =================="""
-
-    kinds: np.ndarray
-
-    def counts(self) -> dict[str, int]:
-        """Number of images of each kind."""
-        return {kind: len(self.images(kind)) for kind in KINDS}
-
-    def images(self, kind: str) -> np.ndarray:
-        """Indices of the images of a kind; ValueError if there is no such kind."""
-        return np.flatnonzero(self.kinds == KINDS.index(check_option('kind', kind, KINDS)))
-
-
 class Predictions(NamedTuple):
     """Predictions of a classifier for the images of a data set."""
 
@@ -287,24 +257,30 @@ class Predictions(NamedTuple):
     predicted: np.ndarray  #: ``(images,)``, the class with the highest score.
 
 
-def split_predictions(
-    without: Sequence[int] | np.ndarray,
-    with_position: Sequence[int] | np.ndarray,
-    labels: Sequence[int] | np.ndarray,
-) -> PredictionSplit:
-    """Split images by whether two classifiers are right about them (Table 2).
+def split_predictions(without: Predictions, with_position: Predictions) -> dict[str, np.ndarray]:
+    """Split the images of two files of :func:`read_predictions` by what position does to their classification.
 
-    Args:
-        without: Class ``(images,)`` that the classifier without position predicts.
-        with_position: The same of the one with position.
-        labels: True classes.
+    ==================  ================  ==================
+    (Table 2)           with it: right    with it: wrong
+    ==================  ================  ==================
+    without it: right   ignored           mislead
+    without it: wrong   correct           useless
+    ==================  ================  ==================
 
-    Raises ValueError if the three have different lengths."""
-    first, second, true = (np.asarray(each) for each in (without, with_position, labels))
-    shapes = [first.shape, second.shape, true.shape]
-    if shapes != [(len(true),)] * 3:
-        raise ValueError(f'predictions and labels must be one class for each image, got {shapes}')
-    return PredictionSplit(2 * (first != true) + (second != true))
+    Returns:
+        The indices of the images of each kind, in the order of the table.
+
+    Raises ValueError if they are not of the same images with the same true classes, in the same order."""
+    if without.names != with_position.names:
+        raise ValueError(
+            f'predictions must be of the same images in the same order, got {len(without.names)} and '
+            f'{len(with_position.names)}, which differ'
+        )
+    if not np.array_equal(without.labels, with_position.labels):
+        raise ValueError('predictions must have the same true classes (gt_label)')
+    first, second = (each.predicted != each.labels for each in (without, with_position))
+    kinds = 2 * first + second
+    return {kind: np.flatnonzero(kinds == number) for number, kind in enumerate(KINDS)}
 
 
 def read_predictions(path: str | Path) -> Predictions:
@@ -330,16 +306,3 @@ def read_predictions(path: str | Path) -> Predictions:
             f'each image: {type(error).__name__}: {error}'
         ) from error
     return Predictions(names, labels, predicted)
-
-
-def compare_predictions(without: Predictions, with_position: Predictions) -> PredictionSplit:
-    """Split the images of two files of :func:`read_predictions`; ValueError if they are not of the same images with the
-    same true classes, in the same order."""
-    if without.names != with_position.names:
-        raise ValueError(
-            f'predictions must be of the same images in the same order, got {len(without.names)} and '
-            f'{len(with_position.names)}, which differ'
-        )
-    if not np.array_equal(without.labels, with_position.labels):
-        raise ValueError('predictions must have the same true classes (gt_label)')
-    return split_predictions(without.predicted, with_position.predicted, without.labels)

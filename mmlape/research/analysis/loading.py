@@ -229,15 +229,6 @@ def position_stages(backbone: nn.Module, part: str | None = None) -> list[Stage]
     return _pick(found, part, 'the position')
 
 
-def pick_stage(backbone: nn.Module, part: str | None = None) -> Stage:
-    """The stage of :func:`position_stages` whose position is called ``part``; None for the only one, else
-    ValueError."""
-    found = position_stages(backbone, part)
-    if len(found) > 1:
-        check_option('the position', part, [stage.position_name for stage in found])
-    return found[0]
-
-
 def position_of(stage: Stage) -> JoinedPosition:
     """The position of a stage of :func:`position_stages`; ValueError if the stage has none."""
     if stage.position is None:

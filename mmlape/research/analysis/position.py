@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -191,13 +191,6 @@ def attention_tables(
     ]
 
 
-class LayerPosition(NamedTuple):
-    """Contribution of position to one layer."""
-
-    name: str  #: ``'embedding'`` for the embedding itself, before any layer; ``'layer 0'``, ...
-    rows: np.ndarray  #: ``(P + H * W, C)``, float64; a row of zeros is a token without position.
-
-
 @dataclass(frozen=True)
 class PositionScores(Result):
     """Scores that position adds in attention layers that share a grid."""
@@ -237,14 +230,15 @@ def plan_sources(plan: PositionPlan) -> tuple[str, ...]:
 
 def layer_positions(
     stage: Stage, grid: Grid | None = None, source: str | None = None, layers: Layers = None
-) -> list[LayerPosition]:
+) -> dict[str, np.ndarray]:
     """Return what position contributes to the attention of each layer; docs/pictures.md tells for each joining method.
 
     Args:
         source: ``'attention'`` or ``'stream'``, for a plan with both. Default None: what there is.
 
     Returns:
-        The embedding itself where all layers share one, then each layer asked for that receives position.
+        ``(P + H * W, C)`` float64 by name: ``'embedding'``, the embedding itself, where all layers share one; then
+        ``'layer 0'``, ..., of those asked for that receive position. A row of zeros is a token without position.
 
     Raises ValueError if ``source`` is unknown, not in the plan, or left out where the plan has both; or ``layers`` is
     out of range, or none of them receives position."""
@@ -260,10 +254,7 @@ def layer_positions(
         embedding = position_of(stage).embedding(grid)
     if len(embedding) == 1:
         found = {'embedding': embedding} | found
-    return [
-        LayerPosition(name, entry[0].detach().cpu().double().numpy())
-        for name, entry in found.items()
-    ]
+    return {name: rows[0].detach().cpu().double().numpy() for name, rows in found.items()}
 
 
 def cosine_matrix(rows: np.ndarray, others: np.ndarray | None = None) -> np.ndarray:
@@ -313,14 +304,6 @@ def token_row(token: int | Sequence[int], grid: Grid, num_prefix: int) -> int:
     return num_prefix + token[0] * grid[1] + token[1]
 
 
-def correlation_map(
-    rows: np.ndarray, token: int | Sequence[int], grid: Grid, num_prefix: int
-) -> np.ndarray:
-    """Correlation ``(H, W)`` of one token (see :func:`token_row`) of ``rows`` ``(P + H * W, C)`` with every cell."""
-    chosen = token_row(token, grid, num_prefix)
-    return cosine_matrix(rows[[chosen]], rows[num_prefix:]).reshape(grid)
-
-
 def centre_of(grid: Grid) -> tuple[int, int]:
     """The cell in the middle, the lower right one of four."""
     return grid[0] // 2, grid[1] // 2
@@ -345,11 +328,11 @@ def position_correlations(
     grid = grid_of(stage, grid)
     num_prefix = position_of(stage).embedding.num_prefix_tokens
     positions = layer_positions(stage, grid, source, layers)
-    matrices = np.stack([cosine_matrix(position.rows) for position in positions])
+    matrices = np.stack([cosine_matrix(rows) for rows in positions.values()])
     return Correlations(
         stage=stage.position_name,
         source=_pick_source(position_plan(stage, grid), source),
-        names=tuple(position.name for position in positions),
+        names=tuple(positions),
         **_shown(matrices, grid, token, num_prefix, with_prefix),
     )
 

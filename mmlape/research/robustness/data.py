@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mmengine.config import Config, ConfigDict
 
-from mmlape.checks import did_you_mean
+from mmlape.checks import did_you_mean, type_name
 
 from . import GROUPS
 
@@ -94,7 +94,7 @@ def _from_folder(cfg: Config, folder: Path, option: str) -> Data:
 
 
 def _without_crop(pipeline: list) -> list:
-    places = [i for i, step in enumerate(pipeline) if _name(step) in _GEOMETRY]
+    places = [i for i, step in enumerate(pipeline) if type_name(step) in _GEOMETRY]
     if not places:
         return pipeline
     last = pipeline[places[-1]]
@@ -120,18 +120,12 @@ def _pipelines(dataset: Any) -> Iterator[list]:
 
 def _place(pipeline: list, scope: str | None) -> int:
     """Where in a pipeline images are corrupted: before packing, or after loading."""
-    names = [_name(step) for step in pipeline]
+    names = [type_name(step) for step in pipeline]
     wanted, after = ('Pack', 0) if scope == 'mmpretrain' else ('LoadImage', 1)
     for place, name in enumerate(names):
         if name.startswith(wanted):
             return place + after
     raise ValueError(f'the test pipeline has no step {wanted}..., got {names}')
-
-
-def _name(step: dict) -> str:
-    """Return the type of a step without a scope, also where a class is given."""
-    kind = step['type']
-    return (kind if isinstance(kind, str) else kind.__name__).rpartition('.')[2]
 
 
 def timm_config(name: str) -> Config:
