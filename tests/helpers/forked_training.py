@@ -179,7 +179,7 @@ def _train(cfg: Config, log: Path, environment: dict) -> None:
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
-    sys.stdout = sys.stderr = open(1, 'w', buffering=1, closefd=False)  # not pytest's
+    sys.stdout = sys.stderr = open(1, 'w', buffering=1, closefd=False)  # not pytest's  # noqa: SIM115
     # Describing the machine and making configs pretty takes longer than these trainings.
     plain = lambda text, **_: (text, True)  # noqa: E731
     mmengine.config.config.FormatCode = yapf.yapflib.yapf_api.FormatCode = plain
