@@ -19,7 +19,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from mmlape.checkpoints.report import listed
 from mmlape.checks import did_you_mean
-from mmlape.pixels import read_pixels
+from mmlape.pixels import ARRAYS, TIFFS, read_pixels
 
 from .coco_evaluation import are_numbers, check_evaluated, is_drawn, mask_fault
 from .data_sizes import check_sizes, no_part_inside
@@ -395,7 +395,8 @@ def _read_image(
             try:
                 pixels = read_pixels(path)  # some kinds of TIFF, arrays
             except ValueError as error:
-                fault = str(error)
+                own = path.lower().endswith((*ARRAYS, *TIFFS))
+                fault = str(error) if own else fault
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         fault = str(error)
     if pixels is not None and label_map and pixels.ndim != 2:
