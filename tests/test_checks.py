@@ -31,6 +31,8 @@ ARCH = dict(embed_dims=16, depth=2, num_heads=4, mlp_ratio=2)
 # Any text will do.
 TEXT = {
     ('Pretrained', 'checkpoint'),
+    ('Pretrained', 'key'),
+    ('Pretrained', 'prefix'),
     ('SynsetFolder', 'folder'),
     ('CachedFeaturesHook', 'folder'),
     ('ReportHook', 'out_dir'),

@@ -53,7 +53,7 @@ def maps(tmp_path):
     for part, count in (('train', 4), ('val', 3), ('test', 2)):
         for number in range(count):
             image(root / 'images' / part / f'{number}.jpg', (40, 36))
-            columns = np.arange(40) // (4 + number)
+            columns = (np.arange(40) * 11 // 40 + number) % 11
             label_map(root / 'annotations' / part / f'{number}.png', np.tile(columns, (36, 1)))
     return root
 
@@ -67,7 +67,9 @@ def test_variants_of_an_experiment_differ_in_what_they_name(name, tmp_path, monk
     elif DATA[experiment.data].task == 'segment':
         for part in ('train', 'val'):
             image(root / 'images' / part / '0.jpg')
-            label_map(root / 'annotations' / part / '0.png', np.zeros((24, 40)))
+            label_map(
+                root / 'annotations' / part / '0.png', np.tile(np.arange(40) * 11 // 40, (24, 1))
+            )
     else:
         for part in ('train', 'val'):
             coco(root / f'{part}.json', names(3), masks=True)

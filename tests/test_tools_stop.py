@@ -35,7 +35,10 @@ def test_the_module_is_named(digit_commands, tmp_path, name, module):
     write_config(tmp_path, name, f'module={module!r}')
     message = digit_commands.refused('train.py', 'config.py', '--work-dir', 'run')
     says = r'error: iteration 2, process 0 of 1: the loss is not finite \(loss = (nan|inf)\); '
-    assert re.match(rf'{says}first in {re.escape(module)} \(\w+\); the run stops', message), message
+    assert re.match(
+        rf'{says}first in {re.escape(module)} \(\w+\); images of the batch: \S+, \S+; the run stops',
+        message,
+    ), message
     assert 'The last checkpoint is' in message and 'iter_1.pth' in message
     assert '\n' not in message
     files = sorted(path.name for path in (tmp_path / 'run').glob('*.pth'))

@@ -95,6 +95,7 @@ def parse_arguments():
 def prepare(options):
     """Find the data and write the configs; returns the data and the resolved config."""
     from mmlape.apps.fit import FitOptions, config_text, find_data, find_model
+    from mmlape.apps.fit.channels import loader_of
     from mmlape.apps.fit.config import check_weights_are_there
     from mmlape.apps.fit.files import check_files, write_files
     from mmlape.apps.fit.own_weights import own_checkpoint, start_from
@@ -123,7 +124,7 @@ def prepare(options):
         options.val_ann,
         names,
     )
-    text = config_text(data, find_model(options.model, data.task), how, out)
+    text = config_text(data, find_model(options.model, data.task), how, out, loader_of(data))
     cfg = read_config_text(text)
     if options.log:
         cli.log_to(copy.deepcopy(cfg), options.log.split(','))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mmcv.transforms import BaseTransform
 
-from mmlape.checks import check_positive_int
+from mmlape.checks import check_positive_int, check_type
 from mmlape.pixels import read_pixels
 from mmlape.registry import TRANSFORMS
 
@@ -38,6 +38,8 @@ class LoadImage(BaseTransform):
         std: Sequence[float] | None = None,
     ) -> None:
         self.channels = check_positive_int('channels', channels)
+        check_type('mean', mean, Sequence[float] | None)
+        check_type('std', std, Sequence[float] | None)
         values = dict(mean=[0.0] * channels if mean is None else mean)
         values['std'] = [1.0] * channels if std is None else std
         for name, each in values.items():

@@ -42,7 +42,9 @@ def folder(tmp_path_factory):
 
 def config(folder, out, model='micro-adapter', **options):
     data = find_data(folder, out)
-    text = config_text(data, find_model(model, data.task), FitOptions(**options), out)
+    text = config_text(
+        data, find_model(model, data.task), FitOptions(**options), out, loader_of(data)
+    )
     return data, read_config_text(text)
 
 

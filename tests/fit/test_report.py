@@ -23,7 +23,8 @@ class Blind:
 
     classes, palette = ('a', 'b'), None
 
-    def predict(self, image, score):
+    def predict(self, file, score):
+        image = cv2.imread(str(file))
         maps = None if image.shape[0] == 20 else np.zeros(image.shape[:2], np.uint8)
         yield Result(image, 'x', self.classes, label_map=maps)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ def _training_images(data: OwnData) -> list[Path]:
         files = sorted(Path(part.images).rglob(f'*{data.img_suffix}'))
         names = [str(file.relative_to(part.images)) for file in files]
     else:
-        text = data.files.get(part.ann_file)
+        written = {os.path.abspath(path): text for path, text in data.files.items()}
+        text = written.get(os.path.abspath(part.ann_file))
         text = text if isinstance(text, str) else Path(part.ann_file).read_text('utf-8-sig')
         if data.task == 'segment':
             names = [f'{name}{data.img_suffix}' for name in text.split('\n') if name.strip()]

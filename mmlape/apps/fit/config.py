@@ -17,7 +17,6 @@ from mmlape.config_text import value_text, without_templates
 from mmlape.registry import MODELS
 from mmlape.shipped import find_config
 
-from .channels import loader_of
 from .data import OwnData, Part
 from .models import FitModel
 from .own_weights import own_checkpoint
@@ -105,8 +104,15 @@ class FitOptions:
             raise ValueError(f'--seed must be below 2^32, got {self.seed}')
 
 
-def config_text(data: OwnData, row: FitModel, options: FitOptions, out: Path) -> str:
-    """The text of a config that trains ``row`` on ``data`` with results in ``out``.
+def config_text(
+    data: OwnData,
+    row: FitModel,
+    options: FitOptions,
+    out: Path,
+    loader: Mapping[str, Any] | None = None,
+) -> str:
+    """The text of a config that trains ``row`` on ``data`` with results in ``out``; ``loader``: the config of the
+    transform that reads the images, where it is not MMCV's (:func:`~mmlape.apps.fit.channels.loader_of`).
 
     Raises:
         ValueError: If the weights are none that the model can take, or the batch is too small for it.
@@ -117,7 +123,7 @@ def config_text(data: OwnData, row: FitModel, options: FitOptions, out: Path) ->
             f'this model trains on at least {row.least_batch} images per step, got --batch {options.batch} and '
             f'{images} images'
         )
-    base, loader = find_config(row.config), loader_of(data)
+    base = find_config(row.config)
     cfg = Config.fromfile(base)
     own = own_checkpoint(options.weights)
     parts = dict(

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from mmlape.apps.inference.reading import shown
 from mmlape.checkpoints.report import listed
 from mmlape.checks import check_option, check_rate
-from mmlape.training.coco_evaluation import mended
 
 from .coco import (
     coco_files,
@@ -120,6 +119,8 @@ def _formats(root: Path, task: str | None, named: str | None, unread: list[str])
 
 def _boxes(kind: str, parts: dict[str, Any], task: str | None, split: Split) -> OwnData:
     """Data of a detector, from COCO contents by part."""
+    from mmlape.training.coco_evaluation import mended  # with torch, which `--help` does without
+
     notes = split.notes
     for part, (content, images, path) in parts.items():
         once, changes = mended(with_names_once(content, part))

@@ -16,7 +16,6 @@ from PIL import Image
 
 from mmlape.apps.inference.reading import IMAGES, check_regular, read_bytes, read_text, short
 from mmlape.pixels import ARRAYS, TIFFS, read_pixels
-from mmlape.training.data_sizes import TURNED
 
 from .sizes import Size, check_voc_sizes
 
@@ -378,6 +377,8 @@ def _area(polygon: list[float]) -> float:
 
 def _size_of(image: Path) -> tuple[int, int]:
     """Width and height of an image as upstream reads it, turned as its EXIF data say."""
+    from mmlape.training.data_sizes import TURNED
+
     if image.suffix.lower() in (*ARRAYS, *TIFFS):
         height, width = read_pixels(image).shape[:2]
         return width, height

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mmlape.checkpoints.report import listed
-from mmlape.training.data_sizes import is_turned
 
 Size = tuple[float, float]
 
@@ -25,6 +24,8 @@ def check_voc_sizes(said: Mapping[Path, Size], found: Mapping[Path, Size]) -> li
         ValueError: If most images with a ``<size>`` have another one, or EXIF data exchange the sides of one: the boxes
             are not in pixels of the images then.
     """
+    from mmlape.training.data_sizes import is_turned  # with torch, which `--help` does without
+
     other = {path: size for path, size in said.items() if size != found[path]}
     texts = [f'{path.name} ({found[path][0]} x {found[path][1]})' for path in other]
     turned = [
