@@ -39,8 +39,15 @@ SHARED = '\n'.join(
     for path in REPO.glob(pattern)
 )
 # `mmlape build digit_scenes` makes its options from the parameters of the function.
-SCENES = ''.join(
+MADE = ''.join(
     f"'--{name.replace('_', '-')}'" for name in signature(build_digit_scenes).parameters
+)
+# Experiments make theirs from keywords and keys, `seeds=dict(...)`.
+MADE += ''.join(
+    f"'--{name.replace('_', '-')}'"
+    for pattern in ('mmlape/cli/experiments.py', 'tools/experiment.py', 'tools/experiments/*.py')
+    for path in REPO.glob(pattern)
+    for name in re.findall(r"\b(\w+)'?(?:=|: )dict\(", path.read_text(encoding='utf-8'))
 )
 
 
@@ -61,7 +68,7 @@ def unknown(text: str) -> list[str]:
     calls = re.findall(CALL, re.sub(r'tools/(\w+)\.(?:py|sh)', r'mmlape \1', text))
     for name, rest in calls:
         if name in COMMANDS and name != 'timm_run':
-            source = COMMANDS[name].read_text(encoding='utf-8') + SHARED + SCENES
+            source = COMMANDS[name].read_text(encoding='utf-8') + SHARED + MADE
             options = re.findall(r'(?<!\S)(--[a-z][\w-]*)', rest)
             problems += [f'{name} {option}' for option in options if f"'{option}'" not in source]
     problems += [name for name in re.findall(FILE, text) if not (REPO / name).is_file()]
