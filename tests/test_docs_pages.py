@@ -39,9 +39,7 @@ SHARED = '\n'.join(
     for path in REPO.glob(pattern)
 )
 # `mmlape build digit_scenes` makes its options from the parameters of the function.
-MADE = ''.join(
-    f"'--{name.replace('_', '-')}'" for name in signature(build_digit_scenes).parameters
-)
+MADE = ''.join(f"'--{name.replace('_', '-')}'" for name in signature(build_digit_scenes).parameters)
 # Experiments make theirs from keywords and keys, `seeds=dict(...)`.
 MADE += ''.join(
     f"'--{name.replace('_', '-')}'"
