@@ -217,9 +217,10 @@ class WideValueAttention(WideValues):
         norm_cfg: Token norm of queries, keys and values. Default ``mmlape.TokenBN``.
 
     Raises:
-        ValueError: If a value is out of range.
+        ValueError: If a value is out of range, or the position does more than add to scores.
     """
 
+    # Whether a position may do more than add to the scores.
     takes_changed_queries = False
 
     def __init__(
@@ -246,8 +247,14 @@ class WideValueAttention(WideValues):
         layout = Layout.of(tokens, layout)
         widths = (self.key_dims, self.key_dims, self.value_dims)
         query, key, value = self.heads(self.qkv(tokens, layout), *widths)
-        plan = self.plan_for(layout, layout, plan)
-        bias = None if plan is None else plan.bias(layout, layout)
+        plan, bias = self.plan_for(layout, layout, plan), None
+        if plan is not None:
+            if plan.changes_queries:
+                raise ValueError(
+                    f'{type(self).__name__} takes a position that is added to scores, e.g. '
+                    f'mmlape.RelativePositionBias, got {type(plan.position).__name__}'
+                )
+            bias = plan.bias(layout, layout)
         read = self.read(query, key, value, bias, layout.token_mask())
         return self.project(F.hardswish(merge_heads(read)))
 
