@@ -96,8 +96,8 @@ def prepare(options):
     """Find the data and write the configs; returns the data and the resolved config."""
     from mmlape.apps.fit import FitOptions, config_text, find_data, find_model
     from mmlape.apps.fit.channels import loader_of
-    from mmlape.apps.fit.config import check_weights_are_there
     from mmlape.apps.fit.files import check_files, write_files
+    from mmlape.apps.fit.model_changes import check_weights_are_there
     from mmlape.apps.fit.own_weights import own_checkpoint, start_from
     from mmlape.atomic import atomic_write
     from mmlape.checks import check_rate

@@ -125,13 +125,13 @@ def tensors_of(checkpoint: Mapping[str, Any], key: str | None = None, prefix: st
         ValueError: If nothing is under ``key``, or no name begins with ``prefix``.
         ContentError: A ``TypeError``, if something else than named tensors is there.
     """
-    held: Any = checkpoint
+    content: Any = checkpoint
     for part in key.split('.') if key else ():
-        known = [name for name, value in held.items() if isinstance(value, Mapping)]
+        known = [name for name, value in content.items() if isinstance(value, Mapping)]
         if part not in known:
             raise ValueError(f'key must be one of {known}, got {key!r}')
-        held = held[part]
-    while inner := [name for name in _KEYS if isinstance(held.get(name), Mapping)]:
+        content = content[part]
+    while inner := [name for name in _KEYS if isinstance(content.get(name), Mapping)]:
         averaged = [name for name in inner[1:] if name in ('teacher', 'state_dict_ema')]
         if averaged and key is None:
             print_log(
@@ -139,14 +139,14 @@ def tensors_of(checkpoint: Mapping[str, Any], key: str | None = None, prefix: st
                 f'key={averaged[0]!r} takes them',
                 logger='current',
             )
-        held = held[inner[0]]
-    for name, tensor in held.items():
+        content = content[inner[0]]
+    for name, tensor in content.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise ContentError(
                 f'the state dict holds {name!r}, a {type(tensor).__name__}, not a named tensor'
             )
     # Of torch.compile, and of distributed training.
-    state = {re.sub(r'\b_orig_mod\.', '', k).removeprefix('module.'): v for k, v in held.items()}
+    state = {re.sub(r'\b_orig_mod\.', '', k).removeprefix('module.'): v for k, v in content.items()}
     if not prefix and has(state, r'^teacher\.') and not has(state, r'^backbone\.'):
         prefix = 'teacher.'
     found = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
@@ -200,13 +200,11 @@ class _Conversion:
         report.problems += problems_of({**self.foreign, **self.others}, model.state_dict())
 
     def _fitters(self, source_grid: int | tuple[int, int] | None) -> dict[int, Any]:
-        here, registers, *tokens = (
-            self.prefix + name in self.foreign
-            for name in ('pos_embed', 'reg_token', 'cls_token', 'dist_token')
-        )
+        names = {name.removeprefix(self.prefix) for name in self.foreign}
+        tokens = len(names & {'cls_token', 'dist_token'})
         # Files with registers have added its row to the class token.
-        with_rows = self.form.prefix_rows and here and not registers
-        return fitters(self.model, source_grid, sum(tokens), with_rows)
+        with_rows = self.form.prefix_rows and 'pos_embed' in names and 'reg_token' not in names
+        return fitters(self.model, source_grid, tokens, with_rows)
 
     def run(self, source_grid: int | tuple[int, int] | None) -> State:
         """Place every entry, and report it; returns the model's state dict."""

@@ -105,7 +105,7 @@ def check_coco(
     sizes = {image['file_name']: (image['height'], image['width']) for image in content['images']}
     gone = set(missing := _missing_files(folder, sizes))
     report.refuse(missing, f'of {len(sizes)} images are not in {folder!r}')
-    sample = _evenly_spaced([name for name in sizes if name not in gone], max_decode)
+    sample = evenly_spaced([name for name in sizes if name not in gone], max_decode)
     report.notes.append(f'decoded {len(sample)} of {len(sizes)} images')
     faults, dark = list[str](), list[str]()
     decoded: dict[str, tuple[int, int]] = {}
@@ -218,28 +218,31 @@ def _check_boxes(dataset: Any, content: dict, report: DataReport, masks: bool) -
         )
     if not dataset.test_mode:
         empty = no_part_inside(np.hstack([start, size]), limit) & (reasons == '')
-        slivers = [
-            f'{box["id"]} ({home["file_name"]})' for box, home, e in zip(boxes, homes, empty) if e
-        ]
-        report.refuse(
-            slivers, 'boxes have no width or height left inside their image, in float32; ids'
-        )
+        _refuse_slivers(boxes, homes, empty, report)
     if not used:
         why = f": {len(crowds)} boxes mark crowds ('iscrowd': 1)" if crowds else ''
         report.problems.append(f'no usable box is left{why}')
     if masks:
-        shapes = {key: (each['height'], each['width']) for key, each in images.items()}
-        faults = [
-            (box['id'], mask_fault(box.get('segmentation'), shapes[box['image_id']]))
-            for box in kept
-        ]
-        unread = [f'{number} ({fault})' for number, fault in faults if fault]
-        report.refuse(unread, 'boxes have no mask that can be read; ids')
+        _check_masks(kept, images, report)
     per_image = Counter(images[box['image_id']]['file_name'] for box in kept)
     many = [f'{name} ({number})' for name, number in per_image.items() if number > _MANY_BOXES]
     report.note(many, f'images have more than {_MANY_BOXES} boxes: much memory')
     labelled = {box['image_id'] for box, kind in zip(boxes, kinds) if kind in classes}
     _note_skipped_images(dataset, content['images'], labelled, report)
+
+
+def _refuse_slivers(boxes: list, homes: list, empty: np.ndarray, report: DataReport) -> None:
+    texts = [f'{box["id"]} ({home["file_name"]})' for box, home, e in zip(boxes, homes, empty) if e]
+    report.refuse(texts, 'boxes have no width or height left inside their image, in float32; ids')
+
+
+def _check_masks(boxes: list, images: Mapping, report: DataReport) -> None:
+    shapes = {key: (image['height'], image['width']) for key, image in images.items()}
+    faults = [
+        (box['id'], mask_fault(box.get('segmentation'), shapes[box['image_id']])) for box in boxes
+    ]
+    unread = [f'{number} ({fault})' for number, fault in faults if fault]
+    report.refuse(unread, 'boxes have no mask that can be read; ids')
 
 
 def _is_dark(image: np.ndarray) -> bool:
@@ -293,7 +296,7 @@ def check_label_maps(
     gone = {*missing, *without}
     names = [name for name in names if not gone & {name + suffix, name + map_suffix}]
     if names:
-        sample = _evenly_spaced(names, max_decode)
+        sample = evenly_spaced(names, max_decode)
         report.notes.append(f'{len(names)} images with label maps; decoded {len(sample)}')
         _check_labels(dataset, sample, squeezes, report, turns)
 
@@ -371,7 +374,7 @@ def _missing_files(folder: str, names: Iterable[str]) -> list[str]:
     return [name for name, part in parts.items() if part not in present]
 
 
-def _evenly_spaced(items: list[str], limit: int | None) -> list[str]:
+def evenly_spaced(items: Sequence[Any], limit: int | None) -> list:
     """At most ``limit`` of the ``items``, spread over all of them (``None``: all)."""
     count = len(items) if limit is None else min(limit, len(items))
     return [items[index * len(items) // count] for index in range(count)]

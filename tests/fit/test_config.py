@@ -11,8 +11,10 @@ from mmengine.registry import MODELS as BUILT
 from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
 
 from mmlape.apps.fit import MODELS, FitOptions, OwnData, Part, config_text, find_model
-from mmlape.apps.fit.config import _BOX_SCALES, _BOX_STEPS, check_weights_are_there, data_root
+from mmlape.apps.fit.config import _BOX_STEPS, _MAP_RANGES, _MAP_STEPS, data_root
+from mmlape.apps.fit.model_changes import _BOX_SCALES, check_weights_are_there
 from mmlape.apps.fit.models import DEFAULTS, listing
+from mmlape.apps.fit.options import AUGMENTATIONS
 from mmlape.checkpoints.strangers import config_of_stranger
 from mmlape.config_text import as_plain
 from mmlape.shipped import read_config
@@ -360,3 +362,8 @@ def test_the_rate_rises_over_several_steps_or_not_at_all(images, epochs, first):
         for schedule in schedules:
             schedule.step()
     assert rates[0] == first and rates[-1] == pytest.approx(1)
+
+
+def test_every_augmentation_is_known_everywhere():
+    for table in (_BOX_STEPS, _BOX_SCALES, _MAP_STEPS, _MAP_RANGES):
+        assert tuple(table) == AUGMENTATIONS

@@ -5,12 +5,11 @@ import sys
 import cv2
 import numpy as np
 import pytest
+import tifffile
 from mmcv.transforms import LoadImageFromFile
 
 from mmlape.pixels import is_plain, picture_of, read_pixels, statistics_of
 from mmlape.registry import TRANSFORMS
-
-tifffile = pytest.importorskip('tifffile')
 
 
 def made(channels, dtype):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mmlape.pixels import TIFFS, is_plain, read_pixels, statistics_of
+from mmlape.training.data_audit import evenly_spaced
 
 from .data import OwnData
 
@@ -16,7 +17,7 @@ _MOST = 200  # images that means and deviations are taken from
 
 def loader_of(data: OwnData) -> dict[str, Any] | None:
     """The config of ``mmlape.LoadImage`` for the images of a data set, with the mean and the deviation of each channel
-    over at most 200 training images; None if MMCV's loader keeps what they hold.
+    over at most 200 training images, evenly spread; None if MMCV's loader keeps what they hold.
 
     The first image decides; a four-channel TIFF has four channels, where a PNG has three and transparency.
 
@@ -28,8 +29,7 @@ def loader_of(data: OwnData) -> dict[str, Any] | None:
     as_bands = paths[0].suffix.lower() in TIFFS and first.shape[2] == 4
     if paths[0].suffix.lower() != '.npy' and is_plain(first) and not as_bands:
         return None
-    step = max(1, len(paths) // _MOST)
-    channels, mean, std = statistics_of(paths[::step][:_MOST])
+    channels, mean, std = statistics_of(evenly_spaced(paths, _MOST))
     return dict(type='mmlape.LoadImage', channels=channels, mean=mean, std=std)
 
 

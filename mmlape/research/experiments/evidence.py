@@ -21,8 +21,8 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner, load_checkpoint
 
-from mmlape.apps.fit.config import check_weights_are_there
 from mmlape.apps.fit.files import write_files
+from mmlape.apps.fit.model_changes import check_weights_are_there
 from mmlape.apps.inference.loading import config_inside
 from mmlape.apps.inference.model import Model
 from mmlape.apps.report import read_curves
