@@ -26,6 +26,7 @@ from mmlape.checkpoints.report import LoadReport, listed
 from mmlape.checks import check_bool, check_option, check_positive_int, check_type, did_you_mean
 from mmlape.registry import HOOKS
 
+from .resume_schedules import schedule_warning
 from .resume_state import IMAGES, OUTDATED, check_training_state
 from .stop_hooks import NonFiniteError, all_finite, unwrapped
 
@@ -408,7 +409,7 @@ def _problems_of_a_training(checkpoint: Mapping[str, Any], state: Mapping[str, A
 @HOOKS.register_module()
 class ResumeCheckHook(Hook):
     """Check the state of a training that is resumed; record the images per step in each checkpoint, and warn when a
-    resumed run has another number, or is finished.
+    resumed run has another number, other schedules, or is finished.
 
     A checkpoint is data, and those of a stranger may be made up: names of files to delete, batches to skip, states that
     the optimizer cannot compute with. They are refused before the runner takes them.
@@ -433,6 +434,8 @@ class ResumeCheckHook(Hook):
         if not runner._resume:
             return
         check_training_state(runner, checkpoint)
+        if warning := schedule_warning(runner, checkpoint):
+            runner.logger.warning(warning)
         then, now = (checkpoint.get('meta') or {}).get(IMAGES), _images_per_step(runner)
         if then is None or then == now:
             return
@@ -461,8 +464,9 @@ class ResumeCheckHook(Hook):
             done = end if done >= loop.max_iters else loop.epoch
         if runner._resume and done >= end:
             runner.logger.warning(
-                f'this training is finished ({done} of {end} {unit}). To continue, raise '
-                f'train_cfg.max_{unit.replace("iterations", "iters")}; to train anew, use another work dir'
+                f'this training is finished ({done} of {end} {unit}). To continue at its last learning rate, raise '
+                f'train_cfg.max_{unit.replace("iterations", "iters")}; for a new schedule, start from its weights '
+                '(load_from) in another work dir'
             )
 
 
