@@ -5,13 +5,14 @@
 
 MODEL is a checkpoint with its config inside, as trainings save them, a work dir, or `nuclei`, which comes with the
 package. SOURCE is an image, a video, a folder, a pattern, or - for names from the standard input. Files that cannot be
-read are named at the end.
+read or predicted are named at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from mmlape import cli
@@ -59,15 +60,16 @@ def parse_arguments():
 
 class Frames:
     """Frames of all sources in order, with their file's name; ``taken`` says of which source each one was, ``bad`` what
-    could not be read."""
+    could not be read or predicted."""
 
-    def __init__(self, sources, read):
-        self.sources, self.read, self.taken, self.bad = sources, read, [], []
+    def __init__(self, sources, read, check):
+        self.sources, self.read, self.check, self.taken, self.bad = sources, read, check, [], []
 
     def __iter__(self):
         for source in self.sources:
             try:
                 for number, image in enumerate(source.frames(self.read)):
+                    self.check(str(source.path), image)
                     self.taken.append((source, number))
                     yield str(source.path), image
             except ValueError as error:
@@ -79,7 +81,7 @@ class Frames:
 
 
 def predict(options):
-    """Predict and write; returns what could not be read."""
+    """Predict and write; returns what could not be read or predicted."""
     from rich.progress import track
 
     from mmlape.apps.inference import load
@@ -88,7 +90,9 @@ def predict(options):
 
     sources = find_sources(options.source, options.out)
     model = load(options.model, options.config, options.device, trust=options.trust)
-    frames = Frames(sources, model.read)
+    frames = Frames(
+        sources, model.read, partial(model.check, batch=options.batch, tile=options.tile)
+    )
     results = model.predict(
         frames, options.batch, options.score, options.tile, options.overlap, options.with_whole
     )
@@ -112,7 +116,7 @@ def main():
     with cli.weights_only(), cli.stop_with_message():
         bad = predict(options)
     if bad:
-        sys.exit(f'error: {len(bad)} of the sources could not be read: {"; ".join(bad)}')
+        sys.exit(f'error: {len(bad)} of the sources could not be predicted: {"; ".join(bad)}')
 
 
 if __name__ == '__main__':

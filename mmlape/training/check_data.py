@@ -289,6 +289,7 @@ class CheckDataHook(Hook):
                 boxes=truth,
                 evaluated=_evaluated(cfg, split, masks) if split != 'train' else (),
                 turns=_turns(steps),
+                steps=steps,
             )
         elif not truth:
             report.notes.append('not checked: the pipeline reads no label maps')
@@ -301,6 +302,7 @@ class CheckDataHook(Hook):
                 squeezes=squeezes,
                 max_decode=self.max_decode,
                 turns=_turns(steps),
+                steps=steps,
             )
         report.refuse(repeated(classes), 'class names appear more than once')
         for path, count in config_values(cfg.get('model')):

@@ -22,7 +22,7 @@ from mmlape.checks import did_you_mean
 from mmlape.pixels import ARRAYS, TIFFS, read_pixels
 
 from .coco_evaluation import are_numbers, check_evaluated, is_drawn, mask_fault
-from .data_sizes import check_sizes, no_part_inside
+from .data_sizes import check_sizes, no_part_inside, too_narrow
 
 _ID = (lambda value: isinstance(value, (int, float, str))), 'a number or text'
 _NAME = (lambda value: isinstance(value, str)), 'a text'
@@ -39,6 +39,7 @@ _FOLDERS = dict(img='image folder', img_path='image folder', seg_map_path='label
 _MANY_BOXES = 1000  # in one image: MMDetection's assigners need gigabytes for more
 _DARK = 'images of 16 bits are nearly black: upstream keeps the upper 8; scale them to 8 bits'
 _THIN = "label maps have a side of 1 pixel, which MMSegmentation's LoadAnnotations drops"
+_NARROW = 'images are so narrow that the pipeline resizes them to nothing: crop or remove them'
 _TOLERANCE = 1.0  # pixels beyond the image that are not counted: annotation tools round
 
 
@@ -87,11 +88,12 @@ def check_coco(
     boxes: bool = True,
     evaluated: tuple[str, ...] = (),
     turns: bool = True,
+    steps: Sequence[Any] = (),
 ) -> None:
     """Check a ``mmdet.datasets.CocoDataset`` that may be lazy; ``masks`` and ``boxes``: its pipeline loads them.
 
     ``evaluated``: what pycocotools evaluates with the same file, such as ``'bbox'`` and ``'segm'``; ``turns``: images
-    are turned as their EXIF data say.
+    are turned as their EXIF data say; ``steps``: its pipeline.
     """
     content, folder = _read_coco(dataset.ann_file, report, boxes), dataset.data_prefix['img']
     if not report.problems:
@@ -118,6 +120,9 @@ def check_coco(
     report.refuse(faults, 'files cannot be decoded')
     report.note(dark, _DARK)
     check_sizes(content if boxes else {**content, 'annotations': []}, decoded, folder, report)
+    least = 0 if dataset.test_mode else (dataset.filter_cfg or {}).get('min_size', 0)
+    kept = {name: size for name, size in {**sizes, **decoded}.items() if min(sizes[name]) >= least}
+    report.refuse(too_narrow(kept, steps), _NARROW)
 
 
 def _read_coco(path: str, report: DataReport, boxes: bool) -> dict:
@@ -272,11 +277,12 @@ def check_label_maps(
     squeezes: bool,
     max_decode: int | None,
     turns: bool = True,
+    steps: Sequence[Any] = (),
 ) -> None:
     """Check a ``mmseg.datasets.BaseSegDataset`` that may be lazy.
 
     ``squeezes``: its pipeline loads maps with MMSegmentation's ``LoadAnnotations``, which drops sides of 1 pixel;
-    ``turns``: images are turned as their EXIF data say, as label maps never are.
+    ``turns``: images are turned as their EXIF data say, as label maps never are; ``steps``: that pipeline.
     """
     images, maps = (dataset.data_prefix.get(key) for key in ('img_path', 'seg_map_path'))
     if not (images and maps):
@@ -298,7 +304,8 @@ def check_label_maps(
     if names:
         sample = evenly_spaced(names, max_decode)
         report.notes.append(f'{len(names)} images with label maps; decoded {len(sample)}')
-        _check_labels(dataset, sample, squeezes, report, turns)
+        decoded = _check_labels(dataset, sample, squeezes, report, turns)
+        report.refuse(too_narrow(decoded, steps), _NARROW)
 
 
 def _note_unused_files(dataset: Any, names: set[str], report: DataReport) -> None:
@@ -319,8 +326,8 @@ def _note_unused_files(dataset: Any, names: set[str], report: DataReport) -> Non
 
 def _check_labels(
     dataset: Any, sample: list[str], squeezes: bool, report: DataReport, turns: bool
-) -> None:
-    """Decode images and label maps, and compare their sizes and values."""
+) -> dict[str, tuple[int, int]]:
+    """Decode images and label maps, and compare their sizes and values; returns the images' heights and widths."""
     classes, ignored = list(dataset.metainfo['classes']), dataset.ignore_index
     images, maps = (dataset.data_prefix[key] for key in ('img_path', 'seg_map_path'))
     options = f'the ignored label is {ignored}, reduce_zero_label is {dataset.reduce_zero_label}'
@@ -328,10 +335,13 @@ def _check_labels(
     found: dict[str, list[str]] = defaultdict(list)
     blank, dark = list[str](), list[str]()
     seen: set[int] = set()
+    decoded: dict[str, tuple[int, int]] = {}
     for name in sample:
         file, faults = name + dataset.seg_map_suffix, found['files cannot be decoded']
         image = _read_image(images, name + dataset.img_suffix, faults, turns=turns)
         stored = _read_image(maps, file, faults, label_map=True)
+        if image is not None:
+            decoded[name + dataset.img_suffix] = image.shape[0], image.shape[1]
         if image is None or stored is None:
             continue
         if _is_dark(image):
@@ -357,6 +367,7 @@ def _check_labels(
     record(blank, 'label maps hold nothing but the ignored label')
     absent = [name for index, name in enumerate(classes) if index not in seen]
     report.note(absent, 'classes are in none of the decoded label maps')
+    return decoded
 
 
 def _label(dataset: Any, value: int) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os.path as osp
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from mmcv import rescale_size
 from PIL import Image
 
 if TYPE_CHECKING:
@@ -108,3 +109,34 @@ def _unfit(content: dict, sizes: Mapping[Any, tuple[int, int]]) -> list[str]:
             if outside or isinstance(box.get('segmentation'), dict):
                 unfit.append(f'{box["id"]} ({names[image]})')
     return unfit
+
+
+def too_narrow(sizes: Mapping[str, tuple[int, int]], steps: Iterable[Any]) -> list[str]:
+    """Names of images, with their sizes, of which a pipeline that keeps proportions leaves no row or column.
+
+    Args:
+        sizes: Height and width by name.
+        steps: The pipeline.
+    """
+    scales = list(_scales(steps))
+    return [
+        f'{name} ({width} x {height})'
+        for name, (height, width) in sizes.items()
+        if any(0 in rescale_size((width, height), scale) for scale in scales)
+    ]
+
+
+def _scales(steps: Any) -> Iterator[tuple[int, int]]:
+    """The smallest sizes to which steps of a pipeline, nested ones too, resize images with their proportions."""
+    for step in steps if isinstance(steps, (list, tuple)) else [steps]:
+        if isinstance(step, (list, tuple)):
+            yield from _scales(step)
+        if not isinstance(step, Mapping):
+            continue
+        yield from _scales(step.get('transforms') or ())
+        if 'Resize' in str(step.get('type')) and step.get('keep_ratio'):
+            given: Any = step.get('scales') or step.get('scale') or ()
+            least = min(step.get('ratio_range') or (1.0,))
+            for scale in given if given and isinstance(given[0], (list, tuple)) else [given]:
+                if len(scale) == 2:
+                    yield max(1, int(scale[0] * least)), max(1, int(scale[1] * least))

@@ -134,6 +134,25 @@ class TestCoco:
         )
 
 
+def test_links_to_folders_and_files_of_macos(tmp_path):
+    """MMSegmentation follows links too, also in a circle: then it reads a list."""
+    for number in range(4):
+        images, maps = (
+            tmp_path / ('data' if number < 2 else 'disk') / folder for folder in ('images', 'masks')
+        )
+        image(images / f'{number}.jpg')
+        (images / f'._{number}.jpg').write_bytes(b'Mac OS X')
+        label_map(maps / f'{number}.png', np.tile(np.arange(40) // 20, (24, 1)))
+    for folder in ('images', 'masks'):
+        (tmp_path / 'data' / folder / 'more').symlink_to(tmp_path / 'disk' / folder)
+    data = find_data(tmp_path / 'data', tmp_path / 'out', val=0)
+    assert (data.train.count, data.train.ann_file) == (4, '')
+    assert data.notes == ['left out: 2 files of macOS (._*)']
+    (tmp_path / 'disk/images/back').symlink_to(tmp_path / 'data')
+    data = find_data(tmp_path / 'data', tmp_path / 'out', val=0)
+    assert data.train.count == 4 and data.train.ann_file.endswith('train.txt')
+
+
 class TestCocoTraps:
     @pytest.mark.parametrize('encoding', ['utf-8', 'utf-8-sig', 'utf-16', 'utf-16-le'])
     def test_files_that_pycocotools_cannot_read_are_written_anew(self, encoding, tmp_path):
@@ -339,6 +358,13 @@ def voc(root, text='<difficult>0</difficult>', count=4):
 
 
 class TestVoc:
+    def test_files_of_macos(self, tmp_path):
+        voc(tmp_path)
+        for name in ('JPEGImages/._0.jpg', 'Annotations/._0.xml', '._data.yaml', '._a.json'):
+            (tmp_path / name).write_bytes(b'\0\5\x16\7')
+        data = find_data(tmp_path, tmp_path / 'out', val=0)
+        assert (data.train.count, data.notes) == (4, ['left out: 4 files of macOS (._*)'])
+
     def test_size_is_compared_with_the_image(self, tmp_path):
         def say(number, width, height):
             path = tmp_path / 'Annotations' / f'{number}.xml'

@@ -61,17 +61,37 @@ def test_folders_patterns_and_names_from_the_standard_input(tmp_path, monkeypatc
             find_sources(arguments)
 
 
+def test_links_to_folders_are_followed_once_and_files_of_macos_left_out(tmp_path, monkeypatch):
+    for name in ('shots/1.jpg', 'shots/._1.jpg', 'shots/in/2.jpg', 'disk/3.jpg', 'disk/a/4.jpg'):
+        write(tmp_path / name)
+    shots = tmp_path / 'shots'
+    for name, place in dict(
+        disk='disk', again='disk/a', home='shots', up='', inner='shots/in'
+    ).items():
+        (shots / name).symlink_to(tmp_path / place)
+    (tmp_path / 'disk/round').symlink_to(shots)
+    (tmp_path / 'disk/itself').symlink_to('itself')
+    said = []
+    monkeypatch.setattr(
+        'mmlape.apps.inference.sources.print_log', lambda text, **_: said.append(text)
+    )
+    found = find_sources([str(shots)])
+    assert sorted(source.path.name for source in found) == ['1.jpg', '2.jpg', '3.jpg', '4.jpg']
+    assert said == [f'{shots}: 1 files of macOS (._*) are left out']
+
+
 def test_images_of_a_folder_and_one_that_cannot_be_read(commands, checkpoint, tmp_path):
     for number, name in enumerate(('shots/a/1.jpg', 'shots/b/1.jpg', 'shots/b/2.png')):
         write(tmp_path / name, number)
     (tmp_path / 'shots' / 'b' / '0.jpg').write_text('no image')
+    cv2.imwrite(str(tmp_path / 'shots/b/10.png'), np.zeros((2, 3000, 3), np.uint8))
     end = commands.refused(
         'predict.py', checkpoint, 'shots', '--conf', 0, '--json', '--csv', '--batch', 2
     )
     assert (
-        end
-        == 'error: 1 of the sources could not be read: shots/b/0.jpg cannot be decoded as an image'
-    )
+        'error: 2 of the sources could not be predicted: shots/b/0.jpg cannot be decoded as an image; '
+        'shots/b/10.png: 3000 x 2 pixels cannot be resized by the test pipeline'
+    ) in end
     out = tmp_path / 'predictions'
     drawn = sorted(str(path.relative_to(out)) for path in out.rglob('*.jpg'))
     assert drawn == ['pictures/a/1.jpg', 'pictures/b/1.jpg', 'pictures/b/2.jpg']
@@ -157,7 +177,7 @@ def test_refusals_in_one_line(commands, checkpoint, tmp_path):
             'error: with_whole is for detectors and goes with tile',
         ),
         ([checkpoint, 'a.png', '--out', 'file/x'], 'error: --out: file/x cannot be written'),
-        ([checkpoint, 'clip.mp4'], 'error: 1 of the sources could not be read: clip.mp4'),
+        ([checkpoint, 'clip.mp4'], 'error: 1 of the sources could not be predicted: clip.mp4'),
     ):
         end = commands.refused('predict.py', *arguments)
         assert end.startswith(message) and '\n' not in end, end

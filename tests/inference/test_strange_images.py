@@ -106,7 +106,10 @@ def test_all_bad_sources_of_a_folder_are_named(commands, checkpoints, tmp_path):
     write(shots / 'last.png')
     end = commands.refused('predict.py', checkpoints['demo'], 'shots', '--json', '--no-pictures')
     count = len(cases) + 1
-    assert end.startswith(f'error: {count} of the sources could not be read: ') and '\n' not in end
+    assert (
+        end.startswith(f'error: {count} of the sources could not be predicted: ')
+        and '\n' not in end
+    )
     assert end.count(' cannot be read: ') == count and 'shots/x.mp4 cannot be read: it is' in end
     content = json.loads((tmp_path / 'predictions/predictions.json').read_text())
     found = [entry['file_name'] for entry in content['images']]
@@ -117,7 +120,9 @@ def test_all_bad_sources_of_a_folder_are_named(commands, checkpoints, tmp_path):
 def test_a_source_that_has_no_end(source, commands, checkpoints, tmp_path):
     os.mkfifo(tmp_path / 'x.png')
     end = commands.refused('predict.py', checkpoints['demo'], source)
-    assert end.startswith(f'error: 1 of the sources could not be read: {source} cannot be read')
+    assert end.startswith(
+        f'error: 1 of the sources could not be predicted: {source} cannot be read'
+    )
 
 
 def test_sources_that_nobody_has(tmp_path, monkeypatch):
@@ -150,12 +155,17 @@ def test_strips(name, shape, models, tmp_path):
     assert (tmp_path / 'x.jpg').stat().st_size
 
 
-def test_a_strip_ends_the_command_in_one_line(commands, checkpoints, tmp_path):
+def test_a_strip_is_named_at_the_end_and_others_are_predicted(commands, checkpoints, tmp_path):
     write(tmp_path / 'shots/1.png')
     write(tmp_path / 'shots/2.png', 2, 30000)
-    end = commands.refused('predict.py', checkpoints['mmseg'], 'shots')
-    assert end.startswith('error: shots/2.png: 30000 x 2 pixels cannot be resized')
-    assert '\n' not in end and (tmp_path / 'predictions/label_maps/1.png').is_file()
+    write(tmp_path / 'shots/3.png')
+    end = commands.refused('predict.py', checkpoints['mmseg'], 'shots', '--batch', 3)
+    words = (
+        'error: 1 of the sources could not be predicted: shots/2.png: 30000 x 2 pixels cannot be'
+    )
+    assert end.startswith(words) and '\n' not in end
+    found = sorted(path.name for path in (tmp_path / 'predictions/label_maps').iterdir())
+    assert found == ['1.png', '3.png']
 
 
 @pytest.mark.parametrize('name', ['demo', 'mmseg'])

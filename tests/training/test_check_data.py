@@ -285,6 +285,25 @@ class TestCoco:
         self.content['annotations'][-1].update(bbox=[5, 7, 20, 18], segmentation=mask)
         assert words in self.check(caplog)[0]
 
+    def test_images_that_are_too_narrow(self, caplog):
+        """OpenCV would end the loader; images under the filter's least side never come."""
+        write_image(self.root / 'train/3.jpg', (3000, 2))
+        self.content['images'][3].update(width=3000, height=2)
+        self.content['annotations'] = self.content['annotations'][:9]
+        resize = dict(type='RandomResize', scale=(400, 200), ratio_range=(0.5, 2), keep_ratio=True)
+        nested = dict(type='RandomChoice', transforms=[[dict(type='RandomFlip')], [resize]])
+        words = "1 images are so narrow that the pipeline resizes them to nothing: crop or remove "
+        words += "them: '3.jpg (3000 x 2)'"
+        for step in (resize, nested):
+            error, _ = self.check(caplog, filter_cfg=dict(min_size=1), pipeline=[step])
+            assert words in error
+        for options in (
+            dict(filter_cfg=dict(min_size=3), pipeline=[resize]),
+            dict(filter_cfg=None, pipeline=[dict(resize, keep_ratio=False)]),
+            dict(filter_cfg=None, pipeline=[dict(resize, scale=(4000, 2000))]),
+        ):
+            assert self.check(caplog, **options)[0] is None
+
     def test_photos_that_exif_data_turn(self, caplog):
         turned = Image.Exif()
         turned[0x0112] = 6
@@ -421,6 +440,13 @@ class TestLabelMaps:
         assert '0.jpg (not an image)' in error and '1.png (' in error
         assert '2.png (3 channels; a label map has one' in error
         assert "another size than their image: '3.png (90 x 71, image 97 x 71)'" in error
+
+    def test_images_that_are_too_narrow(self, caplog):
+        write_image(self.images / '2.jpg', (3000, 2))
+        write_map(self.root, 2, 1, size=(2, 3000))
+        resize = dict(type='Resize', scale=(512, 128), keep_ratio=True)
+        error, _ = self.check(caplog, pipeline=[resize])
+        assert "resizes them to nothing: crop or remove them: '2.jpg (3000 x 2)'" in error
 
     def test_values_without_class(self, caplog):
         write_map(self.root, 2, 3)

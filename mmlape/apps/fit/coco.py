@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mmlape.apps.inference.reading import check_regular, read_bytes, short
+from mmlape.apps.inference.reading import check_regular, is_of_macos, read_bytes, short
 from mmlape.checkpoints.report import listed
 
 from .formats import IMAGE_FOLDERS, are_numbers, check_names, part_of
@@ -35,7 +35,12 @@ def coco_files(root: Path, unread: list[str]) -> dict[Path, dict]:
         # A link to a folder around it shows the same files again.
         place = os.path.realpath(path.parent), path.name
         # The folder of an earlier `mmlape fit` is not data.
-        if place in seen or (path.parent.parent / 'fit.py').is_file() or path.is_dir():
+        if (
+            place in seen
+            or (path.parent.parent / 'fit.py').is_file()
+            or path.is_dir()
+            or is_of_macos(path.name)
+        ):
             continue
         seen.add(place)
         try:

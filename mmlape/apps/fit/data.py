@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmlape.apps.inference.reading import shown
+from mmlape.apps.inference.reading import count_of_macos, shown
 from mmlape.checkpoints.report import listed
 from mmlape.checks import check_option, check_rate
 
@@ -94,6 +94,8 @@ def _find(
         )
     ((kind, content),) = found.items()
     notes = [f'left out: {shown(text)}' for text in unread[:5]]
+    if beside := count_of_macos(root):
+        notes.append(f'left out: {beside} files of macOS (._*)')
     split = Split(Path(out, 'data'), val, seed, notes)
     asked = Asked(root, task, train_ann, val_ann, classes, split, unread)
     return FORMATS[kind].read(asked, content)
@@ -250,7 +252,7 @@ FORMATS = {
         'a YAML file with `names` and `train`, such as `data.yaml`; label files with boxes or polygons',
     ),
     'Pascal VOC': DataFormat(
-        lambda root, _: any(root.glob('Annotations/*.xml')),
+        lambda root, _: any(root.glob('Annotations/[!.]*.xml')),
         _with_boxes('Pascal VOC', lambda asked, _: read_voc(asked.root, asked.split.notes)),
         ('detect',),
         'Annotations/*.xml',

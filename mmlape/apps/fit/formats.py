@@ -14,7 +14,15 @@ from typing import Any
 import yaml
 from PIL import Image
 
-from mmlape.apps.inference.reading import IMAGES, check_regular, read_bytes, read_text, short
+from mmlape.apps.inference.reading import (
+    IMAGES,
+    below,
+    check_regular,
+    is_of_macos,
+    read_bytes,
+    read_text,
+    short,
+)
 from mmlape.pixels import ARRAYS, TIFFS, read_pixels
 
 from .sizes import Size, check_voc_sizes
@@ -74,18 +82,16 @@ def _pair(folder: Path) -> tuple[Path, Path] | None:
 
 
 def _has_images(folder: Path) -> bool:
-    found = (path for path in folder.rglob('*') if path.suffix.lower() in IMAGES)
-    return not all(map(os.path.isdir, found))
+    return any(path.suffix.lower() in IMAGES for path in below(folder)[0])
 
 
 def images_in(folder: Path) -> list[Path]:
-    """The images of a folder, searched to the bottom, in order.
+    """The images of a folder, searched to the bottom, through links too, in order.
 
     Raises:
         ValueError: If one of them is a named pipe, a device or a link to nothing.
     """
-    paths = [path for path in sorted(folder.rglob('*')) if path.suffix.lower() in IMAGES]
-    images = [path for path in paths if not os.path.isdir(path)]
+    images = [path for path in below(folder)[0] if path.suffix.lower() in IMAGES]
     for path in images:
         check_regular(path)
     return images
@@ -170,7 +176,7 @@ def _check_yaml(events: Iterable[Any]) -> None:
 def _yaml_of(root: Path, unread: list[str] | None = None) -> tuple[Path, dict] | None:
     """The YAML file of a YOLO data set, and its content; see :func:`is_yolo`."""
     for path in sorted([*root.glob('*.yaml'), *root.glob('*.yml')]):
-        if path.is_dir():
+        if path.is_dir() or is_of_macos(path.name):
             continue
         try:
             content = _yaml(path)
@@ -294,7 +300,7 @@ def read_voc(root: Path, notes: list[str]) -> dict[str, tuple[dict, Path, None]]
     images = next(filter(Path.is_dir, (root / name for name in IMAGE_FOLDERS)), None)
     if images is None:
         raise ValueError(f'{root} has Annotations and no JPEGImages')
-    stems = {path.stem for path in root.glob('Annotations/*.xml')}
+    stems = {path.stem for path in root.glob('Annotations/*.xml') if not is_of_macos(path.name)}
     listed = {
         part: root / f'ImageSets/Main/{part}.txt' for part in ('train', 'val', 'trainval', 'test')
     }
@@ -316,7 +322,11 @@ def read_voc(root: Path, notes: list[str]) -> dict[str, tuple[dict, Path, None]]
     }
     names = sorted({name for found, _ in objects.values() for name, *_ in found})
     labels = {name: label for label, name in enumerate(names)}
-    files = {path.stem: path for path in images.iterdir() if path.suffix.lower() in IMAGES}
+    files = {
+        path.stem: path
+        for path in images.iterdir()
+        if path.suffix.lower() in IMAGES and not is_of_macos(path.name)
+    }
     parts = {}
     said: dict[Path, Size] = {}
     real: dict[Path, Size] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmlape.apps.inference.reading import check_regular, read_text
+from mmlape.apps.inference.reading import below, check_regular, read_text
 from mmlape.checkpoints.report import listed
 
 from .formats import check_names, images_in
@@ -171,8 +171,13 @@ def _drawn(
     """The data, with a validation part and lists of names where they are needed."""
     split, notes = asked.split, asked.split.notes
     names = {part: list(found.pairs) for part, found in parts.items()}
-    # The whole folder is read without a list: label maps beside images would be images too.
-    in_lists = {part for part, found in parts.items() if found.images == found.maps}
+    # The whole folder is read without a list: label maps beside images would be images too, and MMSegmentation follows
+    # links in a circle.
+    in_lists = {
+        part
+        for part, found in parts.items()
+        if found.images == found.maps or below(found.images)[1]
+    }
     if 'val' not in parts and (drawn := split.draw(names['train'])):
         parts = {'train': parts['train'], 'val': parts['train']}
         names = {'train': [n for n in names['train'] if n not in drawn], 'val': sorted(drawn)}

@@ -13,7 +13,7 @@ import numpy as np
 from pycocotools.coco import COCO
 
 from mmlape.apps.inference import MaskCrop, Model, Result, read_picture
-from mmlape.apps.inference.reading import read_text, short_name
+from mmlape.apps.inference.reading import below, read_text, short_name
 from mmlape.atomic import atomic_write
 
 from .data import OwnData, Part
@@ -81,8 +81,9 @@ def _label_maps(model: Model, data: OwnData, part: Part) -> Iterator[Result]:
     """Ground truth of label maps, image by image."""
     names = read_text(part.ann_file).split('\n') if part.ann_file else None
     if names is None:
-        files = sorted(Path(part.images).rglob(f'*{data.img_suffix}'))
-        names = [str(file.relative_to(part.images)).removesuffix(data.img_suffix) for file in files]
+        files = [str(file.relative_to(part.images)) for file in below(part.images)[0]]
+        ends = data.img_suffix
+        names = [name.removesuffix(ends) for name in files if name.endswith(ends)]
     for name in filter(None, map(str.strip, names)):
         image = read_picture(Path(part.images, name + data.img_suffix))
         labels: Any = mmcv.imread(

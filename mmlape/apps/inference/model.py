@@ -45,6 +45,7 @@ from .tiles import LogitMean, Tile, merge_boxes, tiles_of
 _SHRUNK = 0.5
 Picture = str | Path | np.ndarray
 _MANY_PIXELS = 2048**2  # in one pass of a segmentor
+_NARROW = 20  # sides to one another, from which on resizing may leave nothing
 
 
 class Model:
@@ -148,6 +149,17 @@ class Model:
                 for name, image in named
             )
         return self._in_batches(named, batch, score)
+
+    def check(self, name: str, image: np.ndarray, batch: int = 1, tile: int | None = None) -> None:
+        """Refuse (ValueError) a narrow or large image that cannot be predicted, before it is one of a batch."""
+        height, width = image.shape[:2] if tile is None else (tile, tile)
+        part = image[:height, :width]
+        if max(part.shape[:2]) < _NARROW * min(part.shape[:2]) and height * width <= _MANY_PIXELS:
+            return
+        with DefaultScope.overwrite_default_scope(self.scope):
+            (sample, *_) = self._preprocess([part], [name])['data_samples']
+        if tile is None:
+            self._tell(name, image, sample, batch)
 
     def save(self, path: str | Path) -> None:
         """Write one ``.safetensors`` file that :func:`load` reads: weights in half precision, LoRA merged into

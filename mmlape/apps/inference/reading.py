@@ -24,6 +24,43 @@ _KINDS = {
 }
 
 
+def below(folder: str | Path) -> tuple[list[Path], list[Path]]:
+    """Files of a folder, searched to the bottom, in order; folders that links lead to are searched too.
+
+    Links to folders in or around this one are not followed, and none is searched twice: links may lead in a circle.
+    They are the second part of the result. Files that macOS writes beside others (:func:`is_of_macos`) are left out.
+    """
+    top = os.path.realpath(folder)
+    seen = {top}
+    files, inner = [], []
+    for base, folders, names in os.walk(folder, followlinks=True):
+        folders.sort()  # of two links to one folder, the first counts
+        for name in list(folders):
+            path = os.path.join(base, name)
+            place = os.path.realpath(path)
+            linked = os.path.islink(path)
+            if place in seen or (linked and (_is_in(place, top) or _is_in(top, place))):
+                inner.append(Path(path))
+                folders.remove(name)
+            seen.add(place)
+        files += [Path(base, name) for name in names if not is_of_macos(name)]
+    return sorted(files), inner
+
+
+def is_of_macos(name: str) -> bool:
+    """Whether macOS wrote this file beside another, with attributes of that: ``._1.jpg`` is no image."""
+    return name.startswith('._')
+
+
+def count_of_macos(folder: str | Path) -> int:
+    """How many such files a folder holds, without those behind links."""
+    return sum(is_of_macos(name) for *_, names in os.walk(folder) for name in names)
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return os.path.commonpath([path, folder]) == folder
+
+
 def shown(text: str | Path) -> str:
     """A text or path for a message of one line: control characters and lone surrogates as Python escapes them."""
     return ''.join(

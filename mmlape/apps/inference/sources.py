@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import sys
 from collections import Counter
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import mmcv
 import numpy as np
+from mmengine.logging import print_log
 
-from .reading import IMAGES, check_regular, short, short_name, shown
+from .reading import IMAGES, below, check_regular, count_of_macos, short, short_name, shown
 from .results import read_image
 
 VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm')
@@ -115,9 +117,13 @@ def _found(argument: str, out: Path | None) -> list[Path]:
     if os.path.isdir(argument):
         path = Path(argument)
         known = (*IMAGES, *VIDEOS)
-        found = sorted(
-            each for each in path.rglob('*') if each.suffix.lower() in known and not each.is_dir()
-        )
+        found = [each for each in below(path)[0] if each.suffix.lower() in known]
+        if beside := count_of_macos(path):
+            print_log(
+                f'{shown(argument)}: {beside} files of macOS (._*) are left out',
+                logger='current',
+                level=logging.WARNING,
+            )
         if out is not None and not _whole(path).is_relative_to(out):
             found = [each for each in found if out not in _whole(each).parents]
         if not found:
