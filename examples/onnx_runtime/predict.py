@@ -166,6 +166,15 @@ def draw(image, found, classes):
     return np.asarray(canvas)
 
 
+def read(path):
+    """An image file, ``(H, W, 3)``, RGB, uint8; of 16 bits the upper 8, as MMCV reads them."""
+    image = ImageOps.exif_transpose(Image.open(path))
+    if image.mode.startswith('I'):  # Pillow would clip all values above 255
+        values = np.asarray(image).astype(np.int64) >> 8
+        image = Image.fromarray(np.clip(values, 0, 255).astype(np.uint8))
+    return np.asarray(image.convert('RGB'))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('model')
@@ -181,7 +190,7 @@ def main():
     model = Model(options.model)
     options.out.mkdir(parents=True, exist_ok=True)
     for path, target in zip(options.images, targets):
-        image = np.asarray(ImageOps.exif_transpose(Image.open(path)).convert('RGB'))
+        image = read(path)
         found = model.predict(image, options.score)
         Image.fromarray(draw(image, found, model.classes)).save(target)
         print(f'{path}: {len(found["boxes"])} boxes' if 'boxes' in found else str(path))

@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import math
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import sysconfig
 from pathlib import Path
 from types import SimpleNamespace
 
+import cv2
 import numpy as np
 import onnx
 import onnxruntime
@@ -70,6 +72,13 @@ def exported(tmp_path_factory):
 def runtime(monkeypatch):
     monkeypatch.syspath_prepend(str(RUNTIME.parent))
     return importlib.import_module('predict')
+
+
+@pytest.mark.parametrize('shape', [(4, 5), (4, 5, 3)])
+def test_the_example_reads_images_of_16_bits(shape, runtime, tmp_path):
+    path = tmp_path / 'deep.png'
+    cv2.imwrite(str(path), np.linspace(0, 65535, math.prod(shape)).reshape(shape).astype(np.uint16))
+    np.testing.assert_array_equal(runtime.read(path), cv2.imread(str(path))[..., ::-1])
 
 
 def alone(tmp_path, *arguments):
