@@ -196,7 +196,7 @@ def runner(processes, images, accumulated=1, resume=True, loop=IterBasedTrainLoo
     )
     return SimpleNamespace(
         cfg=cfg, world_size=processes, logger=logger, said=said, train_loop=object.__new__(loop),
-        _resume=resume,
+        _resume=resume, param_schedulers=None,
     )  # fmt: skip
 
 
