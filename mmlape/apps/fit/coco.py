@@ -13,7 +13,8 @@ from typing import Any
 from mmlape.apps.inference.reading import check_regular, is_of_macos, read_bytes, short
 from mmlape.checkpoints.report import listed
 
-from .formats import IMAGE_FOLDERS, are_numbers, check_names, part_of
+from .contents import are_numbers, check_names
+from .folders import IMAGE_FOLDERS, part_of
 
 # Keys of a COCO file that are read here; mmlape.CheckDataHook checks the rest.
 _KEYS = dict(

@@ -21,9 +21,11 @@ from .coco import (
     with_categories,
     with_names_once,
 )
-from .formats import is_yolo, read_label_maps, read_voc, read_yolo
 from .label_maps import named_alike, read_maps
+from .map_folders import read_label_maps
 from .parts import Asked, OwnData, Part, Split, is_utf8
+from .voc import read_voc
+from .yolo import is_yolo, read_yolo
 
 TASKS = ('detect', 'instance', 'segment')
 _MANY = 100  # names in a message

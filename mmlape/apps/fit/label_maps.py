@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from mmlape.apps.inference.reading import below, check_regular, read_text
 from mmlape.checkpoints.report import listed
 
-from .formats import check_names, images_in
+from .contents import check_names
+from .folders import images_in
 from .parts import Asked, OwnData, Part, is_utf8
 
 IGNORED = 255  # MMSegmentation's ignore_index
