@@ -1,9 +1,9 @@
 """Train a detector or segmentor on a folder of your own images.
 
     mmlape fit DATA [--model NAME] [--task detect|instance|segment] [--epochs N] [--size S] [--batch B] [--val 0.2]
-        [--out DIR] [--weights default|none|FILE|DIR] [--lr LR] [--augment none|light|strong] [--ema] [--patience N]
-        [--full|--lora RANK|--frozen [--views N]] [--train-ann FILE] [--val-ann FILE] [--workers N] [--seed N]
-        [--score 0.3] [--dry-run]
+        [--out DIR] [--weights default|none|FILE|DIR] [--lr LR] [--augment none|light|strong] [--negatives] [--ema]
+        [--patience N] [--full|--lora RANK|--frozen [--views N]] [--train-ann FILE] [--val-ann FILE]
+        [--workers N] [--seed N] [--score 0.3] [--dry-run]
     mmlape fit --list
 
 Writes OUT/fit.py, a short config for you to change (`mmlape train OUT/fit.py` trains it), OUT/resolved.py, which
@@ -63,6 +63,9 @@ def parse_arguments():
         '--views', type=int, metavar='N',
         help='with --frozen: cache the features of N random views of each image',
     )  # fmt: skip
+    parser.add_argument(
+        '--negatives', action='store_true', help='train on images without a box too'
+    )
     parser.add_argument('--ema', action='store_true', help='average the weights over the steps')
     parser.add_argument(
         '--patience', type=int, help='stop after N validations without a better one'

@@ -1,16 +1,19 @@
 """The models of ``mmlape fit`` and the configs that it writes for them."""
 
 import dataclasses
+import json
 import os
 from pathlib import Path
 
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.dataset import pseudo_collate
+from mmengine.registry import DATASETS, PARAM_SCHEDULERS, init_default_scope
 from mmengine.registry import MODELS as BUILT
-from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
+from own_data import coco, image, names
 
-from mmlape.apps.fit import MODELS, FitOptions, OwnData, Part, config_text, find_model
+from mmlape.apps.fit import MODELS, FitOptions, OwnData, Part, config_text, find_data, find_model
 from mmlape.apps.fit.config import _BOX_STEPS, _MAP_RANGES, _MAP_STEPS, data_root
 from mmlape.apps.fit.model_changes import _BOX_SCALES, check_weights_are_there
 from mmlape.apps.fit.models import DEFAULTS, listing
@@ -41,13 +44,13 @@ def read(name, task, data=None, **options):
 
 def test_names_of_classes_may_hold_spaces_and_quotes():
     """And many of them, over several lines."""
-    for names in (
+    for classes in (
         [f'class {number}' for number in range(150)],
         ["crow's foot", 'a "b"', 'c\\d'],
         ['a'],
     ):
-        _, cfg = read('segmenter', 'segment', dataclasses.replace(MAPS, classes=tuple(names)))
-        assert cfg.classes == tuple(names)
+        _, cfg = read('segmenter', 'segment', dataclasses.replace(MAPS, classes=tuple(classes)))
+        assert cfg.classes == tuple(classes)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +152,34 @@ def test_options_reach_the_config():
     _, plain = read('micro-adapter', 'detect', augment='none')
     kinds = [step.type for step in plain.train_dataloader.dataset.pipeline]
     assert kinds == ['LoadImageFromFile', 'LoadAnnotations', 'Resize', 'PackDetInputs']
+
+
+def test_images_without_a_box_are_negatives_if_asked_for(tmp_path):
+    """Of four images, one has boxes; a batch may have none."""
+    coco(tmp_path / 'train.json', names(4))
+    content = json.loads((tmp_path / 'train.json').read_text())
+    content['annotations'] = content['annotations'][:1]
+    (tmp_path / 'train.json').write_text(json.dumps(content))
+    for name in names(4):
+        image(tmp_path / name)
+    data = find_data(tmp_path, tmp_path / 'out', val=0)
+    data = dataclasses.replace(
+        data, train=dataclasses.replace(data.train, ann_file=str(tmp_path / 'train.json'))
+    )
+    init_default_scope('mmdet')
+    for negatives, count in ((False, 1), (True, 4)):
+        _, cfg = read('micro-adapter', 'detect', data, negatives=negatives, weights='none', size=64)
+        dataset = DATASETS.build(cfg.train_dataloader.dataset)
+        assert len(dataset) == count
+        assert cfg.train_dataloader.drop_last == negatives
+    model = BUILT.build(cfg.model)
+    model.init_weights()
+    batch = model.data_preprocessor(pseudo_collate([dataset[1], dataset[2]]), training=True)
+    assert not any(len(sample.gt_instances) for sample in batch['data_samples'])
+    losses = model(**batch, mode='loss')
+    assert all(torch.isfinite(torch.as_tensor(loss)).all() for loss in losses.values())
+    with pytest.raises(ValueError, match='--negatives is for boxes'):
+        read('segmenter', 'segment', negatives=True)
 
 
 def test_what_is_trained_of_the_backbone():

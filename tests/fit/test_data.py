@@ -1,4 +1,4 @@
-"""What ``mmlape fit`` finds in a folder: four formats, parts, classes, and what it refuses."""
+"""What ``mmlape fit`` finds in a folder: formats, parts, classes, and what it refuses."""
 
 import json
 import re
@@ -562,7 +562,7 @@ def test_images_without_boxes_are_counted(tmp_path):
         image(tmp_path / name)
     found = find_data(tmp_path, tmp_path / 'out')
     assert (found.train.count, found.train.empty, found.val.empty) == (5, 3, 0)
-    assert 'not trained on, no box: 3 images' in found.notes
+    assert 'no box: 3 images, trained on only with --negatives' in found.notes
 
 
 def test_images_of_too_many_pixels_are_named(tmp_path, monkeypatch):
@@ -604,7 +604,7 @@ def test_folders_without_data(tmp_path):
         find_data(tmp_path, tmp_path / 'out')
     coco(tmp_path / 'train.json', ['a.jpg'])
     with pytest.raises(
-        ValueError, match=r'several formats: COCO, Pascal VOC; say which by --task or --train-ann'
+        ValueError, match=r'several formats: COCO, Pascal VOC; choose by --task or --train-ann'
     ):
         find_data(tmp_path, tmp_path / 'out')
     assert find_data(tmp_path, tmp_path / 'out', train_ann='train.json', val=0).format == 'COCO'

@@ -155,9 +155,13 @@ _RULES = (
 
 
 def coco_parts(
-    root: Path, files: dict[Path, dict], train_ann: str | None, val_ann: str | None
+    root: Path,
+    files: dict[Path, dict],
+    train_ann: str | None,
+    val_ann: str | None,
+    notes: list[str],
 ) -> dict[str, Any]:
-    """Contents of the COCO files, by ``'train'`` and ``'val'``, with their files and image folders."""
+    """Contents of the COCO files, by ``'train'`` and ``'val'``, with their image folders and files."""
     chosen: dict[str, tuple[Path, dict]] = {}
     for part, text in (('train', train_ann), ('val', val_ann)):
         if text is not None:
@@ -171,8 +175,32 @@ def coco_parts(
         taken = [path for path, _ in chosen.values()]
         rest = {p: found for p, found in files.items() if not any(map(p.samefile, taken))}
         chosen |= _by_name(root, rest, wanted)
-    folders = {part: _image_folder(root, part, *found) for part, found in chosen.items()}
-    return {part: (content, folders[part], path) for part, (path, content) in chosen.items()}
+    return {part: _with_images(root, part, *found, notes) for part, found in chosen.items()}
+
+
+def _with_images(
+    root: Path, part: str, file: Path, content: dict, notes: list[str]
+) -> tuple[dict, Path, Path | None]:
+    """A content, the folder of its images, and its file; None for the file where images are there by other names: with
+    ``/`` for the ``\\`` of Windows, or without the folders of another machine."""
+    try:
+        return content, _image_folder(root, part, file, content), file
+    except ValueError as error:
+        names = [image['file_name'] for image in content['images']]
+        plain = [name.replace('\\', '/') for name in names]
+        for others in (plain, [name.rpartition('/')[2] for name in plain]):
+            if others == names or len(set(others)) < len(names):
+                continue
+            images = [
+                {**image, 'file_name': name} for image, name in zip(content['images'], others)
+            ]
+            try:
+                folder = _image_folder(root, part, file, {**content, 'images': images})
+            except ValueError:
+                continue
+            notes.append(f'{part} part: images are at {short(others[0])} for {short(names[0])}')
+            return {**content, 'images': images}, folder, None
+        raise error
 
 
 def _by_name(

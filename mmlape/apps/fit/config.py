@@ -52,6 +52,8 @@ def config_text(
     Raises:
         ValueError: If the weights are none that the model can take, or the batch is too small for it.
     """
+    if options.negatives and data.task == 'segment':
+        raise ValueError('--negatives is for boxes; in label maps, all pixels are trained on')
     images = _trained_images(data, options)
     if min(options.batch, images) < row.least_batch:
         raise ValueError(
@@ -86,7 +88,8 @@ def whole_weights(out: Path) -> str:
 
 
 def _trained_images(data: OwnData, options: FitOptions) -> int:
-    return (data.train.count - data.train.empty) * (options.views or 1)
+    count = data.train.count - (0 if options.negatives else data.train.empty)
+    return count * (options.views or 1)
 
 
 def _optimizer(cfg: Config) -> str:
@@ -153,7 +156,7 @@ data = dict(type='CocoDataset', data_root=data_root, metainfo=dict(classes=class
 train_data = dict(
     data_prefix=dict(img={_below(data, data.train.images)!r}),
     ann_file={_below(data, data.train.ann_file)!r},
-    filter_cfg=dict(filter_empty_gt=True, min_size=1),
+    filter_cfg=dict(filter_empty_gt={not parts['options'].negatives}, min_size=1),
     pipeline=train_pipeline,
 )
 test_data = dict(

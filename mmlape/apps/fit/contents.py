@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image
 
 from mmlape.apps.inference.reading import check_regular, short
 from mmlape.pixels import ARRAYS, TIFFS, read_pixels
+
+from .sizes import Size, check_sizes
 
 # Far above real data: pixels of a coordinate; characters of a class name; bytes of a small file.
 _MOST_PIXELS, _MOST_LETTERS = 1e9, 1000
@@ -75,17 +77,73 @@ def size_of(image: Path) -> tuple[int, int]:
         raise ValueError(f'{image} cannot be read: {error}') from None
 
 
+class Shape(NamedTuple):
+    """An object in an image.
+
+    Attributes:
+        name: Of its class.
+        box: Left, top, width and height, in pixels.
+        masks: Polygons in pixels, or COCO's run lengths; None without a mask.
+        area: Of the mask, in pixels; None: that of the polygons or the box.
+        iscrowd: Whether it is neither trained on nor a wrong prediction.
+    """
+
+    name: str
+    box: list[float]
+    masks: list[list[float]] | Mapping[str, Any] | None = None
+    area: float | None = None
+    iscrowd: bool = False
+
+
+class Annotated(NamedTuple):
+    """An image with what an annotation file says: its objects, and its size, None if that is missing."""
+
+    image: Path
+    shapes: Sequence[Shape]
+    size: Size | None
+
+
+def coco_of(
+    parts: Mapping[str, Sequence[Annotated]], folder: Path, where: str, notes: list[str]
+) -> dict[str, tuple[dict, Path, None]]:
+    """COCO contents of images with annotation files, by part, with the folder that the images are seen from.
+
+    Args:
+        parts: Images with their objects, by part.
+        folder: That folder.
+        where: The entry that has sizes of images, for messages.
+        notes: Gets what a user should know.
+
+    Raises:
+        ValueError: If most sizes are not those of the images.
+    """
+    everything = [each for part in parts.values() for each in part]
+    names = sorted({shape.name for each in everything for shape in each.shapes})
+    labels = {name: label for label, name in enumerate(names)}
+    contents: dict[str, tuple[dict, Path, None]] = {}
+    real: dict[Path, Size] = {}
+    for part, images in parts.items():
+        coco = CocoContent(names)
+        for image, shapes, _ in images:
+            real[image] = coco.add(image, folder)
+            for shape in shapes:
+                coco.box(labels[shape.name], *shape[1:])
+        contents[part] = coco.content, folder, None
+    notes += check_sizes({each.image: each.size for each in everything if each.size}, real, where)
+    return contents
+
+
 class CocoContent:
     """Collects a COCO content."""
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names: Sequence[str]) -> None:
         categories = [dict(id=number, name=name) for number, name in enumerate(names, 1)]
         self.content: dict[str, list[dict[str, Any]]] = dict(
             images=[], annotations=[], categories=categories
         )
 
-    def add(self, image: Path, folder: Path, boxes: Any) -> None:
-        """An image with its boxes and polygons as shares of it."""
+    def add(self, image: Path, folder: Path) -> tuple[int, int]:
+        """Add an image, seen from the folder; returns its width and height."""
         check_regular(image)
         width, height = size_of(image)
         if not width or not height:
@@ -99,20 +157,21 @@ class CocoContent:
             height=height,
         )
         self.content['images'].append(entry)
-        for label, box, polygon in boxes:
-            scale = (width, height)
-            self.box(
-                label,
-                [share * scale[index % 2] for index, share in enumerate(box)],
-                [share * scale[index % 2] for index, share in enumerate(polygon)],
-            )
+        return width, height
 
-    def box(self, label: int, box: list[float], polygon: list[float], iscrowd: int = 0) -> None:
-        """A box of the last image, in pixels."""
+    def box(
+        self,
+        label: int,
+        box: list[float],
+        masks: Any = None,
+        area: float | None = None,
+        iscrowd: bool = False,
+    ) -> None:
+        """Add an object of the last image, as in :class:`Shape`."""
+        if area is None:
+            area = sum(map(_area, masks)) if masks else box[2] * box[3]
         entry = dict(
             id=len(self.content['annotations']) + 1, image_id=len(self.content['images']),
-            category_id=label + 1, bbox=box, area=box[2] * box[3], iscrowd=iscrowd,
+            category_id=label + 1, bbox=box, area=area, iscrowd=int(iscrowd),
         )  # fmt: skip
-        if polygon:
-            entry.update(segmentation=[polygon], area=_area(polygon))
-        self.content['annotations'].append(entry)
+        self.content['annotations'].append(entry | (dict(segmentation=masks) if masks else {}))

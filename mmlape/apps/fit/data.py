@@ -21,11 +21,20 @@ from .coco import (
     with_categories,
     with_names_once,
 )
+from .folders import images_in
 from .label_maps import named_alike, read_maps
+from .labelme import labelme_files, read_labelme
 from .map_folders import read_label_maps
 from .parts import Asked, OwnData, Part, Split, is_utf8
-from .voc import read_voc
-from .yolo import is_yolo, read_yolo
+from .voc import read_voc, read_xml_files, xml_files
+from .yolo import (
+    classes_file,
+    darknet_file,
+    is_yolo,
+    read_darknet,
+    read_label_files,
+    read_yolo,
+)
 
 TASKS = ('detect', 'instance', 'segment')
 _MANY = 100  # names in a message
@@ -84,16 +93,13 @@ def _find(
     found = _formats(root, task, train_ann or val_ann, unread)
     if len(found) > 1:
         raise ValueError(
-            f'{root} holds data of several formats: {", ".join(found)}; say which by --task or --train-ann'
+            f'{root} holds data of several formats: {", ".join(found)}; choose by --task or --train-ann, or remove the '
+            'files of all but one'
         )
     if not found and task is not None and (others := _formats(root, None, None, [])):
         raise ValueError(f'--task {task} does not fit the data of {root}: {", ".join(others)}')
     if not found:
-        known = one_of(f'{name} ({form.sign})' for name, form in FORMATS.items())
-        raise ValueError(
-            f'{root} holds no data of a known format: {known}'
-            + ''.join(f'; {text}' for text in unread[:3])
-        )
+        raise ValueError('; '.join([_known(root), *unread[:3]]))
     ((kind, content),) = found.items()
     notes = [f'left out: {shown(text)}' for text in unread[:5]]
     if beside := count_of_macos(root):
@@ -101,6 +107,16 @@ def _find(
     split = Split(Path(out, 'data'), val, seed, notes)
     asked = Asked(root, task, train_ann, val_ann, classes, split, unread)
     return FORMATS[kind].read(asked, content)
+
+
+def _known(root: Path) -> str:
+    """What was looked for, for a folder in which nothing was found."""
+    known = one_of(f'{name} ({form.sign})' for name, form in FORMATS.items())
+    text = f'{root} holds no data of a known format: {known}'
+    if images := images_in(root):
+        files = one_of(f'{images[0].stem}{ending}' for ending in ('.txt', '.xml', '.json'))
+        text += f'; of its {len(images)} images, none has a file such as {files} for {images[0]}'
+    return text
 
 
 def _formats(root: Path, task: str | None, named: str | None, unread: list[str]) -> dict[str, Any]:
@@ -117,7 +133,14 @@ def _formats(root: Path, task: str | None, named: str | None, unread: list[str])
         for name, form in FORMATS.items()
         if task is None or (task == 'segment') == ('segment' in form.tasks)
     }
-    detected = {name: form.detect(root, unread) for name, form in fitting.items()}
+    for beside in (False, True):
+        detected = {
+            name: form.detect(root, unread)
+            for name, form in fitting.items()
+            if form.beside_images == beside
+        }
+        if any(detected.values()):
+            break
     return {name: content for name, content in detected.items() if content}
 
 
@@ -166,7 +189,7 @@ def _boxes(kind: str, parts: dict[str, Any], task: str | None, split: Split) -> 
         empty = count - len({box['image_id'] for box in content['annotations']})
         found[name] = Part(os.path.abspath(images), os.path.abspath(file), count, empty=empty)
     if found['train'].empty:
-        notes.append(f'not trained on, no box: {found["train"].empty} images')
+        notes.append(f'no box: {found["train"].empty} images, trained on only with --negatives')
     contents = [content['annotations'] for content, *_ in parts.values()]
     most = max(n for part in contents for n in Counter(b['image_id'] for b in part).values())
     return OwnData(
@@ -202,7 +225,7 @@ def _classes(contents: dict[str, dict], notes: list[str]) -> tuple[str, ...]:
 
 def _parts_of_coco(asked: Asked, files: dict[Path, dict] | None) -> dict[str, Any]:
     found = files or coco_files(asked.root, asked.unread)
-    return coco_parts(asked.root, found, asked.train_ann, asked.val_ann)
+    return coco_parts(asked.root, found, asked.train_ann, asked.val_ann, asked.split.notes)
 
 
 def _with_boxes(
@@ -228,6 +251,8 @@ class DataFormat(NamedTuple):
         tasks: Those of :data:`TASKS` that it can be trained for, the usual one first.
         sign: What is recognised, in a word or two.
         known_by: The same, in Markdown.
+        beside_images: It has files beside images alone, which may also be left over from what another format was made
+            of: it is looked for where there is none of the others.
     """
 
     detect: Callable[[Path, list[str]], Any]
@@ -235,6 +260,7 @@ class DataFormat(NamedTuple):
     tasks: tuple[str, ...]
     sign: str
     known_by: str
+    beside_images: bool = False
 
 
 # name: how it is detected and read. Help, messages and the table of docs/fit.md are made from this.
@@ -253,6 +279,13 @@ FORMATS = {
         'data.yaml',
         'a YAML file with `names` and `train`, such as `data.yaml`; label files with boxes or polygons',
     ),
+    'YOLO 1.1': DataFormat(
+        lambda root, _: darknet_file(root),
+        _with_boxes('YOLO 1.1', lambda asked, file: read_darknet(asked.root, file)),
+        ('detect', 'instance'),
+        'obj.data',
+        "`obj.data` with `names` and `train`, as CVAT's YOLO 1.1 and Darknet have it",
+    ),
     'Pascal VOC': DataFormat(
         lambda root, _: any(root.glob('Annotations/[!.]*.xml')),
         _with_boxes('Pascal VOC', lambda asked, _: read_voc(asked.root, asked.split.notes)),
@@ -269,6 +302,36 @@ FORMATS = {
         'images/ and masks/ or annotations/',
         'two folders with files of the same names, for example `images/` and `masks/`: images, and PNG files of one '
         'channel with the index of the class in each pixel (255: ignored)',
+    ),
+    'YOLO with classes.txt': DataFormat(
+        lambda root, _: classes_file(root),
+        _with_boxes(
+            'YOLO with classes.txt', lambda asked, file: read_label_files(asked.root, file)
+        ),
+        ('detect', 'instance'),
+        'classes.txt',
+        "`classes.txt` and YOLO's label files, beside the images or in `labels/` (LabelImg, Label Studio)",
+        beside_images=True,
+    ),
+    'XML files': DataFormat(
+        lambda root, _: xml_files(root),
+        _with_boxes(
+            'XML files', lambda asked, files: read_xml_files(asked.root, files, asked.split.notes)
+        ),
+        ('detect',),
+        '.xml',
+        "Pascal VOC's `.xml` files beside the images or in another folder (LabelImg, Roboflow)",
+        beside_images=True,
+    ),
+    'LabelMe': DataFormat(
+        lambda root, _: labelme_files(root),
+        _with_boxes(
+            'LabelMe', lambda asked, files: read_labelme(asked.root, files, asked.split.notes)
+        ),
+        ('instance', 'detect'),
+        '.json of each image',
+        "LabelMe's `.json` files beside the images or in another folder: polygons, rectangles, circles, masks",
+        beside_images=True,
     ),
 }
 

@@ -24,6 +24,7 @@ class FitOptions:
         lora: Rank of low-rank updates, the only trained part of the backbone (of its ViT); None: all of it is trained.
         frozen: The backbone (its ViT) is frozen.
         views: With ``frozen``, the number of views of each image whose features are cached; None: no cache.
+        negatives: Train on images without a box too, as examples of the background.
         ema: Validate and save an exponential moving average of the weights too.
         patience: Stop after so many validations without a better result; None: never.
         workers: Processes that load images.
@@ -42,6 +43,7 @@ class FitOptions:
     lora: int | None = None
     frozen: bool = False
     views: int | None = None
+    negatives: bool = False
     ema: bool = False
     patience: int | None = None
     workers: int = 2

@@ -20,7 +20,7 @@ class Part:
         ann_file: A COCO file; of label maps a list of the names of the part without suffix, or '' for the whole folder.
         count: How many images there are.
         label_maps: The folder of label maps, '' for boxes.
-        empty: Of them, images without a box, which are not trained on.
+        empty: Of them, images without a box, which are trained on only with ``--negatives``.
     """
 
     images: str

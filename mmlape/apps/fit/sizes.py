@@ -10,18 +10,19 @@ from mmlape.checkpoints.report import listed
 Size = tuple[float, float]
 
 
-def check_voc_sizes(said: Mapping[Path, Size], found: Mapping[Path, Size]) -> list[str]:
-    """Compare width and height in the ``<size>`` of Pascal VOC's files with those of the images.
+def check_sizes(said: Mapping[Path, Size], found: Mapping[Path, Size], where: str) -> list[str]:
+    """Compare width and height in annotation files with those of the images.
 
     Args:
-        said: Width and height in the files, by image; images without are left out, as are sizes of 0.
+        said: Width and height in the files, by image; images without are left out.
         found: Those of the images, turned as their EXIF data say.
+        where: What has them, for messages: ``'<size> in Annotations'``.
 
     Returns:
         Notes.
 
     Raises:
-        ValueError: If most images with a ``<size>`` have another one, or EXIF data exchange the sides of one: the boxes
+        ValueError: If most images with a size have another one, or EXIF data exchange the sides of one: the boxes
             are not in pixels of the images then.
     """
     from mmlape.training.data_sizes import is_turned  # with torch, which `--help` does without
@@ -35,13 +36,13 @@ def check_voc_sizes(said: Mapping[Path, Size], found: Mapping[Path, Size]) -> li
     ]
     if turned:
         raise ValueError(
-            f'{len(turned)} images are turned by their EXIF data, and <size> in Annotations is that before: delete the '
-            f'EXIF orientation if the boxes fit the stored pixels, else mend <size>: {listed(turned, 5)}'
+            f'{len(turned)} images are turned by their EXIF data, and {where} is that before: delete the EXIF '
+            f'orientation if the boxes fit the stored pixels, else mend the size: {listed(turned, 5)}'
         )
     if len(other) > len(said) / 2:
         raise ValueError(
-            f'{len(other)} of {len(said)} images have another size than <size> in Annotations says: use the images '
-            f'that were labelled, or scale the boxes (or mend <size>, if they fit): {listed(texts, 5)}'
+            f'{len(other)} of {len(said)} images have another size than {where} says: use the images that '
+            f'were labelled, or scale the boxes (or mend the size, if they fit): {listed(texts, 5)}'
         )
-    what = 'images have another size than <size> in Annotations says'
+    what = f'images have another size than {where} says'
     return [f'{len(other)} {what}: {listed(texts, 5)}'] if other else []

@@ -1,19 +1,31 @@
-"""Pascal VOC's XML files as COCO's dicts."""
+"""XML files of Pascal VOC, in its folders or beside images, as COCO's dicts."""
 
 from __future__ import annotations
 
 import os
 import xml.etree.ElementTree as ET
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from mmlape.apps.inference.reading import IMAGES, is_of_macos, read_bytes, read_text, short
+from mmlape.apps.inference.reading import (
+    IMAGES,
+    below,
+    check_regular,
+    is_of_macos,
+    read_bytes,
+    read_text,
+    short,
+)
 
-from .contents import MOST_SMALL, CocoContent, are_numbers, check_names
-from .folders import IMAGE_FOLDERS
-from .sizes import Size, check_voc_sizes
+from .contents import MOST_SMALL, Annotated, Shape, are_numbers, check_names, coco_of
+from .folders import IMAGE_FOLDERS, by_part, image_of, images_by_stem, note_of_others
+from .sizes import Size
+
+_START = 4096  # bytes in which the first element of an XML file stands
 
 
-def read_voc(root: Path, notes: list[str]) -> dict[str, tuple[dict, Path, None]]:
+def read_voc(root: Path, notes: list[str]) -> dict[str, Any]:
     """COCO contents of the parts of a Pascal VOC data set, with the folder that their images are seen from; ``notes``
     gets what a user should know."""
     images = next(filter(Path.is_dir, (root / name for name in IMAGE_FOLDERS)), None)
@@ -35,41 +47,65 @@ def read_voc(root: Path, notes: list[str]) -> dict[str, tuple[dict, Path, None]]
     }
     both, test = sets.pop('trainval', stems), sets.pop('test', set())
     sets.setdefault('train', both - sets.get('val', set()) - test)
-    objects = {
-        stem: _voc_objects(root / 'Annotations' / f'{stem}.xml')
-        for stem in set().union(*sets.values())
-    }
-    names = sorted({name for found, _ in objects.values() for name, *_ in found})
-    labels = {name: label for label, name in enumerate(names)}
     files = {
         path.stem: path
         for path in images.iterdir()
         if path.suffix.lower() in IMAGES and not is_of_macos(path.name)
     }
     parts = {}
-    said: dict[Path, Size] = {}
-    real: dict[Path, Size] = {}
     for part, wanted in sets.items():
-        coco = CocoContent(names)
-        for stem in sorted(wanted):
-            if stem not in files:
-                raise ValueError(f'{images} has no image {short(stem)}, which {part} has')
-            coco.add(files[stem], images, [])
-            found, size = objects[stem]
-            for name, box, difficult in found:
-                coco.box(labels[name], box, [], iscrowd=int(difficult))
-            entry = coco.content['images'][-1]
-            real[files[stem]] = entry['width'], entry['height']
-            if size is not None:
-                said[files[stem]] = size
-        parts[part] = coco.content, images, None
-    notes += check_voc_sizes(said, real)
-    return parts
+        if missing := sorted(wanted - files.keys()):
+            raise ValueError(f'{images} has no image {short(missing[0])}, which {part} has')
+        parts[part] = _annotated(
+            (root / 'Annotations' / f'{stem}.xml', files[stem]) for stem in sorted(wanted)
+        )
+    return coco_of(parts, images, '<size> in Annotations', notes)
 
 
-def _voc_objects(file: Path) -> tuple[list[tuple[str, list[float], bool]], Size | None]:
-    """Names, boxes in pixels, and whether they are marked difficult; width and height of the image, None if they are
-    missing or 0."""
+def xml_files(root: Path) -> dict[Path, Path | None]:
+    """Annotation files of Pascal VOC anywhere in the folder, with their images; {} if none has one."""
+    files, _ = below(root)
+    found = [path for path in files if path.suffix.lower() == '.xml' and _is_annotation(path)]
+    images = images_by_stem(root) if found else {}
+    pairs = {path: image_of(path, images.get(path.stem, [])) for path in found}
+    return pairs if any(pairs.values()) else {}
+
+
+def _is_annotation(path: Path) -> bool:
+    try:
+        check_regular(path)
+    except ValueError:
+        return False
+    with path.open('rb') as file:
+        return b'<annotation' in file.read(_START)
+
+
+def read_xml_files(root: Path, files: dict[Path, Path | None], notes: list[str]) -> dict[str, Any]:
+    """COCO contents of annotation files and their images, by the part that their folders are named after.
+
+    Raises:
+        ValueError: If a file has no image.
+    """
+    without = [path.relative_to(root).as_posix() for path, image in files.items() if not image]
+    if without:
+        raise ValueError(
+            f'{len(without)} of {len(files)} annotation files in {root} have no image of their name beside them or in '
+            f'one other folder: {", ".join(map(short, without[:5]))}'
+        )
+    parts = {
+        part: _annotated((path, files[path]) for path in paths)
+        for part, paths in by_part(files, root).items()
+    }
+    notes += note_of_others(root, files.values())
+    return coco_of(parts, root, '<size>', notes)
+
+
+def _annotated(pairs: Iterable[tuple[Path, Any]]) -> list[Annotated]:
+    return [Annotated(image, *_objects(file)) for file, image in pairs]
+
+
+def _objects(file: Path) -> tuple[list[Shape], Size | None]:
+    """The objects of an annotation file; width and height of the image, None if they are missing or 0."""
     text = read_bytes(file, MOST_SMALL)
     # Without zero bytes: in UTF-16 the words would not be found.
     if b'\0' in text or b'<!DOCTYPE' in text or b'<!ENTITY' in text:
@@ -91,8 +127,8 @@ def _voc_objects(file: Path) -> tuple[list[tuple[str, list[float], bool]], Size 
             name = entry.findtext('name', '').strip()
             if not name or not are_numbers(box):
                 raise ValueError('an object needs a name and four finite numbers')
-            found.append((name, box, difficult))
+            found.append(Shape(name, box, iscrowd=difficult))
     except (ET.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
         raise ValueError(f'{file} is not an annotation of Pascal VOC: {error!r}') from None
-    check_names({name for name, *_ in found}, file)
+    check_names({shape.name for shape in found}, file)
     return found, (width, height) if width and height else None

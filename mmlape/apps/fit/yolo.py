@@ -1,21 +1,23 @@
-"""YOLO's label files as COCO's dicts."""
+"""YOLO's label files, with the file that describes the data set, as COCO's dicts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from mmlape.apps.inference.reading import is_of_macos, read_text, short
 
 from .contents import MOST_SMALL, CocoContent, are_numbers, check_names
-from .folders import images_in
+from .folders import by_part, images_in
 
 # Far above real data: shares of the image; levels of YAML, and values with those of aliases.
 _MOST_SHARE, _MOST_LEVELS, _MOST_VALUES = 1e4, 50, 10**6
+_DARKNET = {'names', 'train'}  # entries of its file
+_CLASSES = 'classes.txt'
 _LOADER = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)  # in Python, 70,000 names take a minute
 
 
@@ -65,6 +67,20 @@ def _check_yaml(events: Iterable[Any]) -> None:
             )
 
 
+class YoloSet(NamedTuple):
+    """What describes a YOLO data set.
+
+    Attributes:
+        file: Where it stands.
+        names: Of the classes, by their numbers.
+        images: Of each part.
+    """
+
+    file: Path
+    names: list[str]
+    images: Mapping[str, Sequence[Path]]
+
+
 def _yaml_of(root: Path, unread: list[str] | None = None) -> tuple[Path, dict] | None:
     """The YAML file of a YOLO data set, and its content; see :func:`is_yolo`."""
     for path in sorted([*root.glob('*.yaml'), *root.glob('*.yml')]):
@@ -87,16 +103,22 @@ def is_yolo(root: Path, unread: list[str] | None = None) -> bool:
     return _yaml_of(root, unread) is not None
 
 
-def read_yolo(root: Path) -> dict[str, tuple[dict, Path, None]]:
-    """COCO contents of the parts of a YOLO data set, with the folder that their images are seen from."""
+def read_yolo(root: Path) -> dict[str, Any]:
+    """COCO contents of the parts of a YOLO data set with a YAML file, with the folder that their images are seen
+    from."""
     file, content = _yaml_of(root)  # type: ignore[misc]
     if 'kpt_shape' in content:
         raise ValueError(
             f'{file} is of keypoints, which are not trained: labels must be boxes or polygons'
         )
-    names = _names_of(content['names'], file)
+    return _read(
+        root, YoloSet(file, _names_of(content['names'], file), _named(root, file, content))
+    )
+
+
+def _named(root: Path, file: Path, content: Mapping[str, Any]) -> dict[str, list[Path]]:
+    """The images of the parts that a file names by ``train`` and ``val``: folders, lists of files, or several."""
     parts = {}
-    train: set[Path] = set()
     for part in ('train', 'val'):
         places = content.get(part) or []
         places = places if isinstance(places, list) else [places]
@@ -105,20 +127,89 @@ def read_yolo(root: Path) -> dict[str, tuple[dict, Path, None]]:
             raise ValueError(
                 f'{file}: path must be a folder, {part} a folder or file or a list of them'
             )
-        images: list[Path] = []
-        for place in places:
-            images += _yolo_images(root, top, place)
-        if part == 'val' and set(images) == train:
-            continue  # not a validation part
-        train = set(images)
-        if images:
-            coco = CocoContent(names)
-            for path in sorted(set(images)):
-                coco.add(path, root, _yolo_boxes(path, len(names)))
-            parts[part] = coco.content, root, None
-    if 'train' not in parts:
-        raise ValueError(f'{file}: no image is in train: {short(content["train"])}')
+        parts[part] = [path for place in places for path in _images_at(root, file, top, place)]
     return parts
+
+
+def darknet_file(root: Path) -> Path | None:
+    """The file of Darknet, which CVAT's YOLO 1.1 has too, that says where names and images are."""
+    return next(
+        (path for path in sorted(root.glob('*.data')) if _entries(path).keys() >= _DARKNET), None
+    )
+
+
+def _entries(file: Path) -> dict[str, str]:
+    """The lines ``key = value`` of a file; {} if it is no text."""
+    try:
+        lines = read_text(file, MOST_SMALL).splitlines()
+    except ValueError:
+        return {}
+    return {key.strip(): value.strip() for key, _, value in (line.partition('=') for line in lines)}
+
+
+def read_darknet(root: Path, file: Path) -> dict[str, Any]:
+    """COCO contents of the parts of a data set that a file of Darknet describes."""
+    entries = _entries(file)
+    names = _found(root, '', entries['names'])
+    if names is None:
+        raise ValueError(f'{file}: there is no {short(entries["names"])}, which it names')
+    images = _named(root, file, dict(train=entries['train'], val=entries.get('valid')))
+    return _read(root, YoloSet(names, _names_in(names), images))
+
+
+def classes_file(root: Path) -> Path | None:
+    """The ``classes.txt`` of a data set that has nothing else than images and label files (LabelImg, Label Studio);
+    None if no image has a label file."""
+    files = [path for name in ('', '*/', '*/*/') for path in sorted(root.glob(name + _CLASSES))]
+    if files and any(map(_label_file, images_in(root))):
+        return files[0]
+    return None
+
+
+def read_label_files(root: Path, file: Path) -> dict[str, Any]:
+    """COCO contents of images with label files, by the part that their folders are named after."""
+    return _read(root, YoloSet(file, _names_in(file), by_part(images_in(root), root)))
+
+
+def _names_in(file: Path) -> list[str]:
+    lines = [line.strip() for line in read_text(file, MOST_SMALL).splitlines()]
+    return _names_of([line for line in lines if line], file)
+
+
+def _read(root: Path, found: YoloSet) -> dict[str, Any]:
+    """COCO contents of the parts, from the label files of their images."""
+    parts: dict[str, Any] = {}
+    train: set[Path] = set()
+    for part in ('train', 'val'):
+        images = set(found.images.get(part, ()))
+        if not images or (part == 'val' and images == train):
+            continue  # not a validation part
+        train = images
+        coco = CocoContent(found.names)
+        for path in sorted(images):
+            width, height = coco.add(path, root)
+            for label, shares in _labels(path, len(found.names)):
+                scaled = [share * (width, height)[index % 2] for index, share in enumerate(shares)]
+                coco.box(label, *_box_of(scaled))
+        parts[part] = coco.content, root, None
+    if 'train' not in parts:
+        raise ValueError(f'{found.file}: no image is in train')
+    trained = found.images['train']
+    if not any(map(_label_file, trained)):
+        raise ValueError(
+            f'none of {len(trained)} images for training has a label file; that of {trained[0]} would be '
+            f'{" or ".join(map(str, _label_files(trained[0])))}'
+        )
+    return parts
+
+
+def _box_of(values: list[float]) -> tuple[list[float], list[list[float]] | None]:
+    """Left, top, width, height, and the polygon, of a centre and sides or of a polygon."""
+    if len(values) == 4:
+        x, y, width, height = values
+        return [x - width / 2, y - height / 2, width, height], None
+    xs, ys = values[::2], values[1::2]
+    return [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)], [values]
 
 
 def _names_of(names: Any, file: Path | None) -> list[str]:
@@ -132,34 +223,53 @@ def _names_of(names: Any, file: Path | None) -> list[str]:
     return list(check_names(texts, file))
 
 
-def _yolo_images(root: Path, top: str, place: str) -> list[Path]:
-    """Images of a folder, or of a list of files, that a YOLO file names."""
-    # Roboflow's files say ../train/images for what is in the folder itself.
-    tries = [root / top / place, root / place, root / place.removeprefix('../')]
-    found = next((path for path in tries if os.path.exists(path)), None)
+def _found(root: Path, top: str, place: str) -> Path | None:
+    """What a text of a data set's file stands for, below the folder; None if it is not there."""
+    place = place.replace('\\', '/') if not os.path.exists(root / place) else place  # of Windows
+    # Roboflow's files say ../train/images, and CVAT's data/train.txt, for what is in the folder itself.
+    tries = [
+        root / top / place,
+        *(root / place.removeprefix(start) for start in ('', '../', 'data/')),
+    ]
+    return next((path for path in tries if os.path.exists(path)), None)
+
+
+def _images_at(root: Path, file: Path, top: str, place: str) -> list[Path]:
+    """Images of a folder, or of a list of files, that a file names."""
+    found = _found(root, top, place)
     if found is None:
-        raise ValueError(f'{root}: there is no {short(place)}, which the YAML file names')
+        raise ValueError(f'{file}: there is no {short(place)}, which it names')
     if found.is_dir():
         if found.resolve() in root.resolve().parents:  # to search `/` takes hours
-            raise ValueError(
-                f'{root}: the YAML file names {short(place)}, which is not below the folder'
-            )
+            raise ValueError(f'{file} names {short(place)}, which is not below the folder')
         return images_in(found)
     lines = [line.strip() for line in read_text(found).splitlines() if line.strip()]
-    paths = [Path(line) if os.path.isfile(line) else found.parent / line for line in lines]
-    missing = [str(path)[:200] for path in paths if not os.path.isfile(path)]
+    paths = {line: _found(found.parent, '', line) or _found(root, '', line) for line in lines}
+    missing = [line[:200] for line, path in paths.items() if path is None or not path.is_file()]
     if missing:
         raise ValueError(f'{len(missing)} images of {found} are missing: {", ".join(missing[:5])}')
-    return paths
+    return [path for path in paths.values() if path is not None]
 
 
-def _yolo_boxes(image: Path, count: int) -> Iterator[tuple[int, list[float], list[float]]]:
-    """Class, box and polygon (both as shares of the image) of the lines beside an image; none without a file."""
+def _label_files(image: Path) -> list[Path]:
+    """Where the label file of an image may be: in ``labels`` for ``images``, or beside it."""
     folders = list(image.absolute().parent.parts)
+    places = [image.parent / f'{image.stem}.txt']
     if 'images' in folders:
         folders[len(folders) - 1 - folders[::-1].index('images')] = 'labels'
-    file = Path(*folders, f'{image.stem}.txt')
-    lines = read_text(file).splitlines() if os.path.exists(file) else []
+        places.insert(0, Path(*folders, f'{image.stem}.txt'))
+    return places
+
+
+def _label_file(image: Path) -> Path | None:
+    return next((path for path in _label_files(image) if os.path.exists(path)), None)
+
+
+def _labels(image: Path, count: int) -> Iterator[tuple[int, list[float]]]:
+    """Class and numbers (shares of the image: a centre and sides, or a polygon) of the lines of an image's label file;
+    none without a file."""
+    file = _label_file(image)
+    lines = read_text(file).splitlines() if file else []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -177,10 +287,4 @@ def _yolo_boxes(image: Path, count: int) -> Iterator[tuple[int, list[float], lis
                 raise ValueError(f'there are {count} names')
         except ValueError as error:
             raise ValueError(f'{file}, line {number}: {line.strip()[:60]!r}: {error}') from None
-        if len(shares) == 4:
-            x, y, width, height = shares
-            yield int(label), [x - width / 2, y - height / 2, width, height], []
-        else:
-            xs, ys = shares[::2], shares[1::2]
-            box = [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
-            yield int(label), box, shares
+        yield int(label), shares
