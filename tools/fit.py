@@ -30,69 +30,68 @@ def parse_arguments():
     parser.add_argument('--list', action='store_true', help='show the models')
     parser.add_argument('--model', metavar='NAME', help='a model of --list; default: by the task')
     parser.add_argument('--task', choices=TASKS, help='default: what the data are for')
-    parser.add_argument('--epochs', type=int, default=24, help='default: %(default)s')
-    parser.add_argument(
+    parser.add_argument('--out', type=Path, help='default: fits/FOLDER')
+    parser.add_argument('--dry-run', action='store_true', help='write the configs, train nothing')
+    add_data_options(parser.add_argument_group('data'))
+    add_training_options(parser.add_argument_group('training'))
+    options = parser.parse_args()
+    if options.data is None and not options.list:
+        parser.error('name the folder of your data, or give --list')
+    return options
+
+
+def add_data_options(group):
+    group.add_argument(
+        '--val', type=float, default=0.2,
+        help='share of the images for validation where the data have no such part (%(default)s); 0: none',
+    )  # fmt: skip
+    group.add_argument('--train-ann', metavar='FILE', help='COCO file of the training images')
+    group.add_argument('--val-ann', metavar='FILE', help='COCO file of the validation images')
+    group.add_argument(
+        '--classes', default='', help='names of the classes of label maps, separated by commas'
+    )
+    group.add_argument('--negatives', action='store_true', help='train on images without a box too')
+    group.add_argument(
+        '--augment', choices=('none', 'light', 'strong'), default='light',
+        help='random sizes and flips; strong: more of both, and colours (%(default)s)',
+    )  # fmt: skip
+    group.add_argument(
         '--size',
         '--imgsz',
         type=int,
         help="side of training images in pixels; default: the model's",
     )
-    parser.add_argument('--batch', type=int, default=2, help='images per step (%(default)s)')
-    parser.add_argument(
-        '--val', type=float, default=0.2,
-        help='share of the images for validation where the data have no such part (%(default)s); 0: none',
+    group.add_argument(
+        '--workers', type=int, default=2, help='processes that load images (%(default)s)'
+    )
+    group.add_argument(
+        '--score', '--conf', '--score-thr', type=float, default=0.3, help='of boxes in pictures (%(default)s)'
     )  # fmt: skip
-    parser.add_argument('--out', type=Path, help='default: fits/FOLDER')
-    parser.add_argument(
+
+
+def add_training_options(group):
+    group.add_argument('--epochs', type=int, default=24, help='default: %(default)s')
+    group.add_argument('--batch', type=int, default=2, help='images per step (%(default)s)')
+    group.add_argument('--lr', type=float, help="learning rate of AdamW; default: the model's")
+    group.add_argument(
         '--weights', default='default',
         help="what the network starts from: default (the model's published weights), none, a file "
         'of the same network, SOURCE:FILE, or a checkpoint or work dir of a whole model',
     )  # fmt: skip
-    parser.add_argument('--lr', type=float, help="learning rate of AdamW; default: the model's")
-    parser.add_argument(
-        '--augment', choices=('none', 'light', 'strong'), default='light',
-        help='random sizes and flips; strong: more of both, and colours (%(default)s)',
-    )  # fmt: skip
-    how = parser.add_mutually_exclusive_group()
+    how = group.add_mutually_exclusive_group()
     how.add_argument('--full', action='store_true', help='train the whole model (the default)')
     how.add_argument(
         '--lora', type=int, metavar='RANK', help='train low-rank updates of the backbone'
     )
     how.add_argument('--frozen', action='store_true', help='freeze the backbone')
-    parser.add_argument(
+    group.add_argument(
         '--views', type=int, metavar='N',
         help='with --frozen: cache the features of N random views of each image',
     )  # fmt: skip
-    parser.add_argument(
-        '--negatives', action='store_true', help='train on images without a box too'
-    )
-    parser.add_argument('--ema', action='store_true', help='average the weights over the steps')
-    parser.add_argument(
-        '--patience', type=int, help='stop after N validations without a better one'
-    )
-    parser.add_argument('--train-ann', metavar='FILE', help='COCO file of the training images')
-    parser.add_argument('--val-ann', metavar='FILE', help='COCO file of the validation images')
-    parser.add_argument(
-        '--classes', default='', help='names of the classes of label maps, separated by commas'
-    )
-    parser.add_argument(
-        '--workers', type=int, default=2, help='processes that load images (%(default)s)'
-    )
-    parser.add_argument('--seed', type=int, default=0, help='default: %(default)s')
-    parser.add_argument('--log', metavar='tensorboard,wandb,mlflow', help='log curves there too')
-    parser.add_argument(
-        '--score',
-        '--conf',
-        '--score-thr',
-        type=float,
-        default=0.3,
-        help='of boxes in pictures (%(default)s)',
-    )
-    parser.add_argument('--dry-run', action='store_true', help='write the configs, train nothing')
-    options = parser.parse_args()
-    if options.data is None and not options.list:
-        parser.error('name the folder of your data, or give --list')
-    return options
+    group.add_argument('--ema', action='store_true', help='average the weights over the steps')
+    group.add_argument('--patience', type=int, help='stop after N validations without a better one')
+    group.add_argument('--seed', type=int, default=0, help='default: %(default)s')
+    group.add_argument('--log', metavar='tensorboard,wandb,mlflow', help='log curves there too')
 
 
 def prepare(options):

@@ -168,14 +168,10 @@ class ViTAdapter(AdapterBackbone):
         in_channels = self.vit.stages()[0].embed.in_channels
         self.spm = SpatialPrior(dims, conv_inplanes, norm_cfg, levels, in_channels)
         self.level_embed = nn.Parameter(torch.empty(3, dims))
+        ratio = check_number('cffn_ratio', cffn_ratio, above=0)
+        drop = self.vit.drop_path_rate
         self.interactions = nn.ModuleList(
-            Interaction(
-                dims,
-                deform,
-                num_extra_extractors=extra if index == last else 0,
-                cffn_ratio=check_number('cffn_ratio', cffn_ratio, above=0),
-                drop_path_rate=self.vit.drop_path_rate,
-            )
+            Interaction(dims, deform, extra if index == last else 0, ratio, drop)
             for index in range(last + 1)
         )
         self.up = nn.ConvTranspose2d(dims, dims, 2, stride=2) if finest else None

@@ -86,12 +86,7 @@ def model_changes(
     for path, value in _entries(row.changes):
         if not isinstance(value, Mapping):
             _set(changes, path, value)
-    # Images with more objects than these limits would lose some. More proposals than needed cost AP.
-    limits = dict(_entries(dict(test_cfg=cfg.model.get('test_cfg') or {})))
-    for path, value in (limits | dict(_entries(row.changes))).items():
-        needed = data.most if 'rpn' in path else 2 * data.most
-        if path[0] == 'test_cfg' and path[-1] == 'max_per_img' and value < needed:
-            _set(changes, path, needed)
+    _raise_limits(changes, cfg, data, row)
     place, published = weights_of(cfg)
     if loader:  # which normalises
         _set(changes, (*place[:-1], 'in_channels'), loader['channels'])
@@ -128,6 +123,15 @@ def _keep_backbone(
             f'--views caches features of a backbone that is frozen as a whole; in {cfg.model.backbone.type}, '
             'modules around the ViT are trained: use another --model'
         )
+
+
+def _raise_limits(changes: dict[str, Any], cfg: Config, data: OwnData, row: FitModel) -> None:
+    """Images with more objects than ``max_per_img`` would lose some; more proposals than needed cost AP."""
+    limits = dict(_entries(dict(test_cfg=cfg.model.get('test_cfg') or {})))
+    for path, value in (limits | dict(_entries(row.changes))).items():
+        needed = data.most if 'rpn' in path else 2 * data.most
+        if path[0] == 'test_cfg' and path[-1] == 'max_per_img' and value < needed:
+            _set(changes, path, needed)
 
 
 def _padding(data: OwnData, size: int, options: FitOptions) -> list[dict] | None:
