@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import inspect
 import math
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -112,6 +113,11 @@ def check_number(
     if not (math.isfinite(number) and in_range):
         raise ValueError(f'{name} must be {accepted}, got {value}')
     return number
+
+
+def are_numbers(values: Iterable[Any], most: float = sys.float_info.max) -> bool:
+    """Whether all are numbers from ``-most`` to ``most``, by default the largest float; integers may be larger."""
+    return all(isinstance(value, (int, float)) and -most <= value <= most for value in values)
 
 
 def check_option(name: str, value: Any, accepted: Collection[Option]) -> Option:

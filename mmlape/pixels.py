@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 
 ARRAYS, TIFFS = ('.npy',), ('.tif', '.tiff')
+MOST_PIXELS = 1e9  # of a coordinate, far above real data
 
 
 def read_pixels(path: str | Path) -> np.ndarray:

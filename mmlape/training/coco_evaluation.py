@@ -3,10 +3,11 @@ counts wrongly."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from mmlape.checks import are_numbers
 
 if TYPE_CHECKING:
     from .data_audit import DataReport
@@ -53,11 +54,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def are_numbers(values: Any) -> bool:
+def is_list_of_numbers(value: Any) -> bool:
     """Whether it is a list of finite numbers."""
-    return isinstance(values, list) and all(
-        isinstance(value, (int, float)) and math.isfinite(value) for value in values
-    )
+    return isinstance(value, list) and are_numbers(value)
 
 
 def evaluation_fault(mask: Any, size: tuple[int, int] | None) -> str | None:
@@ -78,14 +77,20 @@ def mask_fault(mask: Any, size: tuple[int, int] | None) -> str | None:
     if not mask:
         return 'no segmentation'
     if isinstance(mask, list):
-        return None if all(map(are_numbers, mask)) else 'a polygon is not a list of finite numbers'
+        return (
+            None
+            if all(map(is_list_of_numbers, mask))
+            else 'a polygon is not a list of finite numbers'
+        )
     if not isinstance(mask, dict):
         return f'a {type(mask).__name__}'
     shape: Any = mask.get('size')
     counts: Any = mask.get('counts')
-    if not (are_numbers(shape) and len(shape) == 2 and size in (None, tuple(shape)) and counts):
+    if not (
+        is_list_of_numbers(shape) and len(shape) == 2 and size in (None, tuple(shape)) and counts
+    ):
         return f'run lengths of size {shape}, image {size and list(size)}'
-    if not isinstance(counts, str) and not (are_numbers(counts) and min(counts) >= 0):
+    if not isinstance(counts, str) and not (is_list_of_numbers(counts) and min(counts) >= 0):
         return 'counts are neither a text nor a list of numbers from 0'
     # pycocotools would read on behind lengths that end too soon.
     pixels = sum(counts) if isinstance(counts, list) else _pixels(counts)

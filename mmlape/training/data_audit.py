@@ -7,7 +7,7 @@ import json
 import os
 import os.path as osp
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,19 +18,32 @@ from mmengine import fileio
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from mmlape.checkpoints.report import listed
-from mmlape.checks import did_you_mean
-from mmlape.pixels import ARRAYS, TIFFS, read_pixels
+from mmlape.checks import are_numbers, did_you_mean
+from mmlape.pixels import ARRAYS, MOST_PIXELS, TIFFS, read_pixels
 
-from .coco_evaluation import are_numbers, check_evaluated, is_drawn, mask_fault
+from .coco_evaluation import check_evaluated, is_drawn, is_list_of_numbers, mask_fault
 from .data_sizes import check_sizes, no_part_inside, too_narrow
 
-_ID = (lambda value: isinstance(value, (int, float, str))), 'a number or text'
-_NAME = (lambda value: isinstance(value, str)), 'a text'
-_SIDE = (lambda value: type(value) is int and value > 0), 'an integer above 0'
-_BOX = (lambda value: are_numbers(value) and len(value) == 4), 'four finite numbers'
+_MOST_SIDE = 2**31  # pixels, or ids in floats: what NumPy and PyTorch index with
+
+
+def _is_id(value: Any) -> bool:
+    if isinstance(value, float):  # of a table's column
+        return value.is_integer() and abs(value) < _MOST_SIDE
+    return isinstance(value, str) or (type(value) is int and abs(value) < 2**63)
+
+
+def _is_box(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 4 and are_numbers(value, MOST_PIXELS)
+
+
+_ID = _is_id, 'an integer or a text'
+_NAME = (lambda value: isinstance(value, str) and value != ''), 'a text'
+_SIDE = (lambda value: type(value) is int and 0 < value < _MOST_SIDE), 'an integer above 0'
+_BOX = _is_box, 'four finite numbers, below 1e9'
 _AREA = (lambda value: are_numbers([value])), 'a finite number'
-# Entries that MMDetection reads.
-_KEYS = {
+# Entries that MMDetection reads: which values are valid, and what they are in words.
+COCO_ENTRIES: dict[str, dict[str, tuple[Callable[[Any], bool], str]]] = {
     'images': dict(id=_ID, file_name=_NAME, height=_SIDE, width=_SIDE),
     'annotations': dict(id=_ID, image_id=_ID, category_id=_ID, bbox=_BOX, area=_AREA),
     'categories': dict(id=_ID, name=_ID),
@@ -137,7 +150,7 @@ def _read_coco(path: str, report: DataReport, boxes: bool) -> dict:
             what = 'begins with a byte order mark: save it as UTF-8 without one'
         report.problems.append(f'the annotation file {path!r} {what}')
         return {}
-    for section, rules in _KEYS.items():
+    for section, rules in COCO_ENTRIES.items():
         if section == 'annotations' and not boxes:
             continue
         entries = content.get(section) if isinstance(content, dict) else None
@@ -256,7 +269,7 @@ def _is_dark(image: np.ndarray) -> bool:
 
 def _has_no_polygon(box: dict) -> bool:
     mask: Any = box.get('segmentation')
-    lists = isinstance(mask, list) and mask and all(map(are_numbers, mask))
+    lists = isinstance(mask, list) and mask and all(map(is_list_of_numbers, mask))
     return bool(lists) and not any(map(is_drawn, mask))
 
 

@@ -186,10 +186,6 @@ REFUSED = {
         of_coco(first('annotations', bbox=[0, 0, 1e999, 1])),
         "'bbox' .* four finite numbers",
     ),
-    'a polygon of 400 digits': (
-        of_coco(first('annotations', segmentation=[[10**400] * 6])),
-        "'segmentation' of",
-    ),
     'a list as the name of an image': (
         of_coco(first('images', file_name=['0.jpg'])),
         "'file_name' .* must be a text",
@@ -204,7 +200,7 @@ REFUSED = {
     ),
     'an image without pixels': (
         of_coco(first('images', width=0)),
-        "'width' of .* an integer above 0, in pixels, got 0",
+        "'width' of .* an integer above 0, got 0",
     ),
     'a surrogate in a name': (
         of_coco(first('categories', name='\ud800')),

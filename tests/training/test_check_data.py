@@ -120,7 +120,7 @@ REFUSED = {
         changed(*IMAGE, 'file_name', to=3), r"1 values of 'file_name' .* are not a text; .*: '3 \(3\)'"),
     'an id twice': (changed(*IMAGE, 'id', to=1), "1 values of 'id' in 'images' appear more than once: 1"),
     'an id is a list': (
-        changed(*BOX, 'image_id', to=[1]), r"1 values of 'image_id' .* or text; name or id: '2 \(\[1\]\)'"),
+        changed(*BOX, 'image_id', to=[1]), r"1 values of 'image_id' .* or a text; name or id: '2 \(\[1\]\)'"),
     'a category twice': (
         changed('categories', 1, 'name', to='red cell'), "1 values of 'name' in 'categories' appear more than once"),
     'unknown classes': (
@@ -134,7 +134,7 @@ REFUSED = {
     'no width': (changed(*IMAGE, 'width', to=0), r"1 values of 'width' in 'images' .* above 0; .*: '2.jpg \(0\)'"),
     'height is text': (changed(*IMAGE, 'height', to='71'), r"1 values of 'height' .*: \"2.jpg \('71'\)"),
     'a box of text': (
-        changed(*BOX, 'bbox', to=['1', 2, 3, 4]), r"1 values of 'bbox' .* are not four finite numbers; .*: .2 \(\['1'"),
+        changed(*BOX, 'bbox', to=['1', 2, 3, 4]), r"1 values of 'bbox' .* are not four finite numbers, .*: .2 \(\['1'"),
     'a box of NaN': (changed(*BOX, 'bbox', to=[1, 2, float('nan'), 4]), r": '2 \(\[1, 2, nan, 4\]"),
     'three numbers': (changed(*BOX, 'bbox', to=[1, 2, 3]), r": '2 \(\[1, 2, 3\]"),
     'area is text': (changed(*BOX, 'area', to='3'), r"1 values of 'area' .* are not a finite number; .*: .2 \('3'\)"),
@@ -143,6 +143,7 @@ REFUSED = {
     'no mask': (without(*BOX, 'segmentation'), r"no mask .* ids: '2 \(no segmentation\)'"),
     'a mask of text': (changed(*BOX, 'segmentation', to='yes'), r"ids: '2 \(a str\)'"),
     'a mask of NaN': (changed(*BOX, 'segmentation', to=[[1, 2, float('nan')]]), 'not a list of finite numbers'),
+    'a mask of 400 digits': (changed(*BOX, 'segmentation', to=[[10**400] * 6]), 'not a list of finite numbers'),
     'a mask of another size': (
         changed(*BOX, 'segmentation', to=dict(size=[10, 10], counts=[0, 100])),
         r"ids: '2 \(run lengths of size \[10, 10\], image \[71, 97\]\)'"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -13,16 +12,15 @@ from typing import Any
 from mmlape.apps.inference.reading import check_regular, is_of_macos, read_bytes, short
 from mmlape.checkpoints.report import listed
 
-from .contents import are_numbers, check_names
+from .contents import check_names
 from .folders import IMAGE_FOLDERS, part_of
 
-# Keys of a COCO file that are read here; mmlape.CheckDataHook checks the rest.
+# Keys of a COCO file that are read here; mmlape.CheckDataHook asks for more before a training.
 _KEYS = dict(
     images={'id', 'file_name'},
     annotations={'image_id', 'category_id'},
     categories={'id', 'name'},
 )
-_MOST_SIDE = 2**31  # pixels, or ids: what NumPy and PyTorch index with
 # Before the first brace of JSON, byte order marks among it.
 _SPACE = b' \t\r\n\0\xef\xbb\xbf\xfe\xff'
 
@@ -94,6 +92,8 @@ def _coco(path: Path, content: Any) -> dict | None:
         isinstance(one, dict) and 'segments_info' in one for one in content['annotations'][:1]
     ):  # panoptic
         return None
+    from mmlape.training.data_audit import COCO_ENTRIES  # with torch, which `--help` does without
+
     for section, names in _KEYS.items():
         for entry in content[section]:
             if not isinstance(entry, dict) or not names <= entry.keys():
@@ -103,55 +103,15 @@ def _coco(path: Path, content: Any) -> dict | None:
                 raise ValueError(
                     f'{path}: an entry of {section!r} lacks one of {", ".join(sorted(names))}: it has {got}'
                 )
-    for section, checked, accepts, what in _RULES:
-        for entry in content[section]:
-            for key in checked:
-                if key in entry and not accepts(entry[key]):
+    for section, rules in COCO_ENTRIES.items():
+        for key, (valid, what) in rules.items():
+            for entry in content[section]:
+                if key in entry and not valid(entry[key]):
                     raise ValueError(
                         f'{path}: {key!r} of an entry of {section!r} must be {what}, got {short(entry[key])}'
                     )
     check_names([entry['name'] for entry in content['categories']], path)
     return content
-
-
-def _is_id(value: Any) -> bool:
-    if isinstance(value, float):  # of a table's column
-        return value.is_integer() and abs(value) < _MOST_SIDE
-    return isinstance(value, str) or (type(value) is int and abs(value) < 2**63)
-
-
-def _is_box(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 4 and are_numbers(value)
-
-
-def _is_mask(value: Any) -> bool:
-    """No list of it has an integer that is too large for a float; mmlape.CheckDataHook checks what else it may be."""
-    lists: Any = value
-    if isinstance(value, dict):
-        lists = [value.get('counts')]
-    elif not isinstance(value, list):
-        return True
-    for each in lists:
-        try:
-            math.fsum(each)
-        except OverflowError:
-            return False
-        except (TypeError, ValueError):
-            pass
-    return True
-
-
-# Where reading on would fail, or a training in NumPy or PyTorch. Keys that are missing are not looked at.
-_RULES = (
-    ('images', ('id',), _is_id, 'an integer or a text'),
-    ('images', ('file_name',), lambda value: isinstance(value, str) and value, 'a text'),
-    ('images', ('width', 'height'), lambda v: type(v) is int and 0 < v < _MOST_SIDE, 'an integer above 0, in pixels'),
-    ('categories', ('id',), _is_id, 'an integer or a text'),
-    ('annotations', ('image_id', 'category_id'), _is_id, 'an integer or a text'),
-    ('annotations', ('bbox',), _is_box, 'four finite numbers, below 1e9'),
-    ('annotations', ('area',), lambda value: are_numbers([value], math.inf), 'a finite number'),
-    ('annotations', ('segmentation',), _is_mask, 'of finite numbers'),
-)  # fmt: skip
 
 
 def coco_parts(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,8 +14,8 @@ from mmlape.pixels import ARRAYS, TIFFS, read_pixels
 
 from .sizes import Size, check_sizes
 
-# Far above real data: pixels of a coordinate; characters of a class name; bytes of a small file.
-_MOST_PIXELS, _MOST_LETTERS = 1e9, 1000
+# Far above real data: characters of a class name; bytes of a small file.
+_MOST_LETTERS = 1000
 MOST_SMALL = 2**24
 _UNPRINTABLE = (
     'Cc',
@@ -24,14 +23,6 @@ _UNPRINTABLE = (
     'Zl',
     'Zp',
 )  # Unicode's categories: control characters, surrogates, line breaks
-
-
-def are_numbers(values: Iterable[Any], most: float = _MOST_PIXELS) -> bool:
-    """Whether all are finite numbers, of at most ``most``."""
-    return all(
-        isinstance(value, (int, float)) and -most <= value <= most and abs(value) != math.inf
-        for value in values
-    )
 
 
 def check_names(names: Iterable[Any], where: object) -> tuple[str, ...]:

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from mmlape.apps.inference.reading import IMAGES, below, check_regular, read_text, short
+from mmlape.checks import are_numbers
+from mmlape.pixels import MOST_PIXELS
 
-from .contents import Annotated, Shape, are_numbers, check_names, coco_of
+from .contents import Annotated, Shape, check_names, coco_of
 from .folders import by_part, image_of, images_by_stem, note_of_others
 
 _START = 2**16  # bytes in which LabelMe's first entries stand
@@ -116,7 +118,7 @@ def _object(shapes: list[Mapping[str, Any]], image: Path) -> Shape:
 def _polygon(shape: Mapping[str, Any]) -> list[float]:
     """The outline of a shape: x, y, x, y ..."""
     points = [(float(x), float(y)) for x, y in shape['points']]
-    if not are_numbers(value for point in points for value in point):
+    if not are_numbers((value for point in points for value in point), MOST_PIXELS):
         raise ValueError('a coordinate is not finite')
     kind = shape.get('shape_type') or 'polygon'
     if kind == 'circle':

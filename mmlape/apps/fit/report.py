@@ -51,10 +51,10 @@ def compare_with_truth(
 
 def truths(model: Model, data: OwnData, part: Part) -> Iterator[Result]:
     """Ground truth of a part of the data, image by image, as a model's results are."""
-    return _label_maps(model, data, part) if data.task == 'segment' else _boxes(model, part)
+    return _label_maps(model, data, part) if data.task == 'segment' else _boxes(model, data, part)
 
 
-def _boxes(model: Model, part: Part) -> Iterator[Result]:
+def _boxes(model: Model, data: OwnData, part: Part) -> Iterator[Result]:
     """Ground truth of a COCO file; image by image."""
     coco = COCO(part.ann_file)
     # The first of a name; pycocotools' getCatIds would go through all categories for each class.
@@ -72,7 +72,7 @@ def _boxes(model: Model, part: Part) -> Iterator[Result]:
         corners[:, 2:] += corners[:, :2]
         truth.boxes, truth.scores = corners, np.ones(len(found), np.float32)
         truth.labels = np.array([labels[box['category_id']] for box in found], int)
-        if found and all(box.get('segmentation') for box in found):
+        if found and data.task == 'instance':
             truth.crops = [MaskCrop.of(coco.annToMask(box).astype(bool)) for box in found]
         yield truth
 

@@ -17,8 +17,10 @@ from mmlape.apps.inference.reading import (
     read_text,
     short,
 )
+from mmlape.checks import are_numbers
+from mmlape.pixels import MOST_PIXELS
 
-from .contents import MOST_SMALL, Annotated, Shape, are_numbers, check_names, coco_of
+from .contents import MOST_SMALL, Annotated, Shape, check_names, coco_of
 from .folders import IMAGE_FOLDERS, by_part, image_of, images_by_stem, note_of_others
 from .sizes import Size
 
@@ -125,7 +127,7 @@ def _objects(file: Path) -> tuple[list[Shape], Size | None]:
             box = [x, y, corners['xmax'] - x, corners['ymax'] - y]
             difficult = entry.findtext('difficult', '0').strip() == '1'
             name = entry.findtext('name', '').strip()
-            if not name or not are_numbers(box):
+            if not name or not are_numbers(box, MOST_PIXELS):
                 raise ValueError('an object needs a name and four finite numbers')
             found.append(Shape(name, box, iscrowd=difficult))
     except (ET.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding

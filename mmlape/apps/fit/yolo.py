@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from mmlape.apps.inference.reading import is_of_macos, read_text, short
+from mmlape.checks import are_numbers
 
-from .contents import MOST_SMALL, CocoContent, are_numbers, check_names
+from .contents import MOST_SMALL, CocoContent, check_names
 from .folders import by_part, images_in
 
 # Far above real data: shares of the image; levels of YAML, and values with those of aliases.
