@@ -115,7 +115,7 @@ def test_the_browser_is_told_to_ask_no_other_host(address):
 
 def test_a_backbone_of_another_package_has_no_position_to_show():
     network = SimpleNamespace(backbone=torch.nn.Conv2d(3, 8, 3))
-    answers = answers_of(SimpleNamespace(model=network, finds_boxes=True))
+    answers = answers_of(SimpleNamespace(model=network, finds_boxes=True, loader=None))
     assert answers.panels.layers == 0 and len(build(answers, 'a').blocks) > 5
 
 
@@ -123,7 +123,7 @@ def test_correlations_of_positions_that_join_in_several_places_or_not_everywhere
     joinings = (dict(type='mmlape.LaPEWarmStart'), dict(type='mmlape.LaPE', layers=[1]))
     for joining in joinings:
         network = SimpleNamespace(backbone=build_vit(joining=joining).eval())
-        answers = answers_of(SimpleNamespace(model=network, finds_boxes=True))
+        answers = answers_of(SimpleNamespace(model=network, finds_boxes=True, loader=None))
         assert answers.correlate(1).axes
     with pytest.raises(gr.Error, match='layer'):
         answers.correlate(0)

@@ -54,7 +54,6 @@ def serve(options, folder):
     model = load(
         options.model, options.config, options.device, optimized=False, trust=options.trust
     )
-    model.demand_rgb('mmlape app')
     print(f'http://{options.host}:{options.port}  (Ctrl-C ends it)', flush=True)
     hosts = options.host, *options.allow_host
     uvicorn.run(

@@ -107,22 +107,26 @@ def image_files(folder):
     return files
 
 
-def read_images(folder, shapes):
+def read_images(model, folder, shapes):
     """Batches for the shapes from the images of a folder, or made ones."""
     import cv2
     import numpy as np
 
     from mmlape.apps.export.verify import made_images
-    from mmlape.apps.inference import read_image
 
     files = [] if folder is None else image_files(folder)
     for number, (count, height, width) in enumerate(shapes):
         if not files:
-            yield made_images(count, (height, width), number)
+            yield made_images(count, (height, width), number, model.loader)
             continue
-        chosen = [read_image(files[(number + k) % len(files)]) for k in range(count)]
-        resized = [cv2.resize(image, (width, height)) for image in chosen]
-        yield np.stack(resized)[..., ::-1].transpose(0, 3, 1, 2).astype(np.float32)
+        chosen = [model.read(files[(number + k) % len(files)]) for k in range(count)]
+        if model.loader is None:
+            chosen = [image[..., ::-1] for image in chosen]  # BGR
+        else:  # OpenCV resizes no integers of 32 bits
+            chosen = [image.astype(np.float32) for image in chosen]
+        shape = (height, width, chosen[0].shape[2])
+        resized = [cv2.resize(image, (width, height)).reshape(shape) for image in chosen]
+        yield np.stack(resized).transpose(0, 3, 1, 2).astype(np.float32)
 
 
 def job_of(options, model, size):
@@ -130,7 +134,7 @@ def job_of(options, model, size):
     from mmlape.apps.export import settings
     from mmlape.apps.export.network import Network
 
-    network = Network(copy.deepcopy(model.model))
+    network = Network(copy.deepcopy(model.model), model.loader)
     size = size or settings.default_size(model.cfg, network.divisor)
     any_size = 'size' in options.dynamic
     least = network.least
@@ -143,7 +147,7 @@ def job_of(options, model, size):
     images = None
     if options.int8:
         count = min(100, len(image_files(options.int8)))
-        images = read_images(options.int8, [(1, *size)] * count)
+        images = read_images(model, options.int8, [(1, *size)] * count)
     return formats.Job(
         network, size, 'batch' in options.dynamic, any_size, known, options.half, images
     )
@@ -164,8 +168,8 @@ def export(options, model, size, out):
     outputs, good = job.network.outputs, True
     for path, run in runs.items():
         print(f'{path}: {path.stat().st_size / 1e6:.1f} MB, outputs {", ".join(outputs)}')
-        images = read_images(options.images, compared_sizes(job.size, options.dynamic))
-        arguments = (model.model, run, outputs, images, model.scope, tolerance)
+        images = read_images(model, options.images, compared_sizes(job.size, options.dynamic))
+        arguments = (model.model, run, outputs, images, model.scope, tolerance, model.loader)
         for difference in verify.compare(*arguments):
             print(f'  {difference}')
             # With eight bits, differences are only printed unless a tolerance is given.
@@ -190,7 +194,6 @@ def main():
 
         options.out.parent.mkdir(parents=True, exist_ok=True)
         model = load(options.model, options.config, 'cpu', optimized=False, trust=options.trust)
-        model.demand_rgb('mmlape export')
         if options.max_boxes:
             limit_boxes(model.model, options.max_boxes)
         sizes = options.size or [None]

@@ -45,7 +45,7 @@ class Model:
         self.classes = self.settings['classes']
 
     def predict(self, image, score=0.3):
-        """What is in an image ``(H, W, 3)``, RGB, uint8.
+        """What is in an image ``(H, W, C)``: RGB, uint8, or of ``settings['channels']`` as in its file.
 
         A dict with `boxes` (N, 4), x1, y1, x2, y2 in pixels, `scores`, `labels` and, if the model has masks, `masks`
         (N, H, W); or with `label_map` (H, W); or with `panoptic` (H, W), label + 1000 * number of the instance.
@@ -54,7 +54,7 @@ class Model:
             return dict(label_map=self._label_map(image))
         height, width = image.shape[:2]
         rows, columns = self._size_of(height, width)
-        found = self._run(resize(image, rows, columns).round())
+        found = self._run(self._resized(image, rows, columns))
         if 'panoptic' in found:
             return dict(panoptic=_nearest(found['panoptic'][:rows, :columns], height, width))
         kept = found['scores'] >= score
@@ -88,11 +88,18 @@ class Model:
             factor = min(scale[0] / max(height, width), scale[1] / min(height, width))
         return max(1, int(height * factor + 0.5)), max(1, int(width * factor + 0.5))
 
+    def _resized(self, image, rows, columns):
+        """The image in another size; 8 bits stay whole numbers."""
+        resized = resize(image, rows, columns)
+        return resized if self.settings.get('channels') else resized.round()
+
     def _run(self, image):
         """The outputs for one image, which is padded where the file has one size or a least one."""
         least = self.settings.get('least') or (0, 0)
         rows, columns = self.settings['size'] or map(max, image.shape[:2], least)
-        padded = np.full((rows, columns, 3), self.settings['fill'], np.float32)
+        padded = np.full(
+            (rows, columns, len(self.settings['fill'])), self.settings['fill'], np.float32
+        )
         padded[: image.shape[0], : image.shape[1]] = image
         outputs = self.session.run(None, {'image': padded.transpose(2, 0, 1)[None]})
         return {name: each[0] for name, each in zip(self.settings['outputs'], outputs)}
@@ -101,11 +108,11 @@ class Model:
         """Labels where the mean of the logits of all windows is highest."""
         height, width = image.shape[:2]
         rows, columns = self._size_of(height, width)
-        resized = resize(image, rows, columns).round()
+        resized = self._resized(image, rows, columns)
         multiple = self.settings.get('multiple', 1)
         if rows % multiple or columns % multiple:
             rows, columns = (-(-side // multiple) * multiple for side in (rows, columns))
-            resized = resize(resized, rows, columns).round()
+            resized = self._resized(resized, rows, columns)
         windows = self.settings['windows'] or dict(crop=(rows, columns), stride=(rows, columns))
         crop, stride = windows['crop'], windows['stride']
         total = np.zeros((rows, columns, len(self.classes)), np.float32)
@@ -166,13 +173,27 @@ def draw(image, found, classes):
     return np.asarray(canvas)
 
 
-def read(path):
-    """An image file, ``(H, W, 3)``, RGB, uint8; of 16 bits the upper 8, as MMCV reads them."""
+def read(path, channels=None):
+    """An image file, ``(H, W, 3)``, RGB, uint8; of 16 bits the upper 8, as MMCV reads them. For a model of other
+    images, as it is, ``(H, W, channels)``: an array (.npy), or what Pillow opens."""
+    if channels:
+        pixels = np.load(path) if path.suffix == '.npy' else np.asarray(Image.open(path))
+        return pixels.reshape(*pixels.shape[:2], channels)
     image = ImageOps.exif_transpose(Image.open(path))
     if image.mode.startswith('I'):  # Pillow would clip all values above 255
         values = np.asarray(image).astype(np.int64) >> 8
         image = Image.fromarray(np.clip(values, 0, 255).astype(np.uint8))
     return np.asarray(image.convert('RGB'))
+
+
+def shown(image):
+    """An image to draw on, RGB, uint8: of other channels or bits the first three, or the first one, stretched."""
+    if image.dtype == np.uint8 and image.shape[2] == 3:
+        return image
+    picture = image[..., :3] if image.shape[2] >= 3 else image[..., [0, 0, 0]]
+    low, high = np.nanpercentile(picture, (1, 99), axis=(0, 1))
+    share = (picture - low) / np.maximum(high - low, 1e-12)
+    return (255 * np.nan_to_num(share).clip(0, 1)).astype(np.uint8)
 
 
 def main():
@@ -190,9 +211,9 @@ def main():
     model = Model(options.model)
     options.out.mkdir(parents=True, exist_ok=True)
     for path, target in zip(options.images, targets):
-        image = read(path)
+        image = read(path, model.settings.get('channels'))
         found = model.predict(image, options.score)
-        Image.fromarray(draw(image, found, model.classes)).save(target)
+        Image.fromarray(draw(shown(image), found, model.classes)).save(target)
         print(f'{path}: {len(found["boxes"])} boxes' if 'boxes' in found else str(path))
 
 

@@ -49,12 +49,18 @@ class Answers:
         """Picture and table of what is found in an image ``(H, W, 3)``, RGB, and all of it for :meth:`draw`."""
         if image is None:
             return None, [], None
-        if image.shape[0] * image.shape[1] > MOST_PIXELS:
-            raise gr.Error(
-                f'at most {MOST_PIXELS // 10**6} megapixels; `mmlape predict --tile` takes larger images'
-            )
+        _check_size(image)
         (found,) = self.model.predict(np.ascontiguousarray(image[..., ::-1]), score=0)
         return *self.draw(found, score), found
+
+    def open(self, path: str | None, score: float) -> tuple[Any, Any, list, Result | None]:
+        """Picture of a file's image of any channels and bits, and as :meth:`find`."""
+        if path is None:
+            return None, None, [], None
+        pixels = _read(self.model.read, path)
+        _check_size(pixels)
+        (found,) = self.model.predict(pixels, score=0)
+        return found.image[..., ::-1], *self.draw(found, score), found
 
     def draw(self, found: Result | None, score: float) -> tuple[Any, list]:
         """Picture and table of what has at least this score."""
@@ -87,6 +93,13 @@ class Answers:
         return _or_error(self.panels.correlation, int(layer))
 
 
+def _check_size(image: np.ndarray) -> None:
+    if image.shape[0] * image.shape[1] > MOST_PIXELS:
+        raise gr.Error(
+            f'at most {MOST_PIXELS // 10**6} megapixels; `mmlape predict --tile` takes larger images'
+        )
+
+
 def _or_error(panel: Callable, *options: Any) -> Any:
     """A panel; an error for the user where the network has nothing to show."""
     try:
@@ -113,7 +126,14 @@ def build(answers: Answers, title: str) -> gr.Blocks:
         gr.Markdown(f'# {title}')
         found = gr.State(None, time_to_live=_KEPT[1])
         with gr.Row():
-            image = gr.Image(label='image', sources=['upload', 'clipboard'], buttons=_BUTTONS)
+            own = answers.model.loader is not None
+            file = gr.File(label='image file', visible=own)
+            image = gr.Image(
+                label='image',
+                sources=['upload', 'clipboard'],
+                buttons=_BUTTONS,
+                interactive=not own,
+            )
             # A subclass would make gradio write a file beside this one.
             image.preprocess = partial(_read, image.preprocess)  # type: ignore[method-assign]
             picture = gr.Image(
@@ -121,7 +141,10 @@ def build(answers: Answers, title: str) -> gr.Blocks:
             )
         score = gr.Slider(0, 1, 0.3, step=0.01, label='minimum score', visible=boxes)
         rows = gr.Dataframe(headers=head, interactive=False, label='table')
-        image.change(answers.find, [image, score], [picture, rows, found], api_name='find')
+        if own:
+            file.change(answers.open, [file, score], [image, picture, rows, found], api_name='open')
+        else:
+            image.change(answers.find, [image, score], [picture, rows, found], api_name='find')
         score.release(answers.draw, [found, score], [picture, rows], api_name='draw')
         gr.Markdown(
             'Click on the image on the left: where does that token look, in the last layer, mean of the heads?'

@@ -1,16 +1,25 @@
 """Images of five channels and 16 bits from a folder to a trained model and its answers."""
 
+import copy
 import json
+import runpy
+from types import SimpleNamespace
 
 import cv2
+import gradio as gr
 import numpy as np
 import pytest
 import torch
+from docs_pages import REPO
 from mmengine.registry import MODELS, DefaultScope
 
+import mmlape
+from mmlape.apps.app import Answers
+from mmlape.apps.export import Network, compare, made_images, runtime_settings
 from mmlape.apps.fit import FitOptions, config_text, find_data, find_model
 from mmlape.apps.fit.channels import loader_of
 from mmlape.config_text import read_config_text
+from mmlape.research.analysis import ModelPanels
 
 CHANNELS = 5
 SIDE = 96
@@ -88,10 +97,60 @@ def test_images_of_8_bits_go_as_before(folder, tmp_path):
 @pytest.mark.slow
 def test_from_the_folder_to_boxes(folder, tmp_path, commands):
     out = tmp_path / 'out'
-    options = ('--model', 'micro-adapter', '--epochs', 2, '--workers', 0)
+    options = ('--model', 'micro-adapter', '--epochs', 2, '--workers', 0, '--size', 96)
     commands('fit.py', folder, '--out', out, *options)
     assert (out / 'report.html').stat().st_size > 10_000
     commands('predict.py', out / 'training', folder, '--out', tmp_path / 'found', '--score', 0)
     assert len(list((tmp_path / 'found').rglob('*.jpg'))) == 10
-    said = commands.refused('export.py', out / 'training', tmp_path / 'model.onnx')
-    assert 'images of three channels of 8 bits' in said
+    model = mmlape.load(out / 'training', device='cpu', optimized=False)
+    check_export(model)
+    check_runtime_and_app(model, tmp_path)
+
+
+def network_of(model):
+    return Network(copy.deepcopy(model.model), model.loader)
+
+
+def check_export(model):
+    """The network of a file takes pixels as they are, and answers as the test step does; NaN is the mean there too."""
+    network = network_of(model)
+    images = made_images(2, (SIDE, SIDE), loader=model.loader)
+    images[0, 1, 5:9] = np.nan
+
+    @torch.no_grad()
+    def run(batch):
+        return [each.numpy() for each in network(torch.from_numpy(batch))]
+
+    arguments = model.model, run, network.outputs, iter([images]), 'mmdet', 1e-3, model.loader
+    (difference,) = compare(*arguments)
+    assert difference.compared > 5 and difference.within(1e-3), str(difference)
+
+
+def check_runtime_and_app(model, folder):
+    """The runtime without PyTorch and the app find the boxes that the model finds."""
+    runtime = runpy.run_path(str(REPO / 'examples/onnx_runtime/predict.py'))
+    file = folder / '1.npy'
+    np.save(file, scene(1)[0])
+    (expected,) = model.predict(file, score=0.05)
+    pixels = runtime['read'](file, CHANNELS)
+    network = network_of(model)
+    own = object.__new__(runtime['Model'])
+    own.settings = runtime_settings(model.cfg, network, model.classes, (SIDE, SIDE))
+
+    @torch.no_grad()
+    def run(_, feeds):
+        return [each.numpy() for each in network(torch.from_numpy(feeds['image']))]
+
+    own.session = SimpleNamespace(run=run)
+    found = own.predict(pixels, 0.05)
+    assert len(expected) and np.allclose(found['scores'], expected.scores, atol=1e-3)
+    assert np.allclose(found['boxes'], expected.boxes, atol=0.1)
+    assert runtime['shown'](pixels).shape == (SIDE, SIDE, 3)
+    answers = Answers(model, ModelPanels(model))
+    image, picture, rows, kept = answers.open(str(file), 0.05)
+    assert image.shape == (SIDE, SIDE, 3) and picture.ndim == 3 and len(rows) == len(expected)
+    assert kept.pixels.shape == (SIDE, SIDE, CHANNELS)
+    assert ModelPanels(model).attention(kept, 20, 30).shape == (SIDE, SIDE, 3)
+    np.save(file, pixels[..., :3])
+    with pytest.raises(gr.Error, match='no image that can be read'):
+        answers.open(str(file), 0.05)

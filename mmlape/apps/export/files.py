@@ -41,7 +41,7 @@ def export_program(network: Network, size: Size, batch: bool, sizes: bool) -> An
     if sizes:
         for axis, name, least in zip((2, 3), ('height', 'width'), network.least or (64, 64)):
             dynamic[axis] = torch.export.Dim(name, min=max(least, 64))
-    image = torch.rand(2 if batch else 1, 3, *size) * 255
+    image = torch.rand(2 if batch else 1, network.channels, *size) * 255
     try:
         with torch.no_grad():
             return torch.export.export(
@@ -150,7 +150,7 @@ def write_half(path: Path, out: Path) -> None:
 def write_int8(path: Path, out: Path, images: Iterable[np.ndarray]) -> None:
     """Write the file with the backbone's and neck's products with weights in eight bits, per channel, static.
 
-    Scales of activations are calibrated on ``images`` ``(B, 3, H, W)``. Sums, softmax, norms and heads stay in
+    Scales of activations are calibrated on ``images`` ``(B, C, H, W)``. Sums, softmax, norms and heads stay in
     float32.
     """
     import onnx

@@ -13,6 +13,7 @@ from torch.nn import functional
 from mmlape.layers import merge_lora, replace_deformable_attention
 from mmlape.layers.deformable import DeformableSampling
 from mmlape.runtime.submodules import replace_submodules
+from mmlape.training.load_image import LoadImage
 
 from .selection import Size
 
@@ -32,9 +33,11 @@ class Network(nn.Module):
 
     Args:
         model: A trained detector of MMDetection or segmentor of MMSegmentation; changed in place.
+        loader: What reads its images, if they are others than RGB of 8 bits. Default None.
 
     Attributes:
         outputs: Names of the answers.
+        channels: Of the images.
 
     Raises:
         ValueError: If no network of fixed shapes is known for it, or an option of it has no counterpart in a file.
@@ -43,7 +46,7 @@ class Network(nn.Module):
     mean: Tensor | None
     std: Tensor
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, loader: LoadImage | None = None) -> None:
         super().__init__()
         preprocessor: Any = model.data_preprocessor
         self.answer = _answer(prepare(model))
@@ -54,17 +57,26 @@ class Network(nn.Module):
         self.least: Size | None = padding.get('size')
         divisor: Any = padding.get('size_divisor') or getattr(preprocessor, 'pad_size_divisor', 1)
         self.divisor = 1 if self.least else int(divisor)
-        self.register_buffer('mean', getattr(preprocessor, 'mean', None), persistent=False)
-        self.register_buffer('std', getattr(preprocessor, 'std', None), persistent=False)
+        mean, std = (getattr(preprocessor, name, None) for name in ('mean', 'std'))
+        self.channels, self.checks_values = 3, loader is not None
+        if loader is not None:
+            self.channels, self.is_bgr = loader.channels, False
+            mean, std = (
+                torch.from_numpy(each)[:, None, None] for each in (loader.mean, loader.std)
+            )
+        self.register_buffer('mean', mean, persistent=False)
+        self.register_buffer('std', std, persistent=False)
         self.eval()
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...] | Tensor:
-        """Answers for ``(B, 3, H, W)``, RGB, float32 from 0 to 255."""
+        """Answers for ``(B, C, H, W)``, float32: RGB from 0 to 255, or what the loader reads."""
         height, width = image.shape[2], image.shape[3]
         if self.is_bgr:
             image = image.flip(1)
         if self.mean is not None:
             image = (image - self.mean) / self.std
+        if self.checks_values:  # as LoadImage does
+            image = image.where(image.isfinite(), image.new_zeros(()))
         if self.least and isinstance(height, int):  # a file for any size takes none below it
             image = _padded(image, max(height, self.least[0]), max(width, self.least[1]))
         elif self.divisor > 1:

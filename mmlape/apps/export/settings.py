@@ -19,7 +19,8 @@ def runtime_settings(
     Keys: ``outputs``; ``classes``; ``size``, ``[height, width]`` of the input, None for any; ``scale``, to which an
     image is resized where any size goes: ``[longer, shorter]`` with ``keep_ratio``, else ``[width, height]``, None for
     its own size; ``multiple``, to which its sides are then rounded up; ``least``, None or ``[height, width]`` to which
-    a smaller one is padded where any size goes; ``fill``, RGB beside the image; ``windows``, None or ``crop`` and
+    a smaller one is padded where any size goes; ``channels``, None for RGB of 8 bits, else how many a file has, whose
+    values are taken as they are; ``fill``, of each channel, beside the image; ``windows``, None or ``crop`` and
     ``stride`` of a segmentor's windows, ``[height, width]``.
     """
     scale, keep_ratio = test_scale(cfg)
@@ -41,6 +42,7 @@ def runtime_settings(
         keep_ratio=keep_ratio,
         multiple=_multiple(cfg),
         least=list(network.least) if network.least else None,
+        channels=network.channels if network.checks_values else None,
         fill=fill,
         windows=windows,
     )

@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
+
+from mmlape.training.load_image import LoadImage
 
 from .selection import Size
 
@@ -57,21 +60,23 @@ def compare(
     batches: Iterator[np.ndarray],
     scope: str,
     tolerance: float,
+    loader: LoadImage | None = None,
 ) -> Iterator[Difference]:
     """The differences between ``model`` and ``run(images) -> outputs``, batch after batch.
 
     Args:
         model: The upstream model, before anything in it was replaced.
-        run: The file: images ``(B, 3, H, W)``, float32, RGB, to its outputs.
+        run: The file: images ``(B, C, H, W)``, float32, to its outputs.
         outputs: Names of the outputs.
         batches: The images.
         scope: ``'mmdet'`` or ``'mmseg'``.
         tolerance: Boxes whose scores are so near to the lowest one are left out: they may be missing.
+        loader: What reads the model's images, if they are others than RGB of 8 bits. Default None.
     """
     for images in batches:
         found = Difference(images.shape)
         got = dict(zip(outputs, run(images), strict=True))
-        for number, sample in enumerate(upstream_answers(model, images, scope)):
+        for number, sample in enumerate(upstream_answers(model, images, scope, loader)):
             own = {name: value[number] for name, value in got.items()}
             if scope == 'mmseg':
                 expected = sample.seg_logits.data.cpu().numpy()
@@ -88,8 +93,11 @@ def compare(
 
 
 @torch.no_grad()
-def upstream_answers(model: Any, images: np.ndarray, scope: str) -> list:
-    """Data samples of upstream's test step for images ``(B, 3, H, W)``, RGB; ``scope`` is `mmdet` or `mmseg`.
+def upstream_answers(
+    model: Any, images: np.ndarray, scope: str, loader: LoadImage | None = None
+) -> list:
+    """Data samples of upstream's test step for images ``(B, C, H, W)``, RGB or what ``loader`` reads; ``scope`` is
+    `mmdet` or `mmseg`.
 
     A segmentor that slides windows over an image takes each as one window here, as the file does.
     """
@@ -102,8 +110,7 @@ def upstream_answers(model: Any, images: np.ndarray, scope: str) -> list:
         from mmseg.structures import SegDataSample as Sample
     shape = images.shape[2:]
     meta = dict(img_shape=shape, ori_shape=shape, pad_shape=shape, scale_factor=(1.0, 1.0))
-    # BGR, as files are read.
-    inputs = [torch.from_numpy(image[::-1].copy()).to(torch.uint8) for image in images]
+    inputs = [_as_loaded(image, loader) for image in images]
     batch = dict(inputs=inputs, data_samples=[Sample(metainfo=dict(meta)) for _ in inputs])
     with DefaultScope.overwrite_default_scope(scope):
         if scope == 'mmdet':
@@ -114,6 +121,14 @@ def upstream_answers(model: Any, images: np.ndarray, scope: str) -> list:
             return model.test_step(batch)
         finally:
             model.test_cfg = plan
+
+
+def _as_loaded(image: np.ndarray, loader: LoadImage | None) -> Tensor:
+    """An image ``(C, H, W)`` as the test pipeline packs it: BGR, or normalised by the loader."""
+    if loader is None:
+        return torch.from_numpy(image[::-1].copy()).to(torch.uint8)
+    loaded = loader.transform(dict(img=image.transpose(1, 2, 0)))['img']
+    return torch.from_numpy(loaded.transpose(2, 0, 1).copy())
 
 
 def _compare_boxes(found: Difference, own: dict, expected: Any, tolerance: float) -> None:
@@ -164,10 +179,17 @@ def full_mask(mask: np.ndarray, box: np.ndarray, size: Sequence[int]) -> np.ndar
     return (pasted[0] >= 0.5).numpy()
 
 
-def made_images(count: int, size: Size, seed: int = 0) -> np.ndarray:
-    """Coloured patches with noise, ``(count, 3, H, W)``, whole numbers in float32: most models find something."""
+def made_images(
+    count: int, size: Size, seed: int = 0, loader: LoadImage | None = None
+) -> np.ndarray:
+    """Coloured patches with noise, ``(count, C, H, W)``, whole numbers from 0 to 255 in float32, or of the mean and
+    deviation that ``loader`` has: most models find something."""
     generator = torch.Generator().manual_seed(seed)
-    coarse = torch.rand(count, 3, 7, 9, generator=generator) * 255
+    coarse = torch.rand(count, loader.channels if loader else 3, 7, 9, generator=generator) * 255
     images = functional.interpolate(coarse, size, mode='nearest')
     noise = torch.randn(images.shape, generator=generator) * 12
-    return (images + noise).clamp(0, 255).round().numpy()
+    made = (images + noise).clamp(0, 255).round().numpy()
+    if loader is None:
+        return made
+    mean, std = (each[:, None, None] for each in (loader.mean, loader.std))
+    return (made - 128) / 64 * std + mean

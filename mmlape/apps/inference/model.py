@@ -64,6 +64,7 @@ class Model:
         scope: ``'mmdet'`` or ``'mmseg'``.
         classes: Names of the labels.
         finds_boxes: It is a detector, else a semantic segmentor.
+        loader: ``mmlape.LoadImage``, if its images are others than those of three channels of 8 bits; else None.
 
     Raises:
         ValueError: If the config is of neither, the device cannot be used, or (:class:`CheckpointError`) the weights
@@ -105,7 +106,7 @@ class Model:
         self.scope, self.classes = scope, tuple(self.model.dataset_meta['classes'])
         self._label_type = np.uint8 if len(self.classes) <= 256 else np.int16
         self.palette = self.model.dataset_meta.get('palette')
-        self._loader = _own_loader(self.cfg)
+        self.loader = _own_loader(self.cfg)
         self._told: set[str] = set()
 
     def predict(
@@ -229,27 +230,21 @@ class Model:
         """The weights, with LoRA merged into them."""
         return merge_lora(copy.deepcopy(self.model)).state_dict()
 
-    def demand_rgb(self, what: str) -> None:
-        """Raise ValueError, beginning with ``what``, if the model is for other images than 8-bit RGB."""
-        if self._loader is not None:
-            raise ValueError(
-                f'{what} is for models of images of three channels of 8 bits, this one has {self._loader}'
-            )
-
     def read(self, path: str | Path) -> np.ndarray:
         """An image file as :meth:`predict` takes it; ValueError if it cannot be read."""
-        return read_image(path) if self._loader is None else self._loader.read(path)
+        return read_image(path) if self.loader is None else self.loader.read(path)
 
-    def _picture(self, image: np.ndarray) -> np.ndarray:
-        """An image that :meth:`predict` takes, to draw on."""
-        return image if self._loader is None else picture_of(image)
+    def _empty_result(self, name: str, image: np.ndarray) -> Result:
+        """A result without anything found, for an image that :meth:`predict` takes."""
+        picture, pixels = (image, None) if self.loader is None else (picture_of(image), image)
+        return Result(picture, name, self.classes, palette=self.palette, pixels=pixels)
 
     def _opened(self, number: int, image: Any) -> tuple[str, np.ndarray]:
         if isinstance(image, (str, Path)):
             return str(image), self.read(image)
         name, image = image if isinstance(image, tuple) else (str(number), image)
-        if self._loader is not None and isinstance(image, np.ndarray):
-            return name, self._loader.checked(image, name)
+        if self.loader is not None and isinstance(image, np.ndarray):
+            return name, self.loader.checked(image, name)
         if not (
             isinstance(image, np.ndarray)
             and image.dtype == np.uint8
@@ -289,7 +284,7 @@ class Model:
         height, width = image.shape[:2]
         tiles = tiles_of(height, width, side, overlap)
         batches = [tiles[first : first + batch] for first in range(0, len(tiles), batch)]
-        whole = Result(self._picture(image), name, self.classes, palette=self.palette)
+        whole = self._empty_result(name, image)
         if not self.finds_boxes:
             whole.label_map = self._label_map(image, tiles, batches)
             return whole
@@ -321,8 +316,8 @@ class Model:
         return label_map
 
     def network_input(self, image: np.ndarray) -> tuple[Tensor, tuple[float, float]]:
-        """Return the network's input for an image ``(H, W, 3)``, uint8, BGR: ``(1, 3, height, width)``, padded to the
-        right and below; and by how much the image was resized down and across."""
+        """Return the network's input for an image as :meth:`predict` takes them: ``(1, C, height, width)``, padded to
+        the right and below; and by how much the image was resized down and across."""
         with DefaultScope.overwrite_default_scope(self.scope):
             data = self.model.data_preprocessor(self._preprocess([image]), False)
         rows, columns = data['data_samples'][0].img_shape[:2]
@@ -378,7 +373,7 @@ class Model:
         return data[1] if self.finds_boxes else data
 
     def _result(self, name: str, image: np.ndarray, sample: Any, score: float) -> Result:
-        found = Result(self._picture(image), name, self.classes, palette=self.palette)
+        found = self._empty_result(name, image)
         if not self.finds_boxes:
             labels = sample.pred_sem_seg.data[0].cpu().numpy()
             found.label_map = labels.astype(self._label_type)

@@ -85,6 +85,7 @@ class Result:
         crops: Masks of the boxes as crops, or None where the model makes none.
         label_map: ``(H, W)``, indices of ``classes``, of a semantic segmentor; else None.
         palette: A colour (RGB) for each class.
+        pixels: ``(H, W, C)``, what the model saw, of which ``image`` is a picture; None if that is ``image`` itself.
     """
 
     image: np.ndarray
@@ -96,6 +97,7 @@ class Result:
     crops: list[MaskCrop] | None = None
     label_map: np.ndarray | None = None
     palette: Sequence[Sequence[int]] | None = None
+    pixels: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)

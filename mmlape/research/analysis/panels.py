@@ -33,7 +33,9 @@ class ModelPanels:
     def attention(self, found: Result, x: float, y: float) -> np.ndarray:
         """The image, ``(H, W, 3)``, RGB, under the attention of the token at pixel (x, y), of the last layer, mean of
         the heads; ValueError where no attention can be recorded."""
-        tensor, scale = self.model.network_input(found.image)
+        tensor, scale = self.model.network_input(
+            found.image if found.pixels is None else found.pixels
+        )
         weights = token_attention(self.backbone, tensor, (y * scale[0], x * scale[1]))
         height, width = found.image.shape[:2]
         rows, columns = (round(side * each) for side, each in zip((height, width), scale))
