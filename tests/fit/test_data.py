@@ -527,8 +527,8 @@ class TestLabelMaps:
         image(tmp_path / 'images' / '3.png')
         with pytest.raises(ValueError, match=r'1 of 4 images .* no label map .*: 3$'):
             find_data(tmp_path, tmp_path / 'out')
-        image(tmp_path / 'masks' / '3.png')
-        with pytest.raises(ValueError, match=r'3\.png has 3 channels'):
+        label_map(tmp_path / 'masks' / '3.png', [[[0, 1]]])
+        with pytest.raises(ValueError, match=r'3\.png has 2 channels'):
             find_data(tmp_path, tmp_path / 'out')
         image(tmp_path / 'images' / '0.jpg')
         with pytest.raises(ValueError, match=r'several images of .*images are named 0, which'):

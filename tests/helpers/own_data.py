@@ -9,9 +9,9 @@ SIZE = (40, 24)  # width and height
 BOX = [10.0, 4.0, 12.0, 8.0]
 
 
-def image(path, size=SIZE):
+def image(path, size=SIZE, grey=90):
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new('RGB', size, (90, 90, 90)).save(path)
+    Image.new('RGB', size, (grey,) * 3).save(path)
 
 
 def coco(path, names, boxes=True, masks=False, categories=('cat', 'dog')):
@@ -33,6 +33,10 @@ def names(count, start=0):
     return [f'{number}.jpg' for number in range(start, start + count)]
 
 
-def label_map(path, values):
+def label_map(path, values, palette=None):
+    """Of indices, or of colours in a third dimension; ``palette``: colours of the indices."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.array(values, np.uint8)).save(path)
+    written = Image.fromarray(np.array(values, np.uint8))
+    if palette is not None:
+        written.putpalette(np.array(palette, np.uint8).tobytes())
+    written.save(path)

@@ -22,9 +22,9 @@ from .coco import (
     with_names_once,
 )
 from .folders import images_in
-from .label_maps import named_alike, read_maps
+from .label_maps import read_maps
 from .labelme import labelme_files, read_labelme
-from .map_folders import read_label_maps
+from .map_folders import find_map_layout, where_maps_are_looked_for
 from .parts import Asked, OwnData, Part, Split, is_utf8
 from .voc import read_voc, read_xml_files, xml_files
 from .yolo import (
@@ -116,6 +116,7 @@ def _known(root: Path) -> str:
     if images := images_in(root):
         files = one_of(f'{images[0].stem}{ending}' for ending in ('.txt', '.xml', '.json'))
         text += f'; of its {len(images)} images, none has a file such as {files} for {images[0]}'
+        text += f'; {where_maps_are_looked_for(images[0])}'
     return text
 
 
@@ -294,14 +295,13 @@ FORMATS = {
         '`Annotations/*.xml`, `JPEGImages/`',
     ),
     'label maps': DataFormat(
-        lambda root, _: read_label_maps(root),
-        lambda asked, parts: read_maps(
-            asked, {part: named_alike(*folders) for part, folders in parts.items()}
-        ),
+        lambda root, _: find_map_layout(root),
+        read_maps,
         ('segment',),
         'images/ and masks/ or annotations/',
-        'two folders with files of the same names, for example `images/` and `masks/`: images, and PNG files of one '
-        'channel with the index of the class in each pixel (255: ignored)',
+        'images and lossless files with the index of the class in each pixel (255: ignored), or with its colour and a '
+        'legend: in two folders, for example `images/` and `masks/`, or `train/` and `train_labels/`; as `X.jpg` and '
+        '`X_mask.png`; as Cityscapes, CamVid, Pascal VOC, CVAT and Roboflow have them',
     ),
     'YOLO with classes.txt': DataFormat(
         lambda root, _: classes_file(root),

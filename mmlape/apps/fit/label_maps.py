@@ -2,120 +2,132 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from mmlape.apps.inference.reading import below, check_regular, read_text
+from mmlape.apps.inference.reading import below, read_text
 from mmlape.checkpoints.report import listed
 
 from .contents import check_names
 from .folders import images_in
+from .legends import IGNORED, Legend, cityscapes_legend, find_legend, value_text
+from .map_folders import MapLayout, MapPart
+from .map_values import Recoded, values_of
 from .parts import Asked, OwnData, Part, is_utf8
 
-IGNORED = 255  # MMSegmentation's ignore_index
 _CLASS_FILES = ('classes.txt', 'labels.txt', 'codes.txt')
-_LOSSY = ('JPEG', 'MPO', 'JPEG2000', 'WEBP', 'AVIF')  # Pillow's names of formats
 _MANY = 20  # values or names in a message
 
 
-class MapPart(NamedTuple):
-    """Images of a part with their label maps.
-
-    Attributes:
-        images, maps: Folders.
-        pairs: Image and label map by the name of the image in ``images``, without its ending.
-    """
-
-    images: Path
-    maps: Path
-    pairs: Mapping[str, tuple[Path, Path]]
-
-
-@dataclass(frozen=True)
-class Recoded:
-    """A label map as PNG, with other labels for its values; values without one are ignored."""
-
-    path: Path
-    labels: Mapping[int, int]
-
-    def __call__(self) -> bytes:
-        """The bytes of the file."""
-        import numpy as np
-        from PIL import Image
-
-        table = np.full(256, IGNORED, np.uint8)
-        table[list(self.labels)] = list(self.labels.values())
-        file = io.BytesIO()
-        Image.fromarray(table[values_of(self.path)]).save(file, 'PNG')
-        return file.getvalue()
-
-
-def values_of(path: Path) -> Any:
-    """The values of a label map, (H, W), 0 to 255.
-
-    Raises:
-        ValueError: If it cannot be read, its format is lossy, or it has several channels or other values.
-    """
-    import numpy as np
-    from PIL import Image
-
-    check_regular(path)
-    try:
-        with Image.open(path) as image:
-            form, values = image.format, np.array(image)
-    except Exception as error:  # Pillow's decoders raise errors of many types
-        raise ValueError(f'{path} cannot be read: {error}') from None
-    if form in _LOSSY:
-        raise ValueError(
-            f'{path} is {form}, which changes values of pixels: label maps must be saved as PNG, by the tool that '
-            'made them'
-        )
-    if values.dtype.kind not in 'bui' or values.min(initial=0) < 0:
-        raise ValueError(f'{path} holds values that are not an index of a class')
-    if values.ndim != 2:
-        raise ValueError(
-            f'{path} has {values.shape[-1]} channels; a label map has one, the class index of each pixel'
-        )
-    if values.max(initial=0) > 255:
-        raise ValueError(f'{path} holds values above 255, of which upstream reads 8 bits')
-    return values.astype(np.uint8)
-
-
-def read_maps(asked: Asked, parts: dict[str, MapPart]) -> OwnData:
+def read_maps(asked: Asked, layout: MapLayout) -> OwnData:
     """Data of a segmentor, from the images and label maps of its parts."""
-    import numpy as np
-
-    root = asked.root
+    root, notes = asked.root, asked.split.notes
     check_names(asked.classes, '--classes')
+    parts = layout.read(notes)
     if 'train' not in parts:
         raise ValueError(f'{root} has label maps of {", ".join(parts)}, and none for training')
-    seen = {
-        part: {value for _, path in found.pairs.values() for value in np.unique(values_of(path)).tolist()}
-        for part, found in parts.items()
-    }  # fmt: skip
-    given = asked.classes or class_names(root)
-    classes, labels = classes_of(set().union(*seen.values()), given, root)
-    notes = asked.split.notes
-    if labels:
-        olds, news = (','.join(map(str, each)) for each in (labels, labels.values()))
-        notes.append(f'label maps are copied to {asked.split.folder}/maps: {olds} -> {news}')
-    labels = labels or {number: number for number in range(len(classes))}
+    files = [path for part in parts.values() for pair in part.pairs.values() for path in pair]
+    legend = None
+    if not asked.classes:
+        legend = find_legend(root, files) or cityscapes_legend(files[1])
+    seen, channels = _seen(parts, legend)
+    values = set().union(*seen.values())
+    names = asked.classes or class_names(root) or class_names(layout.root)
+    if max(values, default=0) > 255 or (legend and not names):
+        legend = _complete(legend, values, parts, root)
+        classes, labels = legend.classes, legend.labels
+        if legend.ignored:
+            notes.append(f'ignored, as {legend.where} says: {", ".join(legend.ignored)}')
+    else:
+        legend = None
+        classes, labels = classes_of(values, names, root)
+        labels = labels or {number: number for number in range(len(classes))}
+    changed = {value for value in values if labels.get(value, IGNORED) != value}
+    if changed or channels != {1}:
+        how = ['three equal channels -> one'] * (channels != {1} and max(values) <= 255)
+        if legend and changed:
+            how.append(f'values of {legend.where} -> 0 to {len(classes) - 1}')
+        elif changed:
+            how.append(' -> '.join(','.join(map(str, each)) for each in (labels, labels.values())))
+        notes.append(f'label maps are copied to {asked.split.folder}/maps: {"; ".join(how)}')
+    notes += _absent(classes, labels, seen)
+    return with_copies(
+        asked, parts, classes, labels if changed or channels != {1} else None, legend
+    )
+
+
+def _seen(
+    parts: Mapping[str, MapPart], legend: Legend | None
+) -> tuple[dict[str, set[int]], set[int]]:
+    """Values of the label maps by part, and their numbers of channels."""
+    import numpy as np
+
+    seen: dict[str, set[int]] = {part: set() for part in parts}
+    channels = set()
+    for part, found in parts.items():
+        for _, path in found.pairs.values():
+            values = values_of(path, legend)
+            seen[part].update(np.unique(values.array).tolist())
+            channels.add(values.channels)
+    return seen, channels
+
+
+def _complete(
+    legend: Legend | None, values: set[int], parts: Mapping[str, MapPart], root: Path
+) -> Legend:
+    """The legend, if it has all values; refused otherwise."""
+    import numpy as np
+
+    colours = [value_text(value) for value in sorted(values) if value > 255]
+    if legend is None or (colours and not legend.has_colours):
+        raise ValueError(
+            f'the label maps have {len(colours)} colours, {listed(colours, _MANY)}; without --classes, a legend '
+            f'names them: write {root / "labelmap.txt"} with a line NAME:RED,GREEN,BLUE for each, such as '
+            'background:0,0,0'
+        )
+    unknown = values - legend.labels.keys() - {IGNORED}
+    if not unknown:
+        return legend
+    places: dict[int, str] = {}
+    for path in (path for part in parts.values() for _, path in part.pairs.values()):
+        array = values_of(path, legend).array
+        for value, count in zip(*np.unique(array, return_counts=True), strict=True):
+            if value in unknown:
+                text = f'{value_text(int(value))} in {count} pixels of {path}'
+                places.setdefault(int(value), text)
+        if len(places) == len(unknown):
+            break
+    raise ValueError(
+        f'{legend.where} has no class for {len(unknown)} values of the label maps: '
+        f'{listed(places.values(), 5)}'
+    )
+
+
+def _absent(
+    classes: Sequence[str], labels: Mapping[int, int], seen: Mapping[str, set[int]]
+) -> list[str]:
+    """A note of classes that never occur, else of those that do not in the training part.
+
+    Raises:
+        ValueError: If all pixels of the training part are ignored.
+    """
     for what, values in (
         ('', set().union(*seen.values())),
         (' in the training part', seen['train']),
     ):
-        absent = [classes[number] for value, number in labels.items() if value not in values]
+        present = {labels[value] for value in values if value in labels} - {IGNORED}
+        if not present:
+            raise ValueError(
+                f'no pixel{what} has a class; the label maps hold {_listed(sorted(values))}'
+            )
+        absent = [name for number, name in enumerate(classes) if number not in present]
         if absent:
-            notes.append(f'no pixel{what}: {listed(absent, _MANY)}')
-            break
-    recoded = labels if any(old != new for old, new in labels.items()) else None
-    return with_copies(asked, parts, classes, recoded)
+            return [f'no pixel{what}: {listed(absent, _MANY)}']
+    return []
 
 
 def with_copies(
@@ -123,6 +135,7 @@ def with_copies(
     parts: dict[str, MapPart],
     classes: tuple[str, ...],
     labels: Mapping[int, int] | None,
+    legend: Legend | None = None,
 ) -> OwnData:
     """The data, with copies of the label maps where their values get other ``labels``, or their names or those of the
     images have several endings: MMSegmentation reads one of each."""
@@ -144,7 +157,7 @@ def with_copies(
         for part, found in parts.items():
             folder = split.folder / 'maps' / part
             for name, (_, path) in found.pairs.items():
-                split.write(f'maps/{part}/{name}.png', Recoded(path, labels))
+                split.write(f'maps/{part}/{name}.png', Recoded(path, labels, legend))
             parts = {**parts, part: found._replace(maps=folder)}
     return _drawn(asked, parts, classes, img_suffix, map_suffix)
 
@@ -159,7 +172,9 @@ def _linked(part: MapPart, split: Any, name: str, suffix: str) -> MapPart:
     """A part with links to its images that all have one ending."""
     for stem, (image, _) in part.pairs.items():
         split.write(f'images/{name}/{stem}{suffix}', image)
-    return part._replace(images=split.folder / 'images' / name)
+    folder = split.folder / 'images' / name
+    pairs = {stem: (folder / f'{stem}{suffix}', pair[1]) for stem, pair in part.pairs.items()}
+    return part._replace(images=folder, pairs=pairs)
 
 
 def _drawn(
@@ -172,12 +187,13 @@ def _drawn(
     """The data, with a validation part and lists of names where they are needed."""
     split, notes = asked.split, asked.split.notes
     names = {part: list(found.pairs) for part, found in parts.items()}
-    # The whole folder is read without a list: label maps beside images would be images too, and MMSegmentation follows
-    # links in a circle.
+    # The whole folder is read without a list: other images in it would be read too, such as label maps or those of
+    # another part, and MMSegmentation follows links in a circle.
     in_lists = {
         part
         for part, found in parts.items()
-        if found.images == found.maps or below(found.images)[1]
+        if below(found.images)[1]
+        or set(images_in(found.images)) - {image for image, _ in found.pairs.values()}
     }
     if 'val' not in parts and (drawn := split.draw(names['train'])):
         parts = {'train': parts['train'], 'val': parts['train']}
@@ -202,38 +218,6 @@ def _drawn(
         'segment', 'label maps', classes, found['train'], found.get('val'), img_suffix, map_suffix,
         notes=notes, files=split.files,
     )  # fmt: skip
-
-
-def named_alike(images: Path, maps: Path) -> MapPart:
-    """A part whose label maps are in another folder, and have the names of the images, or these and a text (``_mask``).
-
-    Raises:
-        ValueError: If an image has no label map, or several images have one name.
-    """
-    files = images_in(images)
-    stems = [path.relative_to(images).as_posix().removesuffix(path.suffix) for path in files]
-    pairs = dict(zip(stems, files, strict=True))
-    if len(pairs) < len(files):
-        name = next(name for name, count in Counter(stems).items() if count > 1)
-        raise ValueError(
-            f'several images of {images} are named {name}, which one label map cannot be of'
-        )
-    found: dict[str, Path] = {}
-    for path in sorted(
-        images_in(maps), key=lambda path: path.suffix.lower() != '.png', reverse=True
-    ):
-        found[path.relative_to(maps).as_posix().removesuffix(path.suffix)] = path
-    beside = sorted(name for name in found if name.startswith(stems[0]))
-    if not beside:
-        raise ValueError(f'{files[0]} has no label map in {maps}')
-    tail = min(beside, key=len).removeprefix(stems[0])
-    without = [name for name in pairs if name + tail not in found]
-    if without:
-        raise ValueError(
-            f'{len(without)} of {len(files)} images of {images} have no label map in {maps} '
-            f'(NAME{tail}{found[stems[0] + tail].suffix}): {", ".join(without[:5])}'
-        )
-    return MapPart(images, maps, {name: (path, found[name + tail]) for name, path in pairs.items()})
 
 
 def class_names(root: Path) -> tuple[str, ...]:
