@@ -351,20 +351,23 @@ def test_several_legends(tmp_path):
 
 
 def test_a_palette_in_another_order_than_the_legend(tmp_path):
-    """Pillow and others sort the colours of a palette by how often they occur."""
+    """Pillow and others sort the colours of a palette by how often they occur; 255 is a border."""
+    palette = np.full((256, 3), 224)
+    palette[:3] = COLOURS[2], *COLOURS[:2]
     cvat_masks(tmp_path / 'data')
     for number in range(5):
-        path = tmp_path / f'data/SegmentationClass/{number}.png'
-        label_map(path, (classes_in(number) + 1) % 3, [COLOURS[2], *COLOURS[:2]])
+        values = np.where(np.eye(*SIZE[::-1]), 255, (classes_in(number) + 1) % 3)
+        label_map(tmp_path / f'data/SegmentationClass/{number}.png', values, palette)
     found = check(find_data(tmp_path / 'data', tmp_path / 'out'), tmp_path / 'out')
     assert found == dict(train=[0, 1, 2], val=[3])
 
 
 def test_label_maps_beside_images_are_of_all_images(tmp_path):
     beside('_mask')(tmp_path / 'data')
-    image(tmp_path / 'data/train/street_gt.png', SIZE)
-    assert '1 of 4 images' in refused(tmp_path / 'data')
-    assert refused(tmp_path / 'data').endswith('(NAME_mask.png): train/street_gt')
+    for name in ('street_gt', 'street_mask'):
+        image(tmp_path / f'data/train/{name}.png', SIZE)
+    assert '2 of 5 images' in refused(tmp_path / 'data')
+    assert refused(tmp_path / 'data').endswith('train/street_gt, train/street_mask')
 
 
 def test_lossy_masks_beside_images(tmp_path):
