@@ -243,7 +243,7 @@ def test_images_that_a_tool_wrote_no_label_map_of(tmp_path):
 
 
 def test_lists_of_pascal_voc(tmp_path):
-    cvat_masks(tmp_path / 'data', lists=dict(trainval='012', val='2', test='34'))
+    cvat_masks(tmp_path / 'data', lists=dict(trainval='012', val='2', test='349'))
     assert check(find_data(tmp_path / 'data', tmp_path), tmp_path) == dict(train=[0, 1], val=[2])
     write(tmp_path / 'data/ImageSets/Segmentation/val.txt', '7\n')
     assert "has no image '7', which val.txt lists" in refused(tmp_path / 'data')
@@ -364,10 +364,10 @@ def test_a_palette_in_another_order_than_the_legend(tmp_path):
 
 def test_label_maps_beside_images_are_of_all_images(tmp_path):
     beside('_mask')(tmp_path / 'data')
-    for name in ('street_gt', 'street_mask'):
+    for name in ('_mask', 'street_gt', 'street_mask'):
         image(tmp_path / f'data/train/{name}.png', SIZE)
-    assert '2 of 5 images' in refused(tmp_path / 'data')
-    assert refused(tmp_path / 'data').endswith('train/street_gt, train/street_mask')
+    assert '3 of 6 images' in refused(tmp_path / 'data')
+    assert refused(tmp_path / 'data').endswith('train/_mask, train/street_gt, train/street_mask')
 
 
 def test_lossy_masks_beside_images(tmp_path):

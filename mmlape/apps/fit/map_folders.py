@@ -135,9 +135,10 @@ def _image_set_parts(
     parts: dict[str, list[str]] = {}
     for path in lists:
         names = [line.strip() for line in read_text(path).splitlines() if line.strip()]
-        if missing := [name for name in names if name not in files]:
-            raise ValueError(f'{images} has no image {short(missing[0])}, which {path.name} lists')
         part = 'trainval' if path.stem == 'trainval' else part_of(path.stem) or 'train'
+        missing = [name for name in names if name not in files]
+        if missing and part != 'test':
+            raise ValueError(f'{images} has no image {short(missing[0])}, which {path.name} lists')
         parts.setdefault(part, []).extend(names)
     both = parts.pop('trainval', [])
     others = {*parts.get('val', ()), *parts.pop('test', ())}
@@ -215,7 +216,7 @@ def _beside_images(root: Path) -> _ReadParts | None:
 
 
 def _without(stem: Path, tail: str) -> Path:
-    return stem.with_name(stem.name.removesuffix(tail))
+    return Path(str(stem).removesuffix(tail))  # nothing may be left of the name
 
 
 def _beside_parts(root: Path, tails: set[str], tail: str, _: list[str]) -> dict[str, MapPart]:
