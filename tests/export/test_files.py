@@ -16,10 +16,14 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from backbone_variants import component, randomise
 from config_utils import CONFIGS, REPO
 from export_rows import small
+from foundation_kinds import small as small_vit
 from mmengine.config import Config
+from mmengine.registry import MODELS
 from PIL import Image
+from registered import ceit, levit, swin, t2t, vit
 
 import mmlape
 from mmlape.apps.export import files
@@ -32,6 +36,16 @@ RUNTIME = REPO / 'examples' / 'onnx_runtime' / 'predict.py'
 # Graphs with deformable attention, for any size, take minutes to make.
 ANY_SIZE = dict.fromkeys(('Mask R-CNN, plain ViT', 'UPerNet', 'EoMT, instances', 'DINO'), True)
 ANY_SIZE['Mask2Former, panoptic'] = False
+FAMILIES = {
+    'Swin': swin(),
+    'BEiT': vit(arch=small_vit('beit_base_patch16_224')[1], patch_size=16),
+    'relative bias': vit(
+        attention_position=component('RelativePositionBias'), window_size=[3, None]
+    ),
+    'T2T': t2t(tokens=component('TransformerTokens')),
+    'CeiT': ceit(),
+    'LeViT': levit(),
+}
 
 
 def runner(path):
@@ -54,6 +68,31 @@ def test_files_answer_as_pytorch(name, tmp_path):
     batches = (made_images(count, size, 3) for count, size in shapes)
     for difference in compare(model, runner(path), network.outputs, batches, scope, 1e-3):
         assert difference.within(1e-3), difference
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', FAMILIES)
+def test_segmentors_on_each_family_answer_as_pytorch(name, tmp_path):
+    """With SegFormer's head, which takes any number of maps, and sides that no patch divides."""
+    model, scope = small('SegFormer')
+    model.backbone = FAMILIES[name]()
+    channels = [maps.shape[1] for maps in model.backbone(torch.zeros(1, 3, 64, 96))]
+    model.decode_head = MODELS.build(
+        dict(
+            type='SegformerHead',
+            in_channels=channels,
+            in_index=list(range(len(channels))),
+            channels=8,
+            num_classes=3,
+        )
+    )
+    del model.neck
+    randomise(model)
+    network, path = Network(copy.deepcopy(model)), tmp_path / 'model.onnx'
+    files.write_onnx(files.export_program(network, (75, 118), True, False), network, path, {})
+    batches = (made_images(count, (75, 118), 3) for count in (1, 3))
+    for difference in compare(model, runner(path), network.outputs, batches, scope, 1e-4):
+        assert difference.within(1e-4), difference
 
 
 @pytest.fixture(scope='module')
