@@ -188,6 +188,22 @@ def test_another_scope_is_refused():
         measure_step_memory(Config(dict(default_scope='mmpose', model=dict())))
 
 
+def test_what_the_command_prints(commands, monkeypatch):
+    """GPUs have 1 GB less for the step: 4 GB beside the images, 1.5 GB for each."""
+    found = step_memory.StepMemory(10**9, 10**9, 2 * 10**9, 3 * 10**9, (64, 96), 2)
+    monkeypatch.setattr('mmlape.research.analysis.measure_step_memory', lambda *_: found)
+    said = commands('estimate.py', str(CONFIGS / MICRO['mask-rcnn']) + '.py', '--amp')
+    assert said.splitlines()[-7:] == [
+        '2 images of 64 x 96, mixed precision',
+        '  parameters      1.00 GB',
+        '  gradients       1.00 GB',
+        '  optimizer       2.00 GB',
+        '  activations     3.00 GB',
+        '  total           7.00 GB',
+        'images per GPU, 1 GB left for CUDA: 12 GB: 4, 16 GB: 7, 24 GB: 12, 40 GB: 23, 80 GB: 50',
+    ]
+
+
 def test_the_command(commands, tmp_path):
     path = tmp_path / 'config.py'
     path.write_text(f"_base_ = '{CONFIGS / MICRO['mask-rcnn']}.py'\n")

@@ -94,10 +94,19 @@ def test_a_token_without_a_row_gets_zeros():
     assert not table[:, 1].any()
 
 
-def test_tables_with_rows_of_registers():
-    source, larger = vit(num_registers=4), vit(img_size=64, num_registers=4)
-    report = convert_with_report(source.state_dict(), 'mmlape', larger)[1]
-    assert report.resized == {'pos_embed': '5 + 4 x 4 rows to 5 + 8 x 8'}
+@pytest.mark.parametrize(
+    ('theirs', 'ours', 'rows'),
+    [
+        (dict(num_registers=4), dict(num_registers=4), (5, 5)),
+        (dict(with_dist_token=True), dict(), (2, 1)),
+        (dict(with_dist_token=True), dict(with_dist_token=True), (2, 2)),
+    ],
+)
+def test_tables_with_rows_of_several_tokens(theirs, ours, rows):
+    source = vit(**theirs).state_dict()
+    state, report = convert_with_report(source, 'mmlape', vit(img_size=64, **ours))
+    assert report.resized == {'pos_embed': '{} + 4 x 4 rows to {} + 8 x 8'.format(*rows)}
+    assert torch.equal(state['pos_embed'][:, : rows[1]], source['pos_embed'][:, : rows[1]])
 
 
 def test_offsets_that_fit_are_left_alone():

@@ -13,6 +13,7 @@ from pycocotools.coco import COCO
 
 from mmlape.apps.fit import find_data
 from mmlape.apps.fit.data import FORMATS, formats_table
+from mmlape.apps.fit.parts import Split
 
 
 def read(data, part='train'):
@@ -107,6 +108,14 @@ class TestCoco:
         assert '7 and 3 images by seed 0' in data.notes[0]
         assert not (tmp_path / 'out').exists()
         assert find_data(tmp_path, tmp_path / 'out', val=0).val is None
+
+    @pytest.mark.parametrize(
+        ('count', 'share', 'drawn'),
+        [(2, 0.9, 1), (3, 0.01, 1), (7, 0.2, 1), (8, 0.2, 2), (103, 0.2, 21)],
+    )
+    def test_sizes_of_a_split(self, count, share, drawn, tmp_path):
+        given, draw = names(count), Split(tmp_path, share, 0, []).draw
+        assert len(draw(given)) == drawn and draw(given) == draw(given[::-1])
 
     def test_classes_without_boxes(self, tmp_path):
         coco(tmp_path / 'train.json', names(1), categories=('all', 'dog', 'cow'))
@@ -301,13 +310,14 @@ class TestYolo:
         with pytest.raises(ValueError, match='is of keypoints'):
             find_data(tmp_path, tmp_path / 'out')
 
-    def test_turned_photographs(self, tmp_path):
+    @pytest.mark.parametrize('orientation', range(1, 9))
+    def test_turned_photographs(self, orientation, tmp_path):
         yolo(tmp_path)
         turned = Image.Exif()
-        turned[0x0112] = 6
+        turned[0x0112] = orientation
         Image.new('RGB', SIZE).save(tmp_path / 'images/train/0.jpg', exif=turned)
         entry = read(find_data(tmp_path, tmp_path / 'out'))['images'][0]
-        assert (entry['width'], entry['height']) == SIZE[::-1]
+        assert (entry['width'], entry['height']) == SIZE[:: -1 if orientation > 4 else 1]
 
     def test_names_by_number_and_folders_seen_from_inside(self, tmp_path, monkeypatch):
         yolo(tmp_path)

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from mmlape.apps.fit import OwnData, Part, compare_with_truth
+from mmlape.apps.fit import OwnData, Part, compare_with_truth, truths
 from mmlape.apps.inference import Result
 from mmlape.apps.report import best_scores, draw_curves, read_curves, write_table
 
@@ -123,6 +123,10 @@ def test_boxes_beside_predictions(tmp_path):
     (tmp_path / 'val.json').write_text(json.dumps(coco))
     part = Part(str(tmp_path / 'val'), str(tmp_path / 'val.json'), 5)
     data = OwnData('instance', 'COCO', ('a', 'b'), part, part)
+    first, *_, last = truths(Blind(), data, part)
+    for truth, label in ((first, 1), (last, 0)):
+        assert truth.boxes.tolist() == [[10, 4, 22, 12]] and truth.labels.tolist() == [label]
+        assert np.array_equal(truth.masks[0], mask)
     written = compare_with_truth(Blind(), data, tmp_path / 'pictures', count=2)
     assert [path.name for path in written] == ['0.jpg', '2.jpg']
     picture = cv2.imread(str(written[0])).astype(int)

@@ -125,6 +125,13 @@ def test_losses_are_the_formulas(targets):
         halves = TRAIN['num_points'] / 2
         values = dict(loss_mask=4 * math.log(2), loss_dice=6 * (1 - 1 / (halves + 1)))
         assert {name: losses[name].item() for name in values} == pytest.approx(values)
+        query = InstanceData(scores=logits[0], masks=torch.zeros(1, 64))
+        (cost,) = head.assigner.match_costs
+        expected = -3 * logits.softmax(-1)[0, 0, 1] + sum(values.values())
+        torch.testing.assert_close(
+            cost(query, InstanceData(labels=target.labels, masks=torch.zeros(1, 64))),
+            expected.view(1, 1),
+        )
 
 
 def test_instances():

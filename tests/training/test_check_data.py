@@ -305,11 +305,15 @@ class TestCoco:
         ):
             assert self.check(caplog, **options)[0] is None
 
-    def test_photos_that_exif_data_turn(self, caplog):
+    @pytest.mark.parametrize('orientation', range(1, 9))
+    def test_photos_that_exif_data_turn(self, orientation, caplog):
         turned = Image.Exif()
-        turned[0x0112] = 6
+        turned[0x0112] = orientation
         Image.new('RGB', (97, 71)).save(self.root / 'train/2.jpg', exif=turned)
         error, _ = self.check(caplog)
+        if orientation < 5:  # as they are, mirrored, or upside down
+            assert error is None
+            return
         assert '1 of 4 decoded images are turned by their EXIF data' in error
         assert "color_ignore_orientation" in error and error.endswith("'2.jpg (71 x 97)'")
         loader = dict(type='LoadImageFromFile', color_type='color_ignore_orientation')

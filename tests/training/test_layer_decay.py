@@ -7,6 +7,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, DefaultScope
 from torch import nn
 
+from mmlape.backbones.base import exempt_parameters
 from mmlape.norm.dtn import Ratio
 from mmlape.norm.dtn_maps import LearnedMap
 from mmlape.training import optimizers
@@ -183,6 +184,22 @@ def test_mmengines_options():
     assert found[f'{block}.mlp.dwconv.dwconv.weight'][1] == pytest.approx(0.125 * DECAY)
     assert found['head.weight'][:2] == pytest.approx((10 * LR, DECAY))
     assert found['head.bias'][:2] == pytest.approx((LR, 3 * DECAY))
+
+
+NO_DECAY = [
+    'pos_embed', 'absolute_pos_embed', 'relative_position_bias_table', 'level_embed', 'cls_token', 'dist_token',
+    'reg_token', 'mask_token', 'cls_emb',
+]  # fmt: skip
+
+
+def test_positions_and_tokens_of_any_module_do_not_decay():
+    model = Detector(build_vit())
+    model.others = nn.ParameterDict({name: torch.zeros(2, 3) for name in [*NO_DECAY, 'table']})
+    found = settings(model, build(model))
+    decays = {name.rpartition('.')[2]: found[name][1] for name in found if 'others' in name}
+    assert decays == {**dict.fromkeys(NO_DECAY, 0.0), 'table': DECAY}
+    exempt = {name.rpartition('.')[2] for name in exempt_parameters(model) if 'others' in name}
+    assert exempt == set(NO_DECAY)
 
 
 def test_frozen_parameters_are_left_out_and_shared_ones_counted_once():
