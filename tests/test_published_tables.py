@@ -89,3 +89,53 @@ def test_a_row_that_is_printed_twice_is_the_same_twice():
             accuracies[config, paper].add(figures['Top 1 Accuracy'])
     differing = {key: values for key, values in accuracies.items() if len(values) > 1}
     assert differing == {('levit-128s_8xb256_in1k', 'DTN, ICLR 2022'): {76.6, 76.7}}
+
+
+@pytest.mark.parametrize(('page', 'column'), [('README.md', 3), ('docs/pretraining.md', 2)])
+def test_rows_of_pages_have_figures_of_the_tables_that_they_cite(page, column):
+    checked, cited = 0, None
+    for line in (REPO / page).read_text().splitlines():
+        cited = re.search(r'(LaPE|DTN), Tables? (\d+)(?: and (\d+))?', line) or cited
+        cells = line.split('|')[column + 1 :]
+        if not re.search(r'\b(Tables?|same table) ?', ''.join(cells)):
+            continue
+        paper, *numbers = cited.groups()
+        figures = [
+            figure
+            for table in TABLES
+            for row in table['rows']
+            for figure in row[2:]
+            if table['paper'].startswith(f'{paper}, IC') and str(table['table']) in numbers
+        ]
+        for printed in re.findall(r'\d+\.\d+', ''.join(cells)):
+            digits = len(printed.partition('.')[2])
+            numbers_alone = [each for each in figures if isinstance(each, float)]
+            assert printed in {f'{each:.{digits}f}' for each in numbers_alone}, line
+            checked += 1
+    assert checked > 20
+
+
+def test_the_page_of_dtn_has_the_figures_of_its_tables():
+    text = (REPO / 'docs' / 'dtn.md').read_text()
+    rows = {
+        (table['table'], row[1].partition(',')[0]): dict(
+            zip(table['columns'], row[2:], strict=True)
+        )
+        for table in TABLES
+        for row in table['rows']
+        if table['paper'].startswith('DTN')
+    }
+    found = re.findall(
+        r'^\| (\S+) \| `\S+` \| (\S+), (\S+) \| \S+ M \| (\S+) \| (\S+) \| \S+ \|$', text, re.M
+    )
+    assert len(found) == 7
+    for name, *figures in found:
+        table = 1 if name.startswith('ViT') else 2 if name == 'Swin-T' else 9
+        both = [rows[table, f'{name} {norm}'] for norm in ('LN', 'DTN')]
+        accuracies = [str(each['Top 1 Accuracy']) for each in both]
+        assert figures == accuracies + [each['FLOPs'].removesuffix('G') for each in both], name
+    listed = re.search(r'Table 3, ImageNet top-1 of\s+ViT-S\): ([^\n]+)\.', text)[1]
+    for each in listed.replace('SwitchableNorm', 'SN').split(', '):
+        norm, figure = each.split()
+        assert figure == str(rows[3, f'ViT-S {norm}']['Top 1 Accuracy']), each
+    assert listed.count(',') == 7
