@@ -112,7 +112,7 @@ def test_same_losses(tmp_path):
     again, _ = train(parts, tmp_path / 'again', tmp_path / 'features')
     assert again.passes_before == 0 and again.losses == kept.losses
     # After the training, the backbone computes as before, and checkpoints are ordinary.
-    assert 'forward' not in vars(runner.model.backbone)
+    assert 'forward' not in vars(runner.model.backbone) and not runner.model._forward_pre_hooks
     assert runner.model.state_dict().keys() == ordinary.model.state_dict().keys()
 
 

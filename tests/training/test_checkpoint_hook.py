@@ -1,6 +1,7 @@
 """Checkpoints that stay when the next one cannot be written."""
 
 import errno
+import itertools
 import shutil
 from pathlib import Path
 
@@ -29,10 +30,11 @@ def checkpoints(folder):
 def full_disk(monkeypatch):
     """Names of files that the disk is full for."""
     names, draft = set(), atomic._draft
+    codes = itertools.cycle((errno.EDQUOT, errno.ENOSPC))  # a quota too
 
     def write(path, data):
         if any(path.name.startswith(name) for name in names):
-            raise OSError(errno.ENOSPC, 'No space left on device', str(path))
+            raise OSError(next(codes), 'No space left on device', str(path))
         return draft(path, data)
 
     monkeypatch.setattr(atomic, '_draft', write)

@@ -13,7 +13,7 @@ from tiny_training import tiny_config
 
 from mmlape import cli
 from mmlape.checkpoints import CheckpointError
-from mmlape.training import CheckpointHook
+from mmlape.training import CheckpointHook, resume_state
 from mmlape.training.resume_state import check_training_state
 
 pytestmark = pytest.mark.usefixtures('safe_loading')
@@ -227,6 +227,30 @@ def test_a_state_is_not_read_beyond_its_end(fused, trained, tmp_path):
         runner = RUNNERS.build(config(tmp_path / str(number)))
         text = refusal(content, (*ADAM, 'exp_avg'), value, tmp_path, runner)
         assert 'exp_avg must be of shape' in text
+
+
+OPTIMIZERS = {
+    'SGD': dict(momentum=0.9), 'Adam': dict(amsgrad=True), 'NAdam': {}, 'RAdam': {}, 'Adamax': {}, 'Adagrad': {},
+    'Adadelta': {}, 'ASGD': {}, 'Rprop': {}, 'RMSprop': dict(momentum=0.9, centered=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_states_of_every_optimizer_have_the_shape_of_their_parameter(name):
+    parameter = torch.nn.Parameter(torch.ones(2, 3))
+    optimizer = getattr(torch.optim, name)([parameter], lr=0.1, **OPTIMIZERS[name])
+    parameter.sum().backward()
+    optimizer.step()
+    state = {
+        key: value
+        for key, value in optimizer.state[parameter].items()
+        if torch.is_tensor(value) and value.shape == parameter.shape
+    }
+    assert state
+    for key, value in state.items():
+        resume_state._check_value(key, key, value, parameter)
+        with pytest.raises(CheckpointError, match=rf'{key} must be of shape \(2, 3\)'):
+            resume_state._check_value(key, key, torch.zeros(2), parameter)
 
 
 def test_epochs_skip_no_more_than_one(trained, tmp_path):
