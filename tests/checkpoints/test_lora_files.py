@@ -154,18 +154,25 @@ def test_networks_of_another_kind(part, other, words, build):
     [
         (dict(peft_type='LOHA'), "peft_type must be 'LORA', got 'LOHA'"),
         (dict(bias='all'), "bias must be 'none', got 'all'"),
+        (dict(fan_in_fan_out=True), 'fan_in_fan_out must be False, got True'),
+        (dict(lora_bias=True), 'lora_bias must be False, got True'),
+        (dict(layer_replication=[[0, 2]]), r'layer_replication must be None, got \[\[0, 2'),
         (dict(use_qalora=True), 'LoRA and DoRA are read, not use_qalora'),
         (dict(lora_alpha=None), r'adapter_config\.json has no lora_alpha'),
-        (
-            dict(init_lora_weights='pissa_niter_4'),
-            "init_lora_weights='pissa_niter_4' changes the weights",
+        *(
+            (dict(init_lora_weights=name), f"init_lora_weights='{name}' changes the weights")
+            for name in ('pissa', 'pissa_niter_4', 'olora', 'corda', 'loftq')
         ),
     ],
 )
 def test_other_methods(config, words, build, folder):
-    load_lora(build(), folder('rslora', init_lora_weights='gaussian'))
     with pytest.raises(ValueError, match=words):
         load_lora(build(), folder('lora', **config))
+
+
+@pytest.mark.parametrize('start', [True, False, 'gaussian', 'orthogonal', 'eva'])
+def test_initial_values_that_keep_the_base(start, build, folder):
+    load_lora(build(), folder('rslora', init_lora_weights=start))
 
 
 def test_half_of_an_update(build, folder):

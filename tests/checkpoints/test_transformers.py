@@ -142,7 +142,10 @@ def test_the_config_beside_it(golden, tmp_path, wrapped):
     load(tmp_path / 'model.safetensors')
     for changes, ours in (
         (dict(num_attention_heads=4), '2'),
-        (dict(hidden_act='gelu_pytorch_tanh'), 'GELU'),
+        *(
+            (dict(hidden_act=name), 'GELU')
+            for name in ('gelu_pytorch_tanh', 'gelu_new', 'quick_gelu', 'relu', 'silu', 'swish')
+        ),
         (dict(rope_theta=10.0), '100.0'),
     ):
         with pytest.raises(ValueError, match=f'config.json.* says .*, the model has {ours}'):

@@ -11,6 +11,7 @@ from pycocotools import mask as coco_mask
 from mmlape.apps.fit import OwnData, Part, compare_with_truth, truths
 from mmlape.apps.inference import Result
 from mmlape.apps.report import best_scores, draw_curves, read_curves, write_table
+from mmlape.apps.report.curves import is_validation
 
 ROWS = [
     dict(loss=2.0, epoch=1, step=5), dict(loss=1.0, epoch=1, step=10), {'mIoU': 20.0, 'step': 1},
@@ -79,6 +80,9 @@ def test_ratios_of_dtn_are_no_validation(tmp_path):
             rows += [dict(loss=1.0, epoch=epoch, step=10 * epoch), {'mIoU': 1.0, 'step': epoch}]
         (folder / 'scalars.json').write_text('\n'.join(map(json.dumps, rows)))
     assert [row['step'] for row in read_curves(tmp_path) if 'mIoU' in row] == [1, 2, 3, 4]
+    times = dict(time=0.1, data_time=0.1, step=1)
+    assert not is_validation(ratio) and not is_validation(times)
+    assert is_validation({**times, 'mIoU': 1.0})
 
 
 def test_metrics_of_a_training_by_iterations_that_counts_epochs(tmp_path):
