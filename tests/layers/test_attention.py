@@ -17,6 +17,7 @@ from mmlape.layers import (
     AttentionLayer,
     DifferentialAttention,
     PatchEmbed,
+    ShiftedWindowAttention,
     SpatialReductionAttention,
     attention,
 )
@@ -211,3 +212,12 @@ def test_a_graph_of_any_size_keeps_queries_whole(monkeypatch):
         query, key = torch.randn(2, 2, queries, 4, requires_grad=True), torch.randn(2, 2, 5, 4)
         torch.testing.assert_close(read(query, key, key), layer.read(query, key, key))
     assert len(graphs) == 1
+
+
+@pytest.mark.parametrize(
+    ('grid', 'moved'), [((2, 3), (0, 0)), ((4, 3), (1, 0)), ((2, 6), (0, 1)), ((4, 6), (1, 1))]
+)
+def test_an_axis_of_one_window_is_shifted_only_if_asked(grid, moved):
+    for alone, wanted in ((False, moved), (True, (1, 1))):
+        layer = ShiftedWindowAttention(8, 2, window_size=(2, 3), shift=1, shift_alone=alone)
+        assert layer.shift_on(grid) == wanted

@@ -31,7 +31,7 @@ def boxes_sample(path, true, found, scores):
 def test_boxes_right_confused_missed_and_extra():
     tally = Tally(2, 1, boxes=True)
     # The better of two at one place is of another class: it stays without a partner.
-    found, scores = [(0, 1), (0, 0), (1, 0), (2, 1), (2, 0)], [0.9, 0.8, 0.7, 0.6, 0.2]
+    found, scores = [(0, 1), (0, 0), (1, 0), (2, 1), (2, 0)], [0.9, 0.8, 0.7, 0.31, 0.29]
     tally.add(boxes_sample('a', [(0, 0), (1, 1)], found, scores))
     assert tally.confusion.tolist() == [[1, 0, 0], [1, 0, 0], [0, 2, 0]]
     tally.add(boxes_sample('b', [(0, 0)], [(0, 0)], [0.9]))
@@ -50,6 +50,8 @@ def test_a_found_box_has_one_partner():
     """The nearer of two of its class; another one of another class gets nothing."""
     overlap = np.array([[0.6], [0.8], [0.9]])
     assert match(overlap, np.array([0, 0, 1]), np.array([0])) == [(1, 0)]
+    for iou, pairs in ((0.5, [(0, 0)]), (0.49, [])):
+        assert match(np.array([[iou]]), np.array([0]), np.array([0])) == pairs
 
 
 def test_true_boxes_that_were_resized():
