@@ -5,6 +5,9 @@ import torch
 from backbone_variants import build_adapter
 from torch import nn
 
+from mmlape.backbones import adapter
+from mmlape.layers.deformable import sampling_plan
+
 STRIDES = (4, 8, 16, 32)
 
 
@@ -73,3 +76,29 @@ def test_what_a_vit_adds_lies_where_it_was_in_the_image(patch):
             ]
             off = (out[0, :2].permute(1, 2, 0) - expected).abs()[inner[0] & inner[1]]
             assert len(off) and off.max() < 0.5, (size, stride)
+
+
+@pytest.mark.parametrize('patch', [8, 14, 16, 20, (14, 10)], ids=str)
+def test_features_are_exchanged_where_they_lie_in_the_image(patch, monkeypatch):
+    """A ViT whose patches do not divide 32 sees more padding than the pyramid."""
+    plans = []
+    monkeypatch.setattr(
+        adapter, 'sampling_plan', lambda *given: plans.append(sampling_plan(*given)) or plans[-1]
+    )
+    with torch.no_grad():
+        build_adapter(dict(patch_size=patch)).eval()(torch.zeros(1, 3, 100, 61))
+    into_tokens, into_pyramid = plans
+    pyramid, (grid,) = into_tokens.shapes, into_pyramid.shapes
+    sides = (patch, patch) if isinstance(patch, int) else patch
+    tokens = coordinates(*grid, *sides).flatten(0, 1)
+    cells = torch.cat(
+        [
+            coordinates(*shape, s, s).flatten(0, 1)
+            for shape, s in zip(pyramid, STRIDES[1:], strict=True)
+        ]
+    )
+    seen = torch.tensor(
+        [[8 * side for side in pyramid[0]], [a * b for a, b in zip(grid, sides, strict=True)]]
+    )
+    for plan, pixels, image in zip(plans, (tokens, cells), seen, strict=True):
+        torch.testing.assert_close(plan.reference_points.view(-1, 2).flip(1) * image, pixels)
