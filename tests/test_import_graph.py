@@ -1,6 +1,7 @@
 """Imports go one way: no cycle between modules, and no import from a lower package to a higher one."""
 
 import ast
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
@@ -47,6 +48,7 @@ def module_of(path: Path) -> str:
 FILES = {module_of(path): path for path in sorted(ROOT.rglob('*.py')) if '.mim' not in path.parts}
 
 
+@cache
 def imports(module: str) -> list[tuple[str, bool]]:
     """Modules of mmlape that one imports, and whether it does so when it is imported itself; not those for types."""
     path, found = FILES[module], []
