@@ -251,6 +251,22 @@ def _no_seeds_of_devices_that_are_not_there():
 
 
 @pytest.fixture(scope='session', autouse=True)
+def _pictures_are_drawn_once():
+    """A layout without overlaps and tight borders take three more passes over a figure; tests of layouts ask for them."""
+    from matplotlib.figure import Figure
+
+    savefig = Figure.savefig
+
+    def save(self, file, *, bbox_inches=None, **options):
+        self.set_layout_engine('none')
+        savefig(self, file, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, 'savefig', save)
+        yield
+
+
+@pytest.fixture(scope='session', autouse=True)
 def _data_sets_do_not_collect_garbage():
     """Each of MMEngine's does when it is read, which takes longer than many a test."""
     with pytest.MonkeyPatch.context() as patch:

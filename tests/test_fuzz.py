@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 from mmlape.backbones import AdapterBackbone, EoMT, SequenceTransformer
 from mmlape.registry import MODELS
 
-FAST, SLOW = 4, 24
+FAST, SLOW = 3, 24
 # More pixels than that, and attention of every token to all takes seconds.
 MOST_PIXELS = 2**13
 SETTINGS = settings(
@@ -150,7 +150,7 @@ def fuzz(name, examples, check_case):
         done.append(case)
 
     run()
-    assert len(set(done)) >= 0.75 * examples
+    assert len(set(done)) >= 0.6 * examples
 
 
 @pytest.mark.parametrize('name', BACKBONES)
@@ -221,7 +221,7 @@ def check_predictions(library, model, case):
         assert 'masks' not in found or found.masks.shape[1:] == case.size, case
 
 
-@pytest.mark.parametrize('examples', [FAST // 2, pytest.param(SLOW, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('examples', [2, pytest.param(SLOW, marks=pytest.mark.slow)])
 @pytest.mark.parametrize('name', HEADS)
 def test_whole_models(name, examples):
     """From bytes to finished predictions."""

@@ -86,9 +86,7 @@ def test_a_segmentor_by_hand():
 # (ICLR 2022), Tables 1, 2 and 9.
 PUBLISHED = [
     ('lape/mask-rcnn_deit-s-adapter_fpn_ms-3x_coco', None, 'flops', 403, 0.005),
-    ('dtn/mask-rcnn_pvtv2-b2_fpn_1x_coco', None, 'flops', 309, 0.005),
     ('dtn/retinanet_pvt-t_fpn_1x_coco', (224, 224), 'backbone_flops', 1.90, 0.02),
-    ('dtn/retinanet_pvtv2-b3_fpn_1x_coco', (224, 224), 'backbone_flops', 6.9, 0.02),
 ]
 
 

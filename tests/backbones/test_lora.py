@@ -6,7 +6,6 @@ import pytest
 import torch
 from backbone_variants import (
     DTN,
-    JOININGS,
     LAPE,
     VARIANTS,
     build_adapter,
@@ -27,12 +26,13 @@ from mmlape.cpu import optimize
 from mmlape.layers import LoRALinear, merge_lora
 
 AROUND = (build_adapter, build_light_adapter, build_eomt)
-# Linear layers of LeViT belong to norms, joinings have none: one of them stands for all.
-NAMES = [
-    name
-    for name in VARIANTS
-    if not name.startswith('levit') and name.partition('-')[2] not in JOININGS.keys() - {'lape'}
-]
+# A network of each family, with and without windows, and of each kind of attention and stem: other options (joinings,
+# norms, outputs) have no linear layers. Those of LeViT belong to norms.
+NAMES = (
+    'vit-lape', 'vit-windows-gabor-2,3,4', 'vit-dtn', 'adapter-lape', 'adapter-windows', 'light-adapter', 'adapter-t2t',
+    'pvt-lape', 'pvt-dtn', 'swin-lape', 'swin-dtn', 't2t-lape', 't2t-transformer', 'compact-cct-lape', 'ceit-lape',
+    'ceit-dtn', 'sequence-dtn', 'sequence-bigbird', 'sequence-lsh', 'pvtv2-linear', 'pvtv2-lape',
+)  # fmt: skip
 
 
 def with_lora(build, **lora):

@@ -13,7 +13,9 @@ from mmlape.cpu import memory, optimize
 
 # Page faults of a buffer that is freed and wanted again, as each step of a training frees and wants its own.
 FAULTS = """
-import resource, sys
+import resource, sys, types
+sys.modules['mmengine'] = types.ModuleType('mmengine')  # the real one imports PyTorch, for seconds
+sys.modules['mmengine.device'] = types.SimpleNamespace(get_device=lambda: 'cpu')
 from mmlape.cpu.memory import keep_freed_memory
 import numpy
 kept = sys.argv[1] == 'keep' and keep_freed_memory()

@@ -22,10 +22,10 @@ from mmlape.checkpoints import convert_with_report
 from mmlape.cli.arguments import add_common_options
 from mmlape.cli.options import merge_overrides
 from mmlape.registry import MODELS
-from mmlape.shipped import find_config
+from mmlape.shipped import find_config, shipped_configs
 from mmlape.training import PositionOnlyHook
 
-pytestmark = pytest.mark.usefixtures('cheap_values')
+pytestmark = pytest.mark.usefixtures('cheap_values', 'found_once')
 
 PAGE = CONFIGS / 'ablations' / 'README.md'
 ROW = r'\| (.+?) \| `mmlape train (.+?)` \| ([\d.]+|-) \|'
@@ -193,6 +193,15 @@ EXPECTED = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope='module')
+def found_once():
+    """Each command looks for its config among all that are shipped."""
+    configs = shipped_configs()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('mmlape.shipped.shipped_configs', lambda: configs)
+        yield
+
+
 def rows_of_page() -> dict:
     """By heading and row, the command and the figure."""
     found = {}
@@ -208,10 +217,15 @@ def rows_of_page() -> dict:
 ROWS = rows_of_page()
 
 
-def config_of(command: str) -> Config:
+@cache
+def _options(command: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_common_options(parser)
-    options = parser.parse_args(shlex.split(command))
+    return parser.parse_args(shlex.split(command))
+
+
+def config_of(command: str) -> Config:
+    options = _options(command)
     return merge_overrides(copy.deepcopy(file_of(options.config)), options.cfg_options)
 
 
