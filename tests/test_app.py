@@ -102,7 +102,7 @@ def test_wrong_and_large_files(address, tmp_path):
     assert httpx.post(f'{address}gradio_api/upload', files=large).status_code == 413
     Image.new('RGB', (64, 48)).save(tmp_path / 'right.png')
     assert find(user, tmp_path / 'right.png')[0].is_file()
-    Image.new('L', (7000, 6000)).save(tmp_path / 'huge.png')
+    Image.new('1', (7000, 6000)).save(tmp_path / 'huge.png')
     with pytest.raises(gradio_client.exceptions.AppError, match='at most 40 megapixels'):
         find(user, tmp_path / 'huge.png')
 

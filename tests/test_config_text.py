@@ -46,7 +46,7 @@ def evil(folder):
 
 
 @given(VALUES)
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @example({'class': 1, 'a b': 2, 'ﬁ': 3, '': 4, "a'": 5})
 def test_a_value_is_read_as_it_was_written(value):
     text = value_text(value)
@@ -56,7 +56,7 @@ def test_a_value_is_read_as_it_was_written(value):
 
 
 @given(st.dictionaries(st.text(string.ascii_lowercase, min_size=1), VALUES, max_size=3))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 def test_a_config_is_read_as_it_was_written(config):
     config = {f'x_{name}': value for name, value in config.items()}
     read = Config.fromfile(written(config_text(config))).to_dict()

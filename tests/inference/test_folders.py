@@ -1,6 +1,7 @@
 """A shared folder answers as the model does, from a path and from the hub's cache, and runs nothing in it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -25,10 +26,16 @@ def model():
     return mmlape.load('nuclei', None, 'cpu', False)
 
 
+@pytest.fixture(scope='module')
+def saved(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp('saved') / 'shared'
+    model.save_folder(folder, {'mask AP': 46.3}, {'data': 'BBBC038'}, 'apache-2.0')
+    return folder
+
+
 @pytest.fixture
-def folder(model, tmp_path):
-    model.save_folder(tmp_path / 'shared', {'mask AP': 46.3}, {'data': 'BBBC038'}, 'apache-2.0')
-    return tmp_path / 'shared'
+def folder(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / 'shared')
 
 
 def answer(model):
