@@ -6,7 +6,6 @@ import pytest
 import torch
 from config_utils import CONFIGS
 from test_configs import build, detection_batch, load, take_less_work
-from test_configs_foundation import cut
 
 from mmlape.layers import HeadDeformableAttention, replace_deformable_attention
 
@@ -27,7 +26,7 @@ def losses_of(model, batch, dtype):
 
 def test_a_step_in_half_precision():
     torch.manual_seed(0)
-    cfg = cut(load(CONFIGS / 'detr' / 'dino-4scale_dinov3-s_sfp_8xb2-12e_coco.py'))
+    cfg = load(CONFIGS / 'experiments/dino-3scale_vit-micro-adapter-lape_digit-scenes.py')
     take_less_work(cfg)
     model = replace_deformable_attention(build(cfg)).train()
     ours = [m for m in model.modules() if isinstance(m, HeadDeformableAttention)]

@@ -202,7 +202,7 @@ def cut(cfg: Config) -> Config:
     """Four layers of 48 channels instead of the backbone, and heads to fit."""
     model, dims = cfg.model, cfg.dims
     for part in ('neck', 'decode_head', 'auxiliary_head', 'panoptic_head'):
-        for key, value in model.get(part, {}).items():
+        for key, value in (model.get(part) or {}).items():
             if value in (dims, [dims] * 4):
                 model[part][key] = [WIDTH] * 4 if isinstance(value, list) else WIDTH
     backbone = model.backbone
