@@ -252,7 +252,7 @@ def _no_seeds_of_devices_that_are_not_there():
 
 @pytest.fixture(scope='session', autouse=True)
 def _pictures_are_drawn_once():
-    """A layout without overlaps and tight borders take three more passes over a figure; tests of layouts ask for them."""
+    """A layout without overlaps and tight borders take three more passes over a figure; tests of them ask for them."""
     from matplotlib.figure import Figure
 
     savefig = Figure.savefig

@@ -1,7 +1,6 @@
 """Rows of ViT-Adapter's zoo: their values are those of the published configs, and each kind trains a step."""
 
 import ast
-import json
 import re
 from typing import NamedTuple
 
@@ -12,7 +11,6 @@ from config_utils import (
     CONFIGS,
     DEPTH,
     HEADS,
-    REPO,
     WIDTH,
     marked,
     vit_adapter_configs,
@@ -437,26 +435,6 @@ def test_the_weights_of_a_backbone_fit(name):
     resized = [key for key in report.resized if key.endswith('relative_position_bias_table')]
     # Windows of 14 x 14 have the grid of the pre-training.
     assert len(resized) == (4 if windows else model.depth if 'beit' in name else 0)
-
-
-@pytest.mark.parametrize('name', [*NAMES, *DETECTORS])
-def test_memory_and_hours_follow_from_the_model_zoo(name):
-    """As the README says how."""
-    measured = json.loads((REPO / 'benchmarks/records/model_zoo.json').read_text())['models'][name]
-    cfg, step = read(name), measured['step']
-    (height, width), largest = measured['image_size'], step['image_size']
-    images = cfg.train_cfg.get('max_epochs', 0) * 118287
-    images = images or cfg.train_cfg.max_iters * cfg.auto_scale_lr.base_batch_size
-    passes = 4 if cfg.model.backbone.get('with_cp') else 3
-    area = largest[0] * largest[1] / (height * width)
-    hours = 2 * passes * images * area * measured['flops'] / 1e14 / 3600
-    (row,) = (
-        line
-        for line in (CONFIGS / 'vit_adapter/README.md').read_text().splitlines()
-        if line.startswith(f'| [{name}]')
-    )
-    said = [cell.strip() for cell in row.split('|')[2:4]]
-    assert said == [f'{step["bytes"] / 1e9:.1f} GB', f'{float(f"{hours:.2g}"):.0f} h']
 
 
 # What the published configs say of pixels, maps, optimizer and start beside that.

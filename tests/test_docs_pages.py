@@ -102,33 +102,6 @@ def test_links_and_commands_exist(name):
     assert found == []
 
 
-@pytest.mark.parametrize(
-    'text',
-    [
-        '[a](missing.md)',
-        '![a](images/missing.png)',
-        '[a](#missing)',
-        '[a](/etc/hosts)',
-        '[a](../..)',
-        '`make tests`',
-        '`cd mmlape && make demo MODELS=segmenter`',
-        '`python tools/analysis_tools/magnitude.py`',
-        '```\nmmlape train CONFIG \\\n    --work-dir x --auto-scale\n```',
-        '`PORT=1 mmlape dist_trian CONFIG 8`',
-        '`mmlape picture magnitude x.py`',
-        '`mmlape picture token_pca x.py --image a`',
-        '`mmlape train mask-rcnn_deit-x-adapter_fpn_ms-3x_coco`',
-    ],
-)
-def test_what_does_not_exist_is_found(tmp_path, text):
-    path = tmp_path / 'page.md'
-    path.write_text(f'# Twice\n## Twice\n[back](#twice-1)\n\n{text}\n')
-    page = read_page(path)
-    assert page.anchors == {'twice', 'twice-1'}
-    page.links.remove('#twice-1')
-    assert len(dead(page)) + len([problem for code in page.code for problem in unknown(code)]) == 1
-
-
 def test_the_index_leads_to_every_page():
     index = read_page(BY_NAME['docs/index.md'])
     linked = {(index.path.parent / link).resolve() for link in index.links}

@@ -81,16 +81,6 @@ def test_other_sources_are_the_known_ones():
     assert [source for source in elsewhere if not source.startswith(known)] == []
 
 
-def test_a_row_that_is_printed_twice_is_the_same_twice():
-    """But for what the papers print differently themselves."""
-    accuracies = defaultdict(set)
-    for (config, paper, _), figures in in_the_papers().items():
-        if 'Top 1 Accuracy' in figures:
-            accuracies[config, paper].add(figures['Top 1 Accuracy'])
-    differing = {key: values for key, values in accuracies.items() if len(values) > 1}
-    assert differing == {('levit-128s_8xb256_in1k', 'DTN, ICLR 2022'): {76.6, 76.7}}
-
-
 @pytest.mark.parametrize(('page', 'column'), [('README.md', 3), ('docs/pretraining.md', 2)])
 def test_rows_of_pages_have_figures_of_the_tables_that_they_cite(page, column):
     checked, cited = 0, None

@@ -14,18 +14,14 @@ from mmlape.research.analysis import (
     attention_position_stages,
     attention_tables,
     channel_likeness,
-    classify_channels,
     cosine_matrix,
     draw_channels,
     draw_correlations,
     draw_embedding,
     draw_flow,
-    draw_gabor_fit,
     draw_grids,
-    draw_layers,
     draw_position_alone,
     embedding_table,
-    fit_maps,
     layer_positions,
     pick_channels,
     plan_sources,
@@ -393,15 +389,7 @@ def test_correlations_are_drawn_with_their_token(sinusoids):
     assert marks == [[1, 2]] * len(found.names)
 
 
-def test_more_layers_than_a_row_holds_and_nothing_but_undefined():
-    arch = dict(variants.ARCH, depth=9)
-    model = variants.build_vit(arch=arch, position=dict(type='mmlape.NoPosition'))
-    found = position_correlations(position_stages(model)[0], GRID)
-    assert np.isnan(found.matrices).all()
-    assert len(images(draw_correlations(found))) == 2 * 10
-
-
-def test_channel_maps_grids_and_fits(sinusoids):
+def test_channel_maps_and_grids(sinusoids):
     table = embedding_table(sinusoids, (8, 9))
     titles = dict(images(draw_channels(table, [3, 5])))
     assert np.array_equal(titles['5'], table.maps()[5])
@@ -414,13 +402,6 @@ def test_channel_maps_grids_and_fits(sinusoids):
         shown, [*maps, tables[0].maps()[2], tables[1].maps()[2]], strict=True
     ):
         assert np.array_equal(values, expected)
-
-    learned = table.maps()
-    fit, kinds = fit_maps(learned), classify_channels(learned)
-    titled = dict(images(draw_gabor_fit(learned, fit, kinds)))
-    best = int(np.argmax(np.where(kinds.kinds == 'striped', fit.r2, -1)))
-    assert np.allclose(titled[f'{best} striped'], learned[best] - learned[best].mean())
-    assert len(images(draw_gabor_fit(learned, fit))) == 2 * 16
 
 
 def test_a_saved_picture_is_a_small_palette_png_and_pyplot_is_left_alone(sinusoids, tmp_path):
@@ -523,7 +504,3 @@ def test_pictures_have_a_panel_for_every_map():
     alone = draw_position_alone(flow, channels=[3, 5])
     assert len(alone.axes) == 2 * 4 and alone.axes[4].get_ylabel() == 'channel 5'
     assert np.array_equal(alone.axes[5].images[0].get_array(), flow.position_query[5])
-    figure = draw_layers(flow, note='initial values')
-    assert len(figure.axes) == 2 * 5 and figure.texts[0].get_text() == 'initial values'
-    most = int(flow.likeness('summed').argmax())
-    assert np.array_equal(figure.axes[4].images[0].get_array(), flow.layers[4, most])

@@ -7,13 +7,9 @@ from argparse import ArgumentParser
 from functools import cache
 
 import pytest
-import torch
-from config_utils import CONFIGS, classifier_configs, use_scope
+from config_utils import CONFIGS, classifier_configs
 from docs_pages import read_page
 from mmengine.config import Config, DictAction
-from mmengine.hooks import EMAHook
-from mmengine.registry import HOOKS, MODELS
-from mmpretrain.utils import register_all_modules
 from test_base_configs import leaves
 
 from mmlape.cli.options import merge_overrides
@@ -59,11 +55,6 @@ def changed(name: str, options: dict) -> dict:
     return {k: after.get(k) for k in {*before, *after} if before.get(k) != after.get(k)}
 
 
-def test_the_page_names_configs_of_its_paper():
-    configs = [command[2] for command in COMMANDS]
-    assert configs == ['deit-t-lape_8xb128_in1k'] * 2 + ['vit-s-star-dtn_8xb128_in1k']
-
-
 @each_family
 def test_lape_tests_at_crop_ratio_one(name):
     both = {f'{split}.dataset.pipeline.1.scale': 224 for split in SPLITS}
@@ -90,15 +81,3 @@ def test_dtn_neither_mixes_nor_erases_and_averages(name):
     assert found.items() <= own.items()
     if 'dtn' in name and re.match('(deit|vit|pvt-[ts])', name):
         assert found == {}
-
-
-def test_dtn_as_it_is_built():
-    """Without a mixture of images, and with the average that is scored."""
-    register_all_modules(init_default_scope=False)
-    use_scope('mmpretrain')
-    cfg = merge_overrides(load('vit-s-star-dtn_8xb128_in1k'), DTN)
-    with torch.device('meta'):
-        model = MODELS.build({**cfg.model, 'data_preprocessor': cfg.data_preprocessor})
-    assert model.data_preprocessor.batch_augments is None
-    hook = HOOKS.build(cfg.default_hooks.ema)
-    assert isinstance(hook, EMAHook) and hook.ema_cfg['momentum'] == pytest.approx(1 - 0.99996)
