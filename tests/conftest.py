@@ -227,7 +227,7 @@ def _shipped_configs_are_read_once():
     read, known = Config._file2dict, {}
 
     def file_to_dict(filename, *options, **more):
-        path = os.path.abspath(filename)
+        path = os.path.realpath(filename)  # pages are tried beside a link to them
         if not path.startswith(CONFIGS):
             return read(filename, *options, **more)
         key = repr((path, options, more))

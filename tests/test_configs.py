@@ -74,7 +74,8 @@ def build(cfg: Config) -> torch.nn.Module:
 RELATED = (
     r'scale_dinov3|deit-b|cascade|deit-s-adapter|upernet_deit-s|swin-s|swin-t(_|-lape)|pvtv2-b|'
     r'eomt_(deit|dinov2)-|eomt_dinov3-[bl]_8xb2|(rcnn|retinanet)_pvt-s|segmenter_deit-s|upernet_deit-t-adapter_|'
-    r'gfl_dinov3-s|mask2former_dinov3-s_sfp|rcnn_(pvt-t|pvt-t-lape|deit-t-adapter)_fpn'
+    r'gfl_dinov3-s|mask2former_dinov3-s_sfp|rcnn_(pvt-t|pvt-t-lape|pvt-t-dtn|deit-t-adapter)_fpn|retinanet_pvt-t_fpn|'
+    r'segmenter_deit-t_mask'
 )
 
 

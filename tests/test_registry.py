@@ -30,6 +30,7 @@ IN_A_BLOCK = [
 ]
 # Tracing all of them takes minutes.
 EXPORTED_FAST = ('LaPE', 'DTN', 'Attention', 'SequencePooling')
+COMPILED_FAST = ('GaborAttention', 'DTN', 'Attention')
 
 every_component = pytest.mark.parametrize('name', BACKBONES)
 
@@ -74,10 +75,9 @@ def test_copies_loaded_and_recomputed_networks_train_on(name):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize('backend', ['eager', pytest.param('aot_eager', marks=pytest.mark.slow)])
-@pytest.mark.parametrize('name', IN_A_BLOCK)
-def test_compiles_a_block(name, backend):
-    """In one graph, with its gradients; those are in a graph of their own in the slow tests. A norm, an attention or a
+@pytest.mark.parametrize('name', marked(IN_A_BLOCK, COMPILED_FAST))
+def test_compiles_a_block(name):
+    """In one graph, with its gradients, which are in a graph of their own. A norm, an attention or a
     feed-forward network alone; with its block what is called by parts of that."""
     model, made = randomised(name).eval(), registered()[name]
     part, calls = model.stages()[-1].blocks[-1], []
@@ -88,7 +88,7 @@ def test_compiles_a_block(name, backend):
         model(IMAGES)
     handle.remove()
     torch._dynamo.reset()
-    compiled = torch.compile(part, fullgraph=True, backend=backend)
+    compiled = torch.compile(part, fullgraph=True, backend='aot_eager')
     (tokens, *rest), results = calls[0], []
     for call in (part, compiled):
         tokens = tokens.clone().requires_grad_()

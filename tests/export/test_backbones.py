@@ -27,7 +27,7 @@ IN_ATTENTION = [
     'AttentionSubsampling',
     'DTN',
 ]
-FAST = ['LaPE', 'SharedRelativePositionMlp', 'SwinTransformer', 'ViTAdapter']
+FAST = ['LaPE', 'SharedRelativePositionMlp', 'ViTAdapter']
 
 
 class Outputs(nn.Module):

@@ -16,9 +16,12 @@ DRAWN = 2**20
 def cheap_values() -> Iterator[None]:
     """Within, large tensors are filled with stretches of a few random numbers: drawing takes longer than a step."""
     generator = torch.Generator().manual_seed(0)
+    uniform = torch.rand(2 * DRAWN, generator=generator)
     numbers = {
-        'uniform_': torch.rand(2 * DRAWN, generator=generator),
+        'uniform_': uniform,
         'normal_': torch.randn(2 * DRAWN, generator=generator),
+        # PyTorch cuts a normal distribution at two standard deviations by this function of uniform numbers.
+        'erfinv_': torch.erfinv(0.95 * (2 * uniform - 1)),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name in numbers:
@@ -42,13 +45,14 @@ def _not_on_meta(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def _filling(name: str, numbers: Tensor) -> Callable[..., Tensor]:
     draw, starts = getattr(Tensor, name), itertools.count(0, 7919)
 
-    def fill(self: Tensor, low: float = 0.0, high: float = 1.0, **options) -> Tensor:
+    def fill(self: Tensor, *limits: float, **options) -> Tensor:
         if self.is_meta:
             return self
         plain = self.is_contiguous() and (self.device.type, self.dtype) == ('cpu', torch.float32)
         if self.numel() < SMALL or options or not plain or type(self.data) is not Tensor:
-            return draw(self, low, high, **options)
-        scale = high - low if name == 'uniform_' else high  # of normal_ these are mean and std
+            return draw(self, *limits, **options)
+        low, high = (*limits, *(0.0, 1.0)[len(limits) :])
+        scale = high if name == 'normal_' else high - low  # of normal_ these are mean and std
         for part in self.detach().view(-1).split(DRAWN):
             start = next(starts) % DRAWN
             torch.mul(numbers[start : start + len(part)], scale, out=part).add_(low)
