@@ -29,7 +29,7 @@ IN_A_BLOCK = [
     and name not in OUTSIDE_OF_BLOCKS
 ]
 # Tracing all of them takes minutes.
-EXPORTED_FAST = ('LaPE', 'DTN', 'Attention', 'SequencePooling')
+EXPORTED_FAST = ('LaPE', 'DTN')
 COMPILED_FAST = ('GaborAttention', 'DTN', 'Attention')
 
 every_component = pytest.mark.parametrize('name', BACKBONES)

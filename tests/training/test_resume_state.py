@@ -1,7 +1,7 @@
 """Checkpoints whose state is made up: refused in one line, before the run takes, skips or deletes anything."""
 
+import copy
 import math
-import pickle
 import re
 
 import numpy as np
@@ -77,13 +77,13 @@ def trained(tmp_path_factory):
         cfg.default_hooks.checkpoint.max_keep_ckpts = -1
         RUNNERS.build(cfg).train()
         content = torch.load(work_dir / 'iter_3.pth', weights_only=False)
-        found[by_epoch] = work_dir, pickle.dumps(content)
+        found[by_epoch] = work_dir, content
     return found
 
 
 def changed(content, entry, value):
     """A copy of the checkpoint with another value at the end of a path of keys."""
-    whole = owner = pickle.loads(content)
+    whole = owner = copy.deepcopy(content)
     for key in entry[:-1]:
         owner = owner[key]
     if value is HOLE:
@@ -219,10 +219,10 @@ def test_made_up_states_of_the_optimizer_are_refused(entry, values, trained, tmp
 @pytest.mark.parametrize('fused', [False, True])
 def test_a_state_is_not_read_beyond_its_end(fused, trained, tmp_path):
     """A fused step takes the sizes from the parameter: it read and wrote elsewhere in memory."""
-    whole = pickle.loads(trained[False][1])
+    whole = copy.deepcopy(trained[False][1])
     for group in whole['optimizer']['param_groups']:
         group.update(fused=fused, foreach=False)
-    content = pickle.dumps(whole)
+    content = whole
     for number, value in enumerate((torch.zeros(2), torch.zeros(1).expand(1, 1, 24))):
         runner = RUNNERS.build(config(tmp_path / str(number)))
         text = refusal(content, (*ADAM, 'exp_avg'), value, tmp_path, runner)
@@ -279,7 +279,7 @@ def test_smaller_batches_begin_at_a_higher_position(trained, tmp_path):
 
 def named_files(content, **names):
     """The checkpoint with other names of files in it."""
-    whole = pickle.loads(content)
+    whole = copy.deepcopy(content)
     whole['message_hub']['runtime_info'].update(names)
     return whole
 
