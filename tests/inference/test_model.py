@@ -91,9 +91,11 @@ def test_label_maps_are_those_of_the_test_tool(saved, monkeypatch, capsys):
         assert (one == other).all() or (one == other + 1).all()
 
 
-@pytest.mark.parametrize('name', ['mmdet', 'mmseg', 'demo'])
-def test_several_images_in_batches_and_one_tile(models, name):
-    model, images = models[name], [image(48, 75), image(75, 48), image(61, 61)]
+@pytest.mark.parametrize('name', ['mmdet', 'mmseg', 'mmseg, padded', 'demo'])
+def test_several_images_in_batches_and_one_tile(models, name, monkeypatch):
+    model, images = models[name[:5]], [image(48, 75), image(75, 48), image(61, 61)]
+    if 'padded' in name:
+        monkeypatch.setattr(model.model.data_preprocessor, 'test_cfg', dict(size_divisor=64))
     alone = [next(model.predict(each, score=0.0)) for each in images]
     together = list(model.predict(images, batch=2, score=0.0))
     assert [each.name for each in together] == ['0', '1', '2']
