@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mmlape.backbones import Backbone
+from mmlape.backbones import EoMT
 from mmlape.position import AttentionPosition, Joining, PositionEmbedding
 from mmlape.research.analysis import training_model
 
@@ -27,7 +27,7 @@ MADE_ON_HOST = {
     'ViTAdapter': 'reference points',
 }
 # Other parts compute the same in a deployed network.
-DEPLOYED = (AttentionPosition, Backbone, Joining, PositionEmbedding)
+DEPLOYED = (AttentionPosition, EoMT, Joining, PositionEmbedding)
 # Later stages repeat what is in the first ones.
 EARLY = {
     **dict.fromkeys(
