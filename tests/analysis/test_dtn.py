@@ -7,7 +7,6 @@ import torch
 from config_utils import write_image
 from mmengine.config import Config
 from PIL import Image
-from sklearn.decomposition import PCA
 from torch import nn
 
 from mmlape.layout import Layout
@@ -266,6 +265,8 @@ def test_layer_norm_levels_lengths_and_instance_norm_does_not():
 
 
 def test_components_against_scikit_learn_and_of_directions():
+    from sklearn.decomposition import PCA  # takes seconds where tests are collected
+
     tokens = np.random.default_rng(1).normal(size=(50, 8)).astype(np.float32) + 1
     units = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
     for directions, values in ((False, tokens), (True, units)):
