@@ -270,6 +270,10 @@ def test_settings_of_a_detector():
     pipeline = [dict(type='Resize', scale=(130, 60), keep_ratio=True)]
     cfg = Config(dict(model={}, test_dataloader=dict(dataset=dict(pipeline=pipeline))))
     assert default_size(cfg, 32) == (64, 160)
+    one = Config(
+        dict(cfg, test_dataloader=dict(dataset=dict(pipeline=[dict(pipeline[0], scale=60)])))
+    )
+    assert default_size(one, 32) == (64, 64)
     mean = torch.tensor([1.0, 2, 3]).view(3, 1, 1)
     network = SimpleNamespace(
         mean=mean, is_bgr=True, outputs=('boxes',), least=(64, 96), channels=3, checks_values=False

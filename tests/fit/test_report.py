@@ -121,7 +121,12 @@ def test_boxes_beside_predictions(tmp_path):
     box['segmentation'] = dict(rle, counts=rle['counts'].decode())
     coco = dict(
         images=[dict(id=i, file_name=f'{i}.png', height=20, width=30) for i in range(5)],
-        annotations=[dict(box, id=1, image_id=0), dict(box, id=2, image_id=4, category_id=3)],
+        annotations=[
+            dict(box, id=1, image_id=0),
+            dict(box, id=2, image_id=4, category_id=3),
+            dict(box, id=3, image_id=0, iscrowd=1),
+            dict(box, id=4, image_id=4, category_id=9),
+        ],
         categories=[dict(id=3, name='a'), dict(id=7, name='b'), dict(id=9, name='left out')],
     )
     (tmp_path / 'val.json').write_text(json.dumps(coco))

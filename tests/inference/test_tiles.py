@@ -43,10 +43,13 @@ def found(image, *boxes):
     return Result(image, 'a', CLASSES, labels=rows[:, 5].astype(int), crops=crops, **options)
 
 
-def merged(parts, whole=()):
-    """Of an image of 90 x 180 in two tiles of 100 columns, 80 to 180 the second."""
-    image = np.zeros((90, 180, 3), np.uint8)
+def merged(parts, whole=(), down=False):
+    """Of an image of 90 x 180 in two tiles of 100 columns, 80 to 180 the second; or of one that is turned ``down``."""
+    image = np.zeros((180, 90, 3) if down else (90, 180, 3), np.uint8)
     tiles = [Tile(0, 0, 100, 90), Tile(80, 0, 180, 90)]
+    if down:
+        tiles = [Tile(y1, x1, y2, x2) for x1, y1, x2, y2 in tiles]
+        parts = [[(y1, x1, y2, x2, *more) for x1, y1, x2, y2, *more in boxes] for boxes in parts]
     cuts = [found(tile.cut(image), *boxes) for tile, boxes in zip(tiles, parts, strict=True)]
     return merge_boxes(found(image, *whole), tiles, cuts)
 
@@ -61,9 +64,20 @@ def test_an_object_in_both_tiles_is_one():
     )
 
 
-def test_a_cut_box_yields_to_the_whole_one_whatever_its_score():
-    result = merged([[(90, 10, 100, 30, 0.9, 0)], [(10, 10, 40, 30, 0.5, 0)]])
-    assert result.boxes.tolist() == [[90, 10, 120, 30]]
+@pytest.mark.parametrize('down', [False, True])
+@pytest.mark.parametrize(
+    ('border', 'at', 'count'),
+    [(100, 100, 1), (100, 98.5, 1), (100, 97, 2), (80, 0, 1), (80, 1.5, 1), (80, 3, 2)],
+)
+def test_a_cut_box_yields_to_the_whole_one_whatever_its_score(border, at, count, down):
+    """A box within two pixels of a border inside of the image is cut."""
+    if border == 100:
+        parts, whole = [[(90, 10, at, 30, 0.9, 0)], [(10, 10, 40, 30, 0.5, 0)]], [90, 10, 120, 30]
+    else:
+        parts, whole = [[(70, 10, 95, 30, 0.5, 0)], [(at, 10, 15, 30, 0.9, 0)]], [70, 10, 95, 30]
+    result = merged(parts, down=down)
+    assert len(result) == count
+    assert result.boxes[-1].tolist() == [whole[k] for k in ((1, 0, 3, 2) if down else range(4))]
 
 
 def test_what_stays():

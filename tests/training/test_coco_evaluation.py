@@ -140,6 +140,7 @@ def test_run_lengths_that_end_too_soon(compressed):
     counts = masks_of.frPyObjects(dict(size=[SIDE, SIDE], counts=lengths), SIDE, SIDE)['counts']
     mask = dict(size=[SIDE, SIDE], counts=counts.decode() if compressed else lengths)
     assert evaluation_fault(mask, (SIDE, SIDE)) == 'run lengths of 1562 pixels, image of 1600'
+    assert evaluation_fault([[1, 1, 9, 9, 3, 8]], None) is None  # a triangle
 
 
 @pytest.mark.parametrize('height', [1, 37])
