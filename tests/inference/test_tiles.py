@@ -55,6 +55,9 @@ def merged(parts, whole=(), down=False):
 
 
 def test_an_object_in_both_tiles_is_one():
+    for moved, count in ((4, 1), (5, 2)):  # half of the union, and less
+        moved_box = (4 + moved, 10, 16 + moved, 30, 0.9, 0)
+        assert len(merged([[(84, 10, 96, 30, 0.7, 0)], [moved_box]])) == count
     result = merged([[(84, 10, 96, 30, 0.7, 0)], [(4, 10, 16, 30, 0.9, 0)]])
     assert result.boxes.tolist() == [[84, 10, 96, 30]] and result.scores.tolist() == [
         np.float32(0.9)
