@@ -7,6 +7,8 @@ import pytest
 import torch
 from registered import component, needed
 
+from mmlape.apps.inference.reading import IMAGES
+from mmlape.apps.inference.sources import VIDEOS
 from mmlape.checkpoints import reading
 from mmlape.checkpoints.formats import FORMATS
 from mmlape.registry import MODELS
@@ -83,6 +85,10 @@ def test_names():
     )  # fmt: skip
     assert EXTRA == ('speckle_noise', 'gaussian_blur', 'spatter', 'saturate')
     assert SEVERITIES == (1, 2, 3, 4, 5)
+    assert IMAGES == (
+        '.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.ppm', '.pgm', '.npy'
+    )  # fmt: skip
+    assert VIDEOS == ('.mp4', '.avi', '.mov', '.mkv', '.webm')
     assert IDS == {
         '0': 1, '1': 2, '2': 3, '3': 4, '4': 5, '5': 6, '6': 7, '7': 8, '8': 9, '9': 10,
         '[MIN': 11, '[MAX': 12, '[MED': 13, '[SM': 14, ']': 15,

@@ -177,6 +177,9 @@ def test_a_part_of_a_checkpoint_is_chosen(monkeypatch):
     found = convert(checkpoint, 'mmlape', model)
     assert torch.equal(found['cls_token'], states[0]['cls_token'])
     assert "key='state_dict_ema' takes them" in said[0]
+    for name in ('state_dict', 'model', 'module', 'teacher', 'state_dict_ema'):
+        found = convert({name: states[1]}, 'mmlape', model)
+        assert torch.equal(found['cls_token'], states[1]['cls_token'])
     weights = dict(key='state_dict_ema')
     assert torch.equal(
         convert(checkpoint, 'mmlape', model, **weights)['cls_token'], states[1]['cls_token']
