@@ -207,7 +207,10 @@ def test_what_is_trained_of_the_backbone():
     [
         ('default', dict(source='deit', checkpoint='https://')),
         ('none', None),
-        ('mine.pth', dict(source='deit', checkpoint='mine.pth')),
+        *(
+            (f'mine.{end}', dict(source='deit', checkpoint=f'mine.{end}'))
+            for end in ('pth', 'pt', 'bin')
+        ),
         ('timm:m.safetensors', dict(source='timm', checkpoint='m.safetensors')),
     ],
 )

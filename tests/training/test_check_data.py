@@ -349,6 +349,8 @@ class TestCoco:
         boxes += [dict(boxes[8], id=1000 + number) for number in range(1001)]
         for box in boxes[12:15]:
             box['bbox'] = [1, 1, 10, 10]
+        for box, left in zip(boxes[9:11], (78, 78.6), strict=True):  # 1 pixel beyond, and more
+            box['bbox'] = [left, 1, 20, 10]
         content['annotations'] = [b for b in boxes if b['image_id'] != 6]
         write_coco(self.root, content)
         content['images'][4].update(width=20, height=20)
@@ -364,7 +366,7 @@ class TestCoco:
         ):
             assert f'1 boxes are skipped by MMDetection: {reason}' in log
         for line in (
-            '1 boxes reach beyond their image and are clipped by MMDetection; ids: 2',
+            '2 boxes reach beyond their image and are clipped by MMDetection; ids: 2, 11',
             '1 boxes mark crowds',
             "1 images are skipped by MMDetection: no box of these classes: '5.jpg'",
             "1 images are skipped by MMDetection: a side under 32: '4.jpg'",
