@@ -110,7 +110,7 @@ def _find(
 
 
 def _known(root: Path) -> str:
-    """What was looked for, for a folder in which nothing was found."""
+    """Say what was looked for, for a folder in which nothing was found."""
     known = one_of(f'{name} ({form.sign})' for name, form in FORMATS.items())
     text = f'{root} holds no data of a known format: {known}'
     if images := images_in(root):

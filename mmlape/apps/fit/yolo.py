@@ -69,7 +69,7 @@ def _check_yaml(events: Iterable[Any]) -> None:
 
 
 class YoloSet(NamedTuple):
-    """What describes a YOLO data set.
+    """A description of a YOLO data set.
 
     Attributes:
         file: Where it stands.
@@ -225,7 +225,7 @@ def _names_of(names: Any, file: Path | None) -> list[str]:
 
 
 def _found(root: Path, top: str, place: str) -> Path | None:
-    """What a text of a data set's file stands for, below the folder; None if it is not there."""
+    """The file or folder that a text of a data set's file stands for, below the folder; None if it is not there."""
     place = place.replace('\\', '/') if not os.path.exists(root / place) else place  # of Windows
     # Roboflow's files say ../train/images, and CVAT's data/train.txt, for what is in the folder itself.
     tries = [
