@@ -299,7 +299,7 @@ def test_colours_without_a_class(tmp_path):
     for classes in ((), ['a', 'b', 'c', 'd']):
         found = refused(root, classes=classes)
         assert (
-            '4 colours, (0, 0, 0), (0, 64, 128), (1, 2, 3), (128, 64, 0); without --classes'
+            '4 colours, (0, 0, 0), (0, 64, 128), (1, 2, 3), (128, 64, 0), which need a legend'
             in found
         )
         assert f'write {root}/labelmap.txt with a line NAME:RED,GREEN,BLUE for each' in found

@@ -85,8 +85,8 @@ def _complete(
     colours = [value_text(value) for value in sorted(values) if value > 255]
     if legend is None or (colours and not legend.has_colours):
         raise ValueError(
-            f'the label maps have {len(colours)} colours, {listed(colours, _MANY)}; without --classes, a legend '
-            f'names them: write {root / "labelmap.txt"} with a line NAME:RED,GREEN,BLUE for each, such as '
+            f'the label maps have {len(colours)} colours, {listed(colours, _MANY)}, which need a legend instead of '
+            f'--classes: write {root / "labelmap.txt"} with a line NAME:RED,GREEN,BLUE for each, such as '
             'background:0,0,0'
         )
     unknown = values - legend.labels.keys() - {IGNORED}
