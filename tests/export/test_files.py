@@ -190,7 +190,7 @@ def test_half_and_eight_bits(exported, tmp_path):
 
 
 class Suppression(torch.nn.Module):
-    outputs, least = ('scores',), None
+    outputs, least, channels = ('scores',), None, 3
 
     def forward(self, image):
         """Boxes side by side, whose scores are the pixels."""
