@@ -190,7 +190,7 @@ def test_half_and_eight_bits(exported, tmp_path):
 
 
 class Suppression(torch.nn.Module):
-    outputs, least, channels = ('scores',), None, 3
+    outputs, least, channels = ('scores',), None, None
 
     def forward(self, image):
         """Boxes side by side, whose scores are the pixels."""
@@ -255,9 +255,7 @@ def test_settings_of_a_segmentor():
     """Windows of the file's size, and sides that the test pipeline rounds up."""
     name = 'vit_adapter/upernet_augreg-t-adapter_8xb2-160k_ade20k-512x512.py'
     cfg = Config.fromfile(CONFIGS / name)
-    network = SimpleNamespace(
-        mean=None, outputs=['logits'], least=None, channels=3, checks_values=False
-    )
+    network = SimpleNamespace(mean=None, outputs=['logits'], least=None, channels=None)
     known = runtime_settings(cfg, network, ['a'], None)
     assert (known['scale'], known['keep_ratio'], known['multiple']) == ([2048, 512], True, 32)
     assert known['windows'] == dict(crop=[512, 512], stride=[341, 341])
@@ -276,7 +274,7 @@ def test_settings_of_a_detector():
     assert default_size(one, 32) == (64, 64)
     mean = torch.tensor([1.0, 2, 3]).view(3, 1, 1)
     network = SimpleNamespace(
-        mean=mean, is_bgr=True, outputs=('boxes',), least=(64, 96), channels=3, checks_values=False
+        mean=mean, is_bgr=True, outputs=('boxes',), least=(64, 96), channels=None
     )
     known = runtime_settings(cfg, network, ('a',), None)
     assert (known['fill'], known['least']) == ([3.0, 2.0, 1.0], [64, 96])

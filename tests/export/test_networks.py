@@ -72,7 +72,7 @@ def test_small_images_are_padded_and_limits_only_fall():
     network = Network.__new__(Network)
     torch.nn.Module.__init__(network)
     network.is_bgr, network.mean, network.least, network.divisor = False, None, (64, 96), 1
-    network.answer, network.checks_values = lambda image, size: image, False
+    network.answer, network.channels = lambda image, size: image, None
     assert network(torch.zeros(1, 3, 40, 50)).shape == (1, 3, 64, 96)
     model = torch.nn.Module()
     model.test_cfg = ConfigDict(max_per_img=100)

@@ -271,6 +271,15 @@ def test_names_of_images_from_another_machine(prefix, folder, tmp_path):
         find_data(tmp_path, tmp_path / 'out', val=0)
 
 
+def test_the_classes_of_all_folders_are_the_same(tmp_path):
+    label_files('{}', '{}', 'train/classes.txt')(tmp_path)
+    write(tmp_path / 'valid/classes.txt', 'cat\ndog')
+    assert find_data(tmp_path, tmp_path / 'out').val.count == 2
+    write(tmp_path / 'valid/classes.txt', 'dog\ncat')
+    with pytest.raises(ValueError, match=r'train/classes\.txt and .*valid/classes\.txt name other'):
+        find_data(tmp_path, tmp_path / 'out')
+
+
 def test_lists_of_windows(tmp_path):
     label_files('images/{}', 'labels/{}')(tmp_path)
     write(tmp_path / 'data.yaml', 'names: [cat, dog]\ntrain: images\\train\nval: val.txt\n')

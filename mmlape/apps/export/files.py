@@ -41,7 +41,7 @@ def export_program(network: Network, size: Size, batch: bool, sizes: bool) -> An
     if sizes:
         for axis, name, least in zip((2, 3), ('height', 'width'), network.least or (64, 64)):
             dynamic[axis] = torch.export.Dim(name, min=max(least, 64))
-    image = torch.rand(2 if batch else 1, network.channels, *size) * 255
+    image = torch.rand(2 if batch else 1, network.channels or 3, *size) * 255
     try:
         with torch.no_grad():
             return torch.export.export(

@@ -37,7 +37,7 @@ class Network(nn.Module):
 
     Attributes:
         outputs: Names of the answers.
-        channels: Of the images.
+        channels: Of the images, None for RGB of 8 bits.
 
     Raises:
         ValueError: If no network of fixed shapes is known for it, or an option of it has no counterpart in a file.
@@ -58,9 +58,9 @@ class Network(nn.Module):
         divisor: Any = padding.get('size_divisor') or getattr(preprocessor, 'pad_size_divisor', 1)
         self.divisor = 1 if self.least else int(divisor)
         mean, std = (getattr(preprocessor, name, None) for name in ('mean', 'std'))
-        self.channels, self.checks_values = 3, loader is not None
+        self.channels = loader and loader.channels
         if loader is not None:
-            self.channels, self.is_bgr = loader.channels, False
+            self.is_bgr = False
             mean, std = (
                 torch.from_numpy(each)[:, None, None] for each in (loader.mean, loader.std)
             )
@@ -75,7 +75,7 @@ class Network(nn.Module):
             image = image.flip(1)
         if self.mean is not None:
             image = (image - self.mean) / self.std
-        if self.checks_values:  # as LoadImage does
+        if self.channels is not None:  # as LoadImage does
             image = image.where(image.isfinite(), image.new_zeros(()))
         if self.least and isinstance(height, int):  # a file for any size takes none below it
             image = _padded(image, max(height, self.least[0]), max(width, self.least[1]))

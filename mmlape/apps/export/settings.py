@@ -42,7 +42,7 @@ def runtime_settings(
         keep_ratio=keep_ratio,
         multiple=_multiple(cfg),
         least=list(network.least) if network.least else None,
-        channels=network.channels if network.checks_values else None,
+        channels=network.channels,
         fill=fill,
         windows=windows,
     )

@@ -28,7 +28,7 @@ from .map_folders import find_map_layout, where_maps_are_looked_for
 from .parts import Asked, OwnData, Part, Split, is_utf8
 from .voc import read_voc, read_xml_files, xml_files
 from .yolo import (
-    classes_file,
+    classes_files,
     darknet_file,
     is_yolo,
     read_darknet,
@@ -304,9 +304,9 @@ FORMATS = {
         '`X_mask.png`; as Cityscapes, CamVid, Pascal VOC, CVAT and Roboflow have them',
     ),
     'YOLO with classes.txt': DataFormat(
-        lambda root, _: classes_file(root),
+        lambda root, _: classes_files(root),
         _with_boxes(
-            'YOLO with classes.txt', lambda asked, file: read_label_files(asked.root, file)
+            'YOLO with classes.txt', lambda asked, files: read_label_files(asked.root, files)
         ),
         ('detect', 'instance'),
         'classes.txt',

@@ -42,6 +42,16 @@ def by_part(paths: Iterable[Path], root: Path) -> dict[str, list[Path]]:
     return parts
 
 
+def has_near_its_start(path: Path, word: bytes, count: int) -> bool:
+    """Whether a regular file has a word in its first ``count`` bytes."""
+    try:
+        check_regular(path)
+    except ValueError:
+        return False
+    with path.open('rb') as file:
+        return word in file.read(count)
+
+
 def images_by_stem(root: Path) -> dict[str, list[Path]]:
     """The images of a folder by their names without ending."""
     images: dict[str, list[Path]] = {}

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmlape.apps.inference.reading import IMAGES, below, check_regular, read_text, short
+from mmlape.apps.inference.reading import IMAGES, below, read_text, short
 from mmlape.checks import are_numbers
 from mmlape.pixels import MOST_PIXELS
 
 from .contents import Annotated, Shape, check_names, coco_of
-from .folders import by_part, image_of, images_by_stem, note_of_others
+from .folders import by_part, has_near_its_start, image_of, images_by_stem, note_of_others
 
 _START = 2**16  # bytes in which LabelMe's first entries stand
 _CORNERS = 64  # of the polygon for a circle
@@ -25,16 +25,11 @@ _WITHOUT_AREA = ('point', 'points', 'line', 'linestrip')
 
 def labelme_files(root: Path) -> list[Path]:
     """JSON files of LabelMe anywhere in the folder."""
-    return [path for path in below(root)[0] if path.suffix.lower() == '.json' and _is_one(path)]
-
-
-def _is_one(path: Path) -> bool:
-    try:
-        check_regular(path)
-    except ValueError:
-        return False
-    with path.open('rb') as file:
-        return b'"shapes"' in file.read(_START)
+    return [
+        path
+        for path in below(root)[0]
+        if path.suffix.lower() == '.json' and has_near_its_start(path, b'"shapes"', _START)
+    ]
 
 
 def read_labelme(root: Path, files: list[Path], notes: list[str]) -> dict[str, Any]:

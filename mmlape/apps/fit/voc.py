@@ -11,7 +11,6 @@ from typing import Any
 from mmlape.apps.inference.reading import (
     IMAGES,
     below,
-    check_regular,
     is_of_macos,
     read_bytes,
     read_text,
@@ -21,7 +20,14 @@ from mmlape.checks import are_numbers
 from mmlape.pixels import MOST_PIXELS
 
 from .contents import MOST_SMALL, Annotated, Shape, check_names, coco_of
-from .folders import IMAGE_FOLDERS, by_part, image_of, images_by_stem, note_of_others
+from .folders import (
+    IMAGE_FOLDERS,
+    by_part,
+    has_near_its_start,
+    image_of,
+    images_by_stem,
+    note_of_others,
+)
 from .sizes import Size
 
 _START = 4096  # bytes in which the first element of an XML file stands
@@ -67,19 +73,14 @@ def read_voc(root: Path, notes: list[str]) -> dict[str, Any]:
 def xml_files(root: Path) -> dict[Path, Path | None]:
     """Annotation files of Pascal VOC anywhere in the folder, with their images; {} if none has one."""
     files, _ = below(root)
-    found = [path for path in files if path.suffix.lower() == '.xml' and _is_annotation(path)]
+    found = [
+        path
+        for path in files
+        if path.suffix.lower() == '.xml' and has_near_its_start(path, b'<annotation', _START)
+    ]
     images = images_by_stem(root) if found else {}
     pairs = {path: image_of(path, images.get(path.stem, [])) for path in found}
     return pairs if any(pairs.values()) else {}
-
-
-def _is_annotation(path: Path) -> bool:
-    try:
-        check_regular(path)
-    except ValueError:
-        return False
-    with path.open('rb') as file:
-        return b'<annotation' in file.read(_START)
 
 
 def read_xml_files(root: Path, files: dict[Path, Path | None], notes: list[str]) -> dict[str, Any]:

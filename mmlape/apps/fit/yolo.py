@@ -158,18 +158,24 @@ def read_darknet(root: Path, file: Path) -> dict[str, Any]:
     return _read(root, YoloSet(names, _names_in(names), images))
 
 
-def classes_file(root: Path) -> Path | None:
-    """The ``classes.txt`` of a data set that has nothing else than images and label files (LabelImg, Label Studio);
-    None if no image has a label file."""
+def classes_files(root: Path) -> list[Path]:
+    """The ``classes.txt`` of a data set that has nothing else than images and label files (LabelImg, which writes one
+    into each folder, Label Studio); [] if no image has a label file."""
     files = [path for name in ('', '*/', '*/*/') for path in sorted(root.glob(name + _CLASSES))]
-    if files and any(map(_label_file, images_in(root))):
-        return files[0]
-    return None
+    return files if files and any(map(_label_file, images_in(root))) else []
 
 
-def read_label_files(root: Path, file: Path) -> dict[str, Any]:
-    """COCO contents of images with label files, by the part that their folders are named after."""
-    return _read(root, YoloSet(file, _names_in(file), by_part(images_in(root), root)))
+def read_label_files(root: Path, files: list[Path]) -> dict[str, Any]:
+    """COCO contents of images with label files, by the part that their folders are named after.
+
+    Raises:
+        ValueError: If several files name other classes.
+    """
+    names = _names_in(files[0])
+    for file in files[1:]:
+        if _names_in(file) != names:
+            raise ValueError(f'{files[0]} and {file} name other classes: they must be the same')
+    return _read(root, YoloSet(files[0], names, by_part(images_in(root), root)))
 
 
 def _names_in(file: Path) -> list[str]:
