@@ -1,4 +1,4 @@
-"""Trainings of a second: a process that has imported everything forks the ones that train.
+"""Trainings of a second: a server that has imported everything forks the processes that train.
 
 Configs are the demo's, made small, with everything in them that a resumed run could lose.
 """
@@ -19,7 +19,10 @@ import time
 import traceback
 import zlib
 from dataclasses import dataclass
+from functools import cache
+from multiprocessing import forkserver
 from pathlib import Path
+from unittest.mock import patch
 
 import mmengine.config.config
 import mmengine.registry
@@ -48,7 +51,6 @@ gc.freeze()  # upstream collects garbage at each start
 REPO = Path(__file__).resolve().parents[2]
 DEMO = REPO / 'configs' / 'demo'
 INTERVAL = 3
-FORK = multiprocessing.get_context('fork')
 
 
 @HOOKS.register_module(force=True)
@@ -134,6 +136,17 @@ CASES = {
 }
 
 
+@cache
+def _server() -> multiprocessing.context.ForkServerContext:
+    """What forks. The process of the tests cannot: after a backward of DDP or of a compiled graph, autograd has threads
+    in it, and refuses to work in its forks."""
+    context = multiprocessing.get_context('forkserver')
+    context.set_forkserver_preload(['forked_training', 'training_hooks', 'toy_training'])
+    with patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))):
+        forkserver.ensure_running()
+    return context
+
+
 class Attempt:
     """The forked processes of one start of a training."""
 
@@ -143,11 +156,10 @@ class Attempt:
         names = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=free_port(), WORLD_SIZE=processes)
         self.children = []
         for rank in range(processes):
-            environment = dict(names, RANK=rank, LOCAL_RANK=rank) if processes > 1 else {}
-            child = FORK.Process(target=_train, args=(cfg, self.log, environment))
+            own = dict(names, RANK=rank, LOCAL_RANK=rank) if processes > 1 else {}
+            environment = {**os.environ, **{name: str(value) for name, value in own.items()}}
+            child = _server().Process(target=_train, args=(cfg, self.log, environment))
             child.start()
-            with contextlib.suppress(OSError):  # the child does the same
-                os.setpgid(child.pid, child.pid)
             self.children.append(child)
 
     def wait(self, seconds: float = 180) -> list[int]:
@@ -175,7 +187,8 @@ class Attempt:
 def _train(cfg: Config, log: Path, environment: dict) -> None:
     """What a child does; an error is written to the log, and its exit code is 1."""
     os.setpgid(0, 0)
-    os.environ.update({name: str(value) for name, value in environment.items()})
+    os.environ.clear()
+    os.environ.update(environment)
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
