@@ -30,7 +30,7 @@ def parse_arguments():
     parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
     cli.add_trust(parser)
     parser.add_argument(
-        '--out', type=Path, default=Path('predictions'), help='default: %(default)s'
+        '--out', type=Path, help='a new folder; default: predictions, predictions-2, ...'
     )
     parser.add_argument(
         '--score',
@@ -75,20 +75,16 @@ class Frames:
             except ValueError as error:
                 self.bad.append(str(error))
 
-    def count(self):
-        """How many there are; None with videos, which are read as they come."""
-        return None if any(source.is_video for source in self.sources) else len(self.sources)
-
 
 def predict(options):
     """Predict and write; returns what could not be read or predicted."""
-    from rich.progress import track
-
     from mmlape.apps.inference import load
-    from mmlape.apps.inference.output import PredictionWriter
+    from mmlape.apps.inference.output import PredictionWriter, folder_of_run
+    from mmlape.apps.inference.progress import Progress
     from mmlape.apps.inference.sources import find_sources
 
-    sources = find_sources(options.source, options.out)
+    out, earlier = folder_of_run(options.out)
+    sources = find_sources(options.source, earlier)
     model = load(options.model, options.config, options.device, trust=options.trust)
     frames = Frames(
         sources, model.read, partial(model.check, batch=options.batch, tile=options.tile)
@@ -97,16 +93,18 @@ def predict(options):
         frames, options.batch, options.score, options.tile, options.overlap, options.with_whole
     )
     writer = PredictionWriter(
-        options.out, model.classes, not options.no_pictures, options.json, options.csv
+        out, model.classes, not options.no_pictures, options.json, options.csv
     )
-    shown = track(results, 'predicting', frames.count(), disable=not sys.stdout.isatty())
+    progress = Progress(sources)
+    together = 1 if options.tile else options.batch
     try:
-        for number, result in enumerate(shown):
+        for number, (result, seconds) in enumerate(progress.timed(results, together)):
+            if line := progress.line(*frames.taken[number], result, seconds):
+                print(line, flush=True)
             writer.add(*frames.taken[number], result)
     finally:  # Ctrl-C keeps what there is
         writer.close()
-    images, boxes = (len(writer.coco[part]) for part in ('images', 'annotations'))
-    print(f'{images} images{f", {boxes} boxes" if model.finds_boxes else ""}: see {options.out}')
+    print(writer.summary())
     return frames.bad
 
 

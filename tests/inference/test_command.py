@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import os
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -40,15 +42,17 @@ def test_folders_patterns_and_names_from_the_standard_input(tmp_path, monkeypatc
     ]  # fmt: skip
     # Files of one name have different places in the output.
     names = [str(source.name) for source in found]
-    assert names == ['a/1.jpg', 'a/1.png', 'b/1', 'b/c/2', 'd/clip']
+    assert names == ['a/1', '1', 'b/1', 'c/2', 'clip']
     assert [source.is_video for source in found] == [False] * 4 + [True]
     (only,) = find_sources(['b/1.jpg'])
     assert str(only.name) == '1'
     # Nothing is written outside of the output, nothing predicted twice, nor what was predicted before.
     monkeypatch.chdir(tmp_path / 'b' / 'c')
-    found = find_sources(['2.PNG', '../1.jpg', '..', '../../a'], out=Path('../../a'))
-    assert [str(source.name) for source in found] == ['b/c/2', 'b/1', 'a/1.jpg', 'a/1.png']
-    assert len(find_sources(['..'], out=Path('.'))) == 1
+    found = find_sources(['2.PNG', '../1.jpg', '..', '../../a'], outs=[Path('../../a')])
+    assert [str(source.name) for source in found] == ['2', 'b/1', 'a/1', '1']
+    found = find_sources(['2.PNG', str(tmp_path / 'a'), '../1.jpg'])
+    assert [str(source.name) for source in found] == ['2', 'a/1', '1', 'b/1']
+    assert len(find_sources(['..'], outs=[Path('.')])) == 1
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'empty').mkdir()
     for arguments, message in (
@@ -88,6 +92,11 @@ def test_images_of_a_folder_and_one_that_cannot_be_read(commands, checkpoint, tm
     end = commands.refused(
         'predict.py', checkpoint, 'shots', '--conf', 0, '--json', '--csv', '--batch', 2
     )
+    said = commands.capsys.readouterr().out.splitlines()
+    lines = [line for line in said if ' ms, ' in line]
+    assert re.fullmatch(r'1/5  shots/a/1.jpg: \d+ \w+.*; \d+ ms, about \d:\d\d left', lines[0])
+    assert [line[:4] for line in lines] == ['1/5 ', '2/5 ', '3/5 ']
+    assert re.fullmatch(r'3 images, \d+ boxes \(.*\): see predictions', said[-1])
     assert (
         'error: 2 of the sources could not be predicted: shots/b/0.jpg cannot be decoded as an image; '
         'shots/b/10.png: 3000 x 2 pixels cannot be resized by the test pipeline'
@@ -153,15 +162,27 @@ def test_a_video_is_drawn_frame_by_frame(commands, checkpoint, tmp_path):
         writer.write(np.full((40, 64, 3), 60 * number, np.uint8))
     writer.release()
     write(tmp_path / 'one.png')
+    (tmp_path / 'found').mkdir()
     said = commands(
         'predict.py', checkpoint, 'clip.mp4', 'one.png', '--json', '--out', 'found', '--score', 0
     )
-    assert said.splitlines()[-1].startswith('5 images, ')
+    lines = said.splitlines()
+    assert lines[-1].startswith('5 images, ')
+    assert [line.partition(': ')[0] for line in lines if ' ms' in line] == [
+        '1/5  clip.mp4 at 0:00 of 0:01', '5/5  one.png',
+    ]  # fmt: skip
     video = mmcv.VideoReader(str(tmp_path / 'found/pictures/clip.mp4'))
     assert len(video) == 4 and video.fps == 5 and video.resolution == (12 * 64, 12 * 40)
     images = json.loads((tmp_path / 'found/predictions.json').read_text())['images']
     assert [entry.get('frame') for entry in images] == [0, 1, 2, 3, None]
     assert (tmp_path / 'found/pictures/one.jpg').exists()
+    # A second run keeps its files apart.
+    end = commands.refused('predict.py', checkpoint, 'one.png', '--out', 'found')
+    assert end.startswith('error: --out: found holds an earlier run (classes.txt, pictures,')
+    shutil.rmtree(tmp_path / 'found')
+    for folder in ('predictions', 'predictions-2'):
+        assert f'see {folder}\n' in commands('predict.py', checkpoint, '.', '--score', 0)
+        assert len([*(tmp_path / folder).rglob('*.*')]) == 3
 
 
 def test_refusals_in_one_line(commands, checkpoint, tmp_path):

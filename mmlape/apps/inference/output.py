@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,33 @@ import cv2
 
 from mmlape.atomic import atomic_write
 
+from .progress import named
 from .results import Result
 from .sources import Source
+
+WRITTEN = ('classes.txt', 'pictures', 'label_maps', 'predictions.json', 'predictions.csv')
+
+
+def folder_of_run(wanted: Path | None) -> tuple[Path, list[Path]]:
+    """Return the folder of a new run, and the folders of earlier ones beside it, which no run predicts again.
+
+    Args:
+        wanted: The folder. None: ``predictions``, or the first of ``predictions-2``, ``predictions-3``, ... that
+            holds no run.
+
+    Raises:
+        ValueError: If ``wanted`` holds the files of a run.
+    """
+    if wanted is not None:
+        if found := [name for name in WRITTEN if (wanted / name).exists()]:
+            raise ValueError(
+                f'--out: {wanted} holds an earlier run ({", ".join(found)}): name another folder, or remove it'
+            )
+        return wanted, [wanted]
+    folders = [Path('predictions')]
+    while any((folders[-1] / name).exists() for name in WRITTEN):
+        folders.append(Path(f'predictions-{len(folders) + 1}'))
+    return folders[-1], folders
 
 
 class PredictionWriter:
@@ -78,6 +104,19 @@ class PredictionWriter:
             # Names of files that are not UTF-8 are written as they are.
             table = self._table().encode(errors='surrogateescape')
             atomic_write(self.folder / 'predictions.csv', table)
+
+    def summary(self) -> str:
+        """Say what was found, where it is, and what could be done next."""
+        images, boxes = self.coco['images'], self.coco['annotations']
+        names = [entry['name'] for entry in self.coco['categories']]
+        counts = Counter(names[box['category_id'] - 1] for box in boxes)
+        found = f', {len(boxes)} boxes ({named(counts)})' if boxes else ''
+        lines = [f'{len(images)} images{found}: see {self.folder}']
+        if boxes and not (self.as_json or self.as_csv):
+            lines.append(
+                'next: --json (COCO) or --csv write the boxes; --score S draws fewer or more'
+            )
+        return '\n'.join(lines)
 
     def _frame(self, source: Source, result: Result) -> None:
         """Add a frame to the video; the one before is finished."""

@@ -28,7 +28,8 @@ class Source:
 
     Attributes:
         path: The file.
-        name: Its place in the output, without a suffix: different for each source of a run.
+        name: Its place in the output, without a suffix, as short as can be: below the folder that was given; with more
+            of its path where others have the same.
     """
 
     path: Path
@@ -64,36 +65,47 @@ class Source:
             yield read(self.path)
 
 
-def find_sources(arguments: Sequence[str], out: Path | None = None) -> list[Source]:
+def find_sources(arguments: Sequence[str], outs: Sequence[Path] = ()) -> list[Source]:
     """Images and videos that the arguments of a command name, each once.
 
     Args:
         arguments: Files, folders (searched to the bottom), patterns such as ``'shots/*.png'``, and ``-`` for names in
             the standard input, one per line.
-        out: A folder whose content is left out where it lies in one of these folders. Default None.
+        outs: Folders whose content is left out where they lie in one of these folders. Default none.
 
     Named pipes, devices and links to nothing are among the sources: reading one refuses it.
 
     Raises:
         ValueError: If an argument names nothing.
     """
-    paths: list[Path] = []
+    found: dict[Path, tuple[Path, Path]] = {}  # absolute: as given, and below the argument's folder
     for argument in arguments:
         lines = _input_lines() if argument == '-' else [argument]
         for line in filter(None, lines):
-            paths += _found(line, out and _whole(out))
-    found = {_whole(path): path for path in paths}
+            for path in _found(line, [*map(_whole, outs)]):
+                name = path.relative_to(line) if os.path.isdir(line) else Path(path.name)
+                found.setdefault(_whole(path), (path, name))
     if not found:
         raise ValueError(f'there is nothing to predict in {shown(", ".join(arguments))}')
-    top = os.path.commonpath([path.parent for path in found])
-    names = [path.relative_to(top) for path in found]
+    names = _distinct({whole: len(name.parts) for whole, (_, name) in found.items()})
     names = [name.with_name(short_name(name.name)) for name in names]
     plain = [name.with_suffix('') for name in names]
     stems = Counter(plain)
     plain = [stem if stems[stem] == 1 else name for stem, name in zip(plain, names)]
     if len({*plain}) < len(plain):  # a.jpg and a.png beside a.jpg.png
         plain = names
-    return [Source(path, name) for path, name in zip(found.values(), plain)]
+    return [Source(path, name) for (path, _), name in zip(found.values(), plain)]
+
+
+def _distinct(parts: dict[Path, int]) -> list[Path]:
+    """The last ``parts`` of absolute paths; of those that are equal, one more until none are."""
+    while True:
+        names = [Path(*path.parts[1:][-count:]) for path, count in parts.items()]
+        counts = Counter(names)
+        if len(counts) == len(names):
+            return names
+        for path, name in zip(parts, names):
+            parts[path] += counts[name] > 1
 
 
 def _whole(path: Path) -> Path:
@@ -112,7 +124,7 @@ def _input_lines() -> Iterator[str]:
         raise ValueError(f'names in the standard input must be UTF-8: {error}') from None
 
 
-def _found(argument: str, out: Path | None) -> list[Path]:
+def _found(argument: str, outs: Sequence[Path]) -> list[Path]:
     # Not the methods of Path, which raise for names that are too long.
     if os.path.isdir(argument):
         path = Path(argument)
@@ -124,8 +136,8 @@ def _found(argument: str, out: Path | None) -> list[Path]:
                 logger='current',
                 level=logging.WARNING,
             )
-        if out is not None and not _whole(path).is_relative_to(out):
-            found = [each for each in found if out not in _whole(each).parents]
+        within = [out for out in outs if not _whole(path).is_relative_to(out)]
+        found = [each for each in found if not {*within} & {*_whole(each).parents}]
         if not found:
             raise ValueError(f'the folder {argument!r} has no image and no video in it')
         return found
