@@ -1,4 +1,5 @@
-"""The package: code from ``mmlape/``; configs, tools and model index travel in it as ``mmlape/.mim/``, MIM's place."""
+"""The package: code from ``mmlape/``; configs, tools, pages and model index travel in it as ``mmlape/.mim/``, MIM's
+place, where a clone has links to them."""
 
 import re
 import shutil
@@ -8,13 +9,17 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-# setup_env sets up a clone, so it is of no use without one.
-SHIPPED = {'configs': (), 'tools': ('setup_env',)}
+# What stays at home: setup_env sets up a clone; of the docs, all but the pages themselves.
+SHIPPED = {
+    'configs': (),
+    'tools': ('setup_env',),
+    'docs': ('*.py', '_build', 'api', 'images', 'site', 'static'),
+}
 MODEL_INDEX = 'model-index.yml'
 
 
 class BuildPyWithConfigs(build_py):
-    """Copies configs and tools into the build folder, never into the source tree."""
+    """Copies configs, tools and pages into the build folder, never into the source tree."""
 
     def run(self):
         super().run()

@@ -1,12 +1,13 @@
-"""The configs and tools that come with the package: where they are, and configs by name. No slow imports."""
+"""The configs, tools and pages that come with the package: where they are, and configs by name. No slow imports."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -15,17 +16,17 @@ PACKAGE = Path(str(resources.files('mmlape')))
 
 
 def shipped_folder(name: str) -> Path:
-    """The folder ``configs`` or ``tools``: in the clone of an editable install, else inside the package."""
+    """The folder ``configs``, ``tools`` or ``docs``, in MIM's place: a clone has links there."""
     for place in (PACKAGE / '.mim', PACKAGE.parent):
         if (place / name).is_dir():
-            return place / name
+            return (place / name).resolve()
     raise ValueError(f'this installation of mmlape has no {name}: reinstall it with pip')
 
 
 def output_folder() -> Path:
     """Where ``work_dirs`` and ``data`` go by default: the clone, or the current folder where a wheel is installed."""
     folder = shipped_folder('tools').parent
-    return Path.cwd() if folder.parent == PACKAGE else folder
+    return Path.cwd() if folder.name == '.mim' else folder
 
 
 def shipped_configs() -> dict[str, Path]:
@@ -59,24 +60,49 @@ def find_config(text: str) -> Path:
 
 
 def read_config(text: str | Path) -> Config:
-    """A config by :func:`find_config`. A ``_base_`` that is a path to a config of ours on another machine, or from
-    before a move, as `mmlape fit` writes them, is replaced by where that config is here.
+    """A config by :func:`find_config`. Its bases may be ``mmdet::...``, ``mmseg::...``, ``mmpretrain::...`` or
+    ``mmlape::...``. A ``_base_`` that is a path to a config of ours on another machine, or from before a move, as
+    `mmlape fit` writes them, is replaced by where that config is here.
 
     Raises:
-        ValueError: If there is no such config, or no such base, or it is no Python.
+        ValueError: If there is no such config, or no such base or scope, or it is no Python.
     """
     from mmengine.config import Config
+    from mmengine.config.utils import MODULE2PACKAGE
 
+    # MMEngine looks for a distribution of this name, else for a module beside `.mim`. The names of onedl's and the
+    # folder of an editable install are not found by distribution.
+    MODULE2PACKAGE.update(mmseg='mmseg', mmlape=__name__)
     path = find_config(str(text))
     source = path.read_text(encoding='utf-8') if path.suffix == '.py' else ''
     found = re.search(r"""^_base_ = ['"](.+/configs/(.+\.py))['"]$""", source, re.MULTILINE)
     if found is None or (path.parent / found[1]).is_file():
         try:
-            return Config.fromfile(path)
+            cfg = Config.fromfile(path)
         except SyntaxError as error:
             raise ValueError(f'{path} is no Python: {error}') from None
+        except (AssertionError, ModuleNotFoundError) as error:
+            if getattr(error, 'name', None):
+                raise  # of an import in the config
+            raise ValueError(
+                f'{path}: {error}'
+            ) from None  # an unknown scope, or it is not installed
+        _drop_scopes([*cfg.values()], ('mmlape', cfg.get('default_scope')))
+        return cfg
     here = shipped_folder('configs') / found[2]
     if not here.is_file():
         raise ValueError(f'the _base_ of {path} is not there: {found[1]!r}')
     moved = Config.fromstring(source.replace(found[1], here.as_posix()), '.py')
     return Config(moved.to_dict(), cfg_text=source, filename=str(path))
+
+
+def _drop_scopes(part: Any, needless: Container) -> None:
+    """Remove ``_scope_`` where it says what holds without it: MMEngine writes it into what a ``scope::`` base has.
+
+    Ours would be wrong: our configs name other toolboxes' parts without a prefix.
+    """
+    if isinstance(part, dict) and part.get('_scope_') in needless:
+        part.pop('_scope_', None)
+    if isinstance(part, (dict, list, tuple)):
+        for each in part.values() if isinstance(part, dict) else part:
+            _drop_scopes(each, needless)

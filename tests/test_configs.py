@@ -29,6 +29,7 @@ from mmlape.backbones.pvt import PVT_ARCHS, PVTV2_ARCHS
 from mmlape.backbones.swin import SWIN_ARCHS
 from mmlape.checkpoints.strangers import config_of_stranger
 from mmlape.config_text import as_plain
+from mmlape.shipped import read_config
 from mmlape.training import check_config
 
 pytestmark = pytest.mark.usefixtures('cheap_values')
@@ -48,7 +49,7 @@ TWINS = {
 
 def load(path: Path) -> Config:
     """A config without weights to download; its scope becomes the default."""
-    cfg = Config.fromfile(path)
+    cfg = read_config(path)
     _drop_weights(cfg.model)
     scope = cfg.get('default_scope', 'mmdet')
     use_scope(scope)

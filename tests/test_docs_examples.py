@@ -5,22 +5,19 @@ import importlib
 import re
 import runpy
 import sys
-from pathlib import Path
 
-import mmdet
-import mmseg
 import pytest
 import torch
 from backbone_variants import build_adapter, build_vit
 from docs_pages import PAGES, REPO, python_fences
 from mmdet.structures import DetDataSample
-from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 from test_configs import load
 
 from mmlape import registry
 from mmlape.checkpoints import FORMATS
+from mmlape.shipped import read_config
 
 pytestmark = pytest.mark.usefixtures('cheap_values')
 
@@ -43,27 +40,12 @@ def test_all_of_it_parses():
     assert len(CONFIGS) >= 5 and any(name.startswith('README.md') for name in CONFIGS)
 
 
-def write_config(folder: Path, code: str) -> Path:
-    """The config with its base files beside it: ours under ``configs/``, upstream's as ``./name.py``."""
-    (folder / 'configs').symlink_to(REPO / 'configs')
-    (base,) = [
-        ast.literal_eval(line.value)
-        for line in ast.parse(code).body
-        if isinstance(line, ast.Assign) and line.targets[0].id == '_base_'
-    ]
-    if str(base).startswith('./'):
-        upstream = [Path(box.__file__).parent / '.mim' / 'configs' for box in (mmdet, mmseg)]
-        (found,) = [path for place in upstream for path in place.glob(f'*/{base[2:]}')]
-        code = code.replace(base, str(found))
-    path = folder / 'page_config.py'
-    path.write_text(code)
-    return path
-
-
 @pytest.mark.parametrize('name', CONFIGS)
 def test_a_config_builds(name, tmp_path):
-    path = write_config(tmp_path, FENCES[name])
-    config, model = Config.fromfile(path), MODELS.build(load(path).model).eval()
+    """Model and optimizer, of bases that an installed package finds."""
+    (path := tmp_path / 'page_config.py').write_text(FENCES[name])
+    config, model = read_config(path), MODELS.build(load(path).model).eval()
+    optimizer = build_optim_wrapper(model, config.optim_wrapper).optimizer
     image = torch.randn(1, 3, 97, 131)
     with torch.no_grad():
         features = model.extract_feat(image)
@@ -85,7 +67,6 @@ def test_a_config_builds(name, tmp_path):
         assert config.model.backbone.vit.init_cfg.model == 'deit_small_patch16_224'
         sizes = [tuple(maps.shape[-2:]) for maps in features]
         assert sizes == [(25, 33), (13, 17), (7, 9), (4, 5), (2, 3)]
-        optimizer = build_optim_wrapper(model.train(), config.optim_wrapper).optimizer
         rates = sorted({group['lr'] for group in optimizer.param_groups})
         assert type(optimizer).__name__ == 'AdamW'
         assert len(rates) == 14 and rates[-1] == 1e-4
@@ -118,14 +99,13 @@ FILES = {
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A user's folder beside ``configs/``, on the path; what is registered in it is forgotten afterwards."""
+    """A user's folder, on the path; what is registered in it is forgotten afterwards."""
     ours = registry.MODELS
     monkeypatch.setattr(ours, '_module_dict', dict(ours.module_dict))
     monkeypatch.setattr(FORMATS, 'data', dict(FORMATS.data))
     for name, code in FILES.items():
         (tmp_path / name).write_text(code)
         monkeypatch.delitem(sys.modules, name.removesuffix('.py'), raising=False)
-    (tmp_path / 'configs').symlink_to(REPO / 'configs')
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -161,7 +141,7 @@ def test_a_position_of_your_own_works_with_every_joining(folder, joining):
 
 
 def test_weights_in_a_format_of_your_own(folder, monkeypatch, capsys):
-    config = Config.fromfile('my_moco_detector.py')
+    config = read_config('my_moco_detector.py')
     names = ('qkv', 'proj', 'fc1', 'fc2', 'norm', 'pos_embed')
     vit = MODELS.build(
         dict(config.model.backbone.vit, joining=None, layer_scale=False, init_cfg=None)

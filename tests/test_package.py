@@ -29,7 +29,7 @@ def tracked(*folders: str) -> set[str]:
     listed = subprocess.run(
         ['git', 'ls-files', *folders], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    return {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
+    return {name for name in listed.stdout.splitlines() if os.path.lexists(ROOT / name)}
 
 
 def requirements(monkeypatch) -> dict[str, list[Requirement]]:
@@ -61,9 +61,9 @@ def test_an_extra_holds_all_that_is_needed_in_versions_that_were_tested(extra, f
 def source(tmp_path_factory):
     folder = tmp_path_factory.mktemp('source') / 'mmlape'
     for name in tracked():
-        if not name.startswith(('tests/', 'docs/')):
+        if not name.startswith('tests/'):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
+            shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
     return folder
 
 
@@ -88,18 +88,22 @@ def installed(wheel, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_code_configs_and_tools_and_the_source_tree_no_copies(source, wheel):
+def test_the_wheel_holds_code_configs_tools_and_pages_and_the_source_tree_links(source, wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    expected = tracked('mmlape') | {'mmlape/.mim/model-index.yml'}
-    for name in tracked('configs', 'tools'):
+    links = tracked('mmlape/.mim')
+    assert len(links) == 4 and all((source / name).is_symlink() for name in links)
+    expected = tracked('mmlape') - links
+    for name in tracked('configs', 'tools', 'docs/*.md', 'model-index.yml'):
         if not NOT_SHIPPED & set(Path(name).parts):
             expected.add(f'mmlape/.mim/{name}')
     packed = {name for name in names if '.dist-info/' not in name}
     assert packed == expected
     assert any(name.startswith('mmlape/.mim/configs/lape/') for name in packed)
     assert any(name.endswith('licenses/LICENSE') for name in names)
-    assert not (source / 'mmlape' / '.mim').exists()
+    assert {path.name for path in (source / 'mmlape/.mim').iterdir()} == {
+        Path(x).name for x in links
+    }
 
 
 @pytest.mark.slow

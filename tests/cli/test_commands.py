@@ -1,11 +1,15 @@
 """Configs by name, and the command `mmlape`."""
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
+from mmengine.config import Config
 from tool_runs import REPO
 
 from mmlape import __main__ as command
 from mmlape import shipped
-from mmlape.shipped import find_config, shipped_configs
+from mmlape.shipped import find_config, read_config, shipped_configs
 
 MASK_RCNN = 'mask-rcnn_deit-s-adapter-lape_fpn_ms-3x_coco'
 
@@ -51,6 +55,31 @@ def test_outputs_of_a_wheel_are_in_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(shipped, 'PACKAGE', tmp_path / 'mmlape')
     monkeypatch.chdir(tmp_path)
     assert shipped.output_folder() == tmp_path
+
+
+@pytest.mark.parametrize(
+    ('base', 'scope'),
+    [
+        ('mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco', 'mmdet'),
+        ('mmseg::upernet/upernet_r50_4xb4-160k_ade20k-512x512', 'mmseg'),
+        (f'mmlape::lape/{MASK_RCNN}', 'mmdet'),
+    ],
+)
+def test_a_base_of_a_package(base, scope, tmp_path):
+    """With either family of packages, also in a base of a base; types have no scope that is not needed or wrong."""
+    package, _, path = base.partition('::')
+    folder = Path(find_spec(package).origin).parent / '.mim' / 'configs'
+    (tmp_path / 'base.py').write_text(f"_base_ = '{base}.py'\n")
+    (tmp_path / 'mine.py').write_text("_base_ = './base.py'\nmodel = dict(mine=1)\n")
+    found, wanted = read_config(tmp_path / 'mine.py'), Config.fromfile(folder / f'{path}.py')
+    wanted.model.mine = 1
+    assert found.to_dict() == wanted.to_dict() and found.default_scope == scope
+
+
+def test_a_base_of_an_unknown_package(tmp_path):
+    (tmp_path / 'mine.py').write_text("_base_ = 'mmlap::a/b.py'\n")
+    with pytest.raises(ValueError, match=r'mine\.py: .*mmlap'):
+        read_config(tmp_path / 'mine.py')
 
 
 def test_what_is_missing_for_one_command():
