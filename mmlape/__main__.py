@@ -32,7 +32,7 @@ GROUPS = {
     'Evaluate': 'test dist_test slurm_test robustness robustness_table prediction_split',
     'Weights': 'convert fit_gabor',
     'Research': 'picture experiment',
-    'Help': 'doctor',
+    'Help': 'doctor docs',
 }
 # Commands that are several, each with the folder of its programs and what they do.
 FAMILIES = {

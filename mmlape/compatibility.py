@@ -55,7 +55,7 @@ OTHERS = ('torchvision', 'timm', 'numpy', 'safetensors')  # any version that pip
 TORCH = '2.5'  # the first with public hooks for state dicts
 TORCH_END = '2.14'  # needs C++20, and mmcv's setup.py compiles C++17
 INSTALL = "`pip install 'mmlape[onedl]'`"
-HELP = 'see docs/install.md, or use `make env` in a clone'
+HELP = 'see `mmlape docs install`, or use `make env` in a clone'
 
 
 def numbers(version: str) -> tuple[int, ...]:

@@ -37,6 +37,13 @@ def shipped_configs() -> dict[str, Path]:
     return {name: path for name, path in names.items() if not name.startswith('_base_/')}
 
 
+def shipped_pages() -> dict[str, Path]:
+    """The pages by name: ``fit`` of ``docs``, and ``configs/eomt``, the README of a folder of configs."""
+    pages = {path.stem: path for path in sorted(shipped_folder('docs').glob('*.md'))}
+    readmes = sorted(shipped_folder('configs').glob('*/README.md'))
+    return pages | {f'configs/{path.parent.name}': path for path in readmes}
+
+
 def find_config(text: str) -> Path:
     """A config by its file, or a shipped one by its name: ``mask-rcnn_...``, ``lape/mask-rcnn_...`` or
     ``configs/lape/mask-rcnn_...``, with or without ``.py``.

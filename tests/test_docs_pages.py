@@ -1,6 +1,7 @@
 """Pages: every link and picture exists, on a code host, in a clone and in the site, and so does what they tell one to
 type; the site is built without a warning."""
 
+import ast
 import os
 import re
 import subprocess
@@ -16,10 +17,12 @@ from docs_pages import PAGES, REPO, read_page
 from mmlape.__main__ import FAMILIES, commands
 from mmlape.research.datasets import build_digit_scenes
 from mmlape.research.experiments.plan import EXPERIMENTS
+from mmlape.shipped import PACKAGE, shipped_pages
 
 BY_NAME = {path.relative_to(REPO).as_posix(): path for path in PAGES}
 every_page = pytest.mark.parametrize('name', BY_NAME)
 MAKEFILE = (REPO / 'Makefile').read_text(encoding='utf-8')
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 TARGETS = set(re.findall(r'^([a-z][a-z-]*):', MAKEFILE, re.MULTILINE))
 VARIABLES = set(re.findall(r'^#   ([A-Z_]+)=', MAKEFILE, re.MULTILINE))
 FOLDERS = 'benchmarks|configs|docs|mmlape|tests|tools'
@@ -100,6 +103,42 @@ def test_links_and_commands_exist(name):
     # Nothing is of somebody's machine.
     found = re.findall(r'(?<![\w.~>}])/(?:home|root|Users|opt|tmp|work)/\S*', page.text)
     assert found == []
+
+
+def messages(path: Path) -> list[str]:
+    """The texts of a program; of a module of the package without docstrings, which are for readers of the sources."""
+    tree = ast.parse(path.read_text(encoding='utf-8'))
+    documented = [
+        n for n in ast.walk(tree) if isinstance(n, DOCUMENTED) and path.is_relative_to(PACKAGE)
+    ]
+    docstrings = {id(each.body[0].value) for each in documented if ast.get_docstring(each)}
+    texts = (n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    return [each.value for each in texts if id(each) not in docstrings]
+
+
+def test_programs_name_pages_that_an_installed_package_shows():
+    """`mmlape docs PAGE`; docstrings of the package name files."""
+    pages, told = shipped_pages(), 0
+    # Two kinds of programs for clones.
+    programs = [
+        path
+        for folder in (PACKAGE, REPO / 'tools')
+        for path in folder.rglob('*.py')
+        if not {'developers', 'setup_env'} & {*path.parts}
+    ]
+    for path in programs:
+        source = path.read_text(encoding='utf-8')
+        named = re.findall(r'`mmlape docs ([\w/]+)`', source)
+        told += len(named)
+        assert [page for page in named if page not in pages] == [], path
+        files = re.findall(r'(?<![\w/])((?:docs|configs/\w+)/\w+\.md)', source)
+        assert [file for file in files if not (REPO / file).is_file()] == [], path
+        if path.name != 'doctor.py':
+            found = [
+                text for text in messages(path) if re.search(r'\W(docs|configs/\w+)/\w+\.md', text)
+            ]
+            assert found == [], path
+    assert told > 20
 
 
 def test_the_index_leads_to_every_page():

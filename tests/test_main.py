@@ -43,6 +43,7 @@ MISTAKES = {
     'fit_gabor a.pth b.pth --variant F': "--variant: invalid choice: 'F'",
     'picture position_correlation x.py --where here': "--where: invalid choice: 'here'",
     'picture token_pca x.py --images a --compare BN': "--compare: invalid choice: 'BN'",
+    'docs fi': "there is no page 'fi'; did you mean fit?",
     'build list_ops --depths 3': 'unrecognized arguments: --depths',
 }
 
@@ -58,6 +59,14 @@ COMMANDS = (
 )  # fmt: skip
 
 
+PAGES = (
+    'docs fit',
+    'docs docs/fit.md#in-short',
+    'docs configs/eomt',
+    'docs ../configs/eomt/README.md',
+)
+
+
 def answers_of(asked: list[list[str]], *options: str) -> dict:
     """``{arguments: (exit code, output, errors, packages that were imported by then)}``."""
     command = [sys.executable, *options, '-c', ANSWERS, json.dumps(asked)]
@@ -68,7 +77,7 @@ def answers_of(asked: list[list[str]], *options: str) -> dict:
 
 @pytest.fixture(scope='module')
 def answers():
-    lines = ['--help', '--version', 'trian', 'picture pca', *FAMILIES, *MISTAKES]
+    lines = ['--help', '--version', 'trian', 'picture pca', 'docs', *PAGES, *FAMILIES, *MISTAKES]
     asked = [[], *(line.split() for line in lines)]
     asked += [
         [*name.split(), option] for name in TOOLS for option in ('--help', '--no-such-option')
@@ -81,7 +90,7 @@ def test_one_line_says_what_to_install():
     found = answers_of([line.split() for line in COMMANDS] + [['--version'], ['doctor']], '-S')
     names = 'torch, torchvision, timm, numpy, safetensors, mmengine, mmcv'
     advice = "`pip install 'mmlape[onedl]'`"
-    said = f'mmlape needs {names}, which are not installed: {advice}; see docs/install.md'
+    said = f'mmlape needs {names}, which are not installed: {advice}; see `mmlape docs install`'
     for asked in COMMANDS:
         code, _, err, _ = found[asked]
         assert str(code).startswith(f'error: {said}') and '\n' not in code and not err, asked
@@ -118,6 +127,14 @@ def test_versions(answers):
     code, out, _, _ = answers['--version']
     assert code == 0 and out.startswith(f'mmlape {__version__}\nPython 3.')
     assert f'torch {torch_version()}\nmmengine ' in out
+
+
+def test_pages(answers):
+    """Without packages too, as Markdown; the list has the title of each."""
+    shown = [answers[asked][1] for asked in PAGES]
+    assert shown[0] == shown[1] == (REPO / 'docs/fit.md').read_text()
+    assert shown[2] == shown[3] == (REPO / 'configs/eomt/README.md').read_text()
+    assert '\n  fit                  Fit: from a folder' in answers['docs'][1]
 
 
 def test_the_commands_are_listed(answers):

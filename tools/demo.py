@@ -2,7 +2,7 @@
 
 ``make demo`` runs it; ``make demo MODEL=retinanet_dtn_pvt`` trains a RetinaNet on a PVT with DTN instead. Ctrl-C
 stops it; the same command resumes. All output is in ``work_dirs/demo`` and ``data/digit_scenes`` of the clone (of the
-current folder, where mmlape was installed from a wheel), unless other folders are named. See docs/index.md#the-demo.
+current folder, where mmlape was installed from a wheel), unless other folders are named. See `mmlape docs index`.
 """
 
 import argparse

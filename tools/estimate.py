@@ -2,7 +2,7 @@
 
     mmlape estimate CONFIG [--batch 2] [--size HEIGHT WIDTH] [--amp] [--checkpointing]
 
-Counted on the CPU, in about a minute, without data and weights; see docs/training.md.
+Counted on the CPU, in about a minute, without data and weights; see `mmlape docs training`.
 """
 
 import argparse

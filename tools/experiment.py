@@ -5,7 +5,7 @@
     mmlape experiment nuclei --data DATA/nuclei --evaluate CHECKPOINT --part test
 
 Runs with a record are skipped; Ctrl-C stops, and the same command continues, also in the middle of a run. See
-docs/evidence.md, and for `position`, `dino`, `list_ops` and `robustness` their own pages.
+`mmlape docs evidence`, and for `position`, `dino`, `list_ops` and `robustness` their own pages.
 """
 
 from pathlib import Path

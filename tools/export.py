@@ -5,7 +5,7 @@
 
 MODEL is a checkpoint with its config inside, as trainings save them, a work dir, or `nuclei`, which comes with the
 package. The file holds all from an image's pixels to the answer: boxes, scores, labels and masks, or a label map. Exit
-status 1 if its answers differ from PyTorch's by more than the tolerance. See docs/export.md.
+status 1 if its answers differ from PyTorch's by more than the tolerance. See `mmlape docs export`.
 """
 
 from __future__ import annotations

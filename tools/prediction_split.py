@@ -3,7 +3,7 @@
     mmlape prediction_split WITHOUT.pkl WITH.pkl [--out split.json]
 
 The files are written by ``mmlape test CONFIG CHECKPOINT --out FILE.pkl`` for the network without position and the
-one with it, on the same images. See docs/pictures.md.
+one with it, on the same images. See `mmlape docs pictures`.
 """
 
 import argparse

@@ -6,7 +6,7 @@
 
 CONFIG is a file or the name of a shipped config, for a classifier, a detector or a segmentor; or timm/MODEL. Every
 result is saved in WORK_DIR/robustness.json at once; the same command resumes. WORK_DIR/robustness.md and
-robustness.png show the results. See docs/robustness.md.
+robustness.png show the results. See `mmlape docs robustness`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 MODEL is a checkpoint with its config inside, as trainings save them, a work dir (its best, else last checkpoint), or
 `nuclei`. Metrics are those that the work dir's last validation, or that of its best checkpoint, has logged. What was
-written is loaded once. See docs/predict.md.
+written is loaded once. See `mmlape docs predict`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ mmlape's first, so that ``--model lape_deit_tiny_patch16_224`` and the like work
     mmlape timm_run pytorch-image-models/train.py data/imagenet --model lape_deit_tiny_patch16_224 ...
     torchrun --nproc_per_node 8 tools/timm_run.py pytorch-image-models/train.py ...
 
-docs/pretraining.md has whole commands.
+`mmlape docs pretraining` has whole commands.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Train the model of a config: one process, several GPUs (torchrun), or a SLURM cluster (docs/training.md).
+"""Train the model of a config: one process, several GPUs (torchrun), or a SLURM cluster (`mmlape docs training`).
 
     mmlape train CONFIG [--work-dir FOLDER] [--amp | --amp-dtype bf16] [--resume [CHECKPOINT]]
         [--auto-scale-lr] [--seed N] [--log tensorboard,wandb,mlflow]

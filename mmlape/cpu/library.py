@@ -47,7 +47,7 @@ def library() -> tuple[ctypes.CDLL | None, str]:
         for name in _FUNCTIONS:
             getattr(core, name)
     except (BuildError, OSError, AttributeError) as error:
-        return None, f'{error} (docs/install.md)'
+        return None, f'{error}; see `mmlape docs install`'
     return core, ''
 
 

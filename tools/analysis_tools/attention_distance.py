@@ -3,7 +3,7 @@
     mmlape picture attention_distance CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...]
 
 Writes ``attention_distance.png``, with a panel per stage, and ``attention_distance_<part>.npz`` for each. See
-docs/pictures.md.
+`mmlape docs pictures`.
 """
 
 from mmlape.cli.pictures import STAGE, Command, run

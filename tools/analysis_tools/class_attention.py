@@ -2,7 +2,7 @@
 
     mmlape picture class_attention CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...]
 
-Writes ``class_attention_<image>.png`` and ``.npz`` for each image. See docs/pictures.md.
+Writes ``class_attention_<image>.png`` and ``.npz`` for each image. See `mmlape docs pictures`.
 """
 
 from mmlape.cli.pictures import STAGE, Command, run

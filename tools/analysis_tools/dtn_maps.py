@@ -2,7 +2,7 @@
 
     mmlape picture dtn_maps CONFIG [CHECKPOINT] [--token 7 7] [--grid 14 14]
 
-Writes ``dtn_maps_<part>.png`` and ``.npz`` for every stage with DTN. See docs/pictures.md.
+Writes ``dtn_maps_<part>.png`` and ``.npz`` for every stage with DTN. See `mmlape docs pictures`.
 """
 
 from mmlape.cli.pictures import STAGE, Command, overridden_config, run

@@ -2,7 +2,7 @@
 
     mmlape picture dtn_ratios WORK_DIR [--out FOLDER]
 
-Writes ``dtn_ratios.png`` and ``.npz``. See docs/pictures.md.
+Writes ``dtn_ratios.png`` and ``.npz``. See `mmlape docs pictures`.
 """
 
 import argparse

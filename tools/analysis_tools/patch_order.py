@@ -2,7 +2,7 @@
 
     mmlape picture patch_order CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...] [--size 224 224]
 
-Writes ``order_<image>.png`` and ``.npz``. See docs/position.md.
+Writes ``order_<image>.png`` and ``.npz``. See `mmlape docs position`.
 """
 
 from mmlape.cli.pictures import Command, overridden_config, run

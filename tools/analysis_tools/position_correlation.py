@@ -3,7 +3,7 @@
     mmlape picture position_correlation CONFIG [CHECKPOINT] [--token 7 7] [--grid 14 14]
 
 Writes ``correlation_<part>.png`` and ``.npz`` for every position embedding of the backbone, and ``scores_<part>`` for
-what a position inside the attention (relative bias, Gabor channels) adds to the scores. See docs/pictures.md.
+what a position inside the attention (relative bias, Gabor channels) adds to the scores. See `mmlape docs pictures`.
 """
 
 from mmlape.cli.pictures import OWN_GRID, POSITION, Command, pick_parts, run

@@ -4,7 +4,7 @@
 
 Writes ``embedding_<part>.png``, ``channels_<part>.png`` and ``embedding_<part>.npz`` for every position embedding of
 the backbone, and for the tables of positions inside the attention (Gabor channels; the maps of a relative bias, one per
-head). See docs/pictures.md.
+head). See `mmlape docs pictures`.
 """
 
 from mmlape.cli.pictures import OWN_GRID, POSITION, Command, pick_parts, run

@@ -4,7 +4,7 @@
 
 Writes ``flow_<part>_<image>`` (Figure 8), ``flow_alone_<part>_<image>`` (Figure 9), ``flow_layers_<part>_<image>``
 (Figure 10), ``flow_sum_<part>_<image>`` (tokens, position and their sum as matrices), as PNG, and their arrays. See
-docs/pictures.md.
+`mmlape docs pictures`.
 """
 
 from mmlape.checks import check_positive_int

@@ -2,7 +2,7 @@
 
     mmlape picture position_grids CONFIG [CHECKPOINT] [--grids 7x7 14x14 14x28]
 
-Writes ``grids_<part>.png`` and ``.npz`` for every position embedding of the backbone. See docs/pictures.md.
+Writes ``grids_<part>.png`` and ``.npz`` for every position embedding of the backbone. See `mmlape docs pictures`.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
     mmlape picture token_pca CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...] [--layers 0]
 
-Writes ``pca_<part>_<norm>_<image>.png`` and ``.npz``. See docs/pictures.md.
+Writes ``pca_<part>_<norm>_<image>.png`` and ``.npz``. See `mmlape docs pictures`.
 """
 
 from mmlape.cli.pictures import STAGE, Command, array_name, run

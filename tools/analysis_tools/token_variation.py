@@ -2,7 +2,7 @@
 
     mmlape picture token_variation CONFIG [CHECKPOINT] --images FILE_OR_FOLDER [...] [--norm norm2]
 
-Writes ``variation_<norm>.png`` for all parts, and ``variation_<part>_<norm>.npz`` for each. See docs/pictures.md.
+Writes ``variation_<norm>.png`` for all parts, and ``variation_<part>_<norm>.npz`` for each. See `mmlape docs pictures`.
 """
 
 from mmlape.cli.pictures import STAGE, Command, run

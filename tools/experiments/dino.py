@@ -3,7 +3,7 @@
 ``mmlape experiment dino`` trains ``dino_vit-micro-dtn_1xb64_digit-images`` with each seed, and compares the nearest
 neighbours of the trained teacher with those of the same network before training. Everything it writes is in
 ``work_dirs/experiment_dino`` by default; seeds with a record are skipped. See
-configs/dino/README.md.
+`mmlape docs configs/dino`.
 """
 
 from mmlape.cli.experiments import at_least, parser_of, run

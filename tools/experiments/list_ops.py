@@ -2,7 +2,7 @@
 
 Three seeds each. Ctrl-C stops it; the same command resumes with the unfinished runs. All output is in
 ``work_dirs/experiment_list_ops`` and ``data/list_ops_short`` of the clone, unless other folders are given. See
-configs/listops/README.md.
+`mmlape docs configs/listops`.
 """
 
 from mmlape.cli.experiments import parser_of, run

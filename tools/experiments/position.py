@@ -3,7 +3,7 @@
 ``make experiment-position`` runs it: every embedding with every joining method, three seeds each. Ctrl-C stops
 it; the same command resumes with the unfinished runs. All output is in
 ``work_dirs/experiment_position`` and ``data/digit_cells`` of the clone, unless other folders are named. See
-docs/evidence.md#position-where-it-decides.
+`mmlape docs evidence`.
 """
 
 from mmlape.cli.experiments import parser_of, run

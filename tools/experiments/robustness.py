@@ -4,7 +4,7 @@ Networks of three groups, each trained with every seed, then tested under the 15
 severities: the demo's Segmenter with LaPE and with the default joining, the demo's RetinaNet with DTN and with
 LayerNorm, and micro Segmenters on digit cells. Ctrl-C stops it; the same command resumes. All output is in
 ``work_dirs/experiment_robustness`` and ``data`` by default. See
-docs/robustness.md.
+`mmlape docs robustness`.
 """
 
 from mmlape.cli.experiments import COUNT, parser_of, run

@@ -6,7 +6,7 @@ SOURCE is a format (timm, transformers, deit, lape, pvt, dtn, vit_adapter, mmseg
 folder with one, an http(s) address or, for timm, the name of a model. The checkpoint of a whole detector or segmentor
 gives a file for ``load_from`` and ``tools/test.py`` with the config, that of a backbone a file for
 ``init_cfg=dict(type='mmlape.Pretrained', source='mmlape', checkpoint=OUT)``. OUT ends in .pth or .safetensors.
-See docs/weights.md.
+See `mmlape docs weights`.
 """
 
 from __future__ import annotations

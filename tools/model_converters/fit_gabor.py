@@ -4,7 +4,7 @@
 
 OUT.pth holds the weights of CHECKPOINT with Gabor parameters instead of the table: it is loaded by the same config
 with ``position=dict(type='mmlape.GaborPosition')``. Prints the quality of the fit and the kinds of
-channels of each table. See docs/pictures.md.
+channels of each table. See `mmlape docs pictures`.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _weights(text: str, published: Mapping[str, Any] | None) -> Mapping[str, Any
     if not file or not (file.endswith(_ENDS_IN_WEIGHTS) or Path(file).exists()):
         raise ValueError(
             f'--weights {text!r}: use default, none, a file of weights, a work dir, or SOURCE:FILE with a source of '
-            'docs/weights.md'
+            '`mmlape docs weights`'
         )
     # In full, as the other paths: trainings begin in any folder.
     file = os.path.abspath(file) if Path(file).exists() else file
