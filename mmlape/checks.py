@@ -172,7 +172,8 @@ def check_outputs(out_indices: Any, count: int, kind: str) -> tuple[int, ...]:
 def check_options(target: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Check options against the signature of ``target``, a class or function.
 
-    Ranges of numbers are checked by the constructor. Annotations other than simple types accept anything.
+    Ranges of numbers are checked by the constructor. Annotations other than simple types accept anything. A class's
+    attribute ``published`` has names of other code, and what to write instead.
 
     Raises:
         TypeError: If a name is unknown, or a value has not the annotated type (``True`` is not a number).
@@ -183,7 +184,9 @@ def check_options(target: Callable[..., Any], options: Mapping[str, Any]) -> Non
         if name in known:
             check_type(name, value, known[name])
         elif not open_ended:
-            hint = did_you_mean(name, known) or f'; there are {sorted(known)}'
+            here = getattr(target, 'published', {}).get(name)
+            told = did_you_mean(name, known) or f'; there are {sorted(known)}'
+            hint = told if here is None else f'; here, write {here}' if here else '; leave it out'
             title = getattr(target, '__name__', target)
             raise TypeError(f'{title} got an unexpected keyword argument {name!r}{hint}')
 

@@ -2,11 +2,15 @@
 option, the value and what is accepted. Wrong types of every option are in test_checks.py."""
 
 import math
+import re
+from functools import partial
 
 import pytest
+from config_utils import REPO
 from mmengine.config import Config
 from registered import ceit, compact, levit, pvt, swin, t2t, vit
 
+from mmlape.backbones import VisionTransformer
 from mmlape.checks import options_of
 from mmlape.cli.options import merge_overrides
 from mmlape.layers import Block, ConvMlp, LocallyEnhancedMlp, Mlp, NormedMlp, Stem, SwiGLU
@@ -397,6 +401,28 @@ def test_sizes_are_the_networks(option, kind, name):
     words = f'{option}: {name} of mmlape.{kind} must be left out, the network sets it; got'
     options = {'arch': ARCH, 'img_size': 32, 'with_cls_token': False, option: wrong}
     refused(lambda: MODELS.build(part('VisionTransformer', **options)), words)
+
+
+@pytest.mark.parametrize('kind', ['VisionTransformer', 'SwinTransformer', 'ViTAdapter'])
+def test_names_of_published_configs(kind):
+    """The error of each says what to write, which is an option."""
+    cls = MODELS.get(f'mmlape.{kind}')
+    for name, here in cls.published.items():
+        option, _, value = here.partition('=')
+        if name not in options_of(cls):
+            words = f'; here, write {here}' if here else '; leave it out'
+            words = f'{kind} got an .* argument {name!r}{re.escape(words)}$'
+            refused(partial(cls, **{name: 1}), words)
+        if kind in ('VisionTransformer', 'ViTAdapter') and here:
+            assert option in options_of(cls), name
+            inner = re.match(r'dict\((\w+)=', value) if option == 'vit' else None
+            assert inner is None or inner[1] in options_of(VisionTransformer), name
+    text = (REPO / 'docs' / 'guide.md').read_text(encoding='utf-8')
+    for here in set(cls.published.values()) if kind == 'ViTAdapter' else ():
+        names = ', '.join(f'`{name}`' for name, each in cls.published.items() if each == here)
+        code, _, remark = here.partition('; ')
+        cell = f'`{code}`' + f'; {remark}' * bool(remark) if here else 'leave it out'
+        assert f'\n| {names} | {cell} |\n' in text
 
 
 @pytest.mark.parametrize(('build', 'words'), NETWORKS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,8 @@ from mmlape.runtime.compile import check_compile_blocks, run_block
 from .base import Backbone
 from .builder import init_convolution
 from .network import StagedTransformer
+from .published import ADAPTER
+from .spec import UNSET
 from .stage import Stage
 
 STRIDES = (4, 8, 16, 32)
@@ -122,9 +124,11 @@ class ViTAdapter(AdapterBackbone):
         TypeError: If an option has the wrong type.
     """
 
+    published = ADAPTER
+
     def __init__(
         self,
-        vit: dict,
+        vit: dict = UNSET,
         *,
         conv_inplanes: int = 64,
         num_points: int = 4,
@@ -139,7 +143,11 @@ class ViTAdapter(AdapterBackbone):
         with_cp: bool = False,
         compile_blocks: bool | dict = False,
         init_cfg: dict | None = None,
+        **unknown: Any,  # refused here: Python's own error knows no published names
     ) -> None:
+        check_options(ViTAdapter, unknown)
+        if vit is UNSET:
+            raise TypeError("ViTAdapter needs a ViT: vit=dict(arch='deit-small')")
         options = dict(vit=vit, interaction_indexes=interaction_indexes, with_cp=with_cp)
         check_options(ViTAdapter, dict(options, norm_cfg=norm_cfg, init_cfg=init_cfg))
         super().__init__(init_cfg)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import ClassVar
 
 from mmengine.model import BaseModule, initialize
 from torch import nn
@@ -12,6 +13,7 @@ from mmlape.layers.lora import merge_lora
 from mmlape.position import PlanCachingModule
 
 from .builder import build_part
+from .published import NETWORK
 from .stage import Part, Stage
 
 
@@ -21,10 +23,12 @@ class Backbone(BaseModule):
     * :meth:`stages` lists the parts of the transformer: pictures, layer-wise learning rates, FSDP, freezing and
       classifiers read it instead of names.
     * :meth:`get_layer_depth` is the depth of a parameter for layer-wise learning rates.
+    * ``published``: options of published configs, and what to write instead.
     * ``init_cfg`` is applied after the children have initialised themselves. MMEngine does so only for its own
       ``Pretrained``; children would overwrite ``mmlape.Pretrained``.
     """
 
+    published: ClassVar[Mapping[str, str]] = NETWORK
     init_cfg: dict | list[dict] | None
 
     def stages(self) -> list[Stage]:

@@ -24,6 +24,7 @@ from mmengine.dataset import BaseDataset
 from torch import nn
 
 from mmlape import registry
+from mmlape.backbones.spec import UNSET
 from mmlape.layers import AttentionLayer, Stem
 from mmlape.layers.block import Block
 from mmlape.norm import TokenNorm
@@ -274,7 +275,7 @@ def needed(cls, **options):
     found = {
         name: NEEDED[name]
         for name, p in parameters.items()
-        if p.default is p.empty and name in NEEDED
+        if p.default in (p.empty, UNSET) and name in NEEDED
     }
     return {**found, **NEEDED_BESIDE.get(cls.__name__, {}), **options}
 
