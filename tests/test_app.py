@@ -1,6 +1,8 @@
 """The page of `mmlape app`, by its own interface: answers, wrong and large files, two users, and no other host."""
 
+import json
 import os
+import re
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +23,9 @@ from PIL import Image
 from ports import free_port
 
 import mmlape
-from mmlape.apps.app import Answers, application, build, is_own_host
+from mmlape.apps.app import Answers, _described, application, build, drawn_nuclei, is_own_host
 from mmlape.apps.export.verify import made_images
+from mmlape.apps.inference import Result
 from mmlape.research.analysis import ModelPanels
 
 
@@ -46,7 +49,7 @@ def pictures(tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def address(model):
+def address(model, pictures):
     """Of a server in a thread; every connection of this process is to this machine."""
     strangers, connect = [], socket.socket.connect
 
@@ -57,7 +60,9 @@ def address(model):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket.socket, 'connect', watched)
-        page, port = application(model, 'nuclei', ModelPanels(model)), free_port()
+        examples = [str(pictures[0])]
+        page = application(model, 'nuclei', ModelPanels(model), examples=examples)
+        port = free_port()
         server = uvicorn.Server(
             uvicorn.Config(page, port=port, log_level='error', timeout_graceful_shutdown=1)
         )
@@ -93,6 +98,24 @@ def test_two_users_get_their_own_answers(address, model, pictures):
     assert users[0].predict(2, api_name='/correlate')['type'] == 'matplotlib'
 
 
+def test_the_page_says_what_the_model_is_and_has_an_example(address, model, pictures):
+    text = json.dumps(httpx.get(f'{address}config').json())
+    assert 'M parameters' in text and 'classes**: nucleus' in text and 'fit 512 x 512' in text
+    (example,) = set(re.findall(rf'"path": "([^"]+{pictures[0].name})"', text))
+    assert httpx.get(f'{address}gradio_api/file={example}').content == pictures[0].read_bytes()
+    (found,) = model.predict(np.stack([drawn_nuclei()] * 3, -1), score=0.9)
+    assert len(found.boxes) > 20
+    # Names of classes are no Markdown.
+    assert _described({'classes': '![a](http://b)'}) == r'**classes**: \!\[a\]\(http\:\/\/b\)'
+
+
+def test_label_maps_have_shares_of_classes():
+    answers = Answers(SimpleNamespace(classes=('sky', 'road')), None)
+    labels = np.array([[0, 1], [1, 1]], np.uint8)
+    found = Result(np.zeros((2, 2, 3), np.uint8), 'a', ('sky', 'road'), label_map=labels)
+    assert answers.draw(found, 0.3)[1] == [['road', 0.75], ['sky', 0.25]]
+
+
 def test_wrong_and_large_files(address, tmp_path):
     user = client(address)
     (tmp_path / 'wrong.png').write_text('no image')
@@ -116,7 +139,7 @@ def test_the_browser_is_told_to_ask_no_other_host(address):
 def test_a_backbone_of_another_package_has_no_position_to_show():
     network = SimpleNamespace(backbone=torch.nn.Conv2d(3, 8, 3))
     answers = answers_of(SimpleNamespace(model=network, finds_boxes=True, loader=None))
-    assert answers.panels.layers == 0 and len(build(answers, 'a').blocks) > 5
+    assert answers.panels.layers == 0 and len(build(answers, 'a', {}, ()).blocks) > 5
 
 
 def test_correlations_of_positions_that_join_in_several_places_or_not_everywhere():

@@ -1,6 +1,6 @@
 """Try a model in the browser: boxes and masks or a label map, the attention of a token, the correlation of positions.
 
-    mmlape app MODEL [--config CONFIG | --trust] [--host 127.0.0.1] [--allow-host NAME]
+    mmlape app MODEL [--config CONFIG | --trust] [--example IMAGE] [--host 127.0.0.1] [--allow-host NAME]
         [--port 7860] [--device DEVICE]
 
 MODEL is a checkpoint with its config inside, as trainings save them, a work dir, a shared folder, OWNER/NAME of the
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+from pathlib import Path
 
 from mmlape import cli
 
@@ -23,6 +24,10 @@ def parse_arguments():
     parser.add_argument('model', help='a checkpoint, a work dir, a shared folder, or nuclei')
     parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
     cli.add_trust(parser)
+    parser.add_argument(
+        '--example', action='append', default=[], metavar='IMAGE',
+        help='an image that the page offers to try; may be repeated',
+    )  # fmt: skip
     parser.add_argument(
         '--host', default='127.0.0.1',
         help='address to listen on; 0.0.0.0 lets other machines in, without a password (%(default)s)',
@@ -44,9 +49,11 @@ def serve(options, folder):
     try:
         import uvicorn
 
-        from mmlape.apps.app import application
+        from mmlape.apps.app import application, drawn_nuclei
     except ImportError as error:
         raise ValueError(f"install 'mmlape[app]': {error}") from None
+    from PIL import Image
+
     from mmlape.apps.inference import load
     from mmlape.research.analysis import ModelPanels
 
@@ -55,9 +62,16 @@ def serve(options, folder):
         options.model, options.config, options.device, optimized=False, trust=options.trust
     )
     print(f'http://{options.host}:{options.port}  (Ctrl-C ends it)', flush=True)
+    examples = options.example
+    for path in examples:
+        if not Path(path).is_file():
+            raise ValueError(f'--example {path!r} is no file')
+    if options.model == 'nuclei' and not examples:
+        examples = [str(Path(folder, 'drawn.png'))]
+        Image.fromarray(drawn_nuclei()).save(examples[0])
     hosts = options.host, *options.allow_host
     uvicorn.run(
-        application(model, str(options.model), ModelPanels(model), hosts),
+        application(model, str(options.model), ModelPanels(model), hosts, examples),
         host=options.host,
         port=options.port,
         log_level='warning',

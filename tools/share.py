@@ -11,11 +11,13 @@ written is loaded once. See `mmlape docs predict`.
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import re
 from pathlib import Path
 
 from mmlape import cli
+from mmlape.shipped import shipped_configs
 
 
 def parse_arguments():
@@ -59,22 +61,31 @@ def read_metrics(path):
 
 
 def command_of(folder):
-    """The command that has filled a work dir, by the config in it; None if there is not one."""
+    """The command that has filled a work dir: that of `mmlape fit` in its config, or the name of a shipped config."""
     configs = list(folder.glob('*.py')) if folder.is_dir() else []
-    return f'`mmlape train {configs[0].stem}`' if len(configs) == 1 else None
+    if len(configs) != 1:
+        return None
+    made_by = re.search(r'^made_by = (.+)$', configs[0].read_text(encoding='utf-8'), re.MULTILINE)
+    shipped = {name.rpartition('/')[2] for name in shipped_configs()}
+    if not made_by:
+        return f'`mmlape train {configs[0].stem}`' if configs[0].stem in shipped else None
+    return f'`{ast.literal_eval(made_by[1])}`'
 
 
 def known_of(model):
-    """Metrics of a model, and the command that has trained it: of a shared folder, a work dir or a checkpoint there."""
+    """Facts of a model for its card, its licence and metrics: of one that comes with the package, a shared folder, a
+    work dir or a checkpoint there."""
+    from mmlape.apps.inference.about import facts_of
     from mmlape.apps.inference.folders import METRICS, shared_folder
 
     path, shared = Path(model), shared_folder(model)
     if shared:
         metrics = shared / METRICS
-        return read_metrics(metrics) if metrics.is_file() else {}, None
+        return dict(metrics=read_metrics(metrics) if metrics.is_file() else {})
     if not path.exists():  # a name
-        return {}, None
-    return logged_metrics(path), command_of(path if path.is_dir() else path.parent)
+        return facts_of(model)
+    command = command_of(path if path.is_dir() else path.parent)
+    return dict(metrics=logged_metrics(path), training=command)
 
 
 def share(options):
@@ -82,12 +93,12 @@ def share(options):
     from mmlape.checkpoints.deltas import is_file
 
     model = load(options.model, options.config, 'cpu', optimized=False, trust=options.trust)
-    metrics, command = known_of(options.model)
-    if options.metrics:
-        metrics = read_metrics(options.metrics)
-    facts = dict(data=options.data, training=command)
-    facts = {name: text or 'not stated' for name, text in facts.items()}
-    model.save_folder(options.folder, metrics, facts, options.license, options.delta)
+    known = known_of(options.model)
+    metrics = read_metrics(options.metrics) if options.metrics else known.get('metrics', {})
+    known['data'] = options.data or known.get('data')
+    facts = {name: known.get(name) or 'not stated' for name in ('data', 'training', 'limits')}
+    license = options.license or known.get('license')
+    model.save_folder(options.folder, metrics, facts, license, options.delta)
     if options.delta and is_file(options.delta):  # it must not be redistributed
         print(
             f'Users of {options.folder} copy {Path(options.delta.partition(":")[2]).name} into it.'

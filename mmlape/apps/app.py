@@ -5,25 +5,30 @@ Nothing of the page comes from another host, and the browser is told to ask none
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import itertools
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+import cv2
 import gradio as gr
 import numpy as np
 from fastapi import FastAPI, Request, Response
 from matplotlib.figure import Figure
 
 from mmlape.apps.inference import Model, Result
+from mmlape.apps.inference.about import about
 
 MOST_PIXELS = 40_000_000  # per image
 MOST_BYTES = 15_000_000  # per file
 # The pages of gradio name other hosts.
 _POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'; form-action 'self'"
 _BUTTONS: list = ['download', 'fullscreen']  # and none that shares on another host
+_LONGEST = 300  # letters of a fact: 150 names of classes are no introduction
 _KEPT = (300, 1800)  # seconds: how often files of users are looked through, and how old they may be
 
 
@@ -79,9 +84,7 @@ class Answers:
         if found.label_map is not None:
             labels, counts = np.unique(found.label_map, return_counts=True)
             shares = sorted(zip(counts / counts.sum(), labels), reverse=True)
-            rows = [
-                [self.model.classes[k], round(float(share), 3), *[''] * 4] for share, k in shares
-            ]
+            rows = [[self.model.classes[k], round(float(share), 3)] for share, k in shares]
         return shown.picture()[..., ::-1], rows
 
     def look(self, found: Result | None, place: gr.SelectData) -> Any:
@@ -116,14 +119,25 @@ def _read(read: Callable, payload: Any) -> Any:
         raise gr.Error('this file is no image that can be read') from None
 
 
-def build(answers: Answers, title: str) -> gr.Blocks:
-    """The page."""
+def _described(facts: Mapping[str, str]) -> str:
+    """Facts as Markdown, in which their texts, such as names of classes of others, are only texts."""
+    texts = {
+        name: fact if len(fact) <= _LONGEST else f'{fact[:_LONGEST]} ...'
+        for name, fact in facts.items()
+    }
+    plain = {name: re.sub(r'([^\w\s,.])', r'\\\1', text) for name, text in texts.items()}
+    return '\n\n'.join(f'**{name}**: {text}' for name, text in plain.items())
+
+
+def build(
+    answers: Answers, title: str, facts: Mapping[str, str], examples: Sequence[str]
+) -> gr.Blocks:
+    """The page; ``facts``: what the model is, by name; ``examples``: image files to try it with."""
     boxes = answers.model.finds_boxes
-    head = (
-        ['class', 'score', 'x1', 'y1', 'x2', 'y2'] if boxes else ['class', 'share', '', '', '', '']
-    )
+    head = ['class', 'score', 'x1', 'y1', 'x2', 'y2'] if boxes else ['class', 'share']
     with gr.Blocks(analytics_enabled=False, title=title, delete_cache=_KEPT) as page:
         gr.Markdown(f'# {title}')
+        gr.Markdown(_described(facts))
         found = gr.State(None, time_to_live=_KEPT[1])
         with gr.Row():
             own = answers.model.loader is not None
@@ -139,6 +153,8 @@ def build(answers: Answers, title: str) -> gr.Blocks:
             picture = gr.Image(
                 label='prediction', interactive=False, format='png', buttons=_BUTTONS
             )
+        if examples:
+            gr.Examples([*examples], file if own else image, cache_examples=False)
         score = gr.Slider(0, 1, 0.3, step=0.01, label='minimum score', visible=boxes)
         rows = gr.Dataframe(headers=head, interactive=False, label='table')
         if own:
@@ -159,6 +175,16 @@ def build(answers: Answers, title: str) -> gr.Blocks:
     return page
 
 
+def drawn_nuclei() -> np.ndarray:
+    """An image to try ``nuclei`` with: bright ellipses on black, drawn here, because no data come with the package."""
+    rng, image = np.random.default_rng(1), np.full((256, 320), 8, np.uint8)
+    for x, y in itertools.product(range(30, 320, 52), range(30, 256, 48)):
+        place = (x + int(rng.integers(-8, 9)), y + int(rng.integers(-8, 9)))
+        axes, turned = rng.integers(7, 13, 2).tolist(), float(rng.integers(180))
+        cv2.ellipse(image, place, axes, turned, 0, 360, int(rng.integers(70, 160)), -1)
+    return cv2.GaussianBlur(image, (7, 7), 0)
+
+
 def is_own_host(header: str, names: Collection[str]) -> bool:
     """Whether a ``Host`` header is ours: ``localhost``, an IP address, or one of ``names``.
 
@@ -174,7 +200,13 @@ def is_own_host(header: str, names: Collection[str]) -> bool:
     return True
 
 
-def application(model: Model, title: str, panels: Panels, names: Collection[str] = ()) -> FastAPI:
+def application(
+    model: Model,
+    title: str,
+    panels: Panels,
+    names: Collection[str] = (),
+    examples: Sequence[str] = (),
+) -> FastAPI:
     """The page as a server's application, which answers to ``localhost``, IP addresses and ``names`` alone."""
     server = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     own = {name.lower() for name in names}
@@ -193,7 +225,7 @@ def application(model: Model, title: str, panels: Panels, names: Collection[str]
     fonts: list = ['system-ui', 'sans-serif']  # fonts of the machine
     return gr.mount_gradio_app(
         server,
-        build(Answers(model, panels), title),
+        build(Answers(model, panels), title, about(model), examples),
         path='/',
         max_file_size=MOST_BYTES,
         ssr_mode=False,

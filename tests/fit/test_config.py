@@ -3,10 +3,13 @@
 import dataclasses
 import json
 import os
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from config_utils import REPO
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DATASETS, PARAM_SCHEDULERS, init_default_scope
@@ -98,6 +101,16 @@ def test_a_row_is_a_short_config_for_these_classes(name, task):
     if task == row.tasks[0]:
         assert round(parameters, 1) == row.parameters
     assert getattr(getattr(model, 'roi_head', None), 'with_mask', False) == (task == 'instance')
+
+
+def test_it_names_its_command(monkeypatch):
+    """Without paths; the options that it names are those that it was made with."""
+    cfg = read('micro-adapter', 'detect', size=96, lr=0.5, ema=True, weights='none')[1]
+    monkeypatch.setattr(sys, 'argv', cfg.made_by.split()[1:])
+    options = runpy.run_path(str(REPO / 'tools' / 'fit.py'))['parse_arguments']()
+    assert (options.model, options.task, options.data) == ('micro-adapter', 'detect', 'IMAGES')
+    assert (options.size, options.lr, options.ema, options.weights) == (96, 0.5, True, 'none')
+    assert (options.epochs, options.frozen) == (24, False)
 
 
 def test_data_sets_read_the_parts():

@@ -7,6 +7,7 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 import torch
+from config_utils import REPO
 from mmengine.config import Config
 from mmengine.runner import CheckpointLoader
 from safetensors.torch import load_file, save_file
@@ -15,6 +16,7 @@ from torch import nn
 
 import mmlape
 from mmlape.apps.export.verify import made_images
+from mmlape.apps.inference.about import facts_of
 from mmlape.backbones import VisionTransformer
 from mmlape.checkpoints import CheckpointError, Pretrained, safe_loading
 from mmlape.checkpoints.deltas import is_file, values_of_base
@@ -206,16 +208,24 @@ def test_the_command(commands, tmp_path, monkeypatch):
     logs = work_dir / '2026' / 'vis_data'
     logs.mkdir(parents=True)
     mmlape.load('nuclei', None, 'cpu', False).save(work_dir / 'epoch_5.safetensors')
-    (work_dir / 'a-config.py').touch()
+    (work_dir / 'fit.py').write_text("made_by = 'mmlape fit IMAGES --model swin'\n")
     rows = [dict(loss=1.0, step=5), {'coco/bbox_mAP': 0.5, 'step': 5, 'time': 0.1}]
     (logs / 'scalars.json').write_text('\n'.join(map(json.dumps, rows)))
     commands('share.py', work_dir / 'epoch_5.safetensors', tmp_path / 'shared', '--data', 'mine')
     card = Path(tmp_path, 'shared', 'README.md').read_text()
     assert '| coco/bbox_mAP | 0.5 |' in card and '| data | mine |' in card
-    assert '`mmlape train a-config`' in card
+    assert '| training | `mmlape fit IMAGES --model swin` |' in card
     commands('share.py', tmp_path / 'shared', tmp_path / 'again')  # knows what it was
     again = Path(tmp_path, 'again', 'README.md').read_text()
     assert '| coco/bbox_mAP | 0.5 |' in again and '| training | not stated |' in again
+    commands('share.py', 'nuclei', tmp_path / 'nuclei')
+    card = Path(tmp_path, 'nuclei', 'README.md').read_text()
+    page = ' '.join((REPO / 'docs' / 'predict.md').read_text().split())
+    known = facts_of('nuclei')
+    for name in ('training', 'limits'):
+        assert f'| {name} | {known[name]} |' in card
+    assert known['limits'][1:] in page and '| mask AP | 46.3 |' in card
+    assert '| license | apache-2.0 |' in card and 'resized to fit 512 x 512 pixels' in card
     assert 'cannot be read as JSON' in commands.refused('share.py', 'nuclei', 'x', '--metrics', 'y')
 
 

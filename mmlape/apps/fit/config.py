@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from mmlape.shipped import find_config
 
 from .data import OwnData, Part
 from .model_changes import model_changes
-from .models import FitModel
+from .models import MODELS, FitModel
 from .options import FitOptions
 from .own_weights import own_checkpoint
 
@@ -64,6 +65,7 @@ def config_text(
     cfg = Config.fromfile(base)
     own = own_checkpoint(options.weights)
     parts = dict(
+        name=next(name for name, each in MODELS.items() if each is row),
         good_for=row.good_for.rpartition(': ')[2],
         out=out.as_posix(),
         data=data,
@@ -114,6 +116,7 @@ def _head(parts: dict[str, Any]) -> str:
 
 _base_ = {parts['base']!r}
 
+made_by = {_command(parts)!r}
 classes = {value_text(data.classes)}
 size, batch, epochs, lr = {parts['size']}, {options.batch}, {_epochs(options)}, {parts['lr']}
 data_root = {data_root(data)!r}
@@ -122,6 +125,20 @@ randomness = dict(seed={options.seed})
 model = {parts['model']}
 load_image = {value_text(parts['loader'])}
 {parts['load_from']}'''
+
+
+def _command(parts: dict[str, Any]) -> str:
+    """The command that writes such a config, for a model card: without names of files."""
+    data, options = parts['data'], parts['options']
+    text = f'mmlape fit IMAGES --model {parts["name"]} --task {data.task}'
+    for part in fields(options):
+        value = getattr(options, part.name)
+        if value == part.default:
+            continue
+        if part.name == 'weights' and value != 'none':
+            value = 'FILE'
+        text += f' --{part.name}' + (f' {value}' if value is not True else '')
+    return text
 
 
 def _epochs(options: FitOptions) -> int:

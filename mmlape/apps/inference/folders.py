@@ -25,6 +25,7 @@ from mmlape.compatibility import made_with
 from mmlape.config_text import config_text
 from mmlape.registry import MODELS
 
+from .about import about
 from .reading import read_text
 
 if TYPE_CHECKING:
@@ -144,12 +145,8 @@ def _card(
         pipeline_tag='image-segmentation' if masks else 'object-detection',
         **({'license': license} if license else {}),
     )
-    config = model.cfg.model
-    backbone = config.get('backbone') or {}
-    count = sum(each.numel() for each in model.model.parameters())
     rows = {
-        'network': f'{config.type} on {backbone.get("type", "its own backbone")}, {count / 1e6:.2f} M parameters',
-        'classes': ', '.join(model.classes),
+        **about(model),
         **facts,
         'license': license or 'not stated',
         'saved with': ', '.join(f'{name} {number}' for name, number in made_with()),

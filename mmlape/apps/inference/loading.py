@@ -9,13 +9,12 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS
 
 from mmlape.checkpoints.loaders import load_with_config, safe_loading
-from mmlape.shipped import PACKAGE, read_config
+from mmlape.shipped import read_config
 from mmlape.training.last_checkpoint import best_checkpoint, last_complete_checkpoint
 
+from .about import MODELS
 from .folders import WEIGHTS, config_in_text, folder_config, folder_weights, shared_folder
 from .model import Model
-
-_WITH_PACKAGE = PACKAGE / 'models'
 
 
 def load(
@@ -83,7 +82,7 @@ def _checkpoint_in(path: Path) -> Path:
     Raises:
         ValueError: If there is none.
     """
-    with_package = {each.stem: each for each in _WITH_PACKAGE.glob('*.safetensors')}
+    with_package = {each.stem: each for each in MODELS.glob('*.safetensors')}
     if str(path) in with_package:
         return with_package[str(path)]
     if path.is_dir():
