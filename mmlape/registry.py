@@ -116,7 +116,12 @@ METRICS = _child(
     by_name=dict(PanopticQuality='research.datasets.panoptic'),
 )
 FUNCTIONS = _child('function', root.FUNCTIONS, 'training')
-HOOKS = _child('hook', root.HOOKS, 'training', by_name=dict(ReportHook='apps.report.hook'))
+HOOKS = _child(
+    'hook',
+    root.HOOKS,
+    'training',
+    by_name=dict(PictureHook='apps.report.pictures', ReportHook='apps.report.hook'),
+)
 PARAM_SCHEDULERS = _child('parameter scheduler', root.PARAM_SCHEDULERS, 'training')
 RUNNERS = _child('runner', root.RUNNERS, 'training')
 STRATEGIES = _child('strategy', root.STRATEGIES, 'training')

@@ -36,6 +36,7 @@ TEXT = {
     ('SynsetFolder', 'folder'),
     ('CachedFeaturesHook', 'folder'),
     ('ReportHook', 'out_dir'),
+    ('PictureHook', 'out_dir'),
     ('PanopticQuality', 'ann_file'),
     ('PanopticQuality', 'seg_prefix'),
     ('PyramidClassifier', 'device'),

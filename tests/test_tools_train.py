@@ -40,7 +40,7 @@ def test_a_segmentor_is_trained_resumed_and_tested(digit_commands, tmp_path):
     log = digit_commands('test.py', SEGMENTER, run / 'iter_3.pth', *options)
     assert 'mIoU:' in log
     assert len(list((tmp_path / 'maps').glob('*.png'))) == 2
-    assert len(list((tmp_path / 'pictures').rglob('*.png'))) == 2
+    assert len(list((tmp_path / 'pictures').rglob('*.png.jpg'))) == 2
 
 
 def test_a_detector_is_trained_and_tested(digit_commands, tmp_path):
@@ -57,7 +57,7 @@ def test_a_detector_is_trained_and_tested(digit_commands, tmp_path):
     with open(tmp_path / 'found.pkl', 'rb') as file:
         found = pickle.load(file)
     assert len(found) == 2 and 'masks' in found[0]['pred_instances']
-    assert len(list((tmp_path / 'test').rglob('pictures/*.jpg'))) == 2
+    assert len(list((tmp_path / 'pictures').rglob('*.jpg'))) == 2
     options = ('--images', '1', '--out', 'first.pkl', '--tta', '--work-dir', 'first')
     log = digit_commands('test.py', MASK_RCNN, 'run/iter_2.pth', *options)
     assert 'coco/bbox_mAP:' in log and 'coco/segm_mAP:' not in log

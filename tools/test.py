@@ -27,7 +27,7 @@ def parse_arguments():
     parser.add_argument('--show', action='store_true', help='show predictions on the screen')
     parser.add_argument(
         '--show-dir',
-        help='draw predictions into this folder (for MMDetection: in WORK_DIR/<time>)',
+        help='draw predictions into this folder, beside the ground truth',
     )
     parser.add_argument('--wait-time', type=float, default=2, help='seconds per image of --show')
     parser.add_argument('--tta', action='store_true', help='test-time augmentation')

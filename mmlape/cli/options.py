@@ -178,26 +178,20 @@ def add_report(cfg: Config) -> None:
 
 
 def show_predictions(cfg: Config, show: bool, folder: str | None, wait_time: float) -> None:
-    """Draw predictions on every image: on the screen, or into ``folder`` (for MMDetection in the work dir)."""
+    """Draw predictions on every image: on the screen, or into ``folder``."""
     hook = (cfg.get('default_hooks') or {}).get('visualization')
-    if hook is None:
-        kinds = {'mmseg': 'SegVisualizationHook', 'mmdet': 'DetVisualizationHook'}
-        kind = kinds.get(cfg.get('default_scope'))
-        if kind is None:
-            raise ValueError('--show and --show-dir need default_hooks.visualization in the config')
-        hook = cfg.default_hooks['visualization'] = ConfigDict(type=kind)
-    if cfg.get('default_scope') == 'mmpretrain':
+    if cfg.get('default_scope') in ('mmdet', 'mmseg'):
+        options = dict(out_dir=folder, show=show, wait_time=wait_time)
+        cfg.default_hooks['visualization'] = ConfigDict(type='mmlape.PictureHook', **options)
+    elif cfg.get('default_scope') == 'mmpretrain' and hook is not None:
         hook.update(enable=True, interval=1, show=show, out_dir=folder)
         if show:
             hook['wait_time'] = wait_time
-        return
-    hook.update(draw=True, interval=1)
-    if show:
-        hook.update(show=True, wait_time=wait_time)
-    if folder and cfg.get('default_scope') == 'mmdet':
-        hook['test_out_dir'] = folder
-    elif folder:
-        cfg.visualizer['save_dir'] = folder
+    else:
+        raise ValueError(
+            '--show and --show-dir are for MMDetection, MMSegmentation, and MMPretrain with '
+            f'default_hooks.visualization; the config has default_scope={cfg.get("default_scope")!r}'
+        )
 
 
 def keep_predictions(cfg: Config, out: str) -> dict | None:

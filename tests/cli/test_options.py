@@ -175,15 +175,11 @@ def test_pictures():
     cfg = config(MASK_RCNN)
     show_predictions(cfg, False, 'pictures', 2)
     hook = cfg.default_hooks.visualization
-    assert (hook.draw, hook.test_out_dir, hook.interval) == (True, 'pictures', 1)
-    cfg = config(SEGMENTER)
-    show_predictions(cfg, True, 'pictures', 3)
-    hook = cfg.default_hooks.visualization
-    assert (hook.draw, hook.show, hook.wait_time) == (True, True, 3)
-    assert cfg.visualizer.save_dir == 'pictures'
+    wanted = dict(type='mmlape.PictureHook', out_dir='pictures', show=False, wait_time=2)
+    assert hook == wanted
     cfg = config(DEMO)  # has no such hook
-    show_predictions(cfg, False, 'pictures', 2)
-    assert cfg.default_hooks.visualization.type == 'SegVisualizationHook'
+    show_predictions(cfg, True, 'pictures', 3)
+    assert cfg.default_hooks.visualization == dict(wanted, show=True, wait_time=3)
     cfg = Config(dict(default_hooks=dict(), default_scope='mmengine'))
     with pytest.raises(ValueError, match='visualization'):
         show_predictions(cfg, False, 'pictures', 2)

@@ -142,9 +142,9 @@ def test_boxes_beside_predictions(tmp_path):
     width = picture.shape[1]
     left, right = picture[:, : (width - 8) // 2], picture[:, (width + 8) // 2 :]
     assert (abs(left - right).sum(2) > 60).mean() > 0.1  # the mask is in the truth
-    assert abs(right - 100).max() < 10  # nothing was found
+    assert abs(right[:400] - 100).max() < 10  # nothing was found
     plain = cv2.imread(str(written[1])).astype(int)
-    assert abs(plain[:, : (width - 8) // 2] - 100).max() < 10
+    assert abs(plain[:400, : (width - 8) // 2] - 100).max() < 10
 
 
 @pytest.mark.parametrize('listed', [True, False])

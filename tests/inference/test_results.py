@@ -60,15 +60,15 @@ def test_masks_and_annotations():
         HEIGHT,
         WIDTH,
     ]
-    found.crops = None
-    assert 'segmentation' not in next(found.annotations())
+    found.crops, found.scores = None, found.scores[:0]  # of ground truth
+    assert not {'segmentation', 'score'} & {*next(found.annotations())}
 
 
 def test_a_picture_shows_boxes_and_masks_in_the_colour_of_their_class(tmp_path):
     found = detections()
     found.palette = [[0, 0, 200], [200, 0, 0]]
     enlarged = found.picture()
-    assert enlarged.shape == (15 * HEIGHT, 15 * WIDTH, 3)
+    assert enlarged.shape[0] > 15 * HEIGHT and enlarged.shape[1] == 15 * WIDTH  # with a legend
     drawn = enlarged[7::15, 7::15]  # the middle of each pixel
     assert drawn[27, 17].tolist() == [45, 45, 145]  # BGR, half of the red
     assert enlarged[15 * 29, 15 * 17].tolist() == [0, 0, 200] and drawn[36, 40].tolist() == [
@@ -81,31 +81,6 @@ def test_a_picture_shows_boxes_and_masks_in_the_colour_of_their_class(tmp_path):
     assert (read_image(tmp_path / 'deep' / 'a.png') == enlarged).all()
     with pytest.raises(ValueError, match='no picture can be written'):
         found.save(tmp_path / 'a.txt')
-
-
-def test_names_of_classes_are_drawn_in_any_script():
-    pictures = [
-        Result(
-            np.zeros((60, 90, 3), np.uint8), 'a', (name, 'b'),
-            boxes=np.array([[5, 30, 60, 50]], np.float32), scores=np.array([0.5]), labels=np.array([0]),
-        ).picture()
-        for name in ('Fl\u00e4che', 'Fl\u00f6che', 'Fl?che')
-    ]  # fmt: skip
-    assert len({picture.tobytes() for picture in pictures}) == 3
-
-
-def test_texts_of_boxes_hide_no_others():
-    """One class: scores alone; of boxes side by side, those that have room."""
-    side = 8
-    boxes = np.array([[x, y, x + side, y + side] for y in (0, 9, 18) for x in range(0, 800, 9)])
-    crowd = Result(np.zeros((400, 900, 3), np.uint8), 'a', ['nucleus'], palette=[[200, 0, 0]])
-    crowd.boxes, crowd.labels = boxes.astype(np.float32), np.zeros(len(boxes), int)
-    crowd.scores = np.full(len(boxes), 0.5, np.float32)
-    edges = crowd.picture()
-    assert (edges[2:7, 2 : 9 * 88 : 9] == 0).all(), 'nothing is written over other boxes'
-    crowd.boxes[0] = [850, 300, 890, 340]  # alone, at the right edge
-    written = crowd.picture() != edges
-    assert written[280:300, 840:].any() and not written[:27, 18:840].any()
 
 
 def test_a_label_map_is_drawn_and_written(tmp_path):
@@ -137,11 +112,6 @@ def test_a_picture_that_is_too_wide_for_jpeg(tmp_path):
         wide.save(tmp_path / 'a.jpg')
     wide.save(tmp_path / 'a.png')
     assert Image.open(tmp_path / 'a.png').width == 70000
-
-
-def test_colours_of_classes_without_a_palette_differ():
-    labels = np.arange(2, dtype=np.uint8).repeat(HEIGHT * WIDTH // 2).reshape(HEIGHT, WIDTH)
-    assert len(np.unique(result(label_map=labels).picture().reshape(-1, 3), axis=0)) == 2
 
 
 def test_an_image_that_cannot_be_read(tmp_path):

@@ -7,18 +7,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import cv2
 import mmcv
 import numpy as np
 from pycocotools.coco import COCO
 
 from mmlape.apps.inference import MaskCrop, Model, Result, read_picture
+from mmlape.apps.inference.drawing import side_by_side
 from mmlape.apps.inference.reading import below, read_text, short_name
-from mmlape.atomic import atomic_write
+from mmlape.apps.inference.results import write_picture
 
 from .data import OwnData, Part
-
-_BETWEEN = 8  # pixels between the truth and a prediction
 
 
 def compare_with_truth(
@@ -39,12 +37,9 @@ def compare_with_truth(
     for truth in islice(truths(model, data, part), 0, step * count, step):
         file = Path(part.images, truth.name + data.img_suffix * (data.task == 'segment'))
         (found,) = model.predict(file, score=score)
-        left, right = truth.picture(), found.picture()
-        gap = np.full((len(left), _BETWEEN, 3), 255, np.uint8)
         name = Path(truth.name).with_suffix('').as_posix().replace('/', '_')
         path = folder / f'{short_name(name)}.jpg'
-        picture = cv2.imencode('.jpg', np.hstack([left, gap, right]))[1]
-        atomic_write(path, picture.tobytes())
+        write_picture(side_by_side(truth, found), path)
         written.append(path)
     return written
 
@@ -70,7 +65,7 @@ def _boxes(model: Model, data: OwnData, part: Part) -> Iterator[Result]:
         truth = Result(image, entry['file_name'], model.classes, palette=model.palette)
         corners = np.array([box['bbox'] for box in found], np.float32).reshape(-1, 4)
         corners[:, 2:] += corners[:, :2]
-        truth.boxes, truth.scores = corners, np.ones(len(found), np.float32)
+        truth.boxes = corners
         truth.labels = np.array([labels[box['category_id']] for box in found], int)
         if found and data.task == 'instance':
             truth.crops = [MaskCrop.of(coco.annToMask(box).astype(bool)) for box in found]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from logging import WARNING
 from pathlib import Path
@@ -38,7 +39,8 @@ from mmlape.training.stop_hooks import all_finite
 
 from .folders import write_folder
 from .reading import available_memory, shown
-from .results import MaskCrop, Result, read_image
+from .results import Result, read_image
+from .samples import instances_of
 from .tiles import LogitMean, Tile, merge_boxes, tiles_of
 
 # An image that is made smaller than this loses small objects: said once.
@@ -382,14 +384,7 @@ class Model:
             raise ValueError(
                 f'this model finds no instances ({", ".join(sample.keys())}): use mmlape test for panoptic models'
             )
-        instances = sample.pred_instances
-        instances = instances[instances.scores >= score]
-        instances = instances[instances.scores.argsort(descending=True, stable=True)].cpu().numpy()
-        found.boxes = instances.bboxes.astype(np.float32)
-        found.scores, found.labels = instances.scores, instances.labels
-        if 'masks' in instances:
-            found.crops = [MaskCrop.of(mask) for mask in instances.masks]
-        return found
+        return replace(found, **instances_of(sample.pred_instances, score))
 
     def _tell(self, name: str, image: np.ndarray, sample: Any, batch: int) -> None:
         """Say once what a large image loses or costs, before it is computed.

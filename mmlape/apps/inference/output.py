@@ -13,6 +13,7 @@ import cv2
 
 from mmlape.atomic import atomic_write
 
+from .drawing import draw
 from .progress import named
 from .results import Result
 from .sources import Source
@@ -82,7 +83,7 @@ class PredictionWriter:
         if self.pictures and source.is_video:
             self._frame(source, result)
         elif self.pictures:
-            small = max(result.image.shape[:2]) <= 65500  # what a JPEG file can hold
+            small = max(result.image.shape[:2]) <= 60000  # with a legend, what a JPEG file can hold
             result.save(_beside(self.folder / 'pictures' / name, '.jpg' if small else '.png'))
         if result.label_map is not None:
             result.save_label_map(_beside(self.folder / 'label_maps' / name, '.png'))
@@ -120,7 +121,10 @@ class PredictionWriter:
 
     def _frame(self, source: Source, result: Result) -> None:
         """Add a frame to the video; the one before is finished."""
-        path, picture = _beside(self.folder / 'pictures' / source.name, '.mp4'), result.picture()
+        path, picture = (
+            _beside(self.folder / 'pictures' / source.name, '.mp4'),
+            draw(result, frame=True),
+        )
         if self._video is None or self._video[0] != path:
             if self._video is not None:
                 self._video[1].release()

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import colorsys
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import cv2
 import mmcv
 import numpy as np
-from matplotlib import font_manager
 from mmengine.logging import print_log
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 from pycocotools import mask as coco_mask
 
 from mmlape.atomic import atomic_write
 from mmlape.pixels import is_plain, picture_of, read_pixels
 
+from .colours import colours_of
+from .drawing import draw
 from .reading import check_fits_memory, shown
-
-_BLEND = 0.5  # of a mask's colour
-_HIDDEN = 0.1  # share of a box above which a text on it hides it
-_READABLE = 800  # pixels of a picture's longer side in which text can be read
 
 
 class MaskCrop(NamedTuple):
@@ -54,6 +49,17 @@ class MaskCrop(NamedTuple):
         """The rectangle, boolean ``(height, width)``."""
         return coco_mask.decode(self.rle).astype(bool)
 
+    def place(self, image: np.ndarray) -> np.ndarray:
+        """The rectangle in an image ``(H, W, ...)``, a view."""
+        left, top, right, bottom = self.box
+        return image[top:bottom, left:right]
+
+    @property
+    def box(self) -> tuple[int, int, int, int]:
+        """The rectangle's corners, x1, y1, x2, y2."""
+        height, width = self.rle['size']
+        return self.left, self.top, self.left + width, self.top + height
+
     def in_image(self, height: int, width: int) -> dict[str, Any]:
         """COCO's compressed run lengths of an image of this size; ``counts`` is text, as in JSON files."""
         columns, rows = np.nonzero(self.array().T)
@@ -80,11 +86,11 @@ class Result:
         name: Its file's name, or its number among the images given.
         classes: Names of the labels.
         boxes: ``(N, 4)`` float32, x1, y1, x2, y2 in pixels, best first; empty for a segmentor.
-        scores: ``(N,)`` float32, 0 to 1.
+        scores: ``(N,)`` float32, 0 to 1; empty of ground truth.
         labels: ``(N,)`` int64, indices of ``classes``.
         crops: Masks of the boxes as crops, or None where the model makes none.
         label_map: ``(H, W)``, indices of ``classes``, of a semantic segmentor; else None.
-        palette: A colour (RGB) for each class.
+        palette: A colour (RGB) for each class; others than one for each are replaced by ours.
         pixels: ``(H, W, C)``, what the model saw, of which ``image`` is a picture; None if that is ``image`` itself.
     """
 
@@ -110,52 +116,15 @@ class Result:
             return None
         masks = np.zeros((len(self.crops), *self.image.shape[:2]), bool)
         for mask, crop in zip(masks, self.crops):
-            _part(mask, crop)[:] = crop.array()
+            crop.place(mask)[:] = crop.array()
         return masks
 
-    def _palette(self) -> Sequence[Sequence[int]]:
-        """The model's colours, or others where it has too few."""
-        enough = self.palette is not None and len(self.palette) >= len(self.classes)
-        return self.palette if enough else _colours(len(self.classes))  # type: ignore[return-value]
-
     def picture(self) -> np.ndarray:
-        """The image with what was found drawn into it, uint8, BGR; small ones are enlarged by a whole number.
+        """The image with what was found drawn into it, uint8, BGR; below, a legend, where there are several classes.
 
-        A box has its class (where there are several) and its score, unless the text would hide other boxes or texts.
+        Small images are enlarged by a whole number. A label that finds no room is moved, on a crowded picture left out.
         """
-        drawn = self.image.copy()
-        colours = np.array(self._palette(), np.uint8)[:, ::-1]
-        if self.label_map is not None:
-            known = self.label_map < len(colours)
-            painted = colours[np.where(known, self.label_map, 0)]
-            drawn[known] = cv2.addWeighted(drawn, 1 - _BLEND, painted, _BLEND, 0)[known]
-        for number, crop in [*enumerate(self.crops or ())][::-1]:  # the best is drawn last
-            part, mask = _part(drawn, crop), crop.array()
-            part[mask] = part[mask] * (1 - _BLEND) + colours[self.labels[number]] * _BLEND
-        scale = max(1, _READABLE // max(drawn.shape))
-        drawn = drawn.repeat(scale, axis=0).repeat(scale, axis=1)
-        thickness = max(1, round(max(drawn.shape) / 800))
-        boxes = (scale * self.boxes).round().astype(int)
-        for corners, label in zip(boxes[::-1].tolist(), self.labels[::-1]):
-            cv2.rectangle(drawn, corners[:2], corners[2:], colours[label].tolist(), thickness)
-        taken = boxes  # and then the places of texts
-        for number, (box, label, score) in enumerate(zip(boxes, self.labels, self.scores)):
-            name = f'{self.classes[label]} ' * (len(self.classes) > 1)
-            text, font = f'{name}{score:.2f}', _font(12 * thickness)
-            width, height = round(font.getlength(text)), sum(font.getmetrics())
-            left = max(0, min(box[0], drawn.shape[1] - width))
-            bottom = max(box[1], height)
-            place = np.array([left, bottom - height, left + width, bottom])
-            if (_covered(np.delete(taken, number, axis=0), place) > _HIDDEN).any():
-                continue
-            taken = np.concatenate([taken, place[None]])
-            colour = colours[label].tolist()
-            ink = (0, 0, 0) if sum(colour) > 382 else (255, 255, 255)
-            part = drawn[place[1] : place[3], place[0] : place[2]]
-            tag = Image.new('RGB', (part.shape[1], part.shape[0]), tuple(colour))
-            ImageDraw.Draw(tag).text((0, 0), text, ink, font)
-            part[:] = np.asarray(tag)
-        return drawn
+        return draw(self)
 
     def save(self, path: str | Path) -> None:
         """Write :meth:`picture` to an image file, atomically; its suffix says the format.
@@ -163,17 +132,7 @@ class Result:
         Raises:
             ValueError: If no image of this size can be written with this suffix.
         """
-        picture = self.picture()
-        try:
-            done, encoded = cv2.imencode(Path(path).suffix, picture)
-        except cv2.error:
-            done = False
-        if not done:
-            sides = '{1} x {0}'.format(*picture.shape)
-            raise ValueError(
-                f'no picture can be written to {str(path)!r}, {sides} pixels: use .png, or .jpg up to 65500 x 65500'
-            )
-        atomic_write(Path(path), encoded.tobytes())
+        write_picture(self.picture(), path)
 
     def save_label_map(self, path: str | Path) -> None:
         """Write the label map as a PNG of one channel with its palette, as MMSegmentation reads it; of 16 bits and
@@ -186,7 +145,7 @@ class Result:
             picture = Image.fromarray(self.label_map.astype(np.uint8))
             # All colours: with fewer, Pillow would cut the labels off too.
             colours = np.zeros((256, 3), np.uint8)
-            colours[: len(self.classes)] = self._palette()[: len(self.classes)]
+            colours[: len(self.classes)] = colours_of(self.classes, self.palette)
             picture.putpalette(colours.tobytes())
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         picture.save(path)
@@ -200,9 +159,10 @@ class Result:
                 category_id=int(self.labels[number]) + 1,
                 bbox=[x1, y1, x2 - x1, y2 - y1],
                 area=(x2 - x1) * (y2 - y1),
-                score=float(self.scores[number]),
                 iscrowd=0,
             )
+            if len(self.scores):
+                entry['score'] = float(self.scores[number])
             if self.crops is not None:
                 entry.update(
                     area=int(coco_mask.area(self.crops[number].rle)),
@@ -211,29 +171,18 @@ class Result:
             yield entry
 
 
-@cache
-def _font(size: int) -> ImageFont.FreeTypeFont:
-    """matplotlib's: OpenCV's have ASCII alone."""
-    return ImageFont.truetype(font_manager.findfont('DejaVu Sans'), size)
-
-
-def _part(image: np.ndarray, crop: MaskCrop) -> np.ndarray:
-    """The rectangle of a mask in an image ``(H, W, ...)``, a view."""
-    height, width = crop.rle['size']
-    return image[crop.top : crop.top + height, crop.left : crop.left + width]
-
-
-def _covered(boxes: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """The share of each box ``(N, 4)`` that a place ``(4,)`` covers."""
-    shared = np.minimum(boxes[:, 2:], place[2:]) - np.maximum(boxes[:, :2], place[:2])
-    sides = boxes[:, 2:] - boxes[:, :2]
-    return shared.clip(0).prod(axis=1) / sides.prod(axis=1).clip(1)
-
-
-def _colours(count: int) -> list[tuple[int, ...]]:
-    """Colours that differ, RGB."""
-    hues = (colorsys.hsv_to_rgb(number * 0.618034 % 1, 0.75, 0.95) for number in range(count))
-    return [tuple(round(255 * part) for part in colour) for colour in hues]
+def write_picture(picture: np.ndarray, path: str | Path) -> None:
+    """Write a picture, BGR, to an image file, atomically; ValueError if its suffix is of no format for this size."""
+    try:
+        done, encoded = cv2.imencode(Path(path).suffix, picture)
+    except cv2.error:
+        done = False
+    if not done:
+        sides = '{1} x {0}'.format(*picture.shape)
+        raise ValueError(
+            f'no picture can be written to {str(path)!r}, {sides} pixels: use .png, or .jpg up to 65500 x 65500'
+        )
+    atomic_write(Path(path), encoded.tobytes())
 
 
 def read_image(path: str | Path) -> np.ndarray:

@@ -15,6 +15,7 @@ from mmengine.dist import all_gather_object, get_world_size, master_only
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import Runner
 
+from mmlape.apps.inference.samples import truth_is_scaled
 from mmlape.atomic import atomic_write
 from mmlape.checks import check_positive_int, check_type
 from mmlape.compatibility import made_with
@@ -63,10 +64,7 @@ class ReportHook(Hook):
         self.tally = None
         if classes and scope in _SCOPES:
             self.tally = Tally(len(classes), self.examples, scope == 'mmdet')
-        steps = getattr(getattr(dataset, 'pipeline', None), 'transforms', [])
-        names = [type(step).__name__ for step in steps]
-        loaded = next((k for k, name in enumerate(names) if 'Annotations' in name), len(names))
-        self._scaled = any('Resize' in name for name in names[loaded:])
+        self._scaled = truth_is_scaled(dataset)
 
     def after_val_iter(
         self,

@@ -11,6 +11,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from mmlape.apps.inference.drawing import side_by_side
 from mmlape.apps.inference.results import Result, read_picture
 
 from .curves import NO_METRICS
@@ -18,7 +19,7 @@ from .tally import IOU, SCORE, Example, Tally
 
 _MOST_CLASSES = 24  # a larger matrix does not fit a screen: its commonest confusions are listed
 _LISTED = 20
-_LONGEST = 640  # pixels of a picture's longer side
+_LONGEST = 640  # pixels of an image's longer side
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
@@ -69,16 +70,11 @@ def examples(some: Sequence[Example], classes: Sequence[str], palette: Any) -> s
     parts = []
     for example in some:
         image = read_picture(example.path)
-        truth = dict(example.truth)
-        if 'boxes' in truth:
-            truth['scores'] = np.ones(len(truth['boxes']), np.float32)
-        pair = [
-            Result(image, example.path, classes, palette=palette, **what).picture()
-            for what in (truth, example.found)
-        ]
-        drawn = cv2.hconcat(pair)
-        shrink = min(1.0, 2 * _LONGEST / max(drawn.shape))
-        drawn = cv2.resize(drawn, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA)
+        truth, found = (
+            Result(image, example.path, classes, palette=palette, **what)
+            for what in (example.truth, example.found)
+        )
+        drawn = side_by_side(truth, found, _LONGEST)
         data = base64.b64encode(cv2.imencode('.jpg', drawn)[1].tobytes()).decode()
         name = escape(f'{Path(example.path).name}: {example.score:.3f}')
         parts.append(
