@@ -11,10 +11,10 @@ import platform
 import re
 import runpy
 import sys
-from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 
+from mmlape.cli.program import framed, wrong_usage
 from mmlape.compatibility import (
     PACKAGES,
     found_version,
@@ -23,7 +23,7 @@ from mmlape.compatibility import (
     stack_problem,
     torch_version,
 )
-from mmlape.shipped import find_config, shipped_folder
+from mmlape.shipped import shipped_folder
 from mmlape.version import __version__
 
 GROUPS = {
@@ -103,21 +103,8 @@ def versions() -> str:
     return f'{text}{stack_problem() or ""}'.rstrip() + '\n'
 
 
-def missing_package(error: BaseException | None) -> str | None:
-    """Return which package is not installed and how to install it; None if the error has another reason."""
-    while error is not None:  # MMEngine wraps errors of `custom_imports`
-        if isinstance(error, ModuleNotFoundError) and 'pip install' in str(error):
-            return str(error)  # one of ours, which names an extra
-        for package in PACKAGES:
-            if isinstance(error, ModuleNotFoundError) and error.name == package.module:
-                families = {family for each in PACKAGES for family in metadata_versions(each)}
-                return f'this needs {package.module}, which is not installed: {package.advice(families)}'
-        error = error.__cause__ or error.__context__
-    return None
-
-
 def run(path: Path, arguments: list[str]) -> None:
-    """Run a tool; SystemExit says in one line what to install if a dependency is missing."""
+    """Run a tool."""
     if path.suffix == '.sh':
         problem = None if {'-h', '--help'} & {*arguments} else stack_problem()
         if problem:
@@ -128,16 +115,16 @@ def run(path: Path, arguments: list[str]) -> None:
     sys.argv = [str(path), *arguments]
     sys.path.insert(0, str(path.parent))
     provide_operators()
-    try:
-        runpy.run_path(str(path), run_name='__main__')
-    except ImportError as error:
-        if problem := stack_problem() or missing_package(error):
-            sys.exit(f'error: {problem}')
-        raise
+    runpy.run_path(str(path), run_name='__main__')
 
 
 def main() -> None:
     """Run the command that ``sys.argv`` names."""
+    with framed():
+        _main()
+
+
+def _main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] in ('-h', '--help', 'help'):
         sys.stdout.write(listing())
         return
@@ -156,10 +143,7 @@ def main() -> None:
         wanted = ' '.join([name, *arguments[:1]]) if name in FAMILIES else name
         near = get_close_matches(wanted, found, 3, 0.4)
         hint = f'; did you mean {", ".join(near)}?' if near else ''
-        sys.exit(f'error: there is no command {wanted!r}{hint} `mmlape` lists them')
-    if arguments:
-        with suppress(ValueError):  # not a config: the command itself checks its arguments
-            arguments[0] = str(find_config(arguments[0]))
+        wrong_usage(f'there is no command {wanted!r}{hint} `mmlape` lists them')
     run(found[name], arguments)
 
 

@@ -112,7 +112,7 @@ def test_what_is_done_is_not_run_again(tmp_path, data_root, monkeypatch, capsys)
     def command(*arguments):
         parser = runpy.run_path(str(ROOT / 'tools/experiments/position.py'))['PARSER']
         folders = ('--work-dir', str(tmp_path), '--data-root', str(data_root))
-        return run(parser.parse_args([*folders, '--iterations', '2', *arguments]))
+        return run(lambda: parser.parse_args([*folders, '--iterations', '2', *arguments]))
 
     monkeypatch.setattr(study, 'run_jobs', run_jobs)
     kept = study.Study(**{**vars(position.STUDY), 'build': lambda root: root})
@@ -227,7 +227,7 @@ def test_a_run_of_dino(tmp_path, monkeypatch):
 
     def command():
         parser = runpy.run_path(str(ROOT / 'tools/experiments/dino.py'))['PARSER']
-        return run(parser.parse_args(arguments))
+        return run(lambda: parser.parse_args(arguments))
 
     config = dino.CONFIG
     command()

@@ -16,6 +16,7 @@ ORDER = (
     'version pixels',
     'lazy shipped checks compatibility atomic config_text runtime.private',
     'registry',
+    'failures',
     'layout',
     'runtime',
     'position',

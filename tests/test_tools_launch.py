@@ -48,7 +48,7 @@ def after(arguments, option):
 def test_one_machine_and_several(launch):
     options = ('--work-dir', 'my runs/a', '--cfg-options', 'a="x y"')
     arguments, environment = launch(TOOLS / 'dist_train.sh', 'a config.py', '8', *options)
-    assert arguments[:2] == ['-m', 'torch.distributed.run']
+    assert arguments[0] == f'{TOOLS}/launch_parts/torchrun.py'
     one = dict(nproc_per_node='8', nnodes='1', node_rank='0', master_addr='127.0.0.1')
     one['master_port'] = '29500'
     assert {name: after(arguments, f'--{name}') for name in one} == one

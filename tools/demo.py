@@ -6,9 +6,9 @@ current folder, where mmlape was installed from a wheel), unless other folders a
 """
 
 import argparse
-import sys
 from pathlib import Path
 
+from mmlape import cli
 from mmlape.research.demo.catalogue import TASKS
 from mmlape.research.demo.run import ModelError, run_demo
 from mmlape.shipped import output_folder
@@ -45,20 +45,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> None:
     options = parse_arguments(arguments)
-    try:
+    cli.continue_with(cli.command_line('demo'))
+    with cli.stop_with_message(ModelError, FileExistsError):
         run_demo(options)
-    except KeyboardInterrupt:
-        print(
-            '\nStopped. `make demo` (or the same command again) continues from the last checkpoint.'
-        )
-        return 130
-    except (ModelError, FileExistsError) as error:
-        print(f'\nerror: {error}', file=sys.stderr)
-        return 1
-    return 0
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    cli.run_program(main)

@@ -12,6 +12,7 @@ import contextlib
 import json
 import sys
 
+from mmlape import cli
 from mmlape.doctor import examine, exit_code, table
 
 
@@ -37,8 +38,8 @@ def main():
         sys.stdout.write(f'{json.dumps(content, indent=2)}\n')
     else:
         sys.stdout.write(table(checks))
-    sys.exit(exit_code(checks))
+    return exit_code(checks)
 
 
 if __name__ == '__main__':
-    main()
+    cli.run_program(main)

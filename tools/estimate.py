@@ -87,4 +87,4 @@ def described(found, options: argparse.Namespace) -> str:
 
 
 if __name__ == '__main__':
-    main()
+    cli.run_program(main)

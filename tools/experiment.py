@@ -49,4 +49,4 @@ def parse_arguments():
 
 
 if __name__ == '__main__':
-    run(parse_arguments())
+    run(parse_arguments)

@@ -211,4 +211,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    cli.run_program(main)

@@ -94,6 +94,19 @@ def add_training_options(group):
     group.add_argument('--log', metavar='tensorboard,wandb,mlflow', help='log curves there too')
 
 
+def held(out):
+    """Say what a folder holds already, and the command that goes on with it."""
+    if (out / 'report.html').exists():
+        return f'{out} holds a trained model already: ' + cli.command_line(
+            'predict', [str(out / 'training'), 'IMAGES']
+        )
+    begun = any(out.glob('training/*.pth'))
+    again = cli.command_line('train', [str(out / 'fit.py'), *['--resume'] * begun])
+    if begun:
+        return f'{out} holds a training already: {again} continues it'
+    return f'{out} holds a config already: {again} trains it'
+
+
 def prepare(options):
     """Find the data and write the configs; returns the data and the resolved config."""
     from mmlape.apps.fit import FitOptions, config_text, find_data, find_model
@@ -109,12 +122,7 @@ def prepare(options):
     out = options.out
     check_rate('--score', options.score, with_one=True)
     if (out / 'fit.py').exists():
-        begun = any(out.glob('training/*.pth'))
-        holds, resume = ('training', ' --resume') if begun else ('config', '')
-        raise ValueError(
-            f'{out} holds a {holds} already: `mmlape train {out}/fit.py{resume}` '
-            f'{"continues" if begun else "trains"} it; another --out, or removing the folder, begins anew'
-        )
+        raise ValueError(f'{held(out)}; another --out, or removing the folder, begins anew')
     names = [name.strip() for name in options.classes.split(',') if name.strip()]
     data = find_data(
         options.data,
@@ -140,7 +148,7 @@ def prepare(options):
     write_files(files)
     try:
         check_data(cfg)
-    except ValueError:
+    except (ValueError, KeyboardInterrupt):
         for path in written:  # so that the same command works once the data are mended
             path.unlink()
         made = {each for path in written for each in path.parents if each.is_relative_to(out)}
@@ -185,7 +193,7 @@ def main():
         from mmlape.apps.fit.models import listing
 
         print(listing())
-        return
+        return 0
     if options.out is None:
         options.out = Path('fits', Path(options.data).resolve().name)
     with cli.stop_with_message():
@@ -196,15 +204,15 @@ def main():
         print(f'note: {note}')
     print(f'config: {options.out}/fit.py (for other tools: {options.out}/resolved.py)', flush=True)
     if options.dry_run:
-        return
+        return 0
     train = [sys.executable, str(Path(__file__).with_name('train.py')), str(options.out / 'fit.py')]
     train += ['--log', options.log] * bool(options.log)
-    code = cli.run_child(train).returncode
-    if code:
-        sys.exit(code)
+    if code := cli.run_child(train):
+        return code
     with cli.weights_only(), cli.stop_with_message():
         report(options, data, cfg.default_hooks.checkpoint.save_best)
+    return 0
 
 
 if __name__ == '__main__':
-    main()
+    cli.run_program(main)

@@ -118,4 +118,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    cli.run_program(main)

@@ -130,6 +130,7 @@ def main():
 
     with cli.stop_with_message():
         cfg, cells = prepare(options)
+    cli.continue_with(cli.command_line('robustness'))
     with cli.joined(cfg), cli.stop_with_message():
         record = cli.main_process_says(lambda: record_of(options, cfg))
         if is_main_process():
@@ -144,4 +145,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    cli.run_program(main)

@@ -55,7 +55,7 @@ def prepare(options):
 def test(cfg, metric):
     """Test; releases the runner, so that processes do not wait for it at exit."""
     with cli.weights_only():
-        with cli.stop_with_message(OSError):
+        with cli.stop_with_message():
             runner = cli.make_runner(cfg)
         cli.optimize_on_cpu(runner)
         if metric is not None:
@@ -74,4 +74,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    cli.run_program(main)

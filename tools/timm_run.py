@@ -14,6 +14,7 @@ import os
 import runpy
 import sys
 
+from mmlape.cli import run_program
 from mmlape.cpu.memory import keep_freed_memory
 from mmlape.cpu.wait_policy import set_wait_policy
 
@@ -36,4 +37,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_program(main)

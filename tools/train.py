@@ -8,6 +8,7 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 """
 
 import argparse
+import sys
 
 import mmlape
 from mmlape import cli
@@ -63,7 +64,8 @@ def train(cfg, resume):
     with cli.stop_with_message():
         first_weights, notes = cli.start_run(cfg, resume)
     with cli.weights_only():
-        runner = cli.build_runner(cfg, first_weights)
+        with cli.stop_with_message():
+            runner = cli.build_runner(cfg, first_weights)
         cli.optimize_on_cpu(runner)
         with cli.stop_with_message():
             cli.log_notes(runner, notes)
@@ -73,14 +75,24 @@ def train(cfg, resume):
             runner.train()
 
 
+def continuation(options, cfg):
+    """How to continue this training after Ctrl-C."""
+    if cfg.launcher != 'none':
+        return 'the same command with --resume'
+    resume = ('--resume', options.resume, f'--resume={options.resume}')
+    given = [each for each in sys.argv[1:] if options.resume is None or each not in resume]
+    return cli.command_line('train', [*given, '--resume'])
+
+
 def main():
     options = parse_arguments()
     set_wait_policy()
     with cli.stop_with_message():
         cfg = prepare(options)
+    cli.continue_with(continuation(options, cfg))
     with cli.joined(cfg):
         train(cfg, options.resume)
 
 
 if __name__ == '__main__':
-    main()
+    cli.run_program(main)

@@ -14,7 +14,8 @@ __getattr__, __dir__, __all__ = lazy_names(
             'add_metric', 'add_report', 'config_of', 'enable_amp', 'enable_lr_scaling', 'first_images',
             'keep_predictions', 'log_to', 'merge_overrides', 'show_predictions', 'use_tta',
         ),
-        'errors': ('stop_with_message', 'weights_only'),
+        'errors': ('weights_only',),
+        'program': ('command_line', 'continue_with', 'run_program', 'stop_with_message'),
         '.training.processes': (
             'all_see', 'build_runner', 'joined', 'lock_work_dir', 'log_notes', 'main_process_says',
             'make_runner', 'optimize_on_cpu', 'set_resume', 'start_run',

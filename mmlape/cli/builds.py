@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
+
+from .program import run_program, stop_with_message
 
 
 def parse_arguments(
@@ -37,12 +38,12 @@ def parse_arguments(
 
 def build_from_command_line(
     build: Callable, folder: str, description: str, arguments: list[str] | None = None
-) -> int:
-    """Build a data set with the options of the command line; returns the exit code."""
-    options = vars(parse_arguments(build, folder, description, arguments))
-    try:
-        build(options.pop('root'), **options)
-    except (ValueError, OSError, ModuleNotFoundError) as error:
-        print(f'error: {error}', file=sys.stderr)
-        return 1
-    return 0
+) -> None:
+    """Build a data set with the options of the command line."""
+
+    def main() -> None:
+        options = vars(parse_arguments(build, folder, description, arguments))
+        with stop_with_message(ValueError, OSError, ModuleNotFoundError):
+            build(options.pop('root'), **options)
+
+    run_program(main)

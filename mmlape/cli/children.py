@@ -8,16 +8,31 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from .program import STOPPED
+
+_GRACE = 5  # seconds
 _PR_SET_PDEATHSIG = 1  # an option of Linux's prctl
 
 
-def run_child(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
-    """``subprocess.run`` of a program that gets SIGTERM when this process ends, however it ends (Linux; elsewhere it
-    goes on). Call it in the main thread: the kernel sends the signal when the thread ends.
+def run_child(command: Sequence[str]) -> int:
+    """Run a program, and return its exit status. It gets SIGTERM when this process ends, however it ends (Linux;
+    elsewhere it goes on). Call it in the main thread: the kernel sends the signal when the thread ends.
+
+    A terminal sends Ctrl-C to both, and the program says how to continue, so it has some seconds to end.
     """
-    return subprocess.run(command, preexec_fn=_ends_with(os.getpid()), **options)
+    with subprocess.Popen(command, preexec_fn=_ends_with(os.getpid())) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            try:
+                code = process.wait(_GRACE)
+            except subprocess.TimeoutExpired:
+                process.terminate()
+                raise
+            if code == STOPPED:
+                sys.exit(code)
+            raise
 
 
 def _ends_with(parent: int) -> Callable[[], None] | None:

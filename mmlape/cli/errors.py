@@ -1,27 +1,15 @@
-"""Errors of a command: one line on the screen instead of a traceback."""
+"""Runs of checkpoints of others: no code in them is executed."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from mmengine.dist import get_rank
 
 from mmlape.checkpoints import CheckpointError
 from mmlape.checkpoints.loaders import safe_loading
 from mmlape.checkpoints.reading import weights_only_everywhere
 
-
-@contextmanager
-def stop_with_message(*kinds: type[Exception]) -> Iterator[None]:
-    """End the program with one line, not a traceback, at errors of these ``kinds`` (default: ``ValueError``,
-    ``TypeError``, ``OSError``)."""
-    handled = kinds or (ValueError, TypeError, OSError)
-    try:
-        yield
-    except handled as error:
-        sys.exit(f'error: {error}' if get_rank() == 0 else 1)
+from .program import stop_with_message
 
 
 @contextmanager

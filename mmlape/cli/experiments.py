@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from mmlape.shipped import output_folder, shipped_folder
+
+from .program import MISTAKES, command_line, continue_with, run_program, stop_with_message
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -47,7 +48,10 @@ def parser_of(name: str, description: str, **changes: dict | None) -> argparse.A
     prog = f'mmlape experiment {name}'.strip()
     parser = argparse.ArgumentParser(prog=prog, description=description.splitlines()[0])
     folder = output_folder() / 'work_dirs' / prog.removeprefix('mmlape ').replace(' ', '_')
-    parser.set_defaults(module=f'mmlape.research.experiments.{name or "evidence"}')
+    parser.set_defaults(
+        command=prog.removeprefix('mmlape '),
+        module=f'mmlape.research.experiments.{name or "evidence"}',
+    )
     for option in dict.fromkeys([*OPTIONS, *changes]):
         given = changes.get(option, {})
         if given is not None:
@@ -57,15 +61,15 @@ def parser_of(name: str, description: str, **changes: dict | None) -> argparse.A
     return parser
 
 
-def run(options: argparse.Namespace) -> None:
-    """Run the experiment of parsed options; errors and Ctrl-C end the program with a line."""
-    print('Loading PyTorch and OpenMMLab ...', flush=True)
-    try:
-        # Imported here, so that Ctrl-C is also handled during these seconds.
-        module = import_module(options.module)
-        module.run_experiment(options, shipped_folder('tools').parent)
-    except KeyboardInterrupt:
-        print('\nStopped. Run the same command again to resume.')
-        sys.exit(130)
-    except (RuntimeError, ValueError, OSError) as error:
-        sys.exit(f'error: {error}')
+def run(parse: Callable[[], argparse.Namespace]) -> None:
+    """Run the experiment of the options that ``parse`` returns; errors and Ctrl-C end the program with a line."""
+
+    def main() -> None:
+        options = parse()
+        print('Loading PyTorch and OpenMMLab ...', flush=True)
+        continue_with(command_line(options.command))
+        with stop_with_message(RuntimeError, *MISTAKES):
+            module = import_module(options.module)
+            module.run_experiment(options, shipped_folder('tools').parent)
+
+    run_program(main)

@@ -19,6 +19,7 @@ from mmlape.research.analysis import COMPARED, NORMS
 from mmlape.shipped import read_config
 
 from .arguments import ConfigOptions
+from .program import MISTAKES, run_program, stop_with_message
 
 if TYPE_CHECKING:
     import numpy as np
@@ -194,9 +195,10 @@ def array_name(words: str) -> str:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Run a command; a user's mistake ends it with one message on stderr and exit status 1, without a traceback."""
-    try:
-        main()
-    except (ValueError, TypeError, KeyError, OSError) as error:
-        message = error.args[0] if isinstance(error, KeyError) and error.args else error
-        sys.exit(f'error: {message}')
+    """Run a command; a user's mistake ends it with one line."""
+
+    def reported() -> None:
+        with stop_with_message(*MISTAKES, KeyError):
+            main()
+
+    run_program(reported)

@@ -38,7 +38,14 @@ from .last_checkpoint import (
 RESTARTS = ('SLURM_RESTART_COUNT', 'TORCHELASTIC_RESTART_COUNT')
 # Default hooks of MMEngine: None means its default, for others it would be an error.
 _OFF = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
-_LONG = ('Config:\n', 'paramwise_options -- ')
+# What MMEngine logs of every run in hundreds of lines, by the beginnings; the first is that of the environment.
+_LONG = (
+    '\n------',
+    'Config:\n',
+    'paramwise_options -- ',
+    'Hooks will be executed in',
+    'Distributed training is not',
+)
 
 
 @contextmanager
@@ -217,9 +224,9 @@ def build_runner(cfg: Config, first_weights: str | None) -> Runner:
 
 
 def make_runner(cfg: Config) -> Runner:
-    """The runner of a config, with a shorter screen: what MMEngine prints of the config and of each parameter's
-    settings, hundreds of lines, goes only to the log file. A default hook may be None, which is none. The text of the
-    config, in the work dir and in checkpoints, is data (:class:`~mmlape.config_text.PlainConfig`)."""
+    """The runner of a config, with a shorter screen: what MMEngine prints of the environment, the config, the hooks and
+    each parameter's settings, hundreds of lines, goes only to the log file. A default hook may be None, which is none.
+    The text of the config, in the work dir and in checkpoints, is data (:class:`~mmlape.config_text.PlainConfig`)."""
     kind: Any = cfg.get('runner_type', 'Runner')
     kind = RUNNERS.get(kind) if isinstance(kind, str) else kind
     hooks = cfg.get('default_hooks') or {}

@@ -38,10 +38,7 @@ def wait_for(condition, seconds=120):
 
 
 def test_the_result_is_that_of_the_program():
-    done = run_child(
-        [sys.executable, '-c', 'print(1); raise SystemExit(3)'], capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout) == (3, '1\n')
+    assert run_child([sys.executable, '-c', 'raise SystemExit(3)']) == 3
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])

@@ -9,6 +9,7 @@ from tool_runs import REPO
 
 from mmlape import __main__ as command
 from mmlape import shipped
+from mmlape.failures import missing_package
 from mmlape.shipped import find_config, read_config, shipped_configs
 
 MASK_RCNN = 'mask-rcnn_deit-s-adapter-lape_fpn_ms-3x_coco'
@@ -85,11 +86,11 @@ def test_a_base_of_an_unknown_package(tmp_path):
 def test_what_is_missing_for_one_command():
     wrapped = ImportError('Failed to import custom modules')
     wrapped.__cause__ = ModuleNotFoundError(name='mmpretrain')
-    assert 'which is not installed: `pip install' in command.missing_package(wrapped)
+    assert 'which is not installed: `pip install' in missing_package(wrapped)
     ours = ModuleNotFoundError('pip install scikit-learn (or mmlape[demo])', name='sklearn')
-    assert command.missing_package(ours) == str(ours)
-    assert command.missing_package(ModuleNotFoundError(name='mmpretrain.models.none')) is None
-    assert command.missing_package(ImportError('libGL.so.1: cannot open', name='cv2')) is None
+    assert missing_package(ours) == str(ours)
+    assert missing_package(ModuleNotFoundError(name='mmpretrain.models.none')) is None
+    assert missing_package(ImportError('libGL.so.1: cannot open', name='cv2')) is None
 
 
 def test_the_list_of_commands_has_a_line_for_each():
@@ -104,7 +105,7 @@ def test_the_list_of_commands_has_a_line_for_each():
     assert all(len(line.split()) > 3 for line in lines)
 
 
-def test_a_command_gets_its_arguments_and_the_file_of_a_shipped_config(tmp_path, monkeypatch):
+def test_a_command_gets_its_arguments(tmp_path, monkeypatch):
     tools = tmp_path / 'tools'
     (tools / 'model_converters').mkdir(parents=True)
     # next to it is a module of its own, as with a script
@@ -118,8 +119,7 @@ def test_a_command_gets_its_arguments_and_the_file_of_a_shipped_config(tmp_path,
     monkeypatch.setattr('sys.path', list(command.sys.path))
     monkeypatch.setattr('sys.argv', ['mmlape', 'show', MASK_RCNN, '--out', MASK_RCNN])
     command.main()
-    config = str(REPO / 'configs' / 'lape' / f'{MASK_RCNN}.py')
-    expected = ([config, '--out', MASK_RCNN], 3, '__main__')
+    expected = ([MASK_RCNN, '--out', MASK_RCNN], 3, '__main__')
     assert (tmp_path / 'said').read_text() == repr(expected)
 
 

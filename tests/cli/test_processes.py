@@ -91,7 +91,7 @@ def test_mistakes_end_with_a_line_and_others_with_a_traceback(monkeypatch):
         raise ValueError('so it is')
     with pytest.raises(RuntimeError), stop_with_message():
         raise RuntimeError
-    monkeypatch.setattr('mmlape.cli.errors.get_rank', lambda: 1)
+    monkeypatch.setattr('mmlape.cli.program._rank', lambda: 1)
     with pytest.raises(SystemExit) as end, stop_with_message():
         raise ValueError('said by process 0')
     assert end.value.code == 1

@@ -128,9 +128,10 @@ def test_a_terminal_has_one_line_for_all(monkeypatch, timed, columns):
 def test_a_model_that_fails_ends_the_demo_with_its_reason(tmp_path, monkeypatch, capsys):
     options = ['--quick', f'--work-dir={tmp_path}/out', f'--data-root={tmp_path}/data']
     monkeypatch.setattr(run, 'run_jobs', lambda *args: (yield Report('error', 1, 'no room')))
-    assert demo.main(options) == 1
-    said = capsys.readouterr().err
-    assert 'Segmenter failed' in said and 'segmenter.log' in said and said.endswith('no room\n')
+    with pytest.raises(SystemExit) as end:
+        demo.main(options)
+    said = end.value.code
+    assert 'Segmenter failed' in said and 'segmenter.log' in said and said.endswith('no room')
     assert not (tmp_path / 'out/results.json').exists()
 
 

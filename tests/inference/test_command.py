@@ -148,7 +148,7 @@ def test_what_was_found_before_an_interruption_is_written(
         calls.append(add(*args))
 
     monkeypatch.setattr(PredictionWriter, 'add', interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(SystemExit, match='130'):
         commands('predict.py', checkpoint, 'shots', '--json')
     content = json.loads((tmp_path / 'predictions' / 'predictions.json').read_text())
     assert [entry['file_name'] for entry in content['images']] == ['shots/0.jpg']

@@ -3,10 +3,8 @@
 Example: mmlape build list_ops data/list_ops
 """
 
-import sys
-
 from mmlape.cli.builds import build_from_command_line
 from mmlape.research.datasets import build_list_ops
 
 if __name__ == '__main__':
-    sys.exit(build_from_command_line(build_list_ops, 'data/list_ops', __doc__))
+    build_from_command_line(build_list_ops, 'data/list_ops', __doc__)

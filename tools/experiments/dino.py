@@ -16,4 +16,4 @@ PARSER = parser_of(
 )
 
 if __name__ == '__main__':
-    run(PARSER.parse_args())
+    run(PARSER.parse_args)

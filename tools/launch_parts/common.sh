@@ -41,7 +41,9 @@ is_count() {
 run_by_torchrun() {
     is_count GPUS "$1"
     is_count NNODES "${NNODES:-1}"
-    exec "$python" -m torch.distributed.run \
+    # What torchrun sets for several processes, with a warning of five lines.
+    [ "$1" = 1 ] || export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+    exec "$python" "$tools/launch_parts/torchrun.py" \
         --nnodes "${NNODES:-1}" \
         --node_rank "${NODE_RANK:-0}" \
         --master_addr "${MASTER_ADDR:-127.0.0.1}" \

@@ -42,9 +42,13 @@ def run_jobs(
         context.Process(target=_work, args=(function, waiting, said), daemon=True)
         for _ in range(min(workers, len(jobs)))
     ]
+    # Ctrl-C reaches every process of the terminal; the parent handles it and ends the workers. What is ignored at a
+    # start is so from the first line on.
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     for process in processes:
         waiting.put(None)
         process.start()
+    signal.signal(signal.SIGINT, handler)
     try:
         left = len(jobs)
         while left:
@@ -70,8 +74,6 @@ def _check(processes: Sequence[BaseProcess]) -> None:
 
 def _work(function: Callable, waiting: Any, said: Any) -> None:
     """Do jobs until None comes."""
-    # Ctrl-C reaches every process of the terminal; the parent handles it and ends the workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for number, job in iter(waiting.get, None):
         try:
