@@ -9,6 +9,7 @@ import argparse
 import pydoc
 from difflib import get_close_matches
 
+from mmlape import cli
 from mmlape.shipped import shipped_pages
 
 
@@ -51,4 +52,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    cli.run_program(main)
