@@ -40,7 +40,7 @@ def test_a_segmentor_is_trained_resumed_and_tested(digit_commands, tmp_path):
     log = digit_commands('test.py', SEGMENTER, run / 'iter_3.pth', *options)
     assert 'mIoU:' in log
     assert len(list((tmp_path / 'maps').glob('*.png'))) == 2
-    assert len(list((tmp_path / 'pictures').rglob('*.png.jpg'))) == 2
+    assert len(list((tmp_path / 'pictures').rglob('*.jpg'))) == 2
 
 
 def test_a_detector_is_trained_and_tested(digit_commands, tmp_path):

@@ -38,8 +38,8 @@ def picture_of(sample, image, folder, steps=(), **options):
     sample.set_metainfo(dict(img_path=str(image), ori_shape=(90, 120), scale_factor=(2.0, 4.0)))
     hook = PictureHook(str(folder), **options)
     hook.after_test_iter(runner, 0, outputs=[sample])
-    assert len(shown) == hook.show and all(given[1:] == ('deep/a.png', 2) for given in shown)
-    return read_image(folder / 'deep/a.png.jpg')
+    assert len(shown) == hook.show and all(given[1:] == ('deep/a', 2) for given in shown)
+    return read_image(folder / 'deep/a.jpg')
 
 
 def same(found, wanted):

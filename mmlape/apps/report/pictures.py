@@ -72,7 +72,8 @@ class PictureHook(Hook):
 
 
 def _name(path: Path, dataset: Any) -> str:
-    """An image's path below the folder of the images; its name where it is elsewhere."""
+    """An image's path below the folder of the images, without suffix; its name where it is elsewhere."""
     folders = getattr(dataset, 'data_prefix', None) or {}
     folder = folders.get('img', folders.get('img_path')) or ''
-    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
+    name = path.relative_to(folder) if path.is_relative_to(folder) else Path(path.name)
+    return name.with_suffix('').as_posix()
