@@ -1,6 +1,8 @@
 """Masks as crops, pictures and files of a result."""
 
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -95,6 +97,38 @@ def test_a_label_map_is_drawn_and_written(tmp_path):
         assert (np.asarray(image) == labels).all()
     with pytest.raises(ValueError, match='has no label map'):
         result().save_label_map(tmp_path / 'b.png')
+
+
+def test_a_line_and_a_picture_for_notebooks():
+    assert repr(detections()) == "Result('a', 52 x 37: 1 cat, 1 dog)"
+    assert repr(result()) == "Result('a', 52 x 37: nothing)"
+    labels = np.zeros((HEIGHT, WIDTH), np.uint8)
+    labels[:, : WIDTH // 4], labels[:, -WIDTH // 4 :] = 1, 255
+    assert repr(result(label_map=labels)) == "Result('a', 52 x 37: 50% cat, 25% dog)"
+    wide = replace(result(), image=np.zeros((100, 4000, 3), np.uint8))
+    shown = cv2.imdecode(np.frombuffer(wide._repr_png_(), np.uint8), cv2.IMREAD_COLOR)
+    assert shown.shape == (40, 1600, 3)
+
+
+def test_detections_of_supervision(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'supervision', None)
+    with pytest.raises(ImportError, match='pip install supervision'):
+        detections().to_supervision()
+    fields = ('xyxy', 'mask', 'confidence', 'class_id')
+
+    def as_dict(*values, data):
+        return dict(zip(fields, values, strict=True), **data)
+
+    package = SimpleNamespace(Detections=as_dict)
+    monkeypatch.setitem(sys.modules, 'supervision', package)
+    found = detections().to_supervision()
+    assert found['class_name'].tolist() == ['dog', 'cat'] and found['class_id'].tolist() == [1, 0]
+    assert (found['mask'] == masks()[[4, 1]]).all() and found['confidence'][1] == np.float32(0.4)
+    labels = np.full((HEIGHT, WIDTH), 255, np.uint8)
+    labels[3:9, 5:8] = 1
+    found = result(label_map=labels).to_supervision()
+    assert found['xyxy'].tolist() == [[5, 3, 8, 9]] and found['class_name'].tolist() == ['dog']
+    assert (found['mask'][0] == (labels == 1)).all() and found['confidence'] is None
 
 
 def test_a_label_map_of_many_classes(tmp_path):

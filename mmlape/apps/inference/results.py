@@ -22,6 +22,8 @@ from .colours import colours_of
 from .drawing import draw
 from .reading import check_fits_memory, shown
 
+_NOTEBOOK = 1600  # pixels of a picture's longer side in a notebook
+
 
 class MaskCrop(NamedTuple):
     """A mask as run lengths of the smallest rectangle around it: large images never have masks of their own size.
@@ -77,7 +79,7 @@ class MaskCrop(NamedTuple):
         return dict(found, counts=found['counts'].decode())
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """Result of a model for one image.
 
@@ -107,6 +109,20 @@ class Result:
 
     def __len__(self) -> int:
         return len(self.boxes)
+
+    def __repr__(self) -> str:
+        height, width = self.image.shape[:2]
+        found = np.bincount(self.labels, minlength=1)
+        what = [f'{found[k]} {self.classes[k]}' for k in np.flatnonzero(found)]
+        if self.label_map is not None:
+            known = self.label_map[self.label_map < len(self.classes)]
+            shares = np.bincount(known.ravel(), minlength=1) / max(1, self.label_map.size)
+            what += [f'{shares[k]:.0%} {self.classes[k]}' for k in np.flatnonzero(shares)]
+        return f'Result({self.name!r}, {width} x {height}: {", ".join(what) or "nothing"})'
+
+    def _repr_png_(self) -> bytes:
+        """For notebooks."""
+        return cv2.imencode('.png', draw(self, longest=_NOTEBOOK))[1].tobytes()
 
     @property
     def masks(self) -> np.ndarray | None:
@@ -149,6 +165,26 @@ class Result:
             picture.putpalette(colours.tobytes())
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         picture.save(path)
+
+    def to_supervision(self) -> Any:
+        """Boxes, masks and names as ``supervision.Detections``; of a label map, a mask of each class.
+
+        Raises:
+            ImportError: Without the package supervision.
+        """
+        try:
+            import supervision
+        except ImportError as error:
+            raise ImportError(f'to_supervision() needs pip install supervision: {error}') from None
+        boxes, labels, masks = self.boxes, self.labels, self.masks
+        if self.label_map is not None:
+            present = np.unique(self.label_map)
+            labels = present[present < len(self.classes)].astype(np.int64)
+            masks = self.label_map == labels[:, None, None]
+            boxes = np.array([MaskCrop.of(mask).box for mask in masks], np.float32).reshape(-1, 4)
+        names = np.array(self.classes)[labels]
+        scores = self.scores if len(self.scores) == len(labels) else None
+        return supervision.Detections(boxes, masks, scores, labels, data=dict(class_name=names))
 
     def annotations(self) -> Iterator[dict[str, Any]]:
         """Entries of a COCO file, without ``id`` and ``image_id``: ``category_id`` is the label + 1."""
