@@ -18,6 +18,7 @@ import mmlape
 from mmlape.apps.inference import Result, read_image
 from mmlape.apps.inference.output import PredictionWriter
 from mmlape.apps.inference.sources import Source, find_sources
+from mmlape.apps.inference.tiles import input_side
 
 pytestmark = pytest.mark.timeout(60)  # what hangs fails
 
@@ -192,7 +193,8 @@ def test_scores_that_do_not_fit_into_memory(mode, models, monkeypatch):
     with pytest.raises(ValueError, match='GB are free') as caught:
         list(model.predict([('a.png', image)] * 2, batch=2))
     text = f"a.png: 110 x 100 pixels are computed at once (model.test_cfg.mode='{mode}'), which"
-    assert str(caught.value).startswith(text) and 'use tiles (--tile 1024' in str(caught.value)
+    tiles = f'use tiles (--tile {input_side(model.cfg)}'
+    assert str(caught.value).startswith(text) and tiles in str(caught.value)
     monkeypatch.undo()
     monkeypatch.setattr('mmlape.apps.inference.model._MANY_PIXELS', 1000)
     monkeypatch.setattr('mmlape.apps.inference.model.available_memory', lambda: need)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mmlape.apps.inference import LogitMean, MaskCrop, Result, Tile, merge_boxes, tiles_of
+from mmlape.apps.inference.tiles import input_side
 
 CLASSES = ('cat', 'dog')
 
@@ -23,6 +24,17 @@ def test_tiles_cover_every_pixel_and_end_at_the_edge(size, side, overlap):
     assert seen.min() >= 1 and len(set(tiles)) == len(tiles)
     tops = sorted({tile.top for tile in tiles})
     assert all(second - first <= round(side * (1 - overlap)) for first, second in pairwise(tops))
+
+
+def test_the_side_that_a_model_takes_as_it_is():
+    for steps, model, side in (
+        ([dict(type='LoadImageFromFile'), dict(type='Resize', scale=(1333, 800))], {}, 800),
+        ([dict(type='mmdet.FixShapeResize', width=9)], dict(test_cfg=dict(crop_size=(512, 640))), 512),
+        ([dict(type='Resize', scale_factor=2.0)], dict(data_preprocessor=dict(size=(96, 96))), 96),
+        ([], dict(test_cfg=None), 1024),
+    ):  # fmt: skip
+        cfg = dict(model=model, test_dataloader=dict(dataset=dict(pipeline=steps)))
+        assert input_side(cfg) == side
 
 
 def test_wrong_options():

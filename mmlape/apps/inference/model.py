@@ -41,7 +41,7 @@ from .folders import write_folder
 from .reading import available_memory, shown
 from .results import Result, read_image
 from .samples import instances_of
-from .tiles import LogitMean, Tile, merge_boxes, tiles_of
+from .tiles import LogitMean, Tile, input_side, merge_boxes, tiles_of
 
 # An image that is made smaller than this loses small objects: said once.
 _SHRUNK = 0.5
@@ -400,7 +400,8 @@ class Model:
         # MMSegmentation resizes the scores to the size of the image.
         pixels = 0 if self.finds_boxes else max(rows * columns, height * width)
         size = 4 * batch * pixels * len(self.classes)
-        tiles = 'use tiles (--tile 1024, predict(..., tile=1024))'
+        side = input_side(self.cfg)
+        tiles = f'use tiles (--tile {side}, predict(..., tile={side}))'
         if pixels > _MANY_PIXELS and size > (free := self._free_memory()):
             raise ValueError(
                 f'{name}: {width} x {height} pixels are computed at once (model.test_cfg.mode={mode!r}), which takes '

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -14,6 +14,7 @@ from mmlape.checks import check_positive_int, check_rate
 
 from .results import MaskCrop, Result
 
+_LEAST = 32  # side of a tile
 _SAME = 0.5  # overlap from which two boxes are one object
 _AT_BORDER = 2.0  # pixels within which a box is cut
 
@@ -31,6 +32,22 @@ class Tile(NamedTuple):
         return image[self.top : self.bottom, self.left : self.right]
 
 
+def input_side(cfg: Mapping[str, Any]) -> int:
+    """The side of tiles that a model's test pipeline leaves as large as they are: its scale, or the size of crops; 1024
+    where it has neither."""
+    steps = cfg['test_dataloader']['dataset']['pipeline']
+    model = cfg['model']
+    sizes = [
+        *(step.get('scale') for step in steps if 'Resize' in str(step['type'])),
+        *((model.get(part) or {}).get('crop_size') for part in ('test_cfg', 'train_cfg')),
+        (model.get('data_preprocessor') or {}).get('size'),
+    ]
+    for size in filter(None, sizes):
+        if sides := [int(side) for side in np.ravel(size) if _LEAST <= side < np.inf]:
+            return min(sides)
+    return 1024
+
+
 def tiles_of(height: int, width: int, side: int, overlap: float = 0.2) -> list[Tile]:
     """Tiles that cover an image, row by row.
 
@@ -43,7 +60,7 @@ def tiles_of(height: int, width: int, side: int, overlap: float = 0.2) -> list[T
     Raises:
         TypeError, ValueError: If ``side`` is not a positive integer, or ``overlap`` is out of range.
     """
-    check_positive_int('tile', side, minimum=32)
+    check_positive_int('tile', side, minimum=_LEAST)
     step = max(1, round(side * (1 - check_rate('overlap', overlap))))
 
     def spans(length: int) -> list[tuple[int, int]]:
